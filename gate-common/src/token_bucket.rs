@@ -1,0 +1,189 @@
+//! The token bucket: GCRA on one integer.
+//!
+//! **Problem.** One quota is spent by XDP on every CPU and by the daemon, at the same time, without
+//! a lock. A bucket of tokens and a last-refill time are two words; GCRA (the generic cell rate
+//! algorithm of ITU-T I.371) needs one: the *theoretical arrival time* `tat`, the moment at which
+//! the bucket will be full again. So [`take`] is a pure function from one word to the next, and
+//! whoever holds the word wraps it in a compare-and-swap loop.
+//!
+//! **Rule.** Admit if `max(tat, now) + cost <= now + burst`; then `tat = max(tat, now) + cost`. Costs
+//! are turned into time by the bucket's [`Rate`].
+//!
+//! **Deviations.** A request dearer than the burst would never fit. It is admitted from a full
+//! bucket only, and leaves a debt (`tat` beyond `now + burst`) that is paid by waiting. One that
+//! would leave more than `max_debt` is refused for good. [`settle`] corrects a price afterwards and
+//! may leave a debt too, capped at `max_debt`.
+//!
+//! **Invariants.** A `now` earlier than the last one admits no more than the last one would have:
+//! `tat` never moves back except by a refund. A change of rate or burst keeps the time owed. Over
+//! any interval, settling aside, what is admitted costs at most
+//! `rate * (interval + one clock tick) + max(burst, dearest request)`. Rounding is against the
+//! request, by at most 1 ns each. All arithmetic saturates: a bucket at the end of the clock refuses.
+
+use crate::units::NANOS_PER_SEC;
+
+/// How fast a bucket refills: the time that one unit of cost takes, `mantissa / 2^shift` nanoseconds.
+///
+/// Range: 1 to 10^12 units a second, within one part in 2^31 (never faster than asked for); or
+/// [`Rate::UNLIMITED`]. The unit is the caller's: thousandths of a request unit, or bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct Rate {
+    mantissa: u32,
+    shift: u32,
+}
+
+impl Rate {
+    /// Costs take no time.
+    pub const UNLIMITED: Self = Self { mantissa: 0, shift: 0 };
+    /// The slowest rate.
+    pub const MIN_PER_SEC: u64 = 1;
+    /// The fastest rate that is still a rate.
+    pub const MAX_PER_SEC: u64 = 1_000_000_000_000;
+
+    /// A rate in units per second, clamped to [`Rate::MIN_PER_SEC`] and [`Rate::MAX_PER_SEC`].
+    #[must_use]
+    pub const fn per_sec(units: u64) -> Self {
+        let units = if units < Self::MIN_PER_SEC {
+            Self::MIN_PER_SEC
+        } else if units > Self::MAX_PER_SEC {
+            Self::MAX_PER_SEC
+        } else {
+            units
+        };
+        // The largest shift for which the mantissa, rounded up, still fits 32 bits.
+        let mut shift = 0;
+        let mut mantissa = NANOS_PER_SEC.div_ceil(units) as u32;
+        while shift < 63 {
+            let wider = ((NANOS_PER_SEC as u128) << (shift + 1)).div_ceil(units as u128);
+            if wider > u32::MAX as u128 {
+                break;
+            }
+            shift += 1;
+            mantissa = wider as u32;
+        }
+        Self { mantissa, shift }
+    }
+
+    /// The time that `cost` units take, in nanoseconds, rounded up.
+    #[must_use]
+    #[inline(always)]
+    pub const fn time_for(self, cost: u32) -> u64 {
+        let product = cost as u64 * self.mantissa as u64;
+        let shift = self.shift & 63;
+        let whole = product >> shift;
+        // At most 2^64 - 2^33: the increment cannot overflow.
+        whole + ((product & ((1 << shift) - 1) != 0) as u64)
+    }
+
+    /// Units per second, rounded to the nearest; `None` for an unlimited rate.
+    #[must_use]
+    pub const fn units_per_sec(self) -> Option<u64> {
+        if self.mantissa == 0 {
+            return None;
+        }
+        let mantissa = self.mantissa as u128;
+        Some((((NANOS_PER_SEC as u128) << (self.shift & 63)) + mantissa / 2).div_euclid(mantissa) as u64)
+    }
+}
+
+/// What a bucket allows. Times are in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct Limits {
+    /// How fast it refills.
+    pub rate: Rate,
+    /// How much a full bucket holds, as the time that it takes to refill.
+    pub burst_ns: u64,
+    /// The largest debt that a request or a settlement may leave beyond the burst.
+    pub max_debt_ns: u64,
+}
+
+impl Limits {
+    /// Admits everything.
+    pub const UNLIMITED: Self = Self { rate: Rate::UNLIMITED, burst_ns: u64::MAX, max_debt_ns: u64::MAX };
+
+    /// A bucket of `per_sec` units a second and a burst in time, with the default largest debt of
+    /// twice the burst.
+    #[must_use]
+    pub const fn new(per_sec: u64, burst_ns: u64) -> Self {
+        Self { rate: Rate::per_sec(per_sec), burst_ns, max_debt_ns: burst_ns.saturating_mul(2) }
+    }
+}
+
+/// What a bucket says of one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Take {
+    /// It may pass; the word becomes `tat`.
+    Admit {
+        /// The new theoretical arrival time.
+        tat: u64,
+    },
+    /// Not now; the same request fits in `wait_ns` if nothing else is admitted. The word stays.
+    Refuse {
+        /// Nanoseconds until it would fit.
+        wait_ns: u64,
+    },
+    /// Never: it would leave more debt than is allowed. The word stays.
+    TooLarge,
+}
+
+/// Asks the bucket whose word is `tat` for `cost` units at `now_ns`.
+#[must_use]
+#[inline(always)]
+pub const fn take(tat: u64, now_ns: u64, cost: u32, limits: &Limits) -> Take {
+    take_time(tat, now_ns, limits.rate.time_for(cost), limits.burst_ns, limits.max_debt_ns)
+}
+
+/// [`take`] for a cost that is already time.
+#[must_use]
+#[inline(always)]
+pub const fn take_time(tat: u64, now_ns: u64, cost_ns: u64, burst_ns: u64, max_debt_ns: u64) -> Take {
+    let start = if tat > now_ns { tat } else { now_ns };
+    let end = start.saturating_add(cost_ns);
+    let limit = now_ns.saturating_add(burst_ns);
+    if end <= limit && end != u64::MAX {
+        return Take::Admit { tat: end };
+    }
+    if cost_ns <= burst_ns {
+        return Take::Refuse { wait_ns: end.saturating_sub(limit) };
+    }
+    if cost_ns - burst_ns > max_debt_ns {
+        return Take::TooLarge;
+    }
+    if tat <= now_ns && end != u64::MAX {
+        return Take::Admit { tat: end };
+    }
+    Take::Refuse { wait_ns: start - now_ns }
+}
+
+/// Gives back what an admitted `cost` took, for a request that was refused elsewhere after all.
+#[must_use]
+#[inline(always)]
+pub const fn refund(tat: u64, cost_ns: u64) -> u64 {
+    tat.saturating_sub(cost_ns)
+}
+
+/// Charges `cost` units more for a request already admitted, leaving at most `max_debt_ns`.
+#[must_use]
+#[inline(always)]
+pub const fn settle(tat: u64, now_ns: u64, cost: u32, limits: &Limits) -> u64 {
+    let start = if tat > now_ns { tat } else { now_ns };
+    let end = start.saturating_add(limits.rate.time_for(cost));
+    let cap = now_ns.saturating_add(limits.burst_ns).saturating_add(limits.max_debt_ns);
+    // A word that is past the cap already (the burst was lowered) keeps the time that it owes.
+    if end <= cap {
+        end
+    } else if start > cap {
+        start
+    } else {
+        cap
+    }
+}
+
+/// The debt of the bucket whose word is `tat`: nanoseconds before it admits anything at all.
+#[must_use]
+#[inline(always)]
+pub const fn debt_ns(tat: u64, now_ns: u64, burst_ns: u64) -> u64 {
+    tat.saturating_sub(now_ns.saturating_add(burst_ns))
+}

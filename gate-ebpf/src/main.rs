@@ -1,0 +1,3 @@
+//! gate's XDP program.
+#![no_std]
+#![no_main]

@@ -1,0 +1,12 @@
+//! gate's user space: the daemon, the command line, the policies and the simulator.
+//!
+//! Where to look:
+//!
+//! - [`policy`]: every control algorithm. Pure: time and randomness are arguments.
+//! - [`sim`]: the discrete-event simulator, which runs those very policies.
+//! - [`config`]: TOML in, a valid configuration out, or every fault with its line.
+//! - [`cli`]: arguments, printing, exit codes.
+
+pub mod cli;
+pub mod policy;
+pub mod sim;

@@ -1,0 +1,42 @@
+//! The control algorithms. Pure: time and randomness are arguments, no I/O, no clock, and no
+//! allocation per decision. The simulator runs these very types.
+
+/// The lowest tier gives way first: `critical` > `standard` > `batch` > `best-effort`.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
+#[repr(u8)]
+pub enum Tier {
+    /// Gives way last, and least.
+    Critical,
+    /// What a tenant is unless it says otherwise.
+    #[default]
+    Standard,
+    /// Work that can wait.
+    Batch,
+    /// Gives way first.
+    BestEffort,
+}
+
+impl Tier {
+    /// Every tier, the most critical first.
+    pub const ALL: [Self; 4] = [Self::Critical, Self::Standard, Self::Batch, Self::BestEffort];
+
+    /// Its place in [`Tier::ALL`].
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// Its name in configuration and output.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Critical => "critical",
+            Self::Standard => "standard",
+            Self::Batch => "batch",
+            Self::BestEffort => "best-effort",
+        }
+    }
+}
