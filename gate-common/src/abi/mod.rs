@@ -1,1 +1,81 @@
-//! The layout of the eBPF maps.
+//! The layout of every eBPF map: what XDP and the daemon say to each other.
+//!
+//! All maps but the ring buffer are arrays that the daemon maps into its memory. Integers only,
+//! padding spelled out, sizes asserted beside each type. Any change to a size, a meaning or a map
+//! raises [`ABI_VERSION`].
+//!
+//! | map | element | index | written by |
+//! |---|---|---|---|
+//! | [`maps::CONTROL`] | [`Control`] | 0 | daemon |
+//! | [`maps::PORTS`] | [`PortFilter`] | 0 | daemon |
+//! | [`maps::TABLES`] | [`Block`] | block number | daemon |
+//! | [`maps::SERVICES`] | [`Service`] | service slot | daemon |
+//! | [`maps::TENANTS`] | [`Tenant`] | tenant id | words: both; banks: daemon |
+//! | [`maps::COUNTERS`] | [`TenantCounters`] | `cpu * tenants + tenant` | XDP |
+//! | [`maps::CPUS`] | [`Cpu`] | CPU | XDP |
+//! | [`maps::SAMPLES`] | [`Sample`] | ring buffer | XDP |
+//!
+//! **Generations.** What a tick decides is written to the idle bank of a [`Tenant`], a [`Service`]
+//! or the [`Control`] element, then [`Control::generation`] is raised by one; its lowest bit names
+//! the bank in force. XDP copies what it needs and reads the generation again: no packet is judged
+//! by half a plan. Tables are never changed in place: a new configuration writes free blocks and
+//! publishes their roots in a [`View`].
+
+mod control;
+mod counters;
+mod hot;
+mod reason;
+mod sample;
+mod service;
+mod table;
+mod tenant;
+
+pub use control::{Clock, Control, View, view_flags};
+pub use counters::{Cpu, EXITS, Event, Exit, TenantCounters};
+pub use hot::{HotKey, HotValue};
+pub use reason::Reason;
+pub use sample::{Sample, sample_flags};
+pub use service::{Protocol, QueryClass, Service, ServiceState, service_flags};
+pub use table::{Block, Entry, PortFilter, find, find_v4};
+pub use tenant::{TcpAction, Tenant, TenantState, tenant_flags};
+
+/// Raised with every change to a size, a meaning or a map.
+pub const ABI_VERSION: u32 = 1;
+
+/// The name of the XDP program.
+pub const PROGRAM: &str = "gate";
+/// The name of the program that reads the kernel's clocks for the daemon, by test run.
+pub const CLOCK_PROGRAM: &str = "gate_clock";
+/// The name of the program that a veth's peer needs, so that replies arrive: it passes everything.
+pub const PASS_PROGRAM: &str = "gate_pass";
+
+/// The names of the maps, which are also the names of their pins.
+pub mod maps {
+    /// One [`super::Control`].
+    pub const CONTROL: &str = "CONTROL";
+    /// One [`super::PortFilter`].
+    pub const PORTS: &str = "PORTS";
+    /// [`super::Block`]s of the port and source tables.
+    pub const TABLES: &str = "TABLES";
+    /// [`super::Service`]s.
+    pub const SERVICES: &str = "SERVICES";
+    /// [`super::Tenant`]s.
+    pub const TENANTS: &str = "TENANTS";
+    /// [`super::TenantCounters`] by CPU and tenant.
+    pub const COUNTERS: &str = "COUNTERS";
+    /// [`super::Cpu`]s.
+    pub const CPUS: &str = "CPUS";
+    /// [`super::Sample`]s, a ring buffer.
+    pub const SAMPLES: &str = "SAMPLES";
+    /// What [`super::CLOCK_PROGRAM`] read: jiffies, then `ktime_get_ns`, two `u64`.
+    pub const CLOCK: &str = "CLOCK_READING";
+    /// Every pinned map.
+    pub const ALL: [&str; 8] = [CONTROL, PORTS, TABLES, SERVICES, TENANTS, COUNTERS, CPUS, SAMPLES];
+}
+
+/// The bank that a generation puts in force.
+#[must_use]
+#[inline(always)]
+pub const fn bank_of(generation: u64) -> usize {
+    (generation & 1) as usize
+}

@@ -1,0 +1,142 @@
+//! The one element that every packet reads first.
+
+use core::mem::size_of;
+
+use crate::units::{Fraction, Nanos};
+
+/// Who owns the maps, what time it is, and which bank is in force.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Control {
+    /// [`super::ABI_VERSION`] of the daemon that made the maps; zero before they are ready.
+    pub abi_version: u32,
+    /// CPUs that [`super::maps::COUNTERS`] and [`super::maps::CPUS`] have room for.
+    pub cpus: u32,
+    /// Tenants that [`super::maps::TENANTS`] has room for.
+    pub tenants: u32,
+    /// Process id of the daemon that owns the maps.
+    pub owner_pid: u32,
+    /// Raised by one whenever a daemon takes ownership. A daemon that finds another value than its
+    /// own writes no more.
+    pub epoch: u64,
+    /// How jiffies become gate's clock.
+    pub clock: Clock,
+    /// Raised by one with every plan; its lowest bit names the bank in force. Zero before the first.
+    pub generation: u64,
+    /// Spelled out: the heartbeat has a cache line of its own.
+    pub _reserved: u64,
+    /// The last heartbeat, on gate's clock.
+    pub heartbeat_ns: u64,
+    /// Spelled out.
+    pub _reserved_heartbeat: [u64; 7],
+    /// What packets are judged by, one for each bank.
+    pub views: [View; 2],
+}
+
+const _: () = assert!(size_of::<Control>() == 256);
+
+/// How jiffies become gate's clock: `origin_ns + (jiffies - origin_jiffies) * tick_ns`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Clock {
+    /// Nanoseconds in one tick of jiffies.
+    pub tick_ns: u64,
+    /// A value of jiffies ...
+    pub origin_jiffies: u64,
+    /// ... and `CLOCK_MONOTONIC` when they reached it.
+    pub origin_ns: u64,
+}
+
+const _: () = assert!(size_of::<Clock>() == 24);
+
+impl Clock {
+    /// gate's clock when jiffies have this value.
+    #[must_use]
+    #[inline(always)]
+    pub const fn at_jiffies(&self, jiffies: u64) -> Nanos {
+        Nanos(
+            self.origin_ns.wrapping_add(jiffies.wrapping_sub(self.origin_jiffies).wrapping_mul(self.tick_ns)),
+        )
+    }
+
+    /// gate's clock when `CLOCK_MONOTONIC` has this value: the latest tick not after it.
+    #[must_use]
+    #[inline(always)]
+    pub const fn at_monotonic(&self, monotonic: Nanos) -> Nanos {
+        if self.tick_ns == 0 {
+            return monotonic;
+        }
+        let since = monotonic.0.wrapping_sub(self.origin_ns) as i64;
+        Nanos(self.origin_ns.wrapping_add((since - since.rem_euclid(self.tick_ns as i64)) as u64))
+    }
+}
+
+/// One generation's tables and rules.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct View {
+    /// A heartbeat older than this is stale.
+    pub stale_after_ns: u64,
+    /// See [`view_flags`].
+    pub flags: u32,
+    /// The share of sources, by hash, that is enforced; the rest is shadowed. A [`Fraction`] in steps.
+    pub enforce: u32,
+    /// One in this many requests gives a key sample; zero for none.
+    pub sample_every: u32,
+    /// Block of the UDP services by port. Zero: none.
+    pub udp_ports: u32,
+    /// Block of the TCP services by port. Zero: none.
+    pub tcp_ports: u32,
+    /// First of 256 blocks of the tenants by IPv4 source. Zero: none.
+    pub sources_v4: u32,
+    /// Block of the tenants by IPv6 source. Zero: none.
+    pub sources_v6: u32,
+    /// Spelled out.
+    pub _reserved: [u32; 5],
+    /// The generation that wrote this.
+    pub stamp: u64,
+}
+
+const _: () = assert!(size_of::<View>() == 64);
+
+impl View {
+    /// The share of sources that is enforced.
+    #[must_use]
+    pub const fn enforced(&self) -> Fraction {
+        Fraction::from_steps(self.enforce)
+    }
+}
+
+/// Bits of [`View::flags`].
+pub mod view_flags {
+    /// Decide and count everything, refuse nothing.
+    pub const SHADOW: u32 = 1 << 0;
+    /// Let everything pass while the heartbeat is stale, the bucket included.
+    pub const STALE_PASS: u32 = 1 << 1;
+    /// Drop fragments rather than let them pass.
+    pub const FRAGMENT_DROP: u32 = 1 << 2;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLOCK: Clock =
+        Clock { tick_ns: 4_000_000, origin_jiffies: 4_294_892_296, origin_ns: 1_000_000_007 };
+
+    #[test]
+    fn kernel_and_daemon_read_the_same_clock() {
+        for ticks in [-3_i64, -1, 0, 1, 2, 1_000_000] {
+            let jiffies = CLOCK.origin_jiffies.wrapping_add_signed(ticks);
+            let now = CLOCK.at_jiffies(jiffies);
+            for within in [0, 1, CLOCK.tick_ns - 1] {
+                assert_eq!(CLOCK.at_monotonic(Nanos(now.0 + within)), now, "{ticks} ticks and {within} ns");
+            }
+        }
+    }
+
+    #[test]
+    fn an_unmeasured_clock_is_monotonic_time() {
+        assert_eq!(Clock::default().at_monotonic(Nanos(17)), Nanos(17));
+    }
+}

@@ -1,0 +1,106 @@
+//! Why a request was refused: a closed list.
+
+/// Why a request was refused or dropped. The number is its index in the counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Reason {
+    /// The tenant's token bucket does not hold its price.
+    Quota = 0,
+    /// The tenant is in debt, and told to stay away until a point in time.
+    RejectedUntil = 1,
+    /// The share of requests that the rejection-rate algorithm refuses.
+    RejectionRate = 2,
+    /// The tenant's tier is being shed.
+    Penalty = 3,
+    /// A hard limit of gate's own.
+    Limit = 4,
+    /// It would miss its latency objective.
+    Slo = 5,
+    /// It waited too long in the queue.
+    QueueDelay = 6,
+    /// The queue is full.
+    QueueFull = 7,
+    /// Its deadline has passed.
+    Deadline = 8,
+    /// A hot key's own limit.
+    HotKey = 9,
+    /// The store does not answer.
+    StoreDown = 10,
+    /// No rule names its source.
+    UnknownSource = 11,
+    /// It would leave more debt than the bucket allows.
+    TooLarge = 12,
+    /// A command that gate, or the tenant's rules, do not let through.
+    Unsupported = 13,
+    /// A fragment, where fragments are not let through.
+    Fragment = 14,
+    /// It does not follow its protocol.
+    Malformed = 15,
+}
+
+impl Reason {
+    /// How many there are.
+    pub const COUNT: usize = 16;
+
+    /// Every reason, in the order of its number.
+    pub const ALL: [Self; Self::COUNT] = [
+        Self::Quota,
+        Self::RejectedUntil,
+        Self::RejectionRate,
+        Self::Penalty,
+        Self::Limit,
+        Self::Slo,
+        Self::QueueDelay,
+        Self::QueueFull,
+        Self::Deadline,
+        Self::HotKey,
+        Self::StoreDown,
+        Self::UnknownSource,
+        Self::TooLarge,
+        Self::Unsupported,
+        Self::Fragment,
+        Self::Malformed,
+    ];
+
+    /// Its index in the counters.
+    #[must_use]
+    #[inline(always)]
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// Its name in replies, output and documentation.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Quota => "quota",
+            Self::RejectedUntil => "rejected-until",
+            Self::RejectionRate => "rejection-rate",
+            Self::Penalty => "penalty",
+            Self::Limit => "limit",
+            Self::Slo => "slo",
+            Self::QueueDelay => "queue-delay",
+            Self::QueueFull => "queue-full",
+            Self::Deadline => "deadline",
+            Self::HotKey => "hot-key",
+            Self::StoreDown => "store-down",
+            Self::UnknownSource => "unknown-source",
+            Self::TooLarge => "too-large",
+            Self::Unsupported => "unsupported",
+            Self::Fragment => "fragment",
+            Self::Malformed => "malformed",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Reason;
+
+    #[test]
+    fn numbers_are_places_in_the_list() {
+        for (place, reason) in Reason::ALL.into_iter().enumerate() {
+            assert_eq!(reason.index(), place, "{}", reason.name());
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! A protected service: where it listens, how it is spoken to, what its requests cost.
+
+use core::mem::size_of;
+
+/// One service. Services on the same port are chained by [`Service::next`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Service {
+    /// The address, in network order; IPv4 as `::ffff:a.b.c.d`. See [`service_flags::ANY_ADDRESS`].
+    pub address: [u8; 16],
+    /// The slot of the next service on this port. Zero: none.
+    pub next: u32,
+    /// The tenant of sources that no rule names. Zero: none, such sources are unknown.
+    pub default_tenant: u32,
+    /// Its place in the configuration, for samples.
+    pub id: u32,
+    /// A [`Protocol`].
+    pub protocol: u8,
+    /// Spelled out.
+    pub _reserved: u8,
+    /// See [`service_flags`].
+    pub flags: u16,
+    /// What the daemon decided; [`super::bank_of`] the generation is in force.
+    pub banks: [ServiceState; 2],
+}
+
+const _: () = assert!(size_of::<Service>() == 32 + 2 * 56);
+
+/// Prices of a service's requests, in thousandths of a request unit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct ServiceState {
+    /// Of any request.
+    pub base_mru: u32,
+    /// Of each row (key) that it names.
+    pub row_mru: u32,
+    /// Of each 1,024 bytes of it, charged in proportion and rounded up.
+    pub kib_mru: u32,
+    /// Spelled out.
+    pub _reserved: u32,
+    /// Of the latency expected of its [`QueryClass`].
+    pub latency_mru: [u32; QueryClass::COUNT],
+    /// The generation that wrote this.
+    pub stamp: u64,
+}
+
+const _: () = assert!(size_of::<ServiceState>() == 56);
+
+impl ServiceState {
+    /// The price, in thousandths of a request unit, of `commands` that name `rows` keys in `bytes`
+    /// bytes altogether, without what is expected of their latency. Saturates.
+    #[must_use]
+    #[inline(always)]
+    pub const fn price(&self, commands: u32, rows: u32, bytes: u32) -> u32 {
+        let exact = (commands as u64 * self.base_mru as u64)
+            .saturating_add(rows as u64 * self.row_mru as u64)
+            .saturating_add((bytes as u64 * self.kib_mru as u64 + 1023) >> 10);
+        if exact > u32::MAX as u64 { u32::MAX } else { exact as u32 }
+    }
+}
+
+/// Bits of [`Service::flags`].
+pub mod service_flags {
+    /// It listens on every address.
+    pub const ANY_ADDRESS: u16 = 1 << 0;
+    /// The daemon proxies it, and charges its TCP requests.
+    pub const PROXIED: u16 = 1 << 1;
+    /// SYNs of unknown sources are dropped.
+    pub const DROP_UNKNOWN_SYN: u16 = 1 << 2;
+}
+
+/// How a service is spoken to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Protocol {
+    /// Not looked into: a packet is priced by its length.
+    #[default]
+    Opaque = 0,
+    /// memcached's text protocol, with its frame header over UDP.
+    Memcached = 1,
+    /// RESP, Redis' protocol.
+    Resp = 2,
+}
+
+/// Classes of requests that XDP tells apart for their expected latency.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum QueryClass {
+    /// Reads of one key.
+    Get = 0,
+    /// Reads of several keys.
+    MultiGet = 1,
+    /// Writes of a value.
+    Set = 2,
+    /// Deletions.
+    Delete = 3,
+    /// Arithmetic on a value.
+    Arithmetic = 4,
+    /// Changes of expiry.
+    Touch = 5,
+    /// Anything else.
+    Other = 6,
+    /// What could not be read.
+    Unread = 7,
+}
+
+impl QueryClass {
+    /// How many there are.
+    pub const COUNT: usize = 8;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_price_adds_up_rounds_up_and_saturates() {
+        let state = ServiceState { base_mru: 1_000, row_mru: 500, kib_mru: 2_000, ..ServiceState::default() };
+        for (commands, rows, bytes, price) in [
+            (0, 0, 0, 0),
+            (1, 1, 0, 1_500),
+            (1, 1, 1, 1_502),
+            (2, 5, 1_024, 6_500),
+            (u32::MAX, u32::MAX, u32::MAX, u32::MAX),
+            (u32::MAX, 0, 0, u32::MAX),
+        ] {
+            assert_eq!(
+                state.price(commands, rows, bytes),
+                price,
+                "{commands} commands, {rows} rows, {bytes} bytes"
+            );
+        }
+        let dearest = ServiceState { base_mru: u32::MAX, row_mru: u32::MAX, kib_mru: u32::MAX, ..state };
+        assert_eq!(dearest.price(u32::MAX, u32::MAX, u32::MAX), u32::MAX);
+    }
+}
