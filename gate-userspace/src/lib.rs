@@ -5,8 +5,10 @@
 //! - [`policy`]: every control algorithm. Pure: time and randomness are arguments.
 //! - [`sim`]: the discrete-event simulator, which runs those very policies.
 //! - [`config`]: TOML in, a valid configuration out, or every fault with its line.
+//! - [`kernel`]: the eBPF object, its maps and links; the only user of aya.
 //! - [`cli`]: arguments, printing, exit codes.
 
 pub mod cli;
+pub mod kernel;
 pub mod policy;
 pub mod sim;

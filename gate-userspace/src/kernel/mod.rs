@@ -1,0 +1,3 @@
+//! The kernel boundary: the only user of aya.
+
+pub mod object;

@@ -1,0 +1,14 @@
+//! The eBPF object inside this binary.
+
+/// The object that was embedded when this binary was built, aligned as an ELF reader needs it.
+///
+/// `None` if there was none then: a plain `cargo build` needs no eBPF toolchain (`build.rs` says where it
+/// looks).
+#[must_use]
+pub fn embedded() -> Option<&'static [u8]> {
+    #[cfg(gate_ebpf_object)]
+    let object: Option<&'static [u8]> = Some(aya::include_bytes_aligned!(env!("GATE_EBPF_EMBEDDED")));
+    #[cfg(not(gate_ebpf_object))]
+    let object = None;
+    object
+}
