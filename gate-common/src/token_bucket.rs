@@ -16,9 +16,10 @@
 //!
 //! **Invariants.** A `now` earlier than the last one admits no more than the last one would have:
 //! `tat` never moves back except by a refund. A change of rate or burst keeps the time owed. Over
-//! any interval, settling aside, what is admitted costs at most
+//! any interval, settling aside, what is admitted and not refunded costs at most
 //! `rate * (interval + one clock tick) + max(burst, dearest request)`. Rounding is against the
 //! request, by at most 1 ns each. All arithmetic saturates: a bucket at the end of the clock refuses.
+//! The tests hold it to exact arithmetic.
 
 use crate::units::NANOS_PER_SEC;
 
@@ -187,3 +188,6 @@ pub const fn settle(tat: u64, now_ns: u64, cost: u32, limits: &Limits) -> u64 {
 pub const fn debt_ns(tat: u64, now_ns: u64, burst_ns: u64) -> u64 {
     tat.saturating_sub(now_ns.saturating_add(burst_ns))
 }
+
+#[cfg(test)]
+mod tests;
