@@ -91,8 +91,14 @@ pub struct View {
     pub sources_v4: u32,
     /// Block of the tenants by IPv6 source. Zero: none.
     pub sources_v6: u32,
+    /// The slot of the first service; the others follow it.
+    pub first_service: u32,
+    /// How many services there are.
+    pub services: u32,
+    /// The highest tenant id in use.
+    pub last_tenant: u32,
     /// Spelled out.
-    pub _reserved: [u32; 5],
+    pub _reserved: [u32; 2],
     /// The generation that wrote this.
     pub stamp: u64,
 }

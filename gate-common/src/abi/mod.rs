@@ -14,6 +14,7 @@
 //! | [`maps::COUNTERS`] | [`TenantCounters`] | `cpu * tenants + tenant` | XDP |
 //! | [`maps::CPUS`] | [`Cpu`] | CPU | XDP |
 //! | [`maps::SAMPLES`] | [`Sample`] | ring buffer | XDP |
+//! | [`maps::TOP_KEYS`] | [`TopKey`] | rank | daemon |
 //!
 //! **Generations.** What a tick decides is written to the idle bank of a [`Tenant`], a [`Service`]
 //! or the [`Control`] element, then [`Control::generation`] is raised by one; its lowest bit names
@@ -24,6 +25,7 @@
 mod control;
 mod counters;
 mod hot;
+mod name;
 mod reason;
 mod sample;
 mod service;
@@ -32,7 +34,8 @@ mod tenant;
 
 pub use control::{Clock, Control, View, view_flags};
 pub use counters::{Cpu, EXITS, Event, Exit, TenantCounters};
-pub use hot::{HotKey, HotValue};
+pub use hot::{HotKey, HotValue, TopKey};
+pub use name::Name;
 pub use reason::Reason;
 pub use sample::{Sample, sample_flags};
 pub use service::{Protocol, QueryClass, Service, ServiceState, service_flags};
@@ -67,10 +70,12 @@ pub mod maps {
     pub const CPUS: &str = "CPUS";
     /// [`super::Sample`]s, a ring buffer.
     pub const SAMPLES: &str = "SAMPLES";
+    /// [`super::TopKey`]s.
+    pub const TOP_KEYS: &str = "TOP_KEYS";
     /// What [`super::CLOCK_PROGRAM`] read: jiffies, then `ktime_get_ns`, two `u64`.
     pub const CLOCK: &str = "CLOCK_READING";
     /// Every pinned map.
-    pub const ALL: [&str; 8] = [CONTROL, PORTS, TABLES, SERVICES, TENANTS, COUNTERS, CPUS, SAMPLES];
+    pub const ALL: [&str; 9] = [CONTROL, PORTS, TABLES, SERVICES, TENANTS, COUNTERS, CPUS, SAMPLES, TOP_KEYS];
 }
 
 /// The bank that a generation puts in force.

@@ -2,7 +2,9 @@
 
 use core::mem::size_of;
 
-/// One service. Services on the same port are chained by [`Service::next`].
+use super::Name;
+
+/// One service over one transport. Services on the same port are chained by [`Service::next`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Service {
@@ -22,9 +24,17 @@ pub struct Service {
     pub flags: u16,
     /// What the daemon decided; [`super::bank_of`] the generation is in force.
     pub banks: [ServiceState; 2],
+    /// Its name, for whoever reads the maps.
+    pub name: Name,
+    /// The port, in host order.
+    pub port: u16,
+    /// 17 for UDP, 6 for TCP.
+    pub transport: u8,
+    /// Spelled out.
+    pub _reserved_end: [u8; 5],
 }
 
-const _: () = assert!(size_of::<Service>() == 32 + 2 * 56);
+const _: () = assert!(size_of::<Service>() == 32 + 2 * 56 + 48 + 8);
 
 /// Prices of a service's requests, in thousandths of a request unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

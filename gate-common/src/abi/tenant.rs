@@ -2,6 +2,7 @@
 
 use core::mem::size_of;
 
+use super::Name;
 use crate::token_bucket::Limits;
 
 /// One tenant. Index zero is nobody.
@@ -23,9 +24,11 @@ pub struct Tenant {
     pub _reserved: [u64; 4],
     /// What the daemon decided; [`super::bank_of`] the generation is in force.
     pub banks: [TenantState; 2],
+    /// Its name, for whoever reads the maps.
+    pub name: Name,
 }
 
-const _: () = assert!(size_of::<Tenant>() == 64 + 2 * 136);
+const _: () = assert!(size_of::<Tenant>() == 64 + 2 * 136 + 48);
 
 /// What the daemon decided about a tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
