@@ -1,6 +1,8 @@
 //! The control algorithms. Pure: time and randomness are arguments, no I/O, no clock, and no
 //! allocation per decision. The simulator runs these very types.
 
+pub mod range;
+
 /// The lowest tier gives way first: `critical` > `standard` > `batch` > `best-effort`.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, serde::Serialize, serde::Deserialize,

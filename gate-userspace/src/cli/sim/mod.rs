@@ -2,9 +2,13 @@
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::Context;
+use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::sim::parallel::Progress;
 use crate::sim::plot::{self, Chart};
 
 /// Run the policies in virtual time.
@@ -26,4 +30,26 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
 fn write_plot(path: &Path, title: &str, charts: &[Chart]) -> anyhow::Result<()> {
     let picture = plot::to_svg(title, charts).context("cannot draw the picture")?;
     std::fs::write(path, picture).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Runs `simulate`, meanwhile drawing its progress towards `total` units on standard error, if that
+/// is a terminal.
+#[expect(dead_code, reason = "the simulations that show their progress land next")]
+fn with_progress<T: Send>(total: u64, simulate: impl FnOnce(&Progress) -> T + Send) -> T {
+    // Hidden by itself where standard error is no terminal.
+    let bar = ProgressBar::new(total);
+    if let Ok(style) = ProgressStyle::with_template("{wide_bar} {percent:>3}% {eta} left") {
+        bar.set_style(style);
+    }
+    let progress = Progress::default();
+    let result = thread::scope(|scope| {
+        let worker = scope.spawn(|| simulate(&progress));
+        while !worker.is_finished() {
+            bar.set_position(progress.done());
+            thread::park_timeout(Duration::from_millis(50));
+        }
+        worker.join()
+    });
+    bar.finish_and_clear();
+    result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
