@@ -1,0 +1,21 @@
+//! Tests that need root say so where they cannot run.
+
+use std::io::Write as _;
+
+/// Whether this test may go on: it runs as root.
+///
+/// Otherwise says on standard error that `test` was not run (`cargo xtask test` lists these at its end).
+///
+/// # Panics
+///
+/// Where it cannot run and `$CI` is set: nothing may be left out there.
+#[must_use]
+pub fn root(test: &str) -> bool {
+    if nix::unistd::geteuid().is_root() {
+        return true;
+    }
+    assert!(std::env::var_os("CI").is_none(), "{test} needs root, and in CI nothing may be left out");
+    // Not eprintln!, which the test harness captures. Whether anyone reads it is not the test's concern.
+    let _ = writeln!(std::io::stderr(), "not run: {test} (needs root)");
+    false
+}

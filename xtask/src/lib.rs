@@ -1,0 +1,7 @@
+//! gate's automation: set-up, the eBPF build, the lab, tests and benchmarks.
+//!
+//! A library beside the `cargo xtask` command, so that the tests use the same namespaces as the lab.
+//! Few dependencies: it is the first thing that anyone compiles.
+
+pub mod lab;
+pub mod sh;

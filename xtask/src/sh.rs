@@ -1,0 +1,60 @@
+//! Running other programs, with errors that say which.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, bail};
+
+/// Runs it to its end; what it printed is shown only if it failed.
+///
+/// # Errors
+///
+/// If it cannot be started or fails; the error holds what it printed.
+pub fn run(command: &mut Command) -> Result<()> {
+    output(command).map(drop)
+}
+
+/// Runs it to its end and returns what it printed on its standard output.
+///
+/// # Errors
+///
+/// If it cannot be started or fails; the error holds what it printed.
+pub fn output(command: &mut Command) -> Result<String> {
+    let shown = shown(command);
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot run {shown}"))?;
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    if !output.status.success() {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        bail!("{shown}: {}\n{}{}", output.status, stdout, stderr.trim_end());
+    }
+    Ok(stdout.into_owned())
+}
+
+/// Runs it to its end with this process's own output.
+///
+/// # Errors
+///
+/// If it cannot be started or fails.
+pub fn stream(command: &mut Command) -> Result<()> {
+    let shown = shown(command);
+    let status = command.status().with_context(|| format!("cannot run {shown}"))?;
+    if !status.success() {
+        bail!("{shown}: {status}");
+    }
+    Ok(())
+}
+
+/// Where a program lies: on `$PATH`, or where administrators' programs lie on Debian, which other users'
+/// `$PATH` leaves out.
+#[must_use]
+pub fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let directories = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
+    directories.map(|directory| directory.join(program)).find(|file| file.is_file())
+}
+
+/// The command as one would type it.
+fn shown(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
