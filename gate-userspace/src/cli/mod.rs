@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod check;
 mod sim;
 
 /// A front gate for multi-tenant data services.
@@ -18,12 +19,14 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Check(check::Args),
     Sim(sim::Args),
 }
 
 /// Parses the arguments, runs the command, prints a failure to standard error.
 pub fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
+        Command::Check(args) => check::run(args),
         Command::Sim(args) => sim::run(args),
     };
     match outcome {

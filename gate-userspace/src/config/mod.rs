@@ -1,0 +1,283 @@
+//! The configuration: TOML in, a valid [`Config`] out, or every fault with its line.
+//!
+//! [`Config::parse`] is the only way in, and it is pure. What it accepts needs no further checks:
+//! every quantity has its unit in the type and is in range, every reference is an index that exists,
+//! no two names, sources or addresses are the same. `docs/CONFIGURATION.md` lists every key.
+//!
+//! - `raw`: the document and the place of everything in it.
+//! - `units`: quantities as they are written.
+//! - `read`: section by section into the types below.
+//! - `fault`: what is wrong, where, and what would be right.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use gate_common::token_bucket::Limits;
+use gate_common::units::{Fraction, MilliRu, Nanos};
+use ipnet::IpNet;
+use serde::Serialize;
+
+use crate::policy::Tier;
+
+mod fault;
+mod raw;
+mod read;
+mod units;
+
+pub use fault::{Fault, Faults};
+
+/// A configuration that holds together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// What holds for all services.
+    pub gate: Gate,
+    /// What is protected; at least one, with distinct names and addresses.
+    pub services: Vec<Service>,
+    /// Who is charged; at least one, with distinct names and sources.
+    pub tenants: Vec<Tenant>,
+}
+
+/// What holds for all services.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gate {
+    /// Where the XDP program is attached; `None` if the command line must say it.
+    pub interface: Option<InterfaceName>,
+    /// How the XDP program is attached.
+    pub xdp: XdpMode,
+    /// Whether refusals happen or are only counted.
+    pub mode: Mode,
+    /// The share of sources, by hash, for which refusals happen.
+    pub enforce: Fraction,
+    /// How often the daemon decides; 10 ms to 10 s.
+    pub tick: Nanos,
+    /// What a tenant's refusals follow.
+    pub algorithm: Algorithm,
+    /// What still holds when the daemon has stopped.
+    pub on_stale: OnStale,
+    /// How old the heartbeat may be; 100 ms to 60 s, at least two ticks.
+    pub stale_after: Nanos,
+    /// One request in so many gives a key sample; up to 65,536.
+    pub sample: NonZeroU32,
+    /// What happens to IP fragments of protected services.
+    pub fragments: Action,
+    /// The most memory that the prefix tables may take, in bytes; 1 MiB to 16 GiB.
+    pub prefix_memory: u64,
+    /// Where maps and link are pinned: an absolute path.
+    pub pin_dir: PathBuf,
+}
+
+/// An address, port and protocol that is protected where it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Service {
+    /// Distinct among services; at most [`gate_common::abi::Name::MAX`] bytes.
+    pub name: String,
+    /// How its requests are read.
+    pub protocol: Protocol,
+    /// Where it listens, at least one address; `0.0.0.0` and `[::]` both stand for every address. No
+    /// port is 0, and no two services share an address on one transport.
+    pub listen: Vec<SocketAddr>,
+    /// Which of its transports are protected.
+    pub transports: Transports,
+    /// Whom a source is charged to that no tenant names; `None` leaves it unknown.
+    pub default: Option<TenantIndex>,
+    /// What happens to the SYN of an unknown source.
+    pub unknown_syn: Action,
+    /// What its requests cost.
+    pub price: Price,
+}
+
+/// Who is charged, and how much it may spend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tenant {
+    /// Distinct among tenants; at most [`gate_common::abi::Name::MAX`] bytes.
+    pub name: String,
+    /// Where its requests come from. No two tenants share a prefix; the longest that matches wins.
+    /// May be empty for a tenant that is a service's default or charged by others.
+    pub sources: Vec<IpNet>,
+    /// Its bucket, in thousandths of a request unit. It admits the dearest one-row request of every
+    /// service.
+    pub limits: Limits,
+    /// The coarse bucket on TCP payload towards proxied services, in bytes. It admits any segment.
+    pub tcp_limits: Limits,
+    /// A bucket that only counts what it would have refused, in thousandths of a request unit.
+    pub candidate: Option<Limits>,
+    /// Bytes of refusals that XDP may send it per second; 0 sends none.
+    pub reply_budget: u64,
+    /// How early it gives way.
+    pub tier: Tier,
+    /// Tenants that are charged with it, all or none: at most two, distinct, not itself.
+    pub charge: Vec<TenantIndex>,
+}
+
+/// The place of a tenant in [`Config::tenants`]. Always within.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TenantIndex(usize);
+
+impl TenantIndex {
+    /// As an index into [`Config::tenants`].
+    #[must_use]
+    pub const fn get(self) -> usize {
+        self.0
+    }
+}
+
+/// What a request costs, before it runs: `base + row * rows + kib * KiB`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Price {
+    /// For the request itself.
+    pub base: MilliRu,
+    /// For each row, that is, each key.
+    pub row: MilliRu,
+    /// For each 1,024 bytes, in proportion.
+    pub kib: MilliRu,
+}
+
+/// The transports of a service that are protected; at least one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transports {
+    /// Datagrams are judged as requests.
+    pub udp: bool,
+    /// Segments are charged by their bytes.
+    pub tcp: bool,
+}
+
+/// How the requests of a service are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Protocol {
+    /// The text protocol of memcached, over TCP and UDP.
+    Memcached,
+    /// The protocol of Redis, over TCP.
+    Resp,
+    /// Unread: a datagram or segment costs its base and its bytes.
+    Opaque,
+}
+
+/// How the XDP program is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum XdpMode {
+    /// In the driver if it can, else in the kernel's generic path, with a word about it.
+    Auto,
+    /// In the driver or not at all.
+    Native,
+    /// In the kernel's generic path.
+    Generic,
+}
+
+/// Whether refusals happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// They do.
+    Enforce,
+    /// They are decided and counted, and nothing is refused.
+    Shadow,
+}
+
+/// What a tenant's refusals follow. The local bucket stays on under every algorithm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Algorithm {
+    /// The bucket alone.
+    TokenBucket,
+    /// A share of requests, computed each tick from what was offered.
+    RejectionRate,
+}
+
+/// What XDP does when the heartbeat is stale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnStale {
+    /// What the daemon pushed no longer holds; the bucket does.
+    Bucket,
+    /// Everything passes.
+    Pass,
+}
+
+/// What happens to a packet that cannot be judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Action {
+    /// It goes on to the kernel.
+    Pass,
+    /// It is dropped.
+    Drop,
+}
+
+/// The name of a network interface: 1 to 15 bytes, none of them a slash, a colon or blank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InterfaceName(String);
+
+impl InterfaceName {
+    /// As it is written.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for InterfaceName {
+    type Err = String;
+
+    /// Says what would be right, as the kernel's `dev_valid_name` has it.
+    fn from_str(name: &str) -> Result<Self, String> {
+        let plain = |c: char| !c.is_whitespace() && !c.is_control() && !matches!(c, '/' | ':');
+        if (1..=15).contains(&name.len()) && name.chars().all(plain) && !matches!(name, "." | "..") {
+            return Ok(Self(name.to_owned()));
+        }
+        Err("must be the name of an interface, up to 15 bytes, e.g. \"eth1\"".to_owned())
+    }
+}
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file could not be read.
+    #[error("cannot read {}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It was read, and is not valid.
+    #[error(transparent)]
+    Invalid(#[from] Faults),
+}
+
+impl Config {
+    /// Reads and parses a file.
+    ///
+    /// # Errors
+    /// [`Error::Unreadable`] if it is not there, not text, or larger than 64 MiB; otherwise
+    /// [`Error::Invalid`] with everything that is wrong.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let unreadable = |source| Error::Unreadable { path: path.to_owned(), source };
+        let mut text = String::new();
+        let file = File::open(path).map_err(unreadable)?;
+        file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text).map_err(unreadable)?;
+        if text.len() as u64 > MAX_FILE_BYTES {
+            return Err(unreadable(io::Error::from(io::ErrorKind::FileTooLarge)));
+        }
+        Ok(Self::parse(&path.display().to_string(), &text)?)
+    }
+
+    /// Parses a document; `file` is what faults call it.
+    ///
+    /// # Errors
+    /// Everything that is wrong, by line.
+    pub fn parse(file: &str, text: &str) -> Result<Self, Faults> {
+        raw::parse(file, text, read::config)
+    }
+}
+
+/// Ten times what 10,000 tenants with 100,000 prefixes take.
+const MAX_FILE_BYTES: u64 = 64 << 20;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,376 @@
+//! A good configuration, what breaks it, and what is then printed.
+
+/// Good as it stands.
+pub(super) const GOOD: &str = r#"[gate]
+interface = "eth1"
+[[service]]
+name = "cache"
+protocol = "memcached"
+listen = "198.18.0.1:11211"
+[[tenant]]
+name = "polite"
+sources = ["198.18.1.0/24", "fd00:1::/64"]
+quota = "5000 RU/s"
+[[tenant]]
+name = "hostile"
+sources = ["198.18.2.1"]
+quota = "2000 RU/s"
+"#;
+
+/// What stands in [`GOOD`], what takes its place, and every fault as it is then printed, after the file's name.
+pub(super) type Broken = (&'static str, &'static str, &'static [&'static str]);
+
+/// Every row is refused.
+pub(super) const BROKEN: &[Broken] = &[
+    // [gate]
+    (
+        "\"eth1\"",
+        "\"a name that is too long\"",
+        &[
+            r#"2: gate.interface = "a name that is too long": must be the name of an interface, up to 15 bytes, e.g. "eth1""#,
+        ],
+    ),
+    ("\"eth1\"", "7", &[r#"2: gate.interface = 7: must be in quotes: "7""#]),
+    ("\"eth1\"", "[\"eth1\"]", &[r#"2: gate.interface = ["eth1"]: must be one value, not a list"#]),
+    ("interface", "interfaze", &[r#"2: gate.interfaze = "eth1": unknown key; did you mean interface?"#]),
+    (
+        "interface",
+        "\"inter face\"",
+        &[r#"2: gate."inter face" = "eth1": unknown key; did you mean interface?"#],
+    ),
+    ("[gate]\n", "[gate]\nxdp = \"of\"\n", &[r#"2: gate.xdp = "of": must be "auto", "native" or "generic""#]),
+    ("[gate]\n", "[gate]\nmode = true\n", &[r#"2: gate.mode = true: must be "enforce" or "shadow""#]),
+    ("[gate]\n", "[gate]\nenforce = \"101%\"\n", &[r#"2: gate.enforce = "101%": must be from 0% to 100%"#]),
+    ("[gate]\n", "[gate]\nenforce = 0.5\n", &[r#"2: gate.enforce = 0.5: must be a percentage, e.g. "100%""#]),
+    ("[gate]\n", "[gate]\ntick = \"1ms\"\n", &[r#"2: gate.tick = "1ms": must be from 10ms to 10s"#]),
+    (
+        "[gate]\n",
+        "[gate]\ntick = 100\n",
+        &[r#"2: gate.tick = 100: must be a time, e.g. "100ms" (ns, us, ms, s, min, h)"#],
+    ),
+    (
+        "[gate]\n",
+        "[gate]\ntick = \"600ms\"\n",
+        &[r#"2: gate.tick = "600ms": stale_after (1s) must be at least two ticks (1.2s)"#],
+    ),
+    (
+        "[gate]\n",
+        "[gate]\nstale_after = \"150ms\"\n",
+        &[r#"2: gate.stale_after = "150ms": stale_after (150ms) must be at least two ticks (200ms)"#],
+    ),
+    (
+        "[gate]\n",
+        "[gate]\nsample = 64\n",
+        &[r#"2: gate.sample = 64: must be from "1/1" to "1/65536", e.g. "1/64""#],
+    ),
+    (
+        "[gate]\n",
+        "[gate]\nsample = \"1/0\"\n",
+        &[r#"2: gate.sample = "1/0": must be from "1/1" to "1/65536", e.g. "1/64""#],
+    ),
+    (
+        "[gate]\n",
+        "[gate]\nprefix_memory = \"64MB\"\n",
+        &[r#"2: gate.prefix_memory = "64MB": must be a size, e.g. "64MiB" (B, KiB, MiB, GiB)"#],
+    ),
+    (
+        "[gate]\n",
+        "[gate]\npin_dir = \"../bpf\"\n",
+        &[r#"2: gate.pin_dir = "../bpf": must be an absolute path without "..", e.g. "/sys/fs/bpf/gate""#],
+    ),
+    (
+        "[gate]\n",
+        "[gate]\nalgorithm = \"leaky\"\non_stale = 1979-05-27\n",
+        &[
+            r#"2: gate.algorithm = "leaky": must be "token-bucket" or "rejection-rate""#,
+            r#"3: gate.on_stale = 1979-05-27: must be "bucket" or "pass""#,
+        ],
+    ),
+    ("[gate]\ninterface = \"eth1\"", "gate = 1", &["1: gate = 1: must be a table: gate = { ... }"]),
+    // [[service]]
+    ("[[service]]", "[service]", &["3: service: must be a list of tables: write [[service]]"]),
+    (
+        "protocol = \"memcached\"\n",
+        "",
+        &[r#"3: service[0].protocol: is missing, e.g. protocol = "memcached""#],
+    ),
+    (
+        "\"memcached\"",
+        "\"http\"",
+        &[r#"5: service[0].protocol = "http": must be "memcached", "resp" or "opaque""#],
+    ),
+    (
+        "listen = \"198.18.0.1:11211\"\n",
+        "",
+        &[r#"3: service[0].listen: is missing, e.g. listen = "198.18.0.1:11211""#],
+    ),
+    (
+        "198.18.0.1:11211",
+        "198.18.0.1",
+        &[
+            r#"6: service[0].listen = "198.18.0.1": must be an address and a port, e.g. "198.18.0.1:11211" or "[::]:11211""#,
+        ],
+    ),
+    (
+        "198.18.0.1:11211",
+        "198.18.0.1:0",
+        &[r#"6: service[0].listen = "198.18.0.1:0": must have a port from 1 to 65535"#],
+    ),
+    (
+        "198.18.0.1:11211",
+        "[::ffff:198.18.0.1]:11211",
+        &[r#"6: service[0].listen = "[::ffff:198.18.0.1]:11211": must be written as IPv4: 198.18.0.1"#],
+    ),
+    (
+        "198.18.0.1:11211",
+        "localhost:11211",
+        &[
+            r#"6: service[0].listen = "localhost:11211": must be an address and a port, e.g. "198.18.0.1:11211" or "[::]:11211""#,
+        ],
+    ),
+    (
+        "\"198.18.0.1:11211\"",
+        "[\"198.18.0.1:11211\",\n\"0.0.0.0:11211\"]",
+        &[r#"7: service[0].listen[1] = "0.0.0.0:11211": overlaps 198.18.0.1:11211, on line 6"#],
+    ),
+    (
+        "[[tenant]]\nname = \"polite\"",
+        "[[service]]\nname=\"copy\"\nprotocol=\"opaque\"\nlisten=\"0.0.0.0:11211\"\n[[tenant]]\nname = \"polite\"",
+        &[r#"10: service[1].listen = "0.0.0.0:11211": overlaps 198.18.0.1:11211, on line 6"#],
+    ),
+    (
+        "[[tenant]]\nname = \"polite\"",
+        "[[service]]\nname=\"cache\"\nprotocol=\"resp\"\nlisten=\"0.0.0.0:6379\"\ntransports=[\"udp\"]\n[[tenant]]\nname = \"polite\"",
+        &[
+            r#"8: service[1].name = "cache": is taken, on line 4"#,
+            r#"11: service[1].transports[0] = "udp": RESP has no UDP transport; write ["tcp"]"#,
+        ],
+    ),
+    (
+        "listen",
+        "transports = []\nlisten",
+        &["6: service[0].transports = []: is empty; give at least one, or leave the key out"],
+    ),
+    (
+        "listen",
+        "transports = [\"udp\", \"sctp\"]\nlisten",
+        &[r#"6: service[0].transports[1] = "sctp": must be "udp" or "tcp""#],
+    ),
+    (
+        "listen",
+        "default = \"polit\"\nlisten",
+        &[r#"6: service[0].default = "polit": no tenant has this name; did you mean "polite"?"#],
+    ),
+    (
+        "listen",
+        "default = \"anonymous\"\nlisten",
+        &[
+            r#"6: service[0].default = "anonymous": no tenant has this name; add a [[tenant]] with name = "anonymous""#,
+        ],
+    ),
+    (
+        "listen",
+        "unknown_syn = \"reset\"\nlisten",
+        &[r#"6: service[0].unknown_syn = "reset": must be "pass" or "drop""#],
+    ),
+    (
+        "listen",
+        "price = { base = \"1\", rows = \"1 RU\" }\nlisten",
+        &[
+            r#"6: service[0].price.base = "1": must be a price in request units, e.g. "0.5 RU""#,
+            r#"6: service[0].price.rows = "1 RU": unknown key; did you mean row?"#,
+        ],
+    ),
+    (
+        "listen",
+        "price.kib = \"9999999 RU\"\nlisten",
+        &[r#"6: service[0].price.kib = "9999999 RU": must be at most 1000000 RU"#],
+    ),
+    (
+        "listen",
+        "price = \"1 RU\"\nlisten",
+        &[r#"6: service[0].price = "1 RU": must be a table: price = { ... }"#],
+    ),
+    (
+        "listen",
+        "backend = \"127.0.0.1:11212\"\nlisten",
+        &[r#"6: service[0].backend = "127.0.0.1:11212": proxied services are not supported yet"#],
+    ),
+    // [[tenant]]
+    ("name = \"polite\"\n", "", &[r#"7: tenant[0].name: is missing, e.g. name = "polite""#]),
+    ("\"polite\"", "\"\"", &[r#"8: tenant[0].name = "": must be 1 to 48 letters, digits, '-', '_' or '.'"#]),
+    (
+        "\"polite\"",
+        "\"two words\"",
+        &[r#"8: tenant[0].name = "two words": must be 1 to 48 letters, digits, '-', '_' or '.'"#],
+    ),
+    ("\"hostile\"", "\"polite\"", &[r#"12: tenant[1].name = "polite": is taken, on line 8"#]),
+    ("quota = \"5000 RU/s\"\n", "", &[r#"7: tenant[0].quota: is missing, e.g. quota = "5000 RU/s""#]),
+    ("\"5000 RU/s\"", "\"-5\"", &[r#"10: tenant[0].quota = "-5": must be above 0, e.g. "5000 RU/s""#]),
+    (
+        "\"5000 RU/s\"",
+        "\"0 RU/s\"",
+        &[r#"10: tenant[0].quota = "0 RU/s": must be above 0, e.g. "5000 RU/s""#],
+    ),
+    (
+        "\"5000 RU/s\"",
+        "5000",
+        &[r#"10: tenant[0].quota = 5000: must be a rate in request units, e.g. "5000 RU/s""#],
+    ),
+    (
+        "\"5000 RU/s\"",
+        "\"5000/s\"",
+        &[r#"10: tenant[0].quota = "5000/s": must be a rate in request units, e.g. "5000 RU/s""#],
+    ),
+    (
+        "\"5000 RU/s\"",
+        "\"1 RU/s\"",
+        &[
+            r#"10: tenant[0].quota = "1 RU/s": would refuse everything: a request of 1.000 RU takes 1s at this rate, and burst (100ms) and max_debt (200ms) together allow less; raise one of the three"#,
+        ],
+    ),
+    (
+        "\"5000 RU/s\"",
+        "\"50000000000 RU/s\"",
+        &[r#"10: tenant[0].quota = "50000000000 RU/s": must be at most 1000000000 RU/s, or "unlimited""#],
+    ),
+    (
+        "quota = \"5000",
+        "qouta = \"5000",
+        &[
+            r#"7: tenant[0].quota: is missing, e.g. quota = "5000 RU/s""#,
+            r#"10: tenant[0].qouta = "5000 RU/s": unknown key; did you mean quota?"#,
+        ],
+    ),
+    (
+        "quota = \"5000",
+        "burst = \"1ms\"\nquota = \"5000",
+        &[r#"10: tenant[0].burst = "1ms": must be from 4ms to 3600s"#],
+    ),
+    (
+        "quota = \"5000",
+        "max_debt = \"1 year\"\nquota = \"5000",
+        &[r#"10: tenant[0].max_debt = "1 year": must be a time, e.g. "100ms" (ns, us, ms, s, min, h)"#],
+    ),
+    (
+        "quota = \"5000",
+        "reply_budget = \"2GiB/s\"\nquota = \"5000",
+        &[r#"10: tenant[0].reply_budget = "2GiB/s": must be from 0B/s to 1GiB/s"#],
+    ),
+    (
+        "quota = \"5000",
+        "tcp_quota = \"1 B/s\"\nquota = \"5000",
+        &[r#"10: tenant[0].tcp_quota = "1 B/s": must be from 1KiB/s to 512GiB/s"#],
+    ),
+    (
+        "quota = \"5000",
+        "tier = \"gold\"\nquota = \"5000",
+        &[r#"10: tenant[0].tier = "gold": must be "critical", "standard", "batch" or "best-effort""#],
+    ),
+    (
+        "quota = \"5000",
+        "candidate = \"0.1 RU/s\"\nquota = \"5000",
+        &[
+            r#"10: tenant[0].candidate = "0.1 RU/s": would refuse everything: a request of 1.000 RU takes 10s at this rate, and burst (100ms) and max_debt (200ms) together allow less; raise one of the three"#,
+        ],
+    ),
+    (
+        "quota = \"5000",
+        "charge = [\"hostil\", \"polite\"]\nquota = \"5000",
+        &[
+            r#"10: tenant[0].charge[0] = "hostil": no tenant has this name; did you mean "hostile"?"#,
+            r#"10: tenant[0].charge[1] = "polite": is charged anyway: it is the tenant itself"#,
+        ],
+    ),
+    (
+        "quota = \"5000",
+        "charge = [\"hostile\", \"hostile\"]\nquota = \"5000",
+        &[r#"10: tenant[0].charge[1] = "hostile": is named twice"#],
+    ),
+    (
+        "sources = [\"198.18.2.1\"]\n",
+        "",
+        &[
+            r#"11: tenant[1].sources: is missing, and no service or tenant names this one: nothing would be charged to it; e.g. sources = ["198.18.1.0/24"]"#,
+        ],
+    ),
+    (
+        "198.18.2.1",
+        "198.18.1.7/24",
+        &[
+            r#"13: tenant[1].sources[0] = "198.18.1.7/24": has bits beyond its length; the prefix is "198.18.1.0/24""#,
+        ],
+    ),
+    ("198.18.2.1", "198.18.1.0/24", &[r#"13: tenant[1].sources[0] = "198.18.1.0/24": is taken, on line 9"#]),
+    (
+        "198.18.2.1",
+        "198.18.1.0/33",
+        &[
+            r#"13: tenant[1].sources[0] = "198.18.1.0/33": must be an address or a prefix, e.g. "198.18.1.0/24" or "fd00:1::/64""#,
+        ],
+    ),
+    (
+        "198.18.2.1",
+        "::ffff:198.18.2.1",
+        &[r#"13: tenant[1].sources[0] = "::ffff:198.18.2.1": must be written as IPv4: 198.18.2.1"#],
+    ),
+    (
+        "[\"198.18.2.1\"]",
+        "[]",
+        &["13: tenant[1].sources = []: is empty; give at least one, or leave the key out"],
+    ),
+    (
+        "[\"198.18.2.1\"]",
+        "[\"198.18.2.1\", 5, { a = 1 }]",
+        &[
+            r#"13: tenant[1].sources[1] = 5: must be an address or a prefix, e.g. "198.18.1.0/24" or "fd00:1::/64""#,
+            "13: tenant[1].sources[2] = { a = 1 }: must be one value, not a table",
+        ],
+    ),
+    // The document.
+    (
+        GOOD,
+        "",
+        &[
+            "1: service: is missing; write at least one [[service]]",
+            "1: tenant: is missing; write at least one [[tenant]]",
+        ],
+    ),
+    ("[gate]", "[server]\nport = 1\n[gate]", &["1: server: unknown key; known here: gate, service, tenant"]),
+    (
+        "[[tenant]]\nname = \"polite\"",
+        "[[tenants]]\nname = \"polite\"",
+        &["7: tenants: unknown key; did you mean tenant?"],
+    ),
+    ("\"eth1\"", "\"eth1", &[r#"2: gate.interface: interface = "eth1: invalid basic string, expected `"`"#]),
+    (
+        "\"eth1\"",
+        "eth1",
+        &["2: gate.interface: interface = eth1: string values must be quoted, expected literal string"],
+    ),
+    (
+        "quota = \"5000 RU/s\"",
+        "quota = 5000 RU/s",
+        &["10: tenant[0].quota: quota = 5000 RU/s: string values must be quoted, expected literal string"],
+    ),
+    (
+        "quota = \"5000 RU/s\"",
+        "quota = \"1 RU\"\nquota = \"5000 RU/s\"",
+        &[
+            r#"10: tenant[0].quota = "1 RU": must be a rate in request units, e.g. "5000 RU/s""#,
+            r#"11: tenant[0].quota: quota = "5000 RU/s": duplicate key"#,
+        ],
+    ),
+    (
+        "[[tenant]]\nname = \"hostile\"",
+        "[[tenant]\nname = \"hostile\"",
+        &["11: [[tenant]: unclosed array table, expected `]`"],
+    ),
+    ("[gate]", "[gate", &["1: [gate: unclosed table, expected `]`"]),
+    (
+        "\"198.18.2.1\"]",
+        "\"198.18.2.1\"",
+        &[r#"14: tenant[1].quota: quota = "2000 RU/s": missing comma between array elements, expected `,`"#],
+    ),
+    ("quota = \"2000", "quota", &[r#"14: tenant[1]: quota RU/s": key with no value, expected `=`"#]),
+];

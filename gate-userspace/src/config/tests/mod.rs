@@ -1,0 +1,195 @@
+//! The configuration as a whole: what is refused, what is read, and what holds of it.
+
+use gate_common::token_bucket::{self, Rate};
+use proptest::prelude::{prop_assert, proptest};
+
+use self::broken::{BROKEN, GOOD};
+use super::*;
+
+mod broken;
+
+#[test]
+fn a_broken_configuration_is_refused_with_its_path_and_line() {
+    assert!(Config::parse("gate.toml", GOOD).is_ok());
+    for (from, to, expected) in BROKEN {
+        assert!(GOOD.contains(from), "{from:?} is not in the good one");
+        let faults = Config::parse("gate.toml", &GOOD.replacen(from, to, 1)).expect_err(to);
+        let printed: Vec<_> = faults.to_string().lines().map(str::to_owned).collect();
+        let expected: Vec<_> = expected.iter().map(|fault| format!("gate.toml:{fault}")).collect();
+        assert_eq!(printed, expected, "{to:?} for {from:?}");
+    }
+}
+
+#[test]
+fn faults_in_different_sections_are_reported_together() {
+    let text = GOOD.replace("eth1", "no such/name").replace("memcached", "http").replace("5000", "-5");
+    let faults = Config::parse("gate.toml", &text).unwrap_err().faults;
+    let paths: Vec<_> = faults.iter().map(|fault| (fault.line, fault.path.as_str())).collect();
+    assert_eq!(paths, [(2, "gate.interface"), (5, "service[0].protocol"), (10, "tenant[0].quota")]);
+}
+
+#[test]
+fn a_syntax_error_hides_no_plain_fault_and_invents_none() {
+    // The unclosed string swallows nothing; the tier is wrong whatever it was meant to be. That
+    // nobody is called "hostile" now may be the syntax error's doing.
+    let text = GOOD
+        .replace("name = \"hostile\"", "name = hostile\"")
+        .replace("quota = \"5000", "charge = [\"hostile\"]\ntier = \"gold\"\nquota = \"5000");
+    let faults = Config::parse("gate.toml", &text).unwrap_err().faults;
+    let paths: Vec<_> = faults.iter().map(|fault| (fault.line, fault.path.as_str())).collect();
+    assert_eq!(paths, [(11, "tenant[0].tier"), (14, "tenant[1].name")], "{faults:?}");
+}
+
+#[test]
+fn what_is_left_out_has_its_documented_default() {
+    let config = Config::parse("gate.toml", GOOD).unwrap();
+    assert_eq!(
+        config.gate,
+        Gate {
+            interface: Some("eth1".parse().unwrap()),
+            xdp: XdpMode::Auto,
+            mode: Mode::Enforce,
+            enforce: Fraction::ONE,
+            tick: Nanos::from_millis(100),
+            algorithm: Algorithm::TokenBucket,
+            on_stale: OnStale::Bucket,
+            stale_after: Nanos::from_secs(1),
+            sample: NonZeroU32::new(64).unwrap(),
+            fragments: Action::Pass,
+            prefix_memory: 64 << 20,
+            pin_dir: PathBuf::from("/sys/fs/bpf/gate"),
+        }
+    );
+    assert_eq!(
+        config.services,
+        [Service {
+            name: "cache".to_owned(),
+            protocol: Protocol::Memcached,
+            listen: vec!["198.18.0.1:11211".parse().unwrap()],
+            transports: Transports { udp: true, tcp: true },
+            default: None,
+            unknown_syn: Action::Pass,
+            price: Price { base: MilliRu(500), row: MilliRu(500), kib: MilliRu(1_000) },
+        }]
+    );
+    let burst_ns = 100_000_000;
+    assert_eq!(
+        config.tenants[1],
+        Tenant {
+            name: "hostile".to_owned(),
+            sources: vec!["198.18.2.1/32".parse().unwrap()],
+            limits: Limits::new(2_000_000, burst_ns),
+            tcp_limits: Limits::new(4 * 2_000 * 1_024, burst_ns),
+            candidate: None,
+            reply_budget: 65_536,
+            tier: Tier::Standard,
+            charge: Vec::new(),
+        }
+    );
+}
+
+#[test]
+fn what_is_written_is_what_is_read() {
+    let text = GOOD.replace("eth1", "eth1\"\nmode = \"shadow\"\nenforce = \"25%").replace(
+        "quota = \"2000 RU/s\"",
+        r#"quota = "unlimited"
+candidate = "1500 RU/s"
+burst = "1s"
+max_debt = "0s"
+tcp_quota = "1KiB/s"
+reply_budget = "0 B/s"
+tier = "best-effort"
+charge = "polite""#,
+    );
+    let config = Config::parse("gate.toml", &text).unwrap();
+    assert_eq!((config.gate.mode, config.gate.enforce), (Mode::Shadow, Fraction::of(1, 4)));
+    let tenant = &config.tenants[1];
+    assert_eq!(tenant.limits, Limits::UNLIMITED);
+    let candidate = Limits { rate: Rate::per_sec(1_500_000), burst_ns: 1_000_000_000, max_debt_ns: 0 };
+    assert_eq!(tenant.candidate, Some(candidate));
+    // A segment of 64 KiB takes 64 s at 1 KiB/s, and must fit nevertheless.
+    assert!(tenant.tcp_limits.max_debt_ns >= 64_000_000_000);
+    assert_eq!((tenant.reply_budget, tenant.tier), (0, Tier::BestEffort));
+    assert_eq!(tenant.charge.iter().map(|i| i.get()).collect::<Vec<_>>(), [0]);
+}
+
+#[test]
+fn ten_thousand_tenants_fit_and_one_more_does_not() {
+    let mut text = GOOD.to_owned();
+    for i in 2..10_000 {
+        let (high, low) = (i >> 8, i & 255);
+        text += &format!(
+            "[[tenant]]\nname = \"t{i}\"\nsources = \"10.{high}.{low}.0/24\"\nquota = \"1000 RU/s\"\n"
+        );
+    }
+    assert_eq!(Config::parse("gate.toml", &text).unwrap().tenants.len(), 10_000);
+    text += "[[tenant]]\nname = \"last\"\nsources = \"11.0.0.1\"\nquota = \"1000 RU/s\"\n";
+    let faults = Config::parse("gate.toml", &text).unwrap_err().faults;
+    assert_eq!(faults.len(), 1);
+    assert_eq!(faults[0].path, "tenant[10000].name");
+}
+
+proptest! {
+    #[test]
+    fn no_document_makes_it_panic_and_every_fault_has_a_line(
+        cut in 0..GOOD.len(),
+        length in 0..40_usize,
+        text in "(\\[|\\]|\"|=|\n|,|\\{|\\}|[a-z0-9.µ#'-]){0,20}",
+    ) {
+        let mut broken = GOOD.to_owned();
+        broken.replace_range(cut..(cut + length).min(GOOD.len()), &text);
+        if let Err(faults) = Config::parse("gate.toml", &broken) {
+            let lines = broken.split('\n').count();
+            prop_assert!(!faults.faults.is_empty());
+            prop_assert!(faults.faults.iter().all(|fault| (1..=lines).contains(&fault.line)), "{faults}");
+        }
+    }
+
+    #[test]
+    fn an_accepted_tenant_is_never_refused_for_good(
+        quota in 1_u64..10_000_000_000, burst_us in 4_000_u64..1_000_000, price_milli in 0_u32..100_000,
+    ) {
+        let quota = format!("quota = \"{}.{:03} RU/s\"\nburst = \"{burst_us}us\"", quota / 1000, quota % 1000);
+        let price = format!("price.row = \"{}.{:03} RU\"\nlisten", price_milli / 1000, price_milli % 1000);
+        let text = GOOD.replace("quota = \"5000 RU/s\"", &quota).replace("listen", &price);
+        if let Ok(config) = Config::parse("gate.toml", &text) {
+            let cost = config.services[0].price.base.0 + config.services[0].price.row.0;
+            let full = token_bucket::take(0, 1 << 40, cost, &config.tenants[0].limits);
+            prop_assert!(matches!(full, token_bucket::Take::Admit { .. }), "{full:?}");
+        }
+    }
+}
+
+/// The repository's documentation of the configuration.
+const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs");
+
+#[test]
+fn the_documented_example_is_valid() {
+    let config = Config::read(&Path::new(DOCS).join("gate.toml")).unwrap();
+    assert_eq!((config.services.len(), config.tenants.len()), (2, 5));
+}
+
+#[test]
+fn every_key_is_documented_and_every_documented_key_is_known() {
+    let text = std::fs::read_to_string(Path::new(DOCS).join("CONFIGURATION.md")).unwrap();
+    let mut documented: Vec<_> =
+        text.lines().filter_map(|line| Some(line.strip_prefix("| `")?.split_once('`')?.0)).collect();
+    documented.retain(|word| word.chars().all(|c| c.is_ascii_lowercase() || c == '_'));
+    documented.retain(|word| !["ns", "us", "ms"].contains(word));
+
+    // A key that none is near to is answered with all that are known in its section.
+    let alien = "qqqqqqqqqqqqqq = \"1\"\n";
+    let broken = GOOD
+        .replace("[gate]\n", &format!("[gate]\n{alien}"))
+        .replace("listen", &format!("price.{alien}{alien}listen"))
+        .replace("name = \"polite\"", &format!("{alien}name = \"polite\""));
+    let faults = Config::parse("gate.toml", &broken).unwrap_err().faults;
+    let mut known: Vec<_> = faults
+        .iter()
+        .filter_map(|fault| Some(fault.message.split_once("known here: ")?.1))
+        .flat_map(|keys| keys.split(", "))
+        .collect();
+    documented.sort_unstable();
+    known.sort_unstable();
+    assert_eq!(documented, known);
+}
