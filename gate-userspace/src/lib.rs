@@ -9,6 +9,7 @@
 //! - [`cli`]: arguments, printing, exit codes.
 
 pub mod cli;
+pub mod clock;
 pub mod config;
 pub mod kernel;
 pub mod policy;

@@ -23,17 +23,34 @@ pub struct Control {
     pub clock: Clock,
     /// Raised by one with every plan; its lowest bit names the bank in force. Zero before the first.
     pub generation: u64,
-    /// Spelled out: the heartbeat has a cache line of its own.
-    pub _reserved: u64,
+    /// Index of the interface that the program is attached to; zero before it is.
+    pub interface: u32,
+    /// How it is attached: an [`AttachMode`].
+    pub attach_mode: u32,
     /// The last heartbeat, on gate's clock.
     pub heartbeat_ns: u64,
-    /// Spelled out.
-    pub _reserved_heartbeat: [u64; 7],
+    /// When the owner was started, in clock ticks after boot (field 22 of `/proc/PID/stat`): with its
+    /// process id it names one process for good.
+    pub owner_start: u64,
+    /// Spelled out: the heartbeat has a cache line of its own.
+    pub _reserved: [u64; 6],
     /// What packets are judged by, one for each bank.
     pub views: [View; 2],
 }
 
 const _: () = assert!(size_of::<Control>() == 256);
+
+/// How the program is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum AttachMode {
+    /// Not yet.
+    None = 0,
+    /// In the driver.
+    Native = 1,
+    /// In the stack.
+    Generic = 2,
+}
 
 /// How jiffies become gate's clock: `origin_ns + (jiffies - origin_jiffies) * tick_ns`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

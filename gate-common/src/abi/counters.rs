@@ -32,6 +32,45 @@ pub struct TenantCounters {
 
 const _: () = assert!(size_of::<TenantCounters>() == 320);
 
+impl TenantCounters {
+    /// Adds another CPU's.
+    pub fn add(&mut self, other: &Self) {
+        let Self {
+            passed,
+            charged_mru,
+            refused_mru,
+            replied,
+            candidate_refused,
+            bare,
+            passed_bytes,
+            _reserved,
+            refused,
+            shadowed,
+        } = self;
+        *passed = passed.wrapping_add(other.passed);
+        *charged_mru = charged_mru.wrapping_add(other.charged_mru);
+        *refused_mru = refused_mru.wrapping_add(other.refused_mru);
+        *replied = replied.wrapping_add(other.replied);
+        *candidate_refused = candidate_refused.wrapping_add(other.candidate_refused);
+        *bare = bare.wrapping_add(other.bare);
+        *passed_bytes = passed_bytes.wrapping_add(other.passed_bytes);
+        add_each(refused, &other.refused);
+        add_each(shadowed, &other.shadowed);
+    }
+
+    /// Requests refused, for whatever reason.
+    #[must_use]
+    pub fn refused_in_all(&self) -> u64 {
+        self.refused.iter().fold(0, |sum, count| sum.wrapping_add(*count))
+    }
+}
+
+fn add_each<const N: usize>(sum: &mut [u64; N], other: &[u64; N]) {
+    for (sum, other) in sum.iter_mut().zip(other) {
+        *sum = sum.wrapping_add(*other);
+    }
+}
+
 /// One CPU's own counters and scratch. All counters only grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
@@ -47,6 +86,17 @@ pub struct Cpu {
 }
 
 const _: () = assert!(size_of::<Cpu>() == 8 * (EXITS + Event::COUNT + 2));
+
+impl Cpu {
+    /// Nothing counted yet.
+    pub const EMPTY: Self = Self { exits: [0; EXITS], events: [0; Event::COUNT], draw: 0, until_sample: 0 };
+
+    /// Adds another CPU's counters.
+    pub fn add(&mut self, other: &Self) {
+        add_each(&mut self.exits, &other.exits);
+        add_each(&mut self.events, &other.events);
+    }
+}
 
 /// How many ways out of the program [`Cpu`] has room for.
 pub const EXITS: usize = 32;

@@ -32,7 +32,7 @@ mod service;
 mod table;
 mod tenant;
 
-pub use control::{Clock, Control, View, view_flags};
+pub use control::{AttachMode, Clock, Control, View, view_flags};
 pub use counters::{Cpu, EXITS, Event, Exit, TenantCounters};
 pub use hot::{HotKey, HotValue, TopKey};
 pub use name::Name;

@@ -1,3 +1,196 @@
-//! The kernel boundary: the only user of aya.
+//! The kernel boundary: the only user of aya, and with [`mapped`] the only `unsafe` code.
+//!
+//! - [`object`]: the eBPF object inside this binary.
+//! - [`Loaded`]: the object in the kernel, its maps, its test run.
+//! - [`Maps`]: the maps, typed and in memory; also opened by whoever only looks.
+//! - [`PinDir`]: where maps and link are pinned, so that they outlive the daemon.
+//! - [`attach`]: the program at an interface.
+//! - [`owner`]: who may write, and how an old daemon is ended.
+//! - [`jiffies`]: how the kernel's clock is measured.
 
+use std::io;
+use std::path::PathBuf;
+
+pub mod attach;
+pub mod jiffies;
+mod load;
+mod mapped;
+mod maps;
 pub mod object;
+mod open;
+pub mod owner;
+mod pins;
+mod samples;
+
+pub use load::{Loaded, possible_cpus};
+pub use mapped::{Mapped, Words};
+pub use maps::{Maps, Shape, Sizes};
+pub use open::open;
+pub use pins::PinDir;
+pub use samples::Samples;
+
+/// What can go wrong at the kernel boundary.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The binary holds no eBPF object.
+    #[error(
+        "this binary was built without the eBPF object; build it with `cargo xtask build-ebpf` and then anew"
+    )]
+    NoObject,
+    /// The object lacks a map or a program, or has another kind of it.
+    #[error("the eBPF object has no {what} of the kind that this version needs")]
+    ObjectLacks {
+        /// Its name.
+        what: String,
+    },
+    /// The kernel refuses eBPF to this user.
+    #[error(
+        "the kernel refuses eBPF to this process: run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON"
+    )]
+    NoPrivilege(#[source] io::Error),
+    /// A map could not be made, opened or mapped.
+    #[error("map {map}: {source}")]
+    Map {
+        /// Its name.
+        map: String,
+        /// What the kernel says.
+        source: io::Error,
+    },
+    /// aya's word on a map or a program.
+    #[error("{what}: {source}")]
+    Aya {
+        /// The map or program.
+        what: String,
+        /// What aya says.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// gate has pinned nothing there.
+    #[error("no gate is attached: {} holds no maps; start one with `gate run`, or name another --pin-dir", directory.display())]
+    NoPins {
+        /// Where it looked.
+        directory: PathBuf,
+    },
+    /// A pinned map is not what this version expects.
+    #[error(
+        "pinned map {map} is {found}, expected {expected}: end the gate that made it, then `gate detach`"
+    )]
+    Shape {
+        /// Its name.
+        map: String,
+        /// What it is.
+        found: Shape,
+        /// What it should be.
+        expected: Shape,
+    },
+    /// Another version made the pinned maps.
+    #[error("the maps in {} have ABI version {found}, this gate has {expected}: end the gate that made them, then `gate detach`", directory.display())]
+    AbiVersion {
+        /// Where they are pinned.
+        directory: PathBuf,
+        /// Their version.
+        found: u32,
+        /// This binary's version.
+        expected: u32,
+    },
+    /// The pinned maps are too small for this configuration, or for another number of CPUs.
+    #[error(
+        "the pinned maps have room for {found} {what}, this configuration needs {needed}: `gate detach`, then start anew"
+    )]
+    TooSmall {
+        /// What there is no room for.
+        what: &'static str,
+        /// For how many there is room.
+        found: u32,
+        /// For how many there must be.
+        needed: u32,
+    },
+    /// The pin directory cannot be made or used.
+    #[error("pin directory {}: {source}", directory.display())]
+    PinDir {
+        /// Where it should be.
+        directory: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// There is no such interface.
+    #[error("there is no interface {interface:?}; `ip link` lists those that there are")]
+    NoInterface {
+        /// Its name.
+        interface: String,
+    },
+    /// Another XDP program is attached there.
+    #[error(
+        "another XDP program is attached to {interface}: detach it first (`ip link set dev {interface} xdp off`, `bpftool link`)"
+    )]
+    Occupied {
+        /// The interface.
+        interface: String,
+    },
+    /// The pinned link belongs to another interface.
+    #[error(
+        "{} is pinned for another interface than {interface}: use another pin directory, or `gate detach` first",
+        directory.display()
+    )]
+    OtherInterface {
+        /// Where the link is pinned.
+        directory: PathBuf,
+        /// The interface that was asked for.
+        interface: String,
+    },
+    /// The program cannot be attached.
+    #[error("cannot attach to {interface} in {mode} mode: {source}")]
+    Attach {
+        /// The interface.
+        interface: String,
+        /// `native` or `generic`.
+        mode: &'static str,
+        /// Why not.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A daemon owns the maps.
+    #[error("gate runs already, as process {pid}: end it, or take over with `gate run --takeover`")]
+    Owned {
+        /// Its process id.
+        pid: u32,
+    },
+    /// A system call failed.
+    #[error("{what}: {source}")]
+    System {
+        /// What was being done.
+        what: &'static str,
+        /// What the kernel says.
+        source: io::Error,
+    },
+}
+
+/// [`std::result::Result`] with [`Error`].
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    fn map(map: &str, source: io::Error) -> Self {
+        match source.kind() {
+            io::ErrorKind::PermissionDenied => Self::NoPrivilege(source),
+            _ => Self::Map { map: map.to_owned(), source },
+        }
+    }
+
+    /// aya's errors, told apart where a user can do something about them.
+    fn aya(what: &str, source: impl std::error::Error + Send + Sync + 'static) -> Self {
+        match os_error(&source).map(io::Error::from_raw_os_error) {
+            Some(refused) if refused.kind() == io::ErrorKind::PermissionDenied => Self::NoPrivilege(refused),
+            _ => Self::Aya { what: what.to_owned(), source: Box::new(source) },
+        }
+    }
+}
+
+/// The system call's error number at the root of an error.
+fn os_error(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(code) = error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) {
+            return Some(code);
+        }
+        next = error.source();
+    }
+    None
+}

@@ -1,0 +1,15 @@
+//! The only reader of the clock and of entropy.
+
+use gate_common::units::Nanos;
+use nix::time::{ClockId, clock_gettime};
+
+/// `CLOCK_MONOTONIC`, which gate's clock is derived from.
+///
+/// # Panics
+///
+/// Never: Linux always has this clock.
+#[must_use]
+pub fn monotonic() -> Nanos {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("Linux has a monotonic clock");
+    Nanos(now.tv_sec().cast_unsigned() * 1_000_000_000 + now.tv_nsec().cast_unsigned())
+}

@@ -1,0 +1,99 @@
+//! The program at an interface, held by a pinned link.
+
+use aya::programs::links::{FdLink, PinnedLink};
+use aya::programs::xdp::{XdpLink, XdpMode};
+use aya::programs::{ProgramError, Xdp};
+use gate_common::abi::AttachMode;
+
+use super::{Error, Loaded, PinDir, Result, os_error};
+
+/// How to attach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// In the driver.
+    Native,
+    /// In the stack, for drivers without XDP: slower, and after the packet has been copied.
+    Generic,
+    /// In the driver if it can, else in the stack.
+    Auto,
+}
+
+/// Attaches the loaded program to `interface` and pins the link, or replaces the program of the link
+/// that is pinned already, without a moment between the two.
+///
+/// # Errors
+///
+/// [`Error::NoInterface`], [`Error::Occupied`], [`Error::OtherInterface`], [`Error::Attach`],
+/// [`Error::NoPrivilege`].
+pub fn attach(loaded: &mut Loaded, interface: &str, mode: Mode, pins: &PinDir) -> Result<AttachMode> {
+    let index = nix::net::if_::if_nametoindex(interface)
+        .map_err(|_| Error::NoInterface { interface: interface.to_owned() })?;
+    let pin = pins.link();
+    let attached = loaded.maps.attached();
+    if pin.exists() {
+        if attached.is_some_and(|(held, _)| held != index && interface_exists(held)) {
+            let directory = pins.path().to_owned();
+            return Err(Error::OtherInterface { directory, interface: interface.to_owned() });
+        }
+        if replace(loaded, pins)? {
+            return Ok(attached.map_or(AttachMode::None, |(_, mode)| mode));
+        }
+        // The interface that the link was for is gone, and so is what it held.
+        std::fs::remove_file(&pin)
+            .map_err(|source| Error::PinDir { directory: pins.path().to_owned(), source })?;
+    }
+    let (link, mode) = attach_new(loaded, index, interface, mode)?;
+    let link = FdLink::try_from(link).map_err(|source| Error::aya("link", source))?;
+    link.pin(&pin).map_err(|source| Error::aya("link pin", source))?;
+    loaded.maps.set_attached(index, mode);
+    Ok(mode)
+}
+
+fn attach_new(loaded: &mut Loaded, index: u32, interface: &str, mode: Mode) -> Result<(XdpLink, AttachMode)> {
+    let program = loaded.program()?;
+    if mode != Mode::Generic {
+        match attach_in(program, index, interface, XdpMode::Driver) {
+            Ok(link) => return Ok((link, AttachMode::Native)),
+            Err(Error::Attach { .. }) if mode == Mode::Auto => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((attach_in(program, index, interface, XdpMode::Skb)?, AttachMode::Generic))
+}
+
+fn interface_exists(index: u32) -> bool {
+    nix::net::if_::if_indextoname(index).is_ok()
+}
+
+fn attach_in(program: &mut Xdp, index: u32, interface: &str, mode: XdpMode) -> Result<XdpLink> {
+    let link = program.attach_to_if_index(index, mode).map_err(|source| match os_error(&source) {
+        Some(libc::EBUSY | libc::EEXIST) => Error::Occupied { interface: interface.to_owned() },
+        Some(libc::EPERM | libc::EACCES) => Error::aya("attaching", source),
+        _ => Error::Attach {
+            interface: interface.to_owned(),
+            mode: if matches!(mode, XdpMode::Driver) { "native" } else { "generic" },
+            source: Box::new(source),
+        },
+    })?;
+    program.take_link(link).map_err(|source| Error::aya("link", source))
+}
+
+/// Puts the loaded program into the pinned link; `false` if the link's interface has vanished.
+fn replace(loaded: &mut Loaded, pins: &PinDir) -> Result<bool> {
+    let pinned = PinnedLink::from_pin(pins.link()).map_err(|source| Error::aya("link pin", source))?;
+    let link = XdpLink::try_from(FdLink::from(pinned)).map_err(|source| Error::aya("link", source))?;
+    let program = loaded.program()?;
+    match program.attach_to_link(link) {
+        Ok(id) => {
+            // The pin keeps the link; this process need not.
+            program.take_link(id).map_err(|source| Error::aya("link", source))?;
+            Ok(true)
+        }
+        Err(error) if vanished(&error) => Ok(false),
+        Err(source) => Err(Error::aya("replacing the program", source)),
+    }
+}
+
+fn vanished(error: &ProgramError) -> bool {
+    os_error(error) == Some(libc::ENOLINK)
+}

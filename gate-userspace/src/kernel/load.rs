@@ -1,0 +1,120 @@
+//! The eBPF object in the kernel.
+
+use std::time::Duration;
+
+use aya::programs::{TestRun, TestRunOptions, Xdp};
+use aya::{Ebpf, EbpfLoader};
+use gate_common::abi::{self, maps};
+
+use super::mapped::Mapped;
+use super::{Error, Maps, PinDir, Result, Samples, Sizes, object};
+
+/// The object in the kernel: its programs loaded, its maps made or taken over.
+#[derive(Debug)]
+pub struct Loaded {
+    ebpf: Ebpf,
+    /// The maps.
+    pub maps: Maps,
+    /// The ring buffer.
+    pub samples: Samples,
+}
+
+impl Loaded {
+    /// Loads the embedded object with maps of these sizes, pinned in `pins` if given.
+    ///
+    /// Maps that are pinned there already are taken over as they are; whoever calls has compared them
+    /// ([`Maps::pinned`]).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoObject`], [`Error::NoPrivilege`], or what the kernel says.
+    pub fn new(sizes: &Sizes, pins: Option<&PinDir>) -> Result<Self> {
+        let object = object::embedded().ok_or(Error::NoObject)?;
+        let mut loader = EbpfLoader::new();
+        for name in maps::ALL {
+            if let Some(entries) = sizes.entries(name) {
+                loader.map_max_entries(name, entries);
+            }
+            if let Some(pins) = pins {
+                loader.map_pin_path(name, pins.map(name));
+            }
+        }
+        let mut ebpf = loader.load(object).map_err(|source| Error::aya("eBPF object", source))?;
+        for name in [abi::PROGRAM, abi::CLOCK_PROGRAM] {
+            xdp(&mut ebpf, name)?.load().map_err(|source| Error::aya(name, source))?;
+        }
+        let maps = Maps::of(&ebpf)?;
+        let ring = ebpf.take_map(maps::SAMPLES);
+        let samples =
+            Samples::new(ring.ok_or_else(|| Error::ObjectLacks { what: maps::SAMPLES.to_owned() })?)?;
+        Ok(Self { ebpf, maps, samples })
+    }
+
+    /// The program that judges packets.
+    pub(super) fn program(&mut self) -> Result<&mut Xdp> {
+        xdp(&mut self.ebpf, abi::PROGRAM)
+    }
+
+    /// Runs the program `repeat` times on a packet, in the kernel, without an interface.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says: `EINVAL` for packets under 14 bytes.
+    pub fn run(&mut self, packet: &[u8], repeat: u32) -> Result<Run> {
+        let mut out = vec![0; packet.len() + ROOM_TO_GROW];
+        let options = TestRunOptions {
+            data_in: Some(packet),
+            data_out: Some(&mut out),
+            repeat,
+            ..TestRunOptions::default()
+        };
+        let result = self.program()?.test_run(options).map_err(|source| Error::aya("test run", source))?;
+        out.truncate(result.data_size_out as usize);
+        Ok(Run { action: result.return_value, packet: out, mean: result.duration })
+    }
+
+    /// Runs the program that reads the kernel's clocks: jiffies and `ktime_get_ns`.
+    pub(super) fn read_clocks(&mut self, reading: &Mapped<[u64; 2]>) -> Result<(u64, u64)> {
+        let options = TestRunOptions { data_in: Some(&[0; 64]), ..TestRunOptions::default() };
+        let program = xdp(&mut self.ebpf, abi::CLOCK_PROGRAM)?;
+        program.test_run(options).map_err(|source| Error::aya(abi::CLOCK_PROGRAM, source))?;
+        let [jiffies, ktime] = reading.load(0);
+        Ok((jiffies, ktime))
+    }
+
+    /// Where [`Loaded::read_clocks`] finds its reading.
+    pub(super) fn clock_reading(&self) -> Result<Mapped<[u64; 2]>> {
+        super::maps::of_object(&self.ebpf, maps::CLOCK)
+    }
+}
+
+/// What a test run did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// An XDP action: 1 is drop, 2 pass, 3 transmit.
+    pub action: u32,
+    /// The packet afterwards.
+    pub packet: Vec<u8>,
+    /// The kernel's mean time for one run.
+    pub mean: Duration,
+}
+
+fn xdp<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp> {
+    let program = ebpf.program_mut(name).ok_or_else(|| Error::ObjectLacks { what: name.to_owned() })?;
+    program.try_into().map_err(|source| Error::aya(name, source))
+}
+
+/// How many CPUs may ever be there: what per-CPU counters need room for.
+///
+/// # Errors
+///
+/// [`Error::System`] if `/sys` does not say.
+pub fn possible_cpus() -> Result<u32> {
+    aya::util::nr_cpus().map(|cpus| cpus as u32).map_err(|(what, source)| {
+        tracing::debug!(what, "counting the CPUs");
+        Error::System { what: "counting the possible CPUs", source }
+    })
+}
+
+/// A reply may be longer than its request.
+const ROOM_TO_GROW: usize = 256;

@@ -1,0 +1,305 @@
+//! gate's maps, typed and in memory.
+
+use std::mem::offset_of;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use aya::maps::{Map, MapData, MapInfo, MapType};
+use gate_common::abi::{
+    self, ABI_VERSION, AttachMode, Block, Clock, Control, Cpu, PortFilter, Service, ServiceState, Tenant,
+    TenantCounters, TenantState, TopKey, View, maps,
+};
+use gate_common::units::Nanos;
+
+use super::mapped::Mapped;
+use super::{Error, Result};
+
+/// How large the maps are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// CPUs that may ever run XDP: the kernel's possible CPUs.
+    pub cpus: u32,
+    /// Tenants, nobody (index zero) included.
+    pub tenants: u32,
+    /// Service slots, the empty one (index zero) included.
+    pub services: u32,
+    /// Blocks of the port and source tables.
+    pub blocks: u32,
+    /// Bytes of the ring buffer of samples: a power of two, at least a page.
+    pub samples: u32,
+}
+
+impl Sizes {
+    /// The number of elements of a map; `None` for a map whose size the object says.
+    #[must_use]
+    pub fn entries(&self, map: &str) -> Option<u32> {
+        Some(match map {
+            maps::TABLES => self.blocks,
+            maps::SERVICES => self.services,
+            maps::TENANTS => self.tenants,
+            maps::COUNTERS => self.tenants.checked_mul(self.cpus)?,
+            maps::CPUS => self.cpus,
+            maps::SAMPLES => self.samples,
+            maps::TOP_KEYS => TopKey::COUNT as u32,
+            maps::CONTROL | maps::PORTS => 1,
+            _ => return None,
+        })
+    }
+}
+
+/// Every map of gate but the ring buffer.
+#[derive(Debug)]
+pub struct Maps {
+    /// See [`Control`].
+    pub control: Mapped<Control>,
+    /// See [`PortFilter`].
+    pub ports: Mapped<PortFilter>,
+    /// See [`Block`].
+    pub tables: Mapped<Block>,
+    /// See [`Service`].
+    pub services: Mapped<Service>,
+    /// See [`Tenant`].
+    pub tenants: Mapped<Tenant>,
+    /// See [`TenantCounters`]; index `cpu * tenants + tenant`.
+    pub counters: Mapped<TenantCounters>,
+    /// See [`Cpu`].
+    pub cpus: Mapped<Cpu>,
+    /// See [`TopKey`].
+    pub top_keys: Mapped<TopKey>,
+}
+
+impl Maps {
+    /// Maps those of a loaded object.
+    pub(super) fn of(object: &aya::Ebpf) -> Result<Self> {
+        Self::open(true, |name| data_of(object, name))
+    }
+
+    /// Maps those pinned in `directory`, after comparing their shapes, to be read or to be written.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoPins`] if gate has not pinned its maps there, [`Error::Shape`] if a map is not what this
+    /// version expects, [`Error::AbiVersion`] if another version made them.
+    pub fn pinned(directory: &Path, writable: bool) -> Result<Self> {
+        if !directory.join(maps::CONTROL).exists() {
+            return Err(Error::NoPins { directory: directory.to_owned() });
+        }
+        let this = Self::open(writable, |name| {
+            MapData::from_pin(directory.join(name)).map_err(|source| Error::aya(name, source))
+        })?;
+        match this.control.load(0).abi_version {
+            ABI_VERSION => Ok(this),
+            found => Err(Error::AbiVersion { directory: directory.to_owned(), found, expected: ABI_VERSION }),
+        }
+    }
+
+    fn open(writable: bool, map: impl Fn(&str) -> Result<MapData>) -> Result<Self> {
+        let counters = array(maps::COUNTERS, writable, &map)?;
+        Ok(Self {
+            control: array(maps::CONTROL, writable, &map)?,
+            ports: array(maps::PORTS, writable, &map)?,
+            tables: array(maps::TABLES, writable, &map)?,
+            services: array(maps::SERVICES, writable, &map)?,
+            tenants: array(maps::TENANTS, writable, &map)?,
+            counters,
+            cpus: array(maps::CPUS, writable, &map)?,
+            top_keys: array(maps::TOP_KEYS, writable, &map)?,
+        })
+    }
+
+    /// Makes new maps ready: who reads them, and what time it is.
+    pub(super) fn init(&self, clock: Clock) {
+        self.control.store_at(0, offset_of!(Control, clock), &clock);
+        let tenants = self.tenants.len() as u64;
+        self.control.store_at(0, offset_of!(Control, tenants), &tenants);
+        let word = u64::from(ABI_VERSION) | (self.cpus.len() as u64) << 32;
+        self.control.word(0, offset_of!(Control, abi_version)).store(word, Ordering::Release);
+    }
+
+    /// How large they are, but for the ring buffer, whose size is left at zero.
+    #[must_use]
+    pub fn sizes(&self) -> Sizes {
+        Sizes {
+            cpus: self.cpus.len() as u32,
+            tenants: self.tenants.len() as u32,
+            services: self.services.len() as u32,
+            blocks: self.tables.len() as u32,
+            samples: 0,
+        }
+    }
+
+    /// How jiffies become gate's clock.
+    #[must_use]
+    pub fn clock(&self) -> Clock {
+        self.control.load_at(0, offset_of!(Control, clock))
+    }
+
+    /// The index of the interface that the program was attached to, and how; `None` before that.
+    #[must_use]
+    pub fn attached(&self) -> Option<(u32, AttachMode)> {
+        let control = self.control.load(0);
+        let mode = match control.attach_mode {
+            mode if mode == AttachMode::Native as u32 => AttachMode::Native,
+            mode if mode == AttachMode::Generic as u32 => AttachMode::Generic,
+            _ => return None,
+        };
+        Some((control.interface, mode))
+    }
+
+    pub(super) fn set_attached(&self, interface: u32, mode: AttachMode) {
+        let word = u64::from(interface) | u64::from(mode as u32) << 32;
+        // Both are in one word; the lower half comes first in memory on every machine that runs this.
+        const _: () = assert!(cfg!(target_endian = "little"));
+        self.control.store_at(0, offset_of!(Control, interface), &word);
+    }
+
+    /// The generation in force.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.control.word(0, offset_of!(Control, generation)).load(Ordering::Acquire)
+    }
+
+    /// Puts a generation in force, after all that belongs to it was written.
+    pub fn publish(&self, generation: u64) {
+        self.control.word(0, offset_of!(Control, generation)).store(generation, Ordering::Release);
+    }
+
+    /// Stamps the heartbeat.
+    pub fn beat(&self, now: Nanos) {
+        self.control.word(0, offset_of!(Control, heartbeat_ns)).store(now.0, Ordering::Release);
+    }
+
+    /// The last heartbeat.
+    #[must_use]
+    pub fn heartbeat(&self) -> Nanos {
+        Nanos(self.control.word(0, offset_of!(Control, heartbeat_ns)).load(Ordering::Acquire))
+    }
+
+    /// The view in force.
+    #[must_use]
+    pub fn view(&self) -> View {
+        self.control.load_at(0, view_offset(self.generation()))
+    }
+
+    /// Writes the view of a generation.
+    pub fn write_view(&self, generation: u64, view: &View) {
+        self.control.store_at(0, view_offset(generation), view);
+    }
+
+    /// Writes a tenant's state for a generation.
+    pub fn write_tenant_state(&self, tenant: usize, generation: u64, state: &TenantState) {
+        let bank = offset_of!(Tenant, banks) + abi::bank_of(generation) * size_of::<TenantState>();
+        self.tenants.store_at(tenant, bank, state);
+    }
+
+    /// Writes a service's state for a generation.
+    pub fn write_service_state(&self, slot: usize, generation: u64, state: &ServiceState) {
+        let bank = offset_of!(Service, banks) + abi::bank_of(generation) * size_of::<ServiceState>();
+        self.services.store_at(slot, bank, state);
+    }
+
+    /// A tenant's counters, all CPUs together.
+    #[must_use]
+    pub fn tenant_counters(&self, tenant: usize) -> TenantCounters {
+        let mut sum = TenantCounters::default();
+        for cpu in 0..self.cpus.len() {
+            sum.add(&self.counters.load(cpu * self.tenants.len() + tenant));
+        }
+        sum
+    }
+
+    /// The CPUs' own counters, all together.
+    #[must_use]
+    pub fn cpu_counters(&self) -> Cpu {
+        let mut sum = Cpu::EMPTY;
+        for cpu in 0..self.cpus.len() {
+            sum.add(&self.cpus.load(cpu));
+        }
+        sum
+    }
+}
+
+/// Maps one array of a loaded object.
+pub(super) fn of_object<T: super::Words>(object: &aya::Ebpf, name: &str) -> Result<Mapped<T>> {
+    array(name, true, |name| data_of(object, name))
+}
+
+fn data_of(object: &aya::Ebpf, name: &str) -> Result<MapData> {
+    let Some(Map::Array(data)) = object.map(name) else {
+        return Err(Error::ObjectLacks { what: name.to_owned() });
+    };
+    let fd = data.fd().as_fd().try_clone_to_owned().map_err(|source| Error::map(name, source))?;
+    MapData::from_fd(fd).map_err(|source| Error::aya(name, source))
+}
+
+const fn view_offset(generation: u64) -> usize {
+    offset_of!(Control, views) + abi::bank_of(generation) * size_of::<View>()
+}
+
+/// Maps one array after comparing its shape.
+fn array<T: super::Words>(
+    name: &str,
+    writable: bool,
+    map: impl Fn(&str) -> Result<MapData>,
+) -> Result<Mapped<T>> {
+    let data = map(name)?;
+    let info = data.info().map_err(|source| Error::aya(name, source))?;
+    let shape = Shape::of(name, &info)?;
+    let expected = Shape {
+        map_type: MapType::Array,
+        key_size: 4,
+        value_size: size_of::<T>() as u32,
+        flags: BPF_F_MMAPABLE,
+        ..shape
+    };
+    if shape != expected {
+        return Err(Error::Shape { map: name.to_owned(), found: shape, expected });
+    }
+    Mapped::new(data.fd().as_fd(), shape.entries as usize, writable)
+        .map_err(|source| Error::map(name, source))
+}
+
+/// What the kernel says a map is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shape {
+    map_type: MapType,
+    key_size: u32,
+    value_size: u32,
+    entries: u32,
+    flags: u32,
+}
+
+impl Shape {
+    pub(super) fn of(name: &str, info: &MapInfo) -> Result<Self> {
+        Ok(Self {
+            map_type: info.map_type().map_err(|source| Error::aya(name, source))?,
+            key_size: info.key_size(),
+            value_size: info.value_size(),
+            entries: info.max_entries(),
+            flags: info.map_flags(),
+        })
+    }
+
+    /// How many elements it has; bytes for a ring buffer.
+    #[must_use]
+    pub const fn entries(&self) -> u32 {
+        self.entries
+    }
+
+    /// The size of an element in bytes.
+    #[must_use]
+    pub const fn value_size(&self) -> u32 {
+        self.value_size
+    }
+}
+
+impl std::fmt::Display for Shape {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { map_type, key_size, value_size, entries, flags } = self;
+        write!(f, "{map_type:?} of {entries} entries, {key_size} to {value_size} bytes, flags {flags:#x}")
+    }
+}
+
+/// The kernel's flag of array maps that can be mapped into memory (`linux/bpf.h`).
+const BPF_F_MMAPABLE: u32 = 1 << 10;

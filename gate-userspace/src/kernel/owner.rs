@@ -1,0 +1,171 @@
+//! Who may write to the maps, and how an old owner is ended.
+//!
+//! Two daemons that both write would undo each other's plans. So a daemon takes ownership only when the
+//! old owner is surely gone: it holds a pidfd (which names one process for good), asks, and kills. The
+//! epoch is a second line: each owner raises it, and one that finds another epoch writes no more.
+
+use std::fs;
+use std::io;
+use std::mem::offset_of;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use gate_common::abi::Control;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
+
+use super::{Error, Maps, Result};
+
+/// The signal that asks a daemon to leave without detaching: another one takes over.
+pub const HAND_OVER: Signal = Signal::SIGUSR2;
+
+/// Ownership of the maps, by the epoch in which it was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ownership {
+    epoch: u64,
+}
+
+impl Ownership {
+    /// Whether the maps still belong to this owner.
+    #[must_use]
+    pub fn holds(self, maps: &Maps) -> bool {
+        epoch(maps).load(Ordering::Acquire) == self.epoch
+    }
+}
+
+/// What was found when the maps were taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Previous {
+    /// Nobody: the maps are new.
+    None,
+    /// An owner that was gone already.
+    Gone(u32),
+    /// An owner that left when asked.
+    Left(u32),
+    /// An owner that had to be killed.
+    Killed(u32),
+}
+
+/// Takes the maps for this process. A live owner is ended if `take_over`, else it is an error.
+///
+/// # Errors
+///
+/// [`Error::Owned`], or [`Error::System`] if the old owner can be neither asked nor killed.
+pub fn take(maps: &Maps, take_over: bool) -> Result<(Ownership, Previous)> {
+    let control = maps.control.load(0);
+    let previous = match (control.owner_pid, open(control.owner_pid, control.owner_start)?) {
+        (0, _) => Previous::None,
+        (pid, None) => Previous::Gone(pid),
+        (pid, Some(_)) if !take_over => return Err(Error::Owned { pid }),
+        (pid, Some(old)) => end(pid, &old)?,
+    };
+    let next = control.epoch.wrapping_add(1);
+    epoch(maps).store(next, Ordering::Release);
+    let pid = std::process::id();
+    let start =
+        start_time(pid).map_err(|source| Error::System { what: "reading /proc/self/stat", source })?;
+    maps.control.store_at(0, offset_of!(Control, owner_start), &start);
+    // The process id shares its word with the number of tenants, which never changes.
+    let word = u64::from(maps.tenants.len() as u32) | u64::from(pid) << 32;
+    maps.control.store_at(0, offset_of!(Control, tenants), &word);
+    Ok((Ownership { epoch: next }, previous))
+}
+
+/// The owner's process id, if it is alive.
+#[must_use]
+pub fn alive(maps: &Maps) -> Option<u32> {
+    let control = maps.control.load(0);
+    open(control.owner_pid, control.owner_start).ok().flatten().map(|_| control.owner_pid)
+}
+
+fn epoch(maps: &Maps) -> &std::sync::atomic::AtomicU64 {
+    maps.control.word(0, offset_of!(Control, epoch))
+}
+
+/// Asks the old owner to leave, kills it after [`PATIENCE`], at once if it is stopped; waits until it is gone.
+fn end(pid: u32, old: &OwnedFd) -> Result<Previous> {
+    let asked = if stopped(pid) {
+        false
+    } else {
+        signal(old, HAND_OVER)?;
+        gone_within(old, PATIENCE)?
+    };
+    if asked {
+        return Ok(Previous::Left(pid));
+    }
+    signal(old, Signal::SIGKILL)?;
+    if gone_within(old, LAST_WAIT)? { Ok(Previous::Killed(pid)) } else { Err(Error::Owned { pid }) }
+}
+
+/// A handle on the process that has this id and started then; `None` if it is gone.
+fn open(pid: u32, start: u64) -> Result<Option<OwnedFd>> {
+    if pid == 0 || pid == std::process::id() {
+        return Ok(None);
+    }
+    let handle = match pidfd_open(pid) {
+        Ok(handle) => handle,
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
+        Err(source) => return Err(Error::System { what: "opening the old owner's process", source }),
+    };
+    // Read after the handle was opened: if the id has been given to another process, the start differs.
+    match start_time(pid) {
+        Ok(found) if found == start && !gone_within(&handle, Duration::ZERO)? => Ok(Some(handle)),
+        _ => Ok(None),
+    }
+}
+
+fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
+    // SAFETY: two integers in; the file descriptor that comes out is new and owned by nobody else.
+    unsafe {
+        match libc::syscall(libc::SYS_pidfd_open, pid, 0) {
+            -1 => Err(io::Error::last_os_error()),
+            fd => Ok(OwnedFd::from_raw_fd(fd as RawFd)),
+        }
+    }
+}
+
+fn signal(process: &OwnedFd, signal: Signal) -> Result<()> {
+    let null: *const libc::siginfo_t = std::ptr::null();
+    // SAFETY: an open file descriptor, and a null pointer that the kernel takes for "as kill(2) does".
+    let sent = unsafe {
+        libc::syscall(libc::SYS_pidfd_send_signal, process.as_raw_fd(), signal as libc::c_int, null, 0)
+    };
+    match io::Error::last_os_error() {
+        _ if sent == 0 => Ok(()),
+        gone if gone.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+        source => Err(Error::System { what: "signalling the old owner", source }),
+    }
+}
+
+fn gone_within(process: &OwnedFd, patience: Duration) -> Result<bool> {
+    use std::os::fd::AsFd;
+    let mut polled = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
+    let timeout = PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX);
+    match poll(&mut polled, timeout) {
+        Ok(ready) => Ok(ready > 0),
+        Err(error) => Err(Error::System { what: "waiting for the old owner", source: error.into() }),
+    }
+}
+
+fn stopped(pid: u32) -> bool {
+    stat_fields(pid).is_ok_and(|fields| matches!(fields.first().map(String::as_str), Some("T" | "t")))
+}
+
+/// When a process started, in clock ticks after boot.
+fn start_time(pid: u32) -> io::Result<u64> {
+    let start = stat_fields(pid)?.get(19).and_then(|field| field.parse().ok());
+    start.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
+}
+
+/// The fields of `/proc/PID/stat` from the third, the state, on: the second may hold anything.
+fn stat_fields(pid: u32) -> io::Result<Vec<String>> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let (_, fields) = stat.rsplit_once(") ").ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
+    Ok(fields.split_ascii_whitespace().map(str::to_owned).collect())
+}
+
+/// How long an old owner has to leave when asked.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// How long the kernel may take to end a process that was killed.
+const LAST_WAIT: Duration = Duration::from_secs(2);

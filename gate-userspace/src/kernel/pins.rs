@@ -1,0 +1,117 @@
+//! Where maps and link are pinned, so that they outlive the daemon.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::mount::{MsFlags, mount};
+use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
+
+use super::{Error, Result};
+
+/// A directory of pins on a BPF file system, mode 0700.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PinDir(PathBuf);
+
+impl PinDir {
+    /// Opens `directory`, making it if need be, and mounting the BPF file system at
+    /// [`BPF_FS`] if `directory` lies below it and none is mounted.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PinDir`] if it cannot be made, is not on a BPF file system, or belongs to another user.
+    pub fn make(directory: &Path) -> Result<Self> {
+        let failed = |source| Error::PinDir { directory: directory.to_owned(), source };
+        if directory.starts_with(BPF_FS) && !is_bpf_fs(Path::new(BPF_FS)) {
+            mount(Some("bpf"), BPF_FS, Some("bpf"), MsFlags::empty(), Some("mode=0700"))
+                .map_err(|error| failed(with_context("mounting the BPF file system", error.into())))?;
+        }
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
+        if !is_bpf_fs(directory) {
+            let reason = format!("not on a BPF file system; choose a directory below {BPF_FS}");
+            return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, reason)));
+        }
+        let metadata = fs::metadata(directory).map_err(failed)?;
+        if metadata.uid() != nix::unistd::geteuid().as_raw() {
+            let reason = format!("belongs to user {}", metadata.uid());
+            return Err(failed(io::Error::new(io::ErrorKind::PermissionDenied, reason)));
+        }
+        fs::set_permissions(directory, fs::Permissions::from_mode(0o700)).map_err(failed)?;
+        Ok(Self(directory.to_owned()))
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The pin of a map.
+    #[must_use]
+    pub fn map(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// The pin of the link.
+    #[must_use]
+    pub fn link(&self) -> PathBuf {
+        link(&self.0)
+    }
+
+    /// Removes every pin, the link's first, and the directory. The program leaves the interface when
+    /// nobody else holds the link.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PinDir`]. A directory that is not there is no error.
+    pub fn remove(directory: &Path) -> Result<Removed> {
+        let failed = |source| Error::PinDir { directory: directory.to_owned(), source };
+        let mut removed = Removed { link: unlink(&link(directory)).map_err(failed)?, maps: 0 };
+        let entries = match fs::read_dir(directory) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(removed),
+            Err(error) => return Err(failed(error)),
+        };
+        for entry in entries {
+            let entry = entry.map_err(failed)?;
+            removed.maps += usize::from(unlink(&entry.path()).map_err(failed)?);
+        }
+        match fs::remove_dir(directory) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(error)),
+            _ => Ok(removed),
+        }
+    }
+}
+
+/// What [`PinDir::remove`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Removed {
+    /// Whether a link was pinned.
+    pub link: bool,
+    /// How many maps were pinned.
+    pub maps: usize,
+}
+
+/// Where Linux has its BPF file system.
+pub(super) const BPF_FS: &str = "/sys/fs/bpf";
+
+fn link(directory: &Path) -> PathBuf {
+    directory.join("link")
+}
+
+fn unlink(path: &Path) -> io::Result<bool> {
+    match fs::remove_file(path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_bpf_fs(path: &Path) -> bool {
+    statfs(path).is_ok_and(|found| found.filesystem_type() == BPF_FS_MAGIC)
+}
+
+fn with_context(doing: &str, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{doing}: {error}"))
+}

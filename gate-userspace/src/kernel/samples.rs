@@ -1,0 +1,35 @@
+//! The ring buffer of key samples.
+
+use aya::maps::{MapData, RingBuf};
+use gate_common::abi::Sample;
+
+use super::mapped::read_words;
+use super::{Error, Result};
+
+/// Reads what XDP sampled. Only one reader at a time.
+pub struct Samples(RingBuf<MapData>);
+
+impl Samples {
+    pub(super) fn new(map: aya::maps::Map) -> Result<Self> {
+        RingBuf::try_from(map).map(Self).map_err(|source| Error::aya("SAMPLES", source))
+    }
+
+    /// Hands every waiting sample to `each`, at most `most`; returns how many there were.
+    pub fn drain(&mut self, most: usize, mut each: impl FnMut(&Sample)) -> usize {
+        let mut drained = 0;
+        while drained < most {
+            let Some(item) = self.0.next() else { break };
+            if let Some(sample) = read_words::<Sample>(&item) {
+                each(&sample);
+            }
+            drained += 1;
+        }
+        drained
+    }
+}
+
+impl std::fmt::Debug for Samples {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Samples")
+    }
+}
