@@ -114,8 +114,10 @@ pub struct View {
     pub services: u32,
     /// The highest tenant id in use.
     pub last_tenant: u32,
-    /// Spelled out.
-    pub _reserved: [u32; 2],
+    /// Block of the IPv4 addresses (one byte a level) whose fragments are dropped. Zero: none.
+    pub fragments_v4: u32,
+    /// Block of the IPv6 addresses whose fragments are dropped. Zero: none.
+    pub fragments_v6: u32,
     /// The generation that wrote this.
     pub stamp: u64,
 }
@@ -136,8 +138,6 @@ pub mod view_flags {
     pub const SHADOW: u32 = 1 << 0;
     /// Let everything pass while the heartbeat is stale, the bucket included.
     pub const STALE_PASS: u32 = 1 << 1;
-    /// Drop fragments rather than let them pass.
-    pub const FRAGMENT_DROP: u32 = 1 << 2;
 }
 
 #[cfg(test)]

@@ -79,9 +79,9 @@ pub struct Cpu {
     pub exits: [u64; EXITS],
     /// What happened on the way, by [`Event`].
     pub events: [u64; Event::COUNT],
-    /// State of the generator of draws; zero before the first.
+    /// State of the generator of draws ([`super::draw::next`]); zero before the first.
     pub draw: u64,
-    /// Requests until the next sample.
+    /// Requests until the next sample, that one included; zero before the first.
     pub until_sample: u64,
 }
 
@@ -113,7 +113,7 @@ pub enum Exit {
     NotOurs = 2,
     /// Passed: the daemon has not written its first plan.
     NotReady = 3,
-    /// Passed, or dropped where so configured: a fragment, whose ports cannot be trusted.
+    /// Passed: a fragment, or a chain of extension headers too long to follow: its ports cannot be trusted.
     Fragment = 4,
     /// Passed: the headers before the ports are cut off or contradict each other. The stack drops it.
     BadHeader = 5,
@@ -137,11 +137,13 @@ pub enum Exit {
     StalePassed = 14,
     /// Passed: an element that should be there is not.
     Missing = 15,
+    /// Dropped: as [`Exit::Fragment`], for an address where they are not let through.
+    FragmentDropped = 16,
 }
 
 impl Exit {
     /// Every exit, in the order of its number.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::NotIp,
         Self::NotTransport,
         Self::NotOurs,
@@ -158,6 +160,7 @@ impl Exit {
         Self::RefusedReplied,
         Self::StalePassed,
         Self::Missing,
+        Self::FragmentDropped,
     ];
 
     /// Its index in [`Cpu::exits`].
@@ -187,6 +190,7 @@ impl Exit {
             Self::RefusedReplied => "refused-replied",
             Self::StalePassed => "stale-passed",
             Self::Missing => "missing",
+            Self::FragmentDropped => "fragment-dropped",
         }
     }
 }

@@ -56,6 +56,11 @@ pub struct ServiceState {
 
 const _: () = assert!(size_of::<ServiceState>() == 56);
 
+impl Service {
+    /// How many services may share one port of one transport: XDP follows no longer chain.
+    pub const MAX_CHAIN: usize = 8;
+}
+
 impl ServiceState {
     /// The price, in thousandths of a request unit, of `commands` that name `rows` keys in `bytes`
     /// bytes altogether, without what is expected of their latency. Saturates.
