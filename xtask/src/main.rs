@@ -1,2 +1,56 @@
-//! Automation.
-fn main() {}
+//! `cargo xtask`: set-up, the eBPF build, the lab, tests and benchmarks.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use xtask::setup::{self, Purpose};
+use xtask::{ebpf, test};
+
+/// gate's automation.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Get what is missing; says how where it may not.
+    Setup {
+        /// What for.
+        #[arg(value_enum, default_value = "test")]
+        purpose: Purpose,
+    },
+    /// Build the eBPF object that gate's binary embeds.
+    BuildEbpf,
+    /// Run everything that must pass, real servers included.
+    Test(test::Args),
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().task {
+        Task::Setup { purpose } => set_up(purpose),
+        Task::BuildEbpf => build_ebpf(),
+        Task::Test(args) => test::run(&args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("cargo xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn set_up(purpose: Purpose) -> Result<()> {
+    let toolchain = setup::setup(purpose)?;
+    println!("everything is there; the eBPF object is built with {toolchain}");
+    Ok(())
+}
+
+fn build_ebpf() -> Result<()> {
+    println!("{}", ebpf::build(&setup::setup(Purpose::Build)?)?.display());
+    Ok(())
+}

@@ -1,0 +1,36 @@
+//! Building the eBPF object.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+
+use crate::setup::Toolchain;
+use crate::{paths, sh};
+
+/// Builds the object and puts it where gate's `build.rs` finds it; leaves it untouched if it is the same,
+/// so that nothing is built anew for it. Returns where it lies.
+///
+/// # Errors
+///
+/// If it does not build.
+pub fn build(toolchain: &Toolchain) -> Result<PathBuf> {
+    let (directory, object) = (paths::target().join("ebpf-build"), paths::object());
+    let mut cargo = toolchain.cargo_build();
+    cargo.args(["--quiet", "--release", "--package", "gate-ebpf", "--target-dir"]).arg(&directory);
+    // Thin LTO is for the daemon: bpf-linker links whole programs anyway.
+    cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").current_dir(paths::workspace());
+    sh::stream(&mut cargo).context("the eBPF object does not build")?;
+
+    let built = directory.join("bpfel-unknown-none/release/gate-ebpf");
+    let bytes = fs::read(&built).with_context(|| format!("cannot read {}", built.display()))?;
+    if fs::read(&object).is_ok_and(|present| present == bytes) {
+        return Ok(object);
+    }
+    let new = object.with_extension("new");
+    fs::create_dir_all(object.parent().expect("a file in a directory"))?;
+    fs::write(&new, &bytes).with_context(|| format!("cannot write {}", new.display()))?;
+    fs::rename(&new, &object).with_context(|| format!("cannot write {}", object.display()))?;
+    eprintln!("built {} ({} bytes)", object.display(), bytes.len());
+    Ok(object)
+}

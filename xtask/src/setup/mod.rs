@@ -1,0 +1,62 @@
+//! What is needed is there, or is fetched, or is named with the words to type.
+//!
+//! Looking costs a fraction of a second. Only Debian's own packages are ever installed, only as root, and
+//! nothing that they bring is started.
+
+mod apt;
+mod packages;
+mod toolchain;
+
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use nix::unistd::geteuid;
+
+pub use toolchain::Toolchain;
+
+/// What the machine is set up for. Each includes the ones before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub enum Purpose {
+    /// Building the eBPF object.
+    Build,
+    /// Running gate and the lab.
+    Run,
+    /// Running the tests: real servers as well.
+    Test,
+}
+
+/// Sees to it that everything needed for `purpose` is there.
+///
+/// # Errors
+///
+/// If something is missing and cannot be had; the error names all of it and what to type.
+pub fn setup(purpose: Purpose) -> Result<Toolchain> {
+    let mut wanted = packages::missing(purpose);
+    let mut toolchain = Toolchain::find();
+    if toolchain.is_none() {
+        wanted.extend(toolchain::debian_packages_missing());
+    }
+    if !wanted.is_empty() {
+        if !geteuid().is_root() || !apt::present() {
+            bail!(packages::how_to_get(&wanted, toolchain.is_none()));
+        }
+        apt::install(&wanted)?;
+    }
+    if toolchain.is_none() {
+        toolchain::build_linker()?;
+        toolchain = Toolchain::find();
+    }
+    match toolchain {
+        Some(toolchain) => Ok(toolchain),
+        None => bail!("the eBPF toolchain was set up but cannot be used:\n{}", toolchain::findings()),
+    }
+}
+
+/// Announces a step, does it, and says how long it took.
+fn step<T>(what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    eprintln!("set-up: {what}");
+    let started = Instant::now();
+    let done = work()?;
+    eprintln!("set-up: {what}: done in {:.0} s", started.elapsed().as_secs_f32());
+    Ok(done)
+}

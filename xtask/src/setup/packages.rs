@@ -1,0 +1,34 @@
+//! What comes from Debian's packages, and how one notices that it is missing.
+
+use super::Purpose;
+use super::toolchain::DEBIAN_PACKAGES;
+use crate::sh;
+
+/// A program, the package that holds it, and the least that needs it.
+const PROGRAMS: [(&str, &str, Purpose); 2] =
+    [("ip", "iproute2", Purpose::Run), ("memcached", "memcached", Purpose::Test)];
+
+/// The packages of the programs that `purpose` needs and that are not there.
+pub(super) fn missing(purpose: Purpose) -> Vec<&'static str> {
+    let needed = PROGRAMS.iter().filter(|(_, _, least)| *least <= purpose);
+    needed.filter(|(program, _, _)| sh::find(program).is_none()).map(|(_, package, _)| *package).collect()
+}
+
+/// What to type where set-up may not install anything.
+pub(super) fn how_to_get(packages: &[&str], toolchain: bool) -> String {
+    let mut text = format!(
+        "missing: {}\n\nAs root, `cargo xtask setup` installs them on Debian 12. By hand:\n\n    \
+         sudo apt-get install --no-install-recommends {}\n",
+        packages.join(", "),
+        packages.join(" ")
+    );
+    if toolchain {
+        text += &format!(
+            "\nInstead of {} a nightly compiler with the source of core will do, and a bpf-linker for its LLVM:\n\n    \
+             rustup toolchain install nightly --profile minimal --component rust-src\n    \
+             cargo install bpf-linker\n",
+            DEBIAN_PACKAGES.join(", ")
+        );
+    }
+    text
+}

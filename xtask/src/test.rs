@@ -1,0 +1,163 @@
+//! `cargo xtask test`: everything that must pass, with a summary that says what did not run.
+
+use std::env;
+use std::io::{BufRead as _, BufReader, Read};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail};
+use nix::unistd::geteuid;
+
+use crate::setup::{self, Purpose};
+use crate::{ebpf, paths, sh};
+
+/// What to test, and how long.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The same suites at full size.
+    #[arg(long)]
+    long: bool,
+}
+
+/// Sets up, builds and runs all tests.
+///
+/// # Errors
+///
+/// If anything fails; in CI (`$CI` is set) also if anything could not run.
+pub fn run(args: &Args) -> Result<()> {
+    let started = Instant::now();
+    let mut tally = Tally::default();
+    match setup::setup(Purpose::Test).and_then(|toolchain| ebpf::build(&toolchain)) {
+        Ok(_) => {}
+        Err(error) if geteuid().is_root() || env::var_os("CI").is_some() => return Err(error),
+        Err(error) => {
+            tally.not_run.push(format!("not run: what needs the eBPF object or a server ({error:#})"))
+        }
+    }
+    sh::stream(cargo().args(["build", "--quiet", "--release", "--package", "gate-userspace"]))?;
+
+    let rest = ["--workspace", "--exclude", "gate-ebpf", "--exclude", "gate-tests"];
+    let mut units = cargo();
+    units.args(["test", "--no-fail-fast"]).args(rest);
+    // One at a time: these share the machine's cores with the servers and the load that they start.
+    let mut suites = cargo();
+    suites.args(["test", "--no-fail-fast", "--package", "gate-tests", "--", "--test-threads=1"]);
+    for command in [&mut units, &mut suites] {
+        command.env("GATE_BIN", paths::gate());
+        if args.long {
+            command.env("GATE_LONG", "1");
+        }
+        tally.count(command)?;
+    }
+    tally.report(started)
+}
+
+fn cargo() -> Command {
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(paths::workspace());
+    cargo
+}
+
+/// What cargo and the test harness said.
+#[derive(Default)]
+struct Tally {
+    passed: u64,
+    failed: u64,
+    ignored: u64,
+    not_run: Vec<String>,
+    commands_failed: bool,
+}
+
+impl Tally {
+    /// Runs the tests, passes on what they print, and counts.
+    fn count(&mut self, command: &mut Command) -> Result<()> {
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("cannot run cargo test")?;
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let tally = Mutex::new(&mut *self);
+        let note = |line: &str| tally.lock().expect("no one panics while noting a line").note(line);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                each_line(stderr, |line| {
+                    eprintln!("{line}");
+                    note(line);
+                })
+            });
+            each_line(stdout, |line| {
+                println!("{line}");
+                note(line);
+            });
+        });
+        self.commands_failed |= !child.wait()?.success();
+        Ok(())
+    }
+
+    fn note(&mut self, line: &str) {
+        if line.starts_with("not run: ") {
+            self.not_run.push(line.to_owned());
+        }
+        let Some(result) = line.strip_prefix("test result: ") else { return };
+        for (field, count) in
+            [("passed;", &mut self.passed), ("failed;", &mut self.failed), ("ignored;", &mut self.ignored)]
+        {
+            let words: Vec<_> = result.split(' ').collect();
+            let number = words.windows(2).find(|pair| pair[1] == field).and_then(|pair| pair[0].parse().ok());
+            *count += number.unwrap_or(0);
+        }
+    }
+
+    fn report(&self, started: Instant) -> Result<()> {
+        let (passed, failed, not_run) = (self.passed, self.failed, self.not_run.len());
+        println!();
+        for line in &self.not_run {
+            println!("{line}");
+        }
+        println!(
+            "{passed} passed, {failed} failed, {} ignored, {not_run} not run, in {:.0} s",
+            self.ignored,
+            started.elapsed().as_secs_f32()
+        );
+        if self.commands_failed || failed > 0 {
+            bail!("tests failed");
+        }
+        if not_run > 0 && env::var_os("CI").is_some() {
+            bail!("in CI nothing may be left out");
+        }
+        Ok(())
+    }
+}
+
+fn each_line(output: Option<impl Read>, mut seen: impl FnMut(&str)) {
+    let Some(output) = output else { return };
+    for line in BufReader::new(output).lines() {
+        match line {
+            Ok(line) => seen(&line),
+            Err(_) => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Tally;
+
+    #[test]
+    fn results_and_omissions_are_counted() {
+        let mut tally = Tally::default();
+        for line in [
+            "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s",
+            "test result: FAILED. 2 passed; 4 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",
+            "not run: net::x (needs root)",
+            "test net::x ... ok",
+        ] {
+            tally.note(line);
+        }
+        assert_eq!((tally.passed, tally.failed, tally.ignored), (5, 4, 1));
+        assert_eq!(tally.not_run, ["not run: net::x (needs root)"]);
+    }
+}
