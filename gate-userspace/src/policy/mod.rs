@@ -1,7 +1,11 @@
 //! The control algorithms. Pure: time and randomness are arguments, no I/O, no clock, and no
 //! allocation per decision. The simulator runs these very types.
 
+pub mod admission;
+pub mod baselines;
+pub mod bouncer;
 pub mod range;
+pub mod window;
 
 /// The lowest tier gives way first: `critical` > `standard` > `batch` > `best-effort`.
 #[derive(

@@ -1,0 +1,70 @@
+//! What every admission policy answers: may this request join the queue before the store?
+//!
+//! One interface, so that the dispatcher and the simulator can choose a policy by name: see
+//! [`Bouncer`](super::bouncer::Bouncer) and its [`baselines`](super::baselines).
+//!
+//! A request's life, as its policy sees it: [`decide`](Admission::decide); if admitted,
+//! [`enqueued`](Admission::enqueued), [`dequeued`](Admission::dequeued) when the store begins on it,
+//! and [`completed`](Admission::completed) when it is done. One that leaves the queue without being
+//! processed (a client gone, a deadline) is dequeued and never completed.
+
+use gate_common::units::Nanos;
+
+use super::Tier;
+
+/// A query type, as its index among the types that a policy was built with.
+///
+/// Any index beyond them means the catch-all type, `default`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct QueryType(pub u16);
+
+/// What a policy may know of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// How critical it is.
+    pub tier: Tier,
+    /// What is asked.
+    pub query_type: QueryType,
+}
+
+/// A policy's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Let it queue.
+    Admit,
+    /// It would miss its objective, but its type would starve without it: let it queue.
+    AdmitUnderserved,
+    /// Refuse it.
+    Refuse {
+        /// How long until the queue that stands in its way is worked off, as far as the policy
+        /// knows; [`Nanos::ZERO`] if it does not.
+        retry_after: Nanos,
+    },
+}
+
+impl Decision {
+    /// Whether the request may queue.
+    #[must_use]
+    pub const fn admits(self) -> bool {
+        matches!(self, Self::Admit | Self::AdmitUnderserved)
+    }
+}
+
+/// An admission policy. All calls are concurrent and take no lock, [`refresh`](Self::refresh) aside.
+pub trait Admission: Send + Sync {
+    /// May `request`, which arrives `now`, join the queue? `draw` is uniform in `[0, 1)`. A `now`
+    /// before an earlier one counts as that one.
+    fn decide(&self, request: Request, now: Nanos, draw: f64) -> Decision;
+
+    /// `request` has joined the queue.
+    fn enqueued(&self, request: Request);
+
+    /// `request` has left the queue.
+    fn dequeued(&self, request: Request);
+
+    /// `request` has been processed, which took `processing` from its leaving the queue.
+    fn completed(&self, request: Request, processing: Nanos, now: Nanos);
+
+    /// Learns from what was completed. To be called at every tick (100 ms), off the hot path.
+    fn refresh(&self, now: Nanos);
+}

@@ -1,0 +1,162 @@
+//! What processing takes, by query type: recorded by all threads, published at every tick.
+//!
+//! Each type records into one of two buffers. When an interval is over and the buffer holds enough
+//! values, its mean and percentiles are published and the buffers change places; with fewer values
+//! the buffer goes on filling and what was published stays, so that neither a lull nor a rare type
+//! is judged by an almost empty histogram. A type is *cold* until its first publication, which does
+//! not wait for the interval; until then the general histogram, which records every request, stands
+//! in for it.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use gate_common::units::Nanos;
+
+use super::histogram::{Histogram, Snapshot};
+
+/// Two buffers, one of which is recorded into.
+#[derive(Debug)]
+pub(super) struct Recorder {
+    buffers: [Box<Histogram>; 2],
+    recording: AtomicUsize,
+}
+
+impl Recorder {
+    pub(super) fn new() -> Self {
+        Self { buffers: [Histogram::new(), Histogram::new()], recording: AtomicUsize::new(0) }
+    }
+
+    #[inline]
+    pub(super) fn record(&self, duration: Nanos) {
+        self.buffers[self.recording.load(Ordering::Acquire) & 1].record(duration);
+    }
+
+    fn count(&self) -> u64 {
+        self.buffers[self.recording.load(Ordering::Relaxed)].count()
+    }
+
+    /// Changes the buffers and returns what the full one holds. For one thread at a time. A thread
+    /// that is overtaken while it records may put a value into the buffer that is cleared next time,
+    /// which loses that value and nothing else.
+    fn swap(&self) -> Snapshot {
+        let full = self.recording.load(Ordering::Relaxed);
+        self.buffers[1 - full].clear();
+        self.recording.store(1 - full, Ordering::Release);
+        self.buffers[full].snapshot()
+    }
+}
+
+/// When a recorder's buffer is full enough, and old enough, to be published.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rhythm {
+    pub(super) interval: Nanos,
+    pub(super) min_samples: u64,
+}
+
+/// What one recorder has published.
+#[derive(Debug)]
+pub(super) struct Published {
+    figures: Option<Figures>,
+    /// When, or when recording began.
+    since: Nanos,
+}
+
+impl Published {
+    pub(super) const fn nothing(since: Nanos) -> Self {
+        Self { figures: None, since }
+    }
+
+    pub(super) const fn figures(&self) -> Option<&Figures> {
+        self.figures.as_ref()
+    }
+
+    /// Publishes what `recorder` holds, if its time has come. True if it has.
+    pub(super) fn refresh(
+        &mut self,
+        recorder: &Recorder,
+        percentiles: &[f64],
+        rhythm: Rhythm,
+        now: Nanos,
+    ) -> bool {
+        // Cold => Warm: enough values, however young. Warm => Warm: the interval is over as well.
+        let due = self.figures.is_none() || now.saturating_sub(self.since) >= rhythm.interval;
+        if !due || recorder.count() < rhythm.min_samples {
+            return false;
+        }
+        self.figures = Some(Figures::new(&recorder.swap(), percentiles));
+        self.since = now;
+        true
+    }
+}
+
+/// What processing took, as published.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Figures {
+    /// How many requests this rests on.
+    pub samples: u64,
+    /// Their mean processing time.
+    pub mean: Nanos,
+    /// Their processing times at the percentiles that the objectives name, the lowest first.
+    pub percentiles: Vec<(f64, Nanos)>,
+}
+
+impl Figures {
+    fn new(snapshot: &Snapshot, percentiles: &[f64]) -> Self {
+        let at = |&percentile: &f64| (percentile, snapshot.quantile(percentile / 100.0));
+        Self {
+            samples: snapshot.count(),
+            mean: snapshot.mean(),
+            percentiles: percentiles.iter().map(at).collect(),
+        }
+    }
+
+    /// The processing time at `percentile`; zero if it is not among them.
+    pub(super) fn at(&self, percentile: f64) -> Nanos {
+        self.percentiles.iter().find(|&&(at, _)| at == percentile).map_or(Nanos::ZERO, |&(_, value)| value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RHYTHM: Rhythm = Rhythm { interval: Nanos(1_000), min_samples: 10 };
+
+    fn recorded(recorder: &Recorder, count: usize, value: u64) {
+        (0..count).for_each(|_| recorder.record(Nanos(value)));
+    }
+
+    #[test]
+    fn an_almost_empty_histogram_never_replaces_a_full_one() {
+        let (recorder, mut published) = (Recorder::new(), Published::nothing(Nanos::ZERO));
+        let mut refresh = |now| {
+            published
+                .refresh(&recorder, &[50.0], RHYTHM, Nanos(now))
+                .then(|| published.figures().unwrap().samples)
+        };
+        // Values recorded before, time, what is published then.
+        for (count, now, samples) in [
+            (9, 500, None),         // cold, too few
+            (1, 501, Some(10)),     // Cold => Warm, before the interval is over
+            (50, 1_500, None),      // full, but too young
+            (0, 1_501, Some(50)),   // the interval is over
+            (9, 2_501, None),       // too few: the old one stays ...
+            (0, 900_000, None),     // ... through a lull ...
+            (1, 900_001, Some(10)), // ... until the new one has enough
+        ] {
+            recorded(&recorder, count, 160);
+            assert_eq!(refresh(now), samples, "at {now}");
+        }
+    }
+
+    #[test]
+    fn a_buffer_is_empty_when_its_turn_comes_again() {
+        let (recorder, mut published) = (Recorder::new(), Published::nothing(Nanos::ZERO));
+        for (round, value) in [1_600, 3_200, 6_400, 12_800].into_iter().enumerate() {
+            recorded(&recorder, 20, value);
+            assert!(published.refresh(&recorder, &[50.0], RHYTHM, Nanos(1_000 * (round as u64 + 1))));
+            let figures = published.figures().unwrap();
+            assert_eq!(figures.samples, 20);
+            assert!(figures.at(50.0).0.abs_diff(value) <= value / 64 + 16, "{figures:?}");
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! Bouncer: refuse a request that would miss its objective, before it queues.
+//!
+//! **Problem.** Under overload a queue makes every request late. Limits on the queue's length or
+//! wait hit all types alike: cheap queries, which would have met their objective, and expensive
+//! ones, which would not.
+//!
+//! **Source.** Xu and Colmenares, *Bouncer: Admission Control with Response Time Objectives for
+//! Low-latency Online Data Systems*, SIGMOD 2024. With `count` the queued requests of a type, `pt`
+//! processing times from recent completions and P the store's parallelism:
+//!
+//! ```text
+//! wait   = sum over types of count(type) * pt_mean(type) / P
+//! refuse if wait + pt_px(type) > limit_px(type) for any percentile px of the type's objective
+//! ```
+//!
+//! Counts are of *queued* requests, not of those in processing. See [`estimator`] for how processing
+//! times are learned, [`fairness`] for what keeps types from starving.
+//!
+//! **Deviations.** A type's objective may have any percentiles. Where the queue has tiers, counts are
+//! per tier and the wait sums the tiers served before or with the request's own. A histogram that
+//! holds too few values goes on filling instead of being thrown away. The rule is turned around:
+//! each type's *budget*, `P * min over px of (limit_px - pt_px)`, is worked out when histograms
+//! change, so that a decision only adds up the queue's work and compares.
+//!
+//! **Concurrency.** A decision reads one count, one mean per type and one budget, all atomic, and
+//! takes no lock. It may see one type's new figures beside another's old ones: each is an estimate
+//! by itself. Two threads that decide at once may both admit into the last place.
+//!
+//! **Invariants.** With an empty queue, a type passes if its processing times alone keep its
+//! objective. More queued work, a longer mean or a lower limit never turn a refusal into an
+//! admission. Nothing that the constructor accepts can panic or overflow later.
+
+mod config;
+mod estimator;
+mod fairness;
+mod histogram;
+
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use gate_common::units::Nanos;
+
+pub use self::config::{Config, Fairness, Objective, QueueOrder, Target};
+pub use self::estimator::Figures;
+use self::estimator::{Published, Recorder, Rhythm};
+use self::fairness::Helper;
+use super::Tier;
+use super::admission::{Admission, Decision, QueryType, Request};
+use super::range::OutOfRange;
+
+/// The policy. See the [module](self).
+#[derive(Debug)]
+pub struct Bouncer {
+    parallelism: u32,
+    order: QueueOrder,
+    /// Queued requests: one row per tier, one column per type. A request that is dequeued before the
+    /// thread that enqueued it has counted it makes a count negative for a moment.
+    queued: [Box<[AtomicI32]>; Tier::ALL.len()],
+    /// Mean processing time of each type, in nanoseconds.
+    means: Box<[AtomicU64]>,
+    /// How much work may be queued for a type to keep its objective, plus one; zero if none keeps it.
+    budgets: Box<[AtomicU64]>,
+    helper: Helper,
+    /// One per type, and the general one as the last.
+    recorders: Box<[Recorder]>,
+    learned: Mutex<Learned>,
+}
+
+/// What is off the hot path.
+#[derive(Debug)]
+struct Learned {
+    /// One per type; the catch-all is the last.
+    objectives: Vec<Objective>,
+    default_objective: Objective,
+    /// Every percentile that an objective names, ascending.
+    percentiles: Vec<f64>,
+    rhythm: Rhythm,
+    /// One per recorder.
+    published: Vec<Published>,
+}
+
+impl Bouncer {
+    /// A policy that has seen nothing yet.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfRange`], naming the first parameter that is.
+    pub fn new(config: Config, now: Nanos) -> Result<Self, OutOfRange> {
+        config.validate()?;
+        let types = config.types.len() + 1;
+        let helper = Helper::new(&config, types, now)?;
+        let mut objectives = config.types;
+        objectives.push(config.default_objective.clone());
+        let mut percentiles: Vec<f64> =
+            objectives.iter().flat_map(Objective::targets).map(|target| target.percentile).collect();
+        percentiles.sort_by(f64::total_cmp);
+        percentiles.dedup();
+        let bouncer = Self {
+            parallelism: config.parallelism,
+            order: config.order,
+            queued: Tier::ALL.map(|_| (0..types).map(|_| AtomicI32::new(0)).collect()),
+            means: (0..types).map(|_| AtomicU64::new(0)).collect(),
+            budgets: (0..types).map(|_| AtomicU64::new(0)).collect(),
+            helper,
+            recorders: (0..=types).map(|_| Recorder::new()).collect(),
+            learned: Mutex::new(Learned {
+                objectives,
+                default_objective: config.default_objective,
+                percentiles,
+                rhythm: Rhythm { interval: config.interval, min_samples: u64::from(config.min_samples) },
+                published: (0..=types).map(|_| Published::nothing(now)).collect(),
+            }),
+        };
+        bouncer.publish(&bouncer.learned.lock().unwrap_or_else(PoisonError::into_inner));
+        Ok(bouncer)
+    }
+
+    /// How long a request of this tier would wait if it joined the queue now.
+    #[must_use]
+    pub fn expected_wait(&self, tier: Tier) -> Nanos {
+        Nanos(u64::try_from(self.work_before(tier) / u128::from(self.parallelism)).unwrap_or(u64::MAX))
+    }
+
+    /// What processing a type takes, as the decisions see it; `None` while the type is cold.
+    #[must_use]
+    pub fn figures(&self, query_type: QueryType) -> Option<Figures> {
+        let learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
+        learned.published[self.column(query_type)].figures().cloned()
+    }
+
+    /// A type's place; the last for those that are not known.
+    #[inline]
+    fn column(&self, query_type: QueryType) -> usize {
+        usize::from(query_type.0).min(self.means.len() - 1)
+    }
+
+    #[inline]
+    fn row(&self, tier: Tier) -> usize {
+        match self.order {
+            QueueOrder::Fifo => 0,
+            QueueOrder::ByTier => tier.index(),
+        }
+    }
+
+    /// The work that is served before a new request of `tier`, in nanoseconds of one server.
+    #[inline]
+    fn work_before(&self, tier: Tier) -> u128 {
+        let work = |row: &[AtomicI32]| -> u128 {
+            let work = |(queued, mean): (&AtomicI32, &AtomicU64)| {
+                let queued = queued.load(Ordering::Relaxed).max(0) as u32;
+                u128::from(queued) * u128::from(mean.load(Ordering::Relaxed))
+            };
+            row.iter().zip(&self.means).map(work).sum()
+        };
+        self.queued[..=self.row(tier)].iter().map(|row| work(row)).sum()
+    }
+
+    /// Makes what is learned the ground of decisions.
+    fn publish(&self, learned: &Learned) {
+        let general = learned.published[self.recorders.len() - 1].figures();
+        for (index, objective) in learned.objectives.iter().enumerate() {
+            let own = learned.published[index].figures();
+            let objective = if own.is_some() { objective } else { &learned.default_objective };
+            let figures = own.or(general);
+            self.means[index].store(figures.map_or(0, |figures| figures.mean.0), Ordering::Relaxed);
+            self.budgets[index].store(budget(objective, figures, self.parallelism), Ordering::Relaxed);
+        }
+    }
+}
+
+/// How much queued work leaves room for the objective, plus one; zero if it is missed even without.
+fn budget(objective: &Objective, figures: Option<&Figures>, parallelism: u32) -> u64 {
+    let room = |target: &Target| {
+        let processing = figures.map_or(Nanos::ZERO, |figures| figures.at(target.percentile));
+        target.limit.0.checked_sub(processing.0)
+    };
+    let room = objective.targets().iter().map(room).min().flatten();
+    room.map_or(0, |room| room.saturating_mul(u64::from(parallelism)).saturating_add(1))
+}
+
+impl Admission for Bouncer {
+    #[inline]
+    fn decide(&self, request: Request, now: Nanos, draw: f64) -> Decision {
+        let column = self.column(request.query_type);
+        let work = self.work_before(request.tier);
+        let budget = u128::from(self.budgets[column].load(Ordering::Relaxed));
+        let refused = work >= budget;
+        if self.helper.overrides(column, refused, now, draw) {
+            return Decision::AdmitUnderserved;
+        }
+        if !refused {
+            return Decision::Admit;
+        }
+        let wait = (work - budget + 1).div_ceil(u128::from(self.parallelism));
+        Decision::Refuse { retry_after: Nanos(u64::try_from(wait).unwrap_or(u64::MAX)) }
+    }
+
+    #[inline]
+    fn enqueued(&self, request: Request) {
+        self.queued[self.row(request.tier)][self.column(request.query_type)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn dequeued(&self, request: Request) {
+        self.queued[self.row(request.tier)][self.column(request.query_type)].fetch_sub(1, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn completed(&self, request: Request, processing: Nanos, _now: Nanos) {
+        self.recorders[self.column(request.query_type)].record(processing);
+        self.recorders[self.recorders.len() - 1].record(processing);
+    }
+
+    fn refresh(&self, now: Nanos) {
+        let mut learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
+        let Learned { percentiles, rhythm, published, .. } = &mut *learned;
+        let mut changed = false;
+        for (recorder, published) in self.recorders.iter().zip(published) {
+            changed |= published.refresh(recorder, percentiles, *rhythm, now);
+        }
+        if changed {
+            self.publish(&learned);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
