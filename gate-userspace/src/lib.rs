@@ -11,6 +11,7 @@
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod control;
 pub mod kernel;
 pub mod policy;
 pub mod sim;

@@ -35,6 +35,7 @@ words!(
     abi::Clock,
     abi::Control,
     abi::Cpu,
+    abi::Name,
     abi::PortFilter,
     abi::Sample,
     abi::Service,

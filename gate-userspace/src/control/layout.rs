@@ -1,0 +1,499 @@
+//! A configuration as elements of the maps.
+//!
+//! Names keep their tenant ids from one configuration to the next, and so their buckets and counters.
+//! Everything else is written where nothing is in force ([`Occupied`]) and published by the roots in the
+//! new [`View`], so that a packet is judged by one configuration or the other.
+
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
+
+use gate_common::abi::{
+    Block, Name, PortFilter, Protocol, QueryClass, Service, ServiceState, TenantState, View, service_flags,
+    tenant_flags, view_flags,
+};
+use gate_common::token_bucket::Limits;
+use gate_common::units::{Multiplier, Nanos};
+
+use super::tables::{self, FIRST_FREE, Full, Placement, ROOT_V4, Table};
+use crate::config::{self, Config};
+
+/// A configuration, laid out.
+#[derive(Debug)]
+pub struct Layout {
+    /// The tenants in use by id: their names, and their state before any decision.
+    pub tenants: Vec<Tenant>,
+    /// The services, in slots from [`View::first_service`] on.
+    pub services: Vec<Service>,
+    /// The blocks of all tables.
+    pub blocks: Vec<(u32, Block)>,
+    /// What packets are judged by.
+    pub view: View,
+    /// Where any service listens.
+    pub ports: Box<PortFilter>,
+}
+
+/// A tenant's place in the maps.
+#[derive(Clone, Copy, Debug)]
+pub struct Tenant {
+    /// Its id.
+    pub id: u32,
+    /// Its name.
+    pub name: Name,
+    /// Whether no configuration in force knew it: its bucket and counters begin anew.
+    pub fresh: bool,
+    /// Its state before any decision.
+    pub state: TenantState,
+}
+
+/// What is in use, and how much there is.
+#[derive(Clone, Debug, Default)]
+pub struct Occupied {
+    /// Room for tenants, nobody included.
+    pub tenant_capacity: u32,
+    /// Room for services, the empty slot included.
+    pub service_capacity: u32,
+    /// Room for blocks.
+    pub block_capacity: u32,
+    /// The ids in use.
+    pub tenants: HashMap<String, u32>,
+    /// The slot of the first service in use; zero if there is none.
+    pub first_service: u32,
+    /// The blocks in use.
+    pub blocks: HashSet<u32>,
+}
+
+/// What a configuration needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Needs {
+    /// Tenants, nobody included.
+    pub tenants: u32,
+    /// Services, one for each address and transport.
+    pub services: u32,
+    /// Blocks below the roots of the tables.
+    pub blocks: u32,
+}
+
+/// A configuration that does not fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Misfit {
+    /// Too many tenants.
+    #[error(
+        "{needed} tenants, but the running gate has room for {capacity}; a gate that is started anew makes more"
+    )]
+    Tenants {
+        /// How many there would be.
+        needed: u32,
+        /// How many there can be.
+        capacity: u32,
+    },
+    /// Too many services.
+    #[error(
+        "{needed} services (one for each address and transport), but the running gate has room for {capacity}; a gate that is started anew makes more"
+    )]
+    Services {
+        /// How many there would be.
+        needed: u32,
+        /// How many there can be.
+        capacity: u32,
+    },
+    /// Too many services on one port.
+    #[error("more than {} services share port {port}", Service::MAX_CHAIN)]
+    Chain {
+        /// The port.
+        port: u16,
+    },
+    /// Too many prefixes.
+    #[error(transparent)]
+    Tables(#[from] Full),
+}
+
+/// What a configuration needs of the maps.
+#[must_use]
+pub fn needs(config: &Config) -> Needs {
+    let identity: Vec<u32> = (1..=config.tenants.len() as u32).collect();
+    let [v4, v6] = source_tables(config, &identity);
+    let services = endpoints(config).count() as u32;
+    let ports: usize =
+        [UDP, TCP].map(|transport| port_table(config, transport, 1).0.len_below_root()).iter().sum();
+    let sources = v4.len_below_root() + v6.len_below_root();
+    let fragments: usize = fragment_tables(config).iter().map(Table::len_below_root).sum();
+    let blocks = sources + ports + fragments + SINGLE_ROOTS;
+    Needs { tenants: config.tenants.len() as u32 + 1, services, blocks: blocks as u32 }
+}
+
+impl Layout {
+    /// Lays a configuration out beside what is in force.
+    ///
+    /// # Errors
+    ///
+    /// [`Misfit`] if there is no room; then nothing has changed.
+    pub fn build(config: &Config, occupied: &Occupied) -> Result<Self, Misfit> {
+        let ids = tenant_ids(config, occupied)?;
+        let half = (occupied.service_capacity.saturating_sub(1)) / 2;
+        let needed = endpoints(config).count() as u32;
+        if needed > half {
+            return Err(Misfit::Services { needed, capacity: half });
+        }
+        check_chains(config)?;
+        let first_service = if occupied.first_service == 1 { 1 + half } else { 1 };
+        let (udp, mut next) = port_table(config, UDP, first_service);
+        let (tcp, tcp_next) = port_table(config, TCP, first_service);
+        next.extend(tcp_next);
+        let [v4, v6] = source_tables(config, &ids);
+        let [fragments_v4, fragments_v6] = fragment_tables(config);
+        let capacity = occupied.block_capacity;
+        let mut placement = Placement::new(capacity, &occupied.blocks);
+        let view = View {
+            udp_ports: placement.place(udp, capacity)?,
+            tcp_ports: placement.place(tcp, capacity)?,
+            sources_v4: placement.place(v4, capacity)?,
+            sources_v6: placement.place(v6, capacity)?,
+            fragments_v4: placement.place(fragments_v4, capacity)?,
+            fragments_v6: placement.place(fragments_v6, capacity)?,
+            first_service,
+            services: needed,
+            last_tenant: ids.iter().copied().max().unwrap_or(0),
+            ..view(config)
+        };
+        let tenants = config.tenants.iter().zip(&ids).map(|(tenant, &id)| Tenant {
+            id,
+            name: Name::new(&tenant.name).unwrap_or(Name::EMPTY),
+            fresh: !occupied.tenants.contains_key(&tenant.name),
+            state: tenant_state(tenant, &ids),
+        });
+        Ok(Self {
+            tenants: tenants.collect(),
+            services: services(config, &ids, first_service, &next),
+            blocks: placement.into_blocks(),
+            view,
+            ports: Box::new(port_filter(config)),
+        })
+    }
+}
+
+/// The ids of the tenants: those that they have, else the lowest that are free.
+fn tenant_ids(config: &Config, occupied: &Occupied) -> Result<Vec<u32>, Misfit> {
+    let in_use: HashSet<u32> = occupied.tenants.values().copied().collect();
+    let mut free = (1..occupied.tenant_capacity).filter(|id| !in_use.contains(id));
+    let fresh = config.tenants.iter().filter(|tenant| !occupied.tenants.contains_key(&tenant.name)).count();
+    let misfit = Misfit::Tenants {
+        needed: (fresh + in_use.len()) as u32,
+        capacity: occupied.tenant_capacity.saturating_sub(1),
+    };
+    let id = |tenant: &config::Tenant| occupied.tenants.get(&tenant.name).copied().or_else(|| free.next());
+    config.tenants.iter().map(id).collect::<Option<_>>().ok_or(misfit)
+}
+
+/// Each protected address: its service, transport and address.
+fn endpoints(config: &Config) -> impl Iterator<Item = (usize, u8, SocketAddr)> {
+    config.services.iter().enumerate().flat_map(|(id, service)| {
+        let transports = [(UDP, service.transports.udp), (TCP, service.transports.tcp)];
+        let protected = transports.into_iter().filter_map(|(transport, on)| on.then_some(transport));
+        protected
+            .flat_map(move |transport| service.listen.iter().map(move |&address| (id, transport, address)))
+    })
+}
+
+/// Services by port: the table, and the slot that follows each one's in its chain.
+fn port_table(config: &Config, transport: u8, first_service: u32) -> (Table, HashMap<u32, u32>) {
+    let mut table = Table::bytes();
+    let mut chains: HashMap<u16, u32> = HashMap::new();
+    let mut next = HashMap::new();
+    let mut slots: Vec<(u32, SocketAddr)> = (first_service..)
+        .zip(endpoints(config))
+        .filter_map(|(slot, (_, of, address))| (of == transport).then_some((slot, address)))
+        .collect();
+    // A chain is built from its end: services that listen on every address come last.
+    slots.sort_by_key(|(slot, address)| (!address.ip().is_unspecified(), std::cmp::Reverse(*slot)));
+    for (slot, address) in slots {
+        if let Some(after) = chains.insert(address.port(), slot) {
+            next.insert(slot, after);
+        }
+        table.insert(&address.port().to_be_bytes(), 16, slot);
+    }
+    (table, next)
+}
+
+fn check_chains(config: &Config) -> Result<(), Misfit> {
+    let mut chains: HashMap<(u8, u16), usize> = HashMap::new();
+    for (_, transport, address) in endpoints(config) {
+        let length = chains.entry((transport, address.port())).or_default();
+        *length += 1;
+        if *length > Service::MAX_CHAIN {
+            return Err(Misfit::Chain { port: address.port() });
+        }
+    }
+    Ok(())
+}
+
+fn source_tables(config: &Config, ids: &[u32]) -> [Table; 2] {
+    let mut tables = [Table::v4(), Table::bytes()];
+    let mut prefixes: Vec<_> = config
+        .tenants
+        .iter()
+        .zip(ids)
+        .flat_map(|(tenant, &id)| tenant.sources.iter().map(move |source| (source, id)))
+        .collect();
+    prefixes.sort_by_key(|(source, _)| source.prefix_len());
+    for (source, id) in prefixes {
+        match source.network() {
+            IpAddr::V4(address) => tables[0].insert(&address.octets(), source.prefix_len(), id),
+            IpAddr::V6(address) => tables[1].insert(&address.octets(), source.prefix_len(), id),
+        }
+    }
+    tables
+}
+
+/// The addresses whose fragments are dropped.
+fn fragment_tables(config: &Config) -> [Table; 2] {
+    let mut tables = [Table::bytes(), Table::bytes()];
+    if config.gate.fragments == config::Action::Pass {
+        return tables;
+    }
+    if endpoints(config).any(|(_, _, address)| address.ip().is_unspecified()) {
+        tables[0].insert(&[0; 4], 0, 1);
+        tables[1].insert(&[0; 16], 0, 1);
+        return tables;
+    }
+    for (_, _, address) in endpoints(config) {
+        match address.ip() {
+            IpAddr::V4(address) => tables[0].insert(&address.octets(), 32, 1),
+            IpAddr::V6(address) => tables[1].insert(&address.octets(), 128, 1),
+        }
+    }
+    tables
+}
+
+fn port_filter(config: &Config) -> PortFilter {
+    let mut filter = PortFilter { udp: [0; 1024], tcp: [0; 1024] };
+    for (_, transport, address) in endpoints(config) {
+        let (word, bit) = PortFilter::place(address.port());
+        let bits = if transport == UDP { &mut filter.udp } else { &mut filter.tcp };
+        bits[word] |= bit;
+    }
+    filter
+}
+
+fn services(config: &Config, ids: &[u32], first: u32, next: &HashMap<u32, u32>) -> Vec<Service> {
+    let element = |(slot, (id, transport, address)): (u32, (usize, u8, SocketAddr))| {
+        let service = &config.services[id];
+        let any = if address.ip().is_unspecified() { service_flags::ANY_ADDRESS } else { 0 };
+        let syn =
+            if service.unknown_syn == config::Action::Drop { service_flags::DROP_UNKNOWN_SYN } else { 0 };
+        let state = ServiceState {
+            base_mru: service.price.base.0,
+            row_mru: service.price.row.0,
+            kib_mru: service.price.kib.0,
+            _reserved: 0,
+            latency_mru: [0; QueryClass::COUNT],
+            stamp: 0,
+        };
+        Service {
+            address: match address.ip() {
+                IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+                IpAddr::V6(address) => address.octets(),
+            },
+            next: next.get(&slot).copied().unwrap_or(0),
+            default_tenant: service.default.map_or(0, |tenant| ids[tenant.get()]),
+            id: id as u32,
+            protocol: match service.protocol {
+                config::Protocol::Opaque => Protocol::Opaque,
+                config::Protocol::Memcached => Protocol::Memcached,
+                config::Protocol::Resp => Protocol::Resp,
+            } as u8,
+            flags: any | syn,
+            banks: [state; 2],
+            name: Name::new(&service.name).unwrap_or(Name::EMPTY),
+            port: address.port(),
+            transport,
+            ..Service::default()
+        }
+    };
+    (first..).zip(endpoints(config)).map(element).collect()
+}
+
+/// A tenant's state before any decision.
+fn tenant_state(tenant: &config::Tenant, ids: &[u32]) -> TenantState {
+    let mut also_charge = [0; 2];
+    for (slot, charged) in also_charge.iter_mut().zip(&tenant.charge) {
+        *slot = ids[charged.get()];
+    }
+    let reply = if tenant.reply_budget > 0 { tenant_flags::MAY_REPLY } else { 0 };
+    let candidate = if tenant.candidate.is_some() { tenant_flags::CANDIDATE } else { 0 };
+    TenantState {
+        quota: tenant.limits,
+        tcp: tenant.tcp_limits,
+        reply: Limits::new(tenant.reply_budget, REPLY_BURST.0),
+        candidate: tenant.candidate.unwrap_or_default(),
+        multiplier: Multiplier::ONE.0,
+        also_charge,
+        flags: reply | candidate,
+        tier: tenant.tier as u8,
+        ..TenantState::default()
+    }
+}
+
+/// What packets are judged by, but for the roots of the tables.
+fn view(config: &Config) -> View {
+    let flag = |on: bool, flag: u32| if on { flag } else { 0 };
+    View {
+        stale_after_ns: config.gate.stale_after.0,
+        flags: flag(config.gate.mode == config::Mode::Shadow, view_flags::SHADOW)
+            | flag(config.gate.on_stale == config::OnStale::Pass, view_flags::STALE_PASS),
+        enforce: config.gate.enforce.steps(),
+        sample_every: config.gate.sample.get(),
+        ..View::default()
+    }
+}
+
+/// Sizes for new maps: room for this configuration and, beside it, for one twice as large, as far as
+/// `most_blocks` allows.
+#[must_use]
+pub fn capacities(needs: &Needs, most_blocks: u32) -> Occupied {
+    Occupied {
+        tenant_capacity: needs.tenants.saturating_mul(2).max(LEAST_TENANTS),
+        service_capacity: 1 + 2 * needs.services.saturating_mul(2).max(LEAST_SERVICES),
+        block_capacity: FIRST_FREE
+            + needs.blocks.saturating_mul(3).max(LEAST_BLOCKS).min(most_blocks.max(needs.blocks)),
+        ..Occupied::default()
+    }
+}
+
+/// What the tables in force consist of: `block` reads one.
+#[must_use]
+pub fn blocks_in_force(view: &View, capacity: u32, block: &dyn Fn(u32) -> Block) -> HashSet<u32> {
+    let mut used = HashSet::new();
+    let single = [view.sources_v6, view.fragments_v4, view.fragments_v6, view.udp_ports, view.tcp_ports];
+    let roots = single.map(|root| (root, 1)).into_iter().chain([(view.sources_v4, ROOT_V4 as u32)]);
+    for (root, root_blocks) in roots {
+        tables::blocks_of(root, root_blocks, capacity, &mut used, block);
+    }
+    used
+}
+
+const UDP: u8 = 17;
+const TCP: u8 = 6;
+/// Tables whose root is a single block: IPv6 sources, both kinds of fragments, UDP ports, TCP ports.
+const SINGLE_ROOTS: usize = 5;
+/// Bursts of replies, so that a second's replies exceed the budget by a tenth at most.
+const REPLY_BURST: Nanos = Nanos::from_millis(100);
+/// Small maps cost nothing, and leave room for reloads.
+const LEAST_TENANTS: u32 = 64;
+const LEAST_SERVICES: u32 = 32;
+const LEAST_BLOCKS: u32 = 256;
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    use gate_common::abi::{find, find_v4};
+
+    use super::*;
+
+    const TWO: &str = r#"
+        [[service]]
+        name = "cache"
+        protocol = "memcached"
+        listen = ["198.18.0.1:11211", "[fd00::1]:11211"]
+        transports = ["udp", "tcp"]
+        default = "other"
+        [[service]]
+        name = "any"
+        protocol = "memcached"
+        listen = "198.18.0.2:11211"
+        transports = ["udp"]
+        [[tenant]]
+        name = "polite"
+        sources = ["198.18.1.0/24", "fd00:1::/64"]
+        quota = "5000 RU/s"
+        [[tenant]]
+        name = "other"
+        quota = "100 RU/s"
+        charge = ["polite"]
+    "#;
+
+    fn config(text: &str) -> Config {
+        Config::parse("test.toml", text).unwrap_or_else(|faults| panic!("{faults}"))
+    }
+
+    fn occupied() -> Occupied {
+        capacities(&Needs { tenants: 3, services: 5, blocks: 100 }, 10_000)
+    }
+
+    /// What a packet would find: the tenant by source, and the chain of services on a port.
+    fn lookup(layout: &Layout, source: IpAddr, transport: u8, port: u16) -> (u32, Vec<String>) {
+        let blocks: HashMap<u32, Block> = layout.blocks.iter().copied().collect();
+        let entry = |number: u32, byte: u8| blocks.get(&number).map(|block| block.0[usize::from(byte)]);
+        let tenant = match source {
+            IpAddr::V4(address) => find_v4(layout.view.sources_v4, address.octets(), entry),
+            IpAddr::V6(address) => find(layout.view.sources_v6, &address.octets(), entry),
+        };
+        let root = if transport == UDP { layout.view.udp_ports } else { layout.view.tcp_ports };
+        let mut slot = find(root, &port.to_be_bytes(), entry);
+        let mut chain = Vec::new();
+        while slot != 0 {
+            let service = &layout.services[(slot - layout.view.first_service) as usize];
+            assert_eq!((service.port, service.transport), (port, transport));
+            let address = Ipv6Addr::from(service.address);
+            chain.push(format!("{} {address}", service.name.as_str()));
+            slot = service.next;
+        }
+        (tenant, chain)
+    }
+
+    #[test]
+    fn a_packet_finds_its_tenant_and_its_services() {
+        let layout = Layout::build(&config(TWO), &occupied()).expect("it fits");
+        let v4 = |d| IpAddr::V4(Ipv4Addr::new(198, 18, 1, d));
+        let chain = ["cache ::ffff:198.18.0.1", "cache fd00::1", "any ::ffff:198.18.0.2"];
+        assert_eq!(lookup(&layout, v4(7), UDP, 11211), (1, chain.map(str::to_owned).to_vec()));
+        assert_eq!(
+            lookup(&layout, v4(7), TCP, 11211),
+            (1, chain[..2].iter().map(|&s| s.to_owned()).collect())
+        );
+        assert_eq!(lookup(&layout, "fd00:1::9".parse().unwrap(), UDP, 1).0, 1);
+        assert_eq!(lookup(&layout, "198.18.2.1".parse().unwrap(), TCP, 11212), (0, vec![]));
+        assert_eq!(layout.services[0].default_tenant, 2);
+        assert_eq!(layout.tenants[1].state.also_charge, [1, 0]);
+        let (word, bit) = PortFilter::place(11211);
+        assert_eq!((layout.ports.udp[word], layout.ports.tcp[word]), (bit, bit));
+    }
+
+    #[test]
+    fn a_tenant_keeps_its_id_and_nothing_in_force_is_touched() {
+        let first = Layout::build(&config(TWO), &occupied()).expect("it fits");
+        let blocks: HashMap<u32, Block> = first.blocks.iter().copied().collect();
+        let in_force = blocks_in_force(&first.view, 10_000, &|number| blocks[&number]);
+        assert_eq!(in_force, blocks.keys().copied().collect());
+        let second =
+            TWO.replace("name = \"polite\"", "name = \"newcomer\"").replace("\"polite\"", "\"newcomer\"");
+        let occupied = Occupied {
+            tenants: [("polite".to_owned(), 1), ("other".to_owned(), 2)].into(),
+            first_service: first.view.first_service,
+            blocks: in_force.clone(),
+            ..occupied()
+        };
+        let next = Layout::build(&config(&second), &occupied).expect("it fits");
+        let tenants: Vec<_> =
+            next.tenants.iter().map(|t| (t.id, t.name.as_str().to_owned(), t.fresh)).collect();
+        assert_eq!(tenants, [(3, "newcomer".to_owned(), true), (2, "other".to_owned(), false)]);
+        assert!(next.blocks.iter().all(|(number, _)| !in_force.contains(number)));
+        let slots =
+            |layout: &Layout| layout.view.first_service..layout.view.first_service + layout.view.services;
+        assert!(slots(&first).all(|slot| !slots(&next).contains(&slot)));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let config = config(TWO);
+        let few = |change: fn(&mut Occupied)| {
+            let mut occupied = occupied();
+            change(&mut occupied);
+            Layout::build(&config, &occupied).map(|_| ()).unwrap_err()
+        };
+        assert_eq!(few(|o| o.tenant_capacity = 2), Misfit::Tenants { needed: 2, capacity: 1 });
+        assert_eq!(few(|o| o.service_capacity = 9), Misfit::Services { needed: 5, capacity: 4 });
+        let capacity = FIRST_FREE + 3;
+        assert_eq!(few(|o| o.block_capacity = FIRST_FREE + 3), Misfit::Tables(Full { capacity }));
+    }
+}

@@ -1,0 +1,11 @@
+//! The control loop: every tick a snapshot of the maps, a decision, and what it changes written back.
+//!
+//! - [`tables`]: prefixes and ports as blocks that XDP can look up. Pure.
+//! - [`layout`]: a configuration as elements of the maps. Pure.
+//! - [`decide`]: a snapshot in, a plan out. Pure.
+//! - [`tick`]: reads the maps, decides, writes the idle bank, flips the generation.
+
+pub mod decide;
+pub mod layout;
+pub mod tables;
+pub mod tick;
