@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod check;
+mod peer;
 mod sim;
 
 /// A front gate for multi-tenant data services.
@@ -20,6 +21,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Check(check::Args),
+    Peer(peer::Args),
     Sim(sim::Args),
 }
 
@@ -27,6 +29,7 @@ enum Command {
 pub fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Check(args) => check::run(args),
+        Command::Peer(args) => peer::run(args),
         Command::Sim(args) => sim::run(args),
     };
     match outcome {

@@ -26,8 +26,7 @@ pub enum Mode {
 /// [`Error::NoInterface`], [`Error::Occupied`], [`Error::OtherInterface`], [`Error::Attach`],
 /// [`Error::NoPrivilege`].
 pub fn attach(loaded: &mut Loaded, interface: &str, mode: Mode, pins: &PinDir) -> Result<AttachMode> {
-    let index = nix::net::if_::if_nametoindex(interface)
-        .map_err(|_| Error::NoInterface { interface: interface.to_owned() })?;
+    let index = index_of(interface)?;
     let pin = pins.link();
     let attached = loaded.maps.attached();
     if pin.exists() {
@@ -42,15 +41,24 @@ pub fn attach(loaded: &mut Loaded, interface: &str, mode: Mode, pins: &PinDir) -
         std::fs::remove_file(&pin)
             .map_err(|source| Error::PinDir { directory: pins.path().to_owned(), source })?;
     }
-    let (link, mode) = attach_new(loaded, index, interface, mode)?;
+    let (link, mode) = attach_new(loaded.program()?, index, interface, mode)?;
     let link = FdLink::try_from(link).map_err(|source| Error::aya("link", source))?;
     link.pin(&pin).map_err(|source| Error::aya("link pin", source))?;
     loaded.maps.set_attached(index, mode);
     Ok(mode)
 }
 
-fn attach_new(loaded: &mut Loaded, index: u32, interface: &str, mode: Mode) -> Result<(XdpLink, AttachMode)> {
-    let program = loaded.program()?;
+pub(super) fn index_of(interface: &str) -> Result<u32> {
+    nix::net::if_::if_nametoindex(interface)
+        .map_err(|_| Error::NoInterface { interface: interface.to_owned() })
+}
+
+pub(super) fn attach_new(
+    program: &mut Xdp,
+    index: u32,
+    interface: &str,
+    mode: Mode,
+) -> Result<(XdpLink, AttachMode)> {
     if mode != Mode::Generic {
         match attach_in(program, index, interface, XdpMode::Driver) {
             Ok(link) => return Ok((link, AttachMode::Native)),

@@ -99,7 +99,7 @@ pub struct Run {
     pub mean: Duration,
 }
 
-fn xdp<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp> {
+pub(super) fn xdp<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp> {
     let program = ebpf.program_mut(name).ok_or_else(|| Error::ObjectLacks { what: name.to_owned() })?;
     program.try_into().map_err(|source| Error::aya(name, source))
 }

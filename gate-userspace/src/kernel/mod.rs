@@ -4,7 +4,7 @@
 //! - [`Loaded`]: the object in the kernel, its maps, its test run.
 //! - [`Maps`]: the maps, typed and in memory; also opened by whoever only looks.
 //! - [`PinDir`]: where maps and link are pinned, so that they outlive the daemon.
-//! - [`attach`]: the program at an interface.
+//! - [`attach`]: the program at an interface; [`Peer`]: what a veth's other end needs.
 //! - [`owner`]: who may write, and how an old daemon is ended.
 //! - [`jiffies`]: how the kernel's clock is measured.
 
@@ -19,6 +19,7 @@ mod maps;
 pub mod object;
 mod open;
 pub mod owner;
+mod peer;
 mod pins;
 mod samples;
 
@@ -26,6 +27,7 @@ pub use load::{Loaded, possible_cpus};
 pub use mapped::{Mapped, Words};
 pub use maps::{Maps, Shape, Sizes};
 pub use open::open;
+pub use peer::Peer;
 pub use pins::PinDir;
 pub use samples::Samples;
 
