@@ -64,7 +64,6 @@ impl Net {
             bail!("network namespaces need root");
         }
         remove_stale()?;
-        mount_bpffs()?;
         let n = OPENED.fetch_add(1, Ordering::Relaxed);
         let id = format!("{PREFIX}{}-{n}", std::process::id());
         let net = Self {
@@ -237,16 +236,6 @@ fn remove_pins(directory: &Path) -> Result<()> {
         }
         _ => Ok(()),
     }
-}
-
-/// Mounts bpffs where systemd would have, if nobody has.
-fn mount_bpffs() -> Result<()> {
-    let mounts = fs::read_to_string("/proc/self/mounts").context("cannot read the mounts")?;
-    let mounted = mounts.lines().any(|line| {
-        let mut fields = line.split(' ').skip(1);
-        fields.next() == Some(BPFFS) && fields.next() == Some("bpf")
-    });
-    if mounted { Ok(()) } else { sh::run(Command::new("mount").args(["-t", "bpf", "bpf", BPFFS])) }
 }
 
 /// Runs `ip` with arguments that hold no blanks.

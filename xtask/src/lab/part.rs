@@ -1,0 +1,249 @@
+//! A program of the lab: started, listened to, ended.
+
+use std::collections::VecDeque;
+use std::io::{BufRead as _, BufReader, Read};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// A running program. Dropping it ends it: SIGTERM, and SIGKILL after [`PATIENCE`].
+#[derive(Debug)]
+pub struct Part {
+    name: &'static str,
+    child: Child,
+    lines: Receiver<Line>,
+    /// Its last lines, at most [`QUOTED`].
+    said: VecDeque<String>,
+}
+
+/// A line that a part printed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Line {
+    Out(String),
+    Err(String),
+}
+
+/// How long a part may take to end when asked to.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+/// How many of its last lines a part that died is quoted with.
+const QUOTED: usize = 12;
+
+impl Part {
+    /// Starts it.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be started.
+    pub fn start(name: &'static str, mut command: Command) -> Result<Self> {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().with_context(|| format!("cannot start {name}"))?;
+        let (sender, lines) = channel();
+        forward(child.stdout.take(), sender.clone(), Line::Out);
+        forward(child.stderr.take(), sender, Line::Err);
+        Ok(Self { name, child, lines, said: VecDeque::new() })
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until it prints a line that contains `text`, on either output.
+    ///
+    /// # Errors
+    ///
+    /// If it ends first or `patience` runs out; with its last lines.
+    pub fn wait_for(&mut self, text: &str, patience: Duration) -> Result<String> {
+        let deadline = Instant::now() + patience;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left) {
+                Ok(line) => {
+                    self.heard(&line);
+                    if line.text().contains(text) {
+                        return Ok(line.text().to_owned());
+                    }
+                }
+                Err(_) => return Err(self.complain(&format!("did not say {text:?} in {patience:?}"))),
+            }
+        }
+    }
+
+    /// What it printed on its standard output since it was last asked.
+    pub fn printed(&mut self) -> Vec<String> {
+        let mut printed = Vec::new();
+        while let Ok(line) = self.lines.try_recv() {
+            self.heard(&line);
+            printed.extend(line.out());
+        }
+        printed
+    }
+
+    /// Whether it still runs.
+    ///
+    /// # Errors
+    ///
+    /// If it failed; with its last lines.
+    pub fn is_running(&mut self) -> Result<bool> {
+        match self.child.try_wait()? {
+            None => Ok(true),
+            Some(status) if status.success() => Ok(false),
+            Some(status) => Err(self.complain(&format!("ended: {status}"))),
+        }
+    }
+
+    /// Waits for its own end, and returns what it printed on its standard output since it was last asked.
+    ///
+    /// # Errors
+    ///
+    /// If it fails, or `patience` runs out.
+    pub fn finish(mut self, patience: Duration) -> Result<Vec<String>> {
+        match self.wait(patience)? {
+            None => Err(self.complain(&format!("did not end in {patience:?}"))),
+            Some(status) if !status.success() => Err(self.complain(&format!("ended: {status}"))),
+            Some(_) => Ok(self.rest()),
+        }
+    }
+
+    /// Asks it to end (SIGTERM), and returns what it printed on its standard output since it was last asked.
+    ///
+    /// # Errors
+    ///
+    /// If it had ended before, does not end in [`PATIENCE`], or fails.
+    pub fn end(mut self) -> Result<Vec<String>> {
+        if !self.is_running()? {
+            bail!("{} ended too early", self.name);
+        }
+        self.signal(Signal::SIGTERM)?;
+        self.finish(PATIENCE)
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    ///
+    /// If it is gone.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = Pid::from_raw(self.child.id().cast_signed());
+        kill(pid, signal).with_context(|| format!("cannot send {signal} to {}", self.name))
+    }
+
+    fn wait(&mut self, patience: Duration) -> Result<Option<ExitStatus>> {
+        let deadline = Instant::now() + patience;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(Some(status));
+            }
+            if Instant::now() >= deadline {
+                return Ok(None);
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// What it printed, now that it has ended.
+    fn rest(&mut self) -> Vec<String> {
+        let mut printed = Vec::new();
+        while let Ok(line) = self.lines.recv_timeout(PATIENCE) {
+            self.heard(&line);
+            printed.extend(line.out());
+        }
+        printed
+    }
+
+    fn heard(&mut self, line: &Line) {
+        self.said.push_back(line.text().to_owned());
+        if self.said.len() > QUOTED {
+            self.said.pop_front();
+        }
+    }
+
+    fn complain(&mut self, what: &str) -> anyhow::Error {
+        if !matches!(self.child.try_wait(), Ok(None)) {
+            self.rest();
+        }
+        self.printed();
+        let said: Vec<&str> = self.said.iter().map(String::as_str).collect();
+        anyhow!("{} {what}\n{}", self.name, said.join("\n"))
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = self.signal(Signal::SIGTERM);
+            if !matches!(self.wait(PATIENCE), Ok(Some(_))) {
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+            }
+        }
+    }
+}
+
+impl Line {
+    fn text(&self) -> &str {
+        let (Self::Out(text) | Self::Err(text)) = self;
+        text
+    }
+
+    fn out(self) -> Option<String> {
+        match self {
+            Self::Out(text) => Some(text),
+            Self::Err(_) => None,
+        }
+    }
+}
+
+/// Passes on line by line what a program prints.
+fn forward(output: Option<impl Read + Send + 'static>, to: Sender<Line>, kind: fn(String) -> Line) {
+    let Some(output) = output else { return };
+    thread::spawn(move || {
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
+            if to.send(kind(line)).is_err() {
+                return;
+            }
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Part {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        Part::start("the script", command).unwrap()
+    }
+
+    #[test]
+    fn what_it_prints_is_seen_and_a_failure_is_quoted() {
+        let mut part = shell("echo ready; echo trouble >&2; exit 3");
+        assert_eq!(part.wait_for("read", PATIENCE).unwrap(), "ready");
+        let error = part.finish(PATIENCE).unwrap_err().to_string();
+        assert!(error.contains("the script ended: exit status: 3") && error.contains("trouble"), "{error}");
+    }
+
+    #[test]
+    fn an_end_that_was_asked_for_is_no_failure() {
+        let mut part = shell("trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.01; done");
+        part.wait_for("ready", PATIENCE).unwrap();
+        assert_eq!(part.end().unwrap(), ["bye"]);
+        assert!(shell("exit 0").finish(PATIENCE).unwrap().is_empty());
+    }
+
+    #[test]
+    fn dropping_it_ends_it() {
+        let part = shell("echo ready; while :; do sleep 0.01; done");
+        let process = std::path::PathBuf::from(format!("/proc/{}", part.id()));
+        assert!(process.exists());
+        drop(part);
+        assert!(!process.exists());
+    }
+}
