@@ -14,6 +14,14 @@ pub struct OutOfRange {
     pub range: &'static str,
 }
 
+impl OutOfRange {
+    /// The same fault, seen from outside: `field` becomes `parent.field`.
+    #[must_use]
+    pub fn within(self, parent: &str) -> Self {
+        Self { field: format!("{parent}.{}", self.field), ..self }
+    }
+}
+
 /// Fails, naming `field`, what it was and its `range`, unless `holds`.
 ///
 /// # Errors

@@ -1,10 +1,18 @@
 //! The discrete-event simulator: virtual time, seeded randomness, the very policies of
 //! [`crate::policy`]. The same seed gives the same result, byte for byte.
 //!
+//! - [`bouncer`]: the published study of admission policies.
+//! - [`scenario`]: what it simulates, from a file or as published.
+//! - [`engine`]: its event loop.
+//! - [`distribution`]: processing times.
 //! - [`rng`]: seeded streams of random numbers.
 //! - [`parallel`]: independent runs on all cores, with progress.
 //! - [`plot`]: line charts as SVG.
 
+pub mod bouncer;
+pub mod distribution;
+pub mod engine;
 pub mod parallel;
 pub mod plot;
 pub mod rng;
+pub mod scenario;

@@ -11,6 +11,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::sim::parallel::Progress;
 use crate::sim::plot::{self, Chart};
 
+mod bouncer;
+
 /// Run the policies in virtual time.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -19,14 +21,17 @@ pub(super) struct Args {
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Simulation {}
+enum Simulation {
+    Bouncer(bouncer::Args),
+}
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    match args.simulation {}
+    match args.simulation {
+        Simulation::Bouncer(args) => bouncer::run(args),
+    }
 }
 
 /// Writes `charts` below each other as one SVG picture to `path`.
-#[expect(dead_code, reason = "the simulations that draw with it land next")]
 fn write_plot(path: &Path, title: &str, charts: &[Chart]) -> anyhow::Result<()> {
     let picture = plot::to_svg(title, charts).context("cannot draw the picture")?;
     std::fs::write(path, picture).with_context(|| format!("cannot write {}", path.display()))
@@ -34,7 +39,6 @@ fn write_plot(path: &Path, title: &str, charts: &[Chart]) -> anyhow::Result<()> 
 
 /// Runs `simulate`, meanwhile drawing its progress towards `total` units on standard error, if that
 /// is a terminal.
-#[expect(dead_code, reason = "the simulations that show their progress land next")]
 fn with_progress<T: Send>(total: u64, simulate: impl FnOnce(&Progress) -> T + Send) -> T {
     // Hidden by itself where standard error is no terminal.
     let bar = ProgressBar::new(total);
@@ -42,8 +46,13 @@ fn with_progress<T: Send>(total: u64, simulate: impl FnOnce(&Progress) -> T + Se
         bar.set_style(style);
     }
     let progress = Progress::default();
+    let watcher = thread::current();
     let result = thread::scope(|scope| {
-        let worker = scope.spawn(|| simulate(&progress));
+        let worker = scope.spawn(|| {
+            let result = simulate(&progress);
+            watcher.unpark();
+            result
+        });
         while !worker.is_finished() {
             bar.set_position(progress.done());
             thread::park_timeout(Duration::from_millis(50));

@@ -69,6 +69,11 @@ impl Published {
         self.figures.as_ref()
     }
 
+    /// When it was published, or when recording began.
+    pub(super) const fn since(&self) -> Nanos {
+        self.since
+    }
+
     /// Publishes what `recorder` holds, if its time has come. True if it has.
     pub(super) fn refresh(
         &mut self,

@@ -18,16 +18,19 @@
 //!
 //! **Deviations.** A type's objective may have any percentiles. Where the queue has tiers, counts are
 //! per tier and the wait sums the tiers served before or with the request's own. A histogram that
-//! holds too few values goes on filling instead of being thrown away. The rule is turned around:
-//! each type's *budget*, `P * min over px of (limit_px - pt_px)`, is worked out when histograms
-//! change, so that a decision only adds up the queue's work and compares.
+//! holds too few values goes on filling instead of being thrown away. A type whose processing times
+//! alone miss its objective would never be admitted, and so never be measured, again, be it that
+//! the store was slow for a while or that chance put a percentile above its limit: after ten
+//! intervals without news it is on trial, judged by the wait alone, until it has been measured. The
+//! rule is turned around: each type's *budget*, `P * min over px of (limit_px - pt_px)`, is worked
+//! out at every tick, so that a decision only adds up the queue's work and compares.
 //!
 //! **Concurrency.** A decision reads one count, one mean per type and one budget, all atomic, and
 //! takes no lock. It may see one type's new figures beside another's old ones: each is an estimate
 //! by itself. Two threads that decide at once may both admit into the last place.
 //!
 //! **Invariants.** With an empty queue, a type passes if its processing times alone keep its
-//! objective. More queued work, a longer mean or a lower limit never turn a refusal into an
+//! objective. No type that is asked for is refused for good while the queue is empty. More queued work, a longer mean or a lower limit never turn a refusal into an
 //! admission. Nothing that the constructor accepts can panic or overflow later.
 
 mod config;
@@ -111,7 +114,7 @@ impl Bouncer {
                 published: (0..=types).map(|_| Published::nothing(now)).collect(),
             }),
         };
-        bouncer.publish(&bouncer.learned.lock().unwrap_or_else(PoisonError::into_inner));
+        bouncer.publish(&bouncer.learned.lock().unwrap_or_else(PoisonError::into_inner), now);
         Ok(bouncer)
     }
 
@@ -155,27 +158,35 @@ impl Bouncer {
         self.queued[..=self.row(tier)].iter().map(|row| work(row)).sum()
     }
 
-    /// Makes what is learned the ground of decisions.
-    fn publish(&self, learned: &Learned) {
+    /// Makes what is learned by `now` the ground of decisions.
+    fn publish(&self, learned: &Learned, now: Nanos) {
         let general = learned.published[self.recorders.len() - 1].figures();
+        let patience = Nanos(learned.rhythm.interval.0.saturating_mul(PATIENCE_INTERVALS));
         for (index, objective) in learned.objectives.iter().enumerate() {
-            let own = learned.published[index].figures();
-            let objective = if own.is_some() { objective } else { &learned.default_objective };
-            let figures = own.or(general);
+            let published = &learned.published[index];
+            let (objective, figures) = match published.figures() {
+                Some(own) => (objective, Some(own)),
+                None => (&learned.default_objective, general),
+            };
+            let mut budget = self.budget(objective, figures);
+            if budget == 0 && now.saturating_sub(published.since()) >= patience {
+                // Hopeless => On trial: nothing was admitted that could have told otherwise.
+                budget = self.budget(objective, None);
+            }
             self.means[index].store(figures.map_or(0, |figures| figures.mean.0), Ordering::Relaxed);
-            self.budgets[index].store(budget(objective, figures, self.parallelism), Ordering::Relaxed);
+            self.budgets[index].store(budget, Ordering::Relaxed);
         }
     }
-}
 
-/// How much queued work leaves room for the objective, plus one; zero if it is missed even without.
-fn budget(objective: &Objective, figures: Option<&Figures>, parallelism: u32) -> u64 {
-    let room = |target: &Target| {
-        let processing = figures.map_or(Nanos::ZERO, |figures| figures.at(target.percentile));
-        target.limit.0.checked_sub(processing.0)
-    };
-    let room = objective.targets().iter().map(room).min().flatten();
-    room.map_or(0, |room| room.saturating_mul(u64::from(parallelism)).saturating_add(1))
+    /// How much queued work leaves room for the objective, plus one; zero if it is missed even without.
+    fn budget(&self, objective: &Objective, figures: Option<&Figures>) -> u64 {
+        let room = |target: &Target| {
+            let processing = figures.map_or(Nanos::ZERO, |figures| figures.at(target.percentile));
+            target.limit.0.checked_sub(processing.0)
+        };
+        let room = objective.targets().iter().map(room).min().flatten();
+        room.map_or(0, |room| room.saturating_mul(u64::from(self.parallelism)).saturating_add(1))
+    }
 }
 
 impl Admission for Bouncer {
@@ -214,15 +225,16 @@ impl Admission for Bouncer {
     fn refresh(&self, now: Nanos) {
         let mut learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
         let Learned { percentiles, rhythm, published, .. } = &mut *learned;
-        let mut changed = false;
         for (recorder, published) in self.recorders.iter().zip(published) {
-            changed |= published.refresh(recorder, percentiles, *rhythm, now);
+            published.refresh(recorder, percentiles, *rhythm, now);
         }
-        if changed {
-            self.publish(&learned);
-        }
+        self.publish(&learned, now);
     }
 }
+
+/// How many intervals a type stays refused because its processing times alone miss its objective,
+/// before it is tried again. What is hopeless indeed gets `min_samples` requests per so long.
+const PATIENCE_INTERVALS: u64 = 10;
 
 #[cfg(test)]
 mod tests;

@@ -133,12 +133,44 @@ fn unknown_types_share_the_catch_all() {
 fn what_was_learned_outlives_a_lull_and_follows_a_change() {
     let bouncer = Bouncer::new(config(), Nanos::ZERO).unwrap();
     teach(&bouncer, 0, 30, Nanos::ZERO);
+    let learned = bouncer.figures(QueryType(0));
     for second in 1..1_000 {
         bouncer.refresh(Nanos::from_secs(second));
     }
-    assert!(!admits(&bouncer, request(0)), "an empty histogram says nothing");
+    assert_eq!(bouncer.figures(QueryType(0)), learned, "an empty histogram says nothing");
     teach(&bouncer, 0, 3, Nanos::from_secs(1_000));
-    assert!(admits(&bouncer, request(0)), "the store is well again");
+    assert_ne!(bouncer.figures(QueryType(0)), learned, "a full one does");
+}
+
+#[test]
+fn a_hopeless_type_is_tried_again_after_ten_intervals() {
+    let bouncer = Bouncer::new(config(), Nanos::ZERO).unwrap();
+    let at = |second: u64| {
+        bouncer.refresh(Nanos::from_secs(second));
+        room_for(&bouncer, 0)
+    };
+    teach(&bouncer, 0, 30, Nanos::ZERO);
+    assert_eq!((at(1), at(9)), (0, 0));
+    // On trial: judged by the queue's wait alone.
+    assert!(at(10).abs_diff(18 * 10 / 30) <= 1);
+    // Still slow: hopeless for another ten intervals.
+    teach(&bouncer, 0, 30, Nanos::from_secs(11));
+    assert_eq!((at(12), at(20)), (0, 0));
+    assert!(at(21) > 0);
+    // Well again.
+    teach(&bouncer, 0, 3, Nanos::from_secs(22));
+    assert!(at(23).abs_diff(50) <= 2);
+}
+
+#[test]
+fn a_cold_type_that_others_make_look_hopeless_is_tried_as_well() {
+    let types = vec![objective(&[(50.0, 1_000)]), objective(&[(50.0, 18)])];
+    let bouncer = Bouncer::new(Config { types, ..config() }, Nanos::ZERO).unwrap();
+    let admits_at = |second: u64| {
+        teach(&bouncer, 0, 30, Nanos::from_secs(second));
+        admits(&bouncer, request(1))
+    };
+    assert_eq!([0, 5, 9, 10].map(admits_at), [false, false, false, true]);
 }
 
 #[test]

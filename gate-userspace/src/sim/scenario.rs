@@ -1,0 +1,351 @@
+//! What `gate sim bouncer` simulates: query types, objectives, policies' parameters, loads.
+//!
+//! Without a file it is the published study. A file replaces what it names:
+//!
+//! ```toml
+//! processes = 100               # what the store works on at once
+//! loads = [0.9, 1.0, 1.2]       # times what keeps all processes busy
+//! warm_up = 150000              # queries before those that count
+//!
+//! [policies]
+//! allowance = 0.05              # acceptance-allowance
+//! alpha = 1.0                   # helping-the-underserved
+//! maxql_limit = 400             # queued queries
+//! maxqwt_limit_ms = 15
+//! max_utilization = 0.95        # accept-fraction
+//! averaging = "covered"         # or "whole-window"
+//! histogram_interval_ms = 1000
+//! histogram_min_samples = 3000
+//!
+//! [[types]]                     # at least one; replaces all types of the study
+//! name = "fast"
+//! mix = 0.4                     # shares add up to 1
+//! processing = { lognormal = { mean_ms = 1.16, p50_ms = 0.38 } }
+//!                               # or { exponential = { mean_ms = 1 } }, { constant = { mean_ms = 1 } }
+//! objective = [{ percentile = 50, limit_ms = 18 }, { percentile = 90, limit_ms = 50 }]
+//! ```
+
+use gate_common::units::Nanos;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+
+use super::distribution::Distribution;
+use super::engine::Workload;
+use crate::policy::baselines::Averaging;
+use crate::policy::bouncer::{Objective, Target};
+use crate::policy::range::{OutOfRange, ensure};
+
+/// A scenario that can be simulated.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// What the store works on at once.
+    pub processes: u32,
+    /// Multiples of the load that keeps all processes busy.
+    pub loads: Vec<f64>,
+    /// Queries before those that count.
+    pub warm_up: u64,
+    /// The policies' parameters; each is checked by its policy.
+    pub policies: Policies,
+    /// At least one.
+    pub types: Vec<TypeScenario>,
+}
+
+/// One query type.
+#[derive(Clone, Debug)]
+pub struct TypeScenario {
+    /// What it is called in the output.
+    pub name: String,
+    /// Its share of the queries.
+    pub mix: f64,
+    /// Its processing times.
+    pub processing: Distribution,
+    /// The response times that it must keep.
+    pub objective: Objective,
+}
+
+/// The parameters of all policies.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Policies {
+    /// Acceptance-allowance: the share of each type that always passes.
+    pub allowance: f64,
+    /// Helping-the-underserved: the factor on a type's distance from the average.
+    pub alpha: f64,
+    /// Max queue length, in queries.
+    pub maxql_limit: u64,
+    /// Max queue wait.
+    #[serde(rename = "maxqwt_limit_ms", deserialize_with = "millis")]
+    pub maxqwt_limit: Nanos,
+    /// Accept-fraction: the utilization to keep.
+    pub max_utilization: f64,
+    /// Accept-fraction: how rates are averaged.
+    pub averaging: Averaging,
+    /// Bouncer: how often histograms are replaced.
+    #[serde(rename = "histogram_interval_ms", deserialize_with = "millis")]
+    pub histogram_interval: Nanos,
+    /// Bouncer: how many values a new histogram needs.
+    pub histogram_min_samples: u32,
+}
+
+impl Default for Policies {
+    fn default() -> Self {
+        Self {
+            allowance: 0.05,
+            alpha: 1.0,
+            maxql_limit: 400,
+            maxqwt_limit: Nanos::from_millis(15),
+            max_utilization: 0.95,
+            averaging: Averaging::Covered,
+            histogram_interval: Nanos::from_secs(1),
+            // With 1,000, a percentile's standard error is 5% of it, and the slow type's p90 is but 2.7
+            // of them below its limit: in one run of ten, chance makes the type hopeless for a while.
+            histogram_min_samples: 3_000,
+        }
+    }
+}
+
+/// A scenario as it is written down.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawScenario {
+    processes: u32,
+    loads: Vec<f64>,
+    warm_up: u64,
+    policies: Policies,
+    types: Vec<RawType>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawType {
+    name: String,
+    mix: f64,
+    processing: RawProcessing,
+    #[serde(default = "study_objective")]
+    objective: Vec<RawTarget>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+enum RawProcessing {
+    Lognormal {
+        #[serde(rename = "mean_ms", deserialize_with = "millis")]
+        mean: Nanos,
+        #[serde(rename = "p50_ms", deserialize_with = "millis")]
+        p50: Nanos,
+    },
+    Exponential {
+        #[serde(rename = "mean_ms", deserialize_with = "millis")]
+        mean: Nanos,
+    },
+    Constant {
+        #[serde(rename = "mean_ms", deserialize_with = "millis")]
+        mean: Nanos,
+    },
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawTarget {
+    percentile: f64,
+    #[serde(rename = "limit_ms", deserialize_with = "millis")]
+    limit: Nanos,
+}
+
+impl Default for RawScenario {
+    /// The study: its Tables 1 and 2, and the thirteen loads of its Table 3.
+    fn default() -> Self {
+        let types = [
+            ("fast", 0.40, 1_160, 380),
+            ("medium fast", 0.20, 2_530, 2_220),
+            ("medium slow", 0.30, 12_130, 7_400),
+            ("slow", 0.10, 20_050, 12_510),
+        ];
+        let study_type = |(name, mix, mean_us, p50_us): (&str, f64, u64, u64)| RawType {
+            name: name.into(),
+            mix,
+            processing: RawProcessing::Lognormal {
+                mean: Nanos::from_micros(mean_us),
+                p50: Nanos::from_micros(p50_us),
+            },
+            objective: study_objective(),
+        };
+        Self {
+            processes: 100,
+            loads: (18..=30).map(|twentieths| f64::from(twentieths) / 20.0).collect(),
+            warm_up: 150_000,
+            policies: Policies::default(),
+            types: types.map(study_type).into(),
+        }
+    }
+}
+
+fn study_objective() -> Vec<RawTarget> {
+    [(50.0, 18), (90.0, 50)]
+        .map(|(percentile, ms)| RawTarget { percentile, limit: Nanos::from_millis(ms) })
+        .into()
+}
+
+impl Scenario {
+    /// The published study.
+    #[must_use]
+    pub fn study() -> Self {
+        Self::try_from(RawScenario::default()).expect("the study's parameters are in range")
+    }
+
+    /// What arrives at `load` times the load that keeps all processes busy.
+    #[must_use]
+    pub fn workload(&self, load: f64) -> Workload {
+        let mean_secs: f64 = self.types.iter().map(|of| of.mix * of.processing.mean_secs()).sum();
+        Workload {
+            servers: self.processes as usize,
+            per_sec: load * f64::from(self.processes) / mean_secs,
+            types: self.types.iter().map(|of| (of.mix, of.processing)).collect(),
+        }
+    }
+}
+
+impl TryFrom<RawScenario> for Scenario {
+    type Error = OutOfRange;
+
+    fn try_from(raw: RawScenario) -> Result<Self, OutOfRange> {
+        ensure((1..=100_000).contains(&raw.processes), "processes", raw.processes, "from 1 to 100000")?;
+        ensure(!raw.loads.is_empty(), "loads", "[]", "at least one load")?;
+        for (index, &load) in raw.loads.iter().enumerate() {
+            check_load(&format!("loads[{index}]"), load)?;
+        }
+        ensure(raw.warm_up <= MAX_QUERIES, "warm_up", raw.warm_up, "at most 10^12")?;
+        ensure((1..=1_000).contains(&raw.types.len()), "types", raw.types.len(), "from 1 to 1000")?;
+        let sum: f64 = raw.types.iter().map(|of| of.mix).sum();
+        ensure((sum - 1.0).abs() < 1e-6, "types[..].mix", sum, "shares that add up to 1")?;
+        for (index, of) in raw.types.iter().enumerate() {
+            let taken = raw.types[..index].iter().any(|before| before.name == of.name);
+            let good = !taken && !of.name.is_empty() && of.name != "all";
+            let range = "a name of its own, not empty and not \"all\"";
+            ensure(good, &format!("types[{index}].name"), &of.name, range)?;
+        }
+        let parse = |(index, raw)| {
+            parse_type(raw).map_err(|error: OutOfRange| error.within(&format!("types[{index}]")))
+        };
+        let types = raw.types.into_iter().enumerate().map(parse).collect::<Result<_, _>>()?;
+        let RawScenario { processes, loads, warm_up, policies, .. } = raw;
+        Ok(Self { processes, loads, warm_up, policies, types })
+    }
+}
+
+/// A load that can be simulated.
+///
+/// # Errors
+///
+/// [`OutOfRange`], naming `field`.
+pub fn check_load(field: &str, load: f64) -> Result<(), OutOfRange> {
+    ensure(load > 0.0 && load <= 1_000.0, field, load, "above 0, at most 1000")
+}
+
+fn parse_type(raw: RawType) -> Result<TypeScenario, OutOfRange> {
+    ensure(raw.mix >= 0.0, "mix", raw.mix, "from 0 to 1")?;
+    let processing = match raw.processing {
+        RawProcessing::Lognormal { mean, p50 } => Distribution::lognormal(mean, p50),
+        RawProcessing::Exponential { mean } => Distribution::exponential(mean),
+        RawProcessing::Constant { mean } => Distribution::constant(mean),
+    }?;
+    let target = |RawTarget { percentile, limit }| Target { percentile, limit };
+    let objective = Objective::new(raw.objective.into_iter().map(target).collect())?;
+    Ok(TypeScenario { name: raw.name, mix: raw.mix, processing, objective })
+}
+
+/// Milliseconds, above 0, at most an hour.
+fn millis<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Nanos, D::Error> {
+    let ms = f64::deserialize(deserializer)?;
+    if ms > 0.0 && ms <= 3_600_000.0 {
+        return Ok(Nanos((ms * 1e6).round().max(1.0) as u64));
+    }
+    Err(D::Error::custom(format_args!("{ms} ms: must be above 0, at most an hour (3600000)")))
+}
+
+/// More than anyone can wait for.
+pub const MAX_QUERIES: u64 = 1_000_000_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(toml: &str) -> Result<Scenario, String> {
+        let raw: RawScenario = toml::from_str(toml).map_err(|error| error.to_string())?;
+        Scenario::try_from(raw).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn nothing_written_down_is_the_study() {
+        let scenario = parse("").unwrap();
+        assert_eq!(scenario.loads.len(), 13);
+        assert_eq!((scenario.loads[0], scenario.loads[12]), (0.9, 1.5));
+        // 100 processes / 6.614 ms.
+        let per_sec = scenario.workload(1.0).per_sec;
+        assert!((per_sec - 15_119.4).abs() < 0.1, "{per_sec}");
+    }
+
+    #[test]
+    fn a_file_replaces_what_it_names() {
+        let scenario = parse(
+            r#"
+            processes = 8
+            loads = [0.5]
+            [policies]
+            alpha = 0.25
+            averaging = "whole-window"
+            [[types]]
+            name = "get"
+            mix = 0.75
+            processing = { constant = { mean_ms = 1 } }
+            objective = [{ percentile = 99.9, limit_ms = 2.5 }]
+            [[types]]
+            name = "range"
+            mix = 0.25
+            processing = { exponential = { mean_ms = 5 } }
+            "#,
+        )
+        .unwrap();
+        assert_eq!((scenario.processes, scenario.warm_up, &scenario.loads[..]), (8, 150_000, &[0.5][..]));
+        assert_eq!(scenario.policies.alpha, 0.25);
+        assert_eq!(scenario.policies.averaging, Averaging::WholeWindow);
+        assert_eq!(scenario.policies.maxql_limit, 400);
+        let target = Target { percentile: 99.9, limit: Nanos::from_micros(2_500) };
+        assert_eq!(scenario.types[0].objective.targets(), [target]);
+        assert_eq!(scenario.types[1].objective.targets().len(), 2);
+        assert!((scenario.workload(0.5).per_sec - 2_000.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn a_faulty_file_is_refused_with_field_and_range() {
+        let of_type = |line: &str| format!("[[types]]\nname = \"a\"\nmix = 1\n{line}");
+        let constant = "processing = { constant = { mean_ms = 1 } }\n";
+        for (toml, parts) in [
+            ("processes = 0".to_owned(), ["processes = 0", "from 1 to 100000"]),
+            ("loads = []".into(), ["loads = []", "at least one"]),
+            ("loads = [1, -1]".into(), ["loads[1] = -1", "above 0"]),
+            ("loads = [nan]".into(), ["loads[0] = NaN", "above 0"]),
+            ("types = []".into(), ["types = 0", "from 1 to 1000"]),
+            ("procesess = 1".into(), ["line 1", "unknown field"]),
+            ("[policies]\nmaxqwt_limit_ms = 0".into(), ["line 2", "must be above 0"]),
+            ("[policies]\naveraging = \"some\"".into(), ["line 2", "unknown variant"]),
+            (of_type(""), ["missing field", "processing"]),
+            (of_type("processing = { lognormal = { mean_ms = 1 } }"), ["line 4", "missing field `p50_ms`"]),
+            (
+                of_type("processing = { lognormal = { mean_ms = 1, p50_ms = 2 } }"),
+                ["types[0].mean_ms = 1", "from the median"],
+            ),
+            (of_type("processing = { constant = { mean_ms = -1 } }"), ["line 4", "must be above 0"]),
+            (of_type(&format!("{constant}objective = []")), ["types[0].objective = []", "at least one"]),
+            (
+                of_type(&format!("{constant}objective = [{{ percentile = 100, limit_ms = 1 }}]")),
+                ["types[0].objective[0].percentile = 100", "below 100"],
+            ),
+            (of_type(constant).replace("mix = 1", "mix = 0.5"), ["mix = 0.5", "add up to 1"]),
+            (of_type(constant).replace("\"a\"", "\"all\""), ["types[0].name = all", "a name of its own"]),
+        ] {
+            let error = parse(&toml).expect_err(&toml);
+            assert!(parts.iter().all(|part| error.contains(part)), "{toml}: {error}");
+        }
+    }
+}
