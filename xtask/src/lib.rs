@@ -6,6 +6,7 @@
 pub mod ebpf;
 pub mod lab;
 pub mod paths;
+pub mod run;
 pub mod setup;
 pub mod sh;
 pub mod test;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use xtask::setup::{self, Purpose};
-use xtask::{ebpf, test};
+use xtask::{ebpf, run, test};
 
 /// gate's automation.
 #[derive(Debug, Parser)]
@@ -25,6 +25,10 @@ enum Task {
     },
     /// Build the eBPF object that gate's binary embeds.
     BuildEbpf,
+    /// Open the lab: a gate between three tenants and a store, on a network of its own.
+    ///
+    /// With arguments for `gate run` after `--`, attach to a real interface instead.
+    Run(run::Args),
     /// Run everything that must pass, real servers included.
     Test(test::Args),
 }
@@ -33,6 +37,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().task {
         Task::Setup { purpose } => set_up(purpose),
         Task::BuildEbpf => build_ebpf(),
+        Task::Run(args) => run::run(&args),
         Task::Test(args) => test::run(&args),
     };
     match done {

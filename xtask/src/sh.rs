@@ -1,9 +1,12 @@
 //! Running other programs, with errors that say which.
 
+use std::env;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
+
+use crate::paths;
 
 /// Runs it to its end; what it printed is shown only if it failed.
 ///
@@ -48,9 +51,17 @@ pub fn stream(command: &mut Command) -> Result<()> {
 /// `$PATH` leaves out.
 #[must_use]
 pub fn find(program: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let directories = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
+    let path = env::var_os("PATH").unwrap_or_default();
+    let directories = env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
     directories.map(|directory| directory.join(program)).find(|file| file.is_file())
+}
+
+/// The cargo that runs this, in the workspace.
+#[must_use]
+pub fn cargo() -> Command {
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(paths::workspace());
+    cargo
 }
 
 /// The command as one would type it.

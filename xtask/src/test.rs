@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use nix::unistd::geteuid;
 
 use crate::setup::{self, Purpose};
-use crate::{ebpf, paths, sh};
+use crate::{ebpf, paths, run, sh};
 
 /// What to test, and how long.
 #[derive(Debug, clap::Args)]
@@ -35,13 +35,13 @@ pub fn run(args: &Args) -> Result<()> {
             tally.not_run.push(format!("not run: what needs the eBPF object or a server ({error:#})"))
         }
     }
-    sh::stream(cargo().args(["build", "--quiet", "--release", "--package", "gate-userspace"]))?;
+    run::build_gate()?;
 
     let rest = ["--workspace", "--exclude", "gate-ebpf", "--exclude", "gate-tests"];
-    let mut units = cargo();
+    let mut units = sh::cargo();
     units.args(["test", "--no-fail-fast"]).args(rest);
     // One at a time: these share the machine's cores with the servers and the load that they start.
-    let mut suites = cargo();
+    let mut suites = sh::cargo();
     suites.args(["test", "--no-fail-fast", "--package", "gate-tests", "--", "--test-threads=1"]);
     for command in [&mut units, &mut suites] {
         command.env("GATE_BIN", paths::gate());
@@ -51,12 +51,6 @@ pub fn run(args: &Args) -> Result<()> {
         tally.count(command)?;
     }
     tally.report(started)
-}
-
-fn cargo() -> Command {
-    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(paths::workspace());
-    cargo
 }
 
 /// What cargo and the test harness said.

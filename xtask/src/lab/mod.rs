@@ -1,4 +1,91 @@
-//! The lab: a network of one's own with a gate, a store and tenants in it.
+//! The lab: a gate at the interface between three tenants and a store, on a network of its own.
+//!
+//! ```text
+//!   client namespace                       server namespace
+//!   gate load: polite, bursty, hostile ──► client0 ═ veth ═ gate0 (XDP) ──► gate store
+//!   gate peer (receives XDP's replies)              gate run
+//! ```
+//!
+//! - [`net`]: the namespaces and the pair between them; shared with the tests.
+//! - [`part`]: a program that runs in them; shared with the tests.
+//! - [`scene`]: the tenants, the programs, and how they are started and ended.
+//! - [`counts`], [`report`]: what the gate counted, and what is said about it.
 
+pub mod counts;
 pub mod net;
 pub mod part;
+pub mod report;
+pub mod scene;
+
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use self::report::{Course, View};
+use self::scene::Scene;
+use crate::paths;
+
+/// How long the lab runs, and where its summary goes.
+#[derive(Debug, Clone, Default)]
+pub struct Lab {
+    /// How long the tenants ask; `None` until Ctrl-C.
+    pub duration: Option<Duration>,
+    /// Where the summary is written as JSON.
+    pub json: Option<PathBuf>,
+}
+
+impl Lab {
+    /// Opens the lab, shows it, and closes it again.
+    ///
+    /// # Errors
+    ///
+    /// If a part of it does not start, dies or fails; with what it said last. Nothing is left behind.
+    pub fn run(&self) -> Result<()> {
+        let stop = stop_signals()?;
+        let mut scene = Scene::set(&paths::gate(), self.duration.unwrap_or(FOREVER))?;
+        let course = watch(&mut scene, &stop)?;
+        let summary = scene.close(&course)?;
+        print!("\n{summary}");
+        if let Some(file) = &self.json {
+            let text = serde_json::to_string_pretty(&summary.json())?;
+            std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
+        }
+        Ok(())
+    }
+}
+
+/// Shows the counters once a second until the tenants are done or the user has had enough.
+fn watch(scene: &mut Scene, stop: &Receiver<i32>) -> Result<Course> {
+    let mut view = View::new();
+    let mut course = Course::begin();
+    let mut next = Instant::now();
+    loop {
+        next += REDRAWN;
+        match stop.recv_timeout(next.saturating_duration_since(Instant::now())) {
+            Err(RecvTimeoutError::Timeout) => {}
+            Ok(_) | Err(RecvTimeoutError::Disconnected) => return Ok(course),
+        }
+        if !scene.still_asked()? {
+            return Ok(course);
+        }
+        let before = course.last().clone();
+        course.add(scene.snapshot()?);
+        view.draw(&course, &before);
+    }
+}
+
+/// The signals that end the lab, from now on: they no longer end the process.
+fn stop_signals() -> Result<Receiver<i32>> {
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot listen for signals")?;
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || signals.forever().try_for_each(|signal| sender.send(signal)));
+    Ok(receiver)
+}
+
+const REDRAWN: Duration = Duration::from_secs(1);
+/// Long enough for whoever watches until Ctrl-C.
+const FOREVER: Duration = Duration::from_secs(24 * 3_600);

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -46,6 +46,12 @@ impl Part {
         forward(child.stdout.take(), sender.clone(), Line::Out);
         forward(child.stderr.take(), sender, Line::Err);
         Ok(Self { name, child, lines, said: VecDeque::new() })
+    }
+
+    /// What it is called in messages.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.name
     }
 
     /// Its process id.
@@ -111,16 +117,16 @@ impl Part {
         }
     }
 
-    /// Asks it to end (SIGTERM), and returns what it printed on its standard output since it was last asked.
+    /// Asks it to end (SIGTERM) unless it has, and returns what it printed on its standard output since it
+    /// was last asked.
     ///
     /// # Errors
     ///
-    /// If it had ended before, does not end in [`PATIENCE`], or fails.
+    /// If it does not end in [`PATIENCE`], or fails.
     pub fn end(mut self) -> Result<Vec<String>> {
-        if !self.is_running()? {
-            bail!("{} ended too early", self.name);
+        if self.is_running()? {
+            self.signal(Signal::SIGTERM)?;
         }
-        self.signal(Signal::SIGTERM)?;
         self.finish(PATIENCE)
     }
 

@@ -57,6 +57,6 @@ fn step<T>(what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     eprintln!("set-up: {what}");
     let started = Instant::now();
     let done = work()?;
-    eprintln!("set-up: {what}: done in {:.0} s", started.elapsed().as_secs_f32());
+    eprintln!("set-up: done in {:.0} s", started.elapsed().as_secs_f32());
     Ok(done)
 }

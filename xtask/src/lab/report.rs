@@ -1,0 +1,259 @@
+//! What is shown of the lab: a table every second, and a summary at the end.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::{IsTerminal as _, stdout};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::counts::{Count, Snapshot};
+use super::scene::{TENANTS, Tenant};
+
+/// The counters over the run, as far as they are needed.
+#[derive(Debug)]
+pub struct Course {
+    first: Snapshot,
+    steady: Option<Snapshot>,
+    last: Snapshot,
+}
+
+/// After so long every burst is spent and every part is warm.
+const WARM_UP: Duration = Duration::from_secs(2);
+
+impl Course {
+    /// Begins now, with a gate that has counted nothing yet.
+    #[must_use]
+    pub fn begin() -> Self {
+        let first = Snapshot { at: Instant::now(), tenants: BTreeMap::new() };
+        Self { last: first.clone(), steady: None, first }
+    }
+
+    /// Adds counters read while the tenants ask.
+    pub fn add(&mut self, snapshot: Snapshot) {
+        if self.steady.is_none() && snapshot.at >= self.first.at + WARM_UP {
+            self.steady = Some(snapshot.clone());
+        }
+        self.last = snapshot;
+    }
+
+    /// The last counters.
+    #[must_use]
+    pub fn last(&self) -> &Snapshot {
+        &self.last
+    }
+
+    /// How long it lasted after the warm-up, and how many requests of `tenant` passed meanwhile.
+    fn steady(&self, tenant: &str) -> (Duration, u64) {
+        let Some(steady) = &self.steady else { return (Duration::ZERO, 0) };
+        (self.last.at - steady.at, self.last.of(tenant).since(&steady.of(tenant)).passed)
+    }
+}
+
+/// The live view: a table that is redrawn on a terminal, a line a second elsewhere.
+#[derive(Debug)]
+pub struct View {
+    terminal: bool,
+    drawn: usize,
+}
+
+impl View {
+    /// For this process's standard output.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { terminal: stdout().is_terminal(), drawn: 0 }
+    }
+
+    /// Shows what happened since `before`.
+    pub fn draw(&mut self, course: &Course, before: &Snapshot) {
+        let now = course.last();
+        let elapsed = (now.at - before.at).as_secs_f64();
+        let seconds = (now.at - course.first.at).as_secs();
+        let counts = TENANTS.map(|tenant| (tenant, now.of(tenant.name).since(&before.of(tenant.name))));
+        let per_sec = |count: u64| grouped((count as f64 / elapsed).round() as u64);
+        if !self.terminal {
+            let tenants = counts.map(|(tenant, count)| {
+                let (passed, refused) = (per_sec(count.passed), per_sec(count.refused_total()));
+                format!("{} {passed}/s passed, {refused}/s refused", tenant.name)
+            });
+            println!("{seconds:>4} s  {}", tenants.join("; "));
+            return;
+        }
+        let mut lines = vec![format!(
+            "{:<8}{:>12}{:>12}{:>12}{:>12}  why",
+            format!("{seconds} s"),
+            "quota/s",
+            "asked/s",
+            "passed/s",
+            "refused/s"
+        )];
+        lines.extend(counts.map(|(tenant, count)| {
+            format!(
+                "{:<8}{:>12}{:>12}{:>12}{:>12}  {}",
+                tenant.name,
+                grouped(tenant.quota_ru_per_sec.into()),
+                per_sec(count.passed + count.refused_total()),
+                per_sec(count.passed),
+                per_sec(count.refused_total()),
+                count.refused.keys().map(String::as_str).collect::<Vec<_>>().join(", ")
+            )
+        }));
+        if self.drawn > 0 {
+            // Up to where the last table began, and clear from there.
+            print!("\x1b[{}A\x1b[J", self.drawn);
+        }
+        self.drawn = lines.len();
+        println!("{}", lines.join("\n"));
+    }
+}
+
+impl Default for View {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What the run came to.
+#[derive(Debug)]
+pub struct Summary {
+    tenants: Vec<Outcome>,
+    hot_keys: Vec<Value>,
+}
+
+#[derive(Debug)]
+struct Outcome {
+    tenant: Tenant,
+    /// What its client says.
+    client: Value,
+    /// What the gate counted.
+    count: Count,
+    steady: (Duration, u64),
+}
+
+impl Summary {
+    /// From the gate's last counters, `gate load --json` and `gate hotkeys --json`.
+    #[must_use]
+    pub fn new(course: &Course, end: &Snapshot, load: &Value, hot_keys: Vec<Value>) -> Self {
+        let clients: BTreeMap<&str, &Value> = load["tenants"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|client| Some((client["name"].as_str()?, client)))
+            .collect();
+        let tenants = TENANTS.map(|tenant| Outcome {
+            tenant,
+            client: clients.get(tenant.name).map_or(Value::Null, |client| (*client).clone()),
+            count: end.of(tenant.name),
+            steady: course.steady(tenant.name),
+        });
+        Self { tenants: tenants.into(), hot_keys }
+    }
+
+    /// For `--json`.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let tenants: Vec<_> = self.tenants.iter().map(Outcome::json).collect();
+        json!({ "tenants": tenants, "hot_keys": self.hot_keys })
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{:<8}{:>10}{:>12}{:>12}{:>12}{:>12}{:>10}{:>10}  refused by reason",
+            "tenant", "quota/s", "offered", "passed", "steady/s", "refused", "p50", "p99"
+        )?;
+        for Outcome { tenant, client, count, steady: (over, passed) } in &self.tenants {
+            let steady = if over.is_zero() {
+                "-".to_owned()
+            } else {
+                grouped((*passed as f64 / over.as_secs_f64()).round() as u64)
+            };
+            let by_reason: Vec<_> =
+                count.refused.iter().map(|(reason, count)| format!("{reason} {}", grouped(*count))).collect();
+            writeln!(
+                f,
+                "{:<8}{:>10}{:>12}{:>12}{:>12}{:>12}{:>10}{:>10}  {}",
+                tenant.name,
+                grouped(tenant.quota_ru_per_sec.into()),
+                client["offered"].as_u64().map_or_else(|| "-".to_owned(), grouped),
+                grouped(count.passed),
+                steady,
+                grouped(count.refused_total()),
+                latency(&client["latency_ns"]["p50"]),
+                latency(&client["latency_ns"]["p99"]),
+                by_reason.join(", ")
+            )?;
+        }
+        writeln!(
+            f,
+            "offered, p50 and p99 (of answers by the store) are the clients'; the rest is the gate's; steady/s is passed after {} s",
+            WARM_UP.as_secs()
+        )?;
+        writeln!(f, "\nhot keys, by sampled requests:")?;
+        for key in &self.hot_keys {
+            let number = |field: &str| key[field].as_u64().map_or_else(|| "-".to_owned(), grouped);
+            writeln!(
+                f,
+                "{:>10}  at most {} too many  {}",
+                number("estimate"),
+                number("error"),
+                key["key"].as_str().unwrap_or("-")
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl Outcome {
+    fn json(&self) -> Value {
+        let Self { tenant, client, count, steady: (over, passed) } = self;
+        json!({
+            "name": tenant.name,
+            "quota_ru_per_sec": tenant.quota_ru_per_sec,
+            "offered": client["offered"],
+            "passed": count.passed,
+            "refused": count.refused_total(),
+            "refused_by_reason": count.refused,
+            "steady_seconds": over.as_secs_f64(),
+            "steady_passed": passed,
+            "p50_ns": client["latency_ns"]["p50"],
+            "p99_ns": client["latency_ns"]["p99"],
+            "client": client,
+        })
+    }
+}
+
+/// 1234567 as 1,234,567.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn latency(nanos: &Value) -> String {
+    match nanos.as_u64() {
+        None | Some(0) => "-".to_owned(),
+        Some(nanos) if nanos < 1_000_000 => format!("{} µs", nanos / 1_000),
+        Some(nanos) => format!("{:.1} ms", nanos as f64 / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_grouped() {
+        for (number, text) in [(0, "0"), (999, "999"), (1_000, "1,000"), (1_234_567, "1,234,567")] {
+            assert_eq!(grouped(number), text);
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Who is in the lab: three tenants, one service, the gate between them, and its configuration.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::counts::Snapshot;
+use super::net::{CLIENT_INTERFACE, Net, SERVER_INTERFACE, SERVER_V4};
+use super::part::Part;
+use super::report::{Course, Summary};
+use crate::sh;
+
+/// A tenant of the lab.
+#[derive(Debug, Clone, Copy)]
+pub struct Tenant {
+    /// Its name in the configuration.
+    pub name: &'static str,
+    /// Its source address.
+    pub source: &'static str,
+    /// What it may spend. Every request costs one RU in the lab.
+    pub quota_ru_per_sec: u32,
+    /// How much of its quota it may have saved up.
+    pub burst_ms: u32,
+    /// How often it asks, while it does.
+    pub offered_per_sec: u32,
+    /// When it asks: `poisson` or `constant`, and whether in bursts, in the words of `gate load`.
+    pub arrivals: &'static str,
+    /// How many keys of its own it asks for.
+    pub keys: u32,
+}
+
+/// The tenants. What they have in common: a tenth of their requests is for [`HOT_KEY`].
+pub const TENANTS: [Tenant; 3] = [
+    // Well under its quota.
+    Tenant {
+        name: "polite",
+        source: "198.18.1.1",
+        quota_ru_per_sec: 5_000,
+        burst_ms: 100,
+        offered_per_sec: 2_000,
+        arrivals: "arrivals=poisson",
+        keys: 1_000,
+    },
+    // Under its quota on average, but for a fifth of each second at over three times it: 600 RU saved up and
+    // 600 earned meanwhile let 1,200 of 2,000 pass.
+    Tenant {
+        name: "bursty",
+        source: "198.18.1.2",
+        quota_ru_per_sec: 3_000,
+        burst_ms: 200,
+        offered_per_sec: 10_000,
+        arrivals: "arrivals=constant,bursts=200ms/1s",
+        keys: 1_000,
+    },
+    // More than 50 times its quota, without a pause.
+    Tenant {
+        name: "hostile",
+        source: "198.18.1.3",
+        quota_ru_per_sec: 2_000,
+        burst_ms: 100,
+        offered_per_sec: 110_000,
+        arrivals: "arrivals=constant",
+        keys: 100_000,
+    },
+];
+
+/// The key that is planted among the others.
+pub const HOT_KEY: &str = "planted";
+/// The service's port.
+pub const PORT: u16 = 11_211;
+
+impl Tenant {
+    /// Its load, in the words of `gate load`.
+    #[must_use]
+    pub fn load(&self) -> String {
+        let Self { name, source, offered_per_sec, arrivals, keys, .. } = self;
+        format!(
+            "name={name},source={source},rate={offered_per_sec}/s,{arrivals},reads=90%,keys=uniform:{keys},hot={HOT_KEY}:10%"
+        )
+    }
+}
+
+/// The gate's configuration, with its pins in `pins`.
+#[must_use]
+pub fn config(pins: &Path) -> String {
+    let mut toml = format!(
+        "[gate]\ninterface = \"{SERVER_INTERFACE}\"\nxdp = \"native\"\npin_dir = \"{}\"\n\n\
+         [[service]]\nname = \"cache\"\nprotocol = \"memcached\"\nlisten = \"{SERVER_V4}:{PORT}\"\n\
+         # One RU a request, whatever its length, so that rates are easy to compare.\n\
+         price = {{ base = \"0.5 RU\", row = \"0.5 RU\", kib = \"0 RU\" }}\n",
+        pins.display()
+    );
+    for Tenant { name, source, quota_ru_per_sec, burst_ms, .. } in TENANTS {
+        write!(
+            toml,
+            "\n[[tenant]]\nname = \"{name}\"\nsources = [\"{source}\"]\nquota = \"{quota_ru_per_sec} RU/s\"\n\
+             burst = \"{burst_ms}ms\"\n"
+        )
+        .expect("a string takes all that is written to it");
+    }
+    toml
+}
+
+/// The programs of the lab, running. Dropped, everything ends and goes.
+#[derive(Debug)]
+pub struct Scene {
+    gate: PathBuf,
+    // In the order in which they end.
+    load: Part,
+    peer: Part,
+    daemon: Part,
+    store: Part,
+    net: Net,
+}
+
+impl Scene {
+    /// Starts everything, the tenants last: they ask for `duration`.
+    ///
+    /// # Errors
+    ///
+    /// If a program does not start; with what it said.
+    pub fn set(gate: &Path, duration: Duration) -> Result<Self> {
+        let net = Net::open()?;
+        for tenant in TENANTS {
+            net.add_client_address(tenant.source.parse().expect("an address"))?;
+        }
+        let target = format!("{SERVER_V4}:{PORT}");
+
+        let mut command = net.server.command(gate);
+        command.args(["store", "--listen", &target]);
+        let mut store = Part::start("gate store", command)?;
+        store.wait_for(&target, START)?;
+
+        let file = std::env::temp_dir().join(format!("{}.toml", net.server.name()));
+        std::fs::write(&file, config(net.pins()))
+            .with_context(|| format!("cannot write {}", file.display()))?;
+        let mut command = net.server.command(gate);
+        command.args(["run", "--config"]).arg(&file);
+        let mut daemon = Part::start("gate run", command)?;
+        let attached = daemon.wait_for("attached interface", START);
+        std::fs::remove_file(&file)?;
+        attached?;
+
+        let mut command = net.client.command(gate);
+        command.args(["peer", "--interface", CLIENT_INTERFACE]);
+        let mut peer = Part::start("gate peer", command)?;
+        peer.wait_for("passes", START)?;
+
+        let mut command = net.client.command(gate);
+        command.args([
+            "load",
+            "--json",
+            "--target",
+            &target,
+            "--for",
+            &format!("{}ms", duration.as_millis()),
+        ]);
+        for tenant in TENANTS {
+            command.args(["--tenant", &tenant.load()]);
+        }
+        let load = Part::start("gate load", command)?;
+        Ok(Self { gate: gate.to_owned(), load, peer, daemon, store, net })
+    }
+
+    /// What the gate has counted.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read.
+    pub fn snapshot(&self) -> Result<Snapshot> {
+        Snapshot::take(&self.gate, self.net.pins())
+    }
+
+    /// Whether the tenants are still asking.
+    ///
+    /// # Errors
+    ///
+    /// If a program has died.
+    pub fn still_asked(&mut self) -> Result<bool> {
+        for part in [&mut self.store, &mut self.daemon, &mut self.peer] {
+            ensure!(part.is_running()?, "{} ended by itself", part.name());
+        }
+        self.load.is_running()
+    }
+
+    /// Ends everything, and says what it came to.
+    ///
+    /// # Errors
+    ///
+    /// If a program fails at its end.
+    pub fn close(self, course: &Course) -> Result<Summary> {
+        let Self { gate, load, peer, daemon, store, net } = self;
+        let load = load.end()?.concat();
+        let load =
+            serde_json::from_str(&load).with_context(|| format!("`gate load --json` printed {load}"))?;
+        let end = Snapshot::take(&gate, net.pins())?;
+        let mut command = Command::new(&gate);
+        command.args(["hotkeys", "--json", "-n", "5", "--pin-dir"]).arg(net.pins());
+        let hot_keys = serde_json::from_str(&sh::output(&mut command)?)?;
+        for part in [peer, daemon, store] {
+            part.end()?;
+        }
+        Ok(Summary::new(course, &end, &load, hot_keys))
+    }
+}
+
+const START: Duration = Duration::from_secs(10);
