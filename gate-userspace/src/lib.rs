@@ -13,5 +13,6 @@ pub mod clock;
 pub mod config;
 pub mod control;
 pub mod kernel;
+pub mod load;
 pub mod policy;
 pub mod sim;

@@ -5,10 +5,16 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use gate_common::units::Nanos;
+
+use crate::config::units;
 
 mod check;
+mod load;
 mod peer;
+mod signals;
 mod sim;
+mod store;
 
 /// A front gate for multi-tenant data services.
 #[derive(Debug, Parser)]
@@ -22,7 +28,9 @@ struct Cli {
 enum Command {
     Check(check::Args),
     Peer(peer::Args),
+    Load(load::Args),
     Sim(sim::Args),
+    Store(store::Args),
 }
 
 /// Parses the arguments, runs the command, prints a failure to standard error.
@@ -30,7 +38,9 @@ pub fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Check(args) => check::run(args),
         Command::Peer(args) => peer::run(args),
+        Command::Load(args) => load::run(args),
         Command::Sim(args) => sim::run(args),
+        Command::Store(args) => store::run(args),
     };
     match outcome {
         Ok(code) => code,
@@ -39,4 +49,14 @@ pub fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// A time with its unit, up to a day.
+fn duration(text: &str) -> Result<Nanos, String> {
+    units::duration(text, Nanos::ZERO, Nanos::from_secs(86_400))
+}
+
+/// A size with its unit, up to 1 TiB.
+fn bytes(text: &str) -> Result<u64, String> {
+    units::size(text, 0, 1 << 40)
 }

@@ -26,7 +26,7 @@ use crate::policy::Tier;
 mod fault;
 mod raw;
 mod read;
-mod units;
+pub(crate) mod units;
 
 pub use fault::{Fault, Faults};
 

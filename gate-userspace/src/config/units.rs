@@ -7,7 +7,7 @@ use gate_common::token_bucket::Rate;
 use gate_common::units::{Fraction, MilliRu, Nanos};
 
 /// Why a string is not the quantity asked for: what would be right.
-pub(super) type Wrong = String;
+pub(crate) type Wrong = String;
 
 const TIME: &[(&str, u64)] = &[
     ("ns", 1),
@@ -21,7 +21,7 @@ const TIME: &[(&str, u64)] = &[
 const SIZE: &[(&str, u64)] = &[("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
 
 /// A span of time between `min` and `max`, both included: `"100ms"`.
-pub(super) fn duration(text: &str, min: Nanos, max: Nanos) -> Result<Nanos, Wrong> {
+pub(crate) fn duration(text: &str, min: Nanos, max: Nanos) -> Result<Nanos, Wrong> {
     let example = "\"100ms\" (ns, us, ms, s, min, h)";
     let nanos = quantity(text, TIME, "a time", example)?;
     if (min.0..=max.0).contains(&nanos) {
@@ -31,7 +31,7 @@ pub(super) fn duration(text: &str, min: Nanos, max: Nanos) -> Result<Nanos, Wron
 }
 
 /// A size of at least `min` and at most `max` bytes: `"64MiB"`.
-pub(super) fn size(text: &str, min: u64, max: u64) -> Result<u64, Wrong> {
+pub(crate) fn size(text: &str, min: u64, max: u64) -> Result<u64, Wrong> {
     let bytes = quantity(text, SIZE, "a size", "\"64MiB\" (B, KiB, MiB, GiB)")?;
     within(bytes, min, max, print_size)
 }
@@ -57,6 +57,16 @@ pub(super) fn ru_rate(text: &str) -> Result<Option<u64>, Wrong> {
     }
 }
 
+/// Thousandths of events a second, above 0 and at most a billion events: `"2000/s"`.
+pub(crate) fn event_rate(text: &str) -> Result<u64, Wrong> {
+    let milli = quantity(text, &[("/s", 1_000)], "a rate", "\"2000/s\"")?;
+    match milli {
+        0 => Err(above_zero("\"2000/s\"")),
+        1..=1_000_000_000_000 => Ok(milli),
+        _ => Err("must be at most 1000000000/s".to_owned()),
+    }
+}
+
 /// A price of at most a million request units: `"0.5 RU"`.
 pub(super) fn price(text: &str) -> Result<MilliRu, Wrong> {
     let milli_ru = quantity(text, &[("RU", 1_000)], "a price in request units", "\"0.5 RU\"")?;
@@ -70,7 +80,7 @@ pub(super) fn price(text: &str) -> Result<MilliRu, Wrong> {
 const MAX_PRICE: MilliRu = MilliRu(1_000_000_000);
 
 /// A share of a whole: `"12.5%"`.
-pub(super) fn percentage(text: &str) -> Result<Fraction, Wrong> {
+pub(crate) fn percentage(text: &str) -> Result<Fraction, Wrong> {
     let millionths = quantity(text, &[("%", 10_000)], "a percentage", "\"100%\"")?;
     if millionths > 1_000_000 {
         return Err("must be from 0% to 100%".to_owned());
@@ -179,6 +189,7 @@ mod tests {
             (byte_rate("64KiB/s", 0, u64::MAX), 65_536),
             (ru_rate("5000 RU/s").map(Option::unwrap), 5_000_000),
             (ru_rate("0.001RU/s").map(Option::unwrap), 1),
+            (event_rate("2000/s"), 2_000_000),
             (price("0.5 RU").map(|p| p.0.into()), 500),
             (percentage("100%").map(|f| f.steps().into()), 65_536),
             (percentage("12.5 %").map(|f| f.steps().into()), 8_192),
@@ -215,6 +226,9 @@ mod tests {
             (ru_rate("5000").map(Option::unwrap), "5000 RU/s"),
             (ru_rate("0 RU/s").map(Option::unwrap), "above 0"),
             (ru_rate("2000000000 RU/s").map(Option::unwrap), "at most 1000000000 RU/s"),
+            (event_rate("2000"), "e.g. \"2000/s\""),
+            (event_rate("0/s"), "above 0"),
+            (event_rate("2000000000/s"), "at most"),
             (price("1000000.1 RU").map(|p| p.0.into()), "at most 1000000 RU"),
             (percentage("101%").map(|f| f.steps().into()), "from 0% to 100%"),
             (percentage("0.5").map(|f| f.steps().into()), "100%"),

@@ -35,6 +35,12 @@ impl Rng {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 
+    /// A draw from any distribution.
+    #[inline]
+    pub fn draw<T>(&mut self, from: &impl Distribution<T>) -> T {
+        from.sample(&mut self.0)
+    }
+
     /// Standard normal: mean 0, variance 1.
     #[inline]
     pub fn normal(&mut self) -> f64 {

@@ -1,0 +1,29 @@
+//! Ctrl-C and SIGTERM as something to wait for.
+
+use std::os::fd::AsFd as _;
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+/// Receives Ctrl-C and SIGTERM instead of dying of them.
+pub(super) struct Signals(SignalFd);
+
+impl Signals {
+    /// To be called before any thread is started: threads inherit what is blocked.
+    pub(super) fn block() -> nix::Result<Self> {
+        let mut signals = SigSet::empty();
+        signals.add(Signal::SIGINT);
+        signals.add(Signal::SIGTERM);
+        signals.thread_block()?;
+        Ok(Self(SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?))
+    }
+
+    /// Waits for one of them, at most so long, and says whether one came.
+    pub(super) fn wait(&self, at_most: Duration) -> bool {
+        let timeout = PollTimeout::try_from(at_most).unwrap_or(PollTimeout::MAX);
+        let _ = poll(&mut [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)], timeout);
+        matches!(self.0.read_signal(), Ok(Some(_)))
+    }
+}

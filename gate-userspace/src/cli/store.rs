@@ -1,0 +1,82 @@
+//! `gate store`: the embedded store, for trying things out.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use gate_common::units::Nanos;
+
+use super::signals::Signals;
+use super::{bytes, duration};
+use crate::clock;
+use crate::load::store::{Settings, Spread, Store};
+
+/// Run a small memcached (text protocol, UDP and TCP) with a set service time, to try things out.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Where to listen, over UDP and TCP.
+    #[arg(long, default_value = "127.0.0.1:11211")]
+    listen: SocketAddr,
+    /// The mean time that one command takes, e.g. 50us.
+    #[arg(long, default_value = "0s", value_parser = duration)]
+    service_time: Nanos,
+    /// How service times are spread around their mean.
+    #[arg(long, default_value = "fixed")]
+    spread: SpreadArg,
+    /// How many commands are served at the same time.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
+    concurrency: u16,
+    /// Spend the service time computing, one command at a time, rather than waiting.
+    #[arg(long)]
+    busy: bool,
+    /// The most that keys and values may take, e.g. 64MiB.
+    #[arg(long, default_value = "64MiB", value_parser = bytes)]
+    memory: u64,
+    /// End after so long; otherwise with Ctrl-C.
+    #[arg(long = "for", value_parser = duration)]
+    lasting: Option<Nanos>,
+    /// Print what it did as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum SpreadArg {
+    Fixed,
+    Exponential,
+}
+
+pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let signals = Signals::block()?;
+    let spread = match args.spread {
+        SpreadArg::Fixed => Spread::Fixed,
+        SpreadArg::Exponential => Spread::Exponential,
+    };
+    let store = Store::start(&Settings {
+        service_time: args.service_time,
+        spread,
+        concurrency: args.concurrency.into(),
+        busy: args.busy,
+        memory: args.memory,
+        ..Settings::new(args.listen)
+    })?;
+    eprintln!("listening on {}", store.address());
+    let until = args.lasting.map_or(Nanos::MAX, |lasting| clock::monotonic().saturating_add(lasting));
+    let a_day = Duration::from_secs(86_400);
+    while clock::monotonic() < until {
+        let left = Duration::from(until.saturating_sub(clock::monotonic()));
+        if signals.wait(left.min(a_day)) {
+            break;
+        }
+    }
+    let stats = store.stats();
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&stats)?);
+    } else {
+        println!(
+            "commands: {}, datagrams dropped: {}, connections: {}",
+            stats.commands, stats.dropped, stats.connections
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}

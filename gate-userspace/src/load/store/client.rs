@@ -1,0 +1,87 @@
+//! One connection to the store.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::TcpStream;
+
+use gate_common::units::Nanos;
+
+use super::command::MAX_COMMAND;
+
+/// A client, what it has sent and what it has yet to read.
+pub(super) struct Client {
+    pub(super) stream: TcpStream,
+    pub(super) input: Vec<u8>,
+    pub(super) output: Vec<u8>,
+    /// When its last answer is due: the next comes no earlier.
+    pub(super) last_done: Nanos,
+    /// Answers that are held back, and their bytes.
+    pub(super) held: usize,
+    pub(super) held_bytes: usize,
+    /// It has quit, or cannot be understood: it goes when it has read its answers.
+    pub(super) closing: bool,
+}
+
+impl Client {
+    pub(super) fn new(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        let (input, output) = (Vec::new(), Vec::new());
+        Ok(Self { stream, input, output, last_done: Nanos::ZERO, held: 0, held_bytes: 0, closing: false })
+    }
+
+    /// Whether more may be done for it: it takes its answers.
+    pub(super) fn may_run(&self) -> bool {
+        !self.closing && self.held < MAX_HELD && self.held_bytes + self.output.len() < MAX_OUTPUT
+    }
+
+    /// Whether more of it may be read.
+    pub(super) fn may_read(&self) -> bool {
+        self.may_run() && self.input.len() < MAX_COMMAND
+    }
+
+    /// Whether nothing keeps it any longer.
+    pub(super) fn is_done(&self) -> bool {
+        self.closing && self.held == 0 && self.output.is_empty()
+    }
+
+    /// Reads what is there.
+    ///
+    /// # Errors
+    /// If it has gone.
+    pub(super) fn read(&mut self) -> io::Result<()> {
+        let mut buffer = [0; 16 << 10];
+        while self.may_read() {
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(bytes) => self.input.extend_from_slice(&buffer[..bytes]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what it takes.
+    ///
+    /// # Errors
+    /// If it has gone.
+    pub(super) fn write(&mut self) -> io::Result<()> {
+        let mut done = 0;
+        while done < self.output.len() {
+            match self.stream.write(&self.output[done..]) {
+                Ok(bytes) => done += bytes,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.output.drain(..done);
+        Ok(())
+    }
+}
+
+/// Answers held back or not taken, in bytes, beyond which nothing more is run; the last may exceed it.
+const MAX_OUTPUT: usize = 1 << 20;
+/// Answers held back beyond which nothing more is run.
+const MAX_HELD: usize = 1_024;

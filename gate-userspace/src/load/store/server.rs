@@ -1,0 +1,291 @@
+//! The store's one thread.
+
+use std::cmp::Ordering as Order;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::net::{TcpListener, UdpSocket};
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use gate_common::units::Nanos;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::socket::{SockaddrStorage, setsockopt, sockopt};
+
+use super::client::Client;
+use super::command::{Executor, Step};
+use super::datagrams::{Datagrams, open};
+use super::items::Items;
+use super::service::Servers;
+use super::{Settings, Shared};
+use crate::clock;
+
+pub(super) struct Server {
+    udp: UdpSocket,
+    tcp: TcpListener,
+    clients: BTreeMap<u64, Client>,
+    next_client: u64,
+    datagrams: Datagrams,
+    work: Work,
+}
+
+/// What turns commands into answers.
+struct Work {
+    items: Items,
+    servers: Servers,
+    busy: bool,
+    held: BinaryHeap<Held>,
+    held_bytes: usize,
+    last_order: u64,
+    /// Clients may have commands that waited for room.
+    starved: bool,
+    shared: Arc<Shared>,
+}
+
+/// An answer that is held back until its service time is over.
+struct Held {
+    done: Nanos,
+    /// Answers that are due at the same time keep their order.
+    order: u64,
+    to: To,
+    answer: Vec<u8>,
+}
+
+enum To {
+    Datagram(SockaddrStorage, [u8; 2]),
+    Client(u64),
+}
+
+impl Server {
+    pub(super) fn new(udp: UdpSocket, tcp: TcpListener, settings: &Settings, shared: Arc<Shared>) -> Self {
+        // Best effort: a burst is better queued than dropped by the kernel.
+        if setsockopt(&udp, sockopt::RcvBufForce, &RECEIVE_BUFFER).is_err() {
+            let _ = setsockopt(&udp, sockopt::RcvBuf, &RECEIVE_BUFFER);
+        }
+        let concurrency = if settings.busy { 1 } else { settings.concurrency };
+        let work = Work {
+            items: Items::new(settings.memory),
+            servers: Servers::new(concurrency, settings.spread, settings.seed),
+            busy: settings.busy,
+            held: BinaryHeap::new(),
+            held_bytes: 0,
+            last_order: 0,
+            starved: false,
+            shared,
+        };
+        let (clients, datagrams) = (BTreeMap::new(), Datagrams::new());
+        Self { udp, tcp, clients, next_client: 0, datagrams, work }
+    }
+
+    pub(super) fn run(mut self) {
+        // Wake when an answer is due, not up to 50 µs later.
+        let _ = nix::sys::prctl::set_timerslack(1);
+        while !self.work.shared.stop.load(Ordering::Relaxed) {
+            let now = clock::monotonic();
+            let due = self.work.held.peek().map_or(MAX_WAIT, |held| held.done.saturating_sub(now));
+            let ready = self.poll(due.min(MAX_WAIT));
+            if ready.datagrams {
+                self.read_datagrams();
+            }
+            if ready.connections {
+                self.accept();
+            }
+            for client in ready.clients {
+                self.read_client(client);
+            }
+            self.deliver();
+        }
+    }
+
+    fn poll(&mut self, wait: Nanos) -> Ready {
+        let room = self.work.has_room();
+        let when = |wanted, flags| if wanted { flags } else { PollFlags::empty() };
+        let mut polled = vec![
+            PollFd::new(self.udp.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.tcp.as_fd(), when(self.clients.len() < MAX_CLIENTS, PollFlags::POLLIN)),
+        ];
+        polled.extend(self.clients.values().map(|client| {
+            let read = when(room && client.may_read(), PollFlags::POLLIN);
+            PollFd::new(client.stream.as_fd(), read | when(!client.output.is_empty(), PollFlags::POLLOUT))
+        }));
+        let timeout = std::time::Duration::from(wait).into();
+        let count = ppoll(&mut polled, Some(timeout), None).unwrap_or(0);
+        let ready = |polled: &PollFd<'_>| count > 0 && polled.any() == Some(true);
+        let clients = self.clients.keys().zip(&polled[2..]).filter(|(_, polled)| ready(polled));
+        Ready {
+            datagrams: ready(&polled[0]),
+            connections: ready(&polled[1]),
+            clients: clients.map(|(&client, _)| client).collect(),
+        }
+    }
+
+    fn read_datagrams(&mut self) {
+        let now = clock::monotonic();
+        let work = &mut self.work;
+        self.datagrams.receive(&self.udp, |from, datagram| match open(datagram) {
+            Some((id, commands)) if work.has_room() => {
+                let (answer, done) = work.datagram(commands, now);
+                work.hold(done, To::Datagram(from, id), answer);
+            }
+            _ => {
+                work.shared.dropped.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+
+    fn accept(&mut self) {
+        while self.clients.len() < MAX_CLIENTS {
+            let Ok((stream, _)) = self.tcp.accept() else { return };
+            if let Ok(client) = Client::new(stream) {
+                self.clients.insert(self.next_client, client);
+                self.next_client += 1;
+                self.work.shared.connections.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn read_client(&mut self, number: u64) {
+        let Some(client) = self.clients.get_mut(&number) else { return };
+        if client.write().and_then(|()| client.read()).is_err() {
+            self.clients.remove(&number);
+            return;
+        }
+        self.work.serve(number, client);
+        if client.is_done() {
+            self.clients.remove(&number);
+        }
+    }
+
+    /// Sends the answers that are due.
+    fn deliver(&mut self) {
+        let now = clock::monotonic();
+        let mut written = Vec::new();
+        while self.work.held.peek().is_some_and(|held| held.done <= now) {
+            let Some(Held { to, answer, .. }) = self.work.held.pop() else { break };
+            self.work.held_bytes -= answer.len();
+            match to {
+                To::Datagram(to, id) => self.datagrams.send(&self.udp, to, id, &answer),
+                To::Client(number) => {
+                    // It may have gone meanwhile.
+                    if let Some(client) = self.clients.get_mut(&number) {
+                        client.held -= 1;
+                        client.held_bytes -= answer.len();
+                        client.output.extend_from_slice(&answer);
+                        written.push(number);
+                    }
+                }
+            }
+        }
+        self.datagrams.flush(&self.udp);
+        if self.work.starved && self.work.has_room() {
+            self.work.starved = false;
+            written.extend(self.clients.keys());
+        }
+        written.sort_unstable();
+        written.dedup();
+        for number in written {
+            let Some(client) = self.clients.get_mut(&number) else { continue };
+            // Commands may have waited for room.
+            self.work.serve(number, client);
+            if client.write().is_err() || client.is_done() {
+                self.clients.remove(&number);
+            }
+        }
+    }
+}
+
+/// What there is to do.
+struct Ready {
+    datagrams: bool,
+    connections: bool,
+    clients: Vec<u64>,
+}
+
+impl Work {
+    fn has_room(&self) -> bool {
+        self.held.len() < MAX_HELD && self.held_bytes < MAX_HELD_BYTES
+    }
+
+    /// Runs all commands of a datagram: their answers, and when they are due.
+    fn datagram(&mut self, commands: &[u8], now: Nanos) -> (Vec<u8>, Nanos) {
+        let (mut answer, mut done, mut rest) = (Vec::new(), now, commands);
+        loop {
+            let mut executor = Executor { items: &mut self.items, now, out: &mut answer };
+            match executor.step(rest) {
+                Step::Done(bytes) => rest = &rest[bytes..],
+                Step::More | Step::Quit => return (answer, done),
+            }
+            done = self.command_done(now, done);
+        }
+    }
+
+    /// Runs the commands that a client has sent.
+    fn serve(&mut self, number: u64, client: &mut Client) {
+        let now = clock::monotonic();
+        let mut read = 0;
+        while client.may_run() {
+            if !self.has_room() {
+                self.starved = true;
+                break;
+            }
+            let mut answer = Vec::new();
+            let mut executor = Executor { items: &mut self.items, now, out: &mut answer };
+            match executor.step(&client.input[read..]) {
+                Step::Done(bytes) => read += bytes,
+                Step::More => break,
+                Step::Quit => client.closing = true,
+            }
+            client.last_done = self.command_done(now, client.last_done);
+            client.held += 1;
+            client.held_bytes += answer.len();
+            self.hold(client.last_done, To::Client(number), answer);
+        }
+        client.input.drain(..read);
+    }
+
+    /// When a command that came at `now` is done, not before `ready`.
+    fn command_done(&mut self, now: Nanos, ready: Nanos) -> Nanos {
+        self.shared.commands.fetch_add(1, Ordering::Relaxed);
+        let mean = Nanos(self.shared.service_time_ns.load(Ordering::Relaxed));
+        let done = self.servers.done(now, ready, mean);
+        while self.busy && clock::monotonic() < done {
+            std::hint::spin_loop();
+        }
+        done
+    }
+
+    fn hold(&mut self, done: Nanos, to: To, answer: Vec<u8>) {
+        self.last_order += 1;
+        self.held_bytes += answer.len();
+        self.held.push(Held { done, order: self.last_order, to, answer });
+    }
+}
+
+impl Ord for Held {
+    /// The greatest is due first.
+    fn cmp(&self, other: &Self) -> Order {
+        (other.done, other.order).cmp(&(self.done, self.order))
+    }
+}
+
+impl PartialOrd for Held {
+    fn partial_cmp(&self, other: &Self) -> Option<Order> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Held {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Order::Equal
+    }
+}
+
+impl Eq for Held {}
+
+/// Being told to stop is noticed this late at most.
+const MAX_WAIT: Nanos = Nanos::from_millis(20);
+/// Answers held back beyond which datagrams are dropped and clients not read.
+const MAX_HELD: usize = 1 << 16;
+const MAX_HELD_BYTES: usize = 64 << 20;
+/// Connections beyond which none is accepted.
+const MAX_CLIENTS: usize = 4_096;
+const RECEIVE_BUFFER: usize = 4 << 20;

@@ -1,0 +1,126 @@
+//! The store through real sockets, on loopback.
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpStream, UdpSocket};
+use std::time::Duration;
+
+use super::*;
+
+fn start(settings: impl FnOnce(&mut Settings)) -> Store {
+    let mut chosen = Settings::new("127.0.0.1:0".parse().unwrap());
+    settings(&mut chosen);
+    Store::start(&chosen).unwrap()
+}
+
+fn connect(store: &Store) -> TcpStream {
+    let stream = TcpStream::connect(store.address()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream
+}
+
+fn converse(stream: &mut TcpStream, asked: &[u8], answer: &str) {
+    stream.write_all(asked).unwrap();
+    let mut got = vec![0; answer.len()];
+    stream.read_exact(&mut got).unwrap();
+    assert_eq!(String::from_utf8_lossy(&got), answer);
+}
+
+fn datagram_socket(store: &Store) -> UdpSocket {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.connect(store.address()).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    socket
+}
+
+fn receive(socket: &UdpSocket) -> Vec<u8> {
+    let mut buffer = [0; 2_048];
+    let bytes = socket.recv(&mut buffer).unwrap();
+    buffer[..bytes].to_vec()
+}
+
+#[test]
+fn tcp_and_udp_see_the_same_items() {
+    let store = start(|_| ());
+    let mut stream = connect(&store);
+    // A command that comes in two pieces, and two that come in one.
+    stream.write_all(b"set a 0 0 2\r\nh").unwrap();
+    converse(&mut stream, b"i\r\nget a\r\nget b\r\n", "STORED\r\nVALUE a 0 2\r\nhi\r\nEND\r\nEND\r\n");
+    let socket = datagram_socket(&store);
+    socket.send(b"\x12\x34\0\0\0\x01\0\0get a\r\nget b\r\n").unwrap();
+    assert_eq!(receive(&socket), b"\x12\x34\0\0\0\x01\0\0VALUE a 0 2\r\nhi\r\nEND\r\nEND\r\n");
+    assert_eq!(store.stats(), Stats { commands: 5, dropped: 0, connections: 1 });
+}
+
+#[test]
+fn a_long_answer_takes_several_datagrams() {
+    let store = start(|_| ());
+    let value = vec![b'v'; 3_000];
+    let request = [b"set a 0 0 3000\r\n", &value[..], b"\r\n"].concat();
+    converse(&mut connect(&store), &request, "STORED\r\n");
+    let socket = datagram_socket(&store);
+    socket.send(b"\0\x07\0\0\0\x01\0\0get a\r\n").unwrap();
+    let mut body = Vec::new();
+    for number in 0..3 {
+        let datagram = receive(&socket);
+        assert_eq!(datagram[..8], [0, 7, 0, number, 0, 3, 0, 0]);
+        body.extend_from_slice(&datagram[8..]);
+    }
+    assert_eq!(body, [b"VALUE a 0 3000\r\n", &value[..], b"\r\nEND\r\n"].concat());
+}
+
+#[test]
+fn a_malformed_datagram_is_dropped_and_counted() {
+    let store = start(|_| ());
+    let socket = datagram_socket(&store);
+    socket.send(b"short").unwrap();
+    socket.send(b"\0\x01\0\0\0\x02\0\0get a\r\n").unwrap();
+    socket.send(b"\0\x02\0\0\0\x01\0\0version\r\n").unwrap();
+    assert_eq!(receive(&socket)[..2], [0, 2]);
+    assert_eq!(store.stats(), Stats { commands: 1, dropped: 2, connections: 0 });
+}
+
+#[test]
+fn answers_take_their_service_time_and_keep_their_order() {
+    let store = start(|settings| settings.service_time = Nanos::from_millis(20));
+    let mut stream = connect(&store);
+    let began = crate::clock::monotonic();
+    converse(
+        &mut stream,
+        b"set a 0 0 1\r\nx\r\nget a\r\ndelete a\r\n",
+        "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\nDELETED\r\n",
+    );
+    // Four servers, but one connection's commands follow each other.
+    let took = crate::clock::monotonic().saturating_sub(began);
+    assert!(took >= Nanos::from_millis(60), "{took}");
+    store.set_service_time(Nanos::ZERO);
+    converse(&mut stream, b"get a\r\n", "END\r\n");
+}
+
+#[test]
+fn a_client_that_quits_or_cannot_be_understood_is_closed() {
+    let store = start(|_| ());
+    for (asked, answered) in [
+        (&b"get a\r\nquit\r\n"[..], "END\r\n"),
+        (b"set a 0 0 x\r\n", "CLIENT_ERROR bad command line format\r\n"),
+    ] {
+        let mut stream = connect(&store);
+        converse(&mut stream, asked, answered);
+        assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+    }
+}
+
+#[test]
+fn a_client_that_never_reads_takes_bounded_memory_and_holds_nobody_up() {
+    let store = start(|_| ());
+    let mut other = connect(&store);
+    let request = [b"set a 0 0 100000\r\n", &vec![b'v'; 100_000][..], b"\r\n"].concat();
+    converse(&mut other, &request, "STORED\r\n");
+    let mut greedy = connect(&store);
+    greedy.set_nonblocking(true).unwrap();
+    // 20 GB of answers, if they were made.
+    let asked = b"get a\r\n".repeat(200_000);
+    let _ = greedy.write(&asked).unwrap();
+    converse(&mut other, b"version\r\n", concat!("VERSION gate-", env!("CARGO_PKG_VERSION"), "\r\n"));
+    // Ten for the limit, and what the kernel's buffers took.
+    assert!(store.stats().commands < 500, "{:?}", store.stats());
+}

@@ -1,0 +1,262 @@
+//! One tenant over TCP: requests pipelined over a few connections, answers in their order.
+
+use std::collections::VecDeque;
+use std::io::{self, Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::{AsFd as _, AsRawFd as _};
+
+use gate_common::units::Nanos;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, socket};
+
+use super::Pace;
+use super::memcached::{Replies, encode};
+use super::plan::{Plan, TenantLoad};
+use super::tally::Tally;
+
+/// One tenant's connections.
+pub(super) struct Sender {
+    target: SocketAddr,
+    connections: Vec<Connection>,
+    /// The connection that gets the next request: they take turns.
+    turn: usize,
+    key: String,
+}
+
+impl Sender {
+    pub(super) fn new(plan: &Plan, tenant: &TenantLoad) -> io::Result<Self> {
+        let any = tenant.sources.is_empty().then_some(None);
+        let sources = any.into_iter().chain(tenant.sources.iter().copied().map(Some));
+        let mut connections = Vec::new();
+        for source in sources {
+            for _ in 0..tenant.connections {
+                let stream = Some(begin_connect(source, plan.target)?);
+                connections.push(Connection { stream, ..Connection::new(source) });
+            }
+        }
+        Ok(Self { target: plan.target, connections, turn: 0, key: String::new() })
+    }
+
+    /// Sends and receives until everything sent is answered or given up.
+    pub(super) fn run(&mut self, pace: &mut Pace) {
+        loop {
+            let now = pace.now();
+            pace.cut_off(now);
+            self.queue_due(now, pace);
+            let mut settled = true;
+            for connection in &mut self.connections {
+                connection.open(self.target, now, &mut pace.tally);
+                connection.write(now, &mut pace.tally);
+                connection.give_up(now, pace.timeout, &mut pace.tally);
+                settled &= connection.outstanding.iter().all(|request| request.given_up);
+            }
+            pace.publish_at(now);
+            let wait = match pace.due() {
+                Some(due) => due.saturating_sub(pace.now()),
+                None if settled => return,
+                None => MAX_WAIT,
+            };
+            self.receive(wait.min(MAX_WAIT), pace);
+        }
+    }
+
+    fn queue_due(&mut self, now: Nanos, pace: &mut Pace) {
+        for _ in 0..MAX_QUEUED_AT_ONCE {
+            let Some((due, request)) = pace.take(now, &mut self.key) else { return };
+            self.turn = (self.turn + 1) % self.connections.len();
+            let connection = &mut self.connections[self.turn];
+            if connection.outstanding.len() >= MAX_OUTSTANDING {
+                // As good as lost: it would wait behind all of them.
+                pace.tally.lost += 1;
+                continue;
+            }
+            encode(request, &mut connection.out);
+            let end = connection.written + connection.out.len() as u64;
+            connection.outstanding.push_back(Outstanding { due, end, sent: false, given_up: false });
+        }
+    }
+
+    /// Waits for answers, for room to write, or for `wait`.
+    fn receive(&mut self, wait: Nanos, pace: &mut Pace) {
+        let open =
+            || self.connections.iter().enumerate().filter_map(|(i, c)| Some((i, c, c.stream.as_ref()?)));
+        let mut polled: Vec<_> = open()
+            .map(|(_, connection, stream)| {
+                let writes = !connection.connected || !connection.out.is_empty();
+                let write = if writes { PollFlags::POLLOUT } else { PollFlags::empty() };
+                PollFd::new(stream.as_fd(), PollFlags::POLLIN | write)
+            })
+            .collect();
+        let timeout = std::time::Duration::from(wait).into();
+        if ppoll(&mut polled, Some(timeout), None).unwrap_or(0) <= 0 {
+            return;
+        }
+        let ready: Vec<usize> = open()
+            .zip(&polled)
+            .filter(|(_, polled)| polled.any() == Some(true))
+            .map(|((i, ..), _)| i)
+            .collect();
+        for i in ready {
+            self.connections[i].read(pace);
+        }
+    }
+}
+
+/// One connection, opened again when it fails.
+struct Connection {
+    source: Option<IpAddr>,
+    stream: Option<TcpStream>,
+    connected: bool,
+    /// Not opened again before then.
+    not_before: Nanos,
+    /// Bytes to be written, and how many were before them.
+    out: Vec<u8>,
+    written: u64,
+    outstanding: VecDeque<Outstanding>,
+    replies: Replies,
+}
+
+/// A request on its way.
+struct Outstanding {
+    due: Nanos,
+    /// Where it ends in the stream of bytes.
+    end: u64,
+    sent: bool,
+    /// Counted as lost; its answer will still come first.
+    given_up: bool,
+}
+
+impl Connection {
+    fn new(source: Option<IpAddr>) -> Self {
+        Self {
+            source,
+            stream: None,
+            connected: false,
+            not_before: Nanos::ZERO,
+            out: Vec::new(),
+            written: 0,
+            outstanding: VecDeque::new(),
+            replies: Replies::default(),
+        }
+    }
+
+    fn open(&mut self, target: SocketAddr, now: Nanos, tally: &mut Tally) {
+        if self.stream.is_some() || now < self.not_before {
+            return;
+        }
+        match begin_connect(self.source, target) {
+            Ok(stream) => self.stream = Some(stream),
+            Err(_) => self.fail(now, tally),
+        }
+    }
+
+    /// Gives up the connection and all that is outstanding on it.
+    fn fail(&mut self, now: Nanos, tally: &mut Tally) {
+        tally.failed += self.outstanding.iter().filter(|request| !request.given_up).count() as u64;
+        *self = Self { not_before: now.saturating_add(REOPEN_AFTER), ..Self::new(self.source) };
+    }
+
+    fn write(&mut self, now: Nanos, tally: &mut Tally) {
+        let Some(stream) = self.stream.as_mut().filter(|_| self.connected) else { return };
+        let mut done = 0;
+        let outcome = loop {
+            if done == self.out.len() {
+                break Ok(());
+            }
+            match stream.write(&self.out[done..]) {
+                Ok(bytes) => done += bytes,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => break Err(error),
+            }
+        };
+        self.out.drain(..done);
+        self.written += done as u64;
+        let unsent = self.outstanding.iter().rposition(|request| request.sent).map_or(0, |last| last + 1);
+        for request in self.outstanding.range_mut(unsent..).take_while(|request| request.end <= self.written)
+        {
+            request.sent = true;
+            tally.sent += 1;
+            tally.lag.saturating_record(now.saturating_sub(request.due).0);
+        }
+        if outcome.is_err() {
+            self.fail(now, tally);
+        }
+    }
+
+    /// Reads what has come, once the connection stands.
+    fn read(&mut self, pace: &mut Pace) {
+        let Some(stream) = &mut self.stream else { return };
+        if !self.connected {
+            match stream.take_error() {
+                Ok(None) if stream.peer_addr().is_ok() => self.connected = true,
+                Ok(None) => return,
+                _ => return self.fail(pace.now(), &mut pace.tally),
+            }
+        }
+        let mut buffer = [0; 16 << 10];
+        let lost = loop {
+            let bytes = match stream.read(&mut buffer) {
+                Ok(0) => break true,
+                Ok(bytes) => &buffer[..bytes],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break false,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) => break true,
+            };
+            let now = pace.now();
+            let mut unasked = false;
+            let fed = self.replies.feed(bytes, |reply| match self.outstanding.pop_front() {
+                Some(request) if request.given_up => pace.tally.late += 1,
+                Some(request) => pace.tally.reply(reply, now.saturating_sub(request.due)),
+                None => unasked = true,
+            });
+            if unasked || fed.is_err() {
+                break true;
+            }
+        };
+        if lost {
+            self.fail(pace.now(), &mut pace.tally);
+        }
+    }
+
+    /// Counts what has waited too long. If nothing at all has been answered for as long again, the
+    /// connection is taken for dead.
+    fn give_up(&mut self, now: Nanos, timeout: Nanos, tally: &mut Tally) {
+        let expired = |request: &Outstanding| request.due.saturating_add(timeout) <= now;
+        for request in self.outstanding.iter_mut().take_while(|request| expired(request)) {
+            tally.lost += u64::from(!request.given_up);
+            request.given_up = true;
+        }
+        let dead = Nanos(timeout.0.saturating_mul(2));
+        if self.outstanding.front().is_some_and(|request| request.due.saturating_add(dead) <= now) {
+            self.fail(now, tally);
+        }
+    }
+}
+
+/// A connection under way from `source`, without waiting for it.
+fn begin_connect(source: Option<IpAddr>, target: SocketAddr) -> io::Result<TcpStream> {
+    let family = if target.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    let fd = socket(family, SockType::Stream, flags, None)?;
+    if let Some(source) = source {
+        bind(fd.as_raw_fd(), &SockaddrStorage::from(SocketAddr::new(source, 0)))?;
+    }
+    match connect(fd.as_raw_fd(), &SockaddrStorage::from(target)) {
+        Ok(()) | Err(Errno::EINPROGRESS) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let stream = TcpStream::from(fd);
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// Requests that may wait for an answer on one connection.
+const MAX_OUTSTANDING: usize = 1 << 14;
+/// Between two looks at the connections.
+const MAX_QUEUED_AT_ONCE: usize = 1_024;
+/// A failed connection is opened again after so long.
+const REOPEN_AFTER: Nanos = Nanos::from_millis(100);
+/// Timeouts and being told to stop are noticed this late at most.
+const MAX_WAIT: Nanos = Nanos::from_millis(10);

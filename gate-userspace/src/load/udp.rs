@@ -1,0 +1,354 @@
+//! One tenant over UDP: many datagrams to a system call, answers matched by their request id.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd as _, AsRawFd as _};
+
+use gate_common::units::{NANOS_PER_SEC, Nanos};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::socket::{MsgFlags, MultiHeaders, recvmmsg, sendmmsg, setsockopt, sockopt};
+
+use super::Pace;
+use super::memcached::{decode_frame, encode, encode_frame};
+use super::plan::{Plan, TenantLoad};
+use super::tally::Tally;
+
+/// One tenant's sockets.
+pub(super) struct Sender {
+    sockets: Vec<Socket>,
+    /// How long to let requests gather before they are sent together.
+    gather: Nanos,
+}
+
+impl Sender {
+    pub(super) fn new(plan: &Plan, tenant: &TenantLoad) -> io::Result<Self> {
+        let any: IpAddr = match plan.target {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let sources = if tenant.sources.is_empty() { &[any][..] } else { &tenant.sources };
+        // So many requests may be outstanding from one source, all unanswered, with double to spare.
+        let outstanding = 2.0 * tenant.per_sec() * (plan.timeout.0 as f64 / NANOS_PER_SEC as f64);
+        let per_source = outstanding / sources.len() as f64;
+        let sockets_per_source = (per_source / MAX_WINDOW as f64).ceil().clamp(1.0, 64.0);
+        let window = (per_source / sockets_per_source) as usize;
+        let window = window.clamp(MIN_WINDOW, MAX_WINDOW).next_power_of_two();
+        let mut sockets = Vec::new();
+        for source in sources {
+            for _ in 0..sockets_per_source as usize {
+                sockets.push(Socket::new(*source, plan.target, window)?);
+            }
+        }
+        let gather = if tenant.per_sec() > GATHER_ABOVE { GATHER } else { Nanos::ZERO };
+        Ok(Self { sockets, gather })
+    }
+
+    /// Sends and receives until everything sent is answered or given up.
+    pub(super) fn run(self, pace: &mut Pace) {
+        let Self { sockets, gather } = self;
+        Worker { sockets, turn: 0, batch: Batch::new(), inbox: Inbox::new(), key: String::new() }
+            .run(gather, pace);
+    }
+}
+
+/// A tenant's sockets and what its thread needs, some of which may not leave the thread.
+struct Worker {
+    sockets: Vec<Socket>,
+    /// The socket that sends next: they take turns by batch.
+    turn: usize,
+    batch: Batch,
+    inbox: Inbox,
+    key: String,
+}
+
+impl Worker {
+    fn run(&mut self, gather: Nanos, pace: &mut Pace) {
+        loop {
+            let now = pace.now();
+            pace.cut_off(now);
+            let pressed = self.send_due(now, pace);
+            let now = pace.now();
+            let mut settled = true;
+            for socket in &mut self.sockets {
+                socket.give_up(now, pace.timeout, &mut pace.tally);
+                settled &= socket.oldest == socket.next;
+            }
+            pace.publish_at(now);
+            let wait = match (pressed, pace.due()) {
+                (Pressed::Kernel, _) => GATHER,
+                (Pressed::Requests, _) => Nanos::ZERO,
+                (Pressed::No, Some(due)) => due.saturating_sub(now).max(gather),
+                (Pressed::No, None) if settled => return,
+                (Pressed::No, None) => MAX_WAIT,
+            };
+            self.receive(wait.min(MAX_WAIT), pace);
+        }
+    }
+
+    /// Sends one batch of what is due.
+    fn send_due(&mut self, now: Nanos, pace: &mut Pace) -> Pressed {
+        if self.batch.is_empty() {
+            self.batch.clear();
+            self.turn = (self.turn + 1) % self.sockets.len();
+            let socket = &mut self.sockets[self.turn];
+            while !self.batch.is_full() {
+                let Some((due, request)) = pace.take(now, &mut self.key) else { break };
+                let number = socket.await_answer(due, &mut pace.tally);
+                self.batch.push(due, number, |bytes| {
+                    encode_frame(number as u16, bytes);
+                    encode(request, bytes);
+                });
+            }
+        }
+        let full = self.batch.is_full();
+        let socket = &mut self.sockets[self.turn];
+        while !self.batch.is_empty() {
+            match self.batch.send(&socket.socket) {
+                Ok(sent) => {
+                    for request in sent {
+                        pace.tally.sent += 1;
+                        pace.tally.lag.saturating_record(now.saturating_sub(request.due).0);
+                    }
+                }
+                // Nobody listens, an earlier request found: this one has yet to be tried.
+                Err(Errno::EINTR | Errno::ECONNREFUSED) => {}
+                Err(Errno::EAGAIN | Errno::ENOBUFS) => return Pressed::Kernel,
+                // There is no route, or a filter forbids it.
+                Err(_) => {
+                    let number = self.batch.skip();
+                    socket.slot(number).answered = true;
+                    pace.tally.failed += 1;
+                }
+            }
+        }
+        if full { Pressed::Requests } else { Pressed::No }
+    }
+
+    /// Waits for answers, and takes them.
+    fn receive(&mut self, wait: Nanos, pace: &mut Pace) {
+        let sockets = self.sockets.iter();
+        let mut polled: Vec<_> =
+            sockets.map(|socket| PollFd::new(socket.socket.as_fd(), PollFlags::POLLIN)).collect();
+        let timeout = std::time::Duration::from(wait).into();
+        if ppoll(&mut polled, Some(timeout), None).unwrap_or(0) <= 0 {
+            return;
+        }
+        let ready: Vec<bool> = polled.iter().map(|polled| polled.any() == Some(true)).collect();
+        for (socket, _) in self.sockets.iter_mut().zip(ready).filter(|(_, ready)| *ready) {
+            while self.inbox.receive(socket, pace) == BATCH {}
+        }
+    }
+}
+
+/// Why there is no time to wait.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pressed {
+    /// There is.
+    No,
+    /// More requests are due.
+    Requests,
+    /// The kernel takes no more for now.
+    Kernel,
+}
+
+/// A socket that is connected to the target, and the requests that it sent.
+struct Socket {
+    socket: UdpSocket,
+    /// By the request's number, modulo the length, a power of two of at most 2^16.
+    outstanding: Box<[Outstanding]>,
+    /// Numbers of the oldest request that may be unanswered, and of the next. Their low 16 bits are
+    /// the request ids.
+    oldest: u64,
+    next: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Outstanding {
+    number: u64,
+    due: Nanos,
+    answered: bool,
+}
+
+impl Socket {
+    fn new(source: IpAddr, target: SocketAddr, window: usize) -> io::Result<Self> {
+        let socket = UdpSocket::bind((source, 0))?;
+        socket.connect(target)?;
+        socket.set_nonblocking(true)?;
+        // Best effort: as large as may be, or as large as the system allows.
+        if setsockopt(&socket, sockopt::RcvBufForce, &BUFFER_BYTES).is_err() {
+            let _ = setsockopt(&socket, sockopt::RcvBuf, &BUFFER_BYTES);
+        }
+        let free = Outstanding { number: u64::MAX, due: Nanos::ZERO, answered: true };
+        Ok(Self { socket, outstanding: vec![free; window].into_boxed_slice(), oldest: 0, next: 0 })
+    }
+
+    fn slot(&mut self, number: u64) -> &mut Outstanding {
+        let mask = self.outstanding.len() as u64 - 1;
+        &mut self.outstanding[(number & mask) as usize]
+    }
+
+    /// Makes room for a request and gives it its number.
+    fn await_answer(&mut self, due: Nanos, tally: &mut Tally) -> u64 {
+        if self.next - self.oldest == self.outstanding.len() as u64 {
+            self.give_up_oldest(tally);
+        }
+        let number = self.next;
+        self.next += 1;
+        *self.slot(number) = Outstanding { number, due, answered: false };
+        number
+    }
+
+    /// Takes an answer at `now`.
+    fn take(&mut self, datagram: &[u8], now: Nanos, tally: &mut Tally) {
+        let Some((id, reply)) = decode_frame(datagram) else { return };
+        let Some(reply) = reply else { return };
+        // The newest request with that id; it is among the last 2^16.
+        let newest = self.next.wrapping_sub(1);
+        let number = newest.wrapping_sub(u64::from((newest as u16).wrapping_sub(id)));
+        let slot = self.slot(number);
+        if slot.number == number && !slot.answered {
+            slot.answered = true;
+            let after = now.saturating_sub(slot.due);
+            tally.reply(reply, after);
+        } else {
+            tally.late += 1;
+        }
+    }
+
+    /// Counts what has waited too long.
+    fn give_up(&mut self, now: Nanos, timeout: Nanos, tally: &mut Tally) {
+        while self.oldest < self.next {
+            let slot = self.slot(self.oldest);
+            if !slot.answered && slot.due.saturating_add(timeout) > now {
+                return;
+            }
+            self.give_up_oldest(tally);
+        }
+    }
+
+    fn give_up_oldest(&mut self, tally: &mut Tally) {
+        let slot = self.slot(self.oldest);
+        tally.lost += u64::from(!slot.answered);
+        slot.answered = true;
+        self.oldest += 1;
+    }
+}
+
+/// Requests that are sent together.
+struct Batch {
+    bytes: Vec<u8>,
+    requests: Vec<Queued>,
+    /// How many of them are dealt with.
+    done: usize,
+    headers: MultiHeaders<()>,
+}
+
+#[derive(Clone, Copy)]
+struct Queued {
+    due: Nanos,
+    number: u64,
+    start: usize,
+    end: usize,
+}
+
+impl Batch {
+    fn new() -> Self {
+        let headers = MultiHeaders::preallocate(BATCH, None);
+        Self { bytes: Vec::new(), requests: Vec::with_capacity(BATCH), done: 0, headers }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.done == self.requests.len()
+    }
+
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.requests.clear();
+        self.done = 0;
+    }
+
+    fn is_full(&self) -> bool {
+        self.requests.len() == BATCH
+    }
+
+    fn push(&mut self, due: Nanos, number: u64, write: impl FnOnce(&mut Vec<u8>)) {
+        let start = self.bytes.len();
+        write(&mut self.bytes);
+        self.requests.push(Queued { due, number, start, end: self.bytes.len() });
+    }
+
+    /// Sends what it can, at least one.
+    fn send(&mut self, socket: &UdpSocket) -> Result<&[Queued], Errno> {
+        let left = &self.requests[self.done..];
+        let slices: [[IoSlice<'_>; 1]; BATCH] = std::array::from_fn(|i| {
+            let bytes = left.get(i).map_or(&[][..], |request| &self.bytes[request.start..request.end]);
+            [IoSlice::new(bytes)]
+        });
+        let slices = &slices[..left.len()];
+        let sent = sendmmsg(
+            socket.as_raw_fd(),
+            &mut self.headers,
+            slices,
+            [None; BATCH],
+            [],
+            MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL,
+        )?;
+        let sent = sent.count();
+        self.done += sent;
+        Ok(&self.requests[self.done - sent..self.done])
+    }
+
+    /// Leaves out the next request, and says which it was.
+    fn skip(&mut self) -> u64 {
+        self.done += 1;
+        self.requests[self.done - 1].number
+    }
+}
+
+/// Where answers arrive.
+struct Inbox {
+    buffers: Vec<[u8; MAX_DATAGRAM]>,
+    headers: MultiHeaders<()>,
+}
+
+impl Inbox {
+    fn new() -> Self {
+        Self { buffers: vec![[0; MAX_DATAGRAM]; BATCH], headers: MultiHeaders::preallocate(BATCH, None) }
+    }
+
+    /// Takes what is there, up to a batch, and says how many it was.
+    fn receive(&mut self, socket: &mut Socket, pace: &mut Pace) -> usize {
+        let mut buffers = self.buffers.iter_mut();
+        let mut slices: [[IoSliceMut<'_>; 1]; BATCH] =
+            std::array::from_fn(|_| [IoSliceMut::new(buffers.next().expect("a buffer for each"))]);
+        let fd = socket.socket.as_raw_fd();
+        let Ok(messages) = recvmmsg(fd, &mut self.headers, slices.iter_mut(), MsgFlags::MSG_DONTWAIT, None)
+        else {
+            return 0;
+        };
+        let now = pace.now();
+        let mut count = 0;
+        for message in messages {
+            count += 1;
+            socket.take(message.iovs().next().unwrap_or_default(), now, &mut pace.tally);
+        }
+        count
+    }
+}
+
+/// Datagrams to a system call.
+const BATCH: usize = 64;
+/// The largest answer that is read whole; only its beginning counts.
+const MAX_DATAGRAM: usize = 2_048;
+/// Enough for the answers to a millisecond of flood.
+const BUFFER_BYTES: usize = 4 << 20;
+/// Above this rate requests are sent in batches, at the price of some lag.
+const GATHER_ABOVE: f64 = 20_000.0;
+const GATHER: Nanos = Nanos::from_micros(100);
+/// Timeouts and being told to stop are noticed this late at most.
+const MAX_WAIT: Nanos = Nanos::from_millis(10);
+/// The fewest requests that may be outstanding on a socket.
+const MIN_WINDOW: usize = 256;
+/// Request ids have 16 bits.
+const MAX_WINDOW: usize = 1 << 16;
