@@ -84,23 +84,20 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 
 fn draw(chart: &Chart, area: &Area<'_>) -> Result<(), PlotError> {
     let (x, y) = ranges(chart).ok_or_else(|| PlotError::Empty { title: chart.title.clone() })?;
-    let mut builder = ChartBuilder::on(area);
-    builder
-        .caption(&chart.title, ("sans-serif", 18))
-        .margin(10)
-        .margin_right(30)
-        .x_label_area_size(45)
-        .y_label_area_size(70);
+    let (lines, legend) = area.split_horizontally(WIDTH - LEGEND_WIDTH);
+    let mut builder = ChartBuilder::on(&lines);
+    builder.caption(&chart.title, ("sans-serif", 18)).margin(10).x_label_area_size(45).y_label_area_size(70);
     if chart.log_x {
-        draw_lines(chart, builder.build_cartesian_2d(x.log_scale(), y).map_err(drawing)?)
+        draw_lines(chart, builder.build_cartesian_2d(x.log_scale(), y).map_err(drawing)?)?;
     } else {
-        draw_lines(chart, builder.build_cartesian_2d(x, y).map_err(drawing)?)
+        draw_lines(chart, builder.build_cartesian_2d(x, y).map_err(drawing)?)?;
     }
+    draw_legend(chart, &legend)
 }
 
-fn draw_lines<'a: 'b, 'b, X>(
+fn draw_lines<X>(
     chart: &Chart,
-    mut context: ChartContext<'b, SVGBackend<'a>, Cartesian2d<X, RangedCoordf64>>,
+    mut context: ChartContext<'_, SVGBackend<'_>, Cartesian2d<X, RangedCoordf64>>,
 ) -> Result<(), PlotError>
 where
     X: Ranged<ValueType = f64> + ValueFormatter<f64>,
@@ -112,34 +109,33 @@ where
         .y_desc(&chart.y_label)
         .draw()
         .map_err(drawing)?;
-    let mut colour = 0;
-    for series in &chart.series {
-        let style = match series.stroke {
-            Stroke::Reference => BLACK.mix(0.4).stroke_width(1),
-            Stroke::Dots | Stroke::Line => {
-                colour += 1;
-                Palette99::pick(colour - 1).stroke_width(2)
-            }
-        };
-        let points = || finite(series);
-        context
-            .draw_series(LineSeries::new(points(), style))
-            .map_err(drawing)?
-            .label(&series.label)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
+    for (series, style) in styled(chart) {
+        context.draw_series(LineSeries::new(finite(series), style)).map_err(drawing)?;
         if series.stroke == Stroke::Dots {
-            context
-                .draw_series(points().map(|point| Circle::new(point, 3, style.filled())))
-                .map_err(drawing)?;
+            let dot = |point| Circle::new(point, 3, style.filled());
+            context.draw_series(finite(series).map(dot)).map_err(drawing)?;
         }
     }
-    context
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
-        .background_style(WHITE.mix(0.85))
-        .border_style(BLACK.mix(0.3))
-        .draw()
-        .map_err(drawing)
+    Ok(())
+}
+
+/// Beside the lines, never above them.
+fn draw_legend(chart: &Chart, area: &Area<'_>) -> Result<(), PlotError> {
+    for (row, (series, style)) in styled(chart).enumerate() {
+        let y = 45 + 20 * row as i32;
+        area.draw(&PathElement::new([(0, y), (18, y)], style)).map_err(drawing)?;
+        area.draw(&Text::new(series.label.as_str(), (25, y - 6), ("sans-serif", 13))).map_err(drawing)?;
+    }
+    Ok(())
+}
+
+/// Each line with its colour.
+fn styled(chart: &Chart) -> impl Iterator<Item = (&Series, ShapeStyle)> {
+    let mut colours = 0..;
+    chart.series.iter().map(move |series| match series.stroke {
+        Stroke::Reference => (series, BLACK.mix(0.5).stroke_width(1)),
+        Stroke::Dots | Stroke::Line => (series, Palette99::pick(colours.next().unwrap_or(0)).stroke_width(2)),
+    })
 }
 
 fn finite(series: &Series) -> impl Iterator<Item = (f64, f64)> + '_ {
@@ -172,7 +168,8 @@ fn drawing(error: impl std::fmt::Display) -> PlotError {
 }
 
 /// Pixels. Wide enough for a dozen labels on an axis, high enough for three charts on a screen.
-const WIDTH: u32 = 900;
+const WIDTH: u32 = 1_000;
+const LEGEND_WIDTH: u32 = 180;
 const CHART_HEIGHT: u32 = 320;
 const TITLE_HEIGHT: u32 = 40;
 

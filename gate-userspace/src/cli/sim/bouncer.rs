@@ -1,5 +1,6 @@
 //! `gate sim bouncer`: the published study of admission policies.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -159,14 +160,31 @@ fn charts(study: &Study, reports: &[Report]) -> Vec<Chart> {
         series,
     };
     let rejected = |name: &str| line(name, &|report| report.rejected_percent.get(name).copied().flatten());
-    let response = |name: &str, of: fn(&Percentiles) -> Option<f64>| {
-        line(name, &|report| report.rt_ms.get(name).and_then(of))
+    let responses = |of: fn(&Percentiles) -> Option<f64>, percentile| {
+        let response = |name: &str| line(name, &|report| report.rt_ms.get(name).and_then(of));
+        let lines = names().map(response);
+        lines.chain(objectives(study, percentile)).collect()
     };
     let utilization = line("utilization", &|report| Some(report.utilization));
     vec![
         chart("Rejected queries", "%", names().chain(["all"]).map(rejected).collect()),
-        chart("Response time, median", "ms", names().map(|name| response(name, |of| of.p50)).collect()),
-        chart("Response time, p90", "ms", names().map(|name| response(name, |of| of.p90)).collect()),
+        chart("Response time, median", "ms", responses(|of| of.p50, 50.0)),
+        chart("Response time, p90", "ms", responses(|of| of.p90, 90.0)),
         chart("Utilization of the store", "share", vec![utilization]),
     ]
+}
+
+/// A line for each different limit that the types' objectives set at `percentile`.
+fn objectives(study: &Study, percentile: f64) -> impl Iterator<Item = Series> {
+    let targets = study.scenario.types.iter().flat_map(|of| of.objective.targets());
+    let limits: BTreeSet<u64> =
+        targets.filter(|target| target.percentile == percentile).map(|target| target.limit.0).collect();
+    limits.into_iter().map(|limit| {
+        let limit_ms = limit as f64 / 1e6;
+        Series {
+            label: format!("objective {limit_ms} ms"),
+            points: study.scenario.loads.iter().map(|&load| (load, limit_ms)).collect(),
+            stroke: Stroke::Reference,
+        }
+    })
 }
