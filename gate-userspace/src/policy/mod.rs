@@ -4,7 +4,9 @@
 pub mod admission;
 pub mod baselines;
 pub mod bouncer;
+pub mod hot_key;
 pub mod range;
+pub mod space_saving;
 pub mod window;
 
 /// The lowest tier gives way first: `critical` > `standard` > `batch` > `best-effort`.
