@@ -3,6 +3,13 @@
 use gate_common::units::Nanos;
 use nix::time::{ClockId, clock_gettime};
 
+/// A number that nobody can foresee.
+#[must_use]
+pub fn entropy() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(monotonic())
+}
+
 /// `CLOCK_MONOTONIC`, which gate's clock is derived from.
 ///
 /// # Panics

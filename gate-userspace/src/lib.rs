@@ -5,6 +5,8 @@
 //! - [`policy`]: every control algorithm. Pure: time and randomness are arguments.
 //! - [`sim`]: the discrete-event simulator, which runs those very policies.
 //! - [`config`]: TOML in, a valid configuration out, or every fault with its line.
+//! - [`control`]: what every tick reads, decides and writes.
+//! - [`daemon`]: `gate run`.
 //! - [`kernel`]: the eBPF object, its maps and links; the only user of aya.
 //! - [`cli`]: arguments, printing, exit codes.
 
@@ -12,6 +14,7 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod control;
+pub mod daemon;
 pub mod kernel;
 pub mod load;
 pub mod policy;

@@ -10,11 +10,19 @@ use gate_common::units::Nanos;
 use crate::config::units;
 
 mod check;
+mod detach;
+mod hotkeys;
 mod load;
+mod maps;
 mod peer;
+mod pins;
+mod print;
+mod run;
 mod signals;
 mod sim;
+mod status;
 mod store;
+mod tenants;
 
 /// A front gate for multi-tenant data services.
 #[derive(Debug, Parser)]
@@ -26,7 +34,13 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Run(run::Args),
     Check(check::Args),
+    Status(status::Args),
+    Tenants(tenants::Args),
+    Hotkeys(hotkeys::Args),
+    Maps(maps::Args),
+    Detach(detach::Args),
     Peer(peer::Args),
     Load(load::Args),
     Sim(sim::Args),
@@ -36,7 +50,13 @@ enum Command {
 /// Parses the arguments, runs the command, prints a failure to standard error.
 pub fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
+        Command::Run(args) => run::run(args),
         Command::Check(args) => check::run(args),
+        Command::Status(args) => status::run(args),
+        Command::Tenants(args) => tenants::run(args),
+        Command::Hotkeys(args) => hotkeys::run(args),
+        Command::Maps(args) => maps::run(args),
+        Command::Detach(args) => detach::run(args),
         Command::Peer(args) => peer::run(args),
         Command::Load(args) => load::run(args),
         Command::Sim(args) => sim::run(args),
@@ -59,4 +79,17 @@ fn duration(text: &str) -> Result<Nanos, String> {
 /// A size with its unit, up to 1 TiB.
 fn bytes(text: &str) -> Result<u64, String> {
     units::size(text, 0, 1 << 40)
+}
+
+/// Logs to standard error, at the level that `GATE_LOG` says, `info` without it.
+fn log_to_stderr() {
+    use std::io::IsTerminal;
+    let filter = tracing_subscriber::EnvFilter::try_from_env("GATE_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .init();
 }

@@ -11,7 +11,7 @@ use gate_common::abi::{
     Block, Name, PortFilter, Protocol, QueryClass, Service, ServiceState, TenantState, View, service_flags,
     tenant_flags, view_flags,
 };
-use gate_common::token_bucket::Limits;
+use gate_common::token_bucket::{Limits, Rate};
 use gate_common::units::{Multiplier, Nanos};
 
 use super::tables::{self, FIRST_FREE, Full, Placement, ROOT_V4, Table};
@@ -155,11 +155,13 @@ impl Layout {
             last_tenant: ids.iter().copied().max().unwrap_or(0),
             ..view(config)
         };
-        let tenants = config.tenants.iter().zip(&ids).map(|(tenant, &id)| Tenant {
+        let defaults: HashSet<usize> =
+            config.services.iter().filter_map(|service| Some(service.default?.get())).collect();
+        let tenants = config.tenants.iter().zip(&ids).enumerate().map(|(place, (tenant, &id))| Tenant {
             id,
             name: Name::new(&tenant.name).unwrap_or(Name::EMPTY),
             fresh: !occupied.tenants.contains_key(&tenant.name),
-            state: tenant_state(tenant, &ids),
+            state: tenant_state(tenant, &ids, defaults.contains(&place)),
         });
         Ok(Self {
             tenants: tenants.collect(),
@@ -313,13 +315,17 @@ fn services(config: &Config, ids: &[u32], first: u32, next: &HashMap<u32, u32>) 
 }
 
 /// A tenant's state before any decision.
-fn tenant_state(tenant: &config::Tenant, ids: &[u32]) -> TenantState {
+///
+/// Whoever is charged for sources that no rule names gets no replies: those sources may be forged.
+fn tenant_state(tenant: &config::Tenant, ids: &[u32], is_default: bool) -> TenantState {
     let mut also_charge = [0; 2];
     for (slot, charged) in also_charge.iter_mut().zip(&tenant.charge) {
         *slot = ids[charged.get()];
     }
-    let reply = if tenant.reply_budget > 0 { tenant_flags::MAY_REPLY } else { 0 };
-    let candidate = if tenant.candidate.is_some() { tenant_flags::CANDIDATE } else { 0 };
+    let flag = |on: bool, flag: u32| if on { flag } else { 0 };
+    let flags = flag(tenant.reply_budget > 0 && !is_default, tenant_flags::MAY_REPLY)
+        | flag(tenant.candidate.is_some(), tenant_flags::CANDIDATE)
+        | flag(tenant.limits.rate == Rate::UNLIMITED, tenant_flags::UNLIMITED);
     TenantState {
         quota: tenant.limits,
         tcp: tenant.tcp_limits,
@@ -327,7 +333,7 @@ fn tenant_state(tenant: &config::Tenant, ids: &[u32]) -> TenantState {
         candidate: tenant.candidate.unwrap_or_default(),
         multiplier: Multiplier::ONE.0,
         also_charge,
-        flags: reply | candidate,
+        flags,
         tier: tenant.tier as u8,
         ..TenantState::default()
     }
@@ -371,6 +377,8 @@ pub fn blocks_in_force(view: &View, capacity: u32, block: &dyn Fn(u32) -> Block)
     used
 }
 
+/// Blocks that are set apart for the roots of the tables of IPv4 sources.
+pub const ROOT_BLOCKS: u32 = FIRST_FREE;
 const UDP: u8 = 17;
 const TCP: u8 = 6;
 /// Tables whose root is a single block: IPv6 sources, both kinds of fragments, UDP ports, TCP ports.
@@ -455,6 +463,8 @@ mod tests {
         assert_eq!(lookup(&layout, "198.18.2.1".parse().unwrap(), TCP, 11212), (0, vec![]));
         assert_eq!(layout.services[0].default_tenant, 2);
         assert_eq!(layout.tenants[1].state.also_charge, [1, 0]);
+        let may_reply = |place: usize| layout.tenants[place].state.flags & tenant_flags::MAY_REPLY != 0;
+        assert!(may_reply(0) && !may_reply(1), "only tenants that are nobody's default are answered");
         let (word, bit) = PortFilter::place(11211);
         assert_eq!((layout.ports.udp[word], layout.ports.tcp[word]), (bit, bit));
     }

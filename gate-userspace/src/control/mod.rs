@@ -3,9 +3,11 @@
 //! - [`tables`]: prefixes and ports as blocks that XDP can look up. Pure.
 //! - [`layout`]: a configuration as elements of the maps. Pure.
 //! - [`decide`]: a snapshot in, a plan out. Pure.
+//! - [`hot_keys`]: counts what XDP sampled.
 //! - [`tick`]: reads the maps, decides, writes the idle bank, flips the generation.
 
 pub mod decide;
+pub mod hot_keys;
 pub mod layout;
 pub mod tables;
 pub mod tick;

@@ -1,5 +1,6 @@
 //! The eBPF object in the kernel.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use aya::programs::{TestRun, TestRunOptions, Xdp};
@@ -14,7 +15,7 @@ use super::{Error, Maps, PinDir, Result, Samples, Sizes, object};
 pub struct Loaded {
     ebpf: Ebpf,
     /// The maps.
-    pub maps: Maps,
+    pub maps: Arc<Maps>,
     /// The ring buffer.
     pub samples: Samples,
 }
@@ -43,7 +44,7 @@ impl Loaded {
         for name in [abi::PROGRAM, abi::CLOCK_PROGRAM] {
             xdp(&mut ebpf, name)?.load().map_err(|source| Error::aya(name, source))?;
         }
-        let maps = Maps::of(&ebpf)?;
+        let maps = Arc::new(Maps::of(&ebpf)?);
         let ring = ebpf.take_map(maps::SAMPLES);
         let samples =
             Samples::new(ring.ok_or_else(|| Error::ObjectLacks { what: maps::SAMPLES.to_owned() })?)?;

@@ -220,6 +220,24 @@ impl Maps {
     }
 }
 
+/// The maps pinned in `directory` and their shapes, whatever these are.
+///
+/// # Errors
+///
+/// [`Error::NoPins`], or what the kernel says.
+pub fn pinned_shapes(directory: &Path) -> Result<Vec<(&'static str, Shape)>> {
+    if !directory.join(maps::CONTROL).exists() {
+        return Err(Error::NoPins { directory: directory.to_owned() });
+    }
+    let pinned = maps::ALL.into_iter().filter(|name| directory.join(name).exists());
+    pinned
+        .map(|name| {
+            let info = MapInfo::from_pin(directory.join(name)).map_err(|source| Error::aya(name, source))?;
+            Ok((name, Shape::of(name, &info)?))
+        })
+        .collect()
+}
+
 /// Maps one array of a loaded object.
 pub(super) fn of_object<T: super::Words>(object: &aya::Ebpf, name: &str) -> Result<Mapped<T>> {
     array(name, true, |name| data_of(object, name))

@@ -5,6 +5,7 @@
 //! - [`Maps`]: the maps, typed and in memory; also opened by whoever only looks.
 //! - [`PinDir`]: where maps and link are pinned, so that they outlive the daemon.
 //! - [`attach`]: the program at an interface; [`Peer`]: what a veth's other end needs.
+//! - [`Heartbeat`]: the sign of life that XDP looks for.
 //! - [`owner`]: who may write, and how an old daemon is ended.
 //! - [`jiffies`]: how the kernel's clock is measured.
 
@@ -12,6 +13,7 @@ use std::io;
 use std::path::PathBuf;
 
 pub mod attach;
+mod heartbeat;
 pub mod jiffies;
 mod load;
 mod mapped;
@@ -23,9 +25,10 @@ mod peer;
 mod pins;
 mod samples;
 
+pub use heartbeat::Heartbeat;
 pub use load::{Loaded, possible_cpus};
 pub use mapped::{Mapped, Words};
-pub use maps::{Maps, Shape, Sizes};
+pub use maps::{Maps, Shape, Sizes, pinned_shapes};
 pub use open::open;
 pub use peer::Peer;
 pub use pins::PinDir;

@@ -72,6 +72,11 @@ pub fn take(maps: &Maps, take_over: bool) -> Result<(Ownership, Previous)> {
     Ok((Ownership { epoch: next }, previous))
 }
 
+/// Takes the maps from whoever owns them: a daemon that still runs finds out at its next tick.
+pub fn disown(maps: &Maps) {
+    epoch(maps).fetch_add(1, Ordering::Release);
+}
+
 /// The owner's process id, if it is alive.
 #[must_use]
 pub fn alive(maps: &Maps) -> Option<u32> {

@@ -1,0 +1,64 @@
+//! How tables, numbers and JSON are printed.
+
+use comfy_table::presets::NOTHING;
+use comfy_table::{CellAlignment, ContentArrangement, Table};
+use serde::Serialize;
+
+/// A table with these column names, as wide as the terminal.
+pub(super) fn table(columns: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_header(columns);
+    table
+}
+
+/// Aligns these columns to the right, as numbers are.
+pub(super) fn right(table: &mut Table, columns: &[usize]) {
+    for &column in columns {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+}
+
+/// A number with its thousands apart.
+pub(super) fn count(count: u64) -> String {
+    let digits = count.to_string();
+    let mut grouped = String::with_capacity(digits.len() * 4 / 3);
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+/// A quantity, to a tenth where that is worth showing.
+pub(super) fn amount(amount: f64) -> String {
+    if amount >= 100.0 || amount.fract() == 0.0 {
+        count(amount.round() as u64)
+    } else {
+        format!("{amount:.1}")
+    }
+}
+
+/// Pretty JSON and a newline, to standard output.
+pub(super) fn json(value: &impl Serialize) -> anyhow::Result<()> {
+    println!("{}", serde_json::to_string_pretty(value)?);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_easy_to_read() {
+        for (number, printed) in [(0, "0"), (999, "999"), (1_000, "1,000"), (1_234_567, "1,234,567")] {
+            assert_eq!(count(number), printed);
+        }
+        for (number, printed) in [(0.0, "0"), (1.25, "1.2"), (5_000.0, "5,000"), (1234.4, "1,234")] {
+            assert_eq!(amount(number), printed);
+        }
+    }
+}

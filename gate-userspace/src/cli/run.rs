@@ -1,0 +1,41 @@
+//! `gate run`: attach to an interface and protect.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use crate::daemon::{self, Options};
+
+/// Attach to an interface and protect the configured services, until Ctrl-C.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// The configuration (`gate check FILE` says whether it is valid).
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Attach to this interface rather than to the configuration's.
+    #[arg(long, value_name = "IF")]
+    interface: Option<String>,
+    /// Pin maps and link here rather than where the configuration says.
+    #[arg(long, value_name = "DIR")]
+    pin_dir: Option<PathBuf>,
+    /// End a gate that runs already and take over from it, without an unprotected moment.
+    #[arg(long)]
+    takeover: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  gate run --config gate.toml                    protect what gate.toml says
+  gate run --config gate.toml --interface eth1   at this interface
+  gate run --config gate.toml --takeover         upgrade a running gate
+
+Signals: SIGINT and SIGTERM detach and end; SIGHUP reads the configuration again.
+Needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON.";
+
+pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    super::log_to_stderr();
+    let Args { config, interface, pin_dir, takeover } = args;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(daemon::run(Options { config, interface, pin_dir, takeover }))?;
+    Ok(ExitCode::SUCCESS)
+}

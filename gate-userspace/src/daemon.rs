@@ -1,0 +1,377 @@
+//! `gate run`: the maps, the program at the interface, the control loop, until it is told to stop.
+//!
+//! | told by | does |
+//! |---|---|
+//! | SIGINT, SIGTERM | detaches, removes every pin, ends |
+//! | SIGHUP | reads the configuration again; a faulty one changes nothing |
+//! | [`HAND_OVER`](crate::kernel::owner::HAND_OVER) | ends and leaves all in place, for the gate that takes over |
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gate_common::abi::AttachMode;
+use gate_common::units::Nanos;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::{Interval, MissedTickBehavior};
+
+use crate::clock;
+use crate::config::{self, Config};
+use crate::control::decide::Rules;
+use crate::control::hot_keys::HotKeys;
+use crate::control::layout::{self, Layout, Misfit, capacities, needs};
+use crate::control::tick::{Lost, Ticker, occupied};
+use crate::kernel::attach::{self, attach};
+use crate::kernel::owner::{self, Ownership, Previous};
+use crate::kernel::{self, Heartbeat, Loaded, Maps, PinDir, Sizes};
+use crate::policy::range::OutOfRange;
+
+/// What the command line says.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The configuration.
+    pub config: PathBuf,
+    /// The interface, instead of the configuration's.
+    pub interface: Option<String>,
+    /// The pin directory, instead of the configuration's.
+    pub pin_dir: Option<PathBuf>,
+    /// End a gate that runs already, and take over from it.
+    pub takeover: bool,
+}
+
+/// Why the daemon could not start, or ended by itself.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The configuration cannot be read or is wrong.
+    #[error(transparent)]
+    Config(#[from] config::Error),
+    /// Neither the command line nor the configuration names an interface.
+    #[error(
+        "no interface: say `interface = \"eth1\"` in the section [gate] of the configuration, or --interface eth1"
+    )]
+    NoInterface,
+    /// The prefix tables would take more memory than is allowed.
+    #[error(
+        "the source prefixes need {needed_kib} KiB of tables, prefix_memory allows {allowed_kib} KiB: raise it, or merge prefixes"
+    )]
+    PrefixMemory {
+        /// What they need.
+        needed_kib: u64,
+        /// What is allowed.
+        allowed_kib: u64,
+    },
+    /// The configuration does not fit the maps.
+    #[error(transparent)]
+    Misfit(#[from] Misfit),
+    /// Something at the kernel boundary.
+    #[error(transparent)]
+    Kernel(#[from] kernel::Error),
+    /// A guarded service would be left bare without XDP.
+    #[error("without XDP every guarded service would be left unprotected: {0}")]
+    Bare(#[source] kernel::Error),
+    /// Another daemon took the maps.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+    /// A parameter that the configuration should not have let through.
+    #[error(transparent)]
+    OutOfRange(#[from] OutOfRange),
+    /// Signals or threads could not be set up.
+    #[error("{what}: {source}")]
+    System {
+        /// What was being done.
+        what: &'static str,
+        /// What the kernel says.
+        source: std::io::Error,
+    },
+}
+
+/// Runs until it is told to stop.
+///
+/// # Errors
+///
+/// [`Error`]. Whatever was attached and pinned by this call is then removed again, unless another gate owns
+/// it.
+pub async fn run(options: Options) -> Result<(), Error> {
+    let mut signals = Signals::new()?;
+    let mut daemon = Daemon::start(options)?;
+    let outcome = daemon.serve(&mut signals).await;
+    let leave_in_place = matches!(outcome, Ok(Stop::HandOver) | Err(Error::Lost(_)));
+    let pins = daemon.pins.clone();
+    drop(daemon);
+    if !leave_in_place {
+        PinDir::remove(pins.path())?;
+        tracing::info!("detached");
+    }
+    outcome.map(|_| ())
+}
+
+/// Why the daemon stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stop {
+    Asked,
+    HandOver,
+}
+
+struct Daemon {
+    options: Options,
+    tick: Nanos,
+    xdp: attach::Mode,
+    interface: String,
+    pins: PinDir,
+    loaded: Loaded,
+    ticker: Ticker,
+    hot_keys: HotKeys,
+    reload: bool,
+    interface_lost: bool,
+    _heartbeat: Heartbeat,
+}
+
+impl Daemon {
+    fn start(options: Options) -> Result<Self, Error> {
+        let config = Config::read(&options.config)?;
+        let named = || config.gate.interface.as_ref().map(|name| name.as_str().to_owned());
+        let interface = options.interface.clone().or_else(named).ok_or(Error::NoInterface)?;
+        nix::net::if_::if_nametoindex(interface.as_str())
+            .map_err(|_| kernel::Error::NoInterface { interface: interface.clone() })?;
+        let sizes = sizes(&config)?;
+        let pins = PinDir::make(options.pin_dir.as_ref().unwrap_or(&config.gate.pin_dir))?;
+        let (loaded, ownership, previous) = kernel::open(&pins, &sizes, options.takeover).map_err(bare)?;
+        let started = Self::attach(options, &config, interface, pins.clone(), loaded, ownership);
+        if started.is_err() && previous == Previous::None {
+            // Nothing was there before this call.
+            PinDir::remove(pins.path())?;
+        }
+        let started = started?;
+        announce(&started, previous);
+        Ok(started)
+    }
+
+    fn attach(
+        options: Options,
+        config: &Config,
+        interface: String,
+        pins: PinDir,
+        mut loaded: Loaded,
+        ownership: Ownership,
+    ) -> Result<Self, Error> {
+        let maps = Arc::clone(&loaded.maps);
+        let layout = Layout::build(config, &occupied(&maps))?;
+        let mut ticker = Ticker::new(Arc::clone(&maps), ownership, layout, rules(config))?;
+        // Both banks hold the plan before the first packet is judged by it.
+        while ticker.settling() {
+            ticker.tick(now(&maps))?;
+        }
+        let heartbeat = Heartbeat::start(maps, ownership, config.gate.stale_after)
+            .map_err(|source| Error::System { what: "starting the heartbeat", source })?;
+        let xdp = match config.gate.xdp {
+            config::XdpMode::Auto => attach::Mode::Auto,
+            config::XdpMode::Native => attach::Mode::Native,
+            config::XdpMode::Generic => attach::Mode::Generic,
+        };
+        attach(&mut loaded, &interface, xdp, &pins)?;
+        let hot_keys = HotKeys::new(config.gate.tick, clock::entropy())?;
+        Ok(Self {
+            options,
+            tick: config.gate.tick,
+            xdp,
+            interface,
+            pins,
+            loaded,
+            ticker,
+            hot_keys,
+            reload: false,
+            interface_lost: false,
+            _heartbeat: heartbeat,
+        })
+    }
+
+    async fn serve(&mut self, signals: &mut Signals) -> Result<Stop, Error> {
+        let mut ticks = every(self.tick.into());
+        let mut samples = every(SAMPLES_EVERY);
+        let mut looks = every(INTERFACE_EVERY);
+        loop {
+            tokio::select! {
+                _ = signals.interrupt.recv() => return Ok(Stop::Asked),
+                _ = signals.terminate.recv() => return Ok(Stop::Asked),
+                _ = signals.hand_over.recv() => return Ok(Stop::HandOver),
+                _ = signals.hang_up.recv() => self.reload = true,
+                _ = ticks.tick() => self.on_tick()?,
+                _ = samples.tick() => self.drain_samples(),
+                _ = looks.tick() => self.look_after_interface(),
+            }
+        }
+    }
+
+    fn on_tick(&mut self) -> Result<(), Error> {
+        if self.reload && !self.ticker.settling() {
+            self.reload = false;
+            self.read_configuration_again()?;
+        }
+        let now = now(&self.loaded.maps);
+        self.ticker.tick(now)?;
+        self.drain_samples();
+        self.hot_keys.tick(&self.loaded.maps);
+        Ok(())
+    }
+
+    fn drain_samples(&mut self) {
+        let hot_keys = &mut self.hot_keys;
+        self.loaded.samples.drain(MOST_SAMPLES, |sample| hot_keys.count(sample));
+    }
+
+    /// All or nothing: a configuration that is faulty or does not fit changes nothing.
+    fn read_configuration_again(&mut self) -> Result<(), Error> {
+        let config = match Config::read(&self.options.config) {
+            Ok(config) => config,
+            Err(error) => {
+                tracing::error!("the configuration stays as it was:\n{error}");
+                return Ok(());
+            }
+        };
+        let fits = sizes(&config).and_then(|_| Ok(Layout::build(&config, &occupied(&self.loaded.maps))?));
+        let layout = match fits {
+            Ok(layout) => layout,
+            Err(error) => {
+                tracing::error!("the configuration stays as it was: {error}");
+                return Ok(());
+            }
+        };
+        self.ticker.install(layout, rules(&config))?;
+        let generation = self.ticker.tick(now(&self.loaded.maps))?;
+        if config.gate.tick != self.tick {
+            tracing::warn!("a new tick counts from the next start only");
+        }
+        tracing::info!(
+            generation,
+            tenants = config.tenants.len(),
+            services = config.services.len(),
+            "configuration read again"
+        );
+        Ok(())
+    }
+
+    /// An interface that vanished takes its program with it; when one of that name is back, the program
+    /// is attached anew.
+    fn look_after_interface(&mut self) {
+        let attached = self.loaded.maps.attached();
+        if attached.is_some_and(|(index, _)| nix::net::if_::if_indextoname(index).is_ok()) {
+            return;
+        }
+        if !self.interface_lost {
+            self.interface_lost = true;
+            tracing::error!(
+                interface = self.interface,
+                "the interface has vanished, and the program with it"
+            );
+        }
+        match attach(&mut self.loaded, &self.interface, self.xdp, &self.pins) {
+            Ok(mode) => {
+                self.interface_lost = false;
+                tracing::info!(interface = self.interface, mode = mode_name(mode), "attached again");
+            }
+            Err(error) => tracing::debug!(%error, "not attached again"),
+        }
+    }
+}
+
+/// The signals that the daemon knows.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+    hang_up: Signal,
+    hand_over: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self, Error> {
+        let on = |kind| signal(kind).map_err(|source| Error::System { what: "handling signals", source });
+        Ok(Self {
+            interrupt: on(SignalKind::interrupt())?,
+            terminate: on(SignalKind::terminate())?,
+            hang_up: on(SignalKind::hangup())?,
+            hand_over: on(SignalKind::from_raw(owner::HAND_OVER as i32))?,
+        })
+    }
+}
+
+/// How large new maps are made for a configuration.
+fn sizes(config: &Config) -> Result<Sizes, Error> {
+    let needs = needs(config);
+    let allowed_kib = config.gate.prefix_memory / 1_024;
+    let needed_kib = u64::from(needs.blocks + layout::ROOT_BLOCKS);
+    if needed_kib > allowed_kib {
+        return Err(Error::PrefixMemory { needed_kib, allowed_kib });
+    }
+    let most_blocks = u32::try_from(allowed_kib).unwrap_or(u32::MAX) - layout::ROOT_BLOCKS;
+    let capacities = capacities(&needs, most_blocks);
+    Ok(Sizes {
+        cpus: kernel::possible_cpus()?,
+        tenants: capacities.tenant_capacity,
+        services: capacities.service_capacity,
+        blocks: capacities.block_capacity,
+        samples: SAMPLE_BYTES,
+    })
+}
+
+fn rules(config: &Config) -> Rules {
+    Rules { rejection_rate: config.gate.algorithm == config::Algorithm::RejectionRate }
+}
+
+fn now(maps: &Maps) -> Nanos {
+    maps.clock().at_monotonic(clock::monotonic())
+}
+
+/// What is missing for eBPF at all leaves guarded services bare.
+fn bare(error: kernel::Error) -> Error {
+    match error {
+        kernel::Error::NoPrivilege(_) | kernel::Error::NoObject => Error::Bare(error),
+        other => Error::Kernel(other),
+    }
+}
+
+fn announce(daemon: &Daemon, previous: Previous) {
+    match previous {
+        Previous::None => {}
+        Previous::Gone(pid) => tracing::info!(pid, "took over what a gate that is gone had pinned"),
+        Previous::Left(pid) => tracing::info!(pid, "took over from a running gate"),
+        Previous::Killed(pid) => {
+            tracing::warn!(pid, "took over from a gate that did not answer and was killed");
+        }
+    }
+    let mode = daemon.loaded.maps.attached().map_or(AttachMode::None, |(_, mode)| mode);
+    if mode == AttachMode::Generic && daemon.xdp == attach::Mode::Auto {
+        tracing::warn!(
+            interface = daemon.interface,
+            "the driver has no XDP: attached in generic mode, which is slower"
+        );
+    }
+    tracing::info!(
+        interface = daemon.interface,
+        mode = mode_name(mode),
+        pins = %daemon.pins.path().display(),
+        "attached"
+    );
+}
+
+/// The name of a mode in output.
+#[must_use]
+pub const fn mode_name(mode: AttachMode) -> &'static str {
+    match mode {
+        AttachMode::None => "none",
+        AttachMode::Native => "native",
+        AttachMode::Generic => "generic",
+    }
+}
+
+fn every(period: Duration) -> Interval {
+    let mut interval = tokio::time::interval(period);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    interval
+}
+
+/// The ring holds about 3,900 samples: at one in 64 of a million requests a second, a quarter of a second.
+const SAMPLE_BYTES: u32 = 1 << 20;
+const SAMPLES_EVERY: Duration = Duration::from_millis(20);
+/// So that a flood of samples does not hold up a tick.
+const MOST_SAMPLES: usize = 8_192;
+const INTERFACE_EVERY: Duration = Duration::from_secs(1);
