@@ -8,6 +8,8 @@
 //! - [`control`]: what every tick reads, decides and writes.
 //! - [`daemon`]: `gate run`.
 //! - [`kernel`]: the eBPF object, its maps and links; the only user of aya.
+//! - [`load`]: the open-loop load generator, and a store to send it to.
+//! - [`clock`]: the only reader of the clock.
 //! - [`cli`]: arguments, printing, exit codes.
 
 pub mod cli;

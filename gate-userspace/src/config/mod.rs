@@ -98,8 +98,8 @@ pub struct Tenant {
     /// Where its requests come from. No two tenants share a prefix; the longest that matches wins.
     /// May be empty for a tenant that is a service's default or charged by others.
     pub sources: Vec<IpNet>,
-    /// Its bucket, in thousandths of a request unit. It admits the dearest one-row request of every
-    /// service.
+    /// Its bucket, in thousandths of a request unit. When full it admits a one-row request of an
+    /// Ethernet frame's size to any service.
     pub limits: Limits,
     /// The coarse bucket on TCP payload towards proxied services, in bytes. It admits any segment.
     pub tcp_limits: Limits,

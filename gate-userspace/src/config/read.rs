@@ -41,7 +41,7 @@ pub(super) fn config(mut root: Section<'_>) -> Config {
     let read = service_sections.iter_mut().zip(service_names.list);
     let services: Vec<_> =
         read.map(|(section, name)| service(section, name, &names, &mut addresses)).collect();
-    let dearest = services.iter().map(|service| one_row(&service.price)).max().unwrap_or_default();
+    let dearest = services.iter().map(|service| one_frame(&service.price)).max().unwrap_or_default();
     let read = tenant_sections.iter_mut().zip(&names.list);
     let tenants: Vec<_> =
         read.map(|(section, name)| tenant(section, name, dearest, &names, &mut sources)).collect();
@@ -161,9 +161,11 @@ fn price(mut section: Section<'_>) -> Price {
     price
 }
 
-/// What a request for one row costs, its bytes aside.
-fn one_row(price: &Price) -> MilliRu {
-    price.base.saturating_add(price.row)
+/// What a request for one row costs that fills an Ethernet frame.
+fn one_frame(price: &Price) -> MilliRu {
+    // At most 1,000,000 RU times 1,500: far from overflow.
+    let bytes = MilliRu((u64::from(price.kib.0) * FRAME_BYTES).div_ceil(1_024) as u32);
+    price.base.saturating_add(price.row).saturating_add(bytes)
 }
 
 fn tenant(
@@ -208,16 +210,16 @@ fn bucket(per_sec: Option<u64>, burst: Nanos, max_debt: Nanos) -> Limits {
     }
 }
 
-/// Why a bucket would refuse every request for a row, if it would.
-fn never_admits(limits: &Limits, one_row: MilliRu) -> Option<String> {
-    let takes = Nanos(limits.rate.time_for(one_row.0));
+/// Why a bucket would refuse a full frame for good, if it would: no TCP connection survives that.
+fn never_admits(limits: &Limits, frame: MilliRu) -> Option<String> {
+    let takes = Nanos(limits.rate.time_for(frame.0));
     if takes.0 <= limits.burst_ns.saturating_add(limits.max_debt_ns) {
         return None;
     }
     let (burst, max_debt) = (Nanos(limits.burst_ns), Nanos(limits.max_debt_ns));
     Some(format!(
-        "would refuse everything: a request of {one_row} takes {takes} at this rate, and burst ({burst}) and \
-         max_debt ({max_debt}) together allow less; raise one of the three"
+        "would refuse a full frame of {FRAME_BYTES} bytes for good: at {frame} it takes {takes} at this rate, \
+         and burst ({burst}) and max_debt ({max_debt}) together allow less; raise one of the three"
     ))
 }
 
@@ -408,5 +410,7 @@ const MAX_SERVICES: usize = 64;
 const MAX_TENANTS: usize = 10_000;
 /// A request charges its tenant and so many more.
 const MAX_CHARGED: usize = 2;
+/// What one Ethernet frame carries.
+const FRAME_BYTES: u64 = 1_500;
 /// The largest segment that a network interface hands over, receive offload included.
 const MAX_SEGMENT_BYTES: u32 = 1 << 16;

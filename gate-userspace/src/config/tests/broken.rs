@@ -226,7 +226,7 @@ pub(super) const BROKEN: &[Broken] = &[
         "\"5000 RU/s\"",
         "\"1 RU/s\"",
         &[
-            r#"10: tenant[0].quota = "1 RU/s": would refuse everything: a request of 1.000 RU takes 1s at this rate, and burst (100ms) and max_debt (200ms) together allow less; raise one of the three"#,
+            r#"10: tenant[0].quota = "1 RU/s": would refuse a full frame of 1500 bytes for good: at 2.465 RU it takes 2.465s at this rate, and burst (100ms) and max_debt (200ms) together allow less; raise one of the three"#,
         ],
     ),
     (
@@ -271,7 +271,7 @@ pub(super) const BROKEN: &[Broken] = &[
         "quota = \"5000",
         "candidate = \"0.1 RU/s\"\nquota = \"5000",
         &[
-            r#"10: tenant[0].candidate = "0.1 RU/s": would refuse everything: a request of 1.000 RU takes 10s at this rate, and burst (100ms) and max_debt (200ms) together allow less; raise one of the three"#,
+            r#"10: tenant[0].candidate = "0.1 RU/s": would refuse a full frame of 1500 bytes for good: at 2.465 RU it takes 24.65s at this rate, and burst (100ms) and max_debt (200ms) together allow less; raise one of the three"#,
         ],
     ),
     (

@@ -146,14 +146,15 @@ proptest! {
     }
 
     #[test]
-    fn an_accepted_tenant_is_never_refused_for_good(
+    fn an_accepted_tenant_can_send_a_full_frame(
         quota in 1_u64..10_000_000_000, burst_us in 4_000_u64..1_000_000, price_milli in 0_u32..100_000,
     ) {
         let quota = format!("quota = \"{}.{:03} RU/s\"\nburst = \"{burst_us}us\"", quota / 1000, quota % 1000);
         let price = format!("price.row = \"{}.{:03} RU\"\nlisten", price_milli / 1000, price_milli % 1000);
         let text = GOOD.replace("quota = \"5000 RU/s\"", &quota).replace("listen", &price);
         if let Ok(config) = Config::parse("gate.toml", &text) {
-            let cost = config.services[0].price.base.0 + config.services[0].price.row.0;
+            let Price { base, row, kib } = config.services[0].price;
+            let cost = base.0 + row.0 + (kib.0 * 1_500).div_ceil(1_024);
             let full = token_bucket::take(0, 1 << 40, cost, &config.tenants[0].limits);
             prop_assert!(matches!(full, token_bucket::Take::Admit { .. }), "{full:?}");
         }
