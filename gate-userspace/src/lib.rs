@@ -4,6 +4,7 @@
 //!
 //! - [`policy`]: every control algorithm. Pure: time and randomness are arguments.
 //! - [`sim`]: the discrete-event simulator, which runs those very policies.
+//! - [`protocol`]: codecs. Pure: bytes in, events out.
 //! - [`config`]: TOML in, a valid configuration out, or every fault with its line.
 //! - [`control`]: what every tick reads, decides and writes.
 //! - [`daemon`]: `gate run`.
@@ -20,4 +21,5 @@ pub mod daemon;
 pub mod kernel;
 pub mod load;
 pub mod policy;
+pub mod protocol;
 pub mod sim;

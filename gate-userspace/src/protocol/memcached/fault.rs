@@ -1,0 +1,105 @@
+//! What is not a request, and what memcached says of it.
+
+use gate_common::abi::Reason;
+use gate_common::units::Nanos;
+
+use super::refuse;
+use crate::protocol::Refusal;
+
+/// Why bytes are not a request that can be forwarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// A command that is not known, or with too few or too many words.
+    Unknown,
+    /// A key that is too long, or a number that is none.
+    BadFormat,
+    /// A meta command with more than 19 words.
+    TooManyFlags,
+    /// A value that does not end with its line.
+    BadData,
+    /// A value longer than [`super::Limits::value`]. It is swallowed.
+    TooLarge,
+    /// A command that gate does not let through.
+    Unsupported,
+    /// A line with a NUL in it.
+    Nul,
+    /// No newline within [`super::Limits::line`].
+    EndlessLine,
+    /// An HTTP request.
+    Http,
+    /// The binary protocol. Holds the opcode and the opaque bytes, which its answer repeats.
+    Binary {
+        /// What was asked.
+        opcode: u8,
+        /// The client's own number for its request.
+        opaque: [u8; 4],
+    },
+}
+
+/// Bytes that are not a request, and what comes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Why.
+    pub kind: FaultKind,
+    /// Whether the client said that it wants no answer.
+    pub quiet: bool,
+}
+
+impl Fault {
+    /// One that is answered.
+    pub(super) const fn told(kind: FaultKind) -> Self {
+        Self { kind, quiet: false }
+    }
+
+    /// Whether the connection ends with its answer, because no one can tell where the next request begins.
+    #[must_use]
+    pub const fn closes(&self) -> bool {
+        use FaultKind as Kind;
+        matches!(self.kind, Kind::Nul | Kind::EndlessLine | Kind::Http | Kind::Binary { .. })
+    }
+
+    /// What it is counted as.
+    #[must_use]
+    pub const fn reason(&self) -> Reason {
+        match self.kind {
+            FaultKind::TooLarge => Reason::TooLarge,
+            FaultKind::Unsupported | FaultKind::Binary { .. } => Reason::Unsupported,
+            _ => Reason::Malformed,
+        }
+    }
+
+    /// Appends its answer, if it has any.
+    pub fn answer(&self, out: &mut Vec<u8>) {
+        if self.quiet {
+            return;
+        }
+        let text: &[u8] = match self.kind {
+            FaultKind::Unknown => b"ERROR\r\n",
+            FaultKind::BadFormat | FaultKind::Nul => b"CLIENT_ERROR bad command line format\r\n",
+            FaultKind::TooManyFlags => b"CLIENT_ERROR options flags too long\r\n",
+            FaultKind::BadData => b"CLIENT_ERROR bad data chunk\r\n",
+            FaultKind::TooLarge => b"SERVER_ERROR object too large for cache\r\n",
+            FaultKind::EndlessLine => b"CLIENT_ERROR line too long\r\n",
+            FaultKind::Http => b"",
+            FaultKind::Unsupported => {
+                return refuse(Refusal { reason: Reason::Unsupported, retry_after: Nanos::ZERO }, out);
+            }
+            FaultKind::Binary { opcode, opaque } => return refuse_binary(opcode, opaque, out),
+        };
+        out.extend_from_slice(text);
+    }
+}
+
+/// An answer in the binary protocol: 24 bytes of header (magic, opcode, key length, extras length, data
+/// type, status, body length, opaque, cas), then a text for people.
+fn refuse_binary(opcode: u8, opaque: [u8; 4], out: &mut Vec<u8>) {
+    const TEXT: &[u8] = b"gate speaks the text protocol only";
+    const RESPONSE: u8 = 0x81;
+    const NOT_SUPPORTED: [u8; 2] = [0, 0x83];
+    out.extend_from_slice(&[RESPONSE, opcode, 0, 0, 0, 0]);
+    out.extend_from_slice(&NOT_SUPPORTED);
+    out.extend_from_slice(&(TEXT.len() as u32).to_be_bytes());
+    out.extend_from_slice(&opaque);
+    out.extend_from_slice(&[0; 8]);
+    out.extend_from_slice(TEXT);
+}

@@ -1,0 +1,274 @@
+//! A command line: what it asks, and whether memcached would agree.
+
+use std::ops::Range;
+
+use memchr::memchr;
+
+use super::MAX_KEY;
+use super::command::{Command, Quiet};
+use super::fault::{Fault, FaultKind};
+use crate::protocol::{Access, number};
+
+/// A line that can be forwarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Line {
+    pub(super) command: Command,
+    pub(super) access: Access,
+    pub(super) quiet: Quiet,
+    /// From the first key to the end of the last: keys with blanks between them.
+    pub(super) keys_at: u32,
+    pub(super) keys_end: u32,
+    pub(super) keys: u32,
+    /// Whether the key is in base64.
+    pub(super) base64: bool,
+    /// Bytes after the line: a value and its end of line.
+    pub(super) body: Option<u64>,
+}
+
+/// Bytes that end a value.
+pub(super) const VALUE_END: u64 = 2;
+
+/// The longest value that memcached reads the length of.
+const MAX_VALUE: u64 = i32::MAX as u64 - VALUE_END;
+
+/// Words of a meta command, itself included.
+const MAX_META_WORDS: usize = 19;
+
+/// The words of a line: what is between blanks.
+struct Words<'l> {
+    line: &'l [u8],
+    at: usize,
+}
+
+impl Iterator for Words<'_> {
+    type Item = Range<usize>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Range<usize>> {
+        let mut at = self.at;
+        while self.line.get(at) == Some(&b' ') {
+            at += 1;
+        }
+        let start = at;
+        while self.line.get(at).is_some_and(|&byte| byte != b' ') {
+            at += 1;
+        }
+        self.at = at;
+        (start < at).then_some(start..at)
+    }
+}
+
+/// Reads a line, without its end.
+pub(super) fn parse(line: &[u8]) -> Result<Line, Fault> {
+    if memchr(0, line).is_some() {
+        return Err(Fault::told(FaultKind::Nul));
+    }
+    let mut words = Words { line, at: 0 };
+    let name = words.next().ok_or(UNKNOWN)?;
+    match &line[name] {
+        b"get" | b"bget" => gets(words, Command::Get),
+        b"set" => store(words, Command::Set),
+        b"gets" => gets(words, Command::Gets),
+        b"mg" => meta(words, Command::MetaGet),
+        b"ms" => meta_set(words),
+        b"md" => meta(words, Command::MetaDelete),
+        b"ma" => meta(words, Command::MetaArithmetic),
+        b"mn" => Ok(Line::plain(Command::MetaNoop)),
+        b"me" => meta(words, Command::MetaDebug),
+        b"delete" => keyed(words, Command::Delete, 2, 4),
+        b"incr" => keyed(words, Command::Incr, 3, 4),
+        b"decr" => keyed(words, Command::Decr, 3, 4),
+        b"touch" => keyed(words, Command::Touch, 3, 4),
+        b"gat" => gets(words, Command::Gat),
+        b"gats" => gets(words, Command::Gats),
+        b"add" => store(words, Command::Add),
+        b"replace" => store(words, Command::Replace),
+        b"append" => store(words, Command::Append),
+        b"prepend" => store(words, Command::Prepend),
+        b"cas" => store(words, Command::Cas),
+        _ => administer(line),
+    }
+}
+
+impl Line {
+    /// One without keys and value.
+    const fn plain(command: Command) -> Self {
+        let (access, quiet) = (Access::Neither, Quiet::Answered);
+        Self { command, access, quiet, keys_at: 0, keys_end: 0, keys: 0, base64: false, body: None }
+    }
+
+    /// One with one key.
+    fn of_key(command: Command, access: Access, quiet: Quiet, key: &Range<usize>) -> Self {
+        let (keys_at, keys_end) = (key.start as u32, key.end as u32);
+        Self { access, quiet, keys_at, keys_end, keys: 1, ..Self::plain(command) }
+    }
+}
+
+/// `get <key>*`, `gat <time> <key>*`.
+fn gets(mut words: Words<'_>, command: Command) -> Result<Line, Fault> {
+    let touches = matches!(command, Command::Gat | Command::Gats);
+    if touches {
+        words.next().ok_or(UNKNOWN)?;
+    }
+    let (mut first, mut end, mut keys) = (words.line.len(), 0, 0);
+    for key in words {
+        if key.len() > MAX_KEY {
+            return Err(Fault::told(FaultKind::BadFormat));
+        }
+        first = first.min(key.start);
+        end = key.end;
+        keys += 1;
+    }
+    if keys == 0 {
+        // `gat <time>` has words enough for memcached, which finds nothing.
+        return if touches { Ok(Line::plain(command)) } else { Err(UNKNOWN) };
+    }
+    let access = if touches { Access::Write } else { Access::Read };
+    let (keys_at, keys_end) = (first as u32, end as u32);
+    Ok(Line { access, keys_at, keys_end, keys, ..Line::plain(command) })
+}
+
+/// `set <key> <flags> <time> <bytes> [noreply]`, with a `<cas>` before the last word for `cas`.
+fn store(mut words: Words<'_>, command: Command) -> Result<Line, Fault> {
+    let line = words.line;
+    let mut next = || words.next().ok_or(UNKNOWN);
+    let (key, flags, time, bytes) = (next()?, next()?, next()?, next()?);
+    let cas = if command == Command::Cas { Some(next()?) } else { None };
+    // memcached lets this be any word, and ignores it unless it is `noreply`.
+    let extra = words.next();
+    if words.next().is_some() {
+        return Err(UNKNOWN);
+    }
+    let last = extra.as_ref().or(cas.as_ref()).unwrap_or(&bytes);
+    let no_reply = is_no_reply(&line[last.clone()]);
+    let bad = Fault { kind: FaultKind::BadFormat, quiet: no_reply };
+    let flags = number::unsigned(&line[flags]).ok_or(bad)?;
+    let cas = cas.map_or(Some(0), |cas| number::unsigned(&line[cas]));
+    let bytes = number::unsigned(&line[bytes]).ok_or(bad)?;
+    let sound = flags <= u64::from(u32::MAX) && cas.is_some() && is_time(&line[time]) && bytes <= MAX_VALUE;
+    if !sound || key.len() > MAX_KEY {
+        return Err(bad);
+    }
+    let quiet = if no_reply { Quiet::NoReply } else { Quiet::Answered };
+    let body = Some(bytes + VALUE_END);
+    Ok(Line { body, ..Line::of_key(command, Access::Write, quiet, &key) })
+}
+
+/// `delete <key>`, `incr <key> <by>`, `touch <key> <time>`, and `noreply` where it is the last of `most` words.
+fn keyed(mut words: Words<'_>, command: Command, least: usize, most: usize) -> Result<Line, Fault> {
+    let line = words.line;
+    let key = words.next().ok_or(UNKNOWN)?;
+    let (mut count, mut last) = (2, 0..0);
+    for word in words.by_ref().take(most) {
+        count += 1;
+        last = word;
+    }
+    if !(least..=most).contains(&count) {
+        return Err(UNKNOWN);
+    }
+    let no_reply = is_no_reply(&line[last]);
+    if key.len() > MAX_KEY {
+        return Err(Fault { kind: FaultKind::BadFormat, quiet: no_reply });
+    }
+    let quiet = if no_reply { Quiet::NoReply } else { Quiet::Answered };
+    Ok(Line::of_key(command, Access::Write, quiet, &key))
+}
+
+/// `mg <key> <flag>*` and others of its form.
+fn meta(mut words: Words<'_>, command: Command) -> Result<Line, Fault> {
+    let key = words.next().ok_or(match command {
+        Command::MetaDebug => Fault::told(FaultKind::BadFormat),
+        _ => UNKNOWN,
+    })?;
+    if key.len() > MAX_KEY {
+        return Err(Fault::told(FaultKind::BadFormat));
+    }
+    let access = match command {
+        Command::MetaGet | Command::MetaDebug => Access::Read,
+        _ => Access::Write,
+    };
+    Ok(flags(Line::of_key(command, access, Quiet::Answered, &key), words).0)
+}
+
+/// `ms <key> <bytes> <flag>*`. Whatever is wrong with its flags, the store takes the value.
+fn meta_set(mut words: Words<'_>) -> Result<Line, Fault> {
+    const BAD: Fault = Fault::told(FaultKind::BadFormat);
+    let line = words.line;
+    let key = words.next().ok_or(UNKNOWN)?;
+    let bytes = words.next().filter(|_| key.len() <= MAX_KEY).ok_or(BAD)?;
+    let (parsed, count) = flags(Line::of_key(Command::MetaSet, Access::Write, Quiet::Answered, &key), words);
+    if count > MAX_META_WORDS - 3 {
+        return Err(Fault::told(FaultKind::TooManyFlags));
+    }
+    let bytes = number::unsigned(&line[bytes]).filter(|&bytes| bytes <= MAX_VALUE).ok_or(BAD)?;
+    Ok(Line { body: Some(bytes + VALUE_END), ..parsed })
+}
+
+/// Notes a meta command's flags, and counts them.
+fn flags(mut line: Line, words: Words<'_>) -> (Line, usize) {
+    let (text, mut count) = (words.line, 0);
+    for flag in words {
+        count += 1;
+        match text[flag.start] {
+            b'q' if line.command != Command::MetaDebug => line.quiet = Quiet::Unusual,
+            b'b' => line.base64 = true,
+            // A new time to live, an item made where there is none, the right to make it anew.
+            b'T' | b'N' | b'R' => line.access = Access::Write,
+            _ => {}
+        }
+    }
+    (line, count)
+}
+
+/// Commands for operators, and what is not known.
+fn administer(line: &[u8]) -> Result<Line, Fault> {
+    // The first words, the last word, and how many there are.
+    let words = || Words { line, at: 0 }.map(|word| &line[word]);
+    let (mut first, count) = (words(), words().count());
+    let (name, second) = (first.next().unwrap_or_default(), first.next().unwrap_or_default());
+    let last = words().last().unwrap_or_default();
+    let quiet = if is_no_reply(last) { Quiet::NoReply } else { Quiet::Answered };
+    let admin = |command: Command, least: usize, most: usize| {
+        // Whether these obey `noreply` depends on the store's version and on the rest of the line.
+        let sure = matches!(command, Command::FlushAll | Command::Verbosity) || quiet == Quiet::Answered;
+        let (true, true) = ((least..=most).contains(&count), sure) else {
+            return Err(if sure { UNKNOWN } else { UNSUPPORTED });
+        };
+        Ok(Line { quiet, ..Line::plain(command) })
+    };
+    const ANY: usize = usize::MAX;
+    match name {
+        b"version" => Ok(Line::plain(Command::Version)),
+        b"quit" => Ok(Line::plain(Command::Quit)),
+        b"stats" if second == b"gate" => Ok(Line::plain(Command::StatsGate)),
+        b"stats" => Ok(Line::plain(Command::Stats)),
+        b"flush_all" => {
+            let line = admin(Command::FlushAll, 1, 3)?;
+            Ok(Line { access: Access::WriteAny, ..line })
+        }
+        b"verbosity" => admin(Command::Verbosity, 2, 3),
+        b"cache_memlimit" => admin(Command::CacheMemlimit, 2, 3),
+        b"lru" => admin(Command::Lru, 2, ANY),
+        b"lru_crawler" if matches!(second, b"metadump" | b"mgdump") => Err(UNSUPPORTED),
+        b"lru_crawler" => Ok(Line::plain(Command::LruCrawler)),
+        b"slabs" => admin(Command::Slabs, 1, ANY),
+        b"extstore" => admin(Command::Extstore, 2, ANY),
+        b"refresh_certs" => admin(Command::RefreshCerts, 1, ANY),
+        b"watch" | b"shutdown" => Err(UNSUPPORTED),
+        _ if last.starts_with(b"HTTP/") => Err(Fault::told(FaultKind::Http)),
+        _ => Err(UNKNOWN),
+    }
+}
+
+fn is_no_reply(word: &[u8]) -> bool {
+    word == b"noreply"
+}
+
+/// Whether memcached takes `word` for a time, of which it keeps the lower 32 bits.
+fn is_time(word: &[u8]) -> bool {
+    let digits = word.strip_prefix(b"-").unwrap_or(word);
+    (1..=18).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit)
+}
+
+const UNKNOWN: Fault = Fault::told(FaultKind::Unknown);
+const UNSUPPORTED: Fault = Fault::told(FaultKind::Unsupported);

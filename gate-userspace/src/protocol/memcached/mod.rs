@@ -1,0 +1,41 @@
+//! memcached: the text protocol and the meta commands.
+//!
+//! Source: `protocol.txt` of memcached 1.6, and where that is silent what memcached 1.6.18 does.
+//!
+//! - [`Decoder`]: requests out of a stream or a datagram.
+//! - [`refuse`]: what a client reads whose request gate refuses.
+//!
+//! **Where gate is stricter than memcached**, because what is forwarded must have one meaning only:
+//!
+//! - A line that holds a NUL ends the connection: memcached reads such a line up to there.
+//! - The numbers of a storage command are digits alone, flags at most 32 bits, and its length fits; memcached
+//!   takes blanks and a sign before them, and wraps.
+//! - Commands that are not known are answered `ERROR` here, as memcached does, and never forwarded.
+//! - `watch`, `shutdown` and `lru_crawler metadump` take over a connection, or end the store: unsupported.
+//! - A line has a limit of its own, [`Limits::line`]; memcached ends one without a newline after 2 KiB, and
+//!   never a `get`.
+
+mod command;
+mod fault;
+mod line;
+mod request;
+
+pub use command::{Command, Expect, Quiet};
+pub use fault::{Fault, FaultKind};
+pub use request::{Decoder, Keys, Limits, Request, Step};
+
+use super::Refusal;
+
+/// The longest key, in bytes, as it is written.
+pub const MAX_KEY: usize = 250;
+
+/// Appends what a client reads whose request is refused. Nothing is to be written where the request
+/// said `noreply` ([`Quiet::NoReply`]); a quiet meta command is told, as it is of any error.
+pub fn refuse(refusal: Refusal, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"SERVER_ERROR throttled ");
+    refusal.write(out);
+    out.extend_from_slice(b"\r\n");
+}
+
+#[cfg(test)]
+mod tests;

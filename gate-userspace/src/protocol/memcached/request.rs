@@ -1,0 +1,242 @@
+//! Requests out of a stream.
+
+use memchr::memchr;
+
+use super::command::{Command, Expect, Quiet};
+use super::fault::{Fault, FaultKind};
+use super::line::{self, Line};
+use crate::protocol::Facts;
+
+/// What the decoder found. See [`crate::protocol::Step`].
+pub type Step = crate::protocol::Step<Request, Fault>;
+
+/// How much is let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The longest line, its end included, in bytes. A `get` of many keys is the longest there is.
+    pub line: u32,
+    /// The longest value, in bytes. A longer one is swallowed and answered as memcached would; but
+    /// memcached also forgets what a `set` would have replaced, so this should be no less than the store's
+    /// own limit.
+    pub value: u64,
+    /// The longest request that is given whole, in bytes; a longer one is streamed.
+    pub gather: usize,
+}
+
+impl Default for Limits {
+    /// 256 KiB (5,000 keys of 50 bytes), 1 GiB (the most that memcached can be set to), 16 KiB (its read buffer).
+    fn default() -> Self {
+        Self { line: 256 << 10, value: 1 << 30, gather: 16 << 10 }
+    }
+}
+
+/// A request that can be forwarded as it came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// What is asked.
+    pub command: Command,
+    /// What it means for the pipeline. Rows are keys.
+    pub facts: Facts,
+    /// Whether it is answered.
+    pub quiet: Quiet,
+    /// Whether its key is in base64: the same key has other spellings too, so it is no identity.
+    pub base64: bool,
+    /// Bytes of it that follow in [`Step::Body`]; 0 if it is whole.
+    pub body: u64,
+    keys_at: u32,
+    keys_end: u32,
+}
+
+impl Request {
+    /// The shape of its answer, where it has one.
+    #[must_use]
+    pub const fn expect(&self) -> Expect {
+        self.command.expect()
+    }
+
+    /// Its keys as they are written; `bytes` begin where it does.
+    #[must_use]
+    pub fn keys<'b>(&self, bytes: &'b [u8]) -> Keys<'b> {
+        Keys { rest: bytes.get(self.keys_at as usize..self.keys_end as usize).unwrap_or_default() }
+    }
+
+    fn new(line: &Line, len: usize) -> Self {
+        let Line { command, access, quiet, keys_at, keys_end, keys, base64, body } = *line;
+        let facts = Facts {
+            class: command.class(keys),
+            access,
+            keyed: keys > 0,
+            keys,
+            rows: keys.max(1),
+            bytes: len as u64 + body.unwrap_or(0),
+        };
+        Self { command, facts, quiet, base64, body: body.unwrap_or(0), keys_at, keys_end }
+    }
+}
+
+/// A request's keys, in their order.
+#[derive(Clone, Debug)]
+pub struct Keys<'b> {
+    /// Keys with blanks between them.
+    rest: &'b [u8],
+}
+
+impl<'b> Iterator for Keys<'b> {
+    type Item = &'b [u8];
+
+    #[inline]
+    fn next(&mut self) -> Option<&'b [u8]> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let end = memchr(b' ', self.rest).unwrap_or(self.rest.len());
+        let (key, rest) = self.rest.split_at(end);
+        let blanks = rest.iter().take_while(|&&byte| byte == b' ').count();
+        self.rest = &rest[blanks..];
+        Some(key)
+    }
+}
+
+/// Requests out of one client's stream, or out of one datagram.
+#[derive(Clone, Debug)]
+pub struct Decoder {
+    limits: Limits,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// Nothing has come yet: the first byte tells the text protocol from the binary one.
+    Fresh,
+    /// Within a line, of which so many bytes are known to hold no end.
+    Line { searched: usize },
+    /// Within a request that is given whole, once so many bytes are there.
+    Gather { len: usize, request: Request },
+    /// So many bytes of a request are to be passed on.
+    Body { left: u64 },
+    /// So many bytes of a value at fault are to be swallowed.
+    Swallow { left: u64 },
+    /// A fault has ended the connection.
+    Closed,
+}
+
+impl Decoder {
+    /// One that expects a client's first byte.
+    #[must_use]
+    pub const fn new(limits: Limits) -> Self {
+        Self { limits, state: State::Fresh }
+    }
+
+    /// What `input`, the bytes that no earlier step has taken, begins with.
+    #[inline]
+    pub fn next(&mut self, input: &[u8]) -> Step {
+        match self.state {
+            State::Line { searched } => self.line(input, searched),
+            State::Gather { len, .. } if input.len() < len => Step::More { want: len },
+            State::Gather { len, request } => self.gathered(input, len, request),
+            State::Fresh => self.first(input),
+            _ if input.is_empty() => Step::More { want: 1 },
+            State::Body { left } => {
+                let len = reach(left, input);
+                let left = left - len as u64;
+                self.state = if left > 0 { State::Body { left } } else { BETWEEN };
+                Step::Body { len, last: left == 0 }
+            }
+            State::Swallow { left } => {
+                let len = reach(left, input);
+                let left = left - len as u64;
+                self.state = if left > 0 { State::Swallow { left } } else { BETWEEN };
+                Step::Skip { len }
+            }
+            State::Closed => Step::Skip { len: input.len() },
+        }
+    }
+
+    fn first(&mut self, input: &[u8]) -> Step {
+        const MAGIC: u8 = 0x80;
+        const HEADER: usize = 24;
+        match *input {
+            [] => Step::More { want: 1 },
+            [MAGIC, opcode, ref rest @ ..] if input.len() >= HEADER => {
+                let mut opaque = [0; 4];
+                opaque.copy_from_slice(&rest[10..14]);
+                self.fault(input.len(), Fault::told(FaultKind::Binary { opcode, opaque }))
+            }
+            [MAGIC, ..] => Step::More { want: HEADER },
+            _ => {
+                self.state = BETWEEN;
+                self.line(input, 0)
+            }
+        }
+    }
+
+    #[inline]
+    fn line(&mut self, input: &[u8], searched: usize) -> Step {
+        let limit = self.limits.line as usize;
+        let within = &input[..input.len().min(limit)];
+        let Some(newline) = memchr(b'\n', &within[searched..]) else {
+            if input.len() >= limit {
+                return self.fault(input.len(), Fault::told(FaultKind::EndlessLine));
+            }
+            self.state = State::Line { searched: input.len() };
+            return Step::More { want: input.len() + 1 };
+        };
+        let newline = searched + newline;
+        // As memcached, which leaves a carriage return alone that has nothing before it.
+        let end = if newline > 1 && input[newline - 1] == b'\r' { newline - 1 } else { newline };
+        let len = newline + 1;
+        match line::parse(&input[..end]) {
+            Ok(line) => self.parsed(input, len, &line),
+            Err(fault) => self.fault(len, fault),
+        }
+    }
+
+    #[inline]
+    fn parsed(&mut self, input: &[u8], len: usize, line: &Line) -> Step {
+        self.state = BETWEEN;
+        let mut request = Request::new(line, len);
+        let Some(body) = line.body else {
+            return Step::Request { len, request };
+        };
+        if body - line::VALUE_END > self.limits.value {
+            self.state = State::Swallow { left: body };
+            let quiet = line.quiet == Quiet::NoReply;
+            return Step::Fault { len, fault: Fault { kind: FaultKind::TooLarge, quiet } };
+        }
+        if request.facts.bytes > self.limits.gather as u64 {
+            self.state = State::Body { left: body };
+            return Step::Request { len, request };
+        }
+        request.body = 0;
+        let whole = len + body as usize;
+        if input.len() < whole {
+            self.state = State::Gather { len: whole, request };
+            return Step::More { want: whole };
+        }
+        self.gathered(input, whole, request)
+    }
+
+    /// A request with its value, all there.
+    #[inline]
+    fn gathered(&mut self, input: &[u8], len: usize, request: Request) -> Step {
+        self.state = BETWEEN;
+        if input[..len].ends_with(b"\r\n") {
+            return Step::Request { len, request };
+        }
+        let quiet = request.quiet == Quiet::NoReply;
+        Step::Fault { len, fault: Fault { kind: FaultKind::BadData, quiet } }
+    }
+
+    fn fault(&mut self, len: usize, fault: Fault) -> Step {
+        self.state = if fault.closes() { State::Closed } else { BETWEEN };
+        Step::Fault { len, fault }
+    }
+}
+
+/// Between two requests.
+const BETWEEN: State = State::Line { searched: 0 };
+
+/// How much of `left` bytes `input` holds.
+fn reach(left: u64, input: &[u8]) -> usize {
+    usize::try_from(left).unwrap_or(usize::MAX).min(input.len())
+}

@@ -1,0 +1,322 @@
+//! Requests: what is one, what is not, and that it does not matter how they arrive.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::protocol::tests::{Event, cut_everywhere, decode};
+use crate::protocol::{Access, Class};
+
+const LIMITS: Limits = Limits { line: 600, value: 100, gather: 64 };
+
+type Events = Vec<Event<Request, Fault>>;
+
+fn events(stream: &[u8]) -> Events {
+    cut_everywhere(stream, || Decoder::new(LIMITS), |decoder, input| decoder.next(input), Fault::closes)
+}
+
+/// The one request that `stream` is, with the limits that hold by default.
+fn one(stream: &str) -> Request {
+    let mut decoder = Decoder::new(Limits::default());
+    match decoder.next(stream.as_bytes()) {
+        Step::Request { len, request } if len == stream.len() => request,
+        step => panic!("{stream:?} gave {step:?}"),
+    }
+}
+
+/// What a client reads, in turn: `.` for a request that is forwarded, otherwise gate's own answer.
+fn answers(stream: &[u8]) -> String {
+    let mut out = Vec::new();
+    for event in events(stream) {
+        match event {
+            Event::Request(..) => out.extend_from_slice(b".\n"),
+            Event::Fault(fault, _) => fault.answer(&mut out),
+            Event::Body(..) | Event::Skip(_) => {}
+        }
+    }
+    String::from_utf8_lossy(&out).replace("\r\n", "\n")
+}
+
+#[test]
+fn requests_are_what_they_say() {
+    use Access::{Neither, Read, Write, WriteAny};
+    use Command as C;
+    use Quiet::{Answered, NoReply, Unusual};
+    type Row = (&'static str, Command, Class, Access, Quiet, &'static [&'static str]);
+    let rows: &[Row] = &[
+        ("get a\r\n", C::Get, Class::Get, Read, Answered, &["a"]),
+        ("get a\n", C::Get, Class::Get, Read, Answered, &["a"]),
+        ("  get   a  bc \r\n", C::Get, Class::Mget, Read, Answered, &["a", "bc"]),
+        ("bget a\r\n", C::Get, Class::Get, Read, Answered, &["a"]),
+        ("get a\r\r\n", C::Get, Class::Get, Read, Answered, &["a\r"]),
+        ("get noreply\r\n", C::Get, Class::Get, Read, Answered, &["noreply"]),
+        ("gets a b c\r\n", C::Gets, Class::Mget, Read, Answered, &["a", "b", "c"]),
+        ("gat 10 a\r\n", C::Gat, Class::Get, Write, Answered, &["a"]),
+        ("gats x a b\r\n", C::Gats, Class::Mget, Write, Answered, &["a", "b"]),
+        ("gat 10\r\n", C::Gat, Class::Get, Neither, Answered, &[]),
+        ("set a 0 0 5\r\nhello\r\n", C::Set, Class::Set, Write, Answered, &["a"]),
+        ("set a 1 -1 2 noreply\r\n\r\n\r\n", C::Set, Class::Set, Write, NoReply, &["a"]),
+        ("set a 0 0 0 other\r\n\r\n", C::Set, Class::Set, Write, Answered, &["a"]),
+        ("set noreply 0 0 0\r\n\r\n", C::Set, Class::Set, Write, Answered, &["noreply"]),
+        ("add a 0 0 1\nx\r\n", C::Add, Class::Set, Write, Answered, &["a"]),
+        ("replace a 4294967295 0 1\r\nx\r\n", C::Replace, Class::Set, Write, Answered, &["a"]),
+        ("append a 0 0 1\r\n\n\r\n", C::Append, Class::Set, Write, Answered, &["a"]),
+        ("prepend a 0 999999999999999999 1\r\n\0\r\n", C::Prepend, Class::Set, Write, Answered, &["a"]),
+        ("cas a 0 0 1 7\r\nx\r\n", C::Cas, Class::Set, Write, Answered, &["a"]),
+        ("cas a 0 0 1 18446744073709551615 noreply\r\nx\r\n", C::Cas, Class::Set, Write, NoReply, &["a"]),
+        ("delete a\r\n", C::Delete, Class::Delete, Write, Answered, &["a"]),
+        ("delete noreply\r\n", C::Delete, Class::Delete, Write, Answered, &["noreply"]),
+        ("delete a 0 noreply\r\n", C::Delete, Class::Delete, Write, NoReply, &["a"]),
+        ("delete a 7\r\n", C::Delete, Class::Delete, Write, Answered, &["a"]),
+        ("incr a 1\r\n", C::Incr, Class::Counter, Write, Answered, &["a"]),
+        ("decr a noreply\r\n", C::Decr, Class::Counter, Write, NoReply, &["a"]),
+        ("touch a 10 noreply\r\n", C::Touch, Class::Touch, Write, NoReply, &["a"]),
+        ("mg a\r\n", C::MetaGet, Class::Get, Read, Answered, &["a"]),
+        ("mg a v k q O1\r\n", C::MetaGet, Class::Get, Read, Unusual, &["a"]),
+        ("mg a N30 v\r\n", C::MetaGet, Class::Get, Write, Answered, &["a"]),
+        ("ms a 2 q T0\r\nhi\r\n", C::MetaSet, Class::Set, Write, Unusual, &["a"]),
+        ("md a Tq\r\n", C::MetaDelete, Class::Delete, Write, Answered, &["a"]),
+        ("ma a q\r\n", C::MetaArithmetic, Class::Counter, Write, Unusual, &["a"]),
+        ("me a q\r\n", C::MetaDebug, Class::Read, Read, Answered, &["a"]),
+        ("mn\r\n", C::MetaNoop, Class::Connection, Neither, Answered, &[]),
+        ("flush_all\r\n", C::FlushAll, Class::Admin, WriteAny, Answered, &[]),
+        ("flush_all 10 noreply\r\n", C::FlushAll, Class::Admin, WriteAny, NoReply, &[]),
+        ("verbosity noreply\r\n", C::Verbosity, Class::Admin, Neither, NoReply, &[]),
+        ("version a b\r\n", C::Version, Class::Connection, Neither, Answered, &[]),
+        ("stats\r\n", C::Stats, Class::Admin, Neither, Answered, &[]),
+        ("stats items\r\n", C::Stats, Class::Admin, Neither, Answered, &[]),
+        ("stats gate\r\n", C::StatsGate, Class::Admin, Neither, Answered, &[]),
+        ("lru_crawler enable\r\n", C::LruCrawler, Class::Admin, Neither, Answered, &[]),
+        ("slabs reassign 1 2\r\n", C::Slabs, Class::Admin, Neither, Answered, &[]),
+        ("quit\r\n", C::Quit, Class::Connection, Neither, Answered, &[]),
+    ];
+    for (stream, command, class, access, quiet, keys) in rows {
+        let request = one(stream);
+        let found: Vec<_> = request.keys(stream.as_bytes()).map(|key| str::from_utf8(key).unwrap()).collect();
+        let facts = request.facts;
+        assert_eq!((request.command, facts.class, facts.access), (*command, *class, *access), "{stream:?}");
+        assert_eq!((request.quiet, &found[..]), (*quiet, *keys), "{stream:?}");
+        assert_eq!((facts.keys as usize, facts.keyed), (keys.len(), !keys.is_empty()), "{stream:?}");
+        assert_eq!((facts.bytes, request.body), (stream.len() as u64, 0), "{stream:?}");
+    }
+    assert!(one("mg YQ== b\r\n").base64 && !one("mg YQ== v\r\n").base64);
+}
+
+#[test]
+fn what_memcached_refuses_is_refused_in_its_words() {
+    let long = "k".repeat(MAX_KEY + 1);
+    let bad = "CLIENT_ERROR bad command line format\n";
+    let rows: &[(&str, &str)] = &[
+        ("\r\n", "ERROR\n"),
+        ("   \r\n", "ERROR\n"),
+        ("get\r\n", "ERROR\n"),
+        ("GET a\r\n", "ERROR\n"),
+        ("gat\r\n", "ERROR\n"),
+        ("nonsense\r\nmn\r\n", "ERROR\n.\n"),
+        ("\u{80}\r\n", "ERROR\n"),
+        ("set a 0 0\r\n", "ERROR\n"),
+        ("set a 0 0 1 noreply more\r\n", "ERROR\n"),
+        ("cas a 0 0 1\r\n", "ERROR\n"),
+        ("cas a 0 0 1 noreply\r\nmn\r\n", ".\n"),
+        ("set a x 0 1\r\nmn\r\n", &format!("{bad}.\n")),
+        ("set a 4294967296 0 1\r\n", bad),
+        ("set a -1 0 1\r\n", bad),
+        ("set a 0 x 1\r\n", bad),
+        ("set a 0 0 -1\r\n", bad),
+        ("set a 0 0 +1\r\n", bad),
+        ("set a 0 0 1\t\r\n", bad),
+        ("set a 0 0 2147483646\r\n", bad),
+        ("set a 0 0 4294967297\r\n", bad),
+        ("set a 0 0 noreply\r\nmn\r\n", ".\n"),
+        ("ms a\r\n", bad),
+        ("ms a x\r\n", bad),
+        ("ms a S1\r\n", bad),
+        ("ms a 1 a b c d e f g h i j k l m n o p q\r\n", "CLIENT_ERROR options flags too long\n"),
+        ("me\r\n", bad),
+        ("mg\r\n", "ERROR\n"),
+        ("mx a\r\n", "ERROR\n"),
+        ("delete a 0 noreply more\r\n", "ERROR\n"),
+        ("incr a\r\n", "ERROR\n"),
+        ("verbosity\r\n", "ERROR\n"),
+        (&format!("get a {long} b\r\n"), bad),
+        (&format!("set {long} 0 0 1\r\n"), bad),
+        (&format!("set {long} 0 0 1 noreply\r\n"), ""),
+        (&format!("delete {long}\r\n"), bad),
+        (&format!("mg {long} v\r\n"), bad),
+        (&format!("get {}\r\n", &long[1..]), ".\n"),
+        // Whatever ends it, a value is as long as its line says.
+        ("set a 0 0 1\r\nxyzmn\r\n", "CLIENT_ERROR bad data chunk\n.\n"),
+        ("set a 0 0 1 noreply\r\nxyz\r\nmn\r\n", "ERROR\n.\n"),
+        ("ms a 1 q\r\nx\n\nmn\r\n", "CLIENT_ERROR bad data chunk\n.\n"),
+    ];
+    for (stream, expected) in rows {
+        assert_eq!(answers(stream.as_bytes()), *expected, "{stream:?}");
+    }
+}
+
+#[test]
+fn what_gate_cannot_forward_says_so() {
+    let unsupported = "SERVER_ERROR throttled retry_after_ms=0 reason=unsupported\n";
+    for stream in ["watch\r\n", "shutdown\r\n", "lru_crawler metadump all\r\n", "lru tune 1 noreply\r\n"] {
+        assert_eq!(answers(format!("{stream}mn\r\n").as_bytes()), format!("{unsupported}.\n"), "{stream:?}");
+    }
+}
+
+#[test]
+fn what_leaves_no_next_request_ends_the_connection() {
+    let endless = [b'g'; 600];
+    let rows: &[(&[u8], &str)] = &[
+        (b"get a\0b\r\nmn\r\n", "CLIENT_ERROR bad command line format\n"),
+        (b"set a 0 0 1\0 noreply\r\nmn\r\n", "CLIENT_ERROR bad command line format\n"),
+        (b"GET / HTTP/1.1\r\nmn\r\n", ""),
+        (&endless, "CLIENT_ERROR line too long\n"),
+    ];
+    for (stream, expected) in rows {
+        assert_eq!(answers(stream), *expected, "{:?}", String::from_utf8_lossy(stream));
+        let mut decoder = Decoder::new(LIMITS);
+        let Step::Fault { fault, .. } = decoder.next(stream) else { panic!("no fault") };
+        assert!(fault.closes());
+        assert_eq!(decoder.next(b"mn\r\n"), Step::Skip { len: 4 }, "nothing is read after the end");
+    }
+    let fits = format!("get {}\r\n", "a ".repeat(297));
+    assert_eq!((fits.len(), &answers(fits.as_bytes())[..]), (600, ".\n"));
+}
+
+#[test]
+fn the_binary_protocol_is_refused_in_its_own_format() {
+    let mut stream = vec![0x80, 0x0b];
+    stream.extend_from_slice(&[0; 10]);
+    stream.extend_from_slice(b"mine");
+    stream.extend_from_slice(&[0; 8]);
+    let mut out = Vec::new();
+    let [Event::Fault(fault, None)] = &events(&stream)[..] else { panic!("not refused") };
+    fault.answer(&mut out);
+    assert_eq!(out[..8], [0x81, 0x0b, 0, 0, 0, 0, 0, 0x83]);
+    assert_eq!(out[8..12], 34_u32.to_be_bytes());
+    assert_eq!(&out[12..16], b"mine");
+    assert_eq!(&out[24..], b"gate speaks the text protocol only");
+    assert_eq!(answers(b"mn\r\n\x80\r\n"), ".\nERROR\n", "only the first byte chooses a protocol");
+}
+
+#[test]
+fn a_request_beyond_what_is_gathered_is_streamed() {
+    let line = "set a 0 0 100\r\n";
+    let stream = format!("{line}{}\r\nmn\r\n", "v".repeat(100));
+    let events = events(stream.as_bytes());
+    let [Event::Request(request, head), Event::Body(body, true), Event::Request(..)] = &events[..] else {
+        panic!("{events:?}");
+    };
+    assert_eq!((head.clone(), body.clone()), (0..15, 15..117));
+    assert_eq!((request.body, request.facts.bytes), (102, 117));
+    assert_eq!(request.keys(line.as_bytes()).collect::<Vec<_>>(), [b"a"]);
+}
+
+#[test]
+fn a_value_beyond_the_limit_is_swallowed() {
+    let value = "mn\r\n".repeat(50);
+    for (words, answer) in [("", "SERVER_ERROR object too large for cache\n.\n"), (" noreply", ".\n")] {
+        let stream = format!("set a 0 0 {}{words}\r\n{value}\r\nmn\r\n", value.len());
+        assert_eq!(answers(stream.as_bytes()), answer);
+    }
+}
+
+#[test]
+fn refusals_read_as_documented() {
+    use gate_common::abi::Reason;
+    use gate_common::units::Nanos;
+    let mut out = Vec::new();
+    refuse(Refusal { reason: Reason::Quota, retry_after: Nanos(12_000_001) }, &mut out);
+    assert_eq!(out, b"SERVER_ERROR throttled retry_after_ms=13 reason=quota\r\n");
+}
+
+/// Requests, nearly requests, and noise.
+fn pieces() -> impl Strategy<Value = Vec<u8>> {
+    let word = prop_oneof![
+        prop::sample::select(vec![
+            "get",
+            "gets",
+            "gat",
+            "set",
+            "cas",
+            "ms",
+            "mg",
+            "mn",
+            "delete",
+            "incr",
+            "noreply",
+            "stats",
+            "0",
+            "1",
+            "5",
+            "60",
+            "99",
+            "101",
+            "-1",
+            "q",
+            "v",
+            "b",
+            " ",
+            "",
+            "\0",
+            "a",
+            "key",
+            "touch",
+            "flush_all"
+        ])
+        .prop_map(|word| word.as_bytes().to_vec()),
+        prop::collection::vec(any::<u8>(), 0..6),
+    ];
+    let end = prop::sample::select(vec![&b"\r\n"[..], b"\r\n", b"\r\n", b"\n", b"", b"\r"]);
+    let line = (prop::collection::vec(word, 1..8), end)
+        .prop_map(|(words, end)| [&words.join(&b' ')[..], end].concat());
+    let store = (0_usize..110, prop::bool::ANY, any::<u8>()).prop_map(|(len, quiet, fill)| {
+        let quiet = if quiet { " noreply" } else { "" };
+        [format!("set k 0 0 {len}{quiet}\r\n").as_bytes(), &vec![fill; len], b"\r\n"].concat()
+    });
+    let noise = prop::collection::vec(any::<u8>(), 0..40);
+    prop_oneof![4 => line, 3 => store, 1 => noise]
+}
+
+proptest! {
+    #[test]
+    fn a_stream_cut_anywhere_decodes_the_same(
+        pieces in prop::collection::vec(pieces(), 0..12),
+        mut cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
+    ) {
+        let stream = pieces.concat();
+        cuts.sort_by_key(|cut| cut.index(stream.len() + 1));
+        let cuts = cuts.iter().map(|cut| cut.index(stream.len() + 1));
+        let (mut one, mut other) = (Decoder::new(LIMITS), Decoder::new(LIMITS));
+        let whole = decode(&stream, [], |input| one.next(input), Fault::closes);
+        let cut = decode(&stream, cuts, |input| other.next(input), Fault::closes);
+        prop_assert_eq!(&whole, &cut);
+        for event in whole {
+            if let Event::Request(request, bytes) = event {
+                let keys = request.keys(&stream[bytes]);
+                let mut count = 0;
+                for key in keys {
+                    prop_assert!(!key.is_empty() && key.len() <= MAX_KEY && !key.contains(&b' '));
+                    count += 1;
+                }
+                prop_assert_eq!(request.facts.keys, count);
+            }
+        }
+    }
+
+    #[test]
+    fn no_more_is_asked_for_than_the_limits_allow(stream in prop::collection::vec(pieces(), 0..6)) {
+        let stream = stream.concat();
+        let (mut decoder, mut at) = (Decoder::new(LIMITS), 0);
+        loop {
+            match decoder.next(&stream[at..]) {
+                Step::More { want } => {
+                    prop_assert!(want <= LIMITS.gather.max(LIMITS.line as usize));
+                    break;
+                }
+                step => at += step.consumed(),
+            }
+            if at == stream.len() {
+                break;
+            }
+        }
+    }
+}
