@@ -101,8 +101,8 @@ fn table(summary: &Summary) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header([
-        "tenant", "offered", "sent", "answered", "refused", "failed", "lost", "p50", "p90", "p99", "p99.9",
-        "max", "lag p99",
+        "tenant", "offered", "sent", "answered", "refused", "failed", "lost", "unsent", "p50", "p90", "p99",
+        "p99.9", "max", "lag p99",
     ]);
     for tenant in &summary.tenants {
         let reasons: Vec<_> =
@@ -122,6 +122,7 @@ fn table(summary: &Summary) -> Table {
             refused,
             tenant.failed.to_string(),
             tenant.lost.to_string(),
+            tenant.unsent.to_string(),
             time(latency.p50),
             time(latency.p90),
             time(latency.p99),

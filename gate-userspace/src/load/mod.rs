@@ -86,7 +86,7 @@ pub fn start(plan: &Plan) -> Result<Running, StartError> {
 
 /// Why a run did not start.
 #[derive(Debug, thiserror::Error)]
-#[error("tenant {tenant} cannot send: {source}")]
+#[error("tenant {tenant} cannot send")]
 pub struct StartError {
     /// Whose sockets failed.
     pub tenant: String,

@@ -31,12 +31,13 @@ impl Sender {
         // So many requests may be outstanding from one source, all unanswered, with double to spare.
         let outstanding = 2.0 * tenant.per_sec() * (plan.timeout.0 as f64 / NANOS_PER_SEC as f64);
         let per_source = outstanding / sources.len() as f64;
-        let sockets_per_source = (per_source / MAX_WINDOW as f64).ceil().clamp(1.0, 64.0);
-        let window = (per_source / sockets_per_source) as usize;
+        let sockets_per_source = (per_source / MAX_WINDOW as f64).ceil() as usize;
+        let sockets_per_source = sockets_per_source.clamp(1, (MAX_SOCKETS / sources.len()).max(1));
+        let window = (per_source / sockets_per_source as f64) as usize;
         let window = window.clamp(MIN_WINDOW, MAX_WINDOW).next_power_of_two();
         let mut sockets = Vec::new();
         for source in sources {
-            for _ in 0..sockets_per_source as usize {
+            for _ in 0..sockets_per_source {
                 sockets.push(Socket::new(*source, plan.target, window)?);
             }
         }
@@ -76,10 +77,11 @@ impl Worker {
             }
             pace.publish_at(now);
             let wait = match (pressed, pace.due()) {
-                (Pressed::Kernel, _) => GATHER,
                 (Pressed::Requests, _) => Nanos::ZERO,
+                // What the kernel has not taken by now is given up as well.
+                (_, None) if settled => return,
+                (Pressed::Kernel, _) => GATHER,
                 (Pressed::No, Some(due)) => due.saturating_sub(now).max(gather),
-                (Pressed::No, None) if settled => return,
                 (Pressed::No, None) => MAX_WAIT,
             };
             self.receive(wait.min(MAX_WAIT), pace);
@@ -117,8 +119,12 @@ impl Worker {
                 // There is no route, or a filter forbids it.
                 Err(_) => {
                     let number = self.batch.skip();
-                    socket.slot(number).answered = true;
-                    pace.tally.failed += 1;
+                    let slot = socket.slot(number);
+                    // It may have waited so long that it was given up.
+                    if slot.number == number && !slot.answered {
+                        slot.answered = true;
+                        pace.tally.failed += 1;
+                    }
                 }
             }
         }
@@ -348,6 +354,8 @@ const GATHER_ABOVE: f64 = 20_000.0;
 const GATHER: Nanos = Nanos::from_micros(100);
 /// Timeouts and being told to stop are noticed this late at most.
 const MAX_WAIT: Nanos = Nanos::from_millis(10);
+/// Of one tenant. More than so many requests outstanding are given up early.
+const MAX_SOCKETS: usize = 256;
 /// The fewest requests that may be outstanding on a socket.
 const MIN_WINDOW: usize = 256;
 /// Request ids have 16 bits.

@@ -1,0 +1,94 @@
+//! The command line from outside: exit codes, and what is printed where.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn gate(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_gate")).args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+fn example() -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/gate.toml").display().to_string()
+}
+
+#[test]
+fn check_accepts_the_documented_example() {
+    let output = gate(&["check", &example()]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).ends_with(": valid; services: 2, tenants: 5, sources: 4\n"));
+    let report: Value = serde_json::from_slice(&gate(&["check", "--json", &example()]).stdout).unwrap();
+    assert_eq!((&report["valid"], &report["counts"]["tenants"]), (&true.into(), &5.into()));
+}
+
+#[test]
+fn check_prints_every_fault_of_a_broken_file_and_fails() {
+    // A file that is certainly there, and certainly no configuration.
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    let output = gate(&["check", file]);
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), ""));
+    let faults: Vec<_> = text(&output.stderr).lines().collect();
+    assert!(
+        faults.len() > 3 && faults.iter().all(|line| line.starts_with(&format!("{file}:"))),
+        "{faults:?}"
+    );
+    let output = gate(&["check", "--json", file]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((output.status.code(), &report["valid"]), (Some(1), &false.into()));
+    assert_eq!(report["faults"].as_array().unwrap().len(), faults.len());
+}
+
+#[test]
+fn what_cannot_be_done_fails_with_one_and_wrong_usage_with_two() {
+    for (arguments, code, said) in [
+        (&["check", "/no/such/file"][..], 1, "cannot read /no/such/file: No such file"),
+        (&["check"], 2, "<FILE>"),
+        (&["load", "--target", "127.0.0.1:1"], 2, "--tenant"),
+        (&["load", "--target", "127.0.0.1:1", "--tenant", "name=a,rate=5"], 2, "rate: must be a rate"),
+        (
+            &["load", "--target", "127.0.0.1:1", "--tenant", "name=a,rate=5/s", "--for", "9"],
+            2,
+            "must be a time",
+        ),
+        (
+            &["load", "--target", "127.0.0.1:1", "--tenant", "name=a,rate=5/s,source=198.18.77.77"],
+            1,
+            "tenant a cannot send: Cannot assign",
+        ),
+        (&["store", "--listen", "198.18.77.77:1"], 1, "Cannot assign"),
+    ] {
+        let output = gate(arguments);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(said), "{arguments:?}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn load_reaches_a_store_and_both_end_with_their_counts() {
+    let mut store = Command::new(env!("CARGO_BIN_EXE_gate"))
+        .args(["store", "--listen", "127.0.0.1:0", "--for", "20s", "--json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    BufReader::new(store.stderr.take().unwrap()).read_line(&mut said).unwrap();
+    let target = said.trim().strip_prefix("listening on ").unwrap();
+    let tenant = "name=polite,rate=5000/s,keys=zipf:100:0.99,hot=trend:20%";
+    let output = gate(&["load", "--target", target, "--tenant", tenant, "--count", "200", "--json"]);
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(summary["tenants"][0]["answered"], 200, "{summary}");
+
+    let store_id = nix::unistd::Pid::from_raw(store.id().cast_signed());
+    nix::sys::signal::kill(store_id, nix::sys::signal::Signal::SIGINT).unwrap();
+    let output = store.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    let stats: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(stats["commands"], 200, "{stats}");
+}
