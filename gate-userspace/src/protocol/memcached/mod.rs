@@ -3,6 +3,9 @@
 //! Source: `protocol.txt` of memcached 1.6, and where that is silent what memcached 1.6.18 does.
 //!
 //! - [`Decoder`]: requests out of a stream or a datagram.
+//! - [`Answers`]: the store's answers, each with its end.
+//! - [`Merge`], [`Split`]: many gets as one, and its values back to those who asked.
+//! - [`udp`]: the frame of a datagram, requests in several of them, answers in several.
 //! - [`refuse`]: what a client reads whose request gate refuses.
 //!
 //! **Where gate is stricter than memcached**, because what is forwarded must have one meaning only:
@@ -15,13 +18,18 @@
 //! - A line has a limit of its own, [`Limits::line`]; memcached ends one without a newline after 2 KiB, and
 //!   never a `get`.
 
+mod answer;
 mod command;
 mod fault;
 mod line;
+mod multiget;
 mod request;
+pub mod udp;
 
+pub use answer::{AnswerLine, Answers, Garbage, Part, Status};
 pub use command::{Command, Expect, Quiet};
 pub use fault::{Fault, FaultKind};
+pub use multiget::{Merge, Split};
 pub use request::{Decoder, Keys, Limits, Request, Step};
 
 use super::Refusal;

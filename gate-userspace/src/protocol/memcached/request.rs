@@ -57,7 +57,7 @@ impl Request {
     /// Its keys as they are written; `bytes` begin where it does.
     #[must_use]
     pub fn keys<'b>(&self, bytes: &'b [u8]) -> Keys<'b> {
-        Keys { rest: bytes.get(self.keys_at as usize..self.keys_end as usize).unwrap_or_default() }
+        Keys::new(bytes.get(self.keys_at as usize..self.keys_end as usize).unwrap_or_default())
     }
 
     fn new(line: &Line, len: usize) -> Self {
@@ -79,6 +79,18 @@ impl Request {
 pub struct Keys<'b> {
     /// Keys with blanks between them.
     rest: &'b [u8],
+}
+
+impl<'b> Keys<'b> {
+    /// The words of `text`, which begins with one.
+    pub(super) const fn new(text: &'b [u8]) -> Self {
+        Self { rest: text }
+    }
+
+    /// What has not been read.
+    pub(super) const fn rest(&self) -> &'b [u8] {
+        self.rest
+    }
 }
 
 impl<'b> Iterator for Keys<'b> {

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::*;
+use crate::protocol::memcached::*;
 use crate::protocol::tests::{Event, cut_everywhere, decode};
 use crate::protocol::{Access, Class};
 
