@@ -25,7 +25,7 @@ use crate::units::NANOS_PER_SEC;
 
 /// How fast a bucket refills: the time that one unit of cost takes, `mantissa / 2^shift` nanoseconds.
 ///
-/// Range: 1 to 10^12 units a second, within one part in 2^31 (never faster than asked for); or
+/// Range: 1 to 10^12 units a second, within one part in 2^30 (never faster than asked for); or
 /// [`Rate::UNLIMITED`]. The unit is the caller's: thousandths of a request unit, or bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(C)]
@@ -52,12 +52,12 @@ impl Rate {
         } else {
             units
         };
-        // The largest shift for which the mantissa, rounded up, still fits 32 bits.
+        // The largest shift for which the mantissa, rounded up, still fits 31 bits.
         let mut shift = 0;
         let mut mantissa = NANOS_PER_SEC.div_ceil(units) as u32;
         while shift < 63 {
             let wider = ((NANOS_PER_SEC as u128) << (shift + 1)).div_ceil(units as u128);
-            if wider > u32::MAX as u128 {
+            if wider > i32::MAX as u128 {
                 break;
             }
             shift += 1;
@@ -70,11 +70,9 @@ impl Rate {
     #[must_use]
     #[inline(always)]
     pub const fn time_for(self, cost: u32) -> u64 {
-        let product = cost as u64 * self.mantissa as u64;
-        let shift = self.shift & 63;
-        let whole = product >> shift;
-        // At most 2^64 - 2^33: the increment cannot overflow.
-        whole + ((product & ((1 << shift) - 1) != 0) as u64)
+        // Below 2^63, since a mantissa has 31 bits. So it is a positive i64, and zero rounds to zero.
+        let product = (cost as u64 * self.mantissa as u64) as i64;
+        (product.wrapping_sub(1) >> (self.shift & 63)).wrapping_add(1) as u64
     }
 
     /// Units per second, rounded to the nearest; `None` for an unlimited rate.
@@ -122,7 +120,7 @@ pub enum Take {
     },
     /// Not now; the same request fits in `wait_ns` if nothing else is admitted. The word stays.
     Refuse {
-        /// Nanoseconds until it would fit.
+        /// Nanoseconds until it would fit. Zero at the end of the clock, where nothing does.
         wait_ns: u64,
     },
     /// Never: it would leave more debt than is allowed. The word stays.
@@ -140,22 +138,19 @@ pub const fn take(tat: u64, now_ns: u64, cost: u32, limits: &Limits) -> Take {
 #[must_use]
 #[inline(always)]
 pub const fn take_time(tat: u64, now_ns: u64, cost_ns: u64, burst_ns: u64, max_debt_ns: u64) -> Take {
-    let start = if tat > now_ns { tat } else { now_ns };
-    let end = start.saturating_add(cost_ns);
-    let limit = now_ns.saturating_add(burst_ns);
-    if end <= limit && end != u64::MAX {
-        return Take::Admit { tat: end };
-    }
-    if cost_ns <= burst_ns {
-        return Take::Refuse { wait_ns: end.saturating_sub(limit) };
-    }
-    if cost_ns - burst_ns > max_debt_ns {
+    if cost_ns > burst_ns && cost_ns - burst_ns > max_debt_ns {
         return Take::TooLarge;
     }
-    if tat <= now_ns && end != u64::MAX {
-        return Take::Admit { tat: end };
+    // What may be owed for the request to pass: nothing, if it is dearer than the burst.
+    let room_ns = burst_ns.saturating_sub(cost_ns);
+    let owed_ns = tat.saturating_sub(now_ns);
+    if owed_ns > room_ns {
+        return Take::Refuse { wait_ns: owed_ns - room_ns };
     }
-    Take::Refuse { wait_ns: start - now_ns }
+    match now_ns.saturating_add(owed_ns).saturating_add(cost_ns) {
+        u64::MAX => Take::Refuse { wait_ns: 0 },
+        tat => Take::Admit { tat },
+    }
 }
 
 /// Gives back what an admitted `cost` took, for a request that was refused elsewhere after all.

@@ -39,10 +39,10 @@ fn exact_time(cost: u32, units_per_sec: u64) -> i128 {
     ((i128::from(cost) * i128::from(NANOS_PER_SEC)) << POINT) / i128::from(units_per_sec)
 }
 
-/// The most that the bucket may take that for: one part in 2^31 for the rate and 1 ns for the cost.
+/// The most that the bucket may take that for: one part in 2^30 for the rate and 1 ns for the cost.
 fn dearest_rounding(cost: u32, units_per_sec: u64) -> i128 {
     let exact = exact_time(cost, units_per_sec) + 1;
-    exact + (exact >> 31) + 1 + (1 << POINT)
+    exact + (exact >> 30) + 1 + (1 << POINT)
 }
 
 fn is_admitted(answer: Take) -> bool {
@@ -260,7 +260,7 @@ proptest! {
     }
 
     #[test]
-    fn a_rate_is_never_faster_than_asked_for_and_within_one_part_in_two_to_the_31(
+    fn a_rate_is_never_faster_than_asked_for_and_within_one_part_in_two_to_the_30(
         units in (0..40_u32, 0..=u64::MAX).prop_map(|(shift, units)| (units >> (24 + shift)).clamp(1, Rate::MAX_PER_SEC)),
         cost: u32,
     ) {
@@ -269,7 +269,7 @@ proptest! {
         prop_assert!(time >= exact_time(cost, units));
         prop_assert!(time <= dearest_rounding(cost, units));
         let back = rate.units_per_sec().unwrap();
-        prop_assert!(back <= units && units - back <= 1 + (units >> 31));
+        prop_assert!(back <= units && units - back <= 1 + (units >> 30));
     }
 }
 

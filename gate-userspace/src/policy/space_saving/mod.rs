@@ -10,9 +10,9 @@
 //! **Deviations.** Updates carry a weight, and weights differ. The paper's stream-summary, a list of
 //! buckets of equal count, finds the smallest counter in constant time while every update adds one;
 //! with weights it must walk past every count in between (a microsecond at 1,000 counters, where
-//! weights are prices). Here a heap finds it, and it is lazy: a counter that grows keeps its place
-//! until it comes to the top. So counting a key that is known is one look-up and one addition, and
-//! an update takes `O(log capacity)` amortized whatever the weights.
+//! weights are prices). Here a queue finds it that a growing counter does not touch, so counting a
+//! known key is one look-up and one addition, and an update takes `O(log capacity)` amortized
+//! whatever the weights.
 //!
 //! **Invariants.** Until the first decay, `true <= count <= true + error` for every counted key, and
 //! no uncounted key weighs more than [`SpaceSaving::floor`], which is at most `total / capacity`.
@@ -23,6 +23,7 @@
 //! saturate.
 
 mod index;
+mod queue;
 #[cfg(test)]
 mod tests;
 
@@ -34,6 +35,7 @@ use gate_common::abi::Sample;
 use gate_common::units::Fraction;
 
 use self::index::Index;
+use self::queue::Queue;
 use super::range::{OutOfRange, ensure};
 
 /// Counts the heaviest keys. See the [module](self).
@@ -48,9 +50,8 @@ pub struct SpaceSaving {
     /// What a key may have weighed that is not counted although there is room.
     missed: u64,
     counters: Vec<Counter>,
-    /// A min-heap over `(count, counter)`, whose counts may lag behind the counter's.
-    heap: Vec<(u64, u32)>,
     index: Index,
+    queue: Queue,
 }
 
 /// One counted key. Aligned, so that the counter and a short key share a cache line.
@@ -114,8 +115,8 @@ impl SpaceSaving {
             total: 0,
             missed: 0,
             counters: Vec::with_capacity(capacity),
-            heap: Vec::with_capacity(capacity),
             index: Index::new(capacity),
+            queue: Queue::new(capacity),
         })
     }
 
@@ -192,10 +193,7 @@ impl SpaceSaving {
             counter.error = scaled_up(counter.error, keep).min(counter.count);
         }
         if self.counters.iter().all(|counter| counter.count > 0) {
-            // Scaling keeps the order, so the heap is one still.
-            for (count, _) in &mut self.heap {
-                *count = scaled_down(*count, keep);
-            }
+            self.queue.change_all(|count| scaled_down(count, keep));
         } else {
             self.counters.retain(|counter| counter.count > 0);
             self.rebuild();
@@ -247,7 +245,7 @@ impl SpaceSaving {
     /// The memory it takes, in bytes: the same from construction on.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        self.capacity * (size_of::<Counter>() + size_of::<(u64, u32)>()) + self.index.memory_bytes()
+        self.capacity * size_of::<Counter>() + self.index.memory_bytes() + self.queue.memory_bytes()
     }
 
     fn exact_floor(&self) -> u64 {
@@ -279,21 +277,13 @@ impl SpaceSaving {
         counter.set_key(key);
         self.counters.push(counter);
         self.index.insert(hash, number);
-        self.heap.push((count, number));
-        self.sift_up(self.heap.len() - 1);
+        self.queue.push(count, number);
     }
 
     /// Gives the counter with the smallest count to another key.
     #[inline]
     fn replace_smallest(&mut self, hash: u32, scope: u32, key: &[u8], weight: u64) {
-        let number = loop {
-            let (seen, number) = self.heap[0];
-            let count = self.counters[number as usize].count;
-            if seen == count {
-                break number;
-            }
-            self.sift_down((count, number));
-        };
+        let number = self.queue.smallest(|number| self.counters[number as usize].count);
         let counter = &mut self.counters[number as usize];
         self.index.remove(counter.hash, number);
         self.index.insert(hash, number);
@@ -302,49 +292,18 @@ impl SpaceSaving {
         counter.hash = hash;
         counter.scope = scope;
         counter.set_key(key);
-        let count = counter.count;
-        self.sift_down((count, number));
+        self.queue.replace_smallest(counter.count, number);
     }
 
-    /// Puts `node` in the place of the heap's top, which it must not be below.
-    #[inline]
-    fn sift_down(&mut self, node: (u64, u32)) {
-        let mut place = 0;
-        loop {
-            let first = place * ARITY + 1;
-            let Some(children) = self.heap.get(first..) else { break };
-            let children = &children[..children.len().min(ARITY)];
-            let Some((nth, child)) = smallest(children) else { break };
-            if child.0 >= node.0 {
-                break;
-            }
-            self.heap[place] = child;
-            place = first + nth;
-        }
-        self.heap[place] = node;
-    }
-
-    fn sift_up(&mut self, mut place: usize) {
-        while place > 0 {
-            let parent = (place - 1) / ARITY;
-            if self.heap[parent].0 <= self.heap[place].0 {
-                return;
-            }
-            self.heap.swap(parent, place);
-            place = parent;
-        }
-    }
-
-    /// Makes heap and index anew from the counters.
+    /// Makes index and queue anew from the counters.
     fn rebuild(&mut self) {
         self.index.clear();
-        self.heap.clear();
-        for (number, counter) in (0..).zip(&self.counters) {
-            self.index.insert(counter.hash, number);
-            self.heap.push((counter.count, number));
+        self.queue.clear();
+        // Backwards, since merging leaves the smallest last and the queue likes it first.
+        for (number, counter) in self.counters.iter().enumerate().rev() {
+            self.index.insert(counter.hash, number as u32);
+            self.queue.push(counter.count, number as u32);
         }
-        // Sorted, it is a heap.
-        self.heap.sort_unstable();
     }
 }
 
@@ -383,16 +342,6 @@ impl Counter {
     }
 }
 
-#[inline]
-fn smallest(nodes: &[(u64, u32)]) -> Option<(usize, (u64, u32))> {
-    let (first, rest) = nodes.split_first()?;
-    Some(
-        (1..)
-            .zip(rest)
-            .fold((0, *first), |least, (nth, node)| if node.0 < least.1.0 { (nth, *node) } else { least }),
-    )
-}
-
 fn scaled_down(weight: u64, keep: Fraction) -> u64 {
     ((u128::from(weight) * u128::from(keep.steps())) >> 16) as u64
 }
@@ -404,6 +353,3 @@ fn scaled_up(weight: u64, keep: Fraction) -> u64 {
 /// Bits after the point of a weight, so that a light key does not lose all of it to rounding at every
 /// decay. Leaves 54 bits before the point: a billion a second for half a year.
 const POINT: u32 = 10;
-
-/// Children of a heap's node: four fit one cache line.
-const ARITY: usize = 4;

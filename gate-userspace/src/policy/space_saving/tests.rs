@@ -54,23 +54,18 @@ fn assert_bounds(sketch: &SpaceSaving, exact: &Exact) {
     }
 }
 
-/// Heap, index and counters say the same.
+/// Queue, index and counters say the same.
 fn assert_whole(sketch: &SpaceSaving) {
     assert!(sketch.counters.len() <= sketch.capacity);
-    assert_eq!(sketch.heap.len(), sketch.counters.len());
-    let mut numbers: Vec<_> = sketch.heap.iter().map(|&(_, number)| number).collect();
-    numbers.sort_unstable();
-    assert!(numbers.into_iter().eq(0..sketch.counters.len() as u32));
-    for (place, &(seen, number)) in sketch.heap.iter().enumerate() {
-        assert!(place == 0 || sketch.heap[(place - 1) / ARITY].0 <= seen, "not a heap");
-        let counter = &sketch.counters[number as usize];
-        assert!(seen <= counter.count && counter.error <= counter.count && counter.count > 0);
+    sketch.queue.assert_whole(&sketch.counters.iter().map(|counter| counter.count).collect::<Vec<_>>());
+    for (number, counter) in (0..).zip(&sketch.counters) {
+        assert!(counter.error <= counter.count && counter.count > 0);
         assert_eq!(sketch.find(counter.hash, counter.scope, counter.key()), Some(number));
     }
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn every_estimate_is_at_least_the_truth_and_exceeds_it_by_at_most_its_error(
