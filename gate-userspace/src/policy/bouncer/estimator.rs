@@ -4,8 +4,8 @@
 //! values, its mean and percentiles are published and the buffers change places; with fewer values
 //! the buffer goes on filling and what was published stays, so that neither a lull nor a rare type
 //! is judged by an almost empty histogram. A type is *cold* until its first publication, which does
-//! not wait for the interval; until then the general histogram, which records every request, stands
-//! in for it.
+//! not wait for the interval; until then the general histogram, all that the types' buffers hold
+//! together, stands in for it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -30,6 +30,7 @@ impl Recorder {
         self.buffers[self.recording.load(Ordering::Acquire) & 1].record(duration);
     }
 
+    /// What is recorded since the last change.
     fn count(&self) -> u64 {
         self.buffers[self.recording.load(Ordering::Relaxed)].count()
     }
@@ -41,7 +42,12 @@ impl Recorder {
         let full = self.recording.load(Ordering::Relaxed);
         self.buffers[1 - full].clear();
         self.recording.store(1 - full, Ordering::Release);
-        self.buffers[full].snapshot()
+        Snapshot::of([&*self.buffers[full]])
+    }
+
+    /// What all of `recorders` hold, in both buffers.
+    fn snapshot(recorders: &[Self]) -> Snapshot {
+        Snapshot::of(recorders.iter().flat_map(|recorder| &recorder.buffers).map(|buffer| &**buffer))
     }
 }
 
@@ -74,22 +80,37 @@ impl Published {
         self.since
     }
 
-    /// Publishes what `recorder` holds, if its time has come. True if it has.
-    pub(super) fn refresh(
+    /// Publishes what `recorder` holds, if its time has come.
+    pub(super) fn refresh(&mut self, recorder: &Recorder, percentiles: &[f64], rhythm: Rhythm, now: Nanos) {
+        if self.due(rhythm, now) && recorder.count() >= rhythm.min_samples {
+            self.publish(&recorder.swap(), percentiles, now);
+        }
+    }
+
+    /// Publishes what all of `recorders` hold together, if its time has come.
+    pub(super) fn refresh_general(
         &mut self,
-        recorder: &Recorder,
+        recorders: &[Recorder],
         percentiles: &[f64],
         rhythm: Rhythm,
         now: Nanos,
-    ) -> bool {
-        // Cold => Warm: enough values, however young. Warm => Warm: the interval is over as well.
-        let due = self.figures.is_none() || now.saturating_sub(self.since) >= rhythm.interval;
-        if !due || recorder.count() < rhythm.min_samples {
-            return false;
+    ) {
+        if self.due(rhythm, now) {
+            let snapshot = Recorder::snapshot(recorders);
+            if snapshot.count() >= rhythm.min_samples {
+                self.publish(&snapshot, percentiles, now);
+            }
         }
-        self.figures = Some(Figures::new(&recorder.swap(), percentiles));
+    }
+
+    /// Cold => Warm: at once. Warm => Warm: when the interval is over.
+    fn due(&self, rhythm: Rhythm, now: Nanos) -> bool {
+        self.figures.is_none() || now.saturating_sub(self.since) >= rhythm.interval
+    }
+
+    fn publish(&mut self, snapshot: &Snapshot, percentiles: &[f64], now: Nanos) {
+        self.figures = Some(Figures::new(snapshot, percentiles));
         self.since = now;
-        true
     }
 }
 
@@ -134,9 +155,9 @@ mod tests {
     fn an_almost_empty_histogram_never_replaces_a_full_one() {
         let (recorder, mut published) = (Recorder::new(), Published::nothing(Nanos::ZERO));
         let mut refresh = |now| {
-            published
-                .refresh(&recorder, &[50.0], RHYTHM, Nanos(now))
-                .then(|| published.figures().unwrap().samples)
+            let before = published.since();
+            published.refresh(&recorder, &[50.0], RHYTHM, Nanos(now));
+            published.figures().filter(|_| published.since() != before).map(|figures| figures.samples)
         };
         // Values recorded before, time, what is published then.
         for (count, now, samples) in [
@@ -158,7 +179,7 @@ mod tests {
         let (recorder, mut published) = (Recorder::new(), Published::nothing(Nanos::ZERO));
         for (round, value) in [1_600, 3_200, 6_400, 12_800].into_iter().enumerate() {
             recorded(&recorder, 20, value);
-            assert!(published.refresh(&recorder, &[50.0], RHYTHM, Nanos(1_000 * (round as u64 + 1))));
+            published.refresh(&recorder, &[50.0], RHYTHM, Nanos(1_000 * (round as u64 + 1)));
             let figures = published.figures().unwrap();
             assert_eq!(figures.samples, 20);
             assert!(figures.at(50.0).0.abs_diff(value) <= value / 64 + 16, "{figures:?}");

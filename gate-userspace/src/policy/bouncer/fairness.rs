@@ -28,7 +28,7 @@ use crate::policy::window::{Position, SlidingWindow};
 #[derive(Debug)]
 pub(super) struct Helper {
     fairness: Fairness,
-    /// Two counters to each type, next to each other: received and accepted.
+    /// Two counters to each type, next to each other: refused and accepted.
     counts: SlidingWindow,
     types: usize,
 }
@@ -49,33 +49,35 @@ impl Helper {
             return false;
         }
         let at = self.counts.advance(now);
-        self.counts.add(2 * index, 1);
         let overrides = refused
             && match self.fairness {
                 Fairness::None => false,
-                Fairness::AcceptanceAllowance { allowance } => self.share(index, at) < allowance,
+                Fairness::AcceptanceAllowance { allowance } => self.share(index, 1, at) < allowance,
                 Fairness::HelpingTheUnderserved { alpha } => {
-                    draw < alpha * (self.average_share(at) - self.share(index, at))
+                    let share = self.share(index, 1, at);
+                    draw < alpha * (self.average_share(index, share, at) - share)
                 }
             };
-        if !refused || overrides {
-            self.counts.add(2 * index + 1, 1);
-        }
+        self.counts.add(2 * index + usize::from(!refused || overrides), 1);
         overrides
     }
 
-    /// The accepted share of what the window holds of type `index`; zero of nothing.
-    fn share(&self, index: usize, at: Position) -> f64 {
-        let received = self.counts.sum(2 * index, at);
-        self.counts.sum(2 * index + 1, at) as f64 / received.max(1) as f64
+    /// The accepted share of what the window holds of type `index`, and of `asking` requests that are
+    /// not counted yet; zero of nothing.
+    fn share(&self, index: usize, asking: u64, at: Position) -> f64 {
+        let accepted = self.counts.sum(2 * index + 1, at);
+        let received = accepted.saturating_add(self.counts.sum(2 * index, at)).saturating_add(asking);
+        accepted as f64 / received.max(1) as f64
     }
 
-    /// The mean share of the types of which the window holds anything.
-    fn average_share(&self, at: Position) -> f64 {
-        let asked = (0..self.types).filter(|&index| self.counts.sum(2 * index, at) > 0);
+    /// The mean share of the types of which the window holds anything and of type `asking`, whose
+    /// share is known.
+    fn average_share(&self, asking: usize, share: f64, at: Position) -> f64 {
+        let seen = |index: &usize| (0..2).any(|which| self.counts.sum(2 * index + which, at) > 0);
+        let others = (0..self.types).filter(|&index| index != asking).filter(seen);
         let (sum, types) =
-            asked.fold((0.0, 0u32), |(sum, types), index| (sum + self.share(index, at), types + 1));
-        sum / f64::from(types.max(1))
+            others.fold((share, 1u32), |(sum, types), index| (sum + self.share(index, 0, at), types + 1));
+        sum / f64::from(types)
     }
 }
 

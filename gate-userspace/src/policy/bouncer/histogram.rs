@@ -35,31 +35,32 @@ impl Histogram {
     pub(super) fn count(&self) -> u64 {
         self.0.iter().map(|count| u64::from(count.load(Ordering::Relaxed))).sum()
     }
-
-    /// What is recorded by now, to be asked for more than one figure.
-    pub(super) fn snapshot(&self) -> Snapshot {
-        let mut counts = [0; BUCKETS];
-        for (to, from) in counts.iter_mut().zip(&self.0) {
-            *to = from.load(Ordering::Relaxed);
-        }
-        Snapshot { total: counts.iter().map(|&count| u64::from(count)).sum(), counts }
-    }
 }
 
-/// What a histogram held at one moment. Never changes, so its figures fit each other.
+/// What some histograms held at one moment. Never changes by itself, so its figures fit each other.
 pub(super) struct Snapshot {
-    counts: [u32; BUCKETS],
+    counts: [u64; BUCKETS],
     total: u64,
 }
 
 impl Snapshot {
+    pub(super) fn of<'a>(histograms: impl IntoIterator<Item = &'a Histogram>) -> Self {
+        let mut counts = [0; BUCKETS];
+        for histogram in histograms {
+            for (to, from) in counts.iter_mut().zip(&histogram.0) {
+                *to += u64::from(from.load(Ordering::Relaxed));
+            }
+        }
+        Self { total: counts.iter().sum(), counts }
+    }
+
     pub(super) const fn count(&self) -> u64 {
         self.total
     }
 
     /// The mean, a bucket's values taken as its middle: within 1/128. Zero if nothing is recorded.
     pub(super) fn mean(&self) -> Nanos {
-        let weigh = |(bucket, &count): (usize, &u32)| {
+        let weigh = |(bucket, &count): (usize, &u64)| {
             let (low, width) = span(bucket);
             u128::from(2 * low + width) * u128::from(count)
         };
@@ -76,7 +77,7 @@ impl Snapshot {
         let mut last = Nanos::ZERO;
         for (bucket, &count) in self.counts.iter().enumerate().filter(|&(_, &count)| count > 0) {
             let (low, width) = span(bucket);
-            let count = f64::from(count);
+            let count = count as f64;
             if below + count >= rank {
                 return Nanos(low + (width as f64 * ((rank - below) / count).clamp(0.0, 1.0)) as u64);
             }
@@ -123,7 +124,7 @@ mod tests {
     fn recorded(values: impl IntoIterator<Item = u64>) -> Snapshot {
         let histogram = Histogram::new();
         values.into_iter().for_each(|value| histogram.record(Nanos(value)));
-        histogram.snapshot()
+        Snapshot::of([&*histogram])
     }
 
     #[test]

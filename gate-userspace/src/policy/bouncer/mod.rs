@@ -25,9 +25,11 @@
 //! rule is turned around: each type's *budget*, `P * min over px of (limit_px - pt_px)`, is worked
 //! out at every tick, so that a decision only adds up the queue's work and compares.
 //!
-//! **Concurrency.** A decision reads one count, one mean per type and one budget, all atomic, and
-//! takes no lock. It may see one type's new figures beside another's old ones: each is an estimate
-//! by itself. Two threads that decide at once may both admit into the last place.
+//! **Concurrency.** A decision takes no lock: it reads the queued work, which is kept up to date as
+//! requests come and go, and one budget, all atomic, however many types there are. It may see one
+//! type's new figures beside another's old ones: each is an estimate by itself. Two threads that
+//! decide at once may both admit into the last place. A request that is queued or taken at the very
+//! moment of a tick may be counted wrong, until the next tick adds up the work anew.
 //!
 //! **Invariants.** With an empty queue, a type passes if its processing times alone keep its
 //! objective. No type that is asked for is refused for good while the queue is empty. More queued work, a longer mean or a lower limit never turn a refusal into an
@@ -38,7 +40,7 @@ mod estimator;
 mod fairness;
 mod histogram;
 
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use gate_common::units::Nanos;
@@ -56,17 +58,26 @@ use super::range::OutOfRange;
 pub struct Bouncer {
     parallelism: u32,
     order: QueueOrder,
-    /// Queued requests: one row per tier, one column per type. A request that is dequeued before the
-    /// thread that enqueued it has counted it makes a count negative for a moment.
-    queued: [Box<[AtomicI32]>; Tier::ALL.len()],
+    /// One per tier; if the queue is served in order of arrival, only the first is used.
+    queues: [Queue; Tier::ALL.len()],
     /// Mean processing time of each type, in nanoseconds.
     means: Box<[AtomicU64]>,
     /// How much work may be queued for a type to keep its objective, plus one; zero if none keeps it.
     budgets: Box<[AtomicU64]>,
     helper: Helper,
-    /// One per type, and the general one as the last.
+    /// One per type.
     recorders: Box<[Recorder]>,
     learned: Mutex<Learned>,
+}
+
+/// The queued requests of a tier. A request that is dequeued before the thread that enqueued it has
+/// counted it makes the numbers negative for a moment.
+#[derive(Debug)]
+struct Queue {
+    /// The sum over the types of their count times their mean, in nanoseconds.
+    work: AtomicI64,
+    /// By type.
+    counts: Box<[AtomicI32]>,
 }
 
 /// What is off the hot path.
@@ -78,8 +89,10 @@ struct Learned {
     /// Every percentile that an objective names, ascending.
     percentiles: Vec<f64>,
     rhythm: Rhythm,
-    /// One per recorder.
+    /// One per type.
     published: Vec<Published>,
+    /// Of all types together.
+    general: Published,
 }
 
 impl Bouncer {
@@ -101,17 +114,21 @@ impl Bouncer {
         let bouncer = Self {
             parallelism: config.parallelism,
             order: config.order,
-            queued: Tier::ALL.map(|_| (0..types).map(|_| AtomicI32::new(0)).collect()),
+            queues: Tier::ALL.map(|_| Queue {
+                work: AtomicI64::new(0),
+                counts: (0..types).map(|_| AtomicI32::new(0)).collect(),
+            }),
             means: (0..types).map(|_| AtomicU64::new(0)).collect(),
             budgets: (0..types).map(|_| AtomicU64::new(0)).collect(),
             helper,
-            recorders: (0..=types).map(|_| Recorder::new()).collect(),
+            recorders: (0..types).map(|_| Recorder::new()).collect(),
             learned: Mutex::new(Learned {
                 objectives,
                 default_objective: config.default_objective,
                 percentiles,
                 rhythm: Rhythm { interval: config.interval, min_samples: u64::from(config.min_samples) },
-                published: (0..=types).map(|_| Published::nothing(now)).collect(),
+                published: (0..types).map(|_| Published::nothing(now)).collect(),
+                general: Published::nothing(now),
             }),
         };
         bouncer.publish(&bouncer.learned.lock().unwrap_or_else(PoisonError::into_inner), now);
@@ -121,7 +138,7 @@ impl Bouncer {
     /// How long a request of this tier would wait if it joined the queue now.
     #[must_use]
     pub fn expected_wait(&self, tier: Tier) -> Nanos {
-        Nanos(u64::try_from(self.work_before(tier) / u128::from(self.parallelism)).unwrap_or(u64::MAX))
+        Nanos(self.work_before(tier) / u64::from(self.parallelism))
     }
 
     /// What processing a type takes, as the decisions see it; `None` while the type is cold.
@@ -137,8 +154,9 @@ impl Bouncer {
         usize::from(query_type.0).min(self.means.len() - 1)
     }
 
+    /// The queue that a request of `tier` joins.
     #[inline]
-    fn row(&self, tier: Tier) -> usize {
+    fn queue(&self, tier: Tier) -> usize {
         match self.order {
             QueueOrder::Fifo => 0,
             QueueOrder::ByTier => tier.index(),
@@ -147,26 +165,29 @@ impl Bouncer {
 
     /// The work that is served before a new request of `tier`, in nanoseconds of one server.
     #[inline]
-    fn work_before(&self, tier: Tier) -> u128 {
-        let work = |row: &[AtomicI32]| -> u128 {
-            let work = |(queued, mean): (&AtomicI32, &AtomicU64)| {
-                let queued = queued.load(Ordering::Relaxed).max(0) as u32;
-                u128::from(queued) * u128::from(mean.load(Ordering::Relaxed))
-            };
-            row.iter().zip(&self.means).map(work).sum()
-        };
-        self.queued[..=self.row(tier)].iter().map(|row| work(row)).sum()
+    fn work_before(&self, tier: Tier) -> u64 {
+        let work = |queue: &Queue| queue.work.load(Ordering::Relaxed).max(0).cast_unsigned();
+        self.queues[..=self.queue(tier)].iter().map(work).fold(0, u64::saturating_add)
+    }
+
+    /// Counts `requests` (one, or minus one) more into the queue.
+    #[inline]
+    fn count(&self, request: Request, requests: i32) {
+        let column = self.column(request.query_type);
+        let queue = &self.queues[self.queue(request.tier)];
+        let mean = self.means[column].load(Ordering::Relaxed).cast_signed();
+        queue.counts[column].fetch_add(requests, Ordering::Relaxed);
+        queue.work.fetch_add(mean * i64::from(requests), Ordering::Relaxed);
     }
 
     /// Makes what is learned by `now` the ground of decisions.
     fn publish(&self, learned: &Learned, now: Nanos) {
-        let general = learned.published[self.recorders.len() - 1].figures();
         let patience = Nanos(learned.rhythm.interval.0.saturating_mul(PATIENCE_INTERVALS));
         for (index, objective) in learned.objectives.iter().enumerate() {
             let published = &learned.published[index];
             let (objective, figures) = match published.figures() {
                 Some(own) => (objective, Some(own)),
-                None => (&learned.default_objective, general),
+                None => (&learned.default_objective, learned.general.figures()),
             };
             let mut budget = self.budget(objective, figures);
             if budget == 0 && now.saturating_sub(published.since()) >= patience {
@@ -175,6 +196,13 @@ impl Bouncer {
             }
             self.means[index].store(figures.map_or(0, |figures| figures.mean.0), Ordering::Relaxed);
             self.budgets[index].store(budget, Ordering::Relaxed);
+        }
+        for queue in &self.queues {
+            let work = |(count, mean): (&AtomicI32, &AtomicU64)| {
+                i128::from(count.load(Ordering::Relaxed)) * i128::from(mean.load(Ordering::Relaxed))
+            };
+            let work: i128 = queue.counts.iter().zip(&self.means).map(work).sum();
+            queue.work.store(i64::try_from(work).unwrap_or(i64::MAX), Ordering::Relaxed);
         }
     }
 
@@ -194,7 +222,7 @@ impl Admission for Bouncer {
     fn decide(&self, request: Request, now: Nanos, draw: f64) -> Decision {
         let column = self.column(request.query_type);
         let work = self.work_before(request.tier);
-        let budget = u128::from(self.budgets[column].load(Ordering::Relaxed));
+        let budget = self.budgets[column].load(Ordering::Relaxed);
         let refused = work >= budget;
         if self.helper.overrides(column, refused, now, draw) {
             return Decision::AdmitUnderserved;
@@ -202,29 +230,29 @@ impl Admission for Bouncer {
         if !refused {
             return Decision::Admit;
         }
-        let wait = (work - budget + 1).div_ceil(u128::from(self.parallelism));
-        Decision::Refuse { retry_after: Nanos(u64::try_from(wait).unwrap_or(u64::MAX)) }
+        let excess = (work - budget).saturating_add(1);
+        Decision::Refuse { retry_after: Nanos(excess.div_ceil(u64::from(self.parallelism))) }
     }
 
     #[inline]
     fn enqueued(&self, request: Request) {
-        self.queued[self.row(request.tier)][self.column(request.query_type)].fetch_add(1, Ordering::Relaxed);
+        self.count(request, 1);
     }
 
     #[inline]
     fn dequeued(&self, request: Request) {
-        self.queued[self.row(request.tier)][self.column(request.query_type)].fetch_sub(1, Ordering::Relaxed);
+        self.count(request, -1);
     }
 
     #[inline]
     fn completed(&self, request: Request, processing: Nanos, _now: Nanos) {
         self.recorders[self.column(request.query_type)].record(processing);
-        self.recorders[self.recorders.len() - 1].record(processing);
     }
 
     fn refresh(&self, now: Nanos) {
         let mut learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
-        let Learned { percentiles, rhythm, published, .. } = &mut *learned;
+        let Learned { percentiles, rhythm, published, general, .. } = &mut *learned;
+        general.refresh_general(&self.recorders, percentiles, *rhythm, now);
         for (recorder, published) in self.recorders.iter().zip(published) {
             published.refresh(recorder, percentiles, *rhythm, now);
         }
