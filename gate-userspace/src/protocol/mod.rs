@@ -15,6 +15,7 @@
 //! read in two ways is refused here, with the store's own words where it has any.
 //!
 //! - [`memcached`]: text and meta commands, over TCP and in datagrams.
+//! - [`resp`]: RESP2 and RESP3, and the commands of Redis.
 //!
 //! Each has a request side (a `Decoder`), an answer side, and one place that writes refusals.
 
@@ -23,6 +24,7 @@ use gate_common::units::Nanos;
 
 pub mod memcached;
 mod number;
+pub mod resp;
 
 /// What a request decoder found at the start of its input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

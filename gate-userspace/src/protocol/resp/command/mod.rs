@@ -1,0 +1,247 @@
+//! The commands that are known: what each does to keys, to its connection, and how much it is likely to do.
+//!
+//! A command that is not here may change any key and any state ([`Command::UNKNOWN`]).
+
+mod data;
+mod server;
+mod spec;
+
+pub(super) use spec::{KeySpec, OPEN_ROWS, Rows, Spec};
+
+use crate::protocol::{Access, Class};
+
+/// A command of Redis 7.0, or one that is not known.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Command(u16);
+
+/// What a command needs of its connection to the store, or does to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum State {
+    /// Nothing: any connection of the same user, database and protocol version will do.
+    Shared,
+    /// `SELECT`: chooses the database.
+    Select,
+    /// `HELLO`: chooses the protocol version, and may do what `AUTH` and `CLIENT SETNAME` do.
+    Hello,
+    /// `AUTH`: chooses the user.
+    Auth,
+    /// `CLIENT SETNAME` and its like: says or asks what the connection is called.
+    Name,
+    /// `MULTI`, `EXEC`, `WATCH` ...: belongs to a transaction.
+    Transaction,
+    /// May wait for other clients, and keeps all behind it waiting.
+    Blocking,
+    /// `SUBSCRIBE` and its like: what comes is not in answer to requests any more.
+    Pubsub,
+    /// `MONITOR`: likewise, for good.
+    Monitor,
+    /// `SYNC` and its like: the connection becomes a replica's.
+    Replication,
+    /// `CLIENT REPLY`: requests may have no answer from now on.
+    Reply,
+    /// `CLIENT TRACKING` and its like: the store tells of changed keys.
+    Tracking,
+    /// `ASKING`, `READONLY`, `READWRITE`: concern a cluster.
+    Cluster,
+    /// `RESET`: all as at the beginning.
+    Reset,
+    /// `QUIT`: the end.
+    Quit,
+    /// Anything else that needs a connection of its own, which is also assumed of what is not known.
+    Own,
+}
+
+/// The table's parts.
+const PARTS: [&[Spec]; 6] =
+    [data::STRING, data::KEYSPACE, data::COLLECTION, server::CONNECTION, server::SCRIPT, server::SERVER];
+
+const UNKNOWN: Spec = spec::c("unknown", Class::Unknown, Access::WriteAny, spec::NO_KEYS).state(State::Own);
+
+const COUNT: usize = {
+    let (mut count, mut part) = (1, 0);
+    while part < PARTS.len() {
+        count += PARTS[part].len();
+        part += 1;
+    }
+    count
+};
+
+/// Every command, the unknown one first.
+static TABLE: [Spec; COUNT] = {
+    let mut table = [UNKNOWN; COUNT];
+    let (mut to, mut part) = (1, 0);
+    while part < PARTS.len() {
+        let mut from = 0;
+        while from < PARTS[part].len() {
+            table[to] = PARTS[part][from];
+            (to, from) = (to + 1, from + 1);
+        }
+        part += 1;
+    }
+    table
+};
+
+/// Places in [`TABLE`] by hash, with the next free place where two collide; 0 is empty.
+static PLACES: [u16; SLOTS] = {
+    let mut places = [0; SLOTS];
+    let mut command = 1;
+    while command < COUNT {
+        let mut slot = hash(TABLE[command].name.as_bytes());
+        while places[slot] != 0 {
+            slot = (slot + 1) % SLOTS;
+        }
+        places[slot] = command as u16;
+        command += 1;
+    }
+    places
+};
+
+/// Three of four are empty.
+const SLOTS: usize = 1 << 10;
+const _: () = assert!(COUNT * 3 < SLOTS);
+
+/// FNV-1a.
+const fn hash(name: &[u8]) -> usize {
+    let (mut hash, mut at) = (0x811c_9dc5_u32, 0);
+    while at < name.len() {
+        hash = (hash ^ name[at] as u32).wrapping_mul(0x0100_0193);
+        at += 1;
+    }
+    (hash ^ (hash >> 15)) as usize % SLOTS
+}
+
+/// The longest name that is looked up, in bytes.
+const MAX_NAME: usize = 32;
+
+/// Between a command and its subcommand.
+const SEPARATOR: u8 = b'|';
+
+impl Command {
+    /// One that is not in the table.
+    pub const UNKNOWN: Self = Self(0);
+
+    /// The command with this name, in lower case; a subcommand as `parent|name`. For constants.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[must_use]
+    pub const fn named(name: &str) -> Self {
+        let mut command = 1;
+        while command < COUNT {
+            if equal(TABLE[command].name.as_bytes(), name.as_bytes()) {
+                return Self(command as u16);
+            }
+            command += 1;
+        }
+        panic!("no such command")
+    }
+
+    /// Its name, in lower case; a subcommand as `parent|name`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        self.spec().name
+    }
+
+    /// Every command that is known.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (1..COUNT as u16).map(Self)
+    }
+
+    pub(super) const fn spec(self) -> &'static Spec {
+        &TABLE[self.0 as usize]
+    }
+
+    /// The command that `name` names, in whatever case.
+    #[inline]
+    pub(super) fn find(name: &[u8]) -> Self {
+        // A separator is part of no name, but of how subcommands are written here.
+        if name.len() > MAX_NAME || name.contains(&SEPARATOR) {
+            return Self::UNKNOWN;
+        }
+        let mut lower = [0; MAX_NAME];
+        let lower = &mut lower[..name.len()];
+        lower.copy_from_slice(name);
+        lower.make_ascii_lowercase();
+        Self::look_up(lower)
+    }
+
+    /// Its subcommand that `name` names, or itself if that is not known apart.
+    pub(super) fn sub(self, name: &[u8]) -> Self {
+        let parent = self.name().as_bytes();
+        let len = parent.len() + 1 + name.len();
+        if len > MAX_NAME {
+            return self;
+        }
+        let mut lower = [0; MAX_NAME];
+        lower[..parent.len()].copy_from_slice(parent);
+        lower[parent.len()] = SEPARATOR;
+        lower[parent.len() + 1..len].copy_from_slice(name);
+        lower[..len].make_ascii_lowercase();
+        let found = Self::look_up(&lower[..len]);
+        if found == Self::UNKNOWN { self } else { found }
+    }
+
+    #[inline]
+    fn look_up(lower: &[u8]) -> Self {
+        let mut slot = hash(lower);
+        loop {
+            let command = Self(PLACES[slot]);
+            if command == Self::UNKNOWN || command.spec().name.as_bytes() == lower {
+                return command;
+            }
+            slot = (slot + 1) % SLOTS;
+        }
+    }
+}
+
+impl std::fmt::Debug for Command {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+const fn equal(one: &[u8], other: &[u8]) -> bool {
+    if one.len() != other.len() {
+        return false;
+    }
+    let mut at = 0;
+    while at < one.len() {
+        if one[at] != other[at] {
+            return false;
+        }
+        at += 1;
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Command;
+
+    #[test]
+    fn every_command_is_found_by_its_name_in_any_case() {
+        for command in Command::all() {
+            let (parent, sub) =
+                command.name().split_once('|').map_or((command.name(), None), |(a, b)| (a, Some(b)));
+            for upper in [false, true] {
+                let case = |name: &str| if upper { name.to_ascii_uppercase() } else { name.to_owned() };
+                let found = Command::find(case(parent).as_bytes());
+                let found = sub.map_or(found, |sub| found.sub(case(sub).as_bytes()));
+                assert_eq!(found, command);
+            }
+            if sub.is_some() {
+                assert!(Command::named(parent).spec().parent, "{parent} is not looked into");
+            }
+            assert_eq!(Command::named(command.name()), command, "twice in the table");
+        }
+        for name in
+            ["", "nonsense", "client|list", "ge", "gett", "a name that is longer than any that there is"]
+        {
+            assert_eq!(Command::find(name.as_bytes()), Command::UNKNOWN, "{name}");
+        }
+        let client = Command::named("client");
+        for sub in ["", "nonsense", "a name that is longer than any that there is"] {
+            assert_eq!(client.sub(sub.as_bytes()), client, "{sub}");
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! What there is to say of a command, and words to say it shortly.
+
+pub(super) use super::super::State;
+use crate::protocol::{Access, Class};
+
+/// A command, or a subcommand as `parent|name`.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::protocol::resp) struct Spec {
+    /// In lower case.
+    pub(in crate::protocol::resp) name: &'static str,
+    pub(in crate::protocol::resp) class: Class,
+    pub(in crate::protocol::resp) access: Access,
+    pub(in crate::protocol::resp) keys: KeySpec,
+    pub(in crate::protocol::resp) rows: Rows,
+    pub(in crate::protocol::resp) state: State,
+    /// Whether its second word may name a subcommand of its own.
+    pub(in crate::protocol::resp) parent: bool,
+    /// Whether it only reads, unless an option names a key to store into.
+    pub(in crate::protocol::resp) may_store: bool,
+}
+
+/// Where keys are among the arguments, of which the name is number 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::protocol::resp) enum KeySpec {
+    /// None, or not known before it runs.
+    None,
+    /// From `first` to `last`, every `step`th; a negative `last` counts from the end, -1 being the last.
+    Range { first: u8, last: i8, step: u8 },
+    /// The argument at `at` says how many follow it. With a destination, that is number 1.
+    Counted { at: u8, destination: bool },
+    /// The first half of what follows `STREAMS`.
+    Streams,
+}
+
+/// What rows are estimated from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::protocol::resp) enum Rows {
+    /// One for each key.
+    Keys,
+    /// One for every `step` arguments from `from` on.
+    Fields { from: u8, step: u8 },
+    /// From the place that is argument `from` to the one that is the next; by `LIMIT` if there is a `BY...`.
+    Bounds { from: u8 },
+    /// The number that is argument `at`; 1 if it is not there.
+    Number { at: u8 },
+    /// The number after `COUNT`, or this many.
+    Count(u32),
+    /// The second number after `LIMIT`, or [`OPEN_ROWS`].
+    Limit,
+    /// [`OPEN_ROWS`]
+    Open,
+}
+
+/// Rows of what only the store knows the size of.
+pub(in crate::protocol::resp) const OPEN_ROWS: u32 = 100;
+
+pub(super) const NONE: Access = Access::Neither;
+pub(super) const READ: Access = Access::Read;
+pub(super) const WRITE: Access = Access::Write;
+pub(super) const ANY: Access = Access::WriteAny;
+
+pub(super) const NO_KEYS: KeySpec = KeySpec::None;
+pub(super) const ONE: KeySpec = range(1, 1, 1);
+pub(super) const TWO: KeySpec = range(1, 2, 1);
+pub(super) const ALL: KeySpec = range(1, -1, 1);
+pub(super) const BUT_LAST: KeySpec = range(1, -2, 1);
+pub(super) const PAIRS: KeySpec = range(1, -1, 2);
+pub(super) const SECOND: KeySpec = range(2, 2, 1);
+pub(super) const FROM_SECOND: KeySpec = range(2, -1, 1);
+pub(super) const COUNTED: KeySpec = KeySpec::Counted { at: 1, destination: false };
+pub(super) const COUNTED_SECOND: KeySpec = KeySpec::Counted { at: 2, destination: false };
+pub(super) const STORED_COUNTED: KeySpec = KeySpec::Counted { at: 2, destination: true };
+pub(super) const STREAMS: KeySpec = KeySpec::Streams;
+
+const fn range(first: u8, last: i8, step: u8) -> KeySpec {
+    KeySpec::Range { first, last, step }
+}
+
+/// A command that any connection will do for, with a row for each key.
+pub(super) const fn c(name: &'static str, class: Class, access: Access, keys: KeySpec) -> Spec {
+    let (rows, state) = (Rows::Keys, State::Shared);
+    Spec { name, class, access, keys, rows, state, parent: false, may_store: false }
+}
+
+impl Spec {
+    pub(super) const fn state(self, state: State) -> Self {
+        Self { state, ..self }
+    }
+
+    pub(super) const fn parent(self) -> Self {
+        Self { parent: true, ..self }
+    }
+
+    pub(super) const fn may_store(self) -> Self {
+        Self { may_store: true, ..self }
+    }
+
+    pub(super) const fn fields(self, from: u8, step: u8) -> Self {
+        Self { rows: Rows::Fields { from, step }, ..self }
+    }
+
+    pub(super) const fn bounds(self, from: u8) -> Self {
+        Self { rows: Rows::Bounds { from }, ..self }
+    }
+
+    pub(super) const fn number(self, at: u8) -> Self {
+        Self { rows: Rows::Number { at }, ..self }
+    }
+
+    pub(super) const fn count(self, default: u32) -> Self {
+        Self { rows: Rows::Count(default), ..self }
+    }
+
+    pub(super) const fn limit(self) -> Self {
+        Self { rows: Rows::Limit, ..self }
+    }
+
+    pub(super) const fn open(self) -> Self {
+        Self { rows: Rows::Open, ..self }
+    }
+}

@@ -1,0 +1,56 @@
+//! RESP2 and RESP3: what Redis and its kin speak.
+//!
+//! Source: the RESP specification, and where that is silent what Redis 7.0 does.
+//!
+//! - [`Decoder`]: requests out of a stream, as arrays of bulk strings or inline.
+//! - [`Command`]: what each command does to keys and to its connection.
+//! - [`Replies`]: where each reply of the store ends, whatever it holds.
+//! - [`refuse`]: what a client reads whose request gate refuses.
+//!
+//! **Where gate is stricter than Redis**, because what is forwarded must have one meaning only: a length
+//! ends with a carriage return *and* a newline, and so does an argument; Redis skips those bytes unread. A
+//! length too long to be one is an error at once and not after 64 KiB, and so is a NUL in an inline request,
+//! where Redis waits for a newline that it cannot see. An inline request is forwarded as an array.
+
+mod args;
+mod command;
+mod fault;
+mod inline;
+mod length;
+mod reply;
+mod request;
+mod shape;
+
+pub use args::{Args, Keys};
+pub use command::{Command, State};
+pub use fault::{Fault, FaultKind};
+pub use reply::{Garbage, Kind, Part, Replies, error_code};
+pub use request::{Decoder, Limits, Request, Step};
+
+use gate_common::abi::Reason;
+
+use super::Refusal;
+
+/// Appends what a client reads whose request is refused.
+pub fn refuse(refusal: Refusal, out: &mut Vec<u8>) {
+    let code: &[u8] = if blames_store(refusal.reason) { b"-OVERLOADED " } else { b"-THROTTLED " };
+    out.extend_from_slice(code);
+    refusal.write(out);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Whether it is the store that cannot, rather than the tenant that may not.
+const fn blames_store(reason: Reason) -> bool {
+    matches!(
+        reason,
+        Reason::Penalty
+            | Reason::Slo
+            | Reason::QueueDelay
+            | Reason::QueueFull
+            | Reason::Deadline
+            | Reason::StoreDown
+    )
+}
+
+#[cfg(test)]
+mod tests;

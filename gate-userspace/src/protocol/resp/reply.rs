@@ -1,0 +1,265 @@
+//! Replies out of the store's stream: where each ends, without a tree of what it holds.
+//!
+//! However deep a reply nests, all there is to know is how many values are still to come: a value takes one
+//! away, an array of n adds n. So a reply needs a few words of memory, and no depth is too deep. RESP3's streamed
+//! types, which Redis has never sent, are garbage.
+
+use memchr::memchr;
+
+use super::length::{self, Length};
+
+/// What a reply goes on with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Nothing yet. To be called again when there are at least `want` bytes, which is more than there
+    /// are now; more may then be wanted.
+    More {
+        /// Bytes of input.
+        want: usize,
+    },
+    /// A reply, or the beginning of one that is streamed.
+    Reply {
+        /// Bytes of input that it takes.
+        len: usize,
+        /// What it is.
+        kind: Kind,
+        /// Whether the reply ends with it.
+        last: bool,
+    },
+    /// More of the last reply, to be passed on as it is.
+    Body {
+        /// Bytes of input that it takes.
+        len: usize,
+        /// Whether the reply ends with it.
+        last: bool,
+    },
+}
+
+impl Part {
+    /// Bytes of input that it takes.
+    #[must_use]
+    pub const fn consumed(&self) -> usize {
+        match self {
+            Self::More { .. } => 0,
+            Self::Reply { len, .. } | Self::Body { len, .. } => *len,
+        }
+    }
+}
+
+/// What a reply is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// `+`
+    Simple,
+    /// `-` or `!`: see [`error_code`].
+    Error,
+    /// `:`
+    Integer,
+    /// `$`
+    Bulk,
+    /// `_`, or a bulk string or an array of length -1.
+    Null,
+    /// `#`
+    Boolean,
+    /// `,`
+    Double,
+    /// `(`
+    BigNumber,
+    /// `=`
+    Verbatim,
+    /// `*`
+    Array,
+    /// `~`
+    Set,
+    /// `%`
+    Map,
+    /// `|`, and what it is an attribute of.
+    Attribute,
+    /// `>`: not in answer to any request.
+    Push,
+}
+
+/// What the store said is no reply. Its connection is of no more use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Garbage {
+    /// No type begins with this byte.
+    #[error("a reply that begins with byte {0:#04x}")]
+    Type(u8),
+    /// A length that is none.
+    #[error("a reply of no certain length")]
+    Length,
+    /// A string that goes on after its length.
+    #[error("a reply's string that does not end where it says")]
+    BulkEnd,
+}
+
+/// The first word of a reply that is an error, such as `ERR`, `MOVED`, `LOADING`. `reply` is the whole of it,
+/// or as much as has come.
+#[must_use]
+pub fn error_code(reply: &[u8]) -> Option<&[u8]> {
+    let text = match reply.split_first()? {
+        (b'-', text) => text,
+        (b'!', text) => &text[memchr(b'\n', text)? + 1..],
+        _ => return None,
+    };
+    text.split(|byte| matches!(byte, b' ' | b'\r')).next()
+}
+
+/// Replies out of one connection to the store.
+#[derive(Clone, Debug)]
+pub struct Replies {
+    gather: usize,
+    /// Bytes that have been read and not given.
+    at: usize,
+    /// Values to come before the reply ends.
+    left: u64,
+    value: Value,
+    /// What the reply is, once it has begun; and whether its beginning has been given.
+    kind: Option<Kind>,
+    given: bool,
+}
+
+/// Where in a value the reading stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Value {
+    /// Before it.
+    Ahead,
+    /// Within a line.
+    Line,
+    /// So many bytes of a string and its end are to come.
+    Bulk(u64),
+}
+
+const BULK_END: &[u8] = b"\r\n";
+
+impl Replies {
+    /// Replies of up to `gather` bytes are given whole; of a longer one, what has come.
+    #[must_use]
+    pub const fn new(gather: usize) -> Self {
+        Self { gather, at: 0, left: 1, value: Value::Ahead, kind: None, given: false }
+    }
+
+    /// What `input`, the bytes that no earlier part has taken, goes on with.
+    ///
+    /// # Errors
+    /// If it cannot be part of a reply.
+    #[inline]
+    pub fn next(&mut self, input: &[u8]) -> Result<Part, Garbage> {
+        while self.left > 0 || self.value != Value::Ahead {
+            if !self.advance(input)? {
+                if self.at == 0 || (self.at < self.gather && !self.given) {
+                    return Ok(Part::More { want: input.len() + 1 });
+                }
+                return Ok(self.give(false));
+            }
+        }
+        Ok(self.give(true))
+    }
+
+    /// What has been read.
+    #[inline]
+    fn give(&mut self, last: bool) -> Part {
+        let (len, given) = (self.at, self.given);
+        let kind = self.kind.unwrap_or(Kind::Simple);
+        self.at = 0;
+        self.given = true;
+        if last {
+            *self = Self::new(self.gather);
+        }
+        if given { Part::Body { len, last } } else { Part::Reply { len, kind, last } }
+    }
+
+    /// Reads on; false if `input` ends first.
+    #[inline]
+    fn advance(&mut self, input: &[u8]) -> Result<bool, Garbage> {
+        match self.value {
+            Value::Ahead => self.begin(input),
+            Value::Line => Ok(self.line(input)),
+            Value::Bulk(left) => self.bulk(input, left),
+        }
+    }
+
+    #[inline]
+    fn begin(&mut self, input: &[u8]) -> Result<bool, Garbage> {
+        let Some(&byte) = input.get(self.at) else { return Ok(false) };
+        let (kind, values) = match byte {
+            b'+' => return Ok(self.begin_line(Kind::Simple)),
+            b'-' => return Ok(self.begin_line(Kind::Error)),
+            b':' => return Ok(self.begin_line(Kind::Integer)),
+            b'_' => return Ok(self.begin_line(Kind::Null)),
+            b'#' => return Ok(self.begin_line(Kind::Boolean)),
+            b',' => return Ok(self.begin_line(Kind::Double)),
+            b'(' => return Ok(self.begin_line(Kind::BigNumber)),
+            b'$' => (Kind::Bulk, 0),
+            b'!' => (Kind::Error, 0),
+            b'=' => (Kind::Verbatim, 0),
+            b'*' => (Kind::Array, 1),
+            b'~' => (Kind::Set, 1),
+            b'>' => (Kind::Push, 1),
+            b'%' => (Kind::Map, 2),
+            b'|' => (Kind::Attribute, 2),
+            _ => return Err(Garbage::Type(byte)),
+        };
+        let (len, next) = match length::read(input, self.at + 1) {
+            Length::Incomplete => return Ok(false),
+            Length::Is(len, next) => (len, next),
+            Length::Bad => return Err(Garbage::Length),
+        };
+        self.at = next;
+        let null = len == -1 && matches!(kind, Kind::Bulk | Kind::Array);
+        let len = if null { 0 } else { u64::try_from(len).map_err(|_| Garbage::Length)? };
+        self.kind.get_or_insert(if null { Kind::Null } else { kind });
+        // An attribute is not the value that it belongs to.
+        let taken = u64::from(kind != Kind::Attribute);
+        let added = len.checked_mul(values).ok_or(Garbage::Length)?;
+        self.left = (self.left - taken).checked_add(added).ok_or(Garbage::Length)?;
+        if values == 0 && !null {
+            self.value = Value::Bulk(len + BULK_END.len() as u64);
+        }
+        Ok(true)
+    }
+
+    #[inline]
+    fn begin_line(&mut self, kind: Kind) -> bool {
+        self.kind.get_or_insert(kind);
+        self.left -= 1;
+        self.value = Value::Line;
+        self.at += 1;
+        true
+    }
+
+    /// Up to a carriage return and a newline.
+    #[inline]
+    fn line(&mut self, input: &[u8]) -> bool {
+        while let Some(newline) = memchr(b'\n', &input[self.at..]) {
+            let newline = self.at + newline;
+            self.at = newline + 1;
+            if newline > 0 && input[newline - 1] == b'\r' {
+                self.value = Value::Ahead;
+                return true;
+            }
+        }
+        // A carriage return is kept back, to be seen with what follows it.
+        self.at = input.len() - usize::from(input.len() > self.at && input.ends_with(b"\r"));
+        false
+    }
+
+    /// A string and its end.
+    #[inline]
+    fn bulk(&mut self, input: &[u8], left: u64) -> Result<bool, Garbage> {
+        let data = left - BULK_END.len() as u64;
+        let len = usize::try_from(data).unwrap_or(usize::MAX).min(input.len() - self.at);
+        self.at += len;
+        self.value = Value::Bulk(left - len as u64);
+        if (len as u64) < data {
+            return Ok(false);
+        }
+        let Some(end) = input.get(self.at..self.at + BULK_END.len()) else { return Ok(false) };
+        if end != BULK_END {
+            return Err(Garbage::BulkEnd);
+        }
+        self.at += BULK_END.len();
+        self.value = Value::Ahead;
+        Ok(true)
+    }
+}
