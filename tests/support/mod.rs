@@ -1,5 +1,8 @@
 //! What the suites share: packets, namespaces, real servers.
 
+pub mod memcached;
+pub mod packet;
 pub mod privilege;
+pub mod world;
 
 pub use xtask::lab::net;

@@ -72,6 +72,24 @@ impl ServiceState {
             .saturating_add((bytes as u64 * self.kib_mru as u64 + 1023) >> 10);
         if exact > u32::MAX as u64 { u32::MAX } else { exact as u32 }
     }
+
+    /// The most that `bytes` bytes of requests can cost beyond their bytes, in thousandths of a request
+    /// unit. Saturates.
+    ///
+    /// Holds for every protocol in which a command takes a byte at least and each key of it two more: then
+    /// `commands + 2 * rows <= bytes`, and a byte costs no more than the dearer of a command and half a row.
+    /// [`QueryClass::Unread`] must be no cheaper than any other class.
+    #[must_use]
+    #[inline(always)]
+    pub const fn upper_bound(&self, bytes: u32) -> u32 {
+        let command = self.base_mru as u64 + self.latency_mru[QueryClass::Unread as usize] as u64;
+        let half_row = (self.row_mru as u64).div_ceil(2);
+        let of_byte = if command > half_row { command } else { half_row };
+        // Capped before: 128 bits, which the saturating product needs, are beyond the BPF target.
+        let of_byte = if of_byte > u32::MAX as u64 { u32::MAX as u64 } else { of_byte };
+        let bound = of_byte * bytes as u64;
+        if bound > u32::MAX as u64 { u32::MAX } else { bound as u32 }
+    }
 }
 
 /// Bits of [`Service::flags`].
@@ -115,7 +133,7 @@ pub enum QueryClass {
     Touch = 5,
     /// Anything else.
     Other = 6,
-    /// What could not be read.
+    /// What could not be read; expected to be as slow as the slowest of the others.
     Unread = 7,
 }
 

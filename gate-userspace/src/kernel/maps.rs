@@ -109,7 +109,7 @@ impl Maps {
     }
 
     /// Makes new maps ready: who reads them, and what time it is.
-    pub(super) fn init(&self, clock: Clock) {
+    pub fn init(&self, clock: Clock) {
         self.control.store_at(0, offset_of!(Control, clock), &clock);
         let tenants = self.tenants.len() as u64;
         self.control.store_at(0, offset_of!(Control, tenants), &tenants);

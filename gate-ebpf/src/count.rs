@@ -1,0 +1,128 @@
+//! Counters: one slot for each CPU, which no other CPU writes, so plain additions are enough.
+
+use aya_ebpf::helpers::generated::{bpf_get_prandom_u32, bpf_get_smp_processor_id};
+use gate_common::abi::{Cpu, Event, Exit, Reason, TenantCounters, draw};
+
+use crate::maps::{COUNTERS, CPUS};
+
+/// This CPU's own element, or null: then nothing is counted, and no verdict changes. A plain pointer, which
+/// takes one register only.
+pub(crate) type CpuSlot = *mut Cpu;
+
+/// This CPU's own element.
+#[inline(always)]
+pub(crate) fn cpu() -> CpuSlot {
+    // SAFETY: the helper only reads the CPU's number.
+    CPUS.get_ptr_mut(unsafe { bpf_get_smp_processor_id() }).unwrap_or(core::ptr::null_mut())
+}
+
+/// Counts how a packet leaves.
+#[inline(always)]
+pub(crate) fn exit(cpu: CpuSlot, exit: Exit) {
+    if !cpu.is_null() {
+        // SAFETY: this CPU's own element; the index is below `EXITS`, and masked so that the verifier
+        // sees it.
+        unsafe { (*cpu).exits[exit.index() & (gate_common::abi::EXITS - 1)] += 1 };
+    }
+}
+
+/// Counts what happened on the way.
+#[inline(always)]
+pub(crate) fn event(cpu: CpuSlot, event: Event) {
+    if !cpu.is_null() {
+        // SAFETY: this CPU's own element; the index is a constant below `Event::COUNT`.
+        unsafe { (*cpu).events[event.index()] += 1 };
+    }
+}
+
+/// A fresh state of this CPU's generator of draws; `None` if there is no element to keep it in.
+#[inline(always)]
+pub(crate) fn draw(cpu: CpuSlot) -> Option<u64> {
+    if cpu.is_null() {
+        return None;
+    }
+    // SAFETY: this CPU's own element; the helper only draws a number.
+    unsafe {
+        if (*cpu).draw == 0 {
+            (*cpu).draw = 1 << 32 | u64::from(bpf_get_prandom_u32());
+        }
+        (*cpu).draw = draw::next((*cpu).draw);
+        Some((*cpu).draw)
+    }
+}
+
+/// Counts for one tenant.
+#[derive(Clone, Copy)]
+pub(crate) struct Tally(Option<*mut TenantCounters>);
+
+impl Tally {
+    /// This CPU's counters of `tenant`, in maps with room for `tenants`.
+    #[inline(always)]
+    pub(crate) fn of(tenant: u32, tenants: u32) -> Self {
+        // SAFETY: the helper only reads the CPU's number.
+        let cpu = unsafe { bpf_get_smp_processor_id() };
+        Self(COUNTERS.get_ptr_mut(cpu.wrapping_mul(tenants).wrapping_add(tenant)))
+    }
+
+    /// A request passed.
+    #[inline(always)]
+    pub(crate) fn passed(self, price_mru: u32, bytes: u32) {
+        let Some(counters) = self.0 else { return };
+        // SAFETY: this CPU's own slot, which nobody else writes; so below.
+        unsafe {
+            (*counters).passed += 1;
+            (*counters).charged_mru += u64::from(price_mru);
+            (*counters).passed_bytes += u64::from(bytes);
+        }
+    }
+
+    /// A packet without a request passed.
+    #[inline(always)]
+    pub(crate) fn bare(self, bytes: u32) {
+        let Some(counters) = self.0 else { return };
+        // SAFETY: as in `passed`.
+        unsafe {
+            (*counters).bare += 1;
+            (*counters).passed_bytes += u64::from(bytes);
+        }
+    }
+
+    /// A request was refused.
+    #[inline(always)]
+    pub(crate) fn refused(self, reason: Reason, price_mru: u32) {
+        let Some(counters) = self.0 else { return };
+        // SAFETY: as in `passed`; the index is below `Reason::COUNT`, and masked so that the verifier sees it.
+        unsafe {
+            (*counters).refused[reason.index() & (Reason::COUNT - 1)] += 1;
+            (*counters).refused_mru += u64::from(price_mru);
+        }
+    }
+
+    /// A request passed that a shadowed rule would have refused; nothing was charged.
+    #[inline(always)]
+    pub(crate) fn shadowed(self, reason: Reason, bytes: u32) {
+        let Some(counters) = self.0 else { return };
+        // SAFETY: as in `refused`.
+        unsafe {
+            (*counters).shadowed[reason.index() & (Reason::COUNT - 1)] += 1;
+            (*counters).passed += 1;
+            (*counters).passed_bytes += u64::from(bytes);
+        }
+    }
+
+    /// A refusal was answered.
+    #[inline(always)]
+    pub(crate) fn replied(self) {
+        let Some(counters) = self.0 else { return };
+        // SAFETY: as in `passed`.
+        unsafe { (*counters).replied += 1 };
+    }
+
+    /// The candidate quota would have refused a request.
+    #[inline(always)]
+    pub(crate) fn candidate_refused(self) {
+        let Some(counters) = self.0 else { return };
+        // SAFETY: as in `passed`.
+        unsafe { (*counters).candidate_refused += 1 };
+    }
+}

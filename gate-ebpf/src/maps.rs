@@ -1,0 +1,87 @@
+//! The maps, named and laid out in [`gate_common::abi`]. Whoever loads the object sets their sizes.
+
+use aya_ebpf::macros::map;
+use aya_ebpf::maps::{Array, PerCpuArray, RingBuf};
+use gate_common::abi::{Block, Control, Cpu, PortFilter, Service, Tenant, TenantCounters, TopKey};
+
+use crate::judge::Case;
+
+/// `linux/bpf.h`: the daemon can map the array into its memory.
+const MMAPABLE: u32 = 1 << 10;
+
+/// What every packet for a protected service reads first.
+#[map]
+pub(crate) static CONTROL: Array<Control> = Array::with_max_entries(1, MMAPABLE);
+/// A first look for the packets that are nobody's business.
+#[map]
+pub(crate) static PORTS: Array<PortFilter> = Array::with_max_entries(1, MMAPABLE);
+/// Services by port, tenants by source.
+#[map]
+pub(crate) static TABLES: Array<Block> = Array::with_max_entries(1, MMAPABLE);
+/// Services.
+#[map]
+pub(crate) static SERVICES: Array<Service> = Array::with_max_entries(1, MMAPABLE);
+/// Tenants.
+#[map]
+pub(crate) static TENANTS: Array<Tenant> = Array::with_max_entries(1, MMAPABLE);
+/// Counters by CPU and tenant.
+#[map]
+pub(crate) static COUNTERS: Array<TenantCounters> = Array::with_max_entries(1, MMAPABLE);
+/// Counters and scratch by CPU.
+#[map]
+pub(crate) static CPUS: Array<Cpu> = Array::with_max_entries(1, MMAPABLE);
+/// Key samples.
+#[map]
+pub(crate) static SAMPLES: RingBuf = RingBuf::with_byte_size(4096, 0);
+/// Written by the daemon for whoever reads the pins; no program uses it.
+#[map]
+pub(crate) static TOP_KEYS: Array<TopKey> = Array::with_max_entries(1, MMAPABLE);
+/// What `gate_clock` read: jiffies, then `ktime_get_ns`.
+#[map]
+pub(crate) static CLOCK_READING: Array<[u64; 2]> = Array::with_max_entries(1, MMAPABLE);
+
+/// The packet that a CPU is judging: more than registers and stack have room for. Nobody else sees it.
+#[map]
+pub(crate) static SCRATCH: PerCpuArray<Case> = PerCpuArray::with_max_entries(1, 0);
+
+/// Reads a field of shared memory once: other CPUs and the daemon write it at the same time.
+macro_rules! peek {
+    ($at:expr) => {
+        // SAFETY: a field of a map's element, which lives as long as the program; its bits are always
+        // valid, and a volatile read is made exactly once.
+        unsafe { core::ptr::read_volatile(&raw const $at) }
+    };
+}
+pub(crate) use peek;
+
+/// A number that the compiler cannot see through, so that it does not unroll a loop of so many rounds.
+#[inline(always)]
+pub(crate) fn opaque<const N: u32>() -> u32 {
+    let number: u64;
+    // SAFETY: sets a register.
+    unsafe { core::arch::asm!("{0} = {1}", out(reg) number, const N, options(pure, nomem, nostack)) };
+    number as u32
+}
+
+/// A number of which the compiler forgets all that it knows.
+#[inline(always)]
+pub(crate) fn launder(mut number: u64) -> u64 {
+    // SAFETY: does nothing.
+    unsafe { core::arch::asm!("{0} = {0}", inout(reg) number, options(pure, nomem, nostack)) };
+    number
+}
+
+/// Makes the compiler forget what it knows of memory, so that it reads anew what it would otherwise keep in
+/// registers and spill to the stack.
+#[inline(always)]
+pub(crate) fn forget() {
+    // SAFETY: does nothing.
+    unsafe { core::arch::asm!("", options(nostack, preserves_flags)) };
+}
+
+/// One entry of one block of the tables.
+#[inline(always)]
+pub(crate) fn entry(block: u32, byte: u8) -> Option<u32> {
+    let block = TABLES.get_ptr(block)?;
+    Some(peek!((*block).0[byte as usize]))
+}

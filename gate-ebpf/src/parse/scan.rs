@@ -1,0 +1,305 @@
+//! The scanner of memcached's lines: a loop that the kernel bounds, of which the verifier sees one step.
+//!
+//! A step looks at eight bytes at most. What the lines mean is written in [`super::memcached`].
+
+use aya_ebpf::bindings::xdp_md;
+use aya_ebpf::cty::{c_long, c_void};
+use aya_ebpf::helpers::generated::bpf_loop;
+use gate_common::abi::QueryClass;
+
+use super::verb::{Verb, text8};
+use super::{Packet, swar};
+
+/// What became of a scan.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Status {
+    /// It stopped before the end: from [`Scan::line`] on nothing was read.
+    Unread,
+    /// Every line was read.
+    Read,
+    /// A line or its data has no end.
+    Malformed,
+}
+
+/// A scan and its sums. Offsets count from the packet's start.
+#[repr(C)]
+pub(crate) struct Scan {
+    /// The next byte.
+    at: u32,
+    /// Where the payload ends.
+    pub(crate) end: u32,
+    /// Where the part of it ends that can be read.
+    readable: u32,
+    /// Where the present line starts.
+    pub(crate) line: u32,
+    /// The present line's command; [`Verb::NONE`] before it is known.
+    verb: Verb,
+    /// Words of the present line after the command.
+    words: u32,
+    /// Bytes of the present word.
+    word_len: u32,
+    /// [`FIRST_BYTE`] if the byte before the next is a space.
+    after_space: u32,
+    /// The present word as a number, if it should be one.
+    number: u64,
+    /// Bytes of the data after the present line.
+    data_len: u32,
+    /// The present line may not be what memcached needs before it takes data.
+    broken: bool,
+    /// Nobody waits for an answer to the present line.
+    quiet: bool,
+    /// Somebody waits for an answer to a line.
+    pub(crate) answerable: bool,
+    /// The first key is written.
+    pub(crate) writes: bool,
+    /// The frame header's request id, in network order.
+    pub(crate) id: u16,
+    /// Where the first key starts; zero before one was found.
+    pub(crate) key_at: u32,
+    /// How many keys all lines name.
+    pub(crate) rows: u32,
+    /// How many lines, by [`QueryClass`].
+    pub(crate) commands: [u32; QueryClass::COUNT],
+    /// What became of it.
+    pub(crate) status: Status,
+}
+
+/// What a step gets: the verifier follows pointers on the stack, where the helper needs them.
+struct Step {
+    ctx: *mut xdp_md,
+    scan: *mut Scan,
+}
+
+/// Scans the payload from `at` to `end`.
+#[inline(never)]
+pub(crate) fn run(ctx: *mut xdp_md, scan: *mut Scan, at: u32, end: u32) {
+    let readable = (Packet::of(ctx).len() as u32).min(MAX_READ).min(end);
+    // SAFETY: this CPU's own scratch; `take_step` has the signature that the helper calls, and what it gets
+    // outlives the call.
+    unsafe {
+        (*scan).at = at;
+        (*scan).end = end;
+        (*scan).readable = readable;
+        (*scan).line = at;
+        (*scan).verb = Verb::NONE;
+        (*scan).answerable = false;
+        (*scan).writes = false;
+        (*scan).key_at = 0;
+        (*scan).rows = 0;
+        (*scan).commands = [0; QueryClass::COUNT];
+        (*scan).status = Status::Unread;
+        let mut step = Step { ctx, scan };
+        bpf_loop(MAX_STEPS, take_step as *mut c_void, (&raw mut step).cast(), 0);
+    }
+}
+
+/// The helper's signature; goes on while it returns zero.
+unsafe extern "C" fn take_step(_index: u32, step: *mut c_void) -> c_long {
+    // SAFETY: what `run` lent to the helper.
+    let (ctx, scan) = unsafe {
+        let step = step.cast::<Step>();
+        ((*step).ctx, &mut *(*step).scan)
+    };
+    c_long::from(scan.step(&Packet::of(ctx)).is_none())
+}
+
+impl Scan {
+    /// Looks at eight bytes at most; `None` when the scan is over.
+    #[inline(always)]
+    fn step(&mut self, packet: &Packet) -> Option<()> {
+        let word = self.next(packet)?;
+        match self.verb {
+            Verb::NONE => self.start_line(word),
+            verb if verb.has(Verb::WORDS) => self.look_at_word(packet, verb, word),
+            verb => self.count_words(packet, verb, word),
+        }
+    }
+
+    /// The next eight bytes; zeros follow the payload's last. `None` if they cannot be read.
+    #[inline(always)]
+    fn next(&self, packet: &Packet) -> Option<u64> {
+        let last = self.readable - 8;
+        if self.at <= last {
+            return packet.word(self.at);
+        }
+        if self.readable < self.end {
+            return None;
+        }
+        Some(packet.word(last)? >> ((8 * (self.at - last)) & 63))
+    }
+
+    #[inline(always)]
+    fn over(&mut self, status: Status) -> Option<()> {
+        self.status = status;
+        None
+    }
+
+    /// Reads the command. Its words are for the next step.
+    #[inline(always)]
+    fn start_line(&mut self, word: u64) -> Option<()> {
+        if word as u8 == BINARY {
+            return self.over(Status::Unread);
+        }
+        let (verb, len) = Verb::of(word);
+        self.at += len;
+        self.verb = verb;
+        self.words = 0;
+        self.word_len = 0;
+        self.number = 0;
+        self.after_space = FIRST_BYTE;
+        self.broken = false;
+        // Every command is written in small letters, and no answer is: an answer is never answered.
+        self.quiet = !(word as u8).is_ascii_lowercase();
+        if verb.has(Verb::SAMPLED) && !verb.has(Verb::WORDS) {
+            self.found_key(verb, self.at);
+        }
+        if self.at < self.end { Some(()) } else { self.over(Status::Malformed) }
+    }
+
+    #[inline(always)]
+    fn found_key(&mut self, verb: Verb, at: u32) {
+        if self.key_at == 0 {
+            self.key_at = at;
+            self.writes = verb.has(Verb::WRITES);
+        }
+    }
+
+    /// Counts the words that start in these bytes.
+    #[inline(always)]
+    fn count_words(&mut self, packet: &Packet, verb: Verb, word: u64) -> Option<()> {
+        let spaces = swar::equal(word, b' ');
+        let starts = !spaces & swar::HIGH & (spaces << 8 | u64::from(self.after_space));
+        let ends = swar::equal(word, b'\n');
+        if ends == 0 {
+            self.words += swar::count(starts);
+            self.after_space = (spaces >> 56) as u32;
+            self.at += 8;
+            return if self.at < self.end { Some(()) } else { self.over(Status::Malformed) };
+        }
+        self.words += swar::count(starts & swar::below_first(ends));
+        self.end_line(packet, verb, self.at + swar::before_first(ends))
+    }
+
+    /// Looks at the next word, or as much of it as these bytes hold.
+    #[inline(always)]
+    fn look_at_word(&mut self, packet: &Packet, verb: Verb, word: u64) -> Option<()> {
+        let ends = swar::equal(word, b' ') | swar::equal(word, b'\n') | swar::equal(word, b'\r');
+        let len = if ends == 0 { 8 } else { swar::before_first(ends) };
+        let (stop, after) = ((word >> ((8 * len) & 63)) as u8, (word >> ((8 * (len + 1)) & 63)) as u8);
+        if ends == 0 || (stop == b'\r' && (len == 7 || after != b'\n')) {
+            // The word goes on. A carriage return within a line is part of it, but too odd to be sure of.
+            let odd = ends != 0 && len < 7;
+            let len = if odd { len + 1 } else { len };
+            self.broken |= odd;
+            self.part_of_word(verb, word, len);
+            self.at += len;
+            return if self.at < self.end { Some(()) } else { self.over(Status::Malformed) };
+        }
+        self.part_of_word(verb, word, len);
+        self.at += len;
+        if self.word_len != 0 {
+            self.end_word(verb, len == 1 && word as u8 == b'q');
+        }
+        match stop {
+            b' ' => {
+                self.at += 1;
+                if self.at < self.end { Some(()) } else { self.over(Status::Malformed) }
+            }
+            b'\r' => self.end_line(packet, verb, self.at + 1),
+            _ => self.end_line(packet, verb, self.at),
+        }
+    }
+
+    /// Takes the first `len` bytes into the present word.
+    #[inline(always)]
+    fn part_of_word(&mut self, verb: Verb, word: u64, len: u32) {
+        if verb.has(Verb::DATA) {
+            if verb.is_number(self.words) {
+                let negative = self.words == EXPIRY && self.word_len == 0 && len > 1 && word as u8 == b'-';
+                let digits = if negative { word ^ u64::from(b'-' ^ b'0') } else { word };
+                match swar::decimal(digits, len) {
+                    Some(number) if self.word_len + len <= MAX_DIGITS => {
+                        self.number = self.number * swar::power_of_ten(len) + u64::from(number);
+                    }
+                    _ => self.broken = true,
+                }
+            } else {
+                // For memcached a zero byte ends the line.
+                let beyond = if len == 8 { 0 } else { u64::MAX << ((8 * len) & 63) };
+                self.broken |= swar::any_below(word | beyond, 1);
+            }
+        }
+        self.word_len += len;
+    }
+
+    /// Takes the present word, which `at` now follows. `q` alone asks a meta command to be quiet.
+    #[inline(always)]
+    fn end_word(&mut self, verb: Verb, is_q: bool) {
+        let place = self.words;
+        self.words += 1;
+        if verb.has(Verb::SAMPLED) && place == verb.first_key() {
+            self.found_key(verb, self.at - self.word_len);
+        }
+        self.quiet |= verb.has(Verb::META) && place > 0 && is_q;
+        if verb.has(Verb::DATA) {
+            self.broken |= match verb.largest(place) {
+                Some(largest) => self.number > largest,
+                None => place == 0 && self.word_len > MAX_KEY,
+            };
+            if place == verb.data_len_at() {
+                self.data_len = self.number as u32;
+            }
+        }
+        self.number = 0;
+        self.word_len = 0;
+    }
+
+    /// Sums up the present line, whose `\n` is at `end`, and goes to the next.
+    #[inline(always)]
+    fn end_line(&mut self, packet: &Packet, verb: Verb, end: u32) -> Option<()> {
+        // The payload does not start with the packet, so there are eight bytes before any of it.
+        let tail = packet.word(end - 8)?;
+        let line_len = end - self.line;
+        let returned = line_len > 1 && (tail >> 56) as u8 == b'\r';
+        if returned && !verb.has(Verb::WORDS) && (tail >> 48) as u8 == b' ' {
+            // The carriage return was counted as a word.
+            self.words -= 1;
+        }
+        if verb.has(Verb::NOREPLY) && line_len > NOREPLY_LEN + u32::from(returned) {
+            let tail = if returned { packet.word(end - 9)? } else { tail };
+            self.quiet |= tail == text8(b" noreply");
+        }
+        let rows = verb.rows(self.words);
+        self.rows += rows;
+        self.commands[(verb.class(rows) as usize) & (QueryClass::COUNT - 1)] += 1;
+        self.answerable |= !self.quiet;
+        let data = verb.has(Verb::DATA) && !self.broken && verb.holds(self.words);
+        // The data's own end is two bytes.
+        self.at = end + 1 + if data { self.data_len + 2 } else { 0 };
+        self.line = self.at;
+        self.verb = Verb::NONE;
+        match self.at {
+            at if at < self.end => Some(()),
+            at if at == self.end => self.over(Status::Read),
+            _ => self.over(Status::Malformed),
+        }
+    }
+}
+
+/// More steps than any payload within [`MAX_READ`] takes: each step but the first of a line goes on by a
+/// byte at least, and each line has one.
+const MAX_STEPS: u32 = 2 * MAX_READ;
+/// How much of a packet is read at most.
+const MAX_READ: u32 = 1 << 14;
+/// What [`Scan::after_space`] has of a mask.
+const FIRST_BYTE: u32 = 0x80;
+/// What memcached's binary protocol starts a request with.
+const BINARY: u8 = 0x80;
+/// The place of the expiry among a storage command's words: it may be negative.
+const EXPIRY: u32 = 2;
+/// So many digits always fit 64 bits.
+const MAX_DIGITS: u32 = 19;
+/// memcached's longest key.
+const MAX_KEY: u32 = 250;
+/// ` noreply`, space included.
+const NOREPLY_LEN: u32 = 8;

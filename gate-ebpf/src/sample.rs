@@ -1,0 +1,90 @@
+//! Samples of keys: the first key of one request in so many.
+//!
+//! What the daemon sees itself is left out: of a proxied service only what was refused here is sampled.
+
+use aya_ebpf::bindings::xdp_md;
+use aya_ebpf::helpers::generated::bpf_xdp_load_bytes;
+use gate_common::abi::{Event, Sample, draw, sample_flags};
+
+use crate::count::{self, CpuSlot};
+use crate::judge::Case;
+use crate::maps::{SAMPLES, launder};
+use crate::parse::swar;
+
+/// Whether this request is the one to sample of `every`. A countdown, drawn anew each time.
+#[inline(always)]
+pub(crate) fn is_due(every: u32, cpu: CpuSlot) -> bool {
+    if every == 0 || cpu.is_null() {
+        return false;
+    }
+    // SAFETY: this CPU's own element.
+    let until = unsafe { &mut (*cpu).until_sample };
+    if *until > 1 && *until < 2 * u64::from(every) {
+        *until -= 1;
+        return false;
+    }
+    if let Some(state) = count::draw(cpu) {
+        *until = draw::countdown(state, every);
+    }
+    true
+}
+
+/// Sends the first key of a request to the daemon.
+#[inline(never)]
+pub(crate) fn send(ctx: *mut xdp_md, case: &Case, flags: u16, cpu: CpuSlot) {
+    let room = case.load.end().wrapping_sub(case.scan.key_at);
+    // Laundered, so that the comparison stays where the verifier sees it.
+    let len = launder(u64::from(room.min(Sample::MAX_KEY as u32)));
+    if len == 0 || len > Sample::MAX_KEY as u64 {
+        return;
+    }
+    let Some(mut entry) = SAMPLES.reserve::<Sample>(0) else {
+        count::event(cpu, Event::SampleLost);
+        return;
+    };
+    let sample = entry.as_mut_ptr();
+    // SAFETY: the entry is ours until it is submitted; each field is written before that. The helper writes
+    // `len` bytes, which the key has room for.
+    let copied = unsafe {
+        (*sample).service = case.plan.service_id;
+        (*sample).tenant = case.plan.tenant_id;
+        (*sample).weight = case.plan.sample_every;
+        bpf_xdp_load_bytes(ctx, case.scan.key_at, (&raw mut (*sample).key).cast(), len as u32)
+    };
+    if copied != 0 {
+        entry.discard(0);
+        return;
+    }
+    // SAFETY: as above.
+    let key_len = unsafe { length(&raw const (*sample).key) }.min(len as u32);
+    if key_len == 0 {
+        entry.discard(0);
+        return;
+    }
+    let cut = if key_len == Sample::MAX_KEY as u32 { sample_flags::CUT } else { 0 };
+    // SAFETY: as above.
+    unsafe {
+        (*sample).key_len = key_len as u16;
+        (*sample).flags = flags | cut;
+    }
+    entry.submit(0);
+    count::event(cpu, Event::Sampled);
+}
+
+/// How many bytes come before the first space or end of a line.
+///
+/// # Safety
+///
+/// `key` can be read.
+#[inline(always)]
+unsafe fn length(key: *const [u8; Sample::MAX_KEY]) -> u32 {
+    for word in 0..Sample::MAX_KEY / 8 {
+        // SAFETY: within the key.
+        let bytes = unsafe { key.cast::<u64>().add(word).read_unaligned() };
+        let ends = swar::equal(bytes, b' ') | swar::equal(bytes, b'\n') | swar::equal(bytes, b'\r');
+        if ends != 0 {
+            return word as u32 * 8 + swar::before_first(ends);
+        }
+    }
+    Sample::MAX_KEY as u32
+}

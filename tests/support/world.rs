@@ -1,0 +1,245 @@
+//! The program in the kernel, with maps that a test fills as it likes.
+
+use std::collections::HashSet;
+use std::mem::offset_of;
+use std::net::IpAddr;
+
+use gate_common::abi::{
+    Control, Cpu, PortFilter, Protocol, Service, ServiceState, Tenant, TenantCounters, TenantState, View,
+    service_flags,
+};
+use gate_common::token_bucket::Limits;
+use gate_common::units::{Fraction, Multiplier, Nanos};
+use gate_userspace::clock;
+use gate_userspace::control::tables::{Placement, Table};
+use gate_userspace::kernel::{Error, Loaded, Sizes, jiffies, possible_cpus};
+
+/// What the maps say.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Flags and numbers; the roots of the tables are filled in.
+    pub view: View,
+    /// Services; the slot of each is its place plus one.
+    pub services: Vec<(u8, u16, Service, ServiceState)>,
+    /// Tenants; the id of each is its place plus one.
+    pub tenants: Vec<TenantState>,
+    /// Tenants by source prefix.
+    pub sources: Vec<(IpAddr, u8, u32)>,
+    /// Addresses that take no fragments.
+    pub no_fragments: Vec<IpAddr>,
+}
+
+/// UDP's number.
+pub const UDP: u8 = 17;
+/// TCP's number.
+pub const TCP: u8 = 6;
+
+/// Prices that tell apart what was counted: a digit of the price for each kind.
+pub const PRICES: ServiceState = ServiceState {
+    base_mru: 1_000_000,
+    row_mru: 10_000,
+    kib_mru: 1_024,
+    _reserved: 0,
+    latency_mru: [1, 2, 3, 4, 5, 6, 7, 9],
+    stamp: 0,
+};
+
+/// A tenant with a quota that no single test spends.
+#[must_use]
+pub fn tenant() -> TenantState {
+    TenantState {
+        quota: Limits::new(1_000_000_000, 1_000_000_000),
+        tcp: Limits::new(1_000_000_000, 1_000_000_000),
+        reply: Limits::new(1_000_000, 1_000_000_000),
+        multiplier: Multiplier::ONE.0,
+        flags: gate_common::abi::tenant_flags::MAY_REPLY,
+        ..TenantState::default()
+    }
+}
+
+/// A service at an address; any address, if none is given.
+#[must_use]
+pub fn service(
+    transport: u8,
+    address: &str,
+    port: u16,
+    protocol: Protocol,
+) -> (u8, u16, Service, ServiceState) {
+    let address: Option<IpAddr> = (!address.is_empty()).then(|| address.parse().expect("an address"));
+    let service = Service {
+        address: address.map_or([0; 16], mapped),
+        protocol: protocol as u8,
+        flags: if address.is_none() { service_flags::ANY_ADDRESS } else { 0 },
+        id: 7,
+        ..Service::default()
+    };
+    (transport, port, service, PRICES)
+}
+
+/// An address as the maps hold it.
+#[must_use]
+pub fn mapped(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        let second = 1_000_000_000;
+        let view = View { stale_after_ns: 3600 * second, enforce: Fraction::ONE.steps(), ..View::default() };
+        Self {
+            view,
+            services: Vec::new(),
+            tenants: Vec::new(),
+            sources: Vec::new(),
+            no_fragments: Vec::new(),
+        }
+    }
+}
+
+/// The program, loaded.
+#[derive(Debug)]
+pub struct World {
+    /// The object in the kernel.
+    pub loaded: Loaded,
+    generation: u64,
+}
+
+/// Everything that was counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counted {
+    /// By all CPUs.
+    pub cpu: Cpu,
+    /// By tenant; nobody first.
+    pub tenants: Vec<TenantCounters>,
+}
+
+impl World {
+    /// Loads the program with maps for this many tenants, nobody included.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says.
+    pub fn new(tenants: u32, blocks: u32) -> Result<Self, Error> {
+        let sizes = Sizes { cpus: possible_cpus()?, tenants, services: 64, blocks, samples: 1 << 16 };
+        let mut loaded = Loaded::new(&sizes, None)?;
+        let clock = jiffies::measure(&mut loaded)?;
+        loaded.maps.init(clock);
+        Ok(Self { loaded, generation: 0 })
+    }
+
+    /// gate's clock.
+    #[must_use]
+    pub fn now(&self) -> Nanos {
+        self.loaded.maps.clock().at_monotonic(clock::monotonic())
+    }
+
+    /// Puts a plan in force, stamps the heartbeat, and forgets what was counted and spent.
+    ///
+    /// # Panics
+    ///
+    /// If the maps have no room for it.
+    pub fn install(&mut self, plan: &Plan) {
+        self.forget();
+        self.put(plan);
+    }
+
+    /// Puts a plan in force and stamps the heartbeat.
+    ///
+    /// # Panics
+    ///
+    /// If the maps have no room for it.
+    pub fn put(&mut self, plan: &Plan) {
+        let maps = &self.loaded.maps;
+        self.generation += 1;
+        let mut ports = PortFilter { udp: [0; 1024], tcp: [0; 1024] };
+        let (mut udp, mut tcp) = (Table::bytes(), Table::bytes());
+        let mut chains = std::collections::HashMap::new();
+        for (place, (transport, port, service, state)) in plan.services.iter().enumerate().rev() {
+            let (word, bit) = PortFilter::place(*port);
+            let (bits, table) =
+                if *transport == UDP { (&mut ports.udp, &mut udp) } else { (&mut ports.tcp, &mut tcp) };
+            bits[word] |= bit;
+            let slot = place as u32 + 1;
+            table.insert(&port.to_be_bytes(), 16, slot);
+            let next = chains.insert((*transport, *port), slot).unwrap_or(0);
+            maps.services.store(slot as usize, &Service { next, banks: [*state; 2], ..*service });
+        }
+        let mut sources = [Table::v4(), Table::bytes()];
+        let mut prefixes = plan.sources.clone();
+        prefixes.sort_by_key(|(_, length, _)| *length);
+        for (address, length, tenant) in prefixes {
+            match address {
+                IpAddr::V4(address) => sources[0].insert(&address.octets(), length, tenant),
+                IpAddr::V6(address) => sources[1].insert(&address.octets(), length, tenant),
+            }
+        }
+        let mut fragments = [Table::bytes(), Table::bytes()];
+        for address in &plan.no_fragments {
+            match address {
+                IpAddr::V4(address) => fragments[0].insert(&address.octets(), 32, 1),
+                IpAddr::V6(address) => fragments[1].insert(&address.octets(), 128, 1),
+            }
+        }
+        let capacity = maps.tables.len() as u32;
+        let mut placement = Placement::new(capacity, &HashSet::new());
+        let mut place = |table| placement.place(table, capacity).expect("room for the tables");
+        let [sources_v4, sources_v6] = sources.map(&mut place);
+        let [fragments_v4, fragments_v6] = fragments.map(&mut place);
+        let view = View {
+            udp_ports: place(udp),
+            tcp_ports: place(tcp),
+            sources_v4,
+            sources_v6,
+            fragments_v4,
+            fragments_v6,
+            ..plan.view
+        };
+        for (number, block) in placement.into_blocks() {
+            maps.tables.store(number as usize, &block);
+        }
+        for (place, state) in plan.tenants.iter().enumerate() {
+            maps.write_tenant_state(place + 1, self.generation, state);
+        }
+        maps.ports.store(0, &ports);
+        maps.write_view(self.generation, &view);
+        maps.publish(self.generation);
+        maps.beat(self.now());
+    }
+
+    /// Forgets what was counted and spent.
+    pub fn forget(&mut self) {
+        let maps = &self.loaded.maps;
+        for place in 0..maps.counters.len() {
+            maps.counters.store(place, &TenantCounters::default());
+        }
+        for place in 0..maps.cpus.len() {
+            maps.cpus.store(place, &Cpu::EMPTY);
+        }
+        for place in 0..maps.tenants.len() {
+            maps.tenants.store(place, &Tenant::default());
+        }
+        self.loaded.samples.drain(usize::MAX, |_| ());
+    }
+
+    /// What was counted since.
+    #[must_use]
+    pub fn counted(&self) -> Counted {
+        let maps = &self.loaded.maps;
+        // The generator's state is no counter.
+        let cpu = Cpu { draw: 0, until_sample: 0, ..maps.cpu_counters() };
+        Counted { cpu, tenants: (0..maps.tenants.len()).map(|tenant| maps.tenant_counters(tenant)).collect() }
+    }
+
+    /// Writes a word of the control element, at its offset.
+    pub fn set_control(&self, offset: usize, value: u64) {
+        self.loaded.maps.control.store_at(0, offset, &value);
+    }
+
+    /// Lets the heartbeat be this old.
+    pub fn age_heartbeat(&self, age: Nanos) {
+        self.set_control(offset_of!(Control, heartbeat_ns), self.now().0 - age.0);
+    }
+}
