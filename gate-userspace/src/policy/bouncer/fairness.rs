@@ -15,8 +15,8 @@
 //! gets at least one request per window under acceptance-allowance; in AR the request that asks
 //! counts as received.
 //!
-//! **Invariants.** Only a refusal is ever overridden. With A = 0 or α = 0 none is. Over any time, a
-//! type gets at least its share A of each window's requests, rounded up.
+//! **Invariants.** Only a refusal is ever overridden. With A = 0 or α = 0 none is. Under
+//! acceptance-allowance a type's accepted share of the window is below A only until its next request.
 
 use gate_common::units::Nanos;
 

@@ -1,0 +1,200 @@
+//! The simulator reproduces the published study of admission policies.
+//!
+//! At reduced size, and so with wider tolerances, unless `GATE_LONG=1`.
+
+use std::process::Command;
+
+use gate_userspace::policy::baselines::Averaging;
+use gate_userspace::sim::bouncer::{Policy, Report, Study};
+use gate_userspace::sim::parallel::Progress;
+use gate_userspace::sim::scenario::Scenario;
+use serde_json::Value;
+use xtask::paths;
+
+const TYPES: [&str; 4] = ["fast", "medium fast", "medium slow", "slow"];
+
+fn published() -> Value {
+    serde_json::from_str(include_str!("../data/bouncer.json")).unwrap()
+}
+
+fn long() -> bool {
+    std::env::var_os("GATE_LONG").is_some_and(|value| value == "1")
+}
+
+/// What `policy` does at `loads`, at the size that is asked for.
+fn simulate(policy: Policy, loads: &[f64], change: impl FnOnce(&mut Scenario)) -> Vec<Report> {
+    let mut scenario = Scenario { loads: loads.to_vec(), ..Scenario::study() };
+    let (queries, runs) = if long() {
+        (1_500_000, 5)
+    } else {
+        scenario.warm_up = 100_000;
+        (200_000, 2)
+    };
+    change(&mut scenario);
+    let study = Study { scenario, policy, queries, runs, seed: 1 };
+    study.run(&Progress::default()).unwrap()
+}
+
+fn rejected(report: &Report, name: &str) -> f64 {
+    report.rejected_percent.get(name).copied().flatten().unwrap()
+}
+
+fn accepted_share(report: &Report, name: &str) -> f64 {
+    1.0 - rejected(report, name) / 100.0
+}
+
+fn slow_p50_ms(report: &Report) -> f64 {
+    report.rt_ms.get("slow").and_then(|of| of.p50).unwrap()
+}
+
+fn assert_near(got: f64, expected: f64, tolerance: f64, what: &str) {
+    assert!((got - expected).abs() <= tolerance, "{what}: {got:.3}, not within {tolerance} of {expected}");
+}
+
+#[test]
+fn the_scenario_is_the_published_one() {
+    let (published, scenario) = (published(), Scenario::study());
+    assert_eq!(published["engine"]["processes"], scenario.processes);
+    for (row, of) in published["query_types_table_1"].as_array().unwrap().iter().zip(&scenario.types) {
+        assert_eq!(row["type"], of.name);
+        assert_eq!(row["mix"], of.mix);
+        assert_near(of.processing.mean_secs() * 1e3, row["pt_mean_ms"].as_f64().unwrap(), 1e-9, &of.name);
+        let limits: Vec<u64> =
+            of.objective.targets().iter().map(|target| target.limit.as_millis_ceil()).collect();
+        let table_2 = &published["parameters_table_2"];
+        assert_eq!(limits, ["slo_p50_ms", "slo_p90_ms"].map(|name| table_2[name].as_u64().unwrap()));
+    }
+    let factors = &published["rejections_percent_table_3_basic"]["factor"];
+    assert_eq!(*factors, Value::from(scenario.loads));
+}
+
+#[test]
+fn the_basic_policy_rejects_what_table_3_says() {
+    let table = &published()["rejections_percent_table_3_basic"];
+    let figures = |name: &str| -> Vec<f64> {
+        table[name].as_array().unwrap().iter().map(|figure| figure.as_f64().unwrap()).collect()
+    };
+    let (slow, medium_slow, all) = if long() { (3.0, 2.0, 1.0) } else { (4.0, 2.5, 1.2) };
+    let loads = figures("factor");
+    let reports = simulate(Policy::Bouncer, &loads, |_| {});
+    for (name, tolerance) in
+        [("fast", 0.005), ("medium fast", 0.005), ("medium slow", medium_slow), ("slow", slow), ("all", all)]
+    {
+        for (report, published) in reports.iter().zip(figures(name)) {
+            assert_near(rejected(report, name), published, tolerance, &format!("{name} at {}", report.load));
+        }
+    }
+}
+
+#[test]
+fn admitted_queries_meet_their_objective_and_the_store_is_used_up() {
+    // At reduced size, the start at which nothing is known yet weighs more.
+    let tolerance = if long() { 1.0 } else { 1.1 };
+    for report in simulate(Policy::Bouncer, &[1.1, 1.3, 1.5], |_| {}) {
+        for name in TYPES {
+            let response = report.rt_ms.get(name).unwrap();
+            assert!(response.p50.unwrap() <= 18.0 * tolerance, "{name} at {}: {response:?}", report.load);
+            assert!(response.p90.unwrap() <= 50.0 * tolerance, "{name} at {}: {response:?}", report.load);
+        }
+        assert_near(report.utilization, 1.0, 0.01, "utilization");
+    }
+}
+
+#[test]
+fn the_allowance_is_what_a_type_gets_at_least() {
+    // It is kept over every second: a few seconds are cut off anywhere in it.
+    let cut = if long() { 0.001 } else { 0.015 };
+    for allowance in [0.05, 0.2, 0.5] {
+        let report = &simulate(Policy::BouncerAcceptanceAllowance, &[1.5], |scenario| {
+            scenario.policies.allowance = allowance;
+        })[0];
+        // Alone, Bouncer accepts one slow query in 65 at this load, and still fewer when the queue
+        // holds those that the allowance lets in: the allowance is all that they get.
+        assert_near(
+            accepted_share(report, "slow"),
+            allowance,
+            0.012 + cut,
+            &format!("slow with A = {allowance}"),
+        );
+        for name in TYPES {
+            assert!(accepted_share(report, name) >= allowance - cut, "{name} with A = {allowance}");
+        }
+    }
+}
+
+#[test]
+fn the_underserved_get_in_proportion_to_their_distance_from_the_average() {
+    let mut before = 0.0;
+    for alpha in [0.1, 0.5, 1.0, 3.0] {
+        let report = &simulate(Policy::BouncerHelpingUnderserved, &[1.5], |scenario| {
+            scenario.policies.alpha = alpha;
+        })[0];
+        let slow = accepted_share(report, "slow");
+        let average = TYPES.map(|name| accepted_share(report, name)).iter().sum::<f64>() / 4.0;
+        // Alone, Bouncer accepts next to none: what the slow ones get is the strategy's probability.
+        assert_near(slow, (alpha * (average - slow)).min(1.0), 0.03, &format!("slow with alpha = {alpha}"));
+        assert!(slow > before, "{slow} with alpha = {alpha}, {before} with a smaller one");
+        before = slow;
+    }
+}
+
+#[test]
+fn limits_on_the_queue_give_plateaus_and_hit_all_types_alike() {
+    for (policy, low, high) in [(Policy::MaxQueueLength, 37.0, 39.5), (Policy::MaxQueueWait, 25.0, 28.0)] {
+        for report in simulate(policy, &[1.1, 1.3, 1.5], |_| {}) {
+            let (p50, what) = (slow_p50_ms(&report), format!("{} at {}", report.policy, report.load));
+            assert!((low..=high).contains(&p50), "{what}: p50 of slow is {p50} ms");
+            assert_near(report.utilization, 1.0, 0.005, &what);
+            // What exceeds the capacity is rejected, whatever its type.
+            for name in TYPES {
+                assert_near(rejected(&report, name), 100.0 * (1.0 - 1.0 / report.load), 1.5, &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn accept_fraction_keeps_its_utilization_if_its_averages_track_the_load() {
+    for report in simulate(Policy::AcceptFraction, &[1.1, 1.3, 1.5], |_| {}) {
+        assert_near(report.utilization, 0.95, 0.015, &format!("utilization at {}", report.load));
+        assert_near(slow_p50_ms(&report), 14.0, 1.0, &format!("p50 of slow at {}", report.load));
+    }
+}
+
+#[test]
+fn accept_fraction_lets_response_times_grow_if_a_rate_starts_from_zero() {
+    let whole_window = |scenario: &mut Scenario| scenario.policies.averaging = Averaging::WholeWindow;
+    let reports = simulate(Policy::AcceptFraction, &[0.9, 1.1, 1.3, 1.5], whole_window);
+    let p50s: Vec<f64> = reports.iter().map(slow_p50_ms).collect();
+    assert!(p50s.windows(2).all(|pair| pair[1] > 1.3 * pair[0]), "{p50s:?}");
+}
+
+#[test]
+fn the_command_prints_the_documented_keys_and_repeats_itself() {
+    let gate = paths::gate();
+    if !gate.exists() {
+        println!("not run: gate sim bouncer (no {}: cargo build --release)", gate.display());
+        return;
+    }
+    let run = |arguments: &str| {
+        let output =
+            Command::new(&gate).args(["sim", "bouncer"]).args(arguments.split(' ')).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (code, text) =
+        run("--policy bouncer+hu --load 1.2 --alpha 0.5 --queries 20000 --runs 3 --seed 7 --json");
+    assert_eq!(code, Some(0));
+    let json: Value = serde_json::from_str(&text).unwrap();
+    for name in TYPES {
+        assert!(json["rejected_percent"][name].is_f64());
+        assert!(["p50", "p90", "p99"].iter().all(|percentile| json["rt_ms"][name][percentile].is_f64()));
+    }
+    assert!(json["rejected_percent"]["all"].is_f64() && json["utilization"].is_f64());
+    assert!(json["queries_per_second_simulated"].as_f64().unwrap() > 0.0);
+
+    let short = "--policy maxql --load 0.9,1.2 --queries 20000 --runs 2 --seed 7";
+    let (code, table) = run(short);
+    assert_eq!((code, &table), (Some(0), &run(short).1));
+    assert_eq!(run("--load -1").0, Some(2));
+    assert_eq!(run("--scenario /nowhere.toml").0, Some(1));
+}
