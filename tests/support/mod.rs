@@ -3,6 +3,7 @@
 pub mod memcached;
 pub mod packet;
 pub mod privilege;
+pub mod store;
 pub mod world;
 
 pub use xtask::lab::net;

@@ -5,8 +5,11 @@ use super::toolchain::DEBIAN_PACKAGES;
 use crate::sh;
 
 /// A program, the package that holds it, and the least that needs it.
-const PROGRAMS: [(&str, &str, Purpose); 2] =
-    [("ip", "iproute2", Purpose::Run), ("memcached", "memcached", Purpose::Test)];
+const PROGRAMS: [(&str, &str, Purpose); 3] = [
+    ("ip", "iproute2", Purpose::Run),
+    ("memcached", "memcached", Purpose::Test),
+    ("redis-server", "redis-server", Purpose::Test),
+];
 
 /// The packages of the programs that `purpose` needs and that are not there.
 pub(super) fn missing(purpose: Purpose) -> Vec<&'static str> {

@@ -15,8 +15,6 @@ pub enum FaultKind {
     BadFormat,
     /// A meta command with more than 19 words.
     TooManyFlags,
-    /// A value that does not end with its line.
-    BadData,
     /// A value longer than [`super::Limits::value`]. It is swallowed.
     TooLarge,
     /// A command that gate does not let through.
@@ -77,7 +75,6 @@ impl Fault {
             FaultKind::Unknown => b"ERROR\r\n",
             FaultKind::BadFormat | FaultKind::Nul => b"CLIENT_ERROR bad command line format\r\n",
             FaultKind::TooManyFlags => b"CLIENT_ERROR options flags too long\r\n",
-            FaultKind::BadData => b"CLIENT_ERROR bad data chunk\r\n",
             FaultKind::TooLarge => b"SERVER_ERROR object too large for cache\r\n",
             FaultKind::EndlessLine => b"CLIENT_ERROR line too long\r\n",
             FaultKind::Http => b"",

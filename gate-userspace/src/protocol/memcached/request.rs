@@ -145,7 +145,10 @@ impl Decoder {
         match self.state {
             State::Line { searched } => self.line(input, searched),
             State::Gather { len, .. } if input.len() < len => Step::More { want: len },
-            State::Gather { len, request } => self.gathered(input, len, request),
+            State::Gather { len, request } => {
+                self.state = BETWEEN;
+                Step::Request { len, request }
+            }
             State::Fresh => self.first(input),
             _ if input.is_empty() => Step::More { want: 1 },
             State::Body { left } => {
@@ -225,18 +228,7 @@ impl Decoder {
             self.state = State::Gather { len: whole, request };
             return Step::More { want: whole };
         }
-        self.gathered(input, whole, request)
-    }
-
-    /// A request with its value, all there.
-    #[inline]
-    fn gathered(&mut self, input: &[u8], len: usize, request: Request) -> Step {
-        self.state = BETWEEN;
-        if input[..len].ends_with(b"\r\n") {
-            return Step::Request { len, request };
-        }
-        let quiet = request.quiet == Quiet::NoReply;
-        Step::Fault { len, fault: Fault { kind: FaultKind::BadData, quiet } }
+        Step::Request { len: whole, request }
     }
 
     fn fault(&mut self, len: usize, fault: Fault) -> Step {

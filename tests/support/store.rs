@@ -1,0 +1,141 @@
+//! Debian's memcached and Redis on loopback, each with a port of its own.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use xtask::lab::part::Part;
+
+/// A running store; ends when dropped.
+#[derive(Debug)]
+pub struct Store {
+    _server: Part,
+    address: SocketAddr,
+}
+
+impl Store {
+    /// memcached, on TCP and UDP, with one thread for requests and none for upkeep: a `decr` keeps a value's
+    /// length or not, depending on what else holds the item at the time.
+    ///
+    /// # Errors
+    ///
+    /// If it is not installed or does not come up.
+    pub fn memcached() -> Result<Self> {
+        Self::start("memcached", |port| {
+            let listen = ["-u", "root", "-l", "127.0.0.1", "-p", port, "-U", port];
+            let alone = ["-m", "64", "-t", "1", "-o", "no_lru_crawler,no_lru_maintainer"];
+            let mut command = Command::new("memcached");
+            command.args(listen).args(alone);
+            command
+        })
+    }
+
+    /// Redis, which keeps nothing.
+    ///
+    /// # Errors
+    ///
+    /// If it is not installed or does not come up.
+    pub fn redis() -> Result<Self> {
+        Self::start("redis-server", |port| {
+            let listen = ["--bind", "127.0.0.1", "--port", port];
+            let forgetful = ["--save", "", "--appendonly", "no", "--enable-debug-command", "local"];
+            let mut command = Command::new("redis-server");
+            command.args(listen).args(forgetful);
+            command
+        })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// A new connection.
+    ///
+    /// # Errors
+    ///
+    /// If it is refused.
+    pub fn connect(&self) -> Result<Connection> {
+        let stream = TcpStream::connect(self.address)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(Connection { stream })
+    }
+
+    fn start(name: &'static str, command: impl Fn(&str) -> Command) -> Result<Self> {
+        // The port is free until this listener, which never accepts anything, is dropped.
+        let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
+        let mut server = Part::start(name, command(&address.port().to_string()))?;
+        let deadline = Instant::now() + PATIENCE;
+        while TcpStream::connect(address).is_err() {
+            if !server.is_running()? || Instant::now() > deadline {
+                bail!("{name} does not accept connections");
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(Self { _server: server, address })
+    }
+}
+
+/// A connection on which nothing is waited for longer than a few seconds.
+#[derive(Debug)]
+pub struct Connection {
+    stream: TcpStream,
+}
+
+impl Connection {
+    /// Sends `bytes`.
+    ///
+    /// # Errors
+    ///
+    /// If the connection has ended.
+    pub fn send(&mut self, bytes: &[u8]) -> Result<()> {
+        self.stream.write_all(bytes).context("cannot send")
+    }
+
+    /// Appends what there is to `to`, at least a byte; false at the end of the connection.
+    ///
+    /// # Errors
+    ///
+    /// If nothing comes in time.
+    pub fn receive(&mut self, to: &mut Vec<u8>) -> Result<bool> {
+        let mut buffer = [0; 16 << 10];
+        let count = self.stream.read(&mut buffer).context("nothing came")?;
+        to.extend_from_slice(&buffer[..count]);
+        Ok(count > 0)
+    }
+
+    /// The next `count` bytes.
+    ///
+    /// # Errors
+    ///
+    /// If they do not come in time; with what came.
+    pub fn receive_exactly(&mut self, count: usize) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; count];
+        let mut have = 0;
+        while have < count {
+            match self.stream.read(&mut bytes[have..]) {
+                Ok(0) => bail!("ended after {:?}", String::from_utf8_lossy(&bytes[..have])),
+                Ok(more) => have += more,
+                Err(error) => bail!("{error} after {:?}", String::from_utf8_lossy(&bytes[..have])),
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// All that comes before the connection ends.
+    ///
+    /// # Errors
+    ///
+    /// If it does not end in time.
+    pub fn rest(&mut self) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        while self.receive(&mut bytes)? {}
+        Ok(bytes)
+    }
+}
+
+const PATIENCE: Duration = Duration::from_secs(5);
