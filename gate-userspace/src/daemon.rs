@@ -21,6 +21,7 @@ use crate::control::decide::Rules;
 use crate::control::hot_keys::HotKeys;
 use crate::control::layout::{self, Layout, Misfit, capacities, needs};
 use crate::control::tick::{Lost, Ticker, occupied};
+use crate::dispatcher::{self, Dispatcher};
 use crate::kernel::attach::{self, attach};
 use crate::kernel::owner::{self, Ownership, Previous};
 use crate::kernel::{self, Heartbeat, Loaded, Maps, PinDir, Sizes};
@@ -72,6 +73,9 @@ pub enum Error {
     /// Another daemon took the maps.
     #[error(transparent)]
     Lost(#[from] Lost),
+    /// Proxied services cannot be served.
+    #[error(transparent)]
+    Dispatcher(#[from] dispatcher::Error),
     /// A parameter that the configuration should not have let through.
     #[error(transparent)]
     OutOfRange(#[from] OutOfRange),
@@ -96,9 +100,9 @@ pub async fn run(options: Options) -> Result<(), Error> {
     let mut daemon = Daemon::start(options)?;
     let outcome = daemon.serve(&mut signals).await;
     let leave_in_place = matches!(outcome, Ok(Stop::HandOver) | Err(Error::Lost(_)));
-    let pins = daemon.pins.clone();
+    let pins = daemon.attached.as_ref().map(|attached| attached.pins.clone());
     drop(daemon);
-    if !leave_in_place {
+    if let Some(pins) = pins.filter(|_| !leave_in_place) {
         PinDir::remove(pins.path())?;
         tracing::info!("detached");
     }
@@ -115,20 +119,34 @@ enum Stop {
 struct Daemon {
     options: Options,
     tick: Nanos,
+    maps: Arc<Maps>,
+    /// `None` where there is no XDP: the maps are this process' own then.
+    attached: Option<Attached>,
+    ticker: Ticker,
+    hot_keys: HotKeys,
+    reload: bool,
+    _dispatcher: Option<Dispatcher>,
+    _heartbeat: Heartbeat,
+}
+
+/// The program at its interface.
+struct Attached {
     xdp: attach::Mode,
     interface: String,
     pins: PinDir,
     loaded: Loaded,
-    ticker: Ticker,
-    hot_keys: HotKeys,
-    reload: bool,
     interface_lost: bool,
-    _heartbeat: Heartbeat,
 }
 
 impl Daemon {
     fn start(options: Options) -> Result<Self, Error> {
         let config = Config::read(&options.config)?;
+        let xdp = match config.gate.xdp {
+            config::XdpMode::Auto => attach::Mode::Auto,
+            config::XdpMode::Native => attach::Mode::Native,
+            config::XdpMode::Generic => attach::Mode::Generic,
+            config::XdpMode::Off => return Self::in_user_space(options, &config),
+        };
         let named = || config.gate.interface.as_ref().map(|name| name.as_str().to_owned());
         let interface = options.interface.clone().or_else(named).ok_or(Error::NoInterface)?;
         nix::net::if_::if_nametoindex(interface.as_str())
@@ -136,51 +154,55 @@ impl Daemon {
         let sizes = sizes(&config)?;
         let pins = PinDir::make(options.pin_dir.as_ref().unwrap_or(&config.gate.pin_dir))?;
         let (loaded, ownership, previous) = kernel::open(&pins, &sizes, options.takeover).map_err(bare)?;
-        let started = Self::attach(options, &config, interface, pins.clone(), loaded, ownership);
+        let attached = Attached { xdp, interface, pins: pins.clone(), loaded, interface_lost: false };
+        let maps = Arc::clone(&attached.loaded.maps);
+        let started = Self::serving(options, &config, maps, ownership, Some(attached));
         if started.is_err() && previous == Previous::None {
             // Nothing was there before this call.
             PinDir::remove(pins.path())?;
         }
         let started = started?;
-        announce(&started, previous);
+        started.attached.iter().for_each(|attached| announce(attached, previous));
         Ok(started)
     }
 
-    fn attach(
+    fn in_user_space(options: Options, config: &Config) -> Result<Self, Error> {
+        let (maps, ownership) = Maps::private(&sizes(config)?)?;
+        let started = Self::serving(options, config, Arc::new(maps), ownership, None)?;
+        tracing::info!("running in user space alone");
+        Ok(started)
+    }
+
+    fn serving(
         options: Options,
         config: &Config,
-        interface: String,
-        pins: PinDir,
-        mut loaded: Loaded,
+        maps: Arc<Maps>,
         ownership: Ownership,
+        mut attached: Option<Attached>,
     ) -> Result<Self, Error> {
-        let maps = Arc::clone(&loaded.maps);
         let layout = Layout::build(config, &occupied(&maps))?;
         let mut ticker = Ticker::new(Arc::clone(&maps), ownership, layout, rules(config))?;
         // Both banks hold the plan before the first packet is judged by it.
         while ticker.settling() {
             ticker.tick(now(&maps))?;
         }
-        let heartbeat = Heartbeat::start(maps, ownership, config.gate.stale_after)
+        let first_row = kernel::possible_cpus()? as usize;
+        let dispatcher = Dispatcher::start(config, &maps, first_row)?;
+        let heartbeat = Heartbeat::start(Arc::clone(&maps), ownership, config.gate.stale_after)
             .map_err(|source| Error::System { what: "starting the heartbeat", source })?;
-        let xdp = match config.gate.xdp {
-            config::XdpMode::Auto => attach::Mode::Auto,
-            config::XdpMode::Native => attach::Mode::Native,
-            config::XdpMode::Generic => attach::Mode::Generic,
-        };
-        attach(&mut loaded, &interface, xdp, &pins)?;
+        if let Some(Attached { xdp, interface, pins, loaded, .. }) = &mut attached {
+            attach(loaded, interface, *xdp, pins)?;
+        }
         let hot_keys = HotKeys::new(config.gate.tick, clock::entropy())?;
         Ok(Self {
             options,
             tick: config.gate.tick,
-            xdp,
-            interface,
-            pins,
-            loaded,
+            maps,
+            attached,
             ticker,
             hot_keys,
             reload: false,
-            interface_lost: false,
+            _dispatcher: dispatcher,
             _heartbeat: heartbeat,
         })
     }
@@ -197,7 +219,7 @@ impl Daemon {
                 _ = signals.hang_up.recv() => self.reload = true,
                 _ = ticks.tick() => self.on_tick()?,
                 _ = samples.tick() => self.drain_samples(),
-                _ = looks.tick() => self.look_after_interface(),
+                _ = looks.tick() => self.attached.iter_mut().for_each(Attached::look_after_interface),
             }
         }
     }
@@ -207,16 +229,16 @@ impl Daemon {
             self.reload = false;
             self.read_configuration_again()?;
         }
-        let now = now(&self.loaded.maps);
+        let now = now(&self.maps);
         self.ticker.tick(now)?;
         self.drain_samples();
-        self.hot_keys.tick(&self.loaded.maps);
+        self.hot_keys.tick(&self.maps);
         Ok(())
     }
 
     fn drain_samples(&mut self) {
-        let hot_keys = &mut self.hot_keys;
-        self.loaded.samples.drain(MOST_SAMPLES, |sample| hot_keys.count(sample));
+        let (Some(attached), hot_keys) = (&mut self.attached, &mut self.hot_keys) else { return };
+        attached.loaded.samples.drain(MOST_SAMPLES, |sample| hot_keys.count(sample));
     }
 
     /// All or nothing: a configuration that is faulty or does not fit changes nothing.
@@ -228,7 +250,7 @@ impl Daemon {
                 return Ok(());
             }
         };
-        let fits = sizes(&config).and_then(|_| Ok(Layout::build(&config, &occupied(&self.loaded.maps))?));
+        let fits = sizes(&config).and_then(|_| Ok(Layout::build(&config, &occupied(&self.maps))?));
         let layout = match fits {
             Ok(layout) => layout,
             Err(error) => {
@@ -237,7 +259,7 @@ impl Daemon {
             }
         };
         self.ticker.install(layout, rules(&config))?;
-        let generation = self.ticker.tick(now(&self.loaded.maps))?;
+        let generation = self.ticker.tick(now(&self.maps))?;
         if config.gate.tick != self.tick {
             tracing::warn!("a new tick counts from the next start only");
         }
@@ -249,7 +271,9 @@ impl Daemon {
         );
         Ok(())
     }
+}
 
+impl Attached {
     /// An interface that vanished takes its program with it; when one of that name is back, the program
     /// is attached anew.
     fn look_after_interface(&mut self) {
@@ -305,7 +329,8 @@ fn sizes(config: &Config) -> Result<Sizes, Error> {
     let most_blocks = u32::try_from(allowed_kib).unwrap_or(u32::MAX) - layout::ROOT_BLOCKS;
     let capacities = capacities(&needs, most_blocks);
     Ok(Sizes {
-        cpus: kernel::possible_cpus()?,
+        // Beside each CPU's row a thread of the dispatcher's.
+        cpus: 2 * kernel::possible_cpus()?,
         tenants: capacities.tenant_capacity,
         services: capacities.service_capacity,
         blocks: capacities.block_capacity,
@@ -329,7 +354,7 @@ fn bare(error: kernel::Error) -> Error {
     }
 }
 
-fn announce(daemon: &Daemon, previous: Previous) {
+fn announce(attached: &Attached, previous: Previous) {
     match previous {
         Previous::None => {}
         Previous::Gone(pid) => tracing::info!(pid, "took over what a gate that is gone had pinned"),
@@ -338,17 +363,17 @@ fn announce(daemon: &Daemon, previous: Previous) {
             tracing::warn!(pid, "took over from a gate that did not answer and was killed");
         }
     }
-    let mode = daemon.loaded.maps.attached().map_or(AttachMode::None, |(_, mode)| mode);
-    if mode == AttachMode::Generic && daemon.xdp == attach::Mode::Auto {
+    let mode = attached.loaded.maps.attached().map_or(AttachMode::None, |(_, mode)| mode);
+    if mode == AttachMode::Generic && attached.xdp == attach::Mode::Auto {
         tracing::warn!(
-            interface = daemon.interface,
+            interface = attached.interface,
             "the driver has no XDP: attached in generic mode, which is slower"
         );
     }
     tracing::info!(
-        interface = daemon.interface,
+        interface = attached.interface,
         mode = mode_name(mode),
-        pins = %daemon.pins.path().display(),
+        pins = %attached.pins.path().display(),
         "attached"
     );
 }

@@ -8,6 +8,7 @@
 //! - [`config`]: TOML in, a valid configuration out, or every fault with its line.
 //! - [`control`]: what every tick reads, decides and writes.
 //! - [`daemon`]: `gate run`.
+//! - [`dispatcher`]: proxied services, from a client's bytes to the store and back.
 //! - [`kernel`]: the eBPF object, its maps and links; the only user of aya.
 //! - [`load`]: the open-loop load generator, and a store to send it to.
 //! - [`clock`]: the only reader of the clock.
@@ -18,6 +19,7 @@ pub mod clock;
 pub mod config;
 pub mod control;
 pub mod daemon;
+pub mod dispatcher;
 pub mod kernel;
 pub mod load;
 pub mod policy;

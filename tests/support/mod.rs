@@ -3,6 +3,7 @@
 pub mod memcached;
 pub mod packet;
 pub mod privilege;
+pub mod proxy;
 pub mod store;
 pub mod world;
 

@@ -6,13 +6,14 @@
 //!
 //! - `raw`: the document and the place of everything in it.
 //! - `units`: quantities as they are written.
+//! - `backend`: what only proxied services say.
 //! - `read`: section by section into the types below.
 //! - `fault`: what is wrong, where, and what would be right.
 
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::net::SocketAddr;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -23,11 +24,13 @@ use serde::Serialize;
 
 use crate::policy::Tier;
 
+mod backend;
 mod fault;
 mod raw;
 mod read;
 pub(crate) mod units;
 
+pub use backend::Backend;
 pub use fault::{Fault, Faults};
 
 /// A configuration that holds together.
@@ -68,9 +71,11 @@ pub struct Gate {
     pub prefix_memory: u64,
     /// Where maps and link are pinned: an absolute path.
     pub pin_dir: PathBuf,
+    /// Threads that serve proxied services; `None` for one on each CPU. At most 256.
+    pub threads: Option<NonZeroUsize>,
 }
 
-/// An address, port and protocol that is protected where it stands.
+/// An address, port and protocol that is protected: where it stands, or by standing before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
     /// Distinct among services; at most [`gate_common::abi::Name::MAX`] bytes.
@@ -88,6 +93,8 @@ pub struct Service {
     pub unknown_syn: Action,
     /// What its requests cost.
     pub price: Price,
+    /// The store that its requests are passed on to; `None` for a service that is guarded where it stands.
+    pub backend: Option<Backend>,
 }
 
 /// Who is charged, and how much it may spend.
@@ -167,6 +174,8 @@ pub enum XdpMode {
     Native,
     /// In the kernel's generic path.
     Generic,
+    /// Nowhere: proxied services are judged in user space alone.
+    Off,
 }
 
 /// Whether refusals happen.

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Component, Path, PathBuf};
 
 use gate_common::abi::Name;
@@ -14,6 +14,7 @@ use gate_common::token_bucket::{Limits, Rate};
 use gate_common::units::{Fraction, MilliRu, Nanos};
 use ipnet::IpNet;
 
+use super::backend;
 use super::fault::did_you_mean;
 use super::raw::Section;
 use super::units::{self, Wrong};
@@ -46,6 +47,10 @@ pub(super) fn config(mut root: Section<'_>) -> Config {
     let tenants: Vec<_> =
         read.map(|(section, name)| tenant(section, name, dearest, &names, &mut sources)).collect();
     everyone_is_reached(&tenant_sections, &tenants, &services);
+    if gate.xdp == XdpMode::Off {
+        let guarded = service_sections.iter().filter(|section| !section.has("backend"));
+        guarded.for_each(|section| section.fault("backend", OFF_LEAVES_BARE.to_owned()));
+    }
     service_sections.into_iter().chain(tenant_sections).for_each(Section::finish);
     Config { gate, services, tenants }
 }
@@ -65,6 +70,7 @@ fn gate(mut section: Section<'_>) -> Gate {
         fragments: s.get("fragments", one_of(&ACTIONS)).unwrap_or(Action::Pass),
         prefix_memory: s.get("prefix_memory", prefix_memory).unwrap_or(64 << 20),
         pin_dir: s.get("pin_dir", absolute_path).unwrap_or_else(|| PathBuf::from("/sys/fs/bpf/gate")),
+        threads: s.get("threads", backend::number(1, 256)).and_then(|n| NonZeroUsize::new(n as usize)),
     };
     if section.is_sound() && gate.stale_after.0 < 2 * gate.tick.0 {
         let key = if section.has("stale_after") { "stale_after" } else { "tick" };
@@ -83,19 +89,17 @@ fn service(
 ) -> Service {
     let protocol = section.need("protocol", "\"memcached\"", one_of(&PROTOCOLS)).unwrap_or(Protocol::Opaque);
     let transports = transports(section, protocol);
-    let service = Service {
+    let listen = listen(section, transports, addresses);
+    Service {
         name,
         protocol,
-        listen: listen(section, transports, addresses),
+        backend: backend::read(section, protocol, transports, &listen),
+        listen,
         transports,
         default: default(section, tenants),
         unknown_syn: section.get("unknown_syn", one_of(&ACTIONS)).unwrap_or(Action::Pass),
         price: price(section.section("price")),
-    };
-    if section.has("backend") {
-        section.get("backend", |_| Err::<(), _>("proxied services are not supported yet".to_owned()));
     }
-    service
 }
 
 fn default(section: &mut Section<'_>, tenants: &Names) -> Option<TenantIndex> {
@@ -106,7 +110,7 @@ fn default(section: &mut Section<'_>, tenants: &Names) -> Option<TenantIndex> {
 fn transports(section: &mut Section<'_>, protocol: Protocol) -> Transports {
     let listed = section.list("transports", one_of(&TRANSPORTS));
     if !section.has("transports") {
-        return Transports { udp: protocol != Protocol::Resp, tcp: true };
+        return Transports { udp: protocol != Protocol::Resp && !section.has("backend"), tcp: true };
     }
     let udp = listed.iter().find(|item| item.value == Transport::Udp);
     if let Some(udp) = udp.filter(|_| protocol == Protocol::Resp) {
@@ -146,7 +150,7 @@ struct TakenAddress {
     line: usize,
 }
 
-fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
+pub(super) fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
     let any = a.ip().is_unspecified() || b.ip().is_unspecified();
     a.port() == b.port() && (any || a.ip() == b.ip())
 }
@@ -317,7 +321,7 @@ fn one_of<T: Copy>(choices: &[(&'static str, T)]) -> impl Fn(&str) -> Result<T, 
     }
 }
 
-fn time((min, max): (Nanos, Nanos)) -> impl Fn(&str) -> Result<Nanos, Wrong> {
+pub(super) fn time((min, max): (Nanos, Nanos)) -> impl Fn(&str) -> Result<Nanos, Wrong> {
     move |text| units::duration(text, min, max)
 }
 
@@ -352,7 +356,7 @@ fn absolute_path(text: &str) -> Result<PathBuf, Wrong> {
     Err("must be an absolute path without \"..\", e.g. \"/sys/fs/bpf/gate\"".to_owned())
 }
 
-fn address(text: &str) -> Result<SocketAddr, Wrong> {
+pub(super) fn address(text: &str) -> Result<SocketAddr, Wrong> {
     let wrong = || "must be an address and a port, e.g. \"198.18.0.1:11211\" or \"[::]:11211\"".to_owned();
     let address: SocketAddr = text.parse().map_err(|_| wrong())?;
     if address.port() == 0 {
@@ -396,8 +400,14 @@ const ON_STALE: [(&str, OnStale); 2] = [("bucket", OnStale::Bucket), ("pass", On
 const PROTOCOLS: [(&str, Protocol); 3] =
     [("memcached", Protocol::Memcached), ("resp", Protocol::Resp), ("opaque", Protocol::Opaque)];
 const TRANSPORTS: [(&str, Transport); 2] = [("udp", Transport::Udp), ("tcp", Transport::Tcp)];
-const XDP_MODES: [(&str, XdpMode); 3] =
-    [("auto", XdpMode::Auto), ("native", XdpMode::Native), ("generic", XdpMode::Generic)];
+const XDP_MODES: [(&str, XdpMode); 4] = [
+    ("auto", XdpMode::Auto),
+    ("native", XdpMode::Native),
+    ("generic", XdpMode::Generic),
+    ("off", XdpMode::Off),
+];
+
+const OFF_LEAVES_BARE: &str = "is missing, and xdp = \"off\" leaves a service without one unprotected; e.g. backend = \"127.0.0.1:11212\"";
 
 const TICK_RANGE: (Nanos, Nanos) = (Nanos::from_millis(10), Nanos::from_secs(10));
 const STALE_RANGE: (Nanos, Nanos) = (Nanos::from_millis(100), Nanos::from_secs(60));

@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gate_common::abi;
-use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 /// A type that is an array of 64-bit words in disguise.
 ///
@@ -77,6 +77,20 @@ impl<T: Words> Mapped<T> {
         // SAFETY: a new mapping, at an address that the kernel chooses, touches nothing that exists.
         let address = unsafe { mmap(None, bytes, protection, MapFlags::MAP_SHARED, map.as_fd(), 0) }?;
         Ok(Self { words: address.cast(), bytes, len, writable, element: PhantomData })
+    }
+
+    /// `len` elements that no kernel knows of, all zero.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(super) fn private(len: usize) -> std::io::Result<Self> {
+        let bytes = NonZeroUsize::new(len * size_of::<T>())
+            .ok_or_else(|| std::io::Error::new(std::io::ErrorKind::InvalidInput, "a map without elements"))?;
+        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: a new mapping, at an address that the kernel chooses, touches nothing that exists.
+        let address = unsafe { mmap_anonymous(None, bytes, protection, MapFlags::MAP_PRIVATE) }?;
+        Ok(Self { words: address.cast(), bytes, len, writable: true, element: PhantomData })
     }
 
     /// How many elements there are.

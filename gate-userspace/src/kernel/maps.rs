@@ -13,6 +13,7 @@ use gate_common::abi::{
 use gate_common::units::Nanos;
 
 use super::mapped::Mapped;
+use super::owner::Ownership;
 use super::{Error, Result};
 
 /// How large the maps are made.
@@ -92,6 +93,32 @@ impl Maps {
             ABI_VERSION => Ok(this),
             found => Err(Error::AbiVersion { directory: directory.to_owned(), found, expected: ABI_VERSION }),
         }
+    }
+
+    /// Maps of these sizes that no kernel knows of, owned by this process: what the daemon judges by where
+    /// there is no XDP.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Map`] if there is no memory.
+    pub fn private(sizes: &Sizes) -> Result<(Self, Ownership)> {
+        fn array<T: super::Words>(sizes: &Sizes, name: &str) -> Result<Mapped<T>> {
+            let entries = sizes.entries(name).unwrap_or(0) as usize;
+            Mapped::private(entries).map_err(|source| Error::map(name, source))
+        }
+        let this = Self {
+            control: array(sizes, maps::CONTROL)?,
+            ports: array(sizes, maps::PORTS)?,
+            tables: array(sizes, maps::TABLES)?,
+            services: array(sizes, maps::SERVICES)?,
+            tenants: array(sizes, maps::TENANTS)?,
+            counters: array(sizes, maps::COUNTERS)?,
+            cpus: array(sizes, maps::CPUS)?,
+            top_keys: array(sizes, maps::TOP_KEYS)?,
+        };
+        this.init(Clock::default());
+        let (ownership, _) = super::owner::take(&this, false)?;
+        Ok((this, ownership))
     }
 
     fn open(writable: bool, map: impl Fn(&str) -> Result<MapData>) -> Result<Self> {

@@ -5,10 +5,12 @@ use super::toolchain::DEBIAN_PACKAGES;
 use crate::sh;
 
 /// A program, the package that holds it, and the least that needs it.
-const PROGRAMS: [(&str, &str, Purpose); 3] = [
+const PROGRAMS: [(&str, &str, Purpose); 5] = [
     ("ip", "iproute2", Purpose::Run),
     ("memcached", "memcached", Purpose::Test),
+    ("memccapable", "libmemcached-tools", Purpose::Test),
     ("redis-server", "redis-server", Purpose::Test),
+    ("redis-cli", "redis-tools", Purpose::Test),
 ];
 
 /// The packages of the programs that `purpose` needs and that are not there.

@@ -38,7 +38,11 @@ pub(super) const BROKEN: &[Broken] = &[
         "\"inter face\"",
         &[r#"2: gate."inter face" = "eth1": unknown key; did you mean interface?"#],
     ),
-    ("[gate]\n", "[gate]\nxdp = \"of\"\n", &[r#"2: gate.xdp = "of": must be "auto", "native" or "generic""#]),
+    (
+        "[gate]\n",
+        "[gate]\nxdp = \"of\"\n",
+        &[r#"2: gate.xdp = "of": must be "auto", "native", "generic" or "off""#],
+    ),
     ("[gate]\n", "[gate]\nmode = true\n", &[r#"2: gate.mode = true: must be "enforce" or "shadow""#]),
     ("[gate]\n", "[gate]\nenforce = \"101%\"\n", &[r#"2: gate.enforce = "101%": must be from 0% to 100%"#]),
     ("[gate]\n", "[gate]\nenforce = 0.5\n", &[r#"2: gate.enforce = 0.5: must be a percentage, e.g. "100%""#]),
@@ -193,8 +197,61 @@ pub(super) const BROKEN: &[Broken] = &[
     ),
     (
         "listen",
-        "backend = \"127.0.0.1:11212\"\nlisten",
-        &[r#"6: service[0].backend = "127.0.0.1:11212": proxied services are not supported yet"#],
+        "backend = \"127.0.0.1\"\nlisten",
+        &[
+            r#"6: service[0].backend = "127.0.0.1": must be an address and a port, e.g. "198.18.0.1:11211" or "[::]:11211""#,
+        ],
+    ),
+    (
+        "[gate]\n",
+        "[gate]\nxdp = \"off\"\nthreads = \"0\"\n",
+        &[
+            r#"3: gate.threads = "0": must be a whole number from 1 to 256"#,
+            r#"5: service[0].backend: is missing, and xdp = "off" leaves a service without one unprotected; e.g. backend = "127.0.0.1:11212""#,
+        ],
+    ),
+    (
+        "listen",
+        "backend = \"198.18.0.1:11211\"\nlisten",
+        &[r#"6: service[0].backend = "198.18.0.1:11211": is an address of the service itself"#],
+    ),
+    (
+        "listen",
+        "backend = \"0.0.0.0:11212\"\nlisten",
+        &[
+            r#"6: service[0].backend = "0.0.0.0:11212": must be the store's own address, e.g. "127.0.0.1:11212""#,
+        ],
+    ),
+    (
+        "listen",
+        "backend = \"127.0.0.1:11212\"\ntransports = [\"udp\", \"tcp\"]\nlisten",
+        &[
+            r#"6: service[0].backend = "127.0.0.1:11212": a service with a backend has TCP only; write transports = ["tcp"]"#,
+        ],
+    ),
+    (
+        "\"memcached\"",
+        "\"opaque\"\nbackend = \"127.0.0.1:11212\"",
+        &[
+            r#"6: service[0].backend = "127.0.0.1:11212": what is opaque cannot be proxied; protocol = "memcached" or "resp" can"#,
+        ],
+    ),
+    (
+        "listen",
+        "max_depth = \"1\"\nlisten",
+        &[r#"6: service[0].max_depth = "1": means something only beside backend"#],
+    ),
+    (
+        "listen",
+        "backend = \"127.0.0.1:11212\"\nconnections = \"65\"\nstore_timeout = \"1us\"\nmax_request = \"1B\"\nmax_depth = \"many\"\nmax_output = \"1KiB\"\nmax_clients = \"0\"\nlisten",
+        &[
+            r#"7: service[0].connections = "65": must be a whole number from 1 to 64"#,
+            r#"8: service[0].store_timeout = "1us": must be from 1ms to 600s"#,
+            r#"9: service[0].max_request = "1B": must be from 1KiB to 512MiB"#,
+            r#"10: service[0].max_depth = "many": must be a whole number from 1 to 100000"#,
+            r#"11: service[0].max_output = "1KiB": must be from 64KiB to 4GiB"#,
+            r#"12: service[0].max_clients = "0": must be a whole number from 1 to 1000000"#,
+        ],
     ),
     // [[tenant]]
     ("name = \"polite\"\n", "", &[r#"7: tenant[0].name: is missing, e.g. name = "polite""#]),

@@ -58,6 +58,7 @@ fn what_is_left_out_has_its_documented_default() {
             fragments: Action::Pass,
             prefix_memory: 64 << 20,
             pin_dir: PathBuf::from("/sys/fs/bpf/gate"),
+            threads: None,
         }
     );
     assert_eq!(
@@ -70,6 +71,7 @@ fn what_is_left_out_has_its_documented_default() {
             default: None,
             unknown_syn: Action::Pass,
             price: Price { base: MilliRu(500), row: MilliRu(500), kib: MilliRu(1_000) },
+            backend: None,
         }]
     );
     let burst_ns = 100_000_000;

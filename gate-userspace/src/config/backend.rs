@@ -1,0 +1,98 @@
+//! What a proxied service says of its store and of its clients: the keys that need `backend`.
+
+use std::net::SocketAddr;
+
+use gate_common::units::Nanos;
+
+use super::raw::Section;
+use super::read::{address, overlap, time};
+use super::units::{self, Wrong};
+use super::{Protocol, Transports};
+
+/// The store behind a proxied service, and how much clients may ask of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Backend {
+    /// Where the store listens.
+    pub address: SocketAddr,
+    /// Connections that each thread shares among its clients; 1 to 64.
+    pub connections: u32,
+    /// How long the store may take to accept a connection or to answer; 1 ms to 10 min.
+    pub timeout: Nanos,
+    /// The longest value, or the longest request but for a line, in bytes; 1 KiB to 512 MiB.
+    pub max_request: usize,
+    /// Requests of one client that may be unanswered before it is no longer listened to; 1 to 100,000.
+    pub depth: usize,
+    /// Bytes of replies that may wait for one client before it is closed; 64 KiB to 4 GiB.
+    pub max_output: usize,
+    /// Clients that may be connected at once; 1 to 1,000,000.
+    pub max_clients: usize,
+}
+
+/// The keys that mean nothing without a backend.
+const KEYS: [&str; 6] =
+    ["connections", "store_timeout", "max_request", "max_depth", "max_output", "max_clients"];
+
+/// Reads a service's backend, if it has one.
+pub(super) fn read(
+    section: &mut Section<'_>,
+    protocol: Protocol,
+    transports: Transports,
+    listen: &[SocketAddr],
+) -> Option<Backend> {
+    let address = section.get("backend", address);
+    if let Some(address) = address {
+        if listen.iter().any(|&own| overlap(own, address)) {
+            section.fault("backend", "is an address of the service itself".to_owned());
+        }
+        if address.ip().is_unspecified() {
+            section.fault("backend", "must be the store's own address, e.g. \"127.0.0.1:11212\"".to_owned());
+        }
+        if protocol == Protocol::Opaque {
+            section.fault(
+                "backend",
+                "what is opaque cannot be proxied; protocol = \"memcached\" or \"resp\" can".to_owned(),
+            );
+        }
+        if transports.udp {
+            section.fault(
+                "backend",
+                "a service with a backend has TCP only; write transports = [\"tcp\"]".to_owned(),
+            );
+        }
+    }
+    for key in KEYS {
+        if section.has(key) && !section.has("backend") {
+            section.fault(key, "means something only beside backend".to_owned());
+        }
+    }
+    let s = section;
+    let connections = s.get("connections", number(1, 64)).unwrap_or(2) as u32;
+    let timeout = s.get("store_timeout", time(TIMEOUT_RANGE)).unwrap_or(Nanos::from_secs(1));
+    let max_request = s.get("max_request", |text| units::size(text, 1 << 10, 512 << 20)).unwrap_or(2 << 20);
+    let depth = s.get("max_depth", number(1, 100_000)).unwrap_or(1_000);
+    let max_output = s.get("max_output", |text| units::size(text, 64 << 10, 4 << 30)).unwrap_or(64 << 20);
+    let max_clients = s.get("max_clients", number(1, 1_000_000)).unwrap_or(10_000);
+    Some(Backend {
+        address: address?,
+        connections,
+        timeout,
+        max_request: max_request as usize,
+        depth: depth as usize,
+        max_output: max_output as usize,
+        max_clients: max_clients as usize,
+    })
+}
+
+/// A whole number from `min` to `max`; may be grouped.
+pub(super) fn number(min: u64, max: u64) -> impl Fn(&str) -> Result<u64, Wrong> {
+    move |text| {
+        let plain = text.replace('_', "");
+        let digits = !plain.is_empty() && plain.bytes().all(|byte| byte.is_ascii_digit());
+        let number = digits.then(|| plain.parse().ok()).flatten();
+        number
+            .filter(|number| (min..=max).contains(number))
+            .ok_or_else(|| format!("must be a whole number from {min} to {max}"))
+    }
+}
+
+const TIMEOUT_RANGE: (Nanos, Nanos) = (Nanos::from_millis(1), Nanos::from_secs(600));

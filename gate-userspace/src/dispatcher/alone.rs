@@ -1,0 +1,184 @@
+//! A client with a connection to the store of its own.
+//!
+//! Transactions, subscriptions, a chosen database or user belong to one connection. From the first request
+//! that needs it, what the client sends goes to the store as it is and what the store sends comes back as it is;
+//! requests are still decoded, priced and charged.
+//!
+//! **Quota.** A refusal in the middle of a transaction would change what it does. So a client that has spent its
+//! quota is not refused here: it waits, and is not read from, until its bucket has room.
+
+use gate_common::abi::{QueryClass, Reason};
+use gate_common::units::{MilliRu, Nanos};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
+use tokio::time::{sleep, timeout};
+
+use super::buffer::Buffer;
+use super::client::{Client, Ended};
+use super::figures::Event;
+use super::ledger::Charge;
+use super::service::Service;
+use super::wire::Wire;
+use crate::clock;
+use crate::protocol::{Refusal, Step};
+
+impl<W: Wire> Client<W> {
+    /// Serves the client to its end by a connection of its own to the store. `heard` is what it has sent
+    /// since its last reply.
+    pub(super) async fn serve_alone(
+        &self,
+        heard: Buffer,
+        from_client: &mut OwnedReadHalf,
+        service: &Service<W>,
+    ) -> Ended {
+        service.figures.count(Event::OwnConnection);
+        let patience = service.settings.store_timeout().into();
+        let connected = timeout(patience, TcpStream::connect(service.settings.backend.address)).await;
+        let Ok(Ok(mut store)) = connected else {
+            let mut refusal = Vec::new();
+            W::refuse(Refusal { reason: Reason::StoreDown, retry_after: Nanos::ZERO }, &mut refusal);
+            service.count_refusal(self, Reason::StoreDown);
+            // It may have left.
+            let _ = write_all(self.socket(), &refusal).await;
+            return Ended::Left;
+        };
+        // Without it all works the same, only later.
+        let _ = store.set_nodelay(true);
+        let (mut from_store, mut to_store) = store.split();
+        let requests = Requests { client: self, service, decoder: W::decoder(&service.settings), heard };
+        tokio::select! {
+            ended = requests.pass(from_client, &mut to_store) => ended,
+            ended = downstream(&mut from_store, self.socket()) => ended,
+        }
+    }
+}
+
+/// What a client asks, on its way to its own connection.
+struct Requests<'a, W: Wire> {
+    client: &'a Client<W>,
+    service: &'a Service<W>,
+    decoder: W::Decoder,
+    heard: Buffer,
+}
+
+impl<W: Wire> Requests<'_, W> {
+    /// From the client to the store, charged.
+    async fn pass(mut self, from_client: &mut OwnedReadHalf, to_store: &mut WriteHalf<'_>) -> Ended {
+        let mut out = Buffer::default();
+        let mut piece = vec![0; PIECE];
+        loop {
+            let heard = self.next(&mut out);
+            let sends = !out.is_empty() && (heard.is_none() || out.len() >= PIECE);
+            if sends && to_store.write_all(out.bytes()).await.is_err() {
+                return Ended::Left;
+            }
+            if sends {
+                out.clear();
+            }
+            match heard {
+                Some(Ok(price)) => {
+                    if !self.pay(price).await {
+                        return Ended::Left;
+                    }
+                }
+                Some(Err(answer)) => {
+                    // It may have left.
+                    let _ = write_all(self.client.socket(), &answer).await;
+                    return Ended::Left;
+                }
+                None => match from_client.read(&mut piece).await {
+                    Ok(0) | Err(_) => return Ended::Left,
+                    Ok(len) => self.heard.push(&piece[..len]),
+                },
+            }
+        }
+    }
+
+    /// Adds the next request, or the next part of one, to `out`. Returns its price, or the answer to what is
+    /// no request; `None` if more must be heard first.
+    fn next(&mut self, out: &mut Buffer) -> Option<Result<MilliRu, Vec<u8>>> {
+        let settings = &self.service.settings;
+        loop {
+            let step = W::decode(&mut self.decoder, self.heard.bytes());
+            let taken = &self.heard.bytes()[..step.consumed()];
+            let ledger = self.service.ledger.borrow();
+            let found = match step {
+                Step::More { .. } => return None,
+                Step::Skip { .. } => None,
+                Step::Request { request, .. } => {
+                    self.service.figures.count(Event::Request);
+                    let bytes = W::bytes(&self.decoder, &request, taken);
+                    out.push(bytes);
+                    let rows = W::facts(&request).rows;
+                    Some(Ok(ledger.price(settings.service, 1, rows, bytes.len(), QueryClass::Other)))
+                }
+                Step::Body { len, .. } => {
+                    out.push(taken);
+                    Some(Ok(ledger.price(settings.service, 0, 0, len, QueryClass::Other)))
+                }
+                Step::Fault { fault, .. } => {
+                    let mut answer = Vec::new();
+                    W::answer_fault(&fault, &mut answer);
+                    Some(Err(answer))
+                }
+            };
+            self.heard.consume(step.consumed());
+            if found.is_some() {
+                return found;
+            }
+        }
+    }
+
+    /// Waits until the tenant can pay; false if it never can.
+    async fn pay(&self, price: MilliRu) -> bool {
+        let Client { tenant, shadow, .. } = self.client;
+        loop {
+            let charged = {
+                let mut ledger = self.service.ledger.borrow_mut();
+                ledger.refresh();
+                ledger.charge(tenant.get(), price, clock::monotonic(), *shadow)
+            };
+            match charged {
+                Charge::Passed => return true,
+                Charge::Refused(Refusal { reason: Reason::TooLarge | Reason::UnknownSource, .. }) => {
+                    return false;
+                }
+                Charge::Refused(refusal) => sleep(refusal.retry_after.max(SHORTEST_WAIT).into()).await,
+            }
+        }
+    }
+}
+
+/// From the store to the client, as fast as the client reads.
+async fn downstream(from_store: &mut ReadHalf<'_>, to_client: &OwnedWriteHalf) -> Ended {
+    let mut piece = vec![0; PIECE];
+    loop {
+        match from_store.read(&mut piece).await {
+            Ok(0) | Err(_) => return Ended::Left,
+            Ok(len) => {
+                if write_all(to_client, &piece[..len]).await.is_err() {
+                    return Ended::Left;
+                }
+            }
+        }
+    }
+}
+
+/// Writes everything, by and by.
+async fn write_all(socket: &OwnedWriteHalf, mut bytes: &[u8]) -> std::io::Result<()> {
+    while !bytes.is_empty() {
+        socket.writable().await?;
+        match socket.try_write(bytes) {
+            Ok(len) => bytes = &bytes[len..],
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// What is read or written in one go.
+const PIECE: usize = 16 << 10;
+/// So that a tenant that may not ask at all is not asked about all the time.
+const SHORTEST_WAIT: Nanos = Nanos::from_millis(1);

@@ -1,0 +1,114 @@
+//! Bytes that come in at one end and leave at the other.
+
+/// A queue of bytes in one piece, whose memory is reused.
+#[derive(Debug, Default)]
+pub(super) struct Buffer {
+    bytes: Vec<u8>,
+    head: usize,
+}
+
+impl Buffer {
+    /// What is in it, the oldest byte first.
+    #[inline]
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes[self.head..]
+    }
+
+    /// How much is in it.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len() - self.head
+    }
+
+    /// Whether nothing is in it.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Adds `bytes` at the end.
+    #[inline]
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        if self.head > 0 && self.bytes.len() + bytes.len() > self.bytes.capacity() {
+            self.bytes.drain(..self.head);
+            self.head = 0;
+        }
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Lets `write` add at the end; it must do nothing else.
+    #[inline]
+    pub(super) fn append(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        let before = self.bytes.len();
+        write(&mut self.bytes);
+        debug_assert!(self.bytes.len() >= before);
+    }
+
+    /// Takes `count` bytes from the front.
+    ///
+    /// # Panics
+    ///
+    /// If there are fewer.
+    #[inline]
+    pub(super) fn consume(&mut self, count: usize) {
+        assert!(count <= self.len(), "{count} of {} bytes", self.len());
+        self.head += count;
+        if self.head == self.bytes.len() {
+            self.clear();
+        }
+    }
+
+    /// Empties it. A buffer that grew large gives its memory back.
+    pub(super) fn clear(&mut self) {
+        self.head = 0;
+        if self.bytes.capacity() > KEPT {
+            self.bytes = Vec::new();
+        } else {
+            self.bytes.clear();
+        }
+    }
+
+    /// Gives all memory back if nothing is in it.
+    pub(super) fn release(&mut self) {
+        if self.is_empty() {
+            *self = Self::default();
+        }
+    }
+}
+
+/// What an empty buffer may keep: a full read's worth of replies.
+const KEPT: usize = 128 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    proptest::proptest! {
+        #[test]
+        fn bytes_leave_in_the_order_in_which_they_came(
+            pieces in proptest::collection::vec((0_usize..200, 0_usize..200), 0..100)
+        ) {
+            let (mut buffer, mut model, mut next) = (Buffer::default(), std::collections::VecDeque::new(), 0_u8);
+            for (added, taken) in pieces {
+                let piece: Vec<u8> = (0..added).map(|i| next.wrapping_add(i as u8)).collect();
+                next = next.wrapping_add(added as u8);
+                buffer.push(&piece);
+                model.extend(piece);
+                let taken = taken.min(buffer.len());
+                buffer.consume(taken);
+                model.drain(..taken);
+                proptest::prop_assert_eq!(buffer.bytes(), model.make_contiguous() as &[u8]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_large_buffer_gives_its_memory_back_when_it_is_empty() {
+        let mut buffer = Buffer::default();
+        buffer.push(&vec![0; KEPT + 1]);
+        buffer.consume(KEPT);
+        assert!(buffer.bytes.capacity() > KEPT);
+        buffer.consume(1);
+        assert_eq!(buffer.bytes.capacity(), 0);
+    }
+}

@@ -1,0 +1,291 @@
+//! One client: its socket, what it has sent and not yet been understood, and its replies.
+//!
+//! A client's task reads and decodes. Replies are written by whoever has them: the client's own task for
+//! what the gate answers by itself, the store connection's for what the store answers. The task is woken
+//! only when its socket is full or when it has stopped reading.
+
+use std::cell::{Cell, RefCell};
+use std::io::ErrorKind;
+use std::net::IpAddr;
+use std::os::fd::AsRawFd as _;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use nix::sys::socket::{Shutdown, shutdown};
+use tokio::io::{AsyncRead as _, ReadBuf};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+
+use super::buffer::Buffer;
+use super::ledger::TenantId;
+use super::replies::Replies;
+use super::service::Service;
+use super::wire::Wire;
+
+/// A connected client.
+#[derive(Debug)]
+pub(super) struct Client<W: Wire> {
+    socket: OwnedWriteHalf,
+    /// Who is charged for what it asks.
+    pub(super) tenant: Cell<TenantId>,
+    /// Whether refusals are only counted.
+    pub(super) shadow: bool,
+    /// Which of the shared store connections its requests take, always the same, so that the store sees
+    /// them in the order in which they were sent.
+    pub(super) lane: usize,
+    /// What it said and what it was told.
+    pub(super) talk: RefCell<Talk<W>>,
+    /// Whether it is on the list of clients to be written to.
+    pub(super) has_news: Cell<bool>,
+    dead: Cell<Option<Ended>>,
+    waker: RefCell<Option<Waker>>,
+}
+
+/// What a client said and what it was told.
+#[derive(Debug)]
+pub(super) struct Talk<W: Wire> {
+    /// Where the protocol stands.
+    pub(super) decoder: W::Decoder,
+    /// What was read and not yet taken; mostly nothing.
+    input: Buffer,
+    /// How much input it takes to go on.
+    pub(super) want: usize,
+    /// Decoding has stopped for want of room, not of input.
+    pub(super) stalled: bool,
+    /// Its task waits for room.
+    parked: bool,
+    /// Nothing more is read from it: it has said goodbye, or what it sent makes no sense.
+    pub(super) ending: bool,
+    /// What it asks needs a connection to the store of its own, once it has all its replies.
+    pub(super) moving: bool,
+    /// Its replies, in order.
+    pub(super) replies: Replies,
+}
+
+/// Why a client's connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// It left, or all was said.
+    Left,
+    /// It did not read its replies.
+    SlowReader,
+    /// The store broke off in the middle of a reply to it.
+    Cut,
+}
+
+impl<W: Wire> Client<W> {
+    pub(super) fn new(socket: OwnedWriteHalf, source: IpAddr, service: &Service<W>) -> Self {
+        let (tenant, shadow) = service.identify(source);
+        Self {
+            socket,
+            tenant: Cell::new(tenant),
+            shadow,
+            lane: service.next_lane(),
+            talk: RefCell::new(Talk {
+                decoder: W::decoder(&service.settings),
+                input: Buffer::default(),
+                want: 0,
+                stalled: false,
+                parked: false,
+                ending: false,
+                moving: false,
+                replies: Replies::new(W::refuse),
+            }),
+            has_news: Cell::new(false),
+            dead: Cell::new(None),
+            waker: RefCell::new(None),
+        }
+    }
+
+    /// Serves it to its end, and says why that came.
+    pub(super) async fn serve(self: Rc<Self>, mut socket: OwnedReadHalf, service: Rc<Service<W>>) -> Ended {
+        let ended = match std::future::poll_fn(|cx| self.poll(cx, &mut socket, &service)).await {
+            Pause::Moving => {
+                let heard = std::mem::take(&mut self.talk.borrow_mut().input);
+                // In a box: few clients need its room.
+                Box::pin(self.serve_alone(heard, &mut socket, &service)).await
+            }
+            Pause::Ended(ended) => ended,
+        };
+        self.dead.set(Some(ended));
+        // Requests that the store has not answered hold the socket open. It may have been closed by the client.
+        let _ = shutdown(self.socket.as_ref().as_raw_fd(), Shutdown::Both);
+        ended
+    }
+
+    /// Whether nobody is there any more.
+    pub(super) fn is_gone(&self) -> bool {
+        self.dead.get().is_some()
+    }
+
+    /// Where replies go.
+    pub(super) fn socket(&self) -> &OwnedWriteHalf {
+        &self.socket
+    }
+
+    /// Ends the connection at once.
+    pub(super) fn end(&self, why: Ended) {
+        if self.dead.get().is_none() {
+            self.dead.set(Some(why));
+            self.wake();
+        }
+    }
+
+    /// Writes what is ready, and lets the client's task go on if it waited for that.
+    pub(super) fn deliver(&self, service: &Service<W>) {
+        let mut talk = self.talk.borrow_mut();
+        let written = self.write(&mut talk.replies.output);
+        if talk.replies.waiting() > service.settings.backend.max_output {
+            self.dead.set(Some(Ended::SlowReader));
+        }
+        let all_said = talk.replies.outstanding() == 0;
+        let resumes = if talk.ending || talk.moving {
+            all_said
+        } else {
+            talk.parked && service.has_room(&talk.replies)
+        };
+        if written != Written::All || resumes || self.is_gone() {
+            drop(talk);
+            self.wake();
+        }
+    }
+
+    /// Gives back memory that an idle client does not need.
+    pub(super) fn release(&self) {
+        if let Ok(mut talk) = self.talk.try_borrow_mut() {
+            talk.input.release();
+            talk.replies.release();
+        }
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = &*self.waker.borrow() {
+            waker.wake_by_ref();
+        }
+    }
+
+    fn poll(
+        self: &Rc<Self>,
+        cx: &mut Context<'_>,
+        socket: &mut OwnedReadHalf,
+        service: &Service<W>,
+    ) -> Poll<Pause> {
+        if self.waker.borrow().as_ref().is_none_or(|waker| !waker.will_wake(cx.waker())) {
+            *self.waker.borrow_mut() = Some(cx.waker().clone());
+        }
+        loop {
+            if let Some(ended) = self.dead.get() {
+                return Poll::Ready(Pause::Ended(ended));
+            }
+            let blocked = match self.write(&mut self.talk.borrow_mut().replies.output) {
+                Written::All => false,
+                Written::Some => true,
+                Written::Broken => return Poll::Ready(Pause::Ended(Ended::Left)),
+            };
+            if blocked && let Poll::Ready(ready) = self.socket.as_ref().poll_write_ready(cx) {
+                if ready.is_err() {
+                    return Poll::Ready(Pause::Ended(Ended::Left));
+                }
+                continue;
+            }
+            let mut talk = self.talk.borrow_mut();
+            if talk.ending {
+                let all_said = !blocked && talk.replies.outstanding() == 0;
+                return if all_said { Poll::Ready(Pause::Ended(Ended::Left)) } else { Poll::Pending };
+            }
+            if talk.moving && talk.replies.outstanding() == 0 && !blocked {
+                return Poll::Ready(Pause::Moving);
+            }
+            talk.parked = talk.moving || !service.has_room(&talk.replies);
+            if talk.parked {
+                return Poll::Pending;
+            }
+            let stalled = talk.stalled;
+            drop(talk);
+            if stalled {
+                self.resume(service);
+            } else {
+                std::task::ready!(self.poll_read(cx, socket, service));
+            }
+        }
+    }
+
+    /// Reads once, and takes in what came.
+    fn poll_read(
+        self: &Rc<Self>,
+        cx: &mut Context<'_>,
+        socket: &mut OwnedReadHalf,
+        service: &Service<W>,
+    ) -> Poll<()> {
+        let scratch = &mut *service.scratch.borrow_mut();
+        let mut bytes = ReadBuf::new(scratch);
+        match std::task::ready!(Pin::new(socket).poll_read(cx, &mut bytes)) {
+            Ok(()) if bytes.filled().is_empty() => self.talk.borrow_mut().ending = true,
+            Ok(()) => self.take_in(service, bytes.filled()),
+            Err(_) => self.dead.set(Some(Ended::Left)),
+        }
+        Poll::Ready(())
+    }
+
+    fn take_in(self: &Rc<Self>, service: &Service<W>, bytes: &[u8]) {
+        let talk = &mut *self.talk.borrow_mut();
+        if talk.input.is_empty() {
+            let taken = service.requests(self, talk, bytes);
+            talk.input.push(&bytes[taken..]);
+            return;
+        }
+        talk.input.push(bytes);
+        if talk.input.len() >= talk.want {
+            self.decode_input(service, talk);
+        }
+    }
+
+    /// Goes on with what was read before there was no room.
+    fn resume(self: &Rc<Self>, service: &Service<W>) {
+        let talk = &mut *self.talk.borrow_mut();
+        talk.stalled = false;
+        self.decode_input(service, talk);
+    }
+
+    fn decode_input(self: &Rc<Self>, service: &Service<W>, talk: &mut Talk<W>) {
+        let mut input = std::mem::take(&mut talk.input);
+        let taken = service.requests(self, talk, input.bytes());
+        input.consume(taken);
+        talk.input = input;
+    }
+
+    fn write(&self, output: &mut Buffer) -> Written {
+        while !output.is_empty() {
+            match self.socket.try_write(output.bytes()) {
+                Ok(len) => output.consume(len),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Written::Some,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => {
+                    self.dead.set(Some(Ended::Left));
+                    return Written::Broken;
+                }
+            }
+        }
+        Written::All
+    }
+}
+
+/// Why a client's task stops waiting for its sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pause {
+    /// It is over.
+    Ended(Ended),
+    /// From here on it has a connection to the store of its own.
+    Moving,
+}
+
+/// What became of the output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Written {
+    /// It is with the kernel.
+    All,
+    /// The socket is full.
+    Some,
+    /// There is nobody to write to.
+    Broken,
+}

@@ -1,0 +1,309 @@
+//! Who asks, what it costs, and whether the tenant may spend that now.
+//!
+//! The very words that XDP charges: tenants' buckets are taken from by compare-and-swap, in the maps. What
+//! was decided is copied once per generation and not looked up per request. Each thread has a ledger of its
+//! own, with a row of counters that no one else writes.
+
+use std::mem::offset_of;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use gate_common::abi::{
+    Block, Clock, QueryClass, Reason, Service, ServiceState, Tenant, TenantCounters, TenantState, View,
+    bank_of, draw, find, find_v4, tenant_flags, view_flags,
+};
+use gate_common::token_bucket::{Limits, Take, refund, take};
+use gate_common::units::{Fraction, MilliRu, Multiplier, Nanos};
+
+use crate::kernel::Maps;
+use crate::policy::Tier;
+use crate::protocol::Refusal;
+
+/// A tenant, by its number in the maps. Zero is nobody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct TenantId(pub(super) u32);
+
+impl TenantId {
+    /// A source that no rule names.
+    pub(super) const NOBODY: Self = Self(0);
+}
+
+/// One thread's view of tenants, prices and buckets. See the [module](self).
+#[derive(Debug)]
+pub(super) struct Ledger {
+    maps: Arc<Maps>,
+    /// Where this thread's counters begin.
+    row: usize,
+    clock: Clock,
+    generation: u64,
+    view: View,
+    /// By tenant: its state as of the generation beside it.
+    states: Vec<(u64, TenantState)>,
+    /// By service id: its prices as of this generation, and its default tenant.
+    services: Vec<(ServiceState, TenantId)>,
+    draw: u64,
+}
+
+/// What the ledger says of one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Charge {
+    /// It may pass: it has been charged, or would only have been refused in earnest.
+    Passed,
+    /// It must not.
+    Refused(Refusal),
+}
+
+impl Ledger {
+    /// The ledger of a thread whose counters are in `row` of the maps; `seed` is for draws.
+    pub(super) fn new(maps: Arc<Maps>, row: usize, seed: u64) -> Self {
+        let mut this = Self {
+            row: row * maps.tenants.len(),
+            clock: maps.clock(),
+            generation: 0,
+            view: View::default(),
+            states: vec![(0, TenantState::default()); maps.tenants.len()],
+            services: Vec::new(),
+            draw: seed | 1,
+            maps,
+        };
+        this.refresh();
+        this
+    }
+
+    /// gate's clock when `CLOCK_MONOTONIC` has this value.
+    #[inline]
+    pub(super) fn at(&self, monotonic: Nanos) -> Nanos {
+        self.clock.at_monotonic(monotonic)
+    }
+
+    /// Follows the generation in force. To be called once for each batch of requests.
+    #[inline]
+    pub(super) fn refresh(&mut self) {
+        if self.maps.generation() != self.generation {
+            self.follow();
+        }
+    }
+
+    /// Whom a source is charged to at a service.
+    pub(super) fn tenant_of(&self, source: IpAddr, service: usize) -> TenantId {
+        let entry = |block: u32, index: u8| {
+            let words = self.maps.tables.load_at::<u64>(block as usize, usize::from(index & !1) * 4);
+            Some(if index & 1 == 0 { words as u32 } else { (words >> 32) as u32 })
+        };
+        let found = match source.to_canonical() {
+            IpAddr::V4(source) => find_v4(self.view.sources_v4, source.octets(), entry),
+            IpAddr::V6(source) => find(self.view.sources_v6, &source.octets(), entry),
+        };
+        match found {
+            0 => self.services.get(service).map_or(TenantId::NOBODY, |service| service.1),
+            found => TenantId(found),
+        }
+    }
+
+    /// Whether what this source is refused is only counted.
+    pub(super) fn shadows(&self, source: IpAddr) -> bool {
+        let address = match source.to_canonical() {
+            IpAddr::V4(source) => source.to_ipv6_mapped().octets(),
+            IpAddr::V6(source) => source.octets(),
+        };
+        self.view.flags & view_flags::SHADOW != 0 || !self.view.enforced().covers(draw::of_source(&address))
+    }
+
+    /// A tenant's tier.
+    #[inline]
+    pub(super) fn tier(&mut self, tenant: TenantId) -> Tier {
+        let tier = usize::from(self.state(tenant).tier);
+        Tier::ALL.get(tier).copied().unwrap_or_default()
+    }
+
+    /// What a request costs at a service, before its tenant's multiplier; without `commands` only its rows and
+    /// bytes.
+    #[inline]
+    pub(super) fn price(
+        &self,
+        service: usize,
+        commands: u32,
+        rows: u32,
+        bytes: usize,
+        class: QueryClass,
+    ) -> MilliRu {
+        let Some((prices, _)) = self.services.get(service) else { return MilliRu::ZERO };
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let latency = if commands > 0 { prices.latency_mru[class as usize] } else { 0 };
+        MilliRu(prices.price(commands, rows, bytes).saturating_add(latency))
+    }
+
+    /// Charges `price` to a tenant and to those charged with it, all or none. `shadow` passes what would be
+    /// refused, and counts it.
+    pub(super) fn charge(&mut self, tenant: TenantId, price: MilliRu, now: Nanos, shadow: bool) -> Charge {
+        let now = self.at(now);
+        let state = *self.state(tenant);
+        let price = price.scaled(Multiplier(state.multiplier));
+        match self.judge(tenant, &state, price, now) {
+            Ok(()) => {
+                self.count(tenant, offset_of!(TenantCounters, passed), 1);
+                self.count(tenant, offset_of!(TenantCounters, charged_mru), u64::from(price.0));
+                Charge::Passed
+            }
+            Err(refusal) => {
+                self.count_refusal(tenant, refusal.reason, price, shadow);
+                if shadow { Charge::Passed } else { Charge::Refused(refusal) }
+            }
+        }
+    }
+
+    /// Counts a refusal that the buckets have no part in.
+    pub(super) fn count_refusal(&self, tenant: TenantId, reason: Reason, price: MilliRu, shadow: bool) {
+        let by_reason = reason.index() * size_of::<u64>();
+        if shadow {
+            self.count(tenant, offset_of!(TenantCounters, passed), 1);
+            self.count(tenant, offset_of!(TenantCounters, shadowed) + by_reason, 1);
+        } else {
+            self.count(tenant, offset_of!(TenantCounters, refused_mru), u64::from(price.0));
+            self.count(tenant, offset_of!(TenantCounters, refused) + by_reason, 1);
+        }
+    }
+
+    fn judge(
+        &mut self,
+        tenant: TenantId,
+        state: &TenantState,
+        price: MilliRu,
+        now: Nanos,
+    ) -> Result<(), Refusal> {
+        if tenant == TenantId::NOBODY {
+            return Err(refusal(Reason::UnknownSource));
+        }
+        self.pushed(state, now)?;
+        if state.flags & tenant_flags::CANDIDATE != 0 {
+            let word = offset_of!(Tenant, candidate_tat);
+            if self.attempt(tenant, word, now, price, &state.candidate).is_err() {
+                self.count(tenant, offset_of!(TenantCounters, candidate_refused), 1);
+            }
+        }
+        // The tenant itself and those charged with it; what was taken is given back if one refuses.
+        let all = [tenant, TenantId(state.also_charge[0]), TenantId(state.also_charge[1])];
+        for (place, &charged) in all.iter().enumerate() {
+            if let Err(refusal) = self.take_quota(charged, price, now) {
+                all[..place].iter().for_each(|&charged| self.give_back(charged, price));
+                return Err(refusal);
+            }
+        }
+        Ok(())
+    }
+
+    /// Refusals that were decided ahead.
+    fn pushed(&mut self, state: &TenantState, now: Nanos) -> Result<(), Refusal> {
+        if now.0 < state.reject_until_ns {
+            let retry_after = Nanos(state.reject_until_ns - now.0);
+            return Err(Refusal { reason: Reason::RejectedUntil, retry_after });
+        }
+        if state.flags & tenant_flags::PENALTY != 0 {
+            return Err(refusal(Reason::Penalty));
+        }
+        if state.rejection_rate != 0 {
+            self.draw = draw::next(self.draw);
+            if Fraction::from_steps(state.rejection_rate).covers(draw::share(self.draw)) {
+                return Err(refusal(Reason::RejectionRate));
+            }
+        }
+        Ok(())
+    }
+
+    /// The quota of a tenant, if it has one.
+    fn quota(&mut self, tenant: TenantId) -> Option<Limits> {
+        let state = self.state(tenant);
+        (tenant != TenantId::NOBODY && state.flags & tenant_flags::UNLIMITED == 0).then_some(state.quota)
+    }
+
+    fn take_quota(&mut self, tenant: TenantId, price: MilliRu, now: Nanos) -> Result<(), Refusal> {
+        let Some(limits) = self.quota(tenant) else { return Ok(()) };
+        self.attempt(tenant, offset_of!(Tenant, quota_tat), now, price, &limits)
+    }
+
+    fn give_back(&mut self, tenant: TenantId, price: MilliRu) {
+        let Some(limits) = self.quota(tenant) else { return };
+        let word = self.maps.tenants.word(tenant.0 as usize, offset_of!(Tenant, quota_tat));
+        let cost = limits.rate.time_for(price.0);
+        // Only ever fails to find another value, and then tries again.
+        let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |tat| Some(refund(tat, cost)));
+    }
+
+    /// Takes a price from one bucket by compare-and-swap.
+    fn attempt(
+        &self,
+        tenant: TenantId,
+        word: usize,
+        now: Nanos,
+        price: MilliRu,
+        limits: &Limits,
+    ) -> Result<(), Refusal> {
+        let word = self.maps.tenants.word(tenant.0 as usize, word);
+        let mut seen = word.load(Ordering::Relaxed);
+        for _ in 0..ATTEMPTS {
+            match take(seen, now.0, price.0, limits) {
+                Take::Admit { tat } => {
+                    match word.compare_exchange_weak(seen, tat, Ordering::Relaxed, Ordering::Relaxed) {
+                        Ok(_) => return Ok(()),
+                        Err(found) => seen = found,
+                    }
+                }
+                Take::Refuse { wait_ns } => {
+                    return Err(Refusal { reason: Reason::Quota, retry_after: Nanos(wait_ns) });
+                }
+                Take::TooLarge => return Err(refusal(Reason::TooLarge)),
+            }
+        }
+        Err(refusal(Reason::Quota))
+    }
+
+    /// A tenant's state in this generation.
+    #[inline]
+    fn state(&mut self, tenant: TenantId) -> &TenantState {
+        let id = (tenant.0 as usize).min(self.states.len() - 1);
+        if self.states[id].0 != self.generation {
+            let bank = offset_of!(Tenant, banks) + bank_of(self.generation) * size_of::<TenantState>();
+            self.states[id] = (self.generation, self.maps.tenants.load_at(id, bank));
+        }
+        &self.states[id].1
+    }
+
+    /// This thread alone writes its row: a load and a store do.
+    #[inline]
+    fn count(&self, tenant: TenantId, offset: usize, more: u64) {
+        let word = self.maps.counters.word(self.row + tenant.0 as usize, offset);
+        word.store(word.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+    }
+
+    #[cold]
+    fn follow(&mut self) {
+        loop {
+            self.generation = self.maps.generation();
+            self.view = self.maps.view();
+            self.services.clear();
+            let slots = self.view.first_service..self.view.first_service + self.view.services;
+            for slot in slots {
+                let service: Service = self.maps.services.load(slot as usize);
+                let id = service.id as usize;
+                if self.services.len() <= id {
+                    self.services.resize(id + 1, (ServiceState::default(), TenantId::NOBODY));
+                }
+                let prices = service.banks[bank_of(self.generation)];
+                self.services[id] = (prices, TenantId(service.default_tenant));
+            }
+            if self.maps.generation() == self.generation {
+                return;
+            }
+        }
+    }
+}
+
+/// A refusal that says nothing of when to come again.
+const fn refusal(reason: Reason) -> Refusal {
+    Refusal { reason, retry_after: Nanos::ZERO }
+}
+
+/// How often a compare-and-swap is tried. Each failure means that someone else succeeded.
+const ATTEMPTS: u32 = 16;
+const _: () = assert!(size_of::<Block>() == 256 * size_of::<u32>());

@@ -1,0 +1,305 @@
+//! memcached to and from the store: consecutive single-key gets become one multiget and are split again.
+//!
+//! **Coalescing.** `get a`, `get b` of two clients are written as `get a b`. The store answers with the
+//! values that it has, in the order of the keys, and one `END`. A value belongs to the first waiting get
+//! whose key it bears; the gets before that one were misses.
+//!
+//! **Silence.** A request without an answer would leave no trace in a shared connection, and an error that
+//! comes all the same would be taken for another's answer. So `noreply` is taken out before a request is
+//! written, and the client is spared the answer. Which answers a quiet meta command (flag `q`) gives depends
+//! on more than can be seen from here: it is followed by `mn`, and the client gets what comes before `MN`.
+
+use std::collections::VecDeque;
+
+use memchr::memchr;
+
+use super::buffer::Buffer;
+use super::settings::Settings;
+use super::wire::{AfterFault, Answer, Course, Garbage, Link, Wire};
+use crate::protocol::memcached::{
+    self, AnswerLine, Answers, Command, Decoder, Expect, Fault, Limits, Part, Quiet, Request, Status,
+};
+use crate::protocol::{Facts, Refusal, Step};
+
+/// memcached's text protocol.
+#[derive(Debug)]
+pub(super) struct Memcached;
+
+impl Wire for Memcached {
+    type Decoder = Decoder;
+    type Request = Request;
+    type Fault = Fault;
+    type Link = Multiget;
+
+    const GOODBYE: &'static [u8] = b"";
+
+    fn decoder(settings: &Settings) -> Decoder {
+        let Limits { line, .. } = Limits::default();
+        let value = settings.backend.max_request;
+        // What is let in is given whole.
+        Decoder::new(Limits { line, value: value as u64, gather: line as usize + value })
+    }
+
+    #[inline]
+    fn decode(decoder: &mut Decoder, input: &[u8]) -> Step<Request, Fault> {
+        decoder.next(input)
+    }
+
+    #[inline]
+    fn bytes<'b>(_: &'b Decoder, _: &Request, taken: &'b [u8]) -> &'b [u8] {
+        taken
+    }
+
+    #[inline]
+    fn facts(request: &Request) -> &Facts {
+        &request.facts
+    }
+
+    #[inline]
+    fn course(request: &Request) -> Course {
+        match request.command {
+            Command::Quit => Course::Quit,
+            Command::StatsGate => Course::OwnStats,
+            _ => Course::Shared,
+        }
+    }
+
+    #[inline]
+    fn is_silent(request: &Request) -> bool {
+        request.quiet == Quiet::NoReply
+    }
+
+    fn answer_fault(fault: &Fault, out: &mut Vec<u8>) -> AfterFault {
+        fault.answer(out);
+        AfterFault { closes: fault.closes(), reason: fault.reason() }
+    }
+
+    fn refuse(refusal: Refusal, out: &mut Vec<u8>) {
+        memcached::refuse(refusal, out);
+    }
+}
+
+/// A connection on which gets are merged.
+#[derive(Debug)]
+pub(super) struct Multiget {
+    /// What the output ends with: a multiget that lacks its end of line.
+    open: Option<Open>,
+    /// The keys of merged gets that are not answered: two bytes of length, then the key.
+    keys: Buffer,
+    /// How many gets of each multiget are not answered.
+    groups: VecDeque<u32>,
+    answers: Answers,
+    /// A line that was read, and not yet taken: its value is for a later get than the first.
+    held: Option<Part>,
+    /// Bytes of a merged get's value that are still to come.
+    value_left: u64,
+    /// The last get of a multiget has its value; `END` is still to come.
+    has_value: bool,
+}
+
+impl Default for Multiget {
+    fn default() -> Self {
+        let (open, keys, groups) = (None, Buffer::default(), VecDeque::new());
+        // Values are passed on as they come, the short ones with their line.
+        let answers = Answers::new(SHORT_VALUE);
+        Self { open, keys, groups, answers, held: None, value_left: 0, has_value: false }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    command: Command,
+    len: usize,
+}
+
+/// What is known of an answer before it comes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Awaited {
+    /// A part of a multiget's.
+    Merged,
+    /// One of this shape.
+    Own(Expect),
+    /// One of this shape, which the client did not want.
+    Unwanted(Expect),
+    /// Nothing or something, and then `MN`, which the client did not ask for.
+    UntilNoop,
+}
+
+impl Link for Multiget {
+    type Request = Request;
+    type Expect = Awaited;
+
+    #[inline]
+    fn encode(&mut self, request: &Request, bytes: &[u8], out: &mut Buffer) -> Awaited {
+        if matches!(request.command, Command::Get | Command::Gets)
+            && request.facts.keys == 1
+            && let Some(key) = request.keys(bytes).next()
+        {
+            self.merge(request.command, key, out);
+            return Awaited::Merged;
+        }
+        self.seal(out);
+        match request.quiet {
+            Quiet::Answered => {
+                out.push(bytes);
+                Awaited::Own(request.expect())
+            }
+            Quiet::NoReply => {
+                push_outspoken(bytes, out);
+                Awaited::Unwanted(request.expect())
+            }
+            Quiet::Unusual => {
+                out.push(bytes);
+                out.push(NOOP);
+                Awaited::UntilNoop
+            }
+        }
+    }
+
+    #[inline]
+    fn seal(&mut self, out: &mut Buffer) {
+        if self.open.take().is_some() {
+            out.push(b"\r\n");
+        }
+    }
+
+    #[inline]
+    fn scan(&mut self, awaited: &Awaited, input: &[u8]) -> Result<Answer, Garbage> {
+        let expect = match *awaited {
+            Awaited::Merged => Expect::Values,
+            Awaited::Own(expect) | Awaited::Unwanted(expect) => expect,
+            Awaited::UntilNoop => Expect::Meta,
+        };
+        let part = match self.held.take() {
+            Some(part) => part,
+            None => self.answers.next(expect, input).map_err(|garbage| Garbage(garbage.to_string()))?,
+        };
+        if let Part::Line { line: AnswerLine { status: Status::AnswersLost, .. }, .. } = part {
+            return Err(Garbage("that it has lost answers".to_owned()));
+        }
+        let (len, last) = match part {
+            Part::More { .. } => return Ok(Answer::MORE),
+            Part::Line { len, line, last } => match awaited {
+                Awaited::Merged => return self.merged(input, len, &line, last),
+                Awaited::UntilNoop if line.status == Status::MetaNoop => {
+                    return Ok(Answer { give: 0, add: b"", len, last: true });
+                }
+                _ => (len, last),
+            },
+            Part::Body { len, last } => {
+                if matches!(awaited, Awaited::Merged) {
+                    self.value_left -= len as u64;
+                    return Ok(self.merged_value(len));
+                }
+                (len, last)
+            }
+        };
+        let give = if matches!(awaited, Awaited::Unwanted(_)) { 0 } else { len };
+        Ok(Answer { give, add: b"", len, last: last && !matches!(awaited, Awaited::UntilNoop) })
+    }
+}
+
+impl Multiget {
+    #[inline]
+    fn merge(&mut self, command: Command, key: &[u8], out: &mut Buffer) {
+        match &mut self.open {
+            Some(open) if open.command == command && open.len + key.len() < LONGEST_LINE => {
+                open.len += 1 + key.len();
+                *self.groups.back_mut().expect("an open multiget is a group") += 1;
+            }
+            _ => {
+                self.seal(out);
+                out.push(command.name().as_bytes());
+                self.open = Some(Open { command, len: command.name().len() + 1 + key.len() });
+                self.groups.push_back(1);
+            }
+        }
+        out.push(b" ");
+        out.push(key);
+        self.keys.push(&(key.len() as u16).to_ne_bytes());
+        self.keys.push(key);
+    }
+
+    /// The key of the first merged get that is not answered.
+    #[inline]
+    fn key(&self) -> &[u8] {
+        match self.keys.bytes() {
+            [a, b, rest @ ..] => &rest[..usize::from(u16::from_ne_bytes([*a, *b]))],
+            _ => unreachable!("every merged get has its key here"),
+        }
+    }
+
+    /// The first merged get is answered.
+    #[inline]
+    fn merged_is_answered(&mut self) {
+        self.keys.consume(2 + self.key().len());
+        let group = self.groups.front_mut().expect("every merged get is in a group");
+        *group -= 1;
+        if *group == 0 {
+            self.groups.pop_front();
+        }
+    }
+
+    /// A line of a multiget's answer.
+    #[inline]
+    fn merged(&mut self, input: &[u8], len: usize, line: &AnswerLine, last: bool) -> Result<Answer, Garbage> {
+        let last_get = self.groups.front() == Some(&1);
+        if line.status == Status::Value {
+            if !self.has_value && line.key(input) == self.key() {
+                self.value_left = line.body;
+                return Ok(self.merged_value(len));
+            }
+            if last_get {
+                return Err(Garbage("a value that no one asked for".to_owned()));
+            }
+            // A miss: the value is for one of the next.
+            self.held = Some(Part::Line { len, line: *line, last });
+            self.merged_is_answered();
+            return Ok(Answer { give: 0, add: END, len: 0, last: true });
+        }
+        // The end of the multiget, or an error in its place, which is then every get's answer.
+        let is_end = line.status == Status::End;
+        if !is_end && self.has_value {
+            return Err(Garbage("an error in the middle of an answer".to_owned()));
+        }
+        if !last_get {
+            self.held = Some(Part::Line { len, line: *line, last });
+        }
+        self.has_value = false;
+        self.merged_is_answered();
+        let (give, add): (_, &[u8]) = if is_end { (0, END) } else { (len, b"") };
+        Ok(Answer { give, add, len: if last_get { len } else { 0 }, last: true })
+    }
+
+    /// `len` bytes of a value, or of its line.
+    #[inline]
+    fn merged_value(&mut self, len: usize) -> Answer {
+        let part = Answer { give: len, add: b"", len, last: false };
+        if self.value_left > 0 {
+            return part;
+        }
+        if self.groups.front() == Some(&1) {
+            self.has_value = true;
+            return part;
+        }
+        self.merged_is_answered();
+        Answer { add: END, last: true, ..part }
+    }
+}
+
+/// Appends a request without its last word, which is `noreply`.
+fn push_outspoken(bytes: &[u8], out: &mut Buffer) {
+    let end = memchr(b'\n', bytes).unwrap_or(bytes.len());
+    let (line, body) = bytes.split_at(end);
+    let line = line.strip_suffix(b"\r").unwrap_or(line).trim_ascii_end();
+    out.push(line.strip_suffix(b" noreply").unwrap_or(line));
+    out.push(b"\r");
+    out.push(body);
+}
+
+const NOOP: &[u8] = b"mn\r\n";
+const END: &[u8] = b"END\r\n";
+/// memcached reads longer lines in a slower way.
+const LONGEST_LINE: usize = 1_900;
+/// A value that is waited for, rather than passed on in pieces.
+const SHORT_VALUE: usize = 16 << 10;

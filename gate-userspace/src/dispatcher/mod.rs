@@ -1,0 +1,122 @@
+//! The dispatcher: proxied services.
+//!
+//! One thread per core, each with listening sockets of its own on the same addresses, clients of its own
+//! and a few connections of its own to each store. Nothing is shared between threads but the tenants'
+//! buckets in the maps.
+//!
+//! ```text
+//! client task ──► decode ──► pipeline ──► store connection: gathered, written, answers read
+//!      ▲                        │                                   │
+//!      └───── replies, in order ◄─── refusals, hits ────────────────┘
+//! ```
+//!
+//! - `pipeline`: what a request passes, in order. Start here.
+//! - `client`, `replies`: one client and the order of its replies.
+//! - `alone`: a client with a connection to the store of its own.
+//! - `store`, `health`: a shared connection to the store; whether it is worth a request.
+//! - `wire`: what is needed of a protocol; `memcached`: its gets merged and split;
+//!   `resp`.
+//! - `ledger`: tenants, prices, quotas, out of the maps.
+//! - `thread`, `listen`, `settings`, `figures`: what they stand on.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use tokio::sync::watch;
+
+use crate::config::Config;
+use crate::kernel::Maps;
+
+mod alone;
+mod buffer;
+mod client;
+mod figures;
+mod health;
+mod ledger;
+mod listen;
+mod memcached;
+mod pipeline;
+mod replies;
+mod resp;
+mod service;
+mod settings;
+mod store;
+mod thread;
+mod wire;
+
+pub use figures::{Event, Figures, ServiceFigures};
+use settings::Settings;
+
+/// The running threads. Dropping it ends them and every connection.
+#[derive(Debug)]
+pub struct Dispatcher {
+    stop: watch::Sender<bool>,
+    threads: Vec<JoinHandle<()>>,
+    services: Vec<ServiceFigures>,
+}
+
+/// Why the dispatcher cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// An address cannot be listened at.
+    #[error("service {service}: cannot listen at {address}: {source}")]
+    Listen {
+        /// The service's name.
+        service: String,
+        /// The address.
+        address: SocketAddr,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// A thread cannot be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[source] std::io::Error),
+}
+
+impl Dispatcher {
+    /// Starts serving the services of `config` that have a backend; `None` if none has. The maps hold a
+    /// layout of this configuration, and a row of counters for each thread from `first_row` on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`]; then nothing runs.
+    pub fn start(config: &Config, maps: &Arc<Maps>, first_row: usize) -> Result<Option<Self>, Error> {
+        let rows = maps.cpus.len().saturating_sub(first_row).max(1);
+        let count = config.gate.threads.map_or_else(thread::cores, std::num::NonZero::get).min(rows);
+        let settings = Settings::of(config, count);
+        if settings.is_empty() {
+            return Ok(None);
+        }
+        let services: Vec<ServiceFigures> =
+            settings.iter().map(|settings| ServiceFigures::new(settings.name.clone(), count)).collect();
+        let (stop, stopped) = watch::channel(false);
+        let mut plans = Vec::new();
+        for number in 0..count {
+            let row = first_row + number;
+            plans.push(thread::Plan::prepare(number, row, &settings, &services, maps, stopped.clone())?);
+        }
+        let mut this = Self { stop, threads: Vec::new(), services };
+        for plan in plans {
+            this.threads.push(plan.start().map_err(Error::Thread)?);
+        }
+        Ok(Some(this))
+    }
+
+    /// What happened at each proxied service.
+    #[must_use]
+    pub fn services(&self) -> &[ServiceFigures] {
+        &self.services
+    }
+}
+
+impl Drop for Dispatcher {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the dispatcher has panicked");
+            }
+        }
+    }
+}

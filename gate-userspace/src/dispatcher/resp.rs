@@ -1,0 +1,130 @@
+//! RESP to and from the store: requests as they come, one after the other, and where each reply ends.
+//!
+//! Requests that need nothing of their connection share it; the first that does moves its client to one of its
+//! own ([`super::alone`]).
+
+use super::buffer::Buffer;
+use super::settings::Settings;
+use super::wire::{AfterFault, Answer, Course, Garbage, Link, Wire};
+use crate::protocol::resp::{self, Command, Decoder, Fault, Kind, Limits, Part, Replies, Request, State};
+use crate::protocol::{Facts, Refusal, Step};
+
+/// Redis' protocol.
+#[derive(Debug)]
+pub(super) struct Resp;
+
+impl Wire for Resp {
+    type Decoder = Decoder;
+    type Request = Request;
+    type Fault = Fault;
+    type Link = Pipe;
+
+    const GOODBYE: &'static [u8] = b"+OK\r\n";
+
+    fn decoder(settings: &Settings) -> Decoder {
+        let gather = u32::try_from(settings.backend.max_request).unwrap_or(u32::MAX);
+        Decoder::new(Limits { gather, ..Limits::default() })
+    }
+
+    #[inline]
+    fn decode(decoder: &mut Decoder, input: &[u8]) -> Step<Request, Fault> {
+        decoder.next(input)
+    }
+
+    #[inline]
+    fn bytes<'b>(decoder: &'b Decoder, request: &Request, taken: &'b [u8]) -> &'b [u8] {
+        decoder.bytes(request, taken)
+    }
+
+    #[inline]
+    fn facts(request: &Request) -> &Facts {
+        &request.facts
+    }
+
+    #[inline]
+    fn course(request: &Request) -> Course {
+        match request.state {
+            // What is larger than gate gathers is passed on piece by piece.
+            State::Shared if request.streamed => Course::Own,
+            State::Shared => Course::Shared,
+            // It says which library the client uses: of no consequence for whoever shares the connection.
+            State::Name if request.command == SET_INFO => Course::Shared,
+            State::Quit => Course::Quit,
+            _ => Course::Own,
+        }
+    }
+
+    #[inline]
+    fn is_silent(_: &Request) -> bool {
+        false
+    }
+
+    fn answer_fault(fault: &Fault, out: &mut Vec<u8>) -> AfterFault {
+        fault.answer(out);
+        AfterFault { closes: true, reason: fault.reason() }
+    }
+
+    fn refuse(refusal: Refusal, out: &mut Vec<u8>) {
+        resp::refuse(refusal, out);
+    }
+}
+
+const SET_INFO: Command = Command::named("client|setinfo");
+
+/// A shared connection.
+#[derive(Debug)]
+pub(super) struct Pipe {
+    replies: Replies,
+    /// What is being read is in answer to no request.
+    unasked: bool,
+}
+
+impl Default for Pipe {
+    fn default() -> Self {
+        Self { replies: Replies::new(SHORT_REPLY), unasked: false }
+    }
+}
+
+impl Link for Pipe {
+    type Request = Request;
+    type Expect = ();
+
+    #[inline]
+    fn encode(&mut self, _: &Request, bytes: &[u8], out: &mut Buffer) {
+        out.push(bytes);
+    }
+
+    #[inline]
+    fn seal(&mut self, _: &mut Buffer) {}
+
+    #[inline]
+    fn scan(&mut self, (): &(), input: &[u8]) -> Result<Answer, Garbage> {
+        let (len, last) = match self.replies.next(input).map_err(|garbage| Garbage(garbage.to_string()))? {
+            Part::More { .. } => return Ok(Answer::MORE),
+            Part::Body { len, last } => (len, last),
+            Part::Reply { len, kind: Kind::Push, last } => {
+                self.unasked = true;
+                (len, last)
+            }
+            Part::Reply { len, kind: Kind::Error, last: true } if leads_past(&input[..len]) => {
+                return Ok(Answer { give: 0, add: CLUSTER, len, last: true });
+            }
+            Part::Reply { len, last, .. } => (len, last),
+        };
+        if self.unasked {
+            self.unasked = !last;
+            return Ok(Answer { give: 0, add: b"", len, last: false });
+        }
+        Ok(Answer { give: len, add: b"", len, last })
+    }
+}
+
+/// Whether an error sends the client to another address, past gate.
+#[inline]
+fn leads_past(error: &[u8]) -> bool {
+    matches!(resp::error_code(error), Some(b"MOVED" | b"ASK"))
+}
+
+const CLUSTER: &[u8] = b"-ERR gate does not support a store in cluster mode\r\n";
+/// A reply that is waited for, rather than passed on in pieces.
+const SHORT_REPLY: usize = 16 << 10;

@@ -1,0 +1,224 @@
+//! One proxied service in one thread: what its clients and its store connections share.
+
+use std::cell::{Cell, RefCell};
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use gate_common::abi::Reason;
+use gate_common::units::Nanos;
+
+use super::client::{Client, Ended, Talk};
+use super::figures::{Event, Figures, ServiceFigures};
+use super::health::Health;
+use super::ledger::{Ledger, TenantId};
+use super::pipeline::After;
+use super::replies::{Place, Replies};
+use super::settings::Settings;
+use super::store::{Broken, Store};
+use super::wire::Wire;
+use crate::clock;
+use crate::policy::admission;
+use crate::protocol::{Refusal, Step};
+
+/// What a thread's services share, and which thread it is.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) ledger: Rc<RefCell<Ledger>>,
+    pub(super) scratch: Rc<RefCell<Box<[u8]>>>,
+    pub(super) number: usize,
+    pub(super) figures: ServiceFigures,
+}
+
+/// What one thread needs to serve one service.
+#[derive(Debug)]
+pub(super) struct Service<W: Wire> {
+    pub(super) settings: Settings,
+    /// Prices, quotas, tenants; shared by the thread's services.
+    pub(super) ledger: Rc<RefCell<Ledger>>,
+    /// Where whoever reads from a socket reads to; shared by the thread's services.
+    pub(super) scratch: Rc<RefCell<Box<[u8]>>>,
+    /// The shared connections.
+    pub(super) stores: Vec<Rc<Store<W>>>,
+    /// What happened in this thread.
+    pub(super) figures: Arc<Figures>,
+    /// What happened in all.
+    pub(super) all_figures: ServiceFigures,
+    /// Clients with something new to be written.
+    news: RefCell<Vec<Rc<Client<W>>>>,
+    /// Everyone who is connected.
+    clients: RefCell<Vec<std::rc::Weak<Client<W>>>>,
+    next_lane: Cell<usize>,
+}
+
+impl<W: Wire> Service<W> {
+    pub(super) fn new(settings: Settings, shared: Shared) -> Rc<Self> {
+        let Shared { ledger, scratch, number, figures: all_figures } = shared;
+        let figures = Arc::clone(&all_figures.threads[number]);
+        let stores = (0..settings.connections).map(|_| Rc::new(Store::new(Health::new()))).collect();
+        let (news, clients) = (RefCell::default(), RefCell::default());
+        let next_lane = Cell::new(0);
+        Rc::new(Self { settings, ledger, scratch, stores, figures, all_figures, news, clients, next_lane })
+    }
+
+    /// Whom a source is charged to, and whether its refusals are only counted.
+    pub(super) fn identify(&self, source: IpAddr) -> (TenantId, bool) {
+        let mut ledger = self.ledger.borrow_mut();
+        ledger.refresh();
+        (ledger.tenant_of(source, self.settings.service), ledger.shadows(source))
+    }
+
+    /// The shared connection for the next client.
+    pub(super) fn next_lane(&self) -> usize {
+        let lane = self.next_lane.get();
+        self.next_lane.set((lane + 1) % self.stores.len());
+        lane
+    }
+
+    /// Whether a client may have more replies outstanding.
+    #[inline]
+    pub(super) fn has_room(&self, replies: &Replies) -> bool {
+        let backend = &self.settings.backend;
+        replies.outstanding() < backend.depth && replies.waiting() < PAUSE_OUTPUT.min(backend.max_output)
+    }
+
+    /// Takes all requests out of `input` that are there and have room; returns how many bytes that took.
+    pub(super) fn requests(&self, client: &Rc<Client<W>>, talk: &mut Talk<W>, input: &[u8]) -> usize {
+        let now = clock::monotonic();
+        self.ledger.borrow_mut().refresh();
+        let mut taken = 0;
+        talk.want = 0;
+        while !talk.ending && !talk.moving {
+            if !self.has_room(&talk.replies) {
+                talk.stalled = taken < input.len();
+                break;
+            }
+            let rest = &input[taken..];
+            let step = W::decode(&mut talk.decoder, rest);
+            taken += step.consumed();
+            match step {
+                Step::More { want } => {
+                    talk.want = want;
+                    break;
+                }
+                Step::Request { len, request } => {
+                    let bytes = W::bytes(&talk.decoder, &request, &rest[..len]);
+                    match self.request(client, &mut talk.replies, &request, bytes, now) {
+                        After::Next => {}
+                        After::Goodbye => talk.ending = true,
+                        After::Own => {
+                            talk.moving = true;
+                            return taken - len;
+                        }
+                    }
+                }
+                Step::Skip { .. } => {}
+                // Everything that is let in is gathered.
+                Step::Body { .. } => talk.ending = true,
+                Step::Fault { fault, .. } => self.fault(client, talk, &fault),
+            }
+        }
+        taken
+    }
+
+    fn fault(&self, client: &Client<W>, talk: &mut Talk<W>, fault: &W::Fault) {
+        let place = talk.replies.open();
+        let mut answer = Vec::new();
+        let after = W::answer_fault(fault, &mut answer);
+        talk.replies.part(place, &answer);
+        talk.replies.whole(place);
+        talk.ending = after.closes;
+        let price = gate_common::units::MilliRu::ZERO;
+        self.ledger.borrow().count_refusal(client.tenant.get(), after.reason, price, false);
+    }
+
+    /// Refuses a request that was let in before.
+    pub(super) fn refuse_late(&self, client: &Rc<Client<W>>, place: Place, refusal: Refusal) {
+        self.count_refusal(client, refusal.reason);
+        if !client.is_gone() {
+            client.talk.borrow_mut().replies.refuse(place, refusal);
+            self.has_news(client);
+        }
+    }
+
+    /// Counts a refusal that costs nothing.
+    pub(super) fn count_refusal(&self, client: &Client<W>, reason: Reason) {
+        let price = gate_common::units::MilliRu::ZERO;
+        self.ledger.borrow().count_refusal(client.tenant.get(), reason, price, false);
+    }
+
+    /// Remembers that there is something to be written to a client.
+    #[inline]
+    pub(super) fn has_news(&self, client: &Rc<Client<W>>) {
+        if !client.has_news.replace(true) {
+            self.news.borrow_mut().push(Rc::clone(client));
+        }
+    }
+
+    /// Writes to everyone who has news.
+    pub(super) fn deliver(&self) {
+        let mut news = self.news.borrow_mut();
+        for client in news.drain(..) {
+            client.has_news.set(false);
+            if !client.is_gone() {
+                client.deliver(self);
+            }
+        }
+    }
+
+    /// A request has left the store: answered after so long, or not at all.
+    #[inline]
+    pub(super) fn left_store(&self, _request: admission::Request, took: Option<Nanos>, _now: Nanos) {
+        if took.is_some() {
+            self.figures.count(Event::Answered);
+        }
+    }
+
+    pub(super) fn store_is_up(&self) {
+        self.figures.count(Event::StoreConnected);
+        tracing::debug!(service = self.settings.name, "connected to the store");
+    }
+
+    pub(super) fn store_is_down(&self, why: &Broken, pause: Nanos) {
+        self.figures.count(Event::StoreFailed);
+        let store = self.settings.backend.address;
+        tracing::warn!(service = self.settings.name, %store, %why, %pause, "lost a connection to the store");
+    }
+
+    /// Whether there are as many clients as there may be: this thread's share of them.
+    pub(super) fn is_full(&self) -> bool {
+        self.figures.connected() >= self.settings.max_clients as u64
+    }
+
+    /// A client has come.
+    pub(super) fn welcome(&self, client: &Rc<Client<W>>) {
+        self.figures.count(Event::Accepted);
+        self.clients.borrow_mut().push(Rc::downgrade(client));
+    }
+
+    /// A client has gone.
+    pub(super) fn farewell(&self, ended: Ended) {
+        self.figures.count(match ended {
+            Ended::Left => Event::Left,
+            Ended::SlowReader => Event::SlowReader,
+            Ended::Cut => Event::Cut,
+        });
+    }
+
+    /// What has to be done now and then.
+    pub(super) fn tidy(&self, now: Nanos) {
+        let timeout = self.settings.store_timeout();
+        self.stores.iter().for_each(|store| store.check(now, timeout));
+    }
+
+    /// Gives back memory that idle clients do not need.
+    pub(super) fn release(&self) {
+        self.clients.borrow_mut().retain(|client| {
+            let client = client.upgrade();
+            client.inspect(|client| client.release()).is_some()
+        });
+    }
+}
+
+/// A client with so many bytes of replies waiting is not listened to.
+const PAUSE_OUTPUT: usize = 256 << 10;

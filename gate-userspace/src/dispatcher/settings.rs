@@ -1,0 +1,52 @@
+//! What the configuration says of one proxied service, as a thread uses it.
+
+use std::net::SocketAddr;
+
+use gate_common::units::Nanos;
+
+use crate::config;
+
+/// One proxied service's settings.
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    /// Its place in the configuration.
+    pub(super) service: usize,
+    /// Its name.
+    pub(super) name: String,
+    /// How it is spoken to.
+    pub(super) protocol: config::Protocol,
+    /// Where it listens.
+    pub(super) listen: Vec<SocketAddr>,
+    /// The store behind it, and how it is treated.
+    pub(super) backend: config::Backend,
+    /// How many connections each thread keeps to the store.
+    pub(super) connections: usize,
+    /// How many clients each thread may have.
+    pub(super) max_clients: usize,
+}
+
+impl Settings {
+    /// Those of the services that are proxied, for each of so many threads.
+    pub(super) fn of(config: &config::Config, threads: usize) -> Vec<Self> {
+        let proxied = config.services.iter().enumerate();
+        proxied
+            .filter_map(|(service, settings)| {
+                let backend = settings.backend.clone()?;
+                Some(Self {
+                    service,
+                    name: settings.name.clone(),
+                    protocol: settings.protocol,
+                    listen: settings.listen.clone(),
+                    connections: backend.connections as usize,
+                    max_clients: backend.max_clients.div_ceil(threads),
+                    backend,
+                })
+            })
+            .collect()
+    }
+
+    /// How long the store may take to answer.
+    pub(super) fn store_timeout(&self) -> Nanos {
+        self.backend.timeout
+    }
+}

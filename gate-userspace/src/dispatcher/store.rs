@@ -1,0 +1,340 @@
+//! One connection to the store, shared by many clients of one thread.
+//!
+//! **Sending.** Requests are gathered in one buffer. When no answer is outstanding, what is gathered goes
+//! out as soon as the clients that are ready now have been heard; otherwise with the next answers that
+//! come. So an idle store is never kept waiting, and a busy one gets few, large writes.
+//!
+//! **Answers** come in the order of the requests, and are handed to the waiting clients' output as they
+//! are read, whole or in part. What was gathered meanwhile is sent first, then the clients are written to.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io::ErrorKind;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use gate_common::abi::Reason;
+use gate_common::units::Nanos;
+use tokio::io::{AsyncRead as _, ReadBuf};
+use tokio::net::TcpStream;
+
+use super::buffer::Buffer;
+use super::client::{Client, Ended};
+use super::health::Health;
+use super::replies::Place;
+use super::service::Service;
+use super::wire::{Answer, Link, Wire};
+use crate::clock;
+use crate::policy::admission;
+use crate::protocol::Refusal;
+
+/// A shared connection to the store, or the attempt to have one.
+#[derive(Debug)]
+pub(super) struct Store<W: Wire> {
+    state: RefCell<State<W>>,
+    waker: RefCell<Option<Waker>>,
+    overdue: Cell<bool>,
+}
+
+#[derive(Debug)]
+struct State<W: Wire> {
+    health: Health,
+    link: W::Link,
+    /// Gathered, not yet sent.
+    out: Buffer,
+    /// Requests that are not wholly answered, sent or only gathered.
+    waiting: VecDeque<Waiting<W>>,
+    /// How many of these have been sent.
+    sent: usize,
+    /// The last write left something over.
+    blocked: bool,
+    /// The first of these has been answered in part.
+    begun: bool,
+    /// Received, and too little to make sense of.
+    input: Buffer,
+}
+
+/// A request that waits for its answer.
+#[derive(Debug)]
+struct Waiting<W: Wire> {
+    client: Rc<Client<W>>,
+    place: Place,
+    expect: <W::Link as Link>::Expect,
+    since: Nanos,
+    request: admission::Request,
+}
+
+/// A request on its way to the store.
+#[derive(Debug)]
+pub(super) struct Outgoing<'a, W: Wire> {
+    /// Who asks.
+    pub(super) client: &'a Rc<Client<W>>,
+    /// Where the answer goes.
+    pub(super) place: Place,
+    /// What is asked.
+    pub(super) request: &'a W::Request,
+    /// All of it.
+    pub(super) bytes: &'a [u8],
+    /// What its answer teaches.
+    pub(super) kind: admission::Request,
+}
+
+/// Why a connection to the store ended.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Broken {
+    /// The system says why.
+    #[error(transparent)]
+    System(#[from] std::io::Error),
+    /// It was closed at the other end.
+    #[error("the store closed the connection")]
+    Closed,
+    /// An answer took too long.
+    #[error("the store did not answer in time")]
+    Overdue,
+    /// What came makes no sense.
+    #[error(transparent)]
+    Garbage(#[from] super::wire::Garbage),
+    /// An answer that no request asked for.
+    #[error("the store sent an answer that no one asked for")]
+    Unasked,
+}
+
+impl<W: Wire> Store<W> {
+    pub(super) fn new(health: Health) -> Self {
+        Self {
+            state: RefCell::new(State {
+                health,
+                link: W::Link::default(),
+                out: Buffer::default(),
+                waiting: VecDeque::new(),
+                sent: 0,
+                blocked: false,
+                begun: false,
+                input: Buffer::default(),
+            }),
+            waker: RefCell::new(None),
+            overdue: Cell::new(false),
+        }
+    }
+
+    /// Whether a request may be sent now.
+    ///
+    /// # Errors
+    ///
+    /// A refusal, while the store is down or being tried again.
+    pub(super) fn accepts(&self, now: Nanos) -> Result<(), Refusal> {
+        let state = self.state.borrow();
+        state
+            .health
+            .accepts(state.waiting.len(), now)
+            .map_err(|retry_after| Refusal { reason: Reason::StoreDown, retry_after })
+    }
+
+    /// Adds a request to what is sent next. Whether it may be sent has been asked ([`Store::accepts`]).
+    pub(super) fn send(&self, outgoing: &Outgoing<'_, W>, now: Nanos) {
+        let state = &mut *self.state.borrow_mut();
+        let expect = state.link.encode(outgoing.request, outgoing.bytes, &mut state.out);
+        state.waiting.push_back(Waiting {
+            client: Rc::clone(outgoing.client),
+            place: outgoing.place,
+            expect,
+            since: now,
+            request: outgoing.kind,
+        });
+        // The first to be gathered wakes the task, which runs after the clients that are ready now.
+        if (state.sent == 0 && state.waiting.len() == 1) || state.out.len() >= FULL_WRITE {
+            self.wake();
+        }
+    }
+
+    /// Looks for answers that take too long.
+    pub(super) fn check(&self, now: Nanos, timeout: Nanos) {
+        let oldest = self.state.borrow().waiting.front().map(|waiting| waiting.since);
+        if oldest.is_some_and(|since| now.saturating_sub(since) > timeout) {
+            self.overdue.set(true);
+            self.wake();
+        }
+    }
+
+    /// Keeps a connection to the store, for ever.
+    pub(super) async fn keep(self: Rc<Self>, service: Rc<Service<W>>) {
+        loop {
+            let broken = match self.connect(&service).await {
+                Ok(mut socket) => {
+                    self.state.borrow_mut().health.connected();
+                    service.store_is_up();
+                    std::future::poll_fn(|cx| self.poll(cx, &mut socket, &service)).await
+                }
+                Err(broken) => broken,
+            };
+            let pause = self.fail(&service, clock::monotonic());
+            service.store_is_down(&broken, pause);
+            service.deliver();
+            tokio::time::sleep(pause.into()).await;
+            self.state.borrow_mut().health.trying();
+        }
+    }
+
+    async fn connect(&self, service: &Service<W>) -> Result<TcpStream, Broken> {
+        let timeout = service.settings.store_timeout().into();
+        let connecting = TcpStream::connect(service.settings.backend.address);
+        let socket = tokio::time::timeout(timeout, connecting).await.map_err(|_| Broken::Overdue)??;
+        socket.set_nodelay(true)?;
+        Ok(socket)
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = &*self.waker.borrow() {
+            waker.wake_by_ref();
+        }
+    }
+
+    fn poll(&self, cx: &mut Context<'_>, socket: &mut TcpStream, service: &Service<W>) -> Poll<Broken> {
+        match self.try_poll(cx, socket, service) {
+            Poll::Ready(Err(broken)) => Poll::Ready(broken),
+            // Nothing but a failure ends it.
+            Poll::Ready(Ok(())) | Poll::Pending => Poll::Pending,
+        }
+    }
+
+    fn try_poll(
+        &self,
+        cx: &mut Context<'_>,
+        socket: &mut TcpStream,
+        service: &Service<W>,
+    ) -> Poll<Result<(), Broken>> {
+        if self.waker.borrow().as_ref().is_none_or(|waker| !waker.will_wake(cx.waker())) {
+            *self.waker.borrow_mut() = Some(cx.waker().clone());
+        }
+        if self.overdue.replace(false) {
+            return Poll::Ready(Err(Broken::Overdue));
+        }
+        if self.is_due() {
+            self.write(cx, socket)?;
+        }
+        loop {
+            {
+                let scratch = &mut *service.scratch.borrow_mut();
+                let mut bytes = ReadBuf::new(scratch);
+                std::task::ready!(Pin::new(&mut *socket).poll_read(cx, &mut bytes))?;
+                if bytes.filled().is_empty() {
+                    return Poll::Ready(Err(Broken::Closed));
+                }
+                self.answers(service, bytes.filled())?;
+            }
+            // The store first, then the clients.
+            self.write(cx, socket)?;
+            service.deliver();
+        }
+    }
+
+    /// Whether what is gathered should go out without waiting for an answer.
+    fn is_due(&self) -> bool {
+        let state = self.state.borrow();
+        !state.out.is_empty() && (state.sent == 0 || state.blocked || state.out.len() >= FULL_WRITE)
+    }
+
+    fn write(&self, cx: &mut Context<'_>, socket: &TcpStream) -> Result<(), Broken> {
+        let state = &mut *self.state.borrow_mut();
+        state.link.seal(&mut state.out);
+        state.sent = state.waiting.len();
+        state.blocked = false;
+        while !state.out.is_empty() {
+            match socket.try_write(state.out.bytes()) {
+                Ok(len) => state.out.consume(len),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => match socket.poll_write_ready(cx) {
+                    Poll::Ready(ready) => drop(ready?),
+                    Poll::Pending => {
+                        state.blocked = true;
+                        return Ok(());
+                    }
+                },
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives answers to those who wait for them.
+    fn answers(&self, service: &Service<W>, bytes: &[u8]) -> Result<(), Broken> {
+        let state = &mut *self.state.borrow_mut();
+        let now = clock::monotonic();
+        if state.input.is_empty() {
+            let taken = state.take(service, bytes, now)?;
+            state.input.push(&bytes[taken..]);
+        } else {
+            state.input.push(bytes);
+            let mut input = std::mem::take(&mut state.input);
+            let taken = state.take(service, input.bytes(), now)?;
+            input.consume(taken);
+            state.input = input;
+        }
+        Ok(())
+    }
+
+    /// The connection is lost: everyone who waits is told. Returns how long to pause before the next one.
+    fn fail(&self, service: &Service<W>, now: Nanos) -> Nanos {
+        let state = &mut *self.state.borrow_mut();
+        let pause = state.health.failed(now);
+        state.link = W::Link::default();
+        state.out.clear();
+        state.input.clear();
+        state.sent = 0;
+        state.blocked = false;
+        let mut begun = std::mem::take(&mut state.begun);
+        let refusal = Refusal { reason: Reason::StoreDown, retry_after: pause };
+        for waiting in state.waiting.drain(..) {
+            service.left_store(waiting.request, None, now);
+            if std::mem::take(&mut begun) {
+                waiting.client.end(Ended::Cut);
+                continue;
+            }
+            service.refuse_late(&waiting.client, waiting.place, refusal);
+        }
+        pause
+    }
+}
+
+impl<W: Wire> State<W> {
+    /// Takes whole and partial answers from `input`; returns how many bytes that took.
+    fn take(&mut self, service: &Service<W>, input: &[u8], now: Nanos) -> Result<usize, Broken> {
+        let mut taken = 0;
+        loop {
+            let rest = &input[taken..];
+            let Some(front) = self.waiting.front().filter(|_| self.sent > 0) else {
+                return if rest.is_empty() { Ok(taken) } else { Err(Broken::Unasked) };
+            };
+            let answer = self.link.scan(&front.expect, rest)?;
+            if answer == Answer::MORE {
+                return Ok(taken);
+            }
+            if !front.client.is_gone() {
+                let replies = &mut front.client.talk.borrow_mut().replies;
+                if answer.give > 0 {
+                    replies.part(front.place, &rest[..answer.give]);
+                }
+                if !answer.add.is_empty() {
+                    replies.part(front.place, answer.add);
+                }
+                if answer.last {
+                    replies.whole(front.place);
+                }
+                service.has_news(&front.client);
+            }
+            self.begun |= answer.give > 0 || !answer.add.is_empty();
+            taken += answer.len;
+            if answer.last {
+                self.begun = false;
+                self.sent -= 1;
+                self.health.answered();
+                let front = self.waiting.pop_front().expect("it was there");
+                service.left_store(front.request, Some(now.saturating_sub(front.since)), now);
+            }
+        }
+    }
+}
+
+/// A write this large does not wait for more.
+const FULL_WRITE: usize = 32 << 10;

@@ -1,0 +1,178 @@
+//! One thread of the dispatcher: its sockets, its tasks, its chores.
+
+use std::cell::RefCell;
+use std::io;
+use std::net::TcpListener;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::LocalSet;
+use tokio::time::MissedTickBehavior;
+
+use super::client::Client;
+use super::figures::{Event, ServiceFigures};
+use super::ledger::Ledger;
+use super::memcached::Memcached;
+use super::resp::Resp;
+use super::service::{Service, Shared};
+use super::settings::Settings;
+use super::wire::Wire;
+use super::{Error, listen};
+use crate::clock;
+use crate::config::Protocol;
+use crate::kernel::Maps;
+
+/// How many threads there are unless the configuration says otherwise.
+pub(super) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// A thread that is ready to start: it has all its sockets.
+#[derive(Debug)]
+pub(super) struct Plan {
+    number: usize,
+    row: usize,
+    maps: Arc<Maps>,
+    stopped: watch::Receiver<bool>,
+    services: Vec<(Settings, Vec<TcpListener>)>,
+    figures: Vec<ServiceFigures>,
+}
+
+impl Plan {
+    /// Makes its sockets. Its counters are in `row` of the maps.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Listen`].
+    pub(super) fn prepare(
+        number: usize,
+        row: usize,
+        settings: &[Settings],
+        figures: &[ServiceFigures],
+        maps: &Arc<Maps>,
+        stopped: watch::Receiver<bool>,
+    ) -> Result<Self, Error> {
+        let listen = |settings: &Settings| {
+            let listen = |&address| {
+                listen::tcp(address).map_err(|source| Error::Listen {
+                    service: settings.name.clone(),
+                    address,
+                    source,
+                })
+            };
+            let listeners: Result<Vec<_>, _> = settings.listen.iter().map(listen).collect();
+            Ok((settings.clone(), listeners?))
+        };
+        let services: Result<Vec<_>, Error> = settings.iter().map(listen).collect();
+        let (maps, figures) = (Arc::clone(maps), figures.to_vec());
+        Ok(Self { number, row, maps, stopped, services: services?, figures })
+    }
+
+    /// Starts it.
+    ///
+    /// # Errors
+    ///
+    /// If there is no room for another thread.
+    pub(super) fn start(self) -> io::Result<JoinHandle<()>> {
+        let name = format!("gate-{}", self.number);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        std::thread::Builder::new().name(name).spawn(move || {
+            let local = LocalSet::new();
+            if let Err(error) = local.block_on(&runtime, self.run()) {
+                tracing::error!(%error, "a thread of the dispatcher has ended");
+            }
+        })
+    }
+
+    async fn run(self) -> io::Result<()> {
+        let Self { number, row, maps, mut stopped, services, figures } = self;
+        let ledger = Rc::new(RefCell::new(Ledger::new(maps, row, clock::entropy())));
+        let scratch = Rc::new(RefCell::new(vec![0; READ_BYTES].into_boxed_slice()));
+        for ((settings, listeners), figures) in services.into_iter().zip(figures) {
+            let shared = Shared { ledger: Rc::clone(&ledger), scratch: Rc::clone(&scratch), number, figures };
+            match settings.protocol {
+                Protocol::Memcached => serve(Service::<Memcached>::new(settings, shared), listeners)?,
+                Protocol::Resp => serve(Service::<Resp>::new(settings, shared), listeners)?,
+                Protocol::Opaque => unreachable!("the configuration refuses it"),
+            }
+        }
+        // Whoever can stop it is gone: that is a stop as well.
+        let _ = stopped.wait_for(|&stopped| stopped).await;
+        Ok(())
+    }
+}
+
+/// Starts a service's tasks.
+fn serve<W: Wire>(service: Rc<Service<W>>, listeners: Vec<TcpListener>) -> io::Result<()> {
+    for store in &service.stores {
+        tokio::task::spawn_local(Rc::clone(store).keep(Rc::clone(&service)));
+    }
+    for listener in listeners {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        tokio::task::spawn_local(accept(listener, Rc::clone(&service)));
+    }
+    tokio::task::spawn_local(chores(service));
+    Ok(())
+}
+
+async fn accept<W: Wire>(listener: tokio::net::TcpListener, service: Rc<Service<W>>) {
+    loop {
+        let welcomed = match listener.accept().await {
+            Ok((socket, source)) => welcome(socket, source.ip(), &service),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = welcomed {
+            // Out of descriptors or memory: it would fail at once again.
+            tracing::warn!(service = service.settings.name, %error, "cannot accept a client");
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
+
+fn welcome<W: Wire>(
+    socket: tokio::net::TcpStream,
+    source: std::net::IpAddr,
+    service: &Rc<Service<W>>,
+) -> io::Result<()> {
+    if service.is_full() {
+        service.figures.count(Event::TurnedAway);
+        return Ok(());
+    }
+    socket.set_nodelay(true)?;
+    let (read, write) = socket.into_split();
+    let client = Rc::new(Client::new(write, source.to_canonical(), service));
+    service.welcome(&client);
+    let service = Rc::clone(service);
+    tokio::task::spawn_local(async move {
+        let ended = client.serve(read, Rc::clone(&service)).await;
+        service.farewell(ended);
+    });
+    Ok(())
+}
+
+/// What has to be done now and then.
+async fn chores<W: Wire>(service: Rc<Service<W>>) {
+    let mut often = tokio::time::interval(OFTEN);
+    often.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut until_release = RELEASE_EVERY;
+    loop {
+        often.tick().await;
+        service.tidy(clock::monotonic());
+        until_release -= 1;
+        if until_release == 0 {
+            until_release = RELEASE_EVERY;
+            service.release();
+        }
+    }
+}
+
+/// What is read from a socket in one go.
+const READ_BYTES: usize = 64 << 10;
+const PAUSE: Duration = Duration::from_millis(50);
+/// How exactly the store's timeout is kept.
+const OFTEN: Duration = Duration::from_millis(10);
+/// Of [`OFTEN`]: how long an idle client keeps its buffers.
+const RELEASE_EVERY: u32 = 200;

@@ -1,0 +1,113 @@
+//! What the dispatcher needs of a protocol. One implementation for each: everything else is the same for all.
+
+use std::fmt::Debug;
+
+use super::buffer::Buffer;
+use super::settings::Settings;
+use crate::protocol::{Facts, Refusal, Step};
+
+/// A protocol, as the dispatcher sees it.
+pub(super) trait Wire: Debug + Sized + 'static {
+    /// Takes requests out of one client's stream.
+    type Decoder: Debug;
+    /// A request; its keys are offsets into its bytes.
+    type Request: Copy + Debug;
+    /// Bytes that are not a request.
+    type Fault: Copy + Debug;
+    /// One connection to the store.
+    type Link: Link<Request = Self::Request>;
+
+    /// What a client reads that says goodbye.
+    const GOODBYE: &'static [u8];
+
+    /// A new client's decoder.
+    fn decoder(settings: &Settings) -> Self::Decoder;
+
+    /// What `input`, which no earlier step has taken, begins with.
+    fn decode(decoder: &mut Self::Decoder, input: &[u8]) -> Step<Self::Request, Self::Fault>;
+
+    /// The bytes of the request that was decoded last, which took `taken` of the input.
+    fn bytes<'b>(decoder: &'b Self::Decoder, request: &Self::Request, taken: &'b [u8]) -> &'b [u8];
+
+    /// What is known of a request before it runs.
+    fn facts(request: &Self::Request) -> &Facts;
+
+    /// What becomes of a request that may pass.
+    fn course(request: &Self::Request) -> Course;
+
+    /// Whether the client wants no answer, not even a refusal.
+    fn is_silent(request: &Self::Request) -> bool;
+
+    /// Appends the answer to bytes that are no request.
+    fn answer_fault(fault: &Self::Fault, out: &mut Vec<u8>) -> AfterFault;
+
+    /// Appends a refusal.
+    fn refuse(refusal: Refusal, out: &mut Vec<u8>);
+}
+
+/// What becomes of a request that may pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Course {
+    /// It goes to the store by a connection that many clients share.
+    Shared,
+    /// It needs a connection to the store that no one else uses, and so do all that follow it.
+    Own,
+    /// The gate answers it with its own figures.
+    OwnStats,
+    /// The client says goodbye.
+    Quit,
+}
+
+/// What becomes of a connection whose client sent bytes that are no request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AfterFault {
+    /// No one can tell where the next request begins: it ends.
+    pub(super) closes: bool,
+    /// What is counted.
+    pub(super) reason: gate_common::abi::Reason,
+}
+
+/// One connection to the store, shared by many clients: what is written to it, and whose answer is read.
+pub(super) trait Link: Debug + Default {
+    /// See [`Wire::Request`].
+    type Request;
+    /// What is known of an answer before it comes.
+    type Expect: Copy + Debug;
+
+    /// Appends a request to what is to be written; `bytes` are all of it.
+    fn encode(&mut self, request: &Self::Request, bytes: &[u8], out: &mut Buffer) -> Self::Expect;
+
+    /// Completes what [`Link::encode`] may have left open, before it is written.
+    fn seal(&mut self, out: &mut Buffer);
+
+    /// What `input`, which no earlier call has taken, holds of the answer to the first request that is not
+    /// wholly answered. It may be called without input.
+    ///
+    /// # Errors
+    ///
+    /// [`Garbage`]: the store does not speak the protocol, and this connection must end.
+    fn scan(&mut self, expect: &Self::Expect, input: &[u8]) -> Result<Answer, Garbage>;
+}
+
+/// What a store's bytes mean for the first request that waits for an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Answer {
+    /// Bytes from the front of the input that the client gets.
+    pub(super) give: usize,
+    /// What the client gets after them.
+    pub(super) add: &'static [u8],
+    /// Bytes of the input that are taken.
+    pub(super) len: usize,
+    /// Whether the answer is whole.
+    pub(super) last: bool,
+}
+
+impl Answer {
+    /// More input is wanted.
+    pub(super) const MORE: Self = Self { give: 0, add: b"", len: 0, last: false };
+}
+
+/// The store sent what its protocol does not allow.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the store sent {0}")]
+pub(super) struct Garbage(pub(super) String);

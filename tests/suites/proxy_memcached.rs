@@ -1,0 +1,299 @@
+//! memcached behind gate: what it answers is what it answers by itself.
+
+use std::collections::HashMap;
+use std::io::Write as _;
+use std::net::TcpStream;
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+use gate_common::abi::draw;
+use gate_tests::proxy::{Listening, read_until, shown};
+
+const EVERYONE: &str = "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"unlimited\"";
+
+#[test]
+fn the_ascii_tests_of_memccapable_pass() -> Result<()> {
+    let store = Listening::memcached()?;
+    let gate = Listening::gate("memcached", store.address, "", EVERYONE)?;
+    let mut command = Command::new("memccapable");
+    command.args(["-a", "-h", &gate.address.ip().to_string(), "-p", &gate.address.port().to_string()]);
+    let output = command.output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success() && said.contains("All tests passed"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn replies_keep_their_order_and_refusals_their_place() -> Result<()> {
+    let store = Listening::memcached()?;
+    // 1 RU for a get of a short key and its bytes: three fit the burst.
+    let tenants =
+        "[[tenant]]\nname = \"poor\"\nsources = [\"127.0.0.0/8\"]\nquota = \"1 RU/s\"\nburst = \"3.2s\"";
+    let price = "price = { base = \"1 RU\", row = \"0 RU\", kib = \"0 RU\" }";
+    let gate = Listening::gate("memcached", store.address, price, tenants)?;
+    store.ask(b"set a 0 0 1\r\n1\r\n", b"STORED\r\n")?;
+    let said = gate.ask(b"get a\r\nnonsense\r\nget b\r\nget a\r\nget a\r\nstats gate\r\n", b"\r\nEND\r\n")?;
+    let said = String::from_utf8(said)?;
+    let expected = "VALUE a 0 1\r\n1\r\nEND\r\nERROR\r\nEND\r\nVALUE a 0 1\r\n1\r\nEND\r\nSERVER_ERROR throttled retry_after_ms=";
+    ensure!(said.starts_with(expected) && said.contains(" reason=quota\r\nSTAT accepted "), "{said}");
+    Ok(())
+}
+
+#[test]
+fn random_commands_are_answered_as_by_the_store_itself() -> Result<()> {
+    let commands = if std::env::var_os("GATE_LONG").is_some() { 1_000_000 } else { 100_000 };
+    let (direct, behind) = (Listening::memcached()?, Listening::memcached()?);
+    let gate = Listening::gate("memcached", behind.address, "", EVERYONE)?;
+    let mut random = Random(0x5eed);
+    let mut clients: Vec<Client> =
+        (0..CLIENTS).map(|number| Client::connect(number, &direct, &gate)).collect::<Result<_>>()?;
+    let mut done = 0;
+    for round in 0_u64.. {
+        for client in &mut clients {
+            done += client.send(round, &mut random)?;
+        }
+        for client in &mut clients {
+            client.compare(round)?;
+        }
+        if done >= commands {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Connections with keys of their own.
+const CLIENTS: usize = 8;
+/// Keys of each; few, so that commands meet.
+const KEYS: u64 = 12;
+
+/// The same client twice: once at the store, once at gate.
+struct Client {
+    number: usize,
+    direct: Side,
+    gate: Side,
+    sent: Vec<u8>,
+}
+
+struct Side {
+    stream: TcpStream,
+    /// The last cas id that was seen of each key: they differ from store to store.
+    cas: HashMap<Vec<u8>, Vec<u8>>,
+}
+
+impl Client {
+    fn connect(number: usize, direct: &Listening, gate: &Listening) -> Result<Self> {
+        let side = |server: &Listening| {
+            Ok::<_, anyhow::Error>(Side { stream: server.connect()?, cas: HashMap::new() })
+        };
+        Ok(Self { number, direct: side(direct)?, gate: side(gate)?, sent: Vec::new() })
+    }
+
+    /// Sends a batch of commands, pipelined, to both; returns how many.
+    fn send(&mut self, round: u64, random: &mut Random) -> Result<usize> {
+        let count = 1 + random.below(40) as usize;
+        let commands: Vec<Template> = (0..count).map(|_| random.command(self.number)).collect();
+        for (which, side) in [&mut self.direct, &mut self.gate].into_iter().enumerate() {
+            let mut batch = Vec::new();
+            for command in &commands {
+                command.write(&side.cas, &mut batch);
+            }
+            batch.extend_from_slice(format!("set end{} 0 0 20\r\n{round:020}\r\n", self.number).as_bytes());
+            batch.extend_from_slice(format!("get end{}\r\n", self.number).as_bytes());
+            side.stream.write_all(&batch)?;
+            if which == 0 {
+                self.sent = batch;
+            }
+        }
+        Ok(count)
+    }
+
+    /// Compares what both said to the last batch.
+    fn compare(&mut self, round: u64) -> Result<()> {
+        let end = format!("STORED\r\nVALUE end{} 0 20\r\n{round:020}\r\nEND\r\n", self.number);
+        let direct = read_until(&mut self.direct.stream, end.as_bytes())?;
+        let gate = read_until(&mut self.gate.stream, end.as_bytes())?;
+        let (direct, gate) = (self.direct.normal(&direct), self.gate.normal(&gate));
+        let differs = direct.iter().zip(&gate).take_while(|(direct, gate)| direct == gate).count();
+        let around = |said: &[u8]| shown(&said[differs.saturating_sub(100)..said.len().min(differs + 100)]);
+        ensure!(
+            direct == gate,
+            "client {} round {round}: directly {}\nthrough gate {}\nafter {}",
+            self.number,
+            around(&direct),
+            around(&gate),
+            shown(&self.sent),
+        );
+        Ok(())
+    }
+}
+
+impl Side {
+    /// What was said, without what cannot be equal: the ids that the store makes up for `gets`, `gats` and the
+    /// flag `c`. They are remembered.
+    fn normal(&mut self, said: &[u8]) -> Vec<u8> {
+        let mut normal = Vec::with_capacity(said.len());
+        for line in said.split_inclusive(|&byte| byte == b'\n') {
+            let words: Vec<&[u8]> = line.trim_ascii_end().split(|&byte| byte == b' ').collect();
+            match words[..] {
+                [b"VALUE", key, flags, len, cas] if cas.iter().all(u8::is_ascii_digit) => {
+                    self.cas.insert(key.to_vec(), cas.to_vec());
+                    normal.extend([b"VALUE", key, flags, len, b"<cas>\r\n"].join(&b' '));
+                }
+                [status @ (b"VA" | b"HD"), ref words @ ..] => {
+                    normal.extend_from_slice(status);
+                    for word in words {
+                        let is_cas =
+                            word.len() > 1 && word[0] == b'c' && word[1..].iter().all(u8::is_ascii_digit);
+                        normal.push(b' ');
+                        normal.extend_from_slice(if is_cas { b"c<cas>" } else { word });
+                    }
+                    normal.extend_from_slice(b"\r\n");
+                }
+                _ => normal.extend_from_slice(line),
+            }
+        }
+        normal
+    }
+}
+
+/// A command; some need what only one store knows.
+enum Template {
+    Plain(Vec<u8>),
+    /// `cas` of a key with the id that was seen last.
+    Cas {
+        key: String,
+        value: Vec<u8>,
+    },
+}
+
+impl Template {
+    fn write(&self, cas: &HashMap<Vec<u8>, Vec<u8>>, out: &mut Vec<u8>) {
+        match self {
+            Self::Plain(bytes) => out.extend_from_slice(bytes),
+            Self::Cas { key, value } => {
+                let cas = cas.get(key.as_bytes()).map_or(&b"1"[..], Vec::as_slice);
+                out.extend_from_slice(format!("cas {key} 5 0 {} ", value.len()).as_bytes());
+                out.extend_from_slice(cas);
+                out.extend_from_slice(b"\r\n");
+                out.extend_from_slice(value);
+                out.extend_from_slice(b"\r\n");
+            }
+        }
+    }
+}
+
+/// Draws commands, the same for the same seed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = draw::next(self.0);
+        (self.0 >> 20) % end
+    }
+
+    fn one<'a>(&mut self, of: &[&'a str]) -> &'a str {
+        of[self.below(of.len() as u64) as usize]
+    }
+
+    fn key(&mut self, client: usize) -> String {
+        format!("c{client}:{}", self.below(KEYS))
+    }
+
+    /// Every byte occurs; mostly short, rarely as long as memcached takes, or longer.
+    fn value(&mut self) -> Vec<u8> {
+        let len = match self.below(2_000) {
+            0 => 1_000_000,
+            1 => 1_048_000 + self.below(2_000),
+            2..40 => self.below(100_000),
+            40..400 => self.below(3),
+            _ => self.below(100),
+        };
+        let first = self.below(256) as u8;
+        let mut byte = first;
+        let mut next = || {
+            byte = byte.wrapping_mul(5).wrapping_add(113);
+            byte
+        };
+        let mut value: Vec<u8> = (0..len).map(|_| next()).collect();
+        // memcached reads a number past the end of a value that is all white space, into whatever lies there.
+        if let Some(first) = value.first_mut().filter(|first| first.is_ascii_whitespace() || **first == 0x0b)
+        {
+            *first = b'x';
+        }
+        value
+    }
+
+    fn command(&mut self, client: usize) -> Template {
+        let key = self.key(client);
+        let noreply = if self.below(8) == 0 { " noreply" } else { "" };
+        let line = match self.below(24) {
+            0..=5 => {
+                let verb = self.one(&["set", "set", "set", "add", "replace", "append", "prepend"]);
+                let value = self.value();
+                let flags = self.below(1_000);
+                let line = format!("{verb} {key} {flags} 0 {}{noreply}\r\n", value.len());
+                return Template::Plain([line.as_bytes(), &value, b"\r\n"].concat());
+            }
+            6..=10 => format!("get {key}\r\n"),
+            11 => format!("gets {key}\r\n"),
+            12 => format!(
+                "{} {key} {} {}\r\n",
+                self.one(&["get", "gets", "gat 0", "gats 1000"]),
+                self.key(client),
+                self.key(client)
+            ),
+            13 => format!("delete {key}{noreply}\r\n"),
+            // Never a shorter number: whether memcached pads it with blanks depends on who is just reading it.
+            14 => format!(
+                "{}{noreply}\r\n",
+                self.one(&["incr K 1099511627776", "incr K 2199023255552", "decr K x"]).replace('K', &key)
+            ),
+            15 => format!("touch {key} {}{noreply}\r\n", self.one(&["0", "1000"])),
+            16 => return Template::Cas { key, value: self.value() },
+            17 => format!("set {key} 0 0 2{noreply}\r\n{}\r\n", 10 + self.below(89)),
+            18 => format!(
+                "mg {key}{}\r\n",
+                self.one(&["", " v", " v q", " f v k Oabc", " q k v", " s v c", " v T0", " k q s"])
+            ),
+            19 => {
+                let value = self.value();
+                let line = format!(
+                    "ms {key} {}{}\r\n",
+                    value.len(),
+                    self.one(&["", " q", " k Oab", " F7 q", " MA", " ME q", " c"])
+                );
+                return Template::Plain([line.as_bytes(), &value, b"\r\n"].concat());
+            }
+            20 => format!("md {key}{}\r\n", self.one(&["", " q", " k Ox q", " I"])),
+            21 => format!(
+                "ma {key}{}\r\n",
+                self.one(&[
+                    " D1099511627776",
+                    " q D1099511627776",
+                    " v D1099511627776",
+                    " D1099511627776 v q",
+                    " MI t D1099511627776",
+                    " N0 J3 v D1099511627776"
+                ])
+            ),
+            22 => "mn\r\n".to_owned(),
+            _ => self
+                .one(&[
+                    "version\r\n",
+                    "nonsense\r\n",
+                    "get\r\n",
+                    "incr c:none x\r\n",
+                    "set a b\r\n",
+                    "\r\n",
+                    "verbosity 1\r\n",
+                    "delete\r\n",
+                    "gat 0\r\n",
+                    "mg\r\n",
+                    "touch c:none\r\n",
+                ])
+                .to_owned(),
+        };
+        Template::Plain(line.into_bytes())
+    }
+}

@@ -1,0 +1,220 @@
+//! Redis behind gate: what it answers is what it answers by itself.
+
+use std::io::Write as _;
+use std::net::TcpStream;
+use std::process::{Command, Output};
+
+use anyhow::{Result, ensure};
+use gate_common::abi::draw;
+use gate_tests::proxy::{Listening, read_until, shown};
+
+const EVERYONE: &str = "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"unlimited\"";
+
+fn tool(name: &str, server: &Listening, arguments: &[&str]) -> Result<Output> {
+    let mut command = Command::new(name);
+    command.args(["-h", &server.address.ip().to_string(), "-p", &server.address.port().to_string()]);
+    Ok(command.args(arguments).output()?)
+}
+
+#[test]
+fn the_default_set_of_redis_benchmark_works() -> Result<()> {
+    let store = Listening::redis()?;
+    let gate = Listening::gate("resp", store.address, "", EVERYONE)?;
+    for pipelined in ["1", "16"] {
+        let output = tool("redis-benchmark", &gate, &["-n", "2000", "-c", "20", "-q", "-P", pipelined])?;
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        ensure!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+        for test in ["PING_INLINE", "PING_MBULK", "SET", "GET", "LPUSH", "LRANGE_600", "MSET"] {
+            ensure!(said.contains(&format!("{test}: ")) || said.contains(test), "no {test} in {said}");
+        }
+        ensure!(!said.contains("Error"), "{said}");
+    }
+    Ok(())
+}
+
+#[test]
+fn what_needs_a_connection_of_its_own_gets_one() -> Result<()> {
+    let store = Listening::redis()?;
+    let gate = Listening::gate("resp", store.address, "", EVERYONE)?;
+    let end = b"+PONG\r\n";
+    for (asked, answered) in [
+        ("SET a 1\r\nMULTI\r\nINCR a\r\nEXEC\r\n", "+OK\r\n+OK\r\n+QUEUED\r\n*1\r\n:2\r\n"),
+        ("SELECT 3\r\nSET a x\r\nGET a\r\n", "+OK\r\n+OK\r\n$1\r\nx\r\n"),
+        ("GET a\r\n", "$1\r\n2\r\n"),
+        ("LPUSH l 1\r\nBLPOP l 0\r\n", ":1\r\n*2\r\n$1\r\nl\r\n$1\r\n1\r\n"),
+        ("CLIENT SETNAME me\r\nCLIENT GETNAME\r\n", "+OK\r\n$2\r\nme\r\n"),
+        ("WATCH a\r\nMULTI\r\nGET a\r\nDISCARD\r\n", "+OK\r\n+OK\r\n+QUEUED\r\n+OK\r\n"),
+        ("CLIENT REPLY SKIP\r\nSET a 3\r\nGET a\r\n", "$1\r\n3\r\n"),
+    ] {
+        let asked = format!("{asked}PING\r\n");
+        let said = gate.ask(asked.as_bytes(), end)?;
+        let expected = [answered.as_bytes(), end].concat();
+        ensure!(said == expected, "{asked:?}: {}", shown(&said));
+    }
+    let mut subscriber = gate.connect()?;
+    subscriber.write_all(b"SUBSCRIBE news\r\n")?;
+    read_until(&mut subscriber, b":1\r\n")?;
+    gate.ask(b"PUBLISH news hello\r\n", b":1\r\n")?;
+    read_until(&mut subscriber, b"$5\r\nhello\r\n")?;
+    Ok(())
+}
+
+#[test]
+fn redis_cli_works_in_both_protocol_versions() -> Result<()> {
+    let store = Listening::redis()?;
+    let gate = Listening::gate("resp", store.address, "", EVERYONE)?;
+    tool("redis-cli", &gate, &["HSET", "h", "f", "v"])?;
+    for version in ["-2", "-3"] {
+        let said = tool("redis-cli", &gate, &[version, "HGETALL", "h"])?;
+        let direct = tool("redis-cli", &store, &[version, "HGETALL", "h"])?;
+        ensure!(said.status.success() && said.stdout == direct.stdout, "{}", shown(&said.stdout));
+    }
+    Ok(())
+}
+
+#[test]
+fn bytes_that_are_no_request_end_the_connection_with_its_earlier_replies_whole() -> Result<()> {
+    let store = Listening::redis()?;
+    let gate = Listening::gate("resp", store.address, "", EVERYONE)?;
+    for wrong in ["*1\r\n$-5\r\n", "*9999999999\r\n", "*1\r\n:5\r\n", "SET \"a\r\n"] {
+        let asked = format!("SET k v\r\nGET k\r\n{wrong}GET k\r\n");
+        let mut stream = gate.connect()?;
+        stream.write_all(asked.as_bytes())?;
+        let said = read_to_end(stream)?;
+        let said = String::from_utf8_lossy(&said);
+        ensure!(said.starts_with("+OK\r\n$1\r\nv\r\n-ERR Protocol error: "), "{wrong:?}: {said}");
+        ensure!(said.ends_with("\r\n") && said.matches("\r\n").count() == 4, "{wrong:?}: {said}");
+    }
+    Ok(())
+}
+
+fn read_to_end(mut stream: TcpStream) -> Result<Vec<u8>> {
+    let mut said = Vec::new();
+    std::io::Read::read_to_end(&mut stream, &mut said)?;
+    Ok(said)
+}
+
+#[test]
+fn random_commands_are_answered_as_by_the_store_itself() -> Result<()> {
+    let commands = if std::env::var_os("GATE_LONG").is_some() { 1_000_000 } else { 100_000 };
+    let (direct, behind) = (Listening::redis()?, Listening::redis()?);
+    let gate = Listening::gate("resp", behind.address, "", EVERYONE)?;
+    let mut random = Random(0x5eed);
+    let mut clients: Vec<[TcpStream; 2]> =
+        (0..CLIENTS).map(|_| Ok([direct.connect()?, gate.connect()?])).collect::<Result<_>>()?;
+    let mut done = 0;
+    for round in 0_u64.. {
+        let end = format!("$20\r\n{round:020}\r\n");
+        let mut batches = Vec::new();
+        for (number, client) in clients.iter_mut().enumerate() {
+            let mut batch = Vec::new();
+            for _ in 0..1 + random.below(40) {
+                random.command(number, &mut batch);
+                done += 1;
+            }
+            batch.extend_from_slice(format!("ECHO {round:020}\r\n").as_bytes());
+            client.iter_mut().try_for_each(|stream| stream.write_all(&batch))?;
+            batches.push(batch);
+        }
+        for ([direct, gate], batch) in clients.iter_mut().zip(&batches) {
+            let direct = read_until(direct, end.as_bytes())?;
+            let gate = read_until(gate, end.as_bytes())?;
+            let differs = direct.iter().zip(&gate).take_while(|(direct, gate)| direct == gate).count();
+            let around =
+                |said: &[u8]| shown(&said[differs.saturating_sub(100)..said.len().min(differs + 100)]);
+            ensure!(
+                direct == gate,
+                "round {round}: directly {}\nthrough gate {}\nafter {}",
+                around(&direct),
+                around(&gate),
+                shown(batch)
+            );
+        }
+        if done >= commands {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Connections with keys of their own.
+const CLIENTS: usize = 8;
+
+/// Draws commands, the same for the same seed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = draw::next(self.0);
+        (self.0 >> 20) % end
+    }
+
+    fn one<'a>(&mut self, of: &[&'a str]) -> &'a str {
+        of[self.below(of.len() as u64) as usize]
+    }
+
+    /// Every byte occurs; mostly short, rarely long.
+    fn value(&mut self) -> Vec<u8> {
+        let len = match self.below(2_000) {
+            0 => 1_000_000,
+            1..40 => self.below(100_000),
+            40..400 => self.below(3),
+            _ => self.below(100),
+        };
+        let mut byte = self.below(256) as u8;
+        let mut next = || {
+            byte = byte.wrapping_mul(5).wrapping_add(113);
+            byte
+        };
+        (0..len).map(|_| next()).collect()
+    }
+
+    /// Appends a command on few keys, of which each may hold any type.
+    fn command(&mut self, client: usize, out: &mut Vec<u8>) {
+        let key = format!("c{client}:{}", self.below(12));
+        let other = format!("c{client}:{}", self.below(12));
+        let (small, member) = (self.below(20).to_string(), format!("m{}", self.below(5)));
+        let value = self.value();
+        let text = |text: &str| text.as_bytes().to_vec();
+        let arguments: Vec<Vec<u8>> = match self.below(25) {
+            0..=3 => vec![text("SET"), text(&key), value],
+            4..=7 => vec![text("get"), text(&key)],
+            8 => vec![text("APPEND"), text(&key), value],
+            9 => vec![
+                text(self.one(&["INCR", "DECR", "STRLEN", "TYPE", "EXISTS", "TTL", "LLEN", "SCARD"])),
+                text(&key),
+            ],
+            10 => {
+                vec![text(self.one(&["DEL", "UNLINK", "MGET", "TOUCH", "PFCOUNT"])), text(&key), text(&other)]
+            }
+            11 => vec![text("MSET"), text(&key), value, text(&other), text(&small)],
+            12 => vec![text("LPUSH"), text(&key), value, text(&small)],
+            13 => vec![text(self.one(&["LRANGE", "GETRANGE"])), text(&key), text("0"), text(&small)],
+            14 => vec![text("HSET"), text(&key), text(&member), value],
+            15 => vec![text("HGET"), text(&key), text(&member)],
+            16 => vec![text("SADD"), text(&key), text(&member)],
+            17 => vec![text("ZADD"), text(&key), text(&small), text(&member)],
+            18 => vec![text("ZRANGE"), text(&key), text("0"), text("-1"), text("WITHSCORES")],
+            19 => vec![text("SETEX"), text(&key), text("1000"), value],
+            20 => vec![text(self.one(&["LPOP", "RPOP", "PERSIST", "ZCARD", "HLEN", "GETDEL"])), text(&key)],
+            21 => vec![
+                text("EVAL"),
+                text("return {KEYS[1], ARGV[1], 3, {1, 'x'}, redis.error_reply('no')}"),
+                text("1"),
+                text(&key),
+                text(&small),
+            ],
+            22 => vec![text("SETRANGE"), text(&key), text(&small), value],
+            23 => {
+                vec![text(self.one(&["NONSENSE", "PING", "ECHO", "OBJECT", "XADD", "BITCOUNT"])), text(&key)]
+            }
+            _ => vec![text("GETSET"), text(&key), value],
+        };
+        out.extend_from_slice(format!("*{}\r\n", arguments.len()).as_bytes());
+        for argument in arguments {
+            out.extend_from_slice(format!("${}\r\n", argument.len()).as_bytes());
+            out.extend_from_slice(&argument);
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Real stores on loopback, and a gate before them.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use xtask::lab::part::Part;
+use xtask::paths;
+
+/// How long anything here may take to come up or to answer.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A program that listens on an address of its own; ends when dropped.
+#[derive(Debug)]
+pub struct Listening {
+    /// Where.
+    pub address: SocketAddr,
+    program: Part,
+    config: Option<PathBuf>,
+}
+
+impl Listening {
+    /// A memcached with one thread, so that what one connection sends is done in order.
+    ///
+    /// # Errors
+    ///
+    /// If it does not come up.
+    pub fn memcached() -> Result<Self> {
+        let address = address();
+        let mut command = Command::new("memcached");
+        command.args(["-u", "root", "-l", &address.ip().to_string(), "-p", &address.port().to_string()]);
+        command.args(["-U", "0", "-m", "256", "-t", "1", "-c", "2000"]);
+        Self::start("memcached", command, address, None)
+    }
+
+    /// A redis-server that keeps nothing.
+    ///
+    /// # Errors
+    ///
+    /// If it does not come up.
+    pub fn redis() -> Result<Self> {
+        let address = address();
+        let mut command = Command::new("redis-server");
+        command.args(["--bind", &address.ip().to_string(), "--port", &address.port().to_string()]);
+        command.args(["--save", "", "--appendonly", "no", "--daemonize", "no"]);
+        Self::start("redis-server", command, address, None)
+    }
+
+    /// A gate in user space alone, with one service named `store` before `backend`; `service` is what else
+    /// its section says, `rest` what stands above it: whole sections, or none.
+    ///
+    /// # Errors
+    ///
+    /// If it does not come up.
+    pub fn gate(protocol: &str, backend: SocketAddr, service: &str, tenants: &str) -> Result<Self> {
+        ensure!(paths::gate().exists(), "no {}: run `cargo xtask test`", paths::gate().display());
+        let address = address();
+        let config = std::env::temp_dir().join(format!("gate-{}-{}.toml", std::process::id(), address.ip()));
+        let text = format!(
+            "[gate]\nxdp = \"off\"\n[[service]]\nname = \"store\"\nprotocol = \"{protocol}\"\n\
+             listen = \"{address}\"\nbackend = \"{backend}\"\n{service}\n{tenants}\n"
+        );
+        std::fs::write(&config, text).with_context(|| config.display().to_string())?;
+        let mut command = Command::new(paths::gate());
+        command.arg("run").arg("--config").arg(&config);
+        Self::start("gate", command, address, Some(config))
+    }
+
+    fn start(
+        name: &'static str,
+        command: Command,
+        address: SocketAddr,
+        config: Option<PathBuf>,
+    ) -> Result<Self> {
+        let program = Part::start(name, command)?;
+        let mut this = Self { address, program, config };
+        let deadline = Instant::now() + PATIENCE;
+        while TcpStream::connect(address).is_err() {
+            if !this.program.is_running()? || Instant::now() > deadline {
+                bail!("{name} does not accept connections at {address}");
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(this)
+    }
+
+    /// A new connection to it, on which nothing waits longer than [`PATIENCE`].
+    ///
+    /// # Errors
+    ///
+    /// If it is refused.
+    pub fn connect(&self) -> Result<TcpStream> {
+        let stream = TcpStream::connect(self.address)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+
+    /// What it says to `request`, up to `end`.
+    ///
+    /// # Errors
+    ///
+    /// If it says something else.
+    pub fn ask(&self, request: &[u8], end: &[u8]) -> Result<Vec<u8>> {
+        let mut stream = self.connect()?;
+        stream.write_all(request)?;
+        read_until(&mut stream, end)
+    }
+
+    /// The program itself.
+    pub fn program(&mut self) -> &mut Part {
+        &mut self.program
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        if let Some(config) = &self.config {
+            // It lies in the directory for temporary files.
+            let _ = std::fs::remove_file(config);
+        }
+    }
+}
+
+/// Everything up to and with `end`.
+///
+/// # Errors
+///
+/// If the connection ends or falls silent before.
+pub fn read_until(stream: &mut TcpStream, end: &[u8]) -> Result<Vec<u8>> {
+    let (mut said, mut piece) = (Vec::new(), vec![0; 1 << 16]);
+    while !said.ends_with(end) {
+        let len = stream.read(&mut piece).with_context(|| format!("after {}", shown(&said)))?;
+        ensure!(len > 0, "closed after {}", shown(&said));
+        said.extend_from_slice(&piece[..len]);
+    }
+    Ok(said)
+}
+
+/// The last bytes of something that may be long.
+#[must_use]
+pub fn shown(bytes: &[u8]) -> String {
+    let start = bytes.len().saturating_sub(300);
+    format!("{:?}", String::from_utf8_lossy(&bytes[start..]))
+}
+
+/// An address on loopback that no other program of this or another run listens on.
+fn address() -> SocketAddr {
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    let [.., high, low] = std::process::id().to_be_bytes();
+    let ip = Ipv4Addr::new(127, 64 | (high & 63), low, NEXT.fetch_add(1, Ordering::Relaxed));
+    SocketAddr::from((ip, 21_211))
+}
