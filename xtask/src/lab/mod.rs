@@ -46,8 +46,9 @@ impl Lab {
     /// If a part of it does not start, dies or fails; with what it said last. Nothing is left behind.
     pub fn run(&self) -> Result<()> {
         let stop = stop_signals()?;
-        let mut scene = Scene::set(&paths::gate(), self.duration.unwrap_or(FOREVER))?;
-        let course = watch(&mut scene, &stop)?;
+        let duration = self.duration.unwrap_or(FOREVER);
+        let mut scene = Scene::set(&paths::gate(), duration)?;
+        let course = watch(&mut scene, duration, &stop)?;
         let summary = scene.close(&course)?;
         print!("\n{summary}");
         if let Some(file) = &self.json {
@@ -58,11 +59,12 @@ impl Lab {
     }
 }
 
-/// Shows the counters once a second until the tenants are done or the user has had enough.
-fn watch(scene: &mut Scene, stop: &Receiver<i32>) -> Result<Course> {
+/// Shows the counters once a second while the tenants ask: until they are done or the user has had enough.
+fn watch(scene: &mut Scene, duration: Duration, stop: &Receiver<i32>) -> Result<Course> {
     let mut view = View::new();
     let mut course = Course::begin();
-    let mut next = Instant::now();
+    let began = Instant::now();
+    let mut next = began;
     loop {
         next += REDRAWN;
         match stop.recv_timeout(next.saturating_duration_since(Instant::now())) {
@@ -72,9 +74,11 @@ fn watch(scene: &mut Scene, stop: &Receiver<i32>) -> Result<Course> {
         if !scene.still_asked()? {
             return Ok(course);
         }
-        let before = course.last().clone();
-        course.add(scene.snapshot()?);
-        view.draw(&course, &before);
+        // After that they only wait for answers.
+        if next < began + duration {
+            course.add(scene.snapshot()?);
+            view.draw(&course);
+        }
     }
 }
 

@@ -15,6 +15,7 @@ use super::scene::{TENANTS, Tenant};
 pub struct Course {
     first: Snapshot,
     steady: Option<Snapshot>,
+    before_last: Snapshot,
     last: Snapshot,
 }
 
@@ -26,7 +27,7 @@ impl Course {
     #[must_use]
     pub fn begin() -> Self {
         let first = Snapshot { at: Instant::now(), tenants: BTreeMap::new() };
-        Self { last: first.clone(), steady: None, first }
+        Self { before_last: first.clone(), last: first.clone(), steady: None, first }
     }
 
     /// Adds counters read while the tenants ask.
@@ -34,13 +35,7 @@ impl Course {
         if self.steady.is_none() && snapshot.at >= self.first.at + WARM_UP {
             self.steady = Some(snapshot.clone());
         }
-        self.last = snapshot;
-    }
-
-    /// The last counters.
-    #[must_use]
-    pub fn last(&self) -> &Snapshot {
-        &self.last
+        self.before_last = std::mem::replace(&mut self.last, snapshot);
     }
 
     /// How long it lasted after the warm-up, and how many requests of `tenant` passed meanwhile.
@@ -64,9 +59,9 @@ impl View {
         Self { terminal: stdout().is_terminal(), drawn: 0 }
     }
 
-    /// Shows what happened since `before`.
-    pub fn draw(&mut self, course: &Course, before: &Snapshot) {
-        let now = course.last();
+    /// Shows what happened between the last two readings.
+    pub fn draw(&mut self, course: &Course) {
+        let Course { before_last: before, last: now, .. } = course;
         let elapsed = (now.at - before.at).as_secs_f64();
         let seconds = (now.at - course.first.at).as_secs();
         let counts = TENANTS.map(|tenant| (tenant, now.of(tenant.name).since(&before.of(tenant.name))));
@@ -191,12 +186,12 @@ impl fmt::Display for Summary {
             "offered, p50 and p99 (of answers by the store) are the clients'; the rest is the gate's; steady/s is passed after {} s",
             WARM_UP.as_secs()
         )?;
-        writeln!(f, "\nhot keys, by sampled requests:")?;
+        writeln!(f, "\nhot keys, by sampled requests of the last seconds:")?;
         for key in &self.hot_keys {
             let number = |field: &str| key[field].as_u64().map_or_else(|| "-".to_owned(), grouped);
             writeln!(
                 f,
-                "{:>10}  at most {} too many  {}",
+                "{:>10}  at most {:>5} too many  {}",
                 number("estimate"),
                 number("error"),
                 key["key"].as_str().unwrap_or("-")
