@@ -5,8 +5,9 @@
 //!
 //! A request's life, as its policy sees it: [`decide`](Admission::decide); if admitted,
 //! [`enqueued`](Admission::enqueued), [`dequeued`](Admission::dequeued) when the store begins on it,
-//! and [`completed`](Admission::completed) when it is done. One that leaves the queue without being
-//! processed (a client gone, a deadline) is dequeued and never completed.
+//! and [`completed`](Admission::completed) when it is done. One that the store can begin on at once
+//! is neither enqueued nor dequeued; one that leaves the queue without being processed (a client
+//! gone, a deadline) is dequeued and never completed.
 
 use gate_common::units::Nanos;
 

@@ -11,9 +11,9 @@
 //! - *Helping-the-underserved*: with AR a type's accepted share and AAR the mean of AR over the types
 //!   that were asked for in the window, pass with probability `α · (AAR − AR)`.
 //!
-//! **Deviations.** A type of which the window holds nothing counts as unserved, so that a rare one
-//! gets at least one request per window under acceptance-allowance; in AR the request that asks
-//! counts as received.
+//! **Deviations.** That the probability is linear in the distance is this project's reading. A type
+//! of which the window holds nothing counts as unserved, so that a rare one gets at least one request
+//! per window under acceptance-allowance; the request that asks counts as received.
 //!
 //! **Invariants.** Only a refusal is ever overridden. With A = 0 or α = 0 none is. Under
 //! acceptance-allowance a type's accepted share of the window is below A only until its next request.

@@ -13,8 +13,8 @@
 //! refuse if wait + pt_px(type) > limit_px(type) for any percentile px of the type's objective
 //! ```
 //!
-//! Counts are of *queued* requests, not of those in processing. See [`estimator`] for how processing
-//! times are learned, [`fairness`] for what keeps types from starving.
+//! Counts are of *queued* requests, not of those in processing. See `estimator.rs` for how processing
+//! times are learned, `fairness.rs` for what keeps types from starving.
 //!
 //! **Deviations.** A type's objective may have any percentiles. Where the queue has tiers, counts are
 //! per tier and the wait sums the tiers served before or with the request's own. A histogram that
@@ -23,7 +23,7 @@
 //! the store was slow for a while or that chance put a percentile above its limit: after ten
 //! intervals without news it is on trial, judged by the wait alone, until it has been measured. The
 //! rule is turned around: each type's *budget*, `P * min over px of (limit_px - pt_px)`, is worked
-//! out at every tick, so that a decision only adds up the queue's work and compares.
+//! out at every tick, so that a decision only compares the queue's work with it.
 //!
 //! **Concurrency.** A decision takes no lock: it reads the queued work, which is kept up to date as
 //! requests come and go, and one budget, all atomic, however many types there are. It may see one
@@ -32,8 +32,9 @@
 //! moment of a tick may be counted wrong, until the next tick adds up the work anew.
 //!
 //! **Invariants.** With an empty queue, a type passes if its processing times alone keep its
-//! objective. No type that is asked for is refused for good while the queue is empty. More queued work, a longer mean or a lower limit never turn a refusal into an
-//! admission. Nothing that the constructor accepts can panic or overflow later.
+//! objective. No type is refused for good while the queue is empty. More queued work, a longer mean
+//! or a lower limit never turn a refusal into an admission. Nothing that the constructor accepts can
+//! panic or overflow later.
 
 mod config;
 mod estimator;
@@ -202,7 +203,8 @@ impl Bouncer {
                 i128::from(count.load(Ordering::Relaxed)) * i128::from(mean.load(Ordering::Relaxed))
             };
             let work: i128 = queue.counts.iter().zip(&self.means).map(work).sum();
-            queue.work.store(i64::try_from(work).unwrap_or(i64::MAX), Ordering::Relaxed);
+            // A million more of the longest requests have room before the next tick.
+            queue.work.store(work.clamp(0, i128::from(i64::MAX / 2)) as i64, Ordering::Relaxed);
         }
     }
 
