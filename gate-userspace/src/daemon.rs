@@ -24,7 +24,7 @@ use crate::control::tick::{Lost, Ticker, occupied};
 use crate::dispatcher::{self, Dispatcher};
 use crate::kernel::attach::{self, attach};
 use crate::kernel::owner::{self, Ownership, Previous};
-use crate::kernel::{self, Heartbeat, Loaded, Maps, PinDir, Sizes};
+use crate::kernel::{self, Heartbeat, Loaded, Maps, Opened, PinDir, Sizes};
 use crate::policy::range::OutOfRange;
 
 /// What the command line says.
@@ -68,7 +68,7 @@ pub enum Error {
     #[error(transparent)]
     Kernel(#[from] kernel::Error),
     /// A guarded service would be left bare without XDP.
-    #[error("without XDP every guarded service would be left unprotected: {0}")]
+    #[error("without XDP every guarded service would be left unprotected")]
     Bare(#[source] kernel::Error),
     /// Another daemon took the maps.
     #[error(transparent)]
@@ -80,7 +80,7 @@ pub enum Error {
     #[error(transparent)]
     OutOfRange(#[from] OutOfRange),
     /// Signals or threads could not be set up.
-    #[error("{what}: {source}")]
+    #[error("{what}")]
     System {
         /// What was being done.
         what: &'static str,
@@ -152,23 +152,57 @@ impl Daemon {
         nix::net::if_::if_nametoindex(interface.as_str())
             .map_err(|_| kernel::Error::NoInterface { interface: interface.clone() })?;
         let sizes = sizes(&config)?;
-        let pins = PinDir::make(options.pin_dir.as_ref().unwrap_or(&config.gate.pin_dir))?;
-        let (loaded, ownership, previous) = kernel::open(&pins, &sizes, options.takeover).map_err(bare)?;
-        let attached = Attached { xdp, interface, pins: pins.clone(), loaded, interface_lost: false };
-        let maps = Arc::clone(&attached.loaded.maps);
-        let started = Self::serving(options, &config, maps, ownership, Some(attached));
-        if started.is_err() && previous == Previous::None {
+        let directory = options.pin_dir.as_ref().unwrap_or(&config.gate.pin_dir);
+        let opened = PinDir::make(directory)
+            .and_then(|pins| Ok((kernel::open(&pins, &sizes, options.takeover)?, pins)));
+        let (opened, pins) = match opened {
+            Err(error) if error.is_about_privilege() => return Self::without_xdp(options, &config, error),
+            opened => opened?,
+        };
+        let fresh = opened.fresh;
+        let started = Self::with_xdp(options, &config, xdp, interface, pins.clone(), opened);
+        if fresh && started.is_err() {
             // Nothing was there before this call.
             PinDir::remove(pins.path())?;
         }
-        let started = started?;
-        started.attached.iter().for_each(|attached| announce(attached, previous));
-        Ok(started)
+        started
+    }
+
+    /// Takes the maps, writes the first plan, and then puts the program in place.
+    fn with_xdp(
+        options: Options,
+        config: &Config,
+        xdp: attach::Mode,
+        interface: String,
+        pins: PinDir,
+        opened: Opened,
+    ) -> Result<Self, Error> {
+        let maps = Arc::clone(&opened.maps);
+        // Before the old gate ends: a configuration that does not fit must not leave nobody in charge.
+        let layout = Layout::build(config, &occupied(&maps))?;
+        let (ownership, previous) = opened.take()?;
+        let mut daemon = Self::serving(options, config, maps, ownership, layout)?;
+        announce_ownership(previous);
+        let mut loaded = opened.into_loaded()?;
+        let mode = attach(&mut loaded, &interface, xdp, &pins)?;
+        announce_attached(&interface, mode, xdp, &pins);
+        daemon.attached = Some(Attached { xdp, interface, pins, loaded, interface_lost: false });
+        Ok(daemon)
+    }
+
+    /// What is missing for eBPF at all leaves guarded services bare; proxied ones can do without.
+    fn without_xdp(options: Options, config: &Config, error: kernel::Error) -> Result<Self, Error> {
+        if config.services.iter().any(|service| service.backend.is_none()) {
+            return Err(Error::Bare(error));
+        }
+        tracing::warn!(error = &error as &dyn std::error::Error, "going on without XDP");
+        Self::in_user_space(options, config)
     }
 
     fn in_user_space(options: Options, config: &Config) -> Result<Self, Error> {
         let (maps, ownership) = Maps::private(&sizes(config)?)?;
-        let started = Self::serving(options, config, Arc::new(maps), ownership, None)?;
+        let layout = Layout::build(config, &occupied(&maps))?;
+        let started = Self::serving(options, config, Arc::new(maps), ownership, layout)?;
         tracing::info!("running in user space alone");
         Ok(started)
     }
@@ -178,27 +212,23 @@ impl Daemon {
         config: &Config,
         maps: Arc<Maps>,
         ownership: Ownership,
-        mut attached: Option<Attached>,
+        layout: Layout,
     ) -> Result<Self, Error> {
-        let layout = Layout::build(config, &occupied(&maps))?;
         let mut ticker = Ticker::new(Arc::clone(&maps), ownership, layout, rules(config))?;
         // Both banks hold the plan before the first packet is judged by it.
         while ticker.settling() {
             ticker.tick(now(&maps))?;
         }
-        let first_row = kernel::possible_cpus()? as usize;
-        let dispatcher = Dispatcher::start(config, &maps, first_row)?;
         let heartbeat = Heartbeat::start(Arc::clone(&maps), ownership, config.gate.stale_after)
             .map_err(|source| Error::System { what: "starting the heartbeat", source })?;
-        if let Some(Attached { xdp, interface, pins, loaded, .. }) = &mut attached {
-            attach(loaded, interface, *xdp, pins)?;
-        }
+        let first_row = kernel::possible_cpus()? as usize;
+        let dispatcher = Dispatcher::start(config, &maps, first_row)?;
         let hot_keys = HotKeys::new(config.gate.tick, clock::entropy())?;
         Ok(Self {
             options,
             tick: config.gate.tick,
             maps,
-            attached,
+            attached: None,
             ticker,
             hot_keys,
             reload: false,
@@ -254,7 +284,10 @@ impl Daemon {
         let layout = match fits {
             Ok(layout) => layout,
             Err(error) => {
-                tracing::error!("the configuration stays as it was: {error}");
+                tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    "the configuration stays as it was"
+                );
                 return Ok(());
             }
         };
@@ -293,7 +326,7 @@ impl Attached {
                 self.interface_lost = false;
                 tracing::info!(interface = self.interface, mode = mode_name(mode), "attached again");
             }
-            Err(error) => tracing::debug!(%error, "not attached again"),
+            Err(error) => tracing::debug!(error = &error as &dyn std::error::Error, "not attached again"),
         }
     }
 }
@@ -346,15 +379,7 @@ fn now(maps: &Maps) -> Nanos {
     maps.clock().at_monotonic(clock::monotonic())
 }
 
-/// What is missing for eBPF at all leaves guarded services bare.
-fn bare(error: kernel::Error) -> Error {
-    match error {
-        kernel::Error::NoPrivilege(_) | kernel::Error::NoObject => Error::Bare(error),
-        other => Error::Kernel(other),
-    }
-}
-
-fn announce(attached: &Attached, previous: Previous) {
+fn announce_ownership(previous: Previous) {
     match previous {
         Previous::None => {}
         Previous::Gone(pid) => tracing::info!(pid, "took over what a gate that is gone had pinned"),
@@ -363,19 +388,13 @@ fn announce(attached: &Attached, previous: Previous) {
             tracing::warn!(pid, "took over from a gate that did not answer and was killed");
         }
     }
-    let mode = attached.loaded.maps.attached().map_or(AttachMode::None, |(_, mode)| mode);
-    if mode == AttachMode::Generic && attached.xdp == attach::Mode::Auto {
-        tracing::warn!(
-            interface = attached.interface,
-            "the driver has no XDP: attached in generic mode, which is slower"
-        );
+}
+
+fn announce_attached(interface: &str, mode: AttachMode, asked: attach::Mode, pins: &PinDir) {
+    if mode == AttachMode::Generic && asked == attach::Mode::Auto {
+        tracing::warn!(interface, "the driver has no XDP: attached in generic mode, which is slower");
     }
-    tracing::info!(
-        interface = attached.interface,
-        mode = mode_name(mode),
-        pins = %attached.pins.path().display(),
-        "attached"
-    );
+    tracing::info!(interface, mode = mode_name(mode), pins = %pins.path().display(), "attached");
 }
 
 /// The name of a mode in output.

@@ -1,5 +1,7 @@
 //! What the suites share: packets, namespaces, real servers.
 
+pub mod daemon;
+pub mod flood;
 pub mod memcached;
 pub mod packet;
 pub mod privilege;

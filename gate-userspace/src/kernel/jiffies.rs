@@ -4,9 +4,10 @@
 //! origin is their own. Both are measured here, once, when the maps are made.
 
 use gate_common::abi::Clock;
-use gate_common::units::NANOS_PER_SEC;
+use gate_common::units::{NANOS_PER_SEC, Nanos};
 
 use super::{Error, Loaded, Result};
+use crate::clock;
 
 /// Measures the tick of jiffies and a moment at which they advanced. Takes under 100 ms.
 ///
@@ -26,13 +27,14 @@ pub fn measure(loaded: &mut Loaded) -> Result<Clock> {
 
 /// Spins until jiffies advance; returns them and the time just after.
 fn next_edge(loaded: &mut Loaded, reading: &super::Mapped<[u64; 2]>) -> Result<(u64, u64)> {
-    let (start, start_ns) = loaded.read_clocks(reading)?;
+    let (start, _) = loaded.read_clocks(reading)?;
+    let deadline = clock::monotonic().saturating_add(STANDSTILL);
     loop {
         let (jiffies, ns) = loaded.read_clocks(reading)?;
         if jiffies != start {
             return Ok((jiffies, ns));
         }
-        if ns - start_ns > STANDSTILL_NS {
+        if clock::monotonic() > deadline {
             let source = std::io::Error::from(std::io::ErrorKind::TimedOut);
             return Err(Error::System { what: "measuring jiffies, which stand still", source });
         }
@@ -54,7 +56,7 @@ fn nearest_tick(measured_ns: f64) -> u64 {
 /// The frequencies that Linux can be configured for (`kernel/Kconfig.hz`, and some architectures' own).
 const FREQUENCIES: [u64; 10] = [24, 32, 48, 64, 100, 128, 250, 256, 300, 1000];
 const LONG_ENOUGH_NS: u64 = 40_000_000;
-const STANDSTILL_NS: u64 = 500_000_000;
+const STANDSTILL: Nanos = Nanos::from_millis(500);
 
 #[cfg(test)]
 mod tests {

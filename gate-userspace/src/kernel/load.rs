@@ -42,7 +42,7 @@ impl Loaded {
         }
         let mut ebpf = loader.load(object).map_err(|source| Error::aya("eBPF object", source))?;
         for name in [abi::PROGRAM, abi::CLOCK_PROGRAM] {
-            xdp(&mut ebpf, name)?.load().map_err(|source| Error::aya(name, source))?;
+            xdp(&mut ebpf, name)?.load().map_err(|source| Error::load(name, source))?;
         }
         let maps = Arc::new(Maps::of(&ebpf)?);
         let ring = ebpf.take_map(maps::SAMPLES);

@@ -117,7 +117,7 @@ impl Maps {
             top_keys: array(sizes, maps::TOP_KEYS)?,
         };
         this.init(Clock::default());
-        let (ownership, _) = super::owner::take(&this, false)?;
+        let (ownership, _) = super::owner::take(&this)?;
         Ok((this, ownership))
     }
 

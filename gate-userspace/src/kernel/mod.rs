@@ -12,6 +12,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use aya::programs::ProgramError;
+
 pub mod attach;
 mod heartbeat;
 pub mod jiffies;
@@ -29,7 +31,7 @@ pub use heartbeat::Heartbeat;
 pub use load::{Loaded, possible_cpus};
 pub use mapped::{Mapped, Words};
 pub use maps::{Maps, Shape, Sizes, pinned_shapes};
-pub use open::open;
+pub use open::{Opened, open};
 pub use peer::Peer;
 pub use pins::PinDir;
 pub use samples::Samples;
@@ -54,7 +56,7 @@ pub enum Error {
     )]
     NoPrivilege(#[source] io::Error),
     /// A map could not be made, opened or mapped.
-    #[error("map {map}: {source}")]
+    #[error("map {map}")]
     Map {
         /// Its name.
         map: String,
@@ -62,7 +64,7 @@ pub enum Error {
         source: io::Error,
     },
     /// aya's word on a map or a program.
-    #[error("{what}: {source}")]
+    #[error("{what}")]
     Aya {
         /// The map or program.
         what: String,
@@ -110,7 +112,7 @@ pub enum Error {
         needed: u32,
     },
     /// The pin directory cannot be made or used.
-    #[error("pin directory {}: {source}", directory.display())]
+    #[error("pin directory {}", directory.display())]
     PinDir {
         /// Where it should be.
         directory: PathBuf,
@@ -143,7 +145,7 @@ pub enum Error {
         interface: String,
     },
     /// The program cannot be attached.
-    #[error("cannot attach to {interface} in {mode} mode: {source}")]
+    #[error("cannot attach to {interface} in {mode} mode")]
     Attach {
         /// The interface.
         interface: String,
@@ -159,7 +161,7 @@ pub enum Error {
         pid: u32,
     },
     /// A system call failed.
-    #[error("{what}: {source}")]
+    #[error("{what}")]
     System {
         /// What was being done.
         what: &'static str,
@@ -172,19 +174,43 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
+    /// Whether it says that there can be no eBPF here, for this user or with this binary.
+    #[must_use]
+    pub fn is_about_privilege(&self) -> bool {
+        match self {
+            Self::NoPrivilege(_) | Self::NoObject => true,
+            Self::PinDir { source, .. } => source.kind() == io::ErrorKind::PermissionDenied,
+            _ => false,
+        }
+    }
+
     fn map(map: &str, source: io::Error) -> Self {
-        match source.kind() {
-            io::ErrorKind::PermissionDenied => Self::NoPrivilege(source),
+        match source.raw_os_error() {
+            Some(libc::EPERM) => Self::NoPrivilege(source),
             _ => Self::Map { map: map.to_owned(), source },
         }
     }
 
     /// aya's errors, told apart where a user can do something about them.
     fn aya(what: &str, source: impl std::error::Error + Send + Sync + 'static) -> Self {
-        match os_error(&source).map(io::Error::from_raw_os_error) {
-            Some(refused) if refused.kind() == io::ErrorKind::PermissionDenied => Self::NoPrivilege(refused),
+        // Not EACCES, which is what the verifier says of a program.
+        match os_error(&source) {
+            Some(libc::EPERM) => Self::NoPrivilege(io::Error::from_raw_os_error(libc::EPERM)),
             _ => Self::Aya { what: what.to_owned(), source: Box::new(source) },
         }
+    }
+
+    /// A program that the kernel did not load, with the end of what its verifier says.
+    fn load(what: &str, source: ProgramError) -> Self {
+        if let ProgramError::LoadError { verifier_log, .. } = &source {
+            let log = verifier_log.to_string();
+            let lines: Vec<&str> = log.lines().collect();
+            tracing::debug!(
+                "the verifier on {what}:\n{}",
+                lines[lines.len().saturating_sub(40)..].join("\n")
+            );
+        }
+        Self::aya(what, source)
     }
 }
 

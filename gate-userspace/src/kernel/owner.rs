@@ -47,17 +47,42 @@ pub enum Previous {
     Killed(u32),
 }
 
-/// Takes the maps for this process. A live owner is ended if `take_over`, else it is an error.
+/// Who owns the maps now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Nobody, or a process that is gone.
+    Nobody,
+    /// A process that is stopped.
+    Stopped(u32),
+    /// A process that runs.
+    Running(u32),
+}
+
+/// Looks who owns the maps.
 ///
 /// # Errors
 ///
-/// [`Error::Owned`], or [`Error::System`] if the old owner can be neither asked nor killed.
-pub fn take(maps: &Maps, take_over: bool) -> Result<(Ownership, Previous)> {
+/// [`Error::System`].
+pub fn find(maps: &Maps) -> Result<Found> {
+    let control = maps.control.load(0);
+    let pid = control.owner_pid;
+    Ok(match open(pid, control.owner_start)? {
+        None => Found::Nobody,
+        Some(_) if stopped(pid) => Found::Stopped(pid),
+        Some(_) => Found::Running(pid),
+    })
+}
+
+/// Takes the maps for this process, ending a live owner.
+///
+/// # Errors
+///
+/// [`Error::System`] if the old owner can be neither asked nor killed, [`Error::Owned`] if it survives that.
+pub fn take(maps: &Maps) -> Result<(Ownership, Previous)> {
     let control = maps.control.load(0);
     let previous = match (control.owner_pid, open(control.owner_pid, control.owner_start)?) {
         (0, _) => Previous::None,
         (pid, None) => Previous::Gone(pid),
-        (pid, Some(_)) if !take_over => return Err(Error::Owned { pid }),
         (pid, Some(old)) => end(pid, &old)?,
     };
     let next = control.epoch.wrapping_add(1);
@@ -80,8 +105,10 @@ pub fn disown(maps: &Maps) {
 /// The owner's process id, if it is alive.
 #[must_use]
 pub fn alive(maps: &Maps) -> Option<u32> {
-    let control = maps.control.load(0);
-    open(control.owner_pid, control.owner_start).ok().flatten().map(|_| control.owner_pid)
+    match find(maps) {
+        Ok(Found::Running(pid) | Found::Stopped(pid)) => Some(pid),
+        _ => None,
+    }
 }
 
 fn epoch(maps: &Maps) -> &std::sync::atomic::AtomicU64 {

@@ -1,0 +1,219 @@
+//! `gate run` and the commands beside it, in the real kernel: starting, refusing to start, reading the
+//! configuration again, being killed, handing over, leaving nothing behind.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::Instant;
+
+use gate_tests::daemon::{CONFIG, PATIENCE, Site};
+use gate_tests::net::SERVER_INTERFACE;
+use gate_tests::privilege;
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use xtask::lab::part::Part;
+
+/// A site, or a return from the test where there is no root.
+macro_rules! site {
+    ($test:literal) => {
+        match privilege::root(concat!("daemon::", $test)) {
+            true => Site::new(CONFIG).unwrap(),
+            false => return,
+        }
+    };
+}
+
+/// Waits until `found` is something; what it was last is in the message if it never is.
+fn eventually<T, E: std::fmt::Debug>(what: &str, mut found: impl FnMut() -> Result<T, E>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match found() {
+            Ok(found) => return found,
+            Err(last) if Instant::now() > deadline => panic!("{what}: {last:?}"),
+            Err(_) => std::thread::yield_now(),
+        }
+    }
+}
+
+fn daemon(site: &Site) -> Value {
+    site.json(&["status"]).unwrap()["daemon"].clone()
+}
+
+fn quotas(site: &Site) -> Vec<(String, f64)> {
+    let tenants = site.json(&["tenants"]).unwrap();
+    let of = |tenant: &Value| {
+        (tenant["name"].as_str().unwrap().to_owned(), tenant["quota_ru_per_sec"].as_f64().unwrap())
+    };
+    tenants.as_array().unwrap().iter().map(of).collect()
+}
+
+#[test]
+fn it_attaches_reports_and_leaves_nothing_behind() {
+    let site = site!("it_attaches_reports_and_leaves_nothing_behind");
+    let gate = site.start(&[]).unwrap();
+    let status = site.json(&["status"]).unwrap();
+    assert_eq!(status["daemon"], gate.id());
+    assert_eq!((&status["interface"], &status["mode"]), (&SERVER_INTERFACE.into(), &"native".into()));
+    assert_eq!((&status["stale"], &status["tenants"]), (&false.into(), &2.into()));
+    assert_eq!(status["services"].as_array().unwrap().len(), 4, "two addresses, two transports: {status}");
+    assert_eq!(quotas(&site), [("polite".to_owned(), 5_000.0), ("other".to_owned(), 1_000.0)]);
+    assert!(site.json(&["hotkeys"]).unwrap().as_array().unwrap().is_empty());
+    assert_eq!(site.json(&["maps", "list"]).unwrap().as_array().unwrap().len(), 9);
+    let control = site.json(&["maps", "dump", "CONTROL"]).unwrap();
+    assert!(control[0]["element"].as_str().unwrap().contains("abi_version"));
+    let mode = std::fs::metadata(site.pins()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+    for table in [&["status"][..], &["tenants"], &["hotkeys"], &["maps", "list"]] {
+        assert!(site.gate(table).unwrap().status.success(), "{table:?}");
+    }
+
+    gate.signal(Signal::SIGINT).unwrap();
+    gate.finish(PATIENCE).unwrap();
+    assert_eq!(site.anything_left().unwrap(), None);
+    let status = site.gate(&["status"]).unwrap();
+    assert_eq!(status.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&status.stderr).contains("gate run"));
+}
+
+#[test]
+fn what_cannot_start_says_why_and_leaves_nothing() {
+    let site = site!("what_cannot_start_says_why_and_leaves_nothing");
+    // Root in name only: no capability survives the exec.
+    let mut unprivileged = site.net.server.command("setpriv");
+    unprivileged.args(["--bounding-set=-all", "--inh-caps=-all"]).arg(xtask::paths::gate());
+    unprivileged.args(["run", "--interface", SERVER_INTERFACE]).arg("--config").arg(site.config());
+    unprivileged.arg("--pin-dir").arg(site.pins());
+    let file = std::env::temp_dir().join(format!("{}-faulty.toml", site.net.server.name()));
+    std::fs::write(&file, CONFIG.replace("5000 RU/s", "-5")).unwrap();
+    let mut faulty = site.net.server.command(xtask::paths::gate());
+    faulty.args(["run", "--interface", SERVER_INTERFACE]).arg("--config").arg(&file);
+    let mut elsewhere = site.net.server.command(xtask::paths::gate());
+    elsewhere.args(["run", "--interface", SERVER_INTERFACE, "--pin-dir", "/dev/shm/gate"]);
+    elsewhere.arg("--config").arg(site.config());
+    for (command, says) in [
+        (site.command("nowhere0"), vec!["no interface \"nowhere0\"", "ip link"]),
+        (unprivileged, vec!["left unprotected", "CAP_BPF"]),
+        (elsewhere, vec!["/dev/shm/gate", "/sys/fs/bpf"]),
+        (faulty, vec!["-faulty.toml:10: tenant[0].quota = \"-5\"", "5000 RU/s"]),
+    ] {
+        let refusal = site.refusal(command).unwrap();
+        assert!(says.iter().all(|part| refusal.contains(part)), "{refusal}");
+        assert_eq!(site.anything_left().unwrap(), None, "{refusal}");
+    }
+    std::fs::remove_file(&file).unwrap();
+
+    let peer = {
+        let mut command = site.net.server.command(xtask::paths::gate());
+        command.args(["peer", "--interface", SERVER_INTERFACE]);
+        let mut peer = Part::start("the other program", command).unwrap();
+        peer.wait_for("passes", PATIENCE).unwrap();
+        peer
+    };
+    let refusal = site.refusal(site.command(SERVER_INTERFACE)).unwrap();
+    assert!(refusal.contains("another XDP program"), "{refusal}");
+    assert!(!site.pins().exists(), "{refusal}");
+    drop(peer);
+}
+
+#[test]
+fn an_interface_that_is_down_is_attached_to() {
+    let site = site!("an_interface_that_is_down_is_attached_to");
+    let mut ip = site.net.server.command("ip");
+    assert!(ip.args(["link", "set", SERVER_INTERFACE, "down"]).status().unwrap().success());
+    let gate = site.start(&[]).unwrap();
+    assert_eq!(site.json(&["status"]).unwrap()["mode"], "native");
+    gate.end().unwrap();
+    assert_eq!(site.anything_left().unwrap(), None);
+}
+
+#[test]
+fn a_second_gate_is_refused_unless_it_takes_over() {
+    let site = site!("a_second_gate_is_refused_unless_it_takes_over");
+    let first = site.start(&[]).unwrap();
+    let refusal = site.refusal(site.command(SERVER_INTERFACE)).unwrap();
+    assert!(
+        refusal.contains(&format!("as process {}", first.id())) && refusal.contains("--takeover"),
+        "{refusal}"
+    );
+    assert_eq!(daemon(&site), first.id());
+
+    let epoch = |site: &Site| site.json(&["status"]).unwrap()["epoch"].as_u64().unwrap();
+    let before = epoch(&site);
+    let second = site.start(&["--takeover"]).unwrap();
+    first.finish(PATIENCE).unwrap();
+    assert_eq!((daemon(&site), epoch(&site)), (second.id().into(), before + 1));
+    second.end().unwrap();
+    assert_eq!(site.anything_left().unwrap(), None);
+}
+
+#[test]
+fn a_stopped_gate_is_ended_before_another_takes_over() {
+    let site = site!("a_stopped_gate_is_ended_before_another_takes_over");
+    let first = site.start(&[]).unwrap();
+    first.signal(Signal::SIGSTOP).unwrap();
+    let second = site.start(&["--takeover"]).unwrap();
+    assert!(first.finish(PATIENCE).unwrap_err().to_string().contains("signal: 9"));
+    assert_eq!(daemon(&site), second.id());
+    second.end().unwrap();
+}
+
+#[test]
+fn what_a_killed_gate_leaves_can_be_read_taken_over_and_detached() {
+    let site = site!("what_a_killed_gate_leaves_can_be_read_taken_over_and_detached");
+    let kill = |gate: Part| {
+        gate.signal(Signal::SIGKILL).unwrap();
+        assert!(gate.finish(PATIENCE).unwrap_err().to_string().contains("signal: 9"));
+    };
+    kill(site.start(&[]).unwrap());
+    let status = site.json(&["status"]).unwrap();
+    assert_eq!((&status["daemon"], &status["interface"]), (&Value::Null, &SERVER_INTERFACE.into()));
+    assert_eq!(quotas(&site).len(), 2);
+    eventually("the heartbeat is stale", || match site.json(&["status"]).unwrap()["stale"].as_bool() {
+        Some(true) => Ok(()),
+        other => Err(other),
+    });
+
+    let second = site.start(&[]).unwrap();
+    assert_eq!(daemon(&site), second.id());
+    kill(second);
+
+    let detached = site.json(&["detach"]).unwrap();
+    assert_eq!((&detached["detached"], &detached["maps_removed"]), (&true.into(), &9.into()));
+    assert_eq!(site.anything_left().unwrap(), None);
+    assert_eq!(site.json(&["detach"]).unwrap()["detached"], false);
+}
+
+#[test]
+fn a_running_gate_is_detached_by_force_only() {
+    let site = site!("a_running_gate_is_detached_by_force_only");
+    let gate = site.start(&[]).unwrap();
+    let refusal = site.gate(&["detach"]).unwrap();
+    assert!(!refusal.status.success() && String::from_utf8_lossy(&refusal.stderr).contains("--force"));
+    assert!(site.gate(&["detach", "--force"]).unwrap().status.success());
+    let end = gate.finish(PATIENCE).unwrap_err().to_string();
+    assert!(end.contains("taken over"), "{end}");
+    assert_eq!(site.anything_left().unwrap(), None);
+}
+
+#[test]
+fn a_new_configuration_is_all_or_nothing() {
+    let site = site!("a_new_configuration_is_all_or_nothing");
+    let mut gate = site.start(&[]).unwrap();
+    let reload = |gate: &mut Part, says: &str| {
+        gate.signal(Signal::SIGHUP).unwrap();
+        gate.wait_for(says, PATIENCE).unwrap();
+    };
+    let before = quotas(&site);
+    site.configure(&CONFIG.replace("5000 RU/s", "a lot").replace("1000 RU/s", "70 RU/s")).unwrap();
+    reload(&mut gate, "stays as it was");
+    assert_eq!(quotas(&site), before);
+
+    let third = "[[tenant]]\nname = \"third\"\nsources = [\"198.18.3.0/24\"]\nquota = \"30 RU/s\"\n";
+    let without = CONFIG.split("[[tenant]]\nname = \"other\"").next().unwrap().replace("5000", "50");
+    site.configure(&format!("{without}{third}")).unwrap();
+    reload(&mut gate, "read again");
+    let expected = [("polite".to_owned(), 50.0), ("third".to_owned(), 30.0)];
+    eventually("the new tenants alone", || match quotas(&site) {
+        found if found == expected => Ok(()),
+        found => Err(found),
+    });
+    gate.end().unwrap();
+}

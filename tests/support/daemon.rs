@@ -1,0 +1,173 @@
+//! A real gate at the server's end of a network of its own.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use xtask::lab::net::{Net, SERVER_INTERFACE};
+use xtask::lab::part::Part;
+use xtask::paths;
+
+/// What a gate says when it is attached.
+pub const ATTACHED: &str = "attached interface=";
+/// How long a gate may take to start, or to do what it is asked.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A network, a configuration, and the command line to use on them.
+#[derive(Debug)]
+pub struct Site {
+    /// The namespaces.
+    pub net: Net,
+    config: PathBuf,
+}
+
+impl Site {
+    /// A new network with this configuration.
+    ///
+    /// # Errors
+    ///
+    /// Without root, or without the `gate` binary.
+    pub fn new(config: &str) -> Result<Self> {
+        ensure!(paths::gate().exists(), "no {}: run `cargo xtask test`", paths::gate().display());
+        let net = Net::open()?;
+        let config_path = std::env::temp_dir().join(format!("{}.toml", net.server.name()));
+        let site = Self { net, config: config_path };
+        site.configure(config)?;
+        Ok(site)
+    }
+
+    /// Where its gate pins its maps.
+    #[must_use]
+    pub fn pins(&self) -> &Path {
+        self.net.pins()
+    }
+
+    /// Its configuration file.
+    #[must_use]
+    pub fn config(&self) -> &Path {
+        &self.config
+    }
+
+    /// Writes another configuration; a running gate does not notice by itself.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written.
+    pub fn configure(&self, config: &str) -> Result<()> {
+        std::fs::write(&self.config, config).with_context(|| self.config.display().to_string())
+    }
+
+    /// The command `gate run` with this site's configuration and pins, at `interface`.
+    #[must_use]
+    pub fn command(&self, interface: &str) -> Command {
+        let mut command = self.net.server.command(paths::gate());
+        command.arg("run").arg("--config").arg(&self.config);
+        command.args(["--interface", interface]).arg("--pin-dir").arg(self.pins());
+        command
+    }
+
+    /// Starts a gate and waits until it is attached.
+    ///
+    /// # Errors
+    ///
+    /// If it ends before that.
+    pub fn start(&self, arguments: &[&str]) -> Result<Part> {
+        let mut gate = self.launch(arguments)?;
+        gate.wait_for(ATTACHED, PATIENCE)?;
+        Ok(gate)
+    }
+
+    /// Starts a gate and waits until the maps that another one left are its own; the program that is
+    /// attached is still the other's. Then also returns how long that took.
+    ///
+    /// # Errors
+    ///
+    /// If it ends before that.
+    pub fn take_over(&self, arguments: &[&str]) -> Result<(Part, Duration)> {
+        let started = Instant::now();
+        let mut gate = self.launch(arguments)?;
+        gate.wait_for("took over", PATIENCE)?;
+        Ok((gate, started.elapsed()))
+    }
+
+    fn launch(&self, arguments: &[&str]) -> Result<Part> {
+        let mut command = self.command(SERVER_INTERFACE);
+        command.args(arguments);
+        Part::start("gate", command)
+    }
+
+    /// What a gate that cannot start says.
+    ///
+    /// # Errors
+    ///
+    /// If it starts all the same.
+    pub fn refusal(&self, command: Command) -> Result<String> {
+        let mut gate = Part::start("gate", command)?;
+        match gate.wait_for(ATTACHED, PATIENCE) {
+            Ok(line) => bail!("it started: {line}"),
+            Err(error) => Ok(error.to_string()),
+        }
+    }
+
+    /// Runs `gate` with these arguments and this site's pins.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be run.
+    pub fn gate(&self, arguments: &[&str]) -> Result<Output> {
+        let mut command = self.net.server.command(paths::gate());
+        Ok(command.args(arguments).arg("--pin-dir").arg(self.pins()).output()?)
+    }
+
+    /// What `gate ... --json` prints.
+    ///
+    /// # Errors
+    ///
+    /// If it fails, or prints something else.
+    pub fn json(&self, arguments: &[&str]) -> Result<serde_json::Value> {
+        let output = self.gate(&[arguments, &["--json"]].concat())?;
+        ensure!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(serde_json::from_slice(&output.stdout)?)
+    }
+
+    /// Whether anything of a gate is left: a pin, or a program at the interface.
+    ///
+    /// # Errors
+    ///
+    /// If `ip` fails.
+    pub fn anything_left(&self) -> Result<Option<String>> {
+        if self.pins().exists() {
+            return Ok(Some(format!("{} is still there", self.pins().display())));
+        }
+        let mut ip = self.net.server.command("ip");
+        let link = ip.args(["link", "show", "dev", SERVER_INTERFACE]).output()?;
+        let link = String::from_utf8_lossy(&link.stdout).into_owned();
+        Ok(link.contains("xdp").then_some(link))
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        // It lies in the directory for temporary files.
+        let _ = std::fs::remove_file(&self.config);
+    }
+}
+
+/// A configuration with one guarded memcached and two tenants.
+pub const CONFIG: &str = r#"
+[[service]]
+name = "cache"
+protocol = "memcached"
+listen = ["198.18.0.1:11211", "[fd00::1]:11211"]
+
+[[tenant]]
+name = "polite"
+sources = ["198.18.1.0/24", "fd00::1:0/112"]
+quota = "5000 RU/s"
+
+[[tenant]]
+name = "other"
+sources = ["198.18.2.0/24"]
+quota = "1000 RU/s"
+"#;
