@@ -317,6 +317,15 @@ mod tests {
     }
 
     #[test]
+    fn the_documented_file_is_read() {
+        let manual = include_str!("../../../docs/SIMULATOR.md");
+        let (_, rest) = manual.split_once("```toml\n").unwrap();
+        let scenario = parse(rest.split_once("```").unwrap().0).unwrap();
+        let names: Vec<_> = scenario.types.iter().map(|of| of.name.as_str()).collect();
+        assert_eq!((names, scenario.policies), (vec!["get", "range"], Policies::default()));
+    }
+
+    #[test]
     fn a_faulty_file_is_refused_with_field_and_range() {
         let of_type = |line: &str| format!("[[types]]\nname = \"a\"\nmix = 1\n{line}");
         let constant = "processing = { constant = { mean_ms = 1 } }\n";
