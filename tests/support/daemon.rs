@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use xtask::lab::net::{Net, SERVER_INTERFACE};
+use xtask::lab::net::{CLIENT_INTERFACE, Net, SERVER_INTERFACE};
 use xtask::lab::part::Part;
 use xtask::paths;
 
@@ -95,6 +95,19 @@ impl Site {
         let mut command = self.command(SERVER_INTERFACE);
         command.args(arguments);
         Part::start("gate", command)
+    }
+
+    /// Starts what the client's end needs to receive a gate's replies.
+    ///
+    /// # Errors
+    ///
+    /// If it ends before it is attached.
+    pub fn peer(&self) -> Result<Part> {
+        let mut command = self.net.client.command(paths::gate());
+        command.args(["peer", "--interface", CLIENT_INTERFACE]);
+        let mut peer = Part::start("gate peer", command)?;
+        peer.wait_for("everything passes", PATIENCE)?;
+        Ok(peer)
     }
 
     /// What a gate that cannot start says.
