@@ -311,7 +311,7 @@ impl Attached {
     /// is attached anew.
     fn look_after_interface(&mut self) {
         let attached = self.loaded.maps.attached();
-        if attached.is_some_and(|(index, _)| nix::net::if_::if_indextoname(index).is_ok()) {
+        if attached.is_some_and(|(index, _)| attach::interface_name(index).is_some()) {
             return;
         }
         if !self.interface_lost {

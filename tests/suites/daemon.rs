@@ -2,11 +2,15 @@
 //! configuration again, being killed, handing over, leaving nothing behind.
 
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use aya::maps::Array;
 use gate_tests::daemon::{CONFIG, PATIENCE, Site};
 use gate_tests::net::SERVER_INTERFACE;
 use gate_tests::privilege;
+use gate_userspace::kernel::Maps;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use xtask::lab::part::Part;
@@ -64,6 +68,12 @@ fn it_attaches_reports_and_leaves_nothing_behind() {
     for table in [&["status"][..], &["tenants"], &["hotkeys"], &["maps", "list"]] {
         assert!(site.gate(table).unwrap().status.success(), "{table:?}");
     }
+
+    let mut unread = site.net.server.command(xtask::paths::gate());
+    unread.args(["status", "--json", "--pin-dir"]).arg(site.pins());
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    assert_eq!(unread.stdout(writer).status().unwrap().signal(), Some(Signal::SIGPIPE as i32));
 
     gate.signal(Signal::SIGINT).unwrap();
     gate.finish(PATIENCE).unwrap();
@@ -216,4 +226,70 @@ fn a_new_configuration_is_all_or_nothing() {
         found => Err(found),
     });
     gate.end().unwrap();
+}
+
+fn ip(site: &Site, arguments: &str) {
+    let mut ip = site.net.server.command("ip");
+    assert!(ip.args(arguments.split(' ')).status().unwrap().success(), "ip {arguments}");
+}
+
+#[test]
+fn an_interface_may_go_down_be_renamed_or_vanish() {
+    let site = site!("an_interface_may_go_down_be_renamed_or_vanish");
+    let mut gate = site.start(&[]).unwrap();
+    let interface = || site.json(&["status"]).unwrap()["interface"].clone();
+    ip(&site, "link set gate0 down");
+    ip(&site, "link set gate0 name renamed0");
+    assert_eq!(interface(), "renamed0", "the program stays with the interface, whatever that is called");
+    ip(&site, "link set renamed0 up");
+
+    ip(&site, "link del renamed0");
+    gate.wait_for("has vanished", PATIENCE).unwrap();
+    assert_eq!(interface(), Value::Null);
+    ip(&site, "link add gate0 type veth peer name other0");
+    gate.wait_for("attached again", PATIENCE).unwrap();
+    assert_eq!(interface(), SERVER_INTERFACE);
+    gate.end().unwrap();
+    assert_eq!(site.anything_left().unwrap(), None);
+}
+
+/// What a gate that was killed left behind, after `change`; and what the next one says to it.
+fn refused_pins(site: &Site, change: impl FnOnce(&Site)) -> String {
+    let gate = site.start(&[]).unwrap();
+    gate.signal(Signal::SIGKILL).unwrap();
+    gate.finish(PATIENCE).unwrap_err();
+    change(site);
+    let refusal = site.refusal(site.command(SERVER_INTERFACE)).unwrap();
+    assert!(refusal.contains("gate detach"), "{refusal}");
+    assert!(site.gate(&["detach"]).unwrap().status.success());
+    assert_eq!(site.anything_left().unwrap(), None, "{refusal}");
+    refusal
+}
+
+#[test]
+fn pins_of_another_version_shape_or_size_are_refused_and_can_be_detached() {
+    let site = site!("pins_of_another_version_shape_or_size_are_refused_and_can_be_detached");
+    let refusal = refused_pins(&site, |site| {
+        let maps = Maps::pinned(site.pins(), true).unwrap();
+        let first = maps.control.word(0, 0);
+        first.store(first.load(Ordering::SeqCst) & !0xffff_ffff | 99, Ordering::SeqCst);
+    });
+    assert!(refusal.contains("ABI version 99"), "{refusal}");
+
+    let refusal = refused_pins(&site, |site| {
+        let pin = site.pins().join("TENANTS");
+        std::fs::remove_file(&pin).unwrap();
+        Array::<_, u64>::create(64, 0).unwrap().pin(&pin).unwrap();
+    });
+    assert!(refusal.contains("TENANTS is Array of 64 entries, 4 to 8 bytes"), "{refusal}");
+
+    let refusal = refused_pins(&site, |site| {
+        let many: String = (0..100)
+            .map(|n| {
+                format!("[[tenant]]\nname = \"t{n}\"\nquota = \"100 RU/s\"\nsources = [\"10.0.0.{n}/32\"]\n")
+            })
+            .collect();
+        site.configure(&format!("{CONFIG}{many}")).unwrap();
+    });
+    assert!(refusal.contains("room for 64 tenants"), "{refusal}");
 }

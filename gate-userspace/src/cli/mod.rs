@@ -49,7 +49,11 @@ enum Command {
 
 /// Parses the arguments, runs the command, prints a failure to standard error.
 pub fn main() -> ExitCode {
-    let outcome = match Cli::parse().command {
+    let command = Cli::parse().command;
+    if !matches!(command, Command::Run(_) | Command::Load(_) | Command::Store(_)) {
+        signals::die_of_closed_pipes();
+    }
+    let outcome = match command {
         Command::Run(args) => run::run(args),
         Command::Check(args) => check::run(args),
         Command::Status(args) => status::run(args),

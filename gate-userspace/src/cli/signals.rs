@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM as something to wait for.
+//! Ctrl-C and SIGTERM as something to wait for; a closed pipe as a reason to end without a word.
 
 use std::os::fd::AsFd as _;
 use std::time::Duration;
@@ -6,6 +6,14 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+/// Lets the process die of writing to a pipe that nobody reads (`gate status | head`), as tools do. Not for
+/// the commands that serve: there a peer that left is an error like any other.
+pub(super) fn die_of_closed_pipes() {
+    // SAFETY: the default action runs no code of this process.
+    let set = unsafe { nix::sys::signal::signal(Signal::SIGPIPE, nix::sys::signal::SigHandler::SigDfl) };
+    debug_assert!(set.is_ok());
+}
 
 /// Receives Ctrl-C and SIGTERM instead of dying of them.
 pub(super) struct Signals(SignalFd);

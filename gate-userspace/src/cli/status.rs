@@ -10,6 +10,7 @@ use super::pins::Pins;
 use super::print;
 use crate::clock;
 use crate::daemon::mode_name;
+use crate::kernel::attach::interface_name;
 use crate::kernel::{Maps, owner};
 
 /// Show whether a gate runs, where it is attached, and how every packet left it.
@@ -72,11 +73,11 @@ impl Report {
         let age = now.saturating_sub(maps.heartbeat());
         let counters = maps.cpu_counters();
         let attached = maps.attached();
-        let interface = attached.and_then(|(index, _)| nix::net::if_::if_indextoname(index).ok());
+        let interface = attached.and_then(|(index, _)| interface_name(index));
         let services = view.first_service..view.first_service + view.services;
         Self {
             daemon: owner::alive(maps),
-            interface: interface.map(|name| name.to_string_lossy().into_owned()),
+            interface,
             mode: attached.map_or("none", |(_, mode)| mode_name(mode)),
             abi_version: control.abi_version,
             epoch: control.epoch,

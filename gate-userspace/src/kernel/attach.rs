@@ -30,7 +30,7 @@ pub fn attach(loaded: &mut Loaded, interface: &str, mode: Mode, pins: &PinDir) -
     let pin = pins.link();
     let attached = loaded.maps.attached();
     if pin.exists() {
-        if attached.is_some_and(|(held, _)| held != index && interface_exists(held)) {
+        if attached.is_some_and(|(held, _)| held != index && interface_name(held).is_some()) {
             let directory = pins.path().to_owned();
             return Err(Error::OtherInterface { directory, interface: interface.to_owned() });
         }
@@ -69,8 +69,12 @@ pub(super) fn attach_new(
     Ok((attach_in(program, index, interface, XdpMode::Skb)?, AttachMode::Generic))
 }
 
-fn interface_exists(index: u32) -> bool {
-    nix::net::if_::if_indextoname(index).is_ok()
+/// The name of an interface of this network namespace; `None` if there is none of this index.
+#[must_use]
+pub fn interface_name(index: u32) -> Option<String> {
+    let name = nix::net::if_::if_indextoname(index).ok()?.to_string_lossy().into_owned();
+    // An index that is nobody's comes back as no name rather than as an error.
+    Some(name).filter(|name| !name.is_empty())
 }
 
 fn attach_in(program: &mut Xdp, index: u32, interface: &str, mode: XdpMode) -> Result<XdpLink> {
