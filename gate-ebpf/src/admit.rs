@@ -2,18 +2,20 @@
 
 use core::intrinsics::{AtomicOrdering, atomic_cxchg};
 
+use aya_ebpf::cty::{c_long, c_void};
+use aya_ebpf::helpers::generated::bpf_loop;
 use gate_common::abi::{Control, Event, Reason, Tenant, draw, tenant_flags};
 use gate_common::token_bucket::{Limits, Take, refund, take_time};
 use gate_common::units::Fraction;
 
-use crate::count::{self, CpuSlot, Tally};
+use crate::count::{self, Tally};
 use crate::judge::Case;
-use crate::maps::{self, opaque, peek};
+use crate::maps::{self, peek};
 use crate::plan::{Plan, settled};
 
 /// Refusals that the daemon pushed. Not to be asked while the heartbeat is stale.
 #[inline(always)]
-pub(crate) fn pushed(plan: &Plan, now_ns: u64, cpu: CpuSlot) -> Result<(), Reason> {
+pub(crate) fn pushed(plan: &Plan, now_ns: u64) -> Result<(), Reason> {
     if now_ns < plan.reject_until_ns {
         return Err(Reason::RejectedUntil);
     }
@@ -22,7 +24,7 @@ pub(crate) fn pushed(plan: &Plan, now_ns: u64, cpu: CpuSlot) -> Result<(), Reaso
     }
     if plan.rejection_rate != 0 {
         let rate = Fraction::from_steps(plan.rejection_rate);
-        if count::draw(cpu).is_some_and(|state| rate.covers(draw::share(state))) {
+        if count::draw().is_some_and(|state| rate.covers(draw::share(state))) {
             return Err(Reason::RejectionRate);
         }
     }
@@ -38,18 +40,15 @@ pub(crate) struct Purse {
     pub(crate) tenant: *mut Tenant,
     /// For what.
     pub(crate) case: *mut Case,
-    /// Where it is counted.
-    pub(crate) cpu: CpuSlot,
 }
 
 impl Purse {
     /// Takes the case's price from the tenant's quota and from those that it charges as well: from all or none.
     #[inline(always)]
     pub(crate) fn charge(&self, tally: impl FnOnce() -> Tally) -> Result<(), Reason> {
-        // SAFETY: this CPU's own scratch.
-        let case = unsafe { &mut *self.case };
+        let case = self.case();
         if case.plan.tenant_flags & tenant_flags::CANDIDATE != 0
-            && candidate(self.control, self.tenant, case) != 0
+            && candidate(self.control, self.tenant, case) != Outcome::Admitted
         {
             tally().candidate_refused();
         }
@@ -58,28 +57,34 @@ impl Purse {
         let word = unsafe { &raw mut (*self.tenant).quota_tat };
         if own {
             case.asks[0] = Ask::new(case.now_ns, case.price_mru, &case.plan.quota);
-            ask(word, &raw const case.asks[0], self.cpu)?;
+            case.asks[0].ask(word).result()?;
         }
         if case.plan.also_charge[0] | case.plan.also_charge[1] == 0 {
             return Ok(());
         }
-        let Some(reason) = reason(also(self.control, case, self.cpu)) else { return Ok(()) };
-        if own {
-            give_back(word, case.asks[0].cost_ns, self.cpu);
+        let charged = also(self.control, case).result();
+        if charged.is_err() && own {
+            case.asks[0].give_back(word);
         }
-        Err(reason)
+        charged
     }
 
     /// Takes bytes from the coarse second line of proxied TCP.
     #[inline(always)]
     pub(crate) fn takes_coarsely(&self, bytes: u32) -> bool {
-        coarsely(self.control, self.tenant, self.case, bytes, self.cpu) == ADMITTED
+        coarsely(self.control, self.tenant, self.case(), bytes) == Outcome::Admitted
     }
 
     /// Takes bytes from the budget for replies.
     #[inline(always)]
     pub(crate) fn may_reply(&self, bytes: u32) -> bool {
-        reply(self.control, self.tenant, self.case, bytes, self.cpu) == ADMITTED
+        reply(self.control, self.tenant, self.case(), bytes) == Outcome::Admitted
+    }
+
+    #[inline(always)]
+    fn case(&self) -> &'static mut Case {
+        // SAFETY: this CPU's own scratch; nobody else refers to it while a packet is judged.
+        unsafe { &mut *self.case }
     }
 }
 
@@ -91,73 +96,128 @@ pub(crate) struct Ask {
     cost_ns: u64,
     burst_ns: u64,
     max_debt_ns: u64,
+    /// Whether what was taken is given back.
+    back: bool,
+    outcome: Outcome,
+}
+
+/// What came of asking a bucket.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    /// Its word was changed.
+    Admitted,
+    /// It does not hold that much.
+    Spent,
+    /// It never will.
+    TooLarge,
+    /// Someone else was faster: to be asked again.
+    Busy,
 }
 
 impl Ask {
     #[inline(always)]
     fn new(now_ns: u64, cost: u32, limits: &Limits) -> Self {
         let Limits { rate, burst_ns, max_debt_ns } = *limits;
-        Self { now_ns, cost_ns: rate.time_for(cost), burst_ns, max_debt_ns }
+        let cost_ns = rate.time_for(cost);
+        Self { now_ns, cost_ns, burst_ns, max_debt_ns, back: false, outcome: Outcome::Busy }
     }
-}
 
-/// Asks one bucket, by compare-and-swap.
-#[inline(always)]
-fn ask(word: *mut u64, ask: *const Ask, cpu: CpuSlot) -> Result<(), Reason> {
-    let mut seen = peek!(*word);
-    for _ in 0..opaque::<ATTEMPTS>() {
-        let (now_ns, cost_ns) = (peek!((*ask).now_ns), peek!((*ask).cost_ns));
-        match take_time(seen, now_ns, cost_ns, peek!((*ask).burst_ns), peek!((*ask).max_debt_ns)) {
-            Take::Admit { tat } => match swap(word, seen, tat) {
-                Ok(()) => return Ok(()),
-                Err(found) => seen = found,
-            },
-            Take::Refuse { .. } => return Err(Reason::Quota),
-            Take::TooLarge => return Err(Reason::TooLarge),
+    /// Asks the bucket whose word this is, by compare-and-swap.
+    #[inline(always)]
+    fn ask(&mut self, word: *mut u64) -> Outcome {
+        match self.attempt(word) {
+            Outcome::Busy => insist(word, self),
+            outcome => outcome,
         }
     }
-    count::event(cpu, Event::Contended);
-    Err(Reason::Quota)
-}
 
-/// [`ask`] as a function of its own, for the buckets that are rarely asked. Such a function gets five
-/// registers at most and returns one, so a number stands for the [`Reason`].
-#[inline(never)]
-fn ask_rarely(word: *mut u64, asked: *const Ask, cpu: CpuSlot) -> u32 {
-    match ask(word, asked, cpu) {
-        Ok(()) => ADMITTED,
-        Err(Reason::TooLarge) => TOO_LARGE,
-        Err(_) => SPENT,
+    /// Gives back what was taken.
+    #[inline(always)]
+    fn give_back(&mut self, word: *mut u64) {
+        self.back = true;
+        self.ask(word);
+    }
+
+    #[inline(always)]
+    fn attempt(&self, word: *mut u64) -> Outcome {
+        let seen = peek!(*word);
+        let new = if self.back {
+            refund(seen, self.cost_ns)
+        } else {
+            match take_time(seen, self.now_ns, self.cost_ns, self.burst_ns, self.max_debt_ns) {
+                Take::Admit { tat } => tat,
+                Take::Refuse { .. } => return Outcome::Spent,
+                Take::TooLarge => return Outcome::TooLarge,
+            }
+        };
+        // SAFETY: a word of a map's element, aligned to 8; whoever shares it uses atomics too.
+        let (_, swapped) = unsafe {
+            atomic_cxchg::<u64, { AtomicOrdering::SeqCst }, { AtomicOrdering::SeqCst }>(word, seen, new)
+        };
+        if swapped { Outcome::Admitted } else { Outcome::Busy }
     }
 }
 
-/// What a number of [`ask_rarely`] stands for.
-#[inline(always)]
-fn reason(number: u32) -> Option<Reason> {
-    match number {
-        ADMITTED => None,
-        TOO_LARGE => Some(Reason::TooLarge),
-        _ => Some(Reason::Quota),
+/// Asks again where someone else was faster.
+#[inline(never)]
+fn insist(word: *mut u64, ask: &mut Ask) -> Outcome {
+    let mut step = Step { word, ask };
+    // SAFETY: `take_step` has the signature that the helper calls, and what it gets outlives the call.
+    unsafe { bpf_loop(ATTEMPTS - 1, take_step as *mut c_void, (&raw mut step).cast(), 0) };
+    // SAFETY: this CPU's own scratch.
+    let outcome = unsafe { (*step.ask).outcome };
+    if outcome == Outcome::Busy {
+        count::event(Event::Contended);
+        return Outcome::Spent;
+    }
+    outcome
+}
+
+/// What a step gets.
+struct Step {
+    word: *mut u64,
+    ask: *mut Ask,
+}
+
+/// The helper's signature; goes on while it returns zero.
+unsafe extern "C" fn take_step(_index: u32, step: *mut c_void) -> c_long {
+    // SAFETY: what `insist` lent to the helper.
+    let (word, ask) = unsafe {
+        let step = step.cast::<Step>();
+        ((*step).word, &mut *(*step).ask)
+    };
+    ask.outcome = ask.attempt(word);
+    c_long::from(ask.outcome != Outcome::Busy)
+}
+
+impl Outcome {
+    #[inline(always)]
+    fn result(self) -> Result<(), Reason> {
+        match self {
+            Self::Admitted => Ok(()),
+            Self::TooLarge => Err(Reason::TooLarge),
+            Self::Spent | Self::Busy => Err(Reason::Quota),
+        }
     }
 }
 
 /// Takes the price from the quotas of `also_charge`: from both or none.
 #[inline(never)]
-fn also(control: *mut Control, case: &mut Case, cpu: CpuSlot) -> u32 {
+fn also(control: *mut Control, case: &mut Case) -> Outcome {
     let first = other(control, case, 0);
     if !first.is_null() {
-        let outcome = ask_rarely(first, &raw const case.asks[1], cpu);
-        if outcome != ADMITTED {
+        let outcome = case.asks[1].ask(first);
+        if outcome != Outcome::Admitted {
             return outcome;
         }
     }
     let second = other(control, case, 1);
     if second.is_null() {
-        return ADMITTED;
+        return Outcome::Admitted;
     }
-    let outcome = ask_rarely(second, &raw const case.asks[2], cpu);
-    if outcome != ADMITTED && !first.is_null() {
-        give_back(first, case.asks[1].cost_ns, cpu);
+    let outcome = case.asks[2].ask(second);
+    if outcome != Outcome::Admitted && !first.is_null() {
+        case.asks[1].give_back(first);
     }
     outcome
 }
@@ -180,62 +240,29 @@ fn other(control: *mut Control, case: &mut Case, which: usize) -> *mut u64 {
 
 /// Asks the candidate quota, which only counts.
 #[inline(never)]
-fn candidate(control: *mut Control, tenant: *mut Tenant, case: *mut Case) -> u32 {
+fn candidate(control: *mut Control, tenant: *mut Tenant, case: &mut Case) -> Outcome {
     let limits = settled(control, |bank| peek!((*tenant).banks[bank].candidate));
-    // SAFETY: this CPU's own scratch, and the word of a tenant's element.
-    unsafe {
-        (*case).asks[0] = Ask::new((*case).now_ns, (*case).price_mru, &limits);
-        ask_rarely(&raw mut (*tenant).candidate_tat, &raw const (*case).asks[0], core::ptr::null_mut())
-    }
+    case.asks[0] = Ask::new(case.now_ns, case.price_mru, &limits);
+    // SAFETY: the word of a tenant's element.
+    case.asks[0].ask(unsafe { &raw mut (*tenant).candidate_tat })
 }
 
 #[inline(never)]
-fn coarsely(control: *mut Control, tenant: *mut Tenant, case: *mut Case, bytes: u32, cpu: CpuSlot) -> u32 {
+fn coarsely(control: *mut Control, tenant: *mut Tenant, case: &mut Case, bytes: u32) -> Outcome {
     let limits = settled(control, |bank| peek!((*tenant).banks[bank].tcp));
-    // SAFETY: this CPU's own scratch, and the word of a tenant's element.
-    unsafe {
-        (*case).asks[0] = Ask::new((*case).now_ns, bytes, &limits);
-        ask_rarely(&raw mut (*tenant).tcp_tat, &raw const (*case).asks[0], cpu)
-    }
+    case.asks[0] = Ask::new(case.now_ns, bytes, &limits);
+    // SAFETY: the word of a tenant's element.
+    case.asks[0].ask(unsafe { &raw mut (*tenant).tcp_tat })
 }
 
 #[inline(never)]
-fn reply(control: *mut Control, tenant: *mut Tenant, case: *mut Case, bytes: u32, cpu: CpuSlot) -> u32 {
+fn reply(control: *mut Control, tenant: *mut Tenant, case: &mut Case, bytes: u32) -> Outcome {
     let limits = settled(control, |bank| peek!((*tenant).banks[bank].reply));
-    // SAFETY: this CPU's own scratch, and the word of a tenant's element.
-    unsafe {
-        (*case).asks[0] = Ask::new((*case).now_ns, bytes, &limits);
-        ask_rarely(&raw mut (*tenant).reply_tat, &raw const (*case).asks[0], cpu)
-    }
-}
-
-/// Gives back what was taken from a bucket.
-#[inline(always)]
-fn give_back(word: *mut u64, cost_ns: u64, cpu: CpuSlot) {
-    let mut seen = peek!(*word);
-    for _ in 0..opaque::<ATTEMPTS>() {
-        match swap(word, seen, refund(seen, cost_ns)) {
-            Ok(()) => return,
-            Err(found) => seen = found,
-        }
-    }
-    count::event(cpu, Event::Contended);
-}
-
-/// Changes a word from `seen` to `new`; fails with what it found instead.
-#[inline(always)]
-fn swap(word: *mut u64, seen: u64, new: u64) -> Result<(), u64> {
-    // SAFETY: a word of a map's element, aligned to 8; whoever shares it uses atomics too.
-    let (found, swapped) = unsafe {
-        atomic_cxchg::<u64, { AtomicOrdering::SeqCst }, { AtomicOrdering::SeqCst }>(word, seen, new)
-    };
-    if swapped { Ok(()) } else { Err(found) }
+    case.asks[0] = Ask::new(case.now_ns, bytes, &limits);
+    // SAFETY: the word of a tenant's element.
+    case.asks[0].ask(unsafe { &raw mut (*tenant).reply_tat })
 }
 
 /// How often a compare-and-swap is tried. Each failure means that someone else succeeded, so that only
 /// more CPUs than this, all charging one tenant at once, run out of attempts.
 const ATTEMPTS: u32 = 16;
-
-const ADMITTED: u32 = 0;
-const SPENT: u32 = 1;
-const TOO_LARGE: u32 = 2;

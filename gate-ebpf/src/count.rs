@@ -5,21 +5,17 @@ use gate_common::abi::{Cpu, Event, Exit, Reason, TenantCounters, draw};
 
 use crate::maps::{COUNTERS, CPUS};
 
-/// This CPU's own element, or null: then nothing is counted, and no verdict changes. A plain pointer, which
-/// takes one register only.
-pub(crate) type CpuSlot = *mut Cpu;
-
-/// This CPU's own element.
+/// This CPU's own element; without one nothing is counted, and no verdict changes.
 #[inline(always)]
-pub(crate) fn cpu() -> CpuSlot {
+pub(crate) fn cpu() -> Option<*mut Cpu> {
     // SAFETY: the helper only reads the CPU's number.
-    CPUS.get_ptr_mut(unsafe { bpf_get_smp_processor_id() }).unwrap_or(core::ptr::null_mut())
+    CPUS.get_ptr_mut(unsafe { bpf_get_smp_processor_id() })
 }
 
 /// Counts how a packet leaves.
 #[inline(always)]
-pub(crate) fn exit(cpu: CpuSlot, exit: Exit) {
-    if !cpu.is_null() {
+pub(crate) fn exit(exit: Exit) {
+    if let Some(cpu) = cpu() {
         // SAFETY: this CPU's own element; the index is below `EXITS`, and masked so that the verifier
         // sees it.
         unsafe { (*cpu).exits[exit.index() & (gate_common::abi::EXITS - 1)] += 1 };
@@ -28,8 +24,8 @@ pub(crate) fn exit(cpu: CpuSlot, exit: Exit) {
 
 /// Counts what happened on the way.
 #[inline(always)]
-pub(crate) fn event(cpu: CpuSlot, event: Event) {
-    if !cpu.is_null() {
+pub(crate) fn event(event: Event) {
+    if let Some(cpu) = cpu() {
         // SAFETY: this CPU's own element; the index is a constant below `Event::COUNT`.
         unsafe { (*cpu).events[event.index()] += 1 };
     }
@@ -37,10 +33,8 @@ pub(crate) fn event(cpu: CpuSlot, event: Event) {
 
 /// A fresh state of this CPU's generator of draws; `None` if there is no element to keep it in.
 #[inline(always)]
-pub(crate) fn draw(cpu: CpuSlot) -> Option<u64> {
-    if cpu.is_null() {
-        return None;
-    }
+pub(crate) fn draw() -> Option<u64> {
+    let cpu = cpu()?;
     // SAFETY: this CPU's own element; the helper only draws a number.
     unsafe {
         if (*cpu).draw == 0 {

@@ -9,11 +9,11 @@ use gate_common::abi::{
 use gate_common::units::{Fraction, MilliRu, Multiplier};
 
 use crate::admit::{Ask, Purse};
-use crate::count::{self, CpuSlot, Tally};
+use crate::count::{self, Tally};
 use crate::maps::{self, forget, peek};
 use crate::parse::Packet;
 use crate::parse::extensions::Walk;
-use crate::parse::frame::{self, Frame, UDP};
+use crate::parse::frame::{self, Frame, Glance, UDP};
 use crate::parse::memcached;
 use crate::parse::scan::Scan;
 use crate::parse::transport::Load;
@@ -22,29 +22,27 @@ use crate::{admit, reply, sample};
 
 /// Judges a packet: how it leaves. A reply is already written when this says so.
 #[inline(always)]
-pub(crate) fn judge(ctx: *mut xdp_md, cpu: CpuSlot) -> Exit {
-    match try_judge(ctx, cpu) {
+pub(crate) fn judge(ctx: *mut xdp_md) -> Exit {
+    match try_judge(ctx) {
         Ok(exit) | Err(exit) => exit,
     }
 }
 
 #[inline(always)]
-fn try_judge(ctx: *mut xdp_md, cpu: CpuSlot) -> Result<Exit, Exit> {
+fn try_judge(ctx: *mut xdp_md) -> Result<Exit, Exit> {
     let packet = Packet::of(ctx);
-    let frame = Frame::read(ctx, &packet)?;
-    if frame.fragment {
+    let glance = Glance::at(ctx, &packet)?;
+    if glance.fragment {
+        let frame = glance.frame(ctx, &packet)?;
         return Err(fragment(frame.v6, frame.destination, frame.source));
     }
-    let ports = packet.bytes::<4>(frame.transport_at).ok_or(Exit::BadHeader)?;
+    let ports = packet.bytes::<4>(glance.transport_at).ok_or(Exit::BadHeader)?;
     let port = u16::from_be(ports.get::<u16, 2>());
-    if !is_ours(frame.transport, port) {
+    if !is_ours(glance.transport, port) {
         return Err(Exit::NotOurs);
     }
-    let court =
-        Court { ctx, cpu, control: control()?, case: maps::SCRATCH.get_ptr_mut(0).ok_or(Exit::Missing)? };
-    if !frame.is_whole(ctx, &packet) {
-        return Err(Exit::BadHeader);
-    }
+    let court = Court { ctx, control: control()?, case: maps::SCRATCH.get_ptr_mut(0).ok_or(Exit::Missing)? };
+    let frame = glance.frame(ctx, &packet)?;
     let tenant = court.open(&packet, frame, port)?;
     forget();
     if court.case().frame.transport == UDP { court.datagram(tenant) } else { court.segment(tenant) }
@@ -80,7 +78,6 @@ pub(crate) struct Case {
 #[derive(Clone, Copy)]
 struct Court {
     ctx: *mut xdp_md,
-    cpu: CpuSlot,
     control: *mut Control,
     case: *mut Case,
 }
@@ -105,7 +102,7 @@ impl Court {
         forget();
         let Case { frame, load, malformed, scanned, scan, plan, .. } = case;
         let source = Source { control: self.control, frame, port };
-        let tenant = source.copy(plan, self.cpu, |protocol, prices| {
+        let tenant = source.copy(plan, |protocol, prices| {
             if frame.transport != UDP || protocol != Protocol::Memcached as u8 || *malformed {
                 return price_of_bytes(prices, load.len);
             }
@@ -123,7 +120,7 @@ impl Court {
         case.stale = age > case.plan.stale_after_ns;
         case.price_mru = case.plan.price_mru;
         if case.stale {
-            count::event(self.cpu, Event::Stale);
+            count::event(Event::Stale);
             if case.plan.view_flags & view_flags::STALE_PASS != 0 {
                 return Err(Exit::StalePassed);
             }
@@ -149,7 +146,7 @@ impl Court {
             return Ok(exit);
         }
         if case.scan.unread() != 0 {
-            count::event(self.cpu, Event::UpperBound);
+            count::event(Event::UpperBound);
         }
         self.sample(charged.is_err());
         if exit != Exit::RefusedDropped || !case.scan.answerable {
@@ -214,14 +211,14 @@ impl Court {
     fn charge(&self, tenant: *mut Tenant) -> Result<(), Reason> {
         let case = self.case();
         if !case.stale {
-            admit::pushed(&case.plan, case.now_ns, self.cpu)?;
+            admit::pushed(&case.plan, case.now_ns)?;
         }
         self.purse(tenant).charge(|| self.tally())
     }
 
     #[inline(always)]
     fn purse(&self, tenant: *mut Tenant) -> Purse {
-        Purse { control: self.control, tenant, case: self.case, cpu: self.cpu }
+        Purse { control: self.control, tenant, case: self.case }
     }
 
     #[inline(always)]
@@ -256,11 +253,11 @@ impl Court {
             return Exit::RefusedDropped;
         }
         if !self.purse(tenant).may_reply(len) {
-            count::event(self.cpu, Event::ReplyBudget);
+            count::event(Event::ReplyBudget);
             return Exit::RefusedDropped;
         }
         if !write() {
-            count::event(self.cpu, Event::NoRoom);
+            count::event(Event::NoRoom);
             return Exit::RefusedDropped;
         }
         self.tally().replied();
@@ -272,9 +269,9 @@ impl Court {
     fn sample(&self, refused: bool) {
         let case = self.case();
         let unseen = refused || case.plan.service_flags & service_flags::PROXIED == 0;
-        if case.scan.key_at != 0 && unseen && sample::is_due(case.plan.sample_every, self.cpu) {
+        if case.scan.key_at != 0 && unseen && sample::is_due(case.plan.sample_every) {
             let flags = if case.scan.writes { sample_flags::WRITE } else { 0 };
-            sample::send(self.ctx, case, flags | if refused { sample_flags::REFUSED } else { 0 }, self.cpu);
+            sample::send(self.ctx, case, flags | if refused { sample_flags::REFUSED } else { 0 });
         }
     }
 

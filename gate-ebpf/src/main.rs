@@ -39,9 +39,8 @@ use gate_common::abi::Exit;
 #[xdp(frags)]
 pub(crate) fn gate(ctx: XdpContext) -> u32 {
     let ctx: *mut xdp_md = ctx.ctx;
-    let cpu = count::cpu();
-    let exit = judge::judge(ctx, cpu);
-    count::exit(cpu, exit);
+    let exit = judge::judge(ctx);
+    count::exit(exit);
     action(exit)
 }
 

@@ -10,7 +10,7 @@ use gate_common::abi::{
 };
 use gate_common::token_bucket::Limits;
 
-use crate::count::{self, CpuSlot};
+use crate::count;
 use crate::maps::{self, opaque, peek};
 use crate::parse::frame::{self, Frame, UDP};
 
@@ -70,7 +70,6 @@ impl Source<'_> {
     pub(crate) fn copy(
         &self,
         plan: *mut Plan,
-        cpu: CpuSlot,
         mut price: impl FnMut(u8, *const ServiceState) -> u32,
     ) -> Result<*mut Tenant, Exit> {
         let mut left = opaque::<RETRIES>();
@@ -81,11 +80,11 @@ impl Source<'_> {
                 return tenant;
             }
             if left == 0 {
-                count::event(cpu, Event::Torn);
+                count::event(Event::Torn);
                 return tenant;
             }
             left -= 1;
-            count::event(cpu, Event::Retried);
+            count::event(Event::Retried);
         }
     }
 
@@ -164,7 +163,7 @@ impl Source<'_> {
         if self.frame.v6 {
             find_v6(peek!((*self.control).views[bank].sources_v6), self.frame.source)
         } else {
-            let [.., a, b, c, d] = self.frame.source_bytes();
+            let [.., a, b, c, d] = frame::bytes(self.frame.source);
             find_v4(peek!((*self.control).views[bank].sources_v4), [a, b, c, d], maps::entry)
         }
     }

@@ -6,24 +6,22 @@ use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::helpers::generated::bpf_xdp_load_bytes;
 use gate_common::abi::{Event, Sample, draw, sample_flags};
 
-use crate::count::{self, CpuSlot};
+use crate::count;
 use crate::judge::Case;
 use crate::maps::{SAMPLES, launder};
 use crate::parse::swar;
 
 /// Whether this request is the one to sample of `every`. A countdown, drawn anew each time.
 #[inline(always)]
-pub(crate) fn is_due(every: u32, cpu: CpuSlot) -> bool {
-    if every == 0 || cpu.is_null() {
-        return false;
-    }
+pub(crate) fn is_due(every: u32) -> bool {
+    let (true, Some(cpu)) = (every != 0, count::cpu()) else { return false };
     // SAFETY: this CPU's own element.
     let until = unsafe { &mut (*cpu).until_sample };
     if *until > 1 && *until < 2 * u64::from(every) {
         *until -= 1;
         return false;
     }
-    if let Some(state) = count::draw(cpu) {
+    if let Some(state) = count::draw() {
         *until = draw::countdown(state, every);
     }
     true
@@ -31,7 +29,7 @@ pub(crate) fn is_due(every: u32, cpu: CpuSlot) -> bool {
 
 /// Sends the first key of a request to the daemon.
 #[inline(never)]
-pub(crate) fn send(ctx: *mut xdp_md, case: &Case, flags: u16, cpu: CpuSlot) {
+pub(crate) fn send(ctx: *mut xdp_md, case: &Case, flags: u16) {
     let room = case.load.end().wrapping_sub(case.scan.key_at);
     // Laundered, so that the comparison stays where the verifier sees it.
     let len = launder(u64::from(room.min(Sample::MAX_KEY as u32)));
@@ -39,7 +37,7 @@ pub(crate) fn send(ctx: *mut xdp_md, case: &Case, flags: u16, cpu: CpuSlot) {
         return;
     }
     let Some(mut entry) = SAMPLES.reserve::<Sample>(0) else {
-        count::event(cpu, Event::SampleLost);
+        count::event(Event::SampleLost);
         return;
     };
     let sample = entry.as_mut_ptr();
@@ -68,7 +66,7 @@ pub(crate) fn send(ctx: *mut xdp_md, case: &Case, flags: u16, cpu: CpuSlot) {
         (*sample).flags = flags | cut;
     }
     entry.submit(0);
-    count::event(cpu, Event::Sampled);
+    count::event(Event::Sampled);
 }
 
 /// How many bytes come before the first space or end of a line.
