@@ -21,7 +21,7 @@ pub struct Flood {
 
 impl Flood {
     /// Sends `per_sec` requests a second from these addresses of the client's end to `target`, for
-    /// [`LONGEST`] at most. The addresses are given to the client.
+    /// `LONGEST` at most. The addresses are given to the client.
     ///
     /// # Errors
     ///

@@ -25,7 +25,7 @@ impl HotKeys {
     ///
     /// # Errors
     ///
-    /// [`OutOfRange`] if the tick is zero or over [`HALF_LIFE`].
+    /// [`OutOfRange`] if the tick is zero or over `HALF_LIFE`.
     pub fn new(tick: Nanos, seed: u64) -> Result<Self, OutOfRange> {
         let decay = Decay::new(HALF_LIFE, tick)?;
         Ok(Self { counts: SpaceSaving::new(COUNTED, seed)?, decay, hot_weight: decay.weight_of(HOT_PER_SEC) })

@@ -1,4 +1,4 @@
-//! The kernel boundary: the only user of aya, and with [`mapped`] the only `unsafe` code.
+//! The kernel boundary: the only user of aya, and with `mapped` the only `unsafe` code.
 //!
 //! - [`object`]: the eBPF object inside this binary.
 //! - [`Loaded`]: the object in the kernel, its maps, its test run.

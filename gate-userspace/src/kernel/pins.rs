@@ -16,7 +16,7 @@ pub struct PinDir(PathBuf);
 
 impl PinDir {
     /// Opens `directory`, making it if need be, and mounting the BPF file system at
-    /// [`BPF_FS`] if `directory` lies below it and none is mounted.
+    /// `BPF_FS` if `directory` lies below it and none is mounted.
     ///
     /// # Errors
     ///
