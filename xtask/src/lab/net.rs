@@ -71,20 +71,19 @@ impl Net {
             server: Namespace::add(format!("{id}-server"))?,
             pins: Path::new(BPFFS).join(&id),
         };
-        let (client, server) = (&net.client.name, &net.server.name);
-        ip(&format!(
-            "-n {server} link add {SERVER_INTERFACE} type veth peer name {CLIENT_INTERFACE} netns {client}"
+        let peer = &net.client.name;
+        net.server.ip(&format!(
+            "link add {SERVER_INTERFACE} type veth peer name {CLIENT_INTERFACE} netns {peer}"
         ))?;
         for (namespace, interface, v4, v6) in [
             (&net.client, CLIENT_INTERFACE, CLIENT_V4, CLIENT_V6),
             (&net.server, SERVER_INTERFACE, SERVER_V4, SERVER_V6),
         ] {
-            let name = &namespace.name;
-            ip(&format!("-n {name} link set lo up"))?;
+            namespace.ip("link set lo up")?;
             // No link-local address: its solicitations would be packets that nobody asked for.
-            ip(&format!("-n {name} link set {interface} addrgenmode none up"))?;
-            ip(&format!("-n {name} addr add {v4}/15 dev {interface}"))?;
-            ip(&format!("-n {name} addr add {v6}/64 dev {interface} nodad"))?;
+            namespace.ip(&format!("link set {interface} addrgenmode none up"))?;
+            namespace.ip(&format!("addr add {v4}/15 dev {interface}"))?;
+            namespace.ip(&format!("addr add {v6}/64 dev {interface} nodad"))?;
         }
         Ok(net)
     }
@@ -98,7 +97,7 @@ impl Net {
         let length = if address.is_ipv4() { "15" } else { "64" };
         // Only IPv6 would otherwise be slow to start, looking for another owner of the address.
         let flag = if address.is_ipv4() { "" } else { "nodad" };
-        ip(&format!("-n {} addr add {address}/{length} dev {CLIENT_INTERFACE} {flag}", self.client.name))
+        self.client.ip(&format!("addr add {address}/{length} dev {CLIENT_INTERFACE} {flag}"))
     }
 
     /// A directory under bpffs that is this network's own. Not made yet; removed with the network.
@@ -134,6 +133,11 @@ impl Namespace {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Runs `ip` in here. Not `ip -n`, which also remounts things and so fails in some chroots.
+    fn ip(&self, arguments: &str) -> Result<()> {
+        sh::run(self.command("ip").args(arguments.split_whitespace()))
     }
 
     /// A command that will run in here.
