@@ -3,6 +3,7 @@
 //! A library beside the `cargo xtask` command, so that the tests use the same namespaces as the lab.
 //! Few dependencies: it is the first thing that anyone compiles.
 
+pub mod bench;
 pub mod ebpf;
 pub mod lab;
 pub mod paths;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use xtask::setup::{self, Purpose};
-use xtask::{ebpf, run, test};
+use xtask::{bench, ebpf, run, test};
 
 /// gate's automation.
 #[derive(Debug, Parser)]
@@ -29,6 +29,8 @@ enum Task {
     ///
     /// With arguments for `gate run` after `--`, attach to a real interface instead.
     Run(run::Args),
+    /// Measure gate and its peers in one run, side by side.
+    Bench(bench::Args),
     /// Run everything that must pass, real servers included.
     Test(test::Args),
 }
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
         Task::Setup { purpose } => set_up(purpose),
         Task::BuildEbpf => build_ebpf(),
         Task::Run(args) => run::run(&args),
+        Task::Bench(args) => bench::run(&args),
         Task::Test(args) => test::run(&args),
     };
     match done {

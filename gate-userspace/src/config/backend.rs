@@ -7,7 +7,7 @@ use gate_common::units::Nanos;
 use super::raw::Section;
 use super::read::{address, overlap, time};
 use super::units::{self, Wrong};
-use super::{Protocol, Transports};
+use super::{Admission, Protocol, Transports, admission};
 
 /// The store behind a proxied service, and how much clients may ask of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,11 +26,23 @@ pub struct Backend {
     pub max_output: usize,
     /// Clients that may be connected at once; 1 to 1,000,000.
     pub max_clients: usize,
+    /// How long a client may take to go on with a request, or to read on; 100 ms to 1 h.
+    pub client_timeout: Nanos,
+    /// The queue before the store; `None` if requests are passed on as they come.
+    pub admission: Option<Admission>,
 }
 
 /// The keys that mean nothing without a backend.
-const KEYS: [&str; 6] =
-    ["connections", "store_timeout", "max_request", "max_depth", "max_output", "max_clients"];
+const KEYS: [&str; 8] = [
+    "connections",
+    "client_timeout",
+    "parallelism",
+    "store_timeout",
+    "max_request",
+    "max_depth",
+    "max_output",
+    "max_clients",
+];
 
 /// Reads a service's backend, if it has one.
 pub(super) fn read(
@@ -72,7 +84,11 @@ pub(super) fn read(
     let depth = s.get("max_depth", number(1, 100_000)).unwrap_or(1_000);
     let max_output = s.get("max_output", |text| units::size(text, 64 << 10, 4 << 30)).unwrap_or(64 << 20);
     let max_clients = s.get("max_clients", number(1, 1_000_000)).unwrap_or(10_000);
+    let client_timeout = s.get("client_timeout", time(CLIENT_RANGE)).unwrap_or(Nanos::from_secs(60));
+    let admission = admission::read(s);
     Some(Backend {
+        client_timeout,
+        admission,
         address: address?,
         connections,
         timeout,
@@ -95,4 +111,5 @@ pub(super) fn number(min: u64, max: u64) -> impl Fn(&str) -> Result<u64, Wrong> 
     }
 }
 
+const CLIENT_RANGE: (Nanos, Nanos) = (Nanos::from_millis(100), Nanos::from_secs(3_600));
 const TIMEOUT_RANGE: (Nanos, Nanos) = (Nanos::from_millis(1), Nanos::from_secs(600));

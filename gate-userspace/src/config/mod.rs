@@ -6,7 +6,7 @@
 //!
 //! - `raw`: the document and the place of everything in it.
 //! - `units`: quantities as they are written.
-//! - `backend`: what only proxied services say.
+//! - `backend`, `admission`: what only proxied services say.
 //! - `read`: section by section into the types below.
 //! - `fault`: what is wrong, where, and what would be right.
 
@@ -24,12 +24,14 @@ use serde::Serialize;
 
 use crate::policy::Tier;
 
+mod admission;
 mod backend;
 mod fault;
 mod raw;
 mod read;
 pub(crate) mod units;
 
+pub use admission::{Admission, AdmissionPolicy, Fairness, Objective};
 pub use backend::Backend;
 pub use fault::{Fault, Faults};
 

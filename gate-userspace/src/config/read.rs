@@ -310,7 +310,7 @@ fn everyone_is_reached(sections: &[Section<'_>], tenants: &[Tenant], services: &
     }
 }
 
-fn one_of<T: Copy>(choices: &[(&'static str, T)]) -> impl Fn(&str) -> Result<T, Wrong> {
+pub(super) fn one_of<T: Copy>(choices: &[(&'static str, T)]) -> impl Fn(&str) -> Result<T, Wrong> {
     move |text| {
         let choice = choices.iter().find(|(name, _)| *name == text);
         choice.map(|&(_, value)| value).ok_or_else(|| {

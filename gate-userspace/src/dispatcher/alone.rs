@@ -140,7 +140,10 @@ impl<W: Wire> Requests<'_, W> {
                 ledger.charge(tenant.get(), price, clock::monotonic(), *shadow)
             };
             match charged {
-                Charge::Passed => return true,
+                Charge::Passed(charged) => {
+                    self.service.ledger.borrow().count_passed(tenant.get(), charged);
+                    return true;
+                }
                 Charge::Refused(Refusal { reason: Reason::TooLarge | Reason::UnknownSource, .. }) => {
                     return false;
                 }

@@ -29,7 +29,8 @@ impl Buffer {
     /// Adds `bytes` at the end.
     #[inline]
     pub(super) fn push(&mut self, bytes: &[u8]) {
-        if self.head > 0 && self.bytes.len() + bytes.len() > self.bytes.capacity() {
+        // What is moved is less than what has left since it was moved last: no byte pays for more than one move.
+        if self.head > self.len() && self.bytes.len() + bytes.len() > self.bytes.capacity() {
             self.bytes.drain(..self.head);
             self.head = 0;
         }
@@ -76,8 +77,8 @@ impl Buffer {
     }
 }
 
-/// What an empty buffer may keep: a full read's worth of replies.
-const KEPT: usize = 128 << 10;
+/// What an empty buffer may keep: several reads' worth of replies.
+const KEPT: usize = 256 << 10;
 
 #[cfg(test)]
 mod tests {

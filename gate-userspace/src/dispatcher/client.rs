@@ -11,6 +11,7 @@ use std::os::fd::AsRawFd as _;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use nix::sys::socket::{Shutdown, shutdown};
 use tokio::io::{AsyncRead as _, ReadBuf};
@@ -21,6 +22,7 @@ use super::ledger::TenantId;
 use super::replies::Replies;
 use super::service::Service;
 use super::wire::Wire;
+use crate::policy::Tier;
 
 /// A connected client.
 #[derive(Debug)]
@@ -38,6 +40,13 @@ pub(super) struct Client<W: Wire> {
     /// Whether it is on the list of clients to be written to.
     pub(super) has_news: Cell<bool>,
     dead: Cell<Option<Ended>>,
+    /// Its requests in the queue, and the lowest of their tiers.
+    pub(super) queued: Cell<(usize, Tier)>,
+    /// It sends nothing more, and has most likely left.
+    pub(super) left: Cell<bool>,
+    /// Whether bytes have come or gone lately, and for how long they have not.
+    moved: Cell<bool>,
+    stuck: Cell<Duration>,
     waker: RefCell<Option<Waker>>,
 }
 
@@ -69,6 +78,8 @@ pub(super) enum Ended {
     Left,
     /// It did not read its replies.
     SlowReader,
+    /// It did not go on with its request.
+    SlowWriter,
     /// The store broke off in the middle of a reply to it.
     Cut,
 }
@@ -93,6 +104,10 @@ impl<W: Wire> Client<W> {
             }),
             has_news: Cell::new(false),
             dead: Cell::new(None),
+            queued: Cell::new((0, Tier::Critical)),
+            left: Cell::new(false),
+            moved: Cell::new(true),
+            stuck: Cell::new(Duration::ZERO),
             waker: RefCell::new(None),
         }
     }
@@ -150,11 +165,23 @@ impl<W: Wire> Client<W> {
         }
     }
 
-    /// Gives back memory that an idle client does not need.
-    pub(super) fn release(&self) {
-        if let Ok(mut talk) = self.talk.try_borrow_mut() {
-            talk.input.release();
-            talk.replies.release();
+    /// Gives back memory that an idle client does not need, and ends one that is stuck for longer than
+    /// `patience`. To be called every `interval`.
+    pub(super) fn look_after(&self, interval: Duration, patience: Duration) {
+        if self.moved.replace(false) {
+            self.stuck.set(Duration::ZERO);
+            return;
+        }
+        let talk = &mut *self.talk.borrow_mut();
+        talk.input.release();
+        talk.replies.release();
+        let (reading, writing) = (!talk.replies.output.is_empty(), !talk.input.is_empty() && !talk.parked);
+        if !reading && !writing {
+            return;
+        }
+        self.stuck.set(self.stuck.get() + interval);
+        if self.stuck.get() > patience {
+            self.end(if reading { Ended::SlowReader } else { Ended::SlowWriter });
         }
     }
 
@@ -220,7 +247,10 @@ impl<W: Wire> Client<W> {
         let scratch = &mut *service.scratch.borrow_mut();
         let mut bytes = ReadBuf::new(scratch);
         match std::task::ready!(Pin::new(socket).poll_read(cx, &mut bytes)) {
-            Ok(()) if bytes.filled().is_empty() => self.talk.borrow_mut().ending = true,
+            Ok(()) if bytes.filled().is_empty() => {
+                self.left.set(true);
+                self.talk.borrow_mut().ending = true;
+            }
             Ok(()) => self.take_in(service, bytes.filled()),
             Err(_) => self.dead.set(Some(Ended::Left)),
         }
@@ -228,6 +258,7 @@ impl<W: Wire> Client<W> {
     }
 
     fn take_in(self: &Rc<Self>, service: &Service<W>, bytes: &[u8]) {
+        self.moved.set(true);
         let talk = &mut *self.talk.borrow_mut();
         if talk.input.is_empty() {
             let taken = service.requests(self, talk, bytes);
@@ -257,7 +288,10 @@ impl<W: Wire> Client<W> {
     fn write(&self, output: &mut Buffer) -> Written {
         while !output.is_empty() {
             match self.socket.try_write(output.bytes()) {
-                Ok(len) => output.consume(len),
+                Ok(len) => {
+                    self.moved.set(true);
+                    output.consume(len);
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Written::Some,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => {

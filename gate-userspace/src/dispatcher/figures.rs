@@ -3,6 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use gate_common::units::Nanos;
+
+use super::latency::{Latencies, Reading};
+use crate::policy::admission::QueryType;
+use crate::protocol::Class;
+
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
@@ -15,6 +21,8 @@ pub enum Event {
     Left,
     /// A client was closed because it did not read its replies.
     SlowReader,
+    /// A client was closed because it did not go on with its request.
+    SlowWriter,
     /// A client was closed because the store broke off in the middle of its reply.
     Cut,
     /// A client got a connection to the store of its own.
@@ -31,11 +39,12 @@ pub enum Event {
 
 impl Event {
     /// Every event, in the order of its number.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Accepted,
         Self::TurnedAway,
         Self::Left,
         Self::SlowReader,
+        Self::SlowWriter,
         Self::Cut,
         Self::OwnConnection,
         Self::Request,
@@ -52,6 +61,7 @@ impl Event {
             Self::TurnedAway => "turned-away",
             Self::Left => "left",
             Self::SlowReader => "slow-reader",
+            Self::SlowWriter => "slow-writer",
             Self::Cut => "cut",
             Self::OwnConnection => "own-connection",
             Self::Request => "requests",
@@ -66,6 +76,8 @@ impl Event {
 #[derive(Debug, Default)]
 pub struct Figures {
     counts: [AtomicU64; Event::ALL.len()],
+    latencies: [Latencies; Class::ALL.len()],
+    queued: AtomicU64,
 }
 
 impl Figures {
@@ -74,6 +86,20 @@ impl Figures {
     pub(super) fn count(&self, event: Event) {
         let count = &self.counts[event as usize];
         count.store(count.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// Records how long the store took to answer a request of a class. As [`Figures::count`].
+    #[inline]
+    pub(super) fn answered(&self, class: QueryType, took: Nanos) {
+        self.count(Event::Answered);
+        if let Some(latencies) = self.latencies.get(usize::from(class.0)) {
+            latencies.record(took);
+        }
+    }
+
+    /// Notes how many requests wait. As [`Figures::count`].
+    pub(super) fn note_queue(&self, len: usize) {
+        self.queued.store(len as u64, Ordering::Relaxed);
     }
 
     /// How often it happened.
@@ -85,7 +111,8 @@ impl Figures {
     /// Clients that are connected.
     #[must_use]
     pub fn connected(&self) -> u64 {
-        let gone = [Event::Left, Event::SlowReader, Event::Cut].map(|event| self.get(event));
+        let gone =
+            [Event::Left, Event::SlowReader, Event::SlowWriter, Event::Cut].map(|event| self.get(event));
         self.get(Event::Accepted).saturating_sub(gone.iter().sum())
     }
 }
@@ -110,10 +137,33 @@ impl ServiceFigures {
         self.threads.iter().map(|thread| thread.get(event)).sum()
     }
 
+    /// How long the store took to answer requests of `class`.
+    #[must_use]
+    pub fn latency(&self, class: Class) -> Reading {
+        let mut reading = Reading::default();
+        self.threads.iter().for_each(|thread| reading.add(&thread.latencies[class.index()]));
+        reading
+    }
+
+    /// Requests that wait for the store, as of the last tick.
+    #[must_use]
+    pub fn queued(&self) -> u64 {
+        self.threads.iter().map(|thread| thread.queued.load(Ordering::Relaxed)).sum()
+    }
+
     /// Appends them in memcached's form of statistics.
     pub(super) fn write_stats(&self, out: &mut Vec<u8>) {
         for event in Event::ALL {
             out.extend_from_slice(format!("STAT {} {}\r\n", event.name(), self.get(event)).as_bytes());
+        }
+        out.extend_from_slice(format!("STAT queued {}\r\n", self.queued()).as_bytes());
+        for class in Class::ALL {
+            let latency = self.latency(class);
+            for percent in [50.0, 90.0, 99.0] {
+                let Some(took) = latency.percentile(percent) else { continue };
+                let line = format!("STAT {}_p{percent}_us {}\r\n", class.name(), took.0 / 1_000);
+                out.extend_from_slice(line.as_bytes());
+            }
         }
         out.extend_from_slice(b"END\r\n");
     }

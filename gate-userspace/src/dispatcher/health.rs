@@ -2,8 +2,9 @@
 //!
 //! **Problem.** A dead store must cost its clients no wait, and one that comes back must not be met by
 //! all of them at once. **Rule**, after the circuit breaker: after a failure everything is refused for a
-//! pause that doubles with each failure in a row. Then the store is tried with one request at a time; each
-//! answer allows one more at once, until there is nothing left to doubt.
+//! pause that doubles with each failure in a row. Then a store that answers gate's own probe is tried with a few requests at a time;
+//! each answer allows one more at once, until there is nothing left to doubt: it has answered often enough, or has
+//! stayed connected for a while with nothing to answer.
 //!
 //! **Invariants.** Pure. A pause is at least [`SHORTEST`] and at most [`LONGEST`].
 
@@ -26,7 +27,7 @@ enum State {
     /// Refuses until then.
     Down { until: Nanos },
     /// Tried, with so many requests at once.
-    Trying { allowed: usize, connected: bool },
+    Trying { allowed: usize, connected: Option<Nanos> },
 }
 
 impl Health {
@@ -44,20 +45,30 @@ impl Health {
         match self.state {
             State::Up => Ok(()),
             State::Starting if waiting < MOST_WAITING => Ok(()),
-            State::Trying { allowed, connected: true } if waiting < allowed => Ok(()),
+            State::Trying { allowed, connected: Some(_) } if waiting < allowed => Ok(()),
             State::Down { until } => Err(until.saturating_sub(now).max(SHORTEST)),
             State::Starting | State::Trying { .. } => Err(SHORTEST),
         }
     }
 
-    /// It is connected.
-    pub(super) fn connected(&mut self) {
+    /// It is connected, at `now`.
+    pub(super) fn connected(&mut self, now: Nanos) {
         self.state = match self.state {
             // Starting => Up
             State::Starting => State::Up,
-            State::Trying { allowed, .. } => State::Trying { allowed, connected: true },
+            State::Trying { allowed, .. } => State::Trying { allowed, connected: Some(now) },
             state => state,
         };
+    }
+
+    /// No request waits for it at `now`.
+    pub(super) fn idle(&mut self, now: Nanos) {
+        if let State::Trying { connected: Some(since), .. } = self.state
+            && now.saturating_sub(since) >= SETTLED
+        {
+            // Trying => Up: it has stayed connected.
+            *self = Self { state: State::Up, failures: 0 };
+        }
     }
 
     /// It has answered a request.
@@ -83,8 +94,8 @@ impl Health {
 
     /// The pause is over.
     pub(super) fn trying(&mut self) {
-        // Down => Trying: one at a time at first.
-        self.state = State::Trying { allowed: 1, connected: false };
+        // Down => Trying: a few at a time at first.
+        self.state = State::Trying { allowed: FIRST, connected: None };
     }
 }
 
@@ -92,8 +103,12 @@ impl Health {
 const SHORTEST: Nanos = Nanos::from_millis(20);
 /// So that a store that is back is found soon.
 const LONGEST: Nanos = Nanos::from_secs(1);
-/// Answers that it takes to be trusted again.
-const TRUSTED: usize = 64;
+/// Requests that are tried first.
+const FIRST: usize = 16;
+/// So many at once are as good as any number.
+const TRUSTED: usize = 128;
+/// How long an idle connection must last to be trusted again.
+const SETTLED: Nanos = Nanos::from_millis(200);
 /// Requests that may wait for the first connection.
 const MOST_WAITING: usize = 1_024;
 
@@ -121,24 +136,38 @@ mod tests {
             .collect();
         assert_eq!(pauses, [20, 40, 80, 160, 320, 640, 1_000, 1_000]);
         health.trying();
-        health.connected();
+        health.connected(NOW);
         (0..TRUSTED).for_each(|_| health.answered());
         assert_eq!(health.accepts(1_000_000, NOW), Ok(()));
         assert_eq!(health.failed(NOW), SHORTEST);
     }
 
     #[test]
+    fn a_store_that_stays_connected_with_nothing_to_answer_is_trusted_again() {
+        let mut health = Health::new();
+        health.failed(NOW);
+        health.trying();
+        health.idle(Nanos::MAX);
+        assert!(health.accepts(0, NOW).is_err(), "not connected");
+        health.connected(NOW);
+        health.idle(Nanos(NOW.0 + SETTLED.0 - 1));
+        assert!(health.accepts(FIRST, NOW).is_err());
+        health.idle(Nanos(NOW.0 + SETTLED.0));
+        assert_eq!(health.accepts(1_000, NOW), Ok(()));
+    }
+
+    #[test]
     fn a_store_that_failed_is_tried_with_one_request_more_for_each_answer() {
         let mut health = Health::new();
-        health.connected();
+        health.connected(NOW);
         let pause = health.failed(NOW);
         assert_eq!(health.accepts(0, NOW), Err(pause));
         health.trying();
         assert!(health.accepts(0, NOW).is_err(), "not connected yet");
-        health.connected();
-        for answered in 0..TRUSTED {
-            assert_eq!(health.accepts(answered, NOW), Ok(()));
-            assert_eq!(health.accepts(answered + 1, NOW), Err(SHORTEST));
+        health.connected(NOW);
+        for allowed in FIRST..=TRUSTED {
+            assert_eq!(health.accepts(allowed - 1, NOW), Ok(()));
+            assert_eq!(health.accepts(allowed, NOW), Err(SHORTEST));
             health.answered();
         }
         assert_eq!(health.accepts(TRUSTED + 1, NOW), Ok(()));

@@ -48,8 +48,8 @@ pub(super) struct Ledger {
 /// What the ledger says of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Charge {
-    /// It may pass: it has been charged, or would only have been refused in earnest.
-    Passed,
+    /// It may pass: this has been taken from the buckets, or, if it would have been refused in earnest, nothing.
+    Passed(MilliRu),
     /// It must not.
     Refused(Refusal),
 }
@@ -134,30 +134,45 @@ impl Ledger {
         MilliRu(prices.price(commands, rows, bytes).saturating_add(latency))
     }
 
-    /// Charges `price` to a tenant and to those charged with it, all or none. `shadow` passes what would be
-    /// refused, and counts it.
+    /// Charges `price` to a tenant and to those charged with it, all or none, and counts what is refused.
+    /// `shadow` passes that all the same.
     pub(super) fn charge(&mut self, tenant: TenantId, price: MilliRu, now: Nanos, shadow: bool) -> Charge {
         let now = self.at(now);
         let state = *self.state(tenant);
         let price = price.scaled(Multiplier(state.multiplier));
         match self.judge(tenant, &state, price, now) {
-            Ok(()) => {
-                self.count(tenant, offset_of!(TenantCounters, passed), 1);
-                self.count(tenant, offset_of!(TenantCounters, charged_mru), u64::from(price.0));
-                Charge::Passed
-            }
+            Ok(()) => Charge::Passed(price),
             Err(refusal) => {
                 self.count_refusal(tenant, refusal.reason, price, shadow);
-                if shadow { Charge::Passed } else { Charge::Refused(refusal) }
+                if shadow { Charge::Passed(MilliRu::ZERO) } else { Charge::Refused(refusal) }
             }
         }
+    }
+
+    /// Counts a request that passes, charged so much.
+    #[inline]
+    pub(super) fn count_passed(&self, tenant: TenantId, charged: MilliRu) {
+        self.count(tenant, offset_of!(TenantCounters, passed), 1);
+        self.count(tenant, offset_of!(TenantCounters, charged_mru), u64::from(charged.0));
+    }
+
+    /// Gives back what a request was charged that was refused after all.
+    pub(super) fn refund(&mut self, tenant: TenantId, price: MilliRu) {
+        let also_charge = self.state(tenant).also_charge;
+        self.give_back(tenant, price);
+        also_charge.into_iter().for_each(|also| self.give_back(TenantId(also), price));
+    }
+
+    /// A draw from `[0, 1)`.
+    pub(super) fn draw(&mut self) -> f64 {
+        self.draw = draw::next(self.draw);
+        (self.draw >> 11) as f64 / (1_u64 << 53) as f64
     }
 
     /// Counts a refusal that the buckets have no part in.
     pub(super) fn count_refusal(&self, tenant: TenantId, reason: Reason, price: MilliRu, shadow: bool) {
         let by_reason = reason.index() * size_of::<u64>();
         if shadow {
-            self.count(tenant, offset_of!(TenantCounters, passed), 1);
             self.count(tenant, offset_of!(TenantCounters, shadowed) + by_reason, 1);
         } else {
             self.count(tenant, offset_of!(TenantCounters, refused_mru), u64::from(price.0));

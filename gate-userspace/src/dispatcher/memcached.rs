@@ -31,6 +31,12 @@ impl Wire for Memcached {
     type Fault = Fault;
     type Link = Multiget;
 
+    const PROBE: &'static [u8] = b"version\r\n";
+
+    fn is_well(line: &[u8]) -> bool {
+        line.starts_with(b"VERSION ")
+    }
+
     const GOODBYE: &'static [u8] = b"";
 
     fn decoder(settings: &Settings) -> Decoder {

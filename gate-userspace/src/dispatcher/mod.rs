@@ -16,8 +16,9 @@
 //! - `store`, `health`: a shared connection to the store; whether it is worth a request.
 //! - `wire`: what is needed of a protocol; `memcached`: its gets merged and split;
 //!   `resp`.
+//! - `policy`, `queue`: which requests may wait for the store, and which is next.
 //! - `ledger`: tenants, prices, quotas, out of the maps.
-//! - `thread`, `listen`, `settings`, `figures`: what they stand on.
+//! - `thread`, `listen`, `settings`, `figures`, `latency`: what they stand on.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,18 +26,23 @@ use std::thread::JoinHandle;
 
 use tokio::sync::watch;
 
+use crate::clock;
 use crate::config::Config;
 use crate::kernel::Maps;
+use crate::policy::range::OutOfRange;
 
 mod alone;
 mod buffer;
 mod client;
 mod figures;
 mod health;
+mod latency;
 mod ledger;
 mod listen;
 mod memcached;
 mod pipeline;
+mod policy;
+mod queue;
 mod replies;
 mod resp;
 mod service;
@@ -46,6 +52,8 @@ mod thread;
 mod wire;
 
 pub use figures::{Event, Figures, ServiceFigures};
+pub use latency::{Latencies, Reading};
+use policy::Policy;
 use settings::Settings;
 
 /// The running threads. Dropping it ends them and every connection.
@@ -69,6 +77,9 @@ pub enum Error {
         /// What the system says.
         source: std::io::Error,
     },
+    /// An admission policy's parameter that the configuration should not have let through.
+    #[error(transparent)]
+    OutOfRange(#[from] OutOfRange),
     /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(#[source] std::io::Error),
@@ -90,11 +101,22 @@ impl Dispatcher {
         }
         let services: Vec<ServiceFigures> =
             settings.iter().map(|settings| ServiceFigures::new(settings.name.clone(), count)).collect();
+        let now = clock::monotonic();
+        let policy = |settings: &Settings| Policy::new(settings.backend.admission.as_ref(), now);
+        let policies: Vec<Policy> = settings.iter().map(policy).collect::<Result<_, _>>()?;
         let (stop, stopped) = watch::channel(false);
         let mut plans = Vec::new();
         for number in 0..count {
             let row = first_row + number;
-            plans.push(thread::Plan::prepare(number, row, &settings, &services, maps, stopped.clone())?);
+            plans.push(thread::Plan::prepare(
+                number,
+                row,
+                &settings,
+                &services,
+                &policies,
+                maps,
+                stopped.clone(),
+            )?);
         }
         let mut this = Self { stop, threads: Vec::new(), services };
         for plan in plans {

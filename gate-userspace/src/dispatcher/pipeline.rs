@@ -1,17 +1,18 @@
 //! What a request passes, in order. Everything that can become of it is decided here.
 //!
-//! classify, price, quota, hot key, admit, queue, store, observe; decoding is before, in
-//! [`Service::requests`], and answers come back through [`super::store`].
+//! classify, price, quota, hot key, admit, queue, store, observe. Decoding is before, in
+//! [`Service::requests`]; answers come back through [`super::store`], which observes them
+//! ([`Service::left_store`]) and lets the next ones out of the queue ([`Service::dispatch`]).
 
 use std::rc::Rc;
 
 use gate_common::abi::{QueryClass, Reason};
-use gate_common::units::Nanos;
+use gate_common::units::{MilliRu, Nanos};
 
 use super::client::Client;
 use super::figures::Event;
-use super::ledger::Charge;
-use super::replies::Replies;
+use super::ledger::{Charge, Ledger};
+use super::replies::{Place, Replies};
 use super::service::Service;
 use super::store::Outgoing;
 use super::wire::{Course, Wire};
@@ -35,10 +36,15 @@ impl<W: Wire> Service<W> {
         }
         self.figures.count(Event::Request);
         let place = replies.open();
-        match self.admit(client, request, course, bytes, now) {
+        match self.judge(client, request, course, bytes, now) {
             Ok(Verdict::Send(kind)) => {
-                let outgoing = Outgoing { client, place, request, bytes, kind };
+                let silent = W::is_silent(request);
+                let outgoing = Outgoing { client, place, request, bytes, kind, silent };
                 self.stores[client.lane].send(&outgoing, now);
+            }
+            Ok(Verdict::Wait(kind)) => {
+                let held = Held { client: Rc::clone(client), place, request: *request, kind };
+                self.enqueue(held, bytes, now);
             }
             Ok(Verdict::Goodbye) => {
                 replies.part(place, W::GOODBYE);
@@ -57,7 +63,8 @@ impl<W: Wire> Service<W> {
         After::Next
     }
 
-    fn admit(
+    #[inline]
+    fn judge(
         &self,
         client: &Client<W>,
         request: &W::Request,
@@ -66,39 +73,117 @@ impl<W: Wire> Service<W> {
         now: Nanos,
     ) -> Result<Verdict, Refusal> {
         let tenant = client.tenant.get();
-        let mut ledger = self.ledger.borrow_mut();
+        let ledger = &mut *self.ledger.borrow_mut();
 
-        // Classify: tenant and shadow are the client's; tier and query type the request's.
-        let facts = W::facts(request);
-        let kind = admission::Request {
-            tier: ledger.tier(tenant),
-            query_type: QueryType(facts.class.index() as u16),
-        };
+        // Classify: the tenant is the client's, tier and query type are the request's.
         match course {
             Course::Shared | Course::Own => {}
             Course::Quit => return Ok(Verdict::Goodbye),
             Course::OwnStats => return Ok(Verdict::OwnStats),
         }
+        let facts = W::facts(request);
+        let query_type = QueryType(facts.class.index() as u16);
+        let kind = admission::Request { tier: ledger.tier(tenant), query_type };
 
         // Price and quota.
-        let price = ledger.price(self.settings.service, 1, facts.rows, bytes.len(), query_class(facts.class));
-        if let Charge::Refused(refusal) = ledger.charge(tenant, price, now, client.shadow) {
-            return Err(refusal);
-        }
+        let class = query_class(facts.class);
+        let price = ledger.price(self.settings.service, 1, facts.rows, bytes.len(), class);
+        let charged = match ledger.charge(tenant, price, now, client.shadow) {
+            Charge::Passed(charged) => charged,
+            Charge::Refused(refusal) => return Err(refusal),
+        };
 
         // Hot key: a hit is answered here, a read of a key in flight joins it, a write marks its key.
         // (The state machine for this does not exist yet.)
 
-        // Admit.
+        // Admit: would it keep its objective?
+        if let Some(retry_after) = self.policy.refuses(kind, now, || ledger.draw()) {
+            if !client.shadow {
+                return Err(refuse(client, ledger, charged, Refusal { reason: Reason::Slo, retry_after }));
+            }
+            ledger.count_refusal(tenant, Reason::Slo, charged, true);
+        }
 
-        // Queue.
+        // Queue: at once if there is a place and nobody waits, among them this client.
+        let queue = &mut *self.queue.borrow_mut();
+        if client.queued.get().0 > 0 || !queue.pass() {
+            if !queue.has_room() {
+                let refusal = Refusal { reason: Reason::QueueFull, retry_after: Nanos::ZERO };
+                return Err(refuse(client, ledger, charged, refusal));
+            }
+            ledger.count_passed(tenant, charged);
+            return Ok(Verdict::Wait(kind));
+        }
 
         // Store.
-        self.stores[client.lane].accepts(now).inspect_err(|_| {
-            ledger.count_refusal(tenant, Reason::StoreDown, price, false);
-        })?;
+        if let Err(refusal) = self.stores[client.lane].accepts(now) {
+            queue.leave();
+            return Err(refuse(client, ledger, charged, refusal));
+        }
+        ledger.count_passed(tenant, charged);
         Ok(Verdict::Send(kind))
     }
+
+    fn enqueue(&self, held: Held<W>, bytes: &[u8], now: Nanos) {
+        let (waiting, lowest) = held.client.queued.get();
+        // Behind the client's own requests, whatever it is.
+        let tier = if waiting > 0 { held.kind.tier.max(lowest) } else { held.kind.tier };
+        held.client.queued.set((waiting + 1, tier));
+        self.policy.enqueued(held.kind);
+        self.queue.borrow_mut().push(tier, held, bytes, now);
+    }
+
+    /// Lets requests out of the queue, as many as there are places.
+    pub(super) fn dispatch(&self, now: Nanos) {
+        loop {
+            let Some((_, queued, _)) = self.queue.borrow_mut().pop() else { return };
+            let Held { client, place, request, kind } = queued.item;
+            let (waiting, lowest) = client.queued.get();
+            client.queued.set((waiting - 1, lowest));
+            self.policy.dequeued(kind);
+            let silent = W::is_silent(&request);
+            match self.still_wanted(&client, queued.since, now) {
+                Ok(()) => {
+                    let bytes = &queued.bytes;
+                    let outgoing =
+                        Outgoing { client: &client, place, request: &request, bytes, kind, silent };
+                    self.stores[client.lane].send(&outgoing, now);
+                }
+                Err(refusal) => {
+                    self.queue.borrow_mut().leave();
+                    let silent = silent || client.left.get();
+                    self.refuse_late(&client, place, silent, refusal);
+                }
+            }
+            self.queue.borrow_mut().recycle(queued.bytes);
+        }
+    }
+
+    /// Whether a request that has waited `since` then should still go to the store.
+    fn still_wanted(&self, client: &Client<W>, since: Nanos, now: Nanos) -> Result<(), Refusal> {
+        let deadline = self.settings.backend.admission.as_ref().and_then(|admission| admission.deadline);
+        let late = deadline.is_some_and(|deadline| now.saturating_sub(since) > deadline);
+        if late || client.is_gone() || client.left.get() {
+            return Err(Refusal { reason: Reason::Deadline, retry_after: Nanos::ZERO });
+        }
+        self.stores[client.lane].accepts(now)
+    }
+}
+
+/// Refuses a request that has been charged: it gets that back.
+fn refuse<W: Wire>(client: &Client<W>, ledger: &mut Ledger, charged: MilliRu, refusal: Refusal) -> Refusal {
+    ledger.refund(client.tenant.get(), charged);
+    ledger.count_refusal(client.tenant.get(), refusal.reason, charged, false);
+    refusal
+}
+
+/// A request in the queue.
+#[derive(Debug)]
+pub(super) struct Held<W: Wire> {
+    client: Rc<Client<W>>,
+    place: Place,
+    request: W::Request,
+    kind: admission::Request,
 }
 
 /// What becomes of a client after its request.
@@ -115,6 +200,7 @@ pub(super) enum After {
 /// What becomes of a request that is not refused.
 enum Verdict {
     Send(admission::Request),
+    Wait(admission::Request),
     Goodbye,
     OwnStats,
 }

@@ -19,6 +19,13 @@ impl Wire for Resp {
     type Fault = Fault;
     type Link = Pipe;
 
+    const PROBE: &'static [u8] = b"PING\r\n";
+
+    /// Also with an error, unless that says that it is not ready: it may want a password first.
+    fn is_well(line: &[u8]) -> bool {
+        !line.starts_with(b"-LOADING") && !line.starts_with(b"-MASTERDOWN")
+    }
+
     const GOODBYE: &'static [u8] = b"+OK\r\n";
 
     fn decoder(settings: &Settings) -> Decoder {

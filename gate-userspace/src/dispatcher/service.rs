@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use gate_common::abi::Reason;
 use gate_common::units::Nanos;
@@ -12,7 +13,9 @@ use super::client::{Client, Ended, Talk};
 use super::figures::{Event, Figures, ServiceFigures};
 use super::health::Health;
 use super::ledger::{Ledger, TenantId};
-use super::pipeline::After;
+use super::pipeline::{After, Held};
+use super::policy::Policy;
+use super::queue::Queue;
 use super::replies::{Place, Replies};
 use super::settings::Settings;
 use super::store::{Broken, Store};
@@ -28,6 +31,7 @@ pub(super) struct Shared {
     pub(super) scratch: Rc<RefCell<Box<[u8]>>>,
     pub(super) number: usize,
     pub(super) figures: ServiceFigures,
+    pub(super) policy: Policy,
 }
 
 /// What one thread needs to serve one service.
@@ -38,6 +42,10 @@ pub(super) struct Service<W: Wire> {
     pub(super) ledger: Rc<RefCell<Ledger>>,
     /// Where whoever reads from a socket reads to; shared by the thread's services.
     pub(super) scratch: Rc<RefCell<Box<[u8]>>>,
+    /// Who may join the queue.
+    pub(super) policy: Policy,
+    /// Who is in it.
+    pub(super) queue: RefCell<Queue<Held<W>>>,
     /// The shared connections.
     pub(super) stores: Vec<Rc<Store<W>>>,
     /// What happened in this thread.
@@ -49,16 +57,32 @@ pub(super) struct Service<W: Wire> {
     /// Everyone who is connected.
     clients: RefCell<Vec<std::rc::Weak<Client<W>>>>,
     next_lane: Cell<usize>,
+    /// Whether this is the thread that does what one must do for all.
+    is_first: bool,
 }
 
 impl<W: Wire> Service<W> {
     pub(super) fn new(settings: Settings, shared: Shared) -> Rc<Self> {
-        let Shared { ledger, scratch, number, figures: all_figures } = shared;
+        let Shared { ledger, scratch, number, figures: all_figures, policy } = shared;
         let figures = Arc::clone(&all_figures.threads[number]);
         let stores = (0..settings.connections).map(|_| Rc::new(Store::new(Health::new()))).collect();
         let (news, clients) = (RefCell::default(), RefCell::default());
         let next_lane = Cell::new(0);
-        Rc::new(Self { settings, ledger, scratch, stores, figures, all_figures, news, clients, next_lane })
+        let queue = RefCell::new(Queue::new(settings.places, settings.queue_limit));
+        Rc::new(Self {
+            settings,
+            ledger,
+            scratch,
+            policy,
+            queue,
+            stores,
+            figures,
+            all_figures,
+            news,
+            clients,
+            next_lane,
+            is_first: number == 0,
+        })
     }
 
     /// Whom a source is charged to, and whether its refusals are only counted.
@@ -132,13 +156,19 @@ impl<W: Wire> Service<W> {
         self.ledger.borrow().count_refusal(client.tenant.get(), after.reason, price, false);
     }
 
-    /// Refuses a request that was let in before.
-    pub(super) fn refuse_late(&self, client: &Rc<Client<W>>, place: Place, refusal: Refusal) {
+    /// Refuses a request that was let in before; one that is `silent` gets no answer.
+    pub(super) fn refuse_late(&self, client: &Rc<Client<W>>, place: Place, silent: bool, refusal: Refusal) {
         self.count_refusal(client, refusal.reason);
-        if !client.is_gone() {
-            client.talk.borrow_mut().replies.refuse(place, refusal);
-            self.has_news(client);
+        if client.is_gone() {
+            return;
         }
+        let replies = &mut client.talk.borrow_mut().replies;
+        if silent {
+            replies.whole(place)
+        } else {
+            replies.refuse(place, refusal)
+        }
+        self.has_news(client);
     }
 
     /// Counts a refusal that costs nothing.
@@ -168,9 +198,11 @@ impl<W: Wire> Service<W> {
 
     /// A request has left the store: answered after so long, or not at all.
     #[inline]
-    pub(super) fn left_store(&self, _request: admission::Request, took: Option<Nanos>, _now: Nanos) {
-        if took.is_some() {
-            self.figures.count(Event::Answered);
+    pub(super) fn left_store(&self, request: admission::Request, took: Option<Nanos>, now: Nanos) {
+        self.queue.borrow_mut().leave();
+        if let Some(took) = took {
+            self.figures.answered(request.query_type, took);
+            self.policy.completed(request, took, now);
         }
     }
 
@@ -201,6 +233,7 @@ impl<W: Wire> Service<W> {
         self.figures.count(match ended {
             Ended::Left => Event::Left,
             Ended::SlowReader => Event::SlowReader,
+            Ended::SlowWriter => Event::SlowWriter,
             Ended::Cut => Event::Cut,
         });
     }
@@ -209,13 +242,25 @@ impl<W: Wire> Service<W> {
     pub(super) fn tidy(&self, now: Nanos) {
         let timeout = self.settings.store_timeout();
         self.stores.iter().for_each(|store| store.check(now, timeout));
+        self.dispatch(now);
+        self.deliver();
     }
 
-    /// Gives back memory that idle clients do not need.
-    pub(super) fn release(&self) {
+    /// What has to be done at every tick.
+    pub(super) fn tick(&self, now: Nanos) {
+        self.figures.note_queue(self.queue.borrow().len());
+        if self.is_first {
+            self.policy.refresh(now);
+        }
+    }
+
+    /// Looks after clients that nothing has happened to for `interval`: gives back memory, and ends those that
+    /// are stuck.
+    pub(super) fn release(&self, interval: Duration) {
+        let patience = Duration::from(self.settings.backend.client_timeout);
         self.clients.borrow_mut().retain(|client| {
             let client = client.upgrade();
-            client.inspect(|client| client.release()).is_some()
+            client.inspect(|client| client.look_after(interval, patience)).is_some()
         });
     }
 }

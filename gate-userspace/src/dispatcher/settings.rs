@@ -21,6 +21,9 @@ pub(super) struct Settings {
     pub(super) backend: config::Backend,
     /// How many connections each thread keeps to the store.
     pub(super) connections: usize,
+    /// How many requests of each thread may be with the store at once, and how many may wait.
+    pub(super) places: usize,
+    pub(super) queue_limit: usize,
     /// How many clients each thread may have.
     pub(super) max_clients: usize,
 }
@@ -32,7 +35,11 @@ impl Settings {
         proxied
             .filter_map(|(service, settings)| {
                 let backend = settings.backend.clone()?;
+                let admission = backend.admission.as_ref();
                 Some(Self {
+                    places: admission
+                        .map_or(usize::MAX, |admission| (admission.parallelism as usize).div_ceil(threads)),
+                    queue_limit: admission.map_or(0, |admission| admission.queue_limit.div_ceil(threads)),
                     service,
                     name: settings.name.clone(),
                     protocol: settings.protocol,

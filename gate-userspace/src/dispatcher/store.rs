@@ -16,7 +16,7 @@ use std::task::{Context, Poll, Waker};
 
 use gate_common::abi::Reason;
 use gate_common::units::Nanos;
-use tokio::io::{AsyncRead as _, ReadBuf};
+use tokio::io::{AsyncRead as _, AsyncReadExt as _, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::buffer::Buffer;
@@ -63,6 +63,7 @@ struct Waiting<W: Wire> {
     expect: <W::Link as Link>::Expect,
     since: Nanos,
     request: admission::Request,
+    silent: bool,
 }
 
 /// A request on its way to the store.
@@ -78,6 +79,8 @@ pub(super) struct Outgoing<'a, W: Wire> {
     pub(super) bytes: &'a [u8],
     /// What its answer teaches.
     pub(super) kind: admission::Request,
+    /// Whether the client wants no answer.
+    pub(super) silent: bool,
 }
 
 /// Why a connection to the store ended.
@@ -95,6 +98,9 @@ pub(super) enum Broken {
     /// What came makes no sense.
     #[error(transparent)]
     Garbage(#[from] super::wire::Garbage),
+    /// It answers, but not as it should.
+    #[error("the store is not ready: {0:?}")]
+    Unwell(String),
     /// An answer that no request asked for.
     #[error("the store sent an answer that no one asked for")]
     Unasked,
@@ -141,6 +147,7 @@ impl<W: Wire> Store<W> {
             expect,
             since: now,
             request: outgoing.kind,
+            silent: outgoing.silent,
         });
         // The first to be gathered wakes the task, which runs after the clients that are ready now.
         if (state.sent == 0 && state.waiting.len() == 1) || state.out.len() >= FULL_WRITE {
@@ -150,7 +157,12 @@ impl<W: Wire> Store<W> {
 
     /// Looks for answers that take too long.
     pub(super) fn check(&self, now: Nanos, timeout: Nanos) {
-        let oldest = self.state.borrow().waiting.front().map(|waiting| waiting.since);
+        let mut state = self.state.borrow_mut();
+        let oldest = state.waiting.front().map(|waiting| waiting.since);
+        if oldest.is_none() {
+            state.health.idle(now);
+        }
+        drop(state);
         if oldest.is_some_and(|since| now.saturating_sub(since) > timeout) {
             self.overdue.set(true);
             self.wake();
@@ -162,7 +174,7 @@ impl<W: Wire> Store<W> {
         loop {
             let broken = match self.connect(&service).await {
                 Ok(mut socket) => {
-                    self.state.borrow_mut().health.connected();
+                    self.state.borrow_mut().health.connected(clock::monotonic());
                     service.store_is_up();
                     std::future::poll_fn(|cx| self.poll(cx, &mut socket, &service)).await
                 }
@@ -181,7 +193,7 @@ impl<W: Wire> Store<W> {
         let connecting = TcpStream::connect(service.settings.backend.address);
         let socket = tokio::time::timeout(timeout, connecting).await.map_err(|_| Broken::Overdue)??;
         socket.set_nodelay(true)?;
-        Ok(socket)
+        tokio::time::timeout(timeout, probe::<W>(socket)).await.map_err(|_| Broken::Overdue)?
     }
 
     fn wake(&self) {
@@ -224,6 +236,7 @@ impl<W: Wire> Store<W> {
                 self.answers(service, bytes.filled())?;
             }
             // The store first, then the clients.
+            service.dispatch(clock::monotonic());
             self.write(cx, socket)?;
             service.deliver();
         }
@@ -291,7 +304,7 @@ impl<W: Wire> Store<W> {
                 waiting.client.end(Ended::Cut);
                 continue;
             }
-            service.refuse_late(&waiting.client, waiting.place, refusal);
+            service.refuse_late(&waiting.client, waiting.place, waiting.silent, refusal);
         }
         pause
     }
@@ -336,5 +349,22 @@ impl<W: Wire> State<W> {
     }
 }
 
+/// Asks a store that has accepted a connection whether it works: no client's request is to find out.
+async fn probe<W: Wire>(mut socket: TcpStream) -> Result<TcpStream, Broken> {
+    socket.write_all(W::PROBE).await?;
+    let mut line = Vec::new();
+    while !line.ends_with(b"\n") && line.len() < LONGEST_PROBE_ANSWER {
+        if socket.read_buf(&mut line).await? == 0 {
+            return Err(Broken::Closed);
+        }
+    }
+    if W::is_well(&line) {
+        Ok(socket)
+    } else {
+        Err(Broken::Unwell(String::from_utf8_lossy(&line).into_owned()))
+    }
+}
+
+const LONGEST_PROBE_ANSWER: usize = 1 << 10;
 /// A write this large does not wait for more.
 const FULL_WRITE: usize = 32 << 10;

@@ -16,6 +16,7 @@ use super::client::Client;
 use super::figures::{Event, ServiceFigures};
 use super::ledger::Ledger;
 use super::memcached::Memcached;
+use super::policy::Policy;
 use super::resp::Resp;
 use super::service::{Service, Shared};
 use super::settings::Settings;
@@ -39,6 +40,7 @@ pub(super) struct Plan {
     stopped: watch::Receiver<bool>,
     services: Vec<(Settings, Vec<TcpListener>)>,
     figures: Vec<ServiceFigures>,
+    policies: Vec<Policy>,
 }
 
 impl Plan {
@@ -52,6 +54,7 @@ impl Plan {
         row: usize,
         settings: &[Settings],
         figures: &[ServiceFigures],
+        policies: &[Policy],
         maps: &Arc<Maps>,
         stopped: watch::Receiver<bool>,
     ) -> Result<Self, Error> {
@@ -67,8 +70,8 @@ impl Plan {
             Ok((settings.clone(), listeners?))
         };
         let services: Result<Vec<_>, Error> = settings.iter().map(listen).collect();
-        let (maps, figures) = (Arc::clone(maps), figures.to_vec());
-        Ok(Self { number, row, maps, stopped, services: services?, figures })
+        let (maps, figures, policies) = (Arc::clone(maps), figures.to_vec(), policies.to_vec());
+        Ok(Self { number, row, maps, stopped, services: services?, figures, policies })
     }
 
     /// Starts it.
@@ -88,11 +91,14 @@ impl Plan {
     }
 
     async fn run(self) -> io::Result<()> {
-        let Self { number, row, maps, mut stopped, services, figures } = self;
+        let Self { number, row, maps, mut stopped, services, figures, policies } = self;
         let ledger = Rc::new(RefCell::new(Ledger::new(maps, row, clock::entropy())));
         let scratch = Rc::new(RefCell::new(vec![0; READ_BYTES].into_boxed_slice()));
-        for ((settings, listeners), figures) in services.into_iter().zip(figures) {
-            let shared = Shared { ledger: Rc::clone(&ledger), scratch: Rc::clone(&scratch), number, figures };
+        for ((settings, listeners), (figures, policy)) in
+            services.into_iter().zip(figures.into_iter().zip(policies))
+        {
+            let shared =
+                Shared { ledger: Rc::clone(&ledger), scratch: Rc::clone(&scratch), number, figures, policy };
             match settings.protocol {
                 Protocol::Memcached => serve(Service::<Memcached>::new(settings, shared), listeners)?,
                 Protocol::Resp => serve(Service::<Resp>::new(settings, shared), listeners)?,
@@ -162,9 +168,12 @@ async fn chores<W: Wire>(service: Rc<Service<W>>) {
         often.tick().await;
         service.tidy(clock::monotonic());
         until_release -= 1;
+        if until_release.is_multiple_of(TICK) {
+            service.tick(clock::monotonic());
+        }
         if until_release == 0 {
             until_release = RELEASE_EVERY;
-            service.release();
+            service.release(RELEASE_EVERY * OFTEN);
         }
     }
 }
@@ -174,5 +183,7 @@ const READ_BYTES: usize = 64 << 10;
 const PAUSE: Duration = Duration::from_millis(50);
 /// How exactly the store's timeout is kept.
 const OFTEN: Duration = Duration::from_millis(10);
+/// Of [`OFTEN`]: the policies' tick.
+const TICK: u32 = 10;
 /// Of [`OFTEN`]: how long an idle client keeps its buffers.
 const RELEASE_EVERY: u32 = 200;

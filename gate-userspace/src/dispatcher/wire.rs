@@ -17,6 +17,12 @@ pub(super) trait Wire: Debug + Sized + 'static {
     /// One connection to the store.
     type Link: Link<Request = Self::Request>;
 
+    /// What a store that works answers with one line.
+    const PROBE: &'static [u8];
+
+    /// Whether that line says that it works.
+    fn is_well(line: &[u8]) -> bool;
+
     /// What a client reads that says goodbye.
     const GOODBYE: &'static [u8];
 

@@ -23,6 +23,8 @@ pub enum Purpose {
     Run,
     /// Running the tests: real servers as well.
     Test,
+    /// Running the benchmarks: gate's peers as well.
+    Bench,
 }
 
 /// Sees to it that everything needed for `purpose` is there.

@@ -5,12 +5,14 @@ use super::toolchain::DEBIAN_PACKAGES;
 use crate::sh;
 
 /// A program, the package that holds it, and the least that needs it.
-const PROGRAMS: [(&str, &str, Purpose); 5] = [
+const PROGRAMS: [(&str, &str, Purpose); 7] = [
     ("ip", "iproute2", Purpose::Run),
     ("memcached", "memcached", Purpose::Test),
     ("memccapable", "libmemcached-tools", Purpose::Test),
     ("redis-server", "redis-server", Purpose::Test),
     ("redis-cli", "redis-tools", Purpose::Test),
+    ("nutcracker", "nutcracker", Purpose::Bench),
+    ("haproxy", "haproxy", Purpose::Bench),
 ];
 
 /// The packages of the programs that `purpose` needs and that are not there.

@@ -253,6 +253,28 @@ pub(super) const BROKEN: &[Broken] = &[
             r#"12: service[0].max_clients = "0": must be a whole number from 1 to 1000000"#,
         ],
     ),
+    (
+        "listen",
+        "deadline = \"1s\"\nparallelism = \"4\"\nlisten",
+        &[r#"7: service[0].parallelism = "4": means something only beside backend"#],
+    ),
+    (
+        "listen",
+        "backend = \"127.0.0.1:11212\"\ndeadline = \"1s\"\nlisten",
+        &[r#"7: service[0].deadline = "1s": means something only beside parallelism"#],
+    ),
+    (
+        "listen",
+        "backend = \"127.0.0.1:11212\"\nparallelism = \"0\"\nadmission = \"bouncy\"\nobjectives = { get = { p50 = \"2ms\", p90 = \"1ms\" }, gte = { p50 = \"1ms\" } }\nmax_queue_wait = \"1s\"\nclient_timeout = \"1ms\"\nlisten",
+        &[
+            r#"7: service[0].parallelism = "0": must be a whole number from 1 to 100000"#,
+            r#"8: service[0].admission = "bouncy": must be "bouncer", "max-queue-length", "max-queue-wait", "accept-fraction" or "off""#,
+            r#"9: service[0].objectives.get.p90 = "1ms": must not be below p50 (2ms)"#,
+            r#"9: service[0].objectives.gte: unknown key; did you mean get?"#,
+            r#"10: service[0].max_queue_wait = "1s": means something only beside admission = "max-queue-wait""#,
+            r#"11: service[0].client_timeout = "1ms": must be from 100ms to 3600s"#,
+        ],
+    ),
     // [[tenant]]
     ("name = \"polite\"\n", "", &[r#"7: tenant[0].name: is missing, e.g. name = "polite""#]),
     ("\"polite\"", "\"\"", &[r#"8: tenant[0].name = "": must be 1 to 48 letters, digits, '-', '_' or '.'"#]),

@@ -1,0 +1,159 @@
+//! How many requests the store of a proxied service gets at once, and which wait or are refused.
+
+use gate_common::units::{Fraction, Nanos};
+
+use super::backend::number;
+use super::raw::Section;
+use super::read::{one_of, time};
+use super::units;
+use crate::protocol::Class;
+
+/// The queue before a store, and who may join it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admission {
+    /// Requests that may be with the store at once, all threads together; 1 to 100,000.
+    pub parallelism: u32,
+    /// Which requests may join the queue.
+    pub policy: AdmissionPolicy,
+    /// The objective of each [`Class`], in the order of [`Class::ALL`]: its own, or the default.
+    pub objectives: Vec<Objective>,
+    /// The objective while nothing is known of a class.
+    pub default_objective: Objective,
+    /// Requests that may wait, all threads together; 1 to 10,000,000.
+    pub queue_limit: usize,
+    /// How long a request may take before it is of no use any more; 1 ms to 1 h.
+    pub deadline: Option<Nanos>,
+}
+
+/// Response times at percentiles, the lowest first; never empty, and no higher percentile is faster.
+pub type Objective = Vec<(u8, Nanos)>;
+
+/// Which requests may join the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdmissionPolicy {
+    /// All that find room.
+    Off,
+    /// Those that can be expected to keep their objective, and a share of each class.
+    Bouncer(Fairness),
+    /// Those that find at most so many waiting.
+    MaxQueueLength(u64),
+    /// Those that can be expected to wait no longer.
+    MaxQueueWait(Nanos),
+    /// As many as make up at most this share of the store's capacity.
+    AcceptFraction(Fraction),
+}
+
+/// What keeps a class from starving whose objective cannot be met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fairness {
+    /// Nothing.
+    None,
+    /// A twentieth of each class passes.
+    AcceptanceAllowance,
+    /// Those that are accepted less than the average are helped.
+    HelpingTheUnderserved,
+}
+
+/// The keys that mean nothing without `parallelism`.
+const KEYS: [&str; 8] = [
+    "admission",
+    "fairness",
+    "objectives",
+    "queue_limit",
+    "deadline",
+    "max_queue_length",
+    "max_queue_wait",
+    "accept_fraction",
+];
+
+/// Reads it, if there is a `parallelism`.
+pub(super) fn read(section: &mut Section<'_>) -> Option<Admission> {
+    let parallelism = section.get("parallelism", number(1, 100_000));
+    for key in KEYS {
+        if section.has(key) && !section.has("parallelism") {
+            section.fault(key, "means something only beside parallelism".to_owned());
+        }
+    }
+    let policy = policy(section);
+    let (default_objective, objectives) = objectives(section.section("objectives"));
+    let queue_limit = section.get("queue_limit", number(1, 10_000_000)).unwrap_or(10_000);
+    let deadline = section.get("deadline", time(DEADLINE_RANGE));
+    Some(Admission {
+        parallelism: parallelism? as u32,
+        policy,
+        objectives,
+        default_objective,
+        queue_limit: queue_limit as usize,
+        deadline,
+    })
+}
+
+fn policy(section: &mut Section<'_>) -> AdmissionPolicy {
+    let chosen = section.get("admission", one_of(&POLICIES)).unwrap_or("bouncer");
+    let fairness = section.get("fairness", one_of(&FAIRNESS));
+    let length = section.get("max_queue_length", number(1, 10_000_000));
+    let wait = section.get("max_queue_wait", time(DEADLINE_RANGE));
+    let fraction = section.get("accept_fraction", units::percentage);
+    let given =
+        [("fairness", "bouncer"), ("max_queue_length", ""), ("max_queue_wait", ""), ("accept_fraction", "")];
+    for (key, of) in given {
+        let of = if of.is_empty() { key.replace('_', "-") } else { of.to_owned() };
+        if section.has(key) && chosen != of {
+            section.fault(key, format!("means something only beside admission = \"{of}\""));
+        }
+    }
+    match chosen {
+        "off" => AdmissionPolicy::Off,
+        "max-queue-length" => AdmissionPolicy::MaxQueueLength(length.unwrap_or(400)),
+        "max-queue-wait" => AdmissionPolicy::MaxQueueWait(wait.unwrap_or(Nanos::from_millis(15))),
+        "accept-fraction" => AdmissionPolicy::AcceptFraction(fraction.unwrap_or(Fraction::of(95, 100))),
+        _ => AdmissionPolicy::Bouncer(fairness.unwrap_or(Fairness::AcceptanceAllowance)),
+    }
+}
+
+/// The default objective, and that of each class.
+fn objectives(mut section: Section<'_>) -> (Objective, Vec<Objective>) {
+    let default = objective(section.section("default"));
+    let default = if default.is_empty() { vec![(50, DEFAULT_P50), (90, DEFAULT_P90)] } else { default };
+    let of_class = |class: &Class| {
+        let own = objective(section.section(class.name()));
+        if own.is_empty() { default.clone() } else { own }
+    };
+    let objectives = Class::ALL.iter().map(of_class).collect();
+    section.finish();
+    (default, objectives)
+}
+
+fn objective(mut section: Section<'_>) -> Objective {
+    let mut objective = Objective::new();
+    for (key, percentile) in PERCENTILES {
+        let Some(limit) = section.get(key, time(DEADLINE_RANGE_FINE)) else { continue };
+        match objective.last() {
+            Some(&(before, lower)) if lower > limit => {
+                section.fault(key, format!("must not be below p{before} ({lower})"));
+            }
+            _ => objective.push((percentile, limit)),
+        }
+    }
+    section.finish();
+    objective
+}
+
+const POLICIES: [(&str, &str); 5] = [
+    ("bouncer", "bouncer"),
+    ("max-queue-length", "max-queue-length"),
+    ("max-queue-wait", "max-queue-wait"),
+    ("accept-fraction", "accept-fraction"),
+    ("off", "off"),
+];
+const FAIRNESS: [(&str, Fairness); 3] = [
+    ("acceptance-allowance", Fairness::AcceptanceAllowance),
+    ("helping-the-underserved", Fairness::HelpingTheUnderserved),
+    ("none", Fairness::None),
+];
+const PERCENTILES: [(&str, u8); 4] = [("p50", 50), ("p90", 90), ("p95", 95), ("p99", 99)];
+const DEADLINE_RANGE: (Nanos, Nanos) = (Nanos::from_millis(1), Nanos::from_secs(3_600));
+const DEADLINE_RANGE_FINE: (Nanos, Nanos) = (Nanos::from_micros(10), Nanos::from_secs(3_600));
+/// Generous for a store in memory: what it is held to unless one says better.
+const DEFAULT_P50: Nanos = Nanos::from_millis(10);
+const DEFAULT_P90: Nanos = Nanos::from_millis(50);

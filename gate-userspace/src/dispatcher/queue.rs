@@ -1,0 +1,147 @@
+//! The queue before the store: requests that wait for one of P places, the most critical tier first.
+//!
+//! **Invariants.** Pure: time is an argument. A client's requests leave in the order in which they came: one
+//! that follows a queued request of a lower tier joins that tier. Requests of clients that have left, and those
+//! whose deadline has passed, are never served. The memory of served requests is used again.
+
+use std::collections::VecDeque;
+
+use gate_common::units::Nanos;
+
+use crate::policy::Tier;
+
+/// Requests that wait, and how many may be with the store. `T` is what is kept of one beside its bytes.
+#[derive(Debug)]
+pub(super) struct Queue<T> {
+    tiers: [VecDeque<Queued<T>>; Tier::ALL.len()],
+    len: usize,
+    limit: usize,
+    /// Requests that may be with the store, and that are.
+    places: usize,
+    taken: usize,
+    spare: Vec<Vec<u8>>,
+}
+
+/// A request that waits.
+#[derive(Debug)]
+pub(super) struct Queued<T> {
+    /// What is kept of it.
+    pub(super) item: T,
+    /// All of it.
+    pub(super) bytes: Vec<u8>,
+    /// When it came.
+    pub(super) since: Nanos,
+}
+
+impl<T> Queue<T> {
+    /// A queue of at most `limit` requests before `places` places.
+    pub(super) fn new(places: usize, limit: usize) -> Self {
+        Self { tiers: Default::default(), len: 0, limit, places, taken: 0, spare: Vec::new() }
+    }
+
+    /// Whether a request may go to the store at once. If so, it has taken its place.
+    #[inline]
+    pub(super) fn pass(&mut self) -> bool {
+        let free = self.taken < self.places && self.len == 0;
+        self.taken += usize::from(free);
+        free
+    }
+
+    /// A request has left the store.
+    #[inline]
+    pub(super) fn leave(&mut self) {
+        self.taken -= 1;
+    }
+
+    /// Whether one more may wait.
+    pub(super) fn has_room(&self) -> bool {
+        self.len < self.limit
+    }
+
+    /// How many wait.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Adds a request.
+    pub(super) fn push(&mut self, tier: Tier, item: T, bytes: &[u8], since: Nanos) {
+        let mut copy = self.spare.pop().unwrap_or_default();
+        copy.extend_from_slice(bytes);
+        self.tiers[tier.index()].push_back(Queued { item, bytes: copy, since });
+        self.len += 1;
+    }
+
+    /// The next request, if there is a free place; it has taken it. `behind` more of its tier wait on.
+    pub(super) fn pop(&mut self) -> Option<(Tier, Queued<T>, usize)> {
+        if self.taken >= self.places {
+            return None;
+        }
+        let tier = Tier::ALL.into_iter().find(|tier| !self.tiers[tier.index()].is_empty())?;
+        let waiting = &mut self.tiers[tier.index()];
+        let queued = waiting.pop_front()?;
+        self.len -= 1;
+        self.taken += 1;
+        Some((tier, queued, waiting.len()))
+    }
+
+    /// Gives back the memory of a request that has left the queue.
+    pub(super) fn recycle(&mut self, mut bytes: Vec<u8>) {
+        if bytes.capacity() <= MOST_BYTES_KEPT && self.spare.len() < MOST_KEPT {
+            bytes.clear();
+            self.spare.push(bytes);
+        }
+    }
+}
+
+/// Large requests give their memory back.
+const MOST_BYTES_KEPT: usize = 4 << 10;
+/// With the bytes above: 4 MiB at most.
+const MOST_KEPT: usize = 1 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_than_its_places_are_with_the_store_and_tiers_go_first() {
+        let mut queue = Queue::new(2, 3);
+        assert!(queue.pass() && queue.pass() && !queue.pass());
+        for (tier, item) in [(Tier::Batch, 1), (Tier::Critical, 2), (Tier::Batch, 3)] {
+            assert!(queue.has_room());
+            queue.push(tier, item, b"x", Nanos(item));
+        }
+        assert!(!queue.has_room() && queue.pop().is_none());
+        queue.leave();
+        let (tier, queued, behind) = queue.pop().unwrap();
+        assert_eq!((tier, queued.item, queued.since, behind), (Tier::Critical, 2, Nanos(2), 0));
+        assert!(queue.pop().is_none(), "its place is taken");
+        queue.leave();
+        queue.leave();
+        let order: Vec<_> =
+            std::iter::from_fn(|| queue.pop()).map(|(_, queued, behind)| (queued.item, behind)).collect();
+        assert_eq!((order, queue.len()), (vec![(1, 1), (3, 0)], 0));
+    }
+
+    #[test]
+    fn nothing_passes_while_others_wait() {
+        let mut queue = Queue::new(2, 10);
+        assert!(queue.pass());
+        queue.push(Tier::Standard, (), b"", Nanos(1));
+        assert!(!queue.pass());
+    }
+
+    #[test]
+    fn memory_is_used_again_unless_it_is_much() {
+        let mut queue = Queue::new(1, 10);
+        queue.push(Tier::Standard, (), b"first", Nanos(1));
+        let (_, queued, _) = queue.pop().unwrap();
+        let at = queued.bytes.as_ptr();
+        queue.recycle(queued.bytes);
+        queue.leave();
+        queue.push(Tier::Standard, (), b"again", Nanos(2));
+        let (_, queued, _) = queue.pop().unwrap();
+        assert_eq!((queued.bytes.as_ptr(), &queued.bytes[..]), (at, &b"again"[..]));
+        queue.recycle(vec![0; MOST_BYTES_KEPT + 1]);
+        assert!(queue.spare.is_empty());
+    }
+}

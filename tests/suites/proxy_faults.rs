@@ -1,0 +1,245 @@
+//! What gate does when its store or its clients misbehave: errors soon, memory bounded, and nobody else harmed.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use gate_tests::proxy::{Listening, PATIENCE, read_until, shown};
+use nix::sys::signal::Signal;
+
+const EVERYONE: &str = "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"unlimited\"";
+
+/// A store of which the test says what it answers, request by request.
+struct Puppet {
+    address: SocketAddr,
+    heard: Receiver<(TcpStream, Vec<u8>)>,
+}
+
+impl Puppet {
+    fn start() -> Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let address = listener.local_addr()?;
+        let (sender, heard) = channel();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let sender = sender.clone();
+                std::thread::spawn(move || Self::listen(stream, &sender));
+            }
+        });
+        Ok(Self { address, heard })
+    }
+
+    fn listen(mut stream: TcpStream, heard: &Sender<(TcpStream, Vec<u8>)>) {
+        let mut piece = vec![0; 1 << 16];
+        while let Ok(len @ 1..) = stream.read(&mut piece) {
+            let Ok(mut answers) = stream.try_clone() else { return };
+            // What gate asks by itself, once for each connection and before all else.
+            let asked = piece[..len].strip_prefix(b"version\r\n");
+            if asked.is_some() && answers.write_all(b"VERSION puppet\r\n").is_err() {
+                return;
+            }
+            let asked = asked.unwrap_or(&piece[..len]);
+            if !asked.is_empty() && heard.send((answers, asked.to_vec())).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// What it was asked next, and where to answer.
+    fn next(&self) -> Result<(TcpStream, Vec<u8>)> {
+        self.heard.recv_timeout(PATIENCE).context("the store was asked nothing")
+    }
+}
+
+/// One of the figures that gate itself counts.
+fn figure(gate: &Listening, name: &str) -> Result<u64> {
+    let said = String::from_utf8(gate.ask(b"stats gate\r\n", b"END\r\n")?)?;
+    let line = said.lines().find_map(|line| line.strip_prefix(&format!("STAT {name} ")));
+    Ok(line.with_context(|| format!("no {name} in {said}"))?.parse()?)
+}
+
+/// Waits for something to come true.
+fn wait_until(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds()? {
+        ensure!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_dead_store_is_told_soon_and_comes_back_by_itself() -> Result<()> {
+    let mut store = Listening::memcached()?;
+    let gate = Listening::gate("memcached", store.address, "store_timeout = \"200ms\"", EVERYONE)?;
+    gate.ask(b"set a 0 0 1\r\n1\r\n", b"STORED\r\n")?;
+    store.program().signal(Signal::SIGSTOP)?;
+    let stat = format!("/proc/{}/stat", store.program().id());
+    wait_until("it has not stopped", || Ok(std::fs::read_to_string(&stat)?.contains(") T ")))?;
+    let asked = Instant::now();
+    let said = gate.ask(b"get a\r\n", b"reason=store-down\r\n")?;
+    let took = asked.elapsed();
+    ensure!(said.starts_with(b"SERVER_ERROR throttled retry_after_ms="), "{}", shown(&said));
+    ensure!(took < Duration::from_secs(2), "the first took {took:?}");
+    // Whoever asks while it is known to be down does not wait for it.
+    let asked = Instant::now();
+    for _ in 0..20 {
+        gate.ask(b"get a\r\nset b 0 0 1 noreply\r\n2\r\nget a\r\n", b"reason=store-down\r\n")?;
+    }
+    ensure!(asked.elapsed() < Duration::from_secs(3), "twenty took {:?}", asked.elapsed());
+    store.program().signal(Signal::SIGCONT)?;
+    wait_until("it has not come back", || {
+        Ok(gate.ask(b"get a\r\n", b"\r\n")? == b"VALUE a 0 1\r\n1\r\nEND\r\n")
+    })
+}
+
+#[test]
+fn a_store_that_makes_no_sense_loses_its_connection_and_no_client() -> Result<()> {
+    let store = Puppet::start()?;
+    let gate = Listening::gate("memcached", store.address, "connections = \"1\"", EVERYONE)?;
+    for nonsense in ["HELLO\r\n", "VALUE other 0 1\r\nx\r\nEND\r\n", "VALUE a 0 x\r\n", "END\r\nEND\r\n"] {
+        let mut client = gate.connect()?;
+        client.write_all(b"get a\r\n")?;
+        let (mut answers, asked) = store.next()?;
+        ensure!(asked == b"get a\r\n", "{}", shown(&asked));
+        answers.write_all(nonsense.as_bytes())?;
+        let said = read_until(&mut client, b"\r\n")?;
+        let fine = said.ends_with(b"reason=store-down\r\n") || said == b"END\r\n";
+        ensure!(fine, "{nonsense:?}: {}", shown(&said));
+        // The same client is served again, as soon as the store is trusted again.
+        wait_until("it is not served again", || {
+            client.write_all(b"get b\r\n")?;
+            if let Ok((mut answers, _)) = store.heard.recv_timeout(Duration::from_millis(50)) {
+                // It may have come by the connection that is gone.
+                let _ = answers.write_all(b"END\r\n");
+            }
+            Ok(read_until(&mut client, b"\r\n")? == b"END\r\n")
+        })?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_store_that_breaks_off_in_a_reply_ends_that_client_alone() -> Result<()> {
+    let store = Puppet::start()?;
+    let gate = Listening::gate("memcached", store.address, "connections = \"1\"\n", EVERYONE)?;
+    // Long values are passed on as they come. Several clients of which one thread has at least two.
+    let mut clients: Vec<TcpStream> = (0..2).map(|_| gate.connect()).collect::<Result<_>>()?;
+    clients[0].write_all(b"get a\r\n")?;
+    let (mut answers, _) = store.next()?;
+    clients[1].write_all(b"get b\r\n")?;
+    answers.write_all(b"VALUE a 0 100000\r\nthe beginning")?;
+    read_until(&mut clients[0], b"the beginning")?;
+    answers.shutdown(std::net::Shutdown::Both)?;
+    let mut rest = Vec::new();
+    clients[0].read_to_end(&mut rest)?;
+    ensure!(rest.is_empty(), "{}", shown(&rest));
+    // The other one's request was on the same connection, or on another thread's.
+    let answered = std::thread::spawn(move || read_until(&mut clients[1], b"\r\n"));
+    while !answered.is_finished() {
+        if let Ok((mut answers, _)) = store.heard.recv_timeout(Duration::from_millis(10)) {
+            // It may have come by the connection that is gone.
+            let _ = answers.write_all(b"END\r\n");
+        }
+    }
+    let said = answered.join().expect("it does not panic")?;
+    ensure!(said == b"END\r\n" || said.ends_with(b"reason=store-down\r\n"), "{}", shown(&said));
+    wait_until("it was not counted", || Ok(figure(&gate, "cut")? == 1))
+}
+
+#[test]
+fn who_does_not_read_is_closed_and_the_others_are_served() -> Result<()> {
+    let store = Listening::memcached()?;
+    let gate = Listening::gate("memcached", store.address, "max_output = \"1MiB\"", EVERYONE)?;
+    let value = vec![b'v'; 500_000];
+    let set = [&b"set big 0 0 500000\r\n"[..], &value, b"\r\n"].concat();
+    gate.ask(&set, b"STORED\r\n")?;
+    let mut deaf = gate.connect()?;
+    deaf.write_all(&b"get big\r\n".repeat(500))?;
+    wait_until("it is not closed", || Ok(figure(&gate, "slow-reader")? == 1))?;
+    let said = gate.ask(b"get big\r\n", b"END\r\n")?;
+    ensure!(said.len() > value.len());
+    Ok(())
+}
+
+#[test]
+fn who_does_not_go_on_is_closed_and_who_goes_on_slowly_is_served() -> Result<()> {
+    let store = Listening::memcached()?;
+    let gate = Listening::gate("memcached", store.address, "client_timeout = \"100ms\"", EVERYONE)?;
+    let mut half = gate.connect()?;
+    half.write_all(b"set a 0 0 10\r\nhal")?;
+    let mut slow = gate.connect()?;
+    for byte in b"set b 0 0 3\r\nabc\r\nget b\r\n" {
+        slow.write_all(&[*byte])?;
+    }
+    read_until(&mut slow, b"STORED\r\nVALUE b 0 3\r\nabc\r\nEND\r\n")?;
+    let mut said = Vec::new();
+    half.read_to_end(&mut said)?;
+    ensure!(said.is_empty(), "{}", shown(&said));
+    wait_until("it was not counted", || Ok(figure(&gate, "slow-writer")? == 1))?;
+    // Who has nothing to say may stay.
+    slow.write_all(b"get b\r\n")?;
+    read_until(&mut slow, b"END\r\n")?;
+    Ok(())
+}
+
+#[test]
+fn an_endless_line_a_long_key_and_a_long_value_get_an_error() -> Result<()> {
+    let store = Listening::memcached()?;
+    let gate = Listening::gate("memcached", store.address, "max_request = \"64KiB\"", EVERYONE)?;
+    let key = "k".repeat(251);
+    for (sent, said) in [
+        (format!("get {key}\r\nget a\r\n"), "CLIENT_ERROR bad command line format\r\nEND\r\n"),
+        (
+            format!("set a 0 0 70000\r\n{}\r\nget a\r\n", "v".repeat(70_000)),
+            "SERVER_ERROR object too large for cache\r\nEND\r\n",
+        ),
+        (format!("get {}", "k".repeat(300_000)), "CLIENT_ERROR line too long\r\n"),
+    ] {
+        let answer = gate.ask(sent.as_bytes(), said.as_bytes())?;
+        ensure!(answer == said.as_bytes(), "{}", shown(&answer));
+    }
+    Ok(())
+}
+
+#[test]
+fn only_as_many_clients_are_let_in_as_there_may_be() -> Result<()> {
+    let store = Listening::memcached()?;
+    let gate = Listening::gate("memcached", store.address, "max_clients = \"4\"", EVERYONE)?;
+    let mut clients: Vec<TcpStream> = (0..20).map(|_| gate.connect()).collect::<Result<_>>()?;
+    let served = clients.iter_mut().filter_map(|client| {
+        client.write_all(b"get a\r\n").ok()?;
+        read_until(client, b"END\r\n").ok()
+    });
+    let served = served.count();
+    ensure!((1..=4).contains(&served), "{served} were served");
+    drop(clients);
+    wait_until("nobody is let in any more", || Ok(gate.ask(b"get a\r\n", b"END\r\n").is_ok()))
+}
+
+#[test]
+fn requests_wait_for_a_place_and_are_refused_in_their_order() -> Result<()> {
+    let store = Puppet::start()?;
+    let service = "parallelism = \"1\"\nadmission = \"off\"\nqueue_limit = \"4\"\ndeadline = \"100ms\"";
+    let gate = Listening::gate("memcached", store.address, service, EVERYONE)?;
+    let mut client = gate.connect()?;
+    // One has the place, at most four wait (of two threads each has half of the queue).
+    client.write_all(&b"get a\r\n".repeat(8))?;
+    let (mut answers, asked) = store.next()?;
+    ensure!(asked == b"get a\r\n", "{}", shown(&asked));
+    std::thread::sleep(Duration::from_millis(150));
+    answers.write_all(b"VALUE a 0 1\r\n1\r\nEND\r\n")?;
+    let said = String::from_utf8(read_until(&mut client, b"reason=queue-full\r\n")?)?;
+    let mut said = said;
+    while said.matches("\r\n").count() < 3 + 7 {
+        said += &String::from_utf8(read_until(&mut client, b"\r\n")?)?;
+    }
+    let lines: Vec<&str> = said.lines().collect();
+    ensure!(lines[..3] == ["VALUE a 0 1", "1", "END"], "{said}");
+    let late = lines[3..].iter().take_while(|line| line.ends_with("reason=deadline")).count();
+    ensure!((2..=4).contains(&late), "{said}");
+    ensure!(lines[3 + late..].iter().all(|line| line.ends_with("reason=queue-full")), "{said}");
+    Ok(())
+}

@@ -1,0 +1,120 @@
+//! A load that keeps every connection busy: each sends its requests in one go, waits for all the answers, and
+//! sends again. One thread, so that it takes one core and no more.
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd as _;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::poll::{PollFd, PollFlags, poll};
+
+/// What each connection asks, over and over.
+#[derive(Clone, Debug)]
+pub(super) struct Load {
+    /// How many connections there are.
+    pub(super) connections: usize,
+    /// How many requests are sent in one go.
+    pub(super) pipelined: usize,
+    /// One request.
+    pub(super) request: Vec<u8>,
+    /// How long its answer is, in bytes.
+    pub(super) answer: usize,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Outcome {
+    /// Answers.
+    pub(super) requests: u64,
+    /// Answers a second.
+    pub(super) per_sec: f64,
+    /// Microseconds from sending to the last answer of those sent together, at p50, p99 and p99.9.
+    pub(super) micros: [f64; 3],
+}
+
+struct Connection {
+    stream: TcpStream,
+    sent: Instant,
+    left: usize,
+}
+
+impl Load {
+    /// Runs it for a while.
+    ///
+    /// # Errors
+    ///
+    /// If a connection fails, or an answer is missing for [`PATIENCE`].
+    pub(super) fn run(&self, server: SocketAddr, lasts: Duration) -> Result<Outcome> {
+        let batch = self.request.repeat(self.pipelined);
+        let mut connections =
+            (0..self.connections).map(|_| self.connect(server, &batch)).collect::<Result<Vec<_>>>()?;
+        let (began, mut took) = (Instant::now(), Vec::new());
+        let mut piece = vec![0; 1 << 18];
+        while began.elapsed() < lasts {
+            let mut ready: Vec<PollFd<'_>> = connections
+                .iter()
+                .map(|connection| PollFd::new(connection.stream.as_fd(), PollFlags::POLLIN))
+                .collect();
+            ensure!(poll(&mut ready, PATIENCE)? > 0, "no answer from {server}");
+            let ready: Vec<bool> = ready.iter().map(|ready| ready.any().unwrap_or(false)).collect();
+            for (connection, _) in connections.iter_mut().zip(ready).filter(|(_, ready)| *ready) {
+                if connection.read(&mut piece)? {
+                    took.push(connection.sent.elapsed());
+                    connection.send(&batch, self.answer * self.pipelined)?;
+                }
+            }
+        }
+        let lasted = began.elapsed().as_secs_f64();
+        took.sort_unstable();
+        let at = |share: f64| {
+            let place = ((took.len() as f64 * share) as usize).min(took.len().saturating_sub(1));
+            took.get(place).map_or(f64::NAN, |took| took.as_secs_f64() * 1e6)
+        };
+        let requests = (took.len() * self.pipelined) as u64;
+        Ok(Outcome { requests, per_sec: requests as f64 / lasted, micros: [at(0.5), at(0.99), at(0.999)] })
+    }
+
+    fn connect(&self, server: SocketAddr, batch: &[u8]) -> Result<Connection> {
+        let stream = TcpStream::connect(server).with_context(|| format!("connecting to {server}"))?;
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
+        let mut connection = Connection { stream, sent: Instant::now(), left: 0 };
+        connection.send(batch, self.answer * self.pipelined)?;
+        Ok(connection)
+    }
+}
+
+impl Connection {
+    fn send(&mut self, mut batch: &[u8], answers: usize) -> Result<()> {
+        (self.sent, self.left) = (Instant::now(), answers);
+        while !batch.is_empty() {
+            match self.stream.write(batch) {
+                Ok(len) => batch = &batch[len..],
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    poll(&mut [PollFd::new(self.stream.as_fd(), PollFlags::POLLOUT)], PATIENCE)?;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what has come; whether that was all.
+    fn read(&mut self, piece: &mut [u8]) -> Result<bool> {
+        match self.stream.read(piece) {
+            Ok(0) => anyhow::bail!("the connection was closed"),
+            Ok(len) => {
+                let said = String::from_utf8_lossy(&piece[..len.min(200)]).into_owned();
+                ensure!(len <= self.left, "more was answered than expected: {said:?}");
+                self.left -= len;
+                Ok(self.left == 0)
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// In milliseconds.
+const PATIENCE: u16 = 10_000;

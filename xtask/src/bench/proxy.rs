@@ -1,0 +1,324 @@
+//! Redis and memcached, asked directly and through gate and its peers.
+//!
+//! Every load runs against every target in turn, round by round, so that what else the machine does harms all
+//! alike; the medians over the rounds are shown. CPU time is the scheduler's own accounting.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use nix::unistd::{SysconfVar, sysconf};
+use serde::Serialize;
+
+use super::Args;
+use super::load::Load;
+use crate::lab::part::Part;
+use crate::setup::{self, Purpose};
+use crate::{paths, sh};
+
+/// Measures, and prints a table.
+pub(super) fn run(args: &Args) -> Result<()> {
+    setup::setup(Purpose::Bench)?;
+    let mut cargo = Command::new("cargo");
+    sh::stream(cargo.args(["build", "--quiet", "--release", "--package", "gate-userspace"]))?;
+    let field = Field::set_up()?;
+    let mut rows = Vec::new();
+    for load in loads() {
+        for target in &field.targets[load.store] {
+            prime(&load, target.address)?;
+        }
+        let mut measured: BTreeMap<usize, Vec<Row>> = BTreeMap::new();
+        for _ in 0..args.rounds {
+            for (place, target) in field.targets[load.store].iter().enumerate() {
+                let row = measure(&load, target, &field, Duration::from_millis(args.each))?;
+                measured.entry(place).or_default().push(row);
+            }
+        }
+        for (_, rounds) in measured {
+            let row = median(rounds);
+            println!("{}", row.line());
+            rows.push(row);
+        }
+    }
+    if let Some(file) = &args.json {
+        fs::write(file, serde_json::to_string_pretty(&rows)?).with_context(|| file.display().to_string())?;
+    }
+    Ok(())
+}
+
+/// One load against one target.
+#[derive(Clone, Debug, Serialize)]
+struct Row {
+    load: String,
+    target: &'static str,
+    per_sec: f64,
+    p50_us: f64,
+    p99_us: f64,
+    p999_us: f64,
+    store_cpu_us: f64,
+    proxy_cpu_us: f64,
+}
+
+impl Row {
+    fn line(&self) -> String {
+        format!(
+            "{:<28} {:<12} {:>10.0}/s  p50 {:>7.0} us  p99 {:>7.0} us  p99.9 {:>7.0} us  CPU us each: store {:>5.2}, proxy {:>5.2}",
+            self.load,
+            self.target,
+            self.per_sec,
+            self.p50_us,
+            self.p99_us,
+            self.p999_us,
+            self.store_cpu_us,
+            self.proxy_cpu_us
+        )
+    }
+}
+
+fn median(mut rounds: Vec<Row>) -> Row {
+    let mut of = |field: fn(&mut Row) -> &mut f64| {
+        let mut values: Vec<f64> = rounds.iter_mut().map(|row| *field(row)).collect();
+        values.sort_by(f64::total_cmp);
+        values[values.len() / 2]
+    };
+    Row {
+        per_sec: of(|row| &mut row.per_sec),
+        p50_us: of(|row| &mut row.p50_us),
+        p99_us: of(|row| &mut row.p99_us),
+        p999_us: of(|row| &mut row.p999_us),
+        store_cpu_us: of(|row| &mut row.store_cpu_us),
+        proxy_cpu_us: of(|row| &mut row.proxy_cpu_us),
+        ..rounds.swap_remove(0)
+    }
+}
+
+fn measure(named: &Named, target: &Target, field: &Field, lasts: Duration) -> Result<Row> {
+    let store = field.stores[named.store].id();
+    let proxy = target.part.map(|part| field.proxies[part].id());
+    let cpu = || Ok::<_, anyhow::Error>([cpu_micros(store)?, proxy.map_or(Ok(0.0), cpu_micros)?]);
+    let before = cpu()?;
+    let outcome =
+        named.load.run(target.address, lasts).with_context(|| format!("{} {}", named.name, target.name))?;
+    let after = cpu()?;
+    let each = |which: usize| (after[which] - before[which]) / outcome.requests as f64;
+    let [p50_us, p99_us, p999_us] = outcome.micros;
+    Ok(Row {
+        load: named.name.clone(),
+        target: target.name,
+        per_sec: outcome.per_sec,
+        p50_us,
+        p99_us,
+        p999_us,
+        store_cpu_us: each(0),
+        proxy_cpu_us: each(1),
+    })
+}
+
+/// A load, its name, and the store that it is for.
+struct Named {
+    name: String,
+    store: usize,
+    load: Load,
+    prime: (Vec<u8>, usize),
+}
+
+const REDIS: usize = 0;
+const MEMCACHED: usize = 1;
+
+fn loads() -> Vec<Named> {
+    let mut loads = Vec::new();
+    for (store, name) in [(REDIS, "redis"), (MEMCACHED, "memcached")] {
+        for len in [32, 4_096] {
+            for operation in ["GET", "SET"] {
+                for pipelined in [1, 16] {
+                    let value = "v".repeat(len);
+                    let (set, stored, get, found) = match store {
+                        REDIS => (
+                            format!("*3\r\n$3\r\nSET\r\n$9\r\nbench:key\r\n${len}\r\n{value}\r\n"),
+                            "+OK\r\n".len(),
+                            "*2\r\n$3\r\nGET\r\n$9\r\nbench:key\r\n".to_owned(),
+                            format!("${len}\r\n{value}\r\n").len(),
+                        ),
+                        _ => (
+                            format!("set bench:key 0 0 {len}\r\n{value}\r\n"),
+                            "STORED\r\n".len(),
+                            "get bench:key\r\n".to_owned(),
+                            format!("VALUE bench:key 0 {len}\r\n{value}\r\nEND\r\n").len(),
+                        ),
+                    };
+                    let prime = (set.clone().into_bytes(), stored);
+                    let (request, answer) = if operation == "GET" { (get, found) } else { (set, stored) };
+                    let load = Load { connections: 64, pipelined, request: request.into_bytes(), answer };
+                    let name = format!("{name} {operation} {len} B x{pipelined}");
+                    loads.push(Named { name, store, load, prime });
+                }
+            }
+        }
+    }
+    loads
+}
+
+/// Stores the value that is read.
+fn prime(named: &Named, address: SocketAddr) -> Result<()> {
+    let (request, answer) = named.prime.clone();
+    let once = Load { connections: 1, pipelined: 1, request, answer };
+    once.run(address, Duration::from_millis(20)).map(|_| ())
+}
+
+/// Where a load can go.
+struct Target {
+    name: &'static str,
+    address: SocketAddr,
+    /// Its place among the proxies.
+    part: Option<usize>,
+}
+
+/// Everything that runs.
+struct Field {
+    stores: Vec<Part>,
+    proxies: Vec<Part>,
+    targets: [Vec<Target>; 2],
+    files: Vec<PathBuf>,
+}
+
+impl Drop for Field {
+    fn drop(&mut self) {
+        for file in &self.files {
+            // It lies in the directory for temporary files.
+            let _ = fs::remove_file(file);
+        }
+    }
+}
+
+impl Field {
+    fn set_up() -> Result<Self> {
+        let [redis, memcached] = [at(1), at(2)];
+        let ip = |address: SocketAddr| address.ip().to_string();
+        let port = PORT.to_string();
+        let mut field = Self {
+            stores: Vec::new(),
+            proxies: Vec::new(),
+            targets: [Vec::new(), Vec::new()],
+            files: Vec::new(),
+        };
+        let mut command = Command::new("redis-server");
+        command.args(["--bind", &ip(redis), "--port", &port, "--save", "", "--appendonly", "no"]);
+        field.stores.push(start("redis-server", command, &[redis])?);
+        let mut command = Command::new("memcached");
+        command.args(["-u", "root", "-l", &ip(memcached), "-p", &port, "-U", "0", "-t", "1", "-c", "4000"]);
+        field.stores.push(start("memcached", command, &[memcached])?);
+        for (store, address) in [redis, memcached].into_iter().enumerate() {
+            field.targets[store].push(Target { name: "direct", address, part: None });
+        }
+        let own = |first: u8| [at(first), at(first + 1)];
+        for (name, first, policies) in [("gate", 3, false), ("gate+policies", 5, true)] {
+            let file = field.file(name, &gate_config(own(first), [redis, memcached], policies))?;
+            let mut command = Command::new(paths::gate());
+            command.arg("run").arg("--config").arg(file);
+            field.proxy(name, "gate", command, own(first))?;
+        }
+        let file = field.file("nutcracker", &nutcracker_config(own(7), [redis, memcached]))?;
+        let mut command = Command::new("nutcracker");
+        command.arg("-c").arg(file).args(["-v", "0", "-a", &ip(at(7)), "-s", "22001", "-o", "/dev/null"]);
+        command.arg("-p").arg(std::env::temp_dir().join(format!("gate-bench-{}.pid", std::process::id())));
+        field.proxy("nutcracker", "nutcracker", command, own(7))?;
+        let file = field.file("haproxy", &haproxy_config(own(9), [redis, memcached]))?;
+        let mut command = Command::new("haproxy");
+        command.arg("-f").arg(file).arg("-db");
+        field.proxy("haproxy", "haproxy", command, own(9))?;
+        Ok(field)
+    }
+
+    fn file(&mut self, name: &str, text: &str) -> Result<PathBuf> {
+        let file = std::env::temp_dir().join(format!("gate-bench-{}-{name}", std::process::id()));
+        fs::write(&file, text).with_context(|| file.display().to_string())?;
+        self.files.push(file.clone());
+        Ok(file)
+    }
+
+    fn proxy(
+        &mut self,
+        name: &'static str,
+        program: &'static str,
+        command: Command,
+        own: [SocketAddr; 2],
+    ) -> Result<()> {
+        self.proxies.push(start(program, command, &own)?);
+        let part = Some(self.proxies.len() - 1);
+        for (targets, address) in self.targets.iter_mut().zip(own) {
+            targets.push(Target { name, address, part });
+        }
+        Ok(())
+    }
+}
+
+/// One thread each, as its peers have.
+fn gate_config([redis, memcached]: [SocketAddr; 2], stores: [SocketAddr; 2], policies: bool) -> String {
+    let quota = if policies { "900000000 RU/s" } else { "unlimited" };
+    let policies = if policies { "parallelism = \"100000\"\n" } else { "" };
+    let service = |name, protocol, listen, backend| {
+        format!(
+            "[[service]]\nname = \"{name}\"\nprotocol = \"{protocol}\"\nlisten = \"{listen}\"\nbackend = \"{backend}\"\n{policies}"
+        )
+    };
+    let redis = service("redis", "resp", redis, stores[0]);
+    let memcached = service("memcached", "memcached", memcached, stores[1]);
+    let tenant = format!("[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"{quota}\"\n");
+    format!("[gate]\nxdp = \"off\"\nthreads = \"1\"\n{redis}{memcached}{tenant}")
+}
+
+fn nutcracker_config(own: [SocketAddr; 2], stores: [SocketAddr; 2]) -> String {
+    let pool = |name, redis, own, store| {
+        format!(
+            "{name}:\n  listen: {own}\n  redis: {redis}\n  hash: fnv1a_64\n  distribution: ketama\n  servers:\n   - {store}:1\n"
+        )
+    };
+    pool("redis", true, own[0], stores[0]) + &pool("memcached", false, own[1], stores[1])
+}
+
+fn haproxy_config(own: [SocketAddr; 2], stores: [SocketAddr; 2]) -> String {
+    let pair = |name, own, store| format!("listen {name}\n  bind {own}\n  server store {store}\n");
+    let defaults = "defaults\n  mode tcp\n  timeout connect 5s\n  timeout client 60s\n  timeout server 60s\n";
+    format!(
+        "global\n  nbthread 1\n  maxconn 4000\n{defaults}{}{}",
+        pair("redis", own[0], stores[0]),
+        pair("memcached", own[1], stores[1])
+    )
+}
+
+const PORT: u16 = 22_000;
+
+/// An address on loopback that no other run uses.
+fn at(number: u8) -> SocketAddr {
+    let [.., high, low] = std::process::id().to_be_bytes();
+    SocketAddr::from((Ipv4Addr::new(127, 128 | (high & 63), low, number), PORT))
+}
+
+fn start(name: &'static str, command: Command, addresses: &[SocketAddr]) -> Result<Part> {
+    let mut part = Part::start(name, command)?;
+    let deadline = Instant::now() + PATIENCE;
+    while addresses.iter().any(|address| TcpStream::connect(address).is_err()) {
+        if !part.is_running()? || Instant::now() > deadline {
+            bail!("{name} does not accept connections");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(part)
+}
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The CPU time that a process has had, in microseconds.
+fn cpu_micros(process: u32) -> Result<f64> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
+    // After the name, which may hold anything but ends with the last parenthesis: fields 14 and 15 of all.
+    let rest = stat.rsplit_once(") ").context("a process without a name")?.1;
+    let fields: Vec<&str> = rest.split(' ').collect();
+    let ticks: f64 = fields[11].parse::<f64>()? + fields[12].parse::<f64>()?;
+    let per_sec = sysconf(SysconfVar::CLK_TCK)?.context("no clock ticks")? as f64;
+    Ok(ticks / per_sec * 1e6)
+}
