@@ -51,17 +51,32 @@ impl Listening {
     }
 
     /// A gate in user space alone, with one service named `store` before `backend`; `service` is what else
-    /// its section says, `rest` what stands above it: whole sections, or none.
+    /// its section says, `tenants` are whole sections.
     ///
     /// # Errors
     ///
     /// If it does not come up.
     pub fn gate(protocol: &str, backend: SocketAddr, service: &str, tenants: &str) -> Result<Self> {
+        Self::gate_with("", protocol, backend, service, tenants)
+    }
+
+    /// [`Listening::gate`], with what its section `[gate]` says beside.
+    ///
+    /// # Errors
+    ///
+    /// If it does not come up.
+    pub fn gate_with(
+        gate: &str,
+        protocol: &str,
+        backend: SocketAddr,
+        service: &str,
+        tenants: &str,
+    ) -> Result<Self> {
         ensure!(paths::gate().exists(), "no {}: run `cargo xtask test`", paths::gate().display());
         let address = address();
         let config = std::env::temp_dir().join(format!("gate-{}-{}.toml", std::process::id(), address.ip()));
         let text = format!(
-            "[gate]\nxdp = \"off\"\n[[service]]\nname = \"store\"\nprotocol = \"{protocol}\"\n\
+            "[gate]\nxdp = \"off\"\n{gate}\n[[service]]\nname = \"store\"\nprotocol = \"{protocol}\"\n\
              listen = \"{address}\"\nbackend = \"{backend}\"\n{service}\n{tenants}\n"
         );
         std::fs::write(&config, text).with_context(|| config.display().to_string())?;
