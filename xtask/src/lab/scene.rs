@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 
 use super::counts::Snapshot;
-use super::net::{CLIENT_INTERFACE, Net, SERVER_INTERFACE, SERVER_V4};
+use super::net::{CLIENT_INTERFACE, Namespace, Net, SERVER_INTERFACE, SERVER_V4};
 use super::part::Part;
 use super::report::{Course, Summary};
 use crate::sh;
@@ -129,7 +129,7 @@ impl Scene {
         }
         let target = format!("{SERVER_V4}:{PORT}");
 
-        let mut command = net.server.command(gate);
+        let mut command = ahead(&net.server, gate);
         command.args(["store", "--listen", &target]);
         let mut store = Part::start("gate store", command)?;
         store.wait_for(&target, START)?;
@@ -205,6 +205,14 @@ impl Scene {
         }
         Ok(Summary::new(course, &end, &load, hot_keys))
     }
+}
+
+/// `gate` in a namespace, scheduled before the machine's other work: a generator that is kept waiting for
+/// longer than a burst lasts leaves quota unused, and a store that is shows up as latency.
+fn ahead(namespace: &Namespace, gate: &Path) -> Command {
+    let mut command = namespace.command("nice");
+    command.args(["-n", "-10"]).arg(gate);
+    command
 }
 
 const START: Duration = Duration::from_secs(10);
