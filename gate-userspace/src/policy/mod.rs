@@ -4,8 +4,15 @@
 pub mod admission;
 pub mod baselines;
 pub mod bouncer;
+pub mod codel;
+pub mod cost_model;
+pub mod fixed_window;
+mod histogram;
 pub mod hot_key;
+pub mod latency_ratio;
 pub mod range;
+pub mod rejection_rate;
+pub mod shedding;
 pub mod space_saving;
 pub mod window;
 

@@ -2,6 +2,8 @@
 //! [`crate::policy`]. The same seed gives the same result, byte for byte.
 //!
 //! - [`bouncer`]: the published study of admission policies.
+//! - [`overload`]: a store that becomes slow for a while, and who gives way.
+//! - [`quota`]: how exact each rate-limiting scheme is.
 //! - [`scenario`]: what it simulates, from a file or as published.
 //! - [`engine`]: its event loop.
 //! - [`distribution`]: processing times.
@@ -12,7 +14,9 @@
 pub mod bouncer;
 pub mod distribution;
 pub mod engine;
+pub mod overload;
 pub mod parallel;
 pub mod plot;
+pub mod quota;
 pub mod rng;
 pub mod scenario;

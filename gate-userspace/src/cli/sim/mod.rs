@@ -8,10 +8,13 @@ use std::time::Duration;
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::policy::range::OutOfRange;
 use crate::sim::parallel::Progress;
 use crate::sim::plot::{self, Chart};
 
 mod bouncer;
+mod overload;
+mod quota;
 
 /// Run the policies in virtual time.
 #[derive(Debug, clap::Args)]
@@ -23,12 +26,22 @@ pub(super) struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Simulation {
     Bouncer(bouncer::Args),
+    Overload(overload::Args),
+    Quota(quota::Args),
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.simulation {
         Simulation::Bouncer(args) => bouncer::run(args),
+        Simulation::Overload(args) => overload::run(args),
+        Simulation::Quota(args) => quota::run(args),
     }
+}
+
+/// Says which argument is impossible, as clap does: wrong usage.
+fn impossible(argument: &OutOfRange) -> ExitCode {
+    eprintln!("error: {argument}");
+    ExitCode::from(2)
 }
 
 /// Writes `charts` below each other as one SVG picture to `path`.

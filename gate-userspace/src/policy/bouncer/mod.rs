@@ -39,7 +39,6 @@
 mod config;
 mod estimator;
 mod fairness;
-mod histogram;
 
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};

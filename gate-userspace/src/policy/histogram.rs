@@ -32,15 +32,36 @@ impl Histogram {
         }
     }
 
+    /// Takes out what is recorded. Nothing that is recorded meanwhile is lost.
+    pub(super) fn drain(&self) -> Snapshot {
+        let mut drained = Snapshot::default();
+        for (to, from) in drained.counts.iter_mut().zip(&self.0) {
+            // Most are empty, and looking costs less than swapping.
+            if from.load(Ordering::Relaxed) != 0 {
+                *to = u64::from(from.swap(0, Ordering::Relaxed));
+                drained.total += *to;
+            }
+        }
+        drained
+    }
+
     pub(super) fn count(&self) -> u64 {
         self.0.iter().map(|count| u64::from(count.load(Ordering::Relaxed))).sum()
     }
 }
 
 /// What some histograms held at one moment. Never changes by itself, so its figures fit each other.
+#[derive(Clone, Debug)]
 pub(super) struct Snapshot {
     counts: [u64; BUCKETS],
     total: u64,
+}
+
+impl Default for Snapshot {
+    /// Of nothing.
+    fn default() -> Self {
+        Self { counts: [0; BUCKETS], total: 0 }
+    }
 }
 
 impl Snapshot {
@@ -56,6 +77,16 @@ impl Snapshot {
 
     pub(super) const fn count(&self) -> u64 {
         self.total
+    }
+
+    /// Adds what another one holds.
+    pub(super) fn add(&mut self, other: &Self) {
+        if other.total > 0 {
+            for (to, from) in self.counts.iter_mut().zip(&other.counts) {
+                *to += from;
+            }
+            self.total += other.total;
+        }
     }
 
     /// The mean, a bucket's values taken as its middle: within 1/128. Zero if nothing is recorded.
@@ -154,6 +185,16 @@ mod tests {
         assert_eq!(histogram.count(), 1);
         histogram.clear();
         assert_eq!(histogram.count(), 0);
+    }
+
+    #[test]
+    fn draining_takes_out_everything_once() {
+        let histogram = Histogram::new();
+        [5, 5, 1 << 30].into_iter().for_each(|value| histogram.record(Nanos(value)));
+        let mut sum = histogram.drain();
+        assert_eq!((sum.count(), histogram.count(), histogram.drain().count()), (3, 0, 0));
+        sum.add(&recorded([1 << 30]));
+        assert_eq!((sum.count(), sum.counts[bucket(Nanos(1 << 30))]), (4, 2));
     }
 
     proptest! {

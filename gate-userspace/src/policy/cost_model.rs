@@ -1,0 +1,291 @@
+//! What a request costs, known before it runs, learned from what requests took.
+//!
+//! **Problem.** Quotas in requests let a tenant take the store with few, expensive ones. A price must
+//! be known before the request runs, and stay true while the store changes.
+//!
+//! **How.** `RU = base + row·rows + kib·bytes/1024 + latency·expected`, where `expected` is the recent
+//! p95 of the request's query type, counted in reference reads. The four coefficients are those that
+//! would have priced the recent past best: recursive least squares with exponential forgetting
+//! (Haykin, *Adaptive Filter Theory*), of which a request's target is the time it took, divided by
+//! what the reference point read took in the same window. So a store that becomes slower as a whole
+//! changes no price.
+//!
+//! **Deviations.** The recursion is kept in information form: sums per window, one small
+//! least-squares problem per tick, solved within a box. The box is what bounds a coefficient's change
+//! and keeps it from becoming negative; a solution that were merely clipped would not be the best one
+//! inside. Where the past says nothing (with reads of single keys only, `base` and `row` cannot be
+//! told apart), coefficients stay where they are.
+//!
+//! **Invariants.** No coefficient is negative, none moves more than [`Learning::max_change`] (or
+//! [`SMALLEST_STEP`] RU) in a tick, `base` never falls below [`LOWEST_BASE`]: no request is free. An
+//! overload teaches nothing: its windows are thrown away. Neither does a window without the reference
+//! read.
+
+use gate_common::units::{MilliRu, Nanos};
+
+use super::range::{OutOfRange, ensure};
+
+/// What a request looks like before it runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shape {
+    /// Rows (keys) that it is expected to touch.
+    pub rows: u32,
+    /// Its length.
+    pub bytes: u32,
+    /// The recent p95 of its query type, in thousandths of a reference read. See [`expected`].
+    pub expected_milli: u32,
+}
+
+/// A query type's recent p95 in thousandths of a reference read; zero if either is unknown.
+#[must_use]
+pub fn expected(p95: Nanos, reference: Nanos) -> u32 {
+    let milli = (u128::from(p95.0) * 1_000).checked_div(u128::from(reference.0)).unwrap_or(0);
+    u32::try_from(milli).unwrap_or(u32::MAX)
+}
+
+/// What requests cost, in integers, as the kernel reads them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prices {
+    /// Of any request.
+    pub base: MilliRu,
+    /// Of each row.
+    pub row: MilliRu,
+    /// Of each 1,024 bytes, charged in proportion.
+    pub kib: MilliRu,
+    /// Of each reference read's worth of expected latency, charged in proportion.
+    pub latency: MilliRu,
+}
+
+impl Prices {
+    /// The price of a request: rounded up, saturating.
+    #[must_use]
+    #[inline]
+    pub const fn price(&self, shape: Shape) -> MilliRu {
+        let exact = self.base.0 as u64
+            + (shape.bytes as u64 * self.kib.0 as u64).div_ceil(1_024)
+            + self.of_latency(shape.expected_milli).0 as u64;
+        let exact = exact.saturating_add(shape.rows as u64 * self.row.0 as u64);
+        MilliRu(if exact > u32::MAX as u64 { u32::MAX } else { exact as u32 })
+    }
+
+    /// The part of a price that a query type's expected latency makes.
+    #[must_use]
+    #[inline]
+    pub const fn of_latency(&self, expected_milli: u32) -> MilliRu {
+        let exact = (expected_milli as u64 * self.latency.0 as u64).div_ceil(1_000);
+        MilliRu(if exact > u32::MAX as u64 { u32::MAX } else { exact as u32 })
+    }
+}
+
+/// What happens when a request turns out to have cost another price than it was charged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Settle {
+    /// Nothing: the next one's price has learned from it.
+    #[default]
+    Next,
+    /// The tenant owes the difference at once.
+    Debt,
+}
+
+impl Settle {
+    /// What remains to be charged for a request that was `charged` and `took` so long, where a
+    /// reference read takes `reference`. Never a refund; nothing while that is not known, and an
+    /// overload is no time to ask.
+    #[must_use]
+    pub fn due(self, charged: MilliRu, took: Nanos, reference: Option<Nanos>) -> MilliRu {
+        match (self, reference) {
+            (Self::Debt, Some(reference)) => MilliRu(expected(took, reference).saturating_sub(charged.0)),
+            _ => MilliRu::ZERO,
+        }
+    }
+}
+
+/// How fast prices learn.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Learning {
+    /// After this many ticks, the past counts half. From 1 to 1,000,000.
+    pub half_life_ticks: u32,
+    /// The share of itself by which a coefficient moves in one tick at most. Above 0, up to 1.
+    pub max_change: f64,
+    /// Fewer reference reads than this in a window are no reference. At least 1.
+    pub min_reference: u32,
+}
+
+impl Default for Learning {
+    /// At ticks of 100 ms: the past minute counts most, prices double in 1.5 s at the fastest.
+    fn default() -> Self {
+        Self { half_life_ticks: 600, max_change: 0.05, min_reference: 10 }
+    }
+}
+
+/// Prices that learn. See the [module](self).
+#[derive(Clone, Debug)]
+pub struct CostModel {
+    learning: Learning,
+    keep: f64,
+    /// In request units: base, row, KiB, reference read of expected latency.
+    coefficients: Vector,
+    /// Everything learned from, forgotten by and by.
+    past: Sums,
+    /// This tick's requests, their times still in nanoseconds.
+    window: Sums,
+    /// This tick's reference reads: how many, and their time altogether in nanoseconds.
+    reference: (u32, f64),
+    /// What a reference read took in the last window that had enough of them.
+    last_reference: Option<Nanos>,
+}
+
+impl CostModel {
+    /// A model that starts from `prices`.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfRange`] if a field of `learning` is, if the base is below 0.01 RU, or any price above
+    /// a million.
+    pub fn new(prices: Prices, learning: Learning) -> Result<Self, OutOfRange> {
+        let Learning { half_life_ticks, max_change, min_reference } = learning;
+        let half_life_fits = (1..=1_000_000).contains(&half_life_ticks);
+        ensure(half_life_fits, "half_life_ticks", half_life_ticks, "from 1 to 1000000")?;
+        ensure(max_change > 0.0 && max_change <= 1.0, "max_change", max_change, "above 0, at most 1")?;
+        ensure(min_reference >= 1, "min_reference", min_reference, "at least 1")?;
+        let Prices { base, row, kib, latency } = prices;
+        for (name, price) in [("base", base), ("row", row), ("kib", kib), ("latency", latency)] {
+            ensure(ru(price) <= HIGHEST, &format!("prices.{name}"), price, "at most 1000000 RU")?;
+        }
+        let coefficients = [base, row, kib, latency].map(ru);
+        ensure(ru(base) >= LOWEST_BASE, "prices.base", base, "at least 0.01 RU")?;
+        Ok(Self {
+            learning,
+            keep: 0.5_f64.powf(1.0 / f64::from(half_life_ticks)),
+            coefficients,
+            past: Sums::default(),
+            window: Sums::default(),
+            reference: (0, 0.0),
+            last_reference: None,
+        })
+    }
+
+    /// Learns, at the next tick, that a request of this shape took so long in the store.
+    pub fn observe(&mut self, shape: Shape, took: Nanos) {
+        self.window.add(features(shape), took.min(LONGEST).0 as f64);
+    }
+
+    /// The same for a reference read: one small row, by its key.
+    pub fn observe_reference(&mut self, shape: Shape, took: Nanos) {
+        self.observe(shape, took);
+        let (count, sum) = &mut self.reference;
+        *count = count.saturating_add(1);
+        *sum += took.min(LONGEST).0 as f64;
+    }
+
+    /// Ends a window, and learns from it unless it was `overloaded`.
+    pub fn tick(&mut self, overloaded: bool) -> Prices {
+        let window = std::mem::take(&mut self.window);
+        let (count, sum) = std::mem::take(&mut self.reference);
+        if !overloaded && count >= self.learning.min_reference && sum > 0.0 {
+            let reference_ns = sum / f64::from(count);
+            self.last_reference = Some(Nanos(reference_ns.round() as u64).max(Nanos(1)));
+            self.past.forget(self.keep);
+            self.past.merge(&window, reference_ns);
+            self.learn();
+        }
+        self.prices()
+    }
+
+    /// The prices of now.
+    #[must_use]
+    pub fn prices(&self) -> Prices {
+        let [base, row, kib, latency] = self.coefficients.map(|ru| MilliRu((ru * 1e3).round() as u32));
+        Prices { base, row, kib, latency }
+    }
+
+    /// What a reference read took in the last window that had enough of them and was no overload.
+    #[must_use]
+    pub const fn reference(&self) -> Option<Nanos> {
+        self.last_reference
+    }
+
+    /// Moves the coefficients to the least squares within their box, by coordinate descent: each in
+    /// turn goes to its best place given the others. The problem is convex, so this converges; what a
+    /// tick leaves to be done, the next does.
+    fn learn(&mut self) {
+        let old = self.coefficients;
+        let Sums { products, targets } = &self.past;
+        for _ in 0..SWEEPS {
+            for j in 0..COEFFICIENTS {
+                let damped = products[j][j] * (1.0 + DAMPING);
+                // Nothing seen of this feature: nothing learned.
+                if damped <= 0.0 {
+                    continue;
+                }
+                let explained: f64 = (0..COEFFICIENTS).map(|k| products[j][k] * self.coefficients[k]).sum();
+                let pull = products[j][j] * DAMPING * (old[j] - self.coefficients[j]);
+                let best = self.coefficients[j] + (targets[j] - explained + pull) / damped;
+                let step = (old[j] * self.learning.max_change).max(SMALLEST_STEP);
+                let lowest = if j == 0 { LOWEST_BASE } else { 0.0 };
+                self.coefficients[j] = best.clamp((old[j] - step).max(lowest), (old[j] + step).min(HIGHEST));
+            }
+        }
+    }
+}
+
+const COEFFICIENTS: usize = 4;
+type Vector = [f64; COEFFICIENTS];
+
+fn ru(price: MilliRu) -> f64 {
+    f64::from(price.0) / 1e3
+}
+
+fn features(shape: Shape) -> Vector {
+    [1.0, f64::from(shape.rows), f64::from(shape.bytes) / 1_024.0, f64::from(shape.expected_milli) / 1_000.0]
+}
+
+/// The sums that least squares need: of the features' products, and of features times target.
+#[derive(Clone, Debug, Default)]
+struct Sums {
+    products: [Vector; COEFFICIENTS],
+    targets: Vector,
+}
+
+impl Sums {
+    fn add(&mut self, features: Vector, target: f64) {
+        for j in 0..COEFFICIENTS {
+            for k in 0..COEFFICIENTS {
+                self.products[j][k] += features[j] * features[k];
+            }
+            self.targets[j] += features[j] * target;
+        }
+    }
+
+    fn forget(&mut self, keep: f64) {
+        self.products.iter_mut().flatten().chain(&mut self.targets).for_each(|sum| *sum *= keep);
+    }
+
+    /// Adds the sums of a window, whose targets are in units of `reference_ns`.
+    fn merge(&mut self, window: &Self, reference_ns: f64) {
+        for j in 0..COEFFICIENTS {
+            for k in 0..COEFFICIENTS {
+                self.products[j][k] += window.products[j][k];
+            }
+            self.targets[j] += window.targets[j] / reference_ns;
+        }
+    }
+}
+
+/// In request units. A request is never free, however cheap the rest.
+pub const LOWEST_BASE: f64 = 0.01;
+/// In request units. The dearest coefficient.
+const HIGHEST: f64 = 1e6;
+/// In request units. A coefficient of zero must be able to move at all.
+pub const SMALLEST_STEP: f64 = 0.005;
+/// Longer than any request takes, and no infinity.
+const LONGEST: Nanos = Nanos::from_secs(3_600);
+/// How much each coefficient is held back within a tick, as a share of what is known about it. It
+/// decides between those that cannot be told apart, and delays the others by a percent.
+const DAMPING: f64 = 0.01;
+/// Sweeps of coordinate descent per tick: a few microseconds.
+const SWEEPS: usize = 50;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,397 @@
+//! The latency ratio: is the store slower than it used to be?
+//!
+//! **Problem.** To shed load in time, an overload must be told from a store that is slow by nature.
+//! No threshold in milliseconds fits every store, type of query and size of answer.
+//!
+//! **How.** `long-term p95 / short-term p95`: about 1 when healthy, towards 0.3 when latency climbs.
+//! It is computed for each query type and combined by how many requests of the type there were, so
+//! that a mix with more slow queries is no overload. A request's latency is counted from its admission
+//! to the answer: what waits for a slow store waits in front of it.
+//!
+//! **Deviations.** A type that became faster counts as 1, or it would make up for one that became
+//! slower. Each window is two halves, of which the older is dropped when the newer is full, so a
+//! window covers between half and all of its length.
+//!
+//! **Invariants.** No signal from a type with fewer than `min_samples` in either window, or whose
+//! short-term p95 is under `floor`: a step from 50 to 200 microseconds is nobody's problem. The
+//! long-term window learns nothing during an overload, until it has lasted `learn_after`: then it
+//! forgets what was, and what it is like is the new normal. The ratio is from 0 to 1. A clock that
+//! goes back stands still.
+
+use std::sync::Arc;
+
+use gate_common::units::Nanos;
+
+use super::histogram::{Histogram, Snapshot};
+use super::range::{OutOfRange, ensure};
+
+/// What the ratio compares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// How far back the short-term window reaches. Above 0.
+    pub short: Nanos,
+    /// How far back the long-term window reaches. Longer than the short one, at most a day.
+    pub long: Nanos,
+    /// Fewer values than this say nothing. At least 1.
+    pub min_samples: u64,
+    /// A p95 under this is no problem, whatever it was before.
+    pub floor: Nanos,
+    /// An overload that lasts this long is learned.
+    pub learn_after: Nanos,
+}
+
+impl Default for Settings {
+    /// A second beside a minute; 100 values; 1 ms; 5 minutes.
+    fn default() -> Self {
+        Self {
+            short: Nanos::from_secs(1),
+            long: Nanos::from_secs(60),
+            min_samples: 100,
+            floor: Nanos::from_millis(1),
+            learn_after: Nanos::from_secs(300),
+        }
+    }
+}
+
+/// Latencies by query type, recorded by all threads at once.
+#[derive(Debug)]
+pub struct Latencies(Box<[Box<Histogram>]>);
+
+impl Latencies {
+    /// Records how long a request of type number `query_type` (which must exist) took.
+    #[inline]
+    pub fn record(&self, query_type: usize, latency: Nanos) {
+        self.0[query_type].record(latency);
+    }
+}
+
+/// Compares what is recorded with what used to be. See the [module](self).
+#[derive(Debug)]
+pub struct LatencyRatio {
+    settings: Settings,
+    latencies: Arc<Latencies>,
+    types: Box<[Compared]>,
+    last_tick: Nanos,
+    baseline: Baseline,
+}
+
+/// What the long-term windows do.
+#[derive(Clone, Copy, Debug)]
+enum Baseline {
+    /// They learn.
+    Usual,
+    /// They learn nothing, since an overload began.
+    Frozen { since: Nanos },
+    /// They learn, in spite of an overload.
+    Anew,
+}
+
+/// One query type.
+#[derive(Debug)]
+struct Compared {
+    short: Window,
+    long: Window,
+    /// The p95 of the short-term window, where it holds enough values.
+    recent: Option<Nanos>,
+    ratio: Option<f64>,
+}
+
+impl LatencyRatio {
+    /// Compares `types` query types, from `now` on.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfRange`] if `types` is not from 1 to 256 (75 KiB each), or a field of `settings` is out
+    /// of its range.
+    pub fn new(types: usize, settings: Settings, now: Nanos) -> Result<Self, OutOfRange> {
+        let Settings { short, long, min_samples, .. } = settings;
+        ensure((1..=256).contains(&types), "types", types, "from 1 to 256")?;
+        ensure(short > Nanos::ZERO, "short", short, "above 0")?;
+        let long_fits = long > short && long <= Nanos::from_secs(86_400);
+        ensure(long_fits, "long", long, "longer than the short window, at most a day")?;
+        ensure(min_samples >= 1, "min_samples", min_samples, "at least 1")?;
+        let compared =
+            || Compared { short: Window::new(short), long: Window::new(long), recent: None, ratio: None };
+        Ok(Self {
+            settings,
+            latencies: Arc::new(Latencies((0..types).map(|_| Histogram::new()).collect())),
+            types: (0..types).map(|_| compared()).collect(),
+            last_tick: now,
+            baseline: Baseline::Usual,
+        })
+    }
+
+    /// Where to record.
+    #[must_use]
+    pub fn latencies(&self) -> Arc<Latencies> {
+        Arc::clone(&self.latencies)
+    }
+
+    /// Takes in what was recorded since the last tick, and says how the store is doing; `None` if
+    /// nothing can be said. `overloaded` is what the last ratio was taken for.
+    pub fn tick(&mut self, now: Nanos, overloaded: bool) -> Option<f64> {
+        let passed = now.saturating_sub(self.last_tick);
+        self.last_tick = self.last_tick.max(now);
+        let learns = self.learns(overloaded);
+        let (mut weights, mut sum) = (0, 0.0);
+        for (compared, recorded) in self.types.iter_mut().zip(&self.latencies.0) {
+            compared.tick(&recorded.drain(), passed, learns, &self.settings);
+            if let Some(ratio) = compared.ratio {
+                weights += compared.short.count();
+                sum += ratio * compared.short.count() as f64;
+            }
+        }
+        (weights > 0).then(|| sum / weights as f64)
+    }
+
+    /// The ratio of one query type (which must exist) at the last tick.
+    #[must_use]
+    pub fn of_type(&self, query_type: usize) -> Option<f64> {
+        self.types[query_type].ratio
+    }
+
+    /// The short-term p95 of one query type (which must exist) at the last tick, if there were enough
+    /// values: what a price expects its latency to be.
+    #[must_use]
+    pub fn recent_p95(&self, query_type: usize) -> Option<Nanos> {
+        self.types[query_type].recent
+    }
+
+    fn learns(&mut self, overloaded: bool) -> bool {
+        self.baseline = match self.baseline {
+            // Frozen, Anew => Usual: the overload is over.
+            _ if !overloaded => Baseline::Usual,
+            // Usual => Frozen: an overload.
+            Baseline::Usual => Baseline::Frozen { since: self.last_tick },
+            // Frozen => Anew: it has lasted too long to be one.
+            Baseline::Frozen { since }
+                if self.last_tick.saturating_sub(since) >= self.settings.learn_after =>
+            {
+                self.types.iter_mut().for_each(|compared| compared.long.clear());
+                Baseline::Anew
+            }
+            unchanged => unchanged,
+        };
+        !matches!(self.baseline, Baseline::Frozen { .. })
+    }
+}
+
+impl Compared {
+    fn tick(&mut self, recorded: &Snapshot, passed: Nanos, learns: bool, settings: &Settings) {
+        self.short.pass(passed);
+        self.short.add(recorded);
+        if learns {
+            self.long.pass(passed);
+            self.long.add(recorded);
+        }
+        self.recent = self.short.p95(settings.min_samples);
+        let comparable = self.recent.filter(|&recent| recent >= settings.floor.max(Nanos(1)));
+        self.ratio = comparable.zip(self.long.p95(settings.min_samples)).map(|(recent, usual)| {
+            // A type that became faster says no more than "healthy".
+            (usual.0 as f64 / recent.0 as f64).min(1.0)
+        });
+    }
+}
+
+/// What was recorded lately, in two halves.
+#[derive(Debug)]
+struct Window {
+    half: Nanos,
+    /// How long the newer half has been filling.
+    age: Nanos,
+    /// The newer one first.
+    halves: [Box<Snapshot>; 2],
+}
+
+impl Window {
+    fn new(length: Nanos) -> Self {
+        Self { half: Nanos(length.0.div_ceil(2)), age: Nanos::ZERO, halves: Default::default() }
+    }
+
+    fn pass(&mut self, time: Nanos) {
+        self.age = self.age.saturating_add(time);
+        if self.age < self.half {
+            return;
+        }
+        if self.age.0 / 2 >= self.half.0 {
+            *self.halves[0] = Snapshot::default();
+        }
+        self.halves.swap(0, 1);
+        *self.halves[0] = Snapshot::default();
+        self.age = Nanos::ZERO;
+    }
+
+    fn clear(&mut self) {
+        self.halves.iter_mut().for_each(|half| **half = Snapshot::default());
+    }
+
+    fn add(&mut self, recorded: &Snapshot) {
+        self.halves[0].add(recorded);
+    }
+
+    fn count(&self) -> u64 {
+        self.halves.iter().map(|half| half.count()).sum()
+    }
+
+    fn p95(&self, min_samples: u64) -> Option<Nanos> {
+        if self.count() < min_samples {
+            return None;
+        }
+        let mut both = Snapshot::clone(&self.halves[0]);
+        both.add(&self.halves[1]);
+        Some(both.quantile(0.95))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TICK: Nanos = Nanos::from_millis(100);
+
+    /// Two query types, and a clock.
+    struct Store {
+        ratio: LatencyRatio,
+        now: Nanos,
+    }
+
+    impl Store {
+        fn new() -> Self {
+            Self { ratio: LatencyRatio::new(2, Settings::default(), Nanos::ZERO).unwrap(), now: Nanos::ZERO }
+        }
+
+        /// `ticks` ticks with `requests` of each type per tick, taking `micros`: the last ratio.
+        fn run(&mut self, ticks: u64, requests: [u64; 2], micros: [u64; 2], overloaded: bool) -> Option<f64> {
+            let mut last = None;
+            for _ in 0..ticks {
+                for query_type in 0..2 {
+                    for nth in 0..requests[query_type] {
+                        // From 90% to 110% of the given latency.
+                        let latency = micros[query_type] * (900 + nth * 200 / requests[query_type]);
+                        self.ratio.latencies().record(query_type, Nanos(latency));
+                    }
+                }
+                self.now = self.now.saturating_add(TICK);
+                last = self.ratio.tick(self.now, overloaded);
+            }
+            last
+        }
+    }
+
+    fn assert_near(ratio: Option<f64>, expected: f64) {
+        let ratio = ratio.expect("a signal");
+        assert!((ratio - expected).abs() < 0.03, "{ratio}, not {expected}");
+    }
+
+    #[test]
+    fn the_ratio_is_one_when_healthy_and_falls_as_latency_climbs() {
+        let mut store = Store::new();
+        assert_near(store.run(600, [50, 50], [2_000, 8_000], false), 1.0);
+        assert_near(store.run(10, [50, 50], [4_000, 16_000], true), 0.5);
+        assert_near(store.run(10, [50, 50], [20_000, 80_000], true), 0.1);
+        assert_near(store.run(10, [50, 50], [2_000, 8_000], true), 1.0);
+        assert_near(store.run(10, [50, 50], [200, 8_000], true), 1.0);
+    }
+
+    #[test]
+    fn a_climb_is_seen_within_two_ticks_and_forgotten_within_the_window() {
+        let mut store = Store::new();
+        store.run(600, [50, 50], [2_000, 2_000], false);
+        assert!(store.run(2, [50, 50], [20_000, 20_000], true).unwrap() < 0.2);
+        store.run(50, [50, 50], [20_000, 20_000], true);
+        assert!(store.run(10, [50, 50], [2_000, 2_000], true).unwrap() > 0.9);
+    }
+
+    #[test]
+    fn a_mix_with_more_slow_queries_is_no_overload() {
+        let mut store = Store::new();
+        store.run(600, [90, 10], [2_000, 50_000], false);
+        for share in 1..=9 {
+            assert_near(store.run(10, [90 - 10 * share, 10 + 10 * share], [2_000, 50_000], false), 1.0);
+        }
+    }
+
+    #[test]
+    fn types_count_by_their_requests() {
+        let mut store = Store::new();
+        store.run(600, [90, 30], [2_000, 2_000], false);
+        // A quarter of the requests are at 0.2.
+        assert_near(store.run(10, [90, 30], [2_000, 10_000], true), 0.8);
+        assert_near(store.ratio.of_type(0), 1.0);
+        assert_near(store.ratio.of_type(1), 0.2);
+        assert!(store.ratio.recent_p95(1).unwrap() > Nanos::from_millis(10));
+    }
+
+    #[test]
+    fn a_tiny_latency_is_nobodys_problem() {
+        let mut store = Store::new();
+        store.run(600, [50, 50], [50, 50], false);
+        assert_eq!(store.run(10, [50, 50], [200, 800], false), None);
+        assert!(store.run(10, [50, 50], [200, 2_000], true).unwrap() < 0.2);
+    }
+
+    #[test]
+    fn few_samples_say_nothing() {
+        let mut store = Store::new();
+        assert_eq!(store.run(1, [49, 49], [2_000, 2_000], false), None);
+        store.run(600, [50, 50], [2_000, 2_000], false);
+        // At most 99 in any second.
+        assert_eq!(store.run(20, [9, 9], [90_000, 90_000], false), None);
+    }
+
+    #[test]
+    fn an_overload_is_not_learned_until_it_has_lasted() {
+        let mut store = Store::new();
+        store.run(600, [50, 50], [2_000, 2_000], false);
+        assert_near(store.run(3_000, [50, 50], [8_000, 8_000], true), 0.25);
+        // After five minutes, what was before is forgotten.
+        assert_eq!(store.run(1, [50, 50], [8_000, 8_000], true), None);
+        assert_near(store.run(1, [50, 50], [8_000, 8_000], true), 1.0);
+        store.run(300, [50, 50], [8_000, 8_000], false);
+        assert_near(store.run(10, [50, 50], [16_000, 16_000], true), 0.5);
+    }
+
+    #[test]
+    fn a_pause_empties_the_short_window() {
+        let mut store = Store::new();
+        store.run(600, [50, 50], [2_000, 2_000], false);
+        store.now = store.now.saturating_add(Nanos::from_secs(5));
+        assert_eq!(store.run(1, [50, 50], [9_000, 9_000], true), None);
+    }
+
+    #[test]
+    fn impossible_parameters_are_refused() {
+        let good = Settings::default();
+        for (types, settings, field) in [
+            (0, good, "types"),
+            (257, good, "types"),
+            (1, Settings { short: Nanos::ZERO, ..good }, "short"),
+            (1, Settings { long: good.short, ..good }, "long"),
+            (1, Settings { long: Nanos::MAX, ..good }, "long"),
+            (1, Settings { min_samples: 0, ..good }, "min_samples"),
+        ] {
+            assert_eq!(LatencyRatio::new(types, settings, Nanos::ZERO).unwrap_err().field, field);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn any_time_and_latency_is_safe_and_the_ratio_between_zero_and_one(
+            min_samples in 1..5_u64,
+            ticks in prop::collection::vec((any::<u64>(), any::<bool>(), prop::collection::vec(any::<u64>(), 0..10)), 1..30),
+        ) {
+            let settings = Settings { min_samples, ..Settings::default() };
+            let mut ratio = LatencyRatio::new(1, settings, Nanos::ZERO).unwrap();
+            for (now, overloaded, latencies) in ticks {
+                latencies.into_iter().for_each(|latency| ratio.latencies().record(0, Nanos(latency)));
+                if let Some(ratio) = ratio.tick(Nanos(now), overloaded) {
+                    prop_assert!((0.0..=1.0).contains(&ratio));
+                }
+            }
+        }
+    }
+}
