@@ -16,6 +16,9 @@ pub struct Args {
     /// Also write what was measured to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Only loads with this in their name, such as "memcached GET" or "x16".
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
     /// How long each load runs against each target, in milliseconds.
     #[arg(long, default_value_t = 1_000, value_name = "MS")]
     each: u64,

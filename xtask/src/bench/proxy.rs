@@ -27,7 +27,8 @@ pub(super) fn run(args: &Args) -> Result<()> {
     sh::stream(cargo.args(["build", "--quiet", "--release", "--package", "gate-userspace"]))?;
     let field = Field::set_up()?;
     let mut rows = Vec::new();
-    for load in loads() {
+    let only = args.only.as_deref().unwrap_or_default();
+    for load in loads().into_iter().filter(|load| load.name.contains(only)) {
         for target in &field.targets[load.store] {
             prime(&load, target.address)?;
         }
@@ -259,7 +260,12 @@ impl Field {
 /// One thread each, as its peers have.
 fn gate_config([redis, memcached]: [SocketAddr; 2], stores: [SocketAddr; 2], policies: bool) -> String {
     let quota = if policies { "900000000 RU/s" } else { "unlimited" };
-    let policies = if policies { "parallelism = \"100000\"\n" } else { "" };
+    // Everything is decided, and nothing refused: objectives that even a busy machine keeps.
+    let policies = if policies {
+        "parallelism = \"100000\"\nobjectives = { default = { p50 = \"100s\" } }\n"
+    } else {
+        ""
+    };
     let service = |name, protocol, listen, backend| {
         format!(
             "[[service]]\nname = \"{name}\"\nprotocol = \"{protocol}\"\nlisten = \"{listen}\"\nbackend = \"{backend}\"\n{policies}"
