@@ -4,7 +4,7 @@ use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::helpers::generated::bpf_jiffies64;
 use gate_common::abi::{
     ABI_VERSION, Control, Event, Exit, PortFilter, Protocol, Reason, ServiceState, TcpAction, Tenant,
-    bank_of, draw, find, sample_flags, service_flags, tenant_flags, view_flags,
+    bank_of, draw, find, service_flags, tenant_flags, view_flags,
 };
 use gate_common::units::{Fraction, MilliRu, Multiplier};
 
@@ -14,9 +14,9 @@ use crate::maps::{self, forget, peek};
 use crate::parse::Packet;
 use crate::parse::extensions::Walk;
 use crate::parse::frame::{self, Frame, Glance, UDP};
-use crate::parse::memcached;
 use crate::parse::scan::Scan;
 use crate::parse::transport::Load;
+use crate::parse::{first_line, memcached};
 use crate::plan::{Plan, Source, find_v6};
 use crate::{admit, reply, sample};
 
@@ -185,7 +185,9 @@ impl Court {
         if case.plan.service_flags & service_flags::PROXIED != 0 {
             return Ok(self.second_line(tenant));
         }
-        Ok(self.pass_or_refuse(self.charge(tenant)))
+        let charged = self.charge(tenant);
+        self.sample_segment(charged.is_err());
+        Ok(self.pass_or_refuse(charged))
     }
 
     #[inline(always)]
@@ -269,9 +271,22 @@ impl Court {
     fn sample(&self, refused: bool) {
         let case = self.case();
         let unseen = refused || case.plan.service_flags & service_flags::PROXIED == 0;
-        if case.scan.key_at != 0 && unseen && sample::is_due(case.plan.sample_every) {
-            let flags = if case.scan.writes { sample_flags::WRITE } else { 0 };
-            sample::send(self.ctx, case, flags | if refused { sample_flags::REFUSED } else { 0 });
+        if case.scan.key.at != 0 && unseen && sample::is_due(case.plan.sample_every) {
+            sample::send(self.ctx, case, refused);
+        }
+    }
+
+    /// Samples the first key of a guarded segment, if it is due and there is one.
+    #[inline(always)]
+    fn sample_segment(&self, refused: bool) {
+        let protocol = self.case().plan.protocol;
+        if protocol != Protocol::Opaque as u8 && sample::is_due(self.case().plan.sample_every) {
+            // SAFETY: this CPU's own scratch.
+            let case = unsafe { &mut *self.case };
+            first_line::find(self.ctx, protocol, case.load.at, &mut case.scan.key);
+            if case.scan.key.at != 0 {
+                sample::send(self.ctx, case, refused);
+            }
         }
     }
 

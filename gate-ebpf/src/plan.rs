@@ -47,6 +47,8 @@ pub(crate) struct Plan {
     pub(crate) service_flags: u16,
     /// A [`gate_common::abi::TcpAction`].
     pub(crate) tcp_action: u8,
+    /// A [`gate_common::abi::Protocol`].
+    pub(crate) protocol: u8,
 }
 
 /// Where a plan is copied from.
@@ -113,7 +115,8 @@ impl Source<'_> {
         // Field by field: a plan that is put together first would fill the stack.
         // SAFETY: this CPU's own scratch.
         let plan = unsafe { &mut *plan };
-        plan.price_mru = if tenant_id == 0 { 0 } else { price(peek!((*service).protocol), prices) };
+        plan.protocol = peek!((*service).protocol);
+        plan.price_mru = if tenant_id == 0 { 0 } else { price(plan.protocol, prices) };
         plan.stale_after_ns = peek!((*view).stale_after_ns);
         plan.view_flags = peek!((*view).flags);
         plan.enforce = peek!((*view).enforce);

@@ -29,10 +29,15 @@ pub(crate) fn is_due(every: u32) -> bool {
 
 /// Sends the first key of a request to the daemon.
 #[inline(never)]
-pub(crate) fn send(ctx: *mut xdp_md, case: &Case, flags: u16) {
-    let room = case.load.end().wrapping_sub(case.scan.key_at);
+pub(crate) fn send(ctx: *mut xdp_md, case: &Case, refused: bool) {
+    let key = case.scan.key;
+    let room = case.load.end().wrapping_sub(key.at);
+    if key.len > room {
+        return;
+    }
+    let most = if key.len == 0 { room } else { key.len };
     // Laundered, so that the comparison stays where the verifier sees it.
-    let len = launder(u64::from(room.min(Sample::MAX_KEY as u32)));
+    let len = launder(u64::from(most.min(Sample::MAX_KEY as u32)));
     if len == 0 || len > Sample::MAX_KEY as u64 {
         return;
     }
@@ -47,23 +52,32 @@ pub(crate) fn send(ctx: *mut xdp_md, case: &Case, flags: u16) {
         (*sample).service = case.plan.service_id;
         (*sample).tenant = case.plan.tenant_id;
         (*sample).weight = case.plan.sample_every;
-        bpf_xdp_load_bytes(ctx, case.scan.key_at, (&raw mut (*sample).key).cast(), len as u32)
+        bpf_xdp_load_bytes(ctx, key.at, (&raw mut (*sample).key).cast(), len as u32)
     };
     if copied != 0 {
         entry.discard(0);
         return;
     }
-    // SAFETY: as above.
-    let key_len = unsafe { length(&raw const (*sample).key) }.min(len as u32);
+    let key_len = match key.len {
+        // SAFETY: as above.
+        0 => unsafe { length(&raw const (*sample).key) }.min(len as u32),
+        _ => len as u32,
+    };
     if key_len == 0 {
         entry.discard(0);
         return;
     }
-    let cut = if key_len == Sample::MAX_KEY as u32 { sample_flags::CUT } else { 0 };
+    let cut = if most > Sample::MAX_KEY as u32 && key_len == Sample::MAX_KEY as u32 {
+        sample_flags::CUT
+    } else {
+        0
+    };
     // SAFETY: as above.
     unsafe {
         (*sample).key_len = key_len as u16;
-        (*sample).flags = flags | cut;
+        (*sample).flags = cut
+            | if key.writes { sample_flags::WRITE } else { 0 }
+            | if refused { sample_flags::REFUSED } else { 0 };
     }
     entry.submit(0);
     count::event(Event::Sampled);

@@ -50,18 +50,32 @@ pub(crate) struct Scan {
     quiet: bool,
     /// Somebody waits for an answer to a line.
     pub(crate) answerable: bool,
-    /// The first key is written.
-    pub(crate) writes: bool,
     /// The frame header's request id, in network order.
     pub(crate) id: u16,
-    /// Where the first key starts; zero before one was found.
-    pub(crate) key_at: u32,
+    /// The first key.
+    pub(crate) key: Key,
     /// How many keys all lines name.
     pub(crate) rows: u32,
     /// How many lines, by [`QueryClass`].
     pub(crate) commands: [u32; QueryClass::COUNT],
     /// What became of it.
     pub(crate) status: Status,
+}
+
+/// A key that may be sampled.
+#[derive(Clone, Copy)]
+pub(crate) struct Key {
+    /// Where it starts; zero if there is none.
+    pub(crate) at: u32,
+    /// Its length; zero if it goes on to the next space or end of a line.
+    pub(crate) len: u32,
+    /// Whether it is written.
+    pub(crate) writes: bool,
+}
+
+impl Key {
+    /// No key.
+    pub(crate) const NONE: Self = Self { at: 0, len: 0, writes: false };
 }
 
 /// What a step gets: the verifier follows pointers on the stack, where the helper needs them.
@@ -83,8 +97,7 @@ pub(crate) fn run(ctx: *mut xdp_md, scan: *mut Scan, at: u32, end: u32) {
         (*scan).line = at;
         (*scan).verb = Verb::NONE;
         (*scan).answerable = false;
-        (*scan).writes = false;
-        (*scan).key_at = 0;
+        (*scan).key = Key::NONE;
         (*scan).rows = 0;
         (*scan).commands = [0; QueryClass::COUNT];
         (*scan).status = Status::Unread;
@@ -158,9 +171,8 @@ impl Scan {
 
     #[inline(always)]
     fn found_key(&mut self, verb: Verb, at: u32) {
-        if self.key_at == 0 {
-            self.key_at = at;
-            self.writes = verb.has(Verb::WRITES);
+        if self.key.at == 0 {
+            self.key = Key { at, len: 0, writes: verb.has(Verb::WRITES) };
         }
     }
 

@@ -1,0 +1,102 @@
+//! The first key of what a TCP segment starts with, for samples only: a segment may start anywhere.
+//!
+//! Only commands of an allow-list count, each by its name and in the one form that clients send, so that
+//! neither an `AUTH` nor a part of a value is taken for one.
+
+use aya_ebpf::bindings::xdp_md;
+use gate_common::abi::Protocol;
+
+use super::scan::Key;
+use super::verb::{Verb, text8};
+use super::{Packet, swar};
+
+/// Finds the first key from `at` on; `key` has none if there is none.
+#[inline(never)]
+pub(crate) fn find(ctx: *mut xdp_md, protocol: u8, at: u32, key: &mut Key) {
+    let packet = Packet::of(ctx);
+    let found = match protocol {
+        of if of == Protocol::Memcached as u8 => memcached(&packet, at),
+        of if of == Protocol::Resp as u8 => resp(&packet, at),
+        _ => None,
+    };
+    *key = found.unwrap_or(Key::NONE);
+}
+
+#[inline(always)]
+fn memcached(packet: &Packet, at: u32) -> Option<Key> {
+    let (verb, len) = Verb::of(packet.word_or_rest(at)?);
+    let first_is_key = verb.has(Verb::SAMPLED) && !verb.has(Verb::FIRST_IS_NONE);
+    first_is_key.then_some(Key { at: at + len, len: 0, writes: verb.has(Verb::WRITES) })
+}
+
+/// `*<words>`, `$<length>`, the command, `$<length>`, the key: each with its `\r\n`.
+#[inline(always)]
+fn resp(packet: &Packet, at: u32) -> Option<Key> {
+    let (_, at) = length(packet, at, b'*')?;
+    let (verb_len, at) = length(packet, at, b'$')?;
+    let word = packet.word_or_rest(at)?;
+    if verb_len == 0 || verb_len > 8 {
+        return None;
+    }
+    let verb = word & (u64::MAX >> (64 - 8 * verb_len)) & UPPER;
+    let writes = writes(verb);
+    if !writes && !reads(verb) {
+        return None;
+    }
+    let (len, at) = length(packet, at + verb_len + 2, b'$')?;
+    (len != 0).then_some(Key { at, len, writes })
+}
+
+/// A length of up to five digits after its sign, and where the line after it starts.
+#[inline(always)]
+fn length(packet: &Packet, at: u32, sign: u8) -> Option<(u32, u32)> {
+    let word = packet.word_or_rest(at)?;
+    let ends = swar::equal(word >> 8, b'\r');
+    if word as u8 != sign || ends == 0 {
+        return None;
+    }
+    let digits = swar::before_first(ends);
+    if digits == 0 || digits > 5 {
+        return None;
+    }
+    Some((swar::decimal(word >> 8, digits)?, at + digits + 3))
+}
+
+/// Makes letters upper case; the names below have nothing else.
+const UPPER: u64 = 0xdfdf_dfdf_dfdf_dfdf;
+
+/// Whether eight bytes are one of some names of up to eight letters, with zeros after them.
+macro_rules! is_any {
+    ($bytes:expr, $($name:literal)+) => { false $(|| $bytes == const { letters($name) })+ };
+}
+
+const fn letters(name: &[u8]) -> u64 {
+    let mut text = [0; 8];
+    let mut place = 0;
+    while place < name.len() {
+        text[place] = name[place];
+        place += 1;
+    }
+    text8(&text)
+}
+
+/// Commands that read the key that is their first word.
+#[inline(always)]
+fn reads(verb: u64) -> bool {
+    is_any!(verb,
+        b"GET" b"MGET" b"STRLEN" b"GETRANGE" b"EXISTS" b"TTL" b"PTTL" b"TYPE" b"HGET" b"HMGET" b"HGETALL"
+        b"HEXISTS" b"HLEN" b"HKEYS" b"HVALS" b"LRANGE" b"LLEN" b"LINDEX" b"SCARD" b"SMEMBERS" b"ZSCORE"
+        b"ZRANGE" b"ZCARD" b"ZCOUNT" b"ZRANK" b"XRANGE" b"XLEN" b"BITCOUNT" b"GETBIT" b"PFCOUNT" b"HSTRLEN"
+    )
+}
+
+/// Commands that write it.
+#[inline(always)]
+fn writes(verb: u64) -> bool {
+    is_any!(verb,
+        b"SET" b"SETEX" b"PSETEX" b"SETNX" b"MSET" b"GETSET" b"GETDEL" b"GETEX" b"APPEND" b"INCR" b"DECR"
+        b"INCRBY" b"DECRBY" b"DEL" b"UNLINK" b"EXPIRE" b"PEXPIRE" b"PERSIST" b"SETRANGE" b"HSET" b"HMSET"
+        b"HSETNX" b"HDEL" b"HINCRBY" b"LPUSH" b"RPUSH" b"LPOP" b"RPOP" b"LSET" b"LTRIM" b"LREM" b"SADD"
+        b"SREM" b"SPOP" b"ZADD" b"ZREM" b"ZINCRBY" b"XADD" b"SETBIT"
+    )
+}
