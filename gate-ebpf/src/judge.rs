@@ -118,7 +118,8 @@ impl Court {
         case.now_ns = peek!((*self.control).clock).at_jiffies(unsafe { bpf_jiffies64() }).0;
         let age = case.now_ns.saturating_sub(peek!((*self.control).heartbeat_ns));
         case.stale = age > case.plan.stale_after_ns;
-        case.price_mru = case.plan.price_mru;
+        // What was not read has no price.
+        case.price_mru = if case.malformed { 0 } else { case.plan.price_mru };
         if case.stale {
             count::event(Event::Stale);
             if case.plan.view_flags & view_flags::STALE_PASS != 0 {

@@ -1,6 +1,7 @@
 //! What the suites share: packets, namespaces, real servers.
 
 pub mod daemon;
+pub mod fixture;
 pub mod flood;
 pub mod memcached;
 pub mod packet;

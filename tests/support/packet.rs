@@ -25,6 +25,10 @@ pub struct Packet {
     pub destination: IpAddr,
     /// Six bits.
     pub dscp: u8,
+    /// The time to live, or hop limit.
+    pub hops: u8,
+    /// IPv4's flag.
+    pub dont_fragment: bool,
     /// IPv4's options, a multiple of four bytes.
     pub options: Vec<u8>,
     /// IPv6's extension headers: their number, and all of them but the first byte.
@@ -55,6 +59,11 @@ pub enum Inside {
         /// Options, a multiple of four bytes.
         options: Vec<u8>,
     },
+    /// A segment that refuses a connection, with its checksum.
+    Reset {
+        /// What it acknowledges.
+        acknowledgment: u32,
+    },
     /// Neither.
     Other(u8),
 }
@@ -83,6 +92,8 @@ impl Packet {
             source: source.parse().expect("an address"),
             destination: destination.parse().expect("an address"),
             dscp: 0,
+            hops: 61,
+            dont_fragment: false,
             options: Vec::new(),
             extensions: Vec::new(),
             fragment: (false, 0),
@@ -126,11 +137,13 @@ impl Packet {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
                 let protocol = IpNumber(self.protocol());
                 let length = transport.len() as u16;
-                let mut header = Ipv4Header::new(length, 61, protocol, source.octets(), destination.octets())
-                    .expect("fits");
+                let mut header =
+                    Ipv4Header::new(length, self.hops, protocol, source.octets(), destination.octets())
+                        .expect("fits");
                 header.dscp = IpDscp::try_new(self.dscp).expect("six bits");
                 header.options = Ipv4Options::try_from(self.options.as_slice()).expect("up to 40 bytes");
                 header.set_payload_len(transport.len()).expect("fits");
+                header.dont_fragment = self.dont_fragment;
                 header.more_fragments = self.fragment.0;
                 header.fragment_offset = IpFragOffset::try_new(self.fragment.1).expect("13 bits");
                 header.header_checksum = header.calc_header_checksum();
@@ -150,7 +163,7 @@ impl Packet {
                     flow_label: Ipv6FlowLabel::ZERO,
                     payload_length: transport.len() as u16,
                     next_header: IpNumber(self.extensions.first().map_or(self.protocol(), |first| first.0)),
-                    hop_limit: 61,
+                    hop_limit: self.hops,
                     source: source.octets(),
                     destination: destination.octets(),
                 };
@@ -184,7 +197,7 @@ impl Packet {
     fn protocol(&self) -> u8 {
         match self.inside {
             Inside::Udp(_) => 17,
-            Inside::Tcp { .. } => 6,
+            Inside::Tcp { .. } | Inside::Reset { .. } => 6,
             Inside::Other(number) => number,
         }
     }
@@ -220,6 +233,22 @@ impl Packet {
                 header.psh = flags & tcp::PSH != 0;
                 header.ack = flags & tcp::ACK != 0;
                 header.set_options_raw(options).expect("up to 40 bytes");
+                header.write(&mut bytes).expect("into memory");
+            }
+            Inside::Reset { acknowledgment } => {
+                let mut header = TcpHeader::new(source, destination, 0, 0);
+                (header.rst, header.ack) = (true, true);
+                header.acknowledgment_number = *acknowledgment;
+                header.checksum = match (self.source, self.destination) {
+                    (IpAddr::V4(from), IpAddr::V4(to)) => {
+                        header.calc_checksum_ipv4_raw(from.octets(), to.octets(), &[])
+                    }
+                    (IpAddr::V6(from), IpAddr::V6(to)) => {
+                        header.calc_checksum_ipv6_raw(from.octets(), to.octets(), &[])
+                    }
+                    addresses => panic!("one family: {addresses:?}"),
+                }
+                .expect("fits");
                 header.write(&mut bytes).expect("into memory");
             }
             Inside::Other(_) => {}

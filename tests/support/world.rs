@@ -5,8 +5,8 @@ use std::mem::offset_of;
 use std::net::IpAddr;
 
 use gate_common::abi::{
-    Control, Cpu, PortFilter, Protocol, Service, ServiceState, Tenant, TenantCounters, TenantState, View,
-    service_flags,
+    Clock, Control, Cpu, PortFilter, Protocol, Service, ServiceState, Tenant, TenantCounters, TenantState,
+    View, service_flags,
 };
 use gate_common::token_bucket::Limits;
 use gate_common::units::{Fraction, Multiplier, Nanos};
@@ -104,6 +104,7 @@ impl Default for Plan {
 pub struct World {
     /// The object in the kernel.
     pub loaded: Loaded,
+    clock: Clock,
     generation: u64,
 }
 
@@ -126,14 +127,13 @@ impl World {
         let sizes = Sizes { cpus: possible_cpus()?, tenants, services: 64, blocks, samples: 1 << 16 };
         let mut loaded = Loaded::new(&sizes, None)?;
         let clock = jiffies::measure(&mut loaded)?;
-        loaded.maps.init(clock);
-        Ok(Self { loaded, generation: 0 })
+        Ok(Self { loaded, clock, generation: 0 })
     }
 
     /// gate's clock.
     #[must_use]
     pub fn now(&self) -> Nanos {
-        self.loaded.maps.clock().at_monotonic(clock::monotonic())
+        self.clock.at_monotonic(clock::monotonic())
     }
 
     /// Puts a plan in force, stamps the heartbeat, and forgets what was counted and spent.
@@ -153,6 +153,7 @@ impl World {
     /// If the maps have no room for it.
     pub fn put(&mut self, plan: &Plan) {
         let maps = &self.loaded.maps;
+        maps.init(self.clock);
         self.generation += 1;
         let mut ports = PortFilter { udp: [0; 1024], tcp: [0; 1024] };
         let (mut udp, mut tcp) = (Table::bytes(), Table::bytes());
@@ -231,6 +232,29 @@ impl World {
         // The generator's state is no counter.
         let cpu = Cpu { draw: 0, until_sample: 0, ..maps.cpu_counters() };
         Counted { cpu, tenants: (0..maps.tenants.len()).map(|tenant| maps.tenant_counters(tenant)).collect() }
+    }
+
+    /// Lets a tenant have spent its quota for the next hour.
+    pub fn spend(&self, tenant: usize) {
+        self.owe(tenant, Nanos::from_secs(3_600));
+    }
+
+    /// Lets a tenant owe so much of its quota.
+    pub fn owe(&self, tenant: usize, owed: Nanos) {
+        let until = self.now().0 + owed.0;
+        self.loaded.maps.tenants.store_at(tenant, offset_of!(Tenant, quota_tat), &until);
+    }
+
+    /// Lets a tenant have spent its budget for replies for the next hour.
+    pub fn spend_replies(&self, tenant: usize) {
+        let until = self.now().0 + 3_600_000_000_000;
+        self.loaded.maps.tenants.store_at(tenant, offset_of!(Tenant, reply_tat), &until);
+    }
+
+    /// The generation in force.
+    #[must_use]
+    pub const fn generation(&self) -> u64 {
+        self.generation
     }
 
     /// Writes a word of the control element, at its offset.

@@ -1,0 +1,369 @@
+//! One row of a table of packets: what comes in, how it leaves, and what was counted.
+
+use std::net::IpAddr;
+
+use gate_common::abi::{
+    Cpu, Event, Exit, Protocol, Reason, Service, ServiceState, TenantCounters, TenantState, service_flags,
+};
+
+use crate::packet::{Inside, Packet, tcp};
+use crate::world::{Plan, TCP, UDP, World, service, tenant};
+
+/// A packet and what must become of it.
+pub struct Row {
+    /// What it is about.
+    pub what: String,
+    /// What comes in.
+    pub packet: Vec<u8>,
+    /// How it must leave.
+    pub exit: Exit,
+    /// Whose counters must have changed, and to what.
+    pub tenant: usize,
+    /// Those counters.
+    pub counters: TenantCounters,
+    /// What must have happened on the way.
+    pub events: Vec<Event>,
+    /// The keys that must have been sampled.
+    pub samples: Vec<Vec<u8>>,
+    /// What must come out, if it is neither what came in nor nothing.
+    pub reply: Option<Vec<u8>>,
+    change: Box<dyn Fn(&mut Plan)>,
+    prepare: Box<dyn Fn(&World)>,
+}
+
+/// A packet as it is sent.
+#[derive(Clone, Debug)]
+pub struct Sent {
+    bytes: Vec<u8>,
+    /// Without padding.
+    len: usize,
+}
+
+impl From<&Packet> for Sent {
+    fn from(packet: &Packet) -> Self {
+        let bytes = packet.bytes();
+        Self { len: bytes.len() - packet.padding, bytes }
+    }
+}
+
+impl From<Packet> for Sent {
+    fn from(packet: Packet) -> Self {
+        Self::from(&packet)
+    }
+}
+
+impl From<Vec<u8>> for Sent {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self { len: bytes.len(), bytes }
+    }
+}
+
+/// XDP's actions.
+const DROP: u32 = 1;
+const PASS: u32 = 2;
+const TRANSMIT: u32 = 3;
+
+impl Row {
+    /// A packet that leaves without anything else being counted.
+    #[must_use]
+    pub fn new(what: impl Into<String>, packet: impl Into<Sent>, exit: Exit) -> Self {
+        Self {
+            what: what.into(),
+            packet: packet.into().bytes,
+            exit,
+            tenant: 0,
+            counters: TenantCounters::default(),
+            events: Vec::new(),
+            samples: Vec::new(),
+            reply: None,
+            change: Box::new(|_| ()),
+            prepare: Box::new(|_| ()),
+        }
+    }
+
+    /// A request of `tenant` that passes at this price.
+    #[must_use]
+    pub fn passed(what: impl Into<String>, packet: impl Into<Sent>, tenant: usize, price: u64) -> Self {
+        let packet = packet.into();
+        let counters = TenantCounters {
+            passed: 1,
+            charged_mru: price,
+            passed_bytes: packet.len as u64,
+            ..TenantCounters::default()
+        };
+        Self { tenant, counters, ..Self::new(what, packet, Exit::Passed) }
+    }
+
+    /// A segment without a request, of `tenant`, that passes.
+    #[must_use]
+    pub fn bare(what: impl Into<String>, packet: impl Into<Sent>, tenant: usize) -> Self {
+        let packet = packet.into();
+        let counters =
+            TenantCounters { bare: 1, passed_bytes: packet.len as u64, ..TenantCounters::default() };
+        Self { tenant, counters, ..Self::new(what, packet, Exit::Bare) }
+    }
+
+    /// A request of `tenant` that is refused for a reason, at this price.
+    #[must_use]
+    pub fn refused(
+        what: impl Into<String>,
+        packet: impl Into<Sent>,
+        tenant: usize,
+        reason: Reason,
+        price: u64,
+    ) -> Self {
+        let exit = match reason {
+            Reason::UnknownSource => Exit::UnknownSource,
+            Reason::Malformed => Exit::Malformed,
+            _ => Exit::RefusedDropped,
+        };
+        let mut counters = TenantCounters { refused_mru: price, ..TenantCounters::default() };
+        counters.refused[reason.index()] = 1;
+        Self { tenant, counters, ..Self::new(what, packet, exit) }
+    }
+
+    /// As [`Row::refused`], but shadowed: it passes.
+    #[must_use]
+    pub fn shadowed(what: impl Into<String>, packet: impl Into<Sent>, tenant: usize, reason: Reason) -> Self {
+        let packet = packet.into();
+        let mut counters =
+            TenantCounters { passed: 1, passed_bytes: packet.len as u64, ..TenantCounters::default() };
+        counters.shadowed[reason.index()] = 1;
+        Self { tenant, counters, ..Self::new(what, packet, Exit::Shadowed) }
+    }
+
+    /// The refusal is answered: the reply must be the one that `packet` asks for.
+    #[must_use]
+    pub fn answered(mut self, packet: &Packet) -> Self {
+        self.exit = Exit::RefusedReplied;
+        self.counters.replied = 1;
+        self.reply = Some(reply(packet));
+        self
+    }
+
+    /// With another plan than the usual one.
+    #[must_use]
+    pub fn plan(mut self, change: impl Fn(&mut Plan) + 'static) -> Self {
+        let before = self.change;
+        self.change = Box::new(move |plan| {
+            before(plan);
+            change(plan);
+        });
+        self
+    }
+
+    /// After something else was done to the maps.
+    #[must_use]
+    pub fn after(mut self, prepare: impl Fn(&World) + 'static) -> Self {
+        self.prepare = Box::new(prepare);
+        self
+    }
+
+    /// Something happens on the way.
+    #[must_use]
+    pub fn event(mut self, event: Event) -> Self {
+        self.events.push(event);
+        self
+    }
+
+    /// Every request is sampled, and this key must be; none if it is empty.
+    #[must_use]
+    pub fn sampled(mut self, key: &[u8]) -> Self {
+        if !key.is_empty() {
+            self.events.push(Event::Sampled);
+            self.samples.push(key.to_vec());
+        }
+        self.plan(|plan| plan.view.sample_every = 1)
+    }
+
+    /// The counters are these after a change.
+    #[must_use]
+    pub fn counters(mut self, change: impl FnOnce(&mut TenantCounters)) -> Self {
+        change(&mut self.counters);
+        self
+    }
+
+    /// Runs it, and says what is wrong.
+    ///
+    /// # Errors
+    ///
+    /// What differs from the row.
+    ///
+    /// # Panics
+    ///
+    /// If the kernel refuses the packet.
+    pub fn check(&self, world: &mut World) -> Result<(), String> {
+        let mut plan = town();
+        (self.change)(&mut plan);
+        world.install(&plan);
+        // The second tenant has spent all it has.
+        world.spend(2);
+        (self.prepare)(world);
+        let before = world.counted();
+        let run = world.loaded.run(&self.packet, 1).expect("a test run");
+        let mut keys = Vec::new();
+        world
+            .loaded
+            .samples
+            .drain(usize::MAX, |sample| keys.push(sample.key[..sample.key_len as usize].to_vec()));
+        let counted = world.counted();
+
+        let mut faults = Vec::new();
+        let mut expected = before;
+        expected.cpu.exits[self.exit.index()] += 1;
+        for event in &self.events {
+            expected.cpu.events[event.index()] += 1;
+        }
+        expected.tenants[self.tenant] = self.counters;
+        if counted.cpu != expected.cpu {
+            faults.push(format!("left by {}, not {}", names(&counted.cpu), names(&expected.cpu)));
+        }
+        for (id, (found, expected)) in counted.tenants.iter().zip(&expected.tenants).enumerate() {
+            if found != expected {
+                faults.push(format!("tenant {id} counted {}, not {}", told(found), told(expected)));
+            }
+        }
+        let action = match self.exit {
+            Exit::Malformed | Exit::UnknownSource | Exit::RefusedDropped | Exit::FragmentDropped => DROP,
+            Exit::RefusedReplied => TRANSMIT,
+            _ => PASS,
+        };
+        if run.action != action {
+            faults.push(format!("action {}, not {action}", run.action));
+        }
+        let out = self.reply.as_ref().unwrap_or(&self.packet);
+        if &run.packet != out {
+            faults.push(format!("came out as\n  {:02x?}\n  not {out:02x?}", run.packet));
+        }
+        if keys != self.samples {
+            faults.push(format!("sampled {keys:?}, not {:?}", self.samples));
+        }
+        if faults.is_empty() { Ok(()) } else { Err(format!("{}: {}", self.what, faults.join("\n  "))) }
+    }
+}
+
+/// Runs every row, and fails with all that is wrong.
+///
+/// # Panics
+///
+/// If a row is not met, or there are fewer than `least`.
+pub fn check_all(rows: &[Row], least: usize) {
+    assert!(rows.len() >= least, "{} rows", rows.len());
+    let mut world = World::new(8, 2048).expect("the program loads");
+    let faults: Vec<String> = rows.iter().filter_map(|row| row.check(&mut world).err()).collect();
+    assert!(faults.is_empty(), "{} of {} rows:\n{}", faults.len(), rows.len(), faults.join("\n"));
+}
+
+/// Where the rows play.
+///
+/// | tenant | sources | |
+/// |---|---|---|
+/// | 1 | `198.18.0.2`, `fd00::2` | has plenty |
+/// | 2 | `198.18.2.0/24`, `fd00:2::/64` | has spent its quota |
+/// | 3 | none | the default of port 9999, never answered |
+/// | 4 | `198.18.4.0/24` | spare |
+#[must_use]
+pub fn town() -> Plan {
+    let proxied = |mut service: (u8, u16, Service, ServiceState)| {
+        service.2.flags |= service_flags::PROXIED;
+        service
+    };
+    let mut strict = service(TCP, "198.18.0.1", 6379, Protocol::Resp);
+    strict.2.flags |= service_flags::DROP_UNKNOWN_SYN;
+    let mut open = service(UDP, "", 9999, Protocol::Opaque);
+    open.2.default_tenant = 3;
+    let address = |address: &str| -> IpAddr { address.parse().expect("an address") };
+    Plan {
+        services: vec![
+            service(UDP, "198.18.0.1", 11211, Protocol::Memcached),
+            service(TCP, "198.18.0.1", 11211, Protocol::Memcached),
+            service(UDP, "fd00::1", 11211, Protocol::Memcached),
+            service(TCP, "fd00::1", 11211, Protocol::Memcached),
+            strict,
+            proxied(service(UDP, "198.18.0.1", 11212, Protocol::Memcached)),
+            proxied(service(TCP, "198.18.0.1", 11212, Protocol::Memcached)),
+            open,
+        ],
+        tenants: vec![tenant(), tenant(), TenantState { flags: 0, ..tenant() }, tenant()],
+        sources: vec![
+            (address("198.18.0.2"), 32, 1),
+            (address("fd00::2"), 128, 1),
+            (address("198.18.2.0"), 24, 2),
+            (address("fd00:2::"), 64, 2),
+            (address("198.18.4.0"), 24, 4),
+        ],
+        ..Plan::default()
+    }
+}
+
+/// What comes back for a refused packet: its headers turned round, without options, and the short refusal.
+///
+/// # Panics
+///
+/// If the packet is neither a datagram nor a segment.
+#[must_use]
+pub fn reply(packet: &Packet) -> Vec<u8> {
+    let text = b"SERVER_ERROR throttled\r\n";
+    let [to, from] = packet.macs;
+    let mut reply = Packet {
+        macs: [from, to],
+        source: packet.destination,
+        destination: packet.source,
+        ports: [packet.ports[1], packet.ports[0]],
+        options: Vec::new(),
+        extensions: Vec::new(),
+        hops: 64,
+        dont_fragment: true,
+        padding: 0,
+        ..packet.clone()
+    };
+    match &packet.inside {
+        Inside::Udp(_) => {
+            reply.inside = Inside::Udp(None);
+            reply.payload = [&packet.payload[..2], &[0, 0, 0, 1, 0, 0], text].concat();
+        }
+        Inside::Tcp { flags, sequence, .. } => {
+            let fin = u32::from(flags & tcp::FIN != 0);
+            let acknowledgment = sequence.wrapping_add(1 + fin + packet.payload.len() as u32);
+            reply.inside = Inside::Reset { acknowledgment };
+            reply.payload = Vec::new();
+            reply.padding = 6;
+        }
+        inside => panic!("nobody answers {inside:?}"),
+    }
+    reply.bytes()
+}
+
+/// What was counted, without the zeros.
+fn told(counters: &TenantCounters) -> String {
+    let TenantCounters {
+        passed,
+        charged_mru,
+        refused_mru,
+        replied,
+        candidate_refused,
+        bare,
+        passed_bytes,
+        ..
+    } = counters;
+    let mut told = vec![
+        ("passed", *passed),
+        ("charged", *charged_mru),
+        ("refused mRU", *refused_mru),
+        ("replied", *replied),
+        ("candidate", *candidate_refused),
+        ("bare", *bare),
+        ("bytes", *passed_bytes),
+    ];
+    told.extend(Reason::ALL.map(|reason| (reason.name(), counters.refused[reason.index()])));
+    let shadowed = counters.shadowed.iter().sum();
+    told.push(("shadowed", shadowed));
+    told.retain(|(_, count)| *count != 0);
+    format!("{told:?}")
+}
+
+fn names(cpu: &Cpu) -> String {
+    let exits = Exit::ALL.iter().filter(|exit| cpu.exits[exit.index()] != 0).map(|exit| exit.name());
+    let events = Event::ALL.iter().filter(|event| cpu.events[event.index()] != 0).map(|event| event.name());
+    exits.chain(events).collect::<Vec<_>>().join(" + ")
+}
