@@ -61,17 +61,19 @@ impl Loaded {
     /// # Errors
     ///
     /// What the kernel says: `EINVAL` for packets under 14 bytes.
-    pub fn run(&mut self, packet: &[u8], repeat: u32) -> Result<Run> {
-        let mut out = vec![0; packet.len() + ROOM_TO_GROW];
-        let options = TestRunOptions {
-            data_in: Some(packet),
-            data_out: Some(&mut out),
-            repeat,
-            ..TestRunOptions::default()
-        };
-        let result = self.program()?.test_run(options).map_err(|source| Error::aya("test run", source))?;
-        out.truncate(result.data_size_out as usize);
-        Ok(Run { action: result.return_value, packet: out, mean: result.duration })
+    pub fn run(&self, packet: &[u8], repeat: u32) -> Result<Run> {
+        self.runner()?.run(packet, repeat)
+    }
+
+    /// The program alone, for other threads to run.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ObjectLacks`].
+    pub fn runner(&self) -> Result<Runner<'_>> {
+        let name = abi::PROGRAM;
+        let program = self.ebpf.program(name).ok_or_else(|| Error::ObjectLacks { what: name.to_owned() })?;
+        program.try_into().map(Runner).map_err(|source| Error::aya(name, source))
     }
 
     /// Runs the program that reads the kernel's clocks: jiffies and `ktime_get_ns`.
@@ -86,6 +88,30 @@ impl Loaded {
     /// Where [`Loaded::read_clocks`] finds its reading.
     pub(super) fn clock_reading(&self) -> Result<Mapped<[u64; 2]>> {
         super::maps::of_object(&self.ebpf, maps::CLOCK)
+    }
+}
+
+/// The program that judges packets, to be run on some.
+#[derive(Clone, Copy, Debug)]
+pub struct Runner<'a>(&'a Xdp);
+
+impl Runner<'_> {
+    /// As [`Loaded::run`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn run(&self, packet: &[u8], repeat: u32) -> Result<Run> {
+        let mut out = vec![0; packet.len() + ROOM_TO_GROW];
+        let options = TestRunOptions {
+            data_in: Some(packet),
+            data_out: Some(&mut out),
+            repeat,
+            ..TestRunOptions::default()
+        };
+        let result = self.0.test_run(options).map_err(|source| Error::aya("test run", source))?;
+        out.truncate(result.data_size_out as usize);
+        Ok(Run { action: result.return_value, packet: out, mean: result.duration })
     }
 }
 

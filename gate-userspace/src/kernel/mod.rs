@@ -28,7 +28,7 @@ mod pins;
 mod samples;
 
 pub use heartbeat::Heartbeat;
-pub use load::{Loaded, possible_cpus};
+pub use load::{Loaded, Runner, possible_cpus};
 pub use mapped::{Mapped, Words};
 pub use maps::{Maps, Shape, Sizes, pinned_shapes};
 pub use open::{Opened, open};

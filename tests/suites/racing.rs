@@ -1,0 +1,174 @@
+//! What several CPUs and the daemon do to the same words at the same time.
+
+use std::mem::offset_of;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use gate_common::abi::{Cpu, Event, Exit, Protocol, Tenant, TenantState};
+use gate_common::token_bucket::{Limits, Take, take};
+use gate_common::units::Multiplier;
+use gate_tests::packet::{Packet, tcp};
+use gate_tests::privilege;
+use gate_tests::world::{PRICES, Plan, TCP, World, service, tenant};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+
+/// A request of one byte, of the first tenant.
+fn request() -> Vec<u8> {
+    Packet::tcp("198.18.0.2", "198.18.0.1", 11211, tcp::ACK, b"x").bytes()
+}
+
+/// One service, one tenant.
+fn plan(base_mru: u32, state: TenantState) -> Plan {
+    let mut service = service(TCP, "198.18.0.1", 11211, Protocol::Opaque);
+    service.3 = gate_common::abi::ServiceState { base_mru, kib_mru: 0, ..PRICES };
+    Plan {
+        services: vec![service],
+        tenants: vec![state],
+        sources: vec![("198.18.0.2".parse().unwrap(), 32, 1)],
+        ..Plan::default()
+    }
+}
+
+fn pin(cpu: usize) {
+    let mut set = CpuSet::new();
+    set.set(cpu).unwrap();
+    sched_setaffinity(Pid::from_raw(0), &set).unwrap();
+}
+
+/// XDP on every CPU, and user space, take from one word: together no more than the bucket allows.
+#[test]
+fn one_word_is_one_quota_however_many_take_from_it() {
+    if !privilege::root("racing::one_word_is_one_quota_however_many_take_from_it") {
+        return;
+    }
+    const TAKES: u32 = 1_000_000;
+    const PRICE_MRU: u32 = 1_000;
+    let (per_sec, burst_ns) = (50_000_000, 20_000_000);
+    let limits = Limits::new(per_sec, burst_ns);
+    let mut world = World::new(4, 2048).unwrap();
+    world.install(&plan(PRICE_MRU, TenantState { quota: limits, ..tenant() }));
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    let runners: Vec<_> = (0..cpus).map(|_| world.loaded.runner().unwrap()).collect();
+    let packet = request();
+    let over = AtomicBool::new(false);
+    let word = world.loaded.maps.tenants.word(1, offset_of!(Tenant, quota_tat));
+    let start = Instant::now();
+    let by_user = std::thread::scope(|scope| {
+        let threads: Vec<_> = runners
+            .iter()
+            .enumerate()
+            .map(|(cpu, runner)| {
+                let packet = &packet;
+                scope.spawn(move || {
+                    pin(cpu);
+                    let mut left = TAKES / cpus as u32;
+                    while left > 0 {
+                        let repeat = left.min(10_000);
+                        runner.run(packet, repeat).unwrap();
+                        left -= repeat;
+                    }
+                })
+            })
+            .collect();
+        let user = scope.spawn(|| {
+            let mut admitted = 0_u64;
+            while !over.load(Ordering::Relaxed) {
+                // It is faster, and would leave nothing to XDP.
+                if admitted > world.loaded.maps.tenant_counters(1).passed {
+                    std::hint::spin_loop();
+                    continue;
+                }
+                let seen = word.load(Ordering::Relaxed);
+                if let Take::Admit { tat } = take(seen, world.now().0, PRICE_MRU, &limits)
+                    && word.compare_exchange(seen, tat, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+                {
+                    admitted += 1;
+                }
+            }
+            admitted
+        });
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        over.store(true, Ordering::Relaxed);
+        user.join().unwrap()
+    });
+    let took = start.elapsed();
+    let counted = world.counted();
+    let (passed, refused) = (counted.tenants[1].passed, counted.tenants[1].refused_in_all());
+    assert_eq!(passed + refused, u64::from(TAKES / cpus as u32) * cpus as u64);
+    assert!(
+        passed > 0 && by_user > 0 && refused > 0,
+        "{passed} passed, {refused} refused, {by_user} by the user"
+    );
+    let tick_ns = world.loaded.maps.clock().tick_ns;
+    let allowed = u128::from(per_sec) * (took.as_nanos() + u128::from(tick_ns + burst_ns)) / 1_000_000_000;
+    let admitted = u128::from(passed + by_user) * u128::from(PRICE_MRU);
+    assert!(admitted <= allowed, "{admitted} of {allowed} admitted in {took:?}");
+    // How much more than the first burst depends on how often the threads were given a CPU.
+    let burst = u128::from(per_sec) * u128::from(burst_ns) / 1_000_000_000;
+    assert!(admitted >= burst, "{admitted} admitted in {took:?}, less than the burst of {burst}");
+    assert_eq!(counted.cpu.exits[Exit::Passed.index()], passed);
+}
+
+/// Every generation's price and multiplier make the same product; a mixture of two would not.
+#[test]
+fn no_packet_is_judged_by_half_a_plan() {
+    if !privilege::root("racing::no_packet_is_judged_by_half_a_plan") {
+        return;
+    }
+    const FLIPS: u64 = 100_000;
+    const PRODUCT: u32 = 1 << 16;
+    let limits = Limits::new(1_000_000_000_000, 1_000_000_000_000);
+    let mut world = World::new(4, 2048).unwrap();
+    world.install(&plan(PRODUCT, TenantState { quota: limits, ..tenant() }));
+    let runner = world.loaded.runner().unwrap();
+    let packet = request();
+    let over = AtomicBool::new(false);
+    let maps = &world.loaded.maps;
+    let first = world.generation();
+    std::thread::scope(|scope| {
+        let runs = scope.spawn(|| {
+            pin(0);
+            while !over.load(Ordering::Relaxed) {
+                runner.run(&packet, 10_000).unwrap();
+            }
+        });
+        let cpus = std::thread::available_parallelism().unwrap().get();
+        pin(cpus - 1);
+        let now = Instant::now();
+        for generation in first + 1.. {
+            // At least so many, and as many as it takes for a packet to have met one.
+            let enough = generation > first + FLIPS && generation % 1_000 == 0;
+            if enough && world.counted().cpu.events[Event::Retried.index()] > 0 {
+                break;
+            }
+            let power = (generation % 8) as u32;
+            let state = gate_common::abi::ServiceState {
+                base_mru: PRODUCT >> power,
+                kib_mru: 0,
+                stamp: generation,
+                ..PRICES
+            };
+            let multiplier = Multiplier::from_int(1 << power).0;
+            let tenant = TenantState { quota: limits, multiplier, stamp: generation, ..tenant() };
+            maps.write_service_state(1, generation, &state);
+            maps.write_tenant_state(1, generation, &tenant);
+            maps.write_view(generation, &maps.view());
+            maps.publish(generation);
+            assert!(now.elapsed().as_secs() < 60, "{generation} generations");
+        }
+        over.store(true, Ordering::Relaxed);
+        runs.join().unwrap();
+    });
+    let counted = world.counted();
+    let Cpu { exits, events, .. } = counted.cpu;
+    let passed = exits[Exit::Passed.index()];
+    assert!(passed > 0 && events[Event::Retried.index()] > 0, "{passed} passed, {events:?}");
+    let torn = events[Event::Torn.index()];
+    let expected = passed * u64::from(PRODUCT);
+    let charged = counted.tenants[1].charged_mru;
+    // A packet that met a change at every attempt is judged all the same, and counted.
+    assert!(charged == expected || torn > 0, "{charged} charged, not {expected}; {torn} torn");
+}
