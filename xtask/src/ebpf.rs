@@ -1,7 +1,7 @@
 //! Building the eBPF object.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
@@ -22,15 +22,22 @@ pub fn build(toolchain: &Toolchain) -> Result<PathBuf> {
     cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").current_dir(paths::workspace());
     sh::stream(&mut cargo).context("the eBPF object does not build")?;
 
-    let built = directory.join("bpfel-unknown-none/release/gate-ebpf");
-    let bytes = fs::read(&built).with_context(|| format!("cannot read {}", built.display()))?;
-    if fs::read(&object).is_ok_and(|present| present == bytes) {
-        return Ok(object);
+    let built = directory.join("bpfel-unknown-none/release");
+    place(&built.join("gate-ebpf-bench"), &paths::bench_object())?;
+    place(&built.join("gate-ebpf"), &object)?;
+    Ok(object)
+}
+
+/// Copies what was built, if it is not the same already.
+fn place(built: &Path, object: &Path) -> Result<()> {
+    let bytes = fs::read(built).with_context(|| format!("cannot read {}", built.display()))?;
+    if fs::read(object).is_ok_and(|present| present == bytes) {
+        return Ok(());
     }
     let new = object.with_extension("new");
     fs::create_dir_all(object.parent().expect("a file in a directory"))?;
     fs::write(&new, &bytes).with_context(|| format!("cannot write {}", new.display()))?;
-    fs::rename(&new, &object).with_context(|| format!("cannot write {}", object.display()))?;
+    fs::rename(&new, object).with_context(|| format!("cannot write {}", object.display()))?;
     eprintln!("built {} ({} bytes)", object.display(), bytes.len());
-    Ok(object)
+    Ok(())
 }

@@ -21,6 +21,12 @@ pub fn object() -> PathBuf {
     target().join("ebpf/gate-ebpf.o")
 }
 
+/// The eBPF programs that the benchmarks set gate's beside.
+#[must_use]
+pub fn bench_object() -> PathBuf {
+    target().join("ebpf/gate-ebpf-bench.o")
+}
+
 /// Tools that are built for the workspace alone, as `cargo install --root` lays them out.
 #[must_use]
 pub fn tools() -> PathBuf {

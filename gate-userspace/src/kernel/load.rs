@@ -76,6 +76,17 @@ impl Loaded {
         program.try_into().map(Runner).map_err(|source| Error::aya(name, source))
     }
 
+    /// How many instructions the verifier walked to accept the program.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says; or that it does not say (before Linux 5.16).
+    pub fn verified_instructions(&mut self) -> Result<u32> {
+        let info = self.program()?.info().map_err(|source| Error::aya("program info", source))?;
+        info.verified_instruction_count()
+            .ok_or_else(|| Error::ObjectLacks { what: "verifier's count".to_owned() })
+    }
+
     /// Runs the program that reads the kernel's clocks: jiffies and `ktime_get_ns`.
     pub(super) fn read_clocks(&mut self, reading: &Mapped<[u64; 2]>) -> Result<(u64, u64)> {
         let options = TestRunOptions { data_in: Some(&[0; 64]), ..TestRunOptions::default() };

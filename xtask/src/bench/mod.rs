@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
+mod harness;
 mod load;
 mod proxy;
 
@@ -16,19 +17,25 @@ pub struct Args {
     /// Also write what was measured to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Only loads with this in their name, such as "memcached GET" or "x16".
+    /// With `proxy`: only loads with this in their name, such as "memcached GET" or "x16".
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// How long each load runs against each target, in milliseconds.
+    /// With `proxy`: how long each load runs against each target, in milliseconds.
     #[arg(long, default_value_t = 1_000, value_name = "MS")]
     each: u64,
-    /// How often; the medians are shown.
+    /// With `proxy`: how often; the medians are shown.
     #[arg(long, default_value_t = 3, value_name = "N")]
     rounds: usize,
 }
 
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum What {
+    /// A packet in XDP, by test run, beside a bare drop and the kernel's LPM trie. Needs root.
+    Xdp,
+    /// The policies and codecs, beside libraries that do the same.
+    Policies,
+    /// The simulator.
+    Sim,
     /// Redis and memcached: directly, through gate, nutcracker and haproxy.
     Proxy,
 }
@@ -39,7 +46,13 @@ enum What {
 ///
 /// If a part cannot be had or fails.
 pub fn run(args: &Args) -> Result<()> {
+    if args.json.is_some() && matches!(args.what, What::Policies | What::Sim) {
+        bail!("`bench policies` and `bench sim` print their harness' own table, and write no JSON");
+    }
     match args.what {
+        What::Xdp => harness::xdp(args.json.as_deref()),
+        What::Policies => harness::policies(),
+        What::Sim => harness::sim(),
         What::Proxy => proxy::run(args),
     }
 }

@@ -1,0 +1,258 @@
+//! What a packet costs in XDP, by the kernel's own test run, beside a bare `XDP_DROP` and the kernel's trie.
+//!
+//! Every kind of packet comes from 1,024 sources, in batches, the kinds in turn within every round, so that
+//! a machine whose speed drifts slows all of them alike. Figures are medians of rounds; quote the ratios.
+//!
+//! The programs are attached to interfaces of the run's own, through which nothing goes: the kernel would
+//! otherwise wait for all CPUs at the start of every batch, to enter the program into its XDP dispatcher.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use aya::maps::Array;
+use aya::maps::lpm_trie::{Key, LpmTrie};
+use aya::programs::xdp::XdpMode;
+use aya::programs::{TestRun as _, TestRunOptions, Xdp};
+use aya::{Ebpf, EbpfLoader, Pod};
+use gate_common::abi::{Block, Protocol, ServiceState, TenantState};
+use gate_common::token_bucket::Limits;
+use gate_tests::net::{CLIENT_INTERFACE, Net, SERVER_INTERFACE};
+use gate_tests::packet::Packet;
+use gate_tests::world::{Plan, TCP, UDP, World, service, tenant};
+use gate_userspace::control::tables::{Placement, Table};
+use gate_userspace::kernel::PinDir;
+use gate_userspace::kernel::attach::{Mode, attach};
+use serde_json::json;
+
+const SOURCES: usize = 1_024;
+const TENANTS: u32 = 10_000;
+/// Runs of each packet in a batch.
+const REPEAT: u32 = 100;
+const ROUNDS: usize = 15;
+const BLOCKS: u32 = 120_000;
+const SERVER: &str = "198.18.0.1";
+const OPAQUE: u16 = 9_000;
+const MEMCACHED: u16 = 11_211;
+const ACK_PUSH: u8 = 0x18;
+/// The generations of the two plans.
+const PASSING: u64 = 1;
+const REFUSING: u64 = 2;
+/// A read of one key; with the frame header it is as long as the payload of what is not read.
+const GET: &[u8] = b"get a-key-of-thirty-four-bytes-in-all\r\n";
+
+fn main() -> Result<()> {
+    let mut figures = Vec::new();
+    let mut programs = None;
+    for prefixes in [10, 100_000] {
+        eprintln!("{prefixes} prefixes, {TENANTS} tenants ...");
+        let measured = measure(prefixes)?;
+        programs = Some(measured.instructions);
+        let bare = measured.median("bare drop");
+        println!("\n{prefixes} prefixes, {TENANTS} tenants, {SOURCES} sources, medians of {ROUNDS} rounds");
+        println!("{:<34} {:>8} {:>10}", "packet", "ns", "of bare");
+        for (name, rounds) in &measured.rounds {
+            let ns = median(rounds);
+            println!("{name:<34} {ns:>8.1} {:>10.2}", ns / bare);
+            figures.push(json!({ "prefixes": prefixes, "packet": name, "ns": ns, "of_bare": ns / bare }));
+        }
+        let lookup = (measured.median("gate's table") - bare) / (measured.median("kernel's LPM trie") - bare);
+        let parsing = measured.median("memcached get") - measured.median("UDP, not read");
+        println!("table lookup, of the LPM trie's: {lookup:.3}");
+        println!("parsing, ns per payload byte: {:.2}", parsing / (GET.len() + 8) as f64);
+        figures.push(json!({ "prefixes": prefixes, "lookup_of_trie": lookup,
+            "parsing_ns_per_byte": parsing / (GET.len() + 8) as f64 }));
+    }
+    if let Some(instructions) = programs {
+        println!("\nthe verifier walked {instructions} instructions");
+        figures.push(json!({ "verified_instructions": instructions }));
+    }
+    match std::env::var_os("GATE_BENCH_JSON") {
+        Some(path) => Ok(std::fs::write(path, serde_json::to_string_pretty(&figures)?)?),
+        None => Ok(()),
+    }
+}
+
+struct Measured {
+    /// By kind of packet: the mean nanoseconds of each round.
+    rounds: Vec<(&'static str, Vec<f64>)>,
+    instructions: u32,
+}
+
+impl Measured {
+    fn median(&self, name: &str) -> f64 {
+        self.rounds.iter().find(|(kind, _)| *kind == name).map_or(f64::NAN, |(_, rounds)| median(rounds))
+    }
+}
+
+fn measure(prefixes: usize) -> Result<Measured> {
+    let sources: Vec<Ipv4Addr> = (0..SOURCES).map(source).collect();
+    let prefixes = prefixes_of(prefixes);
+    let mut world = world(&prefixes)?;
+    let mut beside = Beside::load(&prefixes)?;
+    let nets = [Net::open()?, Net::open()?];
+    let pins = PinDir::make(nets[0].pins())?;
+    nets[0].server.enter(|| attach(&mut world.loaded, SERVER_INTERFACE, Mode::Native, &pins))??;
+    nets[0].client.enter(|| beside.attach("bare_drop", CLIENT_INTERFACE))??;
+    nets[1].client.enter(|| beside.attach("lookup_trie", CLIENT_INTERFACE))??;
+    nets[1].server.enter(|| beside.attach("lookup_table", SERVER_INTERFACE))??;
+    let packets = |packet: &dyn Fn(&str) -> Packet| -> Vec<Vec<u8>> {
+        sources.iter().map(|source| packet(&source.to_string()).bytes()).collect()
+    };
+    let payload = [b'x'; GET.len() + 8];
+    let udp = packets(&|source| Packet::udp(source, SERVER, OPAQUE, &payload));
+    let get = packets(&|source| Packet::memcached(source, SERVER, MEMCACHED, 7, GET));
+    let kinds: [(&'static str, Vec<Vec<u8>>, u64); 5] = [
+        ("not ours", packets(&|source| Packet::udp(source, SERVER, 53, &payload)), PASSING),
+        ("UDP, not read", udp.clone(), PASSING),
+        ("TCP", packets(&|source| Packet::tcp(source, SERVER, OPAQUE, ACK_PUSH, &payload)), PASSING),
+        ("memcached get", get.clone(), PASSING),
+        ("UDP, not read, refused", udp.clone(), REFUSING),
+    ];
+    let names = ["bare drop", "kernel's LPM trie", "gate's table"];
+    let mut rounds: Vec<(&'static str, Vec<f64>)> = names
+        .into_iter()
+        .chain(kinds.iter().map(|(name, ..)| *name))
+        .map(|name| (name, Vec::new()))
+        .collect();
+    let mut single = [Vec::new(), Vec::new()];
+    for _ in 0..ROUNDS {
+        world.loaded.maps.beat(world.now());
+        for (place, program) in ["bare_drop", "lookup_trie", "lookup_table"].into_iter().enumerate() {
+            let total = batch(&udp, |packet| beside.run(program, packet, REPEAT))?;
+            rounds[place].1.push(total);
+        }
+        for (place, (_, packets, plan)) in kinds.iter().enumerate() {
+            world.loaded.maps.publish(*plan);
+            let total = batch(packets, |packet| Ok(world.loaded.run(packet, REPEAT)?.mean))?;
+            rounds[names.len() + place].1.push(total);
+        }
+        // An answer rewrites the packet, so that only single runs mean anything: they have a floor of their own.
+        world.loaded.maps.publish(REFUSING);
+        single[0].push(batch(&get, |packet| beside.run("bare_drop", packet, 1))?);
+        single[1].push(batch(&get, |packet| Ok(world.loaded.run(packet, 1)?.mean))?);
+    }
+    let [floor, answers] = single;
+    rounds.push(("bare drop, single runs", floor));
+    rounds.push(("refused, answered, single runs", answers));
+    Ok(Measured { rounds, instructions: world.loaded.verified_instructions()? })
+}
+
+/// The mean nanoseconds of one run over all packets.
+fn batch(packets: &[Vec<u8>], mut run: impl FnMut(&[u8]) -> Result<Duration>) -> Result<f64> {
+    let mut total = 0.0;
+    for packet in packets {
+        total += run(packet)?.as_nanos() as f64;
+    }
+    Ok(total / packets.len() as f64)
+}
+
+fn median(rounds: &[f64]) -> f64 {
+    let mut sorted = rounds.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}
+
+/// Spread over 198.18.0.0/15.
+fn source(place: usize) -> Ipv4Addr {
+    Ipv4Addr::from(u32::from(Ipv4Addr::new(198, 18, 0, 0)) + (place as u32) * 127 % (1 << 17))
+}
+
+/// Distinct prefixes with their tenants: the sources' whole range, and then /24s and /28s from it and beyond.
+fn prefixes_of(count: usize) -> Vec<(Ipv4Addr, u8, u32)> {
+    let mut prefixes = vec![(Ipv4Addr::new(198, 18, 0, 0), 15, 1)];
+    let base = u32::from(Ipv4Addr::new(198, 18, 0, 0));
+    for place in 0..count as u32 - 1 {
+        let tenant = 1 + place % TENANTS;
+        // First within the sources' range, so that they are found at every depth; then the space behind it.
+        let (network, length) = if place.is_multiple_of(2) {
+            (base + (place / 2) * 16, 28)
+        } else {
+            (base + (1 << 20) + place * 256, 24)
+        };
+        prefixes.push((Ipv4Addr::from(network), length, tenant));
+    }
+    prefixes.sort_by_key(|(_, length, _)| *length);
+    prefixes
+}
+
+/// The program with two plans: by [`PASSING`] everyone passes, by [`REFUSING`] nobody does.
+fn world(prefixes: &[(Ipv4Addr, u8, u32)]) -> Result<World> {
+    let mut world = World::new(TENANTS + 1, BLOCKS)?;
+    let cheap = ServiceState { base_mru: 1_000, ..ServiceState::default() };
+    let services = [
+        service(UDP, SERVER, OPAQUE, Protocol::Opaque),
+        service(TCP, SERVER, OPAQUE, Protocol::Opaque),
+        service(UDP, SERVER, MEMCACHED, Protocol::Memcached),
+    ];
+    let passing = TenantState {
+        quota: Limits::new(1_000_000_000_000, 60_000_000_000),
+        reply: Limits::new(1_000_000_000_000, 60_000_000_000),
+        ..tenant()
+    };
+    let refusing = TenantState { reject_until_ns: u64::MAX, ..passing };
+    let mut plan = Plan {
+        services: services.into_iter().map(|(of, port, service, _)| (of, port, service, cheap)).collect(),
+        tenants: vec![passing; TENANTS as usize],
+        sources: prefixes.iter().map(|&(network, length, tenant)| (network.into(), length, tenant)).collect(),
+        ..Plan::default()
+    };
+    plan.view.sample_every = 64;
+    world.install(&plan);
+    plan.tenants.fill(refusing);
+    world.put(&plan);
+    Ok(world)
+}
+
+/// The programs beside gate's, and their tables.
+struct Beside(Ebpf);
+
+impl Beside {
+    fn load(prefixes: &[(Ipv4Addr, u8, u32)]) -> Result<Self> {
+        let object = xtask::paths::bench_object();
+        let bytes = std::fs::read(&object)
+            .with_context(|| format!("{}: run `cargo xtask bench xdp`", object.display()))?;
+        let mut ebpf = EbpfLoader::new()
+            .map_max_entries("TRIE", 1 << 17)
+            .map_max_entries("TABLE", BLOCKS)
+            .load(&bytes)?;
+        let mut trie: LpmTrie<_, [u8; 4], u32> = ebpf.map_mut("TRIE").context("no TRIE")?.try_into()?;
+        let mut table = Table::v4();
+        for &(network, length, tenant) in prefixes {
+            trie.insert(&Key::new(length.into(), network.octets()), tenant, 0)?;
+            table.insert(&network.octets(), length, tenant);
+        }
+        let mut placement = Placement::new(BLOCKS, &std::collections::HashSet::new());
+        placement.place(table, BLOCKS)?;
+        let mut blocks: Array<_, PodBlock> = ebpf.map_mut("TABLE").context("no TABLE")?.try_into()?;
+        for (number, block) in placement.into_blocks() {
+            blocks.set(number, PodBlock(block), 0)?;
+        }
+        for name in ["bare_drop", "lookup_trie", "lookup_table"] {
+            program(&mut ebpf, name)?.load()?;
+        }
+        Ok(Self(ebpf))
+    }
+
+    fn attach(&mut self, name: &str, interface: &str) -> Result<()> {
+        program(&mut self.0, name)?.attach(interface, XdpMode::Driver)?;
+        Ok(())
+    }
+
+    fn run(&mut self, name: &str, packet: &[u8], repeat: u32) -> Result<Duration> {
+        let options = TestRunOptions { data_in: Some(packet), repeat, ..TestRunOptions::default() };
+        Ok(program(&mut self.0, name)?.test_run(options)?.duration)
+    }
+}
+
+fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp> {
+    Ok(ebpf.program_mut(name).with_context(|| format!("no program {name}"))?.try_into()?)
+}
+
+/// A block as aya takes it.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+struct PodBlock(Block);
+
+// SAFETY: an array of integers, without padding.
+unsafe impl Pod for PodBlock {}

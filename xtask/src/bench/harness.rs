@@ -1,0 +1,38 @@
+//! Benchmarks that cargo runs: what is measured within one process.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::setup::{self, Purpose};
+use crate::{ebpf, paths, sh};
+
+/// A packet in XDP, by test run.
+pub(super) fn xdp(json: Option<&Path>) -> Result<()> {
+    ebpf::build(&setup::setup(Purpose::Build)?)?;
+    let mut cargo = cargo("gate-tests", &["xdp"]);
+    if let Some(json) = json {
+        cargo.env("GATE_BENCH_JSON", std::path::absolute(json)?);
+    }
+    sh::stream(&mut cargo)
+}
+
+/// The policies, beside the libraries that do the same.
+pub(super) fn policies() -> Result<()> {
+    sh::stream(&mut cargo("gate-userspace", &["bouncer", "bucket", "codecs", "space_saving"]))
+}
+
+/// The simulator.
+pub(super) fn sim() -> Result<()> {
+    sh::stream(&mut cargo("gate-userspace", &["sim"]))
+}
+
+fn cargo(package: &str, benches: &[&str]) -> Command {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["bench", "--quiet", "--package", package]).current_dir(paths::workspace());
+    for bench in benches {
+        cargo.args(["--bench", bench]);
+    }
+    cargo
+}
