@@ -4,6 +4,7 @@ pub mod daemon;
 pub mod fixture;
 pub mod flood;
 pub mod memcached;
+pub mod model;
 pub mod packet;
 pub mod privilege;
 pub mod proxy;

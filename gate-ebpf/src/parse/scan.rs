@@ -210,7 +210,7 @@ impl Scan {
         self.part_of_word(verb, word, len);
         self.at += len;
         if self.word_len != 0 {
-            self.end_word(verb, len == 1 && word as u8 == b'q');
+            self.end_word(verb, self.word_len == 1 && word as u8 == b'q');
         }
         match stop {
             b' ' => {

@@ -1,0 +1,122 @@
+//! The program's parser of memcached once more, as plainly as possible: a model to compare it with.
+//!
+//! It knows nothing of how the program goes about it: lines are split, words are split, and what memcached
+//! would do is written down.
+
+use gate_common::abi::ServiceState;
+
+/// What a memcached payload, frame header included, costs; `None` if it is malformed. And whether anybody
+/// waits for an answer.
+#[must_use]
+pub fn memcached(payload: &[u8], prices: &ServiceState) -> Option<(u64, bool)> {
+    if payload.len() <= 8 || payload[4..6] != [0, 1] {
+        return None;
+    }
+    let mut rest = &payload[8..];
+    let mut price = (payload.len() as u64 * u64::from(prices.kib_mru)).div_ceil(1024);
+    let mut answerable = false;
+    while !rest.is_empty() {
+        if rest[0] == 0x80 {
+            let command = u64::from(prices.base_mru) + u64::from(prices.latency_mru[7]);
+            price += rest.len() as u64 * command.max(u64::from(prices.row_mru).div_ceil(2));
+            break;
+        }
+        let end = rest.iter().position(|&byte| byte == b'\n')?;
+        let mut line = &rest[..end];
+        rest = &rest[end + 1..];
+        if line.len() > 1 && line.ends_with(b"\r") {
+            line = &line[..line.len() - 1];
+        }
+        let command = Command::of(line);
+        price += u64::from(prices.base_mru)
+            + command.rows as u64 * u64::from(prices.row_mru)
+            + u64::from(prices.latency_mru[command.class]);
+        answerable |= line.first().is_some_and(u8::is_ascii_lowercase) && !command.quiet;
+        if let Some(data) = command.data {
+            rest = rest.get(data + 2..)?;
+        }
+    }
+    Some((price.min(u64::from(u32::MAX)), answerable))
+}
+
+/// One line.
+struct Command {
+    class: usize,
+    rows: usize,
+    quiet: bool,
+    /// Bytes of data that memcached surely takes.
+    data: Option<usize>,
+}
+
+impl Command {
+    fn of(line: &[u8]) -> Self {
+        let words: Vec<&[u8]> = line.split(|&byte| byte == b' ').filter(|word| !word.is_empty()).collect();
+        let (name, words) = match words.split_first() {
+            // A command must start the line and be followed by a space.
+            Some((name, words)) if line.starts_with(name) && line.len() > name.len() => (*name, words),
+            Some((_, words)) => (&b""[..], words),
+            None => (&b""[..], &[][..]),
+        };
+        let noreply = line.len() > 8 && line.ends_with(b" noreply");
+        let one = words.len().min(1);
+        let q = words.iter().skip(1).any(|word| word == b"q");
+        let get = |rows: usize| Self { class: usize::from(rows > 1), rows, quiet: false, data: None };
+        let write = |class: usize, data: Option<usize>| Self { class, rows: one, quiet: noreply, data };
+        let meta = |class: usize, data: Option<usize>| Self { class, rows: one, quiet: q, data };
+        match name {
+            b"get" | b"gets" | b"bget" => get(words.len()),
+            b"gat" | b"gats" => get(words.len().saturating_sub(1)),
+            b"set" | b"add" | b"replace" | b"append" | b"prepend" => write(2, storage(line, words, false)),
+            b"cas" => write(2, storage(line, words, true)),
+            b"delete" => write(3, None),
+            b"incr" | b"decr" => write(4, None),
+            b"touch" => write(5, None),
+            b"mg" => meta(0, None),
+            b"ms" => meta(2, meta_storage(line, words)),
+            b"md" => meta(3, None),
+            b"ma" => meta(4, None),
+            b"me" => meta(6, None),
+            _ => {
+                let class = if line.starts_with(b" ") { 7 } else { 6 };
+                Self { class, rows: words.len(), quiet: noreply, data: None }
+            }
+        }
+    }
+}
+
+/// The number in a word of digits, if it is no larger.
+fn number(word: &[u8], largest: u64) -> Option<u64> {
+    let digits = word.len() <= 19 && word.iter().all(u8::is_ascii_digit);
+    let number: u64 = digits.then(|| std::str::from_utf8(word).ok()?.parse().ok()).flatten()?;
+    (number <= largest).then_some(number)
+}
+
+const LONGEST_DATA: u64 = i32::MAX as u64 - 2;
+
+fn storage(line: &[u8], words: &[&[u8]], unique: bool) -> Option<usize> {
+    let least = 4 + usize::from(unique);
+    if words.len() < least || words.len() > least + 1 || odd(line) || words[0].len() > 250 {
+        return None;
+    }
+    number(words[1], u64::from(u32::MAX))?;
+    number(
+        words[2].strip_prefix(b"-").filter(|digits| !digits.is_empty()).unwrap_or(words[2]),
+        i32::MAX as u64,
+    )?;
+    if unique {
+        number(words[4], u64::MAX)?;
+    }
+    number(words[3], LONGEST_DATA).map(|length| length as usize)
+}
+
+fn meta_storage(line: &[u8], words: &[&[u8]]) -> Option<usize> {
+    if words.len() < 2 || words.len() > 16 || odd(line) || words[0].len() > 250 {
+        return None;
+    }
+    number(words[1], LONGEST_DATA).map(|length| length as usize)
+}
+
+/// Zero bytes end a line for memcached, and a carriage return within one is too odd to be sure of.
+fn odd(line: &[u8]) -> bool {
+    line.contains(&0) || line.contains(&b'\r')
+}
