@@ -340,8 +340,8 @@ const DOUBLINGS: u8 = 6;
 const CRITICAL_DOUBLINGS: u8 = 2;
 /// All tiers' rungs.
 const RUNGS: u8 = 3 * (DOUBLINGS + 1) + CRITICAL_DOUBLINGS;
-/// A ratio below this share of what it was is falling, and not just noisy.
-const STILL_FALLING: f64 = 0.8;
+/// A ratio below this share of what it was is falling, and not just noisy: latency has grown by 43%.
+const STILL_FALLING: f64 = 0.7;
 /// How long nothing must be shed for failed probes to be forgotten.
 const FORGIVEN: Nanos = Nanos::from_secs(60);
 

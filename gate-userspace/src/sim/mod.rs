@@ -2,6 +2,7 @@
 //! [`crate::policy`]. The same seed gives the same result, byte for byte.
 //!
 //! - [`bouncer`]: the published study of admission policies.
+//! - [`hotkeys`]: how well the heaviest keys are found.
 //! - [`overload`]: a store that becomes slow for a while, and who gives way.
 //! - [`quota`]: how exact each rate-limiting scheme is.
 //! - [`scenario`]: what it simulates, from a file or as published.
@@ -14,6 +15,7 @@
 pub mod bouncer;
 pub mod distribution;
 pub mod engine;
+pub mod hotkeys;
 pub mod overload;
 pub mod parallel;
 pub mod plot;

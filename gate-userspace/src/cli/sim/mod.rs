@@ -13,6 +13,7 @@ use crate::sim::parallel::Progress;
 use crate::sim::plot::{self, Chart};
 
 mod bouncer;
+mod hotkeys;
 mod overload;
 mod quota;
 
@@ -26,6 +27,7 @@ pub(super) struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Simulation {
     Bouncer(bouncer::Args),
+    Hotkeys(hotkeys::Args),
     Overload(overload::Args),
     Quota(quota::Args),
 }
@@ -33,6 +35,7 @@ enum Simulation {
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.simulation {
         Simulation::Bouncer(args) => bouncer::run(args),
+        Simulation::Hotkeys(args) => hotkeys::run(args),
         Simulation::Overload(args) => overload::run(args),
         Simulation::Quota(args) => quota::run(args),
     }

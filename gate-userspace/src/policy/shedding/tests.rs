@@ -57,18 +57,18 @@ fn tier_follows_tier_while_the_ratio_keeps_falling() {
     let mut ticker = Ticker::new();
     let mut began = Vec::new();
     for tick in 1..=200 {
-        let ratio = 0.45 * 0.97_f64.powi(tick);
+        let ratio = 0.45 * 0.95_f64.powi(tick);
         let began_tier = ticker.tick(ratio).filter(|change| change.from == NORMAL);
         began.extend(began_tier.map(|change| (tick, change.tier, change.cause)));
     }
-    // Seven ticks a tier, a fall by a fifth between them, and five seconds before `critical`.
+    // Seven ticks a tier, a fall by three in ten between them, and five seconds before `critical`.
     assert_eq!(
         began,
         [
             (1, Tier::BestEffort, Cause::RatioLow),
-            (15, Tier::Batch, Cause::RatioFalling),
-            (29, Tier::Standard, Cause::RatioFalling),
-            (85, Tier::Critical, Cause::RatioFalling),
+            (14, Tier::Batch, Cause::RatioFalling),
+            (27, Tier::Standard, Cause::RatioFalling),
+            (83, Tier::Critical, Cause::RatioFalling),
         ]
     );
     assert_eq!(ticker.treatments(), [Treatment::Dearer(2), REFUSED, REFUSED, REFUSED]);
@@ -114,7 +114,7 @@ fn a_probe_that_fails_takes_one_rung_and_makes_the_next_probe_wait_longer() {
 fn what_gives_back_much_is_watched_for_longer() {
     let mut ticker = Ticker::new();
     ticker.run(11, 0.39);
-    ticker.run(7, 0.3);
+    ticker.run(7, 0.19);
     assert_eq!(ticker.treatments(), [NORMAL, NORMAL, REFUSED, REFUSED]);
     let at: Vec<_> = ticker
         .run(100, 1.0)
@@ -129,7 +129,7 @@ fn what_gives_back_much_is_watched_for_longer() {
 #[test]
 fn a_probe_that_holds_brings_everything_back_in_order() {
     let mut ticker = Ticker::new();
-    [0.1, 0.05, 0.02, 0.01].into_iter().for_each(|ratio| drop(ticker.run(60, ratio)));
+    [0.1, 0.04, 0.015, 0.005].into_iter().for_each(|ratio| drop(ticker.run(60, ratio)));
     let names: Vec<_> =
         ticker.run(100, 1.0).iter().map(|(_, change)| (change.tier, change.name(), change.cause)).collect();
     assert_eq!(names.len(), usize::from(RUNGS));
