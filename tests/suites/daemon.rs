@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use aya::maps::Array;
-use gate_tests::daemon::{CONFIG, PATIENCE, Site};
+use gate_tests::daemon::{ATTACHED, CONFIG, PATIENCE, Site};
 use gate_tests::net::SERVER_INTERFACE;
 use gate_tests::privilege;
 use gate_userspace::kernel::Maps;
@@ -132,6 +132,27 @@ fn an_interface_that_is_down_is_attached_to() {
     assert_eq!(site.json(&["status"]).unwrap()["mode"], "native");
     gate.end().unwrap();
     assert_eq!(site.anything_left().unwrap(), None);
+}
+
+#[test]
+fn a_driver_without_xdp_gets_the_generic_kind_and_a_word_about_it() {
+    let site = site!("a_driver_without_xdp_gets_the_generic_kind_and_a_word_about_it");
+    ip(&site, "link add plain0 type bridge");
+    let mut gate = Part::start("gate", site.command("plain0")).unwrap();
+    gate.wait_for("attached in generic mode, which is slower", PATIENCE).unwrap();
+    gate.wait_for(ATTACHED, PATIENCE).unwrap();
+    assert_eq!(site.json(&["status"]).unwrap()["mode"], "generic");
+    gate.end().unwrap();
+
+    site.configure(&format!("[gate]\nxdp = \"native\"\n{CONFIG}")).unwrap();
+    let refusal = site.refusal(site.command("plain0")).unwrap();
+    assert!(refusal.contains("cannot attach to plain0 in native mode"), "{refusal}");
+    assert_eq!(site.anything_left().unwrap(), None);
+
+    site.configure(&format!("[gate]\nxdp = \"generic\"\n{CONFIG}")).unwrap();
+    let gate = site.start(&[]).unwrap();
+    assert_eq!(site.json(&["status"]).unwrap()["mode"], "generic");
+    gate.end().unwrap();
 }
 
 #[test]
