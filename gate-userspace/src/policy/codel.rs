@@ -105,9 +105,9 @@ impl Codel {
             }
             State::Overload(state) => {
                 let overloaded = state.is_overloaded(self.now, self.interval, self.target, waited);
-                // In a queue, all that came out of it while this one waited had waited longer. So one
-                // that waited for an interval and more says alone what that interval was like: so it
-                // is in a tier that seldom gets its turn.
+                // Whatever came out in the last interval stood before this one, so it waited at most an
+                // interval less. So a wait this long tells of a whole interval above target by itself,
+                // also in a tier that seldom gets its turn.
                 let stood = waited > self.interval.saturating_add(self.target);
                 (overloaded || stood) && waited > self.target.saturating_add(self.target)
             }

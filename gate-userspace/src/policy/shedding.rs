@@ -287,17 +287,16 @@ impl Shedding {
 
     /// Whether it is time for another rung, which concerns `tier`.
     fn next_rung(&self, tier: Tier, ratio: f64) -> Option<Cause> {
-        let settle = self.settings.settle.0;
-        let has_shown = |times| self.passed().0 / times >= settle;
-        let falls = ratio < self.ratio_then * STILL_FALLING;
-        match tier {
-            Tier::Critical if self.level == first_rung(tier) => {
-                (falls && has_shown(10)).then_some(Cause::RatioFalling)
-            }
-            _ if self.level == first_rung(tier) => (falls && has_shown(1)).then_some(Cause::RatioFalling),
-            _ if !self.paced => Some(Cause::RatioLow),
-            _ => has_shown(1).then_some(Cause::RatioStuck),
+        let has_shown = |times| self.passed().0 / times >= self.settings.settle.0;
+        if self.level == first_rung(tier) {
+            let falls = ratio < self.ratio_then * STILL_FALLING;
+            let patience = if tier == Tier::Critical { 10 } else { 1 };
+            return (falls && has_shown(patience)).then_some(Cause::RatioFalling);
         }
+        if self.paced {
+            return has_shown(1).then_some(Cause::RatioStuck);
+        }
+        Some(Cause::RatioLow)
     }
 
     /// Down one rung, if its time has come.

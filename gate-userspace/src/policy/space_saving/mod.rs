@@ -16,11 +16,10 @@
 //!
 //! **Invariants.** Until the first decay, `true <= count <= true + error` for every counted key, and
 //! no uncounted key weighs more than [`SpaceSaving::floor`], which is at most `total / capacity`.
-//! Merging keeps both; the floor is then at most the sum of the two. Weights are kept
-//! with ten bits after the point, and a decay by `f` rounds counts down and errors up:
-//! `count - error <= true` stays exact, `true <= count` up to `1 / (1024 * (1 - f))`. No
-//! allocation after construction but in [`SpaceSaving::merge`] and [`SpaceSaving::top`]. Counts
-//! saturate.
+//! Merging keeps both bounds. Weights are kept with ten bits after the point, and a decay by `f`
+//! rounds counts down and errors up: `count - error <= true` stays exact, `true <= count` up to
+//! `1 / (1024 * (1 - f))`. No allocation after construction but in [`SpaceSaving::merge`] and
+//! [`SpaceSaving::top`]. Counts saturate.
 
 mod index;
 mod queue;
@@ -98,7 +97,7 @@ impl SpaceSaving {
     /// The longest key that is counted, in bytes. A longer one never is: cut off, it would be
     /// taken for another.
     pub const MAX_KEY: usize = Sample::MAX_KEY;
-    /// The most counters (21 MiB).
+    /// The most counters (26 MiB).
     pub const MAX_CAPACITY: usize = 1 << 16;
 
     /// A sketch of `capacity` counters. `seed` must be unpredictable where clients choose keys, or

@@ -99,7 +99,7 @@ proptest! {
             let floors = merged.floor() + other.floor();
             merged.merge(&other);
             assert_whole(&merged);
-            // The floor of the sum, unless keys of both had to make room.
+            // More if keys of both had to make room for each other.
             prop_assert!(merged.floor() >= floors);
         }
         for (scope, key, weight) in &more {
