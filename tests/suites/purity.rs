@@ -1,6 +1,6 @@
 //! The pure modules import no I/O, no clock and no entropy.
 //!
-//! Policies take time and randomness as arguments, so that the simulator runs the
+//! Policies, codecs and `decide()` take time and randomness as arguments, so that the simulator runs the
 //! very code that the daemon runs. Here their source is read for names that would break this.
 
 use std::fs;

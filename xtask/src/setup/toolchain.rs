@@ -111,7 +111,7 @@ pub(super) fn build_linker() -> Result<()> {
     if debian_linker().is_some() || !has_debian_compiler() {
         return Ok(());
     }
-    step(&format!("building bpf-linker {LINKER_VERSION} for LLVM {LLVM} (about 40 s)"), || {
+    step(&format!("building bpf-linker {LINKER_VERSION} for LLVM {LLVM} (a minute or two)"), || {
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.args(["install", "--quiet", "--locked", "--no-default-features", "--root"]).arg(paths::tools());
         cargo.arg(format!("--features=llvm-{LLVM}")).arg(format!("bpf-linker@{LINKER_VERSION}"));
