@@ -4,7 +4,7 @@ use core::intrinsics::{AtomicOrdering, atomic_cxchg};
 
 use aya_ebpf::cty::{c_long, c_void};
 use aya_ebpf::helpers::generated::bpf_loop;
-use gate_common::abi::{Control, Event, Reason, Tenant, draw, tenant_flags};
+use gate_common::abi::{Control, Event, Reason, Shed, Tenant, draw, tenant_flags};
 use gate_common::token_bucket::{Limits, Take, refund, take_time};
 use gate_common::units::Fraction;
 
@@ -19,7 +19,7 @@ pub(crate) fn pushed(plan: &Plan, now_ns: u64) -> Result<(), Reason> {
     if now_ns < plan.reject_until_ns {
         return Err(Reason::RejectedUntil);
     }
-    if plan.tenant_flags & tenant_flags::PENALTY != 0 {
+    if plan.tenant_flags & tenant_flags::PENALTY != 0 || plan.rung >= Shed::REFUSED {
         return Err(Reason::Penalty);
     }
     if plan.rejection_rate != 0 {

@@ -3,7 +3,7 @@
 use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::helpers::generated::bpf_jiffies64;
 use gate_common::abi::{
-    ABI_VERSION, Control, Event, Exit, PortFilter, Protocol, Reason, ServiceState, TcpAction, Tenant,
+    ABI_VERSION, Control, Event, Exit, PortFilter, Protocol, Reason, ServiceState, Shed, TcpAction, Tenant,
     bank_of, draw, find, service_flags, tenant_flags, view_flags,
 };
 use gate_common::units::{Fraction, MilliRu, Multiplier};
@@ -125,8 +125,9 @@ impl Court {
             if case.plan.view_flags & view_flags::STALE_PASS != 0 {
                 return Err(Exit::StalePassed);
             }
-        } else if case.plan.multiplier != Multiplier::ONE.0 {
-            case.price_mru = MilliRu(case.price_mru).scaled(Multiplier(case.plan.multiplier)).0;
+        } else if case.plan.multiplier != Multiplier::ONE.0 || case.plan.rung != 0 {
+            let price = MilliRu(case.price_mru).scaled(Multiplier(case.plan.multiplier));
+            case.price_mru = Shed::price(case.plan.rung, price.0);
         }
         Ok(tenant)
     }

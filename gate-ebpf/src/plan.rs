@@ -49,6 +49,8 @@ pub(crate) struct Plan {
     pub(crate) tcp_action: u8,
     /// A [`gate_common::abi::Protocol`].
     pub(crate) protocol: u8,
+    /// What the service sheds of the tenant's tier, a rung of [`gate_common::abi::Shed`].
+    pub(crate) rung: u32,
 }
 
 /// Where a plan is copied from.
@@ -134,6 +136,7 @@ impl Source<'_> {
         plan.also_charge[1] = peek!((*state).also_charge[1]);
         plan.tenant_flags = peek!((*state).flags);
         plan.tcp_action = peek!((*state).tcp_action);
+        plan.rung = peek!((*prices).shed).rung(peek!((*state).tier));
         Ok(tenant)
     }
 

@@ -5,8 +5,8 @@ use std::mem::offset_of;
 use std::net::IpAddr;
 
 use gate_common::abi::{
-    Clock, Control, Cpu, PortFilter, Protocol, Service, ServiceState, Tenant, TenantCounters, TenantState,
-    View, service_flags,
+    Clock, Control, Cpu, PortFilter, Protocol, Service, ServiceState, Shed, Tenant, TenantCounters,
+    TenantState, View, service_flags,
 };
 use gate_common::token_bucket::Limits;
 use gate_common::units::{Fraction, Multiplier, Nanos};
@@ -39,7 +39,7 @@ pub const PRICES: ServiceState = ServiceState {
     base_mru: 1_000_000,
     row_mru: 10_000,
     kib_mru: 1_024,
-    _reserved: 0,
+    shed: Shed(0),
     latency_mru: [1, 2, 3, 4, 5, 6, 7, 9],
     stamp: 0,
 };

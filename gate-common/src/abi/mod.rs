@@ -39,7 +39,7 @@ pub use hot::{HotKey, HotValue, TopKey};
 pub use name::Name;
 pub use reason::Reason;
 pub use sample::{Sample, sample_flags};
-pub use service::{Protocol, QueryClass, Service, ServiceState, service_flags};
+pub use service::{Protocol, QueryClass, Service, ServiceState, Shed, service_flags};
 pub use table::{Block, Entry, PortFilter, find, find_v4};
 pub use tenant::{TcpAction, Tenant, TenantState, tenant_flags};
 

@@ -36,7 +36,7 @@ pub struct Service {
 
 const _: () = assert!(size_of::<Service>() == 32 + 2 * 56 + 48 + 8);
 
-/// Prices of a service's requests, in thousandths of a request unit.
+/// What the daemon decided about a service: its prices, in thousandths of a request unit, and what it sheds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct ServiceState {
@@ -46,8 +46,8 @@ pub struct ServiceState {
     pub row_mru: u32,
     /// Of each 1,024 bytes of it, charged in proportion and rounded up.
     pub kib_mru: u32,
-    /// Spelled out.
-    pub _reserved: u32,
+    /// What is shed while its store cannot keep up.
+    pub shed: Shed,
     /// Of the latency expected of its [`QueryClass`].
     pub latency_mru: [u32; QueryClass::COUNT],
     /// The generation that wrote this.
@@ -55,6 +55,43 @@ pub struct ServiceState {
 }
 
 const _: () = assert!(size_of::<ServiceState>() == 56);
+
+/// What each tier's requests meet at a service: a rung by tier, eight bits each, `critical` in the lowest.
+///
+/// Zero is nothing; up to [`Shed::DOUBLINGS`], prices double so often; [`Shed::REFUSED`] is a refusal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Shed(pub u32);
+
+impl Shed {
+    /// The most doublings of a price.
+    pub const DOUBLINGS: u32 = 6;
+    /// Everything is refused.
+    pub const REFUSED: u32 = Self::DOUBLINGS + 1;
+
+    /// The rung of a tier, of which 0 is `critical` and 3 `best-effort`.
+    #[must_use]
+    #[inline(always)]
+    pub const fn rung(self, tier: u8) -> u32 {
+        (self.0 >> ((tier & 3) * 8)) & 0xff
+    }
+
+    /// The same, with a tier at a rung.
+    #[must_use]
+    pub const fn with(self, tier: u8, rung: u32) -> Self {
+        let shift = (tier & 3) * 8;
+        Self(self.0 & !(0xff << shift) | (rung & 0xff) << shift)
+    }
+
+    /// A price at a rung. Saturates.
+    #[must_use]
+    #[inline(always)]
+    pub const fn price(rung: u32, price_mru: u32) -> u32 {
+        let doublings = if rung > Self::DOUBLINGS { Self::DOUBLINGS } else { rung };
+        let exact = (price_mru as u64) << doublings;
+        if exact > u32::MAX as u64 { u32::MAX } else { exact as u32 }
+    }
+}
 
 impl Service {
     /// How many services may share one port of one transport: XDP follows no longer chain.
@@ -145,6 +182,17 @@ impl QueryClass {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_tier_has_a_rung_of_its_own() {
+        let shed = Shed::default().with(3, Shed::REFUSED).with(2, 4).with(2, 5).with(0, 1);
+        assert_eq!([0, 1, 2, 3].map(|tier| shed.rung(tier)), [1, 0, 5, 7]);
+        for (rung, price, dearer) in
+            [(0, 5, 5), (1, 5, 10), (6, 5, 320), (7, 5, 320), (255, 5, 320), (1, u32::MAX, u32::MAX)]
+        {
+            assert_eq!(Shed::price(rung, price), dearer, "{rung} {price}");
+        }
+    }
 
     #[test]
     fn a_price_adds_up_rounds_up_and_saturates() {

@@ -8,8 +8,8 @@ use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
 use gate_common::abi::{
-    Block, Name, PortFilter, Protocol, QueryClass, Service, ServiceState, TenantState, View, service_flags,
-    tenant_flags, view_flags,
+    Block, Name, PortFilter, Protocol, QueryClass, Service, ServiceState, Shed, TenantState, View,
+    service_flags, tenant_flags, view_flags,
 };
 use gate_common::token_bucket::{Limits, Rate};
 use gate_common::units::{Multiplier, Nanos};
@@ -287,7 +287,7 @@ fn services(config: &Config, ids: &[u32], first: u32, next: &HashMap<u32, u32>) 
             base_mru: service.price.base.0,
             row_mru: service.price.row.0,
             kib_mru: service.price.kib.0,
-            _reserved: 0,
+            shed: Shed::default(),
             latency_mru: [0; QueryClass::COUNT],
             stamp: 0,
         };

@@ -137,7 +137,9 @@ impl<W: Wire> Requests<'_, W> {
             let charged = {
                 let mut ledger = self.service.ledger.borrow_mut();
                 ledger.refresh();
-                ledger.charge(tenant.get(), price, clock::monotonic(), *shadow)
+                let tier = ledger.tier(tenant.get());
+                let rung = ledger.rung(self.service.settings.service, tier);
+                ledger.charge(tenant.get(), price, rung, clock::monotonic(), *shadow)
             };
             match charged {
                 Charge::Passed(charged) => {

@@ -19,8 +19,10 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::buffer::Buffer;
 use super::ledger::TenantId;
+use super::pool::Pool;
 use super::replies::Replies;
 use super::service::Service;
+use super::store::Store;
 use super::wire::Wire;
 use crate::policy::Tier;
 
@@ -32,9 +34,11 @@ pub(super) struct Client<W: Wire> {
     pub(super) tenant: Cell<TenantId>,
     /// Whether refusals are only counted.
     pub(super) shadow: bool,
-    /// Which of the shared store connections its requests take, always the same, so that the store sees
-    /// them in the order in which they were sent.
-    pub(super) lane: usize,
+    /// The shared store connections that its requests may take.
+    pool: RefCell<Rc<Pool<W>>>,
+    /// Which of these they take, always the same, so that the store sees them in the order in which they were
+    /// sent.
+    lane: usize,
     /// What it said and what it was told.
     pub(super) talk: RefCell<Talk<W>>,
     /// Whether it is on the list of clients to be written to.
@@ -91,6 +95,7 @@ impl<W: Wire> Client<W> {
             socket,
             tenant: Cell::new(tenant),
             shadow,
+            pool: RefCell::new(Rc::clone(&service.pool)),
             lane: service.next_lane(),
             talk: RefCell::new(Talk {
                 decoder: W::decoder(&service.settings),
@@ -131,6 +136,12 @@ impl<W: Wire> Client<W> {
     /// Whether nobody is there any more.
     pub(super) fn is_gone(&self) -> bool {
         self.dead.get().is_some()
+    }
+
+    /// The shared store connection that its requests take.
+    #[inline]
+    pub(super) fn store(&self) -> Rc<Store<W>> {
+        self.pool.borrow().store(self.lane)
     }
 
     /// Where replies go.

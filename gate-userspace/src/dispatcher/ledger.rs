@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use gate_common::abi::{
-    Block, Clock, QueryClass, Reason, Service, ServiceState, Tenant, TenantCounters, TenantState, View,
+    Block, Clock, QueryClass, Reason, Service, ServiceState, Shed, Tenant, TenantCounters, TenantState, View,
     bank_of, draw, find, find_v4, tenant_flags, view_flags,
 };
 use gate_common::token_bucket::{Limits, Take, refund, take};
@@ -134,13 +134,26 @@ impl Ledger {
         MilliRu(prices.price(commands, rows, bytes).saturating_add(latency))
     }
 
-    /// Charges `price` to a tenant and to those charged with it, all or none, and counts what is refused.
-    /// `shadow` passes that all the same.
-    pub(super) fn charge(&mut self, tenant: TenantId, price: MilliRu, now: Nanos, shadow: bool) -> Charge {
+    /// What a service sheds of a tier, a rung of [`Shed`].
+    #[inline]
+    pub(super) fn rung(&self, service: usize, tier: Tier) -> u32 {
+        self.services.get(service).map_or(0, |(state, _)| state.shed.rung(tier as u8))
+    }
+
+    /// Charges `price`, as dear as `rung` makes it, to a tenant and to those charged with it, all or none, and
+    /// counts what is refused. `shadow` passes that all the same.
+    pub(super) fn charge(
+        &mut self,
+        tenant: TenantId,
+        price: MilliRu,
+        rung: u32,
+        now: Nanos,
+        shadow: bool,
+    ) -> Charge {
         let now = self.at(now);
         let state = *self.state(tenant);
-        let price = price.scaled(Multiplier(state.multiplier));
-        match self.judge(tenant, &state, price, now) {
+        let price = MilliRu(Shed::price(rung, price.scaled(Multiplier(state.multiplier)).0));
+        match self.judge(tenant, &state, price, rung, now) {
             Ok(()) => Charge::Passed(price),
             Err(refusal) => {
                 self.count_refusal(tenant, refusal.reason, price, shadow);
@@ -185,12 +198,13 @@ impl Ledger {
         tenant: TenantId,
         state: &TenantState,
         price: MilliRu,
+        rung: u32,
         now: Nanos,
     ) -> Result<(), Refusal> {
         if tenant == TenantId::NOBODY {
             return Err(refusal(Reason::UnknownSource));
         }
-        self.pushed(state, now)?;
+        self.pushed(state, rung, now)?;
         if state.flags & tenant_flags::CANDIDATE != 0 {
             let word = offset_of!(Tenant, candidate_tat);
             if self.attempt(tenant, word, now, price, &state.candidate).is_err() {
@@ -209,12 +223,12 @@ impl Ledger {
     }
 
     /// Refusals that were decided ahead.
-    fn pushed(&mut self, state: &TenantState, now: Nanos) -> Result<(), Refusal> {
+    fn pushed(&mut self, state: &TenantState, rung: u32, now: Nanos) -> Result<(), Refusal> {
         if now.0 < state.reject_until_ns {
             let retry_after = Nanos(state.reject_until_ns - now.0);
             return Err(Refusal { reason: Reason::RejectedUntil, retry_after });
         }
-        if state.flags & tenant_flags::PENALTY != 0 {
+        if state.flags & tenant_flags::PENALTY != 0 || rung >= Shed::REFUSED {
             return Err(refusal(Reason::Penalty));
         }
         if state.rejection_rate != 0 {
@@ -401,19 +415,28 @@ mod tests {
         let [team, other] = [TenantId(2), TenantId(3)];
         assert_eq!(ledger.tier(team), Tier::Critical);
         for _ in 0..2 {
-            assert_eq!(ledger.charge(team, TEN, NOW, false), Charge::Passed(TEN));
+            assert_eq!(ledger.charge(team, TEN, 0, NOW, false), Charge::Passed(TEN));
         }
         // The team has spent its burst; the company has some left.
         assert!(matches!(
-            ledger.charge(team, TEN, NOW, false),
+            ledger.charge(team, TEN, 0, NOW, false),
             Charge::Refused(Refusal { reason: Reason::Quota, .. })
         ));
-        assert_eq!(ledger.charge(other, TEN, NOW, false), Charge::Passed(TEN));
+        assert_eq!(ledger.charge(other, TEN, 0, NOW, false), Charge::Passed(TEN));
         // Now the company has not enough: the other's own bucket gets back what was taken.
-        let Charge::Refused(refusal) = ledger.charge(other, TEN, NOW, false) else { panic!("it passed") };
+        let Charge::Refused(refusal) = ledger.charge(other, TEN, 0, NOW, false) else { panic!("it passed") };
         assert!(refusal.retry_after > Nanos::ZERO);
         ledger.refund(team, TEN);
-        assert_eq!(ledger.charge(other, TEN, NOW, false), Charge::Passed(TEN));
+        assert_eq!(ledger.charge(other, TEN, 0, NOW, false), Charge::Passed(TEN));
+    }
+
+    #[test]
+    fn what_a_service_sheds_is_dearer_or_refused() {
+        let mut ledger = ledger();
+        let one = MilliRu(1_000);
+        assert_eq!(ledger.charge(TenantId(2), one, 2, NOW, false), Charge::Passed(MilliRu(4_000)));
+        let refused = ledger.charge(TenantId(2), one, Shed::REFUSED, NOW, false);
+        assert_eq!(refused, Charge::Refused(refusal(Reason::Penalty)));
     }
 
     #[test]
@@ -421,11 +444,11 @@ mod tests {
         let mut ledger = ledger();
         let huge = MilliRu(1_000_000);
         assert!(matches!(
-            ledger.charge(TenantId(2), huge, NOW, false),
+            ledger.charge(TenantId(2), huge, 0, NOW, false),
             Charge::Refused(Refusal { reason: Reason::TooLarge, .. })
         ));
-        assert_eq!(ledger.charge(TenantId(2), huge, NOW, true), Charge::Passed(MilliRu::ZERO));
-        assert_eq!(ledger.charge(TenantId::NOBODY, TEN, NOW, true), Charge::Passed(MilliRu::ZERO));
+        assert_eq!(ledger.charge(TenantId(2), huge, 0, NOW, true), Charge::Passed(MilliRu::ZERO));
+        assert_eq!(ledger.charge(TenantId::NOBODY, TEN, 0, NOW, true), Charge::Passed(MilliRu::ZERO));
         let counters = ledger.maps.tenant_counters(2);
         assert_eq!(counters.refused[Reason::TooLarge.index()], 1);
         assert_eq!(counters.shadowed[Reason::TooLarge.index()], 1);

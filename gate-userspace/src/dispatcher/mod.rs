@@ -13,6 +13,7 @@
 //! - `pipeline`: what a request passes, in order. Start here.
 //! - `client`, `replies`: one client and the order of its replies.
 //! - `alone`: a client with a connection to the store of its own.
+//! - `pool`: the connections to the store that clients of one identity share.
 //! - `store`, `health`: a shared connection to the store; whether it is worth a request.
 //! - `wire`: what is needed of a protocol; `memcached`: its gets merged and split;
 //!   `resp`.
@@ -42,6 +43,7 @@ mod listen;
 mod memcached;
 mod pipeline;
 mod policy;
+mod pool;
 mod queue;
 mod replies;
 mod resp;

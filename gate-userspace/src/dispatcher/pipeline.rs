@@ -40,7 +40,7 @@ impl<W: Wire> Service<W> {
             Ok(Verdict::Send(kind)) => {
                 let silent = W::is_silent(request);
                 let outgoing = Outgoing { client, place, request, bytes, kind, silent };
-                self.stores[client.lane].send(&outgoing, now);
+                client.store().send(&outgoing, now);
             }
             Ok(Verdict::Wait(kind)) => {
                 let held = Held { client: Rc::clone(client), place, request: *request, kind };
@@ -88,7 +88,8 @@ impl<W: Wire> Service<W> {
         // Price and quota.
         let class = query_class(facts.class);
         let price = ledger.price(self.settings.service, 1, facts.rows, bytes.len(), class);
-        let charged = match ledger.charge(tenant, price, now, client.shadow) {
+        let rung = ledger.rung(self.settings.service, kind.tier);
+        let charged = match ledger.charge(tenant, price, rung, now, client.shadow) {
             Charge::Passed(charged) => charged,
             Charge::Refused(refusal) => return Err(refusal),
         };
@@ -116,7 +117,7 @@ impl<W: Wire> Service<W> {
         }
 
         // Store.
-        if let Err(refusal) = self.stores[client.lane].accepts(now) {
+        if let Err(refusal) = client.store().accepts(now) {
             queue.leave();
             return Err(refuse(client, ledger, charged, refusal));
         }
@@ -147,7 +148,7 @@ impl<W: Wire> Service<W> {
                     let bytes = &queued.bytes;
                     let outgoing =
                         Outgoing { client: &client, place, request: &request, bytes, kind, silent };
-                    self.stores[client.lane].send(&outgoing, now);
+                    client.store().send(&outgoing, now);
                 }
                 Err(refusal) => {
                     self.queue.borrow_mut().leave();
@@ -166,7 +167,7 @@ impl<W: Wire> Service<W> {
         if late || client.is_gone() || client.left.get() {
             return Err(Refusal { reason: Reason::Deadline, retry_after: Nanos::ZERO });
         }
-        self.stores[client.lane].accepts(now)
+        client.store().accepts(now)
     }
 }
 

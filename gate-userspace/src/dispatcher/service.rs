@@ -11,14 +11,14 @@ use gate_common::units::Nanos;
 
 use super::client::{Client, Ended, Talk};
 use super::figures::{Event, Figures, ServiceFigures};
-use super::health::Health;
 use super::ledger::{Ledger, TenantId};
 use super::pipeline::{After, Held};
 use super::policy::Policy;
+use super::pool::Pool;
 use super::queue::Queue;
 use super::replies::{Place, Replies};
 use super::settings::Settings;
-use super::store::{Broken, Store};
+use super::store::Broken;
 use super::wire::Wire;
 use crate::clock;
 use crate::policy::admission;
@@ -47,7 +47,7 @@ pub(super) struct Service<W: Wire> {
     /// Who is in it.
     pub(super) queue: RefCell<Queue<Held<W>>>,
     /// The shared connections.
-    pub(super) stores: Vec<Rc<Store<W>>>,
+    pub(super) pool: Rc<Pool<W>>,
     /// What happened in this thread.
     pub(super) figures: Arc<Figures>,
     /// What happened in all.
@@ -65,7 +65,7 @@ impl<W: Wire> Service<W> {
     pub(super) fn new(settings: Settings, shared: Shared) -> Rc<Self> {
         let Shared { ledger, scratch, number, figures: all_figures, policy } = shared;
         let figures = Arc::clone(&all_figures.threads[number]);
-        let stores = (0..settings.connections).map(|_| Rc::new(Store::new(Health::new()))).collect();
+        let pool = Rc::new(Pool::new(settings.connections));
         let (news, clients) = (RefCell::default(), RefCell::default());
         let next_lane = Cell::new(0);
         let queue = RefCell::new(Queue::new(settings.places, settings.queue_limit));
@@ -75,7 +75,7 @@ impl<W: Wire> Service<W> {
             scratch,
             policy,
             queue,
-            stores,
+            pool,
             figures,
             all_figures,
             news,
@@ -95,7 +95,7 @@ impl<W: Wire> Service<W> {
     /// The shared connection for the next client.
     pub(super) fn next_lane(&self) -> usize {
         let lane = self.next_lane.get();
-        self.next_lane.set((lane + 1) % self.stores.len());
+        self.next_lane.set(lane.wrapping_add(1));
         lane
     }
 
@@ -241,7 +241,7 @@ impl<W: Wire> Service<W> {
     /// What has to be done now and then.
     pub(super) fn tidy(&self, now: Nanos) {
         let timeout = self.settings.store_timeout();
-        self.stores.iter().for_each(|store| store.check(now, timeout));
+        self.pool.stores().iter().for_each(|store| store.check(now, timeout));
         self.dispatch(now);
         self.deliver();
     }

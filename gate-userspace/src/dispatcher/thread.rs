@@ -113,7 +113,7 @@ impl Plan {
 
 /// Starts a service's tasks.
 fn serve<W: Wire>(service: Rc<Service<W>>, listeners: Vec<TcpListener>) -> io::Result<()> {
-    for store in &service.stores {
+    for store in service.pool.stores() {
         tokio::task::spawn_local(Rc::clone(store).keep(Rc::clone(&service)));
     }
     for listener in listeners {
