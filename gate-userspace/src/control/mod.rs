@@ -4,8 +4,10 @@
 //! - [`layout`]: a configuration as elements of the maps. Pure.
 //! - [`decide`]: a snapshot in, a plan out. Pure.
 //! - [`hot_keys`]: counts what XDP sampled.
+//! - [`board`]: what a tick saw and decided, for whoever shows it.
 //! - [`tick`]: reads the maps, decides, writes the idle bank, flips the generation.
 
+pub mod board;
 pub mod decide;
 pub mod hot_keys;
 pub mod layout;

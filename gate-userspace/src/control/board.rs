@@ -1,0 +1,100 @@
+//! What the control loop saw and decided at the last tick, for whoever shows it.
+//!
+//! Written once a tick and read whenever somebody asks: readers get a whole tick's report, and keep it as long
+//! as they like. The lock is held for the exchange of one pointer.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::Serialize;
+
+/// Where a tick's report is left. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Board(Arc<Mutex<Arc<Report>>>);
+
+impl Board {
+    /// The last tick's report; an empty one before the first.
+    #[must_use]
+    pub fn read(&self) -> Arc<Report> {
+        Arc::clone(&self.lock())
+    }
+
+    /// Replaces it.
+    pub fn publish(&self, report: Report) {
+        *self.lock() = Arc::new(report);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Arc<Report>> {
+        // A pointer is replaced whole: a panic elsewhere has not broken it.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One tick's.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Report {
+    /// The generation that it put in force.
+    pub generation: u64,
+    /// In the order of the configuration.
+    pub services: Vec<ServiceReport>,
+}
+
+/// What is known of a service, and what is done about it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct ServiceReport {
+    /// Its name.
+    pub name: String,
+    /// How its store is doing: about 1 when healthy, towards 0.3 when latency climbs. Nothing while there is too
+    /// little to say, or nobody measures.
+    pub latency_ratio: Option<f64>,
+    /// The kinds of requests of which there were enough lately.
+    pub classes: Vec<ClassReport>,
+    /// Requests that wait before the store.
+    pub queued: u64,
+    /// Whether the queue stands: even the shortest wait was too long.
+    pub queue_stands: bool,
+    /// Whether the store can be reached.
+    pub store_up: bool,
+    /// Where shedding stands: `steady`, `shedding`, `restoring`; nothing where it is off.
+    pub phase: Option<&'static str>,
+    /// What each tier meets, `critical` first: 0 nothing, 1 to 6 prices doubled so often, 7 refusal.
+    pub rungs: [u32; 4],
+    /// What requests cost.
+    pub prices: PriceReport,
+}
+
+/// One kind of requests.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct ClassReport {
+    /// Its name in the configuration.
+    pub class: &'static str,
+    /// As [`ServiceReport::latency_ratio`].
+    pub latency_ratio: Option<f64>,
+    /// What 95% of its requests did not exceed lately, from admission to answer, in microseconds.
+    pub p95_us: u64,
+}
+
+/// The coefficients of a price, in thousandths of a request unit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PriceReport {
+    /// Of any request.
+    pub base_mru: u32,
+    /// Of each row.
+    pub row_mru: u32,
+    /// Of each 1,024 bytes.
+    pub kib_mru: u32,
+    /// Of the latency expected of each [`gate_common::abi::QueryClass`], in their order.
+    pub latency_mru: [u32; gate_common::abi::QueryClass::COUNT],
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_keeps_the_report_it_got_and_the_next_gets_the_new_one() {
+        let board = Board::default();
+        let (reader, before) = (board.clone(), board.read());
+        board.publish(Report { generation: 7, ..Report::default() });
+        assert_eq!((before.generation, reader.read().generation), (0, 7));
+    }
+}
