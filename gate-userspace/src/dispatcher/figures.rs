@@ -7,6 +7,7 @@ use gate_common::units::Nanos;
 
 use super::latency::{Latencies, Reading};
 use crate::policy::admission::QueryType;
+use crate::policy::latency_ratio;
 use crate::protocol::Class;
 
 /// What is counted.
@@ -124,11 +125,20 @@ pub struct ServiceFigures {
     pub name: String,
     /// Each thread's counts.
     pub threads: Arc<[Arc<Figures>]>,
+    /// How long requests took from their admission to the answer, by [`Class`], since the last tick.
+    pub responses: Arc<latency_ratio::Latencies>,
 }
 
 impl ServiceFigures {
     pub(super) fn new(name: String, threads: usize) -> Self {
-        Self { name, threads: (0..threads).map(|_| Arc::default()).collect() }
+        let responses = Arc::new(latency_ratio::Latencies::new(Class::ALL.len()));
+        Self { name, threads: (0..threads).map(|_| Arc::default()).collect(), responses }
+    }
+
+    /// Records how long a request of a class took, its wait included. Any thread may call this.
+    #[inline]
+    pub(super) fn responded(&self, class: QueryType, took: Nanos) {
+        self.responses.record(usize::from(class.0), took);
     }
 
     /// How often something happened, all threads together.

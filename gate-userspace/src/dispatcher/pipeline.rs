@@ -39,7 +39,7 @@ impl<W: Wire> Service<W> {
         match self.judge(client, request, course, bytes, now) {
             Ok(Verdict::Send(kind)) => {
                 let silent = W::is_silent(request);
-                let outgoing = Outgoing { client, place, request, bytes, kind, silent };
+                let outgoing = Outgoing { client, place, request, bytes, kind, silent, admitted: now };
                 client.store().send(&outgoing, now);
             }
             Ok(Verdict::Wait(kind)) => {
@@ -146,8 +146,8 @@ impl<W: Wire> Service<W> {
             match self.still_wanted(&client, queued.since, now) {
                 Ok(()) => {
                     let bytes = &queued.bytes;
-                    let outgoing =
-                        Outgoing { client: &client, place, request: &request, bytes, kind, silent };
+                    let (client, request, admitted) = (&client, &request, queued.since);
+                    let outgoing = Outgoing { client, place, request, bytes, kind, silent, admitted };
                     client.store().send(&outgoing, now);
                 }
                 Err(refusal) => {

@@ -196,14 +196,15 @@ impl<W: Wire> Service<W> {
         }
     }
 
-    /// A request has left the store: answered after so long, or not at all.
+    /// A request has left the store: answered, or not at all.
     #[inline]
-    pub(super) fn left_store(&self, request: admission::Request, took: Option<Nanos>, now: Nanos) {
+    pub(super) fn left_store(&self, request: admission::Request, answered: Option<Answered>) {
         self.queue.borrow_mut().leave();
-        if let Some(took) = took {
-            self.figures.answered(request.query_type, took);
-            self.policy.completed(request, took, now);
-        }
+        let Some(Answered { admitted, sent, at }) = answered else { return };
+        let took = at.saturating_sub(sent);
+        self.figures.answered(request.query_type, took);
+        self.policy.completed(request, took, at);
+        self.all_figures.responded(request.query_type, at.saturating_sub(admitted));
     }
 
     pub(super) fn store_is_up(&self) {
@@ -263,6 +264,14 @@ impl<W: Wire> Service<W> {
             client.inspect(|client| client.look_after(interval, patience)).is_some()
         });
     }
+}
+
+/// When a request that the store has answered was let in, sent, and answered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Answered {
+    pub(super) admitted: Nanos,
+    pub(super) sent: Nanos,
+    pub(super) at: Nanos,
 }
 
 /// A client with so many bytes of replies waiting is not listened to.

@@ -23,7 +23,7 @@ use super::buffer::Buffer;
 use super::client::{Client, Ended};
 use super::health::Health;
 use super::replies::Place;
-use super::service::Service;
+use super::service::{Answered, Service};
 use super::wire::{Answer, Link, Wire};
 use crate::clock;
 use crate::policy::admission;
@@ -61,6 +61,8 @@ struct Waiting<W: Wire> {
     client: Rc<Client<W>>,
     place: Place,
     expect: <W::Link as Link>::Expect,
+    /// When it was let in, and when it was sent.
+    admitted: Nanos,
     since: Nanos,
     request: admission::Request,
     silent: bool,
@@ -81,6 +83,8 @@ pub(super) struct Outgoing<'a, W: Wire> {
     pub(super) kind: admission::Request,
     /// Whether the client wants no answer.
     pub(super) silent: bool,
+    /// When it was let in: before it waited.
+    pub(super) admitted: Nanos,
 }
 
 /// Why a connection to the store ended.
@@ -145,6 +149,7 @@ impl<W: Wire> Store<W> {
             client: Rc::clone(outgoing.client),
             place: outgoing.place,
             expect,
+            admitted: outgoing.admitted,
             since: now,
             request: outgoing.kind,
             silent: outgoing.silent,
@@ -299,7 +304,7 @@ impl<W: Wire> Store<W> {
         let mut begun = std::mem::take(&mut state.begun);
         let refusal = Refusal { reason: Reason::StoreDown, retry_after: pause };
         for waiting in state.waiting.drain(..) {
-            service.left_store(waiting.request, None, now);
+            service.left_store(waiting.request, None);
             if std::mem::take(&mut begun) {
                 waiting.client.end(Ended::Cut);
                 continue;
@@ -343,7 +348,8 @@ impl<W: Wire> State<W> {
                 self.sent -= 1;
                 self.health.answered();
                 let front = self.waiting.pop_front().expect("it was there");
-                service.left_store(front.request, Some(now.saturating_sub(front.since)), now);
+                let Waiting { request, admitted, since: sent, .. } = front;
+                service.left_store(request, Some(Answered { admitted, sent, at: now }));
             }
         }
     }

@@ -58,6 +58,12 @@ impl Default for Settings {
 pub struct Latencies(Box<[Box<Histogram>]>);
 
 impl Latencies {
+    /// Of so many query types, 8.5 KiB each.
+    #[must_use]
+    pub fn new(types: usize) -> Self {
+        Self((0..types).map(|_| Histogram::new()).collect())
+    }
+
     /// Records how long a request of type number `query_type` (which must exist) took.
     #[inline]
     pub fn record(&self, query_type: usize, latency: Nanos) {
@@ -104,6 +110,16 @@ impl LatencyRatio {
     /// [`OutOfRange`] if `types` is not from 1 to 256 (75 KiB each), or a field of `settings` is out
     /// of its range.
     pub fn new(types: usize, settings: Settings, now: Nanos) -> Result<Self, OutOfRange> {
+        Self::of(Arc::new(Latencies::new(types)), settings, now)
+    }
+
+    /// Compares what others record, from `now` on.
+    ///
+    /// # Errors
+    ///
+    /// As [`LatencyRatio::new`].
+    pub fn of(latencies: Arc<Latencies>, settings: Settings, now: Nanos) -> Result<Self, OutOfRange> {
+        let types = latencies.0.len();
         let Settings { short, long, min_samples, .. } = settings;
         ensure((1..=256).contains(&types), "types", types, "from 1 to 256")?;
         ensure(short > Nanos::ZERO, "short", short, "above 0")?;
@@ -114,8 +130,8 @@ impl LatencyRatio {
             || Compared { short: Window::new(short), long: Window::new(long), recent: None, ratio: None };
         Ok(Self {
             settings,
-            latencies: Arc::new(Latencies((0..types).map(|_| Histogram::new()).collect())),
-            types: (0..types).map(|_| compared()).collect(),
+            types: latencies.0.iter().map(|_| compared()).collect(),
+            latencies,
             last_tick: now,
             baseline: Baseline::Usual,
         })
