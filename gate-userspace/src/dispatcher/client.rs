@@ -4,7 +4,7 @@
 //! what the gate answers by itself, the store connection's for what the store answers. The task is woken
 //! only when its socket is full or when it has stopped reading.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::os::fd::AsRawFd as _;
@@ -136,6 +136,12 @@ impl<W: Wire> Client<W> {
     /// Whether nobody is there any more.
     pub(super) fn is_gone(&self) -> bool {
         self.dead.get().is_some()
+    }
+
+    /// The shared store connections that its requests may take.
+    #[allow(dead_code, reason = "what is cached by pool asks for it")]
+    pub(super) fn pool(&self) -> Ref<'_, Pool<W>> {
+        Ref::map(self.pool.borrow(), |pool| &**pool)
     }
 
     /// The shared store connection that its requests take.

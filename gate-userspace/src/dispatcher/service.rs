@@ -14,7 +14,7 @@ use super::figures::{Event, Figures, ServiceFigures};
 use super::ledger::{Ledger, TenantId};
 use super::pipeline::{After, Held};
 use super::policy::Policy;
-use super::pool::Pool;
+use super::pool::{Pool, PoolId};
 use super::queue::Queue;
 use super::replies::{Place, Replies};
 use super::settings::Settings;
@@ -65,7 +65,7 @@ impl<W: Wire> Service<W> {
     pub(super) fn new(settings: Settings, shared: Shared) -> Rc<Self> {
         let Shared { ledger, scratch, number, figures: all_figures, policy } = shared;
         let figures = Arc::clone(&all_figures.threads[number]);
-        let pool = Rc::new(Pool::new(settings.connections));
+        let pool = Rc::new(Pool::new(PoolId(0), settings.connections));
         let (news, clients) = (RefCell::default(), RefCell::default());
         let next_lane = Cell::new(0);
         let queue = RefCell::new(Queue::new(settings.places, settings.queue_limit));
