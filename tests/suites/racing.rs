@@ -9,9 +9,7 @@ use gate_common::token_bucket::{Limits, Take, take};
 use gate_common::units::Multiplier;
 use gate_tests::packet::{Packet, tcp};
 use gate_tests::privilege;
-use gate_tests::world::{PRICES, Plan, TCP, World, service, tenant};
-use nix::sched::{CpuSet, sched_setaffinity};
-use nix::unistd::Pid;
+use gate_tests::world::{PRICES, Plan, TCP, World, pin, service, tenant};
 
 /// A request of one byte, of the first tenant.
 fn request() -> Vec<u8> {
@@ -28,12 +26,6 @@ fn plan(base_mru: u32, state: TenantState) -> Plan {
         sources: vec![("198.18.0.2".parse().unwrap(), 32, 1)],
         ..Plan::default()
     }
-}
-
-fn pin(cpu: usize) {
-    let mut set = CpuSet::new();
-    set.set(cpu).unwrap();
-    sched_setaffinity(Pid::from_raw(0), &set).unwrap();
 }
 
 /// XDP on every CPU, and user space, take from one word: together no more than the bucket allows.

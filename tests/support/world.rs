@@ -13,6 +13,8 @@ use gate_common::units::{Fraction, Multiplier, Nanos};
 use gate_userspace::clock;
 use gate_userspace::control::tables::{Placement, Table};
 use gate_userspace::kernel::{Error, Loaded, Sizes, jiffies, possible_cpus};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
 
 /// What the maps say.
 #[derive(Clone, Debug)]
@@ -97,6 +99,17 @@ impl Default for Plan {
             no_fragments: Vec::new(),
         }
     }
+}
+
+/// Keeps this thread on one CPU.
+///
+/// # Panics
+///
+/// If there is no such CPU.
+pub fn pin(cpu: usize) {
+    let mut set = CpuSet::new();
+    set.set(cpu).expect("a CPU's number");
+    sched_setaffinity(Pid::from_raw(0), &set).expect("a CPU that is there");
 }
 
 /// The program, loaded.

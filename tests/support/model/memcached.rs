@@ -1,24 +1,32 @@
-//! The program's parser of memcached once more, as plainly as possible: a model to compare it with.
-//!
-//! It knows nothing of how the program goes about it: lines are split, words are split, and what memcached
-//! would do is written down.
+//! memcached's commands: lines are split, words are split, and what memcached would do is written down.
 
 use gate_common::abi::ServiceState;
 
-/// What a memcached payload, frame header included, costs; `None` if it is malformed. And whether anybody
-/// waits for an answer.
+/// What a datagram asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Commands {
+    /// What all of it costs, before any multiplier.
+    pub price: u64,
+    /// Whether anybody waits for an answer.
+    pub answerable: bool,
+    /// Whether the price of a part of it is the most that so many bytes can cost.
+    pub bounded: bool,
+}
+
+/// Reads a payload, frame header included; `None` if it is malformed.
 #[must_use]
-pub fn memcached(payload: &[u8], prices: &ServiceState) -> Option<(u64, bool)> {
+pub fn memcached(payload: &[u8], prices: &ServiceState) -> Option<Commands> {
     if payload.len() <= 8 || payload[4..6] != [0, 1] {
         return None;
     }
     let mut rest = &payload[8..];
     let mut price = (payload.len() as u64 * u64::from(prices.kib_mru)).div_ceil(1024);
-    let mut answerable = false;
+    let (mut answerable, mut bounded) = (false, false);
     while !rest.is_empty() {
         if rest[0] == 0x80 {
             let command = u64::from(prices.base_mru) + u64::from(prices.latency_mru[7]);
             price += rest.len() as u64 * command.max(u64::from(prices.row_mru).div_ceil(2));
+            bounded = true;
             break;
         }
         let end = rest.iter().position(|&byte| byte == b'\n')?;
@@ -36,7 +44,7 @@ pub fn memcached(payload: &[u8], prices: &ServiceState) -> Option<(u64, bool)> {
             rest = rest.get(data + 2..)?;
         }
     }
-    Some((price.min(u64::from(u32::MAX)), answerable))
+    Some(Commands { price: price.min(u64::from(u32::MAX)), answerable, bounded })
 }
 
 /// One line.

@@ -1,0 +1,221 @@
+//! The program against a plain model of it: a million packets under a thousand plans, no disagreement.
+//!
+//! Each batch of packets has a plan, a time and buckets of its own, all from one seed. The clock is the test's: it
+//! stands still in the kernel until the test moves it, so that the model knows every word of every bucket. How a
+//! packet leaves, what it is afterwards, and every counter are compared after each packet.
+//!
+//! A failure names its batch's seed: `GATE_SEED=<seed> cargo test --test differential` runs that batch alone.
+//! `GATE_LONG=1` runs ten times as many.
+
+mod dice;
+mod packets;
+mod plans;
+
+use std::fmt::Write as _;
+use std::mem::offset_of;
+
+use gate_common::abi::{Clock, Control, Cpu, Event, Exit, Reason, Tenant, TenantCounters};
+use gate_common::units::Nanos;
+use gate_tests::model::Model;
+use gate_tests::privilege;
+use gate_tests::world::{Plan, World, pin};
+
+use dice::Dice;
+
+/// Packets under one plan.
+const BATCH: usize = 1_000;
+/// The seed of the first batch; the others follow it.
+const SEED: u64 = 20_261_120;
+const SECOND: u64 = 1_000_000_000;
+
+#[test]
+fn the_program_and_its_model_agree_on_every_packet() {
+    if !privilege::root("differential::the_program_and_its_model_agree_on_every_packet") {
+        return;
+    }
+    if let Some(seed) = std::env::var_os("GATE_SEED") {
+        let seed = seed.to_str().and_then(|seed| seed.parse().ok()).expect("GATE_SEED is a number");
+        run([seed], 0).unwrap();
+        return;
+    }
+    let batches = if std::env::var_os("GATE_LONG").is_some() { 10_000 } else { 1_000 };
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    let mut seen = Cpu::EMPTY;
+    let mut tenants = TenantCounters::default();
+    std::thread::scope(|scope| {
+        let seeds = |cpu| (SEED..SEED + batches).skip(cpu).step_by(cpus);
+        let threads: Vec<_> = (0..cpus).map(|cpu| scope.spawn(move || run(seeds(cpu), cpu))).collect();
+        for thread in threads {
+            let counted = thread.join().unwrap().unwrap_or_else(|fault| panic!("{fault}"));
+            seen.add(&counted.0);
+            tenants.add(&counted.1);
+        }
+    });
+    assert_eq!(seen.exits.iter().sum::<u64>(), batches * BATCH as u64);
+    every_case_was_met(&seen, &tenants, batches);
+}
+
+/// A model that is never asked proves nothing: each exit, reason and event came up often.
+fn every_case_was_met(seen: &Cpu, tenants: &TenantCounters, batches: u64) {
+    let mut told = String::new();
+    let mut met = |name: &str, count: u64| {
+        write!(told, "{name} {count}, ").unwrap();
+        count >= batches / 4
+    };
+    let mut missing = Vec::new();
+    for exit in Exit::ALL {
+        missing.extend((!met(exit.name(), seen.exits[exit.index()])).then_some(exit.name()));
+    }
+    for event in [Event::ReplyBudget, Event::UpperBound, Event::Stale] {
+        missing.extend((!met(event.name(), seen.events[event.index()])).then_some(event.name()));
+    }
+    for reason in REASONS {
+        for (kind, counts) in [("refused", &tenants.refused), ("shadowed", &tenants.shadowed)] {
+            let name = format!("{kind} {}", reason.name());
+            if !met(&name, counts[reason.index()]) {
+                missing.push(reason.name());
+            }
+        }
+    }
+    if !met("candidate", tenants.candidate_refused) {
+        missing.push("candidate");
+    }
+    println!("{told}");
+    assert!(missing.is_empty(), "hardly ever met: {missing:?} in {told}");
+}
+
+/// What XDP gives.
+const REASONS: [Reason; 8] = [
+    Reason::Quota,
+    Reason::RejectedUntil,
+    Reason::RejectionRate,
+    Reason::Penalty,
+    Reason::Limit,
+    Reason::UnknownSource,
+    Reason::TooLarge,
+    Reason::Malformed,
+];
+
+/// Runs batches on one CPU; what was counted in all of them, or what was wrong.
+fn run(seeds: impl IntoIterator<Item = u64>, cpu: usize) -> Result<(Cpu, TenantCounters), String> {
+    pin(cpu);
+    let mut world = World::new(plans::TENANTS + 2, 2048).unwrap();
+    let mut seen = (Cpu::EMPTY, TenantCounters::default());
+    for seed in seeds {
+        let model = batch(&mut world, seed, cpu).map_err(|fault| format!("GATE_SEED={seed}: {fault}"))?;
+        seen.0.add(&model.cpu);
+        model.tenants.iter().for_each(|tenant| seen.1.add(tenant));
+    }
+    Ok(seen)
+}
+
+/// Puts a plan in force, sends its packets, and compares after each; the model at the end.
+fn batch(world: &mut World, seed: u64, cpu: usize) -> Result<Model, String> {
+    let mut dice = Dice::new(seed);
+    // Mostly some time after boot; else near the clock's beginning, and its end.
+    let now_ns = dice.mostly(4, 100_000 * SECOND, &[0, SECOND, u64::MAX - 400 * SECOND, u64::MAX - SECOND]);
+    let plan = plans::plan(&mut dice, now_ns);
+    world.install(&plan);
+    let ready = !dice.once_in(50);
+    if !ready {
+        world.loaded.maps.publish(0);
+    }
+    let mut model = model(world, &mut dice, plan, now_ns, cpu);
+    model.ready = ready;
+    let runner = world.loaded.runner().unwrap();
+    for number in 0..BATCH {
+        if dice.once_in(3) {
+            let now_ns = model.now_ns.saturating_add(dice.pick(&[1, 1_000, 4_000_000, SECOND / 4]));
+            tell_time(world, &mut model, now_ns, dice.once_in(6));
+        }
+        let packet = packets::packet(&mut dice);
+        let run = runner.run(&packet, 1).unwrap();
+        let verdict = model.judge(&packet);
+        let out = verdict.reply.as_ref().unwrap_or(&packet);
+        let same = run.action == verdict.action() && run.packet == *out;
+        if !same || !agree(world, &model, cpu, verdict.tenant) {
+            let faults = [difference(world, &model, cpu), format!("action {}", run.action), hex(&run.packet)];
+            return Err(format!(
+                "packet {number}, {}\nmodel: {verdict:?}\n{}",
+                hex(&packet),
+                faults.join("\n")
+            ));
+        }
+    }
+    // Whatever a packet should not have touched.
+    let maps = &world.loaded.maps;
+    for tenant in 0..maps.tenants.len() {
+        let Tenant { quota_tat, tcp_tat, reply_tat, candidate_tat, .. } = maps.tenants.load(tenant);
+        let words = [quota_tat, tcp_tat, reply_tat, candidate_tat];
+        if words != model.words[tenant] || maps.tenant_counters(tenant) != model.tenants[tenant] {
+            let (expected, difference) = (model.words[tenant], difference(world, &model, cpu));
+            return Err(format!("tenant {tenant}: {words:?}, not {expected:?}\n{difference}"));
+        }
+    }
+    Ok(model)
+}
+
+/// A model of what the maps say, with buckets in any state.
+fn model(world: &World, dice: &mut Dice, plan: Plan, now_ns: u64, cpu: usize) -> Model {
+    let maps = &world.loaded.maps;
+    let draw = dice.word();
+    maps.cpus.store_at(cpu, offset_of!(Cpu, draw), &draw);
+    let tats =
+        [1, now_ns, now_ns.saturating_add(SECOND / 2), now_ns.saturating_add(3_600 * SECOND), u64::MAX];
+    let words: Vec<[u64; 4]> =
+        (0..maps.tenants.len()).map(|_| [(); 4].map(|()| dice.mostly(3, 0, &tats))).collect();
+    for (tenant, words) in words.iter().enumerate() {
+        for (place, word) in words.iter().enumerate() {
+            maps.tenants.store_at(tenant, 8 * place, word);
+        }
+    }
+    let tenants = vec![TenantCounters::default(); words.len()];
+    let cpu = Cpu { draw, ..Cpu::EMPTY };
+    let mut model = Model { plan, ready: true, now_ns, heartbeat_ns: now_ns, words, tenants, cpu };
+    tell_time(world, &mut model, now_ns, true);
+    model
+}
+
+/// Sets the clock, and stamps the heartbeat with it.
+fn tell_time(world: &World, model: &mut Model, now_ns: u64, beat: bool) {
+    model.now_ns = now_ns;
+    let clock = Clock { tick_ns: 0, origin_jiffies: 0, origin_ns: now_ns };
+    world.loaded.maps.control.store_at(0, offset_of!(Control, clock), &clock);
+    if beat {
+        model.heartbeat_ns = now_ns;
+        world.loaded.maps.beat(Nanos(now_ns));
+    }
+}
+
+/// Whether the CPU and a tenant counted the same.
+fn agree(world: &World, model: &Model, cpu: usize, tenant: usize) -> bool {
+    let maps = &world.loaded.maps;
+    let row = cpu * maps.tenants.len() + tenant;
+    maps.cpus.load(cpu) == model.cpu && maps.counters.load(row) == model.tenants[tenant]
+}
+
+/// What was counted and what should have been, and under which plan.
+fn difference(world: &World, model: &Model, cpu: usize) -> String {
+    let maps = &world.loaded.maps;
+    let mut told = format!("at {} ns, heartbeat {}, ready {}", model.now_ns, model.heartbeat_ns, model.ready);
+    let found = maps.cpus.load(cpu);
+    if found != model.cpu {
+        write!(told, "\ncounted {found:?}\n    not {:?}", model.cpu).unwrap();
+    }
+    for (tenant, expected) in model.tenants.iter().enumerate() {
+        let found = maps.tenant_counters(tenant);
+        if found != *expected {
+            write!(told, "\ntenant {tenant} counted {found:?}\n    not {expected:?}").unwrap();
+            write!(told, "\n{:?}", tenant.checked_sub(1).and_then(|place| model.plan.tenants.get(place)))
+                .unwrap();
+        }
+    }
+    told
+}
+
+fn hex(packet: &[u8]) -> String {
+    packet.iter().fold(format!("{} bytes ", packet.len()), |mut told, byte| {
+        write!(told, "{byte:02x}").unwrap();
+        told
+    })
+}

@@ -1,0 +1,362 @@
+//! The program once more, as plainly as possible: a model to compare it with.
+//!
+//! It knows nothing of how the program goes about it. Tables are lists that are searched from the start, headers
+//! are slices, a charge is a loop over buckets. Of gate it uses names, and the token bucket, which has tests
+//! against exact arithmetic of its own.
+
+mod headers;
+mod memcached;
+
+use std::net::IpAddr;
+
+use gate_common::abi::{
+    Cpu, Event, Exit, Protocol, Reason, Service, ServiceState, TcpAction, TenantCounters, TenantState, draw,
+    service_flags, tenant_flags, view_flags,
+};
+use gate_common::token_bucket::{Limits, Take, refund, take};
+use gate_common::units::{Fraction, Multiplier};
+
+use crate::fixture;
+use crate::world::Plan;
+use headers::{Headers, Load, TCP, UDP, be16};
+pub use memcached::{Commands, memcached};
+
+/// What the maps say, and what the program must have made of them.
+#[derive(Debug)]
+pub struct Model {
+    /// The plan in force.
+    pub plan: Plan,
+    /// Whether there is a plan in force.
+    pub ready: bool,
+    /// gate's clock.
+    pub now_ns: u64,
+    /// The last heartbeat.
+    pub heartbeat_ns: u64,
+    /// Each tenant's words, in the order of [`gate_common::abi::Tenant`]; nobody's first.
+    pub words: Vec<[u64; 4]>,
+    /// What was counted, by tenant.
+    pub tenants: Vec<TenantCounters>,
+    /// What was counted by the CPU, and the state of its draws.
+    pub cpu: Cpu,
+}
+
+/// A tenant's buckets, in the order of [`gate_common::abi::Tenant`].
+#[derive(Clone, Copy)]
+enum Word {
+    Quota,
+    Tcp,
+    Reply,
+    Candidate,
+}
+
+/// What becomes of a packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// How it leaves.
+    pub exit: Exit,
+    /// Whose counters may have changed.
+    pub tenant: usize,
+    /// What is sent back.
+    pub reply: Option<Vec<u8>>,
+}
+
+impl Verdict {
+    /// XDP's action.
+    #[must_use]
+    pub const fn action(&self) -> u32 {
+        match self.exit {
+            Exit::Malformed | Exit::UnknownSource | Exit::RefusedDropped | Exit::FragmentDropped => 1,
+            Exit::RefusedReplied => 3,
+            _ => 2,
+        }
+    }
+}
+
+/// A packet for a protected service, and whose.
+struct Case<'a> {
+    packet: &'a [u8],
+    headers: Headers,
+    /// `None` if it is malformed.
+    load: Option<Load>,
+    /// What its commands cost, where they are read.
+    commands: Option<Commands>,
+    service: Service,
+    tenant: usize,
+    state: TenantState,
+    rung: u32,
+    stale: bool,
+    price: u32,
+}
+
+impl Model {
+    /// Judges a packet.
+    pub fn judge(&mut self, packet: &[u8]) -> Verdict {
+        let mut verdict = Verdict { exit: Exit::Passed, tenant: 0, reply: None };
+        verdict.exit = match self.open(packet) {
+            Err(exit) => exit,
+            Ok(case) => {
+                verdict.tenant = case.tenant;
+                if case.stale && self.plan.view.flags & view_flags::STALE_PASS != 0 {
+                    Exit::StalePassed
+                } else if case.headers.transport == UDP {
+                    self.datagram(&case, &mut verdict.reply)
+                } else {
+                    self.segment(&case, &mut verdict.reply)
+                }
+            }
+        };
+        self.cpu.exits[verdict.exit.index()] += 1;
+        verdict
+    }
+
+    /// Finds out what a packet is; or how it leaves, if it is nothing to be judged.
+    fn open<'p>(&mut self, packet: &'p [u8]) -> Result<Case<'p>, Exit> {
+        let headers = Headers::read(packet)?;
+        if headers.fragment {
+            headers.whole(packet)?;
+            return Err(self.fragment(&headers));
+        }
+        let ports = packet.get(headers.transport_at..headers.transport_at + 4).ok_or(Exit::BadHeader)?;
+        let port = be16(&ports[2..]);
+        let services = self.plan.services.iter();
+        let mut here = services.filter(|(on, at, ..)| (*on, *at) == (headers.transport, port)).peekable();
+        here.peek().ok_or(Exit::NotOurs)?;
+        if !self.ready {
+            return Err(Exit::NotReady);
+        }
+        headers.whole(packet)?;
+        // No more than eight services share a port.
+        let &(_, _, service, prices) = here
+            .take(8)
+            .find(|(_, _, service, _)| {
+                service.flags & service_flags::ANY_ADDRESS != 0 || service.address == headers.destination
+            })
+            .ok_or(Exit::NotOurs)?;
+        let tenant = self.owner(&headers).unwrap_or(service.default_tenant) as usize;
+        if tenant >= self.words.len() {
+            return Err(Exit::Missing);
+        }
+        let state = self.state(tenant);
+        let stale = self.now_ns.saturating_sub(self.heartbeat_ns) > self.plan.view.stale_after_ns;
+        if stale {
+            self.cpu.events[Event::Stale.index()] += 1;
+        }
+        let load = headers.load(packet);
+        let rung = prices.shed.rung(state.tier);
+        let mut case =
+            Case { packet, headers, load, commands: None, service, tenant, state, rung, stale, price: 0 };
+        case.read(&prices);
+        Ok(case)
+    }
+
+    fn fragment(&self, headers: &Headers) -> Exit {
+        if !self.ready {
+            return Exit::NotReady;
+        }
+        let [_, destination] = headers.addresses();
+        if !self.plan.no_fragments.contains(&destination) {
+            Exit::Fragment
+        } else if self.is_shadowed(headers) {
+            Exit::Shadowed
+        } else {
+            Exit::FragmentDropped
+        }
+    }
+
+    /// The tenant that the longest prefix of a source names.
+    fn owner(&self, headers: &Headers) -> Option<u32> {
+        // The prefix in the highest bits.
+        let bits = |address: IpAddr| match address {
+            IpAddr::V4(address) => u128::from(address.to_bits()) << 96,
+            IpAddr::V6(address) => address.to_bits(),
+        };
+        let [source, _] = headers.addresses();
+        let covers = |prefix: &(IpAddr, u8, u32)| {
+            prefix.0.is_ipv6() == headers.v6
+                && (bits(prefix.0) ^ bits(source)).leading_zeros() >= u32::from(prefix.1)
+        };
+        let found = self.plan.sources.iter().filter(|prefix| covers(prefix)).max_by_key(|prefix| prefix.1);
+        found.map(|prefix| prefix.2)
+    }
+
+    fn state(&self, tenant: usize) -> TenantState {
+        tenant.checked_sub(1).and_then(|place| self.plan.tenants.get(place)).copied().unwrap_or_default()
+    }
+
+    fn is_shadowed(&self, headers: &Headers) -> bool {
+        self.plan.view.flags & view_flags::SHADOW != 0
+            || !self.plan.view.enforced().covers(draw::of_source(&headers.source))
+    }
+
+    fn datagram(&mut self, case: &Case<'_>, reply: &mut Option<Vec<u8>>) -> Exit {
+        if case.tenant == 0 {
+            return self.refuse(case, Reason::UnknownSource, Exit::UnknownSource);
+        }
+        let Some(load) = &case.load else { return self.refuse(case, Reason::Malformed, Exit::Malformed) };
+        let charged = self.charge(case);
+        let exit = self.pass_or_refuse(case, charged, case.price);
+        let Some(commands) = &case.commands else { return exit };
+        if commands.bounded {
+            self.cpu.events[Event::UpperBound.index()] += 1;
+        }
+        if exit != Exit::RefusedDropped || !commands.answerable {
+            return exit;
+        }
+        self.answer(case, load, reply)
+    }
+
+    fn segment(&mut self, case: &Case<'_>, reply: &mut Option<Vec<u8>>) -> Exit {
+        let Some(load) = &case.load else { return self.refuse(case, Reason::Malformed, Exit::Malformed) };
+        if case.tenant == 0 {
+            let dropped = load.opens() && case.service.flags & service_flags::DROP_UNKNOWN_SYN != 0;
+            return match dropped {
+                true => self.refuse(case, Reason::UnknownSource, Exit::UnknownSource),
+                false => Exit::UnknownPassed,
+            };
+        }
+        let action = if case.stale { TcpAction::None as u8 } else { case.state.tcp_action };
+        if action != TcpAction::None as u8 && load.opens() {
+            let exit = self.refuse(case, Reason::RejectedUntil, Exit::RefusedDropped);
+            return match exit == Exit::RefusedDropped && action == TcpAction::ResetSyn as u8 {
+                true => self.answer(case, load, reply),
+                false => exit,
+            };
+        }
+        if action == TcpAction::DropData as u8 && load.carries_data() {
+            return self.refuse(case, Reason::RejectedUntil, Exit::RefusedDropped);
+        }
+        if !load.carries_data() {
+            self.tenants[case.tenant].bare += 1;
+            self.tenants[case.tenant].passed_bytes += case.headers.end as u64;
+            return Exit::Bare;
+        }
+        if case.service.flags & service_flags::PROXIED != 0 {
+            let fits = self.take(case.tenant, Word::Tcp, load.len as u32, &case.state.tcp);
+            return self.pass_or_refuse(case, fits.map_err(|_| Reason::Limit), 0);
+        }
+        let charged = self.charge(case);
+        self.pass_or_refuse(case, charged, case.price)
+    }
+
+    /// What was pushed, then every bucket or none.
+    fn charge(&mut self, case: &Case<'_>) -> Result<(), Reason> {
+        let state = &case.state;
+        if !case.stale {
+            if self.now_ns < state.reject_until_ns {
+                return Err(Reason::RejectedUntil);
+            }
+            if state.flags & tenant_flags::PENALTY != 0 || case.rung == 7 {
+                return Err(Reason::Penalty);
+            }
+            if state.rejection_rate != 0 {
+                self.cpu.draw = draw::next(self.cpu.draw);
+                if Fraction::from_steps(state.rejection_rate).covers(draw::share(self.cpu.draw)) {
+                    return Err(Reason::RejectionRate);
+                }
+            }
+        }
+        if state.flags & tenant_flags::CANDIDATE != 0
+            && self.take(case.tenant, Word::Candidate, case.price, &state.candidate).is_err()
+        {
+            self.tenants[case.tenant].candidate_refused += 1;
+        }
+        let mut taken = Vec::new();
+        for payer in [case.tenant, state.also_charge[0] as usize, state.also_charge[1] as usize] {
+            let state = self.state(payer);
+            let pays = payer != 0 && payer < self.words.len() && state.flags & tenant_flags::UNLIMITED == 0;
+            if !pays {
+                continue;
+            }
+            if let Err(reason) = self.take(payer, Word::Quota, case.price, &state.quota) {
+                for (payer, cost_ns) in taken {
+                    let word: &mut [u64; 4] = &mut self.words[payer];
+                    word[Word::Quota as usize] = refund(word[Word::Quota as usize], cost_ns);
+                }
+                return Err(reason);
+            }
+            taken.push((payer, state.quota.rate.time_for(case.price)));
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, tenant: usize, word: Word, cost: u32, limits: &Limits) -> Result<(), Reason> {
+        let word = &mut self.words[tenant][word as usize];
+        match take(*word, self.now_ns, cost, limits) {
+            Take::Admit { tat } => *word = tat,
+            Take::Refuse { .. } => return Err(Reason::Quota),
+            Take::TooLarge => return Err(Reason::TooLarge),
+        }
+        Ok(())
+    }
+
+    fn pass_or_refuse(&mut self, case: &Case<'_>, charged: Result<(), Reason>, price: u32) -> Exit {
+        if let Err(reason) = charged {
+            return self.refuse_at(case, reason, Exit::RefusedDropped, price);
+        }
+        let counters = &mut self.tenants[case.tenant];
+        counters.passed += 1;
+        counters.charged_mru += u64::from(price);
+        counters.passed_bytes += case.headers.end as u64;
+        Exit::Passed
+    }
+
+    fn refuse(&mut self, case: &Case<'_>, reason: Reason, exit: Exit) -> Exit {
+        self.refuse_at(case, reason, exit, case.price)
+    }
+
+    fn refuse_at(&mut self, case: &Case<'_>, reason: Reason, exit: Exit, price: u32) -> Exit {
+        let shadowed = self.is_shadowed(&case.headers);
+        let counters = &mut self.tenants[case.tenant];
+        if shadowed {
+            counters.shadowed[reason.index()] += 1;
+            counters.passed += 1;
+            counters.passed_bytes += case.headers.end as u64;
+            return Exit::Shadowed;
+        }
+        counters.refused[reason.index()] += 1;
+        counters.refused_mru += u64::from(price);
+        exit
+    }
+
+    fn answer(&mut self, case: &Case<'_>, load: &Load, reply: &mut Option<Vec<u8>>) -> Exit {
+        if case.state.flags & tenant_flags::MAY_REPLY == 0 || !case.headers.may_be_answered(case.packet) {
+            return Exit::RefusedDropped;
+        }
+        let answer = fixture::reply(&case.headers.rebuilt(case.packet, load));
+        if self.take(case.tenant, Word::Reply, answer.len() as u32, &case.state.reply).is_err() {
+            self.cpu.events[Event::ReplyBudget.index()] += 1;
+            return Exit::RefusedDropped;
+        }
+        self.tenants[case.tenant].replied += 1;
+        *reply = Some(answer);
+        Exit::RefusedReplied
+    }
+}
+
+impl Case<'_> {
+    /// Prices what it carries; what cannot be priced is malformed.
+    fn read(&mut self, prices: &ServiceState) {
+        let Some(load) = &self.load else { return };
+        if self.tenant == 0 {
+            return;
+        }
+        let price = if self.headers.transport == TCP || self.service.protocol != Protocol::Memcached as u8 {
+            let bytes = (load.len as u64 * u64::from(prices.kib_mru)).div_ceil(1024);
+            u64::from(prices.base_mru) + bytes
+        } else {
+            self.commands = memcached(&self.packet[load.at..load.at + load.len], prices);
+            let Some(commands) = &self.commands else {
+                self.load = None;
+                return;
+            };
+            commands.price
+        };
+        let mut price = price.min(u64::from(u32::MAX));
+        if !self.stale {
+            let one = u64::from(Multiplier::ONE.0);
+            price = (price * u64::from(self.state.multiplier)).div_ceil(one).min(u64::from(u32::MAX));
+            price = (price << self.rung.min(6)).min(u64::from(u32::MAX));
+        }
+        self.price = price as u32;
+    }
+}
