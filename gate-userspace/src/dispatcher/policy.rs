@@ -85,6 +85,7 @@ fn bouncer(
     let config = bouncer::Config {
         types,
         order: QueueOrder::ByTier,
+        next_place: true,
         fairness: match fairness {
             config::Fairness::None => Fairness::None,
             config::Fairness::AcceptanceAllowance => Fairness::AcceptanceAllowance { allowance: ALLOWANCE },

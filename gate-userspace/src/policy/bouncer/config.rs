@@ -15,6 +15,8 @@ pub struct Config {
     pub default_objective: Objective,
     /// In which order the queue is served.
     pub order: QueueOrder,
+    /// Whether what queues is expected to wait for the next place to free as well. The study's is not.
+    pub next_place: bool,
     /// How often a type's histogram is replaced by a newer one. Above 0.
     pub interval: Nanos,
     /// How many values a histogram needs before it replaces the older one. At least 1.
@@ -34,6 +36,7 @@ impl Config {
             types: vec![objective.clone(); types],
             default_objective: objective,
             order: QueueOrder::Fifo,
+            next_place: false,
             interval: Nanos::from_secs(1),
             min_samples: 1_000,
             fairness: Fairness::None,

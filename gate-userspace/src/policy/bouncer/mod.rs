@@ -16,14 +16,18 @@
 //! Counts are of *queued* requests, not of those in processing. See `estimator.rs` for how processing
 //! times are learned, `fairness.rs` for what keeps types from starving.
 //!
-//! **Deviations.** A type's objective may have any percentiles. Where the queue has tiers, counts are
-//! per tier and the wait sums the tiers served before or with the request's own. A histogram that
-//! holds too few values goes on filling instead of being thrown away. A type whose processing times
-//! alone miss its objective would never be admitted, and so never be measured, again, be it that
-//! the store was slow for a while or that chance put a percentile above its limit: after ten
-//! intervals without news it is on trial, judged by the wait alone, until it has been measured. The
-//! rule is turned around: each type's *budget*, `P * min over px of (limit_px - pt_px)`, is worked
-//! out at every tick, so that a decision only compares the queue's work with it.
+//! **Deviations.** A type's objective may have any percentiles. What queues also waits for the next
+//! place to free, since all are taken: `mean / P`, which the formula leaves out and which is much where
+//! P is small; [`Config::next_place`] counts it. Where the queue has tiers, counts are per tier, and the
+//! wait sums the tiers served before or with the request's own. What comes to the tiers above in the
+//! meantime is served first, too, so the wait is divided by the share of the store that they leave
+//! (Cobham, *Priority Assignment in Waiting Line Problems*, 1954). A histogram that holds too few values
+//! goes on filling instead of being thrown away. A type whose processing times alone miss its objective
+//! would never be admitted, and so never be measured, again, be it that the store was slow for a while
+//! or that chance put a percentile above its limit: after ten intervals without news it is on trial,
+//! judged by the wait alone, until it has been measured. The rule is turned around: each type's
+//! *budget*, `P * min over px of (limit_px - pt_px)`, is worked out at every tick, so that a decision
+//! only compares the queue's work with it.
 //!
 //! **Concurrency.** A decision takes no lock: it reads the queued work, which is kept up to date as
 //! requests come and go, and one budget, all atomic, however many types there are. It may see one
@@ -62,6 +66,10 @@ pub struct Bouncer {
     queues: [Queue; Tier::ALL.len()],
     /// Mean processing time of each type, in nanoseconds.
     means: Box<[AtomicU64]>,
+    /// What there is of the mean processing time, of all types, before the next place is free; zero if that does
+    /// not count.
+    next_place: AtomicU64,
+    counts_next_place: bool,
     /// How much work may be queued for a type to keep its objective, plus one; zero if none keeps it.
     budgets: Box<[AtomicU64]>,
     helper: Helper,
@@ -78,6 +86,10 @@ struct Queue {
     work: AtomicI64,
     /// By type.
     counts: Box<[AtomicI32]>,
+    /// How long its completed requests were processed, in nanoseconds. Wraps.
+    done: AtomicU64,
+    /// What a wait is multiplied by because of the tiers above, in 65,536ths.
+    delay: AtomicU64,
 }
 
 /// What is off the hot path.
@@ -93,6 +105,17 @@ struct Learned {
     published: Vec<Published>,
     /// Of all types together.
     general: Published,
+    /// What each tier takes of the store.
+    shares: Shares,
+}
+
+/// What each tier takes of the store, as of the last tick.
+#[derive(Debug)]
+struct Shares {
+    last: Nanos,
+    done: [u64; Tier::ALL.len()],
+    /// Of the store's places, on average over the last second or so.
+    taken: [f64; Tier::ALL.len()],
 }
 
 impl Bouncer {
@@ -117,9 +140,13 @@ impl Bouncer {
             queues: Tier::ALL.map(|_| Queue {
                 work: AtomicI64::new(0),
                 counts: (0..types).map(|_| AtomicI32::new(0)).collect(),
+                done: AtomicU64::new(0),
+                delay: AtomicU64::new(NO_DELAY),
             }),
             means: (0..types).map(|_| AtomicU64::new(0)).collect(),
             budgets: (0..types).map(|_| AtomicU64::new(0)).collect(),
+            next_place: AtomicU64::new(0),
+            counts_next_place: config.next_place,
             helper,
             recorders: (0..types).map(|_| Recorder::new()).collect(),
             learned: Mutex::new(Learned {
@@ -129,6 +156,7 @@ impl Bouncer {
                 rhythm: Rhythm { interval: config.interval, min_samples: u64::from(config.min_samples) },
                 published: (0..types).map(|_| Published::nothing(now)).collect(),
                 general: Published::nothing(now),
+                shares: Shares { last: now, done: Default::default(), taken: Default::default() },
             }),
         };
         bouncer.publish(&bouncer.learned.lock().unwrap_or_else(PoisonError::into_inner), now);
@@ -167,7 +195,16 @@ impl Bouncer {
     #[inline]
     fn work_before(&self, tier: Tier) -> u64 {
         let work = |queue: &Queue| queue.work.load(Ordering::Relaxed).max(0).cast_unsigned();
-        self.queues[..=self.queue(tier)].iter().map(work).fold(0, u64::saturating_add)
+        let queues = &self.queues[..=self.queue(tier)];
+        let queued = queues.iter().map(work).fold(0, u64::saturating_add);
+        if queued == 0 {
+            // There may be a place that is free.
+            return 0;
+        }
+        let known = queued.saturating_add(self.next_place.load(Ordering::Relaxed));
+        let delay = queues[queues.len() - 1].delay.load(Ordering::Relaxed);
+        let all = (u128::from(known) * u128::from(delay)) >> NO_DELAY.ilog2();
+        u64::try_from(all).unwrap_or(u64::MAX)
     }
 
     /// Counts `requests` (one, or minus one) more into the queue.
@@ -197,6 +234,8 @@ impl Bouncer {
             self.means[index].store(figures.map_or(0, |figures| figures.mean.0), Ordering::Relaxed);
             self.budgets[index].store(budget, Ordering::Relaxed);
         }
+        let general = learned.general.figures().filter(|_| self.counts_next_place);
+        self.next_place.store(general.map_or(0, |figures| figures.mean.0), Ordering::Relaxed);
         for queue in &self.queues {
             let work = |(count, mean): (&AtomicI32, &AtomicU64)| {
                 i128::from(count.load(Ordering::Relaxed)) * i128::from(mean.load(Ordering::Relaxed))
@@ -204,6 +243,24 @@ impl Bouncer {
             let work: i128 = queue.counts.iter().zip(&self.means).map(work).sum();
             // A million more of the longest requests have room before the next tick.
             queue.work.store(work.clamp(0, i128::from(i64::MAX / 2)) as i64, Ordering::Relaxed);
+        }
+    }
+
+    /// Works out what the tiers above leave to each tier.
+    fn share(&self, shares: &mut Shares, now: Nanos) {
+        let passed = now.saturating_sub(shares.last).0 as f64;
+        if passed == 0.0 {
+            return;
+        }
+        shares.last = now;
+        let weight = passed / (passed + SHARES_OVER.0 as f64);
+        let mut left = 1.0;
+        for ((queue, done), taken) in self.queues.iter().zip(&mut shares.done).zip(&mut shares.taken) {
+            queue.delay.store((NO_DELAY as f64 / f64::max(left, LEAST_LEFT)) as u64, Ordering::Relaxed);
+            let before = std::mem::replace(done, queue.done.load(Ordering::Relaxed));
+            let lately = done.wrapping_sub(before) as f64 / (passed * f64::from(self.parallelism));
+            *taken += (lately - *taken) * weight;
+            left -= *taken;
         }
     }
 
@@ -247,6 +304,7 @@ impl Admission for Bouncer {
 
     #[inline]
     fn completed(&self, request: Request, processing: Nanos, _now: Nanos) {
+        self.queues[self.queue(request.tier)].done.fetch_add(processing.0, Ordering::Relaxed);
         self.recorders[self.column(request.query_type)].record(processing);
     }
 
@@ -257,6 +315,7 @@ impl Admission for Bouncer {
         for (recorder, published) in self.recorders.iter().zip(published) {
             published.refresh(recorder, percentiles, *rhythm, now);
         }
+        self.share(&mut learned.shares, now);
         self.publish(&learned, now);
     }
 }
@@ -264,6 +323,12 @@ impl Admission for Bouncer {
 /// How many intervals a type stays refused because its processing times alone miss its objective,
 /// before it is tried again. What is hopeless indeed gets `min_samples` requests per so long.
 const PATIENCE_INTERVALS: u64 = 10;
+/// A wait as long as the queue's work takes, in 65,536ths.
+const NO_DELAY: u64 = 1 << 16;
+/// What a tier takes of the store is averaged over so long.
+const SHARES_OVER: Nanos = Nanos::from_secs(1);
+/// So little is left to every tier: what was taken lately need not be taken again.
+const LEAST_LEFT: f64 = 1.0 / 64.0;
 
 #[cfg(test)]
 mod tests;

@@ -88,6 +88,16 @@ fn work_in_processing_is_not_counted_as_queued() {
 }
 
 #[test]
+fn what_queues_waits_for_the_next_place_too_where_that_counts() {
+    let bouncer = Bouncer::new(Config { next_place: true, ..config() }, Nanos::ZERO).unwrap();
+    teach(&bouncer, 0, 10, Nanos::ZERO);
+    assert_eq!(bouncer.expected_wait(Tier::Standard), Nanos::ZERO, "there may be a place that is free");
+    bouncer.enqueued(request(0));
+    let wait = bouncer.expected_wait(Tier::Standard);
+    assert!(wait.0.abs_diff(2 * MS) < MS / 20, "{wait}");
+}
+
+#[test]
 fn a_queue_with_tiers_waits_for_the_tiers_before() {
     let config = Config { order: QueueOrder::ByTier, ..config() };
     let bouncer = Bouncer::new(config, Nanos::ZERO).unwrap();
@@ -100,6 +110,25 @@ fn a_queue_with_tiers_waits_for_the_tiers_before() {
         let wait = bouncer.expected_wait(tier);
         assert!(wait.0.abs_diff(wait_ms * MS) < wait_ms * MS / 50, "{tier:?} waits {wait}");
         assert_eq!(admits(&bouncer, of(tier)), wait_ms < 8, "{tier:?}");
+    }
+}
+
+#[test]
+fn what_the_tiers_above_take_delays_the_tiers_below() {
+    let bouncer = Bouncer::new(Config { order: QueueOrder::ByTier, ..config() }, Nanos::ZERO).unwrap();
+    let of = |tier| Request { tier, query_type: QueryType(0) };
+    // Of ten places, critical takes six for a minute, standard three.
+    for tick in 1..=600 {
+        for (tier, places) in [(Tier::Critical, 6), (Tier::Standard, 3)] {
+            (0..10 * places).for_each(|_| bouncer.completed(of(tier), Nanos(10 * MS), Nanos::ZERO));
+        }
+        bouncer.refresh(Nanos::from_millis(tick * 100));
+    }
+    for (tier, delay) in [(Tier::Critical, 1.0), (Tier::Standard, 2.5), (Tier::Batch, 10.0)] {
+        bouncer.enqueued(of(tier));
+        let wait = bouncer.expected_wait(tier).0 as f64 / (MS as f64 * delay);
+        assert!((wait - 1.0).abs() < 0.05, "{tier:?} waits {wait} of what it should");
+        bouncer.dequeued(of(tier));
     }
 }
 
@@ -254,12 +283,20 @@ fn any_config() -> impl Strategy<Value = Config> {
         prop::collection::vec(objective.clone(), 1..4),
         objective,
         order,
-        (1..=u64::MAX, 1u32..20),
+        (1..=u64::MAX, 1u32..20, any::<bool>()),
         fairness,
         window,
     )
         .prop_map(
-            |(parallelism, types, default_objective, order, (interval, min_samples), fairness, window)| {
+            |(
+                parallelism,
+                types,
+                default_objective,
+                order,
+                (interval, min_samples, next_place),
+                fairness,
+                window,
+            )| {
                 let interval = Nanos(interval);
                 let fairness_window = window;
                 Config {
@@ -267,6 +304,7 @@ fn any_config() -> impl Strategy<Value = Config> {
                     types,
                     default_objective,
                     order,
+                    next_place,
                     interval,
                     min_samples,
                     fairness,
