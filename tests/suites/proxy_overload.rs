@@ -66,11 +66,12 @@ const CAPACITY: f64 = 1_000.0;
 const WARM_UP: Nanos = Nanos::from_secs(3);
 const MEASURED: Nanos = Nanos::from_secs(3);
 
-/// A gate before a slow store, two requests at a time.
+/// A gate before a slow store, two requests at a time. Only what the admission policy does is to be seen.
 fn gate(admission: &str) -> Result<Listening> {
     let service = format!(
         "connections = \"2\"\nparallelism = \"2\"\nadmission = \"{admission}\"\n\
-         objectives = {{ get = {{ p50 = \"{OBJECTIVE_P50:?}\", p90 = \"{OBJECTIVE_P90:?}\" }} }}"
+         objectives = {{ get = {{ p50 = \"{OBJECTIVE_P50:?}\", p90 = \"{OBJECTIVE_P90:?}\" }} }}\n\
+         codel = {{ law = \"off\" }}"
     );
     Listening::gate_with("threads = \"1\"", "memcached", slow_store()?, &service, TENANTS)
 }

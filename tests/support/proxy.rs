@@ -1,13 +1,17 @@
 //! Real stores on loopback, and a gate before them.
 
 use std::io::{Read as _, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, SockaddrIn, SockaddrStorage, bind, connect, socket,
+};
 use xtask::lab::part::Part;
 use xtask::paths;
 
@@ -116,6 +120,21 @@ impl Listening {
         Ok(stream)
     }
 
+    /// [`Listening::connect`], from this address.
+    ///
+    /// # Errors
+    ///
+    /// If it is refused, or the address is not this machine's.
+    pub fn connect_from(&self, source: Ipv4Addr) -> Result<TcpStream> {
+        let socket = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+        bind(socket.as_raw_fd(), &SockaddrIn::from(SocketAddrV4::new(source, 0)))?;
+        connect(socket.as_raw_fd(), &SockaddrStorage::from(self.address))?;
+        let stream = TcpStream::from(socket);
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+
     /// What it says to `request`, up to `end`.
     ///
     /// # Errors
@@ -155,6 +174,37 @@ pub fn read_until(stream: &mut TcpStream, end: &[u8]) -> Result<Vec<u8>> {
         said.extend_from_slice(&piece[..len]);
     }
     Ok(said)
+}
+
+/// A store that takes `service_time` for every request, one after the other.
+///
+/// # Errors
+///
+/// If it cannot listen.
+pub fn slow_store(service_time: Duration) -> Result<SocketAddr> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || serve_slowly(stream, service_time));
+        }
+    });
+    Ok(address)
+}
+
+fn serve_slowly(mut stream: TcpStream, service_time: Duration) -> Option<()> {
+    let mut piece = vec![0; 1 << 16];
+    loop {
+        let len = stream.read(&mut piece).ok().filter(|&len| len > 0)?;
+        for line in piece[..len].split_inclusive(|&byte| byte == b'\n') {
+            if line == b"version\r\n" {
+                stream.write_all(b"VERSION slow\r\n").ok()?;
+            } else {
+                std::thread::sleep(service_time);
+                stream.write_all(b"DELETED\r\n").ok()?;
+            }
+        }
+    }
 }
 
 /// The last bytes of something that may be long.

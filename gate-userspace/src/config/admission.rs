@@ -6,6 +6,8 @@ use super::backend::number;
 use super::raw::Section;
 use super::read::{one_of, time};
 use super::units;
+use crate::policy::Tier;
+use crate::policy::codel::Law;
 use crate::protocol::Class;
 
 /// The queue before a store, and who may join it.
@@ -23,6 +25,19 @@ pub struct Admission {
     pub queue_limit: usize,
     /// How long a request may take before it is of no use any more; 1 ms to 1 h.
     pub deadline: Option<Nanos>,
+    /// When a request has waited too long; `None` if only the deadline says so.
+    pub codel: Option<Codel>,
+}
+
+/// When a queue stands, so that those in it are refused. See [`crate::policy::codel`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Codel {
+    /// Which are refused then.
+    pub law: Law,
+    /// By tier: a wait that is fine. At most the interval, and no lower tier's is longer.
+    pub targets: [Nanos; Tier::ALL.len()],
+    /// How long even the shortest wait must have been longer.
+    pub interval: Nanos,
 }
 
 /// Response times at percentiles, the lowest first; never empty, and no higher percentile is faster.
@@ -55,8 +70,9 @@ pub enum Fairness {
 }
 
 /// The keys that mean nothing without `parallelism`.
-const KEYS: [&str; 8] = [
+const KEYS: [&str; 9] = [
     "admission",
+    "codel",
     "fairness",
     "objectives",
     "queue_limit",
@@ -78,6 +94,8 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Admission> {
     let (default_objective, objectives) = objectives(section.section("objectives"));
     let queue_limit = section.get("queue_limit", number(1, 10_000_000)).unwrap_or(10_000);
     let deadline = section.get("deadline", time(DEADLINE_RANGE));
+    let slowest = objectives.iter().chain([&default_objective]).map(|objective| objective[0].1).max();
+    let codel = codel(section.section("codel"), slowest.unwrap_or(DEFAULT_P50));
     Some(Admission {
         parallelism: parallelism? as u32,
         policy,
@@ -85,6 +103,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Admission> {
         default_objective,
         queue_limit: queue_limit as usize,
         deadline,
+        codel,
     })
 }
 
@@ -109,6 +128,31 @@ fn policy(section: &mut Section<'_>) -> AdmissionPolicy {
         "accept-fraction" => AdmissionPolicy::AcceptFraction(fraction.unwrap_or(Fraction::of(95, 100))),
         _ => AdmissionPolicy::Bouncer(fairness.unwrap_or(Fairness::AcceptanceAllowance)),
     }
+}
+
+/// By default a wait is fine that keeps the `slowest` objective: what the admission policy lets in on purpose is
+/// not refused later.
+fn codel(mut section: Section<'_>, slowest: Nanos) -> Option<Codel> {
+    let law = section.get("law", one_of(&LAWS)).unwrap_or(Some(Law::Overload));
+    let range = time(CODEL_RANGE);
+    let target = section.get("target", &range).unwrap_or(slowest.clamp(CODEL_RANGE.0, CODEL_RANGE.1));
+    let mut targets = [target; Tier::ALL.len()];
+    let mut above = ("target", target);
+    for tier in &Tier::ALL[1..] {
+        let own = section.get(tier.name(), &range).unwrap_or(above.1);
+        if own > above.1 {
+            section.fault(tier.name(), format!("must not be above {} ({})", above.0, above.1));
+        }
+        targets[tier.index()] = own;
+        above = (tier.name(), own);
+    }
+    let interval = section.get("interval", &range).unwrap_or(target.max(DEFAULT_INTERVAL));
+    if interval < target && section.is_sound() {
+        let key = if section.has("interval") { "interval" } else { "target" };
+        section.fault(key, format!("interval ({interval}) must be at least the target ({target})"));
+    }
+    section.finish();
+    law.map(|law| Codel { law, targets, interval })
 }
 
 /// The default objective, and that of each class.
@@ -151,9 +195,14 @@ const FAIRNESS: [(&str, Fairness); 3] = [
     ("helping-the-underserved", Fairness::HelpingTheUnderserved),
     ("none", Fairness::None),
 ];
+const LAWS: [(&str, Option<Law>); 3] =
+    [("overload", Some(Law::Overload)), ("rfc8289", Some(Law::Rfc8289)), ("off", None)];
 const PERCENTILES: [(&str, u8); 4] = [("p50", 50), ("p90", 90), ("p95", 95), ("p99", 99)];
 const DEADLINE_RANGE: (Nanos, Nanos) = (Nanos::from_millis(1), Nanos::from_secs(3_600));
 const DEADLINE_RANGE_FINE: (Nanos, Nanos) = (Nanos::from_micros(10), Nanos::from_secs(3_600));
+const CODEL_RANGE: (Nanos, Nanos) = (Nanos::from_micros(100), Nanos::from_secs(60));
+/// The RFC's value: longer than a burst that is worth waiting for.
+const DEFAULT_INTERVAL: Nanos = Nanos::from_millis(100);
 /// Generous for a store in memory: what it is held to unless one says better.
 const DEFAULT_P50: Nanos = Nanos::from_millis(10);
 const DEFAULT_P90: Nanos = Nanos::from_millis(50);

@@ -31,7 +31,7 @@ mod raw;
 mod read;
 pub(crate) mod units;
 
-pub use admission::{Admission, AdmissionPolicy, Fairness, Objective};
+pub use admission::{Admission, AdmissionPolicy, Codel, Fairness, Objective};
 pub use backend::Backend;
 pub use fault::{Fault, Faults};
 

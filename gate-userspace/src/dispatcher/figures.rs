@@ -1,11 +1,12 @@
 //! What happened in one service, counted by one thread and read by any.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use gate_common::units::Nanos;
 
 use super::latency::{Latencies, Reading};
+use crate::policy::Tier;
 use crate::policy::admission::QueryType;
 use crate::policy::latency_ratio;
 use crate::protocol::Class;
@@ -78,7 +79,26 @@ impl Event {
 pub struct Figures {
     counts: [AtomicU64; Event::ALL.len()],
     latencies: [Latencies; Class::ALL.len()],
-    queued: AtomicU64,
+    /// By tier, as of the last tick.
+    queues: [QueueFigures; Tier::ALL.len()],
+}
+
+#[derive(Debug, Default)]
+struct QueueFigures {
+    waiting: AtomicU64,
+    delay_ns: AtomicU64,
+    stands: AtomicBool,
+}
+
+/// One tier's queue as of the last tick.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueState {
+    /// Requests that wait.
+    pub waiting: u64,
+    /// The longest that one of them has waited, or one that has left since the tick before.
+    pub delay: Nanos,
+    /// Whether requests are refused because it does not drain.
+    pub stands: bool,
 }
 
 impl Figures {
@@ -98,9 +118,23 @@ impl Figures {
         }
     }
 
-    /// Notes how many requests wait. As [`Figures::count`].
-    pub(super) fn note_queue(&self, len: usize) {
-        self.queued.store(len as u64, Ordering::Relaxed);
+    /// Notes how a tier's queue is. As [`Figures::count`].
+    pub(super) fn note_queue(&self, tier: Tier, state: QueueState) {
+        let queue = &self.queues[tier.index()];
+        queue.waiting.store(state.waiting, Ordering::Relaxed);
+        queue.delay_ns.store(state.delay.0, Ordering::Relaxed);
+        queue.stands.store(state.stands, Ordering::Relaxed);
+    }
+
+    /// How a tier's queue is in this thread.
+    #[must_use]
+    pub fn queue(&self, tier: Tier) -> QueueState {
+        let queue = &self.queues[tier.index()];
+        QueueState {
+            waiting: queue.waiting.load(Ordering::Relaxed),
+            delay: Nanos(queue.delay_ns.load(Ordering::Relaxed)),
+            stands: queue.stands.load(Ordering::Relaxed),
+        }
     }
 
     /// How often it happened.
@@ -155,10 +189,22 @@ impl ServiceFigures {
         reading
     }
 
+    /// How a tier's queue is: all that wait, the longest delay, and whether it stands in any thread.
+    #[must_use]
+    pub fn queue(&self, tier: Tier) -> QueueState {
+        self.threads.iter().map(|thread| thread.queue(tier)).fold(QueueState::default(), |sum, one| {
+            QueueState {
+                waiting: sum.waiting + one.waiting,
+                delay: sum.delay.max(one.delay),
+                stands: sum.stands || one.stands,
+            }
+        })
+    }
+
     /// Requests that wait for the store, as of the last tick.
     #[must_use]
     pub fn queued(&self) -> u64 {
-        self.threads.iter().map(|thread| thread.queued.load(Ordering::Relaxed)).sum()
+        Tier::ALL.iter().map(|&tier| self.queue(tier).waiting).sum()
     }
 
     /// Appends them in memcached's form of statistics.

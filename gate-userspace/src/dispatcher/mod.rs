@@ -17,7 +17,8 @@
 //! - `store`, `health`: a shared connection to the store; whether it is worth a request.
 //! - `wire`: what is needed of a protocol; `memcached`: its gets merged and split;
 //!   `resp`.
-//! - `policy`, `queue`: which requests may wait for the store, and which is next.
+//! - `policy`, `queue`, `delay`: which requests may wait for the store, which is next, and which have waited
+//!   too long.
 //! - `ledger`: tenants, prices, quotas, out of the maps.
 //! - `thread`, `listen`, `settings`, `figures`, `latency`: what they stand on.
 
@@ -35,6 +36,7 @@ use crate::policy::range::OutOfRange;
 mod alone;
 mod buffer;
 mod client;
+mod delay;
 mod figures;
 mod health;
 mod latency;
@@ -53,7 +55,7 @@ mod store;
 mod thread;
 mod wire;
 
-pub use figures::{Event, Figures, ServiceFigures};
+pub use figures::{Event, Figures, QueueState, ServiceFigures};
 pub use latency::{Latencies, Reading};
 use policy::Policy;
 use settings::Settings;

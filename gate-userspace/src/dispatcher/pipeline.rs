@@ -12,6 +12,7 @@ use gate_common::units::{MilliRu, Nanos};
 use super::client::Client;
 use super::figures::Event;
 use super::ledger::{Charge, Ledger};
+use super::queue::Queued;
 use super::replies::{Place, Replies};
 use super::service::Service;
 use super::store::Outgoing;
@@ -42,8 +43,8 @@ impl<W: Wire> Service<W> {
                 let outgoing = Outgoing { client, place, request, bytes, kind, silent, admitted: now };
                 client.store().send(&outgoing, now);
             }
-            Ok(Verdict::Wait(kind)) => {
-                let held = Held { client: Rc::clone(client), place, request: *request, kind };
+            Ok(Verdict::Wait(kind, charged)) => {
+                let held = Held { client: Rc::clone(client), place, request: *request, kind, charged };
                 self.enqueue(held, bytes, now);
             }
             Ok(Verdict::Goodbye) => {
@@ -112,8 +113,8 @@ impl<W: Wire> Service<W> {
                 let refusal = Refusal { reason: Reason::QueueFull, retry_after: Nanos::ZERO };
                 return Err(refuse(client, ledger, charged, refusal));
             }
-            ledger.count_passed(tenant, charged);
-            return Ok(Verdict::Wait(kind));
+            // It is counted when it leaves the queue.
+            return Ok(Verdict::Wait(kind, charged));
         }
 
         // Store.
@@ -121,6 +122,7 @@ impl<W: Wire> Service<W> {
             queue.leave();
             return Err(refuse(client, ledger, charged, refusal));
         }
+        self.delay.borrow_mut().left(kind.tier, now, Nanos::ZERO, 0);
         ledger.count_passed(tenant, charged);
         Ok(Verdict::Send(kind))
     }
@@ -137,39 +139,88 @@ impl<W: Wire> Service<W> {
     /// Lets requests out of the queue, as many as there are places.
     pub(super) fn dispatch(&self, now: Nanos) {
         loop {
-            let Some((_, queued, _)) = self.queue.borrow_mut().pop() else { return };
-            let Held { client, place, request, kind } = queued.item;
-            let (waiting, lowest) = client.queued.get();
-            client.queued.set((waiting - 1, lowest));
-            self.policy.dequeued(kind);
-            let silent = W::is_silent(&request);
-            match self.still_wanted(&client, queued.since, now) {
+            let Some((tier, queued, behind)) = self.queue.borrow_mut().pop() else { return };
+            let (held, waited) = (queued.item, now.saturating_sub(queued.since));
+            self.unqueued(&held);
+            let delayed = self.delay.borrow_mut().left(tier, now, waited, behind);
+            match self.still_wanted(&held, waited, delayed, now) {
                 Ok(()) => {
-                    let bytes = &queued.bytes;
-                    let (client, request, admitted) = (&client, &request, queued.since);
+                    self.ledger.borrow().count_passed(held.client.tenant.get(), held.charged);
+                    let Held { client, place, request, kind, .. } = &held;
+                    let (place, kind, silent) = (*place, *kind, W::is_silent(request));
+                    let (bytes, admitted) = (&queued.bytes, queued.since);
                     let outgoing = Outgoing { client, place, request, bytes, kind, silent, admitted };
                     client.store().send(&outgoing, now);
                 }
                 Err(refusal) => {
                     self.queue.borrow_mut().leave();
-                    let silent = silent || client.left.get();
-                    self.refuse_late(&client, place, silent, refusal);
+                    self.refuse_held(&held, refusal);
                 }
             }
             self.queue.borrow_mut().recycle(queued.bytes);
         }
     }
 
-    /// Whether a request that has waited `since` then should still go to the store.
-    fn still_wanted(&self, client: &Client<W>, since: Nanos, now: Nanos) -> Result<(), Refusal> {
-        let deadline = self.settings.backend.admission.as_ref().and_then(|admission| admission.deadline);
-        let late = deadline.is_some_and(|deadline| now.saturating_sub(since) > deadline);
-        if late || client.is_gone() || client.left.get() {
-            return Err(Refusal { reason: Reason::Deadline, retry_after: Nanos::ZERO });
+    /// Refuses what has waited too long while no place became free.
+    pub(super) fn expire(&self, now: Nanos) {
+        loop {
+            let lost = |tier, queued: &Queued<Held<W>>| {
+                let waited = now.saturating_sub(queued.since);
+                self.is_late(&queued.item, waited)
+                    || (!queued.item.client.shadow && self.delay.borrow().has_given_up(tier, waited))
+            };
+            let Some((tier, queued)) = self.queue.borrow_mut().pop_lost(lost) else { return };
+            let (held, waited) = (queued.item, now.saturating_sub(queued.since));
+            self.unqueued(&held);
+            self.delay.borrow_mut().left(tier, now, waited, 0);
+            self.refuse_held(&held, if self.is_late(&held, waited) { LATE } else { self.delayed() });
+            self.queue.borrow_mut().recycle(queued.bytes);
         }
-        client.store().accepts(now)
+    }
+
+    /// A request has left the queue.
+    fn unqueued(&self, held: &Held<W>) {
+        let (waiting, lowest) = held.client.queued.get();
+        held.client.queued.set((waiting - 1, lowest));
+        self.policy.dequeued(held.kind);
+    }
+
+    /// Whether a request that has waited so long should still go to the store.
+    fn still_wanted(&self, held: &Held<W>, waited: Nanos, delayed: bool, now: Nanos) -> Result<(), Refusal> {
+        let Held { client, charged, .. } = held;
+        if self.is_late(held, waited) {
+            return Err(LATE);
+        }
+        client.store().accepts(now)?;
+        if delayed && !client.shadow {
+            return Err(self.delayed());
+        }
+        if delayed {
+            self.ledger.borrow().count_refusal(client.tenant.get(), Reason::QueueDelay, *charged, true);
+        }
+        Ok(())
+    }
+
+    /// Whether nobody wants the answer any more to a request that has waited so long.
+    fn is_late(&self, held: &Held<W>, waited: Nanos) -> bool {
+        let deadline = self.settings.backend.admission.as_ref().and_then(|admission| admission.deadline);
+        let late = deadline.is_some_and(|deadline| waited > deadline);
+        late || held.client.is_gone() || held.client.left.get()
+    }
+
+    fn delayed(&self) -> Refusal {
+        Refusal { reason: Reason::QueueDelay, retry_after: self.delay.borrow().retry_after() }
+    }
+
+    fn refuse_held(&self, held: &Held<W>, refusal: Refusal) {
+        let Held { client, place, request, charged, .. } = held;
+        let refusal = refuse(client, &mut self.ledger.borrow_mut(), *charged, refusal);
+        self.refuse_late(client, *place, W::is_silent(request) || client.left.get(), refusal);
     }
 }
+
+/// Refuses a request that nobody waits for any more.
+const LATE: Refusal = Refusal { reason: Reason::Deadline, retry_after: Nanos::ZERO };
 
 /// Refuses a request that has been charged: it gets that back.
 fn refuse<W: Wire>(client: &Client<W>, ledger: &mut Ledger, charged: MilliRu, refusal: Refusal) -> Refusal {
@@ -185,6 +236,7 @@ pub(super) struct Held<W: Wire> {
     place: Place,
     request: W::Request,
     kind: admission::Request,
+    charged: MilliRu,
 }
 
 /// What becomes of a client after its request.
@@ -201,7 +253,7 @@ pub(super) enum After {
 /// What becomes of a request that is not refused.
 enum Verdict {
     Send(admission::Request),
-    Wait(admission::Request),
+    Wait(admission::Request, MilliRu),
     Goodbye,
     OwnStats,
 }

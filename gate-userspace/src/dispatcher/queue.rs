@@ -58,11 +58,6 @@ impl<T> Queue<T> {
         self.len < self.limit
     }
 
-    /// How many wait.
-    pub(super) fn len(&self) -> usize {
-        self.len
-    }
-
     /// Adds a request.
     pub(super) fn push(&mut self, tier: Tier, item: T, bytes: &[u8], since: Nanos) {
         let mut copy = self.spare.pop().unwrap_or_default();
@@ -82,6 +77,25 @@ impl<T> Queue<T> {
         self.len -= 1;
         self.taken += 1;
         Some((tier, queued, waiting.len()))
+    }
+
+    /// Takes out the first request of a tier that `is_lost`, without a place; the oldest of each tier are
+    /// looked at.
+    pub(super) fn pop_lost(
+        &mut self,
+        is_lost: impl Fn(Tier, &Queued<T>) -> bool,
+    ) -> Option<(Tier, Queued<T>)> {
+        let lost = |tier: &Tier| self.tiers[tier.index()].front().is_some_and(|first| is_lost(*tier, first));
+        let tier = Tier::ALL.into_iter().find(lost)?;
+        let queued = self.tiers[tier.index()].pop_front()?;
+        self.len -= 1;
+        Some((tier, queued))
+    }
+
+    /// How many of a tier wait, and since when the first of them.
+    pub(super) fn waiting(&self, tier: Tier) -> (usize, Option<Nanos>) {
+        let waiting = &self.tiers[tier.index()];
+        (waiting.len(), waiting.front().map(|first| first.since))
     }
 
     /// Gives back the memory of a request that has left the queue.
@@ -119,7 +133,7 @@ mod tests {
         queue.leave();
         let order: Vec<_> =
             std::iter::from_fn(|| queue.pop()).map(|(_, queued, behind)| (queued.item, behind)).collect();
-        assert_eq!((order, queue.len()), (vec![(1, 1), (3, 0)], 0));
+        assert_eq!((order, queue.len), (vec![(1, 1), (3, 0)], 0));
     }
 
     #[test]
@@ -128,6 +142,19 @@ mod tests {
         assert!(queue.pass());
         queue.push(Tier::Standard, (), b"", Nanos(1));
         assert!(!queue.pass());
+    }
+
+    #[test]
+    fn what_is_lost_leaves_without_a_place_from_the_front_of_each_tier() {
+        let mut queue = Queue::new(1, 10);
+        assert!(queue.pass());
+        for (tier, item) in [(Tier::Batch, 1), (Tier::Critical, 4), (Tier::Batch, 2), (Tier::Batch, 6)] {
+            queue.push(tier, item, b"", Nanos(item));
+        }
+        let mut lost = |before: u64| queue.pop_lost(|_, queued| queued.since.0 < before).map(|(_, q)| q.item);
+        assert_eq!((lost(5), lost(5), lost(5), lost(5)), (Some(4), Some(1), Some(2), None));
+        assert_eq!((queue.len, queue.waiting(Tier::Batch)), (1, (1, Some(Nanos(6)))));
+        assert!(queue.pop().is_none(), "no place is free");
     }
 
     #[test]

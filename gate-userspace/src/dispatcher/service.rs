@@ -10,6 +10,7 @@ use gate_common::abi::Reason;
 use gate_common::units::Nanos;
 
 use super::client::{Client, Ended, Talk};
+use super::delay::Delay;
 use super::figures::{Event, Figures, ServiceFigures};
 use super::ledger::{Ledger, TenantId};
 use super::pipeline::{After, Held};
@@ -21,7 +22,7 @@ use super::settings::Settings;
 use super::store::Broken;
 use super::wire::Wire;
 use crate::clock;
-use crate::policy::admission;
+use crate::policy::{Tier, admission};
 use crate::protocol::{Refusal, Step};
 
 /// What a thread's services share, and which thread it is.
@@ -32,6 +33,7 @@ pub(super) struct Shared {
     pub(super) number: usize,
     pub(super) figures: ServiceFigures,
     pub(super) policy: Policy,
+    pub(super) delay: Delay,
 }
 
 /// What one thread needs to serve one service.
@@ -46,6 +48,8 @@ pub(super) struct Service<W: Wire> {
     pub(super) policy: Policy,
     /// Who is in it.
     pub(super) queue: RefCell<Queue<Held<W>>>,
+    /// Who has been in it for too long.
+    pub(super) delay: RefCell<Delay>,
     /// The shared connections.
     pub(super) pool: Rc<Pool<W>>,
     /// What happened in this thread.
@@ -63,7 +67,7 @@ pub(super) struct Service<W: Wire> {
 
 impl<W: Wire> Service<W> {
     pub(super) fn new(settings: Settings, shared: Shared) -> Rc<Self> {
-        let Shared { ledger, scratch, number, figures: all_figures, policy } = shared;
+        let Shared { ledger, scratch, number, figures: all_figures, policy, delay } = shared;
         let figures = Arc::clone(&all_figures.threads[number]);
         let pool = Rc::new(Pool::new(PoolId(0), settings.connections));
         let (news, clients) = (RefCell::default(), RefCell::default());
@@ -75,6 +79,7 @@ impl<W: Wire> Service<W> {
             scratch,
             policy,
             queue,
+            delay: RefCell::new(delay),
             pool,
             figures,
             all_figures,
@@ -158,7 +163,6 @@ impl<W: Wire> Service<W> {
 
     /// Refuses a request that was let in before; one that is `silent` gets no answer.
     pub(super) fn refuse_late(&self, client: &Rc<Client<W>>, place: Place, silent: bool, refusal: Refusal) {
-        self.count_refusal(client, refusal.reason);
         if client.is_gone() {
             return;
         }
@@ -243,13 +247,18 @@ impl<W: Wire> Service<W> {
     pub(super) fn tidy(&self, now: Nanos) {
         let timeout = self.settings.store_timeout();
         self.pool.stores().iter().for_each(|store| store.check(now, timeout));
+        self.expire(now);
         self.dispatch(now);
         self.deliver();
     }
 
     /// What has to be done at every tick.
     pub(super) fn tick(&self, now: Nanos) {
-        self.figures.note_queue(self.queue.borrow().len());
+        for tier in Tier::ALL {
+            let (waiting, since) = self.queue.borrow().waiting(tier);
+            let first = now.saturating_sub(since.unwrap_or(now));
+            self.figures.note_queue(tier, self.delay.borrow_mut().read(tier, waiting, first));
+        }
         if self.is_first {
             self.policy.refresh(now);
         }

@@ -309,6 +309,7 @@ impl<W: Wire> Store<W> {
                 waiting.client.end(Ended::Cut);
                 continue;
             }
+            service.count_refusal(&waiting.client, refusal.reason);
             service.refuse_late(&waiting.client, waiting.place, waiting.silent, refusal);
         }
         pause

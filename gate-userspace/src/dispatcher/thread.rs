@@ -13,6 +13,7 @@ use tokio::task::LocalSet;
 use tokio::time::MissedTickBehavior;
 
 use super::client::Client;
+use super::delay::Delay;
 use super::figures::{Event, ServiceFigures};
 use super::ledger::Ledger;
 use super::memcached::Memcached;
@@ -41,6 +42,7 @@ pub(super) struct Plan {
     services: Vec<(Settings, Vec<TcpListener>)>,
     figures: Vec<ServiceFigures>,
     policies: Vec<Policy>,
+    delays: Vec<Delay>,
 }
 
 impl Plan {
@@ -48,7 +50,7 @@ impl Plan {
     ///
     /// # Errors
     ///
-    /// [`Error::Listen`].
+    /// [`Error::Listen`], [`Error::OutOfRange`].
     pub(super) fn prepare(
         number: usize,
         row: usize,
@@ -71,7 +73,9 @@ impl Plan {
         };
         let services: Result<Vec<_>, Error> = settings.iter().map(listen).collect();
         let (maps, figures, policies) = (Arc::clone(maps), figures.to_vec(), policies.to_vec());
-        Ok(Self { number, row, maps, stopped, services: services?, figures, policies })
+        let delays = settings.iter().map(|settings| Delay::new(settings.backend.admission.as_ref()));
+        let delays = delays.collect::<Result<_, _>>()?;
+        Ok(Self { number, row, maps, stopped, services: services?, figures, policies, delays })
     }
 
     /// Starts it.
@@ -91,14 +95,15 @@ impl Plan {
     }
 
     async fn run(self) -> io::Result<()> {
-        let Self { number, row, maps, mut stopped, services, figures, policies } = self;
+        let Self { number, row, maps, mut stopped, services, figures, policies, delays } = self;
         let ledger = Rc::new(RefCell::new(Ledger::new(maps, row, clock::entropy())));
         let scratch = Rc::new(RefCell::new(vec![0; READ_BYTES].into_boxed_slice()));
-        for ((settings, listeners), (figures, policy)) in
+        let policies = policies.into_iter().zip(delays);
+        for ((settings, listeners), (figures, (policy, delay))) in
             services.into_iter().zip(figures.into_iter().zip(policies))
         {
-            let shared =
-                Shared { ledger: Rc::clone(&ledger), scratch: Rc::clone(&scratch), number, figures, policy };
+            let (ledger, scratch) = (Rc::clone(&ledger), Rc::clone(&scratch));
+            let shared = Shared { ledger, scratch, number, figures, policy, delay };
             match settings.protocol {
                 Protocol::Memcached => serve(Service::<Memcached>::new(settings, shared), listeners)?,
                 Protocol::Resp => serve(Service::<Resp>::new(settings, shared), listeners)?,

@@ -98,6 +98,7 @@ impl Codel {
     #[inline]
     pub fn dequeue(&mut self, now: Nanos, waited: Nanos, behind: usize) -> Verdict {
         self.now = self.now.max(now);
+        let stood = self.stood(waited);
         let drops = match &mut self.state {
             State::Rfc8289(state) => {
                 let above = waited > self.target && behind > 0;
@@ -105,14 +106,25 @@ impl Codel {
             }
             State::Overload(state) => {
                 let overloaded = state.is_overloaded(self.now, self.interval, self.target, waited);
-                // Whatever came out in the last interval stood before this one, so it waited at most an
-                // interval less. So a wait this long tells of a whole interval above target by itself,
-                // also in a tier that seldom gets its turn.
-                let stood = waited > self.interval.saturating_add(self.target);
-                (overloaded || stood) && waited > self.target.saturating_add(self.target)
+                stood || (overloaded && waited > self.target.saturating_add(self.target))
             }
         };
         if drops { Verdict::Drop } else { Verdict::Serve }
+    }
+
+    /// Whether a request that has `waited` so long and still waits will be dropped whenever it comes out.
+    /// Only [`Law::Overload`] can tell.
+    #[must_use]
+    pub fn has_given_up(&self, waited: Nanos) -> bool {
+        matches!(self.state, State::Overload(_)) && self.stood(waited)
+    }
+
+    /// Whatever came out in the last interval stood before this one, so it waited at most an interval less.
+    /// So a wait this long tells of a whole interval above target by itself, also in a tier that seldom gets
+    /// its turn. It is more than twice the target, since that is at most the interval.
+    #[inline]
+    fn stood(&self, waited: Nanos) -> bool {
+        waited > self.interval.saturating_add(self.target)
     }
 
     /// Whether it is dropping: the queue stands.
@@ -239,6 +251,12 @@ impl TierCodels {
     #[inline]
     pub fn dequeue(&mut self, tier: Tier, now: Nanos, waited: Nanos, behind: usize) -> Verdict {
         self.0[tier.index()].dequeue(now, waited, behind)
+    }
+
+    /// [`Codel::has_given_up`] on a request of `tier`.
+    #[must_use]
+    pub fn has_given_up(&self, tier: Tier, waited: Nanos) -> bool {
+        self.0[tier.index()].has_given_up(waited)
     }
 
     /// Whether the queue of `tier` stands.

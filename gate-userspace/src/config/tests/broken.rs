@@ -255,6 +255,20 @@ pub(super) const BROKEN: &[Broken] = &[
     ),
     (
         "listen",
+        "backend = \"127.0.0.1:11212\"\nparallelism = \"4\"\ncodel = { law = \"red\", target = \"200ms\", interval = \"100ms\", standard = \"5ms\", batch = \"6ms\", critical = \"1ms\" }\nlisten",
+        &[
+            r#"8: service[0].codel.batch = "6ms": must not be above standard (5ms)"#,
+            r#"8: service[0].codel.critical = "1ms": unknown key; known here: batch, best-effort, interval, law, standard, target"#,
+            r#"8: service[0].codel.law = "red": must be "overload", "rfc8289" or "off""#,
+        ],
+    ),
+    (
+        "listen",
+        "backend = \"127.0.0.1:11212\"\nparallelism = \"4\"\ncodel = { target = \"200ms\", interval = \"100ms\" }\nlisten",
+        &[r#"8: service[0].codel.interval = "100ms": interval (100ms) must be at least the target (200ms)"#],
+    ),
+    (
+        "listen",
         "deadline = \"1s\"\nparallelism = \"4\"\nlisten",
         &[r#"7: service[0].parallelism = "4": means something only beside backend"#],
     ),
