@@ -4,6 +4,7 @@
 #![no_main]
 
 use aya_ebpf::bindings::xdp_action;
+use aya_ebpf::helpers::generated::bpf_redirect;
 use aya_ebpf::macros::{map, xdp};
 use aya_ebpf::maps::Array;
 use aya_ebpf::maps::lpm_trie::{Key, LpmTrie};
@@ -16,6 +17,13 @@ static TRIE: LpmTrie<[u8; 4], u32> = LpmTrie::with_max_entries(1, 1);
 /// gate's, with its root at block 1.
 #[map]
 static TABLE: Array<Block> = Array::with_max_entries(1, 0);
+
+/// Who floods: the interface to send by, how many sources there are, and which one was last.
+#[map]
+static FLOOD: Array<[u32; 3]> = Array::with_max_entries(1, 0);
+/// Whose packets the bare filter drops.
+#[map]
+static ATTACKER: Array<[u8; 4]> = Array::with_max_entries(1, 0);
 
 /// The floor: nothing is done.
 #[xdp(frags)]
@@ -45,16 +53,54 @@ pub(crate) fn lookup_table(ctx: XdpContext) -> u32 {
     }
 }
 
+/// The simplest of filters: drops one source's packets, and passes the rest.
+#[xdp(frags)]
+pub(crate) fn drop_attacker(ctx: XdpContext) -> u32 {
+    match (source(&ctx), ATTACKER.get(0)) {
+        (Some(source), Some(attacker)) if source == *attacker => xdp_action::XDP_DROP,
+        _ => xdp_action::XDP_PASS,
+    }
+}
+
+/// Sends the packet on, from the next of its sources. Those lie so far apart that no cache line is met twice in
+/// a row. What is added to the source's lower half is taken from the identification: the checksum stays.
+///
+/// A single source's packets stay as they are, so that the receiving core finds them in its cache.
+#[xdp]
+pub(crate) fn flood(ctx: XdpContext) -> u32 {
+    let (Some(flood), Some(header)) = (FLOOD.get_ptr_mut(0), bytes::<20>(&ctx, 14)) else {
+        return xdp_action::XDP_ABORTED;
+    };
+    // SAFETY: one thread runs this, and nobody else writes the element or the packet.
+    unsafe {
+        let [interface, sources, last] = *flood;
+        if sources > 1 {
+            let next = (last + STRIDE).checked_rem(sources).unwrap_or(0);
+            let [high, low] = (next as u16).to_be_bytes();
+            ((*header)[14], (*header)[15]) = (high, low);
+            ((*header)[4], (*header)[5]) = (!high, !low);
+            (*flood)[2] = next;
+        }
+        bpf_redirect(interface, 0) as u32
+    }
+}
+
 /// The source of an IPv4 packet without VLAN tags.
 #[inline(always)]
 fn source(ctx: &XdpContext) -> Option<[u8; 4]> {
-    let at = ctx.data() + 14 + 12;
-    if at + 4 > ctx.data_end() {
-        return None;
-    }
-    // SAFETY: within the packet, as was just compared.
-    Some(unsafe { (at as *const [u8; 4]).read_unaligned() })
+    // SAFETY: within the packet.
+    bytes::<4>(ctx, 14 + 12).map(|at| unsafe { at.read_unaligned() })
 }
+
+/// `N` bytes of the packet.
+#[inline(always)]
+fn bytes<const N: usize>(ctx: &XdpContext, offset: usize) -> Option<*mut [u8; N]> {
+    let at = ctx.data() + offset;
+    if at + N > ctx.data_end() { None } else { Some(at as *mut [u8; N]) }
+}
+
+/// Coprime to the numbers of sources.
+const STRIDE: u32 = 7_919;
 
 #[unsafe(link_section = "license")]
 #[unsafe(no_mangle)]

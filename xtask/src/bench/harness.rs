@@ -6,12 +6,23 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::setup::{self, Purpose};
-use crate::{ebpf, paths, sh};
+use crate::{ebpf, paths, run, sh};
 
 /// A packet in XDP, by test run.
 pub(super) fn xdp(json: Option<&Path>) -> Result<()> {
     ebpf::build(&setup::setup(Purpose::Build)?)?;
-    let mut cargo = cargo("gate-tests", &["xdp"]);
+    kernel("xdp", json)
+}
+
+/// A flood over a veth pair, beside what else could stop it; and who suffers from it.
+pub(super) fn veth(json: Option<&Path>) -> Result<()> {
+    ebpf::build(&setup::setup(Purpose::Bench)?)?;
+    run::build_gate()?;
+    kernel("veth", json)
+}
+
+fn kernel(bench: &str, json: Option<&Path>) -> Result<()> {
+    let mut cargo = cargo("gate-tests", &[bench]);
     if let Some(json) = json {
         cargo.env("GATE_BENCH_JSON", std::path::absolute(json)?);
     }

@@ -32,6 +32,9 @@ pub struct Args {
 enum What {
     /// A packet in XDP, by test run, beside a bare drop and the kernel's LPM trie. Needs root.
     Xdp,
+    /// A flood over a veth pair: what the receiving core pays for each packet, beside a bare drop, xdp-filter
+    /// and nftables; and what the lab's polite tenant notices. Needs root and two CPUs.
+    Veth,
     /// The policies and codecs, beside libraries that do the same.
     Policies,
     /// The simulator.
@@ -51,6 +54,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     match args.what {
         What::Xdp => harness::xdp(args.json.as_deref()),
+        What::Veth => harness::veth(args.json.as_deref()),
         What::Policies => harness::policies(),
         What::Sim => harness::sim(),
         What::Proxy => proxy::run(args),

@@ -83,7 +83,11 @@ fn watch(scene: &mut Scene, duration: Duration, stop: &Receiver<i32>) -> Result<
 }
 
 /// The signals that end the lab, from now on: they no longer end the process.
-fn stop_signals() -> Result<Receiver<i32>> {
+///
+/// # Errors
+///
+/// If the kernel refuses.
+pub fn stop_signals() -> Result<Receiver<i32>> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot listen for signals")?;
     let (sender, receiver) = channel();
     std::thread::spawn(move || signals.forever().try_for_each(|signal| sender.send(signal)));

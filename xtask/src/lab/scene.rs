@@ -123,45 +123,11 @@ impl Scene {
     ///
     /// If a program does not start; with what it said.
     pub fn set(gate: &Path, duration: Duration) -> Result<Self> {
-        let net = Net::open()?;
-        for tenant in TENANTS {
-            net.add_client_address(tenant.source.parse().expect("an address"))?;
-        }
-        let target = format!("{SERVER_V4}:{PORT}");
-
-        let mut command = ahead(&net.server, gate);
-        command.args(["store", "--listen", &target]);
-        let mut store = Part::start("gate store", command)?;
-        store.wait_for(&target, START)?;
-
-        let file = std::env::temp_dir().join(format!("{}.toml", net.server.name()));
-        std::fs::write(&file, config(net.pins()))
-            .with_context(|| format!("cannot write {}", file.display()))?;
-        let mut command = net.server.command(gate);
-        command.args(["run", "--config"]).arg(&file);
-        let mut daemon = Part::start("gate run", command)?;
-        let attached = daemon.wait_for("attached interface", START);
-        std::fs::remove_file(&file)?;
-        attached?;
-
-        let mut command = net.client.command(gate);
-        command.args(["peer", "--interface", CLIENT_INTERFACE]);
-        let mut peer = Part::start("gate peer", command)?;
-        peer.wait_for("passes", START)?;
-
-        let mut command = net.client.command(gate);
-        command.args([
-            "load",
-            "--json",
-            "--target",
-            &target,
-            "--for",
-            &format!("{}ms", duration.as_millis()),
-        ]);
-        for tenant in TENANTS {
-            command.args(["--tenant", &tenant.load()]);
-        }
-        let load = Part::start("gate load", command)?;
+        let net = network()?;
+        let store = start_store(&net, gate)?;
+        let daemon = start_daemon(&net, gate)?;
+        let peer = start_peer(&net, gate)?;
+        let load = start_load(&net, gate, duration)?;
         Ok(Self { gate: gate.to_owned(), load, peer, daemon, store, net })
     }
 
@@ -205,6 +171,81 @@ impl Scene {
         }
         Ok(Summary::new(course, &end, &load, hot_keys))
     }
+}
+
+/// A network on which every tenant has its address.
+///
+/// # Errors
+///
+/// If it cannot be made.
+pub fn network() -> Result<Net> {
+    let net = Net::open()?;
+    for tenant in TENANTS {
+        net.add_client_address(tenant.source.parse().expect("an address"))?;
+    }
+    Ok(net)
+}
+
+/// The store. Like the other parts it is ready when this returns.
+///
+/// # Errors
+///
+/// If it does not start; with what it said.
+pub fn start_store(net: &Net, gate: &Path) -> Result<Part> {
+    let target = target();
+    let mut command = ahead(&net.server, gate);
+    command.args(["store", "--listen", &target]);
+    let mut store = Part::start("gate store", command)?;
+    store.wait_for(&target, START)?;
+    Ok(store)
+}
+
+/// The gate, attached.
+///
+/// # Errors
+///
+/// If it does not start; with what it said.
+pub fn start_daemon(net: &Net, gate: &Path) -> Result<Part> {
+    let file = std::env::temp_dir().join(format!("{}.toml", net.server.name()));
+    std::fs::write(&file, config(net.pins())).with_context(|| format!("cannot write {}", file.display()))?;
+    let mut command = net.server.command(gate);
+    command.args(["run", "--config"]).arg(&file);
+    let mut daemon = Part::start("gate run", command)?;
+    let attached = daemon.wait_for("attached interface", START);
+    std::fs::remove_file(&file)?;
+    attached?;
+    Ok(daemon)
+}
+
+/// What lets the clients' end receive what XDP sends.
+///
+/// # Errors
+///
+/// If it does not start; with what it said.
+pub fn start_peer(net: &Net, gate: &Path) -> Result<Part> {
+    let mut command = net.client.command(gate);
+    command.args(["peer", "--interface", CLIENT_INTERFACE]);
+    let mut peer = Part::start("gate peer", command)?;
+    peer.wait_for("passes", START)?;
+    Ok(peer)
+}
+
+/// The tenants, who ask for `duration`. At its end it prints what they saw, as JSON.
+///
+/// # Errors
+///
+/// If it does not start.
+pub fn start_load(net: &Net, gate: &Path, duration: Duration) -> Result<Part> {
+    let mut command = net.client.command(gate);
+    command.args(["load", "--json", "--target", &target(), "--for", &format!("{}ms", duration.as_millis())]);
+    for tenant in TENANTS {
+        command.args(["--tenant", &tenant.load()]);
+    }
+    Part::start("gate load", command)
+}
+
+fn target() -> String {
+    format!("{SERVER_V4}:{PORT}")
 }
 
 /// `gate` in a namespace, scheduled before the machine's other work: a generator that is kept waiting for

@@ -5,7 +5,7 @@ use super::toolchain::DEBIAN_PACKAGES;
 use crate::sh;
 
 /// A program, the package that holds it, and the least that needs it.
-const PROGRAMS: [(&str, &str, Purpose); 7] = [
+const PROGRAMS: [(&str, &str, Purpose); 10] = [
     ("ip", "iproute2", Purpose::Run),
     ("memcached", "memcached", Purpose::Test),
     ("memccapable", "libmemcached-tools", Purpose::Test),
@@ -13,6 +13,9 @@ const PROGRAMS: [(&str, &str, Purpose); 7] = [
     ("redis-cli", "redis-tools", Purpose::Test),
     ("nutcracker", "nutcracker", Purpose::Bench),
     ("haproxy", "haproxy", Purpose::Bench),
+    ("xdp-filter", "xdp-tools", Purpose::Bench),
+    ("nft", "nftables", Purpose::Bench),
+    ("ethtool", "ethtool", Purpose::Bench),
 ];
 
 /// The packages of the programs that `purpose` needs and that are not there.

@@ -1,0 +1,126 @@
+//! What a flood costs the core that receives it: gate beside a bare `XDP_DROP`, xdp-filter and nftables; and what
+//! a polite tenant notices of one.
+//!
+//! Each contender has a veth pair of its own, in namespaces of the run's own. The kernel sends one frame of 64
+//! bytes over and over (live frames, `BPF_PROG_TEST_RUN`) from one core; the other core runs the receiving NAPI
+//! thread, whose CPU time, divided by the packets, is the cost. So what sending costs does not count. The
+//! contenders take turns within every round; figures are medians of rounds; quote the ratios.
+
+mod contender;
+mod flood;
+mod polite;
+mod receiver;
+
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::{Value, json};
+use xtask::lab::stop_signals;
+
+use contender::Contender;
+use flood::Flood;
+use receiver::Cost;
+
+/// How many sources the floods have. Each is a tenant of its own, over its quota.
+const SOURCES: [u32; 2] = [1, contender::SOURCES];
+const ROUNDS: usize = 9;
+const WARM_UP: Duration = Duration::from_millis(50);
+const MEASURED: Duration = Duration::from_millis(250);
+
+fn main() -> Result<()> {
+    let stop = stop_signals()?;
+    let mut figures = floods(&stop)?;
+    figures.push(polite::compare(&stop)?);
+    match std::env::var_os("GATE_BENCH_JSON") {
+        Some(path) => Ok(std::fs::write(path, serde_json::to_string_pretty(&figures)?)?),
+        None => Ok(()),
+    }
+}
+
+/// One line of the table: who is sent what, and what each round came to.
+struct Line<'a> {
+    contender: &'a Contender,
+    name: &'static str,
+    frame: &'a [u8],
+    sources: u32,
+    rounds: Vec<Cost>,
+}
+
+fn floods(stop: &Receiver<i32>) -> Result<Vec<Value>> {
+    eprintln!("setting up ...");
+    let (contenders, mut flood) = (contender::all()?, Flood::load()?);
+    let mut tables = SOURCES.map(|sources| lines(&contenders, sources));
+    for round in 1..=ROUNDS {
+        eprintln!("floods, round {round} of {ROUNDS} ...");
+        for line in tables.iter_mut().flatten() {
+            go_on(stop)?;
+            line.measure(&mut flood)?;
+        }
+    }
+    Ok(tables.iter().flat_map(|lines| report(lines)).collect())
+}
+
+fn lines(contenders: &[Contender], sources: u32) -> Vec<Line<'_>> {
+    let mut lines = Vec::new();
+    for contender in contenders {
+        for (name, frame) in &contender.frames {
+            lines.push(Line { contender, name, frame, sources, rounds: Vec::new() });
+        }
+    }
+    lines
+}
+
+impl Line<'_> {
+    fn measure(&mut self, flood: &mut Flood) -> Result<()> {
+        let Contender { net, receiver, .. } = self.contender;
+        let cost = flood.during(net, self.frame, self.sources, || {
+            std::thread::sleep(WARM_UP);
+            let before = receiver.reading(net)?;
+            std::thread::sleep(MEASURED);
+            receiver.reading(net)?.since(&before).context("hardly any packet was received")
+        });
+        self.rounds.push(cost.with_context(|| format!("flooding {}", self.name))?);
+        Ok(())
+    }
+
+    fn median(&self, of: fn(&Cost) -> f64) -> f64 {
+        median(self.rounds.iter().map(of))
+    }
+}
+
+fn report(lines: &[Line<'_>]) -> Vec<Value> {
+    let sources = lines[0].sources;
+    let whose = if sources == 1 { "one source".to_owned() } else { format!("{sources} sources") };
+    println!("\nflood from {whose} over quota, medians of {ROUNDS} rounds");
+    println!(
+        "{:<22} {:>10} {:>12} {:>9} {:>14} {:>12}",
+        "", "ns/packet", "packets/s", "of bare", "of xdp-filter", "of nftables"
+    );
+    let ns = |name| {
+        lines.iter().find(|line| line.name == name).map_or(f64::NAN, |line| line.median(|cost| cost.ns))
+    };
+    let others = [contender::BARE, contender::XDP_FILTER, contender::NFTABLES].map(ns);
+    let figures = lines.iter().map(|line| {
+        let (name, ns, per_sec) = (line.name, line.median(|cost| cost.ns), line.median(|cost| cost.per_sec));
+        let [bare, filter, nftables] = others.map(|other| ns / other);
+        println!("{name:<22} {ns:>10.1} {per_sec:>12.0} {bare:>9.2} {filter:>14.2} {nftables:>12.3}");
+        json!({ "sources": sources, "contender": name, "ns_per_packet": ns, "packets_per_sec": per_sec,
+            "of_bare": bare, "of_xdp_filter": filter, "of_nftables": nftables })
+    });
+    figures.collect()
+}
+
+/// Fails when the user has had enough.
+fn go_on(stop: &Receiver<i32>) -> Result<()> {
+    match stop.try_recv() {
+        Err(TryRecvError::Empty) => Ok(()),
+        _ => bail!("stopped"),
+    }
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut sorted: Vec<f64> = values.collect();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}
