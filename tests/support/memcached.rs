@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd as _;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrStorage};
 use xtask::lab::net::{Net, SERVER_V4};
 use xtask::lab::part::Part;
@@ -52,7 +52,16 @@ impl Connection {
     ///
     /// If the client cannot enter the network or the connection is refused.
     pub fn open(net: &Net, source: IpAddr) -> Result<Self> {
-        let stream = net.client.enter(|| connect(source))??;
+        Self::to(net, source, address())
+    }
+
+    /// Connects from `source` to another server than [`Memcached`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Connection::open`].
+    pub fn to(net: &Net, source: IpAddr, server: SocketAddr) -> Result<Self> {
+        let stream = net.client.enter(|| connect(source, server))??;
         stream.set_read_timeout(Some(PATIENCE))?;
         Ok(Self(BufReader::new(stream)))
     }
@@ -84,8 +93,17 @@ impl Datagrams {
     ///
     /// If the address is not the client's.
     pub fn open(net: &Net, source: IpAddr) -> Result<Self> {
-        let socket = net.client.enter(|| UdpSocket::bind((source, 0)))??;
-        socket.connect(address())?;
+        net.client.enter(|| Self::to(source, address()))?
+    }
+
+    /// Sends from `source`, in this thread's network, to `server`, and hears nobody else.
+    ///
+    /// # Errors
+    ///
+    /// If the address is not this machine's.
+    pub fn to(source: IpAddr, server: SocketAddr) -> Result<Self> {
+        let socket = UdpSocket::bind((source, 0))?;
+        socket.connect(server)?;
         socket.set_read_timeout(Some(PATIENCE))?;
         Ok(Self { socket, request: 0x1234 })
     }
@@ -96,25 +114,75 @@ impl Datagrams {
     ///
     /// If there is no answer in time, or its frame is not what it should be.
     pub fn ask(&mut self, request: &str) -> Result<String> {
+        let id = self.send(request.as_bytes())?;
+        let (answer, datagrams) = self.answer(id)?;
+        ensure!(datagrams == 1, "{datagrams} datagrams");
+        Ok(String::from_utf8_lossy(&answer).into_owned())
+    }
+
+    /// Sends one datagram; returns its request id.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be sent.
+    pub fn send(&mut self, request: &[u8]) -> Result<u16> {
         self.request = self.request.wrapping_add(1);
-        let id = self.request.to_be_bytes();
+        let [a, b] = self.request.to_be_bytes();
         // Request id, number of this datagram, how many there are, reserved.
-        let frame = [id[0], id[1], 0, 0, 0, 1, 0, 0];
-        self.socket.send(&[&frame, request.as_bytes()].concat())?;
-        let mut answer = [0; 2_048];
-        let length = self.socket.recv(&mut answer).context("no answer")?;
-        match answer[..length].split_at_checked(frame.len()) {
-            Some((head, text)) if head == frame => Ok(String::from_utf8_lossy(text).into_owned()),
-            _ => bail!("the answer to {frame:?} begins {:?}", &answer[..length.min(frame.len())]),
+        self.send_raw(&[&[a, b, 0, 0, 0, 1, 0, 0], request].concat())?;
+        Ok(self.request)
+    }
+
+    /// Sends a datagram as it is, frame included.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be sent.
+    pub fn send_raw(&mut self, datagram: &[u8]) -> Result<()> {
+        self.socket.send(datagram)?;
+        Ok(())
+    }
+
+    /// The text of the next answer, which must be to `id`, and in how many datagrams it came.
+    ///
+    /// # Errors
+    ///
+    /// If there is no answer in time, or a frame is not what it should be.
+    pub fn answer(&mut self, id: u16) -> Result<(Vec<u8>, usize)> {
+        let mut parts: Vec<Option<Vec<u8>>> = Vec::new();
+        let mut datagram = [0; 2_048];
+        loop {
+            let length = self.socket.recv(&mut datagram).context("no answer")?;
+            ensure!((8..=1_400).contains(&length), "a datagram of {length} bytes");
+            let word = |at: usize| u16::from_be_bytes([datagram[at], datagram[at + 1]]);
+            let (place, total) = (usize::from(word(2)), usize::from(word(4)));
+            ensure!(word(0) == id && place < total && word(6) == 0, "to {id}: {:?}", &datagram[..8]);
+            parts.resize(total, None);
+            ensure!(parts[place].replace(datagram[8..length].to_vec()).is_none(), "{place} came twice");
+            if parts.iter().all(Option::is_some) {
+                return Ok((parts.into_iter().flatten().collect::<Vec<_>>().concat(), total));
+            }
         }
+    }
+
+    /// Whether nothing has come that was not asked for; to be called when all that could come has.
+    ///
+    /// # Errors
+    ///
+    /// If the socket fails.
+    pub fn is_silent(&self) -> Result<bool> {
+        self.socket.set_nonblocking(true)?;
+        let silent = self.socket.recv(&mut [0; 8]).is_err();
+        self.socket.set_nonblocking(false)?;
+        Ok(silent)
     }
 }
 
-fn connect(source: IpAddr) -> Result<TcpStream> {
+fn connect(source: IpAddr, server: SocketAddr) -> Result<TcpStream> {
     let family = if source.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let socket = socket::socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     socket::bind(socket.as_raw_fd(), &SockaddrStorage::from(SocketAddr::new(source, 0)))?;
-    socket::connect(socket.as_raw_fd(), &SockaddrStorage::from(address()))?;
+    socket::connect(socket.as_raw_fd(), &SockaddrStorage::from(server))?;
     Ok(TcpStream::from(socket))
 }
 

@@ -28,7 +28,7 @@ pub struct Listening {
 }
 
 impl Listening {
-    /// A memcached with one thread, so that what one connection sends is done in order.
+    /// A memcached with one thread, so that what one connection sends is done in order. It takes datagrams too.
     ///
     /// # Errors
     ///
@@ -37,7 +37,7 @@ impl Listening {
         let address = address();
         let mut command = Command::new("memcached");
         command.args(["-u", "root", "-l", &address.ip().to_string(), "-p", &address.port().to_string()]);
-        command.args(["-U", "0", "-m", "256", "-t", "1", "-c", "2000"]);
+        command.args(["-U", &address.port().to_string(), "-m", "256", "-t", "1", "-c", "2000"]);
         Self::start("memcached", command, address, None)
     }
 

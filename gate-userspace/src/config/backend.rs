@@ -7,7 +7,7 @@ use gate_common::units::Nanos;
 use super::raw::Section;
 use super::read::{address, overlap, time};
 use super::units::{self, Wrong};
-use super::{Admission, Protocol, Transports, admission};
+use super::{Admission, Protocol, admission};
 
 /// The store behind a proxied service, and how much clients may ask of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +26,8 @@ pub struct Backend {
     pub max_output: usize,
     /// Clients that may be connected at once; 1 to 1,000,000.
     pub max_clients: usize,
+    /// Datagrams whose answers may be incomplete at once; 1 to 1,000,000.
+    pub max_datagrams: usize,
     /// How long a client may take to go on with a request, or to read on; 100 ms to 1 h.
     pub client_timeout: Nanos,
     /// The queue before the store; `None` if requests are passed on as they come.
@@ -33,7 +35,7 @@ pub struct Backend {
 }
 
 /// The keys that mean nothing without a backend.
-const KEYS: [&str; 8] = [
+const KEYS: [&str; 9] = [
     "connections",
     "client_timeout",
     "parallelism",
@@ -42,15 +44,11 @@ const KEYS: [&str; 8] = [
     "max_depth",
     "max_output",
     "max_clients",
+    "max_datagrams",
 ];
 
 /// Reads a service's backend, if it has one.
-pub(super) fn read(
-    section: &mut Section<'_>,
-    protocol: Protocol,
-    transports: Transports,
-    listen: &[SocketAddr],
-) -> Option<Backend> {
+pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[SocketAddr]) -> Option<Backend> {
     let address = section.get("backend", address);
     if let Some(address) = address {
         if listen.iter().any(|&own| overlap(own, address)) {
@@ -63,12 +61,6 @@ pub(super) fn read(
             section.fault(
                 "backend",
                 "what is opaque cannot be proxied; protocol = \"memcached\" or \"resp\" can".to_owned(),
-            );
-        }
-        if transports.udp {
-            section.fault(
-                "backend",
-                "a service with a backend has TCP only; write transports = [\"tcp\"]".to_owned(),
             );
         }
     }
@@ -84,6 +76,7 @@ pub(super) fn read(
     let depth = s.get("max_depth", number(1, 100_000)).unwrap_or(1_000);
     let max_output = s.get("max_output", |text| units::size(text, 64 << 10, 4 << 30)).unwrap_or(64 << 20);
     let max_clients = s.get("max_clients", number(1, 1_000_000)).unwrap_or(10_000);
+    let max_datagrams = s.get("max_datagrams", number(1, 1_000_000)).unwrap_or(1_000);
     let client_timeout = s.get("client_timeout", time(CLIENT_RANGE)).unwrap_or(Nanos::from_secs(60));
     let admission = admission::read(s);
     Some(Backend {
@@ -96,6 +89,7 @@ pub(super) fn read(
         depth: depth as usize,
         max_output: max_output as usize,
         max_clients: max_clients as usize,
+        max_datagrams: max_datagrams as usize,
     })
 }
 

@@ -93,7 +93,7 @@ fn service(
     Service {
         name,
         protocol,
-        backend: backend::read(section, protocol, transports, &listen),
+        backend: backend::read(section, protocol, &listen),
         listen,
         transports,
         default: default(section, tenants),

@@ -3,6 +3,8 @@
 //! A client's task reads and decodes. Replies are written by whoever has them: the client's own task for
 //! what the gate answers by itself, the store connection's for what the store answers. The task is woken
 //! only when its socket is full or when it has stopped reading.
+//!
+//! The sender of a datagram is a client without a task, for as long as its answer takes ([`super::datagrams`]).
 
 use std::cell::{Cell, Ref, RefCell};
 use std::io::ErrorKind;
@@ -18,6 +20,7 @@ use tokio::io::{AsyncRead as _, ReadBuf};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::buffer::Buffer;
+use super::datagrams::Sender;
 use super::ledger::TenantId;
 use super::pool::Pool;
 use super::replies::Replies;
@@ -29,7 +32,8 @@ use crate::policy::Tier;
 /// A connected client.
 #[derive(Debug)]
 pub(super) struct Client<W: Wire> {
-    socket: OwnedWriteHalf,
+    /// Where its replies go.
+    pub(super) outlet: Outlet,
     /// Who is charged for what it asks.
     pub(super) tenant: Cell<TenantId>,
     /// Whether refusals are only counted.
@@ -43,7 +47,7 @@ pub(super) struct Client<W: Wire> {
     pub(super) talk: RefCell<Talk<W>>,
     /// Whether it is on the list of clients to be written to.
     pub(super) has_news: Cell<bool>,
-    dead: Cell<Option<Ended>>,
+    pub(super) dead: Cell<Option<Ended>>,
     /// Its requests in the queue, and the lowest of their tiers.
     pub(super) queued: Cell<(usize, Tier)>,
     /// It sends nothing more, and has most likely left.
@@ -52,6 +56,15 @@ pub(super) struct Client<W: Wire> {
     moved: Cell<bool>,
     stuck: Cell<Duration>,
     waker: RefCell<Option<Waker>>,
+}
+
+/// Where a client's replies go.
+#[derive(Debug)]
+pub(super) enum Outlet {
+    /// To a connection, as soon as they are ready.
+    Stream(OwnedWriteHalf),
+    /// To the sender of a datagram, all together.
+    Datagram(Sender),
 }
 
 /// What a client said and what it was told.
@@ -89,10 +102,10 @@ pub(super) enum Ended {
 }
 
 impl<W: Wire> Client<W> {
-    pub(super) fn new(socket: OwnedWriteHalf, source: IpAddr, service: &Service<W>) -> Self {
+    pub(super) fn new(outlet: Outlet, source: IpAddr, service: &Service<W>) -> Self {
         let (tenant, shadow) = service.identify(source);
         Self {
-            socket,
+            outlet,
             tenant: Cell::new(tenant),
             shadow,
             pool: RefCell::new(Rc::clone(&service.pool)),
@@ -129,7 +142,7 @@ impl<W: Wire> Client<W> {
         };
         self.dead.set(Some(ended));
         // Requests that the store has not answered hold the socket open. It may have been closed by the client.
-        let _ = shutdown(self.socket.as_ref().as_raw_fd(), Shutdown::Both);
+        let _ = shutdown(socket.as_ref().as_raw_fd(), Shutdown::Both);
         ended
     }
 
@@ -151,8 +164,24 @@ impl<W: Wire> Client<W> {
     }
 
     /// Where replies go.
+    ///
+    /// # Panics
+    ///
+    /// For the sender of a datagram, which has no connection.
     pub(super) fn socket(&self) -> &OwnedWriteHalf {
-        &self.socket
+        match &self.outlet {
+            Outlet::Stream(socket) => socket,
+            Outlet::Datagram(_) => unreachable!("only a client with a connection has a task"),
+        }
+    }
+
+    /// The datagram that it is the sender of.
+    #[inline]
+    pub(super) fn datagram(&self) -> Option<&Sender> {
+        match &self.outlet {
+            Outlet::Stream(_) => None,
+            Outlet::Datagram(sender) => Some(sender),
+        }
     }
 
     /// Ends the connection at once.
@@ -164,7 +193,10 @@ impl<W: Wire> Client<W> {
     }
 
     /// Writes what is ready, and lets the client's task go on if it waited for that.
-    pub(super) fn deliver(&self, service: &Service<W>) {
+    pub(super) fn deliver(self: &Rc<Self>, service: &Service<W>) {
+        if let Some(sender) = self.datagram() {
+            return self.answer_datagram(sender, service);
+        }
         let mut talk = self.talk.borrow_mut();
         let written = self.write(&mut talk.replies.output);
         if talk.replies.waiting() > service.settings.backend.max_output {
@@ -174,7 +206,7 @@ impl<W: Wire> Client<W> {
         let resumes = if talk.ending || talk.moving {
             all_said
         } else {
-            talk.parked && service.has_room(&talk.replies)
+            talk.parked && service.has_room(self, &talk.replies)
         };
         if written != Written::All || resumes || self.is_gone() {
             drop(talk);
@@ -226,7 +258,7 @@ impl<W: Wire> Client<W> {
                 Written::Some => true,
                 Written::Broken => return Poll::Ready(Pause::Ended(Ended::Left)),
             };
-            if blocked && let Poll::Ready(ready) = self.socket.as_ref().poll_write_ready(cx) {
+            if blocked && let Poll::Ready(ready) = socket.as_ref().poll_write_ready(cx) {
                 if ready.is_err() {
                     return Poll::Ready(Pause::Ended(Ended::Left));
                 }
@@ -240,7 +272,7 @@ impl<W: Wire> Client<W> {
             if talk.moving && talk.replies.outstanding() == 0 && !blocked {
                 return Poll::Ready(Pause::Moving);
             }
-            talk.parked = talk.moving || !service.has_room(&talk.replies);
+            talk.parked = talk.moving || !service.has_room(self, &talk.replies);
             if talk.parked {
                 return Poll::Pending;
             }
@@ -304,7 +336,7 @@ impl<W: Wire> Client<W> {
 
     fn write(&self, output: &mut Buffer) -> Written {
         while !output.is_empty() {
-            match self.socket.try_write(output.bytes()) {
+            match self.socket().try_write(output.bytes()) {
                 Ok(len) => {
                     self.moved.set(true);
                     output.consume(len);

@@ -29,6 +29,8 @@ pub enum Event {
     Cut,
     /// A client got a connection to the store of its own.
     OwnConnection,
+    /// A datagram came.
+    Datagram,
     /// A request was decoded.
     Request,
     /// The store answered a request.
@@ -41,7 +43,7 @@ pub enum Event {
 
 impl Event {
     /// Every event, in the order of its number.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Accepted,
         Self::TurnedAway,
         Self::Left,
@@ -49,6 +51,7 @@ impl Event {
         Self::SlowWriter,
         Self::Cut,
         Self::OwnConnection,
+        Self::Datagram,
         Self::Request,
         Self::Answered,
         Self::StoreConnected,
@@ -66,6 +69,7 @@ impl Event {
             Self::SlowWriter => "slow-writer",
             Self::Cut => "cut",
             Self::OwnConnection => "own-connection",
+            Self::Datagram => "datagrams",
             Self::Request => "requests",
             Self::Answered => "answered",
             Self::StoreConnected => "store-connected",

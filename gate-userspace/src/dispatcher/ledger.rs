@@ -176,6 +176,21 @@ impl Ledger {
         also_charge.into_iter().for_each(|also| self.give_back(TenantId(also), price));
     }
 
+    /// Whether the XDP program judges what comes in by an interface.
+    pub(super) fn is_guarded(&self, interface: u32) -> bool {
+        self.maps.is_attached_to(interface)
+    }
+
+    /// Whether so many bytes of the gate's own may be sent to whom a datagram names as its sender.
+    pub(super) fn may_reply(&mut self, tenant: TenantId, bytes: u32, now: Nanos) -> bool {
+        let now = self.at(now);
+        let state = *self.state(tenant);
+        // In this bucket a thousandth of a request unit is a byte.
+        let (word, bytes) = (offset_of!(Tenant, reply_tat), MilliRu(bytes));
+        state.flags & tenant_flags::MAY_REPLY != 0
+            && self.attempt(tenant, word, now, bytes, &state.reply).is_ok()
+    }
+
     /// A draw from `[0, 1)`.
     pub(super) fn draw(&mut self) -> f64 {
         self.draw = draw::next(self.draw);

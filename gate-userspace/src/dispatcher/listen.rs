@@ -1,7 +1,8 @@
 //! Listening sockets that several threads share.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, listen, setsockopt, socket, sockopt,
@@ -14,14 +15,28 @@ use nix::sys::socket::{
 ///
 /// What the system says: the address is another program's, or not this machine's.
 pub(super) fn tcp(address: SocketAddr) -> io::Result<TcpListener> {
-    let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
-    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let socket = socket(family, SockType::Stream, flags, None)?;
-    setsockopt(&socket, sockopt::ReuseAddr, &true)?;
-    setsockopt(&socket, sockopt::ReusePort, &true)?;
-    bind(std::os::fd::AsRawFd::as_raw_fd(&socket), &SockaddrStorage::from(address))?;
+    let socket = bound(address, SockType::Stream)?;
     listen(&socket, Backlog::new(BACKLOG)?)?;
     Ok(TcpListener::from(socket))
+}
+
+/// As [`tcp`], for datagrams: the kernel spreads them by their sender.
+///
+/// # Errors
+///
+/// As [`tcp`].
+pub(super) fn udp(address: SocketAddr) -> io::Result<UdpSocket> {
+    Ok(UdpSocket::from(bound(address, SockType::Datagram)?))
+}
+
+fn bound(address: SocketAddr, kind: SockType) -> io::Result<OwnedFd> {
+    let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = socket(family, kind, flags, None)?;
+    setsockopt(&socket, sockopt::ReuseAddr, &true)?;
+    setsockopt(&socket, sockopt::ReusePort, &true)?;
+    bind(socket.as_raw_fd(), &SockaddrStorage::from(address))?;
+    Ok(socket)
 }
 
 /// Connections that may wait to be accepted; the kernel's own limit (`somaxconn`) may be lower.

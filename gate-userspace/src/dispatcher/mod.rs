@@ -12,6 +12,7 @@
 //!
 //! - `pipeline`: what a request passes, in order. Start here.
 //! - `client`, `replies`: one client and the order of its replies.
+//! - `datagrams`, `udp`: clients that send datagrams, and their sockets.
 //! - `alone`: a client with a connection to the store of its own.
 //! - `pool`: the connections to the store that clients of one identity share.
 //! - `store`, `health`: a shared connection to the store; whether it is worth a request.
@@ -36,6 +37,7 @@ use crate::policy::range::OutOfRange;
 mod alone;
 mod buffer;
 mod client;
+mod datagrams;
 mod delay;
 mod figures;
 mod health;
@@ -53,6 +55,7 @@ mod service;
 mod settings;
 mod store;
 mod thread;
+mod udp;
 mod wire;
 
 pub use figures::{Event, Figures, QueueState, ServiceFigures};

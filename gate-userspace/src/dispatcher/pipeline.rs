@@ -55,11 +55,9 @@ impl<W: Wire> Service<W> {
             Ok(Verdict::OwnStats) => {
                 let mut stats = Vec::new();
                 self.all_figures.write_stats(&mut stats);
-                replies.part(place, &stats);
-                replies.whole(place);
+                self.tell(client, replies, place, &stats);
             }
-            Err(_) if W::is_silent(request) => replies.whole(place),
-            Err(refusal) => replies.refuse(place, refusal),
+            Err(refusal) => self.refuse(client, replies, place, W::is_silent(request), refusal),
         }
         After::Next
     }
@@ -90,9 +88,12 @@ impl<W: Wire> Service<W> {
         let class = query_class(facts.class);
         let price = ledger.price(self.settings.service, 1, facts.rows, bytes.len(), class);
         let rung = ledger.rung(self.settings.service, kind.tier);
-        let charged = match ledger.charge(tenant, price, rung, now, client.shadow) {
-            Charge::Passed(charged) => charged,
-            Charge::Refused(refusal) => return Err(refusal),
+        let charged = match client.charged_ahead(price) {
+            Some(charged) => charged,
+            None => match ledger.charge(tenant, price, rung, now, client.shadow) {
+                Charge::Passed(charged) => charged,
+                Charge::Refused(refusal) => return Err(refusal),
+            },
         };
 
         // Hot key: a hit is answered here, a read of a key in flight joins it, a write marks its key.
@@ -123,7 +124,7 @@ impl<W: Wire> Service<W> {
             return Err(refuse(client, ledger, charged, refusal));
         }
         self.delay.borrow_mut().left(kind.tier, now, Nanos::ZERO, 0);
-        ledger.count_passed(tenant, charged);
+        count_passed(client, ledger, charged);
         Ok(Verdict::Send(kind))
     }
 
@@ -145,7 +146,7 @@ impl<W: Wire> Service<W> {
             let delayed = self.delay.borrow_mut().left(tier, now, waited, behind);
             match self.still_wanted(&held, waited, delayed, now) {
                 Ok(()) => {
-                    self.ledger.borrow().count_passed(held.client.tenant.get(), held.charged);
+                    count_passed(&held.client, &self.ledger.borrow(), held.charged);
                     let Held { client, place, request, kind, .. } = &held;
                     let (place, kind, silent) = (*place, *kind, W::is_silent(request));
                     let (bytes, admitted) = (&queued.bytes, queued.since);
@@ -221,6 +222,14 @@ impl<W: Wire> Service<W> {
 
 /// Refuses a request that nobody waits for any more.
 const LATE: Refusal = Refusal { reason: Reason::Deadline, retry_after: Nanos::ZERO };
+
+/// Counts a request that passes, unless the kernel has.
+#[inline]
+fn count_passed<W: Wire>(client: &Client<W>, ledger: &Ledger, charged: MilliRu) {
+    if client.charged_ahead(charged).is_none() {
+        ledger.count_passed(client.tenant.get(), charged);
+    }
+}
 
 /// Refuses a request that has been charged: it gets that back.
 fn refuse<W: Wire>(client: &Client<W>, ledger: &mut Ledger, charged: MilliRu, refusal: Refusal) -> Refusal {

@@ -10,6 +10,7 @@ use gate_common::abi::Reason;
 use gate_common::units::Nanos;
 
 use super::client::{Client, Ended, Talk};
+use super::datagrams::Senders;
 use super::delay::Delay;
 use super::figures::{Event, Figures, ServiceFigures};
 use super::ledger::{Ledger, TenantId};
@@ -60,6 +61,8 @@ pub(super) struct Service<W: Wire> {
     news: RefCell<Vec<Rc<Client<W>>>>,
     /// Everyone who is connected.
     clients: RefCell<Vec<std::rc::Weak<Client<W>>>>,
+    /// The senders of datagrams.
+    pub(super) senders: RefCell<Senders<W>>,
     next_lane: Cell<usize>,
     /// Whether this is the thread that does what one must do for all.
     is_first: bool,
@@ -71,6 +74,7 @@ impl<W: Wire> Service<W> {
         let figures = Arc::clone(&all_figures.threads[number]);
         let pool = Rc::new(Pool::new(PoolId(0), settings.connections));
         let (news, clients) = (RefCell::default(), RefCell::default());
+        let senders = RefCell::new(Senders::new(settings.max_datagrams));
         let next_lane = Cell::new(0);
         let queue = RefCell::new(Queue::new(settings.places, settings.queue_limit));
         Rc::new(Self {
@@ -85,6 +89,7 @@ impl<W: Wire> Service<W> {
             all_figures,
             news,
             clients,
+            senders,
             next_lane,
             is_first: number == 0,
         })
@@ -106,9 +111,11 @@ impl<W: Wire> Service<W> {
 
     /// Whether a client may have more replies outstanding.
     #[inline]
-    pub(super) fn has_room(&self, replies: &Replies) -> bool {
+    pub(super) fn has_room(&self, client: &Client<W>, replies: &Replies) -> bool {
         let backend = &self.settings.backend;
-        replies.outstanding() < backend.depth && replies.waiting() < PAUSE_OUTPUT.min(backend.max_output)
+        // What waits for the rest of a datagram's answer leaves no earlier for being waited for.
+        let pause = if client.datagram().is_some() { usize::MAX } else { PAUSE_OUTPUT };
+        replies.outstanding() < backend.depth && replies.waiting() < pause.min(backend.max_output)
     }
 
     /// Takes all requests out of `input` that are there and have room; returns how many bytes that took.
@@ -118,7 +125,7 @@ impl<W: Wire> Service<W> {
         let mut taken = 0;
         talk.want = 0;
         while !talk.ending && !talk.moving {
-            if !self.has_room(&talk.replies) {
+            if !self.has_room(client, &talk.replies) {
                 talk.stalled = taken < input.len();
                 break;
             }
@@ -154,11 +161,34 @@ impl<W: Wire> Service<W> {
         let place = talk.replies.open();
         let mut answer = Vec::new();
         let after = W::answer_fault(fault, &mut answer);
-        talk.replies.part(place, &answer);
-        talk.replies.whole(place);
+        self.tell(client, &mut talk.replies, place, &answer);
         talk.ending = after.closes;
         let price = gate_common::units::MilliRu::ZERO;
         self.ledger.borrow().count_refusal(client.tenant.get(), after.reason, price, false);
+    }
+
+    /// Writes a refusal in its place, unless nobody wants it, or may have it.
+    pub(super) fn refuse(
+        &self,
+        client: &Client<W>,
+        replies: &mut Replies,
+        place: Place,
+        silent: bool,
+        refusal: Refusal,
+    ) {
+        if silent || !self.may_tell(client, REFUSAL_BYTES) {
+            replies.whole(place);
+        } else {
+            replies.refuse(place, refusal);
+        }
+    }
+
+    /// Writes the gate's own answer in its place, if the client may have it.
+    pub(super) fn tell(&self, client: &Client<W>, replies: &mut Replies, place: Place, answer: &[u8]) {
+        if self.may_tell(client, answer.len()) {
+            replies.part(place, answer);
+        }
+        replies.whole(place);
     }
 
     /// Refuses a request that was let in before; one that is `silent` gets no answer.
@@ -166,12 +196,7 @@ impl<W: Wire> Service<W> {
         if client.is_gone() {
             return;
         }
-        let replies = &mut client.talk.borrow_mut().replies;
-        if silent {
-            replies.whole(place)
-        } else {
-            replies.refuse(place, refusal)
-        }
+        self.refuse(client, &mut client.talk.borrow_mut().replies, place, silent, refusal);
         self.has_news(client);
     }
 
@@ -272,6 +297,7 @@ impl<W: Wire> Service<W> {
             let client = client.upgrade();
             client.inspect(|client| client.look_after(interval, patience)).is_some()
         });
+        self.senders.borrow_mut().release();
     }
 }
 
@@ -283,5 +309,7 @@ pub(super) struct Answered {
     pub(super) at: Nanos,
 }
 
+/// What a refusal is taken to be long, when it is sent to whom a datagram names as its sender.
+pub(super) const REFUSAL_BYTES: usize = 80;
 /// A client with so many bytes of replies waiting is not listened to.
 const PAUSE_OUTPUT: usize = 256 << 10;

@@ -15,8 +15,9 @@ pub(super) struct Settings {
     pub(super) name: String,
     /// How it is spoken to.
     pub(super) protocol: config::Protocol,
-    /// Where it listens.
+    /// Where it listens, and for what.
     pub(super) listen: Vec<SocketAddr>,
+    pub(super) transports: config::Transports,
     /// The store behind it, and how it is treated.
     pub(super) backend: config::Backend,
     /// How many connections each thread keeps to the store.
@@ -26,6 +27,8 @@ pub(super) struct Settings {
     pub(super) queue_limit: usize,
     /// How many clients each thread may have.
     pub(super) max_clients: usize,
+    /// How many datagrams of each thread may be under way.
+    pub(super) max_datagrams: usize,
 }
 
 impl Settings {
@@ -44,8 +47,10 @@ impl Settings {
                     name: settings.name.clone(),
                     protocol: settings.protocol,
                     listen: settings.listen.clone(),
+                    transports: settings.transports,
                     connections: backend.connections as usize,
                     max_clients: backend.max_clients.div_ceil(threads),
+                    max_datagrams: backend.max_datagrams.div_ceil(threads),
                     backend,
                 })
             })

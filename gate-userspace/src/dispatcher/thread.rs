@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::task::LocalSet;
 use tokio::time::MissedTickBehavior;
 
-use super::client::Client;
+use super::client::{Client, Outlet};
 use super::delay::Delay;
 use super::figures::{Event, ServiceFigures};
 use super::ledger::Ledger;
@@ -22,7 +22,7 @@ use super::resp::Resp;
 use super::service::{Service, Shared};
 use super::settings::Settings;
 use super::wire::Wire;
-use super::{Error, listen};
+use super::{Error, datagrams, listen, udp};
 use crate::clock;
 use crate::config::Protocol;
 use crate::kernel::Maps;
@@ -32,6 +32,28 @@ pub(super) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
+/// The sockets of one service in one thread.
+#[derive(Debug)]
+struct Listening {
+    streams: Vec<TcpListener>,
+    datagrams: Vec<UdpSocket>,
+}
+
+impl Listening {
+    fn at(settings: &Settings) -> Result<Self, Error> {
+        let all = |on: bool| settings.listen.iter().copied().filter(move |_| on);
+        let failed = |address: SocketAddr| {
+            move |source| Error::Listen { service: settings.name.clone(), address, source }
+        };
+        let stream = |address| listen::tcp(address).map_err(failed(address));
+        let datagram = |address| listen::udp(address).map_err(failed(address));
+        Ok(Self {
+            streams: all(settings.transports.tcp).map(stream).collect::<Result<_, _>>()?,
+            datagrams: all(settings.transports.udp).map(datagram).collect::<Result<_, _>>()?,
+        })
+    }
+}
+
 /// A thread that is ready to start: it has all its sockets.
 #[derive(Debug)]
 pub(super) struct Plan {
@@ -39,7 +61,7 @@ pub(super) struct Plan {
     row: usize,
     maps: Arc<Maps>,
     stopped: watch::Receiver<bool>,
-    services: Vec<(Settings, Vec<TcpListener>)>,
+    services: Vec<(Settings, Listening)>,
     figures: Vec<ServiceFigures>,
     policies: Vec<Policy>,
     delays: Vec<Delay>,
@@ -60,17 +82,7 @@ impl Plan {
         maps: &Arc<Maps>,
         stopped: watch::Receiver<bool>,
     ) -> Result<Self, Error> {
-        let listen = |settings: &Settings| {
-            let listen = |&address| {
-                listen::tcp(address).map_err(|source| Error::Listen {
-                    service: settings.name.clone(),
-                    address,
-                    source,
-                })
-            };
-            let listeners: Result<Vec<_>, _> = settings.listen.iter().map(listen).collect();
-            Ok((settings.clone(), listeners?))
-        };
+        let listen = |settings: &Settings| Ok((settings.clone(), Listening::at(settings)?));
         let services: Result<Vec<_>, Error> = settings.iter().map(listen).collect();
         let (maps, figures, policies) = (Arc::clone(maps), figures.to_vec(), policies.to_vec());
         let delays = settings.iter().map(|settings| Delay::new(settings.backend.admission.as_ref()));
@@ -99,14 +111,14 @@ impl Plan {
         let ledger = Rc::new(RefCell::new(Ledger::new(maps, row, clock::entropy())));
         let scratch = Rc::new(RefCell::new(vec![0; READ_BYTES].into_boxed_slice()));
         let policies = policies.into_iter().zip(delays);
-        for ((settings, listeners), (figures, (policy, delay))) in
+        for ((settings, listening), (figures, (policy, delay))) in
             services.into_iter().zip(figures.into_iter().zip(policies))
         {
             let (ledger, scratch) = (Rc::clone(&ledger), Rc::clone(&scratch));
             let shared = Shared { ledger, scratch, number, figures, policy, delay };
             match settings.protocol {
-                Protocol::Memcached => serve(Service::<Memcached>::new(settings, shared), listeners)?,
-                Protocol::Resp => serve(Service::<Resp>::new(settings, shared), listeners)?,
+                Protocol::Memcached => serve(Service::<Memcached>::new(settings, shared), listening)?,
+                Protocol::Resp => serve(Service::<Resp>::new(settings, shared), listening)?,
                 Protocol::Opaque => unreachable!("the configuration refuses it"),
             }
         }
@@ -117,13 +129,17 @@ impl Plan {
 }
 
 /// Starts a service's tasks.
-fn serve<W: Wire>(service: Rc<Service<W>>, listeners: Vec<TcpListener>) -> io::Result<()> {
+fn serve<W: Wire>(service: Rc<Service<W>>, listening: Listening) -> io::Result<()> {
     for store in service.pool.stores() {
         tokio::task::spawn_local(Rc::clone(store).keep(Rc::clone(&service)));
     }
-    for listener in listeners {
+    for listener in listening.streams {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         tokio::task::spawn_local(accept(listener, Rc::clone(&service)));
+    }
+    for socket in listening.datagrams {
+        let socket = Rc::new(udp::Socket::new(socket)?);
+        tokio::task::spawn_local(datagrams::listen(socket, Rc::clone(&service)));
     }
     tokio::task::spawn_local(chores(service));
     Ok(())
@@ -154,7 +170,7 @@ fn welcome<W: Wire>(
     }
     socket.set_nodelay(true)?;
     let (read, write) = socket.into_split();
-    let client = Rc::new(Client::new(write, source.to_canonical(), service));
+    let client = Rc::new(Client::new(Outlet::Stream(write), source.to_canonical(), service));
     service.welcome(&client);
     let service = Rc::clone(service);
     tokio::task::spawn_local(async move {

@@ -174,6 +174,13 @@ impl Maps {
         Some((control.interface, mode))
     }
 
+    /// Whether the program is attached to this interface.
+    #[must_use]
+    pub fn is_attached_to(&self, interface: u32) -> bool {
+        let word = self.control.word(0, offset_of!(Control, interface)).load(Ordering::Relaxed);
+        interface != 0 && word as u32 == interface && word >> 32 != u64::from(AttachMode::None as u32)
+    }
+
     pub(super) fn set_attached(&self, interface: u32, mode: AttachMode) {
         let word = u64::from(interface) | u64::from(mode as u32) << 32;
         // Both are in one word; the lower half comes first in memory on every machine that runs this.

@@ -223,13 +223,6 @@ pub(super) const BROKEN: &[Broken] = &[
         ],
     ),
     (
-        "listen",
-        "backend = \"127.0.0.1:11212\"\ntransports = [\"udp\", \"tcp\"]\nlisten",
-        &[
-            r#"6: service[0].backend = "127.0.0.1:11212": a service with a backend has TCP only; write transports = ["tcp"]"#,
-        ],
-    ),
-    (
         "\"memcached\"",
         "\"opaque\"\nbackend = \"127.0.0.1:11212\"",
         &[
@@ -243,7 +236,7 @@ pub(super) const BROKEN: &[Broken] = &[
     ),
     (
         "listen",
-        "backend = \"127.0.0.1:11212\"\nconnections = \"65\"\nstore_timeout = \"1us\"\nmax_request = \"1B\"\nmax_depth = \"many\"\nmax_output = \"1KiB\"\nmax_clients = \"0\"\nlisten",
+        "backend = \"127.0.0.1:11212\"\nconnections = \"65\"\nstore_timeout = \"1us\"\nmax_request = \"1B\"\nmax_depth = \"many\"\nmax_output = \"1KiB\"\nmax_clients = \"0\"\nmax_datagrams = \"0\"\nlisten",
         &[
             r#"7: service[0].connections = "65": must be a whole number from 1 to 64"#,
             r#"8: service[0].store_timeout = "1us": must be from 1ms to 600s"#,
@@ -251,6 +244,7 @@ pub(super) const BROKEN: &[Broken] = &[
             r#"10: service[0].max_depth = "many": must be a whole number from 1 to 100000"#,
             r#"11: service[0].max_output = "1KiB": must be from 64KiB to 4GiB"#,
             r#"12: service[0].max_clients = "0": must be a whole number from 1 to 1000000"#,
+            r#"13: service[0].max_datagrams = "0": must be a whole number from 1 to 1000000"#,
         ],
     ),
     (

@@ -1,0 +1,265 @@
+//! memcached over UDP behind gate: what it answers is what it answers by itself, and what it costs is paid once.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use gate_tests::daemon::Site;
+use gate_tests::memcached::{Connection, Datagrams, Memcached, PORT};
+use gate_tests::net::SERVER_V4;
+use gate_tests::privilege;
+use gate_tests::proxy::{Listening, shown};
+
+const BOTH: &str = "transports = [\"udp\", \"tcp\"]";
+const KNOWN: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1));
+const STRANGER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+
+fn everyone(quota: &str) -> String {
+    format!("[[tenant]]\nname = \"all\"\nsources = [\"{KNOWN}\"]\nquota = \"{quota}\"\nburst = \"20s\"")
+}
+
+/// What a request of one key costs: one request unit, whatever its length.
+const ONE_RU: &str = "price = { base = \"1 RU\", row = \"0 RU\", kib = \"0 RU\" }";
+/// Requests of [`ONE_RU`] that a tenant of `1 RU/s` may ask at once.
+const BURST: usize = 20;
+
+#[test]
+fn datagrams_are_answered_as_by_the_store_itself() -> Result<()> {
+    let (direct, behind) = (Listening::memcached()?, Listening::memcached()?);
+    let gate = Listening::gate("memcached", behind.address, BOTH, &everyone("unlimited"))?;
+    let large = [&b"set large 7 0 20000\r\n"[..], &[b'v'; 20_000], b"\r\n"].concat();
+    direct.ask(&large, b"STORED\r\n")?;
+    gate.ask(&large, b"STORED\r\n")?;
+    let mut sides = [Datagrams::to(KNOWN, direct.address)?, Datagrams::to(KNOWN, gate.address)?];
+    for request in [
+        "get nothing\r\n",
+        "set a 5 0 3\r\nabc\r\n",
+        "get a\r\nget b\r\nget a\r\n",
+        "set b 0 0 1\r\n1\r\nincr b 41\r\nget a b\r\n",
+        "nonsense\r\nget a\r\n\r\ntouch a 0\r\n",
+        "set c 0 0 1 noreply\r\nc\r\nget c\r\ndelete c noreply\r\nget c\r\n",
+        "mg a v f\r\nmg none v q\r\nmn\r\n",
+        "get large\r\n",
+        "get a\r\nget large\r\nget a large b\r\nversion\r\n",
+        "append a 0 0 2\r\n\r\n\r\ngets none\r\nget a\r\n",
+    ] {
+        let [direct, gate] = &mut sides;
+        let id = gate.send(request.as_bytes())?;
+        let (answer, datagrams) = gate.answer(id).with_context(|| format!("{request:?}"))?;
+        ensure!(datagrams == answer.len().div_ceil(1_392), "{datagrams} of {} bytes", answer.len());
+        // memcached says the same, each value and each line as an answer of its own.
+        let id = direct.send(request.as_bytes())?;
+        let mut expected = Vec::new();
+        while expected.len() < answer.len() {
+            expected.extend(direct.answer(id).with_context(|| format!("{request:?}: {}", shown(&answer)))?.0);
+        }
+        ensure!(answer == expected, "{request:?}: {} through gate {}", shown(&expected), shown(&answer));
+    }
+    ensure!(sides.iter().all(|side| side.is_silent().unwrap_or(false)), "there was more to say");
+    Ok(())
+}
+
+#[test]
+fn what_memcached_ignores_and_what_wants_no_answer_gets_none() -> Result<()> {
+    let store = Listening::memcached()?;
+    let gate = Listening::gate("memcached", store.address, BOTH, &everyone("unlimited"))?;
+    let mut client = Datagrams::to(KNOWN, gate.address)?;
+    client.send_raw(b"")?;
+    client.send_raw(b"get")?;
+    client.send_raw(b"\0\x01\0\0\0\x01\0\0")?;
+    client.send_raw(b"\0\x02\0\0\0\x02\0\0get a\r\n")?;
+    for request in ["get a", "set a 0 0 9\r\nabc\r\n", "set a 0 0 1 noreply\r\n1\r\n", "mg a v q"] {
+        client.send(request.as_bytes())?;
+    }
+    // Whatever would have been said to these would have been said before.
+    ensure!(client.ask("get a\r\n")? == "VALUE a 0 1\r\n1\r\nEND\r\n");
+    ensure!(client.is_silent()?);
+    let stats = String::from_utf8(gate.ask(b"stats gate\r\n", b"END\r\n")?)?;
+    ensure!(stats.contains("STAT datagrams 9\r\nSTAT requests 3\r\n"), "{stats}");
+    Ok(())
+}
+
+#[test]
+fn strangers_get_no_answer_and_refusals_go_only_to_tenants_that_are_named() -> Result<()> {
+    let store = Listening::memcached()?;
+    let service = format!("{BOTH}\n{ONE_RU}");
+    let gate = Listening::gate("memcached", store.address, &service, &everyone("1 RU/s"))?;
+    let (mut stranger, mut client) =
+        (Datagrams::to(STRANGER, gate.address)?, Datagrams::to(KNOWN, gate.address)?);
+    stranger.send(b"get a\r\n")?;
+    let answers = asked_until_refused(&mut client, "get a\r\n")?;
+    ensure!((BURST..BURST + 3).contains(&answers.0), "{} passed", answers.0);
+    ensure!(answers.1.starts_with("SERVER_ERROR throttled retry_after_ms="), "{}", answers.1);
+    let stats = String::from_utf8(gate.ask(b"stats gate\r\n", b"END\r\n")?)?;
+    ensure!(stats.contains(&format!("STAT datagrams {}\r\n", answers.0 + 2)), "{stats}");
+    ensure!(stranger.is_silent()?, "a stranger was answered");
+
+    // Served by default, but never told anything of gate's own.
+    let service = format!("{service}\ndefault = \"all\"");
+    let gate = Listening::gate("memcached", store.address, &service, &everyone("1 RU/s"))?;
+    let mut stranger = Datagrams::to(STRANGER, gate.address)?;
+    for _ in 0..BURST {
+        ensure!(stranger.ask("get a\r\n")? == "END\r\n");
+    }
+    for request in [&b"get a\r\n"[..], b"nonsense\r\n", b"stats gate\r\n"] {
+        for _ in 0..BURST {
+            stranger.send(request)?;
+        }
+    }
+    while !String::from_utf8(gate.ask(b"stats gate\r\n", b"END\r\n")?)?
+        .contains(&format!("STAT datagrams {}\r\n", 4 * BURST))
+    {}
+    ensure!(stranger.is_silent()?, "a refusal went to whom no rule names");
+    Ok(())
+}
+
+#[test]
+fn a_refusal_is_sent_within_the_budget_for_replies() -> Result<()> {
+    let store = Listening::memcached()?;
+    let service = format!("{BOTH}\n{ONE_RU}");
+    let tenants = format!("{}\nreply_budget = \"0B/s\"", everyone("1 RU/s"));
+    let gate = Listening::gate("memcached", store.address, &service, &tenants)?;
+    let mut client = Datagrams::to(KNOWN, gate.address)?;
+    for _ in 0..BURST {
+        ensure!(client.ask("get a\r\n")? == "END\r\n");
+    }
+    for _ in 0..BURST {
+        client.send(b"get a\r\n")?;
+    }
+    let all = format!("STAT datagrams {}\r\n", 2 * BURST);
+    while !String::from_utf8(gate.ask(b"stats gate\r\n", b"END\r\n")?)?.contains(&all) {}
+    ensure!(client.is_silent()?);
+    Ok(())
+}
+
+#[test]
+fn a_store_that_is_gone_and_a_store_that_is_slow_are_told_of() -> Result<()> {
+    let mut store = Listening::memcached()?;
+    let service = format!("{BOTH}\nmax_datagrams = \"1\"\nstore_timeout = \"200ms\"");
+    let one_thread = "threads = \"1\"";
+    let everyone = everyone("unlimited");
+    let gate = Listening::gate_with(one_thread, "memcached", store.address, &service, &everyone)?;
+    let mut client = Datagrams::to(KNOWN, gate.address)?;
+    ensure!(client.ask("get a\r\n")? == "END\r\n");
+    store.program().signal(nix::sys::signal::Signal::SIGSTOP)?;
+    let waits = client.send(b"get a\r\nset b 0 0 1 noreply\r\n1\r\nget b\r\n")?;
+    let full = client.send(b"get a\r\n")?;
+    let (answer, _) = client.answer(full)?;
+    ensure!(answer == b"SERVER_ERROR throttled retry_after_ms=0 reason=limit\r\n", "{}", shown(&answer));
+    let (answer, _) = client.answer(waits)?;
+    let answer = String::from_utf8(answer)?;
+    ensure!(answer.matches("SERVER_ERROR").count() == 2 && answer.contains("reason=store-down"), "{answer}");
+    store.program().signal(nix::sys::signal::Signal::SIGCONT)?;
+    Ok(())
+}
+
+#[test]
+fn a_real_client_of_datagrams_is_served() -> Result<()> {
+    let store = Listening::memcached()?;
+    let gate = Listening::gate("memcached", store.address, BOTH, &everyone("unlimited"))?;
+    let mut command = Command::new("memcaslap");
+    command.args(["-s", &gate.address.to_string(), "-U", "-T", "1", "-c", "8", "-x", "2000"]);
+    let output = command.output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let number = |name: &str| -> Option<u64> {
+        said.lines().find_map(|line| line.strip_prefix(name)?.trim_start_matches(':').trim().parse().ok())
+    };
+    ensure!(output.status.success(), "{said}");
+    ensure!(number("cmd_get").is_some_and(|gets| gets > 1_000), "{said}");
+    ensure!(number("get_misses") == Some(0) && number("udp_timeout").unwrap_or(0) == 0, "{said}");
+    Ok(())
+}
+
+/// What is there once more for the kernel: a veth pair, and the XDP program at the server's end.
+fn site() -> Result<Option<(Site, Memcached)>> {
+    if !privilege::root("proxy_udp") {
+        return Ok(None);
+    }
+    let tenant = |name: &str, sources: &str| {
+        format!(
+            "[[tenant]]\nname = \"{name}\"\nsources = [\"{sources}\"]\nquota = \"1 RU/s\"\nburst = \"{BURST}s\"\n"
+        )
+    };
+    let tenants =
+        [tenant("remote", "198.18.1.1"), tenant("pieces", "198.18.1.2"), tenant("local", "127.0.0.0/8")];
+    let site = Site::new(&format!(
+        "[[service]]\nname = \"cache\"\nprotocol = \"memcached\"\nlisten = \"0.0.0.0:{PROXIED}\"\n\
+         backend = \"{SERVER_V4}:{PORT}\"\n{BOTH}\n{ONE_RU}\n{}",
+        tenants.concat()
+    ))?;
+    for address in ["198.18.1.1", "198.18.1.2"] {
+        site.net.add_client_address(address.parse()?)?;
+    }
+    let store = Memcached::start(&site.net)?;
+    Ok(Some((site, store)))
+}
+
+/// Where gate listens there.
+const PROXIED: u16 = 21_211;
+
+#[test]
+fn what_the_kernel_has_charged_is_not_charged_again() -> Result<()> {
+    let Some((site, _store)) = site()? else { return Ok(()) };
+    let _gate = site.start(&[])?;
+    let _peer = site.peer()?;
+    let server = SocketAddr::new(SERVER_V4.parse()?, PROXIED);
+    let client = |source: &str| site.net.client.enter(|| Datagrams::to(source.parse()?, server))?;
+    let key = format!("get {}\r\n", "k".repeat(200));
+
+    // The kernel's own words: it has judged.
+    let (passed, refusal) = asked_until_refused(&mut client("198.18.1.1")?, &key)?;
+    ensure!((BURST..BURST + 3).contains(&passed), "{passed} passed of a burst of {BURST}");
+    ensure!(refusal == "SERVER_ERROR throttled\r\n", "{refusal}");
+
+    // Fragments pass the kernel unread, so the daemon judges what they make.
+    let (passed, refusal) = asked_until_refused(&mut client("198.18.1.2")?, &key.repeat(10))?;
+    ensure!(passed == BURST / 10 || passed == BURST / 10 + 1, "{passed} passed of {}", BURST / 10);
+    ensure!(refusal.contains("reason=quota"), "{refusal}");
+
+    // So it does with what comes in by another interface; the answer comes from where it was asked.
+    let here = |to: [u8; 4]| {
+        site.net.server.enter(|| Datagrams::to(KNOWN, SocketAddr::new(IpAddr::from(to), PROXIED)))?
+    };
+    let (passed, refusal) = asked_until_refused(&mut here([127, 0, 0, 5])?, &key)?;
+    ensure!((BURST..BURST + 3).contains(&passed), "{passed} passed of a burst of {BURST}");
+    ensure!(refusal.contains("reason=quota"), "{refusal}");
+
+    let counted = site.json(&["tenants"])?;
+    let charged = |name: &str| {
+        let tenants = counted.as_array().into_iter().flatten();
+        tenants.filter(|tenant| tenant["name"] == name).find_map(|tenant| tenant["charged_ru"].as_f64())
+    };
+    for name in ["remote", "local"] {
+        let charged = charged(name).unwrap_or(0.0);
+        ensure!((BURST as f64..BURST as f64 + 3.0).contains(&charged), "{name}: {counted}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_quota_is_one_for_datagrams_and_connections() -> Result<()> {
+    let Some((site, _store)) = site()? else { return Ok(()) };
+    let _gate = site.start(&[])?;
+    let _peer = site.peer()?;
+    let source: IpAddr = "198.18.1.1".parse()?;
+    let server = SocketAddr::new(SERVER_V4.parse()?, PROXIED);
+    let mut connection = Connection::to(&site.net, source, server)?;
+    for _ in 0..BURST / 2 {
+        ensure!(connection.ask("get a\r\n")? == "END");
+    }
+    let mut datagrams = site.net.client.enter(|| Datagrams::to(source, server))??;
+    let (passed, _) = asked_until_refused(&mut datagrams, "get a\r\n")?;
+    ensure!((BURST / 2..BURST / 2 + 3).contains(&passed), "{passed} passed of what was left");
+    Ok(())
+}
+
+/// Asks until a refusal: how many passed before it, and what it says.
+fn asked_until_refused(client: &mut Datagrams, request: &str) -> Result<(usize, String)> {
+    for passed in 0..10 * BURST {
+        let answer = client.ask(request)?;
+        if let Some(at) = answer.find("SERVER_ERROR") {
+            return Ok((passed, answer[at..].lines().next().unwrap_or_default().to_owned() + "\r\n"));
+        }
+    }
+    anyhow::bail!("nothing was refused")
+}
