@@ -4,13 +4,15 @@ use super::Purpose;
 use super::toolchain::DEBIAN_PACKAGES;
 use crate::sh;
 
-/// A program, the package that holds it, and the least that needs it.
-const PROGRAMS: [(&str, &str, Purpose); 10] = [
+/// A program, or a file of a library, the package that holds it, and the least that needs it.
+const PROGRAMS: [(&str, &str, Purpose); 12] = [
     ("ip", "iproute2", Purpose::Run),
     ("memcached", "memcached", Purpose::Test),
     ("memccapable", "libmemcached-tools", Purpose::Test),
     ("redis-server", "redis-server", Purpose::Test),
     ("redis-cli", "redis-tools", Purpose::Test),
+    ("/usr/lib/python3/dist-packages/redis/client.py", "python3-redis", Purpose::Test),
+    ("/usr/lib/python3/dist-packages/pymemcache/__init__.py", "python3-pymemcache", Purpose::Test),
     ("nutcracker", "nutcracker", Purpose::Bench),
     ("haproxy", "haproxy", Purpose::Bench),
     ("xdp-filter", "xdp-tools", Purpose::Bench),
