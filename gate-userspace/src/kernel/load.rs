@@ -113,10 +113,30 @@ impl Runner<'_> {
     ///
     /// As there.
     pub fn run(&self, packet: &[u8], repeat: u32) -> Result<Run> {
+        self.run_with(packet, None, repeat)
+    }
+
+    /// As [`Loaded::run`], once, on a packet before which `used` bytes of the headroom are taken (by what the
+    /// kernel calls metadata): as from a driver that leaves less of it.
+    ///
+    /// # Errors
+    ///
+    /// As there; `EINVAL` unless `used` is a multiple of 4 below 256.
+    pub fn run_with_headroom_used(&self, packet: &[u8], used: u8) -> Result<Run> {
+        let whole = [&vec![0; usize::from(used)], packet].concat();
+        // `struct xdp_md`: where the packet starts, and where it ends; the rest is not for the caller to say.
+        let context = [u32::from(used), whole.len() as u32, 0, 0, 0, 0].map(u32::to_ne_bytes);
+        let mut run = self.run_with(&whole, Some(context.as_flattened()), 1)?;
+        run.packet.drain(..usize::from(used));
+        Ok(run)
+    }
+
+    fn run_with(&self, packet: &[u8], context: Option<&[u8]>, repeat: u32) -> Result<Run> {
         let mut out = vec![0; packet.len() + ROOM_TO_GROW];
         let options = TestRunOptions {
             data_in: Some(packet),
             data_out: Some(&mut out),
+            ctx_in: context,
             repeat,
             ..TestRunOptions::default()
         };
