@@ -178,7 +178,8 @@ impl Daemon {
         opened: Opened,
     ) -> Result<Self, Error> {
         let maps = Arc::clone(&opened.maps);
-        // Before the old gate ends: a configuration that does not fit must not leave nobody in charge.
+        // Before the old gate ends: what does not fit must not leave nobody in charge.
+        attach::check(&maps, &interface, &pins)?;
         let layout = Layout::build(config, &occupied(&maps))?;
         let (ownership, previous) = opened.take()?;
         let mut daemon = Self::serving(options, config, maps, ownership, layout)?;

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use aya::maps::Array;
 use gate_tests::daemon::{ATTACHED, CONFIG, PATIENCE, Site};
-use gate_tests::net::SERVER_INTERFACE;
+use gate_tests::net::{CLIENT_INTERFACE, SERVER_INTERFACE};
 use gate_tests::privilege;
 use gate_userspace::kernel::Maps;
 use nix::sys::signal::Signal;
@@ -270,6 +270,40 @@ fn an_interface_may_go_down_be_renamed_or_vanish() {
     ip(&site, "link add gate0 type veth peer name other0");
     gate.wait_for("attached again", PATIENCE).unwrap();
     assert_eq!(interface(), SERVER_INTERFACE);
+    gate.end().unwrap();
+    assert_eq!(site.anything_left().unwrap(), None);
+}
+
+#[test]
+fn an_interface_of_another_namespace_is_not_taken_for_one_of_this() {
+    let site = site!("an_interface_of_another_namespace_is_not_taken_for_one_of_this");
+    let gate = site.start(&[]).unwrap();
+    // The clients' end of the pair: the one interface there, with the same index or another.
+    let elsewhere = |arguments: &[&str]| {
+        let mut command = site.net.client.command(xtask::paths::gate());
+        command.args(arguments).arg("--pin-dir").arg(site.pins()).output().unwrap()
+    };
+    let status: Value = serde_json::from_slice(&elsewhere(&["status", "--json"]).stdout).unwrap();
+    let said = status["interface"].as_str().unwrap();
+    assert!(said.starts_with("interface ") && said.ends_with(" of another network namespace"), "{status}");
+    assert_eq!(site.json(&["status"]).unwrap()["interface"], SERVER_INTERFACE);
+
+    let config = site.config().to_str().unwrap();
+    let run = elsewhere(&["run", "--takeover", "--interface", CLIENT_INTERFACE, "--config", config]);
+    let said = String::from_utf8_lossy(&run.stderr);
+    assert!(!run.status.success() && said.contains("one of another network namespace"), "{said}");
+    assert_eq!(daemon(&site), gate.id(), "it ended for one that cannot take its place");
+
+    // A container that is started again with its pins, in another namespace: the old interface is gone.
+    gate.signal(Signal::SIGKILL).unwrap();
+    gate.finish(PATIENCE).unwrap_err();
+    ip(&site, "link del gate0");
+    let mut ip = site.net.client.command("ip");
+    assert!(ip.args("link add new0 type veth peer name new1".split(' ')).status().unwrap().success());
+    let mut command = site.net.client.command(xtask::paths::gate());
+    command.args(["run", "--interface", "new0", "--config", config, "--pin-dir"]).arg(site.pins());
+    let mut gate = Part::start("gate", command).unwrap();
+    gate.wait_for(ATTACHED, PATIENCE).unwrap();
     gate.end().unwrap();
     assert_eq!(site.anything_left().unwrap(), None);
 }

@@ -32,8 +32,10 @@ pub struct Control {
     /// When the owner was started, in clock ticks after boot (field 22 of `/proc/PID/stat`): with its
     /// process id it names one process for good.
     pub owner_start: u64,
+    /// The network namespace of the interface, by its inode's number: an index means nothing in another.
+    pub namespace: u64,
     /// Spelled out: the heartbeat has a cache line of its own.
-    pub _reserved: [u64; 6],
+    pub _reserved: [u64; 5],
     /// What packets are judged by, one for each bank.
     pub views: [View; 2],
 }

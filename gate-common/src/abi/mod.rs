@@ -44,7 +44,7 @@ pub use table::{Block, Entry, PortFilter, find, find_v4};
 pub use tenant::{TcpAction, Tenant, TenantState, tenant_flags};
 
 /// Raised with every change to a size, a meaning or a map.
-pub const ABI_VERSION: u32 = 2;
+pub const ABI_VERSION: u32 = 3;
 
 /// The name of the XDP program.
 pub const PROGRAM: &str = "gate";

@@ -10,7 +10,7 @@ use super::pins::Pins;
 use super::print;
 use crate::clock;
 use crate::daemon::mode_name;
-use crate::kernel::attach::interface_name;
+use crate::kernel::attach::{interface_name, is_elsewhere};
 use crate::kernel::{Maps, owner};
 
 /// Show whether a gate runs, where it is attached, and how every packet left it.
@@ -26,7 +26,7 @@ pub(super) struct Args {
 struct Report {
     /// The daemon's process id; none if it is gone.
     daemon: Option<u32>,
-    /// Nothing if it is not attached, or the interface has vanished.
+    /// Nothing if it is not attached, or the interface has vanished; of another network namespace its index.
     interface: Option<String>,
     mode: &'static str,
     abi_version: u32,
@@ -73,7 +73,10 @@ impl Report {
         let age = now.saturating_sub(maps.heartbeat());
         let counters = maps.cpu_counters();
         let attached = maps.attached();
-        let interface = attached.and_then(|(index, _)| interface_name(index));
+        let interface = attached.and_then(|(index, _)| match is_elsewhere(maps) {
+            true => Some(format!("interface {index} of another network namespace")),
+            false => interface_name(index),
+        });
         let services = view.first_service..view.first_service + view.services;
         Self {
             daemon: owner::alive(maps),

@@ -1,11 +1,13 @@
 //! The program at an interface, held by a pinned link.
 
+use std::os::unix::fs::MetadataExt as _;
+
 use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::xdp::{XdpLink, XdpMode};
 use aya::programs::{ProgramError, Xdp};
 use gate_common::abi::AttachMode;
 
-use super::{Error, Loaded, PinDir, Result, os_error};
+use super::{Error, Loaded, Maps, PinDir, Result, link, os_error};
 
 /// How to attach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,16 +28,11 @@ pub enum Mode {
 /// [`Error::NoInterface`], [`Error::Occupied`], [`Error::OtherInterface`], [`Error::Attach`],
 /// [`Error::NoPrivilege`].
 pub fn attach(loaded: &mut Loaded, interface: &str, mode: Mode, pins: &PinDir) -> Result<AttachMode> {
-    let index = index_of(interface)?;
+    let index = check(&loaded.maps, interface, pins)?;
     let pin = pins.link();
-    let attached = loaded.maps.attached();
     if pin.exists() {
-        if attached.is_some_and(|(held, _)| held != index && interface_name(held).is_some()) {
-            let directory = pins.path().to_owned();
-            return Err(Error::OtherInterface { directory, interface: interface.to_owned() });
-        }
         if replace(loaded, pins)? {
-            return Ok(attached.map_or(AttachMode::None, |(_, mode)| mode));
+            return Ok(loaded.maps.attached().map_or(AttachMode::None, |(_, mode)| mode));
         }
         // The interface that the link was for is gone, and so is what it held.
         std::fs::remove_file(&pin)
@@ -44,8 +41,25 @@ pub fn attach(loaded: &mut Loaded, interface: &str, mode: Mode, pins: &PinDir) -
     let (link, mode) = attach_new(loaded.program()?, index, interface, mode)?;
     let link = FdLink::try_from(link).map_err(|source| Error::aya("link", source))?;
     link.pin(&pin).map_err(|source| Error::aya("link pin", source))?;
-    loaded.maps.set_attached(index, mode);
+    loaded.maps.set_attached(index, mode, namespace());
     Ok(mode)
+}
+
+/// Checks, before an old gate is ended for it, that `interface` is there and is the one of the link that is
+/// pinned, if any; its index.
+///
+/// # Errors
+///
+/// [`Error::NoInterface`], [`Error::OtherInterface`].
+pub fn check(maps: &Maps, interface: &str, pins: &PinDir) -> Result<u32> {
+    let index = index_of(interface)?;
+    let pin = pins.link();
+    let held = if pin.exists() { link::interface(&pin)? } else { 0 };
+    if held != 0 && (held != index || is_elsewhere(maps)) {
+        let directory = pins.path().to_owned();
+        return Err(Error::OtherInterface { directory, interface: interface.to_owned() });
+    }
+    Ok(index)
 }
 
 pub(super) fn index_of(interface: &str) -> Result<u32> {
@@ -75,6 +89,18 @@ pub fn interface_name(index: u32) -> Option<String> {
     let name = nix::net::if_::if_indextoname(index).ok()?.to_string_lossy().into_owned();
     // An index that is nobody's comes back as no name rather than as an error.
     Some(name).filter(|name| !name.is_empty())
+}
+
+/// Whether the program is attached in another network namespace than this thread's: no index, and no name that
+/// is found for it, means the same there.
+#[must_use]
+pub fn is_elsewhere(maps: &Maps) -> bool {
+    maps.attached().is_some() && maps.namespace() != namespace()
+}
+
+/// This thread's network namespace, by its inode's number.
+fn namespace() -> u64 {
+    std::fs::metadata("/proc/thread-self/ns/net").map_or(0, |file| file.ino())
 }
 
 fn attach_in(program: &mut Xdp, index: u32, interface: &str, mode: XdpMode) -> Result<XdpLink> {

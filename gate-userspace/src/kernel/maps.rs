@@ -181,7 +181,14 @@ impl Maps {
         interface != 0 && word as u32 == interface && word >> 32 != u64::from(AttachMode::None as u32)
     }
 
-    pub(super) fn set_attached(&self, interface: u32, mode: AttachMode) {
+    /// The network namespace of that interface, by its inode's number.
+    #[must_use]
+    pub fn namespace(&self) -> u64 {
+        self.control.word(0, offset_of!(Control, namespace)).load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_attached(&self, interface: u32, mode: AttachMode, namespace: u64) {
+        self.control.store_at(0, offset_of!(Control, namespace), &namespace);
         let word = u64::from(interface) | u64::from(mode as u32) << 32;
         // Both are in one word; the lower half comes first in memory on every machine that runs this.
         const _: () = assert!(cfg!(target_endian = "little"));

@@ -17,6 +17,7 @@ use aya::programs::ProgramError;
 pub mod attach;
 mod heartbeat;
 pub mod jiffies;
+mod link;
 mod load;
 mod mapped;
 mod maps;
@@ -135,7 +136,7 @@ pub enum Error {
     },
     /// The pinned link belongs to another interface.
     #[error(
-        "{} is pinned for another interface than {interface}: use another pin directory, or `gate detach` first",
+        "{} is pinned for another interface than {interface}, or one of another network namespace: use another pin directory, or `gate detach` first",
         directory.display()
     )]
     OtherInterface {

@@ -59,15 +59,20 @@ impl PinDir {
         link(&self.0)
     }
 
-    /// Removes every pin, the link's first, and the directory. The program leaves the interface when
-    /// nobody else holds the link.
+    /// Takes the program from the interface, and removes every pin and the directory.
     ///
     /// # Errors
     ///
     /// [`Error::PinDir`]. A directory that is not there is no error.
     pub fn remove(directory: &Path) -> Result<Removed> {
         let failed = |source| Error::PinDir { directory: directory.to_owned(), source };
-        let mut removed = Removed { link: unlink(&link(directory)).map_err(failed)?, maps: 0 };
+        let pin = link(directory);
+        if pin.exists()
+            && let Err(error) = super::link::detach(&pin)
+        {
+            tracing::debug!(error = &error as &dyn std::error::Error, "the link goes with its pin");
+        }
+        let mut removed = Removed { link: unlink(&pin).map_err(failed)?, maps: 0 };
         let entries = match fs::read_dir(directory) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(removed),
