@@ -7,7 +7,7 @@ use gate_common::units::Nanos;
 use super::raw::Section;
 use super::read::{address, overlap, time};
 use super::units::{self, Wrong};
-use super::{Admission, Protocol, admission};
+use super::{Admission, Protocol, StoreLogin, admission, identity};
 
 /// The store behind a proxied service, and how much clients may ask of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,10 +32,14 @@ pub struct Backend {
     pub client_timeout: Nanos,
     /// The queue before the store; `None` if requests are passed on as they come.
     pub admission: Option<Admission>,
+    /// Pools of connections that each thread may have, one for each identity of its clients; 1 to 4,096.
+    pub max_pools: usize,
+    /// Who clients are to the store that do not say who they are; `None` for nobody.
+    pub login: Option<StoreLogin>,
 }
 
 /// The keys that mean nothing without a backend.
-const KEYS: [&str; 9] = [
+const KEYS: [&str; 12] = [
     "connections",
     "client_timeout",
     "parallelism",
@@ -45,6 +49,9 @@ const KEYS: [&str; 9] = [
     "max_output",
     "max_clients",
     "max_datagrams",
+    "max_pools",
+    "store_user",
+    "store_password_file",
 ];
 
 /// Reads a service's backend, if it has one.
@@ -79,9 +86,13 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
     let max_datagrams = s.get("max_datagrams", number(1, 1_000_000)).unwrap_or(1_000);
     let client_timeout = s.get("client_timeout", time(CLIENT_RANGE)).unwrap_or(Nanos::from_secs(60));
     let admission = admission::read(s);
+    let max_pools = s.get("max_pools", number(1, 4_096)).unwrap_or(64) as usize;
+    let login = identity::store_login(s, protocol);
     Some(Backend {
         client_timeout,
         admission,
+        max_pools,
+        login,
         address: address?,
         connections,
         timeout,

@@ -7,6 +7,7 @@
 //! - `raw`: the document and the place of everything in it.
 //! - `units`: quantities as they are written.
 //! - `backend`, `admission`: what only proxied services say.
+//! - `identity`: users, and what they may not do.
 //! - `read`: section by section into the types below.
 //! - `fault`: what is wrong, where, and what would be right.
 
@@ -23,10 +24,12 @@ use ipnet::IpNet;
 use serde::Serialize;
 
 use crate::policy::Tier;
+use crate::protocol::deny::Deny;
 
 mod admission;
 mod backend;
 mod fault;
+mod identity;
 mod raw;
 mod read;
 pub(crate) mod units;
@@ -34,6 +37,7 @@ pub(crate) mod units;
 pub use admission::{Admission, AdmissionPolicy, Codel, Fairness, Objective};
 pub use backend::Backend;
 pub use fault::{Fault, Faults};
+pub use identity::{StoreLogin, User};
 
 /// A configuration that holds together.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,7 +109,7 @@ pub struct Tenant {
     /// Distinct among tenants; at most [`gate_common::abi::Name::MAX`] bytes.
     pub name: String,
     /// Where its requests come from. No two tenants share a prefix; the longest that matches wins.
-    /// May be empty for a tenant that is a service's default or charged by others.
+    /// May be empty for a tenant that is a service's default, has users or is charged by others.
     pub sources: Vec<IpNet>,
     /// Its bucket, in thousandths of a request unit. When full it admits a one-row request of an
     /// Ethernet frame's size to any service.
@@ -120,6 +124,10 @@ pub struct Tenant {
     pub tier: Tier,
     /// Tenants that are charged with it, all or none: at most two, distinct, not itself.
     pub charge: Vec<TenantIndex>,
+    /// Users of the stores that it is charged for, wherever they come from.
+    pub users: Vec<User>,
+    /// Commands that are refused to it where gate proxies.
+    pub deny: Deny,
 }
 
 /// The place of a tenant in [`Config::tenants`]. Always within.

@@ -14,7 +14,6 @@ use gate_common::token_bucket::{Limits, Rate};
 use gate_common::units::{Fraction, MilliRu, Nanos};
 use ipnet::IpNet;
 
-use super::backend;
 use super::fault::did_you_mean;
 use super::raw::Section;
 use super::units::{self, Wrong};
@@ -22,6 +21,7 @@ use super::{
     Action, Algorithm, Config, Gate, Mode, OnStale, Price, Protocol, Service, Tenant, TenantIndex,
     Transports, XdpMode,
 };
+use super::{backend, identity};
 use crate::policy::Tier;
 
 /// The document.
@@ -38,14 +38,14 @@ pub(super) fn config(mut root: Section<'_>) -> Config {
 
     let service_names = Names::read(&mut service_sections, MAX_SERVICES);
     let names = Names::read(&mut tenant_sections, MAX_TENANTS);
-    let (mut addresses, mut sources) = (Vec::new(), HashMap::new());
+    let (mut addresses, mut taken) = (Vec::new(), Taken::default());
     let read = service_sections.iter_mut().zip(service_names.list);
     let services: Vec<_> =
         read.map(|(section, name)| service(section, name, &names, &mut addresses)).collect();
     let dearest = services.iter().map(|service| one_frame(&service.price)).max().unwrap_or_default();
     let read = tenant_sections.iter_mut().zip(&names.list);
     let tenants: Vec<_> =
-        read.map(|(section, name)| tenant(section, name, dearest, &names, &mut sources)).collect();
+        read.map(|(section, name)| tenant(section, name, dearest, &names, &mut taken)).collect();
     everyone_is_reached(&tenant_sections, &tenants, &services);
     if gate.xdp == XdpMode::Off {
         let guarded = service_sections.iter().filter(|section| !section.has("backend"));
@@ -177,7 +177,7 @@ fn tenant(
     name: &str,
     dearest: MilliRu,
     tenants: &Names,
-    taken: &mut HashMap<IpNet, usize>,
+    taken: &mut Taken,
 ) -> Tenant {
     let quota = section.need("quota", "\"5000 RU/s\"", units::ru_rate).unwrap_or_default();
     let burst = section.get("burst", time(BURST_RANGE)).unwrap_or(Nanos::from_millis(100));
@@ -197,14 +197,23 @@ fn tenant(
     let segment = Nanos(tcp_rate.time_for(MAX_SEGMENT_BYTES));
     Tenant {
         name: name.to_owned(),
-        sources: sources(section, taken),
+        sources: sources(section, &mut taken.sources),
         limits: limits(quota),
         tcp_limits: bucket(tcp_quota, burst, Nanos(2 * burst.0).max(segment)),
         candidate,
         reply_budget: section.get("reply_budget", reply_budget).unwrap_or(64 << 10),
         tier: section.get("tier", one_of(&Tier::ALL.map(|tier| (tier.name(), tier)))).unwrap_or_default(),
         charge: charge(section, name, tenants),
+        users: identity::users(section, &mut taken.users),
+        deny: identity::deny(section),
     }
+}
+
+/// The lines of what no two tenants may share.
+#[derive(Default)]
+struct Taken {
+    sources: HashMap<IpNet, usize>,
+    users: HashMap<String, usize>,
 }
 
 fn bucket(per_sec: Option<u64>, burst: Nanos, max_debt: Nanos) -> Limits {
@@ -302,7 +311,7 @@ fn everyone_is_reached(sections: &[Section<'_>], tenants: &[Tenant], services: &
         reached[index.0] = true;
     }
     for (section, reached) in sections.iter().zip(reached) {
-        if !reached && !section.has("sources") {
+        if !reached && !section.has("sources") && !section.has("users") {
             let message = "is missing, and no service or tenant names this one: nothing would be charged \
                            to it; e.g. sources = [\"198.18.1.0/24\"]";
             section.fault("sources", message.to_owned());
@@ -347,7 +356,7 @@ fn name(text: &str) -> Result<String, Wrong> {
     Err(format!("must be 1 to {} letters, digits, '-', '_' or '.'", Name::MAX))
 }
 
-fn absolute_path(text: &str) -> Result<PathBuf, Wrong> {
+pub(super) fn absolute_path(text: &str) -> Result<PathBuf, Wrong> {
     let path = Path::new(text);
     let plain = path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
     if path.is_absolute() && plain && path.file_name().is_some() && !text.contains('\0') {

@@ -22,6 +22,7 @@
 use gate_common::abi::Reason;
 use gate_common::units::Nanos;
 
+pub mod deny;
 pub mod memcached;
 mod number;
 pub mod resp;

@@ -414,6 +414,45 @@ pub(super) const BROKEN: &[Broken] = &[
             "13: tenant[1].sources[2] = { a = 1 }: must be one value, not a table",
         ],
     ),
+    // Users and commands.
+    (
+        "sources = [\"198.18.2.1\"]",
+        "users = [\"alice\", \"\", \"a b\", \"bob #12\", \"alice\"]",
+        &[
+            r#"13: tenant[1].users[1] = "": must be the name of a user, 1 to 128 letters without blanks, e.g. "alice""#,
+            r##"13: tenant[1].users[2] = "a b": behind a user's name must be "#" and 64 hexadecimal digits, SHA-256 of a password"##,
+            r##"13: tenant[1].users[3] = "bob #12": behind a user's name must be "#" and 64 hexadecimal digits, SHA-256 of a password"##,
+            r#"13: tenant[1].users[4] = "alice": is taken, on line 13"#,
+        ],
+    ),
+    (
+        "sources = [\"198.18.2.1\"]",
+        "users = \"x\"\ndeny = [\"FLUSHAL\", \"KEYS\", \"GET a\", \"\"]",
+        &[
+            r#"14: tenant[1].deny[0] = "FLUSHAL": no command has this name; did you mean "flushall"?"#,
+            r#"14: tenant[1].deny[2] = "GET a": must be a command of Redis or memcached, e.g. "FLUSHALL", "CONFIG SET", or "unknown" for those that gate does not know"#,
+            r#"14: tenant[1].deny[3] = "": must be a command of Redis or memcached, e.g. "FLUSHALL", "CONFIG SET", or "unknown" for those that gate does not know"#,
+        ],
+    ),
+    (
+        "protocol = \"memcached\"\n",
+        "protocol = \"resp\"\nbackend = \"127.0.0.1:6379\"\nstore_user = \"a b\"\nstore_password_file = \"x\"\nmax_pools = \"0\"\n",
+        &[
+            r#"7: service[0].store_user = "a b": must be the name of a user, 1 to 128 letters without blanks, e.g. "alice""#,
+            r#"8: service[0].store_password_file = "x": must be an absolute path without "..", e.g. "/sys/fs/bpf/gate""#,
+            r#"9: service[0].max_pools = "0": must be a whole number from 1 to 4096"#,
+        ],
+    ),
+    (
+        "listen",
+        "backend = \"127.0.0.1:1\"\ntransports = \"tcp\"\nmax_pools = \"1\"\nlisten",
+        &[r#"8: service[0].max_pools = "1": means something only with protocol = "resp""#],
+    ),
+    (
+        "protocol = \"memcached\"\n",
+        "protocol = \"resp\"\nbackend = \"127.0.0.1:6379\"\nstore_user = \"gate\"\n",
+        &[r#"7: service[0].store_user = "gate": has no password: write store_password_file as well"#],
+    ),
     // The document.
     (
         GOOD,

@@ -86,6 +86,8 @@ fn what_is_left_out_has_its_documented_default() {
             reply_budget: 65_536,
             tier: Tier::Standard,
             charge: Vec::new(),
+            users: Vec::new(),
+            deny: Deny::default(),
         }
     );
 }
@@ -195,4 +197,34 @@ fn every_key_is_documented_and_every_documented_key_is_known() {
     documented.sort_unstable();
     known.sort_unstable();
     assert_eq!(documented, known);
+}
+
+#[test]
+fn users_and_denied_commands_are_read() {
+    let hash = "0".repeat(62) + "Ff";
+    let text = GOOD.replace(
+        "sources = [\"198.18.2.1\"]",
+        &format!("users = [\"alice\", \"bob #{hash} #{hash}\"]\ndeny = [\"flushall\", \"Config Set\"]"),
+    );
+    let config = Config::parse("gate.toml", &text).unwrap();
+    let tenant = &config.tenants[1];
+    let mut hash = [0; 32];
+    hash[31] = 255;
+    let user = |name: &str, hashes| User { name: name.to_owned(), hashes };
+    assert_eq!(tenant.users, [user("alice", vec![]), user("bob", vec![hash, hash])]);
+    let mut deny = Deny::default();
+    assert!(deny.add("FLUSHALL") && deny.add("config set"));
+    assert_eq!((&tenant.deny, &config.tenants[0].deny), (&deny, &Deny::default()));
+}
+
+#[test]
+fn a_proxied_service_says_who_it_is_to_the_store() {
+    let backend = "protocol = \"resp\"\nbackend = \"127.0.0.1:6379\"\nmax_pools = \"7\"\n\
+                   store_user = \"gate\"\nstore_password_file = \"/etc/gate/password\"\n";
+    let text = GOOD.replace("protocol = \"memcached\"\n", backend);
+    let config = Config::parse("gate.toml", &text).unwrap();
+    let backend = config.services[0].backend.as_ref().unwrap();
+    let login =
+        StoreLogin { user: Some("gate".to_owned()), password_file: PathBuf::from("/etc/gate/password") };
+    assert_eq!((backend.max_pools, &backend.login), (7, &Some(login)));
 }

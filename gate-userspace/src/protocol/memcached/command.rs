@@ -50,6 +50,42 @@ pub enum Command {
 }
 
 impl Command {
+    /// Every command.
+    pub const ALL: [Self; 32] = [
+        Self::Get,
+        Self::Gets,
+        Self::Gat,
+        Self::Gats,
+        Self::Set,
+        Self::Add,
+        Self::Replace,
+        Self::Append,
+        Self::Prepend,
+        Self::Cas,
+        Self::Delete,
+        Self::Incr,
+        Self::Decr,
+        Self::Touch,
+        Self::MetaGet,
+        Self::MetaSet,
+        Self::MetaDelete,
+        Self::MetaArithmetic,
+        Self::MetaDebug,
+        Self::MetaNoop,
+        Self::FlushAll,
+        Self::Version,
+        Self::Verbosity,
+        Self::Stats,
+        Self::StatsGate,
+        Self::Quit,
+        Self::CacheMemlimit,
+        Self::Lru,
+        Self::LruCrawler,
+        Self::Slabs,
+        Self::Extstore,
+        Self::RefreshCerts,
+    ];
+
     /// As it is written.
     #[must_use]
     pub const fn name(self) -> &'static str {

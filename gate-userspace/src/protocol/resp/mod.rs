@@ -13,7 +13,9 @@
 //! where Redis waits for a newline that it cannot see. An inline request is forwarded as an array.
 
 mod args;
+mod change;
 mod command;
+mod denied;
 mod fault;
 mod inline;
 mod length;
@@ -22,7 +24,9 @@ mod request;
 mod shape;
 
 pub use args::{Args, Keys};
+pub use change::{Change, Version};
 pub use command::{Command, State};
+pub use denied::Denied;
 pub use fault::{Fault, FaultKind};
 pub use reply::{Garbage, Kind, Part, Replies, error_code};
 pub use request::{Decoder, Limits, Request, Step};

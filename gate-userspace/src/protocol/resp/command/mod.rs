@@ -147,6 +147,11 @@ impl Command {
         (1..COUNT as u16).map(Self)
     }
 
+    /// Its place among all of them; the unknown one is first.
+    pub(super) const fn index(self) -> usize {
+        self.0 as usize
+    }
+
     pub(super) const fn spec(self) -> &'static Spec {
         &TABLE[self.0 as usize]
     }

@@ -1,0 +1,99 @@
+//! Commands that a tenant may not use, whichever protocol it speaks.
+//!
+//! A command is written as its store writes it, in any case: `FLUSHALL`, `flush_all`; a subcommand behind its
+//! command: `CONFIG SET`. `unknown` stands for every command of Redis that gate does not know.
+
+use super::{memcached, resp};
+
+/// Commands that are refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Deny {
+    /// In RESP.
+    pub resp: resp::Denied,
+    /// In memcached's protocol.
+    pub memcached: Vec<memcached::Command>,
+}
+
+impl Deny {
+    /// Adds the command that `text` names; false if there is none.
+    pub fn add(&mut self, text: &str) -> bool {
+        let name = text.to_ascii_lowercase();
+        let known = memcached::Command::ALL.into_iter().filter(|command| command.name() == name);
+        let before = self.memcached.len();
+        self.memcached.extend(known);
+        self.resp.add(&name) || self.memcached.len() > before
+    }
+
+    /// The names that [`Deny::add`] knows, subcommands aside.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        let resp = resp::Command::all().map(resp::Command::name).filter(|name| !name.contains('|'));
+        resp.chain(memcached::Command::ALL.map(memcached::Command::name)).chain(["unknown"])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn denies(deny: &Deny, line: &str) -> bool {
+        let mut decoder = resp::Decoder::new(resp::Limits::default());
+        let input = format!("{line}\r\n");
+        let resp::Step::Request { request, len } = decoder.next(input.as_bytes()) else { panic!("{line:?}") };
+        deny.resp.denies(&request, decoder.bytes(&request, &input.as_bytes()[..len]))
+    }
+
+    #[test]
+    fn a_command_is_denied_with_its_subcommands_and_a_subcommand_alone() {
+        let mut deny = Deny::default();
+        for name in ["FlushAll", "keys", "CONFIG SET", "client kill", "ACL|SETUSER", "object", "Unknown"] {
+            assert!(deny.add(name), "{name}");
+        }
+        for line in [
+            "flushall",
+            "FLUSHALL ASYNC",
+            "KEYS *",
+            "config set a b",
+            "CONFIG SET",
+            "Client Kill x",
+            "ACL setuser x",
+            "OBJECT FREQ k",
+            "OBJECT",
+            "FT.SEARCH x",
+            "JSON.GET k",
+        ] {
+            assert!(denies(&deny, line), "{line}");
+        }
+        for line in [
+            "FLUSHDB",
+            "GET keys",
+            "CONFIG GET a",
+            "CONFIG",
+            "CLIENT ID",
+            "CLIENT LIST",
+            "ACL WHOAMI",
+            "EVAL x 0",
+        ] {
+            assert!(!denies(&deny, line), "{line}");
+        }
+        assert!(deny.memcached.is_empty());
+    }
+
+    #[test]
+    fn memcached_has_its_own_names_and_some_are_both() {
+        let mut deny = Deny::default();
+        assert!(deny.add("flush_all") && deny.add("GET") && deny.add("stats"));
+        use memcached::Command::{FlushAll, Get, Stats, StatsGate};
+        assert_eq!(deny.memcached, [FlushAll, Get, Stats, StatsGate]);
+        assert!(denies(&deny, "GET a") && !denies(&deny, "MGET a"));
+    }
+
+    #[test]
+    fn what_is_no_command_is_told() {
+        for name in ["", "FLUSHAL", "GET a", "CONFIG SET x", "config|", "CONFIG ", " GET", "SELECT 1"] {
+            assert!(!Deny::default().add(name), "{name:?}");
+        }
+        assert!(
+            Deny::names().any(|name| name == "flushall") && Deny::names().any(|name| name == "flush_all")
+        );
+    }
+}

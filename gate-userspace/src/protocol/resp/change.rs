@@ -1,0 +1,159 @@
+//! What a request asks to be changed about who its client is to the store.
+
+use super::command::{Command, State};
+use super::request::Request;
+
+/// A protocol version.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Version {
+    /// RESP2, with which every connection begins.
+    #[default]
+    Two,
+    /// RESP3.
+    Three,
+}
+
+/// What is asked to be changed; what is `None` stays.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct Change<'b> {
+    /// The user, if one is named, and the password.
+    pub login: Option<(Option<&'b [u8]>, &'b [u8])>,
+    /// The database.
+    pub database: Option<u32>,
+    /// The protocol version.
+    pub version: Option<Version>,
+    /// What the connection is called.
+    pub name: Option<&'b [u8]>,
+    /// All else is as at the beginning.
+    pub reset: bool,
+}
+
+const SET_NAME: Command = Command::named("client|setname");
+
+impl Request {
+    /// Whether it may change who its client is, and nothing else of its connection.
+    #[must_use]
+    pub fn changes(&self) -> bool {
+        match self.state {
+            State::Auth | State::Hello | State::Select | State::Reset => !self.streamed,
+            State::Name => self.command == SET_NAME && !self.streamed,
+            _ => false,
+        }
+    }
+
+    /// What it changes if the store agrees; `None` if that cannot be told. `bytes` begin where it does.
+    #[must_use]
+    pub fn change<'b>(&self, bytes: &'b [u8]) -> Option<Change<'b>> {
+        let mut args = self.args(bytes).skip(1);
+        let nothing = Change::default();
+        let change = match self.state {
+            State::Auth => {
+                let first = args.next()?;
+                let login = args.next().map_or((None, first), |password| (Some(first), password));
+                Change { login: Some(login), ..nothing }
+            }
+            State::Hello => return hello(args),
+            State::Select => Change { database: Some(number(args.next()?)?), ..nothing },
+            State::Name => Change { name: Some(args.nth(1)?), ..nothing },
+            State::Reset => Change { reset: true, ..nothing },
+            _ => return None,
+        };
+        args.next().is_none().then_some(change)
+    }
+}
+
+/// `[2|3 [AUTH user password] [SETNAME name]]`; of options that are given twice, Redis takes the last.
+fn hello<'b>(mut args: impl Iterator<Item = &'b [u8]>) -> Option<Change<'b>> {
+    let mut change = Change::default();
+    change.version = match args.next() {
+        None => return Some(change),
+        Some(b"2") => Some(Version::Two),
+        Some(b"3") => Some(Version::Three),
+        Some(_) => return None,
+    };
+    while let Some(option) = args.next() {
+        if option.eq_ignore_ascii_case(b"AUTH") {
+            change.login = Some((Some(args.next()?), args.next()?));
+        } else if option.eq_ignore_ascii_case(b"SETNAME") {
+            change.name = Some(args.next()?);
+        } else {
+            return None;
+        }
+    }
+    Some(change)
+}
+
+/// Digits without a needless zero, as Redis reads them.
+fn number(text: &[u8]) -> Option<u32> {
+    let plain = text.iter().all(u8::is_ascii_digit) && (text.len() == 1 || !text.starts_with(b"0"));
+    plain.then(|| std::str::from_utf8(text).ok()?.parse().ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Decoder, Limits, Step};
+    use super::*;
+
+    fn change_of(line: &str, check: impl FnOnce(bool, Option<Change<'_>>)) {
+        let mut decoder = Decoder::new(Limits::default());
+        let input = format!("{line}\r\n");
+        let Step::Request { request, len } = decoder.next(input.as_bytes()) else { panic!("{line:?}") };
+        let bytes = decoder.bytes(&request, &input.as_bytes()[..len]);
+        check(request.changes(), request.change(bytes));
+    }
+
+    #[test]
+    fn what_is_asked_is_read_as_redis_reads_it() {
+        let none = Change::default();
+        let (alice, secret): (&[u8], &[u8]) = (b"alice", b"secret");
+        let as_alice = Some((Some(alice), secret));
+        for (line, expected) in [
+            ("AUTH secret", Change { login: Some((None, secret)), ..none }),
+            ("auth alice secret", Change { login: as_alice, ..none }),
+            ("HELLO", none),
+            ("HELLO 2", Change { version: Some(Version::Two), ..none }),
+            (
+                "HELLO 3 setname me auth alice secret",
+                Change { version: Some(Version::Three), login: as_alice, name: Some(b"me"), ..none },
+            ),
+            (
+                "HELLO 3 AUTH bob x AUTH alice secret",
+                Change { version: Some(Version::Three), login: as_alice, ..none },
+            ),
+            ("SELECT 15", Change { database: Some(15), ..none }),
+            ("SELECT 0", Change { database: Some(0), ..none }),
+            ("CLIENT SETNAME me", Change { name: Some(b"me"), ..none }),
+            ("RESET", Change { reset: true, ..none }),
+        ] {
+            change_of(line, |changes, change| assert!(changes && change == Some(expected), "{line}"));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_told_is_nothing() {
+        for line in [
+            "AUTH",
+            "AUTH a b c",
+            "HELLO 4",
+            "HELLO 03",
+            "HELLO 3 AUTH alice",
+            "HELLO 3 SETNAME",
+            "HELLO 3 X",
+            "SELECT",
+            "SELECT 01",
+            "SELECT -1",
+            "SELECT +1",
+            "SELECT \"\"",
+            "SELECT 99999999999",
+            "SELECT 1 2",
+            "CLIENT SETNAME",
+            "CLIENT SETNAME a b",
+            "RESET now",
+        ] {
+            change_of(line, |_, change| assert!(change.is_none(), "{line}"));
+        }
+        for line in ["GET a", "CLIENT GETNAME", "CLIENT ID", "MULTI", "QUIT"] {
+            change_of(line, |changes, _| assert!(!changes, "{line}"));
+        }
+    }
+}
