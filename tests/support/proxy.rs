@@ -47,10 +47,18 @@ impl Listening {
     ///
     /// If it does not come up.
     pub fn redis() -> Result<Self> {
-        let address = address();
+        Self::redis_at(address(), &[])
+    }
+
+    /// [`Listening::redis`] where one was before, with further arguments.
+    ///
+    /// # Errors
+    ///
+    /// If it does not come up.
+    pub fn redis_at(address: SocketAddr, arguments: &[&str]) -> Result<Self> {
         let mut command = Command::new("redis-server");
         command.args(["--bind", &address.ip().to_string(), "--port", &address.port().to_string()]);
-        command.args(["--save", "", "--appendonly", "no", "--daemonize", "no"]);
+        command.args(["--save", "", "--appendonly", "no", "--daemonize", "no"]).args(arguments);
         Self::start("redis-server", command, address, None)
     }
 

@@ -10,15 +10,17 @@
 use gate_common::abi::{QueryClass, Reason};
 use gate_common::units::{MilliRu, Nanos};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::buffer::Buffer;
 use super::client::{Client, Ended};
 use super::figures::Event;
+use super::identity::Asked;
 use super::ledger::Charge;
+use super::line::Line;
 use super::service::Service;
+use super::store::Broken;
 use super::wire::Wire;
 use crate::clock;
 use crate::protocol::{Refusal, Step};
@@ -33,24 +35,34 @@ impl<W: Wire> Client<W> {
         service: &Service<W>,
     ) -> Ended {
         service.figures.count(Event::OwnConnection);
-        let patience = service.settings.store_timeout().into();
-        let connected = timeout(patience, TcpStream::connect(service.settings.backend.address)).await;
-        let Ok(Ok(mut store)) = connected else {
-            let mut refusal = Vec::new();
-            W::refuse(Refusal { reason: Reason::StoreDown, retry_after: Nanos::ZERO }, &mut refusal);
-            service.count_refusal(self, Reason::StoreDown);
-            // It may have left.
-            let _ = write_all(self.socket(), &refusal).await;
-            return Ended::Left;
+        let who = self.who.borrow().clone();
+        let mut store = match Line::open(&service.settings, &who).await {
+            Ok(line) => line.into_socket(),
+            Err(broken) => {
+                let answer = self.answer_broken(broken, service);
+                // It may have left.
+                let _ = write_all(self.socket(), &answer).await;
+                return Ended::Left;
+            }
         };
-        // Without it all works the same, only later.
-        let _ = store.set_nodelay(true);
         let (mut from_store, mut to_store) = store.split();
-        let requests = Requests { client: self, service, decoder: W::decoder(&service.settings), heard };
+        let decoder = W::decoder(&service.settings);
+        let requests = Requests { client: self, service, decoder, heard, skips: false };
         tokio::select! {
             ended = requests.pass(from_client, &mut to_store) => ended,
             ended = downstream(&mut from_store, self.socket()) => ended,
         }
+    }
+
+    /// What it reads that cannot have a connection.
+    fn answer_broken(&self, broken: Broken, service: &Service<W>) -> Vec<u8> {
+        if let Broken::Refused(why) = broken {
+            return why;
+        }
+        let mut refusal = Vec::new();
+        W::refuse(Refusal { reason: Reason::StoreDown, retry_after: Nanos::ZERO }, &mut refusal);
+        service.count_refusal(self, Reason::StoreDown);
+        refusal
     }
 }
 
@@ -60,6 +72,15 @@ struct Requests<'a, W: Wire> {
     service: &'a Service<W>,
     decoder: W::Decoder,
     heard: Buffer,
+    /// The rest of what is being heard is not passed on.
+    skips: bool,
+}
+
+/// What a client has asked.
+struct Heard {
+    price: MilliRu,
+    /// Who it says that it is.
+    asked: Option<Asked>,
 }
 
 impl<W: Wire> Requests<'_, W> {
@@ -77,9 +98,12 @@ impl<W: Wire> Requests<'_, W> {
                 out.clear();
             }
             match heard {
-                Some(Ok(price)) => {
+                Some(Ok(Heard { price, asked })) => {
                     if !self.pay(price).await {
                         return Ended::Left;
+                    }
+                    if let Some(asked) = asked {
+                        self.client.witness(&asked, self.service).await;
                     }
                 }
                 Some(Err(answer)) => {
@@ -95,27 +119,35 @@ impl<W: Wire> Requests<'_, W> {
         }
     }
 
-    /// Adds the next request, or the next part of one, to `out`. Returns its price, or the answer to what is
-    /// no request; `None` if more must be heard first.
-    fn next(&mut self, out: &mut Buffer) -> Option<Result<MilliRu, Vec<u8>>> {
+    /// Adds the next request, or the next part of one, to `out`. Returns what it is, or the answer to what
+    /// is no request; `None` if more must be heard first.
+    fn next(&mut self, out: &mut Buffer) -> Option<Result<Heard, Vec<u8>>> {
         let settings = &self.service.settings;
         loop {
             let step = W::decode(&mut self.decoder, self.heard.bytes());
             let taken = &self.heard.bytes()[..step.consumed()];
-            let ledger = self.service.ledger.borrow();
+            let price = |commands, rows, len| {
+                let ledger = self.service.ledger.borrow();
+                ledger.price(settings.service, commands, rows, len, QueryClass::Other)
+            };
             let found = match step {
                 Step::More { .. } => return None,
                 Step::Skip { .. } => None,
                 Step::Request { request, .. } => {
                     self.service.figures.count(Event::Request);
                     let bytes = W::bytes(&self.decoder, &request, taken);
-                    out.push(bytes);
-                    let rows = W::facts(&request).rows;
-                    Some(Ok(ledger.price(settings.service, 1, rows, bytes.len(), QueryClass::Other)))
+                    let asked = W::change(&request, bytes);
+                    self.skips = self.refuses(&request, bytes, asked.as_ref());
+                    // What the store does not know it refuses in its turn, and a transaction with it.
+                    out.push(if self.skips { W::NONSENSE } else { bytes });
+                    let asked = asked.filter(|_| !self.skips);
+                    Some(Ok(Heard { price: price(1, W::facts(&request).rows, bytes.len()), asked }))
                 }
                 Step::Body { len, .. } => {
-                    out.push(taken);
-                    Some(Ok(ledger.price(settings.service, 0, 0, len, QueryClass::Other)))
+                    if !self.skips {
+                        out.push(taken);
+                    }
+                    Some(Ok(Heard { price: price(0, 0, len), asked: None }))
                 }
                 Step::Fault { fault, .. } => {
                     let mut answer = Vec::new();
@@ -128,6 +160,16 @@ impl<W: Wire> Requests<'_, W> {
                 return found;
             }
         }
+    }
+
+    /// Whether a request is denied to the tenant, or gate knows its password to be wrong.
+    fn refuses(&self, request: &W::Request, bytes: &[u8], asked: Option<&Asked>) -> bool {
+        let login = asked.and_then(|asked| asked.login.as_ref());
+        if login.and_then(|login| self.service.settings.tenants.verifies(login)) == Some(false) {
+            self.service.figures.count(Event::LoginFailed);
+            return true;
+        }
+        self.client.is_denied(request, bytes) && self.service.denies(self.client)
     }
 
     /// Waits until the tenant can pay; false if it never can.

@@ -1,10 +1,19 @@
 //! Bytes that come in at one end and leave at the other.
 
+use std::fmt;
+
 /// A queue of bytes in one piece, whose memory is reused.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Buffer {
     bytes: Vec<u8>,
     head: usize,
+}
+
+impl fmt::Debug for Buffer {
+    /// What is in it may be a secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({} bytes)", self.len())
+    }
 }
 
 impl Buffer {

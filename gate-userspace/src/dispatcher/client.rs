@@ -12,6 +12,7 @@ use std::net::IpAddr;
 use std::os::fd::AsRawFd as _;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::buffer::Buffer;
 use super::datagrams::Sender;
+use super::identity::Identity;
 use super::ledger::TenantId;
 use super::pool::Pool;
 use super::replies::Replies;
@@ -28,6 +30,7 @@ use super::service::Service;
 use super::store::Store;
 use super::wire::Wire;
 use crate::policy::Tier;
+use crate::protocol::deny::Deny;
 
 /// A connected client.
 #[derive(Debug)]
@@ -38,6 +41,12 @@ pub(super) struct Client<W: Wire> {
     pub(super) tenant: Cell<TenantId>,
     /// Whether refusals are only counted.
     pub(super) shadow: bool,
+    /// Where it comes from.
+    pub(super) source: IpAddr,
+    /// Who it is to the store.
+    pub(super) who: RefCell<Identity>,
+    /// What is denied to its tenant.
+    deny: RefCell<Option<Arc<Deny>>>,
     /// The shared store connections that its requests may take.
     pool: RefCell<Rc<Pool<W>>>,
     /// Which of these they take, always the same, so that the store sees them in the order in which they were
@@ -73,7 +82,7 @@ pub(super) struct Talk<W: Wire> {
     /// Where the protocol stands.
     pub(super) decoder: W::Decoder,
     /// What was read and not yet taken; mostly nothing.
-    input: Buffer,
+    pub(super) input: Buffer,
     /// How much input it takes to go on.
     pub(super) want: usize,
     /// Decoding has stopped for want of room, not of input.
@@ -82,10 +91,21 @@ pub(super) struct Talk<W: Wire> {
     parked: bool,
     /// Nothing more is read from it: it has said goodbye, or what it sent makes no sense.
     pub(super) ending: bool,
-    /// What it asks needs a connection to the store of its own, once it has all its replies.
-    pub(super) moving: bool,
+    /// Where what it asks next needs it to be, once it has all its replies.
+    pub(super) moving: Moving,
     /// Its replies, in order.
     pub(super) replies: Replies,
+}
+
+/// Where a client goes before its next request is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Moving {
+    /// It stays.
+    No,
+    /// To the store, to become someone else.
+    Change,
+    /// To a connection of its own.
+    Own,
 }
 
 /// Why a client's connection ended.
@@ -108,7 +128,10 @@ impl<W: Wire> Client<W> {
             outlet,
             tenant: Cell::new(tenant),
             shadow,
-            pool: RefCell::new(Rc::clone(&service.pool)),
+            source,
+            who: RefCell::default(),
+            deny: RefCell::new(service.settings.tenants.denied(tenant, &service.ledger.borrow())),
+            pool: RefCell::new(service.pools.first()),
             lane: service.next_lane(),
             talk: RefCell::new(Talk {
                 decoder: W::decoder(&service.settings),
@@ -117,7 +140,7 @@ impl<W: Wire> Client<W> {
                 stalled: false,
                 parked: false,
                 ending: false,
-                moving: false,
+                moving: Moving::No,
                 replies: Replies::new(W::refuse),
             }),
             has_news: Cell::new(false),
@@ -132,13 +155,19 @@ impl<W: Wire> Client<W> {
 
     /// Serves it to its end, and says why that came.
     pub(super) async fn serve(self: Rc<Self>, mut socket: OwnedReadHalf, service: Rc<Service<W>>) -> Ended {
-        let ended = match std::future::poll_fn(|cx| self.poll(cx, &mut socket, &service)).await {
-            Pause::Moving => {
-                let heard = std::mem::take(&mut self.talk.borrow_mut().input);
-                // In a box: few clients need its room.
-                Box::pin(self.serve_alone(heard, &mut socket, &service)).await
+        let ended = loop {
+            match std::future::poll_fn(|cx| self.poll(cx, &mut socket, &service)).await {
+                Pause::Ended(ended) => break ended,
+                // In boxes: few clients need their room.
+                Pause::Changing => {
+                    let to = Box::pin(self.change(&service)).await;
+                    self.go_on(to);
+                }
+                Pause::Leaving => {
+                    let heard = std::mem::take(&mut self.talk.borrow_mut().input);
+                    break Box::pin(self.serve_alone(heard, &mut socket, &service)).await;
+                }
             }
-            Pause::Ended(ended) => ended,
         };
         self.dead.set(Some(ended));
         // Requests that the store has not answered hold the socket open. It may have been closed by the client.
@@ -152,7 +181,6 @@ impl<W: Wire> Client<W> {
     }
 
     /// The shared store connections that its requests may take.
-    #[allow(dead_code, reason = "what is cached by pool asks for it")]
     pub(super) fn pool(&self) -> Ref<'_, Pool<W>> {
         Ref::map(self.pool.borrow(), |pool| &**pool)
     }
@@ -161,6 +189,45 @@ impl<W: Wire> Client<W> {
     #[inline]
     pub(super) fn store(&self) -> Rc<Store<W>> {
         self.pool.borrow().store(self.lane)
+    }
+
+    /// From now on its requests take these.
+    pub(super) fn share(&self, pool: Rc<Pool<W>>) {
+        *self.pool.borrow_mut() = pool;
+    }
+
+    /// Whether it is one of this pool's.
+    pub(super) fn is_of(&self, pool: &Rc<Pool<W>>) -> bool {
+        Rc::ptr_eq(&self.pool.borrow(), pool)
+    }
+
+    /// Whether nobody is charged for it.
+    pub(super) fn is_unknown(&self) -> bool {
+        self.tenant.get() == TenantId::NOBODY
+    }
+
+    /// From now on this tenant is charged.
+    pub(super) fn charge_to(&self, tenant: TenantId, service: &Service<W>) {
+        self.tenant.set(tenant);
+        *self.deny.borrow_mut() = service.settings.tenants.denied(tenant, &service.ledger.borrow());
+    }
+
+    /// Whether a command is denied to its tenant.
+    #[inline]
+    pub(super) fn is_denied(&self, request: &W::Request, bytes: &[u8]) -> bool {
+        self.deny.borrow().as_ref().is_some_and(|deny| W::is_denied(deny, request, bytes))
+    }
+
+    /// It is listened to no more, and reads why if nothing else is to come.
+    pub(super) fn turn_out(&self, why: &[u8]) {
+        let waits = {
+            let talk = &mut *self.talk.borrow_mut();
+            talk.ending = true;
+            talk.moving != Moving::No || talk.replies.outstanding() > 0
+        };
+        if !waits {
+            self.say(why);
+        }
     }
 
     /// Where replies go.
@@ -203,7 +270,7 @@ impl<W: Wire> Client<W> {
             self.dead.set(Some(Ended::SlowReader));
         }
         let all_said = talk.replies.outstanding() == 0;
-        let resumes = if talk.ending || talk.moving {
+        let resumes = if talk.ending || talk.moving != Moving::No {
             all_said
         } else {
             talk.parked && service.has_room(self, &talk.replies)
@@ -232,6 +299,13 @@ impl<W: Wire> Client<W> {
         if self.stuck.get() > patience {
             self.end(if reading { Ended::SlowReader } else { Ended::SlowWriter });
         }
+    }
+
+    /// What it has sent behind a request that is done with is looked at, here or where it goes.
+    fn go_on(&self, to: Moving) {
+        let talk = &mut *self.talk.borrow_mut();
+        talk.moving = to;
+        talk.stalled = true;
     }
 
     fn wake(&self) {
@@ -269,10 +343,12 @@ impl<W: Wire> Client<W> {
                 let all_said = !blocked && talk.replies.outstanding() == 0;
                 return if all_said { Poll::Ready(Pause::Ended(Ended::Left)) } else { Poll::Pending };
             }
-            if talk.moving && talk.replies.outstanding() == 0 && !blocked {
-                return Poll::Ready(Pause::Moving);
+            let moves = talk.moving != Moving::No;
+            if moves && talk.replies.outstanding() == 0 && !blocked {
+                let changing = talk.moving == Moving::Change;
+                return Poll::Ready(if changing { Pause::Changing } else { Pause::Leaving });
             }
-            talk.parked = talk.moving || !service.has_room(self, &talk.replies);
+            talk.parked = moves || !service.has_room(self, &talk.replies);
             if talk.parked {
                 return Poll::Pending;
             }
@@ -358,8 +434,10 @@ impl<W: Wire> Client<W> {
 enum Pause {
     /// It is over.
     Ended(Ended),
+    /// It is about to become someone else.
+    Changing,
     /// From here on it has a connection to the store of its own.
-    Moving,
+    Leaving,
 }
 
 /// What became of the output.

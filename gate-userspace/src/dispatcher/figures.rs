@@ -39,11 +39,15 @@ pub enum Event {
     StoreConnected,
     /// A connection to the store failed or was lost.
     StoreFailed,
+    /// A client named a user and a password that the store did not accept.
+    LoginFailed,
+    /// A pool was closed because the store no longer accepts its user.
+    PoolRefused,
 }
 
 impl Event {
     /// Every event, in the order of its number.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::Accepted,
         Self::TurnedAway,
         Self::Left,
@@ -56,6 +60,8 @@ impl Event {
         Self::Answered,
         Self::StoreConnected,
         Self::StoreFailed,
+        Self::LoginFailed,
+        Self::PoolRefused,
     ];
 
     /// Its name in output and documentation.
@@ -74,6 +80,8 @@ impl Event {
             Self::Answered => "answered",
             Self::StoreConnected => "store-connected",
             Self::StoreFailed => "store-failed",
+            Self::LoginFailed => "login-failed",
+            Self::PoolRefused => "pool-refused",
         }
     }
 }

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use gate_common::abi::{
-    Block, Clock, QueryClass, Reason, Service, ServiceState, Shed, Tenant, TenantCounters, TenantState, View,
-    bank_of, draw, find, find_v4, tenant_flags, view_flags,
+    Block, Clock, Name, QueryClass, Reason, Service, ServiceState, Shed, Tenant, TenantCounters, TenantState,
+    View, bank_of, draw, find, find_v4, tenant_flags, view_flags,
 };
 use gate_common::token_bucket::{Limits, Take, refund, take};
 use gate_common::units::{Fraction, MilliRu, Multiplier, Nanos};
@@ -21,7 +21,7 @@ use crate::policy::Tier;
 use crate::protocol::Refusal;
 
 /// A tenant, by its number in the maps. Zero is nobody.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct TenantId(pub(super) u32);
 
 impl TenantId {
@@ -99,6 +99,13 @@ impl Ledger {
             0 => self.services.get(service).map_or(TenantId::NOBODY, |service| service.1),
             found => TenantId(found),
         }
+    }
+
+    /// Whether a tenant is still called so.
+    pub(super) fn is_called(&self, tenant: TenantId, name: &Name) -> bool {
+        let tenant = tenant.0 as usize;
+        let held = || self.maps.tenants.load_at::<Name>(tenant, offset_of!(Tenant, name));
+        tenant < self.maps.tenants.len() && held() == *name
     }
 
     /// Whether what this source is refused is only counted.

@@ -14,8 +14,10 @@ use std::collections::VecDeque;
 use memchr::memchr;
 
 use super::buffer::Buffer;
+use super::identity::Asked;
 use super::settings::Settings;
 use super::wire::{AfterFault, Answer, Course, Garbage, Link, Wire};
+use crate::protocol::deny::Deny;
 use crate::protocol::memcached::{
     self, AnswerLine, Answers, Command, Decoder, Expect, Fault, Limits, Part, Quiet, Request, Status,
 };
@@ -36,6 +38,8 @@ impl Wire for Memcached {
     fn is_well(line: &[u8]) -> bool {
         line.starts_with(b"VERSION ")
     }
+
+    const HAS_USERS: bool = false;
 
     const GOODBYE: &'static [u8] = b"";
 
@@ -60,6 +64,21 @@ impl Wire for Memcached {
     fn facts(request: &Request) -> &Facts {
         &request.facts
     }
+
+    fn change(_: &Request, _: &[u8]) -> Option<Asked> {
+        None
+    }
+
+    fn is_denied(deny: &Deny, request: &Request, _: &[u8]) -> bool {
+        deny.memcached.contains(&request.command)
+    }
+
+    #[inline]
+    fn is_forbidden(_: &[u8]) -> bool {
+        false
+    }
+
+    const NONSENSE: &'static [u8] = b"";
 
     #[inline]
     fn course(request: &Request) -> Course {

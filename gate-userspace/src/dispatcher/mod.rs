@@ -13,14 +13,16 @@
 //! - `pipeline`: what a request passes, in order. Start here.
 //! - `client`, `replies`: one client and the order of its replies.
 //! - `datagrams`, `udp`: clients that send datagrams, and their sockets.
+//! - `identity`, `change`: who a client is to the store, and how it becomes that.
 //! - `alone`: a client with a connection to the store of its own.
 //! - `pool`: the connections to the store that clients of one identity share.
+//! - `line`: a new connection to the store.
 //! - `store`, `health`: a shared connection to the store; whether it is worth a request.
 //! - `wire`: what is needed of a protocol; `memcached`: its gets merged and split;
 //!   `resp`.
 //! - `policy`, `queue`, `delay`: which requests may wait for the store, which is next, and which have waited
 //!   too long.
-//! - `ledger`: tenants, prices, quotas, out of the maps.
+//! - `ledger`: tenants, prices, quotas, out of the maps; `tenants`: their users and what is denied to them.
 //! - `thread`, `listen`, `settings`, `figures`, `latency`: what they stand on.
 
 use std::net::SocketAddr;
@@ -31,18 +33,22 @@ use tokio::sync::watch;
 
 use crate::clock;
 use crate::config::Config;
+use crate::control::tick::occupied;
 use crate::kernel::Maps;
 use crate::policy::range::OutOfRange;
 
 mod alone;
 mod buffer;
+mod change;
 mod client;
 mod datagrams;
 mod delay;
 mod figures;
 mod health;
+mod identity;
 mod latency;
 mod ledger;
+mod line;
 mod listen;
 mod memcached;
 mod pipeline;
@@ -54,6 +60,7 @@ mod resp;
 mod service;
 mod settings;
 mod store;
+mod tenants;
 mod thread;
 mod udp;
 mod wire;
@@ -62,6 +69,7 @@ pub use figures::{Event, Figures, QueueState, ServiceFigures};
 pub use latency::{Latencies, Reading};
 use policy::Policy;
 use settings::Settings;
+use tenants::Tenants;
 
 /// The running threads. Dropping it ends them and every connection.
 #[derive(Debug)]
@@ -102,10 +110,13 @@ impl Dispatcher {
     pub fn start(config: &Config, maps: &Arc<Maps>, first_row: usize) -> Result<Option<Self>, Error> {
         let rows = maps.cpus.len().saturating_sub(first_row).max(1);
         let count = config.gate.threads.map_or_else(thread::cores, std::num::NonZero::get).min(rows);
-        let settings = Settings::of(config, count);
+        let ids = occupied(maps).tenants;
+        let settings = Settings::of(config, count, &Arc::new(Tenants::of(config, &ids)));
         if settings.is_empty() {
             return Ok(None);
         }
+        let logins = settings.iter().filter_map(|settings| settings.backend.login.as_ref());
+        logins.for_each(|login| identity::warn_of_readers(&login.password_file));
         let services: Vec<ServiceFigures> =
             settings.iter().map(|settings| ServiceFigures::new(settings.name.clone(), count)).collect();
         let now = clock::monotonic();

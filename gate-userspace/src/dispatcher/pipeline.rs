@@ -9,7 +9,7 @@ use std::rc::Rc;
 use gate_common::abi::{QueryClass, Reason};
 use gate_common::units::{MilliRu, Nanos};
 
-use super::client::Client;
+use super::client::{Client, Moving};
 use super::figures::Event;
 use super::ledger::{Charge, Ledger};
 use super::queue::Queued;
@@ -32,12 +32,22 @@ impl<W: Wire> Service<W> {
         now: Nanos,
     ) -> After {
         let course = W::course(request);
-        if course == Course::Own {
-            return After::Own;
+        let denied = client.is_denied(request, bytes) && self.denies(client);
+        if course == Course::Own && !denied {
+            return After::Move(Moving::Own);
         }
         self.figures.count(Event::Request);
+        let verdict = if denied {
+            Err(Refusal { reason: Reason::Unsupported, retry_after: Nanos::ZERO })
+        } else {
+            self.judge(client, request, course, bytes, now)
+        };
+        if matches!(verdict, Ok(Verdict::Change)) {
+            return After::Move(Moving::Change);
+        }
         let place = replies.open();
-        match self.judge(client, request, course, bytes, now) {
+        match verdict {
+            Ok(Verdict::Change) => {}
             Ok(Verdict::Send(kind)) => {
                 let silent = W::is_silent(request);
                 let outgoing = Outgoing { client, place, request, bytes, kind, silent, admitted: now };
@@ -76,7 +86,11 @@ impl<W: Wire> Service<W> {
 
         // Classify: the tenant is the client's, tier and query type are the request's.
         match course {
-            Course::Shared | Course::Own => {}
+            // Who is nobody yet may say who it is.
+            Course::Change if self.names_tenant(client, request, bytes, ledger) => {
+                return Ok(Verdict::Change);
+            }
+            Course::Shared | Course::Own | Course::Change => {}
             Course::Quit => return Ok(Verdict::Goodbye),
             Course::OwnStats => return Ok(Verdict::OwnStats),
         }
@@ -95,6 +109,11 @@ impl<W: Wire> Service<W> {
                 Charge::Refused(refusal) => return Err(refusal),
             },
         };
+
+        if course == Course::Change {
+            ledger.count_passed(tenant, charged);
+            return Ok(Verdict::Change);
+        }
 
         // Hot key: a hit is answered here, a read of a key in flight joins it, a write marks its key.
         // (The state machine for this does not exist yet.)
@@ -126,6 +145,20 @@ impl<W: Wire> Service<W> {
         self.delay.borrow_mut().left(kind.tier, now, Nanos::ZERO, 0);
         count_passed(client, ledger, charged);
         Ok(Verdict::Send(kind))
+    }
+
+    /// Whether a client that nobody is charged for names a user that some tenant is charged for.
+    fn names_tenant(&self, client: &Client<W>, request: &W::Request, bytes: &[u8], ledger: &Ledger) -> bool {
+        let login = || W::change(request, bytes)?.login;
+        let tenants = &self.settings.tenants;
+        client.is_unknown() && login().is_some_and(|login| tenants.of_user(&login, ledger).is_some())
+    }
+
+    /// Counts a command that is denied to a client's tenant. Whether it is refused in earnest.
+    pub(super) fn denies(&self, client: &Client<W>) -> bool {
+        let (reason, price) = (Reason::Unsupported, MilliRu::ZERO);
+        self.ledger.borrow().count_refusal(client.tenant.get(), reason, price, client.shadow);
+        !client.shadow
     }
 
     fn enqueue(&self, held: Held<W>, bytes: &[u8], now: Nanos) {
@@ -255,8 +288,8 @@ pub(super) enum After {
     Next,
     /// It has said goodbye.
     Goodbye,
-    /// It needs a connection to the store that no one else uses, before this request.
-    Own,
+    /// It goes elsewhere, before this request.
+    Move(Moving),
 }
 
 /// What becomes of a request that is not refused.
@@ -265,6 +298,7 @@ enum Verdict {
     Wait(admission::Request, MilliRu),
     Goodbye,
     OwnStats,
+    Change,
 }
 
 /// The class for which XDP and daemon agree on what latency to expect.

@@ -1,11 +1,13 @@
 //! RESP to and from the store: requests as they come, one after the other, and where each reply ends.
 //!
-//! Requests that need nothing of their connection share it; the first that does moves its client to one of its
-//! own ([`super::alone`]).
+//! Requests that need nothing of their connection share it with those of the same user, database and protocol
+//! version ([`super::change`]); the first that does moves its client to one of its own ([`super::alone`]).
 
 use super::buffer::Buffer;
+use super::identity::Asked;
 use super::settings::Settings;
 use super::wire::{AfterFault, Answer, Course, Garbage, Link, Wire};
+use crate::protocol::deny::Deny;
 use crate::protocol::resp::{self, Command, Decoder, Fault, Kind, Limits, Part, Replies, Request, State};
 use crate::protocol::{Facts, Refusal, Step};
 
@@ -25,6 +27,8 @@ impl Wire for Resp {
     fn is_well(line: &[u8]) -> bool {
         !line.starts_with(b"-LOADING") && !line.starts_with(b"-MASTERDOWN")
     }
+
+    const HAS_USERS: bool = true;
 
     const GOODBYE: &'static [u8] = b"+OK\r\n";
 
@@ -48,6 +52,22 @@ impl Wire for Resp {
         &request.facts
     }
 
+    fn change(request: &Request, bytes: &[u8]) -> Option<Asked> {
+        request.change(bytes).map(|change| Asked::of(&change))
+    }
+
+    fn is_denied(deny: &Deny, request: &Request, bytes: &[u8]) -> bool {
+        deny.resp.denies(request, bytes)
+    }
+
+    #[inline]
+    fn is_forbidden(answer: &[u8]) -> bool {
+        answer.starts_with(b"-NOPERM")
+    }
+
+    /// Redis says the name of a command that it does not know.
+    const NONSENSE: &'static [u8] = b"*1\r\n$45\r\nTHROTTLED retry_after_ms=0 reason=unsupported\r\n";
+
     #[inline]
     fn course(request: &Request) -> Course {
         match request.state {
@@ -57,6 +77,7 @@ impl Wire for Resp {
             // It says which library the client uses: of no consequence for whoever shares the connection.
             State::Name if request.command == SET_INFO => Course::Shared,
             State::Quit => Course::Quit,
+            _ if request.changes() => Course::Change,
             _ => Course::Own,
         }
     }

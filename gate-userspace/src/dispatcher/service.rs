@@ -2,21 +2,21 @@
 
 use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
 use gate_common::abi::Reason;
 use gate_common::units::Nanos;
 
-use super::client::{Client, Ended, Talk};
+use super::client::{Client, Ended, Moving, Talk};
 use super::datagrams::Senders;
 use super::delay::Delay;
 use super::figures::{Event, Figures, ServiceFigures};
 use super::ledger::{Ledger, TenantId};
 use super::pipeline::{After, Held};
 use super::policy::Policy;
-use super::pool::{Pool, PoolId};
+use super::pool::{Pool, Pools};
 use super::queue::Queue;
 use super::replies::{Place, Replies};
 use super::settings::Settings;
@@ -52,7 +52,7 @@ pub(super) struct Service<W: Wire> {
     /// Who has been in it for too long.
     pub(super) delay: RefCell<Delay>,
     /// The shared connections.
-    pub(super) pool: Rc<Pool<W>>,
+    pub(super) pools: Pools<W>,
     /// What happened in this thread.
     pub(super) figures: Arc<Figures>,
     /// What happened in all.
@@ -60,9 +60,9 @@ pub(super) struct Service<W: Wire> {
     /// Clients with something new to be written.
     news: RefCell<Vec<Rc<Client<W>>>>,
     /// Everyone who is connected.
-    clients: RefCell<Vec<std::rc::Weak<Client<W>>>>,
     /// The senders of datagrams.
     pub(super) senders: RefCell<Senders<W>>,
+    clients: RefCell<Vec<Weak<Client<W>>>>,
     next_lane: Cell<usize>,
     /// Whether this is the thread that does what one must do for all.
     is_first: bool,
@@ -72,7 +72,7 @@ impl<W: Wire> Service<W> {
     pub(super) fn new(settings: Settings, shared: Shared) -> Rc<Self> {
         let Shared { ledger, scratch, number, figures: all_figures, policy, delay } = shared;
         let figures = Arc::clone(&all_figures.threads[number]);
-        let pool = Rc::new(Pool::new(PoolId(0), settings.connections));
+        let pools = Pools::new(settings.backend.max_pools, settings.connections);
         let (news, clients) = (RefCell::default(), RefCell::default());
         let senders = RefCell::new(Senders::new(settings.max_datagrams));
         let next_lane = Cell::new(0);
@@ -84,7 +84,7 @@ impl<W: Wire> Service<W> {
             policy,
             queue,
             delay: RefCell::new(delay),
-            pool,
+            pools,
             figures,
             all_figures,
             news,
@@ -124,7 +124,7 @@ impl<W: Wire> Service<W> {
         self.ledger.borrow_mut().refresh();
         let mut taken = 0;
         talk.want = 0;
-        while !talk.ending && !talk.moving {
+        while !talk.ending && talk.moving == Moving::No {
             if !self.has_room(client, &talk.replies) {
                 talk.stalled = taken < input.len();
                 break;
@@ -142,8 +142,8 @@ impl<W: Wire> Service<W> {
                     match self.request(client, &mut talk.replies, &request, bytes, now) {
                         After::Next => {}
                         After::Goodbye => talk.ending = true,
-                        After::Own => {
-                            talk.moving = true;
+                        After::Move(to) => {
+                            talk.moving = to;
                             return taken - len;
                         }
                     }
@@ -247,6 +247,27 @@ impl<W: Wire> Service<W> {
         tracing::warn!(service = self.settings.name, %store, %why, %pause, "lost a connection to the store");
     }
 
+    /// The store no longer accepts the user of a pool: so its clients read, and are closed. False if they have not
+    /// said who they are, since then it is not theirs to mend.
+    pub(super) fn turn_out(&self, pool: &Rc<Pool<W>>, why: &[u8]) -> bool {
+        let Some(login) = pool.identity().login else { return false };
+        self.figures.count(Event::PoolRefused);
+        let user = String::from_utf8_lossy(login.user()).into_owned();
+        tracing::warn!(service = self.settings.name, user, "the store refuses a user that it knew");
+        self.pools.remove(pool);
+        pool.stop();
+        for client in self.clients.borrow().iter().filter_map(Weak::upgrade) {
+            if client.is_of(pool) {
+                client.turn_out(why);
+                self.has_news(&client);
+            }
+        }
+        let now = clock::monotonic();
+        pool.stores().iter().for_each(|store| store.give_up(self, why, now));
+        self.deliver();
+        true
+    }
+
     /// Whether there are as many clients as there may be: this thread's share of them.
     pub(super) fn is_full(&self) -> bool {
         self.figures.connected() >= self.settings.max_clients as u64
@@ -271,7 +292,7 @@ impl<W: Wire> Service<W> {
     /// What has to be done now and then.
     pub(super) fn tidy(&self, now: Nanos) {
         let timeout = self.settings.store_timeout();
-        self.pool.stores().iter().for_each(|store| store.check(now, timeout));
+        self.pools.check(now, timeout);
         self.expire(now);
         self.dispatch(now);
         self.deliver();

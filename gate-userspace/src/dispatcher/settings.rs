@@ -1,9 +1,11 @@
 //! What the configuration says of one proxied service, as a thread uses it.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use gate_common::units::Nanos;
 
+use super::tenants::Tenants;
 use crate::config;
 
 /// One proxied service's settings.
@@ -20,6 +22,8 @@ pub(super) struct Settings {
     pub(super) transports: config::Transports,
     /// The store behind it, and how it is treated.
     pub(super) backend: config::Backend,
+    /// Users, and denied commands.
+    pub(super) tenants: Arc<Tenants>,
     /// How many connections each thread keeps to the store.
     pub(super) connections: usize,
     /// How many requests of each thread may be with the store at once, and how many may wait.
@@ -33,7 +37,7 @@ pub(super) struct Settings {
 
 impl Settings {
     /// Those of the services that are proxied, for each of so many threads.
-    pub(super) fn of(config: &config::Config, threads: usize) -> Vec<Self> {
+    pub(super) fn of(config: &config::Config, threads: usize, tenants: &Arc<Tenants>) -> Vec<Self> {
         let proxied = config.services.iter().enumerate();
         proxied
             .filter_map(|(service, settings)| {
@@ -43,6 +47,7 @@ impl Settings {
                     places: admission
                         .map_or(usize::MAX, |admission| (admission.parallelism as usize).div_ceil(threads)),
                     queue_limit: admission.map_or(0, |admission| admission.queue_limit.div_ceil(threads)),
+                    tenants: Arc::clone(tenants),
                     service,
                     name: settings.name.clone(),
                     protocol: settings.protocol,

@@ -10,8 +10,9 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io::ErrorKind;
+use std::path::PathBuf;
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 
 use gate_common::abi::Reason;
@@ -22,12 +23,15 @@ use tokio::net::TcpStream;
 use super::buffer::Buffer;
 use super::client::{Client, Ended};
 use super::health::Health;
+use super::identity::may_do_everything;
+use super::line::Line;
+use super::pool::Pool;
 use super::replies::Place;
 use super::service::{Answered, Service};
 use super::wire::{Answer, Link, Wire};
 use crate::clock;
 use crate::policy::admission;
-use crate::protocol::Refusal;
+use crate::protocol::{Refusal, resp};
 
 /// A shared connection to the store, or the attempt to have one.
 #[derive(Debug)]
@@ -105,6 +109,17 @@ pub(super) enum Broken {
     /// It answers, but not as it should.
     #[error("the store is not ready: {0:?}")]
     Unwell(String),
+    /// It does not accept gate's greeting: its error.
+    #[error("the store refuses the user: {}", error_word(.0))]
+    Refused(Vec<u8>),
+    /// The service's password cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Password {
+        /// Where it should be.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
     /// An answer that no request asked for.
     #[error("the store sent an answer that no one asked for")]
     Unasked,
@@ -174,10 +189,10 @@ impl<W: Wire> Store<W> {
         }
     }
 
-    /// Keeps a connection to the store, for ever.
-    pub(super) async fn keep(self: Rc<Self>, service: Rc<Service<W>>) {
+    /// Keeps a connection to the store, until its user is refused there.
+    pub(super) async fn keep(self: Rc<Self>, pool: Weak<Pool<W>>, service: Rc<Service<W>>) {
         loop {
-            let broken = match self.connect(&service).await {
+            let broken = match self.connect(&pool, &service).await {
                 Ok(mut socket) => {
                     self.state.borrow_mut().health.connected(clock::monotonic());
                     service.store_is_up();
@@ -185,6 +200,11 @@ impl<W: Wire> Store<W> {
                 }
                 Err(broken) => broken,
             };
+            if let (Broken::Refused(why), Some(pool)) = (&broken, pool.upgrade())
+                && service.turn_out(&pool, why)
+            {
+                return;
+            }
             let pause = self.fail(&service, clock::monotonic());
             service.store_is_down(&broken, pause);
             service.deliver();
@@ -193,12 +213,35 @@ impl<W: Wire> Store<W> {
         }
     }
 
-    async fn connect(&self, service: &Service<W>) -> Result<TcpStream, Broken> {
+    async fn connect(&self, pool: &Weak<Pool<W>>, service: &Service<W>) -> Result<TcpStream, Broken> {
+        let identity = pool.upgrade().ok_or(Broken::Closed)?.identity();
+        let mut line = Line::open(&service.settings, &identity).await?;
+        if W::HAS_USERS {
+            let ask = identity.ask_rights(service.settings.backend.login.as_ref());
+            let everything = may_do_everything(&line.ask(ask.bytes()).await?);
+            pool.upgrade().inspect(|pool| pool.set_may_cache(everything));
+        }
         let timeout = service.settings.store_timeout().into();
-        let connecting = TcpStream::connect(service.settings.backend.address);
-        let socket = tokio::time::timeout(timeout, connecting).await.map_err(|_| Broken::Overdue)??;
-        socket.set_nodelay(true)?;
-        tokio::time::timeout(timeout, probe::<W>(socket)).await.map_err(|_| Broken::Overdue)?
+        tokio::time::timeout(timeout, probe::<W>(line.into_socket())).await.map_err(|_| Broken::Overdue)?
+    }
+
+    /// Its user is no longer accepted: everyone who waits reads why.
+    pub(super) fn give_up(&self, service: &Service<W>, why: &[u8], now: Nanos) {
+        let state = &mut *self.state.borrow_mut();
+        // There is no trying again.
+        state.health.failed(now);
+        let mut begun = std::mem::take(&mut state.begun);
+        for waiting in state.waiting.drain(..) {
+            service.left_store(waiting.request, None);
+            if std::mem::take(&mut begun) {
+                waiting.client.end(Ended::Cut);
+            } else if !waiting.client.is_gone() {
+                let replies = &mut waiting.client.talk.borrow_mut().replies;
+                replies.part(waiting.place, why);
+                replies.whole(waiting.place);
+                service.has_news(&waiting.client);
+            }
+        }
     }
 
     fn wake(&self) {
@@ -329,6 +372,9 @@ impl<W: Wire> State<W> {
             if answer == Answer::MORE {
                 return Ok(taken);
             }
+            if !self.begun && W::is_forbidden(rest) {
+                front.client.pool().set_may_cache(false);
+            }
             if !front.client.is_gone() {
                 let replies = &mut front.client.talk.borrow_mut().replies;
                 if answer.give > 0 {
@@ -354,6 +400,11 @@ impl<W: Wire> State<W> {
             }
         }
     }
+}
+
+/// The first word of an error. More of it might repeat what it is about.
+fn error_word(why: &[u8]) -> String {
+    String::from_utf8_lossy(resp::error_code(why).unwrap_or_default()).into_owned()
 }
 
 /// Asks a store that has accepted a connection whether it works: no client's request is to find out.

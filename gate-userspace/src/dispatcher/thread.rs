@@ -130,9 +130,7 @@ impl Plan {
 
 /// Starts a service's tasks.
 fn serve<W: Wire>(service: Rc<Service<W>>, listening: Listening) -> io::Result<()> {
-    for store in service.pool.stores() {
-        tokio::task::spawn_local(Rc::clone(store).keep(Rc::clone(&service)));
-    }
+    service.pools.first().start(&service);
     for listener in listening.streams {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         tokio::task::spawn_local(accept(listener, Rc::clone(&service)));

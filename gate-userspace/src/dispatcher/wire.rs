@@ -3,7 +3,9 @@
 use std::fmt::Debug;
 
 use super::buffer::Buffer;
+use super::identity::Asked;
 use super::settings::Settings;
+use crate::protocol::deny::Deny;
 use crate::protocol::{Facts, Refusal, Step};
 
 /// A protocol, as the dispatcher sees it.
@@ -23,6 +25,9 @@ pub(super) trait Wire: Debug + Sized + 'static {
     /// Whether that line says that it works.
     fn is_well(line: &[u8]) -> bool;
 
+    /// Whether the store knows users, and may let one do what another may not.
+    const HAS_USERS: bool;
+
     /// What a client reads that says goodbye.
     const GOODBYE: &'static [u8];
 
@@ -37,6 +42,18 @@ pub(super) trait Wire: Debug + Sized + 'static {
 
     /// What is known of a request before it runs.
     fn facts(request: &Self::Request) -> &Facts;
+
+    /// What a request asks to be changed about who its client is; `None` if nothing, or if that cannot be told.
+    fn change(request: &Self::Request, bytes: &[u8]) -> Option<Asked>;
+
+    /// Whether a command is among those that are denied.
+    fn is_denied(deny: &Deny, request: &Self::Request, bytes: &[u8]) -> bool;
+
+    /// Whether an answer says that the user may not do what it asked.
+    fn is_forbidden(answer: &[u8]) -> bool;
+
+    /// A request that the store refuses, wherever it takes any.
+    const NONSENSE: &'static [u8];
 
     /// What becomes of a request that may pass.
     fn course(request: &Self::Request) -> Course;
@@ -58,6 +75,8 @@ pub(super) enum Course {
     Shared,
     /// It needs a connection to the store that no one else uses, and so do all that follow it.
     Own,
+    /// It may change who the client is: the store is asked before anything that follows is looked at.
+    Change,
     /// The gate answers it with its own figures.
     OwnStats,
     /// The client says goodbye.

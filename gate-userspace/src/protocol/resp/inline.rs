@@ -1,13 +1,22 @@
 //! Inline requests: words on a line, with quotes as a shell has them.
 
+use std::fmt;
+
 use super::fault::FaultKind;
 use crate::protocol::number;
 
 /// A line as an array of bulk strings. Its memory is used again and again.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub(super) struct Rewritten {
     bytes: Vec<u8>,
     word: Vec<u8>,
+}
+
+impl fmt::Debug for Rewritten {
+    /// What it holds may be a secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Rewritten({} bytes)", self.bytes.len())
+    }
 }
 
 impl Rewritten {

@@ -1,0 +1,70 @@
+//! What the configuration says of tenants that is not in the maps: their users, and what is denied to them.
+//!
+//! A reload may give a tenant's number to another; so a name goes with each number.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use gate_common::abi::Name;
+use sha2::{Digest as _, Sha256};
+
+use super::identity::Login;
+use super::ledger::{Ledger, TenantId};
+use crate::config::Config;
+use crate::protocol::deny::Deny;
+
+/// Tenants by user, and denied commands by tenant.
+#[derive(Debug, Default)]
+pub(super) struct Tenants {
+    users: HashMap<String, User>,
+    deny: HashMap<TenantId, (Name, Arc<Deny>)>,
+}
+
+#[derive(Debug)]
+struct User {
+    tenant: TenantId,
+    name: Name,
+    /// SHA-256 of the passwords that may pass; if none is known, all.
+    hashes: Vec<[u8; 32]>,
+}
+
+impl Tenants {
+    /// Those of a configuration; `ids` are their numbers by name.
+    pub(super) fn of(config: &Config, ids: &HashMap<String, u32>) -> Self {
+        let mut this = Self::default();
+        for tenant in &config.tenants {
+            let (Some(&id), Some(name)) = (ids.get(&tenant.name), Name::new(&tenant.name)) else { continue };
+            if tenant.deny != Deny::default() {
+                this.deny.insert(TenantId(id), (name, Arc::new(tenant.deny.clone())));
+            }
+            for user in &tenant.users {
+                let hashes = user.hashes.clone();
+                this.users.insert(user.name.clone(), User { tenant: TenantId(id), name, hashes });
+            }
+        }
+        this
+    }
+
+    /// The tenant whose user this is, if it is still there.
+    pub(super) fn of_user(&self, login: &Login, ledger: &Ledger) -> Option<TenantId> {
+        let user = self.user(login)?;
+        ledger.is_called(user.tenant, &user.name).then_some(user.tenant)
+    }
+
+    /// Whether gate knows this password to be right; `None` if only the store can tell.
+    pub(super) fn verifies(&self, login: &Login) -> Option<bool> {
+        let hashes = &self.user(login)?.hashes;
+        let hash: [u8; 32] = Sha256::digest(login.password()).into();
+        (!hashes.is_empty()).then(|| hashes.contains(&hash))
+    }
+
+    /// What is denied to a tenant.
+    pub(super) fn denied(&self, tenant: TenantId, ledger: &Ledger) -> Option<Arc<Deny>> {
+        let (name, deny) = self.deny.get(&tenant)?;
+        ledger.is_called(tenant, name).then(|| Arc::clone(deny))
+    }
+
+    fn user(&self, login: &Login) -> Option<&User> {
+        self.users.get(std::str::from_utf8(login.user()).ok()?)
+    }
+}

@@ -1,0 +1,388 @@
+//! Who a client of a proxied Redis is: to the store, and to gate.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+use gate_tests::proxy::{Listening, read_until, shown};
+
+/// Everyone is `source`, until it logs in as alice, who is `poor`, or bob, who is `rich`.
+const TENANTS: &str = r#"
+    [[tenant]]
+    name = "source"
+    sources = ["127.0.0.0/8"]
+    quota = "unlimited"
+    [[tenant]]
+    name = "poor"
+    users = ["alice"]
+    quota = "10 RU/s"
+    burst = "1s"
+    [[tenant]]
+    name = "rich"
+    users = ["bob"]
+    quota = "unlimited"
+"#;
+
+/// alice and bob may do everything, carol may read what begins with `c:`.
+const USERS: [&str; 3] = [
+    "ACL SETUSER alice on >a-secret ~* &* +@all\r\n",
+    "ACL SETUSER bob on >b-secret ~* &* +@all\r\n",
+    "ACL SETUSER carol on >c-secret ~c:* &* -@all +get +set +select\r\n",
+];
+
+fn store() -> Result<Listening> {
+    let store = Listening::redis()?;
+    add_users(&store)?;
+    Ok(store)
+}
+
+fn add_users(store: &Listening) -> Result<()> {
+    for user in USERS {
+        store.ask(user.as_bytes(), b"+OK\r\n")?;
+    }
+    Ok(())
+}
+
+/// Asks on an open connection, and compares all that is answered.
+fn check(stream: &mut TcpStream, asked: &str, expected: &str) -> Result<()> {
+    stream.write_all(asked.as_bytes())?;
+    let mut said = vec![0; expected.len()];
+    stream.read_exact(&mut said)?;
+    ensure!(said == expected.as_bytes(), "{asked:?}: {}, not {expected:?}", shown(&said));
+    Ok(())
+}
+
+/// How many of so many requests are refused for the tenant's quota.
+fn throttled(stream: &mut TcpStream, requests: usize) -> Result<usize> {
+    stream.write_all("GET a\r\n".repeat(requests).as_bytes())?;
+    stream.write_all(b"ECHO the-end\r\n")?;
+    let mut said = Vec::new();
+    while said.windows(2).filter(|pair| pair == b"\r\n").count() < requests + 1 {
+        let mut piece = [0; 4096];
+        let len = stream.read(&mut piece)?;
+        ensure!(len > 0, "closed after {}", shown(&said));
+        said.extend_from_slice(&piece[..len]);
+    }
+    Ok(String::from_utf8_lossy(&said).matches("reason=quota").count())
+}
+
+#[test]
+fn requests_are_charged_to_the_tenant_of_the_user_that_has_logged_in() -> Result<()> {
+    let store = store()?;
+    for (login, poor) in [
+        ("", false),
+        ("AUTH alice a-secret\r\n", true),
+        ("AUTH bob b-secret\r\n", false),
+        ("AUTH carol c-secret\r\n", false),
+        ("AUTH alice a-secret\r\nAUTH bob b-secret\r\n", false),
+        ("AUTH bob b-secret\r\nAUTH alice a-secret\r\n", true),
+        ("AUTH alice a-secret\r\nRESET\r\n", false),
+    ] {
+        // Each with buckets of its own.
+        let gate = Listening::gate("resp", store.address, "", TENANTS)?;
+        let mut stream = gate.connect()?;
+        stream.write_all(login.as_bytes())?;
+        for line in login.lines() {
+            read_until(&mut stream, if line == "RESET" { b"+RESET\r\n" } else { b"+OK\r\n" })?;
+        }
+        let refused = throttled(&mut stream, 200)?;
+        ensure!((refused > 100) == poor && (refused > 0) == poor, "{login:?}: {refused} refused");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_login_on_a_connection_of_its_own_is_charged_as_well() -> Result<()> {
+    let store = store()?;
+    let gate = Listening::gate("resp", store.address, "", TENANTS)?;
+    let mut stream = gate.connect()?;
+    check(&mut stream, "CLIENT REPLY ON\r\n", "+OK\r\n")?;
+    check(&mut stream, "AUTH alice wrong\r\n", WRONG)?;
+    check(&mut stream, "AUTH alice a-secret\r\nACL WHOAMI\r\n", "+OK\r\n$5\r\nalice\r\n")?;
+    // It is not refused there, but slowed down: 30 requests at 10 a second, of which 10 are saved up.
+    let start = std::time::Instant::now();
+    check(&mut stream, &"GET a\r\n".repeat(30), &"$-1\r\n".repeat(30))?;
+    ensure!(start.elapsed().as_millis() > 1_000, "30 requests took {:?}", start.elapsed());
+    Ok(())
+}
+
+const WRONG: &str = "-WRONGPASS invalid username-password pair or user is disabled.\r\n";
+
+#[test]
+fn a_failed_login_changes_nothing_and_costs_as_much_as_a_request() -> Result<()> {
+    let store = store()?;
+    let gate = Listening::gate("resp", store.address, "", TENANTS)?;
+    let mut stream = gate.connect()?;
+    check(&mut stream, "SET a 1\r\nAUTH alice wrong\r\nGET a\r\n", &format!("+OK\r\n{WRONG}$1\r\n1\r\n"))?;
+    check(
+        &mut stream,
+        "AUTH wrong\r\n",
+        "-ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?\r\n",
+    )?;
+    ensure!(throttled(&mut stream, 100)? == 0, "the name alone made it alice");
+    check(&mut stream, "AUTH alice a-secret\r\n", "+OK\r\n")?;
+    stream.write_all(&b"AUTH alice wrong\r\n".repeat(50))?;
+    let (mut said, mut piece) = (Vec::new(), [0; 4096]);
+    while said.windows(2).filter(|pair| pair == b"\r\n").count() < 50 {
+        let len = stream.read(&mut piece)?;
+        ensure!(len > 0, "closed");
+        said.extend_from_slice(&piece[..len]);
+    }
+    let said = String::from_utf8_lossy(&said).into_owned();
+    ensure!(said.contains(WRONG) && said.matches("reason=quota").count() > 20, "{said}");
+    Ok(())
+}
+
+#[test]
+fn an_unknown_source_may_log_in_as_a_user_that_a_tenant_names_and_has_one_guess() -> Result<()> {
+    let store = store()?;
+    let tenants = TENANTS.replace("127.0.0.0/8", "192.0.2.0/24");
+    let gate = Listening::gate("resp", store.address, "", &tenants)?;
+    let unknown = "-THROTTLED retry_after_ms=0 reason=unknown-source\r\n";
+    let mut stream = gate.connect()?;
+    check(&mut stream, "GET a\r\nHELLO 2\r\nAUTH carol c-secret\r\n", &unknown.repeat(3))?;
+    check(&mut stream, "AUTH bob b-secret\r\nGET a\r\n", "+OK\r\n$-1\r\n")?;
+    let mut stream = gate.connect()?;
+    check(&mut stream, "AUTH bob wrong\r\nAUTH bob b-secret\r\n", WRONG)?;
+    ensure!(stream.read(&mut [0; 1])? == 0, "it may guess on");
+    Ok(())
+}
+
+#[test]
+fn databases_and_protocol_versions_are_apart_and_their_clients_share_connections() -> Result<()> {
+    let store = store()?;
+    let gate = Listening::gate_with("threads = \"1\"", "resp", store.address, "", TENANTS)?;
+    let mut clients = (0..40).map(|_| gate.connect()).collect::<Result<Vec<_>>>()?;
+    for (number, client) in clients.iter_mut().enumerate() {
+        let database = number % 4;
+        check(client, &format!("SELECT {database}\r\nSET k {database}\r\n"), "+OK\r\n+OK\r\n")?;
+        if number % 8 >= 4 {
+            client.write_all(b"HELLO 3 AUTH bob b-secret SETNAME me\r\n")?;
+            let said = read_until(client, b"$7\r\nmodules\r\n*0\r\n")?;
+            ensure!(said.starts_with(b"%7\r\n"), "{}", shown(&said));
+        }
+    }
+    for (number, client) in clients.iter_mut().enumerate() {
+        let nil = if number % 8 >= 4 { "_\r\n" } else { "$-1\r\n" };
+        check(client, "GET k\r\nGET none\r\n", &format!("$1\r\n{}\r\n{nil}", number % 4))?;
+    }
+    // Eight pools of two, and the one of this connection.
+    let said = store.ask(b"CLIENT LIST\r\n", b"\n\r\n")?;
+    let connections = String::from_utf8_lossy(&said).matches(" addr=").count();
+    ensure!((16..20).contains(&connections), "{connections} connections");
+    // What needs a connection of its own is who the client is, on its database, by its name.
+    let client = &mut clients[5];
+    check(client, "MULTI\r\nGET k\r\nEXEC\r\n", "+OK\r\n+QUEUED\r\n*1\r\n$1\r\n1\r\n")?;
+    check(client, "CLIENT GETNAME\r\nACL WHOAMI\r\n", "$2\r\nme\r\n$3\r\nbob\r\n")?;
+    check(client, "GET none\r\nSELECT 2\r\nGET k\r\n", "_\r\n+OK\r\n$1\r\n2\r\n")?;
+    let refused = "-ERR DB index is out of range\r\n";
+    check(&mut clients[1], "SELECT 99\r\nGET k\r\n", &format!("{refused}$1\r\n1\r\n"))?;
+    Ok(())
+}
+
+#[test]
+fn replies_keep_their_order_when_a_client_changes_in_the_middle_of_a_pipeline() -> Result<()> {
+    let store = store()?;
+    let gate = Listening::gate("resp", store.address, "", TENANTS)?;
+    let (mut asked, mut expected) = (String::new(), String::new());
+    for round in 0..50 {
+        for database in 0..3 {
+            asked += &format!("SELECT {database}\r\nSET k {round}\r\nGET k\r\nINCR n\r\n");
+            let (value, count) = (round.to_string(), round + 1);
+            expected += &format!("+OK\r\n+OK\r\n${}\r\n{value}\r\n:{count}\r\n", value.len());
+        }
+    }
+    check(&mut gate.connect()?, &asked, &expected)
+}
+
+#[test]
+fn beyond_the_most_pools_clients_have_connections_of_their_own() -> Result<()> {
+    let store = store()?;
+    let service = "max_pools = \"2\"";
+    let gate = Listening::gate_with("threads = \"1\"", "resp", store.address, service, TENANTS)?;
+    let mut clients = (0..4).map(|_| gate.connect()).collect::<Result<Vec<_>>>()?;
+    for _ in 0..2 {
+        for (database, client) in clients.iter_mut().enumerate() {
+            check(
+                client,
+                &format!("SELECT {database}\r\nINCR n{database}\r\nDEL n{database}\r\n"),
+                "+OK\r\n:1\r\n:1\r\n",
+            )?;
+        }
+    }
+    check(&mut clients[3], "AUTH bob b-secret\r\nACL WHOAMI\r\n", "+OK\r\n$3\r\nbob\r\n")
+}
+
+#[test]
+fn nobody_reads_what_the_store_would_refuse() -> Result<()> {
+    let store = store()?;
+    let gate = Listening::gate_with("threads = \"1\"", "resp", store.address, "", TENANTS)?;
+    let (mut bob, mut carol) = (gate.connect()?, gate.connect()?);
+    check(&mut bob, "AUTH bob b-secret\r\nSET hidden x\r\nSET c:open y\r\n", "+OK\r\n+OK\r\n+OK\r\n")?;
+    check(&mut carol, "AUTH carol c-secret\r\n", "+OK\r\n")?;
+    let refused = "-NOPERM this user has no permissions to access one of the keys used as arguments\r\n";
+    // Hot for bob, and so in any cache there is.
+    for _ in 0..20 {
+        check(&mut bob, &"GET hidden\r\n".repeat(500), &"$1\r\nx\r\n".repeat(500))?;
+        check(
+            &mut carol,
+            &"GET hidden\r\nGET c:open\r\n".repeat(20),
+            &format!("{refused}$1\r\ny\r\n").repeat(20),
+        )?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_store_that_comes_back_is_logged_in_to_again() -> Result<()> {
+    let store = store()?;
+    let address = store.address;
+    let gate = Listening::gate("resp", address, "", TENANTS)?;
+    let mut stream = gate.connect()?;
+    check(&mut stream, "AUTH bob b-secret\r\nSELECT 5\r\nACL WHOAMI\r\n", "+OK\r\n+OK\r\n$3\r\nbob\r\n")?;
+    drop(store);
+    let users = std::env::temp_dir().join(format!("gate-users-{}", std::process::id()));
+    fs::write(&users, "user default on nopass ~* &* +@all\nuser bob on >b-secret ~* &* +@all\n")?;
+    let path = users.display().to_string();
+    let store = Listening::redis_at(address, &["--aclfile", &path])?;
+    fs::remove_file(&users)?;
+    // Refused until gate has found it.
+    let deadline = std::time::Instant::now() + gate_tests::proxy::PATIENCE;
+    loop {
+        stream.write_all(b"SET back 1\r\n")?;
+        let said = read_until(&mut stream, b"\r\n")?;
+        if said == b"+OK\r\n" {
+            break;
+        }
+        ensure!(said.starts_with(b"-OVERLOADED"), "{}", shown(&said));
+        ensure!(std::time::Instant::now() < deadline, "{}", shown(&said));
+    }
+    check(&mut stream, "ACL WHOAMI\r\n", "$3\r\nbob\r\n")?;
+    store.ask(b"SELECT 5\r\nGET back\r\n", b"+OK\r\n$1\r\n1\r\n")?;
+    Ok(())
+}
+
+#[test]
+fn a_user_that_the_store_forgets_reads_why_and_is_closed() -> Result<()> {
+    let store = store()?;
+    let gate = Listening::gate("resp", store.address, "", TENANTS)?;
+    let (mut bob, mut other) = (gate.connect()?, gate.connect()?);
+    check(&mut bob, "AUTH bob b-secret\r\nGET a\r\n", "+OK\r\n$-1\r\n")?;
+    check(&mut other, "GET a\r\n", "$-1\r\n")?;
+    store.ask(b"ACL DELUSER bob\r\n", b":1\r\n")?;
+    let mut said = Vec::new();
+    bob.read_to_end(&mut said)?;
+    ensure!(said == WRONG.as_bytes(), "{}", shown(&said));
+    check(&mut other, "GET a\r\n", "$-1\r\n")?;
+    check(&mut gate.connect()?, "AUTH bob b-secret\r\n", WRONG)
+}
+
+#[test]
+fn gate_checks_a_password_itself_if_it_knows_its_hash() -> Result<()> {
+    let store = store()?;
+    // SHA-256 of "b-secret".
+    let hash =
+        String::from_utf8(Command::new("sh").args(["-c", "printf b-secret | sha256sum"]).output()?.stdout)?;
+    let hash = hash.split_whitespace().next().unwrap_or_default();
+    let tenants = TENANTS.replace("\"bob\"", &format!("\"bob #{hash}\""));
+    let gate = Listening::gate_with("threads = \"1\"", "resp", store.address, "", &tenants)?;
+    store.ask(b"ACL SETUSER bob >another\r\n", b"+OK\r\n")?;
+    // The store would take it, gate does not, on either kind of connection.
+    check(&mut gate.connect()?, "AUTH bob another\r\n", WRONG)?;
+    let mut own = gate.connect()?;
+    check(&mut own, "CLIENT REPLY ON\r\n", "+OK\r\n")?;
+    own.write_all(b"AUTH bob another\r\n")?;
+    read_until(&mut own, b"\r\n")?;
+    check(&mut own, "ACL WHOAMI\r\n", "$7\r\ndefault\r\n")?;
+    let mut first = gate.connect()?;
+    check(&mut first, "AUTH bob b-secret\r\nGET a\r\n", "+OK\r\n$-1\r\n")?;
+    // The pool is there: the store is not asked again.
+    store.ask(b"ACL SETUSER bob resetpass >another\r\n", b"+OK\r\n")?;
+    check(&mut gate.connect()?, "AUTH bob b-secret\r\nACL WHOAMI\r\n", "+OK\r\n$3\r\nbob\r\n")
+}
+
+#[test]
+fn without_auth_a_client_is_who_the_operator_says_or_nobody() -> Result<()> {
+    let store = Listening::redis()?;
+    add_users(&store)?;
+    store.ask(b"ACL SETUSER default resetpass >d-secret\r\n", b"+OK\r\n")?;
+    let noauth = "-NOAUTH Authentication required.\r\n";
+    let gate = Listening::gate("resp", store.address, "", TENANTS)?;
+    let mut stream = gate.connect()?;
+    check(&mut stream, "GET a\r\nSELECT 1\r\nGET a\r\n", &noauth.repeat(3))?;
+    check(&mut stream, "AUTH d-secret\r\nSET a 1\r\nGET a\r\n", "+OK\r\n+OK\r\n$1\r\n1\r\n")?;
+
+    let file = std::env::temp_dir().join(format!("gate-password-{}", std::process::id()));
+    fs::write(&file, "b-secret\n")?;
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600))?;
+    let service = format!("store_user = \"bob\"\nstore_password_file = \"{}\"", file.display());
+    let gate = Listening::gate("resp", store.address, &service, TENANTS)?;
+    let mut stream = gate.connect()?;
+    check(&mut stream, "ACL WHOAMI\r\nSELECT 1\r\nACL WHOAMI\r\n", "$3\r\nbob\r\n+OK\r\n$3\r\nbob\r\n")?;
+    check(&mut stream, "MULTI\r\nACL WHOAMI\r\nDISCARD\r\n", "+OK\r\n+QUEUED\r\n+OK\r\n")?;
+    check(&mut gate.connect()?, "AUTH alice a-secret\r\nACL WHOAMI\r\n", "+OK\r\n$5\r\nalice\r\n")?;
+    fs::remove_file(&file)?;
+    Ok(())
+}
+
+#[test]
+fn denied_commands_are_refused_wherever_they_come_up() -> Result<()> {
+    let deny = r#"
+        [[tenant]]
+        name = "all"
+        sources = ["127.0.0.0/8"]
+        quota = "unlimited"
+        deny = ["flushall", "CONFIG SET", "unknown", "flush_all", "select"]
+    "#;
+    let refused = "-THROTTLED retry_after_ms=0 reason=unsupported\r\n";
+    let store = Listening::redis()?;
+    let gate = Listening::gate("resp", store.address, "", deny)?;
+    let mut stream = gate.connect()?;
+    check(&mut stream, "SET a 1\r\nFlushAll\r\nGET a\r\n", &format!("+OK\r\n{refused}$1\r\n1\r\n"))?;
+    check(&mut stream, "config SET maxmemory 1\r\nSELECT 1\r\nNONSENSE\r\n", &refused.repeat(3))?;
+    // In a transaction: none of it is done.
+    let unknown = "-ERR unknown command 'THROTTLED retry_after_ms=0 reason=unsupported', with args beginning with: \r\n";
+    let aborted = "-EXECABORT Transaction discarded because of previous errors.\r\n";
+    check(
+        &mut stream,
+        "MULTI\r\nSET a 2\r\nFLUSHALL\r\nEXEC\r\nGET a\r\n",
+        &format!("+OK\r\n+QUEUED\r\n{unknown}{aborted}$1\r\n1\r\n"),
+    )?;
+    // One that is too long to be gathered is left out whole.
+    let long = "x".repeat(3 << 20);
+    let asked = format!("*2\r\n$8\r\nNONSENSE\r\n${}\r\n{long}\r\nGET a\r\n", long.len());
+    check(&mut stream, &asked, &format!("{unknown}$1\r\n1\r\n"))?;
+
+    let store = Listening::memcached()?;
+    let gate = Listening::gate("memcached", store.address, "", deny)?;
+    let refused = "SERVER_ERROR throttled retry_after_ms=0 reason=unsupported\r\n";
+    let asked = "set a 0 0 1\r\n1\r\nflush_all\r\nflush_all noreply\r\nget a\r\n";
+    check(&mut gate.connect()?, asked, &format!("STORED\r\n{refused}VALUE a 0 1\r\n1\r\nEND\r\n"))
+}
+
+#[test]
+fn the_tools_of_redis_log_in_through_gate() -> Result<()> {
+    let store = store()?;
+    store.ask(b"ACL SETUSER default resetpass >d-secret\r\n", b"+OK\r\n")?;
+    let gate = Listening::gate("resp", store.address, "", TENANTS)?;
+    let (host, port) = (gate.address.ip().to_string(), gate.address.port().to_string());
+    let run = |tool: &str, arguments: &[&str]| -> Result<String> {
+        let output = Command::new(tool).args(["-h", &host, "-p", &port]).args(arguments).output()?;
+        ensure!(output.status.success(), "{tool}: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8(output.stdout)?)
+    };
+    for version in ["-2", "-3"] {
+        let said = run("redis-cli", &[version, "--user", "bob", "--pass", "b-secret", "ACL", "WHOAMI"])?;
+        ensure!(said.trim().trim_matches('"') == "bob", "{said}");
+        let said = run("redis-cli", &[version, "-a", "d-secret", "-n", "3", "SET", "where", "three"])?;
+        ensure!(said.trim() == "OK", "{said}");
+    }
+    let benchmark =
+        ["-a", "d-secret", "-n", "2000", "-c", "20", "-q", "-P", "16", "--dbnum", "2", "-t", "set,get"];
+    let said = run("redis-benchmark", &benchmark)?;
+    ensure!(said.contains("GET: ") && !said.contains("Error") && !said.contains("NOAUTH"), "{said}");
+    Ok(())
+}
