@@ -4,6 +4,7 @@
 //! |---|---|
 //! | SIGINT, SIGTERM | detaches, removes every pin, ends |
 //! | SIGHUP | reads the configuration again; a faulty one changes nothing |
+//! | the admin socket | shows what is known, changes what may be changed |
 //! | [`HAND_OVER`](crate::kernel::owner::HAND_OVER) | ends and leaves all in place, for the gate that takes over |
 
 use std::path::PathBuf;
@@ -15,17 +16,23 @@ use gate_common::units::Nanos;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Interval, MissedTickBehavior};
 
+use crate::admin;
 use crate::clock;
 use crate::config::{self, Config};
+use crate::control::board::Board;
 use crate::control::decide::Rules;
 use crate::control::hot_keys::HotKeys;
 use crate::control::layout::{self, Layout, Misfit, capacities, needs};
 use crate::control::tick::{Lost, Ticker, occupied};
-use crate::dispatcher::{self, Dispatcher};
+use crate::dispatcher::{self, Dispatcher, ServiceFigures};
 use crate::kernel::attach::{self, attach};
 use crate::kernel::owner::{self, Ownership, Previous};
 use crate::kernel::{self, Heartbeat, Loaded, Maps, Opened, PinDir, Sizes};
 use crate::policy::range::OutOfRange;
+
+mod changes;
+
+use changes::Changes;
 
 /// What the command line says.
 #[derive(Clone, Debug)]
@@ -79,6 +86,23 @@ pub enum Error {
     /// A parameter that the configuration should not have let through.
     #[error(transparent)]
     OutOfRange(#[from] OutOfRange),
+    /// The admin socket cannot be had.
+    #[error(transparent)]
+    Admin(#[from] admin::Error),
+    /// An order that makes no sense.
+    #[error("{0}")]
+    Order(String),
+    /// A key that cannot be set.
+    #[error(transparent)]
+    Override(#[from] config::Wrong),
+    /// The configuration cannot be written.
+    #[error("cannot write {}", path.display())]
+    Save {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
     /// Signals or threads could not be set up.
     #[error("{what}")]
     System {
@@ -125,7 +149,10 @@ struct Daemon {
     ticker: Ticker,
     hot_keys: HotKeys,
     reload: bool,
-    _dispatcher: Option<Dispatcher>,
+    changes: Changes,
+    /// What each tick saw and decided.
+    board: Board,
+    dispatcher: Option<Dispatcher>,
     _heartbeat: Heartbeat,
 }
 
@@ -225,7 +252,7 @@ impl Daemon {
         let first_row = kernel::possible_cpus()? as usize;
         let dispatcher = Dispatcher::start(config, &maps, first_row)?;
         let hot_keys = HotKeys::new(config.gate.tick, clock::entropy())?;
-        Ok(Self {
+        let mut daemon = Self {
             options,
             tick: config.gate.tick,
             maps,
@@ -233,9 +260,13 @@ impl Daemon {
             ticker,
             hot_keys,
             reload: false,
-            _dispatcher: dispatcher,
+            changes: Changes::new(Arc::new(config.clone())),
+            board: Board::default(),
+            dispatcher,
             _heartbeat: heartbeat,
-        })
+        };
+        daemon.listen_to_admin()?;
+        Ok(daemon)
     }
 
     async fn serve(&mut self, signals: &mut Signals) -> Result<Stop, Error> {
@@ -248,6 +279,7 @@ impl Daemon {
                 _ = signals.terminate.recv() => return Ok(Stop::Asked),
                 _ = signals.hand_over.recv() => return Ok(Stop::HandOver),
                 _ = signals.hang_up.recv() => self.reload = true,
+                Some(asked) = self.changes.orders.recv() => self.changes.waiting.push_back(asked),
                 _ = ticks.tick() => self.on_tick()?,
                 _ = samples.tick() => self.drain_samples(),
                 _ = looks.tick() => self.attached.iter_mut().for_each(Attached::look_after_interface),
@@ -256,9 +288,8 @@ impl Daemon {
     }
 
     fn on_tick(&mut self) -> Result<(), Error> {
-        if self.reload && !self.ticker.settling() {
-            self.reload = false;
-            self.read_configuration_again()?;
+        if !self.ticker.settling() {
+            self.change()?;
         }
         let now = now(&self.maps);
         self.ticker.tick(now)?;
@@ -272,38 +303,9 @@ impl Daemon {
         attached.loaded.samples.drain(MOST_SAMPLES, |sample| hot_keys.count(sample));
     }
 
-    /// All or nothing: a configuration that is faulty or does not fit changes nothing.
-    fn read_configuration_again(&mut self) -> Result<(), Error> {
-        let config = match Config::read(&self.options.config) {
-            Ok(config) => config,
-            Err(error) => {
-                tracing::error!("the configuration stays as it was:\n{error}");
-                return Ok(());
-            }
-        };
-        let fits = sizes(&config).and_then(|_| Ok(Layout::build(&config, &occupied(&self.maps))?));
-        let layout = match fits {
-            Ok(layout) => layout,
-            Err(error) => {
-                tracing::error!(
-                    error = &error as &dyn std::error::Error,
-                    "the configuration stays as it was"
-                );
-                return Ok(());
-            }
-        };
-        self.ticker.install(layout, rules(&config))?;
-        let generation = self.ticker.tick(now(&self.maps))?;
-        if config.gate.tick != self.tick {
-            tracing::warn!("a new tick counts from the next start only");
-        }
-        tracing::info!(
-            generation,
-            tenants = config.tenants.len(),
-            services = config.services.len(),
-            "configuration read again"
-        );
-        Ok(())
+    /// What is known of the services that are proxied.
+    fn services(&self) -> &[ServiceFigures] {
+        self.dispatcher.as_ref().map_or(&[], Dispatcher::services)
     }
 }
 

@@ -8,12 +8,14 @@
 //! - [`config`]: TOML in, a valid configuration out, or every fault with its line.
 //! - [`control`]: what every tick reads, decides and writes.
 //! - [`daemon`]: `gate run`.
+//! - [`admin`]: what a running gate can be asked and told over its socket.
 //! - [`dispatcher`]: proxied services, from a client's bytes to the store and back.
 //! - [`kernel`]: the eBPF object, its maps and links; the only user of aya.
 //! - [`load`]: the open-loop load generator, and a store to send it to.
 //! - [`clock`]: the only reader of the clock.
 //! - [`cli`]: arguments, printing, exit codes.
 
+pub mod admin;
 pub mod cli;
 pub mod clock;
 pub mod config;

@@ -3,12 +3,13 @@
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::AsRawFd as _;
-use std::path::PathBuf;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use nix::sys::signal::Signal;
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrIn, SockaddrStorage, bind, connect, socket,
 };
@@ -24,6 +25,7 @@ pub struct Listening {
     /// Where.
     pub address: SocketAddr,
     program: Part,
+    /// A gate's configuration.
     config: Option<PathBuf>,
 }
 
@@ -87,8 +89,9 @@ impl Listening {
         ensure!(paths::gate().exists(), "no {}: run `cargo xtask test`", paths::gate().display());
         let address = address();
         let config = std::env::temp_dir().join(format!("gate-{}-{}.toml", std::process::id(), address.ip()));
+        let socket = config.with_extension("sock");
         let text = format!(
-            "[gate]\nxdp = \"off\"\n{gate}\n[[service]]\nname = \"store\"\nprotocol = \"{protocol}\"\n\
+            "[gate]\nxdp = \"off\"\nadmin = {socket:?}\n{gate}\n[[service]]\nname = \"store\"\nprotocol = \"{protocol}\"\n\
              listen = \"{address}\"\nbackend = \"{backend}\"\n{service}\n{tenants}\n"
         );
         std::fs::write(&config, text).with_context(|| config.display().to_string())?;
@@ -152,6 +155,46 @@ impl Listening {
         let mut stream = self.connect()?;
         stream.write_all(request)?;
         read_until(&mut stream, end)
+    }
+
+    /// A gate's configuration, and its admin socket.
+    ///
+    /// # Errors
+    ///
+    /// If it is no gate.
+    pub fn files(&self) -> Result<(&Path, PathBuf)> {
+        let config = self.config.as_ref().context("it is no gate")?;
+        Ok((config, config.with_extension("sock")))
+    }
+
+    /// Runs `gate` with these arguments and this gate's admin socket.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be run.
+    pub fn command(&self, arguments: &[&str]) -> Result<Output> {
+        let (_, socket) = self.files()?;
+        Ok(Command::new(paths::gate()).args(arguments).arg("--socket").arg(socket).output()?)
+    }
+
+    /// What `gate ... --json` prints of this gate.
+    ///
+    /// # Errors
+    ///
+    /// If it fails, or prints something else.
+    pub fn json(&self, arguments: &[&str]) -> Result<serde_json::Value> {
+        let output = self.command(&[arguments, &["--json"]].concat())?;
+        ensure!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(serde_json::from_slice(&output.stdout)?)
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    ///
+    /// If it has ended.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        self.program.signal(signal)
     }
 
     /// The program itself.

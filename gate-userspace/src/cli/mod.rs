@@ -17,7 +17,9 @@ mod maps;
 mod peer;
 mod pins;
 mod print;
+mod queues;
 mod run;
+mod set;
 mod signals;
 mod sim;
 mod status;
@@ -39,6 +41,8 @@ enum Command {
     Status(status::Args),
     Tenants(tenants::Args),
     Hotkeys(hotkeys::Args),
+    Queues(queues::Args),
+    Set(set::Args),
     Maps(maps::Args),
     Detach(detach::Args),
     Peer(peer::Args),
@@ -59,6 +63,8 @@ pub fn main() -> ExitCode {
         Command::Status(args) => status::run(args),
         Command::Tenants(args) => tenants::run(args),
         Command::Hotkeys(args) => hotkeys::run(args),
+        Command::Queues(args) => queues::run(args),
+        Command::Set(args) => set::run(args),
         Command::Maps(args) => maps::run(args),
         Command::Detach(args) => detach::run(args),
         Command::Peer(args) => peer::run(args),

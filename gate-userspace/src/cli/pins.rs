@@ -1,8 +1,12 @@
-//! What the commands that read the pinned maps share.
+//! Where the commands that show something find it: in the pinned maps, or at a running gate.
 
 use std::path::PathBuf;
 
-use crate::kernel::{Maps, Result};
+use anyhow::Context as _;
+use serde::de::DeserializeOwned;
+
+use crate::admin::{self, Request, client};
+use crate::kernel::{self, Maps};
 
 /// Where to find the maps.
 #[derive(Debug, clap::Args)]
@@ -15,10 +19,44 @@ pub(super) struct Pins {
     pub(super) json: bool,
 }
 
+/// Where to find the maps, or the daemon.
+#[derive(Debug, clap::Args)]
+pub(super) struct Source {
+    #[command(flatten)]
+    pub(super) pins: Pins,
+    /// Where the gate listens, if its configuration says so (`admin`) [default: below /run/gate, by the name of
+    /// the pin directory].
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+}
+
 impl Pins {
     /// Opens the maps to be read.
-    pub(super) fn maps(&self) -> Result<Maps> {
+    pub(super) fn maps(&self) -> kernel::Result<Maps> {
         Maps::pinned(&self.pin_dir, false)
+    }
+}
+
+impl Source {
+    /// What the pinned maps say; where none can be read, what the daemon says.
+    pub(super) fn read<T: DeserializeOwned>(
+        &self,
+        from_maps: impl FnOnce(&Maps) -> T,
+        request: &Request,
+    ) -> anyhow::Result<T> {
+        // Whoever names a socket means that gate.
+        let maps = if self.socket.is_some() { None } else { Some(self.pins.maps()) };
+        match maps {
+            Some(Ok(maps)) => Ok(from_maps(&maps)),
+            Some(Err(error)) => self.ask(request).with_context(|| error.to_string()),
+            None => Ok(self.ask(request)?),
+        }
+    }
+
+    /// What the daemon says.
+    pub(super) fn ask<T: DeserializeOwned>(&self, request: &Request) -> Result<T, client::Error> {
+        let default = || admin::default_path(&self.pins.pin_dir);
+        client::ask(&self.socket.clone().unwrap_or_else(default), request)
     }
 }
 

@@ -9,6 +9,7 @@
 //! - `backend`, `admission`: what only proxied services say.
 //! - `identity`: users, and what they may not do.
 //! - `read`: section by section into the types below.
+//! - `overrides`: values that stand in for the document's while gate runs.
 //! - `fault`: what is wrong, where, and what would be right.
 
 use std::fs::File;
@@ -30,6 +31,7 @@ mod admission;
 mod backend;
 mod fault;
 mod identity;
+mod overrides;
 mod raw;
 mod read;
 pub(crate) mod units;
@@ -38,6 +40,7 @@ pub use admission::{Admission, AdmissionPolicy, Codel, Fairness, Objective};
 pub use backend::Backend;
 pub use fault::{Fault, Faults};
 pub use identity::{StoreLogin, User};
+pub use overrides::{Override, Wrong, edit, value_at};
 
 /// A configuration that holds together.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,8 +80,21 @@ pub struct Gate {
     pub prefix_memory: u64,
     /// Where maps and link are pinned: an absolute path.
     pub pin_dir: PathBuf,
+    /// Where the running gate is asked and told.
+    pub admin: AdminSocket,
     /// Threads that serve proxied services; `None` for one on each CPU. At most 256.
     pub threads: Option<NonZeroUsize>,
+}
+
+/// Where the admin socket is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AdminSocket {
+    /// Below `/run/gate`, if it can be made there.
+    Default,
+    /// There: an absolute path.
+    At(PathBuf),
+    /// Nowhere.
+    Off,
 }
 
 /// An address, port and protocol that is protected: where it stands, or by standing before it.
@@ -267,6 +283,9 @@ pub enum Error {
     /// It was read, and is not valid.
     #[error(transparent)]
     Invalid(#[from] Faults),
+    /// What is to stand in for a value of it has no place in it.
+    #[error(transparent)]
+    Override(#[from] Wrong),
 }
 
 impl Config {
@@ -276,14 +295,24 @@ impl Config {
     /// [`Error::Unreadable`] if it is not there, not text, or larger than 64 MiB; otherwise
     /// [`Error::Invalid`] with everything that is wrong.
     pub fn read(path: &Path) -> Result<Self, Error> {
-        let unreadable = |source| Error::Unreadable { path: path.to_owned(), source };
-        let mut text = String::new();
-        let file = File::open(path).map_err(unreadable)?;
-        file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text).map_err(unreadable)?;
-        if text.len() as u64 > MAX_FILE_BYTES {
-            return Err(unreadable(io::Error::from(io::ErrorKind::FileTooLarge)));
+        Self::read_with(path, &[])
+    }
+
+    /// [`Config::read`], with these values in place of the file's.
+    ///
+    /// # Errors
+    /// As [`Config::read`]; and [`Error::Override`].
+    pub fn read_with(path: &Path, overrides: &[Override]) -> Result<Self, Error> {
+        let text = read_text(path)?;
+        let file = path.display().to_string();
+        if overrides.is_empty() {
+            return Ok(Self::parse(&file, &text)?);
         }
-        Ok(Self::parse(&path.display().to_string(), &text)?)
+        // Whatever else is wrong with the file comes first.
+        match edit(&text, overrides) {
+            Err(Wrong::Syntax(_)) => Ok(Self::parse(&file, &text)?),
+            edited => Ok(Self::parse(&file, &edited?)?),
+        }
     }
 
     /// Parses a document; `file` is what faults call it.
@@ -293,6 +322,21 @@ impl Config {
     pub fn parse(file: &str, text: &str) -> Result<Self, Faults> {
         raw::parse(file, text, read::config)
     }
+}
+
+/// The text of a configuration file.
+///
+/// # Errors
+/// [`Error::Unreadable`].
+pub fn read_text(path: &Path) -> Result<String, Error> {
+    let unreadable = |source| Error::Unreadable { path: path.to_owned(), source };
+    let mut text = String::new();
+    let file = File::open(path).map_err(unreadable)?;
+    file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text).map_err(unreadable)?;
+    if text.len() as u64 > MAX_FILE_BYTES {
+        return Err(unreadable(io::Error::from(io::ErrorKind::FileTooLarge)));
+    }
+    Ok(text)
 }
 
 /// Ten times what 10,000 tenants with 100,000 prefixes take.

@@ -18,8 +18,8 @@ use super::fault::did_you_mean;
 use super::raw::Section;
 use super::units::{self, Wrong};
 use super::{
-    Action, Algorithm, Config, Gate, Mode, OnStale, Price, Protocol, Service, Tenant, TenantIndex,
-    Transports, XdpMode,
+    Action, AdminSocket, Algorithm, Config, Gate, Mode, OnStale, Price, Protocol, Service, Tenant,
+    TenantIndex, Transports, XdpMode,
 };
 use super::{backend, identity};
 use crate::policy::Tier;
@@ -70,6 +70,7 @@ fn gate(mut section: Section<'_>) -> Gate {
         fragments: s.get("fragments", one_of(&ACTIONS)).unwrap_or(Action::Pass),
         prefix_memory: s.get("prefix_memory", prefix_memory).unwrap_or(64 << 20),
         pin_dir: s.get("pin_dir", absolute_path).unwrap_or_else(|| PathBuf::from("/sys/fs/bpf/gate")),
+        admin: s.get("admin", admin).unwrap_or(AdminSocket::Default),
         threads: s.get("threads", backend::number(1, 256)).and_then(|n| NonZeroUsize::new(n as usize)),
     };
     if section.is_sound() && gate.stale_after.0 < 2 * gate.tick.0 {
@@ -363,6 +364,15 @@ pub(super) fn absolute_path(text: &str) -> Result<PathBuf, Wrong> {
         return Ok(path.to_owned());
     }
     Err("must be an absolute path without \"..\", e.g. \"/sys/fs/bpf/gate\"".to_owned())
+}
+
+fn admin(text: &str) -> Result<AdminSocket, Wrong> {
+    match text {
+        "off" => Ok(AdminSocket::Off),
+        _ => absolute_path(text).map(AdminSocket::At).map_err(|_| {
+            "must be \"off\" or an absolute path without \"..\", e.g. \"/run/gate/gate.sock\"".to_owned()
+        }),
+    }
 }
 
 pub(super) fn address(text: &str) -> Result<SocketAddr, Wrong> {

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use gate_common::units::Nanos;
 
-use super::latency::{Latencies, Reading};
+use super::counts::{ClassFigures, Counts, Timing};
+use super::latency::Reading;
+use super::policy::Policy;
 use crate::policy::Tier;
 use crate::policy::admission::QueryType;
 use crate::policy::latency_ratio;
@@ -90,7 +92,7 @@ impl Event {
 #[derive(Debug, Default)]
 pub struct Figures {
     counts: [AtomicU64; Event::ALL.len()],
-    latencies: [Latencies; Class::ALL.len()],
+    classes: [ClassFigures; Class::ALL.len()],
     /// By tier, as of the last tick.
     queues: [QueueFigures; Tier::ALL.len()],
 }
@@ -121,13 +123,17 @@ impl Figures {
         count.store(count.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Records how long the store took to answer a request of a class. As [`Figures::count`].
+    /// A request was answered that had waited for so long, and took the store so long. As [`Figures::count`].
     #[inline]
-    pub(super) fn answered(&self, class: QueryType, took: Nanos) {
+    pub(super) fn answered(&self, class: QueryType, waited: Nanos, took: Nanos) {
         self.count(Event::Answered);
-        if let Some(latencies) = self.latencies.get(usize::from(class.0)) {
-            latencies.record(took);
-        }
+        self.class(class).answered(waited, took);
+    }
+
+    /// Where requests of a class are counted. As [`Figures::count`].
+    #[inline]
+    pub(super) fn class(&self, class: QueryType) -> &ClassFigures {
+        self.classes.get(usize::from(class.0)).unwrap_or(&self.classes[Class::Unknown.index()])
     }
 
     /// Notes how a tier's queue is. As [`Figures::count`].
@@ -173,12 +179,13 @@ pub struct ServiceFigures {
     pub threads: Arc<[Arc<Figures>]>,
     /// How long requests took from their admission to the answer, by [`Class`], since the last tick.
     pub responses: Arc<latency_ratio::Latencies>,
+    policy: Policy,
 }
 
 impl ServiceFigures {
-    pub(super) fn new(name: String, threads: usize) -> Self {
+    pub(super) fn new(name: String, threads: usize, policy: Policy) -> Self {
         let responses = Arc::new(latency_ratio::Latencies::new(Class::ALL.len()));
-        Self { name, threads: (0..threads).map(|_| Arc::default()).collect(), responses }
+        Self { name, threads: (0..threads).map(|_| Arc::default()).collect(), responses, policy }
     }
 
     /// Records how long a request of a class took, its wait included. Any thread may call this.
@@ -197,8 +204,24 @@ impl ServiceFigures {
     #[must_use]
     pub fn latency(&self, class: Class) -> Reading {
         let mut reading = Reading::default();
-        self.threads.iter().for_each(|thread| reading.add(&thread.latencies[class.index()]));
+        self.threads
+            .iter()
+            .for_each(|thread| reading.add(thread.classes[class.index()].timing(Timing::Processing)));
         reading
+    }
+
+    /// How requests of `class` fared since the start.
+    #[must_use]
+    pub fn counts(&self, class: Class) -> Counts {
+        let mut counts = Counts::default();
+        self.threads.iter().for_each(|thread| counts.add(&thread.classes[class.index()]));
+        counts
+    }
+
+    /// How long one more request of a tier would wait, as far as the admission policy knows.
+    #[must_use]
+    pub fn expected_wait(&self, tier: Tier) -> Option<Nanos> {
+        self.policy.expected_wait(tier)
     }
 
     /// How a tier's queue is: all that wait, the longest delay, and whether it stands in any thread.

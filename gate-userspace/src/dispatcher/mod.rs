@@ -23,7 +23,7 @@
 //! - `policy`, `queue`, `delay`: which requests may wait for the store, which is next, and which have waited
 //!   too long.
 //! - `ledger`: tenants, prices, quotas, out of the maps; `tenants`: their users and what is denied to them.
-//! - `thread`, `listen`, `settings`, `figures`, `latency`: what they stand on.
+//! - `thread`, `listen`, `settings`, `figures`, `counts`, `latency`: what they stand on.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -41,6 +41,7 @@ mod alone;
 mod buffer;
 mod change;
 mod client;
+mod counts;
 mod datagrams;
 mod delay;
 mod figures;
@@ -65,6 +66,7 @@ mod thread;
 mod udp;
 mod wire;
 
+pub use counts::{Counts, Timing};
 pub use figures::{Event, Figures, QueueState, ServiceFigures};
 pub use latency::{Latencies, Reading};
 use policy::Policy;
@@ -117,11 +119,13 @@ impl Dispatcher {
         }
         let logins = settings.iter().filter_map(|settings| settings.backend.login.as_ref());
         logins.for_each(|login| identity::warn_of_readers(&login.password_file));
-        let services: Vec<ServiceFigures> =
-            settings.iter().map(|settings| ServiceFigures::new(settings.name.clone(), count)).collect();
         let now = clock::monotonic();
         let policy = |settings: &Settings| Policy::new(settings.backend.admission.as_ref(), now);
         let policies: Vec<Policy> = settings.iter().map(policy).collect::<Result<_, _>>()?;
+        let figures = settings.iter().zip(&policies);
+        let figures = figures
+            .map(|(settings, policy)| ServiceFigures::new(settings.name.clone(), count, policy.clone()));
+        let services: Vec<ServiceFigures> = figures.collect();
         let (stop, stopped) = watch::channel(false);
         let mut plans = Vec::new();
         for number in 0..count {

@@ -10,6 +10,7 @@ use gate_common::abi::{QueryClass, Reason};
 use gate_common::units::{MilliRu, Nanos};
 
 use super::client::{Client, Moving};
+use super::counts::ClassFigures;
 use super::figures::Event;
 use super::ledger::{Charge, Ledger};
 use super::queue::Queued;
@@ -119,9 +120,17 @@ impl<W: Wire> Service<W> {
         // (The state machine for this does not exist yet.)
 
         // Admit: would it keep its objective?
+        let counts = self.figures.class(query_type);
+        counts.offered();
         if let Some(retry_after) = self.policy.refuses(kind, now, || ledger.draw()) {
             if !client.shadow {
-                return Err(refuse(client, ledger, charged, Refusal { reason: Reason::Slo, retry_after }));
+                return Err(refuse(
+                    client,
+                    ledger,
+                    counts,
+                    charged,
+                    Refusal { reason: Reason::Slo, retry_after },
+                ));
             }
             ledger.count_refusal(tenant, Reason::Slo, charged, true);
         }
@@ -131,7 +140,7 @@ impl<W: Wire> Service<W> {
         if client.queued.get().0 > 0 || !queue.pass() {
             if !queue.has_room() {
                 let refusal = Refusal { reason: Reason::QueueFull, retry_after: Nanos::ZERO };
-                return Err(refuse(client, ledger, charged, refusal));
+                return Err(refuse(client, ledger, counts, charged, refusal));
             }
             // It is counted when it leaves the queue.
             return Ok(Verdict::Wait(kind, charged));
@@ -140,7 +149,7 @@ impl<W: Wire> Service<W> {
         // Store.
         if let Err(refusal) = client.store().accepts(now) {
             queue.leave();
-            return Err(refuse(client, ledger, charged, refusal));
+            return Err(refuse(client, ledger, counts, charged, refusal));
         }
         self.delay.borrow_mut().left(kind.tier, now, Nanos::ZERO, 0);
         count_passed(client, ledger, charged);
@@ -248,7 +257,8 @@ impl<W: Wire> Service<W> {
 
     fn refuse_held(&self, held: &Held<W>, refusal: Refusal) {
         let Held { client, place, request, charged, .. } = held;
-        let refusal = refuse(client, &mut self.ledger.borrow_mut(), *charged, refusal);
+        let counts = self.figures.class(held.kind.query_type);
+        let refusal = refuse(client, &mut self.ledger.borrow_mut(), counts, *charged, refusal);
         self.refuse_late(client, *place, W::is_silent(request) || client.left.get(), refusal);
     }
 }
@@ -265,7 +275,14 @@ fn count_passed<W: Wire>(client: &Client<W>, ledger: &Ledger, charged: MilliRu) 
 }
 
 /// Refuses a request that has been charged: it gets that back.
-fn refuse<W: Wire>(client: &Client<W>, ledger: &mut Ledger, charged: MilliRu, refusal: Refusal) -> Refusal {
+fn refuse<W: Wire>(
+    client: &Client<W>,
+    ledger: &mut Ledger,
+    counts: &ClassFigures,
+    charged: MilliRu,
+    refusal: Refusal,
+) -> Refusal {
+    counts.refused();
     ledger.refund(client.tenant.get(), charged);
     ledger.count_refusal(client.tenant.get(), refusal.reason, charged, false);
     refusal

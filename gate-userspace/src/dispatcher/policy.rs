@@ -6,6 +6,7 @@ use std::sync::Arc;
 use gate_common::units::Nanos;
 
 use crate::config::{self, AdmissionPolicy};
+use crate::policy::Tier;
 use crate::policy::admission::{Admission, Decision, Request};
 use crate::policy::baselines::{AcceptFraction, Averaging, MaxQueueLength, MaxQueueWait};
 use crate::policy::bouncer::{self, Bouncer, Fairness, Objective, QueueOrder, Target};
@@ -45,6 +46,11 @@ impl Policy {
             Decision::Admit | Decision::AdmitUnderserved => None,
             Decision::Refuse { retry_after } => Some(retry_after),
         }
+    }
+
+    /// How long one more request of a tier would wait, as far as it knows.
+    pub(super) fn expected_wait(&self, tier: Tier) -> Option<Nanos> {
+        self.0.as_ref()?.expected_wait(tier)
     }
 
     pub(super) fn enqueued(&self, request: Request) {

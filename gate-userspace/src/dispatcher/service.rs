@@ -231,7 +231,7 @@ impl<W: Wire> Service<W> {
         self.queue.borrow_mut().leave();
         let Some(Answered { admitted, sent, at }) = answered else { return };
         let took = at.saturating_sub(sent);
-        self.figures.answered(request.query_type, took);
+        self.figures.answered(request.query_type, sent.saturating_sub(admitted), took);
         self.policy.completed(request, took, at);
         self.all_figures.responded(request.query_type, at.saturating_sub(admitted));
     }

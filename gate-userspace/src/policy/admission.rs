@@ -68,4 +68,9 @@ pub trait Admission: Send + Sync {
 
     /// Learns from what was completed. To be called at every tick (100 ms), off the hot path.
     fn refresh(&self, now: Nanos);
+
+    /// How long a request of `tier` would wait if it joined the queue now; `None` if it does not know.
+    fn expected_wait(&self, _tier: Tier) -> Option<Nanos> {
+        None
+    }
 }

@@ -84,6 +84,13 @@ pub(super) const BROKEN: &[Broken] = &[
     ),
     (
         "[gate]\n",
+        "[gate]\nadmin = \"on\"\n",
+        &[
+            r#"2: gate.admin = "on": must be "off" or an absolute path without "..", e.g. "/run/gate/gate.sock""#,
+        ],
+    ),
+    (
+        "[gate]\n",
         "[gate]\nalgorithm = \"leaky\"\non_stale = 1979-05-27\n",
         &[
             r#"2: gate.algorithm = "leaky": must be "token-bucket" or "rejection-rate""#,

@@ -58,6 +58,7 @@ fn what_is_left_out_has_its_documented_default() {
             fragments: Action::Pass,
             prefix_memory: 64 << 20,
             pin_dir: PathBuf::from("/sys/fs/bpf/gate"),
+            admin: AdminSocket::Default,
             threads: None,
         }
     );

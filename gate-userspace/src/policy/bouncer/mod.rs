@@ -308,6 +308,10 @@ impl Admission for Bouncer {
         self.recorders[self.column(request.query_type)].record(processing);
     }
 
+    fn expected_wait(&self, tier: Tier) -> Option<Nanos> {
+        Some(self.expected_wait(tier))
+    }
+
     fn refresh(&self, now: Nanos) {
         let mut learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
         let Learned { percentiles, rhythm, published, general, .. } = &mut *learned;

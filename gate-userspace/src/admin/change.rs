@@ -1,0 +1,117 @@
+//! Changes of a running gate: what is ordered, what became of it, and the way there.
+//!
+//! A change is an override of the configuration ([`crate::config::edit`]): it is checked and put in force as if
+//! the file said so, all or nothing, and it lasts until the daemon ends. Reading the file again keeps it.
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::{mpsc, oneshot};
+
+pub use crate::config::Override;
+
+/// What is to be changed. An empty one only asks what has been.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Order {
+    /// Keys that get another value.
+    #[serde(default)]
+    pub set: Vec<Override>,
+    /// Keys that get back the configuration's.
+    #[serde(default)]
+    pub unset: Vec<String>,
+    /// Whether what is set goes into the configuration itself.
+    #[serde(default)]
+    pub save: bool,
+    /// Whether it is only checked.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// What became of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Done {
+    /// What was changed, or would have been.
+    pub changed: Vec<Changed>,
+    /// Every override that is in force now.
+    pub overrides: Vec<Override>,
+    /// The configuration's file, if it was written.
+    pub saved: Option<String>,
+    /// What counts from the next start only.
+    pub later: Vec<String>,
+}
+
+/// One key's change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Changed {
+    /// The key.
+    pub key: String,
+    /// What it was; nothing if it was the default.
+    pub from: Option<String>,
+    /// What it is; nothing if it is the default.
+    pub to: Option<String>,
+}
+
+/// An order on its way to the daemon, and where the answer goes.
+#[derive(Debug)]
+pub struct Asked {
+    /// What is to be changed.
+    pub order: Order,
+    /// What became of it, or why nothing did.
+    pub answer: oneshot::Sender<Result<Done, String>>,
+}
+
+/// Has an order carried out, at one of the next ticks.
+///
+/// # Errors
+///
+/// Why it was not; then nothing is changed.
+pub(super) async fn ask(changes: &mpsc::Sender<Asked>, order: Order) -> Result<Done, String> {
+    let (answer, answered) = oneshot::channel();
+    let ends = |_| "the gate ends".to_owned();
+    changes.send(Asked { order, answer }).await.map_err(|_| "the gate ends".to_owned())?;
+    answered.await.map_err(ends)?
+}
+
+/// The overrides after an order: the last word on a key counts.
+///
+/// # Errors
+///
+/// If a key is to be unset that is not set.
+pub fn after(overrides: &[Override], order: &Order) -> Result<Vec<Override>, String> {
+    let mut after = overrides.to_vec();
+    for key in &order.unset {
+        let before = after.len();
+        after.retain(|one| one.key != *key);
+        if after.len() == before {
+            return Err(format!("{key} is not set; `gate set --list` lists what is"));
+        }
+    }
+    for new in &order.set {
+        after.retain(|one| one.key != new.key);
+        after.push(new.clone());
+    }
+    if after.len() > MAX_OVERRIDES {
+        return Err(format!("at most {MAX_OVERRIDES} keys can be set; `--save` what is to stay"));
+    }
+    Ok(after)
+}
+
+/// More belongs in the configuration.
+const MAX_OVERRIDES: usize = 1_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_word_on_a_key_counts_and_only_what_is_set_is_unset() {
+        let one = |key: &str, value: &str| Override { key: key.to_owned(), value: value.to_owned() };
+        let set = |overrides: &[Override]| Order { set: overrides.to_vec(), ..Order::default() };
+        let unset = |key: &str| Order { unset: vec![key.to_owned()], ..Order::default() };
+        let a = after(&[], &set(&[one("a", "1"), one("b", "1")])).unwrap();
+        let b = after(&a, &set(&[one("a", "2")])).unwrap();
+        assert_eq!(b, [one("b", "1"), one("a", "2")]);
+        assert_eq!(after(&b, &unset("b")).unwrap(), [one("a", "2")]);
+        assert!(after(&b, &unset("c")).unwrap_err().contains("not set"));
+        let many: Vec<_> = (0..=MAX_OVERRIDES).map(|key| one(&key.to_string(), "1")).collect();
+        assert!(after(&[], &set(&many)).is_err());
+    }
+}

@@ -1,0 +1,45 @@
+//! The keys that are asked for most.
+
+use serde::{Deserialize, Serialize};
+
+use crate::control::hot_keys::published;
+use crate::kernel::Maps;
+
+/// What `gate hotkeys --json` prints of each.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Key {
+    /// From 1.
+    pub rank: usize,
+    /// Its service.
+    pub service: String,
+    /// Bytes that are not printable ASCII as `\xNN`.
+    pub key: String,
+    /// How often it was asked for, at most.
+    pub estimate: u64,
+    /// By how much that may be too many.
+    pub error: u64,
+    /// Whether it is asked for often enough to be treated as hot.
+    pub hot: bool,
+}
+
+/// The most popular first.
+#[must_use]
+pub fn read(maps: &Maps) -> Vec<Key> {
+    let view = maps.view();
+    let services: Vec<_> = (view.first_service..view.first_service + view.services)
+        .map(|slot| maps.services.load(slot as usize))
+        .collect();
+    let name = |id: u32| {
+        let service = services.iter().find(|service| service.id == id);
+        service.map_or_else(|| format!("service {id}"), |service| service.name.as_str().to_owned())
+    };
+    let keys = published(maps).into_iter().enumerate().map(|(place, key)| Key {
+        rank: place + 1,
+        service: name(key.service),
+        key: key.key[..usize::from(key.key_len).min(key.key.len())].escape_ascii().to_string(),
+        estimate: key.estimate,
+        error: key.error,
+        hot: key.hot != 0,
+    });
+    keys.collect()
+}

@@ -1,0 +1,242 @@
+//! How requests of proxied services fare: by query type, and by tier where they wait.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use gate_common::units::Nanos;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use crate::config::Config;
+use crate::control::board::{Board, ServiceReport};
+use crate::dispatcher::{Counts, Event, ServiceFigures, Timing};
+use crate::policy::Tier;
+use crate::protocol::Class;
+
+/// What `gate queues --json` prints.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Queues {
+    /// What percentiles and shares are of: the last so many seconds.
+    pub window_s: f64,
+    /// Those that are proxied.
+    pub services: Vec<Service>,
+}
+
+/// One proxied service.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Service {
+    /// Its name.
+    pub name: String,
+    /// How its store is doing: about 1 when healthy, towards 0.3 when latency climbs; nothing while there is
+    /// too little to say.
+    pub latency_ratio: Option<f64>,
+    /// Where shedding stands, if it is on.
+    pub shedding: Option<String>,
+    /// What a request costs.
+    pub price: Price,
+    /// The most critical first.
+    pub tiers: Vec<TierQueue>,
+    /// Those of which there were any.
+    pub types: Vec<QueryType>,
+    /// What happened since the start.
+    pub events: BTreeMap<Cow<'static, str>, u64>,
+}
+
+/// The coefficients of a price, in request units.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Price {
+    /// Of any request.
+    pub base: f64,
+    /// Of each row.
+    pub row: f64,
+    /// Of each 1,024 bytes.
+    pub kib: f64,
+}
+
+/// A tier's queue.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TierQueue {
+    /// The tier.
+    pub tier: Cow<'static, str>,
+    /// Requests that wait.
+    pub waiting: u64,
+    /// The longest wait lately.
+    pub delay_ms: f64,
+    /// How long one more would wait, as the admission policy sees it.
+    pub expected_wait_ms: Option<f64>,
+    /// Whether requests are refused because it does not drain.
+    pub stands: bool,
+    /// How much dearer the tier's requests are: doubled so often; at 7 they are refused.
+    pub rung: u32,
+}
+
+/// A kind of requests.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct QueryType {
+    /// Its name in the configuration.
+    pub name: Cow<'static, str>,
+    /// Requests that could pay and wanted to the store.
+    pub offered: u64,
+    /// Those of them that were refused on their way there.
+    pub refused: u64,
+    /// Requests that the store answered.
+    pub answered: u64,
+    /// The share of those offered that were not refused.
+    pub accepted: Option<f64>,
+    /// How long they waited for the store.
+    pub wait_ms: Option<Percentiles>,
+    /// How long the store took.
+    pub processing_ms: Option<Percentiles>,
+    /// Both together.
+    pub response_ms: Option<Percentiles>,
+    /// What the response times are held to, by percentile.
+    pub objective_ms: BTreeMap<String, f64>,
+}
+
+/// Times in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Percentiles {
+    /// The median.
+    pub p50: f64,
+    /// What 90 of 100 did not exceed.
+    pub p90: f64,
+    /// What 99 of 100 did not exceed.
+    pub p99: f64,
+}
+
+/// Looks at what the dispatcher's threads count, now and then, so that there is a before.
+#[derive(Debug)]
+pub struct Observer {
+    services: Vec<ServiceFigures>,
+    board: Board,
+    config: watch::Receiver<Arc<Config>>,
+    /// The last two looks, the older first.
+    looks: Mutex<[Look; 2]>,
+}
+
+#[derive(Clone, Debug)]
+struct Look {
+    at: Nanos,
+    /// By service and query type.
+    counts: Arc<Vec<Vec<Counts>>>,
+}
+
+impl Observer {
+    /// One that begins at `now`, when nothing has happened yet.
+    #[must_use]
+    pub fn new(
+        services: Vec<ServiceFigures>,
+        board: Board,
+        config: watch::Receiver<Arc<Config>>,
+        now: Nanos,
+    ) -> Self {
+        let nothing = vec![vec![Counts::default(); Class::ALL.len()]; services.len()];
+        let look = Look { at: now, counts: Arc::new(nothing) };
+        Self { services, board, config, looks: Mutex::new([look.clone(), look]) }
+    }
+
+    /// Remembers how things are. To be called at equal intervals.
+    pub fn look(&self, now: Nanos) {
+        let look = self.at(now);
+        let mut looks = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
+        looks.swap(0, 1);
+        looks[1] = look;
+    }
+
+    fn at(&self, now: Nanos) -> Look {
+        let of_service =
+            |service: &ServiceFigures| Class::ALL.iter().map(|&class| service.counts(class)).collect();
+        Look { at: now, counts: Arc::new(self.services.iter().map(of_service).collect()) }
+    }
+}
+
+impl Queues {
+    /// How things are at `now`, beside how they were one or two looks ago.
+    #[must_use]
+    pub fn read(observer: &Observer, now: Nanos) -> Self {
+        let after = observer.at(now);
+        let before = observer.looks.lock().unwrap_or_else(PoisonError::into_inner)[0].clone();
+        let (board, config) = (observer.board.read(), observer.config.borrow().clone());
+        let counts = before.counts.iter().zip(after.counts.iter());
+        let services = observer.services.iter().zip(counts).map(|(figures, (before, after))| {
+            let report = board.services.iter().find(|report| report.name == figures.name);
+            let since: Vec<_> = before.iter().zip(after).map(|(before, after)| after.since(before)).collect();
+            Service::new(figures, report, &config, &since)
+        });
+        Self { window_s: now.saturating_sub(before.at).0 as f64 / 1e9, services: services.collect() }
+    }
+}
+
+impl Service {
+    fn new(
+        figures: &ServiceFigures,
+        report: Option<&ServiceReport>,
+        config: &Config,
+        counts: &[Counts],
+    ) -> Self {
+        let ru = |milli: u32| f64::from(milli) / 1e3;
+        let tier = |tier: Tier| {
+            let queue = figures.queue(tier);
+            TierQueue {
+                tier: tier.name().into(),
+                waiting: queue.waiting,
+                delay_ms: ms(queue.delay),
+                expected_wait_ms: figures.expected_wait(tier).map(ms),
+                stands: queue.stands,
+                rung: report.map_or(0, |report| report.rungs[tier.index()]),
+            }
+        };
+        let types =
+            Class::ALL.iter().zip(counts).filter(|(_, counts)| counts.offered + counts.answered() > 0);
+        Self {
+            name: figures.name.clone(),
+            latency_ratio: report.and_then(|report| report.latency_ratio),
+            shedding: report.and_then(|report| report.phase).map(str::to_owned),
+            price: report.map_or_else(Price::default, |report| Price {
+                base: ru(report.prices.base_mru),
+                row: ru(report.prices.row_mru),
+                kib: ru(report.prices.kib_mru),
+            }),
+            tiers: Tier::ALL.into_iter().map(tier).collect(),
+            types: types
+                .map(|(&class, counts)| QueryType::new(&figures.name, class, config, counts))
+                .collect(),
+            events: Event::ALL.iter().map(|&event| (event.name().into(), figures.get(event))).collect(),
+        }
+    }
+}
+
+impl QueryType {
+    fn new(service: &str, class: Class, config: &Config, counts: &Counts) -> Self {
+        let found = config.services.iter().find(|found| found.name == service);
+        let admission = found.and_then(|found| found.backend.as_ref()?.admission.as_ref());
+        let objective = admission.map_or(&[][..], |admission| &admission.objectives[class.index()]);
+        let accepted = counts.offered.saturating_sub(counts.refused) as f64 / counts.offered as f64;
+        Self {
+            name: class.name().into(),
+            offered: counts.offered,
+            refused: counts.refused,
+            answered: counts.answered(),
+            accepted: (counts.offered > 0).then_some(accepted),
+            wait_ms: Percentiles::of(counts, Timing::Wait),
+            processing_ms: Percentiles::of(counts, Timing::Processing),
+            response_ms: Percentiles::of(counts, Timing::Response),
+            objective_ms: objective
+                .iter()
+                .map(|&(percent, limit)| (format!("p{percent}"), ms(limit)))
+                .collect(),
+        }
+    }
+}
+
+impl Percentiles {
+    fn of(counts: &Counts, timing: Timing) -> Option<Self> {
+        let at = |percent| counts.timing(timing).percentile(percent).map(ms);
+        Some(Self { p50: at(50.0)?, p90: at(90.0)?, p99: at(99.0)? })
+    }
+}
+
+fn ms(time: Nanos) -> f64 {
+    time.0 as f64 / 1e6
+}

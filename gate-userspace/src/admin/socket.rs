@@ -1,0 +1,195 @@
+//! The socket's file: its owner's alone, put in place whole, taken over from the dead and never from the living.
+
+use std::fs;
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
+use nix::sys::stat::{Mode, fchmod};
+
+/// A listening socket and its file, which goes with it.
+#[derive(Debug)]
+pub struct Socket {
+    listener: UnixListener,
+    path: PathBuf,
+    /// Device and number of the file: another gate may have put its own in its place.
+    file: (u64, u64),
+}
+
+/// Why there is no socket.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Another gate listens there.
+    #[error(
+        "another gate listens at {}: say `admin = \"...\"` in the section [gate], or --takeover to take its place", path.display()
+    )]
+    Taken {
+        /// Where.
+        path: PathBuf,
+    },
+    /// What is there is no socket.
+    #[error("{} is there, and no socket", path.display())]
+    NotASocket {
+        /// Where.
+        path: PathBuf,
+    },
+    /// The system refuses.
+    #[error("cannot listen at {}", path.display())]
+    System {
+        /// Where.
+        path: PathBuf,
+        /// What it says.
+        source: io::Error,
+    },
+}
+
+impl Socket {
+    /// Listens at `path`; its directory is made if need be, for its owner alone. What a dead gate has left there
+    /// is replaced, and so is a living gate's socket if this one takes over from it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`].
+    pub fn open(path: &Path, takes_over: bool) -> Result<Self, Error> {
+        match fs::symlink_metadata(path) {
+            Ok(found) if !found.file_type().is_socket() => {
+                return Err(Error::NotASocket { path: path.to_owned() });
+            }
+            Ok(_) if !takes_over && UnixStream::connect(path).is_ok() => {
+                return Err(Error::Taken { path: path.to_owned() });
+            }
+            _ => {}
+        }
+        Self::put_in_place(path).map_err(|source| Error::System { path: path.to_owned(), source })
+    }
+
+    /// Under another name first: at no time is there a socket that others may open, or none.
+    fn put_in_place(path: &Path) -> io::Result<Self> {
+        if let Some(directory) = path.parent() {
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        }
+        let new = path.with_added_extension(std::process::id().to_string());
+        let listener = listen_at(&new).inspect_err(|_| remove(&new))?;
+        let file = fs::symlink_metadata(&new).map(|found| (found.dev(), found.ino()))?;
+        fs::rename(&new, path).inspect_err(|_| remove(&new))?;
+        Ok(Self { listener, path: path.to_owned(), file })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// For the reactor.
+    pub(super) fn listener(&self) -> io::Result<UnixListener> {
+        self.listener.try_clone()
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let found = fs::symlink_metadata(&self.path).map(|found| (found.dev(), found.ino()));
+        if found.is_ok_and(|found| found == self.file) {
+            remove(&self.path);
+        }
+    }
+}
+
+/// The mode is the socket's before it has a file, so that nobody else can open it in between.
+fn listen_at(path: &Path) -> io::Result<UnixListener> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
+    bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+    listen(&socket, Backlog::new(BACKLOG)?)?;
+    Ok(UnixListener::from(socket))
+}
+
+fn remove(path: &Path) {
+    if let Err(error) = fs::remove_file(path)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        tracing::warn!(path = %path.display(), %error, "a socket was left behind");
+    }
+}
+
+/// Clients that may wait to be accepted.
+const BACKLOG: i32 = 64;
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    /// A directory that goes when the test ends.
+    struct Place(PathBuf);
+
+    impl Place {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("gate-socket-{}-{name}", std::process::id()));
+            fs::create_dir(&path).unwrap();
+            Self(path)
+        }
+
+        fn names(&self) -> Vec<String> {
+            let names = fs::read_dir(&self.0).unwrap();
+            names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+        }
+    }
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            fs::remove_dir_all(&self.0).unwrap();
+        }
+    }
+
+    #[test]
+    fn it_is_its_owners_alone_and_goes_when_it_is_dropped() {
+        let place = Place::new("alone");
+        let path = place.0.join("below").join("admin.sock");
+        let socket = Socket::open(&path, false).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
+        drop(socket);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_living_gates_socket_is_taken_only_by_a_takeover_and_then_left_alone_by_the_old() {
+        let place = Place::new("living");
+        let path = place.0.join("admin.sock");
+        let old = Socket::open(&path, false).unwrap();
+        assert!(matches!(Socket::open(&path, false), Err(Error::Taken { .. })));
+        let new = Socket::open(&path, true).unwrap();
+        drop(old);
+        assert_eq!(place.names(), ["admin.sock"]);
+        assert!(UnixStream::connect(&path).is_ok());
+        drop(new);
+        assert!(place.names().is_empty());
+    }
+
+    #[test]
+    fn what_a_dead_gate_left_is_replaced_and_what_is_no_socket_is_not() {
+        let place = Place::new("dead");
+        let path = place.0.join("admin.sock");
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists() && UnixStream::connect(&path).is_err());
+        drop(Socket::open(&path, false).unwrap());
+        fs::write(&path, "precious").unwrap();
+        assert!(matches!(Socket::open(&path, true), Err(Error::NotASocket { .. })));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+    }
+
+    #[test]
+    fn a_path_that_is_too_long_is_refused_and_leaves_nothing() {
+        let place = Place::new("long");
+        let path = place.0.join("x".repeat(120));
+        assert!(matches!(Socket::open(&path, false), Err(Error::System { .. })));
+        assert!(place.names().is_empty());
+    }
+}

@@ -1,0 +1,133 @@
+//! Who runs, what is attached, how every packet left.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use gate_common::abi::{Event, Exit, Protocol, service_flags, view_flags};
+use serde::{Deserialize, Serialize};
+
+use super::change::Override;
+use super::tenants;
+use crate::clock;
+use crate::daemon::mode_name;
+use crate::kernel::attach::{interface_name, is_elsewhere};
+use crate::kernel::{Maps, owner};
+
+/// What `gate status --json` prints.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// The daemon's process id; none if it is gone.
+    pub daemon: Option<u32>,
+    /// Nothing if it is not attached, or the interface has vanished; of another network namespace its index.
+    pub interface: Option<String>,
+    /// How it is attached.
+    pub mode: Cow<'static, str>,
+    /// The layout of the maps.
+    pub abi_version: u32,
+    /// How many owners the maps have had.
+    pub epoch: u64,
+    /// The plan in force.
+    pub generation: u64,
+    /// How long ago the daemon gave a sign of life.
+    pub heartbeat_age_ms: u64,
+    /// Whether that is too long.
+    pub stale: bool,
+    /// Whether refusals are only counted.
+    pub shadow: bool,
+    /// What holds when it is stale.
+    pub on_stale: Cow<'static, str>,
+    /// The share of sources for which refusals happen.
+    pub enforced_percent: f64,
+    /// One request in so many gives a key sample.
+    pub sample_every: u32,
+    /// How fine the kernel's clock is.
+    pub clock_tick_ns: u64,
+    /// How many there are.
+    pub tenants: u32,
+    /// What is protected.
+    pub services: Vec<Service>,
+    /// Packets, by how they left.
+    pub exits: BTreeMap<Cow<'static, str>, u64>,
+    /// What happened on the way.
+    pub events: BTreeMap<Cow<'static, str>, u64>,
+    /// What has been changed since the daemon started; only the daemon itself knows.
+    #[serde(default)]
+    pub overrides: Vec<Override>,
+}
+
+/// A protected address.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Service {
+    /// Its name.
+    pub name: String,
+    /// Where it listens.
+    pub address: String,
+    /// Its transport.
+    pub transport: Cow<'static, str>,
+    /// How it is read.
+    pub protocol: Cow<'static, str>,
+}
+
+impl Status {
+    /// Reads it from the maps.
+    #[must_use]
+    pub fn read(maps: &Maps) -> Self {
+        let control = maps.control.load(0);
+        let view = maps.view();
+        let now = maps.clock().at_monotonic(clock::monotonic());
+        let age = now.saturating_sub(maps.heartbeat());
+        let counters = maps.cpu_counters();
+        let attached = maps.attached();
+        let interface = attached.and_then(|(index, _)| match is_elsewhere(maps) {
+            true => Some(format!("interface {index} of another network namespace")),
+            false => interface_name(index),
+        });
+        let services = view.first_service..view.first_service + view.services;
+        Self {
+            daemon: owner::alive(maps),
+            interface,
+            mode: attached.map_or("none", |(_, mode)| mode_name(mode)).into(),
+            abi_version: control.abi_version,
+            epoch: control.epoch,
+            generation: control.generation,
+            heartbeat_age_ms: age.0 / 1_000_000,
+            stale: age.0 > view.stale_after_ns,
+            shadow: view.flags & view_flags::SHADOW != 0,
+            on_stale: if view.flags & view_flags::STALE_PASS != 0 { "pass" } else { "bucket" }.into(),
+            enforced_percent: f64::from(view.enforce) / 655.36,
+            sample_every: view.sample_every,
+            clock_tick_ns: control.clock.tick_ns,
+            tenants: (1..=view.last_tenant).filter(|&id| tenants::exists(maps, id)).count() as u32,
+            services: services.map(|slot| Service::read(maps, slot)).collect(),
+            exits: Exit::ALL.iter().map(|exit| (exit.name().into(), counters.exits[exit.index()])).collect(),
+            events: Event::ALL
+                .iter()
+                .map(|event| (event.name().into(), counters.events[event.index()]))
+                .collect(),
+            overrides: Vec::new(),
+        }
+    }
+}
+
+impl Service {
+    fn read(maps: &Maps, slot: u32) -> Self {
+        let service = maps.services.load(slot as usize);
+        let address = std::net::Ipv6Addr::from(service.address).to_canonical();
+        let address = if service.flags & service_flags::ANY_ADDRESS != 0 {
+            format!("*:{}", service.port)
+        } else {
+            std::net::SocketAddr::new(address, service.port).to_string()
+        };
+        Self {
+            name: service.name.as_str().to_owned(),
+            address,
+            transport: if service.transport == 17 { "udp" } else { "tcp" }.into(),
+            protocol: match service.protocol {
+                protocol if protocol == Protocol::Memcached as u8 => "memcached",
+                protocol if protocol == Protocol::Resp as u8 => "resp",
+                _ => "opaque",
+            }
+            .into(),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! What each tenant may spend, what it spent, what it was refused.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::mem::offset_of;
+
+use gate_common::abi::{Name, Reason, Tenant as Element, bank_of};
+use gate_common::token_bucket::debt_ns;
+use serde::{Deserialize, Serialize};
+
+use crate::clock;
+use crate::kernel::Maps;
+use crate::policy::Tier;
+
+/// What `gate tenants --json` prints of each.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Tenant {
+    /// Its number in the maps.
+    pub id: u32,
+    /// Its name.
+    pub name: String,
+    /// How early it gives way.
+    pub tier: Cow<'static, str>,
+    /// Request units per second; nothing if unlimited.
+    pub quota_ru_per_sec: Option<f64>,
+    /// How much of its quota it may have saved up.
+    pub burst_ms: f64,
+    /// How much of the burst is left now, from 0 to 1.
+    pub burst_left: f64,
+    /// How long before the bucket admits anything, if it is in debt.
+    pub debt_ms: f64,
+    /// How much dearer its requests are.
+    pub price_multiplier: f64,
+    /// The share of its requests that is refused, from 0 to 1.
+    pub rejection_rate: f64,
+    /// Requests that passed.
+    pub passed: u64,
+    /// Their bytes, as far as XDP has counted them.
+    pub passed_bytes: u64,
+    /// Request units that it was charged.
+    pub charged_ru: f64,
+    /// Request units of what was refused.
+    pub refused_ru: f64,
+    /// Requests refused, by reason.
+    pub refused: BTreeMap<Cow<'static, str>, u64>,
+    /// Requests that shadowed rules would have refused, by reason.
+    pub shadowed: BTreeMap<Cow<'static, str>, u64>,
+    /// Refusals that were answered.
+    pub replied: u64,
+    /// Requests that the candidate quota would have refused.
+    pub candidate_refused: u64,
+}
+
+/// All of them, in the order of their numbers.
+#[must_use]
+pub fn read(maps: &Maps) -> Vec<Tenant> {
+    let ids = 1..=maps.view().last_tenant;
+    ids.filter(|&id| exists(maps, id)).map(|id| Tenant::read(maps, id)).collect()
+}
+
+/// Whether a configuration uses this id.
+pub(super) fn exists(maps: &Maps, id: u32) -> bool {
+    let name: Name = maps.tenants.load_at(id as usize, offset_of!(Element, name));
+    !name.as_str().is_empty()
+}
+
+impl Tenant {
+    fn read(maps: &Maps, id: u32) -> Self {
+        let element = maps.tenants.load(id as usize);
+        let state = &element.banks[bank_of(maps.generation())];
+        let counters = maps.tenant_counters(id as usize);
+        let now = maps.clock().at_monotonic(clock::monotonic());
+        let owed = element.quota_tat.saturating_sub(now.0);
+        let burst = state.quota.burst_ns;
+        let by_reason = |counts: &[u64; Reason::COUNT]| {
+            let named = Reason::ALL.iter().map(|reason| (reason.name().into(), counts[reason.index()]));
+            named.filter(|(_, count)| *count > 0).collect()
+        };
+        Self {
+            id,
+            name: element.name.as_str().to_owned(),
+            tier: Tier::ALL.get(usize::from(state.tier)).map_or("?", |tier| tier.name()).into(),
+            quota_ru_per_sec: state.quota.rate.units_per_sec().map(|milli| milli as f64 / 1e3),
+            burst_ms: burst as f64 / 1e6,
+            burst_left: if burst == 0 { 0.0 } else { 1.0 - owed.min(burst) as f64 / burst as f64 },
+            debt_ms: debt_ns(element.quota_tat, now.0, burst) as f64 / 1e6,
+            price_multiplier: f64::from(state.multiplier) / 65_536.0,
+            rejection_rate: f64::from(state.rejection_rate) / 65_536.0,
+            passed: counters.passed,
+            passed_bytes: counters.passed_bytes,
+            charged_ru: counters.charged_mru as f64 / 1e3,
+            refused_ru: counters.refused_mru as f64 / 1e3,
+            refused: by_reason(&counters.refused),
+            shadowed: by_reason(&counters.shadowed),
+            replied: counters.replied,
+            candidate_refused: counters.candidate_refused,
+        }
+    }
+}

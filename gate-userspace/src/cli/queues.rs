@@ -1,0 +1,130 @@
+//! `gate queues`: how requests of proxied services fare.
+
+use std::process::ExitCode;
+
+use super::pins::Source;
+use super::print;
+use crate::admin::Request;
+use crate::admin::queues::{Percentiles, QueryType, Queues, Service, TierQueue};
+
+/// Show how requests of proxied services fare: waits, times and refusals by query type, and who waits by tier.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// Show only this service.
+    service: Option<String>,
+    #[command(flatten)]
+    source: Source,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  gate queues                every proxied service
+  gate queues cache          one of them
+  gate queues --json | jq '.services[].types[] | {name, accepted}'
+
+Times are percentiles of the last 10 to 20 s: the wait for the store, the store's own time, and both together beside
+their objective. `delay` is the longest wait lately, `expected` what one more request would wait.
+Asks the running gate: needs its admin socket.";
+
+pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let mut queues: Queues = args.source.ask(&Request::Queues)?;
+    if let Some(wanted) = &args.service {
+        queues.services.retain(|service| service.name == *wanted);
+        anyhow::ensure!(
+            !queues.services.is_empty(),
+            "no service {wanted:?} is proxied; `gate queues` lists all"
+        );
+    }
+    if args.source.pins.json {
+        print::json(&queues)?;
+    } else if queues.services.is_empty() {
+        println!("no service is proxied: none has a backend");
+    } else {
+        queues.services.iter().for_each(|service| print_service(service, queues.window_s));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_service(service: &Service, window_s: f64) {
+    let ratio = service.latency_ratio.map_or_else(|| "unknown".to_owned(), |ratio| format!("{ratio:.2}"));
+    let shedding = service.shedding.as_ref().map_or_else(String::new, |phase| format!(", {phase}"));
+    let price = service.price;
+    println!("{}: latency ratio {ratio}{shedding}", service.name);
+    println!("a request costs {} RU, and {} for a row, {} for a KiB", price.base, price.row, price.kib);
+    let mut tiers = print::table(&["tier", "waiting", "delay ms", "expected ms", "price", "state"]);
+    print::right(&mut tiers, &[1, 2, 3, 4]);
+    tiers.add_rows(service.tiers.iter().map(tier_row));
+    println!("{tiers}");
+    println!("in the last {window_s:.0} s, times in ms at p50/p90/p99:");
+    let columns = ["type", "answered", "accepted", "wait", "store", "together", "objective"];
+    let mut types = print::table(&columns);
+    print::right(&mut types, &[1, 2, 3, 4, 5, 6]);
+    types.add_rows(service.types.iter().map(type_row));
+    println!("{types}");
+    let events: Vec<_> = service.events.iter().filter(|(_, count)| **count > 0).collect();
+    let events: Vec<_> =
+        events.into_iter().map(|(name, count)| format!("{name} {}", print::count(*count))).collect();
+    println!("since the start: {}\n", events.join(", "));
+}
+
+fn tier_row(tier: &TierQueue) -> [String; 6] {
+    let price = match tier.rung {
+        REFUSED.. => "refused".to_owned(),
+        rung => format!("x{}", 1 << rung),
+    };
+    [
+        tier.tier.to_string(),
+        print::count(tier.waiting),
+        time(tier.delay_ms),
+        tier.expected_wait_ms.map_or_else(|| "-".to_owned(), time),
+        price,
+        if tier.stands { "stands" } else { "" }.to_owned(),
+    ]
+}
+
+fn type_row(kind: &QueryType) -> [String; 7] {
+    let times = |times: Option<Percentiles>| {
+        let shown = |Percentiles { p50, p90, p99 }| format!("{}/{}/{}", time(p50), time(p90), time(p99));
+        times.map_or_else(|| "-".to_owned(), shown)
+    };
+    let objective: Vec<_> = kind
+        .objective_ms
+        .iter()
+        .map(|(percentile, limit)| format!("{percentile} {}", time(*limit)))
+        .collect();
+    [
+        kind.name.to_string(),
+        print::count(kind.answered),
+        kind.accepted.map_or_else(|| "-".to_owned(), |share| format!("{:.1}%", share * 100.0)),
+        times(kind.wait_ms),
+        times(kind.processing_ms),
+        times(kind.response_ms),
+        objective.join(" "),
+    ]
+}
+
+/// Milliseconds with as many digits as mean something.
+fn time(ms: f64) -> String {
+    match ms {
+        0.0 => "0".to_owned(),
+        ..0.095 => format!("{ms:.3}"),
+        ..9.5 => format!("{ms:.1}"),
+        _ => format!("{ms:.0}"),
+    }
+}
+
+/// The rung at which a tier is refused.
+const REFUSED: u32 = gate_common::abi::Shed::REFUSED;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_short_and_still_say_something() {
+        for (ms, printed) in [(0.0, "0"), (0.004, "0.004"), (0.1, "0.1"), (9.44, "9.4"), (123.4, "123")] {
+            assert_eq!(time(ms), printed);
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! How one kind of requests fared at one service, counted by one thread and read by any.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use gate_common::units::Nanos;
+
+use super::latency::{Latencies, Reading};
+
+/// One thread's counts. All only grow, and only that thread writes.
+#[derive(Debug, Default)]
+pub(super) struct ClassFigures {
+    offered: AtomicU64,
+    refused: AtomicU64,
+    timings: [Latencies; Timing::ALL.len()],
+}
+
+/// A part of the time that a request takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Timing {
+    /// In the queue before the store.
+    Wait,
+    /// With the store.
+    Processing,
+    /// Both together.
+    Response,
+}
+
+impl Timing {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Wait, Self::Processing, Self::Response];
+}
+
+/// All threads' counts at one point in time, or between two.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Requests that could pay and wanted to the store.
+    pub offered: u64,
+    /// Those of them that were refused on their way there.
+    pub refused: u64,
+    timings: [Reading; Timing::ALL.len()],
+}
+
+impl ClassFigures {
+    /// A request has paid, and wants to the store.
+    #[inline]
+    pub(super) fn offered(&self) {
+        add_one(&self.offered);
+    }
+
+    /// It was refused on its way there.
+    pub(super) fn refused(&self) {
+        add_one(&self.refused);
+    }
+
+    /// It has been answered: it had waited for so long, and the store took so long.
+    #[inline]
+    pub(super) fn answered(&self, waited: Nanos, took: Nanos) {
+        let [wait, processing, response] = &self.timings;
+        wait.record(waited);
+        processing.record(took);
+        response.record(waited.saturating_add(took));
+    }
+
+    /// How long a part of it took.
+    pub(super) fn timing(&self, timing: Timing) -> &Latencies {
+        &self.timings[timing as usize]
+    }
+}
+
+impl Counts {
+    /// Adds one thread's.
+    pub(super) fn add(&mut self, figures: &ClassFigures) {
+        self.offered += figures.offered.load(Ordering::Relaxed);
+        self.refused += figures.refused.load(Ordering::Relaxed);
+        for (sum, timing) in self.timings.iter_mut().zip(&figures.timings) {
+            sum.add(timing);
+        }
+    }
+
+    /// What has come since `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            offered: self.offered.wrapping_sub(earlier.offered),
+            refused: self.refused.wrapping_sub(earlier.refused),
+            timings: Timing::ALL.map(|timing| self.timing(timing).since(earlier.timing(timing))),
+        }
+    }
+
+    /// Requests that the store answered.
+    #[must_use]
+    pub fn answered(&self) -> u64 {
+        self.timing(Timing::Processing).len()
+    }
+
+    /// How long a part of it took.
+    #[must_use]
+    pub fn timing(&self, timing: Timing) -> &Reading {
+        &self.timings[timing as usize]
+    }
+}
+
+fn add_one(count: &AtomicU64) {
+    count.store(count.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interval_is_the_difference_of_two_readings() {
+        let figures = ClassFigures::default();
+        let read = || {
+            let mut counts = Counts::default();
+            counts.add(&figures);
+            counts
+        };
+        figures.offered();
+        figures.answered(Nanos::from_millis(100), Nanos::from_millis(100));
+        let before = read();
+        (0..3).for_each(|_| figures.offered());
+        figures.refused();
+        figures.answered(Nanos::from_millis(1), Nanos::from_millis(3));
+        let counts = read().since(&before);
+        assert_eq!((counts.offered, counts.refused, counts.answered()), (3, 1, 1));
+        for (timing, ms) in [(Timing::Wait, 1.0), (Timing::Processing, 3.0), (Timing::Response, 4.0)] {
+            let found = counts.timing(timing).percentile(99.0).unwrap().0 as f64 / 1e6;
+            assert!((ms..ms * 1.13).contains(&found), "{timing:?}: {found} ms");
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! A running gate is asked and told over its admin socket.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use gate_tests::proxy::{Listening, PATIENCE, read_until, slow_store};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use xtask::lab::part::Part;
+use xtask::paths;
+
+const TENANT: &str = "# Who pays.\n[[tenant]]\nname = \"all\" # everyone\nsources = [\"127.0.0.0/8\"]\n\
+                      quota = \"5000 RU/s\" # enough\n";
+
+fn gate(service: &str) -> Result<Listening> {
+    let service = format!("price = {{ base = \"1 RU\", row = \"0 RU\", kib = \"0 RU\" }}\n{service}");
+    Listening::gate_with("threads = \"1\"", "memcached", slow_store(SERVICE_TIME)?, &service, TENANT)
+}
+
+const SERVICE_TIME: Duration = Duration::from_millis(1);
+
+/// Sends bytes to a socket and returns everything that comes back.
+fn say(socket: &Path, bytes: &[u8]) -> Result<String> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    // What is too long may be answered before it is all said.
+    let _ = stream.write_all(bytes);
+    let mut said = String::new();
+    stream.read_to_string(&mut said)?;
+    Ok(said)
+}
+
+fn quota(gate: &Listening) -> Result<f64> {
+    gate.json(&["tenants"])?[0]["quota_ru_per_sec"].as_f64().context("no quota")
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn it_is_the_owners_alone_and_goes_with_the_gate() -> Result<()> {
+    let mut gate = gate("")?;
+    let (_, socket) = gate.files()?;
+    let mode = std::fs::metadata(&socket)?.permissions().mode();
+    ensure!(mode & 0o777 == 0o600, "{mode:o}");
+    gate.program().signal(Signal::SIGTERM)?;
+    let deadline = Instant::now() + PATIENCE;
+    while gate.program().is_running()? {
+        ensure!(Instant::now() < deadline, "it does not end");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    ensure!(!socket.exists(), "the socket is still there");
+    let asked = gate.command(&["queues"])?;
+    ensure!(asked.status.code() == Some(1), "{asked:?}");
+    ensure!(stderr(&asked).starts_with("gate: no gate listens at "), "{}", stderr(&asked));
+    Ok(())
+}
+
+#[test]
+fn what_a_dead_gate_left_is_replaced_and_a_living_one_keeps_its_place() -> Result<()> {
+    let mut first = gate("")?;
+    let (config, socket) = first.files()?;
+    let text = std::fs::read_to_string(config)?;
+    let other = config.with_extension("other.toml");
+    std::fs::write(&other, text.replace(":21211", ":21212"))?;
+    let start = || {
+        let mut command = Command::new(paths::gate());
+        command.arg("run").arg("--config").arg(&other);
+        Part::start("gate", command)
+    };
+    let said = start()?.finish(PATIENCE).err().map(|error| error.to_string()).unwrap_or_default();
+    ensure!(said.contains("another gate listens at"), "{said}");
+    first.json(&["status"])?;
+    first.signal(Signal::SIGKILL)?;
+    let deadline = Instant::now() + PATIENCE;
+    // That it was killed is an error there.
+    while first.program().is_running().unwrap_or(false) {
+        ensure!(Instant::now() < deadline, "it does not end");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    ensure!(socket.exists(), "who is killed removes nothing");
+    let mut second = start()?;
+    second.wait_for("running in user space alone", PATIENCE)?;
+    ensure!(first.json(&["status"])?["daemon"] == second.id(), "another one answers");
+    second.end()?;
+    std::fs::remove_file(&other)?;
+    Ok(())
+}
+
+#[test]
+fn nonsense_gets_an_error_and_silence_holds_up_nobody() -> Result<()> {
+    let gate = gate("")?;
+    let (_, socket) = gate.files()?;
+    for (bytes, answer) in [
+        (&b"hello\n"[..], "not a request"),
+        (b"\n", "not a request"),
+        (b"{\"ask\":\"money\"}\n", "unknown variant `money`"),
+        (b"\xff\xfe\n", "not a request"),
+        (&[b'['; 70_000], "a request has at most 65536 bytes"),
+        (&b"{\"ask\":\"change\",\"set\":7}\n"[..], "invalid type"),
+    ] {
+        let said = say(&socket, bytes)?;
+        ensure!(said.starts_with("{\"error\":") && said.contains(answer), "{said}");
+    }
+    // More than are let in at once, and none of them says anything.
+    let silent: Vec<_> = (0..40).map(|_| UnixStream::connect(&socket)).collect::<Result<_, _>>()?;
+    let before = gate.json(&["status"])?["generation"].as_u64();
+    ensure!(gate.json(&["status"])?["generation"].as_u64() >= before);
+    drop(silent);
+    Ok(())
+}
+
+#[test]
+fn it_says_what_the_maps_would_and_how_requests_fare() -> Result<()> {
+    let service = "parallelism = \"1\"\nadmission = \"off\"\ndeadline = \"5ms\"\n\
+                   objectives = { delete = { p50 = \"7ms\", p90 = \"9ms\" } }";
+    let gate = gate(service)?;
+    let mut client = gate.connect()?;
+    client.write_all(&b"delete a\r\n".repeat(200))?;
+    let mut said = String::new();
+    while said.matches("\r\n").count() < 200 {
+        said += &String::from_utf8(read_until(&mut client, b"\r\n")?)?;
+    }
+    let passed = said.matches("DELETED\r\n").count() as u64;
+    let late = said.matches("reason=deadline\r\n").count() as u64;
+    ensure!(passed > 0 && late > 0 && passed + late == 200, "{passed} and {late}");
+
+    let status = gate.json(&["status"])?;
+    ensure!(status["daemon"].is_u64() && status["services"][0]["name"] == "store", "{status}");
+    // Who is refused after waiting has its charge back, and is counted once.
+    let tenant = &gate.json(&["tenants"])?[0];
+    ensure!(tenant["passed"] == passed && tenant["charged_ru"] == passed as f64, "{tenant}");
+    ensure!(tenant["refused"]["deadline"] == late, "{tenant}");
+    ensure!(gate.json(&["hotkeys"])? == Value::Array(Vec::new()));
+
+    let queues = gate.json(&["queues"])?;
+    let service = &queues["services"][0];
+    let delete = &service["types"][0];
+    ensure!(delete["name"] == "delete" && delete["answered"] == passed, "{service}");
+    ensure!(delete["offered"] == 200 && delete["refused"] == late, "{service}");
+    ensure!(delete["accepted"].as_f64() == Some(passed as f64 / 200.0), "{service}");
+    ensure!(delete["objective_ms"]["p90"] == 9.0, "{service}");
+    ensure!(delete["processing_ms"]["p50"].as_f64() >= Some(1.0), "{service}");
+    ensure!(delete["wait_ms"]["p99"].as_f64() <= delete["response_ms"]["p99"].as_f64(), "{service}");
+    ensure!(
+        service["tiers"][3]["tier"] == "best-effort" && service["events"]["requests"] == 200,
+        "{service}"
+    );
+    for command in ["status", "tenants", "hotkeys", "queues"] {
+        let shown = gate.command(&[command])?;
+        ensure!(shown.status.success() && !shown.stdout.is_empty(), "{command}: {}", stderr(&shown));
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_set_holds_survives_a_reload_and_is_unset_again() -> Result<()> {
+    let gate = gate("")?;
+    let (config, _) = gate.files()?;
+    let text = std::fs::read_to_string(config)?;
+    let key = "tenant.all.quota";
+    let dry = gate.json(&["set", key, "8000 RU/s", "--dry-run"])?;
+    ensure!(dry["changed"][0]["from"] == "5000 RU/s" && dry["changed"][0]["to"] == "8000 RU/s", "{dry}");
+    ensure!(quota(&gate)? == 5_000.0);
+    gate.json(&["set", key, "8000 RU/s"])?;
+    gate.json(&["set", "gate.mode", "shadow"])?;
+    ensure!(quota(&gate)? == 8_000.0);
+    for document in [gate.json(&["status"])?, gate.json(&["set", "--list"])?] {
+        ensure!(document["overrides"][0]["value"] == "8000 RU/s", "{document}");
+    }
+
+    // The file has another quota now, and another tier: the first is set, the second counts.
+    std::fs::write(config, text.replace("\"5000 RU/s\"", "\"6000 RU/s\"\ntier = \"batch\""))?;
+    gate.signal(Signal::SIGHUP)?;
+    let deadline = Instant::now() + PATIENCE;
+    while gate.json(&["tenants"])?[0]["tier"] != "batch" {
+        ensure!(Instant::now() < deadline, "it was not read again");
+    }
+    ensure!(quota(&gate)? == 8_000.0 && gate.json(&["status"])?["shadow"] == true);
+    let done = gate.json(&["set", "--unset", key, "--unset", "gate.mode"])?;
+    ensure!(
+        done["changed"][0]["to"] == "6000 RU/s" && done["overrides"] == Value::Array(Vec::new()),
+        "{done}"
+    );
+    ensure!(quota(&gate)? == 6_000.0 && gate.json(&["status"])?["shadow"] == false);
+    Ok(())
+}
+
+#[test]
+fn what_is_wrong_changes_nothing_and_says_what_would_be_right() -> Result<()> {
+    let gate = gate("")?;
+    for (arguments, said) in [
+        (
+            &["set", "tenant.all.quota", "0 RU/s"][..],
+            "tenant[0].quota = \"0 RU/s\": must be above 0, e.g. \"5000 RU/s\"",
+        ),
+        (&["set", "tenant.al.quota", "1 RU/s"], "no tenant of this name; did you mean all?"),
+        (&["set", "gate.tick", "1s"], "gate.tick is not among the keys that can be set while gate runs"),
+        (&["set", "--unset", "gate.mode"], "gate.mode is not set"),
+    ] {
+        let output = gate.command(arguments)?;
+        ensure!(output.status.code() == Some(1) && stderr(&output).contains(said), "{}", stderr(&output));
+    }
+    for arguments in [&["set"][..], &["set", "gate.mode"], &["set", "a", "b", "--list"]] {
+        ensure!(gate.command(arguments)?.status.code() == Some(2), "{arguments:?}");
+    }
+    ensure!(quota(&gate)? == 5_000.0);
+    ensure!(gate.json(&["set", "--list"])?["overrides"] == Value::Array(Vec::new()));
+    Ok(())
+}
+
+#[test]
+fn what_is_saved_is_in_the_configuration_and_comments_stay() -> Result<()> {
+    let gate = gate("")?;
+    let (config, _) = gate.files()?;
+    let text = std::fs::read_to_string(config)?;
+    gate.json(&["set", "gate.mode", "shadow"])?;
+    let done = gate.json(&["set", "tenant.all.quota", "8000 RU/s", "--save"])?;
+    ensure!(done["overrides"][0]["key"] == "gate.mode" && done["overrides"][1].is_null(), "{done}");
+    // Only what was to be saved is.
+    ensure!(std::fs::read_to_string(config)? == text.replace("5000", "8000"));
+    ensure!(quota(&gate)? == 8_000.0);
+    Ok(())
+}
