@@ -50,6 +50,20 @@ fn what_cannot_be_done_fails_with_one_and_wrong_usage_with_two() {
         (&["check", "/no/such/file"][..], 1, "cannot read /no/such/file: No such file"),
         (&["check"], 2, "<FILE>"),
         (&["load", "--target", "127.0.0.1:1"], 2, "--tenant"),
+        (
+            &[
+                "load",
+                "--target",
+                "127.0.0.1:1",
+                "--tenant",
+                "name=a,rate=5/s",
+                "--udp",
+                "--protocol",
+                "resp",
+            ],
+            1,
+            "RESP has no UDP transport",
+        ),
         (&["load", "--target", "127.0.0.1:1", "--tenant", "name=a,rate=5"], 2, "rate: must be a rate"),
         (
             &["load", "--target", "127.0.0.1:1", "--tenant", "name=a,rate=5/s", "--for", "9"],

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use gate_common::units::Nanos;
 use gate_tests::proxy::{Listening, read_until, shown};
-use gate_userspace::load::{self, Plan, Quantiles, Summary, TenantSummary, Transport};
+use gate_userspace::load::{self, Plan, Protocol, Quantiles, Summary, TenantSummary, Transport};
 
 const TENANTS: &str = r#"
 [[tenant]]
@@ -94,7 +94,16 @@ fn offer(gate: &Listening, critical: f64, batch: f64, lasting: Nanos) -> Result<
     }
     let (timeout, transport) = (Nanos::from_secs(5), Transport::Tcp);
     let target = gate.address;
-    let plan = Plan { target, transport, tenants, duration: lasting, count: None, timeout, seed: 1 };
+    let plan = Plan {
+        target,
+        transport,
+        protocol: Protocol::Memcached,
+        tenants,
+        duration: lasting,
+        count: None,
+        timeout,
+        seed: 1,
+    };
     let summary = load::start(&plan)?.finish();
     summary.tenants.iter().for_each(print);
     Ok(summary)

@@ -6,7 +6,9 @@ use std::process::{Command, Output};
 
 use anyhow::{Result, ensure};
 use gate_common::abi::draw;
+use gate_common::units::Nanos;
 use gate_tests::proxy::{Listening, read_until, shown};
+use gate_userspace::load::{self, Plan, Protocol, TenantLoad, Transport};
 
 const EVERYONE: &str = "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"unlimited\"";
 
@@ -29,6 +31,35 @@ fn the_default_set_of_redis_benchmark_works() -> Result<()> {
         }
         ensure!(!said.contains("Error"), "{said}");
     }
+    Ok(())
+}
+
+#[test]
+fn the_load_generator_is_answered_and_told_of_refusals() -> Result<()> {
+    let store = Listening::redis()?;
+    let tenants = "[[tenant]]\nname = \"rich\"\nsources = [\"127.0.0.1\"]\nquota = \"unlimited\"\n\
+                   [[tenant]]\nname = \"poor\"\nsources = [\"127.0.0.2\"]\nquota = \"1 RU/s\"\nburst = \"20s\"";
+    let price = "price = { base = \"1 RU\", row = \"0 RU\", kib = \"0 RU\" }";
+    let gate = Listening::gate("resp", store.address, price, tenants)?;
+    let tenant = |text: &str| text.parse::<TenantLoad>().map_err(anyhow::Error::from);
+    let plan = Plan {
+        target: gate.address,
+        transport: Transport::Tcp,
+        protocol: Protocol::Resp,
+        tenants: vec![
+            tenant("name=rich,source=127.0.0.1,rate=5000/s,reads=50%,keys=uniform:20,value=1000B")?,
+            tenant("name=poor,source=127.0.0.2,rate=5000/s,reads=50%,keys=uniform:20,value=0B")?,
+        ],
+        duration: Nanos::from_secs(60),
+        count: Some(1_000),
+        timeout: Nanos::from_secs(10),
+        seed: 7,
+    };
+    let summary = load::start(&plan)?.finish();
+    let [rich, poor] = &summary.tenants[..] else { anyhow::bail!("{summary:?}") };
+    ensure!((rich.answered, rich.refused) == (1_000, 0) && rich.hits > 300, "{rich:?}");
+    ensure!((20..=30).contains(&poor.answered) && poor.answered + poor.refused == 1_000, "{poor:?}");
+    ensure!(poor.refused_by_reason == [("quota", poor.refused)].into(), "{poor:?}");
     Ok(())
 }
 

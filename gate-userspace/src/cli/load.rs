@@ -10,9 +10,9 @@ use gate_common::units::Nanos;
 
 use super::duration;
 use super::signals::Signals;
-use crate::load::{self, Plan, Summary, TenantLoad, Transport};
+use crate::load::{self, Plan, Protocol, Summary, TenantLoad, Transport};
 
-/// Offer load to a memcached service, as several tenants, and time the answers.
+/// Offer load to a memcached or Redis service, as several tenants, and time the answers.
 ///
 /// Requests are due at their set rate whatever the answers do, and latency counts from when a request
 /// was due. Ctrl-C ends the run with its summary.
@@ -27,6 +27,9 @@ pub(super) struct Args {
     /// Pipeline requests over a few connections for each source.
     #[arg(long)]
     tcp: bool,
+    /// How requests are written; RESP goes over TCP.
+    #[arg(long, default_value = "memcached")]
+    protocol: ProtocolArg,
     /// A tenant; may be given again. Keys: name, rate (required), source (may be given again),
     /// arrivals=poisson|constant, bursts=ON/PERIOD, keys=uniform:COUNT|zipf:COUNT:EXPONENT,
     /// hot=KEY:SHARE, reads=SHARE, value=SIZE, connections=COUNT.
@@ -49,15 +52,28 @@ pub(super) struct Args {
     json: bool,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum ProtocolArg {
+    Memcached,
+    Resp,
+}
+
 fn timeout(text: &str) -> Result<Nanos, String> {
     crate::config::units::duration(text, Nanos::from_millis(1), Nanos::from_secs(60))
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let protocol = match args.protocol {
+        ProtocolArg::Memcached => Protocol::Memcached,
+        ProtocolArg::Resp => Protocol::Resp,
+    };
+    let resp = protocol == Protocol::Resp;
+    anyhow::ensure!(!(resp && args.udp), "RESP has no UDP transport; leave out --udp");
     let signals = Signals::block()?;
     let plan = Plan {
         target: args.target,
-        transport: if args.tcp { Transport::Tcp } else { Transport::Udp },
+        transport: if args.tcp || resp { Transport::Tcp } else { Transport::Udp },
+        protocol,
         tenants: args.tenants,
         duration: args.lasting,
         count: args.count,

@@ -79,7 +79,8 @@ fn classify(line: &[u8]) -> Reply {
     }
 }
 
-fn reason(text: &[u8]) -> Option<Reason> {
+/// The reason that a refusal gives, whatever the protocol.
+pub(super) fn reason(text: &[u8]) -> Option<Reason> {
     let named = text.split(|&byte| byte == b' ').find_map(|word| word.strip_prefix(b"reason="))?;
     Reason::ALL.into_iter().find(|reason| reason.name().as_bytes() == named)
 }
@@ -98,7 +99,7 @@ pub(super) struct Replies {
 /// A line longer than this is no memcached.
 const MAX_LINE: usize = 2_048;
 
-/// The other end does not speak memcached.
+/// The other end does not speak the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Garbage;
 

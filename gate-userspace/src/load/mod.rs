@@ -9,7 +9,7 @@
 //!
 //! - [`plan`]: what is to be offered.
 //! - `workload`: when what is due; pure.
-//! - `memcached`: requests out, answers in; pure.
+//! - `memcached`, `resp`: requests out, answers in; pure.
 //! - `udp`, `tcp`: one tenant's thread.
 //! - [`tally`]: what became of the requests.
 //! - [`store`]: a store to send them to.
@@ -26,13 +26,14 @@ use crate::clock;
 
 mod memcached;
 pub mod plan;
+mod resp;
 pub mod store;
 pub mod tally;
 mod tcp;
 mod udp;
 mod workload;
 
-pub use plan::{Plan, TenantLoad, Transport};
+pub use plan::{Plan, Protocol, TenantLoad, Transport};
 pub use tally::{Quantiles, Tally, TenantSummary};
 use workload::{Request, Workload};
 

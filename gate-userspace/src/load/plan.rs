@@ -14,6 +14,8 @@ pub struct Plan {
     pub target: SocketAddr,
     /// How they get there.
     pub transport: Transport,
+    /// How they are written. [`Protocol::Resp`] has TCP only.
+    pub protocol: Protocol,
     /// Who sends them, at the same time.
     pub tenants: Vec<TenantLoad>,
     /// For how long.
@@ -34,6 +36,16 @@ pub enum Transport {
     Udp,
     /// Requests pipelined over the tenant's connections.
     Tcp,
+}
+
+/// How requests are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// memcached's text protocol.
+    #[default]
+    Memcached,
+    /// Redis' protocol.
+    Resp,
 }
 
 /// One tenant's requests. Written, and checked, by [`TenantLoad::from_str`]:

@@ -11,9 +11,11 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, socket};
 
 use super::Pace;
-use super::memcached::{Replies, encode};
-use super::plan::{Plan, TenantLoad};
+use super::memcached::{self, Garbage, Reply};
+use super::plan::{Plan, Protocol, TenantLoad};
+use super::resp;
 use super::tally::Tally;
+use super::workload::Request;
 
 /// One tenant's connections.
 pub(super) struct Sender {
@@ -32,7 +34,7 @@ impl Sender {
         for source in sources {
             for _ in 0..tenant.connections {
                 let stream = Some(begin_connect(source, plan.target)?);
-                connections.push(Connection { stream, ..Connection::new(source) });
+                connections.push(Connection { stream, ..Connection::new(source, plan.protocol) });
             }
         }
         Ok(Self { target: plan.target, connections, turn: 0, key: String::new() })
@@ -71,7 +73,7 @@ impl Sender {
                 pace.tally.lost += 1;
                 continue;
             }
-            encode(request, &mut connection.out);
+            connection.replies.encode(request, &mut connection.out);
             let end = connection.written + connection.out.len() as u64;
             connection.outstanding.push_back(Outstanding { due, end, sent: false, given_up: false });
         }
@@ -128,7 +130,7 @@ struct Outstanding {
 }
 
 impl Connection {
-    fn new(source: Option<IpAddr>) -> Self {
+    fn new(source: Option<IpAddr>, protocol: Protocol) -> Self {
         Self {
             source,
             stream: None,
@@ -137,7 +139,7 @@ impl Connection {
             out: Vec::new(),
             written: 0,
             outstanding: VecDeque::new(),
-            replies: Replies::default(),
+            replies: Replies::new(protocol),
         }
     }
 
@@ -154,7 +156,8 @@ impl Connection {
     /// Gives up the connection and all that is outstanding on it.
     fn fail(&mut self, now: Nanos, tally: &mut Tally) {
         tally.failed += self.outstanding.iter().filter(|request| !request.given_up).count() as u64;
-        *self = Self { not_before: now.saturating_add(REOPEN_AFTER), ..Self::new(self.source) };
+        let fresh = Self::new(self.source, self.replies.protocol());
+        *self = Self { not_before: now.saturating_add(REOPEN_AFTER), ..fresh };
     }
 
     fn write(&mut self, now: Nanos, tally: &mut Tally) {
@@ -231,6 +234,42 @@ impl Connection {
         let dead = Nanos(timeout.0.saturating_mul(2));
         if self.outstanding.front().is_some_and(|request| request.due.saturating_add(dead) <= now) {
             self.fail(now, tally);
+        }
+    }
+}
+
+/// Answers in the plan's protocol.
+enum Replies {
+    Memcached(memcached::Replies),
+    Resp(resp::Replies),
+}
+
+impl Replies {
+    fn new(protocol: Protocol) -> Self {
+        match protocol {
+            Protocol::Memcached => Self::Memcached(memcached::Replies::default()),
+            Protocol::Resp => Self::Resp(resp::Replies::default()),
+        }
+    }
+
+    fn protocol(&self) -> Protocol {
+        match self {
+            Self::Memcached(_) => Protocol::Memcached,
+            Self::Resp(_) => Protocol::Resp,
+        }
+    }
+
+    fn encode(&self, request: Request<'_>, out: &mut Vec<u8>) {
+        match self {
+            Self::Memcached(_) => memcached::encode(request, out),
+            Self::Resp(_) => resp::encode(request, out),
+        }
+    }
+
+    fn feed(&mut self, bytes: &[u8], each: impl FnMut(Reply)) -> Result<(), Garbage> {
+        match self {
+            Self::Memcached(replies) => replies.feed(bytes, each),
+            Self::Resp(replies) => replies.feed(bytes, each),
         }
     }
 }

@@ -13,6 +13,7 @@ fn plan(target: SocketAddr, transport: Transport, count: u64, tenants: &[&str]) 
     Plan {
         target,
         transport,
+        protocol: Protocol::Memcached,
         tenants: tenants.iter().map(|tenant| tenant.parse().unwrap()).collect(),
         duration: Nanos::from_secs(60),
         count: Some(count),
