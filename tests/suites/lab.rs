@@ -30,7 +30,7 @@ fn running_lab() -> (Part, Vec<u32>) {
     let id = lab.id();
     let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
     let children: Vec<u32> = children.split_whitespace().map(|child| child.parse().unwrap()).collect();
-    assert_eq!(children.len(), 4, "store, gate, peer and load");
+    assert_eq!(children.len(), 5, "store, gate, peer and both loads");
     (lab, children)
 }
 
@@ -94,6 +94,10 @@ fn the_hostile_tenant_gets_its_quota_and_the_polite_one_does_not_notice() {
     let bursty = tenant(&summary, "bursty");
     assert!(bursty["passed"].as_u64() > Some(0) && bursty["refused"].as_u64() > Some(0), "{bursty}");
 
+    let proxied = &summary["proxied"];
+    assert_eq!(proxied["answered"], proxied["offered"], "{proxied}");
+    assert!(proxied["answered"].as_u64().unwrap() > 14 * 400, "{proxied}");
+
     let [first, second] = [0, 1].map(|place| &summary["hot_keys"][place]);
     let [at_least, other] = [
         first["estimate"].as_u64().unwrap() - first["error"].as_u64().unwrap(),
@@ -101,7 +105,7 @@ fn the_hostile_tenant_gets_its_quota_and_the_polite_one_does_not_notice() {
     ];
     assert_eq!(first["key"], "planted", "{summary}");
     assert!(at_least > other, "the bound of its error sets it apart: {first}, {second}");
-    for shown in ["polite", "bursty", "hostile", "planted", "quota"] {
+    for shown in ["polite", "bursty", "hostile", "planted", "quota", "through the daemon"] {
         assert!(printed.contains(shown), "{printed}");
     }
 }

@@ -1,9 +1,10 @@
-//! The lab: a gate at the interface between three tenants and a store, on a network of its own.
+//! The lab: a gate at the interface between a few tenants and a store, on a network of its own.
 //!
 //! ```text
 //!   client namespace                       server namespace
 //!   gate load: polite, bursty, hostile ──► client0 ═ veth ═ gate0 (XDP) ──► gate store
-//!   gate peer (receives XDP's replies)              gate run
+//!   gate load: proxied, over TCP       ──►                     └──► gate run ──► ┘
+//!   gate peer (receives XDP's replies)
 //! ```
 //!
 //! - [`net`]: the namespaces and the pair between them; shared with the tests.

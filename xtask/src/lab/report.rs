@@ -112,6 +112,8 @@ impl Default for View {
 #[derive(Debug)]
 pub struct Summary {
     tenants: Vec<Outcome>,
+    /// What the client says who asked through the daemon.
+    proxied: Value,
     hot_keys: Vec<Value>,
 }
 
@@ -126,9 +128,9 @@ struct Outcome {
 }
 
 impl Summary {
-    /// From the gate's last counters, `gate load --json` and `gate hotkeys --json`.
+    /// From the gate's last counters, `gate load --json` of both services, and `gate hotkeys --json`.
     #[must_use]
-    pub fn new(course: &Course, end: &Snapshot, load: &Value, hot_keys: Vec<Value>) -> Self {
+    pub fn new(course: &Course, end: &Snapshot, load: &Value, proxied: &Value, hot_keys: Vec<Value>) -> Self {
         let clients: BTreeMap<&str, &Value> = load["tenants"]
             .as_array()
             .into_iter()
@@ -141,14 +143,14 @@ impl Summary {
             count: end.of(tenant.name),
             steady: course.steady(tenant.name),
         });
-        Self { tenants: tenants.into(), hot_keys }
+        Self { tenants: tenants.into(), proxied: proxied["tenants"][0].clone(), hot_keys }
     }
 
     /// For `--json`.
     #[must_use]
     pub fn json(&self) -> Value {
         let tenants: Vec<_> = self.tenants.iter().map(Outcome::json).collect();
-        json!({ "tenants": tenants, "hot_keys": self.hot_keys })
+        json!({ "tenants": tenants, "proxied": self.proxied, "hot_keys": self.hot_keys })
     }
 }
 
@@ -185,6 +187,17 @@ impl fmt::Display for Summary {
             f,
             "offered, p50 and p99 (of answers by the store) are the clients'; the rest is the gate's; steady/s is passed after {} s",
             WARM_UP.as_secs()
+        )?;
+        let number = |field: &str| self.proxied[field].as_u64().map_or_else(|| "-".to_owned(), grouped);
+        let quantile = |name: &str| latency(&self.proxied["latency_ns"][name]);
+        writeln!(
+            f,
+            "\nthrough the daemon, over TCP: offered {}, answered {}, refused {}, p50 {}, p99 {}",
+            number("offered"),
+            number("answered"),
+            number("refused"),
+            quantile("p50"),
+            quantile("p99")
         )?;
         writeln!(f, "\nhot keys, by sampled requests of the last seconds:")?;
         for key in &self.hot_keys {

@@ -1,4 +1,4 @@
-//! Who is in the lab: three tenants, one service, the gate between them, and its configuration.
+//! Who is in the lab: the tenants, the service, guarded and proxied, the gate before it, and its configuration.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
 
 use super::counts::Snapshot;
 use super::net::{CLIENT_INTERFACE, Namespace, Net, SERVER_INTERFACE, SERVER_V4};
@@ -67,10 +68,23 @@ pub const TENANTS: [Tenant; 3] = [
     },
 ];
 
+/// Who asks through the daemon, over TCP: as polite as the first of [`TENANTS`].
+pub const PROXIED: Tenant = Tenant {
+    name: "proxied",
+    source: "198.18.1.4",
+    quota_ru_per_sec: 5_000,
+    burst_ms: 100,
+    offered_per_sec: 500,
+    arrivals: "arrivals=poisson",
+    keys: 1_000,
+};
+
 /// The key that is planted among the others.
 pub const HOT_KEY: &str = "planted";
 /// The service's port.
 pub const PORT: u16 = 11_211;
+/// Where the daemon takes requests for it.
+pub const PROXIED_PORT: u16 = 11_311;
 
 impl Tenant {
     /// Its load, in the words of `gate load`.
@@ -90,10 +104,12 @@ pub fn config(pins: &Path) -> String {
         "[gate]\ninterface = \"{SERVER_INTERFACE}\"\nxdp = \"native\"\npin_dir = \"{}\"\n\n\
          [[service]]\nname = \"cache\"\nprotocol = \"memcached\"\nlisten = \"{SERVER_V4}:{PORT}\"\n\
          # One RU a request, whatever its length, so that rates are easy to compare.\n\
-         price = {{ base = \"0.5 RU\", row = \"0.5 RU\", kib = \"0 RU\" }}\n",
+         price = {{ base = \"0.5 RU\", row = \"0.5 RU\", kib = \"0 RU\" }}\n\n\
+         [[service]]\nname = \"proxied\"\nprotocol = \"memcached\"\nlisten = \"{SERVER_V4}:{PROXIED_PORT}\"\n\
+         backend = \"{SERVER_V4}:{PORT}\"\n",
         pins.display()
     );
-    for Tenant { name, source, quota_ru_per_sec, burst_ms, .. } in TENANTS {
+    for Tenant { name, source, quota_ru_per_sec, burst_ms, .. } in TENANTS.into_iter().chain([PROXIED]) {
         write!(
             toml,
             "\n[[tenant]]\nname = \"{name}\"\nsources = [\"{source}\"]\nquota = \"{quota_ru_per_sec} RU/s\"\n\
@@ -110,6 +126,7 @@ pub struct Scene {
     gate: PathBuf,
     // In the order in which they end.
     load: Part,
+    proxied_load: Part,
     peer: Part,
     daemon: Part,
     store: Part,
@@ -128,7 +145,8 @@ impl Scene {
         let daemon = start_daemon(&net, gate)?;
         let peer = start_peer(&net, gate)?;
         let load = start_load(&net, gate, duration)?;
-        Ok(Self { gate: gate.to_owned(), load, peer, daemon, store, net })
+        let proxied_load = start_proxied_load(&net, gate, duration)?;
+        Ok(Self { gate: gate.to_owned(), load, proxied_load, peer, daemon, store, net })
     }
 
     /// What the gate has counted.
@@ -149,7 +167,8 @@ impl Scene {
         for part in [&mut self.store, &mut self.daemon, &mut self.peer] {
             ensure!(part.is_running()?, "{} ended by itself", part.name());
         }
-        self.load.is_running()
+        let proxied = self.proxied_load.is_running()?;
+        Ok(self.load.is_running()? || proxied)
     }
 
     /// Ends everything, and says what it came to.
@@ -158,10 +177,8 @@ impl Scene {
     ///
     /// If a program fails at its end.
     pub fn close(self, course: &Course) -> Result<Summary> {
-        let Self { gate, load, peer, daemon, store, net } = self;
-        let load = load.end()?.concat();
-        let load =
-            serde_json::from_str(&load).with_context(|| format!("`gate load --json` printed {load}"))?;
+        let Self { gate, load, proxied_load, peer, daemon, store, net } = self;
+        let [load, proxied] = [said_by(load)?, said_by(proxied_load)?];
         let end = Snapshot::take(&gate, net.pins())?;
         let mut command = Command::new(&gate);
         command.args(["hotkeys", "--json", "-n", "5", "--pin-dir"]).arg(net.pins());
@@ -169,8 +186,14 @@ impl Scene {
         for part in [peer, daemon, store] {
             part.end()?;
         }
-        Ok(Summary::new(course, &end, &load, hot_keys))
+        Ok(Summary::new(course, &end, &load, &proxied, hot_keys))
     }
+}
+
+/// What its clients saw.
+fn said_by(load: Part) -> Result<Value> {
+    let said = load.end()?.concat();
+    serde_json::from_str(&said).with_context(|| format!("`gate load --json` printed {said}"))
 }
 
 /// A network on which every tenant has its address.
@@ -180,7 +203,7 @@ impl Scene {
 /// If it cannot be made.
 pub fn network() -> Result<Net> {
     let net = Net::open()?;
-    for tenant in TENANTS {
+    for tenant in TENANTS.into_iter().chain([PROXIED]) {
         net.add_client_address(tenant.source.parse().expect("an address"))?;
     }
     Ok(net)
@@ -236,9 +259,19 @@ pub fn start_peer(net: &Net, gate: &Path) -> Result<Part> {
 ///
 /// If it does not start.
 pub fn start_load(net: &Net, gate: &Path, duration: Duration) -> Result<Part> {
+    ask(net, gate, &["--udp", "--target", &target()], &TENANTS, duration)
+}
+
+/// As [`start_load`], for who asks through the daemon.
+fn start_proxied_load(net: &Net, gate: &Path, duration: Duration) -> Result<Part> {
+    let through = format!("{SERVER_V4}:{PROXIED_PORT}");
+    ask(net, gate, &["--tcp", "--target", &through], &[PROXIED], duration)
+}
+
+fn ask(net: &Net, gate: &Path, how: &[&str], tenants: &[Tenant], duration: Duration) -> Result<Part> {
     let mut command = net.client.command(gate);
-    command.args(["load", "--json", "--target", &target(), "--for", &format!("{}ms", duration.as_millis())]);
-    for tenant in TENANTS {
+    command.args(["load", "--json", "--for", &format!("{}ms", duration.as_millis())]).args(how);
+    for tenant in tenants {
         command.args(["--tenant", &tenant.load()]);
     }
     Part::start("gate load", command)
