@@ -30,7 +30,8 @@ fn running_lab() -> (Part, Vec<u32>) {
     let id = lab.id();
     let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
     let children: Vec<u32> = children.split_whitespace().map(|child| child.parse().unwrap()).collect();
-    assert_eq!(children.len(), 5, "store, gate, peer and both loads");
+    // And now and then one that reads the counters.
+    assert!(children.len() >= 5, "store, gate, peer and both loads: {children:?}");
     (lab, children)
 }
 
