@@ -249,6 +249,42 @@ fn a_new_configuration_is_all_or_nothing() {
     gate.end().unwrap();
 }
 
+#[test]
+fn a_configuration_that_does_not_fit_the_maps_changes_nothing() {
+    let site = site!("a_configuration_that_does_not_fit_the_maps_changes_nothing");
+    let mut gate = site.start(&[]).unwrap();
+    let state = || {
+        let view = Maps::pinned(site.pins(), false).unwrap().view();
+        let services = site.json(&["status"]).unwrap()["services"].clone();
+        // Each tick has a stamp of its own.
+        (quotas(&site), services, gate_common::abi::View { stamp: 0, ..view })
+    };
+    let sources = |tenant: u32, bytes: &mut dyn Iterator<Item = (u32, u32)>| {
+        let list: Vec<String> = bytes.map(|(a, b)| format!("\"20.{a}.{b}.{tenant}/32\"")).collect();
+        format!("[[tenant]]\nname = \"t{tenant}\"\nquota = \"100 RU/s\"\nsources = [{}]\n", list.join(", "))
+    };
+    let tenants: String = (0..70).map(|tenant| sources(tenant, &mut [(0, 0)].into_iter())).collect();
+    let addresses: Vec<String> = (0..40).map(|last| format!("\"198.18.0.1:{}\"", 12_000 + last)).collect();
+    let services =
+        format!("[[service]]\nname = \"s\"\nprotocol = \"opaque\"\nlisten = [{}]\n", addresses.join(", "));
+    // A block each for a /16, and one for each /24 in it.
+    let prefixes = sources(1, &mut (0..30).flat_map(|a| (0..100).map(move |b| (a, b))));
+    for (more, says) in [
+        (tenants, "72 tenants, but the running gate has room for 63"),
+        (services, "84 services (one for each address and transport), but the running gate has room for 32"),
+        (prefixes, "the source and port tables need more than the"),
+    ] {
+        let before = state();
+        site.configure(&format!("{CONFIG}{more}")).unwrap();
+        gate.signal(Signal::SIGHUP).unwrap();
+        let said = gate.wait_for("stays as it was", PATIENCE).unwrap();
+        assert!(said.contains(says), "{said}");
+        assert_eq!(state(), before);
+    }
+    gate.end().unwrap();
+    assert_eq!(site.anything_left().unwrap(), None);
+}
+
 fn ip(site: &Site, arguments: &str) {
     let mut ip = site.net.server.command("ip");
     assert!(ip.args(arguments.split(' ')).status().unwrap().success(), "ip {arguments}");
@@ -322,6 +358,37 @@ fn refused_pins(site: &Site, change: impl FnOnce(&Site)) -> String {
 }
 
 #[test]
+fn pins_that_were_never_ready_or_whole_make_room_for_new_ones() {
+    let site = site!("pins_that_were_never_ready_or_whole_make_room_for_new_ones");
+    let stale: [fn(&Site); 3] = [
+        |site| {
+            let maps = Maps::pinned(site.pins(), true).unwrap();
+            maps.control.word(0, 0).store(0, Ordering::SeqCst);
+        },
+        |site| std::fs::remove_file(site.pins().join("CONTROL")).unwrap(),
+        |site| {
+            std::fs::remove_file(site.pins().join("CONTROL")).unwrap();
+            // One that a gate would otherwise take for its own.
+            let pin = site.pins().join("TENANTS");
+            std::fs::remove_file(&pin).unwrap();
+            Array::<_, u64>::create(64, 0).unwrap().pin(&pin).unwrap();
+        },
+    ];
+    for spoil in stale {
+        let gate = site.start(&[]).unwrap();
+        gate.signal(Signal::SIGKILL).unwrap();
+        gate.finish(PATIENCE).unwrap_err();
+        // As if it had died before it was attached.
+        std::fs::remove_file(site.pins().join("link")).unwrap();
+        spoil(&site);
+        let next = eventually("the program is gone", || site.start(&[]).map_err(|error| error.to_string()));
+        assert_eq!(site.json(&["status"]).unwrap()["epoch"], 1, "the maps are new");
+        next.end().unwrap();
+        assert_eq!(site.anything_left().unwrap(), None);
+    }
+}
+
+#[test]
 fn pins_of_another_version_shape_or_size_are_refused_and_can_be_detached() {
     let site = site!("pins_of_another_version_shape_or_size_are_refused_and_can_be_detached");
     let refusal = refused_pins(&site, |site| {
@@ -337,6 +404,11 @@ fn pins_of_another_version_shape_or_size_are_refused_and_can_be_detached() {
         Array::<_, u64>::create(64, 0).unwrap().pin(&pin).unwrap();
     });
     assert!(refusal.contains("TENANTS is Array of 64 entries, 4 to 8 bytes"), "{refusal}");
+
+    for missing in ["TENANTS", "CONTROL"] {
+        let refusal = refused_pins(&site, |site| std::fs::remove_file(site.pins().join(missing)).unwrap());
+        assert!(refusal.contains(&format!("there is no {missing}")), "{refusal}");
+    }
 
     let refusal = refused_pins(&site, |site| {
         let many: String = (0..100)

@@ -80,11 +80,15 @@ impl Maps {
     ///
     /// # Errors
     ///
-    /// [`Error::NoPins`] if gate has not pinned its maps there, [`Error::Shape`] if a map is not what this
-    /// version expects, [`Error::AbiVersion`] if another version made them.
+    /// [`Error::NoPins`] if gate has not pinned its maps there, [`Error::NotWhole`] if some are gone,
+    /// [`Error::Shape`] if a map is not what this version expects, [`Error::AbiVersion`] if another version made
+    /// them.
     pub fn pinned(directory: &Path, writable: bool) -> Result<Self> {
         if !directory.join(maps::CONTROL).exists() {
             return Err(Error::NoPins { directory: directory.to_owned() });
+        }
+        if let Some(missing) = maps::ALL.into_iter().find(|name| !directory.join(name).exists()) {
+            return Err(Error::NotWhole { directory: directory.to_owned(), missing });
         }
         let this = Self::open(writable, |name| {
             MapData::from_pin(directory.join(name)).map_err(|source| Error::aya(name, source))

@@ -90,6 +90,14 @@ pub enum Error {
         /// What it should be.
         expected: Shape,
     },
+    /// Some of the pins are gone.
+    #[error("the pins in {} are not whole, there is no {missing}: end the gate that made them, then `gate detach`", directory.display())]
+    NotWhole {
+        /// Where they are.
+        directory: PathBuf,
+        /// The map that is not there.
+        missing: &'static str,
+    },
     /// Another version made the pinned maps.
     #[error("the maps in {} have ABI version {found}, this gate has {expected}: end the gate that made them, then `gate detach`", directory.display())]
     AbiVersion {

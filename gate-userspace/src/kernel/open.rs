@@ -32,8 +32,8 @@ pub struct Opened {
 ///
 /// # Errors
 ///
-/// [`Error::Owned`] if a daemon runs and `take_over` is not set; [`Error::Shape`], [`Error::AbiVersion`],
-/// [`Error::TooSmall`] if the pinned maps cannot be used; and those of [`Loaded::new`]. Nothing that was not
+/// [`Error::Owned`] if a daemon runs and `take_over` is not set; [`Error::NotWhole`], [`Error::Shape`],
+/// [`Error::AbiVersion`], [`Error::TooSmall`] if the pinned maps cannot be used; and those of [`Loaded::new`]. Nothing that was not
 /// there before stays pinned.
 pub fn open(pins: &PinDir, sizes: &Sizes, take_over: bool) -> Result<Opened> {
     let failed = |source| Error::PinDir { directory: pins.path().to_owned(), source };
@@ -89,15 +89,18 @@ fn remove_again(pins: &PinDir) {
 
 /// The pinned maps and their sizes, compared with what is needed; `None` if there are none.
 fn pinned(pins: &PinDir, needed: &Sizes) -> Result<Option<(Maps, Sizes)>> {
-    if !pins.map(maps::CONTROL).exists() {
-        return Ok(None);
-    }
+    let attached = pins.link().exists();
     let existing = match Maps::pinned(pins.path(), true) {
         // A daemon that died before it had made its maps ready: nothing refers to them yet.
-        Err(Error::AbiVersion { found: 0, .. }) => {
+        Err(Error::NoPins { .. } | Error::NotWhole { .. } | Error::AbiVersion { found: 0, .. })
+            if !attached =>
+        {
             PinDir::remove(pins.path())?;
             PinDir::make(pins.path())?;
             return Ok(None);
+        }
+        Err(Error::NoPins { directory }) => {
+            return Err(Error::NotWhole { directory, missing: maps::CONTROL });
         }
         other => other?,
     };
