@@ -33,7 +33,8 @@ pub struct Opened {
 /// # Errors
 ///
 /// [`Error::Owned`] if a daemon runs and `take_over` is not set; [`Error::NotWhole`], [`Error::Shape`],
-/// [`Error::AbiVersion`], [`Error::TooSmall`] if the pinned maps cannot be used; and those of [`Loaded::new`]. Nothing that was not
+/// [`Error::AbiVersion`], [`Error::TooSmall`] if the pinned maps cannot be used; and those of [`Loaded::new`]. Nothing
+/// that was not
 /// there before stays pinned.
 pub fn open(pins: &PinDir, sizes: &Sizes, take_over: bool) -> Result<Opened> {
     let failed = |source| Error::PinDir { directory: pins.path().to_owned(), source };
