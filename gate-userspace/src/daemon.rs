@@ -23,12 +23,14 @@ use crate::control::board::Board;
 use crate::control::decide::Rules;
 use crate::control::hot_keys::HotKeys;
 use crate::control::layout::{self, Layout, Misfit, capacities, needs};
-use crate::control::tick::{Lost, Ticker, occupied};
+use crate::control::tick::{self, Lost, Ticker, occupied};
+use crate::control::watch::Watch;
 use crate::dispatcher::{self, Dispatcher, ServiceFigures};
 use crate::kernel::attach::{self, attach};
 use crate::kernel::owner::{self, Ownership, Previous};
 use crate::kernel::{self, Heartbeat, Loaded, Maps, Opened, PinDir, Sizes};
 use crate::policy::range::OutOfRange;
+use crate::probe::Prober;
 
 mod changes;
 
@@ -113,6 +115,15 @@ pub enum Error {
     },
 }
 
+impl From<tick::Error> for Error {
+    fn from(error: tick::Error) -> Self {
+        match error {
+            tick::Error::Lost(lost) => lost.into(),
+            tick::Error::OutOfRange(out_of_range) => out_of_range.into(),
+        }
+    }
+}
+
 /// Runs until it is told to stop.
 ///
 /// # Errors
@@ -150,6 +161,8 @@ struct Daemon {
     hot_keys: HotKeys,
     reload: bool,
     changes: Changes,
+    watch: Watch,
+    prober: Option<Prober>,
     /// What each tick saw and decided.
     board: Board,
     dispatcher: Option<Dispatcher>,
@@ -245,13 +258,16 @@ impl Daemon {
         let mut ticker = Ticker::new(Arc::clone(&maps), ownership, layout, rules(config))?;
         // Both banks hold the plan before the first packet is judged by it.
         while ticker.settling() {
-            ticker.tick(now(&maps))?;
+            ticker.tick(now(&maps), &[])?;
         }
         let heartbeat = Heartbeat::start(Arc::clone(&maps), ownership, config.gate.stale_after)
             .map_err(|source| Error::System { what: "starting the heartbeat", source })?;
         let first_row = kernel::possible_cpus()? as usize;
         let dispatcher = Dispatcher::start(config, &maps, first_row)?;
         let hot_keys = HotKeys::new(config.gate.tick, clock::entropy())?;
+        let mut watch = Watch::default();
+        watch.follow(config, dispatcher.as_ref().map_or(&[], Dispatcher::services), now(&maps))?;
+        let prober = prober(config, &watch)?;
         let mut daemon = Self {
             options,
             tick: config.gate.tick,
@@ -260,6 +276,8 @@ impl Daemon {
             ticker,
             hot_keys,
             reload: false,
+            watch,
+            prober,
             changes: Changes::new(Arc::new(config.clone())),
             board: Board::default(),
             dispatcher,
@@ -292,7 +310,9 @@ impl Daemon {
             self.change()?;
         }
         let now = now(&self.maps);
-        self.ticker.tick(now)?;
+        let services = self.watch.tick(now, |service| self.ticker.is_overloaded(service));
+        let generation = self.ticker.tick(now, &services)?;
+        self.board.publish(self.ticker.report(generation, self.watch.report()));
         self.drain_samples();
         self.hot_keys.tick(&self.maps);
         Ok(())
@@ -375,7 +395,21 @@ fn sizes(config: &Config) -> Result<Sizes, Error> {
 }
 
 fn rules(config: &Config) -> Rules {
-    Rules { rejection_rate: config.gate.algorithm == config::Algorithm::RejectionRate }
+    let settings = |service: &config::Service| {
+        let config::Shedding { enabled, ladder, .. } = &service.shedding;
+        enabled.then(|| *ladder)
+    };
+    Rules {
+        rejection_rate: config.gate.algorithm == config::Algorithm::RejectionRate,
+        shedding: config.services.iter().map(settings).collect(),
+    }
+}
+
+/// Asks the services that have a probe.
+fn prober(config: &Config, watch: &Watch) -> Result<Option<Prober>, Error> {
+    let services = config.services.iter().enumerate();
+    let probed = services.filter_map(|(place, service)| Some((service, watch.probed(place)?)));
+    Prober::start(probed).map_err(|source| Error::System { what: "starting the probes", source })
 }
 
 fn now(maps: &Maps) -> Nanos {

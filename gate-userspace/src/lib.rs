@@ -9,6 +9,7 @@
 //! - [`control`]: what every tick reads, decides and writes.
 //! - [`daemon`]: `gate run`.
 //! - [`admin`]: what a running gate can be asked and told over its socket.
+//! - [`probe`]: asks guarded services how they are.
 //! - [`dispatcher`]: proxied services, from a client's bytes to the store and back.
 //! - [`kernel`]: the eBPF object, its maps and links; the only user of aya.
 //! - [`load`]: the open-loop load generator, and a store to send it to.
@@ -25,5 +26,6 @@ pub mod dispatcher;
 pub mod kernel;
 pub mod load;
 pub mod policy;
+pub mod probe;
 pub mod protocol;
 pub mod sim;

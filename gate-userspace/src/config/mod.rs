@@ -8,6 +8,7 @@
 //! - `units`: quantities as they are written.
 //! - `backend`, `admission`: what only proxied services say.
 //! - `identity`: users, and what they may not do.
+//! - `shedding`: how a service's store is watched, and what follows from it.
 //! - `read`: section by section into the types below.
 //! - `overrides`: values that stand in for the document's while gate runs.
 //! - `fault`: what is wrong, where, and what would be right.
@@ -34,6 +35,7 @@ mod identity;
 mod overrides;
 mod raw;
 mod read;
+mod shedding;
 pub(crate) mod units;
 
 pub use admission::{Admission, AdmissionPolicy, Codel, Fairness, Objective};
@@ -41,9 +43,10 @@ pub use backend::Backend;
 pub use fault::{Fault, Faults};
 pub use identity::{StoreLogin, User};
 pub use overrides::{Override, Wrong, edit, value_at};
+pub use shedding::{Probe, Shedding};
 
 /// A configuration that holds together.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// What holds for all services.
     pub gate: Gate,
@@ -98,7 +101,7 @@ pub enum AdminSocket {
 }
 
 /// An address, port and protocol that is protected: where it stands, or by standing before it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Service {
     /// Distinct among services; at most [`gate_common::abi::Name::MAX`] bytes.
     pub name: String,
@@ -117,6 +120,10 @@ pub struct Service {
     pub price: Price,
     /// The store that its requests are passed on to; `None` for a service that is guarded where it stands.
     pub backend: Option<Backend>,
+    /// How it is asked how it is; only where it is guarded.
+    pub probe: Option<Probe>,
+    /// What is shed when its store becomes slower.
+    pub shedding: Shedding,
 }
 
 /// Who is charged, and how much it may spend.

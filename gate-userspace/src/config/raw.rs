@@ -195,7 +195,8 @@ impl<'d> Section<'d> {
     /// What is written at `key`, and where to point for it.
     fn place(&self, key: &str) -> (Option<Range<usize>>, Range<usize>) {
         match self.keys.get(key) {
-            Some((_, value)) => (Some(value.span()), value.span()),
+            // All of a table is too much to show, and of a dotted one the place is but its name.
+            Some((_, value)) => ((!value.get_ref().is_table()).then(|| value.span()), value.span()),
             None => (None, self.header.clone()),
         }
     }

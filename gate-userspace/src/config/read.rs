@@ -21,7 +21,7 @@ use super::{
     Action, AdminSocket, Algorithm, Config, Gate, Mode, OnStale, Price, Protocol, Service, Tenant,
     TenantIndex, Transports, XdpMode,
 };
-use super::{backend, identity};
+use super::{backend, identity, shedding};
 use crate::policy::Tier;
 
 /// The document.
@@ -91,6 +91,7 @@ fn service(
     let protocol = section.need("protocol", "\"memcached\"", one_of(&PROTOCOLS)).unwrap_or(Protocol::Opaque);
     let transports = transports(section, protocol);
     let listen = listen(section, transports, addresses);
+    let probe = shedding::probe(section, protocol);
     Service {
         name,
         protocol,
@@ -100,6 +101,8 @@ fn service(
         default: default(section, tenants),
         unknown_syn: section.get("unknown_syn", one_of(&ACTIONS)).unwrap_or(Action::Pass),
         price: price(section.section("price")),
+        shedding: shedding::shedding(section, probe),
+        probe,
     }
 }
 

@@ -52,8 +52,10 @@ pub struct ServiceReport {
     pub queued: u64,
     /// Whether the queue stands: even the shortest wait was too long.
     pub queue_stands: bool,
-    /// Whether the store can be reached.
-    pub store_up: bool,
+    /// Whether the store can be reached; nothing where nobody looks.
+    pub store_up: Option<bool>,
+    /// Probes that failed so far; nothing where there is no probe.
+    pub probe_failures: Option<u64>,
     /// Where shedding stands: `steady`, `shedding`, `restoring`; nothing where it is off.
     pub phase: Option<&'static str>,
     /// What each tier meets, `critical` first: 0 nothing, 1 to 6 prices doubled so often, 7 refusal.

@@ -1,20 +1,32 @@
 //! What the next tick enforces.
 //!
 //! **Problem.** XDP must refuse without asking anyone, so what it refuses is decided ahead, from what it
-//! counted. **Source.** The batch reporting of Databricks' rate limiter: no request waits for a decision
-//! from elsewhere; it passes unless the gate already knows that it must not.
+//! counted and from how the stores are doing. **Source.** The batch reporting of Databricks' rate limiter: no
+//! request waits for a decision from elsewhere; it passes unless the gate already knows that it must not.
 //!
-//! **Decisions.** A tenant whose bucket is in debt (a request dearer than its burst, a settlement, a
+//! **Tenants.** A tenant whose bucket is in debt (a request dearer than its burst, a settlement, a
 //! lowered burst) is told to stay away until the debt is paid: XDP then refuses it before it prices
 //! anything. Under the rejection-rate algorithm, the share of the last ticks' requests that was over the
-//! quota is refused by a draw; the bucket stays on beneath.
+//! quota is refused by a draw; the bucket stays on beneath. The estimate is what the last tick counted: it
+//! covers the time since the tick before exactly, so nothing has to be made up for its edges.
 //!
-//! **Invariants.** Pure: the same snapshot gives the same plan. `reject_until` never refuses what the
-//! bucket would admit.
+//! **Services.** The [latency ratio](crate::policy::latency_ratio) moves each one's
+//! [ladder](crate::policy::shedding), at most one rung in a tick. A queue that stands (`CoDel`: even the shortest
+//! wait was too long) is a signal as well, also where latencies are too short or too few for a ratio: the
+//! ratio then counts as just low enough for the lowest tier. It cannot fall further by itself, so a queue alone
+//! never costs more than that tier. While the store cannot be reached its ladder stays where it is: nobody can
+//! tell what shedding would do.
+//!
+//! **Invariants.** Pure: the same memory and snapshot give the same plan. `reject_until` never refuses what
+//! the bucket would admit. From a step in latency to the first rung it is at most two ticks.
 
-use gate_common::abi::TenantState;
+use gate_common::abi::{Shed, TenantState};
 use gate_common::token_bucket::debt_ns;
 use gate_common::units::{Fraction, Nanos};
+
+use crate::policy::Tier;
+use crate::policy::rejection_rate::share_over;
+use crate::policy::shedding::{Settings, Shedding, Transition, Treatment};
 
 /// What one tick found of one tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,6 +35,17 @@ pub struct TenantSnapshot {
     pub quota_tat: u64,
     /// What it was charged, and what it was refused, since the last tick, in thousandths of a request unit.
     pub offered_mru: u64,
+}
+
+/// What one tick found of one service's store.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ServiceSnapshot {
+    /// Its latency ratio, if there is enough to say.
+    pub ratio: Option<f64>,
+    /// Whether the queue before it stands.
+    pub queue_stands: bool,
+    /// Whether it can be reached.
+    pub store_up: bool,
 }
 
 /// What one tick found.
@@ -34,17 +57,34 @@ pub struct Snapshot<'a> {
     pub interval: Nanos,
     /// In the order of the layout.
     pub tenants: &'a [TenantSnapshot],
+    /// In the order of the configuration. Services that are missing at the end stay as they are.
+    pub services: &'a [ServiceSnapshot],
 }
 
 /// The rules that a decision follows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rules {
     /// Refuse a share of what is offered over the quota, rather than leave it to the bucket.
     pub rejection_rate: bool,
+    /// By service, in the order of the configuration: when it sheds; `None` if it does not.
+    pub shedding: Vec<Option<Settings>>,
 }
 
-/// Decides every tenant's state: `states` holds it before any decision, in the order of the snapshot.
-pub fn decide(rules: &Rules, snapshot: &Snapshot<'_>, states: &mut [TenantState]) {
+/// What a decision knows of the ones before.
+#[derive(Debug, Default)]
+pub struct Memory {
+    /// By service, in the order of the configuration.
+    pub shedding: Vec<Option<Shedding>>,
+}
+
+/// Decides every tenant's state: `states` holds it before any decision, in the order of the snapshot. What each
+/// service sheds is then in `memory`, see [`Memory::shed`]; returns what changed about that, by service.
+pub fn decide(
+    rules: &Rules,
+    snapshot: &Snapshot<'_>,
+    memory: &mut Memory,
+    states: &mut [TenantState],
+) -> Vec<(usize, Transition)> {
     for (state, tenant) in states.iter_mut().zip(snapshot.tenants) {
         let debt = debt_ns(tenant.quota_tat, snapshot.now.0, state.quota.burst_ns);
         state.reject_until_ns = if debt > 0 { snapshot.now.0.saturating_add(debt) } else { 0 };
@@ -54,66 +94,55 @@ pub fn decide(rules: &Rules, snapshot: &Snapshot<'_>, states: &mut [TenantState]
             0
         };
     }
+    let mut changes = Vec::new();
+    for (place, (shedding, service)) in memory.shedding.iter_mut().zip(snapshot.services).enumerate() {
+        let Some(shedding) = shedding.as_mut().filter(|_| service.store_up) else { continue };
+        let ratio = signal(service, shedding.settings());
+        changes.extend(shedding.tick(snapshot.now, ratio).map(|change| (place, change)));
+    }
+    changes
 }
 
-/// `(estimated - limit) / estimated`, where the estimate is what the last interval offered.
+impl Memory {
+    /// What the tiers of a service meet.
+    #[must_use]
+    pub fn shed(&self, service: usize) -> Shed {
+        let Some(Some(shedding)) = self.shedding.get(service) else { return Shed::default() };
+        Tier::ALL
+            .into_iter()
+            .fold(Shed::default(), |shed, tier| shed.with(tier as u8, rung(shedding.treatment(tier))))
+    }
+
+    /// Whether a service sheds anything.
+    #[must_use]
+    pub fn is_overloaded(&self, service: usize) -> bool {
+        matches!(self.shedding.get(service), Some(Some(shedding)) if shedding.is_overloaded())
+    }
+}
+
+/// The ratio that a service's ladder is shown.
+fn signal(service: &ServiceSnapshot, settings: &Settings) -> Option<f64> {
+    if !service.queue_stands {
+        return service.ratio;
+    }
+    let low = settings.shed_below[Tier::BestEffort.index()].next_down();
+    Some(service.ratio.map_or(low, |ratio| ratio.min(low)))
+}
+
+fn rung(treatment: Treatment) -> u32 {
+    match treatment {
+        Treatment::Normal => 0,
+        Treatment::Dearer(doublings) => u32::from(doublings),
+        Treatment::Refused => Shed::REFUSED,
+    }
+}
+
+/// The share of what the last interval offered that was over the quota.
 fn rejection_rate(offered_mru: u64, state: &TenantState, interval: Nanos) -> Fraction {
     let Some(per_sec) = state.quota.rate.units_per_sec() else { return Fraction::ZERO };
     let limit = u128::from(per_sec) * u128::from(interval.0) / 1_000_000_000;
-    let over = offered_mru.saturating_sub(u64::try_from(limit).unwrap_or(u64::MAX));
-    Fraction::of(over, offered_mru)
+    share_over(u64::try_from(limit).unwrap_or(u64::MAX), offered_mru)
 }
 
 #[cfg(test)]
-mod tests {
-    use gate_common::token_bucket::{Limits, Take, take};
-
-    use super::*;
-
-    const NOW: Nanos = Nanos::from_secs(1_000);
-    const BURST: u64 = 100_000_000;
-    const RULES: Rules = Rules { rejection_rate: false };
-
-    fn decided(rules: &Rules, tenant: TenantSnapshot) -> TenantState {
-        let quota = Limits::new(1_000_000, BURST);
-        let mut states = [TenantState { quota, ..TenantState::default() }];
-        decide(
-            rules,
-            &Snapshot { now: NOW, interval: Nanos::from_millis(100), tenants: &[tenant] },
-            &mut states,
-        );
-        states[0]
-    }
-
-    #[test]
-    fn a_tenant_in_debt_stays_away_until_it_is_paid() {
-        for (owed, until) in [(0, 0), (BURST, 0), (BURST + 1, NOW.0 + 1), (3 * BURST, NOW.0 + 2 * BURST)] {
-            let tenant = TenantSnapshot { quota_tat: NOW.0 + owed, ..TenantSnapshot::default() };
-            assert_eq!(decided(&RULES, tenant).reject_until_ns, until, "owing {owed} ns");
-        }
-    }
-
-    #[test]
-    fn staying_away_never_refuses_what_the_bucket_admits() {
-        for owed in [BURST + 1, BURST + 777, 2 * BURST, 3 * BURST] {
-            let tat = NOW.0 + owed;
-            let state = decided(&RULES, TenantSnapshot { quota_tat: tat, ..TenantSnapshot::default() });
-            let last_refused = state.reject_until_ns - 1;
-            assert!(
-                !matches!(take(tat, last_refused, 1, &state.quota), Take::Admit { .. }),
-                "owing {owed} ns"
-            );
-        }
-    }
-
-    #[test]
-    fn the_rejection_rate_is_the_share_over_the_limit() {
-        let rules = Rules { rejection_rate: true };
-        // 1,000 RU/s in 100 ms: 100 RU.
-        for (offered_mru, steps) in [(0, 0), (100_000, 0), (200_000, 32_768), (400_000, 49_152)] {
-            let tenant = TenantSnapshot { offered_mru, ..TenantSnapshot::default() };
-            assert_eq!(decided(&rules, tenant).rejection_rate, steps, "{offered_mru}");
-            assert_eq!(decided(&RULES, tenant).rejection_rate, 0);
-        }
-    }
-}
+mod tests;

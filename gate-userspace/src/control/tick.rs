@@ -1,6 +1,6 @@
 //! The tick: reads what XDP counted, decides, writes the idle bank, flips the generation.
 //!
-//! **Invariants.** What is in force is never written: states go to the idle bank, tables to free blocks,
+//! **Invariants.** What is in force is never written: states, of tenants and of services, go to the idle bank, tables to free blocks,
 //! services to the idle half of their slots. Buckets are never written, except for those of a tenant
 //! that no configuration in force knew. A daemon that no longer owns the maps writes nothing.
 
@@ -9,18 +9,32 @@ use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use gate_common::abi::{Name, PortFilter, Tenant, TenantCounters, TenantState, View, bank_of};
+use gate_common::abi::{Name, PortFilter, ServiceState, Tenant, TenantCounters, TenantState, View, bank_of};
 use gate_common::units::Nanos;
 
-use super::decide::{Rules, Snapshot, TenantSnapshot, decide};
+use super::board::{PriceReport, Report, ServiceReport};
+use super::decide::{Memory, Rules, ServiceSnapshot, Snapshot, TenantSnapshot, decide};
 use super::layout::{Layout, Occupied, blocks_in_force};
 use crate::kernel::Maps;
 use crate::kernel::owner::Ownership;
+use crate::policy::range::OutOfRange;
+use crate::policy::shedding::{Shedding, Transition};
 
 /// Another daemon owns the maps now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("another gate has taken over the maps")]
 pub struct Lost;
+
+/// Why a configuration cannot be put in force.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Another daemon owns the maps now.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+    /// A parameter that the configuration should not have let through.
+    #[error(transparent)]
+    OutOfRange(#[from] OutOfRange),
+}
 
 /// Keeps what is in the maps in step with what is decided.
 #[derive(Debug)]
@@ -34,11 +48,23 @@ pub struct Ticker {
     tenants: Vec<Held>,
     snapshots: Vec<TenantSnapshot>,
     states: Vec<TenantState>,
+    /// By service, in the order of the configuration.
+    service_names: Vec<Name>,
+    memory: Memory,
+    /// By slot in use: which service it is of, and its state before any decision.
+    slots: Vec<(usize, ServiceState)>,
     /// What each bank holds, but for stamps; `None` where that is not known.
-    written: [Vec<Option<TenantState>>; 2],
+    written: [Written; 2],
     /// Ticks until what the last configuration alone used is cleared.
     sweep_in: Option<u8>,
     last: Option<Nanos>,
+}
+
+/// What a bank holds.
+#[derive(Debug, Default)]
+struct Written {
+    tenants: Vec<Option<TenantState>>,
+    services: Vec<Option<ServiceState>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -53,19 +79,22 @@ impl Ticker {
     ///
     /// # Errors
     ///
-    /// [`Lost`].
-    pub fn new(maps: Arc<Maps>, ownership: Ownership, layout: Layout, rules: Rules) -> Result<Self, Lost> {
+    /// [`Error`].
+    pub fn new(maps: Arc<Maps>, ownership: Ownership, layout: Layout, rules: Rules) -> Result<Self, Error> {
         let empty = || Box::new(PortFilter { udp: [0; 1024], tcp: [0; 1024] });
         let mut this = Self {
             maps,
             ownership,
-            rules,
+            rules: Rules::default(),
             view: View::default(),
             ports: empty(),
             tenants: Vec::new(),
             snapshots: Vec::new(),
             states: Vec::new(),
-            written: [Vec::new(), Vec::new()],
+            service_names: Vec::new(),
+            memory: Memory::default(),
+            slots: Vec::new(),
+            written: Default::default(),
             sweep_in: None,
             last: None,
         };
@@ -75,13 +104,18 @@ impl Ticker {
         Ok(this)
     }
 
-    /// Writes a new configuration where nothing is in force; the next tick publishes it.
+    /// Writes a new configuration where nothing is in force; the next tick publishes it. A service that sheds
+    /// by the same rules as before goes on with what it sheds.
     ///
     /// # Errors
     ///
-    /// [`Lost`].
-    pub fn install(&mut self, layout: Layout, rules: Rules) -> Result<(), Lost> {
+    /// [`Error`]; then nothing has changed.
+    pub fn install(&mut self, layout: Layout, rules: Rules) -> Result<(), Error> {
         self.owned()?;
+        let service_names = service_names(&layout);
+        self.memory = Memory { shedding: self.shedding(&service_names, &rules)? };
+        self.service_names = service_names;
+        self.slots = layout.services.iter().map(|service| (service.id as usize, service.banks[0])).collect();
         let maps = &self.maps;
         for (number, block) in &layout.blocks {
             maps.tables.store(*number as usize, block);
@@ -112,23 +146,29 @@ impl Ticker {
             .collect();
         self.snapshots = vec![TenantSnapshot::default(); self.tenants.len()];
         self.states = self.tenants.iter().map(|tenant| tenant.base).collect();
-        self.written = [vec![None; self.tenants.len()], vec![None; self.tenants.len()]];
+        let unknown =
+            || Written { tenants: vec![None; self.tenants.len()], services: vec![None; self.slots.len()] };
+        self.written = [unknown(), unknown()];
         Ok(())
     }
 
-    /// One tick at `now`, on gate's clock: returns the generation that it put in force.
+    /// One tick at `now`, on gate's clock, with what is known of the services: returns the generation that it
+    /// put in force.
     ///
     /// # Errors
     ///
     /// [`Lost`].
-    pub fn tick(&mut self, now: Nanos) -> Result<u64, Lost> {
+    pub fn tick(&mut self, now: Nanos, services: &[ServiceSnapshot]) -> Result<u64, Lost> {
         self.owned()?;
         self.observe();
         let interval = now.saturating_sub(self.last.replace(now).unwrap_or(now));
         for (state, tenant) in self.states.iter_mut().zip(&self.tenants) {
             *state = tenant.base;
         }
-        decide(&self.rules, &Snapshot { now, interval, tenants: &self.snapshots }, &mut self.states);
+        let snapshot = Snapshot { now, interval, tenants: &self.snapshots, services };
+        for (service, change) in decide(&self.rules, &snapshot, &mut self.memory, &mut self.states) {
+            self.tell(service, &change);
+        }
         let generation = self.maps.generation().wrapping_add(1);
         self.apply(generation);
         if let Some(left) = self.sweep_in.take() {
@@ -144,6 +184,48 @@ impl Ticker {
     #[must_use]
     pub fn settling(&self) -> bool {
         self.sweep_in.is_some()
+    }
+
+    /// Whether a service sheds anything.
+    #[must_use]
+    pub fn is_overloaded(&self, service: usize) -> bool {
+        self.memory.is_overloaded(service)
+    }
+
+    /// Adds to what was observed of the services what is done about it.
+    #[must_use]
+    pub fn report(&self, generation: u64, mut services: Vec<ServiceReport>) -> Report {
+        for (place, service) in services.iter_mut().enumerate() {
+            let shedding = self.memory.shedding.get(place).and_then(Option::as_ref);
+            service.phase = shedding.map(|shedding| shedding.phase().name());
+            let shed = self.memory.shed(place);
+            service.rungs = [0, 1, 2, 3].map(|tier| shed.rung(tier));
+            if let Some((_, state)) = self.slots.iter().find(|(of, _)| *of == place) {
+                let ServiceState { base_mru, row_mru, kib_mru, latency_mru, .. } = *state;
+                service.prices = PriceReport { base_mru, row_mru, kib_mru, latency_mru };
+            }
+        }
+        Report { generation, services }
+    }
+
+    fn tell(&self, service: usize, change: &Transition) {
+        let service = self.service_names.get(service).map_or("?", Name::as_str);
+        let (change, tier, to, cause) = (change.name(), change.tier.name(), change.to, change.cause.name());
+        tracing::info!(service, tier, change, to = ?to, cause, "shedding");
+    }
+
+    /// What each service sheds under new rules: as before where they are the same, else nothing.
+    fn shedding(&self, names: &[Name], rules: &Rules) -> Result<Vec<Option<Shedding>>, OutOfRange> {
+        let of = |(name, settings): (&Name, &Option<_>)| {
+            let Some(settings) = settings else { return Ok(None) };
+            let before = self.service_names.iter().position(|before| before == name);
+            let before = before.and_then(|place| self.memory.shedding.get(place)?.clone());
+            match before.filter(|before| before.settings() == settings) {
+                Some(before) => Ok(Some(before)),
+                None => Shedding::new(*settings).map(Some),
+            }
+        };
+        names.iter().zip(&rules.shedding).map(of).collect()
     }
 
     fn owned(&self) -> Result<(), Lost> {
@@ -164,8 +246,17 @@ impl Ticker {
 
     /// Writes what differs into the bank of `generation`, and puts that in force.
     fn apply(&mut self, generation: u64) {
-        let written = &mut self.written[bank_of(generation)];
-        for ((state, tenant), written) in self.states.iter().zip(&self.tenants).zip(written) {
+        let bank = &mut self.written[bank_of(generation)];
+        let slots = self.slots.iter().zip(self.view.first_service..);
+        for ((&(service, base), slot), written) in slots.zip(&mut bank.services) {
+            let state = ServiceState { shed: self.memory.shed(service), ..base };
+            if written.as_ref() != Some(&state) {
+                *written = Some(state);
+                let stamped = ServiceState { stamp: generation, ..state };
+                self.maps.write_service_state(slot as usize, generation, &stamped);
+            }
+        }
+        for ((state, tenant), written) in self.states.iter().zip(&self.tenants).zip(&mut bank.tenants) {
             if written.as_ref() != Some(state) {
                 *written = Some(*state);
                 let stamped = TenantState { stamp: generation, ..*state };
@@ -185,6 +276,17 @@ impl Ticker {
             self.maps.tenants.store_at(id, offset_of!(Tenant, name), &Name::EMPTY);
         }
     }
+}
+
+/// The services' names, in the order of the configuration.
+fn service_names(layout: &Layout) -> Vec<Name> {
+    let mut names = Vec::new();
+    for service in &layout.services {
+        let place = service.id as usize;
+        names.resize(names.len().max(place + 1), Name::EMPTY);
+        names[place] = service.name;
+    }
+    names
 }
 
 /// What is in use in the maps, and how much there is.

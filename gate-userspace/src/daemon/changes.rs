@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
 
-use super::{Daemon, Error, now, rules, sizes};
+use super::{Daemon, Error, now, prober, rules, sizes};
 use crate::admin::change::{self, Asked, Changed, Done, Order, Override};
 use crate::admin::queues::Observer;
 use crate::admin::{self, Context, Server, Socket};
@@ -20,6 +20,7 @@ use crate::clock;
 use crate::config::{self, AdminSocket, Config};
 use crate::control::layout::Layout;
 use crate::control::tick::occupied;
+use crate::dispatcher::Dispatcher;
 
 /// What has been changed since the start, and who may change more.
 pub(super) struct Changes {
@@ -197,7 +198,11 @@ impl Daemon {
     /// Returns what counts from the next start only.
     fn put_in_force(&mut self, config: Config, layout: Layout) -> Result<Vec<String>, Error> {
         self.ticker.install(layout, rules(&config))?;
-        self.ticker.tick(now(&self.maps))?;
+        let now = now(&self.maps);
+        self.ticker.tick(now, &[])?;
+        let proxied = self.dispatcher.as_ref().map_or(&[][..], Dispatcher::services);
+        self.watch.follow(&config, proxied, now)?;
+        self.prober = prober(&config, &self.watch)?;
         let mut later = Vec::new();
         if config.gate.tick != self.tick {
             later.push("a new tick counts from the next start only".to_owned());

@@ -95,6 +95,7 @@ pub struct Figures {
     classes: [ClassFigures; Class::ALL.len()],
     /// By tier, as of the last tick.
     queues: [QueueFigures; Tier::ALL.len()],
+    store_links: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -153,6 +154,13 @@ impl Figures {
             delay: Nanos(queue.delay_ns.load(Ordering::Relaxed)),
             stands: queue.stands.load(Ordering::Relaxed),
         }
+    }
+
+    /// Notes that a connection to the store was made, or that one ended. As [`Figures::count`].
+    pub(super) fn note_store_link(&self, made: bool) {
+        let links = self.store_links.load(Ordering::Relaxed);
+        let links = if made { links.wrapping_add(1) } else { links.saturating_sub(1) };
+        self.store_links.store(links, Ordering::Relaxed);
     }
 
     /// How often it happened.
@@ -234,6 +242,12 @@ impl ServiceFigures {
                 stands: sum.stands || one.stands,
             }
         })
+    }
+
+    /// Connections to the store that there are now.
+    #[must_use]
+    pub fn store_links(&self) -> u64 {
+        self.threads.iter().map(|thread| thread.store_links.load(Ordering::Relaxed)).sum()
     }
 
     /// Requests that wait for the store, as of the last tick.

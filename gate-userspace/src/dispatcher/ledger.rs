@@ -406,10 +406,9 @@ mod tests {
         let (maps, ownership) = Maps::private(&sizes).unwrap();
         let maps = Arc::new(maps);
         let layout = Layout::build(&config, &occupied(&maps)).unwrap();
-        let rules = Rules { rejection_rate: false };
-        let mut ticker = Ticker::new(Arc::clone(&maps), ownership, layout, rules).unwrap();
+        let mut ticker = Ticker::new(Arc::clone(&maps), ownership, layout, Rules::default()).unwrap();
         while ticker.settling() {
-            ticker.tick(NOW).unwrap();
+            ticker.tick(NOW, &[]).unwrap();
         }
         Ledger::new(maps, 1, 7)
     }

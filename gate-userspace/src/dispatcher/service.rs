@@ -238,6 +238,7 @@ impl<W: Wire> Service<W> {
 
     pub(super) fn store_is_up(&self) {
         self.figures.count(Event::StoreConnected);
+        self.figures.note_store_link(true);
         tracing::debug!(service = self.settings.name, "connected to the store");
     }
 

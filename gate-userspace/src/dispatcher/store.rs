@@ -196,7 +196,9 @@ impl<W: Wire> Store<W> {
                 Ok(mut socket) => {
                     self.state.borrow_mut().health.connected(clock::monotonic());
                     service.store_is_up();
-                    std::future::poll_fn(|cx| self.poll(cx, &mut socket, &service)).await
+                    let broken = std::future::poll_fn(|cx| self.poll(cx, &mut socket, &service)).await;
+                    service.figures.note_store_link(false);
+                    broken
                 }
                 Err(broken) => broken,
             };

@@ -45,6 +45,12 @@ impl Rejection {
     }
 }
 
+/// `(estimated - limit) / estimated`: the share of what is offered that is too much.
+#[must_use]
+pub fn share_over(limit: u64, estimated: u64) -> Fraction {
+    Fraction::of(estimated.saturating_sub(limit), estimated)
+}
+
 /// Estimates what is offered, and says which share of it is too much. See the [module](self).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RejectionRate {
@@ -103,7 +109,7 @@ impl RejectionRate {
     #[must_use]
     pub fn rejection(&self, now: Nanos) -> Rejection {
         let estimate = self.estimate(now);
-        let rate = Fraction::of(estimate.saturating_sub(self.limit), estimate);
+        let rate = share_over(self.limit, estimate);
         if rate == Fraction::ZERO {
             return Rejection::NONE;
         }

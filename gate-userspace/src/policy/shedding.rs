@@ -98,6 +98,18 @@ pub enum Phase {
     Restoring,
 }
 
+impl Phase {
+    /// Its name in output.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Steady => "steady",
+            Self::Shedding => "shedding",
+            Self::Restoring => "restoring",
+        }
+    }
+}
+
 /// Why a tier is treated differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
@@ -218,6 +230,12 @@ impl Shedding {
             calm_since: None,
             wait,
         })
+    }
+
+    /// What it was made of.
+    #[must_use]
+    pub const fn settings(&self) -> &Settings {
+        &self.settings
     }
 
     /// Takes in the latency ratio of a tick, and says what changes.

@@ -290,6 +290,102 @@ pub(super) const BROKEN: &[Broken] = &[
             r#"11: service[0].client_timeout = "1ms": must be from 100ms to 3600s"#,
         ],
     ),
+    // How a service is watched, and what it sheds.
+    (
+        "listen",
+        "shedding.floor = \"2ms\"\nlisten",
+        &[r#"6: service[0].shedding: means something only beside backend or probe"#],
+    ),
+    (
+        "listen",
+        "probe = \"10ms\"\nlisten",
+        &[
+            r#"6: service[0].probe = "10ms": must be a table: probe = { ... }"#,
+            r#"6: service[0].probe.every: is missing, e.g. every = "10ms""#,
+        ],
+    ),
+    ("listen", "probe = {}\nlisten", &[r#"6: service[0].probe.every: is missing, e.g. every = "10ms""#]),
+    (
+        "listen",
+        "probe.every = \"10us\"\nprobe.timeout = \"2min\"\nlisten",
+        &[
+            r#"6: service[0].probe.every = "10us": must be from 1ms to 10s"#,
+            r#"7: service[0].probe.timeout = "2min": must be from 1ms to 60s"#,
+        ],
+    ),
+    (
+        "\"memcached\"\n",
+        "\"opaque\"\nprobe.every = \"10ms\"\n",
+        &[r#"6: service[0].probe: gate cannot ask what is opaque; protocol = "memcached" or "resp" it can"#],
+    ),
+    (
+        "listen",
+        "backend = \"127.0.0.1:11212\"\nprobe.every = \"10ms\"\nlisten",
+        &[
+            r#"7: service[0].probe: means something only without backend: gate sees how long it takes what it passes on"#,
+        ],
+    ),
+    (
+        "listen",
+        "probe.every = \"10ms\"\nshedding = { enabled = \"yes\", floor = \"0s\", learn_after = \"1ms\", settle = \"1ms\" }\nlisten",
+        &[
+            r#"7: service[0].shedding.enabled = "yes": must be "on" or "off""#,
+            r#"7: service[0].shedding.floor = "0s": must be from 1µs to 3600s"#,
+            r#"7: service[0].shedding.learn_after = "1ms": must be from 1s to 86400s"#,
+            r#"7: service[0].shedding.settle = "1ms": must be from 10ms to 60s"#,
+        ],
+    ),
+    (
+        "listen",
+        "probe.every = \"10ms\"\nshedding = { short = \"2min\", long = \"1min\" }\nlisten",
+        &[r#"7: service[0].shedding.long = "1min": must be longer than short (120s)"#],
+    ),
+    (
+        "listen",
+        "probe.every = \"10ms\"\nshedding.short = \"50ms\"\nlisten",
+        &[r#"7: service[0].shedding.short = "50ms": must be from 100ms to 3600s"#],
+    ),
+    (
+        "listen",
+        "probe.every = \"100ms\"\nshedding.short = \"100ms\"\nlisten",
+        &[
+            r#"7: service[0].shedding.short = "100ms": half of short (100ms) has 0 probes, fewer than min_samples (1): nothing would ever be said"#,
+        ],
+    ),
+    (
+        "listen",
+        "probe.every = \"10ms\"\nshedding.min_samples = \"51\"\nlisten",
+        &[
+            r#"7: service[0].shedding.min_samples = "51": half of short (1s) has 50 probes, fewer than min_samples (51): nothing would ever be said"#,
+        ],
+    ),
+    (
+        "listen",
+        "probe.every = \"10ms\"\nshedding.shed_below = { batch = \"60%\", critical = \"0%\", lowest = \"1%\" }\nlisten",
+        &[
+            r#"7: service[0].shedding.shed_below.critical = "0%": must be above 0%, e.g. "50%""#,
+            r#"7: service[0].shedding.shed_below.lowest = "1%": unknown key; known here: batch, best-effort, critical, standard"#,
+        ],
+    ),
+    (
+        "listen",
+        "probe.every = \"10ms\"\nshedding.shed_below.batch = \"60%\"\nlisten",
+        &[
+            r#"7: service[0].shedding.shed_below.batch = "60%": best-effort must not give way later than batch (60.0%)"#,
+        ],
+    ),
+    (
+        "listen",
+        "probe.every = \"10ms\"\nshedding.restore_above = \"50%\"\nlisten",
+        &[
+            r#"7: service[0].shedding.restore_above = "50%": must be above all of shed_below (50.0%) and below 100%"#,
+        ],
+    ),
+    (
+        "listen",
+        "probe.every = \"10ms\"\nshedding = { wait = \"2s\", longest_wait = \"1s\" }\nlisten",
+        &[r#"7: service[0].shedding.longest_wait = "1s": must not be below wait (2s)"#],
+    ),
     // [[tenant]]
     ("name = \"polite\"\n", "", &[r#"7: tenant[0].name: is missing, e.g. name = "polite""#]),
     ("\"polite\"", "\"\"", &[r#"8: tenant[0].name = "": must be 1 to 48 letters, digits, '-', '_' or '.'"#]),

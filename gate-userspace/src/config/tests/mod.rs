@@ -73,6 +73,12 @@ fn what_is_left_out_has_its_documented_default() {
             unknown_syn: Action::Pass,
             price: Price { base: MilliRu(500), row: MilliRu(500), kib: MilliRu(1_000) },
             backend: None,
+            probe: None,
+            shedding: Shedding {
+                enabled: false,
+                ratio: crate::policy::latency_ratio::Settings::default(),
+                ladder: crate::policy::shedding::Settings::default(),
+            },
         }]
     );
     let burst_ns = 100_000_000;
@@ -187,7 +193,7 @@ fn every_key_is_documented_and_every_documented_key_is_known() {
     let alien = "qqqqqqqqqqqqqq = \"1\"\n";
     let broken = GOOD
         .replace("[gate]\n", &format!("[gate]\n{alien}"))
-        .replace("listen", &format!("price.{alien}{alien}listen"))
+        .replace("listen", &format!("price.{alien}shedding.{alien}probe.{alien}{alien}listen"))
         .replace("name = \"polite\"", &format!("{alien}name = \"polite\""));
     let faults = Config::parse("gate.toml", &broken).unwrap_err().faults;
     let mut known: Vec<_> = faults

@@ -1,0 +1,165 @@
+//! What is decided, in virtual time.
+
+use gate_common::token_bucket::{Limits, Take, take};
+
+use super::*;
+use crate::policy::latency_ratio::{self, LatencyRatio};
+
+const NOW: Nanos = Nanos::from_secs(1_000);
+const TICK: Nanos = Nanos::from_millis(100);
+const BURST: u64 = 100_000_000;
+
+fn rules(rejection_rate: bool) -> Rules {
+    Rules { rejection_rate, shedding: Vec::new() }
+}
+
+fn decided(rules: &Rules, tenant: TenantSnapshot) -> TenantState {
+    let quota = Limits::new(1_000_000, BURST);
+    let mut states = [TenantState { quota, ..TenantState::default() }];
+    let snapshot = Snapshot { now: NOW, interval: TICK, tenants: &[tenant], services: &[] };
+    decide(rules, &snapshot, &mut Memory::default(), &mut states);
+    states[0]
+}
+
+#[test]
+fn a_tenant_in_debt_stays_away_until_it_is_paid() {
+    for (owed, until) in [(0, 0), (BURST, 0), (BURST + 1, NOW.0 + 1), (3 * BURST, NOW.0 + 2 * BURST)] {
+        let tenant = TenantSnapshot { quota_tat: NOW.0 + owed, ..TenantSnapshot::default() };
+        assert_eq!(decided(&rules(false), tenant).reject_until_ns, until, "owing {owed} ns");
+    }
+}
+
+#[test]
+fn staying_away_never_refuses_what_the_bucket_admits() {
+    for owed in [BURST + 1, BURST + 777, 2 * BURST, 3 * BURST] {
+        let tat = NOW.0 + owed;
+        let state = decided(&rules(false), TenantSnapshot { quota_tat: tat, ..TenantSnapshot::default() });
+        let last_refused = state.reject_until_ns - 1;
+        assert!(!matches!(take(tat, last_refused, 1, &state.quota), Take::Admit { .. }), "owing {owed} ns");
+    }
+}
+
+#[test]
+fn the_rejection_rate_is_the_share_over_the_limit() {
+    // 1,000 RU/s in 100 ms: 100 RU.
+    for (offered_mru, steps) in [(0, 0), (100_000, 0), (200_000, 32_768), (400_000, 49_152)] {
+        let tenant = TenantSnapshot { offered_mru, ..TenantSnapshot::default() };
+        assert_eq!(decided(&rules(true), tenant).rejection_rate, steps, "{offered_mru}");
+        assert_eq!(decided(&rules(false), tenant).rejection_rate, 0);
+    }
+}
+
+/// One service, its store, and ticks at their time.
+struct Loop {
+    ratio: LatencyRatio,
+    memory: Memory,
+    now: Nanos,
+    queue_stands: bool,
+    store_up: bool,
+}
+
+impl Loop {
+    fn new() -> Self {
+        Self {
+            ratio: LatencyRatio::new(1, latency_ratio::Settings::default(), NOW).unwrap(),
+            memory: Memory { shedding: vec![Some(Shedding::new(Settings::default()).unwrap())] },
+            now: NOW,
+            queue_stands: false,
+            store_up: true,
+        }
+    }
+
+    /// One tick in which a hundred requests took so long each: what the lowest tier meets.
+    fn tick(&mut self, latency: Nanos) -> u32 {
+        for nth in 0..100 {
+            self.ratio.latencies().record(0, Nanos(latency.0 / 1_000 * (900 + 2 * nth)));
+        }
+        self.quiet_tick()
+    }
+
+    /// So many of them.
+    fn run(&mut self, ticks: usize, latency: Nanos) {
+        for _ in 0..ticks {
+            self.tick(latency);
+        }
+    }
+
+    /// One tick without a request.
+    fn quiet_tick(&mut self) -> u32 {
+        self.now = self.now.saturating_add(TICK);
+        let ratio = self.ratio.tick(self.now, self.memory.is_overloaded(0));
+        let service = ServiceSnapshot { ratio, queue_stands: self.queue_stands, store_up: self.store_up };
+        let snapshot = Snapshot { now: self.now, interval: TICK, tenants: &[], services: &[service] };
+        decide(&rules(false), &snapshot, &mut self.memory, &mut []);
+        self.rungs()[Tier::BestEffort.index()]
+    }
+
+    /// What each tier meets, `critical` first.
+    fn rungs(&self) -> [u32; 4] {
+        [0, 1, 2, 3].map(|tier| self.memory.shed(0).rung(tier))
+    }
+}
+
+#[test]
+fn a_step_in_latency_is_answered_within_two_ticks_and_its_end_within_ten_seconds() {
+    let mut service = Loop::new();
+    assert!((0..600).all(|_| service.tick(Nanos::from_millis(2)) == 0));
+    let to_first_rung = (1..).find(|_| service.tick(Nanos::from_millis(20)) > 0).unwrap();
+    assert!(to_first_rung <= 2, "{to_first_rung} ticks");
+    service.run(50, Nanos::from_millis(20));
+    assert_eq!(service.rungs(), [0, 0, 0, Shed::REFUSED]);
+    let to_recovery = (1..).find(|_| service.tick(Nanos::from_millis(2)) == 0).unwrap();
+    println!("first rung after {to_first_rung} ticks, recovered after {to_recovery}");
+    assert!(to_recovery <= 100, "{to_recovery} ticks");
+}
+
+#[test]
+fn a_step_under_the_floor_costs_no_one_anything() {
+    let mut service = Loop::new();
+    assert!((0..600).all(|_| service.tick(Nanos::from_micros(50)) == 0));
+    assert!((0..600).all(|_| service.tick(Nanos::from_micros(200)) == 0));
+}
+
+#[test]
+fn a_queue_that_stands_costs_the_lowest_tier_and_no_other() {
+    let mut service = Loop::new();
+    service.queue_stands = true;
+    assert_eq!(service.quiet_tick(), 1);
+    service.run(1_000, Nanos::from_millis(2));
+    assert_eq!(service.rungs(), [0, 0, 0, Shed::REFUSED]);
+    // Nothing comes back before it drains.
+    service.queue_stands = false;
+    assert!((1..100).any(|_| service.tick(Nanos::from_millis(2)) == 0));
+}
+
+#[test]
+fn while_the_store_is_down_everything_stays_as_it_is() {
+    let mut service = Loop::new();
+    service.run(600, Nanos::from_millis(2));
+    service.run(4, Nanos::from_millis(20));
+    let before = service.rungs();
+    assert!(before[3] > 0);
+    service.store_up = false;
+    assert!((0..600).all(|_| service.quiet_tick() == before[3]));
+    assert_eq!(service.rungs(), before);
+}
+
+#[test]
+fn a_service_that_does_not_shed_meets_nobody_with_anything() {
+    let mut service = Loop::new();
+    service.memory.shedding = vec![None];
+    service.queue_stands = true;
+    assert_eq!((service.quiet_tick(), service.memory.shed(7)), (0, Shed::default()));
+}
+
+#[test]
+fn a_tick_moves_each_service_by_itself_and_says_what_changed() {
+    let mut memory = Memory { shedding: vec![Some(Shedding::new(Settings::default()).unwrap()); 2] };
+    let calm = ServiceSnapshot { ratio: Some(1.0), queue_stands: false, store_up: true };
+    let services = [calm, ServiceSnapshot { ratio: Some(0.45), ..calm }];
+    let snapshot = Snapshot { now: NOW, interval: TICK, tenants: &[], services: &services };
+    let changes = decide(&rules(false), &snapshot, &mut memory, &mut []);
+    let [(service, change)] = changes[..] else { panic!("{changes:?}") };
+    assert_eq!((service, change.tier, change.to), (1, Tier::BestEffort, Treatment::Dearer(1)));
+    assert_eq!((memory.shed(0), memory.shed(1)), (Shed::default(), Shed::default().with(3, 1)));
+}

@@ -1,0 +1,209 @@
+//! What is observed of each service's store: how long it takes, whether its queue stands, whether it is there.
+//!
+//! Of a proxied service the dispatcher's threads record every answer, of a guarded one its
+//! [probe](crate::probe). Nobody looks at a guarded service without one.
+//!
+//! **Invariant.** What a service was like is remembered by its name across reloads, so that a configuration
+//! read again in the middle of an overload does not take it for the normal state of things.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use gate_common::units::Nanos;
+
+use super::board::{ClassReport, ServiceReport};
+use super::decide::ServiceSnapshot;
+use crate::config::{self, Config};
+use crate::dispatcher::ServiceFigures;
+use crate::policy::Tier;
+use crate::policy::latency_ratio::{Latencies, LatencyRatio, Settings};
+use crate::policy::range::OutOfRange;
+use crate::probe::Probed;
+use crate::protocol::Class;
+
+/// Observes all services, in the order of the configuration.
+#[derive(Debug, Default)]
+pub struct Watch {
+    services: Vec<(String, Option<Watched>)>,
+}
+
+/// A service that somebody looks at.
+#[derive(Debug)]
+struct Watched {
+    source: Source,
+    settings: Settings,
+    ratio: LatencyRatio,
+    last: ServiceSnapshot,
+}
+
+/// Who looks.
+#[derive(Clone, Debug)]
+enum Source {
+    Dispatcher(ServiceFigures),
+    Probe(Arc<Probed>),
+}
+
+impl Watch {
+    /// Observes the services of a configuration from now on, those that it observed before as before;
+    /// `proxied` are the dispatcher's.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfRange`] for what the configuration should not have let through.
+    pub fn follow(
+        &mut self,
+        config: &Config,
+        proxied: &[ServiceFigures],
+        now: Nanos,
+    ) -> Result<(), OutOfRange> {
+        let mut before: HashMap<_, _> = std::mem::take(&mut self.services).into_iter().collect();
+        for service in &config.services {
+            let before = before.remove(&service.name).flatten();
+            let watched = match source(service, proxied, before.as_ref()) {
+                Some(source) => Some(Watched::new(source, service.shedding.ratio, before, now)?),
+                None => None,
+            };
+            self.services.push((service.name.clone(), watched));
+        }
+        Ok(())
+    }
+
+    /// Where the probe of a service leaves what it finds; `None` if it has no probe.
+    #[must_use]
+    pub fn probed(&self, service: usize) -> Option<Arc<Probed>> {
+        match self.services.get(service) {
+            Some((_, Some(Watched { source: Source::Probe(probed), .. }))) => Some(Arc::clone(probed)),
+            _ => None,
+        }
+    }
+
+    /// What is to be said of each service at this tick; `overloaded` is what the last tick took it for.
+    pub fn tick(&mut self, now: Nanos, overloaded: impl Fn(usize) -> bool) -> Vec<ServiceSnapshot> {
+        let services = self.services.iter_mut().enumerate();
+        services
+            .map(|(place, (_, watched))| match watched {
+                Some(watched) => watched.tick(now, overloaded(place)),
+                None => UNSEEN,
+            })
+            .collect()
+    }
+
+    /// What was observed at the last tick.
+    #[must_use]
+    pub fn report(&self) -> Vec<ServiceReport> {
+        let report = |(name, watched): &(String, Option<Watched>)| {
+            let seen = watched.as_ref().map(Watched::report).unwrap_or_default();
+            ServiceReport { name: name.clone(), ..seen }
+        };
+        self.services.iter().map(report).collect()
+    }
+}
+
+impl Watched {
+    /// `before` goes on if it is the same but for what is read from it.
+    fn new(source: Source, settings: Settings, before: Option<Self>, now: Nanos) -> Result<Self, OutOfRange> {
+        let same = |before: &Self| {
+            before.settings == settings && Arc::ptr_eq(before.source.latencies(), source.latencies())
+        };
+        if let Some(before) = before.filter(same) {
+            return Ok(before);
+        }
+        let ratio = LatencyRatio::of(Arc::clone(source.latencies()), settings, now)?;
+        Ok(Self { source, settings, ratio, last: UNSEEN })
+    }
+
+    fn tick(&mut self, now: Nanos, overloaded: bool) -> ServiceSnapshot {
+        self.last = ServiceSnapshot {
+            ratio: self.ratio.tick(now, overloaded),
+            queue_stands: self.source.queue_stands(),
+            store_up: self.source.store_up(),
+        };
+        self.last
+    }
+
+    fn report(&self) -> ServiceReport {
+        let names = self.source.class_names();
+        let class = |(place, &class): (usize, &&'static str)| {
+            let p95 = self.ratio.recent_p95(place)?;
+            Some(ClassReport { class, latency_ratio: self.ratio.of_type(place), p95_us: p95.0 / 1_000 })
+        };
+        ServiceReport {
+            latency_ratio: self.last.ratio,
+            classes: names.iter().enumerate().filter_map(class).collect(),
+            queued: self.source.queued(),
+            queue_stands: self.last.queue_stands,
+            store_up: Some(self.last.store_up),
+            probe_failures: self.source.probe_failures(),
+            ..ServiceReport::default()
+        }
+    }
+}
+
+impl Source {
+    fn latencies(&self) -> &Arc<Latencies> {
+        match self {
+            Self::Dispatcher(figures) => &figures.responses,
+            Self::Probe(probed) => probed.latencies(),
+        }
+    }
+
+    fn queued(&self) -> u64 {
+        match self {
+            Self::Dispatcher(figures) => figures.queued(),
+            Self::Probe(_) => 0,
+        }
+    }
+
+    /// A tier's queue that stands is enough: the lowest one's does first.
+    fn queue_stands(&self) -> bool {
+        match self {
+            Self::Dispatcher(figures) => Tier::ALL.iter().any(|&tier| figures.queue(tier).stands),
+            Self::Probe(_) => false,
+        }
+    }
+
+    fn store_up(&self) -> bool {
+        match self {
+            Self::Dispatcher(figures) => figures.store_links() > 0,
+            Self::Probe(probed) => probed.is_up(),
+        }
+    }
+
+    fn probe_failures(&self) -> Option<u64> {
+        match self {
+            Self::Dispatcher(_) => None,
+            Self::Probe(probed) => Some(probed.failures()),
+        }
+    }
+
+    fn class_names(&self) -> &'static [&'static str] {
+        const CLASSES: [&str; Class::ALL.len()] = {
+            let (mut names, mut place) = ([""; Class::ALL.len()], 0);
+            while place < names.len() {
+                names[place] = Class::ALL[place].name();
+                place += 1;
+            }
+            names
+        };
+        match self {
+            Self::Dispatcher(_) => &CLASSES,
+            Self::Probe(_) => &["probe"],
+        }
+    }
+}
+
+/// Who looks at a service. A probe goes on leaving what it finds where it did.
+fn source(service: &config::Service, proxied: &[ServiceFigures], before: Option<&Watched>) -> Option<Source> {
+    if service.backend.is_some() {
+        let figures = proxied.iter().find(|figures| figures.name == service.name)?;
+        return Some(Source::Dispatcher(figures.clone()));
+    }
+    service.probe?;
+    Some(match before {
+        Some(Watched { source: source @ Source::Probe(_), .. }) => source.clone(),
+        _ => Source::Probe(Arc::default()),
+    })
+}
+
+/// A service that nobody looks at, or has not looked at yet.
+const UNSEEN: ServiceSnapshot = ServiceSnapshot { ratio: None, queue_stands: false, store_up: true };

@@ -1,0 +1,79 @@
+//! Real sockets on loopback.
+
+use std::net::TcpListener;
+
+use super::*;
+use crate::config::Config;
+use crate::load::store::{Settings, Store};
+use crate::policy::latency_ratio::{self, LatencyRatio};
+
+/// A probe of a service of its own.
+struct Asked {
+    found: Arc<Probed>,
+    ratio: LatencyRatio,
+    _prober: Prober,
+}
+
+impl Asked {
+    fn new(address: SocketAddr, transport: &str) -> Self {
+        let text = format!(
+            "[gate]\n[[service]]\nname = \"s\"\nprotocol = \"memcached\"\nlisten = \"{address}\"\n\
+             transports = \"{transport}\"\nprobe = {{ every = \"2ms\", timeout = \"100ms\" }}\ndefault = \"t\"\n\
+             [[tenant]]\nname = \"t\"\nquota = \"unlimited\"\n"
+        );
+        let config = Config::parse("test.toml", &text).unwrap();
+        let found = Arc::<Probed>::default();
+        let prober = Prober::start([(&config.services[0], Arc::clone(&found))]).unwrap().unwrap();
+        let settings = latency_ratio::Settings { min_samples: 5, ..latency_ratio::Settings::default() };
+        let ratio = LatencyRatio::of(Arc::clone(found.latencies()), settings, clock::monotonic()).unwrap();
+        Self { found, ratio, _prober: prober }
+    }
+
+    /// The p95 of what was found lately.
+    fn p95(&mut self) -> Option<Nanos> {
+        self.ratio.tick(clock::monotonic(), false);
+        self.ratio.recent_p95(0)
+    }
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let began = clock::monotonic();
+    while !holds() {
+        assert!(clock::monotonic().saturating_sub(began) < PATIENCE, "{what}: not within {PATIENCE}");
+        std::thread::park_timeout(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_store_is_asked_over_either_transport_and_how_long_it_takes_is_found() {
+    for transport in ["tcp", "udp"] {
+        let store = Store::start(&Settings::new("127.0.0.1:0".parse().unwrap())).unwrap();
+        let mut asked = Asked::new(store.address(), transport);
+        until("an answer", || asked.found.is_up() && asked.p95().is_some());
+        store.set_service_time(Nanos::from_millis(40));
+        until("it is slow", || asked.p95() > Some(Nanos::from_millis(35)));
+        assert!(asked.found.is_up());
+        drop(store);
+        until("it is down", || !asked.found.is_up() && asked.found.failures() > 0);
+    }
+}
+
+#[test]
+fn a_store_that_does_not_answer_is_heard_of_while_it_does_not() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut asked = Asked::new(silent.local_addr().unwrap(), "tcp");
+    // Half of the timeout: from questions that were out, before the first was given up.
+    until("it takes long", || asked.p95() > Some(Nanos::from_millis(50)));
+    until("it is given up", || asked.found.failures() > 1);
+}
+
+#[test]
+fn a_service_that_listens_everywhere_is_asked_on_loopback() {
+    for (listen, asked) in
+        [("0.0.0.0:7", "127.0.0.1:7"), ("[::]:7", "[::1]:7"), ("198.18.0.1:7", "198.18.0.1:7")]
+    {
+        assert_eq!(reachable(listen.parse().unwrap()), asked.parse().unwrap());
+    }
+}
+
+const PATIENCE: Nanos = Nanos::from_secs(20);
