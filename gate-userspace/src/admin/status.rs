@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use gate_common::abi::{Event, Exit, Protocol, service_flags, view_flags};
+use gate_common::abi::{Event, Exit, Protocol, Shed, bank_of, service_flags, view_flags};
 use serde::{Deserialize, Serialize};
 
 use super::change::Override;
@@ -12,6 +12,7 @@ use crate::clock;
 use crate::daemon::mode_name;
 use crate::kernel::attach::{interface_name, is_elsewhere};
 use crate::kernel::{Maps, owner};
+use crate::policy::Tier;
 
 /// What `gate status --json` prints.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -66,6 +67,9 @@ pub struct Service {
     pub transport: Cow<'static, str>,
     /// How it is read.
     pub protocol: Cow<'static, str>,
+    /// What the tiers meet that give way: `x2` to `x64`, a factor on prices, or `refused`.
+    #[serde(default)]
+    pub shed: BTreeMap<Cow<'static, str>, String>,
 }
 
 impl Status {
@@ -112,6 +116,7 @@ impl Status {
 impl Service {
     fn read(maps: &Maps, slot: u32) -> Self {
         let service = maps.services.load(slot as usize);
+        let shed = service.banks[bank_of(maps.generation())].shed;
         let address = std::net::Ipv6Addr::from(service.address).to_canonical();
         let address = if service.flags & service_flags::ANY_ADDRESS != 0 {
             format!("*:{}", service.port)
@@ -128,6 +133,16 @@ impl Service {
                 _ => "opaque",
             }
             .into(),
+            shed: Tier::ALL.iter().filter_map(|&tier| Some((tier.name().into(), met(shed, tier)?))).collect(),
         }
+    }
+}
+
+/// What a tier meets, if it gives way.
+fn met(shed: Shed, tier: Tier) -> Option<String> {
+    match shed.rung(tier as u8) {
+        0 => None,
+        rung if rung >= Shed::REFUSED => Some("refused".to_owned()),
+        rung => Some(format!("x{}", Shed::price(rung, 1))),
     }
 }

@@ -62,9 +62,11 @@ fn print_status(status: &Status) {
         },
         status.tenants,
     );
-    let mut services = print::table(&["service", "address", "transport", "protocol"]);
-    for Service { name, address, transport, protocol } in &status.services {
-        services.add_row([name, address, &transport[..], &protocol[..]]);
+    let mut services = print::table(&["service", "address", "transport", "protocol", "sheds"]);
+    for Service { name, address, transport, protocol, shed } in &status.services {
+        let shed: Vec<_> = shed.iter().map(|(tier, what)| format!("{tier} {what}")).collect();
+        let shed = if shed.is_empty() { "nothing".to_owned() } else { shed.join(", ") };
+        services.add_row([name, address, &transport[..], &protocol[..], &shed]);
     }
     println!("{services}");
     let mut packets = print::table(&["packets", "count"]);
