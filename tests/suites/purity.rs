@@ -7,10 +7,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// What is pure: files, or directories with everything in them.
-const PURE: [&str; 10] = [
+const PURE: [&str; 12] = [
     "gate-common/src",
     "gate-userspace/src/policy",
     "gate-userspace/src/protocol",
+    "gate-userspace/src/control/decide.rs",
+    "gate-userspace/src/config/shedding.rs",
     "gate-userspace/src/config/raw.rs",
     "gate-userspace/src/config/read.rs",
     "gate-userspace/src/config/units.rs",

@@ -1,0 +1,205 @@
+//! The loop, closed: a store slows, the lowest tier gives way, at the interface or at the gate; it recovers, and
+//! everything is as before.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use gate_common::abi::Reason;
+use gate_common::units::Nanos;
+use gate_tests::daemon::{PATIENCE, Site};
+use gate_tests::flood::Flood;
+use gate_tests::privilege;
+use gate_tests::proxy::{Listening, read_until};
+use gate_userspace::kernel::Maps;
+use gate_userspace::load::store::{Settings, Store};
+
+/// What the issue of recovery allows: prices and throughput are back after so long.
+const RECOVERY: Duration = Duration::from_secs(10);
+/// Above what a busy machine makes of answers that are given at once, which the services below take no notice of.
+const SLOW: Nanos = Nanos::from_millis(40);
+/// Enough commands for what is usual to be known: several times what the short-term window holds.
+const ENOUGH: u64 = 1_500;
+
+/// Looks until it holds, and says how long that took.
+fn until(what: &str, patience: Duration, mut holds: impl FnMut() -> bool) -> Duration {
+    let started = Instant::now();
+    while !holds() {
+        assert!(started.elapsed() < patience, "{what}: not within {patience:?}");
+        std::thread::park_timeout(Duration::from_millis(1));
+    }
+    started.elapsed()
+}
+
+const GUARDED: &str = r#"
+[[service]]
+name = "cache"
+protocol = "memcached"
+listen = "198.18.0.1:11211"
+probe = { every = "5ms" }
+shedding = { short = "500ms", floor = "15ms" }
+
+[[tenant]]
+name = "vital"
+sources = "198.18.1.0/24"
+quota = "unlimited"
+tier = "critical"
+
+[[tenant]]
+name = "cheap"
+sources = "198.18.2.0/24"
+quota = "unlimited"
+tier = "best-effort"
+"#;
+const VITAL: usize = 1;
+const CHEAP: usize = 2;
+/// Requests a second by both tenants in turn. The slow store can do as many, but not those of the probe as well.
+const PER_SEC: u32 = 100;
+
+#[test]
+fn a_slow_store_is_spared_the_lowest_tier_at_the_interface_until_it_recovers() {
+    if !privilege::root(
+        "closed_loop::a_slow_store_is_spared_the_lowest_tier_at_the_interface_until_it_recovers",
+    ) {
+        return;
+    }
+    let target: SocketAddr = "198.18.0.1:11211".parse().unwrap();
+    let site = Site::new(GUARDED).unwrap();
+    let store = site.net.server.enter(|| Store::start(&Settings::new(target))).unwrap().unwrap();
+    let gate = site.start(&[]).unwrap();
+    let maps = Maps::pinned(site.pins(), false).unwrap();
+    let passed = |tenant| maps.tenant_counters(tenant).passed;
+    let penalties = |tenant| maps.tenant_counters(tenant).refused[Reason::Penalty.index()];
+    let sheds = || {
+        let status = site.json(&["status"]).unwrap();
+        let services = status["services"].as_array().unwrap().iter();
+        services.map(|service| service["shed"].clone()).collect::<Vec<_>>()
+    };
+    let sources = ["198.18.1.1".parse().unwrap(), "198.18.2.1".parse().unwrap()];
+    let flood = Flood::start(&site.net, &sources, target, PER_SEC).unwrap();
+    until("the probe knows the store", PATIENCE, || store.stats().commands > ENOUGH);
+    until("everyone passes", PATIENCE, || passed(VITAL) > 20 && passed(CHEAP) > 20);
+    let is_calm = || sheds().iter().all(|shed| shed.as_object().is_some_and(serde_json::Map::is_empty));
+    assert!(is_calm() && penalties(CHEAP) == 0);
+
+    store.set_service_time(SLOW);
+    let refused_after = until("the lowest tier is refused", PATIENCE, || penalties(CHEAP) > 0);
+    let (before, passed_before) = (passed(VITAL), passed(CHEAP));
+    until("it stays so", PATIENCE, || penalties(CHEAP) > 50 && passed(VITAL) > before + 50);
+    assert_eq!(passed(CHEAP), passed_before, "the lowest tier passes while it is refused");
+    // UDP and TCP of the service alike.
+    let refused = serde_json::json!({ "best-effort": "refused" });
+    assert!(sheds().iter().all(|shed| shed["best-effort"] == refused["best-effort"]), "{:?}", sheds());
+    assert_eq!(sheds().len(), 2);
+
+    store.set_service_time(Nanos::ZERO);
+    let recovered_after = until("everything is as before", RECOVERY, is_calm);
+    let (passed_before, penalties_before) = (passed(CHEAP), penalties(CHEAP));
+    until("the lowest tier passes again", PATIENCE, || passed(CHEAP) > passed_before + 50);
+    assert_eq!(penalties(CHEAP), penalties_before);
+    assert_eq!(penalties(VITAL), 0);
+    println!("guarded: refused after {refused_after:?}, all as before after {recovered_after:?}");
+    flood.stop();
+    drop(maps);
+    gate.end().unwrap();
+}
+
+const PROXIED: &str = r#"
+[[tenant]]
+name = "vital"
+sources = "127.0.0.1"
+quota = "unlimited"
+tier = "critical"
+
+[[tenant]]
+name = "cheap"
+sources = "127.0.0.2"
+quota = "unlimited"
+tier = "best-effort"
+"#;
+const VITAL_SOURCE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
+const CHEAP_SOURCE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+/// As long as it takes the store when all is well.
+const USUAL: Nanos = Nanos::from_millis(1);
+/// Clients of each tenant; each asks again when it was answered.
+const CLIENTS: usize = 4;
+
+/// What a tenant's clients were told so far.
+#[derive(Debug, Default)]
+struct Told {
+    answers: AtomicU64,
+    penalties: AtomicU64,
+    /// Anything else.
+    others: AtomicU64,
+}
+
+impl Told {
+    fn answers(&self) -> u64 {
+        self.answers.load(Ordering::Relaxed)
+    }
+
+    fn penalties(&self) -> u64 {
+        self.penalties.load(Ordering::Relaxed)
+    }
+}
+
+fn ask(mut stream: TcpStream, told: &Told, over: &AtomicBool) -> Result<()> {
+    while !over.load(Ordering::Relaxed) {
+        stream.write_all(b"get key\r\n")?;
+        let said = read_until(&mut stream, b"\r\n")?;
+        let count = match &*said {
+            b"END\r\n" => &told.answers,
+            said if said.ends_with(b"reason=penalty\r\n") => &told.penalties,
+            _ => &told.others,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+        if said != b"END\r\n" {
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_slow_store_is_spared_the_lowest_tier_by_the_proxy_until_it_recovers() -> Result<()> {
+    let store = Store::start(&Settings { service_time: USUAL, ..Settings::new("127.0.0.1:0".parse()?) })?;
+    let service = "shedding = { short = \"500ms\", min_samples = \"10\", floor = \"15ms\" }";
+    let gate = Listening::gate("memcached", store.address(), service, PROXIED)?;
+    let over = Arc::new(AtomicBool::new(false));
+    let mut clients = Vec::new();
+    let mut told = BTreeMap::new();
+    for source in [VITAL_SOURCE, CHEAP_SOURCE] {
+        let told: &mut Arc<Told> = told.entry(source).or_default();
+        for _ in 0..CLIENTS {
+            let (stream, told, over) = (gate.connect_from(source)?, Arc::clone(told), Arc::clone(&over));
+            clients.push(std::thread::spawn(move || ask(stream, &told, &over)));
+        }
+    }
+    let [vital, cheap] = [VITAL_SOURCE, CHEAP_SOURCE].map(|source| Arc::clone(&told[&source]));
+    until("the gate knows the store", PATIENCE, || vital.answers().min(cheap.answers()) > ENOUGH);
+    ensure!(cheap.penalties() == 0);
+
+    store.set_service_time(SLOW);
+    let refused_after = until("the lowest tier is refused", PATIENCE, || cheap.penalties() > 0);
+    let before = vital.answers();
+    until("the others are served", PATIENCE, || cheap.penalties() > 20 && vital.answers() > before + 20);
+
+    store.set_service_time(USUAL);
+    let recovered_after = until("the lowest tier is served again", RECOVERY, || {
+        let (answers, penalties) = (cheap.answers(), cheap.penalties());
+        until("more is said", PATIENCE, || cheap.answers() + cheap.penalties() > answers + penalties + 100);
+        cheap.penalties() == penalties
+    });
+    println!("proxied: refused after {refused_after:?}, served again after {recovered_after:?}");
+    over.store(true, Ordering::Relaxed);
+    for client in clients {
+        client.join().expect("it does not panic").context("a client")?;
+    }
+    ensure!(vital.penalties() == 0, "{vital:?}");
+    ensure!(vital.others.load(Ordering::Relaxed) + cheap.others.load(Ordering::Relaxed) == 0);
+    Ok(())
+}
