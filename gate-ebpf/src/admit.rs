@@ -9,7 +9,6 @@ use gate_common::token_bucket::{Limits, Take, refund, take_time};
 use gate_common::units::Fraction;
 
 use crate::count::{self, Tally};
-use crate::judge::Case;
 use crate::maps::{self, peek};
 use crate::plan::{Plan, settled};
 
@@ -19,11 +18,17 @@ pub(crate) fn pushed(plan: &Plan, now_ns: u64) -> Result<(), Reason> {
     if now_ns < plan.reject_until_ns {
         return Err(Reason::RejectedUntil);
     }
-    if plan.tenant_flags & tenant_flags::PENALTY != 0 || plan.rung >= Shed::REFUSED {
+    if plan.tenant_flags() & tenant_flags::PENALTY != 0 {
         return Err(Reason::Penalty);
     }
-    if plan.rejection_rate != 0 {
-        let rate = Fraction::from_steps(plan.rejection_rate);
+    if plan.is_plain() {
+        return Ok(());
+    }
+    if plan.rung() >= Shed::REFUSED {
+        return Err(Reason::Penalty);
+    }
+    if plan.rejection_rate() != 0 {
+        let rate = Fraction::from_steps(plan.rejection_rate());
         if count::draw().is_some_and(|state| rate.covers(draw::share(state))) {
             return Err(Reason::RejectionRate);
         }
@@ -31,40 +36,45 @@ pub(crate) fn pushed(plan: &Plan, now_ns: u64) -> Result<(), Reason> {
     Ok(())
 }
 
-/// Whose buckets are asked, and by whom.
+/// Whose buckets are asked, when, and by whom.
 #[derive(Clone, Copy)]
 pub(crate) struct Purse {
     /// The element that says what is in force.
     pub(crate) control: *mut Control,
     /// Who pays.
     pub(crate) tenant: *mut Tenant,
-    /// For what.
-    pub(crate) case: *mut Case,
+    /// gate's clock.
+    pub(crate) now_ns: u64,
+    /// Room for what other programs are to ask.
+    pub(crate) asks: *mut [Ask; 3],
 }
 
 impl Purse {
-    /// Takes the case's price from the tenant's quota and from those that it charges as well: from all or none.
+    /// Takes a price from the tenant's quota and from those that it charges as well: from all or none.
     #[inline(always)]
-    pub(crate) fn charge(&self, tally: impl FnOnce() -> Tally) -> Result<(), Reason> {
-        let case = self.case();
-        if case.plan.tenant_flags & tenant_flags::CANDIDATE != 0
-            && candidate(self.control, self.tenant, case) != Outcome::Admitted
+    pub(crate) fn charge(&self, plan: &Plan, price_mru: u32, tally: Tally) -> Result<(), Reason> {
+        let Self { control, tenant, now_ns, asks } = *self;
+        let flags = plan.tenant_flags();
+        if flags & tenant_flags::CANDIDATE != 0
+            && candidate(control, tenant, asks, now_ns, price_mru) != Outcome::Admitted
         {
-            tally().candidate_refused();
+            tally.candidate_refused();
         }
-        let own = case.plan.tenant_flags & tenant_flags::UNLIMITED == 0;
+        let own = flags & tenant_flags::UNLIMITED == 0;
         // SAFETY: the word of a tenant's element.
-        let word = unsafe { &raw mut (*self.tenant).quota_tat };
+        let word = unsafe { &raw mut (*tenant).quota_tat };
+        let ask = Ask::new(now_ns, price_mru, &plan.quota);
         if own {
-            case.asks[0] = Ask::new(case.now_ns, case.price_mru, &case.plan.quota);
-            case.asks[0].ask(word).result()?;
+            // SAFETY: this CPU's own scratch.
+            ask.put(word, unsafe { &mut (*asks)[0] }).result()?;
         }
-        if case.plan.also_charge[0] | case.plan.also_charge[1] == 0 {
+        if plan.also_charge == 0 {
             return Ok(());
         }
-        let charged = also(self.control, case).result();
+        let charged = also(control, asks, plan.also_charge, now_ns, price_mru).result();
         if charged.is_err() && own {
-            case.asks[0].give_back(word);
+            // SAFETY: this CPU's own scratch.
+            ask.give_back(word, unsafe { &mut (*asks)[0] });
         }
         charged
     }
@@ -72,24 +82,17 @@ impl Purse {
     /// Takes bytes from the coarse second line of proxied TCP.
     #[inline(always)]
     pub(crate) fn takes_coarsely(&self, bytes: u32) -> bool {
-        coarsely(self.control, self.tenant, self.case(), bytes) == Outcome::Admitted
+        coarsely(self.control, self.tenant, self.asks, self.now_ns, bytes) == Outcome::Admitted
     }
 
     /// Takes bytes from the budget for replies.
     #[inline(always)]
     pub(crate) fn may_reply(&self, bytes: u32) -> bool {
-        reply(self.control, self.tenant, self.case(), bytes) == Outcome::Admitted
-    }
-
-    #[inline(always)]
-    fn case(&self) -> &'static mut Case {
-        // SAFETY: this CPU's own scratch; nobody else refers to it while a packet is judged.
-        unsafe { &mut *self.case }
+        reply(self.control, self.tenant, self.asks, self.now_ns, bytes) == Outcome::Admitted
     }
 }
 
-/// What is asked of a bucket. It lies in a map, where the verifier does not follow what becomes of it from one
-/// attempt to the next.
+/// What is asked of a bucket.
 #[derive(Clone, Copy)]
 pub(crate) struct Ask {
     now_ns: u64,
@@ -122,20 +125,23 @@ impl Ask {
         Self { now_ns, cost_ns, burst_ns, max_debt_ns, back: false, outcome: Outcome::Busy }
     }
 
-    /// Asks the bucket whose word this is, by compare-and-swap.
+    /// Asks the bucket whose word this is, by compare-and-swap. Only where someone else was faster it is written to
+    /// `room`, in a map: there the verifier does not follow what becomes of it from one attempt to the next.
     #[inline(always)]
-    fn ask(&mut self, word: *mut u64) -> Outcome {
+    fn put(self, word: *mut u64, room: &mut Self) -> Outcome {
         match self.attempt(word) {
-            Outcome::Busy => insist(word, self),
+            Outcome::Busy => {
+                *room = self;
+                insist(word, room)
+            }
             outcome => outcome,
         }
     }
 
     /// Gives back what was taken.
     #[inline(always)]
-    fn give_back(&mut self, word: *mut u64) {
-        self.back = true;
-        self.ask(word);
+    fn give_back(self, word: *mut u64, room: &mut Self) {
+        Self { back: true, ..self }.put(word, room);
     }
 
     #[inline(always)]
@@ -201,66 +207,69 @@ impl Outcome {
     }
 }
 
-/// Takes the price from the quotas of `also_charge`: from both or none.
+/// Takes the price from the quotas of [`TenantState::also_charge`](gate_common::abi::TenantState::also_charge):
+/// from both or none.
 #[inline(never)]
-fn also(control: *mut Control, case: &mut Case) -> Outcome {
-    let first = other(control, case, 0);
+fn also(control: *mut Control, asks: *mut [Ask; 3], ids: u64, now_ns: u64, price_mru: u32) -> Outcome {
+    // SAFETY: this CPU's own scratch; nobody else refers to it while a packet is judged.
+    let [room, asks @ ..] = unsafe { &mut *asks };
+    let first = other(control, ids as u32, now_ns, price_mru, &mut asks[0]);
     if !first.is_null() {
-        let outcome = case.asks[1].ask(first);
+        let outcome = asks[0].put(first, room);
         if outcome != Outcome::Admitted {
             return outcome;
         }
     }
-    let second = other(control, case, 1);
+    let second = other(control, (ids >> 32) as u32, now_ns, price_mru, &mut asks[1]);
     if second.is_null() {
         return Outcome::Admitted;
     }
-    let outcome = case.asks[2].ask(second);
+    let outcome = asks[1].put(second, room);
     if outcome != Outcome::Admitted && !first.is_null() {
-        case.asks[1].give_back(first);
+        asks[0].give_back(first, room);
     }
     outcome
 }
 
-/// The word of another tenant's bucket, and in `asks` what to ask of it; null if there is no such tenant,
-/// or it has no quota.
+/// The word of another tenant's bucket, and in `ask` what to ask of it; null if there is no such tenant, or it
+/// has no quota.
 #[inline(always)]
-fn other(control: *mut Control, case: &mut Case, which: usize) -> *mut u64 {
-    let id = case.plan.also_charge[which];
+fn other(control: *mut Control, id: u32, now_ns: u64, price_mru: u32, ask: &mut Ask) -> *mut u64 {
     let (true, Some(tenant)) = (id != 0, maps::TENANTS.get_ptr_mut(id)) else { return core::ptr::null_mut() };
     let (flags, quota) =
         settled(control, |bank| (peek!((*tenant).banks[bank].flags), peek!((*tenant).banks[bank].quota)));
     if flags & tenant_flags::UNLIMITED != 0 {
         return core::ptr::null_mut();
     }
-    case.asks[1 + which] = Ask::new(case.now_ns, case.price_mru, &quota);
+    *ask = Ask::new(now_ns, price_mru, &quota);
     // SAFETY: the word of a tenant's element.
     unsafe { &raw mut (*tenant).quota_tat }
 }
 
-/// Asks the candidate quota, which only counts.
-#[inline(never)]
-fn candidate(control: *mut Control, tenant: *mut Tenant, case: &mut Case) -> Outcome {
-    let limits = settled(control, |bank| peek!((*tenant).banks[bank].candidate));
-    case.asks[0] = Ask::new(case.now_ns, case.price_mru, &limits);
-    // SAFETY: the word of a tenant's element.
-    case.asks[0].ask(unsafe { &raw mut (*tenant).candidate_tat })
+/// A function that asks one of a tenant's other buckets.
+macro_rules! asking {
+    ($(#[$doc:meta])* $name:ident, $limits:ident, $word:ident) => {
+        $(#[$doc])*
+        #[inline(never)]
+        fn $name(control: *mut Control, tenant: *mut Tenant, asks: *mut [Ask; 3], now_ns: u64, cost: u32) -> Outcome {
+            let limits = settled(control, |bank| peek!((*tenant).banks[bank].$limits));
+            // SAFETY: the word of a tenant's element, and this CPU's own scratch.
+            unsafe { Ask::new(now_ns, cost, &limits).put(&raw mut (*tenant).$word, &mut (*asks)[0]) }
+        }
+    };
 }
 
-#[inline(never)]
-fn coarsely(control: *mut Control, tenant: *mut Tenant, case: &mut Case, bytes: u32) -> Outcome {
-    let limits = settled(control, |bank| peek!((*tenant).banks[bank].tcp));
-    case.asks[0] = Ask::new(case.now_ns, bytes, &limits);
-    // SAFETY: the word of a tenant's element.
-    case.asks[0].ask(unsafe { &raw mut (*tenant).tcp_tat })
+asking! {
+    /// Asks the candidate quota, which only counts.
+    candidate, candidate, candidate_tat
 }
-
-#[inline(never)]
-fn reply(control: *mut Control, tenant: *mut Tenant, case: &mut Case, bytes: u32) -> Outcome {
-    let limits = settled(control, |bank| peek!((*tenant).banks[bank].reply));
-    case.asks[0] = Ask::new(case.now_ns, bytes, &limits);
-    // SAFETY: the word of a tenant's element.
-    case.asks[0].ask(unsafe { &raw mut (*tenant).reply_tat })
+asking! {
+    /// Asks the coarse second line of proxied TCP.
+    coarsely, tcp, tcp_tat
+}
+asking! {
+    /// Asks the budget for replies.
+    reply, reply, reply_tat
 }
 
 /// How often a compare-and-swap is tried. Each failure means that someone else succeeded, so that only

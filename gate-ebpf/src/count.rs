@@ -1,5 +1,7 @@
 //! Counters: one slot for each CPU, which no other CPU writes, so plain additions are enough.
 
+use core::ptr::NonNull;
+
 use aya_ebpf::helpers::generated::{bpf_get_prandom_u32, bpf_get_smp_processor_id};
 use gate_common::abi::{Cpu, Event, Exit, Reason, TenantCounters, draw};
 
@@ -7,19 +9,17 @@ use crate::maps::{COUNTERS, CPUS};
 
 /// This CPU's own element; without one nothing is counted, and no verdict changes.
 #[inline(always)]
-pub(crate) fn cpu() -> Option<*mut Cpu> {
+pub(crate) fn cpu() -> Option<NonNull<Cpu>> {
     // SAFETY: the helper only reads the CPU's number.
-    CPUS.get_ptr_mut(unsafe { bpf_get_smp_processor_id() })
+    CPUS.get_ptr_mut(unsafe { bpf_get_smp_processor_id() }).and_then(NonNull::new)
 }
 
-/// Counts how a packet leaves.
+/// Counts how a packet leaves, in this CPU's element.
 #[inline(always)]
-pub(crate) fn exit(exit: Exit) {
-    if let Some(cpu) = cpu() {
-        // SAFETY: this CPU's own element; the index is below `EXITS`, and masked so that the verifier
-        // sees it.
-        unsafe { (*cpu).exits[exit.index() & (gate_common::abi::EXITS - 1)] += 1 };
-    }
+pub(crate) fn exit(cpu: Option<NonNull<Cpu>>, exit: Exit) {
+    let Some(cpu) = cpu else { return };
+    // SAFETY: this CPU's own element; the index is below `EXITS`, and masked so that the verifier sees it.
+    unsafe { (*cpu.as_ptr()).exits[exit.index() & (gate_common::abi::EXITS - 1)] += 1 };
 }
 
 /// Counts what happened on the way.
@@ -27,14 +27,14 @@ pub(crate) fn exit(exit: Exit) {
 pub(crate) fn event(event: Event) {
     if let Some(cpu) = cpu() {
         // SAFETY: this CPU's own element; the index is a constant below `Event::COUNT`.
-        unsafe { (*cpu).events[event.index()] += 1 };
+        unsafe { (*cpu.as_ptr()).events[event.index()] += 1 };
     }
 }
 
 /// A fresh state of this CPU's generator of draws; `None` if there is no element to keep it in.
 #[inline(always)]
 pub(crate) fn draw() -> Option<u64> {
-    let cpu = cpu()?;
+    let cpu = cpu()?.as_ptr();
     // SAFETY: this CPU's own element; the helper only draws a number.
     unsafe {
         if (*cpu).draw == 0 {
@@ -47,7 +47,7 @@ pub(crate) fn draw() -> Option<u64> {
 
 /// Counts for one tenant.
 #[derive(Clone, Copy)]
-pub(crate) struct Tally(Option<*mut TenantCounters>);
+pub(crate) struct Tally(Option<NonNull<TenantCounters>>);
 
 impl Tally {
     /// This CPU's counters of `tenant`, in maps with room for `tenants`.
@@ -55,13 +55,13 @@ impl Tally {
     pub(crate) fn of(tenant: u32, tenants: u32) -> Self {
         // SAFETY: the helper only reads the CPU's number.
         let cpu = unsafe { bpf_get_smp_processor_id() };
-        Self(COUNTERS.get_ptr_mut(cpu.wrapping_mul(tenants).wrapping_add(tenant)))
+        Self(COUNTERS.get_ptr_mut(cpu.wrapping_mul(tenants).wrapping_add(tenant)).and_then(NonNull::new))
     }
 
     /// A request passed.
     #[inline(always)]
     pub(crate) fn passed(self, price_mru: u32, bytes: u32) {
-        let Some(counters) = self.0 else { return };
+        let Some(counters) = self.0.map(NonNull::as_ptr) else { return };
         // SAFETY: this CPU's own slot, which nobody else writes; so below.
         unsafe {
             (*counters).passed += 1;
@@ -73,7 +73,7 @@ impl Tally {
     /// A packet without a request passed.
     #[inline(always)]
     pub(crate) fn bare(self, bytes: u32) {
-        let Some(counters) = self.0 else { return };
+        let Some(counters) = self.0.map(NonNull::as_ptr) else { return };
         // SAFETY: as in `passed`.
         unsafe {
             (*counters).bare += 1;
@@ -84,7 +84,7 @@ impl Tally {
     /// A request was refused.
     #[inline(always)]
     pub(crate) fn refused(self, reason: Reason, price_mru: u32) {
-        let Some(counters) = self.0 else { return };
+        let Some(counters) = self.0.map(NonNull::as_ptr) else { return };
         // SAFETY: as in `passed`; the index is below `Reason::COUNT`, and masked so that the verifier sees it.
         unsafe {
             (*counters).refused[reason.index() & (Reason::COUNT - 1)] += 1;
@@ -95,7 +95,7 @@ impl Tally {
     /// A request passed that a shadowed rule would have refused; nothing was charged.
     #[inline(always)]
     pub(crate) fn shadowed(self, reason: Reason, bytes: u32) {
-        let Some(counters) = self.0 else { return };
+        let Some(counters) = self.0.map(NonNull::as_ptr) else { return };
         // SAFETY: as in `refused`.
         unsafe {
             (*counters).shadowed[reason.index() & (Reason::COUNT - 1)] += 1;
@@ -107,7 +107,7 @@ impl Tally {
     /// A refusal was answered.
     #[inline(always)]
     pub(crate) fn replied(self) {
-        let Some(counters) = self.0 else { return };
+        let Some(counters) = self.0.map(NonNull::as_ptr) else { return };
         // SAFETY: as in `passed`.
         unsafe { (*counters).replied += 1 };
     }
@@ -115,7 +115,7 @@ impl Tally {
     /// The candidate quota would have refused a request.
     #[inline(always)]
     pub(crate) fn candidate_refused(self) {
-        let Some(counters) = self.0 else { return };
+        let Some(counters) = self.0.map(NonNull::as_ptr) else { return };
         // SAFETY: as in `passed`.
         unsafe { (*counters).candidate_refused += 1 };
     }

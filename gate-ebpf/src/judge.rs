@@ -33,39 +33,40 @@ fn try_judge(ctx: *mut xdp_md) -> Result<Exit, Exit> {
     let packet = Packet::of(ctx);
     let glance = Glance::at(ctx, &packet)?;
     if glance.fragment {
-        let frame = glance.frame(ctx, &packet)?;
-        return Err(fragment(frame.v6, frame.destination, frame.source));
+        let case = scratch()?;
+        // SAFETY: this CPU's own scratch; so below.
+        let frame = unsafe { &mut (*case).frame };
+        glance.file(ctx, &packet, frame)?;
+        return Err(fragment(frame));
     }
     let ports = packet.bytes::<4>(glance.transport_at).ok_or(Exit::BadHeader)?;
     let port = u16::from_be(ports.get::<u16, 2>());
     if !is_ours(glance.transport, port) {
         return Err(Exit::NotOurs);
     }
-    let court = Court { ctx, control: control()?, case: maps::SCRATCH.get_ptr_mut(0).ok_or(Exit::Missing)? };
-    let frame = glance.frame(ctx, &packet)?;
-    let tenant = court.open(&packet, frame, port)?;
-    forget();
-    if court.case().frame.transport == UDP { court.datagram(tenant) } else { court.segment(tenant) }
+    let (control, case) = (control()?, scratch()?);
+    // SAFETY: as above.
+    let (frame, load) = unsafe { (&raw mut (*case).frame, &raw mut (*case).load) };
+    let end = glance.file(ctx, &packet, frame)?;
+    Load::file(&packet, &glance, end, load);
+    let court = Court::open(ctx, control, case, port)?;
+    if court.case().frame.transport == UDP { court.datagram() } else { court.segment() }
 }
 
-/// A packet for a protected service: what is known of it, and what it is judged by.
+/// What is known of a packet and does not fit registers and stack, or is read by functions of their own.
 pub(crate) struct Case {
     /// Its headers.
     pub(crate) frame: Frame,
     /// What it carries.
     pub(crate) load: Load,
-    /// Whether it does not follow its protocol.
-    pub(crate) malformed: bool,
     /// Whether its commands are in `scan`.
-    pub(crate) scanned: bool,
-    /// Whether the heartbeat is stale, and what was pushed does not count.
-    pub(crate) stale: bool,
-    /// What it costs, in thousandths of a request unit.
-    pub(crate) price_mru: u32,
-    /// gate's clock.
-    pub(crate) now_ns: u64,
-    /// What it is judged by.
-    pub(crate) plan: Plan,
+    scanned: bool,
+    /// [`gate_common::abi::Service::id`], for a sample; so below.
+    pub(crate) service_id: u32,
+    /// Who is charged.
+    pub(crate) tenant_id: u32,
+    /// One in this many requests is sampled.
+    pub(crate) sample_every: u32,
     /// What its buckets are asked.
     pub(crate) asks: [Ask; 3],
     /// The commands of memcached over UDP.
@@ -74,189 +75,200 @@ pub(crate) struct Case {
     pub(crate) walk: Walk,
 }
 
-/// Where a case is heard: pointers only, which the verifier wants in registers or on the stack.
-#[derive(Clone, Copy)]
+/// Where a case is heard, and by what.
 struct Court {
     ctx: *mut xdp_md,
     control: *mut Control,
     case: *mut Case,
+    plan: Plan,
+    tenant: *mut Tenant,
+    tally: Tally,
+    now_ns: u64,
+    /// Whether the heartbeat is stale, and what was pushed does not count.
+    stale: bool,
+    /// What it costs, in thousandths of a request unit.
+    price_mru: u32,
 }
 
 impl Court {
-    #[inline(always)]
-    fn case(&self) -> &Case {
-        // SAFETY: this CPU's own scratch, written by `open` before anyone reads it.
-        unsafe { &*self.case }
-    }
-
     /// Copies all that is needed. Fails with the exit of a packet that there is nothing to judge about.
     #[inline(always)]
-    fn open(&self, packet: &Packet, frame: Frame, port: u16) -> Result<*mut Tenant, Exit> {
-        let load = Load::read(packet, &frame);
-        // SAFETY: this CPU's own scratch; nothing else refers to it.
-        let case = unsafe { &mut *self.case };
-        case.frame = frame;
-        case.malformed = load.is_err();
-        case.scanned = false;
-        case.load = load.unwrap_or(Load::NOTHING);
+    fn open(ctx: *mut xdp_md, control: *mut Control, at: *mut Case, port: u16) -> Result<Self, Exit> {
+        // SAFETY: this CPU's own scratch; nobody else refers to it while a packet is judged.
+        let Case { frame, load, scanned, scan, .. } = unsafe { &mut *at };
+        *scanned = false;
         forget();
-        let Case { frame, load, malformed, scanned, scan, plan, .. } = case;
-        let source = Source { control: self.control, frame, port };
-        let tenant = source.copy(plan, |protocol, prices| {
-            if frame.transport != UDP || protocol != Protocol::Memcached as u8 || *malformed {
+        let source = Source { control, frame, port };
+        let (plan, tenant) = source.copy(|protocol, prices| {
+            if frame.transport != UDP || protocol != Protocol::Memcached as u8 || load.malformed {
                 return price_of_bytes(prices, load.len);
             }
             // Once, however often the plan has to be copied.
             if !*scanned {
                 *scanned = true;
-                *malformed = memcached::read(self.ctx, load, scan).is_err();
+                load.malformed = memcached::read(ctx, load, scan).is_err();
             }
             scan.price(prices, load.len)
         })?;
         forget();
         // SAFETY: the helper reads a clock.
-        case.now_ns = peek!((*self.control).clock).at_jiffies(unsafe { bpf_jiffies64() }).0;
-        let age = case.now_ns.saturating_sub(peek!((*self.control).heartbeat_ns));
-        case.stale = age > case.plan.stale_after_ns;
+        let now_ns = peek!((*control).clock).at_jiffies(unsafe { bpf_jiffies64() }).0;
+        let age = now_ns.saturating_sub(peek!((*control).heartbeat_ns));
+        let stale = age > plan.stale_after_ns;
         // What was not read has no price.
-        case.price_mru = if case.malformed { 0 } else { case.plan.price_mru };
-        if case.stale {
+        let mut price_mru = if load.malformed { 0 } else { plan.price_mru };
+        if stale {
             count::event(Event::Stale);
-            if case.plan.view_flags & view_flags::STALE_PASS != 0 {
+            if plan.view_flags() & view_flags::STALE_PASS != 0 {
                 return Err(Exit::StalePassed);
             }
-        } else if case.plan.multiplier != Multiplier::ONE.0 || case.plan.rung != 0 {
-            let price = MilliRu(case.price_mru).scaled(Multiplier(case.plan.multiplier));
-            case.price_mru = Shed::price(case.plan.rung, price.0);
+        } else if !plan.is_plain() {
+            let price = MilliRu(price_mru).scaled(Multiplier(plan.multiplier()));
+            price_mru = Shed::price(plan.rung(), price.0);
         }
-        Ok(tenant)
+        // Before any compare-and-swap: what follows one has to wait for it.
+        let tally = Tally::of(plan.tenant_id, peek!((*control).tenants));
+        Ok(Self { ctx, control, case: at, plan, tenant, tally, now_ns, stale, price_mru })
     }
 
     /// A UDP datagram is a request, or several.
     #[inline(always)]
-    fn datagram(&self, tenant: *mut Tenant) -> Result<Exit, Exit> {
-        let case = self.case();
-        if case.plan.tenant_id == 0 {
+    fn datagram(&self) -> Result<Exit, Exit> {
+        if self.plan.tenant_id == 0 {
             return Ok(self.refuse(Reason::UnknownSource, Exit::UnknownSource));
         }
-        if case.malformed {
+        if self.case().load.malformed {
             return Ok(self.refuse(Reason::Malformed, Exit::Malformed));
         }
-        let charged = self.charge(tenant);
+        let charged = self.charge();
         let exit = self.pass_or_refuse(charged);
-        if !case.scanned {
+        if !self.case().scanned {
             return Ok(exit);
         }
-        if case.scan.unread() != 0 {
+        if self.case().scan.unread() != 0 {
             count::event(Event::UpperBound);
         }
         self.sample(charged.is_err());
+        let case = self.case();
         if exit != Exit::RefusedDropped || !case.scan.answerable {
             return Ok(exit);
         }
-        Ok(self.answer(tenant, reply::throttled_len(&case.frame), || {
+        Ok(self.answer(reply::throttled_len(&case.frame), || {
             reply::throttled(self.ctx, &case.frame, case.scan.id)
         }))
     }
 
     /// A TCP segment is no request; those that carry something are charged all the same.
     #[inline(always)]
-    fn segment(&self, tenant: *mut Tenant) -> Result<Exit, Exit> {
-        let case = self.case();
-        if case.malformed {
+    fn segment(&self) -> Result<Exit, Exit> {
+        let (plan, load) = (&self.plan, &self.case().load);
+        if self.case().load.malformed {
             return Ok(self.refuse(Reason::Malformed, Exit::Malformed));
         }
-        if case.plan.tenant_id == 0 {
-            if case.load.opens() && case.plan.service_flags & service_flags::DROP_UNKNOWN_SYN != 0 {
+        if plan.tenant_id == 0 {
+            if load.opens() && plan.service_flags() & service_flags::DROP_UNKNOWN_SYN != 0 {
                 return Ok(self.refuse(Reason::UnknownSource, Exit::UnknownSource));
             }
             return Ok(Exit::UnknownPassed);
         }
-        if case.plan.tcp_action != TcpAction::None as u8 && !case.stale {
-            if case.load.opens() {
-                return Ok(self.refuse_syn(tenant));
+        if plan.tcp_action() != TcpAction::None as u8 && !self.stale {
+            if load.opens() {
+                return Ok(self.refuse_syn());
             }
-            if case.load.carries_data() && case.plan.tcp_action == TcpAction::DropData as u8 {
+            if load.carries_data() && plan.tcp_action() == TcpAction::DropData as u8 {
                 return Ok(self.refuse(Reason::RejectedUntil, Exit::RefusedDropped));
             }
         }
-        if !case.load.carries_data() {
-            self.tally().bare(case.frame.len());
+        if !load.carries_data() {
+            self.tally.bare(self.case().frame.len());
             return Ok(Exit::Bare);
         }
-        if case.plan.service_flags & service_flags::PROXIED != 0 {
-            return Ok(self.second_line(tenant));
+        if plan.service_flags() & service_flags::PROXIED != 0 {
+            return Ok(self.second_line());
         }
-        let charged = self.charge(tenant);
+        let charged = self.charge();
         self.sample_segment(charged.is_err());
         Ok(self.pass_or_refuse(charged))
     }
 
     #[inline(always)]
-    fn refuse_syn(&self, tenant: *mut Tenant) -> Exit {
-        let case = self.case();
+    fn refuse_syn(&self) -> Exit {
         let exit = self.refuse(Reason::RejectedUntil, Exit::RefusedDropped);
-        if exit != Exit::RefusedDropped || case.plan.tcp_action != TcpAction::ResetSyn as u8 {
+        if exit != Exit::RefusedDropped || self.plan.tcp_action() != TcpAction::ResetSyn as u8 {
             return exit;
         }
-        self.answer(tenant, reply::reset_len(&case.frame), || reply::reset(self.ctx, &case.frame, &case.load))
+        let Case { frame, load, .. } = self.case();
+        self.answer(reply::reset_len(frame), || reply::reset(self.ctx, frame, load))
     }
 
     /// Of a proxied service's segments only the bytes count: the daemon charges for what they say.
     #[inline(always)]
-    fn second_line(&self, tenant: *mut Tenant) -> Exit {
-        // SAFETY: this CPU's own scratch.
-        unsafe { (*self.case).price_mru = 0 };
-        let fits = self.purse(tenant).takes_coarsely(self.case().load.len);
-        self.pass_or_refuse(if fits { Ok(()) } else { Err(Reason::Limit) })
+    fn second_line(&self) -> Exit {
+        let fits = self.purse().takes_coarsely(self.case().load.len);
+        self.settle(if fits { Ok(()) } else { Err(Reason::Limit) }, 0)
     }
 
     #[inline(always)]
-    fn charge(&self, tenant: *mut Tenant) -> Result<(), Reason> {
-        let case = self.case();
-        if !case.stale {
-            admit::pushed(&case.plan, case.now_ns)?;
+    fn charge(&self) -> Result<(), Reason> {
+        if !self.stale {
+            admit::pushed(&self.plan, self.now_ns)?;
         }
-        self.purse(tenant).charge(|| self.tally())
+        self.purse().charge(&self.plan, self.price_mru, self.tally)
     }
 
     #[inline(always)]
-    fn purse(&self, tenant: *mut Tenant) -> Purse {
-        Purse { control: self.control, tenant, case: self.case }
+    fn purse(&self) -> Purse {
+        // SAFETY: this CPU's own scratch.
+        let asks = unsafe { &raw mut (*self.case).asks };
+        Purse { control: self.control, tenant: self.tenant, now_ns: self.now_ns, asks }
+    }
+
+    #[inline(always)]
+    fn case(&self) -> &Case {
+        // SAFETY: as in `open`.
+        unsafe { &*self.case }
     }
 
     #[inline(always)]
     fn pass_or_refuse(&self, charged: Result<(), Reason>) -> Exit {
+        self.settle(charged, self.price_mru)
+    }
+
+    #[inline(always)]
+    fn settle(&self, charged: Result<(), Reason>, price_mru: u32) -> Exit {
         match charged {
             Ok(()) => {
-                self.tally().passed(self.case().price_mru, self.case().frame.len());
+                self.tally.passed(price_mru, self.case().frame.len());
                 Exit::Passed
             }
-            Err(reason) => self.refuse(reason, Exit::RefusedDropped),
+            Err(reason) => self.refuse_priced(reason, price_mru, Exit::RefusedDropped),
         }
     }
 
     /// Refuses, unless that is shadowed; then it passes.
     #[inline(always)]
     fn refuse(&self, reason: Reason, exit: Exit) -> Exit {
-        let case = self.case();
-        if is_shadowed(case.plan.view_flags, case.plan.enforce, case.frame.source) {
-            self.tally().shadowed(reason, case.frame.len());
+        self.refuse_priced(reason, self.price_mru, exit)
+    }
+
+    #[inline(always)]
+    fn refuse_priced(&self, reason: Reason, price_mru: u32, exit: Exit) -> Exit {
+        if is_shadowed(self.plan.view_flags(), self.plan.enforce(), self.case().frame.source) {
+            self.tally.shadowed(reason, self.case().frame.len());
             return Exit::Shadowed;
         }
-        self.tally().refused(reason, case.price_mru);
+        self.tally.refused(reason, price_mru);
         exit
     }
 
     /// Writes an answer of `len` bytes, if this tenant may be answered, and so much.
     #[inline(always)]
-    fn answer(&self, tenant: *mut Tenant, len: u32, write: impl FnOnce() -> bool) -> Exit {
-        let case = self.case();
-        let may = case.plan.tenant_flags & tenant_flags::MAY_REPLY != 0;
-        if !may || !reply::is_safe(&Packet::of(self.ctx), &case.frame) {
+    fn answer(&self, len: u32, write: impl FnOnce() -> bool) -> Exit {
+        let may = self.plan.tenant_flags() & tenant_flags::MAY_REPLY != 0;
+        if !may || !reply::is_safe(&Packet::of(self.ctx), &self.case().frame) {
             return Exit::RefusedDropped;
         }
-        if !self.purse(tenant).may_reply(len) {
+        if !self.purse().may_reply(len) {
             count::event(Event::ReplyBudget);
             return Exit::RefusedDropped;
         }
@@ -264,37 +276,41 @@ impl Court {
             count::event(Event::NoRoom);
             return Exit::RefusedDropped;
         }
-        self.tally().replied();
+        self.tally.replied();
         Exit::RefusedReplied
     }
 
     /// Samples a request's first key, if it is due and the daemon does not see it itself.
     #[inline(always)]
     fn sample(&self, refused: bool) {
-        let case = self.case();
-        let unseen = refused || case.plan.service_flags & service_flags::PROXIED == 0;
-        if case.scan.key.at != 0 && unseen && sample::is_due(case.plan.sample_every) {
-            sample::send(self.ctx, case, refused);
+        let unseen = refused || self.plan.service_flags() & service_flags::PROXIED == 0;
+        if self.case().scan.key.at != 0 && unseen && sample::is_due(self.plan.sample_every) {
+            self.send_sample(refused);
         }
     }
 
     /// Samples the first key of a guarded segment, if it is due and there is one.
     #[inline(always)]
     fn sample_segment(&self, refused: bool) {
-        let protocol = self.case().plan.protocol;
-        if protocol != Protocol::Opaque as u8 && sample::is_due(self.case().plan.sample_every) {
-            // SAFETY: this CPU's own scratch.
-            let case = unsafe { &mut *self.case };
-            first_line::find(self.ctx, protocol, case.load.at, &mut case.scan.key);
-            if case.scan.key.at != 0 {
-                sample::send(self.ctx, case, refused);
+        let protocol = self.plan.protocol();
+        if protocol != Protocol::Opaque as u8 && sample::is_due(self.plan.sample_every) {
+            // SAFETY: as in `open`.
+            let key = unsafe { &mut (*self.case).scan.key };
+            first_line::find(self.ctx, protocol, self.case().load.at, key);
+            if self.case().scan.key.at != 0 {
+                self.send_sample(refused);
             }
         }
     }
 
     #[inline(always)]
-    fn tally(&self) -> Tally {
-        Tally::of(self.case().plan.tenant_id, peek!((*self.control).tenants))
+    fn send_sample(&self, refused: bool) {
+        // SAFETY: as in `open`.
+        let case = unsafe { &mut *self.case };
+        case.service_id = self.plan.service_id();
+        case.tenant_id = self.plan.tenant_id;
+        case.sample_every = self.plan.sample_every;
+        sample::send(self.ctx, case, refused);
     }
 }
 
@@ -319,6 +335,12 @@ fn control() -> Result<*mut Control, Exit> {
     Ok(control)
 }
 
+/// This CPU's own scratch.
+#[inline(always)]
+fn scratch() -> Result<*mut Case, Exit> {
+    maps::SCRATCH.get_ptr_mut(0).ok_or(Exit::Missing)
+}
+
 /// Whether any protected service may listen on a port. Costs next to nothing for all the others.
 #[inline(always)]
 fn is_ours(transport: u8, port: u16) -> bool {
@@ -329,15 +351,21 @@ fn is_ours(transport: u8, port: u16) -> bool {
 }
 
 /// Whether this source's refusals are only counted.
-#[inline(never)]
+#[inline(always)]
 fn is_shadowed(flags: u32, enforce: u32, source: [u64; 2]) -> bool {
-    flags & view_flags::SHADOW != 0
-        || !Fraction::from_steps(enforce).covers(draw::of_source(&frame::bytes(source)))
+    flags & view_flags::SHADOW != 0 || enforce < Fraction::ONE.steps() && is_spared(enforce, source)
+}
+
+/// Whether a share of sources does not hold this one.
+#[inline(never)]
+fn is_spared(share: u32, source: [u64; 2]) -> bool {
+    !Fraction::from_steps(share).covers(draw::of_source(&frame::bytes(source)))
 }
 
 /// A fragment of a datagram or a segment: it is dropped for the addresses that do not take fragments.
 #[inline(never)]
-fn fragment(v6: bool, destination: [u64; 2], source: [u64; 2]) -> Exit {
+fn fragment(frame: &Frame) -> Exit {
+    let Frame { v6, destination, source, .. } = *frame;
     let control = match control() {
         Ok(control) => control,
         Err(exit) => return exit,
@@ -346,8 +374,7 @@ fn fragment(v6: bool, destination: [u64; 2], source: [u64; 2]) -> Exit {
     let dropped = if v6 {
         find_v6(peek!((*control).views[bank].fragments_v6), destination)
     } else {
-        let [.., a, b, c, d] = frame::bytes(destination);
-        find(peek!((*control).views[bank].fragments_v4), &[a, b, c, d], maps::entry)
+        find(peek!((*control).views[bank].fragments_v4), &frame::bytes_v4(destination), maps::entry)
     };
     if dropped == 0 {
         return Exit::Fragment;

@@ -39,8 +39,10 @@ use gate_common::abi::Exit;
 #[xdp(frags)]
 pub(crate) fn gate(ctx: XdpContext) -> u32 {
     let ctx: *mut xdp_md = ctx.ctx;
+    // Looked up first: what follows a compare-and-swap has to wait for it.
+    let cpu = count::cpu();
     let exit = judge::judge(ctx);
-    count::exit(exit);
+    count::exit(cpu, exit);
     action(exit)
 }
 

@@ -54,6 +54,24 @@ macro_rules! peek {
 }
 pub(crate) use peek;
 
+/// Reads a field of shared memory together with what follows it, eight bytes, as one word: the field lowest.
+macro_rules! peek_word {
+    ($at:expr) => {
+        // SAFETY: as in `peek`. Whoever asks has asserted where the field lies: at a multiple of eight bytes.
+        unsafe { core::ptr::read_volatile((&raw const $at).cast::<u64>()) }
+    };
+}
+pub(crate) use peek_word;
+
+/// Writes a field of scratch in one go: the compiler would put a value together byte by byte.
+macro_rules! poke {
+    ($at:expr, $value:expr) => {
+        // SAFETY: a field of this CPU's own scratch.
+        unsafe { core::ptr::write_volatile(&raw mut $at, $value) }
+    };
+}
+pub(crate) use poke;
+
 /// A number that the compiler cannot see through, so that it does not unroll a loop of so many rounds.
 #[inline(always)]
 pub(crate) fn opaque<const N: u32>() -> u32 {
@@ -71,8 +89,8 @@ pub(crate) fn launder(mut number: u64) -> u64 {
     number
 }
 
-/// Makes the compiler forget what it knows of memory, so that it reads anew what it would otherwise keep in
-/// registers and spill to the stack.
+/// Makes the compiler forget what it knows of memory, and so the verifier: what is read again may be anything, and
+/// paths that differed only in it are one again.
 #[inline(always)]
 pub(crate) fn forget() {
     // SAFETY: does nothing.

@@ -5,52 +5,128 @@
 //! Loads keep their order on x86; on machines that reorder them, a packet may be judged by a plan of
 //! which a part is one tick older.
 
+use core::mem::offset_of;
+
 use gate_common::abi::{
-    Control, Event, Exit, Service, ServiceState, Tenant, bank_of, find, find_v4, service_flags,
+    Control, Event, Exit, Service, ServiceState, Shed, Tenant, TenantState, View, bank_of, find, find_v4,
+    service_flags,
 };
 use gate_common::token_bucket::Limits;
+use gate_common::units::Multiplier;
 
 use crate::count;
-use crate::maps::{self, opaque, peek};
+use crate::maps::{self, opaque, peek, peek_word};
 use crate::parse::frame::{self, Frame, UDP};
 
 /// One generation's word on one packet.
+///
+/// What most packets need only to see that nothing special is in it stays in the words that it lies in.
 #[derive(Clone, Copy)]
 pub(crate) struct Plan {
+    /// Who is charged; zero: nobody knows, and nothing of the tenant below means anything.
+    pub(crate) tenant_id: u32,
+    /// What the request costs, in thousandths of a request unit, before any multiplier.
+    pub(crate) price_mru: u32,
     /// When the heartbeat is stale.
     pub(crate) stale_after_ns: u64,
+    /// One in this many requests is sampled.
+    pub(crate) sample_every: u32,
+    /// What the service sheds.
+    shed: Shed,
     /// The quota.
     pub(crate) quota: Limits,
     /// Refused until then.
     pub(crate) reject_until_ns: u64,
+    /// [`View::flags`] and [`View::enforce`].
+    rules: u64,
+    /// [`Service::id`], [`Service::protocol`], [`Service::flags`].
+    service: u64,
+    /// [`TenantState::rejection_rate`] and [`TenantState::multiplier`].
+    factors: u64,
+    /// [`TenantState::also_charge`].
+    pub(crate) also_charge: u64,
+    /// [`TenantState::flags`], [`TenantState::tier`], [`TenantState::tcp_action`].
+    traits: u64,
+}
+
+const _: () = assert!(offset_of!(View, flags).is_multiple_of(8));
+const _: () = assert!(offset_of!(View, enforce) == offset_of!(View, flags) + 4);
+const _: () = assert!(offset_of!(Service, id).is_multiple_of(8));
+const _: () = assert!(offset_of!(Service, protocol) == offset_of!(Service, id) + 4);
+const _: () = assert!(offset_of!(Service, flags) == offset_of!(Service, id) + 6);
+const _: () = assert!(offset_of!(TenantState, rejection_rate).is_multiple_of(8));
+const _: () = assert!(offset_of!(TenantState, multiplier) == offset_of!(TenantState, rejection_rate) + 4);
+const _: () = assert!(offset_of!(TenantState, also_charge).is_multiple_of(8));
+const _: () = assert!(offset_of!(TenantState, flags).is_multiple_of(8));
+const _: () = assert!(offset_of!(TenantState, tier) == offset_of!(TenantState, flags) + 4);
+const _: () = assert!(offset_of!(TenantState, tcp_action) == offset_of!(TenantState, flags) + 5);
+
+impl Plan {
     /// [`gate_common::abi::view_flags`].
-    pub(crate) view_flags: u32,
+    #[inline(always)]
+    pub(crate) fn view_flags(&self) -> u32 {
+        self.rules as u32
+    }
+
     /// The share of sources that is enforced, in steps.
-    pub(crate) enforce: u32,
-    /// One in this many requests is sampled.
-    pub(crate) sample_every: u32,
+    #[inline(always)]
+    pub(crate) fn enforce(&self) -> u32 {
+        (self.rules >> 32) as u32
+    }
+
     /// [`Service::id`].
-    pub(crate) service_id: u32,
-    /// What the request costs, in thousandths of a request unit, before any multiplier.
-    pub(crate) price_mru: u32,
-    /// Who is charged; zero: nobody knows, and nothing of the tenant below means anything.
-    pub(crate) tenant_id: u32,
-    /// The share of requests refused, in steps.
-    pub(crate) rejection_rate: u32,
-    /// The factor on prices.
-    pub(crate) multiplier: u32,
-    /// Who is charged as well.
-    pub(crate) also_charge: [u32; 2],
-    /// [`gate_common::abi::tenant_flags`].
-    pub(crate) tenant_flags: u32,
-    /// [`service_flags`].
-    pub(crate) service_flags: u16,
-    /// A [`gate_common::abi::TcpAction`].
-    pub(crate) tcp_action: u8,
+    #[inline(always)]
+    pub(crate) fn service_id(&self) -> u32 {
+        self.service as u32
+    }
+
     /// A [`gate_common::abi::Protocol`].
-    pub(crate) protocol: u8,
-    /// What the service sheds of the tenant's tier, a rung of [`gate_common::abi::Shed`].
-    pub(crate) rung: u32,
+    #[inline(always)]
+    pub(crate) fn protocol(&self) -> u8 {
+        (self.service >> 32) as u8
+    }
+
+    /// [`service_flags`].
+    #[inline(always)]
+    pub(crate) fn service_flags(&self) -> u16 {
+        (self.service >> 48) as u16
+    }
+
+    /// The share of requests refused, in steps.
+    #[inline(always)]
+    pub(crate) fn rejection_rate(&self) -> u32 {
+        self.factors as u32
+    }
+
+    /// The factor on prices.
+    #[inline(always)]
+    pub(crate) fn multiplier(&self) -> u32 {
+        (self.factors >> 32) as u32
+    }
+
+    /// [`gate_common::abi::tenant_flags`].
+    #[inline(always)]
+    pub(crate) fn tenant_flags(&self) -> u32 {
+        self.traits as u32
+    }
+
+    /// A [`gate_common::abi::TcpAction`].
+    #[inline(always)]
+    pub(crate) fn tcp_action(&self) -> u8 {
+        (self.traits >> 40) as u8
+    }
+
+    /// What the service sheds of the tenant's tier, a rung of [`Shed`].
+    #[inline(always)]
+    pub(crate) fn rung(&self) -> u32 {
+        self.shed.rung((self.traits >> 32) as u8)
+    }
+
+    /// Whether nothing changes the price, and nobody is shed or refused by chance.
+    #[inline(always)]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.factors == (Multiplier::ONE.0 as u64) << 32 && self.shed.0 == 0
+    }
 }
 
 /// Where a plan is copied from.
@@ -64,8 +140,8 @@ pub(crate) struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// Copies what the packet needs to `plan`, and returns its tenant. `price` prices it, given the service's
-    /// protocol and prices; it is only asked for packets of somebody.
+    /// Copies what the packet needs, and finds its tenant. `price` prices it, given the service's protocol and
+    /// prices; it is only asked for packets of somebody.
     ///
     /// # Errors
     ///
@@ -73,19 +149,18 @@ impl Source<'_> {
     #[inline(always)]
     pub(crate) fn copy(
         &self,
-        plan: *mut Plan,
         mut price: impl FnMut(u8, *const ServiceState) -> u32,
-    ) -> Result<*mut Tenant, Exit> {
+    ) -> Result<(Plan, *mut Tenant), Exit> {
         let mut left = opaque::<RETRIES>();
         loop {
             let generation = peek!((*self.control).generation);
-            let tenant = self.copy_bank(bank_of(generation), plan, &mut price);
+            let copied = self.copy_bank(bank_of(generation), &mut price);
             if peek!((*self.control).generation) == generation {
-                return tenant;
+                return copied;
             }
             if left == 0 {
                 count::event(Event::Torn);
-                return tenant;
+                return copied;
             }
             left -= 1;
             count::event(Event::Retried);
@@ -97,9 +172,8 @@ impl Source<'_> {
     fn copy_bank(
         &self,
         bank: usize,
-        plan: *mut Plan,
         price: &mut impl FnMut(u8, *const ServiceState) -> u32,
-    ) -> Result<*mut Tenant, Exit> {
+    ) -> Result<(Plan, *mut Tenant), Exit> {
         let service = self.service(bank)?;
         let tenant_id = match self.tenant(bank) {
             0 => peek!((*service).default_tenant),
@@ -114,30 +188,27 @@ impl Source<'_> {
                 &raw const (*service).banks[bank],
             )
         };
-        // Field by field: a plan that is put together first would fill the stack.
-        // SAFETY: this CPU's own scratch.
-        let plan = unsafe { &mut *plan };
-        plan.protocol = peek!((*service).protocol);
-        plan.price_mru = if tenant_id == 0 { 0 } else { price(plan.protocol, prices) };
-        plan.stale_after_ns = peek!((*view).stale_after_ns);
-        plan.view_flags = peek!((*view).flags);
-        plan.enforce = peek!((*view).enforce);
-        plan.sample_every = peek!((*view).sample_every);
-        plan.service_id = peek!((*service).id);
-        plan.service_flags = peek!((*service).flags);
-        plan.tenant_id = tenant_id;
-        plan.quota.rate = peek!((*state).quota.rate);
-        plan.quota.burst_ns = peek!((*state).quota.burst_ns);
-        plan.quota.max_debt_ns = peek!((*state).quota.max_debt_ns);
-        plan.reject_until_ns = peek!((*state).reject_until_ns);
-        plan.rejection_rate = peek!((*state).rejection_rate);
-        plan.multiplier = peek!((*state).multiplier);
-        plan.also_charge[0] = peek!((*state).also_charge[0]);
-        plan.also_charge[1] = peek!((*state).also_charge[1]);
-        plan.tenant_flags = peek!((*state).flags);
-        plan.tcp_action = peek!((*state).tcp_action);
-        plan.rung = peek!((*prices).shed).rung(peek!((*state).tier));
-        Ok(tenant)
+        let of_service = peek_word!((*service).id);
+        let price_mru = if tenant_id == 0 { 0 } else { price((of_service >> 32) as u8, prices) };
+        let plan = Plan {
+            tenant_id,
+            price_mru,
+            stale_after_ns: peek!((*view).stale_after_ns),
+            sample_every: peek!((*view).sample_every),
+            shed: peek!((*prices).shed),
+            quota: Limits {
+                rate: peek!((*state).quota.rate),
+                burst_ns: peek!((*state).quota.burst_ns),
+                max_debt_ns: peek!((*state).quota.max_debt_ns),
+            },
+            reject_until_ns: peek!((*state).reject_until_ns),
+            rules: peek_word!((*view).flags),
+            service: of_service,
+            factors: peek_word!((*state).rejection_rate),
+            also_charge: peek_word!((*state).also_charge),
+            traits: peek_word!((*state).flags),
+        };
+        Ok((plan, tenant))
     }
 
     /// The service on the packet's port and address.
@@ -169,8 +240,8 @@ impl Source<'_> {
         if self.frame.v6 {
             find_v6(peek!((*self.control).views[bank].sources_v6), self.frame.source)
         } else {
-            let [.., a, b, c, d] = frame::bytes(self.frame.source);
-            find_v4(peek!((*self.control).views[bank].sources_v4), [a, b, c, d], maps::entry)
+            let address = frame::bytes_v4(self.frame.source);
+            find_v4(peek!((*self.control).views[bank].sources_v4), address, maps::entry)
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::parse::swar;
 pub(crate) fn is_due(every: u32) -> bool {
     let (true, Some(cpu)) = (every != 0, count::cpu()) else { return false };
     // SAFETY: this CPU's own element.
-    let until = unsafe { &mut (*cpu).until_sample };
+    let until = unsafe { &mut (*cpu.as_ptr()).until_sample };
     if *until > 1 && *until < 2 * u64::from(every) {
         *until -= 1;
         return false;
@@ -49,9 +49,9 @@ pub(crate) fn send(ctx: *mut xdp_md, case: &Case, refused: bool) {
     // SAFETY: the entry is ours until it is submitted; each field is written before that. The helper writes
     // `len` bytes, which the key has room for.
     let copied = unsafe {
-        (*sample).service = case.plan.service_id;
-        (*sample).tenant = case.plan.tenant_id;
-        (*sample).weight = case.plan.sample_every;
+        (*sample).service = case.service_id;
+        (*sample).tenant = case.tenant_id;
+        (*sample).weight = case.sample_every;
         bpf_xdp_load_bytes(ctx, key.at, (&raw mut (*sample).key).cast(), len as u32)
     };
     if copied != 0 {

@@ -6,7 +6,7 @@ use gate_common::abi::Exit;
 
 use super::Packet;
 use super::extensions::{self, Outcome};
-use crate::maps::{self, peek};
+use crate::maps::{self, peek, poke};
 
 /// Just enough of a packet's headers to tell whether it is any of gate's business.
 #[derive(Clone, Copy)]
@@ -114,32 +114,42 @@ impl Glance {
         Ok(Self { link_len, v6: true, fragment, transport, transport_at })
     }
 
-    /// Reads the rest.
+    /// Reads the rest, to scratch; returns where the IP packet ends.
     ///
     /// # Errors
     ///
     /// [`Exit::BadHeader`].
     #[inline(always)]
-    pub(crate) fn frame(self, ctx: *mut xdp_md, packet: &Packet) -> Result<Frame, Exit> {
+    pub(crate) fn file(self, ctx: *mut xdp_md, packet: &Packet, frame: *mut Frame) -> Result<usize, Exit> {
         let Self { link_len, v6, transport, transport_at, .. } = self;
-        let (end, class, source, destination) = if v6 {
+        let end = if v6 {
             let header = packet.bytes::<40>(link_len).ok_or(Exit::BadHeader)?;
-            let length = usize::from(u16::from_be(header.get::<u16, 4>()));
-            let class = (u16::from_be(header.get::<u16, 0>()) >> 4) as u8;
-            let source = [header.get::<u64, 8>(), header.get::<u64, 16>()];
-            (link_len + 40 + length, class, source, [header.get::<u64, 24>(), header.get::<u64, 32>()])
+            poke!((*frame).v6, true);
+            poke!((*frame).class, (u16::from_be(header.get::<u16, 0>()) >> 4) as u8);
+            poke!((*frame).source[0], header.get::<u64, 8>());
+            poke!((*frame).source[1], header.get::<u64, 16>());
+            poke!((*frame).destination[0], header.get::<u64, 24>());
+            poke!((*frame).destination[1], header.get::<u64, 32>());
+            link_len + 40 + usize::from(u16::from_be(header.get::<u16, 4>()))
         } else {
             let header = packet.bytes::<20>(link_len).ok_or(Exit::BadHeader)?;
-            let length = usize::from(u16::from_be(header.get::<u16, 2>()));
-            let source = [0, MAPPED | u64::from(header.get::<u32, 12>()) << 32];
-            let destination = [0, MAPPED | u64::from(header.get::<u32, 16>()) << 32];
-            (link_len + length, header.get::<u8, 1>(), source, destination)
+            poke!((*frame).v6, false);
+            poke!((*frame).class, header.get::<u8, 1>());
+            poke!((*frame).source[0], 0);
+            poke!((*frame).source[1], MAPPED | u64::from(header.get::<u32, 12>()) << 32);
+            poke!((*frame).destination[0], 0);
+            poke!((*frame).destination[1], MAPPED | u64::from(header.get::<u32, 16>()) << 32);
+            link_len + usize::from(u16::from_be(header.get::<u16, 2>()))
         };
         let whole = transport_at <= end && is_whole(ctx, packet, end);
         if !whole {
             return Err(Exit::BadHeader);
         }
-        Ok(Frame { link_len, v6, transport, class, transport_at, end, source, destination })
+        poke!((*frame).transport, transport);
+        poke!((*frame).link_len, link_len);
+        poke!((*frame).transport_at, transport_at);
+        poke!((*frame).end, end);
+        Ok(end)
     }
 }
 
@@ -156,6 +166,12 @@ impl Frame {
 fn is_whole(ctx: *mut xdp_md, packet: &Packet, end: usize) -> bool {
     // SAFETY: the helper only reads the packet's length.
     end <= packet.len() || end as u64 <= unsafe { bpf_xdp_get_buff_len(ctx) }
+}
+
+/// The four bytes of an IPv4 address.
+#[inline(always)]
+pub(crate) fn bytes_v4([_, second]: [u64; 2]) -> [u8; 4] {
+    ((second >> 32) as u32).to_le_bytes()
 }
 
 /// An address as bytes, from words in the order of memory.

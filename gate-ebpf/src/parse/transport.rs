@@ -1,9 +1,8 @@
 //! The headers of UDP and TCP.
 
-use gate_common::abi::Exit;
-
 use super::Packet;
-use super::frame::{Frame, UDP};
+use super::frame::{Glance, UDP};
+use crate::maps::poke;
 
 /// What a packet carries: a datagram or a segment.
 #[derive(Clone, Copy)]
@@ -12,24 +11,25 @@ pub(crate) struct Load {
     pub(crate) at: u32,
     /// Its bytes.
     pub(crate) len: u32,
-    /// The segment's sequence number.
+    /// The segment's sequence number; nothing, of a datagram. So below.
     pub(crate) sequence: u32,
     /// The segment's [`tcp_flags`].
     pub(crate) flags: u8,
+    /// Whether it does not follow its protocol: then nothing above is known.
+    pub(crate) malformed: bool,
 }
 
 impl Load {
-    /// What there is no telling of.
-    pub(crate) const NOTHING: Self = Self { at: 0, len: 0, sequence: 0, flags: 0 };
-
-    /// Reads the transport header.
-    ///
-    /// # Errors
-    ///
-    /// [`Exit::Malformed`] if its length contradicts the packet's.
+    /// Reads the transport header of an IP packet that ends at `end`, to scratch.
     #[inline(always)]
-    pub(crate) fn read(packet: &Packet, frame: &Frame) -> Result<Self, Exit> {
-        if frame.transport == UDP { datagram(packet, frame) } else { segment(packet, frame) }
+    pub(crate) fn file(packet: &Packet, glance: &Glance, end: usize, load: *mut Self) {
+        let at = glance.transport_at;
+        let read = if glance.transport == UDP {
+            datagram(packet, at, end, load)
+        } else {
+            segment(packet, at, end, load)
+        };
+        poke!((*load).malformed, read.is_none());
     }
 
     /// Where it ends.
@@ -52,26 +52,29 @@ impl Load {
 }
 
 #[inline(always)]
-fn datagram(packet: &Packet, frame: &Frame) -> Result<Load, Exit> {
-    let header = packet.bytes::<UDP_HEADER>(frame.transport_at).ok_or(Exit::Malformed)?;
-    let length = usize::from(u16::from_be(header.get::<u16, 4>()));
-    if length < UDP_HEADER || frame.transport_at + length > frame.end {
-        return Err(Exit::Malformed);
+fn datagram(packet: &Packet, at: usize, end: usize, load: *mut Load) -> Option<()> {
+    let length = usize::from(u16::from_be(packet.bytes::<UDP_HEADER>(at)?.get::<u16, 4>()));
+    if length < UDP_HEADER || at + length > end {
+        return None;
     }
-    let at = frame.transport_at + UDP_HEADER;
-    Ok(Load { at: at as u32, len: (length - UDP_HEADER) as u32, sequence: 0, flags: 0 })
+    poke!((*load).at, (at + UDP_HEADER) as u32);
+    poke!((*load).len, (length - UDP_HEADER) as u32);
+    Some(())
 }
 
 #[inline(always)]
-fn segment(packet: &Packet, frame: &Frame) -> Result<Load, Exit> {
-    let header = packet.bytes::<TCP_HEADER>(frame.transport_at).ok_or(Exit::Malformed)?;
+fn segment(packet: &Packet, at: usize, end: usize, load: *mut Load) -> Option<()> {
+    let header = packet.bytes::<TCP_HEADER>(at)?;
     let header_len = usize::from(header.get::<u8, 12>() >> 4) * 4;
-    let at = frame.transport_at + header_len;
-    if header_len < TCP_HEADER || at > frame.end {
-        return Err(Exit::Malformed);
+    let data = at + header_len;
+    if header_len < TCP_HEADER || data > end {
+        return None;
     }
-    let (sequence, flags) = (u32::from_be(header.get::<u32, 4>()), header.get::<u8, 13>());
-    Ok(Load { at: at as u32, len: (frame.end - at) as u32, sequence, flags })
+    poke!((*load).at, data as u32);
+    poke!((*load).len, (end - data) as u32);
+    poke!((*load).sequence, u32::from_be(header.get::<u32, 4>()));
+    poke!((*load).flags, header.get::<u8, 13>());
+    Some(())
 }
 
 /// Bits of [`Load::flags`].

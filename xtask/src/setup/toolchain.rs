@@ -75,7 +75,12 @@ impl Toolchain {
                 (cargo, linker)
             }
         };
-        let flags = ["-Cdebuginfo=2", "-Clink-arg=--btf", &format!("-Clinker={}", linker.display())];
+        let flags = [
+            "-Cdebuginfo=2",
+            "-Clink-arg=--btf",
+            "-Ctarget-cpu=v3",
+            &format!("-Clinker={}", linker.display()),
+        ];
         // What the caller's own cargo and its user set is for another compiler.
         for other in NOT_FOR_IT {
             cargo.env_remove(other);
