@@ -2,6 +2,7 @@
 
 use core::intrinsics::{AtomicOrdering, atomic_cxchg};
 
+use aya_ebpf::Global;
 use aya_ebpf::cty::{c_long, c_void};
 use aya_ebpf::helpers::generated::bpf_loop;
 use gate_common::abi::{Control, Event, Reason, Shed, Tenant, draw, tenant_flags};
@@ -169,7 +170,7 @@ impl Ask {
 fn insist(word: *mut u64, ask: &mut Ask) -> Outcome {
     let mut step = Step { word, ask };
     // SAFETY: `take_step` has the signature that the helper calls, and what it gets outlives the call.
-    unsafe { bpf_loop(ATTEMPTS - 1, take_step as *mut c_void, (&raw mut step).cast(), 0) };
+    unsafe { bpf_loop(ATTEMPTS.load() - 1, take_step as *mut c_void, (&raw mut step).cast(), 0) };
     // SAFETY: this CPU's own scratch.
     let outcome = unsafe { (*step.ask).outcome };
     if outcome == Outcome::Busy {
@@ -273,5 +274,7 @@ asking! {
 }
 
 /// How often a compare-and-swap is tried. Each failure means that someone else succeeded, so that only
-/// more CPUs than this, all charging one tenant at once, run out of attempts.
-const ATTEMPTS: u32 = 16;
+/// more CPUs than this, all charging one tenant at once, run out of attempts. Set by whoever loads the object,
+/// in tests.
+#[unsafe(no_mangle)]
+static ATTEMPTS: Global<u32> = Global::new(16);

@@ -1,10 +1,11 @@
 //! What several CPUs and the daemon do to the same words at the same time.
 
 use std::mem::offset_of;
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use gate_common::abi::{Cpu, Event, Exit, Protocol, Tenant, TenantState};
+use gate_common::abi::{Cpu, Event, Exit, Protocol, Reason, Tenant, TenantState};
 use gate_common::token_bucket::{Limits, Take, take};
 use gate_common::units::Multiplier;
 use gate_tests::packet::{Packet, tcp};
@@ -102,6 +103,47 @@ fn one_word_is_one_quota_however_many_take_from_it() {
     let burst = u128::from(per_sec) * u128::from(burst_ns) / 1_000_000_000;
     assert!(admitted >= burst, "{admitted} admitted in {took:?}, less than the burst of {burst}");
     assert_eq!(counted.cpu.exits[Exit::Passed.index()], passed);
+}
+
+/// A word that changes between a look and its swap at every attempt: refused, and counted as such.
+///
+/// With all 16 attempts that takes minutes to happen once, so the program has fewer here.
+#[test]
+fn whoever_runs_out_of_attempts_is_refused_and_counted() {
+    if !privilege::root("racing::whoever_runs_out_of_attempts_is_refused_and_counted") {
+        return;
+    }
+    const ATTEMPTS: NonZeroU32 = NonZeroU32::new(2).unwrap();
+    let mut world = World::with_attempts(4, 2048, ATTEMPTS).unwrap();
+    let limits = Limits::new(1_000_000_000, 1_000_000_000);
+    world.install(&plan(1_000, TenantState { quota: limits, ..tenant() }));
+    let maps = &world.loaded.maps;
+    let runner = world.loaded.runner().unwrap();
+    let packet = request();
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    let over = AtomicBool::new(false);
+    let word = maps.tenants.word(1, offset_of!(Tenant, quota_tat));
+    let contended = || maps.cpu_counters().events[Event::Contended.index()];
+    std::thread::scope(|scope| {
+        let hammer = scope.spawn(|| {
+            pin(cpus - 1);
+            // Always a full bucket's, so that nothing but the race can refuse.
+            for tat in (0..1_u64 << 20).cycle().take_while(|_| !over.load(Ordering::Relaxed)) {
+                word.store(tat, Ordering::Relaxed);
+            }
+        });
+        pin(0);
+        let started = Instant::now();
+        while contended() < 10 && started.elapsed() < Duration::from_secs(60) {
+            runner.run(&packet, 10_000).unwrap();
+        }
+        over.store(true, Ordering::Relaxed);
+        hammer.join().unwrap();
+    });
+    let (counters, contended) = (world.counted().tenants[1], contended());
+    assert!(contended >= 10, "{contended} in {} requests", counters.passed);
+    assert_eq!((counters.refused[Reason::Quota.index()], counters.refused_in_all()), (contended, contended));
+    println!("{contended} of {} requests ran out of attempts", counters.passed + contended);
 }
 
 /// Every generation's price and multiplier make the same product; a mixture of two would not.

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::mem::offset_of;
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 
 use gate_common::abi::{
     Clock, Control, Cpu, PortFilter, Protocol, Service, ServiceState, Shed, Tenant, TenantCounters,
@@ -101,6 +102,10 @@ impl Default for Plan {
     }
 }
 
+fn sizes(tenants: u32, blocks: u32) -> Result<Sizes, Error> {
+    Ok(Sizes { cpus: possible_cpus()?, tenants, services: 64, blocks, samples: 1 << 16 })
+}
+
 /// Keeps this thread on one CPU.
 ///
 /// # Panics
@@ -137,8 +142,19 @@ impl World {
     ///
     /// What the kernel says.
     pub fn new(tenants: u32, blocks: u32) -> Result<Self, Error> {
-        let sizes = Sizes { cpus: possible_cpus()?, tenants, services: 64, blocks, samples: 1 << 16 };
-        let mut loaded = Loaded::new(&sizes, None)?;
+        Self::of(Loaded::new(&sizes(tenants, blocks)?, None)?)
+    }
+
+    /// As [`World::new`], with a program that tries no compare-and-swap more than `attempts` times.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says.
+    pub fn with_attempts(tenants: u32, blocks: u32, attempts: NonZeroU32) -> Result<Self, Error> {
+        Self::of(Loaded::with_attempts(&sizes(tenants, blocks)?, attempts)?)
+    }
+
+    fn of(mut loaded: Loaded) -> Result<Self, Error> {
         let clock = jiffies::measure(&mut loaded)?;
         Ok(Self { loaded, clock, generation: 0 })
     }

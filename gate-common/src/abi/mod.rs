@@ -53,6 +53,9 @@ pub const CLOCK_PROGRAM: &str = "gate_clock";
 /// The name of the program that a veth's peer needs, so that replies arrive: it passes everything.
 pub const PASS_PROGRAM: &str = "gate_pass";
 
+/// The name of the program's constant that says how often a compare-and-swap is tried.
+pub const ATTEMPTS: &str = "ATTEMPTS";
+
 /// The names of the maps, which are also the names of their pins.
 pub mod maps {
     /// One [`super::Control`].

@@ -1,5 +1,6 @@
 //! The eBPF object in the kernel.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,8 +31,23 @@ impl Loaded {
     ///
     /// [`Error::NoObject`], [`Error::NoPrivilege`], or what the kernel says.
     pub fn new(sizes: &Sizes, pins: Option<&PinDir>) -> Result<Self> {
-        let object = object::embedded().ok_or(Error::NoObject)?;
+        Self::load(EbpfLoader::new(), sizes, pins)
+    }
+
+    /// As [`Loaded::new`], unpinned, with a program that tries no compare-and-swap more than `attempts` times.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn with_attempts(sizes: &Sizes, attempts: NonZeroU32) -> Result<Self> {
+        let attempts = attempts.get();
         let mut loader = EbpfLoader::new();
+        loader.override_global(abi::ATTEMPTS, &attempts, true);
+        Self::load(loader, sizes, None)
+    }
+
+    fn load(mut loader: EbpfLoader<'_>, sizes: &Sizes, pins: Option<&PinDir>) -> Result<Self> {
+        let object = object::embedded().ok_or(Error::NoObject)?;
         for name in maps::ALL {
             if let Some(entries) = sizes.entries(name) {
                 loader.map_max_entries(name, entries);
