@@ -71,11 +71,13 @@ fn gate(admission: &str) -> Result<Listening> {
     let service = format!(
         "connections = \"2\"\nparallelism = \"2\"\nadmission = \"{admission}\"\n\
          objectives = {{ get = {{ p50 = \"{OBJECTIVE_P50:?}\", p90 = \"{OBJECTIVE_P90:?}\" }} }}\n\
-         codel = {{ law = \"off\" }}"
+         {NOTHING_ELSE}"
     );
     Listening::gate_with("threads = \"1\"", "memcached", slow_store()?, &service, TENANTS)
 }
 
+/// What would refuse as well.
+const NOTHING_ELSE: &str = "codel = { law = \"off\" }\nshedding.enabled = \"off\"";
 const OBJECTIVE_P50: Duration = Duration::from_millis(20);
 const OBJECTIVE_P90: Duration = Duration::from_millis(40);
 
@@ -237,7 +239,7 @@ fn costly_commands_that_are_admitted_keep_their_objectives_before_redis() -> Res
     for admission in ["off", "bouncer"] {
         let service = format!(
             "connections = \"1\"\nparallelism = \"1\"\nadmission = \"{admission}\"\n\
-             objectives = {{ default = {{ p50 = \"{}us\", p90 = \"{}us\" }} }}",
+             objectives = {{ default = {{ p50 = \"{}us\", p90 = \"{}us\" }} }}\n{NOTHING_ELSE}",
             p50.as_micros(),
             p90.as_micros()
         );
