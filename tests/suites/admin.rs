@@ -228,3 +228,76 @@ fn what_is_saved_is_in_the_configuration_and_comments_stay() -> Result<()> {
     ensure!(quota(&gate)? == 8_000.0);
     Ok(())
 }
+
+/// Rewrites the configuration, has it read again, and waits until it says so.
+fn reload(gate: &mut Listening, change: impl Fn(&str) -> String) -> Result<()> {
+    let (config, _) = gate.files()?;
+    let text = std::fs::read_to_string(config)?;
+    let changed = change(&text);
+    ensure!(changed != text, "nothing to be read again");
+    std::fs::write(config, changed)?;
+    gate.signal(Signal::SIGHUP)?;
+    gate.program().wait_for("configuration read again", PATIENCE)?;
+    Ok(())
+}
+
+/// How many of 100 requests at once, each of a millisecond, are refused with `deadline`.
+fn late(gate: &Listening) -> Result<usize> {
+    let mut client = gate.connect()?;
+    client.write_all(&b"delete a\r\n".repeat(100))?;
+    let mut said = String::new();
+    while said.matches("\r\n").count() < 100 {
+        said += &String::from_utf8(read_until(&mut client, b"\r\n")?)?;
+    }
+    Ok(said.matches("reason=deadline\r\n").count())
+}
+
+#[test]
+fn a_reload_changes_limits_and_objectives_of_a_proxied_service() -> Result<()> {
+    let queue = "parallelism = \"1\"\nadmission = \"off\"\ncodel = { law = \"off\" }\n";
+    let mut gate = gate(queue)?;
+    ensure!(late(&gate)? == 0);
+    let deadline = "deadline = \"5ms\"\nobjectives = { default = { p50 = \"7ms\" } }\nparallelism";
+    reload(&mut gate, |text| text.replace("parallelism", deadline))?;
+    // The threads follow at their next tick.
+    let patience = Instant::now() + PATIENCE;
+    while late(&gate)? == 0 {
+        ensure!(Instant::now() < patience, "the deadline does not count");
+    }
+    let queues = gate.json(&["queues"])?;
+    ensure!(queues["services"][0]["types"][0]["objective_ms"]["p50"] == 7.0, "{queues}");
+    // And at run time.
+    gate.json(&["set", "service.store.deadline", "10s"])?;
+    while late(&gate)? > 0 {
+        ensure!(Instant::now() < patience, "the deadline still counts");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_reload_says_what_counts_from_the_next_start() -> Result<()> {
+    let mut gate = gate("parallelism = \"1\"\nadmission = \"off\"\n")?;
+    let (config, _) = gate.files()?;
+    let more = "parallelism = \"2\"\nconnections = \"7\"";
+    std::fs::write(config, std::fs::read_to_string(config)?.replace("parallelism = \"1\"", more))?;
+    gate.signal(Signal::SIGHUP)?;
+    for key in ["connections", "parallelism"] {
+        let expected = format!("service.store.{key} counts from the next start only");
+        gate.program().wait_for(&expected, PATIENCE)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_service_keeps_its_price_when_a_reload_puts_another_before_it() -> Result<()> {
+    let mut gate = gate("")?;
+    late(&gate)?;
+    let before = gate.json(&["tenants"])?[0]["charged_ru"].as_f64().context("no charge")?;
+    let first = "[[service]]\nname = \"first\"\nprotocol = \"memcached\"\nlisten = \"127.0.0.1:1\"\n\
+                 backend = \"127.0.0.1:2\"\nprice = { base = \"7 RU\" }\n\n[[service]]\nname = \"store\"";
+    reload(&mut gate, |text| text.replace("[[service]]\nname = \"store\"", first))?;
+    late(&gate)?;
+    let after = gate.json(&["tenants"])?[0]["charged_ru"].as_f64().context("no charge")?;
+    ensure!((before, after) == (100.0, 200.0), "{before}, then {after}");
+    Ok(())
+}

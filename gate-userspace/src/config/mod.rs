@@ -35,6 +35,7 @@ mod identity;
 mod overrides;
 mod raw;
 mod read;
+mod restart;
 mod shedding;
 pub(crate) mod units;
 

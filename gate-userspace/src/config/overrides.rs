@@ -169,7 +169,22 @@ fn put(table: &mut dyn TableLike, key: &str, value: &str) {
 /// What may be set while gate runs: whatever a reload puts in force, but for who is who and where.
 const GATE: &[&str] = &["mode", "enforce", "algorithm", "sample", "fragments", "on_stale"];
 const TENANT: &[&str] = &["quota", "burst", "max_debt", "candidate", "tier", "reply_budget", "tcp_quota"];
-const SERVICE: &[&str] = &["unknown_syn", "price"];
+const SERVICE: &[&str] = &[
+    "unknown_syn",
+    "price",
+    "shedding",
+    "probe",
+    "objectives",
+    "deadline",
+    "codel",
+    "queue_limit",
+    "store_timeout",
+    "client_timeout",
+    "max_request",
+    "max_depth",
+    "max_output",
+    "max_clients",
+];
 
 #[cfg(test)]
 mod tests {

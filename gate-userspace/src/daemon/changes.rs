@@ -26,6 +26,8 @@ use crate::dispatcher::Dispatcher;
 pub(super) struct Changes {
     overrides: watch::Sender<Vec<Override>>,
     config: watch::Sender<Arc<Config>>,
+    /// The configuration of the start.
+    started: Arc<Config>,
     /// Orders that come; for its tick each waits in `waiting`.
     pub(super) orders: mpsc::Receiver<Asked>,
     pub(super) waiting: VecDeque<Asked>,
@@ -39,7 +41,8 @@ impl Changes {
         let (sender, orders) = mpsc::channel(MOST_ORDERS);
         Self {
             overrides: watch::Sender::default(),
-            config: watch::Sender::new(config),
+            config: watch::Sender::new(Arc::clone(&config)),
+            started: config,
             orders,
             waiting: VecDeque::new(),
             sender,
@@ -203,10 +206,9 @@ impl Daemon {
         let proxied = self.dispatcher.as_ref().map_or(&[][..], Dispatcher::services);
         self.watch.follow(&config, proxied, now)?;
         self.prober = prober(&config, &self.watch)?;
-        let mut later = Vec::new();
-        if config.gate.tick != self.tick {
-            later.push("a new tick counts from the next start only".to_owned());
-        }
+        self.dispatcher.iter().try_for_each(|dispatcher| dispatcher.follow(&config))?;
+        let later = self.changes.started.from_next_start(&config);
+        let later = later.into_iter().map(|key| format!("{key} counts from the next start only")).collect();
         self.changes.config.send_replace(Arc::new(config));
         Ok(later)
     }

@@ -266,7 +266,7 @@ impl<W: Wire> Client<W> {
         }
         let mut talk = self.talk.borrow_mut();
         let written = self.write(&mut talk.replies.output);
-        if talk.replies.waiting() > service.settings.backend.max_output {
+        if talk.replies.waiting() > service.limits.get().output {
             self.dead.set(Some(Ended::SlowReader));
         }
         let all_said = talk.replies.outstanding() == 0;

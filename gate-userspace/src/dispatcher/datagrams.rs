@@ -155,7 +155,7 @@ impl<W: Wire> Client<W> {
     /// Sends the answer to a datagram, once it is complete.
     pub(super) fn answer_datagram(self: &Rc<Self>, sender: &Sender, service: &Service<W>) {
         let replies = &mut self.talk.borrow_mut().replies;
-        let too_long = replies.waiting() > service.settings.backend.max_output;
+        let too_long = replies.waiting() > service.limits.get().output;
         if too_long && !self.is_gone() {
             service.count_refusal(self, Reason::TooLarge);
             self.dead.set(Some(Ended::SlowReader));

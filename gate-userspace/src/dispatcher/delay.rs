@@ -26,8 +26,8 @@ impl Delay {
     /// # Errors
     ///
     /// [`OutOfRange`] for what the configuration should not have let through.
-    pub(super) fn new(admission: Option<&config::Admission>) -> Result<Self, OutOfRange> {
-        let Some(codel) = admission.and_then(|admission| admission.codel) else { return Ok(Self::default()) };
+    pub(super) fn new(codel: Option<config::Codel>) -> Result<Self, OutOfRange> {
+        let Some(codel) = codel else { return Ok(Self::default()) };
         let config::Codel { law, targets, interval } = codel;
         let codels = Some(TierCodels::new(law, targets, interval)?);
         Ok(Self { codels, retry_after: interval, ..Self::default() })

@@ -40,8 +40,10 @@ pub(super) struct Ledger {
     view: View,
     /// By tenant: its state as of the generation beside it.
     states: Vec<(u64, TenantState)>,
-    /// By service id: its prices as of this generation, and its default tenant.
+    /// By the place that a service had at the start: its prices as of this generation, and its default tenant.
     services: Vec<(ServiceState, TenantId)>,
+    /// What it is called: a reload may give its place to another.
+    names: Vec<Name>,
     draw: u64,
 }
 
@@ -55,15 +57,27 @@ pub(super) enum Charge {
 }
 
 impl Ledger {
-    /// The ledger of a thread whose counters are in `row` of the maps; `seed` is for draws.
-    pub(super) fn new(maps: Arc<Maps>, row: usize, seed: u64) -> Self {
+    /// The ledger of a thread whose counters are in `row` of the maps; `seed` is for draws. `served` are the
+    /// services, each with its place in the configuration.
+    pub(super) fn new<'n>(
+        maps: Arc<Maps>,
+        row: usize,
+        seed: u64,
+        served: impl IntoIterator<Item = (usize, &'n str)>,
+    ) -> Self {
+        let mut names = Vec::new();
+        for (place, name) in served {
+            names.resize(names.len().max(place + 1), Name::EMPTY);
+            names[place] = Name::new(name).unwrap_or(Name::EMPTY);
+        }
         let mut this = Self {
             row: row * maps.tenants.len(),
             clock: maps.clock(),
             generation: 0,
             view: View::default(),
             states: vec![(0, TenantState::default()); maps.tenants.len()],
-            services: Vec::new(),
+            services: vec![(ServiceState::default(), TenantId::NOBODY); names.len()],
+            names,
             draw: seed | 1,
             maps,
         };
@@ -332,16 +346,14 @@ impl Ledger {
         loop {
             self.generation = self.maps.generation();
             self.view = self.maps.view();
-            self.services.clear();
             let slots = self.view.first_service..self.view.first_service + self.view.services;
             for slot in slots {
                 let service: Service = self.maps.services.load(slot as usize);
-                let id = service.id as usize;
-                if self.services.len() <= id {
-                    self.services.resize(id + 1, (ServiceState::default(), TenantId::NOBODY));
+                // One that is not in the configuration any more keeps what it had.
+                if let Some(place) = self.names.iter().position(|name| *name == service.name) {
+                    let prices = service.banks[bank_of(self.generation)];
+                    self.services[place] = (prices, TenantId(service.default_tenant));
                 }
-                let prices = service.banks[bank_of(self.generation)];
-                self.services[id] = (prices, TenantId(service.default_tenant));
             }
             if self.maps.generation() == self.generation {
                 return;
@@ -410,7 +422,7 @@ mod tests {
         while ticker.settling() {
             ticker.tick(NOW, &[]).unwrap();
         }
-        Ledger::new(maps, 1, 7)
+        Ledger::new(maps, 1, 7, [(0, "cache")])
     }
 
     #[test]

@@ -45,7 +45,7 @@ impl Wire for Memcached {
 
     fn decoder(settings: &Settings) -> Decoder {
         let Limits { line, .. } = Limits::default();
-        let value = settings.backend.max_request;
+        let value = settings.max_request();
         // What is let in is given whole.
         Decoder::new(Limits { line, value: value as u64, gather: line as usize + value })
     }

@@ -70,7 +70,7 @@ pub use counts::{Counts, Timing};
 pub use figures::{Event, Figures, QueueState, ServiceFigures};
 pub use latency::{Latencies, Reading};
 use policy::Policy;
-use settings::Settings;
+use settings::{Limits, Settings};
 use tenants::Tenants;
 
 /// The running threads. Dropping it ends them and every connection.
@@ -79,6 +79,9 @@ pub struct Dispatcher {
     stop: watch::Sender<bool>,
     threads: Vec<JoinHandle<()>>,
     services: Vec<ServiceFigures>,
+    /// By service: where its limits and its policy are changed.
+    limits: Vec<watch::Sender<Limits>>,
+    policies: Vec<Policy>,
 }
 
 /// Why the dispatcher cannot start.
@@ -114,6 +117,7 @@ impl Dispatcher {
         let count = config.gate.threads.map_or_else(thread::cores, std::num::NonZero::get).min(rows);
         let ids = occupied(maps).tenants;
         let settings = Settings::of(config, count, &Arc::new(Tenants::of(config, &ids)));
+        let (settings, limits): (Vec<_>, Vec<_>) = settings.into_iter().unzip();
         if settings.is_empty() {
             return Ok(None);
         }
@@ -140,11 +144,27 @@ impl Dispatcher {
                 stopped.clone(),
             )?);
         }
-        let mut this = Self { stop, threads: Vec::new(), services };
+        let mut this = Self { stop, threads: Vec::new(), services, limits, policies };
         for plan in plans {
             this.threads.push(plan.start().map_err(Error::Thread)?);
         }
         Ok(Some(this))
+    }
+
+    /// Puts in force what may change while it runs: [`Config::from_next_start`] lists the rest.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfRange`] for what the configuration should not have let through.
+    pub fn follow(&self, config: &Config) -> Result<(), OutOfRange> {
+        let changed = self.services.iter().zip(&self.limits).zip(&self.policies);
+        for ((figures, limits), policy) in changed {
+            let named = config.services.iter().find(|service| service.name == figures.name);
+            let Some(backend) = named.and_then(|service| service.backend.as_ref()) else { continue };
+            limits.send_replace(Limits::of(backend, figures.threads.len()));
+            policy.follow(backend.admission.as_ref())?;
+        }
+        Ok(())
     }
 
     /// What happened at each proxied service.

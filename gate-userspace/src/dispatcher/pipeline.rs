@@ -246,8 +246,7 @@ impl<W: Wire> Service<W> {
 
     /// Whether nobody wants the answer any more to a request that has waited so long.
     fn is_late(&self, held: &Held<W>, waited: Nanos) -> bool {
-        let deadline = self.settings.backend.admission.as_ref().and_then(|admission| admission.deadline);
-        let late = deadline.is_some_and(|deadline| waited > deadline);
+        let late = self.limits.get().deadline.is_some_and(|deadline| waited > deadline);
         late || held.client.is_gone() || held.client.left.get()
     }
 

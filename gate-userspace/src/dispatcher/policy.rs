@@ -39,6 +39,18 @@ impl Policy {
         }))
     }
 
+    /// Puts other objectives in force.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfRange`] for what the configuration should not have let through.
+    pub(super) fn follow(&self, admission: Option<&config::Admission>) -> Result<(), OutOfRange> {
+        let (Some(policy), Some(admission)) = (&self.0, admission) else { return Ok(()) };
+        let types = admission.objectives.iter().map(objective).collect::<Result<_, _>>()?;
+        policy.set_objectives(types, objective(&admission.default_objective)?);
+        Ok(())
+    }
+
     /// How long `request` had better stay away, if it must not queue.
     #[inline]
     pub(super) fn refuses(&self, request: Request, now: Nanos, draw: impl FnOnce() -> f64) -> Option<Nanos> {
@@ -78,15 +90,16 @@ impl fmt::Debug for Policy {
     }
 }
 
+fn objective(targets: &config::Objective) -> Result<Objective, OutOfRange> {
+    let target = |&(percentile, limit)| Target { percentile: f64::from(percentile), limit };
+    Objective::new(targets.iter().map(target).collect())
+}
+
 fn bouncer(
     admission: &config::Admission,
     fairness: config::Fairness,
     now: Nanos,
 ) -> Result<Bouncer, OutOfRange> {
-    let objective = |targets: &config::Objective| {
-        let target = |&(percentile, limit)| Target { percentile: f64::from(percentile), limit };
-        Objective::new(targets.iter().map(target).collect())
-    };
     let types = admission.objectives.iter().map(objective).collect::<Result<_, _>>()?;
     let config = bouncer::Config {
         types,

@@ -58,6 +58,11 @@ impl<T> Queue<T> {
         self.len < self.limit
     }
 
+    /// From now on so many may wait; those that do already stay.
+    pub(super) fn set_limit(&mut self, limit: usize) {
+        self.limit = limit;
+    }
+
     /// Adds a request.
     pub(super) fn push(&mut self, tier: Tier, item: T, bytes: &[u8], since: Nanos) {
         let mut copy = self.spare.pop().unwrap_or_default();

@@ -33,7 +33,7 @@ impl Wire for Resp {
     const GOODBYE: &'static [u8] = b"+OK\r\n";
 
     fn decoder(settings: &Settings) -> Decoder {
-        let gather = u32::try_from(settings.backend.max_request).unwrap_or(u32::MAX);
+        let gather = u32::try_from(settings.max_request()).unwrap_or(u32::MAX);
         Decoder::new(Limits { gather, ..Limits::default() })
     }
 

@@ -19,7 +19,7 @@ use super::policy::Policy;
 use super::pool::{Pool, Pools};
 use super::queue::Queue;
 use super::replies::{Place, Replies};
-use super::settings::Settings;
+use super::settings::{Limits, Settings};
 use super::store::Broken;
 use super::wire::Wire;
 use crate::clock;
@@ -41,6 +41,8 @@ pub(super) struct Shared {
 #[derive(Debug)]
 pub(super) struct Service<W: Wire> {
     pub(super) settings: Settings,
+    /// As of the last tick.
+    pub(super) limits: Cell<Limits>,
     /// Prices, quotas, tenants; shared by the thread's services.
     pub(super) ledger: Rc<RefCell<Ledger>>,
     /// Where whoever reads from a socket reads to; shared by the thread's services.
@@ -76,9 +78,11 @@ impl<W: Wire> Service<W> {
         let (news, clients) = (RefCell::default(), RefCell::default());
         let senders = RefCell::new(Senders::new(settings.max_datagrams));
         let next_lane = Cell::new(0);
-        let queue = RefCell::new(Queue::new(settings.places, settings.queue_limit));
+        let limits = *settings.limits.borrow();
+        let queue = RefCell::new(Queue::new(settings.places, limits.queue));
         Rc::new(Self {
             settings,
+            limits: Cell::new(limits),
             ledger,
             scratch,
             policy,
@@ -112,10 +116,10 @@ impl<W: Wire> Service<W> {
     /// Whether a client may have more replies outstanding.
     #[inline]
     pub(super) fn has_room(&self, client: &Client<W>, replies: &Replies) -> bool {
-        let backend = &self.settings.backend;
+        let limits = self.limits.get();
         // What waits for the rest of a datagram's answer leaves no earlier for being waited for.
         let pause = if client.datagram().is_some() { usize::MAX } else { PAUSE_OUTPUT };
-        replies.outstanding() < backend.depth && replies.waiting() < pause.min(backend.max_output)
+        replies.outstanding() < limits.depth && replies.waiting() < pause.min(limits.output)
     }
 
     /// Takes all requests out of `input` that are there and have room; returns how many bytes that took.
@@ -271,7 +275,7 @@ impl<W: Wire> Service<W> {
 
     /// Whether there are as many clients as there may be: this thread's share of them.
     pub(super) fn is_full(&self) -> bool {
-        self.figures.connected() >= self.settings.max_clients as u64
+        self.figures.connected() >= self.limits.get().clients as u64
     }
 
     /// A client has come.
@@ -309,12 +313,26 @@ impl<W: Wire> Service<W> {
         if self.is_first {
             self.policy.refresh(now);
         }
+        self.follow_limits();
+    }
+
+    /// Takes over limits that have changed.
+    fn follow_limits(&self) {
+        let limits = *self.settings.limits.borrow();
+        let before = self.limits.replace(limits);
+        self.queue.borrow_mut().set_limit(limits.queue);
+        if limits.codel != before.codel {
+            match Delay::new(limits.codel) {
+                Ok(delay) => *self.delay.borrow_mut() = delay,
+                Err(error) => tracing::error!(%error, "the configuration should have refused it"),
+            }
+        }
     }
 
     /// Looks after clients that nothing has happened to for `interval`: gives back memory, and ends those that
     /// are stuck.
     pub(super) fn release(&self, interval: Duration) {
-        let patience = Duration::from(self.settings.backend.client_timeout);
+        let patience = Duration::from(self.limits.get().client_timeout);
         self.clients.borrow_mut().retain(|client| {
             let client = client.upgrade();
             client.inspect(|client| client.look_after(interval, patience)).is_some()

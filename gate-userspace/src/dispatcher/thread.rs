@@ -85,7 +85,7 @@ impl Plan {
         let listen = |settings: &Settings| Ok((settings.clone(), Listening::at(settings)?));
         let services: Result<Vec<_>, Error> = settings.iter().map(listen).collect();
         let (maps, figures, policies) = (Arc::clone(maps), figures.to_vec(), policies.to_vec());
-        let delays = settings.iter().map(|settings| Delay::new(settings.backend.admission.as_ref()));
+        let delays = settings.iter().map(|settings| Delay::new(settings.limits.borrow().codel));
         let delays = delays.collect::<Result<_, _>>()?;
         Ok(Self { number, row, maps, stopped, services: services?, figures, policies, delays })
     }
@@ -108,7 +108,8 @@ impl Plan {
 
     async fn run(self) -> io::Result<()> {
         let Self { number, row, maps, mut stopped, services, figures, policies, delays } = self;
-        let ledger = Rc::new(RefCell::new(Ledger::new(maps, row, clock::entropy())));
+        let names = services.iter().map(|(settings, _)| (settings.service, settings.name.as_str()));
+        let ledger = Rc::new(RefCell::new(Ledger::new(maps, row, clock::entropy(), names)));
         let scratch = Rc::new(RefCell::new(vec![0; READ_BYTES].into_boxed_slice()));
         let policies = policies.into_iter().zip(delays);
         for ((settings, listening), (figures, (policy, delay))) in

@@ -12,6 +12,7 @@
 use gate_common::units::Nanos;
 
 use super::Tier;
+use super::bouncer::Objective;
 
 /// A query type, as its index among the types that a policy was built with.
 ///
@@ -73,4 +74,7 @@ pub trait Admission: Send + Sync {
     fn expected_wait(&self, _tier: Tier) -> Option<Nanos> {
         None
     }
+
+    /// Other objectives from now on, by type, and for those that are cold; of no interest to most policies.
+    fn set_objectives(&self, _types: Vec<Objective>, _cold: Objective) {}
 }

@@ -130,10 +130,7 @@ impl Bouncer {
         let helper = Helper::new(&config, types, now)?;
         let mut objectives = config.types;
         objectives.push(config.default_objective.clone());
-        let mut percentiles: Vec<f64> =
-            objectives.iter().flat_map(Objective::targets).map(|target| target.percentile).collect();
-        percentiles.sort_by(f64::total_cmp);
-        percentiles.dedup();
+        let percentiles = percentiles(&objectives);
         let bouncer = Self {
             parallelism: config.parallelism,
             order: config.order,
@@ -308,6 +305,17 @@ impl Admission for Bouncer {
         self.recorders[self.column(request.query_type)].record(processing);
     }
 
+    /// They hold from the next tick. A percentile that none has named so far counts as no time at all until
+    /// processing times are learned anew.
+    fn set_objectives(&self, mut types: Vec<Objective>, cold: Objective) {
+        let mut learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
+        types.resize(learned.objectives.len() - 1, cold.clone());
+        types.push(cold.clone());
+        learned.percentiles = percentiles(&types);
+        learned.objectives = types;
+        learned.default_objective = cold;
+    }
+
     fn expected_wait(&self, tier: Tier) -> Option<Nanos> {
         Some(self.expected_wait(tier))
     }
@@ -322,6 +330,15 @@ impl Admission for Bouncer {
         self.share(&mut learned.shares, now);
         self.publish(&learned, now);
     }
+}
+
+/// Every percentile that an objective names, ascending.
+fn percentiles(objectives: &[Objective]) -> Vec<f64> {
+    let targets = objectives.iter().flat_map(Objective::targets);
+    let mut percentiles: Vec<f64> = targets.map(|target| target.percentile).collect();
+    percentiles.sort_by(f64::total_cmp);
+    percentiles.dedup();
+    percentiles
 }
 
 /// How many intervals a type stays refused because its processing times alone miss its objective,

@@ -53,6 +53,17 @@ fn a_type_is_admitted_until_its_estimate_exceeds_any_limit() {
 }
 
 #[test]
+fn other_objectives_hold_from_the_next_tick_for_what_was_learned_before() {
+    let bouncer = Bouncer::new(config(), Nanos::ZERO).unwrap();
+    teach(&bouncer, 0, 1, Nanos::ZERO);
+    let before = room_for(&bouncer, 0);
+    bouncer.set_objectives(vec![objective(&[(50.0, 9), (90.0, 50)])], objective(&[(50.0, 1)]));
+    assert_eq!(room_for(&bouncer, 0), before);
+    bouncer.refresh(Nanos::ZERO);
+    assert!(room_for(&bouncer, 0).abs_diff(80) <= 2, "{before}");
+}
+
+#[test]
 fn every_percentile_of_the_objective_counts() {
     // One request in five takes ten times as long: p50 is 1 ms, p90 10 ms, p99 10 ms.
     for (targets, admitted) in [

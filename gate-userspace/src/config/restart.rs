@@ -1,0 +1,164 @@
+//! What a running gate cannot change.
+
+use super::{Admission, AdmissionPolicy, Backend, Config, Service, Tenant};
+
+impl Config {
+    /// The keys whose new values count from the next start only, if gate was started with this configuration.
+    #[must_use]
+    pub fn from_next_start(&self, new: &Self) -> Vec<String> {
+        let mut keys = Vec::new();
+        let mut differs = |differs: bool, key: String| keys.extend(differs.then_some(key));
+        let (gate, other) = (&self.gate, &new.gate);
+        for (key, changed) in [
+            ("interface", gate.interface != other.interface),
+            ("xdp", gate.xdp != other.xdp),
+            ("tick", gate.tick != other.tick),
+            ("stale_after", gate.stale_after != other.stale_after),
+            ("prefix_memory", gate.prefix_memory != other.prefix_memory),
+            ("pin_dir", gate.pin_dir != other.pin_dir),
+            ("admin", gate.admin != other.admin),
+            ("threads", gate.threads != other.threads),
+        ] {
+            differs(changed, format!("gate.{key}"));
+        }
+        for service in &self.services {
+            let Some(other) = new.services.iter().find(|other| other.name == service.name) else {
+                // Its sockets stay open.
+                differs(service.backend.is_some(), format!("service.{}", service.name));
+                continue;
+            };
+            of_service(service, other)
+                .for_each(|key| differs(true, format!("service.{}.{key}", service.name)));
+        }
+        for service in &new.services {
+            let is_new = self.services.iter().all(|old| old.name != service.name);
+            differs(is_new && service.backend.is_some(), format!("service.{}", service.name));
+        }
+        for tenant in &new.tenants {
+            let old = self.tenants.iter().find(|old| old.name == tenant.name);
+            of_tenant(old, tenant).for_each(|key| differs(true, format!("tenant.{}.{key}", tenant.name)));
+        }
+        keys
+    }
+}
+
+fn of_service(old: &Service, new: &Service) -> impl Iterator<Item = &'static str> {
+    let (Some(backend), Some(other)) = (&old.backend, &new.backend) else {
+        return changed(&[("backend", old.backend.is_some() != new.backend.is_some())]);
+    };
+    // Whoever is added here is a key that some thread has taken to heart at its start.
+    let Backend {
+        address,
+        connections,
+        max_datagrams,
+        max_pools,
+        login,
+        admission,
+        timeout: _,
+        max_request: _,
+        depth: _,
+        max_output: _,
+        max_clients: _,
+        client_timeout: _,
+    } = backend;
+    let parallelism =
+        |admission: &Option<Admission>| admission.as_ref().map(|admission| admission.parallelism);
+    let policy = |admission: &Option<Admission>| -> Option<AdmissionPolicy> {
+        admission.as_ref().map(|admission| admission.policy)
+    };
+    changed(&[
+        ("protocol", old.protocol != new.protocol),
+        ("listen", old.listen != new.listen),
+        ("transports", old.transports != new.transports),
+        ("backend", *address != other.address),
+        ("connections", *connections != other.connections),
+        ("max_datagrams", *max_datagrams != other.max_datagrams),
+        ("max_pools", *max_pools != other.max_pools),
+        ("store_user", *login != other.login),
+        ("parallelism", parallelism(admission) != parallelism(&other.admission)),
+        ("admission", policy(admission) != policy(&other.admission)),
+    ])
+}
+
+fn of_tenant(old: Option<&Tenant>, new: &Tenant) -> impl Iterator<Item = &'static str> {
+    let users = old.map_or(&[][..], |old| &old.users);
+    let denies = old.map_or_else(Default::default, |old| old.deny.clone());
+    changed(&[("users", *users != new.users[..]), ("deny", denies != new.deny)])
+}
+
+fn changed(keys: &[(&'static str, bool)]) -> std::vec::IntoIter<&'static str> {
+    let changed: Vec<_> = keys.iter().filter(|(_, changed)| *changed).map(|(key, _)| *key).collect();
+    changed.into_iter()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = r#"
+        [gate]
+        interface = "eth1"
+        [[service]]
+        name = "proxied"
+        protocol = "memcached"
+        listen = "127.0.0.1:1"
+        backend = "127.0.0.1:2"
+        transports = ["tcp"]
+        parallelism = "4"
+        [[service]]
+        name = "guarded"
+        protocol = "memcached"
+        listen = "127.0.0.1:3"
+        [[tenant]]
+        name = "a"
+        sources = ["10.0.0.0/8"]
+        quota = "1000 RU/s"
+    "#;
+
+    fn parse(text: &str) -> Config {
+        Config::parse("test.toml", text).unwrap_or_else(|faults| panic!("{faults}"))
+    }
+
+    #[test]
+    fn what_threads_took_to_heart_counts_from_the_next_start_and_the_rest_at_once() {
+        for (from, to, keys) in [
+            ("eth1", "eth2", &["gate.interface"][..]),
+            (
+                "[gate]",
+                "[gate]\ntick = \"50ms\"\nthreads = \"1\"\nmode = \"shadow\"",
+                &["gate.tick", "gate.threads"],
+            ),
+            ("127.0.0.1:2", "127.0.0.1:9", &["service.proxied.backend"]),
+            ("127.0.0.1:1", "127.0.0.1:9", &["service.proxied.listen"]),
+            ("127.0.0.1:3", "127.0.0.1:9", &[]),
+            ("\"4\"", "\"5\"", &["service.proxied.parallelism"]),
+            ("\"4\"", "\"4\"\nadmission = \"off\"", &["service.proxied.admission"]),
+            (
+                "\"4\"",
+                "\"4\"\nqueue_limit = \"7\"\ndeadline = \"1s\"\ncodel.law = \"off\"\nobjectives.get.p50 = \"1s\"",
+                &[],
+            ),
+            (
+                "\"4\"",
+                "\"4\"\nstore_timeout = \"7s\"\nmax_clients = \"7\"\nmax_depth = \"7\"\nmax_request = \"1KiB\"",
+                &[],
+            ),
+            (
+                "\"4\"",
+                "\"4\"\nconnections = \"7\"\nmax_datagrams = \"7\"",
+                &["service.proxied.connections", "service.proxied.max_datagrams"],
+            ),
+            ("\"proxied\"", "\"other\"", &["service.proxied", "service.other"]),
+            ("\"guarded\"", "\"other\"", &[]),
+            ("127.0.0.1:3\"", "127.0.0.1:3\"\nbackend = \"127.0.0.1:4\"", &["service.guarded.backend"]),
+            (
+                "\"1000 RU/s\"",
+                "\"2000 RU/s\"\nusers = [\"u\"]\ndeny = [\"KEYS\"]",
+                &["tenant.a.users", "tenant.a.deny"],
+            ),
+        ] {
+            assert!(TEXT.contains(from), "{from}");
+            assert_eq!(parse(TEXT).from_next_start(&parse(&TEXT.replacen(from, to, 1))), keys, "{to}");
+        }
+    }
+}
