@@ -1,6 +1,6 @@
 //! A client that says who it is: user, database, protocol version.
 //!
-//! The store decides. It is asked on a connection made for this, which is who the client was before; what it
+//! The store decides. It is asked on a connection kept for this ([`super::line`]), which is who the client was before; what it
 //! answers is what the client reads. Only then does the client move to the pool of its new identity, and only
 //! then is it charged to its user's tenant. It has all its earlier replies by then, and of what it has sent behind,
 //! nothing has been looked at.
@@ -13,7 +13,6 @@ use gate_common::units::Nanos;
 use super::client::{Client, Moving};
 use super::figures::Event;
 use super::identity::{Asked, Identity, Secret};
-use super::line::Line;
 use super::service::Service;
 use super::store::Broken;
 use super::wire::Wire;
@@ -72,7 +71,12 @@ impl<W: Wire> Client<W> {
             }
             _ => {}
         }
-        let asking = async { Line::open(&service.settings, &who).await?.ask(request.bytes()).await };
+        let asking = async {
+            let mut line = service.lines.take(&service.settings, &who).await?;
+            let answer = line.ask(request.bytes()).await?;
+            service.lines.keep(line);
+            Ok(answer)
+        };
         asking.await.or_else(|broken| match broken {
             Broken::Refused(why) => Ok(why),
             _ => Err(Refusal { reason: Reason::StoreDown, retry_after: Nanos::ZERO }),
@@ -108,10 +112,11 @@ impl<W: Wire> Client<W> {
     pub(super) async fn witness(&self, asked: &Asked, service: &Service<W>) {
         if let Some(login) = &asked.login {
             let claimed = Identity { login: Some(Rc::clone(login)), ..Identity::default() };
-            if Line::open(&service.settings, &claimed).await.is_err() {
+            let Ok(line) = service.lines.take(&service.settings, &claimed).await else {
                 service.figures.count(Event::LoginFailed);
                 return;
-            }
+            };
+            service.lines.keep(line);
         }
         self.charge_to_user_of(asked, service);
     }

@@ -1,12 +1,16 @@
-//! A new connection to the store: made, set up for its client, and asked one thing at a time.
+//! A connection to the store that is set up for one client, and asked one thing at a time.
+//!
+//! One that has been asked what it was made for is used again: `RESET` makes it as it was at first. So clients that
+//! come, log in and go cost the store no connections but gate's own.
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::identity::{Greeting, Identity};
+use super::identity::Identity;
 use super::settings::Settings;
 use super::store::Broken;
 use super::wire::Garbage;
@@ -19,6 +23,41 @@ pub(super) struct Line {
     patience: Duration,
     replies: Replies,
     heard: Vec<u8>,
+    /// `RESET` has been sent, and its answer not been read.
+    resets: bool,
+}
+
+/// Connections that wait to be used again.
+#[derive(Debug, Default)]
+pub(super) struct Lines(RefCell<Vec<Line>>);
+
+impl Lines {
+    /// One for a client that is `identity`, new or not.
+    ///
+    /// # Errors
+    ///
+    /// As [`Line::open`].
+    pub(super) async fn take(&self, settings: &Settings, identity: &Identity) -> Result<Line, Broken> {
+        let kept = self.0.borrow_mut().pop();
+        if let Some(line) = kept
+            && let Ok(line) = line.again(settings, identity).await
+        {
+            return Ok(line);
+        }
+        // Whatever was wrong with it: a new one tells for certain.
+        Line::open(settings, identity).await
+    }
+
+    /// Keeps one whose answers have all been read.
+    pub(super) fn keep(&self, mut line: Line) {
+        let lines = &mut *self.0.borrow_mut();
+        let sent =
+            line.heard.is_empty() && matches!(line.socket.try_write(RESET), Ok(len) if len == RESET.len());
+        if lines.len() < MOST_KEPT && sent {
+            line.resets = true;
+            lines.push(line);
+        }
+    }
 }
 
 impl Line {
@@ -29,13 +68,19 @@ impl Line {
     /// If it cannot be had in time, or the store does not accept the identity ([`Broken::Refused`]).
     pub(super) async fn open(settings: &Settings, identity: &Identity) -> Result<Self, Broken> {
         let patience = settings.store_timeout().into();
-        let greeting = identity.greeting(settings.backend.login.as_ref())?;
         let connecting = TcpStream::connect(settings.backend.address);
         let socket = timeout(patience, connecting).await.map_err(|_| Broken::Overdue)??;
         socket.set_nodelay(true)?;
-        let mut this = Self { socket, patience, replies: Replies::new(LONGEST), heard: Vec::new() };
-        timeout(patience, this.greet(&greeting)).await.map_err(|_| Broken::Overdue)??;
+        let mut this =
+            Self { socket, patience, replies: Replies::new(LONGEST), heard: Vec::new(), resets: false };
+        this.greet(settings, identity).await?;
         Ok(this)
+    }
+
+    /// The same connection, from the start.
+    async fn again(mut self, settings: &Settings, identity: &Identity) -> Result<Self, Broken> {
+        self.greet(settings, identity).await?;
+        Ok(self)
     }
 
     /// Sends one request; what is answered, whole.
@@ -44,12 +89,8 @@ impl Line {
     ///
     /// If no answer comes in time.
     pub(super) async fn ask(&mut self, request: &[u8]) -> Result<Vec<u8>, Broken> {
-        let patience = self.patience;
-        let asking = async {
-            self.socket.write_all(request).await?;
-            self.reply().await
-        };
-        timeout(patience, asking).await.map_err(|_| Broken::Overdue)?
+        self.socket.write_all(request).await?;
+        self.reply().await
     }
 
     /// The connection, of which nothing is outstanding.
@@ -57,11 +98,12 @@ impl Line {
         self.socket
     }
 
-    async fn greet(&mut self, greeting: &Greeting) -> Result<(), Broken> {
-        if greeting.requests == 0 {
-            return Ok(());
-        }
+    async fn greet(&mut self, settings: &Settings, identity: &Identity) -> Result<(), Broken> {
+        let greeting = identity.greeting(settings.backend.login.as_ref())?;
         self.socket.write_all(greeting.bytes.bytes()).await?;
+        if std::mem::take(&mut self.resets) && self.reply().await? != b"+RESET\r\n" {
+            return Err(Broken::Unasked);
+        }
         for left in (0..greeting.requests).rev() {
             let reply = self.reply().await?;
             // That a connection cannot be named harms nobody.
@@ -72,7 +114,12 @@ impl Line {
         Ok(())
     }
 
+    /// The next reply, in time.
     async fn reply(&mut self) -> Result<Vec<u8>, Broken> {
+        timeout(self.patience, self.read_reply()).await.map_err(|_| Broken::Overdue)?
+    }
+
+    async fn read_reply(&mut self) -> Result<Vec<u8>, Broken> {
         loop {
             let part = self.replies.next(&self.heard).map_err(|garbage| Garbage(garbage.to_string()))?;
             match part {
@@ -100,5 +147,8 @@ fn refused(reply: Vec<u8>) -> Broken {
     Broken::Refused(reply)
 }
 
+const RESET: &[u8] = b"RESET\r\n";
+/// More at a time are rare: each is used for a moment.
+const MOST_KEPT: usize = 4;
 /// Answers to what is asked here are short.
 const LONGEST: usize = 64 << 10;

@@ -130,8 +130,9 @@ impl<W: Wire> Pools<W> {
 
     /// Whether the store has accepted this very password before, for a pool that is still there.
     pub(super) fn has_proof_of(&self, identity: &Identity) -> bool {
-        let password = |identity: &Identity| identity.login.clone().map(|login| login.password().to_vec());
-        self.find(identity).is_some_and(|pool| password(&pool.identity.borrow()) == password(identity))
+        let Some(pool) = self.find(identity) else { return false };
+        let (held, said) = (&pool.identity.borrow().login, &identity.login);
+        held.as_deref().map(Login::password) == said.as_deref().map(Login::password)
     }
 
     /// The one for `identity`, which the store has accepted; a new one if there is none, and `None` if there are as
@@ -140,6 +141,13 @@ impl<W: Wire> Pools<W> {
         if let Some(pool) = self.find(identity) {
             return Some(pool);
         }
+        let pool = self.add(identity)?;
+        pool.start(service);
+        Some(pool)
+    }
+
+    /// One more, if need be instead of one that no client uses.
+    fn add(&self, identity: &Identity) -> Option<Rc<Pool<W>>> {
         let mut all = self.all.borrow_mut();
         if all.len() >= self.most {
             let unused = all.iter().skip(1).position(|pool| Rc::strong_count(pool) == 1)?;
@@ -148,7 +156,6 @@ impl<W: Wire> Pools<W> {
         let pool = Pool::new(PoolId(self.next.get()), identity.clone(), self.connections);
         self.next.set(self.next.get().checked_add(1)?);
         all.push(Rc::clone(&pool));
-        pool.start(service);
         Some(pool)
     }
 
@@ -185,3 +192,47 @@ impl<W: Wire> Pools<W> {
 
 /// Clients that come and go would have to wait for new connections each time.
 const KEPT_UNUSED: Nanos = Nanos::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::super::resp::Resp;
+    use super::*;
+
+    fn database(database: u32) -> Identity {
+        Identity { database, ..Identity::default() }
+    }
+
+    #[test]
+    fn a_pool_without_clients_is_closed_after_a_minute_and_the_first_never() {
+        let pools = Pools::<Resp>::new(10, 1);
+        let used = pools.add(&database(1)).unwrap();
+        drop(pools.add(&database(2)));
+        let check = |second| pools.check(Nanos::from_secs(second), Nanos::from_secs(1));
+        check(100);
+        check(159);
+        assert!(pools.find(&database(2)).is_some());
+        check(160);
+        assert!(pools.find(&database(2)).is_none());
+        assert!(pools.find(&database(1)).is_some() && pools.find(&database(0)).is_some());
+        // From when its last client has gone.
+        drop(used);
+        check(200);
+        drop(pools.find(&database(1)));
+        check(259);
+        assert!(pools.find(&database(1)).is_some());
+        check(260);
+        assert!(pools.find(&database(1)).is_none() && pools.find(&database(0)).is_some());
+    }
+
+    #[test]
+    fn one_that_no_client_uses_makes_room_and_no_number_is_used_again() {
+        let pools = Pools::<Resp>::new(3, 1);
+        let first = pools.add(&database(1)).unwrap();
+        let second = pools.add(&database(2)).unwrap();
+        assert!(pools.add(&database(3)).is_none(), "both are used");
+        drop(first);
+        let third = pools.add(&database(3)).unwrap();
+        assert!(pools.find(&database(1)).is_none());
+        assert_eq!([second.id(), third.id()], [PoolId(2), PoolId(3)]);
+    }
+}

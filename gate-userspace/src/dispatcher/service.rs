@@ -14,6 +14,7 @@ use super::datagrams::Senders;
 use super::delay::Delay;
 use super::figures::{Event, Figures, ServiceFigures};
 use super::ledger::{Ledger, TenantId};
+use super::line::Lines;
 use super::pipeline::{After, Held};
 use super::policy::Policy;
 use super::pool::{Pool, Pools};
@@ -55,6 +56,8 @@ pub(super) struct Service<W: Wire> {
     pub(super) delay: RefCell<Delay>,
     /// The shared connections.
     pub(super) pools: Pools<W>,
+    /// Those on which it is asked who clients are.
+    pub(super) lines: Lines,
     /// What happened in this thread.
     pub(super) figures: Arc<Figures>,
     /// What happened in all.
@@ -89,6 +92,7 @@ impl<W: Wire> Service<W> {
             queue,
             delay: RefCell::new(delay),
             pools,
+            lines: Lines::default(),
             figures,
             all_figures,
             news,
