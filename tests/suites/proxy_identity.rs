@@ -2,12 +2,12 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
 use anyhow::{Result, ensure};
-use gate_tests::proxy::{Listening, read_until, shown};
+use gate_tests::proxy::{Listening, PATIENCE, read_until, shown};
 
 /// Everyone is `source`, until it logs in as alice, who is `poor`, or bob, who is `rich`.
 const TENANTS: &str = r#"
@@ -256,7 +256,7 @@ fn a_store_that_comes_back_is_logged_in_to_again() -> Result<()> {
     let store = Listening::redis_at(address, &["--aclfile", &path])?;
     fs::remove_file(&users)?;
     // Refused until gate has found it.
-    let deadline = std::time::Instant::now() + gate_tests::proxy::PATIENCE;
+    let deadline = std::time::Instant::now() + PATIENCE;
     loop {
         stream.write_all(b"SET back 1\r\n")?;
         let said = read_until(&mut stream, b"\r\n")?;
@@ -363,10 +363,20 @@ fn denied_commands_are_refused_wherever_they_come_up() -> Result<()> {
     check(&mut stream, &asked, &format!("{unknown}$1\r\n1\r\n"))?;
 
     let store = Listening::memcached()?;
-    let gate = Listening::gate("memcached", store.address, "", deny)?;
+    let gate = Listening::gate("memcached", store.address, "transports = [\"tcp\", \"udp\"]", deny)?;
     let refused = "SERVER_ERROR throttled retry_after_ms=0 reason=unsupported\r\n";
     let asked = "set a 0 0 1\r\n1\r\nflush_all\r\nflush_all noreply\r\nget a\r\n";
-    check(&mut gate.connect()?, asked, &format!("STORED\r\n{refused}VALUE a 0 1\r\n1\r\nEND\r\n"))
+    check(&mut gate.connect()?, asked, &format!("STORED\r\n{refused}VALUE a 0 1\r\n1\r\nEND\r\n"))?;
+    // And by a sender of datagrams, whose place another had before.
+    for _ in 0..3 {
+        let sender = UdpSocket::bind("127.0.0.1:0")?;
+        sender.set_read_timeout(Some(PATIENCE))?;
+        sender.send_to(b"\0\x07\0\0\0\x01\0\0flush_all\r\n", gate.address)?;
+        let mut answer = [0; 512];
+        let len = sender.recv(&mut answer)?;
+        ensure!(answer[8..len] == *refused.as_bytes(), "{}", shown(&answer[..len]));
+    }
+    Ok(())
 }
 
 #[test]
@@ -391,4 +401,71 @@ fn the_tools_of_redis_log_in_through_gate() -> Result<()> {
     let said = run("redis-benchmark", &benchmark)?;
     ensure!(said.contains("GET: ") && !said.contains("Error") && !said.contains("NOAUTH"), "{said}");
     Ok(())
+}
+
+#[test]
+fn random_changes_of_identity_are_answered_as_by_the_store_itself() -> Result<()> {
+    let (direct, behind) = (store()?, store()?);
+    let tenants = TENANTS.replace("10 RU/s", "unlimited");
+    let gate = Listening::gate("resp", behind.address, "max_pools = \"6\"", &tenants)?;
+    let mut draw = 0x1d3a;
+    let mut below = |end: usize| {
+        draw = gate_common::abi::draw::next(draw);
+        (draw >> 20) as usize % end
+    };
+    for round in 0..150 {
+        // Clients come and go, so that there are pools of every kind.
+        let mut client = [direct.connect()?, gate.connect()?];
+        for batch in 0..4 {
+            let mut asked = String::new();
+            for _ in 0..1 + below(12) {
+                let (key, database) = (format!("c:{}", below(3)), below(4));
+                asked += &match below(16) {
+                    0 => "AUTH alice a-secret".to_owned(),
+                    1 => "AUTH bob b-secret".to_owned(),
+                    2 => "AUTH carol c-secret".to_owned(),
+                    3 => "AUTH bob wrong".to_owned(),
+                    4 => "HELLO 3".to_owned(),
+                    5 => "HELLO 2 AUTH alice a-secret SETNAME one".to_owned(),
+                    6 => format!("SELECT {}", database * 5),
+                    7 => format!("SELECT {database}"),
+                    8 => ["RESET", "CLIENT SETNAME two", "HELLO 4", "AUTH x y z"][database].to_owned(),
+                    9 if batch == 3 => ["MULTI", "EXEC", "DISCARD", "CLIENT GETNAME"][database].to_owned(),
+                    10 => "ACL WHOAMI".to_owned(),
+                    11 => format!("INCR {key}"),
+                    12 => format!("GET hidden{database}"),
+                    13 => format!("HGETALL none{database}"),
+                    14 => format!("SET {key} {}", below(1000)),
+                    _ => format!("GET {key}"),
+                };
+                asked += "\r\n";
+            }
+            let end = format!("the-end-{round}-{batch}");
+            asked += &format!("GET {end}\r\nNOSUCH{end}\r\n");
+            let [directly, through] = client.each_mut().map(|stream| -> Result<String> {
+                stream.write_all(asked.as_bytes())?;
+                let mut said = Vec::new();
+                // Redis says the name of a command that it does not know.
+                while !String::from_utf8_lossy(&said).contains(&format!("NOSUCH{end}'"))
+                    || !said.ends_with(b"\r\n")
+                {
+                    let mut piece = [0; 4096];
+                    let len = stream.read(&mut piece)?;
+                    ensure!(len > 0, "closed after {}", shown(&said));
+                    said.extend_from_slice(&piece[..len]);
+                }
+                Ok(without_ids(&String::from_utf8(said)?))
+            });
+            let (directly, through) = (directly?, through?);
+            ensure!(directly == through, "{asked}directly {directly:?}\nthrough gate {through:?}");
+        }
+    }
+    Ok(())
+}
+
+/// What `HELLO` answers, without the number of the connection.
+fn without_ids(said: &str) -> String {
+    let mut parts = said.split("$2\r\nid\r\n:");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |said, part| said + "id" + part.trim_start_matches(|c: char| c.is_ascii_digit()))
 }

@@ -314,7 +314,14 @@ fn everyone_is_reached(sections: &[Section<'_>], tenants: &[Tenant], services: &
     for index in services.iter().filter_map(|service| service.default.as_ref()).chain(charged) {
         reached[index.0] = true;
     }
+    let logins =
+        services.iter().any(|service| service.protocol == Protocol::Resp && service.backend.is_some());
     for (section, reached) in sections.iter().zip(reached) {
+        if section.has("users") && !logins {
+            let message = "means something only if a service with protocol = \"resp\" has a backend: gate sees no other \
+                           logins";
+            section.fault("users", message.to_owned());
+        }
         if !reached && !section.has("sources") && !section.has("users") {
             let message = "is missing, and no service or tenant names this one: nothing would be charged \
                            to it; e.g. sources = [\"198.18.1.0/24\"]";

@@ -135,7 +135,7 @@ impl<W: Wire> Client<W> {
     fn begin(&mut self, sender: Sender, service: &Service<W>) {
         let (tenant, shadow) = service.identify(sender.arrival.source());
         self.outlet = Outlet::Datagram(sender);
-        self.tenant.set(tenant);
+        self.charge_to(tenant, service);
         self.shadow = shadow;
         let talk = self.talk.get_mut();
         talk.decoder = W::decoder(&service.settings);

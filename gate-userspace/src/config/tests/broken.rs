@@ -520,8 +520,16 @@ pub(super) const BROKEN: &[Broken] = &[
     // Users and commands.
     (
         "sources = [\"198.18.2.1\"]",
+        "users = \"alice\"",
+        &[
+            r#"13: tenant[1].users = "alice": means something only if a service with protocol = "resp" has a backend: gate sees no other logins"#,
+        ],
+    ),
+    (
+        "sources = [\"198.18.2.1\"]",
         "users = [\"alice\", \"\", \"a b\", \"bob #12\", \"alice\"]",
         &[
+            r#"13: tenant[1].users = ["alice", "", "a b", "bob #12", "alice"]: means something only if a service with protocol = "resp" has a backend: gate sees no other logins"#,
             r#"13: tenant[1].users[1] = "": must be the name of a user, 1 to 128 letters without blanks, e.g. "alice""#,
             r##"13: tenant[1].users[2] = "a b": behind a user's name must be "#" and 64 hexadecimal digits, SHA-256 of a password"##,
             r##"13: tenant[1].users[3] = "bob #12": behind a user's name must be "#" and 64 hexadecimal digits, SHA-256 of a password"##,
@@ -530,7 +538,7 @@ pub(super) const BROKEN: &[Broken] = &[
     ),
     (
         "sources = [\"198.18.2.1\"]",
-        "users = \"x\"\ndeny = [\"FLUSHAL\", \"KEYS\", \"GET a\", \"\"]",
+        "sources = \"198.18.2.1\"\ndeny = [\"FLUSHAL\", \"KEYS\", \"GET a\", \"\"]",
         &[
             r#"14: tenant[1].deny[0] = "FLUSHAL": no command has this name; did you mean "flushall"?"#,
             r#"14: tenant[1].deny[2] = "GET a": must be a command of Redis or memcached, e.g. "FLUSHALL", "CONFIG SET", or "unknown" for those that gate does not know"#,

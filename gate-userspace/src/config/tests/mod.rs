@@ -172,6 +172,17 @@ proptest! {
     }
 }
 
+#[test]
+fn the_denials_that_are_recommended_are_known() {
+    let text = std::fs::read_to_string(Path::new(DOCS).join("CONFIGURATION.md")).unwrap();
+    let lists: Vec<_> = text.split("deny = [").skip(1).filter_map(|rest| rest.split(']').next()).collect();
+    assert_eq!(lists.len(), 3);
+    for list in lists {
+        let config = GOOD.replace("quota = \"2000", &format!("deny = [{list}]\nquota = \"2000"));
+        Config::parse("gate.toml", &config).unwrap_or_else(|faults| panic!("{faults}"));
+    }
+}
+
 /// The repository's documentation of the configuration.
 const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs");
 
@@ -213,6 +224,7 @@ fn users_and_denied_commands_are_read() {
         "sources = [\"198.18.2.1\"]",
         &format!("users = [\"alice\", \"bob #{hash} #{hash}\"]\ndeny = [\"flushall\", \"Config Set\"]"),
     );
+    let text = text.replace("\"memcached\"", "\"resp\"\nbackend = \"127.0.0.1:6379\"");
     let config = Config::parse("gate.toml", &text).unwrap();
     let tenant = &config.tenants[1];
     let mut hash = [0; 32];
