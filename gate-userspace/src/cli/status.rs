@@ -74,7 +74,9 @@ fn print_status(status: &Status) {
     for (name, count) in status.exits.iter().chain(&status.events).filter(|(_, count)| **count > 0) {
         packets.add_row([name.to_string(), print::count(*count)]);
     }
-    println!("{packets}");
+    if !packets.is_empty() {
+        println!("{packets}");
+    }
     if !status.overrides.is_empty() {
         println!("set since the start (`gate set`):");
     }
