@@ -248,3 +248,45 @@ fn requests_wait_for_a_place_and_are_refused_in_their_order() -> Result<()> {
     ensure!(lines[3..].iter().all(|line| line.ends_with("reason=deadline")), "{said}");
     Ok(())
 }
+
+#[test]
+fn a_client_that_speaks_tls_is_told_so_and_the_log_says_it_once() -> Result<()> {
+    for (protocol, store, answer) in [
+        ("memcached", Listening::memcached()?, &b"SERVER_ERROR gate does not support TLS\r\n"[..]),
+        ("resp", Listening::redis()?, b"-ERR gate does not support TLS\r\n"),
+    ] {
+        let mut gate = Listening::gate(protocol, store.address, "", EVERYONE)?;
+        for _ in 0..2 {
+            // Two bytes are enough of a ClientHello, and they may come one by one.
+            let mut client = gate.connect()?;
+            client.write_all(&[0x16])?;
+            client.write_all(&[0x03])?;
+            let mut said = Vec::new();
+            client.read_to_end(&mut said)?;
+            ensure!(said == answer, "{protocol}: {}", shown(&said));
+        }
+        gate.program().wait_for("a client wants to speak TLS", PATIENCE)?;
+        // What comes after it would have come after a second such line.
+        gate.program().signal(Signal::SIGHUP)?;
+        let next = gate.program().wait_for("", PATIENCE)?;
+        ensure!(!next.contains("TLS"), "{next}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_store_in_cluster_mode_is_refused_in_words_that_say_so() -> Result<()> {
+    let directory = std::env::temp_dir().join(format!("gate-cluster-{}", std::process::id()));
+    std::fs::create_dir_all(&directory)?;
+    let place = directory.to_string_lossy();
+    let store = Listening::redis_with(&["--cluster-enabled", "yes", "--dir", &place])?;
+    let mut gate = Listening::gate("resp", store.address, "", EVERYONE)?;
+    gate.program().wait_for("the store is in cluster mode, which gate does not support", PATIENCE)?;
+    for request in ["GET a\r\n", "CLUSTER SLOTS\r\n", "MULTI\r\n", "SUBSCRIBE a\r\n"] {
+        let said = gate.ask(request.as_bytes(), b"\r\n")?;
+        ensure!(said == b"-ERR gate does not support a store in cluster mode\r\n", "{}", shown(&said));
+    }
+    drop(store);
+    std::fs::remove_dir_all(&directory)?;
+    Ok(())
+}

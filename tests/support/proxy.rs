@@ -49,7 +49,16 @@ impl Listening {
     ///
     /// If it does not come up.
     pub fn redis() -> Result<Self> {
-        Self::redis_at(address(), &[])
+        Self::redis_with(&[])
+    }
+
+    /// [`Listening::redis`] with further arguments.
+    ///
+    /// # Errors
+    ///
+    /// If it does not come up.
+    pub fn redis_with(arguments: &[&str]) -> Result<Self> {
+        Self::redis_at(address(), arguments)
     }
 
     /// [`Listening::redis`] where one was before, with further arguments.

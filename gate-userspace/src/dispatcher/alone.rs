@@ -19,6 +19,7 @@ use super::figures::Event;
 use super::identity::Asked;
 use super::ledger::Charge;
 use super::line::Line;
+use super::resp::CLUSTER;
 use super::service::Service;
 use super::store::Broken;
 use super::wire::Wire;
@@ -36,7 +37,11 @@ impl<W: Wire> Client<W> {
     ) -> Ended {
         service.figures.count(Event::OwnConnection);
         let who = self.who.borrow().clone();
-        let mut store = match Line::open(&service.settings, &who).await {
+        let opened = match service.in_cluster.get() {
+            true => Err(Broken::Cluster),
+            false => Line::open(&service.settings, &who).await,
+        };
+        let mut store = match opened {
             Ok(line) => line.into_socket(),
             Err(broken) => {
                 let answer = self.answer_broken(broken, service);
@@ -59,9 +64,12 @@ impl<W: Wire> Client<W> {
         if let Broken::Refused(why) = broken {
             return why;
         }
+        service.count_refusal(self, Reason::StoreDown);
+        if let Broken::Cluster = broken {
+            return CLUSTER.to_vec();
+        }
         let mut refusal = Vec::new();
         W::refuse(Refusal { reason: Reason::StoreDown, retry_after: Nanos::ZERO }, &mut refusal);
-        service.count_refusal(self, Reason::StoreDown);
         refusal
     }
 }

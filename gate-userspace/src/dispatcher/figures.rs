@@ -45,11 +45,13 @@ pub enum Event {
     LoginFailed,
     /// A pool was closed because the store no longer accepts its user.
     PoolRefused,
+    /// A client wanted to speak TLS.
+    Tls,
 }
 
 impl Event {
     /// Every event, in the order of its number.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Accepted,
         Self::TurnedAway,
         Self::Left,
@@ -64,6 +66,7 @@ impl Event {
         Self::StoreFailed,
         Self::LoginFailed,
         Self::PoolRefused,
+        Self::Tls,
     ];
 
     /// Its name in output and documentation.
@@ -84,6 +87,7 @@ impl Event {
             Self::StoreFailed => "store-failed",
             Self::LoginFailed => "login-failed",
             Self::PoolRefused => "pool-refused",
+            Self::Tls => "tls",
         }
     }
 }

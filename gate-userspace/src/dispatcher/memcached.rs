@@ -19,7 +19,8 @@ use super::settings::Settings;
 use super::wire::{AfterFault, Answer, Course, Garbage, Link, Wire};
 use crate::protocol::deny::Deny;
 use crate::protocol::memcached::{
-    self, AnswerLine, Answers, Command, Decoder, Expect, Fault, Limits, Part, Quiet, Request, Status,
+    self, AnswerLine, Answers, Command, Decoder, Expect, Fault, FaultKind, Limits, Part, Quiet, Request,
+    Status,
 };
 use crate::protocol::{Facts, Refusal, Step};
 
@@ -96,7 +97,7 @@ impl Wire for Memcached {
 
     fn answer_fault(fault: &Fault, out: &mut Vec<u8>) -> AfterFault {
         fault.answer(out);
-        AfterFault { closes: fault.closes(), reason: fault.reason() }
+        AfterFault { closes: fault.closes(), reason: fault.reason(), tls: fault.kind == FaultKind::Tls }
     }
 
     fn refuse(refusal: Refusal, out: &mut Vec<u8>) {

@@ -8,7 +8,9 @@ use super::identity::Asked;
 use super::settings::Settings;
 use super::wire::{AfterFault, Answer, Course, Garbage, Link, Wire};
 use crate::protocol::deny::Deny;
-use crate::protocol::resp::{self, Command, Decoder, Fault, Kind, Limits, Part, Replies, Request, State};
+use crate::protocol::resp::{
+    self, Command, Decoder, Fault, FaultKind, Kind, Limits, Part, Replies, Request, State,
+};
 use crate::protocol::{Facts, Refusal, Step};
 
 /// Redis' protocol.
@@ -89,7 +91,7 @@ impl Wire for Resp {
 
     fn answer_fault(fault: &Fault, out: &mut Vec<u8>) -> AfterFault {
         fault.answer(out);
-        AfterFault { closes: true, reason: fault.reason() }
+        AfterFault { closes: true, reason: fault.reason(), tls: fault.kind == FaultKind::Tls }
     }
 
     fn refuse(refusal: Refusal, out: &mut Vec<u8>) {
@@ -153,6 +155,7 @@ fn leads_past(error: &[u8]) -> bool {
     matches!(resp::error_code(error), Some(b"MOVED" | b"ASK"))
 }
 
-const CLUSTER: &[u8] = b"-ERR gate does not support a store in cluster mode\r\n";
+/// What a client reads before whom there is such a store.
+pub(super) const CLUSTER: &[u8] = b"-ERR gate does not support a store in cluster mode\r\n";
 /// A reply that is waited for, rather than passed on in pieces.
 const SHORT_REPLY: usize = 16 << 10;

@@ -20,6 +20,7 @@ use super::policy::Policy;
 use super::pool::{Pool, Pools};
 use super::queue::Queue;
 use super::replies::{Place, Replies};
+use super::resp::CLUSTER;
 use super::settings::{Limits, Settings};
 use super::store::Broken;
 use super::wire::Wire;
@@ -64,9 +65,11 @@ pub(super) struct Service<W: Wire> {
     pub(super) all_figures: ServiceFigures,
     /// Clients with something new to be written.
     news: RefCell<Vec<Rc<Client<W>>>>,
-    /// Everyone who is connected.
+    /// The store is in cluster mode, and counts as down: its answers would lead clients past gate.
+    pub(super) in_cluster: Cell<bool>,
     /// The senders of datagrams.
     pub(super) senders: RefCell<Senders<W>>,
+    /// Everyone who is connected.
     clients: RefCell<Vec<Weak<Client<W>>>>,
     next_lane: Cell<usize>,
     /// Whether this is the thread that does what one must do for all.
@@ -98,6 +101,7 @@ impl<W: Wire> Service<W> {
             news,
             clients,
             senders,
+            in_cluster: Cell::new(false),
             next_lane,
             is_first: number == 0,
         })
@@ -171,6 +175,9 @@ impl<W: Wire> Service<W> {
         let after = W::answer_fault(fault, &mut answer);
         self.tell(client, &mut talk.replies, place, &answer);
         talk.ending = after.closes;
+        if after.tls {
+            self.client_speaks_tls();
+        }
         let price = gate_common::units::MilliRu::ZERO;
         self.ledger.borrow().count_refusal(client.tenant.get(), after.reason, price, false);
     }
@@ -186,6 +193,8 @@ impl<W: Wire> Service<W> {
     ) {
         if silent || !self.may_tell(client, REFUSAL_BYTES) {
             replies.whole(place);
+        } else if self.in_cluster.get() && refusal.reason == Reason::StoreDown {
+            self.tell(client, replies, place, CLUSTER);
         } else {
             replies.refuse(place, refusal);
         }
@@ -248,6 +257,15 @@ impl<W: Wire> Service<W> {
         self.figures.count(Event::StoreConnected);
         self.figures.note_store_link(true);
         tracing::debug!(service = self.settings.name, "connected to the store");
+    }
+
+    /// Said once: whoever has set up one client like this has most likely set up many.
+    fn client_speaks_tls(&self) {
+        if self.all_figures.get(Event::Tls) == 0 {
+            let service = &self.settings.name;
+            tracing::warn!(service, "a client wants to speak TLS, which gate does not support");
+        }
+        self.figures.count(Event::Tls);
     }
 
     pub(super) fn store_is_down(&self, why: &Broken, pause: Nanos) {

@@ -120,6 +120,9 @@ pub(super) enum Broken {
         /// What the system says.
         source: std::io::Error,
     },
+    /// It sends clients to its other nodes, past gate.
+    #[error("the store is in cluster mode, which gate does not support")]
+    Cluster,
     /// An answer that no request asked for.
     #[error("the store sent an answer that no one asked for")]
     Unasked,
@@ -221,6 +224,12 @@ impl<W: Wire> Store<W> {
         if W::HAS_USERS {
             let ask = identity.ask_rights(service.settings.backend.login.as_ref());
             let everything = may_do_everything(&line.ask(ask.bytes()).await?);
+            // Whoever may not ask is not told.
+            let info = line.ask(b"INFO cluster\r\n").await?;
+            service.in_cluster.set(memchr::memmem::find(&info, b"cluster_enabled:1").is_some());
+            if service.in_cluster.get() {
+                return Err(Broken::Cluster);
+            }
             pool.upgrade().inspect(|pool| pool.set_may_cache(everything));
         }
         let timeout = service.settings.store_timeout().into();

@@ -90,6 +90,8 @@ pub(super) struct AfterFault {
     pub(super) closes: bool,
     /// What is counted.
     pub(super) reason: gate_common::abi::Reason,
+    /// The client wants to speak TLS.
+    pub(super) tls: bool,
 }
 
 /// One connection to the store, shared by many clients: what is written to it, and whose answer is read.

@@ -27,6 +27,9 @@ pub mod memcached;
 mod number;
 pub mod resp;
 
+/// How a TLS connection begins: a record of a handshake, by any version of the protocol. No request does.
+pub(crate) const TLS: [u8; 2] = [0x16, 0x03];
+
 /// What a request decoder found at the start of its input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step<R, F> {

@@ -25,6 +25,8 @@ pub enum FaultKind {
     EndlessLine,
     /// An HTTP request.
     Http,
+    /// A client that wants to speak TLS.
+    Tls,
     /// The binary protocol. Holds the opcode and the opaque bytes, which its answer repeats.
     Binary {
         /// What was asked.
@@ -53,7 +55,7 @@ impl Fault {
     #[must_use]
     pub const fn closes(&self) -> bool {
         use FaultKind as Kind;
-        matches!(self.kind, Kind::Nul | Kind::EndlessLine | Kind::Http | Kind::Binary { .. })
+        matches!(self.kind, Kind::Nul | Kind::EndlessLine | Kind::Http | Kind::Tls | Kind::Binary { .. })
     }
 
     /// What it is counted as.
@@ -61,7 +63,7 @@ impl Fault {
     pub const fn reason(&self) -> Reason {
         match self.kind {
             FaultKind::TooLarge => Reason::TooLarge,
-            FaultKind::Unsupported | FaultKind::Binary { .. } => Reason::Unsupported,
+            FaultKind::Unsupported | FaultKind::Tls | FaultKind::Binary { .. } => Reason::Unsupported,
             _ => Reason::Malformed,
         }
     }
@@ -78,6 +80,7 @@ impl Fault {
             FaultKind::TooLarge => b"SERVER_ERROR object too large for cache\r\n",
             FaultKind::EndlessLine => b"CLIENT_ERROR line too long\r\n",
             FaultKind::Http => b"",
+            FaultKind::Tls => b"SERVER_ERROR gate does not support TLS\r\n",
             FaultKind::Unsupported => {
                 return refuse(Refusal { reason: Reason::Unsupported, retry_after: Nanos::ZERO }, out);
             }

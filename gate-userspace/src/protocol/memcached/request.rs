@@ -5,7 +5,7 @@ use memchr::memchr;
 use super::command::{Command, Expect, Quiet};
 use super::fault::{Fault, FaultKind};
 use super::line::{self, Line};
-use crate::protocol::Facts;
+use crate::protocol::{Facts, TLS};
 
 /// What the decoder found. See [`crate::protocol::Step`].
 pub type Step = crate::protocol::Step<Request, Fault>;
@@ -118,7 +118,7 @@ pub struct Decoder {
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// Nothing has come yet: the first byte tells the text protocol from the binary one.
+    /// Nothing has come yet: the first bytes tell the text protocol from the binary one, and from TLS.
     Fresh,
     /// Within a line, of which so many bytes are known to hold no end.
     Line { searched: usize },
@@ -178,6 +178,8 @@ impl Decoder {
                 self.fault(input.len(), Fault::told(FaultKind::Binary { opcode, opaque }))
             }
             [MAGIC, ..] => Step::More { want: HEADER },
+            [first] if first == TLS[0] => Step::More { want: TLS.len() },
+            _ if input.starts_with(&TLS) => self.fault(input.len(), Fault::told(FaultKind::Tls)),
             _ => {
                 self.state = BETWEEN;
                 self.line(input, 0)

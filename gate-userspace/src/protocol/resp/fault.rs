@@ -21,6 +21,8 @@ pub enum FaultKind {
     Nul,
     /// An HTTP request: Redis ends the connection, and so would a shared connection end.
     Http,
+    /// A client that wants to speak TLS.
+    Tls,
 }
 
 /// Bytes that are not a request. The connection ends: no one can tell where the next request begins.
@@ -34,7 +36,10 @@ impl Fault {
     /// What it is counted as.
     #[must_use]
     pub const fn reason(&self) -> Reason {
-        Reason::Malformed
+        match self.kind {
+            FaultKind::Tls => Reason::Unsupported,
+            _ => Reason::Malformed,
+        }
     }
 
     /// Appends its answer, if it has any.
@@ -48,6 +53,7 @@ impl Fault {
             FaultKind::Quotes => b"unbalanced quotes in request",
             FaultKind::Nul => b"NUL in inline request",
             FaultKind::Http => return,
+            FaultKind::Tls => return out.extend_from_slice(b"-ERR gate does not support TLS\r\n"),
         };
         out.extend_from_slice(b"-ERR Protocol error: ");
         out.extend_from_slice(text);

@@ -8,7 +8,7 @@ use super::fault::{Fault, FaultKind};
 use super::inline::Rewritten;
 use super::length::{self, Length};
 use super::shape::{self, Shape};
-use crate::protocol::Facts;
+use crate::protocol::{Facts, TLS};
 
 /// What the decoder found. See [`crate::protocol::Step`].
 pub type Step = crate::protocol::Step<Request, Fault>;
@@ -132,6 +132,8 @@ impl Decoder {
         let Some(&byte) = input.first() else { return Step::More { want: 1 } };
         match self.state {
             Progress::Between if byte == b'*' => self.array(input),
+            Progress::Between if input == &TLS[..1] => Step::More { want: TLS.len() },
+            Progress::Between if input.starts_with(&TLS) => self.fault(input.len(), FaultKind::Tls),
             Progress::Between => self.inline(input, 0),
             Progress::Head(scan) => self.head(input, scan),
             Progress::Inline { searched } => self.inline(input, searched),

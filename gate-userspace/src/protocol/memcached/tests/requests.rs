@@ -320,3 +320,14 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_client_that_speaks_tls_is_told_so() {
+    let mut decoder = Decoder::new(Limits::default());
+    assert_eq!(decoder.next(b"\x16"), Step::More { want: 2 });
+    let Step::Fault { fault, .. } = decoder.next(b"\x16\x03\x01\x02") else { panic!("it went on") };
+    let mut out = Vec::new();
+    fault.answer(&mut out);
+    assert_eq!((fault.kind, &out[..]), (FaultKind::Tls, &b"SERVER_ERROR gate does not support TLS\r\n"[..]));
+    assert_eq!(decoder.next(b"get a\r\n"), Step::Skip { len: 7 }, "nothing is read after the end");
+}

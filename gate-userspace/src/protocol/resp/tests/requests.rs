@@ -223,6 +223,17 @@ fn what_is_no_request_gets_the_answer_of_redis_and_the_end() {
 }
 
 #[test]
+fn a_client_that_speaks_tls_is_told_so() {
+    let mut decoder = Decoder::new(LIMITS);
+    assert_eq!(decoder.next(b"\x16"), Step::More { want: 2 });
+    let Step::Fault { fault, .. } = decoder.next(b"\x16\x03\x01\x02") else { panic!("it went on") };
+    let mut out = Vec::new();
+    fault.answer(&mut out);
+    assert_eq!((fault.kind, &out[..]), (FaultKind::Tls, &b"-ERR gate does not support TLS\r\n"[..]));
+    assert_eq!(decoder.next(b"PING\r\n"), Step::Skip { len: 6 }, "nothing is read after the end");
+}
+
+#[test]
 fn a_long_value_streams_behind_its_head() {
     let value = "v".repeat(90);
     let stream = [array(&["SET", "a", &value, "EX", "10"]), array(&["PING"])].concat();
