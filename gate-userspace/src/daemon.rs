@@ -21,7 +21,7 @@ use crate::clock;
 use crate::config::{self, Config};
 use crate::control::board::Board;
 use crate::control::decide::Rules;
-use crate::control::hot_keys::HotKeys;
+use crate::control::hot_keys::{HOT_PER_SEC, HotKeys};
 use crate::control::layout::{self, Layout, Misfit, capacities, needs};
 use crate::control::tick::{self, Lost, Ticker, occupied};
 use crate::control::watch::Watch;
@@ -264,7 +264,10 @@ impl Daemon {
             .map_err(|source| Error::System { what: "starting the heartbeat", source })?;
         let first_row = kernel::possible_cpus()? as usize;
         let dispatcher = Dispatcher::start(config, &maps, first_row)?;
-        let hot_keys = HotKeys::new(config.gate.tick, clock::entropy())?;
+        let hot_per_sec = config.services.iter().map(|service| {
+            service.backend.as_ref().map_or(HOT_PER_SEC, |backend| backend.hot_keys.threshold)
+        });
+        let hot_keys = HotKeys::new(config.gate.tick, hot_per_sec, clock::entropy())?;
         let mut watch = Watch::default();
         watch.follow(config, dispatcher.as_ref().map_or(&[], Dispatcher::services), now(&maps))?;
         let prober = prober(config, &watch)?;
@@ -315,12 +318,18 @@ impl Daemon {
         self.board.publish(self.ticker.report(generation, self.watch.report()));
         self.drain_samples();
         self.hot_keys.tick(&self.maps);
+        self.dispatcher.iter().for_each(|dispatcher| dispatcher.announce(self.hot_keys.hot()));
         Ok(())
     }
 
     fn drain_samples(&mut self) {
-        let (Some(attached), hot_keys) = (&mut self.attached, &mut self.hot_keys) else { return };
-        attached.loaded.samples.drain(MOST_SAMPLES, |sample| hot_keys.count(sample));
+        let hot_keys = &mut self.hot_keys;
+        if let Some(attached) = &mut self.attached {
+            attached.loaded.samples.drain(MOST_SAMPLES, |sample| hot_keys.count(sample));
+        }
+        if let Some(dispatcher) = &self.dispatcher {
+            dispatcher.drain_samples(MOST_SAMPLES, |sample| hot_keys.count(&sample));
+        }
     }
 
     /// What is known of the services that are proxied.

@@ -80,6 +80,8 @@ pub mod tenant_flags {
     pub const CANDIDATE: u32 = 1 << 2;
     /// It has no quota: nothing is taken from its bucket.
     pub const UNLIMITED: u32 = 1 << 3;
+    /// The daemon answers none of its reads with what it has kept of hot keys.
+    pub const NO_CACHE: u32 = 1 << 4;
 }
 
 /// What happens to the TCP segments of a tenant deep in debt.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use gate_common::units::Nanos;
 
 use super::raw::Section;
-use super::read::{address, overlap, time};
+use super::read::{address, one_of, overlap, time};
 use super::units::{self, Wrong};
 use super::{Admission, Protocol, StoreLogin, admission, identity};
 
@@ -30,6 +30,8 @@ pub struct Backend {
     pub max_datagrams: usize,
     /// How long a client may take to go on with a request, or to read on; 100 ms to 1 h.
     pub client_timeout: Nanos,
+    /// What becomes of reads of hot keys.
+    pub hot_keys: HotKeys,
     /// The queue before the store; `None` if requests are passed on as they come.
     pub admission: Option<Admission>,
     /// Pools of connections that each thread may have, one for each identity of its clients; 1 to 4,096.
@@ -38,8 +40,24 @@ pub struct Backend {
     pub login: Option<StoreLogin>,
 }
 
+/// What becomes of reads of hot keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HotKeys {
+    /// Whether they are answered by gate.
+    pub cache: bool,
+    /// How often a second a key must be asked for to become hot; 1 to 1,000,000,000.
+    pub threshold: u64,
+    /// The longest answer that is kept, or shared by those who wait for it, in bytes; 1 B to 16 MiB.
+    pub max_value: usize,
+    /// The most memory that each thread keeps answers in, in bytes; 64 KiB to 16 GiB.
+    pub memory: u64,
+    /// How long an answer is kept; 1 ms to 3 s.
+    pub ttl: Nanos,
+}
+
 /// The keys that mean nothing without a backend.
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 13] = [
+    "hot_keys",
     "connections",
     "client_timeout",
     "parallelism",
@@ -85,11 +103,13 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
     let max_clients = s.get("max_clients", number(1, 1_000_000)).unwrap_or(10_000);
     let max_datagrams = s.get("max_datagrams", number(1, 1_000_000)).unwrap_or(1_000);
     let client_timeout = s.get("client_timeout", time(CLIENT_RANGE)).unwrap_or(Nanos::from_secs(60));
+    let hot_keys = hot_keys(s.section("hot_keys"));
     let admission = admission::read(s);
     let max_pools = s.get("max_pools", number(1, 4_096)).unwrap_or(64) as usize;
     let login = identity::store_login(s, protocol);
     Some(Backend {
         client_timeout,
+        hot_keys,
         admission,
         max_pools,
         login,
@@ -104,6 +124,19 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
     })
 }
 
+fn hot_keys(mut section: Section<'_>) -> HotKeys {
+    let s = &mut section;
+    let hot_keys = HotKeys {
+        cache: s.get("cache", one_of(&SWITCH)).unwrap_or(true),
+        threshold: s.get("threshold", number(1, 1_000_000_000)).unwrap_or(1_000),
+        max_value: s.get("max_value", |text| units::size(text, 1, 16 << 20)).unwrap_or(64 << 10) as usize,
+        memory: s.get("memory", |text| units::size(text, 64 << 10, 16 << 30)).unwrap_or(16 << 20),
+        ttl: s.get("ttl", time(KEPT_RANGE)).unwrap_or(KEPT_RANGE.1),
+    };
+    section.finish();
+    hot_keys
+}
+
 /// A whole number from `min` to `max`; may be grouped.
 pub(super) fn number(min: u64, max: u64) -> impl Fn(&str) -> Result<u64, Wrong> {
     move |text| {
@@ -116,5 +149,8 @@ pub(super) fn number(min: u64, max: u64) -> impl Fn(&str) -> Result<u64, Wrong> 
     }
 }
 
+pub(super) const SWITCH: [(&str, bool); 2] = [("on", true), ("off", false)];
+/// What is written past gate is seen this much later at most.
+const KEPT_RANGE: (Nanos, Nanos) = (Nanos::from_millis(1), Nanos::from_secs(3));
 const CLIENT_RANGE: (Nanos, Nanos) = (Nanos::from_millis(100), Nanos::from_secs(3_600));
 const TIMEOUT_RANGE: (Nanos, Nanos) = (Nanos::from_millis(1), Nanos::from_secs(600));

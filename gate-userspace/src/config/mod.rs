@@ -40,7 +40,7 @@ mod shedding;
 pub(crate) mod units;
 
 pub use admission::{Admission, AdmissionPolicy, Codel, Fairness, Objective};
-pub use backend::Backend;
+pub use backend::{Backend, HotKeys};
 pub use fault::{Fault, Faults};
 pub use identity::{StoreLogin, User};
 pub use overrides::{Override, Wrong, edit, value_at};
@@ -146,6 +146,8 @@ pub struct Tenant {
     pub reply_budget: u64,
     /// How early it gives way.
     pub tier: Tier,
+    /// Whether its reads may be answered with what gate has kept of hot keys.
+    pub cache: bool,
     /// Tenants that are charged with it, all or none: at most two, distinct, not itself.
     pub charge: Vec<TenantIndex>,
     /// Users of the stores that it is charged for, wherever they come from.

@@ -14,6 +14,7 @@ use gate_common::token_bucket::{Limits, Rate};
 use gate_common::units::{Fraction, MilliRu, Nanos};
 use ipnet::IpNet;
 
+use super::backend::SWITCH;
 use super::fault::did_you_mean;
 use super::raw::Section;
 use super::units::{self, Wrong};
@@ -207,6 +208,7 @@ fn tenant(
         candidate,
         reply_budget: section.get("reply_budget", reply_budget).unwrap_or(64 << 10),
         tier: section.get("tier", one_of(&Tier::ALL.map(|tier| (tier.name(), tier)))).unwrap_or_default(),
+        cache: section.get("cache", one_of(&SWITCH)).unwrap_or(true),
         charge: charge(section, name, tenants),
         users: identity::users(section, &mut taken.users),
         deny: identity::deny(section),

@@ -53,6 +53,7 @@ fn of_service(old: &Service, new: &Service) -> impl Iterator<Item = &'static str
         max_datagrams,
         max_pools,
         login,
+        hot_keys,
         admission,
         timeout: _,
         max_request: _,
@@ -75,6 +76,7 @@ fn of_service(old: &Service, new: &Service) -> impl Iterator<Item = &'static str
         ("max_datagrams", *max_datagrams != other.max_datagrams),
         ("max_pools", *max_pools != other.max_pools),
         ("store_user", *login != other.login),
+        ("hot_keys", *hot_keys != other.hot_keys),
         ("parallelism", parallelism(admission) != parallelism(&other.admission)),
         ("admission", policy(admission) != policy(&other.admission)),
     ])

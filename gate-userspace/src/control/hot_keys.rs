@@ -1,5 +1,6 @@
-//! Which keys are asked for most, by what XDP sampled.
+//! Which keys are asked for most, by what XDP and the dispatcher sampled, and which of these are hot.
 
+use std::collections::HashSet;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 
@@ -7,7 +8,7 @@ use gate_common::abi::{Sample, TopKey};
 use gate_common::units::Nanos;
 
 use crate::kernel::Maps;
-use crate::policy::hot_key::Decay;
+use crate::policy::hot_key::{Change, Decay, Thresholds};
 use crate::policy::range::OutOfRange;
 use crate::policy::space_saving::SpaceSaving;
 
@@ -16,19 +17,36 @@ use crate::policy::space_saving::SpaceSaving;
 pub struct HotKeys {
     counts: SpaceSaving,
     decay: Decay,
-    hot_weight: u64,
+    /// By service.
+    thresholds: Vec<Thresholds>,
+    hot: HashSet<(u32, Box<[u8]>)>,
 }
 
 impl HotKeys {
-    /// Nothing counted yet; weights decay at every `tick`. The seed keeps clients from choosing keys that
+    /// Nothing counted yet; weights decay at every `tick`. A key of a service is hot that is asked for as often
+    /// a second as `hot_per_sec` has in that service's place. The seed keeps clients from choosing keys that
     /// collide.
     ///
     /// # Errors
     ///
     /// [`OutOfRange`] if the tick is zero or over `HALF_LIFE`.
-    pub fn new(tick: Nanos, seed: u64) -> Result<Self, OutOfRange> {
+    pub fn new(
+        tick: Nanos,
+        hot_per_sec: impl IntoIterator<Item = u64>,
+        seed: u64,
+    ) -> Result<Self, OutOfRange> {
         let decay = Decay::new(HALF_LIFE, tick)?;
-        Ok(Self { counts: SpaceSaving::new(COUNTED, seed)?, decay, hot_weight: decay.weight_of(HOT_PER_SEC) })
+        let thresholds = hot_per_sec.into_iter().map(|per_sec| {
+            let hot = decay.weight_of(per_sec).max(2);
+            Thresholds::new(hot, hot / 2)
+        });
+        let (thresholds, hot) = (thresholds.collect::<Result<_, _>>()?, HashSet::new());
+        Ok(Self { counts: SpaceSaving::new(COUNTED, seed)?, decay, thresholds, hot })
+    }
+
+    /// The keys that are hot, each with its service.
+    pub fn hot(&self) -> impl Iterator<Item = (usize, &[u8])> + Clone {
+        self.hot.iter().map(|(service, key)| (*service as usize, &**key))
     }
 
     /// Counts one sample.
@@ -41,7 +59,16 @@ impl HotKeys {
     /// Decays what is counted and publishes the top keys.
     pub fn tick(&mut self, maps: &Maps) {
         self.counts.decay(self.decay.keep());
-        let top = self.counts.top(TopKey::COUNT);
+        let top = self.counts.top(MOST_HOT);
+        let hot = top.iter().filter(|counted| {
+            let was_hot = self.hot.contains(&(counted.scope, counted.key.into()));
+            let thresholds = self.thresholds.get(counted.scope as usize);
+            match thresholds.and_then(|thresholds| thresholds.judge(was_hot, Some(counted.weight))) {
+                None => was_hot,
+                Some(change) => change == Change::BecomesHot,
+            }
+        });
+        self.hot = hot.map(|counted| (counted.scope, counted.key.into())).collect();
         for rank in 0..TopKey::COUNT {
             let mut entry = EMPTY;
             if let Some(counted) = top.get(rank) {
@@ -51,7 +78,7 @@ impl HotKeys {
                 entry.service = counted.scope;
                 entry.estimate = counted.weight.count;
                 entry.error = counted.weight.error;
-                entry.hot = u16::from(counted.weight.at_least() >= self.hot_weight);
+                entry.hot = u16::from(self.hot.contains(&(counted.scope, counted.key.into())));
             }
             publish(maps, rank, entry);
         }
@@ -93,7 +120,9 @@ const EMPTY: TopKey =
 const COUNTED: usize = 4_096;
 /// A key that nobody asks for any more leaves in about a minute.
 const HALF_LIFE: Nanos = Nanos::from_secs(10);
-/// Asked for so often, for certain, that one store connection notices.
-const HOT_PER_SEC: u64 = 1_000;
+/// Asked for so often a second, for certain, that one store connection notices.
+pub const HOT_PER_SEC: u64 = 1_000;
+/// Keys that may be hot at once, of all services.
+const MOST_HOT: usize = 256;
 /// An entry takes well under a microsecond to write, ten times a second.
 const ATTEMPTS: usize = 100;

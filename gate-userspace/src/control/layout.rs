@@ -326,7 +326,8 @@ fn tenant_state(tenant: &config::Tenant, ids: &[u32], is_default: bool) -> Tenan
     let flag = |on: bool, flag: u32| if on { flag } else { 0 };
     let flags = flag(tenant.reply_budget > 0 && !is_default, tenant_flags::MAY_REPLY)
         | flag(tenant.candidate.is_some(), tenant_flags::CANDIDATE)
-        | flag(tenant.limits.rate == Rate::UNLIMITED, tenant_flags::UNLIMITED);
+        | flag(tenant.limits.rate == Rate::UNLIMITED, tenant_flags::UNLIMITED)
+        | flag(!tenant.cache, tenant_flags::NO_CACHE);
     TenantState {
         quota: tenant.limits,
         tcp: tenant.tcp_limits,

@@ -7,6 +7,8 @@
 //! **Quota.** A refusal in the middle of a transaction would change what it does. So a client that has spent its
 //! quota is not refused here: it waits, and is not read from, until its bucket has room.
 
+use std::cell::RefCell;
+
 use gate_common::abi::{QueryClass, Reason};
 use gate_common::units::{MilliRu, Nanos};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -16,6 +18,7 @@ use tokio::time::sleep;
 use super::buffer::Buffer;
 use super::client::{Client, Ended};
 use super::figures::Event;
+use super::hot_cache::apart::Apart;
 use super::identity::Asked;
 use super::ledger::Charge;
 use super::line::Line;
@@ -52,10 +55,11 @@ impl<W: Wire> Client<W> {
         };
         let (mut from_store, mut to_store) = store.split();
         let decoder = W::decoder(&service.settings);
-        let requests = Requests { client: self, service, decoder, heard, skips: false };
+        let marks = RefCell::new(Apart::new(service.hot.marker()));
+        let requests = Requests { client: self, service, decoder, heard, skips: false, marks: &marks };
         tokio::select! {
             ended = requests.pass(from_client, &mut to_store) => ended,
-            ended = downstream(&mut from_store, self.socket()) => ended,
+            ended = downstream(&mut from_store, self.socket(), &marks) => ended,
         }
     }
 
@@ -82,6 +86,7 @@ struct Requests<'a, W: Wire> {
     heard: Buffer,
     /// The rest of what is being heard is not passed on.
     skips: bool,
+    marks: &'a RefCell<Apart>,
 }
 
 /// What a client has asked.
@@ -148,6 +153,8 @@ impl<W: Wire> Requests<'_, W> {
                     self.skips = self.refuses(&request, bytes, asked.as_ref());
                     // What the store does not know it refuses in its turn, and a transaction with it.
                     out.push(if self.skips { W::NONSENSE } else { bytes });
+                    let mark = if self.skips { None } else { self.service.hot.mark(&request, bytes) };
+                    self.marks.borrow_mut().ask(mark, self.skips || W::has_one_answer(&request));
                     let asked = asked.filter(|_| !self.skips);
                     Some(Ok(Heard { price: price(1, W::facts(&request).rows, bytes.len()), asked }))
                 }
@@ -206,12 +213,17 @@ impl<W: Wire> Requests<'_, W> {
 }
 
 /// From the store to the client, as fast as the client reads.
-async fn downstream(from_store: &mut ReadHalf<'_>, to_client: &OwnedWriteHalf) -> Ended {
+async fn downstream(
+    from_store: &mut ReadHalf<'_>,
+    to_client: &OwnedWriteHalf,
+    marks: &RefCell<Apart>,
+) -> Ended {
     let mut piece = vec![0; PIECE];
     loop {
         match from_store.read(&mut piece).await {
             Ok(0) | Err(_) => return Ended::Left,
             Ok(len) => {
+                marks.borrow_mut().hear(&piece[..len]);
                 if write_all(to_client, &piece[..len]).await.is_err() {
                     return Ended::Left;
                 }

@@ -22,6 +22,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::buffer::Buffer;
 use super::datagrams::Sender;
+use super::hot_cache::order::Order;
 use super::identity::Identity;
 use super::ledger::TenantId;
 use super::pool::Pool;
@@ -57,6 +58,8 @@ pub(super) struct Client<W: Wire> {
     /// Whether it is on the list of clients to be written to.
     pub(super) has_news: Cell<bool>,
     pub(super) dead: Cell<Option<Ended>>,
+    /// What it has outstanding, by key.
+    pub(super) order: Order,
     /// Its requests in the queue, and the lowest of their tiers.
     pub(super) queued: Cell<(usize, Tier)>,
     /// It sends nothing more, and has most likely left.
@@ -85,7 +88,7 @@ pub(super) struct Talk<W: Wire> {
     pub(super) input: Buffer,
     /// How much input it takes to go on.
     pub(super) want: usize,
-    /// Decoding has stopped for want of room, not of input.
+    /// Decoding has stopped for want of room or because of its order, not for want of input.
     pub(super) stalled: bool,
     /// Its task waits for room.
     parked: bool,
@@ -145,6 +148,7 @@ impl<W: Wire> Client<W> {
             }),
             has_news: Cell::new(false),
             dead: Cell::new(None),
+            order: Order::default(),
             queued: Cell::new((0, Tier::Critical)),
             left: Cell::new(false),
             moved: Cell::new(true),

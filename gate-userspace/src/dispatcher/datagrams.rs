@@ -25,6 +25,7 @@ use gate_common::units::{MilliRu, Nanos};
 
 use super::client::{Client, Ended, Outlet};
 use super::figures::Event;
+use super::hot_cache::order::Order;
 use super::ledger::TenantId;
 use super::replies::Replies;
 use super::service::{REFUSAL_BYTES, Service};
@@ -137,6 +138,7 @@ impl<W: Wire> Client<W> {
         self.outlet = Outlet::Datagram(sender);
         self.charge_to(tenant, service);
         self.shadow = shadow;
+        self.order = Order::default();
         let talk = self.talk.get_mut();
         talk.decoder = W::decoder(&service.settings);
         (talk.ending, talk.stalled) = (false, false);

@@ -47,11 +47,19 @@ pub enum Event {
     PoolRefused,
     /// A client wanted to speak TLS.
     Tls,
+    /// A read of a hot key was answered with what was kept of it.
+    CacheHit,
+    /// A read of a hot key was answered by another's read.
+    Coalesced,
+    /// A read of a hot key went to the store for all who asked.
+    Flight,
+    /// What was kept of a hot key was no longer true: it had been written to.
+    Invalidated,
 }
 
 impl Event {
     /// Every event, in the order of its number.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 19] = [
         Self::Accepted,
         Self::TurnedAway,
         Self::Left,
@@ -67,6 +75,10 @@ impl Event {
         Self::LoginFailed,
         Self::PoolRefused,
         Self::Tls,
+        Self::CacheHit,
+        Self::Coalesced,
+        Self::Flight,
+        Self::Invalidated,
     ];
 
     /// Its name in output and documentation.
@@ -88,6 +100,10 @@ impl Event {
             Self::LoginFailed => "login-failed",
             Self::PoolRefused => "pool-refused",
             Self::Tls => "tls",
+            Self::CacheHit => "cache-hits",
+            Self::Coalesced => "coalesced",
+            Self::Flight => "flights",
+            Self::Invalidated => "invalidated",
         }
     }
 }

@@ -138,6 +138,18 @@ impl Ledger {
         Tier::ALL.get(tier).copied().unwrap_or_default()
     }
 
+    /// Whether a tenant's reads may be answered with what was kept.
+    #[inline]
+    pub(super) fn may_cache(&mut self, tenant: TenantId) -> bool {
+        self.state(tenant).flags & tenant_flags::NO_CACHE == 0
+    }
+
+    /// One request in so many gives a sample of its key.
+    #[inline]
+    pub(super) fn sample_every(&self) -> u32 {
+        self.view.sample_every
+    }
+
     /// What a request costs at a service, before its tenant's multiplier; without `commands` only its rows and
     /// bytes.
     #[inline]

@@ -11,12 +11,13 @@
 
 use std::collections::VecDeque;
 
+use gate_common::units::Nanos;
 use memchr::memchr;
 
 use super::buffer::Buffer;
 use super::identity::Asked;
 use super::settings::Settings;
-use super::wire::{AfterFault, Answer, Course, Garbage, Link, Wire};
+use super::wire::{AfterFault, Answer, Course, Garbage, Life, Link, Wire};
 use crate::protocol::deny::Deny;
 use crate::protocol::memcached::{
     self, AnswerLine, Answers, Command, Decoder, Expect, Fault, FaultKind, Limits, Part, Quiet, Request,
@@ -88,6 +89,49 @@ impl Wire for Memcached {
             Command::StatsGate => Course::OwnStats,
             _ => Course::Shared,
         }
+    }
+
+    #[inline]
+    fn keys<'b>(request: &Request, bytes: &'b [u8]) -> impl Iterator<Item = &'b [u8]> {
+        request.keys(bytes)
+    }
+
+    #[inline]
+    fn names_keys(request: &Request) -> bool {
+        request.facts.keys > 0 && !request.base64
+    }
+
+    #[inline]
+    fn may_share(request: &Request) -> bool {
+        matches!(request.command, Command::Get | Command::Gets) && request.facts.keys == 1
+    }
+
+    fn may_keep(answer: &[u8]) -> bool {
+        answer.starts_with(b"VALUE ") || answer == END
+    }
+
+    fn ask_life(request: &Request, bytes: &[u8]) -> Option<(Request, Vec<u8>)> {
+        let asks = [b"mg ", request.keys(bytes).next()?, b" t\r\n"].concat();
+        match Decoder::new(Limits::default()).next(&asks) {
+            Step::Request { request, .. } => Some((request, asks)),
+            _ => None,
+        }
+    }
+
+    /// `HD t<seconds>`, which are rounded up; -1 without end. `EN` if there is no such key.
+    fn life(answer: &[u8], said: &[u8]) -> Life {
+        let seconds = said.strip_prefix(b"HD t").and_then(|said| said.strip_suffix(b"\r\n"));
+        match seconds.and_then(|seconds| std::str::from_utf8(seconds).ok()?.parse().ok()) {
+            Some(seconds @ 0..) => Life::For(Nanos::from_secs((seconds as u64).saturating_sub(1))),
+            Some(i64::MIN..0) => Life::Unlimited,
+            None if said.starts_with(b"EN\r\n") && answer != END => Life::For(Nanos::ZERO),
+            None => Life::Unlimited,
+        }
+    }
+
+    #[inline]
+    fn has_one_answer(request: &Request) -> bool {
+        request.quiet == Quiet::Answered
     }
 
     #[inline]

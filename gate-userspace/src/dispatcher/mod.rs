@@ -1,8 +1,8 @@
 //! The dispatcher: proxied services.
 //!
 //! One thread per core, each with listening sockets of its own on the same addresses, clients of its own
-//! and a few connections of its own to each store. Nothing is shared between threads but the tenants'
-//! buckets in the maps.
+//! and a few connections of its own to each store. Little is shared between threads: the tenants'
+//! buckets in the maps, the admission policy, and what is known of hot keys.
 //!
 //! ```text
 //! client task ──► decode ──► pipeline ──► store connection: gathered, written, answers read
@@ -18,6 +18,7 @@
 //! - `pool`: the connections to the store that clients of one identity share.
 //! - `line`: a new connection to the store.
 //! - `store`, `health`: a shared connection to the store; whether it is worth a request.
+//! - `hot_cache`: reads of hot keys, which need not go to the store.
 //! - `wire`: what is needed of a protocol; `memcached`: its gets merged and split;
 //!   `resp`.
 //! - `policy`, `queue`, `delay`: which requests may wait for the store, which is next, and which have waited
@@ -27,8 +28,10 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
 
+use gate_common::abi::Sample;
 use tokio::sync::watch;
 
 use crate::clock;
@@ -46,6 +49,7 @@ mod datagrams;
 mod delay;
 mod figures;
 mod health;
+mod hot_cache;
 mod identity;
 mod latency;
 mod ledger;
@@ -68,6 +72,7 @@ mod wire;
 
 pub use counts::{Counts, Timing};
 pub use figures::{Event, Figures, QueueState, ServiceFigures};
+use hot_cache::keys::Announcer;
 pub use latency::{Latencies, Reading};
 use policy::Policy;
 use settings::{Limits, Settings};
@@ -82,6 +87,9 @@ pub struct Dispatcher {
     /// By service: where its limits and its policy are changed.
     limits: Vec<watch::Sender<Limits>>,
     policies: Vec<Policy>,
+    /// By service that is proxied: its place in the configuration, and where its hot keys are announced.
+    announcers: Vec<(usize, Arc<Announcer>)>,
+    samples: Receiver<Sample>,
 }
 
 /// Why the dispatcher cannot start.
@@ -130,6 +138,11 @@ impl Dispatcher {
         let figures = figures
             .map(|(settings, policy)| ServiceFigures::new(settings.name.clone(), count, policy.clone()));
         let services: Vec<ServiceFigures> = figures.collect();
+        let (to_samples, samples) = hot_cache::keys::samples();
+        let hot = hot_cache::Shared::of(&settings, count, &to_samples);
+        let announcers = settings.iter().zip(&hot);
+        let announcers =
+            announcers.map(|(settings, hot)| (settings.service, Arc::clone(&hot.announcer))).collect();
         let (stop, stopped) = watch::channel(false);
         let mut plans = Vec::new();
         for number in 0..count {
@@ -140,11 +153,12 @@ impl Dispatcher {
                 &settings,
                 &services,
                 &policies,
+                &hot,
                 maps,
                 stopped.clone(),
             )?);
         }
-        let mut this = Self { stop, threads: Vec::new(), services, limits, policies };
+        let mut this = Self { stop, threads: Vec::new(), services, limits, policies, announcers, samples };
         for plan in plans {
             this.threads.push(plan.start().map_err(Error::Thread)?);
         }
@@ -171,6 +185,19 @@ impl Dispatcher {
     #[must_use]
     pub fn services(&self) -> &[ServiceFigures] {
         &self.services
+    }
+
+    /// Hands the samples of keys that the threads have taken to `each`, at most `most`.
+    pub fn drain_samples(&self, most: usize, each: impl FnMut(Sample)) {
+        self.samples.try_iter().take(most).for_each(each);
+    }
+
+    /// Says which keys are hot; `hot` has a service's place in the configuration with each.
+    pub fn announce<'k>(&self, hot: impl Iterator<Item = (usize, &'k [u8])> + Clone) {
+        for &(service, ref announcer) in &self.announcers {
+            let own = hot.clone().filter(|&(of, _)| of == service);
+            announcer.announce(own.map(|(_, key)| key.into()).collect());
+        }
     }
 }
 

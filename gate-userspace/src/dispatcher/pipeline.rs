@@ -12,6 +12,8 @@ use gate_common::units::{MilliRu, Nanos};
 use super::client::{Client, Moving};
 use super::counts::ClassFigures;
 use super::figures::Event;
+use super::hot_cache::order::Turn;
+use super::hot_cache::{Asked, Read, Ticket};
 use super::ledger::{Charge, Ledger};
 use super::queue::Queued;
 use super::replies::{Place, Replies};
@@ -32,16 +34,21 @@ impl<W: Wire> Service<W> {
         bytes: &[u8],
         now: Nanos,
     ) -> After {
+        if self.hot.must_wait(client, request, bytes) {
+            return After::Wait;
+        }
         let course = W::course(request);
         let denied = client.is_denied(request, bytes) && self.denies(client);
         if course == Course::Own && !denied {
             return After::Move(Moving::Own);
         }
         self.figures.count(Event::Request);
+        let turn = Turn { place: replies.next(), first: replies.first() };
+        let asked = Asked { client, turn, request, bytes };
         let verdict = if denied {
             Err(Refusal { reason: Reason::Unsupported, retry_after: Nanos::ZERO })
         } else {
-            self.judge(client, request, course, bytes, now)
+            self.judge(asked, course, now)
         };
         if matches!(verdict, Ok(Verdict::Change)) {
             return After::Move(Moving::Change);
@@ -49,15 +56,22 @@ impl<W: Wire> Service<W> {
         let place = replies.open();
         match verdict {
             Ok(Verdict::Change) => {}
-            Ok(Verdict::Send(kind)) => {
+            Ok(Verdict::Send(kind, ticket)) => {
                 let silent = W::is_silent(request);
-                let outgoing = Outgoing { client, place, request, bytes, kind, silent, admitted: now };
-                client.store().send(&outgoing, now);
+                let outgoing =
+                    Outgoing { client, place, request, bytes, kind, silent, admitted: now, ticket };
+                client.store().send(outgoing, now);
             }
-            Ok(Verdict::Wait(kind, charged)) => {
-                let held = Held { client: Rc::clone(client), place, request: *request, kind, charged };
+            Ok(Verdict::Wait(kind, charged, ticket)) => {
+                let (client, request) = (Rc::clone(client), *request);
+                let held = Held { client, place, request, kind, charged, ticket };
                 self.enqueue(held, bytes, now);
             }
+            Ok(Verdict::Hit(answer)) => {
+                replies.part(place, &answer);
+                replies.whole(place);
+            }
+            Ok(Verdict::Joined) => {}
             Ok(Verdict::Goodbye) => {
                 replies.part(place, W::GOODBYE);
                 replies.whole(place);
@@ -74,14 +88,8 @@ impl<W: Wire> Service<W> {
     }
 
     #[inline]
-    fn judge(
-        &self,
-        client: &Client<W>,
-        request: &W::Request,
-        course: Course,
-        bytes: &[u8],
-        now: Nanos,
-    ) -> Result<Verdict, Refusal> {
+    fn judge(&self, asked: Asked<'_, W>, course: Course, now: Nanos) -> Result<Verdict, Refusal> {
+        let Asked { client, request, bytes, .. } = asked;
         let tenant = client.tenant.get();
         let ledger = &mut *self.ledger.borrow_mut();
 
@@ -117,7 +125,24 @@ impl<W: Wire> Service<W> {
         }
 
         // Hot key: a hit is answered here, a read of a key in flight joins it, a write marks its key.
-        // (The state machine for this does not exist yet.)
+        self.hot.sample(asked, ledger.sample_every());
+        let read = if ledger.may_cache(tenant) { self.hot.read(asked, kind, now) } else { Read::Alone };
+        let lead = match read {
+            Read::Alone => None,
+            Read::MayLead(key, version) => Some((key, version)),
+            Read::Hit(answer) => {
+                count_passed(client, ledger, charged);
+                return Ok(Verdict::Hit(answer));
+            }
+            Read::Joined => {
+                count_passed(client, ledger, charged);
+                return Ok(Verdict::Joined);
+            }
+        };
+        let ticket = || match lead {
+            None => Some(self.hot.ticket(asked)),
+            Some(lead) => self.hot.lead(asked, kind, lead),
+        };
 
         // Admit: would it keep its objective?
         let counts = self.figures.class(query_type);
@@ -142,8 +167,16 @@ impl<W: Wire> Service<W> {
                 let refusal = Refusal { reason: Reason::QueueFull, retry_after: Nanos::ZERO };
                 return Err(refuse(client, ledger, counts, charged, refusal));
             }
-            // It is counted when it leaves the queue.
-            return Ok(Verdict::Wait(kind, charged));
+            let Some(ticket) = ticket() else {
+                count_passed(client, ledger, charged);
+                return Ok(Verdict::Joined);
+            };
+            // It is counted when it leaves the queue, unless others follow it.
+            let counted = ticket.is_own();
+            if counted {
+                count_passed(client, ledger, charged);
+            }
+            return Ok(Verdict::Wait(kind, (!counted).then_some(charged), ticket));
         }
 
         // Store.
@@ -151,9 +184,13 @@ impl<W: Wire> Service<W> {
             queue.leave();
             return Err(refuse(client, ledger, counts, charged, refusal));
         }
-        self.delay.borrow_mut().left(kind.tier, now, Nanos::ZERO, 0);
         count_passed(client, ledger, charged);
-        Ok(Verdict::Send(kind))
+        let Some(ticket) = ticket() else {
+            queue.leave();
+            return Ok(Verdict::Joined);
+        };
+        self.delay.borrow_mut().left(kind.tier, now, Nanos::ZERO, 0);
+        Ok(Verdict::Send(kind, ticket))
     }
 
     /// Whether a client that nobody is charged for names a user that some tenant is charged for.
@@ -170,7 +207,8 @@ impl<W: Wire> Service<W> {
         !client.shadow
     }
 
-    fn enqueue(&self, held: Held<W>, bytes: &[u8], now: Nanos) {
+    /// Puts a request into the queue, whoever waits there.
+    pub(super) fn enqueue(&self, held: Held<W>, bytes: &[u8], now: Nanos) {
         let (waiting, lowest) = held.client.queued.get();
         // Behind the client's own requests, whatever it is.
         let tier = if waiting > 0 { held.kind.tier.max(lowest) } else { held.kind.tier };
@@ -188,16 +226,16 @@ impl<W: Wire> Service<W> {
             let delayed = self.delay.borrow_mut().left(tier, now, waited, behind);
             match self.still_wanted(&held, waited, delayed, now) {
                 Ok(()) => {
-                    count_passed(&held.client, &self.ledger.borrow(), held.charged);
-                    let Held { client, place, request, kind, .. } = &held;
-                    let (place, kind, silent) = (*place, *kind, W::is_silent(request));
-                    let (bytes, admitted) = (&queued.bytes, queued.since);
-                    let outgoing = Outgoing { client, place, request, bytes, kind, silent, admitted };
-                    client.store().send(&outgoing, now);
+                    let Held { client, place, request, kind, charged, ticket } = held;
+                    charged.iter().for_each(|&charged| count_passed(&client, &self.ledger.borrow(), charged));
+                    let (bytes, admitted, silent) = (&queued.bytes, queued.since, W::is_silent(&request));
+                    let (client, request) = (&client, &request);
+                    let outgoing = Outgoing { client, place, request, bytes, kind, silent, admitted, ticket };
+                    client.store().send(outgoing, now);
                 }
                 Err(refusal) => {
                     self.queue.borrow_mut().leave();
-                    self.refuse_held(&held, refusal);
+                    self.refuse_held(held, refusal);
                 }
             }
             self.queue.borrow_mut().recycle(queued.bytes);
@@ -216,7 +254,8 @@ impl<W: Wire> Service<W> {
             let (held, waited) = (queued.item, now.saturating_sub(queued.since));
             self.unqueued(&held);
             self.delay.borrow_mut().left(tier, now, waited, 0);
-            self.refuse_held(&held, if self.is_late(&held, waited) { LATE } else { self.delayed() });
+            let refusal = if self.is_late(&held, waited) { LATE } else { self.delayed() };
+            self.refuse_held(held, refusal);
             self.queue.borrow_mut().recycle(queued.bytes);
         }
     }
@@ -239,7 +278,8 @@ impl<W: Wire> Service<W> {
             return Err(self.delayed());
         }
         if delayed {
-            self.ledger.borrow().count_refusal(client.tenant.get(), Reason::QueueDelay, *charged, true);
+            let charged = charged.unwrap_or(MilliRu::ZERO);
+            self.ledger.borrow().count_refusal(client.tenant.get(), Reason::QueueDelay, charged, true);
         }
         Ok(())
     }
@@ -247,18 +287,26 @@ impl<W: Wire> Service<W> {
     /// Whether nobody wants the answer any more to a request that has waited so long.
     fn is_late(&self, held: &Held<W>, waited: Nanos) -> bool {
         let late = self.limits.get().deadline.is_some_and(|deadline| waited > deadline);
-        late || held.client.is_gone() || held.client.left.get()
+        // A flight is wanted by whoever follows it.
+        !held.ticket.is_own() && (late || held.client.is_gone() || held.client.left.get())
     }
 
     fn delayed(&self) -> Refusal {
         Refusal { reason: Reason::QueueDelay, retry_after: self.delay.borrow().retry_after() }
     }
 
-    fn refuse_held(&self, held: &Held<W>, refusal: Refusal) {
-        let Held { client, place, request, charged, .. } = held;
-        let counts = self.figures.class(held.kind.query_type);
-        let refusal = refuse(client, &mut self.ledger.borrow_mut(), counts, *charged, refusal);
-        self.refuse_late(client, *place, W::is_silent(request) || client.left.get(), refusal);
+    fn refuse_held(&self, held: Held<W>, refusal: Refusal) {
+        let Held { client, place, request, kind, charged, ticket } = held;
+        if let Some(charged) = charged {
+            let counts = self.figures.class(kind.query_type);
+            refuse(&client, &mut self.ledger.borrow_mut(), counts, charged, refusal);
+        } else if !ticket.is_own() {
+            self.count_refusal(&client, refusal.reason);
+        }
+        if !ticket.is_own() {
+            self.refuse_late(&client, place, W::is_silent(&request) || client.left.get(), refusal);
+        }
+        ticket.refuse(refusal);
     }
 }
 
@@ -290,11 +338,13 @@ fn refuse<W: Wire>(
 /// A request in the queue.
 #[derive(Debug)]
 pub(super) struct Held<W: Wire> {
-    client: Rc<Client<W>>,
-    place: Place,
-    request: W::Request,
-    kind: admission::Request,
-    charged: MilliRu,
+    pub(super) client: Rc<Client<W>>,
+    pub(super) place: Place,
+    pub(super) request: W::Request,
+    pub(super) kind: admission::Request,
+    /// What it has paid, unless it has been counted as passed.
+    pub(super) charged: Option<MilliRu>,
+    pub(super) ticket: Ticket,
 }
 
 /// What becomes of a client after its request.
@@ -302,6 +352,8 @@ pub(super) struct Held<W: Wire> {
 pub(super) enum After {
     /// It is listened to.
     Next,
+    /// It is listened to once its reads have landed, from this request on.
+    Wait,
     /// It has said goodbye.
     Goodbye,
     /// It goes elsewhere, before this request.
@@ -310,8 +362,10 @@ pub(super) enum After {
 
 /// What becomes of a request that is not refused.
 enum Verdict {
-    Send(admission::Request),
-    Wait(admission::Request, MilliRu),
+    Send(admission::Request, Ticket),
+    Wait(admission::Request, Option<MilliRu>, Ticket),
+    Hit(Rc<[u8]>),
+    Joined,
     Goodbye,
     OwnStats,
     Change,

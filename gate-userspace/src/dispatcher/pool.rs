@@ -61,7 +61,6 @@ impl<W: Wire> Pool<W> {
     }
 
     /// Which one it is.
-    #[allow(dead_code, reason = "what is cached by pool asks for it")]
     pub(super) fn id(&self) -> PoolId {
         self.id
     }
@@ -73,7 +72,6 @@ impl<W: Wire> Pool<W> {
 
     /// Whether its clients may be given what the store has answered another of them: they may read
     /// everything, as far as is known.
-    #[allow(dead_code, reason = "what is cached by pool asks for it")]
     pub(super) fn may_cache(&self) -> bool {
         self.may_cache.get()
     }

@@ -13,7 +13,7 @@ use super::buffer::Buffer;
 use crate::protocol::Refusal;
 
 /// A request's place among the client's replies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place(u64);
 
 /// The replies of one client.
@@ -54,6 +54,18 @@ impl Replies {
         self.slots.len()
     }
 
+    /// The place that the next request will have.
+    #[inline]
+    pub(super) fn next(&self) -> Place {
+        Place(self.first + self.slots.len() as u64)
+    }
+
+    /// The place of the first request without a whole reply.
+    #[inline]
+    pub(super) fn first(&self) -> Place {
+        Place(self.first)
+    }
+
     /// Bytes that wait for the client, ready or not.
     #[inline]
     pub(super) fn waiting(&self) -> usize {
@@ -63,7 +75,7 @@ impl Replies {
     /// The next request's place.
     #[inline]
     pub(super) fn open(&mut self) -> Place {
-        let place = Place(self.first + self.slots.len() as u64);
+        let place = self.next();
         self.slots.push_back(Slot::Open);
         place
     }

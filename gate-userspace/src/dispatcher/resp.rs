@@ -3,10 +3,12 @@
 //! Requests that need nothing of their connection share it with those of the same user, database and protocol
 //! version ([`super::change`]); the first that does moves its client to one of its own ([`super::alone`]).
 
+use gate_common::units::Nanos;
+
 use super::buffer::Buffer;
 use super::identity::Asked;
 use super::settings::Settings;
-use super::wire::{AfterFault, Answer, Course, Garbage, Link, Wire};
+use super::wire::{AfterFault, Answer, Course, Garbage, Life, Link, Wire};
 use crate::protocol::deny::Deny;
 use crate::protocol::resp::{
     self, Command, Decoder, Fault, FaultKind, Kind, Limits, Part, Replies, Request, State,
@@ -85,6 +87,51 @@ impl Wire for Resp {
     }
 
     #[inline]
+    fn keys<'b>(request: &Request, bytes: &'b [u8]) -> impl Iterator<Item = &'b [u8]> {
+        request.keys(bytes)
+    }
+
+    #[inline]
+    fn names_keys(request: &Request) -> bool {
+        request.facts.keys > 0
+    }
+
+    #[inline]
+    fn may_share(request: &Request) -> bool {
+        request.facts.keys == 1 && SHARED.contains(&request.command)
+    }
+
+    fn may_keep(answer: &[u8]) -> bool {
+        !matches!(answer.first(), None | Some(b'-' | b'!'))
+    }
+
+    fn ask_life(request: &Request, bytes: &[u8]) -> Option<(Request, Vec<u8>)> {
+        let key = request.keys(bytes).next()?;
+        let mut asks = format!("*2\r\n$4\r\nPTTL\r\n${}\r\n", key.len()).into_bytes();
+        asks.extend_from_slice(key);
+        asks.extend_from_slice(b"\r\n");
+        match Decoder::new(Limits::default()).next(&asks) {
+            Step::Request { request, .. } => Some((request, asks)),
+            _ => None,
+        }
+    }
+
+    /// `:<milliseconds>`; -1 without end, -2 if there is no such key.
+    fn life(answer: &[u8], said: &[u8]) -> Life {
+        let left = said.strip_prefix(b":").and_then(|said| said.strip_suffix(b"\r\n"));
+        match left.and_then(|left| std::str::from_utf8(left).ok()?.parse().ok()) {
+            Some(left @ 0_i64..) => Life::For(Nanos::from_millis(left as u64)),
+            Some(-2) if !EMPTY.contains(&answer) => Life::For(Nanos::ZERO),
+            Some(_) | None => Life::Unlimited,
+        }
+    }
+
+    #[inline]
+    fn has_one_answer(request: &Request) -> bool {
+        !matches!(request.state, State::Pubsub | State::Monitor | State::Replication | State::Reply)
+    }
+
+    #[inline]
     fn is_silent(_: &Request) -> bool {
         false
     }
@@ -98,6 +145,34 @@ impl Wire for Resp {
         resp::refuse(refusal, out);
     }
 }
+
+/// Reads of one key that say what it holds and nothing else: neither chance nor time has a part in them. Those
+/// whose cost grows with what is stored are the ones that hurt.
+const SHARED: [Command; 20] = [
+    Command::named("get"),
+    Command::named("strlen"),
+    Command::named("getrange"),
+    Command::named("hget"),
+    Command::named("hmget"),
+    Command::named("hgetall"),
+    Command::named("hexists"),
+    Command::named("hlen"),
+    Command::named("lindex"),
+    Command::named("llen"),
+    Command::named("lrange"),
+    Command::named("scard"),
+    Command::named("sismember"),
+    Command::named("smembers"),
+    Command::named("zcard"),
+    Command::named("zrange"),
+    Command::named("zrangebyscore"),
+    Command::named("zrank"),
+    Command::named("zrevrange"),
+    Command::named("zscore"),
+];
+
+/// What those say of a key that is not there.
+const EMPTY: [&[u8]; 5] = [b"$-1\r\n", b"*0\r\n", b":0\r\n", b"_\r\n", b"%0\r\n"];
 
 const SET_INFO: Command = Command::named("client|setinfo");
 

@@ -13,6 +13,8 @@ use super::client::{Client, Ended, Moving, Talk};
 use super::datagrams::Senders;
 use super::delay::Delay;
 use super::figures::{Event, Figures, ServiceFigures};
+use super::hot_cache::flights::{Flight, Note};
+use super::hot_cache::{self, HotCache, Reader, Ticket};
 use super::ledger::{Ledger, TenantId};
 use super::line::Lines;
 use super::pipeline::{After, Held};
@@ -37,6 +39,7 @@ pub(super) struct Shared {
     pub(super) figures: ServiceFigures,
     pub(super) policy: Policy,
     pub(super) delay: Delay,
+    pub(super) hot: hot_cache::Shared,
 }
 
 /// What one thread needs to serve one service.
@@ -51,6 +54,8 @@ pub(super) struct Service<W: Wire> {
     pub(super) scratch: Rc<RefCell<Box<[u8]>>>,
     /// Who may join the queue.
     pub(super) policy: Policy,
+    /// Reads that need not go to the store.
+    pub(super) hot: HotCache<W>,
     /// Who is in it.
     pub(super) queue: RefCell<Queue<Held<W>>>,
     /// Who has been in it for too long.
@@ -78,9 +83,10 @@ pub(super) struct Service<W: Wire> {
 
 impl<W: Wire> Service<W> {
     pub(super) fn new(settings: Settings, shared: Shared) -> Rc<Self> {
-        let Shared { ledger, scratch, number, figures: all_figures, policy, delay } = shared;
+        let Shared { ledger, scratch, number, figures: all_figures, policy, delay, hot } = shared;
         let figures = Arc::clone(&all_figures.threads[number]);
         let pools = Pools::new(settings.backend.max_pools, settings.connections);
+        let hot = HotCache::new(&settings, hot, number, Arc::clone(&figures));
         let (news, clients) = (RefCell::default(), RefCell::default());
         let senders = RefCell::new(Senders::new(settings.max_datagrams));
         let next_lane = Cell::new(0);
@@ -92,6 +98,7 @@ impl<W: Wire> Service<W> {
             ledger,
             scratch,
             policy,
+            hot,
             queue,
             delay: RefCell::new(delay),
             pools,
@@ -121,13 +128,15 @@ impl<W: Wire> Service<W> {
         lane
     }
 
-    /// Whether a client may have more replies outstanding.
+    /// Whether a client is listened to: it may have more replies outstanding, and its order lets it go on.
     #[inline]
     pub(super) fn has_room(&self, client: &Client<W>, replies: &Replies) -> bool {
         let limits = self.limits.get();
         // What waits for the rest of a datagram's answer leaves no earlier for being waited for.
         let pause = if client.datagram().is_some() { usize::MAX } else { PAUSE_OUTPUT };
-        replies.outstanding() < limits.depth && replies.waiting() < pause.min(limits.output)
+        replies.outstanding() < limits.depth
+            && replies.waiting() < pause.min(limits.output)
+            && !client.order.waits()
     }
 
     /// Takes all requests out of `input` that are there and have room; returns how many bytes that took.
@@ -153,6 +162,10 @@ impl<W: Wire> Service<W> {
                     let bytes = W::bytes(&talk.decoder, &request, &rest[..len]);
                     match self.request(client, &mut talk.replies, &request, bytes, now) {
                         After::Next => {}
+                        After::Wait => {
+                            talk.stalled = true;
+                            return taken - len;
+                        }
                         After::Goodbye => talk.ending = true,
                         After::Move(to) => {
                             talk.moving = to;
@@ -215,6 +228,53 @@ impl<W: Wire> Service<W> {
         }
         self.refuse(client, &mut client.talk.borrow_mut().replies, place, silent, refusal);
         self.has_news(client);
+    }
+
+    /// Gives a client a whole answer.
+    fn answer(&self, client: &Rc<Client<W>>, place: Place, answer: &[u8]) {
+        if client.is_gone() {
+            return;
+        }
+        let replies = &mut client.talk.borrow_mut().replies;
+        replies.part(place, answer);
+        replies.whole(place);
+        self.has_news(client);
+    }
+
+    /// Hears what becomes of flights, for ever.
+    pub(super) async fn hear_of_flights(self: Rc<Self>) {
+        let Some(mut mailbox) = self.hot.mailbox() else { return };
+        while let Some((flight, note)) = mailbox.recv().await {
+            self.landed(&flight, &note, clock::monotonic());
+            self.deliver();
+        }
+    }
+
+    /// A flight that clients of this thread follow has landed, or its answer may be kept.
+    fn landed(&self, flight: &Arc<Flight>, note: &Note, now: Nanos) {
+        match note {
+            Note::Keep(answer, life) => return self.hot.keep(flight, Some(answer), *life, now),
+            Note::TooLong => self.hot.keep(flight, None, Nanos::MAX, now),
+            Note::Answer(_) | Note::Failed(_) => {}
+        }
+        let Some(following) = self.hot.landed(flight) else { return };
+        for reader in following.readers {
+            let Reader { client, place, kind } = reader;
+            match note {
+                Note::Answer(answer) => self.answer(&client, place, answer),
+                Note::Failed(refusal) => {
+                    self.count_refusal(&client, refusal.reason);
+                    self.refuse_late(&client, place, false, *refusal);
+                }
+                Note::TooLong | Note::Keep(..) => {
+                    client.order.send_late(flight.key);
+                    let (request, charged, ticket) = (following.request, None, Ticket::None);
+                    let held = Held { client, place, request, kind, charged, ticket };
+                    self.enqueue(held, flight.question().request, now);
+                }
+            }
+        }
+        self.dispatch(now);
     }
 
     /// Counts a refusal that costs nothing.
@@ -320,6 +380,7 @@ impl<W: Wire> Service<W> {
     pub(super) fn tidy(&self, now: Nanos) {
         let timeout = self.settings.store_timeout();
         self.pools.check(now, timeout);
+        self.hot.tidy(now, timeout);
         self.expire(now);
         self.dispatch(now);
         self.deliver();

@@ -23,12 +23,13 @@ use tokio::net::TcpStream;
 use super::buffer::Buffer;
 use super::client::{Client, Ended};
 use super::health::Health;
+use super::hot_cache::Ticket;
 use super::identity::may_do_everything;
 use super::line::Line;
 use super::pool::Pool;
 use super::replies::Place;
 use super::service::{Answered, Service};
-use super::wire::{Answer, Link, Wire};
+use super::wire::{Answer, Life, Link, Wire};
 use crate::clock;
 use crate::policy::admission;
 use crate::protocol::{Refusal, resp};
@@ -70,6 +71,7 @@ struct Waiting<W: Wire> {
     since: Nanos,
     request: admission::Request,
     silent: bool,
+    ticket: Ticket,
 }
 
 /// A request on its way to the store.
@@ -89,6 +91,8 @@ pub(super) struct Outgoing<'a, W: Wire> {
     pub(super) silent: bool,
     /// When it was let in: before it waited.
     pub(super) admitted: Nanos,
+    /// What it has to do with hot keys.
+    pub(super) ticket: Ticket,
 }
 
 /// Why a connection to the store ended.
@@ -160,20 +164,19 @@ impl<W: Wire> Store<W> {
     }
 
     /// Adds a request to what is sent next. Whether it may be sent has been asked ([`Store::accepts`]).
-    pub(super) fn send(&self, outgoing: &Outgoing<'_, W>, now: Nanos) {
+    pub(super) fn send(&self, outgoing: Outgoing<'_, W>, now: Nanos) {
         let state = &mut *self.state.borrow_mut();
-        let expect = state.link.encode(outgoing.request, outgoing.bytes, &mut state.out);
-        state.waiting.push_back(Waiting {
-            client: Rc::clone(outgoing.client),
-            place: outgoing.place,
-            expect,
-            admitted: outgoing.admitted,
-            since: now,
-            request: outgoing.kind,
-            silent: outgoing.silent,
-        });
+        let is_first = state.sent == 0 && state.waiting.is_empty();
+        let Outgoing { client, place, request, bytes, kind, silent, admitted, ticket } = outgoing;
+        let ask_life = matches!(ticket, Ticket::Flight(_)).then(|| W::ask_life(request, bytes)).flatten();
+        let expect = state.link.encode(request, bytes, &mut state.out);
+        let (client, since, request) = (Rc::clone(client), now, kind);
+        state.waiting.push_back(Waiting { client, place, expect, admitted, since, request, silent, ticket });
+        if let Some((request, bytes)) = ask_life {
+            state.ask_life(&request, &bytes);
+        }
         // The first to be gathered wakes the task, which runs after the clients that are ready now.
-        if (state.sent == 0 && state.waiting.len() == 1) || state.out.len() >= FULL_WRITE {
+        if is_first || state.out.len() >= FULL_WRITE {
             self.wake();
         }
     }
@@ -243,8 +246,14 @@ impl<W: Wire> Store<W> {
         state.health.failed(now);
         let mut begun = std::mem::take(&mut state.begun);
         for waiting in state.waiting.drain(..) {
+            let is_cut = std::mem::take(&mut begun);
+            if matches!(waiting.ticket, Ticket::Life(_)) {
+                continue;
+            }
             service.left_store(waiting.request, None);
-            if std::mem::take(&mut begun) {
+            if let Ticket::Flight(leading) = waiting.ticket {
+                leading.land_with(why);
+            } else if is_cut {
                 waiting.client.end(Ended::Cut);
             } else if !waiting.client.is_gone() {
                 let replies = &mut waiting.client.talk.borrow_mut().replies;
@@ -358,8 +367,16 @@ impl<W: Wire> Store<W> {
         let mut begun = std::mem::take(&mut state.begun);
         let refusal = Refusal { reason: Reason::StoreDown, retry_after: pause };
         for waiting in state.waiting.drain(..) {
+            let is_cut = std::mem::take(&mut begun);
+            if matches!(waiting.ticket, Ticket::Life(_)) {
+                continue;
+            }
             service.left_store(waiting.request, None);
-            if std::mem::take(&mut begun) {
+            if let Ticket::Flight(leading) = waiting.ticket {
+                leading.fail(refusal);
+                continue;
+            }
+            if is_cut {
                 waiting.client.end(Ended::Cut);
                 continue;
             }
@@ -371,12 +388,31 @@ impl<W: Wire> Store<W> {
 }
 
 impl<W: Wire> State<W> {
+    /// Asks behind a flight for how long its answer lives.
+    fn ask_life(&mut self, request: &W::Request, bytes: &[u8]) {
+        let expect = self.link.encode(request, bytes, &mut self.out);
+        let Some(flight) = self.waiting.back() else { return };
+        let Waiting { client, place, admitted, since, request, .. } = flight;
+        let (client, ticket) = (Rc::clone(client), Ticket::Life(None));
+        let (place, admitted, since, request) = (*place, *admitted, *since, *request);
+        self.waiting.push_back(Waiting {
+            client,
+            place,
+            expect,
+            admitted,
+            since,
+            request,
+            silent: true,
+            ticket,
+        });
+    }
+
     /// Takes whole and partial answers from `input`; returns how many bytes that took.
     fn take(&mut self, service: &Service<W>, input: &[u8], now: Nanos) -> Result<usize, Broken> {
         let mut taken = 0;
         loop {
             let rest = &input[taken..];
-            let Some(front) = self.waiting.front().filter(|_| self.sent > 0) else {
+            let Some(front) = self.waiting.front_mut().filter(|_| self.sent > 0) else {
                 return if rest.is_empty() { Ok(taken) } else { Err(Broken::Unasked) };
             };
             let answer = self.link.scan(&front.expect, rest)?;
@@ -386,7 +422,9 @@ impl<W: Wire> State<W> {
             if !self.begun && W::is_forbidden(rest) {
                 front.client.pool().set_may_cache(false);
             }
-            if !front.client.is_gone() {
+            if front.ticket.is_own() {
+                front.ticket.hear(&rest[..answer.give], answer.add);
+            } else if !front.client.is_gone() {
                 let replies = &mut front.client.talk.borrow_mut().replies;
                 if answer.give > 0 {
                     replies.part(front.place, &rest[..answer.give]);
@@ -406,8 +444,34 @@ impl<W: Wire> State<W> {
                 self.sent -= 1;
                 self.health.answered();
                 let front = self.waiting.pop_front().expect("it was there");
-                let Waiting { request, admitted, since: sent, .. } = front;
-                service.left_store(request, Some(Answered { admitted, sent, at: now }));
+                let Waiting { request, admitted, since: sent, ticket, .. } = front;
+                if !matches!(ticket, Ticket::Life(_)) {
+                    service.left_store(request, Some(Answered { admitted, sent, at: now }));
+                }
+                self.redeem(ticket);
+            }
+        }
+    }
+
+    /// A request is wholly answered: what that means for hot keys.
+    #[inline]
+    fn redeem(&mut self, ticket: Ticket) {
+        match ticket {
+            Ticket::None | Ticket::Life(None) => {}
+            Ticket::Write(mark) => mark.over(),
+            Ticket::Flight(leading) => {
+                let keeping = leading.land().filter(|keeping| W::may_keep(&keeping.answer));
+                // Behind it comes the question for its life, if there is one.
+                if let Some(Waiting { ticket: Ticket::Life(life), .. }) = self.waiting.front_mut() {
+                    *life = keeping;
+                }
+            }
+            Ticket::Life(Some(keeping)) => {
+                let life = match W::life(&keeping.answer, &keeping.life) {
+                    Life::Unlimited => Nanos::MAX,
+                    Life::For(life) => life,
+                };
+                keeping.keep(life);
             }
         }
     }

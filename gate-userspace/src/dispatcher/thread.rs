@@ -15,6 +15,7 @@ use tokio::time::MissedTickBehavior;
 use super::client::{Client, Outlet};
 use super::delay::Delay;
 use super::figures::{Event, ServiceFigures};
+use super::hot_cache;
 use super::ledger::Ledger;
 use super::memcached::Memcached;
 use super::policy::Policy;
@@ -65,6 +66,7 @@ pub(super) struct Plan {
     figures: Vec<ServiceFigures>,
     policies: Vec<Policy>,
     delays: Vec<Delay>,
+    hot: Vec<hot_cache::Shared>,
 }
 
 impl Plan {
@@ -79,15 +81,16 @@ impl Plan {
         settings: &[Settings],
         figures: &[ServiceFigures],
         policies: &[Policy],
+        hot: &[hot_cache::Shared],
         maps: &Arc<Maps>,
         stopped: watch::Receiver<bool>,
     ) -> Result<Self, Error> {
         let listen = |settings: &Settings| Ok((settings.clone(), Listening::at(settings)?));
         let services: Result<Vec<_>, Error> = settings.iter().map(listen).collect();
-        let (maps, figures, policies) = (Arc::clone(maps), figures.to_vec(), policies.to_vec());
+        let (figures, policies, hot) = (figures.to_vec(), policies.to_vec(), hot.to_vec());
         let delays = settings.iter().map(|settings| Delay::new(settings.limits.borrow().codel));
-        let delays = delays.collect::<Result<_, _>>()?;
-        Ok(Self { number, row, maps, stopped, services: services?, figures, policies, delays })
+        let (maps, delays) = (Arc::clone(maps), delays.collect::<Result<_, _>>()?);
+        Ok(Self { number, row, maps, stopped, services: services?, figures, policies, delays, hot })
     }
 
     /// Starts it.
@@ -107,16 +110,16 @@ impl Plan {
     }
 
     async fn run(self) -> io::Result<()> {
-        let Self { number, row, maps, mut stopped, services, figures, policies, delays } = self;
+        let Self { number, row, maps, mut stopped, services, figures, policies, delays, hot } = self;
         let names = services.iter().map(|(settings, _)| (settings.service, settings.name.as_str()));
         let ledger = Rc::new(RefCell::new(Ledger::new(maps, row, clock::entropy(), names)));
         let scratch = Rc::new(RefCell::new(vec![0; READ_BYTES].into_boxed_slice()));
-        let policies = policies.into_iter().zip(delays);
-        for ((settings, listening), (figures, (policy, delay))) in
+        let policies = policies.into_iter().zip(delays).zip(hot);
+        for ((settings, listening), (figures, ((policy, delay), hot))) in
             services.into_iter().zip(figures.into_iter().zip(policies))
         {
             let (ledger, scratch) = (Rc::clone(&ledger), Rc::clone(&scratch));
-            let shared = Shared { ledger, scratch, number, figures, policy, delay };
+            let shared = Shared { ledger, scratch, number, figures, policy, delay, hot };
             match settings.protocol {
                 Protocol::Memcached => serve(Service::<Memcached>::new(settings, shared), listening)?,
                 Protocol::Resp => serve(Service::<Resp>::new(settings, shared), listening)?,
@@ -140,6 +143,7 @@ fn serve<W: Wire>(service: Rc<Service<W>>, listening: Listening) -> io::Result<(
         let socket = Rc::new(udp::Socket::new(socket)?);
         tokio::task::spawn_local(datagrams::listen(socket, Rc::clone(&service)));
     }
+    tokio::task::spawn_local(Rc::clone(&service).hear_of_flights());
     tokio::task::spawn_local(chores(service));
     Ok(())
 }

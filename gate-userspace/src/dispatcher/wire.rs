@@ -2,6 +2,8 @@
 
 use std::fmt::Debug;
 
+use gate_common::units::Nanos;
+
 use super::buffer::Buffer;
 use super::identity::Asked;
 use super::settings::Settings;
@@ -58,6 +60,27 @@ pub(super) trait Wire: Debug + Sized + 'static {
     /// What becomes of a request that may pass.
     fn course(request: &Self::Request) -> Course;
 
+    /// The keys that a request names; `bytes` are all of it.
+    fn keys<'b>(request: &Self::Request, bytes: &'b [u8]) -> impl Iterator<Item = &'b [u8]>;
+
+    /// Whether these are all the keys that it is about, each as the store knows it.
+    fn names_keys(request: &Self::Request) -> bool;
+
+    /// Whether it reads one key, and what that holds is all that its answer depends on.
+    fn may_share(request: &Self::Request) -> bool;
+
+    /// Whether an answer to such a request says what the key holds, rather than that something is wrong.
+    fn may_keep(answer: &[u8]) -> bool;
+
+    /// What asks the store how long the key of such a request lives.
+    fn ask_life(request: &Self::Request, bytes: &[u8]) -> Option<(Self::Request, Vec<u8>)>;
+
+    /// For how long `answer` holds, if the store has answered that question so.
+    fn life(answer: &[u8], said: &[u8]) -> Life;
+
+    /// Whether the store answers it with one reply, no more and no less.
+    fn has_one_answer(request: &Self::Request) -> bool;
+
     /// Whether the client wants no answer, not even a refusal.
     fn is_silent(request: &Self::Request) -> bool;
 
@@ -66,6 +89,15 @@ pub(super) trait Wire: Debug + Sized + 'static {
 
     /// Appends a refusal.
     fn refuse(refusal: Refusal, out: &mut Vec<u8>);
+}
+
+/// For how long what a key holds can be known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Life {
+    /// Until it is written to, as far as is known.
+    Unlimited,
+    /// At most so long.
+    For(Nanos),
 }
 
 /// What becomes of a request that may pass.

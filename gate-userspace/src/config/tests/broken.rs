@@ -386,6 +386,26 @@ pub(super) const BROKEN: &[Broken] = &[
         "probe.every = \"10ms\"\nshedding = { wait = \"2s\", longest_wait = \"1s\" }\nlisten",
         &[r#"7: service[0].shedding.longest_wait = "1s": must not be below wait (2s)"#],
     ),
+    // Hot keys.
+    (
+        "listen",
+        "backend = \"127.0.0.1:11212\"\nhot_keys = { cache = \"yes\", threshold = \"0\", max_value = \"17MiB\", memory = \"1KiB\", ttl = \"4s\" }\nlisten",
+        &[
+            r#"7: service[0].hot_keys.cache = "yes": must be "on" or "off""#,
+            r#"7: service[0].hot_keys.max_value = "17MiB": must be from 1B to 16MiB"#,
+            r#"7: service[0].hot_keys.memory = "1KiB": must be from 64KiB to 16GiB"#,
+            r#"7: service[0].hot_keys.threshold = "0": must be a whole number from 1 to 1000000000"#,
+            r#"7: service[0].hot_keys.ttl = "4s": must be from 1ms to 3s"#,
+        ],
+    ),
+    (
+        "listen",
+        "hot_keys = { tll = \"1s\" }\nlisten",
+        &[
+            r#"6: service[0].hot_keys = { tll = "1s" }: means something only beside backend"#,
+            r#"6: service[0].hot_keys.tll = "1s": unknown key; did you mean ttl?"#,
+        ],
+    ),
     // [[tenant]]
     ("name = \"polite\"\n", "", &[r#"7: tenant[0].name: is missing, e.g. name = "polite""#]),
     ("\"polite\"", "\"\"", &[r#"8: tenant[0].name = "": must be 1 to 48 letters, digits, '-', '_' or '.'"#]),

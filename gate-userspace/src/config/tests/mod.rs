@@ -92,6 +92,7 @@ fn what_is_left_out_has_its_documented_default() {
             candidate: None,
             reply_budget: 65_536,
             tier: Tier::Standard,
+            cache: true,
             charge: Vec::new(),
             users: Vec::new(),
             deny: Deny::default(),
@@ -110,6 +111,7 @@ max_debt = "0s"
 tcp_quota = "1KiB/s"
 reply_budget = "0 B/s"
 tier = "best-effort"
+cache = "off"
 charge = "polite""#,
     );
     let config = Config::parse("gate.toml", &text).unwrap();
@@ -120,7 +122,7 @@ charge = "polite""#,
     assert_eq!(tenant.candidate, Some(candidate));
     // A segment of 64 KiB takes 64 s at 1 KiB/s, and must fit nevertheless.
     assert!(tenant.tcp_limits.max_debt_ns >= 64_000_000_000);
-    assert_eq!((tenant.reply_budget, tenant.tier), (0, Tier::BestEffort));
+    assert_eq!((tenant.reply_budget, tenant.tier, tenant.cache), (0, Tier::BestEffort, false));
     assert_eq!(tenant.charge.iter().map(|i| i.get()).collect::<Vec<_>>(), [0]);
 }
 
@@ -204,7 +206,10 @@ fn every_key_is_documented_and_every_documented_key_is_known() {
     let alien = "qqqqqqqqqqqqqq = \"1\"\n";
     let broken = GOOD
         .replace("[gate]\n", &format!("[gate]\n{alien}"))
-        .replace("listen", &format!("price.{alien}shedding.{alien}probe.{alien}{alien}listen"))
+        .replace(
+            "listen",
+            &format!("price.{alien}hot_keys.{alien}shedding.{alien}probe.{alien}{alien}listen"),
+        )
         .replace("name = \"polite\"", &format!("{alien}name = \"polite\""));
     let faults = Config::parse("gate.toml", &broken).unwrap_err().faults;
     let mut known: Vec<_> = faults

@@ -1,0 +1,106 @@
+//! Answers that may be given again: one thread's.
+//!
+//! **Invariants.** What is given was asked for at the key's present version, and less than its life ago. Memory
+//! is bounded: by weight, which counts what an entry takes beside its bytes. Pure: time is an argument.
+
+use std::rc::Rc;
+
+use gate_common::units::Nanos;
+use quick_cache::Weighter;
+use quick_cache::unsync;
+
+use super::flights::{Flight, Question};
+use super::versions::{KeyHash, Version, Versions};
+
+/// Kept answers, by the number of their question.
+#[derive(Debug)]
+pub(in crate::dispatcher) struct Cache {
+    entries: unsync::Cache<u64, Entry, Weigh, foldhash::fast::RandomState>,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    scope: u64,
+    request: Rc<[u8]>,
+    key: KeyHash,
+    version: Version,
+    until: Nanos,
+    /// `None` if it is too long to be kept.
+    answer: Option<Rc<[u8]>>,
+}
+
+#[derive(Clone, Debug)]
+struct Weigh;
+
+impl Weighter<u64, Entry> for Weigh {
+    fn weight(&self, _: &u64, entry: &Entry) -> u64 {
+        (ENTRY + entry.request.len() + entry.answer.as_ref().map_or(0, |answer| answer.len())) as u64
+    }
+}
+
+/// What is known of a question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::dispatcher) enum Found {
+    /// The answer.
+    Answer(Rc<[u8]>),
+    /// That its answer is too long to be kept.
+    TooLong,
+    /// There was an answer, but the key has been written to since.
+    Outdated,
+    /// Nothing.
+    Nothing,
+}
+
+impl Cache {
+    /// One that takes at most `memory` bytes.
+    pub(in crate::dispatcher) fn new(memory: u64) -> Self {
+        let items = (memory as usize / (2 * ENTRY)).clamp(1, MOST_ENTRIES);
+        let hasher = foldhash::fast::RandomState::default();
+        let entries = unsync::Cache::with(items, memory, Weigh, hasher, Default::default());
+        Self { entries }
+    }
+
+    /// What is known of a question with this number.
+    #[inline]
+    pub(in crate::dispatcher) fn find(
+        &mut self,
+        number: u64,
+        question: Question<'_>,
+        versions: &Versions,
+        now: Nanos,
+    ) -> Found {
+        let Some(entry) = self.entries.get(&number) else { return Found::Nothing };
+        if entry.scope != question.scope || *entry.request != *question.request {
+            return Found::Nothing;
+        }
+        let fresh = now < entry.until;
+        match &entry.answer {
+            None if fresh => return Found::TooLong,
+            Some(answer) if fresh && versions.holds(entry.key, entry.version) => {
+                return Found::Answer(Rc::clone(answer));
+            }
+            _ => {}
+        }
+        self.entries.remove(&number);
+        if fresh { Found::Outdated } else { Found::Nothing }
+    }
+
+    /// Keeps what a flight brought until then; `None` if that was too long.
+    pub(in crate::dispatcher) fn keep(
+        &mut self,
+        number: u64,
+        flight: &Flight,
+        answer: Option<&[u8]>,
+        until: Nanos,
+    ) {
+        let Question { scope, request } = flight.question();
+        let (request, answer) = (request.into(), answer.map(Into::into));
+        let entry = Entry { scope, request, key: flight.key, version: flight.version, until, answer };
+        self.entries.insert(number, entry);
+    }
+}
+
+/// What an entry takes beside its bytes.
+const ENTRY: usize = 192;
+/// There are far fewer hot keys.
+const MOST_ENTRIES: usize = 1 << 16;

@@ -1,0 +1,246 @@
+//! Single flight: of the reads of a hot key that are due at once, one goes to the store.
+//!
+//! The first read of a key's present version leads a flight, and whoever reads the same of the same version
+//! before the answer has come follows it. Flights are shared by the threads; each thread knows its own followers, the
+//! flight only which threads have any. What becomes of it is posted to these.
+//!
+//! **Invariants.** A flight is owned by the request that leads it ([`Leading`]), not by a client: it lands
+//! when that is answered, refused or dropped, whatever it was, and followers always hear of it. A lock is
+//! held for a look-up at most.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use foldhash::fast::FixedState;
+use gate_common::abi::Reason;
+use gate_common::units::Nanos;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use super::versions::{KeyHash, Version};
+use crate::protocol::Refusal;
+
+/// What is asked, and of whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(in crate::dispatcher) struct Question<'q> {
+    /// Whose clients may have the same answer: a user, a database, a protocol version.
+    pub(in crate::dispatcher) scope: u64,
+    /// The whole request. What is spelled differently is another question.
+    pub(in crate::dispatcher) request: &'q [u8],
+}
+
+/// A read that many wait for.
+#[derive(Debug)]
+pub(in crate::dispatcher) struct Flight {
+    scope: u64,
+    request: Box<[u8]>,
+    /// The key that is read, and its version when the flight began.
+    pub(in crate::dispatcher) key: KeyHash,
+    pub(in crate::dispatcher) version: Version,
+    /// The threads with followers.
+    threads: Mutex<Vec<usize>>,
+}
+
+impl Flight {
+    pub(in crate::dispatcher) fn question(&self) -> Question<'_> {
+        Question { scope: self.scope, request: &self.request }
+    }
+}
+
+/// What a thread hears of a flight.
+#[derive(Clone, Debug)]
+pub(in crate::dispatcher) enum Note {
+    /// The store's answer, whatever it says.
+    Answer(Arc<[u8]>),
+    /// The answer is too long to be shared.
+    TooLong,
+    /// There is none.
+    Failed(Refusal),
+    /// The answer may be kept for so long, if the version still holds.
+    Keep(Arc<[u8]>, Nanos),
+}
+
+/// A note, and which flight it is about.
+pub(in crate::dispatcher) type Mail = (Arc<Flight>, Note);
+
+/// The flights of one service, for all its threads.
+#[derive(Debug)]
+pub(in crate::dispatcher) struct Flights {
+    hasher: FixedState,
+    shards: [Mutex<HashMap<u64, Arc<Flight>, FixedState>>; SHARDS],
+    mailboxes: Vec<UnboundedSender<Mail>>,
+    unread: Mutex<Vec<Option<UnboundedReceiver<Mail>>>>,
+}
+
+/// A reader's part in a flight.
+#[derive(Debug)]
+pub(in crate::dispatcher) enum Part {
+    /// The flight is under way.
+    Follows(Arc<Flight>),
+    /// It begins with this.
+    Leads(Box<Leading>),
+}
+
+impl Flights {
+    pub(in crate::dispatcher) fn new(threads: usize, seed: u64) -> Self {
+        let (mailboxes, unread) =
+            (0..threads).map(|_| unbounded_channel()).map(|(to, from)| (to, Some(from))).unzip();
+        let hasher = FixedState::with_seed(seed);
+        let shards = std::array::from_fn(|_| Mutex::new(HashMap::with_hasher(hasher.clone())));
+        Self { hasher, shards, mailboxes, unread: Mutex::new(unread) }
+    }
+
+    /// What a thread hears; for the first who asks.
+    pub(in crate::dispatcher) fn mailbox(&self, thread: usize) -> Option<UnboundedReceiver<Mail>> {
+        lock(&self.unread)[thread].take()
+    }
+
+    /// One number for a question, the same in all threads.
+    #[inline]
+    pub(in crate::dispatcher) fn number(&self, question: Question<'_>) -> u64 {
+        use std::hash::BuildHasher as _;
+        self.hasher.hash_one(question)
+    }
+
+    /// Joins a flight of this version, or begins one whose answer may be `most` bytes long.
+    pub(in crate::dispatcher) fn join(
+        self: &Arc<Self>,
+        question: Question<'_>,
+        key: KeyHash,
+        version: Version,
+        thread: usize,
+        most: usize,
+    ) -> Part {
+        let number = self.number(question);
+        let mut flights = lock(&self.shards[number as usize % SHARDS]);
+        if let Some(flight) = flights.get(&number)
+            && flight.version == version
+            && flight.question() == question
+        {
+            lock(&flight.threads).push(thread);
+            return Part::Follows(Arc::clone(flight));
+        }
+        let flight = Arc::new(Flight {
+            scope: question.scope,
+            request: question.request.into(),
+            key,
+            version,
+            threads: Mutex::new(vec![thread]),
+        });
+        // An older version's flight lands by itself; nobody joins it any more.
+        flights.insert(number, Arc::clone(&flight));
+        let flights = Arc::clone(self);
+        Part::Leads(Box::new(Leading { flights, flight, heard: Vec::new(), most, landed: false }))
+    }
+
+    /// Ends a flight. Returns which threads follow it.
+    fn end(&self, flight: &Arc<Flight>) -> Vec<usize> {
+        let number = self.number(flight.question());
+        let mut flights = lock(&self.shards[number as usize % SHARDS]);
+        if flights.get(&number).is_some_and(|current| Arc::ptr_eq(current, flight)) {
+            flights.remove(&number);
+        }
+        std::mem::take(&mut lock(&flight.threads))
+    }
+
+    fn post(&self, threads: &[usize], flight: &Arc<Flight>, note: &Note) {
+        for &thread in threads {
+            // A thread that has ended has no followers.
+            let _ = self.mailboxes[thread].send((Arc::clone(flight), note.clone()));
+        }
+    }
+}
+
+/// The read that goes to the store.
+#[derive(Debug)]
+pub(in crate::dispatcher) struct Leading {
+    flights: Arc<Flights>,
+    flight: Arc<Flight>,
+    heard: Vec<u8>,
+    most: usize,
+    landed: bool,
+}
+
+impl Leading {
+    /// Which flight it leads.
+    pub(in crate::dispatcher) fn flight(&self) -> &Arc<Flight> {
+        &self.flight
+    }
+
+    /// A part of the answer.
+    pub(in crate::dispatcher) fn hear(&mut self, bytes: &[u8]) {
+        if self.heard.len() <= self.most {
+            self.heard.extend_from_slice(&bytes[..bytes.len().min(self.most + 1 - self.heard.len())]);
+        }
+    }
+
+    /// The answer is whole. What it says can be kept once it is known for how long.
+    pub(in crate::dispatcher) fn land(mut self) -> Option<Keeping> {
+        let fits = self.heard.len() <= self.most;
+        let answer: Arc<[u8]> = std::mem::take(&mut self.heard).into();
+        let note = if fits { Note::Answer(Arc::clone(&answer)) } else { Note::TooLong };
+        let threads = self.end(&note);
+        let (flights, flight) = (Arc::clone(&self.flights), Arc::clone(&self.flight));
+        fits.then(|| Keeping { flights, flight, threads, answer, life: Vec::new() })
+    }
+
+    /// The answer is this, which is not kept.
+    pub(in crate::dispatcher) fn land_with(mut self, answer: &[u8]) {
+        self.end(&Note::Answer(answer.into()));
+    }
+
+    /// There will be no answer.
+    pub(in crate::dispatcher) fn fail(mut self, refusal: Refusal) {
+        self.end(&Note::Failed(refusal));
+    }
+
+    fn end(&mut self, note: &Note) -> Vec<usize> {
+        self.landed = true;
+        let threads = self.flights.end(&self.flight);
+        self.flights.post(&threads, &self.flight, note);
+        threads
+    }
+}
+
+impl Drop for Leading {
+    fn drop(&mut self) {
+        if !self.landed {
+            self.end(&Note::Failed(Refusal { reason: Reason::StoreDown, retry_after: Nanos::ZERO }));
+        }
+    }
+}
+
+/// An answer of which it is being asked how long it lives.
+#[derive(Debug)]
+pub(in crate::dispatcher) struct Keeping {
+    flights: Arc<Flights>,
+    flight: Arc<Flight>,
+    threads: Vec<usize>,
+    /// What was answered.
+    pub(in crate::dispatcher) answer: Arc<[u8]>,
+    /// What the store says of its life.
+    pub(in crate::dispatcher) life: Vec<u8>,
+}
+
+impl Keeping {
+    /// A part of what the store says of its life.
+    pub(in crate::dispatcher) fn hear(&mut self, bytes: &[u8]) {
+        if self.life.len() + bytes.len() <= LONGEST_LIFE {
+            self.life.extend_from_slice(bytes);
+        }
+    }
+
+    /// It may be kept for so long.
+    pub(in crate::dispatcher) fn keep(self, life: Nanos) {
+        self.flights.post(&self.threads, &self.flight, &Note::Keep(self.answer, life));
+    }
+}
+
+/// What a panic elsewhere leaves is whole: nothing is done in between.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A number and a few letters.
+const LONGEST_LIFE: usize = 64;
+/// Enough for as many threads never to meet.
+const SHARDS: usize = 16;

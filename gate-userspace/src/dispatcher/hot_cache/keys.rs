@@ -1,0 +1,83 @@
+//! Which keys are hot: samples go to whoever counts them, and what that finds comes back to every thread.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use gate_common::abi::Sample;
+use tokio::sync::watch;
+
+/// The hot keys of a service.
+pub(in crate::dispatcher) type HotSet = HashSet<Box<[u8]>, foldhash::fast::RandomState>;
+
+/// Where a service's hot keys are announced.
+#[derive(Debug)]
+pub(in crate::dispatcher) struct Announcer(watch::Sender<Arc<HotSet>>);
+
+impl Announcer {
+    pub(in crate::dispatcher) fn new() -> Self {
+        Self(watch::Sender::default())
+    }
+
+    /// Tells all threads, if it is news.
+    pub(in crate::dispatcher) fn announce(&self, hot: HotSet) {
+        self.0.send_if_modified(|known| {
+            let news = **known != hot;
+            if news {
+                *known = Arc::new(hot);
+            }
+            news
+        });
+    }
+
+    pub(in crate::dispatcher) fn listen(&self) -> watch::Receiver<Arc<HotSet>> {
+        self.0.subscribe()
+    }
+}
+
+/// A way for samples, on which they are rather lost than waited for.
+pub(in crate::dispatcher) fn samples() -> (SyncSender<Sample>, Receiver<Sample>) {
+    sync_channel(MOST_SAMPLES)
+}
+
+/// One thread's share of the samples of one service.
+#[derive(Debug)]
+pub(in crate::dispatcher) struct Sampler {
+    service: u32,
+    to: SyncSender<Sample>,
+    until_next: u32,
+}
+
+impl Sampler {
+    pub(in crate::dispatcher) fn new(service: usize, to: SyncSender<Sample>) -> Self {
+        Self { service: service as u32, to, until_next: 0 }
+    }
+
+    /// Whether the next request is one in `every`.
+    #[inline]
+    pub(in crate::dispatcher) fn is_due(&mut self, every: u32) -> bool {
+        let due = self.until_next == 0;
+        self.until_next = if due { every.saturating_sub(1) } else { self.until_next - 1 };
+        due && every > 0
+    }
+
+    /// Sends a sample of a key that stands for `weight` requests. A key that is longer than those that are
+    /// counted is not: cut off, it would be taken for another.
+    pub(in crate::dispatcher) fn send(&self, tenant: u32, weight: u32, key: &[u8]) {
+        let mut sample = Sample {
+            service: self.service,
+            tenant,
+            weight,
+            flags: 0,
+            key_len: key.len() as u16,
+            key: [0; Sample::MAX_KEY],
+        };
+        let Some(room) = sample.key.get_mut(..key.len()) else { return };
+        room.copy_from_slice(key);
+        // Full: one sample of many.
+        let _ = self.to.try_send(sample);
+    }
+}
+
+/// What comes between two looks, of every 64th of more requests than there ever are: 2 MiB.
+const MOST_SAMPLES: usize = 8_192;

@@ -1,0 +1,403 @@
+//! Hot keys: their reads are answered here, or go to the store once for all who ask.
+//!
+//! ```text
+//! read of a hot key ──► kept answer of this version? ─ yes ─► answered
+//!        │ no
+//!        ▼
+//!   a flight of this version? ─ yes ─► follows it ──────────┐
+//!        │ no                                               ▼
+//!        └──► leads one: to the store, answer ──► to all who follow; kept for as long as the key lives,
+//!                                                 at most 3 s, in each thread that had any
+//! ```
+//!
+//! Every write marks its keys, hot or not, from before it is sent until after its answer ([`versions`]): a marked
+//! key's reads go to the store as if there were nothing here. So what clients see through one gate is
+//! linearizable; and a client's own requests about a key keep their order ([`order`]). What is written past the gate
+//! is seen once what was kept has lived its life.
+//!
+//! - [`keys`]: which keys are hot.
+//! - [`versions`]: whether an answer still holds.
+//! - [`cache`]: answers, in each thread. [`flights`]: reads under way, in all threads.
+//! - [`order`]: one client's requests. [`apart`]: writes on a client's own connection.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+
+use gate_common::abi::Sample;
+use gate_common::units::Nanos;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::watch;
+
+use self::cache::{Cache, Found};
+use self::flights::{Flight, Flights, Keeping, Leading, Part, Question};
+use self::keys::{Announcer, HotSet, Sampler};
+use self::order::{ANY_KEY, Turn};
+use self::versions::{KeyHash, Mark, Marker, Version, Versions};
+use super::client::Client;
+use super::figures::{Event, Figures};
+use super::pool::PoolId;
+use super::replies::Place;
+use super::settings::Settings;
+use super::wire::Wire;
+use crate::clock;
+use crate::policy::admission;
+use crate::protocol::{Access, Refusal};
+
+pub(super) mod apart;
+mod cache;
+pub(super) mod flights;
+pub(super) mod keys;
+pub(super) mod order;
+pub(super) mod versions;
+
+/// What the threads of one service share of its hot keys.
+#[derive(Clone, Debug)]
+pub(super) struct Shared {
+    pub(super) announcer: Arc<Announcer>,
+    pub(super) samples: SyncSender<Sample>,
+    versions: Arc<Versions>,
+    flights: Arc<Flights>,
+}
+
+impl Shared {
+    /// Those of each service, for so many threads. Services before the same store share its keys' versions.
+    pub(super) fn of(settings: &[Settings], threads: usize, samples: &SyncSender<Sample>) -> Vec<Self> {
+        let mut stores = HashMap::new();
+        let of = |settings: &Settings| {
+            let versions = || Arc::new(Versions::new(clock::entropy()));
+            Self {
+                announcer: Arc::new(Announcer::new()),
+                samples: samples.clone(),
+                versions: Arc::clone(stores.entry(settings.backend.address).or_insert_with(versions)),
+                flights: Arc::new(Flights::new(threads, clock::entropy())),
+            }
+        };
+        settings.iter().map(of).collect()
+    }
+}
+
+/// One thread's hot keys of one service.
+#[derive(Debug)]
+pub(super) struct HotCache<W: Wire> {
+    thread: usize,
+    figures: Arc<Figures>,
+    /// Whether anything is answered here at all.
+    enabled: bool,
+    longest_answer: usize,
+    longest_life: Nanos,
+    sampler: RefCell<Sampler>,
+    news: RefCell<watch::Receiver<Arc<HotSet>>>,
+    hot: RefCell<Arc<HotSet>>,
+    versions: Arc<Versions>,
+    marker: Rc<Marker>,
+    cache: RefCell<Cache>,
+    flights: Arc<Flights>,
+    /// This thread's followers, by the number of what they asked; never of two flights.
+    following: RefCell<HashMap<u64, Following<W>, foldhash::fast::RandomState>>,
+}
+
+#[derive(Debug)]
+pub(super) struct Following<W: Wire> {
+    flight: Arc<Flight>,
+    pub(super) request: W::Request,
+    pub(super) readers: Vec<Reader<W>>,
+}
+
+/// One who follows a flight.
+#[derive(Debug)]
+pub(super) struct Reader<W: Wire> {
+    pub(super) client: Rc<Client<W>>,
+    pub(super) place: Place,
+    pub(super) kind: admission::Request,
+}
+
+/// What becomes of a read.
+#[derive(Debug)]
+pub(super) enum Read {
+    /// It is answered.
+    Hit(Rc<[u8]>),
+    /// It follows a flight.
+    Joined,
+    /// It goes to the store, for itself.
+    Alone,
+    /// It may go to the store for all who read that version of this key.
+    MayLead(KeyHash, Version),
+}
+
+/// What a request takes with it to the store.
+#[derive(Debug)]
+pub(super) enum Ticket {
+    /// Nothing.
+    None,
+    /// The mark of a write.
+    Write(Mark),
+    /// A flight. The request is nobody's own.
+    Flight(Box<Leading>),
+    /// gate's own question for how long an answer lives, once there is that answer.
+    Life(Option<Keeping>),
+}
+
+impl Ticket {
+    /// The request will not be sent.
+    pub(super) fn refuse(self, refusal: Refusal) {
+        match self {
+            Self::Write(mark) => mark.over(),
+            Self::Flight(leading) => leading.fail(refusal),
+            Self::None | Self::Life(_) => {}
+        }
+    }
+
+    /// A part of the answer to what is nobody's own.
+    pub(super) fn hear(&mut self, give: &[u8], add: &[u8]) {
+        match self {
+            Self::Flight(leading) => [give, add].into_iter().for_each(|bytes| leading.hear(bytes)),
+            Self::Life(Some(keeping)) => [give, add].into_iter().for_each(|bytes| keeping.hear(bytes)),
+            Self::None | Self::Write(_) | Self::Life(None) => {}
+        }
+    }
+
+    /// Whether the answer goes to no client by itself.
+    #[inline]
+    pub(super) const fn is_own(&self) -> bool {
+        matches!(self, Self::Flight(_) | Self::Life(_))
+    }
+}
+
+/// A request, and who asks it.
+#[derive(Debug)]
+pub(super) struct Asked<'a, W: Wire> {
+    pub(super) client: &'a Rc<Client<W>>,
+    pub(super) turn: Turn,
+    pub(super) request: &'a W::Request,
+    pub(super) bytes: &'a [u8],
+}
+
+impl<W: Wire> Clone for Asked<'_, W> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<W: Wire> Copy for Asked<'_, W> {}
+
+impl<W: Wire> HotCache<W> {
+    pub(super) fn new(settings: &Settings, shared: Shared, thread: usize, figures: Arc<Figures>) -> Self {
+        let Shared { announcer, samples, versions, flights } = shared;
+        let config = &settings.backend.hot_keys;
+        let news = announcer.listen();
+        let hot = Arc::clone(&news.borrow());
+        Self {
+            thread,
+            figures,
+            enabled: config.cache,
+            longest_answer: config.max_value,
+            longest_life: config.ttl,
+            sampler: RefCell::new(Sampler::new(settings.service, samples)),
+            hot: RefCell::new(hot),
+            news: RefCell::new(news),
+            marker: Marker::new(Arc::clone(&versions)),
+            versions,
+            cache: RefCell::new(Cache::new(config.memory)),
+            flights,
+            following: RefCell::default(),
+        }
+    }
+
+    /// What is posted to this thread; for the first who asks.
+    pub(super) fn mailbox(&self) -> Option<UnboundedReceiver<flights::Mail>> {
+        self.flights.mailbox(self.thread)
+    }
+
+    /// Marks, for writes on connections of clients' own.
+    pub(super) fn marker(&self) -> Rc<Marker> {
+        Rc::clone(&self.marker)
+    }
+
+    /// Sends a sample of a request's first key, if that is one in `every`.
+    #[inline]
+    pub(super) fn sample(&self, asked: Asked<'_, W>, every: u32) {
+        let sampler = &mut *self.sampler.borrow_mut();
+        if W::facts(asked.request).keyed && sampler.is_due(every) {
+            let key = W::keys(asked.request, asked.bytes).next();
+            key.into_iter().for_each(|key| sampler.send(asked.client.tenant.get().0, every, key));
+        }
+    }
+
+    /// Whether a client must not be heard until the flights have landed that its reads follow: this request is
+    /// about a key of theirs, and cannot join.
+    #[inline]
+    pub(super) fn must_wait(&self, client: &Client<W>, request: &W::Request, bytes: &[u8]) -> bool {
+        // The requests of one datagram come at once, and nobody can be kept from sending it.
+        let waits = client.order.follows()
+            && client.datagram().is_none()
+            && client.order.follows_any(self.bits(request, bytes))
+            && self.flight_to_join(client, request, bytes).is_none();
+        if waits {
+            client.order.wait();
+        }
+        waits
+    }
+
+    /// Looks a read up: `kind` is what admission knows it by.
+    #[inline]
+    pub(super) fn read(&self, asked: Asked<'_, W>, kind: admission::Request, now: Nanos) -> Read {
+        let Asked { client, turn, request, bytes } = asked;
+        let Some(key) = self.hot_key(client, request, bytes) else { return Read::Alone };
+        let (true, Some(version)) = (!client.order.has_sent(key, turn), self.versions.of(key)) else {
+            return Read::Alone;
+        };
+        let question = self.question(client, bytes);
+        let number = self.flights.number(question);
+        match self.cache.borrow_mut().find(number, question, &self.versions, now) {
+            Found::Answer(answer) if !client.order.follows_any(key.bit()) => {
+                self.figures.count(Event::CacheHit);
+                return Read::Hit(answer);
+            }
+            Found::TooLong => return Read::Alone,
+            Found::Outdated => self.figures.count(Event::Invalidated),
+            Found::Answer(_) | Found::Nothing => {}
+        }
+        match self.following.borrow_mut().get_mut(&number) {
+            Some(following) => {
+                let joins = following.flight.version == version
+                    && following.flight.question() == question
+                    && following.readers.len() < MOST_READERS;
+                if !joins {
+                    return Read::Alone;
+                }
+                self.figures.count(Event::Coalesced);
+                following.add(asked, kind, key);
+                Read::Joined
+            }
+            None => Read::MayLead(key, version),
+        }
+    }
+
+    /// Begins a flight with a read that has been admitted; `None` if another thread just has, which it then
+    /// follows.
+    pub(super) fn lead(
+        &self,
+        asked: Asked<'_, W>,
+        kind: admission::Request,
+        (key, version): (KeyHash, Version),
+    ) -> Option<Ticket> {
+        let question = self.question(asked.client, asked.bytes);
+        let part = self.flights.join(question, key, version, self.thread, self.longest_answer);
+        let (flight, ticket) = match part {
+            Part::Follows(flight) => (flight, None),
+            Part::Leads(leading) => (Arc::clone(leading.flight()), Some(Ticket::Flight(leading))),
+        };
+        self.figures.count(if ticket.is_some() { Event::Flight } else { Event::Coalesced });
+        let mut following = Following { flight, request: *asked.request, readers: Vec::new() };
+        following.add(asked, kind, key);
+        let before = self.following.borrow_mut().insert(self.flights.number(question), following);
+        debug_assert!(before.is_none(), "followers of two flights");
+        ticket
+    }
+
+    /// What a request takes with it that goes to the store for itself.
+    #[inline]
+    pub(super) fn ticket(&self, asked: Asked<'_, W>) -> Ticket {
+        let Asked { client, turn, request, bytes } = asked;
+        if self.enabled {
+            let bits = if self.hot.borrow().is_empty() { ANY_KEY } else { self.bits(request, bytes) };
+            client.order.send(bits, turn);
+        }
+        self.mark(request, bytes).map_or(Ticket::None, Ticket::Write)
+    }
+
+    /// The mark of a request, if it may write.
+    #[inline]
+    pub(super) fn mark(&self, request: &W::Request, bytes: &[u8]) -> Option<Mark> {
+        match W::facts(request).access {
+            Access::Neither | Access::Read => None,
+            Access::Write if W::names_keys(request) => Some(self.marker.mark(W::keys(request, bytes))),
+            Access::Write | Access::WriteAny => Some(self.marker.mark_all()),
+        }
+    }
+
+    /// Who follows a flight that has landed, if that is anybody here.
+    pub(super) fn landed(&self, flight: &Arc<Flight>) -> Option<Following<W>> {
+        let number = self.flights.number(flight.question());
+        let mut following = self.following.borrow_mut();
+        let here = following.get(&number).is_some_and(|following| Arc::ptr_eq(&following.flight, flight));
+        let landed = here.then(|| following.remove(&number)).flatten()?;
+        landed.readers.iter().for_each(|reader| reader.client.order.landed());
+        Some(landed)
+    }
+
+    /// Keeps what a flight brought for `life`; `None` if it was too long, which is worth knowing too.
+    pub(super) fn keep(&self, flight: &Flight, answer: Option<&[u8]>, life: Nanos, now: Nanos) {
+        if answer.is_some() && (life == Nanos::ZERO || !self.versions.holds(flight.key, flight.version)) {
+            return;
+        }
+        let number = self.flights.number(flight.question());
+        let until = now.saturating_add(life.min(self.longest_life));
+        self.cache.borrow_mut().keep(number, flight, answer, until);
+    }
+
+    /// To be called now and then.
+    pub(super) fn tidy(&self, now: Nanos, store_timeout: Nanos) {
+        self.marker.tidy(now, store_timeout);
+        let news = &mut *self.news.borrow_mut();
+        if news.has_changed().unwrap_or(false) {
+            *self.hot.borrow_mut() = Arc::clone(&news.borrow_and_update());
+        }
+    }
+
+    /// The hash of the key that a request reads, if its answer may be shared and the key is hot.
+    #[inline]
+    fn hot_key(&self, client: &Client<W>, request: &W::Request, bytes: &[u8]) -> Option<KeyHash> {
+        let hot = self.hot.borrow();
+        if hot.is_empty() || !self.enabled || !W::may_share(request) || !client.pool().may_cache() {
+            return None;
+        }
+        let key = W::keys(request, bytes).next()?;
+        hot.contains(key).then(|| self.versions.hash(key))
+    }
+
+    /// The flight that a read would join.
+    fn flight_to_join(&self, client: &Client<W>, request: &W::Request, bytes: &[u8]) -> Option<()> {
+        let key = self.hot_key(client, request, bytes)?;
+        let version = self.versions.of(key)?;
+        let question = self.question(client, bytes);
+        let following = self.following.borrow();
+        let following = following.get(&self.flights.number(question))?;
+        let joins = following.flight.version == version && following.flight.question() == question;
+        (joins && following.readers.len() < MOST_READERS).then_some(())
+    }
+
+    /// The bits of the keys that a request is about.
+    fn bits(&self, request: &W::Request, bytes: &[u8]) -> u128 {
+        match W::facts(request).access {
+            Access::Neither => 0,
+            Access::Read | Access::Write if W::names_keys(request) => {
+                W::keys(request, bytes).fold(0, |bits, key| bits | self.versions.hash(key).bit())
+            }
+            _ => ANY_KEY,
+        }
+    }
+
+    #[inline]
+    fn question<'q>(&self, client: &Client<W>, request: &'q [u8]) -> Question<'q> {
+        let scope = match client.pool().id() {
+            // What all threads have.
+            PoolId(0) => 0,
+            PoolId(id) => (self.thread as u64 + 1) << 32 | u64::from(id),
+        };
+        Question { scope, request }
+    }
+}
+
+impl<W: Wire> Following<W> {
+    fn add(&mut self, asked: Asked<'_, W>, kind: admission::Request, key: KeyHash) {
+        asked.client.order.follow(key);
+        self.readers.push(Reader { client: Rc::clone(asked.client), place: asked.turn.place, kind });
+    }
+}
+
+/// 10,000 clients of one thread, each with a few reads: 4 MiB.
+const MOST_READERS: usize = 1 << 17;

@@ -1,0 +1,104 @@
+//! What a client has outstanding, by key: so that what it asks about one key takes effect in the order in
+//! which it asked.
+//!
+//! **Problem.** A client's own requests reach the store in their order, since they take one connection. An answer out
+//! of the cache is earlier than what is on its way, and a flight may leave later than a write behind it. **Rule.**
+//! While a request about a key is on its way on the client's own connection, so are those that follow it; while a read
+//! follows a flight, what follows it about that key joins the same flight or waits.
+//!
+//! Keys are told apart by one bit of 128: a collision costs a hit or a wait, never the order.
+
+use std::cell::Cell;
+
+use super::versions::KeyHash;
+use crate::dispatcher::replies::Place;
+
+/// One client's.
+#[derive(Debug, Default)]
+pub(in crate::dispatcher) struct Order {
+    /// Reads that follow a flight, and their keys.
+    following: Cell<usize>,
+    followed: Cell<u128>,
+    /// Keys on the client's own connection: those of requests before `turn`, and later ones.
+    older: Cell<u128>,
+    newer: Cell<u128>,
+    turn: Cell<Place>,
+    /// Its next request waits until no read follows a flight.
+    waits: Cell<bool>,
+}
+
+/// Where a request stands among its client's.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::dispatcher) struct Turn {
+    /// Its place.
+    pub(in crate::dispatcher) place: Place,
+    /// The first that is not answered.
+    pub(in crate::dispatcher) first: Place,
+}
+
+impl Order {
+    /// A read follows a flight.
+    pub(in crate::dispatcher) fn follow(&self, key: KeyHash) {
+        self.following.set(self.following.get() + 1);
+        self.followed.set(self.followed.get() | key.bit());
+    }
+
+    /// A flight that one read followed has landed.
+    pub(in crate::dispatcher) fn landed(&self) {
+        self.following.set(self.following.get() - 1);
+        if self.following.get() == 0 {
+            self.followed.set(0);
+            self.waits.set(false);
+        }
+    }
+
+    /// The client must not be heard until no read of its follows a flight.
+    pub(in crate::dispatcher) fn wait(&self) {
+        self.waits.set(true);
+    }
+
+    /// Whether the client's next request waits.
+    #[inline]
+    pub(in crate::dispatcher) fn waits(&self) -> bool {
+        self.waits.get()
+    }
+
+    /// Whether any read follows a flight.
+    #[inline]
+    pub(in crate::dispatcher) fn follows(&self) -> bool {
+        self.following.get() > 0
+    }
+
+    /// Whether a read of one of the keys with these bits may follow a flight.
+    pub(in crate::dispatcher) fn follows_any(&self, bits: u128) -> bool {
+        self.followed.get() & bits != 0
+    }
+
+    /// A request about the keys with these bits takes the client's own connection.
+    #[inline]
+    pub(in crate::dispatcher) fn send(&self, bits: u128, turn: Turn) {
+        if turn.first >= self.turn.get() {
+            self.older.set(self.newer.take());
+            self.turn.set(turn.place);
+        }
+        self.newer.set(self.newer.get() | bits);
+    }
+
+    /// As [`Order::send`], for a read that has followed a flight in vain.
+    pub(in crate::dispatcher) fn send_late(&self, key: KeyHash) {
+        self.newer.set(self.newer.get() | key.bit());
+    }
+
+    /// Whether a request about this key may be on its way on the client's own connection.
+    #[inline]
+    pub(in crate::dispatcher) fn has_sent(&self, key: KeyHash, turn: Turn) -> bool {
+        if turn.first == turn.place {
+            return false;
+        }
+        let older = if turn.first < self.turn.get() { self.older.get() } else { 0 };
+        (older | self.newer.get()) & key.bit() != 0
+    }
+}
+
+/// The bits of keys that are not known.
+pub(in crate::dispatcher) const ANY_KEY: u128 = u128::MAX;

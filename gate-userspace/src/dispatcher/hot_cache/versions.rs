@@ -1,0 +1,282 @@
+//! Versions of keys: whether what was read of one still holds.
+//!
+//! **Problem.** An answer may be given again only while no write to its key was sent since it was asked for.
+//! **How.** Each word has a version in its upper half and the writes outstanding in its lower half. A write
+//! marks the words of its keys before it is sent and unmarks them after its answer; both raise the version.
+//! A read notes the version, if nothing is outstanding, before it is sent; its answer holds for as long as
+//! the version is the same. Keys share words by a seeded hash: a collision costs a read, never a
+//! wrong answer. One more word stands for all keys: what could touch any of them marks that one.
+//!
+//! **A write that gets no answer** may yet be done by the store: its mark stays for the store's timeout.
+//! A [`Mark`] that is dropped without a word counts as such, so none is forgotten.
+//!
+//! **Invariants.** A word never has fewer writes outstanding than there are. Every outstanding write is a
+//! request in memory, so the lower half cannot overflow; the version would have to be raised 2^32 times within
+//! an answer's life to come around.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::hash::{BuildHasher as _, Hasher as _};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use foldhash::fast::FixedState;
+use gate_common::units::Nanos;
+
+/// The versions of a store's keys, for all threads and all services before that store.
+#[derive(Debug)]
+pub(in crate::dispatcher) struct Versions {
+    hasher: FixedState,
+    words: Box<[AtomicU64]>,
+    all: AtomicU64,
+}
+
+/// What a key comes to, the same in all threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::dispatcher) struct KeyHash(u64);
+
+impl KeyHash {
+    /// One bit of 128, for filters.
+    #[inline]
+    pub(in crate::dispatcher) const fn bit(self) -> u128 {
+        1 << (self.0 >> 57)
+    }
+}
+
+/// A key's version at a moment when nothing was outstanding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::dispatcher) struct Version {
+    word: u64,
+    all: u64,
+}
+
+impl Versions {
+    /// Nothing written yet. The seed keeps clients from choosing keys that collide.
+    pub(in crate::dispatcher) fn new(seed: u64) -> Self {
+        let words = (0..WORDS).map(|_| AtomicU64::new(0)).collect();
+        Self { hasher: FixedState::with_seed(seed), words, all: AtomicU64::new(0) }
+    }
+
+    /// A key's hash.
+    #[inline]
+    pub(in crate::dispatcher) fn hash(&self, key: &[u8]) -> KeyHash {
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write(key);
+        KeyHash(hasher.finish())
+    }
+
+    /// The version of a key; `None` while it may be being written.
+    #[inline]
+    pub(in crate::dispatcher) fn of(&self, key: KeyHash) -> Option<Version> {
+        let version = self.load(key);
+        ((version.word | version.all) as u32 == 0).then_some(version)
+    }
+
+    /// Whether `version` is still the key's, so that no write to it was sent since.
+    #[inline]
+    pub(in crate::dispatcher) fn holds(&self, key: KeyHash, version: Version) -> bool {
+        self.load(key) == version
+    }
+
+    #[inline]
+    fn load(&self, key: KeyHash) -> Version {
+        let word = self.words[key.0 as usize % WORDS].load(Ordering::SeqCst);
+        Version { word, all: self.all.load(Ordering::SeqCst) }
+    }
+
+    fn change(&self, words: &Words, by: u64) {
+        let change = |word: &AtomicU64| word.fetch_add(by, Ordering::SeqCst);
+        match words {
+            Words::All => {
+                change(&self.all);
+            }
+            Words::One(at) => {
+                change(&self.words[*at as usize]);
+            }
+            Words::Some(many) => many.iter().for_each(|&at| {
+                change(&self.words[at as usize]);
+            }),
+        }
+    }
+}
+
+/// Which words a write marks.
+#[derive(Debug)]
+enum Words {
+    All,
+    One(u32),
+    Some(Box<[u32]>),
+}
+
+/// Marks for one thread, and those that stay for a while.
+#[derive(Debug)]
+pub(in crate::dispatcher) struct Marker {
+    versions: Arc<Versions>,
+    /// Marks of writes that got no answer, and until when they stay; `None` until the next look.
+    late: RefCell<VecDeque<(Option<Nanos>, Words)>>,
+}
+
+impl Marker {
+    pub(in crate::dispatcher) fn new(versions: Arc<Versions>) -> Rc<Self> {
+        Rc::new(Self { versions, late: RefCell::default() })
+    }
+
+    /// Marks the keys of a write that is about to be sent; without keys, all there are.
+    #[inline]
+    pub(in crate::dispatcher) fn mark<'k>(self: &Rc<Self>, mut keys: impl Iterator<Item = &'k [u8]>) -> Mark {
+        let word = |key: &[u8]| (self.versions.hash(key).0 as usize % WORDS) as u32;
+        let words = match (keys.next(), keys.next()) {
+            (None, _) => Words::All,
+            (Some(key), None) => Words::One(word(key)),
+            (Some(one), Some(other)) => Words::Some([one, other].into_iter().chain(keys).map(word).collect()),
+        };
+        self.versions.change(&words, MARK);
+        Mark { words: Some(words), marker: Rc::clone(self) }
+    }
+
+    /// Marks all keys.
+    pub(in crate::dispatcher) fn mark_all(self: &Rc<Self>) -> Mark {
+        self.mark(std::iter::empty())
+    }
+
+    /// Unmarks what has stayed for the store's timeout. To be called now and then.
+    pub(in crate::dispatcher) fn tidy(&self, now: Nanos, timeout: Nanos) {
+        let late = &mut *self.late.borrow_mut();
+        for (until, _) in late.iter_mut().rev().take_while(|(until, _)| until.is_none()) {
+            *until = Some(now.saturating_add(timeout));
+        }
+        while let Some((_, words)) = late.pop_front_if(|(until, _)| until.is_some_and(|until| until <= now)) {
+            self.versions.change(&words, UNMARK);
+        }
+    }
+}
+
+/// The mark of one write.
+#[derive(Debug)]
+#[must_use]
+pub(in crate::dispatcher) struct Mark {
+    words: Option<Words>,
+    marker: Rc<Marker>,
+}
+
+impl Mark {
+    /// The write is over: it was answered, or never sent.
+    #[inline]
+    pub(in crate::dispatcher) fn over(mut self) {
+        if let Some(words) = self.words.take() {
+            self.marker.versions.change(&words, UNMARK);
+        }
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        if let Some(words) = self.words.take() {
+            self.marker.late.borrow_mut().push_back((None, words));
+        }
+    }
+}
+
+/// 512 KiB: at 10,000 writes outstanding, one hot key in seven is blocked by another's.
+const WORDS: usize = 1 << 16;
+/// One version more, and one write more.
+const MARK: u64 = (1 << 32) + 1;
+/// One version more, and one write less.
+const UNMARK: u64 = (1 << 32) - 1;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TIMEOUT: Nanos = Nanos::from_secs(1);
+
+    fn marker() -> (Arc<Versions>, Rc<Marker>) {
+        let versions = Arc::new(Versions::new(1));
+        (Arc::clone(&versions), Marker::new(versions))
+    }
+
+    fn mark(marker: &Rc<Marker>, key: &[u8]) -> Mark {
+        marker.mark(std::iter::once(key))
+    }
+
+    #[test]
+    fn a_write_ends_what_was_read_before_it_and_lets_nothing_be_read_until_it_is_over() {
+        let (versions, marker) = marker();
+        let (key, other) = (versions.hash(b"key"), versions.hash(b"other"));
+        let (before, unharmed) = (versions.of(key).unwrap(), versions.of(other).unwrap());
+        let mark = mark(&marker, b"key");
+        assert!(versions.of(key).is_none() && !versions.holds(key, before));
+        mark.over();
+        let after = versions.of(key).unwrap();
+        assert!(!versions.holds(key, before) && versions.holds(key, after));
+        assert!(versions.holds(other, unharmed));
+    }
+
+    #[test]
+    fn what_may_touch_any_key_ends_all() {
+        let (versions, marker) = marker();
+        let key = versions.hash(b"key");
+        let before = versions.of(key).unwrap();
+        let all = marker.mark_all();
+        assert!(versions.of(key).is_none());
+        all.over();
+        assert!(!versions.holds(key, before) && versions.of(key).is_some());
+    }
+
+    #[test]
+    fn a_write_without_an_answer_blocks_its_keys_for_the_timeout() {
+        let (versions, marker) = marker();
+        let keys = [versions.hash(b"a"), versions.hash(b"b")];
+        drop(marker.mark([&b"a"[..], b"b"].into_iter()));
+        let blocked = |now: u64| {
+            marker.tidy(Nanos(now), TIMEOUT);
+            keys.map(|key| versions.of(key).is_none())
+        };
+        assert_eq!(blocked(5), [true, true]);
+        assert_eq!(blocked(5 + TIMEOUT.0 - 1), [true, true]);
+        assert_eq!(blocked(5 + TIMEOUT.0), [false, false]);
+    }
+
+    proptest! {
+        /// Against a plain model: by key, which writes are outstanding, and how many there have been.
+        #[test]
+        fn only_what_no_write_was_sent_to_since_holds(
+            steps in proptest::collection::vec((0_u8..5, 0_u8..6, any::<proptest::sample::Index>()), 1..200),
+        ) {
+            let (versions, marker) = marker();
+            let name = |key: u8| [b'k', key];
+            let mut outstanding: Vec<(Vec<u8>, Mark)> = Vec::new();
+            let mut sent = [0_u32; 6];
+            let mut noted: Vec<(u8, Version, u32)> = Vec::new();
+            for (step, key, index) in steps {
+                let keys: Vec<u8> = match step {
+                    0 => vec![key],
+                    1 => vec![key, (key + 1) % 6],
+                    2 => (0..6).collect(),
+                    _ => Vec::new(),
+                };
+                if !keys.is_empty() {
+                    let names: Vec<_> = keys.iter().map(|&key| name(key)).collect();
+                    let mark = if step == 2 { marker.mark_all() } else {
+                        marker.mark(names.iter().map(|name| &name[..]))
+                    };
+                    keys.iter().for_each(|&key| sent[usize::from(key)] += 1);
+                    outstanding.push((keys, mark));
+                } else if step == 3 && !outstanding.is_empty() {
+                    outstanding.swap_remove(index.index(outstanding.len())).1.over();
+                } else if let Some(version) = versions.of(versions.hash(&name(key))) {
+                    prop_assert!(outstanding.iter().all(|(keys, _)| !keys.contains(&key)), "it is marked");
+                    noted.push((key, version, sent[usize::from(key)]));
+                }
+                for &(key, version, before) in &noted {
+                    let holds = versions.holds(versions.hash(&name(key)), version);
+                    prop_assert!(!holds || before == sent[usize::from(key)], "an old version holds");
+                    prop_assert!(holds || before != sent[usize::from(key)], "it was lost for nothing");
+                }
+            }
+        }
+    }
+}
