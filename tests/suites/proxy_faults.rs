@@ -1,74 +1,15 @@
 //! What gate does when its store or its clients misbehave: errors soon, memory bounded, and nobody else harmed.
 
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use gate_tests::proxy::{Listening, PATIENCE, read_until, shown};
+use gate_tests::puppet::{Puppet, figure, wait_until};
 use nix::sys::signal::Signal;
 
 const EVERYONE: &str = "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"unlimited\"";
-
-/// A store of which the test says what it answers, request by request.
-struct Puppet {
-    address: SocketAddr,
-    heard: Receiver<(TcpStream, Vec<u8>)>,
-}
-
-impl Puppet {
-    fn start() -> Result<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0")?;
-        let address = listener.local_addr()?;
-        let (sender, heard) = channel();
-        std::thread::spawn(move || {
-            for stream in listener.incoming().map_while(Result::ok) {
-                let sender = sender.clone();
-                std::thread::spawn(move || Self::listen(stream, &sender));
-            }
-        });
-        Ok(Self { address, heard })
-    }
-
-    fn listen(mut stream: TcpStream, heard: &Sender<(TcpStream, Vec<u8>)>) {
-        let mut piece = vec![0; 1 << 16];
-        while let Ok(len @ 1..) = stream.read(&mut piece) {
-            let Ok(mut answers) = stream.try_clone() else { return };
-            // What gate asks by itself, once for each connection and before all else.
-            let asked = piece[..len].strip_prefix(b"version\r\n");
-            if asked.is_some() && answers.write_all(b"VERSION puppet\r\n").is_err() {
-                return;
-            }
-            let asked = asked.unwrap_or(&piece[..len]);
-            if !asked.is_empty() && heard.send((answers, asked.to_vec())).is_err() {
-                return;
-            }
-        }
-    }
-
-    /// What it was asked next, and where to answer.
-    fn next(&self) -> Result<(TcpStream, Vec<u8>)> {
-        self.heard.recv_timeout(PATIENCE).context("the store was asked nothing")
-    }
-}
-
-/// One of the figures that gate itself counts.
-fn figure(gate: &Listening, name: &str) -> Result<u64> {
-    let said = String::from_utf8(gate.ask(b"stats gate\r\n", b"END\r\n")?)?;
-    let line = said.lines().find_map(|line| line.strip_prefix(&format!("STAT {name} ")));
-    Ok(line.with_context(|| format!("no {name} in {said}"))?.parse()?)
-}
-
-/// Waits for something to come true.
-fn wait_until(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE;
-    while !holds()? {
-        ensure!(Instant::now() < deadline, "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
-}
 
 #[test]
 fn a_dead_store_is_told_soon_and_comes_back_by_itself() -> Result<()> {
@@ -111,7 +52,7 @@ fn a_store_that_makes_no_sense_loses_its_connection_and_no_client() -> Result<()
         // The same client is served again, as soon as the store is trusted again.
         wait_until("it is not served again", || {
             client.write_all(b"get b\r\n")?;
-            if let Ok((mut answers, _)) = store.heard.recv_timeout(Duration::from_millis(50)) {
+            if let Ok((mut answers, _)) = store.next_within(Duration::from_millis(50)) {
                 // It may have come by the connection that is gone.
                 let _ = answers.write_all(b"END\r\n");
             }
@@ -139,7 +80,7 @@ fn a_store_that_breaks_off_in_a_reply_ends_that_client_alone() -> Result<()> {
     // The other one's request was on the same connection, or on another thread's.
     let answered = std::thread::spawn(move || read_until(&mut clients[1], b"\r\n"));
     while !answered.is_finished() {
-        if let Ok((mut answers, _)) = store.heard.recv_timeout(Duration::from_millis(10)) {
+        if let Ok((mut answers, _)) = store.next_within(Duration::from_millis(10)) {
             // It may have come by the connection that is gone.
             let _ = answers.write_all(b"END\r\n");
         }

@@ -3,11 +3,13 @@
 pub mod daemon;
 pub mod fixture;
 pub mod flood;
+pub mod linearizable;
 pub mod memcached;
 pub mod model;
 pub mod packet;
 pub mod privilege;
 pub mod proxy;
+pub mod puppet;
 pub mod store;
 pub mod world;
 

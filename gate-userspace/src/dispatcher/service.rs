@@ -253,7 +253,7 @@ impl<W: Wire> Service<W> {
     /// A flight that clients of this thread follow has landed, or its answer may be kept.
     fn landed(&self, flight: &Arc<Flight>, note: &Note, now: Nanos) {
         match note {
-            Note::Keep(answer, life) => return self.hot.keep(flight, Some(answer), *life, now),
+            Note::Keep(answer, until) => return self.hot.keep(flight, Some(answer), *until, now),
             Note::TooLong => self.hot.keep(flight, None, Nanos::MAX, now),
             Note::Answer(_) | Note::Failed(_) => {}
         }

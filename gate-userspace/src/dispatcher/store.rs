@@ -448,14 +448,14 @@ impl<W: Wire> State<W> {
                 if !matches!(ticket, Ticket::Life(_)) {
                     service.left_store(request, Some(Answered { admitted, sent, at: now }));
                 }
-                self.redeem(ticket);
+                self.redeem(ticket, sent);
             }
         }
     }
 
     /// A request is wholly answered: what that means for hot keys.
     #[inline]
-    fn redeem(&mut self, ticket: Ticket) {
+    fn redeem(&mut self, ticket: Ticket, sent: Nanos) {
         match ticket {
             Ticket::None | Ticket::Life(None) => {}
             Ticket::Write(mark) => mark.over(),
@@ -467,11 +467,11 @@ impl<W: Wire> State<W> {
                 }
             }
             Ticket::Life(Some(keeping)) => {
-                let life = match W::life(&keeping.answer, &keeping.life) {
+                let until = match W::life(&keeping.answer, &keeping.life) {
                     Life::Unlimited => Nanos::MAX,
-                    Life::For(life) => life,
+                    Life::For(life) => sent.saturating_add(life),
                 };
-                keeping.keep(life);
+                keeping.keep(until);
             }
         }
     }

@@ -55,7 +55,7 @@ pub(in crate::dispatcher) enum Note {
     TooLong,
     /// There is none.
     Failed(Refusal),
-    /// The answer may be kept for so long, if the version still holds.
+    /// The answer may be kept until then, if the version still holds.
     Keep(Arc<[u8]>, Nanos),
 }
 
@@ -229,9 +229,9 @@ impl Keeping {
         }
     }
 
-    /// It may be kept for so long.
-    pub(in crate::dispatcher) fn keep(self, life: Nanos) {
-        self.flights.post(&self.threads, &self.flight, &Note::Keep(self.answer, life));
+    /// It may be kept until then.
+    pub(in crate::dispatcher) fn keep(self, until: Nanos) {
+        self.flights.post(&self.threads, &self.flight, &Note::Keep(self.answer, until));
     }
 }
 

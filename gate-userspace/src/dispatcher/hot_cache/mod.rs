@@ -329,14 +329,14 @@ impl<W: Wire> HotCache<W> {
         Some(landed)
     }
 
-    /// Keeps what a flight brought for `life`; `None` if it was too long, which is worth knowing too.
-    pub(super) fn keep(&self, flight: &Flight, answer: Option<&[u8]>, life: Nanos, now: Nanos) {
-        if answer.is_some() && (life == Nanos::ZERO || !self.versions.holds(flight.key, flight.version)) {
-            return;
+    /// Keeps what a flight brought, at most until then; `None` if it was too long, which is worth knowing too.
+    pub(super) fn keep(&self, flight: &Flight, answer: Option<&[u8]>, until: Nanos, now: Nanos) {
+        let until = until.min(now.saturating_add(self.longest_life));
+        let is_over = until <= now || !self.versions.holds(flight.key, flight.version);
+        if answer.is_none() || !is_over {
+            let number = self.flights.number(flight.question());
+            self.cache.borrow_mut().keep(number, flight, answer, until);
         }
-        let number = self.flights.number(flight.question());
-        let until = now.saturating_add(life.min(self.longest_life));
-        self.cache.borrow_mut().keep(number, flight, answer, until);
     }
 
     /// To be called now and then.

@@ -1,0 +1,225 @@
+//! Hot keys behind gate: one read for all who ask, and never a value that a write has ended.
+
+use std::io::Write as _;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use gate_tests::proxy::{Listening, PATIENCE, read_until, shown};
+use gate_tests::puppet::{Puppet, figure, wait_until};
+
+#[path = "proxy_hot/history.rs"]
+mod history;
+
+const EVERYONE: &str = "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"unlimited\"";
+/// Every request is looked at, and a key that is asked for twice is hot.
+const EAGER: &str = "threads = \"2\"\nsample = \"1/1\"\ntick = \"10ms\"";
+const FOUND: &[u8] = b"VALUE k 0 1\r\n1\r\nEND\r\n";
+
+fn gate(store: std::net::SocketAddr, hot_keys: &str, service: &str) -> Result<Listening> {
+    let service = format!("hot_keys = {{ threshold = \"1\"{hot_keys} }}\n{service}");
+    Listening::gate_with(EAGER, "memcached", store, &service, EVERYONE)
+}
+
+/// Asks for `k` until gate takes it for hot, while the puppet answers.
+fn heat(gate: &Listening, store: &Puppet) -> Result<()> {
+    let mut client = gate.connect()?;
+    wait_until("it does not become hot", || {
+        ensure!(served(&mut client, store)?.starts_with(b"VALUE k"));
+        Ok(figure(gate, "flights")? > 0)
+    })
+}
+
+/// What a client is told of `k`, while the puppet answers what comes to it.
+fn served(client: &mut TcpStream, store: &Puppet) -> Result<Vec<u8>> {
+    client.write_all(b"get k\r\n")?;
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let said = read_until(client, b"\r\n")?;
+            let whole = said.ends_with(b"END\r\n") || !said.starts_with(b"VALUE");
+            anyhow::Ok(if whole { said } else { [said, read_until(client, b"END\r\n")?].concat() })
+        });
+        while !reader.is_finished() {
+            if let Ok((answers, asked)) = store.next_within(Duration::from_millis(5)) {
+                // It may have come by a connection that is gone.
+                let _ = answer(answers, &asked);
+            }
+        }
+        reader.join().expect("it does not panic")
+    })
+}
+
+/// Answers as memcached would that has `k` and keeps it for ever.
+fn answer(mut answers: TcpStream, asked: &[u8]) -> Result<()> {
+    for line in asked.split_inclusive(|&byte| byte == b'\n') {
+        let said: &[u8] = match line {
+            b"get k\r\n" => FOUND,
+            b"mg k t\r\n" => b"HD t-1\r\n",
+            b"delete k\r\n" => b"DELETED\r\n",
+            _ => anyhow::bail!("the store was asked {}", shown(line)),
+        };
+        answers.write_all(said)?;
+    }
+    Ok(())
+}
+
+/// Ten thousand reads of `k`, which no cache can answer, and the one of them that came to the store.
+fn ten_thousand(gate: &Listening, store: &Puppet) -> Result<(Vec<TcpStream>, TcpStream, Vec<u8>)> {
+    // What is kept does not outlive a write.
+    let mut writer = gate.connect()?;
+    writer.write_all(b"delete k\r\n")?;
+    let (answers, asked) = store.next()?;
+    answer(answers, &asked)?;
+    read_until(&mut writer, b"DELETED\r\n")?;
+    let before = figure(gate, "requests")?;
+    let mut readers: Vec<TcpStream> = (0..CONNECTIONS).map(|_| gate.connect()).collect::<Result<_>>()?;
+    for reader in &mut readers {
+        reader.write_all(&b"get k\r\n".repeat(READS / CONNECTIONS))?;
+    }
+    // Each look is a request as well.
+    let mut looks = 0;
+    wait_until("they have not all been heard", || {
+        looks += 1;
+        Ok(figure(gate, "requests")? == before + READS as u64 + looks)
+    })?;
+    let (answers, asked) = store.next()?;
+    ensure!(asked == b"get k\r\nmg k t\r\n", "{}", shown(&asked));
+    ensure!(store.next_within(Duration::ZERO).is_err(), "another read came to the store");
+    Ok((readers, answers, asked))
+}
+
+const READS: usize = 10_000;
+const CONNECTIONS: usize = 40;
+
+#[test]
+fn ten_thousand_reads_of_a_hot_key_reach_the_store_once() -> Result<()> {
+    let store = Puppet::start()?;
+    let gate = gate(store.address, "", "store_timeout = \"20s\"")?;
+    heat(&gate, &store)?;
+    let coalesced = figure(&gate, "coalesced")?;
+    let (readers, answers, asked) = ten_thousand(&gate, &store)?;
+    answer(answers, &asked)?;
+    for mut reader in readers {
+        let expected = FOUND.repeat(READS / CONNECTIONS);
+        let mut said = Vec::new();
+        while said.len() < expected.len() {
+            said.extend(read_until(&mut reader, b"END\r\n")?);
+        }
+        ensure!(said == expected, "{}", shown(&said));
+    }
+    ensure!(figure(&gate, "coalesced")? - coalesced == READS as u64 - 1);
+    // From now on nobody needs the store.
+    let mut reader = gate.connect()?;
+    let hits = figure(&gate, "cache-hits")?;
+    wait_until("it is not kept", || {
+        ensure!(served(&mut reader, &store)? == FOUND);
+        Ok(figure(&gate, "cache-hits")? > hits)
+    })
+}
+
+#[test]
+fn a_store_that_dies_during_a_shared_read_fails_all_who_wait_and_leaves_nothing_stuck() -> Result<()> {
+    let store = Puppet::start()?;
+    let gate = gate(store.address, "", "store_timeout = \"20s\"")?;
+    heat(&gate, &store)?;
+    let (mut readers, answers, _) = ten_thousand(&gate, &store)?;
+    // In the middle of the answer.
+    (&answers).write_all(&FOUND[..5])?;
+    answers.shutdown(std::net::Shutdown::Both)?;
+    let died = Instant::now();
+    for reader in &mut readers {
+        let mut refused = 0;
+        while refused < READS / CONNECTIONS {
+            let said = String::from_utf8(read_until(reader, b"reason=store-down\r\n")?)?;
+            ensure!(said.lines().all(|line| line.ends_with("reason=store-down")), "{said}");
+            refused += said.lines().count();
+        }
+    }
+    ensure!(died.elapsed() < PATIENCE, "it took {:?}", died.elapsed());
+    // The same clients are served again, as soon as the store is trusted again.
+    for reader in readers.iter_mut().take(4) {
+        wait_until("it is not served again", || Ok(served(reader, &store)? == FOUND))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_written_past_gate_is_seen_when_the_answer_has_lived_its_life() -> Result<()> {
+    let store = Listening::memcached()?;
+    let gate = gate(store.address, ", ttl = \"100ms\"", "")?;
+    gate.ask(b"set k 0 0 1\r\n1\r\n", b"STORED\r\n")?;
+    wait_until("it does not become hot", || {
+        ensure!(gate.ask(b"get k\r\n", b"END\r\n")? == FOUND);
+        Ok(figure(&gate, "cache-hits")? > 0)
+    })?;
+    store.ask(b"set k 0 0 1\r\n2\r\n", b"STORED\r\n")?;
+    wait_until("it is never seen", || {
+        Ok(gate.ask(b"get k\r\n", b"END\r\n")? == b"VALUE k 0 1\r\n2\r\nEND\r\n")
+    })
+}
+
+#[test]
+fn an_answer_does_not_outlive_its_key() -> Result<()> {
+    let store = Listening::redis()?;
+    let service = "hot_keys = { threshold = \"1\" }";
+    let gate = Listening::gate_with(EAGER, "resp", store.address, service, EVERYONE)?;
+    for _ in 0..5 {
+        gate.ask(b"SET k v PX 250\r\n", b"+OK\r\n")?;
+        let many = [&b"GET k\r\n".repeat(50)[..], b"PING\r\n"].concat();
+        wait_until("it lives for ever", || {
+            let is_over = store.ask(b"GET k\r\n", b"\r\n")? == b"$-1\r\n";
+            let said = String::from_utf8(gate.ask(&many, b"+PONG\r\n")?)?;
+            ensure!(!is_over || said == "$-1\r\n".repeat(50) + "+PONG\r\n", "gate still says {said}");
+            let gate_is_over = said.ends_with("$-1\r\n+PONG\r\n");
+            ensure!(!gate_is_over || store.ask(b"GET k\r\n", b"\r\n")? == b"$-1\r\n");
+            Ok(is_over)
+        })?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_service_and_a_tenant_can_do_without() -> Result<()> {
+    for (hot_keys, tenant) in [(", cache = \"off\"", ""), ("", "cache = \"off\"")] {
+        let store = Listening::memcached()?;
+        let service = format!("hot_keys = {{ threshold = \"1\"{hot_keys} }}");
+        let tenants = format!("{EVERYONE}\n{tenant}");
+        let gate = Listening::gate_with(EAGER, "memcached", store.address, &service, &tenants)?;
+        let end = Instant::now() + Duration::from_millis(300);
+        while Instant::now() < end {
+            gate.ask(&b"get k\r\n".repeat(20), &b"END\r\n".repeat(20))?;
+        }
+        ensure!(figure(&gate, "cache-hits")? + figure(&gate, "coalesced")? + figure(&gate, "flights")? == 0);
+    }
+    Ok(())
+}
+
+#[test]
+fn what_a_client_asks_about_one_key_takes_effect_in_its_order() -> Result<()> {
+    let store = Listening::memcached()?;
+    let gate = gate(store.address, "", "connections = \"2\"")?;
+    // Two clients of different connections to the store, and a third that is always about to read.
+    let mut clients = (0..4).map(|_| gate.connect()).collect::<Result<Vec<_>>>()?;
+    let mut noise = gate.connect()?;
+    for round in 0..2_000_u32 {
+        noise.write_all(&b"get k\r\n".repeat(8))?;
+        let client = &mut clients[round as usize % 4];
+        let value = format!("{round:08}");
+        let asked = format!("get k\r\nget k\r\nset k 0 0 8\r\n{value}\r\nget k\r\nget k\r\n");
+        client.write_all(asked.as_bytes())?;
+        let said = read_until(client, format!("{value}\r\nEND\r\n").repeat(1).as_bytes())?;
+        let mut said = String::from_utf8(said)?;
+        while said.matches(&value).count() < 2 {
+            said += &String::from_utf8(read_until(client, b"END\r\n")?)?;
+        }
+        let (before, after) = said.split_once("STORED\r\n").expect("it was stored");
+        ensure!(!before.contains(&value), "round {round}: a read saw the write behind it: {said}");
+        ensure!(after.matches(&value).count() == 2, "round {round}: {said}");
+        let mut answered = 0;
+        while answered < 8 {
+            answered += String::from_utf8(read_until(&mut noise, b"END\r\n")?)?.matches("END\r\n").count();
+        }
+    }
+    ensure!(figure(&gate, "coalesced")? > 0 && figure(&gate, "invalidated")? > 0);
+    Ok(())
+}
