@@ -144,20 +144,11 @@ impl Dispatcher {
         let announcers =
             announcers.map(|(settings, hot)| (settings.service, Arc::clone(&hot.announcer))).collect();
         let (stop, stopped) = watch::channel(false);
-        let mut plans = Vec::new();
-        for number in 0..count {
-            let row = first_row + number;
-            plans.push(thread::Plan::prepare(
-                number,
-                row,
-                &settings,
-                &services,
-                &policies,
-                &hot,
-                maps,
-                stopped.clone(),
-            )?);
-        }
+        let (figures, kept) = (services.clone(), policies.clone());
+        let common = thread::Common { settings, figures, policies: kept, hot };
+        let prepare =
+            |number| thread::Plan::prepare(number, first_row + number, &common, maps, stopped.clone());
+        let plans: Vec<_> = (0..count).map(prepare).collect::<Result<_, _>>()?;
         let mut this = Self { stop, threads: Vec::new(), services, limits, policies, announcers, samples };
         for plan in plans {
             this.threads.push(plan.start().map_err(Error::Thread)?);

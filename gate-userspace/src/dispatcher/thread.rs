@@ -55,6 +55,15 @@ impl Listening {
     }
 }
 
+/// What all threads share of the proxied services, in their order.
+#[derive(Clone, Debug)]
+pub(super) struct Common {
+    pub(super) settings: Vec<Settings>,
+    pub(super) figures: Vec<ServiceFigures>,
+    pub(super) policies: Vec<Policy>,
+    pub(super) hot: Vec<hot_cache::Shared>,
+}
+
 /// A thread that is ready to start: it has all its sockets.
 #[derive(Debug)]
 pub(super) struct Plan {
@@ -78,16 +87,13 @@ impl Plan {
     pub(super) fn prepare(
         number: usize,
         row: usize,
-        settings: &[Settings],
-        figures: &[ServiceFigures],
-        policies: &[Policy],
-        hot: &[hot_cache::Shared],
+        common: &Common,
         maps: &Arc<Maps>,
         stopped: watch::Receiver<bool>,
     ) -> Result<Self, Error> {
         let listen = |settings: &Settings| Ok((settings.clone(), Listening::at(settings)?));
+        let Common { settings, figures, policies, hot } = common.clone();
         let services: Result<Vec<_>, Error> = settings.iter().map(listen).collect();
-        let (figures, policies, hot) = (figures.to_vec(), policies.to_vec(), hot.to_vec());
         let delays = settings.iter().map(|settings| Delay::new(settings.limits.borrow().codel));
         let (maps, delays) = (Arc::clone(maps), delays.collect::<Result<_, _>>()?);
         Ok(Self { number, row, maps, stopped, services: services?, figures, policies, delays, hot })
