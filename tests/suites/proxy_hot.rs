@@ -17,7 +17,8 @@ const EAGER: &str = "threads = \"2\"\nsample = \"1/1\"\ntick = \"10ms\"";
 const FOUND: &[u8] = b"VALUE k 0 1\r\n1\r\nEND\r\n";
 
 fn gate(store: std::net::SocketAddr, hot_keys: &str, service: &str) -> Result<Listening> {
-    let service = format!("hot_keys = {{ threshold = \"1\"{hot_keys} }}\n{service}");
+    let service =
+        format!("hot_keys = {{ threshold = \"1\"{hot_keys} }}\nshedding.enabled = \"off\"\n{service}");
     Listening::gate_with(EAGER, "memcached", store, &service, EVERYONE)
 }
 
@@ -161,7 +162,7 @@ fn what_is_written_past_gate_is_seen_when_the_answer_has_lived_its_life() -> Res
 #[test]
 fn an_answer_does_not_outlive_its_key() -> Result<()> {
     let store = Listening::redis()?;
-    let service = "hot_keys = { threshold = \"1\" }";
+    let service = "hot_keys = { threshold = \"1\" }\nshedding.enabled = \"off\"";
     let gate = Listening::gate_with(EAGER, "resp", store.address, service, EVERYONE)?;
     for _ in 0..5 {
         gate.ask(b"SET k v PX 250\r\n", b"+OK\r\n")?;

@@ -186,7 +186,7 @@ const fn shared_way(way: u64) -> u64 {
 }
 
 fn linearizable(dialect: &dyn Dialect, protocol: &str, store: &Listening, seed: u64) -> Result<Listening> {
-    let service = "hot_keys = { threshold = \"1\" }\nconnections = \"2\"";
+    let service = "hot_keys = { threshold = \"1\" }\nconnections = \"2\"\nshedding.enabled = \"off\"";
     let gate = Listening::gate_with(EAGER, protocol, store.address, service, EVERYONE)?;
     let operations: u64 = 100_000;
     let (next_value, began) = (AtomicU64::new(1), Instant::now());

@@ -402,7 +402,7 @@ pub(super) const BROKEN: &[Broken] = &[
         "listen",
         "hot_keys = { tll = \"1s\" }\nlisten",
         &[
-            r#"6: service[0].hot_keys = { tll = "1s" }: means something only beside backend"#,
+            r#"6: service[0].hot_keys: means something only beside backend"#,
             r#"6: service[0].hot_keys.tll = "1s": unknown key; did you mean ttl?"#,
         ],
     ),
