@@ -409,6 +409,8 @@ fn rules(config: &Config) -> Rules {
         enabled.then(|| *ladder)
     };
     Rules {
+        tcp_in_debt: config.gate.tcp_in_debt,
+        deep_debt: config.gate.deep_debt,
         rejection_rate: config.gate.algorithm == config::Algorithm::RejectionRate,
         shedding: config.services.iter().map(settings).collect(),
     }

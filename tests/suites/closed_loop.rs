@@ -1,5 +1,5 @@
 //! The loop, closed: a store slows, the lowest tier gives way, at the interface or at the gate; it recovers, and
-//! everything is as before.
+//! everything is as before. A tenant asks on and on: it is cut off, and let in again when it has stopped.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -13,6 +13,7 @@ use gate_common::abi::Reason;
 use gate_common::units::Nanos;
 use gate_tests::daemon::{PATIENCE, Site};
 use gate_tests::flood::Flood;
+use gate_tests::memcached::Connection;
 use gate_tests::privilege;
 use gate_tests::proxy::{Listening, read_until};
 use gate_userspace::kernel::Maps;
@@ -202,4 +203,59 @@ fn a_slow_store_is_spared_the_lowest_tier_by_the_proxy_until_it_recovers() -> Re
     ensure!(vital.penalties() == 0, "{vital:?}");
     ensure!(vital.others.load(Ordering::Relaxed) + cheap.others.load(Ordering::Relaxed) == 0);
     Ok(())
+}
+
+const INSISTENT: &str = r#"
+[gate]
+tcp_in_debt = "reset-syn"
+deep_debt = "1s"
+
+[[service]]
+name = "cache"
+protocol = "memcached"
+listen = "198.18.0.1:11211"
+backend = "127.0.0.1:11212"
+transports = "tcp"
+
+[[tenant]]
+name = "polite"
+sources = "198.18.1.0/24"
+quota = "100 RU/s"
+
+[[tenant]]
+name = "insistent"
+sources = "198.18.2.0/24"
+quota = "100 RU/s"
+"#;
+
+#[test]
+fn a_tenant_that_asks_on_and_on_cannot_connect_again_until_it_has_stopped() {
+    if !privilege::root("closed_loop::a_tenant_that_asks_on_and_on_cannot_connect_again_until_it_has_stopped")
+    {
+        return;
+    }
+    let site = Site::new(INSISTENT).unwrap();
+    let address = "127.0.0.1:11212".parse().unwrap();
+    let _store = site.net.server.enter(|| Store::start(&Settings::new(address))).unwrap().unwrap();
+    let gate = site.start(&[]).unwrap();
+    let _peer = site.peer().unwrap();
+    let [polite, insistent] = ["198.18.1.1", "198.18.2.1"].map(|source| source.parse().unwrap());
+    for source in [polite, insistent] {
+        site.net.add_client_address(source).unwrap();
+    }
+    let mut connection = Connection::open(&site.net, insistent).unwrap();
+    let mut refused = 0;
+    until("connections are reset", PATIENCE, || {
+        for _ in 0..100 {
+            refused += usize::from(connection.ask("get key\r\n").unwrap() != "END");
+        }
+        Connection::open(&site.net, insistent).is_err()
+    });
+    assert!(refused > 100, "{refused}: it was cut off before it was refused");
+    assert!(connection.ask("get key\r\n").is_ok(), "its connection stays");
+    assert_eq!(Connection::open(&site.net, polite).unwrap().ask("get key\r\n").unwrap(), "END");
+    let let_in_after =
+        until("it may connect again", PATIENCE, || Connection::open(&site.net, insistent).is_ok());
+    println!("let in again {let_in_after:?} after it had stopped");
+    gate.end().unwrap();
 }

@@ -22,8 +22,9 @@ pub struct TenantCounters {
     pub bare: u64,
     /// Bytes of passed packets, from the Ethernet header on.
     pub passed_bytes: u64,
-    /// Spelled out.
-    pub _reserved: u64,
+    /// What was asked of proxied services over established connections from the tenant's own sources, refused or
+    /// not, at ordinary prices, in thousandths of a request unit. Only the daemon counts this.
+    pub asked_mru: u64,
     /// Requests refused, by [`Reason`].
     pub refused: [u64; Reason::COUNT],
     /// Requests that a shadowed rule would have refused, by [`Reason`]. They are among `passed`.
@@ -43,7 +44,7 @@ impl TenantCounters {
             candidate_refused,
             bare,
             passed_bytes,
-            _reserved,
+            asked_mru,
             refused,
             shadowed,
         } = self;
@@ -54,6 +55,7 @@ impl TenantCounters {
         *candidate_refused = candidate_refused.wrapping_add(other.candidate_refused);
         *bare = bare.wrapping_add(other.bare);
         *passed_bytes = passed_bytes.wrapping_add(other.passed_bytes);
+        *asked_mru = asked_mru.wrapping_add(other.asked_mru);
         add_each(refused, &other.refused);
         add_each(shadowed, &other.shadowed);
     }

@@ -20,6 +20,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use gate_common::abi::TcpAction;
 use gate_common::token_bucket::Limits;
 use gate_common::units::{Fraction, MilliRu, Nanos};
 use ipnet::IpNet;
@@ -78,6 +79,10 @@ pub struct Gate {
     pub stale_after: Nanos,
     /// One request in so many gives a key sample; up to 65,536.
     pub sample: NonZeroU32,
+    /// What befalls the TCP of a tenant that keeps asking proxied services for far more than its quota.
+    pub tcp_in_debt: TcpAction,
+    /// How long its quota would take to pay for that, beyond its burst; 1 s to 1 h.
+    pub deep_debt: Nanos,
     /// What happens to IP fragments of protected services.
     pub fragments: Action,
     /// The most memory that the prefix tables may take, in bytes; 1 MiB to 16 GiB.

@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Component, Path, PathBuf};
 
-use gate_common::abi::Name;
+use gate_common::abi::{Name, TcpAction};
 use gate_common::token_bucket::{Limits, Rate};
 use gate_common::units::{Fraction, MilliRu, Nanos};
 use ipnet::IpNet;
@@ -68,6 +68,8 @@ fn gate(mut section: Section<'_>) -> Gate {
         on_stale: s.get("on_stale", one_of(&ON_STALE)).unwrap_or(OnStale::Bucket),
         stale_after: s.get("stale_after", time(STALE_RANGE)).unwrap_or(Nanos::from_secs(1)),
         sample: s.get("sample", one_in).unwrap_or(DEFAULT_SAMPLE),
+        tcp_in_debt: s.get("tcp_in_debt", one_of(&TCP_ACTIONS)).unwrap_or(TcpAction::None),
+        deep_debt: s.get("deep_debt", time(DEEP_RANGE)).unwrap_or(Nanos::from_secs(10)),
         fragments: s.get("fragments", one_of(&ACTIONS)).unwrap_or(Action::Pass),
         prefix_memory: s.get("prefix_memory", prefix_memory).unwrap_or(64 << 20),
         pin_dir: s.get("pin_dir", absolute_path).unwrap_or_else(|| PathBuf::from("/sys/fs/bpf/gate")),
@@ -424,6 +426,12 @@ enum Transport {
 }
 
 const ACTIONS: [(&str, Action); 2] = [("pass", Action::Pass), ("drop", Action::Drop)];
+const TCP_ACTIONS: [(&str, TcpAction); 4] = [
+    ("off", TcpAction::None),
+    ("reset-syn", TcpAction::ResetSyn),
+    ("drop-syn", TcpAction::DropSyn),
+    ("drop-data", TcpAction::DropData),
+];
 const ALGORITHMS: [(&str, Algorithm); 2] =
     [("token-bucket", Algorithm::TokenBucket), ("rejection-rate", Algorithm::RejectionRate)];
 const MODES: [(&str, Mode); 2] = [("enforce", Mode::Enforce), ("shadow", Mode::Shadow)];
@@ -441,6 +449,7 @@ const XDP_MODES: [(&str, XdpMode); 4] = [
 const OFF_LEAVES_BARE: &str = "is missing, and xdp = \"off\" leaves a service without one unprotected; e.g. backend = \"127.0.0.1:11212\"";
 
 const TICK_RANGE: (Nanos, Nanos) = (Nanos::from_millis(10), Nanos::from_secs(10));
+const DEEP_RANGE: (Nanos, Nanos) = (Nanos::from_secs(1), Nanos::from_secs(3_600));
 const STALE_RANGE: (Nanos, Nanos) = (Nanos::from_millis(100), Nanos::from_secs(60));
 /// The kernel's clock ticks every 4 ms: a smaller burst would be spent before the next tick.
 const BURST_RANGE: (Nanos, Nanos) = (Nanos::from_millis(4), Nanos::from_secs(3_600));

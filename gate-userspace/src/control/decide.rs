@@ -10,6 +10,11 @@
 //! quota is refused by a draw; the bucket stays on beneath. The estimate is what the last tick counted: it
 //! covers the time since the tick before exactly, so nothing has to be made up for its edges.
 //!
+//! A tenant that goes on asking over its connections for far more than its quota is
+//! [deep in debt](crate::policy::deep_debt), and what is configured for that befalls its TCP. Only the daemon's
+//! counts of requests over established connections bring that about: forged datagrams and segments can spend a
+//! tenant's quota, but never cost it its connections. Whoever only uses guarded services is never deep.
+//!
 //! **Services.** The [latency ratio](crate::policy::latency_ratio) moves each one's
 //! [ladder](crate::policy::shedding), at most one rung in a tick. A queue that stands (`CoDel`: even the shortest
 //! wait was too long) is a signal as well, also where latencies are too short or too few for a ratio: the
@@ -20,11 +25,12 @@
 //! **Invariants.** Pure: the same memory and snapshot give the same plan. `reject_until` never refuses what
 //! the bucket would admit. From a step in latency to the first rung it is at most two ticks.
 
-use gate_common::abi::{Shed, TenantState};
+use gate_common::abi::{Shed, TcpAction, TenantState};
 use gate_common::token_bucket::debt_ns;
 use gate_common::units::{Fraction, Nanos};
 
 use crate::policy::Tier;
+use crate::policy::deep_debt::DeepDebt;
 use crate::policy::rejection_rate::share_over;
 use crate::policy::shedding::{Settings, Shedding, Transition, Treatment};
 
@@ -35,6 +41,9 @@ pub struct TenantSnapshot {
     pub quota_tat: u64,
     /// What it was charged, and what it was refused, since the last tick, in thousandths of a request unit.
     pub offered_mru: u64,
+    /// What was asked for over connections from its own sources since the last tick, refused or not, in
+    /// thousandths of a request unit.
+    pub asked_mru: u64,
 }
 
 /// What one tick found of one service's store.
@@ -62,8 +71,12 @@ pub struct Snapshot<'a> {
 }
 
 /// The rules that a decision follows.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Rules {
+    /// What happens to new connections, or all, of a tenant that is deep in debt.
+    pub tcp_in_debt: TcpAction,
+    /// How deep that is, beyond its burst: the time that its quota takes to pay it off.
+    pub deep_debt: Nanos,
     /// Refuse a share of what is offered over the quota, rather than leave it to the bucket.
     pub rejection_rate: bool,
     /// By service, in the order of the configuration: when it sheds; `None` if it does not.
@@ -73,8 +86,18 @@ pub struct Rules {
 /// What a decision knows of the ones before.
 #[derive(Debug, Default)]
 pub struct Memory {
+    /// By tenant, in the order of the layout.
+    pub debts: Vec<DeepDebt>,
     /// By service, in the order of the configuration.
     pub shedding: Vec<Option<Shedding>>,
+}
+
+impl Default for Rules {
+    /// Buckets alone.
+    fn default() -> Self {
+        let (tcp_in_debt, deep_debt) = (TcpAction::None, Nanos::from_secs(10));
+        Self { tcp_in_debt, deep_debt, rejection_rate: false, shedding: Vec::new() }
+    }
 }
 
 /// Decides every tenant's state: `states` holds it before any decision, in the order of the snapshot. What each
@@ -93,6 +116,12 @@ pub fn decide(
         } else {
             0
         };
+    }
+    for ((state, tenant), debt) in states.iter_mut().zip(snapshot.tenants).zip(&mut memory.debts) {
+        let asked = state.quota.rate.time_for(u32::try_from(tenant.asked_mru).unwrap_or(u32::MAX));
+        let depth = rules.deep_debt.saturating_add(Nanos(state.quota.burst_ns));
+        let is_deep = debt.tick(Nanos(asked), snapshot.interval, depth);
+        state.tcp_action = if is_deep { rules.tcp_in_debt } else { TcpAction::None } as u8;
     }
     let mut changes = Vec::new();
     for (place, (shedding, service)) in memory.shedding.iter_mut().zip(snapshot.services).enumerate() {

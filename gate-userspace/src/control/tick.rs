@@ -17,6 +17,7 @@ use super::decide::{Memory, Rules, ServiceSnapshot, Snapshot, TenantSnapshot, de
 use super::layout::{Layout, Occupied, blocks_in_force};
 use crate::kernel::Maps;
 use crate::kernel::owner::Ownership;
+use crate::policy::deep_debt::DeepDebt;
 use crate::policy::range::OutOfRange;
 use crate::policy::shedding::{Shedding, Transition};
 
@@ -72,6 +73,7 @@ struct Held {
     id: u32,
     base: TenantState,
     offered_mru: u64,
+    asked_mru: u64,
 }
 
 impl Ticker {
@@ -113,7 +115,8 @@ impl Ticker {
     pub fn install(&mut self, layout: Layout, rules: Rules) -> Result<(), Error> {
         self.owned()?;
         let service_names = service_names(&layout);
-        self.memory = Memory { shedding: self.shedding(&service_names, &rules)? };
+        let shedding = self.shedding(&service_names, &rules)?;
+        self.memory = Memory { shedding, debts: self.debts(&layout) };
         self.service_names = service_names;
         self.slots = layout.services.iter().map(|service| (service.id as usize, service.banks[0])).collect();
         let maps = &self.maps;
@@ -142,7 +145,10 @@ impl Ticker {
         self.tenants = layout
             .tenants
             .iter()
-            .map(|tenant| Held { id: tenant.id, base: tenant.state, offered_mru: offered(maps, tenant.id) })
+            .map(|tenant| {
+                let (offered_mru, asked_mru) = asked(maps, tenant.id);
+                Held { id: tenant.id, base: tenant.state, offered_mru, asked_mru }
+            })
             .collect();
         self.snapshots = vec![TenantSnapshot::default(); self.tenants.len()];
         self.states = self.tenants.iter().map(|tenant| tenant.base).collect();
@@ -228,6 +234,14 @@ impl Ticker {
         names.iter().zip(&rules.shedding).map(of).collect()
     }
 
+    /// What each tenant of a layout owes, by what it owed before.
+    fn debts(&self, layout: &Layout) -> Vec<DeepDebt> {
+        let before: HashMap<_, _> =
+            self.tenants.iter().map(|tenant| tenant.id).zip(&self.memory.debts).collect();
+        let known = |tenant: &super::layout::Tenant| before.get(&tenant.id).filter(|_| !tenant.fresh);
+        layout.tenants.iter().map(|tenant| known(tenant).copied().copied().unwrap_or_default()).collect()
+    }
+
     fn owned(&self) -> Result<(), Lost> {
         if self.ownership.holds(&self.maps) { Ok(()) } else { Err(Lost) }
     }
@@ -235,12 +249,13 @@ impl Ticker {
     fn observe(&mut self) {
         for (snapshot, tenant) in self.snapshots.iter_mut().zip(&mut self.tenants) {
             let word = self.maps.tenants.word(tenant.id as usize, offset_of!(Tenant, quota_tat));
-            let offered_mru = offered(&self.maps, tenant.id);
+            let (offered_mru, asked_mru) = asked(&self.maps, tenant.id);
             *snapshot = TenantSnapshot {
                 quota_tat: word.load(Ordering::Relaxed),
                 offered_mru: offered_mru.wrapping_sub(tenant.offered_mru),
+                asked_mru: asked_mru.wrapping_sub(tenant.asked_mru),
             };
-            tenant.offered_mru = offered_mru;
+            (tenant.offered_mru, tenant.asked_mru) = (offered_mru, asked_mru);
         }
     }
 
@@ -308,16 +323,18 @@ pub fn occupied(maps: &Maps) -> Occupied {
     }
 }
 
-/// What a tenant was charged and refused so far, in thousandths of a request unit.
-fn offered(maps: &Maps, tenant: u32) -> u64 {
+/// What a tenant was charged and refused so far, and what it asked for over its connections, in thousandths of a
+/// request unit.
+fn asked(maps: &Maps, tenant: u32) -> (u64, u64) {
     let counter = |cpu: usize, offset| {
         let element = cpu * maps.tenants.len() + tenant as usize;
         maps.counters.word(element, offset).load(Ordering::Relaxed)
     };
-    (0..maps.cpus.len()).fold(0, |sum, cpu| {
+    (0..maps.cpus.len()).fold((0, 0), |(offered, asked): (u64, u64), cpu| {
         let charged = counter(cpu, offset_of!(TenantCounters, charged_mru));
         let refused = counter(cpu, offset_of!(TenantCounters, refused_mru));
-        sum.wrapping_add(charged).wrapping_add(refused)
+        let asked = asked.wrapping_add(counter(cpu, offset_of!(TenantCounters, asked_mru)));
+        (offered.wrapping_add(charged).wrapping_add(refused), asked)
     })
 }
 

@@ -40,6 +40,8 @@ pub(super) struct Client<W: Wire> {
     pub(super) outlet: Outlet,
     /// Who is charged for what it asks.
     pub(super) tenant: Cell<TenantId>,
+    /// Whose source it has connected from; nobody for the sender of a datagram, which may be forged.
+    connected_as: TenantId,
     /// Whether refusals are only counted.
     pub(super) shadow: bool,
     /// Where it comes from.
@@ -127,9 +129,14 @@ pub(super) enum Ended {
 impl<W: Wire> Client<W> {
     pub(super) fn new(outlet: Outlet, source: IpAddr, service: &Service<W>) -> Self {
         let (tenant, shadow) = service.identify(source);
+        let connected_as = match outlet {
+            Outlet::Stream(_) => service.ledger.borrow().tenant_named_by(source),
+            Outlet::Datagram(_) => TenantId::NOBODY,
+        };
         Self {
             outlet,
             tenant: Cell::new(tenant),
+            connected_as,
             shadow,
             source,
             who: RefCell::default(),
@@ -203,6 +210,13 @@ impl<W: Wire> Client<W> {
     /// Whether it is one of this pool's.
     pub(super) fn is_of(&self, pool: &Rc<Pool<W>>) -> bool {
         Rc::ptr_eq(&self.pool.borrow(), pool)
+    }
+
+    /// Whether what it asks for tells something about the tenant that is charged: it has a connection, from that
+    /// tenant's own source.
+    #[inline]
+    pub(super) fn asks_for_itself(&self) -> bool {
+        self.connected_as != TenantId::NOBODY && self.connected_as == self.tenant.get()
     }
 
     /// Whether nobody is charged for it.

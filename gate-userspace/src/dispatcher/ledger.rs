@@ -101,18 +101,22 @@ impl Ledger {
 
     /// Whom a source is charged to at a service.
     pub(super) fn tenant_of(&self, source: IpAddr, service: usize) -> TenantId {
+        match self.tenant_named_by(source) {
+            TenantId::NOBODY => self.services.get(service).map_or(TenantId::NOBODY, |service| service.1),
+            named => named,
+        }
+    }
+
+    /// The tenant one of whose prefixes a source is in.
+    pub(super) fn tenant_named_by(&self, source: IpAddr) -> TenantId {
         let entry = |block: u32, index: u8| {
             let words = self.maps.tables.load_at::<u64>(block as usize, usize::from(index & !1) * 4);
             Some(if index & 1 == 0 { words as u32 } else { (words >> 32) as u32 })
         };
-        let found = match source.to_canonical() {
+        TenantId(match source.to_canonical() {
             IpAddr::V4(source) => find_v4(self.view.sources_v4, source.octets(), entry),
             IpAddr::V6(source) => find(self.view.sources_v6, &source.octets(), entry),
-        };
-        match found {
-            0 => self.services.get(service).map_or(TenantId::NOBODY, |service| service.1),
-            found => TenantId(found),
-        }
+        })
     }
 
     /// Whether a tenant is still called so.
@@ -200,6 +204,12 @@ impl Ledger {
     pub(super) fn count_passed(&self, tenant: TenantId, charged: MilliRu) {
         self.count(tenant, offset_of!(TenantCounters, passed), 1);
         self.count(tenant, offset_of!(TenantCounters, charged_mru), u64::from(charged.0));
+    }
+
+    /// Counts what a tenant asks for over a connection of its own source's, whatever becomes of it.
+    #[inline]
+    pub(super) fn count_asked(&self, tenant: TenantId, price: MilliRu) {
+        self.count(tenant, offset_of!(TenantCounters, asked_mru), u64::from(price.0));
     }
 
     /// Gives back what a request was charged that was refused after all.

@@ -110,6 +110,9 @@ impl<W: Wire> Service<W> {
         // Price and quota.
         let class = query_class(facts.class);
         let price = ledger.price(self.settings.service, 1, facts.rows, bytes.len(), class);
+        if client.asks_for_itself() {
+            ledger.count_asked(tenant, price);
+        }
         let rung = ledger.rung(self.settings.service, kind.tier);
         let charged = match client.charged_ahead(price) {
             Some(charged) => charged,

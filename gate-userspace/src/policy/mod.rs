@@ -6,6 +6,7 @@ pub mod baselines;
 pub mod bouncer;
 pub mod codel;
 pub mod cost_model;
+pub mod deep_debt;
 pub mod fixed_window;
 mod histogram;
 pub mod hot_key;

@@ -97,6 +97,14 @@ pub(super) const BROKEN: &[Broken] = &[
             r#"3: gate.on_stale = 1979-05-27: must be "bucket" or "pass""#,
         ],
     ),
+    (
+        "[gate]\n",
+        "[gate]\ntcp_in_debt = \"reset\"\ndeep_debt = \"0s\"\n",
+        &[
+            r#"2: gate.tcp_in_debt = "reset": must be "off", "reset-syn", "drop-syn" or "drop-data""#,
+            r#"3: gate.deep_debt = "0s": must be from 1s to 3600s"#,
+        ],
+    ),
     ("[gate]\ninterface = \"eth1\"", "gate = 1", &["1: gate = 1: must be a table: gate = { ... }"]),
     // [[service]]
     ("[[service]]", "[service]", &["3: service: must be a list of tables: write [[service]]"]),

@@ -10,7 +10,7 @@ const TICK: Nanos = Nanos::from_millis(100);
 const BURST: u64 = 100_000_000;
 
 fn rules(rejection_rate: bool) -> Rules {
-    Rules { rejection_rate, shedding: Vec::new() }
+    Rules { rejection_rate, ..Rules::default() }
 }
 
 fn decided(rules: &Rules, tenant: TenantSnapshot) -> TenantState {
@@ -49,6 +49,37 @@ fn the_rejection_rate_is_the_share_over_the_limit() {
     }
 }
 
+#[test]
+fn only_what_a_tenant_asks_over_its_connections_costs_it_new_ones() {
+    let rules = Rules { tcp_in_debt: TcpAction::ResetSyn, ..Rules::default() };
+    let quota = Limits::new(1_000_000, BURST);
+    let deep = |tenant: TenantSnapshot, ticks: usize| {
+        let mut memory = Memory { debts: vec![DeepDebt::default()], ..Memory::default() };
+        let snapshot = Snapshot { now: NOW, interval: TICK, tenants: &[tenant], services: &[] };
+        (0..ticks).any(|_| {
+            let mut states = [TenantState { quota, ..TenantState::default() }];
+            decide(&rules, &snapshot, &mut memory, &mut states);
+            states[0].tcp_action == TcpAction::ResetSyn as u8
+        })
+    };
+    // 100 RU a tick: its quota; twice as much; and all that can be forged.
+    let asking = |asked_mru| TenantSnapshot { asked_mru, offered_mru: asked_mru, quota_tat: 0 };
+    let forged = TenantSnapshot { quota_tat: u64::MAX, offered_mru: u64::MAX, asked_mru: 0 };
+    for (tenant, ticks, is_deep) in [
+        (asking(100_000), 100_000, false),
+        (asking(200_000), 100, false),
+        (asking(200_000), 101, true),
+        (asking(u64::MAX), 1, true),
+        (forged, 1_000, false),
+    ] {
+        assert_eq!(deep(tenant, ticks), is_deep, "{tenant:?} for {ticks} ticks");
+    }
+}
+
+fn shedding() -> Shedding {
+    Shedding::new(Settings::default()).unwrap()
+}
+
 /// One service, its store, and ticks at their time.
 struct Loop {
     ratio: LatencyRatio,
@@ -62,7 +93,7 @@ impl Loop {
     fn new() -> Self {
         Self {
             ratio: LatencyRatio::new(1, latency_ratio::Settings::default(), NOW).unwrap(),
-            memory: Memory { shedding: vec![Some(Shedding::new(Settings::default()).unwrap())] },
+            memory: Memory { shedding: vec![Some(shedding())], ..Memory::default() },
             now: NOW,
             queue_stands: false,
             store_up: true,
@@ -154,7 +185,7 @@ fn a_service_that_does_not_shed_meets_nobody_with_anything() {
 
 #[test]
 fn a_tick_moves_each_service_by_itself_and_says_what_changed() {
-    let mut memory = Memory { shedding: vec![Some(Shedding::new(Settings::default()).unwrap()); 2] };
+    let mut memory = Memory { shedding: vec![Some(shedding()); 2], ..Memory::default() };
     let calm = ServiceSnapshot { ratio: Some(1.0), queue_stands: false, store_up: true };
     let services = [calm, ServiceSnapshot { ratio: Some(0.45), ..calm }];
     let snapshot = Snapshot { now: NOW, interval: TICK, tenants: &[], services: &services };
