@@ -1,7 +1,7 @@
 //! The queue before the store, for real: who waits too long, and who may not wait at all.
 
-use std::io::Write as _;
-use std::net::Ipv4Addr;
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -63,3 +63,98 @@ fn in_a_queue_that_stands_the_lowest_tier_is_refused_and_the_critical_goes_on() 
 const SERVICE_TIME: Duration = Duration::from_millis(1);
 /// With all of them in the queue, the wait is 64 service times.
 const CLIENTS: usize = 64;
+
+/// What a connection reads before it is closed.
+fn rest(mut stream: TcpStream) -> Result<String> {
+    let mut said = String::new();
+    stream.read_to_string(&mut said)?;
+    Ok(said)
+}
+
+const LIMITED: &str = r#"
+[[tenant]]
+name = "small"
+sources = ["127.0.0.5"]
+quota = "unlimited"
+max_connections = "2"
+max_outstanding = "5"
+[[tenant]]
+name = "other"
+sources = ["127.0.0.0/8"]
+quota = "unlimited"
+"#;
+
+#[test]
+fn a_tenant_has_so_many_connections_and_no_more() -> Result<()> {
+    let gate = Listening::gate("memcached", slow_store(SERVICE_TIME)?, "", LIMITED)?;
+    let small = || gate.connect_from(Ipv4Addr::new(127, 0, 0, 5));
+    let mut open = [small()?, small()?];
+    for stream in &mut open {
+        stream.write_all(b"delete a\r\n")?;
+        read_until(stream, b"DELETED\r\n")?;
+    }
+    let said = rest(small()?)?;
+    ensure!(said == "SERVER_ERROR throttled retry_after_ms=0 reason=limit\r\n", "{said}");
+    // Others are not concerned, and who leaves makes room.
+    let mut other = gate.connect_from(Ipv4Addr::new(127, 0, 0, 6))?;
+    other.write_all(b"delete a\r\n")?;
+    read_until(&mut other, b"DELETED\r\n")?;
+    drop(open);
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let mut again = small()?;
+        again.write_all(b"delete a\r\n")?;
+        match read_until(&mut again, b"\r\n") {
+            Ok(said) if said == b"DELETED\r\n" => break,
+            _ => ensure!(Instant::now() < deadline, "nobody is let in any more"),
+        }
+    }
+    let tenants = gate.json(&["tenants", "small"])?;
+    ensure!(tenants[0]["refused"]["limit"].as_u64() >= Some(1), "{tenants}");
+    Ok(())
+}
+
+#[test]
+fn a_tenant_has_so_many_requests_unanswered_and_no_more() -> Result<()> {
+    let store = slow_store(Duration::from_millis(50))?;
+    let gate = Listening::gate_with("threads = \"1\"", "memcached", store, "", LIMITED)?;
+    let mut client = gate.connect_from(Ipv4Addr::new(127, 0, 0, 5))?;
+    client.write_all(&b"delete a\r\n".repeat(8))?;
+    let mut said = String::new();
+    while said.matches("\r\n").count() < 8 {
+        said += &String::from_utf8(read_until(&mut client, b"\r\n")?)?;
+    }
+    let answered = said.lines().take_while(|line| *line == "DELETED").count();
+    let refused = said.lines().filter(|line| line.ends_with("reason=limit")).count();
+    ensure!((answered, refused) == (5, 3), "{said}");
+    // Those are answered now.
+    client.write_all(b"delete a\r\n")?;
+    read_until(&mut client, b"DELETED\r\n")?;
+    Ok(())
+}
+
+#[test]
+fn a_class_of_requests_has_a_lower_tier_than_its_tenant() -> Result<()> {
+    // One place: what is asked first has it, and of those that wait the critical are first.
+    let service = "connections = \"1\"\nparallelism = \"1\"\nadmission = \"off\"\n\
+                   codel = { law = \"off\" }\ntiers = { touch = \"batch\" }";
+    let tenants =
+        "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"unlimited\"\ntier = \"critical\"";
+    let store = slow_store(Duration::from_millis(50))?;
+    let gate = Listening::gate_with("threads = \"1\"", "memcached", store, service, tenants)?;
+    let [mut first, mut low, mut high] = [gate.connect()?, gate.connect()?, gate.connect()?];
+    first.write_all(b"delete a\r\n")?;
+    let waiting = |tier: usize| -> Result<bool> {
+        Ok(gate.json(&["queues"])?["services"][0]["tiers"][tier]["waiting"].as_u64() > Some(0))
+    };
+    low.write_all(&b"touch a 1\r\n".repeat(40))?;
+    let deadline = Instant::now() + PATIENCE;
+    while !waiting(2)? {
+        ensure!(Instant::now() < deadline, "nothing of tier batch waits");
+    }
+    ensure!(!waiting(0)?, "a touch is critical");
+    high.write_all(b"delete a\r\n")?;
+    read_until(&mut high, b"DELETED\r\n")?;
+    ensure!(waiting(2)?, "the critical one was not first");
+    Ok(())
+}

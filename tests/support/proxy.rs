@@ -118,7 +118,10 @@ impl Listening {
         let program = Part::start(name, command)?;
         let mut this = Self { address, program, config };
         let deadline = Instant::now() + PATIENCE;
-        while TcpStream::connect(address).is_err() {
+        // A gate's admin socket comes last.
+        let socket = this.config.as_ref().map(|config| config.with_extension("sock"));
+        let is_there = || socket.as_ref().is_none_or(|socket| socket.exists());
+        while TcpStream::connect(address).is_err() || !is_there() {
             if !this.program.is_running()? || Instant::now() > deadline {
                 bail!("{name} does not accept connections at {address}");
             }

@@ -8,6 +8,8 @@ use super::raw::Section;
 use super::read::{address, one_of, overlap, time};
 use super::units::{self, Wrong};
 use super::{Admission, Protocol, StoreLogin, admission, identity};
+use crate::policy::Tier;
+use crate::protocol::Class;
 
 /// The store behind a proxied service, and how much clients may ask of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +34,8 @@ pub struct Backend {
     pub client_timeout: Nanos,
     /// What becomes of reads of hot keys.
     pub hot_keys: HotKeys,
+    /// By [`Class`]: the highest tier that its requests may have.
+    pub tiers: [Tier; Class::ALL.len()],
     /// The queue before the store; `None` if requests are passed on as they come.
     pub admission: Option<Admission>,
     /// Pools of connections that each thread may have, one for each identity of its clients; 1 to 4,096.
@@ -56,8 +60,9 @@ pub struct HotKeys {
 }
 
 /// The keys that mean nothing without a backend.
-const KEYS: [&str; 13] = [
+const KEYS: [&str; 14] = [
     "hot_keys",
+    "tiers",
     "connections",
     "client_timeout",
     "parallelism",
@@ -104,12 +109,14 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
     let max_datagrams = s.get("max_datagrams", number(1, 1_000_000)).unwrap_or(1_000);
     let client_timeout = s.get("client_timeout", time(CLIENT_RANGE)).unwrap_or(Nanos::from_secs(60));
     let hot_keys = hot_keys(s.section("hot_keys"));
+    let tiers = tiers(s.section("tiers"));
     let admission = admission::read(s);
     let max_pools = s.get("max_pools", number(1, 4_096)).unwrap_or(64) as usize;
     let login = identity::store_login(s, protocol);
     Some(Backend {
         client_timeout,
         hot_keys,
+        tiers,
         admission,
         max_pools,
         login,
@@ -135,6 +142,13 @@ fn hot_keys(mut section: Section<'_>) -> HotKeys {
     };
     section.finish();
     hot_keys
+}
+
+fn tiers(mut section: Section<'_>) -> [Tier; Class::ALL.len()] {
+    let names = Tier::ALL.map(|tier| (tier.name(), tier));
+    let tiers = Class::ALL.map(|class| section.get(class.name(), one_of(&names)).unwrap_or(Tier::Critical));
+    section.finish();
+    tiers
 }
 
 /// A whole number from `min` to `max`; may be grouped.

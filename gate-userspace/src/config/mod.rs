@@ -153,6 +153,10 @@ pub struct Tenant {
     pub tier: Tier,
     /// Whether its reads may be answered with what gate has kept of hot keys.
     pub cache: bool,
+    /// Connections to proxied services that it may have at once; 1 to 1,000,000.
+    pub max_connections: Option<u64>,
+    /// Requests to proxied services that may be unanswered at once; 1 to 1,000,000.
+    pub max_outstanding: Option<u64>,
     /// Tenants that are charged with it, all or none: at most two, distinct, not itself.
     pub charge: Vec<TenantIndex>,
     /// Users of the stores that it is charged for, wherever they come from.

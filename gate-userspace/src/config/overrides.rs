@@ -168,10 +168,21 @@ fn put(table: &mut dyn TableLike, key: &str, value: &str) {
 
 /// What may be set while gate runs: whatever a reload puts in force, but for who is who and where.
 const GATE: &[&str] = &["mode", "enforce", "algorithm", "sample", "fragments", "on_stale"];
-const TENANT: &[&str] = &["quota", "burst", "max_debt", "candidate", "tier", "reply_budget", "tcp_quota"];
+const TENANT: &[&str] = &[
+    "quota",
+    "burst",
+    "max_debt",
+    "candidate",
+    "tier",
+    "reply_budget",
+    "tcp_quota",
+    "max_connections",
+    "max_outstanding",
+];
 const SERVICE: &[&str] = &[
     "unknown_syn",
     "price",
+    "tiers",
     "shedding",
     "probe",
     "objectives",
@@ -260,7 +271,7 @@ quota = "2 RU/s"   # enough
             ),
             (
                 "tenant.a.sources",
-                "tenant.a.sources is not among the keys that can be set while gate runs; of its section, these are: quota, burst, max_debt, candidate, tier, reply_budget, tcp_quota",
+                "tenant.a.sources is not among the keys that can be set while gate runs; of its section, these are: quota, burst, max_debt, candidate, tier, reply_budget, tcp_quota, max_connections, max_outstanding",
             ),
             ("tenant.a.quota.x", "tenant.a.quota.x: what is there is no table"),
         ] {

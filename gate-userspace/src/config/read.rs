@@ -211,6 +211,8 @@ fn tenant(
         reply_budget: section.get("reply_budget", reply_budget).unwrap_or(64 << 10),
         tier: section.get("tier", one_of(&Tier::ALL.map(|tier| (tier.name(), tier)))).unwrap_or_default(),
         cache: section.get("cache", one_of(&SWITCH)).unwrap_or(true),
+        max_connections: section.get("max_connections", backend::number(1, 1_000_000)),
+        max_outstanding: section.get("max_outstanding", backend::number(1, 1_000_000)),
         charge: charge(section, name, tenants),
         users: identity::users(section, &mut taken.users),
         deny: identity::deny(section),

@@ -61,6 +61,7 @@ fn of_service(old: &Service, new: &Service) -> impl Iterator<Item = &'static str
         max_output: _,
         max_clients: _,
         client_timeout: _,
+        tiers: _,
     } = backend;
     let parallelism =
         |admission: &Option<Admission>| admission.as_ref().map(|admission| admission.parallelism);
@@ -85,7 +86,14 @@ fn of_service(old: &Service, new: &Service) -> impl Iterator<Item = &'static str
 fn of_tenant(old: Option<&Tenant>, new: &Tenant) -> impl Iterator<Item = &'static str> {
     let users = old.map_or(&[][..], |old| &old.users);
     let denies = old.map_or_else(Default::default, |old| old.deny.clone());
-    changed(&[("users", *users != new.users[..]), ("deny", denies != new.deny)])
+    // Who was not there at the start has no place to be counted.
+    let limited = |limit: Option<u64>| old.is_none() && limit.is_some();
+    changed(&[
+        ("users", *users != new.users[..]),
+        ("deny", denies != new.deny),
+        ("max_connections", limited(new.max_connections)),
+        ("max_outstanding", limited(new.max_outstanding)),
+    ])
 }
 
 fn changed(keys: &[(&'static str, bool)]) -> std::vec::IntoIter<&'static str> {
@@ -153,11 +161,7 @@ mod tests {
             ("\"proxied\"", "\"other\"", &["service.proxied", "service.other"]),
             ("\"guarded\"", "\"other\"", &[]),
             ("127.0.0.1:3\"", "127.0.0.1:3\"\nbackend = \"127.0.0.1:4\"", &["service.guarded.backend"]),
-            (
-                "\"1000 RU/s\"",
-                "\"2000 RU/s\"\nusers = [\"u\"]\ndeny = [\"KEYS\"]",
-                &["tenant.a.users", "tenant.a.deny"],
-            ),
+            ("\"1000 RU/s\"", "\"2000 RU/s\"\ndeny = [\"KEYS\"]", &["tenant.a.deny"]),
         ] {
             assert!(TEXT.contains(from), "{from}");
             assert_eq!(parse(TEXT).from_next_start(&parse(&TEXT.replacen(from, to, 1))), keys, "{to}");

@@ -27,7 +27,7 @@ use super::service::Service;
 use super::store::Broken;
 use super::wire::Wire;
 use crate::clock;
-use crate::protocol::{Refusal, Step};
+use crate::protocol::{Class, Refusal, Step};
 
 impl<W: Wire> Client<W> {
     /// Serves the client to its end by a connection of its own to the store. `heard` is what it has sent
@@ -56,7 +56,15 @@ impl<W: Wire> Client<W> {
         let (mut from_store, mut to_store) = store.split();
         let decoder = W::decoder(&service.settings);
         let marks = RefCell::new(Apart::new(service.hot.marker()));
-        let requests = Requests { client: self, service, decoder, heard, skips: false, marks: &marks };
+        let requests = Requests {
+            client: self,
+            service,
+            decoder,
+            heard,
+            class: Class::Unknown,
+            skips: false,
+            marks: &marks,
+        };
         tokio::select! {
             ended = requests.pass(from_client, &mut to_store) => ended,
             ended = downstream(&mut from_store, self.socket(), &marks) => ended,
@@ -87,6 +95,8 @@ struct Requests<'a, W: Wire> {
     /// The rest of what is being heard is not passed on.
     skips: bool,
     marks: &'a RefCell<Apart>,
+    /// The last request's.
+    class: Class,
 }
 
 /// What a client has asked.
@@ -148,6 +158,7 @@ impl<W: Wire> Requests<'_, W> {
                 Step::Skip { .. } => None,
                 Step::Request { request, .. } => {
                     self.service.figures.count(Event::Request);
+                    self.class = W::facts(&request).class;
                     let bytes = W::bytes(&self.decoder, &request, taken);
                     let asked = W::change(&request, bytes);
                     self.skips = self.refuses(&request, bytes, asked.as_ref());
@@ -184,7 +195,7 @@ impl<W: Wire> Requests<'_, W> {
             self.service.figures.count(Event::LoginFailed);
             return true;
         }
-        self.client.is_denied(request, bytes) && self.service.denies(self.client)
+        self.client.is_denied(request, bytes) && self.service.refuses(self.client, Reason::Unsupported)
     }
 
     /// Waits until the tenant can pay; false if it never can.
@@ -194,7 +205,7 @@ impl<W: Wire> Requests<'_, W> {
             let charged = {
                 let mut ledger = self.service.ledger.borrow_mut();
                 ledger.refresh();
-                let tier = ledger.tier(tenant.get());
+                let tier = ledger.tier(tenant.get()).max(self.service.highest_tier(self.class));
                 let rung = ledger.rung(self.service.settings.service, tier);
                 ledger.charge(tenant.get(), price, rung, clock::monotonic(), *shadow)
             };

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use gate_common::abi::Reason;
 use nix::sys::socket::{Shutdown, shutdown};
 use tokio::io::{AsyncRead as _, ReadBuf};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -29,6 +30,7 @@ use super::pool::Pool;
 use super::replies::Replies;
 use super::service::Service;
 use super::store::Store;
+use super::usage::Share;
 use super::wire::Wire;
 use crate::policy::Tier;
 use crate::protocol::deny::Deny;
@@ -50,6 +52,8 @@ pub(super) struct Client<W: Wire> {
     pub(super) who: RefCell<Identity>,
     /// What is denied to its tenant.
     deny: RefCell<Option<Arc<Deny>>>,
+    /// What it takes of what its tenant may have open; none for datagrams.
+    share: RefCell<Option<Share>>,
     /// The shared store connections that its requests may take.
     pool: RefCell<Rc<Pool<W>>>,
     /// Which of these they take, always the same, so that the store sees them in the order in which they were
@@ -141,6 +145,7 @@ impl<W: Wire> Client<W> {
             source,
             who: RefCell::default(),
             deny: RefCell::new(service.settings.tenants.denied(tenant, &service.ledger.borrow())),
+            share: RefCell::new(None),
             pool: RefCell::new(service.pools.first()),
             lane: service.next_lane(),
             talk: RefCell::new(Talk {
@@ -183,6 +188,7 @@ impl<W: Wire> Client<W> {
         self.dead.set(Some(ended));
         // Requests that the store has not answered hold the socket open. It may have been closed by the client.
         let _ = shutdown(socket.as_ref().as_raw_fd(), Shutdown::Both);
+        drop(self.share.take());
         ended
     }
 
@@ -227,7 +233,32 @@ impl<W: Wire> Client<W> {
     /// From now on this tenant is charged.
     pub(super) fn charge_to(&self, tenant: TenantId, service: &Service<W>) {
         self.tenant.set(tenant);
+        if !self.connects(service) {
+            self.turn_out(&service.too_many(self));
+        }
         *self.deny.borrow_mut() = service.settings.tenants.denied(tenant, &service.ledger.borrow());
+    }
+
+    /// Takes its tenant's leave to be connected; false if the tenant has as many connections as it may.
+    pub(super) fn connects(&self, service: &Service<W>) -> bool {
+        drop(self.share.take());
+        let usage = service.settings.tenants.usage(self.tenant.get(), &service.ledger.borrow());
+        let Some(usage) = usage else { return true };
+        *self.share.borrow_mut() = Share::of_connection(usage);
+        // Where rules are only tried, what would be refused is counted.
+        self.share.borrow().is_some() || (self.shadow && !service.refuses(self, Reason::Limit))
+    }
+
+    /// Whether it may ask once more while `open` requests of its own are unanswered.
+    #[inline]
+    pub(super) fn may_ask(&self, open: usize) -> bool {
+        self.share.borrow().as_ref().is_none_or(|share| share.has_room(open))
+    }
+
+    /// So many of its requests are unanswered.
+    #[inline]
+    pub(super) fn note_open(&self, open: usize) {
+        self.share.borrow().iter().for_each(|share| share.note(open));
     }
 
     /// Whether a command is denied to its tenant.
@@ -287,6 +318,7 @@ impl<W: Wire> Client<W> {
         if talk.replies.waiting() > service.limits.get().output {
             self.dead.set(Some(Ended::SlowReader));
         }
+        self.note_open(talk.replies.outstanding());
         let all_said = talk.replies.outstanding() == 0;
         let resumes = if talk.ending || talk.moving != Moving::No {
             all_said

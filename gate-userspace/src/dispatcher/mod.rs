@@ -68,6 +68,7 @@ mod store;
 mod tenants;
 mod thread;
 mod udp;
+mod usage;
 mod wire;
 
 pub use counts::{Counts, Timing};
@@ -90,6 +91,7 @@ pub struct Dispatcher {
     /// By service that is proxied: its place in the configuration, and where its hot keys are announced.
     announcers: Vec<(usize, Arc<Announcer>)>,
     samples: Receiver<Sample>,
+    tenants: Arc<Tenants>,
 }
 
 /// Why the dispatcher cannot start.
@@ -124,7 +126,8 @@ impl Dispatcher {
         let rows = maps.cpus.len().saturating_sub(first_row).max(1);
         let count = config.gate.threads.map_or_else(thread::cores, std::num::NonZero::get).min(rows);
         let ids = occupied(maps).tenants;
-        let settings = Settings::of(config, count, &Arc::new(Tenants::of(config, &ids)));
+        let tenants = Arc::new(Tenants::of(config, &ids));
+        let settings = Settings::of(config, count, &tenants);
         let (settings, limits): (Vec<_>, Vec<_>) = settings.into_iter().unzip();
         if settings.is_empty() {
             return Ok(None);
@@ -149,7 +152,8 @@ impl Dispatcher {
         let prepare =
             |number| thread::Plan::prepare(number, first_row + number, &common, maps, stopped.clone());
         let plans: Vec<_> = (0..count).map(prepare).collect::<Result<_, _>>()?;
-        let mut this = Self { stop, threads: Vec::new(), services, limits, policies, announcers, samples };
+        let mut this =
+            Self { stop, threads: Vec::new(), services, limits, policies, announcers, samples, tenants };
         for plan in plans {
             this.threads.push(plan.start().map_err(Error::Thread)?);
         }
@@ -169,6 +173,7 @@ impl Dispatcher {
             limits.send_replace(Limits::of(backend, figures.threads.len()));
             policy.follow(backend.admission.as_ref())?;
         }
+        self.tenants.follow(config);
         Ok(())
     }
 

@@ -38,7 +38,7 @@ impl<W: Wire> Service<W> {
             return After::Wait;
         }
         let course = W::course(request);
-        let denied = client.is_denied(request, bytes) && self.denies(client);
+        let denied = client.is_denied(request, bytes) && self.refuses(client, Reason::Unsupported);
         if course == Course::Own && !denied {
             return After::Move(Moving::Own);
         }
@@ -47,6 +47,8 @@ impl<W: Wire> Service<W> {
         let asked = Asked { client, turn, request, bytes };
         let verdict = if denied {
             Err(Refusal { reason: Reason::Unsupported, retry_after: Nanos::ZERO })
+        } else if !client.may_ask(replies.outstanding()) && self.refuses(client, Reason::Limit) {
+            Err(Refusal { reason: Reason::Limit, retry_after: Nanos::ZERO })
         } else {
             self.judge(asked, course, now)
         };
@@ -105,7 +107,8 @@ impl<W: Wire> Service<W> {
         }
         let facts = W::facts(request);
         let query_type = QueryType(facts.class.index() as u16);
-        let kind = admission::Request { tier: ledger.tier(tenant), query_type };
+        let tier = ledger.tier(tenant).max(self.highest_tier(facts.class));
+        let kind = admission::Request { tier, query_type };
 
         // Price and quota.
         let class = query_class(facts.class);
@@ -203,10 +206,9 @@ impl<W: Wire> Service<W> {
         client.is_unknown() && login().is_some_and(|login| tenants.of_user(&login, ledger).is_some())
     }
 
-    /// Counts a command that is denied to a client's tenant. Whether it is refused in earnest.
-    pub(super) fn denies(&self, client: &Client<W>) -> bool {
-        let (reason, price) = (Reason::Unsupported, MilliRu::ZERO);
-        self.ledger.borrow().count_refusal(client.tenant.get(), reason, price, client.shadow);
+    /// Counts a request that is not even priced. Whether it is refused in earnest.
+    pub(super) fn refuses(&self, client: &Client<W>, reason: Reason) -> bool {
+        self.ledger.borrow().count_refusal(client.tenant.get(), reason, MilliRu::ZERO, client.shadow);
         !client.shadow
     }
 

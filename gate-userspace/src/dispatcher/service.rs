@@ -28,7 +28,7 @@ use super::store::Broken;
 use super::wire::Wire;
 use crate::clock;
 use crate::policy::{Tier, admission};
-use crate::protocol::{Refusal, Step};
+use crate::protocol::{Class, Refusal, Step};
 
 /// What a thread's services share, and which thread it is.
 #[derive(Debug)]
@@ -179,6 +179,7 @@ impl<W: Wire> Service<W> {
                 Step::Fault { fault, .. } => self.fault(client, talk, &fault),
             }
         }
+        client.note_open(talk.replies.outstanding());
         taken
     }
 
@@ -360,6 +361,15 @@ impl<W: Wire> Service<W> {
         self.figures.connected() >= self.limits.get().clients as u64
     }
 
+    /// Counts a client that is one too many, and says what it is told.
+    pub(super) fn too_many(&self, client: &Client<W>) -> Vec<u8> {
+        self.figures.count(Event::TurnedAway);
+        self.count_refusal(client, Reason::Limit);
+        let mut answer = Vec::new();
+        W::refuse(Refusal { reason: Reason::Limit, retry_after: Nanos::ZERO }, &mut answer);
+        answer
+    }
+
     /// A client has come.
     pub(super) fn welcome(&self, client: &Rc<Client<W>>) {
         self.figures.count(Event::Accepted);
@@ -397,6 +407,12 @@ impl<W: Wire> Service<W> {
             self.policy.refresh(now);
         }
         self.follow_limits();
+    }
+
+    /// The highest tier that requests of a class may have, whoever asks.
+    #[inline]
+    pub(super) fn highest_tier(&self, class: Class) -> Tier {
+        self.limits.get().tiers[class.index()]
     }
 
     /// Takes over limits that have changed.

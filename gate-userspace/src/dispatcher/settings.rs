@@ -8,6 +8,8 @@ use tokio::sync::watch;
 
 use super::tenants::Tenants;
 use crate::config;
+use crate::policy::Tier;
+use crate::protocol::Class;
 
 /// What may change of a service while it runs, as a thread uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +18,8 @@ pub(super) struct Limits {
     pub(super) queue: usize,
     pub(super) deadline: Option<Nanos>,
     pub(super) codel: Option<config::Codel>,
+    /// By class: the highest tier that its requests may have.
+    pub(super) tiers: [Tier; Class::ALL.len()],
     /// How many clients each thread may have.
     pub(super) clients: usize,
     /// How many replies and bytes of them may wait for one client, and how long it may dawdle.
@@ -36,6 +40,7 @@ impl Limits {
             queue: admission.map_or(0, |admission| admission.queue_limit.div_ceil(threads)),
             deadline: admission.and_then(|admission| admission.deadline),
             codel: admission.and_then(|admission| admission.codel),
+            tiers: backend.tiers,
             clients: backend.max_clients.div_ceil(threads),
             depth: backend.depth,
             output: backend.max_output,

@@ -10,6 +10,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::identity::Login;
 use super::ledger::{Ledger, TenantId};
+use super::usage::Usage;
 use crate::config::Config;
 use crate::protocol::deny::Deny;
 
@@ -18,6 +19,7 @@ use crate::protocol::deny::Deny;
 pub(super) struct Tenants {
     users: HashMap<String, User>,
     deny: HashMap<TenantId, (Name, Arc<Deny>)>,
+    usage: HashMap<TenantId, (Name, Arc<Usage>)>,
 }
 
 #[derive(Debug)]
@@ -37,6 +39,8 @@ impl Tenants {
             if tenant.deny != Deny::default() {
                 this.deny.insert(TenantId(id), (name, Arc::new(tenant.deny.clone())));
             }
+            let usage = Usage::new(tenant.max_connections, tenant.max_outstanding);
+            this.usage.insert(TenantId(id), (name, Arc::new(usage)));
             for user in &tenant.users {
                 let hashes = user.hashes.clone();
                 this.users.insert(user.name.clone(), User { tenant: TenantId(id), name, hashes });
@@ -62,6 +66,20 @@ impl Tenants {
     pub(super) fn denied(&self, tenant: TenantId, ledger: &Ledger) -> Option<Arc<Deny>> {
         let (name, deny) = self.deny.get(&tenant)?;
         ledger.is_called(tenant, name).then(|| Arc::clone(deny))
+    }
+
+    /// Where what a tenant has open is counted; `None` if it is new.
+    pub(super) fn usage(&self, tenant: TenantId, ledger: &Ledger) -> Option<Arc<Usage>> {
+        let (name, usage) = self.usage.get(&tenant)?;
+        ledger.is_called(tenant, name).then(|| Arc::clone(usage))
+    }
+
+    /// Puts other limits in force.
+    pub(super) fn follow(&self, config: &Config) {
+        for tenant in &config.tenants {
+            let named = self.usage.values().filter(|(name, _)| name.as_str() == tenant.name);
+            named.for_each(|(_, usage)| usage.limit(tenant.max_connections, tenant.max_outstanding));
+        }
     }
 
     fn user(&self, login: &Login) -> Option<&User> {

@@ -3,18 +3,20 @@
 use std::cell::RefCell;
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::AsRawFd as _;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use nix::sys::socket::{MsgFlags, send};
 use tokio::sync::watch;
 use tokio::task::LocalSet;
 use tokio::time::MissedTickBehavior;
 
 use super::client::{Client, Outlet};
 use super::delay::Delay;
-use super::figures::{Event, ServiceFigures};
+use super::figures::ServiceFigures;
 use super::hot_cache;
 use super::ledger::Ledger;
 use super::memcached::Memcached;
@@ -173,13 +175,16 @@ fn welcome<W: Wire>(
     source: std::net::IpAddr,
     service: &Rc<Service<W>>,
 ) -> io::Result<()> {
-    if service.is_full() {
-        service.figures.count(Event::TurnedAway);
-        return Ok(());
-    }
     socket.set_nodelay(true)?;
     let (read, write) = socket.into_split();
     let client = Rc::new(Client::new(Outlet::Stream(write), source.to_canonical(), service));
+    if service.is_full() || !client.connects(service) {
+        // A word before it is closed. It may have left; and nobody waits for it to read.
+        let (fd, flags) =
+            (client.socket().as_ref().as_raw_fd(), MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL);
+        let _ = send(fd, &service.too_many(&client), flags);
+        return Ok(());
+    }
     service.welcome(&client);
     let service = Rc::clone(service);
     tokio::task::spawn_local(async move {

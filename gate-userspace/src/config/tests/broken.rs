@@ -494,6 +494,22 @@ pub(super) const BROKEN: &[Broken] = &[
     ),
     (
         "quota = \"5000",
+        "max_connections = \"0\"\nmax_outstanding = \"many\"\nquota = \"5000",
+        &[
+            r#"10: tenant[0].max_connections = "0": must be a whole number from 1 to 1000000"#,
+            r#"11: tenant[0].max_outstanding = "many": must be a whole number from 1 to 1000000"#,
+        ],
+    ),
+    (
+        "listen",
+        "backend = \"127.0.0.1:11212\"\ntiers = { scan = \"low\", scna = \"batch\" }\nlisten",
+        &[
+            r#"7: service[0].tiers.scan = "low": must be "critical", "standard", "batch" or "best-effort""#,
+            r#"7: service[0].tiers.scna = "batch": unknown key; did you mean scan?"#,
+        ],
+    ),
+    (
+        "quota = \"5000",
         "charge = [\"hostil\", \"polite\"]\nquota = \"5000",
         &[
             r#"10: tenant[0].charge[0] = "hostil": no tenant has this name; did you mean "hostile"?"#,

@@ -95,6 +95,8 @@ fn what_is_left_out_has_its_documented_default() {
             reply_budget: 65_536,
             tier: Tier::Standard,
             cache: true,
+            max_connections: None,
+            max_outstanding: None,
             charge: Vec::new(),
             users: Vec::new(),
             deny: Deny::default(),
