@@ -36,14 +36,7 @@ fn until(what: &str, patience: Duration, mut holds: impl FnMut() -> bool) -> Dur
     started.elapsed()
 }
 
-const GUARDED: &str = r#"
-[[service]]
-name = "cache"
-protocol = "memcached"
-listen = "198.18.0.1:11211"
-probe = { every = "5ms" }
-shedding = { short = "500ms", floor = "15ms" }
-
+const TENANTS: &str = r#"
 [[tenant]]
 name = "vital"
 sources = "198.18.1.0/24"
@@ -61,16 +54,12 @@ const CHEAP: usize = 2;
 /// Requests a second by both tenants in turn. The slow store can do as many, but not those of the probe as well.
 const PER_SEC: u32 = 100;
 
-#[test]
-fn a_slow_store_is_spared_the_lowest_tier_at_the_interface_until_it_recovers() {
-    if !privilege::root(
-        "closed_loop::a_slow_store_is_spared_the_lowest_tier_at_the_interface_until_it_recovers",
-    ) {
-        return;
-    }
+/// A store at `address` slows and recovers behind a service that says so.
+fn the_lowest_tier_is_refused_at_the_interface(service: &str, address: &str, enough: u64) {
     let target: SocketAddr = "198.18.0.1:11211".parse().unwrap();
-    let site = Site::new(GUARDED).unwrap();
-    let store = site.net.server.enter(|| Store::start(&Settings::new(target))).unwrap().unwrap();
+    let site = Site::new(&format!("[[service]]\nlisten = \"{target}\"\n{service}\n{TENANTS}")).unwrap();
+    let address = address.parse().unwrap();
+    let store = site.net.server.enter(|| Store::start(&Settings::new(address))).unwrap().unwrap();
     let gate = site.start(&[]).unwrap();
     let maps = Maps::pinned(site.pins(), false).unwrap();
     let passed = |tenant| maps.tenant_counters(tenant).passed;
@@ -82,7 +71,7 @@ fn a_slow_store_is_spared_the_lowest_tier_at_the_interface_until_it_recovers() {
     };
     let sources = ["198.18.1.1".parse().unwrap(), "198.18.2.1".parse().unwrap()];
     let flood = Flood::start(&site.net, &sources, target, PER_SEC).unwrap();
-    until("the probe knows the store", PATIENCE, || store.stats().commands > ENOUGH);
+    until("the gate knows the store", PATIENCE, || store.stats().commands > enough);
     until("everyone passes", PATIENCE, || passed(VITAL) > 20 && passed(CHEAP) > 20);
     let is_calm = || sheds().iter().all(|shed| shed.as_object().is_some_and(serde_json::Map::is_empty));
     assert!(is_calm() && penalties(CHEAP) == 0);
@@ -103,10 +92,35 @@ fn a_slow_store_is_spared_the_lowest_tier_at_the_interface_until_it_recovers() {
     until("the lowest tier passes again", PATIENCE, || passed(CHEAP) > passed_before + 50);
     assert_eq!(penalties(CHEAP), penalties_before);
     assert_eq!(penalties(VITAL), 0);
-    println!("guarded: refused after {refused_after:?}, all as before after {recovered_after:?}");
+    println!("at the interface: refused after {refused_after:?}, all as before after {recovered_after:?}");
     flood.stop();
     drop(maps);
     gate.end().unwrap();
+}
+
+#[test]
+fn a_guarded_store_that_slows_is_spared_the_lowest_tier_until_it_recovers() {
+    if !privilege::root("closed_loop::a_guarded_store_that_slows_is_spared_the_lowest_tier_until_it_recovers")
+    {
+        return;
+    }
+    let service = "name = \"cache\"\nprotocol = \"memcached\"\nprobe = { every = \"5ms\" }\n\
+                   shedding = { short = \"500ms\", floor = \"15ms\" }";
+    the_lowest_tier_is_refused_at_the_interface(service, "198.18.0.1:11211", ENOUGH);
+}
+
+#[test]
+fn a_proxied_store_that_slows_is_spared_the_lowest_tiers_datagrams_until_it_recovers() {
+    if !privilege::root(
+        "closed_loop::a_proxied_store_that_slows_is_spared_the_lowest_tiers_datagrams_until_it_recovers",
+    ) {
+        return;
+    }
+    let service = "name = \"cache\"\nprotocol = \"memcached\"\nbackend = \"127.0.0.1:11212\"\n\
+                   transports = [\"udp\", \"tcp\"]\n\
+                   shedding = { short = \"500ms\", min_samples = \"5\", floor = \"15ms\" }";
+    // Without a probe, what is asked of the store is all that it is known by.
+    the_lowest_tier_is_refused_at_the_interface(service, "127.0.0.1:11212", ENOUGH / 5);
 }
 
 const PROXIED: &str = r#"

@@ -342,3 +342,6 @@ fn union(a: &PortFilter, b: &PortFilter) -> PortFilter {
     let join = |a: &[u64; 1024], b: &[u64; 1024]| std::array::from_fn(|word| a[word] | b[word]);
     PortFilter { udp: join(&a.udp, &b.udp), tcp: join(&a.tcp, &b.tcp) }
 }
+
+#[cfg(test)]
+mod tests;

@@ -207,3 +207,6 @@ fn source(service: &config::Service, proxied: &[ServiceFigures], before: Option<
 
 /// A service that nobody looks at, or has not looked at yet.
 const UNSEEN: ServiceSnapshot = ServiceSnapshot { ratio: None, queue_stands: false, store_up: true };
+
+#[cfg(test)]
+mod tests;
