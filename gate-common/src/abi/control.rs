@@ -150,12 +150,25 @@ mod tests {
         Clock { tick_ns: 4_000_000, origin_jiffies: 4_294_892_296, origin_ns: 1_000_000_007 };
 
     #[test]
-    fn kernel_and_daemon_read_the_same_clock() {
-        for ticks in [-3_i64, -1, 0, 1, 2, 1_000_000] {
-            let jiffies = CLOCK.origin_jiffies.wrapping_add_signed(ticks);
-            let now = CLOCK.at_jiffies(jiffies);
-            for within in [0, 1, CLOCK.tick_ns - 1] {
-                assert_eq!(CLOCK.at_monotonic(Nanos(now.0 + within)), now, "{ticks} ticks and {within} ns");
+    fn kernel_and_daemon_read_the_same_clock_past_the_ends_of_either() {
+        for clock in [
+            CLOCK,
+            Clock { origin_jiffies: 0, ..CLOCK },
+            Clock { origin_jiffies: u64::MAX, ..CLOCK },
+            Clock { origin_ns: 0, ..CLOCK },
+            Clock { origin_ns: u64::MAX - 5_000_000, ..CLOCK },
+        ] {
+            for ticks in [-3_i64, -1, 0, 1, 2, 1_000_000] {
+                let now = clock.at_jiffies(clock.origin_jiffies.wrapping_add_signed(ticks));
+                assert_eq!(now.0, clock.origin_ns.wrapping_add_signed(ticks * 4_000_000), "{clock:?}");
+                for within in [0, 1, clock.tick_ns - 1] {
+                    let monotonic = Nanos(now.0.wrapping_add(within));
+                    assert_eq!(
+                        clock.at_monotonic(monotonic),
+                        now,
+                        "{clock:?}, {ticks} ticks and {within} ns"
+                    );
+                }
             }
         }
     }
