@@ -224,8 +224,12 @@ impl Daemon {
         let (ownership, previous) = opened.take()?;
         let mut daemon = Self::serving(options, config, maps, ownership, layout)?;
         announce_ownership(previous);
-        let mut loaded = opened.into_loaded()?;
+        let (mut loaded, outgrown) = opened.into_loaded()?;
         let mode = attach(&mut loaded, &interface, xdp, &pins)?;
+        if let Some(outgrown) = outgrown {
+            outgrown.replaced(&loaded.maps)?;
+            tracing::info!("the maps were too small, larger ones took their place");
+        }
         announce_attached(&interface, mode, xdp, &pins);
         daemon.attached = Some(Attached { xdp, interface, pins, loaded, interface_lost: false });
         Ok(daemon)
@@ -394,8 +398,8 @@ fn sizes(config: &Config) -> Result<Sizes, Error> {
     let most_blocks = u32::try_from(allowed_kib).unwrap_or(u32::MAX) - layout::ROOT_BLOCKS;
     let capacities = capacities(&needs, most_blocks);
     Ok(Sizes {
-        // Beside each CPU's row a thread of the dispatcher's.
-        cpus: 2 * kernel::possible_cpus()?,
+        // Beside each CPU's row a thread's of the dispatcher, and one for what was counted in smaller maps.
+        cpus: 2 * kernel::possible_cpus()? + 1,
         tenants: capacities.tenant_capacity,
         services: capacities.service_capacity,
         blocks: capacities.block_capacity,

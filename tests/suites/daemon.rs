@@ -389,8 +389,8 @@ fn pins_that_were_never_ready_or_whole_make_room_for_new_ones() {
 }
 
 #[test]
-fn pins_of_another_version_shape_or_size_are_refused_and_can_be_detached() {
-    let site = site!("pins_of_another_version_shape_or_size_are_refused_and_can_be_detached");
+fn pins_of_another_version_or_shape_are_refused_and_can_be_detached() {
+    let site = site!("pins_of_another_version_or_shape_are_refused_and_can_be_detached");
     let refusal = refused_pins(&site, |site| {
         let maps = Maps::pinned(site.pins(), true).unwrap();
         let first = maps.control.word(0, 0);
@@ -407,16 +407,6 @@ fn pins_of_another_version_shape_or_size_are_refused_and_can_be_detached() {
 
     for missing in ["TENANTS", "CONTROL"] {
         let refusal = refused_pins(&site, |site| std::fs::remove_file(site.pins().join(missing)).unwrap());
-        assert!(refusal.contains(&format!("there is no {missing}")), "{refusal}");
+        assert!(refusal.contains(&format!("{missing} is not there")), "{refusal}");
     }
-
-    let refusal = refused_pins(&site, |site| {
-        let many: String = (0..100)
-            .map(|n| {
-                format!("[[tenant]]\nname = \"t{n}\"\nquota = \"100 RU/s\"\nsources = [\"10.0.0.{n}/32\"]\n")
-            })
-            .collect();
-        site.configure(&format!("{CONFIG}{many}")).unwrap();
-    });
-    assert!(refusal.contains("room for 64 tenants"), "{refusal}");
 }

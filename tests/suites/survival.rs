@@ -192,3 +192,55 @@ fn no_packet_is_lost_or_unjudged_while_configurations_are_read_again() {
         gate.wait_for("read again", PATIENCE).unwrap();
     });
 }
+
+/// More tenants than the maps were made for: larger ones take their place under the load.
+#[test]
+fn no_packet_is_lost_or_unjudged_while_maps_are_outgrown() {
+    let test = "survival::no_packet_is_lost_or_unjudged_while_maps_are_outgrown";
+    if !privilege::root(test) {
+        return;
+    }
+    let site = Site::new(&roomy()).unwrap();
+    let mut gate = site.start(&[]).unwrap();
+    let sink = Sink::start(&site.net, target()).unwrap();
+    let flood = Flood::start(&site.net, &["198.18.1.1".parse().unwrap()], target(), PER_SEC).unwrap();
+    let debt_until = {
+        let seen = Seen::open(&site);
+        let until = seen.now().saturating_add(Nanos::from_secs(1_000)).0;
+        seen.word(DEBTOR).store(until, std::sync::atomic::Ordering::SeqCst);
+        until
+    };
+    for round in 0..rounds(4, 8) {
+        let sent = flood.sent();
+        until("more is sent", PATIENCE, || flood.sent() > sent + 200);
+        let tenants = 50 << round;
+        let more = (0..tenants).map(|n| {
+            format!(
+                "[[tenant]]\nname = \"r{round}t{n}\"\nsources = [\"10.{round}.{}.{}/32\"]\nquota = \"100 RU/s\"\n",
+                n >> 8,
+                n & 255
+            )
+        });
+        site.configure(&format!("{}{}", roomy(), more.collect::<String>())).unwrap();
+        // One relieves a gate that runs, the next finds one that was killed.
+        let killed = round % 2 == 1;
+        if killed {
+            gate.signal(Signal::SIGKILL).unwrap();
+        }
+        let mut next = site.launch(if killed { &[] } else { &["--takeover"] }).unwrap();
+        next.wait_for("larger ones took their place", PATIENCE).unwrap();
+        let ended = std::mem::replace(&mut gate, next).finish(PATIENCE);
+        assert_eq!(ended.is_err(), killed);
+        let seen = Seen::open(&site);
+        assert_eq!(seen.word(DEBTOR).load(std::sync::atomic::Ordering::SeqCst), debt_until);
+        assert_eq!(site.json(&["status"]).unwrap()["tenants"], 2 + tenants);
+        assert_eq!(site.json(&["maps", "list"]).unwrap().as_array().unwrap().len(), 9);
+    }
+    let sent = flood.stop();
+    let seen = Seen::open(&site);
+    until("every packet arrives", PATIENCE, || sink.received() >= sent);
+    assert_eq!((sink.received(), seen.judged(), seen.tenant(FLOODER).passed), (sent, sent, sent));
+    drop(seen);
+    gate.end().unwrap();
+    assert_eq!(site.anything_left().unwrap(), None);
+}

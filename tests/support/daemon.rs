@@ -91,7 +91,12 @@ impl Site {
         Ok((gate, started.elapsed()))
     }
 
-    fn launch(&self, arguments: &[&str]) -> Result<Part> {
+    /// Starts a gate and waits for nothing.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be run.
+    pub fn launch(&self, arguments: &[&str]) -> Result<Part> {
         let mut command = self.command(SERVER_INTERFACE);
         command.args(arguments);
         Part::start("gate", command)

@@ -100,7 +100,8 @@ impl Sink {
     /// If the socket cannot be made.
     pub fn start(net: &Net, address: SocketAddr) -> Result<Self> {
         let socket = net.server.enter(|| UdpSocket::bind(address))??;
-        setsockopt(&socket, sockopt::RcvBufForce, &(8 << 20))?;
+        // Seconds of a flood, should this thread wait long for a CPU.
+        setsockopt(&socket, sockopt::RcvBufForce, &(64 << 20))?;
         socket.set_read_timeout(Some(Duration::from_millis(20)))?;
         let (stop, received) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (stopped, count) = (Arc::clone(&stop), Arc::clone(&received));

@@ -123,7 +123,8 @@ impl Dispatcher {
     ///
     /// [`Error`]; then nothing runs.
     pub fn start(config: &Config, maps: &Arc<Maps>, first_row: usize) -> Result<Option<Self>, Error> {
-        let rows = maps.cpus.len().saturating_sub(first_row).max(1);
+        // The last row is nobody's.
+        let rows = maps.cpus.len().saturating_sub(first_row + 1).max(1);
         let count = config.gate.threads.map_or_else(thread::cores, std::num::NonZero::get).min(rows);
         let ids = occupied(maps).tenants;
         let tenants = Arc::new(Tenants::of(config, &ids));

@@ -49,6 +49,19 @@ impl Sizes {
     }
 }
 
+impl Sizes {
+    /// The larger of each but the CPUs; the ring buffer's as `needed` says.
+    pub(super) fn or_larger(&self, needed: &Self) -> Self {
+        Self {
+            cpus: self.cpus,
+            tenants: self.tenants.max(needed.tenants),
+            services: self.services.max(needed.services),
+            blocks: self.blocks.max(needed.blocks),
+            samples: needed.samples,
+        }
+    }
+}
+
 /// Every map of gate but the ring buffer.
 #[derive(Debug)]
 pub struct Maps {
@@ -87,13 +100,17 @@ impl Maps {
         if !directory.join(maps::CONTROL).exists() {
             return Err(Error::NoPins { directory: directory.to_owned() });
         }
+        let not_whole = |map| Error::NotWhole { directory: directory.to_owned(), map };
         if let Some(missing) = maps::ALL.into_iter().find(|name| !directory.join(name).exists()) {
-            return Err(Error::NotWhole { directory: directory.to_owned(), missing });
+            return Err(not_whole(missing));
         }
         let this = Self::open(writable, |name| {
             MapData::from_pin(directory.join(name)).map_err(|source| Error::aya(name, source))
         })?;
-        match this.control.load(0).abi_version {
+        let (control, tenants) = (this.control.load(0), this.tenants.len());
+        match control.abi_version {
+            ABI_VERSION if control.tenants as usize != tenants => Err(not_whole(maps::TENANTS)),
+            ABI_VERSION if this.counters.len() != this.cpus.len() * tenants => Err(not_whole(maps::COUNTERS)),
             ABI_VERSION => Ok(this),
             found => Err(Error::AbiVersion { directory: directory.to_owned(), found, expected: ABI_VERSION }),
         }

@@ -23,6 +23,7 @@ mod mapped;
 mod maps;
 pub mod object;
 mod open;
+mod outgrown;
 pub mod owner;
 mod peer;
 mod pins;
@@ -33,6 +34,7 @@ pub use load::{Loaded, Runner, possible_cpus};
 pub use mapped::{Mapped, Words};
 pub use maps::{Maps, Shape, Sizes, pinned_shapes};
 pub use open::{Opened, open};
+pub use outgrown::Outgrown;
 pub use peer::Peer;
 pub use pins::PinDir;
 pub use samples::Samples;
@@ -90,13 +92,13 @@ pub enum Error {
         /// What it should be.
         expected: Shape,
     },
-    /// Some of the pins are gone.
-    #[error("the pins in {} are not whole, there is no {missing}: end the gate that made them, then `gate detach`", directory.display())]
+    /// Some of the pins are gone, or of another gate's.
+    #[error("the pins in {} are not whole, {map} is not there or of another size: end the gate that made them, then `gate detach`", directory.display())]
     NotWhole {
         /// Where they are.
         directory: PathBuf,
-        /// The map that is not there.
-        missing: &'static str,
+        /// The map that is not there, or does not fit the others.
+        map: &'static str,
     },
     /// Another version made the pinned maps.
     #[error("the maps in {} have ABI version {found}, this gate has {expected}: end the gate that made them, then `gate detach`", directory.display())]
@@ -108,16 +110,14 @@ pub enum Error {
         /// This binary's version.
         expected: u32,
     },
-    /// The pinned maps are too small for this configuration, or for another number of CPUs.
+    /// The pinned maps are for another number of CPUs.
     #[error(
-        "the pinned maps have room for {found} {what}, this configuration needs {needed}: `gate detach`, then start anew"
+        "the pinned maps have {found} rows of counters, this kernel's CPUs need {needed}: `gate detach`, then start anew"
     )]
-    TooSmall {
-        /// What there is no room for.
-        what: &'static str,
-        /// For how many there is room.
+    OtherCpus {
+        /// How many they have.
         found: u32,
-        /// For how many there must be.
+        /// How many there must be.
         needed: u32,
     },
     /// The pin directory cannot be made or used.

@@ -53,6 +53,12 @@ impl PinDir {
         self.0.join(name)
     }
 
+    /// Where larger maps are pinned until they take the place of those here.
+    #[must_use]
+    pub fn beside(&self) -> PathBuf {
+        self.0.join("larger")
+    }
+
     /// The pin of the link.
     #[must_use]
     pub fn link(&self) -> PathBuf {
@@ -80,6 +86,10 @@ impl PinDir {
         };
         for entry in entries {
             let entry = entry.map_err(failed)?;
+            if entry.file_type().map_err(failed)?.is_dir() {
+                Self::remove(&entry.path())?;
+                continue;
+            }
             removed.maps += usize::from(unlink(&entry.path()).map_err(failed)?);
         }
         match fs::remove_dir(directory) {
