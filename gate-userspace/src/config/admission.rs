@@ -23,6 +23,8 @@ pub struct Admission {
     pub default_objective: Objective,
     /// Requests that may wait, all threads together; 1 to 10,000,000.
     pub queue_limit: usize,
+    /// What they may be long together, in bytes; 64 KiB to 64 GiB.
+    pub queue_memory: usize,
     /// How long a request may take before it is of no use any more; 1 ms to 1 h.
     pub deadline: Option<Nanos>,
     /// When a request has waited too long; `None` if only the deadline says so.
@@ -70,7 +72,8 @@ pub enum Fairness {
 }
 
 /// The keys that mean nothing without `parallelism`.
-const KEYS: [&str; 9] = [
+const KEYS: [&str; 10] = [
+    "queue_memory",
     "admission",
     "codel",
     "fairness",
@@ -93,6 +96,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Admission> {
     let policy = policy(section);
     let (default_objective, objectives) = objectives(section.section("objectives"));
     let queue_limit = section.get("queue_limit", number(1, 10_000_000)).unwrap_or(10_000);
+    let queue_memory = section.get("queue_memory", |text| units::size(text, 64 << 10, 64 << 30));
     let deadline = section.get("deadline", time(DEADLINE_RANGE));
     let slowest = objectives.iter().chain([&default_objective]).map(|objective| objective[0].1).max();
     let codel = codel(section.section("codel"), slowest.unwrap_or(DEFAULT_P50));
@@ -102,6 +106,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Admission> {
         objectives,
         default_objective,
         queue_limit: queue_limit as usize,
+        queue_memory: queue_memory.unwrap_or(256 << 20) as usize,
         deadline,
         codel,
     })

@@ -174,6 +174,7 @@ const TENANT: &[&str] = &[
     "max_debt",
     "candidate",
     "tier",
+    "cache",
     "reply_budget",
     "tcp_quota",
     "max_connections",
@@ -189,6 +190,7 @@ const SERVICE: &[&str] = &[
     "deadline",
     "codel",
     "queue_limit",
+    "queue_memory",
     "store_timeout",
     "client_timeout",
     "max_request",
@@ -271,7 +273,7 @@ quota = "2 RU/s"   # enough
             ),
             (
                 "tenant.a.sources",
-                "tenant.a.sources is not among the keys that can be set while gate runs; of its section, these are: quota, burst, max_debt, candidate, tier, reply_budget, tcp_quota, max_connections, max_outstanding",
+                "tenant.a.sources is not among the keys that can be set while gate runs; of its section, these are: quota, burst, max_debt, candidate, tier, cache, reply_budget, tcp_quota, max_connections, max_outstanding",
             ),
             ("tenant.a.quota.x", "tenant.a.quota.x: what is there is no table"),
         ] {

@@ -169,7 +169,7 @@ impl<W: Wire> Service<W> {
         // Queue: at once if there is a place and nobody waits, among them this client.
         let queue = &mut *self.queue.borrow_mut();
         if client.queued.get().0 > 0 || !queue.pass() {
-            if !queue.has_room() {
+            if !queue.has_room(bytes.len()) {
                 let refusal = Refusal { reason: Reason::QueueFull, retry_after: Nanos::ZERO };
                 return Err(refuse(client, ledger, counts, charged, refusal));
             }

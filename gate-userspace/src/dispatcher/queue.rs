@@ -16,6 +16,9 @@ pub(super) struct Queue<T> {
     tiers: [VecDeque<Queued<T>>; Tier::ALL.len()],
     len: usize,
     limit: usize,
+    /// What the requests are, and may be, long together.
+    bytes: usize,
+    max_bytes: usize,
     /// Requests that may be with the store, and that are.
     places: usize,
     taken: usize,
@@ -34,9 +37,10 @@ pub(super) struct Queued<T> {
 }
 
 impl<T> Queue<T> {
-    /// A queue of at most `limit` requests before `places` places.
-    pub(super) fn new(places: usize, limit: usize) -> Self {
-        Self { tiers: Default::default(), len: 0, limit, places, taken: 0, spare: Vec::new() }
+    /// A queue of at most `limit` requests, and `max_bytes` of them, before `places` places.
+    pub(super) fn new(places: usize, limit: usize, max_bytes: usize) -> Self {
+        let (tiers, spare) = Default::default();
+        Self { tiers, len: 0, limit, bytes: 0, max_bytes, places, taken: 0, spare }
     }
 
     /// Whether a request may go to the store at once. If so, it has taken its place.
@@ -53,14 +57,14 @@ impl<T> Queue<T> {
         self.taken -= 1;
     }
 
-    /// Whether one more may wait.
-    pub(super) fn has_room(&self) -> bool {
-        self.len < self.limit
+    /// Whether one more may wait that is so long.
+    pub(super) fn has_room(&self, bytes: usize) -> bool {
+        self.len < self.limit && self.bytes + bytes <= self.max_bytes
     }
 
-    /// From now on so many may wait; those that do already stay.
-    pub(super) fn set_limit(&mut self, limit: usize) {
-        self.limit = limit;
+    /// From now on so many may wait, and so many bytes; those that do already stay.
+    pub(super) fn set_limits(&mut self, limit: usize, max_bytes: usize) {
+        (self.limit, self.max_bytes) = (limit, max_bytes);
     }
 
     /// Adds a request.
@@ -69,6 +73,7 @@ impl<T> Queue<T> {
         copy.extend_from_slice(bytes);
         self.tiers[tier.index()].push_back(Queued { item, bytes: copy, since });
         self.len += 1;
+        self.bytes += bytes.len();
     }
 
     /// The next request, if there is a free place; it has taken it. `behind` more of its tier wait on.
@@ -80,6 +85,7 @@ impl<T> Queue<T> {
         let waiting = &mut self.tiers[tier.index()];
         let queued = waiting.pop_front()?;
         self.len -= 1;
+        self.bytes -= queued.bytes.len();
         self.taken += 1;
         Some((tier, queued, waiting.len()))
     }
@@ -94,6 +100,7 @@ impl<T> Queue<T> {
         let tier = Tier::ALL.into_iter().find(lost)?;
         let queued = self.tiers[tier.index()].pop_front()?;
         self.len -= 1;
+        self.bytes -= queued.bytes.len();
         Some((tier, queued))
     }
 
@@ -123,13 +130,13 @@ mod tests {
 
     #[test]
     fn no_more_than_its_places_are_with_the_store_and_tiers_go_first() {
-        let mut queue = Queue::new(2, 3);
+        let mut queue = Queue::new(2, 3, 1_000);
         assert!(queue.pass() && queue.pass() && !queue.pass());
         for (tier, item) in [(Tier::Batch, 1), (Tier::Critical, 2), (Tier::Batch, 3)] {
-            assert!(queue.has_room());
+            assert!(queue.has_room(1));
             queue.push(tier, item, b"x", Nanos(item));
         }
-        assert!(!queue.has_room() && queue.pop().is_none());
+        assert!(!queue.has_room(1) && queue.pop().is_none());
         queue.leave();
         let (tier, queued, behind) = queue.pop().unwrap();
         assert_eq!((tier, queued.item, queued.since, behind), (Tier::Critical, 2, Nanos(2), 0));
@@ -142,8 +149,18 @@ mod tests {
     }
 
     #[test]
+    fn only_so_many_bytes_wait_however_they_leave() {
+        let mut queue = Queue::new(1, 10, 100);
+        queue.push(Tier::Standard, (), &[0; 60], Nanos(1));
+        queue.push(Tier::Batch, (), &[0; 40], Nanos(1));
+        assert!(!queue.has_room(1) && queue.has_room(0));
+        assert!(queue.pop().is_some() && queue.has_room(60) && !queue.has_room(61));
+        assert!(queue.pop_lost(|_, _| true).is_some() && queue.has_room(100));
+    }
+
+    #[test]
     fn nothing_passes_while_others_wait() {
-        let mut queue = Queue::new(2, 10);
+        let mut queue = Queue::new(2, 10, 1_000);
         assert!(queue.pass());
         queue.push(Tier::Standard, (), b"", Nanos(1));
         assert!(!queue.pass());
@@ -151,7 +168,7 @@ mod tests {
 
     #[test]
     fn what_is_lost_leaves_without_a_place_from_the_front_of_each_tier() {
-        let mut queue = Queue::new(1, 10);
+        let mut queue = Queue::new(1, 10, 1_000);
         assert!(queue.pass());
         for (tier, item) in [(Tier::Batch, 1), (Tier::Critical, 4), (Tier::Batch, 2), (Tier::Batch, 6)] {
             queue.push(tier, item, b"", Nanos(item));
@@ -164,7 +181,7 @@ mod tests {
 
     #[test]
     fn memory_is_used_again_unless_it_is_much() {
-        let mut queue = Queue::new(1, 10);
+        let mut queue = Queue::new(1, 10, 1_000);
         queue.push(Tier::Standard, (), b"first", Nanos(1));
         let (_, queued, _) = queue.pop().unwrap();
         let at = queued.bytes.as_ptr();

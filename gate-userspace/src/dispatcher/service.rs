@@ -91,7 +91,7 @@ impl<W: Wire> Service<W> {
         let senders = RefCell::new(Senders::new(settings.max_datagrams));
         let next_lane = Cell::new(0);
         let limits = *settings.limits.borrow();
-        let queue = RefCell::new(Queue::new(settings.places, limits.queue));
+        let queue = RefCell::new(Queue::new(settings.places(number), limits.queue, limits.queue_memory));
         Rc::new(Self {
             settings,
             limits: Cell::new(limits),
@@ -419,7 +419,7 @@ impl<W: Wire> Service<W> {
     fn follow_limits(&self) {
         let limits = *self.settings.limits.borrow();
         let before = self.limits.replace(limits);
-        self.queue.borrow_mut().set_limit(limits.queue);
+        self.queue.borrow_mut().set_limits(limits.queue, limits.queue_memory);
         if limits.codel != before.codel {
             match Delay::new(limits.codel) {
                 Ok(delay) => *self.delay.borrow_mut() = delay,

@@ -16,6 +16,8 @@ use crate::protocol::Class;
 pub(super) struct Limits {
     /// How many requests of each thread may wait, and for how long.
     pub(super) queue: usize,
+    /// And how many bytes of them.
+    pub(super) queue_memory: usize,
     pub(super) deadline: Option<Nanos>,
     pub(super) codel: Option<config::Codel>,
     /// By class: the highest tier that its requests may have.
@@ -35,9 +37,11 @@ pub(super) struct Limits {
 impl Limits {
     /// Those of a service, for each of so many threads.
     pub(super) fn of(backend: &config::Backend, threads: usize) -> Self {
+        let threads = serving(backend, threads);
         let admission = backend.admission.as_ref();
         Self {
             queue: admission.map_or(0, |admission| admission.queue_limit.div_ceil(threads)),
+            queue_memory: admission.map_or(0, |admission| admission.queue_memory.div_ceil(threads)),
             deadline: admission.and_then(|admission| admission.deadline),
             codel: admission.and_then(|admission| admission.codel),
             tiers: backend.tiers,
@@ -69,8 +73,10 @@ pub(super) struct Settings {
     pub(super) tenants: Arc<Tenants>,
     /// How many connections each thread keeps to the store.
     pub(super) connections: usize,
-    /// How many requests of each thread may be with the store at once.
-    pub(super) places: usize,
+    /// How many requests may be with the store at once, all threads together; `None` for any number.
+    pub(super) parallelism: Option<usize>,
+    /// How many threads serve it: no more than there are places.
+    pub(super) threads: usize,
     /// What may change while it runs.
     pub(super) limits: watch::Receiver<Limits>,
     /// How many datagrams of each thread may be under way.
@@ -88,12 +94,11 @@ impl Settings {
         proxied
             .filter_map(|(service, settings)| {
                 let backend = settings.backend.clone()?;
-                let admission = backend.admission.as_ref();
                 let (sender, limits) = watch::channel(Limits::of(&backend, threads));
                 let settings = Self {
                     limits,
-                    places: admission
-                        .map_or(usize::MAX, |admission| (admission.parallelism as usize).div_ceil(threads)),
+                    parallelism: parallelism(&backend),
+                    threads: serving(&backend, threads),
                     tenants: Arc::clone(tenants),
                     service,
                     name: settings.name.clone(),
@@ -101,12 +106,23 @@ impl Settings {
                     listen: settings.listen.clone(),
                     transports: settings.transports,
                     connections: backend.connections as usize,
-                    max_datagrams: backend.max_datagrams.div_ceil(threads),
+                    max_datagrams: backend.max_datagrams.div_ceil(serving(&backend, threads)),
                     backend,
                 };
                 Some((settings, sender))
             })
             .collect()
+    }
+
+    /// Whether a thread serves it.
+    pub(super) fn is_served_by(&self, thread: usize) -> bool {
+        thread < self.threads
+    }
+
+    /// How many requests of a thread may be with the store at once: all threads' places make up the parallelism.
+    pub(super) fn places(&self, thread: usize) -> usize {
+        let share = |all: usize| all / self.threads + usize::from(thread < all % self.threads);
+        self.parallelism.map_or(usize::MAX, share)
     }
 
     /// How long a new client's requests may be.
@@ -117,5 +133,37 @@ impl Settings {
     /// How long the store may take to answer.
     pub(super) fn store_timeout(&self) -> Nanos {
         self.limits.borrow().store_timeout
+    }
+}
+
+fn parallelism(backend: &config::Backend) -> Option<usize> {
+    backend.admission.as_ref().map(|admission| admission.parallelism as usize)
+}
+
+/// How many of so many threads serve a store: one without a place could only wait for those of others.
+fn serving(backend: &config::Backend, threads: usize) -> usize {
+    parallelism(backend).map_or(threads, |places| places.clamp(1, threads))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_threads_places_make_up_the_parallelism_and_none_is_without() {
+        for (parallelism, threads, places) in
+            [(8, 2, &[4, 4][..]), (7, 2, &[4, 3]), (1, 4, &[1]), (3, 4, &[1, 1, 1]), (10, 4, &[3, 3, 2, 2])]
+        {
+            let text = format!(
+                "[[service]]\nname = \"s\"\nprotocol = \"resp\"\nlisten = \"127.0.0.1:1\"\nbackend = \"127.0.0.1:2\"\n\
+                 parallelism = \"{parallelism}\"\n[[tenant]]\nname = \"t\"\nsources = \"10.0.0.0/8\"\nquota = \"unlimited\""
+            );
+            let config =
+                config::Config::parse("test.toml", &text).unwrap_or_else(|faults| panic!("{faults}"));
+            let (settings, _) = Settings::of(&config, threads, &Arc::default()).remove(0);
+            let served = (0..threads).filter(|&thread| settings.is_served_by(thread));
+            let found: Vec<_> = served.map(|thread| settings.places(thread)).collect();
+            assert_eq!(found, places, "{parallelism} of {threads}");
+        }
     }
 }

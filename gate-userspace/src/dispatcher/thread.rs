@@ -36,7 +36,7 @@ pub(super) fn cores() -> usize {
 }
 
 /// The sockets of one service in one thread.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Listening {
     streams: Vec<TcpListener>,
     datagrams: Vec<UdpSocket>,
@@ -93,7 +93,11 @@ impl Plan {
         maps: &Arc<Maps>,
         stopped: watch::Receiver<bool>,
     ) -> Result<Self, Error> {
-        let listen = |settings: &Settings| Ok((settings.clone(), Listening::at(settings)?));
+        let listen = |settings: &Settings| {
+            let served = settings.is_served_by(number);
+            let listening = if served { Listening::at(settings)? } else { Listening::default() };
+            Ok((settings.clone(), listening))
+        };
         let Common { settings, figures, policies, hot } = common.clone();
         let services: Result<Vec<_>, Error> = settings.iter().map(listen).collect();
         let delays = settings.iter().map(|settings| Delay::new(settings.limits.borrow().codel));
@@ -126,6 +130,9 @@ impl Plan {
         for ((settings, listening), (figures, ((policy, delay), hot))) in
             services.into_iter().zip(figures.into_iter().zip(policies))
         {
+            if !settings.is_served_by(number) {
+                continue;
+            }
             let (ledger, scratch) = (Rc::clone(&ledger), Rc::clone(&scratch));
             let shared = Shared { ledger, scratch, number, figures, policy, delay, hot };
             match settings.protocol {
