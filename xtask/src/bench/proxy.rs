@@ -67,7 +67,7 @@ struct Row {
 impl Row {
     fn line(&self) -> String {
         format!(
-            "{:<28} {:<12} {:>10.0}/s  p50 {:>7.0} us  p99 {:>7.0} us  p99.9 {:>7.0} us  CPU us each: store {:>5.2}, proxy {:>5.2}",
+            "{:<28} {:<13} {:>10.0}/s  p50 {:>7.0} us  p99 {:>7.0} us  p99.9 {:>7.0} us  CPU us each: store {:>5.2}, proxy {:>5.2}",
             self.load,
             self.target,
             self.per_sec,
@@ -216,8 +216,9 @@ impl Field {
             field.targets[store].push(Target { name: "direct", address, part: None });
         }
         let own = |first: u8| [at(first), at(first + 1)];
-        for (name, first, policies) in [("gate", 3, false), ("gate+policies", 5, true)] {
-            let file = field.file(name, &gate_config(own(first), [redis, memcached], policies))?;
+        let gates = [("gate", 3, GATE), ("gate+policies", 5, POLICIES), ("gate+hot keys", 11, HOT_KEYS)];
+        for (name, first, gate) in gates {
+            let file = field.file(name, &gate_config(own(first), [redis, memcached], &gate))?;
             let mut command = Command::new(paths::gate());
             command.arg("run").arg("--config").arg(file);
             field.proxy(name, "gate", command, own(first))?;
@@ -257,18 +258,28 @@ impl Field {
     }
 }
 
+/// How gate is set up.
+struct Gate {
+    quota: &'static str,
+    service: &'static str,
+}
+
+/// As its peers, which keep nothing and refuse nothing.
+const GATE: Gate = Gate { quota: "unlimited", service: "hot_keys.cache = \"off\"\n" };
+/// Everything is decided, and nothing refused: objectives that even a busy machine keeps.
+const POLICIES: Gate = Gate {
+    quota: "900000000 RU/s",
+    service: "hot_keys.cache = \"off\"\nparallelism = \"100000\"\nobjectives.default.p50 = \"100s\"\n",
+};
+/// All loads are about one key: once it is hot, gate answers its reads.
+const HOT_KEYS: Gate = Gate { quota: "unlimited", service: "" };
+
 /// One thread each, as its peers have.
-fn gate_config([redis, memcached]: [SocketAddr; 2], stores: [SocketAddr; 2], policies: bool) -> String {
-    let quota = if policies { "900000000 RU/s" } else { "unlimited" };
-    // Everything is decided, and nothing refused: objectives that even a busy machine keeps.
-    let policies = if policies {
-        "parallelism = \"100000\"\nobjectives = { default = { p50 = \"100s\" } }\n"
-    } else {
-        ""
-    };
+fn gate_config([redis, memcached]: [SocketAddr; 2], stores: [SocketAddr; 2], gate: &Gate) -> String {
+    let Gate { quota, service: more } = gate;
     let service = |name, protocol, listen, backend| {
         format!(
-            "[[service]]\nname = \"{name}\"\nprotocol = \"{protocol}\"\nlisten = \"{listen}\"\nbackend = \"{backend}\"\n{policies}"
+            "[[service]]\nname = \"{name}\"\nprotocol = \"{protocol}\"\nlisten = \"{listen}\"\nbackend = \"{backend}\"\n{more}"
         )
     };
     let redis = service("redis", "resp", redis, stores[0]);
