@@ -268,10 +268,8 @@ impl Daemon {
             .map_err(|source| Error::System { what: "starting the heartbeat", source })?;
         let first_row = kernel::possible_cpus()? as usize;
         let dispatcher = Dispatcher::start(config, &maps, first_row)?;
-        let hot_per_sec = config.services.iter().map(|service| {
-            service.backend.as_ref().map_or(HOT_PER_SEC, |backend| backend.hot_keys.threshold)
-        });
-        let hot_keys = HotKeys::new(config.gate.tick, hot_per_sec, clock::entropy())?;
+        let mut hot_keys = HotKeys::new(config.gate.tick, clock::entropy())?;
+        hot_keys.follow(hot_per_sec(config))?;
         let mut watch = Watch::default();
         watch.follow(config, dispatcher.as_ref().map_or(&[], Dispatcher::services), now(&maps))?;
         let prober = prober(config, &watch)?;
@@ -425,6 +423,14 @@ fn prober(config: &Config, watch: &Watch) -> Result<Option<Prober>, Error> {
     let services = config.services.iter().enumerate();
     let probed = services.filter_map(|(place, service)| Some((service, watch.probed(place)?)));
     Prober::start(probed).map_err(|source| Error::System { what: "starting the probes", source })
+}
+
+/// How often a second a key must be asked for to be hot, by service.
+fn hot_per_sec(config: &Config) -> impl Iterator<Item = (String, u64)> {
+    config.services.iter().map(|service| {
+        let threshold = service.backend.as_ref().map(|backend| backend.hot_keys.threshold);
+        (service.name.clone(), threshold.unwrap_or(HOT_PER_SEC))
+    })
 }
 
 fn now(maps: &Maps) -> Nanos {

@@ -1,6 +1,6 @@
 //! What a running gate cannot change.
 
-use super::{Admission, AdmissionPolicy, Backend, Config, Service, Tenant};
+use super::{Admission, AdmissionPolicy, Backend, Config, HotKeys, Service, Tenant};
 
 impl Config {
     /// The keys whose new values count from the next start only, if gate was started with this configuration.
@@ -77,7 +77,7 @@ fn of_service(old: &Service, new: &Service) -> impl Iterator<Item = &'static str
         ("max_datagrams", *max_datagrams != other.max_datagrams),
         ("max_pools", *max_pools != other.max_pools),
         ("store_user", *login != other.login),
-        ("hot_keys", *hot_keys != other.hot_keys),
+        ("hot_keys", HotKeys { threshold: 0, ..*hot_keys } != HotKeys { threshold: 0, ..other.hot_keys }),
         ("parallelism", parallelism(admission) != parallelism(&other.admission)),
         ("admission", policy(admission) != policy(&other.admission)),
     ])
@@ -158,6 +158,8 @@ mod tests {
                 "\"4\"\nconnections = \"7\"\nmax_datagrams = \"7\"",
                 &["service.proxied.connections", "service.proxied.max_datagrams"],
             ),
+            ("\"4\"", "\"4\"\nhot_keys.threshold = \"7\"", &[]),
+            ("\"4\"", "\"4\"\nhot_keys.ttl = \"7ms\"", &["service.proxied.hot_keys"]),
             ("\"proxied\"", "\"other\"", &["service.proxied", "service.other"]),
             ("\"guarded\"", "\"other\"", &[]),
             ("127.0.0.1:3\"", "127.0.0.1:3\"\nbackend = \"127.0.0.1:4\"", &["service.guarded.backend"]),

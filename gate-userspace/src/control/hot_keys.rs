@@ -17,36 +17,47 @@ use crate::policy::space_saving::SpaceSaving;
 pub struct HotKeys {
     counts: SpaceSaving,
     decay: Decay,
-    /// By service.
-    thresholds: Vec<Thresholds>,
+    /// In the order of the configuration.
+    services: Vec<(String, Thresholds)>,
     hot: HashSet<(u32, Box<[u8]>)>,
 }
 
 impl HotKeys {
-    /// Nothing counted yet; weights decay at every `tick`. A key of a service is hot that is asked for as often
-    /// a second as `hot_per_sec` has in that service's place. The seed keeps clients from choosing keys that
-    /// collide.
+    /// Nothing counted yet, of no service; weights decay at every `tick`. The seed keeps clients from choosing
+    /// keys that collide.
     ///
     /// # Errors
     ///
     /// [`OutOfRange`] if the tick is zero or over `HALF_LIFE`.
-    pub fn new(
-        tick: Nanos,
-        hot_per_sec: impl IntoIterator<Item = u64>,
-        seed: u64,
-    ) -> Result<Self, OutOfRange> {
-        let decay = Decay::new(HALF_LIFE, tick)?;
-        let thresholds = hot_per_sec.into_iter().map(|per_sec| {
-            let hot = decay.weight_of(per_sec).max(2);
-            Thresholds::new(hot, hot / 2)
-        });
-        let (thresholds, hot) = (thresholds.collect::<Result<_, _>>()?, HashSet::new());
-        Ok(Self { counts: SpaceSaving::new(COUNTED, seed)?, decay, thresholds, hot })
+    pub fn new(tick: Nanos, seed: u64) -> Result<Self, OutOfRange> {
+        let (counts, decay) = (SpaceSaving::new(COUNTED, seed)?, Decay::new(HALF_LIFE, tick)?);
+        Ok(Self { counts, decay, services: Vec::new(), hot: HashSet::new() })
     }
 
-    /// The keys that are hot, each with its service.
-    pub fn hot(&self) -> impl Iterator<Item = (usize, &[u8])> + Clone {
-        self.hot.iter().map(|(service, key)| (*service as usize, &**key))
+    /// From now on these are the services, in their order: their names, and how often a second a key must be
+    /// asked for to be hot. If there are others than before, counting begins anew.
+    ///
+    /// # Errors
+    ///
+    /// None: there are thresholds for every number.
+    pub fn follow(&mut self, services: impl IntoIterator<Item = (String, u64)>) -> Result<(), OutOfRange> {
+        let with_thresholds = |(name, per_sec)| {
+            let hot = self.decay.weight_of(per_sec).max(2);
+            Ok((name, Thresholds::new(hot, hot / 2)?))
+        };
+        let services: Vec<(String, Thresholds)> =
+            services.into_iter().map(with_thresholds).collect::<Result<_, _>>()?;
+        if !services.iter().map(|(name, _)| name).eq(self.services.iter().map(|(name, _)| name)) {
+            self.counts.clear();
+            self.hot.clear();
+        }
+        self.services = services;
+        Ok(())
+    }
+
+    /// The keys that are hot, each with its service's name.
+    pub fn hot(&self) -> impl Iterator<Item = (&str, &[u8])> + Clone {
+        self.hot.iter().filter_map(|(service, key)| Some((&*self.services.get(*service as usize)?.0, &**key)))
     }
 
     /// Counts one sample.
@@ -62,8 +73,8 @@ impl HotKeys {
         let top = self.counts.top(MOST_HOT);
         let hot = top.iter().filter(|counted| {
             let was_hot = self.hot.contains(&(counted.scope, counted.key.into()));
-            let thresholds = self.thresholds.get(counted.scope as usize);
-            match thresholds.and_then(|thresholds| thresholds.judge(was_hot, Some(counted.weight))) {
+            let service = self.services.get(counted.scope as usize);
+            match service.and_then(|(_, thresholds)| thresholds.judge(was_hot, Some(counted.weight))) {
                 None => was_hot,
                 Some(change) => change == Change::BecomesHot,
             }
@@ -126,3 +137,60 @@ pub const HOT_PER_SEC: u64 = 1_000;
 const MOST_HOT: usize = 256;
 /// An entry takes well under a microsecond to write, ten times a second.
 const ATTEMPTS: usize = 100;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::Sizes;
+
+    fn scene() -> (HotKeys, Maps) {
+        let sizes = Sizes { cpus: 1, tenants: 4, services: 4, blocks: 16, samples: 4_096 };
+        let (maps, _) = Maps::private(&sizes).unwrap();
+        let mut hot_keys = HotKeys::new(Nanos::from_millis(100), 1).unwrap();
+        hot_keys.follow([("a".to_owned(), 100), ("b".to_owned(), 1_000_000)]).unwrap();
+        (hot_keys, maps)
+    }
+
+    fn count(hot_keys: &mut HotKeys, service: u32, key: &[u8], weight: u32) {
+        let mut sample =
+            Sample { service, tenant: 0, weight, flags: 0, key_len: key.len() as u16, key: [0; 256] };
+        sample.key[..key.len()].copy_from_slice(key);
+        hot_keys.count(&sample);
+    }
+
+    #[test]
+    fn each_service_has_its_threshold_and_what_cools_is_cold_at_half_of_it() {
+        let (mut hot_keys, maps) = scene();
+        let hot = hot_keys.decay.weight_of(100) as u32;
+        count(&mut hot_keys, 0, b"hot", hot * 11 / 10);
+        count(&mut hot_keys, 0, b"warm", hot / 2);
+        count(&mut hot_keys, 1, b"hot", hot * 11 / 10);
+        count(&mut hot_keys, 7, b"of no service", hot * 100);
+        hot_keys.tick(&maps);
+        assert_eq!(hot_keys.hot().collect::<Vec<_>>(), [("a", &b"hot"[..])]);
+        let flags = || published(&maps).iter().filter(|key| key.hot == 1).count();
+        assert_eq!((published(&maps).len(), flags()), (4, 1));
+        // Half a half-life: in between.
+        (0..50).for_each(|_| hot_keys.tick(&maps));
+        assert_eq!((hot_keys.hot().count(), flags()), (1, 1));
+        (0..70).for_each(|_| hot_keys.tick(&maps));
+        assert_eq!((hot_keys.hot().count(), flags()), (0, 0));
+    }
+
+    #[test]
+    fn other_services_begin_anew_and_other_thresholds_go_on() {
+        let (mut hot_keys, maps) = scene();
+        let hot = hot_keys.decay.weight_of(100) as u32;
+        count(&mut hot_keys, 0, b"key", hot * 2);
+        hot_keys.tick(&maps);
+        hot_keys.follow([("a".to_owned(), 1_000), ("b".to_owned(), 1_000)]).unwrap();
+        hot_keys.tick(&maps);
+        assert_eq!(hot_keys.hot().count(), 0, "less than half of the new one");
+        hot_keys.follow([("a".to_owned(), 100), ("b".to_owned(), 100)]).unwrap();
+        hot_keys.tick(&maps);
+        assert_eq!(hot_keys.hot().collect::<Vec<_>>(), [("a", &b"key"[..])]);
+        hot_keys.follow([("b".to_owned(), 100), ("a".to_owned(), 100)]).unwrap();
+        hot_keys.tick(&maps);
+        assert_eq!(hot_keys.hot().count(), 0);
+    }
+}

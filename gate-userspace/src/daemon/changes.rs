@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
 
-use super::{Daemon, Error, now, prober, rules, sizes};
+use super::{Daemon, Error, hot_per_sec, now, prober, rules, sizes};
 use crate::admin::change::{self, Asked, Changed, Done, Order, Override};
 use crate::admin::queues::Observer;
 use crate::admin::{self, Context, Server, Socket};
@@ -206,6 +206,7 @@ impl Daemon {
         let proxied = self.dispatcher.as_ref().map_or(&[][..], Dispatcher::services);
         self.watch.follow(&config, proxied, now)?;
         self.prober = prober(&config, &self.watch)?;
+        self.hot_keys.follow(hot_per_sec(&config))?;
         self.dispatcher.iter().try_for_each(|dispatcher| dispatcher.follow(&config))?;
         let later = self.changes.started.from_next_start(&config);
         let later = later.into_iter().map(|key| format!("{key} counts from the next start only")).collect();

@@ -42,6 +42,8 @@ pub(super) struct Ledger {
     states: Vec<(u64, TenantState)>,
     /// By the place that a service had at the start: its prices as of this generation, and its default tenant.
     services: Vec<(ServiceState, TenantId)>,
+    /// By that place too: the place that it has now.
+    numbers: Vec<u32>,
     /// What it is called: a reload may give its place to another.
     names: Vec<Name>,
     draw: u64,
@@ -77,6 +79,7 @@ impl Ledger {
             view: View::default(),
             states: vec![(0, TenantState::default()); maps.tenants.len()],
             services: vec![(ServiceState::default(), TenantId::NOBODY); names.len()],
+            numbers: vec![u32::MAX; names.len()],
             names,
             draw: seed | 1,
             maps,
@@ -152,6 +155,11 @@ impl Ledger {
     #[inline]
     pub(super) fn sample_every(&self) -> u32 {
         self.view.sample_every
+    }
+
+    /// A service's number in samples: its place in the configuration in force.
+    pub(super) fn number(&self, service: usize) -> u32 {
+        self.numbers.get(service).copied().unwrap_or(u32::MAX)
     }
 
     /// What a request costs at a service, before its tenant's multiplier; without `commands` only its rows and
@@ -375,6 +383,7 @@ impl Ledger {
                 if let Some(place) = self.names.iter().position(|name| *name == service.name) {
                     let prices = service.banks[bank_of(self.generation)];
                     self.services[place] = (prices, TenantId(service.default_tenant));
+                    self.numbers[place] = service.id;
                 }
             }
             if self.maps.generation() == self.generation {

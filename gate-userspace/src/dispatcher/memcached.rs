@@ -468,6 +468,54 @@ mod tests {
     }
 
     #[test]
+    fn how_long_a_key_lives_is_what_the_store_says_rounded_down() {
+        let value = b"VALUE k 0 1\r\n1\r\nEND\r\n";
+        for (answer, said, life) in [
+            (&value[..], "HD t42\r\n", Life::For(Nanos::from_secs(41))),
+            (value, "HD t1\r\n", Life::For(Nanos::ZERO)),
+            (value, "HD t0\r\n", Life::For(Nanos::ZERO)),
+            (value, "HD t-1\r\n", Life::Unlimited),
+            // It has gone since.
+            (value, "EN\r\n", Life::For(Nanos::ZERO)),
+            (END, "EN\r\n", Life::Unlimited),
+            // Older than meta commands.
+            (value, "ERROR\r\n", Life::Unlimited),
+        ] {
+            assert_eq!(Memcached::life(answer, said.as_bytes()), life, "{said}");
+        }
+    }
+
+    #[test]
+    fn only_plain_reads_of_one_key_are_shared_and_a_key_in_other_letters_is_no_identity() {
+        let request = |line: &str| {
+            let Step::Request { request, .. } = Decoder::new(Limits::default()).next(line.as_bytes()) else {
+                panic!("{line}")
+            };
+            request
+        };
+        for (line, shared, named) in [
+            ("get k\r\n", true, true),
+            ("gets k\r\n", true, true),
+            ("get k l\r\n", false, true),
+            ("gat 9 k\r\n", false, true),
+            ("gat 9\r\n", false, false),
+            ("mg k v\r\n", false, true),
+            ("mg aw== v b\r\n", false, false),
+            ("md aw== b\r\n", false, false),
+            ("delete k\r\n", false, true),
+        ] {
+            let request = request(line);
+            assert_eq!(
+                (Memcached::may_share(&request), Memcached::names_keys(&request)),
+                (shared, named),
+                "{line}"
+            );
+        }
+        let (asks, bytes) = Memcached::ask_life(&request("get k\r\n"), b"get k\r\n").unwrap();
+        assert_eq!((asks.command, &bytes[..]), (Command::MetaGet, &b"mg k t\r\n"[..]));
+    }
+
+    #[test]
     fn gets_that_come_one_after_the_other_are_one_line_and_long_lines_are_not_made() {
         let (mut link, mut out) = (Multiget::default(), Buffer::default());
         let mut decoder = Decoder::new(Limits::default());

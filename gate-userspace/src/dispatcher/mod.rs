@@ -88,8 +88,8 @@ pub struct Dispatcher {
     /// By service: where its limits and its policy are changed.
     limits: Vec<watch::Sender<Limits>>,
     policies: Vec<Policy>,
-    /// By service that is proxied: its place in the configuration, and where its hot keys are announced.
-    announcers: Vec<(usize, Arc<Announcer>)>,
+    /// By service: where its hot keys are announced.
+    announcers: Vec<Arc<Announcer>>,
     samples: Receiver<Sample>,
     tenants: Arc<Tenants>,
 }
@@ -144,9 +144,7 @@ impl Dispatcher {
         let services: Vec<ServiceFigures> = figures.collect();
         let (to_samples, samples) = hot_cache::keys::samples();
         let hot = hot_cache::Shared::of(&settings, count, &to_samples);
-        let announcers = settings.iter().zip(&hot);
-        let announcers =
-            announcers.map(|(settings, hot)| (settings.service, Arc::clone(&hot.announcer))).collect();
+        let announcers = hot.iter().map(|hot| Arc::clone(&hot.announcer)).collect();
         let (stop, stopped) = watch::channel(false);
         let (figures, kept) = (services.clone(), policies.clone());
         let common = thread::Common { settings, figures, policies: kept, hot };
@@ -189,10 +187,10 @@ impl Dispatcher {
         self.samples.try_iter().take(most).for_each(each);
     }
 
-    /// Says which keys are hot; `hot` has a service's place in the configuration with each.
-    pub fn announce<'k>(&self, hot: impl Iterator<Item = (usize, &'k [u8])> + Clone) {
-        for &(service, ref announcer) in &self.announcers {
-            let own = hot.clone().filter(|&(of, _)| of == service);
+    /// Says which keys are hot, each with its service's name.
+    pub fn announce<'k>(&self, hot: impl Iterator<Item = (&'k str, &'k [u8])> + Clone) {
+        for (service, announcer) in self.services.iter().zip(&self.announcers) {
+            let own = hot.clone().filter(|(name, _)| *name == service.name);
             announcer.announce(own.map(|(_, key)| key.into()).collect());
         }
     }

@@ -131,7 +131,7 @@ impl<W: Wire> Service<W> {
         }
 
         // Hot key: a hit is answered here, a read of a key in flight joins it, a write marks its key.
-        self.hot.sample(asked, ledger.sample_every());
+        self.hot.sample(asked, ledger.sample_every(), || ledger.number(self.settings.service));
         let read = if ledger.may_cache(tenant) { self.hot.read(asked, kind, now) } else { Read::Alone };
         let lead = match read {
             Read::Alone => None,

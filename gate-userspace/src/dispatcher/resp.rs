@@ -234,3 +234,43 @@ fn leads_past(error: &[u8]) -> bool {
 pub(super) const CLUSTER: &[u8] = b"-ERR gate does not support a store in cluster mode\r\n";
 /// A reply that is waited for, rather than passed on in pieces.
 const SHORT_REPLY: usize = 16 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::Access;
+
+    #[test]
+    fn what_is_shared_only_reads_one_key() {
+        for command in SHARED {
+            let name = command.name();
+            let asked = format!("{name} key 1 2 3\r\n");
+            let mut decoder = Decoder::new(Limits::default());
+            let Step::Request { request, .. } = decoder.next(asked.as_bytes()) else { panic!("{name}") };
+            assert_eq!((request.facts.access, request.facts.keys), (Access::Read, 1), "{name}");
+            assert_eq!(request.state, State::Shared, "{name}");
+            assert!(Resp::may_share(&request) && Resp::has_one_answer(&request), "{name}");
+            let bytes = decoder.bytes(&request, asked.as_bytes()).to_vec();
+            let (asks, bytes) = Resp::ask_life(&request, &bytes).unwrap();
+            assert_eq!(asks.command, Command::named("pttl"));
+            assert_eq!(bytes, b"*2\r\n$4\r\nPTTL\r\n$3\r\nkey\r\n");
+        }
+    }
+
+    #[test]
+    fn how_long_a_key_lives_is_what_the_store_says() {
+        let value = b"$1\r\nv\r\n";
+        for (answer, said, life) in [
+            (&value[..], ":250\r\n", Life::For(Nanos::from_millis(250))),
+            (value, ":0\r\n", Life::For(Nanos::ZERO)),
+            (value, ":-1\r\n", Life::Unlimited),
+            // It has gone since.
+            (value, ":-2\r\n", Life::For(Nanos::ZERO)),
+            (b"$-1\r\n", ":-2\r\n", Life::Unlimited),
+            (value, "-NOPERM\r\n", Life::Unlimited),
+        ] {
+            assert_eq!(Resp::life(answer, said.as_bytes()), life, "{said}");
+        }
+        assert!(Resp::may_keep(value) && !Resp::may_keep(b"-WRONGTYPE\r\n") && !Resp::may_keep(b""));
+    }
+}

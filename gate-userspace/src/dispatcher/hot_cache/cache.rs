@@ -104,3 +104,82 @@ impl Cache {
 const ENTRY: usize = 192;
 /// There are far fewer hot keys.
 const MOST_ENTRIES: usize = 1 << 16;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::flights::{Flights, Part};
+    use super::super::versions::Marker;
+    use super::*;
+
+    const MEMORY: u64 = 100_000;
+    const UNTIL: Nanos = Nanos::from_secs(3);
+
+    struct Scene {
+        versions: Arc<Versions>,
+        flights: Arc<Flights>,
+        cache: Cache,
+    }
+
+    impl Scene {
+        fn new() -> Self {
+            let versions = Arc::new(Versions::new(1));
+            Self { versions, flights: Arc::new(Flights::new(1, 2)), cache: Cache::new(MEMORY) }
+        }
+
+        fn keep(&mut self, key: &str, answer: Option<&[u8]>, until: Nanos) {
+            let question = Question { scope: 0, request: key.as_bytes() };
+            let hash = self.versions.hash(key.as_bytes());
+            let version = self.versions.of(hash).unwrap();
+            let Part::Leads(leading) = self.flights.join(question, hash, version, 0, 100) else { panic!() };
+            self.cache.keep(self.flights.number(question), leading.flight(), answer, until);
+        }
+
+        fn find(&mut self, scope: u64, key: &str, now: Nanos) -> Found {
+            let asked = Question { scope: 0, request: key.as_bytes() };
+            let question = Question { scope, ..asked };
+            self.cache.find(self.flights.number(asked), question, &self.versions, now)
+        }
+    }
+
+    #[test]
+    fn an_answer_is_given_until_its_life_is_over_and_to_nobody_else() {
+        let mut scene = Scene::new();
+        scene.keep("a", Some(b"1"), UNTIL);
+        scene.keep("long", None, UNTIL);
+        let last = Nanos(UNTIL.0 - 1);
+        assert_eq!(scene.find(0, "a", last), Found::Answer(b"1"[..].into()));
+        assert_eq!(scene.find(1, "a", last), Found::Nothing, "the same number by chance");
+        assert_eq!(scene.find(0, "b", last), Found::Nothing);
+        assert_eq!(scene.find(0, "long", last), Found::TooLong);
+        assert_eq!(scene.find(0, "a", UNTIL), Found::Nothing);
+        assert_eq!(scene.find(0, "long", UNTIL), Found::Nothing);
+        assert_eq!(scene.find(0, "a", last), Found::Nothing, "it is forgotten");
+    }
+
+    #[test]
+    fn a_write_ends_an_answer_and_that_it_is_long_stays_known() {
+        let mut scene = Scene::new();
+        scene.keep("a", Some(b"1"), UNTIL);
+        scene.keep("long", None, UNTIL);
+        let marker = Marker::new(Arc::clone(&scene.versions));
+        marker.mark_all().over();
+        assert_eq!(scene.find(0, "a", Nanos(1)), Found::Outdated);
+        assert_eq!(scene.find(0, "a", Nanos(1)), Found::Nothing);
+        assert_eq!(scene.find(0, "long", Nanos(1)), Found::TooLong);
+    }
+
+    #[test]
+    fn memory_is_bounded_whatever_is_kept() {
+        let mut scene = Scene::new();
+        for number in 0..2_000 {
+            let answer = vec![b'v'; number % 50 * 40];
+            scene.keep(&format!("key {number}"), Some(&answer), UNTIL);
+            assert!(scene.cache.entries.weight() <= MEMORY);
+        }
+        assert!(scene.cache.entries.len() > 20);
+        scene.keep("larger than all there is", Some(&vec![0; MEMORY as usize]), UNTIL);
+        assert_eq!(scene.find(0, "larger than all there is", Nanos(1)), Found::Nothing);
+    }
+}

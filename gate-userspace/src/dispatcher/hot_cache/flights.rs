@@ -244,3 +244,129 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 const LONGEST_LIFE: usize = 64;
 /// Enough for as many threads never to meet.
 const SHARDS: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::super::versions::{Marker, Versions};
+    use super::*;
+
+    const READ: Question<'_> = Question { scope: 0, request: b"get key\r\n" };
+    const DOWN: Refusal = Refusal { reason: Reason::StoreDown, retry_after: Nanos(7) };
+
+    struct Scene {
+        versions: Arc<Versions>,
+        flights: Arc<Flights>,
+        mailboxes: Vec<UnboundedReceiver<Mail>>,
+    }
+
+    impl Scene {
+        fn new() -> Self {
+            let flights = Arc::new(Flights::new(3, 1));
+            let mailboxes = (0..3).map(|thread| flights.mailbox(thread).unwrap()).collect();
+            assert!(flights.mailbox(0).is_none(), "a mailbox has one owner");
+            Self { versions: Arc::new(Versions::new(1)), flights, mailboxes }
+        }
+
+        fn join(&self, question: Question<'_>, thread: usize) -> Part {
+            let key = self.versions.hash(b"key");
+            self.flights.join(question, key, self.versions.of(key).unwrap(), thread, 8)
+        }
+
+        fn lead(&self, thread: usize) -> Leading {
+            let Part::Leads(leading) = self.join(READ, thread) else { panic!("it follows") };
+            *leading
+        }
+
+        fn follow(&self, thread: usize) -> Arc<Flight> {
+            let Part::Follows(flight) = self.join(READ, thread) else { panic!("it leads") };
+            flight
+        }
+
+        fn write(&self) {
+            Marker::new(Arc::clone(&self.versions)).mark_all().over();
+        }
+
+        /// What each thread hears, as words.
+        fn heard(&mut self) -> [Vec<String>; 3] {
+            std::array::from_fn(|thread| {
+                std::iter::from_fn(|| self.mailboxes[thread].try_recv().ok())
+                    .map(|(_, note)| match note {
+                        Note::Answer(answer) => String::from_utf8(answer.to_vec()).unwrap(),
+                        Note::TooLong => "too long".to_owned(),
+                        Note::Failed(refusal) => format!("failed {}", refusal.retry_after.0),
+                        Note::Keep(answer, until) => format!("keep {} bytes until {}", answer.len(), until.0),
+                    })
+                    .collect()
+            })
+        }
+    }
+
+    fn words(words: [&[&str]; 3]) -> [Vec<String>; 3] {
+        words.map(|words| words.iter().map(|&word| word.to_owned()).collect())
+    }
+
+    #[test]
+    fn one_leads_and_every_thread_that_follows_hears_of_it_once() {
+        let mut scene = Scene::new();
+        let mut leading = scene.lead(1);
+        let flight = scene.follow(0);
+        assert!(Arc::ptr_eq(leading.flight(), &flight));
+        leading.hear(b"ans");
+        leading.hear(b"wer");
+        let keeping = leading.land().unwrap();
+        assert_eq!(scene.heard(), words([&["answer"], &["answer"], &[]]));
+        keeping.keep(Nanos(9));
+        assert_eq!(scene.heard(), words([&["keep 6 bytes until 9"], &["keep 6 bytes until 9"], &[]]));
+        // It has landed: the next one leads.
+        scene.lead(2);
+    }
+
+    #[test]
+    fn what_is_asked_otherwise_or_by_others_is_another_flight() {
+        let scene = Scene::new();
+        let _leading = scene.lead(0);
+        for other in [Question { scope: 1, ..READ }, Question { request: b"get  key\r\n", ..READ }] {
+            assert!(matches!(scene.join(other, 1), Part::Leads(_)), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn nobody_joins_a_flight_of_an_older_version_and_it_lands_all_the_same() {
+        let mut scene = Scene::new();
+        let old = scene.lead(0);
+        scene.write();
+        let new = scene.lead(1);
+        let _ = scene.follow(2);
+        old.land_with(b"old");
+        assert_eq!(scene.heard(), words([&["old"], &[], &[]]));
+        // The old one's end is not the new one's.
+        let _ = scene.follow(0);
+        new.land_with(b"new");
+        assert_eq!(scene.heard(), words([&["new"], &["new"], &["new"]]));
+    }
+
+    #[test]
+    fn who_follows_hears_of_a_failure_and_of_one_that_is_forgotten() {
+        let mut scene = Scene::new();
+        let leading = scene.lead(0);
+        let _ = scene.follow(1);
+        leading.fail(DOWN);
+        assert_eq!(scene.heard(), words([&["failed 7"], &["failed 7"], &[]]));
+        drop(scene.lead(0));
+        assert_eq!(scene.heard(), words([&["failed 0"], &[], &[]]));
+        scene.lead(1);
+    }
+
+    #[test]
+    fn an_answer_that_is_too_long_is_not_gathered() {
+        let mut scene = Scene::new();
+        let mut leading = scene.lead(0);
+        (0..1_000).for_each(|_| leading.hear(b"12345"));
+        assert!(leading.heard.capacity() < 64);
+        assert!(leading.land().is_none());
+        assert_eq!(scene.heard(), words([&["too long"], &[], &[]]));
+        let mut leading = scene.lead(0);
+        leading.hear(b"12345678");
+        assert!(leading.land().is_some(), "as long as may be");
+    }
+}

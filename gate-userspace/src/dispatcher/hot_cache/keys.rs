@@ -43,14 +43,13 @@ pub(in crate::dispatcher) fn samples() -> (SyncSender<Sample>, Receiver<Sample>)
 /// One thread's share of the samples of one service.
 #[derive(Debug)]
 pub(in crate::dispatcher) struct Sampler {
-    service: u32,
     to: SyncSender<Sample>,
     until_next: u32,
 }
 
 impl Sampler {
-    pub(in crate::dispatcher) fn new(service: usize, to: SyncSender<Sample>) -> Self {
-        Self { service: service as u32, to, until_next: 0 }
+    pub(in crate::dispatcher) fn new(to: SyncSender<Sample>) -> Self {
+        Self { to, until_next: 0 }
     }
 
     /// Whether the next request is one in `every`.
@@ -61,17 +60,11 @@ impl Sampler {
         due && every > 0
     }
 
-    /// Sends a sample of a key that stands for `weight` requests. A key that is longer than those that are
-    /// counted is not: cut off, it would be taken for another.
-    pub(in crate::dispatcher) fn send(&self, tenant: u32, weight: u32, key: &[u8]) {
-        let mut sample = Sample {
-            service: self.service,
-            tenant,
-            weight,
-            flags: 0,
-            key_len: key.len() as u16,
-            key: [0; Sample::MAX_KEY],
-        };
+    /// Sends a sample of a key. One that is longer than those that are counted is not: cut off, it would be
+    /// taken for another.
+    pub(in crate::dispatcher) fn send(&self, service: u32, tenant: u32, weight: u32, key: &[u8]) {
+        let (key_len, flags) = (key.len() as u16, 0);
+        let mut sample = Sample { service, tenant, weight, flags, key_len, key: [0; Sample::MAX_KEY] };
         let Some(room) = sample.key.get_mut(..key.len()) else { return };
         room.copy_from_slice(key);
         // Full: one sample of many.

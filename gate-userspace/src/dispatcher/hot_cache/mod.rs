@@ -195,7 +195,7 @@ impl<W: Wire> HotCache<W> {
             enabled: config.cache,
             longest_answer: config.max_value,
             longest_life: config.ttl,
-            sampler: RefCell::new(Sampler::new(settings.service, samples)),
+            sampler: RefCell::new(Sampler::new(samples)),
             hot: RefCell::new(hot),
             news: RefCell::new(news),
             marker: Marker::new(Arc::clone(&versions)),
@@ -216,13 +216,13 @@ impl<W: Wire> HotCache<W> {
         Rc::clone(&self.marker)
     }
 
-    /// Sends a sample of a request's first key, if that is one in `every`.
+    /// Sends a sample of a request's first key, if it is this one's turn. `service` is the number in force.
     #[inline]
-    pub(super) fn sample(&self, asked: Asked<'_, W>, every: u32) {
+    pub(super) fn sample(&self, asked: Asked<'_, W>, every: u32, service: impl Fn() -> u32) {
         let sampler = &mut *self.sampler.borrow_mut();
         if W::facts(asked.request).keyed && sampler.is_due(every) {
-            let key = W::keys(asked.request, asked.bytes).next();
-            key.into_iter().for_each(|key| sampler.send(asked.client.tenant.get().0, every, key));
+            let (key, tenant) = (W::keys(asked.request, asked.bytes).next(), asked.client.tenant.get().0);
+            key.into_iter().for_each(|key| sampler.send(service(), tenant, every, key));
         }
     }
 

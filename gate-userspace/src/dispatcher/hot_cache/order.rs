@@ -102,3 +102,66 @@ impl Order {
 
 /// The bits of keys that are not known.
 pub(in crate::dispatcher) const ANY_KEY: u128 = u128::MAX;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::versions::Versions;
+    use super::*;
+    use crate::dispatcher::replies::Replies;
+
+    #[test]
+    fn a_client_waits_until_no_read_of_its_follows_a_flight() {
+        let (versions, order) = (Versions::new(1), Order::default());
+        let key = versions.hash(b"key");
+        order.follow(key);
+        order.follow(key);
+        assert!(order.follows() && order.follows_any(key.bit()) && !order.follows_any(!key.bit()));
+        order.wait();
+        order.landed();
+        assert!(order.waits() && order.follows_any(key.bit()));
+        order.landed();
+        assert!(!order.waits() && !order.follows() && !order.follows_any(ANY_KEY));
+    }
+
+    proptest! {
+        /// Against a plain model: the requests that are not answered.
+        #[test]
+        fn what_is_on_its_way_is_never_forgotten_and_what_is_answered_is_in_time(
+            steps in proptest::collection::vec((any::<bool>(), 0_u8..40, 0_usize..4), 1..300),
+        ) {
+            let (versions, order, mut replies) = (Versions::new(1), Order::default(), Replies::new(|_, _| ()));
+            let mut open = std::collections::VecDeque::new();
+            for (own, key, answered) in steps {
+                let key = versions.hash(&[key]);
+                let turn = Turn { place: replies.next(), first: replies.first() };
+                if open.iter().any(|&(_, other)| other == Some(key)) {
+                    prop_assert!(order.has_sent(key, turn), "forgotten");
+                }
+                prop_assert!(!open.is_empty() || !order.has_sent(key, turn), "nothing is on its way");
+                if own {
+                    order.send(key.bit(), turn);
+                }
+                open.push_back((replies.open(), own.then_some(key)));
+                for (place, _) in open.drain(..answered.min(open.len())) {
+                    replies.whole(place);
+                }
+            }
+            // However busy a client is: after two rounds of what it has on its way, all older is forgotten.
+            let old = versions.hash(b"old");
+            let mut ask = |key: KeyHash| {
+                let turn = Turn { place: replies.next(), first: replies.first() };
+                let had_sent = order.has_sent(key, turn);
+                order.send(if had_sent { 0 } else { key.bit() & !old.bit() }, turn);
+                open.push_back((replies.open(), None));
+                if open.len() > 5 {
+                    replies.whole(open.pop_front().expect("there are five").0);
+                }
+                had_sent
+            };
+            (0..1_000_u32).for_each(|_| { ask(versions.hash(b"new")); });
+            prop_assert!(!ask(old) || old.bit() == versions.hash(b"new").bit());
+        }
+    }
+}
