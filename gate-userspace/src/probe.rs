@@ -12,7 +12,8 @@
 //! charges nor refuses them. Where the service is on another machine, its answers arrive there, and they are
 //! for no protected port.
 //!
-//! **Invariants.** A thread of its own: neither waits for a tick nor holds one up. One connection to each
+//! **Invariants.** A thread of its own, at raised priority: it neither waits for a tick nor holds one up, and what it waits
+//! for a CPU itself is not taken for the store's time. One connection to each
 //! service, at most one question in it.
 
 use std::io;
@@ -31,6 +32,7 @@ use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::clock;
 use crate::config::{self, Protocol};
+use crate::kernel::raise_priority;
 use crate::policy::latency_ratio::Latencies;
 
 /// What a probe has found.
@@ -104,6 +106,7 @@ impl Prober {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::Builder::new().name("gate-probe".to_owned()).spawn(move || {
+            raise_priority("probe");
             runtime.block_on(async {
                 for target in targets {
                     tokio::spawn(target.ask_on());

@@ -30,7 +30,7 @@ impl Heartbeat {
         let stopped = Arc::clone(&stop);
         let every = Duration::from(Nanos(stale_after.0 / BEATS_BEFORE_STALE));
         let thread = thread::Builder::new().name("heartbeat".to_owned()).spawn(move || {
-            raise_priority();
+            raise_priority("heartbeat");
             while !stopped.load(Ordering::Acquire) && ownership.holds(&maps) {
                 maps.beat(maps.clock().at_monotonic(clock::monotonic()));
                 thread::park_timeout(every);
@@ -51,13 +51,13 @@ impl Drop for Heartbeat {
     }
 }
 
-/// Asks for the highest priority that an ordinary thread can have; goes on without it.
-fn raise_priority() {
+/// Asks for the highest priority that an ordinary thread can have, for the calling one; goes on without it.
+pub fn raise_priority(thread: &str) {
     // SAFETY: plain integers; zero means the calling thread.
     let raised = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, HIGHEST_PRIORITY) };
     if raised != 0 {
         let error = std::io::Error::last_os_error();
-        tracing::debug!(%error, "the heartbeat runs at ordinary priority");
+        tracing::debug!(thread, %error, "runs at ordinary priority");
     }
 }
 

@@ -29,7 +29,7 @@ mod peer;
 mod pins;
 mod samples;
 
-pub use heartbeat::Heartbeat;
+pub use heartbeat::{Heartbeat, raise_priority};
 pub use load::{Loaded, Runner, possible_cpus};
 pub use mapped::{Mapped, Words};
 pub use maps::{Maps, Shape, Sizes, pinned_shapes};
