@@ -85,6 +85,9 @@ fn the_lowest_tier_is_refused_at_the_interface(service: &str, address: &str, eno
     let refused = serde_json::json!({ "best-effort": "refused" });
     assert!(sheds().iter().all(|shed| shed["best-effort"] == refused["best-effort"]), "{:?}", sheds());
     assert_eq!(sheds().len(), 2);
+    let queues = site.json(&["queues"]).unwrap();
+    let told = ["services", "probed"].map(|kind| queues[kind].as_array().unwrap().clone()).concat();
+    assert!(matches!(told[..], [ref one] if one["latency_ratio"].as_f64() < Some(0.5)), "{queues}");
 
     store.set_service_time(Nanos::ZERO);
     let recovered_after = until("everything is as before", RECOVERY, is_calm);

@@ -1,4 +1,5 @@
-//! How requests of proxied services fare: by query type, and by tier where they wait.
+//! How requests of proxied services fare: by query type, and by tier where they wait. How guarded ones are, as far as
+//! a probe tells.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -21,6 +22,28 @@ pub struct Queues {
     pub window_s: f64,
     /// Those that are proxied.
     pub services: Vec<Service>,
+    /// Those that are guarded and have a probe.
+    #[serde(default)]
+    pub probed: Vec<Probed>,
+}
+
+/// One guarded service, as its probe finds it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Probed {
+    /// Its name.
+    pub name: String,
+    /// Whether it can be reached.
+    pub up: bool,
+    /// As of [`Service::latency_ratio`].
+    pub latency_ratio: Option<f64>,
+    /// What 95 of 100 answers did not exceed lately.
+    pub p95_ms: Option<f64>,
+    /// Probes that failed since the start.
+    pub failures: u64,
+    /// Where shedding stands, if it is on.
+    pub shedding: Option<String>,
+    /// As of [`TierQueue::rung`], by tier, the most critical first.
+    pub rungs: [u32; 4],
 }
 
 /// One proxied service.
@@ -164,7 +187,26 @@ impl Queues {
             let since: Vec<_> = before.iter().zip(after).map(|(before, after)| after.since(before)).collect();
             Service::new(figures, report, &config, &since)
         });
-        Self { window_s: now.saturating_sub(before.at).0 as f64 / 1e9, services: services.collect() }
+        let probed = board.services.iter().filter_map(Probed::of);
+        Self {
+            window_s: now.saturating_sub(before.at).0 as f64 / 1e9,
+            services: services.collect(),
+            probed: probed.collect(),
+        }
+    }
+}
+
+impl Probed {
+    fn of(report: &ServiceReport) -> Option<Self> {
+        Some(Self {
+            name: report.name.clone(),
+            up: report.store_up?,
+            latency_ratio: report.latency_ratio,
+            p95_ms: report.classes.first().map(|class| class.p95_us as f64 / 1e3),
+            failures: report.probe_failures?,
+            shedding: report.phase.map(str::to_owned),
+            rungs: report.rungs,
+        })
     }
 }
 

@@ -5,9 +5,11 @@ use std::process::ExitCode;
 use super::pins::Source;
 use super::print;
 use crate::admin::Request;
-use crate::admin::queues::{Percentiles, QueryType, Queues, Service, TierQueue};
+use crate::admin::queues::{Percentiles, Probed, QueryType, Queues, Service, TierQueue};
+use crate::policy::Tier;
 
-/// Show how requests of proxied services fare: waits, times and refusals by query type, and who waits by tier.
+/// Show how requests of proxied services fare: waits, times and refusals by query type, and who waits by tier; of
+/// guarded ones what their probe finds.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -19,7 +21,7 @@ pub(super) struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  gate queues                every proxied service
+  gate queues                every service that is proxied or has a probe
   gate queues cache          one of them
   gate queues --json | jq '.services[].types[] | {name, accepted}'
 
@@ -31,26 +33,54 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut queues: Queues = args.source.ask(&Request::Queues)?;
     if let Some(wanted) = &args.service {
         queues.services.retain(|service| service.name == *wanted);
+        queues.probed.retain(|service| service.name == *wanted);
         anyhow::ensure!(
-            !queues.services.is_empty(),
-            "no service {wanted:?} is proxied; `gate queues` lists all"
+            !queues.services.is_empty() || !queues.probed.is_empty(),
+            "no service {wanted:?} is proxied or has a probe; `gate queues` lists all"
         );
     }
     if args.source.pins.json {
         print::json(&queues)?;
-    } else if queues.services.is_empty() {
-        println!("no service is proxied: none has a backend");
+    } else if queues.services.is_empty() && queues.probed.is_empty() {
+        println!("nothing is known of any service: none has a backend or a probe");
     } else {
         queues.services.iter().for_each(|service| print_service(service, queues.window_s));
+        queues.probed.iter().for_each(|service| println!("{}", probed(service)));
     }
     Ok(ExitCode::SUCCESS)
 }
 
+fn health(ratio: Option<f64>, shedding: Option<&String>) -> String {
+    let ratio = ratio.map_or_else(|| "unknown".to_owned(), |ratio| format!("{ratio:.2}"));
+    let shedding = shedding.map_or_else(String::new, |phase| format!(", {phase}"));
+    format!("latency ratio {ratio}{shedding}")
+}
+
+/// A guarded service in one line.
+fn probed(service: &Probed) -> String {
+    let Probed { name, up, latency_ratio, p95_ms, failures, shedding, rungs } = service;
+    let p95 =
+        p95_ms.map_or_else(String::new, |p95| format!(", probes answered within {} ms (p95)", time(p95)));
+    let met = Tier::ALL.into_iter().zip(rungs).filter(|(_, rung)| **rung > 0);
+    let met: String = met.map(|(tier, &rung)| format!(", {} {}", tier.name(), met_by(rung))).collect();
+    let state = if *up { "guarded" } else { "guarded, does not answer" };
+    format!(
+        "{name}: {state}, {}{met}{p95}, {} failed",
+        health(*latency_ratio, shedding.as_ref()),
+        print::count(*failures)
+    )
+}
+
+fn met_by(rung: u32) -> String {
+    match rung {
+        REFUSED.. => "refused".to_owned(),
+        rung => format!("x{}", 1 << rung),
+    }
+}
+
 fn print_service(service: &Service, window_s: f64) {
-    let ratio = service.latency_ratio.map_or_else(|| "unknown".to_owned(), |ratio| format!("{ratio:.2}"));
-    let shedding = service.shedding.as_ref().map_or_else(String::new, |phase| format!(", {phase}"));
     let price = service.price;
-    println!("{}: latency ratio {ratio}{shedding}", service.name);
+    println!("{}: {}", service.name, health(service.latency_ratio, service.shedding.as_ref()));
     println!("a request costs {} RU, and {} for a row, {} for a KiB", price.base, price.row, price.kib);
     let mut tiers = print::table(&["tier", "waiting", "delay ms", "expected ms", "price", "state"]);
     print::right(&mut tiers, &[1, 2, 3, 4]);
@@ -69,16 +99,12 @@ fn print_service(service: &Service, window_s: f64) {
 }
 
 fn tier_row(tier: &TierQueue) -> [String; 6] {
-    let price = match tier.rung {
-        REFUSED.. => "refused".to_owned(),
-        rung => format!("x{}", 1 << rung),
-    };
     [
         tier.tier.to_string(),
         print::count(tier.waiting),
         time(tier.delay_ms),
         tier.expected_wait_ms.map_or_else(|| "-".to_owned(), time),
-        price,
+        met_by(tier.rung),
         if tier.stands { "stands" } else { "" }.to_owned(),
     ]
 }
@@ -120,6 +146,27 @@ const REFUSED: u32 = gate_common::abi::Shed::REFUSED;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_guarded_service_is_one_line() {
+        let service = Probed {
+            name: "cache".to_owned(),
+            up: true,
+            latency_ratio: Some(0.123),
+            p95_ms: Some(20.6),
+            failures: 3,
+            shedding: Some("shedding".to_owned()),
+            rungs: [0, 0, 2, 7],
+        };
+        assert_eq!(
+            probed(&service),
+            "cache: guarded, latency ratio 0.12, shedding, batch x4, best-effort refused, \
+             probes answered within 21 ms (p95), 3 failed"
+        );
+        let service =
+            Probed { up: false, latency_ratio: None, p95_ms: None, shedding: None, rungs: [0; 4], ..service };
+        assert_eq!(probed(&service), "cache: guarded, does not answer, latency ratio unknown, 3 failed");
+    }
 
     #[test]
     fn times_are_short_and_still_say_something() {
