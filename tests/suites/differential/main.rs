@@ -82,7 +82,7 @@ fn every_case_was_met(seen: &Cpu, tenants: &TenantCounters, batches: u64) {
     if !met("candidate", tenants.candidate_refused) {
         missing.push("candidate");
     }
-    println!("{told}");
+    println!("{} packets: {told}", seen.exits.iter().sum::<u64>());
     assert!(missing.is_empty(), "hardly ever met: {missing:?} in {told}");
 }
 
