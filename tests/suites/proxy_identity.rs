@@ -5,9 +5,11 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
+use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use gate_tests::proxy::{Listening, PATIENCE, read_until, shown};
+use nix::sys::signal::Signal;
 
 /// Everyone is `source`, until it logs in as alice, who is `poor`, or bob, who is `rich`.
 const TENANTS: &str = r#"
@@ -103,7 +105,7 @@ fn a_login_on_a_connection_of_its_own_is_charged_as_well() -> Result<()> {
     check(&mut stream, "AUTH alice wrong\r\n", WRONG)?;
     check(&mut stream, "AUTH alice a-secret\r\nACL WHOAMI\r\n", "+OK\r\n$5\r\nalice\r\n")?;
     // It is not refused there, but slowed down: 30 requests at 10 a second, of which 10 are saved up.
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     check(&mut stream, &"GET a\r\n".repeat(30), &"$-1\r\n".repeat(30))?;
     ensure!(start.elapsed().as_millis() > 1_000, "30 requests took {:?}", start.elapsed());
     Ok(())
@@ -256,7 +258,7 @@ fn a_store_that_comes_back_is_logged_in_to_again() -> Result<()> {
     let store = Listening::redis_at(address, &["--aclfile", &path])?;
     fs::remove_file(&users)?;
     // Refused until gate has found it.
-    let deadline = std::time::Instant::now() + PATIENCE;
+    let deadline = Instant::now() + PATIENCE;
     loop {
         stream.write_all(b"SET back 1\r\n")?;
         let said = read_until(&mut stream, b"\r\n")?;
@@ -264,7 +266,7 @@ fn a_store_that_comes_back_is_logged_in_to_again() -> Result<()> {
             break;
         }
         ensure!(said.starts_with(b"-OVERLOADED"), "{}", shown(&said));
-        ensure!(std::time::Instant::now() < deadline, "{}", shown(&said));
+        ensure!(Instant::now() < deadline, "{}", shown(&said));
     }
     check(&mut stream, "ACL WHOAMI\r\n", "$3\r\nbob\r\n")?;
     store.ask(b"SELECT 5\r\nGET back\r\n", b"+OK\r\n$1\r\n1\r\n")?;
@@ -375,6 +377,36 @@ fn denied_commands_are_refused_wherever_they_come_up() -> Result<()> {
         let mut answer = [0; 512];
         let len = sender.recv(&mut answer)?;
         ensure!(answer[8..len] == *refused.as_bytes(), "{}", shown(&answer[..len]));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_reload_changes_whose_users_are_and_what_is_denied() -> Result<()> {
+    let store = store()?;
+    let mut gate = Listening::gate("resp", store.address, "", TENANTS)?;
+    let mut before = gate.connect()?;
+    check(&mut before, "AUTH bob b-secret\r\nDBSIZE\r\n", "+OK\r\n:0\r\n")?;
+    let (config, _) = gate.files()?;
+    let text = fs::read_to_string(config)?;
+    let text =
+        text.replace("[\"alice\"]", "[\"carol\"]").replace("[\"bob\"]", "[\"bob\"]\ndeny = \"DBSIZE\"");
+    fs::write(config, text)?;
+    gate.signal(Signal::SIGHUP)?;
+    gate.program().wait_for("configuration read again", PATIENCE)?;
+    // The threads follow at their next tick.
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        before.write_all(b"DBSIZE\r\n")?;
+        if read_until(&mut before, b"\r\n")?.ends_with(b"reason=unsupported\r\n") {
+            break;
+        }
+        ensure!(Instant::now() < deadline, "it is not denied");
+    }
+    for (login, poor) in [("AUTH alice a-secret\r\n", false), ("AUTH carol c-secret\r\n", true)] {
+        let mut stream = gate.connect()?;
+        check(&mut stream, login, "+OK\r\n")?;
+        ensure!((throttled(&mut stream, 200)? > 0) == poor, "{login}");
     }
     Ok(())
 }

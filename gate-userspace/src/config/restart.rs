@@ -1,6 +1,6 @@
 //! What a running gate cannot change.
 
-use super::{Admission, AdmissionPolicy, Backend, Config, HotKeys, Service, Tenant};
+use super::{Admission, AdmissionPolicy, Backend, Config, HotKeys, Service};
 
 impl Config {
     /// The keys whose new values count from the next start only, if gate was started with this configuration.
@@ -33,10 +33,6 @@ impl Config {
         for service in &new.services {
             let is_new = self.services.iter().all(|old| old.name != service.name);
             differs(is_new && service.backend.is_some(), format!("service.{}", service.name));
-        }
-        for tenant in &new.tenants {
-            let old = self.tenants.iter().find(|old| old.name == tenant.name);
-            of_tenant(old, tenant).for_each(|key| differs(true, format!("tenant.{}.{key}", tenant.name)));
         }
         keys
     }
@@ -80,19 +76,6 @@ fn of_service(old: &Service, new: &Service) -> impl Iterator<Item = &'static str
         ("hot_keys", HotKeys { threshold: 0, ..*hot_keys } != HotKeys { threshold: 0, ..other.hot_keys }),
         ("parallelism", parallelism(admission) != parallelism(&other.admission)),
         ("admission", policy(admission) != policy(&other.admission)),
-    ])
-}
-
-fn of_tenant(old: Option<&Tenant>, new: &Tenant) -> impl Iterator<Item = &'static str> {
-    let users = old.map_or(&[][..], |old| &old.users);
-    let denies = old.map_or_else(Default::default, |old| old.deny.clone());
-    // Who was not there at the start has no place to be counted.
-    let limited = |limit: Option<u64>| old.is_none() && limit.is_some();
-    changed(&[
-        ("users", *users != new.users[..]),
-        ("deny", denies != new.deny),
-        ("max_connections", limited(new.max_connections)),
-        ("max_outstanding", limited(new.max_outstanding)),
     ])
 }
 
@@ -163,7 +146,7 @@ mod tests {
             ("\"proxied\"", "\"other\"", &["service.proxied", "service.other"]),
             ("\"guarded\"", "\"other\"", &[]),
             ("127.0.0.1:3\"", "127.0.0.1:3\"\nbackend = \"127.0.0.1:4\"", &["service.guarded.backend"]),
-            ("\"1000 RU/s\"", "\"2000 RU/s\"\ndeny = [\"KEYS\"]", &["tenant.a.deny"]),
+            ("\"1000 RU/s\"", "\"2000 RU/s\"\ndeny = [\"KEYS\"]", &[]),
         ] {
             assert!(TEXT.contains(from), "{from}");
             assert_eq!(parse(TEXT).from_next_start(&parse(&TEXT.replacen(from, to, 1))), keys, "{to}");

@@ -207,7 +207,7 @@ impl Daemon {
         self.watch.follow(&config, proxied, now)?;
         self.prober = prober(&config, &self.watch)?;
         self.hot_keys.follow(hot_per_sec(&config))?;
-        self.dispatcher.iter().try_for_each(|dispatcher| dispatcher.follow(&config))?;
+        self.dispatcher.iter().try_for_each(|dispatcher| dispatcher.follow(&config, &self.maps))?;
         let later = self.changes.started.from_next_start(&config);
         let later = later.into_iter().map(|key| format!("{key} counts from the next start only")).collect();
         self.changes.config.send_replace(Arc::new(config));

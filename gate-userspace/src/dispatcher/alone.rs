@@ -191,7 +191,7 @@ impl<W: Wire> Requests<'_, W> {
     /// Whether a request is denied to the tenant, or gate knows its password to be wrong.
     fn refuses(&self, request: &W::Request, bytes: &[u8], asked: Option<&Asked>) -> bool {
         let login = asked.and_then(|asked| asked.login.as_ref());
-        if login.and_then(|login| self.service.settings.tenants.verifies(login)) == Some(false) {
+        if login.and_then(|login| self.service.tenants.borrow().verifies(login)) == Some(false) {
             self.service.figures.count(Event::LoginFailed);
             return true;
         }

@@ -64,7 +64,8 @@ impl<W: Wire> Client<W> {
         service: &Service<W>,
     ) -> Result<Vec<u8>, Refusal> {
         let who = self.who.borrow().clone();
-        match asked.login.as_ref().and_then(|login| service.settings.tenants.verifies(login)) {
+        let verified = asked.login.as_ref().and_then(|login| service.tenants.borrow().verifies(login));
+        match verified {
             Some(false) => return Ok(WRONG_PASSWORD.to_vec()),
             Some(true) if asked.is_login_alone() && service.pools.has_proof_of(&who.after(asked)) => {
                 return Ok(OK.to_vec());
@@ -103,7 +104,7 @@ impl<W: Wire> Client<W> {
             return;
         }
         let ledger = service.ledger.borrow();
-        let tenant = asked.login.as_ref().and_then(|login| service.settings.tenants.of_user(login, &ledger));
+        let tenant = asked.login.as_ref().and_then(|login| service.tenants.borrow().of_user(login, &ledger));
         drop(ledger);
         self.charge_to(tenant.unwrap_or_else(|| service.identify(self.source).0), service);
     }

@@ -144,8 +144,8 @@ impl<W: Wire> Client<W> {
             shadow,
             source,
             who: RefCell::default(),
-            deny: RefCell::new(service.settings.tenants.denied(tenant, &service.ledger.borrow())),
             share: RefCell::new(None),
+            deny: RefCell::new(service.tenants.borrow().denied(tenant, &service.ledger.borrow())),
             pool: RefCell::new(service.pools.first()),
             lane: service.next_lane(),
             talk: RefCell::new(Talk {
@@ -234,15 +234,22 @@ impl<W: Wire> Client<W> {
     pub(super) fn charge_to(&self, tenant: TenantId, service: &Service<W>) {
         self.tenant.set(tenant);
         if !self.connects(service) {
-            self.turn_out(&service.too_many(self));
+            self.say(&service.too_many(self));
+            self.talk.borrow_mut().ending = true;
         }
-        *self.deny.borrow_mut() = service.settings.tenants.denied(tenant, &service.ledger.borrow());
+        self.follow_denials(service);
+    }
+
+    /// What is denied to its tenant holds from now on.
+    pub(super) fn follow_denials(&self, service: &Service<W>) {
+        let denied = service.tenants.borrow().denied(self.tenant.get(), &service.ledger.borrow());
+        *self.deny.borrow_mut() = denied;
     }
 
     /// Takes its tenant's leave to be connected; false if the tenant has as many connections as it may.
     pub(super) fn connects(&self, service: &Service<W>) -> bool {
         drop(self.share.take());
-        let usage = service.settings.tenants.usage(self.tenant.get(), &service.ledger.borrow());
+        let usage = service.tenants.borrow().usage(self.tenant.get(), &service.ledger.borrow());
         let Some(usage) = usage else { return true };
         *self.share.borrow_mut() = Share::of_connection(usage);
         // Where rules are only tried, what would be refused is counted.

@@ -136,7 +136,9 @@ impl<W: Wire> Client<W> {
     fn begin(&mut self, sender: Sender, service: &Service<W>) {
         let (tenant, shadow) = service.identify(sender.arrival.source());
         self.outlet = Outlet::Datagram(sender);
-        self.charge_to(tenant, service);
+        // It is no connection.
+        self.tenant.set(tenant);
+        self.follow_denials(service);
         self.shadow = shadow;
         self.order = Order::default();
         let talk = self.talk.get_mut();

@@ -91,7 +91,7 @@ pub struct Dispatcher {
     /// By service: where its hot keys are announced.
     announcers: Vec<Arc<Announcer>>,
     samples: Receiver<Sample>,
-    tenants: Arc<Tenants>,
+    tenants: watch::Sender<Arc<Tenants>>,
 }
 
 /// Why the dispatcher cannot start.
@@ -126,9 +126,9 @@ impl Dispatcher {
         // The last row is nobody's.
         let rows = maps.cpus.len().saturating_sub(first_row + 1).max(1);
         let count = config.gate.threads.map_or_else(thread::cores, std::num::NonZero::get).min(rows);
-        let ids = occupied(maps).tenants;
-        let tenants = Arc::new(Tenants::of(config, &ids));
-        let settings = Settings::of(config, count, &tenants);
+        let tenants = Tenants::after(&Tenants::default(), config, &occupied(maps).tenants);
+        let (tenants, known) = watch::channel(Arc::new(tenants));
+        let settings = Settings::of(config, count, &known);
         let (settings, limits): (Vec<_>, Vec<_>) = settings.into_iter().unzip();
         if settings.is_empty() {
             return Ok(None);
@@ -151,20 +151,23 @@ impl Dispatcher {
         let prepare =
             |number| thread::Plan::prepare(number, first_row + number, &common, maps, stopped.clone());
         let plans: Vec<_> = (0..count).map(prepare).collect::<Result<_, _>>()?;
-        let mut this =
-            Self { stop, threads: Vec::new(), services, limits, policies, announcers, samples, tenants };
+        let threads = Vec::new();
+        let mut this = Self { stop, threads, services, limits, policies, announcers, samples, tenants };
         for plan in plans {
             this.threads.push(plan.start().map_err(Error::Thread)?);
         }
         Ok(Some(this))
     }
 
-    /// Puts in force what may change while it runs: [`Config::from_next_start`] lists the rest.
+    /// Puts in force what may change while it runs: [`Config::from_next_start`] lists the rest. The maps hold a
+    /// layout of this configuration.
     ///
     /// # Errors
     ///
     /// [`OutOfRange`] for what the configuration should not have let through.
-    pub fn follow(&self, config: &Config) -> Result<(), OutOfRange> {
+    pub fn follow(&self, config: &Config, maps: &Maps) -> Result<(), OutOfRange> {
+        let tenants = Tenants::after(&self.tenants.borrow(), config, &occupied(maps).tenants);
+        self.tenants.send_replace(Arc::new(tenants));
         let changed = self.services.iter().zip(&self.limits).zip(&self.policies);
         for ((figures, limits), policy) in changed {
             let named = config.services.iter().find(|service| service.name == figures.name);
@@ -172,7 +175,6 @@ impl Dispatcher {
             limits.send_replace(Limits::of(backend, figures.threads.len()));
             policy.follow(backend.admission.as_ref())?;
         }
-        self.tenants.follow(config);
         Ok(())
     }
 

@@ -202,7 +202,7 @@ impl<W: Wire> Service<W> {
     /// Whether a client that nobody is charged for names a user that some tenant is charged for.
     fn names_tenant(&self, client: &Client<W>, request: &W::Request, bytes: &[u8], ledger: &Ledger) -> bool {
         let login = || W::change(request, bytes)?.login;
-        let tenants = &self.settings.tenants;
+        let tenants = self.tenants.borrow();
         client.is_unknown() && login().is_some_and(|login| tenants.of_user(&login, ledger).is_some())
     }
 

@@ -25,6 +25,7 @@ use super::replies::{Place, Replies};
 use super::resp::CLUSTER;
 use super::settings::{Limits, Settings};
 use super::store::Broken;
+use super::tenants::Tenants;
 use super::wire::Wire;
 use crate::clock;
 use crate::policy::{Tier, admission};
@@ -48,6 +49,7 @@ pub(super) struct Service<W: Wire> {
     pub(super) settings: Settings,
     /// As of the last tick.
     pub(super) limits: Cell<Limits>,
+    pub(super) tenants: RefCell<Arc<Tenants>>,
     /// Prices, quotas, tenants; shared by the thread's services.
     pub(super) ledger: Rc<RefCell<Ledger>>,
     /// Where whoever reads from a socket reads to; shared by the thread's services.
@@ -90,11 +92,12 @@ impl<W: Wire> Service<W> {
         let (news, clients) = (RefCell::default(), RefCell::default());
         let senders = RefCell::new(Senders::new(settings.max_datagrams));
         let next_lane = Cell::new(0);
-        let limits = *settings.limits.borrow();
+        let (limits, tenants) = (*settings.limits.borrow(), settings.tenants.borrow().clone());
         let queue = RefCell::new(Queue::new(settings.places(number), limits.queue, limits.queue_memory));
         Rc::new(Self {
             settings,
             limits: Cell::new(limits),
+            tenants: RefCell::new(tenants),
             ledger,
             scratch,
             policy,
@@ -407,6 +410,19 @@ impl<W: Wire> Service<W> {
             self.policy.refresh(now);
         }
         self.follow_limits();
+        self.follow_tenants();
+    }
+
+    /// Takes over what has changed about tenants. Who a client is charged to stays; what is denied to it may not.
+    fn follow_tenants(&self) {
+        let tenants = self.settings.tenants.borrow().clone();
+        if Arc::ptr_eq(&tenants, &self.tenants.borrow()) {
+            return;
+        }
+        *self.tenants.borrow_mut() = tenants;
+        for client in self.clients.borrow().iter().filter_map(Weak::upgrade) {
+            client.follow_denials(self);
+        }
     }
 
     /// The highest tier that requests of a class may have, whoever asks.

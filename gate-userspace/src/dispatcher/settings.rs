@@ -70,7 +70,7 @@ pub(super) struct Settings {
     /// The store behind it, and how it is treated.
     pub(super) backend: config::Backend,
     /// Users, and denied commands.
-    pub(super) tenants: Arc<Tenants>,
+    pub(super) tenants: watch::Receiver<Arc<Tenants>>,
     /// How many connections each thread keeps to the store.
     pub(super) connections: usize,
     /// How many requests may be with the store at once, all threads together; `None` for any number.
@@ -88,7 +88,7 @@ impl Settings {
     pub(super) fn of(
         config: &config::Config,
         threads: usize,
-        tenants: &Arc<Tenants>,
+        tenants: &watch::Receiver<Arc<Tenants>>,
     ) -> Vec<(Self, watch::Sender<Limits>)> {
         let proxied = config.services.iter().enumerate();
         proxied
@@ -99,7 +99,7 @@ impl Settings {
                     limits,
                     parallelism: parallelism(&backend),
                     threads: serving(&backend, threads),
-                    tenants: Arc::clone(tenants),
+                    tenants: tenants.clone(),
                     service,
                     name: settings.name.clone(),
                     protocol: settings.protocol,
@@ -160,7 +160,7 @@ mod tests {
             );
             let config =
                 config::Config::parse("test.toml", &text).unwrap_or_else(|faults| panic!("{faults}"));
-            let (settings, _) = Settings::of(&config, threads, &Arc::default()).remove(0);
+            let (settings, _) = Settings::of(&config, threads, &watch::channel(Arc::default()).1).remove(0);
             let served = (0..threads).filter(|&thread| settings.is_served_by(thread));
             let found: Vec<_> = served.map(|thread| settings.places(thread)).collect();
             assert_eq!(found, places, "{parallelism} of {threads}");

@@ -31,16 +31,23 @@ struct User {
 }
 
 impl Tenants {
-    /// Those of a configuration; `ids` are their numbers by name.
-    pub(super) fn of(config: &Config, ids: &HashMap<String, u32>) -> Self {
+    /// Those of a configuration that comes after another; `ids` are their numbers by name. What they have open
+    /// stays counted where it was.
+    pub(super) fn after(before: &Self, config: &Config, ids: &HashMap<String, u32>) -> Self {
         let mut this = Self::default();
         for tenant in &config.tenants {
             let (Some(&id), Some(name)) = (ids.get(&tenant.name), Name::new(&tenant.name)) else { continue };
             if tenant.deny != Deny::default() {
                 this.deny.insert(TenantId(id), (name, Arc::new(tenant.deny.clone())));
             }
-            let usage = Usage::new(tenant.max_connections, tenant.max_outstanding);
-            this.usage.insert(TenantId(id), (name, Arc::new(usage)));
+            let mut named = before.usage.values().filter(|(before, _)| *before == name);
+            let (max_connections, max_outstanding) = (tenant.max_connections, tenant.max_outstanding);
+            let usage = match named.next() {
+                Some((_, usage)) => Arc::clone(usage),
+                None => Arc::new(Usage::new(max_connections, max_outstanding)),
+            };
+            usage.limit(max_connections, max_outstanding);
+            this.usage.insert(TenantId(id), (name, usage));
             for user in &tenant.users {
                 let hashes = user.hashes.clone();
                 this.users.insert(user.name.clone(), User { tenant: TenantId(id), name, hashes });
@@ -72,14 +79,6 @@ impl Tenants {
     pub(super) fn usage(&self, tenant: TenantId, ledger: &Ledger) -> Option<Arc<Usage>> {
         let (name, usage) = self.usage.get(&tenant)?;
         ledger.is_called(tenant, name).then(|| Arc::clone(usage))
-    }
-
-    /// Puts other limits in force.
-    pub(super) fn follow(&self, config: &Config) {
-        for tenant in &config.tenants {
-            let named = self.usage.values().filter(|(name, _)| name.as_str() == tenant.name);
-            named.for_each(|(_, usage)| usage.limit(tenant.max_connections, tenant.max_outstanding));
-        }
     }
 
     fn user(&self, login: &Login) -> Option<&User> {
