@@ -32,7 +32,7 @@ const TENANTS: &str = r#"
 const USERS: [&str; 3] = [
     "ACL SETUSER alice on >a-secret ~* &* +@all\r\n",
     "ACL SETUSER bob on >b-secret ~* &* +@all\r\n",
-    "ACL SETUSER carol on >c-secret ~c:* &* -@all +get +set +select\r\n",
+    "ACL SETUSER carol on >c-secret ~c:* &* -@all +get +set +strlen +select\r\n",
 ];
 
 fn store() -> Result<Listening> {
@@ -59,16 +59,19 @@ fn check(stream: &mut TcpStream, asked: &str, expected: &str) -> Result<()> {
 
 /// How many of so many requests are refused for the tenant's quota.
 fn throttled(stream: &mut TcpStream, requests: usize) -> Result<usize> {
-    stream.write_all("GET a\r\n".repeat(requests).as_bytes())?;
-    stream.write_all(b"ECHO the-end\r\n")?;
-    let mut said = Vec::new();
-    while said.windows(2).filter(|pair| pair == b"\r\n").count() < requests + 1 {
-        let mut piece = [0; 4096];
+    stream.write_all("STRLEN none\r\n".repeat(requests).as_bytes())?;
+    Ok(lines(stream, requests)?.matches("reason=quota").count())
+}
+
+/// So many replies of a line each.
+fn lines(stream: &mut TcpStream, count: usize) -> Result<String> {
+    let (mut said, mut piece) = (Vec::new(), [0; 4096]);
+    while said.windows(2).filter(|pair| pair == b"\r\n").count() < count {
         let len = stream.read(&mut piece)?;
         ensure!(len > 0, "closed after {}", shown(&said));
         said.extend_from_slice(&piece[..len]);
     }
-    Ok(String::from_utf8_lossy(&said).matches("reason=quota").count())
+    Ok(String::from_utf8(said)?)
 }
 
 #[test]
@@ -86,10 +89,8 @@ fn requests_are_charged_to_the_tenant_of_the_user_that_has_logged_in() -> Result
         // Each with buckets of its own.
         let gate = Listening::gate("resp", store.address, "", TENANTS)?;
         let mut stream = gate.connect()?;
-        stream.write_all(login.as_bytes())?;
-        for line in login.lines() {
-            read_until(&mut stream, if line == "RESET" { b"+RESET\r\n" } else { b"+OK\r\n" })?;
-        }
+        let answers = login.lines().map(|line| if line == "RESET" { "+RESET\r\n" } else { "+OK\r\n" });
+        check(&mut stream, login, &answers.collect::<String>())?;
         let refused = throttled(&mut stream, 200)?;
         ensure!((refused > 100) == poor && (refused > 0) == poor, "{login:?}: {refused} refused");
     }
@@ -127,13 +128,7 @@ fn a_failed_login_changes_nothing_and_costs_as_much_as_a_request() -> Result<()>
     ensure!(throttled(&mut stream, 100)? == 0, "the name alone made it alice");
     check(&mut stream, "AUTH alice a-secret\r\n", "+OK\r\n")?;
     stream.write_all(&b"AUTH alice wrong\r\n".repeat(50))?;
-    let (mut said, mut piece) = (Vec::new(), [0; 4096]);
-    while said.windows(2).filter(|pair| pair == b"\r\n").count() < 50 {
-        let len = stream.read(&mut piece)?;
-        ensure!(len > 0, "closed");
-        said.extend_from_slice(&piece[..len]);
-    }
-    let said = String::from_utf8_lossy(&said).into_owned();
+    let said = lines(&mut stream, 50)?;
     ensure!(said.contains(WRONG) && said.matches("reason=quota").count() > 20, "{said}");
     Ok(())
 }
@@ -227,21 +222,50 @@ fn beyond_the_most_pools_clients_have_connections_of_their_own() -> Result<()> {
 #[test]
 fn nobody_reads_what_the_store_would_refuse() -> Result<()> {
     let store = store()?;
-    let gate = Listening::gate_with("threads = \"1\"", "resp", store.address, "", TENANTS)?;
+    // Every request is looked at, and a key that is asked for twice is hot.
+    let eager = "threads = \"1\"\nsample = \"1/1\"\ntick = \"10ms\"";
+    let hot = "hot_keys = { threshold = \"1\" }\nshedding.enabled = \"off\"";
+    let gate = Listening::gate_with(eager, "resp", store.address, hot, TENANTS)?;
     let (mut bob, mut carol) = (gate.connect()?, gate.connect()?);
     check(&mut bob, "AUTH bob b-secret\r\nSET hidden x\r\nSET c:open y\r\n", "+OK\r\n+OK\r\n+OK\r\n")?;
     check(&mut carol, "AUTH carol c-secret\r\n", "+OK\r\n")?;
     let refused = "-NOPERM this user has no permissions to access one of the keys used as arguments\r\n";
-    // Hot for bob, and so in any cache there is.
-    for _ in 0..20 {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let before = gets(&store)?;
         check(&mut bob, &"GET hidden\r\n".repeat(500), &"$1\r\nx\r\n".repeat(500))?;
-        check(
-            &mut carol,
-            &"GET hidden\r\nGET c:open\r\n".repeat(20),
-            &format!("{refused}$1\r\ny\r\n").repeat(20),
-        )?;
+        let both = format!("{refused}$1\r\ny\r\n").repeat(20);
+        check(&mut carol, &"GET hidden\r\nGET c:open\r\n".repeat(20), &both)?;
+        // All of hers reach the store, and almost none of bob's.
+        let after = gets(&store)?;
+        ensure!(after >= before + 20, "carol was answered without the store");
+        if after < before + 60 {
+            break;
+        }
+        ensure!(Instant::now() < deadline, "it does not become hot");
     }
-    Ok(())
+    // What bob may no longer read he reads for as long as an answer lives, and never again.
+    store.ask(b"ACL SETUSER bob resetkeys ~c:*\r\n", b"+OK\r\n")?;
+    loop {
+        bob.write_all(b"GET hidden\r\n")?;
+        let said = read_until(&mut bob, b"\r\n")?;
+        if said == refused.as_bytes() {
+            break;
+        }
+        ensure!(said.starts_with(b"$1\r\n") && Instant::now() < deadline, "{}", shown(&said));
+        if said == b"$1\r\n" {
+            read_until(&mut bob, b"x\r\n")?;
+        }
+    }
+    check(&mut bob, &"GET hidden\r\n".repeat(500), &refused.repeat(500))
+}
+
+/// How many reads the store has let through.
+fn gets(store: &Listening) -> Result<u64> {
+    let said = store.ask(b"INFO commandstats\r\nECHO end\r\n", b"end\r\n")?;
+    let said = String::from_utf8_lossy(&said).into_owned();
+    let calls = said.lines().find_map(|line| line.strip_prefix("cmdstat_get:calls="));
+    Ok(calls.and_then(|calls| calls.split(',').next()).unwrap_or("0").parse()?)
 }
 
 #[test]
@@ -384,7 +408,7 @@ fn denied_commands_are_refused_wherever_they_come_up() -> Result<()> {
 #[test]
 fn a_reload_changes_whose_users_are_and_what_is_denied() -> Result<()> {
     let store = store()?;
-    let mut gate = Listening::gate("resp", store.address, "", TENANTS)?;
+    let mut gate = Listening::gate_with("threads = \"1\"", "resp", store.address, "", TENANTS)?;
     let mut before = gate.connect()?;
     check(&mut before, "AUTH bob b-secret\r\nDBSIZE\r\n", "+OK\r\n:0\r\n")?;
     let (config, _) = gate.files()?;

@@ -227,9 +227,12 @@ impl<W: Wire> Store<W> {
         if W::HAS_USERS {
             let ask = identity.ask_rights(service.settings.backend.login.as_ref());
             let everything = may_do_everything(&line.ask(ask.bytes()).await?);
-            // Whoever may not ask is not told.
+            // Whoever may not ask is not told, and knows no better than others.
             let info = line.ask(b"INFO cluster\r\n").await?;
-            service.in_cluster.set(memchr::memmem::find(&info, b"cluster_enabled:1").is_some());
+            let says = |words: &[u8]| memchr::memmem::find(&info, words).is_some();
+            if says(b"cluster_enabled:") {
+                service.in_cluster.set(says(b"cluster_enabled:1"));
+            }
             if service.in_cluster.get() {
                 return Err(Broken::Cluster);
             }
