@@ -34,7 +34,9 @@ impl<W: Wire> Service<W> {
         bytes: &[u8],
         now: Nanos,
     ) -> After {
-        if self.hot.must_wait(client, request, bytes) {
+        let turn = Turn { place: replies.next(), first: replies.first() };
+        let asked = Asked { client, turn, request, bytes };
+        if self.hot.must_wait(asked) {
             return After::Wait;
         }
         let course = W::course(request);
@@ -43,8 +45,6 @@ impl<W: Wire> Service<W> {
             return After::Move(Moving::Own);
         }
         self.figures.count(Event::Request);
-        let turn = Turn { place: replies.next(), first: replies.first() };
-        let asked = Asked { client, turn, request, bytes };
         let verdict = if denied {
             Err(Refusal { reason: Reason::Unsupported, retry_after: Nanos::ZERO })
         } else if !client.may_ask(replies.outstanding()) && self.refuses(client, Reason::Limit) {

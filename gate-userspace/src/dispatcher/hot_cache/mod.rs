@@ -229,12 +229,16 @@ impl<W: Wire> HotCache<W> {
     /// Whether a client must not be heard until the flights have landed that its reads follow: this request is
     /// about a key of theirs, and cannot join.
     #[inline]
-    pub(super) fn must_wait(&self, client: &Client<W>, request: &W::Request, bytes: &[u8]) -> bool {
+    pub(super) fn must_wait(&self, asked: Asked<'_, W>) -> bool {
+        let Asked { client, turn, request, bytes } = asked;
         // The requests of one datagram come at once, and nobody can be kept from sending it.
         let waits = client.order.follows()
             && client.datagram().is_none()
             && client.order.follows_any(self.bits(request, bytes))
-            && self.flight_to_join(client, request, bytes).is_none();
+            && self
+                .flight_to_join(client, request, bytes)
+                // It would take the client's own way.
+                .is_none_or(|key| client.order.has_sent(key, turn));
         if waits {
             client.order.wait();
         }
@@ -359,15 +363,15 @@ impl<W: Wire> HotCache<W> {
         hot.contains(key).then(|| self.versions.hash(key))
     }
 
-    /// The flight that a read would join.
-    fn flight_to_join(&self, client: &Client<W>, request: &W::Request, bytes: &[u8]) -> Option<()> {
+    /// The key of a read whose flight it could join.
+    fn flight_to_join(&self, client: &Client<W>, request: &W::Request, bytes: &[u8]) -> Option<KeyHash> {
         let key = self.hot_key(client, request, bytes)?;
         let version = self.versions.of(key)?;
         let question = self.question(client, bytes);
         let following = self.following.borrow();
         let following = following.get(&self.flights.number(question))?;
         let joins = following.flight.version == version && following.flight.question() == question;
-        (joins && following.readers.len() < MOST_READERS).then_some(())
+        (joins && following.readers.len() < MOST_READERS).then_some(key)
     }
 
     /// The bits of the keys that a request is about.
