@@ -2,7 +2,8 @@
 //!
 //! **Sending.** Requests are gathered in one buffer. When no answer is outstanding, what is gathered goes
 //! out as soon as the clients that are ready now have been heard; otherwise with the next answers that
-//! come. So an idle store is never kept waiting, and a busy one gets few, large writes.
+//! come. So an idle store is never kept waiting, and a busy one gets few, large writes. What has become large enough
+//! for a write does not wait at all: gathered further, it would only leave the processor's cache.
 //!
 //! **Answers** come in the order of the requests, and are handed to the waiting clients' output as they
 //! are read, whole or in part. What was gathered meanwhile is sent first, then the clients are written to.
@@ -11,13 +12,12 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 
 use gate_common::abi::Reason;
 use gate_common::units::Nanos;
-use tokio::io::{AsyncRead as _, AsyncReadExt as _, AsyncWriteExt as _, ReadBuf};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::buffer::Buffer;
@@ -38,6 +38,8 @@ use crate::protocol::{Refusal, resp};
 #[derive(Debug)]
 pub(super) struct Store<W: Wire> {
     state: RefCell<State<W>>,
+    /// The connection, while there is one.
+    socket: RefCell<Weak<TcpStream>>,
     waker: RefCell<Option<Waker>>,
     overdue: Cell<bool>,
 }
@@ -145,6 +147,7 @@ impl<W: Wire> Store<W> {
                 begun: false,
                 input: Buffer::default(),
             }),
+            socket: RefCell::default(),
             waker: RefCell::new(None),
             overdue: Cell::new(false),
         }
@@ -175,8 +178,14 @@ impl<W: Wire> Store<W> {
         if let Some((request, bytes)) = ask_life {
             state.ask_life(&request, &bytes);
         }
+        let mut wakes = is_first;
+        if state.out.len() >= FULL_WRITE && !state.blocked {
+            // The task deals with what fails, and with what there is no room for.
+            let socket = self.socket.borrow().upgrade();
+            wakes |= socket.is_none_or(|socket| state.flush(&socket).is_err() || state.blocked);
+        }
         // The first to be gathered wakes the task, which runs after the clients that are ready now.
-        if is_first || state.out.len() >= FULL_WRITE {
+        if wakes {
             self.wake();
         }
     }
@@ -199,10 +208,12 @@ impl<W: Wire> Store<W> {
     pub(super) async fn keep(self: Rc<Self>, pool: Weak<Pool<W>>, service: Rc<Service<W>>) {
         loop {
             let broken = match self.connect(&pool, &service).await {
-                Ok(mut socket) => {
+                Ok(socket) => {
+                    let socket = Rc::new(socket);
+                    *self.socket.borrow_mut() = Rc::downgrade(&socket);
                     self.state.borrow_mut().health.connected(clock::monotonic());
                     service.store_is_up();
-                    let broken = std::future::poll_fn(|cx| self.poll(cx, &mut socket, &service)).await;
+                    let broken = std::future::poll_fn(|cx| self.poll(cx, &socket, &service)).await;
                     service.figures.note_store_link(false);
                     broken
                 }
@@ -273,7 +284,7 @@ impl<W: Wire> Store<W> {
         }
     }
 
-    fn poll(&self, cx: &mut Context<'_>, socket: &mut TcpStream, service: &Service<W>) -> Poll<Broken> {
+    fn poll(&self, cx: &mut Context<'_>, socket: &TcpStream, service: &Service<W>) -> Poll<Broken> {
         match self.try_poll(cx, socket, service) {
             Poll::Ready(Err(broken)) => Poll::Ready(broken),
             // Nothing but a failure ends it.
@@ -284,7 +295,7 @@ impl<W: Wire> Store<W> {
     fn try_poll(
         &self,
         cx: &mut Context<'_>,
-        socket: &mut TcpStream,
+        socket: &TcpStream,
         service: &Service<W>,
     ) -> Poll<Result<(), Broken>> {
         if self.waker.borrow().as_ref().is_none_or(|waker| !waker.will_wake(cx.waker())) {
@@ -297,14 +308,15 @@ impl<W: Wire> Store<W> {
             self.write(cx, socket)?;
         }
         loop {
+            std::task::ready!(socket.poll_read_ready(cx))?;
             {
                 let scratch = &mut *service.scratch.borrow_mut();
-                let mut bytes = ReadBuf::new(scratch);
-                std::task::ready!(Pin::new(&mut *socket).poll_read(cx, &mut bytes))?;
-                if bytes.filled().is_empty() {
-                    return Poll::Ready(Err(Broken::Closed));
+                match socket.try_read(scratch) {
+                    Ok(0) => return Poll::Ready(Err(Broken::Closed)),
+                    Ok(len) => self.answers(service, &scratch[..len])?,
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
+                    Err(error) => return Poll::Ready(Err(error.into())),
                 }
-                self.answers(service, bytes.filled())?;
             }
             // The store first, then the clients.
             service.dispatch(clock::monotonic());
@@ -321,24 +333,12 @@ impl<W: Wire> Store<W> {
 
     fn write(&self, cx: &mut Context<'_>, socket: &TcpStream) -> Result<(), Broken> {
         let state = &mut *self.state.borrow_mut();
-        state.link.seal(&mut state.out);
-        state.sent = state.waiting.len();
-        state.blocked = false;
-        while !state.out.is_empty() {
-            match socket.try_write(state.out.bytes()) {
-                Ok(len) => state.out.consume(len),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => match socket.poll_write_ready(cx) {
-                    Poll::Ready(ready) => drop(ready?),
-                    Poll::Pending => {
-                        state.blocked = true;
-                        return Ok(());
-                    }
-                },
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.into()),
+        loop {
+            state.flush(socket)?;
+            if !state.blocked || socket.poll_write_ready(cx)?.is_pending() {
+                return Ok(());
             }
         }
-        Ok(())
     }
 
     /// Gives answers to those who wait for them.
@@ -391,6 +391,22 @@ impl<W: Wire> Store<W> {
 }
 
 impl<W: Wire> State<W> {
+    /// Writes what is gathered, as far as there is room for it.
+    fn flush(&mut self, socket: &TcpStream) -> std::io::Result<()> {
+        self.link.seal(&mut self.out);
+        self.sent = self.waiting.len();
+        self.blocked = false;
+        while !self.out.is_empty() && !self.blocked {
+            match socket.try_write(self.out.bytes()) {
+                Ok(len) => self.out.consume(len),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.blocked = true,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
     /// Asks behind a flight for how long its answer lives.
     fn ask_life(&mut self, request: &W::Request, bytes: &[u8]) {
         let expect = self.link.encode(request, bytes, &mut self.out);

@@ -221,7 +221,7 @@ async fn chores<W: Wire>(service: Rc<Service<W>>) {
 }
 
 /// What is read from a socket in one go.
-const READ_BYTES: usize = 64 << 10;
+const READ_BYTES: usize = 256 << 10;
 const PAUSE: Duration = Duration::from_millis(50);
 /// How exactly the store's timeout is kept.
 const OFTEN: Duration = Duration::from_millis(10);

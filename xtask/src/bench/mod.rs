@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 
 mod harness;
+mod idle;
 mod load;
 mod proxy;
 

@@ -14,8 +14,8 @@ use anyhow::{Context as _, Result, bail};
 use nix::unistd::{SysconfVar, sysconf};
 use serde::Serialize;
 
-use super::Args;
 use super::load::Load;
+use super::{Args, idle};
 use crate::lab::part::Part;
 use crate::setup::{self, Purpose};
 use crate::{paths, sh};
@@ -26,6 +26,9 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let mut cargo = Command::new("cargo");
     sh::stream(cargo.args(["build", "--quiet", "--release", "--package", "gate-userspace"]))?;
     let field = Field::set_up()?;
+    if args.only.is_none() {
+        idle(&field)?;
+    }
     let mut rows = Vec::new();
     let only = args.only.as_deref().unwrap_or_default();
     for load in loads().into_iter().filter(|load| load.name.contains(only)) {
@@ -47,6 +50,22 @@ pub(super) fn run(args: &Args) -> Result<()> {
     }
     if let Some(file) = &args.json {
         fs::write(file, serde_json::to_string_pretty(&rows)?).with_context(|| file.display().to_string())?;
+    }
+    Ok(())
+}
+
+/// Shows what idle connections cost gate, before anything else has used its memory.
+fn idle(field: &Field) -> Result<()> {
+    let loads = loads();
+    for (store, name) in [(REDIS, "gate"), (MEMCACHED, "gate+policies")] {
+        let found = |target: &&Target| target.name == name;
+        let target = field.targets[store].iter().find(found).context("gate is among the targets")?;
+        let named = loads.iter().find(|load| load.store == store).context("each store has a load")?;
+        prime(named, target.address)?;
+        let process = field.proxies[target.part.context("gate is a proxy")?].id();
+        let each = idle::bytes_each(process, target.address, &named.load.request, named.load.answer)?;
+        let count = idle::CONNECTIONS;
+        println!("{:<28} {name:<12} {each:>10.0} bytes of memory each", format!("{count} idle connections"));
     }
     Ok(())
 }
@@ -279,7 +298,8 @@ fn gate_config([redis, memcached]: [SocketAddr; 2], stores: [SocketAddr; 2], gat
     let Gate { quota, service: more } = gate;
     let service = |name, protocol, listen, backend| {
         format!(
-            "[[service]]\nname = \"{name}\"\nprotocol = \"{protocol}\"\nlisten = \"{listen}\"\nbackend = \"{backend}\"\n{more}"
+            "[[service]]\nname = \"{name}\"\nprotocol = \"{protocol}\"\nlisten = \"{listen}\"\nbackend = \"{backend}\"\nmax_clients = \"{}\"\n{more}",
+            2 * idle::CONNECTIONS
         )
     };
     let redis = service("redis", "resp", redis, stores[0]);
