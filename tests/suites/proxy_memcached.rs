@@ -130,7 +130,7 @@ impl Client {
 
 impl Side {
     /// What was said, without what cannot be equal: the ids that the store makes up for `gets`, `gats` and the
-    /// flag `c`. They are remembered.
+    /// flag `c`, which are remembered, and the seconds that an item has left.
     fn normal(&mut self, said: &[u8]) -> Vec<u8> {
         let mut normal = Vec::with_capacity(said.len());
         for line in said.split_inclusive(|&byte| byte == b'\n') {
@@ -143,10 +143,16 @@ impl Side {
                 [status @ (b"VA" | b"HD"), ref words @ ..] => {
                     normal.extend_from_slice(status);
                     for word in words {
-                        let is_cas =
-                            word.len() > 1 && word[0] == b'c' && word[1..].iter().all(u8::is_ascii_digit);
+                        let number = |flag| {
+                            word.len() > 1 && word[0] == flag && word[1..].iter().all(u8::is_ascii_digit)
+                        };
                         normal.push(b' ');
-                        normal.extend_from_slice(if is_cas { b"c<cas>" } else { word });
+                        normal.extend_from_slice(match word {
+                            _ if number(b'c') => b"c<cas>",
+                            // Two stores' seconds do not begin at the same time.
+                            _ if number(b't') => b"t<seconds>",
+                            word => word,
+                        });
                     }
                     normal.extend_from_slice(b"\r\n");
                 }
@@ -172,7 +178,8 @@ impl Template {
         match self {
             Self::Plain(bytes) => out.extend_from_slice(bytes),
             Self::Cas { key, value } => {
-                let cas = cas.get(key.as_bytes()).map_or(&b"1"[..], Vec::as_slice);
+                // An id that no store has come to.
+                let cas = cas.get(key.as_bytes()).map_or(&b"999999999999"[..], Vec::as_slice);
                 out.extend_from_slice(format!("cas {key} 5 0 {} ", value.len()).as_bytes());
                 out.extend_from_slice(cas);
                 out.extend_from_slice(b"\r\n");

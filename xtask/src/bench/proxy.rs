@@ -293,12 +293,13 @@ const POLICIES: Gate = Gate {
 /// All loads are about one key: once it is hot, gate answers its reads.
 const HOT_KEYS: Gate = Gate { quota: "unlimited", service: "" };
 
-/// One thread each, as its peers have.
+/// One thread each, as its peers have. A machine that the load keeps busy is no reason to shed.
 fn gate_config([redis, memcached]: [SocketAddr; 2], stores: [SocketAddr; 2], gate: &Gate) -> String {
     let Gate { quota, service: more } = gate;
     let service = |name, protocol, listen, backend| {
         format!(
-            "[[service]]\nname = \"{name}\"\nprotocol = \"{protocol}\"\nlisten = \"{listen}\"\nbackend = \"{backend}\"\nmax_clients = \"{}\"\n{more}",
+            "[[service]]\nname = \"{name}\"\nprotocol = \"{protocol}\"\nlisten = \"{listen}\"\nbackend = \"{backend}\"\nmax_clients = \"{}\"\n\
+             shedding.enabled = \"off\"\n{more}",
             2 * idle::CONNECTIONS
         )
     };
