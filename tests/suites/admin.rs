@@ -94,6 +94,17 @@ fn what_a_dead_gate_left_is_replaced_and_a_living_one_keeps_its_place() -> Resul
 }
 
 #[test]
+fn a_gate_that_is_stopped_is_said_not_to_answer() -> Result<()> {
+    let gate = gate("")?;
+    gate.signal(Signal::SIGSTOP)?;
+    let asked = gate.command(&["queues"])?;
+    gate.signal(Signal::SIGCONT)?;
+    ensure!(asked.status.code() == Some(1) && stderr(&asked).contains("does not answer"), "{asked:?}");
+    gate.json(&["queues"])?;
+    Ok(())
+}
+
+#[test]
 fn nonsense_gets_an_error_and_silence_holds_up_nobody() -> Result<()> {
     let gate = gate("")?;
     let (_, socket) = gate.files()?;

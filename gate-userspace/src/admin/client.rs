@@ -59,8 +59,9 @@ pub fn ask<T: DeserializeOwned>(path: &Path, request: &Request) -> Result<T, Err
 }
 
 fn converse(mut stream: UnixStream, request: &Request) -> io::Result<Vec<u8>> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    let patience = if matches!(request, Request::Change(_)) { UNTIL_A_TICK } else { PATIENCE };
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
     let mut line = serde_json::to_vec(request)?;
     line.push(b'\n');
     stream.write_all(&line)?;
@@ -69,7 +70,9 @@ fn converse(mut stream: UnixStream, request: &Request) -> io::Result<Vec<u8>> {
     Ok(answer)
 }
 
+/// A gate that is stopped accepts connections, and says nothing.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// A change waits for the next tick or two, which may be 10 s each.
-const PATIENCE: Duration = Duration::from_secs(40);
+const UNTIL_A_TICK: Duration = Duration::from_secs(40);
 /// Several times what 10,000 tenants take.
 const MAX_ANSWER: u64 = 256 << 20;
