@@ -2,7 +2,7 @@
 //!
 //! Source: `protocol.txt` of memcached, "UDP protocol": four 16-bit numbers in network order, which are the
 //! client's number for its request, the datagram's place, how many there are, and 0. memcached itself drops requests of
-//! more than one datagram; gate puts them together.
+//! more than one datagram, and so does gate; [`Reassembly`] is for what comes in several all the same: answers.
 
 use std::ops::Range;
 
