@@ -24,7 +24,7 @@ pub mod status;
 pub mod tenants;
 
 pub use server::{Context, Server};
-pub use socket::{Error, Socket};
+pub use socket::{Error, Socket, remove_dead};
 
 /// What is asked, a line of JSON such as `{"ask":"status"}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -99,6 +99,15 @@ impl Drop for Socket {
     }
 }
 
+/// Removes the socket that a dead gate has left at `path`, and nothing else.
+pub fn remove_dead(path: &Path) {
+    let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+    if is_socket && UnixStream::connect(path).is_err_and(refused) {
+        remove(path);
+    }
+}
+
 /// The mode is the socket's before it has a file, so that nobody else can open it in between.
 fn listen_at(path: &Path) -> io::Result<UnixListener> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
@@ -183,6 +192,17 @@ mod tests {
         fs::write(&path, "precious").unwrap();
         assert!(matches!(Socket::open(&path, true), Err(Error::NotASocket { .. })));
         assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+    }
+
+    #[test]
+    fn only_the_socket_of_a_dead_gate_is_removed() {
+        let place = Place::new("removed");
+        let (dead, living, file) = (place.0.join("dead"), place.0.join("living"), place.0.join("file"));
+        drop(UnixListener::bind(&dead).unwrap());
+        let _living = UnixListener::bind(&living).unwrap();
+        fs::write(&file, "precious").unwrap();
+        [&dead, &living, &file].into_iter().for_each(|path| remove_dead(path));
+        assert_eq!((dead.exists(), living.exists(), file.exists()), (false, true, true));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::pins::Pins;
 use super::print;
+use crate::admin;
 use crate::kernel::{Maps, PinDir, owner};
 
 /// Take the program off its interface and remove every pin: nothing is left.
@@ -42,6 +43,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         owner::disown(&maps);
     }
     let removed = PinDir::remove(&pin_dir)?;
+    admin::remove_dead(&admin::default_path(&pin_dir));
     if args.pins.json {
         print::json(&Report { pin_dir, detached: removed.link, maps_removed: removed.maps })?;
     } else if removed.link || removed.maps > 0 {
