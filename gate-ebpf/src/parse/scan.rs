@@ -1,6 +1,6 @@
 //! The scanner of memcached's lines: a loop that the kernel bounds, of which the verifier sees one step.
 //!
-//! A step looks at eight bytes at most. What the lines mean is written in [`super::memcached`].
+//! A step looks at one word of a line, or counts the words in some bytes. What the lines mean is written in [`super::memcached`].
 
 use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::cty::{c_long, c_void};
@@ -120,12 +120,22 @@ impl Scan {
     /// Looks at eight bytes at most; `None` when the scan is over.
     #[inline(always)]
     fn step(&mut self, packet: &Packet) -> Option<()> {
-        let word = self.next(packet)?;
-        match self.verb {
-            Verb::NONE => self.start_line(word),
-            verb if verb.has(Verb::WORDS) => self.look_at_word(packet, verb, word),
-            verb => self.count_words(packet, verb, word),
+        if self.verb == Verb::NONE {
+            let word = self.next(packet)?;
+            self.start_line(word)?;
         }
+        let verb = self.verb;
+        if verb.has(Verb::WORDS) {
+            let word = self.next(packet)?;
+            return self.look_at_word(packet, verb, word);
+        }
+        for _ in 0..AT_ONCE {
+            let word = self.next(packet)?;
+            if let Some(end) = self.count_words(word)? {
+                return self.end_line(packet, verb, end);
+            }
+        }
+        Some(())
     }
 
     /// The next eight bytes; zeros follow the payload's last. `None` if they cannot be read.
@@ -147,7 +157,7 @@ impl Scan {
         None
     }
 
-    /// Reads the command. Its words are for the next step.
+    /// Reads the command, up to its first word.
     #[inline(always)]
     fn start_line(&mut self, word: u64) -> Option<()> {
         if word as u8 == BINARY {
@@ -176,9 +186,9 @@ impl Scan {
         }
     }
 
-    /// Counts the words that start in these bytes.
+    /// Counts the words that start in these bytes; returns where the line ends, if it does there.
     #[inline(always)]
-    fn count_words(&mut self, packet: &Packet, verb: Verb, word: u64) -> Option<()> {
+    fn count_words(&mut self, word: u64) -> Option<Option<u32>> {
         let spaces = swar::equal(word, b' ');
         let starts = !spaces & swar::HIGH & (spaces << 8 | u64::from(self.after_space));
         let ends = swar::equal(word, b'\n');
@@ -186,10 +196,13 @@ impl Scan {
             self.words += swar::count(starts);
             self.after_space = (spaces >> 56) as u32;
             self.at += 8;
-            return if self.at < self.end { Some(()) } else { self.over(Status::Malformed) };
+            if self.at >= self.end {
+                self.over(Status::Malformed)?;
+            }
+            return Some(None);
         }
         self.words += swar::count(starts & swar::below_first(ends));
-        self.end_line(packet, verb, self.at + swar::before_first(ends))
+        Some(Some(self.at + swar::before_first(ends)))
     }
 
     /// Looks at the next word, or as much of it as these bytes hold.
@@ -298,6 +311,8 @@ impl Scan {
     }
 }
 
+/// How many times eight bytes a step counts words in: a step costs more than to count in eight bytes.
+const AT_ONCE: usize = 4;
 /// More steps than any payload within [`MAX_READ`] takes: each step but the first of a line goes on by a
 /// byte at least, and each line has one.
 const MAX_STEPS: u32 = 2 * MAX_READ;
