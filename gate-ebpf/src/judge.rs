@@ -3,8 +3,8 @@
 use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::helpers::generated::bpf_jiffies64;
 use gate_common::abi::{
-    ABI_VERSION, Control, Event, Exit, PortFilter, Protocol, Reason, ServiceState, Shed, TcpAction, Tenant,
-    bank_of, draw, find, service_flags, tenant_flags, view_flags,
+    ABI_VERSION, Control, Event, Exit, Protocol, Reason, ServiceState, Shed, TcpAction, Tenant, bank_of,
+    draw, find, service_flags, tenant_flags, view_flags,
 };
 use gate_common::units::{Fraction, MilliRu, Multiplier};
 
@@ -40,8 +40,8 @@ fn try_judge(ctx: *mut xdp_md) -> Result<Exit, Exit> {
         return Err(fragment(frame));
     }
     let ports = packet.bytes::<4>(glance.transport_at).ok_or(Exit::BadHeader)?;
-    let port = u16::from_be(ports.get::<u16, 2>());
-    if !is_ours(glance.transport, port) {
+    let Some(entry) = ports_entry(glance.transport, ports.get::<u16, 2>()) else { return Err(Exit::NotOurs) };
+    if peek!(*entry) == 0 {
         return Err(Exit::NotOurs);
     }
     let (control, case) = (control()?, scratch()?);
@@ -49,7 +49,7 @@ fn try_judge(ctx: *mut xdp_md) -> Result<Exit, Exit> {
     let (frame, load) = unsafe { (&raw mut (*case).frame, &raw mut (*case).load) };
     let end = glance.file(ctx, &packet, frame)?;
     Load::file(&packet, &glance, end, load);
-    let court = Court::open(ctx, control, case, port)?;
+    let court = Court::open(ctx, control, case, entry)?;
     if court.case().frame.transport == UDP { court.datagram() } else { court.segment() }
 }
 
@@ -93,12 +93,12 @@ struct Court {
 impl Court {
     /// Copies all that is needed. Fails with the exit of a packet that there is nothing to judge about.
     #[inline(always)]
-    fn open(ctx: *mut xdp_md, control: *mut Control, at: *mut Case, port: u16) -> Result<Self, Exit> {
+    fn open(ctx: *mut xdp_md, control: *mut Control, at: *mut Case, entry: *const u32) -> Result<Self, Exit> {
         // SAFETY: this CPU's own scratch; nobody else refers to it while a packet is judged.
         let Case { frame, load, scanned, scan, .. } = unsafe { &mut *at };
         *scanned = false;
         forget();
-        let source = Source { control, frame, port };
+        let source = Source { control, frame, entry };
         let (plan, tenant) = source.copy(|protocol, prices| {
             if frame.transport != UDP || protocol != Protocol::Memcached as u8 || load.malformed {
                 return price_of_bytes(prices, load.len);
@@ -341,13 +341,15 @@ fn scratch() -> Result<*mut Case, Exit> {
     maps::SCRATCH.get_ptr_mut(0).ok_or(Exit::Missing)
 }
 
-/// Whether any protected service may listen on a port. Costs next to nothing for all the others.
+/// The entry of a port, given as it lies in the packet.
 #[inline(always)]
-fn is_ours(transport: u8, port: u16) -> bool {
-    let Some(filter) = maps::PORTS.get_ptr(0) else { return false };
-    let (word, bit) = PortFilter::place(port);
-    let ports = if transport == UDP { peek!((*filter).udp[word]) } else { peek!((*filter).tcp[word]) };
-    ports & bit != 0
+fn ports_entry(transport: u8, port: u16) -> Option<*const u32> {
+    let ports = maps::PORTS.get_ptr(0)?;
+    // SAFETY: parts of the map's element; the place is below 65,536, since it has 16 bits.
+    unsafe {
+        let table = if transport == UDP { &raw const (*ports).udp } else { &raw const (*ports).tcp };
+        Some(table.cast::<u32>().add(port.into()))
+    }
 }
 
 /// Whether this source's refusals are only counted.

@@ -2,7 +2,7 @@
 
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, PerCpuArray, RingBuf};
-use gate_common::abi::{Block, Control, Cpu, PortFilter, Service, Tenant, TenantCounters, TopKey};
+use gate_common::abi::{Block, Control, Cpu, Ports, Service, Tenant, TenantCounters, TopKey};
 
 use crate::judge::Case;
 
@@ -12,9 +12,9 @@ const MMAPABLE: u32 = 1 << 10;
 /// What every packet for a protected service reads first.
 #[map]
 pub(crate) static CONTROL: Array<Control> = Array::with_max_entries(1, MMAPABLE);
-/// A first look for the packets that are nobody's business.
+/// Services by port, and a first look for the packets that are nobody's business.
 #[map]
-pub(crate) static PORTS: Array<PortFilter> = Array::with_max_entries(1, MMAPABLE);
+pub(crate) static PORTS: Array<Ports> = Array::with_max_entries(1, MMAPABLE);
 /// Services by port, tenants by source.
 #[map]
 pub(crate) static TABLES: Array<Block> = Array::with_max_entries(1, MMAPABLE);

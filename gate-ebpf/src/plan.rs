@@ -8,15 +8,15 @@
 use core::mem::offset_of;
 
 use gate_common::abi::{
-    Control, Event, Exit, Service, ServiceState, Shed, Tenant, TenantState, View, bank_of, find, find_v4,
-    service_flags,
+    Control, Event, Exit, Ports, Service, ServiceState, Shed, Tenant, TenantState, View, bank_of, find,
+    find_v4, service_flags,
 };
 use gate_common::token_bucket::Limits;
 use gate_common::units::Multiplier;
 
 use crate::count;
 use crate::maps::{self, opaque, peek, peek_word};
-use crate::parse::frame::{self, Frame, UDP};
+use crate::parse::frame::{self, Frame};
 
 /// One generation's word on one packet.
 ///
@@ -135,8 +135,8 @@ pub(crate) struct Source<'a> {
     pub(crate) control: *mut Control,
     /// The packet's headers.
     pub(crate) frame: &'a Frame,
-    /// Its destination port.
-    pub(crate) port: u16,
+    /// Its destination port's entry of [`Ports`].
+    pub(crate) entry: *const u32,
 }
 
 impl Source<'_> {
@@ -214,12 +214,8 @@ impl Source<'_> {
     /// The service on the packet's port and address.
     #[inline(always)]
     fn service(&self, bank: usize) -> Result<*mut Service, Exit> {
-        let ports = if self.frame.transport == UDP {
-            peek!((*self.control).views[bank].udp_ports)
-        } else {
-            peek!((*self.control).views[bank].tcp_ports)
-        };
-        let mut slot = find(ports, &self.port.to_be_bytes(), maps::entry);
+        let shift = peek!((*self.control).views[bank].ports_shift);
+        let mut slot = Ports::slot(peek!(*self.entry), shift);
         for _ in 0..opaque::<{ Service::MAX_CHAIN as u32 }>() {
             if slot == 0 {
                 return Err(Exit::NotOurs);

@@ -6,14 +6,14 @@ use std::net::IpAddr;
 use std::num::NonZeroU32;
 
 use gate_common::abi::{
-    Clock, Control, Cpu, PortFilter, Protocol, Service, ServiceState, Shed, Tenant, TenantCounters,
-    TenantState, View, service_flags,
+    Clock, Control, Cpu, Ports, Protocol, Service, ServiceState, Shed, Tenant, TenantCounters, TenantState,
+    View, service_flags,
 };
 use gate_common::token_bucket::Limits;
 use gate_common::units::{Fraction, Multiplier, Nanos};
 use gate_userspace::clock;
 use gate_userspace::control::tables::{Placement, Table};
-use gate_userspace::kernel::{Error, Loaded, Sizes, jiffies, possible_cpus};
+use gate_userspace::kernel::{Error, Loaded, Port, Sizes, jiffies, possible_cpus};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
@@ -184,16 +184,9 @@ impl World {
         let maps = &self.loaded.maps;
         maps.init(self.clock);
         self.generation += 1;
-        let mut ports = PortFilter { udp: [0; 1024], tcp: [0; 1024] };
-        let (mut udp, mut tcp) = (Table::bytes(), Table::bytes());
         let mut chains = std::collections::HashMap::new();
         for (place, (transport, port, service, state)) in plan.services.iter().enumerate().rev() {
-            let (word, bit) = PortFilter::place(*port);
-            let (bits, table) =
-                if *transport == UDP { (&mut ports.udp, &mut udp) } else { (&mut ports.tcp, &mut tcp) };
-            bits[word] |= bit;
             let slot = place as u32 + 1;
-            table.insert(&port.to_be_bytes(), 16, slot);
             let next = chains.insert((*transport, *port), slot).unwrap_or(0);
             maps.services.store(slot as usize, &Service { next, banks: [*state; 2], ..*service });
         }
@@ -219,8 +212,7 @@ impl World {
         let [sources_v4, sources_v6] = sources.map(&mut place);
         let [fragments_v4, fragments_v6] = fragments.map(&mut place);
         let view = View {
-            udp_ports: place(udp),
-            tcp_ports: place(tcp),
+            ports_shift: if self.generation.is_multiple_of(2) { 0 } else { Ports::UPPER },
             sources_v4,
             sources_v6,
             fragments_v4,
@@ -233,7 +225,9 @@ impl World {
         for (place, state) in plan.tenants.iter().enumerate() {
             maps.write_tenant_state(place + 1, self.generation, state);
         }
-        maps.ports.store(0, &ports);
+        let first =
+            |(&(transport, port), &slot): (&(u8, u16), &u32)| Port { tcp: transport == TCP, port, slot };
+        maps.write_ports(view.ports_shift, &chains.iter().map(first).collect::<Vec<_>>());
         maps.write_view(self.generation, &view);
         maps.publish(self.generation);
         maps.beat(self.now());

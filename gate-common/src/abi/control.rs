@@ -102,10 +102,10 @@ pub struct View {
     pub enforce: u32,
     /// One in this many requests gives a key sample; zero for none.
     pub sample_every: u32,
-    /// Block of the UDP services by port. Zero: none.
-    pub udp_ports: u32,
-    /// Block of the TCP services by port. Zero: none.
-    pub tcp_ports: u32,
+    /// Which half of each entry of [`super::Ports`] counts: zero or [`super::Ports::UPPER`].
+    pub ports_shift: u32,
+    /// Spelled out.
+    pub _reserved: u32,
     /// First of 256 blocks of the tenants by IPv4 source. Zero: none.
     pub sources_v4: u32,
     /// Block of the tenants by IPv6 source. Zero: none.

@@ -7,7 +7,7 @@
 //! | map | element | index | written by |
 //! |---|---|---|---|
 //! | [`maps::CONTROL`] | [`Control`] | 0 | daemon |
-//! | [`maps::PORTS`] | [`PortFilter`] | 0 | daemon |
+//! | [`maps::PORTS`] | [`Ports`] | 0 | daemon |
 //! | [`maps::TABLES`] | [`Block`] | block number | daemon |
 //! | [`maps::SERVICES`] | [`Service`] | service slot | daemon |
 //! | [`maps::TENANTS`] | [`Tenant`] | tenant id | words: both; banks: daemon |
@@ -40,11 +40,11 @@ pub use name::Name;
 pub use reason::Reason;
 pub use sample::{Sample, sample_flags};
 pub use service::{Protocol, QueryClass, Service, ServiceState, Shed, service_flags};
-pub use table::{Block, Entry, PortFilter, find, find_v4};
+pub use table::{Block, Entry, Ports, find, find_v4};
 pub use tenant::{TcpAction, Tenant, TenantState, tenant_flags};
 
 /// Raised with every change to a size, a meaning or a map.
-pub const ABI_VERSION: u32 = 3;
+pub const ABI_VERSION: u32 = 4;
 
 /// The name of the XDP program.
 pub const PROGRAM: &str = "gate";
@@ -60,7 +60,7 @@ pub const ATTEMPTS: &str = "ATTEMPTS";
 pub mod maps {
     /// One [`super::Control`].
     pub const CONTROL: &str = "CONTROL";
-    /// One [`super::PortFilter`].
+    /// One [`super::Ports`].
     pub const PORTS: &str = "PORTS";
     /// [`super::Block`]s of the port and source tables.
     pub const TABLES: &str = "TABLES";

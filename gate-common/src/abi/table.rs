@@ -5,6 +5,7 @@
 //! over its entries and pushed down to the leaves, so that a lookup never goes back. An array access
 //! costs XDP 1 to 3 ns and the kernel's LPM trie about 100; this is worth its memory.
 
+use core::fmt;
 use core::mem::size_of;
 
 /// 256 [`Entry`]s.
@@ -80,27 +81,57 @@ pub fn find_v4(root: u32, address: [u8; 4], entry: impl Fn(u32, u8) -> Option<u3
     if root == 0 { 0 } else { find(root + a as u32, &[b, c, d], entry) }
 }
 
-/// One bit for each port of each transport: whether any service may listen there.
+/// Where the chain of services of each port starts; zero where nobody's does.
 ///
-/// A first look for the packets that are nobody's business; ports that only an old or only a new
-/// generation knows are set as long as either is in force.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A configuration's services lie in the lower or the upper half of [`super::maps::SERVICES`], a new one's in
+/// the half that is not in force. An entry holds the first slot of either's chain, 16 bits each, and
+/// [`super::View::ports_shift`] says which of them counts.
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
-pub struct PortFilter {
-    /// Bits of UDP ports.
-    pub udp: [u64; 1024],
-    /// Bits of TCP ports.
-    pub tcp: [u64; 1024],
+pub struct Ports {
+    /// Of UDP, by [`Ports::place`].
+    pub udp: [u32; 65_536],
+    /// Of TCP, likewise.
+    pub tcp: [u32; 65_536],
 }
 
-const _: () = assert!(size_of::<PortFilter>() == 16_384);
+const _: () = assert!(size_of::<Ports>() == 1 << 19);
 
-impl PortFilter {
-    /// The word and the bit of a port.
+impl Ports {
+    /// The highest slot that an entry has room for.
+    pub const MAX_SLOT: u32 = u16::MAX as u32;
+    /// What [`super::View::ports_shift`] is for the upper half; for the lower it is zero.
+    pub const UPPER: u32 = 16;
+
+    /// The place of a port: what its bytes in network order are as a number of this machine.
     #[must_use]
     #[inline(always)]
-    pub const fn place(port: u16) -> (usize, u64) {
-        ((port >> 6) as usize, 1 << (port & 63))
+    pub const fn place(port: u16) -> usize {
+        port.to_be() as usize
+    }
+
+    /// The first slot of one half's chain; zero if it has none.
+    #[must_use]
+    #[inline(always)]
+    pub const fn slot(entry: u32, shift: u32) -> u32 {
+        (entry >> (shift & Self::UPPER)) & Self::MAX_SLOT
+    }
+}
+
+impl fmt::Debug for Ports {
+    /// Only the ports that somebody listens on: the slots of the lower and of the upper half.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut ports = f.debug_map();
+        for (transport, entries) in [("udp", &self.udp), ("tcp", &self.tcp)] {
+            for port in 0..=u16::MAX {
+                let entry = entries[Self::place(port)];
+                if entry != 0 {
+                    let slots = (Self::slot(entry, 0), Self::slot(entry, Self::UPPER));
+                    ports.entry(&format_args!("{transport} {port}"), &slots);
+                }
+            }
+        }
+        ports.finish()
     }
 }
 

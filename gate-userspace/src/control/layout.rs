@@ -8,14 +8,15 @@ use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
 use gate_common::abi::{
-    Block, Name, PortFilter, Protocol, QueryClass, Service, ServiceState, Shed, TenantState, View,
-    service_flags, tenant_flags, view_flags,
+    Block, Name, Ports, Protocol, QueryClass, Service, ServiceState, Shed, TenantState, View, service_flags,
+    tenant_flags, view_flags,
 };
 use gate_common::token_bucket::{Limits, Rate};
 use gate_common::units::{Multiplier, Nanos};
 
 use super::tables::{self, FIRST_FREE, Full, Placement, ROOT_V4, Table};
 use crate::config::{self, Config};
+use crate::kernel::Port;
 
 /// A configuration, laid out.
 #[derive(Debug)]
@@ -28,8 +29,8 @@ pub struct Layout {
     pub blocks: Vec<(u32, Block)>,
     /// What packets are judged by.
     pub view: View,
-    /// Where any service listens.
-    pub ports: Box<PortFilter>,
+    /// Where each port's chain of services starts.
+    pub ports: Vec<Port>,
 }
 
 /// A tenant's place in the maps.
@@ -113,11 +114,9 @@ pub fn needs(config: &Config) -> Needs {
     let identity: Vec<u32> = (1..=config.tenants.len() as u32).collect();
     let [v4, v6] = source_tables(config, &identity);
     let services = endpoints(config).count() as u32;
-    let ports: usize =
-        [UDP, TCP].map(|transport| port_table(config, transport, 1).0.len_below_root()).iter().sum();
     let sources = v4.len_below_root() + v6.len_below_root();
     let fragments: usize = fragment_tables(config).iter().map(Table::len_below_root).sum();
-    let blocks = sources + ports + fragments + SINGLE_ROOTS;
+    let blocks = sources + fragments + SINGLE_ROOTS;
     Needs { tenants: config.tenants.len() as u32 + 1, services, blocks: blocks as u32 }
 }
 
@@ -129,23 +128,23 @@ impl Layout {
     /// [`Misfit`] if there is no room; then nothing has changed.
     pub fn build(config: &Config, occupied: &Occupied) -> Result<Self, Misfit> {
         let ids = tenant_ids(config, occupied)?;
-        let half = (occupied.service_capacity.saturating_sub(1)) / 2;
+        let half = (occupied.service_capacity.saturating_sub(1).min(Ports::MAX_SLOT)) / 2;
         let needed = endpoints(config).count() as u32;
         if needed > half {
             return Err(Misfit::Services { needed, capacity: half });
         }
         check_chains(config)?;
         let first_service = if occupied.first_service == 1 { 1 + half } else { 1 };
-        let (udp, mut next) = port_table(config, UDP, first_service);
-        let (tcp, tcp_next) = port_table(config, TCP, first_service);
+        let (mut ports, mut next) = chains(config, UDP, first_service);
+        let (tcp, tcp_next) = chains(config, TCP, first_service);
+        ports.extend(tcp);
         next.extend(tcp_next);
         let [v4, v6] = source_tables(config, &ids);
         let [fragments_v4, fragments_v6] = fragment_tables(config);
         let capacity = occupied.block_capacity;
         let mut placement = Placement::new(capacity, &occupied.blocks);
         let view = View {
-            udp_ports: placement.place(udp, capacity)?,
-            tcp_ports: placement.place(tcp, capacity)?,
+            ports_shift: if first_service == 1 { 0 } else { Ports::UPPER },
             sources_v4: placement.place(v4, capacity)?,
             sources_v6: placement.place(v6, capacity)?,
             fragments_v4: placement.place(fragments_v4, capacity)?,
@@ -168,7 +167,7 @@ impl Layout {
             services: services(config, &ids, first_service, &next),
             blocks: placement.into_blocks(),
             view,
-            ports: Box::new(port_filter(config)),
+            ports,
         })
     }
 }
@@ -196,9 +195,8 @@ fn endpoints(config: &Config) -> impl Iterator<Item = (usize, u8, SocketAddr)> {
     })
 }
 
-/// Services by port: the table, and the slot that follows each one's in its chain.
-fn port_table(config: &Config, transport: u8, first_service: u32) -> (Table, HashMap<u32, u32>) {
-    let mut table = Table::bytes();
+/// Services by port: the first slot of each port's chain, and the slot that follows each one in it.
+fn chains(config: &Config, transport: u8, first_service: u32) -> (Vec<Port>, HashMap<u32, u32>) {
     let mut chains: HashMap<u16, u32> = HashMap::new();
     let mut next = HashMap::new();
     let mut slots: Vec<(u32, SocketAddr)> = (first_service..)
@@ -211,9 +209,9 @@ fn port_table(config: &Config, transport: u8, first_service: u32) -> (Table, Has
         if let Some(after) = chains.insert(address.port(), slot) {
             next.insert(slot, after);
         }
-        table.insert(&address.port().to_be_bytes(), 16, slot);
     }
-    (table, next)
+    let ports = chains.into_iter().map(|(port, slot)| Port { tcp: transport == TCP, port, slot });
+    (ports.collect(), next)
 }
 
 fn check_chains(config: &Config) -> Result<(), Misfit> {
@@ -264,16 +262,6 @@ fn fragment_tables(config: &Config) -> [Table; 2] {
         }
     }
     tables
-}
-
-fn port_filter(config: &Config) -> PortFilter {
-    let mut filter = PortFilter { udp: [0; 1024], tcp: [0; 1024] };
-    for (_, transport, address) in endpoints(config) {
-        let (word, bit) = PortFilter::place(address.port());
-        let bits = if transport == UDP { &mut filter.udp } else { &mut filter.tcp };
-        bits[word] |= bit;
-    }
-    filter
 }
 
 fn services(config: &Config, ids: &[u32], first: u32, next: &HashMap<u32, u32>) -> Vec<Service> {
@@ -371,7 +359,7 @@ pub fn capacities(needs: &Needs, most_blocks: u32) -> Occupied {
 #[must_use]
 pub fn blocks_in_force(view: &View, capacity: u32, block: &dyn Fn(u32) -> Block) -> HashSet<u32> {
     let mut used = HashSet::new();
-    let single = [view.sources_v6, view.fragments_v4, view.fragments_v6, view.udp_ports, view.tcp_ports];
+    let single = [view.sources_v6, view.fragments_v4, view.fragments_v6];
     let roots = single.map(|root| (root, 1)).into_iter().chain([(view.sources_v4, ROOT_V4 as u32)]);
     for (root, root_blocks) in roots {
         tables::blocks_of(root, root_blocks, capacity, &mut used, block);
@@ -383,8 +371,8 @@ pub fn blocks_in_force(view: &View, capacity: u32, block: &dyn Fn(u32) -> Block)
 pub const ROOT_BLOCKS: u32 = FIRST_FREE;
 const UDP: u8 = 17;
 const TCP: u8 = 6;
-/// Tables whose root is a single block: IPv6 sources, both kinds of fragments, UDP ports, TCP ports.
-const SINGLE_ROOTS: usize = 5;
+/// Tables whose root is a single block: IPv6 sources, both kinds of fragments.
+const SINGLE_ROOTS: usize = 3;
 /// Bursts of replies, so that a second's replies exceed the budget by a tenth at most.
 const REPLY_BURST: Nanos = Nanos::from_millis(100);
 /// Small maps cost nothing, and leave room for reloads.
@@ -438,8 +426,8 @@ mod tests {
             IpAddr::V4(address) => find_v4(layout.view.sources_v4, address.octets(), entry),
             IpAddr::V6(address) => find(layout.view.sources_v6, &address.octets(), entry),
         };
-        let root = if transport == UDP { layout.view.udp_ports } else { layout.view.tcp_ports };
-        let mut slot = find(root, &port.to_be_bytes(), entry);
+        let first = layout.ports.iter().find(|of| (of.port, of.tcp) == (port, transport == TCP));
+        let mut slot = first.map_or(0, |of| of.slot);
         let mut chain = Vec::new();
         while slot != 0 {
             let service = &layout.services[(slot - layout.view.first_service) as usize];
@@ -467,8 +455,6 @@ mod tests {
         assert_eq!(layout.tenants[1].state.also_charge, [1, 0]);
         let may_reply = |place: usize| layout.tenants[place].state.flags & tenant_flags::MAY_REPLY != 0;
         assert!(may_reply(0) && !may_reply(1), "only tenants that are nobody's default are answered");
-        let (word, bit) = PortFilter::place(11211);
-        assert_eq!((layout.ports.udp[word], layout.ports.tcp[word]), (bit, bit));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use gate_common::abi::{Name, PortFilter, ServiceState, Tenant, TenantCounters, TenantState, View, bank_of};
+use gate_common::abi::{Name, Ports, ServiceState, Tenant, TenantCounters, TenantState, View, bank_of};
 use gate_common::units::Nanos;
 
 use super::board::{PriceReport, Report, ServiceReport};
@@ -44,7 +44,6 @@ pub struct Ticker {
     ownership: Ownership,
     rules: Rules,
     view: View,
-    ports: Box<PortFilter>,
     /// By tenant in use: its id, its state before any decision, what was charged and refused so far.
     tenants: Vec<Held>,
     snapshots: Vec<TenantSnapshot>,
@@ -83,13 +82,11 @@ impl Ticker {
     ///
     /// [`Error`].
     pub fn new(maps: Arc<Maps>, ownership: Ownership, layout: Layout, rules: Rules) -> Result<Self, Error> {
-        let empty = || Box::new(PortFilter { udp: [0; 1024], tcp: [0; 1024] });
         let mut this = Self {
             maps,
             ownership,
             rules: Rules::default(),
             view: View::default(),
-            ports: empty(),
             tenants: Vec::new(),
             snapshots: Vec::new(),
             states: Vec::new(),
@@ -100,8 +97,6 @@ impl Ticker {
             sweep_in: None,
             last: None,
         };
-        // What the ports of a configuration in force are is not known here, but in the maps.
-        this.ports = Box::new(this.maps.ports.load(0));
         this.install(layout, rules)?;
         Ok(this)
     }
@@ -136,9 +131,7 @@ impl Ticker {
             }
             maps.tenants.store_at(id, offset_of!(Tenant, name), &tenant.name);
         }
-        // Until the old configuration is out of force for sure, either one's ports are looked at.
-        maps.ports.store(0, &union(&self.ports, &layout.ports));
-        self.ports = layout.ports;
+        maps.write_ports(layout.view.ports_shift, &layout.ports);
         self.view = layout.view;
         self.rules = rules;
         self.sweep_in = Some(2);
@@ -284,7 +277,7 @@ impl Ticker {
 
     /// Clears what only the last configuration used.
     fn sweep(&self) {
-        self.maps.ports.store(0, &self.ports);
+        self.maps.write_ports(self.view.ports_shift ^ Ports::UPPER, &[]);
         let in_use: std::collections::HashSet<usize> =
             self.tenants.iter().map(|tenant| tenant.id as usize).collect();
         for id in (1..self.maps.tenants.len()).filter(|id| !in_use.contains(id)) {
@@ -336,11 +329,6 @@ fn asked(maps: &Maps, tenant: u32) -> (u64, u64) {
         let asked = asked.wrapping_add(counter(cpu, offset_of!(TenantCounters, asked_mru)));
         (offered.wrapping_add(charged).wrapping_add(refused), asked)
     })
-}
-
-fn union(a: &PortFilter, b: &PortFilter) -> PortFilter {
-    let join = |a: &[u64; 1024], b: &[u64; 1024]| std::array::from_fn(|word| a[word] | b[word]);
-    PortFilter { udp: join(&a.udp, &b.udp), tcp: join(&a.tcp, &b.tcp) }
 }
 
 #[cfg(test)]

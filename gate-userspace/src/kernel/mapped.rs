@@ -36,7 +36,7 @@ words!(
     abi::Control,
     abi::Cpu,
     abi::Name,
-    abi::PortFilter,
+    abi::Ports,
     abi::Sample,
     abi::Service,
     abi::ServiceState,
@@ -117,6 +117,18 @@ impl<T: Words> Mapped<T> {
         // SAFETY: within the mapping (asserted), aligned to 8 (the mapping is to a page, elements and
         // offsets are multiples of 8), and alive as long as `self`; all access is atomic.
         unsafe { self.words.add((index * size_of::<T>() + offset) / 8).as_ref() }
+    }
+
+    /// The words of element `index`.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such element.
+    #[must_use]
+    pub fn words(&self, index: usize) -> &[AtomicU64] {
+        let first = std::ptr::from_ref(self.word(index, 0));
+        // SAFETY: as in `word`, for every word of the element.
+        unsafe { std::slice::from_raw_parts(first, size_of::<T>() / 8) }
     }
 
     /// Copies element `index`, word by word.

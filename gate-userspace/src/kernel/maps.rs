@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use aya::maps::{Map, MapData, MapInfo, MapType};
 use gate_common::abi::{
-    self, ABI_VERSION, AttachMode, Block, Clock, Control, Cpu, PortFilter, Service, ServiceState, Tenant,
+    self, ABI_VERSION, AttachMode, Block, Clock, Control, Cpu, Ports, Service, ServiceState, Tenant,
     TenantCounters, TenantState, TopKey, View, maps,
 };
 use gate_common::units::Nanos;
@@ -62,13 +62,24 @@ impl Sizes {
     }
 }
 
+/// Where the chain of services of one port starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Whether it is TCP's; else UDP's.
+    pub tcp: bool,
+    /// The port.
+    pub port: u16,
+    /// The slot of the first service.
+    pub slot: u32,
+}
+
 /// Every map of gate but the ring buffer.
 #[derive(Debug)]
 pub struct Maps {
     /// See [`Control`].
     pub control: Mapped<Control>,
-    /// See [`PortFilter`].
-    pub ports: Mapped<PortFilter>,
+    /// See [`Ports`].
+    pub ports: Mapped<Ports>,
     /// See [`Block`].
     pub tables: Mapped<Block>,
     /// See [`Service`].
@@ -247,6 +258,26 @@ impl Maps {
     /// Writes the view of a generation.
     pub fn write_view(&self, generation: u64, view: &View) {
         self.control.store_at(0, view_offset(generation), view);
+    }
+
+    /// Writes where each port's chain of services starts, for views with this [`View::ports_shift`]; what was
+    /// there for others stays, and what was there for these goes.
+    pub fn write_ports(&self, shift: u32, ports: &[Port]) {
+        let half = u64::from(Ports::MAX_SLOT << shift);
+        for word in self.ports.words(0) {
+            let present = word.load(Ordering::Relaxed);
+            if present & (half << 32 | half) != 0 {
+                word.store(present & !(half << 32 | half), Ordering::Relaxed);
+            }
+        }
+        for &Port { tcp, port, slot } in ports {
+            let table = if tcp { offset_of!(Ports, tcp) } else { offset_of!(Ports, udp) };
+            let offset = table + Ports::place(port) * size_of::<u32>();
+            let entry = u64::from(slot & Ports::MAX_SLOT) << shift << (8 * (offset % 8));
+            // Only the owner writes here.
+            let word = self.ports.word(0, offset - offset % 8);
+            word.store(word.load(Ordering::Relaxed) | entry, Ordering::Relaxed);
+        }
     }
 
     /// Writes a tenant's state for a generation.

@@ -32,7 +32,7 @@ mod samples;
 pub use heartbeat::{Heartbeat, raise_priority};
 pub use load::{Loaded, Runner, possible_cpus};
 pub use mapped::{Mapped, Words};
-pub use maps::{Maps, Shape, Sizes, pinned_shapes};
+pub use maps::{Maps, Port, Shape, Sizes, pinned_shapes};
 pub use open::{Opened, open};
 pub use outgrown::Outgrown;
 pub use peer::Peer;
