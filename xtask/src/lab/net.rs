@@ -41,6 +41,8 @@ pub const CLIENT_V6: &str = "fd00::2";
 const PREFIX: &str = "gate-lab-";
 const BPFFS: &str = "/sys/fs/bpf";
 const NAMESPACES: &str = "/run/netns";
+/// Where a gate that was killed leaves its socket, named after its pins.
+const SOCKETS: &str = "/run/gate";
 
 /// Two namespaces, the pair between them, and a place for pins.
 #[derive(Debug)]
@@ -111,6 +113,8 @@ impl Drop for Net {
     fn drop(&mut self) {
         // Nothing in here can be done about a failure, and the next run tries again.
         let _ = remove_pins(&self.pins);
+        let name = self.pins.file_name().unwrap_or_default();
+        let _ = remove_socket(&Path::new(SOCKETS).join(name).with_extension("sock"));
     }
 }
 
@@ -192,7 +196,7 @@ impl Drop for Namespace {
     }
 }
 
-/// Removes what processes that are gone left behind: namespaces with what still runs in them, and pins.
+/// Removes what processes that are gone left behind: namespaces with what still runs in them, pins and sockets.
 ///
 /// # Errors
 ///
@@ -203,6 +207,9 @@ pub fn remove_stale() -> Result<()> {
     }
     for name in stale_entries(BPFFS) {
         remove_pins(&Path::new(BPFFS).join(name))?;
+    }
+    for name in stale_entries(SOCKETS) {
+        remove_socket(&Path::new(SOCKETS).join(name))?;
     }
     Ok(())
 }
@@ -234,9 +241,18 @@ fn remove_namespace(name: &str) -> Result<()> {
 }
 
 fn remove_pins(directory: &Path) -> Result<()> {
-    match fs::remove_dir_all(directory) {
+    gone(directory, fs::remove_dir_all(directory))
+}
+
+fn remove_socket(file: &Path) -> Result<()> {
+    gone(file, fs::remove_file(file))
+}
+
+/// Not to have been there is as good as to have been removed.
+fn gone(path: &Path, removed: io::Result<()>) -> Result<()> {
+    match removed {
         Err(e) if e.kind() != io::ErrorKind::NotFound => {
-            Err(e).with_context(|| format!("cannot remove {}", directory.display()))
+            Err(e).with_context(|| format!("cannot remove {}", path.display()))
         }
         _ => Ok(()),
     }
@@ -256,6 +272,7 @@ mod tests {
         for (name, pid) in [
             ("gate-lab-12-0-client", Some("12")),
             ("gate-lab-12-3", Some("12")),
+            ("gate-lab-12-3.sock", Some("12")),
             ("gate-lab-12", None),
             ("gate-lab-x-0", None),
             ("gate-lab-../../1-0", None),
