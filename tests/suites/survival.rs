@@ -120,14 +120,13 @@ fn daemons_die(test: &str, on_stale: &str, stale: fn(&Seen) -> u64) {
     let sent = flood.stop();
     until("every packet is judged", PATIENCE, || seen.judged() >= sent);
     assert_eq!(seen.judged(), sent);
-    // Not each: a process may have to wait for a CPU.
     took.sort();
     let (median, worst) = (took[took.len() / 2], took[took.len() - 1]);
     println!(
         "{} takeovers, on_stale {on_stale}: median {median:?}, worst {worst:?}, {sent} packets",
         took.len()
     );
-    assert!(median <= TAKEOVER_WITHIN, "taken over in {median:?}, the median");
+    assert!(worst <= TAKEOVER_WITHIN, "taken over in {worst:?}");
     if on_stale == "bucket" {
         let elapsed = seen.now().saturating_sub(started).0 + seen.0.clock().tick_ns;
         let most =

@@ -202,12 +202,14 @@ impl fmt::Display for Summary {
         writeln!(f, "\nhot keys, by sampled requests of the last seconds:")?;
         for key in &self.hot_keys {
             let number = |field: &str| key[field].as_u64().map_or_else(|| "-".to_owned(), grouped);
+            let text = |field: &str| key[field].as_str().unwrap_or("-").to_owned();
             writeln!(
                 f,
-                "{:>10}  at most {:>5} too many  {}",
+                "{:>10}  at most {:>5} too many  {:7}  {}",
                 number("estimate"),
                 number("error"),
-                key["key"].as_str().unwrap_or("-")
+                text("service"),
+                text("key")
             )?;
         }
         Ok(())
