@@ -283,7 +283,6 @@ fn a_store_that_comes_back_is_logged_in_to_again() -> Result<()> {
     fs::write(&users, "user default on nopass ~* &* +@all\nuser bob on >b-secret ~* &* +@all\n")?;
     let path = users.display().to_string();
     let store = Listening::redis_at(address, &["--aclfile", &path])?;
-    fs::remove_file(&users)?;
     // Refused until gate has found it.
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -295,6 +294,8 @@ fn a_store_that_comes_back_is_logged_in_to_again() -> Result<()> {
         ensure!(said.starts_with(b"-OVERLOADED"), "{}", shown(&said));
         ensure!(Instant::now() < deadline, "{}", shown(&said));
     }
+    // It listens before it reads its users, but answers only after that.
+    fs::remove_file(&users)?;
     check(&mut stream, "ACL WHOAMI\r\n", "$3\r\nbob\r\n")?;
     store.ask(b"SELECT 5\r\nGET back\r\n", b"+OK\r\n$1\r\n1\r\n")?;
     Ok(())
