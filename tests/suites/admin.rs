@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use gate_tests::proxy::{Listening, PATIENCE, read_until, slow_store};
+use gate_tests::wait::wait_until;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use xtask::lab::part::Part;
@@ -50,11 +51,7 @@ fn it_is_the_owners_alone_and_goes_with_the_gate() -> Result<()> {
     let mode = std::fs::metadata(&socket)?.permissions().mode();
     ensure!(mode & 0o777 == 0o600, "{mode:o}");
     gate.program().signal(Signal::SIGTERM)?;
-    let deadline = Instant::now() + PATIENCE;
-    while gate.program().is_running()? {
-        ensure!(Instant::now() < deadline, "it does not end");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_until("it ends", || Ok(!gate.program().is_running()?))?;
     ensure!(!socket.exists(), "the socket is still there");
     let asked = gate.command(&["queues"])?;
     ensure!(asked.status.code() == Some(1), "{asked:?}");
@@ -78,12 +75,8 @@ fn what_a_dead_gate_left_is_replaced_and_a_living_one_keeps_its_place() -> Resul
     ensure!(said.contains("another gate listens at"), "{said}");
     first.json(&["status"])?;
     first.signal(Signal::SIGKILL)?;
-    let deadline = Instant::now() + PATIENCE;
     // That it was killed is an error there.
-    while first.program().is_running().unwrap_or(false) {
-        ensure!(Instant::now() < deadline, "it does not end");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_until("it ends", || Ok(!first.program().is_running().unwrap_or(false)))?;
     ensure!(socket.exists(), "who is killed removes nothing");
     let mut second = start()?;
     second.wait_for("running in user space alone", PATIENCE)?;

@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use gate_common::abi::Reason;
@@ -16,6 +16,7 @@ use gate_tests::flood::Flood;
 use gate_tests::memcached::Connection;
 use gate_tests::privilege;
 use gate_tests::proxy::{Listening, read_until};
+use gate_tests::wait::until;
 use gate_userspace::kernel::Maps;
 use gate_userspace::load::store::{Settings, Store};
 
@@ -25,16 +26,6 @@ const RECOVERY: Duration = Duration::from_secs(10);
 const SLOW: Nanos = Nanos::from_millis(40);
 /// Enough commands for what is usual to be known: several times what the short-term window holds.
 const ENOUGH: u64 = 1_500;
-
-/// Looks until it holds, and says how long that took.
-fn until(what: &str, patience: Duration, mut holds: impl FnMut() -> bool) -> Duration {
-    let started = Instant::now();
-    while !holds() {
-        assert!(started.elapsed() < patience, "{what}: not within {patience:?}");
-        std::thread::park_timeout(Duration::from_millis(1));
-    }
-    started.elapsed()
-}
 
 const TENANTS: &str = r#"
 [[tenant]]

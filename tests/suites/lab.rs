@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gate_tests::net::Net;
 use gate_tests::privilege;
+use gate_tests::wait::until;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -51,16 +52,12 @@ fn assert_nothing_left_by(lab: u32) {
 
 /// Waits until none of the processes runs any more.
 fn wait_for_the_end_of(processes: &[u32]) {
-    let deadline = Instant::now() + PATIENCE;
     let runs = |process: &&u32| {
         let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
         // The state follows the name; Z waits only for its parent to look.
         !matches!(stat.rsplit(") ").next().and_then(|rest| rest.chars().next()), None | Some('Z'))
     };
-    while let Some(process) = processes.iter().find(runs) {
-        assert!(Instant::now() < deadline, "process {process} still runs");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    until("all have ended", PATIENCE, || !processes.iter().any(|process| runs(&process)));
 }
 
 fn tenant<'a>(summary: &'a Value, name: &str) -> &'a Value {

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use gate_tests::proxy::{Listening, PATIENCE, read_until, shown};
-use gate_tests::puppet::{Puppet, figure, wait_until};
+use gate_tests::puppet::{Puppet, figure};
+use gate_tests::wait::wait_until;
 use nix::sys::signal::Signal;
 
 const EVERYONE: &str = "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"unlimited\"";

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use gate_tests::proxy::{Listening, PATIENCE, read_until, shown};
-use gate_tests::puppet::{Puppet, figure, wait_until};
+use gate_tests::puppet::{Puppet, figure};
+use gate_tests::wait::wait_until;
 
 #[path = "proxy_hot/history.rs"]
 mod history;

@@ -1,14 +1,13 @@
 //! More is asked than the store can do: what is admitted keeps its objective, what is critical is served, and
 //! the rest is told at once.
 
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::io::Write as _;
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use gate_common::units::Nanos;
-use gate_tests::proxy::{Listening, read_until, shown};
+use gate_tests::proxy::{Listening, read_until, shown, slow_store};
 use gate_userspace::load::{self, Plan, Protocol, Quantiles, Summary, TenantSummary, Transport};
 
 const TENANTS: &str = r#"
@@ -24,41 +23,6 @@ quota = "unlimited"
 tier = "batch"
 "#;
 
-/// A store that takes its time for every key, one after the other, whoever asks.
-fn slow_store() -> Result<SocketAddr> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let address = listener.local_addr()?;
-    let turn = Arc::new(Mutex::new(()));
-    std::thread::spawn(move || {
-        for stream in listener.incoming().map_while(Result::ok) {
-            let turn = Arc::clone(&turn);
-            std::thread::spawn(move || serve(stream, &turn));
-        }
-    });
-    Ok(address)
-}
-
-fn serve(mut stream: TcpStream, turn: &Mutex<()>) -> Option<()> {
-    stream.set_nodelay(true).ok()?;
-    let (mut heard, mut piece) = (Vec::new(), vec![0; 1 << 16]);
-    loop {
-        let len = stream.read(&mut piece).ok().filter(|&len| len > 0)?;
-        heard.extend_from_slice(&piece[..len]);
-        while let Some(end) = heard.iter().position(|&byte| byte == b'\n') {
-            let line: Vec<u8> = heard.drain(..=end).collect();
-            if line == b"version\r\n" {
-                stream.write_all(b"VERSION slow\r\n").ok()?;
-                continue;
-            }
-            let keys = line.split(|&byte| byte == b' ').count() - 1;
-            let mine = turn.lock().unwrap_or_else(PoisonError::into_inner);
-            std::thread::sleep(SERVICE_TIME * keys as u32);
-            drop(mine);
-            stream.write_all(b"END\r\n").ok()?;
-        }
-    }
-}
-
 const SERVICE_TIME: Duration = Duration::from_millis(2);
 /// What the store does in a second, at most: it sleeps a little longer than it is told.
 const CAPACITY: f64 = 500.0;
@@ -73,7 +37,7 @@ fn gate(admission: &str, service: &str) -> Result<Listening> {
          objectives = {{ get = {{ p50 = \"{OBJECTIVE_P50:?}\", p90 = \"{OBJECTIVE_P90:?}\" }} }}\n\
          {service}"
     );
-    Listening::gate_with("threads = \"1\"", "memcached", slow_store()?, &service, TENANTS)
+    Listening::gate_with("threads = \"1\"", "memcached", slow_store(SERVICE_TIME)?, &service, TENANTS)
 }
 
 /// Without what would refuse as well: only what the admission policy does is to be seen.

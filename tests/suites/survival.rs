@@ -8,6 +8,7 @@ use gate_common::units::{NANOS_PER_SEC, Nanos};
 use gate_tests::daemon::{ATTACHED, CONFIG, PATIENCE, Site};
 use gate_tests::flood::{Flood, Sink};
 use gate_tests::privilege;
+use gate_tests::wait::until;
 use gate_userspace::clock;
 use gate_userspace::kernel::Maps;
 use nix::sys::signal::Signal;
@@ -34,16 +35,6 @@ fn rounds(short: usize, long: usize) -> usize {
 
 fn target() -> SocketAddr {
     TARGET.parse().unwrap()
-}
-
-/// Looks until it holds.
-fn until(what: &str, patience: Duration, mut holds: impl FnMut() -> bool) -> Duration {
-    let started = Instant::now();
-    while !holds() {
-        assert!(started.elapsed() < patience, "{what}: not within {patience:?}");
-        std::thread::park_timeout(Duration::from_micros(500));
-    }
-    started.elapsed()
 }
 
 /// The maps of a site, seen beside its daemons.

@@ -3,12 +3,14 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd as _;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrStorage};
 use xtask::lab::net::{Net, SERVER_V4};
 use xtask::lab::part::Part;
+
+use crate::wait::until_up;
 
 /// Where it listens, on TCP and UDP.
 pub const PORT: u16 = 11_211;
@@ -30,13 +32,8 @@ impl Memcached {
         let port = PORT.to_string();
         command.args(["-u", "root", "-l", SERVER_V4, "-p", &port, "-U", &port, "-m", "64", "-t", "1"]);
         let mut server = Part::start("memcached", command)?;
-        let deadline = Instant::now() + PATIENCE;
-        while net.client.enter(|| TcpStream::connect(address()))?.is_err() {
-            if !server.is_running()? || Instant::now() > deadline {
-                bail!("memcached does not accept connections");
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let connects = || Ok(net.client.enter(|| TcpStream::connect(address()))?.is_ok());
+        until_up(&mut server, "memcached", connects)?;
         Ok(Self { _server: server })
     }
 }

@@ -11,6 +11,7 @@ pub mod privilege;
 pub mod proxy;
 pub mod puppet;
 pub mod store;
+pub mod wait;
 pub mod world;
 
 pub use xtask::lab::net;

@@ -6,15 +6,18 @@ use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrIn, SockaddrStorage, bind, connect, socket,
 };
 use xtask::lab::part::Part;
 use xtask::paths;
+
+use crate::wait::until_up;
 
 /// How long anything here may take to come up or to answer.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -117,16 +120,10 @@ impl Listening {
     ) -> Result<Self> {
         let program = Part::start(name, command)?;
         let mut this = Self { address, program, config };
-        let deadline = Instant::now() + PATIENCE;
         // A gate's admin socket comes last.
         let socket = this.config.as_ref().map(|config| config.with_extension("sock"));
         let is_there = || socket.as_ref().is_none_or(|socket| socket.exists());
-        while TcpStream::connect(address).is_err() || !is_there() {
-            if !this.program.is_running()? || Instant::now() > deadline {
-                bail!("{name} does not accept connections at {address}");
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        until_up(&mut this.program, name, || Ok(TcpStream::connect(address).is_ok() && is_there()))?;
         Ok(this)
     }
 
@@ -239,7 +236,7 @@ pub fn read_until(stream: &mut TcpStream, end: &[u8]) -> Result<Vec<u8>> {
     Ok(said)
 }
 
-/// A store that takes `service_time` for every request, one after the other.
+/// A memcached without values that takes `service_time` for every key, one after the other, whoever asks.
 ///
 /// # Errors
 ///
@@ -247,25 +244,35 @@ pub fn read_until(stream: &mut TcpStream, end: &[u8]) -> Result<Vec<u8>> {
 pub fn slow_store(service_time: Duration) -> Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
+    let turn = Arc::new(Mutex::new(()));
     std::thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
-            std::thread::spawn(move || serve_slowly(stream, service_time));
+            let turn = Arc::clone(&turn);
+            std::thread::spawn(move || serve_slowly(stream, service_time, &turn));
         }
     });
     Ok(address)
 }
 
-fn serve_slowly(mut stream: TcpStream, service_time: Duration) -> Option<()> {
-    let mut piece = vec![0; 1 << 16];
+fn serve_slowly(mut stream: TcpStream, service_time: Duration, turn: &Mutex<()>) -> Option<()> {
+    stream.set_nodelay(true).ok()?;
+    let (mut heard, mut piece) = (Vec::new(), vec![0; 1 << 16]);
     loop {
         let len = stream.read(&mut piece).ok().filter(|&len| len > 0)?;
-        for line in piece[..len].split_inclusive(|&byte| byte == b'\n') {
-            if line == b"version\r\n" {
-                stream.write_all(b"VERSION slow\r\n").ok()?;
-            } else {
-                std::thread::sleep(service_time);
-                stream.write_all(b"DELETED\r\n").ok()?;
+        heard.extend_from_slice(&piece[..len]);
+        while let Some(end) = heard.iter().position(|&byte| byte == b'\n') {
+            let line: Vec<u8> = heard.drain(..=end).collect();
+            let keys = line.split(|&byte| byte == b' ').count() - 1;
+            let answer: &[u8] = match line.split(|&byte| byte == b' ').next() {
+                Some(b"get") => b"END\r\n",
+                Some(b"version\r\n") => b"VERSION slow\r\n",
+                _ => b"DELETED\r\n",
+            };
+            if keys > 0 {
+                let _mine = turn.lock().unwrap_or_else(PoisonError::into_inner);
+                std::thread::sleep(service_time * keys as u32);
             }
+            stream.write_all(answer).ok()?;
         }
     }
 }

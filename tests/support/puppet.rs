@@ -3,9 +3,9 @@
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 
 use crate::proxy::{Listening, PATIENCE};
 
@@ -80,18 +80,4 @@ pub fn figure(gate: &Listening, name: &str) -> Result<u64> {
     let said = String::from_utf8(gate.ask(b"stats gate\r\n", b"END\r\n")?)?;
     let line = said.lines().find_map(|line| line.strip_prefix(&format!("STAT {name} ")));
     Ok(line.with_context(|| format!("no {name} in {said}"))?.parse()?)
-}
-
-/// Waits for something to come true.
-///
-/// # Errors
-///
-/// If it does not in time.
-pub fn wait_until(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE;
-    while !holds()? {
-        ensure!(Instant::now() < deadline, "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
 }

@@ -3,10 +3,12 @@
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use xtask::lab::part::Part;
+
+use crate::wait::until_up;
 
 /// A running store; ends when dropped.
 #[derive(Debug)]
@@ -69,13 +71,7 @@ impl Store {
         // The port is free until this listener, which never accepts anything, is dropped.
         let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
         let mut server = Part::start(name, command(&address.port().to_string()))?;
-        let deadline = Instant::now() + PATIENCE;
-        while TcpStream::connect(address).is_err() {
-            if !server.is_running()? || Instant::now() > deadline {
-                bail!("{name} does not accept connections");
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        until_up(&mut server, name, || Ok(TcpStream::connect(address).is_ok()))?;
         Ok(Self { _server: server, address })
     }
 }

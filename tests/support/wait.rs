@@ -1,0 +1,57 @@
+//! Waiting for something to come true that nobody announces: it is looked at often, and not for ever.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail, ensure};
+use xtask::lab::part::Part;
+
+use crate::proxy::PATIENCE;
+
+/// Waits for something to come true, and says how long that took.
+///
+/// # Errors
+///
+/// If it does not within `patience`, or cannot be seen.
+pub fn within(what: &str, patience: Duration, mut holds: impl FnMut() -> Result<bool>) -> Result<Duration> {
+    let started = Instant::now();
+    while !holds()? {
+        ensure!(started.elapsed() < patience, "{what}: not within {patience:?}");
+        std::thread::park_timeout(LOOK_EVERY);
+    }
+    Ok(started.elapsed())
+}
+
+/// [`within`] [`PATIENCE`].
+///
+/// # Errors
+///
+/// As there.
+pub fn wait_until(what: &str, holds: impl FnMut() -> Result<bool>) -> Result<()> {
+    within(what, PATIENCE, holds).map(|_| ())
+}
+
+/// [`within`], where there is nobody to tell of a failure.
+///
+/// # Panics
+///
+/// If it does not come true.
+pub fn until(what: &str, patience: Duration, mut holds: impl FnMut() -> bool) -> Duration {
+    within(what, patience, || Ok(holds())).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Waits for a server to be up.
+///
+/// # Errors
+///
+/// If it ends, or does not come up in [`PATIENCE`].
+pub fn until_up(server: &mut Part, name: &str, mut is_up: impl FnMut() -> Result<bool>) -> Result<()> {
+    wait_until(&format!("{name} does not accept connections"), || {
+        let up = is_up()?;
+        if !up && !server.is_running()? {
+            bail!("{name} has ended");
+        }
+        Ok(up)
+    })
+}
+
+const LOOK_EVERY: Duration = Duration::from_millis(1);
