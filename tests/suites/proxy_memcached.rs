@@ -40,6 +40,46 @@ fn replies_keep_their_order_and_refusals_their_place() -> Result<()> {
 }
 
 #[test]
+fn refusals_are_watched_until_they_are_written_unless_something_is_before_them() -> Result<()> {
+    let store = Listening::memcached()?;
+    // As above; the next would pass after more than a minute.
+    let tenants =
+        "[[tenant]]\nname = \"poor\"\nsources = [\"127.0.0.0/8\"]\nquota = \"0.01 RU/s\"\nburst = \"320s\"";
+    let price = "price = { base = \"1 RU\", row = \"0 RU\", kib = \"0 RU\" }";
+    let gate = Listening::gate_with("threads = \"1\"", "memcached", store.address, price, tenants)?;
+    let stats = || -> Result<String> { Ok(String::from_utf8(gate.ask(b"stats gate\r\n", b"END\r\n")?)?) };
+    let said = stats()?;
+    ensure!(said.contains("STAT refusals 0\r\nSTAT refusals_held_back 0\r\n"), "{said}");
+    let mut client = gate.connect()?;
+    // Two wait for the answers before them.
+    client.write_all(&b"get a\r\n".repeat(5))?;
+    let mut said = String::new();
+    while said.lines().count() < 5 {
+        said += &String::from_utf8(read_until(&mut client, b"\r\n")?)?;
+    }
+    ensure!(said.matches("reason=quota").count() == 2, "{said}");
+    // Nobody hears of the first of these.
+    client.write_all(b"delete a noreply\r\nget a\r\nnonsense\r\nget a\r\n")?;
+    let mut said = String::new();
+    while said.lines().count() < 3 {
+        said += &String::from_utf8(read_until(&mut client, b"\r\n")?)?;
+    }
+    let said = stats()?;
+    ensure!(said.contains("STAT refusals 3\r\nSTAT refusals_held_back 2\r\n"), "{said}");
+    for figure in ["p50", "p99", "max"] {
+        ensure!(said.contains(&format!("STAT refusals_{figure}_us ")), "{said}");
+    }
+    let queues = gate.json(&["queues"])?;
+    let refusals = &queues["services"][0]["refusals"];
+    ensure!(refusals["written"] == 3 && refusals["held_back"] == 2, "{refusals}");
+    let [p50, p99, max] = ["p50", "p99", "max"].map(|figure| refusals["written_ms"][figure].as_f64());
+    ensure!(p50 > Some(0.0) && p50 <= p99 && p99 <= max, "{refusals}");
+    let printed = String::from_utf8(gate.command(&["queues"])?.stdout)?;
+    ensure!(printed.contains("refused at once: 3, written "), "{printed}");
+    Ok(())
+}
+
+#[test]
 fn random_commands_are_answered_as_by_the_store_itself() -> Result<()> {
     let commands = if std::env::var_os("GATE_LONG").is_some() { 1_000_000 } else { 100_000 };
     let (direct, behind) = (Listening::memcached()?, Listening::memcached()?);

@@ -82,8 +82,8 @@ fn what_memcached_ignores_and_what_wants_no_answer_gets_none() -> Result<()> {
 #[test]
 fn strangers_get_no_answer_and_refusals_go_only_to_tenants_that_are_named() -> Result<()> {
     let store = Listening::memcached()?;
-    let service = format!("{BOTH}\n{ONE_RU}");
-    let gate = Listening::gate("memcached", store.address, &service, &everyone("1 RU/s"))?;
+    let (one_thread, service) = ("threads = \"1\"", format!("{BOTH}\n{ONE_RU}"));
+    let gate = Listening::gate_with(one_thread, "memcached", store.address, &service, &everyone("1 RU/s"))?;
     let (mut stranger, mut client) =
         (Datagrams::to(STRANGER, gate.address)?, Datagrams::to(KNOWN, gate.address)?);
     stranger.send(b"get a\r\n")?;
@@ -92,6 +92,7 @@ fn strangers_get_no_answer_and_refusals_go_only_to_tenants_that_are_named() -> R
     ensure!(answers.1.starts_with("SERVER_ERROR throttled retry_after_ms="), "{}", answers.1);
     let stats = String::from_utf8(gate.ask(b"stats gate\r\n", b"END\r\n")?)?;
     ensure!(stats.contains(&format!("STAT datagrams {}\r\n", answers.0 + 2)), "{stats}");
+    ensure!(stats.contains("STAT refusals 1\r\nSTAT refusals_held_back 0\r\n"), "{stats}");
     ensure!(stranger.is_silent()?, "a stranger was answered");
 
     // Served by default, but never told anything of gate's own.

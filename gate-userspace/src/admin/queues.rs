@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use crate::config::Config;
 use crate::control::board::{Board, ServiceReport};
-use crate::dispatcher::{Counts, Event, ServiceFigures, Timing};
+use crate::dispatcher::{self, Counts, Event, ServiceFigures, Timing};
 use crate::policy::Tier;
 use crate::protocol::Class;
 
@@ -62,6 +62,9 @@ pub struct Service {
     pub tiers: Vec<TierQueue>,
     /// Those of which there were any.
     pub types: Vec<QueryType>,
+    /// Those that were refused as soon as they were decoded.
+    #[serde(default)]
+    pub refusals: Refusals,
     /// What happened since the start.
     pub events: BTreeMap<Cow<'static, str>, u64>,
 }
@@ -92,6 +95,28 @@ pub struct TierQueue {
     pub stands: bool,
     /// How much dearer the tier's requests are: doubled so often; at 7 they are refused.
     pub rung: u32,
+}
+
+/// Refusals that were decided as soon as the request was decoded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Refusals {
+    /// Those that nothing held back.
+    pub written: u64,
+    /// From when these were decoded until they had been written.
+    pub written_ms: Option<Written>,
+    /// Those that could only be written behind an answer of the store, or when the client had read what came before.
+    pub held_back: u64,
+}
+
+/// How long writing took, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Written {
+    /// The median.
+    pub p50: f64,
+    /// What 99 of 100 did not exceed.
+    pub p99: f64,
+    /// What none exceeded.
+    pub max: f64,
 }
 
 /// A kind of requests.
@@ -141,8 +166,32 @@ pub struct Observer {
 #[derive(Clone, Debug)]
 struct Look {
     at: Nanos,
-    /// By service and query type.
-    counts: Arc<Vec<Vec<Counts>>>,
+    /// By service.
+    seen: Arc<Vec<Seen>>,
+}
+
+/// What has been counted of a service.
+#[derive(Clone, Debug)]
+struct Seen {
+    /// By query type.
+    counts: Vec<Counts>,
+    refusals: dispatcher::Refusals,
+}
+
+impl Seen {
+    fn of(service: &ServiceFigures) -> Self {
+        let counts = Class::ALL.iter().map(|&class| service.counts(class)).collect();
+        Self { counts, refusals: service.refusals() }
+    }
+
+    /// What has come since `earlier`.
+    fn since(&self, earlier: &Self) -> Self {
+        let counts = self.counts.iter().zip(&earlier.counts);
+        Self {
+            counts: counts.map(|(now, then)| now.since(then)).collect(),
+            refusals: self.refusals.since(&earlier.refusals),
+        }
+    }
 }
 
 impl Observer {
@@ -154,8 +203,9 @@ impl Observer {
         config: watch::Receiver<Arc<Config>>,
         now: Nanos,
     ) -> Self {
-        let nothing = vec![vec![Counts::default(); Class::ALL.len()]; services.len()];
-        let look = Look { at: now, counts: Arc::new(nothing) };
+        let nothing =
+            Seen { counts: vec![Counts::default(); Class::ALL.len()], refusals: Default::default() };
+        let look = Look { at: now, seen: Arc::new(vec![nothing; services.len()]) };
         Self { services, board, config, looks: Mutex::new([look.clone(), look]) }
     }
 
@@ -168,9 +218,7 @@ impl Observer {
     }
 
     fn at(&self, now: Nanos) -> Look {
-        let of_service =
-            |service: &ServiceFigures| Class::ALL.iter().map(|&class| service.counts(class)).collect();
-        Look { at: now, counts: Arc::new(self.services.iter().map(of_service).collect()) }
+        Look { at: now, seen: Arc::new(self.services.iter().map(Seen::of).collect()) }
     }
 }
 
@@ -181,11 +229,10 @@ impl Queues {
         let after = observer.at(now);
         let before = observer.looks.lock().unwrap_or_else(PoisonError::into_inner)[0].clone();
         let (board, config) = (observer.board.read(), observer.config.borrow().clone());
-        let counts = before.counts.iter().zip(after.counts.iter());
-        let services = observer.services.iter().zip(counts).map(|(figures, (before, after))| {
+        let seen = before.seen.iter().zip(after.seen.iter());
+        let services = observer.services.iter().zip(seen).map(|(figures, (before, after))| {
             let report = board.services.iter().find(|report| report.name == figures.name);
-            let since: Vec<_> = before.iter().zip(after).map(|(before, after)| after.since(before)).collect();
-            Service::new(figures, report, &config, &since)
+            Service::new(figures, report, &config, &after.since(before))
         });
         let probed = board.services.iter().filter_map(Probed::of);
         Self {
@@ -211,12 +258,7 @@ impl Probed {
 }
 
 impl Service {
-    fn new(
-        figures: &ServiceFigures,
-        report: Option<&ServiceReport>,
-        config: &Config,
-        counts: &[Counts],
-    ) -> Self {
+    fn new(figures: &ServiceFigures, report: Option<&ServiceReport>, config: &Config, seen: &Seen) -> Self {
         let ru = |milli: u32| f64::from(milli) / 1e3;
         let tier = |tier: Tier| {
             let queue = figures.queue(tier);
@@ -230,7 +272,7 @@ impl Service {
             }
         };
         let types =
-            Class::ALL.iter().zip(counts).filter(|(_, counts)| counts.offered + counts.answered() > 0);
+            Class::ALL.iter().zip(&seen.counts).filter(|(_, counts)| counts.offered + counts.answered() > 0);
         Self {
             name: figures.name.clone(),
             latency_ratio: report.and_then(|report| report.latency_ratio),
@@ -244,8 +286,18 @@ impl Service {
             types: types
                 .map(|(&class, counts)| QueryType::new(&figures.name, class, config, counts))
                 .collect(),
+            refusals: Refusals::of(&seen.refusals),
             events: Event::ALL.iter().map(|&event| (event.name().into(), figures.get(event))).collect(),
         }
+    }
+}
+
+impl Refusals {
+    fn of(refusals: &dispatcher::Refusals) -> Self {
+        let dispatcher::Refusals { took, held_back } = refusals;
+        let at = |percent| took.percentile(percent).map(ms);
+        let written = || Some(Written { p50: at(50.0)?, p99: at(99.0)?, max: at(100.0)? });
+        Self { written: took.len(), written_ms: written(), held_back: *held_back }
     }
 }
 

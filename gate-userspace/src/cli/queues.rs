@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use super::pins::Source;
 use super::print;
 use crate::admin::Request;
-use crate::admin::queues::{Percentiles, Probed, QueryType, Queues, Service, TierQueue};
+use crate::admin::queues::{Percentiles, Probed, QueryType, Queues, Refusals, Service, TierQueue, Written};
 use crate::policy::Tier;
 
 /// Show how requests of proxied services fare: waits, times and refusals by query type, and who waits by tier; of
@@ -92,10 +92,28 @@ fn print_service(service: &Service, window_s: f64) {
     print::right(&mut types, &[1, 2, 3, 4, 5, 6]);
     types.add_rows(service.types.iter().map(type_row));
     println!("{types}");
+    refusals(service.refusals).iter().for_each(|line| println!("{line}"));
     let events: Vec<_> = service.events.iter().filter(|(_, count)| **count > 0).collect();
     let events: Vec<_> =
         events.into_iter().map(|(name, count)| format!("{name} {}", print::count(*count))).collect();
     println!("since the start: {}\n", events.join(", "));
+}
+
+/// How soon clients were told, if any was refused.
+fn refusals(Refusals { written, written_ms, held_back }: Refusals) -> Option<String> {
+    let took = |Written { p50, p99, max }| {
+        format!(
+            ", written {}/{}/{} ms after they were decoded (p50/p99/max)",
+            time(p50),
+            time(p99),
+            time(max)
+        )
+    };
+    let took = written_ms.map_or_else(String::new, took);
+    (written + held_back > 0).then(|| {
+        let [written, held_back] = [written, held_back].map(print::count);
+        format!("refused at once: {written}{took}; {held_back} more in their turn behind other replies")
+    })
 }
 
 fn tier_row(tier: &TierQueue) -> [String; 6] {
@@ -166,6 +184,19 @@ mod tests {
         let service =
             Probed { up: false, latency_ratio: None, p95_ms: None, shedding: None, rungs: [0; 4], ..service };
         assert_eq!(probed(&service), "cache: guarded, does not answer, latency ratio unknown, 3 failed");
+    }
+
+    #[test]
+    fn refusals_are_one_line_if_there_are_any() {
+        let none = Refusals { written: 0, written_ms: None, held_back: 0 };
+        assert_eq!(refusals(none), None);
+        let held_back = Refusals { held_back: 3, ..none };
+        let line = "refused at once: 0; 3 more in their turn behind other replies";
+        assert_eq!(refusals(held_back).as_deref(), Some(line));
+        let written_ms = Some(Written { p50: 0.005, p99: 0.12, max: 1.5 });
+        let line = "refused at once: 1,234, written 0.005/0.1/1.5 ms after they were decoded (p50/p99/max); \
+                    0 more in their turn behind other replies";
+        assert_eq!(refusals(Refusals { written: 1_234, written_ms, held_back: 0 }).as_deref(), Some(line));
     }
 
     #[test]

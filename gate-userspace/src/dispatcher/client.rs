@@ -27,11 +27,13 @@ use super::hot_cache::order::Order;
 use super::identity::Identity;
 use super::ledger::TenantId;
 use super::pool::Pool;
+use super::refusals::Unwritten;
 use super::replies::Replies;
 use super::service::Service;
 use super::store::Store;
 use super::usage::Share;
 use super::wire::Wire;
+use crate::clock;
 use crate::policy::Tier;
 use crate::protocol::deny::Deny;
 
@@ -68,6 +70,8 @@ pub(super) struct Client<W: Wire> {
     pub(super) order: Order,
     /// Its requests in the queue, and the lowest of their tiers.
     pub(super) queued: Cell<(usize, Tier)>,
+    /// Its refusals that are ready to be written.
+    pub(super) unwritten: Unwritten,
     /// It sends nothing more, and has most likely left.
     pub(super) left: Cell<bool>,
     /// Whether bytes have come or gone lately, and for how long they have not.
@@ -162,6 +166,7 @@ impl<W: Wire> Client<W> {
             dead: Cell::new(None),
             order: Order::default(),
             queued: Cell::new((0, Tier::Critical)),
+            unwritten: Unwritten::default(),
             left: Cell::new(false),
             moved: Cell::new(true),
             stuck: Cell::new(Duration::ZERO),
@@ -321,7 +326,7 @@ impl<W: Wire> Client<W> {
             return self.answer_datagram(sender, service);
         }
         let mut talk = self.talk.borrow_mut();
-        let written = self.write(&mut talk.replies.output);
+        let written = self.write(&mut talk.replies.output, service);
         if talk.replies.waiting() > service.limits.get().output {
             self.dead.set(Some(Ended::SlowReader));
         }
@@ -384,7 +389,7 @@ impl<W: Wire> Client<W> {
             if let Some(ended) = self.dead.get() {
                 return Poll::Ready(Pause::Ended(ended));
             }
-            let blocked = match self.write(&mut self.talk.borrow_mut().replies.output) {
+            let blocked = match self.write(&mut self.talk.borrow_mut().replies.output, service) {
                 Written::All => false,
                 Written::Some => true,
                 Written::Broken => return Poll::Ready(Pause::Ended(Ended::Left)),
@@ -467,7 +472,18 @@ impl<W: Wire> Client<W> {
         talk.input = input;
     }
 
-    fn write(&self, output: &mut Buffer) -> Written {
+    /// Writes what is ready, as far as there is room for it.
+    fn write(&self, output: &mut Buffer, service: &Service<W>) -> Written {
+        let written = self.flush(output);
+        match written {
+            Written::All => self.unwritten.are_written(&service.figures.refusals, clock::monotonic),
+            Written::Some => self.unwritten.are_held_back(&service.figures.refusals),
+            Written::Broken => self.unwritten.are_lost(),
+        }
+        written
+    }
+
+    fn flush(&self, output: &mut Buffer) -> Written {
         while !output.is_empty() {
             match self.socket().try_write(output.bytes()) {
                 Ok(len) => {

@@ -141,6 +141,7 @@ impl<W: Wire> Client<W> {
         self.follow_denials(service);
         self.shadow = shadow;
         self.order = Order::default();
+        self.unwritten.are_lost();
         let talk = self.talk.get_mut();
         talk.decoder = W::decoder(&service.settings);
         (talk.ending, talk.stalled) = (false, false);
@@ -164,13 +165,19 @@ impl<W: Wire> Client<W> {
             service.count_refusal(self, Reason::TooLarge);
             self.dead.set(Some(Ended::SlowReader));
         }
-        if self.is_gone() || replies.outstanding() > 0 {
-            return;
+        if self.is_gone() {
+            return self.unwritten.are_lost();
+        }
+        let refusals = &service.figures.refusals;
+        if replies.outstanding() > 0 {
+            return self.unwritten.are_held_back(refusals);
         }
         if let Err(sent) = sender.send(replies.output.bytes(), 0) {
+            self.unwritten.are_held_back(refusals);
             tokio::task::spawn_local(Rc::clone(self).send_the_rest(sent));
             return;
         }
+        self.unwritten.are_written(refusals, clock::monotonic);
         replies.output.clear();
     }
 

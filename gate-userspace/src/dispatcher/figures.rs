@@ -8,6 +8,7 @@ use gate_common::units::Nanos;
 use super::counts::{ClassFigures, Counts, Timing};
 use super::latency::Reading;
 use super::policy::Policy;
+use super::refusals::{RefusalFigures, Refusals};
 use crate::policy::Tier;
 use crate::policy::admission::QueryType;
 use crate::policy::latency_ratio;
@@ -115,6 +116,7 @@ pub struct Figures {
     classes: [ClassFigures; Class::ALL.len()],
     /// By tier, as of the last tick.
     queues: [QueueFigures; Tier::ALL.len()],
+    pub(super) refusals: RefusalFigures,
     store_links: AtomicU64,
 }
 
@@ -246,6 +248,14 @@ impl ServiceFigures {
         counts
     }
 
+    /// How refusals since the start reached their clients.
+    #[must_use]
+    pub fn refusals(&self) -> Refusals {
+        let mut refusals = Refusals::default();
+        self.threads.iter().for_each(|thread| refusals.add(&thread.refusals));
+        refusals
+    }
+
     /// How long one more request of a tier would wait, as far as the admission policy knows.
     #[must_use]
     pub fn expected_wait(&self, tier: Tier) -> Option<Nanos> {
@@ -282,6 +292,14 @@ impl ServiceFigures {
             out.extend_from_slice(format!("STAT {} {}\r\n", event.name(), self.get(event)).as_bytes());
         }
         out.extend_from_slice(format!("STAT queued {}\r\n", self.queued()).as_bytes());
+        let Refusals { took, held_back } = self.refusals();
+        let counts = format!("STAT refusals {}\r\nSTAT refusals_held_back {held_back}\r\n", took.len());
+        out.extend_from_slice(counts.as_bytes());
+        for (name, percent) in [("p50", 50.0), ("p99", 99.0), ("max", 100.0)] {
+            let Some(took) = took.percentile(percent) else { continue };
+            let line = format!("STAT refusals_{name}_us {}\r\n", took.0.div_ceil(1_000));
+            out.extend_from_slice(line.as_bytes());
+        }
         for class in Class::ALL {
             let latency = self.latency(class);
             for percent in [50.0, 90.0, 99.0] {

@@ -29,8 +29,14 @@ impl Latencies {
     /// Counts one more. Only one thread may call this.
     #[inline]
     pub(super) fn record(&self, took: Nanos) {
+        self.record_many(took, 1);
+    }
+
+    /// Counts some more that all took as long. As [`Latencies::record`].
+    #[inline]
+    pub(super) fn record_many(&self, took: Nanos, how_many: u64) {
         let count = &self.counts[bucket(took)];
-        count.store(count.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        count.store(count.load(Ordering::Relaxed).wrapping_add(how_many), Ordering::Relaxed);
     }
 }
 

@@ -60,6 +60,7 @@ mod pipeline;
 mod policy;
 mod pool;
 mod queue;
+mod refusals;
 mod replies;
 mod resp;
 mod service;
@@ -76,6 +77,7 @@ pub use figures::{Event, Figures, QueueState, ServiceFigures};
 use hot_cache::keys::Announcer;
 pub use latency::{Latencies, Reading};
 use policy::Policy;
+pub use refusals::Refusals;
 use settings::{Limits, Settings};
 use tenants::Tenants;
 

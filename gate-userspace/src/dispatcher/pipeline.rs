@@ -84,7 +84,9 @@ impl<W: Wire> Service<W> {
                 self.all_figures.write_stats(&mut stats);
                 self.tell(client, replies, place, &stats);
             }
-            Err(refusal) => self.refuse(client, replies, place, W::is_silent(request), refusal),
+            Err(refusal) => {
+                self.refuse_at_once(client, replies, place, W::is_silent(request), refusal, now);
+            }
         }
         After::Next
     }

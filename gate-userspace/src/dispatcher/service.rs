@@ -179,18 +179,21 @@ impl<W: Wire> Service<W> {
                 Step::Skip { .. } => {}
                 // Everything that is let in is gathered.
                 Step::Body { .. } => talk.ending = true,
-                Step::Fault { fault, .. } => self.fault(client, talk, &fault),
+                Step::Fault { fault, .. } => self.fault(client, talk, &fault, now),
             }
         }
         client.note_open(talk.replies.outstanding());
         taken
     }
 
-    fn fault(&self, client: &Client<W>, talk: &mut Talk<W>, fault: &W::Fault) {
+    fn fault(&self, client: &Client<W>, talk: &mut Talk<W>, fault: &W::Fault, now: Nanos) {
         let place = talk.replies.open();
         let mut answer = Vec::new();
         let after = W::answer_fault(fault, &mut answer);
-        self.tell(client, &mut talk.replies, place, &answer);
+        let in_turn = place == talk.replies.first();
+        if self.tell(client, &mut talk.replies, place, &answer) {
+            self.watch_refusal(client, in_turn, now);
+        }
         talk.ending = after.closes;
         if after.tls {
             self.client_speaks_tls();
@@ -199,7 +202,7 @@ impl<W: Wire> Service<W> {
         self.ledger.borrow().count_refusal(client.tenant.get(), after.reason, price, false);
     }
 
-    /// Writes a refusal in its place, unless nobody wants it, or may have it.
+    /// Writes a refusal in its place, unless nobody wants it, or may have it. Whether it is written.
     pub(super) fn refuse(
         &self,
         client: &Client<W>,
@@ -207,22 +210,56 @@ impl<W: Wire> Service<W> {
         place: Place,
         silent: bool,
         refusal: Refusal,
-    ) {
+    ) -> bool {
         if silent || !self.may_tell(client, REFUSAL_BYTES) {
             replies.whole(place);
-        } else if self.in_cluster.get() && refusal.reason == Reason::StoreDown {
-            self.tell(client, replies, place, CLUSTER);
-        } else {
-            replies.refuse(place, refusal);
+            return false;
+        }
+        if self.in_cluster.get() && refusal.reason == Reason::StoreDown {
+            return self.tell(client, replies, place, CLUSTER);
+        }
+        replies.refuse(place, refusal);
+        true
+    }
+
+    /// The same for a request that has just been decoded: it is watched how long that takes.
+    pub(super) fn refuse_at_once(
+        &self,
+        client: &Client<W>,
+        replies: &mut Replies,
+        place: Place,
+        silent: bool,
+        refusal: Refusal,
+        decoded: Nanos,
+    ) {
+        let in_turn = place == replies.first();
+        if self.refuse(client, replies, place, silent, refusal) {
+            self.watch_refusal(client, in_turn, decoded);
         }
     }
 
-    /// Writes the gate's own answer in its place, if the client may have it.
-    pub(super) fn tell(&self, client: &Client<W>, replies: &mut Replies, place: Place, answer: &[u8]) {
-        if self.may_tell(client, answer.len()) {
+    fn watch_refusal(&self, client: &Client<W>, in_turn: bool, decoded: Nanos) {
+        if in_turn {
+            client.unwritten.add(decoded);
+        } else {
+            self.figures.refusals.held_back(1);
+        }
+    }
+
+    /// Writes the gate's own answer in its place, if the client may have it. Whether it may.
+    pub(super) fn tell(
+        &self,
+        client: &Client<W>,
+        replies: &mut Replies,
+        place: Place,
+        answer: &[u8],
+    ) -> bool {
+        let may = self.may_tell(client, answer.len());
+        if may {
             replies.part(place, answer);
         }
         replies.whole(place);
+        may
     }
 
     /// Refuses a request that was let in before; one that is `silent` gets no answer.

@@ -18,8 +18,35 @@ pub(super) struct Load {
     pub(super) pipelined: usize,
     /// One request.
     pub(super) request: Vec<u8>,
-    /// How long its answer is, in bytes.
-    pub(super) answer: usize,
+    /// How its answer is told from the next.
+    pub(super) answer: Answer,
+}
+
+/// How long an answer is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Answer {
+    /// So many bytes.
+    Bytes(usize),
+    /// One line, whatever it says.
+    Line,
+}
+
+impl Answer {
+    /// How long so many answers are, in the unit of [`Answer::amount`].
+    const fn times(self, answers: usize) -> usize {
+        match self {
+            Self::Bytes(each) => each * answers,
+            Self::Line => answers,
+        }
+    }
+
+    /// How much of answers there is in `bytes`.
+    fn amount(self, bytes: &[u8]) -> usize {
+        match self {
+            Self::Bytes(_) => bytes.len(),
+            Self::Line => bytes.iter().filter(|&&byte| byte == b'\n').count(),
+        }
+    }
 }
 
 /// What came of it.
@@ -59,9 +86,9 @@ impl Load {
             ensure!(poll(&mut ready, PATIENCE)? > 0, "no answer from {server}");
             let ready: Vec<bool> = ready.iter().map(|ready| ready.any().unwrap_or(false)).collect();
             for (connection, _) in connections.iter_mut().zip(ready).filter(|(_, ready)| *ready) {
-                if connection.read(&mut piece)? {
+                if connection.read(&mut piece, self.answer)? {
                     took.push(connection.sent.elapsed());
-                    connection.send(&batch, self.answer * self.pipelined)?;
+                    connection.send(&batch, self.answer.times(self.pipelined))?;
                 }
             }
         }
@@ -80,14 +107,14 @@ impl Load {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
         let mut connection = Connection { stream, sent: Instant::now(), left: 0 };
-        connection.send(batch, self.answer * self.pipelined)?;
+        connection.send(batch, self.answer.times(self.pipelined))?;
         Ok(connection)
     }
 }
 
 impl Connection {
-    fn send(&mut self, mut batch: &[u8], answers: usize) -> Result<()> {
-        (self.sent, self.left) = (Instant::now(), answers);
+    fn send(&mut self, mut batch: &[u8], left: usize) -> Result<()> {
+        (self.sent, self.left) = (Instant::now(), left);
         while !batch.is_empty() {
             match self.stream.write(batch) {
                 Ok(len) => batch = &batch[len..],
@@ -101,13 +128,14 @@ impl Connection {
     }
 
     /// Reads what has come; whether that was all.
-    fn read(&mut self, piece: &mut [u8]) -> Result<bool> {
+    fn read(&mut self, piece: &mut [u8], answer: Answer) -> Result<bool> {
         match self.stream.read(piece) {
             Ok(0) => anyhow::bail!("the connection was closed"),
             Ok(len) => {
                 let said = String::from_utf8_lossy(&piece[..len.min(200)]).into_owned();
-                ensure!(len <= self.left, "more was answered than expected: {said:?}");
-                self.left -= len;
+                let amount = answer.amount(&piece[..len]);
+                ensure!(amount <= self.left, "more was answered than expected: {said:?}");
+                self.left -= amount;
                 Ok(self.left == 0)
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),

@@ -14,18 +14,20 @@ use anyhow::{Context as _, Result, bail};
 use nix::unistd::{SysconfVar, sysconf};
 use serde::Serialize;
 
-use super::load::Load;
+use super::load::{Answer, Load};
 use super::{Args, idle};
 use crate::lab::part::Part;
 use crate::setup::{self, Purpose};
 use crate::{paths, sh};
+
+mod refusals;
 
 /// Measures, and prints a table.
 pub(super) fn run(args: &Args) -> Result<()> {
     setup::setup(Purpose::Bench)?;
     let mut cargo = Command::new("cargo");
     sh::stream(cargo.args(["build", "--quiet", "--release", "--package", "gate-userspace"]))?;
-    let field = Field::set_up()?;
+    let mut field = Field::set_up()?;
     if args.only.is_none() {
         idle(&field)?;
     }
@@ -45,8 +47,13 @@ pub(super) fn run(args: &Args) -> Result<()> {
         for (_, rounds) in measured {
             let row = median(rounds);
             println!("{}", row.line());
-            rows.push(row);
+            rows.push(serde_json::to_value(row)?);
         }
+    }
+    for load in refusals::loads().into_iter().filter(|load| load.name.contains(only)) {
+        let row = refusals::measure(&load, &mut field, args)?;
+        println!("{}", row.line());
+        rows.push(serde_json::to_value(row)?);
     }
     if let Some(file) = &args.json {
         fs::write(file, serde_json::to_string_pretty(&rows)?).with_context(|| file.display().to_string())?;
@@ -63,7 +70,7 @@ fn idle(field: &Field) -> Result<()> {
         let named = loads.iter().find(|load| load.store == store).context("each store has a load")?;
         prime(named, target.address)?;
         let process = field.proxies[target.part.context("gate is a proxy")?].id();
-        let each = idle::bytes_each(process, target.address, &named.load.request, named.load.answer)?;
+        let each = idle::bytes_each(process, target.address, &named.load.request, named.answer)?;
         let count = idle::CONNECTIONS;
         println!("{:<28} {name:<12} {each:>10.0} bytes of memory each", format!("{count} idle connections"));
     }
@@ -143,9 +150,12 @@ struct Named {
     name: String,
     store: usize,
     load: Load,
+    /// How long an answer is, in bytes.
+    answer: usize,
     prime: (Vec<u8>, usize),
 }
 
+const CONNECTIONS: usize = 64;
 const REDIS: usize = 0;
 const MEMCACHED: usize = 1;
 
@@ -172,9 +182,10 @@ fn loads() -> Vec<Named> {
                     };
                     let prime = (set.clone().into_bytes(), stored);
                     let (request, answer) = if operation == "GET" { (get, found) } else { (set, stored) };
-                    let load = Load { connections: 64, pipelined, request: request.into_bytes(), answer };
+                    let (connections, request) = (CONNECTIONS, request.into_bytes());
+                    let load = Load { connections, pipelined, request, answer: Answer::Bytes(answer) };
                     let name = format!("{name} {operation} {len} B x{pipelined}");
-                    loads.push(Named { name, store, load, prime });
+                    loads.push(Named { name, store, load, answer, prime });
                 }
             }
         }
@@ -185,7 +196,7 @@ fn loads() -> Vec<Named> {
 /// Stores the value that is read.
 fn prime(named: &Named, address: SocketAddr) -> Result<()> {
     let (request, answer) = named.prime.clone();
-    let once = Load { connections: 1, pipelined: 1, request, answer };
+    let once = Load { connections: 1, pipelined: 1, request, answer: Answer::Bytes(answer) };
     once.run(address, Duration::from_millis(20)).map(|_| ())
 }
 
