@@ -196,6 +196,63 @@ fn what_is_set_holds_survives_a_reload_and_is_unset_again() -> Result<()> {
     Ok(())
 }
 
+/// What one request is answered.
+fn asked(gate: &Listening) -> Result<String> {
+    let mut client = gate.connect()?;
+    client.write_all(b"delete a\r\n")?;
+    Ok(String::from_utf8(read_until(&mut client, b"\r\n")?)?)
+}
+
+/// Waits until a request is answered so: the threads follow at their next tick.
+fn wait_for_answer(gate: &Listening, answer: &str) -> Result<()> {
+    wait_until(answer, || Ok(asked(gate)?.contains(answer)))
+}
+
+#[test]
+fn a_tenant_is_refused_or_dearer_by_hand_until_that_is_unset() -> Result<()> {
+    let mut gate = gate("")?;
+    wait_for_answer(&gate, "DELETED")?;
+    gate.json(&["set", "tenant.all.refuse", "on"])?;
+    wait_for_answer(&gate, "reason=penalty")?;
+    let tenant = &gate.json(&["tenants"])?[0];
+    ensure!(tenant["refuse"] == true && tenant["overrides"]["refuse"] == "on", "{tenant}");
+    ensure!(tenant["refused"]["penalty"].as_u64() > Some(0), "{tenant}");
+    let shown = String::from_utf8(gate.command(&["tenants"])?.stdout)?;
+    ensure!(shown.contains("by hand") && shown.contains("refused, set: refuse = \"on\""), "{shown}");
+    // Whatever the file says meanwhile.
+    reload(&mut gate, |text| text.replace("# enough", "# enough\nrefuse = \"off\"\ntier = \"batch\""))?;
+    wait_until("its tier", || Ok(gate.json(&["tenants"])?[0]["tier"] == "batch"))?;
+    ensure!(asked(&gate)?.contains("reason=penalty"), "the reload has taken it back");
+
+    gate.json(&["set", "tenant.all.multiplier", "4"])?;
+    gate.json(&["set", "--unset", "tenant.all.refuse"])?;
+    wait_for_answer(&gate, "DELETED")?;
+    let charged = || gate.json(&["tenants"])?[0]["charged_ru"].as_f64().context("no charge");
+    let before = charged()?;
+    ensure!(asked(&gate)? == "DELETED\r\n");
+    ensure!(charged()? == before + 4.0, "{before}, then {}", charged()?);
+    let tenant = &gate.json(&["tenants"])?[0];
+    ensure!(tenant["price_multiplier"] == 4.0 && tenant["refuse"] == false, "{tenant}");
+    let shown = String::from_utf8(gate.command(&["tenants"])?.stdout)?;
+    ensure!(shown.contains("prices x4, set: multiplier = \"4\""), "{shown}");
+    gate.json(&["set", "--unset", "tenant.all.multiplier"])?;
+    wait_until("its price", || Ok(gate.json(&["tenants"])?[0]["price_multiplier"] == 1.0))?;
+    let shown = String::from_utf8(gate.command(&["tenants"])?.stdout)?;
+    ensure!(!shown.contains("by hand"), "{shown}");
+    Ok(())
+}
+
+#[test]
+fn what_is_set_of_a_service_is_shown_with_its_queues() -> Result<()> {
+    let gate = gate("")?;
+    gate.json(&["set", "service.store.price.row", "2 RU"])?;
+    let service = &gate.json(&["queues"])?["services"][0];
+    ensure!(service["overrides"]["price.row"] == "2 RU", "{service}");
+    let shown = String::from_utf8(gate.command(&["queues"])?.stdout)?;
+    ensure!(shown.contains("set since the start: price.row = \"2 RU\""), "{shown}");
+    Ok(())
+}
+
 #[test]
 fn what_is_wrong_changes_nothing_and_says_what_would_be_right() -> Result<()> {
     let gate = gate("")?;
@@ -204,6 +261,8 @@ fn what_is_wrong_changes_nothing_and_says_what_would_be_right() -> Result<()> {
             &["set", "tenant.all.quota", "0 RU/s"][..],
             "tenant[0].quota = \"0 RU/s\": must be above 0, e.g. \"5000 RU/s\"",
         ),
+        (&["set", "tenant.all.multiplier", "65"], "tenant[0].multiplier = \"65\": must be from 1 to 64"),
+        (&["set", "tenant.all.refuse", "yes"], "tenant[0].refuse = \"yes\": must be \"on\" or \"off\""),
         (&["set", "tenant.al.quota", "1 RU/s"], "no tenant of this name; did you mean all?"),
         (&["set", "gate.tick", "1s"], "gate.tick is not among the keys that can be set while gate runs"),
         (&["set", "--unset", "gate.mode"], "gate.mode is not set"),

@@ -161,3 +161,28 @@ fn neither_the_unknown_nor_everybody_is_answered() {
     assert_eq!(quiet.map(|client| client.refusals()), [0, 0]);
     gate.end().unwrap();
 }
+
+#[test]
+fn who_is_refused_by_hand_is_answered_from_the_interface_until_that_is_unset() {
+    if !privilege::root("replies::who_is_refused_by_hand_is_answered_from_the_interface_until_that_is_unset")
+    {
+        return;
+    }
+    let site = Site::new(CONFIG).unwrap();
+    let gate = site.start(&[]).unwrap();
+    let _peer = site.peer().unwrap();
+    let _sinks = sinks(&site);
+    let maps = Maps::pinned(site.pins(), false).unwrap();
+    let client = Client::open(&site, OVER, 11211);
+    site.json(&["set", "tenant.over.refuse", "on"]).unwrap();
+    client.ask();
+    wait_for("a refusal", || client.refusals() == 1);
+    // The tenant's counters are in the maps, what is set of it only the daemon knows.
+    let tenant = &site.json(&["tenants", "over"]).unwrap()[0];
+    assert_eq!((&tenant["refused"]["penalty"], &tenant["passed"]), (&1.into(), &0.into()));
+    assert_eq!((&tenant["refuse"], &tenant["overrides"]["refuse"]), (&true.into(), &"on".into()));
+    site.json(&["set", "--unset", "tenant.over.refuse"]).unwrap();
+    client.ask();
+    wait_for("it passes", || maps.tenant_counters(1).passed == 1);
+    gate.end().unwrap();
+}

@@ -74,7 +74,7 @@ const _: () = assert!(size_of::<TenantState>() == 192);
 pub mod tenant_flags {
     /// A configured tenant: XDP may answer it. Never set for a service's default tenant.
     pub const MAY_REPLY: u32 = 1 << 0;
-    /// Its tier is being shed: everything is refused.
+    /// Everything is refused, by the operator's word.
     pub const PENALTY: u32 = 1 << 1;
     /// It has a candidate quota.
     pub const CANDIDATE: u32 = 1 << 2;

@@ -3,10 +3,13 @@
 //! A change is an override of the configuration ([`crate::config::edit`]): it is checked and put in force as if
 //! the file said so, all or nothing, and it lasts until the daemon ends. Reading the file again keeps it.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 
 pub use crate::config::Override;
+use crate::config::section_of;
 
 /// What is to be changed. An empty one only asks what has been.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,6 +95,18 @@ pub fn after(overrides: &[Override], order: &Order) -> Result<Vec<Override>, Str
         return Err(format!("at most {MAX_OVERRIDES} keys can be set; `--save` what is to stay"));
     }
     Ok(after)
+}
+
+/// What has been set of each of these tenants or services (`kind`), by key.
+#[must_use]
+pub fn by_section(overrides: &[Override], kind: &str, names: &[&str]) -> Vec<BTreeMap<String, String>> {
+    let mut found = vec![BTreeMap::new(); names.len()];
+    for Override { key, value } in overrides {
+        if let Some((place, key)) = section_of(key, kind, names.iter().copied()) {
+            found[place].insert(key.to_owned(), value.clone());
+        }
+    }
+    found
 }
 
 /// More belongs in the configuration.

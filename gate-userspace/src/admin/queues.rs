@@ -2,13 +2,14 @@
 //! a probe tells.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gate_common::units::Nanos;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
+use super::change::{Override, by_section};
 use crate::config::Config;
 use crate::control::board::{Board, ServiceReport};
 use crate::dispatcher::{self, Counts, Event, ServiceFigures, Timing};
@@ -44,6 +45,9 @@ pub struct Probed {
     pub shedding: Option<String>,
     /// As of [`TierQueue::rung`], by tier, the most critical first.
     pub rungs: [u32; 4],
+    /// As of [`Service::overrides`].
+    #[serde(default)]
+    pub overrides: BTreeMap<String, String>,
 }
 
 /// One proxied service.
@@ -58,6 +62,9 @@ pub struct Service {
     pub shedding: Option<String>,
     /// What a request costs.
     pub price: Price,
+    /// What has been set since the daemon started, by key.
+    #[serde(default)]
+    pub overrides: BTreeMap<String, String>,
     /// The most critical first.
     pub tiers: Vec<TierQueue>,
     /// Those of which there were any.
@@ -223,18 +230,23 @@ impl Observer {
 }
 
 impl Queues {
-    /// How things are at `now`, beside how they were one or two looks ago.
+    /// How things are at `now`, beside how they were one or two looks ago, and what has been set of the services.
     #[must_use]
-    pub fn read(observer: &Observer, now: Nanos) -> Self {
+    pub fn read(observer: &Observer, overrides: &[Override], now: Nanos) -> Self {
         let after = observer.at(now);
         let before = observer.looks.lock().unwrap_or_else(PoisonError::into_inner)[0].clone();
         let (board, config) = (observer.board.read(), observer.config.borrow().clone());
         let seen = before.seen.iter().zip(after.seen.iter());
+        let names: Vec<_> = config.services.iter().map(|service| service.name.as_str()).collect();
+        let set: HashMap<_, _> = names.iter().zip(by_section(overrides, "service", &names)).collect();
+        let set_of = |name: &str| set.get(&name).cloned().unwrap_or_default();
         let services = observer.services.iter().zip(seen).map(|(figures, (before, after))| {
             let report = board.services.iter().find(|report| report.name == figures.name);
-            Service::new(figures, report, &config, &after.since(before))
+            let overrides = set_of(&figures.name);
+            Service { overrides, ..Service::new(figures, report, &config, &after.since(before)) }
         });
         let probed = board.services.iter().filter_map(Probed::of);
+        let probed = probed.map(|probed| Probed { overrides: set_of(&probed.name), ..probed });
         Self {
             window_s: now.saturating_sub(before.at).0 as f64 / 1e9,
             services: services.collect(),
@@ -253,6 +265,7 @@ impl Probed {
             failures: report.probe_failures?,
             shedding: report.phase.map(str::to_owned),
             rungs: report.rungs,
+            overrides: BTreeMap::new(),
         })
     }
 }
@@ -282,6 +295,7 @@ impl Service {
                 row: ru(report.prices.row_mru),
                 kib: ru(report.prices.kib_mru),
             }),
+            overrides: BTreeMap::new(),
             tiers: Tier::ALL.into_iter().map(tier).collect(),
             types: types
                 .map(|(&class, counts)| QueryType::new(&figures.name, class, config, counts))

@@ -141,9 +141,12 @@ async fn answer(request: Request, context: &Context) -> Result<Reply, String> {
             let daemon = Some(std::process::id());
             document(&status::Status { overrides, daemon, ..status::Status::read(maps) })
         }
-        Request::Tenants => document(&tenants::read(maps)),
+        Request::Tenants => document(&tenants::read(maps, &context.overrides.borrow())),
         Request::Hotkeys => document(&hotkeys::read(maps)),
-        Request::Queues => document(&Queues::read(&context.queues, clock::monotonic())),
+        Request::Queues => {
+            let overrides = context.overrides.borrow().clone();
+            document(&Queues::read(&context.queues, &overrides, clock::monotonic()))
+        }
         Request::Change(order) => document(&change::ask(&context.changes, order).await?),
     }
 }

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use gate_common::abi::{Event, Exit, Protocol, Shed, bank_of, service_flags, view_flags};
+use gate_common::units::Nanos;
 use serde::{Deserialize, Serialize};
 
 use super::change::Override;
@@ -78,8 +79,7 @@ impl Status {
     pub fn read(maps: &Maps) -> Self {
         let control = maps.control.load(0);
         let view = maps.view();
-        let now = maps.clock().at_monotonic(clock::monotonic());
-        let age = now.saturating_sub(maps.heartbeat());
+        let age = age(maps);
         let counters = maps.cpu_counters();
         let attached = maps.attached();
         let interface = attached.and_then(|(index, _)| match is_elsewhere(maps) {
@@ -95,7 +95,7 @@ impl Status {
             epoch: control.epoch,
             generation: control.generation,
             heartbeat_age_ms: age.0 / 1_000_000,
-            stale: age.0 > view.stale_after_ns,
+            stale: is_stale(maps),
             shadow: view.flags & view_flags::SHADOW != 0,
             on_stale: if view.flags & view_flags::STALE_PASS != 0 { "pass" } else { "bucket" }.into(),
             enforced_percent: f64::from(view.enforce) / 655.36,
@@ -111,6 +111,17 @@ impl Status {
             overrides: Vec::new(),
         }
     }
+}
+
+/// Whether the daemon's last sign of life is too long ago.
+#[must_use]
+pub fn is_stale(maps: &Maps) -> bool {
+    age(maps).0 > maps.view().stale_after_ns
+}
+
+/// How long ago it is.
+fn age(maps: &Maps) -> Nanos {
+    maps.clock().at_monotonic(clock::monotonic()).saturating_sub(maps.heartbeat())
 }
 
 impl Service {

@@ -4,10 +4,11 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::mem::offset_of;
 
-use gate_common::abi::{Name, Reason, Tenant as Element, bank_of};
+use gate_common::abi::{Name, Reason, Tenant as Element, bank_of, tenant_flags};
 use gate_common::token_bucket::debt_ns;
 use serde::{Deserialize, Serialize};
 
+use super::change::{Override, by_section};
 use crate::clock;
 use crate::kernel::Maps;
 use crate::policy::Tier;
@@ -31,6 +32,12 @@ pub struct Tenant {
     pub debt_ms: f64,
     /// How much dearer its requests are.
     pub price_multiplier: f64,
+    /// Whether all of them are refused by the operator's word.
+    #[serde(default)]
+    pub refuse: bool,
+    /// What has been set since the daemon started, by key; only the daemon itself knows.
+    #[serde(default)]
+    pub overrides: BTreeMap<String, String>,
     /// The share of its requests that is refused, from 0 to 1.
     pub rejection_rate: f64,
     /// Requests that passed.
@@ -51,11 +58,15 @@ pub struct Tenant {
     pub candidate_refused: u64,
 }
 
-/// All of them, in the order of their numbers.
+/// All of them, in the order of their numbers, with what the daemon says has been set of them.
 #[must_use]
-pub fn read(maps: &Maps) -> Vec<Tenant> {
+pub fn read(maps: &Maps, overrides: &[Override]) -> Vec<Tenant> {
     let ids = 1..=maps.view().last_tenant;
-    ids.filter(|&id| exists(maps, id)).map(|id| Tenant::read(maps, id)).collect()
+    let mut tenants: Vec<_> = ids.filter(|&id| exists(maps, id)).map(|id| Tenant::read(maps, id)).collect();
+    let names: Vec<_> = tenants.iter().map(|tenant| tenant.name.as_str()).collect();
+    let set = by_section(overrides, "tenant", &names);
+    tenants.iter_mut().zip(set).for_each(|(tenant, set)| tenant.overrides = set);
+    tenants
 }
 
 /// Whether a configuration uses this id.
@@ -85,6 +96,8 @@ impl Tenant {
             burst_left: if burst == 0 { 0.0 } else { 1.0 - owed.min(burst) as f64 / burst as f64 },
             debt_ms: debt_ns(element.quota_tat, now.0, burst) as f64 / 1e6,
             price_multiplier: f64::from(state.multiplier) / 65_536.0,
+            refuse: state.flags & tenant_flags::PENALTY != 0,
+            overrides: BTreeMap::new(),
             rejection_rate: f64::from(state.rejection_rate) / 65_536.0,
             passed: counters.passed,
             passed_bytes: counters.passed_bytes,

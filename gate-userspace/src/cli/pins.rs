@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use serde::de::DeserializeOwned;
 
+use crate::admin::change::Override;
+use crate::admin::status::{Status, is_stale};
 use crate::admin::{self, Request, client};
 use crate::kernel::{self, Maps};
 
@@ -51,6 +53,16 @@ impl Source {
             Some(Err(error)) => self.ask(request).with_context(|| error.to_string()),
             None => Ok(self.ask(request)?),
         }
+    }
+
+    /// What has been set since the start of the gate whose maps these are. They do not know; nor does anybody if no
+    /// daemon answers.
+    pub(super) fn overrides(&self, maps: &Maps) -> Vec<Override> {
+        // One that is stopped would be waited for.
+        if is_stale(maps) {
+            return Vec::new();
+        }
+        self.ask(&Request::Status).map_or_else(|_| Vec::new(), |Status { overrides, .. }| overrides)
     }
 
     /// What the daemon says.

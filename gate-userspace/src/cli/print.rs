@@ -1,5 +1,7 @@
 //! How tables, numbers and JSON are printed.
 
+use std::collections::BTreeMap;
+
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 use serde::Serialize;
@@ -40,6 +42,11 @@ pub(super) fn amount(amount: f64) -> String {
     } else {
         format!("{amount:.1}")
     }
+}
+
+/// Settings as a configuration has them, in one line.
+pub(super) fn settings(settings: &BTreeMap<String, String>) -> String {
+    settings.iter().map(|(key, value)| format!("{key} = {value:?}")).collect::<Vec<_>>().join(", ")
 }
 
 /// Pretty JSON and a newline, to standard output.

@@ -58,14 +58,19 @@ fn health(ratio: Option<f64>, shedding: Option<&String>) -> String {
 
 /// A guarded service in one line.
 fn probed(service: &Probed) -> String {
-    let Probed { name, up, latency_ratio, p95_ms, failures, shedding, rungs } = service;
+    let Probed { name, up, latency_ratio, p95_ms, failures, shedding, rungs, overrides } = service;
+    let set = if overrides.is_empty() {
+        String::new()
+    } else {
+        format!("; set since the start: {}", print::settings(overrides))
+    };
     let p95 =
         p95_ms.map_or_else(String::new, |p95| format!(", probes answered within {} ms (p95)", time(p95)));
     let met = Tier::ALL.into_iter().zip(rungs).filter(|(_, rung)| **rung > 0);
     let met: String = met.map(|(tier, &rung)| format!(", {} {}", tier.name(), met_by(rung))).collect();
     let state = if *up { "guarded" } else { "guarded, does not answer" };
     format!(
-        "{name}: {state}, {}{met}{p95}, {} failed",
+        "{name}: {state}, {}{met}{p95}, {} failed{set}",
         health(*latency_ratio, shedding.as_ref()),
         print::count(*failures)
     )
@@ -81,6 +86,9 @@ fn met_by(rung: u32) -> String {
 fn print_service(service: &Service, window_s: f64) {
     let price = service.price;
     println!("{}: {}", service.name, health(service.latency_ratio, service.shedding.as_ref()));
+    if !service.overrides.is_empty() {
+        println!("set since the start: {}", print::settings(&service.overrides));
+    }
     println!("a request costs {} RU, and {} for a row, {} for a KiB", price.base, price.row, price.kib);
     let mut tiers = print::table(&["tier", "waiting", "delay ms", "expected ms", "price", "state"]);
     print::right(&mut tiers, &[1, 2, 3, 4]);
@@ -163,6 +171,8 @@ const REFUSED: u32 = gate_common::abi::Shed::REFUSED;
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     #[test]
@@ -175,14 +185,24 @@ mod tests {
             failures: 3,
             shedding: Some("shedding".to_owned()),
             rungs: [0, 0, 2, 7],
+            overrides: [("price.row".to_owned(), "2 RU".to_owned())].into(),
         };
         assert_eq!(
             probed(&service),
             "cache: guarded, latency ratio 0.12, shedding, batch x4, best-effort refused, \
-             probes answered within 21 ms (p95), 3 failed"
+             probes answered within 21 ms (p95), 3 failed; \
+             set since the start: price.row = \"2 RU\""
         );
-        let service =
-            Probed { up: false, latency_ratio: None, p95_ms: None, shedding: None, rungs: [0; 4], ..service };
+        let (rungs, overrides) = ([0; 4], BTreeMap::new());
+        let service = Probed {
+            up: false,
+            latency_ratio: None,
+            p95_ms: None,
+            shedding: None,
+            rungs,
+            overrides,
+            ..service
+        };
         assert_eq!(probed(&service), "cache: guarded, does not answer, latency ratio unknown, 3 failed");
     }
 

@@ -7,6 +7,7 @@ use super::print;
 use crate::admin::Request;
 use crate::admin::change::Override;
 use crate::admin::status::{Service, Status};
+use crate::kernel::Maps;
 
 /// Show whether a gate runs, where it is attached, and how every packet left it.
 #[derive(Debug, clap::Args)]
@@ -26,11 +27,8 @@ Reads the pinned maps: works without the daemon too. Where there are none (xdp =
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let source = &args.source;
-    let mut status: Status = source.read(Status::read, &Request::Status)?;
-    // The maps do not know; nor does anybody if no daemon answers.
-    if let Ok(Status { overrides, .. }) = source.ask(&Request::Status) {
-        status.overrides = overrides;
-    }
+    let from_maps = |maps: &Maps| Status { overrides: source.overrides(maps), ..Status::read(maps) };
+    let status: Status = source.read(from_maps, &Request::Status)?;
     if source.pins.json {
         print::json(&status)?;
     } else {

@@ -8,6 +8,7 @@ use super::pins::Source;
 use super::print;
 use crate::admin::Request;
 use crate::admin::tenants::{self, Tenant};
+use crate::kernel::Maps;
 
 /// Show what each tenant may spend, what it spent, and what it was refused, by reason.
 #[derive(Debug, clap::Args)]
@@ -27,7 +28,8 @@ Examples:
 Reads the pinned maps: works without the daemon too. Where there are none (xdp = \"off\"), it asks the running gate.";
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let mut tenants: Vec<Tenant> = args.source.read(tenants::read, &Request::Tenants)?;
+    let from_maps = |maps: &Maps| tenants::read(maps, &args.source.overrides(maps));
+    let mut tenants: Vec<Tenant> = args.source.read(from_maps, &Request::Tenants)?;
     if let Some(wanted) = &args.tenant {
         tenants.retain(|tenant| tenant.name == *wanted);
         anyhow::ensure!(!tenants.is_empty(), "there is no tenant {wanted:?}; `gate tenants` lists all");
@@ -41,16 +43,11 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 fn print_table(tenants: &[Tenant]) {
-    let mut table = print::table(&[
-        "tenant",
-        "tier",
-        "quota RU/s",
-        "burst left",
-        "passed",
-        "charged RU",
-        "refused",
-        "by reason",
-    ]);
+    let mut columns =
+        vec!["tenant", "tier", "quota RU/s", "burst left", "passed", "charged RU", "refused", "by reason"];
+    let set_at_all = tenants.iter().any(|tenant| !by_hand(tenant).is_empty());
+    columns.extend(set_at_all.then_some("by hand"));
+    let mut table = print::table(&columns);
     print::right(&mut table, &[2, 3, 4, 5, 6]);
     for tenant in tenants {
         let reasons = |counts: &BTreeMap<Cow<'static, str>, u64>, what: &str| -> Vec<String> {
@@ -58,7 +55,7 @@ fn print_table(tenants: &[Tenant]) {
         };
         let mut by_reason = reasons(&tenant.refused, "");
         by_reason.extend(reasons(&tenant.shadowed, "shadowed "));
-        table.add_row([
+        let mut row = vec![
             tenant.name.clone(),
             tenant.tier.to_string(),
             tenant.quota_ru_per_sec.map_or_else(|| "unlimited".to_owned(), print::amount),
@@ -67,7 +64,22 @@ fn print_table(tenants: &[Tenant]) {
             print::amount(tenant.charged_ru),
             print::count(tenant.refused.values().sum()),
             by_reason.join(", "),
-        ]);
+        ];
+        row.extend(set_at_all.then(|| by_hand(tenant)));
+        table.add_row(row);
     }
     println!("{table}");
+}
+
+/// What an operator has said of a tenant: that it is refused or dearer, and which keys are set since the start.
+fn by_hand(tenant: &Tenant) -> String {
+    let mut said = Vec::new();
+    said.extend(tenant.refuse.then(|| "refused".to_owned()));
+    // In thousandths, as it is configured; the maps round up.
+    let multiplier = (tenant.price_multiplier * 1e3).floor() / 1e3;
+    said.extend((multiplier != 1.0).then(|| format!("prices x{multiplier}")));
+    if !tenant.overrides.is_empty() {
+        said.push(format!("set: {}", print::settings(&tenant.overrides)));
+    }
+    said.join(", ")
 }

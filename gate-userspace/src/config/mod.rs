@@ -22,7 +22,7 @@ use std::str::FromStr;
 
 use gate_common::abi::TcpAction;
 use gate_common::token_bucket::Limits;
-use gate_common::units::{Fraction, MilliRu, Nanos};
+use gate_common::units::{Fraction, MilliRu, Multiplier, Nanos};
 use ipnet::IpNet;
 use serde::Serialize;
 
@@ -44,7 +44,7 @@ pub use admission::{Admission, AdmissionPolicy, Codel, Fairness, Objective};
 pub use backend::{Backend, HotKeys};
 pub use fault::{Fault, Faults};
 pub use identity::{StoreLogin, User};
-pub use overrides::{Override, Wrong, edit, value_at};
+pub use overrides::{Override, Wrong, edit, section_of, value_at};
 pub use shedding::{Probe, Shedding};
 
 /// A configuration that holds together.
@@ -147,6 +147,10 @@ pub struct Tenant {
     pub tcp_limits: Limits,
     /// A bucket that only counts what it would have refused, in thousandths of a request unit.
     pub candidate: Option<Limits>,
+    /// How much dearer its requests are; 1 to 64. A full frame still fits into every bucket that it is charged to.
+    pub multiplier: Multiplier,
+    /// Whether all of them are refused.
+    pub refuse: bool,
     /// Bytes of refusals that XDP may send it per second; 0 sends none.
     pub reply_budget: u64,
     /// How early it gives way.

@@ -75,6 +75,20 @@ pub fn value_at(text: &str, key: &str) -> Result<Option<String>, Wrong> {
     Ok(value.map(|value| value.as_str().map_or_else(|| value.to_string().trim().to_owned(), str::to_owned)))
 }
 
+/// Which of these services or tenants (`kind`) a key is about, and what it says of it. Names may have dots: the longest
+/// that fits is meant.
+#[must_use]
+pub fn section_of<'k, 'n>(
+    key: &'k str,
+    kind: &str,
+    names: impl IntoIterator<Item = &'n str>,
+) -> Option<(usize, &'k str)> {
+    let rest = key.strip_prefix(kind)?.strip_prefix('.')?;
+    let after = |name: &str| rest.strip_prefix(name)?.strip_prefix('.').filter(|_| !name.is_empty());
+    let fits = names.into_iter().enumerate().filter_map(|(place, name)| Some((place, after(name)?)));
+    fits.min_by_key(|(_, rest)| rest.len())
+}
+
 fn parse(text: &str) -> Result<DocumentMut, Wrong> {
     text.parse().map_err(|error: toml_edit::TomlError| Wrong::Syntax(error.message().to_owned()))
 }
@@ -120,13 +134,12 @@ fn place<'d, 'k>(
     Ok((table, last))
 }
 
-/// The `[[service]]` or `[[tenant]]` whose name `rest` begins with, and what follows it. Names may have dots: the
-/// longest that fits is meant.
+/// The `[[service]]` or `[[tenant]]` that a key is about, and what it says of it; `rest` is what follows the kind.
 fn named_section<'d, 'k>(
     document: &'d mut DocumentMut,
-    key: &str,
+    key: &'k str,
     kind: &'static str,
-    rest: &'k str,
+    rest: &str,
 ) -> Result<(&'d mut dyn TableLike, &'k str), Wrong> {
     let sections: Vec<&mut dyn TableLike> = match document.get_mut(kind) {
         Some(Item::ArrayOfTables(tables)) => {
@@ -141,15 +154,12 @@ fn named_section<'d, 'k>(
     let name_of =
         |table: &dyn TableLike| table.get("name").and_then(Item::as_str).unwrap_or_default().to_owned();
     let names: Vec<String> = sections.iter().map(|table| name_of(*table)).collect();
-    let after = |name: &str| rest.strip_prefix(name).and_then(|rest| rest.strip_prefix('.'));
-    let fits = names.iter().enumerate().filter(|(_, name)| !name.is_empty() && after(name).is_some());
-    let Some((found, name)) = fits.max_by_key(|(_, name)| name.len()) else {
+    let Some((found, rest)) = section_of(key, kind, names.iter().map(String::as_str)) else {
         let meant = rest.split('.').next().unwrap_or_default();
         let near = did_you_mean(meant, names.iter().map(String::as_str));
         let hint = near.map_or_else(String::new, |near| format!("; did you mean {near}?"));
         return Err(Wrong::NoSuchSection { key: key.to_owned(), kind, hint });
     };
-    let rest = after(name).unwrap_or_default();
     let table = sections.into_iter().nth(found).expect("it has just been found");
     Ok((table, rest))
 }
@@ -173,6 +183,8 @@ const TENANT: &[&str] = &[
     "burst",
     "max_debt",
     "candidate",
+    "multiplier",
+    "refuse",
     "tier",
     "cache",
     "reply_budget",
@@ -246,6 +258,22 @@ quota = "2 RU/s"   # enough
     }
 
     #[test]
+    fn a_key_is_about_the_longest_name_that_fits() {
+        let names = ["a", "a.b", ""];
+        for (key, found) in [
+            ("tenant.a.quota", Some((0, "quota"))),
+            ("tenant.a.b.quota", Some((1, "quota"))),
+            ("tenant.a.b", Some((0, "b"))),
+            ("tenant..quota", None),
+            ("tenant.c.quota", None),
+            ("service.a.quota", None),
+            ("gate.mode", None),
+        ] {
+            assert_eq!(section_of(key, "tenant", names), found, "{key}");
+        }
+    }
+
+    #[test]
     fn lists_of_inline_tables_are_sections_too() {
         let text = "tenant = [{ name = \"a\", quota = \"1 RU/s\" }]\n";
         assert_eq!(edit(text, &[one("tenant.a.quota", "2 RU/s")]).unwrap(), text.replace('1', "2"));
@@ -273,7 +301,7 @@ quota = "2 RU/s"   # enough
             ),
             (
                 "tenant.a.sources",
-                "tenant.a.sources is not among the keys that can be set while gate runs; of its section, these are: quota, burst, max_debt, candidate, tier, cache, reply_budget, tcp_quota, max_connections, max_outstanding",
+                "tenant.a.sources is not among the keys that can be set while gate runs; of its section, these are: quota, burst, max_debt, candidate, multiplier, refuse, tier, cache, reply_budget, tcp_quota, max_connections, max_outstanding",
             ),
             ("tenant.a.quota.x", "tenant.a.quota.x: what is there is no table"),
         ] {

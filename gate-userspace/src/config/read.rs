@@ -11,7 +11,7 @@ use std::path::{Component, Path, PathBuf};
 
 use gate_common::abi::{Name, TcpAction};
 use gate_common::token_bucket::{Limits, Rate};
-use gate_common::units::{Fraction, MilliRu, Nanos};
+use gate_common::units::{Fraction, MilliRu, Multiplier, Nanos};
 use ipnet::IpNet;
 
 use super::backend::SWITCH;
@@ -48,6 +48,7 @@ pub(super) fn config(mut root: Section<'_>) -> Config {
     let tenants: Vec<_> =
         read.map(|(section, name)| tenant(section, name, dearest, &names, &mut taken)).collect();
     everyone_is_reached(&tenant_sections, &tenants, &services);
+    dearer_frames_fit(&tenant_sections, &tenants, dearest);
     if gate.xdp == XdpMode::Off {
         let guarded = service_sections.iter().filter(|section| !section.has("backend"));
         guarded.for_each(|section| section.fault("backend", OFF_LEAVES_BARE.to_owned()));
@@ -208,6 +209,8 @@ fn tenant(
         limits: limits(quota),
         tcp_limits: bucket(tcp_quota, burst, Nanos(2 * burst.0).max(segment)),
         candidate,
+        multiplier: section.get("multiplier", units::multiplier).unwrap_or_default(),
+        refuse: section.get("refuse", one_of(&SWITCH)).unwrap_or(false),
         reply_budget: section.get("reply_budget", reply_budget).unwrap_or(64 << 10),
         tier: section.get("tier", one_of(&Tier::ALL.map(|tier| (tier.name(), tier)))).unwrap_or_default(),
         cache: section.get("cache", one_of(&SWITCH)).unwrap_or(true),
@@ -244,6 +247,31 @@ fn never_admits(limits: &Limits, frame: MilliRu) -> Option<String> {
         "would refuse a full frame of {FRAME_BYTES} bytes for good: at {frame} it takes {takes} at this rate, \
          and burst ({burst}) and max_debt ({max_debt}) together allow less; raise one of the three"
     ))
+}
+
+/// Reports multipliers at which a bucket that is charged would refuse a full frame for good.
+fn dearer_frames_fit(sections: &[Section<'_>], tenants: &[Tenant], frame: MilliRu) {
+    let dearer =
+        |tenant: &&(&Section<'_>, &Tenant)| tenant.1.multiplier > Multiplier::ONE && tenant.0.is_sound();
+    for (section, tenant) in sections.iter().zip(tenants).collect::<Vec<_>>().iter().filter(dearer) {
+        for charged in tenant.charge.iter().map(|index| &tenants[index.0]).chain([*tenant]) {
+            let fits = |factor| never_admits(&charged.limits, frame.scaled(factor)).is_none();
+            // Without a multiplier the quota would be at fault.
+            if fits(tenant.multiplier) || !fits(Multiplier::ONE) {
+                continue;
+            }
+            let most = (1..64).rev().find(|&factor| fits(Multiplier::from_int(factor))).unwrap_or(1);
+            section.fault(
+                "multiplier",
+                format!(
+                    "would refuse a full frame of {FRAME_BYTES} bytes for good: {} is more than burst and max_debt \
+                     of {} together allow; up to \"{most}\" fits, and refuse = \"on\" refuses everything",
+                    frame.scaled(tenant.multiplier),
+                    charged.name,
+                ),
+            );
+        }
+    }
 }
 
 /// The sources of a tenant. One may lie within another's, the longest that matches wins; no two may be

@@ -4,7 +4,7 @@
 //! fraction where the unit can hold it exactly, and may be grouped with `_`.
 
 use gate_common::token_bucket::Rate;
-use gate_common::units::{Fraction, MilliRu, Nanos};
+use gate_common::units::{Fraction, MilliRu, Multiplier, Nanos};
 
 /// Why a string is not the quantity asked for: what would be right.
 pub(crate) type Wrong = String;
@@ -78,6 +78,15 @@ pub(super) fn price(text: &str) -> Result<MilliRu, Wrong> {
 
 /// The dearest price that can be configured: far above any request's, far below overflow.
 const MAX_PRICE: MilliRu = MilliRu(1_000_000_000);
+
+/// A factor on prices from 1 to 64: `"4"`, `"1.5"`. Rounded up.
+pub(super) fn multiplier(text: &str) -> Result<Multiplier, Wrong> {
+    let thousandths = quantity(text, &[("", 1_000)], "a factor", "\"4\"")?;
+    match u32::try_from(thousandths) {
+        Ok(thousandths @ 1_000..=64_000) => Ok(Multiplier((thousandths * Multiplier::ONE.0).div_ceil(1_000))),
+        _ => Err("must be from 1 to 64".to_owned()),
+    }
+}
 
 /// A share of a whole: `"12.5%"`.
 pub(crate) fn percentage(text: &str) -> Result<Fraction, Wrong> {

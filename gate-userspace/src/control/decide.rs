@@ -15,6 +15,10 @@
 //! counts of requests over established connections bring that about: forged datagrams and segments can spend a
 //! tenant's quota, but never cost it its connections. Whoever only uses guarded services is never deep.
 //!
+//! **By hand.** A multiplier and a penalty that the operator has given a tenant are in its state before any decision,
+//! and stay: nothing that is decided here makes it cheaper or lets it in. Whoever is refused by hand is told
+//! nothing else, so that its refusals read `penalty` whatever its bucket says. What a service sheds comes on top.
+//!
 //! **Services.** The [latency ratio](crate::policy::latency_ratio) moves each one's
 //! [ladder](crate::policy::shedding), at most one rung in a tick. A queue that stands (`CoDel`: even the shortest
 //! wait was too long) is a signal as well, also where latencies are too short or too few for a ratio: the
@@ -25,7 +29,7 @@
 //! **Invariants.** Pure: the same memory and snapshot give the same plan. `reject_until` never refuses what
 //! the bucket would admit. From a step in latency to the first rung it is at most two ticks.
 
-use gate_common::abi::{Shed, TcpAction, TenantState};
+use gate_common::abi::{Shed, TcpAction, TenantState, tenant_flags};
 use gate_common::token_bucket::debt_ns;
 use gate_common::units::{Fraction, Nanos};
 
@@ -109,6 +113,10 @@ pub fn decide(
     states: &mut [TenantState],
 ) -> Vec<(usize, Transition)> {
     for (state, tenant) in states.iter_mut().zip(snapshot.tenants) {
+        if state.flags & tenant_flags::PENALTY != 0 {
+            (state.reject_until_ns, state.rejection_rate) = (0, 0);
+            continue;
+        }
         let debt = debt_ns(tenant.quota_tat, snapshot.now.0, state.quota.burst_ns);
         state.reject_until_ns = if debt > 0 { snapshot.now.0.saturating_add(debt) } else { 0 };
         state.rejection_rate = if rules.rejection_rate {

@@ -12,7 +12,7 @@ use gate_common::abi::{
     tenant_flags, view_flags,
 };
 use gate_common::token_bucket::{Limits, Rate};
-use gate_common::units::{Multiplier, Nanos};
+use gate_common::units::Nanos;
 
 use super::tables::{self, FIRST_FREE, Full, Placement, ROOT_V4, Table};
 use crate::config::{self, Config};
@@ -315,13 +315,14 @@ fn tenant_state(tenant: &config::Tenant, ids: &[u32], is_default: bool) -> Tenan
     let flags = flag(tenant.reply_budget > 0 && !is_default, tenant_flags::MAY_REPLY)
         | flag(tenant.candidate.is_some(), tenant_flags::CANDIDATE)
         | flag(tenant.limits.rate == Rate::UNLIMITED, tenant_flags::UNLIMITED)
-        | flag(!tenant.cache, tenant_flags::NO_CACHE);
+        | flag(!tenant.cache, tenant_flags::NO_CACHE)
+        | flag(tenant.refuse, tenant_flags::PENALTY);
     TenantState {
         quota: tenant.limits,
         tcp: tenant.tcp_limits,
         reply: Limits::new(tenant.reply_budget, REPLY_BURST.0),
         candidate: tenant.candidate.unwrap_or_default(),
-        multiplier: Multiplier::ONE.0,
+        multiplier: tenant.multiplier.0,
         also_charge,
         flags,
         tier: tenant.tier as u8,

@@ -217,6 +217,7 @@ impl<W: Wire> Requests<'_, W> {
                 Charge::Refused(Refusal { reason: Reason::TooLarge | Reason::UnknownSource, .. }) => {
                     return false;
                 }
+                Charge::Refused(Refusal { reason: Reason::Penalty, .. }) => sleep(A_TICK.into()).await,
                 Charge::Refused(refusal) => sleep(refusal.retry_after.max(SHORTEST_WAIT).into()).await,
             }
         }
@@ -258,5 +259,7 @@ async fn write_all(socket: &OwnedWriteHalf, mut bytes: &[u8]) -> std::io::Result
 
 /// What is read or written in one go.
 const PIECE: usize = 16 << 10;
+/// A penalty says nothing of its end: what is decided is decided this often, unless configured otherwise.
+const A_TICK: Nanos = Nanos::from_millis(100);
 /// So that a tenant that may not ask at all is not asked about all the time.
 const SHORTEST_WAIT: Nanos = Nanos::from_millis(1);

@@ -482,6 +482,43 @@ pub(super) const BROKEN: &[Broken] = &[
     ),
     (
         "quota = \"5000",
+        "multiplier = \"65\"\nrefuse = \"yes\"\nquota = \"5000",
+        &[
+            r#"10: tenant[0].multiplier = "65": must be from 1 to 64"#,
+            r#"11: tenant[0].refuse = "yes": must be "on" or "off""#,
+        ],
+    ),
+    (
+        "quota = \"5000",
+        "multiplier = \"0.5\"\nquota = \"5000",
+        &[r#"10: tenant[0].multiplier = "0.5": must be from 1 to 64"#],
+    ),
+    (
+        "quota = \"5000",
+        "multiplier = \"x4\"\nquota = \"5000",
+        &[r#"10: tenant[0].multiplier = "x4": must be a factor, e.g. "4""#],
+    ),
+    (
+        "quota = \"5000",
+        "multiplier = 4\nquota = \"5000",
+        &[r#"10: tenant[0].multiplier = 4: must be in quotes: "4""#],
+    ),
+    (
+        "quota = \"5000",
+        "multiplier = \"8\"\nburst = \"8ms\"\nmax_debt = \"0s\"\ncharge = \"hostile\"\nquota = \"2000",
+        &[
+            r#"10: tenant[0].multiplier = "8": would refuse a full frame of 1500 bytes for good: 19.720 RU is more than burst and max_debt of polite together allow; up to "6" fits, and refuse = "on" refuses everything"#,
+        ],
+    ),
+    (
+        "\"5000 RU/s\"\n[[tenant]]\n",
+        "\"5000 RU/s\"\nmultiplier = \"64\"\ncharge = \"hostile\"\n[[tenant]]\nburst = \"4ms\"\n",
+        &[
+            r#"11: tenant[0].multiplier = "64": would refuse a full frame of 1500 bytes for good: 157.760 RU is more than burst and max_debt of hostile together allow; up to "9" fits, and refuse = "on" refuses everything"#,
+        ],
+    ),
+    (
+        "quota = \"5000",
         "tier = \"gold\"\nquota = \"5000",
         &[r#"10: tenant[0].tier = "gold": must be "critical", "standard", "batch" or "best-effort""#],
     ),

@@ -92,6 +92,8 @@ fn what_is_left_out_has_its_documented_default() {
             limits: Limits::new(2_000_000, burst_ns),
             tcp_limits: Limits::new(4 * 2_000 * 1_024, burst_ns),
             candidate: None,
+            multiplier: Multiplier::ONE,
+            refuse: false,
             reply_budget: 65_536,
             tier: Tier::Standard,
             cache: true,
@@ -116,6 +118,8 @@ tcp_quota = "1KiB/s"
 reply_budget = "0 B/s"
 tier = "best-effort"
 cache = "off"
+multiplier = "1.5"
+refuse = "on"
 charge = "polite""#,
     );
     let config = Config::parse("gate.toml", &text).unwrap();
@@ -127,6 +131,7 @@ charge = "polite""#,
     // A segment of 64 KiB takes 64 s at 1 KiB/s, and must fit nevertheless.
     assert!(tenant.tcp_limits.max_debt_ns >= 64_000_000_000);
     assert_eq!((tenant.reply_budget, tenant.tier, tenant.cache), (0, Tier::BestEffort, false));
+    assert_eq!((tenant.multiplier.0, tenant.refuse), (3 << 15, true));
     assert_eq!(tenant.charge.iter().map(|i| i.get()).collect::<Vec<_>>(), [0]);
 }
 

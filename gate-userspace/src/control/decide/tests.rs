@@ -2,6 +2,8 @@
 
 use gate_common::token_bucket::{Limits, Take, take};
 
+use gate_common::units::Multiplier;
+
 use super::*;
 use crate::policy::latency_ratio::{self, LatencyRatio};
 
@@ -36,6 +38,28 @@ fn staying_away_never_refuses_what_the_bucket_admits() {
         let state = decided(&rules(false), TenantSnapshot { quota_tat: tat, ..TenantSnapshot::default() });
         let last_refused = state.reject_until_ns - 1;
         assert!(!matches!(take(tat, last_refused, 1, &state.quota), Take::Admit { .. }), "owing {owed} ns");
+    }
+}
+
+#[test]
+fn what_the_operator_says_of_a_tenant_stays_whatever_is_decided() {
+    let quota = Limits::new(1_000_000, BURST);
+    let multiplier = Multiplier::from_int(4).0;
+    let in_trouble =
+        TenantSnapshot { quota_tat: NOW.0 + 3 * BURST, offered_mru: 400_000, asked_mru: 400_000 };
+    for tenant in [TenantSnapshot::default(), in_trouble] {
+        for (flags, told_more) in [(0, true), (tenant_flags::PENALTY | tenant_flags::CANDIDATE, false)] {
+            let before = TenantState { quota, multiplier, flags, ..TenantState::default() };
+            let snapshot = Snapshot { now: NOW, interval: TICK, tenants: &[tenant], services: &[] };
+            let mut states = [before];
+            decide(&rules(true), &snapshot, &mut Memory::default(), &mut states);
+            let TenantState { reject_until_ns, rejection_rate, .. } = states[0];
+            assert_eq!((states[0].multiplier, states[0].flags), (multiplier, flags));
+            // Whose refusals are to read `penalty` is not refused for anything else.
+            let told = reject_until_ns > 0 && rejection_rate > 0;
+            assert_eq!(told, told_more && tenant == in_trouble, "{tenant:?}, {flags}");
+            assert!(told || (reject_until_ns, rejection_rate) == (0, 0));
+        }
     }
 }
 
