@@ -4,10 +4,11 @@ use std::io::Write as _;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use gate_tests::proxy::{Listening, PATIENCE, read_until, shown};
 use gate_tests::puppet::{Puppet, figure};
 use gate_tests::wait::wait_until;
+use nix::sys::signal::Signal;
 
 #[path = "proxy_hot/history.rs"]
 mod history;
@@ -142,6 +143,64 @@ fn a_store_that_dies_during_a_shared_read_fails_all_who_wait_and_leaves_nothing_
     for reader in readers.iter_mut().take(4) {
         wait_until("it is not served again", || Ok(served(reader, &store)? == FOUND))?;
     }
+    Ok(())
+}
+
+/// How often something has happened at a gate before Redis.
+fn event(gate: &Listening, name: &str) -> Result<u64> {
+    let queues = gate.json(&["queues"])?;
+    queues["services"][0]["events"][name].as_u64().with_context(|| format!("no {name} in {queues}"))
+}
+
+/// How often a Redis was asked for a value.
+fn gets(store: &Listening) -> Result<u64> {
+    let said = String::from_utf8(store.ask(b"INFO commandstats\r\nPING\r\n", b"+PONG\r\n")?)?;
+    let calls = said.split_once("cmdstat_get:calls=").map_or("0", |(_, rest)| rest);
+    Ok(calls.split(',').next().unwrap_or_default().parse()?)
+}
+
+#[test]
+fn one_read_serves_all_clients_of_a_user_whatever_thread_they_have() -> Result<()> {
+    let store = Listening::redis()?;
+    store.ask(b"ACL SETUSER bob on >secret ~* &* +@all\r\n", b"+OK\r\n")?;
+    let service = "hot_keys = { threshold = \"1\" }\nshedding.enabled = \"off\"\nstore_timeout = \"20s\"";
+    let gate = Listening::gate_with(EAGER, "resp", store.address, service, EVERYONE)?;
+    // More than enough for each of the two threads to have some.
+    let mut clients: Vec<TcpStream> = (0..CONNECTIONS).map(|_| gate.connect()).collect::<Result<_>>()?;
+    for client in &mut clients {
+        client.write_all(b"AUTH bob secret\r\n")?;
+        read_until(client, b"+OK\r\n")?;
+    }
+    let all_ask =
+        |clients: &mut [TcpStream]| clients.iter_mut().try_for_each(|client| client.write_all(b"GET k\r\n"));
+    let all_read = |clients: &mut [TcpStream]| {
+        clients.iter_mut().try_for_each(|client| read_until(client, b"$1\r\nv\r\n").map(drop))
+    };
+    clients[0].write_all(b"SET k v\r\n")?;
+    read_until(&mut clients[0], b"+OK\r\n")?;
+    wait_until("it is not hot in both threads", || {
+        let before = event(&gate, "cache-hits")?;
+        all_ask(&mut clients)?;
+        all_read(&mut clients)?;
+        Ok(event(&gate, "cache-hits")? == before + CONNECTIONS as u64)
+    })?;
+    // What is kept does not outlive a write.
+    clients[0].write_all(b"SET k v\r\n")?;
+    read_until(&mut clients[0], b"+OK\r\n")?;
+    let (asked, requests) = (gets(&store)?, event(&gate, "requests")?);
+    let [flights, coalesced] = [event(&gate, "flights")?, event(&gate, "coalesced")?];
+    // It says nothing for as long as they all ask.
+    store.signal(Signal::SIGSTOP)?;
+    all_ask(&mut clients)?;
+    let heard = wait_until("they have not all been heard", || {
+        Ok(event(&gate, "requests")? == requests + CONNECTIONS as u64)
+    });
+    store.signal(Signal::SIGCONT)?;
+    heard?;
+    all_read(&mut clients)?;
+    ensure!(gets(&store)? == asked + 1, "{} reads came to the store", gets(&store)? - asked);
+    ensure!(event(&gate, "flights")? == flights + 1);
+    ensure!(event(&gate, "coalesced")? == coalesced + CONNECTIONS as u64 - 1);
     Ok(())
 }
 

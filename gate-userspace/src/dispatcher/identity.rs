@@ -8,6 +8,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::rc::Rc;
 
+use sha2::{Digest as _, Sha256};
+
 use super::store::Broken;
 use crate::config::StoreLogin;
 use crate::protocol::resp::{Change, Version};
@@ -57,6 +59,20 @@ impl Identity {
     pub(super) fn shares_with(&self, other: &Self) -> bool {
         let user = |identity: &Self| identity.login.clone().map(|login| login.user().to_vec());
         (self.database, self.version) == (other.database, other.version) && user(self) == user(other)
+    }
+
+    /// What tells it from every other, the password included. Seeded: nobody can look up what it stands for.
+    pub(super) fn digest(&self, seed: u64) -> [u8; 32] {
+        let mut hash = Sha256::new();
+        hash.update(seed.to_ne_bytes());
+        hash.update(self.database.to_ne_bytes());
+        hash.update([u8::from(self.version == Version::Three), u8::from(self.login.is_some())]);
+        if let Some(login) = &self.login {
+            hash.update(login.user().len().to_ne_bytes());
+            hash.update(login.user());
+            hash.update(login.password());
+        }
+        hash.finalize().into()
     }
 
     /// What it becomes if the store agrees.
@@ -214,6 +230,15 @@ pub(super) fn warn_of_readers(path: &Path) {
 }
 
 const DEFAULT_USER: &[u8] = b"default";
+
+#[cfg(test)]
+impl Identity {
+    /// This user, with this password.
+    pub(super) fn of(user: &str, password: &str) -> Self {
+        let (user, password) = (Some(user.as_bytes().into()), Secret::new(password.as_bytes()));
+        Self { login: Some(Rc::new(Login { user, password })), ..Self::default() }
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -63,6 +63,7 @@ mod queue;
 mod refusals;
 mod replies;
 mod resp;
+mod scopes;
 mod service;
 mod settings;
 mod store;

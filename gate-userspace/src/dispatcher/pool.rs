@@ -6,12 +6,14 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use gate_common::units::Nanos;
 use tokio::task::AbortHandle;
 
 use super::health::Health;
 use super::identity::{Identity, Login};
+use super::scopes::{Scope, Scopes};
 use super::service::Service;
 use super::store::Store;
 use super::wire::Wire;
@@ -19,7 +21,8 @@ use super::wire::Wire;
 /// Some connections to the store, over which many clients' requests go.
 #[derive(Debug)]
 pub(super) struct Pool<W: Wire> {
-    id: PoolId,
+    /// Which answers its clients share, with those of other threads' pools.
+    scope: RefCell<Scope>,
     /// Who its clients are, by the password that was accepted last.
     identity: RefCell<Identity>,
     may_cache: Cell<bool>,
@@ -28,17 +31,12 @@ pub(super) struct Pool<W: Wire> {
     unused_since: Cell<Option<Nanos>>,
 }
 
-/// One of a thread's pools for a service. No number is used again: what is kept of a pool by its number can
-/// never become another's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct PoolId(pub(super) u32);
-
 impl<W: Wire> Pool<W> {
     /// A pool of so many connections, at least one.
-    fn new(id: PoolId, identity: Identity, connections: usize) -> Rc<Self> {
+    fn new(scope: Scope, identity: Identity, connections: usize) -> Rc<Self> {
         let stores = (0..connections.max(1)).map(|_| Rc::new(Store::new(Health::new()))).collect();
         Rc::new(Self {
-            id,
+            scope: RefCell::new(scope),
             identity: RefCell::new(Identity { name: None, ..identity }),
             may_cache: Cell::new(!W::HAS_USERS),
             stores,
@@ -60,9 +58,10 @@ impl<W: Wire> Pool<W> {
         self.tasks.borrow_mut().drain(..).for_each(|task| task.abort());
     }
 
-    /// Which one it is.
-    pub(super) fn id(&self) -> PoolId {
-        self.id
+    /// The number of what its clients share.
+    #[inline]
+    pub(super) fn scope(&self) -> u64 {
+        self.scope.borrow().number
     }
 
     /// Who its clients are.
@@ -104,16 +103,16 @@ impl<W: Wire> Drop for Pool<W> {
 pub(super) struct Pools<W: Wire> {
     /// The first is for clients that have not said who they are, and is never closed.
     all: RefCell<Vec<Rc<Pool<W>>>>,
-    next: Cell<u32>,
+    scopes: Arc<Scopes>,
     most: usize,
     connections: usize,
 }
 
 impl<W: Wire> Pools<W> {
     /// At most so many pools of so many connections.
-    pub(super) fn new(most: usize, connections: usize) -> Self {
-        let first = Pool::new(PoolId(0), Identity::default(), connections);
-        Self { all: RefCell::new(vec![first]), next: Cell::new(1), most, connections }
+    pub(super) fn new(most: usize, connections: usize, scopes: Arc<Scopes>) -> Self {
+        let first = Pool::new(Scopes::first(), Identity::default(), connections);
+        Self { all: RefCell::new(vec![first]), scopes, most, connections }
     }
 
     /// The one for clients that have not said who they are.
@@ -151,24 +150,30 @@ impl<W: Wire> Pools<W> {
             let unused = all.iter().skip(1).position(|pool| Rc::strong_count(pool) == 1)?;
             all.remove(unused + 1);
         }
-        let pool = Pool::new(PoolId(self.next.get()), identity.clone(), self.connections);
-        self.next.set(self.next.get().checked_add(1)?);
+        let pool = Pool::new(self.scopes.of(identity), identity.clone(), self.connections);
         all.push(Rc::clone(&pool));
         Some(pool)
     }
 
-    /// The store has accepted a password: from now on its user's pools connect with it.
+    /// The store has accepted a password: from now on its user's pools connect with it. If it is another, they share
+    /// nothing any more with those that know the old one.
     pub(super) fn accepted(&self, login: &Rc<Login>) {
         for pool in self.all.borrow().iter() {
-            let held = &mut pool.identity.borrow_mut().login;
-            if held.as_ref().is_some_and(|held| held.user() == login.user()) {
-                *held = Some(Rc::clone(login));
+            let identity = &mut *pool.identity.borrow_mut();
+            let Some(held) = identity.login.as_mut().filter(|held| held.user() == login.user()) else {
+                continue;
+            };
+            let is_other = held.password() != login.password();
+            *held = Rc::clone(login);
+            if is_other {
+                *pool.scope.borrow_mut() = self.scopes.of(identity);
             }
         }
     }
 
-    /// Takes one out.
+    /// Takes one out whose user the store refuses. Whoever comes by its name shares nothing with it.
     pub(super) fn remove(&self, pool: &Rc<Pool<W>>) {
+        self.scopes.retire(&pool.scope.borrow());
         self.all.borrow_mut().retain(|other| !Rc::ptr_eq(other, pool));
     }
 
@@ -177,7 +182,7 @@ impl<W: Wire> Pools<W> {
         let mut all = self.all.borrow_mut();
         all.iter().flat_map(|pool| pool.stores()).for_each(|store| store.check(now, timeout));
         all.retain(|pool| {
-            if pool.id == PoolId(0) || Rc::strong_count(pool) > 1 {
+            if pool.scope() == Scopes::first().number || Rc::strong_count(pool) > 1 {
                 pool.unused_since.set(None);
                 return true;
             }
@@ -196,13 +201,21 @@ mod tests {
     use super::super::resp::Resp;
     use super::*;
 
+    fn scopes() -> Arc<Scopes> {
+        Arc::new(Scopes::new(1))
+    }
+
+    fn pools(most: usize, scopes: &Arc<Scopes>) -> Pools<Resp> {
+        Pools::new(most, 1, Arc::clone(scopes))
+    }
+
     fn database(database: u32) -> Identity {
         Identity { database, ..Identity::default() }
     }
 
     #[test]
     fn a_pool_without_clients_is_closed_after_a_minute_and_the_first_never() {
-        let pools = Pools::<Resp>::new(10, 1);
+        let pools = pools(10, &scopes());
         let used = pools.add(&database(1)).unwrap();
         drop(pools.add(&database(2)));
         let check = |second| pools.check(Nanos::from_secs(second), Nanos::from_secs(1));
@@ -223,14 +236,32 @@ mod tests {
     }
 
     #[test]
-    fn one_that_no_client_uses_makes_room_and_no_number_is_used_again() {
-        let pools = Pools::<Resp>::new(3, 1);
+    fn one_that_no_client_uses_makes_room() {
+        let pools = pools(3, &scopes());
         let first = pools.add(&database(1)).unwrap();
-        let second = pools.add(&database(2)).unwrap();
+        let _second = pools.add(&database(2)).unwrap();
         assert!(pools.add(&database(3)).is_none(), "both are used");
         drop(first);
-        let third = pools.add(&database(3)).unwrap();
+        assert!(pools.add(&database(3)).is_some());
         assert!(pools.find(&database(1)).is_none());
-        assert_eq!([second.id(), third.id()], [PoolId(2), PoolId(3)]);
+    }
+
+    #[test]
+    fn pools_of_two_threads_share_until_one_of_them_knows_another_password_or_is_refused() {
+        let scopes = scopes();
+        let [one, other] = [pools(9, &scopes), pools(9, &scopes)];
+        let [old, new] = ["old", "new"].map(|password| Identity::of("alice", password));
+        let (here, there) = (one.add(&old).unwrap(), other.add(&old).unwrap());
+        assert_eq!(here.scope(), there.scope());
+        one.accepted(old.login.as_ref().unwrap());
+        assert_eq!(here.scope(), there.scope(), "it is the same password");
+        one.accepted(new.login.as_ref().unwrap());
+        assert_ne!(here.scope(), there.scope());
+        other.accepted(new.login.as_ref().unwrap());
+        assert_eq!(here.scope(), there.scope());
+        one.remove(&here);
+        assert_ne!(one.add(&new).unwrap().scope(), there.scope());
+        let nobody = [&one, &other].map(|pools| pools.first().scope());
+        assert_eq!(nobody, [0; 2]);
     }
 }

@@ -87,7 +87,7 @@ impl<W: Wire> Service<W> {
     pub(super) fn new(settings: Settings, shared: Shared) -> Rc<Self> {
         let Shared { ledger, scratch, number, figures: all_figures, policy, delay, hot } = shared;
         let figures = Arc::clone(&all_figures.threads[number]);
-        let pools = Pools::new(settings.backend.max_pools, settings.connections);
+        let pools = Pools::new(settings.backend.max_pools, settings.connections, Arc::clone(&hot.scopes));
         let hot = HotCache::new(&settings, hot, number, Arc::clone(&figures));
         let (news, clients) = (RefCell::default(), RefCell::default());
         let senders = RefCell::new(Senders::new(settings.max_datagrams));

@@ -38,8 +38,8 @@ use self::order::{ANY_KEY, Turn};
 use self::versions::{KeyHash, Mark, Marker, Version, Versions};
 use super::client::Client;
 use super::figures::{Event, Figures};
-use super::pool::PoolId;
 use super::replies::Place;
+use super::scopes::Scopes;
 use super::settings::Settings;
 use super::wire::Wire;
 use crate::clock;
@@ -60,6 +60,7 @@ pub(super) struct Shared {
     pub(super) samples: SyncSender<Sample>,
     versions: Arc<Versions>,
     flights: Arc<Flights>,
+    pub(super) scopes: Arc<Scopes>,
 }
 
 impl Shared {
@@ -73,6 +74,7 @@ impl Shared {
                 samples: samples.clone(),
                 versions: Arc::clone(stores.entry(settings.backend.address).or_insert_with(versions)),
                 flights: Arc::new(Flights::new(threads, clock::entropy())),
+                scopes: Arc::new(Scopes::new(clock::entropy())),
             }
         };
         settings.iter().map(of).collect()
@@ -185,7 +187,7 @@ impl<W: Wire> Copy for Asked<'_, W> {}
 
 impl<W: Wire> HotCache<W> {
     pub(super) fn new(settings: &Settings, shared: Shared, thread: usize, figures: Arc<Figures>) -> Self {
-        let Shared { announcer, samples, versions, flights } = shared;
+        let Shared { announcer, samples, versions, flights, .. } = shared;
         let config = &settings.backend.hot_keys;
         let news = announcer.listen();
         let hot = Arc::clone(&news.borrow());
@@ -387,12 +389,7 @@ impl<W: Wire> HotCache<W> {
 
     #[inline]
     fn question<'q>(&self, client: &Client<W>, request: &'q [u8]) -> Question<'q> {
-        let scope = match client.pool().id() {
-            // What all threads have.
-            PoolId(0) => 0,
-            PoolId(id) => (self.thread as u64 + 1) << 32 | u64::from(id),
-        };
-        Question { scope, request }
+        Question { scope: client.pool().scope(), request }
     }
 }
 
