@@ -1,5 +1,6 @@
 //! memcached over UDP behind gate: what it answers is what it answers by itself, and what it costs is paid once.
 
+use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::Command;
 
@@ -8,7 +9,9 @@ use gate_tests::daemon::Site;
 use gate_tests::memcached::{Connection, Datagrams, Memcached, PORT};
 use gate_tests::net::SERVER_V4;
 use gate_tests::privilege;
-use gate_tests::proxy::{Listening, shown};
+use gate_tests::proxy::{Listening, read_until, shown};
+use gate_tests::puppet::figure;
+use gate_tests::wait::wait_until;
 
 const BOTH: &str = "transports = [\"udp\", \"tcp\"]";
 const KNOWN: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1));
@@ -170,6 +173,60 @@ fn a_real_client_of_datagrams_is_served() -> Result<()> {
     ensure!(number("get_misses") == Some(0) && number("udp_timeout").unwrap_or(0) == 0, "{said}");
     Ok(())
 }
+
+#[test]
+fn hot_keys_are_kept_for_datagrams_and_a_write_is_seen_at_once_however_it_comes() -> Result<()> {
+    let store = Listening::memcached()?;
+    // Every request is looked at, and a key that is asked for twice is hot.
+    let eager = "threads = \"2\"\nsample = \"1/1\"\ntick = \"10ms\"";
+    let service = format!("{BOTH}\nhot_keys = {{ threshold = \"1\" }}\nshedding.enabled = \"off\"");
+    let everyone = everyone("unlimited");
+    let gate = Listening::gate_with(eager, "memcached", store.address, &service, &everyone)?;
+    // Enough for either thread to have some of each.
+    let mut streams = (0..READERS).map(|_| gate.connect()).collect::<Result<Vec<_>>>()?;
+    let mut datagrams =
+        (0..READERS).map(|_| Datagrams::to(KNOWN, gate.address)).collect::<Result<Vec<_>>>()?;
+    let kept = |value: &str| format!("VALUE k 0 {}\r\n{value}\r\nEND\r\n", value.len());
+    ensure!(datagrams[0].ask("set k 0 0 3\r\nold\r\n")? == "STORED\r\n");
+    // Nobody else asks: what is kept are answers to datagrams.
+    wait_until("it does not become hot", || {
+        for client in &mut datagrams {
+            ensure!(client.ask("get k\r\n")? == kept("old"));
+        }
+        Ok(figure(&gate, "cache-hits")? >= 10 * READERS as u64)
+    })?;
+    let [hits, invalidated] = [figure(&gate, "cache-hits")?, figure(&gate, "invalidated")?];
+    for round in 0..ROUNDS {
+        let (value, writer) = (format!("{round:08}"), round % READERS);
+        let set = format!("set k 0 0 8\r\n{value}\r\n");
+        if round % 2 == 0 {
+            streams[writer].write_all(set.as_bytes())?;
+            ensure!(read_until(&mut streams[writer], b"\r\n")? == b"STORED\r\n");
+        } else {
+            ensure!(datagrams[writer].ask(&set)? == "STORED\r\n");
+        }
+        for (stream, client) in streams.iter_mut().zip(&mut datagrams) {
+            let said = client.ask("get k\r\n")?;
+            ensure!(said == kept(&value), "round {round}, by datagram: {said}");
+            stream.write_all(b"get k\r\n")?;
+            let said = read_until(stream, b"END\r\n")?;
+            ensure!(said == kept(&value).as_bytes(), "round {round}, by stream: {}", shown(&said));
+        }
+    }
+    // Some of what was read came from what was kept, and some of that had to be thrown away.
+    ensure!(figure(&gate, "cache-hits")? > hits && figure(&gate, "invalidated")? > invalidated);
+    // A datagram of several requests has hits, misses and writes in their order.
+    let said = datagrams[0].ask("get k\r\nget none\r\ndelete k\r\nget none\r\n")?;
+    let last = kept(&format!("{:08}", ROUNDS - 1));
+    ensure!(said == format!("{last}END\r\nDELETED\r\nEND\r\n"), "{said}");
+    for client in &mut datagrams {
+        ensure!(client.ask("get k\r\n")? == "END\r\n");
+    }
+    Ok(())
+}
+
+const READERS: usize = 8;
+const ROUNDS: usize = 300;
 
 /// What is there once more for the kernel: a veth pair, and the XDP program at the server's end.
 fn site() -> Result<Option<(Site, Memcached)>> {
