@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use nix::poll::{PollFd, PollFlags, poll};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
 /// What each connection asks, over and over.
 #[derive(Clone, Debug)]
@@ -76,16 +77,18 @@ impl Load {
         let batch = self.request.repeat(self.pipelined);
         let mut connections =
             (0..self.connections).map(|_| self.connect(server, &batch)).collect::<Result<Vec<_>>>()?;
+        let epoll = Epoll::new(EpollCreateFlags::empty())?;
+        for (number, connection) in (0..).zip(&connections) {
+            epoll.add(&connection.stream, EpollEvent::new(EpollFlags::EPOLLIN, number))?;
+        }
         let (began, mut took) = (Instant::now(), Vec::new());
         let mut piece = vec![0; 1 << 18];
+        let mut ready = vec![EpollEvent::empty(); self.connections];
         while began.elapsed() < lasts {
-            let mut ready: Vec<PollFd<'_>> = connections
-                .iter()
-                .map(|connection| PollFd::new(connection.stream.as_fd(), PollFlags::POLLIN))
-                .collect();
-            ensure!(poll(&mut ready, PATIENCE)? > 0, "no answer from {server}");
-            let ready: Vec<bool> = ready.iter().map(|ready| ready.any().unwrap_or(false)).collect();
-            for (connection, _) in connections.iter_mut().zip(ready).filter(|(_, ready)| *ready) {
+            let count = epoll.wait(&mut ready, PATIENCE)?;
+            ensure!(count > 0, "no answer from {server}");
+            for event in &ready[..count] {
+                let connection = &mut connections[usize::try_from(event.data())?];
                 if connection.read(&mut piece, self.answer)? {
                     took.push(connection.sent.elapsed());
                     connection.send(&batch, self.answer.times(self.pipelined))?;
@@ -132,9 +135,13 @@ impl Connection {
         match self.stream.read(piece) {
             Ok(0) => anyhow::bail!("the connection was closed"),
             Ok(len) => {
-                let said = String::from_utf8_lossy(&piece[..len.min(200)]).into_owned();
+                let said = &piece[..len.min(200)];
                 let amount = answer.amount(&piece[..len]);
-                ensure!(amount <= self.left, "more was answered than expected: {said:?}");
+                ensure!(
+                    amount <= self.left,
+                    "more was answered than expected: {}",
+                    String::from_utf8_lossy(said)
+                );
                 self.left -= amount;
                 Ok(self.left == 0)
             }

@@ -4,10 +4,13 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 
+mod cores;
 mod harness;
 mod idle;
 mod load;
 mod proxy;
+
+use cores::Cores;
 
 /// What to measure.
 #[derive(Debug, clap::Args)]
@@ -27,6 +30,9 @@ pub struct Args {
     /// With `proxy`: how often; the medians are shown.
     #[arg(long, default_value_t = 3, value_name = "N")]
     rounds: usize,
+    /// With `proxy`: which CPUs there are for what.
+    #[arg(long, value_enum, default_value_t, value_name = "HOW")]
+    cores: Cores,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

@@ -2,6 +2,10 @@
 //!
 //! Every load runs against every target in turn, round by round, so that what else the machine does harms all
 //! alike; the medians over the rounds are shown. CPU time is the scheduler's own accounting.
+//!
+//! Unless told otherwise client and store have one CPU between them, whether asked directly or through a proxy,
+//! which has another to itself. On a machine whose CPUs all are busy with client and store alone, a proxy would
+//! otherwise be charged for what it takes from them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,6 +18,7 @@ use anyhow::{Context as _, Result, bail};
 use nix::unistd::{SysconfVar, sysconf};
 use serde::Serialize;
 
+use super::cores::Dealt;
 use super::load::{Answer, Load};
 use super::{Args, idle};
 use crate::lab::part::Part;
@@ -27,7 +32,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     setup::setup(Purpose::Bench)?;
     let mut cargo = Command::new("cargo");
     sh::stream(cargo.args(["build", "--quiet", "--release", "--package", "gate-userspace"]))?;
-    let mut field = Field::set_up()?;
+    let mut field = Field::set_up(args.cores.deal()?)?;
     if args.only.is_none() {
         idle(&field)?;
     }
@@ -210,6 +215,7 @@ struct Target {
 
 /// Everything that runs.
 struct Field {
+    cores: Dealt,
     stores: Vec<Part>,
     proxies: Vec<Part>,
     targets: [Vec<Target>; 2],
@@ -226,11 +232,13 @@ impl Drop for Field {
 }
 
 impl Field {
-    fn set_up() -> Result<Self> {
+    fn set_up(cores: Dealt) -> Result<Self> {
+        cores.bind_others()?;
         let [redis, memcached] = [at(1), at(2)];
         let ip = |address: SocketAddr| address.ip().to_string();
         let port = PORT.to_string();
         let mut field = Self {
+            cores,
             stores: Vec::new(),
             proxies: Vec::new(),
             targets: [Vec::new(), Vec::new()],
@@ -279,7 +287,10 @@ impl Field {
         command: Command,
         own: [SocketAddr; 2],
     ) -> Result<()> {
-        self.proxies.push(start(program, command, &own)?);
+        self.cores.bind_proxy()?;
+        let proxy = start(program, command, &own);
+        self.cores.bind_others()?;
+        self.proxies.push(proxy?);
         let part = Some(self.proxies.len() - 1);
         for (targets, address) in self.targets.iter_mut().zip(own) {
             targets.push(Target { name, address, part });
