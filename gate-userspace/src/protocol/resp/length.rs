@@ -14,6 +14,17 @@ pub(super) enum Length {
 /// Reads the number at `input[at..]`: no sign but a minus, no needless zero, a carriage return and a newline.
 #[inline]
 pub(super) fn read(input: &[u8], at: usize) -> Length {
+    // Nearly all have one digit or two.
+    match input.get(at..).and_then(<[u8]>::first_chunk) {
+        Some(&[ones @ b'0'..=b'9', b'\r', b'\n', _]) => Length::Is(digit(ones), at + 3),
+        Some(&[tens @ b'1'..=b'9', ones @ b'0'..=b'9', b'\r', b'\n']) => {
+            Length::Is(10 * digit(tens) + digit(ones), at + 4)
+        }
+        _ => read_any(input, at),
+    }
+}
+
+fn read_any(input: &[u8], at: usize) -> Length {
     let (mut number, mut digits, mut negative) = (0_i64, 0, false);
     let mut rest = input.get(at..).unwrap_or_default().iter().enumerate();
     loop {
@@ -23,9 +34,8 @@ pub(super) fn read(input: &[u8], at: usize) -> Length {
                 if digits > 0 && number == 0 {
                     return Length::Bad;
                 }
-                let digit = i64::from(byte - b'0');
-                let digit = if negative { -digit } else { digit };
-                let Some(next) = number.checked_mul(10).and_then(|number| number.checked_add(digit)) else {
+                let next = if negative { -digit(byte) } else { digit(byte) };
+                let Some(next) = number.checked_mul(10).and_then(|number| number.checked_add(next)) else {
                     return Length::Bad;
                 };
                 number = next;
@@ -44,6 +54,10 @@ pub(super) fn read(input: &[u8], at: usize) -> Length {
     }
 }
 
+fn digit(byte: u8) -> i64 {
+    i64::from(byte - b'0')
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -60,7 +74,11 @@ mod tests {
             ("-", Incomplete),
             ("12\r\nx", Is(12, 5)),
             ("0\r\n", Is(0, 4)),
+            ("1\r\n", Is(1, 4)),
+            ("1\r\nxx", Is(1, 4)),
+            ("10\r\n", Is(10, 5)),
             ("-1\r\n", Is(-1, 5)),
+            ("01\r\n", Bad),
             ("9223372036854775807\r\n", Is(i64::MAX, 22)),
             ("-9223372036854775808\r\n", Is(i64::MIN, 23)),
             ("9223372036854775808", Bad),

@@ -132,6 +132,15 @@ enum Value {
 
 const BULK_END: &[u8] = b"\r\n";
 
+/// The reply that `input` begins with, if that is a string and all there: what most replies are.
+#[inline]
+fn whole_bulk(input: &[u8]) -> Option<Part> {
+    let (b'$', Length::Is(len, start)) = (*input.first()?, length::read(input, 1)) else { return None };
+    let end = start.checked_add(usize::try_from(len).ok()?)?;
+    let is_whole = input.get(end..)?.starts_with(BULK_END);
+    is_whole.then(|| Part::Reply { len: end + BULK_END.len(), kind: Kind::Bulk, last: true })
+}
+
 impl Replies {
     /// Replies of up to `gather` bytes are given whole; of a longer one, what has come.
     #[must_use]
@@ -145,6 +154,12 @@ impl Replies {
     /// If it cannot be part of a reply.
     #[inline]
     pub fn next(&mut self, input: &[u8]) -> Result<Part, Garbage> {
+        if self.at == 0
+            && !self.given
+            && let Some(part) = whole_bulk(input)
+        {
+            return Ok(part);
+        }
         while self.left > 0 || self.value != Value::Ahead {
             if !self.advance(input)? {
                 if self.at == 0 || (self.at < self.gather && !self.given) {

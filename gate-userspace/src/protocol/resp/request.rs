@@ -328,26 +328,25 @@ impl Scan {
             if self.keys.count == 0 {
                 self.keys.at = self.at as u32;
             }
-            if (self.seen - self.key).is_multiple_of(self.keys.step.into()) {
-                self.keys.count += 1;
-            }
+            let (place, step) = (self.seen - self.key, u32::from(self.keys.step));
+            self.keys.count += u32::from(step == 1 || place.is_multiple_of(step));
         }
         self.seen += 1;
         Ok(())
     }
 
+    #[inline]
     fn look_for_keys(&mut self) {
-        if let Some((first, expected, step)) = shape::fixed_keys(self.command.spec().keys, self.args) {
-            (self.key, self.expected, self.keys.step) = (first, expected, step);
-        }
+        (self.key, self.expected, self.keys.step) =
+            shape::fixed_keys(self.command.spec().keys, self.args).unwrap_or_default();
     }
 
     /// What is known of it; `bytes` is its length as far as it is known.
     #[inline]
     fn request(&self, head: &[u8], bytes: u64) -> Request {
-        let Self { first, args, seen, command, keys, .. } = *self;
+        let Self { first, args, seen, command, keys, expected, .. } = *self;
         let at_hand = Args::new(head, first.into(), seen);
-        let Shape { access, state, keys, rows, runs } = shape::read(command, &at_hand, args, keys);
+        let Shape { access, state, keys, rows, runs } = shape::read(command, &at_hand, args, expected, keys);
         let facts = Facts { class: command.spec().class, access, keyed: keys > 0, keys, rows, bytes };
         let streamed = seen < args;
         Request { command, facts, state, args, inline: false, streamed, first, seen, runs }

@@ -29,15 +29,16 @@ pub(super) fn fixed_keys(keys: KeySpec, args: u32) -> Option<(u32, u32, u8)> {
     } else {
         args.min(u32::from(last.unsigned_abs()) + 1)
     };
-    Some((first, end.saturating_sub(first).div_ceil(u32::from(step)), step))
+    let keys = end.saturating_sub(first);
+    // Dividing takes as long as all the rest.
+    Some((first, if step == 1 { keys } else { keys.div_ceil(u32::from(step)) }, step))
 }
 
 /// Reads what the arguments tell of a request of `count` arguments, of which `args` are at hand; of those that
-/// are not, the worst is assumed. `fixed` are its keys that are at hand, if they are at fixed places.
+/// are not, the worst is assumed. If its keys are at fixed places, there are so many, and `fixed` are at hand.
 #[inline]
-pub(super) fn read(command: Command, args: &Args<'_>, count: u32, fixed: Run) -> Shape {
+pub(super) fn read(command: Command, args: &Args<'_>, count: u32, keys: u32, fixed: Run) -> Shape {
     let spec = command.spec();
-    let keys = fixed_keys(spec.keys, count).map_or(0, |(_, keys, _)| keys);
     let (access, state) = (spec.access, spec.state);
     let mut shape = Shape { access, state, keys, rows: 0, runs: [fixed, Run::default()] };
     match spec.keys {

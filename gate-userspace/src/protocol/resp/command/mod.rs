@@ -81,36 +81,55 @@ static TABLE: [Spec; COUNT] = {
     table
 };
 
-/// Places in [`TABLE`] by hash, with the next free place where two collide; 0 is empty.
-static PLACES: [u16; SLOTS] = {
+/// Places in [`TABLE`] by hash, with the next free place where two collide; 0 is empty. Subcommands are apart: what
+/// separates their names is part of no name that a client says.
+static COMMANDS: [u16; SLOTS] = places(false);
+static SUBCOMMANDS: [u16; SLOTS] = places(true);
+
+const fn places(of_subcommands: bool) -> [u16; SLOTS] {
     let mut places = [0; SLOTS];
     let mut command = 1;
     while command < COUNT {
-        let mut slot = hash(TABLE[command].name.as_bytes());
-        while places[slot] != 0 {
-            slot = (slot + 1) % SLOTS;
+        let name = TABLE[command].name.as_bytes();
+        if contains(name, SEPARATOR) == of_subcommands {
+            let mut slot = hash(name);
+            while places[slot] != 0 {
+                slot = (slot + 1) % SLOTS;
+            }
+            places[slot] = command as u16;
         }
-        places[slot] = command as u16;
         command += 1;
     }
     places
-};
+}
 
 /// Three of four are empty.
 const SLOTS: usize = 1 << 10;
 const _: () = assert!(COUNT * 3 < SLOTS);
 
-/// FNV-1a.
+/// Of a name in any case: of its length, and of its first and its last eight bytes.
+#[inline]
 const fn hash(name: &[u8]) -> usize {
-    let (mut hash, mut at) = (0x811c_9dc5_u32, 0);
-    while at < name.len() {
-        hash = (hash ^ name[at] as u32).wrapping_mul(0x0100_0193);
-        at += 1;
-    }
-    (hash ^ (hash >> 15)) as usize % SLOTS
+    let (first, last) = match (name.first_chunk(), name.last_chunk(), name.first_chunk(), name.last_chunk()) {
+        (Some(first), Some(last), ..) => (u64::from_le_bytes(*first), u64::from_le_bytes(*last)),
+        (.., Some(first), Some(last)) => {
+            (u32::from_le_bytes(*first) as u64, u32::from_le_bytes(*last) as u64)
+        }
+        _ if name.is_empty() => (0, 0),
+        // Up to three: the first, the middle and the last are all.
+        _ => (name[0] as u64 | (name[name.len() / 2] as u64) << 8, name[name.len() - 1] as u64),
+    };
+    // This bit is what makes a letter a small one. What else it makes alike, a comparison tells apart.
+    let (first, last) = (first | SMALL, last | SMALL);
+    let mixed = (first ^ last.rotate_left(29)).wrapping_mul(MIX) ^ name.len() as u64;
+    (mixed.wrapping_mul(MIX) >> (u64::BITS - SLOTS.ilog2())) as usize
 }
 
-/// The longest name that is looked up, in bytes.
+const SMALL: u64 = u64::from_ne_bytes([b'a' ^ b'A'; 8]);
+/// Odd, and as irregular as the golden ratio.
+const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The longest name of a subcommand, its parent's included, in bytes.
 const MAX_NAME: usize = 32;
 
 /// Between a command and its subcommand.
@@ -159,15 +178,7 @@ impl Command {
     /// The command that `name` names, in whatever case.
     #[inline]
     pub(super) fn find(name: &[u8]) -> Self {
-        // A separator is part of no name, but of how subcommands are written here.
-        if name.len() > MAX_NAME || name.contains(&SEPARATOR) {
-            return Self::UNKNOWN;
-        }
-        let mut lower = [0; MAX_NAME];
-        let lower = &mut lower[..name.len()];
-        lower.copy_from_slice(name);
-        lower.make_ascii_lowercase();
-        Self::look_up(lower)
+        Self::look_up(&COMMANDS, name)
     }
 
     /// Its subcommand that `name` names, or itself if that is not known apart.
@@ -177,21 +188,20 @@ impl Command {
         if len > MAX_NAME {
             return self;
         }
-        let mut lower = [0; MAX_NAME];
-        lower[..parent.len()].copy_from_slice(parent);
-        lower[parent.len()] = SEPARATOR;
-        lower[parent.len() + 1..len].copy_from_slice(name);
-        lower[..len].make_ascii_lowercase();
-        let found = Self::look_up(&lower[..len]);
+        let mut whole = [0; MAX_NAME];
+        whole[..parent.len()].copy_from_slice(parent);
+        whole[parent.len()] = SEPARATOR;
+        whole[parent.len() + 1..len].copy_from_slice(name);
+        let found = Self::look_up(&SUBCOMMANDS, &whole[..len]);
         if found == Self::UNKNOWN { self } else { found }
     }
 
     #[inline]
-    fn look_up(lower: &[u8]) -> Self {
-        let mut slot = hash(lower);
+    fn look_up(places: &[u16; SLOTS], name: &[u8]) -> Self {
+        let mut slot = hash(name);
         loop {
-            let command = Self(PLACES[slot]);
-            if command == Self::UNKNOWN || command.spec().name.as_bytes() == lower {
+            let command = Self(places[slot]);
+            if command == Self::UNKNOWN || command.name().as_bytes().eq_ignore_ascii_case(name) {
                 return command;
             }
             slot = (slot + 1) % SLOTS;
@@ -203,6 +213,17 @@ impl std::fmt::Debug for Command {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())
     }
+}
+
+const fn contains(name: &[u8], byte: u8) -> bool {
+    let mut at = 0;
+    while at < name.len() {
+        if name[at] == byte {
+            return true;
+        }
+        at += 1;
+    }
+    false
 }
 
 const fn equal(one: &[u8], other: &[u8]) -> bool {
