@@ -278,6 +278,9 @@ impl Ledger {
             }
         }
         // The tenant itself and those charged with it; what was taken is given back if one refuses.
+        if state.also_charge == [0; 2] {
+            return self.take_quota(tenant, price, now);
+        }
         let all = [tenant, TenantId(state.also_charge[0]), TenantId(state.also_charge[1])];
         for (place, &charged) in all.iter().enumerate() {
             if let Err(refusal) = self.take_quota(charged, price, now) {

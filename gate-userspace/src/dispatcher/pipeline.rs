@@ -13,9 +13,10 @@ use super::client::{Client, Moving};
 use super::counts::ClassFigures;
 use super::figures::Event;
 use super::hot_cache::order::Turn;
+use super::hot_cache::versions::{KeyHash, Version};
 use super::hot_cache::{Asked, Read, Ticket};
 use super::ledger::{Charge, Ledger};
-use super::queue::Queued;
+use super::queue::{Queue, Queued};
 use super::replies::{Place, Replies};
 use super::service::Service;
 use super::store::Outgoing;
@@ -46,34 +47,28 @@ impl<W: Wire> Service<W> {
         }
         self.figures.count(Event::Request);
         let verdict = if denied {
-            Err(Refusal { reason: Reason::Unsupported, retry_after: Nanos::ZERO })
+            Err(refusal(Reason::Unsupported))
         } else if !client.may_ask(replies.outstanding()) && self.refuses(client, Reason::Limit) {
-            Err(Refusal { reason: Reason::Limit, retry_after: Nanos::ZERO })
+            Err(refusal(Reason::Limit))
         } else {
-            self.judge(asked, course, now)
+            match course {
+                Course::Shared | Course::Own => self.judge(asked, now),
+                Course::Change => self.judge_change(asked, now),
+                Course::Quit => Ok(Verdict::Goodbye),
+                Course::OwnStats => Ok(Verdict::OwnStats),
+            }
         };
         if matches!(verdict, Ok(Verdict::Change)) {
             return After::Move(Moving::Change);
         }
         let place = replies.open();
+        debug_assert!(place == turn.place, "what has been sent is answered in its place");
         match verdict {
-            Ok(Verdict::Change) => {}
-            Ok(Verdict::Send(kind, ticket)) => {
-                let silent = W::is_silent(request);
-                let outgoing =
-                    Outgoing { client, place, request, bytes, kind, silent, admitted: now, ticket };
-                client.store().send(outgoing, now);
-            }
-            Ok(Verdict::Wait(kind, charged, ticket)) => {
-                let (client, request) = (Rc::clone(client), *request);
-                let held = Held { client, place, request, kind, charged, ticket };
-                self.enqueue(held, bytes, now);
-            }
+            Ok(Verdict::Sent | Verdict::Change) => {}
             Ok(Verdict::Hit(answer)) => {
                 replies.part(place, &answer);
                 replies.whole(place);
             }
-            Ok(Verdict::Joined) => {}
             Ok(Verdict::Goodbye) => {
                 replies.part(place, W::GOODBYE);
                 replies.whole(place);
@@ -91,121 +86,155 @@ impl<W: Wire> Service<W> {
         After::Next
     }
 
+    /// What becomes of a request for the store.
     #[inline]
-    fn judge(&self, asked: Asked<'_, W>, course: Course, now: Nanos) -> Result<Verdict, Refusal> {
-        let Asked { client, request, bytes, .. } = asked;
-        let tenant = client.tenant.get();
+    fn judge(&self, asked: Asked<'_, W>, now: Nanos) -> Result<Verdict, Refusal> {
         let ledger = &mut *self.ledger.borrow_mut();
-
-        // Classify: the tenant is the client's, tier and query type are the request's.
-        match course {
-            // Who is nobody yet may say who it is.
-            Course::Change if self.names_tenant(client, request, bytes, ledger) => {
-                return Ok(Verdict::Change);
-            }
-            Course::Shared | Course::Own | Course::Change => {}
-            Course::Quit => return Ok(Verdict::Goodbye),
-            Course::OwnStats => return Ok(Verdict::OwnStats),
-        }
-        let facts = W::facts(request);
-        let query_type = QueryType(facts.class.index() as u16);
-        let tier = ledger.tier(tenant).max(self.highest_tier(facts.class));
-        let kind = admission::Request { tier, query_type };
-
-        // Price and quota.
-        let class = query_class(facts.class);
-        let price = ledger.price(self.settings.service, 1, facts.rows, bytes.len(), class);
-        if client.asks_for_itself() {
-            ledger.count_asked(tenant, price);
-        }
-        let rung = ledger.rung(self.settings.service, kind.tier);
-        let charged = match client.charged_ahead(price) {
-            Some(charged) => charged,
-            None => match ledger.charge(tenant, price, rung, now, client.shadow) {
-                Charge::Passed(charged) => charged,
-                Charge::Refused(refusal) => return Err(refusal),
-            },
-        };
-
-        if course == Course::Change {
-            ledger.count_passed(tenant, charged);
-            return Ok(Verdict::Change);
-        }
+        let kind = self.classify(asked, ledger);
+        let charged = self.charge(asked, kind, ledger, now)?;
 
         // Hot key: a hit is answered here, a read of a key in flight joins it, a write marks its key.
         self.hot.sample(asked, ledger.sample_every(), || ledger.number(self.settings.service));
-        let read = if ledger.may_cache(tenant) { self.hot.read(asked, kind, now) } else { Read::Alone };
-        let lead = match read {
+        let may_cache = ledger.may_cache(asked.client.tenant.get());
+        let lead = match if may_cache { self.hot.read(asked, kind, now) } else { Read::Alone } {
             Read::Alone => None,
             Read::MayLead(key, version) => Some((key, version)),
             Read::Hit(answer) => {
-                count_passed(client, ledger, charged);
+                count_passed(asked.client, ledger, charged);
                 return Ok(Verdict::Hit(answer));
             }
             Read::Joined => {
-                count_passed(client, ledger, charged);
-                return Ok(Verdict::Joined);
+                count_passed(asked.client, ledger, charged);
+                return Ok(Verdict::Sent);
             }
         };
-        let ticket = || match lead {
-            None => Some(self.hot.ticket(asked)),
-            Some(lead) => self.hot.lead(asked, kind, lead),
-        };
+        self.admit(asked, kind, charged, ledger, now)?;
+        self.send(asked, kind, charged, lead, ledger, now)?;
+        Ok(Verdict::Sent)
+    }
 
-        // Admit: would it keep its objective?
-        let counts = self.figures.class(query_type);
+    /// The tenant is the client's; tier and query type are the request's.
+    #[inline]
+    fn classify(&self, asked: Asked<'_, W>, ledger: &mut Ledger) -> admission::Request {
+        let class = W::facts(asked.request).class;
+        let tier = ledger.tier(asked.client.tenant.get()).max(self.highest_tier(class));
+        admission::Request { tier, query_type: QueryType(class.index() as u16) }
+    }
+
+    /// Price and quota: what it has been charged.
+    #[inline]
+    fn charge(
+        &self,
+        asked: Asked<'_, W>,
+        kind: admission::Request,
+        ledger: &mut Ledger,
+        now: Nanos,
+    ) -> Result<MilliRu, Refusal> {
+        let Asked { client, request, bytes, .. } = asked;
+        let (tenant, facts, service) = (client.tenant.get(), W::facts(request), self.settings.service);
+        let price = ledger.price(service, 1, facts.rows, bytes.len(), query_class(facts.class));
+        if client.asks_for_itself() {
+            ledger.count_asked(tenant, price);
+        }
+        if let Some(charged) = client.charged_ahead(price) {
+            return Ok(charged);
+        }
+        match ledger.charge(tenant, price, ledger.rung(service, kind.tier), now, client.shadow) {
+            Charge::Passed(charged) => Ok(charged),
+            Charge::Refused(refusal) => Err(refusal),
+        }
+    }
+
+    /// Admission: would it keep its objective?
+    #[inline]
+    fn admit(
+        &self,
+        asked: Asked<'_, W>,
+        kind: admission::Request,
+        charged: MilliRu,
+        ledger: &mut Ledger,
+        now: Nanos,
+    ) -> Result<(), Refusal> {
+        let counts = self.figures.class(kind.query_type);
         counts.offered();
-        if let Some(retry_after) = self.policy.refuses(kind, now, || ledger.draw()) {
-            if !client.shadow {
-                return Err(refuse(
-                    client,
-                    ledger,
-                    counts,
-                    charged,
-                    Refusal { reason: Reason::Slo, retry_after },
-                ));
-            }
-            ledger.count_refusal(tenant, Reason::Slo, charged, true);
+        let Some(retry_after) = self.policy.refuses(kind, now, || ledger.draw()) else { return Ok(()) };
+        if asked.client.shadow {
+            ledger.count_refusal(asked.client.tenant.get(), Reason::Slo, charged, true);
+            return Ok(());
         }
+        Err(refuse(asked.client, ledger, counts, charged, Refusal { reason: Reason::Slo, retry_after }))
+    }
 
-        // Queue: at once if there is a place and nobody waits, among them this client.
+    /// Sends it to the store if there is a place and nobody waits, among them this client; else it queues. Of a hot
+    /// key's reads one is sent, which the others follow.
+    #[inline]
+    fn send(
+        &self,
+        asked: Asked<'_, W>,
+        kind: admission::Request,
+        charged: MilliRu,
+        lead: Option<(KeyHash, Version)>,
+        ledger: &mut Ledger,
+        now: Nanos,
+    ) -> Result<(), Refusal> {
+        let Asked { client, turn: Turn { place, .. }, request, bytes } = asked;
         let queue = &mut *self.queue.borrow_mut();
-        if client.queued.get().0 > 0 || !queue.pass() {
-            if !queue.has_room(bytes.len()) {
-                let refusal = Refusal { reason: Reason::QueueFull, retry_after: Nanos::ZERO };
-                return Err(refuse(client, ledger, counts, charged, refusal));
-            }
-            let Some(ticket) = ticket() else {
-                count_passed(client, ledger, charged);
-                return Ok(Verdict::Joined);
-            };
-            // It is counted when it leaves the queue, unless others follow it.
-            let counted = ticket.is_own();
-            if counted {
-                count_passed(client, ledger, charged);
-            }
-            return Ok(Verdict::Wait(kind, (!counted).then_some(charged), ticket));
-        }
-
-        // Store.
-        if let Err(refusal) = client.store().accepts(now) {
-            queue.leave();
-            return Err(refuse(client, ledger, counts, charged, refusal));
-        }
-        count_passed(client, ledger, charged);
-        let Some(ticket) = ticket() else {
-            queue.leave();
-            return Ok(Verdict::Joined);
+        let at_once = client.queued.get().0 == 0 && queue.pass();
+        let accepted = match at_once {
+            true => client.store().accepts(now).inspect_err(|_| queue.leave()),
+            false if queue.has_room(bytes.len()) => Ok(()),
+            false => Err(refusal(Reason::QueueFull)),
         };
-        self.delay.borrow_mut().left(kind.tier, now, Nanos::ZERO, 0);
-        Ok(Verdict::Send(kind, ticket))
+        let counts = self.figures.class(kind.query_type);
+        accepted.map_err(|refusal| refuse(client, ledger, counts, charged, refusal))?;
+
+        let ticket = match lead {
+            None => self.hot.ticket(asked),
+            Some(lead) => match self.hot.lead(asked, kind, lead) {
+                Some(ticket) => ticket,
+                None => {
+                    if at_once {
+                        queue.leave();
+                    }
+                    count_passed(client, ledger, charged);
+                    return Ok(());
+                }
+            },
+        };
+        // What queues is counted when it leaves the queue, unless others follow it.
+        let counted = at_once || ticket.is_own();
+        if counted {
+            count_passed(client, ledger, charged);
+        }
+        if at_once {
+            self.delay.borrow_mut().left(kind.tier, now, Nanos::ZERO, 0);
+            let silent = W::is_silent(request);
+            let outgoing = Outgoing { client, place, request, bytes, kind, silent, admitted: now, ticket };
+            client.store().send(outgoing, now);
+        } else {
+            let (client, request, charged) = (Rc::clone(client), *request, (!counted).then_some(charged));
+            self.join_queue(queue, Held { client, place, request, kind, charged, ticket }, bytes, now);
+        }
+        Ok(())
+    }
+
+    /// What becomes of a request that may change who the client is: it is charged like any other.
+    fn judge_change(&self, asked: Asked<'_, W>, now: Nanos) -> Result<Verdict, Refusal> {
+        let ledger = &mut *self.ledger.borrow_mut();
+        // Who is nobody yet may say who it is.
+        if !self.names_tenant(asked, ledger) {
+            let kind = self.classify(asked, ledger);
+            let charged = self.charge(asked, kind, ledger, now)?;
+            ledger.count_passed(asked.client.tenant.get(), charged);
+        }
+        Ok(Verdict::Change)
     }
 
     /// Whether a client that nobody is charged for names a user that some tenant is charged for.
-    fn names_tenant(&self, client: &Client<W>, request: &W::Request, bytes: &[u8], ledger: &Ledger) -> bool {
-        let login = || W::change(request, bytes)?.login;
+    fn names_tenant(&self, asked: Asked<'_, W>, ledger: &Ledger) -> bool {
+        let login = || W::change(asked.request, asked.bytes)?.login;
         let tenants = self.tenants.borrow();
-        client.is_unknown() && login().is_some_and(|login| tenants.of_user(&login, ledger).is_some())
+        asked.client.is_unknown() && login().is_some_and(|login| tenants.of_user(&login, ledger).is_some())
     }
 
     /// Counts a request that is not even priced. Whether it is refused in earnest.
@@ -216,12 +245,16 @@ impl<W: Wire> Service<W> {
 
     /// Puts a request into the queue, whoever waits there.
     pub(super) fn enqueue(&self, held: Held<W>, bytes: &[u8], now: Nanos) {
+        self.join_queue(&mut self.queue.borrow_mut(), held, bytes, now);
+    }
+
+    fn join_queue(&self, queue: &mut Queue<Held<W>>, held: Held<W>, bytes: &[u8], now: Nanos) {
         let (waiting, lowest) = held.client.queued.get();
         // Behind the client's own requests, whatever it is.
         let tier = if waiting > 0 { held.kind.tier.max(lowest) } else { held.kind.tier };
         held.client.queued.set((waiting + 1, tier));
         self.policy.enqueued(held.kind);
-        self.queue.borrow_mut().push(tier, held, bytes, now);
+        queue.push(tier, held, bytes, now);
     }
 
     /// Lets requests out of the queue, as many as there are places.
@@ -318,7 +351,12 @@ impl<W: Wire> Service<W> {
 }
 
 /// Refuses a request that nobody waits for any more.
-const LATE: Refusal = Refusal { reason: Reason::Deadline, retry_after: Nanos::ZERO };
+const LATE: Refusal = refusal(Reason::Deadline);
+
+/// A refusal that says nothing of when to come again.
+const fn refusal(reason: Reason) -> Refusal {
+    Refusal { reason, retry_after: Nanos::ZERO }
+}
 
 /// Counts a request that passes, unless the kernel has.
 #[inline]
@@ -369,10 +407,10 @@ pub(super) enum After {
 
 /// What becomes of a request that is not refused.
 enum Verdict {
-    Send(admission::Request, Ticket),
-    Wait(admission::Request, Option<MilliRu>, Ticket),
+    /// It has been sent, waits to be, or follows one that has been: the store will answer it.
+    Sent,
+    /// This is its answer.
     Hit(Rc<[u8]>),
-    Joined,
     Goodbye,
     OwnStats,
     Change,

@@ -136,18 +136,19 @@ impl Replies {
         self.slots.pop_front();
         self.first += 1;
         while let Some(slot) = self.slots.front_mut() {
-            match std::mem::replace(slot, Slot::Open) {
+            match slot {
                 Slot::Open => return,
                 Slot::Part(held) => {
                     self.held -= held.len();
-                    self.output.push(&held);
+                    self.output.push(held);
+                    *slot = Slot::Open;
                     return;
                 }
                 Slot::Whole(held) => {
                     self.held -= held.len();
-                    self.output.push(&held);
+                    self.output.push(held);
                 }
-                Slot::Refused(refusal) => self.output.append(|out| (self.write_refusal)(refusal, out)),
+                Slot::Refused(refusal) => self.output.append(|out| (self.write_refusal)(*refusal, out)),
             }
             self.slots.pop_front();
             self.first += 1;

@@ -111,6 +111,7 @@ impl<T: Words> Mapped<T> {
     ///
     /// If there is no such element, or `offset` is not that of a word in it.
     #[must_use]
+    #[inline]
     pub fn word(&self, index: usize, offset: usize) -> &AtomicU64 {
         assert!(index < self.len, "element {index} of {}", self.len);
         assert!(offset.is_multiple_of(8) && offset < size_of::<T>(), "offset {offset}");
