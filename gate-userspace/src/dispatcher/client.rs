@@ -17,6 +17,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use gate_common::abi::Reason;
+use gate_common::units::Nanos;
 use nix::sys::socket::{Shutdown, shutdown};
 use tokio::io::{AsyncRead as _, ReadBuf};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -58,9 +59,9 @@ pub(super) struct Client<W: Wire> {
     share: RefCell<Option<Share>>,
     /// The shared store connections that its requests may take.
     pool: RefCell<Rc<Pool<W>>>,
-    /// Which of these they take, always the same, so that the store sees them in the order in which they were
-    /// sent.
-    lane: usize,
+    /// Which of these they take, the same while any is on its way, so that the store sees them in the order in which
+    /// they were sent.
+    lane: Cell<usize>,
     /// What it said and what it was told.
     pub(super) talk: RefCell<Talk<W>>,
     /// Whether it is on the list of clients to be written to.
@@ -151,7 +152,7 @@ impl<W: Wire> Client<W> {
             share: RefCell::new(None),
             deny: RefCell::new(service.tenants.borrow().denied(tenant, &service.ledger.borrow())),
             pool: RefCell::new(service.pools.first()),
-            lane: service.next_lane(),
+            lane: Cell::new(0),
             talk: RefCell::new(Talk {
                 decoder: W::decoder(&service.settings),
                 input: Buffer::default(),
@@ -210,7 +211,13 @@ impl<W: Wire> Client<W> {
     /// The shared store connection that its requests take.
     #[inline]
     pub(super) fn store(&self) -> Rc<Store<W>> {
-        self.pool.borrow().store(self.lane)
+        self.pool.borrow().store(self.lane.get())
+    }
+
+    /// It has nothing on its way: what it asks now may take another connection.
+    #[inline]
+    pub(super) fn choose_lane(&self, now: Nanos) {
+        self.lane.set(self.pool.borrow().lane(now));
     }
 
     /// From now on its requests take these.

@@ -78,7 +78,6 @@ pub(super) struct Service<W: Wire> {
     pub(super) senders: RefCell<Senders<W>>,
     /// Everyone who is connected.
     clients: RefCell<Vec<Weak<Client<W>>>>,
-    next_lane: Cell<usize>,
     /// Whether this is the thread that does what one must do for all.
     is_first: bool,
 }
@@ -91,7 +90,6 @@ impl<W: Wire> Service<W> {
         let hot = HotCache::new(&settings, hot, number, Arc::clone(&figures));
         let (news, clients) = (RefCell::default(), RefCell::default());
         let senders = RefCell::new(Senders::new(settings.max_datagrams));
-        let next_lane = Cell::new(0);
         let (limits, tenants) = (*settings.limits.borrow(), settings.tenants.borrow().clone());
         let queue = RefCell::new(Queue::new(settings.places(number), limits.queue, limits.queue_memory));
         Rc::new(Self {
@@ -112,7 +110,6 @@ impl<W: Wire> Service<W> {
             clients,
             senders,
             in_cluster: Cell::new(false),
-            next_lane,
             is_first: number == 0,
         })
     }
@@ -122,13 +119,6 @@ impl<W: Wire> Service<W> {
         let mut ledger = self.ledger.borrow_mut();
         ledger.refresh();
         (ledger.tenant_of(source, self.settings.service), ledger.shadows(source))
-    }
-
-    /// The shared connection for the next client.
-    pub(super) fn next_lane(&self) -> usize {
-        let lane = self.next_lane.get();
-        self.next_lane.set(lane.wrapping_add(1));
-        lane
     }
 
     /// Whether a client is listened to: it may have more replies outstanding, and its order lets it go on.
@@ -146,6 +136,9 @@ impl<W: Wire> Service<W> {
     pub(super) fn requests(&self, client: &Rc<Client<W>>, talk: &mut Talk<W>, input: &[u8]) -> usize {
         let now = clock::monotonic();
         self.ledger.borrow_mut().refresh();
+        if talk.replies.outstanding() == 0 {
+            client.choose_lane(now);
+        }
         let mut taken = 0;
         talk.want = 0;
         while !talk.ending && talk.moving == Moving::No {

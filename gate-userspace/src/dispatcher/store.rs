@@ -166,6 +166,21 @@ impl<W: Wire> Store<W> {
             .map_err(|retry_after| Refusal { reason: Reason::StoreDown, retry_after })
     }
 
+    /// Whether what one more client asks would neither wait behind much, nor for long.
+    #[inline]
+    pub(super) fn has_room(&self, now: Nanos) -> bool {
+        let state = self.state.borrow();
+        let waits = state.waiting.front().map_or(Nanos::ZERO, |first| now.saturating_sub(first.since));
+        let few = state.waiting.len() < FULL_LANE && !state.blocked && waits < SLOW;
+        few && state.health.accepts(state.waiting.len(), now).is_ok()
+    }
+
+    /// How much there is to be said against one more client's requests.
+    pub(super) fn burden(&self, now: Nanos) -> (bool, usize) {
+        let state = self.state.borrow();
+        (state.health.accepts(state.waiting.len(), now).is_err(), state.waiting.len())
+    }
+
     /// Adds a request to what is sent next. Whether it may be sent has been asked ([`Store::accepts`]).
     pub(super) fn send(&self, outgoing: Outgoing<'_, W>, now: Nanos) {
         let state = &mut *self.state.borrow_mut();
@@ -518,5 +533,9 @@ async fn probe<W: Wire>(mut socket: TcpStream) -> Result<TcpStream, Broken> {
 }
 
 const LONGEST_PROBE_ANSWER: usize = 1 << 10;
+/// So many requests together are worth a write of their own.
+const FULL_LANE: usize = 256;
+/// What has waited for so long stands behind something that is large or slow.
+const SLOW: Nanos = Nanos::from_millis(1);
 /// A write this large does not wait for more.
 const FULL_WRITE: usize = 32 << 10;
