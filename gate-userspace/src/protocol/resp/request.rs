@@ -77,6 +77,14 @@ pub struct Decoder {
     limits: Limits,
     state: Progress,
     rewritten: Rewritten,
+    familiar: Familiar,
+}
+
+/// How the last request began, its name included, and what that meant: most are followed by more of their kind.
+#[derive(Clone, Copy, Debug, Default)]
+struct Familiar {
+    bytes: [u8; Self::LONGEST],
+    scan: Option<Scan>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -116,7 +124,8 @@ impl Decoder {
     /// One that expects a client's first byte.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
-        Self { limits, state: Progress::Between, rewritten: Rewritten::default() }
+        let (rewritten, familiar) = Default::default();
+        Self { limits, state: Progress::Between, rewritten, familiar }
     }
 
     /// The bytes of the request that was given last: what it took of the input, or, if it came inline, what it
@@ -145,6 +154,9 @@ impl Decoder {
     /// `*<args>`, then the arguments.
     #[inline]
     fn array(&mut self, input: &[u8]) -> Step {
+        if let Some(scan) = self.familiar.scan_of(input) {
+            return self.head(input, scan);
+        }
         match length::read(input, 1) {
             Length::Incomplete => Step::More { want: input.len() + 1 },
             Length::Is(args, at) if args <= 0 => Step::Skip { len: at },
@@ -190,6 +202,9 @@ impl Decoder {
                 return self.fault(input.len(), fault);
             }
             scan.at = end;
+            if scan.seen == 1 {
+                self.familiar.remember(input, &scan);
+            }
         }
         self.state = Progress::Between;
         self.give(input, scan.at, scan.at as u64, &scan)
@@ -292,6 +307,25 @@ impl Decoder {
 }
 
 const BULK_END: &[u8] = b"\r\n";
+
+impl Familiar {
+    /// `*9\r\n$9\r\n`, a name of nine bytes, and its end.
+    const LONGEST: usize = 19;
+
+    /// What is known of a request that begins as the last one did.
+    #[inline]
+    fn scan_of(&self, input: &[u8]) -> Option<Scan> {
+        self.scan.filter(|scan| input.starts_with(&self.bytes[..scan.at]))
+    }
+
+    #[inline]
+    fn remember(&mut self, input: &[u8], scan: &Scan) {
+        if let Some(bytes) = self.bytes.get_mut(..scan.at) {
+            bytes.copy_from_slice(&input[..scan.at]);
+            self.scan = Some(*scan);
+        }
+    }
+}
 
 impl Scan {
     /// Of `bytes` that are known to be an array of `args` bulk strings.

@@ -351,6 +351,23 @@ fn pieces() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![5 => request, 2 => line, 1 => mangled, 1 => prop::collection::vec(any::<u8>(), 0..20)]
 }
 
+/// Alike at the beginning: in number, in length, in name.
+const FAMILIAR: [&str; 13] = [
+    "GET a",
+    "get b",
+    "GEX a",
+    "GETX a",
+    "DEL a",
+    "DEL a b",
+    "GET a b",
+    "SET a b",
+    "CLIENT ID",
+    "CLIENT LIST",
+    "OBJECT HELP",
+    "INCRBYFLOAT a 1",
+    "PING",
+];
+
 proptest! {
     #[test]
     fn a_stream_cut_anywhere_decodes_the_same(
@@ -371,6 +388,17 @@ proptest! {
                 prop_assert!(args <= request.args as usize && keys <= request.facts.keys as usize);
                 prop_assert!(request.streamed || (args, keys) == (request.args as usize, request.facts.keys as usize));
             }
+        }
+    }
+
+    #[test]
+    fn a_decoder_that_has_seen_others_reads_a_request_as_a_new_one_does(
+        which in prop::collection::vec(0..FAMILIAR.len(), 0..40),
+    ) {
+        let mut seasoned = Decoder::new(LIMITS);
+        for line in which.into_iter().map(|which| FAMILIAR[which]) {
+            let stream = array(&line.split(' ').collect::<Vec<_>>());
+            prop_assert_eq!(seasoned.next(&stream), Decoder::new(LIMITS).next(&stream), "{}", line);
         }
     }
 
