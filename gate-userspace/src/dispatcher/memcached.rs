@@ -201,11 +201,9 @@ impl Link for Multiget {
 
     #[inline]
     fn encode(&mut self, request: &Request, bytes: &[u8], out: &mut Buffer) -> Awaited {
-        if matches!(request.command, Command::Get | Command::Gets)
-            && request.facts.keys == 1
-            && let Some(key) = request.keys(bytes).next()
-        {
-            self.merge(request.command, key, out);
+        if matches!(request.command, Command::Get | Command::Gets) && request.facts.keys == 1 {
+            // All of its keys.
+            self.merge(request.command, request.keys(bytes).rest(), out);
             return Awaited::Merged;
         }
         self.seal(out);

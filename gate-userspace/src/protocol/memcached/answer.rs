@@ -1,6 +1,6 @@
 //! Answers out of the store's stream.
 
-use memchr::{memchr, memchr2};
+use memchr::memchr;
 
 use super::command::Expect;
 use crate::protocol::number;
@@ -272,7 +272,7 @@ fn value(text: &[u8]) -> Result<AnswerLine, Garbage> {
     let rest = text.get(KEY_AT..).ok_or(bad)?;
     let key = memchr(b' ', rest).ok_or(bad)?;
     let rest = &rest[key + 1..];
-    let flags = memchr(b' ', rest).ok_or(bad)?;
+    let flags = rest.iter().position(|&byte| byte == b' ').ok_or(bad)?;
     let value = length(&rest[flags + 1..])?;
     let (key_at, key_end) = (KEY_AT as u16, (KEY_AT + key) as u16);
     Ok(AnswerLine { status: Status::Value, body: value + 2, value, key_at, key_end })
@@ -286,7 +286,7 @@ fn meta_value(text: &[u8]) -> Result<AnswerLine, Garbage> {
 
 /// The number that `text` begins with.
 fn length(text: &[u8]) -> Result<u64, Garbage> {
-    let end = memchr2(b' ', b'\r', text).unwrap_or(text.len());
+    let end = text.iter().position(|&byte| matches!(byte, b' ' | b'\r')).unwrap_or(text.len());
     let length = number::unsigned(&text[..end]).ok_or(Garbage::BadLength)?;
     if length > u64::from(u32::MAX) { Err(Garbage::BadLength) } else { Ok(length) }
 }
@@ -307,7 +307,12 @@ fn is_meta(status: Status) -> bool {
     )
 }
 
+#[inline]
 fn status(text: &[u8]) -> Status {
+    if text.starts_with(b"VALUE ") { Status::Value } else { other_status(text) }
+}
+
+fn other_status(text: &[u8]) -> Status {
     let word = &text[..memchr(b' ', text).unwrap_or(text.len())];
     match word {
         b"VALUE" => Status::Value,

@@ -88,7 +88,7 @@ impl<'b> Keys<'b> {
     }
 
     /// What has not been read.
-    pub(super) const fn rest(&self) -> &'b [u8] {
+    pub(crate) const fn rest(&self) -> &'b [u8] {
         self.rest
     }
 }
