@@ -188,14 +188,16 @@ impl<W: Wire> Requests<'_, W> {
         }
     }
 
-    /// Whether a request is denied to the tenant, or gate knows its password to be wrong.
+    /// Whether a request is denied to the tenant or too long, or gate knows its password to be wrong.
     fn refuses(&self, request: &W::Request, bytes: &[u8], asked: Option<&Asked>) -> bool {
         let login = asked.and_then(|asked| asked.login.as_ref());
         if login.and_then(|login| self.service.tenants.borrow().verifies(login)) == Some(false) {
             self.service.figures.count(Event::LoginFailed);
             return true;
         }
+        let is_too_long = || self.service.is_too_long(request, bytes);
         self.client.is_denied(request, bytes) && self.service.refuses(self.client, Reason::Unsupported)
+            || is_too_long() && self.service.refuses(self.client, Reason::TooLarge)
     }
 
     /// Waits until the tenant can pay; false if it never can.
@@ -245,7 +247,7 @@ async fn downstream(
 }
 
 /// Writes everything, by and by.
-async fn write_all(socket: &OwnedWriteHalf, mut bytes: &[u8]) -> std::io::Result<()> {
+pub(super) async fn write_all(socket: &OwnedWriteHalf, mut bytes: &[u8]) -> std::io::Result<()> {
     while !bytes.is_empty() {
         socket.writable().await?;
         match socket.try_write(bytes) {

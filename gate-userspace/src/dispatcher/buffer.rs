@@ -38,12 +38,24 @@ impl Buffer {
     /// Adds `bytes` at the end.
     #[inline]
     pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.make_room(bytes.len());
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Lets `read` add at the end, where there is room for `count` bytes at least; it must do nothing else.
+    pub(super) fn fill<T>(&mut self, count: usize, read: impl FnOnce(&mut Vec<u8>) -> T) -> T {
+        self.make_room(count);
+        self.bytes.reserve(count);
+        read(&mut self.bytes)
+    }
+
+    #[inline]
+    fn make_room(&mut self, count: usize) {
         // What is moved is less than what has left since it was moved last: no byte pays for more than one move.
-        if self.head > self.len() && self.bytes.len() + bytes.len() > self.bytes.capacity() {
+        if self.head > self.len() && self.bytes.len() + count > self.bytes.capacity() {
             self.bytes.drain(..self.head);
             self.head = 0;
         }
-        self.bytes.extend_from_slice(bytes);
     }
 
     /// Lets `write` add at the end; it must do nothing else.
@@ -102,7 +114,11 @@ mod tests {
             for (added, taken) in pieces {
                 let piece: Vec<u8> = (0..added).map(|i| next.wrapping_add(i as u8)).collect();
                 next = next.wrapping_add(added as u8);
-                buffer.push(&piece);
+                if added % 2 == 0 {
+                    buffer.push(&piece);
+                } else {
+                    buffer.fill(added, |end| end.extend_from_slice(&piece));
+                }
                 model.extend(piece);
                 let taken = taken.min(buffer.len());
                 buffer.consume(taken);

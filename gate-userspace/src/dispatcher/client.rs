@@ -26,6 +26,7 @@ use super::buffer::Buffer;
 use super::datagrams::Sender;
 use super::hot_cache::order::Order;
 use super::identity::Identity;
+use super::large::Large;
 use super::ledger::TenantId;
 use super::pool::Pool;
 use super::refusals::Unwritten;
@@ -79,6 +80,8 @@ pub(super) struct Client<W: Wire> {
     moved: Cell<bool>,
     stuck: Cell<Duration>,
     waker: RefCell<Option<Waker>>,
+    /// A request that may go to the store; its body is to be passed on.
+    large: RefCell<Option<Box<Large<W>>>>,
 }
 
 /// Where a client's replies go.
@@ -120,6 +123,8 @@ pub(super) enum Moving {
     Change,
     /// To a connection of its own.
     Own,
+    /// To the store with the body of a request that it is let out of the queue with; nowhere, if that is refused.
+    Large,
 }
 
 /// Why a client's connection ended.
@@ -172,6 +177,7 @@ impl<W: Wire> Client<W> {
             moved: Cell::new(true),
             stuck: Cell::new(Duration::ZERO),
             waker: RefCell::new(None),
+            large: RefCell::new(None),
         }
     }
 
@@ -185,6 +191,10 @@ impl<W: Wire> Client<W> {
                     let to = Box::pin(self.change(&service)).await;
                     self.go_on(to);
                 }
+                Pause::Passing(large) => match Box::pin(self.pass_on(*large, &mut socket, &service)).await {
+                    Ok(()) => self.go_on(Moving::No),
+                    Err(ended) => break ended,
+                },
                 Pause::Leaving => {
                     let heard = std::mem::take(&mut self.talk.borrow_mut().input);
                     break Box::pin(self.serve_alone(heard, &mut socket, &service)).await;
@@ -338,9 +348,8 @@ impl<W: Wire> Client<W> {
             self.dead.set(Some(Ended::SlowReader));
         }
         self.note_open(talk.replies.outstanding());
-        let all_said = talk.replies.outstanding() == 0;
         let resumes = if talk.ending || talk.moving != Moving::No {
-            all_said
+            self.has_earlier_replies(&talk.replies)
         } else {
             talk.parked && service.has_room(self, &talk.replies)
         };
@@ -377,6 +386,17 @@ impl<W: Wire> Client<W> {
         talk.stalled = true;
     }
 
+    /// A request of its may go to the store; its body is to be passed on.
+    pub(super) fn let_go(&self, large: Large<W>) {
+        *self.large.borrow_mut() = Some(Box::new(large));
+        self.wake();
+    }
+
+    /// Whether it has all its replies, but for that to a request that may go to the store: which is its last.
+    fn has_earlier_replies(&self, replies: &Replies) -> bool {
+        replies.outstanding() == usize::from(self.large.borrow().is_some())
+    }
+
     fn wake(&self) {
         if let Some(waker) = &*self.waker.borrow() {
             waker.wake_by_ref();
@@ -388,7 +408,7 @@ impl<W: Wire> Client<W> {
         cx: &mut Context<'_>,
         socket: &mut OwnedReadHalf,
         service: &Service<W>,
-    ) -> Poll<Pause> {
+    ) -> Poll<Pause<W>> {
         if self.waker.borrow().as_ref().is_none_or(|waker| !waker.will_wake(cx.waker())) {
             *self.waker.borrow_mut() = Some(cx.waker().clone());
         }
@@ -408,12 +428,19 @@ impl<W: Wire> Client<W> {
                 continue;
             }
             let mut talk = self.talk.borrow_mut();
+            let all_said = !blocked && self.has_earlier_replies(&talk.replies);
+            if all_said && let Some(large) = self.large.take() {
+                return Poll::Ready(Pause::Passing(large));
+            }
             if talk.ending {
-                let all_said = !blocked && talk.replies.outstanding() == 0;
                 return if all_said { Poll::Ready(Pause::Ended(Ended::Left)) } else { Poll::Pending };
             }
+            if all_said && talk.moving == Moving::Large {
+                // It was refused while it waited.
+                (talk.moving, talk.stalled) = (Moving::No, true);
+            }
             let moves = talk.moving != Moving::No;
-            if moves && talk.replies.outstanding() == 0 && !blocked {
+            if moves && all_said {
                 let changing = talk.moving == Moving::Change;
                 return Poll::Ready(if changing { Pause::Changing } else { Pause::Leaving });
             }
@@ -510,10 +537,12 @@ impl<W: Wire> Client<W> {
 }
 
 /// Why a client's task stops waiting for its sockets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pause {
+#[derive(Debug)]
+enum Pause<W: Wire> {
     /// It is over.
     Ended(Ended),
+    /// A request of its goes to the store, with its body.
+    Passing(Box<Large<W>>),
     /// It is about to become someone else.
     Changing,
     /// From here on it has a connection to the store of its own.

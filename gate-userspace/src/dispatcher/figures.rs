@@ -32,6 +32,8 @@ pub enum Event {
     Cut,
     /// A client got a connection to the store of its own.
     OwnConnection,
+    /// A request was too long to be gathered, and was passed on as it came.
+    Streamed,
     /// A datagram came.
     Datagram,
     /// A request was decoded.
@@ -60,7 +62,7 @@ pub enum Event {
 
 impl Event {
     /// Every event, in the order of its number.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Accepted,
         Self::TurnedAway,
         Self::Left,
@@ -68,6 +70,7 @@ impl Event {
         Self::SlowWriter,
         Self::Cut,
         Self::OwnConnection,
+        Self::Streamed,
         Self::Datagram,
         Self::Request,
         Self::Answered,
@@ -93,6 +96,7 @@ impl Event {
             Self::SlowWriter => "slow-writer",
             Self::Cut => "cut",
             Self::OwnConnection => "own-connection",
+            Self::Streamed => "streamed",
             Self::Datagram => "datagrams",
             Self::Request => "requests",
             Self::Answered => "answered",

@@ -214,6 +214,11 @@ impl Ledger {
         self.count(tenant, offset_of!(TenantCounters, charged_mru), u64::from(charged.0));
     }
 
+    /// Counts what a request was charged beside what it was counted with.
+    pub(super) fn count_charged(&self, tenant: TenantId, charged: MilliRu) {
+        self.count(tenant, offset_of!(TenantCounters, charged_mru), u64::from(charged.0));
+    }
+
     /// Counts what a tenant asks for over a connection of its own source's, whatever becomes of it.
     #[inline]
     pub(super) fn count_asked(&self, tenant: TenantId, price: MilliRu) {

@@ -4,6 +4,7 @@
 //! come, log in and go cost the store no connections but gate's own.
 
 use std::cell::RefCell;
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -28,17 +29,26 @@ pub(super) struct Line {
 }
 
 /// Connections that wait to be used again.
-#[derive(Debug, Default)]
-pub(super) struct Lines(RefCell<Vec<Line>>);
+#[derive(Debug)]
+pub(super) struct Lines {
+    kept: RefCell<Vec<Line>>,
+    /// Whether they have been somebody's, and must be made nobody's first.
+    resets: bool,
+}
 
 impl Lines {
+    /// None yet, to a store that has users or not.
+    pub(super) fn new(has_users: bool) -> Self {
+        Self { kept: RefCell::default(), resets: has_users }
+    }
+
     /// One for a client that is `identity`, new or not.
     ///
     /// # Errors
     ///
     /// As [`Line::open`].
     pub(super) async fn take(&self, settings: &Settings, identity: &Identity) -> Result<Line, Broken> {
-        let kept = self.0.borrow_mut().pop();
+        let kept = self.kept.borrow_mut().pop();
         if let Some(line) = kept
             && let Ok(line) = line.again(settings, identity).await
         {
@@ -50,11 +60,12 @@ impl Lines {
 
     /// Keeps one whose answers have all been read.
     pub(super) fn keep(&self, mut line: Line) {
-        let lines = &mut *self.0.borrow_mut();
-        let sent =
-            line.heard.is_empty() && matches!(line.socket.try_write(RESET), Ok(len) if len == RESET.len());
-        if lines.len() < MOST_KEPT && sent {
-            line.resets = true;
+        let lines = &mut *self.kept.borrow_mut();
+        if lines.len() >= MOST_KEPT || !line.heard.is_empty() {
+            return;
+        }
+        line.resets = self.resets;
+        if !line.resets || matches!(line.socket.try_write(RESET), Ok(len) if len == RESET.len()) {
             lines.push(line);
         }
     }
@@ -80,7 +91,18 @@ impl Line {
     /// The same connection, from the start.
     async fn again(mut self, settings: &Settings, identity: &Identity) -> Result<Self, Broken> {
         self.greet(settings, identity).await?;
-        Ok(self)
+        // It may have been closed since, behind the answer to what was said last.
+        match self.socket.try_read(&mut [0]) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(self),
+            Err(error) => Err(error.into()),
+            Ok(0) => Err(Broken::Closed),
+            Ok(_) => Err(Broken::Unasked),
+        }
+    }
+
+    /// Its socket, for one request that is passed on piece by piece, and its answer.
+    pub(super) fn socket(&mut self) -> &mut TcpStream {
+        &mut self.socket
     }
 
     /// Sends one request; what is answered, whole.
@@ -148,7 +170,7 @@ fn refused(reply: Vec<u8>) -> Broken {
 }
 
 const RESET: &[u8] = b"RESET\r\n";
-/// More at a time are rare: each is used for a moment.
-const MOST_KEPT: usize = 4;
+/// More at a time are rare: each is used for a moment, unless its client sends slowly.
+const MOST_KEPT: usize = 16;
 /// Answers to what is asked here are short.
 const LONGEST: usize = 64 << 10;

@@ -17,7 +17,7 @@ use memchr::memchr;
 use super::buffer::Buffer;
 use super::identity::Asked;
 use super::settings::Settings;
-use super::wire::{AfterFault, Answer, Course, Garbage, Life, Link, Wire};
+use super::wire::{AfterFault, Answer, Course, GATHER, Garbage, Life, Link, Wire};
 use crate::protocol::deny::Deny;
 use crate::protocol::memcached::{
     self, AnswerLine, Answers, Command, Decoder, Expect, Fault, FaultKind, Limits, Part, Quiet, Request,
@@ -46,10 +46,8 @@ impl Wire for Memcached {
     const GOODBYE: &'static [u8] = b"";
 
     fn decoder(settings: &Settings) -> Decoder {
-        let Limits { line, .. } = Limits::default();
-        let value = settings.max_request();
-        // What is let in is given whole.
-        Decoder::new(Limits { line, value: value as u64, gather: line as usize + value })
+        let value = settings.max_request() as u64;
+        Decoder::new(Limits { value, gather: GATHER, ..Limits::default() })
     }
 
     #[inline]
@@ -65,6 +63,11 @@ impl Wire for Memcached {
     #[inline]
     fn facts(request: &Request) -> &Facts {
         &request.facts
+    }
+
+    #[inline]
+    fn is_streamed(request: &Request) -> bool {
+        request.body > 0
     }
 
     fn change(_: &Request, _: &[u8]) -> Option<Asked> {
@@ -218,9 +221,18 @@ impl Link for Multiget {
             }
             Quiet::Unusual => {
                 out.push(bytes);
-                out.push(NOOP);
+                if request.body == 0 {
+                    out.push(NOOP);
+                }
                 Awaited::UntilNoop
             }
+        }
+    }
+
+    fn tail(awaited: &Awaited) -> &'static [u8] {
+        match awaited {
+            Awaited::UntilNoop => NOOP,
+            Awaited::Merged | Awaited::Own(_) | Awaited::Unwanted(_) => b"",
         }
     }
 

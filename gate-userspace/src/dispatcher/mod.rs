@@ -15,6 +15,7 @@
 //! - `datagrams`, `udp`: clients that send datagrams, and their sockets.
 //! - `identity`, `change`: who a client is to the store, and how it becomes that.
 //! - `alone`: a client with a connection to the store of its own.
+//! - `large`: requests that are passed on as they come.
 //! - `pool`: the connections to the store that clients of one identity share.
 //! - `line`: a new connection to the store.
 //! - `store`, `health`: a shared connection to the store; whether it is worth a request.
@@ -51,6 +52,7 @@ mod figures;
 mod health;
 mod hot_cache;
 mod identity;
+mod large;
 mod latency;
 mod ledger;
 mod line;

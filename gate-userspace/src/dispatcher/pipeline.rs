@@ -22,7 +22,7 @@ use super::service::Service;
 use super::store::Outgoing;
 use super::wire::{Course, Wire};
 use crate::policy::admission::{self, QueryType};
-use crate::protocol::{Class, Refusal};
+use crate::protocol::{Class, Facts, Refusal};
 
 impl<W: Wire> Service<W> {
     /// Takes a decoded request through the pipeline.
@@ -50,6 +50,8 @@ impl<W: Wire> Service<W> {
             Err(refusal(Reason::Unsupported))
         } else if !client.may_ask(replies.outstanding()) && self.refuses(client, Reason::Limit) {
             Err(refusal(Reason::Limit))
+        } else if self.is_too_long(request, bytes) && self.refuses(client, Reason::TooLarge) {
+            Err(refusal(Reason::TooLarge))
         } else {
             match course {
                 Course::Shared | Course::Own => self.judge(asked, now),
@@ -58,6 +60,7 @@ impl<W: Wire> Service<W> {
                 Course::OwnStats => Ok(Verdict::OwnStats),
             }
         };
+        let sends_body = W::is_streamed(request) && matches!(verdict, Ok(Verdict::Sent));
         if matches!(verdict, Ok(Verdict::Change)) {
             return After::Move(Moving::Change);
         }
@@ -83,7 +86,7 @@ impl<W: Wire> Service<W> {
                 self.refuse_at_once(client, replies, place, W::is_silent(request), refusal, now);
             }
         }
-        After::Next
+        if sends_body { After::Body } else { After::Next }
     }
 
     /// What becomes of a request for the store.
@@ -130,9 +133,9 @@ impl<W: Wire> Service<W> {
         ledger: &mut Ledger,
         now: Nanos,
     ) -> Result<MilliRu, Refusal> {
-        let Asked { client, request, bytes, .. } = asked;
+        let Asked { client, request, .. } = asked;
         let (tenant, facts, service) = (client.tenant.get(), W::facts(request), self.settings.service);
-        let price = ledger.price(service, 1, facts.rows, bytes.len(), query_class(facts.class));
+        let price = ledger.price(service, 1, facts.rows, length(facts), query_class(facts.class));
         if client.asks_for_itself() {
             ledger.count_asked(tenant, price);
         }
@@ -210,7 +213,7 @@ impl<W: Wire> Service<W> {
             self.delay.borrow_mut().left(kind.tier, now, Nanos::ZERO, 0);
             let silent = W::is_silent(request);
             let outgoing = Outgoing { client, place, request, bytes, kind, silent, admitted: now, ticket };
-            client.store().send(outgoing, now);
+            self.hand_over(outgoing, queue, now);
         } else {
             let (client, request, charged) = (Rc::clone(client), *request, (!counted).then_some(charged));
             self.join_queue(queue, Held { client, place, request, kind, charged, ticket }, bytes, now);
@@ -271,7 +274,7 @@ impl<W: Wire> Service<W> {
                     let (bytes, admitted, silent) = (&queued.bytes, queued.since, W::is_silent(&request));
                     let (client, request) = (&client, &request);
                     let outgoing = Outgoing { client, place, request, bytes, kind, silent, admitted, ticket };
-                    client.store().send(outgoing, now);
+                    self.hand_over(outgoing, &mut self.queue.borrow_mut(), now);
                 }
                 Err(refusal) => {
                     self.queue.borrow_mut().leave();
@@ -401,6 +404,8 @@ pub(super) enum After {
     Wait,
     /// It has said goodbye.
     Goodbye,
+    /// It takes its body to the store, now or once it is let out of the queue.
+    Body,
     /// It goes elsewhere, before this request.
     Move(Moving),
 }
@@ -414,6 +419,11 @@ enum Verdict {
     Goodbye,
     OwnStats,
     Change,
+}
+
+/// What a request is known to be long, body included.
+fn length(facts: &Facts) -> usize {
+    usize::try_from(facts.bytes).unwrap_or(usize::MAX)
 }
 
 /// The class for which XDP and daemon agree on what latency to expect.

@@ -51,6 +51,11 @@ impl<T> Queue<T> {
         free
     }
 
+    /// A request takes a place, even if there is none: it had one, and gave it back for a while.
+    pub(super) fn enter(&mut self) {
+        self.taken += 1;
+    }
+
     /// A request has left the store.
     #[inline]
     pub(super) fn leave(&mut self) {

@@ -8,7 +8,7 @@ use gate_common::units::Nanos;
 use super::buffer::Buffer;
 use super::identity::Asked;
 use super::settings::Settings;
-use super::wire::{AfterFault, Answer, Course, Garbage, Life, Link, Wire};
+use super::wire::{AfterFault, Answer, Course, GATHER, Garbage, Life, Link, Wire};
 use crate::protocol::deny::Deny;
 use crate::protocol::resp::{
     self, Command, Decoder, Fault, FaultKind, Kind, Limits, Part, Replies, Request, State,
@@ -37,7 +37,8 @@ impl Wire for Resp {
     const GOODBYE: &'static [u8] = b"+OK\r\n";
 
     fn decoder(settings: &Settings) -> Decoder {
-        let gather = u32::try_from(settings.max_request()).unwrap_or(u32::MAX);
+        // What might be too long is not gathered either: it is told by its head.
+        let gather = settings.max_request().min(GATHER) as u32;
         Decoder::new(Limits { gather, ..Limits::default() })
     }
 
@@ -54,6 +55,11 @@ impl Wire for Resp {
     #[inline]
     fn facts(request: &Request) -> &Facts {
         &request.facts
+    }
+
+    #[inline]
+    fn is_streamed(request: &Request) -> bool {
+        request.streamed
     }
 
     fn change(request: &Request, bytes: &[u8]) -> Option<Asked> {
@@ -75,8 +81,6 @@ impl Wire for Resp {
     #[inline]
     fn course(request: &Request) -> Course {
         match request.state {
-            // What is larger than gate gathers is passed on piece by piece.
-            State::Shared if request.streamed => Course::Own,
             State::Shared => Course::Shared,
             // It says which library the client uses: of no consequence for whoever shares the connection.
             State::Name if request.command == SET_INFO => Course::Shared,
@@ -98,7 +102,7 @@ impl Wire for Resp {
 
     #[inline]
     fn may_share(request: &Request) -> bool {
-        request.facts.keys == 1 && SHARED.contains(&request.command)
+        request.facts.keys == 1 && SHARED.contains(&request.command) && !request.streamed
     }
 
     fn may_keep(answer: &[u8]) -> bool {
@@ -197,6 +201,10 @@ impl Link for Pipe {
     #[inline]
     fn encode(&mut self, _: &Request, bytes: &[u8], out: &mut Buffer) {
         out.push(bytes);
+    }
+
+    fn tail((): &()) -> &'static [u8] {
+        b""
     }
 
     #[inline]

@@ -103,7 +103,7 @@ impl<W: Wire> Service<W> {
             queue,
             delay: RefCell::new(delay),
             pools,
-            lines: Lines::default(),
+            lines: Lines::new(W::HAS_USERS),
             figures,
             all_figures,
             news,
@@ -154,14 +154,24 @@ impl<W: Wire> Service<W> {
                     talk.want = want;
                     break;
                 }
+                Step::Request { len, request } if client.datagram().is_some() && W::is_streamed(&request) => {
+                    // The rest of it cannot come.
+                    taken -= len;
+                    break;
+                }
                 Step::Request { len, request } => {
                     let bytes = W::bytes(&talk.decoder, &request, &rest[..len]);
                     match self.request(client, &mut talk.replies, &request, bytes, now) {
                         After::Next => {}
                         After::Wait => {
+                            if W::is_streamed(&request) {
+                                // This one is past its head.
+                                talk.decoder = W::decoder(&self.settings);
+                            }
                             talk.stalled = true;
                             return taken - len;
                         }
+                        After::Body => talk.moving = Moving::Large,
                         After::Goodbye => talk.ending = true,
                         After::Move(to) => {
                             talk.moving = to;
@@ -170,8 +180,8 @@ impl<W: Wire> Service<W> {
                     }
                 }
                 Step::Skip { .. } => {}
-                // Everything that is let in is gathered.
-                Step::Body { .. } => talk.ending = true,
+                // Of a request that was refused.
+                Step::Body { .. } => {}
                 Step::Fault { fault, .. } => self.fault(client, talk, &fault, now),
             }
         }
@@ -181,6 +191,18 @@ impl<W: Wire> Service<W> {
 
     fn fault(&self, client: &Client<W>, talk: &mut Talk<W>, fault: &W::Fault, now: Nanos) {
         let place = talk.replies.open();
+        self.fault_at(client, talk, place, fault, now);
+    }
+
+    /// Answers bytes that are no request, or not the rest of the one that has this place.
+    pub(super) fn fault_at(
+        &self,
+        client: &Client<W>,
+        talk: &mut Talk<W>,
+        place: Place,
+        fault: &W::Fault,
+        now: Nanos,
+    ) {
         let mut answer = Vec::new();
         let after = W::answer_fault(fault, &mut answer);
         let in_turn = place == talk.replies.first();
