@@ -76,6 +76,18 @@ impl Listening {
         Self::start("redis-server", command, address, None)
     }
 
+    /// gate's own store, which speaks this protocol.
+    ///
+    /// # Errors
+    ///
+    /// If it does not come up.
+    pub fn embedded(protocol: &str) -> Result<Self> {
+        let address = address();
+        let mut command = Command::new(paths::gate());
+        command.args(["store", "--protocol", protocol, "--listen", &address.to_string()]);
+        Self::start("gate store", command, address, None)
+    }
+
     /// A gate in user space alone, with one service named `store` before `backend`; `service` is what else
     /// its section says, `tenants` are whole sections.
     ///

@@ -52,10 +52,20 @@ pub(super) struct Args {
     json: bool,
 }
 
+/// A protocol, as arguments name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum ProtocolArg {
+pub(super) enum ProtocolArg {
     Memcached,
     Resp,
+}
+
+impl From<ProtocolArg> for Protocol {
+    fn from(named: ProtocolArg) -> Self {
+        match named {
+            ProtocolArg::Memcached => Self::Memcached,
+            ProtocolArg::Resp => Self::Resp,
+        }
+    }
 }
 
 fn timeout(text: &str) -> Result<Nanos, String> {
@@ -63,10 +73,7 @@ fn timeout(text: &str) -> Result<Nanos, String> {
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let protocol = match args.protocol {
-        ProtocolArg::Memcached => Protocol::Memcached,
-        ProtocolArg::Resp => Protocol::Resp,
-    };
+    let protocol = Protocol::from(args.protocol);
     let resp = protocol == Protocol::Resp;
     anyhow::ensure!(!(resp && args.udp), "RESP has no UDP transport; leave out --udp");
     let signals = Signals::block()?;

@@ -6,17 +6,22 @@ use std::time::Duration;
 
 use gate_common::units::Nanos;
 
+use super::load::ProtocolArg;
 use super::signals::Signals;
 use super::{bytes, duration};
 use crate::clock;
 use crate::load::store::{Settings, Spread, Store};
 
-/// Run a small memcached (text protocol, UDP and TCP) with a set service time, to try things out.
+/// Run a small memcached (text protocol, UDP and TCP) or Redis (strings, TCP) with a set service time, to try things
+/// out.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Where to listen, over UDP and TCP.
+    /// Where to listen, over TCP and, unless it speaks RESP, UDP.
     #[arg(long, default_value = "127.0.0.1:11211")]
     listen: SocketAddr,
+    /// What it speaks.
+    #[arg(long, default_value = "memcached")]
+    protocol: ProtocolArg,
     /// The mean time that one command takes, e.g. 50us.
     #[arg(long, default_value = "0s", value_parser = duration)]
     service_time: Nanos,
@@ -53,6 +58,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         SpreadArg::Exponential => Spread::Exponential,
     };
     let store = Store::start(&Settings {
+        protocol: args.protocol.into(),
         service_time: args.service_time,
         spread,
         concurrency: args.concurrency.into(),

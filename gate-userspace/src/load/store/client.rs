@@ -6,10 +6,13 @@ use std::net::TcpStream;
 use gate_common::units::Nanos;
 
 use super::command::MAX_COMMAND;
+use super::resp::Session;
 
 /// A client, what it has sent and what it has yet to read.
 pub(super) struct Client {
     pub(super) stream: TcpStream,
+    /// What is remembered of it, if it speaks RESP.
+    pub(super) session: Option<Session>,
     pub(super) input: Vec<u8>,
     pub(super) output: Vec<u8>,
     /// When its last answer is due: the next comes no earlier.
@@ -22,11 +25,19 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub(super) fn new(stream: TcpStream) -> io::Result<Self> {
+    pub(super) fn new(stream: TcpStream, session: Option<Session>) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        let (input, output) = (Vec::new(), Vec::new());
-        Ok(Self { stream, input, output, last_done: Nanos::ZERO, held: 0, held_bytes: 0, closing: false })
+        Ok(Self {
+            stream,
+            session,
+            input: Vec::new(),
+            output: Vec::new(),
+            last_done: Nanos::ZERO,
+            held: 0,
+            held_bytes: 0,
+            closing: false,
+        })
     }
 
     /// Whether more may be done for it: it takes its answers.

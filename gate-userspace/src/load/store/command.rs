@@ -16,6 +16,8 @@ pub(super) enum Step {
     More,
     /// It took so many bytes.
     Done(usize),
+    /// So many bytes are no command.
+    Skipped(usize),
     /// Nothing more is to be read.
     Quit,
 }
@@ -246,7 +248,7 @@ const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
 /// Holds more than 200 of the longest keys.
 const MAX_LINE: usize = 64 << 10;
 const MAX_KEY: usize = 250;
-const MAX_VALUE: usize = 1 << 20;
+pub(super) const MAX_VALUE: usize = 1 << 20;
 /// A command that is longer than this, its value included, will never be whole.
 pub(super) const MAX_COMMAND: usize = MAX_LINE + MAX_VALUE + 2;
 

@@ -1,4 +1,4 @@
-//! An embedded store: memcached's text protocol over UDP and TCP, with a service time that can be
+//! An embedded store: memcached's text protocol over UDP and TCP, or RESP over TCP, with a service time that can be
 //! set. For the lab and for tests, not for data.
 //!
 //! One thread runs every command as it arrives, in memory, and holds the answer back for as long as
@@ -14,10 +14,13 @@ use std::thread::JoinHandle;
 use gate_common::units::Nanos;
 use serde::Serialize;
 
+use super::Protocol;
+
 mod client;
 mod command;
 mod datagrams;
 mod items;
+mod resp;
 mod server;
 mod service;
 
@@ -26,8 +29,10 @@ pub use service::Spread;
 /// How a store behaves.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where it listens, over UDP and TCP; port 0 for any that is free.
+    /// Where it listens, over TCP and, if it speaks memcached's protocol, UDP; port 0 for any that is free.
     pub listen: SocketAddr,
+    /// What it speaks.
+    pub protocol: Protocol,
     /// The mean time that one command takes; 0 for no more than it does.
     pub service_time: Nanos,
     /// How service times are spread.
@@ -48,6 +53,7 @@ impl Settings {
     pub fn new(listen: SocketAddr) -> Self {
         Self {
             listen,
+            protocol: Protocol::Memcached,
             service_time: Nanos::ZERO,
             spread: Spread::Fixed,
             concurrency: 4,
@@ -94,7 +100,10 @@ impl Store {
     /// # Errors
     /// If it cannot listen, or its thread cannot be started.
     pub fn start(settings: &Settings) -> io::Result<Self> {
-        let (udp, tcp) = listen(settings.listen)?;
+        let (udp, tcp) = match settings.protocol {
+            Protocol::Memcached => listen(settings.listen).map(|(udp, tcp)| (Some(udp), tcp))?,
+            Protocol::Resp => (None, listen_tcp(settings.listen)?),
+        };
         let address = tcp.local_addr()?;
         let shared = Arc::new(Shared::default());
         shared.service_time_ns.store(settings.service_time.0, Ordering::Relaxed);
@@ -142,7 +151,7 @@ impl Drop for Store {
 fn listen(address: SocketAddr) -> io::Result<(UdpSocket, TcpListener)> {
     let mut attempts = if address.port() == 0 { 16 } else { 1 };
     loop {
-        let tcp = TcpListener::bind(address)?;
+        let tcp = listen_tcp(address)?;
         attempts -= 1;
         match UdpSocket::bind(tcp.local_addr()?) {
             // The port was free for TCP alone: try another.
@@ -150,11 +159,16 @@ fn listen(address: SocketAddr) -> io::Result<(UdpSocket, TcpListener)> {
             udp => {
                 let udp = udp?;
                 udp.set_nonblocking(true)?;
-                tcp.set_nonblocking(true)?;
                 return Ok((udp, tcp));
             }
         }
     }
+}
+
+fn listen_tcp(address: SocketAddr) -> io::Result<TcpListener> {
+    let tcp = TcpListener::bind(address)?;
+    tcp.set_nonblocking(true)?;
+    Ok(tcp)
 }
 
 #[cfg(test)]

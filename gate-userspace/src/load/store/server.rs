@@ -15,13 +15,16 @@ use super::client::Client;
 use super::command::{Executor, Step};
 use super::datagrams::{Datagrams, open};
 use super::items::Items;
+use super::resp::Session;
 use super::service::Servers;
-use super::{Settings, Shared};
+use super::{Protocol, Settings, Shared};
 use crate::clock;
 
 pub(super) struct Server {
-    udp: UdpSocket,
+    /// Unless it speaks RESP.
+    udp: Option<UdpSocket>,
     tcp: TcpListener,
+    protocol: Protocol,
     clients: BTreeMap<u64, Client>,
     next_client: u64,
     datagrams: Datagrams,
@@ -56,10 +59,17 @@ enum To {
 }
 
 impl Server {
-    pub(super) fn new(udp: UdpSocket, tcp: TcpListener, settings: &Settings, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(
+        udp: Option<UdpSocket>,
+        tcp: TcpListener,
+        settings: &Settings,
+        shared: Arc<Shared>,
+    ) -> Self {
         // Best effort: a burst is better queued than dropped by the kernel.
-        if setsockopt(&udp, sockopt::RcvBufForce, &RECEIVE_BUFFER).is_err() {
-            let _ = setsockopt(&udp, sockopt::RcvBuf, &RECEIVE_BUFFER);
+        if let Some(udp) = &udp
+            && setsockopt(udp, sockopt::RcvBufForce, &RECEIVE_BUFFER).is_err()
+        {
+            let _ = setsockopt(udp, sockopt::RcvBuf, &RECEIVE_BUFFER);
         }
         let concurrency = if settings.busy { 1 } else { settings.concurrency };
         let work = Work {
@@ -73,7 +83,7 @@ impl Server {
             shared,
         };
         let (clients, datagrams) = (BTreeMap::new(), Datagrams::new());
-        Self { udp, tcp, clients, next_client: 0, datagrams, work }
+        Self { udp, tcp, protocol: settings.protocol, clients, next_client: 0, datagrams, work }
     }
 
     pub(super) fn run(mut self) {
@@ -99,29 +109,30 @@ impl Server {
     fn poll(&mut self, wait: Nanos) -> Ready {
         let room = self.work.has_room();
         let when = |wanted, flags| if wanted { flags } else { PollFlags::empty() };
-        let mut polled = vec![
-            PollFd::new(self.udp.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.tcp.as_fd(), when(self.clients.len() < MAX_CLIENTS, PollFlags::POLLIN)),
-        ];
+        let accepts = when(self.clients.len() < MAX_CLIENTS, PollFlags::POLLIN);
+        let mut polled = vec![PollFd::new(self.tcp.as_fd(), accepts)];
         polled.extend(self.clients.values().map(|client| {
             let read = when(room && client.may_read(), PollFlags::POLLIN);
             PollFd::new(client.stream.as_fd(), read | when(!client.output.is_empty(), PollFlags::POLLOUT))
         }));
+        polled.extend(self.udp.iter().map(|udp| PollFd::new(udp.as_fd(), PollFlags::POLLIN)));
         let timeout = std::time::Duration::from(wait).into();
         let count = ppoll(&mut polled, Some(timeout), None).unwrap_or(0);
         let ready = |polled: &PollFd<'_>| count > 0 && polled.any() == Some(true);
-        let clients = self.clients.keys().zip(&polled[2..]).filter(|(_, polled)| ready(polled));
+        let (others, datagrams) = polled.split_at(1 + self.clients.len());
+        let clients = self.clients.keys().zip(&others[1..]).filter(|(_, polled)| ready(polled));
         Ready {
-            datagrams: ready(&polled[0]),
-            connections: ready(&polled[1]),
+            datagrams: datagrams.iter().any(ready),
+            connections: ready(&others[0]),
             clients: clients.map(|(&client, _)| client).collect(),
         }
     }
 
     fn read_datagrams(&mut self) {
+        let Some(udp) = &self.udp else { return };
         let now = clock::monotonic();
         let work = &mut self.work;
-        self.datagrams.receive(&self.udp, |from, datagram| match open(datagram) {
+        self.datagrams.receive(udp, |from, datagram| match open(datagram) {
             Some((id, commands)) if work.has_room() => {
                 let (answer, done) = work.datagram(commands, now);
                 work.hold(done, To::Datagram(from, id), answer);
@@ -135,7 +146,8 @@ impl Server {
     fn accept(&mut self) {
         while self.clients.len() < MAX_CLIENTS {
             let Ok((stream, _)) = self.tcp.accept() else { return };
-            if let Ok(client) = Client::new(stream) {
+            let session = (self.protocol == Protocol::Resp).then(Session::new);
+            if let Ok(client) = Client::new(stream, session) {
                 self.clients.insert(self.next_client, client);
                 self.next_client += 1;
                 self.work.shared.connections.fetch_add(1, Ordering::Relaxed);
@@ -163,7 +175,9 @@ impl Server {
             let Some(Held { to, answer, .. }) = self.work.held.pop() else { break };
             self.work.held_bytes -= answer.len();
             match to {
-                To::Datagram(to, id) => self.datagrams.send(&self.udp, to, id, &answer),
+                To::Datagram(to, id) => {
+                    self.udp.iter().for_each(|udp| self.datagrams.send(udp, to, id, &answer));
+                }
                 To::Client(number) => {
                     // It may have gone meanwhile.
                     if let Some(client) = self.clients.get_mut(&number) {
@@ -175,7 +189,7 @@ impl Server {
                 }
             }
         }
-        self.datagrams.flush(&self.udp);
+        self.udp.iter().for_each(|udp| self.datagrams.flush(udp));
         if self.work.starved && self.work.has_room() {
             self.work.starved = false;
             written.extend(self.clients.keys());
@@ -211,7 +225,7 @@ impl Work {
         loop {
             let mut executor = Executor { items: &mut self.items, now, out: &mut answer };
             match executor.step(rest) {
-                Step::Done(bytes) => rest = &rest[bytes..],
+                Step::Done(bytes) | Step::Skipped(bytes) => rest = &rest[bytes..],
                 Step::More | Step::Quit => return (answer, done),
             }
             done = self.command_done(now, done);
@@ -228,9 +242,17 @@ impl Work {
                 break;
             }
             let mut answer = Vec::new();
-            let mut executor = Executor { items: &mut self.items, now, out: &mut answer };
-            match executor.step(&client.input[read..]) {
+            let (items, input) = (&mut self.items, &client.input[read..]);
+            let step = match &mut client.session {
+                Some(session) => session.step(input, items, now, &mut answer),
+                None => Executor { items, now, out: &mut answer }.step(input),
+            };
+            match step {
                 Step::Done(bytes) => read += bytes,
+                Step::Skipped(bytes) => {
+                    read += bytes;
+                    continue;
+                }
                 Step::More => break,
                 Step::Quit => client.closing = true,
             }

@@ -124,3 +124,32 @@ fn a_client_that_never_reads_takes_bounded_memory_and_holds_nobody_up() {
     // Ten for the limit, and what the kernel's buffers took.
     assert!(store.stats().commands < 500, "{:?}", store.stats());
 }
+
+#[test]
+fn resp_is_spoken_over_tcp_and_nothing_else() {
+    let store = start(|settings| {
+        (settings.protocol, settings.service_time) = (Protocol::Resp, Nanos::from_millis(5));
+    });
+    let mut stream = connect(&store);
+    // A command that comes in two pieces, and two that come in one.
+    stream.write_all(b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$2\r\nh").unwrap();
+    converse(&mut stream, b"i\r\nGET a\r\n\r\nGET b\r\n", "+OK\r\n$2\r\nhi\r\n$-1\r\n");
+    // One connection has said HELLO, the other has not.
+    let mut other = connect(&store);
+    stream.write_all(b"HELLO 3\r\n").unwrap();
+    let mut hello = Vec::new();
+    while !hello.ends_with(b":3\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        hello.push(byte[0]);
+    }
+    converse(&mut stream, b"GET b\r\n", "_\r\n");
+    converse(&mut other, b"GET b\r\nQUIT\r\n", "$-1\r\n+OK\r\n");
+    assert_eq!(other.read(&mut [0]).unwrap(), 0);
+    // An empty line is no command.
+    assert_eq!(store.stats(), Stats { commands: 7, dropped: 0, connections: 2 });
+    let socket = datagram_socket(&store);
+    socket.send(b"\0\x01\0\0\0\x01\0\0GET a\r\n").unwrap();
+    let refused = socket.recv(&mut [0; 8]).unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+}
