@@ -10,11 +10,10 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::change::{Override, by_section};
-use crate::config::Config;
+use crate::config::{Backend, Config};
 use crate::control::board::{Board, ServiceReport};
 use crate::dispatcher::{self, Counts, Event, ServiceFigures, Timing};
 use crate::policy::Tier;
-use crate::protocol::Class;
 
 /// What `gate queues --json` prints.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -126,11 +125,14 @@ pub struct Written {
     pub max: f64,
 }
 
-/// A kind of requests.
+/// A query type.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct QueryType {
     /// Its name in the configuration.
     pub name: Cow<'static, str>,
+    /// Requests that wait now.
+    #[serde(default)]
+    pub waiting: u64,
     /// Requests that could pay and wanted to the store.
     pub offered: u64,
     /// Those of them that were refused on their way there.
@@ -139,6 +141,10 @@ pub struct QueryType {
     pub answered: u64,
     /// The share of those offered that were not refused.
     pub accepted: Option<f64>,
+    /// How long one more would wait now, as the admission policy sees it: the mean over the tiers that those offered
+    /// had.
+    #[serde(default)]
+    pub expected_wait_ms: Option<f64>,
     /// How long they waited for the store.
     pub wait_ms: Option<Percentiles>,
     /// How long the store took.
@@ -187,8 +193,7 @@ struct Seen {
 
 impl Seen {
     fn of(service: &ServiceFigures) -> Self {
-        let counts = Class::ALL.iter().map(|&class| service.counts(class)).collect();
-        Self { counts, refusals: service.refusals() }
+        Self { counts: service.counts(), refusals: service.refusals() }
     }
 
     /// What has come since `earlier`.
@@ -210,9 +215,11 @@ impl Observer {
         config: watch::Receiver<Arc<Config>>,
         now: Nanos,
     ) -> Self {
-        let nothing =
-            Seen { counts: vec![Counts::default(); Class::ALL.len()], refusals: Default::default() };
-        let look = Look { at: now, seen: Arc::new(vec![nothing; services.len()]) };
+        let nothing = |service: &ServiceFigures| Seen {
+            counts: vec![Counts::default(); service.types.len()],
+            refusals: Default::default(),
+        };
+        let look = Look { at: now, seen: Arc::new(services.iter().map(nothing).collect()) };
         Self { services, board, config, looks: Mutex::new([look.clone(), look]) }
     }
 
@@ -261,7 +268,7 @@ impl Probed {
             name: report.name.clone(),
             up: report.store_up?,
             latency_ratio: report.latency_ratio,
-            p95_ms: report.classes.first().map(|class| class.p95_us as f64 / 1e3),
+            p95_ms: report.types.first().map(|probe| probe.p95_us as f64 / 1e3),
             failures: report.probe_failures?,
             shedding: report.phase.map(str::to_owned),
             rungs: report.rungs,
@@ -284,8 +291,10 @@ impl Service {
                 rung: report.map_or(0, |report| report.rungs[tier.index()]),
             }
         };
-        let types =
-            Class::ALL.iter().zip(&seen.counts).filter(|(_, counts)| counts.offered + counts.answered() > 0);
+        let backend = config.services.iter().find(|found| found.name == figures.name);
+        let backend = backend.and_then(|service| service.backend.as_ref());
+        let types = figures.types.names().zip(&seen.counts);
+        let types = types.filter(|(_, counts)| counts.offered() + counts.answered() + counts.waiting > 0);
         Self {
             name: figures.name.clone(),
             latency_ratio: report.and_then(|report| report.latency_ratio),
@@ -297,9 +306,7 @@ impl Service {
             }),
             overrides: BTreeMap::new(),
             tiers: Tier::ALL.into_iter().map(tier).collect(),
-            types: types
-                .map(|(&class, counts)| QueryType::new(&figures.name, class, config, counts))
-                .collect(),
+            types: types.map(|(name, counts)| QueryType::new(name, figures, backend, counts)).collect(),
             refusals: Refusals::of(&seen.refusals),
             events: Event::ALL.iter().map(|&event| (event.name().into(), figures.get(event))).collect(),
         }
@@ -316,26 +323,38 @@ impl Refusals {
 }
 
 impl QueryType {
-    fn new(service: &str, class: Class, config: &Config, counts: &Counts) -> Self {
-        let found = config.services.iter().find(|found| found.name == service);
-        let admission = found.and_then(|found| found.backend.as_ref()?.admission.as_ref());
-        let objective = admission.map_or(&[][..], |admission| &admission.objectives[class.index()]);
-        let accepted = counts.offered.saturating_sub(counts.refused) as f64 / counts.offered as f64;
+    fn new(name: &str, figures: &ServiceFigures, backend: Option<&Backend>, counts: &Counts) -> Self {
+        let objective = backend.and_then(|backend| backend.objective(name));
+        let offered = counts.offered();
+        let accepted = offered.saturating_sub(counts.refused) as f64 / offered as f64;
         Self {
-            name: class.name().into(),
-            offered: counts.offered,
+            name: name.to_owned().into(),
+            waiting: counts.waiting,
+            offered,
             refused: counts.refused,
             answered: counts.answered(),
-            accepted: (counts.offered > 0).then_some(accepted),
+            accepted: (offered > 0).then_some(accepted),
+            expected_wait_ms: expected_wait(figures, counts).map(|wait| wait / 1e6),
             wait_ms: Percentiles::of(counts, Timing::Wait),
             processing_ms: Percentiles::of(counts, Timing::Processing),
             response_ms: Percentiles::of(counts, Timing::Response),
             objective_ms: objective
-                .iter()
+                .into_iter()
+                .flatten()
                 .map(|&(percent, limit)| (format!("p{percent}"), ms(limit)))
                 .collect(),
         }
     }
+}
+
+/// In nanoseconds, by the tiers of what was offered.
+fn expected_wait(figures: &ServiceFigures, counts: &Counts) -> Option<f64> {
+    let (mut offered, mut sum) = (0, 0.0);
+    for (tier, of_tier) in Tier::ALL.into_iter().zip(counts.offered_by_tier).filter(|(_, count)| *count > 0) {
+        offered += of_tier;
+        sum += figures.expected_wait(tier)?.0 as f64 * of_tier as f64;
+    }
+    (offered > 0).then(|| sum / offered as f64)
 }
 
 impl Percentiles {

@@ -26,7 +26,8 @@ Examples:
   gate queues --json | jq '.services[].types[] | {name, accepted}'
 
 Times are percentiles of the last 10 to 20 s: the wait for the store, the store's own time, and both together beside
-their objective. `delay` is the longest wait lately, `expected` what one more request would wait.
+their objective. `delay` is the longest wait lately, `expected` what one more request would wait now: of a tier, or of a type
+in the tiers that its requests have.
 Asks the running gate: needs its admin socket.";
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
@@ -95,9 +96,10 @@ fn print_service(service: &Service, window_s: f64) {
     tiers.add_rows(service.tiers.iter().map(tier_row));
     println!("{tiers}");
     println!("in the last {window_s:.0} s, times in ms at p50/p90/p99:");
-    let columns = ["type", "answered", "accepted", "wait", "store", "together", "objective"];
+    let columns =
+        ["type", "answered", "accepted", "waiting", "expected", "wait", "store", "together", "objective"];
     let mut types = print::table(&columns);
-    print::right(&mut types, &[1, 2, 3, 4, 5, 6]);
+    print::right(&mut types, &[1, 2, 3, 4, 5, 6, 7, 8]);
     types.add_rows(service.types.iter().map(type_row));
     println!("{types}");
     refusals(service.refusals).iter().for_each(|line| println!("{line}"));
@@ -135,7 +137,7 @@ fn tier_row(tier: &TierQueue) -> [String; 6] {
     ]
 }
 
-fn type_row(kind: &QueryType) -> [String; 7] {
+fn type_row(kind: &QueryType) -> [String; 9] {
     let times = |times: Option<Percentiles>| {
         let shown = |Percentiles { p50, p90, p99 }| format!("{}/{}/{}", time(p50), time(p90), time(p99));
         times.map_or_else(|| "-".to_owned(), shown)
@@ -149,6 +151,8 @@ fn type_row(kind: &QueryType) -> [String; 7] {
         kind.name.to_string(),
         print::count(kind.answered),
         kind.accepted.map_or_else(|| "-".to_owned(), |share| format!("{:.1}%", share * 100.0)),
+        print::count(kind.waiting),
+        kind.expected_wait_ms.map_or_else(|| "-".to_owned(), time),
         times(kind.wait_ms),
         times(kind.processing_ms),
         times(kind.response_ms),

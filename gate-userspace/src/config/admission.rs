@@ -8,7 +8,6 @@ use super::read::{one_of, time};
 use super::units;
 use crate::policy::Tier;
 use crate::policy::codel::Law;
-use crate::protocol::Class;
 
 /// The queue before a store, and who may join it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,9 +16,9 @@ pub struct Admission {
     pub parallelism: u32,
     /// Which requests may join the queue.
     pub policy: AdmissionPolicy,
-    /// The objective of each [`Class`], in the order of [`Class::ALL`]: its own, or the default.
+    /// The objective of each query type, by their places: its own, or the default.
     pub objectives: Vec<Objective>,
-    /// The objective while nothing is known of a class.
+    /// The objective while nothing is known of a type.
     pub default_objective: Objective,
     /// Requests that may wait, all threads together; 1 to 10,000,000.
     pub queue_limit: usize,
@@ -50,7 +49,7 @@ pub type Objective = Vec<(u8, Nanos)>;
 pub enum AdmissionPolicy {
     /// All that find room.
     Off,
-    /// Those that can be expected to keep their objective, and a share of each class.
+    /// Those that can be expected to keep their objective, and a share of each type.
     Bouncer(Fairness),
     /// Those that find at most so many waiting.
     MaxQueueLength(u64),
@@ -60,12 +59,12 @@ pub enum AdmissionPolicy {
     AcceptFraction(Fraction),
 }
 
-/// What keeps a class from starving whose objective cannot be met.
+/// What keeps a query type from starving whose objective cannot be met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fairness {
     /// Nothing.
     None,
-    /// A twentieth of each class passes.
+    /// A twentieth of each type passes.
     AcceptanceAllowance,
     /// Those that are accepted less than the average are helped.
     HelpingTheUnderserved,
@@ -85,8 +84,8 @@ const KEYS: [&str; 10] = [
     "accept_fraction",
 ];
 
-/// Reads it, if there is a `parallelism`.
-pub(super) fn read(section: &mut Section<'_>) -> Option<Admission> {
+/// Reads it, if there is a `parallelism`; `names` are the query types'.
+pub(super) fn read<'d>(section: &mut Section<'d>, names: &[&'d str]) -> Option<Admission> {
     let parallelism = section.get("parallelism", number(1, 100_000));
     for key in KEYS {
         if section.has(key) && !section.has("parallelism") {
@@ -94,7 +93,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Admission> {
         }
     }
     let policy = policy(section);
-    let (default_objective, objectives) = objectives(section.section("objectives"));
+    let (default_objective, objectives) = objectives(section.section("objectives"), names);
     let queue_limit = section.get("queue_limit", number(1, 10_000_000)).unwrap_or(10_000);
     let queue_memory = section.get("queue_memory", |text| units::size(text, 64 << 10, 64 << 30));
     let deadline = section.get("deadline", time(DEADLINE_RANGE));
@@ -160,15 +159,15 @@ fn codel(mut section: Section<'_>, slowest: Nanos) -> Option<Codel> {
     law.map(|law| Codel { law, targets, interval })
 }
 
-/// The default objective, and that of each class.
-fn objectives(mut section: Section<'_>) -> (Objective, Vec<Objective>) {
+/// The default objective, and that of each query type.
+fn objectives<'d>(mut section: Section<'d>, names: &[&'d str]) -> (Objective, Vec<Objective>) {
     let default = objective(section.section("default"));
     let default = if default.is_empty() { vec![(50, DEFAULT_P50), (90, DEFAULT_P90)] } else { default };
-    let of_class = |class: &Class| {
-        let own = objective(section.section(class.name()));
+    let of_type = |name: &&'d str| {
+        let own = objective(section.section(name));
         if own.is_empty() { default.clone() } else { own }
     };
-    let objectives = Class::ALL.iter().map(of_class).collect();
+    let objectives = names.iter().map(of_type).collect();
     section.finish();
     (default, objectives)
 }

@@ -7,9 +7,9 @@ use gate_common::units::Nanos;
 use super::raw::Section;
 use super::read::{address, one_of, overlap, time};
 use super::units::{self, Wrong};
-use super::{Admission, Protocol, StoreLogin, admission, identity};
+use super::{Admission, Objective, Protocol, StoreLogin, admission, identity, query_types};
 use crate::policy::Tier;
-use crate::protocol::Class;
+use crate::protocol::query_types::QueryTypes;
 
 /// The store behind a proxied service, and how much clients may ask of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,14 +34,32 @@ pub struct Backend {
     pub client_timeout: Nanos,
     /// What becomes of reads of hot keys.
     pub hot_keys: HotKeys,
-    /// By [`Class`]: the highest tier that its requests may have.
-    pub tiers: [Tier; Class::ALL.len()],
+    /// What kinds of requests are told apart.
+    pub query_types: QueryTypes,
+    /// By the places of those: the highest tier that their requests may have.
+    pub tiers: Vec<Tier>,
     /// The queue before the store; `None` if requests are passed on as they come.
     pub admission: Option<Admission>,
     /// Pools of connections that each thread may have, one for each identity of its clients; 1 to 4,096.
     pub max_pools: usize,
     /// Who clients are to the store that do not say who they are; `None` for nobody.
     pub login: Option<StoreLogin>,
+}
+
+impl Backend {
+    /// The highest tier that requests of a query type may have. One that is not there has no limit.
+    #[must_use]
+    pub fn tier(&self, query_type: &str) -> Tier {
+        self.query_types.place(query_type).map_or(Tier::Critical, |place| self.tiers[place])
+    }
+
+    /// The objective of a query type, where there are any: its own, or the default.
+    #[must_use]
+    pub fn objective(&self, query_type: &str) -> Option<&Objective> {
+        let admission = self.admission.as_ref()?;
+        let own = self.query_types.place(query_type).map(|place| &admission.objectives[place]);
+        Some(own.unwrap_or(&admission.default_objective))
+    }
 }
 
 /// What becomes of reads of hot keys.
@@ -60,8 +78,9 @@ pub struct HotKeys {
 }
 
 /// The keys that mean nothing without a backend.
-const KEYS: [&str; 14] = [
+const KEYS: [&str; 15] = [
     "hot_keys",
+    "query_types",
     "tiers",
     "connections",
     "client_timeout",
@@ -109,13 +128,15 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
     let max_datagrams = s.get("max_datagrams", number(1, 1_000_000)).unwrap_or(1_000);
     let client_timeout = s.get("client_timeout", time(CLIENT_RANGE)).unwrap_or(Nanos::from_secs(60));
     let hot_keys = hot_keys(s.section("hot_keys"));
-    let tiers = tiers(s.section("tiers"));
-    let admission = admission::read(s);
+    let (query_types, names) = query_types::read(s.section("query_types"), protocol);
+    let tiers = tiers(s.section("tiers"), &names);
+    let admission = admission::read(s, &names);
     let max_pools = s.get("max_pools", number(1, 4_096)).unwrap_or(64) as usize;
     let login = identity::store_login(s, protocol);
     Some(Backend {
         client_timeout,
         hot_keys,
+        query_types,
         tiers,
         admission,
         max_pools,
@@ -144,11 +165,13 @@ fn hot_keys(mut section: Section<'_>) -> HotKeys {
     hot_keys
 }
 
-fn tiers(mut section: Section<'_>) -> [Tier; Class::ALL.len()] {
-    let names = Tier::ALL.map(|tier| (tier.name(), tier));
-    let tiers = Class::ALL.map(|class| section.get(class.name(), one_of(&names)).unwrap_or(Tier::Critical));
+/// The highest tier of each of `names`.
+fn tiers<'d>(mut section: Section<'d>, names: &[&'d str]) -> Vec<Tier> {
+    let tiers = Tier::ALL.map(|tier| (tier.name(), tier));
+    let highest = names.iter().map(|name| section.get(name, one_of(&tiers)).unwrap_or(Tier::Critical));
+    let highest = highest.collect();
     section.finish();
-    tiers
+    highest
 }
 
 /// A whole number from `min` to `max`; may be grouped.

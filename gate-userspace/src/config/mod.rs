@@ -7,6 +7,7 @@
 //! - `raw`: the document and the place of everything in it.
 //! - `units`: quantities as they are written.
 //! - `backend`, `admission`: what only proxied services say.
+//! - `query_types`: what kinds of requests a proxied service tells apart.
 //! - `identity`: users, and what they may not do.
 //! - `shedding`: how a service's store is watched, and what follows from it.
 //! - `read`: section by section into the types below.
@@ -34,6 +35,7 @@ mod backend;
 mod fault;
 mod identity;
 mod overrides;
+mod query_types;
 mod raw;
 mod read;
 mod restart;

@@ -32,7 +32,7 @@ pub(super) struct Section<'d> {
     path: String,
     header: Range<usize>,
     keys: BTreeMap<&'d str, (Range<usize>, &'d Spanned<DeValue<'d>>)>,
-    known: BTreeSet<&'static str>,
+    known: BTreeSet<&'d str>,
     sound: bool,
 }
 
@@ -49,11 +49,7 @@ impl<'d> Section<'d> {
     }
 
     /// The value of `key`; `None` if it is absent or, which is reported, wrong.
-    pub(super) fn get<T>(
-        &mut self,
-        key: &'static str,
-        read: impl FnOnce(&str) -> Result<T, Wrong>,
-    ) -> Option<T> {
+    pub(super) fn get<T>(&mut self, key: &'d str, read: impl FnOnce(&str) -> Result<T, Wrong>) -> Option<T> {
         let value = self.value(key)?;
         let read = self.report.scalar(&self.path_of(key), value, read);
         self.sound &= read.is_some();
@@ -63,7 +59,7 @@ impl<'d> Section<'d> {
     /// The value of `key`, which must be there, as `example` shows.
     pub(super) fn need<T>(
         &mut self,
-        key: &'static str,
+        key: &'d str,
         example: &str,
         read: impl FnOnce(&str) -> Result<T, Wrong>,
     ) -> Option<T> {
@@ -75,7 +71,7 @@ impl<'d> Section<'d> {
     /// brackets.
     pub(super) fn list<T>(
         &mut self,
-        key: &'static str,
+        key: &'d str,
         read: impl Fn(&str) -> Result<T, Wrong>,
     ) -> Vec<Item<'d, T>> {
         let Some(value) = self.value(key) else { return Vec::new() };
@@ -101,7 +97,7 @@ impl<'d> Section<'d> {
     /// [`Section::list`], which must be there, as `example` shows.
     pub(super) fn need_list<T>(
         &mut self,
-        key: &'static str,
+        key: &'d str,
         example: &str,
         read: impl Fn(&str) -> Result<T, Wrong>,
     ) -> Vec<Item<'d, T>> {
@@ -110,7 +106,7 @@ impl<'d> Section<'d> {
     }
 
     /// The table `[key]`, empty if it is absent.
-    pub(super) fn section(&mut self, key: &'static str) -> Self {
+    pub(super) fn section(&mut self, key: &'d str) -> Self {
         let Some(value) = self.value(key) else {
             return Self::new(self.report, self.path_of(key), self.header.clone(), None);
         };
@@ -122,7 +118,7 @@ impl<'d> Section<'d> {
     }
 
     /// The tables `[[key]]`, in order; none if it is absent.
-    pub(super) fn sections(&mut self, key: &'static str) -> Vec<Self> {
+    pub(super) fn sections(&mut self, key: &'d str) -> Vec<Self> {
         let Some(value) = self.value(key) else { return Vec::new() };
         let path = self.path_of(key);
         let wrong = format!("must be a list of tables: write [[{key}]]");
@@ -154,6 +150,11 @@ impl<'d> Section<'d> {
         self.keys.contains_key(key)
     }
 
+    /// Its keys, right or wrong.
+    pub(super) fn keys(&self) -> Vec<&'d str> {
+        self.keys.keys().copied().collect()
+    }
+
     /// The line of `key`, or of the section's header.
     pub(super) fn line(&self, key: &str) -> usize {
         self.report.line(self.place(key).1.start)
@@ -181,13 +182,13 @@ impl<'d> Section<'d> {
         }
     }
 
-    fn demand(&mut self, key: &'static str, example: &str) {
+    fn demand(&mut self, key: &'d str, example: &str) {
         if !self.has(key) {
             self.fault(key, format!("is missing, e.g. {key} = {example}"));
         }
     }
 
-    fn value(&mut self, key: &'static str) -> Option<&'d Spanned<DeValue<'d>>> {
+    fn value(&mut self, key: &'d str) -> Option<&'d Spanned<DeValue<'d>>> {
         self.known.insert(key);
         self.keys.get(key).map(|&(_, value)| value)
     }

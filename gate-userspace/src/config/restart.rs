@@ -57,6 +57,7 @@ fn of_service(old: &Service, new: &Service) -> impl Iterator<Item = &'static str
         max_output: _,
         max_clients: _,
         client_timeout: _,
+        query_types,
         tiers: _,
     } = backend;
     let parallelism =
@@ -71,6 +72,8 @@ fn of_service(old: &Service, new: &Service) -> impl Iterator<Item = &'static str
         ("backend", *address != other.address),
         ("connections", *connections != other.connections),
         ("max_datagrams", *max_datagrams != other.max_datagrams),
+        // Which commands are of a type may change, but not what types there are.
+        ("query_types", !other.query_types.names().all(|name| query_types.place(name).is_some())),
         ("max_pools", *max_pools != other.max_pools),
         ("store_user", *login != other.login),
         ("hot_keys", HotKeys { threshold: 0, ..*hot_keys } != HotKeys { threshold: 0, ..other.hot_keys }),
@@ -141,6 +144,8 @@ mod tests {
                 "\"4\"\nconnections = \"7\"\nmax_datagrams = \"7\"",
                 &["service.proxied.connections", "service.proxied.max_datagrams"],
             ),
+            ("\"4\"", "\"4\"\nquery_types.scan = [\"get\"]", &[]),
+            ("\"4\"", "\"4\"\nquery_types.mine = [\"get\"]", &["service.proxied.query_types"]),
             ("\"4\"", "\"4\"\nhot_keys.threshold = \"7\"", &[]),
             ("\"4\"", "\"4\"\nhot_keys.ttl = \"7ms\"", &["service.proxied.hot_keys"]),
             ("\"proxied\"", "\"other\"", &["service.proxied", "service.other"]),

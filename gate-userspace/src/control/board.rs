@@ -46,8 +46,8 @@ pub struct ServiceReport {
     /// How its store is doing: about 1 when healthy, towards 0.3 when latency climbs. Nothing while there is too
     /// little to say, or nobody measures.
     pub latency_ratio: Option<f64>,
-    /// The kinds of requests of which there were enough lately.
-    pub classes: Vec<ClassReport>,
+    /// The query types of which there were enough requests lately.
+    pub types: Vec<TypeReport>,
     /// Requests that wait before the store.
     pub queued: u64,
     /// Whether the queue stands: even the shortest wait was too long.
@@ -64,11 +64,11 @@ pub struct ServiceReport {
     pub prices: PriceReport,
 }
 
-/// One kind of requests.
+/// One query type.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct ClassReport {
+pub struct TypeReport {
     /// Its name in the configuration.
-    pub class: &'static str,
+    pub name: String,
     /// As [`ServiceReport::latency_ratio`].
     pub latency_ratio: Option<f64>,
     /// What 95% of its requests did not exceed lately, from admission to answer, in microseconds.

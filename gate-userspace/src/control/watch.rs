@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use gate_common::units::Nanos;
 
-use super::board::{ClassReport, ServiceReport};
+use super::board::{ServiceReport, TypeReport};
 use super::decide::ServiceSnapshot;
 use crate::config::{self, Config};
 use crate::dispatcher::ServiceFigures;
@@ -19,7 +19,6 @@ use crate::policy::Tier;
 use crate::policy::latency_ratio::{Latencies, LatencyRatio, Settings};
 use crate::policy::range::OutOfRange;
 use crate::probe::Probed;
-use crate::protocol::Class;
 
 /// Observes all services, in the order of the configuration.
 #[derive(Debug, Default)]
@@ -122,14 +121,17 @@ impl Watched {
     }
 
     fn report(&self) -> ServiceReport {
-        let names = self.source.class_names();
-        let class = |(place, &class): (usize, &&'static str)| {
-            let p95 = self.ratio.recent_p95(place)?;
-            Some(ClassReport { class, latency_ratio: self.ratio.of_type(place), p95_us: p95.0 / 1_000 })
+        let of_type = |(place, name): (usize, &str)| {
+            let p95_us = self.ratio.recent_p95(place)?.0 / 1_000;
+            Some(TypeReport { name: name.to_owned(), latency_ratio: self.ratio.of_type(place), p95_us })
+        };
+        let types = match &self.source {
+            Source::Dispatcher(figures) => figures.types.names().enumerate().filter_map(of_type).collect(),
+            Source::Probe(_) => of_type((0, "probe")).into_iter().collect(),
         };
         ServiceReport {
             latency_ratio: self.last.ratio,
-            classes: names.iter().enumerate().filter_map(class).collect(),
+            types,
             queued: self.source.queued(),
             queue_stands: self.last.queue_stands,
             store_up: Some(self.last.store_up),
@@ -173,21 +175,6 @@ impl Source {
         match self {
             Self::Dispatcher(_) => None,
             Self::Probe(probed) => Some(probed.failures()),
-        }
-    }
-
-    fn class_names(&self) -> &'static [&'static str] {
-        const CLASSES: [&str; Class::ALL.len()] = {
-            let (mut names, mut place) = ([""; Class::ALL.len()], 0);
-            while place < names.len() {
-                names[place] = Class::ALL[place].name();
-                place += 1;
-            }
-            names
-        };
-        match self {
-            Self::Dispatcher(_) => &CLASSES,
-            Self::Probe(_) => &["probe"],
         }
     }
 }

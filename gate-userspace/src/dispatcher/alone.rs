@@ -27,7 +27,8 @@ use super::service::Service;
 use super::store::Broken;
 use super::wire::Wire;
 use crate::clock;
-use crate::protocol::{Class, Refusal, Step};
+use crate::policy::Tier;
+use crate::protocol::{Refusal, Step};
 
 impl<W: Wire> Client<W> {
     /// Serves the client to its end by a connection of its own to the store. `heard` is what it has sent
@@ -61,7 +62,7 @@ impl<W: Wire> Client<W> {
             service,
             decoder,
             heard,
-            class: Class::Unknown,
+            highest: Tier::Critical,
             skips: false,
             marks: &marks,
         };
@@ -95,8 +96,8 @@ struct Requests<'a, W: Wire> {
     /// The rest of what is being heard is not passed on.
     skips: bool,
     marks: &'a RefCell<Apart>,
-    /// The last request's.
-    class: Class,
+    /// The highest tier that the last request may have.
+    highest: Tier,
 }
 
 /// What a client has asked.
@@ -158,8 +159,9 @@ impl<W: Wire> Requests<'_, W> {
                 Step::Skip { .. } => None,
                 Step::Request { request, .. } => {
                     self.service.figures.count(Event::Request);
-                    self.class = W::facts(&request).class;
                     let bytes = W::bytes(&self.decoder, &request, taken);
+                    let types = self.service.types.borrow();
+                    self.highest = types.classify::<W>(Tier::Critical, &request, bytes).tier;
                     let asked = W::change(&request, bytes);
                     self.skips = self.refuses(&request, bytes, asked.as_ref());
                     // What the store does not know it refuses in its turn, and a transaction with it.
@@ -207,7 +209,7 @@ impl<W: Wire> Requests<'_, W> {
             let charged = {
                 let mut ledger = self.service.ledger.borrow_mut();
                 ledger.refresh();
-                let tier = ledger.tier(tenant.get()).max(self.service.highest_tier(self.class));
+                let tier = ledger.tier(tenant.get()).max(self.highest);
                 let rung = ledger.rung(self.service.settings.service, tier);
                 ledger.charge(tenant.get(), price, rung, clock::monotonic(), *shadow)
             };

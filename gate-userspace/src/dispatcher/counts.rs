@@ -1,16 +1,19 @@
-//! How one kind of requests fared at one service, counted by one thread and read by any.
+//! How requests of one query type fared at one service, counted by one thread and read by any.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gate_common::units::Nanos;
 
 use super::latency::{Latencies, Reading};
+use crate::policy::Tier;
 
-/// One thread's counts. All only grow, and only that thread writes.
+/// One thread's counts. Only that thread writes, and all but those that wait only grow.
 #[derive(Debug, Default)]
-pub(super) struct ClassFigures {
-    offered: AtomicU64,
+pub(super) struct TypeFigures {
+    /// By tier.
+    offered: [AtomicU64; Tier::ALL.len()],
     refused: AtomicU64,
+    waiting: AtomicU64,
     timings: [Latencies; Timing::ALL.len()],
 }
 
@@ -33,23 +36,35 @@ impl Timing {
 /// All threads' counts at one point in time, or between two.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Requests that could pay and wanted to the store.
-    pub offered: u64,
+    /// By tier: requests that could pay and wanted to the store.
+    pub offered_by_tier: [u64; Tier::ALL.len()],
     /// Those of them that were refused on their way there.
     pub refused: u64,
+    /// Requests that wait; between two points in time, at the later.
+    pub waiting: u64,
     timings: [Reading; Timing::ALL.len()],
 }
 
-impl ClassFigures {
+impl TypeFigures {
     /// A request has paid, and wants to the store.
     #[inline]
-    pub(super) fn offered(&self) {
-        add_one(&self.offered);
+    pub(super) fn offered(&self, tier: Tier) {
+        add_one(&self.offered[tier.index()]);
     }
 
     /// It was refused on its way there.
     pub(super) fn refused(&self) {
         add_one(&self.refused);
+    }
+
+    /// It waits.
+    pub(super) fn enqueued(&self) {
+        add_one(&self.waiting);
+    }
+
+    /// It does not wait any more.
+    pub(super) fn dequeued(&self) {
+        self.waiting.store(self.waiting.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
     }
 
     /// It has been answered: it had waited for so long, and the store took so long.
@@ -60,18 +75,16 @@ impl ClassFigures {
         processing.record(took);
         response.record(waited.saturating_add(took));
     }
-
-    /// How long a part of it took.
-    pub(super) fn timing(&self, timing: Timing) -> &Latencies {
-        &self.timings[timing as usize]
-    }
 }
 
 impl Counts {
     /// Adds one thread's.
-    pub(super) fn add(&mut self, figures: &ClassFigures) {
-        self.offered += figures.offered.load(Ordering::Relaxed);
+    pub(super) fn add(&mut self, figures: &TypeFigures) {
+        for (sum, offered) in self.offered_by_tier.iter_mut().zip(&figures.offered) {
+            *sum += offered.load(Ordering::Relaxed);
+        }
         self.refused += figures.refused.load(Ordering::Relaxed);
+        self.waiting += figures.waiting.load(Ordering::Relaxed);
         for (sum, timing) in self.timings.iter_mut().zip(&figures.timings) {
             sum.add(timing);
         }
@@ -81,10 +94,19 @@ impl Counts {
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
-            offered: self.offered.wrapping_sub(earlier.offered),
+            offered_by_tier: std::array::from_fn(|tier| {
+                self.offered_by_tier[tier].wrapping_sub(earlier.offered_by_tier[tier])
+            }),
             refused: self.refused.wrapping_sub(earlier.refused),
+            waiting: self.waiting,
             timings: Timing::ALL.map(|timing| self.timing(timing).since(earlier.timing(timing))),
         }
+    }
+
+    /// Requests that could pay and wanted to the store.
+    #[must_use]
+    pub fn offered(&self) -> u64 {
+        self.offered_by_tier.iter().sum()
     }
 
     /// Requests that the store answered.
@@ -110,20 +132,24 @@ mod tests {
 
     #[test]
     fn an_interval_is_the_difference_of_two_readings() {
-        let figures = ClassFigures::default();
+        let figures = TypeFigures::default();
         let read = || {
             let mut counts = Counts::default();
             counts.add(&figures);
             counts
         };
-        figures.offered();
+        figures.offered(Tier::Standard);
+        figures.enqueued();
         figures.answered(Nanos::from_millis(100), Nanos::from_millis(100));
         let before = read();
-        (0..3).for_each(|_| figures.offered());
+        [Tier::Critical, Tier::Batch, Tier::Batch].iter().for_each(|&tier| figures.offered(tier));
+        (0..2).for_each(|_| figures.enqueued());
+        figures.dequeued();
         figures.refused();
         figures.answered(Nanos::from_millis(1), Nanos::from_millis(3));
         let counts = read().since(&before);
-        assert_eq!((counts.offered, counts.refused, counts.answered()), (3, 1, 1));
+        assert_eq!((counts.offered(), counts.refused, counts.answered()), (3, 1, 1));
+        assert_eq!((counts.offered_by_tier, counts.waiting), ([1, 0, 2, 0], 2));
         for (timing, ms) in [(Timing::Wait, 1.0), (Timing::Processing, 3.0), (Timing::Response, 4.0)] {
             let found = counts.timing(timing).percentile(99.0).unwrap().0 as f64 / 1e6;
             assert!((ms..ms * 1.13).contains(&found), "{timing:?}: {found} ms");

@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use gate_common::units::Nanos;
 
-use super::counts::{ClassFigures, Counts, Timing};
-use super::latency::Reading;
+use super::counts::{Counts, Timing, TypeFigures};
 use super::policy::Policy;
 use super::refusals::{RefusalFigures, Refusals};
 use crate::policy::Tier;
 use crate::policy::admission::QueryType;
 use crate::policy::latency_ratio;
 use crate::protocol::Class;
+use crate::protocol::query_types::QueryTypes;
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,10 +114,11 @@ impl Event {
 }
 
 /// One thread's counters of one service. All only grow.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Figures {
     counts: [AtomicU64; Event::ALL.len()],
-    classes: [ClassFigures; Class::ALL.len()],
+    /// By query type.
+    types: Box<[TypeFigures]>,
     /// By tier, as of the last tick.
     queues: [QueueFigures; Tier::ALL.len()],
     pub(super) refusals: RefusalFigures,
@@ -143,6 +144,18 @@ pub struct QueueState {
 }
 
 impl Figures {
+    /// Nothing so far, of so many query types.
+    fn new(types: usize) -> Self {
+        let types = (0..types).map(|_| TypeFigures::default()).collect();
+        Self {
+            counts: Default::default(),
+            types,
+            queues: Default::default(),
+            refusals: RefusalFigures::default(),
+            store_links: AtomicU64::new(0),
+        }
+    }
+
     /// Counts one more. Only the thread whose figures these are may call this.
     #[inline]
     pub(super) fn count(&self, event: Event) {
@@ -152,15 +165,15 @@ impl Figures {
 
     /// A request was answered that had waited for so long, and took the store so long. As [`Figures::count`].
     #[inline]
-    pub(super) fn answered(&self, class: QueryType, waited: Nanos, took: Nanos) {
+    pub(super) fn answered(&self, query_type: QueryType, waited: Nanos, took: Nanos) {
         self.count(Event::Answered);
-        self.class(class).answered(waited, took);
+        self.of_type(query_type).answered(waited, took);
     }
 
-    /// Where requests of a class are counted. As [`Figures::count`].
+    /// Where requests of a query type are counted. As [`Figures::count`].
     #[inline]
-    pub(super) fn class(&self, class: QueryType) -> &ClassFigures {
-        self.classes.get(usize::from(class.0)).unwrap_or(&self.classes[Class::Unknown.index()])
+    pub(super) fn of_type(&self, query_type: QueryType) -> &TypeFigures {
+        self.types.get(usize::from(query_type.0)).unwrap_or(&self.types[Class::Unknown.index()])
     }
 
     /// Notes how a tier's queue is. As [`Figures::count`].
@@ -211,21 +224,24 @@ pub struct ServiceFigures {
     pub name: String,
     /// Each thread's counts.
     pub threads: Arc<[Arc<Figures>]>,
-    /// How long requests took from their admission to the answer, by [`Class`], since the last tick.
+    /// Its query types.
+    pub types: Arc<QueryTypes>,
+    /// How long requests took from their admission to the answer, by query type, since the last tick.
     pub responses: Arc<latency_ratio::Latencies>,
     policy: Policy,
 }
 
 impl ServiceFigures {
-    pub(super) fn new(name: String, threads: usize, policy: Policy) -> Self {
-        let responses = Arc::new(latency_ratio::Latencies::new(Class::ALL.len()));
-        Self { name, threads: (0..threads).map(|_| Arc::default()).collect(), responses, policy }
+    pub(super) fn new(name: String, threads: usize, types: QueryTypes, policy: Policy) -> Self {
+        let responses = Arc::new(latency_ratio::Latencies::new(types.len()));
+        let threads = (0..threads).map(|_| Arc::new(Figures::new(types.len()))).collect();
+        Self { name, threads, types: Arc::new(types), responses, policy }
     }
 
-    /// Records how long a request of a class took, its wait included. Any thread may call this.
+    /// Records how long a request of a query type took, its wait included. Any thread may call this.
     #[inline]
-    pub(super) fn responded(&self, class: QueryType, took: Nanos) {
-        self.responses.record(usize::from(class.0), took);
+    pub(super) fn responded(&self, query_type: QueryType, took: Nanos) {
+        self.responses.record(usize::from(query_type.0), took);
     }
 
     /// How often something happened, all threads together.
@@ -234,22 +250,14 @@ impl ServiceFigures {
         self.threads.iter().map(|thread| thread.get(event)).sum()
     }
 
-    /// How long the store took to answer requests of `class`.
+    /// How requests of each query type fared since the start.
     #[must_use]
-    pub fn latency(&self, class: Class) -> Reading {
-        let mut reading = Reading::default();
-        self.threads
-            .iter()
-            .for_each(|thread| reading.add(thread.classes[class.index()].timing(Timing::Processing)));
-        reading
-    }
-
-    /// How requests of `class` fared since the start.
-    #[must_use]
-    pub fn counts(&self, class: Class) -> Counts {
-        let mut counts = Counts::default();
-        self.threads.iter().for_each(|thread| counts.add(&thread.classes[class.index()]));
-        counts
+    pub fn counts(&self) -> Vec<Counts> {
+        let mut all = vec![Counts::default(); self.types.len()];
+        for thread in &*self.threads {
+            all.iter_mut().zip(&thread.types).for_each(|(counts, figures)| counts.add(figures));
+        }
+        all
     }
 
     /// How refusals since the start reached their clients.
@@ -304,11 +312,10 @@ impl ServiceFigures {
             let line = format!("STAT refusals_{name}_us {}\r\n", took.0.div_ceil(1_000));
             out.extend_from_slice(line.as_bytes());
         }
-        for class in Class::ALL {
-            let latency = self.latency(class);
+        for (name, counts) in self.types.names().zip(self.counts()) {
             for percent in [50.0, 90.0, 99.0] {
-                let Some(took) = latency.percentile(percent) else { continue };
-                let line = format!("STAT {}_p{percent}_us {}\r\n", class.name(), took.0 / 1_000);
+                let Some(took) = counts.timing(Timing::Processing).percentile(percent) else { continue };
+                let line = format!("STAT {name}_p{percent}_us {}\r\n", took.0 / 1_000);
                 out.extend_from_slice(line.as_bytes());
             }
         }

@@ -23,6 +23,7 @@ use crate::protocol::memcached::{
     self, AnswerLine, Answers, Command, Decoder, Expect, Fault, FaultKind, Limits, Part, Quiet, Request,
     Status,
 };
+use crate::protocol::query_types::QueryTypes;
 use crate::protocol::{Facts, Refusal, Step};
 
 /// memcached's text protocol.
@@ -68,6 +69,11 @@ impl Wire for Memcached {
     #[inline]
     fn is_streamed(request: &Request) -> bool {
         request.body > 0
+    }
+
+    #[inline]
+    fn query_type(types: &QueryTypes, request: &Request, _: &[u8]) -> usize {
+        types.of_memcached(request)
     }
 
     fn change(_: &Request, _: &[u8]) -> Option<Asked> {

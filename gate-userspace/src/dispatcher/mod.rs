@@ -24,7 +24,8 @@
 //!   `resp`.
 //! - `policy`, `queue`, `delay`: which requests may wait for the store, which is next, and which have waited
 //!   too long.
-//! - `ledger`: tenants, prices, quotas, out of the maps; `tenants`: their users and what is denied to them.
+//! - `ledger`: tenants, prices, quotas, out of the maps; `tenants`: their users and what is denied to them;
+//!   `types`: of which query type a request is.
 //! - `thread`, `listen`, `settings`, `figures`, `counts`, `latency`: what they stand on.
 
 use std::net::SocketAddr;
@@ -71,6 +72,7 @@ mod settings;
 mod store;
 mod tenants;
 mod thread;
+mod types;
 mod udp;
 mod usage;
 mod wire;
@@ -81,7 +83,7 @@ use hot_cache::keys::Announcer;
 pub use latency::{Latencies, Reading};
 use policy::Policy;
 pub use refusals::Refusals;
-use settings::{Limits, Settings};
+use settings::{Controls, Settings};
 use tenants::Tenants;
 
 /// The running threads. Dropping it ends them and every connection.
@@ -90,8 +92,8 @@ pub struct Dispatcher {
     stop: watch::Sender<bool>,
     threads: Vec<JoinHandle<()>>,
     services: Vec<ServiceFigures>,
-    /// By service: where its limits and its policy are changed.
-    limits: Vec<watch::Sender<Limits>>,
+    /// By service: where its limits, its query types and its policy are changed.
+    controls: Vec<Controls>,
     policies: Vec<Policy>,
     /// By service: where its hot keys are announced.
     announcers: Vec<Arc<Announcer>>,
@@ -134,7 +136,7 @@ impl Dispatcher {
         let tenants = Tenants::after(&Tenants::default(), config, &occupied(maps).tenants);
         let (tenants, known) = watch::channel(Arc::new(tenants));
         let settings = Settings::of(config, count, &known);
-        let (settings, limits): (Vec<_>, Vec<_>) = settings.into_iter().unzip();
+        let (settings, controls): (Vec<_>, Vec<_>) = settings.into_iter().unzip();
         if settings.is_empty() {
             return Ok(None);
         }
@@ -144,8 +146,10 @@ impl Dispatcher {
         let policy = |settings: &Settings| Policy::new(settings.backend.admission.as_ref(), now);
         let policies: Vec<Policy> = settings.iter().map(policy).collect::<Result<_, _>>()?;
         let figures = settings.iter().zip(&policies);
-        let figures = figures
-            .map(|(settings, policy)| ServiceFigures::new(settings.name.clone(), count, policy.clone()));
+        let figures = figures.map(|(settings, policy)| {
+            let types = settings.backend.query_types.clone();
+            ServiceFigures::new(settings.name.clone(), count, types, policy.clone())
+        });
         let services: Vec<ServiceFigures> = figures.collect();
         let (to_samples, samples) = hot_cache::keys::samples();
         let hot = hot_cache::Shared::of(&settings, count, &to_samples);
@@ -157,7 +161,7 @@ impl Dispatcher {
             |number| thread::Plan::prepare(number, first_row + number, &common, maps, stopped.clone());
         let plans: Vec<_> = (0..count).map(prepare).collect::<Result<_, _>>()?;
         let threads = Vec::new();
-        let mut this = Self { stop, threads, services, limits, policies, announcers, samples, tenants };
+        let mut this = Self { stop, threads, services, controls, policies, announcers, samples, tenants };
         for plan in plans {
             this.threads.push(plan.start().map_err(Error::Thread)?);
         }
@@ -173,12 +177,12 @@ impl Dispatcher {
     pub fn follow(&self, config: &Config, maps: &Maps) -> Result<(), OutOfRange> {
         let tenants = Tenants::after(&self.tenants.borrow(), config, &occupied(maps).tenants);
         self.tenants.send_replace(Arc::new(tenants));
-        let changed = self.services.iter().zip(&self.limits).zip(&self.policies);
-        for ((figures, limits), policy) in changed {
+        let changed = self.services.iter().zip(&self.controls).zip(&self.policies);
+        for ((figures, controls), policy) in changed {
             let named = config.services.iter().find(|service| service.name == figures.name);
             let Some(backend) = named.and_then(|service| service.backend.as_ref()) else { continue };
-            limits.send_replace(Limits::of(backend, figures.threads.len()));
-            policy.follow(backend.admission.as_ref())?;
+            controls.follow(backend, figures.threads.len(), &figures.types);
+            policy.follow(backend, &figures.types)?;
         }
         Ok(())
     }

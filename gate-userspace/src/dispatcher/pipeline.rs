@@ -10,7 +10,7 @@ use gate_common::abi::{QueryClass, Reason};
 use gate_common::units::{MilliRu, Nanos};
 
 use super::client::{Client, Moving};
-use super::counts::ClassFigures;
+use super::counts::TypeFigures;
 use super::figures::Event;
 use super::hot_cache::order::Turn;
 use super::hot_cache::versions::{KeyHash, Version};
@@ -21,7 +21,7 @@ use super::replies::{Place, Replies};
 use super::service::Service;
 use super::store::Outgoing;
 use super::wire::{Course, Wire};
-use crate::policy::admission::{self, QueryType};
+use crate::policy::admission;
 use crate::protocol::{Class, Facts, Refusal};
 
 impl<W: Wire> Service<W> {
@@ -119,9 +119,8 @@ impl<W: Wire> Service<W> {
     /// The tenant is the client's; tier and query type are the request's.
     #[inline]
     fn classify(&self, asked: Asked<'_, W>, ledger: &mut Ledger) -> admission::Request {
-        let class = W::facts(asked.request).class;
-        let tier = ledger.tier(asked.client.tenant.get()).max(self.highest_tier(class));
-        admission::Request { tier, query_type: QueryType(class.index() as u16) }
+        let tier = ledger.tier(asked.client.tenant.get());
+        self.types.borrow().classify::<W>(tier, asked.request, asked.bytes)
     }
 
     /// Price and quota: what it has been charged.
@@ -158,8 +157,8 @@ impl<W: Wire> Service<W> {
         ledger: &mut Ledger,
         now: Nanos,
     ) -> Result<(), Refusal> {
-        let counts = self.figures.class(kind.query_type);
-        counts.offered();
+        let counts = self.figures.of_type(kind.query_type);
+        counts.offered(kind.tier);
         let Some(retry_after) = self.policy.refuses(kind, now, || ledger.draw()) else { return Ok(()) };
         if asked.client.shadow {
             ledger.count_refusal(asked.client.tenant.get(), Reason::Slo, charged, true);
@@ -188,7 +187,7 @@ impl<W: Wire> Service<W> {
             false if queue.has_room(bytes.len()) => Ok(()),
             false => Err(refusal(Reason::QueueFull)),
         };
-        let counts = self.figures.class(kind.query_type);
+        let counts = self.figures.of_type(kind.query_type);
         accepted.map_err(|refusal| refuse(client, ledger, counts, charged, refusal))?;
 
         let ticket = match lead {
@@ -257,6 +256,7 @@ impl<W: Wire> Service<W> {
         let tier = if waiting > 0 { held.kind.tier.max(lowest) } else { held.kind.tier };
         held.client.queued.set((waiting + 1, tier));
         self.policy.enqueued(held.kind);
+        self.figures.of_type(held.kind.query_type).enqueued();
         queue.push(tier, held, bytes, now);
     }
 
@@ -308,6 +308,7 @@ impl<W: Wire> Service<W> {
         let (waiting, lowest) = held.client.queued.get();
         held.client.queued.set((waiting - 1, lowest));
         self.policy.dequeued(held.kind);
+        self.figures.of_type(held.kind.query_type).dequeued();
     }
 
     /// Whether a request that has waited so long should still go to the store.
@@ -341,7 +342,7 @@ impl<W: Wire> Service<W> {
     fn refuse_held(&self, held: Held<W>, refusal: Refusal) {
         let Held { client, place, request, kind, charged, ticket } = held;
         if let Some(charged) = charged {
-            let counts = self.figures.class(kind.query_type);
+            let counts = self.figures.of_type(kind.query_type);
             refuse(&client, &mut self.ledger.borrow_mut(), counts, charged, refusal);
         } else if !ticket.is_own() {
             self.count_refusal(&client, refusal.reason);
@@ -373,7 +374,7 @@ fn count_passed<W: Wire>(client: &Client<W>, ledger: &Ledger, charged: MilliRu) 
 fn refuse<W: Wire>(
     client: &Client<W>,
     ledger: &mut Ledger,
-    counts: &ClassFigures,
+    counts: &TypeFigures,
     charged: MilliRu,
     refusal: Refusal,
 ) -> Refusal {

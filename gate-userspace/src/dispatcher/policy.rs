@@ -11,6 +11,7 @@ use crate::policy::admission::{Admission, Decision, Request};
 use crate::policy::baselines::{AcceptFraction, Averaging, MaxQueueLength, MaxQueueWait};
 use crate::policy::bouncer::{self, Bouncer, Fairness, Objective, QueueOrder, Target};
 use crate::policy::range::OutOfRange;
+use crate::protocol::query_types::QueryTypes;
 
 /// Who may join the queue; without a policy, everyone.
 #[derive(Clone, Default)]
@@ -39,14 +40,15 @@ impl Policy {
         }))
     }
 
-    /// Puts other objectives in force.
+    /// Puts other objectives in force, for the query types that there have been since the start.
     ///
     /// # Errors
     ///
     /// [`OutOfRange`] for what the configuration should not have let through.
-    pub(super) fn follow(&self, admission: Option<&config::Admission>) -> Result<(), OutOfRange> {
-        let (Some(policy), Some(admission)) = (&self.0, admission) else { return Ok(()) };
-        let types = admission.objectives.iter().map(objective).collect::<Result<_, _>>()?;
+    pub(super) fn follow(&self, backend: &config::Backend, types: &QueryTypes) -> Result<(), OutOfRange> {
+        let (Some(policy), Some(admission)) = (&self.0, &backend.admission) else { return Ok(()) };
+        let types = types.names().filter_map(|name| backend.objective(name)).map(objective);
+        let types = types.collect::<Result<_, _>>()?;
         policy.set_objectives(types, objective(&admission.default_objective)?);
         Ok(())
     }
@@ -118,3 +120,41 @@ fn bouncer(
 /// The published study's values.
 const ALLOWANCE: f64 = 0.05;
 const ALPHA: f64 = 1.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::admission::QueryType;
+
+    fn backend(said: &str) -> config::Backend {
+        let text = format!(
+            "[[service]]\nname = \"s\"\nprotocol = \"resp\"\nlisten = \"127.0.0.1:1\"\nbackend = \"127.0.0.1:2\"\n\
+             parallelism = \"1\"\nfairness = \"none\"\n{said}\n[[tenant]]\nname = \"t\"\nsources = \"10.0.0.0/8\"\n\
+             quota = \"unlimited\""
+        );
+        let config = config::Config::parse("test.toml", &text).unwrap_or_else(|faults| panic!("{faults}"));
+        config.services[0].backend.clone().unwrap()
+    }
+
+    #[test]
+    fn objectives_are_followed_by_the_names_of_types() {
+        let started = backend("query_types = { a = \"GET\", b = \"SET\" }");
+        let types = &started.query_types;
+        let policy = Policy::new(started.admission.as_ref(), Nanos::ZERO).unwrap();
+        // Without `a`, `b` has another place.
+        let new = backend("query_types = { b = \"SET\" }\nobjectives = { b = { p50 = \"500us\" } }");
+        policy.follow(&new, types).unwrap();
+        let kind = |name| {
+            let query_type = QueryType(types.place(name).unwrap() as u16);
+            Request { tier: Tier::Standard, query_type }
+        };
+        for name in ["a", "b", "get"] {
+            (0..1_000).for_each(|_| policy.completed(kind(name), Nanos::from_millis(1), Nanos::ZERO));
+        }
+        let now = Nanos::from_secs(1);
+        policy.refresh(now);
+        for (name, refused) in [("a", false), ("b", true), ("get", false)] {
+            assert_eq!(policy.refuses(kind(name), now, || 0.5).is_some(), refused, "{name}");
+        }
+    }
+}

@@ -10,6 +10,7 @@ use super::identity::Asked;
 use super::settings::Settings;
 use super::wire::{AfterFault, Answer, Course, GATHER, Garbage, Life, Link, Wire};
 use crate::protocol::deny::Deny;
+use crate::protocol::query_types::QueryTypes;
 use crate::protocol::resp::{
     self, Command, Decoder, Fault, FaultKind, Kind, Limits, Part, Replies, Request, State,
 };
@@ -60,6 +61,11 @@ impl Wire for Resp {
     #[inline]
     fn is_streamed(request: &Request) -> bool {
         request.streamed
+    }
+
+    #[inline]
+    fn query_type(types: &QueryTypes, request: &Request, bytes: &[u8]) -> usize {
+        types.of_resp(request, bytes)
     }
 
     fn change(request: &Request, bytes: &[u8]) -> Option<Asked> {

@@ -26,10 +26,11 @@ use super::resp::CLUSTER;
 use super::settings::{Limits, Settings};
 use super::store::Broken;
 use super::tenants::Tenants;
+use super::types::Types;
 use super::wire::Wire;
 use crate::clock;
 use crate::policy::{Tier, admission};
-use crate::protocol::{Class, Refusal, Step};
+use crate::protocol::{Refusal, Step};
 
 /// What a thread's services share, and which thread it is.
 #[derive(Debug)]
@@ -49,6 +50,7 @@ pub(super) struct Service<W: Wire> {
     pub(super) settings: Settings,
     /// As of the last tick.
     pub(super) limits: Cell<Limits>,
+    pub(super) types: RefCell<Arc<Types>>,
     pub(super) tenants: RefCell<Arc<Tenants>>,
     /// Prices, quotas, tenants; shared by the thread's services.
     pub(super) ledger: Rc<RefCell<Ledger>>,
@@ -91,10 +93,12 @@ impl<W: Wire> Service<W> {
         let (news, clients) = (RefCell::default(), RefCell::default());
         let senders = RefCell::new(Senders::new(settings.max_datagrams));
         let (limits, tenants) = (*settings.limits.borrow(), settings.tenants.borrow().clone());
+        let types = RefCell::new(settings.types.borrow().clone());
         let queue = RefCell::new(Queue::new(settings.places(number), limits.queue, limits.queue_memory));
         Rc::new(Self {
             settings,
             limits: Cell::new(limits),
+            types,
             tenants: RefCell::new(tenants),
             ledger,
             scratch,
@@ -462,6 +466,7 @@ impl<W: Wire> Service<W> {
             self.policy.refresh(now);
         }
         self.follow_limits();
+        *self.types.borrow_mut() = self.settings.types.borrow().clone();
         self.follow_tenants();
     }
 
@@ -475,12 +480,6 @@ impl<W: Wire> Service<W> {
         for client in self.clients.borrow().iter().filter_map(Weak::upgrade) {
             client.follow_denials(self);
         }
-    }
-
-    /// The highest tier that requests of a class may have, whoever asks.
-    #[inline]
-    pub(super) fn highest_tier(&self, class: Class) -> Tier {
-        self.limits.get().tiers[class.index()]
     }
 
     /// Takes over limits that have changed.

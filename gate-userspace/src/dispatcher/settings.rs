@@ -7,9 +7,9 @@ use gate_common::units::Nanos;
 use tokio::sync::watch;
 
 use super::tenants::Tenants;
+use super::types::Types;
 use crate::config;
-use crate::policy::Tier;
-use crate::protocol::Class;
+use crate::protocol::query_types::QueryTypes;
 
 /// What may change of a service while it runs, as a thread uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,8 +20,6 @@ pub(super) struct Limits {
     pub(super) queue_memory: usize,
     pub(super) deadline: Option<Nanos>,
     pub(super) codel: Option<config::Codel>,
-    /// By class: the highest tier that its requests may have.
-    pub(super) tiers: [Tier; Class::ALL.len()],
     /// How many clients each thread may have.
     pub(super) clients: usize,
     /// How many replies and bytes of them may wait for one client, and how long it may dawdle.
@@ -44,7 +42,6 @@ impl Limits {
             queue_memory: admission.map_or(0, |admission| admission.queue_memory.div_ceil(threads)),
             deadline: admission.and_then(|admission| admission.deadline),
             codel: admission.and_then(|admission| admission.codel),
-            tiers: backend.tiers,
             clients: backend.max_clients.div_ceil(threads),
             depth: backend.depth,
             output: backend.max_output,
@@ -52,6 +49,22 @@ impl Limits {
             request: backend.max_request,
             store_timeout: backend.timeout,
         }
+    }
+}
+
+/// Where what may change of a running service is changed.
+#[derive(Debug)]
+pub(super) struct Controls {
+    limits: watch::Sender<Limits>,
+    types: watch::Sender<Arc<Types>>,
+}
+
+impl Controls {
+    /// Puts in force what a configuration says, for a service that so many threads serve since they started with
+    /// these query types.
+    pub(super) fn follow(&self, backend: &config::Backend, threads: usize, types: &QueryTypes) {
+        self.limits.send_replace(Limits::of(backend, threads));
+        self.types.send_replace(Arc::new(Types::of(types, backend)));
     }
 }
 
@@ -79,24 +92,28 @@ pub(super) struct Settings {
     pub(super) threads: usize,
     /// What may change while it runs.
     pub(super) limits: watch::Receiver<Limits>,
+    /// How requests are classified.
+    pub(super) types: watch::Receiver<Arc<Types>>,
     /// How many datagrams of each thread may be under way.
     pub(super) max_datagrams: usize,
 }
 
 impl Settings {
-    /// Those of the services that are proxied, for each of so many threads; and where their limits are changed.
+    /// Those of the services that are proxied, for each of so many threads; and where that is changed which may.
     pub(super) fn of(
         config: &config::Config,
         threads: usize,
         tenants: &watch::Receiver<Arc<Tenants>>,
-    ) -> Vec<(Self, watch::Sender<Limits>)> {
+    ) -> Vec<(Self, Controls)> {
         let proxied = config.services.iter().enumerate();
         proxied
             .filter_map(|(service, settings)| {
                 let backend = settings.backend.clone()?;
-                let (sender, limits) = watch::channel(Limits::of(&backend, threads));
+                let (to_limits, limits) = watch::channel(Limits::of(&backend, threads));
+                let (to_types, types) = watch::channel(Arc::new(Types::of(&backend.query_types, &backend)));
                 let settings = Self {
                     limits,
+                    types,
                     parallelism: parallelism(&backend),
                     threads: serving(&backend, threads),
                     tenants: tenants.clone(),
@@ -109,7 +126,7 @@ impl Settings {
                     max_datagrams: backend.max_datagrams.div_ceil(serving(&backend, threads)),
                     backend,
                 };
-                Some((settings, sender))
+                Some((settings, Controls { limits: to_limits, types: to_types }))
             })
             .collect()
     }

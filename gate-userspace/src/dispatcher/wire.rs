@@ -8,6 +8,7 @@ use super::buffer::Buffer;
 use super::identity::Asked;
 use super::settings::Settings;
 use crate::protocol::deny::Deny;
+use crate::protocol::query_types::QueryTypes;
 use crate::protocol::{Facts, Refusal, Step};
 
 /// A protocol, as the dispatcher sees it.
@@ -47,6 +48,9 @@ pub(super) trait Wire: Debug + Sized + 'static {
 
     /// Whether only its head has been decoded: its body follows, to be passed on as it comes.
     fn is_streamed(request: &Self::Request) -> bool;
+
+    /// The place of a request's type among `types`.
+    fn query_type(types: &QueryTypes, request: &Self::Request, bytes: &[u8]) -> usize;
 
     /// What a request asks to be changed about who its client is; `None` if nothing, or if that cannot be told.
     fn change(request: &Self::Request, bytes: &[u8]) -> Option<Asked>;

@@ -18,16 +18,14 @@ impl Deny {
     /// Adds the command that `text` names; false if there is none.
     pub fn add(&mut self, text: &str) -> bool {
         let name = text.to_ascii_lowercase();
-        let known = memcached::Command::ALL.into_iter().filter(|command| command.name() == name);
         let before = self.memcached.len();
-        self.memcached.extend(known);
+        self.memcached.extend(memcached::Command::named(&name));
         self.resp.add(&name) || self.memcached.len() > before
     }
 
     /// The names that [`Deny::add`] knows, subcommands aside.
     pub fn names() -> impl Iterator<Item = &'static str> {
-        let resp = resp::Command::all().map(resp::Command::name).filter(|name| !name.contains('|'));
-        resp.chain(memcached::Command::ALL.map(memcached::Command::name)).chain(["unknown"])
+        resp::names().chain(memcached::Command::ALL.map(memcached::Command::name))
     }
 }
 

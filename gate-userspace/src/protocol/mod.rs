@@ -25,6 +25,7 @@ use gate_common::units::Nanos;
 pub mod deny;
 pub mod memcached;
 mod number;
+pub mod query_types;
 pub mod resp;
 
 /// How a TLS connection begins: a record of a handshake, by any version of the protocol. No request does.
@@ -85,7 +86,7 @@ impl<R, F> Step<R, F> {
 /// What is known of any request, before it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// Its kind, for query types.
+    /// Its kind.
     pub class: Class,
     /// What it does to keys.
     pub access: Access,

@@ -539,6 +539,52 @@ pub(super) const BROKEN: &[Broken] = &[
     ),
     (
         "listen",
+        "query_types = { mine = [\"get\"] }\nlisten",
+        &["6: service[0].query_types: means something only beside backend"],
+    ),
+    (
+        "listen",
+        "backend = \"127.0.0.1:11212\"\nquery_types.mine = [\"gets\", \"gte\", \"HGETALL\"]\n\
+         query_types.other = [\"GETS\", \"unknown\"]\ntiers = { mine = \"batch\", mien = \"batch\" }\n\
+         parallelism = \"4\"\nobjectives = { other = { p50 = \"0s\" }, ohter = { p50 = \"1ms\" } }\nlisten",
+        &[
+            r#"7: service[0].query_types.mine[1] = "gte": no command has this name; did you mean "get"?"#,
+            r#"7: service[0].query_types.mine[2] = "HGETALL": must be a command of the service's protocol, e.g. "gets", "incr""#,
+            r#"8: service[0].query_types.other[0] = "GETS": is of a type already, on line 7"#,
+            r#"8: service[0].query_types.other[1] = "unknown": must be a command of the service's protocol, e.g. "gets", "incr""#,
+            r#"9: service[0].tiers.mien = "batch": unknown key; did you mean mine?"#,
+            r#"11: service[0].objectives.ohter: unknown key; did you mean other?"#,
+            r#"11: service[0].objectives.other.p50 = "0s": must be from 10µs to 3600s"#,
+        ],
+    ),
+    (
+        "protocol = \"memcached\"\n",
+        "protocol = \"resp\"\nbackend = \"127.0.0.1:11212\"\n[service.query_types]\nreports = [\"SORT\", \"CONFIG|GET\", \"gets\"]\n\
+         scan = [\"config get\", \"GET nonsense\", 7]\nempty = []\nnone = { }\n[[service]]\nname = \"x\"\nprotocol = \"memcached\"\n",
+        &[
+            r#"3: service[0].listen: is missing, e.g. listen = "198.18.0.1:11211""#,
+            r#"8: service[0].query_types.reports[2] = "gets": no command has this name; did you mean "get"?"#,
+            r#"9: service[0].query_types.scan[0] = "config get": is of a type already, on line 8"#,
+            r#"9: service[0].query_types.scan[1] = "GET nonsense": must be a command of the service's protocol, e.g. "SORT", "CONFIG GET""#,
+            r#"9: service[0].query_types.scan[2] = 7: must be in quotes: "7""#,
+            r#"10: service[0].query_types.empty = []: is empty; give at least one, or leave the key out"#,
+            r#"11: service[0].query_types.none = { }: must be one value, not a table"#,
+        ],
+    ),
+    (
+        "listen",
+        "backend = \"127.0.0.1:11212\"\nquery_types.default = \"get\"\nquery_types.Gets = \"gets\"\n\
+         query_types.1st = \"incr\"\nquery_types.refusals = \"ms\"\nquery_types.\"a.b\" = \"decr\"\nquery_types.unknown = \"mg\"\nlisten",
+        &[
+            r#"7: service[0].query_types.default = "get": stands for every type in objectives; choose another name"#,
+            r#"8: service[0].query_types.Gets = "gets": a type's name must be 1 to 32 lower-case letters, digits, "-" and "_", a letter first; did you mean get?"#,
+            r#"9: service[0].query_types.1st = "incr": a type's name must be 1 to 32 lower-case letters, digits, "-" and "_", a letter first; e.g. reports"#,
+            r#"10: service[0].query_types.refusals = "ms": names other figures in gate's statistics; choose another name"#,
+            r#"11: service[0].query_types."a.b" = "decr": a type's name must be 1 to 32 lower-case letters, digits, "-" and "_", a letter first; e.g. reports"#,
+        ],
+    ),
+    (
+        "listen",
         "backend = \"127.0.0.1:11212\"\ntiers = { scan = \"low\", scna = \"batch\" }\nlisten",
         &[
             r#"7: service[0].tiers.scan = "low": must be "critical", "standard", "batch" or "best-effort""#,

@@ -136,6 +136,46 @@ charge = "polite""#,
 }
 
 #[test]
+fn query_types_have_the_tiers_and_objectives_of_their_names() {
+    let service = r#"backend = "127.0.0.1:11212"
+parallelism = "4"
+query_types = { slow = ["incr"], scan = ["decr"], fast = ["GETS", "mg"] }
+tiers = { slow = "batch", set = "standard" }
+objectives = { fast = { p50 = "1ms" }, default = { p50 = "5ms" } }
+listen"#;
+    let config = Config::parse("gate.toml", &GOOD.replacen("listen", service, 1)).unwrap();
+    let backend = config.services[0].backend.as_ref().unwrap();
+    for (name, tier, ms) in [
+        ("fast", Tier::Critical, 1),
+        ("slow", Tier::Batch, 5),
+        ("set", Tier::Standard, 5),
+        ("get", Tier::Critical, 5),
+        ("not there", Tier::Critical, 5),
+    ] {
+        assert_eq!(backend.tier(name), tier, "{name}");
+        assert_eq!(backend.objective(name), Some(&vec![(50, Nanos::from_millis(ms))]), "{name}");
+    }
+    let types = &backend.query_types;
+    assert_eq!(types.names().skip(types.len() - 3).collect::<Vec<_>>(), ["unknown", "fast", "slow"]);
+}
+
+#[test]
+fn thirty_two_query_types_of_ones_own_fit_and_one_more_does_not() {
+    let all: Vec<_> = crate::protocol::resp::names().take(33).collect();
+    let types = |count: usize| {
+        let types = all[..count].iter().enumerate().map(|(i, name)| format!("type{i:02} = [\"{name}\"]\n"));
+        let types =
+            format!("backend = \"127.0.0.1:6379\"\n[service.query_types]\n{}", types.collect::<String>());
+        let text = GOOD.replacen("[[tenant]]", &(types + "[[tenant]]"), 1);
+        Config::parse("gate.toml", &text.replacen("\"memcached\"", "\"resp\"", 1))
+    };
+    assert!(types(32).is_ok());
+    let faults = types(33).unwrap_err().to_string();
+    let said = "gate.toml:41: service[0].query_types.type32 = [\"strlen\"]: is one too many: 32 may have names of their own";
+    assert_eq!(faults, said);
+}
+
+#[test]
 fn ten_thousand_tenants_fit_and_one_more_does_not() {
     let mut text = GOOD.to_owned();
     for i in 2..10_000 {

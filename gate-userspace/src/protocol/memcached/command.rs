@@ -86,6 +86,11 @@ impl Command {
         Self::RefreshCerts,
     ];
 
+    /// Those that are written so, in lower case.
+    pub fn named(name: &str) -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(move |command| command.name() == name)
+    }
+
     /// As it is written.
     #[must_use]
     pub const fn name(self) -> &'static str {

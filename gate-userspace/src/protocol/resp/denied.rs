@@ -1,6 +1,7 @@
 //! Commands of Redis that are refused.
 
 use super::command::Command;
+use super::named::{Named, base, named};
 use super::request::Request;
 
 /// A set of commands and subcommands.
@@ -16,19 +17,15 @@ impl Denied {
     /// Adds a command, in lower case, with all its subcommands; or one subcommand, after a blank or a bar. False
     /// if there is no such command.
     pub(in crate::protocol) fn add(&mut self, name: &str) -> bool {
-        if let Some((name, sub)) = name.split_once([' ', '|']) {
-            let plain = !sub.is_empty() && sub.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'|');
-            let Some(&parent) = CONTAINERS.iter().find(|parent| **parent == name).filter(|_| plain) else {
-                return false;
-            };
-            self.subs.push((parent, sub.as_bytes().into()));
-            return true;
+        match named(name) {
+            Some(Named::Sub { parent, name }) => self.subs.push((parent, name.as_bytes().into())),
+            Some(Named::Whole(commands)) => {
+                self.whole.resize(Command::COUNT, false);
+                commands.iter().for_each(|command| self.whole[command.index()] = true);
+            }
+            None => return false,
         }
-        let all = std::iter::once(Command::UNKNOWN).chain(Command::all());
-        let added: Vec<_> = all.filter(|command| base(*command) == name).collect();
-        self.whole.resize(Command::all().count() + 1, false);
-        added.iter().for_each(|command| self.whole[command.index()] = true);
-        !added.is_empty()
+        true
     }
 
     /// Whether a request is in the set. `bytes` begin where it does.
@@ -52,14 +49,3 @@ impl Denied {
         }
     }
 }
-
-/// A command's name without its subcommand's.
-fn base(command: Command) -> &'static str {
-    command.name().split('|').next().unwrap_or_default()
-}
-
-/// Commands that have subcommands.
-const CONTAINERS: [&str; 16] = [
-    "acl", "client", "cluster", "command", "config", "debug", "function", "latency", "memory", "module",
-    "object", "pubsub", "script", "slowlog", "xgroup", "xinfo",
-];

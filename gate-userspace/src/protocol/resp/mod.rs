@@ -18,7 +18,9 @@ mod command;
 mod denied;
 mod fault;
 mod inline;
+mod kinds;
 mod length;
+mod named;
 mod reply;
 mod request;
 mod shape;
@@ -28,6 +30,8 @@ pub use change::{Change, Version};
 pub use command::{Command, State};
 pub use denied::Denied;
 pub use fault::{Fault, FaultKind};
+pub use kinds::Kinds;
+pub use named::{is_command, names};
 pub use reply::{Garbage, Kind, Part, Replies, error_code};
 pub use request::{Decoder, Limits, Request, Step};
 

@@ -139,6 +139,9 @@ impl Command {
     /// One that is not in the table.
     pub const UNKNOWN: Self = Self(0);
 
+    /// How many there are, the unknown one among them.
+    pub(super) const COUNT: usize = COUNT;
+
     /// The command with this name, in lower case; a subcommand as `parent|name`. For constants.
     ///
     /// # Panics
