@@ -305,7 +305,7 @@ impl Daemon {
                 Some(asked) = self.changes.orders.recv() => self.changes.waiting.push_back(asked),
                 _ = ticks.tick() => self.on_tick()?,
                 _ = samples.tick() => self.drain_samples(),
-                _ = looks.tick() => self.attached.iter_mut().for_each(Attached::look_after_interface),
+                _ = looks.tick() => self.look_after_interfaces(),
             }
         }
     }
@@ -322,6 +322,13 @@ impl Daemon {
         self.hot_keys.tick(&self.maps);
         self.dispatcher.iter().for_each(|dispatcher| dispatcher.announce(self.hot_keys.hot()));
         Ok(())
+    }
+
+    /// Only where the program is attached does it matter by which interface something came.
+    fn look_after_interfaces(&mut self) {
+        let Some(attached) = &mut self.attached else { return };
+        attached.look_after_interface();
+        self.dispatcher.iter().for_each(Dispatcher::look_after_addresses);
     }
 
     fn drain_samples(&mut self) {

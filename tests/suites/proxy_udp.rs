@@ -238,8 +238,13 @@ fn site() -> Result<Option<(Site, Memcached)>> {
             "[[tenant]]\nname = \"{name}\"\nsources = [\"{sources}\"]\nquota = \"1 RU/s\"\nburst = \"{BURST}s\"\n"
         )
     };
-    let tenants =
-        [tenant("remote", "198.18.1.1"), tenant("pieces", "198.18.1.2"), tenant("local", "127.0.0.0/8")];
+    let tenants = [
+        tenant("remote", "198.18.1.1"),
+        tenant("pieces", "198.18.1.2"),
+        tenant("local", "127.0.0.0/8"),
+        tenant("own", SERVER_V4),
+        tenant("later", LATER),
+    ];
     let site = Site::new(&format!(
         "[[service]]\nname = \"cache\"\nprotocol = \"memcached\"\nlisten = \"0.0.0.0:{PROXIED}\"\n\
          backend = \"{SERVER_V4}:{PORT}\"\n{BOTH}\n{ONE_RU}\n{}",
@@ -252,11 +257,13 @@ fn site() -> Result<Option<(Site, Memcached)>> {
     Ok(Some((site, store)))
 }
 
+/// An address that the server has only later.
+const LATER: &str = "198.18.0.9";
 /// Where gate listens there.
 const PROXIED: u16 = 21_211;
 
 #[test]
-fn what_the_kernel_has_charged_is_not_charged_again() -> Result<()> {
+fn what_the_kernel_has_charged_is_not_charged_again_and_the_rest_is() -> Result<()> {
     let Some((site, _store)) = site()? else { return Ok(()) };
     let _gate = site.start(&[])?;
     let _peer = site.peer()?;
@@ -275,23 +282,35 @@ fn what_the_kernel_has_charged_is_not_charged_again() -> Result<()> {
     ensure!(refusal.contains("reason=quota"), "{refusal}");
 
     // So it does with what comes in by another interface; the answer comes from where it was asked.
-    let here = |to: [u8; 4]| {
-        site.net.server.enter(|| Datagrams::to(KNOWN, SocketAddr::new(IpAddr::from(to), PROXIED)))?
+    let here = |from: &str, to: &str| {
+        let (from, to) = (from.parse()?, SocketAddr::new(to.parse()?, PROXIED));
+        site.net.server.enter(|| Datagrams::to(from, to))?
     };
-    let (passed, refusal) = asked_until_refused(&mut here([127, 0, 0, 5])?, &key)?;
+    let (passed, refusal) = asked_until_refused(&mut here("127.0.0.1", "127.0.0.5")?, &key)?;
     ensure!((BURST..BURST + 3).contains(&passed), "{passed} passed of a burst of {BURST}");
     ensure!(refusal.contains("reason=quota"), "{refusal}");
+
+    // And with what the machine sends to itself, though the kernel says that it came in by the interface.
+    let (passed, refusal) = asked_until_refused(&mut here(SERVER_V4, SERVER_V4)?, &key)?;
+    ensure!((BURST..BURST + 3).contains(&passed), "{passed} passed of a burst of {BURST}");
+    ensure!(refusal.contains("reason=quota"), "{refusal}");
+    let (passed, _) = asked_until_refused(&mut here("127.0.0.1", SERVER_V4)?, &key)?;
+    ensure!(passed < 3, "{passed} passed of what was left");
 
     let counted = site.json(&["tenants"])?;
     let charged = |name: &str| {
         let tenants = counted.as_array().into_iter().flatten();
         tenants.filter(|tenant| tenant["name"] == name).find_map(|tenant| tenant["charged_ru"].as_f64())
     };
-    for name in ["remote", "local"] {
+    for name in ["remote", "local", "own"] {
         let charged = charged(name).unwrap_or(0.0);
         ensure!((BURST as f64..BURST as f64 + 3.0).contains(&charged), "{name}: {counted}");
     }
-    Ok(())
+
+    // An address that it has not had for long is soon known as well.
+    site.net.add_server_address(LATER.parse()?)?;
+    let mut later = here(LATER, SERVER_V4)?;
+    wait_until("it is never charged", || Ok(later.ask(&key)?.contains("reason=quota")))
 }
 
 #[test]

@@ -6,7 +6,8 @@
 //! is ignored: a request of several datagrams, and one that lacks its end.
 //!
 //! **Who pays.** What the XDP program has let in is paid for, or shadowed: it is not judged by the quota again.
-//! That is what came in by the interface that it is attached to, but for fragments, which it cannot read.
+//! That is what came in by the interface that it is attached to, but for fragments, which it cannot read, and for what
+//! the machine sends to itself, which it does not see.
 //!
 //! **Whom the gate answers.** A sender's address may be forged. Sources that no rule names get no answer, and
 //! what the gate says by itself (refusals, errors) goes only to tenants that are nobody's default, within
@@ -99,7 +100,9 @@ impl<W: Wire> Service<W> {
         let Some((frame, payload)) = Frame::parse(datagram).filter(|(frame, _)| frame.total == 1) else {
             return refused(Reason::Malformed);
         };
-        let judged = !arrival.fragmented && self.ledger.borrow().is_guarded(arrival.interface);
+        let judged = !arrival.fragmented
+            && self.ledger.borrow().is_guarded(arrival.interface)
+            && !self.own.borrow().may_have(arrival.source());
         let sender = Sender { socket: Rc::clone(socket), arrival, id: frame.id, judged };
         let Some(client) = self.senders.borrow_mut().next(&sender, self) else {
             refused(Reason::Limit);

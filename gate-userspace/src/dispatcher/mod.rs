@@ -26,6 +26,7 @@
 //!   too long.
 //! - `ledger`: tenants, prices, quotas, out of the maps; `tenants`: their users and what is denied to them;
 //!   `types`: of which query type a request is.
+//! - `own`: the machine's own addresses.
 //! - `thread`, `listen`, `settings`, `figures`, `counts`, `latency`: what they stand on.
 
 use std::net::SocketAddr;
@@ -59,6 +60,7 @@ mod ledger;
 mod line;
 mod listen;
 mod memcached;
+mod own;
 mod pipeline;
 mod policy;
 mod pool;
@@ -81,6 +83,7 @@ pub use counts::{Counts, Timing};
 pub use figures::{Event, Figures, QueueState, ServiceFigures};
 use hot_cache::keys::Announcer;
 pub use latency::{Latencies, Reading};
+use own::Own;
 use policy::Policy;
 pub use refusals::Refusals;
 use settings::{Controls, Settings};
@@ -99,6 +102,7 @@ pub struct Dispatcher {
     announcers: Vec<Arc<Announcer>>,
     samples: Receiver<Sample>,
     tenants: watch::Sender<Arc<Tenants>>,
+    own: watch::Sender<Arc<Own>>,
 }
 
 /// Why the dispatcher cannot start.
@@ -135,7 +139,8 @@ impl Dispatcher {
         let count = config.gate.threads.map_or_else(thread::cores, std::num::NonZero::get).min(rows);
         let tenants = Tenants::after(&Tenants::default(), config, &occupied(maps).tenants);
         let (tenants, known) = watch::channel(Arc::new(tenants));
-        let settings = Settings::of(config, count, &known);
+        let (own, addresses) = watch::channel(Arc::default());
+        let settings = Settings::of(config, count, &known, &addresses);
         let (settings, controls): (Vec<_>, Vec<_>) = settings.into_iter().unzip();
         if settings.is_empty() {
             return Ok(None);
@@ -161,7 +166,8 @@ impl Dispatcher {
             |number| thread::Plan::prepare(number, first_row + number, &common, maps, stopped.clone());
         let plans: Vec<_> = (0..count).map(prepare).collect::<Result<_, _>>()?;
         let threads = Vec::new();
-        let mut this = Self { stop, threads, services, controls, policies, announcers, samples, tenants };
+        let mut this =
+            Self { stop, threads, services, controls, policies, announcers, samples, tenants, own };
         for plan in plans {
             this.threads.push(plan.start().map_err(Error::Thread)?);
         }
@@ -185,6 +191,21 @@ impl Dispatcher {
             policy.follow(backend, &figures.types)?;
         }
         Ok(())
+    }
+
+    /// Looks which addresses are the machine's own. To be called now and then, where the XDP program is attached.
+    pub fn look_after_addresses(&self) {
+        let own = Own::read().unwrap_or_else(|error| {
+            tracing::debug!(%error, "cannot list the machine's own addresses");
+            Own::default()
+        });
+        self.own.send_if_modified(|known| {
+            let changes = **known != own;
+            if changes {
+                *known = Arc::new(own);
+            }
+            changes
+        });
     }
 
     /// What happened at each proxied service.

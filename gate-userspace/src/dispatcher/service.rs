@@ -17,6 +17,7 @@ use super::hot_cache::flights::{Flight, Note};
 use super::hot_cache::{self, HotCache, Reader, Ticket};
 use super::ledger::{Ledger, TenantId};
 use super::line::Lines;
+use super::own::Own;
 use super::pipeline::{After, Held};
 use super::policy::Policy;
 use super::pool::{Pool, Pools};
@@ -52,6 +53,8 @@ pub(super) struct Service<W: Wire> {
     pub(super) limits: Cell<Limits>,
     pub(super) types: RefCell<Arc<Types>>,
     pub(super) tenants: RefCell<Arc<Tenants>>,
+    /// The machine's own addresses, as of the last tick.
+    pub(super) own: RefCell<Arc<Own>>,
     /// Prices, quotas, tenants; shared by the thread's services.
     pub(super) ledger: Rc<RefCell<Ledger>>,
     /// Where whoever reads from a socket reads to; shared by the thread's services.
@@ -94,12 +97,14 @@ impl<W: Wire> Service<W> {
         let senders = RefCell::new(Senders::new(settings.max_datagrams));
         let (limits, tenants) = (*settings.limits.borrow(), settings.tenants.borrow().clone());
         let types = RefCell::new(settings.types.borrow().clone());
+        let own = RefCell::new(settings.own.borrow().clone());
         let queue = RefCell::new(Queue::new(settings.places(number), limits.queue, limits.queue_memory));
         Rc::new(Self {
             settings,
             limits: Cell::new(limits),
             types,
             tenants: RefCell::new(tenants),
+            own,
             ledger,
             scratch,
             policy,
@@ -468,6 +473,7 @@ impl<W: Wire> Service<W> {
         self.follow_limits();
         *self.types.borrow_mut() = self.settings.types.borrow().clone();
         self.follow_tenants();
+        self.own.borrow_mut().clone_from(&self.settings.own.borrow());
     }
 
     /// Takes over what has changed about tenants. Who a client is charged to stays; what is denied to it may not.

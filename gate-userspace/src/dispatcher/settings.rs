@@ -6,6 +6,7 @@ use std::sync::Arc;
 use gate_common::units::Nanos;
 use tokio::sync::watch;
 
+use super::own::Own;
 use super::tenants::Tenants;
 use super::types::Types;
 use crate::config;
@@ -84,6 +85,8 @@ pub(super) struct Settings {
     pub(super) backend: config::Backend,
     /// Users, and denied commands.
     pub(super) tenants: watch::Receiver<Arc<Tenants>>,
+    /// The machine's own addresses.
+    pub(super) own: watch::Receiver<Arc<Own>>,
     /// How many connections each thread keeps to the store.
     pub(super) connections: usize,
     /// How many requests may be with the store at once, all threads together; `None` for any number.
@@ -104,6 +107,7 @@ impl Settings {
         config: &config::Config,
         threads: usize,
         tenants: &watch::Receiver<Arc<Tenants>>,
+        own: &watch::Receiver<Arc<Own>>,
     ) -> Vec<(Self, Controls)> {
         let proxied = config.services.iter().enumerate();
         proxied
@@ -117,6 +121,7 @@ impl Settings {
                     parallelism: parallelism(&backend),
                     threads: serving(&backend, threads),
                     tenants: tenants.clone(),
+                    own: own.clone(),
                     service,
                     name: settings.name.clone(),
                     protocol: settings.protocol,
@@ -177,7 +182,8 @@ mod tests {
             );
             let config =
                 config::Config::parse("test.toml", &text).unwrap_or_else(|faults| panic!("{faults}"));
-            let (settings, _) = Settings::of(&config, threads, &watch::channel(Arc::default()).1).remove(0);
+            let (tenants, own) = (watch::channel(Arc::default()).1, watch::channel(Arc::default()).1);
+            let (settings, _) = Settings::of(&config, threads, &tenants, &own).remove(0);
             let served = (0..threads).filter(|&thread| settings.is_served_by(thread));
             let found: Vec<_> = served.map(|thread| settings.places(thread)).collect();
             assert_eq!(found, places, "{parallelism} of {threads}");

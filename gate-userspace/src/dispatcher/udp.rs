@@ -6,7 +6,7 @@
 //! **Who has charged it.** The XDP program sees every datagram that comes in by its interface, and charges it,
 //! unless it is a fragment. So each is received with the interface that it came in by, and with a mark if the kernel
 //! put it together. What comes in by another interface, a VLAN on top of the attached one included, or over
-//! loopback, no one has charged.
+//! loopback, counts as not charged; so does what the machine sends to itself ([`super::own`]).
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
@@ -156,7 +156,8 @@ impl std::fmt::Debug for PacketInfo {
     }
 }
 
-fn address(address: &SockaddrStorage) -> Option<SocketAddr> {
+/// An address as the standard library has it.
+pub(super) fn address(address: &SockaddrStorage) -> Option<SocketAddr> {
     let v4 = address.as_sockaddr_in().map(|v4| SocketAddr::V4((*v4).into()));
     v4.or_else(|| address.as_sockaddr_in6().map(|v6| SocketAddr::V6((*v6).into())))
 }

@@ -96,10 +96,16 @@ impl Net {
     ///
     /// If `ip` refuses it.
     pub fn add_client_address(&self, address: IpAddr) -> Result<()> {
-        let length = if address.is_ipv4() { "15" } else { "64" };
-        // Only IPv6 would otherwise be slow to start, looking for another owner of the address.
-        let flag = if address.is_ipv4() { "" } else { "nodad" };
-        self.client.ip(&format!("addr add {address}/{length} dev {CLIENT_INTERFACE} {flag}"))
+        self.client.add_address(CLIENT_INTERFACE, address)
+    }
+
+    /// Gives the server one more address, of 198.18.0.0/15 or fd00::/64.
+    ///
+    /// # Errors
+    ///
+    /// If `ip` refuses it.
+    pub fn add_server_address(&self, address: IpAddr) -> Result<()> {
+        self.server.add_address(SERVER_INTERFACE, address)
     }
 
     /// A directory under bpffs that is this network's own. Not made yet; removed with the network.
@@ -142,6 +148,13 @@ impl Namespace {
     /// Runs `ip` in here. Not `ip -n`, which also remounts things and so fails in some chroots.
     fn ip(&self, arguments: &str) -> Result<()> {
         sh::run(self.command("ip").args(arguments.split_whitespace()))
+    }
+
+    fn add_address(&self, interface: &str, address: IpAddr) -> Result<()> {
+        let length = if address.is_ipv4() { "15" } else { "64" };
+        // Only IPv6 would otherwise be slow to start, looking for another owner of the address.
+        let flag = if address.is_ipv4() { "" } else { "nodad" };
+        self.ip(&format!("addr add {address}/{length} dev {interface} {flag}"))
     }
 
     /// A command that will run in here.
