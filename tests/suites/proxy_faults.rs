@@ -17,7 +17,7 @@ fn a_dead_store_is_told_soon_and_comes_back_by_itself() -> Result<()> {
     let mut store = Listening::memcached()?;
     let gate = Listening::gate("memcached", store.address, "store_timeout = \"200ms\"", EVERYONE)?;
     gate.ask(b"set a 0 0 1\r\n1\r\n", b"STORED\r\n")?;
-    store.program().signal(Signal::SIGSTOP)?;
+    store.stall()?;
     let stat = format!("/proc/{}/stat", store.program().id());
     wait_until("it has not stopped", || Ok(std::fs::read_to_string(&stat)?.contains(") T ")))?;
     let asked = Instant::now();

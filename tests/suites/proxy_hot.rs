@@ -190,7 +190,7 @@ fn one_read_serves_all_clients_of_a_user_whatever_thread_they_have() -> Result<(
     let (asked, requests) = (gets(&store)?, event(&gate, "requests")?);
     let [flights, coalesced] = [event(&gate, "flights")?, event(&gate, "coalesced")?];
     // It says nothing for as long as they all ask.
-    store.signal(Signal::SIGSTOP)?;
+    store.stall()?;
     all_ask(&mut clients)?;
     let heard = wait_until("they have not all been heard", || {
         Ok(event(&gate, "requests")? == requests + CONNECTIONS as u64)

@@ -138,14 +138,14 @@ fn a_refusal_is_sent_within_the_budget_for_replies() -> Result<()> {
 
 #[test]
 fn a_store_that_is_gone_and_a_store_that_is_slow_are_told_of() -> Result<()> {
-    let mut store = Listening::memcached()?;
+    let store = Listening::memcached()?;
     let service = format!("{BOTH}\nmax_datagrams = \"1\"\nstore_timeout = \"200ms\"");
     let one_thread = "threads = \"1\"";
     let everyone = everyone("unlimited");
     let gate = Listening::gate_with(one_thread, "memcached", store.address, &service, &everyone)?;
     let mut client = Datagrams::to(KNOWN, gate.address)?;
     ensure!(client.ask("get a\r\n")? == "END\r\n");
-    store.program().signal(nix::sys::signal::Signal::SIGSTOP)?;
+    store.stall()?;
     let waits = client.send(b"get a\r\nset b 0 0 1 noreply\r\n1\r\nget b\r\n")?;
     let full = client.send(b"get a\r\n")?;
     let (answer, _) = client.answer(full)?;
@@ -153,7 +153,7 @@ fn a_store_that_is_gone_and_a_store_that_is_slow_are_told_of() -> Result<()> {
     let (answer, _) = client.answer(waits)?;
     let answer = String::from_utf8(answer)?;
     ensure!(answer.matches("SERVER_ERROR").count() == 2 && answer.contains("reason=store-down"), "{answer}");
-    store.program().signal(nix::sys::signal::Signal::SIGCONT)?;
+    store.signal(nix::sys::signal::Signal::SIGCONT)?;
     Ok(())
 }
 

@@ -17,7 +17,7 @@ use nix::sys::socket::{
 use xtask::lab::part::Part;
 use xtask::paths;
 
-use crate::wait::until_up;
+use crate::wait::{until_up, wait_until};
 
 /// How long anything here may take to come up or to answer.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -216,6 +216,24 @@ impl Listening {
     /// If it has ended.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         self.program.signal(signal)
+    }
+
+    /// Stops it in the middle of whatever it does: when this returns, none of its threads runs. SIGCONT lets it go on.
+    ///
+    /// # Errors
+    ///
+    /// If it has ended.
+    pub fn stall(&self) -> Result<()> {
+        self.signal(Signal::SIGSTOP)?;
+        let tasks = format!("/proc/{}/task", self.program.id());
+        wait_until("it goes on", || {
+            let mut states = std::fs::read_dir(&tasks)?.map(|task| -> Result<bool> {
+                // After the name, which may hold anything but ends with the last parenthesis.
+                let stat = std::fs::read_to_string(task?.path().join("stat"))?;
+                Ok(stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
+            });
+            states.try_fold(true, |all, stopped| Ok(all && stopped?))
+        })
     }
 
     /// The program itself.
