@@ -20,7 +20,7 @@ use crate::admin;
 use crate::clock;
 use crate::config::{self, Config};
 use crate::control::board::Board;
-use crate::control::decide::Rules;
+use crate::control::decide::{Learning, Rules};
 use crate::control::hot_keys::{HOT_PER_SEC, HotKeys};
 use crate::control::layout::{self, Layout, Misfit, capacities, needs};
 use crate::control::tick::{self, Lost, Ticker, occupied};
@@ -29,6 +29,7 @@ use crate::dispatcher::{self, Dispatcher, ServiceFigures};
 use crate::kernel::attach::{self, attach};
 use crate::kernel::owner::{self, Ownership, Previous};
 use crate::kernel::{self, Heartbeat, Loaded, Maps, Opened, PinDir, Sizes};
+use crate::policy::Tier;
 use crate::policy::range::OutOfRange;
 use crate::probe::Prober;
 
@@ -317,6 +318,7 @@ impl Daemon {
         let now = now(&self.maps);
         let services = self.watch.tick(now, |service| self.ticker.is_overloaded(service));
         let generation = self.ticker.tick(now, &services)?;
+        self.watch.expect(|service| self.ticker.expected(service));
         self.board.publish(self.ticker.report(generation, self.watch.report()));
         self.drain_samples();
         self.hot_keys.tick(&self.maps);
@@ -417,11 +419,16 @@ fn rules(config: &Config) -> Rules {
         let config::Shedding { enabled, ladder, .. } = &service.shedding;
         enabled.then(|| *ladder)
     };
+    let learning = |service: &config::Service| {
+        let slow_below = service.shedding.ladder.shed_below[Tier::BestEffort.index()];
+        service.price.learning().map(|pricing| Learning { pricing, slow_below })
+    };
     Rules {
         tcp_in_debt: config.gate.tcp_in_debt,
         deep_debt: config.gate.deep_debt,
         rejection_rate: config.gate.algorithm == config::Algorithm::RejectionRate,
         shedding: config.services.iter().map(settings).collect(),
+        learning: config.services.iter().map(learning).collect(),
     }
 }
 

@@ -272,19 +272,37 @@ pub fn read_until(stream: &mut TcpStream, end: &[u8]) -> Result<Vec<u8>> {
 ///
 /// If it cannot listen.
 pub fn slow_store(service_time: Duration) -> Result<SocketAddr> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
+    slow_store_at("127.0.0.1:0", move |command| service_time * keys(command))
+}
+
+/// The same, at this address, where a command takes as long as `cost` says of its words.
+///
+/// # Errors
+///
+/// If it cannot listen.
+pub fn slow_store_at(
+    address: &str,
+    cost: impl Fn(&[u8]) -> Duration + Copy + Send + 'static,
+) -> Result<SocketAddr> {
+    let listener = TcpListener::bind(address)?;
     let address = listener.local_addr()?;
     let turn = Arc::new(Mutex::new(()));
     std::thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
             let turn = Arc::clone(&turn);
-            std::thread::spawn(move || serve_slowly(stream, service_time, &turn));
+            std::thread::spawn(move || serve_slowly(stream, cost, &turn));
         }
     });
     Ok(address)
 }
 
-fn serve_slowly(mut stream: TcpStream, service_time: Duration, turn: &Mutex<()>) -> Option<()> {
+/// How many keys a command names.
+#[must_use]
+pub fn keys(command: &[u8]) -> u32 {
+    command.iter().filter(|&&byte| byte == b' ').count() as u32
+}
+
+fn serve_slowly(mut stream: TcpStream, cost: impl Fn(&[u8]) -> Duration, turn: &Mutex<()>) -> Option<()> {
     stream.set_nodelay(true).ok()?;
     let (mut heard, mut piece) = (Vec::new(), vec![0; 1 << 16]);
     loop {
@@ -292,15 +310,14 @@ fn serve_slowly(mut stream: TcpStream, service_time: Duration, turn: &Mutex<()>)
         heard.extend_from_slice(&piece[..len]);
         while let Some(end) = heard.iter().position(|&byte| byte == b'\n') {
             let line: Vec<u8> = heard.drain(..=end).collect();
-            let keys = line.split(|&byte| byte == b' ').count() - 1;
             let answer: &[u8] = match line.split(|&byte| byte == b' ').next() {
                 Some(b"get") => b"END\r\n",
                 Some(b"version\r\n") => b"VERSION slow\r\n",
                 _ => b"DELETED\r\n",
             };
-            if keys > 0 {
+            if keys(&line) > 0 {
                 let _mine = turn.lock().unwrap_or_else(PoisonError::into_inner);
-                std::thread::sleep(service_time * keys as u32);
+                std::thread::sleep(cost(&line));
             }
             stream.write_all(answer).ok()?;
         }

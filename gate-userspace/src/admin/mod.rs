@@ -8,6 +8,7 @@
 //! - `server`: clients, a bounded number of them for a bounded time.
 //! - [`client`]: one question, one answer.
 //! - [`change`]: what may be changed while gate runs.
+//! - [`price`]: prices in these documents.
 //! - [`status`], [`tenants`], [`hotkeys`], [`queues`]: the documents, read from the maps or what threads count.
 
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 pub mod change;
 pub mod client;
 pub mod hotkeys;
+pub mod price;
 pub mod queues;
 mod server;
 mod socket;

@@ -10,8 +10,9 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::change::{Override, by_section};
+use super::price::Price;
 use crate::config::{Backend, Config};
-use crate::control::board::{Board, ServiceReport};
+use crate::control::board::{Board, Report, ServiceReport};
 use crate::dispatcher::{self, Counts, Event, ServiceFigures, Timing};
 use crate::policy::Tier;
 
@@ -73,17 +74,6 @@ pub struct Service {
     pub refusals: Refusals,
     /// What happened since the start.
     pub events: BTreeMap<Cow<'static, str>, u64>,
-}
-
-/// The coefficients of a price, in request units.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Price {
-    /// Of any request.
-    pub base: f64,
-    /// Of each row.
-    pub row: f64,
-    /// Of each 1,024 bytes.
-    pub kib: f64,
 }
 
 /// A tier's queue.
@@ -231,6 +221,12 @@ impl Observer {
         looks[1] = look;
     }
 
+    /// What the last tick saw and decided.
+    #[must_use]
+    pub fn report(&self) -> Arc<Report> {
+        self.board.read()
+    }
+
     fn at(&self, now: Nanos) -> Look {
         Look { at: now, seen: Arc::new(self.services.iter().map(Seen::of).collect()) }
     }
@@ -279,7 +275,6 @@ impl Probed {
 
 impl Service {
     fn new(figures: &ServiceFigures, report: Option<&ServiceReport>, config: &Config, seen: &Seen) -> Self {
-        let ru = |milli: u32| f64::from(milli) / 1e3;
         let tier = |tier: Tier| {
             let queue = figures.queue(tier);
             TierQueue {
@@ -299,11 +294,7 @@ impl Service {
             name: figures.name.clone(),
             latency_ratio: report.and_then(|report| report.latency_ratio),
             shedding: report.and_then(|report| report.phase).map(str::to_owned),
-            price: report.map_or_else(Price::default, |report| Price {
-                base: ru(report.prices.base_mru),
-                row: ru(report.prices.row_mru),
-                kib: ru(report.prices.kib_mru),
-            }),
+            price: report.map(|report| Price::of(&report.prices)).unwrap_or_default(),
             overrides: BTreeMap::new(),
             tiers: Tier::ALL.into_iter().map(tier).collect(),
             types: types.map(|(name, counts)| QueryType::new(name, figures, backend, counts)).collect(),

@@ -139,7 +139,8 @@ async fn answer(request: Request, context: &Context) -> Result<Reply, String> {
             let overrides = context.overrides.borrow().clone();
             // Maps that are nobody else's do not say whose they are.
             let daemon = Some(std::process::id());
-            document(&status::Status { overrides, daemon, ..status::Status::read(maps) })
+            let status = status::Status::read(maps).with(&context.queues.report());
+            document(&status::Status { overrides, daemon, ..status })
         }
         Request::Tenants => document(&tenants::read(maps, &context.overrides.borrow())),
         Request::Hotkeys => document(&hotkeys::read(maps)),

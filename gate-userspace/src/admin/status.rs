@@ -8,8 +8,10 @@ use gate_common::units::Nanos;
 use serde::{Deserialize, Serialize};
 
 use super::change::Override;
+use super::price::Price;
 use super::tenants;
 use crate::clock;
+use crate::control::board::Report;
 use crate::daemon::mode_name;
 use crate::kernel::attach::{interface_name, is_elsewhere};
 use crate::kernel::{Maps, owner};
@@ -68,6 +70,9 @@ pub struct Service {
     pub transport: Cow<'static, str>,
     /// How it is read.
     pub protocol: Cow<'static, str>,
+    /// What a request costs there.
+    #[serde(default)]
+    pub price: Price,
     /// What the tiers meet that give way: `x2` to `x64`, a factor on prices, or `refused`.
     #[serde(default)]
     pub shed: BTreeMap<Cow<'static, str>, String>,
@@ -113,6 +118,27 @@ impl Status {
     }
 }
 
+impl Status {
+    /// Adds what only the daemon knows: what prices go by that are learned.
+    #[must_use]
+    pub fn with(mut self, report: &Report) -> Self {
+        for service in &mut self.services {
+            let same = report.services.iter().find(|same| same.name == service.name);
+            service.price.learned = same.and_then(|same| Price::of(&same.prices).learned);
+        }
+        self
+    }
+
+    /// Adds what the daemon has added, if it could be asked.
+    pub fn learn_from(&mut self, told: &Self) {
+        self.overrides.clone_from(&told.overrides);
+        for service in &mut self.services {
+            let same = told.services.iter().find(|same| same.name == service.name);
+            service.price.learned = same.and_then(|same| same.price.learned);
+        }
+    }
+}
+
 /// Whether the daemon's last sign of life is too long ago.
 #[must_use]
 pub fn is_stale(maps: &Maps) -> bool {
@@ -127,7 +153,8 @@ fn age(maps: &Maps) -> Nanos {
 impl Service {
     fn read(maps: &Maps, slot: u32) -> Self {
         let service = maps.services.load(slot as usize);
-        let shed = service.banks[bank_of(maps.generation())].shed;
+        let state = service.banks[bank_of(maps.generation())];
+        let shed = state.shed;
         let address = std::net::Ipv6Addr::from(service.address).to_canonical();
         let address = if service.flags & service_flags::ANY_ADDRESS != 0 {
             format!("*:{}", service.port)
@@ -144,6 +171,7 @@ impl Service {
                 _ => "opaque",
             }
             .into(),
+            price: Price::of_state(&state),
             shed: Tier::ALL.iter().filter_map(|&tier| Some((tier.name().into(), met(shed, tier)?))).collect(),
         }
     }

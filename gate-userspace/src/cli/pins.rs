@@ -55,14 +55,16 @@ impl Source {
         }
     }
 
+    /// What the gate whose maps these are says of itself, if it answers: more than they know.
+    pub(super) fn told(&self, maps: &Maps) -> Option<Status> {
+        // One that is stopped would be waited for.
+        if is_stale(maps) { None } else { self.ask(&Request::Status).ok() }
+    }
+
     /// What has been set since the start of the gate whose maps these are. They do not know; nor does anybody if no
     /// daemon answers.
     pub(super) fn overrides(&self, maps: &Maps) -> Vec<Override> {
-        // One that is stopped would be waited for.
-        if is_stale(maps) {
-            return Vec::new();
-        }
-        self.ask(&Request::Status).map_or_else(|_| Vec::new(), |Status { overrides, .. }| overrides)
+        self.told(maps).map_or_else(Vec::new, |Status { overrides, .. }| overrides)
     }
 
     /// What the daemon says.

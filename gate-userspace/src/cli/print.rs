@@ -6,6 +6,8 @@ use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 use serde::Serialize;
 
+use crate::admin::price::Price;
+
 /// A table with these column names, as wide as the terminal.
 pub(super) fn table(columns: &[&str]) -> Table {
     let mut table = Table::new();
@@ -49,6 +51,15 @@ pub(super) fn settings(settings: &BTreeMap<String, String>) -> String {
     settings.iter().map(|(key, value)| format!("{key} = {value:?}")).collect::<Vec<_>>().join(", ")
 }
 
+/// A price in a few words.
+pub(super) fn price(price: &Price) -> String {
+    let Price { base, row, kib, latency, learned } = price;
+    let dearest = latency.values().copied().reduce(f64::max);
+    let latency = dearest.map_or_else(String::new, |most| format!(" + up to {most} for latency"));
+    let learned = if learned.is_some() { ", learned" } else { "" };
+    format!("{base} + {row}/row + {kib}/KiB{latency}{learned}")
+}
+
 /// Pretty JSON and a newline, to standard output.
 pub(super) fn json(value: &impl Serialize) -> anyhow::Result<()> {
     println!("{}", serde_json::to_string_pretty(value)?);
@@ -58,6 +69,16 @@ pub(super) fn json(value: &impl Serialize) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::admin::price::Learned;
+
+    #[test]
+    fn a_price_says_what_it_is_made_of_and_whether_it_was_learned() {
+        let mut shown = Price { base: 0.5, row: 0.25, kib: 1.0, ..Price::default() };
+        assert_eq!(price(&shown), "0.5 + 0.25/row + 1/KiB");
+        shown.learned = Some(Learned::default());
+        shown.latency = [("get".into(), 0.1), ("unread".into(), 2.125)].into();
+        assert_eq!(price(&shown), "0.5 + 0.25/row + 1/KiB + up to 2.125 for latency, learned");
+    }
 
     #[test]
     fn numbers_are_easy_to_read() {

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use super::pins::Source;
 use super::print;
 use crate::admin::Request;
+use crate::admin::price::{Learned, Price};
 use crate::admin::queues::{Percentiles, Probed, QueryType, Queues, Refusals, Service, TierQueue, Written};
 use crate::policy::Tier;
 
@@ -85,12 +86,11 @@ fn met_by(rung: u32) -> String {
 }
 
 fn print_service(service: &Service, window_s: f64) {
-    let price = service.price;
     println!("{}: {}", service.name, health(service.latency_ratio, service.shedding.as_ref()));
     if !service.overrides.is_empty() {
         println!("set since the start: {}", print::settings(&service.overrides));
     }
-    println!("a request costs {} RU, and {} for a row, {} for a KiB", price.base, price.row, price.kib);
+    println!("{}", costs(&service.price));
     let mut tiers = print::table(&["tier", "waiting", "delay ms", "expected ms", "price", "state"]);
     print::right(&mut tiers, &[1, 2, 3, 4]);
     tiers.add_rows(service.tiers.iter().map(tier_row));
@@ -124,6 +124,24 @@ fn refusals(Refusals { written, written_ms, held_back }: Refusals) -> Option<Str
         let [written, held_back] = [written, held_back].map(print::count);
         format!("refused at once: {written}{took}; {held_back} more in their turn behind other replies")
     })
+}
+
+/// What a request costs, and what that goes by.
+fn costs(price: &Price) -> String {
+    let Price { base, row, kib, latency, learned } = price;
+    let costs = format!("a request costs {base} RU, and {row} for a row, {kib} for a KiB");
+    let Some(Learned { of_latency, reference_ms }) = learned else {
+        return format!("{costs}, as configured");
+    };
+    let added: Vec<_> = latency.iter().map(|(class, ru)| format!("{class} {ru}")).collect();
+    let added = if added.is_empty() { "nothing".to_owned() } else { added.join(", ") };
+    let reference = match reference_ms {
+        Some(ms) => format!("a small read takes {} ms", time(*ms)),
+        None => "too few small reads yet".to_owned(),
+    };
+    format!(
+        "{costs}; learned, {reference}\nexpected latency adds, at {of_latency} for each small read's: {added}"
+    )
 }
 
 fn tier_row(tier: &TierQueue) -> [String; 6] {
@@ -221,6 +239,30 @@ mod tests {
         let line = "refused at once: 1,234, written 0.005/0.1/1.5 ms after they were decoded (p50/p99/max); \
                     0 more in their turn behind other replies";
         assert_eq!(refusals(Refusals { written: 1_234, written_ms, held_back: 0 }).as_deref(), Some(line));
+    }
+
+    #[test]
+    fn a_price_is_as_configured_or_says_what_it_was_learned_by() {
+        let mut price = Price { base: 0.5, row: 0.5, kib: 1.0, ..Price::default() };
+        let costs_so = "a request costs 0.5 RU, and 0.5 for a row, 1 for a KiB";
+        assert_eq!(costs(&price), format!("{costs_so}, as configured"));
+        price.learned = Some(Learned::default());
+        assert_eq!(
+            costs(&price),
+            format!(
+                "{costs_so}; learned, too few small reads yet\n\
+                 expected latency adds, at 0 for each small read's: nothing"
+            )
+        );
+        price.learned = Some(Learned { of_latency: 0.25, reference_ms: Some(0.21) });
+        price.latency = [("get".into(), 0.25), ("mget".into(), 2.5)].into();
+        assert_eq!(
+            costs(&price),
+            format!(
+                "{costs_so}; learned, a small read takes 0.2 ms\n\
+                 expected latency adds, at 0.25 for each small read's: get 0.25, mget 2.5"
+            )
+        );
     }
 
     #[test]

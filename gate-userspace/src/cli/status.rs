@@ -27,7 +27,11 @@ Reads the pinned maps: works without the daemon too. Where there are none (xdp =
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let source = &args.source;
-    let from_maps = |maps: &Maps| Status { overrides: source.overrides(maps), ..Status::read(maps) };
+    let from_maps = |maps: &Maps| {
+        let mut status = Status::read(maps);
+        source.told(maps).iter().for_each(|told| status.learn_from(told));
+        status
+    };
     let status: Status = source.read(from_maps, &Request::Status)?;
     if source.pins.json {
         print::json(&status)?;
@@ -60,11 +64,12 @@ fn print_status(status: &Status) {
         },
         status.tenants,
     );
-    let mut services = print::table(&["service", "address", "transport", "protocol", "sheds"]);
-    for Service { name, address, transport, protocol, shed } in &status.services {
+    let columns = ["service", "address", "transport", "protocol", "price", "sheds"];
+    let mut services = print::table(&columns);
+    for Service { name, address, transport, protocol, price, shed } in &status.services {
         let shed: Vec<_> = shed.iter().map(|(tier, what)| format!("{tier} {what}")).collect();
         let shed = if shed.is_empty() { "nothing".to_owned() } else { shed.join(", ") };
-        services.add_row([name, address, &transport[..], &protocol[..], &shed]);
+        services.add_row([name, address, &transport[..], &protocol[..], &print::price(price), &shed]);
     }
     println!("{services}");
     let mut packets = print::table(&["packets", "count"]);

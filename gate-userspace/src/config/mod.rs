@@ -9,6 +9,7 @@
 //! - `backend`, `admission`: what only proxied services say.
 //! - `query_types`: what kinds of requests a proxied service tells apart.
 //! - `identity`: users, and what they may not do.
+//! - `price`: what requests cost, and how that learns.
 //! - `shedding`: how a service's store is watched, and what follows from it.
 //! - `read`: section by section into the types below.
 //! - `overrides`: values that stand in for the document's while gate runs.
@@ -23,7 +24,7 @@ use std::str::FromStr;
 
 use gate_common::abi::TcpAction;
 use gate_common::token_bucket::Limits;
-use gate_common::units::{Fraction, MilliRu, Multiplier, Nanos};
+use gate_common::units::{Fraction, Multiplier, Nanos};
 use ipnet::IpNet;
 use serde::Serialize;
 
@@ -35,6 +36,7 @@ mod backend;
 mod fault;
 mod identity;
 mod overrides;
+mod price;
 mod query_types;
 mod raw;
 mod read;
@@ -47,6 +49,7 @@ pub use backend::{Backend, HotKeys};
 pub use fault::{Fault, Faults};
 pub use identity::{StoreLogin, User};
 pub use overrides::{Override, Wrong, edit, section_of, value_at};
+pub use price::{Learn, Price};
 pub use shedding::{Probe, Shedding};
 
 /// A configuration that holds together.
@@ -181,17 +184,6 @@ impl TenantIndex {
     pub const fn get(self) -> usize {
         self.0
     }
-}
-
-/// What a request costs, before it runs: `base + row * rows + kib * KiB`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Price {
-    /// For the request itself.
-    pub base: MilliRu,
-    /// For each row, that is, each key.
-    pub row: MilliRu,
-    /// For each 1,024 bytes, in proportion.
-    pub kib: MilliRu,
 }
 
 /// The transports of a service that are protected; at least one.

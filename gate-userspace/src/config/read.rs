@@ -16,13 +16,14 @@ use ipnet::IpNet;
 
 use super::backend::SWITCH;
 use super::fault::did_you_mean;
+use super::price::FRAME_BYTES;
 use super::raw::Section;
 use super::units::{self, Wrong};
 use super::{
-    Action, AdminSocket, Algorithm, Config, Gate, Mode, OnStale, Price, Protocol, Service, Tenant,
-    TenantIndex, Transports, XdpMode,
+    Action, AdminSocket, Algorithm, Config, Gate, Mode, OnStale, Protocol, Service, Tenant, TenantIndex,
+    Transports, XdpMode,
 };
-use super::{backend, identity, shedding};
+use super::{backend, identity, price, shedding};
 use crate::policy::Tier;
 
 /// The document.
@@ -43,7 +44,7 @@ pub(super) fn config(mut root: Section<'_>) -> Config {
     let read = service_sections.iter_mut().zip(service_names.list);
     let services: Vec<_> =
         read.map(|(section, name)| service(section, name, &names, &mut addresses)).collect();
-    let dearest = services.iter().map(|service| one_frame(&service.price)).max().unwrap_or_default();
+    let dearest = services.iter().map(Frame::of).max().unwrap_or_default();
     let read = tenant_sections.iter_mut().zip(&names.list);
     let tenants: Vec<_> =
         read.map(|(section, name)| tenant(section, name, dearest, &names, &mut taken)).collect();
@@ -104,7 +105,7 @@ fn service(
         transports,
         default: default(section, tenants),
         unknown_syn: section.get("unknown_syn", one_of(&ACTIONS)).unwrap_or(Action::Pass),
-        price: price(section.section("price")),
+        price: price::read(section),
         shedding: shedding::shedding(section, probe),
         probe,
     }
@@ -163,27 +164,10 @@ pub(super) fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
     a.port() == b.port() && (any || a.ip() == b.ip())
 }
 
-fn price(mut section: Section<'_>) -> Price {
-    let price = Price {
-        base: section.get("base", units::price).unwrap_or(MilliRu(500)),
-        row: section.get("row", units::price).unwrap_or(MilliRu(500)),
-        kib: section.get("kib", units::price).unwrap_or(MilliRu::ONE_RU),
-    };
-    section.finish();
-    price
-}
-
-/// What a request for one row costs that fills an Ethernet frame.
-fn one_frame(price: &Price) -> MilliRu {
-    // At most 1,000,000 RU times 1,500: far from overflow.
-    let bytes = MilliRu((u64::from(price.kib.0) * FRAME_BYTES).div_ceil(1_024) as u32);
-    price.base.saturating_add(price.row).saturating_add(bytes)
-}
-
 fn tenant(
     section: &mut Section<'_>,
     name: &str,
-    dearest: MilliRu,
+    dearest: Frame,
     tenants: &Names,
     taken: &mut Taken,
 ) -> Tenant {
@@ -236,21 +220,41 @@ fn bucket(per_sec: Option<u64>, burst: Nanos, max_debt: Nanos) -> Limits {
     }
 }
 
+/// What a request for one row costs at most that fills an Ethernet frame.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Frame {
+    price: MilliRu,
+    /// Whether that is more than is configured.
+    learned: bool,
+}
+
+impl Frame {
+    fn of(service: &Service) -> Self {
+        Self { price: service.price.of_frame(), learned: service.price.learn.is_some() }
+    }
+
+    const fn scaled(self, factor: Multiplier) -> Self {
+        Self { price: self.price.scaled(factor), ..self }
+    }
+}
+
 /// Why a bucket would refuse a full frame for good, if it would: no TCP connection survives that.
-fn never_admits(limits: &Limits, frame: MilliRu) -> Option<String> {
-    let takes = Nanos(limits.rate.time_for(frame.0));
+fn never_admits(limits: &Limits, frame: Frame) -> Option<String> {
+    let takes = Nanos(limits.rate.time_for(frame.price.0));
     if takes.0 <= limits.burst_ns.saturating_add(limits.max_debt_ns) {
         return None;
     }
     let (burst, max_debt) = (Nanos(limits.burst_ns), Nanos(limits.max_debt_ns));
     Some(format!(
-        "would refuse a full frame of {FRAME_BYTES} bytes for good: at {frame} it takes {takes} at this rate, \
-         and burst ({burst}) and max_debt ({max_debt}) together allow less; raise one of the three"
+        "would refuse a full frame of {FRAME_BYTES} bytes for good: at {}{} it takes {takes} at this rate, \
+         and burst ({burst}) and max_debt ({max_debt}) together allow less; raise one of the three",
+        frame.price,
+        if frame.learned { ", which prices may come to learn," } else { "" },
     ))
 }
 
 /// Reports multipliers at which a bucket that is charged would refuse a full frame for good.
-fn dearer_frames_fit(sections: &[Section<'_>], tenants: &[Tenant], frame: MilliRu) {
+fn dearer_frames_fit(sections: &[Section<'_>], tenants: &[Tenant], frame: Frame) {
     let dearer =
         |tenant: &&(&Section<'_>, &Tenant)| tenant.1.multiplier > Multiplier::ONE && tenant.0.is_sound();
     for (section, tenant) in sections.iter().zip(tenants).collect::<Vec<_>>().iter().filter(dearer) {
@@ -266,7 +270,7 @@ fn dearer_frames_fit(sections: &[Section<'_>], tenants: &[Tenant], frame: MilliR
                 format!(
                     "would refuse a full frame of {FRAME_BYTES} bytes for good: {} is more than burst and max_debt \
                      of {} together allow; up to \"{most}\" fits, and refuse = \"on\" refuses everything",
-                    frame.scaled(tenant.multiplier),
+                    frame.scaled(tenant.multiplier).price,
                     charged.name,
                 ),
             );
@@ -490,7 +494,5 @@ const MAX_SERVICES: usize = 64;
 const MAX_TENANTS: usize = 10_000;
 /// A request charges its tenant and so many more.
 const MAX_CHARGED: usize = 2;
-/// What one Ethernet frame carries.
-const FRAME_BYTES: u64 = 1_500;
 /// The largest segment that a network interface hands over, receive offload included.
 const MAX_SEGMENT_BYTES: u32 = 1 << 16;

@@ -86,6 +86,17 @@ pub struct PriceReport {
     pub kib_mru: u32,
     /// Of the latency expected of each [`gate_common::abi::QueryClass`], in their order.
     pub latency_mru: [u32; gate_common::abi::QueryClass::COUNT],
+    /// What more is known of them if they are learned; nothing if they are as configured.
+    pub learned: Option<LearnedReport>,
+}
+
+/// What prices that are learned go by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LearnedReport {
+    /// Of each reference read's worth of expected latency, in thousandths of a request unit.
+    pub of_latency_mru: u32,
+    /// What a reference read took lately; nothing while there were too few.
+    pub reference_ns: Option<u64>,
 }
 
 #[cfg(test)]

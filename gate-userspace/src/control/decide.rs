@@ -26,15 +26,20 @@
 //! never costs more than that tier. While the store cannot be reached its ladder stays where it is: nobody can
 //! tell what shedding would do.
 //!
+//! Where a service's prices [are learned](crate::policy::pricing), they learn from what the tick found, unless it was
+//! an overload by any sign: something is shed, the ratio is so low that the lowest tier would give way, the queue
+//! stands, or the store cannot be reached.
+//!
 //! **Invariants.** Pure: the same memory and snapshot give the same plan. `reject_until` never refuses what
 //! the bucket would admit. From a step in latency to the first rung it is at most two ticks.
 
-use gate_common::abi::{Shed, TcpAction, TenantState, tenant_flags};
+use gate_common::abi::{ServiceState, Shed, TcpAction, TenantState, tenant_flags};
 use gate_common::token_bucket::debt_ns;
 use gate_common::units::{Fraction, Nanos};
 
 use crate::policy::Tier;
 use crate::policy::deep_debt::DeepDebt;
+use crate::policy::pricing::{self, Lesson, Pricing};
 use crate::policy::rejection_rate::share_over;
 use crate::policy::shedding::{Settings, Shedding, Transition, Treatment};
 
@@ -59,6 +64,8 @@ pub struct ServiceSnapshot {
     pub queue_stands: bool,
     /// Whether it can be reached.
     pub store_up: bool,
+    /// What its answers teach about prices.
+    pub lesson: Lesson,
 }
 
 /// What one tick found.
@@ -85,6 +92,17 @@ pub struct Rules {
     pub rejection_rate: bool,
     /// By service, in the order of the configuration: when it sheds; `None` if it does not.
     pub shedding: Vec<Option<Settings>>,
+    /// By service, in the order of the configuration: how its prices learn; `None` if they stay as configured.
+    pub learning: Vec<Option<Learning>>,
+}
+
+/// How a service's prices learn.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Learning {
+    /// From where, how fast and how far.
+    pub pricing: pricing::Settings,
+    /// A latency ratio below this is an overload, whether anything is shed then or not.
+    pub slow_below: f64,
 }
 
 /// What a decision knows of the ones before.
@@ -94,18 +112,22 @@ pub struct Memory {
     pub debts: Vec<DeepDebt>,
     /// By service, in the order of the configuration.
     pub shedding: Vec<Option<Shedding>>,
+    /// By service, in the order of the configuration.
+    pub pricing: Vec<Option<Pricing>>,
 }
 
 impl Default for Rules {
     /// Buckets alone.
     fn default() -> Self {
         let (tcp_in_debt, deep_debt) = (TcpAction::None, Nanos::from_secs(10));
-        Self { tcp_in_debt, deep_debt, rejection_rate: false, shedding: Vec::new() }
+        let (shedding, learning) = (Vec::new(), Vec::new());
+        Self { tcp_in_debt, deep_debt, rejection_rate: false, shedding, learning }
     }
 }
 
 /// Decides every tenant's state: `states` holds it before any decision, in the order of the snapshot. What each
-/// service sheds is then in `memory`, see [`Memory::shed`]; returns what changed about that, by service.
+/// service sheds and charges is then in `memory`, see [`Memory::state`]; returns what changed about what is shed, by
+/// service.
 pub fn decide(
     rules: &Rules,
     snapshot: &Snapshot<'_>,
@@ -137,10 +159,32 @@ pub fn decide(
         let ratio = signal(service, shedding.settings());
         changes.extend(shedding.tick(snapshot.now, ratio).map(|change| (place, change)));
     }
+    for (place, (learning, service)) in rules.learning.iter().zip(snapshot.services).enumerate() {
+        let overloaded = memory.is_overloaded(place);
+        let (Some(learning), Some(Some(pricing))) = (learning, memory.pricing.get_mut(place)) else {
+            continue;
+        };
+        let is_slow = service.ratio.is_some_and(|ratio| ratio < learning.slow_below);
+        let overloaded = overloaded || is_slow || service.queue_stands || !service.store_up;
+        pricing.tick(snapshot.now, &service.lesson, overloaded);
+    }
     changes
 }
 
 impl Memory {
+    /// What a service's slots hold in the next generation, of which `base` is what the configuration says.
+    #[must_use]
+    pub fn state(&self, service: usize, base: ServiceState) -> ServiceState {
+        let priced = self.pricing(service).map_or(base, |pricing| pricing.put_into(base));
+        ServiceState { shed: self.shed(service), ..priced }
+    }
+
+    /// A service's prices, if they are learned.
+    #[must_use]
+    pub fn pricing(&self, service: usize) -> Option<&Pricing> {
+        self.pricing.get(service)?.as_ref()
+    }
+
     /// What the tiers of a service meet.
     #[must_use]
     pub fn shed(&self, service: usize) -> Shed {

@@ -12,12 +12,13 @@ use std::sync::atomic::Ordering;
 use gate_common::abi::{Name, Ports, ServiceState, Tenant, TenantCounters, TenantState, View, bank_of};
 use gate_common::units::Nanos;
 
-use super::board::{PriceReport, Report, ServiceReport};
-use super::decide::{Memory, Rules, ServiceSnapshot, Snapshot, TenantSnapshot, decide};
+use super::board::{LearnedReport, PriceReport, Report, ServiceReport};
+use super::decide::{Learning, Memory, Rules, ServiceSnapshot, Snapshot, TenantSnapshot, decide};
 use super::layout::{Layout, Occupied, blocks_in_force};
 use crate::kernel::Maps;
 use crate::kernel::owner::Ownership;
 use crate::policy::deep_debt::DeepDebt;
+use crate::policy::pricing::{ByClass, Pricing};
 use crate::policy::range::OutOfRange;
 use crate::policy::shedding::{Shedding, Transition};
 
@@ -102,7 +103,8 @@ impl Ticker {
     }
 
     /// Writes a new configuration where nothing is in force; the next tick publishes it. A service that sheds
-    /// by the same rules as before goes on with what it sheds.
+    /// by the same rules as before goes on with what it sheds, and one whose prices learn by the same rules with what
+    /// they have learned.
     ///
     /// # Errors
     ///
@@ -111,7 +113,8 @@ impl Ticker {
         self.owned()?;
         let service_names = service_names(&layout);
         let shedding = self.shedding(&service_names, &rules)?;
-        self.memory = Memory { shedding, debts: self.debts(&layout) };
+        let pricing = self.pricing(&service_names, &rules)?;
+        self.memory = Memory { shedding, pricing, debts: self.debts(&layout) };
         self.service_names = service_names;
         self.slots = layout.services.iter().map(|service| (service.id as usize, service.banks[0])).collect();
         let maps = &self.maps;
@@ -191,6 +194,13 @@ impl Ticker {
         self.memory.is_overloaded(service)
     }
 
+    /// What a service's classes of requests are expected to take, in thousandths of a reference read, if its prices
+    /// learn.
+    #[must_use]
+    pub fn expected(&self, service: usize) -> Option<&ByClass<u32>> {
+        self.memory.pricing(service).map(Pricing::expected)
+    }
+
     /// Adds to what was observed of the services what is done about it.
     #[must_use]
     pub fn report(&self, generation: u64, mut services: Vec<ServiceReport>) -> Report {
@@ -199,9 +209,14 @@ impl Ticker {
             service.phase = shedding.map(|shedding| shedding.phase().name());
             let shed = self.memory.shed(place);
             service.rungs = [0, 1, 2, 3].map(|tier| shed.rung(tier));
-            if let Some((_, state)) = self.slots.iter().find(|(of, _)| *of == place) {
-                let ServiceState { base_mru, row_mru, kib_mru, latency_mru, .. } = *state;
-                service.prices = PriceReport { base_mru, row_mru, kib_mru, latency_mru };
+            if let Some((_, base)) = self.slots.iter().find(|(of, _)| *of == place) {
+                let ServiceState { base_mru, row_mru, kib_mru, latency_mru, .. } =
+                    self.memory.state(place, *base);
+                let learned = self.memory.pricing(place).map(|pricing| LearnedReport {
+                    of_latency_mru: pricing.of_latency().0,
+                    reference_ns: pricing.reference().map(|reference| reference.0),
+                });
+                service.prices = PriceReport { base_mru, row_mru, kib_mru, latency_mru, learned };
             }
         }
         Report { generation, services }
@@ -225,6 +240,20 @@ impl Ticker {
             }
         };
         names.iter().zip(&rules.shedding).map(of).collect()
+    }
+
+    /// What each service's prices have learned under new rules: as before where they are the same, else nothing.
+    fn pricing(&self, names: &[Name], rules: &Rules) -> Result<Vec<Option<Pricing>>, OutOfRange> {
+        let of = |(name, learning): (&Name, &Option<_>)| {
+            let Some(Learning { pricing: settings, .. }) = learning else { return Ok(None) };
+            let before = self.service_names.iter().position(|before| before == name);
+            let before = before.and_then(|place| self.memory.pricing(place));
+            match before.filter(|before| before.settings() == settings) {
+                Some(before) => Ok(Some(before.clone())),
+                None => Pricing::new(*settings).map(Some),
+            }
+        };
+        names.iter().zip(&rules.learning).map(of).collect()
     }
 
     /// What each tenant of a layout owes, by what it owed before.
@@ -257,7 +286,7 @@ impl Ticker {
         let bank = &mut self.written[bank_of(generation)];
         let slots = self.slots.iter().zip(self.view.first_service..);
         for ((&(service, base), slot), written) in slots.zip(&mut bank.services) {
-            let state = ServiceState { shed: self.memory.shed(service), ..base };
+            let state = self.memory.state(service, base);
             if written.as_ref() != Some(&state) {
                 *written = Some(state);
                 let stamped = ServiceState { stamp: generation, ..state };

@@ -9,14 +9,18 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use gate_common::abi::QueryClass;
 use gate_common::units::Nanos;
 
 use super::board::{ServiceReport, TypeReport};
 use super::decide::ServiceSnapshot;
+use super::lessons::Lessons;
 use crate::config::{self, Config};
 use crate::dispatcher::ServiceFigures;
 use crate::policy::Tier;
+use crate::policy::cost_model::Window;
 use crate::policy::latency_ratio::{Latencies, LatencyRatio, Settings};
+use crate::policy::pricing::{ByClass, Lesson};
 use crate::policy::range::OutOfRange;
 use crate::probe::Probed;
 
@@ -33,6 +37,8 @@ struct Watched {
     settings: Settings,
     ratio: LatencyRatio,
     last: ServiceSnapshot,
+    /// What its answers teach, where prices learn.
+    lessons: Option<Lessons>,
 }
 
 /// Who looks.
@@ -59,7 +65,11 @@ impl Watch {
         for service in &config.services {
             let before = before.remove(&service.name).flatten();
             let watched = match source(service, proxied, before.as_ref()) {
-                Some(source) => Some(Watched::new(source, service.shedding.ratio, before, now)?),
+                Some(source) => {
+                    let mut watched = Watched::new(source, service.shedding.ratio, before, now)?;
+                    watched.learn(service.price.learn.is_some(), now);
+                    Some(watched)
+                }
                 None => None,
             };
             self.services.push((service.name.clone(), watched));
@@ -87,6 +97,16 @@ impl Watch {
             .collect()
     }
 
+    /// Tells those who gather what is to be learned what each class of a service's requests is expected to take; nothing
+    /// where nothing is learned.
+    pub fn expect<'e>(&self, expected: impl Fn(usize) -> Option<&'e ByClass<u32>>) {
+        for (place, (_, watched)) in self.services.iter().enumerate() {
+            if let Some(Watched { source: Source::Dispatcher(figures), .. }) = watched {
+                figures.expect(expected(place));
+            }
+        }
+    }
+
     /// What was observed at the last tick.
     #[must_use]
     pub fn report(&self) -> Vec<ServiceReport> {
@@ -108,7 +128,16 @@ impl Watched {
             return Ok(before);
         }
         let ratio = LatencyRatio::of(Arc::clone(source.latencies()), settings, now)?;
-        Ok(Self { source, settings, ratio, last: UNSEEN })
+        Ok(Self { source, settings, ratio, last: UNSEEN, lessons: None })
+    }
+
+    /// Learns from now on, as before if it did; or no longer.
+    fn learn(&mut self, learns: bool, now: Nanos) {
+        self.lessons = match (self.lessons.take(), &self.source) {
+            (before @ Some(_), _) if learns => before,
+            (None, Source::Dispatcher(figures)) if learns => Some(Lessons::new(figures.clone(), now)),
+            _ => None,
+        };
     }
 
     fn tick(&mut self, now: Nanos, overloaded: bool) -> ServiceSnapshot {
@@ -116,6 +145,7 @@ impl Watched {
             ratio: self.ratio.tick(now, overloaded),
             queue_stands: self.source.queue_stands(),
             store_up: self.source.store_up(),
+            lesson: self.lessons.as_mut().map(|lessons| lessons.take(now)).unwrap_or_default(),
         };
         self.last
     }
@@ -193,7 +223,12 @@ fn source(service: &config::Service, proxied: &[ServiceFigures], before: Option<
 }
 
 /// A service that nobody looks at, or has not looked at yet.
-const UNSEEN: ServiceSnapshot = ServiceSnapshot { ratio: None, queue_stands: false, store_up: true };
+const UNSEEN: ServiceSnapshot = ServiceSnapshot {
+    ratio: None,
+    queue_stands: false,
+    store_up: true,
+    lesson: Lesson { window: Window::EMPTY, p95: [None; QueryClass::COUNT] },
+};
 
 #[cfg(test)]
 mod tests;

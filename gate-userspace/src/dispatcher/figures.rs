@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use gate_common::units::Nanos;
 
 use super::counts::{Counts, Timing, TypeFigures};
+use super::lessons::Lessons;
 use super::policy::Policy;
 use super::refusals::{RefusalFigures, Refusals};
 use crate::policy::Tier;
@@ -123,6 +124,8 @@ pub struct Figures {
     queues: [QueueFigures; Tier::ALL.len()],
     pub(super) refusals: RefusalFigures,
     store_links: AtomicU64,
+    /// What answers teach about prices.
+    pub(super) lessons: Lessons,
 }
 
 #[derive(Debug, Default)]
@@ -153,6 +156,7 @@ impl Figures {
             queues: Default::default(),
             refusals: RefusalFigures::default(),
             store_links: AtomicU64::new(0),
+            lessons: Lessons::default(),
         }
     }
 

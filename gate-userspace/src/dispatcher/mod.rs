@@ -26,6 +26,7 @@
 //!   too long.
 //! - `ledger`: tenants, prices, quotas, out of the maps; `tenants`: their users and what is denied to them;
 //!   `types`: of which query type a request is.
+//! - `lessons`: what answers teach about prices.
 //! - `own`: the machine's own addresses.
 //! - `thread`, `listen`, `settings`, `figures`, `counts`, `latency`: what they stand on.
 
@@ -57,6 +58,7 @@ mod identity;
 mod large;
 mod latency;
 mod ledger;
+mod lessons;
 mod line;
 mod listen;
 mod memcached;

@@ -428,7 +428,7 @@ fn length(facts: &Facts) -> usize {
 }
 
 /// The class for which XDP and daemon agree on what latency to expect.
-const fn query_class(class: Class) -> QueryClass {
+pub(super) const fn query_class(class: Class) -> QueryClass {
     match class {
         Class::Get => QueryClass::Get,
         Class::Mget => QueryClass::MultiGet,

@@ -16,6 +16,7 @@ use super::figures::{Event, Figures, ServiceFigures};
 use super::hot_cache::flights::{Flight, Note};
 use super::hot_cache::{self, HotCache, Reader, Ticket};
 use super::ledger::{Ledger, TenantId};
+use super::lessons::Answers;
 use super::line::Lines;
 use super::own::Own;
 use super::pipeline::{After, Held};
@@ -30,6 +31,7 @@ use super::tenants::Tenants;
 use super::types::Types;
 use super::wire::Wire;
 use crate::clock;
+use crate::policy::cost_model::Window;
 use crate::policy::{Tier, admission};
 use crate::protocol::{Refusal, Step};
 
@@ -71,6 +73,8 @@ pub(super) struct Service<W: Wire> {
     pub(super) pools: Pools<W>,
     /// Those on which it is asked who clients are.
     pub(super) lines: Lines,
+    /// What answers have taught about prices since the last tick.
+    pub(super) taught: RefCell<Window>,
     /// What happened in this thread.
     pub(super) figures: Arc<Figures>,
     /// What happened in all.
@@ -113,6 +117,7 @@ impl<W: Wire> Service<W> {
             delay: RefCell::new(delay),
             pools,
             lines: Lines::new(W::HAS_USERS),
+            taught: RefCell::default(),
             figures,
             all_figures,
             news,
@@ -378,6 +383,11 @@ impl<W: Wire> Service<W> {
         self.all_figures.responded(request.query_type, at.saturating_sub(admitted));
     }
 
+    /// Learns how long the store took for answers that came together.
+    pub(super) fn learn(&self, answers: &Answers, took: Nanos) {
+        self.figures.lessons.observe(answers, took, &mut self.taught.borrow_mut());
+    }
+
     pub(super) fn store_is_up(&self) {
         self.figures.count(Event::StoreConnected);
         self.figures.note_store_link(true);
@@ -470,6 +480,7 @@ impl<W: Wire> Service<W> {
         if self.is_first {
             self.policy.refresh(now);
         }
+        self.figures.lessons.hand_over(&self.taught);
         self.follow_limits();
         *self.types.borrow_mut() = self.settings.types.borrow().clone();
         self.follow_tenants();

@@ -25,6 +25,7 @@ use super::client::{Client, Ended};
 use super::health::Health;
 use super::hot_cache::Ticket;
 use super::identity::may_do_everything;
+use super::lessons::{Answers, Features};
 use super::line::Line;
 use super::pool::Pool;
 use super::replies::Place;
@@ -60,6 +61,11 @@ struct State<W: Wire> {
     begun: bool,
     /// Received, and too little to make sense of.
     input: Buffer,
+    /// What has come of the first of those that wait.
+    heard: usize,
+    /// What the last read has answered, where somebody learns from that; and when the one before did.
+    answers: Answers,
+    answered: Nanos,
 }
 
 /// A request that waits for its answer.
@@ -72,6 +78,7 @@ struct Waiting<W: Wire> {
     admitted: Nanos,
     since: Nanos,
     request: admission::Request,
+    features: Features,
     silent: bool,
     ticket: Ticket,
 }
@@ -146,6 +153,9 @@ impl<W: Wire> Store<W> {
                 blocked: false,
                 begun: false,
                 input: Buffer::default(),
+                heard: 0,
+                answers: Answers::default(),
+                answered: Nanos::ZERO,
             }),
             socket: RefCell::default(),
             waker: RefCell::new(None),
@@ -188,8 +198,10 @@ impl<W: Wire> Store<W> {
         let Outgoing { client, place, request, bytes, kind, silent, admitted, ticket } = outgoing;
         let ask_life = matches!(ticket, Ticket::Flight(_)).then(|| W::ask_life(request, bytes)).flatten();
         let expect = state.link.encode(request, bytes, &mut state.out);
+        let features = Features::of(W::facts(request));
         let (client, since, request) = (Rc::clone(client), now, kind);
-        state.waiting.push_back(Waiting { client, place, expect, admitted, since, request, silent, ticket });
+        let waiting = Waiting { client, place, expect, admitted, since, request, features, silent, ticket };
+        state.waiting.push_back(waiting);
         if let Some((request, bytes)) = ask_life {
             state.ask_life(&request, &bytes);
         }
@@ -370,6 +382,7 @@ impl<W: Wire> Store<W> {
             input.consume(taken);
             state.input = input;
         }
+        state.teach(service, now);
         Ok(())
     }
 
@@ -382,6 +395,7 @@ impl<W: Wire> Store<W> {
         state.input.clear();
         state.sent = 0;
         state.blocked = false;
+        state.heard = 0;
         let mut begun = std::mem::take(&mut state.begun);
         let refusal = Refusal { reason: Reason::StoreDown, retry_after: pause };
         for waiting in state.waiting.drain(..) {
@@ -426,9 +440,9 @@ impl<W: Wire> State<W> {
     fn ask_life(&mut self, request: &W::Request, bytes: &[u8]) {
         let expect = self.link.encode(request, bytes, &mut self.out);
         let Some(flight) = self.waiting.back() else { return };
-        let Waiting { client, place, admitted, since, request, .. } = flight;
+        let Waiting { client, place, admitted, since, request, features, .. } = flight;
         let (client, ticket) = (Rc::clone(client), Ticket::Life(None));
-        let (place, admitted, since, request) = (*place, *admitted, *since, *request);
+        let (place, admitted, since, request, features) = (*place, *admitted, *since, *request, *features);
         self.waiting.push_back(Waiting {
             client,
             place,
@@ -436,6 +450,7 @@ impl<W: Wire> State<W> {
             admitted,
             since,
             request,
+            features,
             silent: true,
             ticket,
         });
@@ -444,6 +459,7 @@ impl<W: Wire> State<W> {
     /// Takes whole and partial answers from `input`; returns how many bytes that took.
     fn take(&mut self, service: &Service<W>, input: &[u8], now: Nanos) -> Result<usize, Broken> {
         let mut taken = 0;
+        let learns = service.figures.lessons.is_on();
         loop {
             let rest = &input[taken..];
             let Some(front) = self.waiting.front_mut().filter(|_| self.sent > 0) else {
@@ -473,18 +489,38 @@ impl<W: Wire> State<W> {
             }
             self.begun |= answer.give > 0 || !answer.add.is_empty();
             taken += answer.len;
+            self.heard += answer.len;
             if answer.last {
+                let heard = std::mem::take(&mut self.heard);
                 self.begun = false;
                 self.sent -= 1;
                 self.health.answered();
                 let front = self.waiting.pop_front().expect("it was there");
-                let Waiting { request, admitted, since: sent, ticket, .. } = front;
-                if !matches!(ticket, Ticket::Life(_)) {
+                let Waiting { request, features, admitted, since: sent, ticket, .. } = front;
+                if matches!(ticket, Ticket::Life(_)) {
+                    self.answers.spoil();
+                } else {
+                    if learns {
+                        self.answers.add(features, sent, heard);
+                    }
                     service.left_store(request, Some(Answered { admitted, sent, at: now }));
                 }
                 self.redeem(ticket, sent);
             }
         }
+    }
+
+    /// What a read has answered teaches about prices.
+    #[inline]
+    fn teach(&mut self, service: &Service<W>, now: Nanos) {
+        if self.answers.is_empty() {
+            return;
+        }
+        let answers = std::mem::take(&mut self.answers);
+        if let Some(took) = answers.took(self.answered, now) {
+            service.learn(&answers, took);
+        }
+        self.answered = now;
     }
 
     /// A request is wholly answered: what that means for hot keys.

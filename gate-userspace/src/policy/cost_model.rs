@@ -14,12 +14,15 @@
 //! least-squares problem per tick, solved within a box. The box is what bounds a coefficient's change
 //! and keeps it from becoming negative; a solution that were merely clipped would not be the best one
 //! inside. Where the past says nothing (with reads of single keys only, `base` and `row` cannot be
-//! told apart), coefficients stay where they are.
+//! told apart), coefficients stay where they are. Of requests whose answers come together only the sum of
+//! their times is known: they are one observation, of all their shapes together, which a linear price allows.
+//! It weighs as much as they would alone, if each had taken the same.
 //!
 //! **Invariants.** No coefficient is negative, none moves more than [`Learning::max_change`] (or
-//! [`SMALLEST_STEP`] RU) in a tick, `base` never falls below [`LOWEST_BASE`]: no request is free. An
-//! overload teaches nothing: its windows are thrown away. Neither does a window without the reference
-//! read.
+//! [`SMALLEST_STEP`] RU) in a tick, `base` never falls below [`LOWEST_BASE`]: no request is free. `base`,
+//! `row` and `kib` stay within [`Learning::range`] of what they began with: one that began as nothing stays
+//! nothing. An overload teaches nothing: its windows are thrown away. Neither does a window without the
+//! reference read.
 
 use gate_common::units::{MilliRu, Nanos};
 
@@ -34,6 +37,25 @@ pub struct Shape {
     pub bytes: u32,
     /// The recent p95 of its query type, in thousandths of a reference read. See [`expected`].
     pub expected_milli: u32,
+}
+
+/// Requests whose answers came together: how many, and their shapes' sums.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Together {
+    /// How many.
+    pub count: u32,
+    /// As of [`Shape`], of all of them.
+    pub rows: u64,
+    /// As of [`Shape`], of all of them.
+    pub bytes: u64,
+    /// As of [`Shape`], of all of them.
+    pub expected_milli: u64,
+}
+
+impl From<Shape> for Together {
+    fn from(Shape { rows, bytes, expected_milli }: Shape) -> Self {
+        Self { count: 1, rows: rows.into(), bytes: bytes.into(), expected_milli: expected_milli.into() }
+    }
 }
 
 /// A query type's recent p95 in thousandths of a reference read; zero if either is unknown.
@@ -110,12 +132,55 @@ pub struct Learning {
     pub max_change: f64,
     /// Fewer reference reads than this in a window are no reference. At least 1.
     pub min_reference: u32,
+    /// `base`, `row` and `kib` stay within so many times what they began with, upwards and downwards. At least 1.
+    pub range: f64,
 }
 
 impl Default for Learning {
     /// At ticks of 100 ms: the past minute counts most, prices double in 1.5 s at the fastest.
     fn default() -> Self {
-        Self { half_life_ticks: 600, max_change: 0.05, min_reference: 10 }
+        Self { half_life_ticks: 600, max_change: 0.05, min_reference: 10, range: 10.0 }
+    }
+}
+
+/// What requests took in one tick, as far as a price can learn from it: sums, whoever adds them up.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Window {
+    /// Their times in nanoseconds.
+    sums: Sums,
+    /// Reference reads: how many, and their time altogether in nanoseconds.
+    reference: (u64, f64),
+}
+
+impl Window {
+    /// Of nothing.
+    pub const EMPTY: Self = Self {
+        sums: Sums { products: [[0.0; COEFFICIENTS]; COEFFICIENTS], targets: [0.0; COEFFICIENTS] },
+        reference: (0, 0.0),
+    };
+
+    /// Adds that requests of these shapes took the store so long, all together.
+    pub fn observe(&mut self, requests: impl Into<Together>, took: Nanos) {
+        let requests = requests.into();
+        if requests.count > 0 {
+            self.sums.add(&requests, took.min(LONGEST).0 as f64);
+        }
+    }
+
+    /// The same for reference reads: each of one small row, by its key.
+    pub fn observe_reference(&mut self, requests: impl Into<Together>, took: Nanos) {
+        let requests = requests.into();
+        self.observe(requests, took);
+        let (count, sum) = &mut self.reference;
+        *count = count.saturating_add(requests.count.into());
+        *sum += took.min(LONGEST).0 as f64;
+    }
+
+    /// Adds what another has observed in the same tick.
+    pub fn merge(&mut self, other: &Self) {
+        self.sums.merge(&other.sums, 1.0);
+        self.reference.0 = self.reference.0.saturating_add(other.reference.0);
+        self.reference.1 += other.reference.1;
     }
 }
 
@@ -126,12 +191,10 @@ pub struct CostModel {
     keep: f64,
     /// In request units: base, row, KiB, reference read of expected latency.
     coefficients: Vector,
+    /// What each of them may come to.
+    bounds: [(f64, f64); COEFFICIENTS],
     /// Everything learned from, forgotten by and by.
     past: Sums,
-    /// This tick's requests, their times still in nanoseconds.
-    window: Sums,
-    /// This tick's reference reads: how many, and their time altogether in nanoseconds.
-    reference: (u32, f64),
     /// What a reference read took in the last window that had enough of them.
     last_reference: Option<Nanos>,
 }
@@ -144,11 +207,12 @@ impl CostModel {
     /// [`OutOfRange`] if a field of `learning` is, if the base is below 0.01 RU, or any price above
     /// a million.
     pub fn new(prices: Prices, learning: Learning) -> Result<Self, OutOfRange> {
-        let Learning { half_life_ticks, max_change, min_reference } = learning;
+        let Learning { half_life_ticks, max_change, min_reference, range } = learning;
         let half_life_fits = (1..=1_000_000).contains(&half_life_ticks);
         ensure(half_life_fits, "half_life_ticks", half_life_ticks, "from 1 to 1000000")?;
         ensure(max_change > 0.0 && max_change <= 1.0, "max_change", max_change, "above 0, at most 1")?;
         ensure(min_reference >= 1, "min_reference", min_reference, "at least 1")?;
+        ensure(range >= 1.0, "range", range, "at least 1")?;
         let Prices { base, row, kib, latency } = prices;
         for (name, price) in [("base", base), ("row", row), ("kib", kib), ("latency", latency)] {
             ensure(ru(price) <= HIGHEST, &format!("prices.{name}"), price, "at most 1000000 RU")?;
@@ -159,38 +223,29 @@ impl CostModel {
             learning,
             keep: 0.5_f64.powf(1.0 / f64::from(half_life_ticks)),
             coefficients,
+            bounds: std::array::from_fn(|j| match j {
+                BASE => ((coefficients[j] / range).max(LOWEST_BASE), (coefficients[j] * range).min(HIGHEST)),
+                // What latency is expected to cost nobody has said before.
+                LATENCY => (0.0, HIGHEST),
+                _ => (coefficients[j] / range, (coefficients[j] * range).min(HIGHEST)),
+            }),
             past: Sums::default(),
-            window: Sums::default(),
-            reference: (0, 0.0),
             last_reference: None,
         })
     }
 
-    /// Learns, at the next tick, that a request of this shape took so long in the store.
-    pub fn observe(&mut self, shape: Shape, took: Nanos) {
-        self.window.add(features(shape), took.min(LONGEST).0 as f64);
-    }
-
-    /// The same for a reference read: one small row, by its key.
-    pub fn observe_reference(&mut self, shape: Shape, took: Nanos) {
-        self.observe(shape, took);
-        let (count, sum) = &mut self.reference;
-        *count = count.saturating_add(1);
-        *sum += took.min(LONGEST).0 as f64;
-    }
-
-    /// Ends a window, and learns from it unless it was `overloaded`.
-    pub fn tick(&mut self, overloaded: bool) -> Prices {
-        let window = std::mem::take(&mut self.window);
-        let (count, sum) = std::mem::take(&mut self.reference);
-        if !overloaded && count >= self.learning.min_reference && sum > 0.0 {
-            let reference_ns = sum / f64::from(count);
+    /// Learns from a window, unless it was `overloaded` or has too few reference reads. Whether it did.
+    pub fn tick(&mut self, window: &Window, overloaded: bool) -> bool {
+        let (count, sum) = window.reference;
+        let learns = !overloaded && count >= self.learning.min_reference.into() && sum > 0.0;
+        if learns {
+            let reference_ns = sum / count as f64;
             self.last_reference = Some(Nanos(reference_ns.round() as u64).max(Nanos(1)));
             self.past.forget(self.keep);
-            self.past.merge(&window, reference_ns);
+            self.past.merge(&window.sums, reference_ns);
             self.learn();
         }
-        self.prices()
+        learns
     }
 
     /// The prices of now.
@@ -223,38 +278,45 @@ impl CostModel {
                 let pull = products[j][j] * DAMPING * (old[j] - self.coefficients[j]);
                 let best = self.coefficients[j] + (targets[j] - explained + pull) / damped;
                 let step = (old[j] * self.learning.max_change).max(SMALLEST_STEP);
-                let lowest = if j == 0 { LOWEST_BASE } else { 0.0 };
-                self.coefficients[j] = best.clamp((old[j] - step).max(lowest), (old[j] + step).min(HIGHEST));
+                let (lowest, highest) = self.bounds[j];
+                self.coefficients[j] = best.clamp((old[j] - step).max(lowest), (old[j] + step).min(highest));
             }
         }
     }
 }
 
 const COEFFICIENTS: usize = 4;
+/// The place of the price of any request, and of that of expected latency.
+const BASE: usize = 0;
+const LATENCY: usize = 3;
 type Vector = [f64; COEFFICIENTS];
 
 fn ru(price: MilliRu) -> f64 {
     f64::from(price.0) / 1e3
 }
 
-fn features(shape: Shape) -> Vector {
-    [1.0, f64::from(shape.rows), f64::from(shape.bytes) / 1_024.0, f64::from(shape.expected_milli) / 1_000.0]
+fn features(requests: &Together) -> Vector {
+    let Together { count, rows, bytes, expected_milli } = *requests;
+    [f64::from(count), rows as f64, bytes as f64 / 1_024.0, expected_milli as f64 / 1_000.0]
 }
 
 /// The sums that least squares need: of the features' products, and of features times target.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Sums {
     products: [Vector; COEFFICIENTS],
     targets: Vector,
 }
 
 impl Sums {
-    fn add(&mut self, features: Vector, target: f64) {
+    /// As if each of the requests had had an equal part of their features and of the target.
+    fn add(&mut self, requests: &Together, target: f64) {
+        let (features, weight) = (features(requests), 1.0 / f64::from(requests.count));
         for j in 0..COEFFICIENTS {
-            for k in 0..COEFFICIENTS {
-                self.products[j][k] += features[j] * features[k];
+            let weighted = features[j] * weight;
+            for (product, feature) in self.products[j].iter_mut().zip(features) {
+                *product += weighted * feature;
             }
-            self.targets[j] += features[j] * target;
+            self.targets[j] += weighted * target;
         }
     }
 
@@ -262,13 +324,13 @@ impl Sums {
         self.products.iter_mut().flatten().chain(&mut self.targets).for_each(|sum| *sum *= keep);
     }
 
-    /// Adds the sums of a window, whose targets are in units of `reference_ns`.
-    fn merge(&mut self, window: &Self, reference_ns: f64) {
+    /// Adds other sums, whose targets are in parts of `unit`.
+    fn merge(&mut self, other: &Self, unit: f64) {
         for j in 0..COEFFICIENTS {
             for k in 0..COEFFICIENTS {
-                self.products[j][k] += window.products[j][k];
+                self.products[j][k] += other.products[j][k];
             }
-            self.targets[j] += window.targets[j] / reference_ns;
+            self.targets[j] += other.targets[j] / unit;
         }
     }
 }

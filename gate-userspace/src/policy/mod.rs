@@ -11,6 +11,7 @@ pub mod fixed_window;
 mod histogram;
 pub mod hot_key;
 pub mod latency_ratio;
+pub mod pricing;
 pub mod range;
 pub mod rejection_rate;
 pub mod shedding;

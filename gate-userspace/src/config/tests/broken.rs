@@ -207,6 +207,40 @@ pub(super) const BROKEN: &[Broken] = &[
     ),
     (
         "listen",
+        "price.learn = \"yes\"\nprice.range = \"0\"\nlisten",
+        &[
+            r#"6: service[0].price.learn = "yes": must be "on" or "off""#,
+            r#"7: service[0].price.range = "0": must be a whole number from 1 to 1000"#,
+        ],
+    ),
+    (
+        "listen",
+        "price = { learn = \"on\", range = \"4\" }\nlisten",
+        &[
+            r#"6: service[0].price.learn = "on": means something only beside backend: gate learns from how long the store takes for what it passes on"#,
+        ],
+    ),
+    (
+        "listen",
+        "price.range = \"4\"\nlisten",
+        &[r#"6: service[0].price.range = "4": means something only beside learn: other prices do not move"#],
+    ),
+    (
+        "listen",
+        "backend = \"127.0.0.1:1\"\nprice = { learn = \"on\", base = \"0.009 RU\" }\nlisten",
+        &[
+            r#"7: service[0].price.base = "0.009 RU": must be at least 0.01 RU where prices learn: no request is free"#,
+        ],
+    ),
+    (
+        "listen",
+        "backend = \"127.0.0.1:1\"\nprice = { learn = \"on\", range = \"200\" }\nlisten",
+        &[
+            r#"16: tenant[1].quota = "2000 RU/s": would refuse a full frame of 1500 bytes for good: at 693.000 RU, which prices may come to learn, it takes 346.5ms at this rate, and burst (100ms) and max_debt (200ms) together allow less; raise one of the three"#,
+        ],
+    ),
+    (
+        "listen",
         "price = \"1 RU\"\nlisten",
         &[r#"6: service[0].price = "1 RU": must be a table: price = { ... }"#],
     ),

@@ -1,6 +1,7 @@
 //! The configuration as a whole: what is refused, what is read, and what holds of it.
 
 use gate_common::token_bucket::{self, Rate};
+use gate_common::units::MilliRu;
 use proptest::prelude::{prop_assert, proptest};
 
 use self::broken::{BROKEN, GOOD};
@@ -73,7 +74,7 @@ fn what_is_left_out_has_its_documented_default() {
             transports: Transports { udp: true, tcp: true },
             default: None,
             unknown_syn: Action::Pass,
-            price: Price { base: MilliRu(500), row: MilliRu(500), kib: MilliRu(1_000) },
+            price: Price { base: MilliRu(500), row: MilliRu(500), kib: MilliRu(1_000), learn: None },
             backend: None,
             probe: None,
             shedding: Shedding {
@@ -215,7 +216,7 @@ proptest! {
         let price = format!("price.row = \"{}.{:03} RU\"\nlisten", price_milli / 1000, price_milli % 1000);
         let text = GOOD.replace("quota = \"5000 RU/s\"", &quota).replace("listen", &price);
         if let Ok(config) = Config::parse("gate.toml", &text) {
-            let Price { base, row, kib } = config.services[0].price;
+            let Price { base, row, kib, .. } = config.services[0].price;
             let cost = base.0 + row.0 + (kib.0 * 1_500).div_ceil(1_024);
             let full = token_bucket::take(0, 1 << 40, cost, &config.tenants[0].limits);
             prop_assert!(matches!(full, token_bucket::Take::Admit { .. }), "{full:?}");

@@ -1,10 +1,13 @@
 //! What is decided, in virtual time.
 
+use gate_common::abi::QueryClass;
 use gate_common::token_bucket::{Limits, Take, take};
+use gate_common::units::MilliRu;
 
 use gate_common::units::Multiplier;
 
 use super::*;
+use crate::policy::cost_model::{self, Prices, Shape};
 use crate::policy::latency_ratio::{self, LatencyRatio};
 
 const NOW: Nanos = Nanos::from_secs(1_000);
@@ -100,6 +103,19 @@ fn only_what_a_tenant_asks_over_its_connections_costs_it_new_ones() {
     }
 }
 
+const PRICES: Prices =
+    Prices { base: MilliRu(1_000), row: MilliRu(100), kib: MilliRu(0), latency: MilliRu(0) };
+/// What the configuration says of the service's slots.
+const CONFIGURED: ServiceState = ServiceState {
+    base_mru: PRICES.base.0,
+    row_mru: PRICES.row.0,
+    kib_mru: PRICES.kib.0,
+    shed: Shed(0),
+    latency_mru: [0; QueryClass::COUNT],
+    stamp: 0,
+};
+const GET_TOOK: Nanos = Nanos::from_micros(100);
+
 fn shedding() -> Shedding {
     Shedding::new(Settings::default()).unwrap()
 }
@@ -111,6 +127,8 @@ struct Loop {
     now: Nanos,
     queue_stands: bool,
     store_up: bool,
+    lesson: Lesson,
+    rules: Rules,
 }
 
 impl Loop {
@@ -121,7 +139,32 @@ impl Loop {
             now: NOW,
             queue_stands: false,
             store_up: true,
+            lesson: Lesson::default(),
+            rules: rules(false),
         }
+    }
+
+    /// One whose prices learn.
+    fn learning() -> Self {
+        let pricing = pricing::Settings { prices: PRICES, learning: cost_model::Learning::default() };
+        let mut this = Self::new();
+        this.rules.learning = vec![Some(Learning { pricing, slow_below: 0.5 })];
+        this.memory.pricing = vec![Some(Pricing::new(pricing).unwrap())];
+        this
+    }
+
+    /// The service's state after a tick in which multigets of ten keys took five times what gets took.
+    fn teach(&mut self) -> ServiceState {
+        self.lesson = Lesson::default();
+        let expected = self.memory.pricing(0).map_or([0; 8], |pricing| *pricing.expected());
+        let shape = |rows, class: usize| Shape { rows, bytes: 30, expected_milli: expected[class] };
+        for _ in 0..20 {
+            self.lesson.window.observe_reference(shape(1, 0), GET_TOOK);
+            self.lesson.window.observe(shape(10, 1), Nanos(5 * GET_TOOK.0));
+        }
+        (self.lesson.p95[0], self.lesson.p95[1]) = (Some(GET_TOOK), Some(Nanos(5 * GET_TOOK.0)));
+        self.tick(Nanos::from_millis(2));
+        self.memory.state(0, CONFIGURED)
     }
 
     /// One tick in which a hundred requests took so long each: what the lowest tier meets.
@@ -143,9 +186,10 @@ impl Loop {
     fn quiet_tick(&mut self) -> u32 {
         self.now = self.now.saturating_add(TICK);
         let ratio = self.ratio.tick(self.now, self.memory.is_overloaded(0));
-        let service = ServiceSnapshot { ratio, queue_stands: self.queue_stands, store_up: self.store_up };
+        let (queue_stands, store_up) = (self.queue_stands, self.store_up);
+        let service = ServiceSnapshot { ratio, queue_stands, store_up, lesson: self.lesson };
         let snapshot = Snapshot { now: self.now, interval: TICK, tenants: &[], services: &[service] };
-        decide(&rules(false), &snapshot, &mut self.memory, &mut []);
+        decide(&self.rules, &snapshot, &mut self.memory, &mut []);
         self.rungs()[Tier::BestEffort.index()]
     }
 
@@ -210,11 +254,89 @@ fn a_service_that_does_not_shed_meets_nobody_with_anything() {
 #[test]
 fn a_tick_moves_each_service_by_itself_and_says_what_changed() {
     let mut memory = Memory { shedding: vec![Some(shedding()); 2], ..Memory::default() };
-    let calm = ServiceSnapshot { ratio: Some(1.0), queue_stands: false, store_up: true };
+    let lesson = Lesson::default();
+    let calm = ServiceSnapshot { ratio: Some(1.0), queue_stands: false, store_up: true, lesson };
     let services = [calm, ServiceSnapshot { ratio: Some(0.45), ..calm }];
     let snapshot = Snapshot { now: NOW, interval: TICK, tenants: &[], services: &services };
     let changes = decide(&rules(false), &snapshot, &mut memory, &mut []);
     let [(service, change)] = changes[..] else { panic!("{changes:?}") };
     assert_eq!((service, change.tier, change.to), (1, Tier::BestEffort, Treatment::Dearer(1)));
     assert_eq!((memory.shed(0), memory.shed(1)), (Shed::default(), Shed::default().with(3, 1)));
+}
+
+/// What a multiget of ten keys costs, in gets.
+fn ratio_of_prices(state: &ServiceState) -> f64 {
+    let [get, multiget] =
+        [(1, 0), (10, 1)].map(|(rows, class)| f64::from(state.price(1, rows, 30) + state.latency_mru[class]));
+    multiget / get
+}
+
+#[test]
+fn prices_that_are_learned_are_in_the_plan_and_move_slowly() {
+    let mut service = Loop::learning();
+    let mut before = CONFIGURED;
+    assert!(ratio_of_prices(&before) < 2.0);
+    for tick in 0..600 {
+        let after = service.teach();
+        for (before, after) in [(before.base_mru, after.base_mru), (before.row_mru, after.row_mru)] {
+            let most = (f64::from(before) * 0.05).max(5.0) + 1.0;
+            assert!(f64::from(before.abs_diff(after)) <= most, "{before} became {after} at tick {tick}");
+        }
+        let unread = after.latency_mru[QueryClass::Unread as usize];
+        assert!(after.latency_mru.iter().all(|&class| class <= unread), "{after:?}");
+        before = after;
+    }
+    let ratio = ratio_of_prices(&before);
+    assert!((4.8..=5.2).contains(&ratio), "{ratio}: {before:?}");
+    assert_eq!((before.shed, before.kib_mru), (Shed::default(), 0));
+}
+
+#[test]
+fn where_nothing_is_learned_prices_are_those_that_are_configured() {
+    let mut service = Loop::new();
+    service.rules.learning = vec![None];
+    service.memory.pricing = vec![None];
+    assert!((0..100).all(|_| service.teach() == CONFIGURED));
+}
+
+#[test]
+fn no_sign_of_an_overload_is_a_time_to_learn() {
+    let mut calm = Loop::learning();
+    (0..50).for_each(|_| _ = calm.teach());
+    let before = calm.memory.state(0, CONFIGURED);
+    assert_ne!(before, CONFIGURED);
+    assert_ne!(calm.teach(), before, "it would go on");
+
+    type Sign = (&'static str, fn(&mut Loop));
+    let signs: [Sign; 3] = [
+        ("the queue stands", |service| {
+            service.queue_stands = true;
+            service.memory.shedding = vec![None];
+        }),
+        ("the store is down", |service| service.store_up = false),
+        ("something is shed", |service| {
+            let shedding = service.memory.shedding[0].as_mut().unwrap();
+            shedding.tick(service.now, Some(0.1)).expect("a first rung");
+        }),
+    ];
+    for (sign, show) in signs {
+        let mut service = Loop::learning();
+        (0..50).for_each(|_| _ = service.teach());
+        let before = service.memory.state(0, CONFIGURED);
+        show(&mut service);
+        let after = service.teach();
+        assert_eq!(ServiceState { shed: before.shed, ..after }, before, "{sign}");
+    }
+    // Slower than usual, at a service that sheds nothing.
+    let mut service = Loop::learning();
+    service.memory.shedding = vec![None];
+    service.run(600, Nanos::from_millis(2));
+    service.teach();
+    let before = service.memory.state(0, CONFIGURED);
+    assert_ne!(before, CONFIGURED);
+    for _ in 0..20 {
+        // The same lesson again.
+        service.tick(Nanos::from_millis(20));
+        assert_eq!(service.memory.state(0, CONFIGURED), before);
+    }
 }

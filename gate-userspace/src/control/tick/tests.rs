@@ -1,11 +1,13 @@
 //! Ticks on maps that no kernel knows of.
 
-use gate_common::abi::{Service, Shed};
+use gate_common::abi::{QueryClass, Service, Shed};
 
 use super::*;
 use crate::config::Config;
 use crate::control::layout::{capacities, needs};
 use crate::kernel::Sizes;
+use crate::policy::cost_model::{self, Prices, Shape, Window};
+use crate::policy::pricing::{self, Lesson};
 use crate::policy::shedding::Settings;
 
 /// Two services, of which the first has two addresses and both transports.
@@ -27,7 +29,12 @@ quota = "1000 RU/s"
 "#;
 const SLOTS_OF_FIRST: usize = 4;
 const TICK: Nanos = Nanos::from_millis(100);
-const CALM: ServiceSnapshot = ServiceSnapshot { ratio: Some(1.0), queue_stands: false, store_up: true };
+const CALM: ServiceSnapshot = ServiceSnapshot {
+    ratio: Some(1.0),
+    queue_stands: false,
+    store_up: true,
+    lesson: Lesson { window: Window::EMPTY, p95: [None; QueryClass::COUNT] },
+};
 const SLOW: ServiceSnapshot = ServiceSnapshot { ratio: Some(0.45), ..CALM };
 
 /// A ticker, and the time.
@@ -69,10 +76,27 @@ impl Ticks {
     }
 
     fn reload(&mut self, settings: Settings) {
-        let config = Config::parse("test.toml", TWO).unwrap();
+        self.install(TWO, rules(settings));
+    }
+
+    fn install(&mut self, text: &str, rules: Rules) {
+        let config = Config::parse("test.toml", text).unwrap();
         let layout = Layout::build(&config, &occupied(&self.maps)).unwrap();
-        self.ticker.install(layout, rules(settings)).unwrap();
+        self.ticker.install(layout, rules).unwrap();
         self.settle();
+    }
+
+    /// What is charged at each slot: base, row, and for the latency of what could not be read.
+    fn prices(&self) -> Vec<[u32; 3]> {
+        let view = self.maps.view();
+        let slots = view.first_service..view.first_service + view.services;
+        let state = |slot: u32| {
+            let service = self.maps.services.load_at::<Service>(slot as usize, 0);
+            let ServiceState { base_mru, row_mru, latency_mru, .. } =
+                service.banks[bank_of(self.maps.generation())];
+            [base_mru, row_mru, latency_mru[QueryClass::Unread as usize]]
+        };
+        slots.map(state).collect()
     }
 
     /// What the bank of a generation says of every slot: what it sheds of the lowest tier, and its stamp.
@@ -142,4 +166,75 @@ fn the_report_says_what_is_in_force() {
     let told: Vec<_> = report.services.iter().map(|service| (service.rungs, service.phase)).collect();
     assert_eq!(told, [([0, 0, 0, 1], Some("shedding")), ([0; 4], Some("steady"))]);
     assert_eq!(report.services[0].prices.kib_mru, 1_000);
+}
+
+/// As configured, but for the range.
+fn learning(range: f64) -> Option<Learning> {
+    let mru = gate_common::units::MilliRu;
+    let prices = Prices { base: mru(500), row: mru(500), kib: mru(1_000), latency: mru(0) };
+    let learning = cost_model::Learning { range, ..cost_model::Learning::default() };
+    Some(Learning { pricing: pricing::Settings { prices, learning }, slow_below: 0.5 })
+}
+
+/// A tick in which a second key cost next to nothing, and other requests took long.
+fn taught() -> ServiceSnapshot {
+    let mut lesson = Lesson::default();
+    let took = Nanos::from_micros(100);
+    let shape = |rows, expected_milli| Shape { rows, bytes: 30, expected_milli };
+    for _ in 0..20 {
+        lesson.window.observe_reference(shape(1, 1_000), took);
+        lesson.window.observe(shape(50, 1_000), took);
+        lesson.window.observe(shape(1, 9_000), Nanos(9 * took.0));
+    }
+    lesson.p95[QueryClass::Get as usize] = Some(took);
+    lesson.p95[QueryClass::Other as usize] = Some(Nanos(9 * took.0));
+    ServiceSnapshot { lesson, ..CALM }
+}
+
+#[test]
+fn what_a_service_learns_is_charged_in_all_of_its_slots_and_in_no_other() {
+    let mut ticks = Ticks::new();
+    let configured = [500, 500, 0];
+    let rules = Rules { learning: vec![learning(10.0), None], ..rules(Settings::default()) };
+    ticks.install(TWO, rules);
+    assert_eq!(ticks.prices(), [configured; SLOTS_OF_FIRST + 1]);
+    assert!(ticks.ticker.expected(0).is_some() && ticks.ticker.expected(1).is_none());
+    for _ in 0..50 {
+        ticks.tick(&[taught(), taught()]);
+    }
+    let prices = ticks.prices();
+    let (first, second) = prices.split_at(SLOTS_OF_FIRST);
+    assert!(first.iter().all(|prices| prices == &first[0]), "{first:?}");
+    assert!(first[0][1] < 250 && first[0][2] > 250, "{first:?}");
+    assert_eq!(second, [configured]);
+
+    let generation = ticks.tick(&[]);
+    let named = |name: &str| ServiceReport { name: name.to_owned(), ..ServiceReport::default() };
+    let report = ticks.ticker.report(generation, vec![named("first"), named("second")]);
+    let [first, second] = &report.services[..] else { panic!("two services") };
+    assert_eq!([first.prices.base_mru, first.prices.row_mru, first.prices.latency_mru[7]], prices[0]);
+    let learned = first.prices.learned.unwrap();
+    assert!(learned.of_latency_mru > 0 && learned.reference_ns == Some(100_000), "{learned:?}");
+    assert_eq!((second.prices.base_mru, second.prices.learned), (500, None));
+}
+
+#[test]
+fn a_reload_keeps_what_was_learned_by_name_unless_it_is_to_be_learned_otherwise() {
+    let mut ticks = Ticks::new();
+    let with = |learning| Rules { learning, ..rules(Settings::default()) };
+    ticks.install(TWO, with(vec![learning(10.0), None]));
+    for _ in 0..50 {
+        ticks.tick(&[taught()]);
+    }
+    let learned = ticks.prices()[0];
+    ticks.install(TWO, with(vec![learning(10.0), learning(10.0)]));
+    assert_eq!((ticks.prices()[0], ticks.prices()[SLOTS_OF_FIRST]), (learned, [500, 500, 0]));
+    // In another place of the file.
+    let (before, second) = TWO.split_once("[[service]]\nname = \"second\"").unwrap();
+    let (second, tenants) = second.split_once("[[tenant]]").unwrap();
+    let swapped = format!("[[service]]\nname = \"second\"{second}{before}[[tenant]]{tenants}");
+    ticks.install(&swapped, with(vec![learning(10.0), learning(10.0)]));
+    assert_eq!((ticks.prices()[0], ticks.prices()[1]), ([500, 500, 0], learned));
+    ticks.install(&swapped, with(vec![None, learning(20.0)]));
+    assert_eq!(ticks.prices(), [[500, 500, 0]; SLOTS_OF_FIRST + 1]);
 }

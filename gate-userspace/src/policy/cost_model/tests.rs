@@ -16,7 +16,7 @@ struct Store {
 
 impl Store {
     fn cost(&self, shape: Shape) -> f64 {
-        features(shape).iter().zip(self.truth).map(|(feature, ru)| feature * ru).sum()
+        features(&shape.into()).iter().zip(self.truth).map(|(feature, ru)| feature * ru).sum()
     }
 
     fn took(&self, shape: Shape) -> Nanos {
@@ -26,15 +26,16 @@ impl Store {
     /// Ticks of a mix of single reads, multi-gets, writes and ranges.
     fn teach(&self, model: &mut CostModel, ticks: u32, overloaded: bool) -> Prices {
         for tick in 0..ticks {
+            let mut window = Window::default();
             for nth in 0..100 {
                 let rows = [1, 1, 10, 100][nth % 4];
                 let bytes = [32, 4_096, 320, 64][nth % 4] + tick % 7;
                 let expected_milli = [2_000, 2_500, 4_000, 20_000][nth % 4];
                 let shape = Shape { rows, bytes, expected_milli };
-                model.observe(shape, self.took(shape));
-                model.observe_reference(REFERENCE, self.took(REFERENCE));
+                window.observe(shape, self.took(shape));
+                window.observe_reference(REFERENCE, self.took(REFERENCE));
             }
-            model.tick(overloaded);
+            model.tick(&window, overloaded);
         }
         model.prices()
     }
@@ -104,16 +105,19 @@ fn an_overload_teaches_nothing_and_leaves_nothing_behind() {
     let overloaded = Store { truth: [5.0, 50.0, 0.0, 0.0], reference: Nanos::from_millis(1) };
     assert_eq!(overloaded.teach(&mut model, 50, true), before);
     assert_eq!(model.reference(), Some(STORE.reference));
-    assert_eq!(model.tick(false), before);
+    assert!(!model.tick(&Window::default(), false));
+    assert_eq!(model.prices(), before);
 }
 
 #[test]
 fn a_window_without_the_reference_read_teaches_nothing() {
     let mut model = model();
     for _ in 0..100 {
-        model.observe(Shape { rows: 1_000, ..REFERENCE }, Nanos::from_secs(1));
-        model.observe_reference(REFERENCE, Nanos::from_micros(1));
-        assert_eq!(model.tick(false), START);
+        let mut window = Window::default();
+        window.observe(Shape { rows: 1_000, ..REFERENCE }, Nanos::from_secs(1));
+        window.observe_reference(REFERENCE, Nanos::from_micros(1));
+        assert!(!model.tick(&window, false));
+        assert_eq!((model.prices(), model.reference()), (START, None));
     }
 }
 
@@ -121,14 +125,95 @@ fn a_window_without_the_reference_read_teaches_nothing() {
 fn what_cannot_be_told_apart_stays_in_proportion() {
     let mut model = model();
     for _ in 0..600 {
+        let mut window = Window::default();
         for _ in 0..20 {
-            model.observe_reference(REFERENCE, Nanos::from_micros(100));
+            window.observe_reference(REFERENCE, Nanos::from_micros(100));
         }
-        model.tick(false);
+        model.tick(&window, false);
     }
     let prices = model.prices();
     assert!(close(prices.price(REFERENCE), 1.0), "{prices:?}");
     assert!(prices.base.0.abs_diff(500) < 50 && prices.row.0.abs_diff(500) < 50, "{prices:?}");
+}
+
+#[test]
+fn what_is_answered_together_teaches_as_much_as_one_by_one() {
+    let (mut alone, mut together) = (Window::default(), Window::default());
+    for rows in 1..=16 {
+        let shape = Shape { rows, bytes: 100 * rows, expected_milli: 1_000 };
+        let took = Nanos(STORE.took(shape).0 * 16);
+        (0..16).for_each(|_| alone.observe(shape, Nanos(took.0 / 16)));
+        let Together { count, rows, bytes, expected_milli } = shape.into();
+        let all = [count.into(), rows, bytes, expected_milli].map(|sum: u64| 16 * sum);
+        let [count, rows, bytes, expected_milli] = all;
+        together.observe(Together { count: count as u32, rows, bytes, expected_milli }, took);
+    }
+    let sums = |window: &Window| [window.sums.products.concat(), window.sums.targets.to_vec()].concat();
+    for (alone, together) in sums(&alone).into_iter().zip(sums(&together)) {
+        assert!((alone - together).abs() <= alone * 1e-9, "{alone} {together}");
+    }
+    // Mixed, what each took is found all the same.
+    let mut model = model();
+    for tick in 0..600_u64 {
+        let mut window = Window::default();
+        window.observe_reference(
+            Together { count: 16, rows: 16, bytes: 512, expected_milli: 32_000 },
+            Nanos(16 * 200_000),
+        );
+        for nth in 0..50 {
+            let few =
+                Shape { rows: 1 + (tick + nth) as u32 % 10, bytes: 40 * nth as u32, expected_milli: 2_000 };
+            let more = Shape { rows: 100, bytes: 500, expected_milli: 20_000 };
+            let mut both = Together { count: 7, ..Together::default() };
+            let mut took = 0;
+            for shape in [few; 6].into_iter().chain([more]) {
+                both.rows += u64::from(shape.rows);
+                both.bytes += u64::from(shape.bytes);
+                both.expected_milli += u64::from(shape.expected_milli);
+                took += STORE.took(shape).0;
+            }
+            window.observe(both, Nanos(took));
+        }
+        model.tick(&window, false);
+    }
+    for shape in [REFERENCE, Shape { rows: 100, bytes: 64, expected_milli: 20_000 }] {
+        let (price, ru) = (model.prices().price(shape), STORE.cost(shape) / STORE.cost(REFERENCE));
+        assert!(close(price, ru), "{shape:?}: {price} for {ru}");
+    }
+}
+
+#[test]
+fn windows_of_many_are_as_good_as_one() {
+    let (mut parts, mut whole) = ([Window::default(); 4], Window::default());
+    for nth in 0..100_u32 {
+        let shape = Shape { rows: 1 + nth % 9, bytes: 64 * nth, expected_milli: 100 * nth };
+        for window in [&mut parts[nth as usize % 4], &mut whole] {
+            window.observe(shape, STORE.took(shape));
+            window.observe_reference(REFERENCE, STORE.took(REFERENCE));
+        }
+    }
+    let mut merged = Window::default();
+    parts.iter().for_each(|part| merged.merge(part));
+    let [mut one, mut other] = [model(), model()];
+    assert!(one.tick(&merged, false) && other.tick(&whole, false));
+    assert_eq!((one.prices(), one.reference()), (other.prices(), other.reference()));
+}
+
+#[test]
+fn prices_stay_within_their_range_whatever_requests_take() {
+    let learning = Learning { range: 2.0, max_change: 1.0, ..Learning::default() };
+    // Hardly anything but rows costs; hardly anything but bytes, for which the base then stands in.
+    for (truth, base, row, kib) in
+        [([0.0, 1.0, 0.0, 0.0], 250, 200, 50), ([0.1, 0.1, 9.0, 0.0], 1_000, 50, 200)]
+    {
+        let start = Prices { row: MilliRu(100), kib: MilliRu(100), ..START };
+        let mut model = CostModel::new(start, learning).unwrap();
+        let Prices { base: found, row: of_row, kib: of_kib, .. } =
+            Store { truth, ..STORE }.teach(&mut model, 200, false);
+        assert_eq!([found.0, of_row.0, of_kib.0], [base, row, kib], "{truth:?}");
+    }
+    let mut free = CostModel::new(Prices { kib: MilliRu::ZERO, ..START }, learning).unwrap();
+    assert_eq!(STORE.teach(&mut free, 100, false).kib, MilliRu::ZERO);
 }
 
 #[test]
@@ -155,6 +240,8 @@ fn impossible_parameters_are_refused() {
         (START, Learning { max_change: f64::NAN, ..good }, "max_change"),
         (START, Learning { max_change: 1.1, ..good }, "max_change"),
         (START, Learning { min_reference: 0, ..good }, "min_reference"),
+        (START, Learning { range: 0.9, ..good }, "range"),
+        (START, Learning { range: f64::NAN, ..good }, "range"),
         (Prices { base: MilliRu(9), ..START }, good, "prices.base"),
         (Prices { kib: MilliRu(1_000_000_001), ..START }, good, "prices.kib"),
     ] {
@@ -173,23 +260,28 @@ proptest! {
             (prop::collection::vec((any::<u32>(), any::<u32>(), any::<u32>(), any::<u64>(), any::<bool>()), 0..8), any::<bool>()),
             1..40,
         ),
+        range in 1.0..=100.0_f64,
     ) {
-        let learning = Learning { half_life_ticks, max_change, min_reference: 1 };
+        let learning = Learning { half_life_ticks, max_change, min_reference: 1, range };
         let mut model = CostModel::new(START, learning).unwrap();
+        let began = model.coefficients;
         for (requests, overloaded) in windows {
+            let mut window = Window::default();
             for (rows, bytes, expected_milli, took, is_reference) in requests {
                 let shape = Shape { rows, bytes, expected_milli };
                 if is_reference {
-                    model.observe_reference(shape, Nanos(took));
+                    window.observe_reference(shape, Nanos(took));
                 } else {
-                    model.observe(shape, Nanos(took));
+                    window.observe(shape, Nanos(took));
                 }
             }
             let before = model.coefficients;
-            model.tick(overloaded);
+            model.tick(&window, overloaded);
             for (j, (before, after)) in before.into_iter().zip(model.coefficients).enumerate() {
-                let lowest = if j == 0 { LOWEST_BASE } else { 0.0 };
+                let lowest = if j == BASE { LOWEST_BASE } else { 0.0 };
                 prop_assert!((lowest..=HIGHEST).contains(&after), "{after}");
+                let bound = if j == LATENCY { HIGHEST } else { began[j] * range };
+                prop_assert!(after <= bound && (j == LATENCY || after >= began[j] / range), "{j} {after}");
                 prop_assert!((after - before).abs() <= (before * max_change).max(SMALLEST_STEP) * 1.000_001);
             }
         }

@@ -1,0 +1,84 @@
+//! What the requests of a service cost, and whether and how far that follows what they take.
+
+use gate_common::units::MilliRu;
+
+use super::backend::{SWITCH, number};
+use super::raw::Section;
+use super::read::one_of;
+use super::units;
+use crate::policy::cost_model::{self, Prices};
+use crate::policy::pricing;
+
+/// What a request costs, before it runs: `base + row * rows + kib * KiB`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Price {
+    /// For the request itself.
+    pub base: MilliRu,
+    /// For each row, that is, each key.
+    pub row: MilliRu,
+    /// For each 1,024 bytes, in proportion.
+    pub kib: MilliRu,
+    /// How far prices may move from these; `None` if they stay as they are. Never without a backend.
+    pub learn: Option<Learn>,
+}
+
+/// How far prices may move from those that are configured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Learn {
+    /// Each becomes so many times dearer or cheaper at most, and expected latency adds at most as much as the
+    /// dearest `base` and `row` together; 1 to 1,000.
+    pub range: u32,
+}
+
+impl Price {
+    /// How it learns, if it does.
+    #[must_use]
+    pub fn learning(&self) -> Option<pricing::Settings> {
+        let Self { base, row, kib, learn } = *self;
+        let range = f64::from(learn?.range);
+        let learning = cost_model::Learning { range, ..cost_model::Learning::default() };
+        Some(pricing::Settings { prices: Prices { base, row, kib, latency: MilliRu::ZERO }, learning })
+    }
+
+    /// What a request for one row costs at most that fills an Ethernet frame.
+    pub(super) fn of_frame(&self) -> MilliRu {
+        // At most 1,000,000 RU times 1,500: far from overflow.
+        let bytes = MilliRu((u64::from(self.kib.0) * FRAME_BYTES).div_ceil(1_024) as u32);
+        let command = self.base.saturating_add(self.row);
+        let configured = command.saturating_add(bytes);
+        self.learn.map_or(configured, |learn| {
+            MilliRu(configured.saturating_add(command).0.saturating_mul(learn.range))
+        })
+    }
+}
+
+/// Reads a service's price.
+pub(super) fn read(section: &mut Section<'_>) -> Price {
+    let proxied = section.has("backend");
+    let mut s = section.section("price");
+    let mut price = Price {
+        base: s.get("base", units::price).unwrap_or(MilliRu(500)),
+        row: s.get("row", units::price).unwrap_or(MilliRu(500)),
+        kib: s.get("kib", units::price).unwrap_or(MilliRu::ONE_RU),
+        learn: None,
+    };
+    let learns = s.get("learn", one_of(&SWITCH)).unwrap_or(false);
+    let range = s.get("range", number(1, 1_000)).unwrap_or(10) as u32;
+    if s.has("range") && !s.has("learn") {
+        s.fault("range", "means something only beside learn: other prices do not move".to_owned());
+    }
+    if learns && !proxied {
+        let message = "means something only beside backend: gate learns from how long the store takes for what it \
+                       passes on";
+        s.fault("learn", message.to_owned());
+    }
+    if learns && s.is_sound() && f64::from(price.base.0) < cost_model::LOWEST_BASE * 1e3 {
+        s.fault("base", "must be at least 0.01 RU where prices learn: no request is free".to_owned());
+    }
+    price.learn = (learns && proxied).then_some(Learn { range });
+    s.finish();
+    price
+}
+
+/// What one Ethernet frame carries.
+pub(super) const FRAME_BYTES: u64 = 1_500;

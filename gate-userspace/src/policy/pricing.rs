@@ -1,0 +1,148 @@
+//! One service's prices, as they are learned: what a tick teaches, and what the next generation charges.
+//!
+//! **Problem.** A configured price is a guess, and a store's costs change. **How.** The
+//! [cost model](super::cost_model) finds the coefficients. What is expected of a class's latency is the recent p95
+//! of the store's time for it, counted in reference reads; times its coefficient that is a part of the price for
+//! each class of requests that XDP tells apart, so that a price needs no more than a look-up.
+//!
+//! **Invariants.** A tick that teaches nothing changes nothing: none during an overload or shortly after it, whose
+//! last answers come in later, and none without enough reference reads. No part of a price moves faster than
+//! [`Learning::max_change`] (or [`SMALLEST_STEP`]) in a tick, and what latency adds is never more than `base` and `row`
+//! together may become. A class of which nothing is known is taken for reads of one key, and what could not be read is as
+//! dear as the dearest class.
+
+use gate_common::abi::{QueryClass, ServiceState};
+use gate_common::units::{MilliRu, Nanos};
+
+use super::cost_model::{CostModel, Learning, Prices, SMALLEST_STEP, Window, expected};
+use super::range::OutOfRange;
+
+/// By [`QueryClass`].
+pub type ByClass<T> = [T; QueryClass::COUNT];
+
+/// What one tick found of the requests that a store answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Lesson {
+    /// What they took.
+    pub window: Window,
+    /// What 95% of a class's did not exceed lately; nothing where there were too few.
+    pub p95: ByClass<Option<Nanos>>,
+}
+
+/// Where prices begin, and how far they may go.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Settings {
+    /// The configured ones; what they say of latency is where its coefficient begins.
+    pub prices: Prices,
+    /// How fast, and how far.
+    pub learning: Learning,
+}
+
+/// Prices that follow what requests take. See the [module](self).
+#[derive(Clone, Debug)]
+pub struct Pricing {
+    settings: Settings,
+    model: CostModel,
+    /// In thousandths of a reference read.
+    expected: ByClass<u32>,
+    /// Whether that was ever seen.
+    seen: ByClass<bool>,
+    /// The part of a price that this makes.
+    latency: ByClass<u32>,
+    /// The last tick that was an overload.
+    disturbed: Option<Nanos>,
+}
+
+impl Pricing {
+    /// Starts from the configured prices.
+    ///
+    /// # Errors
+    ///
+    /// As [`CostModel::new`].
+    pub fn new(settings: Settings) -> Result<Self, OutOfRange> {
+        let model = CostModel::new(settings.prices, settings.learning)?;
+        let (expected, seen, latency) = Default::default();
+        Ok(Self { settings, model, expected, seen, latency, disturbed: None })
+    }
+
+    /// Where they began.
+    #[must_use]
+    pub const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Learns from a tick at `now`; `overloaded` if the store could not keep up.
+    pub fn tick(&mut self, now: Nanos, lesson: &Lesson, overloaded: bool) {
+        if overloaded {
+            self.disturbed = Some(now);
+        }
+        let disturbed = self.disturbed.is_some_and(|last| now.saturating_sub(last) < AFTERMATH);
+        if !self.model.tick(&lesson.window, disturbed) {
+            return;
+        }
+        let reference = self.model.reference().unwrap_or_default();
+        for (class, p95) in lesson.p95.into_iter().enumerate() {
+            if let Some(p95) = p95 {
+                (self.expected[class], self.seen[class]) = (expected(p95, reference), true);
+            } else if !self.seen[class] {
+                // The reads come first.
+                self.expected[class] = self.expected[GET];
+            }
+        }
+        let prices = self.model.prices();
+        let most = self.dearest_latency();
+        let mut dearest = 0;
+        for class in 0..UNREAD {
+            let goal = prices.of_latency(self.expected[class]).0.min(most);
+            self.latency[class] = towards(self.latency[class], goal, self.settings.learning.max_change);
+            dearest = dearest.max(self.latency[class]);
+        }
+        self.latency[UNREAD] = dearest;
+    }
+
+    /// A service's state with these prices.
+    #[must_use]
+    pub fn put_into(&self, state: ServiceState) -> ServiceState {
+        let Prices { base, row, kib, .. } = self.model.prices();
+        ServiceState { base_mru: base.0, row_mru: row.0, kib_mru: kib.0, latency_mru: self.latency, ..state }
+    }
+
+    /// What each class is expected to take, in thousandths of a reference read.
+    #[must_use]
+    pub const fn expected(&self) -> &ByClass<u32> {
+        &self.expected
+    }
+
+    /// The price of each reference read's worth of expected latency.
+    #[must_use]
+    pub fn of_latency(&self) -> MilliRu {
+        self.model.prices().latency
+    }
+
+    /// What a reference read took lately.
+    #[must_use]
+    pub const fn reference(&self) -> Option<Nanos> {
+        self.model.reference()
+    }
+
+    fn dearest_latency(&self) -> u32 {
+        let Settings { prices: Prices { base, row, .. }, learning } = self.settings;
+        // A float beyond the range becomes the largest integer.
+        (f64::from(base.saturating_add(row).0) * learning.range) as u32
+    }
+}
+
+/// `from`, moved towards `goal` as far as one tick allows.
+fn towards(from: u32, goal: u32, max_change: f64) -> u32 {
+    let step = (f64::from(from) * max_change).max(SMALLEST_STEP * 1e3) as u32;
+    goal.clamp(from.saturating_sub(step), from.saturating_add(step))
+}
+
+const GET: usize = QueryClass::Get as usize;
+const UNREAD: usize = QueryClass::Unread as usize;
+const _: () = assert!(GET == 0 && UNREAD + 1 == QueryClass::COUNT);
+/// For so long after an overload, what comes in may be of it: answers, and what the p95 covers.
+pub const AFTERMATH: Nanos = Nanos::from_secs(10);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,146 @@
+//! Prices of a store whose costs are known, in virtual time.
+
+use proptest::prelude::*;
+
+use super::super::cost_model::Shape;
+use super::*;
+
+const START: Prices =
+    Prices { base: MilliRu(500), row: MilliRu(500), kib: MilliRu(1_000), latency: MilliRu(0) };
+const TICK: Nanos = Nanos::from_millis(100);
+const DELETE: usize = QueryClass::Delete as usize;
+const OTHER: usize = QueryClass::Other as usize;
+/// What the reads of the store take, and its deletions, which look just like them.
+const READ: Nanos = Nanos::from_micros(200);
+const DEAR: Nanos = Nanos::from_millis(2);
+
+fn settings(range: f64) -> Settings {
+    Settings { prices: START, learning: Learning { range, ..Learning::default() } }
+}
+
+/// A service, and its time.
+struct Service {
+    pricing: Pricing,
+    now: Nanos,
+}
+
+impl Service {
+    fn new(range: f64) -> Self {
+        Self { pricing: Pricing::new(settings(range)).unwrap(), now: Nanos::from_secs(1_000) }
+    }
+
+    /// A tick with fifty reads of one key that took so long, and ten deletions.
+    fn tick(&mut self, read: Nanos, deletion: Nanos, overloaded: bool) {
+        let mut lesson = Lesson::default();
+        let shape =
+            |class: usize| Shape { rows: 1, bytes: 32, expected_milli: self.pricing.expected()[class] };
+        (0..50).for_each(|_| lesson.window.observe_reference(shape(GET), read));
+        (0..10).for_each(|_| lesson.window.observe(shape(DELETE), deletion));
+        (lesson.p95[GET], lesson.p95[DELETE]) = (Some(read), Some(deletion));
+        self.now = self.now.saturating_add(TICK);
+        self.pricing.tick(self.now, &lesson, overloaded);
+    }
+
+    fn run(&mut self, ticks: usize) {
+        (0..ticks).for_each(|_| self.tick(READ, DEAR, false));
+    }
+
+    /// What a request of 32 bytes for one row costs, in thousandths of a request unit.
+    fn price(&self, class: usize) -> u32 {
+        let state = self.pricing.put_into(ServiceState::default());
+        state.price(1, 1, 32) + state.latency_mru[class]
+    }
+}
+
+#[test]
+fn requests_that_look_alike_cost_what_their_class_takes() {
+    let mut service = Service::new(10.0);
+    assert_eq!(service.price(GET), service.price(DELETE));
+    service.run(600);
+    let (get, delete) = (service.price(GET), service.price(DELETE));
+    // All of it is latency, and still base and row are a tenth of what they were.
+    assert!((950..=1_100).contains(&get) && (9_500..=10_500).contains(&delete), "{get} {delete}");
+    assert_eq!(service.pricing.reference(), Some(READ));
+}
+
+#[test]
+fn what_could_not_be_read_is_as_dear_as_the_dearest_and_what_was_never_seen_as_a_read() {
+    let mut service = Service::new(10.0);
+    for _ in 0..300 {
+        service.run(1);
+        let latency = service.pricing.put_into(ServiceState::default()).latency_mru;
+        assert!(latency.iter().all(|&class| class <= latency[UNREAD]), "{latency:?}");
+        assert_eq!(latency[OTHER], latency[GET]);
+    }
+    assert!(service.price(UNREAD) >= service.price(DELETE));
+}
+
+#[test]
+fn an_overload_and_its_aftermath_change_nothing() {
+    let mut service = Service::new(10.0);
+    service.run(100);
+    let before = service.pricing.put_into(ServiceState::default());
+    for _ in 0..50 {
+        service.tick(READ, Nanos::from_secs(1), true);
+    }
+    // Its last answers come in when it is over.
+    let ended = service.now;
+    while service.now.saturating_add(TICK).saturating_sub(ended) < AFTERMATH {
+        service.tick(Nanos::from_millis(20), Nanos::from_secs(1), false);
+        assert_eq!(service.pricing.put_into(ServiceState::default()), before);
+    }
+    service.run(1);
+    assert_ne!(service.pricing.put_into(ServiceState::default()), before);
+}
+
+#[test]
+fn without_enough_reads_to_compare_with_nothing_changes() {
+    let mut service = Service::new(10.0);
+    service.run(100);
+    let before = service.pricing.put_into(ServiceState::default());
+    let mut lesson = Lesson { p95: [Some(DEAR); QueryClass::COUNT], ..Lesson::default() };
+    let shape = Shape { rows: 1, bytes: 32, expected_milli: 1_000 };
+    (0..9).for_each(|_| lesson.window.observe_reference(shape, READ));
+    service.pricing.tick(service.now, &lesson, false);
+    assert_eq!(service.pricing.put_into(ServiceState::default()), before);
+}
+
+#[test]
+fn what_latency_adds_has_an_end() {
+    let mut service = Service::new(2.0);
+    for _ in 0..1_000 {
+        service.tick(READ, Nanos::from_secs(1), false);
+    }
+    let state = service.pricing.put_into(ServiceState::default());
+    // Twice what base and row are configured to be together.
+    assert_eq!((state.latency_mru[DELETE], state.latency_mru[UNREAD]), (2_000, 2_000));
+    assert!(state.base_mru <= 1_000 && state.row_mru <= 1_000, "{state:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_part_of_a_price_jumps_or_leaves_its_range_whatever_is_observed(
+        range in 1.0..1_000.0_f64,
+        ticks in prop::collection::vec((any::<u64>(), any::<u64>(), any::<bool>()), 1..60),
+    ) {
+        let mut service = Service::new(range);
+        let most = (1_000.0 * range) as u32;
+        for (read, deletion, overloaded) in ticks {
+            let before = service.pricing.put_into(ServiceState::default());
+            service.tick(Nanos(read >> (read % 64)), Nanos(deletion >> (deletion % 64)), overloaded);
+            let after = service.pricing.put_into(ServiceState::default());
+            let parts = |state: &ServiceState| {
+                [&[state.base_mru, state.row_mru, state.kib_mru][..], &state.latency_mru].concat()
+            };
+            for (before, after) in parts(&before).into_iter().zip(parts(&after)) {
+                // Rounded to the nearest on both sides.
+                let step = (f64::from(before) * 0.05).max(5.0) + 1.1;
+                prop_assert!(f64::from(before.abs_diff(after)) <= step, "{before} became {after}");
+                prop_assert!(after <= most, "{after}");
+            }
+            prop_assert!(after.price(1, 0, 0) > 0, "a request is free");
+        }
+    }
+}
