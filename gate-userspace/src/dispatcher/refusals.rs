@@ -12,7 +12,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use gate_common::units::Nanos;
 
+use super::client::Client;
 use super::latency::{Latencies, Reading};
+use super::replies::{Place, Replies};
+use super::service::Service;
+use super::wire::Wire;
+use crate::protocol::Refusal;
 
 /// One thread's refusals at one service. All counts only grow, and only that thread writes.
 #[derive(Debug, Default)]
@@ -40,6 +45,33 @@ struct Batch {
     /// When the first of them was decoded.
     since: Nanos,
     count: u64,
+}
+
+impl<W: Wire> Service<W> {
+    /// Refuses a request that has just been decoded, and watches how long that takes.
+    pub(super) fn refuse_at_once(
+        &self,
+        client: &Client<W>,
+        replies: &mut Replies,
+        place: Place,
+        silent: bool,
+        refusal: Refusal,
+        decoded: Nanos,
+    ) {
+        let in_turn = place == replies.first();
+        if self.refuse(client, replies, place, silent, refusal) {
+            self.watch_refusal(client, in_turn, decoded);
+        }
+    }
+
+    /// The refusal of a request that has just been decoded is in its client's output, or waits for its turn.
+    pub(super) fn watch_refusal(&self, client: &Client<W>, in_turn: bool, decoded: Nanos) {
+        if in_turn {
+            client.unwritten.add(decoded);
+        } else {
+            self.figures.refusals.held_back(1);
+        }
+    }
 }
 
 impl RefusalFigures {

@@ -251,30 +251,6 @@ impl<W: Wire> Service<W> {
         true
     }
 
-    /// The same for a request that has just been decoded: it is watched how long that takes.
-    pub(super) fn refuse_at_once(
-        &self,
-        client: &Client<W>,
-        replies: &mut Replies,
-        place: Place,
-        silent: bool,
-        refusal: Refusal,
-        decoded: Nanos,
-    ) {
-        let in_turn = place == replies.first();
-        if self.refuse(client, replies, place, silent, refusal) {
-            self.watch_refusal(client, in_turn, decoded);
-        }
-    }
-
-    fn watch_refusal(&self, client: &Client<W>, in_turn: bool, decoded: Nanos) {
-        if in_turn {
-            client.unwritten.add(decoded);
-        } else {
-            self.figures.refusals.held_back(1);
-        }
-    }
-
     /// Writes the gate's own answer in its place, if the client may have it. Whether it may.
     pub(super) fn tell(
         &self,
