@@ -105,6 +105,43 @@ fn who_does_not_read_is_closed_and_the_others_are_served() -> Result<()> {
 }
 
 #[test]
+fn many_who_do_not_read_share_a_bound_and_who_reads_is_served_meanwhile() -> Result<()> {
+    const BOUND: usize = 64 << 20;
+    let store = Listening::memcached()?;
+    let service = "client_memory = \"64MiB\"\nhot_keys.cache = \"off\"";
+    let gate = Listening::gate("memcached", store.address, service, EVERYONE)?;
+    let value = vec![b'v'; 500_000];
+    let set = [&b"set big 0 0 500000\r\n"[..], &value, b"\r\nset small 0 0 1\r\n1\r\n"].concat();
+    gate.ask(&set, b"STORED\r\nSTORED\r\n")?;
+    let before = gate.memory()?;
+    let (mut polite, mut deaf) = (gate.connect()?, Vec::new());
+    let (mut most, mut longest) = (0, Duration::ZERO);
+    // Each asks for 10 MB: ten times the bound in all, and none of them more than it may hold by itself.
+    for _ in 0..64 {
+        let mut client = gate.connect()?;
+        client.write_all(&b"get big\r\n".repeat(20))?;
+        deaf.push(client);
+        let asked = Instant::now();
+        polite.write_all(b"get big\r\nget small\r\n")?;
+        let said = read_until(&mut polite, b"VALUE small 0 1\r\n1\r\nEND\r\n")?;
+        ensure!(said.len() > value.len());
+        longest = longest.max(asked.elapsed());
+        most = most.max(gate.memory()?.saturating_sub(before));
+    }
+    ensure!(longest < Duration::from_secs(5), "who reads waited for {longest:?}");
+    ensure!(most < BOUND + SLACK, "{} MiB, of {} that there may be", most >> 20, BOUND >> 20);
+    wait_until("none is closed", || Ok(figure(&gate, "slow-reader")? > 20))?;
+    // Who is left and reads gets all that it asked for.
+    drop(deaf);
+    polite.write_all(b"get small\r\n")?;
+    read_until(&mut polite, b"END\r\n")?;
+    Ok(())
+}
+
+/// What gate may take beside what its clients hold: what the allocator keeps, and what is on its way.
+const SLACK: usize = 48 << 20;
+
+#[test]
 fn who_does_not_go_on_is_closed_and_who_goes_on_slowly_is_served() -> Result<()> {
     let store = Listening::memcached()?;
     let gate = Listening::gate("memcached", store.address, "client_timeout = \"100ms\"", EVERYONE)?;

@@ -55,13 +55,6 @@ fn converse(gate: &Listening, request: &[u8], expected: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// The memory that a gate has in use, in bytes.
-fn memory(gate: &mut Listening) -> Result<usize> {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", gate.program().id()))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("it does not say")?;
-    Ok(line.trim().trim_end_matches(" kB").parse::<usize>()? << 10)
-}
-
 /// One of Redis' own figures.
 fn info(store: &Listening, section: &str, name: &str) -> Result<u64> {
     let said = store.ask(format!("INFO {section}\r\nECHO end\r\n").as_bytes(), b"$3\r\nend\r\n")?;
@@ -154,11 +147,11 @@ fn long_values_reach_memcached_and_come_back_as_they_were_among_short_ones() -> 
 fn fifty_clients_that_stop_in_the_middle_of_a_long_value_take_no_memory_and_hold_up_nobody() -> Result<()> {
     let store = Listening::redis()?;
     let limits = "max_request = \"64MiB\"\nconnections = \"1\"";
-    let mut gate = Listening::gate("resp", store.address, limits, EVERYONE)?;
+    let gate = Listening::gate("resp", store.address, limits, EVERYONE)?;
     let half = value(8 * MIB, 1);
     let head = |key: usize| format!("*3\r\n$3\r\nSET\r\n$2\r\nk{key}\r\n$16777216\r\n");
     gate.ask(b"SET k0 before\r\n", b"+OK\r\n")?;
-    let before = memory(&mut gate)?;
+    let before = gate.memory()?;
     let mut clients = Vec::new();
     for _ in 0..50 {
         let mut client = gate.connect()?;
@@ -174,7 +167,7 @@ fn fifty_clients_that_stop_in_the_middle_of_a_long_value_take_no_memory_and_hold
         let had = info(&store, "stats", "total_net_input_bytes")?;
         Ok(had >= (50 * half.len()) as u64)
     })?;
-    let more = memory(&mut gate)?.saturating_sub(before);
+    let more = gate.memory()?.saturating_sub(before);
     ensure!(more < 40 * MIB, "{} MiB more for half of {} MiB", more / MIB, 50 * 16);
     // Whoever leaves now has said nothing, and whoever goes on has.
     let last = clients.pop().context("there are fifty")?;

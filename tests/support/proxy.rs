@@ -236,6 +236,17 @@ impl Listening {
         })
     }
 
+    /// The memory that it has in use, in bytes.
+    ///
+    /// # Errors
+    ///
+    /// If it has ended.
+    pub fn memory(&self) -> Result<usize> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.program.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("it has ended")?;
+        Ok(line.trim().trim_end_matches(" kB").parse::<usize>()? << 10)
+    }
+
     /// The program itself.
     pub fn program(&mut self) -> &mut Part {
         &mut self.program

@@ -26,6 +26,8 @@ pub struct Backend {
     pub depth: usize,
     /// Bytes of replies that may wait for one client before it is closed; 64 KiB to 4 GiB.
     pub max_output: usize,
+    /// What all clients together may hold of requests and replies, in bytes.
+    pub client_memory: usize,
     /// Clients that may be connected at once; 1 to 1,000,000.
     pub max_clients: usize,
     /// Datagrams whose answers may be incomplete at once; 1 to 1,000,000.
@@ -78,7 +80,7 @@ pub struct HotKeys {
 }
 
 /// The keys that mean nothing without a backend.
-const KEYS: [&str; 15] = [
+const KEYS: [&str; 16] = [
     "hot_keys",
     "query_types",
     "tiers",
@@ -89,6 +91,7 @@ const KEYS: [&str; 15] = [
     "max_request",
     "max_depth",
     "max_output",
+    "client_memory",
     "max_clients",
     "max_datagrams",
     "max_pools",
@@ -124,6 +127,8 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
     let max_request = s.get("max_request", |text| units::size(text, 1 << 10, 512 << 20)).unwrap_or(2 << 20);
     let depth = s.get("max_depth", number(1, 100_000)).unwrap_or(1_000);
     let max_output = s.get("max_output", |text| units::size(text, 64 << 10, 4 << 30)).unwrap_or(64 << 20);
+    let client_memory =
+        s.get("client_memory", |text| units::size(text, 1 << 20, 64 << 30)).unwrap_or(1 << 30);
     let max_clients = s.get("max_clients", number(1, 1_000_000)).unwrap_or(10_000);
     let max_datagrams = s.get("max_datagrams", number(1, 1_000_000)).unwrap_or(1_000);
     let client_timeout = s.get("client_timeout", time(CLIENT_RANGE)).unwrap_or(Nanos::from_secs(60));
@@ -147,6 +152,7 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
         max_request: max_request as usize,
         depth: depth as usize,
         max_output: max_output as usize,
+        client_memory: client_memory as usize,
         max_clients: max_clients as usize,
         max_datagrams: max_datagrams as usize,
     })

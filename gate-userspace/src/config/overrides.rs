@@ -208,6 +208,7 @@ const SERVICE: &[&str] = &[
     "max_request",
     "max_depth",
     "max_output",
+    "client_memory",
     "max_clients",
 ];
 

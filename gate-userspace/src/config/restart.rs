@@ -55,6 +55,7 @@ fn of_service(old: &Service, new: &Service) -> impl Iterator<Item = &'static str
         max_request: _,
         depth: _,
         max_output: _,
+        client_memory: _,
         max_clients: _,
         client_timeout: _,
         query_types,
@@ -136,7 +137,7 @@ mod tests {
             ),
             (
                 "\"4\"",
-                "\"4\"\nstore_timeout = \"7s\"\nmax_clients = \"7\"\nmax_depth = \"7\"\nmax_request = \"1KiB\"",
+                "\"4\"\nstore_timeout = \"7s\"\nmax_clients = \"7\"\nmax_depth = \"7\"\nmax_request = \"1KiB\"\nclient_memory = \"1MiB\"",
                 &[],
             ),
             (

@@ -29,6 +29,12 @@ impl Buffer {
         self.bytes.len() - self.head
     }
 
+    /// How much memory it takes.
+    #[inline]
+    pub(super) fn memory(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     /// Whether nothing is in it.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {

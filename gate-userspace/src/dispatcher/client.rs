@@ -28,6 +28,7 @@ use super::hot_cache::order::Order;
 use super::identity::Identity;
 use super::large::Large;
 use super::ledger::TenantId;
+use super::memory::Holding;
 use super::pool::Pool;
 use super::refusals::Unwritten;
 use super::replies::Replies;
@@ -80,6 +81,8 @@ pub(super) struct Client<W: Wire> {
     moved: Cell<bool>,
     stuck: Cell<Duration>,
     waker: RefCell<Option<Waker>>,
+    /// What it holds of what all may.
+    pub(super) holding: Holding,
     /// A request that may go to the store; its body is to be passed on.
     large: RefCell<Option<Box<Large<W>>>>,
 }
@@ -177,6 +180,7 @@ impl<W: Wire> Client<W> {
             moved: Cell::new(true),
             stuck: Cell::new(Duration::ZERO),
             waker: RefCell::new(None),
+            holding: Holding::new(&service.memory),
             large: RefCell::new(None),
         }
     }
@@ -205,6 +209,10 @@ impl<W: Wire> Client<W> {
         // Requests that the store has not answered hold the socket open. It may have been closed by the client.
         let _ = shutdown(socket.as_ref().as_raw_fd(), Shutdown::Both);
         drop(self.share.take());
+        // So would they hold this.
+        let talk = &mut *self.talk.borrow_mut();
+        (talk.input, talk.replies) = (Buffer::default(), Replies::new(W::refuse));
+        self.note_held(talk);
         ended
     }
 
@@ -348,6 +356,7 @@ impl<W: Wire> Client<W> {
             self.dead.set(Some(Ended::SlowReader));
         }
         self.note_open(talk.replies.outstanding());
+        self.note_held(&talk);
         let resumes = if talk.ending || talk.moving != Moving::No {
             self.has_earlier_replies(&talk.replies)
         } else {
@@ -366,9 +375,8 @@ impl<W: Wire> Client<W> {
             self.stuck.set(Duration::ZERO);
             return;
         }
-        let talk = &mut *self.talk.borrow_mut();
-        talk.input.release();
-        talk.replies.release();
+        self.release();
+        let talk = self.talk.borrow();
         let (reading, writing) = (!talk.replies.output.is_empty(), !talk.input.is_empty() && !talk.parked);
         if !reading && !writing {
             return;
@@ -377,6 +385,31 @@ impl<W: Wire> Client<W> {
         if self.stuck.get() > patience {
             self.end(if reading { Ended::SlowReader } else { Ended::SlowWriter });
         }
+    }
+
+    /// Gives back memory that nothing is in.
+    pub(super) fn release(&self) {
+        let talk = &mut *self.talk.borrow_mut();
+        talk.input.release();
+        talk.replies.release();
+        self.note_held(talk);
+    }
+
+    /// For how long it has neither read nor gone on, as far as has been looked.
+    pub(super) fn stuck(&self) -> Duration {
+        self.stuck.get()
+    }
+
+    /// Ends the connection for what it holds.
+    pub(super) fn end_for_stuck(&self) {
+        let reads = self.talk.borrow().replies.waiting() == 0;
+        self.end(if reads { Ended::SlowWriter } else { Ended::SlowReader });
+    }
+
+    /// What it holds has changed.
+    #[inline]
+    pub(super) fn note_held(&self, talk: &Talk<W>) {
+        self.holding.note(talk.input.memory() + talk.replies.memory());
     }
 
     /// What it has sent behind a request that is done with is looked at, here or where it goes.
@@ -416,7 +449,13 @@ impl<W: Wire> Client<W> {
             if let Some(ended) = self.dead.get() {
                 return Poll::Ready(Pause::Ended(ended));
             }
-            let blocked = match self.write(&mut self.talk.borrow_mut().replies.output, service) {
+            let written = {
+                let talk = &mut *self.talk.borrow_mut();
+                let written = self.write(&mut talk.replies.output, service);
+                self.note_held(talk);
+                written
+            };
+            let blocked = match written {
                 Written::All => false,
                 Written::Some => true,
                 Written::Broken => return Poll::Ready(Pause::Ended(Ended::Left)),

@@ -162,8 +162,10 @@ impl<W: Wire> Client<W> {
 
     /// Sends the answer to a datagram, once it is complete.
     pub(super) fn answer_datagram(self: &Rc<Self>, sender: &Sender, service: &Service<W>) {
-        let replies = &mut self.talk.borrow_mut().replies;
-        let too_long = replies.waiting() > service.limits.get().output;
+        let talk = &mut *self.talk.borrow_mut();
+        self.note_held(talk);
+        let (replies, limits) = (&mut talk.replies, service.limits.get());
+        let too_long = replies.waiting() > limits.output || service.memory.bytes() > limits.memory;
         if too_long && !self.is_gone() {
             service.count_refusal(self, Reason::TooLarge);
             self.dead.set(Some(Ended::SlowReader));
@@ -182,6 +184,7 @@ impl<W: Wire> Client<W> {
         }
         self.unwritten.are_written(refusals, clock::monotonic);
         replies.output.clear();
+        self.note_held(talk);
     }
 
     /// Sends what the socket had no room for, from a datagram on.

@@ -22,6 +22,7 @@
 //! - `hot_cache`: reads of hot keys, which need not go to the store.
 //! - `wire`: what is needed of a protocol; `memcached`: its gets merged and split;
 //!   `resp`.
+//! - `memory`: what all clients hold together, and who is closed if it is too much.
 //! - `policy`, `queue`, `delay`: which requests may wait for the store, which is next, and which have waited
 //!   too long.
 //! - `ledger`: tenants, prices, quotas, out of the maps; `tenants`: their users and what is denied to them;
@@ -62,6 +63,7 @@ mod lessons;
 mod line;
 mod listen;
 mod memcached;
+mod memory;
 mod own;
 mod pipeline;
 mod policy;

@@ -72,6 +72,12 @@ impl Replies {
         self.output.len() + self.held
     }
 
+    /// How much memory they take.
+    #[inline]
+    pub(super) fn memory(&self) -> usize {
+        self.output.memory() + self.held + self.slots.capacity() * size_of::<Slot>()
+    }
+
     /// The next request's place.
     #[inline]
     pub(super) fn open(&mut self) -> Place {

@@ -18,6 +18,7 @@ use super::hot_cache::{self, HotCache, Reader, Ticket};
 use super::ledger::{Ledger, TenantId};
 use super::lessons::Answers;
 use super::line::Lines;
+use super::memory::Memory;
 use super::own::Own;
 use super::pipeline::{After, Held};
 use super::policy::Policy;
@@ -85,8 +86,10 @@ pub(super) struct Service<W: Wire> {
     pub(super) in_cluster: Cell<bool>,
     /// The senders of datagrams.
     pub(super) senders: RefCell<Senders<W>>,
+    /// What clients hold.
+    pub(super) memory: Rc<Memory>,
     /// Everyone who is connected.
-    clients: RefCell<Vec<Weak<Client<W>>>>,
+    pub(super) clients: RefCell<Vec<Weak<Client<W>>>>,
     /// Whether this is the thread that does what one must do for all.
     is_first: bool,
 }
@@ -121,6 +124,7 @@ impl<W: Wire> Service<W> {
             figures,
             all_figures,
             news,
+            memory: Rc::default(),
             clients,
             senders,
             in_cluster: Cell::new(false),
@@ -140,7 +144,11 @@ impl<W: Wire> Service<W> {
     pub(super) fn has_room(&self, client: &Client<W>, replies: &Replies) -> bool {
         let limits = self.limits.get();
         // What waits for the rest of a datagram's answer leaves no earlier for being waited for.
-        let pause = if client.datagram().is_some() { usize::MAX } else { PAUSE_OUTPUT };
+        let pause = match client.datagram() {
+            Some(_) => usize::MAX,
+            None if self.memory.is_tight(limits.memory) => 1,
+            None => PAUSE_OUTPUT,
+        };
         replies.outstanding() < limits.depth
             && replies.waiting() < pause.min(limits.output)
             && !client.order.waits()
@@ -346,6 +354,8 @@ impl<W: Wire> Service<W> {
                 client.deliver(self);
             }
         }
+        drop(news);
+        self.relieve();
     }
 
     /// A request has left the store: answered, or not at all.

@@ -27,6 +27,8 @@ pub(super) struct Limits {
     pub(super) depth: usize,
     pub(super) output: usize,
     pub(super) client_timeout: Nanos,
+    /// What all clients of each thread may hold, in bytes.
+    pub(super) memory: usize,
     /// How long a request may be; holds for clients that come after.
     pub(super) request: usize,
     /// How long the store may take to accept a connection or to answer.
@@ -46,6 +48,7 @@ impl Limits {
             clients: backend.max_clients.div_ceil(threads),
             depth: backend.depth,
             output: backend.max_output,
+            memory: backend.client_memory.div_ceil(threads),
             client_timeout: backend.client_timeout,
             request: backend.max_request,
             store_timeout: backend.timeout,
