@@ -231,6 +231,12 @@ sources = "198.18.1.0/24"
 quota = "100 RU/s"
 
 [[tenant]]
+name = "part"
+part_of = "polite"
+key_prefixes = "part:"
+quota = "100 RU/s"
+
+[[tenant]]
 name = "insistent"
 sources = "198.18.2.0/24"
 quota = "100 RU/s"
@@ -252,8 +258,13 @@ fn a_tenant_that_asks_on_and_on_cannot_connect_again_until_it_has_stopped() {
         site.net.add_client_address(source).unwrap();
     }
     let mut connection = Connection::open(&site.net, insistent).unwrap();
+    // What a part is asked for costs its source no connection.
+    let mut by_part = Connection::open(&site.net, polite).unwrap();
     let mut refused = 0;
     until("connections are reset", PATIENCE, || {
+        for _ in 0..200 {
+            by_part.ask("get part:key\r\n").unwrap();
+        }
         for _ in 0..100 {
             refused += usize::from(connection.ask("get key\r\n").unwrap() != "END");
         }

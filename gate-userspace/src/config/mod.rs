@@ -9,6 +9,7 @@
 //! - `backend`, `admission`: what only proxied services say.
 //! - `query_types`: what kinds of requests a proxied service tells apart.
 //! - `identity`: users, and what they may not do.
+//! - `parts`: tenants by key.
 //! - `price`: what requests cost, and how that learns.
 //! - `shedding`: how a service's store is watched, and what follows from it.
 //! - `read`: section by section into the types below.
@@ -36,6 +37,7 @@ mod backend;
 mod fault;
 mod identity;
 mod overrides;
+mod parts;
 mod price;
 mod query_types;
 mod raw;
@@ -49,6 +51,7 @@ pub use backend::{Backend, HotKeys};
 pub use fault::{Fault, Faults};
 pub use identity::{StoreLogin, User};
 pub use overrides::{Override, Wrong, edit, section_of, value_at};
+pub use parts::Part;
 pub use price::{Learn, Price};
 pub use shedding::{Probe, Shedding};
 
@@ -168,6 +171,8 @@ pub struct Tenant {
     pub max_outstanding: Option<u64>,
     /// Tenants that are charged with it, all or none: at most two, distinct, not itself.
     pub charge: Vec<TenantIndex>,
+    /// Which requests of another tenant's clients it is charged for, by key. Then it has no clients of its own.
+    pub part: Option<Part>,
     /// Users of the stores that it is charged for, wherever they come from.
     pub users: Vec<User>,
     /// Commands that are refused to it where gate proxies.

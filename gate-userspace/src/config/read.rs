@@ -23,7 +23,7 @@ use super::{
     Action, AdminSocket, Algorithm, Config, Gate, Mode, OnStale, Protocol, Service, Tenant, TenantIndex,
     Transports, XdpMode,
 };
-use super::{backend, identity, price, shedding};
+use super::{backend, identity, parts, price, shedding};
 use crate::policy::Tier;
 
 /// The document.
@@ -46,10 +46,13 @@ pub(super) fn config(mut root: Section<'_>) -> Config {
         read.map(|(section, name)| service(section, name, &names, &mut addresses)).collect();
     let dearest = services.iter().map(Frame::of).max().unwrap_or_default();
     let read = tenant_sections.iter_mut().zip(&names.list);
-    let tenants: Vec<_> =
+    let mut tenants: Vec<_> =
         read.map(|(section, name)| tenant(section, name, dearest, &names, &mut taken)).collect();
     everyone_is_reached(&tenant_sections, &tenants, &services);
     dearer_frames_fit(&tenant_sections, &tenants, dearest);
+    parts::fit(&tenant_sections, &tenants, &service_sections, &services);
+    parts::inherit(&mut tenants);
+    parts::leave_room(&tenant_sections, &mut tenants);
     if gate.xdp == XdpMode::Off {
         let guarded = service_sections.iter().filter(|section| !section.has("backend"));
         guarded.for_each(|section| section.fault("backend", OFF_LEAVES_BARE.to_owned()));
@@ -183,15 +186,12 @@ fn tenant(
         }
     }
     let tcp_quota = section.get("tcp_quota", |text| units::byte_rate(text, 1 << 10, 512 << 30));
-    // Four times the quota, at one KiB to the request unit.
-    let tcp_quota = tcp_quota.or(quota.map(|milli_ru| milli_ru.saturating_mul(4 * 1024) / 1_000));
-    let tcp_rate = tcp_quota.map_or(Rate::UNLIMITED, Rate::per_sec);
-    let segment = Nanos(tcp_rate.time_for(MAX_SEGMENT_BYTES));
+    let tcp_limits = tcp_quota.map_or_else(|| tcp_beside(quota, burst), |per_sec| tcp(Some(per_sec), burst));
     Tenant {
         name: name.to_owned(),
         sources: sources(section, &mut taken.sources),
         limits: limits(quota),
-        tcp_limits: bucket(tcp_quota, burst, Nanos(2 * burst.0).max(segment)),
+        tcp_limits,
         candidate,
         multiplier: section.get("multiplier", units::multiplier).unwrap_or_default(),
         refuse: section.get("refuse", one_of(&SWITCH)).unwrap_or(false),
@@ -201,6 +201,7 @@ fn tenant(
         max_connections: section.get("max_connections", backend::number(1, 1_000_000)),
         max_outstanding: section.get("max_outstanding", backend::number(1, 1_000_000)),
         charge: charge(section, name, tenants),
+        part: parts::part(section, name, tenants, &mut taken.prefixes),
         users: identity::users(section, &mut taken.users),
         deny: identity::deny(section),
     }
@@ -211,6 +212,7 @@ fn tenant(
 struct Taken {
     sources: HashMap<IpNet, usize>,
     users: HashMap<String, usize>,
+    prefixes: HashMap<(TenantIndex, String), usize>,
 }
 
 fn bucket(per_sec: Option<u64>, burst: Nanos, max_debt: Nanos) -> Limits {
@@ -218,6 +220,18 @@ fn bucket(per_sec: Option<u64>, burst: Nanos, max_debt: Nanos) -> Limits {
         Some(per_sec) => Limits { rate: Rate::per_sec(per_sec), burst_ns: burst.0, max_debt_ns: max_debt.0 },
         None => Limits::UNLIMITED,
     }
+}
+
+/// The coarse bucket where nothing is said: four times the quota, at one KiB to the request unit.
+pub(super) fn tcp_beside(quota: Option<u64>, burst: Nanos) -> Limits {
+    tcp(quota.map(|milli_ru| milli_ru.saturating_mul(4 * 1024) / 1_000), burst)
+}
+
+/// A bucket of bytes that any segment fits into.
+fn tcp(per_sec: Option<u64>, burst: Nanos) -> Limits {
+    let rate = per_sec.map_or(Rate::UNLIMITED, Rate::per_sec);
+    let segment = Nanos(rate.time_for(MAX_SEGMENT_BYTES));
+    bucket(per_sec, burst, Nanos(2 * burst.0).max(segment))
 }
 
 /// What a request for one row costs at most that fills an Ethernet frame.
@@ -255,26 +269,32 @@ fn never_admits(limits: &Limits, frame: Frame) -> Option<String> {
 
 /// Reports multipliers at which a bucket that is charged would refuse a full frame for good.
 fn dearer_frames_fit(sections: &[Section<'_>], tenants: &[Tenant], frame: Frame) {
-    let dearer =
-        |tenant: &&(&Section<'_>, &Tenant)| tenant.1.multiplier > Multiplier::ONE && tenant.0.is_sound();
-    for (section, tenant) in sections.iter().zip(tenants).collect::<Vec<_>>().iter().filter(dearer) {
-        for charged in tenant.charge.iter().map(|index| &tenants[index.0]).chain([*tenant]) {
-            let fits = |factor| never_admits(&charged.limits, frame.scaled(factor)).is_none();
-            // Without a multiplier the quota would be at fault.
-            if fits(tenant.multiplier) || !fits(Multiplier::ONE) {
-                continue;
-            }
-            let most = (1..64).rev().find(|&factor| fits(Multiplier::from_int(factor))).unwrap_or(1);
-            section.fault(
-                "multiplier",
-                format!(
-                    "would refuse a full frame of {FRAME_BYTES} bytes for good: {} is more than burst and max_debt \
-                     of {} together allow; up to \"{most}\" fits, and refuse = \"on\" refuses everything",
-                    frame.scaled(tenant.multiplier).price,
-                    charged.name,
-                ),
-            );
-        }
+    let mut parts: HashMap<usize, Vec<&Tenant>> = HashMap::new();
+    for tenant in tenants {
+        tenant.part.iter().for_each(|part| parts.entry(part.whole.0).or_default().push(tenant));
+    }
+    let all = sections.iter().zip(tenants).enumerate();
+    for (place, (section, tenant)) in all.filter(|(_, (_, tenant))| tenant.multiplier > Multiplier::ONE) {
+        let dearer = [tenant].into_iter().chain(parts.get(&place).into_iter().flatten().copied());
+        let charged = dearer.flat_map(|dearer| {
+            [dearer].into_iter().chain(dearer.charge.iter().map(|index| &tenants[index.0]))
+        });
+        let fits = |charged: &Tenant, factor| never_admits(&charged.limits, frame.scaled(factor)).is_none();
+        // Without a multiplier the quota would be at fault.
+        let too_small = |charged: &&Tenant| {
+            section.is_sound() && !fits(charged, tenant.multiplier) && fits(charged, Multiplier::ONE)
+        };
+        let Some(charged) = charged.into_iter().find(too_small) else { continue };
+        let most = (1..64).rev().find(|&factor| fits(charged, Multiplier::from_int(factor))).unwrap_or(1);
+        section.fault(
+            "multiplier",
+            format!(
+                "would refuse a full frame of {FRAME_BYTES} bytes for good: {} is more than burst and max_debt of {} \
+                 together allow; up to \"{most}\" fits, and refuse = \"on\" refuses everything",
+                frame.scaled(tenant.multiplier).price,
+                charged.name,
+            ),
+        );
     }
 }
 
@@ -309,7 +329,7 @@ fn charge(section: &mut Section<'_>, name: &str, tenants: &Names) -> Vec<TenantI
 }
 
 /// The names of the `[[service]]`s or the `[[tenant]]`s.
-struct Names {
+pub(super) struct Names {
     list: Vec<String>,
     index: HashMap<String, TenantIndex>,
 }
@@ -335,7 +355,7 @@ impl Names {
         names
     }
 
-    fn find(&self, name: &str) -> Result<TenantIndex, Wrong> {
+    pub(super) fn find(&self, name: &str) -> Result<TenantIndex, Wrong> {
         self.index.get(name).copied().ok_or_else(|| {
             match did_you_mean(name, self.index.keys().map(String::as_str)) {
                 Some(near) => format!("no tenant has this name; did you mean \"{near}\"?"),
@@ -360,7 +380,7 @@ fn everyone_is_reached(sections: &[Section<'_>], tenants: &[Tenant], services: &
                            logins";
             section.fault("users", message.to_owned());
         }
-        if !reached && !section.has("sources") && !section.has("users") {
+        if !reached && !section.has("sources") && !section.has("users") && !section.has("part_of") {
             let message = "is missing, and no service or tenant names this one: nothing would be charged \
                            to it; e.g. sources = [\"198.18.1.0/24\"]";
             section.fault("sources", message.to_owned());
@@ -397,7 +417,7 @@ fn one_in(text: &str) -> Result<NonZeroU32, Wrong> {
         .ok_or_else(|| "must be from \"1/1\" to \"1/65536\", e.g. \"1/64\"".to_owned())
 }
 
-fn name(text: &str) -> Result<String, Wrong> {
+pub(super) fn name(text: &str) -> Result<String, Wrong> {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
     if (1..=Name::MAX).contains(&text.len()) && text.bytes().all(plain) {
         return Ok(text.to_owned());

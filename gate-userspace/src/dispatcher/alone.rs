@@ -20,7 +20,7 @@ use super::client::{Client, Ended};
 use super::figures::Event;
 use super::hot_cache::apart::Apart;
 use super::identity::Asked;
-use super::ledger::Charge;
+use super::ledger::{Charge, TenantId};
 use super::line::Line;
 use super::resp::CLUSTER;
 use super::service::Service;
@@ -63,6 +63,7 @@ impl<W: Wire> Client<W> {
             decoder,
             heard,
             highest: Tier::Critical,
+            tenant: self.tenant.get(),
             skips: false,
             marks: &marks,
         };
@@ -77,7 +78,7 @@ impl<W: Wire> Client<W> {
         if let Broken::Refused(why) = broken {
             return why;
         }
-        service.count_refusal(self, Reason::StoreDown);
+        service.count_refusal(self.tenant.get(), Reason::StoreDown);
         if let Broken::Cluster = broken {
             return CLUSTER.to_vec();
         }
@@ -96,8 +97,9 @@ struct Requests<'a, W: Wire> {
     /// The rest of what is being heard is not passed on.
     skips: bool,
     marks: &'a RefCell<Apart>,
-    /// The highest tier that the last request may have.
+    /// The highest tier that the last request may have, and who is charged for it.
     highest: Tier,
+    tenant: TenantId,
 }
 
 /// What a client has asked.
@@ -163,7 +165,9 @@ impl<W: Wire> Requests<'_, W> {
                     let types = self.service.types.borrow();
                     self.highest = types.classify::<W>(Tier::Critical, &request, bytes).tier;
                     let asked = W::change(&request, bytes);
-                    self.skips = self.refuses(&request, bytes, asked.as_ref());
+                    let (tenant, denied) = self.client.tenant_for(&request, bytes);
+                    self.tenant = tenant;
+                    self.skips = self.refuses(denied, &request, bytes, asked.as_ref());
                     // What the store does not know it refuses in its turn, and a transaction with it.
                     out.push(if self.skips { W::NONSENSE } else { bytes });
                     let mark = if self.skips { None } else { self.service.hot.mark(&request, bytes) };
@@ -191,31 +195,31 @@ impl<W: Wire> Requests<'_, W> {
     }
 
     /// Whether a request is denied to the tenant or too long, or gate knows its password to be wrong.
-    fn refuses(&self, request: &W::Request, bytes: &[u8], asked: Option<&Asked>) -> bool {
+    fn refuses(&self, denied: bool, request: &W::Request, bytes: &[u8], asked: Option<&Asked>) -> bool {
         let login = asked.and_then(|asked| asked.login.as_ref());
         if login.and_then(|login| self.service.tenants.borrow().verifies(login)) == Some(false) {
             self.service.figures.count(Event::LoginFailed);
             return true;
         }
         let is_too_long = || self.service.is_too_long(request, bytes);
-        self.client.is_denied(request, bytes) && self.service.refuses(self.client, Reason::Unsupported)
-            || is_too_long() && self.service.refuses(self.client, Reason::TooLarge)
+        let refuses = |reason| self.service.refuses(self.client, self.tenant, reason);
+        denied && refuses(Reason::Unsupported) || is_too_long() && refuses(Reason::TooLarge)
     }
 
     /// Waits until the tenant can pay; false if it never can.
     async fn pay(&self, price: MilliRu) -> bool {
-        let Client { tenant, shadow, .. } = self.client;
+        let (tenant, shadow) = (self.tenant, self.client.shadow);
         loop {
             let charged = {
                 let mut ledger = self.service.ledger.borrow_mut();
                 ledger.refresh();
-                let tier = ledger.tier(tenant.get()).max(self.highest);
+                let tier = ledger.tier(tenant).max(self.highest);
                 let rung = ledger.rung(self.service.settings.service, tier);
-                ledger.charge(tenant.get(), price, rung, clock::monotonic(), *shadow)
+                ledger.charge(tenant, price, rung, clock::monotonic(), shadow)
             };
             match charged {
                 Charge::Passed(charged) => {
-                    self.service.ledger.borrow().count_passed(tenant.get(), charged);
+                    self.service.ledger.borrow().count_passed(tenant, charged);
                     return true;
                 }
                 Charge::Refused(Refusal { reason: Reason::TooLarge | Reason::UnknownSource, .. }) => {

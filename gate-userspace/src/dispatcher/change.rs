@@ -39,7 +39,7 @@ impl<W: Wire> Client<W> {
                 let replies = &mut self.talk.borrow_mut().replies;
                 let place = replies.open();
                 replies.refuse(place, refusal);
-                service.count_refusal(self, refusal.reason);
+                service.count_refusal(self.tenant.get(), refusal.reason);
             }
         }
         Moving::No

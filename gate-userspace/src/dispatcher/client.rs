@@ -17,7 +17,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use gate_common::abi::Reason;
-use gate_common::units::Nanos;
+use gate_common::units::{MilliRu, Nanos};
 use nix::sys::socket::{Shutdown, shutdown};
 use tokio::io::{AsyncRead as _, ReadBuf};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -29,6 +29,7 @@ use super::identity::Identity;
 use super::large::Large;
 use super::ledger::TenantId;
 use super::memory::Holding;
+use super::parts::Parts;
 use super::pool::Pool;
 use super::refusals::Unwritten;
 use super::replies::Replies;
@@ -57,6 +58,8 @@ pub(super) struct Client<W: Wire> {
     pub(super) who: RefCell<Identity>,
     /// What is denied to its tenant.
     deny: RefCell<Option<Arc<Deny>>>,
+    /// Who else may be charged for what it asks, by key: the parts of its tenant.
+    parts: RefCell<Option<Arc<Parts>>>,
     /// What it takes of what its tenant may have open; none for datagrams.
     share: RefCell<Option<Share>>,
     /// The shared store connections that its requests may take.
@@ -159,6 +162,7 @@ impl<W: Wire> Client<W> {
             who: RefCell::default(),
             share: RefCell::new(None),
             deny: RefCell::new(service.tenants.borrow().denied(tenant, &service.ledger.borrow())),
+            parts: RefCell::new(service.tenants.borrow().parts(tenant, &service.ledger.borrow())),
             pool: RefCell::new(service.pools.first()),
             lane: Cell::new(0),
             talk: RefCell::new(Talk {
@@ -249,10 +253,10 @@ impl<W: Wire> Client<W> {
     }
 
     /// Whether what it asks for tells something about the tenant that is charged: it has a connection, from that
-    /// tenant's own source.
+    /// tenant's own source. A part has no source, so what is asked of it never costs anybody a connection.
     #[inline]
-    pub(super) fn asks_for_itself(&self) -> bool {
-        self.connected_as != TenantId::NOBODY && self.connected_as == self.tenant.get()
+    pub(super) fn asks_for_itself(&self, charged: TenantId) -> bool {
+        self.connected_as != TenantId::NOBODY && self.connected_as == charged
     }
 
     /// Whether nobody is charged for it.
@@ -267,13 +271,14 @@ impl<W: Wire> Client<W> {
             self.say(&service.too_many(self));
             self.talk.borrow_mut().ending = true;
         }
-        self.follow_denials(service);
+        self.follow_tenant(service);
     }
 
-    /// What is denied to its tenant holds from now on.
-    pub(super) fn follow_denials(&self, service: &Service<W>) {
-        let denied = service.tenants.borrow().denied(self.tenant.get(), &service.ledger.borrow());
-        *self.deny.borrow_mut() = denied;
+    /// What is said of its tenant holds from now on: what is denied to it, and its parts.
+    pub(super) fn follow_tenant(&self, service: &Service<W>) {
+        let (tenants, ledger) = (service.tenants.borrow(), service.ledger.borrow());
+        *self.deny.borrow_mut() = tenants.denied(self.tenant.get(), &ledger);
+        *self.parts.borrow_mut() = tenants.parts(self.tenant.get(), &ledger);
     }
 
     /// Takes its tenant's leave to be connected; false if the tenant has as many connections as it may.
@@ -283,7 +288,8 @@ impl<W: Wire> Client<W> {
         let Some(usage) = usage else { return true };
         *self.share.borrow_mut() = Share::of_connection(usage);
         // Where rules are only tried, what would be refused is counted.
-        self.share.borrow().is_some() || (self.shadow && !service.refuses(self, Reason::Limit))
+        self.share.borrow().is_some()
+            || (self.shadow && !service.refuses(self, self.tenant.get(), Reason::Limit))
     }
 
     /// Whether it may ask once more while `open` requests of its own are unanswered.
@@ -298,10 +304,29 @@ impl<W: Wire> Client<W> {
         self.share.borrow().iter().for_each(|share| share.note(open));
     }
 
-    /// Whether a command is denied to its tenant.
+    /// Who is charged for a request, and whether it is denied to it.
     #[inline]
-    pub(super) fn is_denied(&self, request: &W::Request, bytes: &[u8]) -> bool {
-        self.deny.borrow().as_ref().is_some_and(|deny| W::is_denied(deny, request, bytes))
+    pub(super) fn tenant_for(&self, request: &W::Request, bytes: &[u8]) -> (TenantId, bool) {
+        let denied = self.deny.borrow().as_ref().is_some_and(|deny| W::is_denied(deny, request, bytes));
+        match &*self.parts.borrow() {
+            None => (self.tenant.get(), denied),
+            Some(parts) => self.tenant_by_key(parts, denied, request, bytes),
+        }
+    }
+
+    fn tenant_by_key(
+        &self,
+        parts: &Parts,
+        denied: bool,
+        request: &W::Request,
+        bytes: &[u8],
+    ) -> (TenantId, bool) {
+        // The kernel has charged by source alone.
+        let by_source = self.charged_ahead(MilliRu::ZERO).is_some() || !W::names_keys(request);
+        let part = if by_source { None } else { parts.of(W::keys(request, bytes), W::facts(request).keys) };
+        let Some(part) = part else { return (self.tenant.get(), denied) };
+        let deny = part.deny.as_ref();
+        (part.tenant, denied || deny.is_some_and(|deny| W::is_denied(deny, request, bytes)))
     }
 
     /// It is listened to no more, and reads why if nothing else is to come.

@@ -141,7 +141,7 @@ impl<W: Wire> Client<W> {
         self.outlet = Outlet::Datagram(sender);
         // It is no connection.
         self.tenant.set(tenant);
-        self.follow_denials(service);
+        self.follow_tenant(service);
         self.shadow = shadow;
         self.order = Order::default();
         self.unwritten.are_lost();
@@ -167,7 +167,7 @@ impl<W: Wire> Client<W> {
         let (replies, limits) = (&mut talk.replies, service.limits.get());
         let too_long = replies.waiting() > limits.output || service.memory.bytes() > limits.memory;
         if too_long && !self.is_gone() {
-            service.count_refusal(self, Reason::TooLarge);
+            service.count_refusal(self.tenant.get(), Reason::TooLarge);
             self.dead.set(Some(Ended::SlowReader));
         }
         if self.is_gone() {

@@ -27,7 +27,7 @@ use super::buffer::Buffer;
 use super::client::{Client, Ended};
 use super::figures::Event;
 use super::hot_cache::Ticket;
-use super::ledger::Charge;
+use super::ledger::{Charge, TenantId};
 use super::line::Line;
 use super::pipeline::Held;
 use super::queue::Queue;
@@ -42,6 +42,8 @@ use crate::protocol::{Refusal, Step};
 /// A request that may go to the store, of which the client has sent no more than the head, as far as is known.
 #[derive(Debug)]
 pub(super) struct Large<W: Wire> {
+    /// Who is charged.
+    tenant: TenantId,
     place: Place,
     kind: admission::Request,
     silent: bool,
@@ -82,11 +84,11 @@ impl<W: Wire> From<Broken> for Stop<W> {
 
 impl<W: Wire> Large<W> {
     fn new(outgoing: Outgoing<'_, W>, now: Nanos) -> Self {
-        let Outgoing { place, request, bytes, kind, silent, admitted, ticket, .. } = outgoing;
+        let Outgoing { tenant, place, request, bytes, kind, silent, admitted, ticket, .. } = outgoing;
         let (mut link, mut head) = (W::Link::default(), Buffer::default());
         let expect = link.encode(request, bytes, &mut head);
         let (waited, body) = (now.saturating_sub(admitted), Body::of::<W>(request, bytes));
-        Self { place, kind, silent, ticket, waited, link, expect, head, body }
+        Self { tenant, place, kind, silent, ticket, waited, link, expect, head, body }
     }
 }
 
@@ -178,7 +180,7 @@ impl<W: Wire> Client<W> {
             }
             Stop::Broken(broken) => {
                 tracing::debug!(service = service.settings.name, %broken, "a long request was broken off");
-                service.count_refusal(self, down.reason);
+                service.count_refusal(large.tenant, down.reason);
                 down
             }
             Stop::Refused(refusal) => refusal,
@@ -243,7 +245,7 @@ impl<W: Wire> Way<'_, W> {
             let step = W::decode(&mut self.client.talk.borrow_mut().decoder, input.bytes());
             match step {
                 Step::Body { len, last } => {
-                    let paid = self.pay(&mut large.body, len as u64, large.kind);
+                    let paid = self.pay(large, len as u64);
                     let written = match paid {
                         Ok(()) => self.write(&input.bytes()[..len]).await.map_err(Stop::Broken),
                         Err(refusal) => Err(Stop::Refused(refusal)),
@@ -270,14 +272,13 @@ impl<W: Wire> Way<'_, W> {
     }
 
     /// `len` bytes more of a body are to be passed on: charges what the head did not tell.
-    fn pay(&self, body: &mut Body, len: u64, kind: admission::Request) -> Result<(), Refusal> {
+    fn pay(&self, large: &mut Large<W>, len: u64) -> Result<(), Refusal> {
+        let Large { tenant, kind, ref mut body, .. } = *large;
         body.passed += len;
-        let Client { tenant, shadow, .. } = self.client;
-        let (tenant, shadow) = (tenant.get(), *shadow);
         // What is known of its length has been looked at.
         let is_too_long =
             self.service.is_beyond_limit(body.passed) && !self.service.is_beyond_limit(body.paid);
-        if is_too_long && self.service.refuses(self.client, Reason::TooLarge) {
+        if is_too_long && self.service.refuses(self.client, tenant, Reason::TooLarge) {
             return Err(Refusal { reason: Reason::TooLarge, retry_after: Nanos::ZERO });
         }
         let more = body.passed.saturating_sub(body.paid);
@@ -290,7 +291,7 @@ impl<W: Wire> Way<'_, W> {
         let service = self.service.settings.service;
         let price: MilliRu = ledger.price(service, 0, 0, more as usize, QueryClass::Other);
         let rung = ledger.rung(service, kind.tier);
-        match ledger.charge(tenant, price, rung, clock::monotonic(), shadow) {
+        match ledger.charge(tenant, price, rung, clock::monotonic(), self.client.shadow) {
             Charge::Passed(charged) => {
                 ledger.count_charged(tenant, charged);
                 Ok(())

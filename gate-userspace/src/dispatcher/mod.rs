@@ -65,6 +65,7 @@ mod listen;
 mod memcached;
 mod memory;
 mod own;
+mod parts;
 mod pipeline;
 mod policy;
 mod pool;

@@ -15,7 +15,7 @@ use super::figures::Event;
 use super::hot_cache::order::Turn;
 use super::hot_cache::versions::{KeyHash, Version};
 use super::hot_cache::{Asked, Read, Ticket};
-use super::ledger::{Charge, Ledger};
+use super::ledger::{Charge, Ledger, TenantId};
 use super::queue::{Queue, Queued};
 use super::replies::{Place, Replies};
 use super::service::Service;
@@ -36,21 +36,24 @@ impl<W: Wire> Service<W> {
         now: Nanos,
     ) -> After {
         let turn = Turn { place: replies.next(), first: replies.first() };
-        let asked = Asked { client, turn, request, bytes };
+        let (tenant, denied) = client.tenant_for(request, bytes);
+        let asked = Asked { client, tenant, turn, request, bytes };
         if self.hot.must_wait(asked) {
             return After::Wait;
         }
         let course = W::course(request);
-        let denied = client.is_denied(request, bytes) && self.refuses(client, Reason::Unsupported);
+        let denied = denied && self.refuses(client, tenant, Reason::Unsupported);
         if course == Course::Own && !denied {
             return After::Move(Moving::Own);
         }
         self.figures.count(Event::Request);
         let verdict = if denied {
             Err(refusal(Reason::Unsupported))
-        } else if !client.may_ask(replies.outstanding()) && self.refuses(client, Reason::Limit) {
+        } else if !client.may_ask(replies.outstanding())
+            && self.refuses(client, client.tenant.get(), Reason::Limit)
+        {
             Err(refusal(Reason::Limit))
-        } else if self.is_too_long(request, bytes) && self.refuses(client, Reason::TooLarge) {
+        } else if self.is_too_long(request, bytes) && self.refuses(client, tenant, Reason::TooLarge) {
             Err(refusal(Reason::TooLarge))
         } else {
             match course {
@@ -98,16 +101,16 @@ impl<W: Wire> Service<W> {
 
         // Hot key: a hit is answered here, a read of a key in flight joins it, a write marks its key.
         self.hot.sample(asked, ledger.sample_every(), || ledger.number(self.settings.service));
-        let may_cache = ledger.may_cache(asked.client.tenant.get());
+        let may_cache = ledger.may_cache(asked.tenant);
         let lead = match if may_cache { self.hot.read(asked, kind, now) } else { Read::Alone } {
             Read::Alone => None,
             Read::MayLead(key, version) => Some((key, version)),
             Read::Hit(answer) => {
-                count_passed(asked.client, ledger, charged);
+                count_passed(asked.client, asked.tenant, ledger, charged);
                 return Ok(Verdict::Hit(answer));
             }
             Read::Joined => {
-                count_passed(asked.client, ledger, charged);
+                count_passed(asked.client, asked.tenant, ledger, charged);
                 return Ok(Verdict::Sent);
             }
         };
@@ -116,10 +119,10 @@ impl<W: Wire> Service<W> {
         Ok(Verdict::Sent)
     }
 
-    /// The tenant is the client's; tier and query type are the request's.
+    /// The tenant is known already; tier and query type are the request's.
     #[inline]
     fn classify(&self, asked: Asked<'_, W>, ledger: &mut Ledger) -> admission::Request {
-        let tier = ledger.tier(asked.client.tenant.get());
+        let tier = ledger.tier(asked.tenant);
         self.types.borrow().classify::<W>(tier, asked.request, asked.bytes)
     }
 
@@ -132,10 +135,10 @@ impl<W: Wire> Service<W> {
         ledger: &mut Ledger,
         now: Nanos,
     ) -> Result<MilliRu, Refusal> {
-        let Asked { client, request, .. } = asked;
-        let (tenant, facts, service) = (client.tenant.get(), W::facts(request), self.settings.service);
+        let Asked { client, tenant, request, .. } = asked;
+        let (facts, service) = (W::facts(request), self.settings.service);
         let price = ledger.price(service, 1, facts.rows, length(facts), query_class(facts.class));
-        if client.asks_for_itself() {
+        if client.asks_for_itself(tenant) {
             ledger.count_asked(tenant, price);
         }
         if let Some(charged) = client.charged_ahead(price) {
@@ -161,10 +164,10 @@ impl<W: Wire> Service<W> {
         counts.offered(kind.tier);
         let Some(retry_after) = self.policy.refuses(kind, now, || ledger.draw()) else { return Ok(()) };
         if asked.client.shadow {
-            ledger.count_refusal(asked.client.tenant.get(), Reason::Slo, charged, true);
+            ledger.count_refusal(asked.tenant, Reason::Slo, charged, true);
             return Ok(());
         }
-        Err(refuse(asked.client, ledger, counts, charged, Refusal { reason: Reason::Slo, retry_after }))
+        Err(refuse(asked.tenant, ledger, counts, charged, Refusal { reason: Reason::Slo, retry_after }))
     }
 
     /// Sends it to the store if there is a place and nobody waits, among them this client; else it queues. Of a hot
@@ -179,7 +182,7 @@ impl<W: Wire> Service<W> {
         ledger: &mut Ledger,
         now: Nanos,
     ) -> Result<(), Refusal> {
-        let Asked { client, turn: Turn { place, .. }, request, bytes } = asked;
+        let Asked { client, tenant, turn: Turn { place, .. }, request, bytes } = asked;
         let queue = &mut *self.queue.borrow_mut();
         let at_once = client.queued.get().0 == 0 && queue.pass();
         let accepted = match at_once {
@@ -188,7 +191,7 @@ impl<W: Wire> Service<W> {
             false => Err(refusal(Reason::QueueFull)),
         };
         let counts = self.figures.of_type(kind.query_type);
-        accepted.map_err(|refusal| refuse(client, ledger, counts, charged, refusal))?;
+        accepted.map_err(|refusal| refuse(tenant, ledger, counts, charged, refusal))?;
 
         let ticket = match lead {
             None => self.hot.ticket(asked),
@@ -198,7 +201,7 @@ impl<W: Wire> Service<W> {
                     if at_once {
                         queue.leave();
                     }
-                    count_passed(client, ledger, charged);
+                    count_passed(client, tenant, ledger, charged);
                     return Ok(());
                 }
             },
@@ -206,16 +209,22 @@ impl<W: Wire> Service<W> {
         // What queues is counted when it leaves the queue, unless others follow it.
         let counted = at_once || ticket.is_own();
         if counted {
-            count_passed(client, ledger, charged);
+            count_passed(client, tenant, ledger, charged);
         }
         if at_once {
             self.delay.borrow_mut().left(kind.tier, now, Nanos::ZERO, 0);
             let silent = W::is_silent(request);
-            let outgoing = Outgoing { client, place, request, bytes, kind, silent, admitted: now, ticket };
+            let outgoing =
+                Outgoing { client, tenant, place, request, bytes, kind, silent, admitted: now, ticket };
             self.hand_over(outgoing, queue, now);
         } else {
             let (client, request, charged) = (Rc::clone(client), *request, (!counted).then_some(charged));
-            self.join_queue(queue, Held { client, place, request, kind, charged, ticket }, bytes, now);
+            self.join_queue(
+                queue,
+                Held { client, tenant, place, request, kind, charged, ticket },
+                bytes,
+                now,
+            );
         }
         Ok(())
     }
@@ -227,7 +236,7 @@ impl<W: Wire> Service<W> {
         if !self.names_tenant(asked, ledger) {
             let kind = self.classify(asked, ledger);
             let charged = self.charge(asked, kind, ledger, now)?;
-            ledger.count_passed(asked.client.tenant.get(), charged);
+            ledger.count_passed(asked.tenant, charged);
         }
         Ok(Verdict::Change)
     }
@@ -240,8 +249,8 @@ impl<W: Wire> Service<W> {
     }
 
     /// Counts a request that is not even priced. Whether it is refused in earnest.
-    pub(super) fn refuses(&self, client: &Client<W>, reason: Reason) -> bool {
-        self.ledger.borrow().count_refusal(client.tenant.get(), reason, MilliRu::ZERO, client.shadow);
+    pub(super) fn refuses(&self, client: &Client<W>, tenant: TenantId, reason: Reason) -> bool {
+        self.ledger.borrow().count_refusal(tenant, reason, MilliRu::ZERO, client.shadow);
         !client.shadow
     }
 
@@ -269,11 +278,14 @@ impl<W: Wire> Service<W> {
             let delayed = self.delay.borrow_mut().left(tier, now, waited, behind);
             match self.still_wanted(&held, waited, delayed, now) {
                 Ok(()) => {
-                    let Held { client, place, request, kind, charged, ticket } = held;
-                    charged.iter().for_each(|&charged| count_passed(&client, &self.ledger.borrow(), charged));
+                    let Held { client, tenant, place, request, kind, charged, ticket } = held;
+                    if let Some(charged) = charged {
+                        count_passed(&client, tenant, &self.ledger.borrow(), charged);
+                    }
                     let (bytes, admitted, silent) = (&queued.bytes, queued.since, W::is_silent(&request));
                     let (client, request) = (&client, &request);
-                    let outgoing = Outgoing { client, place, request, bytes, kind, silent, admitted, ticket };
+                    let outgoing =
+                        Outgoing { client, tenant, place, request, bytes, kind, silent, admitted, ticket };
                     self.hand_over(outgoing, &mut self.queue.borrow_mut(), now);
                 }
                 Err(refusal) => {
@@ -313,7 +325,7 @@ impl<W: Wire> Service<W> {
 
     /// Whether a request that has waited so long should still go to the store.
     fn still_wanted(&self, held: &Held<W>, waited: Nanos, delayed: bool, now: Nanos) -> Result<(), Refusal> {
-        let Held { client, charged, .. } = held;
+        let Held { client, tenant, charged, .. } = held;
         if self.is_late(held, waited) {
             return Err(LATE);
         }
@@ -323,7 +335,7 @@ impl<W: Wire> Service<W> {
         }
         if delayed {
             let charged = charged.unwrap_or(MilliRu::ZERO);
-            self.ledger.borrow().count_refusal(client.tenant.get(), Reason::QueueDelay, charged, true);
+            self.ledger.borrow().count_refusal(*tenant, Reason::QueueDelay, charged, true);
         }
         Ok(())
     }
@@ -340,12 +352,12 @@ impl<W: Wire> Service<W> {
     }
 
     fn refuse_held(&self, held: Held<W>, refusal: Refusal) {
-        let Held { client, place, request, kind, charged, ticket } = held;
+        let Held { client, tenant, place, request, kind, charged, ticket } = held;
         if let Some(charged) = charged {
             let counts = self.figures.of_type(kind.query_type);
-            refuse(&client, &mut self.ledger.borrow_mut(), counts, charged, refusal);
+            refuse(tenant, &mut self.ledger.borrow_mut(), counts, charged, refusal);
         } else if !ticket.is_own() {
-            self.count_refusal(&client, refusal.reason);
+            self.count_refusal(tenant, refusal.reason);
         }
         if !ticket.is_own() {
             self.refuse_late(&client, place, W::is_silent(&request) || client.left.get(), refusal);
@@ -364,23 +376,23 @@ const fn refusal(reason: Reason) -> Refusal {
 
 /// Counts a request that passes, unless the kernel has.
 #[inline]
-fn count_passed<W: Wire>(client: &Client<W>, ledger: &Ledger, charged: MilliRu) {
+fn count_passed<W: Wire>(client: &Client<W>, tenant: TenantId, ledger: &Ledger, charged: MilliRu) {
     if client.charged_ahead(charged).is_none() {
-        ledger.count_passed(client.tenant.get(), charged);
+        ledger.count_passed(tenant, charged);
     }
 }
 
 /// Refuses a request that has been charged: it gets that back.
-fn refuse<W: Wire>(
-    client: &Client<W>,
+fn refuse(
+    tenant: TenantId,
     ledger: &mut Ledger,
     counts: &TypeFigures,
     charged: MilliRu,
     refusal: Refusal,
 ) -> Refusal {
     counts.refused();
-    ledger.refund(client.tenant.get(), charged);
-    ledger.count_refusal(client.tenant.get(), refusal.reason, charged, false);
+    ledger.refund(tenant, charged);
+    ledger.count_refusal(tenant, refusal.reason, charged, false);
     refusal
 }
 
@@ -388,6 +400,8 @@ fn refuse<W: Wire>(
 #[derive(Debug)]
 pub(super) struct Held<W: Wire> {
     pub(super) client: Rc<Client<W>>,
+    /// Who is charged.
+    pub(super) tenant: TenantId,
     pub(super) place: Place,
     pub(super) request: W::Request,
     pub(super) kind: admission::Request,

@@ -313,17 +313,17 @@ impl<W: Wire> Service<W> {
         }
         let Some(following) = self.hot.landed(flight) else { return };
         for reader in following.readers {
-            let Reader { client, place, kind } = reader;
+            let Reader { client, tenant, place, kind } = reader;
             match note {
                 Note::Answer(answer) => self.answer(&client, place, answer),
                 Note::Failed(refusal) => {
-                    self.count_refusal(&client, refusal.reason);
+                    self.count_refusal(tenant, refusal.reason);
                     self.refuse_late(&client, place, false, *refusal);
                 }
                 Note::TooLong | Note::Keep(..) => {
                     client.order.send_late(flight.key);
                     let (request, charged, ticket) = (following.request, None, Ticket::None);
-                    let held = Held { client, place, request, kind, charged, ticket };
+                    let held = Held { client, tenant, place, request, kind, charged, ticket };
                     self.enqueue(held, flight.question().request, now);
                 }
             }
@@ -332,9 +332,9 @@ impl<W: Wire> Service<W> {
     }
 
     /// Counts a refusal that costs nothing.
-    pub(super) fn count_refusal(&self, client: &Client<W>, reason: Reason) {
+    pub(super) fn count_refusal(&self, tenant: TenantId, reason: Reason) {
         let price = gate_common::units::MilliRu::ZERO;
-        self.ledger.borrow().count_refusal(client.tenant.get(), reason, price, false);
+        self.ledger.borrow().count_refusal(tenant, reason, price, false);
     }
 
     /// Remembers that there is something to be written to a client.
@@ -424,7 +424,7 @@ impl<W: Wire> Service<W> {
     /// Counts a client that is one too many, and says what it is told.
     pub(super) fn too_many(&self, client: &Client<W>) -> Vec<u8> {
         self.figures.count(Event::TurnedAway);
-        self.count_refusal(client, Reason::Limit);
+        self.count_refusal(client.tenant.get(), Reason::Limit);
         let mut answer = Vec::new();
         W::refuse(Refusal { reason: Reason::Limit, retry_after: Nanos::ZERO }, &mut answer);
         answer
@@ -473,7 +473,7 @@ impl<W: Wire> Service<W> {
         self.own.borrow_mut().clone_from(&self.settings.own.borrow());
     }
 
-    /// Takes over what has changed about tenants. Who a client is charged to stays; what is denied to it may not.
+    /// Takes over what has changed about tenants. Which tenant a client is stays; what is said of that may not.
     fn follow_tenants(&self) {
         let tenants = self.settings.tenants.borrow().clone();
         if Arc::ptr_eq(&tenants, &self.tenants.borrow()) {
@@ -481,7 +481,7 @@ impl<W: Wire> Service<W> {
         }
         *self.tenants.borrow_mut() = tenants;
         for client in self.clients.borrow().iter().filter_map(Weak::upgrade) {
-            client.follow_denials(self);
+            client.follow_tenant(self);
         }
     }
 

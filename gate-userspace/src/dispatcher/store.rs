@@ -25,6 +25,7 @@ use super::client::{Client, Ended};
 use super::health::Health;
 use super::hot_cache::Ticket;
 use super::identity::may_do_everything;
+use super::ledger::TenantId;
 use super::lessons::{Answers, Features};
 use super::line::Line;
 use super::pool::Pool;
@@ -72,6 +73,8 @@ struct State<W: Wire> {
 #[derive(Debug)]
 struct Waiting<W: Wire> {
     client: Rc<Client<W>>,
+    /// Who is charged.
+    tenant: TenantId,
     place: Place,
     expect: <W::Link as Link>::Expect,
     /// When it was let in, and when it was sent.
@@ -88,6 +91,8 @@ struct Waiting<W: Wire> {
 pub(super) struct Outgoing<'a, W: Wire> {
     /// Who asks.
     pub(super) client: &'a Rc<Client<W>>,
+    /// Who is charged.
+    pub(super) tenant: TenantId,
     /// Where the answer goes.
     pub(super) place: Place,
     /// What is asked.
@@ -195,12 +200,13 @@ impl<W: Wire> Store<W> {
     pub(super) fn send(&self, outgoing: Outgoing<'_, W>, now: Nanos) {
         let state = &mut *self.state.borrow_mut();
         let is_first = state.sent == 0 && state.waiting.is_empty();
-        let Outgoing { client, place, request, bytes, kind, silent, admitted, ticket } = outgoing;
+        let Outgoing { client, tenant, place, request, bytes, kind, silent, admitted, ticket } = outgoing;
         let ask_life = matches!(ticket, Ticket::Flight(_)).then(|| W::ask_life(request, bytes)).flatten();
         let expect = state.link.encode(request, bytes, &mut state.out);
         let features = Features::of(W::facts(request));
         let (client, since, request) = (Rc::clone(client), now, kind);
-        let waiting = Waiting { client, place, expect, admitted, since, request, features, silent, ticket };
+        let waiting =
+            Waiting { client, tenant, place, expect, admitted, since, request, features, silent, ticket };
         state.waiting.push_back(waiting);
         if let Some((request, bytes)) = ask_life {
             state.ask_life(&request, &bytes);
@@ -412,7 +418,7 @@ impl<W: Wire> Store<W> {
                 waiting.client.end(Ended::Cut);
                 continue;
             }
-            service.count_refusal(&waiting.client, refusal.reason);
+            service.count_refusal(waiting.tenant, refusal.reason);
             service.refuse_late(&waiting.client, waiting.place, waiting.silent, refusal);
         }
         pause
@@ -440,11 +446,13 @@ impl<W: Wire> State<W> {
     fn ask_life(&mut self, request: &W::Request, bytes: &[u8]) {
         let expect = self.link.encode(request, bytes, &mut self.out);
         let Some(flight) = self.waiting.back() else { return };
-        let Waiting { client, place, admitted, since, request, features, .. } = flight;
+        let Waiting { client, tenant, place, admitted, since, request, features, .. } = flight;
         let (client, ticket) = (Rc::clone(client), Ticket::Life(None));
-        let (place, admitted, since, request, features) = (*place, *admitted, *since, *request, *features);
+        let (tenant, place, admitted, since) = (*tenant, *place, *admitted, *since);
+        let (request, features) = (*request, *features);
         self.waiting.push_back(Waiting {
             client,
+            tenant,
             place,
             expect,
             admitted,

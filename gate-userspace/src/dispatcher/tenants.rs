@@ -1,4 +1,4 @@
-//! What the configuration says of tenants that is not in the maps: their users, and what is denied to them.
+//! What the configuration says of tenants that is not in the maps: their users, what is denied to them, and their parts.
 //!
 //! A reload may give a tenant's number to another; so a name goes with each number.
 
@@ -10,8 +10,9 @@ use sha2::{Digest as _, Sha256};
 
 use super::identity::Login;
 use super::ledger::{Ledger, TenantId};
+use super::parts::{Part, Parts};
 use super::usage::Usage;
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::protocol::deny::Deny;
 
 /// Tenants by user, and denied commands by tenant.
@@ -20,6 +21,8 @@ pub(super) struct Tenants {
     users: HashMap<String, User>,
     deny: HashMap<TenantId, (Name, Arc<Deny>)>,
     usage: HashMap<TenantId, (Name, Arc<Usage>)>,
+    /// By the whole.
+    parts: HashMap<TenantId, (Name, Arc<Parts>)>,
 }
 
 #[derive(Debug)]
@@ -53,7 +56,14 @@ impl Tenants {
                 this.users.insert(user.name.clone(), User { tenant: TenantId(id), name, hashes });
             }
         }
+        this.parts = parts(config, ids);
         this
+    }
+
+    /// A tenant's parts; `None` if it has none.
+    pub(super) fn parts(&self, tenant: TenantId, ledger: &Ledger) -> Option<Arc<Parts>> {
+        let (name, parts) = self.parts.get(&tenant)?;
+        ledger.is_called(tenant, name).then(|| Arc::clone(parts))
     }
 
     /// The tenant whose user this is, if it is still there.
@@ -84,4 +94,26 @@ impl Tenants {
     fn user(&self, login: &Login) -> Option<&User> {
         self.users.get(std::str::from_utf8(login.user()).ok()?)
     }
+}
+
+/// The parts of each tenant that has any.
+fn parts(config: &Config, ids: &HashMap<String, u32>) -> HashMap<TenantId, (Name, Arc<Parts>)> {
+    let mut wholes: HashMap<TenantId, (Name, Parts)> = HashMap::new();
+    for tenant in &config.tenants {
+        let Some(config::Part { whole, prefixes }) = &tenant.part else { continue };
+        let whole = &config.tenants[whole.get()].name;
+        let (Some(&id), Some(&whole_id), Some(name)) =
+            (ids.get(&tenant.name), ids.get(whole), Name::new(whole))
+        else {
+            continue;
+        };
+        let deny = (tenant.deny != Deny::default()).then(|| tenant.deny.clone());
+        let (_, parts) = wholes.entry(TenantId(whole_id)).or_insert_with(|| (name, Parts::default()));
+        parts.add(Part { tenant: TenantId(id), deny }, prefixes.iter().map(|prefix| prefix.as_bytes()));
+    }
+    let sorted = |(id, (name, mut parts)): (TenantId, (Name, Parts))| {
+        parts.sort();
+        (id, (name, Arc::new(parts)))
+    };
+    wholes.into_iter().map(sorted).collect()
 }

@@ -20,6 +20,18 @@ quota = "2000 RU/s"
 /// What stands in [`GOOD`], what takes its place, and every fault as it is then printed, after the file's name.
 pub(super) type Broken = (&'static str, &'static str, &'static [&'static str]);
 
+/// The second tenant, and after it a service that can tell keys.
+const SECOND: &str = "sources = [\"198.18.2.1\"]\nquota = \"2000 RU/s\"\n";
+macro_rules! second {
+    ($text:literal) => {
+        concat!(
+            $text,
+            "quota = \"2000 RU/s\"\n[[service]]\nname = \"proxied\"\nprotocol = \"resp\"\n\
+             listen = \"127.0.0.1:1\"\nbackend = \"127.0.0.1:2\"\n"
+        )
+    };
+}
+
 /// Every row is refused.
 pub(super) const BROKEN: &[Broken] = &[
     // [gate]
@@ -632,6 +644,76 @@ pub(super) const BROKEN: &[Broken] = &[
         &[
             r#"10: tenant[0].charge[0] = "hostil": no tenant has this name; did you mean "hostile"?"#,
             r#"10: tenant[0].charge[1] = "polite": is charged anyway: it is the tenant itself"#,
+        ],
+    ),
+    // Parts.
+    (
+        "sources = [\"198.18.2.1\"]\n",
+        "part_of = \"polite\"\nkey_prefixes = \"web:\"\n",
+        &[
+            r#"13: tenant[1].part_of = "polite": means something only if a service has a backend: gate sees no other requests' keys"#,
+        ],
+    ),
+    (
+        "sources = [\"198.18.2.1\"]\n",
+        "sources = [\"198.18.2.1\"]\nkey_prefixes = [\"web:\", \"\"]\n",
+        &[
+            r#"14: tenant[1].key_prefixes = ["web:", ""]: means something only beside part_of"#,
+            r#"14: tenant[1].key_prefixes[1] = "": must be 1 to 250 bytes; what begins with none is charged to the whole anyway"#,
+        ],
+    ),
+    (
+        SECOND,
+        second!("part_of = \"polite\"\nmax_connections = \"7\"\nsources = [\"198.18.2.1\"]\n"),
+        &[
+            r#"11: tenant[1].key_prefixes: is missing, e.g. key_prefixes = ["web:", "img:"]"#,
+            r#"14: tenant[1].max_connections = "7": belongs into the tenant that this is a part of, whose clients they are"#,
+            r#"15: tenant[1].sources = ["198.18.2.1"]: belongs into the tenant that this is a part of, whose clients they are"#,
+        ],
+    ),
+    (
+        SECOND,
+        second!("part_of = \"plite\"\nkey_prefixes = [\"web:\"]\n"),
+        &[r#"13: tenant[1].part_of = "plite": no tenant has this name; did you mean "polite"?"#],
+    ),
+    (
+        SECOND,
+        second!("part_of = \"hostile\"\nkey_prefixes = [\"web:\"]\n"),
+        &[r#"13: tenant[1].part_of = "hostile": is the tenant itself"#],
+    ),
+    (
+        SECOND,
+        second!(
+            "part_of = \"polite\"\nkey_prefixes = [\"web:\",\n\"img:\", \"web:\"]\nquota = \"1000 RU/s\"\n\
+             [[tenant]]\nname = \"other\"\npart_of = \"polite\"\nkey_prefixes = \"img:\"\n"
+        ),
+        &[
+            r#"15: tenant[1].key_prefixes[2] = "web:": is taken, on line 14"#,
+            r#"20: tenant[2].key_prefixes = "img:": is taken, on line 15"#,
+        ],
+    ),
+    (
+        SECOND,
+        second!(
+            "part_of = \"polite\"\nkey_prefixes = [\"web:\"]\nquota = \"1000 RU/s\"\n\
+             [[tenant]]\nname = \"other\"\npart_of = \"hostile\"\nkey_prefixes = \"web:\"\n"
+        ),
+        &[
+            r#"18: tenant[2].part_of = "hostile": is a part itself: of "polite", which its own parts would have to be of too"#,
+        ],
+    ),
+    (
+        "listen = \"198.18.0.1:11211\"\n[[tenant]]\n",
+        "listen = \"198.18.0.1:11211\"\nbackend = \"127.0.0.1:2\"\ndefault = \"part\"\n\
+         [[tenant]]\nname = \"part\"\npart_of = \"polite\"\nkey_prefixes = [\"web:\"]\nquota = \"1000 RU/s\"\n[[tenant]]\n",
+        &[r#"8: service[0].default = "part": is a part, which has no clients of its own; name "polite""#],
+    ),
+    (
+        "listen = \"198.18.0.1:11211\"\n[[tenant]]\n",
+        "listen = \"198.18.0.1:11211\"\nbackend = \"127.0.0.1:2\"\n[[tenant]]\nname = \"part\"\nburst = \"4ms\"\n\
+         part_of = \"polite\"\nkey_prefixes = [\"web:\"]\nquota = \"1000 RU/s\"\n[[tenant]]\nmultiplier = \"64\"\n",
+        &[
+            r#"15: tenant[1].multiplier = "64": would refuse a full frame of 1500 bytes for good: 157.760 RU is more than burst and max_debt of part together allow; up to "4" fits, and refuse = "on" refuses everything"#,
         ],
     ),
     (

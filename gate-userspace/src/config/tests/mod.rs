@@ -101,6 +101,7 @@ fn what_is_left_out_has_its_documented_default() {
             max_connections: None,
             max_outstanding: None,
             charge: Vec::new(),
+            part: None,
             users: Vec::new(),
             deny: Deny::default(),
         }
@@ -289,6 +290,47 @@ fn users_and_denied_commands_are_read() {
     let mut deny = Deny::default();
     assert!(deny.add("FLUSHALL") && deny.add("config set"));
     assert_eq!((&tenant.deny, &config.tenants[0].deny), (&deny, &Deny::default()));
+}
+
+#[test]
+fn a_part_has_prefixes_and_what_is_said_of_the_whole_by_hand() {
+    let part = |multiplier: &str| {
+        GOOD.replace("quota = \"5000", "refuse = \"on\"\nmultiplier = \"4\"\nquota = \"5000")
+            .replace(
+                "sources = [\"198.18.2.1\"]",
+                &format!(
+                    "part_of = \"polite\"\nkey_prefixes = [\"web:\", \"\\u0000\"]\nmultiplier = \"{multiplier}\""
+                ),
+            )
+            .replace("\"memcached\"", "\"resp\"\nbackend = \"127.0.0.1:6379\"")
+    };
+    for (multiplier, counts) in [("1", 4), ("7", 7)] {
+        let config =
+            Config::parse("gate.toml", &part(multiplier)).unwrap_or_else(|faults| panic!("{faults}"));
+        let Part { whole, prefixes } = config.tenants[1].part.as_ref().unwrap();
+        assert_eq!((whole.get(), &prefixes[..]), (0, &["web:".to_owned(), "\0".to_owned()][..]));
+        assert_eq!(config.tenants[0].part, None);
+        let Tenant { multiplier, refuse, .. } = config.tenants[1];
+        assert_eq!((multiplier, refuse), (Multiplier::from_int(counts), true));
+    }
+    // The whole's connections have room for what its part is asked, unless they are limited.
+    for (said, bytes) in
+        [("", Some(4 * 7_000 * 1_024)), ("tcp_quota = \"1MiB/s\"\n", Some(1 << 20)), ("unlimited", None)]
+    {
+        let text = match said {
+            "unlimited" => part("1").replace("2000 RU/s", "unlimited"),
+            said => part("1").replace("refuse", &format!("{said}refuse")),
+        };
+        let config = Config::parse("gate.toml", &text).unwrap_or_else(|faults| panic!("{faults}"));
+        let rate = bytes.map_or(Rate::UNLIMITED, Rate::per_sec);
+        assert_eq!(config.tenants[0].tcp_limits.rate, rate, "{said}");
+    }
+    // As many as there may be, and one more.
+    for (count, fits) in [(256, true), (257, false)] {
+        let prefixes: Vec<_> = (0..count).map(|number| format!("\"{number}:\"")).collect();
+        let text = part("1").replace("\"web:\", \"\\u0000\"", &prefixes.join(", "));
+        assert_eq!(Config::parse("gate.toml", &text).is_ok(), fits, "{count}");
+    }
 }
 
 #[test]

@@ -38,6 +38,7 @@ use self::order::{ANY_KEY, Turn};
 use self::versions::{KeyHash, Mark, Marker, Version, Versions};
 use super::client::Client;
 use super::figures::{Event, Figures};
+use super::ledger::TenantId;
 use super::replies::Place;
 use super::scopes::Scopes;
 use super::settings::Settings;
@@ -112,6 +113,8 @@ pub(super) struct Following<W: Wire> {
 #[derive(Debug)]
 pub(super) struct Reader<W: Wire> {
     pub(super) client: Rc<Client<W>>,
+    /// Who was charged.
+    pub(super) tenant: TenantId,
     pub(super) place: Place,
     pub(super) kind: admission::Request,
 }
@@ -172,6 +175,8 @@ impl Ticket {
 #[derive(Debug)]
 pub(super) struct Asked<'a, W: Wire> {
     pub(super) client: &'a Rc<Client<W>>,
+    /// Who is charged.
+    pub(super) tenant: TenantId,
     pub(super) turn: Turn,
     pub(super) request: &'a W::Request,
     pub(super) bytes: &'a [u8],
@@ -223,7 +228,7 @@ impl<W: Wire> HotCache<W> {
     pub(super) fn sample(&self, asked: Asked<'_, W>, every: u32, service: impl Fn() -> u32) {
         let sampler = &mut *self.sampler.borrow_mut();
         if W::facts(asked.request).keyed && sampler.is_due(every) {
-            let (key, tenant) = (W::keys(asked.request, asked.bytes).next(), asked.client.tenant.get().0);
+            let (key, tenant) = (W::keys(asked.request, asked.bytes).next(), asked.tenant.0);
             key.into_iter().for_each(|key| sampler.send(service(), tenant, every, key));
         }
     }
@@ -232,7 +237,7 @@ impl<W: Wire> HotCache<W> {
     /// about a key of theirs, and cannot join.
     #[inline]
     pub(super) fn must_wait(&self, asked: Asked<'_, W>) -> bool {
-        let Asked { client, turn, request, bytes } = asked;
+        let Asked { client, turn, request, bytes, .. } = asked;
         // The requests of one datagram come at once, and nobody can be kept from sending it.
         let waits = client.order.follows()
             && client.datagram().is_none()
@@ -250,7 +255,7 @@ impl<W: Wire> HotCache<W> {
     /// Looks a read up: `kind` is what admission knows it by.
     #[inline]
     pub(super) fn read(&self, asked: Asked<'_, W>, kind: admission::Request, now: Nanos) -> Read {
-        let Asked { client, turn, request, bytes } = asked;
+        let Asked { client, turn, request, bytes, .. } = asked;
         let Some(key) = self.hot_key(client, request, bytes) else { return Read::Alone };
         let (true, Some(version)) = (!client.order.has_sent(key, turn), self.versions.of(key)) else {
             return Read::Alone;
@@ -307,7 +312,7 @@ impl<W: Wire> HotCache<W> {
     /// What a request takes with it that goes to the store for itself.
     #[inline]
     pub(super) fn ticket(&self, asked: Asked<'_, W>) -> Ticket {
-        let Asked { client, turn, request, bytes } = asked;
+        let Asked { client, turn, request, bytes, .. } = asked;
         if self.enabled {
             let bits = if self.hot.borrow().is_empty() { ANY_KEY } else { self.bits(request, bytes) };
             client.order.send(bits, turn);
@@ -396,7 +401,8 @@ impl<W: Wire> HotCache<W> {
 impl<W: Wire> Following<W> {
     fn add(&mut self, asked: Asked<'_, W>, kind: admission::Request, key: KeyHash) {
         asked.client.order.follow(key);
-        self.readers.push(Reader { client: Rc::clone(asked.client), place: asked.turn.place, kind });
+        let Asked { client, tenant, turn, .. } = asked;
+        self.readers.push(Reader { client: Rc::clone(client), tenant, place: turn.place, kind });
     }
 }
 

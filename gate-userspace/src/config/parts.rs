@@ -1,0 +1,141 @@
+//! Parts of tenants: what a tenant says that has a share of another's requests, by key.
+//!
+//! A part has no clients of its own: those of the whole ask for its keys. So whatever is about clients and where they
+//! come from is the whole's.
+
+use std::collections::HashMap;
+
+use gate_common::token_bucket::Rate;
+use gate_common::units::Nanos;
+
+use super::raw::Section;
+use super::read::{Names, name, tcp_beside};
+use super::units::Wrong;
+use super::{Service, Tenant, TenantIndex};
+
+/// Which requests of another tenant's clients are a tenant's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Whose clients they are; no part itself.
+    pub whole: TenantIndex,
+    /// What all keys of such a request begin with: 1 to 256 prefixes of 1 to 250 bytes, none of which another part of
+    /// the same tenant has.
+    pub prefixes: Vec<String>,
+}
+
+/// What a tenant says of being a part. `taken` holds the line of each prefix, by whole.
+pub(super) fn part(
+    section: &mut Section<'_>,
+    own_name: &str,
+    tenants: &Names,
+    taken: &mut HashMap<(TenantIndex, String), usize>,
+) -> Option<Part> {
+    let whole = section.get("part_of", name);
+    if !section.has("part_of") {
+        section.list("key_prefixes", prefix);
+        if section.has("key_prefixes") {
+            section.fault("key_prefixes", "means something only beside part_of".to_owned());
+        }
+        return None;
+    }
+    let whole = whole.and_then(|whole| {
+        let index = tenants.find(&whole).map_err(|wrong| section.fault("part_of", wrong)).ok()?;
+        if whole == own_name {
+            section.fault("part_of", "is the tenant itself".to_owned());
+        }
+        Some(index)
+    });
+    let mut prefixes = Vec::new();
+    for item in section.need_list("key_prefixes", "[\"web:\", \"img:\"]", prefix) {
+        // Without a whole, there is nobody to share one with.
+        let Some(whole) = whole else { continue };
+        if let Some(line) = taken.insert((whole, item.value.clone()), item.line()) {
+            item.fault(format!("is taken, on line {line}"));
+        } else if prefixes.len() == MAX_PREFIXES {
+            item.fault(format!("is one too many: there may be {MAX_PREFIXES}"));
+        } else {
+            prefixes.push(item.value);
+        }
+    }
+    for key in OF_CLIENTS.into_iter().filter(|key| section.has(key)) {
+        section
+            .fault(key, "belongs into the tenant that this is a part of, whose clients they are".to_owned());
+    }
+    Some(Part { whole: whole?, prefixes })
+}
+
+/// Reports parts of parts, services whose default is a part, and parts of what no service could tell.
+pub(super) fn fit(
+    tenant_sections: &[Section<'_>],
+    tenants: &[Tenant],
+    sections: &[Section<'_>],
+    services: &[Service],
+) {
+    let proxies = services.iter().any(|service| service.backend.is_some());
+    for (section, tenant) in tenant_sections.iter().zip(tenants) {
+        let Some(part) = &tenant.part else { continue };
+        let whole = &tenants[part.whole.get()];
+        if let Some(above) = whole.part.as_ref().filter(|_| whole.name != tenant.name) {
+            let above = &tenants[above.whole.get()].name;
+            section.fault(
+                "part_of",
+                format!("is a part itself: of {above:?}, which its own parts would have to be of too"),
+            );
+        }
+        if !proxies {
+            let message =
+                "means something only if a service has a backend: gate sees no other requests' keys";
+            section.fault("part_of", message.to_owned());
+        }
+    }
+    for (section, service) in sections.iter().zip(services) {
+        let default = service.default.map(|default| &tenants[default.get()]);
+        if let Some(part) = default.and_then(|default| default.part.as_ref()) {
+            let whole = &tenants[part.whole.get()].name;
+            section.fault("default", format!("is a part, which has no clients of its own; name {whole:?}"));
+        }
+    }
+}
+
+/// What is said of a tenant by hand holds for its parts as well: the higher multiplier, and every refusal.
+pub(super) fn inherit(tenants: &mut [Tenant]) {
+    for place in 0..tenants.len() {
+        let Some(part) = &tenants[place].part else { continue };
+        let Tenant { multiplier, refuse, .. } = tenants[part.whole.get()];
+        let tenant = &mut tenants[place];
+        tenant.multiplier = tenant.multiplier.max(multiplier);
+        tenant.refuse |= refuse;
+    }
+}
+
+/// What parts are asked comes over the whole's connections: where nothing is said of these, they have room for it.
+pub(super) fn leave_room(sections: &[Section<'_>], tenants: &mut [Tenant]) {
+    let mut quotas: HashMap<usize, Option<u64>> = HashMap::new();
+    for tenant in &*tenants {
+        let Some(part) = &tenant.part else { continue };
+        let quota = |tenant: &Tenant| tenant.limits.rate.units_per_sec();
+        let together = quotas.entry(part.whole.get()).or_insert_with(|| quota(&tenants[part.whole.get()]));
+        *together = together.zip(quota(tenant)).map(|(together, more)| together.saturating_add(more));
+    }
+    for (whole, together) in quotas.into_iter().filter(|(whole, _)| !sections[*whole].has("tcp_quota")) {
+        let tenant = &mut tenants[whole];
+        // One without a limit has none on its connections either.
+        if tenant.limits.rate != Rate::UNLIMITED {
+            tenant.tcp_limits = tcp_beside(together, Nanos(tenant.limits.burst_ns));
+        }
+    }
+}
+
+fn prefix(text: &str) -> Result<String, Wrong> {
+    if (1..=MAX_LEN).contains(&text.len()) {
+        return Ok(text.to_owned());
+    }
+    Err(format!("must be 1 to {MAX_LEN} bytes; what begins with none is charged to the whole anyway"))
+}
+
+const MAX_PREFIXES: usize = 256;
+/// As long as memcached's keys.
+const MAX_LEN: usize = 250;
+/// What only a tenant with clients can have.
+const OF_CLIENTS: [&str; 6] =
+    ["sources", "users", "max_connections", "max_outstanding", "reply_budget", "tcp_quota"];
