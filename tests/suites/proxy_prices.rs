@@ -205,5 +205,10 @@ fn the_kernel_charges_what_the_proxy_has_learned() -> Result<()> {
         }))
     };
     let json = |arguments: &[&str]| site.json(arguments);
-    Watched { json: &json, client: &client }.becomes_dear()
+    Watched { json: &json, client: &client }.becomes_dear()?;
+    // The maps know the price, and the daemon what it goes by.
+    let status = site.json(&["status"])?;
+    let price = &status["services"][0]["price"];
+    ensure!(price["latency"]["delete"].is_f64() && price["learned"].is_object(), "{status}");
+    Ok(())
 }
