@@ -144,7 +144,7 @@ impl Dispatcher {
         let count = config.gate.threads.map_or_else(thread::cores, std::num::NonZero::get).min(rows);
         let tenants = Tenants::after(&Tenants::default(), config, &occupied(maps).tenants);
         let (tenants, known) = watch::channel(Arc::new(tenants));
-        let (own, addresses) = watch::channel(Arc::default());
+        let (own, addresses) = watch::channel(Arc::new(Own::now()));
         let settings = Settings::of(config, count, &known, &addresses);
         let (settings, controls): (Vec<_>, Vec<_>) = settings.into_iter().unzip();
         if settings.is_empty() {
@@ -200,10 +200,7 @@ impl Dispatcher {
 
     /// Looks which addresses are the machine's own. To be called now and then, where the XDP program is attached.
     pub fn look_after_addresses(&self) {
-        let own = Own::read().unwrap_or_else(|error| {
-            tracing::debug!(%error, "cannot list the machine's own addresses");
-            Own::default()
-        });
+        let own = Own::now();
         self.own.send_if_modified(|known| {
             let changes = **known != own;
             if changes {

@@ -28,6 +28,14 @@ impl Own {
         Ok(Self(Some(addresses.map(|address| address.ip()).collect())))
     }
 
+    /// The same, or that they are not known.
+    pub(super) fn now() -> Self {
+        Self::read().unwrap_or_else(|error| {
+            tracing::debug!(%error, "cannot list the machine's own addresses");
+            Self::default()
+        })
+    }
+
     /// Whether this may be one of them.
     #[inline]
     pub(super) fn may_have(&self, address: IpAddr) -> bool {
