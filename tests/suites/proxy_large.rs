@@ -452,3 +452,13 @@ fn a_long_write_ends_what_was_kept_of_a_hot_key_and_nothing_is_kept_meanwhile() 
     ensure!(said.len() > long.len(), "{}", shown(&said));
     Ok(())
 }
+
+#[test]
+fn what_redis_itself_takes_for_too_long_is_answered_by_it_and_its_client_is_served_on() -> Result<()> {
+    let store = Listening::redis_with(&["--proto-max-bulk-len", "1mb"])?;
+    let gate = Listening::gate("resp", store.address, "max_request = \"64MiB\"", EVERYONE)?;
+    let long = value(16 * MIB, 1);
+    // It answers the head, and reads no further.
+    let asked = [resp(&[b"SET", b"a", &long]), resp(&[b"EXISTS", b"a"])];
+    converse(&gate, &asked.concat(), b"-ERR Protocol error: invalid bulk length\r\n:0\r\n")
+}
