@@ -326,7 +326,10 @@ fn the_quota_is_one_for_datagrams_and_connections() -> Result<()> {
     }
     let mut datagrams = site.net.client.enter(|| Datagrams::to(source, server))??;
     let (passed, _) = asked_until_refused(&mut datagrams, "get a\r\n")?;
-    ensure!((BURST / 2..BURST / 2 + 3).contains(&passed), "{passed} passed of what was left");
+    let counted = site.json(&["tenants"])?;
+    // One less when the kernel's tick is late: its clock is then behind the daemon's, which has charged first.
+    let expected = BURST / 2 - 1..BURST / 2 + 3;
+    ensure!(expected.contains(&passed), "{passed} passed of what was left: {counted}");
     Ok(())
 }
 
