@@ -5,6 +5,7 @@
 //! machine's own, and one from outside cannot have: the kernel drops it (IPv4), or it is charged twice.
 
 use std::collections::HashSet;
+use std::io;
 use std::net::IpAddr;
 
 use foldhash::fast::RandomState;
@@ -17,13 +18,14 @@ use super::udp;
 pub(super) struct Own(Option<HashSet<IpAddr, RandomState>>);
 
 impl Own {
-    /// Those that there are now, in this thread's network namespace; if the system does not say, they are not known.
-    pub(super) fn now() -> Self {
-        let known = getifaddrs().map(|all| {
-            let addresses = all.filter_map(|one| udp::address(one.address.as_ref()?));
-            addresses.map(|address| address.ip()).collect()
-        });
-        Self(known.inspect_err(|error| tracing::debug!(%error, "cannot list own addresses")).ok())
+    /// Those that there are now, in this thread's network namespace.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub(super) fn read() -> io::Result<Self> {
+        let addresses = getifaddrs()?.filter_map(|one| udp::address(one.address.as_ref()?));
+        Ok(Self(Some(addresses.map(|address| address.ip()).collect())))
     }
 
     /// The same, or that they are not known.
@@ -48,7 +50,7 @@ mod tests {
 
     #[test]
     fn loopback_is_always_ours_and_nobody_else_is_once_that_is_known() {
-        let known = Own::now();
+        let known = Own::read().unwrap();
         for (address, is_own) in [
             ("127.0.0.1", true),
             ("127.9.9.9", true),
