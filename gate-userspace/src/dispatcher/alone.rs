@@ -15,6 +15,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use tokio::time::sleep;
 
+use super::broken::Broken;
 use super::buffer::Buffer;
 use super::client::{Client, Ended};
 use super::figures::Event;
@@ -24,7 +25,6 @@ use super::ledger::{Charge, TenantId};
 use super::line::Line;
 use super::resp::CLUSTER;
 use super::service::Service;
-use super::store::Broken;
 use super::wire::Wire;
 use crate::clock;
 use crate::policy::Tier;

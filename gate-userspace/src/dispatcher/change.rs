@@ -10,11 +10,11 @@ use std::rc::Rc;
 use gate_common::abi::Reason;
 use gate_common::units::Nanos;
 
+use super::broken::Broken;
 use super::client::{Client, Moving};
 use super::figures::Event;
 use super::identity::{Asked, Identity, Secret};
 use super::service::Service;
-use super::store::Broken;
 use super::wire::Wire;
 use crate::protocol::resp::error_code;
 use crate::protocol::{Refusal, Step};

@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use sha2::{Digest as _, Sha256};
 
-use super::store::Broken;
+use super::broken::Broken;
 use crate::config::StoreLogin;
 use crate::protocol::resp::{Change, Version};
 

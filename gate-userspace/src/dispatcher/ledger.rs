@@ -273,7 +273,7 @@ impl Ledger {
         now: Nanos,
     ) -> Result<(), Refusal> {
         if tenant == TenantId::NOBODY {
-            return Err(refusal(Reason::UnknownSource));
+            return Err(Refusal::of(Reason::UnknownSource));
         }
         self.pushed(state, rung, now)?;
         if state.flags & tenant_flags::CANDIDATE != 0 {
@@ -303,12 +303,12 @@ impl Ledger {
             return Err(Refusal { reason: Reason::RejectedUntil, retry_after });
         }
         if state.flags & tenant_flags::PENALTY != 0 || rung >= Shed::REFUSED {
-            return Err(refusal(Reason::Penalty));
+            return Err(Refusal::of(Reason::Penalty));
         }
         if state.rejection_rate != 0 {
             self.draw = draw::next(self.draw);
             if Fraction::from_steps(state.rejection_rate).covers(draw::share(self.draw)) {
-                return Err(refusal(Reason::RejectionRate));
+                return Err(Refusal::of(Reason::RejectionRate));
             }
         }
         Ok(())
@@ -355,10 +355,10 @@ impl Ledger {
                 Take::Refuse { wait_ns } => {
                     return Err(Refusal { reason: Reason::Quota, retry_after: Nanos(wait_ns) });
                 }
-                Take::TooLarge => return Err(refusal(Reason::TooLarge)),
+                Take::TooLarge => return Err(Refusal::of(Reason::TooLarge)),
             }
         }
-        Err(refusal(Reason::Quota))
+        Err(Refusal::of(Reason::Quota))
     }
 
     /// A tenant's state in this generation.
@@ -399,11 +399,6 @@ impl Ledger {
             }
         }
     }
-}
-
-/// A refusal that says nothing of when to come again.
-const fn refusal(reason: Reason) -> Refusal {
-    Refusal { reason, retry_after: Nanos::ZERO }
 }
 
 /// How often a compare-and-swap is tried. Each failure means that someone else succeeded.
@@ -508,7 +503,7 @@ mod tests {
         let one = MilliRu(1_000);
         assert_eq!(ledger.charge(TenantId(2), one, 2, NOW, false), Charge::Passed(MilliRu(4_000)));
         let refused = ledger.charge(TenantId(2), one, Shed::REFUSED, NOW, false);
-        assert_eq!(refused, Charge::Refused(refusal(Reason::Penalty)));
+        assert_eq!(refused, Charge::Refused(Refusal::of(Reason::Penalty)));
     }
 
     #[test]

@@ -11,9 +11,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use super::broken::Broken;
 use super::identity::Identity;
 use super::settings::Settings;
-use super::store::Broken;
 use super::wire::Garbage;
 use crate::protocol::resp::{Kind, Part, Replies, error_code};
 

@@ -10,15 +10,17 @@
 //!      └───── replies, in order ◄─── refusals, hits ────────────────┘
 //! ```
 //!
-//! - `pipeline`: what a request passes, in order. Start here.
-//! - `client`, `replies`: one client and the order of its replies.
+//! - `pipeline`: what a request passes, in order. Start here. `waiting`: what becomes of it in the queue.
+//! - `client`, `task`, `replies`: one client, what its socket says, and the order of its replies.
+//! - `telling`, `refusals`: what gate itself says, and how soon.
 //! - `datagrams`, `udp`: clients that send datagrams, and their sockets.
 //! - `identity`, `change`: who a client is to the store, and how it becomes that.
 //! - `alone`: a client with a connection to the store of its own.
 //! - `large`: requests that are passed on as they come.
 //! - `pool`: the connections to the store that clients of one identity share.
 //! - `line`: a new connection to the store.
-//! - `store`, `health`: a shared connection to the store; whether it is worth a request.
+//! - `store`, `outstanding`: a shared connection to the store, and what is on its way over it; `health`: whether it is
+//!   worth a request.
 //! - `hot_cache`: reads of hot keys, which need not go to the store.
 //! - `wire`: what is needed of a protocol; `memcached`: its gets merged and split;
 //!   `resp`.
@@ -46,6 +48,7 @@ use crate::kernel::Maps;
 use crate::policy::range::OutOfRange;
 
 mod alone;
+mod broken;
 mod buffer;
 mod change;
 mod client;
@@ -64,6 +67,7 @@ mod line;
 mod listen;
 mod memcached;
 mod memory;
+mod outstanding;
 mod own;
 mod parts;
 mod pipeline;
@@ -77,11 +81,14 @@ mod scopes;
 mod service;
 mod settings;
 mod store;
+mod task;
+mod telling;
 mod tenants;
 mod thread;
 mod types;
 mod udp;
 mod usage;
+mod waiting;
 mod wire;
 
 pub use counts::{Counts, Timing};

@@ -14,12 +14,12 @@ use super::counts::TypeFigures;
 use super::figures::Event;
 use super::hot_cache::order::Turn;
 use super::hot_cache::versions::{KeyHash, Version};
-use super::hot_cache::{Asked, Read, Ticket};
+use super::hot_cache::{Asked, Read};
 use super::ledger::{Charge, Ledger, TenantId};
-use super::queue::{Queue, Queued};
-use super::replies::{Place, Replies};
+use super::replies::Replies;
 use super::service::Service;
 use super::store::Outgoing;
+use super::waiting::Held;
 use super::wire::{Course, Wire};
 use crate::policy::admission;
 use crate::protocol::{Class, Facts, Refusal};
@@ -48,13 +48,13 @@ impl<W: Wire> Service<W> {
         }
         self.figures.count(Event::Request);
         let verdict = if denied {
-            Err(refusal(Reason::Unsupported))
+            Err(Refusal::of(Reason::Unsupported))
         } else if !client.may_ask(replies.outstanding())
             && self.refuses(client, client.tenant.get(), Reason::Limit)
         {
-            Err(refusal(Reason::Limit))
+            Err(Refusal::of(Reason::Limit))
         } else if self.is_too_long(request, bytes) && self.refuses(client, tenant, Reason::TooLarge) {
-            Err(refusal(Reason::TooLarge))
+            Err(Refusal::of(Reason::TooLarge))
         } else {
             match course {
                 Course::Shared | Course::Own => self.judge(asked, now),
@@ -188,7 +188,7 @@ impl<W: Wire> Service<W> {
         let accepted = match at_once {
             true => client.store().accepts(now).inspect_err(|_| queue.leave()),
             false if queue.has_room(bytes.len()) => Ok(()),
-            false => Err(refusal(Reason::QueueFull)),
+            false => Err(Refusal::of(Reason::QueueFull)),
         };
         let counts = self.figures.of_type(kind.query_type);
         accepted.map_err(|refusal| refuse(tenant, ledger, counts, charged, refusal))?;
@@ -253,137 +253,18 @@ impl<W: Wire> Service<W> {
         self.ledger.borrow().count_refusal(tenant, reason, MilliRu::ZERO, client.shadow);
         !client.shadow
     }
-
-    /// Puts a request into the queue, whoever waits there.
-    pub(super) fn enqueue(&self, held: Held<W>, bytes: &[u8], now: Nanos) {
-        self.join_queue(&mut self.queue.borrow_mut(), held, bytes, now);
-    }
-
-    fn join_queue(&self, queue: &mut Queue<Held<W>>, held: Held<W>, bytes: &[u8], now: Nanos) {
-        let (waiting, lowest) = held.client.queued.get();
-        // Behind the client's own requests, whatever it is.
-        let tier = if waiting > 0 { held.kind.tier.max(lowest) } else { held.kind.tier };
-        held.client.queued.set((waiting + 1, tier));
-        self.policy.enqueued(held.kind);
-        self.figures.of_type(held.kind.query_type).enqueued();
-        queue.push(tier, held, bytes, now);
-    }
-
-    /// Lets requests out of the queue, as many as there are places.
-    pub(super) fn dispatch(&self, now: Nanos) {
-        loop {
-            let Some((tier, queued, behind)) = self.queue.borrow_mut().pop() else { return };
-            let (held, waited) = (queued.item, now.saturating_sub(queued.since));
-            self.unqueued(&held);
-            let delayed = self.delay.borrow_mut().left(tier, now, waited, behind);
-            match self.still_wanted(&held, waited, delayed, now) {
-                Ok(()) => {
-                    let Held { client, tenant, place, request, kind, charged, ticket } = held;
-                    if let Some(charged) = charged {
-                        count_passed(&client, tenant, &self.ledger.borrow(), charged);
-                    }
-                    let (bytes, admitted, silent) = (&queued.bytes, queued.since, W::is_silent(&request));
-                    let (client, request) = (&client, &request);
-                    let outgoing =
-                        Outgoing { client, tenant, place, request, bytes, kind, silent, admitted, ticket };
-                    self.hand_over(outgoing, &mut self.queue.borrow_mut(), now);
-                }
-                Err(refusal) => {
-                    self.queue.borrow_mut().leave();
-                    self.refuse_held(held, refusal);
-                }
-            }
-            self.queue.borrow_mut().recycle(queued.bytes);
-        }
-    }
-
-    /// Refuses what has waited too long while no place became free.
-    pub(super) fn expire(&self, now: Nanos) {
-        loop {
-            let lost = |tier, queued: &Queued<Held<W>>| {
-                let waited = now.saturating_sub(queued.since);
-                self.is_late(&queued.item, waited)
-                    || (!queued.item.client.shadow && self.delay.borrow().has_given_up(tier, waited))
-            };
-            let Some((tier, queued)) = self.queue.borrow_mut().pop_lost(lost) else { return };
-            let (held, waited) = (queued.item, now.saturating_sub(queued.since));
-            self.unqueued(&held);
-            self.delay.borrow_mut().left(tier, now, waited, 0);
-            let refusal = if self.is_late(&held, waited) { LATE } else { self.delayed() };
-            self.refuse_held(held, refusal);
-            self.queue.borrow_mut().recycle(queued.bytes);
-        }
-    }
-
-    /// A request has left the queue.
-    fn unqueued(&self, held: &Held<W>) {
-        let (waiting, lowest) = held.client.queued.get();
-        held.client.queued.set((waiting - 1, lowest));
-        self.policy.dequeued(held.kind);
-        self.figures.of_type(held.kind.query_type).dequeued();
-    }
-
-    /// Whether a request that has waited so long should still go to the store.
-    fn still_wanted(&self, held: &Held<W>, waited: Nanos, delayed: bool, now: Nanos) -> Result<(), Refusal> {
-        let Held { client, tenant, charged, .. } = held;
-        if self.is_late(held, waited) {
-            return Err(LATE);
-        }
-        client.store().accepts(now)?;
-        if delayed && !client.shadow {
-            return Err(self.delayed());
-        }
-        if delayed {
-            let charged = charged.unwrap_or(MilliRu::ZERO);
-            self.ledger.borrow().count_refusal(*tenant, Reason::QueueDelay, charged, true);
-        }
-        Ok(())
-    }
-
-    /// Whether nobody wants the answer any more to a request that has waited so long.
-    fn is_late(&self, held: &Held<W>, waited: Nanos) -> bool {
-        let late = self.limits.get().deadline.is_some_and(|deadline| waited > deadline);
-        // A flight is wanted by whoever follows it.
-        !held.ticket.is_own() && (late || held.client.is_gone() || held.client.left.get())
-    }
-
-    fn delayed(&self) -> Refusal {
-        Refusal { reason: Reason::QueueDelay, retry_after: self.delay.borrow().retry_after() }
-    }
-
-    fn refuse_held(&self, held: Held<W>, refusal: Refusal) {
-        let Held { client, tenant, place, request, kind, charged, ticket } = held;
-        if let Some(charged) = charged {
-            let counts = self.figures.of_type(kind.query_type);
-            refuse(tenant, &mut self.ledger.borrow_mut(), counts, charged, refusal);
-        } else if !ticket.is_own() {
-            self.count_refusal(tenant, refusal.reason);
-        }
-        if !ticket.is_own() {
-            self.refuse_late(&client, place, W::is_silent(&request) || client.left.get(), refusal);
-        }
-        ticket.refuse(refusal);
-    }
-}
-
-/// Refuses a request that nobody waits for any more.
-const LATE: Refusal = refusal(Reason::Deadline);
-
-/// A refusal that says nothing of when to come again.
-const fn refusal(reason: Reason) -> Refusal {
-    Refusal { reason, retry_after: Nanos::ZERO }
 }
 
 /// Counts a request that passes, unless the kernel has.
 #[inline]
-fn count_passed<W: Wire>(client: &Client<W>, tenant: TenantId, ledger: &Ledger, charged: MilliRu) {
+pub(super) fn count_passed<W: Wire>(client: &Client<W>, tenant: TenantId, ledger: &Ledger, charged: MilliRu) {
     if client.charged_ahead(charged).is_none() {
         ledger.count_passed(tenant, charged);
     }
 }
 
 /// Refuses a request that has been charged: it gets that back.
-fn refuse(
+pub(super) fn refuse(
     tenant: TenantId,
     ledger: &mut Ledger,
     counts: &TypeFigures,
@@ -394,20 +275,6 @@ fn refuse(
     ledger.refund(tenant, charged);
     ledger.count_refusal(tenant, refusal.reason, charged, false);
     refusal
-}
-
-/// A request in the queue.
-#[derive(Debug)]
-pub(super) struct Held<W: Wire> {
-    pub(super) client: Rc<Client<W>>,
-    /// Who is charged.
-    pub(super) tenant: TenantId,
-    pub(super) place: Place,
-    pub(super) request: W::Request,
-    pub(super) kind: admission::Request,
-    /// What it has paid, unless it has been counted as passed.
-    pub(super) charged: Option<MilliRu>,
-    pub(super) ticket: Ticket,
 }
 
 /// What becomes of a client after its request.

@@ -9,27 +9,26 @@ use std::time::Duration;
 use gate_common::abi::Reason;
 use gate_common::units::Nanos;
 
+use super::broken::Broken;
 use super::client::{Client, Ended, Moving, Talk};
 use super::datagrams::Senders;
 use super::delay::Delay;
 use super::figures::{Event, Figures, ServiceFigures};
-use super::hot_cache::flights::{Flight, Note};
-use super::hot_cache::{self, HotCache, Reader, Ticket};
+use super::hot_cache::{self, HotCache};
 use super::ledger::{Ledger, TenantId};
 use super::lessons::Answers;
 use super::line::Lines;
 use super::memory::Memory;
 use super::own::Own;
-use super::pipeline::{After, Held};
+use super::pipeline::After;
 use super::policy::Policy;
 use super::pool::{Pool, Pools};
 use super::queue::Queue;
-use super::replies::{Place, Replies};
-use super::resp::CLUSTER;
+use super::replies::Replies;
 use super::settings::{Limits, Settings};
-use super::store::Broken;
 use super::tenants::Tenants;
 use super::types::Types;
+use super::waiting::Held;
 use super::wire::Wire;
 use crate::clock;
 use crate::policy::cost_model::Window;
@@ -81,7 +80,7 @@ pub(super) struct Service<W: Wire> {
     /// What happened in all.
     pub(super) all_figures: ServiceFigures,
     /// Clients with something new to be written.
-    news: RefCell<Vec<Rc<Client<W>>>>,
+    pub(super) news: RefCell<Vec<Rc<Client<W>>>>,
     /// The store is in cluster mode, and counts as down: its answers would lead clients past gate.
     pub(super) in_cluster: Cell<bool>,
     /// The senders of datagrams.
@@ -211,153 +210,6 @@ impl<W: Wire> Service<W> {
         taken
     }
 
-    fn fault(&self, client: &Client<W>, talk: &mut Talk<W>, fault: &W::Fault, now: Nanos) {
-        let place = talk.replies.open();
-        self.fault_at(client, talk, place, fault, now);
-    }
-
-    /// Answers bytes that are no request, or not the rest of the one that has this place.
-    pub(super) fn fault_at(
-        &self,
-        client: &Client<W>,
-        talk: &mut Talk<W>,
-        place: Place,
-        fault: &W::Fault,
-        now: Nanos,
-    ) {
-        let mut answer = Vec::new();
-        let after = W::answer_fault(fault, &mut answer);
-        let in_turn = place == talk.replies.first();
-        if self.tell(client, &mut talk.replies, place, &answer) {
-            self.watch_refusal(client, in_turn, now);
-        }
-        talk.ending = after.closes;
-        if after.tls {
-            self.client_speaks_tls();
-        }
-        let price = gate_common::units::MilliRu::ZERO;
-        self.ledger.borrow().count_refusal(client.tenant.get(), after.reason, price, false);
-    }
-
-    /// Writes a refusal in its place, unless nobody wants it, or may have it. Whether it is written.
-    pub(super) fn refuse(
-        &self,
-        client: &Client<W>,
-        replies: &mut Replies,
-        place: Place,
-        silent: bool,
-        refusal: Refusal,
-    ) -> bool {
-        if silent || !self.may_tell(client, REFUSAL_BYTES) {
-            replies.whole(place);
-            return false;
-        }
-        if self.in_cluster.get() && refusal.reason == Reason::StoreDown {
-            return self.tell(client, replies, place, CLUSTER);
-        }
-        replies.refuse(place, refusal);
-        true
-    }
-
-    /// Writes the gate's own answer in its place, if the client may have it. Whether it may.
-    pub(super) fn tell(
-        &self,
-        client: &Client<W>,
-        replies: &mut Replies,
-        place: Place,
-        answer: &[u8],
-    ) -> bool {
-        let may = self.may_tell(client, answer.len());
-        if may {
-            replies.part(place, answer);
-        }
-        replies.whole(place);
-        may
-    }
-
-    /// Refuses a request that was let in before; one that is `silent` gets no answer.
-    pub(super) fn refuse_late(&self, client: &Rc<Client<W>>, place: Place, silent: bool, refusal: Refusal) {
-        if client.is_gone() {
-            return;
-        }
-        self.refuse(client, &mut client.talk.borrow_mut().replies, place, silent, refusal);
-        self.has_news(client);
-    }
-
-    /// Gives a client a whole answer.
-    fn answer(&self, client: &Rc<Client<W>>, place: Place, answer: &[u8]) {
-        if client.is_gone() {
-            return;
-        }
-        let replies = &mut client.talk.borrow_mut().replies;
-        replies.part(place, answer);
-        replies.whole(place);
-        self.has_news(client);
-    }
-
-    /// Hears what becomes of flights, for ever.
-    pub(super) async fn hear_of_flights(self: Rc<Self>) {
-        let Some(mut mailbox) = self.hot.mailbox() else { return };
-        while let Some((flight, note)) = mailbox.recv().await {
-            self.landed(&flight, &note, clock::monotonic());
-            self.deliver();
-        }
-    }
-
-    /// A flight that clients of this thread follow has landed, or its answer may be kept.
-    fn landed(&self, flight: &Arc<Flight>, note: &Note, now: Nanos) {
-        match note {
-            Note::Keep(answer, until) => return self.hot.keep(flight, Some(answer), *until, now),
-            Note::TooLong => self.hot.keep(flight, None, Nanos::MAX, now),
-            Note::Answer(_) | Note::Failed(_) => {}
-        }
-        let Some(following) = self.hot.landed(flight) else { return };
-        for reader in following.readers {
-            let Reader { client, tenant, place, kind } = reader;
-            match note {
-                Note::Answer(answer) => self.answer(&client, place, answer),
-                Note::Failed(refusal) => {
-                    self.count_refusal(tenant, refusal.reason);
-                    self.refuse_late(&client, place, false, *refusal);
-                }
-                Note::TooLong | Note::Keep(..) => {
-                    client.order.send_late(flight.key);
-                    let (request, charged, ticket) = (following.request, None, Ticket::None);
-                    let held = Held { client, tenant, place, request, kind, charged, ticket };
-                    self.enqueue(held, flight.question().request, now);
-                }
-            }
-        }
-        self.dispatch(now);
-    }
-
-    /// Counts a refusal that costs nothing.
-    pub(super) fn count_refusal(&self, tenant: TenantId, reason: Reason) {
-        let price = gate_common::units::MilliRu::ZERO;
-        self.ledger.borrow().count_refusal(tenant, reason, price, false);
-    }
-
-    /// Remembers that there is something to be written to a client.
-    #[inline]
-    pub(super) fn has_news(&self, client: &Rc<Client<W>>) {
-        if !client.has_news.replace(true) {
-            self.news.borrow_mut().push(Rc::clone(client));
-        }
-    }
-
-    /// Writes to everyone who has news.
-    pub(super) fn deliver(&self) {
-        let mut news = self.news.borrow_mut();
-        for client in news.drain(..) {
-            client.has_news.set(false);
-            if !client.is_gone() {
-                client.deliver(self);
-            }
-        }
-        drop(news);
-        self.relieve();
-    }
-
     /// A request has left the store: answered, or not at all.
     #[inline]
     pub(super) fn left_store(&self, request: admission::Request, answered: Option<Answered>) {
@@ -378,15 +230,6 @@ impl<W: Wire> Service<W> {
         self.figures.count(Event::StoreConnected);
         self.figures.note_store_link(true);
         tracing::debug!(service = self.settings.name, "connected to the store");
-    }
-
-    /// Said once: whoever has set up one client like this has most likely set up many.
-    fn client_speaks_tls(&self) {
-        if self.all_figures.get(Event::Tls) == 0 {
-            let service = &self.settings.name;
-            tracing::warn!(service, "a client wants to speak TLS, which gate does not support");
-        }
-        self.figures.count(Event::Tls);
     }
 
     pub(super) fn store_is_down(&self, why: &Broken, pause: Nanos) {
@@ -518,7 +361,5 @@ pub(super) struct Answered {
     pub(super) at: Nanos,
 }
 
-/// What a refusal is taken to be long, when it is sent to whom a datagram names as its sender.
-pub(super) const REFUSAL_BYTES: usize = 80;
 /// A client with so many bytes of replies waiting is not listened to.
 const PAUSE_OUTPUT: usize = 256 << 10;

@@ -11,7 +11,6 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io::ErrorKind;
-use std::path::PathBuf;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 
@@ -20,6 +19,7 @@ use gate_common::units::Nanos;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
+use super::broken::Broken;
 use super::buffer::Buffer;
 use super::client::{Client, Ended};
 use super::health::Health;
@@ -28,62 +28,23 @@ use super::identity::may_do_everything;
 use super::ledger::TenantId;
 use super::lessons::{Answers, Features};
 use super::line::Line;
+use super::outstanding::{Outstanding, Waiting};
 use super::pool::Pool;
 use super::replies::Place;
-use super::service::{Answered, Service};
-use super::wire::{Answer, Life, Link, Wire};
+use super::service::Service;
+use super::wire::{Link, Wire};
 use crate::clock;
 use crate::policy::admission;
-use crate::protocol::{Refusal, resp};
+use crate::protocol::Refusal;
 
 /// A shared connection to the store, or the attempt to have one.
 #[derive(Debug)]
 pub(super) struct Store<W: Wire> {
-    state: RefCell<State<W>>,
+    state: RefCell<Outstanding<W>>,
     /// The connection, while there is one.
     socket: RefCell<Weak<TcpStream>>,
     waker: RefCell<Option<Waker>>,
     overdue: Cell<bool>,
-}
-
-#[derive(Debug)]
-struct State<W: Wire> {
-    health: Health,
-    link: W::Link,
-    /// Gathered, not yet sent.
-    out: Buffer,
-    /// Requests that are not wholly answered, sent or only gathered.
-    waiting: VecDeque<Waiting<W>>,
-    /// How many of these have been sent.
-    sent: usize,
-    /// The last write left something over.
-    blocked: bool,
-    /// The first of these has been answered in part.
-    begun: bool,
-    /// Received, and too little to make sense of.
-    input: Buffer,
-    /// What has come of the first of those that wait.
-    heard: usize,
-    /// What the last read has answered, where somebody learns from that; and when the one before did.
-    answers: Answers,
-    answered: Nanos,
-}
-
-/// A request that waits for its answer.
-#[derive(Debug)]
-struct Waiting<W: Wire> {
-    client: Rc<Client<W>>,
-    /// Who is charged.
-    tenant: TenantId,
-    place: Place,
-    expect: <W::Link as Link>::Expect,
-    /// When it was let in, and when it was sent.
-    admitted: Nanos,
-    since: Nanos,
-    request: admission::Request,
-    features: Features,
-    silent: bool,
-    ticket: Ticket,
 }
 
 /// A request on its way to the store.
@@ -109,47 +70,10 @@ pub(super) struct Outgoing<'a, W: Wire> {
     pub(super) ticket: Ticket,
 }
 
-/// Why a connection to the store ended.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Broken {
-    /// The system says why.
-    #[error(transparent)]
-    System(#[from] std::io::Error),
-    /// It was closed at the other end.
-    #[error("the store closed the connection")]
-    Closed,
-    /// An answer took too long.
-    #[error("the store did not answer in time")]
-    Overdue,
-    /// What came makes no sense.
-    #[error(transparent)]
-    Garbage(#[from] super::wire::Garbage),
-    /// It answers, but not as it should.
-    #[error("the store is not ready: {0:?}")]
-    Unwell(String),
-    /// It does not accept gate's greeting: its error.
-    #[error("the store refuses the user: {}", error_word(.0))]
-    Refused(Vec<u8>),
-    /// The service's password cannot be read.
-    #[error("cannot read {}: {source}", path.display())]
-    Password {
-        /// Where it should be.
-        path: PathBuf,
-        /// What the system says.
-        source: std::io::Error,
-    },
-    /// It sends clients to its other nodes, past gate.
-    #[error("the store is in cluster mode, which gate does not support")]
-    Cluster,
-    /// An answer that no request asked for.
-    #[error("the store sent an answer that no one asked for")]
-    Unasked,
-}
-
 impl<W: Wire> Store<W> {
     pub(super) fn new(health: Health) -> Self {
         Self {
-            state: RefCell::new(State {
+            state: RefCell::new(Outstanding {
                 health,
                 link: W::Link::default(),
                 out: Buffer::default(),
@@ -423,141 +347,6 @@ impl<W: Wire> Store<W> {
         }
         pause
     }
-}
-
-impl<W: Wire> State<W> {
-    /// Writes what is gathered, as far as there is room for it.
-    fn flush(&mut self, socket: &TcpStream) -> std::io::Result<()> {
-        self.link.seal(&mut self.out);
-        self.sent = self.waiting.len();
-        self.blocked = false;
-        while !self.out.is_empty() && !self.blocked {
-            match socket.try_write(self.out.bytes()) {
-                Ok(len) => self.out.consume(len),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => self.blocked = true,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
-    /// Asks behind a flight for how long its answer lives.
-    fn ask_life(&mut self, request: &W::Request, bytes: &[u8]) {
-        let expect = self.link.encode(request, bytes, &mut self.out);
-        let Some(flight) = self.waiting.back() else { return };
-        let Waiting { client, tenant, place, admitted, since, request, features, .. } = flight;
-        let (client, ticket) = (Rc::clone(client), Ticket::Life(None));
-        let (tenant, place, admitted, since) = (*tenant, *place, *admitted, *since);
-        let (request, features) = (*request, *features);
-        self.waiting.push_back(Waiting {
-            client,
-            tenant,
-            place,
-            expect,
-            admitted,
-            since,
-            request,
-            features,
-            silent: true,
-            ticket,
-        });
-    }
-
-    /// Takes whole and partial answers from `input`; returns how many bytes that took.
-    fn take(&mut self, service: &Service<W>, input: &[u8], now: Nanos) -> Result<usize, Broken> {
-        let mut taken = 0;
-        let learns = service.figures.lessons.is_on();
-        loop {
-            let rest = &input[taken..];
-            let Some(front) = self.waiting.front_mut().filter(|_| self.sent > 0) else {
-                return if rest.is_empty() { Ok(taken) } else { Err(Broken::Unasked) };
-            };
-            let answer = self.link.scan(&front.expect, rest)?;
-            if answer == Answer::MORE {
-                return Ok(taken);
-            }
-            if !self.begun && W::is_forbidden(rest) {
-                front.client.pool().set_may_cache(false);
-            }
-            if front.ticket.is_own() {
-                front.ticket.hear(&rest[..answer.give], answer.add);
-            } else if !front.client.is_gone() {
-                let replies = &mut front.client.talk.borrow_mut().replies;
-                if answer.give > 0 {
-                    replies.part(front.place, &rest[..answer.give]);
-                }
-                if !answer.add.is_empty() {
-                    replies.part(front.place, answer.add);
-                }
-                if answer.last {
-                    replies.whole(front.place);
-                }
-                service.has_news(&front.client);
-            }
-            self.begun |= answer.give > 0 || !answer.add.is_empty();
-            taken += answer.len;
-            self.heard += answer.len;
-            if answer.last {
-                let heard = std::mem::take(&mut self.heard);
-                self.begun = false;
-                self.sent -= 1;
-                self.health.answered();
-                let front = self.waiting.pop_front().expect("it was there");
-                let Waiting { request, features, admitted, since: sent, ticket, .. } = front;
-                if matches!(ticket, Ticket::Life(_)) {
-                    self.answers.spoil();
-                } else {
-                    if learns {
-                        self.answers.add(features, sent, heard);
-                    }
-                    service.left_store(request, Some(Answered { admitted, sent, at: now }));
-                }
-                self.redeem(ticket, sent);
-            }
-        }
-    }
-
-    /// What a read has answered teaches about prices.
-    #[inline]
-    fn teach(&mut self, service: &Service<W>, now: Nanos) {
-        if self.answers.is_empty() {
-            return;
-        }
-        let answers = std::mem::take(&mut self.answers);
-        if let Some(took) = answers.took(self.answered, now) {
-            service.learn(&answers, took);
-        }
-        self.answered = now;
-    }
-
-    /// A request is wholly answered: what that means for hot keys.
-    #[inline]
-    fn redeem(&mut self, ticket: Ticket, sent: Nanos) {
-        match ticket {
-            Ticket::None | Ticket::Life(None) => {}
-            Ticket::Write(mark) => mark.over(),
-            Ticket::Flight(leading) => {
-                let keeping = leading.land().filter(|keeping| W::may_keep(&keeping.answer));
-                // Behind it comes the question for its life, if there is one.
-                if let Some(Waiting { ticket: Ticket::Life(life), .. }) = self.waiting.front_mut() {
-                    *life = keeping;
-                }
-            }
-            Ticket::Life(Some(keeping)) => {
-                let until = match W::life(&keeping.answer, &keeping.life) {
-                    Life::Unlimited => Nanos::MAX,
-                    Life::For(life) => sent.saturating_add(life),
-                };
-                keeping.keep(until);
-            }
-        }
-    }
-}
-
-/// The first word of an error. More of it might repeat what it is about.
-fn error_word(why: &[u8]) -> String {
-    String::from_utf8_lossy(resp::error_code(why).unwrap_or_default()).into_owned()
 }
 
 /// Asks a store that has accepted a connection whether it works: no client's request is to find out.

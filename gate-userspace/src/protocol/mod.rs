@@ -237,6 +237,12 @@ pub struct Refusal {
 }
 
 impl Refusal {
+    /// One that says nothing of when to come again.
+    #[must_use]
+    pub const fn of(reason: Reason) -> Self {
+        Self { reason, retry_after: Nanos::ZERO }
+    }
+
     /// `retry_after_ms=<n> reason=<r>`, at the end of `out`.
     fn write(self, out: &mut Vec<u8>) {
         out.extend_from_slice(b"retry_after_ms=");

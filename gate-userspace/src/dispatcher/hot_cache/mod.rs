@@ -51,6 +51,7 @@ pub(super) mod apart;
 mod cache;
 pub(super) mod flights;
 pub(super) mod keys;
+mod landing;
 pub(super) mod order;
 pub(super) mod versions;
 

@@ -1,0 +1,190 @@
+//! What is on its way over one connection to the store: requests that are gathered or sent, and their answers.
+
+use std::collections::VecDeque;
+use std::io::ErrorKind;
+use std::rc::Rc;
+
+use gate_common::units::Nanos;
+use tokio::net::TcpStream;
+
+use super::broken::Broken;
+use super::buffer::Buffer;
+use super::client::Client;
+use super::health::Health;
+use super::hot_cache::Ticket;
+use super::ledger::TenantId;
+use super::lessons::{Answers, Features};
+use super::replies::Place;
+use super::service::{Answered, Service};
+use super::wire::{Answer, Life, Link, Wire};
+use crate::policy::admission;
+
+#[derive(Debug)]
+pub(super) struct Outstanding<W: Wire> {
+    pub(super) health: Health,
+    pub(super) link: W::Link,
+    /// Gathered, not yet sent.
+    pub(super) out: Buffer,
+    /// Requests that are not wholly answered, sent or only gathered.
+    pub(super) waiting: VecDeque<Waiting<W>>,
+    /// How many of these have been sent.
+    pub(super) sent: usize,
+    /// The last write left something over.
+    pub(super) blocked: bool,
+    /// The first of these has been answered in part.
+    pub(super) begun: bool,
+    /// Received, and too little to make sense of.
+    pub(super) input: Buffer,
+    /// What has come of the first of those that wait.
+    pub(super) heard: usize,
+    /// What the last read has answered, where somebody learns from that; and when the one before did.
+    pub(super) answers: Answers,
+    pub(super) answered: Nanos,
+}
+
+/// A request that waits for its answer.
+#[derive(Debug)]
+pub(super) struct Waiting<W: Wire> {
+    pub(super) client: Rc<Client<W>>,
+    /// Who is charged.
+    pub(super) tenant: TenantId,
+    pub(super) place: Place,
+    pub(super) expect: <W::Link as Link>::Expect,
+    /// When it was let in, and when it was sent.
+    pub(super) admitted: Nanos,
+    pub(super) since: Nanos,
+    pub(super) request: admission::Request,
+    pub(super) features: Features,
+    pub(super) silent: bool,
+    pub(super) ticket: Ticket,
+}
+
+impl<W: Wire> Outstanding<W> {
+    /// Writes what is gathered, as far as there is room for it.
+    pub(super) fn flush(&mut self, socket: &TcpStream) -> std::io::Result<()> {
+        self.link.seal(&mut self.out);
+        self.sent = self.waiting.len();
+        self.blocked = false;
+        while !self.out.is_empty() && !self.blocked {
+            match socket.try_write(self.out.bytes()) {
+                Ok(len) => self.out.consume(len),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.blocked = true,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks behind a flight for how long its answer lives.
+    pub(super) fn ask_life(&mut self, request: &W::Request, bytes: &[u8]) {
+        let expect = self.link.encode(request, bytes, &mut self.out);
+        let Some(flight) = self.waiting.back() else { return };
+        let Waiting { client, tenant, place, admitted, since, request, features, .. } = flight;
+        let (client, ticket) = (Rc::clone(client), Ticket::Life(None));
+        let (tenant, place, admitted, since) = (*tenant, *place, *admitted, *since);
+        let (request, features) = (*request, *features);
+        self.waiting.push_back(Waiting {
+            client,
+            tenant,
+            place,
+            expect,
+            admitted,
+            since,
+            request,
+            features,
+            silent: true,
+            ticket,
+        });
+    }
+
+    /// Takes whole and partial answers from `input`; returns how many bytes that took.
+    pub(super) fn take(&mut self, service: &Service<W>, input: &[u8], now: Nanos) -> Result<usize, Broken> {
+        let mut taken = 0;
+        let learns = service.figures.lessons.is_on();
+        loop {
+            let rest = &input[taken..];
+            let Some(front) = self.waiting.front_mut().filter(|_| self.sent > 0) else {
+                return if rest.is_empty() { Ok(taken) } else { Err(Broken::Unasked) };
+            };
+            let answer = self.link.scan(&front.expect, rest)?;
+            if answer == Answer::MORE {
+                return Ok(taken);
+            }
+            if !self.begun && W::is_forbidden(rest) {
+                front.client.pool().set_may_cache(false);
+            }
+            if front.ticket.is_own() {
+                front.ticket.hear(&rest[..answer.give], answer.add);
+            } else if !front.client.is_gone() {
+                let replies = &mut front.client.talk.borrow_mut().replies;
+                if answer.give > 0 {
+                    replies.part(front.place, &rest[..answer.give]);
+                }
+                if !answer.add.is_empty() {
+                    replies.part(front.place, answer.add);
+                }
+                if answer.last {
+                    replies.whole(front.place);
+                }
+                service.has_news(&front.client);
+            }
+            self.begun |= answer.give > 0 || !answer.add.is_empty();
+            taken += answer.len;
+            self.heard += answer.len;
+            if answer.last {
+                let heard = std::mem::take(&mut self.heard);
+                self.begun = false;
+                self.sent -= 1;
+                self.health.answered();
+                let front = self.waiting.pop_front().expect("it was there");
+                let Waiting { request, features, admitted, since: sent, ticket, .. } = front;
+                if matches!(ticket, Ticket::Life(_)) {
+                    self.answers.spoil();
+                } else {
+                    if learns {
+                        self.answers.add(features, sent, heard);
+                    }
+                    service.left_store(request, Some(Answered { admitted, sent, at: now }));
+                }
+                self.redeem(ticket, sent);
+            }
+        }
+    }
+
+    /// What a read has answered teaches about prices.
+    #[inline]
+    pub(super) fn teach(&mut self, service: &Service<W>, now: Nanos) {
+        if self.answers.is_empty() {
+            return;
+        }
+        let answers = std::mem::take(&mut self.answers);
+        if let Some(took) = answers.took(self.answered, now) {
+            service.learn(&answers, took);
+        }
+        self.answered = now;
+    }
+
+    /// A request is wholly answered: what that means for hot keys.
+    #[inline]
+    fn redeem(&mut self, ticket: Ticket, sent: Nanos) {
+        match ticket {
+            Ticket::None | Ticket::Life(None) => {}
+            Ticket::Write(mark) => mark.over(),
+            Ticket::Flight(leading) => {
+                let keeping = leading.land().filter(|keeping| W::may_keep(&keeping.answer));
+                // Behind it comes the question for its life, if there is one.
+                if let Some(Waiting { ticket: Ticket::Life(life), .. }) = self.waiting.front_mut() {
+                    *life = keeping;
+                }
+            }
+            Ticket::Life(Some(keeping)) => {
+                let until = match W::life(&keeping.answer, &keeping.life) {
+                    Life::Unlimited => Nanos::MAX,
+                    Life::For(life) => sent.saturating_add(life),
+                };
+                keeping.keep(until);
+            }
+        }
+    }
+}
