@@ -26,10 +26,12 @@ Examples:
   gate queues cache          one of them
   gate queues --json | jq '.services[].types[] | {name, accepted}'
 
-Times are percentiles of the last 10 to 20 s: the wait for the store, the store's own time, and both together beside
-their objective. `delay` is the longest wait lately, `expected` what one more request would wait now: of a tier, or of a type
-in the tiers that its requests have. `refused at once` are refusals that were decided when the request was decoded; those
-behind the store's answer to an earlier request of the same client cannot be written before it, and are not timed.
+Times are percentiles of the last 10 to 20 s: the wait for the store, the store's own time, and both
+together beside their objective. `delay` is the longest wait lately, `expected` what one more request
+would wait now: of a tier, or of a type in the tiers that its requests have. `refused at once` are
+refusals that were decided when the request was decoded; those behind the store's answer to an
+earlier request of the same client cannot be written before it, and are not timed.
+
 Asks the running gate: needs its admin socket.";
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
