@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use nix::unistd::geteuid;
 
 use crate::setup::{self, Purpose};
-use crate::{ebpf, paths, run, sh};
+use crate::{ebpf, run, sh};
 
 /// What to test, and how long.
 #[derive(Debug, clap::Args)]
@@ -44,7 +44,6 @@ pub fn run(args: &Args) -> Result<()> {
     let mut suites = sh::cargo();
     suites.args(["test", "--no-fail-fast", "--package", "gate-tests", "--", "--test-threads=1"]);
     for command in [&mut units, &mut suites] {
-        command.env("GATE_BIN", paths::gate());
         if args.long {
             command.env("GATE_LONG", "1");
         }
