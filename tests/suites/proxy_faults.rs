@@ -90,6 +90,38 @@ fn a_store_that_breaks_off_in_a_reply_ends_that_client_alone() -> Result<()> {
 }
 
 #[test]
+fn a_second_connection_is_for_what_would_stand_behind_something_slow() -> Result<()> {
+    let store = Puppet::start()?;
+    let service = "connections = \"2\"\nstore_timeout = \"10s\"\nhot_keys.cache = \"off\"";
+    let gate = Listening::gate_with("threads = \"1\"", "memcached", store.address, service, EVERYONE)?;
+    wait_until("it has not connected twice", || Ok(figure(&gate, "store-connected")? == 2))?;
+    let mut clients: Vec<TcpStream> = (0..4).map(|_| gate.connect()).collect::<Result<_>>()?;
+    let mut lanes = Vec::new();
+    for client in &mut clients {
+        client.write_all(b"get a\r\n")?;
+        let (mut answers, _) = store.next()?;
+        lanes.push(answers.peer_addr()?);
+        answers.write_all(b"END\r\n")?;
+        read_until(client, b"END\r\n")?;
+    }
+    ensure!(lanes.iter().all(|lane| *lane == lanes[0]), "they were spread: {lanes:?}");
+
+    clients[0].write_all(b"get slow\r\n")?;
+    let (mut slow, _) = store.next()?;
+    wait_until("all stand behind it", || {
+        gate.connect()?.write_all(b"get b\r\n")?;
+        let asked = store.next_within(Duration::from_millis(50));
+        Ok(asked.is_ok_and(|(answers, _)| answers.peer_addr().is_ok_and(|lane| lane != lanes[0])))
+    })?;
+    // But for whoever has something on its way there.
+    clients[0].write_all(b"get c\r\n")?;
+    slow.write_all(b"END\r\n")?;
+    let (answers, asked) = store.next()?;
+    ensure!(answers.peer_addr()? == lanes[0] && asked.ends_with(b" c\r\n"), "{}", shown(&asked));
+    Ok(())
+}
+
+#[test]
 fn who_does_not_read_is_closed_and_the_others_are_served() -> Result<()> {
     let store = Listening::memcached()?;
     let gate = Listening::gate("memcached", store.address, "max_output = \"1MiB\"", EVERYONE)?;

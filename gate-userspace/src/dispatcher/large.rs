@@ -172,7 +172,7 @@ impl<W: Wire> Client<W> {
         let refusal = match stop {
             Stop::Ended(ended) => return Err(ended),
             Stop::Fault(fault) => {
-                service.fault_at(self, talk, large.place, &fault, clock::monotonic());
+                service.fault(self, talk, large.place, &fault, clock::monotonic());
                 return Ok(down);
             }
             Stop::Broken(Broken::Refused(why)) => {

@@ -19,6 +19,7 @@ use super::service::{Answered, Service};
 use super::wire::{Answer, Life, Link, Wire};
 use crate::policy::admission;
 
+/// One connection's.
 #[derive(Debug)]
 pub(super) struct Outstanding<W: Wire> {
     pub(super) health: Health,
@@ -80,22 +81,9 @@ impl<W: Wire> Outstanding<W> {
     pub(super) fn ask_life(&mut self, request: &W::Request, bytes: &[u8]) {
         let expect = self.link.encode(request, bytes, &mut self.out);
         let Some(flight) = self.waiting.back() else { return };
-        let Waiting { client, tenant, place, admitted, since, request, features, .. } = flight;
-        let (client, ticket) = (Rc::clone(client), Ticket::Life(None));
-        let (tenant, place, admitted, since) = (*tenant, *place, *admitted, *since);
-        let (request, features) = (*request, *features);
-        self.waiting.push_back(Waiting {
-            client,
-            tenant,
-            place,
-            expect,
-            admitted,
-            since,
-            request,
-            features,
-            silent: true,
-            ticket,
-        });
+        let (client, ticket) = (Rc::clone(&flight.client), Ticket::Life(None));
+        let question = Waiting { client, expect, silent: true, ticket, ..*flight };
+        self.waiting.push_back(question);
     }
 
     /// Takes whole and partial answers from `input`; returns how many bytes that took.

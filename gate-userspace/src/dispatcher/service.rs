@@ -203,7 +203,10 @@ impl<W: Wire> Service<W> {
                 Step::Skip { .. } => {}
                 // Of a request that was refused.
                 Step::Body { .. } => {}
-                Step::Fault { fault, .. } => self.fault(client, talk, &fault, now),
+                Step::Fault { fault, .. } => {
+                    let place = talk.replies.open();
+                    self.fault(client, talk, place, &fault, now);
+                }
             }
         }
         client.note_open(talk.replies.outstanding());

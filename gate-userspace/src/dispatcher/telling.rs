@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use gate_common::abi::Reason;
-use gate_common::units::Nanos;
+use gate_common::units::{MilliRu, Nanos};
 
 use super::client::{Client, Talk};
 use super::figures::Event;
@@ -15,13 +15,8 @@ use super::wire::Wire;
 use crate::protocol::Refusal;
 
 impl<W: Wire> Service<W> {
-    pub(super) fn fault(&self, client: &Client<W>, talk: &mut Talk<W>, fault: &W::Fault, now: Nanos) {
-        let place = talk.replies.open();
-        self.fault_at(client, talk, place, fault, now);
-    }
-
     /// Answers bytes that are no request, or not the rest of the one that has this place.
-    pub(super) fn fault_at(
+    pub(super) fn fault(
         &self,
         client: &Client<W>,
         talk: &mut Talk<W>,
@@ -39,8 +34,7 @@ impl<W: Wire> Service<W> {
         if after.tls {
             self.client_speaks_tls();
         }
-        let price = gate_common::units::MilliRu::ZERO;
-        self.ledger.borrow().count_refusal(client.tenant.get(), after.reason, price, false);
+        self.count_refusal(client.tenant.get(), after.reason);
     }
 
     /// Writes a refusal in its place, unless nobody wants it, or may have it. Whether it is written.
@@ -101,8 +95,7 @@ impl<W: Wire> Service<W> {
 
     /// Counts a refusal that costs nothing.
     pub(super) fn count_refusal(&self, tenant: TenantId, reason: Reason) {
-        let price = gate_common::units::MilliRu::ZERO;
-        self.ledger.borrow().count_refusal(tenant, reason, price, false);
+        self.ledger.borrow().count_refusal(tenant, reason, MilliRu::ZERO, false);
     }
 
     /// Remembers that there is something to be written to a client.
