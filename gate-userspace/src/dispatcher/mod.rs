@@ -10,28 +10,15 @@
 //!      └───── replies, in order ◄─── refusals, hits ────────────────┘
 //! ```
 //!
-//! - `pipeline`: what a request passes, in order. Start here. `waiting`: what becomes of it in the queue.
-//! - `client`, `task`, `replies`: one client, what its socket says, and the order of its replies.
-//! - `telling`, `refusals`: what gate itself says, and how soon.
-//! - `datagrams`, `udp`: clients that send datagrams, and their sockets.
-//! - `identity`, `change`: who a client is to the store, and how it becomes that.
-//! - `alone`: a client with a connection to the store of its own.
-//! - `large`: requests that are passed on as they come.
-//! - `pool`: the connections to the store that clients of one identity share.
-//! - `line`: a new connection to the store.
-//! - `store`, `outstanding`: a shared connection to the store, and what is on its way over it; `health`: whether it is
-//!   worth a request.
+//! - `pipeline`: what a request passes, in order. Start here.
+//! - `clients`: their sockets, their requests and replies; `identity`: who they are to the store.
+//! - `tenants`: who is charged, prices, quotas, what is denied; `types`: of which query type a request is.
 //! - `hot_cache`: reads of hot keys, which need not go to the store.
-//! - `wire`: what is needed of a protocol; `memcached`: its gets merged and split;
-//!   `resp`.
-//! - `memory`: what all clients hold together, and who is closed if it is too much.
-//! - `policy`, `queue`, `delay`: which requests may wait for the store, which is next, and which have waited
-//!   too long.
-//! - `ledger`: tenants, prices, quotas, out of the maps; `tenants`: their users and what is denied to them;
-//!   `types`: of which query type a request is.
-//! - `lessons`: what answers teach about prices.
-//! - `own`: the machine's own addresses.
-//! - `thread`, `listen`, `settings`, `figures`, `counts`, `latency`: what they stand on.
+//! - `admission`: which requests may wait for the store, which is next, and which have waited too long.
+//! - `stores`: the connections to the store.
+//! - `wire`: what is needed of a protocol, memcached and RESP.
+//! - `figures`: what is observed, counted by one thread and read by any.
+//! - `service`, `thread`, `listen`, `settings`: what they stand on.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -47,57 +34,28 @@ use crate::control::tick::occupied;
 use crate::kernel::Maps;
 use crate::policy::range::OutOfRange;
 
-mod alone;
-mod broken;
-mod buffer;
-mod change;
-mod client;
-mod counts;
-mod datagrams;
-mod delay;
+mod admission;
+mod clients;
 mod figures;
-mod health;
 mod hot_cache;
 mod identity;
-mod large;
-mod latency;
-mod ledger;
-mod lessons;
-mod line;
 mod listen;
-mod memcached;
-mod memory;
-mod outstanding;
-mod own;
-mod parts;
 mod pipeline;
-mod policy;
-mod pool;
-mod queue;
-mod refusals;
-mod replies;
-mod resp;
-mod scopes;
 mod service;
 mod settings;
-mod store;
-mod task;
-mod telling;
+mod stores;
 mod tenants;
 mod thread;
 mod types;
-mod udp;
-mod usage;
-mod waiting;
 mod wire;
 
-pub use counts::{Counts, Timing};
+use admission::policy::Policy;
+use clients::own::Own;
+pub use clients::refusals::Refusals;
+pub use figures::counts::{Counts, Timing};
+pub use figures::latency::{Latencies, Reading};
 pub use figures::{Event, Figures, QueueState, ServiceFigures};
 use hot_cache::keys::Announcer;
-pub use latency::{Latencies, Reading};
-use own::Own;
-use policy::Policy;
-pub use refusals::Refusals;
 use settings::{Controls, Settings};
 use tenants::Tenants;
 

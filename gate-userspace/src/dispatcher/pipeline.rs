@@ -1,7 +1,7 @@
 //! What a request passes, in order. Everything that can become of it is decided here.
 //!
 //! classify, price, quota, hot key, admit, queue, store, observe. Decoding is before, in
-//! [`Service::requests`]; answers come back through [`super::store`], which observes them
+//! [`Service::requests`]; answers come back through [`super::stores::store`], which observes them
 //! ([`Service::left_store`]) and lets the next ones out of the queue ([`Service::dispatch`]).
 
 use std::rc::Rc;
@@ -9,17 +9,17 @@ use std::rc::Rc;
 use gate_common::abi::{QueryClass, Reason};
 use gate_common::units::{MilliRu, Nanos};
 
-use super::client::{Client, Moving};
-use super::counts::TypeFigures;
+use super::admission::waiting::Held;
+use super::clients::client::{Client, Moving};
+use super::clients::replies::Replies;
 use super::figures::Event;
+use super::figures::counts::TypeFigures;
 use super::hot_cache::order::Turn;
 use super::hot_cache::versions::{KeyHash, Version};
 use super::hot_cache::{Asked, Read};
-use super::ledger::{Charge, Ledger, TenantId};
-use super::replies::Replies;
 use super::service::Service;
-use super::store::Outgoing;
-use super::waiting::Held;
+use super::stores::store::Outgoing;
+use super::tenants::ledger::{Charge, Ledger, TenantId};
 use super::wire::{Course, Wire};
 use crate::policy::admission;
 use crate::protocol::{Class, Facts, Refusal};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use gate_common::units::Nanos;
 use tokio::sync::watch;
 
-use super::own::Own;
+use super::clients::own::Own;
 use super::tenants::Tenants;
 use super::types::Types;
 use crate::config;

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use super::versions::{Mark, Marker};
-use crate::dispatcher::buffer::Buffer;
+use crate::dispatcher::wire::buffer::Buffer;
 use crate::protocol::resp::{Kind, Part, Replies};
 
 /// One connection's. Only Redis' clients have any of their own.

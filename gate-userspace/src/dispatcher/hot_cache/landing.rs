@@ -8,8 +8,8 @@ use gate_common::units::Nanos;
 use super::flights::{Flight, Note};
 use super::{Reader, Ticket};
 use crate::clock;
+use crate::dispatcher::admission::waiting::Held;
 use crate::dispatcher::service::Service;
-use crate::dispatcher::waiting::Held;
 use crate::dispatcher::wire::Wire;
 
 impl<W: Wire> Service<W> {

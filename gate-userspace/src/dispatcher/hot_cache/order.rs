@@ -11,7 +11,7 @@
 use std::cell::Cell;
 
 use super::versions::KeyHash;
-use crate::dispatcher::replies::Place;
+use crate::dispatcher::clients::replies::Place;
 
 /// One client's.
 #[derive(Debug, Default)]
@@ -109,7 +109,7 @@ mod tests {
 
     use super::super::versions::Versions;
     use super::*;
-    use crate::dispatcher::replies::Replies;
+    use crate::dispatcher::clients::replies::Replies;
 
     #[test]
     fn a_client_waits_until_no_read_of_its_follows_a_flight() {

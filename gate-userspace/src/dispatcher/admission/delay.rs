@@ -1,0 +1,146 @@
+//! How long requests of each tier wait, and which have waited too long.
+//!
+//! Pure: time is an argument.
+
+use gate_common::units::Nanos;
+
+use crate::config;
+use crate::dispatcher::figures::QueueState;
+use crate::policy::Tier;
+use crate::policy::codel::{TierCodels, Verdict};
+use crate::policy::range::OutOfRange;
+
+/// One thread's queue, as its waits tell of it.
+#[derive(Debug, Default)]
+pub(in crate::dispatcher) struct Delay {
+    codels: Option<TierCodels>,
+    /// When to come again.
+    retry_after: Nanos,
+    /// By tier: the longest wait of those that have left since the last tick.
+    longest: [Nanos; Tier::ALL.len()],
+}
+
+impl Delay {
+    /// The configured one.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfRange`] for what the configuration should not have let through.
+    pub(in crate::dispatcher) fn new(codel: Option<config::Codel>) -> Result<Self, OutOfRange> {
+        let Some(codel) = codel else { return Ok(Self::default()) };
+        let config::Codel { law, targets, interval } = codel;
+        let codels = Some(TierCodels::new(law, targets, interval)?);
+        Ok(Self { codels, retry_after: interval, ..Self::default() })
+    }
+
+    /// When a request that has waited too long had better come again: the queue may stand no more.
+    pub(in crate::dispatcher) fn retry_after(&self) -> Nanos {
+        self.retry_after
+    }
+
+    /// A request has left the queue, or passed it by; `behind` more of its tier wait on. Returns whether it is
+    /// to be refused.
+    #[inline]
+    pub(in crate::dispatcher) fn left(
+        &mut self,
+        tier: Tier,
+        now: Nanos,
+        waited: Nanos,
+        behind: usize,
+    ) -> bool {
+        let longest = &mut self.longest[tier.index()];
+        *longest = (*longest).max(waited);
+        let verdict = self.codels.as_mut().map(|codels| codels.dequeue(tier, now, waited, behind));
+        verdict == Some(Verdict::Drop)
+    }
+
+    /// Whether one that still waits will be refused whenever it comes out.
+    pub(in crate::dispatcher) fn has_given_up(&self, tier: Tier, waited: Nanos) -> bool {
+        self.codels.as_ref().is_some_and(|codels| codels.has_given_up(tier, waited))
+    }
+
+    /// A tier's queue, in which `waiting` are, the first of them for so long; the next reading begins anew.
+    pub(in crate::dispatcher) fn read(&mut self, tier: Tier, waiting: usize, first: Nanos) -> QueueState {
+        let longest = std::mem::take(&mut self.longest[tier.index()]);
+        let stands = self.codels.as_ref().is_some_and(|codels| codels.is_dropping(tier));
+        QueueState { waiting: waiting as u64, delay: longest.max(first), stands }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::queue::Queue;
+    use super::*;
+    use crate::policy::codel::Law;
+
+    const TARGET: Nanos = Nanos::from_millis(10);
+    const INTERVAL: Nanos = Nanos::from_millis(100);
+
+    fn delay() -> Delay {
+        let targets = [TARGET; 4];
+        let codels = Some(TierCodels::new(Law::Overload, targets, INTERVAL).unwrap());
+        Delay { codels, retry_after: INTERVAL, ..Delay::default() }
+    }
+
+    /// A store with one place that takes a millisecond, and so many requests of each tier every ten. Returns how
+    /// many of each were served and refused in the last of ten seconds.
+    fn offered(every_ten_ms: [u64; 4]) -> [(u64, u64); 4] {
+        let (mut queue, mut delay, mut outcome) = (Queue::new(1, 100_000, 0), delay(), [(0, 0); 4]);
+        let mut busy = false;
+        for ms in 0..10_000 {
+            let now = Nanos::from_millis(ms);
+            // What it has begun is done by the next millisecond.
+            if std::mem::take(&mut busy) {
+                queue.leave();
+            }
+            if ms == 9_000 {
+                outcome = [(0, 0); 4];
+            }
+            for tier in Tier::ALL.into_iter().filter(|_| ms % 10 == 0) {
+                (0..every_ten_ms[tier.index()]).for_each(|_| queue.push(tier, (), b"", now));
+            }
+            while let Some((tier, queued, behind)) = queue.pop() {
+                let outcome = &mut outcome[tier.index()];
+                if delay.left(tier, now, now.saturating_sub(queued.since), behind) {
+                    outcome.1 += 1;
+                    queue.leave();
+                } else {
+                    outcome.0 += 1;
+                    busy = true;
+                }
+            }
+        }
+        outcome
+    }
+
+    #[test]
+    fn a_queue_that_drains_refuses_no_one() {
+        assert_eq!(offered([2, 2, 2, 2]), [(200, 0); 4]);
+    }
+
+    #[test]
+    fn the_lowest_tier_waits_too_long_and_the_critical_goes_on() {
+        assert_eq!(offered([4, 2, 2, 12]), [(400, 0), (200, 0), (200, 0), (200, 1_000)]);
+    }
+
+    #[test]
+    fn a_reading_tells_of_the_longest_wait_since_the_last_one() {
+        let mut delay = delay();
+        let ms = Nanos::from_millis;
+        for waited in [3, 7, 5] {
+            assert!(!delay.left(Tier::Batch, ms(1_000), ms(waited), 1));
+        }
+        let state = |waiting, delay| QueueState { waiting, delay, stands: false };
+        assert_eq!(delay.read(Tier::Batch, 2, ms(6)), state(2, ms(7)));
+        assert_eq!(delay.read(Tier::Batch, 2, ms(6)), state(2, ms(6)));
+        assert_eq!(delay.read(Tier::Standard, 0, Nanos::ZERO), state(0, Nanos::ZERO));
+    }
+
+    #[test]
+    fn what_waits_longer_than_target_and_interval_is_given_up() {
+        let delay = delay();
+        assert!(!delay.has_given_up(Tier::Standard, Nanos::from_millis(110)));
+        assert!(delay.has_given_up(Tier::Standard, Nanos::from_millis(111)));
+        assert!(!Delay::default().has_given_up(Tier::Standard, Nanos::MAX));
+    }
+}

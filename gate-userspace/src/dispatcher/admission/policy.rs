@@ -1,0 +1,172 @@
+//! The admission policy that a service's threads share.
+
+use std::fmt;
+use std::sync::Arc;
+
+use gate_common::units::Nanos;
+
+use crate::config::{self, AdmissionPolicy};
+use crate::policy::Tier;
+use crate::policy::admission::{Admission, Decision, Request};
+use crate::policy::baselines::{AcceptFraction, Averaging, MaxQueueLength, MaxQueueWait};
+use crate::policy::bouncer::{self, Bouncer, Fairness, Objective, QueueOrder, Target};
+use crate::policy::range::OutOfRange;
+use crate::protocol::query_types::QueryTypes;
+
+/// Who may join the queue; without a policy, everyone.
+#[derive(Clone, Default)]
+pub(in crate::dispatcher) struct Policy(Option<Arc<dyn Admission>>);
+
+impl Policy {
+    /// The configured one.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfRange`] for what the configuration should not have let through.
+    pub(in crate::dispatcher) fn new(
+        admission: Option<&config::Admission>,
+        now: Nanos,
+    ) -> Result<Self, OutOfRange> {
+        let Some(admission) = admission else { return Ok(Self::default()) };
+        let parallelism = admission.parallelism;
+        Ok(Self(match admission.policy {
+            AdmissionPolicy::Off => None,
+            AdmissionPolicy::Bouncer(fairness) => Some(Arc::new(bouncer(admission, fairness, now)?)),
+            AdmissionPolicy::MaxQueueLength(limit) => Some(Arc::new(MaxQueueLength::new(limit)?)),
+            AdmissionPolicy::MaxQueueWait(limit) => {
+                Some(Arc::new(MaxQueueWait::new(limit, parallelism, now)?))
+            }
+            AdmissionPolicy::AcceptFraction(share) => {
+                let share = f64::from(share.steps()) / f64::from(gate_common::units::Fraction::ONE.steps());
+                Some(Arc::new(AcceptFraction::new(share, parallelism, Averaging::Covered, now)?))
+            }
+        }))
+    }
+
+    /// Puts other objectives in force, for the query types that there have been since the start.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfRange`] for what the configuration should not have let through.
+    pub(in crate::dispatcher) fn follow(
+        &self,
+        backend: &config::Backend,
+        types: &QueryTypes,
+    ) -> Result<(), OutOfRange> {
+        let (Some(policy), Some(admission)) = (&self.0, &backend.admission) else { return Ok(()) };
+        let types = types.names().filter_map(|name| backend.objective(name)).map(objective);
+        let types = types.collect::<Result<_, _>>()?;
+        policy.set_objectives(types, objective(&admission.default_objective)?);
+        Ok(())
+    }
+
+    /// How long `request` had better stay away, if it must not queue.
+    #[inline]
+    pub(in crate::dispatcher) fn refuses(
+        &self,
+        request: Request,
+        now: Nanos,
+        draw: impl FnOnce() -> f64,
+    ) -> Option<Nanos> {
+        match self.0.as_ref()?.decide(request, now, draw()) {
+            Decision::Admit | Decision::AdmitUnderserved => None,
+            Decision::Refuse { retry_after } => Some(retry_after),
+        }
+    }
+
+    /// How long one more request of a tier would wait, as far as it knows.
+    pub(in crate::dispatcher) fn expected_wait(&self, tier: Tier) -> Option<Nanos> {
+        self.0.as_ref()?.expected_wait(tier)
+    }
+
+    pub(in crate::dispatcher) fn enqueued(&self, request: Request) {
+        self.0.iter().for_each(|policy| policy.enqueued(request));
+    }
+
+    pub(in crate::dispatcher) fn dequeued(&self, request: Request) {
+        self.0.iter().for_each(|policy| policy.dequeued(request));
+    }
+
+    #[inline]
+    pub(in crate::dispatcher) fn completed(&self, request: Request, took: Nanos, now: Nanos) {
+        self.0.iter().for_each(|policy| policy.completed(request, took, now));
+    }
+
+    /// To be called at every tick, by one thread.
+    pub(in crate::dispatcher) fn refresh(&self, now: Nanos) {
+        self.0.iter().for_each(|policy| policy.refresh(now));
+    }
+}
+
+impl fmt::Debug for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Policy(Some(..))" } else { "Policy(None)" })
+    }
+}
+
+fn objective(targets: &config::Objective) -> Result<Objective, OutOfRange> {
+    let target = |&(percentile, limit)| Target { percentile: f64::from(percentile), limit };
+    Objective::new(targets.iter().map(target).collect())
+}
+
+fn bouncer(
+    admission: &config::Admission,
+    fairness: config::Fairness,
+    now: Nanos,
+) -> Result<Bouncer, OutOfRange> {
+    let types = admission.objectives.iter().map(objective).collect::<Result<_, _>>()?;
+    let config = bouncer::Config {
+        types,
+        order: QueueOrder::ByTier,
+        next_place: true,
+        fairness: match fairness {
+            config::Fairness::None => Fairness::None,
+            config::Fairness::AcceptanceAllowance => Fairness::AcceptanceAllowance { allowance: ALLOWANCE },
+            config::Fairness::HelpingTheUnderserved => Fairness::HelpingTheUnderserved { alpha: ALPHA },
+        },
+        ..bouncer::Config::new(admission.parallelism, 1, objective(&admission.default_objective)?)
+    };
+    Bouncer::new(config, now)
+}
+
+/// The published study's values.
+const ALLOWANCE: f64 = 0.05;
+const ALPHA: f64 = 1.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::admission::QueryType;
+
+    fn backend(said: &str) -> config::Backend {
+        let text = format!(
+            "[[service]]\nname = \"s\"\nprotocol = \"resp\"\nlisten = \"127.0.0.1:1\"\nbackend = \"127.0.0.1:2\"\n\
+             parallelism = \"1\"\nfairness = \"none\"\n{said}\n[[tenant]]\nname = \"t\"\nsources = \"10.0.0.0/8\"\n\
+             quota = \"unlimited\""
+        );
+        let config = config::Config::parse("test.toml", &text).unwrap_or_else(|faults| panic!("{faults}"));
+        config.services[0].backend.clone().unwrap()
+    }
+
+    #[test]
+    fn objectives_are_followed_by_the_names_of_types() {
+        let started = backend("query_types = { a = \"GET\", b = \"SET\" }");
+        let types = &started.query_types;
+        let policy = Policy::new(started.admission.as_ref(), Nanos::ZERO).unwrap();
+        // Without `a`, `b` has another place.
+        let new = backend("query_types = { b = \"SET\" }\nobjectives = { b = { p50 = \"500us\" } }");
+        policy.follow(&new, types).unwrap();
+        let kind = |name| {
+            let query_type = QueryType(types.place(name).unwrap() as u16);
+            Request { tier: Tier::Standard, query_type }
+        };
+        for name in ["a", "b", "get"] {
+            (0..1_000).for_each(|_| policy.completed(kind(name), Nanos::from_millis(1), Nanos::ZERO));
+        }
+        let now = Nanos::from_secs(1);
+        policy.refresh(now);
+        for (name, refused) in [("a", false), ("b", true), ("get", false)] {
+            assert_eq!(policy.refuses(kind(name), now, || 0.5).is_some(), refused, "{name}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Requests that wait for a place before the store: how they join the queue and leave it.
+
+use std::rc::Rc;
+
+use gate_common::abi::Reason;
+use gate_common::units::{MilliRu, Nanos};
+
+use super::queue::{Queue, Queued};
+use crate::dispatcher::clients::client::Client;
+use crate::dispatcher::clients::replies::Place;
+use crate::dispatcher::hot_cache::Ticket;
+use crate::dispatcher::pipeline::{count_passed, refuse};
+use crate::dispatcher::service::Service;
+use crate::dispatcher::stores::store::Outgoing;
+use crate::dispatcher::tenants::ledger::TenantId;
+use crate::dispatcher::wire::Wire;
+use crate::policy::admission;
+use crate::protocol::Refusal;
+impl<W: Wire> Service<W> {
+    /// Puts a request into the queue, whoever waits there.
+    pub(in crate::dispatcher) fn enqueue(&self, held: Held<W>, bytes: &[u8], now: Nanos) {
+        self.join_queue(&mut self.queue.borrow_mut(), held, bytes, now);
+    }
+
+    pub(in crate::dispatcher) fn join_queue(
+        &self,
+        queue: &mut Queue<Held<W>>,
+        held: Held<W>,
+        bytes: &[u8],
+        now: Nanos,
+    ) {
+        let (waiting, lowest) = held.client.queued.get();
+        // Behind the client's own requests, whatever it is.
+        let tier = if waiting > 0 { held.kind.tier.max(lowest) } else { held.kind.tier };
+        held.client.queued.set((waiting + 1, tier));
+        self.policy.enqueued(held.kind);
+        self.figures.of_type(held.kind.query_type).enqueued();
+        queue.push(tier, held, bytes, now);
+    }
+
+    /// Lets requests out of the queue, as many as there are places.
+    pub(in crate::dispatcher) fn dispatch(&self, now: Nanos) {
+        loop {
+            let Some((tier, queued, behind)) = self.queue.borrow_mut().pop() else { return };
+            let (held, waited) = (queued.item, now.saturating_sub(queued.since));
+            self.unqueued(&held);
+            let delayed = self.delay.borrow_mut().left(tier, now, waited, behind);
+            match self.still_wanted(&held, waited, delayed, now) {
+                Ok(()) => {
+                    let Held { client, tenant, place, request, kind, charged, ticket } = held;
+                    if let Some(charged) = charged {
+                        count_passed(&client, tenant, &self.ledger.borrow(), charged);
+                    }
+                    let (bytes, admitted, silent) = (&queued.bytes, queued.since, W::is_silent(&request));
+                    let (client, request) = (&client, &request);
+                    let outgoing =
+                        Outgoing { client, tenant, place, request, bytes, kind, silent, admitted, ticket };
+                    self.hand_over(outgoing, &mut self.queue.borrow_mut(), now);
+                }
+                Err(refusal) => {
+                    self.queue.borrow_mut().leave();
+                    self.refuse_held(held, refusal);
+                }
+            }
+            self.queue.borrow_mut().recycle(queued.bytes);
+        }
+    }
+
+    /// Refuses what has waited too long while no place became free.
+    pub(in crate::dispatcher) fn expire(&self, now: Nanos) {
+        loop {
+            let lost = |tier, queued: &Queued<Held<W>>| {
+                let waited = now.saturating_sub(queued.since);
+                self.is_late(&queued.item, waited)
+                    || (!queued.item.client.shadow && self.delay.borrow().has_given_up(tier, waited))
+            };
+            let Some((tier, queued)) = self.queue.borrow_mut().pop_lost(lost) else { return };
+            let (held, waited) = (queued.item, now.saturating_sub(queued.since));
+            self.unqueued(&held);
+            self.delay.borrow_mut().left(tier, now, waited, 0);
+            let refusal = if self.is_late(&held, waited) { LATE } else { self.delayed() };
+            self.refuse_held(held, refusal);
+            self.queue.borrow_mut().recycle(queued.bytes);
+        }
+    }
+
+    /// A request has left the queue.
+    fn unqueued(&self, held: &Held<W>) {
+        let (waiting, lowest) = held.client.queued.get();
+        held.client.queued.set((waiting - 1, lowest));
+        self.policy.dequeued(held.kind);
+        self.figures.of_type(held.kind.query_type).dequeued();
+    }
+
+    /// Whether a request that has waited so long should still go to the store.
+    fn still_wanted(&self, held: &Held<W>, waited: Nanos, delayed: bool, now: Nanos) -> Result<(), Refusal> {
+        let Held { client, tenant, charged, .. } = held;
+        if self.is_late(held, waited) {
+            return Err(LATE);
+        }
+        client.store().accepts(now)?;
+        if delayed && !client.shadow {
+            return Err(self.delayed());
+        }
+        if delayed {
+            let charged = charged.unwrap_or(MilliRu::ZERO);
+            self.ledger.borrow().count_refusal(*tenant, Reason::QueueDelay, charged, true);
+        }
+        Ok(())
+    }
+
+    /// Whether nobody wants the answer any more to a request that has waited so long.
+    fn is_late(&self, held: &Held<W>, waited: Nanos) -> bool {
+        let late = self.limits.get().deadline.is_some_and(|deadline| waited > deadline);
+        // A flight is wanted by whoever follows it.
+        !held.ticket.is_own() && (late || held.client.is_gone() || held.client.left.get())
+    }
+
+    fn delayed(&self) -> Refusal {
+        Refusal { reason: Reason::QueueDelay, retry_after: self.delay.borrow().retry_after() }
+    }
+
+    fn refuse_held(&self, held: Held<W>, refusal: Refusal) {
+        let Held { client, tenant, place, request, kind, charged, ticket } = held;
+        if let Some(charged) = charged {
+            let counts = self.figures.of_type(kind.query_type);
+            refuse(tenant, &mut self.ledger.borrow_mut(), counts, charged, refusal);
+        } else if !ticket.is_own() {
+            self.count_refusal(tenant, refusal.reason);
+        }
+        if !ticket.is_own() {
+            self.refuse_late(&client, place, W::is_silent(&request) || client.left.get(), refusal);
+        }
+        ticket.refuse(refusal);
+    }
+}
+
+/// A request in the queue.
+#[derive(Debug)]
+pub(in crate::dispatcher) struct Held<W: Wire> {
+    pub(in crate::dispatcher) client: Rc<Client<W>>,
+    /// Who is charged.
+    pub(in crate::dispatcher) tenant: TenantId,
+    pub(in crate::dispatcher) place: Place,
+    pub(in crate::dispatcher) request: W::Request,
+    pub(in crate::dispatcher) kind: admission::Request,
+    /// What it has paid, unless it has been counted as passed.
+    pub(in crate::dispatcher) charged: Option<MilliRu>,
+    pub(in crate::dispatcher) ticket: Ticket,
+}
+
+/// Refuses a request that nobody waits for any more.
+const LATE: Refusal = Refusal::of(Reason::Deadline);

@@ -1,0 +1,261 @@
+//! Clients that send datagrams: memcached over UDP.
+//!
+//! A datagram holds requests as a stream does, and its sender is a client like any other, for as long as the
+//! answers take: they are gathered in the order of the requests and leave together, in as many datagrams as it
+//! needs. (memcached 1.6 sends each line and each value in a datagram that claims to be the only one.) What it ignores
+//! is ignored: a request of several datagrams, and one that lacks its end.
+//!
+//! **Who pays.** What the XDP program has let in is paid for, or shadowed: it is not judged by the quota again.
+//! That is what came in by the interface that it is attached to, but for fragments, which it cannot read, and for what
+//! the machine sends to itself, which it does not see.
+//!
+//! **Whom the gate answers.** A sender's address may be forged. Sources that no rule names get no answer, and
+//! what the gate says by itself (refusals, errors) goes only to tenants that are nobody's default, within
+//! their reply budget: the rules of the XDP program, and the same bucket.
+//!
+//! **Memory.** So many datagrams may be under way; beyond, the next is refused with `limit`. Their clients are
+//! used again.
+
+use std::collections::VecDeque;
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use gate_common::abi::Reason;
+use gate_common::units::{MilliRu, Nanos};
+
+use super::client::{Client, Ended, Outlet};
+use super::replies::Replies;
+use super::telling::REFUSAL_BYTES;
+use super::udp::{Arrival, Socket};
+use crate::clock;
+use crate::dispatcher::figures::Event;
+use crate::dispatcher::hot_cache::order::Order;
+use crate::dispatcher::service::Service;
+use crate::dispatcher::tenants::ledger::TenantId;
+use crate::dispatcher::wire::Wire;
+use crate::protocol::Refusal;
+use crate::protocol::memcached::udp::{self, Frame};
+
+/// Who sent a datagram.
+#[derive(Clone, Debug)]
+pub(in crate::dispatcher) struct Sender {
+    socket: Rc<Socket>,
+    arrival: Arrival,
+    /// The client's number for its request.
+    id: u16,
+    /// The kernel has judged it by its quota.
+    judged: bool,
+}
+
+/// The clients of datagrams: those whose answers are not complete, and those that can be used again.
+#[derive(Debug)]
+pub(in crate::dispatcher) struct Senders<W: Wire> {
+    /// Those at the front have been used for the longest.
+    clients: VecDeque<Rc<Client<W>>>,
+    limit: usize,
+}
+
+impl<W: Wire> Senders<W> {
+    /// Room for `limit` datagrams.
+    pub(in crate::dispatcher) fn new(limit: usize) -> Self {
+        Self { clients: VecDeque::new(), limit }
+    }
+
+    /// A client for a datagram; `None` if all are in use.
+    fn next(&mut self, sender: &Sender, service: &Service<W>) -> Option<Rc<Client<W>>> {
+        let looks = if self.clients.len() < self.limit { FEW } else { self.clients.len() };
+        for _ in 0..looks.min(self.clients.len()) {
+            self.clients.rotate_left(1);
+            let last = self.clients.back_mut()?;
+            // Nothing that waits for an answer refers to it.
+            if let Some(client) = Rc::get_mut(last) {
+                client.begin(sender.clone(), service);
+                return Some(Rc::clone(last));
+            }
+        }
+        if self.clients.len() >= self.limit {
+            return None;
+        }
+        let outlet = Outlet::Datagram(sender.clone());
+        let client = Rc::new(Client::new(outlet, sender.arrival.source(), service));
+        self.clients.push_back(Rc::clone(&client));
+        Some(client)
+    }
+
+    /// Gives back the memory of those that are not in use.
+    pub(in crate::dispatcher) fn release(&mut self) {
+        self.clients.retain(|client| Rc::strong_count(client) > 1);
+    }
+}
+
+impl<W: Wire> Service<W> {
+    /// Takes in a datagram.
+    fn datagram(&self, socket: &Rc<Socket>, arrival: Arrival, datagram: &[u8]) {
+        self.figures.count(Event::Datagram);
+        let (tenant, shadow) = self.identify(arrival.source());
+        let refused = |reason| self.ledger.borrow().count_refusal(tenant, reason, MilliRu::ZERO, false);
+        if tenant == TenantId::NOBODY && !shadow {
+            return refused(Reason::UnknownSource);
+        }
+        let Some((frame, payload)) = Frame::parse(datagram).filter(|(frame, _)| frame.total == 1) else {
+            return refused(Reason::Malformed);
+        };
+        let judged = !arrival.fragmented
+            && self.ledger.borrow().is_guarded(arrival.interface)
+            && !self.own.borrow().may_have(arrival.source());
+        let sender = Sender { socket: Rc::clone(socket), arrival, id: frame.id, judged };
+        let Some(client) = self.senders.borrow_mut().next(&sender, self) else {
+            refused(Reason::Limit);
+            if self.may_send(tenant, REFUSAL_BYTES) {
+                let mut refusal = Vec::new();
+                W::refuse(Refusal { reason: Reason::Limit, retry_after: Nanos::ZERO }, &mut refusal);
+                // If there is no room for it, it is lost, as any datagram may be.
+                let _ = sender.send(&refusal, 0);
+            }
+            return;
+        };
+        let talk = &mut *client.talk.borrow_mut();
+        let taken = self.requests(&client, talk, payload);
+        if taken < payload.len() && !talk.ending {
+            refused(if talk.stalled { Reason::Limit } else { Reason::Malformed });
+        }
+        self.has_news(&client);
+    }
+
+    /// Whether the gate may send so many bytes of its own to a client.
+    #[inline]
+    pub(in crate::dispatcher) fn may_tell(&self, client: &Client<W>, bytes: usize) -> bool {
+        client.datagram().is_none() || self.may_send(client.tenant.get(), bytes)
+    }
+
+    fn may_send(&self, tenant: TenantId, bytes: usize) -> bool {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.ledger.borrow_mut().may_reply(tenant, bytes, clock::monotonic())
+    }
+}
+
+impl<W: Wire> Client<W> {
+    /// Becomes the sender of another datagram.
+    fn begin(&mut self, sender: Sender, service: &Service<W>) {
+        let (tenant, shadow) = service.identify(sender.arrival.source());
+        self.outlet = Outlet::Datagram(sender);
+        // It is no connection.
+        self.tenant.set(tenant);
+        self.follow_tenant(service);
+        self.shadow = shadow;
+        self.order = Order::default();
+        self.unwritten.are_lost();
+        let talk = self.talk.get_mut();
+        talk.decoder = W::decoder(&service.settings);
+        (talk.ending, talk.stalled) = (false, false);
+        if self.dead.take().is_some() || talk.replies.outstanding() > 0 {
+            talk.replies = Replies::new(W::refuse);
+        }
+    }
+
+    /// What the kernel has charged for a request, at least, if it has judged it: nothing for what is shadowed.
+    #[inline]
+    pub(in crate::dispatcher) fn charged_ahead(&self, price: MilliRu) -> Option<MilliRu> {
+        let judged = self.datagram().is_some_and(|sender| sender.judged);
+        judged.then_some(if self.shadow { MilliRu::ZERO } else { price })
+    }
+
+    /// Sends the answer to a datagram, once it is complete.
+    pub(in crate::dispatcher) fn answer_datagram(self: &Rc<Self>, sender: &Sender, service: &Service<W>) {
+        let talk = &mut *self.talk.borrow_mut();
+        self.note_held(talk);
+        let (replies, limits) = (&mut talk.replies, service.limits.get());
+        let too_long = replies.waiting() > limits.output || service.memory.bytes() > limits.memory;
+        if too_long && !self.is_gone() {
+            service.count_refusal(self.tenant.get(), Reason::TooLarge);
+            self.dead.set(Some(Ended::SlowReader));
+        }
+        if self.is_gone() {
+            return self.unwritten.are_lost();
+        }
+        let refusals = &service.figures.refusals;
+        if replies.outstanding() > 0 {
+            return self.unwritten.are_held_back(refusals);
+        }
+        if let Err(sent) = sender.send(replies.output.bytes(), 0) {
+            self.unwritten.are_held_back(refusals);
+            tokio::task::spawn_local(Rc::clone(self).send_the_rest(sent));
+            return;
+        }
+        self.unwritten.are_written(refusals, clock::monotonic);
+        replies.output.clear();
+        self.note_held(talk);
+    }
+
+    /// Sends what the socket had no room for, from a datagram on.
+    async fn send_the_rest(self: Rc<Self>, mut from: usize) {
+        let Some(sender) = self.datagram() else { return };
+        while tokio::time::timeout(PATIENCE, sender.socket.writable()).await.is_ok_and(|ready| ready.is_ok())
+        {
+            match sender.send(self.talk.borrow().replies.output.bytes(), from) {
+                Ok(()) => break,
+                Err(sent) => from = sent,
+            }
+        }
+        self.talk.borrow_mut().replies.output.clear();
+    }
+}
+
+impl Sender {
+    /// Sends an answer, from one of its datagrams on.
+    ///
+    /// # Errors
+    ///
+    /// The datagram for which there was no room.
+    fn send(&self, answer: &[u8], from: usize) -> Result<(), usize> {
+        // One that cannot be counted in datagrams is longer than anyone waits for.
+        let Some(datagrams) = udp::answer(self.id, answer.len()) else { return Ok(()) };
+        for (place, (frame, range)) in datagrams.enumerate().skip(from) {
+            match self.socket.answer(&self.arrival, &frame, &answer[range]) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(place),
+                // Nobody is there, or there is no way to them: that is no one else's business.
+                Ok(()) | Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Takes in what comes to a socket, for ever.
+pub(in crate::dispatcher) async fn listen<W: Wire>(socket: Rc<Socket>, service: Rc<Service<W>>) {
+    let mut control = nix::cmsg_space!(libc::in6_pktinfo, libc::in_pktinfo, libc::c_int, libc::c_int);
+    loop {
+        if let Err(error) = hear(&socket, &service, &mut control).await {
+            tracing::warn!(service = service.settings.name, %error, "cannot receive a datagram");
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
+
+/// Takes in some datagrams, so that their requests reach the store together.
+async fn hear<W: Wire>(socket: &Rc<Socket>, service: &Rc<Service<W>>, control: &mut [u8]) -> io::Result<()> {
+    socket.readable().await?;
+    {
+        let scratch = &mut *service.scratch.borrow_mut();
+        for _ in 0..BATCH {
+            match socket.receive(scratch, control) {
+                Ok((len, arrival)) => service.datagram(socket, arrival, &scratch[..len]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    service.deliver();
+    // The others have their turn.
+    tokio::task::yield_now().await;
+    Ok(())
+}
+
+/// Datagrams that are taken in before anyone else has a turn.
+const BATCH: usize = 64;
+/// How many clients are looked at for one that can be used again, while there may be more of them.
+const FEW: usize = 4;
+/// How long a socket may have no room for an answer; then the rest of it is lost.
+const PATIENCE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(50);

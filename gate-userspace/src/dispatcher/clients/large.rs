@@ -1,0 +1,395 @@
+//! Requests too long to be gathered: passed on as they come.
+//!
+//! Such a request is judged by its head, like any other ([`crate::dispatcher::pipeline`]); what it says of its length
+//! is its price. Then its client goes to the store with it, once it has its earlier replies, over a connection that
+//! nobody else uses meanwhile ([`crate::dispatcher::stores::line`]): bytes are read when there is room for them at
+//! the store. Once it is answered, the client is back among those that share connections. So whoever sends slowly
+//! holds up nobody, and a client's memory does not grow with what it sends.
+//!
+//! **A place before the store** is waited for at first, and taken again while the store answers; not while the client
+//! sends, for it may take its time.
+//!
+//! **Broken off** (the client leaves, the tenant cannot pay for what its head did not tell, the store fails), the
+//! connection to the store is closed: no store takes the beginning of a request for the whole. What still comes of a
+//! refused body is thrown away ([`Service::requests`]).
+
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use gate_common::abi::{QueryClass, Reason};
+use gate_common::units::{MilliRu, Nanos};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::tcp::OwnedReadHalf;
+use tokio::time::timeout;
+
+use super::alone::write_all;
+use super::client::{Client, Ended};
+use super::replies::Place;
+use crate::clock;
+use crate::dispatcher::admission::queue::Queue;
+use crate::dispatcher::admission::waiting::Held;
+use crate::dispatcher::figures::Event;
+use crate::dispatcher::hot_cache::Ticket;
+use crate::dispatcher::service::{Answered, Service};
+use crate::dispatcher::stores::broken::Broken;
+use crate::dispatcher::stores::line::Line;
+use crate::dispatcher::stores::store::Outgoing;
+use crate::dispatcher::tenants::ledger::{Charge, TenantId};
+use crate::dispatcher::wire::buffer::Buffer;
+use crate::dispatcher::wire::{Answer, Link, Wire};
+use crate::policy::admission;
+use crate::protocol::{Refusal, Step};
+
+/// A request that may go to the store, of which the client has sent no more than the head, as far as is known.
+#[derive(Debug)]
+pub(in crate::dispatcher) struct Large<W: Wire> {
+    /// Who is charged.
+    tenant: TenantId,
+    place: Place,
+    kind: admission::Request,
+    silent: bool,
+    ticket: Ticket,
+    /// How long it was in the queue.
+    waited: Nanos,
+    link: W::Link,
+    expect: <W::Link as Link>::Expect,
+    /// Its head, as it is written.
+    head: Buffer,
+    body: Body,
+}
+
+/// How much of a body has been passed on, and how much of it is paid for.
+#[derive(Clone, Copy, Debug, Default)]
+struct Body {
+    passed: u64,
+    paid: u64,
+}
+
+/// Why a request did not get to its end.
+enum Stop<W: Wire> {
+    /// The client reads this.
+    Refused(Refusal),
+    /// The store failed.
+    Broken(Broken),
+    /// The client sent what its protocol does not allow.
+    Fault(W::Fault),
+    /// The client cannot go on.
+    Ended(Ended),
+}
+
+impl<W: Wire> From<Broken> for Stop<W> {
+    fn from(broken: Broken) -> Self {
+        Self::Broken(broken)
+    }
+}
+
+impl<W: Wire> Large<W> {
+    fn new(outgoing: Outgoing<'_, W>, now: Nanos) -> Self {
+        let Outgoing { tenant, place, request, bytes, kind, silent, admitted, ticket, .. } = outgoing;
+        let (mut link, mut head) = (W::Link::default(), Buffer::default());
+        let expect = link.encode(request, bytes, &mut head);
+        let (waited, body) = (now.saturating_sub(admitted), Body::of::<W>(request, bytes));
+        Self { tenant, place, kind, silent, ticket, waited, link, expect, head, body }
+    }
+}
+
+impl Body {
+    /// What is known of the body of a request whose head is `head`.
+    fn of<W: Wire>(request: &W::Request, head: &[u8]) -> Self {
+        Self { passed: 0, paid: W::facts(request).bytes.saturating_sub(head.len() as u64) }
+    }
+}
+
+impl<W: Wire> Service<W> {
+    /// Sends a request that has a place before the store. One whose body is still to come gives it back for now.
+    #[inline]
+    pub(in crate::dispatcher) fn hand_over(
+        &self,
+        outgoing: Outgoing<'_, W>,
+        queue: &mut Queue<Held<W>>,
+        now: Nanos,
+    ) {
+        let client = outgoing.client;
+        if W::is_streamed(outgoing.request) {
+            queue.leave();
+            client.let_go(Large::new(outgoing, now));
+        } else {
+            client.store().send(outgoing, now);
+        }
+    }
+
+    /// Whether a request is known to be longer than what is passed on.
+    pub(in crate::dispatcher) fn is_too_long(&self, request: &W::Request, head: &[u8]) -> bool {
+        W::is_streamed(request) && self.is_beyond_limit(Body::of::<W>(request, head).paid)
+    }
+
+    fn is_beyond_limit(&self, body: u64) -> bool {
+        body > self.settings.max_request() as u64 + VALUE_END
+    }
+}
+
+impl<W: Wire> Client<W> {
+    /// Takes a request to the store, whose body is what the client sends next.
+    ///
+    /// # Errors
+    ///
+    /// If that was the client's end.
+    pub(in crate::dispatcher) async fn pass_on(
+        &self,
+        mut large: Large<W>,
+        from_client: &mut OwnedReadHalf,
+        service: &Service<W>,
+    ) -> Result<(), Ended> {
+        service.figures.count(Event::Streamed);
+        let who = self.who.borrow().clone();
+        let line = match service.lines.take(&service.settings, &who).await {
+            Ok(line) => line,
+            Err(broken) => {
+                let refusal = self.answer_stop(Stop::Broken(broken), &large, service)?;
+                large.ticket.refuse(refusal);
+                return Ok(());
+            }
+        };
+        let mut input = std::mem::take(&mut self.talk.borrow_mut().input);
+        let way = Way { client: self, service, line, heard: Buffer::default() };
+        let passed = way.pass(&mut large, &mut input, from_client).await;
+        self.talk.borrow_mut().input = input;
+        match passed {
+            Ok(()) => {
+                if let Ticket::Write(mark) = large.ticket {
+                    mark.over();
+                }
+                self.talk.borrow_mut().replies.whole(large.place);
+            }
+            // Its mark stays for a while: the store may have done what it did not answer.
+            Err(stop) => drop(self.answer_stop(stop, &large, service)?),
+        }
+        // Others may have waited for its place.
+        service.dispatch(clock::monotonic());
+        service.deliver();
+        Ok(())
+    }
+
+    /// Says why a request did not get to its end.
+    fn answer_stop(&self, stop: Stop<W>, large: &Large<W>, service: &Service<W>) -> Result<Refusal, Ended> {
+        let talk = &mut *self.talk.borrow_mut();
+        let down = Refusal { reason: Reason::StoreDown, retry_after: Nanos::ZERO };
+        let refusal = match stop {
+            Stop::Ended(ended) => return Err(ended),
+            Stop::Fault(fault) => {
+                service.fault(self, talk, large.place, &fault, clock::monotonic());
+                return Ok(down);
+            }
+            Stop::Broken(Broken::Refused(why)) => {
+                service.tell(self, &mut talk.replies, large.place, &why);
+                return Ok(down);
+            }
+            Stop::Broken(broken) => {
+                tracing::debug!(service = service.settings.name, %broken, "a long request was broken off");
+                service.count_refusal(large.tenant, down.reason);
+                down
+            }
+            Stop::Refused(refusal) => refusal,
+        };
+        service.refuse(self, &mut talk.replies, large.place, large.silent, refusal);
+        Ok(refusal)
+    }
+}
+
+/// A client's way to the store, for one request.
+struct Way<'a, W: Wire> {
+    client: &'a Client<W>,
+    service: &'a Service<W>,
+    line: Line,
+    /// What the store has answered and has not been looked at.
+    heard: Buffer,
+}
+
+impl<W: Wire> Way<'_, W> {
+    async fn pass(
+        mut self,
+        large: &mut Large<W>,
+        input: &mut Buffer,
+        from_client: &mut OwnedReadHalf,
+    ) -> Result<(), Stop<W>> {
+        let head = std::mem::take(&mut large.head);
+        let sent = match self.write(head.bytes()).await {
+            Ok(()) => self.body(large, input, from_client).await,
+            Err(broken) => Err(broken.into()),
+        };
+        match sent {
+            Ok(()) => {}
+            // It may have said why.
+            Err(Stop::Broken(broken @ Broken::System(_))) => {
+                return self.answer(large).await.map_err(|stop| match stop {
+                    Stop::Ended(ended) => Stop::Ended(ended),
+                    _ => broken.into(),
+                });
+            }
+            Err(stop) => return Err(stop),
+        }
+        let sent = clock::monotonic();
+        self.service.queue.borrow_mut().enter();
+        let answered = self.answer(large).await;
+        let answer = |at| Answered { admitted: sent.saturating_sub(large.waited), sent, at };
+        let observed = answered.is_ok().then(|| answer(clock::monotonic()));
+        self.service.left_store(large.kind, observed);
+        if answered.is_ok() && self.heard.is_empty() {
+            self.service.lines.keep(self.line);
+        }
+        answered
+    }
+
+    /// From the client to the store, until the request's end.
+    async fn body(
+        &mut self,
+        large: &mut Large<W>,
+        input: &mut Buffer,
+        from_client: &mut OwnedReadHalf,
+    ) -> Result<(), Stop<W>> {
+        loop {
+            let step = W::decode(&mut self.client.talk.borrow_mut().decoder, input.bytes());
+            match step {
+                Step::Body { len, last } => {
+                    let paid = self.pay(large, len as u64);
+                    let written = match paid {
+                        Ok(()) => self.write(&input.bytes()[..len]).await.map_err(Stop::Broken),
+                        Err(refusal) => Err(Stop::Refused(refusal)),
+                    };
+                    input.consume(len);
+                    match written {
+                        Ok(()) if last => {
+                            return Ok(self.write(W::Link::tail(&large.expect)).await?);
+                        }
+                        Ok(()) => {}
+                        Err(stop) => return Err(stop),
+                    }
+                }
+                Step::More { .. } => self.hear(input, from_client).await.map_err(Stop::Ended)?,
+                Step::Fault { len, fault } => {
+                    input.consume(len);
+                    return Err(Stop::Fault(fault));
+                }
+                Step::Request { .. } | Step::Skip { .. } => {
+                    unreachable!("nothing but its body follows a head")
+                }
+            }
+        }
+    }
+
+    /// `len` bytes more of a body are to be passed on: charges what the head did not tell.
+    fn pay(&self, large: &mut Large<W>, len: u64) -> Result<(), Refusal> {
+        let Large { tenant, kind, ref mut body, .. } = *large;
+        body.passed += len;
+        // What is known of its length has been looked at.
+        let is_too_long =
+            self.service.is_beyond_limit(body.passed) && !self.service.is_beyond_limit(body.paid);
+        if is_too_long && self.service.refuses(self.client, tenant, Reason::TooLarge) {
+            return Err(Refusal { reason: Reason::TooLarge, retry_after: Nanos::ZERO });
+        }
+        let more = body.passed.saturating_sub(body.paid);
+        if more == 0 {
+            return Ok(());
+        }
+        body.paid = body.passed;
+        let mut ledger = self.service.ledger.borrow_mut();
+        ledger.refresh();
+        let service = self.service.settings.service;
+        let price: MilliRu = ledger.price(service, 0, 0, more as usize, QueryClass::Other);
+        let rung = ledger.rung(service, kind.tier);
+        match ledger.charge(tenant, price, rung, clock::monotonic(), self.client.shadow) {
+            Charge::Passed(charged) => {
+                ledger.count_charged(tenant, charged);
+                Ok(())
+            }
+            Charge::Refused(refusal) => Err(refusal),
+        }
+    }
+
+    /// Reads more of what the client sends, however long it takes as long as it goes on.
+    async fn hear(&self, input: &mut Buffer, from_client: &mut OwnedReadHalf) -> Result<(), Ended> {
+        let patience = Duration::from(self.service.limits.get().client_timeout);
+        // Whoever stops here holds nothing.
+        input.release();
+        loop {
+            let ready = timeout(patience, from_client.readable()).await;
+            ready.map_err(|_| Ended::SlowWriter)?.map_err(|_| Ended::Left)?;
+            match input.fill(PIECE, |bytes| from_client.try_read_buf(bytes)) {
+                Ok(0) => return Err(Ended::Left),
+                Ok(_) => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(_) => return Err(Ended::Left),
+            }
+        }
+    }
+
+    /// To the store, as fast as it reads.
+    async fn write(&mut self, bytes: &[u8]) -> Result<(), Broken> {
+        let patience = self.service.settings.store_timeout().into();
+        for piece in bytes.chunks(PIECE) {
+            let written = timeout(patience, self.line.socket().write_all(piece)).await;
+            written.map_err(|_| Broken::Overdue)??;
+        }
+        Ok(())
+    }
+
+    /// From the store to the client, until the answer's end.
+    async fn answer(&mut self, large: &mut Large<W>) -> Result<(), Stop<W>> {
+        let mut begun = false;
+        loop {
+            let answer = large.link.scan(&large.expect, self.heard.bytes());
+            let answer = answer.map_err(|garbage| broken_off(garbage.into(), begun))?;
+            if answer == Answer::MORE {
+                self.hear_store().await.map_err(|broken| broken_off(broken, begun))?;
+                continue;
+            }
+            if !begun && W::is_forbidden(self.heard.bytes()) {
+                self.client.pool().set_may_cache(false);
+            }
+            begun |= answer.give > 0 || !answer.add.is_empty();
+            self.give(&self.heard.bytes()[..answer.give]).await?;
+            self.give(answer.add).await?;
+            self.heard.consume(answer.len);
+            if answer.last {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn hear_store(&mut self) -> Result<(), Broken> {
+        let patience = Duration::from(self.service.settings.store_timeout());
+        let socket = self.line.socket();
+        loop {
+            timeout(patience, socket.readable()).await.map_err(|_| Broken::Overdue)??;
+            match self.heard.fill(PIECE, |bytes| socket.try_read_buf(bytes)) {
+                Ok(0) => return Err(Broken::Closed),
+                Ok(_) => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// To the client, which has nothing else to read: as fast as it does.
+    async fn give(&self, bytes: &[u8]) -> Result<(), Stop<W>> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let patience = self.service.limits.get().client_timeout.into();
+        match timeout(patience, write_all(self.client.socket(), bytes)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(Stop::Ended(Ended::Left)),
+            Err(_) => Err(Stop::Ended(Ended::SlowReader)),
+        }
+    }
+}
+
+/// What the store's failure is to the client, which may have read the beginning of an answer.
+fn broken_off<W: Wire>(broken: Broken, begun: bool) -> Stop<W> {
+    if begun { Stop::Ended(Ended::Cut) } else { Stop::Broken(broken) }
+}
+
+/// What ends a value, in either protocol.
+const VALUE_END: u64 = 2;
+/// What is read or written in one go.
+const PIECE: usize = 64 << 10;

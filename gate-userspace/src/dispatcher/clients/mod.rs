@@ -1,0 +1,21 @@
+//! Clients: their sockets, what they have sent, and the order of their replies.
+//!
+//! - [`client`], [`task`], [`replies`]: one client, what its socket says, and the order of its replies. Start here.
+//! - [`datagrams`], [`udp`]: clients that send datagrams, and their sockets; [`own`]: whether one comes from this
+//!   machine.
+//! - [`alone`]: a client with a connection to the store of its own.
+//! - [`large`]: requests that are passed on as they come.
+//! - [`telling`], [`refusals`]: what gate itself says, and how soon.
+//! - [`memory`]: what all clients hold together, and who is closed if it is too much.
+
+pub(super) mod alone;
+pub(super) mod client;
+pub(super) mod datagrams;
+pub(super) mod large;
+pub(super) mod memory;
+pub(super) mod own;
+pub(super) mod refusals;
+pub(super) mod replies;
+pub(super) mod task;
+pub(super) mod telling;
+pub(super) mod udp;

@@ -1,0 +1,66 @@
+//! This machine's own addresses.
+//!
+//! **Why.** What the machine sends to itself goes over loopback, past the XDP program; but of a datagram that it sends
+//! to the address of an interface, the kernel says that it came in by that interface. Such a one has a source of the
+//! machine's own, and one from outside cannot have: the kernel drops it (IPv4), or it is charged twice.
+
+use std::collections::HashSet;
+use std::io;
+use std::net::IpAddr;
+
+use foldhash::fast::RandomState;
+use nix::ifaddrs::getifaddrs;
+
+use super::udp;
+
+/// The addresses of all interfaces of a network namespace, as of some moment; by default they are not known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::dispatcher) struct Own(Option<HashSet<IpAddr, RandomState>>);
+
+impl Own {
+    /// Those that there are now, in this thread's network namespace.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub(in crate::dispatcher) fn read() -> io::Result<Self> {
+        let addresses = getifaddrs()?.filter_map(|one| udp::address(one.address.as_ref()?));
+        Ok(Self(Some(addresses.map(|address| address.ip()).collect())))
+    }
+
+    /// The same, or that they are not known.
+    pub(in crate::dispatcher) fn now() -> Self {
+        Self::read().unwrap_or_else(|error| {
+            tracing::debug!(%error, "cannot list the machine's own addresses");
+            Self::default()
+        })
+    }
+
+    /// Whether this may be one of them.
+    #[inline]
+    pub(in crate::dispatcher) fn may_have(&self, address: IpAddr) -> bool {
+        // All of 127.0.0.0/8 is, though one of it is an interface's address.
+        address.is_loopback() || self.0.as_ref().is_none_or(|own| own.contains(&address))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_is_always_ours_and_nobody_else_is_once_that_is_known() {
+        let known = Own::read().unwrap();
+        for (address, is_own) in [
+            ("127.0.0.1", true),
+            ("127.9.9.9", true),
+            ("::1", true),
+            ("203.0.113.1", false),
+            ("2001:db8::1", false),
+        ] {
+            let address = address.parse().unwrap();
+            assert_eq!(known.may_have(address), is_own, "{address}");
+            assert!(Own::default().may_have(address), "{address}");
+        }
+    }
+}

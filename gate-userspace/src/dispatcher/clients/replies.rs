@@ -1,0 +1,231 @@
+//! One client's replies, in the order of its requests.
+//!
+//! **Problem.** What the store answers, what the gate answers by itself and what another connection's
+//! read brings back become ready in any order; the client must get them in the order in which it asked.
+//!
+//! **Invariants.** A reply's bytes reach the output only after every earlier reply is complete. While
+//! replies become ready in order, which is the rule, bytes go straight to the output and nothing is
+//! allocated. Pure: no socket, no clock.
+
+use std::collections::VecDeque;
+
+use crate::dispatcher::wire::buffer::Buffer;
+use crate::protocol::Refusal;
+
+/// A request's place among the client's replies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::dispatcher) struct Place(u64);
+
+/// The replies of one client.
+#[derive(Debug)]
+pub(in crate::dispatcher) struct Replies {
+    /// How refusals are written in the client's protocol.
+    write_refusal: fn(Refusal, &mut Vec<u8>),
+    /// The place of the first slot.
+    first: u64,
+    slots: VecDeque<Slot>,
+    /// Ready to be sent.
+    pub(in crate::dispatcher) output: Buffer,
+    /// Bytes held back in slots.
+    held: usize,
+}
+
+/// One reply that is not yet in the output, or not whole.
+#[derive(Debug)]
+enum Slot {
+    /// Nothing yet, or, in the first slot, a part that is in the output already.
+    Open,
+    /// A part that came before its turn.
+    Part(Vec<u8>),
+    /// Whole, before its turn.
+    Whole(Vec<u8>),
+    /// The gate's own answer, before its turn.
+    Refused(Refusal),
+}
+
+impl Replies {
+    pub(in crate::dispatcher) fn new(write_refusal: fn(Refusal, &mut Vec<u8>)) -> Self {
+        Self { write_refusal, first: 0, slots: VecDeque::new(), output: Buffer::default(), held: 0 }
+    }
+
+    /// Requests without a whole reply, and replies before their turn.
+    #[inline]
+    pub(in crate::dispatcher) fn outstanding(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The place that the next request will have.
+    #[inline]
+    pub(in crate::dispatcher) fn next(&self) -> Place {
+        Place(self.first + self.slots.len() as u64)
+    }
+
+    /// The place of the first request without a whole reply.
+    #[inline]
+    pub(in crate::dispatcher) fn first(&self) -> Place {
+        Place(self.first)
+    }
+
+    /// Bytes that wait for the client, ready or not.
+    #[inline]
+    pub(in crate::dispatcher) fn waiting(&self) -> usize {
+        self.output.len() + self.held
+    }
+
+    /// How much memory they take.
+    #[inline]
+    pub(in crate::dispatcher) fn memory(&self) -> usize {
+        self.output.memory() + self.held + self.slots.capacity() * size_of::<Slot>()
+    }
+
+    /// The next request's place.
+    #[inline]
+    pub(in crate::dispatcher) fn open(&mut self) -> Place {
+        let place = self.next();
+        self.slots.push_back(Slot::Open);
+        place
+    }
+
+    /// Adds a part of a reply.
+    #[inline]
+    pub(in crate::dispatcher) fn part(&mut self, place: Place, bytes: &[u8]) {
+        if place.0 == self.first {
+            self.output.push(bytes);
+            return;
+        }
+        self.held += bytes.len();
+        match self.slot(place) {
+            Slot::Part(held) => held.extend_from_slice(bytes),
+            slot => *slot = Slot::Part(bytes.to_vec()),
+        }
+    }
+
+    /// A reply is whole; one that never had a part is silent.
+    #[inline]
+    pub(in crate::dispatcher) fn whole(&mut self, place: Place) {
+        if place.0 == self.first {
+            self.advance();
+            return;
+        }
+        let slot = self.slot(place);
+        *slot = match std::mem::replace(slot, Slot::Open) {
+            Slot::Part(held) => Slot::Whole(held),
+            _ => Slot::Whole(Vec::new()),
+        };
+    }
+
+    /// The reply is a refusal; no part of it may have been added before.
+    pub(in crate::dispatcher) fn refuse(&mut self, place: Place, refusal: Refusal) {
+        if place.0 == self.first {
+            self.output.append(|out| (self.write_refusal)(refusal, out));
+            self.advance();
+        } else {
+            *self.slot(place) = Slot::Refused(refusal);
+        }
+    }
+
+    /// Forgets buffers that nothing is in.
+    pub(in crate::dispatcher) fn release(&mut self) {
+        self.output.release();
+        if self.slots.is_empty() {
+            self.slots = VecDeque::new();
+        }
+    }
+
+    fn slot(&mut self, place: Place) -> &mut Slot {
+        let index = usize::try_from(place.0 - self.first).expect("slots are in memory");
+        &mut self.slots[index]
+    }
+
+    /// The first reply is whole: those behind it that are ready follow.
+    fn advance(&mut self) {
+        self.slots.pop_front();
+        self.first += 1;
+        while let Some(slot) = self.slots.front_mut() {
+            match slot {
+                Slot::Open => return,
+                Slot::Part(held) => {
+                    self.held -= held.len();
+                    self.output.push(held);
+                    *slot = Slot::Open;
+                    return;
+                }
+                Slot::Whole(held) => {
+                    self.held -= held.len();
+                    self.output.push(held);
+                }
+                Slot::Refused(refusal) => self.output.append(|out| (self.write_refusal)(*refusal, out)),
+            }
+            self.slots.pop_front();
+            self.first += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gate_common::abi::Reason;
+    use gate_common::units::Nanos;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn write_refusal(refusal: Refusal, out: &mut Vec<u8>) {
+        out.extend_from_slice(refusal.reason.name().as_bytes());
+    }
+
+    /// Each request is answered in parts, refused or silent; `order` says whose turn it is to go on.
+    #[derive(Clone, Debug)]
+    enum Answer {
+        Parts(Vec<Vec<u8>>),
+        Refused,
+    }
+
+    fn answer() -> impl Strategy<Value = Answer> {
+        prop_oneof![
+            proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..5), 0..4)
+                .prop_map(Answer::Parts),
+            Just(Answer::Refused),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn replies_leave_in_the_order_of_their_requests(
+            answers in proptest::collection::vec(answer(), 1..12),
+            order in proptest::collection::vec(any::<proptest::sample::Index>(), 0..200),
+        ) {
+            let mut replies = Replies::new(write_refusal);
+            let mut expected = Vec::new();
+            for answer in &answers {
+                match answer {
+                    Answer::Parts(parts) => expected.extend(parts.concat()),
+                    Answer::Refused => expected.extend(b"quota"),
+                }
+            }
+            let places: Vec<Place> = answers.iter().map(|_| replies.open()).collect();
+            let mut next: Vec<Option<usize>> = vec![Some(0); answers.len()];
+            let mut sent = Vec::new();
+            let turns = order.iter().map(|index| index.index(answers.len()));
+            // Whatever the order left undone is done at the end, the last request first.
+            let rest = (0..answers.len()).rev().flat_map(|i| std::iter::repeat_n(i, 5));
+            for i in turns.chain(rest) {
+                let Some(step) = next[i] else { continue };
+                next[i] = None;
+                match &answers[i] {
+                    Answer::Refused => replies.refuse(places[i], Refusal { reason: Reason::Quota, retry_after: Nanos::ZERO }),
+                    Answer::Parts(parts) if step == parts.len() => replies.whole(places[i]),
+                    Answer::Parts(parts) => {
+                        replies.part(places[i], &parts[step]);
+                        next[i] = Some(step + 1);
+                    }
+                }
+                sent.extend_from_slice(replies.output.bytes());
+                replies.output.clear();
+                prop_assert_eq!(&expected[..sent.len()], &sent);
+            }
+            prop_assert_eq!(sent, expected);
+            prop_assert_eq!((replies.outstanding(), replies.waiting()), (0, 0));
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! How requests of one query type fared at one service, counted by one thread and read by any.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use gate_common::units::Nanos;
+
+use super::latency::{Latencies, Reading};
+use crate::policy::Tier;
+
+/// One thread's counts. Only that thread writes, and all but those that wait only grow.
+#[derive(Debug, Default)]
+pub(in crate::dispatcher) struct TypeFigures {
+    /// By tier.
+    offered: [AtomicU64; Tier::ALL.len()],
+    refused: AtomicU64,
+    waiting: AtomicU64,
+    timings: [Latencies; Timing::ALL.len()],
+}
+
+/// A part of the time that a request takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Timing {
+    /// In the queue before the store.
+    Wait,
+    /// With the store.
+    Processing,
+    /// Both together.
+    Response,
+}
+
+impl Timing {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Wait, Self::Processing, Self::Response];
+}
+
+/// All threads' counts at one point in time, or between two.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// By tier: requests that could pay and wanted to the store.
+    pub offered_by_tier: [u64; Tier::ALL.len()],
+    /// Those of them that were refused on their way there.
+    pub refused: u64,
+    /// Requests that wait; between two points in time, at the later.
+    pub waiting: u64,
+    timings: [Reading; Timing::ALL.len()],
+}
+
+impl TypeFigures {
+    /// A request has paid, and wants to the store.
+    #[inline]
+    pub(in crate::dispatcher) fn offered(&self, tier: Tier) {
+        add_one(&self.offered[tier.index()]);
+    }
+
+    /// It was refused on its way there.
+    pub(in crate::dispatcher) fn refused(&self) {
+        add_one(&self.refused);
+    }
+
+    /// It waits.
+    pub(in crate::dispatcher) fn enqueued(&self) {
+        add_one(&self.waiting);
+    }
+
+    /// It does not wait any more.
+    pub(in crate::dispatcher) fn dequeued(&self) {
+        self.waiting.store(self.waiting.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
+    }
+
+    /// It has been answered: it had waited for so long, and the store took so long.
+    #[inline]
+    pub(in crate::dispatcher) fn answered(&self, waited: Nanos, took: Nanos) {
+        let [wait, processing, response] = &self.timings;
+        wait.record(waited);
+        processing.record(took);
+        response.record(waited.saturating_add(took));
+    }
+}
+
+impl Counts {
+    /// Adds one thread's.
+    pub(in crate::dispatcher) fn add(&mut self, figures: &TypeFigures) {
+        for (sum, offered) in self.offered_by_tier.iter_mut().zip(&figures.offered) {
+            *sum += offered.load(Ordering::Relaxed);
+        }
+        self.refused += figures.refused.load(Ordering::Relaxed);
+        self.waiting += figures.waiting.load(Ordering::Relaxed);
+        for (sum, timing) in self.timings.iter_mut().zip(&figures.timings) {
+            sum.add(timing);
+        }
+    }
+
+    /// What has come since `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            offered_by_tier: std::array::from_fn(|tier| {
+                self.offered_by_tier[tier].wrapping_sub(earlier.offered_by_tier[tier])
+            }),
+            refused: self.refused.wrapping_sub(earlier.refused),
+            waiting: self.waiting,
+            timings: Timing::ALL.map(|timing| self.timing(timing).since(earlier.timing(timing))),
+        }
+    }
+
+    /// Requests that could pay and wanted to the store.
+    #[must_use]
+    pub fn offered(&self) -> u64 {
+        self.offered_by_tier.iter().sum()
+    }
+
+    /// Requests that the store answered.
+    #[must_use]
+    pub fn answered(&self) -> u64 {
+        self.timing(Timing::Processing).len()
+    }
+
+    /// How long a part of it took.
+    #[must_use]
+    pub fn timing(&self, timing: Timing) -> &Reading {
+        &self.timings[timing as usize]
+    }
+}
+
+fn add_one(count: &AtomicU64) {
+    count.store(count.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interval_is_the_difference_of_two_readings() {
+        let figures = TypeFigures::default();
+        let read = || {
+            let mut counts = Counts::default();
+            counts.add(&figures);
+            counts
+        };
+        figures.offered(Tier::Standard);
+        figures.enqueued();
+        figures.answered(Nanos::from_millis(100), Nanos::from_millis(100));
+        let before = read();
+        [Tier::Critical, Tier::Batch, Tier::Batch].iter().for_each(|&tier| figures.offered(tier));
+        (0..2).for_each(|_| figures.enqueued());
+        figures.dequeued();
+        figures.refused();
+        figures.answered(Nanos::from_millis(1), Nanos::from_millis(3));
+        let counts = read().since(&before);
+        assert_eq!((counts.offered(), counts.refused, counts.answered()), (3, 1, 1));
+        assert_eq!((counts.offered_by_tier, counts.waiting), ([1, 0, 2, 0], 2));
+        for (timing, ms) in [(Timing::Wait, 1.0), (Timing::Processing, 3.0), (Timing::Response, 4.0)] {
+            let found = counts.timing(timing).percentile(99.0).unwrap().0 as f64 / 1e6;
+            assert!((ms..ms * 1.13).contains(&found), "{timing:?}: {found} ms");
+        }
+    }
+}

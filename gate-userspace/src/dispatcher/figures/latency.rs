@@ -1,0 +1,150 @@
+//! How long the store took, counted by one thread and read by any.
+//!
+//! Buckets grow by an eighth, from a microsecond to over a minute, so that a percentile is off by at most that
+//! much. Counts only grow: who wants an interval's takes the difference of two readings.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use gate_common::units::Nanos;
+
+/// One thread's latencies of one class of requests.
+#[derive(Debug)]
+pub struct Latencies {
+    counts: [AtomicU64; BUCKETS],
+}
+
+impl Default for Latencies {
+    fn default() -> Self {
+        Self { counts: [const { AtomicU64::new(0) }; BUCKETS] }
+    }
+}
+
+/// Latencies at one point in time, of any number of threads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reading {
+    counts: Vec<u64>,
+}
+
+impl Latencies {
+    /// Counts one more. Only one thread may call this.
+    #[inline]
+    pub(in crate::dispatcher) fn record(&self, took: Nanos) {
+        self.record_many(took, 1);
+    }
+
+    /// Counts some more that all took as long. As [`Latencies::record`].
+    #[inline]
+    pub(in crate::dispatcher) fn record_many(&self, took: Nanos, how_many: u64) {
+        let count = &self.counts[bucket(took)];
+        count.store(count.load(Ordering::Relaxed).wrapping_add(how_many), Ordering::Relaxed);
+    }
+}
+
+impl Default for Reading {
+    fn default() -> Self {
+        Self { counts: vec![0; BUCKETS] }
+    }
+}
+
+impl Reading {
+    /// Adds one thread's.
+    pub fn add(&mut self, latencies: &Latencies) {
+        for (sum, count) in self.counts.iter_mut().zip(&latencies.counts) {
+            *sum = sum.wrapping_add(count.load(Ordering::Relaxed));
+        }
+    }
+
+    /// What has come since `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let counts = self.counts.iter().zip(&earlier.counts);
+        Self { counts: counts.map(|(now, then)| now.wrapping_sub(*then)).collect() }
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The latency that `percent` of them do not exceed, rounded up by at most an eighth; `None` if there are
+    /// none.
+    #[must_use]
+    pub fn percentile(&self, percent: f64) -> Option<Nanos> {
+        let len = self.len();
+        let rank = ((len as f64 * percent / 100.0).ceil() as u64).clamp(1, len.max(1));
+        let mut seen = 0;
+        let reached = |count: &u64| {
+            seen += count;
+            seen >= rank
+        };
+        (len > 0).then(|| self.counts.iter().position(reached).map(end)).flatten()
+    }
+}
+
+/// Of 1,024 ns: the first eight buckets have one each, then eight share each doubling.
+const FINEST_SHIFT: u32 = 10;
+const SHARE_SHIFT: u32 = 3;
+const SHARES: u64 = 1 << SHARE_SHIFT;
+const DOUBLINGS: usize = 24;
+const BUCKETS: usize = SHARES as usize * (DOUBLINGS + 1);
+
+#[inline]
+fn bucket(took: Nanos) -> usize {
+    let units = took.0 >> FINEST_SHIFT;
+    if units < SHARES {
+        return units as usize;
+    }
+    let doublings = units.ilog2() - SHARE_SHIFT;
+    let share = (units >> doublings) & (SHARES - 1);
+    ((u64::from(doublings + 1) * SHARES + share) as usize).min(BUCKETS - 1)
+}
+
+/// The first latency beyond a bucket.
+fn end(bucket: usize) -> Nanos {
+    let next = bucket as u64 + 1;
+    if next <= SHARES {
+        return Nanos(next << FINEST_SHIFT);
+    }
+    let (doublings, share) = (next / SHARES - 1, next % SHARES);
+    Nanos((SHARES + share) << doublings << FINEST_SHIFT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    proptest::proptest! {
+        #[test]
+        fn a_latency_lies_in_a_bucket_that_ends_within_an_eighth_of_it(took in 0_u64..60_000_000_000) {
+            let end = end(bucket(Nanos(took))).0;
+            proptest::prop_assert!(end > took && end <= took + took / 8 + 1_024, "{took} {end}");
+        }
+    }
+
+    #[test]
+    fn percentiles_of_an_interval_are_those_of_the_difference() {
+        let latencies = Latencies::default();
+        let read = || {
+            let mut reading = Reading::default();
+            reading.add(&latencies);
+            reading
+        };
+        (0..100).for_each(|_| latencies.record(Nanos::from_secs(1)));
+        let before = read();
+        (1..=100).for_each(|ms| latencies.record(Nanos::from_millis(ms)));
+        let interval = read().since(&before);
+        assert_eq!(interval.len(), 100);
+        for (percent, ms) in [(50.0, 50), (90.0, 90), (99.0, 99), (100.0, 100)] {
+            let found = interval.percentile(percent).unwrap().0 as f64 / 1e6;
+            assert!((f64::from(ms)..f64::from(ms) * 1.126).contains(&found), "p{percent}: {found} ms");
+        }
+        assert_eq!(before.since(&before).percentile(50.0), None);
+    }
+}

@@ -1,0 +1,263 @@
+//! What a store's answers teach about prices, gathered by one thread and taken by the control loop.
+//!
+//! **What is measured** is how long the store took for a request without what it did before it for others on the same
+//! connection: the time from when it was sent or, if that is later, from the answer before it, to its own. Answers that
+//! are read together share that time: which of it was whose nobody can tell. Left in it are the way there and back, and
+//! whatever the store did meanwhile for other connections, so of a store that is busy with these cheap requests and
+//! dear ones look more alike than they are.
+//!
+//! The reference is the read of one key with a small answer, with nothing but its like in the same read.
+//!
+//! Gathering takes a few additions for each answer and thirty for each read; nothing is locked but once a tick.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use gate_common::abi::QueryClass;
+use gate_common::units::Nanos;
+
+use super::ServiceFigures;
+use super::latency::{Latencies, Reading};
+use crate::dispatcher::pipeline::query_class;
+use crate::policy::cost_model::{Together, Window};
+use crate::policy::pricing::ByClass;
+use crate::protocol::Facts;
+
+/// What one thread learns at one service.
+#[derive(Debug, Default)]
+pub(in crate::dispatcher) struct Lessons {
+    is_on: AtomicBool,
+    /// What a class is expected to take, in thousandths of a reference read.
+    expected: ByClass<AtomicU32>,
+    /// How long requests took. All only grow.
+    times: ByClass<Latencies>,
+    /// What has not been taken yet.
+    window: Mutex<Window>,
+}
+
+impl Lessons {
+    /// Whether anybody wants to learn.
+    #[inline]
+    pub(in crate::dispatcher) fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::Relaxed)
+    }
+
+    /// Adds to `window` that answers took so long together. Only the thread whose lessons these are may call this.
+    pub(in crate::dispatcher) fn observe(&self, answers: &Answers, took: Nanos, window: &mut Window) {
+        let count: u32 = answers.counts.iter().sum();
+        let each = Nanos(took.0 / u64::from(count.max(1)));
+        let mut together = Together { count, rows: answers.rows, bytes: answers.bytes, expected_milli: 0 };
+        for (class, &count) in answers.counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+            let expected = self.expected[class].load(Ordering::Relaxed);
+            together.expected_milli += u64::from(count) * u64::from(expected);
+            self.times[class].record_many(each, count.into());
+        }
+        if answers.are_reference {
+            window.observe_reference(together, took)
+        } else {
+            window.observe(together, took)
+        }
+    }
+
+    /// Leaves for the control loop what has been gathered.
+    pub(in crate::dispatcher) fn hand_over(&self, gathered: &RefCell<Window>) {
+        let gathered = gathered.take();
+        if gathered != Window::default() {
+            self.lock().merge(&gathered);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Window> {
+        // Sums that are added to: a panic elsewhere has broken one tick's at most.
+        self.window.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ServiceFigures {
+    /// Says what classes of requests are expected to take, in thousandths of a reference read; nothing if nobody wants
+    /// to learn.
+    pub(crate) fn expect(&self, expected: Option<&ByClass<u32>>) {
+        for thread in &*self.threads {
+            let Lessons { is_on, expected: held, .. } = &thread.lessons;
+            is_on.store(expected.is_some(), Ordering::Relaxed);
+            for (held, &expected) in held.iter().zip(expected.into_iter().flatten()) {
+                held.store(expected, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// What the threads have learned since this was last asked.
+    pub(crate) fn take_window(&self) -> Window {
+        self.threads.iter().fold(Window::default(), |mut sum, thread| {
+            sum.merge(&std::mem::take(&mut *thread.lessons.lock()));
+            sum
+        })
+    }
+
+    /// How long requests of each class took the store by themselves, while somebody wanted to learn.
+    pub(crate) fn service_times(&self) -> ByClass<Reading> {
+        std::array::from_fn(|class| {
+            let mut reading = Reading::default();
+            self.threads.iter().for_each(|thread| reading.add(&thread.lessons.times[class]));
+            reading
+        })
+    }
+}
+
+/// What is known of a request beforehand, as its price is made of it.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::dispatcher) struct Features {
+    class: QueryClass,
+    rows: u32,
+    bytes: u32,
+}
+
+impl Features {
+    /// Those of a request.
+    #[inline]
+    pub(in crate::dispatcher) fn of(facts: &Facts) -> Self {
+        let bytes = u32::try_from(facts.bytes).unwrap_or(u32::MAX);
+        Self { class: query_class(facts.class), rows: facts.rows, bytes }
+    }
+}
+
+/// The answers that one read from the store has completed.
+#[derive(Debug)]
+pub(in crate::dispatcher) struct Answers {
+    counts: ByClass<u32>,
+    rows: u64,
+    bytes: u64,
+    /// When the first of them was asked for.
+    sent: Nanos,
+    are_reference: bool,
+    /// Something else was answered among them.
+    is_spoiled: bool,
+}
+
+impl Default for Answers {
+    fn default() -> Self {
+        let (counts, sent) = (ByClass::default(), Nanos::MAX);
+        Self { counts, rows: 0, bytes: 0, sent, are_reference: true, is_spoiled: false }
+    }
+}
+
+impl Answers {
+    /// A request sent at `sent` has been answered by `len` bytes.
+    #[inline]
+    pub(in crate::dispatcher) fn add(&mut self, request: Features, sent: Nanos, len: usize) {
+        let Features { class, rows, bytes } = request;
+        self.counts[class as usize] += 1;
+        self.rows += u64::from(rows);
+        self.bytes += u64::from(bytes);
+        self.sent = self.sent.min(sent);
+        self.are_reference &= matches!(class, QueryClass::Get) && rows == 1 && len <= SMALL;
+    }
+
+    /// A question of gate's own has been answered.
+    pub(in crate::dispatcher) fn spoil(&mut self) {
+        (self.is_spoiled, self.sent) = (true, Nanos::ZERO);
+    }
+
+    /// Whether there are none.
+    #[inline]
+    pub(in crate::dispatcher) fn is_empty(&self) -> bool {
+        self.sent == Nanos::MAX
+    }
+
+    /// How long the store took for them until `now`, when it had answered before at `before`; nothing if that cannot be
+    /// told.
+    pub(in crate::dispatcher) fn took(&self, before: Nanos, now: Nanos) -> Option<Nanos> {
+        (!self.is_empty() && !self.is_spoiled).then(|| now.saturating_sub(self.sent.max(before)))
+    }
+}
+
+/// The longest answer that a read of one small row has.
+const SMALL: usize = 1 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::cost_model::{CostModel, Learning, Prices};
+    use crate::protocol::query_types::QueryTypes;
+    use gate_common::units::MilliRu;
+
+    const GET: Features = Features { class: QueryClass::Get, rows: 1, bytes: 30 };
+    const MGET: Features = Features { class: QueryClass::MultiGet, rows: 10, bytes: 90 };
+    const ZERO: Nanos = Nanos::ZERO;
+
+    fn answers(requests: &[(Features, u64, usize)]) -> Answers {
+        let mut answers = Answers::default();
+        requests
+            .iter()
+            .for_each(|&(request, sent_us, len)| answers.add(request, Nanos::from_micros(sent_us), len));
+        answers
+    }
+
+    /// What a model takes the reference read to be after one window.
+    fn reference(window: &Window) -> Option<Nanos> {
+        let prices = Prices { base: MilliRu(500), row: MilliRu(500), kib: MilliRu(0), latency: MilliRu(0) };
+        let mut model = CostModel::new(prices, Learning { min_reference: 1, ..Learning::default() }).unwrap();
+        model.tick(window, false);
+        model.reference()
+    }
+
+    #[test]
+    fn what_came_before_on_the_same_connection_does_not_count() {
+        let us = Nanos::from_micros;
+        for (sent, before, now, took) in [(100, 0, 150, 50), (100, 130, 150, 20), (100, 100, 100, 0)] {
+            let answers = answers(&[(GET, sent, 5), (MGET, sent + 1, 5)]);
+            assert_eq!(answers.took(us(before), us(now)), Some(us(took)), "{sent} {before} {now}");
+        }
+        assert_eq!(Answers::default().took(us(1), us(2)), None);
+        let mut spoiled = answers(&[(GET, 1, 5)]);
+        spoiled.spoil();
+        assert!(!spoiled.is_empty() && spoiled.took(ZERO, us(2)).is_none());
+    }
+
+    #[test]
+    fn only_small_reads_of_one_key_among_themselves_are_the_reference() {
+        let two = Features { rows: 2, ..GET };
+        for (requests, is_reference) in [
+            (&[(GET, 0, 5)][..], true),
+            (&[(GET, 0, SMALL), (GET, 7, 0)], true),
+            (&[(GET, 0, SMALL + 1)], false),
+            (&[(two, 0, 5)], false),
+            (&[(MGET, 0, 5)], false),
+            (&[(GET, 0, 5), (MGET, 0, 5)], false),
+        ] {
+            let (lessons, mut window) = (Lessons::default(), Window::default());
+            let took = Nanos::from_micros(100 * requests.len() as u64);
+            lessons.observe(&answers(requests), took, &mut window);
+            let found = reference(&window);
+            assert_eq!(found, is_reference.then_some(Nanos::from_micros(100)), "{requests:?}");
+        }
+    }
+
+    #[test]
+    fn what_threads_hand_over_is_taken_once() {
+        let (types, policy) = (QueryTypes::default(), crate::dispatcher::Policy::default());
+        let figures = ServiceFigures::new("s".to_owned(), 2, types, policy);
+        assert!(!figures.threads[0].lessons.is_on());
+        figures.expect(Some(&[2_000; QueryClass::COUNT]));
+        for thread in &*figures.threads {
+            assert!(thread.lessons.is_on());
+            let gathered = RefCell::default();
+            let took = Nanos::from_micros(300);
+            thread.lessons.observe(&answers(&[(GET, 0, 5); 3]), took, &mut gathered.borrow_mut());
+            thread.lessons.hand_over(&gathered);
+            assert_eq!(*gathered.borrow(), Window::default());
+        }
+        let mut all = Window::default();
+        let each = Together { count: 3, rows: 3, bytes: 90, expected_milli: 6_000 };
+        (0..2).for_each(|_| all.observe_reference(each, Nanos::from_micros(300)));
+        assert_eq!(figures.take_window(), all);
+        assert_eq!(figures.take_window(), Window::default());
+        let times = figures.service_times();
+        assert_eq!(times.each_ref().map(Reading::len), [6, 0, 0, 0, 0, 0, 0, 0]);
+        let p95 = times[0].percentile(95.0).unwrap();
+        assert!(p95 > Nanos::from_micros(100) && p95 < Nanos::from_micros(114), "{p95}");
+        figures.expect(None);
+        assert!(!figures.threads[1].lessons.is_on());
+    }
+}

@@ -1,0 +1,352 @@
+//! What happened in one service, counted by one thread and read by any.
+//!
+//! [`counts`]: by query type. [`latency`]: how long it took. [`lessons`]: what answers teach about prices.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use gate_common::units::Nanos;
+
+use self::counts::{Counts, Timing, TypeFigures};
+use self::lessons::Lessons;
+use crate::dispatcher::admission::policy::Policy;
+use crate::dispatcher::clients::refusals::{RefusalFigures, Refusals};
+use crate::policy::Tier;
+use crate::policy::admission::QueryType;
+use crate::policy::latency_ratio;
+use crate::protocol::Class;
+use crate::protocol::query_types::QueryTypes;
+
+pub(super) mod counts;
+pub(super) mod latency;
+pub(super) mod lessons;
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Event {
+    /// A client was accepted.
+    Accepted,
+    /// A client was turned away: there are too many.
+    TurnedAway,
+    /// A client left, or all was said.
+    Left,
+    /// A client was closed because it did not read its replies.
+    SlowReader,
+    /// A client was closed because it did not go on with its request.
+    SlowWriter,
+    /// A client was closed because the store broke off in the middle of its reply.
+    Cut,
+    /// A client got a connection to the store of its own.
+    OwnConnection,
+    /// A request was too long to be gathered, and was passed on as it came.
+    Streamed,
+    /// A datagram came.
+    Datagram,
+    /// A request was decoded.
+    Request,
+    /// The store answered a request.
+    Answered,
+    /// A connection to the store was made.
+    StoreConnected,
+    /// A connection to the store failed or was lost.
+    StoreFailed,
+    /// A client named a user and a password that the store did not accept.
+    LoginFailed,
+    /// A pool was closed because the store no longer accepts its user.
+    PoolRefused,
+    /// A client wanted to speak TLS.
+    Tls,
+    /// A read of a hot key was answered with what was kept of it.
+    CacheHit,
+    /// A read of a hot key was answered by another's read.
+    Coalesced,
+    /// A read of a hot key went to the store for all who asked.
+    Flight,
+    /// What was kept of a hot key was no longer true: it had been written to.
+    Invalidated,
+}
+
+impl Event {
+    /// Every event, in the order of its number.
+    pub const ALL: [Self; 20] = [
+        Self::Accepted,
+        Self::TurnedAway,
+        Self::Left,
+        Self::SlowReader,
+        Self::SlowWriter,
+        Self::Cut,
+        Self::OwnConnection,
+        Self::Streamed,
+        Self::Datagram,
+        Self::Request,
+        Self::Answered,
+        Self::StoreConnected,
+        Self::StoreFailed,
+        Self::LoginFailed,
+        Self::PoolRefused,
+        Self::Tls,
+        Self::CacheHit,
+        Self::Coalesced,
+        Self::Flight,
+        Self::Invalidated,
+    ];
+
+    /// Its name in output and documentation.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Accepted => "accepted",
+            Self::TurnedAway => "turned-away",
+            Self::Left => "left",
+            Self::SlowReader => "slow-reader",
+            Self::SlowWriter => "slow-writer",
+            Self::Cut => "cut",
+            Self::OwnConnection => "own-connection",
+            Self::Streamed => "streamed",
+            Self::Datagram => "datagrams",
+            Self::Request => "requests",
+            Self::Answered => "answered",
+            Self::StoreConnected => "store-connected",
+            Self::StoreFailed => "store-failed",
+            Self::LoginFailed => "login-failed",
+            Self::PoolRefused => "pool-refused",
+            Self::Tls => "tls",
+            Self::CacheHit => "cache-hits",
+            Self::Coalesced => "coalesced",
+            Self::Flight => "flights",
+            Self::Invalidated => "invalidated",
+        }
+    }
+}
+
+/// One thread's counters of one service. All only grow.
+#[derive(Debug)]
+pub struct Figures {
+    counts: [AtomicU64; Event::ALL.len()],
+    /// By query type.
+    types: Box<[TypeFigures]>,
+    /// By tier, as of the last tick.
+    queues: [QueueFigures; Tier::ALL.len()],
+    pub(in crate::dispatcher) refusals: RefusalFigures,
+    store_links: AtomicU64,
+    /// What answers teach about prices.
+    pub(in crate::dispatcher) lessons: Lessons,
+}
+
+#[derive(Debug, Default)]
+struct QueueFigures {
+    waiting: AtomicU64,
+    delay_ns: AtomicU64,
+    stands: AtomicBool,
+}
+
+/// One tier's queue as of the last tick.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueState {
+    /// Requests that wait.
+    pub waiting: u64,
+    /// The longest that one of them has waited, or one that has left since the tick before.
+    pub delay: Nanos,
+    /// Whether requests are refused because it does not drain.
+    pub stands: bool,
+}
+
+impl Figures {
+    /// Nothing so far, of so many query types.
+    fn new(types: usize) -> Self {
+        let types = (0..types).map(|_| TypeFigures::default()).collect();
+        Self {
+            counts: Default::default(),
+            types,
+            queues: Default::default(),
+            refusals: RefusalFigures::default(),
+            store_links: AtomicU64::new(0),
+            lessons: Lessons::default(),
+        }
+    }
+
+    /// Counts one more. Only the thread whose figures these are may call this.
+    #[inline]
+    pub(in crate::dispatcher) fn count(&self, event: Event) {
+        let count = &self.counts[event as usize];
+        count.store(count.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// A request was answered that had waited for so long, and took the store so long. As [`Figures::count`].
+    #[inline]
+    pub(in crate::dispatcher) fn answered(&self, query_type: QueryType, waited: Nanos, took: Nanos) {
+        self.count(Event::Answered);
+        self.of_type(query_type).answered(waited, took);
+    }
+
+    /// Where requests of a query type are counted. As [`Figures::count`].
+    #[inline]
+    pub(in crate::dispatcher) fn of_type(&self, query_type: QueryType) -> &TypeFigures {
+        self.types.get(usize::from(query_type.0)).unwrap_or(&self.types[Class::Unknown.index()])
+    }
+
+    /// Notes how a tier's queue is. As [`Figures::count`].
+    pub(in crate::dispatcher) fn note_queue(&self, tier: Tier, state: QueueState) {
+        let queue = &self.queues[tier.index()];
+        queue.waiting.store(state.waiting, Ordering::Relaxed);
+        queue.delay_ns.store(state.delay.0, Ordering::Relaxed);
+        queue.stands.store(state.stands, Ordering::Relaxed);
+    }
+
+    /// How a tier's queue is in this thread.
+    #[must_use]
+    pub fn queue(&self, tier: Tier) -> QueueState {
+        let queue = &self.queues[tier.index()];
+        QueueState {
+            waiting: queue.waiting.load(Ordering::Relaxed),
+            delay: Nanos(queue.delay_ns.load(Ordering::Relaxed)),
+            stands: queue.stands.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Notes that a connection to the store was made, or that one ended. As [`Figures::count`].
+    pub(in crate::dispatcher) fn note_store_link(&self, made: bool) {
+        let links = self.store_links.load(Ordering::Relaxed);
+        let links = if made { links.wrapping_add(1) } else { links.saturating_sub(1) };
+        self.store_links.store(links, Ordering::Relaxed);
+    }
+
+    /// How often it happened.
+    #[must_use]
+    pub fn get(&self, event: Event) -> u64 {
+        self.counts[event as usize].load(Ordering::Relaxed)
+    }
+
+    /// Clients that are connected.
+    #[must_use]
+    pub fn connected(&self) -> u64 {
+        let gone =
+            [Event::Left, Event::SlowReader, Event::SlowWriter, Event::Cut].map(|event| self.get(event));
+        self.get(Event::Accepted).saturating_sub(gone.iter().sum())
+    }
+}
+
+/// What happened at one service.
+#[derive(Clone, Debug)]
+pub struct ServiceFigures {
+    /// Its name.
+    pub name: String,
+    /// Each thread's counts.
+    pub threads: Arc<[Arc<Figures>]>,
+    /// Its query types.
+    pub types: Arc<QueryTypes>,
+    /// How long requests took from their admission to the answer, by query type, since the last tick.
+    pub responses: Arc<latency_ratio::Latencies>,
+    policy: Policy,
+}
+
+impl ServiceFigures {
+    pub(in crate::dispatcher) fn new(
+        name: String,
+        threads: usize,
+        types: QueryTypes,
+        policy: Policy,
+    ) -> Self {
+        let responses = Arc::new(latency_ratio::Latencies::new(types.len()));
+        let threads = (0..threads).map(|_| Arc::new(Figures::new(types.len()))).collect();
+        Self { name, threads, types: Arc::new(types), responses, policy }
+    }
+
+    /// Records how long a request of a query type took, its wait included. Any thread may call this.
+    #[inline]
+    pub(in crate::dispatcher) fn responded(&self, query_type: QueryType, took: Nanos) {
+        self.responses.record(usize::from(query_type.0), took);
+    }
+
+    /// How often something happened, all threads together.
+    #[must_use]
+    pub fn get(&self, event: Event) -> u64 {
+        self.threads.iter().map(|thread| thread.get(event)).sum()
+    }
+
+    /// How requests of each query type fared since the start.
+    #[must_use]
+    pub fn counts(&self) -> Vec<Counts> {
+        let mut all = vec![Counts::default(); self.types.len()];
+        for thread in &*self.threads {
+            all.iter_mut().zip(&thread.types).for_each(|(counts, figures)| counts.add(figures));
+        }
+        all
+    }
+
+    /// How refusals since the start reached their clients.
+    #[must_use]
+    pub fn refusals(&self) -> Refusals {
+        let mut refusals = Refusals::default();
+        self.threads.iter().for_each(|thread| refusals.add(&thread.refusals));
+        refusals
+    }
+
+    /// How long one more request of a tier would wait, as far as the admission policy knows.
+    #[must_use]
+    pub fn expected_wait(&self, tier: Tier) -> Option<Nanos> {
+        self.policy.expected_wait(tier)
+    }
+
+    /// How a tier's queue is: all that wait, the longest delay, and whether it stands in any thread.
+    #[must_use]
+    pub fn queue(&self, tier: Tier) -> QueueState {
+        self.threads.iter().map(|thread| thread.queue(tier)).fold(QueueState::default(), |sum, one| {
+            QueueState {
+                waiting: sum.waiting + one.waiting,
+                delay: sum.delay.max(one.delay),
+                stands: sum.stands || one.stands,
+            }
+        })
+    }
+
+    /// Connections to the store that there are now.
+    #[must_use]
+    pub fn store_links(&self) -> u64 {
+        self.threads.iter().map(|thread| thread.store_links.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Requests that wait for the store, as of the last tick.
+    #[must_use]
+    pub fn queued(&self) -> u64 {
+        Tier::ALL.iter().map(|&tier| self.queue(tier).waiting).sum()
+    }
+
+    /// Appends them in memcached's form of statistics.
+    pub(in crate::dispatcher) fn write_stats(&self, out: &mut Vec<u8>) {
+        for event in Event::ALL {
+            out.extend_from_slice(format!("STAT {} {}\r\n", event.name(), self.get(event)).as_bytes());
+        }
+        out.extend_from_slice(format!("STAT queued {}\r\n", self.queued()).as_bytes());
+        let Refusals { took, held_back } = self.refusals();
+        let counts = format!("STAT refusals {}\r\nSTAT refusals_held_back {held_back}\r\n", took.len());
+        out.extend_from_slice(counts.as_bytes());
+        for (name, percent) in [("p50", 50.0), ("p99", 99.0), ("max", 100.0)] {
+            let Some(took) = took.percentile(percent) else { continue };
+            let line = format!("STAT refusals_{name}_us {}\r\n", took.0.div_ceil(1_000));
+            out.extend_from_slice(line.as_bytes());
+        }
+        for (name, counts) in self.types.names().zip(self.counts()) {
+            for percent in [50.0, 90.0, 99.0] {
+                let Some(took) = counts.timing(Timing::Processing).percentile(percent) else { continue };
+                let line = format!("STAT {name}_p{percent}_us {}\r\n", took.0 / 1_000);
+                out.extend_from_slice(line.as_bytes());
+            }
+        }
+        out.extend_from_slice(b"END\r\n");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_places_in_the_list_and_names_differ() {
+        for (place, event) in Event::ALL.into_iter().enumerate() {
+            assert_eq!(event as usize, place, "{}", event.name());
+            assert_eq!(Event::ALL.iter().filter(|other| other.name() == event.name()).count(), 1);
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! Who a client is to the store: user, database and protocol version, and what proves it.
+//!
+//! **Secrets.** A password is kept by the clients that have proved it and by their pool, which needs it to connect
+//! again. It is in no output for people, and is overwritten when it is no longer needed.
+//!
+//! [`change`]: how a client becomes another. [`scopes`]: whose clients may have the same answer.
+
+use std::fmt;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::rc::Rc;
+
+use sha2::{Digest as _, Sha256};
+
+use crate::config::StoreLogin;
+use crate::dispatcher::stores::broken::Broken;
+use crate::protocol::resp::{Change, Version};
+
+pub(super) mod change;
+pub(super) mod scopes;
+
+/// Who a client is to the store. The default is who a connection is to it at first.
+#[derive(Clone, Debug, Default)]
+pub(in crate::dispatcher) struct Identity {
+    /// `None` for a client that has not said who it is.
+    pub(in crate::dispatcher) login: Option<Rc<Login>>,
+    pub(in crate::dispatcher) database: u32,
+    pub(in crate::dispatcher) version: Version,
+    /// What its connections of its own are called.
+    pub(in crate::dispatcher) name: Option<Rc<[u8]>>,
+}
+
+/// A user and its password.
+#[derive(Debug)]
+pub(in crate::dispatcher) struct Login {
+    user: Option<Box<[u8]>>,
+    password: Secret,
+}
+
+/// Bytes that nobody is to see.
+pub(in crate::dispatcher) struct Secret(Vec<u8>);
+
+/// What a client asks to be changed; what is `None` stays.
+#[derive(Debug)]
+pub(in crate::dispatcher) struct Asked {
+    pub(in crate::dispatcher) login: Option<Rc<Login>>,
+    pub(in crate::dispatcher) reset: bool,
+    database: Option<u32>,
+    version: Option<Version>,
+    name: Option<Rc<[u8]>>,
+}
+
+/// What a new connection sends first.
+#[derive(Debug, Default)]
+pub(in crate::dispatcher) struct Greeting {
+    pub(in crate::dispatcher) bytes: Secret,
+    /// Requests in it, the last of which may be refused, if [`Greeting::named`].
+    pub(in crate::dispatcher) requests: usize,
+    pub(in crate::dispatcher) named: bool,
+}
+
+impl Identity {
+    /// Whether connections of the one may serve the other.
+    pub(in crate::dispatcher) fn shares_with(&self, other: &Self) -> bool {
+        let user = |identity: &Self| identity.login.clone().map(|login| login.user().to_vec());
+        (self.database, self.version) == (other.database, other.version) && user(self) == user(other)
+    }
+
+    /// What tells it from every other, the password included. Seeded: nobody can look up what it stands for.
+    pub(in crate::dispatcher) fn digest(&self, seed: u64) -> [u8; 32] {
+        let mut hash = Sha256::new();
+        hash.update(seed.to_ne_bytes());
+        hash.update(self.database.to_ne_bytes());
+        hash.update([u8::from(self.version == Version::Three), u8::from(self.login.is_some())]);
+        if let Some(login) = &self.login {
+            hash.update(login.user().len().to_ne_bytes());
+            hash.update(login.user());
+            hash.update(login.password());
+        }
+        hash.finalize().into()
+    }
+
+    /// What it becomes if the store agrees.
+    pub(in crate::dispatcher) fn after(&self, asked: &Asked) -> Self {
+        let Self { login, database, version, name } =
+            if asked.reset { Self::default() } else { self.clone() };
+        Self {
+            login: asked.login.clone().or(login),
+            database: asked.database.unwrap_or(database),
+            version: asked.version.unwrap_or(version),
+            name: asked.name.clone().or(name),
+        }
+    }
+
+    /// What makes a new connection its own. `service` is who a client is that has not said so.
+    ///
+    /// # Errors
+    ///
+    /// If the service's password cannot be read.
+    pub(in crate::dispatcher) fn greeting(&self, service: Option<&StoreLogin>) -> Result<Greeting, Broken> {
+        let mut greeting = Greeting::default();
+        match (&self.login, service) {
+            (Some(login), _) => login.write(&mut greeting),
+            (None, Some(service)) => Login::read(service)?.write(&mut greeting),
+            (None, None) => {}
+        }
+        if self.version == Version::Three {
+            greeting.push(&[b"HELLO", b"3"]);
+        }
+        if self.database != 0 {
+            greeting.push(&[b"SELECT", self.database.to_string().as_bytes()]);
+        }
+        if let Some(name) = &self.name {
+            greeting.push(&[b"CLIENT", b"SETNAME", name]);
+            greeting.named = true;
+        }
+        Ok(greeting)
+    }
+
+    /// Asks the store what its user may do.
+    pub(in crate::dispatcher) fn ask_rights(&self, service: Option<&StoreLogin>) -> Secret {
+        let named = service.and_then(|service| service.user.as_deref()).map_or(DEFAULT_USER, str::as_bytes);
+        let user = self.login.as_deref().map_or(named, Login::user);
+        let mut greeting = Greeting::default();
+        greeting.push(&[b"ACL", b"GETUSER", user]);
+        greeting.bytes
+    }
+}
+
+/// Whether the store says that a user may do everything with all keys, as Redis 7 puts it or as Redis 6 did.
+/// A store that has no ACL has no user that may not.
+pub(in crate::dispatcher) fn may_do_everything(rights: &[u8]) -> bool {
+    let has = |words: &[u8]| memchr::memmem::find(rights, words).is_some();
+    rights.starts_with(b"-ERR unknown command")
+        || has(b"\r\n$8\r\ncommands\r\n$5\r\n+@all\r\n") && has(b"\r\n$4\r\nkeys\r\n$2\r\n~*\r\n")
+        || has(b"\r\n$7\r\nallkeys\r\n") && has(b"\r\n$11\r\nallcommands\r\n")
+}
+
+impl Login {
+    /// The user's name.
+    pub(in crate::dispatcher) fn user(&self) -> &[u8] {
+        self.user.as_deref().unwrap_or(DEFAULT_USER)
+    }
+
+    /// Its password.
+    pub(in crate::dispatcher) fn password(&self) -> &[u8] {
+        &self.password.0
+    }
+
+    /// The service's own.
+    fn read(service: &StoreLogin) -> Result<Self, Broken> {
+        let path = &service.password_file;
+        let unreadable = |source| Broken::Password { path: path.clone(), source };
+        let mut password = Secret(std::fs::read(path).map_err(unreadable)?);
+        let end =
+            password.0.iter().rposition(|byte| !matches!(byte, b'\r' | b'\n')).map_or(0, |last| last + 1);
+        password.0.truncate(end);
+        Ok(Self { user: service.user.as_deref().map(|user| user.as_bytes().into()), password })
+    }
+
+    /// As the client said it: stores without users know `AUTH` with a password alone.
+    fn write(&self, greeting: &mut Greeting) {
+        match &self.user {
+            Some(user) => greeting.push(&[b"AUTH", user, &self.password.0]),
+            None => greeting.push(&[b"AUTH", &self.password.0]),
+        }
+    }
+}
+
+impl Asked {
+    /// What outlives the request that it was read out of.
+    pub(in crate::dispatcher) fn of(change: &Change<'_>) -> Self {
+        let login = change.login.map(|(user, password)| {
+            Rc::new(Login { user: user.map(Into::into), password: Secret(password.to_vec()) })
+        });
+        let Change { database, version, reset, .. } = *change;
+        Self { login, database, version, reset, name: change.name.map(Into::into) }
+    }
+
+    /// Whether nothing but the user is to change.
+    pub(in crate::dispatcher) fn is_login_alone(&self) -> bool {
+        self.database.is_none() && self.version.is_none() && self.name.is_none() && !self.reset
+    }
+}
+
+impl Greeting {
+    fn push(&mut self, arguments: &[&[u8]]) {
+        let out = &mut self.bytes.0;
+        out.extend_from_slice(format!("*{}\r\n", arguments.len()).as_bytes());
+        for argument in arguments {
+            out.extend_from_slice(format!("${}\r\n", argument.len()).as_bytes());
+            out.extend_from_slice(argument);
+            out.extend_from_slice(b"\r\n");
+        }
+        self.requests += 1;
+    }
+}
+
+impl Secret {
+    pub(in crate::dispatcher) fn new(bytes: &[u8]) -> Self {
+        Self(bytes.to_vec())
+    }
+
+    pub(in crate::dispatcher) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Default for Secret {
+    /// With room for any usual greeting: what grows leaves copies behind.
+    fn default() -> Self {
+        Self(Vec::with_capacity(512))
+    }
+}
+
+impl Drop for Secret {
+    fn drop(&mut self) {
+        self.0.fill(0);
+        // So that the compiler takes it for read.
+        std::hint::black_box(&self.0);
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+/// Warns if others than its owner may read a file.
+pub(in crate::dispatcher) fn warn_of_readers(path: &Path) {
+    if std::fs::metadata(path).is_ok_and(|file| file.permissions().mode() & 0o077 != 0) {
+        tracing::warn!(path = %path.display(), "others may read this password: chmod 600");
+    }
+}
+
+const DEFAULT_USER: &[u8] = b"default";
+
+#[cfg(test)]
+impl Identity {
+    /// This user, with this password.
+    pub(in crate::dispatcher) fn of(user: &str, password: &str) -> Self {
+        let (user, password) = (Some(user.as_bytes().into()), Secret::new(password.as_bytes()));
+        Self { login: Some(Rc::new(Login { user, password })), ..Self::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn login(user: Option<&str>, password: &str) -> Option<Rc<Login>> {
+        let user = user.map(|user| user.as_bytes().into());
+        Some(Rc::new(Login { user, password: Secret::new(password.as_bytes()) }))
+    }
+
+    fn sent(identity: &Identity) -> (String, usize) {
+        let greeting = identity.greeting(None).unwrap();
+        let words: Vec<_> = std::str::from_utf8(greeting.bytes.bytes()).unwrap().split("\r\n").collect();
+        let words = words.into_iter().filter(|word| !word.is_empty() && !word.starts_with(['*', '$']));
+        (words.collect::<Vec<_>>().join(" "), greeting.requests)
+    }
+
+    #[test]
+    fn a_connection_is_set_up_as_its_client_would() {
+        let mut identity = Identity::default();
+        assert_eq!(sent(&identity), (String::new(), 0));
+        identity.login = login(None, "secret");
+        assert_eq!(sent(&identity), ("AUTH secret".to_owned(), 1));
+        identity = Identity {
+            login: login(Some("alice"), "secret"),
+            database: 3,
+            version: Version::Three,
+            name: Some((*b"me").into()),
+        };
+        assert_eq!(sent(&identity), ("AUTH alice secret HELLO 3 SELECT 3 CLIENT SETNAME me".to_owned(), 4));
+    }
+
+    #[test]
+    fn connections_are_shared_by_user_database_and_version_whatever_the_password_and_the_name() {
+        let alice = Identity { login: login(Some("alice"), "1"), ..Identity::default() };
+        let renamed =
+            Identity { login: login(Some("alice"), "2"), name: Some((*b"me").into()), ..Identity::default() };
+        assert!(alice.shares_with(&renamed));
+        for other in [
+            Identity::default(),
+            Identity { login: login(Some("bob"), "1"), ..Identity::default() },
+            Identity { database: 1, ..alice.clone() },
+            Identity { version: Version::Three, ..alice.clone() },
+        ] {
+            assert!(!alice.shares_with(&other), "{other:?}");
+        }
+        let by_name = Identity { login: login(Some("default"), "1"), ..Identity::default() };
+        let by_password = Identity { login: login(None, "1"), ..Identity::default() };
+        assert!(by_name.shares_with(&by_password) && !by_name.shares_with(&Identity::default()));
+    }
+
+    #[test]
+    fn a_reset_forgets_everything_and_other_changes_nothing_else() {
+        let nothing = Change::default();
+        let who = Identity { login: login(Some("alice"), "1"), ..Identity::default() };
+        let who = who.after(&Asked::of(&Change { database: Some(4), ..nothing }));
+        let who =
+            who.after(&Asked::of(&Change { version: Some(Version::Three), name: Some(b"me"), ..nothing }));
+        assert_eq!(sent(&who).0, "AUTH alice 1 HELLO 3 SELECT 4 CLIENT SETNAME me");
+        let bob: (Option<&[u8]>, &[u8]) = (Some(b"bob"), b"2");
+        let bob = who.after(&Asked::of(&Change { login: Some(bob), ..nothing }));
+        assert_eq!(sent(&bob).0, "AUTH bob 2 HELLO 3 SELECT 4 CLIENT SETNAME me");
+        assert_eq!(sent(&bob.after(&Asked::of(&Change { reset: true, ..nothing }))).1, 0);
+    }
+
+    #[test]
+    fn a_password_is_in_no_output() {
+        let identity = Identity { login: login(Some("alice"), "hunter2"), ..Identity::default() };
+        let asked = Asked::of(&Change { login: Some((None, b"hunter2")), ..Change::default() });
+        let bytes = format!("{:?}", b"hunter2");
+        let printed = format!("{identity:?}{asked:?}{:?}", identity.greeting(None).unwrap());
+        assert!(
+            !printed.contains("hunter2") && !printed.contains(bytes.trim_matches(['[', ']'])),
+            "{printed}"
+        );
+    }
+
+    #[test]
+    fn only_who_may_do_everything_is_taken_for_it() {
+        let redis_7 = |commands: &str, keys: &str| {
+            let (commands_len, keys_len) = (commands.len(), keys.len());
+            format!(
+                "*12\r\n$5\r\nflags\r\n*1\r\n$2\r\non\r\n$9\r\npasswords\r\n*0\r\n$8\r\ncommands\r\n\
+                 ${commands_len}\r\n{commands}\r\n$4\r\nkeys\r\n${keys_len}\r\n{keys}\r\n"
+            )
+        };
+        let redis_6 = "*4\r\n$5\r\nflags\r\n*3\r\n$2\r\non\r\n$7\r\nallkeys\r\n$11\r\nallcommands\r\n";
+        for (rights, everything) in [
+            (redis_7("+@all", "~*"), true),
+            (redis_7("+@all -acl", "~*"), false),
+            (redis_7("+@all", "~b:*"), false),
+            (redis_7("-@all +get", "~*"), false),
+            (redis_6.to_owned(), true),
+            (redis_6.replace("$7\r\nallkeys\r\n", ""), false),
+            ("-ERR unknown command `ACL`, with args beginning with: \r\n".to_owned(), true),
+            ("-NOPERM this user has no permissions\r\n".to_owned(), false),
+            ("-NOAUTH Authentication required.\r\n".to_owned(), false),
+            ("*-1\r\n".to_owned(), false),
+        ] {
+            assert_eq!(may_do_everything(rights.as_bytes()), everything, "{rights}");
+        }
+    }
+}

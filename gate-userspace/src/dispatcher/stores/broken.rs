@@ -1,0 +1,47 @@
+//! Why connections to the store end.
+
+use std::path::PathBuf;
+
+use crate::protocol::resp;
+
+/// Why a connection to the store ended.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::dispatcher) enum Broken {
+    /// The system says why.
+    #[error(transparent)]
+    System(#[from] std::io::Error),
+    /// It was closed at the other end.
+    #[error("the store closed the connection")]
+    Closed,
+    /// An answer took too long.
+    #[error("the store did not answer in time")]
+    Overdue,
+    /// What came makes no sense.
+    #[error(transparent)]
+    Garbage(#[from] crate::dispatcher::wire::Garbage),
+    /// It answers, but not as it should.
+    #[error("the store is not ready: {0:?}")]
+    Unwell(String),
+    /// It does not accept gate's greeting: its error.
+    #[error("the store refuses the user: {}", error_word(.0))]
+    Refused(Vec<u8>),
+    /// The service's password cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Password {
+        /// Where it should be.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// It sends clients to its other nodes, past gate.
+    #[error("the store is in cluster mode, which gate does not support")]
+    Cluster,
+    /// An answer that no request asked for.
+    #[error("the store sent an answer that no one asked for")]
+    Unasked,
+}
+
+/// The first word of an error. More of it might repeat what it is about.
+fn error_word(why: &[u8]) -> String {
+    String::from_utf8_lossy(resp::error_code(why).unwrap_or_default()).into_owned()
+}

@@ -1,0 +1,175 @@
+//! Whether a store connection is worth a request.
+//!
+//! **Problem.** A dead store must cost its clients no wait, and one that comes back must not be met by all of them at
+//! once. **Rule**, after the circuit breaker: after a failure everything is refused for a pause that doubles with
+//! each failure in a row. Then a store that answers gate's own probe is tried with a few requests at a time; each
+//! answer allows one more at once, until there is nothing left to doubt: it has answered often enough, or has stayed
+//! connected for a while with nothing to answer.
+//!
+//! **Invariants.** Pure. A pause is at least [`SHORTEST`] and at most [`LONGEST`].
+
+use gate_common::units::Nanos;
+
+/// One connection's state of health.
+#[derive(Clone, Debug)]
+pub(in crate::dispatcher) struct Health {
+    state: State,
+    /// Failures in a row.
+    failures: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Not connected yet, for the first time: requests may wait for that.
+    Starting,
+    /// Trusted.
+    Up,
+    /// Refuses until then.
+    Down { until: Nanos },
+    /// Tried, with so many requests at once.
+    Trying { allowed: usize, connected: Option<Nanos> },
+}
+
+impl Health {
+    /// One that has never been connected.
+    pub(in crate::dispatcher) const fn new() -> Self {
+        Self { state: State::Starting, failures: 0 }
+    }
+
+    /// Whether one more request may be sent while `waiting` are not answered.
+    ///
+    /// # Errors
+    ///
+    /// When to come again.
+    pub(in crate::dispatcher) fn accepts(&self, waiting: usize, now: Nanos) -> Result<(), Nanos> {
+        match self.state {
+            State::Up => Ok(()),
+            State::Starting if waiting < MOST_WAITING => Ok(()),
+            State::Trying { allowed, connected: Some(_) } if waiting < allowed => Ok(()),
+            State::Down { until } => Err(until.saturating_sub(now).max(SHORTEST)),
+            State::Starting | State::Trying { .. } => Err(SHORTEST),
+        }
+    }
+
+    /// It is connected, at `now`.
+    pub(in crate::dispatcher) fn connected(&mut self, now: Nanos) {
+        self.state = match self.state {
+            // Starting => Up
+            State::Starting => State::Up,
+            State::Trying { allowed, .. } => State::Trying { allowed, connected: Some(now) },
+            state => state,
+        };
+    }
+
+    /// No request waits for it at `now`.
+    pub(in crate::dispatcher) fn idle(&mut self, now: Nanos) {
+        if let State::Trying { connected: Some(since), .. } = self.state
+            && now.saturating_sub(since) >= SETTLED
+        {
+            // Trying => Up: it has stayed connected.
+            *self = Self { state: State::Up, failures: 0 };
+        }
+    }
+
+    /// It has answered a request.
+    #[inline]
+    pub(in crate::dispatcher) fn answered(&mut self) {
+        if let State::Trying { allowed, .. } = &mut self.state {
+            *allowed += 1;
+            if *allowed > TRUSTED {
+                // Trying => Up: it has answered often enough.
+                *self = Self { state: State::Up, failures: 0 };
+            }
+        }
+    }
+
+    /// It has failed at `now`. Returns for how long to leave it alone.
+    pub(in crate::dispatcher) fn failed(&mut self, now: Nanos) -> Nanos {
+        let pause = Nanos(SHORTEST.0 << self.failures.min(16)).min(LONGEST);
+        self.failures = self.failures.saturating_add(1);
+        // Any => Down
+        self.state = State::Down { until: now.saturating_add(pause) };
+        pause
+    }
+
+    /// The pause is over.
+    pub(in crate::dispatcher) fn trying(&mut self) {
+        // Down => Trying: a few at a time at first.
+        self.state = State::Trying { allowed: FIRST, connected: None };
+    }
+}
+
+/// A restarted store is back in no time.
+const SHORTEST: Nanos = Nanos::from_millis(20);
+/// So that a store that is back is found soon.
+const LONGEST: Nanos = Nanos::from_secs(1);
+/// Requests that are tried first.
+const FIRST: usize = 16;
+/// So many at once are as good as any number.
+const TRUSTED: usize = 128;
+/// How long an idle connection must last to be trusted again.
+const SETTLED: Nanos = Nanos::from_millis(200);
+/// Requests that may wait for the first connection.
+const MOST_WAITING: usize = 1_024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Nanos = Nanos::from_secs(1);
+
+    #[test]
+    fn requests_wait_for_the_first_connection_but_not_for_ever_more_of_them() {
+        let health = Health::new();
+        assert_eq!(health.accepts(0, NOW), Ok(()));
+        assert_eq!(health.accepts(MOST_WAITING, NOW), Err(SHORTEST));
+    }
+
+    #[test]
+    fn pauses_double_up_to_a_second_and_begin_anew_once_it_is_trusted() {
+        let mut health = Health::new();
+        let pauses: Vec<u64> = (0..8)
+            .map(|_| {
+                health.trying();
+                health.failed(NOW).0 / 1_000_000
+            })
+            .collect();
+        assert_eq!(pauses, [20, 40, 80, 160, 320, 640, 1_000, 1_000]);
+        health.trying();
+        health.connected(NOW);
+        (0..TRUSTED).for_each(|_| health.answered());
+        assert_eq!(health.accepts(1_000_000, NOW), Ok(()));
+        assert_eq!(health.failed(NOW), SHORTEST);
+    }
+
+    #[test]
+    fn a_store_that_stays_connected_with_nothing_to_answer_is_trusted_again() {
+        let mut health = Health::new();
+        health.failed(NOW);
+        health.trying();
+        health.idle(Nanos::MAX);
+        assert!(health.accepts(0, NOW).is_err(), "not connected");
+        health.connected(NOW);
+        health.idle(Nanos(NOW.0 + SETTLED.0 - 1));
+        assert!(health.accepts(FIRST, NOW).is_err());
+        health.idle(Nanos(NOW.0 + SETTLED.0));
+        assert_eq!(health.accepts(1_000, NOW), Ok(()));
+    }
+
+    #[test]
+    fn a_store_that_failed_is_tried_with_one_request_more_for_each_answer() {
+        let mut health = Health::new();
+        health.connected(NOW);
+        let pause = health.failed(NOW);
+        assert_eq!(health.accepts(0, NOW), Err(pause));
+        health.trying();
+        assert!(health.accepts(0, NOW).is_err(), "not connected yet");
+        health.connected(NOW);
+        for allowed in FIRST..=TRUSTED {
+            assert_eq!(health.accepts(allowed - 1, NOW), Ok(()));
+            assert_eq!(health.accepts(allowed, NOW), Err(SHORTEST));
+            health.answered();
+        }
+        assert_eq!(health.accepts(TRUSTED + 1, NOW), Ok(()));
+    }
+}

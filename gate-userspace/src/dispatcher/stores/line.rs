@@ -1,0 +1,183 @@
+//! A connection to the store that is set up for one client, and asked one thing at a time.
+//!
+//! One that has been asked what it was made for is used again: `RESET` makes it as it was at first. So clients that
+//! come, log in and go cost the store no connections but gate's own.
+
+use std::cell::RefCell;
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::broken::Broken;
+use crate::dispatcher::identity::Identity;
+use crate::dispatcher::settings::Settings;
+use crate::dispatcher::wire::Garbage;
+use crate::protocol::resp::{Kind, Part, Replies, error_code};
+
+/// A connection that nobody shares yet.
+#[derive(Debug)]
+pub(in crate::dispatcher) struct Line {
+    socket: TcpStream,
+    patience: Duration,
+    replies: Replies,
+    heard: Vec<u8>,
+    /// `RESET` has been sent, and its answer not been read.
+    resets: bool,
+}
+
+/// Connections that wait to be used again.
+#[derive(Debug)]
+pub(in crate::dispatcher) struct Lines {
+    kept: RefCell<Vec<Line>>,
+    /// Whether they have been somebody's, and must be made nobody's first.
+    resets: bool,
+}
+
+impl Lines {
+    /// None yet, to a store that has users or not.
+    pub(in crate::dispatcher) fn new(has_users: bool) -> Self {
+        Self { kept: RefCell::default(), resets: has_users }
+    }
+
+    /// One for a client that is `identity`, new or not.
+    ///
+    /// # Errors
+    ///
+    /// As [`Line::open`].
+    pub(in crate::dispatcher) async fn take(
+        &self,
+        settings: &Settings,
+        identity: &Identity,
+    ) -> Result<Line, Broken> {
+        let kept = self.kept.borrow_mut().pop();
+        if let Some(line) = kept
+            && let Ok(line) = line.again(settings, identity).await
+        {
+            return Ok(line);
+        }
+        // Whatever was wrong with it: a new one tells for certain.
+        Line::open(settings, identity).await
+    }
+
+    /// Keeps one whose answers have all been read.
+    pub(in crate::dispatcher) fn keep(&self, mut line: Line) {
+        let lines = &mut *self.kept.borrow_mut();
+        if lines.len() >= MOST_KEPT || !line.heard.is_empty() {
+            return;
+        }
+        line.resets = self.resets;
+        if !line.resets || matches!(line.socket.try_write(RESET), Ok(len) if len == RESET.len()) {
+            lines.push(line);
+        }
+    }
+}
+
+impl Line {
+    /// A new connection of a client that is `identity`.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be had in time, or the store does not accept the identity ([`Broken::Refused`]).
+    pub(in crate::dispatcher) async fn open(
+        settings: &Settings,
+        identity: &Identity,
+    ) -> Result<Self, Broken> {
+        let patience = settings.store_timeout().into();
+        let connecting = TcpStream::connect(settings.backend.address);
+        let socket = timeout(patience, connecting).await.map_err(|_| Broken::Overdue)??;
+        socket.set_nodelay(true)?;
+        let mut this =
+            Self { socket, patience, replies: Replies::new(LONGEST), heard: Vec::new(), resets: false };
+        this.greet(settings, identity).await?;
+        Ok(this)
+    }
+
+    /// The same connection, from the start.
+    async fn again(mut self, settings: &Settings, identity: &Identity) -> Result<Self, Broken> {
+        self.greet(settings, identity).await?;
+        // It may have been closed since, behind the answer to what was said last.
+        match self.socket.try_read(&mut [0]) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(self),
+            Err(error) => Err(error.into()),
+            Ok(0) => Err(Broken::Closed),
+            Ok(_) => Err(Broken::Unasked),
+        }
+    }
+
+    /// Its socket, for one request that is passed on piece by piece, and its answer.
+    pub(in crate::dispatcher) fn socket(&mut self) -> &mut TcpStream {
+        &mut self.socket
+    }
+
+    /// Sends one request; what is answered, whole.
+    ///
+    /// # Errors
+    ///
+    /// If no answer comes in time.
+    pub(in crate::dispatcher) async fn ask(&mut self, request: &[u8]) -> Result<Vec<u8>, Broken> {
+        self.socket.write_all(request).await?;
+        self.reply().await
+    }
+
+    /// The connection, of which nothing is outstanding.
+    pub(in crate::dispatcher) fn into_socket(self) -> TcpStream {
+        self.socket
+    }
+
+    async fn greet(&mut self, settings: &Settings, identity: &Identity) -> Result<(), Broken> {
+        let greeting = identity.greeting(settings.backend.login.as_ref())?;
+        self.socket.write_all(greeting.bytes.bytes()).await?;
+        if std::mem::take(&mut self.resets) && self.reply().await? != b"+RESET\r\n" {
+            return Err(Broken::Unasked);
+        }
+        for left in (0..greeting.requests).rev() {
+            let reply = self.reply().await?;
+            // That a connection cannot be named harms nobody.
+            if error_code(&reply).is_some() && !(greeting.named && left == 0) {
+                return Err(refused(reply));
+            }
+        }
+        Ok(())
+    }
+
+    /// The next reply, in time.
+    async fn reply(&mut self) -> Result<Vec<u8>, Broken> {
+        timeout(self.patience, self.read_reply()).await.map_err(|_| Broken::Overdue)?
+    }
+
+    async fn read_reply(&mut self) -> Result<Vec<u8>, Broken> {
+        loop {
+            let part = self.replies.next(&self.heard).map_err(|garbage| Garbage(garbage.to_string()))?;
+            match part {
+                Part::More { .. } => {
+                    if self.socket.read_buf(&mut self.heard).await? == 0 {
+                        return Err(Broken::Closed);
+                    }
+                }
+                Part::Reply { len, kind: Kind::Push, last: true } => drop(self.heard.drain(..len)),
+                Part::Reply { len, last: true, .. } => return Ok(self.heard.drain(..len).collect()),
+                Part::Reply { .. } | Part::Body { .. } => {
+                    return Err(Garbage("an answer that is too long".to_owned()).into());
+                }
+            }
+        }
+    }
+}
+
+/// What an error in answer to a greeting means: that the store is not ready now, or that this is no way to greet it.
+fn refused(reply: Vec<u8>) -> Broken {
+    let passing = matches!(error_code(&reply), Some(b"LOADING" | b"MASTERDOWN" | b"BUSY" | b"TRYAGAIN"));
+    if passing || reply.starts_with(b"-ERR max number of clients") {
+        return Broken::Unwell(String::from_utf8_lossy(&reply).into_owned());
+    }
+    Broken::Refused(reply)
+}
+
+const RESET: &[u8] = b"RESET\r\n";
+/// More at a time are rare: each is used for a moment, unless its client sends slowly.
+const MOST_KEPT: usize = 16;
+/// Answers to what is asked here are short.
+const LONGEST: usize = 64 << 10;

@@ -1,0 +1,13 @@
+//! Connections to the store.
+//!
+//! - [`pool`]: those that clients of one identity share, and which of them a request takes. Start here.
+//! - [`store`], [`outstanding`]: a shared connection, and what is on its way over it.
+//! - [`mod@line`]: a new connection, being set up.
+//! - [`health`]: whether it is worth a request; [`broken`]: why it ended.
+
+pub(super) mod broken;
+pub(super) mod health;
+pub(super) mod line;
+pub(super) mod outstanding;
+pub(super) mod pool;
+pub(super) mod store;

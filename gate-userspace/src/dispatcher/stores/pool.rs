@@ -1,0 +1,281 @@
+//! The connections to the store that clients of one identity share.
+//!
+//! Clients that are the same user, on the same database, in the same protocol version share a pool. What the store
+//! answers one of them it would have answered any other. A pool that no client uses is closed after a while; one
+//! whose user the store no longer accepts is closed at once, and its clients with it.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use gate_common::units::Nanos;
+use tokio::task::AbortHandle;
+
+use super::health::Health;
+use super::store::Store;
+use crate::dispatcher::identity::scopes::{Scope, Scopes};
+use crate::dispatcher::identity::{Identity, Login};
+use crate::dispatcher::service::Service;
+use crate::dispatcher::wire::Wire;
+
+/// Some connections to the store, over which many clients' requests go.
+#[derive(Debug)]
+pub(in crate::dispatcher) struct Pool<W: Wire> {
+    /// Which answers its clients share, with those of other threads' pools.
+    scope: RefCell<Scope>,
+    /// Who its clients are, by the password that was accepted last.
+    identity: RefCell<Identity>,
+    may_cache: Cell<bool>,
+    stores: Vec<Rc<Store<W>>>,
+    tasks: RefCell<Vec<AbortHandle>>,
+    unused_since: Cell<Option<Nanos>>,
+}
+
+impl<W: Wire> Pool<W> {
+    /// A pool of so many connections, at least one.
+    fn new(scope: Scope, identity: Identity, connections: usize) -> Rc<Self> {
+        let stores = (0..connections.max(1)).map(|_| Rc::new(Store::new(Health::new()))).collect();
+        Rc::new(Self {
+            scope: RefCell::new(scope),
+            identity: RefCell::new(Identity { name: None, ..identity }),
+            may_cache: Cell::new(!W::HAS_USERS),
+            stores,
+            tasks: RefCell::default(),
+            unused_since: Cell::new(None),
+        })
+    }
+
+    /// Connects, and keeps connected.
+    pub(in crate::dispatcher) fn start(self: &Rc<Self>, service: &Rc<Service<W>>) {
+        for store in &self.stores {
+            let keeping = Rc::clone(store).keep(Rc::downgrade(self), Rc::clone(service));
+            self.tasks.borrow_mut().push(tokio::task::spawn_local(keeping).abort_handle());
+        }
+    }
+
+    /// Gives up its connections.
+    pub(in crate::dispatcher) fn stop(&self) {
+        self.tasks.borrow_mut().drain(..).for_each(|task| task.abort());
+    }
+
+    /// The number of what its clients share.
+    #[inline]
+    pub(in crate::dispatcher) fn scope(&self) -> u64 {
+        self.scope.borrow().number
+    }
+
+    /// Who its clients are.
+    pub(in crate::dispatcher) fn identity(&self) -> Identity {
+        self.identity.borrow().clone()
+    }
+
+    /// Whether its clients may be given what the store has answered another of them: they may read
+    /// everything, as far as is known.
+    pub(in crate::dispatcher) fn may_cache(&self) -> bool {
+        self.may_cache.get()
+    }
+
+    /// Whether its clients may read everything has become known.
+    pub(in crate::dispatcher) fn set_may_cache(&self, may_cache: bool) {
+        self.may_cache.set(may_cache);
+    }
+
+    /// All of them.
+    pub(in crate::dispatcher) fn stores(&self) -> &[Rc<Store<W>>] {
+        &self.stores
+    }
+
+    /// The lane for a client that has nothing on its way: the first with room, so that as much as possible goes out
+    /// in one write.
+    #[inline]
+    pub(in crate::dispatcher) fn lane(&self, now: Nanos) -> usize {
+        match self.stores.iter().position(|store| store.has_room(now)) {
+            Some(lane) => lane,
+            None => (0..self.stores.len()).min_by_key(|&lane| self.stores[lane].burden(now)).unwrap_or(0),
+        }
+    }
+
+    /// The one for clients on a lane.
+    #[inline]
+    pub(in crate::dispatcher) fn store(&self, lane: usize) -> Rc<Store<W>> {
+        Rc::clone(&self.stores[lane])
+    }
+}
+
+impl<W: Wire> Drop for Pool<W> {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// One thread's pools for a service.
+#[derive(Debug)]
+pub(in crate::dispatcher) struct Pools<W: Wire> {
+    /// The first is for clients that have not said who they are, and is never closed.
+    all: RefCell<Vec<Rc<Pool<W>>>>,
+    scopes: Arc<Scopes>,
+    most: usize,
+    connections: usize,
+}
+
+impl<W: Wire> Pools<W> {
+    /// At most so many pools of so many connections.
+    pub(in crate::dispatcher) fn new(most: usize, connections: usize, scopes: Arc<Scopes>) -> Self {
+        let first = Pool::new(Scopes::first(), Identity::default(), connections);
+        Self { all: RefCell::new(vec![first]), scopes, most, connections }
+    }
+
+    /// The one for clients that have not said who they are.
+    pub(in crate::dispatcher) fn first(&self) -> Rc<Pool<W>> {
+        Rc::clone(&self.all.borrow()[0])
+    }
+
+    /// The one for `identity`, if it is there.
+    pub(in crate::dispatcher) fn find(&self, identity: &Identity) -> Option<Rc<Pool<W>>> {
+        self.all.borrow().iter().find(|pool| pool.identity.borrow().shares_with(identity)).cloned()
+    }
+
+    /// Whether the store has accepted this very password before, for a pool that is still there.
+    pub(in crate::dispatcher) fn has_proof_of(&self, identity: &Identity) -> bool {
+        let Some(pool) = self.find(identity) else { return false };
+        let (held, said) = (&pool.identity.borrow().login, &identity.login);
+        held.as_deref().map(Login::password) == said.as_deref().map(Login::password)
+    }
+
+    /// The one for `identity`, which the store has accepted; a new one if there is none, and `None` if there are as
+    /// many as there may be.
+    pub(in crate::dispatcher) fn open(
+        &self,
+        identity: &Identity,
+        service: &Rc<Service<W>>,
+    ) -> Option<Rc<Pool<W>>> {
+        if let Some(pool) = self.find(identity) {
+            return Some(pool);
+        }
+        let pool = self.add(identity)?;
+        pool.start(service);
+        Some(pool)
+    }
+
+    /// One more, if need be instead of one that no client uses.
+    fn add(&self, identity: &Identity) -> Option<Rc<Pool<W>>> {
+        let mut all = self.all.borrow_mut();
+        if all.len() >= self.most {
+            let unused = all.iter().skip(1).position(|pool| Rc::strong_count(pool) == 1)?;
+            all.remove(unused + 1);
+        }
+        let pool = Pool::new(self.scopes.of(identity), identity.clone(), self.connections);
+        all.push(Rc::clone(&pool));
+        Some(pool)
+    }
+
+    /// The store has accepted a password: from now on its user's pools connect with it. If it is another, they share
+    /// nothing any more with those that know the old one.
+    pub(in crate::dispatcher) fn accepted(&self, login: &Rc<Login>) {
+        for pool in self.all.borrow().iter() {
+            let identity = &mut *pool.identity.borrow_mut();
+            let Some(held) = identity.login.as_mut().filter(|held| held.user() == login.user()) else {
+                continue;
+            };
+            let is_other = held.password() != login.password();
+            *held = Rc::clone(login);
+            if is_other {
+                *pool.scope.borrow_mut() = self.scopes.of(identity);
+            }
+        }
+    }
+
+    /// Takes one out whose user the store refuses. Whoever comes by its name shares nothing with it.
+    pub(in crate::dispatcher) fn remove(&self, pool: &Rc<Pool<W>>) {
+        self.scopes.retire(&pool.scope.borrow());
+        self.all.borrow_mut().retain(|other| !Rc::ptr_eq(other, pool));
+    }
+
+    /// Looks for answers that take too long, and for pools that no client uses.
+    pub(in crate::dispatcher) fn check(&self, now: Nanos, timeout: Nanos) {
+        let mut all = self.all.borrow_mut();
+        all.iter().flat_map(|pool| pool.stores()).for_each(|store| store.check(now, timeout));
+        all.retain(|pool| {
+            if pool.scope() == Scopes::first().number || Rc::strong_count(pool) > 1 {
+                pool.unused_since.set(None);
+                return true;
+            }
+            let since = pool.unused_since.get().unwrap_or(now);
+            pool.unused_since.set(Some(since));
+            now.saturating_sub(since) < KEPT_UNUSED
+        });
+    }
+}
+
+/// Clients that come and go would have to wait for new connections each time.
+const KEPT_UNUSED: Nanos = Nanos::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dispatcher::wire::resp::Resp;
+
+    fn scopes() -> Arc<Scopes> {
+        Arc::new(Scopes::new(1))
+    }
+
+    fn pools(most: usize, scopes: &Arc<Scopes>) -> Pools<Resp> {
+        Pools::new(most, 1, Arc::clone(scopes))
+    }
+
+    fn database(database: u32) -> Identity {
+        Identity { database, ..Identity::default() }
+    }
+
+    #[test]
+    fn a_pool_without_clients_is_closed_after_a_minute_and_the_first_never() {
+        let pools = pools(10, &scopes());
+        let used = pools.add(&database(1)).unwrap();
+        drop(pools.add(&database(2)));
+        let check = |second| pools.check(Nanos::from_secs(second), Nanos::from_secs(1));
+        check(100);
+        check(159);
+        assert!(pools.find(&database(2)).is_some());
+        check(160);
+        assert!(pools.find(&database(2)).is_none());
+        assert!(pools.find(&database(1)).is_some() && pools.find(&database(0)).is_some());
+        // From when its last client has gone.
+        drop(used);
+        check(200);
+        drop(pools.find(&database(1)));
+        check(259);
+        assert!(pools.find(&database(1)).is_some());
+        check(260);
+        assert!(pools.find(&database(1)).is_none() && pools.find(&database(0)).is_some());
+    }
+
+    #[test]
+    fn one_that_no_client_uses_makes_room() {
+        let pools = pools(3, &scopes());
+        let first = pools.add(&database(1)).unwrap();
+        let _second = pools.add(&database(2)).unwrap();
+        assert!(pools.add(&database(3)).is_none(), "both are used");
+        drop(first);
+        assert!(pools.add(&database(3)).is_some());
+        assert!(pools.find(&database(1)).is_none());
+    }
+
+    #[test]
+    fn pools_of_two_threads_share_until_one_of_them_knows_another_password_or_is_refused() {
+        let scopes = scopes();
+        let [one, other] = [pools(9, &scopes), pools(9, &scopes)];
+        let [old, new] = ["old", "new"].map(|password| Identity::of("alice", password));
+        let (here, there) = (one.add(&old).unwrap(), other.add(&old).unwrap());
+        assert_eq!(here.scope(), there.scope());
+        one.accepted(old.login.as_ref().unwrap());
+        assert_eq!(here.scope(), there.scope(), "it is the same password");
+        one.accepted(new.login.as_ref().unwrap());
+        assert_ne!(here.scope(), there.scope());
+        other.accepted(new.login.as_ref().unwrap());
+        assert_eq!(here.scope(), there.scope());
+        one.remove(&here);
+        assert_ne!(one.add(&new).unwrap().scope(), there.scope());
+        let nobody = [&one, &other].map(|pools| pools.first().scope());
+        assert_eq!(nobody, [0; 2]);
+    }
+}

@@ -1,0 +1,374 @@
+//! One connection to the store, shared by many clients of one thread.
+//!
+//! **Sending.** Requests are gathered in one buffer. When no answer is outstanding, what is gathered goes
+//! out as soon as the clients that are ready now have been heard; otherwise with the next answers that
+//! come. So an idle store is never kept waiting, and a busy one gets few, large writes. What has become large enough
+//! for a write does not wait at all: gathered further, it would only leave the processor's cache.
+//!
+//! **Answers** come in the order of the requests, and are handed to the waiting clients' output as they
+//! are read, whole or in part. What was gathered meanwhile is sent first, then the clients are written to.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io::ErrorKind;
+use std::rc::{Rc, Weak};
+use std::task::{Context, Poll, Waker};
+
+use gate_common::abi::Reason;
+use gate_common::units::Nanos;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use super::broken::Broken;
+use super::health::Health;
+use super::line::Line;
+use super::outstanding::{Outstanding, Waiting};
+use super::pool::Pool;
+use crate::clock;
+use crate::dispatcher::clients::client::{Client, Ended};
+use crate::dispatcher::clients::replies::Place;
+use crate::dispatcher::figures::lessons::{Answers, Features};
+use crate::dispatcher::hot_cache::Ticket;
+use crate::dispatcher::identity::may_do_everything;
+use crate::dispatcher::service::Service;
+use crate::dispatcher::tenants::ledger::TenantId;
+use crate::dispatcher::wire::buffer::Buffer;
+use crate::dispatcher::wire::{Link, Wire};
+use crate::policy::admission;
+use crate::protocol::Refusal;
+
+/// A shared connection to the store, or the attempt to have one.
+#[derive(Debug)]
+pub(in crate::dispatcher) struct Store<W: Wire> {
+    state: RefCell<Outstanding<W>>,
+    /// The connection, while there is one.
+    socket: RefCell<Weak<TcpStream>>,
+    waker: RefCell<Option<Waker>>,
+    overdue: Cell<bool>,
+}
+
+/// A request on its way to the store.
+#[derive(Debug)]
+pub(in crate::dispatcher) struct Outgoing<'a, W: Wire> {
+    /// Who asks.
+    pub(in crate::dispatcher) client: &'a Rc<Client<W>>,
+    /// Who is charged.
+    pub(in crate::dispatcher) tenant: TenantId,
+    /// Where the answer goes.
+    pub(in crate::dispatcher) place: Place,
+    /// What is asked.
+    pub(in crate::dispatcher) request: &'a W::Request,
+    /// All of it.
+    pub(in crate::dispatcher) bytes: &'a [u8],
+    /// What its answer teaches.
+    pub(in crate::dispatcher) kind: admission::Request,
+    /// Whether the client wants no answer.
+    pub(in crate::dispatcher) silent: bool,
+    /// When it was let in: before it waited.
+    pub(in crate::dispatcher) admitted: Nanos,
+    /// What it has to do with hot keys.
+    pub(in crate::dispatcher) ticket: Ticket,
+}
+
+impl<W: Wire> Store<W> {
+    pub(in crate::dispatcher) fn new(health: Health) -> Self {
+        Self {
+            state: RefCell::new(Outstanding {
+                health,
+                link: W::Link::default(),
+                out: Buffer::default(),
+                waiting: VecDeque::new(),
+                sent: 0,
+                blocked: false,
+                begun: false,
+                input: Buffer::default(),
+                heard: 0,
+                answers: Answers::default(),
+                answered: Nanos::ZERO,
+            }),
+            socket: RefCell::default(),
+            waker: RefCell::new(None),
+            overdue: Cell::new(false),
+        }
+    }
+
+    /// Whether a request may be sent now.
+    ///
+    /// # Errors
+    ///
+    /// A refusal, while the store is down or being tried again.
+    pub(in crate::dispatcher) fn accepts(&self, now: Nanos) -> Result<(), Refusal> {
+        let state = self.state.borrow();
+        state
+            .health
+            .accepts(state.waiting.len(), now)
+            .map_err(|retry_after| Refusal { reason: Reason::StoreDown, retry_after })
+    }
+
+    /// Whether what one more client asks would neither wait behind much, nor for long.
+    #[inline]
+    pub(in crate::dispatcher) fn has_room(&self, now: Nanos) -> bool {
+        let state = self.state.borrow();
+        let waits = state.waiting.front().map_or(Nanos::ZERO, |first| now.saturating_sub(first.since));
+        let few = state.waiting.len() < FULL_LANE && !state.blocked && waits < SLOW;
+        few && state.health.accepts(state.waiting.len(), now).is_ok()
+    }
+
+    /// How much there is to be said against one more client's requests.
+    pub(in crate::dispatcher) fn burden(&self, now: Nanos) -> (bool, usize) {
+        let state = self.state.borrow();
+        (state.health.accepts(state.waiting.len(), now).is_err(), state.waiting.len())
+    }
+
+    /// Adds a request to what is sent next. Whether it may be sent has been asked ([`Store::accepts`]).
+    pub(in crate::dispatcher) fn send(&self, outgoing: Outgoing<'_, W>, now: Nanos) {
+        let state = &mut *self.state.borrow_mut();
+        let is_first = state.sent == 0 && state.waiting.is_empty();
+        let Outgoing { client, tenant, place, request, bytes, kind, silent, admitted, ticket } = outgoing;
+        let ask_life = matches!(ticket, Ticket::Flight(_)).then(|| W::ask_life(request, bytes)).flatten();
+        let expect = state.link.encode(request, bytes, &mut state.out);
+        let features = Features::of(W::facts(request));
+        let (client, since, request) = (Rc::clone(client), now, kind);
+        let waiting =
+            Waiting { client, tenant, place, expect, admitted, since, request, features, silent, ticket };
+        state.waiting.push_back(waiting);
+        if let Some((request, bytes)) = ask_life {
+            state.ask_life(&request, &bytes);
+        }
+        let mut wakes = is_first;
+        if state.out.len() >= FULL_WRITE && !state.blocked {
+            // The task deals with what fails, and with what there is no room for.
+            let socket = self.socket.borrow().upgrade();
+            wakes |= socket.is_none_or(|socket| state.flush(&socket).is_err() || state.blocked);
+        }
+        // The first to be gathered wakes the task, which runs after the clients that are ready now.
+        if wakes {
+            self.wake();
+        }
+    }
+
+    /// Looks for answers that take too long.
+    pub(in crate::dispatcher) fn check(&self, now: Nanos, timeout: Nanos) {
+        let mut state = self.state.borrow_mut();
+        let oldest = state.waiting.front().map(|waiting| waiting.since);
+        if oldest.is_none() {
+            state.health.idle(now);
+        }
+        drop(state);
+        if oldest.is_some_and(|since| now.saturating_sub(since) > timeout) {
+            self.overdue.set(true);
+            self.wake();
+        }
+    }
+
+    /// Keeps a connection to the store, until its user is refused there.
+    pub(in crate::dispatcher) async fn keep(self: Rc<Self>, pool: Weak<Pool<W>>, service: Rc<Service<W>>) {
+        loop {
+            let broken = match self.connect(&pool, &service).await {
+                Ok(socket) => {
+                    let socket = Rc::new(socket);
+                    *self.socket.borrow_mut() = Rc::downgrade(&socket);
+                    self.state.borrow_mut().health.connected(clock::monotonic());
+                    service.store_is_up();
+                    let broken = std::future::poll_fn(|cx| self.poll(cx, &socket, &service)).await;
+                    service.figures.note_store_link(false);
+                    broken
+                }
+                Err(broken) => broken,
+            };
+            if let (Broken::Refused(why), Some(pool)) = (&broken, pool.upgrade())
+                && service.turn_out(&pool, why)
+            {
+                return;
+            }
+            let pause = self.fail(&service, clock::monotonic());
+            service.store_is_down(&broken, pause);
+            service.deliver();
+            tokio::time::sleep(pause.into()).await;
+            self.state.borrow_mut().health.trying();
+        }
+    }
+
+    async fn connect(&self, pool: &Weak<Pool<W>>, service: &Service<W>) -> Result<TcpStream, Broken> {
+        let identity = pool.upgrade().ok_or(Broken::Closed)?.identity();
+        let mut line = Line::open(&service.settings, &identity).await?;
+        if W::HAS_USERS {
+            let ask = identity.ask_rights(service.settings.backend.login.as_ref());
+            let everything = may_do_everything(&line.ask(ask.bytes()).await?);
+            // Whoever may not ask is not told, and knows no better than others.
+            let info = line.ask(b"INFO cluster\r\n").await?;
+            let says = |words: &[u8]| memchr::memmem::find(&info, words).is_some();
+            if says(b"cluster_enabled:") {
+                service.in_cluster.set(says(b"cluster_enabled:1"));
+            }
+            if service.in_cluster.get() {
+                return Err(Broken::Cluster);
+            }
+            pool.upgrade().inspect(|pool| pool.set_may_cache(everything));
+        }
+        let timeout = service.settings.store_timeout().into();
+        tokio::time::timeout(timeout, probe::<W>(line.into_socket())).await.map_err(|_| Broken::Overdue)?
+    }
+
+    /// Its user is no longer accepted: everyone who waits reads why.
+    pub(in crate::dispatcher) fn give_up(&self, service: &Service<W>, why: &[u8], now: Nanos) {
+        let state = &mut *self.state.borrow_mut();
+        // There is no trying again.
+        state.health.failed(now);
+        let mut begun = std::mem::take(&mut state.begun);
+        for waiting in state.waiting.drain(..) {
+            let is_cut = std::mem::take(&mut begun);
+            if matches!(waiting.ticket, Ticket::Life(_)) {
+                continue;
+            }
+            service.left_store(waiting.request, None);
+            if let Ticket::Flight(leading) = waiting.ticket {
+                leading.land_with(why);
+            } else if is_cut {
+                waiting.client.end(Ended::Cut);
+            } else if !waiting.client.is_gone() {
+                let replies = &mut waiting.client.talk.borrow_mut().replies;
+                replies.part(waiting.place, why);
+                replies.whole(waiting.place);
+                service.has_news(&waiting.client);
+            }
+        }
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = &*self.waker.borrow() {
+            waker.wake_by_ref();
+        }
+    }
+
+    fn poll(&self, cx: &mut Context<'_>, socket: &TcpStream, service: &Service<W>) -> Poll<Broken> {
+        match self.try_poll(cx, socket, service) {
+            Poll::Ready(Err(broken)) => Poll::Ready(broken),
+            // Nothing but a failure ends it.
+            Poll::Ready(Ok(())) | Poll::Pending => Poll::Pending,
+        }
+    }
+
+    fn try_poll(
+        &self,
+        cx: &mut Context<'_>,
+        socket: &TcpStream,
+        service: &Service<W>,
+    ) -> Poll<Result<(), Broken>> {
+        if self.waker.borrow().as_ref().is_none_or(|waker| !waker.will_wake(cx.waker())) {
+            *self.waker.borrow_mut() = Some(cx.waker().clone());
+        }
+        if self.overdue.replace(false) {
+            return Poll::Ready(Err(Broken::Overdue));
+        }
+        if self.is_due() {
+            self.write(cx, socket)?;
+        }
+        loop {
+            std::task::ready!(socket.poll_read_ready(cx))?;
+            {
+                let scratch = &mut *service.scratch.borrow_mut();
+                match socket.try_read(scratch) {
+                    Ok(0) => return Poll::Ready(Err(Broken::Closed)),
+                    Ok(len) => self.answers(service, &scratch[..len])?,
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
+                    Err(error) => return Poll::Ready(Err(error.into())),
+                }
+            }
+            // The store first, then the clients.
+            service.dispatch(clock::monotonic());
+            self.write(cx, socket)?;
+            service.deliver();
+        }
+    }
+
+    /// Whether what is gathered should go out without waiting for an answer.
+    fn is_due(&self) -> bool {
+        let state = self.state.borrow();
+        !state.out.is_empty() && (state.sent == 0 || state.blocked || state.out.len() >= FULL_WRITE)
+    }
+
+    fn write(&self, cx: &mut Context<'_>, socket: &TcpStream) -> Result<(), Broken> {
+        let state = &mut *self.state.borrow_mut();
+        loop {
+            state.flush(socket)?;
+            if !state.blocked || socket.poll_write_ready(cx)?.is_pending() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Gives answers to those who wait for them.
+    fn answers(&self, service: &Service<W>, bytes: &[u8]) -> Result<(), Broken> {
+        let state = &mut *self.state.borrow_mut();
+        let now = clock::monotonic();
+        if state.input.is_empty() {
+            let taken = state.take(service, bytes, now)?;
+            state.input.push(&bytes[taken..]);
+        } else {
+            state.input.push(bytes);
+            let mut input = std::mem::take(&mut state.input);
+            let taken = state.take(service, input.bytes(), now)?;
+            input.consume(taken);
+            state.input = input;
+        }
+        state.teach(service, now);
+        Ok(())
+    }
+
+    /// The connection is lost: everyone who waits is told. Returns how long to pause before the next one.
+    fn fail(&self, service: &Service<W>, now: Nanos) -> Nanos {
+        let state = &mut *self.state.borrow_mut();
+        let pause = state.health.failed(now);
+        state.link = W::Link::default();
+        state.out.clear();
+        state.input.clear();
+        state.sent = 0;
+        state.blocked = false;
+        state.heard = 0;
+        let mut begun = std::mem::take(&mut state.begun);
+        let refusal = Refusal { reason: Reason::StoreDown, retry_after: pause };
+        for waiting in state.waiting.drain(..) {
+            let is_cut = std::mem::take(&mut begun);
+            if matches!(waiting.ticket, Ticket::Life(_)) {
+                continue;
+            }
+            service.left_store(waiting.request, None);
+            if let Ticket::Flight(leading) = waiting.ticket {
+                leading.fail(refusal);
+                continue;
+            }
+            if is_cut {
+                waiting.client.end(Ended::Cut);
+                continue;
+            }
+            service.count_refusal(waiting.tenant, refusal.reason);
+            service.refuse_late(&waiting.client, waiting.place, waiting.silent, refusal);
+        }
+        pause
+    }
+}
+
+/// Asks a store that has accepted a connection whether it works: no client's request is to find out.
+async fn probe<W: Wire>(mut socket: TcpStream) -> Result<TcpStream, Broken> {
+    socket.write_all(W::PROBE).await?;
+    let mut line = Vec::new();
+    while !line.ends_with(b"\n") && line.len() < LONGEST_PROBE_ANSWER {
+        if socket.read_buf(&mut line).await? == 0 {
+            return Err(Broken::Closed);
+        }
+    }
+    if W::is_well(&line) {
+        Ok(socket)
+    } else {
+        Err(Broken::Unwell(String::from_utf8_lossy(&line).into_owned()))
+    }
+}
+
+const LONGEST_PROBE_ANSWER: usize = 1 << 10;
+/// So many requests together are worth a write of their own.
+const FULL_LANE: usize = 256;
+/// What has waited for so long stands behind something that is large or slow.
+const SLOW: Nanos = Nanos::from_millis(1);
+/// A write this large does not wait for more.
+const FULL_WRITE: usize = 32 << 10;

@@ -1,0 +1,529 @@
+//! Who asks, what it costs, and whether the tenant may spend that now.
+//!
+//! The very words that XDP charges: tenants' buckets are taken from by compare-and-swap, in the maps. What
+//! was decided is copied once per generation and not looked up per request. Each thread has a ledger of its
+//! own, with a row of counters that no one else writes.
+
+use std::mem::offset_of;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use gate_common::abi::{
+    Block, Clock, Name, QueryClass, Reason, Service, ServiceState, Shed, Tenant, TenantCounters, TenantState,
+    View, bank_of, draw, find, find_v4, tenant_flags, view_flags,
+};
+use gate_common::token_bucket::{Limits, Take, refund, take};
+use gate_common::units::{Fraction, MilliRu, Multiplier, Nanos};
+
+use crate::kernel::Maps;
+use crate::policy::Tier;
+use crate::protocol::Refusal;
+
+/// A tenant, by its number in the maps. Zero is nobody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(in crate::dispatcher) struct TenantId(pub(in crate::dispatcher) u32);
+
+impl TenantId {
+    /// A source that no rule names.
+    pub(in crate::dispatcher) const NOBODY: Self = Self(0);
+}
+
+/// One thread's view of tenants, prices and buckets. See the [module](self).
+#[derive(Debug)]
+pub(in crate::dispatcher) struct Ledger {
+    maps: Arc<Maps>,
+    /// Where this thread's counters begin.
+    row: usize,
+    clock: Clock,
+    generation: u64,
+    view: View,
+    /// By tenant: its state as of the generation beside it.
+    states: Vec<(u64, TenantState)>,
+    /// By the place that a service had at the start: its prices as of this generation, and its default tenant.
+    services: Vec<(ServiceState, TenantId)>,
+    /// By that place too: the place that it has now.
+    numbers: Vec<u32>,
+    /// What it is called: a reload may give its place to another.
+    names: Vec<Name>,
+    draw: u64,
+}
+
+/// What the ledger says of one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::dispatcher) enum Charge {
+    /// It may pass: this has been taken from the buckets, or, if it would have been refused in earnest, nothing.
+    Passed(MilliRu),
+    /// It must not.
+    Refused(Refusal),
+}
+
+impl Ledger {
+    /// The ledger of a thread whose counters are in `row` of the maps; `seed` is for draws. `served` are the
+    /// services, each with its place in the configuration.
+    pub(in crate::dispatcher) fn new<'n>(
+        maps: Arc<Maps>,
+        row: usize,
+        seed: u64,
+        served: impl IntoIterator<Item = (usize, &'n str)>,
+    ) -> Self {
+        let mut names = Vec::new();
+        for (place, name) in served {
+            names.resize(names.len().max(place + 1), Name::EMPTY);
+            names[place] = Name::new(name).unwrap_or(Name::EMPTY);
+        }
+        let mut this = Self {
+            row: row * maps.tenants.len(),
+            clock: maps.clock(),
+            generation: 0,
+            view: View::default(),
+            states: vec![(0, TenantState::default()); maps.tenants.len()],
+            services: vec![(ServiceState::default(), TenantId::NOBODY); names.len()],
+            numbers: vec![u32::MAX; names.len()],
+            names,
+            draw: seed | 1,
+            maps,
+        };
+        this.refresh();
+        this
+    }
+
+    /// gate's clock when `CLOCK_MONOTONIC` has this value.
+    #[inline]
+    pub(in crate::dispatcher) fn at(&self, monotonic: Nanos) -> Nanos {
+        self.clock.at_monotonic(monotonic)
+    }
+
+    /// Follows the generation in force. To be called once for each batch of requests.
+    #[inline]
+    pub(in crate::dispatcher) fn refresh(&mut self) {
+        if self.maps.generation() != self.generation {
+            self.follow();
+        }
+    }
+
+    /// Whom a source is charged to at a service.
+    pub(in crate::dispatcher) fn tenant_of(&self, source: IpAddr, service: usize) -> TenantId {
+        match self.tenant_named_by(source) {
+            TenantId::NOBODY => self.services.get(service).map_or(TenantId::NOBODY, |service| service.1),
+            named => named,
+        }
+    }
+
+    /// The tenant one of whose prefixes a source is in.
+    pub(in crate::dispatcher) fn tenant_named_by(&self, source: IpAddr) -> TenantId {
+        let entry = |block: u32, index: u8| {
+            let words = self.maps.tables.load_at::<u64>(block as usize, usize::from(index & !1) * 4);
+            Some(if index & 1 == 0 { words as u32 } else { (words >> 32) as u32 })
+        };
+        TenantId(match source.to_canonical() {
+            IpAddr::V4(source) => find_v4(self.view.sources_v4, source.octets(), entry),
+            IpAddr::V6(source) => find(self.view.sources_v6, &source.octets(), entry),
+        })
+    }
+
+    /// Whether a tenant is still called so.
+    pub(in crate::dispatcher) fn is_called(&self, tenant: TenantId, name: &Name) -> bool {
+        let tenant = tenant.0 as usize;
+        let held = || self.maps.tenants.load_at::<Name>(tenant, offset_of!(Tenant, name));
+        tenant < self.maps.tenants.len() && held() == *name
+    }
+
+    /// Whether what this source is refused is only counted.
+    pub(in crate::dispatcher) fn shadows(&self, source: IpAddr) -> bool {
+        let address = match source.to_canonical() {
+            IpAddr::V4(source) => source.to_ipv6_mapped().octets(),
+            IpAddr::V6(source) => source.octets(),
+        };
+        self.view.flags & view_flags::SHADOW != 0 || !self.view.enforced().covers(draw::of_source(&address))
+    }
+
+    /// A tenant's tier.
+    #[inline]
+    pub(in crate::dispatcher) fn tier(&mut self, tenant: TenantId) -> Tier {
+        let tier = usize::from(self.state(tenant).tier);
+        Tier::ALL.get(tier).copied().unwrap_or_default()
+    }
+
+    /// Whether a tenant's reads may be answered with what was kept.
+    #[inline]
+    pub(in crate::dispatcher) fn may_cache(&mut self, tenant: TenantId) -> bool {
+        self.state(tenant).flags & tenant_flags::NO_CACHE == 0
+    }
+
+    /// One request in so many gives a sample of its key.
+    #[inline]
+    pub(in crate::dispatcher) fn sample_every(&self) -> u32 {
+        self.view.sample_every
+    }
+
+    /// A service's number in samples: its place in the configuration in force.
+    pub(in crate::dispatcher) fn number(&self, service: usize) -> u32 {
+        self.numbers.get(service).copied().unwrap_or(u32::MAX)
+    }
+
+    /// What a request costs at a service, before its tenant's multiplier; without `commands` only its rows and
+    /// bytes.
+    #[inline]
+    pub(in crate::dispatcher) fn price(
+        &self,
+        service: usize,
+        commands: u32,
+        rows: u32,
+        bytes: usize,
+        class: QueryClass,
+    ) -> MilliRu {
+        let Some((prices, _)) = self.services.get(service) else { return MilliRu::ZERO };
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let latency = if commands > 0 { prices.latency_mru[class as usize] } else { 0 };
+        MilliRu(prices.price(commands, rows, bytes).saturating_add(latency))
+    }
+
+    /// What a service sheds of a tier, a rung of [`Shed`].
+    #[inline]
+    pub(in crate::dispatcher) fn rung(&self, service: usize, tier: Tier) -> u32 {
+        self.services.get(service).map_or(0, |(state, _)| state.shed.rung(tier as u8))
+    }
+
+    /// Charges `price`, as dear as `rung` makes it, to a tenant and to those charged with it, all or none, and
+    /// counts what is refused. `shadow` passes that all the same.
+    pub(in crate::dispatcher) fn charge(
+        &mut self,
+        tenant: TenantId,
+        price: MilliRu,
+        rung: u32,
+        now: Nanos,
+        shadow: bool,
+    ) -> Charge {
+        let now = self.at(now);
+        let state = *self.state(tenant);
+        let price = MilliRu(Shed::price(rung, price.scaled(Multiplier(state.multiplier)).0));
+        match self.judge(tenant, &state, price, rung, now) {
+            Ok(()) => Charge::Passed(price),
+            Err(refusal) => {
+                self.count_refusal(tenant, refusal.reason, price, shadow);
+                if shadow { Charge::Passed(MilliRu::ZERO) } else { Charge::Refused(refusal) }
+            }
+        }
+    }
+
+    /// Counts a request that passes, charged so much.
+    #[inline]
+    pub(in crate::dispatcher) fn count_passed(&self, tenant: TenantId, charged: MilliRu) {
+        self.count(tenant, offset_of!(TenantCounters, passed), 1);
+        self.count(tenant, offset_of!(TenantCounters, charged_mru), u64::from(charged.0));
+    }
+
+    /// Counts what a request was charged beside what it was counted with.
+    pub(in crate::dispatcher) fn count_charged(&self, tenant: TenantId, charged: MilliRu) {
+        self.count(tenant, offset_of!(TenantCounters, charged_mru), u64::from(charged.0));
+    }
+
+    /// Counts what a tenant asks for over a connection of its own source's, whatever becomes of it.
+    #[inline]
+    pub(in crate::dispatcher) fn count_asked(&self, tenant: TenantId, price: MilliRu) {
+        self.count(tenant, offset_of!(TenantCounters, asked_mru), u64::from(price.0));
+    }
+
+    /// Gives back what a request was charged that was refused after all.
+    pub(in crate::dispatcher) fn refund(&mut self, tenant: TenantId, price: MilliRu) {
+        let also_charge = self.state(tenant).also_charge;
+        self.give_back(tenant, price);
+        also_charge.into_iter().for_each(|also| self.give_back(TenantId(also), price));
+    }
+
+    /// Whether the XDP program judges what comes in by an interface.
+    pub(in crate::dispatcher) fn is_guarded(&self, interface: u32) -> bool {
+        self.maps.is_attached_to(interface)
+    }
+
+    /// Whether so many bytes of the gate's own may be sent to whom a datagram names as its sender.
+    pub(in crate::dispatcher) fn may_reply(&mut self, tenant: TenantId, bytes: u32, now: Nanos) -> bool {
+        let now = self.at(now);
+        let state = *self.state(tenant);
+        // In this bucket a thousandth of a request unit is a byte.
+        let (word, bytes) = (offset_of!(Tenant, reply_tat), MilliRu(bytes));
+        state.flags & tenant_flags::MAY_REPLY != 0
+            && self.attempt(tenant, word, now, bytes, &state.reply).is_ok()
+    }
+
+    /// A draw from `[0, 1)`.
+    pub(in crate::dispatcher) fn draw(&mut self) -> f64 {
+        self.draw = draw::next(self.draw);
+        (self.draw >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// Counts a refusal that the buckets have no part in.
+    pub(in crate::dispatcher) fn count_refusal(
+        &self,
+        tenant: TenantId,
+        reason: Reason,
+        price: MilliRu,
+        shadow: bool,
+    ) {
+        let by_reason = reason.index() * size_of::<u64>();
+        if shadow {
+            self.count(tenant, offset_of!(TenantCounters, shadowed) + by_reason, 1);
+        } else {
+            self.count(tenant, offset_of!(TenantCounters, refused_mru), u64::from(price.0));
+            self.count(tenant, offset_of!(TenantCounters, refused) + by_reason, 1);
+        }
+    }
+
+    fn judge(
+        &mut self,
+        tenant: TenantId,
+        state: &TenantState,
+        price: MilliRu,
+        rung: u32,
+        now: Nanos,
+    ) -> Result<(), Refusal> {
+        if tenant == TenantId::NOBODY {
+            return Err(Refusal::of(Reason::UnknownSource));
+        }
+        self.pushed(state, rung, now)?;
+        if state.flags & tenant_flags::CANDIDATE != 0 {
+            let word = offset_of!(Tenant, candidate_tat);
+            if self.attempt(tenant, word, now, price, &state.candidate).is_err() {
+                self.count(tenant, offset_of!(TenantCounters, candidate_refused), 1);
+            }
+        }
+        // The tenant itself and those charged with it; what was taken is given back if one refuses.
+        if state.also_charge == [0; 2] {
+            return self.take_quota(tenant, price, now);
+        }
+        let all = [tenant, TenantId(state.also_charge[0]), TenantId(state.also_charge[1])];
+        for (place, &charged) in all.iter().enumerate() {
+            if let Err(refusal) = self.take_quota(charged, price, now) {
+                all[..place].iter().for_each(|&charged| self.give_back(charged, price));
+                return Err(refusal);
+            }
+        }
+        Ok(())
+    }
+
+    /// Refusals that were decided ahead.
+    fn pushed(&mut self, state: &TenantState, rung: u32, now: Nanos) -> Result<(), Refusal> {
+        if now.0 < state.reject_until_ns {
+            let retry_after = Nanos(state.reject_until_ns - now.0);
+            return Err(Refusal { reason: Reason::RejectedUntil, retry_after });
+        }
+        if state.flags & tenant_flags::PENALTY != 0 || rung >= Shed::REFUSED {
+            return Err(Refusal::of(Reason::Penalty));
+        }
+        if state.rejection_rate != 0 {
+            self.draw = draw::next(self.draw);
+            if Fraction::from_steps(state.rejection_rate).covers(draw::share(self.draw)) {
+                return Err(Refusal::of(Reason::RejectionRate));
+            }
+        }
+        Ok(())
+    }
+
+    /// The quota of a tenant, if it has one.
+    fn quota(&mut self, tenant: TenantId) -> Option<Limits> {
+        let state = self.state(tenant);
+        (tenant != TenantId::NOBODY && state.flags & tenant_flags::UNLIMITED == 0).then_some(state.quota)
+    }
+
+    fn take_quota(&mut self, tenant: TenantId, price: MilliRu, now: Nanos) -> Result<(), Refusal> {
+        let Some(limits) = self.quota(tenant) else { return Ok(()) };
+        self.attempt(tenant, offset_of!(Tenant, quota_tat), now, price, &limits)
+    }
+
+    fn give_back(&mut self, tenant: TenantId, price: MilliRu) {
+        let Some(limits) = self.quota(tenant) else { return };
+        let word = self.maps.tenants.word(tenant.0 as usize, offset_of!(Tenant, quota_tat));
+        let cost = limits.rate.time_for(price.0);
+        // Only ever fails to find another value, and then tries again.
+        let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |tat| Some(refund(tat, cost)));
+    }
+
+    /// Takes a price from one bucket by compare-and-swap.
+    fn attempt(
+        &self,
+        tenant: TenantId,
+        word: usize,
+        now: Nanos,
+        price: MilliRu,
+        limits: &Limits,
+    ) -> Result<(), Refusal> {
+        let word = self.maps.tenants.word(tenant.0 as usize, word);
+        let mut seen = word.load(Ordering::Relaxed);
+        for _ in 0..ATTEMPTS {
+            match take(seen, now.0, price.0, limits) {
+                Take::Admit { tat } => {
+                    match word.compare_exchange_weak(seen, tat, Ordering::Relaxed, Ordering::Relaxed) {
+                        Ok(_) => return Ok(()),
+                        Err(found) => seen = found,
+                    }
+                }
+                Take::Refuse { wait_ns } => {
+                    return Err(Refusal { reason: Reason::Quota, retry_after: Nanos(wait_ns) });
+                }
+                Take::TooLarge => return Err(Refusal::of(Reason::TooLarge)),
+            }
+        }
+        Err(Refusal::of(Reason::Quota))
+    }
+
+    /// A tenant's state in this generation.
+    #[inline]
+    fn state(&mut self, tenant: TenantId) -> &TenantState {
+        let id = (tenant.0 as usize).min(self.states.len() - 1);
+        if self.states[id].0 != self.generation {
+            let bank = offset_of!(Tenant, banks) + bank_of(self.generation) * size_of::<TenantState>();
+            self.states[id] = (self.generation, self.maps.tenants.load_at(id, bank));
+        }
+        &self.states[id].1
+    }
+
+    /// This thread alone writes its row: a load and a store do.
+    #[inline]
+    fn count(&self, tenant: TenantId, offset: usize, more: u64) {
+        let word = self.maps.counters.word(self.row + tenant.0 as usize, offset);
+        word.store(word.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+    }
+
+    #[cold]
+    fn follow(&mut self) {
+        loop {
+            self.generation = self.maps.generation();
+            self.view = self.maps.view();
+            let slots = self.view.first_service..self.view.first_service + self.view.services;
+            for slot in slots {
+                let service: Service = self.maps.services.load(slot as usize);
+                // One that is not in the configuration any more keeps what it had.
+                if let Some(place) = self.names.iter().position(|name| *name == service.name) {
+                    let prices = service.banks[bank_of(self.generation)];
+                    self.services[place] = (prices, TenantId(service.default_tenant));
+                    self.numbers[place] = service.id;
+                }
+            }
+            if self.maps.generation() == self.generation {
+                return;
+            }
+        }
+    }
+}
+
+/// How often a compare-and-swap is tried. Each failure means that someone else succeeded.
+const ATTEMPTS: u32 = 16;
+const _: () = assert!(size_of::<Block>() == 256 * size_of::<u32>());
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::control::decide::Rules;
+    use crate::control::layout::{Layout, capacities, needs};
+    use crate::control::tick::{Ticker, occupied};
+    use crate::kernel::Sizes;
+
+    const TWO_LEVELS: &str = r#"
+        [[service]]
+        name = "cache"
+        protocol = "memcached"
+        listen = "127.0.0.1:11211"
+        backend = "127.0.0.1:11212"
+        price = { base = "1 RU", row = "1 RU", kib = "1 RU" }
+        [[tenant]]
+        name = "company"
+        quota = "32 RU/s"
+        burst = "1s"
+        [[tenant]]
+        name = "team"
+        sources = ["10.0.0.0/8", "fd00::/16"]
+        quota = "21 RU/s"
+        burst = "1s"
+        charge = ["company"]
+        tier = "critical"
+        [[tenant]]
+        name = "other"
+        sources = ["10.1.0.0/16"]
+        quota = "21 RU/s"
+        burst = "1s"
+        charge = ["company"]
+    "#;
+
+    /// Any time will do, as long as it is late enough.
+    const NOW: Nanos = Nanos::from_secs(1_000);
+    const TEN: MilliRu = MilliRu(10_000);
+
+    fn ledger() -> Ledger {
+        let config = Config::parse("test.toml", TWO_LEVELS).unwrap_or_else(|faults| panic!("{faults}"));
+        let room = capacities(&needs(&config), 1_000);
+        let (tenants, services, blocks) = (room.tenant_capacity, room.service_capacity, room.block_capacity);
+        let sizes = Sizes { cpus: 2, tenants, services, blocks, samples: 4_096 };
+        let (maps, ownership) = Maps::private(&sizes).unwrap();
+        let maps = Arc::new(maps);
+        let layout = Layout::build(&config, &occupied(&maps)).unwrap();
+        let mut ticker = Ticker::new(Arc::clone(&maps), ownership, layout, Rules::default()).unwrap();
+        while ticker.settling() {
+            ticker.tick(NOW, &[]).unwrap();
+        }
+        Ledger::new(maps, 1, 7, [(0, "cache")])
+    }
+
+    #[test]
+    fn a_source_is_charged_to_the_longest_prefix_that_names_it() {
+        let ledger = ledger();
+        for (source, id) in
+            [("10.2.3.4", 2), ("10.1.3.4", 3), ("fd00::7", 2), ("::ffff:10.2.3.4", 2), ("11.0.0.1", 0)]
+        {
+            assert_eq!(ledger.tenant_of(source.parse().unwrap(), 0), TenantId(id), "{source}");
+        }
+    }
+
+    #[test]
+    fn a_request_costs_its_base_its_rows_and_its_bytes() {
+        let ledger = ledger();
+        assert_eq!(ledger.price(0, 1, 3, 2_048, QueryClass::Get), MilliRu(6_000));
+        assert_eq!(ledger.price(0, 0, 0, 512, QueryClass::Get), MilliRu(500));
+    }
+
+    #[test]
+    fn all_that_are_charged_are_charged_or_none() {
+        let mut ledger = ledger();
+        let [team, other] = [TenantId(2), TenantId(3)];
+        assert_eq!(ledger.tier(team), Tier::Critical);
+        for _ in 0..2 {
+            assert_eq!(ledger.charge(team, TEN, 0, NOW, false), Charge::Passed(TEN));
+        }
+        // The team has spent its burst; the company has some left.
+        assert!(matches!(
+            ledger.charge(team, TEN, 0, NOW, false),
+            Charge::Refused(Refusal { reason: Reason::Quota, .. })
+        ));
+        assert_eq!(ledger.charge(other, TEN, 0, NOW, false), Charge::Passed(TEN));
+        // Now the company has not enough: the other's own bucket gets back what was taken.
+        let Charge::Refused(refusal) = ledger.charge(other, TEN, 0, NOW, false) else { panic!("it passed") };
+        assert!(refusal.retry_after > Nanos::ZERO);
+        ledger.refund(team, TEN);
+        assert_eq!(ledger.charge(other, TEN, 0, NOW, false), Charge::Passed(TEN));
+    }
+
+    #[test]
+    fn what_a_service_sheds_is_dearer_or_refused() {
+        let mut ledger = ledger();
+        let one = MilliRu(1_000);
+        assert_eq!(ledger.charge(TenantId(2), one, 2, NOW, false), Charge::Passed(MilliRu(4_000)));
+        let refused = ledger.charge(TenantId(2), one, Shed::REFUSED, NOW, false);
+        assert_eq!(refused, Charge::Refused(Refusal::of(Reason::Penalty)));
+    }
+
+    #[test]
+    fn what_is_shadowed_passes_uncharged_and_is_counted() {
+        let mut ledger = ledger();
+        let huge = MilliRu(1_000_000);
+        assert!(matches!(
+            ledger.charge(TenantId(2), huge, 0, NOW, false),
+            Charge::Refused(Refusal { reason: Reason::TooLarge, .. })
+        ));
+        assert_eq!(ledger.charge(TenantId(2), huge, 0, NOW, true), Charge::Passed(MilliRu::ZERO));
+        assert_eq!(ledger.charge(TenantId::NOBODY, TEN, 0, NOW, true), Charge::Passed(MilliRu::ZERO));
+        let counters = ledger.maps.tenant_counters(2);
+        assert_eq!(counters.refused[Reason::TooLarge.index()], 1);
+        assert_eq!(counters.shadowed[Reason::TooLarge.index()], 1);
+    }
+}

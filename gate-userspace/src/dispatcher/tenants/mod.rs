@@ -1,0 +1,127 @@
+//! What the configuration says of tenants that is not in the maps: their users, what is denied to them, and their
+//! parts.
+//!
+//! A reload may give a tenant's number to another; so a name goes with each number.
+//!
+//! [`ledger`]: prices and quotas, out of the maps. [`mod@parts`]: tenants within a tenant. [`usage`]: what one has
+//! open.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use gate_common::abi::Name;
+use sha2::{Digest as _, Sha256};
+
+use self::ledger::{Ledger, TenantId};
+use self::parts::{Part, Parts};
+use self::usage::Usage;
+use crate::config::{self, Config};
+use crate::dispatcher::identity::Login;
+use crate::protocol::deny::Deny;
+
+pub(super) mod ledger;
+pub(super) mod parts;
+pub(super) mod usage;
+
+/// Tenants by user, and denied commands by tenant.
+#[derive(Debug, Default)]
+pub(in crate::dispatcher) struct Tenants {
+    users: HashMap<String, User>,
+    deny: HashMap<TenantId, (Name, Arc<Deny>)>,
+    usage: HashMap<TenantId, (Name, Arc<Usage>)>,
+    /// By the whole.
+    parts: HashMap<TenantId, (Name, Arc<Parts>)>,
+}
+
+#[derive(Debug)]
+struct User {
+    tenant: TenantId,
+    name: Name,
+    /// SHA-256 of the passwords that may pass; if none is known, all.
+    hashes: Vec<[u8; 32]>,
+}
+
+impl Tenants {
+    /// Those of a configuration that comes after another; `ids` are their numbers by name. What they have open
+    /// stays counted where it was.
+    pub(in crate::dispatcher) fn after(before: &Self, config: &Config, ids: &HashMap<String, u32>) -> Self {
+        let mut this = Self::default();
+        for tenant in &config.tenants {
+            let (Some(&id), Some(name)) = (ids.get(&tenant.name), Name::new(&tenant.name)) else { continue };
+            if tenant.deny != Deny::default() {
+                this.deny.insert(TenantId(id), (name, Arc::new(tenant.deny.clone())));
+            }
+            let mut named = before.usage.values().filter(|(before, _)| *before == name);
+            let (max_connections, max_outstanding) = (tenant.max_connections, tenant.max_outstanding);
+            let usage = match named.next() {
+                Some((_, usage)) => Arc::clone(usage),
+                None => Arc::new(Usage::new(max_connections, max_outstanding)),
+            };
+            usage.limit(max_connections, max_outstanding);
+            this.usage.insert(TenantId(id), (name, usage));
+            for user in &tenant.users {
+                let hashes = user.hashes.clone();
+                this.users.insert(user.name.clone(), User { tenant: TenantId(id), name, hashes });
+            }
+        }
+        this.parts = parts(config, ids);
+        this
+    }
+
+    /// A tenant's parts; `None` if it has none.
+    pub(in crate::dispatcher) fn parts(&self, tenant: TenantId, ledger: &Ledger) -> Option<Arc<Parts>> {
+        let (name, parts) = self.parts.get(&tenant)?;
+        ledger.is_called(tenant, name).then(|| Arc::clone(parts))
+    }
+
+    /// The tenant whose user this is, if it is still there.
+    pub(in crate::dispatcher) fn of_user(&self, login: &Login, ledger: &Ledger) -> Option<TenantId> {
+        let user = self.user(login)?;
+        ledger.is_called(user.tenant, &user.name).then_some(user.tenant)
+    }
+
+    /// Whether gate knows this password to be right; `None` if only the store can tell.
+    pub(in crate::dispatcher) fn verifies(&self, login: &Login) -> Option<bool> {
+        let hashes = &self.user(login)?.hashes;
+        let hash: [u8; 32] = Sha256::digest(login.password()).into();
+        (!hashes.is_empty()).then(|| hashes.contains(&hash))
+    }
+
+    /// What is denied to a tenant.
+    pub(in crate::dispatcher) fn denied(&self, tenant: TenantId, ledger: &Ledger) -> Option<Arc<Deny>> {
+        let (name, deny) = self.deny.get(&tenant)?;
+        ledger.is_called(tenant, name).then(|| Arc::clone(deny))
+    }
+
+    /// Where what a tenant has open is counted; `None` if it is new.
+    pub(in crate::dispatcher) fn usage(&self, tenant: TenantId, ledger: &Ledger) -> Option<Arc<Usage>> {
+        let (name, usage) = self.usage.get(&tenant)?;
+        ledger.is_called(tenant, name).then(|| Arc::clone(usage))
+    }
+
+    fn user(&self, login: &Login) -> Option<&User> {
+        self.users.get(std::str::from_utf8(login.user()).ok()?)
+    }
+}
+
+/// The parts of each tenant that has any.
+fn parts(config: &Config, ids: &HashMap<String, u32>) -> HashMap<TenantId, (Name, Arc<Parts>)> {
+    let mut wholes: HashMap<TenantId, (Name, Parts)> = HashMap::new();
+    for tenant in &config.tenants {
+        let Some(config::Part { whole, prefixes }) = &tenant.part else { continue };
+        let whole = &config.tenants[whole.get()].name;
+        let (Some(&id), Some(&whole_id), Some(name)) =
+            (ids.get(&tenant.name), ids.get(whole), Name::new(whole))
+        else {
+            continue;
+        };
+        let deny = (tenant.deny != Deny::default()).then(|| tenant.deny.clone());
+        let (_, parts) = wholes.entry(TenantId(whole_id)).or_insert_with(|| (name, Parts::default()));
+        parts.add(Part { tenant: TenantId(id), deny }, prefixes.iter().map(|prefix| prefix.as_bytes()));
+    }
+    let sorted = |(id, (name, mut parts)): (TenantId, (Name, Parts))| {
+        parts.sort();
+        (id, (name, Arc::new(parts)))
+    };
+    wholes.into_iter().map(sorted).collect()
+}

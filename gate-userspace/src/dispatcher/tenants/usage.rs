@@ -1,0 +1,110 @@
+//! What a tenant has open at a service's clients, all threads together, and how much it may.
+//!
+//! A client holds a [`Share`] of its tenant's usage, and gives it back when it drops it. Requests are counted
+//! once for each batch of a client's: a limit may be exceeded by what other threads take in meanwhile.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// One tenant's.
+#[derive(Debug)]
+pub(in crate::dispatcher) struct Usage {
+    connections: AtomicU64,
+    requests: AtomicU64,
+    max_connections: AtomicU64,
+    max_requests: AtomicU64,
+}
+
+impl Usage {
+    /// Nothing is open yet; no limit is none.
+    pub(in crate::dispatcher) fn new(max_connections: Option<u64>, max_requests: Option<u64>) -> Self {
+        let new = Self {
+            connections: AtomicU64::new(0),
+            requests: AtomicU64::new(0),
+            max_connections: AtomicU64::new(0),
+            max_requests: AtomicU64::new(0),
+        };
+        new.limit(max_connections, max_requests);
+        new
+    }
+
+    /// From now on so many may be open; what is open stays.
+    pub(in crate::dispatcher) fn limit(&self, max_connections: Option<u64>, max_requests: Option<u64>) {
+        self.max_connections.store(max_connections.unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.max_requests.store(max_requests.unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+}
+
+/// One client's.
+#[derive(Debug)]
+pub(in crate::dispatcher) struct Share {
+    usage: Arc<Usage>,
+    requests: Cell<u64>,
+}
+
+impl Share {
+    /// That of one more connection; `None` if there are as many as there may be.
+    pub(in crate::dispatcher) fn of_connection(usage: Arc<Usage>) -> Option<Self> {
+        let max = usage.max_connections.load(Ordering::Relaxed);
+        let one_more = |open| (open < max).then_some(open + 1);
+        usage.connections.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
+        Some(Self { usage, requests: Cell::new(0) })
+    }
+
+    /// Whether a client that has `open` requests unanswered may have one more.
+    #[inline]
+    pub(in crate::dispatcher) fn has_room(&self, open: usize) -> bool {
+        let max = self.usage.max_requests.load(Ordering::Relaxed);
+        let others = || self.usage.requests.load(Ordering::Relaxed).saturating_sub(self.requests.get());
+        max == u64::MAX || others() + (open as u64) < max
+    }
+
+    /// The client has `open` requests unanswered.
+    #[inline]
+    pub(in crate::dispatcher) fn note(&self, open: usize) {
+        let (now, before) = (open as u64, self.requests.replace(open as u64));
+        if now != before {
+            self.usage.requests.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.note(0);
+        self.usage.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_connections_than_there_may_be_until_one_is_given_back() {
+        let usage = Arc::new(Usage::new(Some(2), None));
+        let open = || Share::of_connection(Arc::clone(&usage));
+        let (first, _second) = (open().unwrap(), open().unwrap());
+        assert!(open().is_none());
+        drop(first);
+        let _third = open().unwrap();
+        assert!(open().is_none());
+        usage.limit(None, None);
+        assert!(open().is_some());
+    }
+
+    #[test]
+    fn requests_of_all_clients_count_and_end_with_their_client() {
+        let usage = Arc::new(Usage::new(None, Some(10)));
+        let [one, other] = [(); 2].map(|()| Share::of_connection(Arc::clone(&usage)).unwrap());
+        one.note(6);
+        assert!(other.has_room(3) && !other.has_room(4));
+        other.note(3);
+        assert!(one.has_room(6) && !one.has_room(7), "its own are not counted twice");
+        one.note(2);
+        assert!(other.has_room(7) && !other.has_room(8));
+        drop(one);
+        assert!(other.has_room(9) && !other.has_room(10));
+    }
+}

@@ -1,0 +1,550 @@
+//! memcached to and from the store: consecutive single-key gets become one multiget and are split again.
+//!
+//! **Coalescing.** `get a`, `get b` of two clients are written as `get a b`. The store answers with the
+//! values that it has, in the order of the keys, and one `END`. A value belongs to the first waiting get
+//! whose key it bears; the gets before that one were misses.
+//!
+//! **Silence.** A request without an answer would leave no trace in a shared connection, and an error that
+//! comes all the same would be taken for another's answer. So `noreply` is taken out before a request is
+//! written, and the client is spared the answer. Which answers a quiet meta command (flag `q`) gives depends
+//! on more than can be seen from here: it is followed by `mn`, and the client gets what comes before `MN`.
+
+use std::collections::VecDeque;
+
+use gate_common::units::Nanos;
+use memchr::memchr;
+
+use super::buffer::Buffer;
+use super::{AfterFault, Answer, Course, GATHER, Garbage, Life, Link, Wire};
+use crate::dispatcher::identity::Asked;
+use crate::dispatcher::settings::Settings;
+use crate::protocol::deny::Deny;
+use crate::protocol::memcached::{
+    self, AnswerLine, Answers, Command, Decoder, Expect, Fault, FaultKind, Limits, Part, Quiet, Request,
+    Status,
+};
+use crate::protocol::query_types::QueryTypes;
+use crate::protocol::{Facts, Refusal, Step};
+
+/// memcached's text protocol.
+#[derive(Debug)]
+pub(in crate::dispatcher) struct Memcached;
+
+impl Wire for Memcached {
+    type Decoder = Decoder;
+    type Request = Request;
+    type Fault = Fault;
+    type Link = Multiget;
+
+    const PROBE: &'static [u8] = b"version\r\n";
+
+    fn is_well(line: &[u8]) -> bool {
+        line.starts_with(b"VERSION ")
+    }
+
+    const HAS_USERS: bool = false;
+
+    const GOODBYE: &'static [u8] = b"";
+
+    fn decoder(settings: &Settings) -> Decoder {
+        let value = settings.max_request() as u64;
+        Decoder::new(Limits { value, gather: GATHER, ..Limits::default() })
+    }
+
+    #[inline]
+    fn decode(decoder: &mut Decoder, input: &[u8]) -> Step<Request, Fault> {
+        decoder.next(input)
+    }
+
+    #[inline]
+    fn bytes<'b>(_: &'b Decoder, _: &Request, taken: &'b [u8]) -> &'b [u8] {
+        taken
+    }
+
+    #[inline]
+    fn facts(request: &Request) -> &Facts {
+        &request.facts
+    }
+
+    #[inline]
+    fn is_streamed(request: &Request) -> bool {
+        request.body > 0
+    }
+
+    #[inline]
+    fn query_type(types: &QueryTypes, request: &Request, _: &[u8]) -> usize {
+        types.of_memcached(request)
+    }
+
+    fn change(_: &Request, _: &[u8]) -> Option<Asked> {
+        None
+    }
+
+    fn is_denied(deny: &Deny, request: &Request, _: &[u8]) -> bool {
+        deny.memcached.contains(&request.command)
+    }
+
+    #[inline]
+    fn is_forbidden(_: &[u8]) -> bool {
+        false
+    }
+
+    const NONSENSE: &'static [u8] = b"";
+
+    #[inline]
+    fn course(request: &Request) -> Course {
+        match request.command {
+            Command::Quit => Course::Quit,
+            Command::StatsGate => Course::OwnStats,
+            _ => Course::Shared,
+        }
+    }
+
+    #[inline]
+    fn keys<'b>(request: &Request, bytes: &'b [u8]) -> impl Iterator<Item = &'b [u8]> {
+        request.keys(bytes)
+    }
+
+    #[inline]
+    fn names_keys(request: &Request) -> bool {
+        request.facts.keys > 0 && !request.base64
+    }
+
+    #[inline]
+    fn may_share(request: &Request) -> bool {
+        matches!(request.command, Command::Get | Command::Gets) && request.facts.keys == 1
+    }
+
+    fn may_keep(answer: &[u8]) -> bool {
+        answer.starts_with(b"VALUE ") || answer == END
+    }
+
+    fn ask_life(request: &Request, bytes: &[u8]) -> Option<(Request, Vec<u8>)> {
+        let asks = [b"mg ", request.keys(bytes).next()?, b" t\r\n"].concat();
+        match Decoder::new(Limits::default()).next(&asks) {
+            Step::Request { request, .. } => Some((request, asks)),
+            _ => None,
+        }
+    }
+
+    /// `HD t<seconds>`, which are rounded up; -1 without end. `EN` if there is no such key.
+    fn life(answer: &[u8], said: &[u8]) -> Life {
+        let seconds = said.strip_prefix(b"HD t").and_then(|said| said.strip_suffix(b"\r\n"));
+        match seconds.and_then(|seconds| std::str::from_utf8(seconds).ok()?.parse().ok()) {
+            Some(seconds @ 0..) => Life::For(Nanos::from_secs((seconds as u64).saturating_sub(1))),
+            Some(i64::MIN..0) => Life::Unlimited,
+            None if said.starts_with(b"EN\r\n") && answer != END => Life::For(Nanos::ZERO),
+            None => Life::Unlimited,
+        }
+    }
+
+    #[inline]
+    fn has_one_answer(request: &Request) -> bool {
+        request.quiet == Quiet::Answered
+    }
+
+    #[inline]
+    fn is_silent(request: &Request) -> bool {
+        request.quiet == Quiet::NoReply
+    }
+
+    fn answer_fault(fault: &Fault, out: &mut Vec<u8>) -> AfterFault {
+        fault.answer(out);
+        AfterFault { closes: fault.closes(), reason: fault.reason(), tls: fault.kind == FaultKind::Tls }
+    }
+
+    fn refuse(refusal: Refusal, out: &mut Vec<u8>) {
+        memcached::refuse(refusal, out);
+    }
+}
+
+/// A connection on which gets are merged.
+#[derive(Debug)]
+pub(in crate::dispatcher) struct Multiget {
+    /// What the output ends with: a multiget that lacks its end of line.
+    open: Option<Open>,
+    /// The keys of merged gets that are not answered: two bytes of length, then the key.
+    keys: Buffer,
+    /// How many gets of each multiget are not answered.
+    groups: VecDeque<u32>,
+    answers: Answers,
+    /// A line that was read, and not yet taken: its value is for a later get than the first.
+    held: Option<Part>,
+    /// Bytes of a merged get's value that are still to come.
+    value_left: u64,
+    /// The last get of a multiget has its value; `END` is still to come.
+    has_value: bool,
+}
+
+impl Default for Multiget {
+    fn default() -> Self {
+        let (open, keys, groups) = (None, Buffer::default(), VecDeque::new());
+        // Values are passed on as they come, the short ones with their line.
+        let answers = Answers::new(SHORT_VALUE);
+        Self { open, keys, groups, answers, held: None, value_left: 0, has_value: false }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    command: Command,
+    len: usize,
+}
+
+/// What is known of an answer before it comes.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::dispatcher) enum Awaited {
+    /// A part of a multiget's.
+    Merged,
+    /// One of this shape.
+    Own(Expect),
+    /// One of this shape, which the client did not want.
+    Unwanted(Expect),
+    /// Nothing or something, and then `MN`, which the client did not ask for.
+    UntilNoop,
+}
+
+impl Link for Multiget {
+    type Request = Request;
+    type Expect = Awaited;
+
+    #[inline]
+    fn encode(&mut self, request: &Request, bytes: &[u8], out: &mut Buffer) -> Awaited {
+        if matches!(request.command, Command::Get | Command::Gets) && request.facts.keys == 1 {
+            // All of its keys.
+            self.merge(request.command, request.keys(bytes).rest(), out);
+            return Awaited::Merged;
+        }
+        self.seal(out);
+        match request.quiet {
+            Quiet::Answered => {
+                out.push(bytes);
+                Awaited::Own(request.expect())
+            }
+            Quiet::NoReply => {
+                push_outspoken(bytes, out);
+                Awaited::Unwanted(request.expect())
+            }
+            Quiet::Unusual => {
+                out.push(bytes);
+                if request.body == 0 {
+                    out.push(NOOP);
+                }
+                Awaited::UntilNoop
+            }
+        }
+    }
+
+    fn tail(awaited: &Awaited) -> &'static [u8] {
+        match awaited {
+            Awaited::UntilNoop => NOOP,
+            Awaited::Merged | Awaited::Own(_) | Awaited::Unwanted(_) => b"",
+        }
+    }
+
+    #[inline]
+    fn seal(&mut self, out: &mut Buffer) {
+        if self.open.take().is_some() {
+            out.push(b"\r\n");
+        }
+    }
+
+    #[inline]
+    fn scan(&mut self, awaited: &Awaited, input: &[u8]) -> Result<Answer, Garbage> {
+        let expect = match *awaited {
+            Awaited::Merged => Expect::Values,
+            Awaited::Own(expect) | Awaited::Unwanted(expect) => expect,
+            Awaited::UntilNoop => Expect::Meta,
+        };
+        let part = match self.held.take() {
+            Some(part) => part,
+            None => self.answers.next(expect, input).map_err(|garbage| Garbage(garbage.to_string()))?,
+        };
+        if let Part::Line { line: AnswerLine { status: Status::AnswersLost, .. }, .. } = part {
+            return Err(Garbage("that it has lost answers".to_owned()));
+        }
+        let (len, last) = match part {
+            Part::More { .. } => return Ok(Answer::MORE),
+            Part::Line { len, line, last } => match awaited {
+                Awaited::Merged => return self.merged(input, len, &line, last),
+                Awaited::UntilNoop if line.status == Status::MetaNoop => {
+                    return Ok(Answer { give: 0, add: b"", len, last: true });
+                }
+                _ => (len, last),
+            },
+            Part::Body { len, last } => {
+                if matches!(awaited, Awaited::Merged) {
+                    self.value_left -= len as u64;
+                    return Ok(self.merged_value(len));
+                }
+                (len, last)
+            }
+        };
+        let give = if matches!(awaited, Awaited::Unwanted(_)) { 0 } else { len };
+        Ok(Answer { give, add: b"", len, last: last && !matches!(awaited, Awaited::UntilNoop) })
+    }
+}
+
+impl Multiget {
+    #[inline]
+    fn merge(&mut self, command: Command, key: &[u8], out: &mut Buffer) {
+        match &mut self.open {
+            Some(open) if open.command == command && open.len + key.len() < LONGEST_LINE => {
+                open.len += 1 + key.len();
+                *self.groups.back_mut().expect("an open multiget is a group") += 1;
+            }
+            _ => {
+                self.seal(out);
+                out.push(command.name().as_bytes());
+                self.open = Some(Open { command, len: command.name().len() + 1 + key.len() });
+                self.groups.push_back(1);
+            }
+        }
+        out.push(b" ");
+        out.push(key);
+        self.keys.push(&(key.len() as u16).to_ne_bytes());
+        self.keys.push(key);
+    }
+
+    /// The key of the first merged get that is not answered.
+    #[inline]
+    fn key(&self) -> &[u8] {
+        match self.keys.bytes() {
+            [a, b, rest @ ..] => &rest[..usize::from(u16::from_ne_bytes([*a, *b]))],
+            _ => unreachable!("every merged get has its key here"),
+        }
+    }
+
+    /// The first merged get is answered.
+    #[inline]
+    fn merged_is_answered(&mut self) {
+        self.keys.consume(2 + self.key().len());
+        let group = self.groups.front_mut().expect("every merged get is in a group");
+        *group -= 1;
+        if *group == 0 {
+            self.groups.pop_front();
+        }
+    }
+
+    /// A line of a multiget's answer.
+    #[inline]
+    fn merged(&mut self, input: &[u8], len: usize, line: &AnswerLine, last: bool) -> Result<Answer, Garbage> {
+        let last_get = self.groups.front() == Some(&1);
+        if line.status == Status::Value {
+            if !self.has_value && line.key(input) == self.key() {
+                self.value_left = line.body;
+                return Ok(self.merged_value(len));
+            }
+            if last_get {
+                return Err(Garbage("a value that no one asked for".to_owned()));
+            }
+            // A miss: the value is for one of the next.
+            self.held = Some(Part::Line { len, line: *line, last });
+            self.merged_is_answered();
+            return Ok(Answer { give: 0, add: END, len: 0, last: true });
+        }
+        // The end of the multiget, or an error in its place, which is then every get's answer.
+        let is_end = line.status == Status::End;
+        if !is_end && self.has_value {
+            return Err(Garbage("an error in the middle of an answer".to_owned()));
+        }
+        if !last_get {
+            self.held = Some(Part::Line { len, line: *line, last });
+        }
+        self.has_value = false;
+        self.merged_is_answered();
+        let (give, add): (_, &[u8]) = if is_end { (0, END) } else { (len, b"") };
+        Ok(Answer { give, add, len: if last_get { len } else { 0 }, last: true })
+    }
+
+    /// `len` bytes of a value, or of its line.
+    #[inline]
+    fn merged_value(&mut self, len: usize) -> Answer {
+        let part = Answer { give: len, add: b"", len, last: false };
+        if self.value_left > 0 {
+            return part;
+        }
+        if self.groups.front() == Some(&1) {
+            self.has_value = true;
+            return part;
+        }
+        self.merged_is_answered();
+        Answer { add: END, last: true, ..part }
+    }
+}
+
+/// Appends a request without its last word, which is `noreply`.
+fn push_outspoken(bytes: &[u8], out: &mut Buffer) {
+    let end = memchr(b'\n', bytes).unwrap_or(bytes.len());
+    let (line, body) = bytes.split_at(end);
+    let line = line.strip_suffix(b"\r").unwrap_or(line).trim_ascii_end();
+    out.push(line.strip_suffix(b" noreply").unwrap_or(line));
+    out.push(b"\r");
+    out.push(body);
+}
+
+const NOOP: &[u8] = b"mn\r\n";
+const END: &[u8] = b"END\r\n";
+/// memcached reads longer lines in a slower way.
+const LONGEST_LINE: usize = 1_900;
+/// A value that is waited for, rather than passed on in pieces.
+const SHORT_VALUE: usize = 16 << 10;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What a store with these keys answers to what was written.
+    fn answers(written: &[u8], has: impl Fn(&[u8]) -> Option<Vec<u8>>) -> Vec<u8> {
+        let mut said = Vec::new();
+        for line in written.split_inclusive(|&byte| byte == b'\n') {
+            let words: Vec<&[u8]> = line.strip_suffix(b"\r\n").unwrap().split(|&byte| byte == b' ').collect();
+            match words[0] {
+                b"get" => {
+                    for key in &words[1..] {
+                        if let Some(value) = has(key) {
+                            said.extend(
+                                [b"VALUE ", *key, b" 0 ", value.len().to_string().as_bytes(), b"\r\n"]
+                                    .concat(),
+                            );
+                            said.extend([&value, &b"\r\n"[..]].concat());
+                        }
+                    }
+                    said.extend_from_slice(END);
+                }
+                b"mn" => said.extend_from_slice(b"MN\r\n"),
+                b"mg" if has(words[1]).is_some() => said.extend_from_slice(b"HD\r\n"),
+                b"mg" => {}
+                _ => said.extend_from_slice(b"DELETED\r\n"),
+            }
+        }
+        said
+    }
+
+    proptest! {
+        #[test]
+        fn every_get_is_answered_as_if_it_were_alone_wherever_the_stream_is_cut(
+            asked in proptest::collection::vec((0_u8..8, 0_u8..6), 1..60),
+            stored in proptest::collection::btree_map(0_u8..6, 0_usize..40, 0..6),
+            cuts in proptest::collection::vec(1_usize..50, 1..200),
+            flushes: u64,
+        ) {
+            let has = |key: &[u8]| stored.get(&(key[1] - b'0')).map(|&len| vec![b'V'; len * SHORT_VALUE / 30]);
+            let (mut link, mut out, mut written) = (Multiget::default(), Buffer::default(), Vec::new());
+            let mut decoder = Decoder::new(Limits::default());
+            let (mut awaited, mut expected) = (Vec::new(), Vec::new());
+            for (number, (kind, key)) in asked.iter().enumerate() {
+                let (line, alone) = match kind {
+                    0 => (format!("delete k{key} noreply\r\n"), Vec::new()),
+                    1 => (format!("mg k{key} q\r\n"), answers(format!("mg k{key}\r\n").as_bytes(), has)),
+                    2 => {
+                        let line = format!("get k{key} k{}\r\n", (key + 1) % 6);
+                        (line.clone(), answers(line.as_bytes(), has))
+                    }
+                    _ => (format!("get k{key}\r\n"), answers(format!("get k{key}\r\n").as_bytes(), has)),
+                };
+                let Step::Request { request, .. } = decoder.next(line.as_bytes()) else { panic!("{line}") };
+                awaited.push(link.encode(&request, line.as_bytes(), &mut out));
+                expected.push(alone);
+                if flushes >> (number % 64) & 1 == 1 {
+                    link.seal(&mut out);
+                    written.extend_from_slice(out.bytes());
+                    out.clear();
+                }
+            }
+            link.seal(&mut out);
+            written.extend_from_slice(out.bytes());
+
+            let stream = answers(&written, has);
+            let (mut given, mut at, mut input, mut first) = (vec![Vec::new(); asked.len()], 0, Vec::new(), 0);
+            for cut in cuts.iter().cycle().map(|cut| cut * cut) {
+                let end = (at + cut).min(stream.len());
+                input.extend_from_slice(&stream[at..end]);
+                at = end;
+                while first < awaited.len() {
+                    let answer = link.scan(&awaited[first], &input).unwrap();
+                    if answer == Answer::MORE {
+                        break;
+                    }
+                    given[first].extend_from_slice(&input[..answer.give]);
+                    given[first].extend_from_slice(answer.add);
+                    input.drain(..answer.len);
+                    first += usize::from(answer.last);
+                }
+                if at == stream.len() {
+                    break;
+                }
+            }
+            prop_assert_eq!(first, awaited.len(), "all are answered");
+            prop_assert!(input.is_empty() && link.keys.is_empty() && link.groups.is_empty());
+            prop_assert_eq!(given, expected);
+        }
+    }
+
+    #[test]
+    fn how_long_a_key_lives_is_what_the_store_says_rounded_down() {
+        let value = b"VALUE k 0 1\r\n1\r\nEND\r\n";
+        for (answer, said, life) in [
+            (&value[..], "HD t42\r\n", Life::For(Nanos::from_secs(41))),
+            (value, "HD t1\r\n", Life::For(Nanos::ZERO)),
+            (value, "HD t0\r\n", Life::For(Nanos::ZERO)),
+            (value, "HD t-1\r\n", Life::Unlimited),
+            // It has gone since.
+            (value, "EN\r\n", Life::For(Nanos::ZERO)),
+            (END, "EN\r\n", Life::Unlimited),
+            // Older than meta commands.
+            (value, "ERROR\r\n", Life::Unlimited),
+        ] {
+            assert_eq!(Memcached::life(answer, said.as_bytes()), life, "{said}");
+        }
+    }
+
+    #[test]
+    fn only_plain_reads_of_one_key_are_shared_and_a_key_in_other_letters_is_no_identity() {
+        let request = |line: &str| {
+            let Step::Request { request, .. } = Decoder::new(Limits::default()).next(line.as_bytes()) else {
+                panic!("{line}")
+            };
+            request
+        };
+        for (line, shared, named) in [
+            ("get k\r\n", true, true),
+            ("gets k\r\n", true, true),
+            ("get k l\r\n", false, true),
+            ("gat 9 k\r\n", false, true),
+            ("gat 9\r\n", false, false),
+            ("mg k v\r\n", false, true),
+            ("mg aw== v b\r\n", false, false),
+            ("md aw== b\r\n", false, false),
+            ("delete k\r\n", false, true),
+        ] {
+            let request = request(line);
+            assert_eq!(
+                (Memcached::may_share(&request), Memcached::names_keys(&request)),
+                (shared, named),
+                "{line}"
+            );
+        }
+        let (asks, bytes) = Memcached::ask_life(&request("get k\r\n"), b"get k\r\n").unwrap();
+        assert_eq!((asks.command, &bytes[..]), (Command::MetaGet, &b"mg k t\r\n"[..]));
+    }
+
+    #[test]
+    fn gets_that_come_one_after_the_other_are_one_line_and_long_lines_are_not_made() {
+        let (mut link, mut out) = (Multiget::default(), Buffer::default());
+        let mut decoder = Decoder::new(Limits::default());
+        let mut ask = |line: &str| {
+            let Step::Request { request, .. } = decoder.next(line.as_bytes()) else { panic!("{line}") };
+            link.encode(&request, line.as_bytes(), &mut out);
+        };
+        ["get a\r\n", "get b\r\n", "gets b\r\n", "delete a\r\n", "get c\r\n"].into_iter().for_each(&mut ask);
+        (0..100).for_each(|number| ask(&format!("get {}{number}\r\n", "k".repeat(60))));
+        link.seal(&mut out);
+        let written = String::from_utf8(out.bytes().to_vec()).unwrap();
+        assert!(written.starts_with("get a b\r\ngets b\r\ndelete a\r\nget c kk"), "{written}");
+        assert!(written.lines().all(|line| line.len() <= LONGEST_LINE + 1));
+        assert_eq!(written.lines().count(), 3 + 4);
+    }
+}

@@ -1,0 +1,193 @@
+//! What the dispatcher needs of a protocol. One implementation for each: everything else is the same for all.
+//!
+//! [`memcached`]: gets merged and split again. [`resp`]: requests as they come. [`buffer`]: bytes on their way.
+
+use std::fmt::Debug;
+
+use gate_common::units::Nanos;
+
+use self::buffer::Buffer;
+use crate::dispatcher::identity::Asked;
+use crate::dispatcher::settings::Settings;
+use crate::protocol::deny::Deny;
+use crate::protocol::query_types::QueryTypes;
+use crate::protocol::{Facts, Refusal, Step};
+
+pub(super) mod buffer;
+pub(super) mod memcached;
+pub(super) mod resp;
+
+/// A protocol, as the dispatcher sees it.
+pub(in crate::dispatcher) trait Wire: Debug + Sized + 'static {
+    /// Takes requests out of one client's stream.
+    type Decoder: Debug;
+    /// A request; its keys are offsets into its bytes.
+    type Request: Copy + Debug;
+    /// Bytes that are not a request.
+    type Fault: Copy + Debug;
+    /// One connection to the store.
+    type Link: Link<Request = Self::Request>;
+
+    /// What a store that works answers with one line.
+    const PROBE: &'static [u8];
+
+    /// Whether that line says that it works.
+    fn is_well(line: &[u8]) -> bool;
+
+    /// Whether the store knows users, and may let one do what another may not.
+    const HAS_USERS: bool;
+
+    /// What a client reads that says goodbye.
+    const GOODBYE: &'static [u8];
+
+    /// A new client's decoder.
+    fn decoder(settings: &Settings) -> Self::Decoder;
+
+    /// What `input`, which no earlier step has taken, begins with.
+    fn decode(decoder: &mut Self::Decoder, input: &[u8]) -> Step<Self::Request, Self::Fault>;
+
+    /// The bytes of the request that was decoded last, which took `taken` of the input.
+    fn bytes<'b>(decoder: &'b Self::Decoder, request: &Self::Request, taken: &'b [u8]) -> &'b [u8];
+
+    /// What is known of a request before it runs.
+    fn facts(request: &Self::Request) -> &Facts;
+
+    /// Whether only its head has been decoded: its body follows, to be passed on as it comes.
+    fn is_streamed(request: &Self::Request) -> bool;
+
+    /// The place of a request's type among `types`.
+    fn query_type(types: &QueryTypes, request: &Self::Request, bytes: &[u8]) -> usize;
+
+    /// What a request asks to be changed about who its client is; `None` if nothing, or if that cannot be told.
+    fn change(request: &Self::Request, bytes: &[u8]) -> Option<Asked>;
+
+    /// Whether a command is among those that are denied.
+    fn is_denied(deny: &Deny, request: &Self::Request, bytes: &[u8]) -> bool;
+
+    /// Whether an answer says that the user may not do what it asked.
+    fn is_forbidden(answer: &[u8]) -> bool;
+
+    /// A request that the store refuses, wherever it takes any.
+    const NONSENSE: &'static [u8];
+
+    /// What becomes of a request that may pass.
+    fn course(request: &Self::Request) -> Course;
+
+    /// The keys that a request names; `bytes` are all of it.
+    fn keys<'b>(request: &Self::Request, bytes: &'b [u8]) -> impl Iterator<Item = &'b [u8]>;
+
+    /// Whether these are all the keys that it is about, each as the store knows it.
+    fn names_keys(request: &Self::Request) -> bool;
+
+    /// Whether it reads one key, and what that holds is all that its answer depends on.
+    fn may_share(request: &Self::Request) -> bool;
+
+    /// Whether an answer to such a request says what the key holds, rather than that something is wrong.
+    fn may_keep(answer: &[u8]) -> bool;
+
+    /// What asks the store how long the key of such a request lives.
+    fn ask_life(request: &Self::Request, bytes: &[u8]) -> Option<(Self::Request, Vec<u8>)>;
+
+    /// For how long `answer` holds, if the store has answered that question so.
+    fn life(answer: &[u8], said: &[u8]) -> Life;
+
+    /// Whether the store answers it with one reply, no more and no less.
+    fn has_one_answer(request: &Self::Request) -> bool;
+
+    /// Whether the client wants no answer, not even a refusal.
+    fn is_silent(request: &Self::Request) -> bool;
+
+    /// Appends the answer to bytes that are no request.
+    fn answer_fault(fault: &Self::Fault, out: &mut Vec<u8>) -> AfterFault;
+
+    /// Appends a refusal.
+    fn refuse(refusal: Refusal, out: &mut Vec<u8>);
+}
+
+/// For how long what a key holds can be known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::dispatcher) enum Life {
+    /// Until it is written to, as far as is known.
+    Unlimited,
+    /// At most so long.
+    For(Nanos),
+}
+
+/// What becomes of a request that may pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::dispatcher) enum Course {
+    /// It goes to the store by a connection that many clients share.
+    Shared,
+    /// It needs a connection to the store that no one else uses, and so do all that follow it.
+    Own,
+    /// It may change who the client is: the store is asked before anything that follows is looked at.
+    Change,
+    /// The gate answers it with its own figures.
+    OwnStats,
+    /// The client says goodbye.
+    Quit,
+}
+
+/// What becomes of a connection whose client sent bytes that are no request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::dispatcher) struct AfterFault {
+    /// No one can tell where the next request begins: it ends.
+    pub(in crate::dispatcher) closes: bool,
+    /// What is counted.
+    pub(in crate::dispatcher) reason: gate_common::abi::Reason,
+    /// The client wants to speak TLS.
+    pub(in crate::dispatcher) tls: bool,
+}
+
+/// One connection to the store, shared by many clients: what is written to it, and whose answer is read.
+pub(in crate::dispatcher) trait Link: Debug + Default {
+    /// See [`Wire::Request`].
+    type Request;
+    /// What is known of an answer before it comes.
+    type Expect: Copy + Debug;
+
+    /// Appends a request to what is to be written; `bytes` are all of it, or the head of one that is streamed.
+    fn encode(&mut self, request: &Self::Request, bytes: &[u8], out: &mut Buffer) -> Self::Expect;
+
+    /// What comes after the body of a request that was encoded without it.
+    fn tail(expect: &Self::Expect) -> &'static [u8];
+
+    /// Completes what [`Link::encode`] may have left open, before it is written.
+    fn seal(&mut self, out: &mut Buffer);
+
+    /// What `input`, which no earlier call has taken, holds of the answer to the first request that is not
+    /// wholly answered. It may be called without input.
+    ///
+    /// # Errors
+    ///
+    /// [`Garbage`]: the store does not speak the protocol, and this connection must end.
+    fn scan(&mut self, expect: &Self::Expect, input: &[u8]) -> Result<Answer, Garbage>;
+}
+
+/// What a store's bytes mean for the first request that waits for an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::dispatcher) struct Answer {
+    /// Bytes from the front of the input that the client gets.
+    pub(in crate::dispatcher) give: usize,
+    /// What the client gets after them.
+    pub(in crate::dispatcher) add: &'static [u8],
+    /// Bytes of the input that are taken.
+    pub(in crate::dispatcher) len: usize,
+    /// Whether the answer is whole.
+    pub(in crate::dispatcher) last: bool,
+}
+
+impl Answer {
+    /// More input is wanted.
+    pub(in crate::dispatcher) const MORE: Self = Self { give: 0, add: b"", len: 0, last: false };
+}
+
+/// The store sent what its protocol does not allow.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the store sent {0}")]
+pub(in crate::dispatcher) struct Garbage(pub(in crate::dispatcher) String);
+
+/// The longest request that is gathered; a longer one is passed on as it comes. What it costs to lend it a connection
+/// to the store is little beside its own length, and 10,000 clients that stop in the middle of such a request hold
+/// 640 MiB. Any datagram's is shorter.
+pub(in crate::dispatcher) const GATHER: usize = 64 << 10;

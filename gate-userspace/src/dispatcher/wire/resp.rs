@@ -1,0 +1,291 @@
+//! RESP to and from the store: requests as they come, one after the other, and where each reply ends.
+//!
+//! Requests that need nothing of their connection share it with those of the same user, database and protocol version
+//! ([`crate::dispatcher::identity::change`]); the first that does moves its client to one of its own
+//! ([`crate::dispatcher::clients::alone`]).
+
+use gate_common::units::Nanos;
+
+use super::buffer::Buffer;
+use super::{AfterFault, Answer, Course, GATHER, Garbage, Life, Link, Wire};
+use crate::dispatcher::identity::Asked;
+use crate::dispatcher::settings::Settings;
+use crate::protocol::deny::Deny;
+use crate::protocol::query_types::QueryTypes;
+use crate::protocol::resp::{
+    self, Command, Decoder, Fault, FaultKind, Kind, Limits, Part, Replies, Request, State,
+};
+use crate::protocol::{Facts, Refusal, Step};
+
+/// Redis' protocol.
+#[derive(Debug)]
+pub(in crate::dispatcher) struct Resp;
+
+impl Wire for Resp {
+    type Decoder = Decoder;
+    type Request = Request;
+    type Fault = Fault;
+    type Link = Pipe;
+
+    const PROBE: &'static [u8] = b"PING\r\n";
+
+    /// Also with an error, unless that says that it is not ready: it may want a password first.
+    fn is_well(line: &[u8]) -> bool {
+        !line.starts_with(b"-LOADING") && !line.starts_with(b"-MASTERDOWN")
+    }
+
+    const HAS_USERS: bool = true;
+
+    const GOODBYE: &'static [u8] = b"+OK\r\n";
+
+    fn decoder(settings: &Settings) -> Decoder {
+        // What might be too long is not gathered either: it is told by its head.
+        let gather = settings.max_request().min(GATHER) as u32;
+        Decoder::new(Limits { gather, ..Limits::default() })
+    }
+
+    #[inline]
+    fn decode(decoder: &mut Decoder, input: &[u8]) -> Step<Request, Fault> {
+        decoder.next(input)
+    }
+
+    #[inline]
+    fn bytes<'b>(decoder: &'b Decoder, request: &Request, taken: &'b [u8]) -> &'b [u8] {
+        decoder.bytes(request, taken)
+    }
+
+    #[inline]
+    fn facts(request: &Request) -> &Facts {
+        &request.facts
+    }
+
+    #[inline]
+    fn is_streamed(request: &Request) -> bool {
+        request.streamed
+    }
+
+    #[inline]
+    fn query_type(types: &QueryTypes, request: &Request, bytes: &[u8]) -> usize {
+        types.of_resp(request, bytes)
+    }
+
+    fn change(request: &Request, bytes: &[u8]) -> Option<Asked> {
+        request.change(bytes).map(|change| Asked::of(&change))
+    }
+
+    fn is_denied(deny: &Deny, request: &Request, bytes: &[u8]) -> bool {
+        deny.resp.denies(request, bytes)
+    }
+
+    #[inline]
+    fn is_forbidden(answer: &[u8]) -> bool {
+        answer.starts_with(b"-NOPERM")
+    }
+
+    /// Redis says the name of a command that it does not know.
+    const NONSENSE: &'static [u8] = b"*1\r\n$45\r\nTHROTTLED retry_after_ms=0 reason=unsupported\r\n";
+
+    #[inline]
+    fn course(request: &Request) -> Course {
+        match request.state {
+            State::Shared => Course::Shared,
+            // It says which library the client uses: of no consequence for whoever shares the connection.
+            State::Name if request.command == SET_INFO => Course::Shared,
+            State::Quit => Course::Quit,
+            _ if request.changes() => Course::Change,
+            _ => Course::Own,
+        }
+    }
+
+    #[inline]
+    fn keys<'b>(request: &Request, bytes: &'b [u8]) -> impl Iterator<Item = &'b [u8]> {
+        request.keys(bytes)
+    }
+
+    #[inline]
+    fn names_keys(request: &Request) -> bool {
+        request.facts.keys > 0
+    }
+
+    #[inline]
+    fn may_share(request: &Request) -> bool {
+        request.facts.keys == 1 && SHARED.contains(&request.command) && !request.streamed
+    }
+
+    fn may_keep(answer: &[u8]) -> bool {
+        !matches!(answer.first(), None | Some(b'-' | b'!'))
+    }
+
+    fn ask_life(request: &Request, bytes: &[u8]) -> Option<(Request, Vec<u8>)> {
+        let key = request.keys(bytes).next()?;
+        let mut asks = format!("*2\r\n$4\r\nPTTL\r\n${}\r\n", key.len()).into_bytes();
+        asks.extend_from_slice(key);
+        asks.extend_from_slice(b"\r\n");
+        match Decoder::new(Limits::default()).next(&asks) {
+            Step::Request { request, .. } => Some((request, asks)),
+            _ => None,
+        }
+    }
+
+    /// `:<milliseconds>`; -1 without end, -2 if there is no such key.
+    fn life(answer: &[u8], said: &[u8]) -> Life {
+        let left = said.strip_prefix(b":").and_then(|said| said.strip_suffix(b"\r\n"));
+        match left.and_then(|left| std::str::from_utf8(left).ok()?.parse().ok()) {
+            Some(left @ 0_i64..) => Life::For(Nanos::from_millis(left as u64)),
+            Some(-2) if !EMPTY.contains(&answer) => Life::For(Nanos::ZERO),
+            Some(_) | None => Life::Unlimited,
+        }
+    }
+
+    #[inline]
+    fn has_one_answer(request: &Request) -> bool {
+        !matches!(request.state, State::Pubsub | State::Monitor | State::Replication | State::Reply)
+    }
+
+    #[inline]
+    fn is_silent(_: &Request) -> bool {
+        false
+    }
+
+    fn answer_fault(fault: &Fault, out: &mut Vec<u8>) -> AfterFault {
+        fault.answer(out);
+        AfterFault { closes: true, reason: fault.reason(), tls: fault.kind == FaultKind::Tls }
+    }
+
+    fn refuse(refusal: Refusal, out: &mut Vec<u8>) {
+        resp::refuse(refusal, out);
+    }
+}
+
+/// Reads of one key that say what it holds and nothing else: neither chance nor time has a part in them. Those
+/// whose cost grows with what is stored are the ones that hurt.
+const SHARED: [Command; 20] = [
+    Command::named("get"),
+    Command::named("strlen"),
+    Command::named("getrange"),
+    Command::named("hget"),
+    Command::named("hmget"),
+    Command::named("hgetall"),
+    Command::named("hexists"),
+    Command::named("hlen"),
+    Command::named("lindex"),
+    Command::named("llen"),
+    Command::named("lrange"),
+    Command::named("scard"),
+    Command::named("sismember"),
+    Command::named("smembers"),
+    Command::named("zcard"),
+    Command::named("zrange"),
+    Command::named("zrangebyscore"),
+    Command::named("zrank"),
+    Command::named("zrevrange"),
+    Command::named("zscore"),
+];
+
+/// What those say of a key that is not there.
+const EMPTY: [&[u8]; 5] = [b"$-1\r\n", b"*0\r\n", b":0\r\n", b"_\r\n", b"%0\r\n"];
+
+const SET_INFO: Command = Command::named("client|setinfo");
+
+/// A shared connection.
+#[derive(Debug)]
+pub(in crate::dispatcher) struct Pipe {
+    replies: Replies,
+    /// What is being read is in answer to no request.
+    unasked: bool,
+}
+
+impl Default for Pipe {
+    fn default() -> Self {
+        Self { replies: Replies::new(SHORT_REPLY), unasked: false }
+    }
+}
+
+impl Link for Pipe {
+    type Request = Request;
+    type Expect = ();
+
+    #[inline]
+    fn encode(&mut self, _: &Request, bytes: &[u8], out: &mut Buffer) {
+        out.push(bytes);
+    }
+
+    fn tail((): &()) -> &'static [u8] {
+        b""
+    }
+
+    #[inline]
+    fn seal(&mut self, _: &mut Buffer) {}
+
+    #[inline]
+    fn scan(&mut self, (): &(), input: &[u8]) -> Result<Answer, Garbage> {
+        let (len, last) = match self.replies.next(input).map_err(|garbage| Garbage(garbage.to_string()))? {
+            Part::More { .. } => return Ok(Answer::MORE),
+            Part::Body { len, last } => (len, last),
+            Part::Reply { len, kind: Kind::Push, last } => {
+                self.unasked = true;
+                (len, last)
+            }
+            Part::Reply { len, kind: Kind::Error, last: true } if leads_past(&input[..len]) => {
+                return Ok(Answer { give: 0, add: CLUSTER, len, last: true });
+            }
+            Part::Reply { len, last, .. } => (len, last),
+        };
+        if self.unasked {
+            self.unasked = !last;
+            return Ok(Answer { give: 0, add: b"", len, last: false });
+        }
+        Ok(Answer { give: len, add: b"", len, last })
+    }
+}
+
+/// Whether an error sends the client to another address, past gate.
+#[inline]
+fn leads_past(error: &[u8]) -> bool {
+    matches!(resp::error_code(error), Some(b"MOVED" | b"ASK"))
+}
+
+/// What a client reads before whom there is such a store.
+pub(in crate::dispatcher) const CLUSTER: &[u8] = b"-ERR gate does not support a store in cluster mode\r\n";
+/// A reply that is waited for, rather than passed on in pieces.
+const SHORT_REPLY: usize = 16 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::Access;
+
+    #[test]
+    fn what_is_shared_only_reads_one_key() {
+        for command in SHARED {
+            let name = command.name();
+            let asked = format!("{name} key 1 2 3\r\n");
+            let mut decoder = Decoder::new(Limits::default());
+            let Step::Request { request, .. } = decoder.next(asked.as_bytes()) else { panic!("{name}") };
+            assert_eq!((request.facts.access, request.facts.keys), (Access::Read, 1), "{name}");
+            assert_eq!(request.state, State::Shared, "{name}");
+            assert!(Resp::may_share(&request) && Resp::has_one_answer(&request), "{name}");
+            let bytes = decoder.bytes(&request, asked.as_bytes()).to_vec();
+            let (asks, bytes) = Resp::ask_life(&request, &bytes).unwrap();
+            assert_eq!(asks.command, Command::named("pttl"));
+            assert_eq!(bytes, b"*2\r\n$4\r\nPTTL\r\n$3\r\nkey\r\n");
+        }
+    }
+
+    #[test]
+    fn how_long_a_key_lives_is_what_the_store_says() {
+        let value = b"$1\r\nv\r\n";
+        for (answer, said, life) in [
+            (&value[..], ":250\r\n", Life::For(Nanos::from_millis(250))),
+            (value, ":0\r\n", Life::For(Nanos::ZERO)),
+            (value, ":-1\r\n", Life::Unlimited),
+            // It has gone since.
+            (value, ":-2\r\n", Life::For(Nanos::ZERO)),
+            (b"$-1\r\n", ":-2\r\n", Life::Unlimited),
+            (value, "-NOPERM\r\n", Life::Unlimited),
+        ] {
+            assert_eq!(Resp::life(answer, said.as_bytes()), life, "{said}");
+        }
+        assert!(Resp::may_keep(value) && !Resp::may_keep(b"-WRONGTYPE\r\n") && !Resp::may_keep(b""));
+    }
+}
