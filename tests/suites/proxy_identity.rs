@@ -161,6 +161,12 @@ fn databases_and_protocol_versions_are_apart_and_their_clients_share_connections
             let said = read_until(client, b"$7\r\nmodules\r\n*0\r\n")?;
             ensure!(said.starts_with(b"%7\r\n"), "{}", shown(&said));
         }
+        // What libraries say of themselves, which this store does not know.
+        for greeting in ["SETINFO LIB-NAME me", "MAINT_NOTIFICATIONS ON moving-endpoint-type internal-ip"] {
+            client.write_all(format!("CLIENT {greeting}\r\n").as_bytes())?;
+            let said = read_until(client, b"\r\n")?;
+            ensure!(said.starts_with(b"-ERR unknown subcommand"), "{}", shown(&said));
+        }
     }
     for (number, client) in clients.iter_mut().enumerate() {
         let nil = if number % 8 >= 4 { "_\r\n" } else { "$-1\r\n" };

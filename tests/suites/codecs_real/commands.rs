@@ -70,7 +70,23 @@ fn describe(frame: &OwnedFrame, to: &mut Vec<Described>) {
 }
 
 /// Known here, and not to Redis 7.0.
-const NEWER: [&str; 2] = ["client|setinfo", "waitaof"];
+const NEWER: [&str; 15] = [
+    "client|maint_notifications",
+    "client|setinfo",
+    "hexpire",
+    "hexpireat",
+    "hexpiretime",
+    "hgetdel",
+    "hgetex",
+    "hpersist",
+    "hpexpire",
+    "hpexpireat",
+    "hpexpiretime",
+    "hpttl",
+    "hsetex",
+    "httl",
+    "waitaof",
+];
 
 #[test]
 fn the_table_says_what_redis_says_of_its_commands() {

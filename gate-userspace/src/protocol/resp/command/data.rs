@@ -1,6 +1,6 @@
 //! Commands about keys.
 //!
-//! Source: `COMMAND` of Redis 7.0; a test compares them with a real server's.
+//! Source: `COMMAND` of Redis 7.0; a test compares them with a real server's. What is newer is from the documentation.
 
 use super::spec::*;
 use crate::protocol::Class::*;
@@ -103,19 +103,31 @@ pub(super) const COLLECTION: &[Spec] = &[
     c("geosearchstore", Combine, WRITE, TWO).count(OPEN_ROWS),
     c("hdel", Write, WRITE, ONE).fields(2, 1),
     c("hexists", Read, READ, ONE),
+    c("hexpire", Write, WRITE, ONE).fields(5, 1),
+    c("hexpireat", Write, WRITE, ONE).fields(5, 1),
+    c("hexpiretime", Read, READ, ONE).fields(4, 1),
     c("hget", Read, READ, ONE),
     c("hgetall", Collection, READ, ONE).open(),
+    c("hgetdel", Write, WRITE, ONE).fields(4, 1),
+    c("hgetex", Write, WRITE, ONE).fields(4, 1),
     c("hincrby", Counter, WRITE, ONE),
     c("hincrbyfloat", Counter, WRITE, ONE),
     c("hkeys", Collection, READ, ONE).open(),
     c("hlen", Read, READ, ONE),
     c("hmget", Read, READ, ONE).fields(2, 1),
     c("hmset", Write, WRITE, ONE).fields(2, 2),
+    c("hpersist", Write, WRITE, ONE).fields(4, 1),
+    c("hpexpire", Write, WRITE, ONE).fields(5, 1),
+    c("hpexpireat", Write, WRITE, ONE).fields(5, 1),
+    c("hpexpiretime", Read, READ, ONE).fields(4, 1),
+    c("hpttl", Read, READ, ONE).fields(4, 1),
     c("hrandfield", Read, READ, ONE).number(2),
     c("hscan", Scan, READ, ONE).count(10),
     c("hset", Write, WRITE, ONE).fields(2, 2),
+    c("hsetex", Write, WRITE, ONE).fields(4, 2),
     c("hsetnx", Write, WRITE, ONE),
     c("hstrlen", Read, READ, ONE),
+    c("httl", Read, READ, ONE).fields(4, 1),
     c("hvals", Collection, READ, ONE).open(),
     c("lindex", Read, READ, ONE),
     c("linsert", Write, WRITE, ONE),

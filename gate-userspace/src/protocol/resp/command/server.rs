@@ -1,6 +1,6 @@
 //! Commands about everything but keys.
 //!
-//! Source: `COMMAND` of Redis 7.0; a test compares them with a real server's.
+//! Source: `COMMAND` of Redis 7.0; a test compares them with a real server's. What is newer is from the documentation.
 
 use super::spec::*;
 use crate::protocol::Class::*;
@@ -16,6 +16,8 @@ pub(super) const CONNECTION: &[Spec] = &[
     c("client|help", Admin, NONE, NO_KEYS),
     c("client|kill", Admin, NONE, NO_KEYS),
     c("client|list", Admin, NONE, NO_KEYS),
+    // Libraries greet with it. It asks to be told when the store moves, which is between gate and the store.
+    c("client|maint_notifications", Connection, NONE, NO_KEYS),
     c("client|pause", Admin, NONE, NO_KEYS),
     c("client|reply", Connection, NONE, NO_KEYS).state(State::Reply),
     c("client|setname", Connection, NONE, NO_KEYS).state(State::Name),
