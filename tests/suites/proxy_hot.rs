@@ -24,12 +24,21 @@ fn gate(store: std::net::SocketAddr, hot_keys: &str, service: &str) -> Result<Li
     Listening::gate_with(EAGER, "memcached", store, &service, EVERYONE)
 }
 
-/// Asks for `k` until gate takes it for hot, while the puppet answers.
-fn heat(gate: &Listening, store: &Puppet) -> Result<()> {
-    let mut client = gate.connect()?;
-    wait_until("it does not become hot", || {
-        ensure!(served(&mut client, store)?.starts_with(b"VALUE k"));
-        Ok(figure(gate, "flights")? > 0)
+/// Has `k` read until each thread of gate's takes it for hot: they hear of it one by one.
+fn heat(gate: &Listening, read: impl Fn(&mut TcpStream) -> Result<Vec<u8>>) -> Result<()> {
+    // More than enough for each of the two threads to have some.
+    let mut clients: Vec<TcpStream> = (0..CONNECTIONS).map(|_| gate.connect()).collect::<Result<_>>()?;
+    let shared = || {
+        let shared = ["cache-hits", "coalesced", "flights"].map(|name| figure(gate, name));
+        shared.into_iter().sum::<Result<u64>>()
+    };
+    wait_until("it does not become hot in both threads", || {
+        let before = shared()?;
+        for client in &mut clients {
+            let said = read(client)?;
+            ensure!(said.ends_with(b"END\r\n"), "{}", shown(&said));
+        }
+        Ok(shared()? == before + CONNECTIONS as u64)
     })
 }
 
@@ -98,7 +107,7 @@ const CONNECTIONS: usize = 40;
 fn ten_thousand_reads_of_a_hot_key_reach_the_store_once() -> Result<()> {
     let store = Puppet::start()?;
     let gate = gate(store.address, "", "store_timeout = \"20s\"")?;
-    heat(&gate, &store)?;
+    heat(&gate, |client| served(client, &store))?;
     let coalesced = figure(&gate, "coalesced")?;
     let (readers, answers, asked) = ten_thousand(&gate, &store)?;
     answer(answers, &asked)?;
@@ -124,7 +133,7 @@ fn ten_thousand_reads_of_a_hot_key_reach_the_store_once() -> Result<()> {
 fn a_store_that_dies_during_a_shared_read_fails_all_who_wait_and_leaves_nothing_stuck() -> Result<()> {
     let store = Puppet::start()?;
     let gate = gate(store.address, "", "store_timeout = \"20s\"")?;
-    heat(&gate, &store)?;
+    heat(&gate, |client| served(client, &store))?;
     let (mut readers, answers, _) = ten_thousand(&gate, &store)?;
     // In the middle of the answer.
     (&answers).write_all(&FOUND[..5])?;
@@ -259,6 +268,10 @@ fn a_service_and_a_tenant_can_do_without() -> Result<()> {
 fn what_a_client_asks_about_one_key_takes_effect_in_its_order() -> Result<()> {
     let store = Listening::memcached()?;
     let gate = gate(store.address, "", "connections = \"2\"")?;
+    heat(&gate, |client| {
+        client.write_all(b"get k\r\n")?;
+        read_until(client, b"END\r\n")
+    })?;
     // Two clients of different connections to the store, and a third that is always about to read.
     let mut clients = (0..4).map(|_| gate.connect()).collect::<Result<Vec<_>>>()?;
     let mut noise = gate.connect()?;
