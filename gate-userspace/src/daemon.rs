@@ -318,7 +318,7 @@ impl Daemon {
         let now = now(&self.maps);
         let services = self.watch.tick(now, |service| self.ticker.is_overloaded(service));
         let generation = self.ticker.tick(now, &services)?;
-        self.watch.expect(|service| self.ticker.expected(service));
+        self.watch.expect(|service| Some((self.ticker.expected(service)?, self.ticker.measure(service))));
         self.board.publish(self.ticker.report(generation, self.watch.report()));
         self.drain_samples();
         self.hot_keys.tick(&self.maps);
@@ -421,7 +421,8 @@ fn rules(config: &Config) -> Rules {
     };
     let learning = |service: &config::Service| {
         let slow_below = service.shedding.ladder.shed_below[Tier::BestEffort.index()];
-        service.price.learning().map(|pricing| Learning { pricing, slow_below })
+        let settles = service.price.learn.is_some_and(|learn| learn.settle == config::Settle::Debt);
+        service.price.learning().map(|pricing| Learning { pricing, slow_below, settles })
     };
     Rules {
         tcp_in_debt: config.gate.tcp_in_debt,

@@ -173,6 +173,78 @@ fn what_takes_long_becomes_dear_and_a_reload_does_not_forget_it() -> Result<()> 
     wait_until("and charged", || Ok(watched.charged()? == [1.0, 1.0]))
 }
 
+/// A bucket that holds a hundred request units, and takes too long to refill to matter.
+const POOR: &str = "quota = \"1 RU/s\"\nburst = \"100s\"\n";
+
+#[test]
+fn whoever_asks_for_what_only_looks_cheap_is_refused_much_sooner_where_that_is_settled() -> Result<()> {
+    let cost = |command: &[u8]| READ * if command.starts_with(b"delete") { 50 } else { 1 };
+    let store = slow_store_at("127.0.0.1:0", cost)?;
+    let poor = ["next", "debt"].into_iter().zip(["127.0.0.4", "127.0.0.5"]);
+    let poor =
+        poor.map(|(name, source)| format!("[[tenant]]\nname = \"{name}\"\nsources = [\"{source}\"]\n{POOR}"));
+    let tenants = tenants("127.0.0.2", "127.0.0.3") + &poor.collect::<String>();
+    let gate = Listening::gate_with("threads = \"1\"", "memcached", store, SERVICE, &tenants)?;
+    let client = |source: u8| -> Result<_> {
+        let mut stream = gate.connect_from([127, 0, 0, source].into())?;
+        Ok(move |request: &str| -> Result<String> {
+            std::io::Write::write_all(&mut stream, request.as_bytes())?;
+            Ok(String::from_utf8(read_until(&mut stream, b"\r\n")?)?)
+        })
+    };
+    let queues = || Ok::<_, anyhow::Error>(gate.json(&["queues"])?["services"][0].clone());
+    let (mut reads, mut deletes) = (client(2)?, client(3)?);
+    let mut read = || {
+        let said = (0..50).map(|_| reads("get a\r\n")).collect::<Result<Vec<_>>>()?;
+        ensure!(said.iter().all(|said| said == "END\r\n"), "{said:?}");
+        Ok(())
+    };
+    // How many deletions a tenant gets done before it is refused, and what it was charged for each.
+    let spend = |name: &str, source: u8| -> Result<(u32, f64)> {
+        let mut ask = client(source)?;
+        let mut done = 0;
+        let refused = loop {
+            match ask("delete a\r\n")? {
+                said if said == "DELETED\r\n" => done += 1,
+                said => break said,
+            }
+        };
+        let for_quota = ["reason=quota\r\n", "reason=rejected-until\r\n"];
+        ensure!(for_quota.iter().any(|reason| refused.ends_with(reason)), "{refused}");
+        let tenants = gate.json(&["tenants"])?;
+        let tenant = tenants.as_array().into_iter().flatten().find(|tenant| tenant["name"] == name);
+        let charged =
+            tenant.and_then(|tenant| tenant["charged_ru"].as_f64()).context("it was not charged")?;
+        Ok((done, charged / f64::from(done)))
+    };
+
+    wait_until("it is known what a read takes", || {
+        read()?;
+        Ok(queues()?["price"]["learned"]["reference_ms"].is_f64())
+    })?;
+    let (by_next, price) = spend("next", 4)?;
+    ensure!(queues()?["settled_ru"].is_null(), "{}", queues()?);
+
+    let set = gate.command(&["set", "service.store.price.settle", "debt"])?;
+    ensure!(set.status.success(), "{}", String::from_utf8_lossy(&set.stderr));
+    let settled = || Ok::<_, anyhow::Error>(queues()?["settled_ru"].as_f64().unwrap_or(0.0));
+    wait_until("a deletion is settled", || {
+        read()?;
+        ensure!(deletes("delete a\r\n")? == "DELETED\r\n", "it has quota enough");
+        Ok(settled()? > 0.0)
+    })?;
+    let before = settled()?;
+    let (by_debt, cost) = spend("debt", 5)?;
+    println!("{by_next} deletions at {price} RU, {by_debt} at {cost}");
+    ensure!(by_next > 4 * by_debt && cost > 4.0 * price, "{by_next} at {price}, {by_debt} at {cost}");
+    // All but the price, which cannot have changed by much.
+    let (more, all) = (settled()? - before, cost * f64::from(by_debt));
+    ensure!(more < all && more > 0.7 * all, "{more} of {all}");
+    let shown = String::from_utf8(gate.command(&["queues"])?.stdout)?;
+    ensure!(shown.contains("charged afterwards"), "{shown}");
+    Ok(())
+}
+
 #[test]
 fn the_kernel_charges_what_the_proxy_has_learned() -> Result<()> {
     if !privilege::root("proxy_prices") {

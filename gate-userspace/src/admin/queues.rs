@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::change::{Override, by_section};
 use super::price::Price;
-use crate::config::{Backend, Config};
+use crate::config::{Backend, Config, Settle};
 use crate::control::board::{Board, Report, ServiceReport};
 use crate::dispatcher::{self, Counts, Event, ServiceFigures, Timing};
 use crate::policy::Tier;
@@ -62,6 +62,10 @@ pub struct Service {
     pub shedding: Option<String>,
     /// What a request costs.
     pub price: Price,
+    /// Request units that were charged since the start beyond prices, for requests that turned out to cost more;
+    /// nothing where that is not charged.
+    #[serde(default)]
+    pub settled_ru: Option<f64>,
     /// What has been set since the daemon started, by key.
     #[serde(default)]
     pub overrides: BTreeMap<String, String>,
@@ -286,8 +290,10 @@ impl Service {
                 rung: report.map_or(0, |report| report.rungs[tier.index()]),
             }
         };
-        let backend = config.services.iter().find(|found| found.name == figures.name);
-        let backend = backend.and_then(|service| service.backend.as_ref());
+        let configured = config.services.iter().find(|found| found.name == figures.name);
+        let backend = configured.and_then(|service| service.backend.as_ref());
+        let learn = configured.and_then(|service| service.price.learn);
+        let settles = learn.is_some_and(|learn| learn.settle == Settle::Debt);
         let types = figures.types.names().zip(&seen.counts);
         let types = types.filter(|(_, counts)| counts.offered() + counts.answered() + counts.waiting > 0);
         Self {
@@ -295,6 +301,7 @@ impl Service {
             latency_ratio: report.and_then(|report| report.latency_ratio),
             shedding: report.and_then(|report| report.phase).map(str::to_owned),
             price: report.map(|report| Price::of(&report.prices)).unwrap_or_default(),
+            settled_ru: settles.then(|| figures.settled_mru() as f64 / 1e3),
             overrides: BTreeMap::new(),
             tiers: Tier::ALL.into_iter().map(tier).collect(),
             types: types.map(|(name, counts)| QueryType::new(name, figures, backend, counts)).collect(),

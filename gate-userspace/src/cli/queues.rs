@@ -94,6 +94,9 @@ fn print_service(service: &Service, window_s: f64) {
         println!("set since the start: {}", print::settings(&service.overrides));
     }
     println!("{}", costs(&service.price));
+    if let Some(settled) = service.settled_ru {
+        println!("charged afterwards, for what cost more: {} RU", print::amount(settled));
+    }
     let mut tiers = print::table(&["tier", "waiting", "delay ms", "expected ms", "price", "state"]);
     print::right(&mut tiers, &[1, 2, 3, 4]);
     tiers.add_rows(service.tiers.iter().map(tier_row));

@@ -52,7 +52,7 @@ pub use fault::{Fault, Faults};
 pub use identity::{StoreLogin, User};
 pub use overrides::{Override, Wrong, edit, section_of, value_at};
 pub use parts::Part;
-pub use price::{Learn, Price};
+pub use price::{Learn, Price, Settle};
 pub use shedding::{Probe, Shedding};
 
 /// A configuration that holds together.

@@ -28,6 +28,18 @@ pub struct Learn {
     /// Each becomes so many times dearer or cheaper at most, and expected latency adds at most as much as the
     /// dearest `base` and `row` together; 1 to 1,000.
     pub range: u32,
+    /// What becomes of a request that turns out to have cost more than it was charged.
+    pub settle: Settle,
+}
+
+/// What becomes of a request that turns out to have cost more than it was charged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Settle {
+    /// Nothing: the next one's price has learned from it.
+    #[default]
+    Next,
+    /// The tenant owes the difference at once.
+    Debt,
 }
 
 impl Price {
@@ -67,6 +79,12 @@ pub(super) fn read(section: &mut Section<'_>) -> Price {
     if s.has("range") && !s.has("learn") {
         s.fault("range", "means something only beside learn: other prices do not move".to_owned());
     }
+    let settle =
+        s.get("settle", one_of(&[("next", Settle::Next), ("debt", Settle::Debt)])).unwrap_or_default();
+    if s.has("settle") && !s.has("learn") {
+        let message = "means something only beside learn: without it nobody knows what a request has cost";
+        s.fault("settle", message.to_owned());
+    }
     if learns && !proxied {
         let message = "means something only beside backend: gate learns from how long the store takes for what it \
                        passes on";
@@ -75,7 +93,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Price {
     if learns && s.is_sound() && f64::from(price.base.0) < cost_model::LOWEST_BASE * 1e3 {
         s.fault("base", "must be at least 0.01 RU where prices learn: no request is free".to_owned());
     }
-    price.learn = (learns && proxied).then_some(Learn { range });
+    price.learn = (learns && proxied).then_some(Learn { range, settle });
     s.finish();
     price
 }

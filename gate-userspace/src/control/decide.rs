@@ -103,6 +103,8 @@ pub struct Learning {
     pub pricing: pricing::Settings,
     /// A latency ratio below this is an overload, whether anything is shed then or not.
     pub slow_below: f64,
+    /// Whether requests that turn out to have cost more than they were charged are charged the difference.
+    pub settles: bool,
 }
 
 /// What a decision knows of the ones before.

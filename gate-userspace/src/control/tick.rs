@@ -17,6 +17,7 @@ use super::decide::{Learning, Memory, Rules, ServiceSnapshot, Snapshot, TenantSn
 use super::layout::{Layout, Occupied, blocks_in_force};
 use crate::kernel::Maps;
 use crate::kernel::owner::Ownership;
+use crate::policy::cost_model::Measure;
 use crate::policy::deep_debt::DeepDebt;
 use crate::policy::pricing::{ByClass, Pricing};
 use crate::policy::range::OutOfRange;
@@ -199,6 +200,13 @@ impl Ticker {
     #[must_use]
     pub fn expected(&self, service: usize) -> Option<&ByClass<u32>> {
         self.memory.pricing(service).map(Pricing::expected)
+    }
+
+    /// What a service's requests are measured by once they are answered, if that is charged and can be known.
+    #[must_use]
+    pub fn measure(&self, service: usize) -> Option<Measure> {
+        let settles = self.rules.learning.get(service)?.as_ref()?.settles;
+        self.memory.pricing(service).filter(|_| settles)?.measure()
     }
 
     /// Adds to what was observed of the services what is done about it.

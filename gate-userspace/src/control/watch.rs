@@ -18,7 +18,7 @@ use super::lessons::Lessons;
 use crate::config::{self, Config};
 use crate::dispatcher::ServiceFigures;
 use crate::policy::Tier;
-use crate::policy::cost_model::Window;
+use crate::policy::cost_model::{Measure, Window};
 use crate::policy::latency_ratio::{Latencies, LatencyRatio, Settings};
 use crate::policy::pricing::{ByClass, Lesson};
 use crate::policy::range::OutOfRange;
@@ -97,9 +97,9 @@ impl Watch {
             .collect()
     }
 
-    /// Tells those who gather what is to be learned what each class of a service's requests is expected to take; nothing
-    /// where nothing is learned.
-    pub fn expect<'e>(&self, expected: impl Fn(usize) -> Option<&'e ByClass<u32>>) {
+    /// Tells those who gather what is to be learned what each class of a service's requests is expected to take, and what
+    /// they are measured by; nothing where nothing is learned.
+    pub fn expect<'e>(&self, expected: impl Fn(usize) -> Option<(&'e ByClass<u32>, Option<Measure>)>) {
         for (place, (_, watched)) in self.services.iter().enumerate() {
             if let Some(Watched { source: Source::Dispatcher(figures), .. }) = watched {
                 figures.expect(expected(place));

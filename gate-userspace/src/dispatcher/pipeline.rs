@@ -141,10 +141,11 @@ impl<W: Wire> Service<W> {
         if client.asks_for_itself(tenant) {
             ledger.count_asked(tenant, price);
         }
-        if let Some(charged) = client.charged_ahead(price) {
+        let rung = ledger.rung(service, kind.tier);
+        if let Some(charged) = client.charged_ahead(ledger.dear(tenant, price, rung)) {
             return Ok(charged);
         }
-        match ledger.charge(tenant, price, ledger.rung(service, kind.tier), now, client.shadow) {
+        match ledger.charge(tenant, price, rung, now, client.shadow) {
             Charge::Passed(charged) => Ok(charged),
             Charge::Refused(refusal) => Err(refusal),
         }
@@ -214,8 +215,10 @@ impl<W: Wire> Service<W> {
         if at_once {
             self.delay.borrow_mut().left(kind.tier, now, Nanos::ZERO, 0);
             let silent = W::is_silent(request);
+            // Others follow what is nobody's own.
+            let paid = if ticket.is_own() { MilliRu::ZERO } else { charged };
             let outgoing =
-                Outgoing { client, tenant, place, request, bytes, kind, silent, admitted: now, ticket };
+                Outgoing { client, tenant, paid, place, request, bytes, kind, silent, admitted: now, ticket };
             self.hand_over(outgoing, queue, now);
         } else {
             let (client, request, charged) = (Rc::clone(client), *request, (!counted).then_some(charged));

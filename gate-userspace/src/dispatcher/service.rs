@@ -31,7 +31,7 @@ use super::tenants::ledger::{Ledger, TenantId};
 use super::types::Types;
 use super::wire::Wire;
 use crate::clock;
-use crate::policy::cost_model::Window;
+use crate::policy::cost_model::{Measure, Window};
 use crate::policy::{Tier, admission};
 use crate::protocol::{Refusal, Step};
 
@@ -75,6 +75,8 @@ pub(super) struct Service<W: Wire> {
     pub(super) lines: Lines,
     /// What answers have taught about prices since the last tick.
     pub(super) taught: RefCell<Window>,
+    /// What answers are measured by, as of the last tick, where what they have cost is settled.
+    measure: Cell<Option<Measure>>,
     /// What happened in this thread.
     pub(super) figures: Arc<Figures>,
     /// What happened in all.
@@ -120,6 +122,7 @@ impl<W: Wire> Service<W> {
             pools,
             lines: Lines::new(W::HAS_USERS),
             taught: RefCell::default(),
+            measure: Cell::default(),
             figures,
             all_figures,
             news,
@@ -224,9 +227,14 @@ impl<W: Wire> Service<W> {
         self.all_figures.responded(request.query_type, at.saturating_sub(admitted));
     }
 
-    /// Learns how long the store took for answers that came together.
-    pub(super) fn learn(&self, answers: &Answers, took: Nanos) {
-        self.figures.lessons.observe(answers, took, &mut self.taught.borrow_mut());
+    /// Learns how long the store took for answers that came together, and charges what that is beyond their price.
+    pub(super) fn learn(&self, answers: &Answers, took: Nanos, now: Nanos) {
+        let lessons = &self.figures.lessons;
+        lessons.observe(answers, took, &mut self.taught.borrow_mut());
+        if let (Some(measure), Some((tenant, paid))) = (self.measure.get(), answers.payer()) {
+            let cost = measure.cost(&answers.together(), took);
+            lessons.settled(self.ledger.borrow_mut().settle(tenant, cost, paid, now));
+        }
     }
 
     pub(super) fn store_is_up(&self) {
@@ -313,6 +321,7 @@ impl<W: Wire> Service<W> {
             self.policy.refresh(now);
         }
         self.figures.lessons.hand_over(&self.taught);
+        self.measure.set(self.figures.lessons.measure());
         self.follow_limits();
         *self.types.borrow_mut() = self.settings.types.borrow().clone();
         self.follow_tenants();

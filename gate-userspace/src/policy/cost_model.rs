@@ -99,27 +99,26 @@ impl Prices {
     }
 }
 
-/// What happens when a request turns out to have cost another price than it was charged.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Settle {
-    /// Nothing: the next one's price has learned from it.
-    #[default]
-    Next,
-    /// The tenant owes the difference at once.
-    Debt,
+/// What requests are measured by once they have been answered, in integers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Measure {
+    /// What a reference read takes.
+    pub reference: Nanos,
+    /// What prices may come to: nothing is measured to have cost more. Expected latency is in `base`.
+    pub dearest: Prices,
 }
 
-impl Settle {
-    /// What remains to be charged for a request that was `charged` and `took` so long, where a
-    /// reference read takes `reference`. Never a refund; nothing while that is not known, and an
-    /// overload is no time to ask.
+impl Measure {
+    /// What requests have cost that took the store so long, all together: rounded down, saturating.
     #[must_use]
-    pub fn due(self, charged: MilliRu, took: Nanos, reference: Option<Nanos>) -> MilliRu {
-        match (self, reference) {
-            (Self::Debt, Some(reference)) => MilliRu(expected(took, reference).saturating_sub(charged.0)),
-            _ => MilliRu::ZERO,
-        }
+    #[inline]
+    pub fn cost(&self, requests: &Together, took: Nanos) -> MilliRu {
+        let Prices { base, row, kib, .. } = self.dearest;
+        let times = |count: u64, price: MilliRu| count.saturating_mul(price.0.into());
+        let most = times(requests.count.into(), base)
+            .saturating_add(times(requests.rows, row))
+            .saturating_add(times(requests.bytes, kib) / 1_024);
+        MilliRu(expected(took, self.reference).min(u32::try_from(most).unwrap_or(u32::MAX)))
     }
 }
 

@@ -9,12 +9,13 @@
 //! last answers come in later, and none without enough reference reads. No part of a price moves faster than
 //! [`Learning::max_change`] (or [`SMALLEST_STEP`]) in a tick, and what latency adds is never more than `base` and `row`
 //! together may become. A class of which nothing is known is taken for reads of one key, and what could not be read is as
-//! dear as the dearest class.
+//! dear as the dearest class. Requests are [measured](Pricing::measure) once they are answered by what the last ticks that
+//! taught something took the reference read to be, and never when nothing may be learned.
 
 use gate_common::abi::{QueryClass, ServiceState};
 use gate_common::units::{MilliRu, Nanos};
 
-use super::cost_model::{CostModel, Learning, Prices, SMALLEST_STEP, Window, expected};
+use super::cost_model::{CostModel, Learning, Measure, Prices, SMALLEST_STEP, Window, expected};
 use super::range::OutOfRange;
 
 /// By [`QueryClass`].
@@ -51,6 +52,10 @@ pub struct Pricing {
     latency: ByClass<u32>,
     /// The last tick that was an overload.
     disturbed: Option<Nanos>,
+    /// The last one that taught something.
+    taught: Option<Nanos>,
+    /// Whether what a reference read took then says what one takes now.
+    measures: bool,
 }
 
 impl Pricing {
@@ -62,7 +67,8 @@ impl Pricing {
     pub fn new(settings: Settings) -> Result<Self, OutOfRange> {
         let model = CostModel::new(settings.prices, settings.learning)?;
         let (expected, seen, latency) = Default::default();
-        Ok(Self { settings, model, expected, seen, latency, disturbed: None })
+        let (disturbed, taught) = (None, None);
+        Ok(Self { settings, model, expected, seen, latency, disturbed, taught, measures: false })
     }
 
     /// Where they began.
@@ -77,7 +83,11 @@ impl Pricing {
             self.disturbed = Some(now);
         }
         let disturbed = self.disturbed.is_some_and(|last| now.saturating_sub(last) < AFTERMATH);
-        if !self.model.tick(&lesson.window, disturbed) {
+        let teaches = self.model.tick(&lesson.window, disturbed);
+        self.taught = if teaches { Some(now) } else { self.taught };
+        let is_recent = self.taught.is_some_and(|last| now.saturating_sub(last) < RECENT);
+        self.measures = is_recent && !disturbed;
+        if !teaches {
             return;
         }
         let reference = self.model.reference().unwrap_or_default();
@@ -125,6 +135,17 @@ impl Pricing {
         self.model.reference()
     }
 
+    /// What requests that are answered now are measured by; nothing if that cannot be known.
+    #[must_use]
+    pub fn measure(&self) -> Option<Measure> {
+        let reference = self.model.reference().filter(|_| self.measures)?;
+        let Settings { prices: Prices { base, row, kib, .. }, learning } = self.settings;
+        let dearest = |price: MilliRu| MilliRu((f64::from(price.0) * learning.range) as u32);
+        let base = dearest(base).saturating_add(MilliRu(self.dearest_latency()));
+        let (row, kib, latency) = (dearest(row), dearest(kib), MilliRu::ZERO);
+        Some(Measure { reference, dearest: Prices { base, row, kib, latency } })
+    }
+
     fn dearest_latency(&self) -> u32 {
         let Settings { prices: Prices { base, row, .. }, learning } = self.settings;
         // A float beyond the range becomes the largest integer.
@@ -143,6 +164,9 @@ const UNREAD: usize = QueryClass::Unread as usize;
 const _: () = assert!(GET == 0 && UNREAD + 1 == QueryClass::COUNT);
 /// For so long after an overload, what comes in may be of it: answers, and what the p95 covers.
 pub const AFTERMATH: Nanos = Nanos::from_secs(10);
+/// What a reference read took so long ago is no measure any more: prices may stay as they are, but nobody is charged
+/// more for a store that has become slower since.
+const RECENT: Nanos = Nanos::from_secs(10);
 
 #[cfg(test)]
 mod tests;

@@ -148,7 +148,7 @@ impl Loop {
     fn learning() -> Self {
         let pricing = pricing::Settings { prices: PRICES, learning: cost_model::Learning::default() };
         let mut this = Self::new();
-        this.rules.learning = vec![Some(Learning { pricing, slow_below: 0.5 })];
+        this.rules.learning = vec![Some(Learning { pricing, slow_below: 0.5, settles: false })];
         this.memory.pricing = vec![Some(Pricing::new(pricing).unwrap())];
         this
     }

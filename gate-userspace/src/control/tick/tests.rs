@@ -173,7 +173,7 @@ fn learning(range: f64) -> Option<Learning> {
     let mru = gate_common::units::MilliRu;
     let prices = Prices { base: mru(500), row: mru(500), kib: mru(1_000), latency: mru(0) };
     let learning = cost_model::Learning { range, ..cost_model::Learning::default() };
-    Some(Learning { pricing: pricing::Settings { prices, learning }, slow_below: 0.5 })
+    Some(Learning { pricing: pricing::Settings { prices, learning }, slow_below: 0.5, settles: false })
 }
 
 /// A tick in which a second key cost next to nothing, and other requests took long.
@@ -216,6 +216,27 @@ fn what_a_service_learns_is_charged_in_all_of_its_slots_and_in_no_other() {
     let learned = first.prices.learned.unwrap();
     assert!(learned.of_latency_mru > 0 && learned.reference_ns == Some(100_000), "{learned:?}");
     assert_eq!((second.prices.base_mru, second.prices.learned), (500, None));
+}
+
+#[test]
+fn what_is_answered_is_measured_only_where_it_is_settled_and_a_change_of_that_forgets_no_price() {
+    let mut ticks = Ticks::new();
+    let with = |settles| {
+        let learning = learning(10.0).map(|learning| Learning { settles, ..learning });
+        Rules { learning: vec![learning, None], ..rules(Settings::default()) }
+    };
+    ticks.install(TWO, with(false));
+    for _ in 0..50 {
+        ticks.tick(&[taught(), taught()]);
+    }
+    assert_eq!([0, 1, 2].map(|service| ticks.ticker.measure(service)), [None; 3]);
+    let learned = ticks.prices();
+    ticks.install(TWO, with(true));
+    assert_eq!(ticks.prices(), learned);
+    let measured = [0, 1, 2].map(|service| ticks.ticker.measure(service).map(|measure| measure.reference));
+    assert_eq!(measured, [Some(Nanos::from_micros(100)), None, None]);
+    ticks.tick(&[SLOW, CALM]);
+    assert_eq!(ticks.ticker.measure(0), None);
 }
 
 #[test]

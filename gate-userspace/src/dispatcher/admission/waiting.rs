@@ -53,8 +53,19 @@ impl<W: Wire> Service<W> {
                     }
                     let (bytes, admitted, silent) = (&queued.bytes, queued.since, W::is_silent(&request));
                     let (client, request) = (&client, &request);
-                    let outgoing =
-                        Outgoing { client, tenant, place, request, bytes, kind, silent, admitted, ticket };
+                    let paid = charged.unwrap_or(MilliRu::ZERO);
+                    let outgoing = Outgoing {
+                        client,
+                        tenant,
+                        paid,
+                        place,
+                        request,
+                        bytes,
+                        kind,
+                        silent,
+                        admitted,
+                        ticket,
+                    };
                     self.hand_over(outgoing, &mut self.queue.borrow_mut(), now);
                 }
                 Err(refusal) => {

@@ -9,18 +9,24 @@
 //! The reference is the read of one key with a small answer, with nothing but its like in the same read.
 //!
 //! Gathering takes a few additions for each answer and thirty for each read; nothing is locked but once a tick.
+//!
+//! **What is settled** (`settle = "debt"`) is what such answers have cost beyond what they were charged, if one tenant has
+//! paid for them all: of what several have paid nobody can tell whose it was, and the reference itself is the measure. It
+//! is never given back: a price is what a request costs at least, and what is read late from the answers before it looks
+//! short, so that whoever asks much at a time would pay for little of it.
 
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gate_common::abi::QueryClass;
-use gate_common::units::Nanos;
+use gate_common::units::{MilliRu, Nanos};
 
 use super::ServiceFigures;
 use super::latency::{Latencies, Reading};
 use crate::dispatcher::pipeline::query_class;
-use crate::policy::cost_model::{Together, Window};
+use crate::dispatcher::tenants::ledger::TenantId;
+use crate::policy::cost_model::{Measure, Together, Window};
 use crate::policy::pricing::ByClass;
 use crate::protocol::Facts;
 
@@ -34,6 +40,10 @@ pub(in crate::dispatcher) struct Lessons {
     times: ByClass<Latencies>,
     /// What has not been taken yet.
     window: Mutex<Window>,
+    /// What answers are measured by, where what they have cost is settled.
+    measure: Mutex<Option<Measure>>,
+    /// What has been charged beyond prices so far, in thousandths of a request unit.
+    settled_mru: AtomicU64,
 }
 
 impl Lessons {
@@ -45,9 +55,8 @@ impl Lessons {
 
     /// Adds to `window` that answers took so long together. Only the thread whose lessons these are may call this.
     pub(in crate::dispatcher) fn observe(&self, answers: &Answers, took: Nanos, window: &mut Window) {
-        let count: u32 = answers.counts.iter().sum();
-        let each = Nanos(took.0 / u64::from(count.max(1)));
-        let mut together = Together { count, rows: answers.rows, bytes: answers.bytes, expected_milli: 0 };
+        let mut together = answers.together();
+        let each = Nanos(took.0 / u64::from(together.count.max(1)));
         for (class, &count) in answers.counts.iter().enumerate().filter(|(_, count)| **count > 0) {
             let expected = self.expected[class].load(Ordering::Relaxed);
             together.expected_milli += u64::from(count) * u64::from(expected);
@@ -64,33 +73,47 @@ impl Lessons {
     pub(in crate::dispatcher) fn hand_over(&self, gathered: &RefCell<Window>) {
         let gathered = gathered.take();
         if gathered != Window::default() {
-            self.lock().merge(&gathered);
+            lock(&self.window).merge(&gathered);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Window> {
-        // Sums that are added to: a panic elsewhere has broken one tick's at most.
-        self.window.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What answers are measured by until the next tick; nothing if nothing is settled.
+    pub(in crate::dispatcher) fn measure(&self) -> Option<Measure> {
+        *lock(&self.measure)
+    }
+
+    /// Adds what has been charged beyond prices. Only the thread whose lessons these are may call this.
+    pub(in crate::dispatcher) fn settled(&self, due: MilliRu) {
+        let settled = self.settled_mru.load(Ordering::Relaxed);
+        self.settled_mru.store(settled.wrapping_add(due.0.into()), Ordering::Relaxed);
     }
 }
 
 impl ServiceFigures {
-    /// Says what classes of requests are expected to take, in thousandths of a reference read; nothing if nobody wants
-    /// to learn.
-    pub(crate) fn expect(&self, expected: Option<&ByClass<u32>>) {
+    /// Says what classes of requests are expected to take, in thousandths of a reference read, and what answers are
+    /// measured by; nothing if nobody wants to learn.
+    pub(crate) fn expect(&self, expected: Option<(&ByClass<u32>, Option<Measure>)>) {
+        let (expected, now) = expected.unzip();
         for thread in &*self.threads {
-            let Lessons { is_on, expected: held, .. } = &thread.lessons;
+            let Lessons { is_on, expected: held, measure, .. } = &thread.lessons;
             is_on.store(expected.is_some(), Ordering::Relaxed);
             for (held, &expected) in held.iter().zip(expected.into_iter().flatten()) {
                 held.store(expected, Ordering::Relaxed);
             }
+            *lock(measure) = now.flatten();
         }
+    }
+
+    /// What has been charged beyond prices since the start, in thousandths of a request unit.
+    #[must_use]
+    pub fn settled_mru(&self) -> u64 {
+        self.threads.iter().map(|thread| thread.lessons.settled_mru.load(Ordering::Relaxed)).sum()
     }
 
     /// What the threads have learned since this was last asked.
     pub(crate) fn take_window(&self) -> Window {
         self.threads.iter().fold(Window::default(), |mut sum, thread| {
-            sum.merge(&std::mem::take(&mut *thread.lessons.lock()));
+            sum.merge(&std::mem::take(&mut *lock(&thread.lessons.window)));
             sum
         })
     }
@@ -103,6 +126,11 @@ impl ServiceFigures {
             reading
         })
     }
+}
+
+fn lock<T>(held: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Replaced whole, or sums that are added to: a panic elsewhere has broken one tick's at most.
+    held.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What is known of a request beforehand, as its price is made of it.
@@ -133,25 +161,67 @@ pub(in crate::dispatcher) struct Answers {
     are_reference: bool,
     /// Something else was answered among them.
     is_spoiled: bool,
+    payer: Payer,
+    /// What they were charged.
+    paid: MilliRu,
+}
+
+/// Who has paid for requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Payer {
+    /// There are none.
+    #[default]
+    Nobody,
+    One(TenantId),
+    /// Several, or it was not charged.
+    Several,
 }
 
 impl Default for Answers {
     fn default() -> Self {
         let (counts, sent) = (ByClass::default(), Nanos::MAX);
-        Self { counts, rows: 0, bytes: 0, sent, are_reference: true, is_spoiled: false }
+        let (payer, paid) = Default::default();
+        Self { counts, rows: 0, bytes: 0, sent, are_reference: true, is_spoiled: false, payer, paid }
     }
 }
 
 impl Answers {
-    /// A request sent at `sent` has been answered by `len` bytes.
+    /// A request sent at `sent`, for which a tenant has paid so much, has been answered by `len` bytes.
     #[inline]
-    pub(in crate::dispatcher) fn add(&mut self, request: Features, sent: Nanos, len: usize) {
+    pub(in crate::dispatcher) fn add(
+        &mut self,
+        request: Features,
+        (tenant, paid): (TenantId, MilliRu),
+        sent: Nanos,
+        len: usize,
+    ) {
         let Features { class, rows, bytes } = request;
         self.counts[class as usize] += 1;
         self.rows += u64::from(rows);
         self.bytes += u64::from(bytes);
         self.sent = self.sent.min(sent);
         self.are_reference &= matches!(class, QueryClass::Get) && rows == 1 && len <= SMALL;
+        self.paid = self.paid.saturating_add(paid);
+        self.payer = match self.payer {
+            Payer::Nobody if paid > MilliRu::ZERO => Payer::One(tenant),
+            Payer::One(payer) if paid > MilliRu::ZERO && payer == tenant => self.payer,
+            _ => Payer::Several,
+        };
+    }
+
+    /// Which tenant may owe more for them, and what it has paid; nothing if nobody can tell, or they are the reference.
+    #[inline]
+    pub(in crate::dispatcher) fn payer(&self) -> Option<(TenantId, MilliRu)> {
+        match self.payer {
+            Payer::One(tenant) if !self.are_reference => Some((tenant, self.paid)),
+            _ => None,
+        }
+    }
+
+    /// All of them, but for what they were expected to take.
+    pub(in crate::dispatcher) fn together(&self) -> Together {
+        let count = self.counts.iter().sum();
+        Together { count, rows: self.rows, bytes: self.bytes, expected_milli: 0 }
     }
 
     /// A question of gate's own has been answered.
@@ -185,12 +255,13 @@ mod tests {
     const GET: Features = Features { class: QueryClass::Get, rows: 1, bytes: 30 };
     const MGET: Features = Features { class: QueryClass::MultiGet, rows: 10, bytes: 90 };
     const ZERO: Nanos = Nanos::ZERO;
+    const PAID: (TenantId, MilliRu) = (TenantId(7), MilliRu::ONE_RU);
 
     fn answers(requests: &[(Features, u64, usize)]) -> Answers {
         let mut answers = Answers::default();
-        requests
-            .iter()
-            .for_each(|&(request, sent_us, len)| answers.add(request, Nanos::from_micros(sent_us), len));
+        requests.iter().for_each(|&(request, sent_us, len)| {
+            answers.add(request, PAID, Nanos::from_micros(sent_us), len)
+        });
         answers
     }
 
@@ -235,13 +306,38 @@ mod tests {
     }
 
     #[test]
+    fn who_has_paid_for_all_answers_owes_the_rest_unless_they_are_the_reference() {
+        let (one, other, uncharged) = (PAID, (TenantId(8), MilliRu(1)), (TenantId(7), MilliRu::ZERO));
+        let owes = |paid: u32| Some((one.0, MilliRu(paid)));
+        for (requests, payer) in [
+            (&[][..], None),
+            (&[(MGET, one)], owes(1_000)),
+            (&[(GET, one), (MGET, one), (MGET, one)], owes(3_000)),
+            (&[(GET, one), (GET, one)], None),
+            (&[(MGET, one), (MGET, other)], None),
+            (&[(MGET, one), (MGET, other), (MGET, one)], None),
+            (&[(MGET, uncharged)], None),
+            (&[(MGET, one), (MGET, uncharged)], None),
+            (&[(MGET, uncharged), (MGET, one)], None),
+        ] {
+            let mut answers = Answers::default();
+            requests.iter().for_each(|&(request, paid)| answers.add(request, paid, ZERO, 5));
+            assert_eq!(answers.payer(), payer, "{requests:?}");
+        }
+    }
+
+    #[test]
     fn what_threads_hand_over_is_taken_once() {
         let (types, policy) = (QueryTypes::default(), crate::dispatcher::Policy::default());
         let figures = ServiceFigures::new("s".to_owned(), 2, types, policy);
         assert!(!figures.threads[0].lessons.is_on());
-        figures.expect(Some(&[2_000; QueryClass::COUNT]));
+        let dearest = Prices { base: MilliRu(1), row: MilliRu(2), kib: MilliRu(3), latency: MilliRu(0) };
+        let measure = Some(Measure { reference: Nanos(5), dearest });
+        figures.expect(Some((&[2_000; QueryClass::COUNT], measure)));
         for thread in &*figures.threads {
             assert!(thread.lessons.is_on());
+            assert_eq!(thread.lessons.measure(), measure);
+            thread.lessons.settled(MilliRu(20));
             let gathered = RefCell::default();
             let took = Nanos::from_micros(300);
             thread.lessons.observe(&answers(&[(GET, 0, 5); 3]), took, &mut gathered.borrow_mut());
@@ -257,7 +353,8 @@ mod tests {
         assert_eq!(times.each_ref().map(Reading::len), [6, 0, 0, 0, 0, 0, 0, 0]);
         let p95 = times[0].percentile(95.0).unwrap();
         assert!(p95 > Nanos::from_micros(100) && p95 < Nanos::from_micros(114), "{p95}");
+        assert_eq!(figures.settled_mru(), 40);
         figures.expect(None);
-        assert!(!figures.threads[1].lessons.is_on());
+        assert!(!figures.threads[1].lessons.is_on() && figures.threads[1].lessons.measure().is_none());
     }
 }

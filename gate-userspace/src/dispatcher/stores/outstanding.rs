@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::rc::Rc;
 
-use gate_common::units::Nanos;
+use gate_common::units::{MilliRu, Nanos};
 use tokio::net::TcpStream;
 
 use super::broken::Broken;
@@ -47,8 +47,9 @@ pub(in crate::dispatcher) struct Outstanding<W: Wire> {
 #[derive(Debug)]
 pub(in crate::dispatcher) struct Waiting<W: Wire> {
     pub(in crate::dispatcher) client: Rc<Client<W>>,
-    /// Who is charged.
+    /// Who is charged, and what it has paid; nothing for what is nobody's own.
     pub(in crate::dispatcher) tenant: TenantId,
+    pub(in crate::dispatcher) paid: MilliRu,
     pub(in crate::dispatcher) place: Place,
     pub(in crate::dispatcher) expect: <W::Link as Link>::Expect,
     /// When it was let in, and when it was sent.
@@ -131,12 +132,12 @@ impl<W: Wire> Outstanding<W> {
                 self.sent -= 1;
                 self.health.answered();
                 let front = self.waiting.pop_front().expect("it was there");
-                let Waiting { request, features, admitted, since: sent, ticket, .. } = front;
+                let Waiting { request, features, tenant, paid, admitted, since: sent, ticket, .. } = front;
                 if matches!(ticket, Ticket::Life(_)) {
                     self.answers.spoil();
                 } else {
                     if learns {
-                        self.answers.add(features, sent, heard);
+                        self.answers.add(features, (tenant, paid), sent, heard);
                     }
                     service.left_store(request, Some(Answered { admitted, sent, at: now }));
                 }
@@ -153,7 +154,7 @@ impl<W: Wire> Outstanding<W> {
         }
         let answers = std::mem::take(&mut self.answers);
         if let Some(took) = answers.took(self.answered, now) {
-            service.learn(&answers, took);
+            service.learn(&answers, took, now);
         }
         self.answered = now;
     }

@@ -15,7 +15,7 @@ use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 
 use gate_common::abi::Reason;
-use gate_common::units::Nanos;
+use gate_common::units::{MilliRu, Nanos};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -52,8 +52,9 @@ pub(in crate::dispatcher) struct Store<W: Wire> {
 pub(in crate::dispatcher) struct Outgoing<'a, W: Wire> {
     /// Who asks.
     pub(in crate::dispatcher) client: &'a Rc<Client<W>>,
-    /// Who is charged.
+    /// Who is charged, and what it has paid; nothing for what is nobody's own.
     pub(in crate::dispatcher) tenant: TenantId,
+    pub(in crate::dispatcher) paid: MilliRu,
     /// Where the answer goes.
     pub(in crate::dispatcher) place: Place,
     /// What is asked.
@@ -124,13 +125,25 @@ impl<W: Wire> Store<W> {
     pub(in crate::dispatcher) fn send(&self, outgoing: Outgoing<'_, W>, now: Nanos) {
         let state = &mut *self.state.borrow_mut();
         let is_first = state.sent == 0 && state.waiting.is_empty();
-        let Outgoing { client, tenant, place, request, bytes, kind, silent, admitted, ticket } = outgoing;
+        let Outgoing { client, tenant, paid, place, request, bytes, kind, silent, admitted, ticket } =
+            outgoing;
         let ask_life = matches!(ticket, Ticket::Flight(_)).then(|| W::ask_life(request, bytes)).flatten();
         let expect = state.link.encode(request, bytes, &mut state.out);
         let features = Features::of(W::facts(request));
         let (client, since, request) = (Rc::clone(client), now, kind);
-        let waiting =
-            Waiting { client, tenant, place, expect, admitted, since, request, features, silent, ticket };
+        let waiting = Waiting {
+            client,
+            tenant,
+            paid,
+            place,
+            expect,
+            admitted,
+            since,
+            request,
+            features,
+            silent,
+            ticket,
+        };
         state.waiting.push_back(waiting);
         if let Some((request, bytes)) = ask_life {
             state.ask_life(&request, &bytes);

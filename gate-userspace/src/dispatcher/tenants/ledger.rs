@@ -13,7 +13,7 @@ use gate_common::abi::{
     Block, Clock, Name, QueryClass, Reason, Service, ServiceState, Shed, Tenant, TenantCounters, TenantState,
     View, bank_of, draw, find, find_v4, tenant_flags, view_flags,
 };
-use gate_common::token_bucket::{Limits, Take, refund, take};
+use gate_common::token_bucket::{Limits, Take, refund, settle, take};
 use gate_common::units::{Fraction, MilliRu, Multiplier, Nanos};
 
 use crate::kernel::Maps;
@@ -185,6 +185,12 @@ impl Ledger {
         self.services.get(service).map_or(0, |(state, _)| state.shed.rung(tier as u8))
     }
 
+    /// A price as dear as a tenant's multiplier and `rung` make it.
+    #[inline]
+    pub(in crate::dispatcher) fn dear(&mut self, tenant: TenantId, price: MilliRu, rung: u32) -> MilliRu {
+        MilliRu(Shed::price(rung, price.scaled(Multiplier(self.state(tenant).multiplier)).0))
+    }
+
     /// Charges `price`, as dear as `rung` makes it, to a tenant and to those charged with it, all or none, and
     /// counts what is refused. `shadow` passes that all the same.
     pub(in crate::dispatcher) fn charge(
@@ -196,8 +202,8 @@ impl Ledger {
         shadow: bool,
     ) -> Charge {
         let now = self.at(now);
+        let price = self.dear(tenant, price, rung);
         let state = *self.state(tenant);
-        let price = MilliRu(Shed::price(rung, price.scaled(Multiplier(state.multiplier)).0));
         match self.judge(tenant, &state, price, rung, now) {
             Ok(()) => Charge::Passed(price),
             Err(refusal) => {
@@ -223,6 +229,36 @@ impl Ledger {
     #[inline]
     pub(in crate::dispatcher) fn count_asked(&self, tenant: TenantId, price: MilliRu) {
         self.count(tenant, offset_of!(TenantCounters, asked_mru), u64::from(price.0));
+    }
+
+    /// Charges a tenant, and those charged with it, what requests have turned out to cost beyond the `paid`, which may
+    /// leave debts of at most `max_debt`. Returns how much that is.
+    pub(in crate::dispatcher) fn settle(
+        &mut self,
+        tenant: TenantId,
+        cost: MilliRu,
+        paid: MilliRu,
+        now: Nanos,
+    ) -> MilliRu {
+        self.refresh();
+        let due = MilliRu(self.dear(tenant, cost, 0).0.saturating_sub(paid.0));
+        if due == MilliRu::ZERO {
+            return due;
+        }
+        let now = self.at(now);
+        let state = *self.state(tenant);
+        if state.flags & tenant_flags::CANDIDATE != 0 {
+            let word = offset_of!(Tenant, candidate_tat);
+            self.update(tenant, word, |tat| settle(tat, now.0, due.0, &state.candidate));
+        }
+        for charged in [tenant.0, state.also_charge[0], state.also_charge[1]].map(TenantId) {
+            if let Some(limits) = self.quota(charged) {
+                let word = offset_of!(Tenant, quota_tat);
+                self.update(charged, word, |tat| settle(tat, now.0, due.0, &limits));
+            }
+        }
+        self.count_charged(tenant, due);
+        due
     }
 
     /// Gives back what a request was charged that was refused after all.
@@ -333,10 +369,15 @@ impl Ledger {
 
     fn give_back(&mut self, tenant: TenantId, price: MilliRu) {
         let Some(limits) = self.quota(tenant) else { return };
-        let word = self.maps.tenants.word(tenant.0 as usize, offset_of!(Tenant, quota_tat));
         let cost = limits.rate.time_for(price.0);
+        self.update(tenant, offset_of!(Tenant, quota_tat), |tat| refund(tat, cost));
+    }
+
+    /// Changes one bucket by compare-and-swap.
+    fn update(&self, tenant: TenantId, word: usize, to: impl Fn(u64) -> u64) {
+        let word = self.maps.tenants.word(tenant.0 as usize, word);
         // Only ever fails to find another value, and then tries again.
-        let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |tat| Some(refund(tat, cost)));
+        let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |tat| Some(to(tat)));
     }
 
     /// Takes a price from one bucket by compare-and-swap.
@@ -501,6 +542,32 @@ mod tests {
         assert!(refusal.retry_after > Nanos::ZERO);
         ledger.refund(team, TEN);
         assert_eq!(ledger.charge(other, TEN, 0, NOW, false), Charge::Passed(TEN));
+    }
+
+    /// How long a bucket takes to be full again.
+    fn owed(ledger: &Ledger, tenant: u32) -> Nanos {
+        let word = ledger.maps.tenants.word(tenant as usize, offset_of!(Tenant, quota_tat));
+        Nanos(word.load(Ordering::Relaxed).saturating_sub(ledger.at(NOW).0))
+    }
+
+    #[test]
+    fn what_is_settled_is_owed_by_all_that_are_charged_and_leaves_no_more_than_the_largest_debt() {
+        let mut ledger = ledger();
+        let [company, team] = [1, 2];
+        let close = |owed: Nanos, micros: u64| owed.0.abs_diff(micros * 1_000) < 1_000;
+        assert_eq!(ledger.charge(TenantId(team), TEN, 0, NOW, false), Charge::Passed(TEN));
+        // It was dearer by 11 request units: all of the team's burst, and 21 of the company's 32.
+        let cost = MilliRu(21_000);
+        assert_eq!(ledger.settle(TenantId(team), cost, TEN, NOW), MilliRu(11_000));
+        let after = [team, company].map(|tenant| owed(&ledger, tenant));
+        assert!(close(after[0], 1_000_000) && close(after[1], 656_250), "{after:?}");
+        // What was cheaper than its price stays as it is.
+        assert_eq!(ledger.settle(TenantId(team), TEN, cost, NOW), MilliRu::ZERO);
+        assert_eq!([team, company].map(|tenant| owed(&ledger, tenant)), after);
+        // The burst and twice as much.
+        assert_eq!(ledger.settle(TenantId(team), MilliRu::MAX, TEN, NOW), MilliRu(u32::MAX - 10_000));
+        assert_eq!([team, company].map(|tenant| owed(&ledger, tenant)), [Nanos::from_secs(3); 2]);
+        assert_eq!(ledger.maps.tenant_counters(team as usize).charged_mru, u64::from(u32::MAX) + 1_000);
     }
 
     #[test]

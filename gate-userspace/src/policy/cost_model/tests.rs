@@ -217,16 +217,25 @@ fn prices_stay_within_their_range_whatever_requests_take() {
 }
 
 #[test]
-fn a_debt_is_the_difference_and_never_a_refund() {
-    let reference = Some(Nanos::from_micros(100));
-    for (settle, charged, took_us, reference, due) in [
-        (Settle::Next, 1_000, 500, reference, 0),
-        (Settle::Debt, 1_000, 500, reference, 4_000),
-        (Settle::Debt, 1_000, 100, reference, 0),
-        (Settle::Debt, 9_000, 100, reference, 0),
-        (Settle::Debt, 1_000, 500, None, 0),
+fn requests_have_cost_as_many_units_as_reference_reads_would_have_fitted_in() {
+    let dearest = Prices { base: MilliRu(20_000), row: MilliRu(5_000), kib: MilliRu(1_024), ..START };
+    let measure = Measure { reference: Nanos::from_micros(100), dearest };
+    let ten = Together { count: 10, rows: 0, bytes: 0, expected_milli: 0 };
+    for (requests, took_us, cost) in [
+        (Shape { rows: 1, bytes: 0, expected_milli: 0 }.into(), 0, 0),
+        (Shape { rows: 1, bytes: 0, expected_milli: 9_000 }.into(), 2_500, 25_000),
+        // No more than prices may come to.
+        (Shape { rows: 1, bytes: 0, expected_milli: 9_000 }.into(), 2_501, 25_000),
+        (Shape { rows: 2, bytes: 7, expected_milli: 0 }.into(), 9_000, 30_007),
+        (ten, 15_000, 150_000),
+        (ten, 60_000, 200_000),
+        (Together { count: 10, rows: u64::MAX, ..ten }, u64::MAX / 1_000, u32::MAX),
     ] {
-        assert_eq!(settle.due(MilliRu(charged), Nanos::from_micros(took_us), reference), MilliRu(due));
+        assert_eq!(
+            measure.cost(&requests, Nanos::from_micros(took_us)),
+            MilliRu(cost),
+            "{requests:?} {took_us}"
+        );
     }
 }
 
@@ -251,6 +260,27 @@ fn impossible_parameters_are_refused() {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_requests_cost_is_no_more_than_measured_and_than_they_could_be_priced_at(
+        shapes in prop::collection::vec((0..100_u32, 0..100_000_u32), 1..20),
+        base in 10..20_000_u32,
+        row in 0..20_000_u32,
+        kib in 0..20_000_u32,
+        reference in 1..1_000_000_u64,
+        took in 0..10_000_000_000_u64,
+    ) {
+        let dearest = Prices { base: MilliRu(base), row: MilliRu(row), kib: MilliRu(kib), latency: MilliRu(0) };
+        let all: Vec<_> = shapes.iter().map(|&(rows, bytes)| Shape { rows, bytes, expected_milli: 0 }).collect();
+        let together = all.iter().fold(Together::default(), |sum, &shape| {
+            let Together { count, rows, bytes, .. } = shape.into();
+            Together { count: sum.count + count, rows: sum.rows + rows, bytes: sum.bytes + bytes, expected_milli: 0 }
+        });
+        let cost = Measure { reference: Nanos(reference), dearest }.cost(&together, Nanos(took)).0;
+        prop_assert!(u128::from(cost) * u128::from(reference) <= u128::from(took) * 1_000);
+        let priced = all.iter().fold(MilliRu::ZERO, |sum, &shape| sum.saturating_add(dearest.price(shape)));
+        prop_assert!(cost <= priced.0, "{cost} beside {priced}");
+    }
 
     #[test]
     fn coefficients_stay_in_range_and_move_slowly_whatever_is_observed(

@@ -106,6 +106,39 @@ fn without_enough_reads_to_compare_with_nothing_changes() {
 }
 
 #[test]
+fn what_is_answered_is_measured_by_a_recent_read_and_not_in_an_overload_or_its_aftermath() {
+    let mut service = Service::new(10.0);
+    assert_eq!(service.pricing.measure(), None);
+    service.run(1);
+    let measure = service.pricing.measure().unwrap();
+    assert_eq!(measure.reference, READ);
+    // Ten times what is configured, with ten times a read's worth for latency.
+    let dearest =
+        Prices { base: MilliRu(15_000), row: MilliRu(5_000), kib: MilliRu(10_000), latency: MilliRu(0) };
+    assert_eq!(measure.dearest, dearest);
+
+    service.tick(READ, DEAR, true);
+    assert_eq!(service.pricing.measure(), None);
+    let ended = service.now;
+    while service.now.saturating_add(TICK).saturating_sub(ended) < AFTERMATH {
+        service.run(1);
+        assert_eq!(service.pricing.measure(), None);
+    }
+    service.run(1);
+    assert_eq!(service.pricing.measure(), Some(measure));
+
+    let last = service.now;
+    while service.now.saturating_add(TICK).saturating_sub(last) < RECENT {
+        service.now = service.now.saturating_add(TICK);
+        service.pricing.tick(service.now, &Lesson::default(), false);
+        assert_eq!(service.pricing.measure(), Some(measure));
+    }
+    service.now = service.now.saturating_add(TICK);
+    service.pricing.tick(service.now, &Lesson::default(), false);
+    assert_eq!(service.pricing.measure(), None);
+}
+
+#[test]
 fn what_latency_adds_has_an_end() {
     let mut service = Service::new(2.0);
     for _ in 0..1_000 {

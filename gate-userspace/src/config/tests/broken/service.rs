@@ -123,6 +123,18 @@ pub(super) const ROWS: &[Broken] = &[
     ),
     (
         "listen",
+        "backend = \"127.0.0.1:1\"\nprice = { learn = \"on\", settle = \"later\" }\nlisten",
+        &[r#"7: service[0].price.settle = "later": must be "next" or "debt""#],
+    ),
+    (
+        "listen",
+        "backend = \"127.0.0.1:1\"\nprice.settle = \"debt\"\nlisten",
+        &[
+            r#"7: service[0].price.settle = "debt": means something only beside learn: without it nobody knows what a request has cost"#,
+        ],
+    ),
+    (
+        "listen",
         "backend = \"127.0.0.1:1\"\nprice = { learn = \"on\", base = \"0.009 RU\" }\nlisten",
         &[
             r#"7: service[0].price.base = "0.009 RU": must be at least 0.01 RU where prices learn: no request is free"#,
