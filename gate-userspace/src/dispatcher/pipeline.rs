@@ -142,8 +142,9 @@ impl<W: Wire> Service<W> {
             ledger.count_asked(tenant, price);
         }
         let rung = ledger.rung(service, kind.tier);
-        if let Some(charged) = client.charged_ahead(ledger.dear(tenant, price, rung)) {
-            return Ok(charged);
+        if client.is_judged() {
+            // It has been charged this, at least, unless it is shadowed.
+            return Ok(if client.shadow { MilliRu::ZERO } else { ledger.dear(tenant, price, rung) });
         }
         match ledger.charge(tenant, price, rung, now, client.shadow) {
             Charge::Passed(charged) => Ok(charged),
@@ -261,7 +262,7 @@ impl<W: Wire> Service<W> {
 /// Counts a request that passes, unless the kernel has.
 #[inline]
 pub(super) fn count_passed<W: Wire>(client: &Client<W>, tenant: TenantId, ledger: &Ledger, charged: MilliRu) {
-    if client.charged_ahead(charged).is_none() {
+    if !client.is_judged() {
         ledger.count_passed(tenant, charged);
     }
 }

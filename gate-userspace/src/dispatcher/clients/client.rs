@@ -14,7 +14,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use gate_common::abi::Reason;
-use gate_common::units::{MilliRu, Nanos};
+use gate_common::units::Nanos;
 use tokio::net::tcp::OwnedWriteHalf;
 
 use super::datagrams::Sender;
@@ -285,7 +285,7 @@ impl<W: Wire> Client<W> {
         bytes: &[u8],
     ) -> (TenantId, bool) {
         // The kernel has charged by source alone.
-        let by_source = self.charged_ahead(MilliRu::ZERO).is_some() || !W::names_keys(request);
+        let by_source = self.is_judged() || !W::names_keys(request);
         let part = if by_source { None } else { parts.of(W::keys(request, bytes), W::facts(request).keys) };
         let Some(part) = part else { return (self.tenant.get(), denied) };
         let deny = part.deny.as_ref();

@@ -154,11 +154,10 @@ impl<W: Wire> Client<W> {
         }
     }
 
-    /// What the kernel has charged for a request, at least, if it has judged it: nothing for what is shadowed.
+    /// Whether the kernel has judged what it sends by its quota.
     #[inline]
-    pub(in crate::dispatcher) fn charged_ahead(&self, price: MilliRu) -> Option<MilliRu> {
-        let judged = self.datagram().is_some_and(|sender| sender.judged);
-        judged.then_some(if self.shadow { MilliRu::ZERO } else { price })
+    pub(in crate::dispatcher) fn is_judged(&self) -> bool {
+        self.datagram().is_some_and(|sender| sender.judged)
     }
 
     /// Sends the answer to a datagram, once it is complete.
