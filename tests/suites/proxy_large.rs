@@ -284,6 +284,17 @@ fn a_long_request_that_is_refused_is_read_to_its_end_and_its_client_is_served_on
 }
 
 #[test]
+fn a_refused_value_that_reads_like_its_request_again_and_again_is_no_request() -> Result<()> {
+    let store = Listening::memcached()?;
+    let gate = Listening::gate("memcached", store.address, "", &format!("{EVERYONE}\ndeny = [\"set\"]"))?;
+    let head = b"set k 0 0 80000\r\n";
+    let body = head.repeat(80_000 / head.len() + 1);
+    let request = [&head[..], &body[..80_000], b"\r\nget k\r\n"].concat();
+    let refused = b"SERVER_ERROR throttled retry_after_ms=0 reason=unsupported\r\n";
+    converse(&gate, &request.repeat(2), &[&refused[..], b"END\r\n"].concat().repeat(2))
+}
+
+#[test]
 fn a_store_that_fails_in_the_middle_is_told_and_leaves_the_client_where_it_was() -> Result<()> {
     let store = Puppet::start()?;
     let gate = Listening::gate("memcached", store.address, "store_timeout = \"300ms\"", EVERYONE)?;

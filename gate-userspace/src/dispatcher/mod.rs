@@ -190,7 +190,7 @@ impl Dispatcher {
     pub fn announce<'k>(&self, hot: impl Iterator<Item = (&'k str, &'k [u8])> + Clone) {
         for (service, announcer) in self.services.iter().zip(&self.announcers) {
             let own = hot.clone().filter(|(name, _)| *name == service.name);
-            announcer.announce(own.map(|(_, key)| key.into()).collect());
+            announcer.announce(own.map(|(_, key)| key));
         }
     }
 }

@@ -63,18 +63,19 @@ impl<W: Wire> Service<W> {
                 Course::OwnStats => Ok(Verdict::OwnStats),
             }
         };
-        let sends_body = W::is_streamed(request) && matches!(verdict, Ok(Verdict::Sent));
-        if matches!(verdict, Ok(Verdict::Change)) {
-            return After::Move(Moving::Change);
+        match &verdict {
+            Ok(Verdict::Hit(answer)) => {
+                replies.answer(answer);
+                return After::Next;
+            }
+            Ok(Verdict::Change) => return After::Move(Moving::Change),
+            _ => {}
         }
+        let sends_body = W::is_streamed(request) && matches!(verdict, Ok(Verdict::Sent));
         let place = replies.open();
         debug_assert!(place == turn.place, "what has been sent is answered in its place");
         match verdict {
-            Ok(Verdict::Sent | Verdict::Change) => {}
-            Ok(Verdict::Hit(answer)) => {
-                replies.part(place, &answer);
-                replies.whole(place);
-            }
+            Ok(Verdict::Sent | Verdict::Hit(_) | Verdict::Change) => {}
             Ok(Verdict::Goodbye) => {
                 replies.part(place, W::GOODBYE);
                 replies.whole(place);
@@ -120,14 +121,14 @@ impl<W: Wire> Service<W> {
     }
 
     /// The tenant is known already; tier and query type are the request's.
-    #[inline]
+    #[inline(always)]
     fn classify(&self, asked: Asked<'_, W>, ledger: &mut Ledger) -> admission::Request {
         let tier = ledger.tier(asked.tenant);
         self.types.borrow().classify::<W>(tier, asked.request, asked.bytes)
     }
 
     /// Price and quota: what it has been charged.
-    #[inline]
+    #[inline(always)]
     fn charge(
         &self,
         asked: Asked<'_, W>,

@@ -86,6 +86,18 @@ impl Replies {
         place
     }
 
+    /// The next request's whole reply.
+    #[inline]
+    pub(in crate::dispatcher) fn answer(&mut self, bytes: &[u8]) {
+        if self.slots.is_empty() {
+            self.output.push(bytes);
+            self.first += 1;
+        } else {
+            self.held += bytes.len();
+            self.slots.push_back(Slot::Whole(bytes.to_vec()));
+        }
+    }
+
     /// Adds a part of a reply.
     #[inline]
     pub(in crate::dispatcher) fn part(&mut self, place: Place, bytes: &[u8]) {
@@ -179,6 +191,7 @@ mod tests {
     enum Answer {
         Parts(Vec<Vec<u8>>),
         Refused,
+        AtOnce(Vec<u8>),
     }
 
     fn answer() -> impl Strategy<Value = Answer> {
@@ -186,6 +199,7 @@ mod tests {
             proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..5), 0..4)
                 .prop_map(Answer::Parts),
             Just(Answer::Refused),
+            proptest::collection::vec(any::<u8>(), 0..5).prop_map(Answer::AtOnce),
         ]
     }
 
@@ -201,11 +215,24 @@ mod tests {
                 match answer {
                     Answer::Parts(parts) => expected.extend(parts.concat()),
                     Answer::Refused => expected.extend(b"quota"),
+                    Answer::AtOnce(bytes) => expected.extend(bytes),
                 }
             }
-            let places: Vec<Place> = answers.iter().map(|_| replies.open()).collect();
-            let mut next: Vec<Option<usize>> = vec![Some(0); answers.len()];
-            let mut sent = Vec::new();
+            let mut next: Vec<Option<usize>> = Vec::new();
+            let places: Vec<Place> = answers.iter().map(|answer| {
+                let place = replies.next();
+                let waits = if let Answer::AtOnce(bytes) = answer {
+                    replies.answer(bytes);
+                    None
+                } else {
+                    assert_eq!(replies.open(), place);
+                    Some(0)
+                };
+                next.push(waits);
+                place
+            }).collect();
+            let mut sent = replies.output.bytes().to_vec();
+            replies.output.clear();
             let turns = order.iter().map(|index| index.index(answers.len()));
             // Whatever the order left undone is done at the end, the last request first.
             let rest = (0..answers.len()).rev().flat_map(|i| std::iter::repeat_n(i, 5));
@@ -213,6 +240,7 @@ mod tests {
                 let Some(step) = next[i] else { continue };
                 next[i] = None;
                 match &answers[i] {
+                    Answer::AtOnce(_) => unreachable!("it is answered"),
                     Answer::Refused => replies.refuse(places[i], Refusal { reason: Reason::Quota, retry_after: Nanos::ZERO }),
                     Answer::Parts(parts) if step == parts.len() => replies.whole(places[i]),
                     Answer::Parts(parts) => {

@@ -3,25 +3,43 @@
 //! **Invariants.** What is given was asked for at the key's present version, and less than its life ago. Memory
 //! is bounded: by weight, which counts what an entry takes beside its bytes. Pure: time is an argument.
 
+use std::hash::{Hash, Hasher};
 use std::rc::Rc;
 
 use gate_common::units::Nanos;
-use quick_cache::Weighter;
-use quick_cache::unsync;
+use quick_cache::{Equivalent, Weighter, unsync};
 
 use super::flights::{Flight, Question};
 use super::versions::{KeyHash, Version, Versions};
 
-/// Kept answers, by the number of their question.
+/// Kept answers, by what was asked.
 #[derive(Debug)]
 pub(in crate::dispatcher) struct Cache {
-    entries: unsync::Cache<u64, Entry, Weigh, foldhash::fast::RandomState>,
+    entries: unsync::Cache<Asked, Entry, Weigh, foldhash::fast::RandomState>,
+}
+
+/// A [`Question`] that is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Asked {
+    scope: u64,
+    request: Rc<[u8]>,
+}
+
+impl Hash for Asked {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        Question { scope: self.scope, request: &self.request }.hash(state);
+    }
+}
+
+impl Equivalent<Asked> for Question<'_> {
+    #[inline]
+    fn equivalent(&self, asked: &Asked) -> bool {
+        self.scope == asked.scope && *self.request == *asked.request
+    }
 }
 
 #[derive(Clone, Debug)]
 struct Entry {
-    scope: u64,
-    request: Rc<[u8]>,
     key: KeyHash,
     version: Version,
     until: Nanos,
@@ -32,17 +50,17 @@ struct Entry {
 #[derive(Clone, Debug)]
 struct Weigh;
 
-impl Weighter<u64, Entry> for Weigh {
-    fn weight(&self, _: &u64, entry: &Entry) -> u64 {
-        (ENTRY + entry.request.len() + entry.answer.as_ref().map_or(0, |answer| answer.len())) as u64
+impl Weighter<Asked, Entry> for Weigh {
+    fn weight(&self, asked: &Asked, entry: &Entry) -> u64 {
+        (ENTRY + asked.request.len() + entry.answer.as_ref().map_or(0, |answer| answer.len())) as u64
     }
 }
 
 /// What is known of a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::dispatcher) enum Found {
-    /// The answer.
-    Answer(Rc<[u8]>),
+    /// The answer, and the key that it is about.
+    Answer(Rc<[u8]>, KeyHash),
     /// That its answer is too long to be kept.
     TooLong,
     /// There was an answer, but the key has been written to since.
@@ -60,43 +78,33 @@ impl Cache {
         Self { entries }
     }
 
-    /// What is known of a question with this number.
+    /// What is known of a question.
     #[inline]
     pub(in crate::dispatcher) fn find(
         &mut self,
-        number: u64,
         question: Question<'_>,
         versions: &Versions,
         now: Nanos,
     ) -> Found {
-        let Some(entry) = self.entries.get(&number) else { return Found::Nothing };
-        if entry.scope != question.scope || *entry.request != *question.request {
-            return Found::Nothing;
-        }
+        let Some(entry) = self.entries.get(&question) else { return Found::Nothing };
         let fresh = now < entry.until;
         match &entry.answer {
             None if fresh => return Found::TooLong,
             Some(answer) if fresh && versions.holds(entry.key, entry.version) => {
-                return Found::Answer(Rc::clone(answer));
+                return Found::Answer(Rc::clone(answer), entry.key);
             }
             _ => {}
         }
-        self.entries.remove(&number);
+        self.entries.remove(&question);
         if fresh { Found::Outdated } else { Found::Nothing }
     }
 
     /// Keeps what a flight brought until then; `None` if that was too long.
-    pub(in crate::dispatcher) fn keep(
-        &mut self,
-        number: u64,
-        flight: &Flight,
-        answer: Option<&[u8]>,
-        until: Nanos,
-    ) {
+    pub(in crate::dispatcher) fn keep(&mut self, flight: &Flight, answer: Option<&[u8]>, until: Nanos) {
         let Question { scope, request } = flight.question();
-        let (request, answer) = (request.into(), answer.map(Into::into));
-        let entry = Entry { scope, request, key: flight.key, version: flight.version, until, answer };
-        self.entries.insert(number, entry);
+        let answer = answer.map(Into::into);
+        let entry = Entry { key: flight.key, version: flight.version, until, answer };
+        self.entries.insert(Asked { scope, request: request.into() }, entry);
     }
 }
 
@@ -133,13 +141,11 @@ mod tests {
             let hash = self.versions.hash(key.as_bytes());
             let version = self.versions.of(hash).unwrap();
             let Part::Leads(leading) = self.flights.join(question, hash, version, 0, 100) else { panic!() };
-            self.cache.keep(self.flights.number(question), leading.flight(), answer, until);
+            self.cache.keep(leading.flight(), answer, until);
         }
 
         fn find(&mut self, scope: u64, key: &str, now: Nanos) -> Found {
-            let asked = Question { scope: 0, request: key.as_bytes() };
-            let question = Question { scope, ..asked };
-            self.cache.find(self.flights.number(asked), question, &self.versions, now)
+            self.cache.find(Question { scope, request: key.as_bytes() }, &self.versions, now)
         }
     }
 
@@ -149,8 +155,8 @@ mod tests {
         scene.keep("a", Some(b"1"), UNTIL);
         scene.keep("long", None, UNTIL);
         let last = Nanos(UNTIL.0 - 1);
-        assert_eq!(scene.find(0, "a", last), Found::Answer(b"1"[..].into()));
-        assert_eq!(scene.find(1, "a", last), Found::Nothing, "the same number by chance");
+        assert_eq!(scene.find(0, "a", last), Found::Answer(b"1"[..].into(), scene.versions.hash(b"a")));
+        assert_eq!(scene.find(1, "a", last), Found::Nothing, "someone else asks");
         assert_eq!(scene.find(0, "b", last), Found::Nothing);
         assert_eq!(scene.find(0, "long", last), Found::TooLong);
         assert_eq!(scene.find(0, "a", UNTIL), Found::Nothing);

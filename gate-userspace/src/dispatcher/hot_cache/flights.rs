@@ -9,6 +9,7 @@
 //! held for a look-up at most.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher as _, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foldhash::fast::FixedState;
@@ -20,12 +21,20 @@ use super::versions::{KeyHash, Version};
 use crate::protocol::Refusal;
 
 /// What is asked, and of whom.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::dispatcher) struct Question<'q> {
     /// Whose clients may have the same answer: a user, a database, a protocol version.
     pub(in crate::dispatcher) scope: u64,
     /// The whole request. What is spelled differently is another question.
     pub(in crate::dispatcher) request: &'q [u8],
+}
+
+impl Hash for Question<'_> {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.scope);
+        state.write(self.request);
+    }
 }
 
 /// A read that many wait for.
@@ -97,7 +106,6 @@ impl Flights {
     /// One number for a question, the same in all threads.
     #[inline]
     pub(in crate::dispatcher) fn number(&self, question: Question<'_>) -> u64 {
-        use std::hash::BuildHasher as _;
         self.hasher.hash_one(question)
     }
 

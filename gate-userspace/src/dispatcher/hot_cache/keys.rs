@@ -7,21 +7,27 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use gate_common::abi::Sample;
 use tokio::sync::watch;
 
-/// The hot keys of a service.
-pub(in crate::dispatcher) type HotSet = HashSet<Box<[u8]>, foldhash::fast::RandomState>;
+use super::versions::{KeyHash, Versions};
+
+/// The hot keys of a service. One that has the hash of a hot key is taken for hot: that harms nobody.
+pub(in crate::dispatcher) type HotSet = HashSet<KeyHash, foldhash::fast::RandomState>;
 
 /// Where a service's hot keys are announced.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Announcer(watch::Sender<Arc<HotSet>>);
+pub(in crate::dispatcher) struct Announcer {
+    versions: Arc<Versions>,
+    hot: watch::Sender<Arc<HotSet>>,
+}
 
 impl Announcer {
-    pub(in crate::dispatcher) fn new() -> Self {
-        Self(watch::Sender::default())
+    pub(in crate::dispatcher) fn new(versions: Arc<Versions>) -> Self {
+        Self { versions, hot: watch::Sender::default() }
     }
 
     /// Tells all threads, if it is news.
-    pub(in crate::dispatcher) fn announce(&self, hot: HotSet) {
-        self.0.send_if_modified(|known| {
+    pub(in crate::dispatcher) fn announce<'k>(&self, hot: impl Iterator<Item = &'k [u8]>) {
+        let hot: HotSet = hot.map(|key| self.versions.hash(key)).collect();
+        self.hot.send_if_modified(|known| {
             let news = **known != hot;
             if news {
                 *known = Arc::new(hot);
@@ -31,7 +37,7 @@ impl Announcer {
     }
 
     pub(in crate::dispatcher) fn listen(&self) -> watch::Receiver<Arc<HotSet>> {
-        self.0.subscribe()
+        self.hot.subscribe()
     }
 }
 

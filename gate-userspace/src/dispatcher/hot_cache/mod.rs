@@ -1,12 +1,15 @@
 //! Hot keys: their reads are answered here, or go to the store once for all who ask.
 //!
 //! ```text
-//! read of a hot key ──► kept answer of this version? ─ yes ─► answered
-//!        │ no
-//!        ▼
-//!   a flight of this version? ─ yes ─► follows it ──────────┐
-//!        │ no                                               ▼
-//!        └──► leads one: to the store, answer ──► to all who follow; kept for as long as the key lives,
+//! read ──► kept answer of the key's version? ─ yes ─► answered
+//!   │ no
+//!   ▼
+//! is the key hot? ─ no ─► to the store, as if there were nothing here
+//!   │ yes
+//!   ▼
+//! a flight of this version? ─ yes ─► follows it ────────────┐
+//!   │ no                                                    ▼
+//!   └──► leads one: to the store, answer ──► to all who follow; kept for as long as the key lives,
 //!                                                 at most 3 s, in each thread that had any
 //! ```
 //!
@@ -71,10 +74,11 @@ impl Shared {
         let mut stores = HashMap::new();
         let of = |settings: &Settings| {
             let versions = || Arc::new(Versions::new(clock::entropy()));
+            let versions = Arc::clone(stores.entry(settings.backend.address).or_insert_with(versions));
             Self {
-                announcer: Arc::new(Announcer::new()),
+                announcer: Arc::new(Announcer::new(Arc::clone(&versions))),
                 samples: samples.clone(),
-                versions: Arc::clone(stores.entry(settings.backend.address).or_insert_with(versions)),
+                versions,
                 flights: Arc::new(Flights::new(threads, clock::entropy())),
                 scopes: Arc::new(Scopes::new(clock::entropy())),
             }
@@ -254,36 +258,39 @@ impl<W: Wire> HotCache<W> {
     }
 
     /// Looks a read up: `kind` is what admission knows it by.
+    ///
+    /// A hit is right whether or not the key is still hot: its answer was asked for at a version, seen before it was
+    /// sent, at which no write was outstanding, and which is the key's at this moment.
     #[inline]
     pub(super) fn read(&self, asked: Asked<'_, W>, kind: admission::Request, now: Nanos) -> Read {
         let Asked { client, turn, request, bytes, .. } = asked;
-        let Some(key) = self.hot_key(client, request, bytes) else { return Read::Alone };
-        let (true, Some(version)) = (!client.order.has_sent(key, turn), self.versions.of(key)) else {
-            return Read::Alone;
-        };
-        let question = self.question(client, bytes);
-        let number = self.flights.number(question);
-        match self.cache.borrow_mut().find(number, question, &self.versions, now) {
-            Found::Answer(answer) if !client.order.follows_any(key.bit()) => {
+        let Some(question) = self.question(client, request, bytes) else { return Read::Alone };
+        match self.cache.borrow_mut().find(question, &self.versions, now) {
+            Found::Answer(answer, key) if client.order.is_free(key, turn) => {
                 self.figures.count(Event::CacheHit);
                 return Read::Hit(answer);
             }
             Found::TooLong => return Read::Alone,
             Found::Outdated => self.figures.count(Event::Invalidated),
-            Found::Answer(_) | Found::Nothing => {}
+            Found::Answer(..) | Found::Nothing => {}
         }
-        match self.following.borrow_mut().get_mut(&number) {
-            Some(following) => {
-                let joins = following.flight.version == version
-                    && following.flight.question() == question
-                    && following.readers.len() < MOST_READERS;
-                if !joins {
-                    return Read::Alone;
-                }
+        self.fly(asked, question, kind)
+    }
+
+    /// A read that no kept answer answers.
+    fn fly(&self, asked: Asked<'_, W>, question: Question<'_>, kind: admission::Request) -> Read {
+        let Asked { client, turn, request, bytes, .. } = asked;
+        let Some(key) = self.hot_key(request, bytes) else { return Read::Alone };
+        let (false, Some(version)) = (client.order.has_sent(key, turn), self.versions.of(key)) else {
+            return Read::Alone;
+        };
+        match self.following.borrow_mut().get_mut(&self.flights.number(question)) {
+            Some(following) if following.has_room_for(question, version) => {
                 self.figures.count(Event::Coalesced);
                 following.add(asked, kind, key);
                 Read::Joined
             }
+            Some(_) => Read::Alone,
             None => Read::MayLead(key, version),
         }
     }
@@ -296,7 +303,7 @@ impl<W: Wire> HotCache<W> {
         kind: admission::Request,
         (key, version): (KeyHash, Version),
     ) -> Option<Ticket> {
-        let question = self.question(asked.client, asked.bytes);
+        let question = Question { scope: asked.client.pool().scope(), request: asked.bytes };
         let part = self.flights.join(question, key, version, self.thread, self.longest_answer);
         let (flight, ticket) = match part {
             Part::Follows(flight) => (flight, None),
@@ -346,8 +353,7 @@ impl<W: Wire> HotCache<W> {
         let until = until.min(now.saturating_add(self.longest_life));
         let is_over = until <= now || !self.versions.holds(flight.key, flight.version);
         if answer.is_none() || !is_over {
-            let number = self.flights.number(flight.question());
-            self.cache.borrow_mut().keep(number, flight, answer, until);
+            self.cache.borrow_mut().keep(flight, answer, until);
         }
     }
 
@@ -360,26 +366,34 @@ impl<W: Wire> HotCache<W> {
         }
     }
 
-    /// The hash of the key that a request reads, if its answer may be shared and the key is hot.
+    /// What a request asks, if its answer may be shared and any key is hot.
     #[inline]
-    fn hot_key(&self, client: &Client<W>, request: &W::Request, bytes: &[u8]) -> Option<KeyHash> {
-        let hot = self.hot.borrow();
-        if hot.is_empty() || !self.enabled || !W::may_share(request) || !client.pool().may_cache() {
+    fn question<'q>(
+        &self,
+        client: &Client<W>,
+        request: &W::Request,
+        bytes: &'q [u8],
+    ) -> Option<Question<'q>> {
+        if !self.enabled || self.hot.borrow().is_empty() || !W::may_share(request) {
             return None;
         }
-        let key = W::keys(request, bytes).next()?;
-        hot.contains(key).then(|| self.versions.hash(key))
+        client.pool().shares().map(|scope| Question { scope, request: bytes })
+    }
+
+    /// The hash of the key that a read of one key reads, if that is hot.
+    fn hot_key(&self, request: &W::Request, bytes: &[u8]) -> Option<KeyHash> {
+        let key = self.versions.hash(W::keys(request, bytes).next()?);
+        self.hot.borrow().contains(&key).then_some(key)
     }
 
     /// The key of a read whose flight it could join.
     fn flight_to_join(&self, client: &Client<W>, request: &W::Request, bytes: &[u8]) -> Option<KeyHash> {
-        let key = self.hot_key(client, request, bytes)?;
+        let question = self.question(client, request, bytes)?;
+        let key = self.hot_key(request, bytes)?;
         let version = self.versions.of(key)?;
-        let question = self.question(client, bytes);
         let following = self.following.borrow();
         let following = following.get(&self.flights.number(question))?;
-        let joins = following.flight.version == version && following.flight.question() == question;
-        (joins && following.readers.len() < MOST_READERS).then_some(key)
+        following.has_room_for(question, version).then_some(key)
     }
 
     /// The bits of the keys that a request is about.
@@ -392,14 +406,16 @@ impl<W: Wire> HotCache<W> {
             _ => ANY_KEY,
         }
     }
-
-    #[inline]
-    fn question<'q>(&self, client: &Client<W>, request: &'q [u8]) -> Question<'q> {
-        Question { scope: client.pool().scope(), request }
-    }
 }
 
 impl<W: Wire> Following<W> {
+    /// Whether a read of this version of a key may join.
+    fn has_room_for(&self, question: Question<'_>, version: Version) -> bool {
+        self.flight.version == version
+            && self.flight.question() == question
+            && self.readers.len() < MOST_READERS
+    }
+
     fn add(&mut self, asked: Asked<'_, W>, kind: admission::Request, key: KeyHash) {
         asked.client.order.follow(key);
         let Asked { client, tenant, turn, .. } = asked;

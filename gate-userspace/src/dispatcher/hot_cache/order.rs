@@ -89,6 +89,12 @@ impl Order {
         self.newer.set(self.newer.get() | key.bit());
     }
 
+    /// Whether nothing about this key is on its way, on the client's own connection or as a flight.
+    #[inline]
+    pub(in crate::dispatcher) fn is_free(&self, key: KeyHash, turn: Turn) -> bool {
+        turn.first == turn.place || !self.has_sent(key, turn) && !self.follows_any(key.bit())
+    }
+
     /// Whether a request about this key may be on its way on the client's own connection.
     #[inline]
     pub(in crate::dispatcher) fn has_sent(&self, key: KeyHash, turn: Turn) -> bool {

@@ -33,7 +33,7 @@ pub(in crate::dispatcher) struct Versions {
 }
 
 /// What a key comes to, the same in all threads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(in crate::dispatcher) struct KeyHash(u64);
 
 impl KeyHash {

@@ -69,10 +69,11 @@ impl<W: Wire> Pool<W> {
         self.identity.borrow().clone()
     }
 
-    /// Whether its clients may be given what the store has answered another of them: they may read
-    /// everything, as far as is known.
-    pub(in crate::dispatcher) fn may_cache(&self) -> bool {
-        self.may_cache.get()
+    /// The scope of what its clients may be given that the store has answered another of them; `None` unless they may
+    /// read everything, as far as is known.
+    #[inline]
+    pub(in crate::dispatcher) fn shares(&self) -> Option<u64> {
+        self.may_cache.get().then(|| self.scope())
     }
 
     /// Whether its clients may read everything has become known.

@@ -193,6 +193,7 @@ impl Ledger {
 
     /// Charges `price`, as dear as `rung` makes it, to a tenant and to those charged with it, all or none, and
     /// counts what is refused. `shadow` passes that all the same.
+    #[inline]
     pub(in crate::dispatcher) fn charge(
         &mut self,
         tenant: TenantId,
@@ -306,6 +307,7 @@ impl Ledger {
         }
     }
 
+    #[inline(always)]
     fn judge(
         &mut self,
         tenant: TenantId,
@@ -324,13 +326,14 @@ impl Ledger {
                 self.count(tenant, offset_of!(TenantCounters, candidate_refused), 1);
             }
         }
-        // The tenant itself and those charged with it; what was taken is given back if one refuses.
         if state.also_charge == [0; 2] {
-            return self.take_quota(tenant, price, now);
+            return self.take_quota(tenant, quota_of(tenant, state), price, now);
         }
+        // The tenant itself and those charged with it; what was taken is given back if one refuses.
         let all = [tenant, TenantId(state.also_charge[0]), TenantId(state.also_charge[1])];
         for (place, &charged) in all.iter().enumerate() {
-            if let Err(refusal) = self.take_quota(charged, price, now) {
+            let quota = self.quota(charged);
+            if let Err(refusal) = self.take_quota(charged, quota, price, now) {
                 all[..place].iter().for_each(|&charged| self.give_back(charged, price));
                 return Err(refusal);
             }
@@ -358,12 +361,18 @@ impl Ledger {
 
     /// The quota of a tenant, if it has one.
     fn quota(&mut self, tenant: TenantId) -> Option<Limits> {
-        let state = self.state(tenant);
-        (tenant != TenantId::NOBODY && state.flags & tenant_flags::UNLIMITED == 0).then_some(state.quota)
+        quota_of(tenant, self.state(tenant))
     }
 
-    fn take_quota(&mut self, tenant: TenantId, price: MilliRu, now: Nanos) -> Result<(), Refusal> {
-        let Some(limits) = self.quota(tenant) else { return Ok(()) };
+    #[inline]
+    fn take_quota(
+        &self,
+        tenant: TenantId,
+        quota: Option<Limits>,
+        price: MilliRu,
+        now: Nanos,
+    ) -> Result<(), Refusal> {
+        let Some(limits) = quota else { return Ok(()) };
         self.attempt(tenant, offset_of!(Tenant, quota_tat), now, price, &limits)
     }
 
@@ -446,6 +455,12 @@ impl Ledger {
             }
         }
     }
+}
+
+/// The quota of a tenant in this state, if it has one.
+#[inline]
+fn quota_of(tenant: TenantId, state: &TenantState) -> Option<Limits> {
+    (tenant != TenantId::NOBODY && state.flags & tenant_flags::UNLIMITED == 0).then_some(state.quota)
 }
 
 /// How often a compare-and-swap is tried. Each failure means that someone else succeeded.
