@@ -12,6 +12,8 @@ use nix::sys::signal::Signal;
 
 #[path = "proxy_hot/history.rs"]
 mod history;
+#[path = "proxy_hot/meta.rs"]
+mod meta;
 
 const EVERYONE: &str = "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"unlimited\"";
 /// Every request is looked at, and a key that is asked for twice is hot.
@@ -45,12 +47,17 @@ fn heat(gate: &Listening, read: impl Fn(&mut TcpStream) -> Result<Vec<u8>>) -> R
 /// What a client is told of `k`, while the puppet answers what comes to it.
 fn served(client: &mut TcpStream, store: &Puppet) -> Result<Vec<u8>> {
     client.write_all(b"get k\r\n")?;
+    while_answering(store, || {
+        let said = read_until(client, b"\r\n")?;
+        let whole = said.ends_with(b"END\r\n") || !said.starts_with(b"VALUE");
+        Ok(if whole { said } else { [said, read_until(client, b"END\r\n")?].concat() })
+    })
+}
+
+/// What comes of `reading`, while the puppet answers what comes to it.
+fn while_answering<T: Send>(store: &Puppet, reading: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     std::thread::scope(|scope| {
-        let reader = scope.spawn(|| {
-            let said = read_until(client, b"\r\n")?;
-            let whole = said.ends_with(b"END\r\n") || !said.starts_with(b"VALUE");
-            anyhow::Ok(if whole { said } else { [said, read_until(client, b"END\r\n")?].concat() })
-        });
+        let reader = scope.spawn(reading);
         while !reader.is_finished() {
             if let Ok((answers, asked)) = store.next_within(Duration::from_millis(5)) {
                 // It may have come by a connection that is gone.
@@ -66,6 +73,7 @@ fn answer(mut answers: TcpStream, asked: &[u8]) -> Result<()> {
     for line in asked.split_inclusive(|&byte| byte == b'\n') {
         let said: &[u8] = match line {
             b"get k\r\n" => FOUND,
+            b"mg k v\r\n" => meta::FOUND,
             b"mg k t\r\n" => b"HD t-1\r\n",
             b"delete k\r\n" => b"DELETED\r\n",
             _ => anyhow::bail!("the store was asked {}", shown(line)),

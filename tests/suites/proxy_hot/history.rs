@@ -20,8 +20,8 @@ const APART: u64 = 0;
 
 /// How a protocol says it.
 trait Dialect: Sync {
-    /// Asks for a key's value, and reads it.
-    fn read(&self, client: &mut TcpStream, key: usize) -> Result<Option<u64>>;
+    /// Asks for a key's value by the `way`th way there is, and reads it.
+    fn read(&self, client: &mut TcpStream, key: usize, way: u64) -> Result<Option<u64>>;
     /// Writes by the `way`th way there is; says what it did, or nothing if nobody answered.
     fn write(&self, client: &mut TcpStream, key: usize, value: u64, way: u64) -> Result<(Did, bool)>;
     /// What a client does first that shall have a connection to the store of its own.
@@ -31,7 +31,16 @@ trait Dialect: Sync {
 struct Memcached;
 
 impl Dialect for Memcached {
-    fn read(&self, client: &mut TcpStream, key: usize) -> Result<Option<u64>> {
+    fn read(&self, client: &mut TcpStream, key: usize, way: u64) -> Result<Option<u64>> {
+        if way.is_multiple_of(2) {
+            let said = ask(client, &format!("mg k{key} v\r\n"), "\r\n")?;
+            return match said.strip_prefix("VA 10\r\n") {
+                None if said == "EN\r\n" => Ok(None),
+                None => bail!(said),
+                Some("") => Ok(Some(rest(client, "\r\n")?.trim_end().parse()?)),
+                Some(value) => Ok(Some(value.trim_end().parse()?)),
+            };
+        }
         let said = ask(client, &format!("get k{key}\r\n"), "END\r\n")?;
         said.lines().nth(1).map(|value| value.parse().context(said.clone())).transpose()
     }
@@ -75,10 +84,15 @@ impl Dialect for Memcached {
 struct Redis;
 
 impl Dialect for Redis {
-    fn read(&self, client: &mut TcpStream, key: usize) -> Result<Option<u64>> {
-        let said = ask(client, &format!("GET k{key}\r\n"), "\r\n")?;
+    fn read(&self, client: &mut TcpStream, key: usize, way: u64) -> Result<Option<u64>> {
+        let (asked, missing) = match way % 4 {
+            0 => (format!("GETRANGE k{key} 0 -1\r\n"), "$0\r\n\r\n"),
+            _ => (format!("GET k{key}\r\n"), "$-1\r\n"),
+        };
+        let said = ask(client, &asked, "\r\n")?;
         match &*said {
-            "$-1\r\n" => Ok(None),
+            _ if said == missing => Ok(None),
+            "$0\r\n" => rest(client, "\r\n").map(|_| None),
             "$10\r\n" => Ok(Some(rest(client, "\r\n")?.trim_end().parse()?)),
             _ => {
                 let value = said.strip_prefix("$10\r\n").with_context(|| said.clone())?;
@@ -167,7 +181,7 @@ fn take_part(
             let way = if number == APART { random >> 50 } else { shared_way(random >> 50) };
             dialect.write(&mut client, key, next_value.fetch_add(1, Ordering::Relaxed), way)?
         } else {
-            (Did::Read(dialect.read(&mut client, key)?), true)
+            (Did::Read(dialect.read(&mut client, key, random >> 34)?), true)
         };
         let returned = if answered { now() } else { u64::MAX };
         // What comes later on the same connection is answered later.

@@ -62,6 +62,10 @@ pub(in crate::dispatcher) enum Note {
     Answer(Arc<[u8]>),
     /// The answer is too long to be shared.
     TooLong,
+    /// This is for one of those who follow; the others ask for themselves.
+    ForOne(Arc<[u8]>),
+    /// They ask for themselves.
+    ForOther,
     /// There is none.
     Failed(Refusal),
     /// The answer may be kept until then, if the version still holds.
@@ -137,7 +141,8 @@ impl Flights {
         // An older version's flight lands by itself; nobody joins it any more.
         flights.insert(number, Arc::clone(&flight));
         let flights = Arc::clone(self);
-        Part::Leads(Box::new(Leading { flights, flight, heard: Vec::new(), most, landed: false }))
+        let (heard, for_one, landed) = (Vec::new(), false, false);
+        Part::Leads(Box::new(Leading { flights, flight, heard, most, for_one, landed }))
     }
 
     /// Ends a flight. Returns which threads follow it.
@@ -151,7 +156,9 @@ impl Flights {
     }
 
     fn post(&self, threads: &[usize], flight: &Arc<Flight>, note: &Note) {
-        for &thread in threads {
+        for (place, &thread) in threads.iter().enumerate() {
+            // The thread that leads is the first.
+            let note = if place > 0 && matches!(note, Note::ForOne(_)) { &Note::ForOther } else { note };
             // A thread that has ended has no followers.
             let _ = self.mailboxes[thread].send((Arc::clone(flight), note.clone()));
         }
@@ -165,6 +172,7 @@ pub(in crate::dispatcher) struct Leading {
     flight: Arc<Flight>,
     heard: Vec<u8>,
     most: usize,
+    for_one: bool,
     landed: bool,
 }
 
@@ -172,6 +180,11 @@ impl Leading {
     /// Which flight it leads.
     pub(in crate::dispatcher) fn flight(&self) -> &Arc<Flight> {
         &self.flight
+    }
+
+    /// The answer is for one reader alone, who gets it however long it is.
+    pub(in crate::dispatcher) fn is_for_one(&mut self) {
+        (self.for_one, self.most) = (true, usize::MAX - 1);
     }
 
     /// A part of the answer.
@@ -185,6 +198,10 @@ impl Leading {
     pub(in crate::dispatcher) fn land(mut self) -> Option<Keeping> {
         let fits = self.heard.len() <= self.most;
         let answer: Arc<[u8]> = std::mem::take(&mut self.heard).into();
+        if self.for_one {
+            self.end(&Note::ForOne(answer));
+            return None;
+        }
         let note = if fits { Note::Answer(Arc::clone(&answer)) } else { Note::TooLong };
         let threads = self.end(&note);
         let (flights, flight) = (Arc::clone(&self.flights), Arc::clone(&self.flight));
@@ -301,6 +318,8 @@ mod tests {
                     .map(|(_, note)| match note {
                         Note::Answer(answer) => String::from_utf8(answer.to_vec()).unwrap(),
                         Note::TooLong => "too long".to_owned(),
+                        Note::ForOne(_) => "for one".to_owned(),
+                        Note::ForOther => "for another".to_owned(),
                         Note::Failed(refusal) => format!("failed {}", refusal.retry_after.0),
                         Note::Keep(answer, until) => format!("keep {} bytes until {}", answer.len(), until.0),
                     })
@@ -363,6 +382,19 @@ mod tests {
         drop(scene.lead(0));
         assert_eq!(scene.heard(), words([&["failed 0"], &[], &[]]));
         scene.lead(1);
+    }
+
+    #[test]
+    fn what_is_for_one_reader_is_heard_in_one_thread_however_long_and_is_not_kept() {
+        let mut scene = Scene::new();
+        let mut leading = scene.lead(1);
+        let _ = (scene.follow(0), scene.follow(2));
+        leading.is_for_one();
+        leading.hear(b"longer than what is shared");
+        assert_eq!(leading.heard.len(), 26);
+        assert!(leading.land().is_none());
+        assert_eq!(scene.heard(), words([&["for another"], &["for one"], &["for another"]]));
+        scene.lead(0);
     }
 
     #[test]

@@ -27,18 +27,23 @@ impl<W: Wire> Service<W> {
         match note {
             Note::Keep(answer, until) => return self.hot.keep(flight, Some(answer), *until, now),
             Note::TooLong => self.hot.keep(flight, None, Nanos::MAX, now),
-            Note::Answer(_) | Note::Failed(_) => {}
+            Note::Answer(_) | Note::ForOne(_) | Note::ForOther | Note::Failed(_) => {}
         }
         let Some(following) = self.hot.landed(flight) else { return };
+        let mut is_given = false;
         for reader in following.readers {
             let Reader { client, tenant, place, kind } = reader;
             match note {
                 Note::Answer(answer) => self.answer(&client, place, answer),
+                Note::ForOne(answer) if !is_given && !client.is_gone() => {
+                    is_given = true;
+                    self.answer(&client, place, answer);
+                }
                 Note::Failed(refusal) => {
                     self.count_refusal(tenant, refusal.reason);
                     self.refuse_late(&client, place, false, *refusal);
                 }
-                Note::TooLong | Note::Keep(..) => {
+                Note::TooLong | Note::ForOne(_) | Note::ForOther | Note::Keep(..) => {
                     client.order.send_late(flight.key);
                     let (request, charged, ticket) = (following.request, None, Ticket::None);
                     let held = Held { client, tenant, place, request, kind, charged, ticket };

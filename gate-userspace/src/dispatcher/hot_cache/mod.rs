@@ -160,6 +160,13 @@ impl Ticket {
         }
     }
 
+    /// The answer to what is nobody's own is for one client alone.
+    pub(super) fn is_for_one(&mut self) {
+        if let Self::Flight(leading) = self {
+            leading.is_for_one();
+        }
+    }
+
     /// A part of the answer to what is nobody's own.
     pub(super) fn hear(&mut self, give: &[u8], add: &[u8]) {
         match self {

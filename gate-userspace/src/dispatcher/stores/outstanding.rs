@@ -109,6 +109,9 @@ impl<W: Wire> Outstanding<W> {
                 front.client.pool().set_may_cache(false);
             }
             if front.ticket.is_own() {
+                if !self.begun && W::is_for_one(&rest[..answer.give]) {
+                    front.ticket.is_for_one();
+                }
                 front.ticket.hear(&rest[..answer.give], answer.add);
             } else if !front.client.is_gone() {
                 let replies = &mut front.client.talk.borrow_mut().replies;

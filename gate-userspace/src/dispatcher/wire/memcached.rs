@@ -112,11 +112,18 @@ impl Wire for Memcached {
 
     #[inline]
     fn may_share(request: &Request) -> bool {
-        matches!(request.command, Command::Get | Command::Gets) && request.facts.keys == 1
+        request.pure
     }
 
+    /// `W`: the client that reads it has won, and is to make a stale item anew.
+    fn is_for_one(answer: &[u8]) -> bool {
+        says(answer, b"W")
+    }
+
+    /// Not what is said of a stale item, which is on its way to be made anew.
     fn may_keep(answer: &[u8]) -> bool {
-        answer.starts_with(b"VALUE ") || answer == END
+        let found = [&b"VALUE "[..], b"VA ", b"HD"].iter().any(|status| answer.starts_with(status));
+        MISSES.contains(&answer) || found && !says(answer, b"W") && !says(answer, b"X") && !says(answer, b"Z")
     }
 
     fn ask_life(request: &Request, bytes: &[u8]) -> Option<(Request, Vec<u8>)> {
@@ -129,11 +136,12 @@ impl Wire for Memcached {
 
     /// `HD t<seconds>`, which are rounded up; -1 without end. `EN` if there is no such key.
     fn life(answer: &[u8], said: &[u8]) -> Life {
-        let seconds = said.strip_prefix(b"HD t").and_then(|said| said.strip_suffix(b"\r\n"));
+        let seconds =
+            said.strip_prefix(b"HD t").and_then(|said| said.split(|byte| b" \r".contains(byte)).next());
         match seconds.and_then(|seconds| std::str::from_utf8(seconds).ok()?.parse().ok()) {
             Some(seconds @ 0..) => Life::For(Nanos::from_secs((seconds as u64).saturating_sub(1))),
             Some(i64::MIN..0) => Life::Unlimited,
-            None if said.starts_with(b"EN\r\n") && answer != END => Life::For(Nanos::ZERO),
+            None if said.starts_with(b"EN\r\n") && !MISSES.contains(&answer) => Life::For(Nanos::ZERO),
             None => Life::Unlimited,
         }
     }
@@ -373,6 +381,12 @@ impl Multiget {
     }
 }
 
+/// Whether an answer to a meta command has this flag, alone in its word.
+fn says(answer: &[u8], flag: &[u8]) -> bool {
+    let line = &answer[..memchr(b'\r', answer).unwrap_or(answer.len())];
+    !line.starts_with(b"VALUE ") && line.split(|&byte| byte == b' ').any(|word| word == flag)
+}
+
 /// Appends a request without its last word, which is `noreply`.
 fn push_outspoken(bytes: &[u8], out: &mut Buffer) {
     let end = memchr(b'\n', bytes).unwrap_or(bytes.len());
@@ -385,6 +399,8 @@ fn push_outspoken(bytes: &[u8], out: &mut Buffer) {
 
 const NOOP: &[u8] = b"mn\r\n";
 const END: &[u8] = b"END\r\n";
+/// What a read says of a key that is not there: `get`, and `mg`.
+const MISSES: [&[u8]; 2] = [END, b"EN\r\n"];
 /// memcached reads longer lines in a slower way.
 const LONGEST_LINE: usize = 1_900;
 /// A value that is waited for, rather than passed on in pieces.
@@ -491,9 +507,14 @@ mod tests {
             (value, "HD t1\r\n", Life::For(Nanos::ZERO)),
             (value, "HD t0\r\n", Life::For(Nanos::ZERO)),
             (value, "HD t-1\r\n", Life::Unlimited),
+            (b"VA 1\r\n1\r\n", "HD t42\r\n", Life::For(Nanos::from_secs(41))),
+            // A stale item.
+            (value, "HD t42 X Z\r\n", Life::For(Nanos::from_secs(41))),
             // It has gone since.
             (value, "EN\r\n", Life::For(Nanos::ZERO)),
+            (b"HD\r\n", "EN\r\n", Life::For(Nanos::ZERO)),
             (END, "EN\r\n", Life::Unlimited),
+            (b"EN\r\n", "EN\r\n", Life::Unlimited),
             // Older than meta commands.
             (value, "ERROR\r\n", Life::Unlimited),
         ] {
@@ -515,8 +536,25 @@ mod tests {
             ("get k l\r\n", false, true),
             ("gat 9 k\r\n", false, true),
             ("gat 9\r\n", false, false),
-            ("mg k v\r\n", false, true),
+            ("gats 9 k\r\n", false, true),
+            ("mg k\r\n", true, true),
+            ("mg k v\r\n", true, true),
+            ("mg k s v f c k\r\n", true, true),
+            ("me k\r\n", false, true),
             ("mg aw== v b\r\n", false, false),
+            // Per request, by time, by access, quiet, a change, not known, not plain.
+            ("mg k v Oabc\r\n", false, true),
+            ("mg k t\r\n", false, true),
+            ("mg k v h\r\n", false, true),
+            ("mg k l v\r\n", false, true),
+            ("mg k v q\r\n", false, true),
+            ("mg k v T30\r\n", false, true),
+            ("mg k v N30\r\n", false, true),
+            ("mg k v R30\r\n", false, true),
+            ("mg k v E9\r\n", false, true),
+            ("mg k vv\r\n", false, true),
+            ("md k\r\n", false, true),
+            ("ma k v\r\n", false, true),
             ("md aw== b\r\n", false, false),
             ("delete k\r\n", false, true),
         ] {
@@ -529,6 +567,29 @@ mod tests {
         }
         let (asks, bytes) = Memcached::ask_life(&request("get k\r\n"), b"get k\r\n").unwrap();
         assert_eq!((asks.command, &bytes[..]), (Command::MetaGet, &b"mg k t\r\n"[..]));
+    }
+
+    #[test]
+    fn what_is_said_of_a_stale_item_is_not_kept_and_that_it_is_to_be_made_anew_is_for_one() {
+        for (answer, kept, for_one) in [
+            ("VALUE k 0 1\r\n1\r\nEND\r\n", true, false),
+            ("VALUE W 0 1\r\n1\r\nEND\r\n", true, false),
+            ("END\r\n", true, false),
+            ("EN\r\n", true, false),
+            ("HD\r\n", true, false),
+            ("HD kW s1\r\n", true, false),
+            ("VA 1 c7 f0\r\n1\r\n", true, false),
+            ("VA 3\r\n W \r\n", true, false),
+            ("VA 1 c7 X W\r\n1\r\n", false, true),
+            ("HD W\r\n", false, true),
+            ("VA 1 Z X\r\n1\r\n", false, false),
+            ("VA 1 Z\r\n1\r\n", false, false),
+            ("SERVER_ERROR out of memory\r\n", false, false),
+            ("CLIENT_ERROR bad\r\n", false, false),
+        ] {
+            let is = (Memcached::may_keep(answer.as_bytes()), Memcached::is_for_one(answer.as_bytes()));
+            assert_eq!(is, (kept, for_one), "{answer}");
+        }
     }
 
     #[test]

@@ -82,6 +82,9 @@ pub(in crate::dispatcher) trait Wire: Debug + Sized + 'static {
     /// Whether it reads one key, and what that holds is all that its answer depends on.
     fn may_share(request: &Self::Request) -> bool;
 
+    /// Whether an answer to such a request is for one client alone.
+    fn is_for_one(answer: &[u8]) -> bool;
+
     /// Whether an answer to such a request says what the key holds, rather than that something is wrong.
     fn may_keep(answer: &[u8]) -> bool;
 

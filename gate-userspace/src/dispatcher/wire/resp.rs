@@ -112,6 +112,10 @@ impl Wire for Resp {
         request.facts.keys == 1 && SHARED.contains(&request.command) && !request.streamed
     }
 
+    fn is_for_one(_: &[u8]) -> bool {
+        false
+    }
+
     fn may_keep(answer: &[u8]) -> bool {
         !matches!(answer.first(), None | Some(b'-' | b'!'))
     }

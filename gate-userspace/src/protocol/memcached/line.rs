@@ -21,6 +21,8 @@ pub(super) struct Line {
     pub(super) keys: u32,
     /// Whether the key is in base64.
     pub(super) base64: bool,
+    /// See [`super::Request::pure`].
+    pub(super) pure: bool,
     /// Bytes after the line: a value and its end of line.
     pub(super) body: Option<u64>,
 }
@@ -94,7 +96,8 @@ impl Line {
     /// One without keys and value.
     const fn plain(command: Command) -> Self {
         let (access, quiet) = (Access::Neither, Quiet::Answered);
-        Self { command, access, quiet, keys_at: 0, keys_end: 0, keys: 0, base64: false, body: None }
+        let (base64, pure, body) = (false, false, None);
+        Self { command, access, quiet, keys_at: 0, keys_end: 0, keys: 0, base64, pure, body }
     }
 
     /// One with one key.
@@ -124,8 +127,8 @@ fn gets(mut words: Words<'_>, command: Command) -> Result<Line, Fault> {
         return if touches { Ok(Line::plain(command)) } else { Err(UNKNOWN) };
     }
     let access = if touches { Access::Write } else { Access::Read };
-    let (keys_at, keys_end) = (first as u32, end as u32);
-    Ok(Line { access, keys_at, keys_end, keys, ..Line::plain(command) })
+    let (keys_at, keys_end, pure) = (first as u32, end as u32, keys == 1 && !touches);
+    Ok(Line { access, keys_at, keys_end, keys, pure, ..Line::plain(command) })
 }
 
 /// `set <key> <flags> <time> <bytes> [noreply]`, with a `<cas>` before the last word for `cas`.
@@ -207,8 +210,11 @@ fn meta_set(mut words: Words<'_>) -> Result<Line, Fault> {
 /// Notes a meta command's flags, and counts them.
 fn flags(mut line: Line, words: Words<'_>) -> (Line, usize) {
     let (text, mut count) = (words.line, 0);
+    line.pure = line.command == Command::MetaGet;
     for flag in words {
         count += 1;
+        // The rest depend on when it is asked or by whom, change something, name the key in another way, or are new.
+        line.pure &= matches!(&text[flag.clone()], b"c" | b"f" | b"k" | b"s" | b"v");
         match text[flag.start] {
             b'q' if line.command != Command::MetaDebug => line.quiet = Quiet::Unusual,
             b'b' => line.base64 = true,

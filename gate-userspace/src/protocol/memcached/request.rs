@@ -41,6 +41,9 @@ pub struct Request {
     pub quiet: Quiet,
     /// Whether its key is in base64: the same key has other spellings too, so it is no identity.
     pub base64: bool,
+    /// Whether it reads one key, and what that holds is all that its answer depends on. Such an `mg` is a read only of an
+    /// item that is not stale: the first one of a stale item wins the right to make it anew, and is told so.
+    pub pure: bool,
     /// Bytes of it that follow in [`Step::Body`]; 0 if it is whole.
     pub body: u64,
     keys_at: u32,
@@ -61,7 +64,7 @@ impl Request {
     }
 
     fn new(line: &Line, len: usize) -> Self {
-        let Line { command, access, quiet, keys_at, keys_end, keys, base64, body } = *line;
+        let Line { command, access, quiet, keys_at, keys_end, keys, base64, pure, body } = *line;
         let facts = Facts {
             class: command.class(keys),
             access,
@@ -70,7 +73,7 @@ impl Request {
             rows: keys.max(1),
             bytes: len as u64 + body.unwrap_or(0),
         };
-        Self { command, facts, quiet, base64, body: body.unwrap_or(0), keys_at, keys_end }
+        Self { command, facts, quiet, base64, pure, body: body.unwrap_or(0), keys_at, keys_end }
     }
 }
 
