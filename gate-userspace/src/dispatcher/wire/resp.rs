@@ -109,7 +109,7 @@ impl Wire for Resp {
 
     #[inline]
     fn may_share(request: &Request) -> bool {
-        request.facts.keys == 1 && SHARED.contains(&request.command) && !request.streamed
+        request.pure
     }
 
     fn is_for_one(_: &[u8]) -> bool {
@@ -161,33 +161,9 @@ impl Wire for Resp {
     }
 }
 
-/// Reads of one key that say what it holds and nothing else: neither chance nor time has a part in them. Those
-/// whose cost grows with what is stored are the ones that hurt.
-const SHARED: [Command; 20] = [
-    Command::named("get"),
-    Command::named("strlen"),
-    Command::named("getrange"),
-    Command::named("hget"),
-    Command::named("hmget"),
-    Command::named("hgetall"),
-    Command::named("hexists"),
-    Command::named("hlen"),
-    Command::named("lindex"),
-    Command::named("llen"),
-    Command::named("lrange"),
-    Command::named("scard"),
-    Command::named("sismember"),
-    Command::named("smembers"),
-    Command::named("zcard"),
-    Command::named("zrange"),
-    Command::named("zrangebyscore"),
-    Command::named("zrank"),
-    Command::named("zrevrange"),
-    Command::named("zscore"),
-];
-
-/// What those say of a key that is not there.
-const EMPTY: [&[u8]; 5] = [b"$-1\r\n", b"*0\r\n", b":0\r\n", b"_\r\n", b"%0\r\n"];
+/// What reads say of a key that is not there, and of none that is and goes before it is asked how long it lives. `:0` may
+/// be a rank.
+const EMPTY: [&[u8]; 6] = [b"$-1\r\n", b"*0\r\n", b"_\r\n", b"%0\r\n", b"~0\r\n", b"+none\r\n"];
 
 const SET_INFO: Command = Command::named("client|setinfo");
 
@@ -261,19 +237,76 @@ mod tests {
 
     #[test]
     fn what_is_shared_only_reads_one_key() {
-        for command in SHARED {
-            let name = command.name();
-            let asked = format!("{name} key 1 2 3\r\n");
-            let mut decoder = Decoder::new(Limits::default());
-            let Step::Request { request, .. } = decoder.next(asked.as_bytes()) else { panic!("{name}") };
-            assert_eq!((request.facts.access, request.facts.keys), (Access::Read, 1), "{name}");
-            assert_eq!(request.state, State::Shared, "{name}");
-            assert!(Resp::may_share(&request) && Resp::has_one_answer(&request), "{name}");
+        let request = |asked: &str| {
+            let (mut decoder, asked) = (Decoder::new(Limits::default()), format!("{asked}\r\n"));
+            let Step::Request { request, .. } = decoder.next(asked.as_bytes()) else { panic!("{asked}") };
             let bytes = decoder.bytes(&request, asked.as_bytes()).to_vec();
-            let (asks, bytes) = Resp::ask_life(&request, &bytes).unwrap();
-            assert_eq!(asks.command, Command::named("pttl"));
-            assert_eq!(bytes, b"*2\r\n$4\r\nPTTL\r\n$3\r\nkey\r\n");
+            (request, bytes)
+        };
+        let shared = [
+            "bitcount",
+            "bitfield_ro",
+            "bitpos",
+            "exists",
+            "geodist",
+            "geohash",
+            "geopos",
+            "georadius_ro",
+            "georadiusbymember_ro",
+            "geosearch",
+            "get",
+            "getbit",
+            "getrange",
+            "hexists",
+            "hget",
+            "hgetall",
+            "hkeys",
+            "hlen",
+            "hmget",
+            "hstrlen",
+            "hvals",
+            "lindex",
+            "llen",
+            "lpos",
+            "lrange",
+            "scard",
+            "sismember",
+            "smembers",
+            "smismember",
+            "strlen",
+            "substr",
+            "type",
+            "xlen",
+            "xrange",
+            "xrevrange",
+            "zcard",
+            "zcount",
+            "zlexcount",
+            "zmscore",
+            "zrange",
+            "zrangebylex",
+            "zrangebyscore",
+            "zrank",
+            "zrevrange",
+            "zrevrangebylex",
+            "zrevrangebyscore",
+            "zrevrank",
+            "zscore",
+        ];
+        for command in Command::all() {
+            let name = command.name();
+            let (request, bytes) = request(&format!("{} key", name.replace('|', " ")));
+            assert_eq!(Resp::may_share(&request), shared.contains(&name), "{name}");
+            if shared.contains(&name) {
+                assert_eq!((request.facts.access, request.facts.keys), (Access::Read, 1), "{name}");
+                assert_eq!(request.state, State::Shared, "{name}");
+                assert!(Resp::has_one_answer(&request), "{name}");
+                let (asks, bytes) = Resp::ask_life(&request, &bytes).unwrap();
+                assert_eq!(asks.command, Command::named("pttl"));
+                assert_eq!(bytes, b"*2\r\n$4\r\nPTTL\r\n$3\r\nkey\r\n");
+            }
         }
+        assert!(!Resp::may_share(&request("exists key other").0), "two keys");
     }
 
     #[test]
@@ -286,6 +319,9 @@ mod tests {
             // It has gone since.
             (value, ":-2\r\n", Life::For(Nanos::ZERO)),
             (b"$-1\r\n", ":-2\r\n", Life::Unlimited),
+            (b"+none\r\n", ":-2\r\n", Life::Unlimited),
+            // It was the first of its sorted set, or there is no set.
+            (b":0\r\n", ":-2\r\n", Life::For(Nanos::ZERO)),
             (value, "-NOPERM\r\n", Life::Unlimited),
         ] {
             assert_eq!(Resp::life(answer, said.as_bytes()), life, "{said}");

@@ -50,6 +50,8 @@ pub struct Request {
     pub inline: bool,
     /// Whether the rest of it follows in [`Step::Body`].
     pub streamed: bool,
+    /// Whether it reads one key, and what that holds is all that its answer depends on.
+    pub pure: bool,
     /// Where its first argument begins, and how many are at hand.
     first: u8,
     seen: u32,
@@ -383,7 +385,8 @@ impl Scan {
         let Shape { access, state, keys, rows, runs } = shape::read(command, &at_hand, args, expected, keys);
         let facts = Facts { class: command.spec().class, access, keyed: keys > 0, keys, rows, bytes };
         let streamed = seen < args;
-        Request { command, facts, state, args, inline: false, streamed, first, seen, runs }
+        let pure = command.spec().pure && keys == 1 && !streamed;
+        Request { command, facts, state, args, inline: false, streamed, pure, first, seen, runs }
     }
 }
 

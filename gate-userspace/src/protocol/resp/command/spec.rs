@@ -17,6 +17,8 @@ pub(in crate::protocol::resp) struct Spec {
     pub(in crate::protocol::resp) parent: bool,
     /// Whether it only reads, unless an option names a key to store into.
     pub(in crate::protocol::resp) may_store: bool,
+    /// Whether its answer says what its keys hold and nothing else: neither chance nor time has a part in it.
+    pub(in crate::protocol::resp) pure: bool,
 }
 
 /// Where keys are among the arguments, of which the name is number 0.
@@ -79,7 +81,7 @@ const fn range(first: u8, last: i8, step: u8) -> KeySpec {
 /// A command that any connection will do for, with a row for each key.
 pub(super) const fn c(name: &'static str, class: Class, access: Access, keys: KeySpec) -> Spec {
     let (rows, state) = (Rows::Keys, State::Shared);
-    Spec { name, class, access, keys, rows, state, parent: false, may_store: false }
+    Spec { name, class, access, keys, rows, state, parent: false, may_store: false, pure: false }
 }
 
 impl Spec {
@@ -93,6 +95,10 @@ impl Spec {
 
     pub(super) const fn may_store(self) -> Self {
         Self { may_store: true, ..self }
+    }
+
+    pub(super) const fn pure(self) -> Self {
+        Self { pure: true, ..self }
     }
 
     pub(super) const fn fields(self, from: u8, step: u8) -> Self {
