@@ -115,6 +115,21 @@ fn a_login_on_a_connection_of_its_own_is_charged_as_well() -> Result<()> {
 const WRONG: &str = "-WRONGPASS invalid username-password pair or user is disabled.\r\n";
 
 #[test]
+fn a_login_on_a_connection_of_its_own_is_one_of_the_connections_that_its_tenant_may_have() -> Result<()> {
+    let store = store()?;
+    let tenants = TENANTS.replace("users = [\"alice\"]", "users = [\"alice\"]\nmax_connections = \"1\"");
+    let gate = Listening::gate("resp", store.address, "", &tenants)?;
+    let (mut first, mut second) = (gate.connect()?, gate.connect()?);
+    check(&mut first, "AUTH alice a-secret\r\n", "+OK\r\n")?;
+    check(&mut second, "UNWATCH\r\n", "+OK\r\n")?;
+    second.write_all(b"AUTH alice a-secret\r\n")?;
+    let mut said = String::new();
+    second.read_to_string(&mut said)?;
+    ensure!(said.ends_with("reason=limit\r\n"), "{said}");
+    check(&mut first, "STRLEN none\r\n", ":0\r\n")
+}
+
+#[test]
 fn a_failed_login_changes_nothing_and_costs_as_much_as_a_request() -> Result<()> {
     let store = store()?;
     let gate = Listening::gate("resp", store.address, "", TENANTS)?;

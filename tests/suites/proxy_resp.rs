@@ -4,10 +4,11 @@ use std::io::Write as _;
 use std::net::TcpStream;
 use std::process::{Command, Output};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use gate_common::abi::draw;
 use gate_common::units::Nanos;
 use gate_tests::proxy::{Listening, read_until, shown};
+use gate_tests::wait::wait_until;
 use gate_userspace::load::{self, Plan, Protocol, TenantLoad, Transport};
 
 const EVERYONE: &str = "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"unlimited\"";
@@ -87,6 +88,94 @@ fn what_needs_a_connection_of_its_own_gets_one() -> Result<()> {
     read_until(&mut subscriber, b":1\r\n")?;
     gate.ask(b"PUBLISH news hello\r\n", b":1\r\n")?;
     read_until(&mut subscriber, b"$5\r\nhello\r\n")?;
+    Ok(())
+}
+
+/// How often something happened.
+fn event(gate: &Listening, name: &str) -> Result<u64> {
+    let queues = gate.json(&["queues"])?;
+    queues["services"][0]["events"][name].as_u64().context("it is not counted")
+}
+
+/// A client of gate with a connection to the store of its own.
+fn own_connection(gate: &Listening) -> Result<TcpStream> {
+    let mut client = gate.connect()?;
+    client.write_all(b"UNWATCH\r\n")?;
+    read_until(&mut client, b"+OK\r\n")?;
+    Ok(client)
+}
+
+#[test]
+fn what_own_connections_hold_is_part_of_the_bound_for_all_and_who_goes_on_is_served() -> Result<()> {
+    let store = Listening::redis()?;
+    let service = "client_memory = \"1MiB\"";
+    let gate = Listening::gate_with("threads = \"1\"", "resp", store.address, service, EVERYONE)?;
+    // All but the end of a request: forty of them are more than there may be.
+    let begun = [&b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$60000\r\n"[..], &[b'v'; 50_000]].concat();
+    let (mut polite, mut stuck) = (own_connection(&gate)?, Vec::new());
+    for _ in 0..40 {
+        let mut client = own_connection(&gate)?;
+        client.write_all(&begun)?;
+        stuck.push(client);
+        polite.write_all(b"SET b 1\r\nGET b\r\n")?;
+        read_until(&mut polite, b"+OK\r\n$1\r\n1\r\n")?;
+    }
+    wait_until("none is closed", || Ok(event(&gate, "slow-writer")? > 10))?;
+    let rest = [&[b'v'; 10_000][..], b"\r\n"].concat();
+    let done = stuck.iter_mut().filter_map(|client| {
+        client.write_all(&rest).ok()?;
+        read_until(client, b"+OK\r\n").ok()
+    });
+    // Seven eighths of the bound are theirs.
+    let done = done.count();
+    ensure!((5..=20).contains(&done), "{done} could go on");
+    Ok(())
+}
+
+#[test]
+fn who_does_not_read_on_its_own_connection_is_closed_and_who_waits_there_is_not() -> Result<()> {
+    let store = Listening::redis()?;
+    let gate = Listening::gate("resp", store.address, "client_timeout = \"100ms\"", EVERYONE)?;
+    let value = vec![b'v'; 60_000];
+    gate.ask(&[&b"*3\r\n$3\r\nSET\r\n$3\r\nbig\r\n$60000\r\n"[..], &value, b"\r\n"].concat(), b"+OK\r\n")?;
+    let mut waiting = gate.connect()?;
+    waiting.write_all(b"BLPOP list 0\r\n")?;
+    let mut deaf = own_connection(&gate)?;
+    deaf.write_all(&b"GET big\r\n".repeat(500))?;
+    wait_until("it is not closed", || Ok(event(&gate, "slow-reader")? == 1))?;
+    gate.ask(b"RPUSH list 1\r\n", b":1\r\n")?;
+    read_until(&mut waiting, b"*2\r\n$4\r\nlist\r\n$1\r\n1\r\n")?;
+    Ok(())
+}
+
+#[test]
+fn requests_on_own_connections_are_counted_by_type_where_answers_are_theirs() -> Result<()> {
+    let store = Listening::redis()?;
+    let gate = Listening::gate("resp", store.address, "", EVERYONE)?;
+    let counted = || {
+        let queues = gate.json(&["queues"])?;
+        let types = queues["services"][0]["types"].as_array().cloned().unwrap_or_default();
+        // What only such a connection can carry is not counted.
+        ensure!(types.iter().all(|kind| kind["name"] == "counter"), "{types:?}");
+        let counter = types.first();
+        let count = |name: &str| counter.and_then(|kind| kind[name].as_u64()).unwrap_or(0);
+        Ok::<_, anyhow::Error>([count("offered"), count("answered")])
+    };
+    let mut client = own_connection(&gate)?;
+    for (asked, answered, count) in [
+        ("INCR a\r\nINCR a\r\n", ":1\r\n:2\r\n", 2),
+        // In a transaction they are done, but not answered.
+        ("MULTI\r\nINCR a\r\nEXEC\r\n", "+OK\r\n+QUEUED\r\n*1\r\n:3\r\n", 2),
+        ("INCR a\r\n", ":4\r\n", 3),
+        // From here on nobody can tell which answer is whose.
+        ("CLIENT REPLY ON\r\nINCR a\r\n", "+OK\r\n:5\r\n", 3),
+        ("INCR a\r\n", ":6\r\n", 3),
+    ] {
+        client.write_all(asked.as_bytes())?;
+        read_until(&mut client, answered.as_bytes())?;
+        let found = counted()?;
+        ensure!(found == [count; 2], "after {asked:?}: {found:?}");
+    }
     Ok(())
 }
 

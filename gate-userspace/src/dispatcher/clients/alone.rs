@@ -6,16 +6,26 @@
 //!
 //! **Quota.** A refusal in the middle of a transaction would change what it does. So a client that has spent its
 //! quota is not refused here: it waits, and is not read from, until its bucket has room.
+//!
+//! **Memory.** What it has sent and not yet been understood, and what it has not read, is where any client's is, and is
+//! looked after there ([`super::memory`], [`Client::look_after`]). It is not heard while the store does not read, nor
+//! the store while the client does not.
+//!
+//! **Figures.** What shared connections would have carried, and what is answered outside of a transaction, is counted by
+//! query type, as long as answers can be told apart ([`Apart`]). It passes no admission, and teaches neither that nor
+//! shedding nor prices.
 
 use std::cell::RefCell;
+use std::io::ErrorKind;
 
 use gate_common::abi::{QueryClass, Reason};
 use gate_common::units::{MilliRu, Nanos};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use tokio::time::sleep;
 
 use super::client::{Client, Ended};
+use super::task::Written;
 use crate::clock;
 use crate::dispatcher::figures::Event;
 use crate::dispatcher::hot_cache::apart::Apart;
@@ -24,22 +34,21 @@ use crate::dispatcher::service::Service;
 use crate::dispatcher::stores::broken::Broken;
 use crate::dispatcher::stores::line::Line;
 use crate::dispatcher::tenants::ledger::{Charge, TenantId};
-use crate::dispatcher::wire::Wire;
 use crate::dispatcher::wire::buffer::Buffer;
 use crate::dispatcher::wire::resp::CLUSTER;
+use crate::dispatcher::wire::{Course, Wire};
 use crate::policy::Tier;
 use crate::protocol::{Refusal, Step};
 
 impl<W: Wire> Client<W> {
-    /// Serves the client to its end by a connection of its own to the store. `heard` is what it has sent
-    /// since its last reply.
+    /// Serves the client, which has all its replies, to its end by a connection of its own to the store.
     pub(in crate::dispatcher) async fn serve_alone(
         &self,
-        heard: Buffer,
         from_client: &mut OwnedReadHalf,
         service: &Service<W>,
     ) -> Ended {
         service.figures.count(Event::OwnConnection);
+        self.talk.borrow_mut().parked = true;
         let who = self.who.borrow().clone();
         let opened = match service.in_cluster.get() {
             true => Err(Broken::Cluster),
@@ -54,14 +63,14 @@ impl<W: Wire> Client<W> {
                 return Ended::Left;
             }
         };
-        let (mut from_store, mut to_store) = store.split();
+        let (from_store, mut to_store) = store.split();
         let decoder = W::decoder(&service.settings);
         let marks = RefCell::new(Apart::new(service.hot.marker()));
         let requests = Requests {
             client: self,
             service,
             decoder,
-            heard,
+            out: Buffer::default(),
             highest: Tier::Critical,
             tenant: self.tenant.get(),
             skips: false,
@@ -69,7 +78,68 @@ impl<W: Wire> Client<W> {
         };
         tokio::select! {
             ended = requests.pass(from_client, &mut to_store) => ended,
-            ended = downstream(&mut from_store, self.socket(), &marks) => ended,
+            ended = self.downstream(&from_store, &marks, service) => ended,
+            ended = std::future::poll_fn(|cx| self.poll_ended(cx)) => ended,
+        }
+    }
+
+    /// From the store to the client, as fast as the client reads.
+    async fn downstream(
+        &self,
+        from_store: &ReadHalf<'_>,
+        marks: &RefCell<Apart>,
+        service: &Service<W>,
+    ) -> Ended {
+        loop {
+            if from_store.readable().await.is_err() {
+                return Ended::Left;
+            }
+            match self.take_answers(from_store, &mut marks.borrow_mut(), service) {
+                Ok(0) => return Ended::Left,
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
+                Err(_) => return Ended::Left,
+            }
+            if !self.write_out(service).await {
+                return Ended::Left;
+            }
+        }
+    }
+
+    /// Reads some of what the store answers; how many bytes that is.
+    fn take_answers(
+        &self,
+        from_store: &ReadHalf<'_>,
+        marks: &mut Apart,
+        service: &Service<W>,
+    ) -> std::io::Result<usize> {
+        let output = &mut self.talk.borrow_mut().replies.output;
+        let len = output.fill(PIECE, |bytes| from_store.try_read_buf(bytes))?;
+        let now = clock::monotonic();
+        marks.hear(&output.bytes()[output.len() - len..], |request, sent| {
+            service.figures.of_type(request.query_type).offered(request.tier);
+            service.figures.answered(request.query_type, Nanos::ZERO, now.saturating_sub(sent));
+        });
+        Ok(len)
+    }
+
+    /// Writes all that there is, as fast as the client reads; false if it has left.
+    async fn write_out(&self, service: &Service<W>) -> bool {
+        loop {
+            let written = {
+                let talk = &mut *self.talk.borrow_mut();
+                let written = self.flush(&mut talk.replies.output);
+                self.note_held(talk);
+                written
+            };
+            match written {
+                Written::All => return true,
+                Written::Broken => return false,
+                Written::Some => service.relieve(),
+            }
+            if self.socket().writable().await.is_err() {
+                return false;
+            }
         }
     }
 
@@ -93,7 +163,8 @@ struct Requests<'a, W: Wire> {
     client: &'a Client<W>,
     service: &'a Service<W>,
     decoder: W::Decoder,
-    heard: Buffer,
+    /// What goes to the store next.
+    out: Buffer,
     /// The rest of what is being heard is not passed on.
     skips: bool,
     marks: &'a RefCell<Apart>,
@@ -112,16 +183,16 @@ struct Heard {
 impl<W: Wire> Requests<'_, W> {
     /// From the client to the store, charged.
     async fn pass(mut self, from_client: &mut OwnedReadHalf, to_store: &mut WriteHalf<'_>) -> Ended {
-        let mut out = Buffer::default();
-        let mut piece = vec![0; PIECE];
         loop {
-            let heard = self.next(&mut out);
-            let sends = !out.is_empty() && (heard.is_none() || out.len() >= PIECE);
-            if sends && to_store.write_all(out.bytes()).await.is_err() {
-                return Ended::Left;
-            }
-            if sends {
-                out.clear();
+            let heard = self.next();
+            if !self.out.is_empty() && (heard.is_none() || self.out.len() >= PIECE) {
+                self.note_held();
+                self.marks.borrow_mut().send(clock::monotonic());
+                if to_store.write_all(self.out.bytes()).await.is_err() {
+                    return Ended::Left;
+                }
+                self.client.moved.set(true);
+                self.out.clear();
             }
             match heard {
                 Some(Ok(Heard { price, asked })) => {
@@ -130,6 +201,11 @@ impl<W: Wire> Requests<'_, W> {
                     }
                     if let Some(asked) = asked {
                         self.client.witness(&asked, self.service).await;
+                        if self.client.talk.borrow().ending {
+                            // Its new tenant has too many: so it reads, if it reads at all.
+                            self.client.flush(&mut self.client.talk.borrow_mut().replies.output);
+                            return Ended::Left;
+                        }
                     }
                 }
                 Some(Err(answer)) => {
@@ -137,21 +213,65 @@ impl<W: Wire> Requests<'_, W> {
                     let _ = write_all(self.client.socket(), &answer).await;
                     return Ended::Left;
                 }
-                None => match from_client.read(&mut piece).await {
-                    Ok(0) | Err(_) => return Ended::Left,
-                    Ok(len) => self.heard.push(&piece[..len]),
-                },
+                None => {
+                    self.release();
+                    if !self.hear(from_client).await {
+                        return Ended::Left;
+                    }
+                }
             }
         }
     }
 
-    /// Adds the next request, or the next part of one, to `out`. Returns what it is, or the answer to what
-    /// is no request; `None` if more must be heard first.
-    fn next(&mut self, out: &mut Buffer) -> Option<Result<Heard, Vec<u8>>> {
+    /// Reads more of what the client sends; false if it has left.
+    async fn hear(&self, from_client: &OwnedReadHalf) -> bool {
+        let talk = &self.client.talk;
+        talk.borrow_mut().parked = false;
+        let len = loop {
+            if from_client.readable().await.is_err() {
+                return false;
+            }
+            let read = talk.borrow_mut().input.fill(PIECE, |bytes| from_client.try_read_buf(bytes));
+            match read {
+                Ok(len) => break len,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(_) => return false,
+            }
+        };
+        talk.borrow_mut().parked = true;
+        self.client.moved.set(true);
+        self.note_held();
+        len > 0
+    }
+
+    /// Gives back memory that nothing is in.
+    fn release(&mut self) {
+        self.out.release();
+        self.marks.borrow_mut().release();
+        self.note_held();
+    }
+
+    /// What the client holds has changed.
+    fn note_held(&self) {
+        self.client.beside.set(self.out.memory() + self.marks.borrow().memory());
+        self.client.note_held(&self.client.talk.borrow());
+        self.service.relieve();
+    }
+
+    /// Adds the next request, or the next part of one, to what goes to the store. Returns what it is, or the answer to
+    /// what is no request; `None` if more must be heard first.
+    fn next(&mut self) -> Option<Result<Heard, Vec<u8>>> {
+        let mut heard = std::mem::take(&mut self.client.talk.borrow_mut().input);
+        let next = self.decode(&mut heard);
+        self.client.talk.borrow_mut().input = heard;
+        next
+    }
+
+    fn decode(&mut self, heard: &mut Buffer) -> Option<Result<Heard, Vec<u8>>> {
         let settings = &self.service.settings;
         loop {
-            let step = W::decode(&mut self.decoder, self.heard.bytes());
-            let taken = &self.heard.bytes()[..step.consumed()];
+            let step = W::decode(&mut self.decoder, heard.bytes());
+            let taken = &heard.bytes()[..step.consumed()];
             let price = |commands, rows, len| {
                 let ledger = self.service.ledger.borrow();
                 ledger.price(settings.service, commands, rows, len, QueryClass::Other)
@@ -163,21 +283,25 @@ impl<W: Wire> Requests<'_, W> {
                     self.service.figures.count(Event::Request);
                     let bytes = W::bytes(&self.decoder, &request, taken);
                     let types = self.service.types.borrow();
-                    self.highest = types.classify::<W>(Tier::Critical, &request, bytes).tier;
+                    let mut kind = types.classify::<W>(Tier::Critical, &request, bytes);
+                    self.highest = kind.tier;
                     let asked = W::change(&request, bytes);
                     let (tenant, denied) = self.client.tenant_for(&request, bytes);
                     self.tenant = tenant;
                     self.skips = self.refuses(denied, &request, bytes, asked.as_ref());
                     // What the store does not know it refuses in its turn, and a transaction with it.
-                    out.push(if self.skips { W::NONSENSE } else { bytes });
+                    self.out.push(if self.skips { W::NONSENSE } else { bytes });
                     let mark = if self.skips { None } else { self.service.hot.mark(&request, bytes) };
-                    self.marks.borrow_mut().ask(mark, self.skips || W::has_one_answer(&request));
+                    kind.tier = kind.tier.max(self.service.ledger.borrow_mut().tier(tenant));
+                    let is_plain = !self.skips && W::course(&request) == Course::Shared;
+                    let has_one_answer = self.skips || W::has_one_answer(&request);
+                    self.marks.borrow_mut().ask(mark, has_one_answer, is_plain.then_some(kind));
                     let asked = asked.filter(|_| !self.skips);
                     Some(Ok(Heard { price: price(1, W::facts(&request).rows, bytes.len()), asked }))
                 }
                 Step::Body { len, .. } => {
                     if !self.skips {
-                        out.push(taken);
+                        self.out.push(taken);
                     }
                     Some(Ok(Heard { price: price(0, 0, len), asked: None }))
                 }
@@ -187,7 +311,7 @@ impl<W: Wire> Requests<'_, W> {
                     Some(Err(answer))
                 }
             };
-            self.heard.consume(step.consumed());
+            heard.consume(step.consumed());
             if found.is_some() {
                 return found;
             }
@@ -227,26 +351,6 @@ impl<W: Wire> Requests<'_, W> {
                 }
                 Charge::Refused(Refusal { reason: Reason::Penalty, .. }) => sleep(A_TICK.into()).await,
                 Charge::Refused(refusal) => sleep(refusal.retry_after.max(SHORTEST_WAIT).into()).await,
-            }
-        }
-    }
-}
-
-/// From the store to the client, as fast as the client reads.
-async fn downstream(
-    from_store: &mut ReadHalf<'_>,
-    to_client: &OwnedWriteHalf,
-    marks: &RefCell<Apart>,
-) -> Ended {
-    let mut piece = vec![0; PIECE];
-    loop {
-        match from_store.read(&mut piece).await {
-            Ok(0) | Err(_) => return Ended::Left,
-            Ok(len) => {
-                marks.borrow_mut().hear(&piece[..len]);
-                if write_all(to_client, &piece[..len]).await.is_err() {
-                    return Ended::Left;
-                }
             }
         }
     }

@@ -78,8 +78,9 @@ pub(in crate::dispatcher) struct Client<W: Wire> {
     pub(in crate::dispatcher) moved: Cell<bool>,
     pub(in crate::dispatcher) stuck: Cell<Duration>,
     pub(in crate::dispatcher) waker: RefCell<Option<Waker>>,
-    /// What it holds of what all may.
+    /// What it holds of what all may, and what of that is neither input nor replies.
     pub(in crate::dispatcher) holding: Holding,
+    pub(in crate::dispatcher) beside: Cell<usize>,
     /// A request that may go to the store; its body is to be passed on.
     pub(in crate::dispatcher) large: RefCell<Option<Box<Large<W>>>>,
 }
@@ -179,6 +180,7 @@ impl<W: Wire> Client<W> {
             stuck: Cell::new(Duration::ZERO),
             waker: RefCell::new(None),
             holding: Holding::new(&service.memory),
+            beside: Cell::new(0),
             large: RefCell::new(None),
         }
     }
@@ -374,6 +376,6 @@ impl<W: Wire> Client<W> {
     /// What it holds has changed.
     #[inline]
     pub(in crate::dispatcher) fn note_held(&self, talk: &Talk<W>) {
-        self.holding.note(talk.input.memory() + talk.replies.memory());
+        self.holding.note(talk.input.memory() + talk.replies.memory() + self.beside.get());
     }
 }

@@ -37,10 +37,7 @@ impl<W: Wire> Client<W> {
                     Ok(()) => self.go_on(Moving::No),
                     Err(ended) => break ended,
                 },
-                Pause::Leaving => {
-                    let heard = std::mem::take(&mut self.talk.borrow_mut().input);
-                    break Box::pin(self.serve_alone(heard, &mut socket, &service)).await;
-                }
+                Pause::Leaving => break Box::pin(self.serve_alone(&mut socket, &service)).await,
             }
         };
         self.dead.set(Some(ended));
@@ -50,6 +47,7 @@ impl<W: Wire> Client<W> {
         // So would they hold this.
         let talk = &mut *self.talk.borrow_mut();
         (talk.input, talk.replies) = (Buffer::default(), Replies::new(W::refuse));
+        self.beside.set(0);
         self.note_held(talk);
         ended
     }
@@ -107,11 +105,8 @@ impl<W: Wire> Client<W> {
         socket: &mut OwnedReadHalf,
         service: &Service<W>,
     ) -> Poll<Pause<W>> {
-        if self.waker.borrow().as_ref().is_none_or(|waker| !waker.will_wake(cx.waker())) {
-            *self.waker.borrow_mut() = Some(cx.waker().clone());
-        }
         loop {
-            if let Some(ended) = self.dead.get() {
+            if let Poll::Ready(ended) = self.poll_ended(cx) {
                 return Poll::Ready(Pause::Ended(ended));
             }
             let written = {
@@ -160,6 +155,14 @@ impl<W: Wire> Client<W> {
                 std::task::ready!(self.poll_read(cx, socket, service));
             }
         }
+    }
+
+    /// Whether somebody else has ended it; who does so wakes the task.
+    pub(in crate::dispatcher) fn poll_ended(&self, cx: &Context<'_>) -> Poll<Ended> {
+        if self.waker.borrow().as_ref().is_none_or(|waker| !waker.will_wake(cx.waker())) {
+            *self.waker.borrow_mut() = Some(cx.waker().clone());
+        }
+        self.dead.get().map_or(Poll::Pending, Poll::Ready)
     }
 
     /// Reads once, and takes in what came.
@@ -221,7 +224,8 @@ impl<W: Wire> Client<W> {
         written
     }
 
-    fn flush(&self, output: &mut Buffer) -> Written {
+    /// Writes what there is, as far as there is room for it.
+    pub(in crate::dispatcher) fn flush(&self, output: &mut Buffer) -> Written {
         while !output.is_empty() {
             match self.socket().try_write(output.bytes()) {
                 Ok(len) => {
@@ -255,7 +259,7 @@ enum Pause<W: Wire> {
 
 /// What became of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Written {
+pub(in crate::dispatcher) enum Written {
     /// It is with the kernel.
     All,
     /// The socket is full.

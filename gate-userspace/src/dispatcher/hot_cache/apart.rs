@@ -1,7 +1,7 @@
-//! Marks of what a client writes on a connection of its own.
+//! Marks of what a client writes on a connection of its own, and which of its requests has been answered.
 //!
 //! What comes back there is passed on as it is; here it is only counted, so that each write's mark goes with its
-//! answer. A transaction's commands are answered before they are done, but `EXEC`, which does them, marks
+//! answer, and so that it is known how long that took. A transaction's commands are answered before they are done, but `EXEC`, which does them, marks
 //! every key. Where answers cannot be counted (subscriptions, `MONITOR`, `CLIENT REPLY`, replication, or a
 //! client that asks without end), all keys stay marked from the next write on until the connection ends, and for
 //! the store's timeout after it.
@@ -9,8 +9,11 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use gate_common::units::Nanos;
+
 use super::versions::{Mark, Marker};
 use crate::dispatcher::wire::buffer::Buffer;
+use crate::policy::admission;
 use crate::protocol::resp::{Kind, Part, Replies};
 
 /// One connection's. Only Redis' clients have any of their own.
@@ -20,8 +23,10 @@ pub(in crate::dispatcher) struct Apart {
     replies: Replies,
     /// Received, and too little to make sense of.
     rest: Buffer,
-    /// Requests that are not answered, in their order, and their marks.
-    waiting: VecDeque<Option<Mark>>,
+    /// Requests that are not answered, in their order.
+    waiting: VecDeque<Waiting>,
+    /// How many of them, the last, have not been sent.
+    unsent: usize,
     /// Answers cannot be counted any more.
     lost_count: bool,
     /// Marks every key then.
@@ -29,31 +34,73 @@ pub(in crate::dispatcher) struct Apart {
     within_push: bool,
 }
 
+/// A request that is not answered.
+#[derive(Debug)]
+struct Waiting {
+    mark: Option<Mark>,
+    /// What it is counted as, if it is.
+    request: Option<admission::Request>,
+    sent: Nanos,
+}
+
 impl Apart {
     pub(in crate::dispatcher) fn new(marker: Rc<Marker>) -> Self {
         Self {
             marker,
-            replies: Replies::new(0),
+            // So that an answer is told from this, however it is cut.
+            replies: Replies::new(QUEUED.len()),
             rest: Buffer::default(),
             waiting: VecDeque::new(),
+            unsent: 0,
             lost_count: false,
             all: None,
             within_push: false,
         }
     }
 
-    /// A request is about to be sent that has this mark, if it may write, and one answer, if `is_counted`.
-    pub(in crate::dispatcher) fn ask(&mut self, mark: Option<Mark>, is_counted: bool) {
-        self.lost_count |= !is_counted || self.waiting.len() >= MOST_WAITING;
+    /// A request is about to be sent that has this mark, if it may write, and one answer, if `has_one_answer`; its answer
+    /// is told as that of `request`.
+    pub(in crate::dispatcher) fn ask(
+        &mut self,
+        mark: Option<Mark>,
+        has_one_answer: bool,
+        request: Option<admission::Request>,
+    ) {
+        self.lost_count |= !has_one_answer || self.waiting.len() >= MOST_WAITING;
         if !self.lost_count {
-            self.waiting.push_back(mark);
+            self.waiting.push_back(Waiting { mark, request, sent: Nanos::MAX });
+            self.unsent += 1;
         } else if mark.is_some() && self.all.is_none() {
             self.all = Some(self.marker.mark_all());
         }
     }
 
-    /// The store has sent this.
-    pub(in crate::dispatcher) fn hear(&mut self, bytes: &[u8]) {
+    /// All of them are sent now.
+    pub(in crate::dispatcher) fn send(&mut self, now: Nanos) {
+        let unsent = std::mem::take(&mut self.unsent);
+        self.waiting.iter_mut().rev().take(unsent).for_each(|waiting| waiting.sent = now);
+    }
+
+    /// How much memory this takes.
+    pub(in crate::dispatcher) fn memory(&self) -> usize {
+        self.rest.memory() + self.waiting.capacity() * size_of::<Waiting>()
+    }
+
+    /// Gives back memory that nothing is in, if it is much.
+    pub(in crate::dispatcher) fn release(&mut self) {
+        self.rest.release();
+        if self.waiting.is_empty() && self.waiting.capacity() > FEW {
+            self.waiting = VecDeque::new();
+        }
+    }
+
+    /// The store has sent this: tells which requests that answers, but for those that it has only put into a
+    /// transaction, and when they were sent.
+    pub(in crate::dispatcher) fn hear(
+        &mut self,
+        bytes: &[u8],
+        mut answered: impl FnMut(admission::Request, Nanos),
+    ) {
         if self.lost_count {
             return;
         }
@@ -65,13 +112,15 @@ impl Apart {
                 Ok(Part::Body { len, last }) => (len, self.within_push, last),
                 Err(_) => return self.lose_count(),
             };
+            let is_done = self.rest.bytes().get(..len) != Some(QUEUED);
             self.rest.consume(len);
             self.within_push = push && !last;
             if last && !push {
-                match self.waiting.pop_front() {
-                    Some(mark) => mark.into_iter().for_each(Mark::over),
-                    None => return self.lose_count(),
-                }
+                let Some(Waiting { mark, request, sent }) = self.waiting.pop_front() else {
+                    return self.lose_count();
+                };
+                mark.into_iter().for_each(Mark::over);
+                request.filter(|_| is_done).into_iter().for_each(|request| answered(request, sent));
             }
         }
     }
@@ -82,6 +131,11 @@ impl Apart {
     }
 }
 
+/// What the store says of a request that is part of a transaction.
+const QUEUED: &[u8] = b"+QUEUED\r\n";
+/// Most clients have no more unanswered.
+const FEW: usize = 64;
+
 /// A client that has asked so much and reads no answer.
 const MOST_WAITING: usize = 1 << 16;
 
@@ -89,10 +143,9 @@ const MOST_WAITING: usize = 1 << 16;
 mod tests {
     use std::sync::Arc;
 
-    use gate_common::units::Nanos;
-
     use super::super::versions::Versions;
     use super::*;
+    use crate::policy::Tier;
 
     struct Scene {
         versions: Arc<Versions>,
@@ -109,7 +162,14 @@ mod tests {
 
         fn write(&mut self, key: &str) {
             let mark = self.marker.mark(std::iter::once(key.as_bytes()));
-            self.apart.ask(Some(mark), true);
+            self.apart.ask(Some(mark), true, None);
+        }
+
+        /// The query types that are told to be answered, and when they were sent.
+        fn hear(&mut self, bytes: &[u8]) -> Vec<(u16, u64)> {
+            let mut told = Vec::new();
+            self.apart.hear(bytes, |request, sent| told.push((request.query_type.0, sent.0)));
+            told
         }
 
         fn blocked(&self, key: &str) -> bool {
@@ -123,13 +183,13 @@ mod tests {
         for cut in 0..answers.len() {
             let mut scene = Scene::new();
             scene.write("a");
-            scene.apart.ask(None, true);
+            scene.apart.ask(None, true, None);
             scene.write("b");
-            scene.apart.hear(&answers[..cut]);
+            scene.hear(&answers[..cut]);
             let after = answers[..cut].iter().filter(|&&byte| byte == b'\n').count();
             assert_eq!(scene.blocked("a"), after < 7, "{cut}");
             assert!(scene.blocked("b"), "{cut}");
-            scene.apart.hear(&answers[cut..]);
+            scene.hear(&answers[cut..]);
             assert!(!scene.blocked("a") && !scene.blocked("b"), "{cut}");
             assert!(!scene.apart.lost_count);
         }
@@ -138,8 +198,8 @@ mod tests {
     #[test]
     fn where_answers_cannot_be_counted_a_write_blocks_all_keys_to_the_end_and_beyond() {
         let mut scene = Scene::new();
-        scene.apart.ask(None, false);
-        scene.apart.hear(b"*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n+OK\r\n");
+        scene.apart.ask(None, false, None);
+        scene.hear(b"*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n+OK\r\n");
         assert!(!scene.blocked("other"));
         scene.write("a");
         assert!(scene.blocked("other"));
@@ -153,11 +213,33 @@ mod tests {
     }
 
     #[test]
+    fn answers_are_told_of_their_requests_but_for_what_is_only_queued_and_what_cannot_be_counted() {
+        let mut scene = Scene::new();
+        let of = |query_type| {
+            Some(admission::Request { tier: Tier::Standard, query_type: admission::QueryType(query_type) })
+        };
+        for (request, sent) in [(of(1), 10), (None, 20), (of(2), 30), (None, 40)] {
+            scene.apart.ask(None, true, request);
+            scene.apart.send(Nanos(sent));
+        }
+        assert_eq!(scene.hear(b"$3\r\nab"), []);
+        assert_eq!(scene.hear(b"c\r\n+OK\r\n+QUEU"), [(1, 10)]);
+        assert_eq!(scene.hear(b"ED\r\n*1\r\n:1\r\n"), []);
+        // Sent together.
+        [of(3), of(4)].into_iter().for_each(|request| scene.apart.ask(None, true, request));
+        scene.apart.send(Nanos(50));
+        assert_eq!(scene.hear(b":1\r\n-ERR no\r\n"), [(3, 50), (4, 50)]);
+        scene.apart.ask(None, false, of(5));
+        scene.apart.ask(None, true, of(6));
+        assert_eq!(scene.hear(b":1\r\n:1\r\n"), []);
+    }
+
+    #[test]
     fn an_answer_that_no_one_asked_for_ends_the_count() {
         let mut scene = Scene::new();
-        scene.apart.hear(b"+OK\r\n");
+        scene.hear(b"+OK\r\n");
         scene.write("a");
-        scene.apart.hear(b"+OK\r\n");
+        scene.hear(b"+OK\r\n");
         assert!(scene.blocked("a") && scene.blocked("other"));
     }
 }
