@@ -1,7 +1,7 @@
 //! The only reader of the clock and of entropy.
 
 use gate_common::units::Nanos;
-use nix::time::{ClockId, clock_gettime};
+use nix::time::{ClockId, clock_getres, clock_gettime};
 
 /// A number that nobody can foresee.
 #[must_use]
@@ -20,4 +20,16 @@ pub fn entropy() -> u64 {
 pub fn monotonic() -> Nanos {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("Linux has a monotonic clock");
     Nanos(now.tv_sec().cast_unsigned() * 1_000_000_000 + now.tv_nsec().cast_unsigned())
+}
+
+/// How long a tick of jiffies is: the kernel's coarse clocks go by them.
+///
+/// # Panics
+///
+/// Never: Linux always has these clocks.
+#[must_use]
+#[allow(clippy::disallowed_methods, reason = "this is the place")]
+pub fn tick() -> Nanos {
+    let tick = clock_getres(ClockId::CLOCK_MONOTONIC_COARSE).expect("Linux has a coarse clock");
+    Nanos(tick.tv_sec().cast_unsigned() * 1_000_000_000 + tick.tv_nsec().cast_unsigned())
 }

@@ -8,9 +8,14 @@ use std::time::{Duration, Instant};
 use gate_common::abi::{Cpu, Event, Exit, Protocol, Reason, Tenant, TenantState};
 use gate_common::token_bucket::{Limits, Take, take};
 use gate_common::units::Multiplier;
+use gate_tests::daemon::PATIENCE;
+use gate_tests::net::Net;
 use gate_tests::packet::{Packet, tcp};
 use gate_tests::privilege;
+use gate_tests::wait::until;
 use gate_tests::world::{PRICES, Plan, TCP, World, pin, service, tenant};
+use gate_userspace::clock;
+use gate_userspace::kernel::{self, PinDir, Sizes, possible_cpus};
 
 /// A request of one byte, of the first tenant.
 fn request() -> Vec<u8> {
@@ -205,4 +210,47 @@ fn no_packet_is_judged_by_half_a_plan() {
     let charged = counted.tenants[1].charged_mru;
     // A packet that met a change at every attempt is judged all the same, and counted.
     assert!(charged == expected || torn > 0, "{charged} charged, not {expected}; {torn} torn");
+}
+
+/// XDP's clock and the daemon's, which are compared when maps are made, however late a thread is then given a CPU.
+#[test]
+fn clocks_that_were_compared_on_a_busy_machine_agree() {
+    if !privilege::root("racing::clocks_that_were_compared_on_a_busy_machine_agree") {
+        return;
+    }
+    let sizes = Sizes { cpus: possible_cpus().unwrap(), tenants: 4, services: 4, blocks: 16, samples: 4_096 };
+    let net = Net::open().unwrap();
+    let over = AtomicBool::new(false);
+    let compared: Vec<_> = std::thread::scope(|scope| {
+        for _ in 0..2 * sizes.cpus {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let compare = |_| {
+            let pins = PinDir::make(net.pins()).unwrap();
+            let clock = kernel::open(&pins, &sizes, false).unwrap().maps.clock();
+            PinDir::remove(pins.path()).unwrap();
+            (clock, Instant::now())
+        };
+        let compared = (0..3).map(compare).collect();
+        over.store(true, Ordering::Relaxed);
+        compared
+    });
+    for (clock, at) in compared {
+        until("time passes", PATIENCE, || at.elapsed() > Duration::from_secs(1));
+        // Jiffies may be late for a moment, but not for long.
+        until(&format!("{clock:?} is right"), PATIENCE, || {
+            let now = clock::monotonic();
+            now.0.abs_diff(clock.at_jiffies(jiffies()).0) <= 2 * clock.tick_ns
+        });
+    }
+}
+
+/// As the kernel says them.
+fn jiffies() -> u64 {
+    let timers = std::fs::read_to_string("/proc/timer_list").unwrap();
+    timers.lines().find_map(|line| line.strip_prefix("jiffies: ")).unwrap().parse().unwrap()
 }

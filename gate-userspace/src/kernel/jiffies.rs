@@ -1,78 +1,59 @@
-//! How the kernel's coarse clock is measured, so that XDP and the daemon agree on the time.
+//! How XDP and the daemon agree on the time.
 //!
-//! XDP reads jiffies, which cost 2 ns where `ktime_get_ns` costs 33. Their tick is 1 to 10 ms, their
-//! origin is their own. Both are measured here, once, when the maps are made.
+//! XDP reads jiffies, which cost 2 ns where `ktime_get_ns` costs 33. Their tick is 1 to 10 ms, which the kernel says;
+//! their origin is their own, and measured here, once, when the maps are made.
 
 use gate_common::abi::Clock;
-use gate_common::units::{NANOS_PER_SEC, Nanos};
+use gate_common::units::Nanos;
 
 use super::{Error, Loaded, Result};
 use crate::clock;
 
-/// Measures the tick of jiffies and a moment at which they advanced. Takes under 100 ms.
+/// Measures when jiffies advance. Takes a few ticks; how late this thread is given a CPU does not matter much, since a
+/// reading can only be later than the advance before it: the earliest is nearest.
 ///
 /// # Errors
 ///
 /// [`Error::System`] if jiffies stand still.
 pub fn measure(loaded: &mut Loaded) -> Result<Clock> {
     let reading = loaded.clock_reading()?;
-    let (first_jiffies, first_ns) = next_edge(loaded, &reading)?;
-    let (mut jiffies, mut ns) = (first_jiffies, first_ns);
-    while ns - first_ns < LONG_ENOUGH_NS {
-        (jiffies, ns) = next_edge(loaded, &reading)?;
-    }
-    let tick_ns = nearest_tick((ns - first_ns) as f64 / (jiffies - first_jiffies) as f64);
-    Ok(Clock { tick_ns, origin_jiffies: jiffies, origin_ns: ns })
-}
-
-/// Spins until jiffies advance; returns them and the time just after.
-fn next_edge(loaded: &mut Loaded, reading: &super::Mapped<[u64; 2]>) -> Result<(u64, u64)> {
-    let (start, _) = loaded.read_clocks(reading)?;
+    let tick_ns = clock::tick().0;
     let deadline = clock::monotonic().saturating_add(STANDSTILL);
+    let (origin_jiffies, origin_ns) = loaded.read_clocks(&reading)?;
+    let mut clock = Clock { tick_ns, origin_jiffies, origin_ns };
     loop {
-        let (jiffies, ns) = loaded.read_clocks(reading)?;
-        if jiffies != start {
-            return Ok((jiffies, ns));
+        let (jiffies, ns) = loaded.read_clocks(&reading)?;
+        clock = nearer(clock, jiffies, ns);
+        if jiffies - origin_jiffies >= TICKS {
+            return Ok(clock);
         }
-        if clock::monotonic() > deadline {
+        if jiffies == origin_jiffies && clock::monotonic() > deadline {
             let source = std::io::Error::from(std::io::ErrorKind::TimedOut);
             return Err(Error::System { what: "measuring jiffies, which stand still", source });
         }
     }
 }
 
-/// The tick of the configured frequency that is nearest to what was measured.
-fn nearest_tick(measured_ns: f64) -> u64 {
-    let nearest = FREQUENCIES
-        .into_iter()
-        .map(|hertz| NANOS_PER_SEC / hertz)
-        .min_by(|a, b| (*a as f64 - measured_ns).abs().total_cmp(&(*b as f64 - measured_ns).abs()));
-    match nearest {
-        Some(tick) if (tick as f64 - measured_ns).abs() < tick as f64 * 0.05 => tick,
-        _ => measured_ns.round() as u64,
-    }
+/// The same clock, with what this reading says of when jiffies had its origin.
+fn nearer(clock: Clock, jiffies: u64, ns: u64) -> Clock {
+    let ticks = jiffies - clock.origin_jiffies;
+    Clock { origin_ns: clock.origin_ns.min(ns - ticks * clock.tick_ns), ..clock }
 }
 
-/// The frequencies that Linux can be configured for (`kernel/Kconfig.hz`, and some architectures' own).
-const FREQUENCIES: [u64; 10] = [24, 32, 48, 64, 100, 128, 250, 256, 300, 1000];
-const LONG_ENOUGH_NS: u64 = 40_000_000;
+/// Of which one at least is met at once.
+const TICKS: u64 = 10;
 const STANDSTILL: Nanos = Nanos::from_millis(500);
 
 #[cfg(test)]
 mod tests {
-    use super::nearest_tick;
+    use super::*;
 
     #[test]
-    fn a_measured_tick_is_that_of_a_configured_frequency() {
-        for (measured, tick) in [
-            (4_000_123.0, 4_000_000),
-            (3_990_000.0, 4_000_000),
-            (999_950.0, 1_000_000),
-            (3_333_000.0, 3_333_333),
-            (10_020_000.0, 10_000_000),
-            (2_000_000.0, 2_000_000),
-        ] {
-            assert_eq!(nearest_tick(measured), tick, "{measured}");
-        }
+    fn a_thread_that_waits_for_a_cpu_at_every_advance_but_one_still_finds_the_origin() {
+        // In truth jiffies became 100 at 8 ms, and the tick is 4.
+        let readings = [(100, 11_900_000), (103, 23_000_000), (104, 24_000_100), (109, 45_000_000)];
+        let clock = Clock { tick_ns: 4_000_000, origin_jiffies: 100, origin_ns: 10_000_000 };
+        let clock = readings.into_iter().fold(clock, |clock, (jiffies, ns)| nearer(clock, jiffies, ns));
+        assert_eq!(clock.origin_ns, 8_000_100);
     }
 }
