@@ -1,13 +1,18 @@
 //! More is asked than the store can do: what is admitted keeps its objective, what is critical is served, and
 //! the rest is told at once.
+//!
+//! How fast the store is depends on what else the machine does. So times are counted in what the store needed for an
+//! answer meanwhile: how long a queue is does not depend on that.
 
 use std::io::Write as _;
 use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use gate_common::units::Nanos;
 use gate_tests::proxy::{Listening, read_until, shown, slow_store};
+use gate_tests::wait::within;
 use gate_userspace::load::{self, Plan, Protocol, Quantiles, Summary, TenantSummary, Transport};
 
 const TENANTS: &str = r#"
@@ -23,12 +28,15 @@ quota = "unlimited"
 tier = "batch"
 "#;
 
-const SERVICE_TIME: Duration = Duration::from_millis(2);
+/// Long beside what a busy machine adds to a sleep.
+const SERVICE_TIME: Duration = Duration::from_millis(5);
 /// What the store does in a second, at most: it sleeps a little longer than it is told.
-const CAPACITY: f64 = 500.0;
+const CAPACITY: f64 = 200.0;
 /// Bouncer needs 1,000 answers of a class before it knows it.
-const WARM_UP: Nanos = Nanos::from_secs(3);
+const KNOWN: usize = 1_200;
 const MEASURED: Nanos = Nanos::from_secs(3);
+/// For what takes as long as the machine lets it.
+const LONGEST: Duration = Duration::from_secs(90);
 
 /// A gate before a slow store, two requests at a time; `service` is what else its section says.
 fn gate(admission: &str, service: &str) -> Result<Listening> {
@@ -42,8 +50,8 @@ fn gate(admission: &str, service: &str) -> Result<Listening> {
 
 /// Without what would refuse as well: only what the admission policy does is to be seen.
 const NOTHING_ELSE: &str = "codel = { law = \"off\" }\nshedding.enabled = \"off\"";
-const OBJECTIVE_P50: Duration = Duration::from_millis(40);
-const OBJECTIVE_P90: Duration = Duration::from_millis(80);
+const OBJECTIVE_P50: Duration = Duration::from_millis(100);
+const OBJECTIVE_P90: Duration = Duration::from_millis(200);
 
 /// Asks for so much of the store's capacity, as critical and as batch, open loop, on many connections.
 fn offer(gate: &Listening, critical: f64, batch: f64, lasting: Nanos) -> Result<Summary> {
@@ -89,20 +97,50 @@ fn print(tenant: &TenantSummary) {
     );
 }
 
+/// Asks until Bouncer knows what a request takes.
+fn warm_up(gate: &Listening, critical: f64, batch: f64) -> Result<()> {
+    within("the store is not known", LONGEST, || {
+        offer(gate, critical, batch, Nanos::from_secs(1))?;
+        let queues = gate.json(&["queues"])?;
+        let answered = queues["services"][0]["types"][0]["answered"].as_u64().context("no count")?;
+        Ok(answered >= KNOWN as u64)
+    })
+    .map(|_| ())
+}
+
+/// How long the store took for an answer while more was asked than it could do.
+fn pace(overload: &Summary) -> f64 {
+    let answered: u64 = overload.tenants.iter().map(|tenant| tenant.answered).sum();
+    MEASURED.0 as f64 / answered as f64
+}
+
+/// For how many answers of the store's half of the answered requests waited at most, and 90 %.
+fn waited(tenant: &TenantSummary, pace: f64) -> [f64; 2] {
+    [tenant.latency_ns.p50, tenant.latency_ns.p90].map(|ns| ns as f64 / pace)
+}
+
+/// How many answers the objectives leave time for.
+fn objectives() -> [f64; 2] {
+    [OBJECTIVE_P50, OBJECTIVE_P90].map(|time| time.as_secs_f64() / SERVICE_TIME.as_secs_f64())
+}
+
 /// Whether what was answered was, for the client, within both objectives.
-fn keeps_objectives(tenant: &TenantSummary) -> bool {
-    let Quantiles { p50, p90, .. } = tenant.latency_ns;
-    Duration::from_nanos(p50) <= OBJECTIVE_P50 && Duration::from_nanos(p90) <= OBJECTIVE_P90
+fn keeps_objectives(tenant: &TenantSummary, pace: f64) -> bool {
+    waited(tenant, pace).iter().zip(objectives()).all(|(waited, objective)| *waited <= objective)
 }
 
 #[test]
 fn what_bouncer_admits_keeps_its_objectives_and_without_it_nothing_does() -> Result<()> {
     for admission in ["off", "bouncer"] {
         let gate = gate(admission, NOTHING_ELSE)?;
-        offer(&gate, 0.0, 1.3, WARM_UP)?;
-        let batch = &offer(&gate, 0.0, 1.3, MEASURED)?.tenants[0];
-        ensure!(keeps_objectives(batch) == (admission == "bouncer"), "{admission}");
-        ensure!(batch.answered * 2 > batch.offered && batch.failed + batch.lost == 0, "{admission}");
+        warm_up(&gate, 0.0, 1.3)?;
+        let overload = undisturbed(|| offer(&gate, 0.0, 1.5, MEASURED))?;
+        let (batch, pace) = (&overload.tenants[0], pace(&overload));
+        let waited = waited(batch, pace);
+        ensure!(keeps_objectives(batch, pace) == (admission == "bouncer"), "{admission}: {waited:?}");
+        // Nor is more refused than has to be: there is a queue.
+        ensure!(waited[0] > objectives()[0] / 5.0, "{admission}: {waited:?}");
+        ensure!(batch.failed + batch.lost == 0, "{admission}");
     }
     Ok(())
 }
@@ -110,18 +148,19 @@ fn what_bouncer_admits_keeps_its_objectives_and_without_it_nothing_does() -> Res
 #[test]
 fn what_is_critical_is_served_through_an_overload_and_the_rest_comes_back_after_it() -> Result<()> {
     let gate = gate("bouncer", "")?;
-    offer(&gate, 0.9, 0.0, WARM_UP)?;
-    let overload = offer(&gate, 0.5, 1.0, MEASURED)?;
+    warm_up(&gate, 0.6, 0.0)?;
+    let overload = undisturbed(|| offer(&gate, 0.4, 1.1, MEASURED))?;
+    let pace = pace(&overload);
     let [critical, batch] = &overload.tenants[..] else { panic!("two tenants") };
-    ensure!(keeps_objectives(critical), "critical is late");
+    ensure!(keeps_objectives(critical, pace), "critical is late");
     // What comes to the tier above is served first, and was foreseen.
-    ensure!(Duration::from_nanos(batch.latency_ns.p50) <= OBJECTIVE_P90, "batch is late");
+    ensure!(waited(batch, pace)[0] <= objectives()[1], "batch is late");
     ensure!(critical.answered * 100 >= critical.offered * 99, "critical gets less than 99 %");
     ensure!(batch.refused > 0 && batch.answered > 0, "batch is not the one that gives way");
     // Less than the store can do: all of it is done, at the usual prices, within ten seconds.
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
-        let calm = offer(&gate, 0.2, 0.2, Nanos::from_secs(1))?;
+        let calm = undisturbed(|| offer(&gate, 0.2, 0.2, Nanos::from_secs(1)))?;
         let is_served = |tenant: &TenantSummary| tenant.answered * 100 >= tenant.offered * 99;
         let rungs = rungs(&gate)?;
         println!("rungs {rungs:?}");
@@ -132,6 +171,36 @@ fn what_is_critical_is_served_through_an_overload_and_the_rest_comes_back_after_
     }
 }
 
+/// Measures anew for as long as the machine, meanwhile, let a thread sleep half an objective longer than it wanted:
+/// nobody could have kept it. That is said, and does not depend on what was measured.
+fn undisturbed<T>(mut measure: impl FnMut() -> Result<T>) -> Result<T> {
+    let began = Instant::now();
+    loop {
+        let over = AtomicBool::new(false);
+        let (measured, late) = std::thread::scope(|scope| {
+            let watch = scope.spawn(|| {
+                let mut late = Duration::ZERO;
+                while !over.load(Ordering::Relaxed) {
+                    let asleep = Instant::now();
+                    std::thread::sleep(NAP);
+                    late = late.max(asleep.elapsed() - NAP);
+                }
+                late
+            });
+            let measured = measure();
+            over.store(true, Ordering::Relaxed);
+            (measured, watch.join().expect("it does not panic"))
+        });
+        if late <= OBJECTIVE_P50 / 2 {
+            return measured;
+        }
+        println!("the machine stood still for {late:?}: once more");
+        ensure!(began.elapsed() < LONGEST, "the machine stands still again and again, last for {late:?}");
+    }
+}
+
+const NAP: Duration = Duration::from_millis(1);
+
 /// How much dearer each tier's requests are, the most critical first.
 fn rungs(gate: &Listening) -> Result<Vec<u64>> {
     let queues = gate.json(&["queues"])?;
@@ -139,9 +208,9 @@ fn rungs(gate: &Listening) -> Result<Vec<u64>> {
     tiers.iter().map(|tier| tier["rung"].as_u64().context("no rung")).collect()
 }
 
-/// A Redis with a list that takes long to sort, and how long.
+/// A Redis with a list that takes long to sort, and how long by its own account when nothing comes between.
 fn costly_redis() -> Result<(Listening, Duration)> {
-    let redis = Listening::redis()?;
+    let redis = Listening::redis_with(&["--slowlog-log-slower-than", "0"])?;
     let mut numbers = format!("*{}\r\n$5\r\nRPUSH\r\n$4\r\nlist\r\n", 2 + LIST);
     let mut number = 1_u32;
     for _ in 0..LIST {
@@ -150,14 +219,13 @@ fn costly_redis() -> Result<(Listening, Duration)> {
     }
     redis.ask(numbers.as_bytes(), format!(":{LIST}\r\n").as_bytes())?;
     let mut stream = redis.connect()?;
-    let mut took = Vec::new();
-    for _ in 0..100 {
-        let asked = Instant::now();
-        sort(&mut stream)?;
-        took.push(asked.elapsed());
-    }
-    took.sort_unstable();
-    Ok((redis, took[took.len() / 2]))
+    redis.ask(b"SLOWLOG RESET\r\n", b"+OK\r\n")?;
+    (0..100).try_for_each(|_| sort(&mut stream).map(drop))?;
+    let log = String::from_utf8(redis.ask(b"SLOWLOG GET 100\r\nPING\r\n", b"+PONG\r\n")?)?;
+    // Each entry's number, its time, and how many microseconds it took.
+    let numbers = log.lines().filter_map(|line| line.strip_prefix(':'));
+    let took: Vec<u64> = numbers.skip(2).step_by(3).map(str::parse).collect::<Result<_, _>>()?;
+    Ok((redis, Duration::from_micros(took.into_iter().min().context("nothing was slow")?)))
 }
 
 const LIST: usize = 4_000;
@@ -176,52 +244,59 @@ fn sort(stream: &mut TcpStream) -> Result<bool> {
     Ok(false)
 }
 
-/// What [`SORTERS`] clients see that ask again as soon as they are answered, and a while after a refusal: sorted
-/// times of the answered requests.
-fn sorted(gate: &Listening, backoff: Duration) -> Result<Vec<Duration>> {
-    let began = Instant::now();
-    let measured_from = Duration::from(WARM_UP);
-    let client = |mut stream: TcpStream| -> Result<Vec<Duration>> {
-        let mut answered = Vec::new();
-        while began.elapsed() < measured_from + Duration::from(MEASURED) {
-            let asked = Instant::now();
+/// For how many others' answers each answered request of [`SORTERS`] clients waited, sorted, once Bouncer knows what a
+/// request takes. They ask again as soon as they are answered, and a while after a refusal.
+fn sorted(gate: &Listening, backoff: Duration) -> Result<Vec<usize>> {
+    let (began, done) = (Instant::now(), AtomicUsize::new(0));
+    let client = |mut stream: TcpStream| -> Result<Vec<usize>> {
+        let mut waited = Vec::new();
+        loop {
+            let before = done.load(Ordering::Relaxed);
+            if before >= KNOWN + SORTED {
+                return Ok(waited);
+            }
+            ensure!(began.elapsed() < LONGEST, "{before} answers");
             if !sort(&mut stream)? {
                 std::thread::sleep(backoff);
-            } else if began.elapsed() > measured_from {
-                answered.push(asked.elapsed());
+                continue;
             }
+            let meanwhile = done.fetch_add(1, Ordering::Relaxed) - before;
+            waited.extend((before >= KNOWN).then_some(meanwhile));
         }
-        Ok(answered)
     };
     let streams: Vec<_> = (0..SORTERS).map(|_| gate.connect()).collect::<Result<_>>()?;
-    let mut answered = std::thread::scope(|scope| -> Result<Vec<Duration>> {
+    let mut waited = std::thread::scope(|scope| -> Result<Vec<usize>> {
         let clients: Vec<_> = streams.into_iter().map(|stream| scope.spawn(|| client(stream))).collect();
-        let answered = clients.into_iter().map(|client| client.join().expect("it does not panic"));
-        Ok(answered.collect::<Result<Vec<_>>>()?.concat())
+        let waited = clients.into_iter().map(|client| client.join().expect("it does not panic"));
+        Ok(waited.collect::<Result<Vec<_>>>()?.concat())
     })?;
-    answered.sort_unstable();
-    Ok(answered)
+    waited.sort_unstable();
+    Ok(waited)
 }
 
 /// So many wait for each other when all are let in.
-const SORTERS: usize = 40;
+const SORTERS: usize = 64;
+/// Answers that are looked at.
+const SORTED: usize = 1_000;
+/// For how many there is time within the objective, if nothing comes between.
+const TIME_FOR: u32 = 16;
 
 #[test]
 fn costly_commands_that_are_admitted_keep_their_objectives_before_redis() -> Result<()> {
     let (redis, cost) = costly_redis()?;
-    let (p50, p90) = (cost * 12, cost * 24);
     for admission in ["off", "bouncer"] {
         let service = format!(
             "connections = \"1\"\nparallelism = \"1\"\nadmission = \"{admission}\"\n\
              objectives = {{ default = {{ p50 = \"{}us\", p90 = \"{}us\" }} }}\n{NOTHING_ELSE}",
-            p50.as_micros(),
-            p90.as_micros()
+            (cost * TIME_FOR).as_micros(),
+            (cost * TIME_FOR * 6).as_micros()
         );
         let gate = Listening::gate_with("threads = \"1\"", "resp", redis.address, &service, TENANTS)?;
-        let answered = sorted(&gate, cost * 20)?;
-        let at = |percent: usize| answered[(answered.len() * percent / 100).min(answered.len() - 1)];
-        println!("{admission}: {cost:?} each, p50 {:?} p90 {:?} of {}", at(50), at(90), answered.len());
-        ensure!((at(50) <= p50 && at(90) <= p90) == (admission == "bouncer"), "{admission}");
+        let waited = sorted(&gate, cost * 20)?;
+        let [p50, p90] = [50, 90].map(|percent| waited[(waited.len() - 1) * percent / 100]);
+        println!("{admission}: {cost:?} each, waited for {p50}, {p90} of {} at p90", waited.len());
+        // None takes less than `cost`, so that for more there is no time.
+        ensure!((p50 <= TIME_FOR as usize) == (admission == "bouncer"), "{admission}: {p50}");
     }
     Ok(())
 }
