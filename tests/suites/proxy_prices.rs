@@ -246,6 +246,37 @@ fn whoever_asks_for_what_only_looks_cheap_is_refused_much_sooner_where_that_is_s
 }
 
 #[test]
+fn commands_of_redis_become_as_dear_as_others_that_work_like_them_and_not_as_all() -> Result<()> {
+    let store = Listening::redis_with(&["--enable-debug-command", "local"])?;
+    let tenants = tenants("127.0.0.0/8", "127.0.0.3");
+    let gate = Listening::gate_with("threads = \"1\"", "resp", store.address, SERVICE, &tenants)?;
+    let mut client = gate.connect()?;
+    let mut ask = |request: &str, end: &str| -> Result<()> {
+        std::io::Write::write_all(&mut client, request.as_bytes())?;
+        read_until(&mut client, end.as_bytes()).map(|_| ())
+    };
+    ask("SET a 1\r\n", "+OK\r\n")?;
+    let mut price = Value::Null;
+    let learned = within("what sleeps costs more than what writes a field", LEARNED_WITHIN, || {
+        for _ in 0..5 {
+            for _ in 0..20 {
+                ask("GET a\r\n", "$1\r\n1\r\n")?;
+                ask("HSET h f v\r\n", "\r\n")?;
+            }
+            ask("DEBUG SLEEP 0.03\r\n", "+OK\r\n")?;
+        }
+        price = gate.json(&["queues"])?["services"][0]["price"].clone();
+        let [other, write] = ["other", "write"].map(|class| price["latency"][class].as_f64());
+        Ok(other.zip(write).is_some_and(|(other, write)| other > 5.0 * write.max(1.0)))
+    });
+    println!("{price}");
+    learned?;
+    let status = gate.json(&["status"])?;
+    ensure!(status["services"][0]["price"]["latency"]["write"].is_f64(), "{status}");
+    Ok(())
+}
+
+#[test]
 fn the_kernel_charges_what_the_proxy_has_learned() -> Result<()> {
     if !privilege::root("proxy_prices") {
         return Ok(());

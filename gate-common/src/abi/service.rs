@@ -48,7 +48,8 @@ pub struct ServiceState {
     pub kib_mru: u32,
     /// What is shed while its store cannot keep up.
     pub shed: Shed,
-    /// Of the latency expected of its [`QueryClass`].
+    /// Of the latency expected of its [`QueryClass`]. Of Redis, whose commands XDP does not look at, the places are other
+    /// classes', but for the first and the last.
     pub latency_mru: [u32; QueryClass::COUNT],
     /// The generation that wrote this.
     pub stamp: u64,

@@ -11,10 +11,11 @@ use tokio::sync::watch;
 
 use super::change::{Override, by_section};
 use super::price::Price;
-use crate::config::{Backend, Config, Settle};
+use crate::config::{Backend, Config, Protocol, Settle};
 use crate::control::board::{Board, Report, ServiceReport};
 use crate::dispatcher::{self, Counts, Event, ServiceFigures, Timing};
 use crate::policy::Tier;
+use crate::protocol::price_class::PriceClass;
 
 /// What `gate queues --json` prints.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -292,6 +293,8 @@ impl Service {
         };
         let configured = config.services.iter().find(|found| found.name == figures.name);
         let backend = configured.and_then(|service| service.backend.as_ref());
+        let is_redis = configured.is_some_and(|service| service.protocol == Protocol::Resp);
+        let classes = if is_redis { &PriceClass::OF_REDIS } else { &PriceClass::OF_MEMCACHED };
         let learn = configured.and_then(|service| service.price.learn);
         let settles = learn.is_some_and(|learn| learn.settle == Settle::Debt);
         let types = figures.types.names().zip(&seen.counts);
@@ -300,7 +303,7 @@ impl Service {
             name: figures.name.clone(),
             latency_ratio: report.and_then(|report| report.latency_ratio),
             shedding: report.and_then(|report| report.phase).map(str::to_owned),
-            price: report.map(|report| Price::of(&report.prices)).unwrap_or_default(),
+            price: report.map(|report| Price::of(&report.prices, classes)).unwrap_or_default(),
             settled_ru: settles.then(|| figures.settled_mru() as f64 / 1e3),
             overrides: BTreeMap::new(),
             tiers: Tier::ALL.into_iter().map(tier).collect(),

@@ -8,7 +8,7 @@ use gate_common::units::Nanos;
 use serde::{Deserialize, Serialize};
 
 use super::change::Override;
-use super::price::Price;
+use super::price::{Learned, Price};
 use super::tenants;
 use crate::clock;
 use crate::control::board::Report;
@@ -16,6 +16,7 @@ use crate::daemon::mode_name;
 use crate::kernel::attach::{interface_name, is_elsewhere};
 use crate::kernel::{Maps, owner};
 use crate::policy::Tier;
+use crate::protocol::price_class::PriceClass;
 
 /// What `gate status --json` prints.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -124,7 +125,7 @@ impl Status {
     pub fn with(mut self, report: &Report) -> Self {
         for service in &mut self.services {
             let same = report.services.iter().find(|same| same.name == service.name);
-            service.price.learned = same.and_then(|same| Price::of(&same.prices).learned);
+            service.price.learned = same.and_then(|same| same.prices.learned.as_ref()).map(Learned::of);
         }
         self
     }
@@ -154,6 +155,11 @@ impl Service {
     fn read(maps: &Maps, slot: u32) -> Self {
         let service = maps.services.load(slot as usize);
         let state = service.banks[bank_of(maps.generation())];
+        let (protocol, classes) = match service.protocol {
+            protocol if protocol == Protocol::Memcached as u8 => ("memcached", &PriceClass::OF_MEMCACHED),
+            protocol if protocol == Protocol::Resp as u8 => ("resp", &PriceClass::OF_REDIS),
+            _ => ("opaque", &PriceClass::OF_MEMCACHED),
+        };
         let shed = state.shed;
         let address = std::net::Ipv6Addr::from(service.address).to_canonical();
         let address = if service.flags & service_flags::ANY_ADDRESS != 0 {
@@ -165,13 +171,8 @@ impl Service {
             name: service.name.as_str().to_owned(),
             address,
             transport: if service.transport == 17 { "udp" } else { "tcp" }.into(),
-            protocol: match service.protocol {
-                protocol if protocol == Protocol::Memcached as u8 => "memcached",
-                protocol if protocol == Protocol::Resp as u8 => "resp",
-                _ => "opaque",
-            }
-            .into(),
-            price: Price::of_state(&state),
+            protocol: protocol.into(),
+            price: Price::of_state(&state, classes),
             shed: Tier::ALL.iter().filter_map(|&tier| Some((tier.name().into(), met(shed, tier)?))).collect(),
         }
     }

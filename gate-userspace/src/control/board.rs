@@ -84,7 +84,7 @@ pub struct PriceReport {
     pub row_mru: u32,
     /// Of each 1,024 bytes.
     pub kib_mru: u32,
-    /// Of the latency expected of each [`gate_common::abi::QueryClass`], in their order.
+    /// Of the latency expected of each price class, in their order.
     pub latency_mru: [u32; gate_common::abi::QueryClass::COUNT],
     /// What more is known of them if they are learned; nothing if they are as configured.
     pub learned: Option<LearnedReport>,

@@ -6,7 +6,7 @@
 
 use std::rc::Rc;
 
-use gate_common::abi::{QueryClass, Reason};
+use gate_common::abi::Reason;
 use gate_common::units::{MilliRu, Nanos};
 
 use super::admission::waiting::Held;
@@ -22,7 +22,7 @@ use super::stores::store::Outgoing;
 use super::tenants::ledger::{Charge, Ledger, TenantId};
 use super::wire::{Course, Wire};
 use crate::policy::admission;
-use crate::protocol::{Class, Facts, Refusal};
+use crate::protocol::{Facts, Refusal};
 
 impl<W: Wire> Service<W> {
     /// Takes a decoded request through the pipeline.
@@ -138,7 +138,7 @@ impl<W: Wire> Service<W> {
     ) -> Result<MilliRu, Refusal> {
         let Asked { client, tenant, request, .. } = asked;
         let (facts, service) = (W::facts(request), self.settings.service);
-        let price = ledger.price(service, 1, facts.rows, length(facts), query_class(facts.class));
+        let price = ledger.price(service, 1, facts.rows, length(facts), W::price_class(facts.class));
         if client.asks_for_itself(tenant) {
             ledger.count_asked(tenant, price);
         }
@@ -311,17 +311,4 @@ enum Verdict {
 /// What a request is known to be long, body included.
 fn length(facts: &Facts) -> usize {
     usize::try_from(facts.bytes).unwrap_or(usize::MAX)
-}
-
-/// The class for which XDP and daemon agree on what latency to expect.
-pub(super) const fn query_class(class: Class) -> QueryClass {
-    match class {
-        Class::Get => QueryClass::Get,
-        Class::Mget => QueryClass::MultiGet,
-        Class::Set => QueryClass::Set,
-        Class::Delete => QueryClass::Delete,
-        Class::Counter => QueryClass::Arithmetic,
-        Class::Touch => QueryClass::Touch,
-        _ => QueryClass::Other,
-    }
 }

@@ -3,7 +3,7 @@
 //! **Problem.** A configured price is a guess, and a store's costs change. **How.** The
 //! [cost model](super::cost_model) finds the coefficients. What is expected of a class's latency is the recent p95
 //! of the store's time for it, counted in reference reads; times its coefficient that is a part of the price for
-//! each class of requests that XDP tells apart, so that a price needs no more than a look-up.
+//! each price class, so that a price needs no more than a look-up.
 //!
 //! **Invariants.** A tick that teaches nothing changes nothing: none during an overload or shortly after it, whose
 //! last answers come in later, and none without enough reference reads. No part of a price moves faster than

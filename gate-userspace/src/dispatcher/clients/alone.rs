@@ -18,7 +18,7 @@
 use std::cell::RefCell;
 use std::io::ErrorKind;
 
-use gate_common::abi::{QueryClass, Reason};
+use gate_common::abi::Reason;
 use gate_common::units::{MilliRu, Nanos};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
@@ -38,7 +38,8 @@ use crate::dispatcher::wire::buffer::Buffer;
 use crate::dispatcher::wire::resp::CLUSTER;
 use crate::dispatcher::wire::{Course, Wire};
 use crate::policy::Tier;
-use crate::protocol::{Refusal, Step};
+use crate::protocol::price_class::PriceClass;
+use crate::protocol::{Facts, Refusal, Step};
 
 impl<W: Wire> Client<W> {
     /// Serves the client, which has all its replies, to its end by a connection of its own to the store.
@@ -272,9 +273,9 @@ impl<W: Wire> Requests<'_, W> {
         loop {
             let step = W::decode(&mut self.decoder, heard.bytes());
             let taken = &heard.bytes()[..step.consumed()];
-            let price = |commands, rows, len| {
+            let price = |commands, rows, len, class| {
                 let ledger = self.service.ledger.borrow();
-                ledger.price(settings.service, commands, rows, len, QueryClass::Other)
+                ledger.price(settings.service, commands, rows, len, class)
             };
             let found = match step {
                 Step::More { .. } => return None,
@@ -297,13 +298,14 @@ impl<W: Wire> Requests<'_, W> {
                     let has_one_answer = self.skips || W::has_one_answer(&request);
                     self.marks.borrow_mut().ask(mark, has_one_answer, is_plain.then_some(kind));
                     let asked = asked.filter(|_| !self.skips);
-                    Some(Ok(Heard { price: price(1, W::facts(&request).rows, bytes.len()), asked }))
+                    let Facts { rows, class, .. } = *W::facts(&request);
+                    Some(Ok(Heard { price: price(1, rows, bytes.len(), W::price_class(class)), asked }))
                 }
                 Step::Body { len, .. } => {
                     if !self.skips {
                         self.out.push(taken);
                     }
-                    Some(Ok(Heard { price: price(0, 0, len), asked: None }))
+                    Some(Ok(Heard { price: price(0, 0, len, PriceClass::OTHER), asked: None }))
                 }
                 Step::Fault { fault, .. } => {
                     let mut answer = Vec::new();

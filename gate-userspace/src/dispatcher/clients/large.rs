@@ -16,7 +16,7 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use gate_common::abi::{QueryClass, Reason};
+use gate_common::abi::Reason;
 use gate_common::units::{MilliRu, Nanos};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::tcp::OwnedReadHalf;
@@ -38,6 +38,7 @@ use crate::dispatcher::tenants::ledger::{Charge, TenantId};
 use crate::dispatcher::wire::buffer::Buffer;
 use crate::dispatcher::wire::{Answer, Link, Wire};
 use crate::policy::admission;
+use crate::protocol::price_class::PriceClass;
 use crate::protocol::{Refusal, Step};
 
 /// A request that may go to the store, of which the client has sent no more than the head, as far as is known.
@@ -295,7 +296,7 @@ impl<W: Wire> Way<'_, W> {
         let mut ledger = self.service.ledger.borrow_mut();
         ledger.refresh();
         let service = self.service.settings.service;
-        let price: MilliRu = ledger.price(service, 0, 0, more as usize, QueryClass::Other);
+        let price: MilliRu = ledger.price(service, 0, 0, more as usize, PriceClass::OTHER);
         let rung = ledger.rung(service, kind.tier);
         match ledger.charge(tenant, price, rung, clock::monotonic(), self.client.shadow) {
             Charge::Passed(charged) => {

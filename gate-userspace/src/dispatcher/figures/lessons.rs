@@ -19,16 +19,15 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use gate_common::abi::QueryClass;
 use gate_common::units::{MilliRu, Nanos};
 
 use super::ServiceFigures;
 use super::latency::{Latencies, Reading};
-use crate::dispatcher::pipeline::query_class;
 use crate::dispatcher::tenants::ledger::TenantId;
+use crate::dispatcher::wire::Wire;
 use crate::policy::cost_model::{Measure, Together, Window};
 use crate::policy::pricing::ByClass;
-use crate::protocol::Facts;
+use crate::protocol::price_class::PriceClass;
 
 /// What one thread learns at one service.
 #[derive(Debug, Default)]
@@ -136,7 +135,7 @@ fn lock<T>(held: &Mutex<T>) -> MutexGuard<'_, T> {
 /// What is known of a request beforehand, as its price is made of it.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::dispatcher) struct Features {
-    class: QueryClass,
+    class: PriceClass,
     rows: u32,
     bytes: u32,
 }
@@ -144,9 +143,10 @@ pub(in crate::dispatcher) struct Features {
 impl Features {
     /// Those of a request.
     #[inline]
-    pub(in crate::dispatcher) fn of(facts: &Facts) -> Self {
+    pub(in crate::dispatcher) fn of<W: Wire>(request: &W::Request) -> Self {
+        let facts = W::facts(request);
         let bytes = u32::try_from(facts.bytes).unwrap_or(u32::MAX);
-        Self { class: query_class(facts.class), rows: facts.rows, bytes }
+        Self { class: W::price_class(facts.class), rows: facts.rows, bytes }
     }
 }
 
@@ -196,11 +196,11 @@ impl Answers {
         len: usize,
     ) {
         let Features { class, rows, bytes } = request;
-        self.counts[class as usize] += 1;
+        self.counts[class.index()] += 1;
         self.rows += u64::from(rows);
         self.bytes += u64::from(bytes);
         self.sent = self.sent.min(sent);
-        self.are_reference &= matches!(class, QueryClass::Get) && rows == 1 && len <= SMALL;
+        self.are_reference &= class == PriceClass::GET && rows == 1 && len <= SMALL;
         self.paid = self.paid.saturating_add(paid);
         self.payer = match self.payer {
             Payer::Nobody if paid > MilliRu::ZERO => Payer::One(tenant),
@@ -250,10 +250,10 @@ mod tests {
     use super::*;
     use crate::policy::cost_model::{CostModel, Learning, Prices};
     use crate::protocol::query_types::QueryTypes;
-    use gate_common::units::MilliRu;
+    use gate_common::abi::QueryClass;
 
-    const GET: Features = Features { class: QueryClass::Get, rows: 1, bytes: 30 };
-    const MGET: Features = Features { class: QueryClass::MultiGet, rows: 10, bytes: 90 };
+    const GET: Features = Features { class: PriceClass::GET, rows: 1, bytes: 30 };
+    const MGET: Features = Features { class: PriceClass::OTHER, rows: 10, bytes: 90 };
     const ZERO: Nanos = Nanos::ZERO;
     const PAID: (TenantId, MilliRu) = (TenantId(7), MilliRu::ONE_RU);
 

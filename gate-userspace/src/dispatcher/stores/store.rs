@@ -129,7 +129,7 @@ impl<W: Wire> Store<W> {
             outgoing;
         let ask_life = matches!(ticket, Ticket::Flight(_)).then(|| W::ask_life(request, bytes)).flatten();
         let expect = state.link.encode(request, bytes, &mut state.out);
-        let features = Features::of(W::facts(request));
+        let features = Features::of::<W>(request);
         let (client, since, request) = (Rc::clone(client), now, kind);
         let waiting = Waiting {
             client,

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use gate_common::abi::{
-    Block, Clock, Name, QueryClass, Reason, Service, ServiceState, Shed, Tenant, TenantCounters, TenantState,
-    View, bank_of, draw, find, find_v4, tenant_flags, view_flags,
+    Block, Clock, Name, Reason, Service, ServiceState, Shed, Tenant, TenantCounters, TenantState, View,
+    bank_of, draw, find, find_v4, tenant_flags, view_flags,
 };
 use gate_common::token_bucket::{Limits, Take, refund, settle, take};
 use gate_common::units::{Fraction, MilliRu, Multiplier, Nanos};
@@ -19,6 +19,7 @@ use gate_common::units::{Fraction, MilliRu, Multiplier, Nanos};
 use crate::kernel::Maps;
 use crate::policy::Tier;
 use crate::protocol::Refusal;
+use crate::protocol::price_class::PriceClass;
 
 /// A tenant, by its number in the maps. Zero is nobody.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -171,11 +172,11 @@ impl Ledger {
         commands: u32,
         rows: u32,
         bytes: usize,
-        class: QueryClass,
+        class: PriceClass,
     ) -> MilliRu {
         let Some((prices, _)) = self.services.get(service) else { return MilliRu::ZERO };
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        let latency = if commands > 0 { prices.latency_mru[class as usize] } else { 0 };
+        let latency = if commands > 0 { prices.latency_mru[class.index()] } else { 0 };
         MilliRu(prices.price(commands, rows, bytes).saturating_add(latency))
     }
 
@@ -534,8 +535,8 @@ mod tests {
     #[test]
     fn a_request_costs_its_base_its_rows_and_its_bytes() {
         let ledger = ledger();
-        assert_eq!(ledger.price(0, 1, 3, 2_048, QueryClass::Get), MilliRu(6_000));
-        assert_eq!(ledger.price(0, 0, 0, 512, QueryClass::Get), MilliRu(500));
+        assert_eq!(ledger.price(0, 1, 3, 2_048, PriceClass::GET), MilliRu(6_000));
+        assert_eq!(ledger.price(0, 0, 0, 512, PriceClass::GET), MilliRu(500));
     }
 
     #[test]

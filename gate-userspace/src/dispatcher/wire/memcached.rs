@@ -23,8 +23,9 @@ use crate::protocol::memcached::{
     self, AnswerLine, Answers, Command, Decoder, Expect, Fault, FaultKind, Limits, Part, Quiet, Request,
     Status,
 };
+use crate::protocol::price_class::PriceClass;
 use crate::protocol::query_types::QueryTypes;
-use crate::protocol::{Facts, Refusal, Step};
+use crate::protocol::{Class, Facts, Refusal, Step};
 
 /// memcached's text protocol.
 #[derive(Debug)]
@@ -69,6 +70,11 @@ impl Wire for Memcached {
     #[inline]
     fn is_streamed(request: &Request) -> bool {
         request.body > 0
+    }
+
+    #[inline]
+    fn price_class(class: Class) -> PriceClass {
+        PriceClass::of_memcached(class)
     }
 
     #[inline]

@@ -10,8 +10,9 @@ use self::buffer::Buffer;
 use crate::dispatcher::identity::Asked;
 use crate::dispatcher::settings::Settings;
 use crate::protocol::deny::Deny;
+use crate::protocol::price_class::PriceClass;
 use crate::protocol::query_types::QueryTypes;
-use crate::protocol::{Facts, Refusal, Step};
+use crate::protocol::{Class, Facts, Refusal, Step};
 
 pub(super) mod buffer;
 pub(super) mod memcached;
@@ -54,6 +55,9 @@ pub(in crate::dispatcher) trait Wire: Debug + Sized + 'static {
 
     /// Whether only its head has been decoded: its body follows, to be passed on as it comes.
     fn is_streamed(request: &Self::Request) -> bool;
+
+    /// What is expected to take as long as a request of this class, for its price.
+    fn price_class(class: Class) -> PriceClass;
 
     /// The place of a request's type among `types`.
     fn query_type(types: &QueryTypes, request: &Self::Request, bytes: &[u8]) -> usize;

@@ -11,11 +11,12 @@ use super::{AfterFault, Answer, Course, GATHER, Garbage, Life, Link, Wire};
 use crate::dispatcher::identity::Asked;
 use crate::dispatcher::settings::Settings;
 use crate::protocol::deny::Deny;
+use crate::protocol::price_class::PriceClass;
 use crate::protocol::query_types::QueryTypes;
 use crate::protocol::resp::{
     self, Command, Decoder, Fault, FaultKind, Kind, Limits, Part, Replies, Request, State,
 };
-use crate::protocol::{Facts, Refusal, Step};
+use crate::protocol::{Class, Facts, Refusal, Step};
 
 /// Redis' protocol.
 #[derive(Debug)]
@@ -62,6 +63,11 @@ impl Wire for Resp {
     #[inline]
     fn is_streamed(request: &Request) -> bool {
         request.streamed
+    }
+
+    #[inline]
+    fn price_class(class: Class) -> PriceClass {
+        PriceClass::of_redis(class)
     }
 
     #[inline]
