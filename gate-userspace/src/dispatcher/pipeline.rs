@@ -15,8 +15,7 @@ use super::clients::replies::Replies;
 use super::figures::Event;
 use super::figures::counts::TypeFigures;
 use super::hot_cache::order::Turn;
-use super::hot_cache::versions::{KeyHash, Version};
-use super::hot_cache::{Asked, Read};
+use super::hot_cache::{Asked, Read, Way};
 use super::service::Service;
 use super::stores::store::Outgoing;
 use super::tenants::ledger::{Charge, Ledger, TenantId};
@@ -103,9 +102,8 @@ impl<W: Wire> Service<W> {
         // Hot key: a hit is answered here, a read of a key in flight joins it, a write marks its key.
         self.hot.sample(asked, ledger.sample_every(), || ledger.number(self.settings.service));
         let may_cache = ledger.may_cache(asked.tenant);
-        let lead = match if may_cache { self.hot.read(asked, kind, now) } else { Read::Alone } {
-            Read::Alone => None,
-            Read::MayLead(key, version) => Some((key, version)),
+        let way = match if may_cache { self.hot.read(asked, kind, now) } else { Read::ALONE } {
+            Read::ToStore(way) => way,
             Read::Hit(answer) => {
                 count_passed(asked.client, asked.tenant, ledger, charged);
                 return Ok(Verdict::Hit(answer));
@@ -116,7 +114,7 @@ impl<W: Wire> Service<W> {
             }
         };
         self.admit(asked, kind, charged, ledger, now)?;
-        self.send(asked, kind, charged, lead, ledger, now)?;
+        self.send(asked, kind, charged, way, ledger, now)?;
         Ok(Verdict::Sent)
     }
 
@@ -181,7 +179,7 @@ impl<W: Wire> Service<W> {
         asked: Asked<'_, W>,
         kind: admission::Request,
         charged: MilliRu,
-        lead: Option<(KeyHash, Version)>,
+        way: Way,
         ledger: &mut Ledger,
         now: Nanos,
     ) -> Result<(), Refusal> {
@@ -196,9 +194,9 @@ impl<W: Wire> Service<W> {
         let counts = self.figures.of_type(kind.query_type);
         accepted.map_err(|refusal| refuse(tenant, ledger, counts, charged, refusal))?;
 
-        let ticket = match lead {
-            None => self.hot.ticket(asked),
-            Some(lead) => match self.hot.lead(asked, kind, lead) {
+        let ticket = match way {
+            Way::Alone(key) => self.hot.ticket(asked, key),
+            Way::MayLead(key, version) => match self.hot.lead(asked, kind, (key, version)) {
                 Some(ticket) => ticket,
                 None => {
                     if at_once {

@@ -164,8 +164,8 @@ impl<W: Wire> Service<W> {
             client.choose_lane(now);
         }
         let mut taken = 0;
-        // The last request, if it was whole. The same bytes behind it are the same request.
-        let mut last: Option<(usize, W::Request)> = None;
+        // The last one; of a request, the same bytes behind it are the same request.
+        let mut step = Step::More { want: 0 };
         talk.want = 0;
         while !talk.ending && talk.moving == Moving::No {
             if !self.has_room(client, &talk.replies) {
@@ -173,56 +173,50 @@ impl<W: Wire> Service<W> {
                 break;
             }
             let rest = &input[taken..];
-            let (len, request) = match &last {
-                Some(last) if rest.starts_with(&input[taken - last.0..taken]) => last,
-                _ => match W::decode(&mut talk.decoder, rest) {
-                    Step::More { want } => {
-                        talk.want = want;
-                        break;
-                    }
-                    // The rest of it cannot come.
-                    Step::Request { request, .. }
-                        if client.datagram().is_some() && W::is_streamed(&request) =>
-                    {
-                        break;
-                    }
-                    Step::Request { len, request } => last.insert((len, request)),
-                    // Bodies are of requests that were refused.
-                    Step::Skip { len } | Step::Body { len, .. } => {
-                        last = None;
-                        taken += len;
-                        continue;
-                    }
-                    Step::Fault { len, fault } => {
-                        last = None;
-                        taken += len;
-                        let place = talk.replies.open();
-                        self.fault(client, talk, place, &fault, now);
-                        continue;
-                    }
-                },
-            };
-            let bytes = W::bytes(&talk.decoder, request, &rest[..*len]);
-            match self.request(client, &mut talk.replies, request, bytes, now) {
-                After::Next => {}
-                After::Wait => {
-                    if W::is_streamed(request) {
-                        // This one is past its head.
-                        talk.decoder = W::decoder(&self.settings);
-                    }
-                    talk.stalled = true;
-                    break;
-                }
-                After::Move(to) => {
-                    talk.moving = to;
-                    break;
-                }
-                After::Body => talk.moving = Moving::Large,
-                After::Goodbye => talk.ending = true,
+            if !matches!(step, Step::Request { len, .. } if rest.starts_with(&input[taken - len..taken])) {
+                step = W::decode(&mut talk.decoder, rest);
             }
-            taken += len;
-            if W::is_streamed(request) {
-                last = None;
+            match &step {
+                Step::More { want } => {
+                    talk.want = *want;
+                    break;
+                }
+                Step::Request { request, .. } if client.datagram().is_some() && W::is_streamed(request) => {
+                    // The rest of it cannot come.
+                    break;
+                }
+                Step::Request { len, request } => {
+                    let bytes = W::bytes(&talk.decoder, request, &rest[..*len]);
+                    match self.request(client, &mut talk.replies, request, bytes, now) {
+                        After::Next => {}
+                        After::Wait => {
+                            if W::is_streamed(request) {
+                                // This one is past its head.
+                                talk.decoder = W::decoder(&self.settings);
+                            }
+                            talk.stalled = true;
+                            break;
+                        }
+                        After::Body => talk.moving = Moving::Large,
+                        After::Goodbye => talk.ending = true,
+                        After::Move(to) => {
+                            talk.moving = to;
+                            break;
+                        }
+                    }
+                    taken += len;
+                    if W::is_streamed(request) {
+                        // Its body may look like another.
+                        step = Step::More { want: 0 };
+                    }
+                }
+                // Bodies are of requests that were refused.
+                Step::Skip { len } | Step::Body { len, .. } => taken += len,
+                Step::Fault { len, fault } => {
+                    taken += len;
+                    let place = talk.replies.open();
+                    self.fault(client, talk, place, fault, now);
+                }
             }
         }
         client.note_open(talk.replies.outstanding());

@@ -79,7 +79,7 @@ impl Cache {
     }
 
     /// What is known of a question.
-    #[inline]
+    #[inline(always)]
     pub(in crate::dispatcher) fn find(
         &mut self,
         question: Question<'_>,

@@ -1,5 +1,6 @@
 //! Which keys are hot: samples go to whoever counts them, and what that finds comes back to every thread.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -50,20 +51,20 @@ pub(in crate::dispatcher) fn samples() -> (SyncSender<Sample>, Receiver<Sample>)
 #[derive(Debug)]
 pub(in crate::dispatcher) struct Sampler {
     to: SyncSender<Sample>,
-    until_next: u32,
+    until_next: Cell<u32>,
 }
 
 impl Sampler {
     pub(in crate::dispatcher) fn new(to: SyncSender<Sample>) -> Self {
-        Self { to, until_next: 0 }
+        Self { to, until_next: Cell::new(0) }
     }
 
     /// Whether the next request is one in `every`.
     #[inline]
-    pub(in crate::dispatcher) fn is_due(&mut self, every: u32) -> bool {
-        let due = self.until_next == 0;
-        self.until_next = if due { every.saturating_sub(1) } else { self.until_next - 1 };
-        due && every > 0
+    pub(in crate::dispatcher) fn is_due(&self, every: u32) -> bool {
+        let until_next = self.until_next.get();
+        self.until_next.set(until_next.checked_sub(1).unwrap_or(every.saturating_sub(1)));
+        until_next == 0 && every > 0
     }
 
     /// Sends a sample of a key. One that is longer than those that are counted is not: cut off, it would be

@@ -96,7 +96,7 @@ pub(super) struct HotCache<W: Wire> {
     enabled: bool,
     longest_answer: usize,
     longest_life: Nanos,
-    sampler: RefCell<Sampler>,
+    sampler: Sampler,
     news: RefCell<watch::Receiver<Arc<HotSet>>>,
     hot: RefCell<Arc<HotSet>>,
     versions: Arc<Versions>,
@@ -131,10 +131,21 @@ pub(super) enum Read {
     Hit(Rc<[u8]>),
     /// It follows a flight.
     Joined,
-    /// It goes to the store, for itself.
-    Alone,
-    /// It may go to the store for all who read that version of this key.
+    /// It goes to the store.
+    ToStore(Way),
+}
+
+/// How a request goes to the store.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Way {
+    /// For itself; this is the one key that it is about, if that is known.
+    Alone(Option<KeyHash>),
+    /// For all who read that version of this key.
     MayLead(KeyHash, Version),
+}
+
+impl Read {
+    pub(super) const ALONE: Self = Self::ToStore(Way::Alone(None));
 }
 
 /// What a request takes with it to the store.
@@ -214,7 +225,7 @@ impl<W: Wire> HotCache<W> {
             enabled: config.cache,
             longest_answer: config.max_value,
             longest_life: config.ttl,
-            sampler: RefCell::new(Sampler::new(samples)),
+            sampler: Sampler::new(samples),
             hot: RefCell::new(hot),
             news: RefCell::new(news),
             marker: Marker::new(Arc::clone(&versions)),
@@ -238,10 +249,9 @@ impl<W: Wire> HotCache<W> {
     /// Sends a sample of a request's first key, if it is this one's turn. `service` is the number in force.
     #[inline]
     pub(super) fn sample(&self, asked: Asked<'_, W>, every: u32, service: impl Fn() -> u32) {
-        let sampler = &mut *self.sampler.borrow_mut();
-        if W::facts(asked.request).keyed && sampler.is_due(every) {
+        if W::facts(asked.request).keyed && self.sampler.is_due(every) {
             let (key, tenant) = (W::keys(asked.request, asked.bytes).next(), asked.tenant.0);
-            key.into_iter().for_each(|key| sampler.send(service(), tenant, every, key));
+            key.into_iter().for_each(|key| self.sampler.send(service(), tenant, every, key));
         }
     }
 
@@ -271,13 +281,13 @@ impl<W: Wire> HotCache<W> {
     #[inline]
     pub(super) fn read(&self, asked: Asked<'_, W>, kind: admission::Request, now: Nanos) -> Read {
         let Asked { client, turn, request, bytes, .. } = asked;
-        let Some(question) = self.question(client, request, bytes) else { return Read::Alone };
+        let Some(question) = self.question(client, request, bytes) else { return Read::ALONE };
         match self.cache.borrow_mut().find(question, &self.versions, now) {
             Found::Answer(answer, key) if client.order.is_free(key, turn) => {
                 self.figures.count(Event::CacheHit);
                 return Read::Hit(answer);
             }
-            Found::TooLong => return Read::Alone,
+            Found::TooLong => return Read::ALONE,
             Found::Outdated => self.figures.count(Event::Invalidated),
             Found::Answer(..) | Found::Nothing => {}
         }
@@ -287,18 +297,20 @@ impl<W: Wire> HotCache<W> {
     /// A read that no kept answer answers.
     fn fly(&self, asked: Asked<'_, W>, question: Question<'_>, kind: admission::Request) -> Read {
         let Asked { client, turn, request, bytes, .. } = asked;
-        let Some(key) = self.hot_key(request, bytes) else { return Read::Alone };
-        let (false, Some(version)) = (client.order.has_sent(key, turn), self.versions.of(key)) else {
-            return Read::Alone;
-        };
+        let Some((key, is_hot)) = self.key(request, bytes) else { return Read::ALONE };
+        let alone = Read::ToStore(Way::Alone(Some(key)));
+        if !is_hot || client.order.has_sent(key, turn) {
+            return alone;
+        }
+        let Some(version) = self.versions.of(key) else { return alone };
         match self.following.borrow_mut().get_mut(&self.flights.number(question)) {
             Some(following) if following.has_room_for(question, version) => {
                 self.figures.count(Event::Coalesced);
                 following.add(asked, kind, key);
                 Read::Joined
             }
-            Some(_) => Read::Alone,
-            None => Read::MayLead(key, version),
+            Some(_) => alone,
+            None => Read::ToStore(Way::MayLead(key, version)),
         }
     }
 
@@ -324,12 +336,16 @@ impl<W: Wire> HotCache<W> {
         ticket
     }
 
-    /// What a request takes with it that goes to the store for itself.
+    /// What a request takes with it that goes to the store for itself; `key` as in [`Way::Alone`].
     #[inline]
-    pub(super) fn ticket(&self, asked: Asked<'_, W>) -> Ticket {
+    pub(super) fn ticket(&self, asked: Asked<'_, W>, key: Option<KeyHash>) -> Ticket {
         let Asked { client, turn, request, bytes, .. } = asked;
         if self.enabled {
-            let bits = if self.hot.borrow().is_empty() { ANY_KEY } else { self.bits(request, bytes) };
+            let bits = match key {
+                Some(key) => key.bit(),
+                None if self.hot.borrow().is_empty() => ANY_KEY,
+                None => self.bits(request, bytes),
+            };
             client.order.send(bits, turn);
         }
         self.mark(request, bytes).map_or(Ticket::None, Ticket::Write)
@@ -387,16 +403,17 @@ impl<W: Wire> HotCache<W> {
         client.pool().shares().map(|scope| Question { scope, request: bytes })
     }
 
-    /// The hash of the key that a read of one key reads, if that is hot.
-    fn hot_key(&self, request: &W::Request, bytes: &[u8]) -> Option<KeyHash> {
+    /// The key that a read of one key reads, and whether it is hot.
+    #[inline]
+    fn key(&self, request: &W::Request, bytes: &[u8]) -> Option<(KeyHash, bool)> {
         let key = self.versions.hash(W::keys(request, bytes).next()?);
-        self.hot.borrow().contains(&key).then_some(key)
+        Some((key, self.hot.borrow().contains(&key)))
     }
 
     /// The key of a read whose flight it could join.
     fn flight_to_join(&self, client: &Client<W>, request: &W::Request, bytes: &[u8]) -> Option<KeyHash> {
         let question = self.question(client, request, bytes)?;
-        let key = self.hot_key(request, bytes)?;
+        let (key, _) = self.key(request, bytes).filter(|&(_, is_hot)| is_hot)?;
         let version = self.versions.of(key)?;
         let following = self.following.borrow();
         let following = following.get(&self.flights.number(question))?;

@@ -121,14 +121,21 @@ mod tests {
     fn a_client_waits_until_no_read_of_its_follows_a_flight() {
         let (versions, order) = (Versions::new(1), Order::default());
         let key = versions.hash(b"key");
+        let mut replies = Replies::new(|_, _| ());
+        replies.open();
+        let turn = Turn { place: replies.next(), first: replies.first() };
+        assert!(order.is_free(key, turn));
         order.follow(key);
         order.follow(key);
+        assert!(!order.is_free(key, turn));
         assert!(order.follows() && order.follows_any(key.bit()) && !order.follows_any(!key.bit()));
         order.wait();
         order.landed();
         assert!(order.waits() && order.follows_any(key.bit()));
         order.landed();
-        assert!(!order.waits() && !order.follows() && !order.follows_any(ANY_KEY));
+        assert!(
+            !order.waits() && !order.follows() && !order.follows_any(ANY_KEY) && order.is_free(key, turn)
+        );
     }
 
     proptest! {
@@ -143,7 +150,7 @@ mod tests {
                 let key = versions.hash(&[key]);
                 let turn = Turn { place: replies.next(), first: replies.first() };
                 if open.iter().any(|&(_, other)| other == Some(key)) {
-                    prop_assert!(order.has_sent(key, turn), "forgotten");
+                    prop_assert!(order.has_sent(key, turn) && !order.is_free(key, turn), "forgotten");
                 }
                 prop_assert!(!open.is_empty() || !order.has_sent(key, turn), "nothing is on its way");
                 if own {
