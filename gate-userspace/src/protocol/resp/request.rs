@@ -146,7 +146,7 @@ impl Decoder {
             Progress::Between if input == &TLS[..1] => Step::More { want: TLS.len() },
             Progress::Between if input.starts_with(&TLS) => self.fault(input.len(), FaultKind::Tls),
             Progress::Between => self.inline(input, 0),
-            Progress::Head(scan) => self.head(input, scan),
+            Progress::Head(scan) => self.head(input, &scan),
             Progress::Inline { searched } => self.inline(input, searched),
             Progress::Body { bytes, args } => self.body(input, bytes, args),
             Progress::Closed => Step::Skip { len: input.len() },
@@ -157,7 +157,7 @@ impl Decoder {
     #[inline]
     fn array(&mut self, input: &[u8]) -> Step {
         if let Some(scan) = self.familiar.scan_of(input) {
-            return self.head(input, scan);
+            return self.head(input, &scan);
         }
         match length::read(input, 1) {
             Length::Incomplete => Step::More { want: input.len() + 1 },
@@ -167,7 +167,7 @@ impl Decoder {
                 let command = Command::UNKNOWN;
                 self.head(
                     input,
-                    Scan { at, first, args, seen: 0, command, key: 0, keys: Run::default(), expected: 0 },
+                    &Scan { at, first, args, seen: 0, command, key: 0, keys: Run::default(), expected: 0 },
                 )
             }
             Length::Is(..) | Length::Bad => self.fault(input.len(), FaultKind::ArrayLength),
@@ -176,7 +176,9 @@ impl Decoder {
 
     /// The arguments, until all are there, or more than are gathered.
     #[inline]
-    fn head(&mut self, input: &[u8], mut scan: Scan) -> Step {
+    fn head(&mut self, input: &[u8], begun: &Scan) -> Step {
+        // A copy of its own stays in registers.
+        let mut scan = *begun;
         while scan.seen < scan.args {
             let (start, len) = match self.bulk(input, scan.at) {
                 Ok(Some(bulk)) => bulk,
@@ -213,7 +215,7 @@ impl Decoder {
     }
 
     /// A request, or its head, of `len` bytes; `bytes` are known of in all.
-    #[inline]
+    #[inline(always)]
     fn give(&self, input: &[u8], len: usize, bytes: u64, scan: &Scan) -> Step {
         Step::Request { len, request: scan.request(&input[..len], bytes) }
     }
@@ -378,7 +380,7 @@ impl Scan {
     }
 
     /// What is known of it; `bytes` is its length as far as it is known.
-    #[inline]
+    #[inline(always)]
     fn request(&self, head: &[u8], bytes: u64) -> Request {
         let Self { first, args, seen, command, keys, expected, .. } = *self;
         let at_hand = Args::new(head, first.into(), seen);

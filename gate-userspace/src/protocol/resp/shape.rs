@@ -36,11 +36,16 @@ pub(super) fn fixed_keys(keys: KeySpec, args: u32) -> Option<(u32, u32, u8)> {
 
 /// Reads what the arguments tell of a request of `count` arguments, of which `args` are at hand; of those that
 /// are not, the worst is assumed. If its keys are at fixed places, there are so many, and `fixed` are at hand.
-#[inline]
+#[inline(always)]
 pub(super) fn read(command: Command, args: &Args<'_>, count: u32, keys: u32, fixed: Run) -> Shape {
     let spec = command.spec();
-    let (access, state) = (spec.access, spec.state);
-    let mut shape = Shape { access, state, keys, rows: 0, runs: [fixed, Run::default()] };
+    let (access, state, runs) = (spec.access, spec.state, [fixed, Run::default()]);
+    let are_fixed = matches!(spec.keys, KeySpec::None | KeySpec::Range { .. });
+    if are_fixed && spec.rows == Rows::Keys && !spec.may_store && args.left() >= count {
+        // Nearly always. Nothing is looked for, and nothing leaves the registers.
+        return Shape { access, state, keys, rows: keys.clamp(1, MAX_ROWS), runs };
+    }
+    let mut shape = Shape { access, state, keys, rows: 0, runs };
     match spec.keys {
         KeySpec::None | KeySpec::Range { .. } => {}
         KeySpec::Counted { at, destination } => shape.counted(args, count, at.into(), destination),
