@@ -223,15 +223,19 @@ impl<W: Wire> Service<W> {
         taken
     }
 
-    /// A request has left the store: answered, or not at all.
+    /// A request has left the store: answered ([`Service::observe`]), or not at all.
     #[inline]
-    pub(super) fn left_store(&self, request: admission::Request, answered: Option<Answered>) {
+    pub(super) fn left_store(&self) {
         self.queue.borrow_mut().leave();
-        let Some(Answered { admitted, sent, at }) = answered else { return };
+    }
+
+    /// Observes how long the store took for requests that it has answered at `at`.
+    pub(super) fn observe(&self, answered: Answered, at: Nanos) {
+        let Answered { request, admitted, sent, count } = answered;
         let took = at.saturating_sub(sent);
-        self.figures.answered(request.query_type, sent.saturating_sub(admitted), took);
-        self.policy.completed(request, took, at);
-        self.all_figures.responded(request.query_type, at.saturating_sub(admitted));
+        self.figures.answered(request.query_type, sent.saturating_sub(admitted), took, count);
+        (0..count).for_each(|_| self.policy.completed(request, took, at));
+        self.all_figures.responded(request.query_type, at.saturating_sub(admitted), count);
     }
 
     /// Learns how long the store took for answers that came together, and charges what that is beyond their price.
@@ -372,13 +376,59 @@ impl<W: Wire> Service<W> {
     }
 }
 
-/// When a request that the store has answered was let in, sent, and answered.
-#[derive(Clone, Copy, Debug)]
+/// Requests alike that were let in together, sent together, and answered together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Answered {
+    pub(super) request: admission::Request,
     pub(super) admitted: Nanos,
     pub(super) sent: Nanos,
-    pub(super) at: Nanos,
+    /// How many they are.
+    pub(super) count: u32,
+}
+
+impl Answered {
+    /// Puts them with those before them, if they are like them; else in their place, and gives those.
+    #[inline]
+    pub(super) fn follow(self, before: &mut Option<Self>) -> Option<Self> {
+        match before {
+            Some(before) if Self { count: before.count, ..self } == *before => {
+                before.count += self.count;
+                None
+            }
+            before => before.replace(self),
+        }
+    }
 }
 
 /// A client with so many bytes of replies waiting is not listened to.
 const PAUSE_OUTPUT: usize = 256 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::admission::{QueryType, Request};
+
+    #[test]
+    fn only_what_is_alike_is_observed_together_and_nothing_is_lost() {
+        let one = |tier, query_type, admitted, sent| Answered {
+            request: Request { tier, query_type: QueryType(query_type) },
+            admitted: Nanos(admitted),
+            sent: Nanos(sent),
+            count: 1,
+        };
+        let first = one(Tier::Standard, 0, 1, 2);
+        let others = [
+            one(Tier::Batch, 0, 1, 2),
+            one(Tier::Standard, 1, 1, 2),
+            one(Tier::Standard, 0, 0, 2),
+            one(Tier::Standard, 0, 1, 3),
+        ];
+        for other in others {
+            let mut last = None;
+            let mut observed: Vec<_> =
+                [first, first, other, first].into_iter().filter_map(|next| next.follow(&mut last)).collect();
+            observed.extend(last);
+            assert_eq!(observed, [Answered { count: 2, ..first }, other, first]);
+        }
+    }
+}

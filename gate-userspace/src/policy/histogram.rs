@@ -23,7 +23,12 @@ impl Histogram {
 
     #[inline]
     pub(super) fn record(&self, duration: Nanos) {
-        self.0[bucket(duration)].fetch_add(1, Ordering::Relaxed);
+        self.record_many(duration, 1);
+    }
+
+    #[inline]
+    pub(super) fn record_many(&self, duration: Nanos, count: u32) {
+        self.0[bucket(duration)].fetch_add(count, Ordering::Relaxed);
     }
 
     pub(super) fn clear(&self) {

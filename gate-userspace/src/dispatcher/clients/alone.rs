@@ -119,7 +119,7 @@ impl<W: Wire> Client<W> {
         let now = clock::monotonic();
         marks.hear(&output.bytes()[output.len() - len..], |request, sent| {
             service.figures.of_type(request.query_type).offered(request.tier);
-            service.figures.answered(request.query_type, Nanos::ZERO, now.saturating_sub(sent));
+            service.figures.answered(request.query_type, Nanos::ZERO, now.saturating_sub(sent), 1);
         });
         Ok(len)
     }

@@ -103,7 +103,7 @@ impl Body {
 
 impl<W: Wire> Service<W> {
     /// Sends a request that has a place before the store. One whose body is still to come gives it back for now.
-    #[inline]
+    #[inline(always)]
     pub(in crate::dispatcher) fn hand_over(
         &self,
         outgoing: Outgoing<'_, W>,
@@ -232,11 +232,13 @@ impl<W: Wire> Way<'_, W> {
         let sent = clock::monotonic();
         self.service.queue.borrow_mut().enter();
         let answered = self.answer(large).await;
-        let answer = |at| Answered { admitted: sent.saturating_sub(large.waited), sent, at };
-        let observed = answered.is_ok().then(|| answer(clock::monotonic()));
-        self.service.left_store(large.kind, observed);
-        if answered.is_ok() && self.heard.is_empty() {
-            self.service.lines.keep(self.line);
+        self.service.left_store();
+        if answered.is_ok() {
+            let (request, admitted) = (large.kind, sent.saturating_sub(large.waited));
+            self.service.observe(Answered { request, admitted, sent, count: 1 }, clock::monotonic());
+            if self.heard.is_empty() {
+                self.service.lines.keep(self.line);
+            }
         }
         answered
     }

@@ -109,7 +109,7 @@ impl Unwritten {
     #[inline]
     pub(in crate::dispatcher) fn are_written(&self, figures: &RefusalFigures, now: impl FnOnce() -> Nanos) {
         if let Some(Batch { since, count }) = self.0.take() {
-            figures.took.record_many(now().saturating_sub(since), count);
+            figures.took.record(now().saturating_sub(since), count);
         }
     }
 

@@ -67,13 +67,13 @@ impl TypeFigures {
         self.waiting.store(self.waiting.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
     }
 
-    /// It has been answered: it had waited for so long, and the store took so long.
+    /// So many have been answered: they had waited for so long, and the store took so long.
     #[inline]
-    pub(in crate::dispatcher) fn answered(&self, waited: Nanos, took: Nanos) {
+    pub(in crate::dispatcher) fn answered(&self, waited: Nanos, took: Nanos, count: u32) {
         let [wait, processing, response] = &self.timings;
-        wait.record(waited);
-        processing.record(took);
-        response.record(waited.saturating_add(took));
+        wait.record(waited, count.into());
+        processing.record(took, count.into());
+        response.record(waited.saturating_add(took), count.into());
     }
 }
 
@@ -140,15 +140,15 @@ mod tests {
         };
         figures.offered(Tier::Standard);
         figures.enqueued();
-        figures.answered(Nanos::from_millis(100), Nanos::from_millis(100));
+        figures.answered(Nanos::from_millis(100), Nanos::from_millis(100), 1);
         let before = read();
         [Tier::Critical, Tier::Batch, Tier::Batch].iter().for_each(|&tier| figures.offered(tier));
         (0..2).for_each(|_| figures.enqueued());
         figures.dequeued();
         figures.refused();
-        figures.answered(Nanos::from_millis(1), Nanos::from_millis(3));
+        figures.answered(Nanos::from_millis(1), Nanos::from_millis(3), 2);
         let counts = read().since(&before);
-        assert_eq!((counts.offered(), counts.refused, counts.answered()), (3, 1, 1));
+        assert_eq!((counts.offered(), counts.refused, counts.answered()), (3, 1, 2));
         assert_eq!((counts.offered_by_tier, counts.waiting), ([1, 0, 2, 0], 2));
         for (timing, ms) in [(Timing::Wait, 1.0), (Timing::Processing, 3.0), (Timing::Response, 4.0)] {
             let found = counts.timing(timing).percentile(99.0).unwrap().0 as f64 / 1e6;

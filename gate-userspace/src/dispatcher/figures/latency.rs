@@ -26,15 +26,9 @@ pub struct Reading {
 }
 
 impl Latencies {
-    /// Counts one more. Only one thread may call this.
+    /// Counts some more that all took as long. Only one thread may call this.
     #[inline]
-    pub(in crate::dispatcher) fn record(&self, took: Nanos) {
-        self.record_many(took, 1);
-    }
-
-    /// Counts some more that all took as long. As [`Latencies::record`].
-    #[inline]
-    pub(in crate::dispatcher) fn record_many(&self, took: Nanos, how_many: u64) {
+    pub(in crate::dispatcher) fn record(&self, took: Nanos, how_many: u64) {
         let count = &self.counts[bucket(took)];
         count.store(count.load(Ordering::Relaxed).wrapping_add(how_many), Ordering::Relaxed);
     }
@@ -136,9 +130,9 @@ mod tests {
             reading.add(&latencies);
             reading
         };
-        (0..100).for_each(|_| latencies.record(Nanos::from_secs(1)));
+        (0..100).for_each(|_| latencies.record(Nanos::from_secs(1), 1));
         let before = read();
-        (1..=100).for_each(|ms| latencies.record(Nanos::from_millis(ms)));
+        (1..=100).for_each(|ms| latencies.record(Nanos::from_millis(ms), 1));
         let interval = read().since(&before);
         assert_eq!(interval.len(), 100);
         for (percent, ms) in [(50.0, 50), (90.0, 90), (99.0, 99), (100.0, 100)] {

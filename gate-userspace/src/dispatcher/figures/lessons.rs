@@ -59,7 +59,7 @@ impl Lessons {
         for (class, &count) in answers.counts.iter().enumerate().filter(|(_, count)| **count > 0) {
             let expected = self.expected[class].load(Ordering::Relaxed);
             together.expected_milli += u64::from(count) * u64::from(expected);
-            self.times[class].record_many(each, count.into());
+            self.times[class].record(each, count.into());
         }
         if answers.are_reference {
             window.observe_reference(together, took)

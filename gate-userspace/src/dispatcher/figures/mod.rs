@@ -169,15 +169,26 @@ impl Figures {
     /// Counts one more. Only the thread whose figures these are may call this.
     #[inline]
     pub(in crate::dispatcher) fn count(&self, event: Event) {
-        let count = &self.counts[event as usize];
-        count.store(count.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        self.count_many(event, 1);
     }
 
-    /// A request was answered that had waited for so long, and took the store so long. As [`Figures::count`].
     #[inline]
-    pub(in crate::dispatcher) fn answered(&self, query_type: QueryType, waited: Nanos, took: Nanos) {
-        self.count(Event::Answered);
-        self.of_type(query_type).answered(waited, took);
+    fn count_many(&self, event: Event, times: u32) {
+        let count = &self.counts[event as usize];
+        count.store(count.load(Ordering::Relaxed).wrapping_add(times.into()), Ordering::Relaxed);
+    }
+
+    /// So many requests were answered that had waited for so long, and took the store so long. As [`Figures::count`].
+    #[inline]
+    pub(in crate::dispatcher) fn answered(
+        &self,
+        query_type: QueryType,
+        waited: Nanos,
+        took: Nanos,
+        count: u32,
+    ) {
+        self.count_many(Event::Answered, count);
+        self.of_type(query_type).answered(waited, took, count);
     }
 
     /// Where requests of a query type are counted. As [`Figures::count`].
@@ -253,10 +264,10 @@ impl ServiceFigures {
         Self { name, threads, types: Arc::new(types), responses, policy }
     }
 
-    /// Records how long a request of a query type took, its wait included. Any thread may call this.
+    /// Records how long so many requests of a query type took, their wait included. Any thread may call this.
     #[inline]
-    pub(in crate::dispatcher) fn responded(&self, query_type: QueryType, took: Nanos) {
-        self.responses.record(usize::from(query_type.0), took);
+    pub(in crate::dispatcher) fn responded(&self, query_type: QueryType, took: Nanos, count: u32) {
+        self.responses.record_many(usize::from(query_type.0), took, count);
     }
 
     /// How often something happened, all threads together.

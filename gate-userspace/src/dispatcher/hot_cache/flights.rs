@@ -195,7 +195,7 @@ impl Leading {
     }
 
     /// The answer is whole. What it says can be kept once it is known for how long.
-    pub(in crate::dispatcher) fn land(mut self) -> Option<Keeping> {
+    pub(in crate::dispatcher) fn land(mut self) -> Option<Box<Keeping>> {
         let fits = self.heard.len() <= self.most;
         let answer: Arc<[u8]> = std::mem::take(&mut self.heard).into();
         if self.for_one {
@@ -205,7 +205,7 @@ impl Leading {
         let note = if fits { Note::Answer(Arc::clone(&answer)) } else { Note::TooLong };
         let threads = self.end(&note);
         let (flights, flight) = (Arc::clone(&self.flights), Arc::clone(&self.flight));
-        fits.then(|| Keeping { flights, flight, threads, answer, life: Vec::new() })
+        fits.then(|| Box::new(Keeping { flights, flight, threads, answer, life: Vec::new() }))
     }
 
     /// The answer is this, which is not kept.

@@ -158,7 +158,7 @@ pub(super) enum Ticket {
     /// A flight. The request is nobody's own.
     Flight(Box<Leading>),
     /// gate's own question for how long an answer lives, once there is that answer.
-    Life(Option<Keeping>),
+    Life(Option<Box<Keeping>>),
 }
 
 impl Ticket {

@@ -38,6 +38,8 @@ pub(in crate::dispatcher) struct Outstanding<W: Wire> {
     pub(in crate::dispatcher) input: Buffer,
     /// What has come of the first of those that wait.
     pub(in crate::dispatcher) heard: usize,
+    /// Answered last, and not yet observed.
+    pub(in crate::dispatcher) alike: Option<Answered>,
     /// What the last read has answered, where somebody learns from that; and when the one before did.
     pub(in crate::dispatcher) answers: Answers,
     pub(in crate::dispatcher) answered: Nanos,
@@ -134,24 +136,35 @@ impl<W: Wire> Outstanding<W> {
                 self.begun = false;
                 self.sent -= 1;
                 self.health.answered();
-                let front = self.waiting.pop_front().expect("it was there");
-                let Waiting { request, features, tenant, paid, admitted, since: sent, ticket, .. } = front;
-                if matches!(ticket, Ticket::Life(_)) {
+                // Read where it stands: what is moved is copied twice, and most have no ticket.
+                let Waiting { request, features, tenant, paid, admitted, since: sent, ref ticket, .. } =
+                    *front;
+                let (has_ticket, asks_life) =
+                    (!matches!(ticket, Ticket::None), matches!(ticket, Ticket::Life(_)));
+                let front = self.waiting.pop_front();
+                if asks_life {
                     self.answers.spoil();
                 } else {
                     if learns {
                         self.answers.add(features, (tenant, paid), sent, heard);
                     }
-                    service.left_store(request, Some(Answered { admitted, sent, at: now }));
+                    service.left_store();
+                    let answered = Answered { request, admitted, sent, count: 1 };
+                    if let Some(before) = answered.follow(&mut self.alike) {
+                        service.observe(before, now);
+                    }
                 }
-                self.redeem(ticket, sent);
+                if has_ticket && let Some(front) = front {
+                    self.redeem(front.ticket, sent);
+                }
             }
         }
     }
 
-    /// What a read has answered teaches about prices.
+    /// What a read has answered is observed, and teaches about prices.
     #[inline]
     pub(in crate::dispatcher) fn teach(&mut self, service: &Service<W>, now: Nanos) {
+        self.alike.take().into_iter().for_each(|alike| service.observe(alike, now));
         if self.answers.is_empty() {
             return;
         }

@@ -84,6 +84,7 @@ impl<W: Wire> Store<W> {
                 begun: false,
                 input: Buffer::default(),
                 heard: 0,
+                alike: None,
                 answers: Answers::default(),
                 answered: Nanos::ZERO,
             }),
@@ -234,7 +235,7 @@ impl<W: Wire> Store<W> {
             if matches!(waiting.ticket, Ticket::Life(_)) {
                 continue;
             }
-            service.left_store(waiting.request, None);
+            service.left_store();
             if let Ticket::Flight(leading) = waiting.ticket {
                 leading.land_with(why);
             } else if is_cut {
@@ -315,18 +316,18 @@ impl<W: Wire> Store<W> {
     fn answers(&self, service: &Service<W>, bytes: &[u8]) -> Result<(), Broken> {
         let state = &mut *self.state.borrow_mut();
         let now = clock::monotonic();
-        if state.input.is_empty() {
-            let taken = state.take(service, bytes, now)?;
-            state.input.push(&bytes[taken..]);
+        let taken = if state.input.is_empty() {
+            let taken = state.take(service, bytes, now);
+            taken.map(|taken| state.input.push(&bytes[taken..]))
         } else {
             state.input.push(bytes);
-            let mut input = std::mem::take(&mut state.input);
-            let taken = state.take(service, input.bytes(), now)?;
-            input.consume(taken);
+            let input = std::mem::take(&mut state.input);
+            let taken = state.take(service, input.bytes(), now);
             state.input = input;
-        }
+            taken.map(|taken| state.input.consume(taken))
+        };
         state.teach(service, now);
-        Ok(())
+        taken
     }
 
     /// The connection is lost: everyone who waits is told. Returns how long to pause before the next one.
@@ -346,7 +347,7 @@ impl<W: Wire> Store<W> {
             if matches!(waiting.ticket, Ticket::Life(_)) {
                 continue;
             }
-            service.left_store(waiting.request, None);
+            service.left_store();
             if let Ticket::Flight(leading) = waiting.ticket {
                 leading.fail(refusal);
                 continue;
