@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -342,10 +342,23 @@ pub fn shown(bytes: &[u8]) -> String {
     format!("{:?}", String::from_utf8_lossy(&bytes[start..]))
 }
 
-/// An address on loopback that no other program of this or another run listens on.
-fn address() -> SocketAddr {
+/// An address on loopback that no other program of this or another run listens on: of a block of them that this process
+/// claims by listening in it for as long as it lives.
+pub(crate) fn address() -> SocketAddr {
+    static BLOCK: LazyLock<(TcpListener, [u8; 2])> = LazyLock::new(|| {
+        let first = std::process::id() as u16;
+        let blocks =
+            (0..=u16::MAX >> 2).map(|next| (first.wrapping_add(next) & (u16::MAX >> 2)).to_be_bytes());
+        let mut claims = blocks.filter_map(|[high, low]| {
+            let [high, low] = [64 | high, low];
+            Some((TcpListener::bind((Ipv4Addr::new(127, high, low, 0), CLAIMED)).ok()?, [high, low]))
+        });
+        claims.next().expect("there are fewer runs than blocks")
+    });
     static NEXT: AtomicU8 = AtomicU8::new(1);
-    let [.., high, low] = std::process::id().to_be_bytes();
-    let ip = Ipv4Addr::new(127, 64 | (high & 63), low, NEXT.fetch_add(1, Ordering::Relaxed));
+    let [high, low] = BLOCK.1;
+    let ip = Ipv4Addr::new(127, high, low, NEXT.fetch_add(1, Ordering::Relaxed));
     SocketAddr::from((ip, 21_211))
 }
+
+const CLAIMED: u16 = 21_210;

@@ -1,13 +1,14 @@
-//! Debian's memcached and Redis on loopback, each with a port of its own.
+//! Debian's memcached and Redis on loopback, each with an address of its own.
 
 use std::io::{Read as _, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use xtask::lab::part::Part;
 
+use crate::proxy::address;
 use crate::wait::until_up;
 
 /// A running store; ends when dropped.
@@ -25,8 +26,8 @@ impl Store {
     ///
     /// If it is not installed or does not come up.
     pub fn memcached() -> Result<Self> {
-        Self::start("memcached", |port| {
-            let listen = ["-u", "root", "-l", "127.0.0.1", "-p", port, "-U", port];
+        Self::start("memcached", |ip, port| {
+            let listen = ["-u", "root", "-l", ip, "-p", port, "-U", port];
             let alone = ["-m", "64", "-t", "1", "-o", "no_lru_crawler,no_lru_maintainer"];
             let mut command = Command::new("memcached");
             command.args(listen).args(alone);
@@ -40,8 +41,8 @@ impl Store {
     ///
     /// If it is not installed or does not come up.
     pub fn redis() -> Result<Self> {
-        Self::start("redis-server", |port| {
-            let listen = ["--bind", "127.0.0.1", "--port", port];
+        Self::start("redis-server", |ip, port| {
+            let listen = ["--bind", ip, "--port", port];
             let forgetful = ["--save", "", "--appendonly", "no", "--enable-debug-command", "local"];
             let mut command = Command::new("redis-server");
             command.args(listen).args(forgetful);
@@ -67,10 +68,9 @@ impl Store {
         Ok(Connection { stream })
     }
 
-    fn start(name: &'static str, command: impl Fn(&str) -> Command) -> Result<Self> {
-        // The port is free until this listener, which never accepts anything, is dropped.
-        let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
-        let mut server = Part::start(name, command(&address.port().to_string()))?;
+    fn start(name: &'static str, command: impl Fn(&str, &str) -> Command) -> Result<Self> {
+        let address = address();
+        let mut server = Part::start(name, command(&address.ip().to_string(), &address.port().to_string()))?;
         until_up(&mut server, name, || Ok(TcpStream::connect(address).is_ok()))?;
         Ok(Self { _server: server, address })
     }
