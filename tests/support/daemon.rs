@@ -79,16 +79,20 @@ impl Site {
     }
 
     /// Starts a gate and waits until the maps that another one left are its own; the program that is
-    /// attached is still the other's. Then also returns how long that took.
+    /// attached is still the other's. Then also returns how long that took, but for what it waited for a CPU.
     ///
     /// # Errors
     ///
     /// If it ends before that.
     pub fn take_over(&self, arguments: &[&str]) -> Result<(Part, Duration)> {
-        let started = Instant::now();
+        let own = || waited_for_cpu(Path::new("/proc/thread-self"));
+        let (started, before) = (Instant::now(), own());
         let mut gate = self.launch(arguments)?;
         gate.wait_for("took over", PATIENCE)?;
-        Ok((gate, started.elapsed()))
+        let (took, waited_here) = (started.elapsed(), own() - before);
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", gate.id()))?;
+        let waited: Duration = tasks.filter_map(|task| Some(waited_for_cpu(&task.ok()?.path()))).sum();
+        Ok((gate, took.saturating_sub(waited_here).saturating_sub(waited)))
     }
 
     /// Starts a gate and waits for nothing.
@@ -163,6 +167,13 @@ impl Site {
         let link = String::from_utf8_lossy(&link.stdout).into_owned();
         Ok(link.contains("xdp").then_some(link))
     }
+}
+
+/// How long a task was ready to run, and another ran. Nothing where the kernel does not count it.
+fn waited_for_cpu(task: &Path) -> Duration {
+    let counted = std::fs::read_to_string(task.join("schedstat")).unwrap_or_default();
+    let waited = counted.split_whitespace().nth(1).and_then(|ns| ns.parse().ok());
+    Duration::from_nanos(waited.unwrap_or(0))
 }
 
 impl Drop for Site {
