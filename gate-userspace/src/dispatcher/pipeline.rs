@@ -100,7 +100,7 @@ impl<W: Wire> Service<W> {
         let charged = self.charge(asked, kind, ledger, now)?;
 
         // Hot key: a hit is answered here, a read of a key in flight joins it, a write marks its key.
-        self.hot.sample(asked, ledger.sample_every(), || ledger.number(self.settings.service));
+        self.hot.sample(asked, self.settings.service, ledger);
         let may_cache = ledger.may_cache(asked.tenant);
         let way = match if may_cache { self.hot.read(asked, kind, now) } else { Read::ALONE } {
             Read::ToStore(way) => way,

@@ -59,12 +59,18 @@ impl Sampler {
         Self { to, until_next: Cell::new(0) }
     }
 
-    /// Whether the next request is one in `every`.
+    /// Whether the next request is one in `every`, on average; `draw` is from `[0, 1)`. At equal distances, of keys that
+    /// are asked for in turn only some would ever be seen.
     #[inline]
-    pub(in crate::dispatcher) fn is_due(&self, every: u32) -> bool {
-        let until_next = self.until_next.get();
-        self.until_next.set(until_next.checked_sub(1).unwrap_or(every.saturating_sub(1)));
-        until_next == 0 && every > 0
+    pub(in crate::dispatcher) fn is_due(&self, every: u32, draw: impl FnOnce() -> f64) -> bool {
+        if let Some(until_next) = self.until_next.get().checked_sub(1) {
+            self.until_next.set(until_next);
+            return false;
+        }
+        // As many as twice `every`, less one, are as likely as one.
+        let distances = every.saturating_mul(2).saturating_sub(1);
+        self.until_next.set((draw() * f64::from(distances)) as u32);
+        every > 0
     }
 
     /// Sends a sample of a key. One that is longer than those that are counted is not: cut off, it would be
@@ -81,3 +87,29 @@ impl Sampler {
 
 /// What comes between two looks, of every 64th of more requests than there ever are: 2 MiB.
 const MOST_SAMPLES: usize = 8_192;
+
+#[cfg(test)]
+mod tests {
+    use gate_common::abi::draw;
+
+    use super::*;
+
+    #[test]
+    fn keys_that_are_asked_for_in_turn_are_all_sampled_as_often() {
+        let mut random = 7;
+        for every in [1, 2, 64] {
+            let sampler = Sampler::new(samples().0);
+            let mut seen = [0_u32; 4];
+            for request in 0..4_000 * every as usize {
+                let mut next = || {
+                    random = draw::next(random);
+                    (random >> 11) as f64 / (1_u64 << 53) as f64
+                };
+                seen[request % 4] += u32::from(sampler.is_due(every, &mut next));
+            }
+            assert!(seen.iter().all(|seen| (900..1_100).contains(seen)), "{every}: {seen:?}");
+        }
+        let never = Sampler::new(samples().0);
+        assert!((0..99).all(|_| !never.is_due(0, || 0.5)));
+    }
+}

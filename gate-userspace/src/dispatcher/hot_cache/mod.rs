@@ -44,7 +44,7 @@ use super::clients::replies::Place;
 use super::figures::{Event, Figures};
 use super::identity::scopes::Scopes;
 use super::settings::Settings;
-use super::tenants::ledger::TenantId;
+use super::tenants::ledger::{Ledger, TenantId};
 use super::wire::Wire;
 use crate::clock;
 use crate::policy::admission;
@@ -246,12 +246,13 @@ impl<W: Wire> HotCache<W> {
         Rc::clone(&self.marker)
     }
 
-    /// Sends a sample of a request's first key, if it is this one's turn. `service` is the number in force.
+    /// Sends a sample of a request's first key, if it is this one's turn. `service` is its place at the start.
     #[inline]
-    pub(super) fn sample(&self, asked: Asked<'_, W>, every: u32, service: impl Fn() -> u32) {
-        if W::facts(asked.request).keyed && self.sampler.is_due(every) {
+    pub(super) fn sample(&self, asked: Asked<'_, W>, service: usize, ledger: &mut Ledger) {
+        let every = ledger.sample_every();
+        if W::facts(asked.request).keyed && self.sampler.is_due(every, || ledger.draw()) {
             let (key, tenant) = (W::keys(asked.request, asked.bytes).next(), asked.tenant.0);
-            key.into_iter().for_each(|key| self.sampler.send(service(), tenant, every, key));
+            key.into_iter().for_each(|key| self.sampler.send(ledger.number(service), tenant, every, key));
         }
     }
 
