@@ -27,7 +27,7 @@ use crate::control::tick::{self, Lost, Ticker, occupied};
 use crate::control::watch::Watch;
 use crate::dispatcher::{self, Dispatcher, ServiceFigures};
 use crate::kernel::attach::{self, attach};
-use crate::kernel::owner::{self, Ownership, Previous};
+use crate::kernel::owner::{self, Ownership, Predecessor, Previous};
 use crate::kernel::{self, Heartbeat, Loaded, Maps, Opened, PinDir, Sizes};
 use crate::policy::Tier;
 use crate::policy::range::OutOfRange;
@@ -137,7 +137,10 @@ pub async fn run(options: Options) -> Result<(), Error> {
     let outcome = daemon.serve(&mut signals).await;
     let leave_in_place = matches!(outcome, Ok(Stop::HandOver) | Err(Error::Lost(_)));
     let pins = daemon.attached.as_ref().map(|attached| attached.pins.clone());
-    drop(daemon);
+    match outcome {
+        Ok(Stop::HandOver) => daemon.hand_over(&mut signals).await,
+        _ => drop(daemon),
+    }
     if let Some(pins) = pins.filter(|_| !leave_in_place) {
         PinDir::remove(pins.path())?;
         tracing::info!("detached");
@@ -156,6 +159,7 @@ struct Daemon {
     options: Options,
     tick: Nanos,
     maps: Arc<Maps>,
+    ownership: Ownership,
     /// `None` where there is no XDP: the maps are this process' own then.
     attached: Option<Attached>,
     ticker: Ticker,
@@ -223,7 +227,11 @@ impl Daemon {
         attach::check(&maps, &interface, &pins)?;
         let layout = Layout::build(config, &occupied(&maps))?;
         let (ownership, previous) = opened.take()?;
-        let mut daemon = Self::serving(options, config, maps, ownership, layout)?;
+        let predecessor = match &previous {
+            Previous::Relieved(predecessor) => Some(predecessor.clone()),
+            _ => None,
+        };
+        let mut daemon = Self::serving(options, config, (maps, ownership), layout, predecessor)?;
         announce_ownership(previous);
         let (mut loaded, outgrown) = opened.into_loaded()?;
         let mode = attach(&mut loaded, &interface, xdp, &pins)?;
@@ -248,7 +256,7 @@ impl Daemon {
     fn in_user_space(options: Options, config: &Config) -> Result<Self, Error> {
         let (maps, ownership) = Maps::private(&sizes(config)?)?;
         let layout = Layout::build(config, &occupied(&maps))?;
-        let started = Self::serving(options, config, Arc::new(maps), ownership, layout)?;
+        let started = Self::serving(options, config, (Arc::new(maps), ownership), layout, None)?;
         tracing::info!("running in user space alone");
         Ok(started)
     }
@@ -256,9 +264,9 @@ impl Daemon {
     fn serving(
         options: Options,
         config: &Config,
-        maps: Arc<Maps>,
-        ownership: Ownership,
+        (maps, ownership): (Arc<Maps>, Ownership),
         layout: Layout,
+        predecessor: Option<Predecessor>,
     ) -> Result<Self, Error> {
         let mut ticker = Ticker::new(Arc::clone(&maps), ownership, layout, rules(config))?;
         // Both banks hold the plan before the first packet is judged by it.
@@ -268,7 +276,7 @@ impl Daemon {
         let heartbeat = Heartbeat::start(Arc::clone(&maps), ownership, config.gate.stale_after)
             .map_err(|source| Error::System { what: "starting the heartbeat", source })?;
         let first_row = kernel::possible_cpus()? as usize;
-        let dispatcher = Dispatcher::start(config, &maps, first_row)?;
+        let dispatcher = Dispatcher::start(config, &maps, first_row, predecessor)?;
         let mut hot_keys = HotKeys::new(config.gate.tick, clock::entropy())?;
         hot_keys.follow(hot_per_sec(config))?;
         let mut watch = Watch::default();
@@ -278,6 +286,7 @@ impl Daemon {
             options,
             tick: config.gate.tick,
             maps,
+            ownership,
             attached: None,
             ticker,
             hot_keys,
@@ -322,8 +331,35 @@ impl Daemon {
         self.board.publish(self.ticker.report(generation, self.watch.report()));
         self.drain_samples();
         self.hot_keys.tick(&self.maps);
-        self.dispatcher.iter().for_each(|dispatcher| dispatcher.announce(self.hot_keys.hot()));
+        if let Some(dispatcher) = &mut self.dispatcher {
+            dispatcher.announce(self.hot_keys.hot());
+            dispatcher.look_after_predecessor();
+        }
         Ok(())
+    }
+
+    /// Stops ruling, since another gate takes over, and serves the clients that are here to their end.
+    async fn hand_over(self, signals: &mut Signals) {
+        let drain = self.changes.config().gate.drain;
+        let Self { maps, ownership, dispatcher, changes, prober, ticker, _heartbeat, .. } = self;
+        let Some(dispatcher) = dispatcher else { return };
+        dispatcher.relieve();
+        // From here on only the dispatcher writes to the maps: to buckets, which all may change, and counters.
+        drop((ticker, _heartbeat));
+        ownership.give_up(&maps);
+        // And nobody is listened to but its clients.
+        drop((changes, prober));
+        let clients = dispatcher.clients();
+        tracing::info!(clients, at_most = %drain, "another gate rules: serving the clients that are here to their end");
+        tokio::select! {
+            _ = signals.interrupt.recv() => {}
+            _ = signals.terminate.recv() => {}
+            () = dispatcher.see_off(drain) => {}
+        }
+        match dispatcher.clients() {
+            0 => tracing::info!("the last client has left"),
+            left => tracing::warn!(left, "ending with clients left"),
+        }
     }
 
     /// Only where the program is attached does it matter by which interface something came.
@@ -456,7 +492,9 @@ fn announce_ownership(previous: Previous) {
     match previous {
         Previous::None => {}
         Previous::Gone(pid) => tracing::info!(pid, "took over what a gate that is gone had pinned"),
-        Previous::Left(pid) => tracing::info!(pid, "took over from a running gate"),
+        Previous::Left(pid) | Previous::Relieved(Predecessor { pid, .. }) => {
+            tracing::info!(pid, "took over from a running gate");
+        }
         Previous::Killed(pid) => {
             tracing::warn!(pid, "took over from a gate that did not answer and was killed");
         }

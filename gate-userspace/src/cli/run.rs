@@ -18,7 +18,8 @@ pub(super) struct Args {
     /// Pin maps and link here rather than where the configuration says.
     #[arg(long, value_name = "DIR")]
     pin_dir: Option<PathBuf>,
-    /// End a gate that runs already and take over from it, without an unprotected moment.
+    /// Take over from a gate that runs already, without an unprotected moment; it serves the clients that it has to
+    /// their end (`drain`).
     #[arg(long)]
     takeover: bool,
 }
@@ -29,7 +30,7 @@ Examples:
   gate run --config gate.toml --interface eth1   at this interface
   gate run --config gate.toml --takeover         upgrade a running gate
 
-Signals: SIGINT and SIGTERM detach and end; SIGHUP reads the configuration again.
+Signals: SIGINT and SIGTERM detach and end; SIGHUP reads the configuration again; SIGUSR2 hands over.
 Needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON.";
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {

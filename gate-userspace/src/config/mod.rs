@@ -99,6 +99,8 @@ pub struct Gate {
     pub pin_dir: PathBuf,
     /// Where the running gate is asked and told.
     pub admin: AdminSocket,
+    /// How long a gate that another has relieved serves clients that stay; at most 24 h.
+    pub drain: Nanos,
     /// Threads that serve proxied services; `None` for one on each CPU. At most 256.
     pub threads: Option<NonZeroUsize>,
 }

@@ -79,6 +79,7 @@ fn gate(mut section: Section<'_>) -> Gate {
         prefix_memory: s.get("prefix_memory", prefix_memory).unwrap_or(64 << 20),
         pin_dir: s.get("pin_dir", absolute_path).unwrap_or_else(|| PathBuf::from("/sys/fs/bpf/gate")),
         admin: s.get("admin", admin).unwrap_or(AdminSocket::Default),
+        drain: s.get("drain", time(DRAIN_RANGE)).unwrap_or(Nanos::from_secs(30)),
         threads: s.get("threads", backend::number(1, 256)).and_then(|n| NonZeroUsize::new(n as usize)),
     };
     if section.is_sound() && gate.stale_after.0 < 2 * gate.tick.0 {
@@ -503,6 +504,7 @@ const XDP_MODES: [(&str, XdpMode); 4] = [
 const OFF_LEAVES_BARE: &str = "is missing, and xdp = \"off\" leaves a service without one unprotected; e.g. backend = \"127.0.0.1:11212\"";
 
 const TICK_RANGE: (Nanos, Nanos) = (Nanos::from_millis(10), Nanos::from_secs(10));
+const DRAIN_RANGE: (Nanos, Nanos) = (Nanos::ZERO, Nanos::from_secs(24 * 3_600));
 const DEEP_RANGE: (Nanos, Nanos) = (Nanos::from_secs(1), Nanos::from_secs(3_600));
 const STALE_RANGE: (Nanos, Nanos) = (Nanos::from_millis(100), Nanos::from_secs(60));
 /// The kernel's clock ticks every 4 ms: a smaller burst would be spent before the next tick.

@@ -51,6 +51,13 @@ impl Changes {
     }
 }
 
+impl Changes {
+    /// What is in force.
+    pub(super) fn config(&self) -> Arc<Config> {
+        self.config.borrow().clone()
+    }
+}
+
 impl Daemon {
     /// Opens the admin socket, unless it is off.
     pub(super) fn listen_to_admin(&mut self) -> Result<(), Error> {

@@ -18,20 +18,24 @@
 //! - `stores`: the connections to the store.
 //! - `wire`: what is needed of a protocol, memcached and RESP.
 //! - `figures`: what is observed, counted by one thread and read by any.
+//! - `succession`: one gate after another, before the same clients.
 //! - `service`, `thread`, `listen`, `settings`: what they stand on.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use gate_common::abi::Sample;
+use gate_common::units::Nanos;
 use tokio::sync::watch;
 
 use crate::clock;
 use crate::config::Config;
 use crate::control::tick::occupied;
 use crate::kernel::Maps;
+use crate::kernel::owner::Predecessor;
 use crate::policy::range::OutOfRange;
 
 mod admission;
@@ -44,6 +48,7 @@ mod pipeline;
 mod service;
 mod settings;
 mod stores;
+mod succession;
 mod tenants;
 mod thread;
 mod types;
@@ -55,21 +60,22 @@ pub use clients::refusals::Refusals;
 pub use figures::counts::{Counts, Timing};
 pub use figures::latency::{Latencies, Reading};
 pub use figures::{Event, Figures, QueueState, ServiceFigures};
-use hot_cache::keys::Announcer;
 use settings::{Controls, Settings};
+use succession::{Beside, Inherited, Phase};
 use tenants::Tenants;
 
 /// The running threads. Dropping it ends them and every connection.
 #[derive(Debug)]
 pub struct Dispatcher {
-    stop: watch::Sender<bool>,
+    phase: watch::Sender<Phase>,
     threads: Vec<JoinHandle<()>>,
     services: Vec<ServiceFigures>,
     /// By service: where its limits, its query types and its policy are changed.
     controls: Vec<Controls>,
     policies: Vec<Policy>,
-    /// By service: where its hot keys are announced.
-    announcers: Vec<Arc<Announcer>>,
+    /// By service: its hot keys.
+    hot: Vec<hot_cache::Shared>,
+    beside: Option<Beside>,
     samples: Receiver<Sample>,
     tenants: watch::Sender<Arc<Tenants>>,
     own: watch::Sender<Arc<Own>>,
@@ -98,12 +104,18 @@ pub enum Error {
 
 impl Dispatcher {
     /// Starts serving the services of `config` that have a backend; `None` if none has. The maps hold a
-    /// layout of this configuration, and a row of counters for each thread from `first_row` on.
+    /// layout of this configuration, and a row of counters for each thread from `first_row` on. From a
+    /// `predecessor` that still has clients it takes over the sockets.
     ///
     /// # Errors
     ///
     /// [`Error`]; then nothing runs.
-    pub fn start(config: &Config, maps: &Arc<Maps>, first_row: usize) -> Result<Option<Self>, Error> {
+    pub fn start(
+        config: &Config,
+        maps: &Arc<Maps>,
+        first_row: usize,
+        predecessor: Option<Predecessor>,
+    ) -> Result<Option<Self>, Error> {
         // The last row is nobody's.
         let rows = maps.cpus.len().saturating_sub(first_row + 1).max(1);
         let count = config.gate.threads.map_or_else(thread::cores, std::num::NonZero::get).min(rows);
@@ -128,16 +140,17 @@ impl Dispatcher {
         let services: Vec<ServiceFigures> = figures.collect();
         let (to_samples, samples) = hot_cache::keys::samples();
         let hot = hot_cache::Shared::of(&settings, count, &to_samples);
-        let announcers = hot.iter().map(|hot| Arc::clone(&hot.announcer)).collect();
-        let (stop, stopped) = watch::channel(false);
+        let mut inherited = predecessor.as_ref().map(Inherited::of).unwrap_or_default();
+        let beside = predecessor.map(|predecessor| Beside::new(predecessor, &hot));
+        let (phase, following) = watch::channel(Phase::Serving);
         let (figures, kept) = (services.clone(), policies.clone());
-        let common = thread::Common { settings, figures, policies: kept, hot };
+        let common = thread::Common { settings, figures, policies: kept, hot: hot.clone(), phase: following };
         let prepare =
-            |number| thread::Plan::prepare(number, first_row + number, &common, maps, stopped.clone());
+            |number| thread::Plan::prepare(number, first_row + number, &common, maps, &mut inherited);
         let plans: Vec<_> = (0..count).map(prepare).collect::<Result<_, _>>()?;
         let threads = Vec::new();
         let mut this =
-            Self { stop, threads, services, controls, policies, announcers, samples, tenants, own };
+            Self { phase, threads, services, controls, policies, hot, beside, samples, tenants, own };
         for plan in plans {
             this.threads.push(plan.start().map_err(Error::Thread)?);
         }
@@ -188,16 +201,58 @@ impl Dispatcher {
 
     /// Says which keys are hot, each with its service's name.
     pub fn announce<'k>(&self, hot: impl Iterator<Item = (&'k str, &'k [u8])> + Clone) {
-        for (service, announcer) in self.services.iter().zip(&self.announcers) {
+        for (service, shared) in self.services.iter().zip(&self.hot) {
             let own = hot.clone().filter(|(name, _)| *name == service.name);
-            announcer.announce(own.map(|(_, key)| key));
+            shared.announcer.announce(own.map(|(_, key)| key));
+        }
+    }
+
+    /// Looks whether the gate before this one still has clients. To be called now and then.
+    pub fn look_after_predecessor(&mut self) {
+        self.beside.take_if(|beside| beside.is_gone());
+    }
+
+    /// Another gate is about to rule: from now on no answer is given twice here, and soon nothing is counted where that
+    /// one counts.
+    pub fn relieve(&self) {
+        self.hot.iter().for_each(|hot| hot.versions.suspend());
+        self.phase.send_replace(Phase::Relieved);
+    }
+
+    /// Serves the clients that are here to their end. After `patience` connections are closed on which nothing is
+    /// asked, and soon the rest. The other gate listens within [`OVERLAP`].
+    pub async fn see_off(&self, patience: Nanos) {
+        tokio::time::sleep(OVERLAP).await;
+        self.phase.send_replace(Phase::Closing);
+        tracing::info!("this gate accepts no more clients");
+        if tokio::time::timeout(patience.into(), self.all_have_left()).await.is_err() {
+            self.phase.send_replace(Phase::Leaving);
+            let _ = tokio::time::timeout(LAST_WAIT, self.all_have_left()).await;
+        }
+    }
+
+    /// Clients that are connected.
+    #[must_use]
+    pub fn clients(&self) -> u64 {
+        self.services.iter().flat_map(|service| service.threads.iter()).map(|thread| thread.connected()).sum()
+    }
+
+    async fn all_have_left(&self) {
+        while self.clients() > 0 {
+            tokio::time::sleep(LOOK_EVERY).await;
         }
     }
 }
 
+/// Another gate has all its sockets by then.
+const OVERLAP: Duration = Duration::from_secs(1);
+/// For requests that are under way when patience ends.
+const LAST_WAIT: Duration = Duration::from_secs(5);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
 impl Drop for Dispatcher {
     fn drop(&mut self) {
-        self.stop.send_replace(true);
+        self.phase.send_replace(Phase::Stopped);
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a thread of the dispatcher has panicked");

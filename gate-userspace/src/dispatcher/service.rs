@@ -311,6 +311,13 @@ impl<W: Wire> Service<W> {
         });
     }
 
+    /// Closes the connections of clients that have nothing under way.
+    pub(super) fn part_with_idle(&self) {
+        let clients = self.clients.borrow();
+        let clients = clients.iter().filter_map(Weak::upgrade);
+        clients.filter(|client| client.is_idle()).for_each(|client| client.end(Ended::Left));
+    }
+
     /// What has to be done now and then.
     pub(super) fn tidy(&self, now: Nanos) {
         let timeout = self.settings.store_timeout();

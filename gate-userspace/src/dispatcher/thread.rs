@@ -22,6 +22,7 @@ use super::figures::ServiceFigures;
 use super::hot_cache;
 use super::service::{Service, Shared};
 use super::settings::Settings;
+use super::succession::{Inherited, Phase};
 use super::tenants::ledger::Ledger;
 use super::wire::Wire;
 use super::wire::memcached::Memcached;
@@ -44,17 +45,28 @@ struct Listening {
 }
 
 impl Listening {
-    fn at(settings: &Settings) -> Result<Self, Error> {
-        let all = |on: bool| settings.listen.iter().copied().filter(move |_| on);
+    /// One socket for each address and transport; with `all`, what else the gate before this one had there as well.
+    fn at(settings: &Settings, inherited: &mut Inherited, all: bool) -> Result<Self, Error> {
+        let addresses = |on: bool| settings.listen.iter().copied().filter(move |_| on);
         let failed = |address: SocketAddr| {
             move |source| Error::Listen { service: settings.name.clone(), address, source }
         };
-        let stream = |address| listen::tcp(address).map_err(failed(address));
-        let datagram = |address| listen::udp(address).map_err(failed(address));
-        Ok(Self {
-            streams: all(settings.transports.tcp).map(stream).collect::<Result<_, _>>()?,
-            datagrams: all(settings.transports.udp).map(datagram).collect::<Result<_, _>>()?,
-        })
+        let mut this = Self::default();
+        for address in addresses(settings.transports.tcp) {
+            let first = inherited.tcp(address).map_or_else(|| listen::tcp(address), Ok);
+            this.streams.push(first.map_err(failed(address))?);
+            while all && let Some(socket) = inherited.tcp(address) {
+                this.streams.push(socket);
+            }
+        }
+        for address in addresses(settings.transports.udp) {
+            let first = inherited.udp(address).map_or_else(|| listen::udp(address), Ok);
+            this.datagrams.push(first.map_err(failed(address))?);
+            while all && let Some(socket) = inherited.udp(address) {
+                this.datagrams.push(socket);
+            }
+        }
+        Ok(this)
     }
 }
 
@@ -65,6 +77,7 @@ pub(super) struct Common {
     pub(super) figures: Vec<ServiceFigures>,
     pub(super) policies: Vec<Policy>,
     pub(super) hot: Vec<hot_cache::Shared>,
+    pub(super) phase: watch::Receiver<Phase>,
 }
 
 /// A thread that is ready to start: it has all its sockets.
@@ -73,7 +86,7 @@ pub(super) struct Plan {
     number: usize,
     row: usize,
     maps: Arc<Maps>,
-    stopped: watch::Receiver<bool>,
+    phase: watch::Receiver<Phase>,
     services: Vec<(Settings, Listening)>,
     figures: Vec<ServiceFigures>,
     policies: Vec<Policy>,
@@ -82,7 +95,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Makes its sockets. Its counters are in `row` of the maps.
+    /// Makes its sockets, or has those of the gate before this one. Its counters are in `row` of the maps.
     ///
     /// # Errors
     ///
@@ -92,18 +105,21 @@ impl Plan {
         row: usize,
         common: &Common,
         maps: &Arc<Maps>,
-        stopped: watch::Receiver<bool>,
+        inherited: &mut Inherited,
     ) -> Result<Self, Error> {
-        let listen = |settings: &Settings| {
-            let served = settings.is_served_by(number);
-            let listening = if served { Listening::at(settings)? } else { Listening::default() };
+        let mut listen = |settings: &Settings| {
+            let is_last = !settings.is_served_by(number + 1);
+            let listening = match settings.is_served_by(number) {
+                true => Listening::at(settings, inherited, is_last)?,
+                false => Listening::default(),
+            };
             Ok((settings.clone(), listening))
         };
-        let Common { settings, figures, policies, hot } = common.clone();
-        let services: Result<Vec<_>, Error> = settings.iter().map(listen).collect();
+        let Common { settings, figures, policies, hot, phase } = common.clone();
+        let services: Result<Vec<_>, Error> = settings.iter().map(&mut listen).collect();
         let delays = settings.iter().map(|settings| Delay::new(settings.limits.borrow().codel));
         let (maps, delays) = (Arc::clone(maps), delays.collect::<Result<_, _>>()?);
-        Ok(Self { number, row, maps, stopped, services: services?, figures, policies, delays, hot })
+        Ok(Self { number, row, maps, phase, services: services?, figures, policies, delays, hot })
     }
 
     /// Starts it.
@@ -123,7 +139,9 @@ impl Plan {
     }
 
     async fn run(self) -> io::Result<()> {
-        let Self { number, row, maps, mut stopped, services, figures, policies, delays, hot } = self;
+        let Self { number, row, maps, mut phase, services, figures, policies, delays, hot } = self;
+        // What several count.
+        let shared_row = maps.cpus.len() - 1;
         let names = services.iter().map(|(settings, _)| (settings.service, settings.name.as_str()));
         let ledger = Rc::new(RefCell::new(Ledger::new(maps, row, clock::entropy(), names)));
         let scratch = Rc::new(RefCell::new(vec![0; READ_BYTES].into_boxed_slice()));
@@ -137,28 +155,49 @@ impl Plan {
             let (ledger, scratch) = (Rc::clone(&ledger), Rc::clone(&scratch));
             let shared = Shared { ledger, scratch, number, figures, policy, delay, hot };
             match settings.protocol {
-                Protocol::Memcached => serve(Service::<Memcached>::new(settings, shared), listening)?,
-                Protocol::Resp => serve(Service::<Resp>::new(settings, shared), listening)?,
+                Protocol::Memcached => serve(Service::<Memcached>::new(settings, shared), listening, &phase)?,
+                Protocol::Resp => serve(Service::<Resp>::new(settings, shared), listening, &phase)?,
                 Protocol::Opaque => unreachable!("the configuration refuses it"),
             }
         }
-        // Whoever can stop it is gone: that is a stop as well.
-        let _ = stopped.wait_for(|&stopped| stopped).await;
+        reach(&mut phase, Phase::Relieved).await;
+        ledger.borrow_mut().count_beside_others(shared_row);
+        reach(&mut phase, Phase::Stopped).await;
         Ok(())
     }
 }
 
+/// Waits until that has come; whoever can say so is gone: that is the last of all.
+async fn reach(phase: &mut watch::Receiver<Phase>, wanted: Phase) {
+    let _ = phase.wait_for(|&phase| phase >= wanted).await;
+}
+
 /// Starts a service's tasks.
-fn serve<W: Wire>(service: Rc<Service<W>>, listening: Listening) -> io::Result<()> {
+fn serve<W: Wire>(
+    service: Rc<Service<W>>,
+    listening: Listening,
+    phase: &watch::Receiver<Phase>,
+) -> io::Result<()> {
     service.pools.first().start(&service);
+    let until = |wanted| {
+        let mut phase = phase.clone();
+        async move { reach(&mut phase, wanted).await }
+    };
     for listener in listening.streams {
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        tokio::task::spawn_local(accept(listener, Rc::clone(&service)));
+        let (accepting, closing) = (accept(listener, Rc::clone(&service)), until(Phase::Closing));
+        tokio::task::spawn_local(async {
+            tokio::select! { () = accepting => {}, () = closing => {} }
+        });
     }
     for socket in listening.datagrams {
         let socket = Rc::new(udp::Socket::new(socket)?);
-        tokio::task::spawn_local(datagrams::listen(socket, Rc::clone(&service)));
+        let (hearing, closing) = (datagrams::listen(socket, Rc::clone(&service)), until(Phase::Closing));
+        tokio::task::spawn_local(async {
+            tokio::select! { () = hearing => {}, () = closing => {} }
+        });
     }
+    tokio::task::spawn_local(leave(Rc::clone(&service), until(Phase::Leaving)));
     tokio::task::spawn_local(Rc::clone(&service).hear_of_flights());
     tokio::task::spawn_local(chores(service));
     Ok(())
@@ -200,6 +239,15 @@ fn welcome<W: Wire>(
         service.farewell(ended);
     });
     Ok(())
+}
+
+/// Closes the connections of clients that want nothing, once it is `time`.
+async fn leave<W: Wire>(service: Rc<Service<W>>, time: impl Future<Output = ()>) {
+    time.await;
+    loop {
+        service.part_with_idle();
+        tokio::time::sleep(OFTEN).await;
+    }
 }
 
 /// What has to be done now and then.

@@ -1,13 +1,15 @@
 //! Who may write to the maps, and how an old owner is ended.
 //!
 //! Two daemons that both write would undo each other's plans. So a daemon takes ownership only when the
-//! old owner is surely gone: it holds a pidfd (which names one process for good), asks, and kills. The
+//! old owner surely writes no more: it holds a pidfd (which names one process for good), asks, and kills. An owner
+//! that is asked ends, or gives up the maps and lives on for its clients ([`Predecessor`]). The
 //! epoch is a second line: each owner raises it, and one that finds another epoch writes no more.
 
 use std::fs;
 use std::io;
 use std::mem::offset_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -32,10 +34,49 @@ impl Ownership {
     pub fn holds(self, maps: &Maps) -> bool {
         epoch(maps).load(Ordering::Acquire) == self.epoch
     }
+
+    /// Gives the maps up: this owner has written to them for the last time.
+    pub fn give_up(self, maps: &Maps) {
+        if self.holds(maps) {
+            set_owner(maps, 0);
+        }
+    }
+}
+
+/// A daemon that has given up the maps, and serves the clients that it has to their end.
+#[derive(Clone, Debug)]
+pub struct Predecessor {
+    /// Its process id.
+    pub pid: u32,
+    process: Arc<OwnedFd>,
+}
+
+impl Predecessor {
+    /// Whether it has ended.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`].
+    pub fn is_gone(&self) -> Result<bool> {
+        gone_within(&self.process, Duration::ZERO)
+    }
+
+    /// What it has open, sockets and all else, one after the other; from now on open here as well.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] if this process may not look into the other.
+    pub fn open_files(&self) -> Result<impl Iterator<Item = OwnedFd>> {
+        let failed = |source| Error::System { what: "looking into the old gate", source };
+        let listed = fs::read_dir(format!("/proc/{}/fd", self.pid)).map_err(failed)?;
+        let numbers = listed.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        // It may close any of them meanwhile.
+        Ok(numbers.filter_map(|number| pidfd_getfd(&self.process, number).ok()))
+    }
 }
 
 /// What was found when the maps were taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Previous {
     /// Nobody: the maps are new.
     None,
@@ -43,6 +84,8 @@ pub enum Previous {
     Gone(u32),
     /// An owner that left when asked.
     Left(u32),
+    /// An owner that gave them up when asked.
+    Relieved(Predecessor),
     /// An owner that had to be killed.
     Killed(u32),
 }
@@ -83,7 +126,7 @@ pub fn take(maps: &Maps) -> Result<(Ownership, Previous)> {
     let previous = match (control.owner_pid, open(control.owner_pid, control.owner_start)?) {
         (0, _) => Previous::None,
         (pid, None) => Previous::Gone(pid),
-        (pid, Some(old)) => end(pid, &old)?,
+        (pid, Some(old)) => end(maps, pid, old)?,
     };
     let next = control.epoch.wrapping_add(1);
     epoch(maps).store(next, Ordering::Release);
@@ -91,10 +134,14 @@ pub fn take(maps: &Maps) -> Result<(Ownership, Previous)> {
     let start =
         start_time(pid).map_err(|source| Error::System { what: "reading /proc/self/stat", source })?;
     maps.control.store_at(0, offset_of!(Control, owner_start), &start);
+    set_owner(maps, pid);
+    Ok((Ownership { epoch: next }, previous))
+}
+
+fn set_owner(maps: &Maps, pid: u32) {
     // The process id shares its word with the number of tenants, which never changes.
     let word = u64::from(maps.tenants.len() as u32) | u64::from(pid) << 32;
     maps.control.store_at(0, offset_of!(Control, tenants), &word);
-    Ok((Ownership { epoch: next }, previous))
 }
 
 /// Takes the maps from whoever owns them: a daemon that still runs finds out at its next tick.
@@ -115,19 +162,22 @@ fn epoch(maps: &Maps) -> &std::sync::atomic::AtomicU64 {
     maps.control.word(0, offset_of!(Control, epoch))
 }
 
-/// Asks the old owner to leave, kills it after [`PATIENCE`], at once if it is stopped; waits until it is gone.
-fn end(pid: u32, old: &OwnedFd) -> Result<Previous> {
-    let asked = if stopped(pid) {
-        false
-    } else {
-        signal(old, HAND_OVER)?;
-        gone_within(old, PATIENCE)?
-    };
-    if asked {
-        return Ok(Previous::Left(pid));
+/// Asks the old owner to leave, kills it after [`PATIENCE`], at once if it is stopped; waits until it is gone or
+/// has given up the maps.
+fn end(maps: &Maps, pid: u32, old: OwnedFd) -> Result<Previous> {
+    if !stopped(pid) {
+        signal(&old, HAND_OVER)?;
+        for _ in 0..LOOKS {
+            if gone_within(&old, PATIENCE / LOOKS)? {
+                return Ok(Previous::Left(pid));
+            }
+            if maps.control.load(0).owner_pid == 0 {
+                return Ok(Previous::Relieved(Predecessor { pid, process: Arc::new(old) }));
+            }
+        }
     }
-    signal(old, Signal::SIGKILL)?;
-    if gone_within(old, LAST_WAIT)? { Ok(Previous::Killed(pid)) } else { Err(Error::Owned { pid }) }
+    signal(&old, Signal::SIGKILL)?;
+    if gone_within(&old, LAST_WAIT)? { Ok(Previous::Killed(pid)) } else { Err(Error::Owned { pid }) }
 }
 
 /// A handle on the process that has this id and started then; `None` if it is gone.
@@ -151,6 +201,17 @@ fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
     // SAFETY: two integers in; the file descriptor that comes out is new and owned by nobody else.
     unsafe {
         match libc::syscall(libc::SYS_pidfd_open, pid, 0) {
+            -1 => Err(io::Error::last_os_error()),
+            fd => Ok(OwnedFd::from_raw_fd(fd as RawFd)),
+        }
+    }
+}
+
+fn pidfd_getfd(process: &OwnedFd, number: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: an open file descriptor and two integers; the file descriptor that comes out is new and owned by
+    // nobody else.
+    unsafe {
+        match libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), number, 0) {
             -1 => Err(io::Error::last_os_error()),
             fd => Ok(OwnedFd::from_raw_fd(fd as RawFd)),
         }
@@ -199,5 +260,7 @@ fn stat_fields(pid: u32) -> io::Result<Vec<String>> {
 
 /// How long an old owner has to leave when asked.
 const PATIENCE: Duration = Duration::from_millis(200);
+/// How often it is looked meanwhile.
+const LOOKS: u32 = 100;
 /// How long the kernel may take to end a process that was killed.
 const LAST_WAIT: Duration = Duration::from_secs(2);

@@ -62,6 +62,7 @@ fn what_is_left_out_has_its_documented_default() {
             prefix_memory: 64 << 20,
             pin_dir: PathBuf::from("/sys/fs/bpf/gate"),
             admin: AdminSocket::Default,
+            drain: Nanos::from_secs(30),
             threads: None,
         }
     );

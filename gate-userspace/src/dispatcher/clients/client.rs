@@ -306,6 +306,13 @@ impl<W: Wire> Client<W> {
         }
     }
 
+    /// Whether it has nothing under way, as far as can be seen here.
+    pub(in crate::dispatcher) fn is_idle(&self) -> bool {
+        let talk = self.talk.borrow();
+        let waits = talk.moving != Moving::No || talk.replies.outstanding() > 0;
+        !waits && talk.input.is_empty() && talk.replies.output.is_empty()
+    }
+
     /// Where replies go.
     ///
     /// # Panics

@@ -63,7 +63,7 @@ pub(super) mod versions;
 pub(super) struct Shared {
     pub(super) announcer: Arc<Announcer>,
     pub(super) samples: SyncSender<Sample>,
-    versions: Arc<Versions>,
+    pub(super) versions: Arc<Versions>,
     flights: Arc<Flights>,
     pub(super) scopes: Arc<Scopes>,
 }

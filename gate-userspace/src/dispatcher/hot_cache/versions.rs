@@ -85,6 +85,16 @@ impl Versions {
         Version { word, all: self.all.load(Ordering::SeqCst) }
     }
 
+    /// From now on no answer holds, until [`Versions::resume`]: keys are written to that nobody here knows of.
+    pub(in crate::dispatcher) fn suspend(&self) {
+        self.change(&Words::All, MARK);
+    }
+
+    /// Answers hold again, those that come from now on.
+    pub(in crate::dispatcher) fn resume(&self) {
+        self.change(&Words::All, UNMARK);
+    }
+
     fn change(&self, words: &Words, by: u64) {
         let change = |word: &AtomicU64| word.fetch_add(by, Ordering::SeqCst);
         match words {

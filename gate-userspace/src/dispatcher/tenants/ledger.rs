@@ -36,6 +36,8 @@ pub(in crate::dispatcher) struct Ledger {
     maps: Arc<Maps>,
     /// Where this thread's counters begin.
     row: usize,
+    /// Others count there as well.
+    is_shared: bool,
     clock: Clock,
     generation: u64,
     view: View,
@@ -75,6 +77,7 @@ impl Ledger {
         }
         let mut this = Self {
             row: row * maps.tenants.len(),
+            is_shared: false,
             clock: maps.clock(),
             generation: 0,
             view: View::default(),
@@ -433,7 +436,16 @@ impl Ledger {
     #[inline]
     fn count(&self, tenant: TenantId, offset: usize, more: u64) {
         let word = self.maps.counters.word(self.row + tenant.0 as usize, offset);
-        word.store(word.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+        if self.is_shared {
+            word.fetch_add(more, Ordering::Relaxed);
+        } else {
+            word.store(word.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+        }
+    }
+
+    /// From now on counts in a row in which others count as well.
+    pub(in crate::dispatcher) fn count_beside_others(&mut self, row: usize) {
+        (self.row, self.is_shared) = (row * self.maps.tenants.len(), true);
     }
 
     #[cold]

@@ -103,10 +103,11 @@ const GATE: &[Broken] = &[
     ),
     (
         "[gate]\n",
-        "[gate]\ntcp_in_debt = \"reset\"\ndeep_debt = \"0s\"\n",
+        "[gate]\ntcp_in_debt = \"reset\"\ndeep_debt = \"0s\"\ndrain = \"25h\"\n",
         &[
             r#"2: gate.tcp_in_debt = "reset": must be "off", "reset-syn", "drop-syn" or "drop-data""#,
             r#"3: gate.deep_debt = "0s": must be from 1s to 3600s"#,
+            r#"4: gate.drain = "25h": must be from 0ns to 86400s"#,
         ],
     ),
     ("[gate]\ninterface = \"eth1\"", "gate = 1", &["1: gate = 1: must be a table: gate = { ... }"]),

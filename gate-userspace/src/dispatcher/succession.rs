@@ -1,0 +1,107 @@
+//! One gate after another, before the same clients.
+//!
+//! A gate that is relieved (`gate run --takeover` beside it) does not end while it has clients: it lets the other rule
+//! and listen, and serves those that it has to their end. For a moment both accept connections from the very same
+//! sockets, so that none is refused in between.
+//!
+//! **Invariants.** A write through one of the two is not seen by the other, so neither gives an answer twice while both
+//! have clients: the old one stops before it gives up the maps, and the other begins when the old one is gone.
+
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+
+use nix::sys::socket::{SockType, SockaddrStorage, getsockname, getsockopt, sockopt};
+
+use super::hot_cache;
+use crate::kernel::owner::Predecessor;
+
+/// How far a gate's threads have come. They never go back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Phase {
+    /// They serve.
+    Serving,
+    /// They serve, and another gate rules.
+    Relieved,
+    /// They serve the clients that they have, and accept no more.
+    Closing,
+    /// They close the connections of clients that want nothing.
+    Leaving,
+    /// They end.
+    Stopped,
+}
+
+/// The gate before this one, which still has clients.
+#[derive(Debug)]
+pub(super) struct Beside {
+    predecessor: Predecessor,
+    hot: Vec<hot_cache::Shared>,
+}
+
+impl Beside {
+    /// Nothing of what is `hot` is answered twice while it is there.
+    pub(super) fn new(predecessor: Predecessor, hot: &[hot_cache::Shared]) -> Self {
+        hot.iter().for_each(|hot| hot.versions.suspend());
+        Self { predecessor, hot: hot.to_vec() }
+    }
+
+    /// Whether it has gone; who cannot tell goes on as if it had not.
+    pub(super) fn is_gone(&self) -> bool {
+        self.predecessor.is_gone().unwrap_or(false)
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        tracing::info!(pid = self.predecessor.pid, "the gate before this one has served its last client");
+        self.hot.iter().for_each(|hot| hot.versions.resume());
+    }
+}
+
+/// The sockets that the gate before this one listens with.
+#[derive(Debug, Default)]
+pub(super) struct Inherited(Vec<(SockType, SocketAddr, OwnedFd)>);
+
+impl Inherited {
+    /// Those of `predecessor`; none if they cannot be had.
+    pub(super) fn of(predecessor: &Predecessor) -> Self {
+        let mut this = Self::default();
+        match predecessor.open_files() {
+            Ok(files) => this.0.extend(files.filter_map(|file| {
+                let (kind, address) = listens(&file)?;
+                Some((kind, address, file))
+            })),
+            Err(error) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(error, "clients that connect now may have to try again");
+            }
+        }
+        this
+    }
+
+    /// One that listens for connections at `address`.
+    pub(super) fn tcp(&mut self, address: SocketAddr) -> Option<TcpListener> {
+        self.take(SockType::Stream, address).map(TcpListener::from)
+    }
+
+    /// One for datagrams to `address`.
+    pub(super) fn udp(&mut self, address: SocketAddr) -> Option<UdpSocket> {
+        self.take(SockType::Datagram, address).map(UdpSocket::from)
+    }
+
+    fn take(&mut self, kind: SockType, address: SocketAddr) -> Option<OwnedFd> {
+        let place = self.0.iter().position(|(of, at, _)| *of == kind && *at == address)?;
+        Some(self.0.swap_remove(place).2)
+    }
+}
+
+/// Where a file listens, and for what, if it is a socket that does.
+fn listens(file: &OwnedFd) -> Option<(SockType, SocketAddr)> {
+    let kind = getsockopt(file, sockopt::SockType).ok()?;
+    if kind == SockType::Stream && !getsockopt(file, sockopt::AcceptConn).ok()? {
+        return None;
+    }
+    let name: SockaddrStorage = getsockname(file.as_raw_fd()).ok()?;
+    let v4 = name.as_sockaddr_in().map(|name| SocketAddr::from(std::net::SocketAddrV4::from(*name)));
+    let v6 = || name.as_sockaddr_in6().map(|name| SocketAddr::from(std::net::SocketAddrV6::from(*name)));
+    Some((kind, v4.or_else(v6)?))
+}

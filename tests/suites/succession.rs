@@ -1,0 +1,216 @@
+//! One gate after another before the same stores: nobody is refused in between, nobody is cut off, and nobody reads
+//! what was true at the other gate.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use anyhow::{Context as _, Result, ensure};
+use gate_tests::daemon::{PATIENCE, Site};
+use gate_tests::privilege;
+use gate_tests::proxy::{Listening, read_until, shown};
+use gate_tests::wait::wait_until;
+use nix::sys::signal::Signal;
+use xtask::lab::part::Part;
+
+const MEMCACHED: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 11_311);
+const REDIS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 16_379);
+
+fn config(gate: &str, memcached: SocketAddr, redis: SocketAddr) -> String {
+    format!(
+        "[gate]\nsample = \"1/1\"\ntick = \"10ms\"\n{gate}\n\
+         [[service]]\nname = \"cache\"\nprotocol = \"memcached\"\nlisten = \"{MEMCACHED}\"\nbackend = \"{memcached}\"\n\
+         transports = [\"udp\", \"tcp\"]\nhot_keys = {{ threshold = \"1\" }}\nstore_timeout = \"20s\"\nshedding.enabled = \"off\"\n\
+         [[service]]\nname = \"data\"\nprotocol = \"resp\"\nlisten = \"{REDIS}\"\nbackend = \"{redis}\"\n\
+         shedding.enabled = \"off\"\n\
+         [[tenant]]\nname = \"all\"\nsources = \"127.0.0.0/8\"\nquota = \"unlimited\"\n"
+    )
+}
+
+/// Runs `test` in a namespace of its own, with a gate before a memcached and a Redis there.
+fn before_stores(gate: &str, test: impl FnOnce(&Site, Part, &Listening) -> Result<()> + Send) -> Result<()> {
+    let site = Site::new("")?;
+    site.net.server.enter(|| {
+        let (memcached, redis) = (Listening::memcached()?, Listening::redis()?);
+        site.configure(&config(gate, memcached.address, redis.address))?;
+        let first = site.start(&[])?;
+        test(&site, first, &memcached)
+    })?
+}
+
+fn connect(address: SocketAddr) -> Result<TcpStream> {
+    let stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+fn check(stream: &mut TcpStream, asked: &str, expected: &str) -> Result<()> {
+    stream.write_all(asked.as_bytes())?;
+    let said = read_until(stream, expected.as_bytes())?;
+    ensure!(said == expected.as_bytes(), "{asked:?}: {}", shown(&said));
+    Ok(())
+}
+
+/// Connects, asks and leaves, again and again, until it is `over`; says how often that was.
+fn come_and_go(over: &AtomicBool, count: &AtomicUsize) -> Result<()> {
+    while !over.load(Ordering::Relaxed) {
+        check(&mut connect(MEMCACHED)?, "get none\r\n", "END\r\n")?;
+        check(&mut connect(REDIS)?, "GET none\r\n", "$-1\r\n")?;
+        count.fetch_add(2, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// As [`come_and_go`], by datagrams.
+fn send_datagrams(over: &AtomicBool, count: &AtomicUsize) -> Result<()> {
+    let mut answer = [0; 100];
+    while !over.load(Ordering::Relaxed) {
+        let socket = UdpSocket::bind("127.0.0.1:0")?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.send_to(b"\0\x07\0\0\0\x01\0\0get none\r\n", MEMCACHED)?;
+        let len = socket.recv(&mut answer).context("a datagram went unanswered")?;
+        ensure!(answer[..len] == *b"\0\x07\0\0\0\x01\0\0END\r\n", "{}", shown(&answer[..len]));
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// The process that rules.
+fn ruler(site: &Site) -> Result<u64> {
+    site.json(&["status"])?["daemon"].as_u64().context("nobody rules")
+}
+
+#[test]
+fn clients_stay_until_they_leave_and_who_comes_meanwhile_is_served() -> Result<()> {
+    if !privilege::root("succession::clients_stay_until_they_leave_and_who_comes_meanwhile_is_served") {
+        return Ok(());
+    }
+    before_stores("drain = \"60s\"", |site, mut first, _| {
+        let mut plain = connect(MEMCACHED)?;
+        check(&mut plain, "set k 0 0 1\r\n0\r\n", "STORED\r\n")?;
+        let mut subscriber = connect(REDIS)?;
+        check(&mut subscriber, "SUBSCRIBE c\r\n", "*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n")?;
+        let mut transaction = connect(REDIS)?;
+        check(&mut transaction, "MULTI\r\nINCR n\r\n", "+OK\r\n+QUEUED\r\n")?;
+
+        let (over, came, sent) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
+        let second = std::thread::scope(|scope| {
+            let others = [
+                scope.spawn(|| come_and_go(&over, &came)),
+                scope.spawn(|| come_and_go(&over, &came)),
+                scope.spawn(|| send_datagrams(&over, &sent)),
+            ];
+            let second = (|| {
+                let more = |count: &AtomicUsize| {
+                    let before = count.load(Ordering::Relaxed);
+                    wait_until("nobody is served", || Ok(count.load(Ordering::Relaxed) > before + 100))
+                };
+                more(&came)?;
+                more(&sent)?;
+                let second = site.start(&["--takeover"])?;
+                // The first still accepts for a while, and then it does not.
+                first.wait_for("accepts no more", PATIENCE)?;
+                more(&came)?;
+                more(&sent)?;
+                anyhow::Ok(second)
+            })();
+            over.store(true, Ordering::Relaxed);
+            let others = others.map(|other| other.join().expect("it does not panic"));
+            let second = second.with_context(|| format!("{others:?}"))?;
+            others.into_iter().collect::<Result<()>>()?;
+            anyhow::Ok(second)
+        })?;
+        ensure!(ruler(site)? == u64::from(second.id()) && first.is_running()?);
+
+        // Whoever is at the old gate and whoever is at the new one see the same.
+        let mut newcomer = connect(MEMCACHED)?;
+        for round in 0..200 {
+            let (set, read) =
+                (format!("set k 0 0 3\r\n{round:03}\r\n"), format!("VALUE k 0 3\r\n{round:03}\r\nEND\r\n"));
+            let (one, other) =
+                if round % 2 == 0 { (&mut plain, &mut newcomer) } else { (&mut newcomer, &mut plain) };
+            check(one, &set, "STORED\r\n")?;
+            for _ in 0..3 {
+                check(other, "get k\r\n", &read)?;
+                check(one, "get k\r\n", &read)?;
+            }
+        }
+        check(&mut connect(REDIS)?, "PUBLISH c hi\r\n", ":1\r\n")?;
+        let heard = read_until(&mut subscriber, b"hi\r\n")?;
+        ensure!(heard == b"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$2\r\nhi\r\n", "{}", shown(&heard));
+        check(&mut transaction, "EXEC\r\n", "*1\r\n:1\r\n")?;
+
+        // Once its last client has gone the old gate ends, and the new one keeps answers.
+        drop((plain, subscriber, transaction));
+        first.finish(PATIENCE)?;
+        wait_until("nothing is kept", || {
+            check(&mut newcomer, "get k\r\n", "VALUE k 0 3\r\n199\r\nEND\r\n")?;
+            newcomer.write_all(b"stats gate\r\n")?;
+            let stats = String::from_utf8(read_until(&mut newcomer, b"END\r\n")?)?;
+            Ok(!stats.contains("STAT cache-hits 0\r\n"))
+        })?;
+        second.end()?;
+        ensure!(site.anything_left()?.is_none());
+        Ok(())
+    })
+}
+
+#[test]
+fn when_patience_ends_idle_connections_are_closed_and_what_is_under_way_is_answered() -> Result<()> {
+    if !privilege::root(
+        "succession::when_patience_ends_idle_connections_are_closed_and_what_is_under_way_is_answered",
+    ) {
+        return Ok(());
+    }
+    before_stores("drain = \"0ms\"", |site, first, store| {
+        let (mut idle, mut asking) = (connect(MEMCACHED)?, connect(MEMCACHED)?);
+        check(&mut idle, "get none\r\n", "END\r\n")?;
+        check(&mut asking, "get none\r\n", "END\r\n")?;
+        store.stall()?;
+        asking.write_all(b"get none\r\n")?;
+        let second = site.start(&["--takeover"])?;
+        let closed = idle.read(&mut [0; 1]);
+        store.signal(Signal::SIGCONT)?;
+        ensure!(closed? == 0, "it was told something");
+        let said = read_until(&mut asking, b"\r\n")?;
+        ensure!(said == b"END\r\n", "{}", shown(&said));
+        first.finish(PATIENCE)?;
+        check(&mut connect(MEMCACHED)?, "get none\r\n", "END\r\n")?;
+        second.end().map(drop)
+    })
+}
+
+#[test]
+fn a_relieved_gate_ends_at_once_when_it_is_told_to_and_leaves_the_other_in_charge() -> Result<()> {
+    if !privilege::root(
+        "succession::a_relieved_gate_ends_at_once_when_it_is_told_to_and_leaves_the_other_in_charge",
+    ) {
+        return Ok(());
+    }
+    before_stores("drain = \"60s\"", |site, first, _| {
+        let mut client = connect(REDIS)?;
+        check(&mut client, "GET none\r\n", "$-1\r\n")?;
+        let second = site.start(&["--takeover"])?;
+        first.signal(Signal::SIGTERM)?;
+        first.finish(PATIENCE)?;
+        ensure!(client.read(&mut [0; 1])? == 0);
+        ensure!(ruler(site)? == u64::from(second.id()));
+        check(&mut connect(REDIS)?, "GET none\r\n", "$-1\r\n")?;
+        second.end().map(drop)
+    })
+}
+
+#[test]
+fn where_there_is_no_xdp_a_signal_sends_a_gate_off() -> Result<()> {
+    let store = Listening::memcached()?;
+    let tenants = "[[tenant]]\nname = \"all\"\nsources = \"127.0.0.0/8\"\nquota = \"unlimited\"";
+    let mut gate = Listening::gate("memcached", store.address, "", tenants)?;
+    let mut client = gate.connect()?;
+    check(&mut client, "get none\r\n", "END\r\n")?;
+    gate.signal(Signal::SIGUSR2)?;
+    wait_until("it still accepts", || Ok(TcpStream::connect(gate.address).is_err()))?;
+    check(&mut client, "get none\r\n", "END\r\n")?;
+    drop(client);
+    wait_until("it does not end", || Ok(!gate.program().is_running()?))
+}
