@@ -220,7 +220,7 @@ impl Dispatcher {
     }
 
     /// Serves the clients that are here to their end. After `patience` connections are closed on which nothing is
-    /// asked, and soon the rest. The other gate listens within [`OVERLAP`].
+    /// asked, and soon the rest. The other gate listens within a second.
     pub async fn see_off(&self, patience: Nanos) {
         tokio::time::sleep(OVERLAP).await;
         self.phase.send_replace(Phase::Closing);
