@@ -17,11 +17,16 @@ pub(super) struct Load {
     pub(super) connections: usize,
     /// How many requests are sent in one go.
     pub(super) pipelined: usize,
-    /// One request.
-    pub(super) request: Vec<u8>,
+    /// One request. Where it says [`NUMBER`], one of [`NUMBERS`] is sent, another in each of those that go together.
+    pub(super) request: String,
     /// How its answer is told from the next.
     pub(super) answer: Answer,
 }
+
+/// Two digits, in a request.
+pub(super) const NUMBER: &str = "##";
+/// How many there are: as many as the requests that one connection sends in one go, or more.
+pub(super) const NUMBERS: usize = 16;
 
 /// How long an answer is.
 #[derive(Clone, Copy, Debug)]
@@ -74,9 +79,10 @@ impl Load {
     ///
     /// If a connection fails, or an answer is missing for [`PATIENCE`].
     pub(super) fn run(&self, server: SocketAddr, lasts: Duration) -> Result<Outcome> {
-        let batch = self.request.repeat(self.pipelined);
-        let mut connections =
-            (0..self.connections).map(|_| self.connect(server, &batch)).collect::<Result<Vec<_>>>()?;
+        let batches: Vec<_> = (0..NUMBERS).map(|first| self.batch(first)).collect();
+        let batch = |connection: usize| &batches[connection % NUMBERS];
+        let connect = |connection| self.connect(server, batch(connection));
+        let mut connections = (0..self.connections).map(connect).collect::<Result<Vec<_>>>()?;
         let epoll = Epoll::new(EpollCreateFlags::empty())?;
         for (number, connection) in (0..).zip(&connections) {
             epoll.add(&connection.stream, EpollEvent::new(EpollFlags::EPOLLIN, number))?;
@@ -88,10 +94,11 @@ impl Load {
             let count = epoll.wait(&mut ready, PATIENCE)?;
             ensure!(count > 0, "no answer from {server}");
             for event in &ready[..count] {
-                let connection = &mut connections[usize::try_from(event.data())?];
+                let number = usize::try_from(event.data())?;
+                let connection = &mut connections[number];
                 if connection.read(&mut piece, self.answer)? {
                     took.push(connection.sent.elapsed());
-                    connection.send(&batch, self.answer.times(self.pipelined))?;
+                    connection.send(batch(number), self.answer.times(self.pipelined))?;
                 }
             }
         }
@@ -103,6 +110,12 @@ impl Load {
         };
         let requests = (took.len() * self.pipelined) as u64;
         Ok(Outcome { requests, per_sec: requests as f64 / lasted, micros: [at(0.5), at(0.99), at(0.999)] })
+    }
+
+    /// The requests that are sent in one go, with numbers from `first` on.
+    pub(super) fn batch(&self, first: usize) -> Vec<u8> {
+        let request = |number: usize| self.request.replace(NUMBER, &format!("{:02}", number % NUMBERS));
+        (first..first + self.pipelined).map(request).collect::<String>().into_bytes()
     }
 
     fn connect(&self, server: SocketAddr, batch: &[u8]) -> Result<Connection> {

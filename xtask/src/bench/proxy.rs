@@ -19,7 +19,7 @@ use nix::unistd::{SysconfVar, sysconf};
 use serde::Serialize;
 
 use super::cores::Dealt;
-use super::load::{Answer, Load};
+use super::load::{Answer, Load, NUMBER, NUMBERS};
 use super::{Args, idle};
 use crate::lab::part::Part;
 use crate::setup::{self, Purpose};
@@ -75,7 +75,8 @@ fn idle(field: &Field) -> Result<()> {
         let named = loads.iter().find(|load| load.store == store).context("each store has a load")?;
         prime(named, target.address)?;
         let process = field.proxies[target.part.context("gate is a proxy")?].id();
-        let each = idle::bytes_each(process, target.address, &named.load.request, named.answer)?;
+        let request = named.load.batch(0);
+        let each = idle::bytes_each(process, target.address, &request, named.answer)?;
         let count = idle::CONNECTIONS;
         println!("{:<28} {name:<12} {each:>10.0} bytes of memory each", format!("{count} idle connections"));
     }
@@ -157,7 +158,8 @@ struct Named {
     load: Load,
     /// How long an answer is, in bytes.
     answer: usize,
-    prime: (Vec<u8>, usize),
+    /// What stores the values that are read, and how long its answer is.
+    prime: (String, usize),
 }
 
 const CONNECTIONS: usize = 64;
@@ -173,22 +175,22 @@ fn loads() -> Vec<Named> {
                     let value = "v".repeat(len);
                     let (set, stored, get, found) = match store {
                         REDIS => (
-                            format!("*3\r\n$3\r\nSET\r\n$9\r\nbench:key\r\n${len}\r\n{value}\r\n"),
+                            format!("*3\r\n$3\r\nSET\r\n$9\r\nbench:k{NUMBER}\r\n${len}\r\n{value}\r\n"),
                             "+OK\r\n".len(),
-                            "*2\r\n$3\r\nGET\r\n$9\r\nbench:key\r\n".to_owned(),
+                            format!("*2\r\n$3\r\nGET\r\n$9\r\nbench:k{NUMBER}\r\n"),
                             format!("${len}\r\n{value}\r\n").len(),
                         ),
                         _ => (
-                            format!("set bench:key 0 0 {len}\r\n{value}\r\n"),
+                            format!("set bench:k{NUMBER} 0 0 {len}\r\n{value}\r\n"),
                             "STORED\r\n".len(),
-                            "get bench:key\r\n".to_owned(),
-                            format!("VALUE bench:key 0 {len}\r\n{value}\r\nEND\r\n").len(),
+                            format!("get bench:k{NUMBER}\r\n"),
+                            format!("VALUE bench:k{NUMBER} 0 {len}\r\n{value}\r\nEND\r\n").len(),
                         ),
                     };
-                    let prime = (set.clone().into_bytes(), stored);
+                    let prime = (set.clone(), stored);
                     let (request, answer) = if operation == "GET" { (get, found) } else { (set, stored) };
-                    let (connections, request) = (CONNECTIONS, request.into_bytes());
-                    let load = Load { connections, pipelined, request, answer: Answer::Bytes(answer) };
+                    let answers = Answer::Bytes(answer);
+                    let load = Load { connections: CONNECTIONS, pipelined, request, answer: answers };
                     let name = format!("{name} {operation} {len} B x{pipelined}");
                     loads.push(Named { name, store, load, answer, prime });
                 }
@@ -198,10 +200,10 @@ fn loads() -> Vec<Named> {
     loads
 }
 
-/// Stores the value that is read.
+/// Stores the values that are read.
 fn prime(named: &Named, address: SocketAddr) -> Result<()> {
     let (request, answer) = named.prime.clone();
-    let once = Load { connections: 1, pipelined: 1, request, answer: Answer::Bytes(answer) };
+    let once = Load { connections: 1, pipelined: NUMBERS, request, answer: Answer::Bytes(answer) };
     once.run(address, Duration::from_millis(20)).map(|_| ())
 }
 
@@ -312,8 +314,8 @@ const POLICIES: Gate = Gate {
     quota: "900000000 RU/s",
     service: "hot_keys.cache = \"off\"\nparallelism = \"100000\"\nobjectives.default.p50 = \"100s\"\n",
 };
-/// All loads are about one key: once it is hot, gate answers its reads.
-const HOT_KEYS: Gate = Gate { quota: "unlimited", service: "" };
+/// All loads are about a few keys: once they are hot, gate answers their reads.
+const HOT_KEYS: Gate = Gate { quota: "unlimited", service: "hot_keys.threshold = \"100\"\n" };
 
 /// One thread each, as its peers have. A machine that the load keeps busy is no reason to shed.
 fn gate_config([redis, memcached]: [SocketAddr; 2], stores: [SocketAddr; 2], gate: &Gate) -> String {
