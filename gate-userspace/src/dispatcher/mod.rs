@@ -209,7 +209,9 @@ impl Dispatcher {
 
     /// Looks whether the gate before this one still has clients. To be called now and then.
     pub fn look_after_predecessor(&mut self) {
-        self.beside.take_if(|beside| beside.is_gone());
+        if self.beside.take_if(|beside| beside.is_gone()).is_some() {
+            tracing::info!("the gate before this one has ended");
+        }
     }
 
     /// Another gate is about to rule: from now on no answer is given twice here, and soon nothing is counted where that

@@ -52,7 +52,6 @@ impl Beside {
 
 impl Drop for Beside {
     fn drop(&mut self) {
-        tracing::info!(pid = self.predecessor.pid, "the gate before this one has served its last client");
         self.hot.iter().for_each(|hot| hot.versions.resume());
     }
 }
