@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 
 use super::broken::Broken;
 use super::health::Health;
-use crate::dispatcher::clients::client::Client;
+use crate::dispatcher::clients::client::{Client, Ended};
 use crate::dispatcher::clients::replies::Place;
 use crate::dispatcher::figures::lessons::{Answers, Features};
 use crate::dispatcher::hot_cache::Ticket;
@@ -157,6 +157,24 @@ impl<W: Wire> Outstanding<W> {
                 if has_ticket && let Some(front) = front {
                     self.redeem(front.ticket, sent);
                 }
+            }
+        }
+    }
+
+    /// Nobody will have an answer any more: `tell` says so to each who waits, but for the one who has read the
+    /// beginning of its own, who is closed.
+    pub(in crate::dispatcher) fn let_down(&mut self, service: &Service<W>, tell: impl Fn(Waiting<W>)) {
+        let mut begun = std::mem::take(&mut self.begun);
+        for waiting in self.waiting.drain(..) {
+            let is_cut = std::mem::take(&mut begun);
+            if matches!(waiting.ticket, Ticket::Life(_)) {
+                continue;
+            }
+            service.left_store();
+            if is_cut && !matches!(waiting.ticket, Ticket::Flight(_)) {
+                waiting.client.end(Ended::Cut);
+            } else {
+                tell(waiting);
             }
         }
     }

@@ -25,7 +25,7 @@ use super::line::Line;
 use super::outstanding::{Outstanding, Waiting};
 use super::pool::Pool;
 use crate::clock;
-use crate::dispatcher::clients::client::{Client, Ended};
+use crate::dispatcher::clients::client::Client;
 use crate::dispatcher::clients::replies::Place;
 use crate::dispatcher::figures::lessons::{Answers, Features};
 use crate::dispatcher::hot_cache::Ticket;
@@ -229,24 +229,16 @@ impl<W: Wire> Store<W> {
         let state = &mut *self.state.borrow_mut();
         // There is no trying again.
         state.health.failed(now);
-        let mut begun = std::mem::take(&mut state.begun);
-        for waiting in state.waiting.drain(..) {
-            let is_cut = std::mem::take(&mut begun);
-            if matches!(waiting.ticket, Ticket::Life(_)) {
-                continue;
-            }
-            service.left_store();
-            if let Ticket::Flight(leading) = waiting.ticket {
-                leading.land_with(why);
-            } else if is_cut {
-                waiting.client.end(Ended::Cut);
-            } else if !waiting.client.is_gone() {
+        state.let_down(service, |waiting| match waiting.ticket {
+            Ticket::Flight(leading) => leading.land_with(why),
+            _ if waiting.client.is_gone() => {}
+            _ => {
                 let replies = &mut waiting.client.talk.borrow_mut().replies;
                 replies.part(waiting.place, why);
                 replies.whole(waiting.place);
                 service.has_news(&waiting.client);
             }
-        }
+        });
     }
 
     fn wake(&self) {
@@ -340,25 +332,14 @@ impl<W: Wire> Store<W> {
         state.sent = 0;
         state.blocked = false;
         state.heard = 0;
-        let mut begun = std::mem::take(&mut state.begun);
         let refusal = Refusal { reason: Reason::StoreDown, retry_after: pause };
-        for waiting in state.waiting.drain(..) {
-            let is_cut = std::mem::take(&mut begun);
-            if matches!(waiting.ticket, Ticket::Life(_)) {
-                continue;
+        state.let_down(service, |waiting| match waiting.ticket {
+            Ticket::Flight(leading) => leading.fail(refusal),
+            _ => {
+                service.count_refusal(waiting.tenant, refusal.reason);
+                service.refuse_late(&waiting.client, waiting.place, waiting.silent, refusal);
             }
-            service.left_store();
-            if let Ticket::Flight(leading) = waiting.ticket {
-                leading.fail(refusal);
-                continue;
-            }
-            if is_cut {
-                waiting.client.end(Ended::Cut);
-                continue;
-            }
-            service.count_refusal(waiting.tenant, refusal.reason);
-            service.refuse_late(&waiting.client, waiting.place, waiting.silent, refusal);
-        }
+        });
         pause
     }
 }

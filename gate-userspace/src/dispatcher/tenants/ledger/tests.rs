@@ -1,0 +1,139 @@
+use super::*;
+use crate::config::Config;
+use crate::control::decide::Rules;
+use crate::control::layout::{Layout, capacities, needs};
+use crate::control::tick::{Ticker, occupied};
+use crate::kernel::Sizes;
+
+const TWO_LEVELS: &str = r#"
+    [[service]]
+    name = "cache"
+    protocol = "memcached"
+    listen = "127.0.0.1:11211"
+    backend = "127.0.0.1:11212"
+    price = { base = "1 RU", row = "1 RU", kib = "1 RU" }
+    [[tenant]]
+    name = "company"
+    quota = "32 RU/s"
+    burst = "1s"
+    [[tenant]]
+    name = "team"
+    sources = ["10.0.0.0/8", "fd00::/16"]
+    quota = "21 RU/s"
+    burst = "1s"
+    charge = ["company"]
+    tier = "critical"
+    [[tenant]]
+    name = "other"
+    sources = ["10.1.0.0/16"]
+    quota = "21 RU/s"
+    burst = "1s"
+    charge = ["company"]
+"#;
+
+/// Any time will do, as long as it is late enough.
+const NOW: Nanos = Nanos::from_secs(1_000);
+const TEN: MilliRu = MilliRu(10_000);
+
+fn ledger() -> Ledger {
+    let config = Config::parse("test.toml", TWO_LEVELS).unwrap_or_else(|faults| panic!("{faults}"));
+    let room = capacities(&needs(&config), 1_000);
+    let (tenants, services, blocks) = (room.tenant_capacity, room.service_capacity, room.block_capacity);
+    let sizes = Sizes { cpus: 2, tenants, services, blocks, samples: 4_096 };
+    let (maps, ownership) = Maps::private(&sizes).unwrap();
+    let maps = Arc::new(maps);
+    let layout = Layout::build(&config, &occupied(&maps)).unwrap();
+    let mut ticker = Ticker::new(Arc::clone(&maps), ownership, layout, Rules::default()).unwrap();
+    while ticker.settling() {
+        ticker.tick(NOW, &[]).unwrap();
+    }
+    Ledger::new(maps, 1, 7, [(0, "cache")])
+}
+
+#[test]
+fn a_source_is_charged_to_the_longest_prefix_that_names_it() {
+    let ledger = ledger();
+    for (source, id) in
+        [("10.2.3.4", 2), ("10.1.3.4", 3), ("fd00::7", 2), ("::ffff:10.2.3.4", 2), ("11.0.0.1", 0)]
+    {
+        assert_eq!(ledger.tenant_of(source.parse().unwrap(), 0), TenantId(id), "{source}");
+    }
+}
+
+#[test]
+fn a_request_costs_its_base_its_rows_and_its_bytes() {
+    let ledger = ledger();
+    assert_eq!(ledger.price(0, 1, 3, 2_048, PriceClass::GET), MilliRu(6_000));
+    assert_eq!(ledger.price(0, 0, 0, 512, PriceClass::GET), MilliRu(500));
+}
+
+#[test]
+fn all_that_are_charged_are_charged_or_none() {
+    let mut ledger = ledger();
+    let [team, other] = [TenantId(2), TenantId(3)];
+    assert_eq!(ledger.tier(team), Tier::Critical);
+    for _ in 0..2 {
+        assert_eq!(ledger.charge(team, TEN, 0, NOW, false), Charge::Passed(TEN));
+    }
+    // The team has spent its burst; the company has some left.
+    assert!(matches!(
+        ledger.charge(team, TEN, 0, NOW, false),
+        Charge::Refused(Refusal { reason: Reason::Quota, .. })
+    ));
+    assert_eq!(ledger.charge(other, TEN, 0, NOW, false), Charge::Passed(TEN));
+    // Now the company has not enough: the other's own bucket gets back what was taken.
+    let Charge::Refused(refusal) = ledger.charge(other, TEN, 0, NOW, false) else { panic!("it passed") };
+    assert!(refusal.retry_after > Nanos::ZERO);
+    ledger.refund(team, TEN);
+    assert_eq!(ledger.charge(other, TEN, 0, NOW, false), Charge::Passed(TEN));
+}
+
+/// How long a bucket takes to be full again.
+fn owed(ledger: &Ledger, tenant: u32) -> Nanos {
+    let word = ledger.maps.tenants.word(tenant as usize, offset_of!(Tenant, quota_tat));
+    Nanos(word.load(Ordering::Relaxed).saturating_sub(ledger.at(NOW).0))
+}
+
+#[test]
+fn what_is_settled_is_owed_by_all_that_are_charged_and_leaves_no_more_than_the_largest_debt() {
+    let mut ledger = ledger();
+    let [company, team] = [1, 2];
+    let close = |owed: Nanos, micros: u64| owed.0.abs_diff(micros * 1_000) < 1_000;
+    assert_eq!(ledger.charge(TenantId(team), TEN, 0, NOW, false), Charge::Passed(TEN));
+    // It was dearer by 11 request units: all of the team's burst, and 21 of the company's 32.
+    let cost = MilliRu(21_000);
+    assert_eq!(ledger.settle(TenantId(team), cost, TEN, NOW), MilliRu(11_000));
+    let after = [team, company].map(|tenant| owed(&ledger, tenant));
+    assert!(close(after[0], 1_000_000) && close(after[1], 656_250), "{after:?}");
+    // What was cheaper than its price stays as it is.
+    assert_eq!(ledger.settle(TenantId(team), TEN, cost, NOW), MilliRu::ZERO);
+    assert_eq!([team, company].map(|tenant| owed(&ledger, tenant)), after);
+    // The burst and twice as much.
+    assert_eq!(ledger.settle(TenantId(team), MilliRu::MAX, TEN, NOW), MilliRu(u32::MAX - 10_000));
+    assert_eq!([team, company].map(|tenant| owed(&ledger, tenant)), [Nanos::from_secs(3); 2]);
+    assert_eq!(ledger.maps.tenant_counters(team as usize).charged_mru, u64::from(u32::MAX) + 1_000);
+}
+
+#[test]
+fn what_a_service_sheds_is_dearer_or_refused() {
+    let mut ledger = ledger();
+    let one = MilliRu(1_000);
+    assert_eq!(ledger.charge(TenantId(2), one, 2, NOW, false), Charge::Passed(MilliRu(4_000)));
+    let refused = ledger.charge(TenantId(2), one, Shed::REFUSED, NOW, false);
+    assert_eq!(refused, Charge::Refused(Refusal::of(Reason::Penalty)));
+}
+
+#[test]
+fn what_is_shadowed_passes_uncharged_and_is_counted() {
+    let mut ledger = ledger();
+    let huge = MilliRu(1_000_000);
+    assert!(matches!(
+        ledger.charge(TenantId(2), huge, 0, NOW, false),
+        Charge::Refused(Refusal { reason: Reason::TooLarge, .. })
+    ));
+    assert_eq!(ledger.charge(TenantId(2), huge, 0, NOW, true), Charge::Passed(MilliRu::ZERO));
+    assert_eq!(ledger.charge(TenantId::NOBODY, TEN, 0, NOW, true), Charge::Passed(MilliRu::ZERO));
+    let counters = ledger.maps.tenant_counters(2);
+    assert_eq!(counters.refused[Reason::TooLarge.index()], 1);
+    assert_eq!(counters.shadowed[Reason::TooLarge.index()], 1);
+}

@@ -1,0 +1,199 @@
+use proptest::prelude::*;
+
+use super::*;
+
+/// What a store with these keys answers to what was written.
+fn answers(written: &[u8], has: impl Fn(&[u8]) -> Option<Vec<u8>>) -> Vec<u8> {
+    let mut said = Vec::new();
+    for line in written.split_inclusive(|&byte| byte == b'\n') {
+        let words: Vec<&[u8]> = line.strip_suffix(b"\r\n").unwrap().split(|&byte| byte == b' ').collect();
+        match words[0] {
+            b"get" => {
+                for key in &words[1..] {
+                    if let Some(value) = has(key) {
+                        said.extend(
+                            [b"VALUE ", *key, b" 0 ", value.len().to_string().as_bytes(), b"\r\n"].concat(),
+                        );
+                        said.extend([&value, &b"\r\n"[..]].concat());
+                    }
+                }
+                said.extend_from_slice(END);
+            }
+            b"mn" => said.extend_from_slice(b"MN\r\n"),
+            b"mg" if has(words[1]).is_some() => said.extend_from_slice(b"HD\r\n"),
+            b"mg" => {}
+            _ => said.extend_from_slice(b"DELETED\r\n"),
+        }
+    }
+    said
+}
+
+proptest! {
+    #[test]
+    fn every_get_is_answered_as_if_it_were_alone_wherever_the_stream_is_cut(
+        asked in proptest::collection::vec((0_u8..8, 0_u8..6), 1..60),
+        stored in proptest::collection::btree_map(0_u8..6, 0_usize..40, 0..6),
+        cuts in proptest::collection::vec(1_usize..50, 1..200),
+        flushes: u64,
+    ) {
+        let has = |key: &[u8]| stored.get(&(key[1] - b'0')).map(|&len| vec![b'V'; len * SHORT_VALUE / 30]);
+        let (mut link, mut out, mut written) = (Multiget::default(), Buffer::default(), Vec::new());
+        let mut decoder = Decoder::new(Limits::default());
+        let (mut awaited, mut expected) = (Vec::new(), Vec::new());
+        for (number, (kind, key)) in asked.iter().enumerate() {
+            let (line, alone) = match kind {
+                0 => (format!("delete k{key} noreply\r\n"), Vec::new()),
+                1 => (format!("mg k{key} q\r\n"), answers(format!("mg k{key}\r\n").as_bytes(), has)),
+                2 => {
+                    let line = format!("get k{key} k{}\r\n", (key + 1) % 6);
+                    (line.clone(), answers(line.as_bytes(), has))
+                }
+                _ => (format!("get k{key}\r\n"), answers(format!("get k{key}\r\n").as_bytes(), has)),
+            };
+            let Step::Request { request, .. } = decoder.next(line.as_bytes()) else { panic!("{line}") };
+            awaited.push(link.encode(&request, line.as_bytes(), &mut out));
+            expected.push(alone);
+            if flushes >> (number % 64) & 1 == 1 {
+                link.seal(&mut out);
+                written.extend_from_slice(out.bytes());
+                out.clear();
+            }
+        }
+        link.seal(&mut out);
+        written.extend_from_slice(out.bytes());
+
+        let stream = answers(&written, has);
+        let (mut given, mut at, mut input, mut first) = (vec![Vec::new(); asked.len()], 0, Vec::new(), 0);
+        for cut in cuts.iter().cycle().map(|cut| cut * cut) {
+            let end = (at + cut).min(stream.len());
+            input.extend_from_slice(&stream[at..end]);
+            at = end;
+            while first < awaited.len() {
+                let answer = link.scan(&awaited[first], &input).unwrap();
+                if answer == Answer::MORE {
+                    break;
+                }
+                given[first].extend_from_slice(&input[..answer.give]);
+                given[first].extend_from_slice(answer.add);
+                input.drain(..answer.len);
+                first += usize::from(answer.last);
+            }
+            if at == stream.len() {
+                break;
+            }
+        }
+        prop_assert_eq!(first, awaited.len(), "all are answered");
+        prop_assert!(input.is_empty() && link.keys.is_empty() && link.groups.is_empty());
+        prop_assert_eq!(given, expected);
+    }
+}
+
+#[test]
+fn how_long_a_key_lives_is_what_the_store_says_rounded_down() {
+    let value = b"VALUE k 0 1\r\n1\r\nEND\r\n";
+    for (answer, said, life) in [
+        (&value[..], "HD t42\r\n", Life::For(Nanos::from_secs(41))),
+        (value, "HD t1\r\n", Life::For(Nanos::ZERO)),
+        (value, "HD t0\r\n", Life::For(Nanos::ZERO)),
+        (value, "HD t-1\r\n", Life::Unlimited),
+        (b"VA 1\r\n1\r\n", "HD t42\r\n", Life::For(Nanos::from_secs(41))),
+        // A stale item.
+        (value, "HD t42 X Z\r\n", Life::For(Nanos::from_secs(41))),
+        // It has gone since.
+        (value, "EN\r\n", Life::For(Nanos::ZERO)),
+        (b"HD\r\n", "EN\r\n", Life::For(Nanos::ZERO)),
+        (END, "EN\r\n", Life::Unlimited),
+        (b"EN\r\n", "EN\r\n", Life::Unlimited),
+        // Older than meta commands.
+        (value, "ERROR\r\n", Life::Unlimited),
+    ] {
+        assert_eq!(Memcached::life(answer, said.as_bytes()), life, "{said}");
+    }
+}
+
+#[test]
+fn only_plain_reads_of_one_key_are_shared_and_a_key_in_other_letters_is_no_identity() {
+    let request = |line: &str| {
+        let Step::Request { request, .. } = Decoder::new(Limits::default()).next(line.as_bytes()) else {
+            panic!("{line}")
+        };
+        request
+    };
+    for (line, shared, named) in [
+        ("get k\r\n", true, true),
+        ("gets k\r\n", true, true),
+        ("get k l\r\n", false, true),
+        ("gat 9 k\r\n", false, true),
+        ("gat 9\r\n", false, false),
+        ("gats 9 k\r\n", false, true),
+        ("mg k\r\n", true, true),
+        ("mg k v\r\n", true, true),
+        ("mg k s v f c k\r\n", true, true),
+        ("me k\r\n", false, true),
+        ("mg aw== v b\r\n", false, false),
+        // Per request, by time, by access, quiet, a change, not known, not plain.
+        ("mg k v Oabc\r\n", false, true),
+        ("mg k t\r\n", false, true),
+        ("mg k v h\r\n", false, true),
+        ("mg k l v\r\n", false, true),
+        ("mg k v q\r\n", false, true),
+        ("mg k v T30\r\n", false, true),
+        ("mg k v N30\r\n", false, true),
+        ("mg k v R30\r\n", false, true),
+        ("mg k v E9\r\n", false, true),
+        ("mg k vv\r\n", false, true),
+        ("md k\r\n", false, true),
+        ("ma k v\r\n", false, true),
+        ("md aw== b\r\n", false, false),
+        ("delete k\r\n", false, true),
+    ] {
+        let request = request(line);
+        assert_eq!(
+            (Memcached::may_share(&request), Memcached::names_keys(&request)),
+            (shared, named),
+            "{line}"
+        );
+    }
+    let (asks, bytes) = Memcached::ask_life(&request("get k\r\n"), b"get k\r\n").unwrap();
+    assert_eq!((asks.command, &bytes[..]), (Command::MetaGet, &b"mg k t\r\n"[..]));
+}
+
+#[test]
+fn what_is_said_of_a_stale_item_is_not_kept_and_that_it_is_to_be_made_anew_is_for_one() {
+    for (answer, kept, for_one) in [
+        ("VALUE k 0 1\r\n1\r\nEND\r\n", true, false),
+        ("VALUE W 0 1\r\n1\r\nEND\r\n", true, false),
+        ("END\r\n", true, false),
+        ("EN\r\n", true, false),
+        ("HD\r\n", true, false),
+        ("HD kW s1\r\n", true, false),
+        ("VA 1 c7 f0\r\n1\r\n", true, false),
+        ("VA 3\r\n W \r\n", true, false),
+        ("VA 1 c7 X W\r\n1\r\n", false, true),
+        ("HD W\r\n", false, true),
+        ("VA 1 Z X\r\n1\r\n", false, false),
+        ("VA 1 Z\r\n1\r\n", false, false),
+        ("SERVER_ERROR out of memory\r\n", false, false),
+        ("CLIENT_ERROR bad\r\n", false, false),
+    ] {
+        let is = (Memcached::may_keep(answer.as_bytes()), Memcached::is_for_one(answer.as_bytes()));
+        assert_eq!(is, (kept, for_one), "{answer}");
+    }
+}
+
+#[test]
+fn gets_that_come_one_after_the_other_are_one_line_and_long_lines_are_not_made() {
+    let (mut link, mut out) = (Multiget::default(), Buffer::default());
+    let mut decoder = Decoder::new(Limits::default());
+    let mut ask = |line: &str| {
+        let Step::Request { request, .. } = decoder.next(line.as_bytes()) else { panic!("{line}") };
+        link.encode(&request, line.as_bytes(), &mut out);
+    };
+    ["get a\r\n", "get b\r\n", "gets b\r\n", "delete a\r\n", "get c\r\n"].into_iter().for_each(&mut ask);
+    (0..100).for_each(|number| ask(&format!("get {}{number}\r\n", "k".repeat(60))));
+    link.seal(&mut out);
+    let written = String::from_utf8(out.bytes().to_vec()).unwrap();
+    assert!(written.starts_with("get a b\r\ngets b\r\ndelete a\r\nget c kk"), "{written}");
+    assert!(written.lines().all(|line| line.len() <= LONGEST_LINE + 1));
+    assert_eq!(written.lines().count(), 3 + 4);
+}
