@@ -157,6 +157,31 @@ fn clients_stay_until_they_leave_and_who_comes_meanwhile_is_served() -> Result<(
 }
 
 #[test]
+fn a_gate_outlives_the_one_before_it_so_that_the_next_knows_of_both() -> Result<()> {
+    if !privilege::root("succession::a_gate_outlives_the_one_before_it_so_that_the_next_knows_of_both") {
+        return Ok(());
+    }
+    before_stores("drain = \"60s\"", |site, first, _| {
+        let mut oldest = connect(MEMCACHED)?;
+        check(&mut oldest, "get none\r\n", "END\r\n")?;
+        let mut second = site.start(&["--takeover"])?;
+        let third = site.start(&["--takeover"])?;
+        second.wait_for("accepts no more", PATIENCE)?;
+        let mut newest = connect(MEMCACHED)?;
+        for round in 0..100 {
+            check(&mut oldest, &format!("set k 0 0 3\r\n{round:03}\r\n"), "STORED\r\n")?;
+            let read = format!("VALUE k 0 3\r\n{round:03}\r\nEND\r\n");
+            (0..3).try_for_each(|_| check(&mut newest, "get k\r\n", &read))?;
+        }
+        ensure!(second.is_running()?);
+        drop(oldest);
+        first.finish(PATIENCE)?;
+        second.finish(PATIENCE)?;
+        third.end().map(drop)
+    })
+}
+
+#[test]
 fn when_patience_ends_idle_connections_are_closed_and_what_is_under_way_is_answered() -> Result<()> {
     if !privilege::root(
         "succession::when_patience_ends_idle_connections_are_closed_and_what_is_under_way_is_answered",

@@ -239,8 +239,10 @@ impl Dispatcher {
         self.services.iter().flat_map(|service| service.threads.iter()).map(|thread| thread.connected()).sum()
     }
 
+    /// Waits for the clients here, and for those of the gate before this one: the other gate, which knows only of this
+    /// one, must not take itself for the only one before that.
     async fn all_have_left(&self) {
-        while self.clients() > 0 {
+        while self.clients() > 0 || self.beside.as_ref().is_some_and(|beside| !beside.is_gone()) {
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }
