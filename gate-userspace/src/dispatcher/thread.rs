@@ -53,21 +53,28 @@ impl Listening {
         };
         let mut this = Self::default();
         for address in addresses(settings.transports.tcp) {
-            let first = inherited.tcp(address).map_or_else(|| listen::tcp(address), Ok);
-            this.streams.push(first.map_err(failed(address))?);
-            while all && let Some(socket) = inherited.tcp(address) {
-                this.streams.push(socket);
-            }
+            let sockets = sockets(|| inherited.tcp(address), || listen::tcp(address), all);
+            this.streams.extend(sockets.map_err(failed(address))?);
         }
         for address in addresses(settings.transports.udp) {
-            let first = inherited.udp(address).map_or_else(|| listen::udp(address), Ok);
-            this.datagrams.push(first.map_err(failed(address))?);
-            while all && let Some(socket) = inherited.udp(address) {
-                this.datagrams.push(socket);
-            }
+            let sockets = sockets(|| inherited.udp(address), || listen::udp(address), all);
+            this.datagrams.extend(sockets.map_err(failed(address))?);
         }
         Ok(this)
     }
+}
+
+/// One that is inherited, or a new one; and with `all`, whatever else is inherited.
+fn sockets<S>(
+    mut inherited: impl FnMut() -> Option<S>,
+    new: impl FnOnce() -> io::Result<S>,
+    all: bool,
+) -> io::Result<Vec<S>> {
+    let mut sockets = vec![inherited().map_or_else(new, Ok)?];
+    while all && let Some(socket) = inherited() {
+        sockets.push(socket);
+    }
+    Ok(sockets)
 }
 
 /// What all threads share of the proxied services, in their order.
