@@ -1,10 +1,10 @@
 //! Marks of what a client writes on a connection of its own, and which of its requests has been answered.
 //!
 //! What comes back there is passed on as it is; here it is only counted, so that each write's mark goes with its
-//! answer, and so that it is known how long that took. A transaction's commands are answered before they are done, but `EXEC`, which does them, marks
-//! every key. Where answers cannot be counted (subscriptions, `MONITOR`, `CLIENT REPLY`, replication, or a
-//! client that asks without end), all keys stay marked from the next write on until the connection ends, and for
-//! the store's timeout after it.
+//! answer, and so that it is known how long that took. A transaction's commands are answered before they are done,
+//! but `EXEC`, which does them, marks every key. Where answers cannot be counted (subscriptions, `MONITOR`, `CLIENT
+//! REPLY`, replication, or a client that asks without end), all keys stay marked from the next write on until the
+//! connection ends, and for the store's timeout after it.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
