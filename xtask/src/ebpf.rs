@@ -20,6 +20,10 @@ pub fn build(toolchain: &Toolchain) -> Result<PathBuf> {
     cargo.args(["--quiet", "--release", "--package", "gate-ebpf", "--target-dir"]).arg(&directory);
     // Thin LTO is for the daemon: bpf-linker links whole programs anyway.
     cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").current_dir(paths::workspace());
+    // The verifier refuses the program unless it is optimised, whatever the environment asks of other builds.
+    for (setting, value) in [("OPT_LEVEL", "3"), ("CODEGEN_UNITS", "16"), ("INCREMENTAL", "false")] {
+        cargo.env(format!("CARGO_PROFILE_RELEASE_{setting}"), value);
+    }
     sh::stream(&mut cargo).context("the eBPF object does not build")?;
 
     let built = directory.join("bpfel-unknown-none/release");
