@@ -25,13 +25,13 @@ pub(super) fn encode(request: Request<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends the header of a datagram that is alone.
+/// Appends the header of a single datagram.
 pub(super) fn encode_frame(id: u16, out: &mut Vec<u8>) {
     out.extend_from_slice(&id.to_be_bytes());
     out.extend_from_slice(&[0, 0, 0, 1, 0, 0]);
 }
 
-/// What came back.
+/// An answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
     /// A value.
@@ -40,7 +40,7 @@ pub(super) enum Reply {
     Miss,
     /// A write was done.
     Done,
-    /// gate said no; the short form from the interface gives no reason.
+    /// gate refused; the short form from the interface gives no reason.
     Refused(Option<Reason>),
     /// Anything else that ends a request.
     Error,
@@ -65,7 +65,7 @@ fn first_line(body: &[u8]) -> Reply {
     if line.starts_with(b"VALUE ") { Reply::Hit } else { classify(line) }
 }
 
-/// What a line says that is a whole answer.
+/// The meaning of a line that is a whole answer.
 fn classify(line: &[u8]) -> Reply {
     match line {
         b"END" => Reply::Miss,

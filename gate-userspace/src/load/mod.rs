@@ -2,16 +2,16 @@
 //!
 //! When a request is due depends on no answer, and its latency counts from that moment, not from when
 //! it was sent: a slow service cannot hide by slowing the generator down (no coordinated omission).
-//! What the generator itself adds is measured as its *lag*.
+//! The delay that the generator itself adds is measured as its *lag*.
 //!
 //! Each tenant is a thread of its own, so that a flood does not disturb another tenant's timing.
 //! Threads belong to the network namespace of the thread that calls [`start`].
 //!
-//! - [`plan`]: what is to be offered.
-//! - `workload`: when what is due; pure.
+//! - [`plan`]: the tenants, their rates and keys.
+//! - `workload`: the requests and when each is due; pure.
 //! - `memcached`, `resp`: requests out, answers in; pure.
 //! - `udp`, `tcp`: one tenant's thread.
-//! - [`tally`]: what became of the requests.
+//! - [`counters`]: one tenant's counters and latencies.
 //! - [`store`]: a store to send them to.
 
 use std::io;
@@ -24,17 +24,17 @@ use serde::Serialize;
 
 use crate::clock;
 
+pub mod counters;
 mod memcached;
 pub mod plan;
 mod resp;
 pub mod store;
-pub mod tally;
 mod tcp;
 mod udp;
 mod workload;
 
+pub use counters::{Counters, Quantiles, TenantSummary};
 pub use plan::{Plan, Protocol, TenantLoad, Transport};
-pub use tally::{Quantiles, Tally, TenantSummary};
 use workload::{Request, Workload};
 
 /// Starts a run on threads of its own.
@@ -58,26 +58,26 @@ pub fn start(plan: &Plan) -> Result<Running, StartError> {
     let began = clock::monotonic();
     let mut tenants = Vec::new();
     for (number, (sender, tenant)) in senders.into_iter().zip(&plan.tenants).enumerate() {
-        let board = Arc::new(Mutex::new(Tally::new()));
-        let mut pace = Pace {
+        let board = Arc::new(Mutex::new(Counters::new()));
+        let mut schedule = Schedule {
             began,
             workload: Workload::new(tenant, plan.seed, number),
             left: plan.count.unwrap_or(u64::MAX),
             duration: plan.duration,
             timeout: plan.timeout,
             stop: Arc::clone(&stop),
-            tally: Tally::new(),
+            counters: Counters::new(),
             board: Arc::clone(&board),
             published: Nanos::ZERO,
         };
         let thread = std::thread::Builder::new().name(format!("load {number}")).spawn(move || {
-            // Wake when asked, not up to 50 µs later. Without it the lag is that much larger.
+            // Wake on time, not up to 50 µs later. Without it the lag is that much larger.
             let _ = nix::sys::prctl::set_timerslack(1);
             match sender {
-                Sender::Udp(sender) => sender.run(&mut pace),
-                Sender::Tcp(mut sender) => sender.run(&mut pace),
+                Sender::Udp(sender) => sender.run(&mut schedule),
+                Sender::Tcp(mut sender) => sender.run(&mut schedule),
             }
-            pace.publish();
+            schedule.publish();
         });
         let thread = thread.map_err(failed(tenant))?;
         tenants.push(RunningTenant { name: tenant.name().to_owned(), board, thread });
@@ -85,13 +85,13 @@ pub fn start(plan: &Plan) -> Result<Running, StartError> {
     Ok(Running { began, stop, tenants, target: plan.target.to_string(), transport: plan.transport })
 }
 
-/// Why a run did not start.
+/// A run that could not be started.
 #[derive(Debug, thiserror::Error)]
 #[error("tenant {tenant} cannot send")]
 pub struct StartError {
     /// Whose sockets failed.
     pub tenant: String,
-    /// What the system said.
+    /// The system's error.
     pub source: io::Error,
 }
 
@@ -113,7 +113,7 @@ pub struct Running {
 #[derive(Debug)]
 struct RunningTenant {
     name: String,
-    board: Arc<Mutex<Tally>>,
+    board: Arc<Mutex<Counters>>,
     thread: JoinHandle<()>,
 }
 
@@ -123,18 +123,18 @@ impl Running {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Whether every tenant is done.
+    /// True when every tenant is done.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.tenants.iter().all(|tenant| tenant.thread.is_finished())
     }
 
-    /// What has become of the requests so far, at most 100 ms old, in the order of the plan.
+    /// The counters so far, at most 100 ms old, in the order of the plan.
     #[must_use]
     pub fn progress(&self) -> Summary {
         let tenants = self.tenants.iter().map(|tenant| {
-            let tally = tenant.board.lock().unwrap_or_else(PoisonError::into_inner);
-            TenantSummary::new(&tenant.name, &tally)
+            let counters = tenant.board.lock().unwrap_or_else(PoisonError::into_inner);
+            TenantSummary::new(&tenant.name, &counters)
         });
         Summary {
             target: self.target.clone(),
@@ -168,12 +168,12 @@ impl Drop for Running {
     }
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
-    /// Where requests went.
+    /// The address that requests were sent to.
     pub target: String,
-    /// How they got there.
+    /// Their transport.
     pub transport: Transport,
     /// How long it took, the wait for the last answers included.
     pub seconds: f64,
@@ -181,20 +181,20 @@ pub struct Summary {
     pub tenants: Vec<TenantSummary>,
 }
 
-/// What the threads have in common: when the next request is due, and what became of the others.
-struct Pace {
+/// One tenant's schedule and counters, for either transport: when the next request is due, and the result of the others.
+struct Schedule {
     began: Nanos,
     workload: Workload,
     left: u64,
     duration: Nanos,
     timeout: Nanos,
     stop: Arc<AtomicBool>,
-    tally: Tally,
-    board: Arc<Mutex<Tally>>,
+    counters: Counters,
+    board: Arc<Mutex<Counters>>,
     published: Nanos,
 }
 
-impl Pace {
+impl Schedule {
     /// Time since the start of the run.
     fn now(&self) -> Nanos {
         clock::monotonic().saturating_sub(self.began)
@@ -210,12 +210,12 @@ impl Pace {
     fn take<'k>(&mut self, now: Nanos, key: &'k mut String) -> Option<(Nanos, Request<'k>)> {
         let due = self.due().filter(|&due| due <= now)?;
         self.left -= 1;
-        self.tally.offered += 1;
+        self.counters.offered += 1;
         Some((due, self.workload.take(key)))
     }
 
-    /// Ends the sending if it was asked to end, or if the time is over; what was due until then and
-    /// was not sent is counted.
+    /// Ends the sending when the run was stopped or its time is over; requests that were due until then and
+    /// were not sent are counted.
     fn cut_off(&mut self, now: Nanos) {
         let until = if self.stop.load(Ordering::Relaxed) {
             now.min(self.duration)
@@ -226,12 +226,12 @@ impl Pace {
         };
         let mut key = String::new();
         while self.take(until, &mut key).is_some() {
-            self.tally.unsent += 1;
+            self.counters.unsent += 1;
         }
         self.left = 0;
     }
 
-    /// Shows what was counted to whoever watches, if it is time.
+    /// Publishes the counters, if it is time.
     fn publish_at(&mut self, now: Nanos) {
         if now >= self.published.saturating_add(PUBLISH_EVERY) {
             self.published = now;
@@ -240,12 +240,12 @@ impl Pace {
     }
 
     fn publish(&mut self) {
-        self.board.lock().unwrap_or_else(PoisonError::into_inner).absorb(&mut self.tally);
+        self.board.lock().unwrap_or_else(PoisonError::into_inner).absorb(&mut self.counters);
     }
 }
 
 const PUBLISH_EVERY: Nanos = Nanos::from_millis(100);
-/// What is due just before the end may still be sent so long after it.
+/// Requests that are due just before the end may still be sent so long after it.
 const GRACE: Nanos = Nanos::from_millis(100);
 
 #[cfg(test)]

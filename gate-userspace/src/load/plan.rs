@@ -1,4 +1,4 @@
-//! What is to be offered: a [`Plan`] of tenants, each written as `key=value,key=value`.
+//! The load to offer: a [`Plan`] of tenants, each written as `key=value,key=value`.
 
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
@@ -16,7 +16,7 @@ pub struct Plan {
     pub transport: Transport,
     /// How they are written. [`Protocol::Resp`] has TCP only.
     pub protocol: Protocol,
-    /// Who sends them, at the same time.
+    /// The tenants, which send at the same time.
     pub tenants: Vec<TenantLoad>,
     /// For how long.
     pub duration: Nanos,
@@ -92,7 +92,7 @@ pub(super) struct Bursts {
     pub(super) period: Nanos,
 }
 
-/// Which keys are asked for.
+/// The distribution of keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Keys {
     Uniform { count: u64 },
@@ -112,7 +112,7 @@ pub(super) struct HotKey {
 pub struct TenantError {
     /// Which key is wrong.
     pub key: String,
-    /// What would be right.
+    /// A correct value.
     pub wrong: String,
 }
 
@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn a_wrong_tenant_is_told_what_would_be_right() {
-        for (text, said) in [
+        for (text, reply) in [
             ("", ": unknown"),
             ("name=a", "rate: is missing"),
             ("rate=1/s", "name: is missing"),
@@ -311,7 +311,7 @@ mod tests {
             ("name=a,rate=1/s,colour=red", "colour: unknown"),
         ] {
             let error = text.parse::<TenantLoad>().expect_err(text).to_string();
-            assert!(error.starts_with(said), "{text}: {error}");
+            assert!(error.starts_with(reply), "{text}: {error}");
         }
     }
 }

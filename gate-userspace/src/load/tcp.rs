@@ -10,11 +10,11 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, socket};
 
-use super::Pace;
+use super::Schedule;
+use super::counters::Counters;
 use super::memcached::{self, Garbage, Reply};
 use super::plan::{Plan, Protocol, TenantLoad};
 use super::resp;
-use super::tally::Tally;
 use super::workload::Request;
 
 /// One tenant's connections.
@@ -41,36 +41,36 @@ impl Sender {
     }
 
     /// Sends and receives until everything sent is answered or given up.
-    pub(super) fn run(&mut self, pace: &mut Pace) {
+    pub(super) fn run(&mut self, schedule: &mut Schedule) {
         loop {
-            let now = pace.now();
-            pace.cut_off(now);
-            self.queue_due(now, pace);
-            let mut settled = true;
+            let now = schedule.now();
+            schedule.cut_off(now);
+            self.queue_due(now, schedule);
+            let mut done = true;
             for connection in &mut self.connections {
-                connection.open(self.target, now, &mut pace.tally);
-                connection.write(now, &mut pace.tally);
-                connection.give_up(now, pace.timeout, &mut pace.tally);
-                settled &= connection.outstanding.iter().all(|request| request.given_up);
+                connection.open(self.target, now, &mut schedule.counters);
+                connection.write(now, &mut schedule.counters);
+                connection.give_up(now, schedule.timeout, &mut schedule.counters);
+                done &= connection.outstanding.iter().all(|request| request.given_up);
             }
-            pace.publish_at(now);
-            let wait = match pace.due() {
-                Some(due) => due.saturating_sub(pace.now()),
-                None if settled => return,
+            schedule.publish_at(now);
+            let wait = match schedule.due() {
+                Some(due) => due.saturating_sub(schedule.now()),
+                None if done => return,
                 None => MAX_WAIT,
             };
-            self.receive(wait.min(MAX_WAIT), pace);
+            self.receive(wait.min(MAX_WAIT), schedule);
         }
     }
 
-    fn queue_due(&mut self, now: Nanos, pace: &mut Pace) {
+    fn queue_due(&mut self, now: Nanos, schedule: &mut Schedule) {
         for _ in 0..MAX_QUEUED_AT_ONCE {
-            let Some((due, request)) = pace.take(now, &mut self.key) else { return };
+            let Some((due, request)) = schedule.take(now, &mut self.key) else { return };
             self.turn = (self.turn + 1) % self.connections.len();
             let connection = &mut self.connections[self.turn];
             if connection.outstanding.len() >= MAX_OUTSTANDING {
                 // As good as lost: it would wait behind all of them.
-                pace.tally.lost += 1;
+                schedule.counters.lost += 1;
                 continue;
             }
             connection.replies.encode(request, &mut connection.out);
@@ -80,7 +80,7 @@ impl Sender {
     }
 
     /// Waits for answers, for room to write, or for `wait`.
-    fn receive(&mut self, wait: Nanos, pace: &mut Pace) {
+    fn receive(&mut self, wait: Nanos, schedule: &mut Schedule) {
         let open =
             || self.connections.iter().enumerate().filter_map(|(i, c)| Some((i, c, c.stream.as_ref()?)));
         let mut polled: Vec<_> = open()
@@ -100,7 +100,7 @@ impl Sender {
             .map(|((i, ..), _)| i)
             .collect();
         for i in ready {
-            self.connections[i].read(pace);
+            self.connections[i].read(schedule);
         }
     }
 }
@@ -143,24 +143,24 @@ impl Connection {
         }
     }
 
-    fn open(&mut self, target: SocketAddr, now: Nanos, tally: &mut Tally) {
+    fn open(&mut self, target: SocketAddr, now: Nanos, counters: &mut Counters) {
         if self.stream.is_some() || now < self.not_before {
             return;
         }
         match begin_connect(self.source, target) {
             Ok(stream) => self.stream = Some(stream),
-            Err(_) => self.fail(now, tally),
+            Err(_) => self.fail(now, counters),
         }
     }
 
     /// Gives up the connection and all that is outstanding on it.
-    fn fail(&mut self, now: Nanos, tally: &mut Tally) {
-        tally.failed += self.outstanding.iter().filter(|request| !request.given_up).count() as u64;
+    fn fail(&mut self, now: Nanos, counters: &mut Counters) {
+        counters.failed += self.outstanding.iter().filter(|request| !request.given_up).count() as u64;
         let fresh = Self::new(self.source, self.replies.protocol());
         *self = Self { not_before: now.saturating_add(REOPEN_AFTER), ..fresh };
     }
 
-    fn write(&mut self, now: Nanos, tally: &mut Tally) {
+    fn write(&mut self, now: Nanos, counters: &mut Counters) {
         let Some(stream) = self.stream.as_mut().filter(|_| self.connected) else { return };
         let mut done = 0;
         let outcome = loop {
@@ -180,22 +180,22 @@ impl Connection {
         for request in self.outstanding.range_mut(unsent..).take_while(|request| request.end <= self.written)
         {
             request.sent = true;
-            tally.sent += 1;
-            tally.lag.saturating_record(now.saturating_sub(request.due).0);
+            counters.sent += 1;
+            counters.lag.saturating_record(now.saturating_sub(request.due).0);
         }
         if outcome.is_err() {
-            self.fail(now, tally);
+            self.fail(now, counters);
         }
     }
 
     /// Reads what has come, once the connection stands.
-    fn read(&mut self, pace: &mut Pace) {
+    fn read(&mut self, schedule: &mut Schedule) {
         let Some(stream) = &mut self.stream else { return };
         if !self.connected {
             match stream.take_error() {
                 Ok(None) if stream.peer_addr().is_ok() => self.connected = true,
                 Ok(None) => return,
-                _ => return self.fail(pace.now(), &mut pace.tally),
+                _ => return self.fail(schedule.now(), &mut schedule.counters),
             }
         }
         let mut buffer = [0; 16 << 10];
@@ -207,11 +207,11 @@ impl Connection {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(_) => break true,
             };
-            let now = pace.now();
+            let now = schedule.now();
             let mut unasked = false;
             let fed = self.replies.feed(bytes, |reply| match self.outstanding.pop_front() {
-                Some(request) if request.given_up => pace.tally.late += 1,
-                Some(request) => pace.tally.reply(reply, now.saturating_sub(request.due)),
+                Some(request) if request.given_up => schedule.counters.late += 1,
+                Some(request) => schedule.counters.reply(reply, now.saturating_sub(request.due)),
                 None => unasked = true,
             });
             if unasked || fed.is_err() {
@@ -219,21 +219,21 @@ impl Connection {
             }
         };
         if lost {
-            self.fail(pace.now(), &mut pace.tally);
+            self.fail(schedule.now(), &mut schedule.counters);
         }
     }
 
     /// Counts what has waited too long. If nothing at all has been answered for as long again, the
     /// connection is taken for dead.
-    fn give_up(&mut self, now: Nanos, timeout: Nanos, tally: &mut Tally) {
+    fn give_up(&mut self, now: Nanos, timeout: Nanos, counters: &mut Counters) {
         let expired = |request: &Outstanding| request.due.saturating_add(timeout) <= now;
         for request in self.outstanding.iter_mut().take_while(|request| expired(request)) {
-            tally.lost += u64::from(!request.given_up);
+            counters.lost += u64::from(!request.given_up);
             request.given_up = true;
         }
         let dead = Nanos(timeout.0.saturating_mul(2));
         if self.outstanding.front().is_some_and(|request| request.due.saturating_add(dead) <= now) {
-            self.fail(now, tally);
+            self.fail(now, counters);
         }
     }
 }
@@ -297,5 +297,5 @@ const MAX_OUTSTANDING: usize = 1 << 14;
 const MAX_QUEUED_AT_ONCE: usize = 1_024;
 /// A failed connection is opened again after so long.
 const REOPEN_AFTER: Nanos = Nanos::from_millis(100);
-/// Timeouts and being told to stop are noticed this late at most.
+/// A timeout or a stop is noticed this late at most.
 const MAX_WAIT: Nanos = Nanos::from_millis(10);

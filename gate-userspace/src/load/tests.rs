@@ -22,7 +22,7 @@ fn plan(target: SocketAddr, transport: Transport, count: u64, tenants: &[&str]) 
     }
 }
 
-fn settled(tenant: &TenantSummary) -> u64 {
+fn done(tenant: &TenantSummary) -> u64 {
     tenant.answered + tenant.refused + tenant.failed + tenant.lost + tenant.unsent
 }
 
@@ -37,7 +37,7 @@ fn every_request_is_answered_over_both_transports() {
         let summary = start(&plan(store.address(), transport, 500, &tenants)).unwrap().finish();
         for tenant in &summary.tenants {
             assert_eq!((tenant.offered, tenant.sent, tenant.answered), (500, 500, 500), "{tenant:?}");
-            assert_eq!(settled(tenant), tenant.offered);
+            assert_eq!(done(tenant), tenant.offered);
             assert!(tenant.latency_ns.p50 > 0 && tenant.latency_ns.p50 <= tenant.latency_ns.max);
         }
         assert_eq!(store.stats().commands, 1_000);
@@ -108,7 +108,7 @@ fn refusals_are_counted_by_their_reason() {
     answers.join().unwrap();
     let tenant = &summary.tenants[0];
     assert_eq!((tenant.answered, tenant.refused), (30, 60), "{tenant:?}");
-    assert_eq!(tenant.refused_by_reason, [("quota", 30), (tally::UNSTATED, 30)].into());
+    assert_eq!(tenant.refused_by_reason, [("quota", 30), (counters::UNSTATED, 30)].into());
     assert!(tenant.refusal_latency_ns.p50 > 0);
 }
 
@@ -120,7 +120,7 @@ fn where_nobody_listens_datagrams_are_lost_and_connections_fail() {
         plan.timeout = Nanos::from_millis(100);
         let summary = start(&plan).unwrap().finish();
         let tenant = &summary.tenants[0];
-        assert_eq!((tenant.offered, settled(tenant), tenant.answered), (50, 50, 0), "{tenant:?}");
+        assert_eq!((tenant.offered, done(tenant), tenant.answered), (50, 50, 0), "{tenant:?}");
         match transport {
             Transport::Udp => assert_eq!((tenant.sent, tenant.lost), (50, 50), "{tenant:?}"),
             Transport::Tcp => assert!(tenant.sent == 0 && tenant.failed > 0, "{tenant:?}"),
@@ -151,6 +151,6 @@ fn a_run_that_is_stopped_has_its_summary() {
     let summary = running.finish();
     let tenant = &summary.tenants[0];
     assert!(tenant.answered >= 100);
-    assert_eq!(settled(tenant), tenant.offered);
+    assert_eq!(done(tenant), tenant.offered);
     assert!(summary.seconds < 20.0);
 }

@@ -9,10 +9,10 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::socket::{MsgFlags, MultiHeaders, recvmmsg, sendmmsg, setsockopt, sockopt};
 
-use super::Pace;
+use super::Schedule;
+use super::counters::Counters;
 use super::memcached::{decode_frame, encode, encode_frame};
 use super::plan::{Plan, TenantLoad};
-use super::tally::Tally;
 
 /// One tenant's sockets.
 pub(super) struct Sender {
@@ -46,10 +46,10 @@ impl Sender {
     }
 
     /// Sends and receives until everything sent is answered or given up.
-    pub(super) fn run(self, pace: &mut Pace) {
+    pub(super) fn run(self, schedule: &mut Schedule) {
         let Self { sockets, gather } = self;
         Worker { sockets, turn: 0, batch: Batch::new(), inbox: Inbox::new(), key: String::new() }
-            .run(gather, pace);
+            .run(gather, schedule);
     }
 }
 
@@ -64,39 +64,39 @@ struct Worker {
 }
 
 impl Worker {
-    fn run(&mut self, gather: Nanos, pace: &mut Pace) {
+    fn run(&mut self, gather: Nanos, schedule: &mut Schedule) {
         loop {
-            let now = pace.now();
-            pace.cut_off(now);
-            let pressed = self.send_due(now, pace);
-            let now = pace.now();
-            let mut settled = true;
+            let now = schedule.now();
+            schedule.cut_off(now);
+            let backlog = self.send_due(now, schedule);
+            let now = schedule.now();
+            let mut done = true;
             for socket in &mut self.sockets {
-                socket.give_up(now, pace.timeout, &mut pace.tally);
-                settled &= socket.oldest == socket.next;
+                socket.give_up(now, schedule.timeout, &mut schedule.counters);
+                done &= socket.oldest == socket.next;
             }
-            pace.publish_at(now);
-            let wait = match (pressed, pace.due()) {
-                (Pressed::Requests, _) => Nanos::ZERO,
-                // What the kernel has not taken by now is given up as well.
-                (_, None) if settled => return,
-                (Pressed::Kernel, _) => GATHER,
-                (Pressed::No, Some(due)) => due.saturating_sub(now).max(gather),
-                (Pressed::No, None) => MAX_WAIT,
+            schedule.publish_at(now);
+            let wait = match (backlog, schedule.due()) {
+                (Backlog::Requests, _) => Nanos::ZERO,
+                // Requests that the kernel has not taken by now are given up as well.
+                (_, None) if done => return,
+                (Backlog::Kernel, _) => GATHER,
+                (Backlog::No, Some(due)) => due.saturating_sub(now).max(gather),
+                (Backlog::No, None) => MAX_WAIT,
             };
-            self.receive(wait.min(MAX_WAIT), pace);
+            self.receive(wait.min(MAX_WAIT), schedule);
         }
     }
 
     /// Sends one batch of what is due.
-    fn send_due(&mut self, now: Nanos, pace: &mut Pace) -> Pressed {
+    fn send_due(&mut self, now: Nanos, schedule: &mut Schedule) -> Backlog {
         if self.batch.is_empty() {
             self.batch.clear();
             self.turn = (self.turn + 1) % self.sockets.len();
             let socket = &mut self.sockets[self.turn];
             while !self.batch.is_full() {
-                let Some((due, request)) = pace.take(now, &mut self.key) else { break };
-                let number = socket.await_answer(due, &mut pace.tally);
+                let Some((due, request)) = schedule.take(now, &mut self.key) else { break };
+                let number = socket.start_request(due, &mut schedule.counters);
                 self.batch.push(due, number, |bytes| {
                     encode_frame(number as u16, bytes);
                     encode(request, bytes);
@@ -109,30 +109,30 @@ impl Worker {
             match self.batch.send(&socket.socket) {
                 Ok(sent) => {
                     for request in sent {
-                        pace.tally.sent += 1;
-                        pace.tally.lag.saturating_record(now.saturating_sub(request.due).0);
+                        schedule.counters.sent += 1;
+                        schedule.counters.lag.saturating_record(now.saturating_sub(request.due).0);
                     }
                 }
-                // Nobody listens, an earlier request found: this one has yet to be tried.
+                // The error is of an earlier request (its port is closed): this one has yet to be tried.
                 Err(Errno::EINTR | Errno::ECONNREFUSED) => {}
-                Err(Errno::EAGAIN | Errno::ENOBUFS) => return Pressed::Kernel,
+                Err(Errno::EAGAIN | Errno::ENOBUFS) => return Backlog::Kernel,
                 // There is no route, or a filter forbids it.
                 Err(_) => {
                     let number = self.batch.skip();
                     let slot = socket.slot(number);
-                    // It may have waited so long that it was given up.
+                    // The request may have waited so long that it was given up.
                     if slot.number == number && !slot.answered {
                         slot.answered = true;
-                        pace.tally.failed += 1;
+                        schedule.counters.failed += 1;
                     }
                 }
             }
         }
-        if full { Pressed::Requests } else { Pressed::No }
+        if full { Backlog::Requests } else { Backlog::No }
     }
 
     /// Waits for answers, and takes them.
-    fn receive(&mut self, wait: Nanos, pace: &mut Pace) {
+    fn receive(&mut self, wait: Nanos, schedule: &mut Schedule) {
         let sockets = self.sockets.iter();
         let mut polled: Vec<_> =
             sockets.map(|socket| PollFd::new(socket.socket.as_fd(), PollFlags::POLLIN)).collect();
@@ -142,14 +142,14 @@ impl Worker {
         }
         let ready: Vec<bool> = polled.iter().map(|polled| polled.any() == Some(true)).collect();
         for (socket, _) in self.sockets.iter_mut().zip(ready).filter(|(_, ready)| *ready) {
-            while self.inbox.receive(socket, pace) == BATCH {}
+            while self.inbox.receive(socket, schedule) == BATCH {}
         }
     }
 }
 
 /// Why there is no time to wait.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Pressed {
+enum Backlog {
     /// There is.
     No,
     /// More requests are due.
@@ -195,9 +195,9 @@ impl Socket {
     }
 
     /// Makes room for a request and gives it its number.
-    fn await_answer(&mut self, due: Nanos, tally: &mut Tally) -> u64 {
+    fn start_request(&mut self, due: Nanos, counters: &mut Counters) -> u64 {
         if self.next - self.oldest == self.outstanding.len() as u64 {
-            self.give_up_oldest(tally);
+            self.give_up_oldest(counters);
         }
         let number = self.next;
         self.next += 1;
@@ -206,7 +206,7 @@ impl Socket {
     }
 
     /// Takes an answer at `now`.
-    fn take(&mut self, datagram: &[u8], now: Nanos, tally: &mut Tally) {
+    fn take(&mut self, datagram: &[u8], now: Nanos, counters: &mut Counters) {
         let Some((id, reply)) = decode_frame(datagram) else { return };
         let Some(reply) = reply else { return };
         // The newest request with that id; it is among the last 2^16.
@@ -216,26 +216,26 @@ impl Socket {
         if slot.number == number && !slot.answered {
             slot.answered = true;
             let after = now.saturating_sub(slot.due);
-            tally.reply(reply, after);
+            counters.reply(reply, after);
         } else {
-            tally.late += 1;
+            counters.late += 1;
         }
     }
 
     /// Counts what has waited too long.
-    fn give_up(&mut self, now: Nanos, timeout: Nanos, tally: &mut Tally) {
+    fn give_up(&mut self, now: Nanos, timeout: Nanos, counters: &mut Counters) {
         while self.oldest < self.next {
             let slot = self.slot(self.oldest);
             if !slot.answered && slot.due.saturating_add(timeout) > now {
                 return;
             }
-            self.give_up_oldest(tally);
+            self.give_up_oldest(counters);
         }
     }
 
-    fn give_up_oldest(&mut self, tally: &mut Tally) {
+    fn give_up_oldest(&mut self, counters: &mut Counters) {
         let slot = self.slot(self.oldest);
-        tally.lost += u64::from(!slot.answered);
+        counters.lost += u64::from(!slot.answered);
         slot.answered = true;
         self.oldest += 1;
     }
@@ -324,7 +324,7 @@ impl Inbox {
     }
 
     /// Takes what is there, up to a batch, and says how many it was.
-    fn receive(&mut self, socket: &mut Socket, pace: &mut Pace) -> usize {
+    fn receive(&mut self, socket: &mut Socket, schedule: &mut Schedule) -> usize {
         let mut buffers = self.buffers.iter_mut();
         let mut slices: [[IoSliceMut<'_>; 1]; BATCH] =
             std::array::from_fn(|_| [IoSliceMut::new(buffers.next().expect("a buffer for each"))]);
@@ -333,11 +333,11 @@ impl Inbox {
         else {
             return 0;
         };
-        let now = pace.now();
+        let now = schedule.now();
         let mut count = 0;
         for message in messages {
             count += 1;
-            socket.take(message.iovs().next().unwrap_or_default(), now, &mut pace.tally);
+            socket.take(message.iovs().next().unwrap_or_default(), now, &mut schedule.counters);
         }
         count
     }
@@ -352,7 +352,7 @@ const BUFFER_BYTES: usize = 4 << 20;
 /// Above this rate requests are sent in batches, at the price of some lag.
 const GATHER_ABOVE: f64 = 20_000.0;
 const GATHER: Nanos = Nanos::from_micros(100);
-/// Timeouts and being told to stop are noticed this late at most.
+/// A timeout or a stop is noticed this late at most.
 const MAX_WAIT: Nanos = Nanos::from_millis(10);
 /// Of one tenant. More than so many requests outstanding are given up early.
 const MAX_SOCKETS: usize = 256;

@@ -1,4 +1,4 @@
-//! What one tenant asks for, and when. Pure: a seed in, requests out.
+//! One tenant's requests, and when each is due. Pure: a seed in, requests out.
 //!
 //! The loop is open: when a request is due depends on no answer. Times are nanoseconds since the
 //! start of the run.
@@ -13,14 +13,14 @@ use crate::sim::rng::Rng;
 pub(super) struct Workload {
     due: Due,
     name: String,
-    keys: Drawn,
+    keys: KeyDistribution,
     hot: Option<HotKey>,
     reads: f64,
     value_bytes: usize,
     rng: Rng,
 }
 
-/// What to ask for.
+/// One request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request<'a> {
     Get { key: &'a str },
@@ -34,7 +34,7 @@ impl Workload {
         Self {
             due: Due::new(tenant, Rng::new(seed, stream)),
             name: tenant.name.clone(),
-            keys: Drawn::new(tenant.keys),
+            keys: KeyDistribution::new(tenant.keys),
             hot: tenant.hot.clone(),
             reads: tenant.reads,
             value_bytes: tenant.value_bytes,
@@ -118,13 +118,13 @@ impl Due {
     }
 }
 
-/// Ranks from 0, the first the most asked for.
-enum Drawn {
+/// Ranks from 0, the most frequent first.
+enum KeyDistribution {
     Uniform(u64),
     Zipf(Zipf<f64>),
 }
 
-impl Drawn {
+impl KeyDistribution {
     fn new(keys: Keys) -> Self {
         match keys {
             Keys::Uniform { count } => Self::Uniform(count),

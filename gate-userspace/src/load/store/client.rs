@@ -11,16 +11,16 @@ use super::resp::Session;
 /// A client, what it has sent and what it has yet to read.
 pub(super) struct Client {
     pub(super) stream: TcpStream,
-    /// What is remembered of it, if it speaks RESP.
+    /// The state of a RESP connection.
     pub(super) session: Option<Session>,
     pub(super) input: Vec<u8>,
     pub(super) output: Vec<u8>,
     /// When its last answer is due: the next comes no earlier.
     pub(super) last_done: Nanos,
-    /// Answers that are held back, and their bytes.
-    pub(super) held: usize,
-    pub(super) held_bytes: usize,
-    /// It has quit, or cannot be understood: it goes when it has read its answers.
+    /// Answers that are not yet due, and their bytes.
+    pub(super) pending: usize,
+    pub(super) pending_bytes: usize,
+    /// The client has quit or sent a malformed command: its connection is closed when it has read its answers.
     pub(super) closing: bool,
 }
 
@@ -34,25 +34,25 @@ impl Client {
             input: Vec::new(),
             output: Vec::new(),
             last_done: Nanos::ZERO,
-            held: 0,
-            held_bytes: 0,
+            pending: 0,
+            pending_bytes: 0,
             closing: false,
         })
     }
 
-    /// Whether more may be done for it: it takes its answers.
+    /// True while the client's unread answers are within bounds.
     pub(super) fn may_run(&self) -> bool {
-        !self.closing && self.held < MAX_HELD && self.held_bytes + self.output.len() < MAX_OUTPUT
+        !self.closing && self.pending < MAX_PENDING && self.pending_bytes + self.output.len() < MAX_OUTPUT
     }
 
-    /// Whether more of it may be read.
+    /// True while more input may be read.
     pub(super) fn may_read(&self) -> bool {
         self.may_run() && self.input.len() < MAX_COMMAND
     }
 
-    /// Whether nothing keeps it any longer.
+    /// True when the connection can be closed.
     pub(super) fn is_done(&self) -> bool {
-        self.closing && self.held == 0 && self.output.is_empty()
+        self.closing && self.pending == 0 && self.output.is_empty()
     }
 
     /// Reads what is there.
@@ -92,7 +92,7 @@ impl Client {
     }
 }
 
-/// Answers held back or not taken, in bytes, beyond which nothing more is run; the last may exceed it.
+/// Answers that are not yet due or not yet read, in bytes, beyond which nothing more is run; the last may exceed it.
 const MAX_OUTPUT: usize = 1 << 20;
-/// Answers held back beyond which nothing more is run.
-const MAX_HELD: usize = 1_024;
+/// Answers not yet due, beyond which nothing more is run.
+const MAX_PENDING: usize = 1_024;

@@ -9,12 +9,12 @@ use gate_common::units::Nanos;
 
 use super::items::Items;
 
-/// What one command came to.
+/// The result of one command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// It is not there as a whole.
+    /// The command is incomplete.
     More,
-    /// It took so many bytes.
+    /// The command took so many bytes.
     Done(usize),
     /// So many bytes are no command.
     Skipped(usize),
@@ -174,16 +174,20 @@ impl Executor<'_> {
         version: u64,
         value: &[u8],
     ) -> &'static str {
-        let held = self.items.get(key, self.now);
-        let new = match (how, held) {
+        let pending = self.items.get(key, self.now);
+        let new = match (how, pending) {
             (Storing::Set, _) | (Storing::Add, None) | (Storing::Replace, Some(_)) => {
                 (flags, value.to_vec(), expires)
             }
             (Storing::Cas, None) => return "NOT_FOUND",
-            (Storing::Cas, Some(held)) if held.version != version => return "EXISTS",
+            (Storing::Cas, Some(pending)) if pending.version != version => return "EXISTS",
             (Storing::Cas, Some(_)) => (flags, value.to_vec(), expires),
-            (Storing::Append, Some(held)) => (held.flags, [&held.value, value].concat(), held.expires),
-            (Storing::Prepend, Some(held)) => (held.flags, [value, &held.value].concat(), held.expires),
+            (Storing::Append, Some(pending)) => {
+                (pending.flags, [&pending.value, value].concat(), pending.expires)
+            }
+            (Storing::Prepend, Some(pending)) => {
+                (pending.flags, [value, &pending.value].concat(), pending.expires)
+            }
             _ => return "NOT_STORED",
         };
         if new.1.len() > MAX_VALUE {
@@ -259,7 +263,7 @@ mod tests {
     use super::*;
 
     /// Everything that `input` is answered, until it quits, and what is left of it.
-    fn talk(items: &mut Items, input: &str) -> (String, usize) {
+    fn converse(items: &mut Items, input: &str) -> (String, usize) {
         let (mut out, mut rest) = (Vec::new(), input.as_bytes());
         let mut executor = Executor { items, now: Nanos(1), out: &mut out };
         while let Step::Done(bytes) = executor.step(rest) {
@@ -271,7 +275,7 @@ mod tests {
     #[test]
     fn commands_are_answered_as_memcached_answers_them() {
         let mut items = Items::new(1 << 20);
-        for (asked, answered) in [
+        for (request, answered) in [
             ("get a\r\n", "END\r\n"),
             ("set a 7 0 2\r\nhi\r\n", "STORED\r\n"),
             ("get a b\r\n", "VALUE a 7 2\r\nhi\r\nEND\r\n"),
@@ -298,14 +302,14 @@ mod tests {
                 "OK\r\nOK\r\nSTAT curr_items 0\r\nSTAT bytes 0\r\nEND\r\n",
             ),
         ] {
-            assert_eq!(talk(&mut items, asked), (answered.to_owned(), 0), "{asked:?}");
+            assert_eq!(converse(&mut items, request), (answered.to_owned(), 0), "{request:?}");
         }
     }
 
     #[test]
     fn what_is_not_whole_waits_and_what_is_wrong_ends_it() {
         let mut items = Items::new(1 << 20);
-        for (asked, answered, left) in [
+        for (request, answered, left) in [
             ("get a", "", 5),
             ("set a 0 0 5\r\nabc", "", 16),
             ("version\r\nget a", concat!("VERSION gate-", env!("CARGO_PKG_VERSION"), "\r\n"), 5),
@@ -314,10 +318,10 @@ mod tests {
             ("set a 0 0 -1\r\n", "CLIENT_ERROR bad command line format\r\n", 14),
             ("set a 0 0 9999999\r\n", "SERVER_ERROR object too large for cache\r\n", 19),
         ] {
-            assert_eq!(talk(&mut items, asked), (answered.to_owned(), left), "{asked:?}");
+            assert_eq!(converse(&mut items, request), (answered.to_owned(), left), "{request:?}");
         }
         let endless = "x".repeat(MAX_LINE);
-        assert_eq!(talk(&mut items, &endless).0, "CLIENT_ERROR line too long\r\n");
+        assert_eq!(converse(&mut items, &endless).0, "CLIENT_ERROR line too long\r\n");
     }
 
     proptest! {

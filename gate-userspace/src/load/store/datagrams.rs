@@ -80,7 +80,7 @@ impl Datagrams {
     }
 }
 
-/// The request id of a datagram, and its commands; `None` if it is not alone, which memcached does
+/// The request id of a datagram, and its commands; `None` if it is one of several, which memcached does
 /// not take either.
 pub(super) fn open(datagram: &[u8]) -> Option<([u8; 2], &[u8])> {
     match datagram {

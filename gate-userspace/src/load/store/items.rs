@@ -1,4 +1,4 @@
-//! What the store holds: items by key, in bounded memory.
+//! The store's items by key, in bounded memory.
 
 use gate_common::units::Nanos;
 use quick_cache::Weighter;
@@ -17,7 +17,7 @@ pub(super) struct Item {
 
 /// Items by key; the least useful go when memory is short.
 pub(super) struct Items {
-    held: Cache<Vec<u8>, Item, ByBytes>,
+    pending: Cache<Vec<u8>, Item, ByBytes>,
     last_version: u64,
 }
 
@@ -30,43 +30,43 @@ impl Weighter<Vec<u8>, Item> for ByBytes {
     }
 }
 
-/// What an item takes beside its key and value, roughly.
+/// The memory of an item beside its key and value, roughly.
 const OVERHEAD_BYTES: usize = 128;
 
 impl Items {
     /// Holds at most `bytes`.
     pub(super) fn new(bytes: u64) -> Self {
         let estimate = usize::try_from(bytes).unwrap_or(usize::MAX) / (2 * OVERHEAD_BYTES);
-        Self { held: Cache::with_weighter(estimate.min(1 << 20), bytes, ByBytes), last_version: 0 }
+        Self { pending: Cache::with_weighter(estimate.min(1 << 20), bytes, ByBytes), last_version: 0 }
     }
 
     pub(super) fn get(&mut self, key: &[u8], now: Nanos) -> Option<&Item> {
-        if self.held.peek(key).is_some_and(|item| item.expires <= now) {
-            self.held.remove(key);
+        if self.pending.peek(key).is_some_and(|item| item.expires <= now) {
+            self.pending.remove(key);
         }
-        self.held.get(key)
+        self.pending.get(key)
     }
 
     pub(super) fn put(&mut self, key: &[u8], flags: u32, value: Vec<u8>, expires: Nanos) {
         self.last_version += 1;
         let item = Item { flags, value, version: self.last_version, expires };
-        self.held.insert(key.to_vec(), item);
+        self.pending.insert(key.to_vec(), item);
     }
 
     pub(super) fn remove(&mut self, key: &[u8], now: Nanos) -> bool {
-        self.get(key, now).is_some() && self.held.remove(key).is_some()
+        self.get(key, now).is_some() && self.pending.remove(key).is_some()
     }
 
     pub(super) fn clear(&mut self) {
-        self.held.clear();
+        self.pending.clear();
     }
 
     pub(super) fn len(&self) -> usize {
-        self.held.len()
+        self.pending.len()
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        self.held.weight()
+        self.pending.weight()
     }
 }
 

@@ -31,7 +31,7 @@ pub use service::Spread;
 pub struct Settings {
     /// Where it listens, over TCP and, if it speaks memcached's protocol, UDP; port 0 for any that is free.
     pub listen: SocketAddr,
-    /// What it speaks.
+    /// Its protocol.
     pub protocol: Protocol,
     /// The mean time that one command takes; 0 for no more than it does.
     pub service_time: Nanos,
@@ -73,7 +73,7 @@ pub struct Store {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the store and its owner tell each other.
+/// The state that the store's thread and its owner share.
 #[derive(Debug, Default)]
 struct Shared {
     stop: AtomicBool,
@@ -83,7 +83,7 @@ struct Shared {
     connections: AtomicU64,
 }
 
-/// What a store has done. All only grow.
+/// A store's counters. All only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Stats {
     /// Commands that were run.
@@ -114,7 +114,7 @@ impl Store {
         Ok(Self { address, shared, thread: Some(thread) })
     }
 
-    /// Where it listens.
+    /// The address that it listens at.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -125,7 +125,7 @@ impl Store {
         self.shared.service_time_ns.store(mean.0, Ordering::Relaxed);
     }
 
-    /// What it has done.
+    /// Its counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

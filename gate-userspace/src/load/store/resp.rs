@@ -75,7 +75,7 @@ impl Command<'_> {
                 let found = args.iter().filter(|key| self.items.get(key, self.now).is_some()).count();
                 self.integer(found as i64);
             }
-            (b"pttl", [key]) => self.life(key),
+            (b"pttl", [key]) => self.ttl_ms(key),
             (b"ping", []) => self.line("+PONG"),
             (b"ping" | b"echo", [text]) => self.bulk(text),
             (b"flushall" | b"flushdb", _) => {
@@ -137,7 +137,7 @@ impl Command<'_> {
     }
 
     /// Milliseconds that a key has left, -1 for one that never goes, -2 for none.
-    fn life(&mut self, key: &[u8]) {
+    fn ttl_ms(&mut self, key: &[u8]) {
         let left = match self.items.get(key, self.now) {
             None => -2,
             Some(item) if item.expires == Nanos::MAX => -1,
@@ -179,7 +179,7 @@ impl Command<'_> {
         self.bulk(text.as_bytes());
     }
 
-    /// What `redis-benchmark` asks before it begins.
+    /// The question that `redis-benchmark` asks before it begins.
     fn config(&mut self, what: &[u8]) {
         let value: &[u8] = match what {
             b"save" => b"",
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     /// Everything that `input` is answered, until it ends, and what is left of it.
-    fn talk(session: &mut Session, items: &mut Items, now: Nanos, input: &[u8]) -> (String, usize) {
+    fn converse(session: &mut Session, items: &mut Items, now: Nanos, input: &[u8]) -> (String, usize) {
         let (mut out, mut rest) = (Vec::new(), input);
         while let Step::Done(bytes) | Step::Skipped(bytes) = session.step(rest, items, now, &mut out) {
             rest = &rest[bytes..];
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn commands_are_answered_as_redis_answers_them() {
         let (mut session, mut items) = (Session::new(), Items::new(1 << 20));
-        for (asked, answered) in [
+        for (request, answered) in [
             ("PING\r\n\r\nping hello\r\nECHO x\r\n", "+PONG\r\n$5\r\nhello\r\n$1\r\nx\r\n"),
             ("GET a\r\n*2\r\n$3\r\nget\r\n$1\r\na\r\n", "$-1\r\n$-1\r\n"),
             ("*3\r\n$3\r\nSET\r\n$1\r\na\r\n$4\r\n1\r\n2\r\nGET a\r\n", "+OK\r\n$4\r\n1\r\n2\r\n"),
@@ -277,15 +277,15 @@ mod tests {
             ("COMMAND DOCS\r\nCOMMAND COUNT\r\n", "*0\r\n:0\r\n"),
             ("FLUSHALL\r\nGET b\r\n", "+OK\r\n$-1\r\n"),
         ] {
-            let said = talk(&mut session, &mut items, Nanos(1), asked.as_bytes());
-            assert_eq!(said, (answered.to_owned(), 0), "{asked:?}");
+            let reply = converse(&mut session, &mut items, Nanos(1), request.as_bytes());
+            assert_eq!(reply, (answered.to_owned(), 0), "{request:?}");
         }
     }
 
     #[test]
     fn a_missing_key_is_null_in_the_clients_version() {
         let (mut session, mut items) = (Session::new(), Items::new(1 << 20));
-        let mut ask = |asked: &str| talk(&mut session, &mut items, Nanos(1), asked.as_bytes()).0;
+        let mut ask = |request: &str| converse(&mut session, &mut items, Nanos(1), request.as_bytes()).0;
         let version = env!("CARGO_PKG_VERSION");
         let len = version.len();
         let hello = |kind: &str, proto: u8| {
@@ -301,8 +301,9 @@ mod tests {
     #[test]
     fn a_value_lives_as_long_as_it_should() {
         let (mut session, mut items) = (Session::new(), Items::new(1 << 20));
-        let mut ask =
-            |ms, asked: &str| talk(&mut session, &mut items, Nanos::from_millis(ms), asked.as_bytes()).0;
+        let mut ask = |ms, request: &str| {
+            converse(&mut session, &mut items, Nanos::from_millis(ms), request.as_bytes()).0
+        };
         assert_eq!(ask(0, "SET a x PX 10\r\n"), "+OK\r\n");
         assert_eq!(
             (ask(9, "GET a\r\n"), ask(10, "GET a\r\n")),
@@ -314,21 +315,21 @@ mod tests {
     fn what_is_not_whole_waits_and_what_is_wrong_ends_it() {
         let mut items = Items::new(1 << 20);
         let long = format!("*2\r\n$3\r\nGET\r\n${}\r\n", MAX_VALUE + 1);
-        for (asked, answered, left) in [
+        for (request, answered, left) in [
             ("*2\r\n$3\r\nGET\r\n$1\r\n", "", 17),
             ("PING", "", 4),
             ("QUIT\r\nPING\r\n", "+OK\r\n", 12),
             ("*x\r\nPING\r\n", "-ERR Protocol error: invalid multibulk length\r\n", 10),
             (&long, "-ERR Protocol error: invalid bulk length\r\n", long.len()),
         ] {
-            let said = talk(&mut Session::new(), &mut items, Nanos(1), asked.as_bytes());
-            assert_eq!(said, (answered.to_owned(), left), "{asked:?}");
+            let reply = converse(&mut Session::new(), &mut items, Nanos(1), request.as_bytes());
+            assert_eq!(reply, (answered.to_owned(), left), "{request:?}");
         }
         // Each argument is short enough, and all together are not.
         let argument = format!("${MAX_VALUE}\r\n{}\r\n", "v".repeat(MAX_VALUE));
-        let asked = format!("*3\r\n$4\r\nMGET\r\n{}", argument.repeat(2));
-        let said = talk(&mut Session::new(), &mut items, Nanos(1), asked.as_bytes()).0;
-        assert_eq!(said, "-ERR the request is too long\r\n");
+        let request = format!("*3\r\n$4\r\nMGET\r\n{}", argument.repeat(2));
+        let reply = converse(&mut Session::new(), &mut items, Nanos(1), request.as_bytes()).0;
+        assert_eq!(reply, "-ERR the request is too long\r\n");
     }
 
     proptest! {

@@ -31,29 +31,29 @@ pub(super) struct Server {
     work: Work,
 }
 
-/// What turns commands into answers.
+/// The items, the simulated servers and the answers that are not yet due.
 struct Work {
     items: Items,
     servers: Servers,
     busy: bool,
-    held: BinaryHeap<Held>,
-    held_bytes: usize,
+    pending: BinaryHeap<PendingAnswer>,
+    pending_bytes: usize,
     last_order: u64,
     /// Clients may have commands that waited for room.
     starved: bool,
     shared: Arc<Shared>,
 }
 
-/// An answer that is held back until its service time is over.
-struct Held {
+/// An answer that is not yet due: its service time is not over.
+struct PendingAnswer {
     done: Nanos,
     /// Answers that are due at the same time keep their order.
     order: u64,
-    to: To,
+    to: Destination,
     answer: Vec<u8>,
 }
 
-enum To {
+enum Destination {
     Datagram(SockaddrStorage, [u8; 2]),
     Client(u64),
 }
@@ -76,8 +76,8 @@ impl Server {
             items: Items::new(settings.memory),
             servers: Servers::new(concurrency, settings.spread, settings.seed),
             busy: settings.busy,
-            held: BinaryHeap::new(),
-            held_bytes: 0,
+            pending: BinaryHeap::new(),
+            pending_bytes: 0,
             last_order: 0,
             starved: false,
             shared,
@@ -91,7 +91,7 @@ impl Server {
         let _ = nix::sys::prctl::set_timerslack(1);
         while !self.work.shared.stop.load(Ordering::Relaxed) {
             let now = clock::monotonic();
-            let due = self.work.held.peek().map_or(MAX_WAIT, |held| held.done.saturating_sub(now));
+            let due = self.work.pending.peek().map_or(MAX_WAIT, |pending| pending.done.saturating_sub(now));
             let ready = self.poll(due.min(MAX_WAIT));
             if ready.datagrams {
                 self.read_datagrams();
@@ -135,7 +135,7 @@ impl Server {
         self.datagrams.receive(udp, |from, datagram| match open(datagram) {
             Some((id, commands)) if work.has_room() => {
                 let (answer, done) = work.datagram(commands, now);
-                work.hold(done, To::Datagram(from, id), answer);
+                work.delay(done, Destination::Datagram(from, id), answer);
             }
             _ => {
                 work.shared.dropped.fetch_add(1, Ordering::Relaxed);
@@ -171,18 +171,18 @@ impl Server {
     fn deliver(&mut self) {
         let now = clock::monotonic();
         let mut written = Vec::new();
-        while self.work.held.peek().is_some_and(|held| held.done <= now) {
-            let Some(Held { to, answer, .. }) = self.work.held.pop() else { break };
-            self.work.held_bytes -= answer.len();
+        while self.work.pending.peek().is_some_and(|pending| pending.done <= now) {
+            let Some(PendingAnswer { to, answer, .. }) = self.work.pending.pop() else { break };
+            self.work.pending_bytes -= answer.len();
             match to {
-                To::Datagram(to, id) => {
+                Destination::Datagram(to, id) => {
                     self.udp.iter().for_each(|udp| self.datagrams.send(udp, to, id, &answer));
                 }
-                To::Client(number) => {
-                    // It may have gone meanwhile.
+                Destination::Client(number) => {
+                    // The client may have gone meanwhile.
                     if let Some(client) = self.clients.get_mut(&number) {
-                        client.held -= 1;
-                        client.held_bytes -= answer.len();
+                        client.pending -= 1;
+                        client.pending_bytes -= answer.len();
                         client.output.extend_from_slice(&answer);
                         written.push(number);
                     }
@@ -207,7 +207,7 @@ impl Server {
     }
 }
 
-/// What there is to do.
+/// The sockets that are ready.
 struct Ready {
     datagrams: bool,
     connections: bool,
@@ -216,7 +216,7 @@ struct Ready {
 
 impl Work {
     fn has_room(&self) -> bool {
-        self.held.len() < MAX_HELD && self.held_bytes < MAX_HELD_BYTES
+        self.pending.len() < MAX_PENDING && self.pending_bytes < MAX_HELD_BYTES
     }
 
     /// Runs all commands of a datagram: their answers, and when they are due.
@@ -257,9 +257,9 @@ impl Work {
                 Step::Quit => client.closing = true,
             }
             client.last_done = self.command_done(now, client.last_done);
-            client.held += 1;
-            client.held_bytes += answer.len();
-            self.hold(client.last_done, To::Client(number), answer);
+            client.pending += 1;
+            client.pending_bytes += answer.len();
+            self.delay(client.last_done, Destination::Client(number), answer);
         }
         client.input.drain(..read);
     }
@@ -275,38 +275,38 @@ impl Work {
         done
     }
 
-    fn hold(&mut self, done: Nanos, to: To, answer: Vec<u8>) {
+    fn delay(&mut self, done: Nanos, to: Destination, answer: Vec<u8>) {
         self.last_order += 1;
-        self.held_bytes += answer.len();
-        self.held.push(Held { done, order: self.last_order, to, answer });
+        self.pending_bytes += answer.len();
+        self.pending.push(PendingAnswer { done, order: self.last_order, to, answer });
     }
 }
 
-impl Ord for Held {
+impl Ord for PendingAnswer {
     /// The greatest is due first.
     fn cmp(&self, other: &Self) -> Order {
         (other.done, other.order).cmp(&(self.done, self.order))
     }
 }
 
-impl PartialOrd for Held {
+impl PartialOrd for PendingAnswer {
     fn partial_cmp(&self, other: &Self) -> Option<Order> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Held {
+impl PartialEq for PendingAnswer {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Order::Equal
     }
 }
 
-impl Eq for Held {}
+impl Eq for PendingAnswer {}
 
-/// Being told to stop is noticed this late at most.
+/// A stop is noticed this late at most.
 const MAX_WAIT: Nanos = Nanos::from_millis(20);
-/// Answers held back beyond which datagrams are dropped and clients not read.
-const MAX_HELD: usize = 1 << 16;
+/// Answers not yet due, beyond which datagrams are dropped and clients not read.
+const MAX_PENDING: usize = 1 << 16;
 const MAX_HELD_BYTES: usize = 64 << 20;
 /// Connections beyond which none is accepted.
 const MAX_CLIENTS: usize = 4_096;

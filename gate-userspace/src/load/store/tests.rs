@@ -18,8 +18,8 @@ fn connect(store: &Store) -> TcpStream {
     stream
 }
 
-fn converse(stream: &mut TcpStream, asked: &[u8], answer: &str) {
-    stream.write_all(asked).unwrap();
+fn converse(stream: &mut TcpStream, request: &[u8], answer: &str) {
+    stream.write_all(request).unwrap();
     let mut got = vec![0; answer.len()];
     stream.read_exact(&mut got).unwrap();
     assert_eq!(String::from_utf8_lossy(&got), answer);
@@ -99,12 +99,12 @@ fn answers_take_their_service_time_and_keep_their_order() {
 #[test]
 fn a_client_that_quits_or_cannot_be_understood_is_closed() {
     let store = start(|_| ());
-    for (asked, answered) in [
+    for (request, answered) in [
         (&b"get a\r\nquit\r\n"[..], "END\r\n"),
         (b"set a 0 0 x\r\n", "CLIENT_ERROR bad command line format\r\n"),
     ] {
         let mut stream = connect(&store);
-        converse(&mut stream, asked, answered);
+        converse(&mut stream, request, answered);
         assert_eq!(stream.read(&mut [0]).unwrap(), 0);
     }
 }
@@ -118,8 +118,8 @@ fn a_client_that_never_reads_takes_bounded_memory_and_holds_nobody_up() {
     let mut greedy = connect(&store);
     greedy.set_nonblocking(true).unwrap();
     // 20 GB of answers, if they were made.
-    let asked = b"get a\r\n".repeat(200_000);
-    let _ = greedy.write(&asked).unwrap();
+    let request = b"get a\r\n".repeat(200_000);
+    let _ = greedy.write(&request).unwrap();
     converse(&mut other, b"version\r\n", concat!("VERSION gate-", env!("CARGO_PKG_VERSION"), "\r\n"));
     // Ten for the limit, and what the kernel's buffers took.
     assert!(store.stats().commands < 500, "{:?}", store.stats());
@@ -134,7 +134,7 @@ fn resp_is_spoken_over_tcp_and_nothing_else() {
     // A command that comes in two pieces, and two that come in one.
     stream.write_all(b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$2\r\nh").unwrap();
     converse(&mut stream, b"i\r\nGET a\r\n\r\nGET b\r\n", "+OK\r\n$2\r\nhi\r\n$-1\r\n");
-    // One connection has said HELLO, the other has not.
+    // One connection has sent HELLO, the other has not.
     let mut other = connect(&store);
     stream.write_all(b"HELLO 3\r\n").unwrap();
     let mut hello = Vec::new();

@@ -1,4 +1,4 @@
-//! What became of one tenant's requests.
+//! One tenant's counters and latencies.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::memcached::Reply;
 /// Counts and times of one tenant. Every offered request ends in exactly one of answered, refused,
 /// failed, lost, unsent, or is still outstanding.
 #[derive(Clone, Debug)]
-pub struct Tally {
+pub struct Counters {
     /// Requests that were due.
     pub offered: u64,
     /// Requests that were sent.
@@ -35,11 +35,11 @@ pub struct Tally {
     pub latency: Histogram<u64>,
     /// From when a request was due to its refusal.
     pub refusal_latency: Histogram<u64>,
-    /// From when a request was due to when it was sent: what the generator itself adds.
+    /// From when a request was due to when it was sent: the delay that the generator itself adds.
     pub lag: Histogram<u64>,
 }
 
-impl Tally {
+impl Counters {
     pub(super) fn new() -> Self {
         Self {
             offered: 0,
@@ -121,12 +121,12 @@ fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1_000, 60_000_000_000, 3).expect("the bounds are in order")
 }
 
-/// What one tenant's run came to, for `--json` and the table.
+/// The result of one tenant's run, for `--json` and the table.
 #[derive(Clone, Debug, Serialize)]
 pub struct TenantSummary {
     /// The tenant.
     pub name: String,
-    /// See [`Tally::offered`]; so for all counts.
+    /// See [`Counters::offered`]; so for all counts.
     pub offered: u64,
     /// Requests that were due before the end, and that the generator did not get to.
     pub unsent: u64,
@@ -150,7 +150,7 @@ pub struct TenantSummary {
     pub latency_ns: Quantiles,
     /// Of refusals, from when the request was due.
     pub refusal_latency_ns: Quantiles,
-    /// What the generator itself adds: from when a request was due to when it was sent.
+    /// The delay that the generator itself adds: from when a request was due to when it was sent.
     pub lag_ns: Quantiles,
 }
 
@@ -177,22 +177,22 @@ impl From<&Histogram<u64>> for Quantiles {
 }
 
 impl TenantSummary {
-    pub(super) fn new(name: &str, tally: &Tally) -> Self {
+    pub(super) fn new(name: &str, counters: &Counters) -> Self {
         Self {
             name: name.to_owned(),
-            offered: tally.offered,
-            unsent: tally.unsent,
-            sent: tally.sent,
-            answered: tally.answered,
-            hits: tally.hits,
-            refused: tally.refused_in_all(),
-            refused_by_reason: tally.refused_by_name(),
-            failed: tally.failed,
-            lost: tally.lost,
-            late: tally.late,
-            latency_ns: (&tally.latency).into(),
-            refusal_latency_ns: (&tally.refusal_latency).into(),
-            lag_ns: (&tally.lag).into(),
+            offered: counters.offered,
+            unsent: counters.unsent,
+            sent: counters.sent,
+            answered: counters.answered,
+            hits: counters.hits,
+            refused: counters.refused_in_all(),
+            refused_by_reason: counters.refused_by_name(),
+            failed: counters.failed,
+            lost: counters.lost,
+            late: counters.late,
+            latency_ns: (&counters.latency).into(),
+            refusal_latency_ns: (&counters.refusal_latency).into(),
+            lag_ns: (&counters.lag).into(),
         }
     }
 }
