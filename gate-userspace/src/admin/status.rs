@@ -130,11 +130,11 @@ impl Status {
         self
     }
 
-    /// Adds what the daemon has added, if it could be asked.
-    pub fn learn_from(&mut self, told: &Self) {
-        self.overrides.clone_from(&told.overrides);
+    /// Adds what only the daemon knows.
+    pub fn add_from_daemon(&mut self, daemon: &Self) {
+        self.overrides.clone_from(&daemon.overrides);
         for service in &mut self.services {
-            let same = told.services.iter().find(|same| same.name == service.name);
+            let same = daemon.services.iter().find(|same| same.name == service.name);
             service.price.learned = same.and_then(|same| same.price.learned);
         }
     }

@@ -17,7 +17,7 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// What was found, as `--json` prints it.
+/// The result, as `--json` prints it.
 #[derive(Debug, Serialize)]
 struct Report {
     file: String,

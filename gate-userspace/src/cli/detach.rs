@@ -32,7 +32,7 @@ struct Report {
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let pin_dir = args.pins.pin_dir.clone();
-    // Maps of another shape or version can be removed all the same; nobody this gate knows owns them.
+    // Maps of another shape or version can be removed all the same: their owner is unknown to this version.
     if let Ok(maps) = Maps::pinned(&pin_dir, true) {
         if let Some(pid) = owner::alive(&maps) {
             anyhow::ensure!(

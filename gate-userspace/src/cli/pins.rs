@@ -40,13 +40,13 @@ impl Pins {
 }
 
 impl Source {
-    /// What the pinned maps say; where none can be read, what the daemon says.
+    /// Reads the pinned maps; where none can be read, asks the daemon.
     pub(super) fn read<T: DeserializeOwned>(
         &self,
         from_maps: impl FnOnce(&Maps) -> T,
         request: &Request,
     ) -> anyhow::Result<T> {
-        // Whoever names a socket means that gate.
+        // A socket that is named takes precedence.
         let maps = if self.socket.is_some() { None } else { Some(self.pins.maps()) };
         match maps {
             Some(Ok(maps)) => Ok(from_maps(&maps)),
@@ -55,19 +55,19 @@ impl Source {
         }
     }
 
-    /// What the gate whose maps these are says of itself, if it answers: more than they know.
-    pub(super) fn told(&self, maps: &Maps) -> Option<Status> {
-        // One that is stopped would be waited for.
+    /// The status of the daemon that owns these maps, if it answers: it knows more than they hold.
+    pub(super) fn daemon_status(&self, maps: &Maps) -> Option<Status> {
+        // A stopped daemon would keep this waiting.
         if is_stale(maps) { None } else { self.ask(&Request::Status).ok() }
     }
 
-    /// What has been set since the start of the gate whose maps these are. They do not know; nor does anybody if no
+    /// The overrides of the daemon that owns these maps. The maps do not hold them: the list is empty if no
     /// daemon answers.
     pub(super) fn overrides(&self, maps: &Maps) -> Vec<Override> {
-        self.told(maps).map_or_else(Vec::new, |Status { overrides, .. }| overrides)
+        self.daemon_status(maps).map_or_else(Vec::new, |Status { overrides, .. }| overrides)
     }
 
-    /// What the daemon says.
+    /// Asks the daemon.
     pub(super) fn ask<T: DeserializeOwned>(&self, request: &Request) -> Result<T, client::Error> {
         let default = || admin::default_path(&self.pins.pin_dir);
         client::ask(&self.socket.clone().unwrap_or_else(default), request)

@@ -115,7 +115,7 @@ fn print_service(service: &Service, window_s: f64) {
     println!("since the start: {}\n", events.join(", "));
 }
 
-/// How soon clients were told, if any was refused.
+/// The latency of refusals, if there were any.
 fn refusals(Refusals { written, written_ms, held_back }: Refusals) -> Option<String> {
     let took = |Written { p50, p99, max }| {
         format!(
@@ -132,7 +132,7 @@ fn refusals(Refusals { written, written_ms, held_back }: Refusals) -> Option<Str
     })
 }
 
-/// What a request costs, and what that goes by.
+/// The price of a request, and how it was learned.
 fn costs(price: &Price) -> String {
     let Price { base, row, kib, latency, learned } = price;
     let costs = format!("a request costs {base} RU, and {row} for a row, {kib} for a KiB");

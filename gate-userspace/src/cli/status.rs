@@ -29,7 +29,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let source = &args.source;
     let from_maps = |maps: &Maps| {
         let mut status = Status::read(maps);
-        source.told(maps).iter().for_each(|told| status.learn_from(told));
+        source.daemon_status(maps).iter().for_each(|daemon_status| status.add_from_daemon(daemon_status));
         status
     };
     let status: Status = source.read(from_maps, &Request::Status)?;

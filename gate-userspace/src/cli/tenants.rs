@@ -71,7 +71,7 @@ fn print_table(tenants: &[Tenant]) {
     println!("{table}");
 }
 
-/// What an operator has said of a tenant: that it is refused or dearer, and which keys are set since the start.
+/// The operator's changes to a tenant: refused, a multiplier, and the keys set since the start.
 fn by_hand(tenant: &Tenant) -> String {
     let mut said = Vec::new();
     said.extend(tenant.refuse.then(|| "refused".to_owned()));

@@ -16,7 +16,7 @@ use crate::policy::range::{OutOfRange, ensure};
 /// The policies of the study.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// Bouncer alone.
+    /// Bouncer without fairness.
     Bouncer,
     /// Bouncer with acceptance-allowance.
     BouncerAcceptanceAllowance,
@@ -89,16 +89,16 @@ fn bouncer(scenario: &Scenario, fairness: Fairness) -> Result<Bouncer, OutOfRang
     Bouncer::new(config, Nanos::ZERO)
 }
 
-/// What to run.
+/// A study to run.
 #[derive(Clone, Debug)]
 pub struct Study {
-    /// What is simulated.
+    /// The scenario.
     pub scenario: Scenario,
     /// Under which policy.
     pub policy: Policy,
     /// Queries per run, warm-up aside.
     pub queries: u64,
-    /// Runs per load, whose figures are averaged.
+    /// Runs per load, whose results are averaged.
     pub runs: u64,
     /// The first run's seed; each run's is one more than the one before it.
     pub seed: u64,
@@ -167,7 +167,7 @@ impl Study {
     }
 }
 
-/// What one load did to the queries, averaged over the runs.
+/// The results of one load, averaged over the runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// The policy's name.
@@ -193,9 +193,9 @@ pub struct Report {
 pub struct Percentiles {
     /// The median.
     pub p50: Option<f64>,
-    /// What 90% do not exceed.
+    /// The 90th percentile.
     pub p90: Option<f64>,
-    /// What 99% do not exceed.
+    /// The 99th percentile.
     pub p99: Option<f64>,
 }
 
@@ -255,11 +255,11 @@ mod tests {
     }
 
     #[test]
-    fn a_load_gives_the_same_alone_as_among_others() {
+    fn a_load_gives_the_same_by_itself_as_among_others() {
         let both = study(Policy::Bouncer).run(&Progress::default()).unwrap();
-        let mut alone = study(Policy::Bouncer);
-        alone.scenario.loads = vec![1.2];
-        assert_eq!(alone.run(&Progress::default()).unwrap()[0], both[1]);
+        let mut single = study(Policy::Bouncer);
+        single.scenario.loads = vec![1.2];
+        assert_eq!(single.run(&Progress::default()).unwrap()[0], both[1]);
     }
 
     #[test]

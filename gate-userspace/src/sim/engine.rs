@@ -20,7 +20,7 @@ use super::rng::Rng;
 use crate::policy::Tier;
 use crate::policy::admission::{Admission, QueryType, Request};
 
-/// What arrives, and what serves it.
+/// The arrivals and the servers.
 #[derive(Clone, Debug)]
 pub struct Workload {
     /// How many requests the store works on at once. At least 1.
@@ -40,7 +40,7 @@ pub struct Length {
     pub queries: u64,
 }
 
-/// What came of a run, warm-up excluded.
+/// The result of a run, warm-up excluded.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Of each query type.
@@ -49,14 +49,14 @@ pub struct Outcome {
     pub utilization: f64,
 }
 
-/// What came of a run for one query type.
+/// The result of a run for one query type.
 #[derive(Clone, Debug)]
 pub struct TypeOutcome {
     /// Requests that arrived.
     pub received: u64,
     /// Requests that were refused.
     pub rejected: u64,
-    /// Response times, queue and processing together, in microseconds.
+    /// Response times (queueing plus processing) in microseconds.
     pub response_us: Histogram<u32>,
 }
 
@@ -137,7 +137,7 @@ impl<'a> Engine<'a> {
         self.busy_time = self.still_to_work();
     }
 
-    /// What the servers have begun and not yet ended.
+    /// The processing time left of the requests in service.
     fn still_to_work(&self) -> Nanos {
         Nanos(self.busy.iter().map(|Reverse(job)| job.ends.saturating_sub(self.now).0).sum())
     }
@@ -323,11 +323,11 @@ mod tests {
         assert_eq!(progress.done(), LENGTH.warm_up + LENGTH.queries);
     }
 
-    /// Admits all and checks that what it is told is possible.
+    /// Admits all, records the calls and checks that they are possible.
     #[derive(Default)]
-    struct Witness(std::sync::Mutex<(u64, u64, u64)>);
+    struct Recorder(std::sync::Mutex<(u64, u64, u64)>);
 
-    impl Admission for Witness {
+    impl Admission for Recorder {
         fn decide(&self, _: Request, now: Nanos, draw: f64) -> Decision {
             let mut seen = self.0.lock().unwrap();
             assert!(now.0 >= seen.2 && (0.0..1.0).contains(&draw));
@@ -351,11 +351,11 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_is_told_the_life_of_every_request() {
-        let witness = Witness::default();
+    fn a_policy_is_called_for_every_step_of_every_request() {
+        let recorder = Recorder::default();
         let workload = workload(3, 1.1, vec![(1.0, exponential_ms(1))]);
-        run(&workload, &witness, 1, Length { warm_up: 0, queries: 5_000 }, &Progress::default());
-        let (queued, completed, _) = *witness.0.lock().unwrap();
+        run(&workload, &recorder, 1, Length { warm_up: 0, queries: 5_000 }, &Progress::default());
+        let (queued, completed, _) = *recorder.0.lock().unwrap();
         assert_eq!((queued, completed), (0, 5_000));
     }
 }

@@ -11,7 +11,7 @@ use super::rng::Rng;
 use crate::policy::range::{OutOfRange, ensure};
 use crate::policy::space_saving::SpaceSaving;
 
-/// What is simulated.
+/// The parameters of a simulation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setup {
     /// Different keys. From 1 to 100,000,000.
@@ -22,7 +22,7 @@ pub struct Setup {
     pub exponents: Vec<f64>,
     /// Sketches that see each stream. At least one.
     pub sketches: Vec<Sketch>,
-    /// How many of the heaviest keys are asked for. At least 1, at most the keys and any capacity.
+    /// How many of the heaviest keys are reported. At least 1, at most the keys and any capacity.
     pub top: usize,
     /// The same seed gives the same report.
     pub seed: u64,
@@ -88,7 +88,7 @@ impl Setup {
         Ok(())
     }
 
-    /// What [`Self::run`] counts as done in the end.
+    /// The total that [`Self::run`] reports as progress.
     #[must_use]
     pub fn work(&self) -> u64 {
         self.requests.saturating_mul(self.exponents.len() as u64)

@@ -15,7 +15,7 @@ impl Progress {
         self.0.fetch_add(done, Ordering::Relaxed);
     }
 
-    /// What is done so far.
+    /// The progress so far.
     #[must_use]
     pub fn done(&self) -> u64 {
         self.0.load(Ordering::Relaxed)

@@ -1,4 +1,4 @@
-//! Line charts as SVG: what `--plot` draws.
+//! Line charts as SVG, for `--plot`.
 
 use std::ops::Range;
 
@@ -9,13 +9,13 @@ use plotters::prelude::*;
 /// Some lines over one pair of axes.
 #[derive(Clone, Debug)]
 pub struct Chart {
-    /// What it shows.
+    /// The title.
     pub title: String,
-    /// What the horizontal axis counts, with its unit.
+    /// The label of the horizontal axis, with its unit.
     pub x_label: String,
-    /// What the vertical axis counts, with its unit.
+    /// The label of the vertical axis, with its unit.
     pub y_label: String,
-    /// Whether the horizontal axis is logarithmic; then every x must be above 0.
+    /// True for a logarithmic horizontal axis; then every x must be above 0.
     pub log_x: bool,
     /// The lines, drawn in this order.
     pub series: Vec<Series>,
@@ -37,7 +37,7 @@ pub struct Series {
 pub enum Stroke {
     /// A line with a dot at every point: measured, few points.
     Dots,
-    /// A line alone: measured, many points.
+    /// A line without markers: measured, many points.
     Line,
     /// A thin grey line: a limit or an objective to compare with.
     Reference,
@@ -142,7 +142,7 @@ fn finite(series: &Series) -> impl Iterator<Item = (f64, f64)> + '_ {
     series.points.iter().copied().filter(|(x, y)| x.is_finite() && y.is_finite())
 }
 
-/// What the axes span: all points, from zero upwards, never an empty span.
+/// The range of the axes: all points, from zero upwards, never an empty range.
 fn ranges(chart: &Chart) -> Option<(Range<f64>, Range<f64>)> {
     let points = || chart.series.iter().flat_map(finite);
     let span = |value: fn((f64, f64)) -> f64| {

@@ -1,4 +1,4 @@
-//! What `gate sim bouncer` simulates: query types, objectives, policies' parameters, loads.
+//! The scenario of `gate sim bouncer`: query types, objectives, policies' parameters, loads.
 //!
 //! Without a file it is the published study. A file replaces what it names:
 //!
@@ -38,7 +38,7 @@ use crate::policy::range::{OutOfRange, ensure};
 /// A scenario that can be simulated.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// What the store works on at once.
+    /// The number of requests that the store processes at once.
     pub processes: u32,
     /// Multiples of the load that keeps all processes busy.
     pub loads: Vec<f64>,
@@ -53,7 +53,7 @@ pub struct Scenario {
 /// One query type.
 #[derive(Clone, Debug)]
 pub struct TypeScenario {
-    /// What it is called in the output.
+    /// Its name in the output.
     pub name: String,
     /// Its share of the queries.
     pub mix: f64,
@@ -193,7 +193,7 @@ impl Scenario {
         Self::try_from(RawScenario::default()).expect("the study's parameters are in range")
     }
 
-    /// What arrives at `load` times the load that keeps all processes busy.
+    /// The workload at `load` times the load that keeps all processes busy.
     #[must_use]
     pub fn workload(&self, load: f64) -> Workload {
         let mean_secs: f64 = self.types.iter().map(|of| of.mix * of.processing.mean_secs()).sum();

@@ -34,7 +34,7 @@ pub(super) struct Args {
     /// Queries per run, those that warm up aside.
     #[arg(long, default_value_t = 1_500_000, value_parser = clap::value_parser!(u64).range(1..=MAX_QUERIES))]
     queries: u64,
-    /// Runs per load, whose figures are averaged.
+    /// Runs per load, whose results are averaged.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     runs: u64,
     /// The same seed gives the same figures.
@@ -127,16 +127,16 @@ fn table(study: &Study, reports: &[Report]) -> Table {
     header.extend(names().map(|name| format!("p50/p90/p99 ms {name}")));
     header.push("utilization".into());
     table.set_header(header);
-    let figure = |value: Option<f64>, digits| value.map_or("-".into(), |value| format!("{value:.digits$}"));
+    let number = |value: Option<f64>, digits| value.map_or("-".into(), |value| format!("{value:.digits$}"));
     for report in reports {
         let mut row = vec![report.load.to_string()];
-        row.extend(report.rejected_percent.0.iter().map(|&(_, percent)| figure(percent, 2)));
+        row.extend(report.rejected_percent.0.iter().map(|&(_, percent)| number(percent, 2)));
         row.extend(
             report
                 .rt_ms
                 .0
                 .iter()
-                .map(|(_, Percentiles { p50, p90, p99 })| [p50, p90, p99].map(|&ms| figure(ms, 1)).join("/")),
+                .map(|(_, Percentiles { p50, p90, p99 })| [p50, p90, p99].map(|&ms| number(ms, 1)).join("/")),
         );
         row.push(format!("{:.3}", report.utilization));
         table.add_row(row);

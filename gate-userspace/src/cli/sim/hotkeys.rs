@@ -41,27 +41,27 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let asked = grid(&args.capacity, &args.sample);
+    let requested = grid(&args.capacity, &args.sample);
     let mut setup = Setup {
         keys: args.keys,
         requests: args.requests,
         exponents: args.exponent,
-        sketches: asked.clone(),
+        sketches: requested.clone(),
         top: args.top,
         seed: args.seed,
     };
     if let Err(error) = setup.check() {
         return Ok(super::impossible(&error));
     }
-    // What only the picture needs sees the same streams.
-    let drawn = if args.plot.is_some() { sweeps(asked[0], args.top) } else { Vec::new() };
+    // The sketches that only the picture needs see the same streams.
+    let drawn = if args.plot.is_some() { sweeps(requested[0], args.top) } else { Vec::new() };
     setup.sketches.extend(&drawn);
     let mut reports = super::with_progress(setup.work(), |progress| setup.run(progress))?;
     if let Some(path) = &args.plot {
-        super::write_plot(path, &title(&setup), &charts(&setup, asked[0], &reports))?;
+        super::write_plot(path, &title(&setup), &charts(&setup, requested[0], &reports))?;
     }
     let of_exponent = setup.sketches.len();
-    reports = reports.chunks(of_exponent).flat_map(|chunk| &chunk[..asked.len()]).copied().collect();
+    reports = reports.chunks(of_exponent).flat_map(|chunk| &chunk[..requested.len()]).copied().collect();
     if args.json {
         println!("{}", serde_json::to_string_pretty(&reports)?);
     } else {
@@ -75,13 +75,13 @@ fn grid(capacities: &[usize], samples: &[u32]) -> Vec<Sketch> {
     capacities.iter().flat_map(|&capacity| sketch(capacity)).collect()
 }
 
-/// The sketches around `asked` that the picture compares.
-fn sweeps(asked: Sketch, top: usize) -> Vec<Sketch> {
+/// The sketches around `requested` that the picture compares.
+fn sweeps(requested: Sketch, top: usize) -> Vec<Sketch> {
     let capacities = [50, 100, 200, 500, 1_000, 2_000, 5_000].into_iter().filter(|&capacity| capacity >= top);
-    let by_memory = capacities.map(|capacity| Sketch { capacity, ..asked });
+    let by_memory = capacities.map(|capacity| Sketch { capacity, ..requested });
     let by_sampling =
-        [10, 30, 100, 300, 1_000, 3_000, 10_000].map(|sample_every| Sketch { sample_every, ..asked });
-    by_memory.chain(by_sampling).filter(|&sketch| sketch != asked).collect()
+        [10, 30, 100, 300, 1_000, 3_000, 10_000].map(|sample_every| Sketch { sample_every, ..requested });
+    by_memory.chain(by_sampling).filter(|&sketch| sketch != requested).collect()
 }
 
 fn title(setup: &Setup) -> String {
@@ -120,12 +120,12 @@ fn table(reports: &[Report]) -> Table {
     table
 }
 
-fn charts(setup: &Setup, asked: Sketch, reports: &[Report]) -> Vec<Chart> {
+fn charts(setup: &Setup, requested: Sketch, reports: &[Report]) -> Vec<Chart> {
     let memory = |report: &Report| {
-        (report.sketch.sample_every == asked.sample_every).then(|| report.memory_bytes as f64 / 1_024.0)
+        (report.sketch.sample_every == requested.sample_every).then(|| report.memory_bytes as f64 / 1_024.0)
     };
     let sampling = |report: &Report| {
-        (report.sketch.capacity == asked.capacity).then(|| f64::from(report.sketch.sample_every))
+        (report.sketch.capacity == requested.capacity).then(|| f64::from(report.sketch.sample_every))
     };
     let (precision, recall) = (|report: &Report| report.precision, |report: &Report| report.recall);
     let chart =

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::policy::Tier;
 use crate::policy::codel::Law;
-use crate::sim::overload::{ByTier, Moment, Report, Scenario, Setup};
+use crate::sim::overload::{ByTier, Report, Scenario, Setup, TracePoint};
 use crate::sim::plot::{Chart, Series, Stroke};
 
 /// What becomes of four tiers' requests when the store becomes slow, without the gate's mechanisms,
@@ -52,7 +52,7 @@ pub(super) struct Args {
     plot: Option<PathBuf>,
 }
 
-/// What is printed as JSON.
+/// The JSON output.
 #[derive(Serialize)]
 struct Output<'a> {
     scenario: Scenario,
@@ -159,19 +159,19 @@ fn charts(reports: &[Report]) -> Vec<Chart> {
     goodput.chain([chart("Latency ratio".into(), "ratio", ratios.collect())]).chain(multipliers).collect()
 }
 
-fn by_tier(report: &Report, figure: impl Fn(&Moment) -> ByTier) -> Vec<Series> {
+fn by_tier(report: &Report, number: impl Fn(&TracePoint) -> ByTier) -> Vec<Series> {
     let line = |tier: Tier| Series {
         label: tier.name().to_owned(),
-        points: averages(report, |at| figure(at).get(tier)),
+        points: averages(report, |at| number(at).get(tier)),
         stroke: Stroke::Line,
     };
     Tier::ALL.map(line).into()
 }
 
 /// Averages over each second.
-fn averages(report: &Report, figure: impl Fn(&Moment) -> f64) -> Vec<(f64, f64)> {
-    let average = |second: &[Moment]| {
-        let sum: f64 = second.iter().map(&figure).sum();
+fn averages(report: &Report, number: impl Fn(&TracePoint) -> f64) -> Vec<(f64, f64)> {
+    let average = |second: &[TracePoint]| {
+        let sum: f64 = second.iter().map(&number).sum();
         (second[0].seconds, sum / second.len() as f64)
     };
     report.trace.chunks(10).map(average).collect()

@@ -196,7 +196,7 @@ fn charts(setup: &Setup, progress: &Progress) -> Result<Vec<Chart>, OutOfRange> 
     ])
 }
 
-/// What was offered and passed in each tenth of a second.
+/// The load offered and passed in each tenth of a second.
 fn trace(setup: &Setup) -> Result<Chart, OutOfRange> {
     let trace = setup.trace(100)?;
     let line = |label: &str, counts: &[u32], stroke| Series {
@@ -237,7 +237,7 @@ fn sweep(
 ) -> Result<Chart, OutOfRange> {
     let series = SCHEMES.map(|(algorithm, local_bucket)| {
         let points = setups.iter().filter_map(|&(x, setup)| {
-            // What is impossible for one scheme, an interval too short for one request, is left out.
+            // Points that are impossible for a scheme (an interval too short for one request) are left out.
             let report = Setup { algorithm, local_bucket, ..setup }.run(progress).ok()?;
             Some((x, report.above_limit_percent.worst_second))
         });

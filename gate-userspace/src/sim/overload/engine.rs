@@ -6,7 +6,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use gate_common::token_bucket::{Limits, Take, take};
 use gate_common::units::{MilliRu, NANOS_PER_SEC, Nanos};
 
-use super::{ByTier, Change, Mechanisms, Moment, Report, Scenario, Setup, Store, seconds};
+use super::{ByTier, Change, Mechanisms, Report, Scenario, Setup, Store, TracePoint, seconds};
 use crate::policy::Tier;
 use crate::policy::codel::{TierCodels, Verdict};
 use crate::policy::latency_ratio::{self, LatencyRatio};
@@ -75,7 +75,7 @@ struct Engine<'a> {
     phases: [Counts; 3],
     since_tick: Counts,
     changes: Vec<Change>,
-    trace: Vec<Moment>,
+    trace: Vec<TracePoint>,
 }
 
 /// By tier: requests offered, and answered in time.
@@ -134,8 +134,8 @@ impl<'a> Engine<'a> {
         last.saturating_add(self.arrivals.poisson_gap(self.per_sec))
     }
 
-    /// Whether it has happened, and is not over.
-    fn happens(&self, now: Nanos) -> bool {
+    /// True while the scenario's event lasts.
+    fn event_lasts(&self, now: Nanos) -> bool {
         now >= self.setup.begins && (self.setup.scenario != Scenario::CapacityDrop || now < self.setup.ends())
     }
 
@@ -164,12 +164,12 @@ impl<'a> Engine<'a> {
         self.dispatch(now);
     }
 
-    /// Who sends, and what. The same for all mechanisms.
+    /// Draws a tenant and a query type. The same for all mechanisms.
     fn draw(&mut self, now: Nanos) -> (usize, usize) {
         let (who, what) = (self.arrivals.unit(), self.arrivals.unit());
         let tier = tier_by_share(self.setup.critical, who);
         let tenant = tier.index() * TENANTS + (self.arrivals.bits() % TENANTS as u64) as usize;
-        let slow_share = if self.happens(now) { self.store.slow_share } else { self.store.types[1].0 };
+        let slow_share = if self.event_lasts(now) { self.store.slow_share } else { self.store.types[1].0 };
         (tenant, usize::from(what < slow_share))
     }
 
@@ -192,12 +192,12 @@ impl<'a> Engine<'a> {
 
     /// Lets free workers begin.
     fn begin(&mut self, now: Nanos) {
-        let workers = if self.happens(now) { self.store.workers } else { self.setup.workers };
+        let workers = if self.event_lasts(now) { self.store.workers } else { self.setup.workers };
         while self.busy.len() < workers as usize
             && let Some(request) = self.waiting.pop_front()
         {
             let (_, processing) = &self.store.types[request.query_type];
-            let slowness = if self.happens(now) { self.store.slowness } else { 1.0 };
+            let slowness = if self.event_lasts(now) { self.store.slowness } else { 1.0 };
             let took = processing.sample(&mut self.processing).0 as f64 * slowness;
             self.busy.push(Reverse((now.saturating_add(Nanos(took as u64)), request)));
         }
@@ -223,9 +223,9 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// What the gate does at every tick.
+    /// One tick of the gate.
     fn tick(&mut self, now: Nanos) {
-        // Workers that are back have not been told yet.
+        // Workers that are back start on the queue.
         self.begin(now);
         let ratio = self.ratio.tick(now, self.shedding.is_overloaded());
         if self.mechanisms.shedding
@@ -233,7 +233,7 @@ impl<'a> Engine<'a> {
         {
             self.changes.push(Change::new(now, &transition));
         }
-        self.trace.push(Moment {
+        self.trace.push(TracePoint {
             seconds: seconds(now),
             ratio,
             multipliers: ByTier::of(|tier| f64::from(self.shedding.treatment(tier).multiplier().0 >> 16)),
@@ -269,7 +269,7 @@ impl<'a> Engine<'a> {
 
     /// How long after `since` all multipliers were back to 1 for good.
     fn restored(&self, since: f64) -> Option<f64> {
-        let is_shed = |at: &Moment| Tier::ALL.into_iter().any(|tier| at.multipliers.get(tier) > 1.0);
+        let is_shed = |at: &TracePoint| Tier::ALL.into_iter().any(|tier| at.multipliers.get(tier) > 1.0);
         match self.trace.iter().rposition(is_shed) {
             None => Some(0.0),
             Some(last) => self.trace.get(last + 1).map(|at| (at.seconds - since).max(0.0)),
@@ -279,14 +279,14 @@ impl<'a> Engine<'a> {
 
 /// Counts a request in the phase in which it arrived.
 fn count(phases: &mut [Counts; 3], setup: &Setup, arrived: Nanos, count: impl Fn(&mut Counts)) {
-    let settling = Nanos::from_secs(10);
-    let phase = if arrived < settling {
+    let transition_time = Nanos::from_secs(10);
+    let phase = if arrived < transition_time {
         return;
     } else if arrived < setup.begins {
         0
     } else if arrived < setup.ends() {
         1
-    } else if arrived < setup.ends().saturating_add(settling) {
+    } else if arrived < setup.ends().saturating_add(transition_time) {
         return;
     } else {
         2
@@ -326,7 +326,7 @@ fn tier_by_share(critical: f64, mut draw: f64) -> Tier {
 const TICK: Nanos = Nanos::from_millis(100);
 /// Tenants of each tier.
 const TENANTS: usize = 4;
-/// What a full bucket holds.
+/// The burst of a bucket.
 const BURST: Nanos = Nanos::from_millis(100);
 /// Later than this, an answer is no good.
 const DEADLINE: Nanos = Nanos::from_millis(500);

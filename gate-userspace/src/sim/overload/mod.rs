@@ -20,7 +20,7 @@ use crate::policy::codel::Law;
 use crate::policy::range::{OutOfRange, ensure};
 use crate::policy::shedding::Transition;
 
-/// What happens to the store.
+/// An event at the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scenario {
@@ -50,15 +50,15 @@ impl Scenario {
     }
 }
 
-/// What is simulated.
+/// The parameters of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Setup {
-    /// What happens.
+    /// The event at the store.
     pub scenario: Scenario,
     /// How many requests the store works on at once, and how many the gate has outstanding. From 10
     /// to 10,000.
     pub workers: u32,
-    /// What the store can do in a capacity drop, as a share of what is offered. Above 0, up to 1.
+    /// The store's capacity in a capacity drop, as a share of the offered load. Above 0, up to 1.
     pub drop_to: f64,
     /// The critical tier's share of what is offered; the rest is shared by the lower tiers as 5 to 4
     /// to 3. Above 0, below 1.
@@ -92,7 +92,7 @@ impl Default for Setup {
     }
 }
 
-/// What of the gate is on.
+/// The mechanisms that are on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Mechanisms {
     /// A queue by tiers with `CoDel`, rather than one for all.
@@ -122,13 +122,13 @@ impl Mechanisms {
     }
 }
 
-/// A figure for each tier.
+/// A number for each tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct ByTier {
     /// Gives way last.
     pub critical: f64,
-    /// What tenants are by default.
+    /// The default of tenants.
     pub standard: f64,
     /// Can wait.
     pub batch: f64,
@@ -137,12 +137,12 @@ pub struct ByTier {
 }
 
 impl ByTier {
-    fn of(figure: impl Fn(Tier) -> f64) -> Self {
-        let [critical, standard, batch, best_effort] = Tier::ALL.map(figure);
+    fn of(number: impl Fn(Tier) -> f64) -> Self {
+        let [critical, standard, batch, best_effort] = Tier::ALL.map(number);
         Self { critical, standard, batch, best_effort }
     }
 
-    /// One tier's figure.
+    /// One tier's number.
     #[must_use]
     pub const fn get(&self, tier: Tier) -> f64 {
         match tier {
@@ -154,7 +154,7 @@ impl ByTier {
     }
 }
 
-/// What came of a run with some mechanisms.
+/// The result of a run with some mechanisms.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// Which were on.
@@ -179,9 +179,9 @@ pub struct Report {
     pub raised_after_recovery: u32,
     /// Every change of a tier's treatment.
     pub transitions: Vec<Change>,
-    /// What a chart shows, at every tick of 100 ms.
+    /// The points of a chart, at every tick of 100 ms.
     #[serde(skip)]
-    pub trace: Vec<Moment>,
+    pub trace: Vec<TracePoint>,
 }
 
 /// A [`Transition`] with its time.
@@ -213,7 +213,7 @@ impl Change {
 
 /// How things stood at a tick.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Moment {
+pub struct TracePoint {
     /// Since the beginning.
     pub seconds: f64,
     /// The latency ratio, if there was a signal.
@@ -243,7 +243,7 @@ impl Setup {
         Ok(())
     }
 
-    /// What [`Self::run`] counts as done in the end.
+    /// The total that [`Self::run`] reports as progress.
     #[must_use]
     pub fn work(&self) -> u64 {
         Mechanisms::ALL.len() as u64 * self.length().0 / 1_000_000_000

@@ -45,14 +45,14 @@ impl Algorithm {
     }
 }
 
-/// What is simulated.
+/// The parameters of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Setup {
     /// How the limit is kept.
     pub algorithm: Algorithm,
     /// Each tenant's limit, in requests a second. From 1 to 1,000,000.
     pub limit: u64,
-    /// What a tenant offers on average, in requests a second. From 1 to 1,000,000.
+    /// A tenant's average offered load, in requests a second. From 1 to 1,000,000.
     pub offered: u64,
     /// Time between two reports of a gate. From 1 ms to a minute.
     pub report_interval: Nanos,
@@ -65,9 +65,9 @@ pub struct Setup {
     /// Exponent of Zipf's law, by which tenants share what is offered under [`Pattern::Zipf`]. From 0
     /// to 3.
     pub skew: f64,
-    /// What a full bucket holds, in time. From 1 ms to a minute.
+    /// The burst of a bucket, in time. From 1 ms to a minute.
     pub burst: Nanos,
-    /// Whether gates have a bucket of their own.
+    /// True if each gate also has a local bucket.
     pub local_bucket: bool,
     /// How long is simulated. From 10 s to a day.
     pub length: Nanos,
@@ -100,7 +100,7 @@ impl Default for Setup {
 pub struct Report {
     /// The scheme.
     pub algorithm: Algorithm,
-    /// Whether gates had a bucket of their own.
+    /// True if each gate also had a local bucket.
     pub local_bucket: bool,
     /// When tenants sent.
     pub pattern: Pattern,
@@ -220,7 +220,7 @@ impl Setup {
         Ok(trace)
     }
 
-    /// What each tenant offers, times the average.
+    /// Each tenant's offered load, as a multiple of the average.
     fn shares(&self) -> Vec<f64> {
         let skew = if self.pattern == Pattern::Zipf { self.skew } else { 0.0 };
         let weights: Vec<f64> = (1..=self.tenants).map(|rank| f64::from(rank).powf(-skew)).collect();

@@ -11,7 +11,7 @@ use crate::policy::fixed_window::FixedWindow;
 use crate::policy::rejection_rate::{Rejection, RejectionRate};
 use crate::sim::rng::Rng;
 
-/// What came of a tenant, in requests.
+/// The result for a tenant, in requests.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Outcome {
     pub(super) requests: u64,
@@ -22,7 +22,7 @@ pub(super) struct Outcome {
     pub(super) most_missed_in_second: u64,
 }
 
-/// Simulates a tenant that offers `per_sec` requests. `watch` is told of every request when it came,
+/// Simulates a tenant that offers `per_sec` requests. `watch` is called for every request with when it came,
 /// whether it passed, and whether it passed the exact shared counter. `setup` must be possible.
 pub(super) fn run(
     setup: &Setup,
@@ -31,10 +31,10 @@ pub(super) fn run(
     watch: &mut dyn FnMut(Nanos, bool, bool),
 ) -> Outcome {
     let mut draws = Rng::new(setup.seed, tenant * STREAMS + 2);
-    let mut gates = Gates::new(setup);
+    let mut gates = GateFleet::new(setup);
     let mut exact = Bucket::new(setup);
     let (mut second, mut ten_seconds) = (Window::new(NANOS_PER_SEC), Window::new(10 * NANOS_PER_SEC));
-    let mut missed = Missed::default();
+    let mut shortfall = Shortfall::default();
     let mut outcome = Outcome::default();
     for now in Arrivals::new(setup.pattern, per_sec, setup.seed, tenant).take_while(|&now| now < setup.length)
     {
@@ -45,23 +45,23 @@ pub(super) fn run(
         watch(now, admits, exactly);
         outcome.requests += 1;
         outcome.exact += u64::from(exactly);
-        missed.count(now, admits, exactly);
+        shortfall.count(now, admits, exactly);
         if admits {
             outcome.admitted += 1;
             outcome.most_in_second = outcome.most_in_second.max(second.count(now));
             outcome.most_in_10_seconds = outcome.most_in_10_seconds.max(ten_seconds.count(now));
         }
     }
-    outcome.most_missed_in_second = missed.worst();
+    outcome.most_missed_in_second = shortfall.worst();
     outcome
 }
 
-/// What a request costs.
+/// The cost of a request.
 const COST: MilliRu = MilliRu::ONE_RU;
 
 /// The gates, which report in turn.
-struct Gates {
-    gates: Vec<Gate>,
+struct GateFleet {
+    gates: Vec<GateState>,
     counter: Counter,
     local_bucket: bool,
     /// Time between two reports of any gates.
@@ -71,18 +71,19 @@ struct Gates {
     interval: Nanos,
 }
 
-/// What one gate knows.
-struct Gate {
+/// The state of one gate.
+struct GateState {
     bucket: Bucket,
-    told: Rejection,
+    rejection: Rejection,
     /// Since its last report.
     offered: u64,
     admitted: u64,
 }
 
-impl Gates {
+impl GateFleet {
     fn new(setup: &Setup) -> Self {
-        let gate = || Gate { bucket: Bucket::new(setup), told: Rejection::NONE, offered: 0, admitted: 0 };
+        let gate =
+            || GateState { bucket: Bucket::new(setup), rejection: Rejection::NONE, offered: 0, admitted: 0 };
         Self {
             gates: (0..setup.gates).map(|_| gate()).collect(),
             counter: Counter::new(setup),
@@ -105,7 +106,7 @@ impl Gates {
             let gate = &mut self.gates[(self.reports % count) as usize];
             self.counter.report(at, self.interval, gate.offered, gate.admitted);
             (gate.offered, gate.admitted) = (0, 0);
-            gate.told = self.counter.tell(at);
+            gate.rejection = self.counter.rejection(at);
             self.reports += 1;
         }
     }
@@ -114,13 +115,13 @@ impl Gates {
         let count = self.gates.len();
         let gate = &mut self.gates[gate % count];
         gate.offered += 1;
-        let admits = gate.told.admits(now, draw) && (!self.local_bucket || gate.bucket.take(now));
+        let admits = gate.rejection.admits(now, draw) && (!self.local_bucket || gate.bucket.take(now));
         gate.admitted += u64::from(admits);
         admits
     }
 }
 
-/// A token bucket that is asked for every request.
+/// A token bucket that every request is charged to.
 struct Bucket {
     tat: u64,
     limits: Limits,
@@ -141,7 +142,7 @@ impl Bucket {
     }
 }
 
-/// What the gates share: it learns of requests only by reports.
+/// The counter that the gates share. It receives requests only by reports.
 enum Counter {
     TokenBucket(Bucket),
     FixedWindow(FixedWindow),
@@ -154,7 +155,7 @@ impl Counter {
         match setup.algorithm {
             Algorithm::TokenBucket => {
                 let mut bucket = Bucket::new(setup);
-                // What was admitted is owed, however much it is.
+                // Every admitted request is charged, however large the debt.
                 bucket.limits.max_debt_ns = u64::MAX;
                 Self::TokenBucket(bucket)
             }
@@ -182,8 +183,8 @@ impl Counter {
         }
     }
 
-    /// What a gate is told.
-    fn tell(&self, now: Nanos) -> Rejection {
+    /// The rejection that a gate receives with its report.
+    fn rejection(&self, now: Nanos) -> Rejection {
         match self {
             Self::TokenBucket(Bucket { tat, limits }) => {
                 match debt_ns(*tat, now.0 + NANOS_PER_SEC, limits.burst_ns) {
@@ -220,14 +221,14 @@ impl Window {
 
 /// By how much a tenant got less than under the exact shared counter, second by second.
 #[derive(Default)]
-struct Missed {
+struct Shortfall {
     second: u64,
     here: u64,
     exact: u64,
     worst: u64,
 }
 
-impl Missed {
+impl Shortfall {
     fn count(&mut self, now: Nanos, admits: bool, exactly: bool) {
         if now.0 / NANOS_PER_SEC != self.second {
             self.worst = self.worst();

@@ -40,7 +40,7 @@ fn without_it_the_overshoot_grows_with_the_report_interval_and_with_what_is_offe
     assert!(by_interval.is_sorted() && by_interval[2] > by_interval[0] + 30.0, "{by_interval:?}");
     let by_offer = [1_500, 3_000, 9_000].map(|offered| overshoot(100, offered).worst_second);
     assert!(by_offer.is_sorted() && by_offer[2] > by_offer[0] + 50.0, "{by_offer:?}");
-    // What was too much is owed: in the long run, the token bucket keeps the limit.
+    // The excess becomes debt: in the long run, the token bucket keeps the limit.
     assert!(overshoot(100, 9_000).overall < 2.0);
 }
 
@@ -76,7 +76,7 @@ fn gates_share_the_limit_through_the_counter() {
 }
 
 #[test]
-fn a_tenant_below_its_limit_is_left_alone() {
+fn a_tenant_below_its_limit_is_never_refused() {
     for algorithm in Algorithm::ALL {
         for gates in [1, 5] {
             let report = run(Setup { algorithm, gates, offered: 500, ..Setup::default() });
