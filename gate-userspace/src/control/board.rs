@@ -1,13 +1,13 @@
-//! What the control loop saw and decided at the last tick, for whoever shows it.
+//! The report of the last tick: the input and the decisions of the control loop.
 //!
-//! Written once a tick and read whenever somebody asks: readers get a whole tick's report, and keep it as long
+//! Written once a tick and read on demand: readers get a whole tick's report, and keep it as long
 //! as they like. The lock is held for the exchange of one pointer.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 
-/// Where a tick's report is left. Clones share it.
+/// The place where a tick publishes its report. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Board(Arc<Mutex<Arc<Report>>>);
 
@@ -29,7 +29,7 @@ impl Board {
     }
 }
 
-/// One tick's.
+/// One tick's report.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Report {
     /// The generation that it put in force.
@@ -38,29 +38,29 @@ pub struct Report {
     pub services: Vec<ServiceReport>,
 }
 
-/// What is known of a service, and what is done about it.
+/// The observations of a service, and the decisions about it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ServiceReport {
     /// Its name.
     pub name: String,
-    /// How its store is doing: about 1 when healthy, towards 0.3 when latency climbs. Nothing while there is too
-    /// little to say, or nobody measures.
+    /// How its store is doing: about 1 when healthy, towards 0.3 when latency climbs. `None` while there is too
+    /// little to say, or no measurement.
     pub latency_ratio: Option<f64>,
     /// The query types of which there were enough requests lately.
     pub types: Vec<TypeReport>,
     /// Requests that wait before the store.
     pub queued: u64,
-    /// Whether the queue stands: even the shortest wait was too long.
+    /// True if the queue stands: even the shortest wait was too long.
     pub queue_stands: bool,
-    /// Whether the store can be reached; nothing where nobody looks.
+    /// True if the store can be reached; `None` without a dispatcher or a probe.
     pub store_up: Option<bool>,
     /// Probes that failed so far; nothing where there is no probe.
     pub probe_failures: Option<u64>,
     /// Where shedding stands: `steady`, `shedding`, `restoring`; nothing where it is off.
     pub phase: Option<&'static str>,
-    /// What each tier meets, `critical` first: 0 nothing, 1 to 6 prices doubled so often, 7 refusal.
+    /// The rung of each tier, `critical` first: 0 none, 1 to 6 prices doubled so often, 7 refusal.
     pub rungs: [u32; 4],
-    /// What requests cost.
+    /// The prices in force.
     pub prices: PriceReport,
 }
 
@@ -71,7 +71,7 @@ pub struct TypeReport {
     pub name: String,
     /// As [`ServiceReport::latency_ratio`].
     pub latency_ratio: Option<f64>,
-    /// What 95% of its requests did not exceed lately, from admission to answer, in microseconds.
+    /// The recent p95 from admission to answer, in microseconds.
     pub p95_us: u64,
 }
 
@@ -86,16 +86,16 @@ pub struct PriceReport {
     pub kib_mru: u32,
     /// Of the latency expected of each price class, in their order.
     pub latency_mru: [u32; gate_common::abi::QueryClass::COUNT],
-    /// What more is known of them if they are learned; nothing if they are as configured.
+    /// The learned coefficients; `None` if prices are as configured.
     pub learned: Option<LearnedReport>,
 }
 
-/// What prices that are learned go by.
+/// The coefficients of learned prices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LearnedReport {
     /// Of each reference read's worth of expected latency, in thousandths of a request unit.
     pub of_latency_mru: u32,
-    /// What a reference read took lately; nothing while there were too few.
+    /// The recent time of a reference read; `None` while there were too few.
     pub reference_ns: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! What the next tick enforces.
+//! The decision of a tick: the state that the next generation enforces.
 //!
 //! **Problem.** XDP must refuse without asking anyone, so what it refuses is decided ahead, from what it
 //! counted and from how the stores are doing. **Source.** The batch reporting of Databricks' rate limiter: no
@@ -39,36 +39,36 @@ use gate_common::units::{Fraction, Nanos};
 
 use crate::policy::Tier;
 use crate::policy::deep_debt::DeepDebt;
-use crate::policy::pricing::{self, Lesson, Pricing};
+use crate::policy::pricing::{self, CostSamples, Pricing};
 use crate::policy::rejection_rate::share_over;
 use crate::policy::shedding::{Settings, Shedding, Transition, Treatment};
 
-/// What one tick found of one tenant.
+/// One tenant as a tick found it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TenantSnapshot {
     /// Its bucket's word.
     pub quota_tat: u64,
-    /// What it was charged, and what it was refused, since the last tick, in thousandths of a request unit.
+    /// The sum of charges and refused prices since the last tick, in thousandths of a request unit.
     pub offered_mru: u64,
-    /// What was asked for over connections from its own sources since the last tick, refused or not, in
+    /// The price of its requests over connections from its own sources since the last tick, refused or not, in
     /// thousandths of a request unit.
     pub asked_mru: u64,
 }
 
-/// What one tick found of one service's store.
+/// One service's store as a tick found it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ServiceSnapshot {
     /// Its latency ratio, if there is enough to say.
     pub ratio: Option<f64>,
-    /// Whether the queue before it stands.
+    /// True if the queue before it stands.
     pub queue_stands: bool,
-    /// Whether it can be reached.
+    /// True if it can be reached.
     pub store_up: bool,
-    /// What its answers teach about prices.
-    pub lesson: Lesson,
+    /// The cost samples of its answers.
+    pub cost_samples: CostSamples,
 }
 
-/// What one tick found.
+/// The input of a decision.
 #[derive(Clone, Copy, Debug)]
 pub struct Snapshot<'a> {
     /// On gate's clock.
@@ -84,7 +84,7 @@ pub struct Snapshot<'a> {
 /// The rules that a decision follows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rules {
-    /// What happens to new connections, or all, of a tenant that is deep in debt.
+    /// The action on new connections, or all, of a tenant that is deep in debt.
     pub tcp_in_debt: TcpAction,
     /// How deep that is, beyond its burst: the time that its quota takes to pay it off.
     pub deep_debt: Nanos,
@@ -103,11 +103,11 @@ pub struct Learning {
     pub pricing: pricing::Settings,
     /// A latency ratio below this is an overload, whether anything is shed then or not.
     pub slow_below: f64,
-    /// Whether requests that turn out to have cost more than they were charged are charged the difference.
+    /// True if requests that turn out to have cost more than they were charged are charged the difference.
     pub settles: bool,
 }
 
-/// What a decision knows of the ones before.
+/// The state that one decision leaves for the next.
 #[derive(Debug, Default)]
 pub struct Memory {
     /// By tenant, in the order of the layout.
@@ -119,7 +119,7 @@ pub struct Memory {
 }
 
 impl Default for Rules {
-    /// Buckets alone.
+    /// Only the buckets.
     fn default() -> Self {
         let (tcp_in_debt, deep_debt) = (TcpAction::None, Nanos::from_secs(10));
         let (shedding, learning) = (Vec::new(), Vec::new());
@@ -168,13 +168,13 @@ pub fn decide(
         };
         let is_slow = service.ratio.is_some_and(|ratio| ratio < learning.slow_below);
         let overloaded = overloaded || is_slow || service.queue_stands || !service.store_up;
-        pricing.tick(snapshot.now, &service.lesson, overloaded);
+        pricing.tick(snapshot.now, &service.cost_samples, overloaded);
     }
     changes
 }
 
 impl Memory {
-    /// What a service's slots hold in the next generation, of which `base` is what the configuration says.
+    /// The state of a service's slots in the next generation; `base` is that of the configuration.
     #[must_use]
     pub fn state(&self, service: usize, base: ServiceState) -> ServiceState {
         let priced = self.pricing(service).map_or(base, |pricing| pricing.put_into(base));
@@ -187,7 +187,7 @@ impl Memory {
         self.pricing.get(service)?.as_ref()
     }
 
-    /// What the tiers of a service meet.
+    /// The shedding of each tier of a service.
     #[must_use]
     pub fn shed(&self, service: usize) -> Shed {
         let Some(Some(shedding)) = self.shedding.get(service) else { return Shed::default() };
@@ -196,7 +196,7 @@ impl Memory {
             .fold(Shed::default(), |shed, tier| shed.with(tier as u8, rung(shedding.treatment(tier))))
     }
 
-    /// Whether a service sheds anything.
+    /// True while a service sheds anything.
     #[must_use]
     pub fn is_overloaded(&self, service: usize) -> bool {
         matches!(self.shedding.get(service), Some(Some(shedding)) if shedding.is_overloaded())

@@ -1,4 +1,4 @@
-//! Which keys are asked for most, by what XDP and the dispatcher sampled, and which of these are hot.
+//! The most requested keys, by the samples of XDP and the dispatcher, and which of these are hot.
 
 use std::collections::HashSet;
 use std::mem::offset_of;
@@ -74,7 +74,7 @@ impl HotKeys {
         let hot = top.iter().filter(|counted| {
             let was_hot = self.hot.contains(&(counted.scope, counted.key.into()));
             let service = self.services.get(counted.scope as usize);
-            match service.and_then(|(_, thresholds)| thresholds.judge(was_hot, Some(counted.weight))) {
+            match service.and_then(|(_, thresholds)| thresholds.classify(was_hot, Some(counted.weight))) {
                 None => was_hot,
                 Some(change) => change == Change::BecomesHot,
             }
@@ -106,7 +106,7 @@ fn publish(maps: &Maps, rank: usize, entry: TopKey) {
     version.store(odd.wrapping_add(1), Ordering::Release);
 }
 
-/// The published top keys, the most asked first. Entries that are being written all the time are left out.
+/// The published top keys, the most frequent first. Entries that are being written all the time are left out.
 #[must_use]
 pub fn published(maps: &Maps) -> Vec<TopKey> {
     (0..maps.top_keys.len())
@@ -129,9 +129,9 @@ const EMPTY: TopKey =
     TopKey { version: 0, estimate: 0, error: 0, service: 0, key_len: 0, hot: 0, key: [0; 256] };
 /// Counters: with the published 64 keys in mind, plenty.
 const COUNTED: usize = 4_096;
-/// A key that nobody asks for any more leaves in about a minute.
+/// A key without requests leaves in about a minute.
 const HALF_LIFE: Nanos = Nanos::from_secs(10);
-/// Asked for so often a second, for certain, that one store connection notices.
+/// At this rate a key takes a noticeable share of one store connection.
 pub const HOT_PER_SEC: u64 = 1_000;
 /// Keys that may be hot at once, of all services.
 const MOST_HOT: usize = 256;

@@ -4,16 +4,16 @@
 //! - [`layout`]: a configuration as elements of the maps. Pure.
 //! - [`decide`]: a snapshot in, a plan out. Pure.
 //! - [`hot_keys`]: counts what XDP sampled.
-//! - `lessons`: what the threads have learned about prices.
+//! - `cost_sampler`: the cost samples of the workers, for learned prices.
 //! - [`watch`]: what is observed of each service's store.
 //! - [`board`]: what a tick saw and decided, for whoever shows it.
 //! - [`tick`]: reads the maps, decides, writes the idle bank, flips the generation.
 
 pub mod board;
+mod cost_sampler;
 pub mod decide;
 pub mod hot_keys;
 pub mod layout;
-mod lessons;
 pub mod tables;
 pub mod tick;
 pub mod watch;

@@ -189,7 +189,7 @@ impl Ticker {
         self.sweep_in.is_some()
     }
 
-    /// Whether a service sheds anything.
+    /// True while a service sheds anything.
     #[must_use]
     pub fn is_overloaded(&self, service: usize) -> bool {
         self.memory.is_overloaded(service)

@@ -1,9 +1,9 @@
-//! What is observed of each service's store: how long it takes, whether its queue stands, whether it is there.
+//! The observation of each service's store: latency, standing queue, reachability.
 //!
 //! Of a proxied service the dispatcher's threads record every answer, of a guarded one its
-//! [probe](crate::probe). Nobody looks at a guarded service without one.
+//! [probe](crate::probe). A guarded service without one is not observed.
 //!
-//! **Invariant.** What a service was like is remembered by its name across reloads, so that a configuration
+//! **Invariant.** The usual latency of a service is kept by its name across reloads, so that a configuration
 //! read again in the middle of an overload does not take it for the normal state of things.
 
 use std::collections::HashMap;
@@ -13,14 +13,14 @@ use gate_common::abi::QueryClass;
 use gate_common::units::Nanos;
 
 use super::board::{ServiceReport, TypeReport};
+use super::cost_sampler::CostSampler;
 use super::decide::ServiceSnapshot;
-use super::lessons::Lessons;
 use crate::config::{self, Config};
 use crate::dispatcher::ServiceFigures;
 use crate::policy::Tier;
 use crate::policy::cost_model::{Measure, Window};
 use crate::policy::latency_ratio::{Latencies, LatencyRatio, Settings};
-use crate::policy::pricing::{ByClass, Lesson};
+use crate::policy::pricing::{ByClass, CostSamples};
 use crate::policy::range::OutOfRange;
 use crate::probe::Probed;
 
@@ -30,18 +30,18 @@ pub struct Watch {
     services: Vec<(String, Option<Watched>)>,
 }
 
-/// A service that somebody looks at.
+/// A service that is observed.
 #[derive(Debug)]
 struct Watched {
     source: Source,
     settings: Settings,
     ratio: LatencyRatio,
     last: ServiceSnapshot,
-    /// What its answers teach, where prices learn.
-    lessons: Option<Lessons>,
+    /// The source of cost samples, where prices learn.
+    cost_sampler: Option<CostSampler>,
 }
 
-/// Who looks.
+/// The source of observations.
 #[derive(Clone, Debug)]
 enum Source {
     Dispatcher(ServiceFigures),
@@ -77,7 +77,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Where the probe of a service leaves what it finds; `None` if it has no probe.
+    /// The results of a service's probe; `None` if it has no probe.
     #[must_use]
     pub fn probed(&self, service: usize) -> Option<Arc<Probed>> {
         match self.services.get(service) {
@@ -86,7 +86,7 @@ impl Watch {
         }
     }
 
-    /// What is to be said of each service at this tick; `overloaded` is what the last tick took it for.
+    /// Each service's snapshot for this tick; `overloaded` tells if the last tick shed anything of a service.
     pub fn tick(&mut self, now: Nanos, overloaded: impl Fn(usize) -> bool) -> Vec<ServiceSnapshot> {
         let services = self.services.iter_mut().enumerate();
         services
@@ -97,8 +97,8 @@ impl Watch {
             .collect()
     }
 
-    /// Tells those who gather what is to be learned what each class of a service's requests is expected to take, and what
-    /// they are measured by; nothing where nothing is learned.
+    /// Passes the expected time of each class of a service's requests to the workers that take cost samples, and the
+    /// measure for settlements; `None` where prices are not learned.
     pub fn expect<'e>(&self, expected: impl Fn(usize) -> Option<(&'e ByClass<u32>, Option<Measure>)>) {
         for (place, (_, watched)) in self.services.iter().enumerate() {
             if let Some(Watched { source: Source::Dispatcher(figures), .. }) = watched {
@@ -107,7 +107,7 @@ impl Watch {
         }
     }
 
-    /// What was observed at the last tick.
+    /// The observations of the last tick.
     #[must_use]
     pub fn report(&self) -> Vec<ServiceReport> {
         let report = |(name, watched): &(String, Option<Watched>)| {
@@ -128,14 +128,14 @@ impl Watched {
             return Ok(before);
         }
         let ratio = LatencyRatio::of(Arc::clone(source.latencies()), settings, now)?;
-        Ok(Self { source, settings, ratio, last: UNSEEN, lessons: None })
+        Ok(Self { source, settings, ratio, last: UNSEEN, cost_sampler: None })
     }
 
     /// Learns from now on, as before if it did; or no longer.
     fn learn(&mut self, learns: bool, now: Nanos) {
-        self.lessons = match (self.lessons.take(), &self.source) {
+        self.cost_sampler = match (self.cost_sampler.take(), &self.source) {
             (before @ Some(_), _) if learns => before,
-            (None, Source::Dispatcher(figures)) if learns => Some(Lessons::new(figures.clone(), now)),
+            (None, Source::Dispatcher(figures)) if learns => Some(CostSampler::new(figures.clone(), now)),
             _ => None,
         };
     }
@@ -145,7 +145,11 @@ impl Watched {
             ratio: self.ratio.tick(now, overloaded),
             queue_stands: self.source.queue_stands(),
             store_up: self.source.store_up(),
-            lesson: self.lessons.as_mut().map(|lessons| lessons.take(now)).unwrap_or_default(),
+            cost_samples: self
+                .cost_sampler
+                .as_mut()
+                .map(|cost_sampler| cost_sampler.take(now))
+                .unwrap_or_default(),
         };
         self.last
     }
@@ -186,7 +190,7 @@ impl Source {
         }
     }
 
-    /// A tier's queue that stands is enough: the lowest one's does first.
+    /// True if any tier's queue stands: the lowest tier's does first.
     fn queue_stands(&self) -> bool {
         match self {
             Self::Dispatcher(figures) => Tier::ALL.iter().any(|&tier| figures.queue(tier).stands),
@@ -209,7 +213,7 @@ impl Source {
     }
 }
 
-/// Who looks at a service. A probe goes on leaving what it finds where it did.
+/// The source of observations of a service. A probe keeps its results across reloads.
 fn source(service: &config::Service, proxied: &[ServiceFigures], before: Option<&Watched>) -> Option<Source> {
     if service.backend.is_some() {
         let figures = proxied.iter().find(|figures| figures.name == service.name)?;
@@ -222,12 +226,12 @@ fn source(service: &config::Service, proxied: &[ServiceFigures], before: Option<
     })
 }
 
-/// A service that nobody looks at, or has not looked at yet.
+/// A service that is not observed, or not yet.
 const UNSEEN: ServiceSnapshot = ServiceSnapshot {
     ratio: None,
     queue_stands: false,
     store_up: true,
-    lesson: Lesson { window: Window::EMPTY, p95: [None; QueryClass::COUNT] },
+    cost_samples: CostSamples { window: Window::EMPTY, p95: [None; QueryClass::COUNT] },
 };
 
 #[cfg(test)]

@@ -14,8 +14,8 @@
 //! least-squares problem per tick, solved within a box. The box is what bounds a coefficient's change
 //! and keeps it from becoming negative; a solution that were merely clipped would not be the best one
 //! inside. Where the past says nothing (with reads of single keys only, `base` and `row` cannot be
-//! told apart), coefficients stay where they are. Of requests whose answers come together only the sum of
-//! their times is known: they are one observation, of all their shapes together, which a linear price allows.
+//! told apart), coefficients stay where they are. Of a batch (requests answered by one read) only the sum of
+//! their times is known: they are one observation of the sum of their shapes, which a linear price allows.
 //! It weighs as much as they would alone, if each had taken the same.
 //!
 //! **Invariants.** No coefficient is negative, none moves more than [`Learning::max_change`] (or
@@ -39,9 +39,9 @@ pub struct Shape {
     pub expected_milli: u32,
 }
 
-/// Requests whose answers came together: how many, and their shapes' sums.
+/// A batch of requests that were answered by one read: how many, and their shapes' sums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Together {
+pub struct Batch {
     /// How many.
     pub count: u32,
     /// As of [`Shape`], of all of them.
@@ -52,7 +52,7 @@ pub struct Together {
     pub expected_milli: u64,
 }
 
-impl From<Shape> for Together {
+impl From<Shape> for Batch {
     fn from(Shape { rows, bytes, expected_milli }: Shape) -> Self {
         Self { count: 1, rows: rows.into(), bytes: bytes.into(), expected_milli: expected_milli.into() }
     }
@@ -109,10 +109,10 @@ pub struct Measure {
 }
 
 impl Measure {
-    /// What requests have cost that took the store so long, all together: rounded down, saturating.
+    /// The cost of a batch that took the store so long: rounded down, saturating.
     #[must_use]
     #[inline]
-    pub fn cost(&self, requests: &Together, took: Nanos) -> MilliRu {
+    pub fn cost(&self, requests: &Batch, took: Nanos) -> MilliRu {
         let Prices { base, row, kib, .. } = self.dearest;
         let times = |count: u64, price: MilliRu| count.saturating_mul(price.0.into());
         let most = times(requests.count.into(), base)
@@ -147,7 +147,7 @@ impl Default for Learning {
 pub struct Window {
     /// Their times in nanoseconds.
     sums: Sums,
-    /// Reference reads: how many, and their time altogether in nanoseconds.
+    /// Reference reads: how many, and the sum of their times in nanoseconds.
     reference: (u64, f64),
 }
 
@@ -158,8 +158,8 @@ impl Window {
         reference: (0, 0.0),
     };
 
-    /// Adds that requests of these shapes took the store so long, all together.
-    pub fn observe(&mut self, requests: impl Into<Together>, took: Nanos) {
+    /// Adds a batch of requests of these shapes, and the time that the store took for it.
+    pub fn observe(&mut self, requests: impl Into<Batch>, took: Nanos) {
         let requests = requests.into();
         if requests.count > 0 {
             self.sums.add(&requests, took.min(LONGEST).0 as f64);
@@ -167,7 +167,7 @@ impl Window {
     }
 
     /// The same for reference reads: each of one small row, by its key.
-    pub fn observe_reference(&mut self, requests: impl Into<Together>, took: Nanos) {
+    pub fn observe_reference(&mut self, requests: impl Into<Batch>, took: Nanos) {
         let requests = requests.into();
         self.observe(requests, took);
         let (count, sum) = &mut self.reference;
@@ -294,8 +294,8 @@ fn ru(price: MilliRu) -> f64 {
     f64::from(price.0) / 1e3
 }
 
-fn features(requests: &Together) -> Vector {
-    let Together { count, rows, bytes, expected_milli } = *requests;
+fn features(requests: &Batch) -> Vector {
+    let Batch { count, rows, bytes, expected_milli } = *requests;
     [f64::from(count), rows as f64, bytes as f64 / 1_024.0, expected_milli as f64 / 1_000.0]
 }
 
@@ -308,7 +308,7 @@ struct Sums {
 
 impl Sums {
     /// As if each of the requests had had an equal part of their features and of the target.
-    fn add(&mut self, requests: &Together, target: f64) {
+    fn add(&mut self, requests: &Batch, target: f64) {
         let (features, weight) = (features(requests), 1.0 / f64::from(requests.count));
         for j in 0..COEFFICIENTS {
             let weighted = features[j] * weight;

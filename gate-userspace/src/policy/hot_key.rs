@@ -41,7 +41,7 @@ impl Thresholds {
 
     /// What happens to a key of this weight, or of none that is known, that is hot now or is not.
     #[must_use]
-    pub fn judge(self, is_hot: bool, weight: Option<Estimate>) -> Option<Change> {
+    pub fn classify(self, is_hot: bool, weight: Option<Estimate>) -> Option<Change> {
         let weight = weight.unwrap_or_default();
         match is_hot {
             // Cold => hot
@@ -112,10 +112,10 @@ mod tests {
             (true, 49, 0, Some(Change::Cools)),
         ] {
             let weight = Some(Estimate { count, error });
-            assert_eq!(thresholds.judge(is_hot, weight), change, "{is_hot} {count} {error}");
+            assert_eq!(thresholds.classify(is_hot, weight), change, "{is_hot} {count} {error}");
         }
-        assert_eq!(thresholds.judge(true, None), Some(Change::Cools));
-        assert_eq!(thresholds.judge(false, None), None);
+        assert_eq!(thresholds.classify(true, None), Some(Change::Cools));
+        assert_eq!(thresholds.classify(false, None), None);
     }
 
     #[test]
@@ -157,7 +157,7 @@ mod tests {
             let thresholds = Thresholds::new(hot, cool).unwrap();
             let mut is_hot = false;
             for count in weights {
-                let change = thresholds.judge(is_hot, Some(Estimate { count, error: 0 }));
+                let change = thresholds.classify(is_hot, Some(Estimate { count, error: 0 }));
                 is_hot = match change {
                     Some(Change::BecomesHot) => true,
                     Some(Change::Cools) => false,

@@ -1,16 +1,16 @@
-//! One service's prices, as they are learned: what a tick teaches, and what the next generation charges.
+//! One service's prices, as they are learned from one tick's cost samples for the next generation.
 //!
 //! **Problem.** A configured price is a guess, and a store's costs change. **How.** The
 //! [cost model](super::cost_model) finds the coefficients. What is expected of a class's latency is the recent p95
 //! of the store's time for it, counted in reference reads; times its coefficient that is a part of the price for
 //! each price class, so that a price needs no more than a look-up.
 //!
-//! **Invariants.** A tick that teaches nothing changes nothing: none during an overload or shortly after it, whose
+//! **Invariants.** Prices change only in a tick with usable samples: not during an overload or shortly after it, whose
 //! last answers come in later, and none without enough reference reads. No part of a price moves faster than
 //! [`Learning::max_change`] (or [`SMALLEST_STEP`]) in a tick, and what latency adds is never more than `base` and `row`
 //! together may become. A class of which nothing is known is taken for reads of one key, and what could not be read is as
 //! dear as the dearest class. Requests are [measured](Pricing::measure) once they are answered by what the last ticks that
-//! taught something took the reference read to be, and never when nothing may be learned.
+//! learned from took the reference read to be, and never while learning is paused.
 
 use gate_common::abi::{QueryClass, ServiceState};
 use gate_common::units::{MilliRu, Nanos};
@@ -21,12 +21,12 @@ use super::range::OutOfRange;
 /// By [`QueryClass`].
 pub type ByClass<T> = [T; QueryClass::COUNT];
 
-/// What one tick found of the requests that a store answered.
+/// One tick's cost samples: the times of the requests that a store answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Lesson {
-    /// What they took.
+pub struct CostSamples {
+    /// The observations of the tick.
     pub window: Window,
-    /// What 95% of a class's did not exceed lately; nothing where there were too few.
+    /// The recent p95 of each class; `None` where there were too few.
     pub p95: ByClass<Option<Nanos>>,
 }
 
@@ -46,15 +46,15 @@ pub struct Pricing {
     model: CostModel,
     /// In thousandths of a reference read.
     expected: ByClass<u32>,
-    /// Whether that was ever seen.
+    /// True for a class that was ever measured.
     seen: ByClass<bool>,
     /// The part of a price that this makes.
     latency: ByClass<u32>,
     /// The last tick that was an overload.
-    disturbed: Option<Nanos>,
-    /// The last one that taught something.
-    taught: Option<Nanos>,
-    /// Whether what a reference read took then says what one takes now.
+    last_overload: Option<Nanos>,
+    /// The last tick with usable samples.
+    last_learned: Option<Nanos>,
+    /// True while the reference read's time of that tick may be used.
     measures: bool,
 }
 
@@ -67,8 +67,8 @@ impl Pricing {
     pub fn new(settings: Settings) -> Result<Self, OutOfRange> {
         let model = CostModel::new(settings.prices, settings.learning)?;
         let (expected, seen, latency) = Default::default();
-        let (disturbed, taught) = (None, None);
-        Ok(Self { settings, model, expected, seen, latency, disturbed, taught, measures: false })
+        let (last_overload, last_learned) = (None, None);
+        Ok(Self { settings, model, expected, seen, latency, last_overload, last_learned, measures: false })
     }
 
     /// Where they began.
@@ -77,21 +77,21 @@ impl Pricing {
         &self.settings
     }
 
-    /// Learns from a tick at `now`; `overloaded` if the store could not keep up.
-    pub fn tick(&mut self, now: Nanos, lesson: &Lesson, overloaded: bool) {
+    /// Learns from a tick's samples at `now`; `overloaded` if the store could not keep up.
+    pub fn tick(&mut self, now: Nanos, cost_samples: &CostSamples, overloaded: bool) {
         if overloaded {
-            self.disturbed = Some(now);
+            self.last_overload = Some(now);
         }
-        let disturbed = self.disturbed.is_some_and(|last| now.saturating_sub(last) < AFTERMATH);
-        let teaches = self.model.tick(&lesson.window, disturbed);
-        self.taught = if teaches { Some(now) } else { self.taught };
-        let is_recent = self.taught.is_some_and(|last| now.saturating_sub(last) < RECENT);
-        self.measures = is_recent && !disturbed;
-        if !teaches {
+        let near_overload = self.last_overload.is_some_and(|last| now.saturating_sub(last) < AFTERMATH);
+        let has_learned = self.model.tick(&cost_samples.window, near_overload);
+        self.last_learned = if has_learned { Some(now) } else { self.last_learned };
+        let is_recent = self.last_learned.is_some_and(|last| now.saturating_sub(last) < RECENT);
+        self.measures = is_recent && !near_overload;
+        if !has_learned {
             return;
         }
         let reference = self.model.reference().unwrap_or_default();
-        for (class, p95) in lesson.p95.into_iter().enumerate() {
+        for (class, p95) in cost_samples.p95.into_iter().enumerate() {
             if let Some(p95) = p95 {
                 (self.expected[class], self.seen[class]) = (expected(p95, reference), true);
             } else if !self.seen[class] {

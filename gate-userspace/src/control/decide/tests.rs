@@ -1,4 +1,4 @@
-//! What is decided, in virtual time.
+//! Decisions, in virtual time.
 
 use gate_common::abi::QueryClass;
 use gate_common::token_bucket::{Limits, Take, take};
@@ -105,7 +105,7 @@ fn only_what_a_tenant_asks_over_its_connections_costs_it_new_ones() {
 
 const PRICES: Prices =
     Prices { base: MilliRu(1_000), row: MilliRu(100), kib: MilliRu(0), latency: MilliRu(0) };
-/// What the configuration says of the service's slots.
+/// The configured state of the service's slots.
 const CONFIGURED: ServiceState = ServiceState {
     base_mru: PRICES.base.0,
     row_mru: PRICES.row.0,
@@ -127,7 +127,7 @@ struct Loop {
     now: Nanos,
     queue_stands: bool,
     store_up: bool,
-    lesson: Lesson,
+    cost_samples: CostSamples,
     rules: Rules,
 }
 
@@ -139,7 +139,7 @@ impl Loop {
             now: NOW,
             queue_stands: false,
             store_up: true,
-            lesson: Lesson::default(),
+            cost_samples: CostSamples::default(),
             rules: rules(false),
         }
     }
@@ -154,15 +154,15 @@ impl Loop {
     }
 
     /// The service's state after a tick in which multigets of ten keys took five times what gets took.
-    fn teach(&mut self) -> ServiceState {
-        self.lesson = Lesson::default();
+    fn learn(&mut self) -> ServiceState {
+        self.cost_samples = CostSamples::default();
         let expected = self.memory.pricing(0).map_or([0; 8], |pricing| *pricing.expected());
         let shape = |rows, class: usize| Shape { rows, bytes: 30, expected_milli: expected[class] };
         for _ in 0..20 {
-            self.lesson.window.observe_reference(shape(1, 0), GET_TOOK);
-            self.lesson.window.observe(shape(10, 1), Nanos(5 * GET_TOOK.0));
+            self.cost_samples.window.observe_reference(shape(1, 0), GET_TOOK);
+            self.cost_samples.window.observe(shape(10, 1), Nanos(5 * GET_TOOK.0));
         }
-        (self.lesson.p95[0], self.lesson.p95[1]) = (Some(GET_TOOK), Some(Nanos(5 * GET_TOOK.0)));
+        (self.cost_samples.p95[0], self.cost_samples.p95[1]) = (Some(GET_TOOK), Some(Nanos(5 * GET_TOOK.0)));
         self.tick(Nanos::from_millis(2));
         self.memory.state(0, CONFIGURED)
     }
@@ -187,13 +187,13 @@ impl Loop {
         self.now = self.now.saturating_add(TICK);
         let ratio = self.ratio.tick(self.now, self.memory.is_overloaded(0));
         let (queue_stands, store_up) = (self.queue_stands, self.store_up);
-        let service = ServiceSnapshot { ratio, queue_stands, store_up, lesson: self.lesson };
+        let service = ServiceSnapshot { ratio, queue_stands, store_up, cost_samples: self.cost_samples };
         let snapshot = Snapshot { now: self.now, interval: TICK, tenants: &[], services: &[service] };
         decide(&self.rules, &snapshot, &mut self.memory, &mut []);
         self.rungs()[Tier::BestEffort.index()]
     }
 
-    /// What each tier meets, `critical` first.
+    /// The treatment of each tier, `critical` first.
     fn rungs(&self) -> [u32; 4] {
         [0, 1, 2, 3].map(|tier| self.memory.shed(0).rung(tier))
     }
@@ -254,8 +254,8 @@ fn a_service_that_does_not_shed_meets_nobody_with_anything() {
 #[test]
 fn a_tick_moves_each_service_by_itself_and_says_what_changed() {
     let mut memory = Memory { shedding: vec![Some(shedding()); 2], ..Memory::default() };
-    let lesson = Lesson::default();
-    let calm = ServiceSnapshot { ratio: Some(1.0), queue_stands: false, store_up: true, lesson };
+    let cost_samples = CostSamples::default();
+    let calm = ServiceSnapshot { ratio: Some(1.0), queue_stands: false, store_up: true, cost_samples };
     let services = [calm, ServiceSnapshot { ratio: Some(0.45), ..calm }];
     let snapshot = Snapshot { now: NOW, interval: TICK, tenants: &[], services: &services };
     let changes = decide(&rules(false), &snapshot, &mut memory, &mut []);
@@ -264,7 +264,7 @@ fn a_tick_moves_each_service_by_itself_and_says_what_changed() {
     assert_eq!((memory.shed(0), memory.shed(1)), (Shed::default(), Shed::default().with(3, 1)));
 }
 
-/// What a multiget of ten keys costs, in gets.
+/// The cost of a multiget of ten keys, in gets.
 fn ratio_of_prices(state: &ServiceState) -> f64 {
     let [get, multiget] =
         [(1, 0), (10, 1)].map(|(rows, class)| f64::from(state.price(1, rows, 30) + state.latency_mru[class]));
@@ -277,7 +277,7 @@ fn prices_that_are_learned_are_in_the_plan_and_move_slowly() {
     let mut before = CONFIGURED;
     assert!(ratio_of_prices(&before) < 2.0);
     for tick in 0..600 {
-        let after = service.teach();
+        let after = service.learn();
         for (before, after) in [(before.base_mru, after.base_mru), (before.row_mru, after.row_mru)] {
             let most = (f64::from(before) * 0.05).max(5.0) + 1.0;
             assert!(f64::from(before.abs_diff(after)) <= most, "{before} became {after} at tick {tick}");
@@ -296,16 +296,16 @@ fn where_nothing_is_learned_prices_are_those_that_are_configured() {
     let mut service = Loop::new();
     service.rules.learning = vec![None];
     service.memory.pricing = vec![None];
-    assert!((0..100).all(|_| service.teach() == CONFIGURED));
+    assert!((0..100).all(|_| service.learn() == CONFIGURED));
 }
 
 #[test]
 fn no_sign_of_an_overload_is_a_time_to_learn() {
     let mut calm = Loop::learning();
-    (0..50).for_each(|_| _ = calm.teach());
+    (0..50).for_each(|_| _ = calm.learn());
     let before = calm.memory.state(0, CONFIGURED);
     assert_ne!(before, CONFIGURED);
-    assert_ne!(calm.teach(), before, "it would go on");
+    assert_ne!(calm.learn(), before, "it would go on");
 
     type Sign = (&'static str, fn(&mut Loop));
     let signs: [Sign; 3] = [
@@ -321,21 +321,21 @@ fn no_sign_of_an_overload_is_a_time_to_learn() {
     ];
     for (sign, show) in signs {
         let mut service = Loop::learning();
-        (0..50).for_each(|_| _ = service.teach());
+        (0..50).for_each(|_| _ = service.learn());
         let before = service.memory.state(0, CONFIGURED);
         show(&mut service);
-        let after = service.teach();
+        let after = service.learn();
         assert_eq!(ServiceState { shed: before.shed, ..after }, before, "{sign}");
     }
     // Slower than usual, at a service that sheds nothing.
     let mut service = Loop::learning();
     service.memory.shedding = vec![None];
     service.run(600, Nanos::from_millis(2));
-    service.teach();
+    service.learn();
     let before = service.memory.state(0, CONFIGURED);
     assert_ne!(before, CONFIGURED);
     for _ in 0..20 {
-        // The same lesson again.
+        // The same samples again.
         service.tick(Nanos::from_millis(20));
         assert_eq!(service.memory.state(0, CONFIGURED), before);
     }

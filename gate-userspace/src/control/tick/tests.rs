@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::control::layout::{capacities, needs};
 use crate::kernel::Sizes;
 use crate::policy::cost_model::{self, Prices, Shape, Window};
-use crate::policy::pricing::{self, Lesson};
+use crate::policy::pricing::{self, CostSamples};
 use crate::policy::shedding::Settings;
 
 /// Two services, of which the first has two addresses and both transports.
@@ -33,7 +33,7 @@ const CALM: ServiceSnapshot = ServiceSnapshot {
     ratio: Some(1.0),
     queue_stands: false,
     store_up: true,
-    lesson: Lesson { window: Window::EMPTY, p95: [None; QueryClass::COUNT] },
+    cost_samples: CostSamples { window: Window::EMPTY, p95: [None; QueryClass::COUNT] },
 };
 const SLOW: ServiceSnapshot = ServiceSnapshot { ratio: Some(0.45), ..CALM };
 
@@ -177,18 +177,18 @@ fn learning(range: f64) -> Option<Learning> {
 }
 
 /// A tick in which a second key cost next to nothing, and other requests took long.
-fn taught() -> ServiceSnapshot {
-    let mut lesson = Lesson::default();
+fn with_cost_samples() -> ServiceSnapshot {
+    let mut cost_samples = CostSamples::default();
     let took = Nanos::from_micros(100);
     let shape = |rows, expected_milli| Shape { rows, bytes: 30, expected_milli };
     for _ in 0..20 {
-        lesson.window.observe_reference(shape(1, 1_000), took);
-        lesson.window.observe(shape(50, 1_000), took);
-        lesson.window.observe(shape(1, 9_000), Nanos(9 * took.0));
+        cost_samples.window.observe_reference(shape(1, 1_000), took);
+        cost_samples.window.observe(shape(50, 1_000), took);
+        cost_samples.window.observe(shape(1, 9_000), Nanos(9 * took.0));
     }
-    lesson.p95[QueryClass::Get as usize] = Some(took);
-    lesson.p95[QueryClass::Other as usize] = Some(Nanos(9 * took.0));
-    ServiceSnapshot { lesson, ..CALM }
+    cost_samples.p95[QueryClass::Get as usize] = Some(took);
+    cost_samples.p95[QueryClass::Other as usize] = Some(Nanos(9 * took.0));
+    ServiceSnapshot { cost_samples, ..CALM }
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn what_a_service_learns_is_charged_in_all_of_its_slots_and_in_no_other() {
     assert_eq!(ticks.prices(), [configured; SLOTS_OF_FIRST + 1]);
     assert!(ticks.ticker.expected(0).is_some() && ticks.ticker.expected(1).is_none());
     for _ in 0..50 {
-        ticks.tick(&[taught(), taught()]);
+        ticks.tick(&[with_cost_samples(), with_cost_samples()]);
     }
     let prices = ticks.prices();
     let (first, second) = prices.split_at(SLOTS_OF_FIRST);
@@ -227,7 +227,7 @@ fn what_is_answered_is_measured_only_where_it_is_settled_and_a_change_of_that_fo
     };
     ticks.install(TWO, with(false));
     for _ in 0..50 {
-        ticks.tick(&[taught(), taught()]);
+        ticks.tick(&[with_cost_samples(), with_cost_samples()]);
     }
     assert_eq!([0, 1, 2].map(|service| ticks.ticker.measure(service)), [None; 3]);
     let learned = ticks.prices();
@@ -245,7 +245,7 @@ fn a_reload_keeps_what_was_learned_by_name_unless_it_is_to_be_learned_otherwise(
     let with = |learning| Rules { learning, ..rules(Settings::default()) };
     ticks.install(TWO, with(vec![learning(10.0), None]));
     for _ in 0..50 {
-        ticks.tick(&[taught()]);
+        ticks.tick(&[with_cost_samples()]);
     }
     let learned = ticks.prices()[0];
     ticks.install(TWO, with(vec![learning(10.0), learning(10.0)]));

@@ -1,4 +1,4 @@
-//! What is remembered of a service, and for how long.
+//! The state of a service that outlives a reload.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn config(shedding: &str) -> Config {
     Config::parse("test.toml", &text).unwrap()
 }
 
-/// What is said of the probed service after a tick in which its answers took so long.
+/// The snapshot of the probed service after a tick in which its answers took so long.
 fn ratio_after(watch: &mut Watch, now: &mut Nanos, latency: Nanos) -> Option<f64> {
     let probed = watch.probed(0).unwrap();
     (0..50).for_each(|_| probed.latencies().record(0, latency));

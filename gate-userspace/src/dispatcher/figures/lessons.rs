@@ -25,7 +25,7 @@ use super::ServiceFigures;
 use super::latency::{Latencies, Reading};
 use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::wire::Wire;
-use crate::policy::cost_model::{Measure, Together, Window};
+use crate::policy::cost_model::{Batch, Measure, Window};
 use crate::policy::pricing::ByClass;
 use crate::protocol::price_class::PriceClass;
 
@@ -219,9 +219,9 @@ impl Answers {
     }
 
     /// All of them, but for what they were expected to take.
-    pub(in crate::dispatcher) fn together(&self) -> Together {
+    pub(in crate::dispatcher) fn together(&self) -> Batch {
         let count = self.counts.iter().sum();
-        Together { count, rows: self.rows, bytes: self.bytes, expected_milli: 0 }
+        Batch { count, rows: self.rows, bytes: self.bytes, expected_milli: 0 }
     }
 
     /// A question of gate's own has been answered.
@@ -345,7 +345,7 @@ mod tests {
             assert_eq!(*gathered.borrow(), Window::default());
         }
         let mut all = Window::default();
-        let each = Together { count: 3, rows: 3, bytes: 90, expected_milli: 6_000 };
+        let each = Batch { count: 3, rows: 3, bytes: 90, expected_milli: 6_000 };
         (0..2).for_each(|_| all.observe_reference(each, Nanos::from_micros(300)));
         assert_eq!(figures.take_window(), all);
         assert_eq!(figures.take_window(), Window::default());

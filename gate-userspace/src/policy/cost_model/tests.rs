@@ -143,10 +143,10 @@ fn what_is_answered_together_teaches_as_much_as_one_by_one() {
         let shape = Shape { rows, bytes: 100 * rows, expected_milli: 1_000 };
         let took = Nanos(STORE.took(shape).0 * 16);
         (0..16).for_each(|_| alone.observe(shape, Nanos(took.0 / 16)));
-        let Together { count, rows, bytes, expected_milli } = shape.into();
+        let Batch { count, rows, bytes, expected_milli } = shape.into();
         let all = [count.into(), rows, bytes, expected_milli].map(|sum: u64| 16 * sum);
         let [count, rows, bytes, expected_milli] = all;
-        together.observe(Together { count: count as u32, rows, bytes, expected_milli }, took);
+        together.observe(Batch { count: count as u32, rows, bytes, expected_milli }, took);
     }
     let sums = |window: &Window| [window.sums.products.concat(), window.sums.targets.to_vec()].concat();
     for (alone, together) in sums(&alone).into_iter().zip(sums(&together)) {
@@ -157,14 +157,14 @@ fn what_is_answered_together_teaches_as_much_as_one_by_one() {
     for tick in 0..600_u64 {
         let mut window = Window::default();
         window.observe_reference(
-            Together { count: 16, rows: 16, bytes: 512, expected_milli: 32_000 },
+            Batch { count: 16, rows: 16, bytes: 512, expected_milli: 32_000 },
             Nanos(16 * 200_000),
         );
         for nth in 0..50 {
             let few =
                 Shape { rows: 1 + (tick + nth) as u32 % 10, bytes: 40 * nth as u32, expected_milli: 2_000 };
             let more = Shape { rows: 100, bytes: 500, expected_milli: 20_000 };
-            let mut both = Together { count: 7, ..Together::default() };
+            let mut both = Batch { count: 7, ..Batch::default() };
             let mut took = 0;
             for shape in [few; 6].into_iter().chain([more]) {
                 both.rows += u64::from(shape.rows);
@@ -220,7 +220,7 @@ fn prices_stay_within_their_range_whatever_requests_take() {
 fn requests_have_cost_as_many_units_as_reference_reads_would_have_fitted_in() {
     let dearest = Prices { base: MilliRu(20_000), row: MilliRu(5_000), kib: MilliRu(1_024), ..START };
     let measure = Measure { reference: Nanos::from_micros(100), dearest };
-    let ten = Together { count: 10, rows: 0, bytes: 0, expected_milli: 0 };
+    let ten = Batch { count: 10, rows: 0, bytes: 0, expected_milli: 0 };
     for (requests, took_us, cost) in [
         (Shape { rows: 1, bytes: 0, expected_milli: 0 }.into(), 0, 0),
         (Shape { rows: 1, bytes: 0, expected_milli: 9_000 }.into(), 2_500, 25_000),
@@ -229,7 +229,7 @@ fn requests_have_cost_as_many_units_as_reference_reads_would_have_fitted_in() {
         (Shape { rows: 2, bytes: 7, expected_milli: 0 }.into(), 9_000, 30_007),
         (ten, 15_000, 150_000),
         (ten, 60_000, 200_000),
-        (Together { count: 10, rows: u64::MAX, ..ten }, u64::MAX / 1_000, u32::MAX),
+        (Batch { count: 10, rows: u64::MAX, ..ten }, u64::MAX / 1_000, u32::MAX),
     ] {
         assert_eq!(
             measure.cost(&requests, Nanos::from_micros(took_us)),
@@ -272,9 +272,9 @@ proptest! {
     ) {
         let dearest = Prices { base: MilliRu(base), row: MilliRu(row), kib: MilliRu(kib), latency: MilliRu(0) };
         let all: Vec<_> = shapes.iter().map(|&(rows, bytes)| Shape { rows, bytes, expected_milli: 0 }).collect();
-        let together = all.iter().fold(Together::default(), |sum, &shape| {
-            let Together { count, rows, bytes, .. } = shape.into();
-            Together { count: sum.count + count, rows: sum.rows + rows, bytes: sum.bytes + bytes, expected_milli: 0 }
+        let together = all.iter().fold(Batch::default(), |sum, &shape| {
+            let Batch { count, rows, bytes, .. } = shape.into();
+            Batch { count: sum.count + count, rows: sum.rows + rows, bytes: sum.bytes + bytes, expected_milli: 0 }
         });
         let cost = Measure { reference: Nanos(reference), dearest }.cost(&together, Nanos(took)).0;
         prop_assert!(u128::from(cost) * u128::from(reference) <= u128::from(took) * 1_000);

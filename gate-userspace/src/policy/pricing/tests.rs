@@ -31,14 +31,14 @@ impl Service {
 
     /// A tick with fifty reads of one key that took so long, and ten deletions.
     fn tick(&mut self, read: Nanos, deletion: Nanos, overloaded: bool) {
-        let mut lesson = Lesson::default();
+        let mut cost_samples = CostSamples::default();
         let shape =
             |class: usize| Shape { rows: 1, bytes: 32, expected_milli: self.pricing.expected()[class] };
-        (0..50).for_each(|_| lesson.window.observe_reference(shape(GET), read));
-        (0..10).for_each(|_| lesson.window.observe(shape(DELETE), deletion));
-        (lesson.p95[GET], lesson.p95[DELETE]) = (Some(read), Some(deletion));
+        (0..50).for_each(|_| cost_samples.window.observe_reference(shape(GET), read));
+        (0..10).for_each(|_| cost_samples.window.observe(shape(DELETE), deletion));
+        (cost_samples.p95[GET], cost_samples.p95[DELETE]) = (Some(read), Some(deletion));
         self.now = self.now.saturating_add(TICK);
-        self.pricing.tick(self.now, &lesson, overloaded);
+        self.pricing.tick(self.now, &cost_samples, overloaded);
     }
 
     fn run(&mut self, ticks: usize) {
@@ -98,10 +98,10 @@ fn without_enough_reads_to_compare_with_nothing_changes() {
     let mut service = Service::new(10.0);
     service.run(100);
     let before = service.pricing.put_into(ServiceState::default());
-    let mut lesson = Lesson { p95: [Some(DEAR); QueryClass::COUNT], ..Lesson::default() };
+    let mut cost_samples = CostSamples { p95: [Some(DEAR); QueryClass::COUNT], ..CostSamples::default() };
     let shape = Shape { rows: 1, bytes: 32, expected_milli: 1_000 };
-    (0..9).for_each(|_| lesson.window.observe_reference(shape, READ));
-    service.pricing.tick(service.now, &lesson, false);
+    (0..9).for_each(|_| cost_samples.window.observe_reference(shape, READ));
+    service.pricing.tick(service.now, &cost_samples, false);
     assert_eq!(service.pricing.put_into(ServiceState::default()), before);
 }
 
@@ -130,11 +130,11 @@ fn what_is_answered_is_measured_by_a_recent_read_and_not_in_an_overload_or_its_a
     let last = service.now;
     while service.now.saturating_add(TICK).saturating_sub(last) < RECENT {
         service.now = service.now.saturating_add(TICK);
-        service.pricing.tick(service.now, &Lesson::default(), false);
+        service.pricing.tick(service.now, &CostSamples::default(), false);
         assert_eq!(service.pricing.measure(), Some(measure));
     }
     service.now = service.now.saturating_add(TICK);
-    service.pricing.tick(service.now, &Lesson::default(), false);
+    service.pricing.tick(service.now, &CostSamples::default(), false);
     assert_eq!(service.pricing.measure(), None);
 }
 

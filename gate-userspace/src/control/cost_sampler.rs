@@ -1,30 +1,30 @@
-//! What the threads of one proxied service have learned, taken once a tick.
+//! The cost samples of one proxied service's workers, taken once a tick.
 
 use gate_common::units::Nanos;
 
 use crate::dispatcher::{Reading, ServiceFigures};
-use crate::policy::pricing::{AFTERMATH, ByClass, Lesson};
+use crate::policy::pricing::{AFTERMATH, ByClass, CostSamples};
 
-/// Takes it, and remembers what there was a while ago.
+/// Takes the samples, and keeps earlier readings to compare with.
 #[derive(Debug)]
-pub(super) struct Lessons {
+pub(super) struct CostSampler {
     figures: ServiceFigures,
-    /// How long requests had taken at the last two looks, the older first.
+    /// The readings of service times at the last two looks, the older first.
     looks: [ByClass<Reading>; 2],
     looked: Nanos,
 }
 
-impl Lessons {
-    /// From now on.
+impl CostSampler {
+    /// Starts sampling at `now`.
     pub(super) fn new(figures: ServiceFigures, now: Nanos) -> Self {
         let reading = figures.service_times();
-        // What was left there before is of another time.
+        // Earlier samples are discarded.
         figures.take_window();
         Self { looks: [reading.clone(), reading], looked: now, figures }
     }
 
-    /// This tick's.
-    pub(super) fn take(&mut self, now: Nanos) -> Lesson {
+    /// Takes this tick's samples.
+    pub(super) fn take(&mut self, now: Nanos) -> CostSamples {
         let reading = self.figures.service_times();
         let p95 = std::array::from_fn(|class| {
             let recent = reading[class].since(&self.looks[0][class]);
@@ -34,13 +34,13 @@ impl Lessons {
             self.looks.swap(0, 1);
             (self.looks[1], self.looked) = (reading, now);
         }
-        Lesson { window: self.figures.take_window(), p95 }
+        CostSamples { window: self.figures.take_window(), p95 }
     }
 }
 
-/// What is recent covers the last one or two of these: long enough for what is rare.
+/// A recent p95 covers the last one or two of these: long enough for rare classes.
 const LOOK_EVERY: Nanos = Nanos::from_secs(5);
-/// Fewer requests of a class than this say nothing.
+/// A p95 needs at least so many requests of a class.
 const ENOUGH: u64 = 20;
-// Nothing that is recent is of an overload when learning goes on.
+// No recent reading is of an overload when learning resumes.
 const _: () = assert!(2 * LOOK_EVERY.0 <= AFTERMATH.0);
