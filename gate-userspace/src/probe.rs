@@ -3,7 +3,7 @@
 //! **How.** Every so often a question that costs a store next to nothing (`version`, `PING`) over one
 //! connection, and how long until the answer. One question at a time; while it is out it counts, whenever the
 //! next one would have been due, with the time that it has taken so far. Otherwise a store that takes
-//! ten times as long would be heard of a tenth as often, and one that hangs not at all. A question
+//! ten times as long would be measured a tenth as often, and one that hangs not at all. A question
 //! without an answer within the timeout is given up, and its connection with it. A connection that is
 //! refused or ends means that the store is down; then the pauses between attempts double.
 //!
@@ -35,7 +35,7 @@ use crate::config::{self, Protocol};
 use crate::kernel::raise_priority;
 use crate::policy::latency_ratio::Latencies;
 
-/// What a probe has found.
+/// The results of a probe.
 #[derive(Debug)]
 pub struct Probed {
     latencies: Arc<Latencies>,
@@ -44,7 +44,7 @@ pub struct Probed {
 }
 
 impl Default for Probed {
-    /// Nothing yet.
+    /// No results yet.
     fn default() -> Self {
         Self {
             latencies: Arc::new(Latencies::new(1)),
@@ -61,7 +61,7 @@ impl Probed {
         &self.latencies
     }
 
-    /// Whether the service can be reached: the last attempt was answered, or is only late.
+    /// True while the service can be reached: the last attempt was answered, or is only late.
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.up.load(Ordering::Relaxed)
@@ -99,7 +99,8 @@ impl Prober {
         services: impl IntoIterator<Item = (&'c config::Service, Arc<Probed>)>,
     ) -> io::Result<Option<Self>> {
         let services = services.into_iter();
-        let targets: Vec<_> = services.filter_map(|(service, found)| Target::of(service, found)).collect();
+        let targets: Vec<_> =
+            services.filter_map(|(service, results)| Target::of(service, results)).collect();
         if targets.is_empty() {
             return Ok(None);
         }
@@ -130,7 +131,7 @@ impl Drop for Prober {
     }
 }
 
-/// Who is asked, and how.
+/// The service that a probe measures.
 #[derive(Debug)]
 struct Target {
     service: String,
@@ -139,11 +140,11 @@ struct Target {
     question: &'static [u8],
     every: Duration,
     timeout: Duration,
-    found: Arc<Probed>,
+    results: Arc<Probed>,
 }
 
 impl Target {
-    fn of(service: &config::Service, found: Arc<Probed>) -> Option<Self> {
+    fn of(service: &config::Service, results: Arc<Probed>) -> Option<Self> {
         let probe = service.probe?;
         Some(Self {
             service: service.name.clone(),
@@ -156,27 +157,27 @@ impl Target {
             },
             every: probe.every.into(),
             timeout: probe.timeout.into(),
-            found,
+            results,
         })
     }
 
     async fn ask_on(self) {
         let mut due = tokio::time::interval(self.every);
         due.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        let (mut line, mut pause) = (None, self.every);
+        let (mut connection, mut pause) = (None, self.every);
         loop {
             due.tick().await;
-            match self.ask(&mut line, &mut due).await {
+            match self.ask(&mut connection, &mut due).await {
                 Ok(()) => {
-                    if !self.found.up.swap(true, Ordering::Relaxed) {
+                    if !self.results.up.swap(true, Ordering::Relaxed) {
                         tracing::info!(service = self.service, address = %self.address, "the probe is answered");
                     }
                     pause = self.every;
                 }
-                Err(error) if error.kind() == io::ErrorKind::TimedOut => self.found.failed(),
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => self.results.failed(),
                 Err(error) => {
-                    self.found.failed();
-                    if self.found.up.swap(false, Ordering::Relaxed) {
+                    self.results.failed();
+                    if self.results.up.swap(false, Ordering::Relaxed) {
                         tracing::warn!(service = self.service, address = %self.address, %error, "the probe fails");
                     }
                     tokio::time::sleep(pause).await;
@@ -186,42 +187,42 @@ impl Target {
         }
     }
 
-    /// One question, over `line` if there is one; it is there afterwards if it can be used again.
-    async fn ask(&self, line: &mut Option<Line>, due: &mut Interval) -> io::Result<()> {
-        let asked = clock::monotonic();
-        let so_far = || clock::monotonic().saturating_sub(asked);
-        let mut answer = pin!(self.answer(line));
+    /// One question, over `connection` if there is one; it is there afterwards if it can be used again.
+    async fn ask(&self, connection: &mut Option<Connection>, due: &mut Interval) -> io::Result<()> {
+        let sent_at = clock::monotonic();
+        let so_far = || clock::monotonic().saturating_sub(sent_at);
+        let mut answer = pin!(self.answer(connection));
         let mut patience = pin!(tokio::time::sleep(self.timeout));
         let outcome = loop {
             tokio::select! {
                 biased;
                 outcome = &mut answer => break outcome,
                 () = &mut patience => break Err(io::ErrorKind::TimedOut.into()),
-                _ = due.tick() => self.found.took(so_far()),
+                _ = due.tick() => self.results.took(so_far()),
             }
         };
         if outcome.as_ref().map_or_else(|error| error.kind() == io::ErrorKind::TimedOut, |()| true) {
-            self.found.took(so_far());
+            self.results.took(so_far());
         }
         outcome
     }
 
-    async fn answer(&self, line: &mut Option<Line>) -> io::Result<()> {
+    async fn answer(&self, connection: &mut Option<Connection>) -> io::Result<()> {
         // Taken out: given up in the middle, it is not used again.
-        let mut open = match line.take() {
+        let mut open = match connection.take() {
             Some(open) => open,
             None => self.connect().await?,
         };
         open.ask(self.question).await?;
-        *line = Some(open);
+        *connection = Some(open);
         Ok(())
     }
 
-    async fn connect(&self) -> io::Result<Line> {
+    async fn connect(&self) -> io::Result<Connection> {
         if self.over_tcp {
             let stream = TcpStream::connect(self.address).await?;
             stream.set_nodelay(true)?;
-            return Ok(Line::Tcp(stream));
+            return Ok(Connection::Tcp(stream));
         }
         let any = match self.address {
             SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -229,19 +230,19 @@ impl Target {
         };
         let socket = UdpSocket::bind((any, 0)).await?;
         socket.connect(self.address).await?;
-        Ok(Line::Udp { socket, request: 0 })
+        Ok(Connection::Udp { socket, request: 0 })
     }
 }
 
-/// How a service is reached.
+/// A connection to a service.
 #[derive(Debug)]
-enum Line {
+enum Connection {
     Tcp(TcpStream),
     Udp { socket: UdpSocket, request: u16 },
 }
 
-impl Line {
-    /// Asks, and waits for one line. What it says does not matter: also an error shows how long it takes.
+impl Connection {
+    /// Asks, and waits for one line of any content: an error is a measurement as well.
     async fn ask(&mut self, question: &[u8]) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => {

@@ -1,4 +1,4 @@
-//! Changes of a running gate: what is ordered, what became of it, and the way there.
+//! Changes of a running gate: orders, their results, and the channel to the daemon.
 //!
 //! A change is an override of the configuration ([`crate::config::edit`]): it is checked and put in force as if
 //! the file said so, all or nothing, and it lasts until the daemon ends. Reading the file again keeps it.
@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 pub use crate::config::Override;
 use crate::config::section_of;
 
-/// What is to be changed. An empty one only asks what has been.
+/// An order to change keys. An empty one only lists the overrides.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
     /// Keys that get another value.
@@ -20,24 +20,24 @@ pub struct Order {
     /// Keys that get back the configuration's.
     #[serde(default)]
     pub unset: Vec<String>,
-    /// Whether what is set goes into the configuration itself.
+    /// True to write the change to the configuration itself.
     #[serde(default)]
     pub save: bool,
-    /// Whether it is only checked.
+    /// True to check the order without carrying it out.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// What became of it.
+/// The result of an order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Done {
-    /// What was changed, or would have been.
+    /// The keys that were changed, or would have been.
     pub changed: Vec<Changed>,
     /// Every override that is in force now.
     pub overrides: Vec<Override>,
     /// The configuration's file, if it was written.
     pub saved: Option<String>,
-    /// What counts from the next start only.
+    /// The changes that count from the next start only.
     pub later: Vec<String>,
 }
 
@@ -46,18 +46,18 @@ pub struct Done {
 pub struct Changed {
     /// The key.
     pub key: String,
-    /// What it was; nothing if it was the default.
+    /// The old value; `None` if it was the default.
     pub from: Option<String>,
-    /// What it is; nothing if it is the default.
+    /// The new value; `None` if it is the default.
     pub to: Option<String>,
 }
 
-/// An order on its way to the daemon, and where the answer goes.
+/// An order on its way to the daemon, with the channel for its result.
 #[derive(Debug)]
-pub struct Asked {
-    /// What is to be changed.
+pub struct PendingOrder {
+    /// The order.
     pub order: Order,
-    /// What became of it, or why nothing did.
+    /// The channel for the result, or for the reason why nothing was changed.
     pub answer: oneshot::Sender<Result<Done, String>>,
 }
 
@@ -66,14 +66,14 @@ pub struct Asked {
 /// # Errors
 ///
 /// Why it was not; then nothing is changed.
-pub(super) async fn ask(changes: &mpsc::Sender<Asked>, order: Order) -> Result<Done, String> {
+pub(super) async fn ask(changes: &mpsc::Sender<PendingOrder>, order: Order) -> Result<Done, String> {
     let (answer, answered) = oneshot::channel();
     let ends = |_| "the gate ends".to_owned();
-    changes.send(Asked { order, answer }).await.map_err(|_| "the gate ends".to_owned())?;
+    changes.send(PendingOrder { order, answer }).await.map_err(|_| "the gate ends".to_owned())?;
     answered.await.map_err(ends)?
 }
 
-/// The overrides after an order: the last word on a key counts.
+/// The overrides after an order: the last value of a key counts.
 ///
 /// # Errors
 ///
@@ -97,7 +97,7 @@ pub fn after(overrides: &[Override], order: &Order) -> Result<Vec<Override>, Str
     Ok(after)
 }
 
-/// What has been set of each of these tenants or services (`kind`), by key.
+/// The overrides of each of these tenants or services (`kind`), by key.
 #[must_use]
 pub fn by_section(overrides: &[Override], kind: &str, names: &[&str]) -> Vec<BTreeMap<String, String>> {
     let mut found = vec![BTreeMap::new(); names.len()];

@@ -17,26 +17,26 @@ pub enum Error {
     NoDaemon {
         /// Where.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// It was asked, and said nothing in time, or broke off.
+    /// The daemon did not answer in time, or closed the connection.
     #[error("the gate at {} does not answer", path.display())]
     NoAnswer {
         /// Where.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// What it said makes no sense: most likely it is another version's.
+    /// The answer cannot be parsed: most likely the daemon is of another version.
     #[error("the gate at {} answers something else than was asked: is it of another version?", path.display())]
     Strange {
         /// Where.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The parser's error.
         source: serde_json::Error,
     },
-    /// It said no.
+    /// The daemon refused.
     #[error("{0}")]
     Refused(String),
 }

@@ -1,11 +1,11 @@
-//! The keys that are asked for most.
+//! The most requested keys.
 
 use serde::{Deserialize, Serialize};
 
 use crate::control::hot_keys::published;
 use crate::kernel::Maps;
 
-/// What `gate hotkeys --json` prints of each.
+/// One key, as `gate hotkeys --json` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Key {
     /// From 1.
@@ -14,11 +14,11 @@ pub struct Key {
     pub service: String,
     /// Bytes that are not printable ASCII as `\xNN`.
     pub key: String,
-    /// How often it was asked for, at most.
+    /// The upper bound of its requests.
     pub estimate: u64,
     /// By how much that may be too many.
     pub error: u64,
-    /// Whether it is asked for often enough to be treated as hot.
+    /// True for a hot key.
     pub hot: bool,
 }
 

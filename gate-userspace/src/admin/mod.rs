@@ -1,4 +1,4 @@
-//! The admin socket: what a running gate knows and may be told, for whoever may open it.
+//! The admin socket: the documents and orders of a running gate, for its owner.
 //!
 //! A client connects, sends one [`Request`], a line of JSON, and gets one [`Reply`], a JSON document; then the
 //! connection ends. The socket is its owner's alone (mode 0600). It is served by a thread of its own, which
@@ -28,7 +28,7 @@ pub mod tenants;
 pub use server::{Context, Server};
 pub use socket::{Error, Socket, remove_dead};
 
-/// What is asked, a line of JSON such as `{"ask":"status"}`.
+/// A request, a line of JSON such as `{"ask":"status"}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "kebab-case")]
 pub enum Request {
@@ -40,11 +40,11 @@ pub enum Request {
     Hotkeys,
     /// [`queues::Queues`].
     Queues,
-    /// A change, or to be told what it would be.
+    /// A change, or its dry run.
     Change(change::Order),
 }
 
-/// What is answered: `{"ok": ...}` with the document, or `{"error": "..."}`.
+/// A reply: `{"ok": ...}` with the document, or `{"error": "..."}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reply {

@@ -1,4 +1,4 @@
-//! What a request costs at a service, as it is shown.
+//! The price of a request at a service, as it is shown.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,20 +18,20 @@ pub struct Price {
     pub row: f64,
     /// Of each 1,024 bytes.
     pub kib: f64,
-    /// What is expected of their latency adds to requests of a class, where it adds anything.
+    /// The price of the expected latency of each class, where it is above zero.
     #[serde(default)]
     pub latency: BTreeMap<Cow<'static, str>, f64>,
-    /// What they go by, if they are learned; only the daemon itself knows.
+    /// The learned coefficients, if prices are learned; only the daemon itself knows.
     #[serde(default)]
     pub learned: Option<Learned>,
 }
 
-/// What prices that are learned go by.
+/// The coefficients of learned prices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Learned {
-    /// What each small read's worth of expected latency costs, in request units.
+    /// The price of one reference read's worth of expected latency, in request units.
     pub of_latency: f64,
-    /// What a small read took lately, the measure of all; nothing while there were too few.
+    /// The recent time of a reference read; `None` while there were too few.
     pub reference_ms: Option<f64>,
 }
 

@@ -17,10 +17,10 @@ use crate::dispatcher::{self, Counts, Event, ServiceFigures, Timing};
 use crate::policy::Tier;
 use crate::protocol::price_class::PriceClass;
 
-/// What `gate queues --json` prints.
+/// The document of `gate queues --json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Queues {
-    /// What percentiles and shares are of: the last so many seconds.
+    /// The window of percentiles and shares, in seconds.
     pub window_s: f64,
     /// Those that are proxied.
     pub services: Vec<Service>,
@@ -34,11 +34,11 @@ pub struct Queues {
 pub struct Probed {
     /// Its name.
     pub name: String,
-    /// Whether it can be reached.
+    /// True if it can be reached.
     pub up: bool,
     /// As of [`Service::latency_ratio`].
     pub latency_ratio: Option<f64>,
-    /// What 95 of 100 answers did not exceed lately.
+    /// The recent p95 of its answers.
     pub p95_ms: Option<f64>,
     /// Probes that failed since the start.
     pub failures: u64,
@@ -61,13 +61,13 @@ pub struct Service {
     pub latency_ratio: Option<f64>,
     /// Where shedding stands, if it is on.
     pub shedding: Option<String>,
-    /// What a request costs.
+    /// The price of a request.
     pub price: Price,
     /// Request units that were charged since the start beyond prices, for requests that turned out to cost more;
     /// nothing where that is not charged.
     #[serde(default)]
     pub settled_ru: Option<f64>,
-    /// What has been set since the daemon started, by key.
+    /// The overrides, by key.
     #[serde(default)]
     pub overrides: BTreeMap<String, String>,
     /// The most critical first.
@@ -77,7 +77,7 @@ pub struct Service {
     /// Those that were refused as soon as they were decoded.
     #[serde(default)]
     pub refusals: Refusals,
-    /// What happened since the start.
+    /// The counters since the start.
     pub events: BTreeMap<Cow<'static, str>, u64>,
 }
 
@@ -92,7 +92,7 @@ pub struct TierQueue {
     pub delay_ms: f64,
     /// How long one more would wait, as the admission policy sees it.
     pub expected_wait_ms: Option<f64>,
-    /// Whether requests are refused because it does not drain.
+    /// True while requests are refused because it does not drain.
     pub stands: bool,
     /// How much dearer the tier's requests are: doubled so often; at 7 they are refused.
     pub rung: u32,
@@ -114,9 +114,9 @@ pub struct Refusals {
 pub struct Written {
     /// The median.
     pub p50: f64,
-    /// What 99 of 100 did not exceed.
+    /// The 99th percentile.
     pub p99: f64,
-    /// What none exceeded.
+    /// The maximum.
     pub max: f64,
 }
 
@@ -144,9 +144,9 @@ pub struct QueryType {
     pub wait_ms: Option<Percentiles>,
     /// How long the store took.
     pub processing_ms: Option<Percentiles>,
-    /// Both together.
+    /// The sum of both.
     pub response_ms: Option<Percentiles>,
-    /// What the response times are held to, by percentile.
+    /// The objective of response times, by percentile.
     pub objective_ms: BTreeMap<String, f64>,
 }
 
@@ -155,9 +155,9 @@ pub struct QueryType {
 pub struct Percentiles {
     /// The median.
     pub p50: f64,
-    /// What 90 of 100 did not exceed.
+    /// The 90th percentile.
     pub p90: f64,
-    /// What 99 of 100 did not exceed.
+    /// The 99th percentile.
     pub p99: f64,
 }
 
@@ -178,7 +178,7 @@ struct Look {
     seen: Arc<Vec<Seen>>,
 }
 
-/// What has been counted of a service.
+/// One reading of a service's counters.
 #[derive(Clone, Debug)]
 struct Seen {
     /// By query type.
@@ -191,7 +191,7 @@ impl Seen {
         Self { counts: service.counts(), refusals: service.refusals() }
     }
 
-    /// What has come since `earlier`.
+    /// The difference since `earlier`.
     fn since(&self, earlier: &Self) -> Self {
         let counts = self.counts.iter().zip(&earlier.counts);
         Self {
@@ -226,7 +226,7 @@ impl Observer {
         looks[1] = look;
     }
 
-    /// What the last tick saw and decided.
+    /// The report of the last tick.
     #[must_use]
     pub fn report(&self) -> Arc<Report> {
         self.board.read()

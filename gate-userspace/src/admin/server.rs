@@ -11,23 +11,23 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
-use super::change::{self, Asked, Override};
+use super::change::{self, Override, PendingOrder};
 use super::queues::{Observer, Queues};
 use super::{MAX_REQUEST, Reply, Request, Socket, hotkeys, status, tenants};
 use crate::clock;
 use crate::kernel::Maps;
 
-/// What the answers are made of.
+/// The sources of the documents.
 #[derive(Debug)]
 pub struct Context {
     /// Where counters, names and states are.
     pub maps: Arc<Maps>,
-    /// What is known of the queues.
+    /// The readings of the queues.
     pub queues: Observer,
-    /// What has been changed since the start.
+    /// The overrides.
     pub overrides: watch::Receiver<Vec<Override>>,
     /// Where changes are made.
-    pub changes: mpsc::Sender<Asked>,
+    pub changes: mpsc::Sender<PendingOrder>,
 }
 
 /// The thread that answers. Dropping it ends it, and removes the socket.
@@ -126,7 +126,7 @@ async fn converse(mut stream: UnixStream, context: &Context) -> io::Result<()> {
     timeout(READ_WITHIN, write.write_all(&serde_json::to_vec(&reply)?)).await??;
     write.shutdown().await?;
     if too_long {
-        // Who is still speaking would not hear the answer if the connection broke off.
+        // A client that is still writing would not read the answer if the connection were closed.
         timeout(HEARD_WITHIN, copy(&mut read.take(16 * MAX_REQUEST), &mut sink())).await??;
     }
     Ok(())
@@ -137,7 +137,7 @@ async fn answer(request: Request, context: &Context) -> Result<Reply, String> {
     match request {
         Request::Status => {
             let overrides = context.overrides.borrow().clone();
-            // Maps that are nobody else's do not say whose they are.
+            // Private maps do not name their owner.
             let daemon = Some(std::process::id());
             let status = status::Status::read(maps).with(&context.queues.report());
             document(&status::Status { overrides, daemon, ..status })
@@ -165,5 +165,5 @@ const READ_WITHIN: Duration = Duration::from_secs(5);
 /// How long a client may stay. A change waits for a tick, of 10 s at most.
 const PATIENCE: Duration = Duration::from_secs(35);
 const PAUSE: Duration = Duration::from_millis(50);
-/// What is shown covers the last one or two of these.
+/// A document covers the last one or two of these.
 const LOOK_EVERY: Duration = Duration::from_secs(10);

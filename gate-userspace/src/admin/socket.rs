@@ -30,7 +30,7 @@ pub enum Error {
         /// Where.
         path: PathBuf,
     },
-    /// What is there is no socket.
+    /// The path holds something else than a socket.
     #[error("{} is there, and no socket", path.display())]
     NotASocket {
         /// Where.
@@ -41,7 +41,7 @@ pub enum Error {
     System {
         /// Where.
         path: PathBuf,
-        /// What it says.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -136,9 +136,9 @@ mod tests {
     use super::*;
 
     /// A directory that goes when the test ends.
-    struct Place(PathBuf);
+    struct Directory(PathBuf);
 
-    impl Place {
+    impl Directory {
         fn new(name: &str) -> Self {
             let path = std::env::temp_dir().join(format!("gate-socket-{}-{name}", std::process::id()));
             fs::create_dir(&path).unwrap();
@@ -151,7 +151,7 @@ mod tests {
         }
     }
 
-    impl Drop for Place {
+    impl Drop for Directory {
         fn drop(&mut self) {
             fs::remove_dir_all(&self.0).unwrap();
         }
@@ -159,8 +159,8 @@ mod tests {
 
     #[test]
     fn it_is_its_owners_alone_and_goes_when_it_is_dropped() {
-        let place = Place::new("alone");
-        let path = place.0.join("below").join("admin.sock");
+        let directory = Directory::new("first");
+        let path = directory.0.join("below").join("admin.sock");
         let socket = Socket::open(&path, false).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
@@ -170,22 +170,22 @@ mod tests {
 
     #[test]
     fn a_living_gates_socket_is_taken_only_by_a_takeover_and_then_left_alone_by_the_old() {
-        let place = Place::new("living");
-        let path = place.0.join("admin.sock");
+        let directory = Directory::new("living");
+        let path = directory.0.join("admin.sock");
         let old = Socket::open(&path, false).unwrap();
         assert!(matches!(Socket::open(&path, false), Err(Error::Taken { .. })));
         let new = Socket::open(&path, true).unwrap();
         drop(old);
-        assert_eq!(place.names(), ["admin.sock"]);
+        assert_eq!(directory.names(), ["admin.sock"]);
         assert!(UnixStream::connect(&path).is_ok());
         drop(new);
-        assert!(place.names().is_empty());
+        assert!(directory.names().is_empty());
     }
 
     #[test]
     fn what_a_dead_gate_left_is_replaced_and_what_is_no_socket_is_not() {
-        let place = Place::new("dead");
-        let path = place.0.join("admin.sock");
+        let directory = Directory::new("dead");
+        let path = directory.0.join("admin.sock");
         drop(UnixListener::bind(&path).unwrap());
         assert!(path.exists() && UnixStream::connect(&path).is_err());
         drop(Socket::open(&path, false).unwrap());
@@ -196,8 +196,9 @@ mod tests {
 
     #[test]
     fn only_the_socket_of_a_dead_gate_is_removed() {
-        let place = Place::new("removed");
-        let (dead, living, file) = (place.0.join("dead"), place.0.join("living"), place.0.join("file"));
+        let directory = Directory::new("removed");
+        let (dead, living, file) =
+            (directory.0.join("dead"), directory.0.join("living"), directory.0.join("file"));
         drop(UnixListener::bind(&dead).unwrap());
         let _living = UnixListener::bind(&living).unwrap();
         fs::write(&file, "precious").unwrap();
@@ -207,9 +208,9 @@ mod tests {
 
     #[test]
     fn a_path_that_is_too_long_is_refused_and_leaves_nothing() {
-        let place = Place::new("long");
-        let path = place.0.join("x".repeat(120));
+        let directory = Directory::new("long");
+        let path = directory.0.join("x".repeat(120));
         assert!(matches!(Socket::open(&path, false), Err(Error::System { .. })));
-        assert!(place.names().is_empty());
+        assert!(directory.names().is_empty());
     }
 }

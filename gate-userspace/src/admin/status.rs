@@ -1,4 +1,4 @@
-//! Who runs, what is attached, how every packet left.
+//! The owner, the attachment and the exits of all packets.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use crate::kernel::{Maps, owner};
 use crate::policy::Tier;
 use crate::protocol::price_class::PriceClass;
 
-/// What `gate status --json` prints.
+/// The document of `gate status --json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// The daemon's process id; none if it is gone.
@@ -33,13 +33,13 @@ pub struct Status {
     pub epoch: u64,
     /// The plan in force.
     pub generation: u64,
-    /// How long ago the daemon gave a sign of life.
+    /// The age of the daemon's heartbeat.
     pub heartbeat_age_ms: u64,
-    /// Whether that is too long.
+    /// True if that is too long.
     pub stale: bool,
-    /// Whether refusals are only counted.
+    /// True in shadow mode: refusals are only counted.
     pub shadow: bool,
-    /// What holds when it is stale.
+    /// The behaviour while it is stale.
     pub on_stale: Cow<'static, str>,
     /// The share of sources for which refusals happen.
     pub enforced_percent: f64,
@@ -49,13 +49,13 @@ pub struct Status {
     pub clock_tick_ns: u64,
     /// How many there are.
     pub tenants: u32,
-    /// What is protected.
+    /// The services.
     pub services: Vec<Service>,
     /// Packets, by how they left.
     pub exits: BTreeMap<Cow<'static, str>, u64>,
-    /// What happened on the way.
+    /// The counters of events.
     pub events: BTreeMap<Cow<'static, str>, u64>,
-    /// What has been changed since the daemon started; only the daemon itself knows.
+    /// The overrides; only the daemon itself knows.
     #[serde(default)]
     pub overrides: Vec<Override>,
 }
@@ -71,10 +71,10 @@ pub struct Service {
     pub transport: Cow<'static, str>,
     /// How it is read.
     pub protocol: Cow<'static, str>,
-    /// What a request costs there.
+    /// The price of a request there.
     #[serde(default)]
     pub price: Price,
-    /// What the tiers meet that give way: `x2` to `x64`, a factor on prices, or `refused`.
+    /// The rung of each tier that is shed: `x2` to `x64`, a factor on prices, or `refused`.
     #[serde(default)]
     pub shed: BTreeMap<Cow<'static, str>, String>,
 }
@@ -120,7 +120,7 @@ impl Status {
 }
 
 impl Status {
-    /// Adds what only the daemon knows: what prices go by that are learned.
+    /// Adds the learned coefficients, which only the daemon knows.
     #[must_use]
     pub fn with(mut self, report: &Report) -> Self {
         for service in &mut self.services {
@@ -140,7 +140,7 @@ impl Status {
     }
 }
 
-/// Whether the daemon's last sign of life is too long ago.
+/// True while the daemon's heartbeat is stale.
 #[must_use]
 pub fn is_stale(maps: &Maps) -> bool {
     age(maps).0 > maps.view().stale_after_ns
@@ -178,7 +178,7 @@ impl Service {
     }
 }
 
-/// What a tier meets, if it gives way.
+/// The rung of a tier, if it is shed.
 fn met(shed: Shed, tier: Tier) -> Option<String> {
     match shed.rung(tier as u8) {
         0 => None,

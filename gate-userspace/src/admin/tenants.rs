@@ -1,4 +1,4 @@
-//! What each tenant may spend, what it spent, what it was refused.
+//! Each tenant's quota, charges and refusals.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use crate::clock;
 use crate::kernel::Maps;
 use crate::policy::Tier;
 
-/// What `gate tenants --json` prints of each.
+/// One tenant, as `gate tenants --json` prints it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tenant {
     /// Its number in the maps.
@@ -32,10 +32,10 @@ pub struct Tenant {
     pub debt_ms: f64,
     /// How much dearer its requests are.
     pub price_multiplier: f64,
-    /// Whether all of them are refused by the operator's word.
+    /// True if the operator refuses all of them.
     #[serde(default)]
     pub refuse: bool,
-    /// What has been set since the daemon started, by key; only the daemon itself knows.
+    /// The overrides, by key; only the daemon itself knows.
     #[serde(default)]
     pub overrides: BTreeMap<String, String>,
     /// The share of its requests that is refused, from 0 to 1.
@@ -69,7 +69,7 @@ pub fn read(maps: &Maps, overrides: &[Override]) -> Vec<Tenant> {
     tenants
 }
 
-/// Whether a configuration uses this id.
+/// True if a configuration uses this id.
 pub(super) fn exists(maps: &Maps, id: u32) -> bool {
     let name: Name = maps.tenants.load_at(id as usize, offset_of!(Element, name));
     !name.as_str().is_empty()

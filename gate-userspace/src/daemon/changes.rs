@@ -13,7 +13,7 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 
 use super::{Daemon, Error, hot_per_sec, now, prober, rules, sizes};
-use crate::admin::change::{self, Asked, Changed, Done, Order, Override};
+use crate::admin::change::{self, Changed, Done, Order, Override, PendingOrder};
 use crate::admin::queues::Observer;
 use crate::admin::{self, Context, Server, Socket};
 use crate::clock;
@@ -29,9 +29,9 @@ pub(super) struct Changes {
     /// The configuration of the start.
     started: Arc<Config>,
     /// Orders that come; for its tick each waits in `waiting`.
-    pub(super) orders: mpsc::Receiver<Asked>,
-    pub(super) waiting: VecDeque<Asked>,
-    sender: mpsc::Sender<Asked>,
+    pub(super) orders: mpsc::Receiver<PendingOrder>,
+    pub(super) waiting: VecDeque<PendingOrder>,
+    sender: mpsc::Sender<PendingOrder>,
     server: Option<Server>,
 }
 
@@ -103,7 +103,7 @@ impl Daemon {
         if std::mem::take(&mut self.reload) {
             return self.read_configuration_again();
         }
-        let Some(Asked { order, answer }) = self.changes.waiting.pop_front() else { return Ok(()) };
+        let Some(PendingOrder { order, answer }) = self.changes.waiting.pop_front() else { return Ok(()) };
         let done = match self.carry_out(&order) {
             Err(Error::Lost(lost)) => return Err(lost.into()),
             done => done.map_err(|error| format!("{:#}", anyhow::Error::from(error))),

@@ -7,14 +7,14 @@ use crate::config::Config;
 use crate::load::store::{Settings, Store};
 use crate::policy::latency_ratio::{self, LatencyRatio};
 
-/// A probe of a service of its own.
-struct Asked {
-    found: Arc<Probed>,
+/// A probe and the service that it measures.
+struct Fixture {
+    results: Arc<Probed>,
     ratio: LatencyRatio,
     _prober: Prober,
 }
 
-impl Asked {
+impl Fixture {
     fn new(address: SocketAddr, transport: &str, timeout: &str) -> Self {
         let text = format!(
             "[gate]\n[[service]]\nname = \"s\"\nprotocol = \"memcached\"\nlisten = \"{address}\"\n\
@@ -22,14 +22,14 @@ impl Asked {
              [[tenant]]\nname = \"t\"\nquota = \"unlimited\"\n"
         );
         let config = Config::parse("test.toml", &text).unwrap();
-        let found = Arc::<Probed>::default();
-        let prober = Prober::start([(&config.services[0], Arc::clone(&found))]).unwrap().unwrap();
+        let results = Arc::<Probed>::default();
+        let prober = Prober::start([(&config.services[0], Arc::clone(&results))]).unwrap().unwrap();
         let settings = latency_ratio::Settings { min_samples: 5, ..latency_ratio::Settings::default() };
-        let ratio = LatencyRatio::of(Arc::clone(found.latencies()), settings, clock::monotonic()).unwrap();
-        Self { found, ratio, _prober: prober }
+        let ratio = LatencyRatio::of(Arc::clone(results.latencies()), settings, clock::monotonic()).unwrap();
+        Self { results, ratio, _prober: prober }
     }
 
-    /// The p95 of what was found lately.
+    /// The recent p95.
     fn p95(&mut self) -> Option<Nanos> {
         self.ratio.tick(clock::monotonic(), false);
         self.ratio.recent_p95(0)
@@ -48,13 +48,13 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
 fn a_store_is_asked_over_either_transport_and_how_long_it_takes_is_found() {
     for transport in ["tcp", "udp"] {
         let store = Store::start(&Settings::new("127.0.0.1:0".parse().unwrap())).unwrap();
-        let mut asked = Asked::new(store.address(), transport, "1s");
-        until("an answer", || asked.found.is_up() && asked.p95().is_some());
+        let mut probed = Fixture::new(store.address(), transport, "1s");
+        until("an answer", || probed.results.is_up() && probed.p95().is_some());
         store.set_service_time(Nanos::from_millis(40));
-        until("it is slow", || asked.p95() > Some(Nanos::from_millis(35)));
-        assert!(asked.found.is_up());
+        until("it is slow", || probed.p95() > Some(Nanos::from_millis(35)));
+        assert!(probed.results.is_up());
         drop(store);
-        until("it is down", || !asked.found.is_up() && asked.found.failures() > 0);
+        until("it is down", || !probed.results.is_up() && probed.results.failures() > 0);
     }
 }
 
@@ -62,19 +62,19 @@ fn a_store_is_asked_over_either_transport_and_how_long_it_takes_is_found() {
 fn a_store_that_does_not_answer_is_heard_of_while_it_does_not() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap();
-    let mut asked = Asked::new(address, "tcp", "60s");
-    until("it takes long", || asked.p95() > Some(Nanos::from_millis(50)));
-    assert_eq!(asked.found.failures(), 0);
-    let impatient = Asked::new(address, "tcp", "10ms");
-    until("it is given up, and asked again", || impatient.found.failures() > 1);
+    let mut probed = Fixture::new(address, "tcp", "60s");
+    until("it takes long", || probed.p95() > Some(Nanos::from_millis(50)));
+    assert_eq!(probed.results.failures(), 0);
+    let impatient = Fixture::new(address, "tcp", "10ms");
+    until("it is given up, and asked again", || impatient.results.failures() > 1);
 }
 
 #[test]
 fn a_service_that_listens_everywhere_is_asked_on_loopback() {
-    for (listen, asked) in
+    for (listen, probed) in
         [("0.0.0.0:7", "127.0.0.1:7"), ("[::]:7", "[::1]:7"), ("198.18.0.1:7", "198.18.0.1:7")]
     {
-        assert_eq!(reachable(listen.parse().unwrap()), asked.parse().unwrap());
+        assert_eq!(reachable(listen.parse().unwrap()), probed.parse().unwrap());
     }
 }
 
