@@ -12,7 +12,7 @@ use gate_tests::proxy::{Listening, PATIENCE, read_until, slow_store};
 use gate_tests::wait::wait_until;
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use xtask::lab::part::Part;
+use xtask::lab::process::ChildProcess;
 use xtask::paths;
 
 const TENANT: &str = "# Who pays.\n[[tenant]]\nname = \"all\" # everyone\nsources = [\"127.0.0.0/8\"]\n\
@@ -69,7 +69,7 @@ fn what_a_dead_gate_left_is_replaced_and_a_living_one_keeps_its_place() -> Resul
     let start = || {
         let mut command = Command::new(paths::gate());
         command.arg("run").arg("--config").arg(&other);
-        Part::start("gate", command)
+        ChildProcess::start("gate", command)
     };
     let said = start()?.finish(PATIENCE).err().map(|error| error.to_string()).unwrap_or_default();
     ensure!(said.contains("another gate listens at"), "{said}");

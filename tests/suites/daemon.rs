@@ -13,7 +13,7 @@ use gate_tests::privilege;
 use gate_userspace::kernel::Maps;
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use xtask::lab::part::Part;
+use xtask::lab::process::ChildProcess;
 
 /// A site, or a return from the test where there is no root.
 macro_rules! site {
@@ -113,7 +113,7 @@ fn what_cannot_start_says_why_and_leaves_nothing() {
     let peer = {
         let mut command = site.net.server.command(xtask::paths::gate());
         command.args(["peer", "--interface", SERVER_INTERFACE]);
-        let mut peer = Part::start("the other program", command).unwrap();
+        let mut peer = ChildProcess::start("the other program", command).unwrap();
         peer.wait_for("passes", PATIENCE).unwrap();
         peer
     };
@@ -138,7 +138,7 @@ fn an_interface_that_is_down_is_attached_to() {
 fn a_driver_without_xdp_gets_the_generic_kind_and_a_word_about_it() {
     let site = site!("a_driver_without_xdp_gets_the_generic_kind_and_a_word_about_it");
     ip(&site, "link add plain0 type bridge");
-    let mut gate = Part::start("gate", site.command("plain0")).unwrap();
+    let mut gate = ChildProcess::start("gate", site.command("plain0")).unwrap();
     gate.wait_for("attached in generic mode, which is slower", PATIENCE).unwrap();
     gate.wait_for(ATTACHED, PATIENCE).unwrap();
     assert_eq!(site.json(&["status"]).unwrap()["mode"], "generic");
@@ -189,7 +189,7 @@ fn a_stopped_gate_is_ended_before_another_takes_over() {
 #[test]
 fn what_a_killed_gate_leaves_can_be_read_taken_over_and_detached() {
     let site = site!("what_a_killed_gate_leaves_can_be_read_taken_over_and_detached");
-    let kill = |gate: Part| {
+    let kill = |gate: ChildProcess| {
         gate.signal(Signal::SIGKILL).unwrap();
         assert!(gate.finish(PATIENCE).unwrap_err().to_string().contains("signal: 9"));
     };
@@ -228,7 +228,7 @@ fn a_running_gate_is_detached_by_force_only() {
 fn a_new_configuration_is_all_or_nothing() {
     let site = site!("a_new_configuration_is_all_or_nothing");
     let mut gate = site.start(&[]).unwrap();
-    let reload = |gate: &mut Part, says: &str| {
+    let reload = |gate: &mut ChildProcess, says: &str| {
         gate.signal(Signal::SIGHUP).unwrap();
         gate.wait_for(says, PATIENCE).unwrap();
     };
@@ -338,7 +338,7 @@ fn an_interface_of_another_namespace_is_not_taken_for_one_of_this() {
     assert!(ip.args("link add new0 type veth peer name new1".split(' ')).status().unwrap().success());
     let mut command = site.net.client.command(xtask::paths::gate());
     command.args(["run", "--interface", "new0", "--config", config, "--pin-dir"]).arg(site.pins());
-    let mut gate = Part::start("gate", command).unwrap();
+    let mut gate = ChildProcess::start("gate", command).unwrap();
     gate.wait_for(ATTACHED, PATIENCE).unwrap();
     gate.end().unwrap();
     assert_eq!(site.anything_left().unwrap(), None);

@@ -10,22 +10,22 @@ use gate_tests::wait::until;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use xtask::lab::part::Part;
+use xtask::lab::process::ChildProcess;
 use xtask::paths;
 
 /// The lab starts in a second or two; the rest is for building what has changed, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-fn lab(arguments: &[&str]) -> Part {
+fn lab(arguments: &[&str]) -> ChildProcess {
     let program = paths::target().join("debug/xtask");
     assert!(program.exists(), "no {}: run `cargo xtask test`", program.display());
     let mut command = Command::new(program);
     command.arg("run").args(arguments);
-    Part::start("cargo xtask run", command).unwrap()
+    ChildProcess::start("cargo xtask run", command).unwrap()
 }
 
 /// The lab with its tenants asking, and the ids of its programs.
-fn running_lab() -> (Part, Vec<u32>) {
+fn running_lab() -> (ChildProcess, Vec<u32>) {
     let mut lab = lab(&[]);
     lab.wait_for("hostile", PATIENCE).unwrap();
     let id = lab.id();

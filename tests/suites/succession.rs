@@ -11,7 +11,7 @@ use gate_tests::privilege;
 use gate_tests::proxy::{Listening, read_until, shown};
 use gate_tests::wait::wait_until;
 use nix::sys::signal::Signal;
-use xtask::lab::part::Part;
+use xtask::lab::process::ChildProcess;
 
 const MEMCACHED: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 11_311);
 const REDIS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 16_379);
@@ -28,7 +28,10 @@ fn config(gate: &str, memcached: SocketAddr, redis: SocketAddr) -> String {
 }
 
 /// Runs `test` in a namespace of its own, with a gate before a memcached and a Redis there.
-fn before_stores(gate: &str, test: impl FnOnce(&Site, Part, &Listening) -> Result<()> + Send) -> Result<()> {
+fn before_stores(
+    gate: &str,
+    test: impl FnOnce(&Site, ChildProcess, &Listening) -> Result<()> + Send,
+) -> Result<()> {
     let site = Site::new("")?;
     site.net.server.enter(|| {
         let (memcached, redis) = (Listening::memcached()?, Listening::redis()?);

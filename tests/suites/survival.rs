@@ -12,7 +12,7 @@ use gate_tests::wait::until;
 use gate_userspace::clock;
 use gate_userspace::kernel::Maps;
 use nix::sys::signal::Signal;
-use xtask::lab::part::Part;
+use xtask::lab::process::ChildProcess;
 
 const TARGET: &str = "198.18.0.1:11211";
 /// The tenant that floods: `polite` in the configuration, whose bucket must hold it.
@@ -149,7 +149,7 @@ fn roomy() -> String {
 }
 
 /// Replaces something about the gate again and again under a load that is within its quota.
-fn nothing_is_lost(test: &str, rounds: usize, mut change: impl FnMut(&Site, &mut Part, usize)) {
+fn nothing_is_lost(test: &str, rounds: usize, mut change: impl FnMut(&Site, &mut ChildProcess, usize)) {
     if !privilege::root(test) {
         return;
     }

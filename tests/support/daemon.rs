@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use xtask::lab::net::{CLIENT_INTERFACE, Net, SERVER_INTERFACE};
-use xtask::lab::part::Part;
+use xtask::lab::process::ChildProcess;
 use xtask::paths;
 
 /// What a gate says when it is attached.
@@ -72,7 +72,7 @@ impl Site {
     /// # Errors
     ///
     /// If it ends before that.
-    pub fn start(&self, arguments: &[&str]) -> Result<Part> {
+    pub fn start(&self, arguments: &[&str]) -> Result<ChildProcess> {
         let mut gate = self.launch(arguments)?;
         gate.wait_for(ATTACHED, PATIENCE)?;
         Ok(gate)
@@ -84,7 +84,7 @@ impl Site {
     /// # Errors
     ///
     /// If it ends before that.
-    pub fn take_over(&self, arguments: &[&str]) -> Result<(Part, Duration)> {
+    pub fn take_over(&self, arguments: &[&str]) -> Result<(ChildProcess, Duration)> {
         let own = || waited_for_cpu(Path::new("/proc/thread-self"));
         let (started, before) = (Instant::now(), own());
         let mut gate = self.launch(arguments)?;
@@ -100,10 +100,10 @@ impl Site {
     /// # Errors
     ///
     /// If it cannot be run.
-    pub fn launch(&self, arguments: &[&str]) -> Result<Part> {
+    pub fn launch(&self, arguments: &[&str]) -> Result<ChildProcess> {
         let mut command = self.command(SERVER_INTERFACE);
         command.args(arguments);
-        Part::start("gate", command)
+        ChildProcess::start("gate", command)
     }
 
     /// Starts what the client's end needs to receive a gate's replies.
@@ -111,10 +111,10 @@ impl Site {
     /// # Errors
     ///
     /// If it ends before it is attached.
-    pub fn peer(&self) -> Result<Part> {
+    pub fn peer(&self) -> Result<ChildProcess> {
         let mut command = self.net.client.command(paths::gate());
         command.args(["peer", "--interface", CLIENT_INTERFACE]);
-        let mut peer = Part::start("gate peer", command)?;
+        let mut peer = ChildProcess::start("gate peer", command)?;
         peer.wait_for("everything passes", PATIENCE)?;
         Ok(peer)
     }
@@ -125,7 +125,7 @@ impl Site {
     ///
     /// If it starts all the same.
     pub fn refusal(&self, command: Command) -> Result<String> {
-        let mut gate = Part::start("gate", command)?;
+        let mut gate = ChildProcess::start("gate", command)?;
         match gate.wait_for(ATTACHED, PATIENCE) {
             Ok(line) => bail!("it started: {line}"),
             Err(error) => Ok(error.to_string()),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrStorage};
 use xtask::lab::net::{Net, SERVER_V4};
-use xtask::lab::part::Part;
+use xtask::lab::process::ChildProcess;
 
 use crate::wait::until_up;
 
@@ -18,7 +18,7 @@ pub const PORT: u16 = 11_211;
 /// A memcached at the server's end of a network; ends when dropped.
 #[derive(Debug)]
 pub struct Memcached {
-    _server: Part,
+    _server: ChildProcess,
 }
 
 impl Memcached {
@@ -31,7 +31,7 @@ impl Memcached {
         let mut command = net.server.command("memcached");
         let port = PORT.to_string();
         command.args(["-u", "root", "-l", SERVER_V4, "-p", &port, "-U", &port, "-m", "64", "-t", "1"]);
-        let mut server = Part::start("memcached", command)?;
+        let mut server = ChildProcess::start("memcached", command)?;
         let connects = || Ok(net.client.enter(|| TcpStream::connect(address()))?.is_ok());
         until_up(&mut server, "memcached", connects)?;
         Ok(Self { _server: server })

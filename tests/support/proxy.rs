@@ -14,7 +14,7 @@ use nix::sys::signal::Signal;
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrIn, SockaddrStorage, bind, connect, socket,
 };
-use xtask::lab::part::Part;
+use xtask::lab::process::ChildProcess;
 use xtask::paths;
 
 use crate::wait::{until_up, wait_until};
@@ -27,7 +27,7 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 pub struct Listening {
     /// Where.
     pub address: SocketAddr,
-    program: Part,
+    program: ChildProcess,
     /// A gate's configuration.
     config: Option<PathBuf>,
 }
@@ -130,7 +130,7 @@ impl Listening {
         address: SocketAddr,
         config: Option<PathBuf>,
     ) -> Result<Self> {
-        let program = Part::start(name, command)?;
+        let program = ChildProcess::start(name, command)?;
         let mut this = Self { address, program, config };
         // A gate's admin socket comes last.
         let socket = this.config.as_ref().map(|config| config.with_extension("sock"));
@@ -248,7 +248,7 @@ impl Listening {
     }
 
     /// The program itself.
-    pub fn program(&mut self) -> &mut Part {
+    pub fn program(&mut self) -> &mut ChildProcess {
         &mut self.program
     }
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use xtask::lab::part::Part;
+use xtask::lab::process::ChildProcess;
 
 use crate::proxy::address;
 use crate::wait::until_up;
@@ -14,7 +14,7 @@ use crate::wait::until_up;
 /// A running store; ends when dropped.
 #[derive(Debug)]
 pub struct Store {
-    _server: Part,
+    _server: ChildProcess,
     address: SocketAddr,
 }
 
@@ -70,7 +70,8 @@ impl Store {
 
     fn start(name: &'static str, command: impl Fn(&str, &str) -> Command) -> Result<Self> {
         let address = address();
-        let mut server = Part::start(name, command(&address.ip().to_string(), &address.port().to_string()))?;
+        let mut server =
+            ChildProcess::start(name, command(&address.ip().to_string(), &address.port().to_string()))?;
         until_up(&mut server, name, || Ok(TcpStream::connect(address).is_ok()))?;
         Ok(Self { _server: server, address })
     }

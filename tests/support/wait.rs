@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
-use xtask::lab::part::Part;
+use xtask::lab::process::ChildProcess;
 
 use crate::proxy::PATIENCE;
 
@@ -44,7 +44,11 @@ pub fn until(what: &str, patience: Duration, mut holds: impl FnMut() -> bool) ->
 /// # Errors
 ///
 /// If it ends, or does not come up in [`PATIENCE`].
-pub fn until_up(server: &mut Part, name: &str, mut is_up: impl FnMut() -> Result<bool>) -> Result<()> {
+pub fn until_up(
+    server: &mut ChildProcess,
+    name: &str,
+    mut is_up: impl FnMut() -> Result<bool>,
+) -> Result<()> {
     wait_until(&format!("{name} does not accept connections"), || {
         let up = is_up()?;
         if !up && !server.is_running()? {

@@ -12,7 +12,7 @@ use nix::unistd::geteuid;
 use crate::setup::{self, Purpose};
 use crate::{ebpf, run, sh};
 
-/// What to test, and how long.
+/// The extent of a test run.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The same suites at full size.
@@ -27,12 +27,12 @@ pub struct Args {
 /// If anything fails; in CI (`$CI` is set) also if anything could not run.
 pub fn run(args: &Args) -> Result<()> {
     let started = Instant::now();
-    let mut tally = Tally::default();
+    let mut counts = TestCounts::default();
     match setup::setup(Purpose::Test).and_then(|toolchain| ebpf::build(&toolchain)) {
         Ok(_) => {}
         Err(error) if geteuid().is_root() || env::var_os("CI").is_some() => return Err(error),
         Err(error) => {
-            tally.not_run.push(format!("not run: what needs the eBPF object or a server ({error:#})"))
+            counts.not_run.push(format!("not run: what needs the eBPF object or a server ({error:#})"))
         }
     }
     run::build_gate()?;
@@ -47,14 +47,14 @@ pub fn run(args: &Args) -> Result<()> {
         if args.long {
             command.env("GATE_LONG", "1");
         }
-        tally.count(command)?;
+        counts.count(command)?;
     }
-    tally.report(started)
+    counts.report(started)
 }
 
-/// What cargo and the test harness said.
+/// The results that cargo and the test harness printed.
 #[derive(Default)]
-struct Tally {
+struct TestCounts {
     passed: u64,
     failed: u64,
     ignored: u64,
@@ -62,7 +62,7 @@ struct Tally {
     commands_failed: bool,
 }
 
-impl Tally {
+impl TestCounts {
     /// Runs the tests, passes on what they print, and counts.
     fn count(&mut self, command: &mut Command) -> Result<()> {
         let mut child = command
@@ -72,8 +72,8 @@ impl Tally {
             .spawn()
             .context("cannot run cargo test")?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-        let tally = Mutex::new(&mut *self);
-        let note = |line: &str| tally.lock().expect("no one panics while noting a line").note(line);
+        let counts = Mutex::new(&mut *self);
+        let note = |line: &str| counts.lock().expect("no one panics while noting a line").note(line);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 each_line(stderr, |line| {
@@ -137,20 +137,20 @@ fn each_line(output: Option<impl Read>, mut seen: impl FnMut(&str)) {
 
 #[cfg(test)]
 mod tests {
-    use super::Tally;
+    use super::TestCounts;
 
     #[test]
     fn results_and_omissions_are_counted() {
-        let mut tally = Tally::default();
+        let mut counts = TestCounts::default();
         for line in [
             "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s",
             "test result: FAILED. 2 passed; 4 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",
             "not run: net::x (needs root)",
             "test net::x ... ok",
         ] {
-            tally.note(line);
+            counts.note(line);
         }
-        assert_eq!((tally.passed, tally.failed, tally.ignored), (5, 4, 1));
-        assert_eq!(tally.not_run, ["not run: net::x (needs root)"]);
+        assert_eq!((counts.passed, counts.failed, counts.ignored), (5, 4, 1));
+        assert_eq!(counts.not_run, ["not run: net::x (needs root)"]);
     }
 }

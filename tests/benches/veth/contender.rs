@@ -14,7 +14,7 @@ use gate_tests::packet::Packet;
 use gate_tests::world::{Plan, UDP, World, service, tenant};
 use gate_userspace::kernel::PinDir;
 use gate_userspace::kernel::attach::{Mode, attach};
-use xtask::lab::part::Part;
+use xtask::lab::process::ChildProcess;
 use xtask::sh;
 
 use crate::flood::bench_object;
@@ -100,7 +100,7 @@ fn xdp_filter(net: &Net) -> Result<Means> {
     );
     let mut command = net.server.command("unshare");
     command.args(["--mount", "sh", "-c", &script]);
-    let mut part = Part::start("xdp-filter", command)?;
+    let mut part = ChildProcess::start("xdp-filter", command)?;
     part.wait_for("loaded", START)?;
     // The others as it put the first: ten thousand calls of it would take a minute.
     let pin = format!("/proc/{}/root{BPF_FS}/xdp-filter/filter_ipv4", part.id());

@@ -1,4 +1,4 @@
-//! What connections cost a proxy that say nothing.
+//! The memory of idle connections in a proxy.
 
 use std::fs;
 use std::io::{Read as _, Write as _};

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
-/// What each connection asks, over and over.
+/// The request that each connection repeats.
 #[derive(Clone, Debug)]
 pub(super) struct Load {
     /// How many connections there are.
@@ -19,7 +19,7 @@ pub(super) struct Load {
     pub(super) pipelined: usize,
     /// One request. Where it says [`NUMBER`], one of [`NUMBERS`] is sent, another in each of those that go together.
     pub(super) request: String,
-    /// How its answer is told from the next.
+    /// The end of its answer.
     pub(super) answer: Answer,
 }
 
@@ -55,7 +55,7 @@ impl Answer {
     }
 }
 
-/// What came of it.
+/// The result.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outcome {
     /// Answers.

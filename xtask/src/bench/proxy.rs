@@ -21,7 +21,7 @@ use serde::Serialize;
 use super::cores::Dealt;
 use super::load::{Answer, Load, NUMBER, NUMBERS};
 use super::{Args, idle};
-use crate::lab::part::Part;
+use crate::lab::process::ChildProcess;
 use crate::setup::{self, Purpose};
 use crate::{paths, sh};
 
@@ -158,7 +158,7 @@ struct Named {
     load: Load,
     /// How long an answer is, in bytes.
     answer: usize,
-    /// What stores the values that are read, and how long its answer is.
+    /// The request that stores the values to read, and the length of its answer.
     prime: (String, usize),
 }
 
@@ -218,8 +218,8 @@ struct Target {
 /// Everything that runs.
 struct Field {
     cores: Dealt,
-    stores: Vec<Part>,
-    proxies: Vec<Part>,
+    stores: Vec<ChildProcess>,
+    proxies: Vec<ChildProcess>,
     targets: [Vec<Target>; 2],
     files: Vec<PathBuf>,
 }
@@ -227,7 +227,7 @@ struct Field {
 impl Drop for Field {
     fn drop(&mut self) {
         for file in &self.files {
-            // It lies in the directory for temporary files.
+            // The file lies in the directory for temporary files.
             let _ = fs::remove_file(file);
         }
     }
@@ -360,8 +360,8 @@ fn at(number: u8) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::new(127, 128 | (high & 63), low, number), PORT))
 }
 
-fn start(name: &'static str, command: Command, addresses: &[SocketAddr]) -> Result<Part> {
-    let mut part = Part::start(name, command)?;
+fn start(name: &'static str, command: Command, addresses: &[SocketAddr]) -> Result<ChildProcess> {
+    let mut part = ChildProcess::start(name, command)?;
     let deadline = Instant::now() + PATIENCE;
     while addresses.iter().any(|address| TcpStream::connect(address).is_err()) {
         if !part.is_running()? || Instant::now() > deadline {

@@ -1,4 +1,4 @@
-//! What the gate counted: `gate tenants --json`, second by second.
+//! The gate's counters: `gate tenants --json`, second by second.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -59,7 +59,7 @@ impl Count {
         self.refused.values().sum()
     }
 
-    /// What came since `before`.
+    /// The difference since `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let refused = self.refused.iter().map(|(reason, count)| {

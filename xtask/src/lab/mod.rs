@@ -8,13 +8,13 @@
 //! ```
 //!
 //! - [`net`]: the namespaces and the pair between them; shared with the tests.
-//! - [`part`]: a program that runs in them; shared with the tests.
+//! - [`child`]: a program that runs in them; shared with the tests.
 //! - [`scene`]: the tenants, the programs, and how they are started and ended.
-//! - [`counts`], [`report`]: what the gate counted, and what is said about it.
+//! - [`counts`], [`report`]: the gate's counters, and the output made from them.
 
 pub mod counts;
 pub mod net;
-pub mod part;
+pub mod process;
 pub mod report;
 pub mod scene;
 
@@ -26,7 +26,7 @@ use anyhow::{Context as _, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use self::report::{Course, View};
+use self::report::{History, View};
 use self::scene::Scene;
 use crate::paths;
 
@@ -49,8 +49,8 @@ impl Lab {
         let stop = stop_signals()?;
         let duration = self.duration.unwrap_or(FOREVER);
         let mut scene = Scene::set(&paths::gate(), duration)?;
-        let course = watch(&mut scene, duration, &stop)?;
-        let summary = scene.close(&course)?;
+        let history = watch(&mut scene, duration, &stop)?;
+        let summary = scene.close(&history)?;
         print!("\n{summary}");
         if let Some(file) = &self.json {
             let text = serde_json::to_string_pretty(&summary.json())?;
@@ -61,24 +61,24 @@ impl Lab {
 }
 
 /// Shows the counters once a second while the tenants ask: until they are done or the user has had enough.
-fn watch(scene: &mut Scene, duration: Duration, stop: &Receiver<i32>) -> Result<Course> {
+fn watch(scene: &mut Scene, duration: Duration, stop: &Receiver<i32>) -> Result<History> {
     let mut view = View::new();
-    let mut course = Course::begin();
+    let mut history = History::begin();
     let began = Instant::now();
     let mut next = began;
     loop {
         next += REDRAWN;
         match stop.recv_timeout(next.saturating_duration_since(Instant::now())) {
             Err(RecvTimeoutError::Timeout) => {}
-            Ok(_) | Err(RecvTimeoutError::Disconnected) => return Ok(course),
+            Ok(_) | Err(RecvTimeoutError::Disconnected) => return Ok(history),
         }
-        if !scene.still_asked()? {
-            return Ok(course);
+        if !scene.is_under_load()? {
+            return Ok(history);
         }
         // After that they only wait for answers.
         if next < began + duration {
-            course.add(scene.snapshot()?);
-            view.draw(&course);
+            history.add(scene.snapshot()?);
+            view.draw(&history);
         }
     }
 }

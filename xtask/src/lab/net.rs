@@ -82,7 +82,7 @@ impl Net {
             (&net.server, SERVER_INTERFACE, SERVER_V4, SERVER_V6),
         ] {
             namespace.ip("link set lo up")?;
-            // No link-local address: its solicitations would be packets that nobody asked for.
+            // No link-local address: its solicitations would be unsolicited packets.
             namespace.ip(&format!("link set {interface} addrgenmode none up"))?;
             namespace.ip(&format!("addr add {v4}/15 dev {interface}"))?;
             namespace.ip(&format!("addr add {v6}/64 dev {interface} nodad"))?;
@@ -159,7 +159,7 @@ impl Namespace {
 
     /// A command that will run in here.
     ///
-    /// It leads a process group of its own, so that a terminal's Ctrl-C reaches it only through its parent,
+    /// The child leads its own process group, so that a terminal's Ctrl-C reaches it only through its parent,
     /// and gets SIGTERM when the thread that spawned it ends, killed or not. Its mounts stay the caller's
     /// (`ip netns exec` would hide bpffs).
     #[must_use]
@@ -244,7 +244,7 @@ fn remove_namespace(name: &str) -> Result<()> {
     let path = Path::new(NAMESPACES).join(name);
     let pids = sh::output(Command::new("ip").args(["netns", "pids", name])).unwrap_or_default();
     for pid in pids.lines().filter_map(|line| line.trim().parse().ok()) {
-        // It may have ended since.
+        // The process may have ended since.
         let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
     }
     match ip(&format!("netns del {name}")) {

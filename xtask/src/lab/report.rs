@@ -1,4 +1,4 @@
-//! What is shown of the lab: a table every second, and a summary at the end.
+//! The output of the lab: a table every second, and a summary at the end.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,17 +12,17 @@ use super::scene::{TENANTS, Tenant};
 
 /// The counters over the run, as far as they are needed.
 #[derive(Debug)]
-pub struct Course {
+pub struct History {
     first: Snapshot,
     steady: Option<Snapshot>,
     before_last: Snapshot,
     last: Snapshot,
 }
 
-/// After so long every burst is spent and every part is warm.
+/// After so long every burst is spent and every program is warm.
 const WARM_UP: Duration = Duration::from_secs(2);
 
-impl Course {
+impl History {
     /// Begins now, with a gate that has counted nothing yet.
     #[must_use]
     pub fn begin() -> Self {
@@ -60,10 +60,10 @@ impl View {
     }
 
     /// Shows what happened between the last two readings.
-    pub fn draw(&mut self, course: &Course) {
-        let Course { before_last: before, last: now, .. } = course;
+    pub fn draw(&mut self, history: &History) {
+        let History { before_last: before, last: now, .. } = history;
         let elapsed = (now.at - before.at).as_secs_f64();
-        let seconds = (now.at - course.first.at).as_secs();
+        let seconds = (now.at - history.first.at).as_secs();
         let counts = TENANTS.map(|tenant| (tenant, now.of(tenant.name).since(&before.of(tenant.name))));
         let per_sec = |count: u64| grouped((count as f64 / elapsed).round() as u64);
         if !self.terminal {
@@ -108,11 +108,11 @@ impl Default for View {
     }
 }
 
-/// What the run came to.
+/// The result of the run.
 #[derive(Debug)]
 pub struct Summary {
     tenants: Vec<Outcome>,
-    /// What the client says who asked through the daemon.
+    /// The result of the client of the proxied service.
     proxied: Value,
     hot_keys: Vec<Value>,
 }
@@ -120,9 +120,9 @@ pub struct Summary {
 #[derive(Debug)]
 struct Outcome {
     tenant: Tenant,
-    /// What its client says.
+    /// The result of its client.
     client: Value,
-    /// What the gate counted.
+    /// The gate's counters.
     count: Count,
     steady: (Duration, u64),
 }
@@ -130,7 +130,13 @@ struct Outcome {
 impl Summary {
     /// From the gate's last counters, `gate load --json` of both services, and `gate hotkeys --json`.
     #[must_use]
-    pub fn new(course: &Course, end: &Snapshot, load: &Value, proxied: &Value, hot_keys: Vec<Value>) -> Self {
+    pub fn new(
+        history: &History,
+        end: &Snapshot,
+        load: &Value,
+        proxied: &Value,
+        hot_keys: Vec<Value>,
+    ) -> Self {
         let clients: BTreeMap<&str, &Value> = load["tenants"]
             .as_array()
             .into_iter()
@@ -141,7 +147,7 @@ impl Summary {
             tenant,
             client: clients.get(tenant.name).map_or(Value::Null, |client| (*client).clone()),
             count: end.of(tenant.name),
-            steady: course.steady(tenant.name),
+            steady: history.steady(tenant.name),
         });
         Self { tenants: tenants.into(), proxied: proxied["tenants"][0].clone(), hot_keys }
     }

@@ -1,4 +1,4 @@
-//! Who is in the lab: the tenants, the service, guarded and proxied, the gate before it, and its configuration.
+//! The lab's programs: the tenants' load, the service (guarded and proxied), the gate and its configuration.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use super::counts::Snapshot;
 use super::net::{CLIENT_INTERFACE, Namespace, Net, SERVER_INTERFACE, SERVER_V4};
-use super::part::Part;
-use super::report::{Course, Summary};
+use super::process::ChildProcess;
+use super::report::{History, Summary};
 use crate::sh;
 
 /// A tenant of the lab.
@@ -21,7 +21,7 @@ pub struct Tenant {
     pub name: &'static str,
     /// Its source address.
     pub source: &'static str,
-    /// What it may spend. Every request costs one RU in the lab.
+    /// Its quota. Every request costs one RU in the lab.
     pub quota_ru_per_sec: u32,
     /// How much of its quota it may have saved up.
     pub burst_ms: u32,
@@ -68,7 +68,7 @@ pub const TENANTS: [Tenant; 3] = [
     },
 ];
 
-/// Who asks through the daemon, over TCP: as polite as the first of [`TENANTS`].
+/// The tenant of the proxied service, over TCP: as polite as the first of [`TENANTS`].
 pub const PROXIED: Tenant = Tenant {
     name: "proxied",
     source: "198.18.1.4",
@@ -127,11 +127,11 @@ pub fn config(pins: &Path) -> String {
 pub struct Scene {
     gate: PathBuf,
     // In the order in which they end.
-    load: Part,
-    proxied_load: Part,
-    peer: Part,
-    daemon: Part,
-    store: Part,
+    load: ChildProcess,
+    proxied_load: ChildProcess,
+    peer: ChildProcess,
+    daemon: ChildProcess,
+    store: ChildProcess,
     net: Net,
 }
 
@@ -140,7 +140,7 @@ impl Scene {
     ///
     /// # Errors
     ///
-    /// If a program does not start; with what it said.
+    /// If a program does not start; with its last lines.
     pub fn set(gate: &Path, duration: Duration) -> Result<Self> {
         let net = network()?;
         let store = start_store(&net, gate)?;
@@ -151,7 +151,7 @@ impl Scene {
         Ok(Self { gate: gate.to_owned(), load, proxied_load, peer, daemon, store, net })
     }
 
-    /// What the gate has counted.
+    /// The gate's counters.
     ///
     /// # Errors
     ///
@@ -160,42 +160,42 @@ impl Scene {
         Snapshot::take(&self.gate, self.net.pins())
     }
 
-    /// Whether the tenants are still asking.
+    /// True while the tenants send.
     ///
     /// # Errors
     ///
     /// If a program has died.
-    pub fn still_asked(&mut self) -> Result<bool> {
-        for part in [&mut self.store, &mut self.daemon, &mut self.peer] {
-            ensure!(part.is_running()?, "{} ended by itself", part.name());
+    pub fn is_under_load(&mut self) -> Result<bool> {
+        for child in [&mut self.store, &mut self.daemon, &mut self.peer] {
+            ensure!(child.is_running()?, "{} ended by itself", child.name());
         }
         let proxied = self.proxied_load.is_running()?;
         Ok(self.load.is_running()? || proxied)
     }
 
-    /// Ends everything, and says what it came to.
+    /// Ends everything, and returns the summary.
     ///
     /// # Errors
     ///
     /// If a program fails at its end.
-    pub fn close(self, course: &Course) -> Result<Summary> {
+    pub fn close(self, history: &History) -> Result<Summary> {
         let Self { gate, load, proxied_load, peer, daemon, store, net } = self;
-        let [load, proxied] = [said_by(load)?, said_by(proxied_load)?];
+        let [load, proxied] = [result_of(load)?, result_of(proxied_load)?];
         let end = Snapshot::take(&gate, net.pins())?;
         let mut command = Command::new(&gate);
         command.args(["hotkeys", "--json", "-n", "5", "--pin-dir"]).arg(net.pins());
         let hot_keys = serde_json::from_str(&sh::output(&mut command)?)?;
-        for part in [peer, daemon, store] {
-            part.end()?;
+        for child in [peer, daemon, store] {
+            child.end()?;
         }
-        Ok(Summary::new(course, &end, &load, &proxied, hot_keys))
+        Ok(Summary::new(history, &end, &load, &proxied, hot_keys))
     }
 }
 
-/// What its clients saw.
-fn said_by(load: Part) -> Result<Value> {
-    let said = load.end()?.concat();
-    serde_json::from_str(&said).with_context(|| format!("`gate load --json` printed {said}"))
+/// The result of a load generator.
+fn result_of(load: ChildProcess) -> Result<Value> {
+    let last_lines = load.end()?.concat();
+    serde_json::from_str(&last_lines).with_context(|| format!("`gate load --json` printed {last_lines}"))
 }
 
 /// A network on which every tenant has its address.
@@ -215,12 +215,12 @@ pub fn network() -> Result<Net> {
 ///
 /// # Errors
 ///
-/// If it does not start; with what it said.
-pub fn start_store(net: &Net, gate: &Path) -> Result<Part> {
+/// If it does not start; with its last lines.
+pub fn start_store(net: &Net, gate: &Path) -> Result<ChildProcess> {
     let target = target();
     let mut command = ahead(&net.server, gate);
     command.args(["store", "--listen", &target]);
-    let mut store = Part::start("gate store", command)?;
+    let mut store = ChildProcess::start("gate store", command)?;
     store.wait_for(&target, START)?;
     Ok(store)
 }
@@ -229,28 +229,28 @@ pub fn start_store(net: &Net, gate: &Path) -> Result<Part> {
 ///
 /// # Errors
 ///
-/// If it does not start; with what it said.
-pub fn start_daemon(net: &Net, gate: &Path) -> Result<Part> {
+/// If it does not start; with its last lines.
+pub fn start_daemon(net: &Net, gate: &Path) -> Result<ChildProcess> {
     let file = std::env::temp_dir().join(format!("{}.toml", net.server.name()));
     std::fs::write(&file, config(net.pins())).with_context(|| format!("cannot write {}", file.display()))?;
     let mut command = net.server.command(gate);
     command.args(["run", "--config"]).arg(&file);
-    let mut daemon = Part::start("gate run", command)?;
+    let mut daemon = ChildProcess::start("gate run", command)?;
     let attached = daemon.wait_for("attached interface", START);
     std::fs::remove_file(&file)?;
     attached?;
     Ok(daemon)
 }
 
-/// What lets the clients' end receive what XDP sends.
+/// The program that lets the clients' end receive XDP's replies.
 ///
 /// # Errors
 ///
-/// If it does not start; with what it said.
-pub fn start_peer(net: &Net, gate: &Path) -> Result<Part> {
+/// If it does not start; with its last lines.
+pub fn start_peer(net: &Net, gate: &Path) -> Result<ChildProcess> {
     let mut command = net.client.command(gate);
     command.args(["peer", "--interface", CLIENT_INTERFACE]);
-    let mut peer = Part::start("gate peer", command)?;
+    let mut peer = ChildProcess::start("gate peer", command)?;
     peer.wait_for("passes", START)?;
     Ok(peer)
 }
@@ -260,23 +260,23 @@ pub fn start_peer(net: &Net, gate: &Path) -> Result<Part> {
 /// # Errors
 ///
 /// If it does not start.
-pub fn start_load(net: &Net, gate: &Path, duration: Duration) -> Result<Part> {
+pub fn start_load(net: &Net, gate: &Path, duration: Duration) -> Result<ChildProcess> {
     ask(net, gate, &["--udp", "--target", &target()], &TENANTS, duration)
 }
 
 /// As [`start_load`], for who asks through the daemon.
-fn start_proxied_load(net: &Net, gate: &Path, duration: Duration) -> Result<Part> {
+fn start_proxied_load(net: &Net, gate: &Path, duration: Duration) -> Result<ChildProcess> {
     let through = format!("{SERVER_V4}:{PROXIED_PORT}");
     ask(net, gate, &["--tcp", "--target", &through], &[PROXIED], duration)
 }
 
-fn ask(net: &Net, gate: &Path, how: &[&str], tenants: &[Tenant], duration: Duration) -> Result<Part> {
+fn ask(net: &Net, gate: &Path, how: &[&str], tenants: &[Tenant], duration: Duration) -> Result<ChildProcess> {
     let mut command = net.client.command(gate);
     command.args(["load", "--json", "--for", &format!("{}ms", duration.as_millis())]).args(how);
     for tenant in tenants {
         command.args(["--tenant", &tenant.load()]);
     }
-    Part::start("gate load", command)
+    ChildProcess::start("gate load", command)
 }
 
 fn target() -> String {

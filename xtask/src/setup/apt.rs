@@ -27,7 +27,7 @@ Components: main
 Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
 ";
 
-/// Whether this machine has apt.
+/// True if this machine has apt.
 pub(super) fn present() -> bool {
     sh::find("apt-get").is_some() && sh::find("apt-cache").is_some()
 }
@@ -92,7 +92,7 @@ fn unknown<'a>(packages: &[&'a str]) -> Result<Vec<&'a str>> {
     Ok(packages.iter().copied().filter(|package| !offered(&policy, package)).collect())
 }
 
-/// Whether apt's `policy` names a candidate for `package`.
+/// True if apt's `policy` names a candidate for `package`.
 fn offered(policy: &str, package: &str) -> bool {
     let mut lines = policy.lines().skip_while(|line| line.strip_suffix(':') != Some(package)).skip(1);
     let candidate = lines.find_map(|line| line.trim_start().strip_prefix("Candidate: "));

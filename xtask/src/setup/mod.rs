@@ -1,4 +1,4 @@
-//! What is needed is there, or is fetched, or is named with the words to type.
+//! Set-up: every dependency is present, or installed, or named with the command to type.
 //!
 //! Looking costs a fraction of a second. Only Debian's own packages are ever installed, only as root, and
 //! nothing that they bring is started.
@@ -14,7 +14,7 @@ use nix::unistd::geteuid;
 
 pub use toolchain::Toolchain;
 
-/// What the machine is set up for. Each includes the ones before it.
+/// The purpose that the machine is set up for. Each includes the ones before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub enum Purpose {
     /// Building the eBPF object.

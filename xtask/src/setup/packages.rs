@@ -1,4 +1,4 @@
-//! What comes from Debian's packages, and how one notices that it is missing.
+//! The programs from Debian's packages, and the check for each.
 
 use super::Purpose;
 use super::toolchain::DEBIAN_PACKAGES;
@@ -26,7 +26,7 @@ pub(super) fn missing(purpose: Purpose) -> Vec<&'static str> {
     needed.filter(|(program, _, _)| sh::find(program).is_none()).map(|(_, package, _)| *package).collect()
 }
 
-/// What to type where set-up may not install anything.
+/// The command to type where set-up may not install anything.
 pub(super) fn how_to_get(packages: &[&str], toolchain: bool) -> String {
     let mut text = format!(
         "missing: {}\n\nAs root, `cargo xtask setup` installs them on Debian 12. By hand:\n\n    \

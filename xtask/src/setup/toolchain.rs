@@ -16,7 +16,7 @@ use anyhow::Result;
 use super::step;
 use crate::{paths, sh};
 
-/// What set-up installs for Debian's way.
+/// The packages that set-up installs for Debian's way.
 pub(super) const DEBIAN_PACKAGES: [&str; 6] =
     ["rustc-web", "cargo-web", "libstd-rust-web-dev-bpf", "llvm-22-dev", "libpolly-22-dev", "libzstd-dev"];
 
@@ -81,7 +81,7 @@ impl Toolchain {
             "-Ctarget-cpu=v3",
             &format!("-Clinker={}", linker.display()),
         ];
-        // What the caller's own cargo and its user set is for another compiler.
+        // The environment of the caller's cargo is for another compiler.
         for other in NOT_FOR_IT {
             cargo.env_remove(other);
         }
@@ -102,7 +102,7 @@ impl fmt::Display for Toolchain {
 
 /// Debian's packages that are missing for its way.
 pub(super) fn debian_packages_missing() -> Vec<&'static str> {
-    // It fails when it does not know one of them, and lists the others all the same.
+    // apt fails when it does not know one of them, and lists the others all the same.
     let mut query = Command::new("dpkg-query");
     query.args(["--show", "--showformat=${Package} ${db:Status-Status}\n"]).args(DEBIAN_PACKAGES);
     let listed = query.output().map(|output| output.stdout).unwrap_or_default();
@@ -127,7 +127,7 @@ pub(super) fn build_linker() -> Result<()> {
     })
 }
 
-/// What was found, for a set-up that should have worked and did not.
+/// The compilers that were found, for a set-up that should have worked and did not.
 pub(super) fn findings() -> String {
     format!(
         "  Debian's compiler for BPF: {}\n  bpf-linker for LLVM {LLVM}: {:?}\n  nightly with rust-src: {:?}\n  \

@@ -1,6 +1,6 @@
-//! Full load by a tenant that may ask for next to nothing: how soon it is told.
+//! Full load by a tenant with almost no quota: the latency of its refusals.
 //!
-//! What gate says is its own time, from when a request was decoded until the refusal was written; what the client
+//! gate measures its own time, from when a request was decoded until the refusal was written; what the client
 //! says includes its sockets, the wait for gate's turn on the processor, and all that was sent together.
 
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::{Answer, Args, CONNECTIONS, Field, Gate, Load, MEMCACHED, REDIS, at, gate_config, paths, start};
 
-/// What is asked of which store.
+/// The requests and their store.
 pub(super) struct Refused {
     pub(super) name: String,
     store: usize,
@@ -41,7 +41,7 @@ pub(super) struct Row {
     load: String,
     /// Answers a second, almost all of them refusals.
     per_sec: f64,
-    /// What the client sees.
+    /// The client's measurement.
     p50_us: f64,
     p99_us: f64,
     /// From decoded to written.

@@ -1,4 +1,4 @@
-//! A program of the lab: started, listened to, ended.
+//! A child process of the lab: started, its output collected, ended.
 
 use std::collections::VecDeque;
 use std::io::{BufRead as _, BufReader, Read};
@@ -11,29 +11,29 @@ use anyhow::{Context as _, Result, anyhow};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// A running program. Dropping it ends it: SIGTERM, and SIGKILL after [`PATIENCE`].
+/// A running child process. Dropping it ends it: SIGTERM, and SIGKILL after [`PATIENCE`].
 #[derive(Debug)]
-pub struct Part {
+pub struct ChildProcess {
     name: &'static str,
     child: Child,
     lines: Receiver<Line>,
     /// Its last lines, at most [`QUOTED`].
-    said: VecDeque<String>,
+    last_lines: VecDeque<String>,
 }
 
-/// A line that a part printed.
+/// A line of output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Line {
     Out(String),
     Err(String),
 }
 
-/// How long a part may take to end when asked to.
+/// How long a child may take to end after SIGTERM.
 pub const PATIENCE: Duration = Duration::from_secs(5);
-/// How many of its last lines a part that died is quoted with.
+/// How many of its last lines an error quotes.
 const QUOTED: usize = 12;
 
-impl Part {
+impl ChildProcess {
     /// Starts it.
     ///
     /// # Errors
@@ -45,10 +45,10 @@ impl Part {
         let (sender, lines) = channel();
         forward(child.stdout.take(), sender.clone(), Line::Out);
         forward(child.stderr.take(), sender, Line::Err);
-        Ok(Self { name, child, lines, said: VecDeque::new() })
+        Ok(Self { name, child, lines, last_lines: VecDeque::new() })
     }
 
-    /// What it is called in messages.
+    /// Its name in messages.
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.name
@@ -71,27 +71,27 @@ impl Part {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.lines.recv_timeout(left) {
                 Ok(line) => {
-                    self.heard(&line);
+                    self.record(&line);
                     if line.text().contains(text) {
                         return Ok(line.text().to_owned());
                     }
                 }
-                Err(_) => return Err(self.complain(&format!("did not say {text:?} in {patience:?}"))),
+                Err(_) => return Err(self.failure(&format!("did not say {text:?} in {patience:?}"))),
             }
         }
     }
 
-    /// What it printed on its standard output since it was last asked.
+    /// The lines on its standard output since the last call.
     pub fn printed(&mut self) -> Vec<String> {
         let mut printed = Vec::new();
         while let Ok(line) = self.lines.try_recv() {
-            self.heard(&line);
+            self.record(&line);
             printed.extend(line.out());
         }
         printed
     }
 
-    /// Whether it still runs.
+    /// True while it runs.
     ///
     /// # Errors
     ///
@@ -100,7 +100,7 @@ impl Part {
         match self.child.try_wait()? {
             None => Ok(true),
             Some(status) if status.success() => Ok(false),
-            Some(status) => Err(self.complain(&format!("ended: {status}"))),
+            Some(status) => Err(self.failure(&format!("ended: {status}"))),
         }
     }
 
@@ -111,8 +111,8 @@ impl Part {
     /// If it fails, or `patience` runs out.
     pub fn finish(mut self, patience: Duration) -> Result<Vec<String>> {
         match self.wait(patience)? {
-            None => Err(self.complain(&format!("did not end in {patience:?}"))),
-            Some(status) if !status.success() => Err(self.complain(&format!("ended: {status}"))),
+            None => Err(self.failure(&format!("did not end in {patience:?}"))),
+            Some(status) if !status.success() => Err(self.failure(&format!("ended: {status}"))),
             Some(_) => Ok(self.rest()),
         }
     }
@@ -153,34 +153,34 @@ impl Part {
         }
     }
 
-    /// What it printed, now that it has ended.
+    /// The remaining lines, after it has ended.
     fn rest(&mut self) -> Vec<String> {
         let mut printed = Vec::new();
         while let Ok(line) = self.lines.recv_timeout(PATIENCE) {
-            self.heard(&line);
+            self.record(&line);
             printed.extend(line.out());
         }
         printed
     }
 
-    fn heard(&mut self, line: &Line) {
-        self.said.push_back(line.text().to_owned());
-        if self.said.len() > QUOTED {
-            self.said.pop_front();
+    fn record(&mut self, line: &Line) {
+        self.last_lines.push_back(line.text().to_owned());
+        if self.last_lines.len() > QUOTED {
+            self.last_lines.pop_front();
         }
     }
 
-    fn complain(&mut self, what: &str) -> anyhow::Error {
+    fn failure(&mut self, what: &str) -> anyhow::Error {
         if !matches!(self.child.try_wait(), Ok(None)) {
             self.rest();
         }
         self.printed();
-        let said: Vec<&str> = self.said.iter().map(String::as_str).collect();
-        anyhow!("{} {what}\n{}", self.name, said.join("\n"))
+        let last_lines: Vec<&str> = self.last_lines.iter().map(String::as_str).collect();
+        anyhow!("{} {what}\n{}", self.name, last_lines.join("\n"))
     }
 }
 
-impl Drop for Part {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
             let _ = self.signal(Signal::SIGTERM);
@@ -222,34 +222,34 @@ fn forward(output: Option<impl Read + Send + 'static>, to: Sender<Line>, kind: f
 mod tests {
     use super::*;
 
-    fn shell(script: &str) -> Part {
+    fn shell(script: &str) -> ChildProcess {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        Part::start("the script", command).unwrap()
+        ChildProcess::start("the script", command).unwrap()
     }
 
     #[test]
     fn what_it_prints_is_seen_and_a_failure_is_quoted() {
-        let mut part = shell("echo ready; echo trouble >&2; exit 3");
-        assert_eq!(part.wait_for("read", PATIENCE).unwrap(), "ready");
-        let error = part.finish(PATIENCE).unwrap_err().to_string();
+        let mut child = shell("echo ready; echo trouble >&2; exit 3");
+        assert_eq!(child.wait_for("read", PATIENCE).unwrap(), "ready");
+        let error = child.finish(PATIENCE).unwrap_err().to_string();
         assert!(error.contains("the script ended: exit status: 3") && error.contains("trouble"), "{error}");
     }
 
     #[test]
     fn an_end_that_was_asked_for_is_no_failure() {
-        let mut part = shell("trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.01; done");
-        part.wait_for("ready", PATIENCE).unwrap();
-        assert_eq!(part.end().unwrap(), ["bye"]);
+        let mut child = shell("trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.01; done");
+        child.wait_for("ready", PATIENCE).unwrap();
+        assert_eq!(child.end().unwrap(), ["bye"]);
         assert!(shell("exit 0").finish(PATIENCE).unwrap().is_empty());
     }
 
     #[test]
     fn dropping_it_ends_it() {
-        let part = shell("echo ready; while :; do sleep 0.01; done");
-        let process = std::path::PathBuf::from(format!("/proc/{}", part.id()));
+        let child = shell("echo ready; while :; do sleep 0.01; done");
+        let process = std::path::PathBuf::from(format!("/proc/{}", child.id()));
         assert!(process.exists());
-        drop(part);
+        drop(child);
         assert!(!process.exists());
     }
 }
