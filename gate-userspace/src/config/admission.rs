@@ -64,16 +64,18 @@ pub enum AdmissionPolicy {
 pub enum Fairness {
     /// Nothing.
     None,
-    /// A twentieth of each type passes.
-    AcceptanceAllowance,
-    /// Those that are accepted less than the average are helped.
-    HelpingTheUnderserved,
+    /// Each type may have this share of its requests accepted, from 0 to 1.
+    AcceptanceAllowance(Fraction),
+    /// Types that are accepted less than the average are helped, scaled by this factor, above 0, at most 1.
+    HelpingTheUnderserved(Fraction),
 }
 
 /// The keys that mean nothing without `parallelism`.
-const KEYS: [&str; 10] = [
+const KEYS: [&str; 12] = [
     "queue_memory",
     "admission",
+    "allowance",
+    "alpha",
     "codel",
     "fairness",
     "objectives",
@@ -113,12 +115,18 @@ pub(super) fn read<'d>(section: &mut Section<'d>, names: &[&'d str]) -> Option<A
 
 fn policy(section: &mut Section<'_>) -> AdmissionPolicy {
     let chosen = section.get("admission", one_of(&POLICIES)).unwrap_or("bouncer");
-    let fairness = section.get("fairness", one_of(&FAIRNESS));
+    let fairness = fairness(section);
     let length = section.get("max_queue_length", number(1, 10_000_000));
     let wait = section.get("max_queue_wait", time(DEADLINE_RANGE));
     let fraction = section.get("accept_fraction", units::percentage);
-    let given =
-        [("fairness", "bouncer"), ("max_queue_length", ""), ("max_queue_wait", ""), ("accept_fraction", "")];
+    let given = [
+        ("fairness", "bouncer"),
+        ("allowance", "bouncer"),
+        ("alpha", "bouncer"),
+        ("max_queue_length", ""),
+        ("max_queue_wait", ""),
+        ("accept_fraction", ""),
+    ];
     for (key, of) in given {
         let of = if of.is_empty() { key.replace('_', "-") } else { of.to_owned() };
         if section.has(key) && chosen != of {
@@ -130,7 +138,27 @@ fn policy(section: &mut Section<'_>) -> AdmissionPolicy {
         "max-queue-length" => AdmissionPolicy::MaxQueueLength(length.unwrap_or(400)),
         "max-queue-wait" => AdmissionPolicy::MaxQueueWait(wait.unwrap_or(Nanos::from_millis(15))),
         "accept-fraction" => AdmissionPolicy::AcceptFraction(fraction.unwrap_or(Fraction::of(95, 100))),
-        _ => AdmissionPolicy::Bouncer(fairness.unwrap_or(Fairness::AcceptanceAllowance)),
+        _ => AdmissionPolicy::Bouncer(fairness),
+    }
+}
+
+/// The strategy against starvation and its parameter.
+fn fairness(section: &mut Section<'_>) -> Fairness {
+    let chosen = section.get("fairness", one_of(&FAIRNESS)).unwrap_or("acceptance-allowance");
+    let allowance = section.get("allowance", units::share).unwrap_or(DEFAULT_ALLOWANCE);
+    let alpha = section.get("alpha", units::share);
+    if alpha == Some(Fraction::ZERO) {
+        section.fault("alpha", "must be above 0, at most 1, e.g. \"1\"".to_owned());
+    }
+    for (key, of) in [("allowance", "acceptance-allowance"), ("alpha", "helping-the-underserved")] {
+        if section.has(key) && chosen != of {
+            section.fault(key, format!("means something only beside fairness = \"{of}\""));
+        }
+    }
+    match chosen {
+        "none" => Fairness::None,
+        "helping-the-underserved" => Fairness::HelpingTheUnderserved(alpha.unwrap_or(Fraction::ONE)),
+        _ => Fairness::AcceptanceAllowance(allowance),
     }
 }
 
@@ -194,10 +222,10 @@ const POLICIES: [(&str, &str); 5] = [
     ("accept-fraction", "accept-fraction"),
     ("off", "off"),
 ];
-const FAIRNESS: [(&str, Fairness); 3] = [
-    ("acceptance-allowance", Fairness::AcceptanceAllowance),
-    ("helping-the-underserved", Fairness::HelpingTheUnderserved),
-    ("none", Fairness::None),
+const FAIRNESS: [(&str, &str); 3] = [
+    ("acceptance-allowance", "acceptance-allowance"),
+    ("helping-the-underserved", "helping-the-underserved"),
+    ("none", "none"),
 ];
 const LAWS: [(&str, Option<Law>); 3] =
     [("overload", Some(Law::Overload)), ("rfc8289", Some(Law::Rfc8289)), ("off", None)];
@@ -207,6 +235,8 @@ const DEADLINE_RANGE_FINE: (Nanos, Nanos) = (Nanos::from_micros(10), Nanos::from
 const CODEL_RANGE: (Nanos, Nanos) = (Nanos::from_micros(100), Nanos::from_secs(60));
 /// The RFC's value: longer than a burst that is worth waiting for.
 const DEFAULT_INTERVAL: Nanos = Nanos::from_millis(100);
+/// The study's Table 2.
+const DEFAULT_ALLOWANCE: Fraction = Fraction::of(5, 100);
 /// Generous for a store in memory: what it is held to unless one says better.
 const DEFAULT_P50: Nanos = Nanos::from_millis(10);
 const DEFAULT_P90: Nanos = Nanos::from_millis(50);

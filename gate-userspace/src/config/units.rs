@@ -97,6 +97,15 @@ pub(crate) fn percentage(text: &str) -> Result<Fraction, Wrong> {
     Ok(Fraction::of(millionths, 1_000_000))
 }
 
+/// A share of a whole as a number from 0 to 1: `"0.05"`.
+pub(super) fn share(text: &str) -> Result<Fraction, Wrong> {
+    let millionths = quantity(text, &[("", 1_000_000)], "a number from 0 to 1", "\"0.05\"")?;
+    if millionths > 1_000_000 {
+        return Err("must be from 0 to 1".to_owned());
+    }
+    Ok(Fraction::of(millionths, 1_000_000))
+}
+
 /// Prints a size in the largest unit that holds it exactly.
 pub(super) fn print_size(bytes: u64) -> String {
     let largest = SIZE.iter().rev().find(|&&(_, unit)| bytes >= unit && bytes.is_multiple_of(unit));

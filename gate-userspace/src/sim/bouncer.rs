@@ -10,7 +10,7 @@ use super::parallel::{self, Progress};
 use super::scenario::{MAX_QUERIES, Policies, Scenario};
 use crate::policy::admission::Admission;
 use crate::policy::baselines::{AcceptFraction, MaxQueueLength, MaxQueueWait};
-use crate::policy::bouncer::{Bouncer, Config, Fairness};
+use crate::policy::bouncer::{AverageOver, Bouncer, Config, Fairness};
 use crate::policy::range::{OutOfRange, ensure};
 
 /// The policies of the study.
@@ -84,6 +84,7 @@ fn bouncer(scenario: &Scenario, fairness: Fairness) -> Result<Bouncer, OutOfRang
         interval: scenario.policies.histogram_interval,
         min_samples: scenario.policies.histogram_min_samples,
         fairness,
+        average_over: AverageOver::AllTypes { count: scenario.policies.alpha_types },
         ..Config::new(scenario.processes, scenario.types.len(), default)
     };
     Bouncer::new(config, Nanos::ZERO)

@@ -10,6 +10,7 @@
 //! [policies]
 //! allowance = 0.05              # acceptance-allowance
 //! alpha = 1.0                   # helping-the-underserved
+//! alpha_types = 6               # types that its average is over, at least
 //! maxql_limit = 400             # queued queries
 //! maxqwt_limit_ms = 15
 //! max_utilization = 0.95        # accept-fraction
@@ -71,6 +72,8 @@ pub struct Policies {
     pub allowance: f64,
     /// Helping-the-underserved: the factor on a type's distance from the average.
     pub alpha: f64,
+    /// Helping-the-underserved: over how many types the average acceptance ratio is taken, at least.
+    pub alpha_types: u32,
     /// Max queue length, in queries.
     pub maxql_limit: u64,
     /// Max queue wait.
@@ -92,13 +95,12 @@ impl Default for Policies {
         Self {
             allowance: 0.05,
             alpha: 1.0,
+            alpha_types: 6,
             maxql_limit: 400,
             maxqwt_limit: Nanos::from_millis(15),
             max_utilization: 0.95,
             averaging: Averaging::Covered,
             histogram_interval: Nanos::from_secs(1),
-            // With 1,000, a percentile's standard error is 5% of it, and the slow type's p90 is but 2.7
-            // of them below its limit: in one run of ten, chance makes the type hopeless for a while.
             histogram_min_samples: 3_000,
         }
     }

@@ -25,11 +25,11 @@ pub(super) struct Args {
     /// Offered load, times what keeps all processes busy; several with commas. [default: the scenario's]
     #[arg(long, value_delimiter = ',', value_parser = |arg: &str| number(arg, |load| check_load("load", load)))]
     load: Vec<f64>,
-    /// Of `bouncer+aa`: the share of each type that passes in any case, from 0 to 1. [default: 0.05]
+    /// Of `bouncer+aa`: the acceptance allowance A, from 0 to 1. [default: 0.05]
     #[arg(long, value_parser = |arg: &str| number(arg, |share| ensure((0.0..=1.0).contains(&share), "allowance", share, "from 0 to 1")))]
     allowance: Option<f64>,
-    /// Of `bouncer+hu`: the factor on a type's distance from the average, from 0 to 1000. [default: 1]
-    #[arg(long, value_parser = |arg: &str| number(arg, |alpha| ensure((0.0..=1_000.0).contains(&alpha), "alpha", alpha, "from 0 to 1000")))]
+    /// Of `bouncer+hu`: the scaling factor of its help, above 0, at most 1. [default: 1]
+    #[arg(long, value_parser = |arg: &str| number(arg, |alpha| ensure(alpha > 0.0 && alpha <= 1.0, "alpha", alpha, "above 0, at most 1")))]
     alpha: Option<f64>,
     /// Queries per run, those that warm up aside.
     #[arg(long, default_value_t = 1_500_000, value_parser = clap::value_parser!(u64).range(1..=MAX_QUERIES))]

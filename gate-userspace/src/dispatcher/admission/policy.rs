@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use gate_common::units::Nanos;
+use gate_common::units::{Fraction, Nanos};
 
 use crate::config::{self, AdmissionPolicy};
 use crate::policy::Tier;
@@ -37,8 +37,7 @@ impl Policy {
                 Some(Arc::new(MaxQueueWait::new(limit, parallelism, now)?))
             }
             AdmissionPolicy::AcceptFraction(share) => {
-                let share = f64::from(share.steps()) / f64::from(gate_common::units::Fraction::ONE.steps());
-                Some(Arc::new(AcceptFraction::new(share, parallelism, Averaging::Covered, now)?))
+                Some(Arc::new(AcceptFraction::new(as_float(share), parallelism, Averaging::Covered, now)?))
             }
         }))
     }
@@ -121,17 +120,21 @@ fn bouncer(
         next_place: true,
         fairness: match fairness {
             config::Fairness::None => Fairness::None,
-            config::Fairness::AcceptanceAllowance => Fairness::AcceptanceAllowance { allowance: ALLOWANCE },
-            config::Fairness::HelpingTheUnderserved => Fairness::HelpingTheUnderserved { alpha: ALPHA },
+            config::Fairness::AcceptanceAllowance(allowance) => {
+                Fairness::AcceptanceAllowance { allowance: as_float(allowance) }
+            }
+            config::Fairness::HelpingTheUnderserved(alpha) => {
+                Fairness::HelpingTheUnderserved { alpha: as_float(alpha) }
+            }
         },
         ..bouncer::Config::new(admission.parallelism, 1, objective(&admission.default_objective)?)
     };
     Bouncer::new(config, now)
 }
 
-/// The published study's values.
-const ALLOWANCE: f64 = 0.05;
-const ALPHA: f64 = 1.0;
+fn as_float(share: Fraction) -> f64 {
+    f64::from(share.steps()) / f64::from(Fraction::ONE.steps())
+}
 
 #[cfg(test)]
 mod tests {
@@ -161,7 +164,7 @@ mod tests {
             Request { tier: Tier::Standard, query_type }
         };
         for name in ["a", "b", "get"] {
-            (0..1_000).for_each(|_| policy.completed(kind(name), Nanos::from_millis(1), Nanos::ZERO));
+            (0..3_000).for_each(|_| policy.completed(kind(name), Nanos::from_millis(1), Nanos::ZERO));
         }
         let now = Nanos::from_secs(1);
         policy.refresh(now);

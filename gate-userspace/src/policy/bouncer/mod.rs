@@ -49,7 +49,7 @@ use std::sync::{Mutex, PoisonError};
 
 use gate_common::units::Nanos;
 
-pub use self::config::{Config, Fairness, Objective, QueueOrder, Target};
+pub use self::config::{AverageOver, Config, Fairness, Objective, QueueOrder, Target};
 pub use self::estimator::Figures;
 use self::estimator::{Published, Recorder, Rhythm};
 use self::fairness::Helper;

@@ -285,7 +285,7 @@ fn any_config() -> impl Strategy<Value = Config> {
     let fairness = prop_oneof![
         Just(Fairness::None),
         (0.0f64..=1.0).prop_map(|allowance| Fairness::AcceptanceAllowance { allowance }),
-        (0.0f64..=1_000.0).prop_map(|alpha| Fairness::HelpingTheUnderserved { alpha }),
+        (0.001f64..=1.0).prop_map(|alpha| Fairness::HelpingTheUnderserved { alpha }),
     ];
     let order = prop_oneof![Just(QueueOrder::Fifo), Just(QueueOrder::ByTier)];
     let window = (1..=u64::MAX, 1usize..200).prop_map(|(step, steps)| (Nanos(step), steps));
@@ -318,6 +318,7 @@ fn any_config() -> impl Strategy<Value = Config> {
                     next_place,
                     interval,
                     min_samples,
+                    average_over: AverageOver::AllTypes { count: 3 },
                     fairness,
                     fairness_window,
                 }

@@ -337,6 +337,23 @@ pub(super) const ROWS: &[Broken] = &[
         "probe.every = \"10ms\"\nshedding = { wait = \"2s\", longest_wait = \"1s\" }\nlisten",
         &[r#"7: service[0].shedding.longest_wait = "1s": must not be below wait (2s)"#],
     ),
+    (
+        "listen",
+        "backend = \"127.0.0.1:11212\"\nparallelism = \"4\"\nfairness = \"helping-the-underserved\"\nalpha = \"0\"\nallowance = \"1.5\"\nlisten",
+        &[
+            r#"9: service[0].alpha = "0": must be above 0, at most 1, e.g. "1""#,
+            r#"10: service[0].allowance = "1.5": means something only beside fairness = "acceptance-allowance""#,
+            r#"10: service[0].allowance = "1.5": must be from 0 to 1"#,
+        ],
+    ),
+    (
+        "listen",
+        "backend = \"127.0.0.1:11212\"\nparallelism = \"4\"\nalpha = \"half\"\nlisten",
+        &[
+            r#"8: service[0].alpha = "half": means something only beside fairness = "helping-the-underserved""#,
+            r#"8: service[0].alpha = "half": must be a number from 0 to 1, e.g. "0.05""#,
+        ],
+    ),
     // Hot keys.
     (
         "listen",
