@@ -201,7 +201,7 @@ impl Daemon {
         let opened = PinDir::make(directory)
             .and_then(|pins| Ok((kernel::open(&pins, &sizes, options.takeover)?, pins)));
         let (opened, pins) = match opened {
-            Err(error) if error.is_about_privilege() => return Self::without_xdp(options, &config, error),
+            Err(error) if error.rules_out_xdp() => return Self::without_xdp(options, &config, error),
             opened => opened?,
         };
         let fresh = opened.fresh;

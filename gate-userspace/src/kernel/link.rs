@@ -41,7 +41,7 @@ fn open(pin: &Path) -> io::Result<OwnedFd> {
 }
 
 /// `bpf(2)` with the start of its `union bpf_attr`; the kernel takes the rest for zeros.
-fn bpf(command: libc::c_int, attributes: &[u64]) -> io::Result<RawFd> {
+pub(super) fn bpf(command: libc::c_int, attributes: &[u64]) -> io::Result<RawFd> {
     // SAFETY: the kernel reads the attributes, and what they point to lives in the callers until it returns.
     let returned =
         unsafe { libc::syscall(libc::SYS_bpf, command, attributes.as_ptr(), size_of_val(attributes)) };

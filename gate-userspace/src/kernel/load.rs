@@ -9,7 +9,7 @@ use aya::{Ebpf, EbpfLoader};
 use gate_common::abi::{self, maps};
 
 use super::mapped::Mapped;
-use super::{Error, Maps, PinDir, Result, Samples, Sizes, object};
+use super::{Error, Maps, PinDir, Result, Samples, Sizes, object, requirements};
 
 /// The object in the kernel: its programs loaded, its maps made or taken over.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl Loaded {
     ///
     /// # Errors
     ///
-    /// [`Error::NoObject`], [`Error::NoPrivilege`], or what the kernel says.
+    /// [`Error::NoObject`], [`Error::KernelLacks`], [`Error::NoPrivilege`], or what the kernel says.
     pub fn new(sizes: &Sizes, pins: Option<&PinDir>) -> Result<Self> {
         Self::load(EbpfLoader::new(), sizes, pins)
     }
@@ -48,6 +48,7 @@ impl Loaded {
 
     fn load(mut loader: EbpfLoader<'_>, sizes: &Sizes, pins: Option<&PinDir>) -> Result<Self> {
         let object = object::embedded().ok_or(Error::NoObject)?;
+        requirements::check()?;
         for name in maps::ALL {
             if let Some(entries) = sizes.entries(name) {
                 loader.map_max_entries(name, entries);

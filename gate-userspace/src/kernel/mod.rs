@@ -7,6 +7,7 @@
 //! - [`attach`]: the program at an interface; [`Peer`]: what a veth's other end needs.
 //! - [`Heartbeat`]: the sign of life that XDP looks for.
 //! - [`owner`]: who may write, and how an old daemon is ended.
+//! - `requirements`: what a kernel must have, probed before anything is loaded.
 //! - [`jiffies`]: how the kernel's clock is measured.
 
 use std::io;
@@ -27,6 +28,7 @@ mod outgrown;
 pub mod owner;
 mod peer;
 mod pins;
+mod requirements;
 mod samples;
 
 pub use heartbeat::{Heartbeat, raise_priority};
@@ -58,6 +60,16 @@ pub enum Error {
         "the kernel refuses eBPF to this process: run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON"
     )]
     NoPrivilege(#[source] io::Error),
+    /// The kernel is too old for the program.
+    #[error(
+        "this kernel, {release}, lacks {lacks}, which gate's XDP program needs; Linux 6.1 and newer have it"
+    )]
+    KernelLacks {
+        /// Its release, as `uname -r` prints it.
+        release: String,
+        /// All that it lacks.
+        lacks: String,
+    },
     /// A map could not be made, opened or mapped.
     #[error("map {map}")]
     Map {
@@ -183,11 +195,11 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// Whether it says that there can be no eBPF here, for this user or with this binary.
+    /// Whether it says that there can be no XDP here: for this user, with this binary or on this kernel.
     #[must_use]
-    pub fn is_about_privilege(&self) -> bool {
+    pub fn rules_out_xdp(&self) -> bool {
         match self {
-            Self::NoPrivilege(_) | Self::NoObject => true,
+            Self::NoPrivilege(_) | Self::NoObject | Self::KernelLacks { .. } => true,
             Self::PinDir { source, .. } => source.kind() == io::ErrorKind::PermissionDenied,
             _ => false,
         }
