@@ -5,6 +5,7 @@
 
 pub mod bench;
 pub mod ebpf;
+pub mod kernels;
 pub mod lab;
 pub mod paths;
 pub mod run;

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use nix::unistd::geteuid;
 
 use crate::setup::{self, Purpose};
-use crate::{ebpf, run, sh};
+use crate::{ebpf, kernels, run, sh};
 
 /// The extent of a test run.
 #[derive(Debug, clap::Args)]
@@ -18,6 +18,11 @@ pub struct Args {
     /// The same suites at full size.
     #[arg(long)]
     long: bool,
+    /// Boot Debian's kernels under qemu instead: the fixtures, a lab and a takeover on each.
+    ///
+    /// With --long also one that is too old for gate's XDP program.
+    #[arg(long)]
+    kernels: bool,
 }
 
 /// Sets up, builds and runs all tests.
@@ -26,6 +31,9 @@ pub struct Args {
 ///
 /// If anything fails; in CI (`$CI` is set) also if anything could not run.
 pub fn run(args: &Args) -> Result<()> {
+    if args.kernels {
+        return kernels::run(args.long);
+    }
     let started = Instant::now();
     let mut counts = TestCounts::default();
     match setup::setup(Purpose::Test).and_then(|toolchain| ebpf::build(&toolchain)) {

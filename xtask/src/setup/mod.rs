@@ -14,7 +14,8 @@ use nix::unistd::geteuid;
 
 pub use toolchain::Toolchain;
 
-/// The purpose that the machine is set up for. Each includes the ones before it.
+/// The purpose that the machine is set up for. Each includes the ones before it, but for other kernels, which need no
+/// benchmarks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub enum Purpose {
     /// Building the eBPF object.
@@ -25,6 +26,15 @@ pub enum Purpose {
     Test,
     /// Running the benchmarks: gate's peers as well.
     Bench,
+    /// Running the tests on other kernels: an emulator as well.
+    Kernels,
+}
+
+impl Purpose {
+    /// Whether what is needed for `other` is needed for this.
+    fn includes(self, other: Self) -> bool {
+        other <= self && (self, other) != (Self::Kernels, Self::Bench)
+    }
 }
 
 /// Sees to it that everything needed for `purpose` is there.

@@ -5,7 +5,7 @@ use super::toolchain::DEBIAN_PACKAGES;
 use crate::sh;
 
 /// A program, or a file of a library, the package that holds it, and the least that needs it.
-const PROGRAMS: [(&str, &str, Purpose); 12] = [
+const PROGRAMS: [(&str, &str, Purpose); 15] = [
     ("ip", "iproute2", Purpose::Run),
     ("memcached", "memcached", Purpose::Test),
     ("memccapable", "libmemcached-tools", Purpose::Test),
@@ -18,11 +18,14 @@ const PROGRAMS: [(&str, &str, Purpose); 12] = [
     ("xdp-filter", "xdp-tools", Purpose::Bench),
     ("nft", "nftables", Purpose::Bench),
     ("ethtool", "ethtool", Purpose::Bench),
+    ("qemu-system-x86_64", "qemu-system-x86", Purpose::Kernels),
+    ("busybox", "busybox-static", Purpose::Kernels),
+    ("cpio", "cpio", Purpose::Kernels),
 ];
 
 /// The packages of the programs that `purpose` needs and that are not there.
 pub(super) fn missing(purpose: Purpose) -> Vec<&'static str> {
-    let needed = PROGRAMS.iter().filter(|(_, _, least)| *least <= purpose);
+    let needed = PROGRAMS.iter().filter(|(_, _, least)| purpose.includes(*least));
     needed.filter(|(program, _, _)| sh::find(program).is_none()).map(|(_, package, _)| *package).collect()
 }
 
