@@ -45,7 +45,7 @@ fn stderr(output: &Output) -> String {
 }
 
 #[test]
-fn it_is_the_owners_alone_and_goes_with_the_gate() -> Result<()> {
+fn the_socket_is_private_to_its_owner_and_goes_with_the_gate() -> Result<()> {
     let mut gate = gate("")?;
     let (_, socket) = gate.files()?;
     let mode = std::fs::metadata(&socket)?.permissions().mode();
@@ -60,7 +60,7 @@ fn it_is_the_owners_alone_and_goes_with_the_gate() -> Result<()> {
 }
 
 #[test]
-fn what_a_dead_gate_left_is_replaced_and_a_living_one_keeps_its_place() -> Result<()> {
+fn a_dead_gates_socket_is_replaced_and_a_living_ones_is_kept() -> Result<()> {
     let mut first = gate("")?;
     let (config, socket) = first.files()?;
     let text = std::fs::read_to_string(config)?;
@@ -98,7 +98,7 @@ fn a_gate_that_is_stopped_is_said_not_to_answer() -> Result<()> {
 }
 
 #[test]
-fn nonsense_gets_an_error_and_silence_holds_up_nobody() -> Result<()> {
+fn malformed_requests_get_an_error_and_silent_clients_delay_no_other() -> Result<()> {
     let gate = gate("")?;
     let (_, socket) = gate.files()?;
     for (bytes, answer) in [

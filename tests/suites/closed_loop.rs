@@ -77,8 +77,8 @@ fn the_lowest_tier_is_refused_at_the_interface(service: &str, address: &str, eno
     assert!(sheds().iter().all(|shed| shed["best-effort"] == refused["best-effort"]), "{:?}", sheds());
     assert_eq!(sheds().len(), 2);
     let queues = site.json(&["queues"]).unwrap();
-    let told = ["services", "probed"].map(|kind| queues[kind].as_array().unwrap().clone()).concat();
-    assert!(matches!(told[..], [ref one] if one["latency_ratio"].as_f64() < Some(0.5)), "{queues}");
+    let replies = ["services", "probed"].map(|kind| queues[kind].as_array().unwrap().clone()).concat();
+    assert!(matches!(replies[..], [ref one] if one["latency_ratio"].as_f64() < Some(0.5)), "{queues}");
 
     store.set_service_time(Nanos::ZERO);
     let recovered_after = until("everything is as before", RECOVERY, is_calm);
@@ -137,16 +137,16 @@ const USUAL: Nanos = Nanos::from_millis(1);
 /// Clients of each tenant; each asks again when it was answered.
 const CLIENTS: usize = 4;
 
-/// What a tenant's clients were told so far.
+/// The replies to a tenant's clients so far.
 #[derive(Debug, Default)]
-struct Told {
+struct ReplyCounts {
     answers: AtomicU64,
     penalties: AtomicU64,
     /// Anything else.
     others: AtomicU64,
 }
 
-impl Told {
+impl ReplyCounts {
     fn answers(&self) -> u64 {
         self.answers.load(Ordering::Relaxed)
     }
@@ -156,14 +156,14 @@ impl Told {
     }
 }
 
-fn ask(mut stream: TcpStream, told: &Told, over: &AtomicBool) -> Result<()> {
+fn ask(mut stream: TcpStream, replies: &ReplyCounts, over: &AtomicBool) -> Result<()> {
     while !over.load(Ordering::Relaxed) {
         stream.write_all(b"get key\r\n")?;
         let said = read_until(&mut stream, b"\r\n")?;
         let count = match &*said {
-            b"END\r\n" => &told.answers,
-            said if said.ends_with(b"reason=penalty\r\n") => &told.penalties,
-            _ => &told.others,
+            b"END\r\n" => &replies.answers,
+            said if said.ends_with(b"reason=penalty\r\n") => &replies.penalties,
+            _ => &replies.others,
         };
         count.fetch_add(1, Ordering::Relaxed);
         if said != b"END\r\n" {
@@ -180,15 +180,16 @@ fn a_slow_store_is_spared_the_lowest_tier_by_the_proxy_until_it_recovers() -> Re
     let gate = Listening::gate("memcached", store.address(), service, PROXIED)?;
     let over = Arc::new(AtomicBool::new(false));
     let mut clients = Vec::new();
-    let mut told = BTreeMap::new();
+    let mut replies = BTreeMap::new();
     for source in [VITAL_SOURCE, CHEAP_SOURCE] {
-        let told: &mut Arc<Told> = told.entry(source).or_default();
+        let replies: &mut Arc<ReplyCounts> = replies.entry(source).or_default();
         for _ in 0..CLIENTS {
-            let (stream, told, over) = (gate.connect_from(source)?, Arc::clone(told), Arc::clone(&over));
-            clients.push(std::thread::spawn(move || ask(stream, &told, &over)));
+            let (stream, replies, over) =
+                (gate.connect_from(source)?, Arc::clone(replies), Arc::clone(&over));
+            clients.push(std::thread::spawn(move || ask(stream, &replies, &over)));
         }
     }
-    let [vital, cheap] = [VITAL_SOURCE, CHEAP_SOURCE].map(|source| Arc::clone(&told[&source]));
+    let [vital, cheap] = [VITAL_SOURCE, CHEAP_SOURCE].map(|source| Arc::clone(&replies[&source]));
     until("the gate knows the store", PATIENCE, || vital.answers().min(cheap.answers()) > ENOUGH);
     ensure!(cheap.penalties() == 0);
 

@@ -2,7 +2,7 @@
 
 use gate_common::abi::{Event, Exit, Reason, tenant_flags};
 use gate_tests::daemon::{PATIENCE, Site};
-use gate_tests::fixture::{reply, town};
+use gate_tests::fixture::{fixture_plan, reply};
 use gate_tests::flood::Sink;
 use gate_tests::net::SERVER_INTERFACE;
 use gate_tests::packet::{Packet, tcp};
@@ -10,13 +10,13 @@ use gate_tests::privilege;
 use gate_tests::world::{Plan, World};
 use gate_userspace::kernel::Maps;
 
-/// A world with a changed town, or a return from the test where there is no root.
+/// A world with a changed plan, or a return from the test where there is no root.
 macro_rules! world {
     ($test:literal, $change:expr) => {
         match privilege::root(concat!("limits::", $test)) {
             true => {
                 let mut world = World::new(8, 2048).unwrap();
-                let mut plan = town();
+                let mut plan = fixture_plan();
                 ($change)(&mut plan);
                 world.install(&plan);
                 world

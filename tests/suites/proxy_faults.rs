@@ -5,15 +5,15 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use gate_tests::fake_store::{FakeStore, counter};
 use gate_tests::proxy::{Listening, PATIENCE, read_until, shown};
-use gate_tests::puppet::{Puppet, figure};
 use gate_tests::wait::wait_until;
 use nix::sys::signal::Signal;
 
 const EVERYONE: &str = "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"unlimited\"";
 
 #[test]
-fn a_dead_store_is_told_soon_and_comes_back_by_itself() -> Result<()> {
+fn a_dead_store_is_reported_soon_and_comes_back_by_itself() -> Result<()> {
     let store = Listening::memcached()?;
     let gate = Listening::gate("memcached", store.address, "store_timeout = \"200ms\"", EVERYONE)?;
     gate.ask(b"set a 0 0 1\r\n1\r\n", b"STORED\r\n")?;
@@ -37,7 +37,7 @@ fn a_dead_store_is_told_soon_and_comes_back_by_itself() -> Result<()> {
 
 #[test]
 fn a_store_that_makes_no_sense_loses_its_connection_and_no_client() -> Result<()> {
-    let store = Puppet::start()?;
+    let store = FakeStore::start()?;
     let gate = Listening::gate("memcached", store.address, "connections = \"1\"", EVERYONE)?;
     for nonsense in ["HELLO\r\n", "VALUE other 0 1\r\nx\r\nEND\r\n", "VALUE a 0 x\r\n", "END\r\nEND\r\n"] {
         let mut client = gate.connect()?;
@@ -62,8 +62,8 @@ fn a_store_that_makes_no_sense_loses_its_connection_and_no_client() -> Result<()
 }
 
 #[test]
-fn a_store_that_breaks_off_in_a_reply_ends_that_client_alone() -> Result<()> {
-    let store = Puppet::start()?;
+fn a_store_that_fails_within_a_reply_closes_only_that_client() -> Result<()> {
+    let store = FakeStore::start()?;
     let gate = Listening::gate("memcached", store.address, "connections = \"1\"\n", EVERYONE)?;
     // Long values are passed on as they come. Several clients of which one thread has at least two.
     let mut clients: Vec<TcpStream> = (0..2).map(|_| gate.connect()).collect::<Result<_>>()?;
@@ -86,15 +86,15 @@ fn a_store_that_breaks_off_in_a_reply_ends_that_client_alone() -> Result<()> {
     }
     let said = answered.join().expect("it does not panic")?;
     ensure!(said == b"END\r\n" || said.ends_with(b"reason=store-down\r\n"), "{}", shown(&said));
-    wait_until("it was not counted", || Ok(figure(&gate, "cut")? == 1))
+    wait_until("it was not counted", || Ok(counter(&gate, "cut")? == 1))
 }
 
 #[test]
 fn a_second_connection_is_for_what_would_stand_behind_something_slow() -> Result<()> {
-    let store = Puppet::start()?;
+    let store = FakeStore::start()?;
     let service = "connections = \"2\"\nstore_timeout = \"10s\"\nhot_keys.cache = \"off\"";
     let gate = Listening::gate_with("threads = \"1\"", "memcached", store.address, service, EVERYONE)?;
-    wait_until("it has not connected twice", || Ok(figure(&gate, "store-connected")? == 2))?;
+    wait_until("it has not connected twice", || Ok(counter(&gate, "store-connected")? == 2))?;
     let mut clients: Vec<TcpStream> = (0..4).map(|_| gate.connect()).collect::<Result<_>>()?;
     let mut lanes = Vec::new();
     for client in &mut clients {
@@ -130,7 +130,7 @@ fn who_does_not_read_is_closed_and_the_others_are_served() -> Result<()> {
     gate.ask(&set, b"STORED\r\n")?;
     let mut deaf = gate.connect()?;
     deaf.write_all(&b"get big\r\n".repeat(500))?;
-    wait_until("it is not closed", || Ok(figure(&gate, "slow-reader")? == 1))?;
+    wait_until("it is not closed", || Ok(counter(&gate, "slow-reader")? == 1))?;
     let said = gate.ask(b"get big\r\n", b"END\r\n")?;
     ensure!(said.len() > value.len());
     Ok(())
@@ -162,7 +162,7 @@ fn many_who_do_not_read_share_a_bound_and_who_reads_is_served_meanwhile() -> Res
     }
     ensure!(longest < Duration::from_secs(5), "who reads waited for {longest:?}");
     ensure!(most < BOUND + SLACK, "{} MiB, of {} that there may be", most >> 20, BOUND >> 20);
-    wait_until("none is closed", || Ok(figure(&gate, "slow-reader")? > 20))?;
+    wait_until("none is closed", || Ok(counter(&gate, "slow-reader")? > 20))?;
     // Who is left and reads gets all that it asked for.
     drop(deaf);
     polite.write_all(b"get small\r\n")?;
@@ -187,7 +187,7 @@ fn who_does_not_go_on_is_closed_and_who_goes_on_slowly_is_served() -> Result<()>
     let mut said = Vec::new();
     half.read_to_end(&mut said)?;
     ensure!(said.is_empty(), "{}", shown(&said));
-    wait_until("it was not counted", || Ok(figure(&gate, "slow-writer")? == 1))?;
+    wait_until("it was not counted", || Ok(counter(&gate, "slow-writer")? == 1))?;
     // Who has nothing to say may stay.
     slow.write_all(b"get b\r\n")?;
     read_until(&mut slow, b"END\r\n")?;
@@ -229,8 +229,8 @@ fn only_as_many_clients_are_let_in_as_there_may_be() -> Result<()> {
 }
 
 #[test]
-fn requests_wait_for_a_place_and_are_refused_in_their_order() -> Result<()> {
-    let store = Puppet::start()?;
+fn requests_wait_for_a_permit_and_are_refused_in_their_order() -> Result<()> {
+    let store = FakeStore::start()?;
     let service = "parallelism = \"1\"\nadmission = \"off\"\nqueue_limit = \"4\"\ndeadline = \"100ms\"\n\
                    store_timeout = \"10s\"";
     let gate = Listening::gate_with("threads = \"1\"", "memcached", store.address, service, EVERYONE)?;
@@ -259,7 +259,7 @@ fn requests_wait_for_a_place_and_are_refused_in_their_order() -> Result<()> {
 }
 
 #[test]
-fn a_client_that_speaks_tls_is_told_so_and_the_log_says_it_once() -> Result<()> {
+fn a_client_that_speaks_tls_reads_an_error_and_the_log_has_one_line() -> Result<()> {
     for (protocol, store, answer) in [
         ("memcached", Listening::memcached()?, &b"SERVER_ERROR gate does not support TLS\r\n"[..]),
         ("resp", Listening::redis()?, b"-ERR gate does not support TLS\r\n"),

@@ -5,8 +5,8 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use gate_tests::fake_store::{FakeStore, counter};
 use gate_tests::proxy::{Listening, PATIENCE, read_until, shown};
-use gate_tests::puppet::{Puppet, figure};
 use gate_tests::wait::wait_until;
 use nix::sys::signal::Signal;
 
@@ -26,12 +26,12 @@ fn gate(store: std::net::SocketAddr, hot_keys: &str, service: &str) -> Result<Li
     Listening::gate_with(EAGER, "memcached", store, &service, EVERYONE)
 }
 
-/// Has `k` read until each thread of gate's takes it for hot: they hear of it one by one.
+/// Has `k` read until each worker takes it for hot: they learn of it one by one.
 fn heat(gate: &Listening, read: impl Fn(&mut TcpStream) -> Result<Vec<u8>>) -> Result<()> {
     // More than enough for each of the two threads to have some.
     let mut clients: Vec<TcpStream> = (0..CONNECTIONS).map(|_| gate.connect()).collect::<Result<_>>()?;
     let shared = || {
-        let shared = ["cache-hits", "coalesced", "flights"].map(|name| figure(gate, name));
+        let shared = ["cache-hits", "coalesced", "flights"].map(|name| counter(gate, name));
         shared.into_iter().sum::<Result<u64>>()
     };
     wait_until("it does not become hot in both threads", || {
@@ -44,8 +44,8 @@ fn heat(gate: &Listening, read: impl Fn(&mut TcpStream) -> Result<Vec<u8>>) -> R
     })
 }
 
-/// What a client is told of `k`, while the puppet answers what comes to it.
-fn served(client: &mut TcpStream, store: &Puppet) -> Result<Vec<u8>> {
+/// A client's reply for `k`, while the fake store answers.
+fn served(client: &mut TcpStream, store: &FakeStore) -> Result<Vec<u8>> {
     client.write_all(b"get k\r\n")?;
     while_answering(store, || {
         let said = read_until(client, b"\r\n")?;
@@ -54,8 +54,8 @@ fn served(client: &mut TcpStream, store: &Puppet) -> Result<Vec<u8>> {
     })
 }
 
-/// What comes of `reading`, while the puppet answers what comes to it.
-fn while_answering<T: Send>(store: &Puppet, reading: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+/// What comes of `reading`, while the fake store answers.
+fn while_answering<T: Send>(store: &FakeStore, reading: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     std::thread::scope(|scope| {
         let reader = scope.spawn(reading);
         while !reader.is_finished() {
@@ -84,23 +84,23 @@ fn answer(mut answers: TcpStream, asked: &[u8]) -> Result<()> {
 }
 
 /// Ten thousand reads of `k`, which no cache can answer, and the one of them that came to the store.
-fn ten_thousand(gate: &Listening, store: &Puppet) -> Result<(Vec<TcpStream>, TcpStream, Vec<u8>)> {
+fn ten_thousand(gate: &Listening, store: &FakeStore) -> Result<(Vec<TcpStream>, TcpStream, Vec<u8>)> {
     // What is kept does not outlive a write.
     let mut writer = gate.connect()?;
     writer.write_all(b"delete k\r\n")?;
     let (answers, asked) = store.next()?;
     answer(answers, &asked)?;
     read_until(&mut writer, b"DELETED\r\n")?;
-    let before = figure(gate, "requests")?;
+    let before = counter(gate, "requests")?;
     let mut readers: Vec<TcpStream> = (0..CONNECTIONS).map(|_| gate.connect()).collect::<Result<_>>()?;
     for reader in &mut readers {
         reader.write_all(&b"get k\r\n".repeat(READS / CONNECTIONS))?;
     }
     // Each look is a request as well.
     let mut looks = 0;
-    wait_until("they have not all been heard", || {
+    wait_until("gate has not read all requests", || {
         looks += 1;
-        Ok(figure(gate, "requests")? == before + READS as u64 + looks)
+        Ok(counter(gate, "requests")? == before + READS as u64 + looks)
     })?;
     let (answers, asked) = store.next()?;
     ensure!(asked == b"get k\r\nmg k t\r\n", "{}", shown(&asked));
@@ -113,10 +113,10 @@ const CONNECTIONS: usize = 40;
 
 #[test]
 fn ten_thousand_reads_of_a_hot_key_reach_the_store_once() -> Result<()> {
-    let store = Puppet::start()?;
+    let store = FakeStore::start()?;
     let gate = gate(store.address, "", "store_timeout = \"20s\"")?;
     heat(&gate, |client| served(client, &store))?;
-    let coalesced = figure(&gate, "coalesced")?;
+    let coalesced = counter(&gate, "coalesced")?;
     let (readers, answers, asked) = ten_thousand(&gate, &store)?;
     answer(answers, &asked)?;
     for mut reader in readers {
@@ -127,19 +127,19 @@ fn ten_thousand_reads_of_a_hot_key_reach_the_store_once() -> Result<()> {
         }
         ensure!(said == expected, "{}", shown(&said));
     }
-    ensure!(figure(&gate, "coalesced")? - coalesced == READS as u64 - 1);
+    ensure!(counter(&gate, "coalesced")? - coalesced == READS as u64 - 1);
     // From now on nobody needs the store.
     let mut reader = gate.connect()?;
-    let hits = figure(&gate, "cache-hits")?;
+    let hits = counter(&gate, "cache-hits")?;
     wait_until("it is not kept", || {
         ensure!(served(&mut reader, &store)? == FOUND);
-        Ok(figure(&gate, "cache-hits")? > hits)
+        Ok(counter(&gate, "cache-hits")? > hits)
     })
 }
 
 #[test]
 fn a_store_that_dies_during_a_shared_read_fails_all_who_wait_and_leaves_nothing_stuck() -> Result<()> {
-    let store = Puppet::start()?;
+    let store = FakeStore::start()?;
     let gate = gate(store.address, "", "store_timeout = \"20s\"")?;
     heat(&gate, |client| served(client, &store))?;
     let (mut readers, answers, _) = ten_thousand(&gate, &store)?;
@@ -209,11 +209,11 @@ fn one_read_serves_all_clients_of_a_user_whatever_thread_they_have() -> Result<(
     // It says nothing for as long as they all ask.
     store.stall()?;
     all_ask(&mut clients)?;
-    let heard = wait_until("they have not all been heard", || {
+    let sent = wait_until("gate has not read all requests", || {
         Ok(event(&gate, "requests")? == requests + CONNECTIONS as u64)
     });
     store.signal(Signal::SIGCONT)?;
-    heard?;
+    sent?;
     all_read(&mut clients)?;
     ensure!(gets(&store)? == asked + 1, "{} reads came to the store", gets(&store)? - asked);
     ensure!(event(&gate, "flights")? == flights + 1);
@@ -228,7 +228,7 @@ fn what_is_written_past_gate_is_seen_when_the_answer_has_lived_its_life() -> Res
     gate.ask(b"set k 0 0 1\r\n1\r\n", b"STORED\r\n")?;
     wait_until("it does not become hot", || {
         ensure!(gate.ask(b"get k\r\n", b"END\r\n")? == FOUND);
-        Ok(figure(&gate, "cache-hits")? > 0)
+        Ok(counter(&gate, "cache-hits")? > 0)
     })?;
     store.ask(b"set k 0 0 1\r\n2\r\n", b"STORED\r\n")?;
     wait_until("it is never seen", || {
@@ -267,7 +267,9 @@ fn a_service_and_a_tenant_can_do_without() -> Result<()> {
         while Instant::now() < end {
             gate.ask(&b"get k\r\n".repeat(20), &b"END\r\n".repeat(20))?;
         }
-        ensure!(figure(&gate, "cache-hits")? + figure(&gate, "coalesced")? + figure(&gate, "flights")? == 0);
+        ensure!(
+            counter(&gate, "cache-hits")? + counter(&gate, "coalesced")? + counter(&gate, "flights")? == 0
+        );
     }
     Ok(())
 }
@@ -302,6 +304,6 @@ fn what_a_client_asks_about_one_key_takes_effect_in_its_order() -> Result<()> {
             answered += String::from_utf8(read_until(&mut noise, b"END\r\n")?)?.matches("END\r\n").count();
         }
     }
-    ensure!(figure(&gate, "coalesced")? > 0 && figure(&gate, "invalidated")? > 0);
+    ensure!(counter(&gate, "coalesced")? > 0 && counter(&gate, "invalidated")? > 0);
     Ok(())
 }

@@ -98,7 +98,7 @@ fn requests_are_charged_to_the_tenant_of_the_user_that_has_logged_in() -> Result
 }
 
 #[test]
-fn a_login_on_a_connection_of_its_own_is_charged_as_well() -> Result<()> {
+fn a_login_on_a_dedicated_connection_is_charged_as_well() -> Result<()> {
     let store = store()?;
     let gate = Listening::gate("resp", store.address, "", TENANTS)?;
     let mut stream = gate.connect()?;
@@ -115,7 +115,7 @@ fn a_login_on_a_connection_of_its_own_is_charged_as_well() -> Result<()> {
 const WRONG: &str = "-WRONGPASS invalid username-password pair or user is disabled.\r\n";
 
 #[test]
-fn a_login_on_a_connection_of_its_own_is_one_of_the_connections_that_its_tenant_may_have() -> Result<()> {
+fn a_login_on_a_dedicated_connection_counts_towards_max_connections() -> Result<()> {
     let store = store()?;
     let tenants = TENANTS.replace("users = [\"alice\"]", "users = [\"alice\"]\nmax_connections = \"1\"");
     let gate = Listening::gate("resp", store.address, "", &tenants)?;
@@ -241,11 +241,11 @@ fn beyond_the_most_pools_clients_have_connections_of_their_own() -> Result<()> {
 }
 
 #[test]
-fn nobody_reads_what_the_store_would_refuse_whatever_thread_it_has() -> Result<()> {
-    (1..=2).try_for_each(nobody_reads_what_the_store_would_refuse)
+fn no_client_reads_what_the_store_would_refuse_whatever_thread_it_has() -> Result<()> {
+    (1..=2).try_for_each(no_client_reads_what_the_store_would_refuse)
 }
 
-fn nobody_reads_what_the_store_would_refuse(threads: usize) -> Result<()> {
+fn no_client_reads_what_the_store_would_refuse(threads: usize) -> Result<()> {
     let store = store()?;
     // Every request is looked at, and a key that is asked for twice is hot.
     let eager = &format!("threads = \"{threads}\"\nsample = \"1/1\"\ntick = \"10ms\"");
@@ -371,7 +371,7 @@ fn gate_checks_a_password_itself_if_it_knows_its_hash() -> Result<()> {
 }
 
 #[test]
-fn without_auth_a_client_is_who_the_operator_says_or_nobody() -> Result<()> {
+fn without_auth_a_client_is_the_configured_user_or_unauthenticated() -> Result<()> {
     let store = Listening::redis()?;
     add_users(&store)?;
     store.ask(b"ACL SETUSER default resetpass >d-secret\r\n", b"+OK\r\n")?;

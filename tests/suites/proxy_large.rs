@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use gate_common::abi::draw;
+use gate_tests::fake_store::{FakeStore, counter};
 use gate_tests::proxy::{Listening, PATIENCE, read_until, shown};
-use gate_tests::puppet::{Puppet, figure};
 use gate_tests::wait::wait_until;
 
 const EVERYONE: &str = "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"unlimited\"";
@@ -144,7 +144,7 @@ fn long_values_reach_memcached_and_come_back_as_they_were_among_short_ones() -> 
 }
 
 #[test]
-fn fifty_clients_that_stop_in_the_middle_of_a_long_value_take_no_memory_and_hold_up_nobody() -> Result<()> {
+fn fifty_clients_that_stop_within_a_long_value_take_no_memory_and_delay_no_other() -> Result<()> {
     let store = Listening::redis()?;
     let limits = "max_request = \"64MiB\"\nconnections = \"1\"";
     let gate = Listening::gate("resp", store.address, limits, EVERYONE)?;
@@ -295,8 +295,8 @@ fn a_refused_value_that_reads_like_its_request_again_and_again_is_no_request() -
 }
 
 #[test]
-fn a_store_that_fails_in_the_middle_is_told_and_leaves_the_client_where_it_was() -> Result<()> {
-    let store = Puppet::start()?;
+fn a_store_that_fails_within_a_request_is_reported_and_leaves_the_client_connected() -> Result<()> {
+    let store = FakeStore::start()?;
     let gate = Listening::gate("memcached", store.address, "store_timeout = \"300ms\"", EVERYONE)?;
     let long = value(3 * MIB, 1);
     let (first, rest) = long.split_at(100_000);
@@ -344,7 +344,7 @@ fn who_does_not_go_on_with_a_long_value_is_closed_and_who_does_is_not() -> Resul
     slow.write_all(b"set b 0 0 300000\r\n")?;
     let mut pieces = long.chunks(1_000);
     // It goes on for as long as the other is let wait.
-    while figure(&gate, "slow-writer")? == 0 {
+    while counter(&gate, "slow-writer")? == 0 {
         pieces.next().into_iter().try_for_each(|piece| slow.write_all(piece))?;
     }
     pieces.try_for_each(|piece| slow.write_all(piece))?;
@@ -353,15 +353,15 @@ fn who_does_not_go_on_with_a_long_value_is_closed_and_who_does_is_not() -> Resul
     let mut said = Vec::new();
     stuck.set_read_timeout(Some(PATIENCE))?;
     let _ = stuck.read_to_end(&mut said);
-    ensure!(said.is_empty() && figure(&gate, "slow-writer")? == 1, "{}", shown(&said));
+    ensure!(said.is_empty() && counter(&gate, "slow-writer")? == 1, "{}", shown(&said));
     let said = store.ask(b"get a\r\n", b"END\r\n")?;
     ensure!(said == b"END\r\n", "{}", shown(&said));
     Ok(())
 }
 
 #[test]
-fn a_long_request_waits_for_a_place_and_a_slow_sender_gives_it_to_others() -> Result<()> {
-    let store = Puppet::start()?;
+fn a_streamed_request_waits_for_a_permit_and_a_slow_sender_gives_it_to_others() -> Result<()> {
+    let store = FakeStore::start()?;
     let service = "parallelism = \"1\"\nadmission = \"off\"\nqueue_limit = \"10\"\ndeadline = \"500ms\"\ncodel = { target = \"10s\" }\n\
                    store_timeout = \"10s\"";
     let gate = Listening::gate_with("threads = \"1\"", "memcached", store.address, service, EVERYONE)?;
@@ -443,18 +443,18 @@ fn a_long_write_ends_what_was_kept_of_a_hot_key_and_nothing_is_kept_meanwhile() 
     gate.ask(b"set k 0 0 1\r\n1\r\n", b"STORED\r\n")?;
     wait_until("it does not become hot", || {
         ensure!(gate.ask(b"get k\r\n", b"END\r\n")? == short);
-        Ok(figure(&gate, "cache-hits")? > 0)
+        Ok(counter(&gate, "cache-hits")? > 0)
     })?;
     let long = value(100_000, 1);
     let (first, rest) = long.split_at(50_000);
     let mut writer = gate.connect()?;
     writer.write_all(b"set k 0 0 100000\r\n")?;
     writer.write_all(first)?;
-    wait_until("it is not on its way", || Ok(figure(&gate, "streamed")? == 1))?;
-    let hits = figure(&gate, "cache-hits")?;
+    wait_until("it is not on its way", || Ok(counter(&gate, "streamed")? == 1))?;
+    let hits = counter(&gate, "cache-hits")?;
     for _ in 0..10 {
         let said = gate.ask(b"get k\r\n", b"END\r\n")?;
-        ensure!(said == short && figure(&gate, "cache-hits")? == hits, "{}", shown(&said));
+        ensure!(said == short && counter(&gate, "cache-hits")? == hits, "{}", shown(&said));
     }
     writer.write_all(rest)?;
     writer.write_all(b"\r\n")?;

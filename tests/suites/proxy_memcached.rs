@@ -24,7 +24,7 @@ fn the_ascii_tests_of_memccapable_pass() -> Result<()> {
 }
 
 #[test]
-fn replies_keep_their_order_and_refusals_their_place() -> Result<()> {
+fn replies_keep_their_order_and_refusals_their_position() -> Result<()> {
     let store = Listening::memcached()?;
     // 1 RU for a get of a short key and its bytes: three fit the burst.
     let tenants =
@@ -66,13 +66,13 @@ fn refusals_are_watched_until_they_are_written_unless_something_is_before_them()
     }
     let said = stats()?;
     ensure!(said.contains("STAT refusals 3\r\nSTAT refusals_held_back 2\r\n"), "{said}");
-    for figure in ["p50", "p99", "max"] {
-        ensure!(said.contains(&format!("STAT refusals_{figure}_us ")), "{said}");
+    for counter in ["p50", "p99", "max"] {
+        ensure!(said.contains(&format!("STAT refusals_{counter}_us ")), "{said}");
     }
     let queues = gate.json(&["queues"])?;
     let refusals = &queues["services"][0]["refusals"];
     ensure!(refusals["written"] == 3 && refusals["held_back"] == 2, "{refusals}");
-    let [p50, p99, max] = ["p50", "p99", "max"].map(|figure| refusals["written_ms"][figure].as_f64());
+    let [p50, p99, max] = ["p50", "p99", "max"].map(|counter| refusals["written_ms"][counter].as_f64());
     ensure!(p50 > Some(0.0) && p50 <= p99 && p99 <= max, "{refusals}");
     let printed = String::from_utf8(gate.command(&["queues"])?.stdout)?;
     ensure!(printed.contains("refused at once: 3, written "), "{printed}");

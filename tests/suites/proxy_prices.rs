@@ -52,8 +52,8 @@ impl Watched<'_> {
         Ok((self.json)(&["queues"])?["services"][0]["price"].clone())
     }
 
-    /// What a read costs, and a deletion, as gate says it.
-    fn told(&self) -> Result<[f64; 2]> {
+    /// The prices of a read and of a deletion, as gate shows them.
+    fn shown(&self) -> Result<[f64; 2]> {
         let price = self.price()?;
         let part = |name: &str| price[name].as_f64().with_context(|| format!("{name} of {price}"));
         let command = part("base")? + part("row")?;
@@ -95,7 +95,7 @@ impl Watched<'_> {
         std::thread::scope(|scope| {
             let clients: Vec<_> = clients.into_iter().map(|ask| scope.spawn(|| work(ask))).collect();
             let learned = within("a deletion costs more than a read", LEARNED_WITHIN, || {
-                let [read, deletion] = self.told()?;
+                let [read, deletion] = self.shown()?;
                 ensure!(!clients.iter().any(|client| client.is_finished()), "a client has ended");
                 Ok(deletion > read * f64::from(DEARER) / 2.0)
             });
@@ -113,11 +113,11 @@ impl Watched<'_> {
         let charged = self.charged()?;
         ensure!(charged == [1.0, 1.0], "{charged:?}");
         self.learn()?;
-        let ([read, deletion], told) = (self.charged()?, self.told()?);
-        println!("charged {read} and {deletion}, told {told:?}");
-        for (charged, told) in [(read, told[0]), (deletion, told[1])] {
+        let ([read, deletion], shown) = (self.charged()?, self.shown()?);
+        println!("charged {read} and {deletion}, told {shown:?}");
+        for (charged, shown) in [(read, shown[0]), (deletion, shown[1])] {
             // What the clients did last may still have moved it.
-            ensure!((charged - told).abs() < 0.15 * told, "charged {charged}, told {told}");
+            ensure!((charged - shown).abs() < 0.15 * shown, "charged {charged}, told {shown}");
         }
         ensure!(deletion > read * f64::from(DEARER) / 2.5, "{deletion} beside {read}");
         Ok(())
@@ -169,7 +169,7 @@ fn what_takes_long_becomes_dear_and_a_reload_does_not_forget_it() -> Result<()> 
     let off = gate.command(&["set", "service.store.price.learn", "off"])?;
     ensure!(off.status.success(), "{}", String::from_utf8_lossy(&off.stderr));
     wait_until("prices are as configured", || Ok(watched.price()?["learned"].is_null()))?;
-    ensure!(watched.told()? == [1.0, 1.0] && watched.price()?["base"] == 0.9, "{}", watched.price()?);
+    ensure!(watched.shown()? == [1.0, 1.0] && watched.price()?["base"] == 0.9, "{}", watched.price()?);
     wait_until("and charged", || Ok(watched.charged()? == [1.0, 1.0]))
 }
 
@@ -177,7 +177,7 @@ fn what_takes_long_becomes_dear_and_a_reload_does_not_forget_it() -> Result<()> 
 const POOR: &str = "quota = \"1 RU/s\"\nburst = \"100s\"\n";
 
 #[test]
-fn whoever_asks_for_what_only_looks_cheap_is_refused_much_sooner_where_that_is_settled() -> Result<()> {
+fn expensive_requests_that_look_cheap_are_refused_sooner_with_price_settlement() -> Result<()> {
     let cost = |command: &[u8]| READ * if command.starts_with(b"delete") { 50 } else { 1 };
     let store = slow_store_at("127.0.0.1:0", cost)?;
     let poor = ["next", "debt"].into_iter().zip(["127.0.0.4", "127.0.0.5"]);

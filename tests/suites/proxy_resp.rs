@@ -36,7 +36,7 @@ fn the_default_set_of_redis_benchmark_works() -> Result<()> {
 }
 
 #[test]
-fn the_load_generator_is_answered_and_told_of_refusals() -> Result<()> {
+fn the_load_generator_counts_answers_and_refusals() -> Result<()> {
     let store = Listening::redis()?;
     let tenants = "[[tenant]]\nname = \"rich\"\nsources = [\"127.0.0.1\"]\nquota = \"unlimited\"\n\
                    [[tenant]]\nname = \"poor\"\nsources = [\"127.0.0.2\"]\nquota = \"1 RU/s\"\nburst = \"20s\"";
@@ -65,7 +65,7 @@ fn the_load_generator_is_answered_and_told_of_refusals() -> Result<()> {
 }
 
 #[test]
-fn what_needs_a_connection_of_its_own_gets_one() -> Result<()> {
+fn a_transaction_gets_a_dedicated_connection() -> Result<()> {
     let store = Listening::redis()?;
     let gate = Listening::gate("resp", store.address, "", EVERYONE)?;
     let end = b"+PONG\r\n";
@@ -98,7 +98,7 @@ fn event(gate: &Listening, name: &str) -> Result<u64> {
 }
 
 /// A client of gate with a connection to the store of its own.
-fn own_connection(gate: &Listening) -> Result<TcpStream> {
+fn dedicated_connection(gate: &Listening) -> Result<TcpStream> {
     let mut client = gate.connect()?;
     client.write_all(b"UNWATCH\r\n")?;
     read_until(&mut client, b"+OK\r\n")?;
@@ -106,15 +106,15 @@ fn own_connection(gate: &Listening) -> Result<TcpStream> {
 }
 
 #[test]
-fn what_own_connections_hold_is_part_of_the_bound_for_all_and_who_goes_on_is_served() -> Result<()> {
+fn dedicated_connections_count_towards_client_memory_and_active_clients_are_served() -> Result<()> {
     let store = Listening::redis()?;
     let service = "client_memory = \"1MiB\"";
     let gate = Listening::gate_with("threads = \"1\"", "resp", store.address, service, EVERYONE)?;
     // All but the end of a request: forty of them are more than there may be.
     let begun = [&b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$60000\r\n"[..], &[b'v'; 50_000]].concat();
-    let (mut polite, mut stuck) = (own_connection(&gate)?, Vec::new());
+    let (mut polite, mut stuck) = (dedicated_connection(&gate)?, Vec::new());
     for _ in 0..40 {
-        let mut client = own_connection(&gate)?;
+        let mut client = dedicated_connection(&gate)?;
         client.write_all(&begun)?;
         stuck.push(client);
         polite.write_all(b"SET b 1\r\nGET b\r\n")?;
@@ -133,14 +133,14 @@ fn what_own_connections_hold_is_part_of_the_bound_for_all_and_who_goes_on_is_ser
 }
 
 #[test]
-fn who_does_not_read_on_its_own_connection_is_closed_and_who_waits_there_is_not() -> Result<()> {
+fn a_slow_reader_on_a_dedicated_connection_is_closed_and_an_idle_client_is_not() -> Result<()> {
     let store = Listening::redis()?;
     let gate = Listening::gate("resp", store.address, "client_timeout = \"100ms\"", EVERYONE)?;
     let value = vec![b'v'; 60_000];
     gate.ask(&[&b"*3\r\n$3\r\nSET\r\n$3\r\nbig\r\n$60000\r\n"[..], &value, b"\r\n"].concat(), b"+OK\r\n")?;
     let mut waiting = gate.connect()?;
     waiting.write_all(b"BLPOP list 0\r\n")?;
-    let mut deaf = own_connection(&gate)?;
+    let mut deaf = dedicated_connection(&gate)?;
     deaf.write_all(&b"GET big\r\n".repeat(500))?;
     wait_until("it is not closed", || Ok(event(&gate, "slow-reader")? == 1))?;
     gate.ask(b"RPUSH list 1\r\n", b":1\r\n")?;
@@ -149,7 +149,7 @@ fn who_does_not_read_on_its_own_connection_is_closed_and_who_waits_there_is_not(
 }
 
 #[test]
-fn requests_on_own_connections_are_counted_by_type_where_answers_are_theirs() -> Result<()> {
+fn requests_on_dedicated_connections_are_counted_by_type_where_answers_are_theirs() -> Result<()> {
     let store = Listening::redis()?;
     let gate = Listening::gate("resp", store.address, "", EVERYONE)?;
     let counted = || {
@@ -161,7 +161,7 @@ fn requests_on_own_connections_are_counted_by_type_where_answers_are_theirs() ->
         let count = |name: &str| counter.and_then(|kind| kind[name].as_u64()).unwrap_or(0);
         Ok::<_, anyhow::Error>([count("offered"), count("answered")])
     };
-    let mut client = own_connection(&gate)?;
+    let mut client = dedicated_connection(&gate)?;
     for (asked, answered, count) in [
         ("INCR a\r\nINCR a\r\n", ":1\r\n:2\r\n", 2),
         // In a transaction they are done, but not answered.

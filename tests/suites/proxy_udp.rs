@@ -6,11 +6,11 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use gate_tests::daemon::Site;
+use gate_tests::fake_store::counter;
 use gate_tests::memcached::{Connection, Datagrams, Memcached, PORT};
 use gate_tests::net::SERVER_V4;
 use gate_tests::privilege;
 use gate_tests::proxy::{Listening, read_until, shown};
-use gate_tests::puppet::figure;
 use gate_tests::wait::wait_until;
 
 const BOTH: &str = "transports = [\"udp\", \"tcp\"]";
@@ -137,7 +137,7 @@ fn a_refusal_is_sent_within_the_budget_for_replies() -> Result<()> {
 }
 
 #[test]
-fn a_store_that_is_gone_and_a_store_that_is_slow_are_told_of() -> Result<()> {
+fn a_dead_store_and_a_slow_store_are_reported() -> Result<()> {
     let store = Listening::memcached()?;
     let service = format!("{BOTH}\nmax_datagrams = \"1\"\nstore_timeout = \"200ms\"");
     let one_thread = "threads = \"1\"";
@@ -193,9 +193,9 @@ fn hot_keys_are_kept_for_datagrams_and_a_write_is_seen_at_once_however_it_comes(
         for client in &mut datagrams {
             ensure!(client.ask("get k\r\n")? == kept("old"));
         }
-        Ok(figure(&gate, "cache-hits")? >= 10 * READERS as u64)
+        Ok(counter(&gate, "cache-hits")? >= 10 * READERS as u64)
     })?;
-    let [hits, invalidated] = [figure(&gate, "cache-hits")?, figure(&gate, "invalidated")?];
+    let [hits, invalidated] = [counter(&gate, "cache-hits")?, counter(&gate, "invalidated")?];
     for round in 0..ROUNDS {
         let (value, writer) = (format!("{round:08}"), round % READERS);
         let set = format!("set k 0 0 8\r\n{value}\r\n");
@@ -214,7 +214,7 @@ fn hot_keys_are_kept_for_datagrams_and_a_write_is_seen_at_once_however_it_comes(
         }
     }
     // Some of what was read came from what was kept, and some of that had to be thrown away.
-    ensure!(figure(&gate, "cache-hits")? > hits && figure(&gate, "invalidated")? > invalidated);
+    ensure!(counter(&gate, "cache-hits")? > hits && counter(&gate, "invalidated")? > invalidated);
     // A datagram of several requests has hits, misses and writes in their order.
     let said = datagrams[0].ask("get k\r\nget none\r\ndelete k\r\nget none\r\n")?;
     let last = kept(&format!("{:08}", ROUNDS - 1));

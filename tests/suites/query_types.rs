@@ -91,7 +91,7 @@ fn memcached_s_own_statistics_name_the_types() -> Result<()> {
 }
 
 #[test]
-fn a_type_s_tier_is_obeyed_and_what_one_more_would_wait_is_told() -> Result<()> {
+fn a_type_s_tier_is_obeyed_and_the_expected_wait_is_shown() -> Result<()> {
     let store = Listening::redis_with(&["--enable-debug-command", "local"])?;
     // One place: what is asked first has it, and of those that wait the critical are first.
     let service = "connections = \"1\"\nparallelism = \"1\"\ncodel = { law = \"off\" }\n\

@@ -153,8 +153,8 @@ fn whoever_runs_out_of_attempts_is_refused_and_counted() {
 
 /// Every generation's price and multiplier make the same product; a mixture of two would not.
 #[test]
-fn no_packet_is_judged_by_half_a_plan() {
-    if !privilege::root("racing::no_packet_is_judged_by_half_a_plan") {
+fn no_packet_is_handled_by_half_a_plan() {
+    if !privilege::root("racing::no_packet_is_handled_by_half_a_plan") {
         return;
     }
     const FLIPS: u64 = 100_000;
@@ -208,7 +208,7 @@ fn no_packet_is_judged_by_half_a_plan() {
     let torn = events[Event::Torn.index()];
     let expected = passed * u64::from(PRODUCT);
     let charged = counted.tenants[1].charged_mru;
-    // A packet that met a change at every attempt is judged all the same, and counted.
+    // A packet that met a change at every attempt is handled all the same, and counted.
     assert!(charged == expected || torn > 0, "{charged} charged, not {expected}; {torn} torn");
 }
 

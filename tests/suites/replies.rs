@@ -100,34 +100,34 @@ fn a_tenants_refusals_stay_within_their_bytes_a_second() {
     let _sinks = sinks(&site);
     let maps = Maps::pinned(site.pins(), false).unwrap();
     let client = Client::open(&site, OVER, 11211);
-    let (mut sent, mut heard) = (0, 0);
+    let (mut sent, mut replies) = (0, 0);
     let started = Instant::now();
     while started.elapsed() < FOR {
         for _ in 0..10 {
             client.ask();
             sent += 1;
         }
-        heard += client.refusals();
+        replies += client.refusals();
         std::thread::park_timeout(Duration::from_millis(1));
     }
-    let judged = || maps.cpu_counters().exits.iter().skip(Exit::Passed.index()).sum::<u64>();
-    wait_for("every request is judged", || judged() >= sent);
+    let processed = || maps.cpu_counters().exits.iter().skip(Exit::Passed.index()).sum::<u64>();
+    wait_for("every request is processed", || processed() >= sent);
     wait_for("every refusal arrives", || {
-        heard += client.refusals();
-        heard >= maps.tenant_counters(1).replied
+        replies += client.refusals();
+        replies >= maps.tenant_counters(1).replied
     });
     let took = started.elapsed();
     let counters = maps.tenant_counters(1);
-    assert_eq!(heard, counters.replied);
+    assert_eq!(replies, counters.replied);
     let tick = Duration::from_nanos(maps.clock().tick_ns);
     let most = u128::from(BUDGET) * (took + tick).as_nanos() / 1_000_000_000 + u128::from(BURST);
-    let bytes = heard * FRAME;
+    let bytes = replies * FRAME;
     assert!(u128::from(bytes) <= most, "{bytes} bytes of refusals in {took:?}, {most} allowed");
     // More than the burst: the budget comes back.
     assert!(bytes > 2 * BURST, "{bytes} bytes of refusals in {took:?}");
     let unanswered = maps.cpu_counters().events[Event::ReplyBudget.index()];
-    assert_eq!(counters.refused_in_all(), heard + unanswered);
-    println!("{sent} requests in {took:?}: {heard} answered, {bytes} bytes of {most} allowed");
+    assert_eq!(counters.refused_in_all(), replies + unanswered);
+    println!("{sent} requests in {took:?}: {replies} answered, {bytes} bytes of {most} allowed");
     gate.end().unwrap();
 }
 
@@ -148,7 +148,7 @@ fn neither_the_unknown_nor_everybody_is_answered() {
         quiet.iter().for_each(Client::ask);
     }
     wait_for("the unknown are dropped", || exits(Exit::UnknownSource) == REQUESTS);
-    wait_for("everybody is judged", || {
+    wait_for("every request is processed", || {
         let everybody = maps.tenant_counters(2);
         everybody.passed + everybody.refused_in_all() == REQUESTS
     });

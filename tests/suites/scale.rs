@@ -66,8 +66,8 @@ fn passed(maps: &Maps, id: usize) -> u64 {
 }
 
 #[test]
-fn ten_thousand_tenants_are_told_apart_and_changed_at_once() {
-    if !privilege::root("scale::ten_thousand_tenants_are_told_apart_and_changed_at_once") {
+fn ten_thousand_tenants_are_distinguished_and_changed_at_once() {
+    if !privilege::root("scale::ten_thousand_tenants_are_distinguished_and_changed_at_once") {
         return;
     }
     let text = distinct(&config("prefix_memory = \"256MiB\"", "1000 RU/s"));

@@ -115,7 +115,7 @@ fn in_a_capacity_drop_critical_keeps_its_goodput_and_the_others_give_way_in_orde
 }
 
 #[test]
-fn a_shift_of_the_mix_and_a_tiny_latency_shed_nobody() {
+fn a_shift_of_the_mix_and_a_tiny_latency_shed_nothing() {
     for scenario in [Scenario::MixShift, Scenario::TinyLatency] {
         let mut setup = overload(scenario, 0.4, 1);
         if scenario == Scenario::TinyLatency {

@@ -57,11 +57,11 @@ impl Seen {
         self.tenant(id).refused[reason.index()]
     }
 
-    /// Packets that were judged, one way or another.
-    fn judged(&self) -> u64 {
+    /// Packets that the program has processed, with any verdict.
+    fn processed(&self) -> u64 {
         let exits = self.0.cpu_counters().exits;
-        let judged = [Exit::Passed, Exit::RefusedDropped, Exit::RefusedReplied, Exit::StalePassed];
-        judged.iter().map(|exit| exits[exit.index()]).sum()
+        let processed = [Exit::Passed, Exit::RefusedDropped, Exit::RefusedReplied, Exit::StalePassed];
+        processed.iter().map(|exit| exits[exit.index()]).sum()
     }
 
     fn word(&self, id: usize) -> &std::sync::atomic::AtomicU64 {
@@ -109,8 +109,8 @@ fn daemons_die(test: &str, on_stale: &str, stale: fn(&Seen) -> u64) {
     }
 
     let sent = flood.stop();
-    until("every packet is judged", PATIENCE, || seen.judged() >= sent);
-    assert_eq!(seen.judged(), sent);
+    until("every packet is processed", PATIENCE, || seen.processed() >= sent);
+    assert_eq!(seen.processed(), sent);
     took.sort();
     let (median, worst) = (took[took.len() / 2], took[took.len() - 1]);
     println!(
@@ -165,7 +165,7 @@ fn nothing_is_lost(test: &str, rounds: usize, mut change: impl FnMut(&Site, &mut
     }
     let sent = flood.stop();
     until("every packet arrives", PATIENCE, || sink.received() >= sent);
-    assert_eq!((sink.received(), seen.judged(), seen.tenant(FLOODER).passed), (sent, sent, sent));
+    assert_eq!((sink.received(), seen.processed(), seen.tenant(FLOODER).passed), (sent, sent, sent));
     println!("{test}: {rounds} rounds, {sent} packets, all of them judged and arrived");
     drop(seen);
     gate.end().unwrap();
@@ -173,8 +173,8 @@ fn nothing_is_lost(test: &str, rounds: usize, mut change: impl FnMut(&Site, &mut
 }
 
 #[test]
-fn no_packet_is_lost_or_unjudged_while_gates_are_upgraded() {
-    let test = "survival::no_packet_is_lost_or_unjudged_while_gates_are_upgraded";
+fn no_packet_is_lost_or_skipped_while_gates_are_upgraded() {
+    let test = "survival::no_packet_is_lost_or_skipped_while_gates_are_upgraded";
     nothing_is_lost(test, rounds(10, 100), |site, gate, _| {
         let next = site.start(&["--takeover"]).unwrap();
         std::mem::replace(gate, next).finish(PATIENCE).unwrap();
@@ -182,8 +182,8 @@ fn no_packet_is_lost_or_unjudged_while_gates_are_upgraded() {
 }
 
 #[test]
-fn no_packet_is_lost_or_unjudged_while_configurations_are_read_again() {
-    let test = "survival::no_packet_is_lost_or_unjudged_while_configurations_are_read_again";
+fn no_packet_is_lost_or_skipped_while_configurations_are_read_again() {
+    let test = "survival::no_packet_is_lost_or_skipped_while_configurations_are_read_again";
     nothing_is_lost(test, rounds(100, 1_000), |site, gate, round| {
         let tenant =
             format!("[[tenant]]\nname = \"t{round}\"\nsources = [\"198.19.0.0/16\"]\nquota = \"100 RU/s\"\n");
@@ -195,8 +195,8 @@ fn no_packet_is_lost_or_unjudged_while_configurations_are_read_again() {
 
 /// More tenants than the maps were made for: larger ones take their place under the load.
 #[test]
-fn no_packet_is_lost_or_unjudged_while_maps_are_outgrown() {
-    let test = "survival::no_packet_is_lost_or_unjudged_while_maps_are_outgrown";
+fn no_packet_is_lost_or_skipped_while_maps_are_outgrown() {
+    let test = "survival::no_packet_is_lost_or_skipped_while_maps_are_outgrown";
     if !privilege::root(test) {
         return;
     }
@@ -241,7 +241,7 @@ fn no_packet_is_lost_or_unjudged_while_maps_are_outgrown() {
     let sent = flood.stop();
     let seen = Seen::open(&site);
     until("every packet arrives", PATIENCE, || sink.received() >= sent);
-    assert_eq!((sink.received(), seen.judged(), seen.tenant(FLOODER).passed), (sent, sent, sent));
+    assert_eq!((sink.received(), seen.processed(), seen.tenant(FLOODER).passed), (sent, sent, sent));
     drop(seen);
     gate.end().unwrap();
     assert_eq!(site.anything_left().unwrap(), None);

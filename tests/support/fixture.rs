@@ -11,9 +11,9 @@ use crate::world::{Plan, TCP, UDP, World, service, tenant};
 
 /// A packet and what must become of it.
 pub struct Row {
-    /// What it is about.
+    /// The description.
     pub what: String,
-    /// What comes in.
+    /// The packet in.
     pub packet: Vec<u8>,
     /// How it must leave.
     pub exit: Exit,
@@ -21,11 +21,11 @@ pub struct Row {
     pub tenant: usize,
     /// Those counters.
     pub counters: TenantCounters,
-    /// What must have happened on the way.
+    /// The events that must be counted.
     pub events: Vec<Event>,
     /// The keys that must have been sampled.
     pub samples: Vec<Vec<u8>>,
-    /// What must come out, if it is neither what came in nor nothing.
+    /// The packet out, if it is neither the packet in nor none.
     pub reply: Option<Vec<u8>>,
     change: Box<dyn Fn(&mut Plan)>,
     prepare: Box<dyn Fn(&World)>,
@@ -187,13 +187,13 @@ impl Row {
     ///
     /// # Errors
     ///
-    /// What differs from the row.
+    /// Compares the program's result with the row.
     ///
     /// # Panics
     ///
     /// If the kernel refuses the packet.
     pub fn check(&self, world: &mut World) -> Result<(), String> {
-        let mut plan = town();
+        let mut plan = fixture_plan();
         (self.change)(&mut plan);
         world.install(&plan);
         // The second tenant has spent all it has.
@@ -220,7 +220,11 @@ impl Row {
         }
         for (id, (found, expected)) in counted.tenants.iter().zip(&expected.tenants).enumerate() {
             if found != expected {
-                faults.push(format!("tenant {id} counted {}, not {}", told(found), told(expected)));
+                faults.push(format!(
+                    "tenant {id} counted {}, not {}",
+                    nonzero_counters(found),
+                    nonzero_counters(expected)
+                ));
             }
         }
         let action = match self.exit {
@@ -254,7 +258,7 @@ pub fn check_all(rows: &[Row], least: usize) {
     assert!(faults.is_empty(), "{} of {} rows:\n{}", faults.len(), rows.len(), faults.join("\n"));
 }
 
-/// Where the rows play.
+/// The plan that the rows are run against.
 ///
 /// | tenant | sources | |
 /// |---|---|---|
@@ -263,7 +267,7 @@ pub fn check_all(rows: &[Row], least: usize) {
 /// | 3 | none | the default of port 9999, never answered |
 /// | 4 | `198.18.4.0/24` | spare |
 #[must_use]
-pub fn town() -> Plan {
+pub fn fixture_plan() -> Plan {
     let proxied = |mut service: (u8, u16, Service, ServiceState)| {
         service.2.flags |= service_flags::PROXIED;
         service
@@ -296,7 +300,7 @@ pub fn town() -> Plan {
     }
 }
 
-/// What comes back for a refused packet: its headers turned round, without options, and the short refusal.
+/// The reply to a refused packet: its headers reversed, without options, and the short refusal.
 ///
 /// # Panics
 ///
@@ -329,13 +333,13 @@ pub fn reply(packet: &Packet) -> Vec<u8> {
             reply.payload = Vec::new();
             reply.padding = 6;
         }
-        inside => panic!("nobody answers {inside:?}"),
+        inside => panic!("there is no reply to {inside:?}"),
     }
     reply.bytes()
 }
 
-/// What was counted, without the zeros.
-fn told(counters: &TenantCounters) -> String {
+/// The counters that are not zero.
+fn nonzero_counters(counters: &TenantCounters) -> String {
     let TenantCounters {
         passed,
         charged_mru,
@@ -346,7 +350,7 @@ fn told(counters: &TenantCounters) -> String {
         passed_bytes,
         ..
     } = counters;
-    let mut told = vec![
+    let mut nonzero_counters = vec![
         ("passed", *passed),
         ("charged", *charged_mru),
         ("refused mRU", *refused_mru),
@@ -355,11 +359,11 @@ fn told(counters: &TenantCounters) -> String {
         ("bare", *bare),
         ("bytes", *passed_bytes),
     ];
-    told.extend(Reason::ALL.map(|reason| (reason.name(), counters.refused[reason.index()])));
+    nonzero_counters.extend(Reason::ALL.map(|reason| (reason.name(), counters.refused[reason.index()])));
     let shadowed = counters.shadowed.iter().sum();
-    told.push(("shadowed", shadowed));
-    told.retain(|(_, count)| *count != 0);
-    format!("{told:?}")
+    nonzero_counters.push(("shadowed", shadowed));
+    nonzero_counters.retain(|(_, count)| *count != 0);
+    format!("{nonzero_counters:?}")
 }
 
 fn names(cpu: &Cpu) -> String {

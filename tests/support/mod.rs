@@ -1,6 +1,7 @@
 //! What the suites share: packets, namespaces, real servers.
 
 pub mod daemon;
+pub mod fake_store;
 pub mod fixture;
 pub mod flood;
 pub mod linearizable;
@@ -9,7 +10,6 @@ pub mod model;
 pub mod packet;
 pub mod privilege;
 pub mod proxy;
-pub mod puppet;
 pub mod store;
 pub mod wait;
 pub mod world;

@@ -10,12 +10,12 @@ use gate_tests::net::{CLIENT_INTERFACE, Net};
 use nix::net::if_::if_nametoindex;
 use nix::unistd::gettid;
 
-use crate::receiver::{SENDING_CPU, settle};
+use crate::receiver::{SENDING_CPU, pin_thread};
 
 /// The program that sends, and what it is told.
 pub(crate) struct Flood {
     ebpf: Ebpf,
-    told: Array<MapData, [u32; 3]>,
+    flood_map: Array<MapData, [u32; 3]>,
 }
 
 impl Flood {
@@ -23,8 +23,8 @@ impl Flood {
         let mut ebpf = bench_object()?;
         let program: &mut Xdp = ebpf.program_mut(PROGRAM).context("no program")?.try_into()?;
         program.load()?;
-        let told = ebpf.take_map("FLOOD").context("no FLOOD")?.try_into()?;
-        Ok(Self { ebpf, told })
+        let flood_map = ebpf.take_map("FLOOD").context("no FLOOD")?.try_into()?;
+        Ok(Self { ebpf, flood_map })
     }
 
     /// Sends `frame` from so many sources, from the client's end, while `work` is done.
@@ -37,12 +37,12 @@ impl Flood {
     ) -> Result<T> {
         let program: &Xdp = self.ebpf.program(PROGRAM).context("no program")?.try_into()?;
         let interface = net.client.enter(|| if_nametoindex(CLIENT_INTERFACE))??;
-        self.told.set(0, [interface, sources, 0], 0)?;
+        self.flood_map.set(0, [interface, sources, 0], 0)?;
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let sending = scope.spawn(|| {
                 net.client.enter(|| {
-                    settle(gettid(), SENDING_CPU)?;
+                    pin_thread(gettid(), SENDING_CPU)?;
                     while !stop.load(Ordering::Relaxed) {
                         let attrs = TestRunAttrs::new().xdp_live_frames(BATCH);
                         let options = TestRunOptions {

@@ -48,7 +48,7 @@ impl Receiver {
         sh::run(net.server.command("unshare").args(["--mount", "sh", "-c", &script]))?;
         let mut new = threads()?.into_iter().filter(|thread| !before.contains(thread));
         let thread = new.next().context("the interface has no NAPI thread")?;
-        settle(Pid::from_raw(thread), RECEIVING_CPU)?;
+        pin_thread(Pid::from_raw(thread), RECEIVING_CPU)?;
         Ok(Self { thread })
     }
 
@@ -75,7 +75,7 @@ impl Reading {
 }
 
 /// Lets a thread run on one CPU only, and there ahead of the machine's other work.
-pub(crate) fn settle(thread: Pid, cpu: usize) -> Result<()> {
+pub(crate) fn pin_thread(thread: Pid, cpu: usize) -> Result<()> {
     let mut cpus = CpuSet::new();
     cpus.set(cpu)?;
     sched_setaffinity(thread, &cpus)

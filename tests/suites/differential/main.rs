@@ -7,9 +7,9 @@
 //! A failure names its batch's seed: `GATE_SEED=<seed> cargo test --test differential` runs that batch alone.
 //! `GATE_LONG=1` runs ten times as many.
 
-mod dice;
 mod packets;
 mod plans;
+mod rng;
 
 use std::fmt::Write as _;
 use std::mem::offset_of;
@@ -20,7 +20,7 @@ use gate_tests::model::Model;
 use gate_tests::privilege;
 use gate_tests::world::{Plan, World, pin};
 
-use dice::Dice;
+use rng::Rng;
 
 /// Packets under one plan.
 const BATCH: usize = 1_000;
@@ -59,9 +59,9 @@ fn the_program_and_its_model_agree_on_every_packet() {
 
 /// A model that is never asked proves nothing: each exit, reason and event came up often.
 fn every_case_was_met(seen: &Cpu, tenants: &TenantCounters, batches: u64) {
-    let mut told = String::new();
+    let mut report = String::new();
     let mut met = |name: &str, count: u64| {
-        write!(told, "{name} {count}, ").unwrap();
+        write!(report, "{name} {count}, ").unwrap();
         count >= batches / 4
     };
     let mut missing = Vec::new();
@@ -82,11 +82,11 @@ fn every_case_was_met(seen: &Cpu, tenants: &TenantCounters, batches: u64) {
     if !met("candidate", tenants.candidate_refused) {
         missing.push("candidate");
     }
-    println!("{} packets: {told}", seen.exits.iter().sum::<u64>());
-    assert!(missing.is_empty(), "hardly ever met: {missing:?} in {told}");
+    println!("{} packets: {report}", seen.exits.iter().sum::<u64>());
+    assert!(missing.is_empty(), "hardly ever met: {missing:?} in {report}");
 }
 
-/// What XDP gives.
+/// The result of XDP.
 const REASONS: [Reason; 8] = [
     Reason::Quota,
     Reason::RejectedUntil,
@@ -113,26 +113,26 @@ fn run(seeds: impl IntoIterator<Item = u64>, cpu: usize) -> Result<(Cpu, TenantC
 
 /// Puts a plan in force, sends its packets, and compares after each; the model at the end.
 fn batch(world: &mut World, seed: u64, cpu: usize) -> Result<Model, String> {
-    let mut dice = Dice::new(seed);
+    let mut rng = Rng::new(seed);
     // Mostly some time after boot; else near the clock's beginning, and its end.
-    let now_ns = dice.mostly(4, 100_000 * SECOND, &[0, SECOND, u64::MAX - 400 * SECOND, u64::MAX - SECOND]);
-    let plan = plans::plan(&mut dice, now_ns);
+    let now_ns = rng.mostly(4, 100_000 * SECOND, &[0, SECOND, u64::MAX - 400 * SECOND, u64::MAX - SECOND]);
+    let plan = plans::plan(&mut rng, now_ns);
     world.install(&plan);
-    let ready = !dice.once_in(50);
+    let ready = !rng.once_in(50);
     if !ready {
         world.loaded.maps.publish(0);
     }
-    let mut model = model(world, &mut dice, plan, now_ns, cpu);
+    let mut model = model(world, &mut rng, plan, now_ns, cpu);
     model.ready = ready;
     let runner = world.loaded.runner().unwrap();
     for number in 0..BATCH {
-        if dice.once_in(3) {
-            let now_ns = model.now_ns.saturating_add(dice.pick(&[1, 1_000, 4_000_000, SECOND / 4]));
-            tell_time(world, &mut model, now_ns, dice.once_in(6));
+        if rng.once_in(3) {
+            let now_ns = model.now_ns.saturating_add(rng.pick(&[1, 1_000, 4_000_000, SECOND / 4]));
+            tell_time(world, &mut model, now_ns, rng.once_in(6));
         }
-        let packet = packets::packet(&mut dice);
+        let packet = packets::packet(&mut rng);
         let run = runner.run(&packet, 1).unwrap();
-        let verdict = model.judge(&packet);
+        let verdict = model.process(&packet);
         let out = verdict.reply.as_ref().unwrap_or(&packet);
         let grown = out.len().saturating_sub(packet.len());
         if grown > MOST_GROWN {
@@ -162,14 +162,14 @@ fn batch(world: &mut World, seed: u64, cpu: usize) -> Result<Model, String> {
 }
 
 /// A model of what the maps say, with buckets in any state.
-fn model(world: &World, dice: &mut Dice, plan: Plan, now_ns: u64, cpu: usize) -> Model {
+fn model(world: &World, rng: &mut Rng, plan: Plan, now_ns: u64, cpu: usize) -> Model {
     let maps = &world.loaded.maps;
-    let draw = dice.word();
+    let draw = rng.word();
     maps.cpus.store_at(cpu, offset_of!(Cpu, draw), &draw);
     let tats =
         [1, now_ns, now_ns.saturating_add(SECOND / 2), now_ns.saturating_add(3_600 * SECOND), u64::MAX];
     let words: Vec<[u64; 4]> =
-        (0..maps.tenants.len()).map(|_| [(); 4].map(|()| dice.mostly(3, 0, &tats))).collect();
+        (0..maps.tenants.len()).map(|_| [(); 4].map(|()| rng.mostly(3, 0, &tats))).collect();
     for (tenant, words) in words.iter().enumerate() {
         for (place, word) in words.iter().enumerate() {
             maps.tenants.store_at(tenant, 8 * place, word);
@@ -193,35 +193,36 @@ fn tell_time(world: &World, model: &mut Model, now_ns: u64, beat: bool) {
     }
 }
 
-/// Whether the CPU and a tenant counted the same.
+/// True if the CPU's and a tenant's counters are equal.
 fn agree(world: &World, model: &Model, cpu: usize, tenant: usize) -> bool {
     let maps = &world.loaded.maps;
     let row = cpu * maps.tenants.len() + tenant;
     maps.cpus.load(cpu) == model.cpu && maps.counters.load(row) == model.tenants[tenant]
 }
 
-/// What was counted and what should have been, and under which plan.
+/// The counters found and expected, and the plan.
 fn difference(world: &World, model: &Model, cpu: usize) -> String {
     let maps = &world.loaded.maps;
-    let mut told = format!("at {} ns, heartbeat {}, ready {}", model.now_ns, model.heartbeat_ns, model.ready);
+    let mut report =
+        format!("at {} ns, heartbeat {}, ready {}", model.now_ns, model.heartbeat_ns, model.ready);
     let found = maps.cpus.load(cpu);
     if found != model.cpu {
-        write!(told, "\ncounted {found:?}\n    not {:?}", model.cpu).unwrap();
+        write!(report, "\ncounted {found:?}\n    not {:?}", model.cpu).unwrap();
     }
     for (tenant, expected) in model.tenants.iter().enumerate() {
         let found = maps.tenant_counters(tenant);
         if found != *expected {
-            write!(told, "\ntenant {tenant} counted {found:?}\n    not {expected:?}").unwrap();
-            write!(told, "\n{:?}", tenant.checked_sub(1).and_then(|place| model.plan.tenants.get(place)))
+            write!(report, "\ntenant {tenant} counted {found:?}\n    not {expected:?}").unwrap();
+            write!(report, "\n{:?}", tenant.checked_sub(1).and_then(|place| model.plan.tenants.get(place)))
                 .unwrap();
         }
     }
-    told
+    report
 }
 
 fn hex(packet: &[u8]) -> String {
-    packet.iter().fold(format!("{} bytes ", packet.len()), |mut told, byte| {
-        write!(told, "{byte:02x}").unwrap();
-        told
+    packet.iter().fold(format!("{} bytes ", packet.len()), |mut report, byte| {
+        write!(report, "{byte:02x}").unwrap();
+        report
     })
 }

@@ -2,9 +2,9 @@
 
 use gate_tests::packet::{Inside, Packet, tcp};
 
-use crate::dice::Dice;
+use crate::rng::Rng;
 
-/// Who sends: those of IPv4, and those of IPv6. Some the plans know, some they nearly know, some nobody is.
+/// Sources of IPv4 and of IPv6: of tenants, next to a tenant's prefix, unknown.
 const SOURCES: [&[&str]; 2] = [
     &[
         "198.18.0.2",
@@ -65,83 +65,83 @@ const SERVICES: [&[(bool, &str, u16)]; 2] = [
         (false, "fd00::77", 9999),
     ],
 ];
-/// Where nobody listens, or groups do.
+/// Destinations without a service, and groups.
 const ELSEWHERE: [&[&str]; 2] =
     [&["198.18.0.1", "198.18.0.2", "198.18.0.9", "224.0.0.251"], &["fd00::1", "fd00::77", "ff02::1"]];
 const PORTS: [u16; 8] = [11211, 11212, 6379, 6380, 9999, 7000, 7001, 40_000];
 const TAGS: [u16; 3] = [0x8100, 0x88a8, 0x9100];
 
 /// A packet of at least 14 bytes, the fewest that the kernel takes.
-pub(crate) fn packet(dice: &mut Dice) -> Vec<u8> {
-    let mut bytes = whole(dice).bytes();
-    if dice.once_in(6) {
-        distort(dice, &mut bytes);
+pub(crate) fn packet(rng: &mut Rng) -> Vec<u8> {
+    let mut bytes = whole(rng).bytes();
+    if rng.once_in(6) {
+        distort(rng, &mut bytes);
     }
     bytes
 }
 
-fn whole(dice: &mut Dice) -> Packet {
-    let family = usize::from(dice.once_in(3));
+fn whole(rng: &mut Rng) -> Packet {
+    let family = usize::from(rng.once_in(3));
     let (tenants, others) = SOURCES[family].split_at(TENANTS);
-    let source = if dice.once_in(4) { dice.pick(others) } else { dice.pick(tenants) };
-    let (udp, destination, port) = if dice.once_in(8) {
-        (dice.once_in(2), dice.pick(ELSEWHERE[family]), dice.pick(&PORTS))
+    let source = if rng.once_in(4) { rng.pick(others) } else { rng.pick(tenants) };
+    let (udp, destination, port) = if rng.once_in(8) {
+        (rng.once_in(2), rng.pick(ELSEWHERE[family]), rng.pick(&PORTS))
     } else {
-        dice.pick(SERVICES[family])
+        rng.pick(SERVICES[family])
     };
     let mut packet = if udp {
-        let payload = if dice.once_in(20) { some_bytes(dice) } else { commands(dice) };
+        let payload = if rng.once_in(20) { some_bytes(rng) } else { commands(rng) };
         Packet::udp(source, destination, port, &payload)
     } else {
-        segment(dice, source, destination, port)
+        segment(rng, source, destination, port)
     };
-    packet.ports[0] = dice.mostly(8, 40_000, &[0, 1, 53, 1023, 1024, 65_535, port]);
-    packet.dscp = dice.mostly(8, 0, &[10, 46, 63]);
-    packet.vlans = (0..dice.mostly(4, 0, &[1, 1, 1, 2, 2, 3]))
-        .map(|_| (dice.pick(&TAGS), dice.below(1 << 16) as u16))
+    packet.ports[0] = rng.mostly(8, 40_000, &[0, 1, 53, 1023, 1024, 65_535, port]);
+    packet.dscp = rng.mostly(8, 0, &[10, 46, 63]);
+    packet.vlans = (0..rng.mostly(4, 0, &[1, 1, 1, 2, 2, 3]))
+        .map(|_| (rng.pick(&TAGS), rng.below(1 << 16) as u16))
         .collect();
-    packet.padding = dice.mostly(8, 0, &[1, 4, 18, 46]);
-    if dice.once_in(40) {
-        packet.macs[dice.below(2) as usize] = dice.pick(&[[0xff; 6], [0x33, 0x33, 0, 0, 0, 1]]);
+    packet.padding = rng.mostly(8, 0, &[1, 4, 18, 46]);
+    if rng.once_in(40) {
+        packet.macs[rng.below(2) as usize] = rng.pick(&[[0xff; 6], [0x33, 0x33, 0, 0, 0, 1]]);
     }
     if let Inside::Udp(length) = &mut packet.inside
-        && dice.once_in(16)
+        && rng.once_in(16)
     {
         let real = 8 + packet.payload.len() as u16;
-        *length = Some(dice.pick(&[0, 7, 8, 9, 16, real - 1, real + 1, 65_535]));
+        *length = Some(rng.pick(&[0, 7, 8, 9, 16, real - 1, real + 1, 65_535]));
     }
-    if dice.once_in(60) {
-        packet.inside = Inside::Other(dice.pick(&[1, 2, 47, 58, 132]));
+    if rng.once_in(60) {
+        packet.inside = Inside::Other(rng.pick(&[1, 2, 47, 58, 132]));
     }
     if family == 0 {
-        packet.options = vec![1; 4 * dice.mostly(6, 0, &[1, 2, 10])];
-        packet.fragment = dice.mostly(20, (false, 0), &[(true, 0), (true, 3), (false, 1), (false, 8191)]);
-    } else if dice.once_in(3) {
-        packet.extensions = (0..dice.pick(&[1, 1, 1, 2, 3, 7, 8, 9])).map(|_| extension(dice)).collect();
+        packet.options = vec![1; 4 * rng.mostly(6, 0, &[1, 2, 10])];
+        packet.fragment = rng.mostly(20, (false, 0), &[(true, 0), (true, 3), (false, 1), (false, 8191)]);
+    } else if rng.once_in(3) {
+        packet.extensions = (0..rng.pick(&[1, 1, 1, 2, 3, 7, 8, 9])).map(|_| extension(rng)).collect();
     }
     packet
 }
 
 /// An extension header: its number, and all but its first byte.
-fn extension(dice: &mut Dice) -> (u8, Vec<u8>) {
-    let kind = dice.pick(&[0, 43, 44, 51, 60, 60, 135, 139, 140]);
+fn extension(rng: &mut Rng) -> (u8, Vec<u8>) {
+    let kind = rng.pick(&[0, 43, 44, 51, 60, 60, 135, 139, 140]);
     match kind {
         // Reserved, offset and flags, identification. Mostly of a packet that is whole.
         44 => {
-            let flags = dice.mostly(4, [0, 0], &[[0, 1], [0, 8], [0xff, 0xf8], [0, 6]]);
+            let flags = rng.mostly(4, [0, 0], &[[0, 1], [0, 8], [0xff, 0xf8], [0, 6]]);
             (44, [&[0], &flags[..], &[1, 2, 3, 4]].concat())
         }
         // Its length counts words of four bytes, and not the first two.
         51 => (51, [vec![4], vec![0; 4 * 6 - 2]].concat()),
         _ => {
-            let length = dice.pick(&[0, 0, 0, 1, 2]);
+            let length = rng.pick(&[0, 0, 0, 1, 2]);
             (kind, [vec![length], vec![0; 8 * (usize::from(length) + 1) - 2]].concat())
         }
     }
 }
 
-fn segment(dice: &mut Dice, source: &str, destination: &str, port: u16) -> Packet {
-    let flags = dice.pick(&[
+fn segment(rng: &mut Rng, source: &str, destination: &str, port: u16) -> Packet {
+    let flags = rng.pick(&[
         tcp::SYN,
         tcp::SYN,
         tcp::SYN | tcp::FIN,
@@ -157,67 +157,67 @@ fn segment(dice: &mut Dice, source: &str, destination: &str, port: u16) -> Packe
         0,
         0x3f,
     ]);
-    let payload = match dice.below(3) {
+    let payload = match rng.below(3) {
         0 => Vec::new(),
-        1 => commands(dice),
-        _ => some_bytes(dice),
+        1 => commands(rng),
+        _ => some_bytes(rng),
     };
-    let options = vec![1; 4 * dice.mostly(3, 0, &[1, 3, 10])];
-    let sequence = dice.mostly(4, 0x0102_0304, &[0, u32::MAX, u32::MAX - 5]);
+    let options = vec![1; 4 * rng.mostly(3, 0, &[1, 3, 10])];
+    let sequence = rng.mostly(4, 0x0102_0304, &[0, u32::MAX, u32::MAX - 5]);
     Packet::tcp(source, destination, port, flags, &payload)
         .with(|packet| packet.inside = Inside::Tcp { flags, sequence, options })
 }
 
-fn some_bytes(dice: &mut Dice) -> Vec<u8> {
-    let count = dice.pick(&[0, 1, 7, 8, 9, 40, 1000]);
-    dice.bytes(count)
+fn some_bytes(rng: &mut Rng) -> Vec<u8> {
+    let count = rng.pick(&[0, 1, 7, 8, 9, 40, 1000]);
+    rng.bytes(count)
 }
 
 /// Cut off anywhere, longer than it says, or with bytes changed where the headers are.
-fn distort(dice: &mut Dice, bytes: &mut Vec<u8>) {
+fn distort(rng: &mut Rng, bytes: &mut Vec<u8>) {
     let end = bytes.len() as u64;
-    match dice.below(4) {
-        0 => bytes.truncate(14 + dice.below(end - 13) as usize),
+    match rng.below(4) {
+        0 => bytes.truncate(14 + rng.below(end - 13) as usize),
         // Near the headers' ends.
-        1 => bytes.truncate(end.min(14 + dice.below(100)) as usize),
+        1 => bytes.truncate(end.min(14 + rng.below(100)) as usize),
         2 => {
-            for _ in 0..=dice.below(2) {
-                let place = dice.below(end.min(90)) as usize;
-                bytes[place] = dice.below(256) as u8;
+            for _ in 0..=rng.below(2) {
+                let place = rng.below(end.min(90)) as usize;
+                bytes[place] = rng.below(256) as u8;
             }
         }
         _ => {
-            let place = dice.below(end.min(90)) as usize;
-            bytes[place] ^= 1 << dice.below(8);
+            let place = rng.below(end.min(90)) as usize;
+            bytes[place] ^= 1 << rng.below(8);
         }
     }
 }
 
 /// A payload: a few lines, mostly as clients write them, sometimes with a byte changed or the end cut off.
-fn commands(dice: &mut Dice) -> Vec<u8> {
-    let mut text = vec![dice.below(256) as u8, 7, 0, 0, 0, 1, 0, 0];
-    for _ in 0..=dice.below(4) {
-        text.extend(dice.pick(&COMMANDS));
-        if dice.below(3) == 0 {
+fn commands(rng: &mut Rng) -> Vec<u8> {
+    let mut text = vec![rng.below(256) as u8, 7, 0, 0, 0, 1, 0, 0];
+    for _ in 0..=rng.below(4) {
+        text.extend(rng.pick(&COMMANDS));
+        if rng.below(3) == 0 {
             // As storage commands want it.
             text.extend(b" k 0 0 ");
-            text.extend([b'0' + dice.below(10) as u8]);
+            text.extend([b'0' + rng.below(10) as u8]);
         }
-        for _ in 0..dice.below(6) {
-            text.extend(if dice.below(12) == 0 { &b"  "[..] } else { b" " });
-            text.extend(dice.pick(&WORDS));
+        for _ in 0..rng.below(6) {
+            text.extend(if rng.below(12) == 0 { &b"  "[..] } else { b" " });
+            text.extend(rng.pick(&WORDS));
         }
-        text.extend(dice.pick(&ENDS));
-        if dice.below(2) == 0 {
-            text.extend(dice.pick(&DATA));
+        text.extend(rng.pick(&ENDS));
+        if rng.below(2) == 0 {
+            text.extend(rng.pick(&DATA));
         }
     }
-    if dice.below(10) == 0 {
-        let place = dice.below(text.len() as u64) as usize;
-        text[place] = [b' ', b'\n', b'\r', 0, 0x80, b'q', b'0', 0xff][dice.below(8) as usize];
+    if rng.below(10) == 0 {
+        let place = rng.below(text.len() as u64) as usize;
+        text[place] = [b' ', b'\n', b'\r', 0, 0x80, b'q', b'0', 0xff][rng.below(8) as usize];
     }
-    if dice.below(10) == 0 {
-        text.truncate(dice.below(text.len() as u64 + 1) as usize);
+    if rng.below(10) == 0 {
+        text.truncate(rng.below(text.len() as u64 + 1) as usize);
     }
     text.truncate(1400);
     text

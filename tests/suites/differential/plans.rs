@@ -9,7 +9,7 @@ use gate_common::token_bucket::Limits;
 use gate_common::units::{Fraction, Multiplier};
 use gate_tests::world::{PRICES, Plan, TCP, UDP, service, tenant};
 
-use crate::dice::Dice;
+use crate::rng::Rng;
 
 /// Tenants that have a state; nobody is not among them.
 pub(crate) const TENANTS: u32 = 6;
@@ -19,23 +19,23 @@ const SECOND: u64 = 1_000_000_000;
 pub(crate) const STALE_AFTER_NS: u64 = SECOND;
 
 /// A plan for about the time `now_ns`.
-pub(crate) fn plan(dice: &mut Dice, now_ns: u64) -> Plan {
+pub(crate) fn plan(rng: &mut Rng, now_ns: u64) -> Plan {
     let mut plan = Plan {
-        services: services(dice),
-        tenants: (0..TENANTS).map(|_| tenant_state(dice, now_ns)).collect(),
-        sources: sources(dice),
+        services: services(rng),
+        tenants: (0..TENANTS).map(|_| tenant_state(rng, now_ns)).collect(),
+        sources: sources(rng),
         ..Plan::default()
     };
     plan.view.stale_after_ns = STALE_AFTER_NS;
-    plan.view.enforce = dice.mostly(4, Fraction::ONE, &[Fraction::ZERO, Fraction::of(1, 2)]).steps();
-    plan.view.flags = dice.mostly(8, 0, &[view_flags::SHADOW]) | dice.mostly(4, 0, &[view_flags::STALE_PASS]);
-    if dice.once_in(2) {
+    plan.view.enforce = rng.mostly(4, Fraction::ONE, &[Fraction::ZERO, Fraction::of(1, 2)]).steps();
+    plan.view.flags = rng.mostly(8, 0, &[view_flags::SHADOW]) | rng.mostly(4, 0, &[view_flags::STALE_PASS]);
+    if rng.once_in(2) {
         plan.no_fragments = ["198.18.0.1", "fd00::1"].map(|address| address.parse().unwrap()).into();
     }
     plan
 }
 
-fn services(dice: &mut Dice) -> Vec<(u8, u16, Service, ServiceState)> {
+fn services(rng: &mut Rng) -> Vec<(u8, u16, Service, ServiceState)> {
     let mut services = vec![
         service(UDP, "198.18.0.1", 11211, Protocol::Memcached),
         service(TCP, "198.18.0.1", 11211, Protocol::Memcached),
@@ -52,11 +52,11 @@ fn services(dice: &mut Dice) -> Vec<(u8, u16, Service, ServiceState)> {
     // One more than a port may have.
     services.extend((1..=9).map(|last| service(UDP, &format!("198.18.0.{last}"), 7000, Protocol::Opaque)));
     for (_, _, service, prices) in &mut services {
-        service.default_tenant = dice.mostly(3, 0, &[3, 3, 3, MISSING]);
-        service.flags |= dice.mostly(2, 0, &[service_flags::DROP_UNKNOWN_SYN]);
-        *prices = dice.mostly(4, PRICES, &[CHEAP, DEAR]);
-        if dice.once_in(3) {
-            prices.shed = (0..4).fold(Shed(0), |shed, tier| shed.with(tier, dice.below(8) as u32));
+        service.default_tenant = rng.mostly(3, 0, &[3, 3, 3, MISSING]);
+        service.flags |= rng.mostly(2, 0, &[service_flags::DROP_UNKNOWN_SYN]);
+        *prices = rng.mostly(4, PRICES, &[CHEAP, DEAR]);
+        if rng.once_in(3) {
+            prices.shed = (0..4).fold(Shed(0), |shed, tier| shed.with(tier, rng.below(8) as u32));
         }
     }
     services
@@ -77,29 +77,29 @@ fn proxied(mut service: (u8, u16, Service, ServiceState)) -> (u8, u16, Service, 
     service
 }
 
-fn tenant_state(dice: &mut Dice, now_ns: u64) -> TenantState {
-    let mut flags = dice.mostly(4, tenant_flags::MAY_REPLY, &[0]);
-    flags |= dice.mostly(4, 0, &[tenant_flags::CANDIDATE]);
-    flags |= dice.mostly(4, 0, &[tenant_flags::UNLIMITED]);
-    flags |= dice.mostly(12, 0, &[tenant_flags::PENALTY]);
-    let soon = now_ns.saturating_add(dice.below(2 * SECOND));
+fn tenant_state(rng: &mut Rng, now_ns: u64) -> TenantState {
+    let mut flags = rng.mostly(4, tenant_flags::MAY_REPLY, &[0]);
+    flags |= rng.mostly(4, 0, &[tenant_flags::CANDIDATE]);
+    flags |= rng.mostly(4, 0, &[tenant_flags::UNLIMITED]);
+    flags |= rng.mostly(12, 0, &[tenant_flags::PENALTY]);
+    let soon = now_ns.saturating_add(rng.below(2 * SECOND));
     TenantState {
         // A get of the usual price takes a second, a millisecond, a microsecond, nothing.
-        quota: limits(dice, [1_000_000, 1_000_000_000, 1_000_000_000_000]),
-        candidate: limits(dice, [1_000_000, 1_000_000_000, 1_000_000_000_000]),
-        tcp: limits(dice, [100, 10_000, 1_000_000]),
-        reply: limits(dice, [100, 10_000, 1_000_000]),
-        reject_until_ns: dice.mostly(10, 0, &[1, now_ns, soon, u64::MAX]),
-        rejection_rate: dice.mostly(6, Fraction::ZERO, &[Fraction::of(3, 10), Fraction::ONE]).steps(),
-        multiplier: dice.mostly(
+        quota: limits(rng, [1_000_000, 1_000_000_000, 1_000_000_000_000]),
+        candidate: limits(rng, [1_000_000, 1_000_000_000, 1_000_000_000_000]),
+        tcp: limits(rng, [100, 10_000, 1_000_000]),
+        reply: limits(rng, [100, 10_000, 1_000_000]),
+        reject_until_ns: rng.mostly(10, 0, &[1, now_ns, soon, u64::MAX]),
+        rejection_rate: rng.mostly(6, Fraction::ZERO, &[Fraction::of(3, 10), Fraction::ONE]).steps(),
+        multiplier: rng.mostly(
             3,
             Multiplier::ONE.0,
             &[0, 1, Multiplier::ONE.0 / 2, 2 << 16, 64 << 16, (3 << 16) + 1, u32::MAX],
         ),
-        also_charge: [(); 2].map(|()| dice.mostly(4, 0, &[1, 2, 3, 4, 5, 6, MISSING])),
+        also_charge: [(); 2].map(|()| rng.mostly(4, 0, &[1, 2, 3, 4, 5, 6, MISSING])),
         flags,
-        tier: dice.below(4) as u8,
-        tcp_action: dice.mostly(
+        tier: rng.below(4) as u8,
+        tcp_action: rng.mostly(
             2,
             TcpAction::None as u8,
             &[TcpAction::ResetSyn as u8, TcpAction::DropSyn as u8, TcpAction::DropData as u8],
@@ -108,15 +108,15 @@ fn tenant_state(dice: &mut Dice, now_ns: u64) -> TenantState {
     }
 }
 
-fn limits(dice: &mut Dice, per_sec: [u64; 3]) -> Limits {
-    if dice.once_in(8) {
+fn limits(rng: &mut Rng, per_sec: [u64; 3]) -> Limits {
+    if rng.once_in(8) {
         return Limits::UNLIMITED;
     }
-    let limits = Limits::new(dice.pick(&per_sec), dice.pick(&[1, SECOND / 100, SECOND, 10 * SECOND]));
-    Limits { max_debt_ns: dice.mostly(4, limits.max_debt_ns, &[0, u64::MAX]), ..limits }
+    let limits = Limits::new(rng.pick(&per_sec), rng.pick(&[1, SECOND / 100, SECOND, 10 * SECOND]));
+    Limits { max_debt_ns: rng.mostly(4, limits.max_debt_ns, &[0, u64::MAX]), ..limits }
 }
 
-fn sources(dice: &mut Dice) -> Vec<(IpAddr, u8, u32)> {
+fn sources(rng: &mut Rng) -> Vec<(IpAddr, u8, u32)> {
     let source = |address: &str, length: u8, tenant: u32| -> (IpAddr, u8, u32) {
         (address.parse().expect("an address"), length, tenant)
     };
@@ -129,9 +129,9 @@ fn sources(dice: &mut Dice) -> Vec<(IpAddr, u8, u32)> {
         source("198.18.5.64", 26, 5),
         source("fd00:4::", 31, 4),
         source("fd00:5:8000::", 33, 5),
-        source("198.18.6.1", 32, dice.mostly(4, 6, &[MISSING])),
+        source("198.18.6.1", 32, rng.mostly(4, 6, &[MISSING])),
     ];
-    if dice.once_in(4) {
+    if rng.once_in(4) {
         // Nobody is unknown.
         sources.extend([source("0.0.0.0", 0, 6), source("::", 0, 6)]);
     }

@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use gate_common::abi::draw;
+use gate_tests::fake_store::counter;
 use gate_tests::linearizable::{self, Did, Operation};
 use gate_tests::proxy::{Listening, PATIENCE, read_until, shown};
-use gate_tests::puppet::figure;
 
 use super::{EAGER, EVERYONE};
 
@@ -238,7 +238,7 @@ fn every_key_of_memcached_has_a_linearizable_history() -> Result<()> {
         let store = Listening::memcached()?;
         let gate = linearizable(&Memcached, "memcached", &store, seed)?;
         for name in ["cache-hits", "coalesced", "flights", "invalidated"] {
-            ensure!(figure(&gate, name)? > 100, "{name}: {}", figure(&gate, name)?);
+            ensure!(counter(&gate, name)? > 100, "{name}: {}", counter(&gate, name)?);
         }
     }
     Ok(())

@@ -1,11 +1,11 @@
-//! memcached's `mg` of hot keys: shared as `get` is, but for what one client alone may read.
+//! memcached's `mg` of hot keys: shared as `get` is, but for answers to one client.
 
 use std::io::Write as _;
 use std::net::TcpStream;
 
 use anyhow::{Result, ensure};
+use gate_tests::fake_store::{FakeStore, counter};
 use gate_tests::proxy::{Listening, read_until, shown};
-use gate_tests::puppet::{Puppet, figure};
 use gate_tests::wait::wait_until;
 use nix::sys::signal::Signal;
 
@@ -14,21 +14,21 @@ use super::{CONNECTIONS, answer, gate, heat, served, while_answering};
 pub(super) const FOUND: &[u8] = b"VA 1\r\n1\r\n";
 const ASKED: &[u8] = b"mg k v\r\n";
 
-/// All ask for `k`, so often, and gate has heard them.
+/// All clients ask for `k`, so often, and gate has read the requests.
 fn all_ask(gate: &Listening, clients: &mut [TcpStream], often: usize) -> Result<()> {
-    let before = figure(gate, "requests")?;
+    let before = counter(gate, "requests")?;
     let asked = (clients.len() * often) as u64;
     clients.iter_mut().try_for_each(|client| client.write_all(&ASKED.repeat(often)))?;
     // Each look is a request as well.
     let mut looks = 0;
-    wait_until("they have not all been heard", || {
+    wait_until("gate has not read all requests", || {
         looks += 1;
-        Ok(figure(gate, "requests")? == before + asked + looks)
+        Ok(counter(gate, "requests")? == before + asked + looks)
     })
 }
 
-/// What a client is told of `k` once.
-fn told(client: &mut TcpStream) -> Result<String> {
+/// Reads one reply.
+fn read_reply(client: &mut TcpStream) -> Result<String> {
     let mut said = read_until(client, b"\r\n")?;
     while said.iter().filter(|&&byte| byte == b'\n').count() < 2 {
         said.extend(read_until(client, b"\r\n")?);
@@ -39,10 +39,10 @@ fn told(client: &mut TcpStream) -> Result<String> {
 #[test]
 fn a_thousand_meta_reads_of_a_hot_key_reach_the_store_once() -> Result<()> {
     const OFTEN: usize = 25;
-    let store = Puppet::start()?;
+    let store = FakeStore::start()?;
     let gate = gate(store.address, "", "store_timeout = \"20s\"")?;
     heat(&gate, |client| served(client, &store))?;
-    let coalesced = figure(&gate, "coalesced")?;
+    let coalesced = counter(&gate, "coalesced")?;
     let mut readers: Vec<TcpStream> = (0..CONNECTIONS).map(|_| gate.connect()).collect::<Result<_>>()?;
     all_ask(&gate, &mut readers, OFTEN)?;
     let (answers, asked) = store.next()?;
@@ -56,22 +56,22 @@ fn a_thousand_meta_reads_of_a_hot_key_reach_the_store_once() -> Result<()> {
         }
         ensure!(said == FOUND.repeat(OFTEN), "{}", shown(&said));
     }
-    ensure!(figure(&gate, "coalesced")? - coalesced == (CONNECTIONS * OFTEN) as u64 - 1);
+    ensure!(counter(&gate, "coalesced")? - coalesced == (CONNECTIONS * OFTEN) as u64 - 1);
     // From now on nobody needs the store.
     wait_until("it is not kept in both threads", || {
-        let hits = figure(&gate, "cache-hits")?;
+        let hits = counter(&gate, "cache-hits")?;
         for reader in &mut readers {
             reader.write_all(ASKED)?;
-            ensure!(while_answering(&store, || told(reader))?.as_bytes() == FOUND);
+            ensure!(while_answering(&store, || read_reply(reader))?.as_bytes() == FOUND);
         }
-        Ok(figure(&gate, "cache-hits")? == hits + CONNECTIONS as u64)
+        Ok(counter(&gate, "cache-hits")? == hits + CONNECTIONS as u64)
     })
 }
 
 #[test]
 fn of_all_who_read_a_stale_item_one_is_to_make_it_anew() -> Result<()> {
     let store = Listening::memcached()?;
-    // Longer than what is shared: the one is told all the same.
+    // Longer than what is shared: the one client reads it all the same.
     for (max_value, value) in [("64KiB", "v".repeat(10)), ("1KiB", "v".repeat(100_000))] {
         let gate = gate(store.address, &format!(", max_value = \"{max_value}\""), "store_timeout = \"20s\"")?;
         let set = format!("ms k {}\r\n{value}\r\n", value.len());
@@ -83,16 +83,16 @@ fn of_all_who_read_a_stale_item_one_is_to_make_it_anew() -> Result<()> {
         gate.ask(set.as_bytes(), b"HD\r\n")?;
         gate.ask(b"md k I T60\r\n", b"HD\r\n")?;
         let mut readers: Vec<TcpStream> = (0..CONNECTIONS).map(|_| gate.connect()).collect::<Result<_>>()?;
-        let coalesced = figure(&gate, "coalesced")?;
+        let coalesced = counter(&gate, "coalesced")?;
         // It says nothing until they all have asked.
         store.stall()?;
-        let heard = all_ask(&gate, &mut readers, 1);
+        let sent = all_ask(&gate, &mut readers, 1);
         store.signal(Signal::SIGCONT)?;
-        heard?;
-        ensure!(figure(&gate, "coalesced")? == coalesced + CONNECTIONS as u64 - 1);
+        sent?;
+        ensure!(counter(&gate, "coalesced")? == coalesced + CONNECTIONS as u64 - 1);
         let mut winners = 0;
         for reader in &mut readers {
-            let said = told(reader)?;
+            let said = read_reply(reader)?;
             let (line, held) = said.split_once("\r\n").expect("two lines");
             ensure!(held == format!("{value}\r\n"), "{line}");
             let flags: Vec<&str> = line.split(' ').skip(2).collect();
@@ -104,7 +104,7 @@ fn of_all_who_read_a_stale_item_one_is_to_make_it_anew() -> Result<()> {
         gate.ask(set.as_bytes(), b"HD\r\n")?;
         for reader in &mut readers {
             reader.write_all(ASKED)?;
-            ensure!(told(reader)? == format!("VA {}\r\n{value}\r\n", value.len()));
+            ensure!(read_reply(reader)? == format!("VA {}\r\n{value}\r\n", value.len()));
         }
     }
     Ok(())

@@ -23,7 +23,7 @@ pub(super) struct Headers {
 
 /// What the transport carries.
 #[derive(Debug)]
-pub(super) struct Load {
+pub(super) struct Payload {
     pub(super) at: usize,
     pub(super) len: usize,
     pub(super) flags: u8,
@@ -141,19 +141,19 @@ impl Headers {
     }
 
     /// `None` if the transport header contradicts the packet.
-    pub(super) fn load(&self, packet: &[u8]) -> Option<Load> {
+    pub(super) fn payload(&self, packet: &[u8]) -> Option<Payload> {
         if self.transport == UDP {
             let header = packet.get(self.transport_at..self.transport_at + 8)?;
             let length = usize::from(be16(&header[4..]));
             let fits = length >= 8 && self.transport_at + length <= self.end;
-            fits.then(|| Load { at: self.transport_at + 8, len: length - 8, flags: 0, sequence: 0 })
+            fits.then(|| Payload { at: self.transport_at + 8, len: length - 8, flags: 0, sequence: 0 })
         } else {
             let header = packet.get(self.transport_at..self.transport_at + 20)?;
             let length = 4 * usize::from(header[12] >> 4);
             let at = self.transport_at + length;
             let sequence = u32::from_be_bytes(header[4..8].try_into().unwrap());
             let fits = length >= 20 && at <= self.end;
-            fits.then(|| Load { at, len: self.end - at, flags: header[13], sequence })
+            fits.then(|| Payload { at, len: self.end - at, flags: header[13], sequence })
         }
     }
 
@@ -193,12 +193,12 @@ impl Headers {
     }
 
     /// The packet that an answer is written from.
-    pub(super) fn rebuilt(&self, packet: &[u8], load: &Load) -> Packet {
+    pub(super) fn rebuilt(&self, packet: &[u8], payload: &Payload) -> Packet {
         let [source, destination] = self.addresses();
         let inside = if self.transport == UDP {
             Inside::Udp(None)
         } else {
-            Inside::Tcp { flags: load.flags, sequence: load.sequence, options: Vec::new() }
+            Inside::Tcp { flags: payload.flags, sequence: payload.sequence, options: Vec::new() }
         };
         Packet {
             macs: [packet[..6].try_into().unwrap(), packet[6..12].try_into().unwrap()],
@@ -208,12 +208,12 @@ impl Headers {
             dscp: self.class >> 2,
             inside,
             ports: self.ports(packet),
-            ..Packet::udp("198.18.0.2", "198.18.0.1", 0, &packet[load.at..load.at + load.len])
+            ..Packet::udp("198.18.0.2", "198.18.0.1", 0, &packet[payload.at..payload.at + payload.len])
         }
     }
 }
 
-impl Load {
+impl Payload {
     pub(super) fn opens(&self) -> bool {
         self.flags & (tcp::SYN | tcp::ACK | tcp::RST) == tcp::SYN
     }

@@ -18,7 +18,7 @@ use gate_common::units::{Fraction, Multiplier};
 
 use crate::fixture;
 use crate::world::Plan;
-use headers::{Headers, Load, TCP, UDP, be16};
+use headers::{Headers, Payload, TCP, UDP, be16};
 pub use memcached::{Commands, memcached};
 
 /// What the maps say, and what the program must have made of them.
@@ -49,7 +49,7 @@ enum Word {
     Candidate,
 }
 
-/// What becomes of a packet.
+/// The verdict on a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// How it leaves.
@@ -73,11 +73,11 @@ impl Verdict {
 }
 
 /// A packet for a protected service, and whose.
-struct Case<'a> {
+struct PacketContext<'a> {
     packet: &'a [u8],
     headers: Headers,
     /// `None` if it is malformed.
-    load: Option<Load>,
+    payload: Option<Payload>,
     /// What its commands cost, where they are read.
     commands: Option<Commands>,
     service: Service,
@@ -89,19 +89,19 @@ struct Case<'a> {
 }
 
 impl Model {
-    /// Judges a packet.
-    pub fn judge(&mut self, packet: &[u8]) -> Verdict {
+    /// Processes a packet.
+    pub fn process(&mut self, packet: &[u8]) -> Verdict {
         let mut verdict = Verdict { exit: Exit::Passed, tenant: 0, reply: None };
         verdict.exit = match self.open(packet) {
             Err(exit) => exit,
-            Ok(case) => {
-                verdict.tenant = case.tenant;
-                if case.stale && self.plan.view.flags & view_flags::STALE_PASS != 0 {
+            Ok(context) => {
+                verdict.tenant = context.tenant;
+                if context.stale && self.plan.view.flags & view_flags::STALE_PASS != 0 {
                     Exit::StalePassed
-                } else if case.headers.transport == UDP {
-                    self.datagram(&case, &mut verdict.reply)
+                } else if context.headers.transport == UDP {
+                    self.datagram(&context, &mut verdict.reply)
                 } else {
-                    self.segment(&case, &mut verdict.reply)
+                    self.segment(&context, &mut verdict.reply)
                 }
             }
         };
@@ -109,8 +109,8 @@ impl Model {
         verdict
     }
 
-    /// Finds out what a packet is; or how it leaves, if it is nothing to be judged.
-    fn open<'p>(&mut self, packet: &'p [u8]) -> Result<Case<'p>, Exit> {
+    /// Finds out what a packet is; or how it leaves, if it is not for a service.
+    fn open<'p>(&mut self, packet: &'p [u8]) -> Result<PacketContext<'p>, Exit> {
         let headers = Headers::read(packet)?;
         if headers.fragment {
             headers.whole(packet)?;
@@ -141,12 +141,22 @@ impl Model {
         if stale {
             self.cpu.events[Event::Stale.index()] += 1;
         }
-        let load = headers.load(packet);
+        let payload = headers.payload(packet);
         let rung = prices.shed.rung(state.tier);
-        let mut case =
-            Case { packet, headers, load, commands: None, service, tenant, state, rung, stale, price: 0 };
-        case.read(&prices);
-        Ok(case)
+        let mut context = PacketContext {
+            packet,
+            headers,
+            payload,
+            commands: None,
+            service,
+            tenant,
+            state,
+            rung,
+            stale,
+            price: 0,
+        };
+        context.read(&prices);
+        Ok(context)
     }
 
     fn fragment(&self, headers: &Headers) -> Exit {
@@ -188,64 +198,68 @@ impl Model {
             || !self.plan.view.enforced().covers(draw::of_source(&headers.source))
     }
 
-    fn datagram(&mut self, case: &Case<'_>, reply: &mut Option<Vec<u8>>) -> Exit {
-        if case.tenant == 0 {
-            return self.refuse(case, Reason::UnknownSource, Exit::UnknownSource);
+    fn datagram(&mut self, context: &PacketContext<'_>, reply: &mut Option<Vec<u8>>) -> Exit {
+        if context.tenant == 0 {
+            return self.refuse(context, Reason::UnknownSource, Exit::UnknownSource);
         }
-        let Some(load) = &case.load else { return self.refuse(case, Reason::Malformed, Exit::Malformed) };
-        let charged = self.charge(case);
-        let exit = self.pass_or_refuse(case, charged, case.price);
-        let Some(commands) = &case.commands else { return exit };
+        let Some(payload) = &context.payload else {
+            return self.refuse(context, Reason::Malformed, Exit::Malformed);
+        };
+        let charged = self.charge(context);
+        let exit = self.pass_or_refuse(context, charged, context.price);
+        let Some(commands) = &context.commands else { return exit };
         if commands.bounded {
             self.cpu.events[Event::UpperBound.index()] += 1;
         }
         if exit != Exit::RefusedDropped || !commands.answerable {
             return exit;
         }
-        self.answer(case, load, reply)
+        self.answer(context, payload, reply)
     }
 
-    fn segment(&mut self, case: &Case<'_>, reply: &mut Option<Vec<u8>>) -> Exit {
-        let Some(load) = &case.load else { return self.refuse(case, Reason::Malformed, Exit::Malformed) };
-        if case.tenant == 0 {
-            let dropped = load.opens() && case.service.flags & service_flags::DROP_UNKNOWN_SYN != 0;
+    fn segment(&mut self, context: &PacketContext<'_>, reply: &mut Option<Vec<u8>>) -> Exit {
+        let Some(payload) = &context.payload else {
+            return self.refuse(context, Reason::Malformed, Exit::Malformed);
+        };
+        if context.tenant == 0 {
+            let dropped = payload.opens() && context.service.flags & service_flags::DROP_UNKNOWN_SYN != 0;
             return match dropped {
-                true => self.refuse(case, Reason::UnknownSource, Exit::UnknownSource),
+                true => self.refuse(context, Reason::UnknownSource, Exit::UnknownSource),
                 false => Exit::UnknownPassed,
             };
         }
-        let action = if case.stale { TcpAction::None as u8 } else { case.state.tcp_action };
-        if action != TcpAction::None as u8 && load.opens() {
-            let exit = self.refuse(case, Reason::RejectedUntil, Exit::RefusedDropped);
+        let action = if context.stale { TcpAction::None as u8 } else { context.state.tcp_action };
+        if action != TcpAction::None as u8 && payload.opens() {
+            let exit = self.refuse(context, Reason::RejectedUntil, Exit::RefusedDropped);
             return match exit == Exit::RefusedDropped && action == TcpAction::ResetSyn as u8 {
-                true => self.answer(case, load, reply),
+                true => self.answer(context, payload, reply),
                 false => exit,
             };
         }
-        if action == TcpAction::DropData as u8 && load.carries_data() {
-            return self.refuse(case, Reason::RejectedUntil, Exit::RefusedDropped);
+        if action == TcpAction::DropData as u8 && payload.carries_data() {
+            return self.refuse(context, Reason::RejectedUntil, Exit::RefusedDropped);
         }
-        if !load.carries_data() {
-            self.tenants[case.tenant].bare += 1;
-            self.tenants[case.tenant].passed_bytes += case.headers.end as u64;
+        if !payload.carries_data() {
+            self.tenants[context.tenant].bare += 1;
+            self.tenants[context.tenant].passed_bytes += context.headers.end as u64;
             return Exit::Bare;
         }
-        if case.service.flags & service_flags::PROXIED != 0 {
-            let fits = self.take(case.tenant, Word::Tcp, load.len as u32, &case.state.tcp);
-            return self.pass_or_refuse(case, fits.map_err(|_| Reason::Limit), 0);
+        if context.service.flags & service_flags::PROXIED != 0 {
+            let fits = self.take(context.tenant, Word::Tcp, payload.len as u32, &context.state.tcp);
+            return self.pass_or_refuse(context, fits.map_err(|_| Reason::Limit), 0);
         }
-        let charged = self.charge(case);
-        self.pass_or_refuse(case, charged, case.price)
+        let charged = self.charge(context);
+        self.pass_or_refuse(context, charged, context.price)
     }
 
     /// What was pushed, then every bucket or none.
-    fn charge(&mut self, case: &Case<'_>) -> Result<(), Reason> {
-        let state = &case.state;
-        if !case.stale {
+    fn charge(&mut self, context: &PacketContext<'_>) -> Result<(), Reason> {
+        let state = &context.state;
+        if !context.stale {
             if self.now_ns < state.reject_until_ns {
                 return Err(Reason::RejectedUntil);
             }
-            if state.flags & tenant_flags::PENALTY != 0 || case.rung == 7 {
+            if state.flags & tenant_flags::PENALTY != 0 || context.rung == 7 {
                 return Err(Reason::Penalty);
             }
             if state.rejection_rate != 0 {
@@ -256,25 +270,25 @@ impl Model {
             }
         }
         if state.flags & tenant_flags::CANDIDATE != 0
-            && self.take(case.tenant, Word::Candidate, case.price, &state.candidate).is_err()
+            && self.take(context.tenant, Word::Candidate, context.price, &state.candidate).is_err()
         {
-            self.tenants[case.tenant].candidate_refused += 1;
+            self.tenants[context.tenant].candidate_refused += 1;
         }
         let mut taken = Vec::new();
-        for payer in [case.tenant, state.also_charge[0] as usize, state.also_charge[1] as usize] {
+        for payer in [context.tenant, state.also_charge[0] as usize, state.also_charge[1] as usize] {
             let state = self.state(payer);
             let pays = payer != 0 && payer < self.words.len() && state.flags & tenant_flags::UNLIMITED == 0;
             if !pays {
                 continue;
             }
-            if let Err(reason) = self.take(payer, Word::Quota, case.price, &state.quota) {
+            if let Err(reason) = self.take(payer, Word::Quota, context.price, &state.quota) {
                 for (payer, cost_ns) in taken {
                     let word: &mut [u64; 4] = &mut self.words[payer];
                     word[Word::Quota as usize] = refund(word[Word::Quota as usize], cost_ns);
                 }
                 return Err(reason);
             }
-            taken.push((payer, state.quota.rate.time_for(case.price)));
+            taken.push((payer, state.quota.rate.time_for(context.price)));
         }
         Ok(())
     }
@@ -289,28 +303,33 @@ impl Model {
         Ok(())
     }
 
-    fn pass_or_refuse(&mut self, case: &Case<'_>, charged: Result<(), Reason>, price: u32) -> Exit {
+    fn pass_or_refuse(
+        &mut self,
+        context: &PacketContext<'_>,
+        charged: Result<(), Reason>,
+        price: u32,
+    ) -> Exit {
         if let Err(reason) = charged {
-            return self.refuse_at(case, reason, Exit::RefusedDropped, price);
+            return self.refuse_at(context, reason, Exit::RefusedDropped, price);
         }
-        let counters = &mut self.tenants[case.tenant];
+        let counters = &mut self.tenants[context.tenant];
         counters.passed += 1;
         counters.charged_mru += u64::from(price);
-        counters.passed_bytes += case.headers.end as u64;
+        counters.passed_bytes += context.headers.end as u64;
         Exit::Passed
     }
 
-    fn refuse(&mut self, case: &Case<'_>, reason: Reason, exit: Exit) -> Exit {
-        self.refuse_at(case, reason, exit, case.price)
+    fn refuse(&mut self, context: &PacketContext<'_>, reason: Reason, exit: Exit) -> Exit {
+        self.refuse_at(context, reason, exit, context.price)
     }
 
-    fn refuse_at(&mut self, case: &Case<'_>, reason: Reason, exit: Exit, price: u32) -> Exit {
-        let shadowed = self.is_shadowed(&case.headers);
-        let counters = &mut self.tenants[case.tenant];
+    fn refuse_at(&mut self, context: &PacketContext<'_>, reason: Reason, exit: Exit, price: u32) -> Exit {
+        let shadowed = self.is_shadowed(&context.headers);
+        let counters = &mut self.tenants[context.tenant];
         if shadowed {
             counters.shadowed[reason.index()] += 1;
             counters.passed += 1;
-            counters.passed_bytes += case.headers.end as u64;
+            counters.passed_bytes += context.headers.end as u64;
             return Exit::Shadowed;
         }
         counters.refused[reason.index()] += 1;
@@ -318,35 +337,42 @@ impl Model {
         exit
     }
 
-    fn answer(&mut self, case: &Case<'_>, load: &Load, reply: &mut Option<Vec<u8>>) -> Exit {
-        if case.state.flags & tenant_flags::MAY_REPLY == 0 || !case.headers.may_be_answered(case.packet) {
+    fn answer(
+        &mut self,
+        context: &PacketContext<'_>,
+        payload: &Payload,
+        reply: &mut Option<Vec<u8>>,
+    ) -> Exit {
+        if context.state.flags & tenant_flags::MAY_REPLY == 0
+            || !context.headers.may_be_answered(context.packet)
+        {
             return Exit::RefusedDropped;
         }
-        let answer = fixture::reply(&case.headers.rebuilt(case.packet, load));
-        if self.take(case.tenant, Word::Reply, answer.len() as u32, &case.state.reply).is_err() {
+        let answer = fixture::reply(&context.headers.rebuilt(context.packet, payload));
+        if self.take(context.tenant, Word::Reply, answer.len() as u32, &context.state.reply).is_err() {
             self.cpu.events[Event::ReplyBudget.index()] += 1;
             return Exit::RefusedDropped;
         }
-        self.tenants[case.tenant].replied += 1;
+        self.tenants[context.tenant].replied += 1;
         *reply = Some(answer);
         Exit::RefusedReplied
     }
 }
 
-impl Case<'_> {
+impl PacketContext<'_> {
     /// Prices what it carries; what cannot be priced is malformed.
     fn read(&mut self, prices: &ServiceState) {
-        let Some(load) = &self.load else { return };
+        let Some(payload) = &self.payload else { return };
         if self.tenant == 0 {
             return;
         }
         let price = if self.headers.transport == TCP || self.service.protocol != Protocol::Memcached as u8 {
-            let bytes = (load.len as u64 * u64::from(prices.kib_mru)).div_ceil(1024);
+            let bytes = (payload.len as u64 * u64::from(prices.kib_mru)).div_ceil(1024);
             u64::from(prices.base_mru) + bytes
         } else {
-            self.commands = memcached(&self.packet[load.at..load.at + load.len], prices);
+            self.commands = memcached(&self.packet[payload.at..payload.at + payload.len], prices);
             let Some(commands) = &self.commands else {
-                self.load = None;
+                self.payload = None;
                 return;
             };
             commands.price

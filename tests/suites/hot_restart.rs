@@ -1,5 +1,5 @@
-//! One gate after another before the same stores: nobody is refused in between, nobody is cut off, and nobody reads
-//! what was true at the other gate.
+//! Hot restart before the same stores: no client is refused or cut off during the takeover, and none reads
+//! a stale answer of the other gate.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
@@ -56,7 +56,7 @@ fn check(stream: &mut TcpStream, asked: &str, expected: &str) -> Result<()> {
 }
 
 /// Connects, asks and leaves, again and again, until it is `over`; says how often that was.
-fn come_and_go(over: &AtomicBool, count: &AtomicUsize) -> Result<()> {
+fn connect_repeatedly(over: &AtomicBool, count: &AtomicUsize) -> Result<()> {
     while !over.load(Ordering::Relaxed) {
         check(&mut connect(MEMCACHED)?, "get none\r\n", "END\r\n")?;
         check(&mut connect(REDIS)?, "GET none\r\n", "$-1\r\n")?;
@@ -65,7 +65,7 @@ fn come_and_go(over: &AtomicBool, count: &AtomicUsize) -> Result<()> {
     Ok(())
 }
 
-/// As [`come_and_go`], by datagrams.
+/// As [`connect_repeatedly`], by datagrams.
 fn send_datagrams(over: &AtomicBool, count: &AtomicUsize) -> Result<()> {
     let mut answer = [0; 100];
     while !over.load(Ordering::Relaxed) {
@@ -79,14 +79,14 @@ fn send_datagrams(over: &AtomicBool, count: &AtomicUsize) -> Result<()> {
     Ok(())
 }
 
-/// The process that rules.
-fn ruler(site: &Site) -> Result<u64> {
-    site.json(&["status"])?["daemon"].as_u64().context("nobody rules")
+/// The process that owns the maps.
+fn owner(site: &Site) -> Result<u64> {
+    site.json(&["status"])?["daemon"].as_u64().context("there is no owner")
 }
 
 #[test]
-fn clients_stay_until_they_leave_and_who_comes_meanwhile_is_served() -> Result<()> {
-    if !privilege::root("succession::clients_stay_until_they_leave_and_who_comes_meanwhile_is_served") {
+fn open_clients_are_drained_and_new_ones_are_served_meanwhile() -> Result<()> {
+    if !privilege::root("hot_restart::open_clients_are_drained_and_new_ones_are_served_meanwhile") {
         return Ok(());
     }
     before_stores("drain = \"60s\"", |site, mut first, _| {
@@ -100,14 +100,14 @@ fn clients_stay_until_they_leave_and_who_comes_meanwhile_is_served() -> Result<(
         let (over, came, sent) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
         let second = std::thread::scope(|scope| {
             let others = [
-                scope.spawn(|| come_and_go(&over, &came)),
-                scope.spawn(|| come_and_go(&over, &came)),
+                scope.spawn(|| connect_repeatedly(&over, &came)),
+                scope.spawn(|| connect_repeatedly(&over, &came)),
                 scope.spawn(|| send_datagrams(&over, &sent)),
             ];
             let second = (|| {
                 let more = |count: &AtomicUsize| {
                     let before = count.load(Ordering::Relaxed);
-                    wait_until("nobody is served", || Ok(count.load(Ordering::Relaxed) > before + 100))
+                    wait_until("no client is served", || Ok(count.load(Ordering::Relaxed) > before + 100))
                 };
                 more(&came)?;
                 more(&sent)?;
@@ -124,7 +124,7 @@ fn clients_stay_until_they_leave_and_who_comes_meanwhile_is_served() -> Result<(
             others.into_iter().collect::<Result<()>>()?;
             anyhow::Ok(second)
         })?;
-        ensure!(ruler(site)? == u64::from(second.id()) && first.is_running()?);
+        ensure!(owner(site)? == u64::from(second.id()) && first.is_running()?);
 
         // Whoever is at the old gate and whoever is at the new one see the same.
         let mut newcomer = connect(MEMCACHED)?;
@@ -161,7 +161,7 @@ fn clients_stay_until_they_leave_and_who_comes_meanwhile_is_served() -> Result<(
 
 #[test]
 fn a_gate_outlives_the_one_before_it_so_that_the_next_knows_of_both() -> Result<()> {
-    if !privilege::root("succession::a_gate_outlives_the_one_before_it_so_that_the_next_knows_of_both") {
+    if !privilege::root("hot_restart::a_gate_outlives_the_one_before_it_so_that_the_next_knows_of_both") {
         return Ok(());
     }
     before_stores("drain = \"60s\"", |site, first, _| {
@@ -187,7 +187,7 @@ fn a_gate_outlives_the_one_before_it_so_that_the_next_knows_of_both() -> Result<
 #[test]
 fn when_patience_ends_idle_connections_are_closed_and_what_is_under_way_is_answered() -> Result<()> {
     if !privilege::root(
-        "succession::when_patience_ends_idle_connections_are_closed_and_what_is_under_way_is_answered",
+        "hot_restart::when_patience_ends_idle_connections_are_closed_and_what_is_under_way_is_answered",
     ) {
         return Ok(());
     }
@@ -210,9 +210,9 @@ fn when_patience_ends_idle_connections_are_closed_and_what_is_under_way_is_answe
 }
 
 #[test]
-fn a_relieved_gate_ends_at_once_when_it_is_told_to_and_leaves_the_other_in_charge() -> Result<()> {
+fn a_draining_gate_ends_at_once_when_it_is_signalled_and_leaves_the_owner_alone() -> Result<()> {
     if !privilege::root(
-        "succession::a_relieved_gate_ends_at_once_when_it_is_told_to_and_leaves_the_other_in_charge",
+        "hot_restart::a_draining_gate_ends_at_once_when_it_is_signalled_and_leaves_the_owner_alone",
     ) {
         return Ok(());
     }
@@ -223,7 +223,7 @@ fn a_relieved_gate_ends_at_once_when_it_is_told_to_and_leaves_the_other_in_charg
         first.signal(Signal::SIGTERM)?;
         first.finish(PATIENCE)?;
         ensure!(client.read(&mut [0; 1])? == 0);
-        ensure!(ruler(site)? == u64::from(second.id()));
+        ensure!(owner(site)? == u64::from(second.id()));
         check(&mut connect(REDIS)?, "GET none\r\n", "$-1\r\n")?;
         second.end().map(drop)
     })

@@ -1,16 +1,16 @@
-//! A seeded generator; the program's own will do.
+//! A seeded random number generator, the program's own.
 
 use gate_common::abi::draw;
 
-pub(crate) struct Dice(u64);
+pub(crate) struct Rng(u64);
 
-impl Dice {
+impl Rng {
     /// The same seed gives the same numbers.
     pub(crate) fn new(seed: u64) -> Self {
-        let mut dice = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let mut rng = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         // Neighbouring seeds differ in few bits at first.
-        (0..8).for_each(|_| _ = dice.word());
-        dice
+        (0..8).for_each(|_| _ = rng.word());
+        rng
     }
 
     pub(crate) fn word(&mut self) -> u64 {
