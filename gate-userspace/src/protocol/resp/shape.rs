@@ -103,7 +103,13 @@ impl Shape {
                 _ if word.eq_ignore_ascii_case(b"COUNT") => 1,
                 _ if word.eq_ignore_ascii_case(b"GROUP") => 2,
                 _ if word.eq_ignore_ascii_case(b"NOACK") => 0,
-                _ => return,
+                _ => {
+                    // An option that a later version of the store may know.
+                    if rest.any(|word| word.eq_ignore_ascii_case(b"BLOCK")) {
+                        self.state = State::Blocking;
+                    }
+                    return;
+                }
             };
             for _ in 0..values {
                 rest.next();

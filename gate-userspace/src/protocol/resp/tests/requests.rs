@@ -95,6 +95,7 @@ fn commands_are_known_by_what_they_do() {
         ("GEORADIUS a 1 2 3 m STOREDIST b", "georadius", Class::Combine, WriteAny, S::Shared),
         ("XREAD STREAMS a 0", "xread", Class::Read, Read, S::Shared),
         ("XREAD BLOCK 0 STREAMS a 0", "xread", Class::Read, Read, S::Blocking),
+        ("XREADGROUP GROUP g c LATER 1 BLOCK 0 STREAMS a >", "xreadgroup", Class::Write, Write, S::Blocking),
         ("BLPOP a 0", "blpop", Class::Blocking, Write, S::Blocking),
         ("CLIENT setname x", "client|setname", Class::Connection, Neither, S::Name),
         ("CLIENT KILL x", "client|kill", Class::Admin, Neither, S::Shared),
