@@ -22,6 +22,18 @@ pub fn monotonic() -> Nanos {
     Nanos(now.tv_sec().cast_unsigned() * 1_000_000_000 + now.tv_nsec().cast_unsigned())
 }
 
+/// `CLOCK_REALTIME`, in seconds: only for what others say in it.
+///
+/// # Panics
+///
+/// Never: Linux always has this clock.
+#[must_use]
+#[allow(clippy::disallowed_methods, reason = "this is the place")]
+pub fn unix_secs() -> u64 {
+    let now = clock_gettime(ClockId::CLOCK_REALTIME).expect("Linux has a clock");
+    now.tv_sec().max(0).cast_unsigned()
+}
+
 /// How long a tick of jiffies is: the kernel's coarse clocks go by them.
 ///
 /// # Panics

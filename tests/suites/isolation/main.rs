@@ -2,3 +2,5 @@
 //!
 //! Each module is about one kind of behaviour, with real stores wherever they can show it. `cargo test --test
 //! isolation <module>` runs one of them.
+
+mod delayed_flush;

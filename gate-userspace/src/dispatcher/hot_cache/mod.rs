@@ -355,6 +355,9 @@ impl<W: Wire> HotCache<W> {
     /// The mark of a request, if it may write.
     #[inline]
     pub(super) fn mark(&self, request: &W::Request, bytes: &[u8]) -> Option<Mark> {
+        if let Some(delay) = W::flushes_in(request, bytes) {
+            self.marker.mark_all_at(clock::monotonic().saturating_add(delay), clock::monotonic());
+        }
         match W::facts(request).access {
             Access::Neither | Access::Read => None,
             Access::Write if W::names_keys(request) => Some(self.marker.mark(W::keys(request, bytes))),

@@ -125,11 +125,21 @@ pub(in crate::dispatcher) struct Marker {
     versions: Arc<Versions>,
     /// Marks of writes that got no answer, and until when they stay; `None` until the next look.
     late: RefCell<VecDeque<(Option<Nanos>, Words)>>,
+    /// When the store will forget everything, as clients have told it to.
+    delayed: RefCell<Vec<Delayed>>,
+}
+
+/// A time around which no answer holds.
+#[derive(Clone, Copy, Debug)]
+struct Delayed {
+    from: Nanos,
+    until: Nanos,
+    is_marked: bool,
 }
 
 impl Marker {
     pub(in crate::dispatcher) fn new(versions: Arc<Versions>) -> Rc<Self> {
-        Rc::new(Self { versions, late: RefCell::default() })
+        Rc::new(Self { versions, late: RefCell::default(), delayed: RefCell::default() })
     }
 
     /// Marks the keys of a write that is about to be sent; without keys, all there are.
@@ -150,8 +160,24 @@ impl Marker {
         self.mark(std::iter::empty())
     }
 
+    /// Marks all keys around a time at which the store will forget them: from when an answer that is kept could
+    /// outlive it, until the store's clock is certain to have reached it.
+    pub(in crate::dispatcher) fn mark_all_at(&self, time: Nanos, now: Nanos) {
+        let (from, until) = (time.saturating_sub(BEFORE_FLUSH), time.saturating_add(AFTER_FLUSH));
+        let mut delayed = self.delayed.borrow_mut();
+        if delayed.len() < MOST_DELAYED {
+            delayed.push(Delayed { from, until, is_marked: false });
+        } else if let Some(last) = delayed.last_mut() {
+            // Whoever asks for so many has them as one.
+            (last.from, last.until) = (last.from.min(from), last.until.max(until));
+        }
+        drop(delayed);
+        self.mark_delayed(now);
+    }
+
     /// Unmarks what has stayed for the store's timeout. To be called now and then.
     pub(in crate::dispatcher) fn tidy(&self, now: Nanos, timeout: Nanos) {
+        self.mark_delayed(now);
         let late = &mut *self.late.borrow_mut();
         for (until, _) in late.iter_mut().rev().take_while(|(until, _)| until.is_none()) {
             *until = Some(now.saturating_add(timeout));
@@ -159,6 +185,17 @@ impl Marker {
         while let Some((_, words)) = late.pop_front_if(|(until, _)| until.is_some_and(|until| until <= now)) {
             self.versions.change(&words, UNMARK);
         }
+    }
+
+    /// Marks and unmarks all keys as the times come and pass.
+    fn mark_delayed(&self, now: Nanos) {
+        self.delayed.borrow_mut().retain_mut(|delayed| {
+            let marks = (delayed.from..delayed.until).contains(&now);
+            if marks != std::mem::replace(&mut delayed.is_marked, marks) {
+                self.versions.change(&Words::All, if marks { MARK } else { UNMARK });
+            }
+            now < delayed.until
+        });
     }
 }
 
@@ -190,6 +227,11 @@ impl Drop for Mark {
 
 /// 512 KiB: at 10,000 writes outstanding, one hot key in seven is blocked by another's.
 const WORDS: usize = 1 << 16;
+/// Times to forget everything at that are kept apart.
+const MOST_DELAYED: usize = 16;
+/// An answer lives for 3 s at most; and memcached counts in seconds.
+const BEFORE_FLUSH: Nanos = Nanos::from_secs(5);
+const AFTER_FLUSH: Nanos = Nanos::from_secs(2);
 /// One version more, and one write more.
 const MARK: u64 = (1 << 32) + 1;
 /// One version more, and one write less.
@@ -248,6 +290,23 @@ mod tests {
         assert_eq!(blocked(5), [true, true]);
         assert_eq!(blocked(5 + TIMEOUT.0 - 1), [true, true]);
         assert_eq!(blocked(5 + TIMEOUT.0), [false, false]);
+    }
+
+    #[test]
+    fn nothing_holds_while_the_store_may_forget_everything() {
+        let (versions, marker) = marker();
+        let key = versions.hash(b"key");
+        marker.mark_all_at(Nanos::from_secs(100), Nanos::ZERO);
+        let holds = |second| {
+            marker.tidy(Nanos::from_secs(second), TIMEOUT);
+            versions.of(key).is_some()
+        };
+        assert_eq!([0, 94, 95, 100, 101, 102].map(holds), [true, true, false, false, false, true]);
+        (0..1_000)
+            .for_each(|second| marker.mark_all_at(Nanos::from_secs(200 + second), Nanos::from_secs(103)));
+        assert_eq!(marker.delayed.borrow().len(), MOST_DELAYED);
+        assert_eq!([194, 195, 1_200, 1_201].map(holds), [true, false, false, true]);
+        assert!(marker.delayed.borrow().is_empty());
     }
 
     proptest! {

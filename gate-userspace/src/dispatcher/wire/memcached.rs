@@ -16,6 +16,7 @@ use memchr::memchr;
 
 use super::buffer::Buffer;
 use super::{AfterFault, Answer, Course, GATHER, Garbage, Life, Link, Wire};
+use crate::clock;
 use crate::dispatcher::identity::Asked;
 use crate::dispatcher::settings::Settings;
 use crate::protocol::deny::Deny;
@@ -153,6 +154,17 @@ impl Wire for Memcached {
     }
 
     #[inline]
+    fn flushes_in(request: &Request, bytes: &[u8]) -> Option<Nanos> {
+        if request.command != Command::FlushAll {
+            return None;
+        }
+        let mut words = bytes.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty());
+        let secs: u64 = std::str::from_utf8(words.nth(1)?).ok()?.parse().ok().filter(|&secs| secs > 0)?;
+        // Beyond 30 days it is a time by the calendar.
+        let secs = if secs > LONGEST_DELAY_SECS { secs.checked_sub(clock::unix_secs())? } else { secs };
+        Some(Nanos(secs.saturating_mul(1_000_000_000)))
+    }
+
     fn has_one_answer(request: &Request) -> bool {
         request.quiet == Quiet::Answered
     }
@@ -403,6 +415,8 @@ fn push_outspoken(bytes: &[u8], out: &mut Buffer) {
     out.push(body);
 }
 
+/// memcached takes longer ones for times by the calendar.
+const LONGEST_DELAY_SECS: u64 = 30 * 86_400;
 const NOOP: &[u8] = b"mn\r\n";
 const END: &[u8] = b"END\r\n";
 /// What a read says of a key that is not there: `get`, and `mg`.

@@ -98,6 +98,11 @@ pub(in crate::dispatcher) trait Wire: Debug + Sized + 'static {
     /// For how long `answer` holds, if the store has answered that question so.
     fn life(answer: &[u8], said: &[u8]) -> Life;
 
+    /// In how long the store does what it is asked, if that is to forget everything at a later time.
+    fn flushes_in(_request: &Self::Request, _bytes: &[u8]) -> Option<Nanos> {
+        None
+    }
+
     /// Whether the store answers it with one reply, no more and no less.
     fn has_one_answer(request: &Self::Request) -> bool;
 
