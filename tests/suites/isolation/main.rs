@@ -4,3 +4,4 @@
 //! isolation <module>` runs one of them.
 
 mod delayed_flush;
+mod slow_writers;

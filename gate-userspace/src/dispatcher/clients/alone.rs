@@ -313,6 +313,7 @@ impl<W: Wire> Requests<'_, W> {
                     Some(Err(answer))
                 }
             };
+            self.client.has_finished_a_request();
             heard.consume(step.consumed());
             if found.is_some() {
                 return found;

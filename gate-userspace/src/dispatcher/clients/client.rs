@@ -77,6 +77,8 @@ pub(in crate::dispatcher) struct Client<W: Wire> {
     /// Whether bytes have come or gone lately, and for how long they have not.
     pub(in crate::dispatcher) moved: Cell<bool>,
     pub(in crate::dispatcher) stuck: Cell<Duration>,
+    /// For how long the request that its input begins with has been unfinished; `None` before the first look at it.
+    pub(in crate::dispatcher) unfinished: Cell<Option<Duration>>,
     pub(in crate::dispatcher) waker: RefCell<Option<Waker>>,
     /// What it holds of what all may, and what of that is neither input nor replies.
     pub(in crate::dispatcher) holding: Holding,
@@ -178,6 +180,7 @@ impl<W: Wire> Client<W> {
             left: Cell::new(false),
             moved: Cell::new(true),
             stuck: Cell::new(Duration::ZERO),
+            unfinished: Cell::new(None),
             waker: RefCell::new(None),
             holding: Holding::new(&service.memory),
             beside: Cell::new(0),
@@ -343,8 +346,11 @@ impl<W: Wire> Client<W> {
     }
 
     /// Gives back memory that an idle client does not need, and ends one that is stuck for longer than
-    /// `patience`. To be called every `interval`.
+    /// `patience`, or takes longer than that for one request. To be called every `interval`.
     pub(in crate::dispatcher) fn look_after(&self, interval: Duration, patience: Duration) {
+        if self.is_slow_to_write(interval, patience) {
+            return self.end(Ended::SlowWriter);
+        }
         if self.moved.replace(false) {
             self.stuck.set(Duration::ZERO);
             return;
@@ -359,6 +365,24 @@ impl<W: Wire> Client<W> {
         if self.stuck.get() > patience {
             self.end(if reading { Ended::SlowReader } else { Ended::SlowWriter });
         }
+    }
+
+    /// Whether the request that it is sending has been unfinished for longer than `patience`, however often a byte
+    /// of it comes.
+    fn is_slow_to_write(&self, interval: Duration, patience: Duration) -> bool {
+        let is_writing = {
+            let talk = self.talk.borrow();
+            !talk.input.is_empty() && !talk.parked && !talk.stalled
+        };
+        let before = self.unfinished.get();
+        self.unfinished.set(is_writing.then(|| before.map_or(Duration::ZERO, |before| before + interval)));
+        self.unfinished.get().is_some_and(|unfinished| unfinished > patience)
+    }
+
+    /// A request has been taken out of its input.
+    #[inline]
+    pub(in crate::dispatcher) fn has_finished_a_request(&self) {
+        self.unfinished.set(None);
     }
 
     /// Gives back memory that nothing is in.

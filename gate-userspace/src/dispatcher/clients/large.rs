@@ -66,6 +66,13 @@ struct Body {
     paid: u64,
 }
 
+/// What has come of a body since its last piece was complete, and how long it has been waited for.
+#[derive(Clone, Copy, Debug, Default)]
+struct Progress {
+    bytes: usize,
+    waited: Nanos,
+}
+
 /// Why a request did not get to its end.
 enum Stop<W: Wire> {
     /// The client reads this.
@@ -250,6 +257,7 @@ impl<W: Wire> Way<'_, W> {
         input: &mut Buffer,
         from_client: &mut OwnedReadHalf,
     ) -> Result<(), Stop<W>> {
+        let mut came = Progress::default();
         loop {
             let step = W::decode(&mut self.client.talk.borrow_mut().decoder, input.bytes());
             match step {
@@ -268,7 +276,7 @@ impl<W: Wire> Way<'_, W> {
                         Err(stop) => return Err(stop),
                     }
                 }
-                Step::More { .. } => self.hear(input, from_client).await.map_err(Stop::Ended)?,
+                Step::More { .. } => self.hear((input, &mut came), from_client).await.map_err(Stop::Ended)?,
                 Step::Fault { len, fault } => {
                     input.consume(len);
                     return Err(Stop::Fault(fault));
@@ -309,17 +317,31 @@ impl<W: Wire> Way<'_, W> {
         }
     }
 
-    /// Reads more of what the client sends, however long it takes as long as it goes on.
-    async fn hear(&self, input: &mut Buffer, from_client: &mut OwnedReadHalf) -> Result<(), Ended> {
-        let patience = Duration::from(self.service.limits.get().client_timeout);
+    /// Reads more of what the client sends, which may take as long as a piece of it comes in time: a byte now and then
+    /// does not make it so.
+    async fn hear(
+        &self,
+        (input, came): (&mut Buffer, &mut Progress),
+        from_client: &mut OwnedReadHalf,
+    ) -> Result<(), Ended> {
+        let patience = self.service.limits.get().client_timeout;
         // Whoever stops here holds nothing.
         input.release();
         loop {
-            let ready = timeout(patience, from_client.readable()).await;
+            let since = clock::monotonic();
+            let left = patience.saturating_sub(came.waited);
+            let ready = timeout(left.into(), from_client.readable()).await;
+            came.waited = came.waited.saturating_add(clock::monotonic().saturating_sub(since));
             ready.map_err(|_| Ended::SlowWriter)?.map_err(|_| Ended::Left)?;
             match input.fill(PIECE, |bytes| from_client.try_read_buf(bytes)) {
                 Ok(0) => return Err(Ended::Left),
-                Ok(_) => return Ok(()),
+                Ok(len) => {
+                    came.bytes += len;
+                    if came.bytes >= PIECE {
+                        *came = Progress::default();
+                    }
+                    return Ok(());
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(_) => return Err(Ended::Left),
             }

@@ -190,6 +190,7 @@ impl<W: Wire> Client<W> {
         let talk = &mut *self.talk.borrow_mut();
         if talk.input.is_empty() {
             let taken = service.requests(self, talk, bytes);
+            self.has_finished_a_request();
             talk.input.push(&bytes[taken..]);
             return;
         }
@@ -209,6 +210,9 @@ impl<W: Wire> Client<W> {
     fn decode_input(self: &Rc<Self>, service: &Service<W>, talk: &mut Talk<W>) {
         let mut input = std::mem::take(&mut talk.input);
         let taken = service.requests(self, talk, input.bytes());
+        if taken > 0 {
+            self.has_finished_a_request();
+        }
         input.consume(taken);
         talk.input = input;
     }
