@@ -10,8 +10,16 @@ use crate::admin::price::Price;
 
 /// A table with these column names, as wide as the terminal.
 pub(super) fn table(columns: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_header(columns);
+    with_columns(Table::new(), columns)
+}
+
+fn with_columns(mut table: Table, columns: &[&str]) -> Table {
+    // A serial console that nobody has told its size reports 0 columns. Unarranged lines are as long as they are.
+    let arrangement = match table.width() {
+        Some(0) => ContentArrangement::Disabled,
+        _ => ContentArrangement::Dynamic,
+    };
+    table.load_style(NOTHING).set_content_arrangement(arrangement).set_header(columns);
     table
 }
 
@@ -78,6 +86,21 @@ mod tests {
         shown.learned = Some(Learned::default());
         shown.latency = [("get".into(), 0.1), ("unread".into(), 2.125)].into();
         assert_eq!(price(&shown), "0.5 + 0.25/row + 1/KiB + up to 2.125 for latency, learned");
+    }
+
+    #[test]
+    fn a_console_of_no_width_gets_whole_lines_and_a_narrow_one_wrapped_ones() {
+        let printed = |width: u16| {
+            let mut table = Table::new();
+            table.set_width(width);
+            let mut table = with_columns(table, &["tenant", "refused"]);
+            table.add_row(["hostile", "quota 1,204"]);
+            table.trim_fmt()
+        };
+        assert_eq!(printed(0), printed(80));
+        assert_eq!(printed(0).lines().count(), 2, "{}", printed(0));
+        assert!(printed(0).contains("hostile") && printed(0).contains("quota 1,204"), "{}", printed(0));
+        assert!(printed(15).lines().count() > 2, "{}", printed(15));
     }
 
     #[test]
