@@ -4,8 +4,8 @@ use std::io::Write as _;
 use std::net::TcpStream;
 
 use anyhow::{Result, ensure};
+use gate_tests::fake_store::counter;
 use gate_tests::proxy::{Listening, read_until, shown};
-use gate_tests::puppet::figure;
 use gate_tests::wait::wait_until;
 
 const EVERYONE: &str = "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"unlimited\"";
@@ -25,9 +25,9 @@ fn what_a_delayed_flush_has_ended_is_not_answered_from_the_cache() -> Result<()>
     client.write_all(b"set k 0 0 1\r\n1\r\n")?;
     read_until(&mut client, b"STORED\r\n")?;
     wait_until("it does not become hot", || {
-        let before = figure(&gate, "cache-hits")?;
+        let before = counter(&gate, "cache-hits")?;
         read(&mut client)?;
-        Ok(figure(&gate, "cache-hits")? > before)
+        Ok(counter(&gate, "cache-hits")? > before)
     })?;
     client.write_all(b"flush_all 2\r\n")?;
     read_until(&mut client, b"OK\r\n")?;
