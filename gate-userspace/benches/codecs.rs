@@ -188,7 +188,7 @@ mod refusals {
 
     use super::*;
 
-    const REFUSAL: Refusal = Refusal { reason: Reason::RejectedUntil, retry_after: Nanos(123_456_789) };
+    const REFUSAL: Refusal = Refusal::after(Reason::RejectedUntil, Nanos(123_456_789));
 
     #[divan::bench]
     fn memcached_refuse(bencher: Bencher<'_, '_>) {

@@ -149,7 +149,7 @@ fn a_dead_store_and_a_slow_store_are_reported() -> Result<()> {
     let waits = client.send(b"get a\r\nset b 0 0 1 noreply\r\n1\r\nget b\r\n")?;
     let full = client.send(b"get a\r\n")?;
     let (answer, _) = client.answer(full)?;
-    ensure!(answer == b"SERVER_ERROR throttled retry_after_ms=0 reason=limit\r\n", "{}", shown(&answer));
+    ensure!(answer == b"SERVER_ERROR throttled retry_after_ms=10 reason=limit\r\n", "{}", shown(&answer));
     let (answer, _) = client.answer(waits)?;
     let answer = String::from_utf8(answer)?;
     ensure!(answer.matches("SERVER_ERROR").count() == 2 && answer.contains("reason=store-down"), "{answer}");

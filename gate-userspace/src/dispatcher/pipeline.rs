@@ -168,7 +168,7 @@ impl<W: Wire> Service<W> {
             ledger.count_refusal(asked.tenant, Reason::Slo, charged, true);
             return Ok(());
         }
-        Err(refuse(asked.tenant, ledger, counts, charged, Refusal { reason: Reason::Slo, retry_after }))
+        Err(refuse(asked.tenant, ledger, counts, charged, Refusal::after(Reason::Slo, retry_after)))
     }
 
     /// Sends it to the store if there is a place and nobody waits, among them this client; else it queues. Of a hot

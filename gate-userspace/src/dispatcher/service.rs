@@ -291,7 +291,7 @@ impl<W: Wire> Service<W> {
         self.figures.count(Event::TurnedAway);
         self.count_refusal(client.tenant.get(), Reason::Limit);
         let mut answer = Vec::new();
-        W::refuse(Refusal { reason: Reason::Limit, retry_after: Nanos::ZERO }, &mut answer);
+        W::refuse(Refusal::of(Reason::Limit), &mut answer);
         answer
     }
 

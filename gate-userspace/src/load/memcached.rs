@@ -3,6 +3,7 @@
 use gate_common::abi::Reason;
 
 use super::workload::Request;
+use crate::protocol::Blame;
 
 /// memcached's header of a datagram: request id, number of this datagram, how many, reserved.
 pub(super) const FRAME_BYTES: usize = 8;
@@ -71,7 +72,7 @@ fn classify(line: &[u8]) -> Reply {
         b"END" => Reply::Miss,
         b"STORED" => Reply::Done,
         _ => match line.strip_prefix(b"SERVER_ERROR ") {
-            Some(rest) if rest.starts_with(b"throttled") || rest.starts_with(b"overloaded") => {
+            Some(rest) if Blame::ALL.into_iter().any(|blame| rest.starts_with(blame.word().as_bytes())) => {
                 Reply::Refused(reason(rest))
             }
             _ => Reply::Error,
@@ -169,13 +170,18 @@ mod tests {
             ([0, 7, 0, 0, 0, 1], "SERVER_ERROR throttled\r\n", refused(None)),
             (
                 [0, 7, 0, 0, 0, 1],
-                "SERVER_ERROR throttled retry_after_ms=3 reason=too-large\r\n",
+                "SERVER_ERROR denied retry_after_ms=0 reason=too-large\r\n",
                 refused(Some(Reason::TooLarge)),
             ),
             (
                 [0, 7, 0, 0, 0, 1],
                 "SERVER_ERROR overloaded retry_after_ms=3 reason=slo\r\n",
                 refused(Some(Reason::Slo)),
+            ),
+            (
+                [0, 7, 0, 0, 0, 1],
+                "SERVER_ERROR uncertain reason=store-down\r\n",
+                refused(Some(Reason::StoreDown)),
             ),
             ([0, 7, 0, 0, 0, 1], "SERVER_ERROR out of memory\r\n", Some(Reply::Error)),
             ([0, 7, 0, 0, 0, 1], "", Some(Reply::Error)),

@@ -2,6 +2,7 @@
 
 use super::memcached::{Garbage, Reply, reason};
 use super::workload::Request;
+use crate::protocol::Blame;
 
 /// Appends a request.
 pub(super) fn encode(request: Request<'_>, out: &mut Vec<u8>) {
@@ -68,7 +69,9 @@ impl Replies {
         match line.split_first() {
             Some((b'+', _)) => Ok(Some(Reply::Done)),
             Some((b'-', error)) => {
-                let refused = error.starts_with(b"THROTTLED ") || error.starts_with(b"OVERLOADED ");
+                let refused = Blame::ALL.into_iter().any(|blame| {
+                    error.strip_prefix(blame.code().as_bytes()).is_some_and(|rest| rest.starts_with(b" "))
+                });
                 Ok(Some(if refused { Reply::Refused(reason(error)) } else { Reply::Error }))
             }
             Some((b'$', b"-1")) | Some((b'_', b"")) => Ok(Some(Reply::Miss)),
@@ -100,7 +103,7 @@ mod tests {
 
     const STREAM: &[u8] =
         b"$-1\r\n$5\r\n\r\n-1\n\r\n+OK\r\n$0\r\n\r\n-THROTTLED retry_after_ms=3 reason=quota\r\n\
-          -OVERLOADED retry_after_ms=0 reason=slo\r\n-WRONGTYPE no\r\n_\r\n";
+          -OVERLOADED retry_after_ms=1 reason=slo\r\n-UNCERTAIN reason=store-down\r\n-WRONGTYPE no\r\n_\r\n";
 
     proptest! {
         #[test]
@@ -113,11 +116,9 @@ mod tests {
                 replies.feed(&STREAM[piece[0]..piece[1]], |reply| got.push(reply)).unwrap();
             }
             let refused = |reason| Reply::Refused(Some(reason));
-            let (quota, slo) = (refused(Reason::Quota), refused(Reason::Slo));
-            prop_assert_eq!(
-                got,
-                [Reply::Miss, Reply::Hit, Reply::Done, Reply::Hit, quota, slo, Reply::Error, Reply::Miss]
-            );
+            let refusals = [Reason::Quota, Reason::Slo, Reason::StoreDown].map(refused);
+            let expected = [&[Reply::Miss, Reply::Hit, Reply::Done, Reply::Hit], &refusals[..]].concat();
+            prop_assert_eq!(got, [&expected[..], &[Reply::Error, Reply::Miss]].concat());
         }
 
         #[test]

@@ -235,21 +235,126 @@ pub struct Refusal {
     pub reason: Reason,
     /// When it is worth another try; answered in milliseconds, rounded up.
     pub retry_after: Nanos,
+    /// The store may have done what it was asked: the request was sent, and its answer is lost.
+    pub uncertain: bool,
+}
+
+/// Whose fault a refusal is, and whether the request ran: the first word of what a client reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blame {
+    /// The tenant asks for more than it may.
+    Throttled,
+    /// The store has too much to do.
+    Overloaded,
+    /// The store is down, and was not asked.
+    Unavailable,
+    /// The store was asked, and its answer is lost.
+    Uncertain,
+    /// What is asked is not allowed, however often it is tried.
+    Denied,
+}
+
+impl Blame {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::Throttled, Self::Overloaded, Self::Unavailable, Self::Uncertain, Self::Denied];
+
+    /// What memcached's clients read.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Throttled => "throttled",
+            Self::Overloaded => "overloaded",
+            Self::Unavailable => "unavailable",
+            Self::Uncertain => "uncertain",
+            Self::Denied => "denied",
+        }
+    }
+
+    /// What Redis' clients read.
+    #[must_use]
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::Throttled => "THROTTLED",
+            Self::Overloaded => "OVERLOADED",
+            Self::Unavailable => "UNAVAILABLE",
+            Self::Uncertain => "UNCERTAIN",
+            Self::Denied => "DENIED",
+        }
+    }
 }
 
 impl Refusal {
-    /// One that says nothing of when to come again.
+    /// One whose reason alone says when to come again.
     #[must_use]
     pub const fn of(reason: Reason) -> Self {
-        Self { reason, retry_after: Nanos::ZERO }
+        Self::after(reason, wait_for(reason))
     }
 
-    /// `retry_after_ms=<n> reason=<r>`, at the end of `out`.
+    /// One with a time at which it is worth another try.
+    #[must_use]
+    pub const fn after(reason: Reason, retry_after: Nanos) -> Self {
+        Self { reason, retry_after, uncertain: false }
+    }
+
+    /// That of a request whose answer is lost: it may have run.
+    #[must_use]
+    pub const fn uncertain() -> Self {
+        Self { reason: Reason::StoreDown, retry_after: Nanos::ZERO, uncertain: true }
+    }
+
+    /// Whose fault it is.
+    #[must_use]
+    pub const fn blame(self) -> Blame {
+        match self.reason {
+            Reason::Quota
+            | Reason::RejectedUntil
+            | Reason::RejectionRate
+            | Reason::Limit
+            | Reason::HotKey => Blame::Throttled,
+            Reason::Penalty | Reason::Slo | Reason::QueueDelay | Reason::QueueFull | Reason::Deadline => {
+                Blame::Overloaded
+            }
+            Reason::StoreDown if self.uncertain => Blame::Uncertain,
+            Reason::StoreDown => Blame::Unavailable,
+            _ => Blame::Denied,
+        }
+    }
+
+    /// `retry_after_ms=<n> reason=<r>`, at the end of `out`: at least 1 where another try can help, nothing of when
+    /// where the request may have run.
     fn write(self, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"retry_after_ms=");
-        number::write(self.retry_after.0.div_ceil(1_000_000), out);
-        out.extend_from_slice(b" reason=");
+        let least = match self.blame() {
+            Blame::Uncertain => None,
+            Blame::Denied => Some(0),
+            _ => Some(1),
+        };
+        if let Some(least) = least {
+            out.extend_from_slice(b"retry_after_ms=");
+            number::write(self.retry_after.0.div_ceil(1_000_000).max(least), out);
+            out.push(b' ');
+        }
+        out.extend_from_slice(b"reason=");
         out.extend_from_slice(self.reason.name().as_bytes());
+    }
+}
+
+/// When another try is worth it, as far as the reason alone can tell.
+const fn wait_for(reason: Reason) -> Nanos {
+    match reason {
+        // What is decided is decided at every tick, which is this long unless configured otherwise.
+        Reason::RejectedUntil | Reason::RejectionRate | Reason::Penalty => Nanos::from_millis(100),
+        // The shortest pause after which a store that has failed is tried again.
+        Reason::StoreDown => Nanos::from_millis(20),
+        // As long as a few requests take.
+        Reason::Quota
+        | Reason::Limit
+        | Reason::HotKey
+        | Reason::Slo
+        | Reason::QueueDelay
+        | Reason::QueueFull
+        | Reason::Deadline => Nanos::from_millis(10),
+        _ => Nanos::ZERO,
     }
 }
 

@@ -4,4 +4,5 @@
 //! isolation <module>` runs one of them.
 
 mod delayed_flush;
+mod refusals;
 mod slow_writers;

@@ -128,7 +128,7 @@ impl<W: Wire> Service<W> {
     }
 
     fn delayed(&self) -> Refusal {
-        Refusal { reason: Reason::QueueDelay, retry_after: self.delay.borrow().retry_after() }
+        Refusal::after(Reason::QueueDelay, self.delay.borrow().retry_after())
     }
 
     fn refuse_held(&self, held: Held<W>, refusal: Refusal) {

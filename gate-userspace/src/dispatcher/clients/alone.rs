@@ -154,7 +154,7 @@ impl<W: Wire> Client<W> {
             return CLUSTER.to_vec();
         }
         let mut refusal = Vec::new();
-        W::refuse(Refusal { reason: Reason::StoreDown, retry_after: Nanos::ZERO }, &mut refusal);
+        W::refuse(Refusal::of(Reason::StoreDown), &mut refusal);
         refusal
     }
 }

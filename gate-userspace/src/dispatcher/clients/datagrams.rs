@@ -22,7 +22,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use gate_common::abi::Reason;
-use gate_common::units::{MilliRu, Nanos};
+use gate_common::units::MilliRu;
 
 use super::client::{Client, Ended, Outlet};
 use super::replies::Replies;
@@ -109,7 +109,7 @@ impl<W: Wire> Service<W> {
             refused(Reason::Limit);
             if self.may_send(tenant, REFUSAL_BYTES) {
                 let mut refusal = Vec::new();
-                W::refuse(Refusal { reason: Reason::Limit, retry_after: Nanos::ZERO }, &mut refusal);
+                W::refuse(Refusal::of(Reason::Limit), &mut refusal);
                 // If there is no room for it, it is lost, as any datagram may be.
                 let _ = sender.send(&refusal, 0);
             }

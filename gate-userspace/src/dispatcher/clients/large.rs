@@ -64,6 +64,8 @@ pub(in crate::dispatcher) struct Large<W: Wire> {
 struct Body {
     passed: u64,
     paid: u64,
+    /// All of it has been sent: the store may do what it was asked.
+    is_sent: bool,
 }
 
 /// What has come of a body since its last piece was complete, and how long it has been waited for.
@@ -104,7 +106,8 @@ impl<W: Wire> Large<W> {
 impl Body {
     /// What is known of the body of a request whose head is `head`.
     fn of<W: Wire>(request: &W::Request, head: &[u8]) -> Self {
-        Self { passed: 0, paid: W::facts(request).bytes.saturating_sub(head.len() as u64) }
+        let paid = W::facts(request).bytes.saturating_sub(head.len() as u64);
+        Self { paid, ..Self::default() }
     }
 }
 
@@ -181,7 +184,7 @@ impl<W: Wire> Client<W> {
     /// Says why a request did not get to its end.
     fn answer_stop(&self, stop: Stop<W>, large: &Large<W>, service: &Service<W>) -> Result<Refusal, Ended> {
         let talk = &mut *self.talk.borrow_mut();
-        let down = Refusal { reason: Reason::StoreDown, retry_after: Nanos::ZERO };
+        let down = if large.body.is_sent { Refusal::uncertain() } else { Refusal::of(Reason::StoreDown) };
         let refusal = match stop {
             Stop::Ended(ended) => return Err(ended),
             Stop::Fault(fault) => {
@@ -270,6 +273,7 @@ impl<W: Wire> Way<'_, W> {
                     input.consume(len);
                     match written {
                         Ok(()) if last => {
+                            large.body.is_sent = true;
                             return Ok(self.write(W::Link::tail(&large.expect)).await?);
                         }
                         Ok(()) => {}
@@ -296,7 +300,7 @@ impl<W: Wire> Way<'_, W> {
         let is_too_long =
             self.service.is_beyond_limit(body.passed) && !self.service.is_beyond_limit(body.paid);
         if is_too_long && self.service.refuses(self.client, tenant, Reason::TooLarge) {
-            return Err(Refusal { reason: Reason::TooLarge, retry_after: Nanos::ZERO });
+            return Err(Refusal::of(Reason::TooLarge));
         }
         let more = body.passed.saturating_sub(body.paid);
         if more == 0 {

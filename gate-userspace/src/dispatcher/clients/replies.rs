@@ -177,7 +177,6 @@ impl Replies {
 #[cfg(test)]
 mod tests {
     use gate_common::abi::Reason;
-    use gate_common::units::Nanos;
     use proptest::prelude::*;
 
     use super::*;
@@ -241,7 +240,7 @@ mod tests {
                 next[i] = None;
                 match &answers[i] {
                     Answer::AtOnce(_) => unreachable!("it is answered"),
-                    Answer::Refused => replies.refuse(places[i], Refusal { reason: Reason::Quota, retry_after: Nanos::ZERO }),
+                    Answer::Refused => replies.refuse(places[i], Refusal::of(Reason::Quota)),
                     Answer::Parts(parts) if step == parts.len() => replies.whole(places[i]),
                     Answer::Parts(parts) => {
                         replies.part(places[i], &parts[step]);

@@ -229,7 +229,7 @@ impl Leading {
 impl Drop for Leading {
     fn drop(&mut self) {
         if !self.landed {
-            self.end(&Note::Failed(Refusal { reason: Reason::StoreDown, retry_after: Nanos::ZERO }));
+            self.end(&Note::Failed(Refusal::of(Reason::StoreDown)));
         }
     }
 }
@@ -276,7 +276,7 @@ mod tests {
     use super::*;
 
     const READ: Question<'_> = Question { scope: 0, request: b"get key\r\n" };
-    const DOWN: Refusal = Refusal { reason: Reason::StoreDown, retry_after: Nanos(7) };
+    const DOWN: Refusal = Refusal::after(Reason::StoreDown, Nanos(7));
 
     struct Scene {
         versions: Arc<Versions>,
@@ -380,7 +380,7 @@ mod tests {
         leading.fail(DOWN);
         assert_eq!(scene.heard(), words([&["failed 7"], &["failed 7"], &[]]));
         drop(scene.lead(0));
-        assert_eq!(scene.heard(), words([&["failed 0"], &[], &[]]));
+        assert_eq!(scene.heard(), words([&["failed 20000000"], &[], &[]]));
         scene.lead(1);
     }
 

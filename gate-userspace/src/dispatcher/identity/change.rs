@@ -8,7 +8,6 @@
 use std::rc::Rc;
 
 use gate_common::abi::Reason;
-use gate_common::units::Nanos;
 
 use super::{Asked, Identity, Secret};
 use crate::dispatcher::clients::client::{Client, Moving};
@@ -80,7 +79,7 @@ impl<W: Wire> Client<W> {
         };
         asking.await.or_else(|broken| match broken {
             Broken::Refused(why) => Ok(why),
-            _ => Err(Refusal { reason: Reason::StoreDown, retry_after: Nanos::ZERO }),
+            _ => Err(Refusal::of(Reason::StoreDown)),
         })
     }
 

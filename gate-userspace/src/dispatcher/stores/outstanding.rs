@@ -161,11 +161,12 @@ impl<W: Wire> Outstanding<W> {
         }
     }
 
-    /// Nobody will have an answer any more: `tell` says so to each who waits, but for the one who has read the
-    /// beginning of its own, who is closed.
-    pub(in crate::dispatcher) fn let_down(&mut self, service: &Service<W>, tell: impl Fn(Waiting<W>)) {
+    /// Nobody will have an answer any more: `tell` says so to each who waits, and whether its request was sent, but for
+    /// the one who has read the beginning of its own, who is closed.
+    pub(in crate::dispatcher) fn let_down(&mut self, service: &Service<W>, tell: impl Fn(Waiting<W>, bool)) {
         let mut begun = std::mem::take(&mut self.begun);
-        for waiting in self.waiting.drain(..) {
+        let sent = std::mem::take(&mut self.sent);
+        for (place, waiting) in self.waiting.drain(..).enumerate() {
             let is_cut = std::mem::take(&mut begun);
             if matches!(waiting.ticket, Ticket::Life(_)) {
                 continue;
@@ -174,7 +175,7 @@ impl<W: Wire> Outstanding<W> {
             if is_cut && !matches!(waiting.ticket, Ticket::Flight(_)) {
                 waiting.client.end(Ended::Cut);
             } else {
-                tell(waiting);
+                tell(waiting, place < sent);
             }
         }
     }

@@ -104,7 +104,7 @@ impl<W: Wire> Store<W> {
         state
             .health
             .accepts(state.waiting.len(), now)
-            .map_err(|retry_after| Refusal { reason: Reason::StoreDown, retry_after })
+            .map_err(|retry_after| Refusal::after(Reason::StoreDown, retry_after))
     }
 
     /// Whether what one more client asks would neither wait behind much, nor for long.
@@ -229,7 +229,7 @@ impl<W: Wire> Store<W> {
         let state = &mut *self.state.borrow_mut();
         // There is no trying again.
         state.health.failed(now);
-        state.let_down(service, |waiting| match waiting.ticket {
+        state.let_down(service, |waiting, _| match waiting.ticket {
             Ticket::Flight(leading) => leading.land_with(why),
             _ if waiting.client.is_gone() => {}
             _ => {
@@ -329,15 +329,17 @@ impl<W: Wire> Store<W> {
         state.link = W::Link::default();
         state.out.clear();
         state.input.clear();
-        state.sent = 0;
         state.blocked = false;
         state.heard = 0;
-        let refusal = Refusal { reason: Reason::StoreDown, retry_after: pause };
-        state.let_down(service, |waiting| match waiting.ticket {
-            Ticket::Flight(leading) => leading.fail(refusal),
-            _ => {
-                service.count_refusal(waiting.tenant, refusal.reason);
-                service.refuse_late(&waiting.client, waiting.place, waiting.silent, refusal);
+        let unsent = Refusal::after(Reason::StoreDown, pause);
+        state.let_down(service, |waiting, was_sent| {
+            let refusal = if was_sent { Refusal::uncertain() } else { unsent };
+            match waiting.ticket {
+                Ticket::Flight(leading) => leading.fail(refusal),
+                _ => {
+                    service.count_refusal(waiting.tenant, refusal.reason);
+                    service.refuse_late(&waiting.client, waiting.place, waiting.silent, refusal);
+                }
             }
         });
         pause

@@ -349,7 +349,7 @@ impl Ledger {
     fn pushed(&mut self, state: &TenantState, rung: u32, now: Nanos) -> Result<(), Refusal> {
         if now.0 < state.reject_until_ns {
             let retry_after = Nanos(state.reject_until_ns - now.0);
-            return Err(Refusal { reason: Reason::RejectedUntil, retry_after });
+            return Err(Refusal::after(Reason::RejectedUntil, retry_after));
         }
         if state.flags & tenant_flags::PENALTY != 0 || rung >= Shed::REFUSED {
             return Err(Refusal::of(Reason::Penalty));
@@ -413,7 +413,7 @@ impl Ledger {
                     }
                 }
                 Take::Refuse { wait_ns } => {
-                    return Err(Refusal { reason: Reason::Quota, retry_after: Nanos(wait_ns) });
+                    return Err(Refusal::after(Reason::Quota, Nanos(wait_ns)));
                 }
                 Take::TooLarge => return Err(Refusal::of(Reason::TooLarge)),
             }

@@ -89,7 +89,7 @@ impl Wire for Resp {
     }
 
     /// Redis says the name of a command that it does not know.
-    const NONSENSE: &'static [u8] = b"*1\r\n$45\r\nTHROTTLED retry_after_ms=0 reason=unsupported\r\n";
+    const NONSENSE: &'static [u8] = b"*1\r\n$42\r\nDENIED retry_after_ms=0 reason=unsupported\r\n";
 
     #[inline]
     fn course(request: &Request) -> Course {

@@ -1,7 +1,6 @@
 //! What is not a request, and what memcached says of it.
 
 use gate_common::abi::Reason;
-use gate_common::units::Nanos;
 
 use super::refuse;
 use crate::protocol::Refusal;
@@ -82,7 +81,7 @@ impl Fault {
             FaultKind::Http => b"",
             FaultKind::Tls => b"SERVER_ERROR gate does not support TLS\r\n",
             FaultKind::Unsupported => {
-                return refuse(Refusal { reason: Reason::Unsupported, retry_after: Nanos::ZERO }, out);
+                return refuse(Refusal::of(Reason::Unsupported), out);
             }
             FaultKind::Binary { opcode, opaque } => return refuse_binary(opcode, opaque, out),
         };

@@ -40,7 +40,9 @@ pub const MAX_KEY: usize = 250;
 /// Appends what a client reads whose request is refused. Nothing is to be written where the request
 /// said `noreply` ([`Quiet::NoReply`]); a quiet meta command is told, as it is of any error.
 pub fn refuse(refusal: Refusal, out: &mut Vec<u8>) {
-    out.extend_from_slice(b"SERVER_ERROR throttled ");
+    out.extend_from_slice(b"SERVER_ERROR ");
+    out.extend_from_slice(refusal.blame().word().as_bytes());
+    out.push(b' ');
     refusal.write(out);
     out.extend_from_slice(b"\r\n");
 }

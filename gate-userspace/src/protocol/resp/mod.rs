@@ -35,29 +35,15 @@ pub use named::{is_command, names};
 pub use reply::{Garbage, Kind, Part, Replies, error_code};
 pub use request::{Decoder, Limits, Request, Step};
 
-use gate_common::abi::Reason;
-
 use super::Refusal;
 
 /// Appends what a client reads whose request is refused.
 pub fn refuse(refusal: Refusal, out: &mut Vec<u8>) {
-    let code: &[u8] = if blames_store(refusal.reason) { b"-OVERLOADED " } else { b"-THROTTLED " };
-    out.extend_from_slice(code);
+    out.push(b'-');
+    out.extend_from_slice(refusal.blame().code().as_bytes());
+    out.push(b' ');
     refusal.write(out);
     out.extend_from_slice(b"\r\n");
-}
-
-/// Whether it is the store that cannot, rather than the tenant that may not.
-const fn blames_store(reason: Reason) -> bool {
-    matches!(
-        reason,
-        Reason::Penalty
-            | Reason::Slo
-            | Reason::QueueDelay
-            | Reason::QueueFull
-            | Reason::Deadline
-            | Reason::StoreDown
-    )
 }
 
 #[cfg(test)]

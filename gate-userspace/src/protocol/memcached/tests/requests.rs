@@ -155,7 +155,7 @@ fn what_memcached_refuses_is_refused_in_its_words() {
 
 #[test]
 fn what_gate_cannot_forward_says_so() {
-    let unsupported = "SERVER_ERROR throttled retry_after_ms=0 reason=unsupported\n";
+    let unsupported = "SERVER_ERROR denied retry_after_ms=0 reason=unsupported\n";
     for stream in ["watch\r\n", "shutdown\r\n", "lru_crawler metadump all\r\n", "lru tune 1 noreply\r\n"] {
         assert_eq!(answers(format!("{stream}mn\r\n").as_bytes()), format!("{unsupported}.\n"), "{stream:?}");
     }
@@ -224,7 +224,7 @@ fn refusals_read_as_documented() {
     use gate_common::abi::Reason;
     use gate_common::units::Nanos;
     let mut out = Vec::new();
-    refuse(Refusal { reason: Reason::Quota, retry_after: Nanos(12_000_001) }, &mut out);
+    refuse(Refusal::after(Reason::Quota, Nanos(12_000_001)), &mut out);
     assert_eq!(out, b"SERVER_ERROR throttled retry_after_ms=13 reason=quota\r\n");
 }
 

@@ -298,13 +298,34 @@ fn refusals_read_as_documented() {
     use crate::protocol::Refusal;
     use gate_common::abi::Reason;
     use gate_common::units::Nanos;
-    for (reason, text) in [
-        (Reason::Quota, "-THROTTLED retry_after_ms=2 reason=quota\r\n"),
-        (Reason::QueueFull, "-OVERLOADED retry_after_ms=2 reason=queue-full\r\n"),
+    for (refusal, text) in [
+        (Refusal::after(Reason::Quota, Nanos(1_000_001)), "-THROTTLED retry_after_ms=2 reason=quota\r\n"),
+        (Refusal::after(Reason::Limit, Nanos::ZERO), "-THROTTLED retry_after_ms=1 reason=limit\r\n"),
+        (Refusal::after(Reason::QueueFull, Nanos(1)), "-OVERLOADED retry_after_ms=1 reason=queue-full\r\n"),
+        (Refusal::after(Reason::StoreDown, Nanos(1)), "-UNAVAILABLE retry_after_ms=1 reason=store-down\r\n"),
+        (Refusal::uncertain(), "-UNCERTAIN reason=store-down\r\n"),
+        (Refusal::of(Reason::Unsupported), "-DENIED retry_after_ms=0 reason=unsupported\r\n"),
     ] {
         let mut out = Vec::new();
-        refuse(Refusal { reason, retry_after: Nanos(1_000_001) }, &mut out);
+        refuse(refusal, &mut out);
         assert_eq!(String::from_utf8_lossy(&out), text);
+    }
+}
+
+#[test]
+fn every_reason_says_whose_fault_it_is_and_when_to_come_again_if_that_can_help() {
+    use crate::protocol::{Blame, Refusal};
+    use gate_common::abi::Reason;
+    for reason in Reason::ALL {
+        let refusal = Refusal::of(reason);
+        let blame = match reason.name() {
+            "quota" | "rejected-until" | "rejection-rate" | "limit" | "hot-key" => Blame::Throttled,
+            "penalty" | "slo" | "queue-delay" | "queue-full" | "deadline" => Blame::Overloaded,
+            "store-down" => Blame::Unavailable,
+            _ => Blame::Denied,
+        };
+        assert_eq!(refusal.blame(), blame, "{}", reason.name());
+        assert_eq!(refusal.retry_after.0 > 0, blame != Blame::Denied, "{}", reason.name());
     }
 }
 
