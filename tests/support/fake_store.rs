@@ -6,6 +6,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use gate_userspace::admin::queues::Queues;
+use gate_userspace::admin::{Request, client};
 
 use crate::proxy::{Listening, PATIENCE};
 
@@ -71,13 +73,14 @@ impl FakeStore {
     }
 }
 
-/// One of the counters in `stats gate`.
+/// One of the counters of a gate's first service, as of now.
 ///
 /// # Errors
 ///
 /// If there is no such counter.
 pub fn counter(gate: &Listening, name: &str) -> Result<u64> {
-    let stats = String::from_utf8(gate.ask(b"stats gate\r\n", b"END\r\n")?)?;
-    let line = stats.lines().find_map(|line| line.strip_prefix(&format!("STAT {name} ")));
-    Ok(line.with_context(|| format!("no {name} in {stats}"))?.parse()?)
+    let (_, socket) = gate.files()?;
+    let queues: Queues = client::ask(&socket, &Request::Queues)?;
+    let service = queues.services.first().context("it has no service")?;
+    service.events.get(name).copied().with_context(|| format!("no {name} in {:?}", service.events))
 }

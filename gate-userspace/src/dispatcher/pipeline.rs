@@ -59,7 +59,7 @@ impl<W: Wire> Service<W> {
                 Course::Shared | Course::Own => self.judge(asked, now),
                 Course::Change => self.judge_change(asked, now),
                 Course::Quit => Ok(Verdict::Goodbye),
-                Course::OwnStats => Ok(Verdict::OwnStats),
+                Course::OwnStats => self.judge_own_stats(asked, now),
             }
         };
         match &verdict {
@@ -81,9 +81,7 @@ impl<W: Wire> Service<W> {
                 return After::Goodbye;
             }
             Ok(Verdict::OwnStats) => {
-                let mut stats = Vec::new();
-                self.all_figures.write_stats(&mut stats);
-                self.tell(client, replies, place, &stats);
+                self.tell(client, replies, place, self.own_stats.borrow_mut().document(&self.all_figures, now));
             }
             Err(refusal) => {
                 self.refuse_at_once(client, replies, place, W::is_silent(request), refusal, now);
@@ -242,6 +240,15 @@ impl<W: Wire> Service<W> {
             ledger.count_passed(asked.tenant, charged);
         }
         Ok(Verdict::Change)
+    }
+
+    /// What becomes of a request for gate's own figures: it is charged like any other.
+    fn judge_own_stats(&self, asked: Asked<'_, W>, now: Nanos) -> Result<Verdict, Refusal> {
+        let ledger = &mut *self.ledger.borrow_mut();
+        let kind = self.classify(asked, ledger);
+        let charged = self.charge(asked, kind, ledger, now)?;
+        count_passed(asked.client, asked.tenant, ledger, charged);
+        Ok(Verdict::OwnStats)
     }
 
     /// Whether a client that nobody is charged for names a user that some tenant is charged for.

@@ -19,7 +19,7 @@ use super::clients::memory::Memory;
 use super::clients::own::Own;
 use super::clients::replies::Replies;
 use super::figures::lessons::Answers;
-use super::figures::{Event, Figures, ServiceFigures};
+use super::figures::{Event, Figures, OwnStats, ServiceFigures};
 use super::hot_cache::{self, HotCache};
 use super::pipeline::After;
 use super::settings::{Limits, Settings};
@@ -81,6 +81,8 @@ pub(super) struct Service<W: Wire> {
     pub(super) figures: Arc<Figures>,
     /// What happened in all.
     pub(super) all_figures: ServiceFigures,
+    /// What `stats gate` answers.
+    pub(super) own_stats: RefCell<OwnStats>,
     /// Clients with something new to be written.
     pub(super) news: RefCell<Vec<Rc<Client<W>>>>,
     /// The store is in cluster mode, and counts as down: its answers would lead clients past gate.
@@ -125,6 +127,7 @@ impl<W: Wire> Service<W> {
             measure: Cell::default(),
             figures,
             all_figures,
+            own_stats: RefCell::default(),
             news,
             memory: Rc::default(),
             clients,

@@ -4,5 +4,6 @@
 //! isolation <module>` runs one of them.
 
 mod delayed_flush;
+mod own_stats;
 mod refusals;
 mod slow_writers;

@@ -349,6 +349,28 @@ impl ServiceFigures {
     }
 }
 
+/// The document that `stats gate` answers, which is made at most once in a while: percentiles of all types take long.
+#[derive(Debug, Default)]
+pub(in crate::dispatcher) struct OwnStats {
+    made: Option<Nanos>,
+    document: Vec<u8>,
+}
+
+impl OwnStats {
+    /// The document as of `now`, or of up to [`OWN_STATS_LIFE`] before.
+    pub(in crate::dispatcher) fn document(&mut self, figures: &ServiceFigures, now: Nanos) -> &[u8] {
+        if self.made.is_none_or(|made| now.saturating_sub(made) >= OWN_STATS_LIFE) {
+            self.made = Some(now);
+            self.document.clear();
+            figures.write_stats(&mut self.document);
+        }
+        &self.document
+    }
+}
+
+/// As long as a tick, unless configured otherwise.
+const OWN_STATS_LIFE: Nanos = Nanos::from_millis(100);
+
 #[cfg(test)]
 mod tests {
     use super::*;
