@@ -40,6 +40,10 @@ impl<W: Wire> Service<W> {
         if self.hot.must_wait(asked) {
             return After::Wait;
         }
+        if let Some(refusal) = client.refused_with_multi(request) {
+            self.refuse_with_multi(client, replies, request, refusal, now);
+            return After::Next;
+        }
         let course = W::course(request);
         let denied = denied && self.refuses(client, tenant, Reason::Unsupported);
         if course == Course::Own && !denied {
@@ -84,6 +88,7 @@ impl<W: Wire> Service<W> {
                 self.tell(client, replies, place, self.own_stats.borrow_mut().document(&self.all_figures, now));
             }
             Err(refusal) => {
+                client.note_refused(request, refusal);
                 self.refuse_at_once(client, replies, place, W::is_silent(request), refusal, now);
             }
         }

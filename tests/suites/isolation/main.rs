@@ -7,3 +7,4 @@ mod delayed_flush;
 mod own_stats;
 mod refusals;
 mod slow_writers;
+mod transactions;

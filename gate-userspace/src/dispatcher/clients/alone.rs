@@ -36,7 +36,7 @@ use crate::dispatcher::stores::line::Line;
 use crate::dispatcher::tenants::ledger::{Charge, TenantId};
 use crate::dispatcher::wire::buffer::Buffer;
 use crate::dispatcher::wire::resp::CLUSTER;
-use crate::dispatcher::wire::{Course, Wire};
+use crate::dispatcher::wire::{Course, Transaction, Wire};
 use crate::policy::Tier;
 use crate::protocol::price_class::PriceClass;
 use crate::protocol::{Facts, Refusal, Step};
@@ -289,9 +289,9 @@ impl<W: Wire> Requests<'_, W> {
                     let asked = W::change(&request, bytes);
                     let (tenant, denied) = self.client.tenant_for(&request, bytes);
                     self.tenant = tenant;
-                    self.skips = self.refuses(denied, &request, bytes, asked.as_ref());
-                    // What the store does not know it refuses in its turn, and a transaction with it.
-                    self.out.push(if self.skips { W::NONSENSE } else { bytes });
+                    let instead = self.instead(denied, &request, bytes, asked.as_ref());
+                    self.skips = instead.is_some();
+                    self.out.push(instead.unwrap_or(bytes));
                     let mark = if self.skips { None } else { self.service.hot.mark(&request, bytes) };
                     kind.tier = kind.tier.max(self.service.ledger.borrow_mut().tier(tenant));
                     let is_plain = !self.skips && W::course(&request) == Course::Shared;
@@ -319,6 +319,29 @@ impl<W: Wire> Requests<'_, W> {
                 return found;
             }
         }
+    }
+
+    /// What goes to the store instead of a request that is refused. What the store does not know it refuses in its turn,
+    /// and a transaction with it.
+    fn instead(
+        &self,
+        denied: bool,
+        request: &W::Request,
+        bytes: &[u8],
+        asked: Option<&Asked>,
+    ) -> Option<&'static [u8]> {
+        if self.client.refused_with_multi(request).is_some() {
+            return match W::transaction(request) {
+                Transaction::Commit => Some(W::ABORT),
+                // The store knows of no transaction, and says so.
+                Transaction::Discard => None,
+                _ => Some(W::NONSENSE),
+            };
+        }
+        self.refuses(denied, request, bytes, asked).then(|| {
+            self.client.note_refused(request, Refusal::of(Reason::Unsupported));
+            W::NONSENSE
+        })
     }
 
     /// Whether a request is denied to the tenant or too long, or gate knows its password to be wrong.

@@ -33,6 +33,7 @@ use crate::dispatcher::tenants::usage::Share;
 use crate::dispatcher::wire::Wire;
 use crate::dispatcher::wire::buffer::Buffer;
 use crate::policy::Tier;
+use crate::protocol::Refusal;
 use crate::protocol::deny::Deny;
 
 /// A connected client.
@@ -70,6 +71,8 @@ pub(in crate::dispatcher) struct Client<W: Wire> {
     pub(in crate::dispatcher) order: Order,
     /// Its requests in the queue, and the lowest of their tiers.
     pub(in crate::dispatcher) queued: Cell<(usize, Tier)>,
+    /// Its `MULTI` was refused so: what follows up to `EXEC` or `DISCARD` is refused with it.
+    pub(in crate::dispatcher) refused_multi: Cell<Option<Refusal>>,
     /// Its refusals that are ready to be written.
     pub(in crate::dispatcher) unwritten: Unwritten,
     /// It sends nothing more, and has most likely left.
@@ -176,6 +179,7 @@ impl<W: Wire> Client<W> {
             dead: Cell::new(None),
             order: Order::default(),
             queued: Cell::new((0, Tier::Critical)),
+            refused_multi: Cell::new(None),
             unwritten: Unwritten::default(),
             left: Cell::new(false),
             moved: Cell::new(true),

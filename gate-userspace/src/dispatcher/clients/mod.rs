@@ -6,6 +6,7 @@
 //! - [`alone`]: a client with a connection to the store of its own.
 //! - [`large`]: requests that are passed on as they come.
 //! - [`telling`], [`refusals`]: what gate itself says, and how soon.
+//! - [`transactions`]: what follows a `MULTI` that is refused.
 //! - [`memory`]: what all clients hold together, and who is closed if it is too much.
 
 pub(super) mod alone;
@@ -17,5 +18,6 @@ pub(super) mod own;
 pub(super) mod refusals;
 pub(super) mod replies;
 pub(super) mod task;
+pub(super) mod transactions;
 pub(super) mod telling;
 pub(super) mod udp;

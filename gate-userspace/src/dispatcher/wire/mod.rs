@@ -77,6 +77,15 @@ pub(in crate::dispatcher) trait Wire: Debug + Sized + 'static {
     /// What becomes of a request that may pass.
     fn course(request: &Self::Request) -> Course;
 
+    /// What a request means for a transaction.
+    fn transaction(_request: &Self::Request) -> Transaction {
+        Transaction::None
+    }
+
+    /// What a client reads whose transaction is refused as a whole, and what makes the store say as much.
+    const ABORTED: &'static [u8] = b"";
+    const ABORT: &'static [u8] = b"";
+
     /// The keys that a request names; `bytes` are all of it.
     fn keys<'b>(request: &Self::Request, bytes: &'b [u8]) -> impl Iterator<Item = &'b [u8]>;
 
@@ -138,6 +147,21 @@ pub(in crate::dispatcher) enum Course {
     OwnStats,
     /// The client says goodbye.
     Quit,
+}
+
+/// What a request means for a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::dispatcher) enum Transaction {
+    /// Nothing: it is a part of one that is open.
+    None,
+    /// One begins.
+    Begin,
+    /// It is to be done.
+    Commit,
+    /// It is given up.
+    Discard,
+    /// The connection's state is forgotten, and it ends with that.
+    Reset,
 }
 
 /// What becomes of a connection whose client sent bytes that are no request.

@@ -7,7 +7,7 @@
 use gate_common::units::Nanos;
 
 use super::buffer::Buffer;
-use super::{AfterFault, Answer, Course, GATHER, Garbage, Life, Link, Wire};
+use super::{AfterFault, Answer, Course, GATHER, Garbage, Life, Link, Transaction, Wire};
 use crate::dispatcher::identity::Asked;
 use crate::dispatcher::settings::Settings;
 use crate::protocol::deny::Deny;
@@ -104,6 +104,21 @@ impl Wire for Resp {
     }
 
     #[inline]
+    fn transaction(request: &Request) -> Transaction {
+        match (request.state, request.command) {
+            (State::Transaction, MULTI) => Transaction::Begin,
+            (State::Transaction, EXEC) => Transaction::Commit,
+            (State::Transaction, DISCARD) => Transaction::Discard,
+            (State::Reset | State::Quit, _) => Transaction::Reset,
+            _ => Transaction::None,
+        }
+    }
+
+    const ABORTED: &'static [u8] = b"-EXECABORT Transaction discarded because of previous errors.\r\n";
+    /// Redis says the name of a command that it does not know.
+    const ABORT: &'static [u8] = b"*1\r\n$21\r\nEXECABORT was refused\r\n";
+
+    #[inline]
     fn keys<'b>(request: &Request, bytes: &'b [u8]) -> impl Iterator<Item = &'b [u8]> {
         request.keys(bytes)
     }
@@ -172,6 +187,9 @@ impl Wire for Resp {
 const EMPTY: [&[u8]; 6] = [b"$-1\r\n", b"*0\r\n", b"_\r\n", b"%0\r\n", b"~0\r\n", b"+none\r\n"];
 
 const SET_INFO: Command = Command::named("client|setinfo");
+const MULTI: Command = Command::named("multi");
+const EXEC: Command = Command::named("exec");
+const DISCARD: Command = Command::named("discard");
 
 /// A shared connection.
 #[derive(Debug)]

@@ -1,0 +1,68 @@
+//! A transaction whose `MULTI` is refused is refused as a whole.
+//!
+//! Clients send `MULTI`, the commands and `EXEC` in one go, without waiting for what `MULTI` is answered. Were it refused
+//! alone, the commands would run one by one. So everything up to `EXEC`, `DISCARD` or `RESET` is refused with it, and
+//! `EXEC` is answered as Redis answers that of a transaction with an error in it.
+
+use gate_common::units::Nanos;
+
+use super::client::Client;
+use super::replies::Replies;
+use crate::dispatcher::figures::Event;
+use crate::dispatcher::service::Service;
+use crate::dispatcher::wire::{Transaction, Wire};
+use crate::protocol::Refusal;
+
+impl<W: Wire> Client<W> {
+    /// What a request of a client with a refused `MULTI` is to be refused with, as a part of that transaction; `None` if
+    /// it is none.
+    #[inline]
+    pub(in crate::dispatcher) fn refused_with_multi(&self, request: &W::Request) -> Option<Refusal> {
+        let refusal = self.refused_multi.get()?;
+        match W::transaction(request) {
+            Transaction::None | Transaction::Begin => {}
+            Transaction::Commit | Transaction::Discard => self.refused_multi.set(None),
+            Transaction::Reset => {
+                self.refused_multi.set(None);
+                return None;
+            }
+        }
+        Some(refusal)
+    }
+
+    /// A request of its is refused.
+    #[inline]
+    pub(in crate::dispatcher) fn note_refused(&self, request: &W::Request, refusal: Refusal) {
+        if W::transaction(request) == Transaction::Begin {
+            self.refused_multi.set(Some(refusal));
+        }
+    }
+}
+
+impl<W: Wire> Service<W> {
+    /// Answers a request that is a part of a refused transaction.
+    pub(in crate::dispatcher) fn refuse_with_multi(
+        &self,
+        client: &Client<W>,
+        replies: &mut Replies,
+        request: &W::Request,
+        refusal: Refusal,
+        now: Nanos,
+    ) {
+        self.figures.count(Event::Request);
+        let place = replies.open();
+        match W::transaction(request) {
+            Transaction::Commit => {
+                self.tell(client, replies, place, W::ABORTED);
+            }
+            // `+OK`, either.
+            Transaction::Discard => {
+                self.tell(client, replies, place, W::GOODBYE);
+            }
+            Transaction::None | Transaction::Begin | Transaction::Reset => {
+                self.count_refusal(client.tenant.get(), refusal.reason);
+                self.refuse_at_once(client, replies, place, W::is_silent(request), refusal, now);
+            }
+        }
+    }
+}
