@@ -96,9 +96,7 @@ fn ten_thousand(gate: &Listening, store: &FakeStore) -> Result<(Vec<TcpStream>, 
     for reader in &mut readers {
         reader.write_all(&b"get k\r\n".repeat(READS / CONNECTIONS))?;
     }
-    wait_until("gate has not read all requests", || {
-        Ok(counter(gate, "requests")? == before + READS as u64)
-    })?;
+    wait_until("gate has not read all requests", || Ok(counter(gate, "requests")? == before + READS as u64))?;
     let (answers, asked) = store.next()?;
     ensure!(asked == b"get k\r\nmg k t\r\n", "{}", shown(&asked));
     ensure!(store.next_within(Duration::ZERO).is_err(), "another read came to the store");

@@ -410,7 +410,8 @@ fn denied_commands_are_refused_wherever_they_come_up() -> Result<()> {
     check(&mut stream, "SET a 1\r\nFlushAll\r\nGET a\r\n", &format!("+OK\r\n{refused}$1\r\n1\r\n"))?;
     check(&mut stream, "config SET maxmemory 1\r\nSELECT 1\r\nNONSENSE\r\n", &refused.repeat(3))?;
     // In a transaction: none of it is done.
-    let unknown = "-ERR unknown command 'DENIED retry_after_ms=0 reason=unsupported', with args beginning with: \r\n";
+    let unknown =
+        "-ERR unknown command 'DENIED retry_after_ms=0 reason=unsupported', with args beginning with: \r\n";
     let aborted = "-EXECABORT Transaction discarded because of previous errors.\r\n";
     check(
         &mut stream,

@@ -19,9 +19,7 @@ fn all_ask(gate: &Listening, clients: &mut [TcpStream], often: usize) -> Result<
     let before = counter(gate, "requests")?;
     let asked = (clients.len() * often) as u64;
     clients.iter_mut().try_for_each(|client| client.write_all(&ASKED.repeat(often)))?;
-    wait_until("gate has not read all requests", || {
-        Ok(counter(gate, "requests")? == before + asked)
-    })
+    wait_until("gate has not read all requests", || Ok(counter(gate, "requests")? == before + asked))
 }
 
 /// Reads one reply.
