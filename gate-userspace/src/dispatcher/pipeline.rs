@@ -85,7 +85,12 @@ impl<W: Wire> Service<W> {
                 return After::Goodbye;
             }
             Ok(Verdict::OwnStats) => {
-                self.tell(client, replies, place, self.own_stats.borrow_mut().document(&self.all_figures, now));
+                self.tell(
+                    client,
+                    replies,
+                    place,
+                    self.own_stats.borrow_mut().document(&self.all_figures, now),
+                );
             }
             Err(refusal) => {
                 client.note_refused(request, refusal);

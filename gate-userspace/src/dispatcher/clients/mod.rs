@@ -18,6 +18,6 @@ pub(super) mod own;
 pub(super) mod refusals;
 pub(super) mod replies;
 pub(super) mod task;
-pub(super) mod transactions;
 pub(super) mod telling;
+pub(super) mod transactions;
 pub(super) mod udp;
