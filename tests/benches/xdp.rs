@@ -43,7 +43,7 @@ const REFUSING: u64 = 2;
 const GET: &[u8] = b"get a-key-of-thirty-four-bytes-in-all\r\n";
 
 fn main() -> Result<()> {
-    let mut figures = Vec::new();
+    let mut results = Vec::new();
     let mut programs = None;
     for prefixes in [10, 100_000] {
         eprintln!("{prefixes} prefixes, {TENANTS} tenants ...");
@@ -55,21 +55,21 @@ fn main() -> Result<()> {
         for (name, rounds) in &measured.rounds {
             let ns = median(rounds);
             println!("{name:<34} {ns:>8.1} {:>10.2}", ns / bare);
-            figures.push(json!({ "prefixes": prefixes, "packet": name, "ns": ns, "of_bare": ns / bare }));
+            results.push(json!({ "prefixes": prefixes, "packet": name, "ns": ns, "of_bare": ns / bare }));
         }
         let lookup = (measured.median("gate's table") - bare) / (measured.median("kernel's LPM trie") - bare);
         let parsing = measured.median("memcached get") - measured.median("UDP, not read");
         println!("table lookup, of the LPM trie's: {lookup:.3}");
         println!("parsing, ns per payload byte: {:.2}", parsing / (GET.len() + 8) as f64);
-        figures.push(json!({ "prefixes": prefixes, "lookup_of_trie": lookup,
+        results.push(json!({ "prefixes": prefixes, "lookup_of_trie": lookup,
             "parsing_ns_per_byte": parsing / (GET.len() + 8) as f64 }));
     }
     if let Some(instructions) = programs {
         println!("\nthe verifier walked {instructions} instructions");
-        figures.push(json!({ "verified_instructions": instructions }));
+        results.push(json!({ "verified_instructions": instructions }));
     }
     match std::env::var_os("GATE_BENCH_JSON") {
-        Some(path) => Ok(std::fs::write(path, serde_json::to_string_pretty(&figures)?)?),
+        Some(path) => Ok(std::fs::write(path, serde_json::to_string_pretty(&results)?)?),
         None => Ok(()),
     }
 }
@@ -90,7 +90,7 @@ fn measure(prefixes: usize) -> Result<Measured> {
     let sources: Vec<Ipv4Addr> = (0..SOURCES).map(source).collect();
     let prefixes = prefixes_of(prefixes);
     let mut world = world(&prefixes)?;
-    let mut beside = Beside::load(&prefixes)?;
+    let mut beside = ReferencePrograms::load(&prefixes)?;
     let nets = [Net::open()?, Net::open()?];
     let pins = PinDir::make(nets[0].pins())?;
     nets[0].server.enter(|| attach(&mut world.loaded, SERVER_INTERFACE, Mode::Native, &pins))??;
@@ -205,10 +205,10 @@ fn world(prefixes: &[(Ipv4Addr, u8, u32)]) -> Result<World> {
     Ok(world)
 }
 
-/// The programs beside gate's, and their tables.
-struct Beside(Ebpf);
+/// The programs that gate's is compared with, and their tables.
+struct ReferencePrograms(Ebpf);
 
-impl Beside {
+impl ReferencePrograms {
     fn load(prefixes: &[(Ipv4Addr, u8, u32)]) -> Result<Self> {
         let object = xtask::paths::bench_object();
         let bytes = std::fs::read(&object)

@@ -171,7 +171,7 @@ impl World {
     ///
     /// If the maps have no room for it.
     pub fn install(&mut self, plan: &Plan) {
-        self.forget();
+        self.reset();
         self.put(plan);
     }
 
@@ -233,8 +233,8 @@ impl World {
         maps.beat(self.now());
     }
 
-    /// Forgets what was counted and spent.
-    pub fn forget(&mut self) {
+    /// Resets counters and buckets.
+    pub fn reset(&mut self) {
         let maps = &self.loaded.maps;
         for place in 0..maps.counters.len() {
             maps.counters.store(place, &TenantCounters::default());

@@ -30,10 +30,10 @@ const MEASURED: Duration = Duration::from_millis(250);
 
 fn main() -> Result<()> {
     let stop = stop_signals()?;
-    let mut figures = floods(&stop)?;
-    figures.push(polite::compare(&stop)?);
+    let mut results = floods(&stop)?;
+    results.push(polite::compare(&stop)?);
     match std::env::var_os("GATE_BENCH_JSON") {
-        Some(path) => Ok(std::fs::write(path, serde_json::to_string_pretty(&figures)?)?),
+        Some(path) => Ok(std::fs::write(path, serde_json::to_string_pretty(&results)?)?),
         None => Ok(()),
     }
 }
@@ -101,14 +101,14 @@ fn report(lines: &[Line<'_>]) -> Vec<Value> {
         lines.iter().find(|line| line.name == name).map_or(f64::NAN, |line| line.median(|cost| cost.ns))
     };
     let others = [contender::BARE, contender::XDP_FILTER, contender::NFTABLES].map(ns);
-    let figures = lines.iter().map(|line| {
+    let results = lines.iter().map(|line| {
         let (name, ns, per_sec) = (line.name, line.median(|cost| cost.ns), line.median(|cost| cost.per_sec));
         let [bare, filter, nftables] = others.map(|other| ns / other);
         println!("{name:<22} {ns:>10.1} {per_sec:>12.0} {bare:>9.2} {filter:>14.2} {nftables:>12.3}");
         json!({ "sources": sources, "contender": name, "ns_per_packet": ns, "packets_per_sec": per_sec,
             "of_bare": bare, "of_xdp_filter": filter, "of_nftables": nftables })
     });
-    figures.collect()
+    results.collect()
 }
 
 /// Fails when the user has had enough.

@@ -254,7 +254,7 @@ fn an_answer_in_several_datagrams_is_put_together() {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(store.address()).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-    let frame = Frame { id: 0x1234, place: 0, total: 1 };
+    let frame = Frame { id: 0x1234, index: 0, total: 1 };
     socket.send(&[&frame.to_bytes()[..], b"get a\r\n"].concat()).unwrap();
 
     let expected = format!("VALUE a 0 5000\r\n{value}\r\nEND\r\n");

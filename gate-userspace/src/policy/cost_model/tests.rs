@@ -24,7 +24,7 @@ impl Store {
     }
 
     /// Ticks of a mix of single reads, multi-gets, writes and ranges.
-    fn teach(&self, model: &mut CostModel, ticks: u32, overloaded: bool) -> Prices {
+    fn train(&self, model: &mut CostModel, ticks: u32, overloaded: bool) -> Prices {
         for tick in 0..ticks {
             let mut window = Window::default();
             for nth in 0..100 {
@@ -72,7 +72,7 @@ fn a_price_adds_up_rounds_up_and_saturates() {
 #[test]
 fn prices_come_to_what_requests_take() {
     let mut model = model();
-    STORE.teach(&mut model, 600, false);
+    STORE.train(&mut model, 600, false);
     let reference_cost = STORE.cost(REFERENCE);
     for shape in [
         REFERENCE,
@@ -90,9 +90,9 @@ fn prices_come_to_what_requests_take() {
 #[test]
 fn a_store_that_is_slower_as_a_whole_changes_no_price() {
     let mut model = model();
-    let before = STORE.teach(&mut model, 600, false);
+    let before = STORE.train(&mut model, 600, false);
     let slow = Store { reference: Nanos::from_millis(20), ..STORE };
-    let after = slow.teach(&mut model, 600, false);
+    let after = slow.train(&mut model, 600, false);
     for (before, after) in [(before.base, after.base), (before.row, after.row), (before.kib, after.kib)] {
         assert!(before.0.abs_diff(after.0) <= 5, "{before} became {after}");
     }
@@ -101,9 +101,9 @@ fn a_store_that_is_slower_as_a_whole_changes_no_price() {
 #[test]
 fn an_overload_teaches_nothing_and_leaves_nothing_behind() {
     let mut model = model();
-    let before = STORE.teach(&mut model, 50, false);
+    let before = STORE.train(&mut model, 50, false);
     let overloaded = Store { truth: [5.0, 50.0, 0.0, 0.0], reference: Nanos::from_millis(1) };
-    assert_eq!(overloaded.teach(&mut model, 50, true), before);
+    assert_eq!(overloaded.train(&mut model, 50, true), before);
     assert_eq!(model.reference(), Some(STORE.reference));
     assert!(!model.tick(&Window::default(), false));
     assert_eq!(model.prices(), before);
@@ -209,11 +209,11 @@ fn prices_stay_within_their_range_whatever_requests_take() {
         let start = Prices { row: MilliRu(100), kib: MilliRu(100), ..START };
         let mut model = CostModel::new(start, learning).unwrap();
         let Prices { base: found, row: of_row, kib: of_kib, .. } =
-            Store { truth, ..STORE }.teach(&mut model, 200, false);
+            Store { truth, ..STORE }.train(&mut model, 200, false);
         assert_eq!([found.0, of_row.0, of_kib.0], [base, row, kib], "{truth:?}");
     }
     let mut free = CostModel::new(Prices { kib: MilliRu::ZERO, ..START }, learning).unwrap();
-    assert_eq!(STORE.teach(&mut free, 100, false).kib, MilliRu::ZERO);
+    assert_eq!(STORE.train(&mut free, 100, false).kib, MilliRu::ZERO);
 }
 
 #[test]

@@ -20,7 +20,7 @@ pub struct Frame {
     /// The client's number for its request; its answer bears the same.
     pub id: u16,
     /// The place of this datagram, the first being 0.
-    pub place: u16,
+    pub index: u16,
     /// How many there are.
     pub total: u16,
 }
@@ -31,7 +31,7 @@ impl Frame {
     pub fn parse(datagram: &[u8]) -> Option<(Self, &[u8])> {
         let (frame, payload) = datagram.split_at_checked(FRAME)?;
         let word = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
-        let frame = Self { id: word(0), place: word(2), total: word(4) };
+        let frame = Self { id: word(0), index: word(2), total: word(4) };
         (!payload.is_empty()).then_some((frame, payload))
     }
 
@@ -39,7 +39,7 @@ impl Frame {
     #[must_use]
     pub fn to_bytes(self) -> [u8; FRAME] {
         let ([a, b], [c, d], [e, f]) =
-            (self.id.to_be_bytes(), self.place.to_be_bytes(), self.total.to_be_bytes());
+            (self.id.to_be_bytes(), self.index.to_be_bytes(), self.total.to_be_bytes());
         [a, b, c, d, e, f, 0, 0]
     }
 }
@@ -52,9 +52,9 @@ pub fn answer(
     len: usize,
 ) -> Option<impl ExactSizeIterator<Item = ([u8; FRAME], Range<usize>)> + Clone> {
     let total = u16::try_from(len.div_ceil(MAX_PAYLOAD)).ok()?;
-    Some((0..total).map(move |place| {
-        let start = usize::from(place) * MAX_PAYLOAD;
-        (Frame { id, place, total }.to_bytes(), start..len.min(start + MAX_PAYLOAD))
+    Some((0..total).map(move |index| {
+        let start = usize::from(index) * MAX_PAYLOAD;
+        (Frame { id, index, total }.to_bytes(), start..len.min(start + MAX_PAYLOAD))
     }))
 }
 
@@ -99,13 +99,13 @@ pub enum Received<'d> {
 pub struct Reassembly<P> {
     limits: Limits,
     /// The oldest first.
-    waiting: Vec<Waiting<P>>,
+    waiting: Vec<PartialRequest<P>>,
     /// The last request that was put together.
     whole: Vec<u8>,
 }
 
 #[derive(Clone, Debug)]
-struct Waiting<P> {
+struct PartialRequest<P> {
     peer: P,
     id: u16,
     total: u16,
@@ -132,12 +132,12 @@ impl<P: PartialEq> Reassembly<P> {
         let patience = self.limits.patience.0;
         self.waiting.retain(|waiting| now.0.saturating_sub(waiting.since.0) < patience);
         let Limits { datagrams, bytes, .. } = self.limits;
-        if frame.place >= frame.total || frame.total > datagrams || payload.len() > bytes {
+        if frame.index >= frame.total || frame.total > datagrams || payload.len() > bytes {
             return Received::Dropped;
         }
-        let place = self.place(peer, frame, now);
-        let waiting = &mut self.waiting[place];
-        let part = &mut waiting.parts[usize::from(frame.place)];
+        let index = self.index(peer, frame, now);
+        let waiting = &mut self.waiting[index];
+        let part = &mut waiting.parts[usize::from(frame.index)];
         let start = waiting.bytes.len();
         if part.is_some() || start + payload.len() > bytes {
             return Received::Dropped;
@@ -147,28 +147,28 @@ impl<P: PartialEq> Reassembly<P> {
         if waiting.parts.contains(&None) {
             return Received::Part;
         }
-        let Waiting { parts, bytes, .. } = self.waiting.remove(place);
+        let PartialRequest { parts, bytes, .. } = self.waiting.remove(index);
         self.whole.clear();
         parts.into_iter().flatten().for_each(|part| self.whole.extend_from_slice(&bytes[part]));
         Received::Whole { id: frame.id, bytes: &self.whole }
     }
 
     /// The place of the request that `frame` is part of.
-    fn place(&mut self, peer: P, frame: Frame, now: Nanos) -> usize {
-        let same = |waiting: &Waiting<P>| waiting.peer == peer && waiting.id == frame.id;
-        if let Some(place) = self.waiting.iter().position(same) {
-            if self.waiting[place].total == frame.total {
-                return place;
+    fn index(&mut self, peer: P, frame: Frame, now: Nanos) -> usize {
+        let same = |waiting: &PartialRequest<P>| waiting.peer == peer && waiting.id == frame.id;
+        if let Some(index) = self.waiting.iter().position(same) {
+            if self.waiting[index].total == frame.total {
+                return index;
             }
             // The number has come round, and the earlier request never became whole.
-            self.waiting.remove(place);
+            self.waiting.remove(index);
         }
         if self.waiting.len() >= self.limits.waiting.max(1) {
             self.waiting.remove(0);
         }
         let parts = vec![None; usize::from(frame.total)];
         let Frame { id, total, .. } = frame;
-        self.waiting.push(Waiting { peer, id, total, since: now, parts, bytes: Vec::new() });
+        self.waiting.push(PartialRequest { peer, id, total, since: now, parts, bytes: Vec::new() });
         self.waiting.len() - 1
     }
 }

@@ -7,14 +7,14 @@ use crate::protocol::memcached::udp::*;
 
 const LIMITS: Limits = Limits { waiting: 2, datagrams: 4, bytes: 10, patience: Nanos(100) };
 
-fn datagram(id: u16, place: u16, total: u16, payload: &[u8]) -> Vec<u8> {
-    [&Frame { id, place, total }.to_bytes()[..], payload].concat()
+fn datagram(id: u16, index: u16, total: u16, payload: &[u8]) -> Vec<u8> {
+    [&Frame { id, index, total }.to_bytes()[..], payload].concat()
 }
 
 #[test]
 fn a_frame_is_four_numbers_in_network_order() {
     let bytes = [0x12, 0x34, 0, 1, 0, 2, 0xff, 0xff, b'x'];
-    let frame = Frame { id: 0x1234, place: 1, total: 2 };
+    let frame = Frame { id: 0x1234, index: 1, total: 2 };
     assert_eq!(Frame::parse(&bytes), Some((frame, &b"x"[..])), "the reserved bytes are ignored");
     assert_eq!(frame.to_bytes(), [0x12, 0x34, 0, 1, 0, 2, 0, 0]);
     for short in [&bytes[..0], &bytes[..7], &bytes[..8]] {
@@ -47,11 +47,11 @@ fn a_request_by_itself_is_not_copied() {
 fn receive(
     reassembly: &mut Reassembly<&'static str>,
     peer: &'static str,
-    (id, place, total): (u16, u16, u16),
+    (id, index, total): (u16, u16, u16),
     text: &str,
     now: u64,
 ) -> String {
-    match reassembly.receive(peer, &datagram(id, place, total, text.as_bytes()), Nanos(now)) {
+    match reassembly.receive(peer, &datagram(id, index, total, text.as_bytes()), Nanos(now)) {
         Received::Whole { id, bytes } => format!("{id}: {}", str::from_utf8(bytes).unwrap()),
         Received::Part => "part".to_owned(),
         Received::Dropped => "dropped".to_owned(),
@@ -61,7 +61,7 @@ fn receive(
 #[test]
 fn parts_in_any_order_make_a_request() {
     let mut reassembly = Reassembly::new(Limits::default());
-    let mut receive = |peer, place, text| receive(&mut reassembly, peer, (1, place, 3), text, 0);
+    let mut receive = |peer, index, text| receive(&mut reassembly, peer, (1, index, 3), text, 0);
     assert_eq!(receive("a", 2, "!\r\n"), "part");
     assert_eq!(receive("a", 0, "get"), "part");
     assert_eq!(receive("b", 1, "other"), "part", "another peer's request");
@@ -82,7 +82,7 @@ fn what_is_held_is_bounded() {
     assert_eq!(receive((2, 1, 2), "678901", 0), "dropped", "more bytes together");
     assert_eq!(receive((3, 0, 2), "3", 0), "part");
     assert_eq!(receive((4, 0, 2), "4", 0), "part", "the oldest, 2, gives way");
-    assert_eq!(receive((2, 1, 2), "2", 0), "part", "and begins anew, in place of 3");
+    assert_eq!(receive((2, 1, 2), "2", 0), "part", "and begins anew, in index of 3");
     assert_eq!(receive((4, 1, 2), "!", 0), "4: 4!");
     assert_eq!(receive((2, 0, 2), "2", 100), "part", "its patience is over");
     assert_eq!(receive((2, 0, 3), "2", 100), "part", "the number has come round");
