@@ -22,7 +22,7 @@ pub struct Admission {
     pub default_objective: Objective,
     /// Requests that may wait, all threads together; 1 to 10,000,000.
     pub queue_limit: usize,
-    /// What they may be long together, in bytes; 64 KiB to 64 GiB.
+    /// The memory of queued requests, in bytes; 64 KiB to 64 GiB.
     pub queue_memory: usize,
     /// How long a request may take before it is of no use any more; 1 ms to 1 h.
     pub deadline: Option<Nanos>,
@@ -59,7 +59,7 @@ pub enum AdmissionPolicy {
     AcceptFraction(Fraction),
 }
 
-/// What keeps a query type from starving whose objective cannot be met.
+/// The strategy against starvation of a query type whose objective cannot be met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fairness {
     /// Nothing.

@@ -1,4 +1,4 @@
-//! What a proxied service says of its store and of its clients: the keys that need `backend`.
+//! A proxied service's store and clients: the keys that need `backend`.
 
 use std::net::SocketAddr;
 
@@ -26,7 +26,7 @@ pub struct Backend {
     pub depth: usize,
     /// Bytes of replies that may wait for one client before it is closed; 64 KiB to 4 GiB.
     pub max_output: usize,
-    /// What all clients together may hold of requests and replies, in bytes.
+    /// The memory budget of all clients' requests and replies, in bytes.
     pub client_memory: usize,
     /// Clients that may be connected at once; 1 to 1,000,000.
     pub max_clients: usize,
@@ -34,9 +34,9 @@ pub struct Backend {
     pub max_datagrams: usize,
     /// How long a client may take to go on with a request, or to read on; 100 ms to 1 h.
     pub client_timeout: Nanos,
-    /// What becomes of reads of hot keys.
+    /// The hot cache.
     pub hot_keys: HotKeys,
-    /// What kinds of requests are told apart.
+    /// The query types.
     pub query_types: QueryTypes,
     /// By the places of those: the highest tier that their requests may have.
     pub tiers: Vec<Tier>,
@@ -44,7 +44,7 @@ pub struct Backend {
     pub admission: Option<Admission>,
     /// Pools of connections that each thread may have, one for each identity of its clients; 1 to 4,096.
     pub max_pools: usize,
-    /// Who clients are to the store that do not say who they are; `None` for nobody.
+    /// The store's user for unauthenticated clients; `None` for the store's default.
     pub login: Option<StoreLogin>,
 }
 
@@ -64,10 +64,10 @@ impl Backend {
     }
 }
 
-/// What becomes of reads of hot keys.
+/// The hot cache: how reads of hot keys are answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HotKeys {
-    /// Whether they are answered by gate.
+    /// True if gate answers them.
     pub cache: bool,
     /// How often a second a key must be asked for to become hot; 1 to 1,000,000,000.
     pub threshold: u64,
@@ -193,7 +193,7 @@ pub(super) fn number(min: u64, max: u64) -> impl Fn(&str) -> Result<u64, Wrong> 
 }
 
 pub(super) const SWITCH: [(&str, bool); 2] = [("on", true), ("off", false)];
-/// What is written past gate is seen this much later at most.
+/// A write that does not pass gate is seen this much later at most.
 const KEPT_RANGE: (Nanos, Nanos) = (Nanos::from_millis(1), Nanos::from_secs(3));
 const CLIENT_RANGE: (Nanos, Nanos) = (Nanos::from_millis(100), Nanos::from_secs(3_600));
 const TIMEOUT_RANGE: (Nanos, Nanos) = (Nanos::from_millis(1), Nanos::from_secs(600));

@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, and where.
+//! A fault in a configuration, with its path and line.
 
 use std::fmt;
 
@@ -14,9 +14,9 @@ pub struct Fault {
     pub line: usize,
     /// Where in the document: `tenant[2].quota`. Empty for the document as a whole.
     pub path: String,
-    /// What stands there, as it is written; `None` if nothing does, or more than fits a line.
+    /// The value, as it is written; `None` if there is none, or more than fits a line.
     pub value: Option<String>,
-    /// What would be right.
+    /// The remedy.
     pub message: String,
 }
 

@@ -1,4 +1,4 @@
-//! What a tenant says of its users and of commands, and a proxied service of its own user.
+//! A tenant's users and denied commands, and a proxied service's own user.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ pub struct User {
     pub hashes: Vec<[u8; 32]>,
 }
 
-/// Who clients are to the store that do not say who they are.
+/// The store's user for unauthenticated clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreLogin {
     /// The user; `None` for the default one.

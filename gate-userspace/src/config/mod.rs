@@ -7,7 +7,7 @@
 //! - `raw`: the document and the place of everything in it.
 //! - `units`: quantities as they are written.
 //! - `backend`, `admission`: what only proxied services say.
-//! - `query_types`: what kinds of requests a proxied service tells apart.
+//! - `query_types`: the query types of a proxied service.
 //! - `identity`: users, and what they may not do.
 //! - `parts`: tenants by key.
 //! - `price`: what requests cost, and how that learns.
@@ -58,46 +58,46 @@ pub use shedding::{Probe, Shedding};
 /// A configuration that holds together.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// What holds for all services.
+    /// The settings for all services.
     pub gate: Gate,
-    /// What is protected; at least one, with distinct names and addresses.
+    /// The services; at least one, with distinct names and addresses.
     pub services: Vec<Service>,
-    /// Who is charged; at least one, with distinct names and sources.
+    /// The tenants; at least one, with distinct names and sources.
     pub tenants: Vec<Tenant>,
 }
 
-/// What holds for all services.
+/// The settings for all services.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gate {
     /// Where the XDP program is attached; `None` if the command line must say it.
     pub interface: Option<InterfaceName>,
     /// How the XDP program is attached.
     pub xdp: XdpMode,
-    /// Whether refusals happen or are only counted.
+    /// Enforcement or shadow mode.
     pub mode: Mode,
     /// The share of sources, by hash, for which refusals happen.
     pub enforce: Fraction,
     /// How often the daemon decides; 10 ms to 10 s.
     pub tick: Nanos,
-    /// What a tenant's refusals follow.
+    /// The algorithm of a tenant's refusals.
     pub algorithm: Algorithm,
-    /// What still holds when the daemon has stopped.
+    /// The behaviour while the heartbeat is stale.
     pub on_stale: OnStale,
     /// How old the heartbeat may be; 100 ms to 60 s, at least two ticks.
     pub stale_after: Nanos,
     /// One request in so many gives a key sample; up to 65,536.
     pub sample: NonZeroU32,
-    /// What befalls the TCP of a tenant that keeps asking proxied services for far more than its quota.
+    /// The action on the TCP segments of a tenant that is deep in debt.
     pub tcp_in_debt: TcpAction,
     /// How long its quota would take to pay for that, beyond its burst; 1 s to 1 h.
     pub deep_debt: Nanos,
-    /// What happens to IP fragments of protected services.
+    /// The action on IP fragments of protected services.
     pub fragments: Action,
     /// The most memory that the prefix tables may take, in bytes; 1 MiB to 16 GiB.
     pub prefix_memory: u64,
     /// Where maps and link are pinned: an absolute path.
     pub pin_dir: PathBuf,
-    /// Where the running gate is asked and told.
+    /// The path of the admin socket.
     pub admin: AdminSocket,
     /// How long a gate that another has relieved serves clients that stay; at most 24 h.
     pub drain: Nanos,
@@ -130,19 +130,19 @@ pub struct Service {
     pub transports: Transports,
     /// Whom a source is charged to that no tenant names; `None` leaves it unknown.
     pub default: Option<TenantIndex>,
-    /// What happens to the SYN of an unknown source.
+    /// The action on the SYN of an unknown source.
     pub unknown_syn: Action,
-    /// What its requests cost.
+    /// The price of its requests.
     pub price: Price,
     /// The store that its requests are passed on to; `None` for a service that is guarded where it stands.
     pub backend: Option<Backend>,
     /// How it is asked how it is; only where it is guarded.
     pub probe: Option<Probe>,
-    /// What is shed when its store becomes slower.
+    /// Shedding while its store is slower than usual.
     pub shedding: Shedding,
 }
 
-/// Who is charged, and how much it may spend.
+/// A tenant: the unit of charging, and its quota.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tenant {
     /// Distinct among tenants; at most [`gate_common::abi::Name::MAX`] bytes.
@@ -159,13 +159,13 @@ pub struct Tenant {
     pub candidate: Option<Limits>,
     /// How much dearer its requests are; 1 to 64. A full frame still fits into every bucket that it is charged to.
     pub multiplier: Multiplier,
-    /// Whether all of them are refused.
+    /// True if all of them are refused.
     pub refuse: bool,
     /// Bytes of refusals that XDP may send it per second; 0 sends none.
     pub reply_budget: u64,
     /// How early it gives way.
     pub tier: Tier,
-    /// Whether its reads may be answered with what gate has kept of hot keys.
+    /// True if its reads may be answered from the hot cache.
     pub cache: bool,
     /// Connections to proxied services that it may have at once; 1 to 1,000,000.
     pub max_connections: Option<u64>,
@@ -196,7 +196,7 @@ impl TenantIndex {
 /// The transports of a service that are protected; at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transports {
-    /// Datagrams are judged as requests.
+    /// Datagrams are priced as requests.
     pub udp: bool,
     /// Segments are charged by their bytes.
     pub tcp: bool,
@@ -224,11 +224,11 @@ pub enum XdpMode {
     Native,
     /// In the kernel's generic path.
     Generic,
-    /// Nowhere: proxied services are judged in user space alone.
+    /// Not attached: proxied services are protected in user space only.
     Off,
 }
 
-/// Whether refusals happen.
+/// Enforcement or shadow mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
@@ -238,7 +238,7 @@ pub enum Mode {
     Shadow,
 }
 
-/// What a tenant's refusals follow. The local bucket stays on under every algorithm.
+/// The algorithm of a tenant's refusals. The local bucket stays on under every algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Algorithm {
@@ -248,23 +248,23 @@ pub enum Algorithm {
     RejectionRate,
 }
 
-/// What XDP does when the heartbeat is stale.
+/// XDP's behaviour while the heartbeat is stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnStale {
-    /// What the daemon pushed no longer holds; the bucket does.
+    /// Pushed refusals no longer hold; the bucket does.
     Bucket,
     /// Everything passes.
     Pass,
 }
 
-/// What happens to a packet that cannot be judged.
+/// The action on a packet that cannot be charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Action {
-    /// It goes on to the kernel.
+    /// The packet goes on to the kernel.
     Pass,
-    /// It is dropped.
+    /// The packet is dropped.
     Drop,
 }
 
@@ -301,13 +301,13 @@ pub enum Error {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// It was read, and is not valid.
+    /// The file is not a valid configuration.
     #[error(transparent)]
     Invalid(#[from] Faults),
-    /// What is to stand in for a value of it has no place in it.
+    /// An override does not fit the configuration.
     #[error(transparent)]
     Override(#[from] Wrong),
 }

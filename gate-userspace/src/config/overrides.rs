@@ -20,25 +20,25 @@ pub struct Override {
 /// Why a key cannot be given another value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Wrong {
-    /// It is none that may be changed while gate runs.
+    /// The key cannot be changed while gate runs.
     #[error("{key} is not among the keys that can be set while gate runs; {hint}")]
     NotSettable {
         /// The key.
         key: String,
-        /// What would be right.
+        /// The remedy.
         hint: String,
     },
-    /// It is in a section that is not there.
+    /// The key's section does not exist.
     #[error("{key}: the configuration has no {kind} of this name{hint}")]
     NoSuchSection {
         /// The key.
         key: String,
         /// `tenant` or `service`.
         kind: &'static str,
-        /// What may have been meant.
+        /// A similar name.
         hint: String,
     },
-    /// What is there does not have keys.
+    /// The value there is no table.
     #[error("{key}: what is there is no table")]
     NoTable {
         /// The key.
@@ -63,11 +63,11 @@ pub fn edit(text: &str, overrides: &[Override]) -> Result<String, Wrong> {
     Ok(document.to_string())
 }
 
-/// What a configuration says at `key`, as it is written; `None` if nothing.
+/// The value at `key`, as it is written; `None` if there is none.
 ///
 /// # Errors
 ///
-/// What is [`Wrong`] with the key.
+/// [`Wrong`], if the key is.
 pub fn value_at(text: &str, key: &str) -> Result<Option<String>, Wrong> {
     let mut document = parse(text)?;
     let (table, last) = place(&mut document, key)?;
@@ -176,7 +176,7 @@ fn put(table: &mut dyn TableLike, key: &str, value: &str) {
     }
 }
 
-/// What may be set while gate runs: whatever a reload puts in force, but for who is who and where.
+/// The keys that can be set while gate runs: those that a reload puts in force, except names and addresses.
 const GATE: &[&str] = &["mode", "enforce", "algorithm", "sample", "fragments", "on_stale"];
 const TENANT: &[&str] = &[
     "quota",

@@ -18,12 +18,12 @@ use super::{Service, Tenant, TenantIndex};
 pub struct Part {
     /// Whose clients they are; no part itself.
     pub whole: TenantIndex,
-    /// What all keys of such a request begin with: 1 to 256 prefixes of 1 to 250 bytes, none of which another part of
+    /// The prefixes of the part's keys: 1 to 256 prefixes of 1 to 250 bytes, none of which another part of
     /// the same tenant has.
     pub prefixes: Vec<String>,
 }
 
-/// What a tenant says of being a part. `taken` holds the line of each prefix, by whole.
+/// Reads the keys that make a tenant a part. `taken` holds the line of each prefix, by whole.
 pub(super) fn part(
     section: &mut Section<'_>,
     own_name: &str,
@@ -97,7 +97,7 @@ pub(super) fn fit(
     }
 }
 
-/// What is said of a tenant by hand holds for its parts as well: the higher multiplier, and every refusal.
+/// Applies an operator's settings of a tenant to its parts as well: the higher multiplier, and every refusal.
 pub(super) fn inherit(tenants: &mut [Tenant]) {
     for place in 0..tenants.len() {
         let Some(part) = &tenants[place].part else { continue };
@@ -108,7 +108,7 @@ pub(super) fn inherit(tenants: &mut [Tenant]) {
     }
 }
 
-/// What parts are asked comes over the whole's connections: where nothing is said of these, they have room for it.
+/// Requests of a part use the whole's connections: without a `tcp_quota` of its own, the whole gets room for them.
 pub(super) fn leave_room(sections: &[Section<'_>], tenants: &mut [Tenant]) {
     let mut quotas: HashMap<usize, Option<u64>> = HashMap::new();
     for tenant in &*tenants {
@@ -136,6 +136,6 @@ fn prefix(text: &str) -> Result<String, Wrong> {
 const MAX_PREFIXES: usize = 256;
 /// As long as memcached's keys.
 const MAX_LEN: usize = 250;
-/// What only a tenant with clients can have.
+/// The keys that only a tenant with clients can have.
 const OF_CLIENTS: [&str; 6] =
     ["sources", "users", "max_connections", "max_outstanding", "reply_budget", "tcp_quota"];

@@ -1,4 +1,4 @@
-//! What the requests of a service cost, and whether and how far that follows what they take.
+//! The prices of a service, and the bounds within which they are learned.
 
 use gate_common::units::MilliRu;
 
@@ -9,7 +9,7 @@ use super::units;
 use crate::policy::cost_model::{self, Prices};
 use crate::policy::pricing;
 
-/// What a request costs, before it runs: `base + row * rows + kib * KiB`.
+/// The price of a request before it runs: `base + row * rows + kib * KiB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Price {
     /// For the request itself.
@@ -28,17 +28,17 @@ pub struct Learn {
     /// Each becomes so many times dearer or cheaper at most, and expected latency adds at most as much as the
     /// dearest `base` and `row` together; 1 to 1,000.
     pub range: u32,
-    /// What becomes of a request that turns out to have cost more than it was charged.
+    /// The settlement of a request that has cost more than it was charged.
     pub settle: Settle,
 }
 
-/// What becomes of a request that turns out to have cost more than it was charged.
+/// The settlement of a request that has cost more than it was charged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Settle {
     /// Nothing: the next one's price has learned from it.
     #[default]
     Next,
-    /// The tenant owes the difference at once.
+    /// The difference is charged at once, as debt if need be.
     Debt,
 }
 
@@ -52,7 +52,7 @@ impl Price {
         Some(pricing::Settings { prices: Prices { base, row, kib, latency: MilliRu::ZERO }, learning })
     }
 
-    /// What a request for one row costs at most that fills an Ethernet frame.
+    /// The highest price of a request for one row that fills an Ethernet frame.
     pub(super) fn of_frame(&self) -> MilliRu {
         // At most 1,000,000 RU times 1,500: far from overflow.
         let bytes = MilliRu((u64::from(self.kib.0) * FRAME_BYTES).div_ceil(1_024) as u32);
@@ -98,5 +98,5 @@ pub(super) fn read(section: &mut Section<'_>) -> Price {
     price
 }
 
-/// What one Ethernet frame carries.
+/// The payload of one Ethernet frame.
 pub(super) const FRAME_BYTES: u64 = 1_500;

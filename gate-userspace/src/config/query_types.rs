@@ -1,4 +1,4 @@
-//! What kinds of requests a proxied service tells apart: the table `query_types`.
+//! The query types of a proxied service: the table `query_types`.
 
 use std::collections::HashMap;
 
@@ -52,7 +52,7 @@ fn command(item: Item<'_, String>, protocol: Protocol, taken: &mut HashMap<Strin
     Some(name)
 }
 
-/// What is wrong with a type's name, which is the `own`th that is no class's.
+/// The fault in a type's name, which is the `own`th that is no command class's.
 fn wrong_name(name: &str, own: usize) -> Option<String> {
     let plain =
         name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte));

@@ -140,12 +140,12 @@ impl<'d> Section<'d> {
         sections
     }
 
-    /// Whether every value got so far was right, so that it is worth comparing them.
+    /// True if every value read so far was right, so that they can be compared.
     pub(super) fn is_sound(&self) -> bool {
         self.sound
     }
 
-    /// Whether `key` is there, right or wrong.
+    /// True if `key` is there, right or wrong.
     pub(super) fn has(&self, key: &str) -> bool {
         self.keys.contains_key(key)
     }
@@ -193,7 +193,7 @@ impl<'d> Section<'d> {
         self.keys.get(key).map(|&(_, value)| value)
     }
 
-    /// What is written at `key`, and where to point for it.
+    /// The span of the value at `key`, and the span that a fault points at.
     fn place(&self, key: &str) -> (Option<Range<usize>>, Range<usize>) {
         match self.keys.get(key) {
             // All of a table is too much to show, and of a dotted one the place is but its name.
@@ -211,7 +211,7 @@ impl<'d> Section<'d> {
 
 /// One item of a list, read, and its place.
 pub(super) struct Item<'d, T> {
-    /// What was read.
+    /// The value.
     pub(super) value: T,
     report: &'d Report<'d>,
     path: String,
@@ -337,7 +337,7 @@ impl<'d> Report<'d> {
     }
 }
 
-/// Whether a piece of the document is short and plain enough to be shown.
+/// True for a piece of the document that is short and plain enough to be shown.
 fn is_plain(text: &str) -> bool {
     text.chars().count() <= 80 && !text.chars().any(char::is_control)
 }

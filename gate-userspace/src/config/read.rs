@@ -235,11 +235,11 @@ fn tcp(per_sec: Option<u64>, burst: Nanos) -> Limits {
     bucket(per_sec, burst, Nanos(2 * burst.0).max(segment))
 }
 
-/// What a request for one row costs at most that fills an Ethernet frame.
+/// The highest price of a request for one row that fills an Ethernet frame.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Frame {
     price: MilliRu,
-    /// Whether that is more than is configured.
+    /// True if learning may raise the price above the configured one.
     learned: bool,
 }
 

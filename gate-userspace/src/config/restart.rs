@@ -1,4 +1,4 @@
-//! What a running gate cannot change.
+//! The keys that a running gate cannot change.
 
 use super::{Admission, AdmissionPolicy, Backend, Config, HotKeys, Service};
 

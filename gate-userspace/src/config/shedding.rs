@@ -1,4 +1,4 @@
-//! How the store of a service is watched, and what its tenants' tiers meet when it becomes slower.
+//! The observation of a service's store, and the shedding of tiers when it becomes slower.
 
 use gate_common::units::{Fraction, Nanos};
 
@@ -12,11 +12,11 @@ use crate::policy::{Tier, latency_ratio, shedding};
 /// When a service sheds, and whom.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shedding {
-    /// Whether it does at all. Never without a backend or a probe.
+    /// True if the service sheds. Never without a backend or a probe.
     pub enabled: bool,
-    /// What is taken for slow. Within the ranges of [`latency_ratio::LatencyRatio::of`].
+    /// The latency ratio. Within the ranges of [`latency_ratio::LatencyRatio::of`].
     pub ratio: latency_ratio::Settings,
-    /// Who gives way then. Within the ranges of [`shedding::Shedding::new`].
+    /// The ladder. Within the ranges of [`shedding::Shedding::new`].
     pub ladder: shedding::Settings,
 }
 

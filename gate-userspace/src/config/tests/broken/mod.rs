@@ -20,7 +20,7 @@ sources = ["198.18.2.1"]
 quota = "2000 RU/s"
 "#;
 
-/// What stands in [`GOOD`], what takes its place, and every fault as it is then printed, after the file's name.
+/// A text in [`GOOD`], its replacement, and every fault as it is then printed, after the file's name.
 pub(super) type Broken = (&'static str, &'static str, &'static [&'static str]);
 
 /// Every row is refused.

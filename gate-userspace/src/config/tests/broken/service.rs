@@ -1,4 +1,4 @@
-//! What breaks a `[[service]]`.
+//! Faults of a `[[service]]`.
 
 use super::Broken;
 

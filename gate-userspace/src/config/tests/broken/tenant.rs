@@ -1,4 +1,4 @@
-//! What breaks a `[[tenant]]`.
+//! Faults of a `[[tenant]]`.
 
 use super::Broken;
 
