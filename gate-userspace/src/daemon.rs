@@ -2,7 +2,8 @@
 //!
 //! | told by | does |
 //! |---|---|
-//! | SIGINT, SIGTERM | detaches, removes every pin, ends |
+//! | SIGINT | detaches, removes every pin, ends |
+//! | SIGTERM | accepts no more clients, serves those that it has for `drain` at most, then as SIGINT; a second one ends that |
 //! | SIGHUP | reads the configuration again; a faulty one changes nothing |
 //! | the admin socket | shows what is known, changes what may be changed |
 //! | [`HAND_OVER`](crate::kernel::owner::HAND_OVER) | ends and leaves all in place, for the gate that takes over |
@@ -34,8 +35,10 @@ use crate::policy::range::OutOfRange;
 use crate::probe::Prober;
 
 mod changes;
+mod draining;
 
 use changes::Changes;
+use draining::Draining;
 
 /// What the command line says.
 #[derive(Clone, Debug)]
@@ -165,6 +168,7 @@ struct Daemon {
     ticker: Ticker,
     hot_keys: HotKeys,
     reload: bool,
+    draining: Option<Draining>,
     changes: Changes,
     watch: Watch,
     prober: Option<Prober>,
@@ -291,6 +295,7 @@ impl Daemon {
             ticker,
             hot_keys,
             reload: false,
+            draining: None,
             watch,
             prober,
             changes: Changes::new(Arc::new(config.clone())),
@@ -306,16 +311,18 @@ impl Daemon {
         let mut ticks = every(self.tick.into());
         let mut samples = every(SAMPLES_EVERY);
         let mut looks = every(INTERFACE_EVERY);
+        let mut departures = every(dispatcher::LOOK_EVERY);
         loop {
             tokio::select! {
                 _ = signals.interrupt.recv() => return Ok(Stop::Asked),
-                _ = signals.terminate.recv() => return Ok(Stop::Asked),
+                _ = signals.terminate.recv() => if !self.drain() { return Ok(Stop::Asked) },
                 _ = signals.hand_over.recv() => return Ok(Stop::HandOver),
                 _ = signals.hang_up.recv() => self.reload = true,
                 Some(asked) = self.changes.orders.recv() => self.changes.waiting.push_back(asked),
                 _ = ticks.tick() => self.on_tick()?,
                 _ = samples.tick() => self.drain_samples(),
                 _ = looks.tick() => self.look_after_interfaces(),
+                _ = departures.tick(), if self.draining.is_some() => if self.has_drained() { return Ok(Stop::Asked) },
             }
         }
     }

@@ -13,7 +13,7 @@ use crate::kernel::{Maps, PinDir, owner};
 /// Take the program off its interface and remove every pin: nothing is left.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A running gate detaches by itself on Ctrl-C or SIGTERM. This is for what one that was killed left behind;
+A running gate detaches by itself on Ctrl-C, and on SIGTERM when its clients have left (`drain`). This is for what one that was killed left behind;
 with --force it also pulls the pins from under one that runs, which then ends by itself.")]
 pub(super) struct Args {
     /// Detach even though a daemon runs.

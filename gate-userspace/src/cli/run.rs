@@ -30,7 +30,8 @@ Examples:
   gate run --config gate.toml --interface eth1   at this interface
   gate run --config gate.toml --takeover         upgrade a running gate
 
-Signals: SIGINT and SIGTERM detach and end; SIGHUP reads the configuration again; SIGUSR2 hands over.
+Signals: SIGTERM serves the clients of proxied services to their end (`drain`), then detaches; a second one, or
+SIGINT, ends at once. SIGHUP reads the configuration again; SIGUSR2 hands over.
 Needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON.";
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {

@@ -218,17 +218,32 @@ impl Dispatcher {
     /// one counts.
     pub fn relieve(&self) {
         self.hot.iter().for_each(|hot| hot.versions.suspend());
-        self.phase.send_replace(Phase::Relieved);
+        self.reach(Phase::Relieved);
+    }
+
+    /// Accepts no more clients; those that are here are served.
+    pub fn close(&self) {
+        self.reach(Phase::Closing);
+        tracing::info!("this gate accepts no more clients");
+    }
+
+    /// Closes the connections of clients on which nothing is under way, now and as they come to be so.
+    pub fn close_idle(&self) {
+        self.reach(Phase::Leaving);
+    }
+
+    /// Its threads never go back.
+    fn reach(&self, phase: Phase) {
+        self.phase.send_modify(|reached| *reached = phase.max(*reached));
     }
 
     /// Serves the clients that are here to their end. After `patience` connections are closed on which nothing is
     /// asked, and soon the rest. The other gate listens within a second.
     pub async fn see_off(&self, patience: Nanos) {
         tokio::time::sleep(OVERLAP).await;
-        self.phase.send_replace(Phase::Closing);
-        tracing::info!("this gate accepts no more clients");
+        self.close();
         if tokio::time::timeout(patience.into(), self.all_have_left()).await.is_err() {
-            self.phase.send_replace(Phase::Leaving);
+            self.close_idle();
             let _ = tokio::time::timeout(LAST_WAIT, self.all_have_left()).await;
         }
     }
@@ -251,8 +266,9 @@ impl Dispatcher {
 /// Another gate has all its sockets by then.
 const OVERLAP: Duration = Duration::from_secs(1);
 /// For requests that are under way when patience ends.
-const LAST_WAIT: Duration = Duration::from_secs(5);
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+pub const LAST_WAIT: Duration = Duration::from_secs(5);
+/// How often it is looked whether all clients have left.
+pub const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 impl Drop for Dispatcher {
     fn drop(&mut self) {

@@ -6,5 +6,6 @@
 mod delayed_flush;
 mod own_stats;
 mod refusals;
+mod draining;
 mod slow_writers;
 mod transactions;

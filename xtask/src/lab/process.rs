@@ -11,7 +11,8 @@ use anyhow::{Context as _, Result, anyhow};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// A running child process. Dropping it ends it: SIGTERM, and SIGKILL after [`PATIENCE`].
+/// A running child process. Dropping it ends it: SIGTERM (SIGINT for gate, which would drain its clients), and SIGKILL
+/// after [`PATIENCE`].
 #[derive(Debug)]
 pub struct ChildProcess {
     name: &'static str,
@@ -117,7 +118,7 @@ impl ChildProcess {
         }
     }
 
-    /// Asks it to end (SIGTERM) unless it has, and returns what it printed on its standard output since it
+    /// Asks it to end unless it has, and returns what it printed on its standard output since it
     /// was last asked.
     ///
     /// # Errors
@@ -125,7 +126,7 @@ impl ChildProcess {
     /// If it does not end in [`PATIENCE`], or fails.
     pub fn end(mut self) -> Result<Vec<String>> {
         if self.is_running()? {
-            self.signal(Signal::SIGTERM)?;
+            self.signal(self.end_signal())?;
         }
         self.finish(PATIENCE)
     }
@@ -138,6 +139,11 @@ impl ChildProcess {
     pub fn signal(&self, signal: Signal) -> Result<()> {
         let pid = Pid::from_raw(self.child.id().cast_signed());
         kill(pid, signal).with_context(|| format!("cannot send {signal} to {}", self.name))
+    }
+
+    /// What ends it at once.
+    fn end_signal(&self) -> Signal {
+        if self.name.starts_with("gate") { Signal::SIGINT } else { Signal::SIGTERM }
     }
 
     fn wait(&mut self, patience: Duration) -> Result<Option<ExitStatus>> {
@@ -183,7 +189,7 @@ impl ChildProcess {
 impl Drop for ChildProcess {
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
-            let _ = self.signal(Signal::SIGTERM);
+            let _ = self.signal(self.end_signal());
             if !matches!(self.wait(PATIENCE), Ok(Some(_))) {
                 let _ = self.child.kill();
                 let _ = self.child.wait();
