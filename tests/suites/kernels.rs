@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use gate_tests::daemon::{ATTACHED, CONFIG, PATIENCE, Site};
 use gate_tests::memcached::{Connection, Datagrams, Memcached, PORT};
-use gate_tests::net::{SERVER_INTERFACE, SERVER_V4};
+use gate_tests::net::{CLIENT_INTERFACE, SERVER_INTERFACE, SERVER_V4};
 use gate_tests::privilege;
 use gate_tests::world::World;
 use serde_json::Value;
@@ -156,6 +156,11 @@ fn an_old_kernel_is_told_in_one_line_before_anything_changes() -> Result<()> {
     ensure!(said.lines().count() == 1 && said.contains(LACKS), "{said}");
     ensure!(said.contains("left unprotected"), "{said}");
     ensure!(site.anything_left()?.is_none(), "{:?}", site.anything_left()?);
+
+    let mut peer = site.net.client.command(xtask::paths::gate());
+    let output = peer.args(["peer", "--interface", CLIENT_INTERFACE]).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(said.lines().count() == 1 && said.contains(LACKS), "{said}");
     Ok(())
 }
 

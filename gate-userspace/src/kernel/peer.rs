@@ -9,7 +9,7 @@ use gate_common::abi::{PASS_PROGRAM, maps};
 
 use super::attach::{Mode, attach_new, index_of};
 use super::load::xdp;
-use super::{Error, Result, Sizes, object};
+use super::{Error, Result, Sizes, object, requirements};
 
 /// The pass program at an interface; detached when dropped, or when the process ends.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ impl Peer {
     ///
     /// # Errors
     ///
-    /// [`Error::NoObject`], [`Error::NoPrivilege`], [`Error::NoInterface`], [`Error::Occupied`],
+    /// [`Error::NoObject`], [`Error::KernelLacks`], [`Error::NoPrivilege`], [`Error::NoInterface`], [`Error::Occupied`],
     /// [`Error::Attach`].
     pub fn attach(interface: &str) -> Result<Self> {
         let index = index_of(interface)?;
@@ -34,6 +34,7 @@ impl Peer {
             }
         }
         let object = object::embedded().ok_or(Error::NoObject)?;
+        requirements::check()?;
         let mut ebpf = loader.load(object).map_err(|source| Error::aya("eBPF object", source))?;
         let program = xdp(&mut ebpf, PASS_PROGRAM)?;
         program.load().map_err(|source| Error::aya(PASS_PROGRAM, source))?;
