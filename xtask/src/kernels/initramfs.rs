@@ -16,6 +16,20 @@ use crate::{paths, sh};
 pub(super) struct Suite {
     pub(super) name: &'static str,
     pub(super) arguments: &'static str,
+    /// Tests that the kernel cannot run, and why.
+    pub(super) skipped: &'static [(&'static str, &'static str)],
+}
+
+impl Suite {
+    /// All of a suite.
+    pub(super) const fn new(name: &'static str) -> Self {
+        Self { name, arguments: "", skipped: &[] }
+    }
+
+    /// What is left out, by name.
+    pub(super) fn left_out(&self) -> impl Iterator<Item = String> {
+        self.skipped.iter().map(|(test, why)| format!("{}::{test} ({why})", self.name))
+    }
 }
 
 /// The suites' executables, by name.
@@ -176,9 +190,10 @@ fn init(modules: &[String], suites: &[Suite]) -> String {
     for module in modules {
         script += &format!("$b insmod /modules/{module}\n");
     }
-    for Suite { name, arguments } in suites {
+    for Suite { name, arguments, skipped } in suites {
+        let skipped: String = skipped.iter().map(|(test, _)| format!(" --skip {test}")).collect();
         script += &format!(
-            "/suites/{name} --test-threads=1 {arguments}\n\
+            "/suites/{name} --test-threads=1{skipped} {arguments}\n\
              echo \"suite {name} ended: $?\"\n"
         );
     }
