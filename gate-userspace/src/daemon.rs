@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gate_common::abi::AttachMode;
+use gate_common::abi::{ABI_VERSION, AttachMode};
 use gate_common::units::Nanos;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Interval, MissedTickBehavior};
@@ -29,7 +29,7 @@ use crate::control::watch::Watch;
 use crate::dispatcher::{self, Dispatcher, ServiceFigures};
 use crate::kernel::attach::{self, attach};
 use crate::kernel::owner::{self, Ownership, Predecessor, Previous};
-use crate::kernel::{self, Heartbeat, Loaded, Maps, Opened, PinDir, Sizes};
+use crate::kernel::{self, Heartbeat, Loaded, Maps, Migration, Opened, PinDir, Sizes};
 use crate::policy::Tier;
 use crate::policy::range::OutOfRange;
 use crate::probe::Prober;
@@ -175,6 +175,8 @@ struct Daemon {
     /// What each tick saw and decided.
     board: Board,
     dispatcher: Option<Dispatcher>,
+    /// The maps of a gate before this one that still charges there for the clients that it drains.
+    migrating: Option<(Migration, Predecessor)>,
     _heartbeat: Heartbeat,
 }
 
@@ -235,14 +237,15 @@ impl Daemon {
             Previous::Relieved(predecessor) => Some(predecessor.clone()),
             _ => None,
         };
-        let mut daemon = Self::serving(options, config, (maps, ownership), layout, predecessor)?;
+        let mut daemon = Self::serving(options, config, (maps, ownership), layout, predecessor.clone())?;
         announce_ownership(previous);
-        let (mut loaded, outgrown) = opened.into_loaded()?;
+        let (mut loaded, migration) = opened.into_loaded()?;
         let mode = attach(&mut loaded, &interface, xdp, &pins)?;
-        if let Some(outgrown) = outgrown {
-            outgrown.replaced(&loaded.maps)?;
-            tracing::info!("the maps were too small, larger ones took their place");
+        if let Some(migration) = &migration {
+            migration.complete(&loaded.maps)?;
+            announce_migration(migration.from_version());
         }
+        daemon.migrating = migration.zip(predecessor);
         announce_attached(&interface, mode, xdp, &pins);
         daemon.attached = Some(Attached { xdp, interface, pins, loaded, interface_lost: false });
         Ok(daemon)
@@ -301,6 +304,7 @@ impl Daemon {
             changes: Changes::new(Arc::new(config.clone())),
             board: Board::default(),
             dispatcher,
+            migrating: None,
             _heartbeat: heartbeat,
         };
         daemon.listen_to_admin()?;
@@ -321,7 +325,10 @@ impl Daemon {
                 Some(asked) = self.changes.orders.recv() => self.changes.waiting.push_back(asked),
                 _ = ticks.tick() => self.on_tick()?,
                 _ = samples.tick() => self.drain_samples(),
-                _ = looks.tick() => self.look_after_interfaces(),
+                _ = looks.tick() => {
+                    self.look_after_interfaces();
+                    self.look_after_migration();
+                }
                 _ = departures.tick(), if self.draining.is_some() => if self.has_drained() { return Ok(Stop::Asked) },
             }
         }
@@ -374,6 +381,17 @@ impl Daemon {
         let Some(attached) = &mut self.attached else { return };
         attached.look_after_interface();
         self.dispatcher.iter().for_each(Dispatcher::look_after_addresses);
+    }
+
+    /// Brings over what the gate before this one charges and counts in maps of its own.
+    fn look_after_migration(&mut self) {
+        let Some((migration, predecessor)) = &self.migrating else { return };
+        // What it has counted is complete only once it has gone.
+        let gone = predecessor.is_gone().unwrap_or(false);
+        migration.carry_over(&self.maps);
+        if gone {
+            self.migrating = None;
+        }
     }
 
     fn drain_samples(&mut self) {
@@ -505,6 +523,18 @@ fn announce_ownership(previous: Previous) {
         Previous::Killed(pid) => {
             tracing::warn!(pid, "took over from a gate that did not answer and was killed");
         }
+    }
+}
+
+fn announce_migration(from_version: u32) {
+    if from_version == ABI_VERSION {
+        tracing::info!("the maps were too small, larger ones took their place");
+    } else {
+        tracing::info!(
+            from_version,
+            to_version = ABI_VERSION,
+            "the maps were an older gate's, new ones took their place"
+        );
     }
 }
 

@@ -16,20 +16,28 @@ use crate::{paths, sh};
 /// If it does not build.
 pub fn build(toolchain: &Toolchain) -> Result<PathBuf> {
     let (directory, object) = (paths::target().join("ebpf-build"), paths::object());
+    let built = compile(toolchain, paths::workspace(), &directory)?;
+    place(&built.join("gate-ebpf-bench"), &paths::bench_object())?;
+    place(&built.join("gate-ebpf"), &object)?;
+    Ok(object)
+}
+
+/// Builds the objects of a `workspace` into a target `directory`; returns where in there they lie.
+///
+/// # Errors
+///
+/// If they do not build.
+pub fn compile(toolchain: &Toolchain, workspace: &Path, directory: &Path) -> Result<PathBuf> {
     let mut cargo = toolchain.cargo_build();
-    cargo.args(["--quiet", "--release", "--package", "gate-ebpf", "--target-dir"]).arg(&directory);
+    cargo.args(["--quiet", "--release", "--package", "gate-ebpf", "--target-dir"]).arg(directory);
     // Thin LTO is for the daemon: bpf-linker links whole programs anyway.
-    cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").current_dir(paths::workspace());
+    cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").current_dir(workspace);
     // The verifier refuses the program unless it is optimised, whatever the environment asks of other builds.
     for (setting, value) in [("OPT_LEVEL", "3"), ("CODEGEN_UNITS", "16"), ("INCREMENTAL", "false")] {
         cargo.env(format!("CARGO_PROFILE_RELEASE_{setting}"), value);
     }
     sh::stream(&mut cargo).context("the eBPF object does not build")?;
-
-    let built = directory.join("bpfel-unknown-none/release");
-    place(&built.join("gate-ebpf-bench"), &paths::bench_object())?;
-    place(&built.join("gate-ebpf"), &object)?;
-    Ok(object)
+    Ok(directory.join("bpfel-unknown-none/release"))
 }
 
 /// Copies what was built, if it is not the same already.

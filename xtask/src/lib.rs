@@ -7,6 +7,7 @@ pub mod bench;
 pub mod ebpf;
 pub mod kernels;
 pub mod lab;
+pub mod old_gate;
 pub mod paths;
 pub mod run;
 pub mod setup;

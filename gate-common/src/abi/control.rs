@@ -1,10 +1,13 @@
 //! The one element that every packet reads first.
 
-use core::mem::size_of;
+use core::mem::{offset_of, size_of};
 
 use crate::units::{Fraction, Nanos};
 
 /// Who owns the maps, what time it is, and which bank is in force.
+///
+/// The first [`Control::HEAD_BYTES`] bytes keep their layout and meaning in every ABI version from 4 on: by them a gate ends the
+/// owner of older maps and takes over its clock and its interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Control {
@@ -41,6 +44,19 @@ pub struct Control {
 }
 
 const _: () = assert!(size_of::<Control>() == 256);
+const _: () = {
+    assert!(offset_of!(Control, abi_version) == 0 && offset_of!(Control, cpus) == 4);
+    assert!(offset_of!(Control, tenants) == 8 && offset_of!(Control, owner_pid) == 12);
+    assert!(offset_of!(Control, epoch) == 16 && offset_of!(Control, clock) == 24);
+    assert!(offset_of!(Control, generation) == 48 && offset_of!(Control, interface) == 56);
+    assert!(offset_of!(Control, attach_mode) == 60 && offset_of!(Control, heartbeat_ns) == 64);
+    assert!(offset_of!(Control, owner_start) == 72 && offset_of!(Control, namespace) == 80);
+};
+
+impl Control {
+    /// The part that is the same in every ABI version from 4 on.
+    pub const HEAD_BYTES: usize = 128;
+}
 
 /// How the program is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,8 @@
 //!
 //! All maps but the ring buffer are arrays that the daemon maps into its memory. Integers only,
 //! padding spelled out, sizes asserted beside each type. Any change to a size, a meaning or a map
-//! raises [`ABI_VERSION`].
+//! raises [`ABI_VERSION`]; then the daemon keeps a reader of the version before (`kernel::abi_v4` and its successors), so
+//! that a running gate of that version can be taken over.
 //!
 //! | map | element | index | written by |
 //! |---|---|---|---|
@@ -44,7 +45,7 @@ pub use table::{Block, Entry, Ports, find, find_v4};
 pub use tenant::{TcpAction, Tenant, TenantState, tenant_flags};
 
 /// Raised with every change to a size, a meaning or a map.
-pub const ABI_VERSION: u32 = 4;
+pub const ABI_VERSION: u32 = 5;
 
 /// The name of the XDP program.
 pub const PROGRAM: &str = "gate";

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::pins::Pins;
 use super::print;
 use crate::admin;
-use crate::kernel::{Maps, PinDir, owner};
+use crate::kernel::{PinDir, PinnedHead, owner};
 
 /// Take the program off its interface and remove every pin: nothing is left.
 #[derive(Debug, clap::Args)]
@@ -32,8 +32,8 @@ struct Report {
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let pin_dir = args.pins.pin_dir.clone();
-    // Maps of another shape or version can be removed all the same: their owner is unknown to this version.
-    if let Ok(maps) = Maps::pinned(&pin_dir, true) {
+    // Pins of any ABI version name their owner; what else lies there can be removed all the same.
+    if let Ok(maps) = PinnedHead::open(&pin_dir, true) {
         if let Some(pid) = owner::alive(&maps) {
             anyhow::ensure!(
                 args.force,

@@ -25,9 +25,10 @@ macro_rules! words {
     ($($of:ty),+ $(,)?) => {$(
         const _: () = assert!(size_of::<$of>() % 8 == 0 && align_of::<$of>() <= 8);
         // SAFETY: checked above and beside the type: integers only, padding spelled out, size asserted.
-        unsafe impl Words for $of {}
+        unsafe impl $crate::kernel::mapped::Words for $of {}
     )+};
 }
+pub(super) use words;
 
 words!(
     u64,
@@ -46,6 +47,7 @@ words!(
     abi::TopKey,
     abi::View,
     [u64; 2],
+    [u64; abi::Control::HEAD_BYTES / 8],
 );
 
 /// An array map whose elements are `T`, mapped into memory until it is dropped.

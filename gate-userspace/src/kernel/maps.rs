@@ -3,7 +3,7 @@
 use std::mem::offset_of;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use aya::maps::{Map, MapData, MapInfo, MapType};
 use gate_common::abi::{
@@ -13,7 +13,7 @@ use gate_common::abi::{
 use gate_common::units::Nanos;
 
 use super::mapped::Mapped;
-use super::owner::Ownership;
+use super::owner::{ControlHead, Ownership};
 use super::{Error, Result};
 
 /// How large the maps are made.
@@ -50,10 +50,10 @@ impl Sizes {
 }
 
 impl Sizes {
-    /// The larger of each but the CPUs; the ring buffer's as `needed` says.
+    /// The larger of each; the CPUs and the ring buffer's as `needed` says.
     pub(super) fn or_larger(&self, needed: &Self) -> Self {
         Self {
-            cpus: self.cpus,
+            cpus: needed.cpus,
             tenants: self.tenants.max(needed.tenants),
             services: self.services.max(needed.services),
             blocks: self.blocks.max(needed.blocks),
@@ -108,22 +108,17 @@ impl Maps {
     /// [`Error::Shape`] if a map is not what this version expects, [`Error::AbiVersion`] if another version made
     /// them.
     pub fn pinned(directory: &Path, writable: bool) -> Result<Self> {
-        if !directory.join(maps::CONTROL).exists() {
-            return Err(Error::NoPins { directory: directory.to_owned() });
+        let found = PinnedHead::open(directory, false)?.abi_version();
+        if found != ABI_VERSION {
+            return Err(Error::AbiVersion { directory: directory.to_owned(), found, expected: ABI_VERSION });
         }
-        let not_whole = |map| Error::NotWhole { directory: directory.to_owned(), map };
-        if let Some(missing) = maps::ALL.into_iter().find(|name| !directory.join(name).exists()) {
-            return Err(not_whole(missing));
-        }
-        let this = Self::open(writable, |name| {
-            MapData::from_pin(directory.join(name)).map_err(|source| Error::aya(name, source))
-        })?;
-        let (control, tenants) = (this.control.load(0), this.tenants.len());
-        match control.abi_version {
-            ABI_VERSION if control.tenants as usize != tenants => Err(not_whole(maps::TENANTS)),
-            ABI_VERSION if this.counters.len() != this.cpus.len() * tenants => Err(not_whole(maps::COUNTERS)),
-            ABI_VERSION => Ok(this),
-            found => Err(Error::AbiVersion { directory: directory.to_owned(), found, expected: ABI_VERSION }),
+        require_pins(directory, &maps::ALL)?;
+        let this = Self::open(writable, |name| data_of_pin(directory, name))?;
+        let not_whole = |map| Err(Error::NotWhole { directory: directory.to_owned(), map });
+        match (this.control.load(0), this.tenants.len()) {
+            (control, tenants) if control.tenants as usize != tenants => not_whole(maps::TENANTS),
+            (_, tenants) if this.counters.len() != this.cpus.len() * tenants => not_whole(maps::COUNTERS),
+            _ => Ok(this),
         }
     }
 
@@ -313,6 +308,48 @@ impl Maps {
     }
 }
 
+/// The part of a pinned control element that is the same in every ABI version.
+#[derive(Debug)]
+pub struct PinnedHead(Mapped<[u64; Control::HEAD_BYTES / 8]>);
+
+impl PinnedHead {
+    /// Maps that of the maps pinned in `directory`, to be read or to be written.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoPins`]; [`Error::Shape`] if the pin is not that of a control element.
+    pub fn open(directory: &Path, writable: bool) -> Result<Self> {
+        let name = maps::CONTROL;
+        if !directory.join(name).exists() {
+            return Err(Error::NoPins { directory: directory.to_owned() });
+        }
+        let data = data_of_pin(directory, name)?;
+        let info = data.info().map_err(|source| Error::aya(name, source))?;
+        let found = Shape::of(name, &info)?;
+        let expected = Shape {
+            value_size: found.value_size.max(size_of::<Control>() as u32),
+            entries: 1,
+            ..Shape { map_type: MapType::Array, key_size: 4, flags: BPF_F_MMAPABLE, ..found }
+        };
+        if found != expected {
+            return Err(Error::Shape { map: name.to_owned(), found, expected });
+        }
+        Mapped::new(data.fd().as_fd(), 1, writable).map(Self).map_err(|source| Error::map(name, source))
+    }
+
+    /// The ABI version of whoever made the maps; zero before they are ready.
+    #[must_use]
+    pub fn abi_version(&self) -> u32 {
+        self.head(offset_of!(Control, abi_version)).load(Ordering::Acquire) as u32
+    }
+}
+
+impl ControlHead for PinnedHead {
+    fn head(&self, offset: usize) -> &AtomicU64 {
+        self.0.word(0, offset)
+    }
+}
+
 /// The maps pinned in `directory` and their shapes, whatever these are.
 ///
 /// # Errors
@@ -336,6 +373,20 @@ pub(super) fn of_object<T: super::Words>(object: &aya::Ebpf, name: &str) -> Resu
     array(name, true, |name| data_of(object, name))
 }
 
+/// # Errors
+///
+/// [`Error::NotWhole`] if one of `names` is not pinned in `directory`.
+pub(super) fn require_pins(directory: &Path, names: &[&'static str]) -> Result<()> {
+    match names.iter().find(|name| !directory.join(name).exists()) {
+        Some(map) => Err(Error::NotWhole { directory: directory.to_owned(), map }),
+        None => Ok(()),
+    }
+}
+
+pub(super) fn data_of_pin(directory: &Path, name: &str) -> Result<MapData> {
+    MapData::from_pin(directory.join(name)).map_err(|source| Error::aya(name, source))
+}
+
 fn data_of(object: &aya::Ebpf, name: &str) -> Result<MapData> {
     let Some(Map::Array(data)) = object.map(name) else {
         return Err(Error::ObjectLacks { what: name.to_owned() });
@@ -349,7 +400,7 @@ const fn view_offset(generation: u64) -> usize {
 }
 
 /// Maps one array after comparing its shape.
-fn array<T: super::Words>(
+pub(super) fn array<T: super::Words>(
     name: &str,
     writable: bool,
     map: impl Fn(&str) -> Result<MapData>,

@@ -15,6 +15,7 @@ use std::path::PathBuf;
 
 use aya::programs::ProgramError;
 
+mod abi_v4;
 pub mod attach;
 mod heartbeat;
 pub mod jiffies;
@@ -22,9 +23,9 @@ mod link;
 mod load;
 mod mapped;
 mod maps;
+mod migration;
 pub mod object;
 mod open;
-mod outgrown;
 pub mod owner;
 mod peer;
 mod pins;
@@ -34,9 +35,9 @@ mod samples;
 pub use heartbeat::{Heartbeat, raise_priority};
 pub use load::{Loaded, Runner, possible_cpus};
 pub use mapped::{Mapped, Words};
-pub use maps::{Maps, Port, Shape, Sizes, pinned_shapes};
+pub use maps::{Maps, PinnedHead, Port, Shape, Sizes, pinned_shapes};
+pub use migration::Migration;
 pub use open::{Opened, open};
-pub use outgrown::Outgrown;
 pub use peer::Peer;
 pub use pins::PinDir;
 pub use samples::Samples;
@@ -112,7 +113,7 @@ pub enum Error {
         /// The map that is not there, or does not fit the others.
         map: &'static str,
     },
-    /// Another version made the pinned maps.
+    /// Another version made the pinned maps, and it is none that this gate can take over.
     #[error("the maps in {} have ABI version {found}, this gate has {expected}: end the gate that made them, then `gate detach`", directory.display())]
     AbiVersion {
         /// Where they are pinned.
@@ -121,16 +122,6 @@ pub enum Error {
         found: u32,
         /// This binary's version.
         expected: u32,
-    },
-    /// The pinned maps are for another number of CPUs.
-    #[error(
-        "the pinned maps have {found} rows of counters, this kernel's CPUs need {needed}: `gate detach`, then start anew"
-    )]
-    OtherCpus {
-        /// How many they have.
-        found: u32,
-        /// How many there must be.
-        needed: u32,
     },
     /// The pin directory cannot be made or used.
     #[error("pin directory {}", directory.display())]

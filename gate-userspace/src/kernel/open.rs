@@ -6,8 +6,9 @@ use std::sync::Arc;
 use gate_common::abi::maps;
 use nix::fcntl::{Flock, FlockArg};
 
-use super::owner::{self, Found, Ownership, Previous};
-use super::{Error, Loaded, Maps, Outgrown, PinDir, Result, Sizes, jiffies};
+use super::migration::{self, CarryOver};
+use super::owner::{self, ControlHead, Found, Ownership, Previous};
+use super::{Error, Loaded, Maps, Migration, PinDir, Result, Sizes, jiffies};
 
 /// The maps, before this process owns them.
 #[derive(Debug)]
@@ -17,7 +18,7 @@ pub struct Opened {
     /// Whether they were made just now.
     pub fresh: bool,
     /// Those whose place they take.
-    outgrown: Option<Outgrown>,
+    migration: Option<Migration>,
     /// The object, if there was time to load it.
     loaded: Option<Loaded>,
     sizes: Sizes,
@@ -30,40 +31,57 @@ pub struct Opened {
 ///
 /// The object is loaded with new maps, and beside a daemon that runs and is to be relieved: whether the
 /// kernel takes it must be known before that daemon ends. Where nobody rules, ruling comes first: the
-/// kernel takes a good part of a second to verify the object. Maps that are too small get larger ones beside them.
+/// kernel takes a good part of a second to verify the object. Maps that are too small, or of an older ABI version, get
+/// new ones beside them.
 ///
 /// # Errors
 ///
 /// [`Error::Owned`] if a daemon runs and `take_over` is not set; [`Error::NotWhole`], [`Error::Shape`],
-/// [`Error::AbiVersion`], [`Error::OtherCpus`] if the pinned maps cannot be used; and those of [`Loaded::new`].
+/// [`Error::AbiVersion`] if the pinned maps cannot be used; and those of [`Loaded::new`].
 /// Nothing that was not there before stays pinned but what [`PinDir::beside`] holds, until the next call.
 pub fn open(pins: &PinDir, sizes: &Sizes, take_over: bool) -> Result<Opened> {
     let failed = |source| Error::PinDir { directory: pins.path().to_owned(), source };
     let file = File::open(pins.path()).map_err(failed)?;
     let lock = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| failed(error.into()))?;
-    let opened = |maps, fresh, outgrown, loaded, sizes| {
-        Ok(Opened { maps, fresh, outgrown, loaded, sizes, pins: pins.clone(), _lock: lock })
+    migration::recover(pins)?;
+    let opened = |maps, fresh, migration, loaded, sizes| {
+        Ok(Opened { maps, fresh, migration, loaded, sizes, pins: pins.clone(), _lock: lock })
     };
-    let Some((maps, found)) = pinned(pins, sizes)? else {
-        let loaded = fresh(pins, sizes).inspect_err(|_| remove_again(pins))?;
-        return opened(Arc::clone(&loaded.maps), true, None, Some(loaded), *sizes);
+    let (old, needed): (Box<dyn CarryOver>, Sizes) = match pinned(pins)? {
+        Pinned::Nothing => {
+            let loaded = fresh(pins, sizes).inspect_err(|_| remove_again(pins))?;
+            return opened(Arc::clone(&loaded.maps), true, None, Some(loaded), *sizes);
+        }
+        Pinned::Present(maps) => {
+            let found = Sizes { samples: sizes.samples, ..maps.sizes() };
+            let needed = found.or_larger(sizes);
+            if needed == found {
+                let loaded = match owner_before(&*maps, take_over)? {
+                    Found::Running(_) => Some(Loaded::new(&found, Some(pins))?),
+                    Found::Nobody | Found::Stopped(_) => None,
+                };
+                return opened(Arc::from(maps), false, None, loaded, found);
+            }
+            (maps, needed)
+        }
+        Pinned::Older(old) => {
+            let tenants = sizes.tenants.max(old.tenants() as u32);
+            (old, Sizes { tenants, ..*sizes })
+        }
     };
-    let owner = owner::find(&maps)?;
-    if let (Found::Running(pid), false) = (owner, take_over) {
-        return Err(Error::Owned { pid });
+    owner_before(&*old, take_over)?;
+    PinDir::remove(&pins.beside())?;
+    let loaded = Loaded::new(&needed, Some(&PinDir::make(&pins.beside())?))?;
+    let migration = Migration::new(old, &loaded.maps, pins);
+    opened(Arc::clone(&loaded.maps), false, Some(migration), Some(loaded), needed)
+}
+
+/// Who owns the maps; an error if it may not be ended.
+fn owner_before(maps: &(impl ControlHead + ?Sized), take_over: bool) -> Result<Found> {
+    match owner::find(maps)? {
+        Found::Running(pid) if !take_over => Err(Error::Owned { pid }),
+        found => Ok(found),
     }
-    let larger = found.or_larger(sizes);
-    if larger != found {
-        PinDir::remove(&pins.beside())?;
-        let loaded = Loaded::new(&larger, Some(&PinDir::make(&pins.beside())?))?;
-        let outgrown = Outgrown::new(maps, &loaded.maps, pins);
-        return opened(Arc::clone(&loaded.maps), false, Some(outgrown), Some(loaded), larger);
-    }
-    let loaded = match owner {
-        Found::Running(_) => Some(Loaded::new(&found, Some(pins))?),
-        Found::Nobody | Found::Stopped(_) => None,
-    };
-    opened(Arc::new(maps), false, None, loaded, found)
 }
 
 impl Opened {
@@ -73,9 +91,9 @@ impl Opened {
     ///
     /// Those of [`owner::take`].
     pub fn take(&self) -> Result<(Ownership, Previous)> {
-        match &self.outgrown {
-            Some(outgrown) => outgrown.take(&self.maps),
-            None => owner::take(&self.maps),
+        match &self.migration {
+            Some(migration) => migration.take(&self.maps),
+            None => owner::take(&*self.maps),
         }
     }
 
@@ -84,9 +102,9 @@ impl Opened {
     /// # Errors
     ///
     /// Those of [`Loaded::new`].
-    pub fn into_loaded(self) -> Result<(Loaded, Option<Outgrown>)> {
+    pub fn into_loaded(self) -> Result<(Loaded, Option<Migration>)> {
         let loaded = self.loaded.map_or_else(|| Loaded::new(&self.sizes, Some(&self.pins)), Ok)?;
-        Ok((loaded, self.outgrown))
+        Ok((loaded, self.migration))
     }
 }
 
@@ -103,26 +121,28 @@ fn remove_again(pins: &PinDir) {
     }
 }
 
-/// The pinned maps and their sizes; `None` if there are none.
-fn pinned(pins: &PinDir, needed: &Sizes) -> Result<Option<(Maps, Sizes)>> {
+/// What is pinned.
+enum Pinned {
+    Nothing,
+    /// Maps of this gate's ABI version.
+    Present(Box<Maps>),
+    /// Maps of an older one.
+    Older(Box<dyn CarryOver>),
+}
+
+fn pinned(pins: &PinDir) -> Result<Pinned> {
     let attached = pins.link().exists();
-    let existing = match Maps::pinned(pins.path(), true) {
+    match Maps::pinned(pins.path(), true) {
         // A daemon that died before it had made its maps ready: nothing refers to them yet.
         Err(Error::NoPins { .. } | Error::NotWhole { .. } | Error::AbiVersion { found: 0, .. })
             if !attached =>
         {
             PinDir::remove(pins.path())?;
             PinDir::make(pins.path())?;
-            return Ok(None);
+            Ok(Pinned::Nothing)
         }
-        Err(Error::NoPins { directory }) => {
-            return Err(Error::NotWhole { directory, map: maps::CONTROL });
-        }
-        other => other?,
-    };
-    let found = existing.sizes();
-    if found.cpus != needed.cpus {
-        return Err(Error::OtherCpus { found: found.cpus, needed: needed.cpus });
+        Err(Error::NoPins { directory }) => Err(Error::NotWhole { directory, map: maps::CONTROL }),
+        Err(Error::AbiVersion { found, .. }) => migration::older(pins.path(), found).map(Pinned::Older),
+        other => other.map(|maps| Pinned::Present(Box::new(maps))),
     }
-    Ok(Some((existing, Sizes { samples: needed.samples, ..found })))
 }

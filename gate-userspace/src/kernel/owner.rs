@@ -10,7 +10,7 @@ use std::io;
 use std::mem::offset_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use gate_common::abi::Control;
@@ -21,6 +21,19 @@ use super::{Error, Maps, Result};
 
 /// The signal that asks a daemon to leave without detaching: another one takes over.
 pub const HAND_OVER: Signal = Signal::SIGUSR2;
+
+/// Maps of any version: the first [`Control::HEAD_BYTES`] bytes of their control element, which say who owns them,
+/// are the same in all.
+pub trait ControlHead {
+    /// The word at byte `offset` of the control element, below [`Control::HEAD_BYTES`].
+    fn head(&self, offset: usize) -> &AtomicU64;
+}
+
+impl ControlHead for Maps {
+    fn head(&self, offset: usize) -> &AtomicU64 {
+        self.control.word(0, offset)
+    }
+}
 
 /// Ownership of the maps, by the epoch in which it was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,10 +119,9 @@ pub enum Found {
 /// # Errors
 ///
 /// [`Error::System`].
-pub fn find(maps: &Maps) -> Result<Found> {
-    let control = maps.control.load(0);
-    let pid = control.owner_pid;
-    Ok(match open(pid, control.owner_start)? {
+pub fn find(maps: &(impl ControlHead + ?Sized)) -> Result<Found> {
+    let pid = owner_pid(maps);
+    Ok(match open(pid, owner_start(maps))? {
         None => Found::Nobody,
         Some(_) if stopped(pid) => Found::Stopped(pid),
         Some(_) => Found::Running(pid),
@@ -121,57 +133,66 @@ pub fn find(maps: &Maps) -> Result<Found> {
 /// # Errors
 ///
 /// [`Error::System`] if the old owner can be neither asked nor killed, [`Error::Owned`] if it survives that.
-pub fn take(maps: &Maps) -> Result<(Ownership, Previous)> {
-    let control = maps.control.load(0);
-    let previous = match (control.owner_pid, open(control.owner_pid, control.owner_start)?) {
+pub fn take(maps: &(impl ControlHead + ?Sized)) -> Result<(Ownership, Previous)> {
+    let pid = owner_pid(maps);
+    let previous = match (pid, open(pid, owner_start(maps))?) {
         (0, _) => Previous::None,
         (pid, None) => Previous::Gone(pid),
         (pid, Some(old)) => end(maps, pid, old)?,
     };
-    let next = control.epoch.wrapping_add(1);
+    let next = epoch(maps).load(Ordering::Acquire).wrapping_add(1);
     epoch(maps).store(next, Ordering::Release);
     let pid = std::process::id();
     let start =
         start_time(pid).map_err(|source| Error::System { what: "reading /proc/self/stat", source })?;
-    maps.control.store_at(0, offset_of!(Control, owner_start), &start);
+    maps.head(offset_of!(Control, owner_start)).store(start, Ordering::Relaxed);
     set_owner(maps, pid);
     Ok((Ownership { epoch: next }, previous))
 }
 
-fn set_owner(maps: &Maps, pid: u32) {
+fn owner_pid(maps: &(impl ControlHead + ?Sized)) -> u32 {
+    (maps.head(offset_of!(Control, tenants)).load(Ordering::Acquire) >> 32) as u32
+}
+
+fn owner_start(maps: &(impl ControlHead + ?Sized)) -> u64 {
+    maps.head(offset_of!(Control, owner_start)).load(Ordering::Acquire)
+}
+
+fn set_owner(maps: &(impl ControlHead + ?Sized), pid: u32) {
     // The process id shares its word with the number of tenants, which never changes.
-    let word = u64::from(maps.tenants.len() as u32) | u64::from(pid) << 32;
-    maps.control.store_at(0, offset_of!(Control, tenants), &word);
+    let word = maps.head(offset_of!(Control, tenants));
+    let tenants = word.load(Ordering::Acquire) & u64::from(u32::MAX);
+    word.store(tenants | u64::from(pid) << 32, Ordering::Release);
 }
 
 /// Takes the maps from whoever owns them: a daemon that still runs finds out at its next tick.
-pub fn disown(maps: &Maps) {
+pub fn disown(maps: &(impl ControlHead + ?Sized)) {
     epoch(maps).fetch_add(1, Ordering::Release);
 }
 
 /// The owner's process id, if it is alive.
 #[must_use]
-pub fn alive(maps: &Maps) -> Option<u32> {
+pub fn alive(maps: &(impl ControlHead + ?Sized)) -> Option<u32> {
     match find(maps) {
         Ok(Found::Running(pid) | Found::Stopped(pid)) => Some(pid),
         _ => None,
     }
 }
 
-fn epoch(maps: &Maps) -> &std::sync::atomic::AtomicU64 {
-    maps.control.word(0, offset_of!(Control, epoch))
+fn epoch(maps: &(impl ControlHead + ?Sized)) -> &AtomicU64 {
+    maps.head(offset_of!(Control, epoch))
 }
 
 /// Asks the old owner to leave, kills it after [`PATIENCE`], at once if it is stopped; waits until it is gone or
 /// has given up the maps.
-fn end(maps: &Maps, pid: u32, old: OwnedFd) -> Result<Previous> {
+fn end(maps: &(impl ControlHead + ?Sized), pid: u32, old: OwnedFd) -> Result<Previous> {
     if !stopped(pid) {
         signal(&old, HAND_OVER)?;
         for _ in 0..LOOKS {
             if gone_within(&old, PATIENCE / LOOKS)? {
                 return Ok(Previous::Left(pid));
             }
-            if maps.control.load(0).owner_pid == 0 {
+            if owner_pid(maps) == 0 {
                 return Ok(Previous::Relieved(Predecessor { pid, process: Arc::new(old) }));
             }
         }
@@ -258,6 +279,8 @@ fn stat_fields(pid: u32) -> io::Result<Vec<String>> {
     Ok(fields.split_ascii_whitespace().map(str::to_owned).collect())
 }
 
+/// See [`Control`]: process id and number of tenants share a word.
+const _: () = assert!(offset_of!(Control, owner_pid) == offset_of!(Control, tenants) + 4);
 /// How long an old owner has to leave when asked.
 const PATIENCE: Duration = Duration::from_millis(200);
 /// How often it is looked meanwhile.

@@ -53,10 +53,16 @@ impl PinDir {
         self.0.join(name)
     }
 
-    /// Where larger maps are pinned until they take the place of those here.
+    /// Where new maps are pinned until their program is attached.
     #[must_use]
     pub fn beside(&self) -> PathBuf {
-        self.0.join("larger")
+        self.0.join("new")
+    }
+
+    /// Where new maps are pinned whose program is attached, while their pins take the place of those here.
+    #[must_use]
+    pub fn replacing(&self) -> PathBuf {
+        self.0.join("replacing")
     }
 
     /// The pin of the link.

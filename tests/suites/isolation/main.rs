@@ -4,8 +4,8 @@
 //! isolation <module>` runs one of them.
 
 mod delayed_flush;
+mod draining;
 mod own_stats;
 mod refusals;
-mod draining;
 mod slow_writers;
 mod transactions;
