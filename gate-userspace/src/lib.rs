@@ -16,6 +16,8 @@
 //! - [`clock`]: the only reader of the clock.
 //! - [`cli`]: arguments, printing, exit codes.
 
+pub use gate_policy as policy;
+
 pub mod admin;
 pub mod cli;
 pub mod clock;
@@ -25,7 +27,7 @@ pub mod daemon;
 pub mod dispatcher;
 pub mod kernel;
 pub mod load;
-pub mod policy;
+
 pub mod probe;
 pub mod protocol;
 pub mod sim;

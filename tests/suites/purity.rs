@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// What is pure: files, or directories with everything in them.
 const PURE: [&str; 12] = [
     "gate-common/src",
-    "gate-userspace/src/policy",
+    "gate-userspace/policy/src",
     "gate-userspace/src/protocol",
     "gate-userspace/src/control/decide.rs",
     "gate-userspace/src/config/shedding.rs",

@@ -9,9 +9,9 @@
 use gate_common::units::{NANOS_PER_SEC, Nanos};
 
 use super::{MAX_PROCESSING, STEP, STEPS};
-use crate::policy::admission::{Admission, Decision, Request};
-use crate::policy::range::{OutOfRange, ensure};
-use crate::policy::window::SlidingWindow;
+use crate::admission::{Admission, Decision, Request};
+use crate::range::{OutOfRange, ensure};
+use crate::window::SlidingWindow;
 
 /// By what the arrivals in the window are divided to get a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]

@@ -97,7 +97,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::policy::space_saving::SpaceSaving;
+    use crate::space_saving::SpaceSaving;
 
     #[test]
     fn only_a_sure_weight_changes_what_a_key_is() {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gate_common::units::Nanos;
 
-use crate::policy::histogram::{Histogram, Snapshot};
+use crate::histogram::{Histogram, Snapshot};
 
 /// Two buffers, one of which is recorded into.
 #[derive(Debug)]

@@ -24,8 +24,8 @@
 use gate_common::units::Nanos;
 
 use super::config::{AverageOver, Config, Fairness};
-use crate::policy::range::OutOfRange;
-use crate::policy::window::{Position, SlidingWindow};
+use crate::range::OutOfRange;
+use crate::window::{Position, SlidingWindow};
 
 /// A strategy with what it counts.
 #[derive(Debug)]
@@ -112,7 +112,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::policy::bouncer::config::{Objective, Target};
+    use crate::bouncer::config::{Objective, Target};
 
     fn config(fairness: Fairness, types: usize) -> Config {
         let objective = Objective::new(vec![Target { percentile: 50.0, limit: Nanos(1) }]).unwrap();
@@ -127,7 +127,7 @@ mod tests {
     /// passed, in percent. The last type is the catch-all.
     fn passed(fairness: Fairness, refused: &[bool], secs: u64) -> Vec<f64> {
         let helper = helper(fairness, refused.len());
-        let mut rng = crate::sim::rng::Rng::new(1, 0);
+        let mut rng = crate::test_rng::TestRng::new(1);
         let mut passed = vec![0; refused.len()];
         for now in (0..secs * 1_000).map(Nanos::from_millis) {
             for (index, &refused) in refused.iter().enumerate() {

@@ -57,3 +57,22 @@ impl Tier {
         }
     }
 }
+
+/// A seeded stream for tests.
+#[cfg(test)]
+mod test_rng {
+    use rand::{Rng as _, SeedableRng as _};
+
+    pub(crate) struct TestRng(rand_pcg::Pcg64Mcg);
+
+    impl TestRng {
+        pub(crate) fn new(seed: u64) -> Self {
+            Self(rand_pcg::Pcg64Mcg::seed_from_u64(seed))
+        }
+
+        /// Uniform in `[0, 1)`.
+        pub(crate) fn unit(&mut self) -> f64 {
+            (self.0.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+        }
+    }
+}

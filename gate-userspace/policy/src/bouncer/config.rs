@@ -2,7 +2,7 @@
 
 use gate_common::units::Nanos;
 
-use crate::policy::range::{OutOfRange, ensure};
+use crate::range::{OutOfRange, ensure};
 
 /// What Bouncer is built with.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,15 +3,15 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::policy::Tier;
-use crate::policy::admission::{Admission, Decision, QueryType, Request};
+use crate::Tier;
+use crate::admission::{Admission, Decision, QueryType, Request};
 
 const REQUEST: Request = Request { tier: Tier::Standard, query_type: QueryType(0) };
 
 /// Lets `policy` see requests that take `ms` milliseconds each, `per_sec` a second, for `secs`
 /// seconds; how much of them it admitted.
 fn admitted(policy: &dyn Admission, per_sec: u64, ms: u64, secs: u64) -> f64 {
-    let mut rng = crate::sim::rng::Rng::new(3, 0);
+    let mut rng = crate::test_rng::TestRng::new(3);
     let mut admitted = 0;
     for arrival in 0..per_sec * secs {
         let now = Nanos(arrival * 1_000_000_000 / per_sec);

@@ -6,9 +6,9 @@
 use gate_common::units::Nanos;
 
 use super::{MAX_PROCESSING, QueueLength, STEP, STEPS};
-use crate::policy::admission::{Admission, Decision, Request};
-use crate::policy::range::{OutOfRange, ensure};
-use crate::policy::window::SlidingWindow;
+use crate::admission::{Admission, Decision, Request};
+use crate::range::{OutOfRange, ensure};
+use crate::window::SlidingWindow;
 
 /// At most so long an expected wait.
 #[derive(Debug)]

@@ -3,8 +3,8 @@
 use gate_common::units::Nanos;
 
 use super::QueueLength;
-use crate::policy::admission::{Admission, Decision, Request};
-use crate::policy::range::{OutOfRange, ensure};
+use crate::admission::{Admission, Decision, Request};
+use crate::range::{OutOfRange, ensure};
 
 /// At most so many queued requests.
 #[derive(Debug)]
