@@ -5,6 +5,7 @@
 
 mod delayed_flush;
 mod draining;
+mod lines;
 mod own_stats;
 mod refusals;
 mod slow_writers;

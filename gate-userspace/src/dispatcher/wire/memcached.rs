@@ -21,8 +21,8 @@ use crate::dispatcher::identity::Asked;
 use crate::dispatcher::settings::Settings;
 use crate::protocol::deny::Deny;
 use crate::protocol::memcached::{
-    self, AnswerLine, Answers, Command, Decoder, Expect, Fault, FaultKind, Limits, Part, Quiet, Request,
-    Status,
+    self, AnswerLine, Answers, Command, Decoder, Expect, Fault, FaultKind, LONGEST_LINE, Limits, Part, Quiet,
+    Request, Status,
 };
 use crate::protocol::price_class::PriceClass;
 use crate::protocol::query_types::QueryTypes;
@@ -200,6 +200,8 @@ pub(in crate::dispatcher) struct Multiget {
     value_left: u64,
     /// The last get of a multiget has its value; `END` is still to come.
     has_value: bool,
+    /// Of a request that was sent as several: how many are answered, and whether one of them with an error.
+    split: (u16, bool),
 }
 
 impl Default for Multiget {
@@ -207,7 +209,7 @@ impl Default for Multiget {
         let (open, keys, groups) = (None, Buffer::default(), VecDeque::new());
         // Values are passed on as they come, the short ones with their line.
         let answers = Answers::new(SHORT_VALUE);
-        Self { open, keys, groups, answers, held: None, value_left: 0, has_value: false }
+        Self { open, keys, groups, answers, held: None, value_left: 0, has_value: false, split: (0, false) }
     }
 }
 
@@ -226,6 +228,8 @@ pub(in crate::dispatcher) enum Awaited {
     Own(Expect),
     /// One of this shape, which the client did not want.
     Unwanted(Expect),
+    /// So many of this shape, of which the client gets one.
+    Split(u16),
     /// Nothing or something, and then `MN`, which the client did not ask for.
     UntilNoop,
 }
@@ -242,6 +246,20 @@ impl Link for Multiget {
             return Awaited::Merged;
         }
         self.seal(out);
+        match request.command {
+            // As merged ones are written: memcached may close a connection for a long line that begins otherwise.
+            Command::Get | Command::Gets => {
+                out.push(request.command.name().as_bytes());
+                out.push(b" ");
+                out.push(request.keys(bytes).rest());
+                out.push(b"\r\n");
+                return Awaited::Own(request.expect());
+            }
+            Command::Gat | Command::Gats if bytes.len() > LONGEST_LINE => {
+                return Awaited::Split(push_split(request, bytes, out));
+            }
+            _ => {}
+        }
         match request.quiet {
             Quiet::Answered => {
                 out.push(bytes);
@@ -264,7 +282,7 @@ impl Link for Multiget {
     fn tail(awaited: &Awaited) -> &'static [u8] {
         match awaited {
             Awaited::UntilNoop => NOOP,
-            Awaited::Merged | Awaited::Own(_) | Awaited::Unwanted(_) => b"",
+            Awaited::Merged | Awaited::Own(_) | Awaited::Unwanted(_) | Awaited::Split(_) => b"",
         }
     }
 
@@ -278,7 +296,7 @@ impl Link for Multiget {
     #[inline]
     fn scan(&mut self, awaited: &Awaited, input: &[u8]) -> Result<Answer, Garbage> {
         let expect = match *awaited {
-            Awaited::Merged => Expect::Values,
+            Awaited::Merged | Awaited::Split(_) => Expect::Values,
             Awaited::Own(expect) | Awaited::Unwanted(expect) => expect,
             Awaited::UntilNoop => Expect::Meta,
         };
@@ -306,6 +324,10 @@ impl Link for Multiget {
                 (len, last)
             }
         };
+        if let Awaited::Split(count) = *awaited {
+            let is_end = matches!(part, Part::Line { line: AnswerLine { status: Status::End, .. }, .. });
+            return Ok(self.part_of_split(count, len, last, is_end));
+        }
         let give = if matches!(awaited, Awaited::Unwanted(_)) { 0 } else { len };
         Ok(Answer { give, add: b"", len, last: last && !matches!(awaited, Awaited::UntilNoop) })
     }
@@ -315,7 +337,7 @@ impl Multiget {
     #[inline]
     fn merge(&mut self, command: Command, key: &[u8], out: &mut Buffer) {
         match &mut self.open {
-            Some(open) if open.command == command && open.len + key.len() < LONGEST_LINE => {
+            Some(open) if open.command == command && open.len + key.len() < LONGEST_MERGED => {
                 open.len += 1 + key.len();
                 *self.groups.back_mut().expect("an open multiget is a group") += 1;
             }
@@ -330,6 +352,19 @@ impl Multiget {
         out.push(key);
         self.keys.push(&(key.len() as u16).to_ne_bytes());
         self.keys.push(key);
+    }
+
+    /// `len` bytes of an answer to one of `count`: the client gets all values, and one end or the first error.
+    fn part_of_split(&mut self, count: u16, len: usize, last: bool, is_end: bool) -> Answer {
+        let (answered, has_failed) = self.split;
+        let whole = last && answered + 1 == count;
+        let gives = !has_failed && (!last || !is_end || whole);
+        self.split = match (last, whole) {
+            (_, true) => (0, false),
+            (true, false) => (answered + 1, has_failed || !is_end),
+            (false, _) => self.split,
+        };
+        Answer { give: if gives { len } else { 0 }, add: b"", len, last: whole }
     }
 
     /// The key of the first merged get that is not answered.
@@ -405,6 +440,27 @@ fn says(answer: &[u8], flag: &[u8]) -> bool {
     !line.starts_with(b"VALUE ") && line.split(|&byte| byte == b' ').any(|word| word == flag)
 }
 
+/// Appends a long `gat` as several that are not; returns how many.
+fn push_split(request: &Request, bytes: &[u8], out: &mut Buffer) -> u16 {
+    let time = bytes.split(|&byte| byte == b' ').filter(|word| !word.is_empty()).nth(1).unwrap_or_default();
+    let (mut count, mut len) = (0, LONGEST_LINE);
+    for key in request.keys(bytes) {
+        if len + 1 + key.len() + 2 > LONGEST_LINE {
+            if count > 0 {
+                out.push(b"\r\n");
+            }
+            let name = request.command.name().as_bytes();
+            [name, b" ", time].iter().for_each(|word| out.push(word));
+            (count, len) = (count + 1, name.len() + 1 + time.len());
+        }
+        out.push(b" ");
+        out.push(key);
+        len += 1 + key.len();
+    }
+    out.push(b"\r\n");
+    count
+}
+
 /// Appends a request without its last word, which is `noreply`.
 fn push_outspoken(bytes: &[u8], out: &mut Buffer) {
     let end = memchr(b'\n', bytes).unwrap_or(bytes.len());
@@ -422,7 +478,7 @@ const END: &[u8] = b"END\r\n";
 /// What a read says of a key that is not there: `get`, and `mg`.
 const MISSES: [&[u8]; 2] = [END, b"EN\r\n"];
 /// memcached reads longer lines in a slower way.
-const LONGEST_LINE: usize = 1_900;
+const LONGEST_MERGED: usize = 1_900;
 /// A value that is waited for, rather than passed on in pieces.
 const SHORT_VALUE: usize = 16 << 10;
 

@@ -22,6 +22,8 @@ pub enum FaultKind {
     Nul,
     /// No newline within [`super::Limits::line`].
     EndlessLine,
+    /// A line that memcached may close the connection for ([`super::LONGEST_LINE`]). Its value is swallowed.
+    LongLine,
     /// An HTTP request.
     Http,
     /// A client that wants to speak TLS.
@@ -61,7 +63,7 @@ impl Fault {
     #[must_use]
     pub const fn reason(&self) -> Reason {
         match self.kind {
-            FaultKind::TooLarge => Reason::TooLarge,
+            FaultKind::TooLarge | FaultKind::LongLine => Reason::TooLarge,
             FaultKind::Unsupported | FaultKind::Tls | FaultKind::Binary { .. } => Reason::Unsupported,
             _ => Reason::Malformed,
         }
@@ -77,7 +79,7 @@ impl Fault {
             FaultKind::BadFormat | FaultKind::Nul => b"CLIENT_ERROR bad command line format\r\n",
             FaultKind::TooManyFlags => b"CLIENT_ERROR options flags too long\r\n",
             FaultKind::TooLarge => b"SERVER_ERROR object too large for cache\r\n",
-            FaultKind::EndlessLine => b"CLIENT_ERROR line too long\r\n",
+            FaultKind::EndlessLine | FaultKind::LongLine => b"CLIENT_ERROR line too long\r\n",
             FaultKind::Http => b"",
             FaultKind::Tls => b"SERVER_ERROR gate does not support TLS\r\n",
             FaultKind::Unsupported => {

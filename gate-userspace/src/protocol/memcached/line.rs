@@ -33,6 +33,9 @@ pub(super) const VALUE_END: u64 = 2;
 /// The longest value that memcached reads the length of.
 const MAX_VALUE: u64 = i32::MAX as u64 - VALUE_END;
 
+/// Where the first key of a long `gat` begins at the latest.
+const MAX_TOUCH_HEAD: u32 = 128;
+
 /// Words of a meta command, itself included.
 const MAX_META_WORDS: usize = 19;
 
@@ -98,6 +101,15 @@ impl Line {
         let (access, quiet) = (Access::Neither, Quiet::Answered);
         let (base64, pure, body) = (false, false, None);
         Self { command, access, quiet, keys_at: 0, keys_end: 0, keys: 0, base64, pure, body }
+    }
+
+    /// Whether memcached reads it however long it is, or in several: only its keys are long.
+    pub(super) const fn may_be_long(&self) -> bool {
+        match self.command {
+            Command::Get | Command::Gets => true,
+            Command::Gat | Command::Gats => self.keys > 0 && self.keys_at <= MAX_TOUCH_HEAD,
+            _ => false,
+        }
     }
 
     /// One with one key.

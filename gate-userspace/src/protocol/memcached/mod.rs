@@ -15,8 +15,9 @@
 //!   takes blanks and a sign before them, and wraps.
 //! - Commands that are not known are answered `ERROR` here, as memcached does, and never forwarded.
 //! - `watch`, `shutdown` and `lru_crawler metadump` take over a connection, or end the store: unsupported.
-//! - A line has a limit of its own, [`Limits::line`]; memcached ends one without a newline after 2 KiB, and
-//!   never a `get`.
+//! - A line has a limit of its own, [`Limits::line`]; memcached closes a connection for one without a newline
+//!   after 2 KiB, unless it is a `get`. Longer ones are answered with an error, but for `gat`, whose keys can be asked for
+//!   in several.
 
 mod answer;
 mod command;
@@ -36,6 +37,10 @@ use super::Refusal;
 
 /// The longest key, in bytes, as it is written.
 pub const MAX_KEY: usize = 250;
+
+/// The longest line that memcached reads whatever it says, in bytes, its end included. Of a longer one it may see the
+/// beginning first, and closes a connection with so much of a line that is no `get` and has no end.
+pub const LONGEST_LINE: usize = 2_048;
 
 /// Appends what a client reads whose request is refused. Nothing is to be written where the request
 /// said `noreply` ([`Quiet::NoReply`]); a quiet meta command is told, as it is of any error.

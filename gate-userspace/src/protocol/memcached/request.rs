@@ -2,6 +2,7 @@
 
 use memchr::memchr;
 
+use super::LONGEST_LINE;
 use super::command::{Command, Expect, Quiet};
 use super::fault::{Fault, FaultKind};
 use super::line::{self, Line};
@@ -214,6 +215,11 @@ impl Decoder {
     #[inline]
     fn parsed(&mut self, input: &[u8], len: usize, line: &Line) -> Step {
         self.state = BETWEEN;
+        if len > LONGEST_LINE && !line.may_be_long() {
+            self.state = line.body.map_or(BETWEEN, |left| State::Swallow { left });
+            let quiet = line.quiet == Quiet::NoReply;
+            return Step::Fault { len, fault: Fault { kind: FaultKind::LongLine, quiet } };
+        }
         let mut request = Request::new(line, len);
         let Some(body) = line.body else {
             return Step::Request { len, request };
