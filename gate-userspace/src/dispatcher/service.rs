@@ -94,7 +94,7 @@ pub(super) struct Service<W: Wire> {
     /// Everyone who is connected.
     pub(super) clients: RefCell<Vec<Weak<Client<W>>>>,
     /// Whether this is the thread that does what one must do for all.
-    is_first: bool,
+    pub(super) is_first: bool,
 }
 
 impl<W: Wire> Service<W> {

@@ -22,6 +22,7 @@ use super::figures::ServiceFigures;
 use super::hot_cache;
 use super::service::{Service, Shared};
 use super::settings::Settings;
+use super::stores::access;
 use super::succession::{Inherited, Phase};
 use super::tenants::ledger::Ledger;
 use super::wire::Wire;
@@ -206,6 +207,9 @@ fn serve<W: Wire>(
     }
     tokio::task::spawn_local(leave(Rc::clone(&service), until(Phase::Leaving)));
     tokio::task::spawn_local(Rc::clone(&service).hear_of_flights());
+    if W::HAS_USERS && service.is_first {
+        tokio::task::spawn_local(access::watch(Rc::clone(&service)));
+    }
     tokio::task::spawn_local(chores(service));
     Ok(())
 }
@@ -265,6 +269,7 @@ async fn chores<W: Wire>(service: Rc<Service<W>>) {
     loop {
         often.tick().await;
         service.tidy(clock::monotonic());
+        access::follow(&service);
         until_release -= 1;
         if until_release.is_multiple_of(TICK) {
             service.tick(clock::monotonic());

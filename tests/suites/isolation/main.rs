@@ -7,6 +7,7 @@ mod delayed_flush;
 mod draining;
 mod lines;
 mod own_stats;
+mod passwords;
 mod refusals;
 mod slow_writers;
 mod transactions;

@@ -10,6 +10,7 @@
 //! **Secrets.** Passwords are not kept here: identities are known by a seeded hash.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::Identity;
@@ -19,6 +20,8 @@ use super::Identity;
 pub(in crate::dispatcher) struct Scopes {
     seed: u64,
     numbers: Mutex<Numbers>,
+    /// How often the store has stopped letting in clients that do not say who they are.
+    closed: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -38,7 +41,7 @@ pub(in crate::dispatcher) struct Scope {
 impl Scopes {
     /// None are used yet but that of clients that have not said who they are.
     pub(in crate::dispatcher) fn new(seed: u64) -> Self {
-        Self { seed, numbers: Mutex::default() }
+        Self { seed, numbers: Mutex::default(), closed: AtomicU64::new(0) }
     }
 
     /// That of clients that have not said who they are.
@@ -60,6 +63,16 @@ impl Scopes {
         let scope = Scope { number: numbers.last, in_use: Arc::default() };
         numbers.by_identity.insert(digest, (scope.number, Arc::downgrade(&scope.in_use)));
         scope
+    }
+
+    /// The store no longer lets in clients that do not say who they are. Each thread hears of it ([`Scopes::closed`]).
+    pub(in crate::dispatcher) fn close(&self) {
+        self.closed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often that has happened.
+    pub(in crate::dispatcher) fn closed(&self) -> u64 {
+        self.closed.load(Ordering::Relaxed)
     }
 
     /// Nobody else gets this number any more.

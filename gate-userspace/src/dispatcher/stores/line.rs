@@ -62,6 +62,11 @@ impl Lines {
         Line::open(settings, identity).await
     }
 
+    /// Forgets those that are kept: the store may not accept them any more.
+    pub(in crate::dispatcher) fn clear(&self) {
+        self.kept.borrow_mut().clear();
+    }
+
     /// Keeps one whose answers have all been read.
     pub(in crate::dispatcher) fn keep(&self, mut line: Line) {
         let lines = &mut *self.kept.borrow_mut();
@@ -105,6 +110,38 @@ impl Line {
             Ok(0) => Err(Broken::Closed),
             Ok(_) => Err(Broken::Unasked),
         }
+    }
+
+    /// The same connection as a new one of a client that is `identity`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Line::open`]; and if the store does not know `RESET`.
+    pub(in crate::dispatcher) async fn anew(
+        mut self,
+        settings: &Settings,
+        identity: &Identity,
+    ) -> Result<Self, Broken> {
+        self.socket.write_all(RESET).await?;
+        self.resets = true;
+        self.again(settings, identity).await
+    }
+
+    /// Makes `WAIT` on this connection count all that has been written so far, over whichever connection.
+    ///
+    /// Redis waits for the replication offset that was reached when the connection's last command had run, and since 7.2
+    /// for that of its last write. There a message to nobody is the write: it is replicated, and changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`Line::ask`].
+    pub(in crate::dispatcher) async fn adopt_writes(&mut self) -> Result<(), Broken> {
+        let info = self.ask(b"INFO server\r\n").await?;
+        if redis_version(&info).is_none_or(|version| version >= LAST_WRITE_COUNTS) {
+            self.ask(MESSAGE_TO_NOBODY).await?;
+        }
+        self.ask(b"PING\r\n").await?;
+        Ok(())
     }
 
     /// Its socket, for one request that is passed on piece by piece, and its answer.
@@ -176,6 +213,17 @@ fn refused(reply: Vec<u8>) -> Broken {
     Broken::Refused(reply)
 }
 
+/// The first two numbers of the version that a store says of itself.
+fn redis_version(info: &[u8]) -> Option<(u32, u32)> {
+    const NAME: &[u8] = b"redis_version:";
+    let at = memchr::memmem::find(info, NAME)? + NAME.len();
+    let mut numbers = std::str::from_utf8(info[at..].split(|&byte| byte == b'\r').next()?).ok()?.split('.');
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+/// The version since which `WAIT` is about a connection's last write.
+const LAST_WRITE_COUNTS: (u32, u32) = (7, 2);
+const MESSAGE_TO_NOBODY: &[u8] = b"*3\r\n$7\r\nPUBLISH\r\n$9\r\ngate:wait\r\n$0\r\n\r\n";
 const RESET: &[u8] = b"RESET\r\n";
 /// More at a time are rare: each is used for a moment, unless its client sends slowly.
 const MOST_KEPT: usize = 16;

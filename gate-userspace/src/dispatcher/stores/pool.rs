@@ -114,6 +114,9 @@ impl<W: Wire> Drop for Pool<W> {
 pub(in crate::dispatcher) struct Pools<W: Wire> {
     /// The first is for clients that have not said who they are, and is never closed.
     all: RefCell<Vec<Rc<Pool<W>>>>,
+    /// Those of clients that the store let in without a password, and would not any more. No new client gets one.
+    former: RefCell<Vec<Rc<Pool<W>>>>,
+    closed: Cell<u64>,
     scopes: Arc<Scopes>,
     most: usize,
     connections: usize,
@@ -123,7 +126,9 @@ impl<W: Wire> Pools<W> {
     /// At most so many pools of so many connections.
     pub(in crate::dispatcher) fn new(most: usize, connections: usize, scopes: Arc<Scopes>) -> Self {
         let first = Pool::new(Scopes::first(), Identity::default(), connections);
-        Self { all: RefCell::new(vec![first]), scopes, most, connections }
+        let (all, former, closed) =
+            (RefCell::new(vec![first]), RefCell::default(), Cell::new(scopes.closed()));
+        Self { all, former, closed, scopes, most, connections }
     }
 
     /// The one for clients that have not said who they are.
@@ -192,12 +197,42 @@ impl<W: Wire> Pools<W> {
         self.all.borrow_mut().retain(|other| !Rc::ptr_eq(other, pool));
     }
 
+    /// What all threads know of their clients' identities.
+    pub(in crate::dispatcher) fn scopes(&self) -> &Scopes {
+        &self.scopes
+    }
+
+    /// Clients that come from now on share nothing with those that the store let in without a password, if it does so no
+    /// more. True if that is new.
+    pub(in crate::dispatcher) fn follow_access(&self, service: &Rc<Service<W>>) -> bool {
+        let closed = self.scopes.closed();
+        if self.closed.replace(closed) == closed {
+            return false;
+        }
+        let first = {
+            let mut all = self.all.borrow_mut();
+            let has_no_name = |pool: &mut Rc<Pool<W>>| pool.identity.borrow().login.is_none();
+            let former: Vec<_> = all.extract_if(.., has_no_name).collect();
+            former.iter().for_each(|pool| self.scopes.retire(&pool.scope.borrow()));
+            self.former.borrow_mut().extend(former);
+            let scope = self.scopes.of(&Identity::default());
+            all.insert(0, Pool::new(scope, Identity::default(), self.connections));
+            Rc::clone(&all[0])
+        };
+        first.start(service);
+        true
+    }
+
     /// Looks for answers that take too long, and for pools that no client uses.
     pub(in crate::dispatcher) fn check(&self, now: Nanos, timeout: Nanos) {
+        let mut former = self.former.borrow_mut();
+        former.retain(|pool| Rc::strong_count(pool) > 1);
+        former.iter().flat_map(|pool| pool.stores()).for_each(|store| store.check(now, timeout));
         let mut all = self.all.borrow_mut();
         all.iter().flat_map(|pool| pool.stores()).for_each(|store| store.check(now, timeout));
+        let first = Rc::as_ptr(&all[0]);
         all.retain(|pool| {
-            if pool.scope() == Scopes::first().number || Rc::strong_count(pool) > 1 {
+            if Rc::as_ptr(pool) == first || Rc::strong_count(pool) > 1 {
                 pool.unused_since.set(None);
                 return true;
             }

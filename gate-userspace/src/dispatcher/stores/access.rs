@@ -1,0 +1,101 @@
+//! Whether the store lets in clients that do not say who they are.
+//!
+//! **Problem.** A password that is set while the store runs (`CONFIG SET requirepass`, `ACL SETUSER default`) holds for new
+//! connections alone. gate's shared connections are old ones: a client that comes later would go on over them without the
+//! password. **Rule.** One thread asks twice a second, as a new client would, on a connection kept for this: `RESET` makes
+//! it a new one to the store, `PING` tells whether a password is wanted. When one is wanted that was not before,
+//! clients that come from then on get new shared connections, on which the store itself refuses what they ask.
+//!
+//! **Who is connected goes on**, as with the store itself: over the shared connections that are there. What needs a
+//! new connection (a long request, a dedicated connection, another database) is refused to them as well.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::broken::Broken;
+use super::line::Line;
+use crate::dispatcher::identity::Identity;
+use crate::dispatcher::service::Service;
+use crate::dispatcher::settings::Settings;
+use crate::dispatcher::wire::Wire;
+
+/// What is known of the store's access.
+#[derive(Debug, Default)]
+struct Access {
+    line: Option<Line>,
+    seen: Seen,
+}
+
+/// What the store did with the last client that did not say who it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Seen {
+    /// It has not been asked.
+    #[default]
+    Nothing,
+    /// It could not be asked.
+    Unreachable,
+    /// It let it in.
+    Open,
+    /// It wants a password.
+    Closed,
+}
+
+/// Looks again and again, for all threads.
+pub(in crate::dispatcher) async fn watch<W: Wire>(service: Rc<Service<W>>) {
+    let mut access = Access::default();
+    loop {
+        if access.has_closed(&service.settings).await {
+            let service_name = &service.settings.name;
+            tracing::info!(service = service_name, "the store wants a password of new clients");
+            service.pools.scopes().close();
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Takes note of what has been seen. To be called often, in each thread.
+pub(in crate::dispatcher) fn follow<W: Wire>(service: &Rc<Service<W>>) {
+    if service.pools.follow_access(service) {
+        service.lines.clear();
+    }
+}
+
+impl Access {
+    /// Whether the store wants a password, and did not when it was looked at before. What could not be seen before may have
+    /// changed.
+    async fn has_closed(&mut self, settings: &Settings) -> bool {
+        let now = match self.lets_in(settings).await {
+            Some(true) => Seen::Open,
+            Some(false) => Seen::Closed,
+            None if self.seen == Seen::Closed => Seen::Closed,
+            None => Seen::Unreachable,
+        };
+        let before = std::mem::replace(&mut self.seen, now);
+        now == Seen::Closed && matches!(before, Seen::Open | Seen::Unreachable)
+    }
+
+    /// Whether a new client is let in that says nothing; `None` if that cannot be seen.
+    async fn lets_in(&mut self, settings: &Settings) -> Option<bool> {
+        let nobody = Identity::default();
+        let line = match self.line.take() {
+            Some(line) => match line.anew(settings, &nobody).await {
+                Err(Broken::Refused(_)) => return Some(false),
+                Err(_) => Line::open(settings, &nobody).await,
+                line => line,
+            },
+            None => Line::open(settings, &nobody).await,
+        };
+        match line {
+            Ok(mut line) => {
+                let answer = line.ask(b"PING\r\n").await.ok()?;
+                self.line = Some(line);
+                Some(!answer.starts_with(b"-NOAUTH"))
+            }
+            Err(Broken::Refused(_)) => Some(false),
+            Err(_) => None,
+        }
+    }
+}
+
+/// New clients are to be refused within a second.
+const LOOK_EVERY: Duration = Duration::from_millis(400);
