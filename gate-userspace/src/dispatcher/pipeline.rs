@@ -47,6 +47,7 @@ impl<W: Wire> Service<W> {
         let course = W::course(request);
         let denied = denied && self.refuses(client, tenant, Reason::Unsupported);
         if course == Course::Own && !denied {
+            client.awaits_replicas.set(W::awaits_replicas(request));
             return After::Move(Moving::Own);
         }
         self.figures.count(Event::Request);

@@ -9,5 +9,6 @@ mod lines;
 mod own_stats;
 mod passwords;
 mod refusals;
+mod replicas;
 mod slow_writers;
 mod transactions;

@@ -29,7 +29,7 @@ use super::task::Written;
 use crate::clock;
 use crate::dispatcher::figures::Event;
 use crate::dispatcher::hot_cache::apart::Apart;
-use crate::dispatcher::identity::Asked;
+use crate::dispatcher::identity::{Asked, Identity};
 use crate::dispatcher::service::Service;
 use crate::dispatcher::stores::broken::Broken;
 use crate::dispatcher::stores::line::Line;
@@ -53,7 +53,7 @@ impl<W: Wire> Client<W> {
         let who = self.who.borrow().clone();
         let opened = match service.in_cluster.get() {
             true => Err(Broken::Cluster),
-            false => Line::open(&service.settings, &who).await,
+            false => self.open_dedicated(&who, service).await,
         };
         let mut store = match opened {
             Ok(line) => line.into_socket(),
@@ -82,6 +82,16 @@ impl<W: Wire> Client<W> {
             ended = self.downstream(&from_store, &marks, service) => ended,
             ended = std::future::poll_fn(|cx| self.poll_ended(cx)) => ended,
         }
+    }
+
+    /// A new connection to the store for it alone. All that it has written so far has been answered, over a shared
+    /// connection: if it waits for replicas, it means that.
+    async fn open_dedicated(&self, who: &Identity, service: &Service<W>) -> Result<Line, Broken> {
+        let mut line = Line::open(&service.settings, who).await?;
+        if self.awaits_replicas.get() {
+            line.adopt_writes().await?;
+        }
+        Ok(line)
     }
 
     /// From the store to the client, as fast as the client reads.

@@ -71,6 +71,8 @@ pub(in crate::dispatcher) struct Client<W: Wire> {
     pub(in crate::dispatcher) order: Order,
     /// Its requests in the queue, and the lowest of their tiers.
     pub(in crate::dispatcher) queued: Cell<(usize, Tier)>,
+    /// What it gets a dedicated connection for waits for the store's replicas.
+    pub(in crate::dispatcher) awaits_replicas: Cell<bool>,
     /// Its `MULTI` was refused so: what follows up to `EXEC` or `DISCARD` is refused with it.
     pub(in crate::dispatcher) refused_multi: Cell<Option<Refusal>>,
     /// Its refusals that are ready to be written.
@@ -179,6 +181,7 @@ impl<W: Wire> Client<W> {
             dead: Cell::new(None),
             order: Order::default(),
             queued: Cell::new((0, Tier::Critical)),
+            awaits_replicas: Cell::new(false),
             refused_multi: Cell::new(None),
             unwritten: Unwritten::default(),
             left: Cell::new(false),

@@ -82,6 +82,11 @@ pub(in crate::dispatcher) trait Wire: Debug + Sized + 'static {
         Transaction::None
     }
 
+    /// Whether it waits for the store's replicas to have what its client has written.
+    fn awaits_replicas(_request: &Self::Request) -> bool {
+        false
+    }
+
     /// What a client reads whose transaction is refused as a whole, and what makes the store say as much.
     const ABORTED: &'static [u8] = b"";
     const ABORT: &'static [u8] = b"";

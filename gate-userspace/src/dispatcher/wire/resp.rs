@@ -114,6 +114,11 @@ impl Wire for Resp {
         }
     }
 
+    #[inline]
+    fn awaits_replicas(request: &Request) -> bool {
+        [WAIT, WAITAOF].contains(&request.command)
+    }
+
     const ABORTED: &'static [u8] = b"-EXECABORT Transaction discarded because of previous errors.\r\n";
     /// Redis says the name of a command that it does not know.
     const ABORT: &'static [u8] = b"*1\r\n$21\r\nEXECABORT was refused\r\n";
@@ -187,6 +192,8 @@ impl Wire for Resp {
 const EMPTY: [&[u8]; 6] = [b"$-1\r\n", b"*0\r\n", b"_\r\n", b"%0\r\n", b"~0\r\n", b"+none\r\n"];
 
 const SET_INFO: Command = Command::named("client|setinfo");
+const WAIT: Command = Command::named("wait");
+const WAITAOF: Command = Command::named("waitaof");
 const MULTI: Command = Command::named("multi");
 const EXEC: Command = Command::named("exec");
 const DISCARD: Command = Command::named("discard");
