@@ -192,6 +192,7 @@ struct Attached {
 impl Daemon {
     fn start(options: Options) -> Result<Self, Error> {
         let config = Config::read(&options.config)?;
+        config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
         let xdp = match config.gate.xdp {
             config::XdpMode::Auto => attach::Mode::Auto,
             config::XdpMode::Native => attach::Mode::Native,

@@ -25,6 +25,7 @@ struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     counts: Option<Counts>,
     faults: Vec<Fault>,
+    warnings: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -37,9 +38,15 @@ struct Counts {
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let file = args.file.display().to_string();
     let report = match Config::read(&args.file) {
-        Ok(config) => Report { file, valid: true, counts: Some(Counts::of(&config)), faults: Vec::new() },
+        Ok(config) => Report {
+            file,
+            valid: true,
+            counts: Some(Counts::of(&config)),
+            faults: Vec::new(),
+            warnings: config.warnings(),
+        },
         Err(Error::Invalid(faults)) if args.json => {
-            Report { file, valid: false, counts: None, faults: faults.faults }
+            Report { file, valid: false, counts: None, faults: faults.faults, warnings: Vec::new() }
         }
         Err(Error::Invalid(faults)) => {
             eprintln!("{faults}");
@@ -50,6 +57,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     if args.json {
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else if let Some(Counts { services, tenants, sources }) = report.counts {
+        report.warnings.iter().for_each(|warning| eprintln!("{}: warning: {warning}", report.file));
         println!("{}: valid; services: {services}, tenants: {tenants}, sources: {sources}", report.file);
     }
     Ok(if report.valid { ExitCode::SUCCESS } else { ExitCode::FAILURE })

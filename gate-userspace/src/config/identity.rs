@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use super::Protocol;
+use super::backend::SWITCH;
 use super::fault::did_you_mean;
 use super::raw::Section;
-use super::read::absolute_path;
+use super::read::{absolute_path, one_of};
 use super::units::Wrong;
 use crate::protocol::deny::Deny;
 
@@ -53,6 +54,9 @@ pub(super) fn deny(section: &mut Section<'_>) -> Deny {
                     .to_owned(),
             });
         }
+    }
+    if section.get("deny_scripts", one_of(&SWITCH)).unwrap_or(false) {
+        deny.add_scripts();
     }
     deny
 }

@@ -45,6 +45,7 @@ mod read;
 mod restart;
 mod shedding;
 pub(crate) mod units;
+mod warnings;
 
 pub use admission::{Admission, AdmissionPolicy, Codel, Fairness, Objective};
 pub use backend::{Backend, HotKeys};

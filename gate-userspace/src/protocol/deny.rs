@@ -23,11 +23,32 @@ impl Deny {
         self.resp.add(&name) || self.memcached.len() > before
     }
 
+    /// Adds everything that runs code in a store, which may call what is denied.
+    pub fn add_scripts(&mut self) {
+        SCRIPTS.into_iter().for_each(|name| assert!(self.add(name), "{name} is a command"));
+    }
+
+    /// Whether a command of Redis is denied with all its subcommands; `name` in lower case.
+    #[must_use]
+    pub fn denies_redis(&self, name: &str) -> bool {
+        self.resp.has(name)
+    }
+
+    /// Whether scripts are denied.
+    #[must_use]
+    pub fn denies_scripts(&self) -> bool {
+        SCRIPTS.iter().all(|name| self.resp.has(name))
+    }
+
     /// The names that [`Deny::add`] knows, subcommands aside.
     pub fn names() -> impl Iterator<Item = &'static str> {
         resp::names().chain(memcached::Command::ALL.map(memcached::Command::name))
     }
 }
+
+/// What runs code in a store, or brings it there.
+const SCRIPTS: [&str; 8] =
+    ["eval", "eval_ro", "evalsha", "evalsha_ro", "fcall", "fcall_ro", "function", "script"];
 
 #[cfg(test)]
 mod tests {
@@ -74,6 +95,20 @@ mod tests {
             assert!(!denies(&deny, line), "{line}");
         }
         assert!(deny.memcached.is_empty());
+    }
+
+    #[test]
+    fn scripts_are_denied_together() {
+        let mut deny = Deny::default();
+        assert!(!deny.denies_scripts());
+        deny.add_scripts();
+        assert!(deny.denies_scripts() && deny.denies_redis("eval") && !deny.denies_redis("get"));
+        for line in
+            ["EVAL x 0", "evalsha x 0", "FCALL f 0", "FCALL_RO f 0", "SCRIPT LOAD x", "FUNCTION LOAD x"]
+        {
+            assert!(denies(&deny, line), "{line}");
+        }
+        assert!(!denies(&deny, "GET a"));
     }
 
     #[test]

@@ -10,5 +10,6 @@ mod own_stats;
 mod passwords;
 mod refusals;
 mod replicas;
+mod scripts;
 mod slow_writers;
 mod transactions;

@@ -28,6 +28,12 @@ impl Denied {
         true
     }
 
+    /// Whether a command is in the set, with all its subcommands.
+    pub(in crate::protocol) fn has(&self, name: &str) -> bool {
+        let Some(Named::Whole(commands)) = named(name) else { return false };
+        commands.iter().all(|command| self.whole.get(command.index()).copied().unwrap_or(false))
+    }
+
     /// Whether a request is in the set. `bytes` begin where it does.
     #[must_use]
     #[inline]
