@@ -20,6 +20,8 @@ pub struct Backend {
     pub connections: u32,
     /// How long the store may take to accept a connection or to answer; 1 ms to 10 min.
     pub timeout: Nanos,
+    /// How long it may be silent while it has something to do that may take long; no less than `timeout`.
+    pub slow_timeout: Nanos,
     /// The longest value, or the longest request but for a line, in bytes; 1 KiB to 512 MiB.
     pub max_request: usize,
     /// Requests of one client that may be unanswered before it is no longer listened to; 1 to 100,000.
@@ -80,7 +82,7 @@ pub struct HotKeys {
 }
 
 /// The keys that mean nothing without a backend.
-const KEYS: [&str; 16] = [
+const KEYS: [&str; 17] = [
     "hot_keys",
     "query_types",
     "tiers",
@@ -88,6 +90,7 @@ const KEYS: [&str; 16] = [
     "client_timeout",
     "parallelism",
     "store_timeout",
+    "slow_timeout",
     "max_request",
     "max_depth",
     "max_output",
@@ -124,6 +127,7 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
     let s = section;
     let connections = s.get("connections", number(1, 64)).unwrap_or(2) as u32;
     let timeout = s.get("store_timeout", time(TIMEOUT_RANGE)).unwrap_or(Nanos::from_secs(1));
+    let slow_timeout = slow_timeout(s, timeout);
     let max_request = s.get("max_request", |text| units::size(text, 1 << 10, 512 << 20)).unwrap_or(2 << 20);
     let depth = s.get("max_depth", number(1, 100_000)).unwrap_or(1_000);
     let max_output = s.get("max_output", |text| units::size(text, 64 << 10, 4 << 30)).unwrap_or(64 << 20);
@@ -149,6 +153,7 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
         address: address?,
         connections,
         timeout,
+        slow_timeout,
         max_request: max_request as usize,
         depth: depth as usize,
         max_output: max_output as usize,
@@ -190,6 +195,17 @@ pub(super) fn number(min: u64, max: u64) -> impl Fn(&str) -> Result<u64, Wrong> 
             .filter(|number| (min..=max).contains(number))
             .ok_or_else(|| format!("must be a whole number from {min} to {max}"))
     }
+}
+
+/// As `store_timeout`, if that is more than its default.
+fn slow_timeout(s: &mut Section<'_>, timeout: Nanos) -> Nanos {
+    let Some(slow) = s.get("slow_timeout", time(TIMEOUT_RANGE)) else {
+        return Nanos::from_secs(10).max(timeout);
+    };
+    if slow < timeout {
+        s.fault("slow_timeout", format!("must be at least store_timeout ({timeout})"));
+    }
+    slow
 }
 
 pub(super) const SWITCH: [(&str, bool); 2] = [("on", true), ("off", false)];

@@ -204,6 +204,7 @@ const SERVICE: &[&str] = &[
     "queue_limit",
     "queue_memory",
     "store_timeout",
+    "slow_timeout",
     "client_timeout",
     "max_request",
     "max_depth",

@@ -52,6 +52,7 @@ fn of_service(old: &Service, new: &Service) -> impl Iterator<Item = &'static str
         hot_keys,
         admission,
         timeout: _,
+        slow_timeout: _,
         max_request: _,
         depth: _,
         max_output: _,

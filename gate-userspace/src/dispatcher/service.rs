@@ -324,7 +324,7 @@ impl<W: Wire> Service<W> {
     /// What has to be done now and then.
     pub(super) fn tidy(&self, now: Nanos) {
         let timeout = self.settings.store_timeout();
-        self.pools.check(now, timeout);
+        self.pools.check(now, timeout, self.limits.get().slow_timeout);
         self.hot.tidy(now, timeout);
         self.expire(now);
         self.dispatch(now);

@@ -33,6 +33,8 @@ pub(super) struct Limits {
     pub(super) request: usize,
     /// How long the store may take to accept a connection or to answer.
     pub(super) store_timeout: Nanos,
+    /// How long it may be silent while it does something that may take long.
+    pub(super) slow_timeout: Nanos,
 }
 
 impl Limits {
@@ -52,6 +54,7 @@ impl Limits {
             client_timeout: backend.client_timeout,
             request: backend.max_request,
             store_timeout: backend.timeout,
+            slow_timeout: backend.slow_timeout,
         }
     }
 }

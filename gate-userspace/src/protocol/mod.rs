@@ -102,6 +102,16 @@ pub struct Facts {
     pub bytes: u64,
 }
 
+impl Facts {
+    /// Whether the store may rightly be silent for long before it answers: scripts, what sorts and combines keys, and what
+    /// concerns the whole store.
+    #[must_use]
+    pub const fn may_take_long(&self) -> bool {
+        matches!(self.class, Class::Script | Class::Combine | Class::Scan | Class::Admin | Class::Unknown)
+            || matches!(self.access, Access::WriteAny)
+    }
+}
+
 /// What a request does to keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {

@@ -11,5 +11,6 @@ mod passwords;
 mod refusals;
 mod replicas;
 mod scripts;
+mod slow_requests;
 mod slow_writers;
 mod transactions;

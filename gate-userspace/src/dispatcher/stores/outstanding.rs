@@ -43,6 +43,10 @@ pub(in crate::dispatcher) struct Outstanding<W: Wire> {
     /// What the last read has answered, where somebody learns from that; and when the one before did.
     pub(in crate::dispatcher) answers: Answers,
     pub(in crate::dispatcher) answered: Nanos,
+    /// When the store last sent anything.
+    pub(in crate::dispatcher) last_read: Nanos,
+    /// Requests that may take long, of those that wait.
+    pub(in crate::dispatcher) slow: usize,
 }
 
 /// A request that waits for its answer.
@@ -60,6 +64,8 @@ pub(in crate::dispatcher) struct Waiting<W: Wire> {
     pub(in crate::dispatcher) request: admission::Request,
     pub(in crate::dispatcher) features: Features,
     pub(in crate::dispatcher) silent: bool,
+    /// Whether it may take the store long.
+    pub(in crate::dispatcher) is_slow: bool,
     pub(in crate::dispatcher) ticket: Ticket,
 }
 
@@ -85,7 +91,7 @@ impl<W: Wire> Outstanding<W> {
         let expect = self.link.encode(request, bytes, &mut self.out);
         let Some(flight) = self.waiting.back() else { return };
         let (client, ticket) = (Rc::clone(&flight.client), Ticket::Life(None));
-        let question = Waiting { client, expect, silent: true, ticket, ..*flight };
+        let question = Waiting { client, expect, silent: true, is_slow: false, ticket, ..*flight };
         self.waiting.push_back(question);
     }
 
@@ -137,8 +143,18 @@ impl<W: Wire> Outstanding<W> {
                 self.sent -= 1;
                 self.health.answered();
                 // Read where it stands: what is moved is copied twice, and most have no ticket.
-                let Waiting { request, features, tenant, paid, admitted, since: sent, ref ticket, .. } =
-                    *front;
+                let Waiting {
+                    request,
+                    features,
+                    tenant,
+                    paid,
+                    admitted,
+                    since: sent,
+                    is_slow,
+                    ref ticket,
+                    ..
+                } = *front;
+                self.slow -= usize::from(is_slow);
                 let (has_ticket, asks_life) =
                     (!matches!(ticket, Ticket::None), matches!(ticket, Ticket::Life(_)));
                 let front = self.waiting.pop_front();
@@ -166,6 +182,7 @@ impl<W: Wire> Outstanding<W> {
     pub(in crate::dispatcher) fn let_down(&mut self, service: &Service<W>, tell: impl Fn(Waiting<W>, bool)) {
         let mut begun = std::mem::take(&mut self.begun);
         let sent = std::mem::take(&mut self.sent);
+        self.slow = 0;
         for (place, waiting) in self.waiting.drain(..).enumerate() {
             let is_cut = std::mem::take(&mut begun);
             if matches!(waiting.ticket, Ticket::Life(_)) {

@@ -224,12 +224,12 @@ impl<W: Wire> Pools<W> {
     }
 
     /// Looks for answers that take too long, and for pools that no client uses.
-    pub(in crate::dispatcher) fn check(&self, now: Nanos, timeout: Nanos) {
+    pub(in crate::dispatcher) fn check(&self, now: Nanos, timeout: Nanos, slow: Nanos) {
         let mut former = self.former.borrow_mut();
         former.retain(|pool| Rc::strong_count(pool) > 1);
-        former.iter().flat_map(|pool| pool.stores()).for_each(|store| store.check(now, timeout));
+        former.iter().flat_map(|pool| pool.stores()).for_each(|store| store.check(now, timeout, slow));
         let mut all = self.all.borrow_mut();
-        all.iter().flat_map(|pool| pool.stores()).for_each(|store| store.check(now, timeout));
+        all.iter().flat_map(|pool| pool.stores()).for_each(|store| store.check(now, timeout, slow));
         let first = Rc::as_ptr(&all[0]);
         all.retain(|pool| {
             if Rc::as_ptr(pool) == first || Rc::strong_count(pool) > 1 {
@@ -268,7 +268,7 @@ mod tests {
         let pools = pools(10, &scopes());
         let used = pools.add(&database(1)).unwrap();
         drop(pools.add(&database(2)));
-        let check = |second| pools.check(Nanos::from_secs(second), Nanos::from_secs(1));
+        let check = |second| pools.check(Nanos::from_secs(second), Nanos::from_secs(1), Nanos::from_secs(1));
         check(100);
         check(159);
         assert!(pools.find(&database(2)).is_some());

@@ -87,6 +87,8 @@ impl<W: Wire> Store<W> {
                 alike: None,
                 answers: Answers::default(),
                 answered: Nanos::ZERO,
+                last_read: Nanos::ZERO,
+                slow: 0,
             }),
             socket: RefCell::default(),
             waker: RefCell::new(None),
@@ -131,6 +133,7 @@ impl<W: Wire> Store<W> {
         let ask_life = matches!(ticket, Ticket::Flight(_)).then(|| W::ask_life(request, bytes)).flatten();
         let expect = state.link.encode(request, bytes, &mut state.out);
         let features = Features::of::<W>(request);
+        let is_slow = W::facts(request).may_take_long();
         let (client, since, request) = (Rc::clone(client), now, kind);
         let waiting = Waiting {
             client,
@@ -143,8 +146,10 @@ impl<W: Wire> Store<W> {
             request,
             features,
             silent,
+            is_slow,
             ticket,
         };
+        state.slow += usize::from(is_slow);
         state.waiting.push_back(waiting);
         if let Some((request, bytes)) = ask_life {
             state.ask_life(&request, &bytes);
@@ -161,10 +166,12 @@ impl<W: Wire> Store<W> {
         }
     }
 
-    /// Looks for answers that take too long.
-    pub(in crate::dispatcher) fn check(&self, now: Nanos, timeout: Nanos) {
+    /// Looks whether the store has been silent for too long: for `slow` while it has something to do that may take
+    /// long, else for `timeout`. How old a request is says nothing while answers to others come, or parts of one.
+    pub(in crate::dispatcher) fn check(&self, now: Nanos, timeout: Nanos, slow: Nanos) {
         let mut state = self.state.borrow_mut();
-        let oldest = state.waiting.front().map(|waiting| waiting.since);
+        let timeout = if state.slow > 0 { slow } else { timeout };
+        let oldest = state.waiting.front().map(|waiting| waiting.since.max(state.last_read));
         if oldest.is_none() {
             state.health.idle(now);
         }
@@ -308,6 +315,7 @@ impl<W: Wire> Store<W> {
     fn answers(&self, service: &Service<W>, bytes: &[u8]) -> Result<(), Broken> {
         let state = &mut *self.state.borrow_mut();
         let now = clock::monotonic();
+        state.last_read = now;
         let taken = if state.input.is_empty() {
             let taken = state.take(service, bytes, now);
             taken.map(|taken| state.input.push(&bytes[taken..]))
