@@ -35,6 +35,7 @@ use crate::policy::range::OutOfRange;
 use crate::probe::Prober;
 
 mod changes;
+mod descriptors;
 mod draining;
 
 use changes::Changes;
@@ -193,6 +194,7 @@ impl Daemon {
     fn start(options: Options) -> Result<Self, Error> {
         let config = Config::read(&options.config)?;
         config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
+        descriptors::provide(&config);
         let xdp = match config.gate.xdp {
             config::XdpMode::Auto => attach::Mode::Auto,
             config::XdpMode::Native => attach::Mode::Native,

@@ -33,6 +33,8 @@ struct Counts {
     services: usize,
     tenants: usize,
     sources: usize,
+    /// File descriptors that it may need.
+    descriptors: u64,
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
@@ -56,9 +58,12 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     if args.json {
         println!("{}", serde_json::to_string_pretty(&report)?);
-    } else if let Some(Counts { services, tenants, sources }) = report.counts {
+    } else if let Some(Counts { services, tenants, sources, descriptors }) = report.counts {
         report.warnings.iter().for_each(|warning| eprintln!("{}: warning: {warning}", report.file));
-        println!("{}: valid; services: {services}, tenants: {tenants}, sources: {sources}", report.file);
+        println!(
+            "{}: valid; services: {services}, tenants: {tenants}, sources: {sources}, file descriptors: {descriptors}",
+            report.file
+        );
     }
     Ok(if report.valid { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -69,6 +74,7 @@ impl Counts {
             services: config.services.len(),
             tenants: config.tenants.len(),
             sources: config.tenants.iter().map(|tenant| tenant.sources.len()).sum(),
+            descriptors: config.descriptors(),
         }
     }
 }

@@ -32,6 +32,12 @@ pub struct Backend {
     pub client_memory: usize,
     /// Clients that may be connected at once; 1 to 1,000,000.
     pub max_clients: usize,
+    /// Clients from unknown sources that may be connected at once beside those; at most 1,000,000.
+    pub max_unknown_clients: usize,
+    /// How long such a client may stay connected without logging in, whatever it sends; 100 ms to 1 h.
+    pub unknown_timeout: Nanos,
+    /// How long a client may want nothing before it is closed; 1 s to 24 h, `None` for ever.
+    pub idle_timeout: Option<Nanos>,
     /// Datagrams whose answers may be incomplete at once; 1 to 1,000,000.
     pub max_datagrams: usize,
     /// How long a client may take to go on with a request, or to read on; 100 ms to 1 h.
@@ -82,7 +88,7 @@ pub struct HotKeys {
 }
 
 /// The keys that mean nothing without a backend.
-const KEYS: [&str; 17] = [
+const KEYS: [&str; 20] = [
     "hot_keys",
     "query_types",
     "tiers",
@@ -96,6 +102,9 @@ const KEYS: [&str; 17] = [
     "max_output",
     "client_memory",
     "max_clients",
+    "max_unknown_clients",
+    "unknown_timeout",
+    "idle_timeout",
     "max_datagrams",
     "max_pools",
     "store_user",
@@ -134,6 +143,9 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
     let client_memory =
         s.get("client_memory", |text| units::size(text, 1 << 20, 64 << 30)).unwrap_or(1 << 30);
     let max_clients = s.get("max_clients", number(1, 1_000_000)).unwrap_or(10_000);
+    let max_unknown_clients = s.get("max_unknown_clients", number(0, 1_000_000)).unwrap_or(UNKNOWN_CLIENTS);
+    let unknown_timeout = s.get("unknown_timeout", time(CLIENT_RANGE)).unwrap_or(UNKNOWN_TIMEOUT);
+    let idle_timeout = s.get("idle_timeout", or_off(time(IDLE_RANGE))).flatten();
     let max_datagrams = s.get("max_datagrams", number(1, 1_000_000)).unwrap_or(1_000);
     let client_timeout = s.get("client_timeout", time(CLIENT_RANGE)).unwrap_or(Nanos::from_secs(60));
     let hot_keys = hot_keys(s.section("hot_keys"));
@@ -159,6 +171,9 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
         max_output: max_output as usize,
         client_memory: client_memory as usize,
         max_clients: max_clients as usize,
+        max_unknown_clients: max_unknown_clients as usize,
+        unknown_timeout,
+        idle_timeout,
         max_datagrams: max_datagrams as usize,
     })
 }
@@ -208,6 +223,22 @@ fn slow_timeout(s: &mut Section<'_>, timeout: Nanos) -> Nanos {
     slow
 }
 
+/// What `read` reads, or `off`.
+fn or_off<T>(read: impl Fn(&str) -> Result<T, Wrong>) -> impl Fn(&str) -> Result<Option<T>, Wrong> {
+    move |text| {
+        if text == "off" {
+            Ok(None)
+        } else {
+            read(text).map(Some).map_err(|wrong| format!("{wrong}, or off"))
+        }
+    }
+}
+
+/// Enough for clients of Redis that are about to log in, and nothing beside what tenants have.
+const UNKNOWN_CLIENTS: u64 = 256;
+/// A login takes milliseconds, and a slow network a few seconds.
+const UNKNOWN_TIMEOUT: Nanos = Nanos::from_secs(10);
+const IDLE_RANGE: (Nanos, Nanos) = (Nanos::from_secs(1), Nanos::from_secs(86_400));
 pub(super) const SWITCH: [(&str, bool); 2] = [("on", true), ("off", false)];
 /// A write that does not pass gate is seen this much later at most.
 const KEPT_RANGE: (Nanos, Nanos) = (Nanos::from_millis(1), Nanos::from_secs(3));

@@ -34,6 +34,7 @@ use crate::protocol::deny::Deny;
 
 mod admission;
 mod backend;
+mod descriptors;
 mod fault;
 mod identity;
 mod overrides;
@@ -168,7 +169,8 @@ pub struct Tenant {
     pub tier: Tier,
     /// True if its reads may be answered from the hot cache.
     pub cache: bool,
-    /// Connections to proxied services that it may have at once; 1 to 1,000,000.
+    /// Connections to proxied services that it may have at once; 1 to 1,000,000, or `u64::MAX`. By default half of what
+    /// each service's tenants may have together, where there are other tenants.
     pub max_connections: Option<u64>,
     /// Requests to proxied services that may be unanswered at once; 1 to 1,000,000.
     pub max_outstanding: Option<u64>,

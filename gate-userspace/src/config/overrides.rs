@@ -211,6 +211,9 @@ const SERVICE: &[&str] = &[
     "max_output",
     "client_memory",
     "max_clients",
+    "max_unknown_clients",
+    "unknown_timeout",
+    "idle_timeout",
 ];
 
 #[cfg(test)]

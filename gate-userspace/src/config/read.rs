@@ -199,7 +199,7 @@ fn tenant(
         reply_budget: section.get("reply_budget", reply_budget).unwrap_or(64 << 10),
         tier: section.get("tier", one_of(&Tier::ALL.map(|tier| (tier.name(), tier)))).unwrap_or_default(),
         cache: section.get("cache", one_of(&SWITCH)).unwrap_or(true),
-        max_connections: section.get("max_connections", backend::number(1, 1_000_000)),
+        max_connections: section.get("max_connections", max_connections),
         max_outstanding: section.get("max_outstanding", backend::number(1, 1_000_000)),
         charge: charge(section, name, tenants),
         part: parts::part(section, name, tenants, &mut taken.prefixes),
@@ -406,6 +406,14 @@ pub(super) fn time((min, max): (Nanos, Nanos)) -> impl Fn(&str) -> Result<Nanos,
 
 fn prefix_memory(text: &str) -> Result<u64, Wrong> {
     units::size(text, 1 << 20, 16 << 30)
+}
+
+/// A number of connections, or as many as there are.
+fn max_connections(text: &str) -> Result<u64, Wrong> {
+    if text == "unlimited" {
+        return Ok(u64::MAX);
+    }
+    backend::number(1, 1_000_000)(text).map_err(|wrong| format!("{wrong}, or unlimited"))
 }
 
 fn reply_budget(text: &str) -> Result<u64, Wrong> {

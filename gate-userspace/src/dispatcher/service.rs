@@ -18,6 +18,7 @@ use super::clients::datagrams::Senders;
 use super::clients::memory::Memory;
 use super::clients::own::Own;
 use super::clients::replies::Replies;
+use super::clients::slots::{MostSlots, Slots};
 use super::figures::lessons::Answers;
 use super::figures::{Event, Figures, OwnStats, ServiceFigures};
 use super::hot_cache::{self, HotCache};
@@ -28,6 +29,7 @@ use super::stores::line::Lines;
 use super::stores::pool::{Pool, Pools};
 use super::tenants::Tenants;
 use super::tenants::ledger::{Ledger, TenantId};
+use super::tenants::usage::Usage;
 use super::types::Types;
 use super::wire::Wire;
 use crate::clock;
@@ -93,6 +95,8 @@ pub(super) struct Service<W: Wire> {
     pub(super) memory: Rc<Memory>,
     /// Everyone who is connected.
     pub(super) clients: RefCell<Vec<Weak<Client<W>>>>,
+    /// Who takes how many connections.
+    pub(super) slots: Slots,
     /// Whether this is the thread that does what one must do for all.
     pub(super) is_first: bool,
 }
@@ -131,6 +135,7 @@ impl<W: Wire> Service<W> {
             news,
             memory: Rc::default(),
             clients,
+            slots: Slots::default(),
             senders,
             in_cluster: Cell::new(false),
             is_first: number == 0,
@@ -284,9 +289,19 @@ impl<W: Wire> Service<W> {
         true
     }
 
-    /// Whether there are as many clients as there may be: this thread's share of them.
+    /// Whether there are as many clients as there may be, whoever they are: this thread's share of them. Where rules
+    /// are only tried, this holds too.
     pub(super) fn is_full(&self) -> bool {
-        self.figures.connected() >= self.limits.get().clients as u64
+        let limits = self.limits.get();
+        self.figures.connected() >= (limits.clients + limits.unknown_clients) as u64
+    }
+
+    /// How many connections there may be for clients of a tenant: this thread's share of them.
+    pub(super) fn most_slots(&self, usage: Option<&Usage>) -> MostSlots {
+        let limits = self.limits.get();
+        let may_have_all = usage.is_some_and(Usage::has_own_limit) || !self.tenants.borrow().are_several();
+        let tenant = if may_have_all { limits.clients } else { limits.tenant_clients };
+        MostSlots { unknown: limits.unknown_clients, known: limits.clients, tenant }
     }
 
     /// Counts a client that is one too many, and says what it is told.
@@ -311,6 +326,7 @@ impl<W: Wire> Service<W> {
             Ended::SlowReader => Event::SlowReader,
             Ended::SlowWriter => Event::SlowWriter,
             Ended::Cut => Event::Cut,
+            Ended::Idle => Event::Idle,
         });
     }
 
@@ -377,10 +393,10 @@ impl<W: Wire> Service<W> {
     /// Looks after clients that nothing has happened to for `interval`: gives back memory, and ends those that
     /// are stuck.
     pub(super) fn release(&self, interval: Duration) {
-        let patience = Duration::from(self.limits.get().client_timeout);
+        let limits = self.limits.get();
         self.clients.borrow_mut().retain(|client| {
             let client = client.upgrade();
-            client.inspect(|client| client.look_after(interval, patience)).is_some()
+            client.inspect(|client| client.look_after(interval, &limits)).is_some()
         });
         self.senders.borrow_mut().release();
     }

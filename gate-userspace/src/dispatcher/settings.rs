@@ -21,8 +21,13 @@ pub(super) struct Limits {
     pub(super) queue_memory: usize,
     pub(super) deadline: Option<Nanos>,
     pub(super) codel: Option<config::Codel>,
-    /// How many clients each thread may have.
+    /// How many clients each thread may have: all tenants', one tenant's that has no limit of its own, and unknown ones.
     pub(super) clients: usize,
+    pub(super) tenant_clients: usize,
+    pub(super) unknown_clients: usize,
+    /// How long an unknown client may stay, and how long another may want nothing.
+    pub(super) unknown_timeout: Nanos,
+    pub(super) idle_timeout: Option<Nanos>,
     /// How many replies and bytes of them may wait for one client, and how long it may dawdle.
     pub(super) depth: usize,
     pub(super) output: usize,
@@ -48,6 +53,10 @@ impl Limits {
             deadline: admission.and_then(|admission| admission.deadline),
             codel: admission.and_then(|admission| admission.codel),
             clients: backend.max_clients.div_ceil(threads),
+            tenant_clients: backend.max_clients.div_ceil(2).div_ceil(threads),
+            unknown_clients: backend.max_unknown_clients.div_ceil(threads),
+            unknown_timeout: backend.unknown_timeout,
+            idle_timeout: backend.idle_timeout,
             depth: backend.depth,
             output: backend.max_output,
             memory: backend.client_memory.div_ceil(threads),

@@ -6,9 +6,11 @@ use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::AsRawFd as _;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use gate_common::units::Nanos;
 use nix::sys::socket::{MsgFlags, send};
 use tokio::sync::watch;
 use tokio::task::LocalSet;
@@ -55,6 +57,11 @@ impl Listening {
         let mut this = Self::default();
         for address in addresses(settings.transports.tcp) {
             let sockets = sockets(|| inherited.tcp(address), || listen::tcp(address), all);
+            let sockets = sockets.and_then(|sockets| {
+                // Clients' sockets have it from these.
+                sockets.iter().try_for_each(listen::keep_alive)?;
+                Ok(sockets)
+            });
             this.streams.extend(sockets.map_err(failed(address))?);
         }
         for address in addresses(settings.transports.udp) {
@@ -222,10 +229,19 @@ async fn accept<W: Wire>(listener: tokio::net::TcpListener, service: Rc<Service<
         };
         if let Err(error) = welcomed {
             // Out of descriptors or memory: it would fail at once again.
-            tracing::warn!(service = service.settings.name, %error, "cannot accept a client");
+            if is_due(&LAST_WARNING, clock::monotonic()) {
+                tracing::warn!(service = service.settings.name, %error, "cannot accept clients; said once a minute");
+            }
             tokio::time::sleep(PAUSE).await;
         }
     }
+}
+
+/// Whether something that is said once a minute should be said again.
+fn is_due(last: &AtomicU64, now: Nanos) -> bool {
+    let before = last.load(Ordering::Relaxed);
+    let is_due = before == 0 || now.saturating_sub(Nanos(before)) >= WARN_EVERY;
+    is_due && last.compare_exchange(before, now.0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
 }
 
 fn welcome<W: Wire>(
@@ -283,6 +299,9 @@ async fn chores<W: Wire>(service: Rc<Service<W>>) {
 
 /// What is read from a socket in one go.
 const READ_BYTES: usize = 256 << 10;
+/// All threads' clients fail alike.
+static LAST_WARNING: AtomicU64 = AtomicU64::new(0);
+const WARN_EVERY: Nanos = Nanos::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(50);
 /// How exactly the store's timeout is kept.
 const OFTEN: Duration = Duration::from_millis(10);

@@ -131,6 +131,7 @@ impl<W: Wire> Client<W> {
             service.figures.of_type(request.query_type).offered(request.tier);
             service.figures.answered(request.query_type, Nanos::ZERO, now.saturating_sub(sent), 1);
         });
+        self.awaits_store.set(marks.awaits_store());
         Ok(len)
     }
 
@@ -199,6 +200,7 @@ impl<W: Wire> Requests<'_, W> {
             if !self.out.is_empty() && (heard.is_none() || self.out.len() >= PIECE) {
                 self.note_held();
                 self.marks.borrow_mut().send(clock::monotonic());
+                self.client.awaits_store.set(true);
                 if to_store.write_all(self.out.bytes()).await.is_err() {
                     return Ended::Left;
                 }

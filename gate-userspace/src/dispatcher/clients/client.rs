@@ -22,9 +22,11 @@ use super::large::Large;
 use super::memory::Holding;
 use super::refusals::Unwritten;
 use super::replies::Replies;
+use super::slots::Slot;
 use crate::dispatcher::hot_cache::order::Order;
 use crate::dispatcher::identity::Identity;
 use crate::dispatcher::service::Service;
+use crate::dispatcher::settings::Limits;
 use crate::dispatcher::stores::pool::Pool;
 use crate::dispatcher::stores::store::Store;
 use crate::dispatcher::tenants::ledger::TenantId;
@@ -57,6 +59,8 @@ pub(in crate::dispatcher) struct Client<W: Wire> {
     parts: RefCell<Option<Arc<Parts>>>,
     /// What it takes of what its tenant may have open; none for datagrams.
     pub(in crate::dispatcher) share: RefCell<Option<Share>>,
+    /// What it takes of the connections that there may be; none for datagrams.
+    pub(in crate::dispatcher) slot: RefCell<Option<Slot>>,
     /// The shared store connections that its requests may take.
     pool: RefCell<Rc<Pool<W>>>,
     /// Which of these they take, the same while any is on its way, so that the store sees them in the order in which
@@ -84,6 +88,10 @@ pub(in crate::dispatcher) struct Client<W: Wire> {
     pub(in crate::dispatcher) stuck: Cell<Duration>,
     /// For how long the request that its input begins with has been unfinished; `None` before the first look at it.
     pub(in crate::dispatcher) unfinished: Cell<Option<Duration>>,
+    /// For how long it has wanted nothing, or nobody has been charged for it.
+    quiet: Cell<Duration>,
+    /// On a dedicated connection: an answer is due, or what the store says by itself.
+    pub(in crate::dispatcher) awaits_store: Cell<bool>,
     pub(in crate::dispatcher) waker: RefCell<Option<Waker>>,
     /// What it holds of what all may, and what of that is neither input nor replies.
     pub(in crate::dispatcher) holding: Holding,
@@ -146,6 +154,8 @@ pub(in crate::dispatcher) enum Ended {
     SlowWriter,
     /// The store broke off in the middle of a reply to it.
     Cut,
+    /// It wanted nothing for too long, or did not say in time who it is.
+    Idle,
 }
 
 impl<W: Wire> Client<W> {
@@ -163,6 +173,7 @@ impl<W: Wire> Client<W> {
             source,
             who: RefCell::default(),
             share: RefCell::new(None),
+            slot: RefCell::new(None),
             deny: RefCell::new(service.tenants.borrow().denied(tenant, &service.ledger.borrow())),
             parts: RefCell::new(service.tenants.borrow().parts(tenant, &service.ledger.borrow())),
             pool: RefCell::new(service.pools.first()),
@@ -188,6 +199,8 @@ impl<W: Wire> Client<W> {
             moved: Cell::new(true),
             stuck: Cell::new(Duration::ZERO),
             unfinished: Cell::new(None),
+            quiet: Cell::new(Duration::ZERO),
+            awaits_store: Cell::new(false),
             waker: RefCell::new(None),
             holding: Holding::new(&service.memory),
             beside: Cell::new(0),
@@ -242,6 +255,7 @@ impl<W: Wire> Client<W> {
     /// From now on this tenant is charged.
     pub(in crate::dispatcher) fn charge_to(&self, tenant: TenantId, service: &Service<W>) {
         self.tenant.set(tenant);
+        self.quiet.set(Duration::ZERO);
         if !self.connects(service) {
             self.say(&service.too_many(self));
             self.talk.borrow_mut().ending = true;
@@ -256,15 +270,21 @@ impl<W: Wire> Client<W> {
         *self.parts.borrow_mut() = tenants.parts(self.tenant.get(), &ledger);
     }
 
-    /// Takes its tenant's leave to be connected; false if the tenant has as many connections as it may.
+    /// Takes a connection of those that there may be, and of those that its tenant may have; false if there is none.
     pub(in crate::dispatcher) fn connects(&self, service: &Service<W>) -> bool {
-        drop(self.share.take());
-        let usage = service.tenants.borrow().usage(self.tenant.get(), &service.ledger.borrow());
-        let Some(usage) = usage else { return true };
-        *self.share.borrow_mut() = Share::of_connection(usage);
+        drop((self.share.take(), self.slot.take()));
+        let tenant = self.tenant.get();
+        let usage = service.tenants.borrow().usage(tenant, &service.ledger.borrow());
+        let most = service.most_slots(usage.as_deref());
+        let slot = service.slots.take(tenant, most);
+        let is_full = slot.is_none();
+        *self.slot.borrow_mut() = slot;
+        let has_limits = usage.is_some();
+        let share = usage.and_then(Share::of_connection);
+        let is_beyond = has_limits && share.is_none();
+        *self.share.borrow_mut() = share;
         // Where rules are only tried, what would be refused is counted.
-        self.share.borrow().is_some()
-            || (self.shadow && !service.refuses(self, self.tenant.get(), Reason::Limit))
+        !(is_full || is_beyond) || (self.shadow && !service.refuses(self, tenant, Reason::Limit))
     }
 
     /// Whether it may ask once more while `open` requests of its own are unanswered.
@@ -352,9 +372,13 @@ impl<W: Wire> Client<W> {
         }
     }
 
-    /// Gives back memory that an idle client does not need, and ends one that is stuck for longer than
-    /// `patience`, or takes longer than that for one request. To be called every `interval`.
-    pub(in crate::dispatcher) fn look_after(&self, interval: Duration, patience: Duration) {
+    /// Gives back memory that an idle client does not need, and ends one that is stuck for too long, or takes too long
+    /// for one request, or is idle or unknown for too long. To be called every `interval`.
+    pub(in crate::dispatcher) fn look_after(&self, interval: Duration, limits: &Limits) {
+        let patience = Duration::from(limits.client_timeout);
+        if self.has_no_business(interval, limits) {
+            return self.end(Ended::Idle);
+        }
         if self.is_slow_to_write(interval, patience) {
             return self.end(Ended::SlowWriter);
         }
@@ -372,6 +396,16 @@ impl<W: Wire> Client<W> {
         if self.stuck.get() > patience {
             self.end(if reading { Ended::SlowReader } else { Ended::SlowWriter });
         }
+    }
+
+    /// Whether it has wanted nothing for too long, or has not said in time who it is.
+    fn has_no_business(&self, interval: Duration, limits: &Limits) -> bool {
+        let is_unknown = self.is_unknown() && !self.shadow;
+        let is_idle = || !self.moved.get() && !self.awaits_store.get() && self.is_idle();
+        let quiet = if is_unknown || is_idle() { self.quiet.get() + interval } else { Duration::ZERO };
+        self.quiet.set(quiet);
+        let patience = if is_unknown { Some(limits.unknown_timeout) } else { limits.idle_timeout };
+        patience.is_some_and(|patience| quiet > patience.into())
     }
 
     /// Whether the request that it is sending has been unfinished for longer than `patience`, however often a byte

@@ -17,6 +17,7 @@ pub(super) mod memory;
 pub(super) mod own;
 pub(super) mod refusals;
 pub(super) mod replies;
+pub(super) mod slots;
 pub(super) mod task;
 pub(super) mod telling;
 pub(super) mod transactions;

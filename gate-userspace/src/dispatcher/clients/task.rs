@@ -43,7 +43,7 @@ impl<W: Wire> Client<W> {
         self.dead.set(Some(ended));
         // Requests that the store has not answered hold the socket open. It may have been closed by the client.
         let _ = shutdown(socket.as_ref().as_raw_fd(), Shutdown::Both);
-        drop(self.share.take());
+        drop((self.share.take(), self.slot.take()));
         // So would they hold this.
         let talk = &mut *self.talk.borrow_mut();
         (talk.input, talk.replies) = (Buffer::default(), Replies::new(W::refuse));

@@ -37,6 +37,8 @@ pub enum Event {
     SlowWriter,
     /// A client was closed because the store broke off in the middle of its reply.
     Cut,
+    /// A client was closed that wanted nothing for too long, or did not say in time who it is.
+    Idle,
     /// A client got a connection to the store of its own.
     OwnConnection,
     /// A request was too long to be gathered, and was passed on as it came.
@@ -69,13 +71,14 @@ pub enum Event {
 
 impl Event {
     /// Every event, in the order of its number.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Accepted,
         Self::TurnedAway,
         Self::Left,
         Self::SlowReader,
         Self::SlowWriter,
         Self::Cut,
+        Self::Idle,
         Self::OwnConnection,
         Self::Streamed,
         Self::Datagram,
@@ -102,6 +105,7 @@ impl Event {
             Self::SlowReader => "slow-reader",
             Self::SlowWriter => "slow-writer",
             Self::Cut => "cut",
+            Self::Idle => "idle",
             Self::OwnConnection => "own-connection",
             Self::Streamed => "streamed",
             Self::Datagram => "datagrams",
@@ -232,8 +236,8 @@ impl Figures {
     /// Clients that are connected.
     #[must_use]
     pub fn connected(&self) -> u64 {
-        let gone =
-            [Event::Left, Event::SlowReader, Event::SlowWriter, Event::Cut].map(|event| self.get(event));
+        let gone = [Event::Left, Event::SlowReader, Event::SlowWriter, Event::Cut, Event::Idle]
+            .map(|event| self.get(event));
         self.get(Event::Accepted).saturating_sub(gone.iter().sum())
     }
 }

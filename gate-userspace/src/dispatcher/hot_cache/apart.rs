@@ -81,6 +81,11 @@ impl Apart {
         self.waiting.iter_mut().rev().take(unsent).for_each(|waiting| waiting.sent = now);
     }
 
+    /// Whether an answer is due, or the store may say something at any time.
+    pub(in crate::dispatcher) fn awaits_store(&self) -> bool {
+        self.lost_count || !self.waiting.is_empty()
+    }
+
     /// How much memory this takes.
     pub(in crate::dispatcher) fn memory(&self) -> usize {
         self.rest.memory() + self.waiting.capacity() * size_of::<Waiting>()

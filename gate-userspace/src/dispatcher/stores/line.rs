@@ -13,6 +13,7 @@ use tokio::time::timeout;
 
 use super::broken::Broken;
 use crate::dispatcher::identity::Identity;
+use crate::dispatcher::listen::keep_alive;
 use crate::dispatcher::settings::Settings;
 use crate::dispatcher::wire::Garbage;
 use crate::protocol::resp::{Kind, Part, Replies, error_code};
@@ -94,6 +95,7 @@ impl Line {
         let connecting = TcpStream::connect(settings.backend.address);
         let socket = timeout(patience, connecting).await.map_err(|_| Broken::Overdue)??;
         socket.set_nodelay(true)?;
+        keep_alive(&socket)?;
         let mut this =
             Self { socket, patience, replies: Replies::new(LONGEST), heard: Vec::new(), resets: false };
         this.greet(settings, identity).await?;

@@ -31,6 +31,8 @@ pub(in crate::dispatcher) struct Tenants {
     usage: HashMap<TenantId, (Name, Arc<Usage>)>,
     /// By the whole.
     parts: HashMap<TenantId, (Name, Arc<Parts>)>,
+    /// Clients may be of more than one.
+    are_several: bool,
 }
 
 #[derive(Debug)]
@@ -65,6 +67,7 @@ impl Tenants {
             }
         }
         this.parts = parts(config, ids);
+        this.are_several = config.tenants.iter().filter(|tenant| tenant.part.is_none()).nth(1).is_some();
         this
     }
 
@@ -97,6 +100,11 @@ impl Tenants {
     pub(in crate::dispatcher) fn usage(&self, tenant: TenantId, ledger: &Ledger) -> Option<Arc<Usage>> {
         let (name, usage) = self.usage.get(&tenant)?;
         ledger.is_called(tenant, name).then(|| Arc::clone(usage))
+    }
+
+    /// Whether there is another tenant that clients may be of.
+    pub(in crate::dispatcher) fn are_several(&self) -> bool {
+        self.are_several
     }
 
     fn user(&self, login: &Login) -> Option<&User> {

@@ -5,7 +5,7 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// One tenant's.
 #[derive(Debug)]
@@ -14,6 +14,7 @@ pub(in crate::dispatcher) struct Usage {
     requests: AtomicU64,
     max_connections: AtomicU64,
     max_requests: AtomicU64,
+    has_own_limit: AtomicBool,
 }
 
 impl Usage {
@@ -24,13 +25,20 @@ impl Usage {
             requests: AtomicU64::new(0),
             max_connections: AtomicU64::new(0),
             max_requests: AtomicU64::new(0),
+            has_own_limit: AtomicBool::new(false),
         };
         new.limit(max_connections, max_requests);
         new
     }
 
+    /// Whether it has a limit on connections of its own.
+    pub(in crate::dispatcher) fn has_own_limit(&self) -> bool {
+        self.has_own_limit.load(Ordering::Relaxed)
+    }
+
     /// From now on so many may be open; what is open stays.
     pub(in crate::dispatcher) fn limit(&self, max_connections: Option<u64>, max_requests: Option<u64>) {
+        self.has_own_limit.store(max_connections.is_some(), Ordering::Relaxed);
         self.max_connections.store(max_connections.unwrap_or(u64::MAX), Ordering::Relaxed);
         self.max_requests.store(max_requests.unwrap_or(u64::MAX), Ordering::Relaxed);
     }

@@ -241,6 +241,20 @@ pub(super) const ROWS: &[Broken] = &[
             r#"11: service[0].client_timeout = "1ms": must be from 100ms to 3600s"#,
         ],
     ),
+    (
+        "listen",
+        "backend = \"127.0.0.1:11212\"\nmax_unknown_clients = \"few\"\nunknown_timeout = \"off\"\nidle_timeout = \"1ms\"\nlisten",
+        &[
+            r#"7: service[0].max_unknown_clients = "few": must be a whole number from 0 to 1000000"#,
+            r#"8: service[0].unknown_timeout = "off": must be a time, e.g. "100ms" (ns, us, ms, s, min, h)"#,
+            r#"9: service[0].idle_timeout = "1ms": must be from 1s to 86400s, or off"#,
+        ],
+    ),
+    (
+        "listen",
+        "idle_timeout = \"off\"\nlisten",
+        &[r#"6: service[0].idle_timeout = "off": means something only beside backend"#],
+    ),
     // How a service is watched, and what it sheds.
     (
         "listen",

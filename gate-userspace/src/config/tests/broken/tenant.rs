@@ -133,7 +133,7 @@ pub(super) const ROWS: &[Broken] = &[
         "quota = \"5000",
         "max_connections = \"0\"\nmax_outstanding = \"many\"\nquota = \"5000",
         &[
-            r#"10: tenant[0].max_connections = "0": must be a whole number from 1 to 1000000"#,
+            r#"10: tenant[0].max_connections = "0": must be a whole number from 1 to 1000000, or unlimited"#,
             r#"11: tenant[0].max_outstanding = "many": must be a whole number from 1 to 1000000"#,
         ],
     ),

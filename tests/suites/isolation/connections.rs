@@ -1,0 +1,198 @@
+//! Clients that take connections: unknown ones, one tenant's, idle ones, ones that are gone.
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpStream};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use gate_tests::proxy::{Listening, PATIENCE, read_until};
+use gate_tests::wait::wait_until;
+
+const UNKNOWN: Ipv4Addr = Ipv4Addr::new(127, 9, 0, 1);
+const GREEDY: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 5);
+const POLITE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 6);
+const TENANTS: &str = r#"
+[[tenant]]
+name = "greedy"
+sources = ["127.0.0.5"]
+quota = "unlimited"
+[[tenant]]
+name = "polite"
+sources = ["127.0.0.6"]
+quota = "unlimited"
+"#;
+
+fn is_served(client: &mut TcpStream) -> bool {
+    client.write_all(b"PING\r\n").is_ok()
+        && read_until(client, b"\r\n").is_ok_and(|said| said == b"+PONG\r\n")
+}
+
+/// So many connections from a source, each asked once if anybody answers.
+fn open(gate: &Listening, source: Ipv4Addr, count: usize) -> Result<Vec<TcpStream>> {
+    (0..count).map(|_| gate.connect_from(source)).collect()
+}
+
+/// Waits until it is closed, whatever is said before.
+fn until_closed(client: &mut TcpStream) -> Result<Duration> {
+    let started = Instant::now();
+    loop {
+        match client.read(&mut [0; 100]) {
+            Ok(0) => return Ok(started.elapsed()),
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(started.elapsed()),
+            Err(error) => bail!("it is not closed: {error}"),
+        }
+    }
+}
+
+#[test]
+fn the_unknown_take_no_connection_from_tenants() -> Result<()> {
+    let store = Listening::redis()?;
+    let service = "max_clients = \"20\"\nmax_unknown_clients = \"4\"";
+    let gate = Listening::gate_with("threads = \"1\"", "resp", store.address, service, TENANTS)?;
+    let unknown = open(&gate, UNKNOWN, 40)?;
+    let mut polite = open(&gate, POLITE, 10)?;
+    for client in &mut polite {
+        ensure!(is_served(client), "a tenant's client is turned away");
+    }
+    // Of the unknown, four are still there, and none for long.
+    for mut client in unknown {
+        until_closed(&mut client)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn an_unknown_client_is_closed_whatever_it_sends() -> Result<()> {
+    let store = Listening::redis()?;
+    let service = "unknown_timeout = \"1s\"";
+    let gate = Listening::gate("resp", store.address, service, TENANTS)?;
+    let mut client = gate.connect_from(UNKNOWN)?;
+    let deadline = Instant::now() + PATIENCE;
+    while client.write_all(b"PING\r\n").is_ok() {
+        ensure!(Instant::now() < deadline, "it holds its connection by asking");
+        if client.read(&mut [0; 1_000]).unwrap_or(0) == 0 {
+            break;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn no_tenant_takes_all_connections_unless_it_may() -> Result<()> {
+    let store = Listening::redis()?;
+    let service = "max_clients = \"20\"";
+    for (tenants, greedy_has) in [
+        (TENANTS.to_owned(), 10),
+        (TENANTS.replacen("quota", "max_connections = \"unlimited\"\nquota", 1), 20),
+    ] {
+        let gate = Listening::gate_with("threads = \"1\"", "resp", store.address, service, &tenants)?;
+        let mut greedy = open(&gate, GREEDY, 40)?;
+        let served = greedy.iter_mut().filter_map(|client| is_served(client).then_some(())).count();
+        ensure!(served == greedy_has, "{served} of {greedy_has}");
+        let mut polite = gate.connect_from(POLITE)?;
+        ensure!(is_served(&mut polite) == (greedy_has < 20));
+    }
+    Ok(())
+}
+
+#[test]
+fn idle_clients_are_closed_and_those_that_wait_for_something_are_not() -> Result<()> {
+    let store = Listening::redis()?;
+    let service = "idle_timeout = \"1s\"";
+    let gate = Listening::gate("resp", store.address, service, TENANTS)?;
+    let [mut idle, mut subscriber, mut blocked] =
+        [gate.connect_from(POLITE)?, gate.connect_from(POLITE)?, gate.connect_from(POLITE)?];
+    ensure!(is_served(&mut idle));
+    subscriber.write_all(b"SUBSCRIBE c\r\n")?;
+    read_until(&mut subscriber, b":1\r\n")?;
+    blocked.write_all(b"BLPOP list 0\r\n")?;
+    until_closed(&mut idle)?;
+    // These have been quiet for as long, and longer.
+    let mut again = gate.connect_from(POLITE)?;
+    ensure!(is_served(&mut again));
+    until_closed(&mut again)?;
+    let mut publisher = gate.connect_from(POLITE)?;
+    publisher.write_all(b"PUBLISH c hi\r\n")?;
+    read_until(&mut publisher, b":1\r\n")?;
+    read_until(&mut subscriber, b"hi\r\n")?;
+    publisher.write_all(b"RPUSH list x\r\n")?;
+    read_until(&mut blocked, b"x\r\n")?;
+    Ok(())
+}
+
+#[test]
+fn a_client_that_does_nothing_stays_unless_it_is_configured_otherwise() -> Result<()> {
+    let store = Listening::redis()?;
+    let gate = Listening::gate("resp", store.address, "", TENANTS)?;
+    let mut idle = gate.connect_from(POLITE)?;
+    ensure!(is_served(&mut idle));
+    idle.set_read_timeout(Some(Duration::from_secs(5)))?;
+    ensure!(idle.read(&mut [0; 1]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock));
+    ensure!(is_served(&mut idle));
+    Ok(())
+}
+
+/// Which timer the kernel runs for a connection between these ports, of the two ends the first.
+fn timer(local: u16, remote: u16) -> Result<u8> {
+    let table = std::fs::read_to_string("/proc/net/tcp")?;
+    let ends = |line: &str| -> Option<(u16, u16, u8)> {
+        let mut words = line.split_ascii_whitespace().skip(1);
+        let port = |word: &str| u16::from_str_radix(word.rsplit_once(':')?.1, 16).ok();
+        let ports = (port(words.next()?)?, port(words.next()?)?);
+        let timer = words.nth(2)?.split_once(':')?.0.parse().ok()?;
+        Some((ports.0, ports.1, timer))
+    };
+    let found = table.lines().filter_map(ends).find(|&(from, to, _)| (from, to) == (local, remote));
+    Ok(found.context("there is no such connection")?.2)
+}
+
+#[test]
+fn the_kernel_looks_whether_the_other_ends_are_still_there() -> Result<()> {
+    const KEEPALIVE: u8 = 2;
+    let store = Listening::redis()?;
+    let gate = Listening::gate_with("threads = \"1\"", "resp", store.address, "", TENANTS)?;
+    let mut client = gate.connect_from(POLITE)?;
+    ensure!(is_served(&mut client));
+    // A connection for this client alone.
+    client.write_all(b"CLIENT ID\r\nSUBSCRIBE c\r\n")?;
+    read_until(&mut client, b"\r\nc\r\n:1\r\n")?;
+    let port = client.local_addr()?.port();
+    wait_until("the client is not looked after", || Ok(timer(gate.address.port(), port)? == KEEPALIVE))?;
+    let list = String::from_utf8(store.ask(b"CLIENT LIST\r\nPING\r\n", b"+PONG\r\n")?)?;
+    let ours = list.lines().filter(|line| line.contains("sub=1"));
+    let ports = ours
+        .filter_map(|line| line.split(" addr=").nth(1)?.split(' ').next()?.rsplit_once(':')?.1.parse().ok());
+    let ports: Vec<u16> = ports.collect();
+    let [port] = ports[..] else { bail!("{list}") };
+    wait_until("the store is not looked after", || Ok(timer(port, store.address.port())? == KEEPALIVE))
+}
+
+#[test]
+fn a_gate_out_of_descriptors_says_so_once_and_goes_on() -> Result<()> {
+    let store = Listening::redis()?;
+    let mut gate = Listening::gate_with("threads = \"1\"", "resp", store.address, "", TENANTS)?;
+    let limit = libc::rlimit { rlim_cur: 60, rlim_max: 60 };
+    // SAFETY: a process that this test has started, and a limit that outlives the call.
+    let limited = unsafe {
+        libc::prlimit(
+            gate.program().id().cast_signed(),
+            libc::RLIMIT_NOFILE,
+            &raw const limit,
+            std::ptr::null_mut(),
+        )
+    };
+    ensure!(limited == 0, "{}", std::io::Error::last_os_error());
+    let mut early = gate.connect_from(POLITE)?;
+    ensure!(is_served(&mut early));
+    let crowd = open(&gate, POLITE, 100)?;
+    gate.program().wait_for("cannot accept clients", PATIENCE)?;
+    let again = gate.program().wait_for("cannot accept clients", Duration::from_secs(2));
+    ensure!(again.is_err(), "it says so again and again");
+    ensure!(is_served(&mut early));
+    drop(crowd);
+    wait_until("nobody is accepted any more", || {
+        let mut client = gate.connect_from(POLITE)?;
+        Ok(is_served(&mut client))
+    })
+}
