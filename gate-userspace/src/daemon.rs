@@ -8,6 +8,7 @@
 //! | the admin socket | shows what is known, changes what may be changed |
 //! | [`HAND_OVER`](crate::kernel::owner::HAND_OVER) | ends and leaves all in place, for the gate that takes over |
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -178,6 +179,8 @@ struct Daemon {
     dispatcher: Option<Dispatcher>,
     /// The maps of a gate before this one that still charges there for the clients that it drains.
     migrating: Option<(Migration, Predecessor)>,
+    /// The numbers of the tenants that the gate before this one had: it may have clients of theirs.
+    inherited_tenants: HashSet<u32>,
     _heartbeat: Heartbeat,
 }
 
@@ -234,13 +237,15 @@ impl Daemon {
         let maps = Arc::clone(&opened.maps);
         // Before the old gate ends: what does not fit must not leave nobody in charge.
         attach::check(&maps, &interface, &pins)?;
-        let layout = Layout::build(config, &occupied(&maps))?;
+        let occupied = occupied(&maps);
+        let layout = Layout::build(config, &occupied)?;
         let (ownership, previous) = opened.take()?;
         let predecessor = match &previous {
             Previous::Relieved(predecessor) => Some(predecessor.clone()),
             _ => None,
         };
         let mut daemon = Self::serving(options, config, (maps, ownership), layout, predecessor.clone())?;
+        daemon.inherited_tenants = occupied.tenants.into_values().collect();
         announce_ownership(previous);
         let (mut loaded, migration) = opened.into_loaded()?;
         let mode = attach(&mut loaded, &interface, xdp, &pins)?;
@@ -308,6 +313,7 @@ impl Daemon {
             board: Board::default(),
             dispatcher,
             migrating: None,
+            inherited_tenants: HashSet::new(),
             _heartbeat: heartbeat,
         };
         daemon.listen_to_admin()?;
@@ -405,6 +411,18 @@ impl Daemon {
         if let Some(dispatcher) = &self.dispatcher {
             dispatcher.drain_samples(MOST_SAMPLES, |sample| hot_keys.count(&sample));
         }
+    }
+
+    /// What is in use, with the numbers of tenants that are gone but may still be referred to.
+    fn occupied(&self) -> layout::Occupied {
+        let mut occupied = occupied(&self.maps);
+        if let Some(dispatcher) = &self.dispatcher {
+            occupied.reserved = dispatcher.tenants_in_use();
+            if dispatcher.has_predecessor() {
+                occupied.reserved.extend(&self.inherited_tenants);
+            }
+        }
+        occupied
     }
 
     /// What is known of the services that are proxied.

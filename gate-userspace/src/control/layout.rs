@@ -57,6 +57,8 @@ pub struct Occupied {
     pub block_capacity: u32,
     /// The ids in use.
     pub tenants: HashMap<String, u32>,
+    /// Ids of tenants that are gone, which connections or requests may still refer to.
+    pub reserved: HashSet<u32>,
     /// The slot of the first service in use; zero if there is none.
     pub first_service: u32,
     /// The blocks in use.
@@ -174,7 +176,7 @@ impl Layout {
 
 /// The ids of the tenants: those that they have, else the lowest that are free.
 fn tenant_ids(config: &Config, occupied: &Occupied) -> Result<Vec<u32>, Misfit> {
-    let in_use: HashSet<u32> = occupied.tenants.values().copied().collect();
+    let in_use: HashSet<u32> = occupied.tenants.values().chain(&occupied.reserved).copied().collect();
     let mut free = (1..occupied.tenant_capacity).filter(|id| !in_use.contains(id));
     let fresh = config.tenants.iter().filter(|tenant| !occupied.tenants.contains_key(&tenant.name)).count();
     let misfit = Misfit::Tenants {

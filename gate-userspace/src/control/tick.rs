@@ -348,6 +348,7 @@ pub fn occupied(maps: &Maps) -> Occupied {
         service_capacity: sizes.services,
         block_capacity: sizes.blocks,
         tenants: (1..sizes.tenants).filter_map(named).collect::<HashMap<_, _>>(),
+        reserved: std::collections::HashSet::new(),
         first_service: view.first_service,
         blocks: blocks_in_force(&view, sizes.blocks, &|number| maps.tables.load(number as usize)),
     }

@@ -19,7 +19,6 @@ use crate::admin::{self, Context, Server, Socket};
 use crate::clock;
 use crate::config::{self, AdminSocket, Config};
 use crate::control::layout::Layout;
-use crate::control::tick::occupied;
 use crate::dispatcher::Dispatcher;
 
 /// What has been changed since the start, and who may change more.
@@ -201,7 +200,7 @@ impl Daemon {
     fn prepare(&self, overrides: &[Override]) -> Result<(Config, Layout), Error> {
         let config = Config::read_with(&self.options.config, overrides)?;
         sizes(&config)?;
-        let layout = Layout::build(&config, &occupied(&self.maps))?;
+        let layout = Layout::build(&config, &self.occupied())?;
         Ok((config, layout))
     }
 

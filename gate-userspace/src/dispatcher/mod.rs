@@ -21,6 +21,7 @@
 //! - `succession`: one gate after another, before the same clients.
 //! - `service`, `thread`, `listen`, `settings`: what they stand on.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -63,6 +64,7 @@ pub use figures::{Event, Figures, QueueState, ServiceFigures};
 use settings::{Controls, Settings};
 use succession::{Beside, Inherited, Phase};
 use tenants::Tenants;
+use tenants::retired::Retired;
 
 /// The running threads. Dropping it ends them and every connection.
 #[derive(Debug)]
@@ -79,6 +81,8 @@ pub struct Dispatcher {
     samples: Receiver<Sample>,
     tenants: watch::Sender<Arc<Tenants>>,
     own: watch::Sender<Arc<Own>>,
+    /// Numbers of tenants that are gone.
+    retired: Retired,
 }
 
 /// Why the dispatcher cannot start.
@@ -148,9 +152,9 @@ impl Dispatcher {
         let prepare =
             |number| thread::Plan::prepare(number, first_row + number, &common, maps, &mut inherited);
         let plans: Vec<_> = (0..count).map(prepare).collect::<Result<_, _>>()?;
-        let threads = Vec::new();
+        let (threads, retired) = (Vec::new(), Retired::default());
         let mut this =
-            Self { phase, threads, services, controls, policies, hot, beside, samples, tenants, own };
+            Self { phase, threads, services, controls, policies, hot, beside, samples, tenants, own, retired };
         for plan in plans {
             this.threads.push(plan.start().map_err(Error::Thread)?);
         }
@@ -165,7 +169,9 @@ impl Dispatcher {
     /// [`OutOfRange`] for what the configuration should not have let through.
     pub fn follow(&self, config: &Config, maps: &Maps) -> Result<(), OutOfRange> {
         let tenants = Tenants::after(&self.tenants.borrow(), config, &occupied(maps).tenants);
-        self.tenants.send_replace(Arc::new(tenants));
+        let before = self.tenants.send_replace(Arc::new(tenants));
+        self.retired.follow(&before, &self.tenants.borrow());
+        drop(before);
         let changed = self.services.iter().zip(&self.controls).zip(&self.policies);
         for ((figures, controls), policy) in changed {
             let named = config.services.iter().find(|service| service.name == figures.name);
@@ -174,6 +180,19 @@ impl Dispatcher {
             policy.follow(backend, &figures.types)?;
         }
         Ok(())
+    }
+
+    /// The numbers of tenants that are gone, which a connection or a request may still refer to.
+    #[must_use]
+    pub fn tenants_in_use(&self) -> HashSet<u32> {
+        let longest = self.controls.iter().map(Controls::longest_request).max().unwrap_or_default();
+        self.retired.in_use(clock::monotonic(), longest)
+    }
+
+    /// Whether the gate before this one still has clients, as far as is known.
+    #[must_use]
+    pub fn has_predecessor(&self) -> bool {
+        self.beside.is_some()
     }
 
     /// Looks which addresses are the machine's own. To be called now and then, where the XDP program is attached.

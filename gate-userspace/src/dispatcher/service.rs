@@ -365,16 +365,17 @@ impl<W: Wire> Service<W> {
         self.own.borrow_mut().clone_from(&self.settings.own.borrow());
     }
 
-    /// Takes over what has changed about tenants. Which tenant a client is stays; what is said of that may not.
+    /// Takes over what has changed about tenants. A client may be another's from now on, or nobody's.
     fn follow_tenants(&self) {
         let tenants = self.settings.tenants.borrow().clone();
         if Arc::ptr_eq(&tenants, &self.tenants.borrow()) {
             return;
         }
         *self.tenants.borrow_mut() = tenants;
-        for client in self.clients.borrow().iter().filter_map(Weak::upgrade) {
-            client.follow_tenant(self);
+        for client in self.clients.borrow().iter().filter_map(Weak::upgrade).filter(|client| !client.is_gone()) {
+            client.identify_again(self);
         }
+        self.deliver();
     }
 
     /// Takes over limits that have changed.

@@ -76,6 +76,12 @@ pub(super) struct Controls {
 }
 
 impl Controls {
+    /// How long a request may be under way: in the queue, and with the store.
+    pub(super) fn longest_request(&self) -> Nanos {
+        let Limits { deadline, store_timeout, .. } = *self.limits.borrow();
+        store_timeout.saturating_add(deadline.unwrap_or(store_timeout)).saturating_add(AT_LEAST_KEPT)
+    }
+
     /// Puts in force what a configuration says, for a service that so many threads serve since they started with
     /// these query types.
     pub(super) fn follow(&self, backend: &config::Backend, threads: usize, types: &QueryTypes) {
@@ -172,6 +178,9 @@ impl Settings {
         self.limits.borrow().store_timeout
     }
 }
+
+/// A store connection is given up a little later than its timeout.
+const AT_LEAST_KEPT: Nanos = Nanos::from_secs(10);
 
 fn parallelism(backend: &config::Backend) -> Option<usize> {
     backend.admission.as_ref().map(|admission| admission.parallelism as usize)

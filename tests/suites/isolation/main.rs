@@ -13,5 +13,6 @@ mod refusals;
 mod replicas;
 mod scripts;
 mod slow_requests;
+mod reload;
 mod slow_writers;
 mod transactions;

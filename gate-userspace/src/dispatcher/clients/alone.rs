@@ -74,6 +74,7 @@ impl<W: Wire> Client<W> {
             out: Buffer::default(),
             highest: Tier::Critical,
             tenant: self.tenant.get(),
+            whole: self.tenant.get(),
             skips: false,
             marks: &marks,
         };
@@ -183,6 +184,8 @@ struct Requests<'a, W: Wire> {
     /// The highest tier that the last request may have, and who is charged for it.
     highest: Tier,
     tenant: TenantId,
+    /// Whose the client was then.
+    whole: TenantId,
 }
 
 /// What a client has asked.
@@ -300,7 +303,7 @@ impl<W: Wire> Requests<'_, W> {
                     self.highest = kind.tier;
                     let asked = W::change(&request, bytes);
                     let (tenant, denied) = self.client.tenant_for(&request, bytes);
-                    self.tenant = tenant;
+                    (self.tenant, self.whole) = (tenant, self.client.tenant.get());
                     let instead = self.instead(denied, &request, bytes, asked.as_ref());
                     self.skips = instead.is_some();
                     self.out.push(instead.unwrap_or(bytes));
@@ -370,8 +373,9 @@ impl<W: Wire> Requests<'_, W> {
 
     /// Waits until the tenant can pay; false if it never can.
     async fn pay(&self, price: MilliRu) -> bool {
-        let (tenant, shadow) = (self.tenant, self.client.shadow);
+        let shadow = self.client.shadow;
         loop {
+            let tenant = self.client.still_charged(self.tenant, self.whole);
             let charged = {
                 let mut ledger = self.service.ledger.borrow_mut();
                 ledger.refresh();

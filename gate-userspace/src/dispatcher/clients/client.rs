@@ -24,7 +24,7 @@ use super::refusals::Unwritten;
 use super::replies::Replies;
 use super::slots::Slot;
 use crate::dispatcher::hot_cache::order::Order;
-use crate::dispatcher::identity::Identity;
+use crate::dispatcher::identity::{Identity, Login};
 use crate::dispatcher::service::Service;
 use crate::dispatcher::settings::Limits;
 use crate::dispatcher::stores::pool::Pool;
@@ -46,7 +46,9 @@ pub(in crate::dispatcher) struct Client<W: Wire> {
     /// Who is charged for what it asks.
     pub(in crate::dispatcher) tenant: Cell<TenantId>,
     /// Whose source it has connected from; nobody for the sender of a datagram, which may be forged.
-    connected_as: TenantId,
+    connected_as: Cell<TenantId>,
+    /// The user as whom it has logged in last.
+    pub(in crate::dispatcher) user: RefCell<Option<Rc<Login>>>,
     /// Whether refusals are only counted.
     pub(in crate::dispatcher) shadow: bool,
     /// Where it comes from.
@@ -168,7 +170,8 @@ impl<W: Wire> Client<W> {
         Self {
             outlet,
             tenant: Cell::new(tenant),
-            connected_as,
+            connected_as: Cell::new(connected_as),
+            user: RefCell::default(),
             shadow,
             source,
             who: RefCell::default(),
@@ -244,7 +247,7 @@ impl<W: Wire> Client<W> {
     /// tenant's own source. A part has no source, so what is asked of it never costs anybody a connection.
     #[inline]
     pub(in crate::dispatcher) fn asks_for_itself(&self, charged: TenantId) -> bool {
-        self.connected_as != TenantId::NOBODY && self.connected_as == charged
+        self.connected_as.get() != TenantId::NOBODY && self.connected_as.get() == charged
     }
 
     /// Whether nobody is charged for it.
@@ -261,6 +264,34 @@ impl<W: Wire> Client<W> {
             self.talk.borrow_mut().ending = true;
         }
         self.follow_tenant(service);
+    }
+
+    /// The tenants are others now: it is whose a client would be that came from its source and logged in as it has.
+    pub(in crate::dispatcher) fn identify_again(self: &Rc<Self>, service: &Service<W>) {
+        let (by_source, _) = service.identify(self.source);
+        let tenant = {
+            let (ledger, user) = (service.ledger.borrow(), self.user.borrow());
+            self.connected_as.set(ledger.tenant_named_by(self.source));
+            let by_user = user.as_ref().and_then(|login| service.tenants.borrow().of_user(login, &ledger));
+            by_user.unwrap_or(by_source)
+        };
+        if tenant != self.tenant.get() {
+            self.tenant.set(tenant);
+            self.quiet.set(Duration::ZERO);
+            if !self.connects(service) {
+                self.turn_out(&service.too_many(self));
+                service.has_news(self);
+                if self.talk.borrow().moving == Moving::Own {
+                    self.end(Ended::Left);
+                }
+            }
+        }
+        self.follow_tenant(service);
+    }
+
+    /// Who is charged for more of what it asked while this tenant was charged: another, if it is another's by now.
+    pub(in crate::dispatcher) fn still_charged(&self, charged: TenantId, whole: TenantId) -> TenantId {
+        if self.tenant.get() == whole { charged } else { self.tenant.get() }
     }
 
     /// What is said of its tenant holds from now on: what is denied to it, and its parts.

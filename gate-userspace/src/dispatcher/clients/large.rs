@@ -44,8 +44,9 @@ use crate::protocol::{Refusal, Step};
 /// A request that may go to the store, of which the client has sent no more than the head, as far as is known.
 #[derive(Debug)]
 pub(in crate::dispatcher) struct Large<W: Wire> {
-    /// Who is charged.
+    /// Who is charged, and whose the client was then.
     tenant: TenantId,
+    whole: TenantId,
     place: Place,
     kind: admission::Request,
     silent: bool,
@@ -95,11 +96,12 @@ impl<W: Wire> From<Broken> for Stop<W> {
 
 impl<W: Wire> Large<W> {
     fn new(outgoing: Outgoing<'_, W>, now: Nanos) -> Self {
-        let Outgoing { tenant, place, request, bytes, kind, silent, admitted, ticket, .. } = outgoing;
+        let Outgoing { client, tenant, place, request, bytes, kind, silent, admitted, ticket, .. } = outgoing;
         let (mut link, mut head) = (W::Link::default(), Buffer::default());
         let expect = link.encode(request, bytes, &mut head);
         let (waited, body) = (now.saturating_sub(admitted), Body::of::<W>(request, bytes));
-        Self { tenant, place, kind, silent, ticket, waited, link, expect, head, body }
+        let whole = client.tenant.get();
+        Self { tenant, whole, place, kind, silent, ticket, waited, link, expect, head, body }
     }
 }
 
@@ -294,7 +296,8 @@ impl<W: Wire> Way<'_, W> {
 
     /// `len` bytes more of a body are to be passed on: charges what the head did not tell.
     fn pay(&self, large: &mut Large<W>, len: u64) -> Result<(), Refusal> {
-        let Large { tenant, kind, ref mut body, .. } = *large;
+        let Large { tenant, whole, kind, ref mut body, .. } = *large;
+        let tenant = self.client.still_charged(tenant, whole);
         body.passed += len;
         // What is known of its length has been looked at.
         let is_too_long =

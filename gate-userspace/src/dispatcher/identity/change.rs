@@ -102,6 +102,7 @@ impl<W: Wire> Client<W> {
         if asked.login.is_none() && !asked.reset {
             return;
         }
+        self.user.borrow_mut().clone_from(&asked.login);
         let ledger = service.ledger.borrow();
         let tenant = asked.login.as_ref().and_then(|login| service.tenants.borrow().of_user(login, &ledger));
         drop(ledger);

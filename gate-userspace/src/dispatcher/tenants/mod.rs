@@ -4,7 +4,7 @@
 //! A reload may give a tenant's number to another; so a name goes with each number.
 //!
 //! [`ledger`]: prices and quotas, out of the maps. [`mod@parts`]: tenants within a tenant. [`usage`]: what one has
-//! open.
+//! open. [`retired`]: numbers that are not to be used again yet.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,6 +21,7 @@ use crate::protocol::deny::Deny;
 
 pub(super) mod ledger;
 pub(super) mod parts;
+pub(super) mod retired;
 pub(super) mod usage;
 
 /// Tenants by user, and denied commands by tenant.
@@ -105,6 +106,15 @@ impl Tenants {
     /// Whether there is another tenant that clients may be of.
     pub(in crate::dispatcher) fn are_several(&self) -> bool {
         self.are_several
+    }
+
+    /// Those of `before` that are no more, each with what refers to it.
+    pub(in crate::dispatcher) fn gone_since<'b>(
+        &self,
+        before: &'b Self,
+    ) -> impl Iterator<Item = (TenantId, &'b Arc<Usage>)> {
+        let is_here = |id: &TenantId, name: &Name| self.usage.get(id).is_some_and(|(now, _)| now == name);
+        before.usage.iter().filter(move |(id, (name, _))| !is_here(id, name)).map(|(&id, (_, usage))| (id, usage))
     }
 
     fn user(&self, login: &Login) -> Option<&User> {
