@@ -196,7 +196,7 @@ fn tenant(
         candidate,
         multiplier: section.get("multiplier", units::multiplier).unwrap_or_default(),
         refuse: section.get("refuse", one_of(&SWITCH)).unwrap_or(false),
-        reply_budget: section.get("reply_budget", reply_budget).unwrap_or(64 << 10),
+        reply_budget: section.get("reply_budget", reply_budget).unwrap_or(1 << 20),
         tier: section.get("tier", one_of(&Tier::ALL.map(|tier| (tier.name(), tier)))).unwrap_or_default(),
         cache: section.get("cache", one_of(&SWITCH)).unwrap_or(true),
         max_connections: section.get("max_connections", max_connections),

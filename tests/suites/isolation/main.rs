@@ -16,3 +16,4 @@ mod slow_requests;
 mod reload;
 mod slow_writers;
 mod transactions;
+mod udp_answers;

@@ -96,7 +96,7 @@ fn what_is_left_out_has_its_documented_default() {
             candidate: None,
             multiplier: Multiplier::ONE,
             refuse: false,
-            reply_budget: 65_536,
+            reply_budget: 1 << 20,
             tier: Tier::Standard,
             cache: true,
             max_connections: None,

@@ -13,9 +13,13 @@
 //! what the gate says by itself (refusals, errors) goes only to tenants that are nobody's default, within
 //! their reply budget: the rules of the XDP program, and the same bucket.
 //!
+//! What the store answers goes to whoever the datagram names, default tenants included, but no more than the datagram
+//! was long and that budget allows: gate is no amplifier. What is beyond is dropped whole, and counted.
+//!
 //! **Memory.** So many datagrams may be under way; beyond, the next is refused with `limit`. Their clients are
 //! used again.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
@@ -44,6 +48,9 @@ pub(in crate::dispatcher) struct Sender {
     arrival: Arrival,
     /// The client's number for its request.
     id: u16,
+    /// How long what it sent is, and how much of the answer has been taken from its tenant's budget already.
+    len: usize,
+    told: Cell<usize>,
     /// The kernel has judged it by its quota.
     judged: bool,
 }
@@ -104,7 +111,7 @@ impl<W: Wire> Service<W> {
         let judged = !arrival.fragmented
             && self.ledger.borrow().is_guarded(arrival.interface)
             && !self.own.borrow().may_have(arrival.source());
-        let sender = Sender { socket: Rc::clone(socket), arrival, id: frame.id, judged };
+        let sender = Sender { socket: Rc::clone(socket), arrival, id: frame.id, len: datagram.len(), told: Cell::new(0), judged };
         let Some(client) = self.senders.borrow_mut().next(&sender, self) else {
             refused(Reason::Limit);
             if self.may_send(tenant, REFUSAL_BYTES) {
@@ -126,7 +133,18 @@ impl<W: Wire> Service<W> {
     /// Whether the gate may send so many bytes of its own to a client.
     #[inline]
     pub(in crate::dispatcher) fn may_tell(&self, client: &Client<W>, bytes: usize) -> bool {
-        client.datagram().is_none() || self.may_send(client.tenant.get(), bytes)
+        let Some(sender) = client.datagram() else { return true };
+        let may = self.may_send(client.tenant.get(), bytes);
+        sender.told.update(|told| if may { told + bytes } else { told });
+        may
+    }
+
+    /// Whether an answer may be sent to whom a datagram names as its sender: what is longer than the datagram, and
+    /// has not been taken from the budget yet, must fit into it.
+    fn may_answer(&self, sender: &Sender, tenant: TenantId, bytes: usize) -> bool {
+        let beyond = bytes.saturating_sub(sender.len + sender.told.get());
+        let beyond = u32::try_from(beyond).unwrap_or(u32::MAX);
+        beyond == 0 || self.ledger.borrow_mut().may_amplify(tenant, beyond, clock::monotonic())
     }
 
     fn may_send(&self, tenant: TenantId, bytes: usize) -> bool {
@@ -176,6 +194,12 @@ impl<W: Wire> Client<W> {
         let refusals = &service.figures.refusals;
         if replies.outstanding() > 0 {
             return self.unwritten.are_held_back(refusals);
+        }
+        if !service.may_answer(sender, self.tenant.get(), replies.output.len()) {
+            service.figures.count(Event::AnswerDropped);
+            self.unwritten.are_lost();
+            replies.output.clear();
+            return self.note_held(talk);
         }
         if let Err(sent) = sender.send(replies.output.bytes(), 0) {
             self.unwritten.are_held_back(refusals);

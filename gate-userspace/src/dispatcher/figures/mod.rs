@@ -45,6 +45,8 @@ pub enum Event {
     Streamed,
     /// A datagram came.
     Datagram,
+    /// An answer to a datagram was longer than it and than the budget for replies allowed.
+    AnswerDropped,
     /// A request was decoded.
     Request,
     /// The store answered a request.
@@ -71,7 +73,7 @@ pub enum Event {
 
 impl Event {
     /// Every event, in the order of its number.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Accepted,
         Self::TurnedAway,
         Self::Left,
@@ -82,6 +84,7 @@ impl Event {
         Self::OwnConnection,
         Self::Streamed,
         Self::Datagram,
+        Self::AnswerDropped,
         Self::Request,
         Self::Answered,
         Self::StoreConnected,
@@ -109,6 +112,7 @@ impl Event {
             Self::OwnConnection => "own-connection",
             Self::Streamed => "streamed",
             Self::Datagram => "datagrams",
+            Self::AnswerDropped => "answers-dropped",
             Self::Request => "requests",
             Self::Answered => "answered",
             Self::StoreConnected => "store-connected",

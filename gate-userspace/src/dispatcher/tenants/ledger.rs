@@ -288,6 +288,14 @@ impl Ledger {
             && self.attempt(tenant, word, now, bytes, &state.reply).is_ok()
     }
 
+    /// Whether so many bytes more than it sent may be sent to whom a datagram names as its sender: the same budget,
+    /// which whoever is some service's default has for this as well.
+    pub(in crate::dispatcher) fn may_amplify(&mut self, tenant: TenantId, bytes: u32, now: Nanos) -> bool {
+        let now = self.at(now);
+        let reply = self.state(tenant).reply;
+        self.attempt(tenant, offset_of!(Tenant, reply_tat), now, MilliRu(bytes), &reply).is_ok()
+    }
+
     /// A draw from `[0, 1)`.
     pub(in crate::dispatcher) fn draw(&mut self) -> f64 {
         self.draw = draw::next(self.draw);
