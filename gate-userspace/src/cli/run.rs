@@ -36,8 +36,48 @@ Needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON.";
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     super::log_to_stderr();
+    end_on_panic();
     let Args { config, interface, pin_dir, takeover } = args;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(daemon::run(Options { config, interface, pin_dir, takeover }))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A panic in a task would leave its clients without an answer, and one in a thread the others without it: the whole
+/// process ends, with the panic's message, and whoever supervises it starts another.
+fn end_on_panic() {
+    let told = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        told(panic);
+        eprintln!("gate: ended by a panic; XDP goes on with what is in the maps");
+        std::process::abort();
+    }));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    const CHILD: &str = "GATE_TEST_PANICS";
+
+    #[test]
+    fn a_panic_in_a_task_ends_the_process_with_its_message() {
+        if std::env::var_os(CHILD).is_some() {
+            end_on_panic();
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let local = tokio::task::LocalSet::new();
+            local.block_on(&runtime, async {
+                let _ = tokio::task::spawn_local(async { panic!("of no use") }).await;
+            });
+            unreachable!("it has ended");
+        }
+        let name = "a_panic_in_a_task_ends_the_process_with_its_message";
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        let output = child.args([name, "--nocapture"]).env(CHILD, "1").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("of no use") && said.contains("ended by a panic"), "{said}");
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&output.status), Some(libc::SIGABRT));
+    }
 }
