@@ -183,18 +183,24 @@ fn epoch(maps: &(impl ControlHead + ?Sized)) -> &AtomicU64 {
     maps.head(offset_of!(Control, epoch))
 }
 
-/// Asks the old owner to leave, kills it after [`PATIENCE`], at once if it is stopped; waits until it is gone or
-/// has given up the maps.
+/// Asks the old owner to leave, and waits until it is gone or has given up the maps. One that shows no sign of life for
+/// [`PATIENCE`] is killed, at once if it is stopped; so is one that is busy for longer than [`LONGEST`].
 fn end(maps: &(impl ControlHead + ?Sized), pid: u32, old: OwnedFd) -> Result<Previous> {
     if !stopped(pid) {
         signal(&old, HAND_OVER)?;
-        for _ in 0..LOOKS {
-            if gone_within(&old, PATIENCE / LOOKS)? {
+        let word = |offset| maps.head(offset).load(Ordering::Acquire);
+        let signs = || (word(offset_of!(Control, heartbeat_ns)), word(offset_of!(Control, generation)));
+        let (mut seen, mut quiet, mut waited) = (signs(), Duration::ZERO, Duration::ZERO);
+        while quiet < PATIENCE && waited < LONGEST {
+            if gone_within(&old, LOOK_EVERY)? {
                 return Ok(Previous::Left(pid));
             }
             if owner_pid(maps) == 0 {
                 return Ok(Previous::Relieved(Predecessor { pid, process: Arc::new(old) }));
             }
+            let now = signs();
+            quiet = if now == seen { quiet + LOOK_EVERY } else { Duration::ZERO };
+            (seen, waited) = (now, waited + LOOK_EVERY);
         }
     }
     signal(&old, Signal::SIGKILL)?;
@@ -281,9 +287,54 @@ fn stat_fields(pid: u32) -> io::Result<Vec<String>> {
 
 /// See [`Control`]: process id and number of tenants share a word.
 const _: () = assert!(offset_of!(Control, owner_pid) == offset_of!(Control, tenants) + 4);
-/// How long an old owner has to leave when asked.
+/// How long an old owner that is asked to leave may show no sign of life: heartbeats come every 50 ms by default.
 const PATIENCE: Duration = Duration::from_millis(200);
+/// How long one may take that does: a large configuration, or a busy machine.
+const LONGEST: Duration = Duration::from_secs(5);
 /// How often it is looked meanwhile.
-const LOOKS: u32 = 100;
+const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// How long the kernel may take to end a process that was killed.
 const LAST_WAIT: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader};
+    use std::process::{Command, Stdio};
+    use std::sync::atomic::AtomicBool;
+    use std::thread;
+
+    use gate_common::units::Nanos;
+
+    use super::*;
+    use crate::kernel::Sizes;
+
+    /// What becomes of an owner that takes 600 ms to leave, and whose heart beats meanwhile or does not.
+    fn ended(beats: bool) -> Previous {
+        let sizes = Sizes { cpus: 1, tenants: 2, services: 2, blocks: 8, samples: 4_096 };
+        let (maps, _) = Maps::private(&sizes).unwrap();
+        set_owner(&maps, 1);
+        let script = "trap 'sleep 0.6; exit 0' USR2; echo ready; while :; do sleep 0.01; done";
+        let mut old = Command::new("sh").args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+        BufReader::new(old.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+        let (pid, over) = (old.id(), AtomicBool::new(false));
+        let previous = thread::scope(|scope| {
+            scope.spawn(|| {
+                for beat in (1..).take_while(|_| !over.load(Ordering::Relaxed)) {
+                    maps.beat(Nanos(if beats { beat } else { 0 }));
+                    thread::park_timeout(Duration::from_millis(10));
+                }
+            });
+            let previous = end(&maps, pid, pidfd_open(pid).unwrap());
+            over.store(true, Ordering::Relaxed);
+            previous
+        });
+        old.wait().unwrap();
+        previous.unwrap()
+    }
+
+    #[test]
+    fn an_owner_that_is_busy_is_waited_for_and_one_without_a_sign_of_life_is_not() {
+        assert!(matches!(ended(true), Previous::Left(_)));
+        assert!(matches!(ended(false), Previous::Killed(_)));
+    }
+}
