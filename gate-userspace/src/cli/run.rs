@@ -46,9 +46,9 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
 /// A panic in a task would leave its clients without an answer, and one in a thread the others without it: the whole
 /// process ends, with the panic's message, and whoever supervises it starts another.
 fn end_on_panic() {
-    let told = std::panic::take_hook();
+    let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        told(panic);
+        print(panic);
         eprintln!("gate: ended by a panic; XDP goes on with what is in the maps");
         std::process::abort();
     }));

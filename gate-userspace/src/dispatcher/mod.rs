@@ -153,8 +153,19 @@ impl Dispatcher {
             |number| thread::Plan::prepare(number, first_row + number, &common, maps, &mut inherited);
         let plans: Vec<_> = (0..count).map(prepare).collect::<Result<_, _>>()?;
         let (threads, retired) = (Vec::new(), Retired::default());
-        let mut this =
-            Self { phase, threads, services, controls, policies, hot, beside, samples, tenants, own, retired };
+        let mut this = Self {
+            phase,
+            threads,
+            services,
+            controls,
+            policies,
+            hot,
+            beside,
+            samples,
+            tenants,
+            own,
+            retired,
+        };
         for plan in plans {
             this.threads.push(plan.start().map_err(Error::Thread)?);
         }

@@ -372,7 +372,9 @@ impl<W: Wire> Service<W> {
             return;
         }
         *self.tenants.borrow_mut() = tenants;
-        for client in self.clients.borrow().iter().filter_map(Weak::upgrade).filter(|client| !client.is_gone()) {
+        for client in
+            self.clients.borrow().iter().filter_map(Weak::upgrade).filter(|client| !client.is_gone())
+        {
             client.identify_again(self);
         }
         self.deliver();

@@ -39,7 +39,8 @@ fn passed(gate: &Listening, name: &str) -> Result<u64> {
 #[test]
 fn a_removed_tenants_clients_are_nobodys_and_never_the_next_ones() -> Result<()> {
     let store = Listening::memcached()?;
-    let mut gate = Listening::gate_with("tick = \"10ms\"\nthreads = \"1\"", "memcached", store.address, "", &tenants())?;
+    let mut gate =
+        Listening::gate_with("tick = \"10ms\"\nthreads = \"1\"", "memcached", store.address, "", &tenants())?;
     let mut client = gate.connect_from(FIRST)?;
     ensure!(ask(&mut client)? == b"END\r\n");
     reload(&mut gate, |text| text.replace(&tenant("first", "sources = [\"127.0.0.5\"]"), ""))?;

@@ -13,11 +13,14 @@ const KNOWN: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const VALUE: usize = 20_000;
 
 fn gate(store: &Listening, tenant: &str) -> Result<Listening> {
-    let tenant = format!("[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"unlimited\"\n{tenant}");
+    let tenant =
+        format!("[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"unlimited\"\n{tenant}");
     let service = "transports = [\"udp\", \"tcp\"]";
     let gate = Listening::gate_with("threads = \"1\"", "memcached", store.address, service, &tenant)?;
     let mut stream = gate.connect()?;
-    stream.write_all(&[&b"set large 0 0 20000\r\n"[..], &[b'v'; VALUE], b"\r\nset small 0 0 1\r\n1\r\n"].concat())?;
+    stream.write_all(
+        &[&b"set large 0 0 20000\r\n"[..], &[b'v'; VALUE], b"\r\nset small 0 0 1\r\n1\r\n"].concat(),
+    )?;
     read_until(&mut stream, b"STORED\r\nSTORED\r\n")?;
     Ok(gate)
 }

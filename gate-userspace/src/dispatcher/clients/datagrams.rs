@@ -111,7 +111,14 @@ impl<W: Wire> Service<W> {
         let judged = !arrival.fragmented
             && self.ledger.borrow().is_guarded(arrival.interface)
             && !self.own.borrow().may_have(arrival.source());
-        let sender = Sender { socket: Rc::clone(socket), arrival, id: frame.id, len: datagram.len(), told: Cell::new(0), judged };
+        let sender = Sender {
+            socket: Rc::clone(socket),
+            arrival,
+            id: frame.id,
+            len: datagram.len(),
+            told: Cell::new(0),
+            judged,
+        };
         let Some(client) = self.senders.borrow_mut().next(&sender, self) else {
             refused(Reason::Limit);
             if self.may_send(tenant, REFUSAL_BYTES) {

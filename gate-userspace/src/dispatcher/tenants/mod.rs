@@ -114,7 +114,11 @@ impl Tenants {
         before: &'b Self,
     ) -> impl Iterator<Item = (TenantId, &'b Arc<Usage>)> {
         let is_here = |id: &TenantId, name: &Name| self.usage.get(id).is_some_and(|(now, _)| now == name);
-        before.usage.iter().filter(move |(id, (name, _))| !is_here(id, name)).map(|(&id, (_, usage))| (id, usage))
+        before
+            .usage
+            .iter()
+            .filter(move |(id, (name, _))| !is_here(id, name))
+            .map(|(&id, (_, usage))| (id, usage))
     }
 
     fn user(&self, login: &Login) -> Option<&User> {

@@ -28,7 +28,8 @@ impl Retired {
     /// The tenants are others now.
     pub(in crate::dispatcher) fn follow(&self, before: &Tenants, now: &Tenants) {
         let gone = now.gone_since(before);
-        let numbers = gone.map(|(tenant, usage)| Number { tenant, usage: Arc::downgrade(usage), until: None });
+        let numbers =
+            gone.map(|(tenant, usage)| Number { tenant, usage: Arc::downgrade(usage), until: None });
         self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(numbers);
     }
 
