@@ -13,6 +13,8 @@ mod refusals;
 mod replicas;
 mod scripts;
 mod slow_requests;
+mod draining;
+mod permits;
 mod reload;
 mod slow_writers;
 mod transactions;

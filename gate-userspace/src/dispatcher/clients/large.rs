@@ -19,7 +19,7 @@ use std::time::Duration;
 use gate_common::abi::Reason;
 use gate_common::units::{MilliRu, Nanos};
 use tokio::io::AsyncWriteExt as _;
-use tokio::net::tcp::OwnedReadHalf;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
 use super::alone::write_all;
@@ -164,7 +164,8 @@ impl<W: Wire> Client<W> {
             }
         };
         let mut input = std::mem::take(&mut self.talk.borrow_mut().input);
-        let way = Way { client: self, service, line, heard: Buffer::default() };
+        let heard = Buffer::default();
+        let way = Way { client: self, service, line, heard, is_with_store: false, done: None };
         let passed = way.pass(&mut large, &mut input, from_client).await;
         self.talk.borrow_mut().input = input;
         match passed {
@@ -216,6 +217,10 @@ struct Way<'a, W: Wire> {
     line: Line,
     /// What the store has answered and has not been looked at.
     heard: Buffer,
+    /// It has a place before the store.
+    is_with_store: bool,
+    /// When the store had done what it could without the client.
+    done: Option<Nanos>,
 }
 
 impl<W: Wire> Way<'_, W> {
@@ -243,11 +248,12 @@ impl<W: Wire> Way<'_, W> {
         }
         let sent = clock::monotonic();
         self.service.queue.borrow_mut().enter();
+        self.is_with_store = true;
         let answered = self.answer(large).await;
-        self.service.left_store();
+        let done = self.leave_store();
         if answered.is_ok() {
             let (request, admitted) = (large.kind, sent.saturating_sub(large.waited));
-            self.service.observe(Answered { request, admitted, sent, count: 1 }, clock::monotonic());
+            self.service.observe(Answered { request, admitted, sent, count: 1 }, done);
             if self.heard.is_empty() {
                 self.service.lines.keep(self.line);
             }
@@ -379,8 +385,7 @@ impl<W: Wire> Way<'_, W> {
                 self.client.pool().set_may_cache(false);
             }
             begun |= answer.give > 0 || !answer.add.is_empty();
-            self.give(&self.heard.bytes()[..answer.give]).await?;
-            self.give(answer.add).await?;
+            self.give(answer.give, answer.add).await?;
             self.heard.consume(answer.len);
             if answer.last {
                 return Ok(());
@@ -402,11 +407,37 @@ impl<W: Wire> Way<'_, W> {
         }
     }
 
-    /// To the client, which has nothing else to read: as fast as it does.
-    async fn give(&self, bytes: &[u8]) -> Result<(), Stop<W>> {
-        if bytes.is_empty() {
-            return Ok(());
+    /// The request has left the store, as far as others are concerned: what waits for its place may have it. When that
+    /// was.
+    fn leave_store(&mut self) -> Nanos {
+        if std::mem::take(&mut self.is_with_store) {
+            self.service.left_store();
+            self.done = Some(clock::monotonic());
         }
+        self.done.unwrap_or_else(clock::monotonic)
+    }
+
+    /// To the client, which has nothing else to read: as fast as it does. What it takes to read is not the store's time,
+    /// so whoever does not read at once has no place before the store.
+    async fn give(&mut self, len: usize, add: &'static [u8]) -> Result<(), Stop<W>> {
+        for is_added in [false, true] {
+            let bytes = if is_added { add } else { &self.heard.bytes()[..len] };
+            let given = write_at_once(self.client.socket(), bytes).map_err(|_| Stop::Ended(Ended::Left))?;
+            if given == bytes.len() {
+                continue;
+            }
+            if self.is_with_store {
+                self.leave_store();
+                self.service.dispatch(clock::monotonic());
+                self.service.deliver();
+            }
+            let bytes = if is_added { add } else { &self.heard.bytes()[..len] };
+            self.give_slowly(&bytes[given..]).await?;
+        }
+        Ok(())
+    }
+
+    async fn give_slowly(&self, bytes: &[u8]) -> Result<(), Stop<W>> {
         let patience = self.service.limits.get().client_timeout.into();
         match timeout(patience, write_all(self.client.socket(), bytes)).await {
             Ok(Ok(())) => Ok(()),
@@ -414,6 +445,19 @@ impl<W: Wire> Way<'_, W> {
             Err(_) => Err(Stop::Ended(Ended::SlowReader)),
         }
     }
+}
+
+/// Writes what there is room for; how many bytes that is.
+fn write_at_once(socket: &OwnedWriteHalf, bytes: &[u8]) -> std::io::Result<usize> {
+    let mut written = 0;
+    while written < bytes.len() {
+        match socket.try_write(&bytes[written..]) {
+            Ok(len) => written += len,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(written)
 }
 
 /// What the store's failure is to the client, which may have read the beginning of an answer.
