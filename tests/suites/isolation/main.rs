@@ -13,7 +13,6 @@ mod refusals;
 mod replicas;
 mod scripts;
 mod slow_requests;
-mod draining;
 mod permits;
 mod reload;
 mod slow_writers;
