@@ -5,7 +5,7 @@ use core::ptr::NonNull;
 use aya_ebpf::helpers::generated::{bpf_get_prandom_u32, bpf_get_smp_processor_id};
 use gate_common::abi::{Cpu, Event, Exit, Reason, TenantCounters, draw};
 
-use crate::maps::{COUNTERS, CPUS};
+use crate::maps::{COUNTERS, CPUS, launder};
 
 /// This CPU's own element; without one nothing is counted, and no verdict changes.
 #[inline(always)]
@@ -18,8 +18,10 @@ pub(crate) fn cpu() -> Option<NonNull<Cpu>> {
 #[inline(always)]
 pub(crate) fn exit(cpu: Option<NonNull<Cpu>>, exit: Exit) {
     let Some(cpu) = cpu else { return };
-    // SAFETY: this CPU's own element; the index is below `EXITS`, and masked so that the verifier sees it.
-    unsafe { (*cpu.as_ptr()).exits[exit.index() & (gate_common::abi::EXITS - 1)] += 1 };
+    // Laundered, so that the mask stays, by which the verifier sees a bound.
+    let index = launder(exit.index() as u64) as usize & (gate_common::abi::EXITS - 1);
+    // SAFETY: this CPU's own element; the index is below `EXITS`.
+    unsafe { (*cpu.as_ptr()).exits[index] += 1 };
 }
 
 /// Counts what happened on the way.

@@ -3,22 +3,23 @@
 use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::helpers::generated::bpf_jiffies64;
 use gate_common::abi::{
-    ABI_VERSION, Control, Event, Exit, Protocol, Reason, ServiceState, Shed, TcpAction, Tenant, bank_of,
-    draw, find, service_flags, tenant_flags, view_flags,
+    ABI_VERSION, Control, Event, Exit, Protocol, Reason, ServiceState, Shed, TcpAction, Tenant, draw,
+    service_flags, tenant_flags, view_flags,
 };
 use gate_common::units::{Fraction, MilliRu, Multiplier};
 
 use crate::admit::{Ask, Purse};
 use crate::count::{self, Tally};
-use crate::maps::{self, forget, peek};
-use crate::parse::Packet;
+use crate::maps::{self, forget, peek, poke};
+use crate::parse::buffers::{Buffers, HeaderCopy};
 use crate::parse::extensions::Walk;
-use crate::parse::frame::{self, Frame, Glance, UDP};
+use crate::parse::frame::{self, Frame, Glance, Kind, UDP};
 use crate::parse::scan::Scan;
-use crate::parse::transport::Load;
-use crate::parse::{first_line, memcached};
-use crate::plan::{Plan, Source, find_v6};
-use crate::{admit, reply, sample};
+use crate::parse::tags::TagWalk;
+use crate::parse::transport::{Extent, Load};
+use crate::parse::{Packet, Reader, first_line, memcached};
+use crate::plan::{Plan, Source};
+use crate::{admit, fragments, reply, sample};
 
 /// Judges a packet: how it leaves. A reply is already written when this says so.
 #[inline(always)]
@@ -30,27 +31,69 @@ pub(crate) fn judge(ctx: *mut xdp_md) -> Exit {
 
 #[inline(always)]
 fn try_judge(ctx: *mut xdp_md) -> Result<Exit, Exit> {
-    let packet = Packet::of(ctx);
-    let glance = Glance::at(ctx, &packet)?;
-    if glance.fragment {
+    let (entry, control, case) = match parse(ctx, &Packet::of(ctx)) {
+        // Perhaps only the frame's linear part does not hold them.
+        Err(Exit::BadHeader) => {
+            parse_buffers(ctx)?;
+            let (control, case) = (control()?, scratch()?);
+            let (transport, port) = (peek!((*case).frame.transport), peek!((*case).frame.port));
+            (ports_entry(transport, port).ok_or(Exit::NotOurs)?, control, case)
+        }
+        parsed => parsed?,
+    };
+    let court = Court::open(ctx, control, case, entry)?;
+    if court.case().frame.transport == UDP { court.datagram() } else { court.segment() }
+}
+
+/// Reads the headers to scratch: what a packet for a protected port is judged by. [`Exit::BadHeader`] stands for whatever
+/// the reader does not find.
+///
+/// # Errors
+///
+/// How any other packet leaves.
+#[inline(always)]
+fn parse<R: Reader>(ctx: *mut xdp_md, packet: &R) -> Result<(*const u32, *mut Control, *mut Case), Exit> {
+    let glance = Glance::at(ctx, packet)?;
+    if glance.kind != Kind::Whole {
         let case = scratch()?;
         // SAFETY: this CPU's own scratch; so below.
-        let frame = unsafe { &mut (*case).frame };
-        glance.file(ctx, &packet, frame)?;
-        return Err(fragment(frame));
+        glance.file(ctx, packet, unsafe { &raw mut (*case).frame })?;
+        fragments::check(case, glance.kind)?;
     }
     let ports = packet.bytes::<4>(glance.transport_at).ok_or(Exit::BadHeader)?;
-    let Some(entry) = ports_entry(glance.transport, ports.get::<u16, 2>()) else { return Err(Exit::NotOurs) };
+    let port = ports.get::<u16, 2>();
+    let Some(entry) = ports_entry(glance.transport, port) else { return Err(Exit::NotOurs) };
     if peek!(*entry) == 0 {
         return Err(Exit::NotOurs);
     }
     let (control, case) = (control()?, scratch()?);
     // SAFETY: as above.
     let (frame, load) = unsafe { (&raw mut (*case).frame, &raw mut (*case).load) };
-    let end = glance.file(ctx, &packet, frame)?;
-    Load::file(&packet, &glance, end, load);
-    let court = Court::open(ctx, control, case, entry)?;
-    if court.case().frame.transport == UDP { court.datagram() } else { court.segment() }
+    let end = glance.file(ctx, packet, frame)?;
+    if glance.transport_at > end {
+        return Err(Exit::BadHeader);
+    }
+    let read = Load::file(packet, &glance, end, load);
+    if R::WHOLE_FRAME {
+        poke!((*frame).port, port);
+    } else if read.is_none() && end > Packet::of(ctx).len() {
+        return Err(Exit::BadHeader);
+    }
+    Ok((entry, control, case))
+}
+
+/// Reads the headers to scratch, from wherever in the frame they lie.
+///
+/// # Errors
+///
+/// As [`parse`].
+#[inline(never)]
+fn parse_buffers(ctx: *mut xdp_md) -> Result<(), Exit> {
+    match parse(ctx, &Buffers(ctx)) {
+        Ok(_) => Ok(()),
+        Err(Exit::TooManyHeaders) => Err(fragments::too_many_tags(ctx)),
+        Err(exit) => Err(exit),
+    }
 }
 
 /// What is known of a packet and does not fit registers and stack, or is read by functions of their own.
@@ -61,6 +104,8 @@ pub(crate) struct Case {
     pub(crate) load: Load,
     /// Whether its commands are in `scan`.
     scanned: bool,
+    /// How it leaves if there is no plan for it.
+    exit: Exit,
     /// [`gate_common::abi::Service::id`], for a sample; so below.
     pub(crate) service_id: u32,
     /// Who is charged.
@@ -73,6 +118,10 @@ pub(crate) struct Case {
     pub(crate) scan: Scan,
     /// The way along IPv6's extension headers.
     pub(crate) walk: Walk,
+    /// The way along VLAN tags.
+    pub(crate) tags: TagWalk,
+    /// A header that lies outside the linear part of the frame.
+    pub(crate) header_copy: HeaderCopy,
 }
 
 /// Where a case is heard, and by what.
@@ -95,18 +144,23 @@ impl Court {
     #[inline(always)]
     fn open(ctx: *mut xdp_md, control: *mut Control, at: *mut Case, entry: *const u32) -> Result<Self, Exit> {
         // SAFETY: this CPU's own scratch; nobody else refers to it while a packet is judged.
-        let Case { frame, load, scanned, scan, .. } = unsafe { &mut *at };
+        let Case { frame, load, scanned, scan, exit, .. } = unsafe { &mut *at };
         *scanned = false;
         forget();
-        let source = Source { control, frame, entry };
+        let source = Source { control, frame, entry, exit };
         let (plan, tenant) = source.copy(|protocol, prices| {
-            if frame.transport != UDP || protocol != Protocol::Memcached as u8 || load.malformed {
+            if frame.transport != UDP {
+                return price_of_bytes(prices, load.max_len());
+            }
+            if protocol != Protocol::Memcached as u8 || load.is_malformed() {
                 return price_of_bytes(prices, load.len);
             }
             // Once, however often the plan has to be copied.
             if !*scanned {
                 *scanned = true;
-                load.malformed = memcached::read(ctx, load, scan).is_err();
+                if memcached::read(ctx, frame, load, scan).is_err() {
+                    load.extent = Extent::Malformed;
+                }
             }
             scan.price(prices, load.len)
         })?;
@@ -116,7 +170,7 @@ impl Court {
         let age = now_ns.saturating_sub(peek!((*control).heartbeat_ns));
         let stale = age > plan.stale_after_ns;
         // What was not read has no price.
-        let mut price_mru = if load.malformed { 0 } else { plan.price_mru };
+        let mut price_mru = if load.is_malformed() { 0 } else { plan.price_mru };
         if stale {
             count::event(Event::Stale);
             if plan.view_flags() & view_flags::STALE_PASS != 0 {
@@ -137,8 +191,12 @@ impl Court {
         if self.plan.tenant_id == 0 {
             return Ok(self.refuse(Reason::UnknownSource, Exit::UnknownSource));
         }
-        if self.case().load.malformed {
+        if self.case().load.is_malformed() {
             return Ok(self.refuse(Reason::Malformed, Exit::Malformed));
+        }
+        if self.case().load.is_first_fragment() && self.plan.service_flags() & service_flags::PROXIED != 0 {
+            // The daemon charges for datagrams that were fragmented.
+            return Ok(Exit::Fragment);
         }
         let charged = self.charge();
         let exit = self.pass_or_refuse(charged);
@@ -162,7 +220,7 @@ impl Court {
     #[inline(always)]
     fn segment(&self) -> Result<Exit, Exit> {
         let (plan, load) = (&self.plan, &self.case().load);
-        if self.case().load.malformed {
+        if self.case().load.is_malformed() {
             return Ok(self.refuse(Reason::Malformed, Exit::Malformed));
         }
         if plan.tenant_id == 0 {
@@ -265,7 +323,7 @@ impl Court {
     #[inline(always)]
     fn answer(&self, len: u32, write: impl FnOnce() -> bool) -> Exit {
         let may = self.plan.tenant_flags() & tenant_flags::MAY_REPLY != 0;
-        if !may || !reply::is_safe(&Packet::of(self.ctx), &self.case().frame) {
+        if !may || !reply::is_safe(self.ctx, &self.case().frame) {
             return Exit::RefusedDropped;
         }
         if !self.purse().may_reply(len) {
@@ -296,7 +354,7 @@ impl Court {
         if protocol != Protocol::Opaque as u8 && sample::is_due(self.plan.sample_every) {
             // SAFETY: as in `open`.
             let key = unsafe { &mut (*self.case).scan.key };
-            first_line::find(self.ctx, protocol, self.case().load.at, key);
+            first_line::find(self.ctx, protocol, self.case().load.at, self.case().load.end(), key);
             if self.case().scan.key.at != 0 {
                 self.send_sample(refused);
             }
@@ -327,7 +385,7 @@ fn price_of_bytes(prices: *const ServiceState, bytes: u32) -> u32 {
 
 /// The element that every packet reads, once the daemon has made it ready.
 #[inline(always)]
-fn control() -> Result<*mut Control, Exit> {
+pub(crate) fn control() -> Result<*mut Control, Exit> {
     let control = maps::CONTROL.get_ptr_mut(0).ok_or(Exit::Missing)?;
     if peek!((*control).abi_version) != ABI_VERSION || peek!((*control).generation) == 0 {
         return Err(Exit::NotReady);
@@ -354,7 +412,7 @@ fn ports_entry(transport: u8, port: u16) -> Option<*const u32> {
 
 /// Whether this source's refusals are only counted.
 #[inline(always)]
-fn is_shadowed(flags: u32, enforce: u32, source: [u64; 2]) -> bool {
+pub(crate) fn is_shadowed(flags: u32, enforce: u32, source: [u64; 2]) -> bool {
     flags & view_flags::SHADOW != 0 || enforce < Fraction::ONE.steps() && is_spared(enforce, source)
 }
 
@@ -362,26 +420,4 @@ fn is_shadowed(flags: u32, enforce: u32, source: [u64; 2]) -> bool {
 #[inline(never)]
 fn is_spared(share: u32, source: [u64; 2]) -> bool {
     !Fraction::from_steps(share).covers(draw::of_source(&frame::bytes(source)))
-}
-
-/// A fragment of a datagram or a segment: it is dropped for the addresses that do not take fragments.
-#[inline(never)]
-fn fragment(frame: &Frame) -> Exit {
-    let Frame { v6, destination, source, .. } = *frame;
-    let control = match control() {
-        Ok(control) => control,
-        Err(exit) => return exit,
-    };
-    let bank = bank_of(peek!((*control).generation));
-    let dropped = if v6 {
-        find_v6(peek!((*control).views[bank].fragments_v6), destination)
-    } else {
-        find(peek!((*control).views[bank].fragments_v4), &frame::bytes_v4(destination), maps::entry)
-    };
-    if dropped == 0 {
-        return Exit::Fragment;
-    }
-    let flags = peek!((*control).views[bank].flags);
-    let enforce = peek!((*control).views[bank].enforce);
-    if is_shadowed(flags, enforce, source) { Exit::Shadowed } else { Exit::FragmentDropped }
 }

@@ -6,6 +6,7 @@
 //! ```
 //!
 //! - [`parse`]: headers, and the price of what they carry.
+//! - [`fragments`]: packets that do not show their ports.
 //! - [`plan`]: what one packet is judged by, copied from one generation.
 //! - [`admit`]: pushed refusals, then the buckets, all or none.
 //! - [`reply`]: a refusal that the client can read.
@@ -22,6 +23,7 @@
 
 mod admit;
 mod count;
+mod fragments;
 mod judge;
 mod maps;
 mod parse;
@@ -67,9 +69,11 @@ pub(crate) fn gate_clock(_ctx: XdpContext) -> u32 {
 #[inline(always)]
 fn action(exit: Exit) -> u32 {
     match exit {
-        Exit::Malformed | Exit::UnknownSource | Exit::RefusedDropped | Exit::FragmentDropped => {
-            xdp_action::XDP_DROP
-        }
+        Exit::Malformed
+        | Exit::UnknownSource
+        | Exit::RefusedDropped
+        | Exit::FragmentDropped
+        | Exit::TooManyHeaders => xdp_action::XDP_DROP,
         Exit::RefusedReplied => xdp_action::XDP_TX,
         _ => xdp_action::XDP_PASS,
     }

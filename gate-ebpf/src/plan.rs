@@ -15,7 +15,7 @@ use gate_common::token_bucket::Limits;
 use gate_common::units::Multiplier;
 
 use crate::count;
-use crate::maps::{self, opaque, peek, peek_word};
+use crate::maps::{self, opaque, peek, peek_word, poke};
 use crate::parse::frame::{self, Frame};
 
 /// One generation's word on one packet.
@@ -137,6 +137,9 @@ pub(crate) struct Source<'a> {
     pub(crate) frame: &'a Frame,
     /// Its destination port's entry of [`Ports`].
     pub(crate) entry: *const u32,
+    /// Room for how a packet leaves that there is no plan for. Kept in memory: in a register it would be undefined where
+    /// the loop begins, and the verifier refuses to spill what happens to lie there.
+    pub(crate) exit: *mut Exit,
 }
 
 impl Source<'_> {
@@ -156,11 +159,11 @@ impl Source<'_> {
             let generation = peek!((*self.control).generation);
             let copied = self.copy_bank(bank_of(generation), &mut price);
             if peek!((*self.control).generation) == generation {
-                return copied;
+                return copied.ok_or_else(|| peek!(*self.exit));
             }
             if left == 0 {
                 count::event(Event::Torn);
-                return copied;
+                return copied.ok_or_else(|| peek!(*self.exit));
             }
             left -= 1;
             count::event(Event::Retried);
@@ -173,13 +176,13 @@ impl Source<'_> {
         &self,
         bank: usize,
         price: &mut impl FnMut(u8, *const ServiceState) -> u32,
-    ) -> Result<(Plan, *mut Tenant), Exit> {
+    ) -> Option<(Plan, *mut Tenant)> {
         let service = self.service(bank)?;
         let tenant_id = match self.tenant(bank) {
             0 => peek!((*service).default_tenant),
             found => found,
         };
-        let tenant = maps::TENANTS.get_ptr_mut(tenant_id).ok_or(Exit::Missing)?;
+        let tenant = self.or_missing(maps::TENANTS.get_ptr_mut(tenant_id))?;
         // SAFETY: parts of elements of maps.
         let (view, state, prices) = unsafe {
             (
@@ -208,26 +211,36 @@ impl Source<'_> {
             also_charge: peek_word!((*state).also_charge),
             traits: peek_word!((*state).flags),
         };
-        Ok((plan, tenant))
+        Some((plan, tenant))
+    }
+
+    /// An element that should be there.
+    #[inline(always)]
+    fn or_missing<T>(&self, element: Option<*mut T>) -> Option<*mut T> {
+        if element.is_none() {
+            poke!(*self.exit, Exit::Missing);
+        }
+        element
     }
 
     /// The service on the packet's port and address.
     #[inline(always)]
-    fn service(&self, bank: usize) -> Result<*mut Service, Exit> {
+    fn service(&self, bank: usize) -> Option<*mut Service> {
         let shift = peek!((*self.control).views[bank].ports_shift);
         let mut slot = Ports::slot(peek!(*self.entry), shift);
         for _ in 0..opaque::<{ Service::MAX_CHAIN as u32 }>() {
             if slot == 0 {
-                return Err(Exit::NotOurs);
+                break;
             }
-            let service = maps::SERVICES.get_ptr_mut(slot).ok_or(Exit::Missing)?;
+            let service = self.or_missing(maps::SERVICES.get_ptr_mut(slot))?;
             let any = peek!((*service).flags) & service_flags::ANY_ADDRESS != 0;
             if any || address(service) == self.frame.destination {
-                return Ok(service);
+                return Some(service);
             }
             slot = peek!((*service).next);
         }
-        Err(Exit::NotOurs)
+        poke!(*self.exit, Exit::NotOurs);
+        None
     }
 
     /// The tenant that the source's prefix names; zero if none does.

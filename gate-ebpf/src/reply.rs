@@ -7,15 +7,16 @@
 //! Never answered, so that gate is neither amplifier nor half of a loop: groups and broadcasts, by their
 //! MAC or IP address, as source or destination; sources that cannot be (`0.0.0.0/8`, `127.0.0.0/8`, `::/64`,
 //! or the destination itself); source port 0; and of UDP those below 1024, where servers listen, and the
-//! service's own port.
+//! service's own port. Nor is what came in more than two VLAN tags.
 
 use aya_ebpf::bindings::xdp_md;
-use aya_ebpf::helpers::generated::{bpf_xdp_adjust_head, bpf_xdp_get_buff_len};
+use aya_ebpf::helpers::generated::{bpf_xdp_adjust_head, bpf_xdp_adjust_tail, bpf_xdp_get_buff_len};
 
+use crate::parse::buffers::Buffers;
 use crate::parse::frame::{self, Frame, TCP, UDP};
 use crate::parse::memcached::{FRAME_HEADER, ONE_DATAGRAM};
 use crate::parse::transport::{Load, TCP_HEADER, UDP_HEADER, tcp_flags};
-use crate::parse::{Bytes, Packet};
+use crate::parse::{Bytes, Packet, Reader as _};
 
 /// What a refused memcached request reads.
 const THROTTLED: [u8; 24] = *b"SERVER_ERROR throttled\r\n";
@@ -35,12 +36,13 @@ pub(crate) fn reset_len(frame: &Frame) -> u32 {
 
 /// Whether the sender may be answered at all.
 #[inline(always)]
-pub(crate) fn is_safe(packet: &Packet, frame: &Frame) -> bool {
+pub(crate) fn is_safe(ctx: *mut xdp_md, frame: &Frame) -> bool {
+    let packet = Buffers(ctx);
     let Some(macs) = packet.bytes::<12>(0) else { return false };
+    let group = (macs.get::<u8, 0>() | macs.get::<u8, 6>()) & GROUP != 0;
     let Some(ports) = packet.bytes::<4>(frame.transport_at) else { return false };
     let (source_port, port) = (ports.get::<u16, 0>(), ports.get::<u16, 2>());
-    let group = (macs.get::<u8, 0>() | macs.get::<u8, 6>()) & GROUP != 0;
-    if group || frame.source == frame.destination || source_port == 0 {
+    if group || frame.link_len > LONGEST_LINK || frame.source == frame.destination || source_port == 0 {
         return false;
     }
     if frame.transport == UDP && (source_port == port || u16::from_be(source_port) < FIRST_CLIENT_PORT) {
@@ -61,7 +63,7 @@ pub(crate) fn throttled(ctx: *mut xdp_md, frame: &Frame, id: u16) -> bool {
 
 #[inline(always)]
 fn write_throttled(ctx: *mut xdp_md, frame: &Frame, id: u16) -> Option<()> {
-    let ports = Packet::of(ctx).bytes::<4>(frame.transport_at)?.get::<u32, 0>();
+    let ports = Buffers(ctx).bytes::<4>(frame.transport_at)?.get::<u32, 0>();
     let packet = turn_round(ctx, frame, throttled_len(frame))?;
     let bytes = packet.bytes::<DATAGRAM>(frame.link_len + network_len(frame))?;
     let length = (DATAGRAM as u16).to_be();
@@ -95,7 +97,7 @@ pub(crate) fn reset(ctx: *mut xdp_md, frame: &Frame, segment: &Load) -> bool {
 
 #[inline(always)]
 fn write_reset(ctx: *mut xdp_md, frame: &Frame, segment: &Load) -> Option<()> {
-    let ports = Packet::of(ctx).bytes::<4>(frame.transport_at)?.get::<u32, 0>();
+    let ports = Buffers(ctx).bytes::<4>(frame.transport_at)?.get::<u32, 0>();
     let packet = turn_round(ctx, frame, reset_len(frame))?;
     let bytes = packet.bytes::<{ TCP_HEADER + PADDING }>(frame.link_len + network_len(frame))?;
     let fin = u32::from(segment.flags & tcp_flags::FIN);
@@ -117,17 +119,18 @@ fn write_reset(ctx: *mut xdp_md, frame: &Frame, segment: &Load) -> Option<()> {
 /// Makes the packet `len` bytes long, and writes the headers of a reply up to IP.
 #[inline(always)]
 fn turn_round(ctx: *mut xdp_md, frame: &Frame, len: u32) -> Option<Packet> {
-    let packet = Packet::of(ctx);
-    let old = packet.bytes::<20>(0)?;
+    let old = Buffers(ctx).bytes::<20>(0)?;
     let (to, from) =
         ((old.get::<u32, 0>(), old.get::<u16, 4>()), (old.get::<u32, 6>(), old.get::<u16, 10>()));
     let tags = (old.get::<u32, 12>(), old.get::<u32, 16>());
-    // SAFETY: the helpers read the packet's length, and move its start; what was read before is not used after.
+    let linear = Packet::of(ctx).len();
+    // SAFETY: the helpers read the packet's length, and move its ends; what was read before is not used after.
     unsafe {
-        if bpf_xdp_get_buff_len(ctx) != packet.len() as u64 {
+        let outside = bpf_xdp_get_buff_len(ctx) as i32 - linear as i32;
+        if outside > 0 && bpf_xdp_adjust_tail(ctx, -outside) != 0 {
             return None;
         }
-        if bpf_xdp_adjust_head(ctx, packet.len() as i32 - len as i32) != 0 {
+        if bpf_xdp_adjust_head(ctx, linear as i32 - len as i32) != 0 {
             return None;
         }
     }
@@ -243,5 +246,7 @@ const HOPS: u8 = 64;
 const DONT_FRAGMENT: u32 = 0x4000_u32.to_be();
 /// The bit of a MAC address that makes it a group's.
 const GROUP: u8 = 1;
+/// Bytes of Ethernet's header with two VLAN tags.
+const LONGEST_LINK: usize = 22;
 /// Below, servers listen.
 const FIRST_CLIENT_PORT: u16 = 1024;

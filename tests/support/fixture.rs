@@ -193,14 +193,41 @@ impl Row {
     ///
     /// If the kernel refuses the packet.
     pub fn check(&self, world: &mut World) -> Result<(), String> {
+        self.install(world);
+        self.check_in_buffers(world, self.packet.len())
+    }
+
+    /// Puts its plan in force.
+    fn install(&self, world: &mut World) {
         let mut plan = fixture_plan();
         (self.change)(&mut plan);
         world.install(&plan);
+    }
+
+    /// As [`Row::check`], with its plan in force already, and a packet of which only the first `linear` bytes lie in the
+    /// linear part.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    ///
+    /// # Panics
+    ///
+    /// As there.
+    fn check_in_buffers(&self, world: &mut World, linear: usize) -> Result<(), String> {
+        world.reset_counters();
+        world.loaded.maps.beat(world.now());
         // The second tenant has spent all it has.
         world.spend(2);
         (self.prepare)(world);
         let before = world.counted();
-        let run = world.loaded.run(&self.packet, 1).expect("a test run");
+        let runner = world.loaded.runner().expect("the program");
+        let run = if linear < self.packet.len() {
+            runner.run_in_buffers(&self.packet, linear)
+        } else {
+            runner.run(&self.packet, 1)
+        };
+        let run = run.unwrap_or_else(|fault| panic!("{}, {linear} bytes linear: {fault}", self.what));
         let mut keys = Vec::new();
         world
             .loaded
@@ -228,7 +255,11 @@ impl Row {
             }
         }
         let action = match self.exit {
-            Exit::Malformed | Exit::UnknownSource | Exit::RefusedDropped | Exit::FragmentDropped => DROP,
+            Exit::Malformed
+            | Exit::UnknownSource
+            | Exit::RefusedDropped
+            | Exit::FragmentDropped
+            | Exit::TooManyHeaders => DROP,
             Exit::RefusedReplied => TRANSMIT,
             _ => PASS,
         };
@@ -258,7 +289,51 @@ pub fn check_all(rows: &[Row], least: usize) {
     assert!(faults.is_empty(), "{} of {} rows:\n{}", faults.len(), rows.len(), faults.join("\n"));
 }
 
-/// The plan that the rows are run against.
+/// Runs every row with linear parts of many sizes: those around the headers' ends, or all if `all` is set.
+///
+/// # Panics
+///
+/// If a row is not met.
+pub fn check_linear(rows: &[Row], all: bool) {
+    let mut world = World::new(8, 2048).expect("the program loads");
+    if world.loaded.runner().expect("the program").run_in_buffers(&[0; 64], LEAST_LINEAR).is_err() {
+        eprintln!("skipped: this kernel's test runs take no linear part of another size (Linux 6.18 does)");
+        return;
+    }
+    let mut faults = Vec::new();
+    let mut runs = 0;
+    for row in rows {
+        row.install(&mut world);
+        for linear in LEAST_LINEAR..row.packet.len().min(MOST_LINEAR) {
+            if !all && !is_boundary(linear, row.packet.len()) {
+                continue;
+            }
+            runs += 1;
+            faults.extend(
+                row.check_in_buffers(&mut world, linear)
+                    .err()
+                    .map(|fault| format!("{linear} linear: {fault}")),
+            );
+        }
+    }
+    let told = faults.iter().take(20).map(String::as_str).collect::<Vec<_>>().join("\n");
+    assert!(faults.is_empty(), "{} of {runs} runs:\n{told}", faults.len());
+}
+
+/// Where headers end, and around the ends of Ethernet, IPv4 and the frame.
+fn is_boundary(linear: usize, len: usize) -> bool {
+    let near = |end: usize| linear + 1 >= end && linear <= end + 1;
+    near(14) || near(34) || near(len - 1) || BOUNDARIES.contains(&linear)
+}
+
+/// The fewest linear bytes that a test run takes.
+const LEAST_LINEAR: usize = 14;
+/// More than a test run's linear part holds.
+const MOST_LINEAR: usize = 3_000;
+/// The ends of Ethernet, VLAN tags, IPv4, IPv6, UDP, TCP and memcached's frame header, with and without tags or options.
+const BOUNDARIES: [usize; 12] = [17, 18, 22, 38, 42, 46, 49, 50, 54, 61, 62, 70];
+
+/// Where the rows play.
 ///
 /// | tenant | sources | |
 /// |---|---|---|
@@ -296,6 +371,7 @@ pub fn fixture_plan() -> Plan {
             (address("fd00:2::"), 64, 2),
             (address("198.18.4.0"), 24, 4),
         ],
+        protected: ["198.18.0.1", "fd00::1"].map(address).into(),
         ..Plan::default()
     }
 }
@@ -318,6 +394,7 @@ pub fn reply(packet: &Packet) -> Vec<u8> {
         extensions: Vec::new(),
         hops: 64,
         dont_fragment: true,
+        fragment: (false, 0),
         padding: 0,
         ..packet.clone()
     };

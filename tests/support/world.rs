@@ -28,8 +28,8 @@ pub struct Plan {
     pub tenants: Vec<TenantState>,
     /// Tenants by source prefix.
     pub sources: Vec<(IpAddr, u8, u32)>,
-    /// Addresses that take no fragments.
-    pub no_fragments: Vec<IpAddr>,
+    /// Addresses that services listen at; unspecified, if they listen at any.
+    pub protected: Vec<IpAddr>,
 }
 
 /// UDP's number.
@@ -92,13 +92,7 @@ impl Default for Plan {
     fn default() -> Self {
         let second = 1_000_000_000;
         let view = View { stale_after_ns: 3600 * second, enforce: Fraction::ONE.steps(), ..View::default() };
-        Self {
-            view,
-            services: Vec::new(),
-            tenants: Vec::new(),
-            sources: Vec::new(),
-            no_fragments: Vec::new(),
-        }
+        Self { view, services: Vec::new(), tenants: Vec::new(), sources: Vec::new(), protected: Vec::new() }
     }
 }
 
@@ -199,24 +193,25 @@ impl World {
                 IpAddr::V6(address) => sources[1].insert(&address.octets(), length, tenant),
             }
         }
-        let mut fragments = [Table::bytes(), Table::bytes()];
-        for address in &plan.no_fragments {
+        let mut protected = [Table::bytes(), Table::bytes()];
+        for address in &plan.protected {
+            let bits = |all: u8| if address.is_unspecified() { 0 } else { all };
             match address {
-                IpAddr::V4(address) => fragments[0].insert(&address.octets(), 32, 1),
-                IpAddr::V6(address) => fragments[1].insert(&address.octets(), 128, 1),
+                IpAddr::V4(address) => protected[0].insert(&address.octets(), bits(32), 1),
+                IpAddr::V6(address) => protected[1].insert(&address.octets(), bits(128), 1),
             }
         }
         let capacity = maps.tables.len() as u32;
         let mut placement = Placement::new(capacity, &HashSet::new());
         let mut place = |table| placement.place(table, capacity).expect("room for the tables");
         let [sources_v4, sources_v6] = sources.map(&mut place);
-        let [fragments_v4, fragments_v6] = fragments.map(&mut place);
+        let [protected_v4, protected_v6] = protected.map(&mut place);
         let view = View {
             ports_shift: if self.generation.is_multiple_of(2) { 0 } else { Ports::UPPER },
             sources_v4,
             sources_v6,
-            fragments_v4,
-            fragments_v6,
+            protected_v4,
+            protected_v6,
             ..plan.view
         };
         for (number, block) in placement.into_blocks() {
@@ -233,7 +228,22 @@ impl World {
         maps.beat(self.now());
     }
 
-    /// Resets counters and buckets.
+    /// Resets counters and the words of buckets; the plan stays in force.
+    pub fn reset_counters(&mut self) {
+        let maps = &self.loaded.maps;
+        for place in 0..maps.counters.len() {
+            maps.counters.store(place, &TenantCounters::default());
+        }
+        for place in 0..maps.cpus.len() {
+            maps.cpus.store(place, &Cpu::EMPTY);
+        }
+        for tenant in 0..maps.tenants.len() {
+            (0..4).for_each(|word| maps.tenants.store_at(tenant, 8 * word, &0_u64));
+        }
+        self.loaded.samples.drain(usize::MAX, |_| ());
+    }
+
+    /// Resets counters and tenants.
     pub fn reset(&mut self) {
         let maps = &self.loaded.maps;
         for place in 0..maps.counters.len() {

@@ -132,10 +132,10 @@ pub struct View {
     pub services: u32,
     /// The highest tenant id in use.
     pub last_tenant: u32,
-    /// Block of the IPv4 addresses (one byte a level) whose fragments are dropped. Zero: none.
-    pub fragments_v4: u32,
-    /// Block of the IPv6 addresses whose fragments are dropped. Zero: none.
-    pub fragments_v6: u32,
+    /// Block of the IPv4 addresses (one byte a level) that services listen at. Zero: none.
+    pub protected_v4: u32,
+    /// Block of the IPv6 addresses that services listen at. Zero: none.
+    pub protected_v6: u32,
     /// The generation that wrote this.
     pub stamp: u64,
 }
@@ -156,6 +156,10 @@ pub mod view_flags {
     pub const SHADOW: u32 = 1 << 0;
     /// Let everything pass while the heartbeat is stale, the bucket included.
     pub const STALE_PASS: u32 = 1 << 1;
+    /// Let fragments pass. Without this and the next, first fragments are judged by what they show, and later ones pass.
+    pub const PASS_FRAGMENTS: u32 = 1 << 2;
+    /// Drop fragments for addresses that services listen at.
+    pub const DROP_FRAGMENTS: u32 = 1 << 3;
 }
 
 #[cfg(test)]

@@ -115,7 +115,8 @@ pub enum Exit {
     NotOurs = 2,
     /// Passed: the daemon has not written its first plan.
     NotReady = 3,
-    /// Passed: a fragment, or a chain of extension headers too long to follow: its ports cannot be trusted.
+    /// Passed: a later fragment, which shows no ports; a first one that the daemon judges when it is whole; or any, where
+    /// configured so.
     Fragment = 4,
     /// Passed: the headers before the ports are cut off or contradict each other. The stack drops it.
     BadHeader = 5,
@@ -139,13 +140,16 @@ pub enum Exit {
     StalePassed = 14,
     /// Passed: an element that should be there is not.
     Missing = 15,
-    /// Dropped: as [`Exit::Fragment`], for an address where they are not let through.
+    /// Dropped: a first fragment too short to show its ports, for an address that a service listens at; or any for such
+    /// an address, where configured so.
     FragmentDropped = 16,
+    /// Dropped: more extension headers than are followed, for an address that a service listens at; or more VLAN tags.
+    TooManyHeaders = 17,
 }
 
 impl Exit {
     /// Every exit, in the order of its number.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::NotIp,
         Self::NotTransport,
         Self::NotOurs,
@@ -163,6 +167,7 @@ impl Exit {
         Self::StalePassed,
         Self::Missing,
         Self::FragmentDropped,
+        Self::TooManyHeaders,
     ];
 
     /// Its index in [`Cpu::exits`].
@@ -193,6 +198,7 @@ impl Exit {
             Self::StalePassed => "stale-passed",
             Self::Missing => "missing",
             Self::FragmentDropped => "fragment-dropped",
+            Self::TooManyHeaders => "too-many-headers",
         }
     }
 }

@@ -6,8 +6,9 @@ use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::cty::{c_long, c_void};
 use aya_ebpf::helpers::generated::bpf_loop;
 
-use super::Packet;
-use super::frame::{TCP, UDP};
+use super::Reader as _;
+use super::buffers::Buffers;
+use super::frame::{Kind, TCP, UDP};
 
 /// A walk along the chain. It lies in a map, where the verifier does not follow what each step makes of it.
 pub(crate) struct Walk {
@@ -15,8 +16,12 @@ pub(crate) struct Walk {
     pub(crate) next: u8,
     /// What became of the walk.
     pub(crate) outcome: Outcome,
+    /// Whether what follows is a fragment.
+    pub(crate) kind: Kind,
     /// Where the next header starts.
     pub(crate) at: u32,
+    /// Where the IP packet ends.
+    end: u32,
 }
 
 /// What became of a walk.
@@ -24,10 +29,12 @@ pub(crate) struct Walk {
 pub(crate) enum Outcome {
     /// UDP or TCP is next.
     Transport,
-    /// The chain goes on. At the end of a walk: it is longer than [`MAX_HEADERS`].
+    /// The chain goes on. At the end of a walk: it has more than [`MAX_HEADERS`].
     GoesOn,
-    /// What follows is a fragment.
-    Fragment,
+    /// The chain ends beyond [`MAX_END`].
+    TooLong,
+    /// What follows is the rest of a fragmented packet.
+    LaterFragment,
     /// Something else than UDP or TCP is next.
     NotTransport,
     /// The headers are cut off.
@@ -40,17 +47,18 @@ struct Step {
     walk: *mut Walk,
 }
 
-/// Follows the extension headers, from the header `next` that starts at `at`, to UDP or TCP.
+/// Follows the extension headers of a packet that ends at `end`, from the header `next` that starts at `at`, to UDP or
+/// TCP.
 ///
-/// A whole packet in a fragment header (RFC 6946) is no fragment. The rest of a fragment tells nothing, and
-/// neither does a chain of more than [`MAX_HEADERS`].
+/// A whole packet in a fragment header (RFC 6946) is no fragment.
 #[inline(never)]
-pub(crate) fn follow(ctx: *mut xdp_md, walk: *mut Walk, next: u8, at: u32) {
+pub(crate) fn follow(ctx: *mut xdp_md, walk: *mut Walk, next: u8, at: u32, end: u32) {
     // SAFETY: this CPU's own scratch; `take_step` has the signature that the helper calls, and what it gets
     // outlives the call.
     unsafe {
         (*walk).next = next;
         (*walk).at = at;
+        (*walk).end = end;
         (*walk).outcome = Outcome::GoesOn;
         let mut step = Step { ctx, walk };
         bpf_loop(MAX_HEADERS + 1, take_step as *mut c_void, (&raw mut step).cast(), 0);
@@ -64,35 +72,42 @@ unsafe extern "C" fn take_step(_index: u32, step: *mut c_void) -> c_long {
         let step = step.cast::<Step>();
         ((*step).ctx, &mut *(*step).walk)
     };
-    walk.outcome = walk.step(&Packet::of(ctx));
+    walk.outcome = walk.step(&Buffers(ctx));
     c_long::from(walk.outcome != Outcome::GoesOn)
 }
 
 impl Walk {
     /// Goes over one header.
     #[inline(always)]
-    fn step(&mut self, packet: &Packet) -> Outcome {
+    fn step(&mut self, frame: &Buffers) -> Outcome {
         match kind(self.next) {
             Outcome::GoesOn => {}
             outcome => return outcome,
         }
-        let Some(header) = packet.bytes::<4>(self.at as usize) else { return Outcome::BadHeader };
-        let this = self.next;
-        self.next = header.get::<u8, 0>();
-        if this == FRAGMENT && header.get::<u16, 2>() & !RESERVED != 0 {
-            // Behind further extension headers there may be UDP or TCP.
-            return if kind(self.next) == Outcome::NotTransport {
-                Outcome::NotTransport
-            } else {
-                Outcome::Fragment
-            };
+        if self.at + 4 > self.end {
+            return Outcome::BadHeader;
         }
-        let len = u32::from(header.get::<u8, 1>());
+        let Some(header) = frame.bytes::<4>(self.at as usize) else { return Outcome::BadHeader };
+        let (next, len) = (header.get::<u8, 0>(), u32::from(header.get::<u8, 1>()));
+        let fragment = header.get::<u16, 2>() & !RESERVED;
+        let this = self.next;
+        self.next = next;
+        if this == FRAGMENT && fragment != 0 {
+            if fragment & !MORE_FRAGMENTS != 0 {
+                // Behind further extension headers there may be UDP or TCP.
+                let hidden = kind(next) != Outcome::NotTransport;
+                return if hidden { Outcome::LaterFragment } else { Outcome::NotTransport };
+            }
+            self.kind = Kind::FirstFragment;
+        }
         self.at += match this {
             FRAGMENT => 8,
             AUTHENTICATION => (len + 2) * 4,
             _ => (len + 1) * 8,
         };
+        if self.at > MAX_END {
+            return Outcome::TooLong;
+        }
         Outcome::GoesOn
     }
 }
@@ -110,14 +125,18 @@ fn kind(header: u8) -> Outcome {
 }
 
 /// More than any sender has use for.
-const MAX_HEADERS: u32 = 8;
+const MAX_HEADERS: u32 = 64;
+/// Headers that end later are not followed.
+pub(crate) const MAX_END: u32 = 1 << 14;
 
 /// The two reserved bits beside "more fragments" and the offset.
 const RESERVED: u16 = 0b110_u16.to_be();
+const MORE_FRAGMENTS: u16 = 1_u16.to_be();
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
-const AUTHENTICATION: u8 = 51;
+/// IPsec's authentication header.
+pub(crate) const AUTHENTICATION: u8 = 51;
 const DESTINATION: u8 = 60;
 const MOBILITY: u8 = 135;
 const HIP: u8 = 139;

@@ -6,35 +6,49 @@
 use aya_ebpf::bindings::xdp_md;
 use gate_common::abi::Protocol;
 
+use super::buffers::Buffers;
 use super::scan::Key;
+use super::swar;
 use super::verb::{Verb, text8};
-use super::{Packet, swar};
 
-/// Finds the first key from `at` on; `key` has none if there is none.
+/// Finds the first key of what lies between `at` and `end`; `key` has none if there is none.
 #[inline(never)]
-pub(crate) fn find(ctx: *mut xdp_md, protocol: u8, at: u32, key: &mut Key) {
-    let packet = Packet::of(ctx);
+pub(crate) fn find(ctx: *mut xdp_md, protocol: u8, at: u32, end: u32, key: &mut Key) {
+    let text = Text { frame: Buffers(ctx), end };
     let found = match protocol {
-        of if of == Protocol::Memcached as u8 => memcached(&packet, at),
-        of if of == Protocol::Resp as u8 => resp(&packet, at),
+        of if of == Protocol::Memcached as u8 => memcached(&text, at),
+        of if of == Protocol::Resp as u8 => resp(&text, at),
         _ => None,
     };
     *key = found.unwrap_or(Key::NONE);
 }
 
+/// What a segment carries.
+struct Text {
+    frame: Buffers,
+    end: u32,
+}
+
+impl Text {
+    #[inline(always)]
+    fn word_or_rest(&self, at: u32) -> Option<u64> {
+        self.frame.word_or_rest(at, self.end)
+    }
+}
+
 #[inline(always)]
-fn memcached(packet: &Packet, at: u32) -> Option<Key> {
-    let (verb, len) = Verb::of(packet.word_or_rest(at)?);
+fn memcached(text: &Text, at: u32) -> Option<Key> {
+    let (verb, len) = Verb::of(text.word_or_rest(at)?);
     let first_is_key = verb.has(Verb::SAMPLED) && !verb.has(Verb::FIRST_IS_NONE);
     first_is_key.then_some(Key { at: at + len, len: 0, writes: verb.has(Verb::WRITES) })
 }
 
 /// `*<words>`, `$<length>`, the command, `$<length>`, the key: each with its `\r\n`.
 #[inline(always)]
-fn resp(packet: &Packet, at: u32) -> Option<Key> {
-    let (_, at) = length(packet, at, b'*')?;
-    let (verb_len, at) = length(packet, at, b'$')?;
-    let word = packet.word_or_rest(at)?;
+fn resp(text: &Text, at: u32) -> Option<Key> {
+    let (_, at) = length(text, at, b'*')?;
+    let (verb_len, at) = length(text, at, b'$')?;
+    let word = text.word_or_rest(at)?;
     if verb_len == 0 || verb_len > 8 {
         return None;
     }
@@ -43,14 +57,14 @@ fn resp(packet: &Packet, at: u32) -> Option<Key> {
     if !writes && !reads(verb) {
         return None;
     }
-    let (len, at) = length(packet, at + verb_len + 2, b'$')?;
+    let (len, at) = length(text, at + verb_len + 2, b'$')?;
     (len != 0).then_some(Key { at, len, writes })
 }
 
 /// A length of up to five digits after its sign, and where the line after it starts.
 #[inline(always)]
-fn length(packet: &Packet, at: u32, sign: u8) -> Option<(u32, u32)> {
-    let word = packet.word_or_rest(at)?;
+fn length(text: &Text, at: u32, sign: u8) -> Option<(u32, u32)> {
+    let word = text.word_or_rest(at)?;
     let ends = swar::equal(word >> 8, b'\r');
     if word as u8 != sign || ends == 0 {
         return None;

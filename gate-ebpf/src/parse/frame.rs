@@ -4,9 +4,9 @@ use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::helpers::generated::bpf_xdp_get_buff_len;
 use gate_common::abi::Exit;
 
-use super::Packet;
-use super::extensions::{self, Outcome};
-use crate::maps::{self, peek, poke};
+use super::extensions::{self, AUTHENTICATION, Outcome};
+use super::{Packet, Reader, tags};
+use crate::maps::{self, launder, peek, poke};
 
 /// Just enough of a packet's headers to tell whether it is any of gate's business.
 #[derive(Clone, Copy)]
@@ -14,13 +14,27 @@ pub(crate) struct Glance {
     /// Bytes before the IP header: 14, or 18 or 22 with VLAN tags.
     link_len: usize,
     /// Whether it is IPv6.
-    v6: bool,
-    /// Whether it is a fragment, or hides its ports behind too many extension headers.
-    pub(crate) fragment: bool,
+    pub(crate) v6: bool,
+    /// Whether it is a fragment.
+    pub(crate) kind: Kind,
     /// UDP or TCP.
     pub(crate) transport: u8,
     /// Where the transport header starts.
     pub(crate) transport_at: usize,
+}
+
+/// What a packet shows of its transport.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// All of it.
+    Whole,
+    /// The first fragment: its beginning.
+    FirstFragment,
+    /// A later fragment: nothing.
+    LaterFragment,
+    /// Nothing, behind more extension headers than are followed.
+    TooManyHeaders,
 }
 
 /// Where a packet's parts lie, and who sent it to whom.
@@ -36,8 +50,10 @@ pub(crate) struct Frame {
     pub(crate) class: u8,
     /// Where the transport header starts.
     pub(crate) transport_at: usize,
-    /// Where the IP packet ends, as its header says: the frame may be longer (padding), or cut off.
+    /// Where the IP packet ends, as its header says: the frame may be longer (padding). Of a fragment, where that ends.
     pub(crate) end: usize,
+    /// The destination port, in network order; set where headers lie outside the linear part.
+    pub(crate) port: u16,
     /// The source, as two words in the order of its bytes in memory; IPv4 as `::ffff:a.b.c.d`.
     pub(crate) source: [u64; 2],
     /// The destination, likewise.
@@ -54,27 +70,37 @@ impl Glance {
     ///
     /// # Errors
     ///
-    /// [`Exit::NotIp`], [`Exit::NotTransport`], [`Exit::BadHeader`].
+    /// [`Exit::NotIp`], [`Exit::NotTransport`], [`Exit::BadHeader`], [`Exit::TooManyHeaders`]. [`Exit::BadHeader`] as
+    /// well if a reader that reads the linear part alone finds more than two VLAN tags.
     #[inline(always)]
-    pub(crate) fn at(ctx: *mut xdp_md, packet: &Packet) -> Result<Self, Exit> {
+    pub(crate) fn at<R: Reader>(ctx: *mut xdp_md, packet: &R) -> Result<Self, Exit> {
         let mut ether_type = packet.bytes::<14>(0).ok_or(Exit::BadHeader)?.get::<u16, 12>();
         let mut link_len = 14;
         for _ in 0..MAX_VLAN_TAGS {
-            if !matches!(ether_type, VLAN | VLAN_SERVICE | VLAN_OLD) {
+            if !is_vlan(ether_type) {
                 break;
             }
             ether_type = packet.bytes::<4>(link_len).ok_or(Exit::BadHeader)?.get::<u16, 2>();
             link_len += 4;
         }
+        if R::WHOLE_FRAME {
+            if is_vlan(ether_type) {
+                (ether_type, link_len) = tags::skip(ctx, ether_type, link_len)?;
+            }
+            // The verifier need not follow each number of tags.
+            link_len = launder(link_len as u64) as usize;
+        } else if is_vlan(ether_type) {
+            return Err(Exit::BadHeader);
+        }
         match ether_type {
-            IPV4 => Self::at_v4(packet, link_len),
+            IPV4 => Self::at_v4(ctx, packet, link_len),
             IPV6 => Self::at_v6(ctx, packet, link_len),
             _ => Err(Exit::NotIp),
         }
     }
 
     #[inline(always)]
-    fn at_v4(packet: &Packet, link_len: usize) -> Result<Self, Exit> {
+    fn at_v4<R: Reader>(ctx: *mut xdp_md, packet: &R, link_len: usize) -> Result<Self, Exit> {
         let header = packet.bytes::<20>(link_len).ok_or(Exit::BadHeader)?;
         let version = header.get::<u8, 0>();
         let header_len = usize::from(version & 0x0f) * 4;
@@ -82,36 +108,58 @@ impl Glance {
             return Err(Exit::BadHeader);
         }
         let transport = header.get::<u8, 9>();
-        if transport != UDP && transport != TCP {
-            return Err(Exit::NotTransport);
+        let kind = match header.get::<u16, 6>() & FRAGMENT_V4 {
+            0 => Kind::Whole,
+            MORE_FRAGMENTS_V4 => Kind::FirstFragment,
+            _ => Kind::LaterFragment,
+        };
+        let glance = Self { link_len, v6: false, kind, transport, transport_at: link_len + header_len };
+        match transport {
+            UDP | TCP => Ok(glance),
+            AUTHENTICATION if kind == Kind::LaterFragment => Ok(glance),
+            AUTHENTICATION => glance.behind_extensions(ctx, u16::from_be(header.get::<u16, 2>()).into()),
+            _ => Err(Exit::NotTransport),
         }
-        let fragment = header.get::<u16, 6>() & FRAGMENT_V4 != 0;
-        Ok(Self { link_len, v6: false, fragment, transport, transport_at: link_len + header_len })
     }
 
     #[inline(always)]
-    fn at_v6(ctx: *mut xdp_md, packet: &Packet, link_len: usize) -> Result<Self, Exit> {
+    fn at_v6<R: Reader>(ctx: *mut xdp_md, packet: &R, link_len: usize) -> Result<Self, Exit> {
         let header = packet.bytes::<40>(link_len).ok_or(Exit::BadHeader)?;
         if header.get::<u8, 0>() >> 4 != 6 {
             return Err(Exit::BadHeader);
         }
         let transport = header.get::<u8, 6>();
-        let transport_at = link_len + 40;
+        let glance = Self { link_len, v6: true, kind: Kind::Whole, transport, transport_at: link_len + 40 };
         if transport == UDP || transport == TCP {
-            return Ok(Self { link_len, v6: true, fragment: false, transport, transport_at });
+            return Ok(glance);
         }
+        match u16::from_be(header.get::<u16, 4>()) {
+            0 => glance.behind_extensions(ctx, 0),
+            length => glance.behind_extensions(ctx, 40 + usize::from(length)),
+        }
+    }
+
+    /// Finds the transport header behind extension headers, in an IP packet of `length` bytes; all that the frame holds
+    /// if it is zero.
+    #[inline(always)]
+    fn behind_extensions(self, ctx: *mut xdp_md, length: usize) -> Result<Self, Exit> {
         let case = maps::SCRATCH.get_ptr_mut(0).ok_or(Exit::Missing)?;
+        let end = if length == 0 { u32::MAX } else { (self.link_len + length) as u32 };
         // SAFETY: this CPU's own scratch.
         let walk = unsafe { &raw mut (*case).walk };
-        extensions::follow(ctx, walk, transport, transport_at as u32);
-        let fragment = match peek!((*walk).outcome) {
-            Outcome::Transport => false,
-            Outcome::Fragment | Outcome::GoesOn => true,
+        poke!((*walk).kind, self.kind);
+        extensions::follow(ctx, walk, self.transport, self.transport_at as u32, end);
+        let kind = match peek!((*walk).outcome) {
+            Outcome::Transport => peek!((*walk).kind),
+            // The transport header, if any, is in a later fragment.
+            Outcome::BadHeader if peek!((*walk).kind) == Kind::FirstFragment => Kind::FirstFragment,
+            Outcome::LaterFragment => Kind::LaterFragment,
+            Outcome::GoesOn | Outcome::TooLong => Kind::TooManyHeaders,
             Outcome::NotTransport => return Err(Exit::NotTransport),
             Outcome::BadHeader => return Err(Exit::BadHeader),
         };
         let (transport, transport_at) = (peek!((*walk).next), peek!((*walk).at) as usize);
-        Ok(Self { link_len, v6: true, fragment, transport, transport_at })
+        Ok(Self { kind, transport, transport_at, ..self })
     }
 
     /// Reads the rest, to scratch; returns where the IP packet ends.
@@ -120,9 +168,15 @@ impl Glance {
     ///
     /// [`Exit::BadHeader`].
     #[inline(always)]
-    pub(crate) fn file(self, ctx: *mut xdp_md, packet: &Packet, frame: *mut Frame) -> Result<usize, Exit> {
-        let Self { link_len, v6, transport, transport_at, .. } = self;
-        let end = if v6 {
+    pub(crate) fn file<R: Reader>(
+        self,
+        ctx: *mut xdp_md,
+        packet: &R,
+        frame: *mut Frame,
+    ) -> Result<usize, Exit> {
+        let Self { link_len, v6, kind, transport, transport_at } = self;
+        let mut excess = 0;
+        let mut end = if v6 {
             let header = packet.bytes::<40>(link_len).ok_or(Exit::BadHeader)?;
             poke!((*frame).v6, true);
             poke!((*frame).class, (u16::from_be(header.get::<u16, 0>()) >> 4) as u8);
@@ -130,7 +184,10 @@ impl Glance {
             poke!((*frame).source[1], header.get::<u64, 16>());
             poke!((*frame).destination[0], header.get::<u64, 24>());
             poke!((*frame).destination[1], header.get::<u64, 32>());
-            link_len + 40 + usize::from(u16::from_be(header.get::<u16, 4>()))
+            match header.get::<u16, 4>() {
+                0 => 0,
+                length => link_len + 40 + usize::from(u16::from_be(length)),
+            }
         } else {
             let header = packet.bytes::<20>(link_len).ok_or(Exit::BadHeader)?;
             poke!((*frame).v6, false);
@@ -139,12 +196,22 @@ impl Glance {
             poke!((*frame).source[1], MAPPED | u64::from(header.get::<u32, 12>()) << 32);
             poke!((*frame).destination[0], 0);
             poke!((*frame).destination[1], MAPPED | u64::from(header.get::<u32, 16>()) << 32);
-            link_len + usize::from(u16::from_be(header.get::<u16, 2>()))
+            let length = usize::from(u16::from_be(header.get::<u16, 2>()));
+            if kind == Kind::FirstFragment {
+                // Linux cuts a fragment off at a multiple of eight bytes; the rest comes from the next.
+                excess = (length - usize::from(header.get::<u8, 0>() & 0x0f) * 4) & 7;
+            }
+            if length == 0 { 0 } else { link_len + length }
         };
-        let whole = transport_at <= end && is_whole(ctx, packet, end);
-        if !whole {
+        if end == 0 {
+            // A length of zero stands for all that the frame holds.
+            // SAFETY: the helper only reads the packet's length.
+            end = unsafe { bpf_xdp_get_buff_len(ctx) } as usize;
+        }
+        if !is_whole(ctx, end) {
             return Err(Exit::BadHeader);
         }
+        end -= excess;
         poke!((*frame).transport, transport);
         poke!((*frame).link_len, link_len);
         poke!((*frame).transport_at, transport_at);
@@ -163,9 +230,15 @@ impl Frame {
 
 /// Whether the packet is as long as its IP header says. Parts of it may lie outside its linear part.
 #[inline(always)]
-fn is_whole(ctx: *mut xdp_md, packet: &Packet, end: usize) -> bool {
+fn is_whole(ctx: *mut xdp_md, end: usize) -> bool {
     // SAFETY: the helper only reads the packet's length.
-    end <= packet.len() || end as u64 <= unsafe { bpf_xdp_get_buff_len(ctx) }
+    end <= Packet::of(ctx).len() || end as u64 <= unsafe { bpf_xdp_get_buff_len(ctx) }
+}
+
+/// Whether a VLAN tag follows.
+#[inline(always)]
+pub(crate) fn is_vlan(ether_type: u16) -> bool {
+    matches!(ether_type, VLAN | VLAN_SERVICE | VLAN_OLD)
 }
 
 /// The four bytes of an IPv4 address.
@@ -180,7 +253,7 @@ pub(crate) fn bytes([first, second]: [u64; 2]) -> [u8; 16] {
     (u128::from(second) << 64 | u128::from(first)).to_le_bytes()
 }
 
-/// Two, as with a provider's tag around a customer's.
+/// Two, as with a provider's tag around a customer's; [`tags`] follows more.
 const MAX_VLAN_TAGS: usize = 2;
 
 /// The type of IPv4 in Ethernet, in network order.
@@ -193,5 +266,6 @@ const VLAN_OLD: u16 = 0x9100_u16.to_be();
 
 /// "More fragments" and the offset.
 const FRAGMENT_V4: u16 = 0x3fff_u16.to_be();
+const MORE_FRAGMENTS_V4: u16 = 0x2000_u16.to_be();
 /// `::ffff:0:0/96`, the lower half, in the order of memory.
 const MAPPED: u64 = 0xffff_0000;

@@ -12,30 +12,33 @@
 //!   "data" as commands, and so they are priced. Data that ends beyond the datagram is malformed: memcached
 //!   would take the next datagram, whoever sent it, for the rest.
 //! - Of commands that are not known, each word is priced as a row.
-//! - From where a line cannot be read (outside the linear part of the packet, or memcached's binary
-//!   protocol), the rest costs the most that so many bytes can: [`ServiceState::upper_bound`].
+//! - From where a line cannot be read (in a later fragment, or memcached's binary protocol), the rest costs the most that
+//!   so many bytes can: [`ServiceState::upper_bound`]. Data that is skipped may lie in later fragments.
 
 use aya_ebpf::bindings::xdp_md;
 use gate_common::abi::{Exit, QueryClass, ServiceState};
 
-use super::Packet;
+use super::Reader as _;
+use super::buffers::Buffers;
+use super::frame::Frame;
 use super::scan::{self, Scan, Status};
 use super::transport::Load;
 use crate::maps::peek;
 
-/// Reads a datagram's commands into `scan`.
+/// Reads the commands of a datagram in `frame` into `scan`.
 ///
 /// # Errors
 ///
 /// [`Exit::Malformed`].
 #[inline(always)]
-pub(crate) fn read(ctx: *mut xdp_md, load: &Load, scan: *mut Scan) -> Result<(), Exit> {
-    let header = Packet::of(ctx).bytes::<8>(load.at as usize).ok_or(Exit::Malformed)?;
+pub(crate) fn read(ctx: *mut xdp_md, frame: &Frame, load: &Load, scan: *mut Scan) -> Result<(), Exit> {
+    let header = Buffers(ctx).bytes::<8>(load.at as usize).ok_or(Exit::Malformed)?;
     let (id, datagrams) = (header.get::<u16, 0>(), header.get::<u16, 4>());
-    if load.len <= FRAME_HEADER || datagrams != ONE_DATAGRAM {
+    let shown = frame.end as u32;
+    if load.len <= FRAME_HEADER || load.at + FRAME_HEADER > shown || datagrams != ONE_DATAGRAM {
         return Err(Exit::Malformed);
     }
-    scan::run(ctx, scan, load.at + FRAME_HEADER, load.end());
+    scan::run(ctx, scan, load.at, load.end(), shown);
     // SAFETY: this CPU's own scratch.
     unsafe {
         (*scan).id = id;

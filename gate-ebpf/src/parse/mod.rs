@@ -1,11 +1,13 @@
 //! What a packet is: its headers, and the price of what it carries.
 
+pub(crate) mod buffers;
 pub(crate) mod extensions;
 pub(crate) mod first_line;
 pub(crate) mod frame;
 pub(crate) mod memcached;
 pub(crate) mod scan;
 pub(crate) mod swar;
+pub(crate) mod tags;
 pub(crate) mod transport;
 mod verb;
 
@@ -54,16 +56,23 @@ impl Packet {
     pub(crate) fn word(&self, offset: u32) -> Option<u64> {
         Some(self.bytes::<8>(offset as usize)?.get::<u64, 0>())
     }
+}
 
-    /// The eight bytes at `offset`, or as many as there are, zeros after them.
+/// Where headers are read from.
+pub(crate) trait Reader {
+    /// Whether it reads all of the frame, and not just its linear part.
+    const WHOLE_FRAME: bool;
+
+    /// The `N` bytes at `offset`; `None` if they are not all there. They are valid until the next call.
+    fn bytes<const N: usize>(&self, offset: usize) -> Option<Bytes<N>>;
+}
+
+impl Reader for Packet {
+    const WHOLE_FRAME: bool = false;
+
     #[inline(always)]
-    pub(crate) fn word_or_rest(&self, offset: u32) -> Option<u64> {
-        let last = self.len() as u32 - 8;
-        match offset {
-            _ if offset <= last => self.word(offset),
-            _ if offset - last < 8 => Some(self.word(last)? >> (8 * (offset - last))),
-            _ => None,
-        }
+    fn bytes<const N: usize>(&self, offset: usize) -> Option<Bytes<N>> {
+        Self::bytes(self, offset)
     }
 }
 
@@ -131,5 +140,5 @@ integer!(u16, "{0} = *(u16 *)({1} + {2})", "*(u16 *)({0} + {2}) = {1}");
 integer!(u32, "{0} = *(u32 *)({1} + {2})", "*(u32 *)({0} + {2}) = {1}");
 integer!(u64, "{0} = *(u64 *)({1} + {2})", "*(u64 *)({0} + {2}) = {1}");
 
-/// A power of two. Headers end far below it, and [`scan`] reads no further than half of it.
+/// A power of two. Headers end at [`extensions::MAX_END`] at the latest, and [`scan`] reads no further than that.
 const MAX_OFFSET: usize = 1 << 15;

@@ -4,11 +4,13 @@
 
 use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::cty::{c_long, c_void};
-use aya_ebpf::helpers::generated::bpf_loop;
+use aya_ebpf::helpers::generated::{bpf_loop, bpf_xdp_load_bytes};
 use gate_common::abi::QueryClass;
 
+use super::memcached::FRAME_HEADER;
 use super::verb::{Verb, text8};
-use super::{Packet, swar};
+use super::{Bytes, Packet, swar};
+use crate::maps::launder;
 
 /// What became of a scan.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -60,6 +62,10 @@ pub(crate) struct Scan {
     pub(crate) commands: [u32; QueryClass::COUNT],
     /// What became of it.
     pub(crate) status: Status,
+    /// Where in the frame the copy starts.
+    copy_at: u32,
+    /// A copy of the payload of a frame whose linear part does not hold it, and room to read a word at its end.
+    copy: [u8; MAX_READ as usize + 8],
 }
 
 /// A key that may be sampled.
@@ -84,10 +90,15 @@ struct Step {
     scan: *mut Scan,
 }
 
-/// Scans the payload from `at` to `end`.
+/// Scans the payload that starts at `payload_at` and ends at `end`, of which the packet shows what lies before `shown`.
 #[inline(never)]
-pub(crate) fn run(ctx: *mut xdp_md, scan: *mut Scan, at: u32, end: u32) {
-    let readable = (Packet::of(ctx).len() as u32).min(MAX_READ).min(end);
+pub(crate) fn run(ctx: *mut xdp_md, scan: *mut Scan, payload_at: u32, end: u32, shown: u32) {
+    let at = payload_at + FRAME_HEADER;
+    let mut readable = shown.min(MAX_READ).min(end);
+    let linear = Packet::of(ctx).len() as u32;
+    if readable > linear && !copy(ctx, scan, payload_at, readable) {
+        readable = linear;
+    }
     // SAFETY: this CPU's own scratch; `take_step` has the signature that the helper calls, and what it gets
     // outlives the call.
     unsafe {
@@ -103,6 +114,21 @@ pub(crate) fn run(ctx: *mut xdp_md, scan: *mut Scan, at: u32, end: u32) {
         (*scan).status = Status::Unread;
         let mut step = Step { ctx, scan };
         bpf_loop(MAX_STEPS, take_step as *mut c_void, (&raw mut step).cast(), 0);
+    }
+}
+
+/// Copies the payload from `from` to `to`; whether that worked.
+#[inline(always)]
+fn copy(ctx: *mut xdp_md, scan: *mut Scan, from: u32, to: u32) -> bool {
+    if to <= from {
+        return false;
+    }
+    // A mask and an addition bound the length for the verifier.
+    let len = (launder(u64::from(to - from) - 1) & (u64::from(MAX_READ) - 1)) + 1;
+    // SAFETY: this CPU's own scratch, which has room for `MAX_READ` bytes.
+    unsafe {
+        (*scan).copy_at = from;
+        bpf_xdp_load_bytes(ctx, from, (&raw mut (*scan).copy).cast(), len as u32) == 0
     }
 }
 
@@ -138,23 +164,44 @@ impl Scan {
         Some(())
     }
 
-    /// The next eight bytes; zeros follow the payload's last. `None` if they cannot be read.
+    /// The next eight bytes; zeros follow the last that can be read. `None` if none can.
     #[inline(always)]
     fn next(&self, packet: &Packet) -> Option<u64> {
         let last = self.readable - 8;
         if self.at <= last {
-            return packet.word(self.at);
+            return self.word(packet, self.at);
         }
-        if self.readable < self.end {
+        if self.at >= self.readable {
             return None;
         }
-        Some(packet.word(last)? >> ((8 * (self.at - last)) & 63))
+        Some(self.word(packet, last)? >> ((8 * (self.at - last)) & 63))
+    }
+
+    /// The eight bytes at `at`, from the packet or from the copy.
+    #[inline(always)]
+    fn word(&self, packet: &Packet, at: u32) -> Option<u64> {
+        match packet.word(at) {
+            None => {
+                // The mask changes nothing; it shows the verifier a bound.
+                let place =
+                    launder(u64::from(at.wrapping_sub(self.copy_at))) as usize & (MAX_READ as usize - 1);
+                // SAFETY: within the copy, which has room for a word at its end.
+                Some(Bytes::<8>(unsafe { self.copy.as_ptr().add(place).cast_mut() }).get::<u64, 0>())
+            }
+            word => word,
+        }
     }
 
     #[inline(always)]
     fn over(&mut self, status: Status) -> Option<()> {
         self.status = status;
         None
+    }
+
+    /// The present line has no end among the bytes that can be read.
+    #[inline(always)]
+    fn endless(&mut self) -> Option<()> {
+        if self.readable < self.end { None } else { self.over(Status::Malformed) }
     }
 
     /// Reads the command, up to its first word.
@@ -176,7 +223,7 @@ impl Scan {
         if verb.has(Verb::SAMPLED) && !verb.has(Verb::WORDS) {
             self.found_key(verb, self.at);
         }
-        if self.at < self.end { Some(()) } else { self.over(Status::Malformed) }
+        if self.at < self.end { Some(()) } else { self.endless() }
     }
 
     #[inline(always)]
@@ -197,7 +244,7 @@ impl Scan {
             self.after_space = (spaces >> 56) as u32;
             self.at += 8;
             if self.at >= self.end {
-                self.over(Status::Malformed)?;
+                self.endless()?;
             }
             return Some(None);
         }
@@ -218,7 +265,7 @@ impl Scan {
             self.broken |= odd;
             self.part_of_word(verb, word, len);
             self.at += len;
-            return if self.at < self.end { Some(()) } else { self.over(Status::Malformed) };
+            return if self.at < self.end { Some(()) } else { self.endless() };
         }
         self.part_of_word(verb, word, len);
         self.at += len;
@@ -228,7 +275,7 @@ impl Scan {
         match stop {
             b' ' => {
                 self.at += 1;
-                if self.at < self.end { Some(()) } else { self.over(Status::Malformed) }
+                if self.at < self.end { Some(()) } else { self.endless() }
             }
             b'\r' => self.end_line(packet, verb, self.at + 1),
             _ => self.end_line(packet, verb, self.at),
@@ -283,7 +330,7 @@ impl Scan {
     #[inline(always)]
     fn end_line(&mut self, packet: &Packet, verb: Verb, end: u32) -> Option<()> {
         // The payload does not start with the packet, so there are eight bytes before any of it.
-        let tail = packet.word(end - 8)?;
+        let tail = self.word(packet, end - 8)?;
         let line_len = end - self.line;
         let returned = line_len > 1 && (tail >> 56) as u8 == b'\r';
         if returned && !verb.has(Verb::WORDS) && (tail >> 48) as u8 == b' ' {
@@ -291,7 +338,7 @@ impl Scan {
             self.words -= 1;
         }
         if verb.has(Verb::NOREPLY) && line_len > NOREPLY_LEN + u32::from(returned) {
-            let tail = if returned { packet.word(end - 9)? } else { tail };
+            let tail = if returned { self.word(packet, end - 9)? } else { tail };
             self.quiet |= tail == text8(b" noreply");
         }
         let rows = verb.rows(self.words);

@@ -1,7 +1,7 @@
 //! The headers of UDP and TCP.
 
-use super::Packet;
-use super::frame::{Glance, UDP};
+use super::Reader;
+use super::frame::{Glance, Kind, UDP};
 use crate::maps::poke;
 
 /// What a packet carries: a datagram or a segment.
@@ -9,27 +9,62 @@ use crate::maps::poke;
 pub(crate) struct Load {
     /// Where it starts.
     pub(crate) at: u32,
-    /// Its bytes.
+    /// Its bytes. Of a first fragment: of a datagram's, all of them; of a segment's, those that it shows.
     pub(crate) len: u32,
     /// The segment's sequence number; nothing, of a datagram. So below.
     pub(crate) sequence: u32,
     /// The segment's [`tcp_flags`].
     pub(crate) flags: u8,
-    /// Whether it does not follow its protocol: then nothing above is known.
-    pub(crate) malformed: bool,
+    /// How much of it is known.
+    pub(crate) extent: Extent,
+}
+
+/// How much is known of what a packet carries.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Extent {
+    /// All of it.
+    Whole,
+    /// Its beginning.
+    FirstFragment,
+    /// Nothing: it does not follow its protocol.
+    Malformed,
 }
 
 impl Load {
     /// Reads the transport header of an IP packet that ends at `end`, to scratch.
     #[inline(always)]
-    pub(crate) fn file(packet: &Packet, glance: &Glance, end: usize, load: *mut Self) {
-        let at = glance.transport_at;
+    pub(crate) fn file<R: Reader>(packet: &R, glance: &Glance, end: usize, load: *mut Self) -> Option<()> {
         let read = if glance.transport == UDP {
-            datagram(packet, at, end, load)
+            datagram(packet, glance, end, load)
         } else {
-            segment(packet, at, end, load)
+            segment(packet, glance.transport_at, end, load)
         };
-        poke!((*load).malformed, read.is_none());
+        let extent = match (read, glance.kind) {
+            (None, _) => Extent::Malformed,
+            (_, Kind::Whole) => Extent::Whole,
+            _ => Extent::FirstFragment,
+        };
+        poke!((*load).extent, extent);
+        read
+    }
+
+    /// Whether it does not follow its protocol.
+    #[inline(always)]
+    pub(crate) fn is_malformed(&self) -> bool {
+        self.extent == Extent::Malformed
+    }
+
+    /// Whether a part of it is in later fragments.
+    #[inline(always)]
+    pub(crate) fn is_first_fragment(&self) -> bool {
+        self.extent == Extent::FirstFragment
+    }
+
+    /// How many bytes a segment may have at most.
+    #[inline(always)]
+    pub(crate) fn max_len(&self) -> u32 {
+        if self.is_first_fragment() { MAX_SEGMENT } else { self.len }
     }
 
     /// Where it ends.
@@ -47,14 +82,22 @@ impl Load {
     /// Whether a segment carries data. A reset may carry the reason for it, which is none.
     #[inline(always)]
     pub(crate) fn carries_data(&self) -> bool {
-        self.len != 0 && self.flags & tcp_flags::RST == 0
+        self.max_len() != 0 && self.flags & tcp_flags::RST == 0
     }
 }
 
 #[inline(always)]
-fn datagram(packet: &Packet, at: usize, end: usize, load: *mut Load) -> Option<()> {
-    let length = usize::from(u16::from_be(packet.bytes::<UDP_HEADER>(at)?.get::<u16, 4>()));
-    if length < UDP_HEADER || at + length > end {
+fn datagram<R: Reader>(packet: &R, glance: &Glance, end: usize, load: *mut Load) -> Option<()> {
+    let at = glance.transport_at;
+    let mut length = usize::from(u16::from_be(packet.bytes::<UDP_HEADER>(at)?.get::<u16, 4>()));
+    if length < UDP_HEADER {
+        // Over IPv6, a length of zero stands for all that the packet holds (RFC 2675).
+        if length != 0 || !glance.v6 || glance.kind != Kind::Whole || at + UDP_HEADER > end {
+            return None;
+        }
+        length = end - at;
+    }
+    if at + length > end && (glance.kind == Kind::Whole || at + UDP_HEADER > end) {
         return None;
     }
     poke!((*load).at, (at + UDP_HEADER) as u32);
@@ -63,7 +106,7 @@ fn datagram(packet: &Packet, at: usize, end: usize, load: *mut Load) -> Option<(
 }
 
 #[inline(always)]
-fn segment(packet: &Packet, at: usize, end: usize, load: *mut Load) -> Option<()> {
+fn segment<R: Reader>(packet: &R, at: usize, end: usize, load: *mut Load) -> Option<()> {
     let header = packet.bytes::<TCP_HEADER>(at)?;
     let header_len = usize::from(header.get::<u8, 12>() >> 4) * 4;
     let data = at + header_len;
@@ -89,6 +132,8 @@ pub(crate) mod tcp_flags {
     pub(crate) const ACK: u8 = 1 << 4;
 }
 
+/// More than any segment's data.
+const MAX_SEGMENT: u32 = u16::MAX as u32;
 /// Bytes of UDP's header.
 pub(crate) const UDP_HEADER: usize = 8;
 /// Bytes of TCP's header without options.

@@ -94,7 +94,7 @@ pub struct Gate {
     /// How long its quota would take to pay for that, beyond its burst; 1 s to 1 h.
     pub deep_debt: Nanos,
     /// The action on IP fragments of protected services.
-    pub fragments: Action,
+    pub fragments: Fragments,
     /// The most memory that the prefix tables may take, in bytes; 1 MiB to 16 GiB.
     pub prefix_memory: u64,
     /// Where maps and link are pinned: an absolute path.
@@ -259,6 +259,18 @@ pub enum OnStale {
     Bucket,
     /// Everything passes.
     Pass,
+}
+
+/// The action on IP fragments of protected services.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fragments {
+    /// The first is judged by what it shows; later ones pass.
+    Judge,
+    /// All go on to the kernel.
+    Pass,
+    /// All are dropped.
+    Drop,
 }
 
 /// The action on a packet that cannot be charged.

@@ -20,8 +20,8 @@ use super::price::FRAME_BYTES;
 use super::raw::Section;
 use super::units::{self, Wrong};
 use super::{
-    Action, AdminSocket, Algorithm, Config, Gate, Mode, OnStale, Protocol, Service, Tenant, TenantIndex,
-    Transports, XdpMode,
+    Action, AdminSocket, Algorithm, Config, Fragments, Gate, Mode, OnStale, Protocol, Service, Tenant,
+    TenantIndex, Transports, XdpMode,
 };
 use super::{backend, identity, parts, price, shedding};
 use crate::policy::Tier;
@@ -75,7 +75,7 @@ fn gate(mut section: Section<'_>) -> Gate {
         sample: s.get("sample", one_in).unwrap_or(DEFAULT_SAMPLE),
         tcp_in_debt: s.get("tcp_in_debt", one_of(&TCP_ACTIONS)).unwrap_or(TcpAction::None),
         deep_debt: s.get("deep_debt", time(DEEP_RANGE)).unwrap_or(Nanos::from_secs(10)),
-        fragments: s.get("fragments", one_of(&ACTIONS)).unwrap_or(Action::Pass),
+        fragments: s.get("fragments", one_of(&FRAGMENTS)).unwrap_or(Fragments::Judge),
         prefix_memory: s.get("prefix_memory", prefix_memory).unwrap_or(64 << 20),
         pin_dir: s.get("pin_dir", absolute_path).unwrap_or_else(|| PathBuf::from("/sys/fs/bpf/gate")),
         admin: s.get("admin", admin).unwrap_or(AdminSocket::Default),
@@ -488,6 +488,8 @@ enum Transport {
     Tcp,
 }
 
+const FRAGMENTS: [(&str, Fragments); 3] =
+    [("judge", Fragments::Judge), ("pass", Fragments::Pass), ("drop", Fragments::Drop)];
 const ACTIONS: [(&str, Action); 2] = [("pass", Action::Pass), ("drop", Action::Drop)];
 const TCP_ACTIONS: [(&str, TcpAction); 4] = [
     ("off", TcpAction::None),

@@ -117,8 +117,8 @@ pub fn needs(config: &Config) -> Needs {
     let [v4, v6] = source_tables(config, &identity);
     let services = endpoints(config).count() as u32;
     let sources = v4.len_below_root() + v6.len_below_root();
-    let fragments: usize = fragment_tables(config).iter().map(Table::len_below_root).sum();
-    let blocks = sources + fragments + SINGLE_ROOTS;
+    let protected: usize = protected_tables(config).iter().map(Table::len_below_root).sum();
+    let blocks = sources + protected + SINGLE_ROOTS;
     Needs { tenants: config.tenants.len() as u32 + 1, services, blocks: blocks as u32 }
 }
 
@@ -142,15 +142,15 @@ impl Layout {
         ports.extend(tcp);
         next.extend(tcp_next);
         let [v4, v6] = source_tables(config, &ids);
-        let [fragments_v4, fragments_v6] = fragment_tables(config);
+        let [protected_v4, protected_v6] = protected_tables(config);
         let capacity = occupied.block_capacity;
         let mut placement = Placement::new(capacity, &occupied.blocks);
         let view = View {
             ports_shift: if first_service == 1 { 0 } else { Ports::UPPER },
             sources_v4: placement.place(v4, capacity)?,
             sources_v6: placement.place(v6, capacity)?,
-            fragments_v4: placement.place(fragments_v4, capacity)?,
-            fragments_v6: placement.place(fragments_v6, capacity)?,
+            protected_v4: placement.place(protected_v4, capacity)?,
+            protected_v6: placement.place(protected_v6, capacity)?,
             first_service,
             services: needed,
             last_tenant: ids.iter().copied().max().unwrap_or(0),
@@ -246,12 +246,9 @@ fn source_tables(config: &Config, ids: &[u32]) -> [Table; 2] {
     tables
 }
 
-/// The addresses whose fragments are dropped.
-fn fragment_tables(config: &Config) -> [Table; 2] {
+/// The addresses that services listen at.
+fn protected_tables(config: &Config) -> [Table; 2] {
     let mut tables = [Table::bytes(), Table::bytes()];
-    if config.gate.fragments == config::Action::Pass {
-        return tables;
-    }
     if endpoints(config).any(|(_, _, address)| address.ip().is_unspecified()) {
         tables[0].insert(&[0; 4], 0, 1);
         tables[1].insert(&[0; 16], 0, 1);
@@ -338,7 +335,12 @@ fn view(config: &Config) -> View {
     View {
         stale_after_ns: config.gate.stale_after.0,
         flags: flag(config.gate.mode == config::Mode::Shadow, view_flags::SHADOW)
-            | flag(config.gate.on_stale == config::OnStale::Pass, view_flags::STALE_PASS),
+            | flag(config.gate.on_stale == config::OnStale::Pass, view_flags::STALE_PASS)
+            | match config.gate.fragments {
+                config::Fragments::Judge => 0,
+                config::Fragments::Pass => view_flags::PASS_FRAGMENTS,
+                config::Fragments::Drop => view_flags::DROP_FRAGMENTS,
+            },
         enforce: config.gate.enforce.steps(),
         sample_every: config.gate.sample.get(),
         ..View::default()
@@ -362,7 +364,7 @@ pub fn capacities(needs: &Needs, most_blocks: u32) -> Occupied {
 #[must_use]
 pub fn blocks_in_force(view: &View, capacity: u32, block: &dyn Fn(u32) -> Block) -> HashSet<u32> {
     let mut used = HashSet::new();
-    let single = [view.sources_v6, view.fragments_v4, view.fragments_v6];
+    let single = [view.sources_v6, view.protected_v4, view.protected_v6];
     let roots = single.map(|root| (root, 1)).into_iter().chain([(view.sources_v4, ROOT_V4 as u32)]);
     for (root, root_blocks) in roots {
         tables::blocks_of(root, root_blocks, capacity, &mut used, block);
@@ -374,7 +376,7 @@ pub fn blocks_in_force(view: &View, capacity: u32, block: &dyn Fn(u32) -> Block)
 pub const ROOT_BLOCKS: u32 = FIRST_FREE;
 const UDP: u8 = 17;
 const TCP: u8 = 6;
-/// Tables whose root is a single block: IPv6 sources, both kinds of fragments.
+/// Tables whose root is a single block: IPv6 sources, protected addresses of either kind.
 const SINGLE_ROOTS: usize = 3;
 /// Bursts of replies, so that a second's replies exceed the budget by a tenth at most.
 const REPLY_BURST: Nanos = Nanos::from_millis(100);

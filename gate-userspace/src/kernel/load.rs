@@ -148,6 +148,17 @@ impl Runner<'_> {
         Ok(run)
     }
 
+    /// As [`Loaded::run`], once, on a packet of which the first `linear` bytes lie in the linear part and the rest in
+    /// other buffers: as from a driver that splits headers off.
+    ///
+    /// # Errors
+    ///
+    /// As there; `EINVAL` if the linear part is under 14 bytes.
+    pub fn run_in_buffers(&self, packet: &[u8], linear: usize) -> Result<Run> {
+        let context = [0, linear as u32, 0, 0, 0, 0].map(u32::to_ne_bytes);
+        self.run_with(packet, Some(context.as_flattened()), 1)
+    }
+
     fn run_with(&self, packet: &[u8], context: Option<&[u8]>, repeat: u32) -> Result<Run> {
         let mut out = vec![0; packet.len() + ROOM_TO_GROW];
         let options = TestRunOptions {

@@ -131,7 +131,13 @@ fn batch(world: &mut World, seed: u64, cpu: usize) -> Result<Model, String> {
             tell_time(world, &mut model, now_ns, rng.once_in(6));
         }
         let packet = packets::packet(&mut rng);
-        let run = runner.run(&packet, 1).unwrap();
+        // Some from drivers that do not put all of it into the linear part.
+        let linear = 14 + rng.below(200) as usize;
+        let run = if linear < packet.len() && rng.once_in(4) {
+            runner.run_in_buffers(&packet, linear).unwrap()
+        } else {
+            runner.run(&packet, 1).unwrap()
+        };
         let verdict = model.process(&packet);
         let out = verdict.reply.as_ref().unwrap_or(&packet);
         let grown = out.len().saturating_sub(packet.len());

@@ -73,7 +73,14 @@ const TAGS: [u16; 3] = [0x8100, 0x88a8, 0x9100];
 
 /// A packet of at least 14 bytes, the fewest that the kernel takes.
 pub(crate) fn packet(rng: &mut Rng) -> Vec<u8> {
-    let mut bytes = whole(rng).bytes();
+    let packet = whole(rng);
+    let network_at = packet.link_len();
+    let mut bytes = packet.bytes();
+    if rng.once_in(40) {
+        // No length: what the frame holds counts.
+        let length = if packet.source.is_ipv4() { 2 } else { 4 };
+        bytes[network_at + length..network_at + length + 2].fill(0);
+    }
     if rng.once_in(6) {
         distort(rng, &mut bytes);
     }
@@ -97,7 +104,7 @@ fn whole(rng: &mut Rng) -> Packet {
     };
     packet.ports[0] = rng.mostly(8, 40_000, &[0, 1, 53, 1023, 1024, 65_535, port]);
     packet.dscp = rng.mostly(8, 0, &[10, 46, 63]);
-    packet.vlans = (0..rng.mostly(4, 0, &[1, 1, 1, 2, 2, 3]))
+    packet.vlans = (0..rng.mostly(4, 0, &[1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 4, 65, 66, 67]))
         .map(|_| (rng.pick(&TAGS), rng.below(1 << 16) as u16))
         .collect();
     packet.padding = rng.mostly(8, 0, &[1, 4, 18, 46]);
@@ -108,16 +115,30 @@ fn whole(rng: &mut Rng) -> Packet {
         && rng.once_in(16)
     {
         let real = 8 + packet.payload.len() as u16;
-        *length = Some(rng.pick(&[0, 7, 8, 9, 16, real - 1, real + 1, 65_535]));
+        *length = Some(rng.pick(&[0, 7, 8, 9, 16, real - 1, real + 1, real + 8, 3_000, 65_535]));
     }
     if rng.once_in(60) {
         packet.inside = Inside::Other(rng.pick(&[1, 2, 47, 58, 132]));
     }
     if family == 0 {
         packet.options = vec![1; 4 * rng.mostly(6, 0, &[1, 2, 10])];
-        packet.fragment = rng.mostly(20, (false, 0), &[(true, 0), (true, 3), (false, 1), (false, 8191)]);
+        let kinds = [(true, 0), (true, 0), (true, 0), (true, 3), (false, 1), (false, 8191)];
+        packet.fragment = rng.mostly(12, (false, 0), &kinds);
     } else if rng.once_in(3) {
-        packet.extensions = (0..rng.pick(&[1, 1, 1, 2, 3, 7, 8, 9])).map(|_| extension(rng)).collect();
+        let count = rng.pick(&[1, 1, 1, 1, 1, 1, 2, 2, 3, 3, 8, 9, 63, 64, 65]);
+        packet.extensions = if count < 60 {
+            (0..count).map(|_| extension(rng)).collect()
+        } else {
+            vec![(60, vec![0; 7]); count]
+        };
+    }
+    if rng.once_in(6)
+        && let Inside::Udp(length @ None) = &mut packet.inside
+        && (packet.fragment == (true, 0)
+            || packet.extensions.iter().any(|(kind, rest)| (*kind, rest[2]) == (44, 1)))
+    {
+        // A fragment of a longer datagram.
+        *length = Some(8 + packet.payload.len() as u16 + rng.pick(&[1, 8, 100, 1_400]));
     }
     packet
 }
@@ -128,7 +149,7 @@ fn extension(rng: &mut Rng) -> (u8, Vec<u8>) {
     match kind {
         // Reserved, offset and flags, identification. Mostly of a packet that is whole.
         44 => {
-            let flags = rng.mostly(4, [0, 0], &[[0, 1], [0, 8], [0xff, 0xf8], [0, 6]]);
+            let flags = rng.mostly(4, [0, 0], &[[0, 1], [0, 1], [0, 8], [0xff, 0xf8], [0, 6]]);
             (44, [&[0], &flags[..], &[1, 2, 3, 4]].concat())
         }
         // Its length counts words of four bytes, and not the first two.

@@ -28,9 +28,13 @@ pub(crate) fn plan(rng: &mut Rng, now_ns: u64) -> Plan {
     };
     plan.view.stale_after_ns = STALE_AFTER_NS;
     plan.view.enforce = rng.mostly(4, Fraction::ONE, &[Fraction::ZERO, Fraction::of(1, 2)]).steps();
-    plan.view.flags = rng.mostly(8, 0, &[view_flags::SHADOW]) | rng.mostly(4, 0, &[view_flags::STALE_PASS]);
-    if rng.once_in(2) {
-        plan.no_fragments = ["198.18.0.1", "fd00::1"].map(|address| address.parse().unwrap()).into();
+    plan.view.flags = rng.mostly(8, 0, &[view_flags::SHADOW])
+        | rng.mostly(4, 0, &[view_flags::STALE_PASS])
+        | rng.mostly(3, 0, &[view_flags::PASS_FRAGMENTS, view_flags::DROP_FRAGMENTS]);
+    if !rng.once_in(8) {
+        let any = rng.once_in(4);
+        let addresses = if any { ["0.0.0.0", "::"] } else { ["198.18.0.1", "fd00::1"] };
+        plan.protected = addresses.map(|address| address.parse().unwrap()).into();
     }
     plan
 }

@@ -14,11 +14,20 @@ pub(super) struct Headers {
     pub(super) v6: bool,
     pub(super) source: [u8; 16],
     pub(super) destination: [u8; 16],
-    pub(super) fragment: bool,
+    pub(super) kind: Kind,
     pub(super) transport: u8,
     pub(super) transport_at: usize,
     /// Where the IP packet ends, as its header says.
     pub(super) end: usize,
+}
+
+/// What a packet shows of its transport.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Whole,
+    FirstFragment,
+    LaterFragment,
+    TooManyHeaders,
 }
 
 /// What the transport carries.
@@ -37,7 +46,11 @@ const AUTHENTICATION: u8 = 51;
 /// Hop-by-hop, routing, fragment, authentication, destination, mobility, HIP, shim6.
 const EXTENSIONS: [u8; 8] = [0, 43, FRAGMENT, AUTHENTICATION, 60, 135, 139, 140];
 /// A longer chain is not followed.
-const MOST_EXTENSIONS: usize = 8;
+const MOST_EXTENSIONS: usize = 64;
+/// Nor are headers that end later.
+const MOST_HEADER_BYTES: usize = 1 << 14;
+/// Two, and those that are followed after them.
+const MOST_TAGS: usize = 2 + 64;
 
 pub(super) fn be16(bytes: &[u8]) -> u16 {
     u16::from_be_bytes([bytes[0], bytes[1]])
@@ -51,7 +64,10 @@ impl Headers {
     pub(super) fn read(packet: &[u8]) -> Result<Self, Exit> {
         let mut vlans = Vec::new();
         let mut ether_type = be16(part(packet, 12, 2)?);
-        while vlans.len() < 2 && [0x8100, 0x88a8, 0x9100].contains(&ether_type) {
+        while [0x8100, 0x88a8, 0x9100].contains(&ether_type) {
+            if vlans.len() == MOST_TAGS {
+                return Err(Exit::TooManyHeaders);
+            }
             let tag = part(packet, 14 + 4 * vlans.len(), 4)?;
             vlans.push((ether_type, be16(tag)));
             ether_type = be16(&tag[2..]);
@@ -70,22 +86,36 @@ impl Headers {
         if header[0] >> 4 != 4 || words < 5 {
             return Err(Exit::BadHeader);
         }
-        if ![UDP, TCP].contains(&header[9]) {
+        if ![UDP, TCP, AUTHENTICATION].contains(&header[9]) {
             return Err(Exit::NotTransport);
         }
+        let kind = match be16(&header[6..]) & 0x3fff {
+            0 => Kind::Whole,
+            0x2000 => Kind::FirstFragment,
+            _ => Kind::LaterFragment,
+        };
         let mapped =
             |at: usize| Ipv4Addr::from_octets(header[at..at + 4].try_into().unwrap()).to_ipv6_mapped();
-        Ok(Self {
+        let length = usize::from(be16(&header[2..]));
+        let mut headers = Self {
             vlans,
             class: header[1],
             v6: false,
             source: mapped(12).octets(),
             destination: mapped(16).octets(),
-            fragment: be16(&header[6..]) & 0x3fff != 0,
+            kind,
             transport: header[9],
             transport_at: link_len + 4 * words,
-            end: link_len + usize::from(be16(&header[2..])),
-        })
+            end: if length == 0 { packet.len() } else { link_len + length },
+        };
+        if headers.transport == AUTHENTICATION && kind != Kind::LaterFragment {
+            headers.follow_extensions(packet)?;
+        }
+        if headers.kind == Kind::FirstFragment && headers.end <= packet.len() {
+            // A fragment holds multiples of eight bytes; Linux cuts off the rest.
+            headers.end -= length.wrapping_sub(4 * words) % 8;
+        }
+        Ok(headers)
     }
 
     fn v6(packet: &[u8], vlans: Vec<(u16, u16)>) -> Result<Self, Exit> {
@@ -100,10 +130,13 @@ impl Headers {
             v6: true,
             source: header[8..24].try_into().unwrap(),
             destination: header[24..40].try_into().unwrap(),
-            fragment: false,
+            kind: Kind::Whole,
             transport: header[6],
             transport_at: link_len + 40,
-            end: link_len + 40 + usize::from(be16(&header[4..])),
+            end: match usize::from(be16(&header[4..])) {
+                0 => packet.len(),
+                length => link_len + 40 + length,
+            },
         };
         headers.follow_extensions(packet)?;
         Ok(headers)
@@ -117,11 +150,18 @@ impl Headers {
             if !EXTENSIONS.contains(&self.transport) {
                 return Err(Exit::NotTransport);
             }
-            let header = part(packet, self.transport_at, 4)?;
+            let shown = &packet[..self.end.min(packet.len())];
+            let Some(header) = shown.get(self.transport_at..self.transport_at + 4) else {
+                // The rest may be in a later fragment.
+                return if self.kind == Kind::FirstFragment { Ok(()) } else { Err(Exit::BadHeader) };
+            };
             let this = std::mem::replace(&mut self.transport, header[0]);
-            if this == FRAGMENT && be16(&header[2..]) & 0xfff9 != 0 {
+            let fragment = be16(&header[2..]) & 0xfff9;
+            if this == FRAGMENT && fragment == 1 {
+                self.kind = Kind::FirstFragment;
+            } else if this == FRAGMENT && fragment != 0 {
                 let may_be_ours = [UDP, TCP].contains(&header[0]) || EXTENSIONS.contains(&header[0]);
-                self.fragment = true;
+                self.kind = Kind::LaterFragment;
                 return if may_be_ours { Ok(()) } else { Err(Exit::NotTransport) };
             }
             self.transport_at += match this {
@@ -129,23 +169,31 @@ impl Headers {
                 AUTHENTICATION => 4 * (usize::from(header[1]) + 2),
                 _ => 8 * (usize::from(header[1]) + 1),
             };
+            if self.transport_at > MOST_HEADER_BYTES {
+                break;
+            }
         }
-        // There is no telling what it is, as with a fragment.
-        self.fragment = true;
+        // There is no telling what it is.
+        self.kind = Kind::TooManyHeaders;
         Ok(())
     }
 
-    /// That the packet is as long as it says.
-    pub(super) fn whole(&self, packet: &[u8]) -> Result<(), Exit> {
-        if self.transport_at <= self.end && self.end <= packet.len() { Ok(()) } else { Err(Exit::BadHeader) }
+    /// That the frame holds the packet.
+    pub(super) fn fits(&self, packet: &[u8]) -> Result<(), Exit> {
+        if self.end <= packet.len() { Ok(()) } else { Err(Exit::BadHeader) }
     }
 
     /// `None` if the transport header contradicts the packet.
     pub(super) fn payload(&self, packet: &[u8]) -> Option<Payload> {
         if self.transport == UDP {
             let header = packet.get(self.transport_at..self.transport_at + 8)?;
-            let length = usize::from(be16(&header[4..]));
-            let fits = length >= 8 && self.transport_at + length <= self.end;
+            let mut length = usize::from(be16(&header[4..]));
+            let whole = self.kind == Kind::Whole;
+            if length == 0 && self.v6 && whole {
+                length = self.end - self.transport_at;
+            }
+            let shown = if whole { length } else { 8 };
+            let fits = length >= 8 && self.transport_at + shown <= self.end;
             fits.then(|| Payload { at: self.transport_at + 8, len: length - 8, flags: 0, sequence: 0 })
         } else {
             let header = packet.get(self.transport_at..self.transport_at + 20)?;
@@ -169,7 +217,7 @@ impl Headers {
         let [source_port, port] = self.ports(packet);
         let groups = (packet[0] | packet[6]) & 1 != 0;
         let udp = self.transport == UDP;
-        if groups || self.source == self.destination || source_port == 0 {
+        if groups || self.vlans.len() > 2 || self.source == self.destination || source_port == 0 {
             return false;
         }
         if udp && (source_port == port || source_port < 1024) {
@@ -208,7 +256,12 @@ impl Headers {
             dscp: self.class >> 2,
             inside,
             ports: self.ports(packet),
-            ..Packet::udp("198.18.0.2", "198.18.0.1", 0, &packet[payload.at..payload.at + payload.len])
+            ..Packet::udp(
+                "198.18.0.2",
+                "198.18.0.1",
+                0,
+                &packet[payload.at..self.end.min(payload.at + payload.len)],
+            )
         }
     }
 }
@@ -219,7 +272,8 @@ impl Payload {
     }
 
     /// A reset's payload is no data.
-    pub(super) fn carries_data(&self) -> bool {
-        self.len != 0 && self.flags & tcp::RST == 0
+    pub(super) fn carries_data(&self, headers: &Headers) -> bool {
+        let some = self.len != 0 || headers.kind == Kind::FirstFragment;
+        some && self.flags & tcp::RST == 0
     }
 }

@@ -13,19 +13,23 @@ pub struct Commands {
     pub bounded: bool,
 }
 
-/// Reads a payload, frame header included; `None` if it is malformed.
+/// Reads a payload of `len` bytes, frame header included, of which only `payload` is shown; `None` if it is malformed.
 #[must_use]
-pub fn memcached(payload: &[u8], prices: &ServiceState) -> Option<Commands> {
-    if payload.len() <= 8 || payload[4..6] != [0, 1] {
+pub fn memcached(payload: &[u8], len: usize, prices: &ServiceState) -> Option<Commands> {
+    if len <= 8 || payload.len() < 8 || payload[4..6] != [0, 1] {
         return None;
     }
     let mut rest = &payload[8..];
-    let mut price = (payload.len() as u64 * u64::from(prices.kib_mru)).div_ceil(1024);
+    // What comes behind the bytes shown.
+    let mut hidden = len - payload.len();
+    let mut price = (len as u64 * u64::from(prices.kib_mru)).div_ceil(1024);
     let (mut answerable, mut bounded) = (false, false);
-    while !rest.is_empty() {
-        if rest[0] == 0x80 {
+    while !rest.is_empty() || hidden > 0 {
+        let unseen = hidden > 0 && !rest.contains(&b'\n');
+        if unseen || rest[0] == 0x80 {
             let command = u64::from(prices.base_mru) + u64::from(prices.latency_mru[7]);
-            price += rest.len() as u64 * command.max(u64::from(prices.row_mru).div_ceil(2));
+            let bytes = (rest.len() + hidden) as u64;
+            price += bytes * command.max(u64::from(prices.row_mru).div_ceil(2));
             bounded = true;
             break;
         }
@@ -41,7 +45,9 @@ pub fn memcached(payload: &[u8], prices: &ServiceState) -> Option<Commands> {
             + u64::from(prices.latency_mru[command.class]);
         answerable |= line.first().is_some_and(u8::is_ascii_lowercase) && !command.quiet;
         if let Some(data) = command.data {
-            rest = rest.get(data + 2..)?;
+            let beyond = (data + 2).saturating_sub(rest.len());
+            hidden = hidden.checked_sub(beyond)?;
+            rest = &rest[data + 2 - beyond..];
         }
     }
     Some(Commands { price: price.min(u64::from(u32::MAX)), answerable, bounded })

@@ -18,7 +18,7 @@ use gate_common::units::{Fraction, Multiplier};
 
 use crate::fixture;
 use crate::world::Plan;
-use headers::{Headers, Payload, TCP, UDP, be16};
+use headers::{Headers, Kind, Payload, TCP, UDP, be16};
 pub use memcached::{Commands, memcached};
 
 /// What the maps say, and what the program must have made of them.
@@ -65,7 +65,11 @@ impl Verdict {
     #[must_use]
     pub const fn action(&self) -> u32 {
         match self.exit {
-            Exit::Malformed | Exit::UnknownSource | Exit::RefusedDropped | Exit::FragmentDropped => 1,
+            Exit::Malformed
+            | Exit::UnknownSource
+            | Exit::RefusedDropped
+            | Exit::FragmentDropped
+            | Exit::TooManyHeaders => 1,
             Exit::RefusedReplied => 3,
             _ => 2,
         }
@@ -111,10 +115,15 @@ impl Model {
 
     /// Finds out what a packet is; or how it leaves, if it is not for a service.
     fn open<'p>(&mut self, packet: &'p [u8]) -> Result<PacketContext<'p>, Exit> {
-        let headers = Headers::read(packet)?;
-        if headers.fragment {
-            headers.whole(packet)?;
-            return Err(self.fragment(&headers));
+        let headers = Headers::read(packet).map_err(|exit| match exit {
+            // So many VLAN tags that nobody knows where it goes.
+            Exit::TooManyHeaders if !self.ready => Exit::NotReady,
+            Exit::TooManyHeaders if self.plan.view.flags & view_flags::SHADOW != 0 => Exit::Shadowed,
+            exit => exit,
+        })?;
+        if headers.kind != Kind::Whole {
+            headers.fits(packet)?;
+            self.not_whole(&headers)?;
         }
         let ports = packet.get(headers.transport_at..headers.transport_at + 4).ok_or(Exit::BadHeader)?;
         let port = be16(&ports[2..]);
@@ -124,7 +133,10 @@ impl Model {
         if !self.ready {
             return Err(Exit::NotReady);
         }
-        headers.whole(packet)?;
+        headers.fits(packet)?;
+        if headers.transport_at > headers.end {
+            return Err(Exit::BadHeader);
+        }
         // No more than eight services share a port.
         let &(_, _, service, prices) = here
             .take(8)
@@ -159,18 +171,38 @@ impl Model {
         Ok(context)
     }
 
-    fn fragment(&self, headers: &Headers) -> Exit {
+    /// Whether a packet that is not whole can be judged all the same.
+    fn not_whole(&self, headers: &Headers) -> Result<(), Exit> {
         if !self.ready {
-            return Exit::NotReady;
+            return Err(Exit::NotReady);
+        }
+        let [pass, drop] = [view_flags::PASS_FRAGMENTS, view_flags::DROP_FRAGMENTS]
+            .map(|flag| self.plan.view.flags & flag != 0);
+        let many = headers.kind == Kind::TooManyHeaders;
+        if !many && pass {
+            return Err(Exit::Fragment);
+        }
+        if !many && !drop {
+            if headers.kind == Kind::LaterFragment {
+                return Err(Exit::Fragment);
+            }
+            if headers.transport_at + 4 <= headers.end {
+                return Ok(());
+            }
         }
         let [_, destination] = headers.addresses();
-        if !self.plan.no_fragments.contains(&destination) {
-            Exit::Fragment
+        let here = |address: &IpAddr| {
+            *address == destination || address.is_unspecified() && address.is_ipv4() == destination.is_ipv4()
+        };
+        Err(if !self.plan.protected.iter().any(here) {
+            if many { Exit::NotOurs } else { Exit::Fragment }
         } else if self.is_shadowed(headers) {
             Exit::Shadowed
+        } else if many {
+            Exit::TooManyHeaders
         } else {
             Exit::FragmentDropped
-        }
+        })
     }
 
     /// The tenant that the longest prefix of a source names.
@@ -205,6 +237,10 @@ impl Model {
         let Some(payload) = &context.payload else {
             return self.refuse(context, Reason::Malformed, Exit::Malformed);
         };
+        if context.headers.kind == Kind::FirstFragment && context.service.flags & service_flags::PROXIED != 0
+        {
+            return Exit::Fragment;
+        }
         let charged = self.charge(context);
         let exit = self.pass_or_refuse(context, charged, context.price);
         let Some(commands) = &context.commands else { return exit };
@@ -236,10 +272,10 @@ impl Model {
                 false => exit,
             };
         }
-        if action == TcpAction::DropData as u8 && payload.carries_data() {
+        if action == TcpAction::DropData as u8 && payload.carries_data(&context.headers) {
             return self.refuse(context, Reason::RejectedUntil, Exit::RefusedDropped);
         }
-        if !payload.carries_data() {
+        if !payload.carries_data(&context.headers) {
             self.tenants[context.tenant].bare += 1;
             self.tenants[context.tenant].passed_bytes += context.headers.end as u64;
             return Exit::Bare;
@@ -367,10 +403,14 @@ impl PacketContext<'_> {
             return;
         }
         let price = if self.headers.transport == TCP || self.service.protocol != Protocol::Memcached as u8 {
-            let bytes = (payload.len as u64 * u64::from(prices.kib_mru)).div_ceil(1024);
+            // How long a segment is, its first fragment does not say.
+            let hidden = self.headers.transport == TCP && self.headers.kind == Kind::FirstFragment;
+            let len = if hidden { 65_535 } else { payload.len as u64 };
+            let bytes = (len * u64::from(prices.kib_mru)).div_ceil(1024);
             u64::from(prices.base_mru) + bytes
         } else {
-            self.commands = memcached(&self.packet[payload.at..payload.at + payload.len], prices);
+            let shown = &self.packet[payload.at..self.headers.end.min(payload.at + payload.len)];
+            self.commands = memcached(shown, payload.len, prices);
             let Some(commands) = &self.commands else {
                 self.payload = None;
                 return;

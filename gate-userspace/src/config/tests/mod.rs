@@ -58,7 +58,7 @@ fn what_is_left_out_has_its_documented_default() {
             sample: NonZeroU32::new(64).unwrap(),
             tcp_in_debt: TcpAction::None,
             deep_debt: Nanos::from_secs(10),
-            fragments: Action::Pass,
+            fragments: Fragments::Judge,
             prefix_memory: 64 << 20,
             pin_dir: PathBuf::from("/sys/fs/bpf/gate"),
             admin: AdminSocket::Default,

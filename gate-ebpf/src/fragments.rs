@@ -1,0 +1,72 @@
+//! Packets that do not show their ports: fragments, and chains of too many headers.
+//!
+//! A first fragment is judged by what it shows, and its datagram arrives only if it passes. Linux drops fragments that
+//! overlap others (since 5.10 at the latest, IPv4 and IPv6), so no later fragment changes what the first has shown.
+
+use aya_ebpf::bindings::xdp_md;
+use gate_common::abi::{Control, Exit, bank_of, find, view_flags};
+
+use crate::judge::{Case, control, is_shadowed};
+use crate::maps::{self, peek};
+use crate::parse::frame::{self, Frame, Kind};
+use crate::plan::find_v6;
+
+/// What becomes of a packet that is not whole; nothing yet, if its ports can be looked at.
+///
+/// # Errors
+///
+/// How it leaves.
+#[inline(never)]
+pub(crate) fn check(case: *const Case, kind: Kind) -> Result<(), Exit> {
+    let control = control()?;
+    // SAFETY: this CPU's own scratch.
+    let frame = unsafe { &(*case).frame };
+    let bank = bank_of(peek!((*control).generation));
+    let flags = peek!((*control).views[bank].flags);
+    let dropped = match kind {
+        Kind::Whole => return Ok(()),
+        Kind::TooManyHeaders => Exit::TooManyHeaders,
+        _ if flags & view_flags::PASS_FRAGMENTS != 0 => return Err(Exit::Fragment),
+        _ if flags & view_flags::DROP_FRAGMENTS != 0 => Exit::FragmentDropped,
+        Kind::LaterFragment => return Err(Exit::Fragment),
+        Kind::FirstFragment if frame.transport_at + PORTS <= frame.end => return Ok(()),
+        Kind::FirstFragment => Exit::FragmentDropped,
+    };
+    let enforce = peek!((*control).views[bank].enforce);
+    Err(if !is_protected(control, bank, frame) {
+        if kind == Kind::TooManyHeaders { Exit::NotOurs } else { Exit::Fragment }
+    } else if is_shadowed(flags, enforce, frame.source) {
+        Exit::Shadowed
+    } else {
+        dropped
+    })
+}
+
+/// How a frame leaves that has more VLAN tags than are followed: nobody knows to whom it is addressed.
+#[inline(never)]
+pub(crate) fn too_many_tags(_ctx: *mut xdp_md) -> Exit {
+    let control = match control() {
+        Ok(control) => control,
+        Err(exit) => return exit,
+    };
+    let bank = bank_of(peek!((*control).generation));
+    match peek!((*control).views[bank].flags) & view_flags::SHADOW {
+        0 => Exit::TooManyHeaders,
+        _ => Exit::Shadowed,
+    }
+}
+
+/// Whether a service may listen at the packet's destination.
+#[inline(always)]
+fn is_protected(control: *mut Control, bank: usize, frame: &Frame) -> bool {
+    let found = if frame.v6 {
+        find_v6(peek!((*control).views[bank].protected_v6), frame.destination)
+    } else {
+        let root = peek!((*control).views[bank].protected_v4);
+        find(root, &frame::bytes_v4(frame.destination), maps::entry)
+    };
+    found != 0
+}
+
+/// Bytes of a transport header up to the end of its ports.
+const PORTS: usize = 4;

@@ -1,0 +1,77 @@
+//! VLAN tags beyond the usual two.
+//!
+//! Linux takes off any number of priority tags (VLAN 0) without a VLAN interface, so all are followed.
+
+use aya_ebpf::bindings::xdp_md;
+use aya_ebpf::cty::{c_long, c_void};
+use aya_ebpf::helpers::generated::bpf_loop;
+use gate_common::abi::Exit;
+
+use super::Reader as _;
+use super::buffers::Buffers;
+use super::frame::is_vlan;
+use crate::maps::{self, peek};
+
+/// A walk along the tags.
+pub(crate) struct TagWalk {
+    /// The type of what comes next.
+    ether_type: u16,
+    /// Whether the frame ends within a tag.
+    cut_off: bool,
+    /// Where the next header starts.
+    at: u32,
+}
+
+/// What a step gets: the verifier follows pointers on the stack, where the helper needs them.
+struct Step {
+    ctx: *mut xdp_md,
+    walk: *mut TagWalk,
+}
+
+/// Goes over the tags, of which the first starts at `at`; returns what comes after them, and where.
+///
+/// # Errors
+///
+/// [`Exit::BadHeader`], [`Exit::TooManyHeaders`].
+#[inline(always)]
+pub(crate) fn skip(ctx: *mut xdp_md, ether_type: u16, at: usize) -> Result<(u16, usize), Exit> {
+    let case = maps::SCRATCH.get_ptr_mut(0).ok_or(Exit::Missing)?;
+    // SAFETY: this CPU's own scratch; `take_step` has the signature that the helper calls, and what it gets
+    // outlives the call.
+    let walk = unsafe { &raw mut (*case).tags };
+    unsafe {
+        *walk = TagWalk { ether_type, cut_off: false, at: at as u32 };
+        let mut step = Step { ctx, walk };
+        bpf_loop(MAX_TAGS, take_step as *mut c_void, (&raw mut step).cast(), 0);
+    }
+    let (ether_type, at) = (peek!((*walk).ether_type), peek!((*walk).at) as usize);
+    if peek!((*walk).cut_off) {
+        Err(Exit::BadHeader)
+    } else if is_vlan(ether_type) {
+        Err(Exit::TooManyHeaders)
+    } else {
+        Ok((ether_type, at))
+    }
+}
+
+/// The helper's signature; goes on while it returns zero.
+unsafe extern "C" fn take_step(_index: u32, step: *mut c_void) -> c_long {
+    // SAFETY: what `skip` lent to the helper.
+    let (ctx, walk) = unsafe {
+        let step = step.cast::<Step>();
+        ((*step).ctx, &mut *(*step).walk)
+    };
+    if !is_vlan(walk.ether_type) {
+        return 1;
+    }
+    let Some(tag) = Buffers(ctx).bytes::<4>(walk.at as usize) else {
+        walk.cut_off = true;
+        return 1;
+    };
+    walk.ether_type = tag.get::<u16, 2>();
+    walk.at += 4;
+    0
+}
+
+/// More than any network has use for.
+const MAX_TAGS: u32 = 64;
