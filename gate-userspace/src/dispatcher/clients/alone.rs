@@ -88,7 +88,7 @@ impl<W: Wire> Client<W> {
     /// A new connection to the store for it alone. All that it has written so far has been answered, over a shared
     /// connection: if it waits for replicas, it means that.
     async fn open_dedicated(&self, who: &Identity, service: &Service<W>) -> Result<Line, Broken> {
-        let mut line = Line::open(&service.settings, who).await?;
+        let mut line = service.lines.open(&service.settings, who).await?;
         if self.awaits_replicas.get() {
             line.adopt_writes().await?;
         }
@@ -166,7 +166,7 @@ impl<W: Wire> Client<W> {
             return CLUSTER.to_vec();
         }
         let mut refusal = Vec::new();
-        W::refuse(Refusal::of(Reason::StoreDown), &mut refusal);
+        W::refuse(broken.refusal(), &mut refusal);
         refusal
     }
 }

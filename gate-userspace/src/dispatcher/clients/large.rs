@@ -201,7 +201,7 @@ impl<W: Wire> Client<W> {
             Stop::Broken(broken) => {
                 tracing::debug!(service = service.settings.name, %broken, "a long request was broken off");
                 service.count_refusal(large.tenant, down.reason);
-                down
+                if large.body.is_sent { down } else { broken.refusal() }
             }
             Stop::Refused(refusal) => refusal,
         };

@@ -7,8 +7,6 @@
 
 use std::rc::Rc;
 
-use gate_common::abi::Reason;
-
 use super::{Asked, Identity, Secret};
 use crate::dispatcher::clients::client::{Client, Moving};
 use crate::dispatcher::figures::Event;
@@ -73,13 +71,13 @@ impl<W: Wire> Client<W> {
         }
         let asking = async {
             let mut line = service.lines.take(&service.settings, &who).await?;
-            let answer = line.ask(request.bytes()).await?;
+            let answer = service.lines.admit(line.ask(request.bytes())).await?;
             service.lines.keep(line);
             Ok(answer)
         };
         asking.await.or_else(|broken| match broken {
             Broken::Refused(why) => Ok(why),
-            _ => Err(Refusal::of(Reason::StoreDown)),
+            broken => Err(broken.refusal()),
         })
     }
 

@@ -2,7 +2,10 @@
 
 use std::path::PathBuf;
 
-use crate::protocol::resp;
+use gate_common::abi::Reason;
+use gate_common::units::Nanos;
+
+use crate::protocol::{Refusal, resp};
 
 /// Why a connection to the store ended.
 #[derive(Debug, thiserror::Error)]
@@ -16,6 +19,12 @@ pub(in crate::dispatcher) enum Broken {
     /// An answer took too long.
     #[error("the store did not answer in time")]
     Overdue,
+    /// Others have just found that it does not answer.
+    #[error("the store does not answer")]
+    Down {
+        /// When to come again.
+        retry_after: Nanos,
+    },
     /// What came makes no sense.
     #[error(transparent)]
     Garbage(#[from] crate::dispatcher::wire::Garbage),
@@ -39,6 +48,16 @@ pub(in crate::dispatcher) enum Broken {
     /// An answer that no request asked for.
     #[error("the store sent an answer that no one asked for")]
     Unasked,
+}
+
+impl Broken {
+    /// How a client is refused that cannot have a connection.
+    pub(in crate::dispatcher) fn refusal(&self) -> Refusal {
+        match self {
+            Self::Down { retry_after } => Refusal::after(Reason::StoreDown, *retry_after),
+            _ => Refusal::of(Reason::StoreDown),
+        }
+    }
 }
 
 /// The first word of an error. More of it might repeat what it is about.

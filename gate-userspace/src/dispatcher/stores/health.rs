@@ -51,6 +51,11 @@ impl Health {
         }
     }
 
+    /// Whether a pause is over, and the store has not been tried since.
+    pub(in crate::dispatcher) fn may_be_tried(&self, now: Nanos) -> bool {
+        matches!(self.state, State::Down { until } if until <= now)
+    }
+
     /// It is connected, at `now`.
     pub(in crate::dispatcher) fn connected(&mut self, now: Nanos) {
         self.state = match self.state {

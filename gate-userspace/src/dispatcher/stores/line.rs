@@ -3,15 +3,19 @@
 //! One that has been asked what it was made for is used again: `RESET` makes it as it was at first. So clients that
 //! come, log in and go cost the store no connections but gate's own.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io::ErrorKind;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::broken::Broken;
+use super::health::Health;
+use crate::clock;
+use crate::config::Protocol;
 use crate::dispatcher::identity::Identity;
 use crate::dispatcher::listen::keep_alive;
 use crate::dispatcher::settings::Settings;
@@ -27,12 +31,23 @@ pub(in crate::dispatcher) struct Line {
     heard: Vec<u8>,
     /// `RESET` has been sent, and its answer not been read.
     resets: bool,
+    /// The store has answered something on it.
+    has_answered: bool,
 }
 
-/// Connections that wait to be used again.
+/// Connections that wait to be used again, and who may have a new one.
+///
+/// **A hung store** accepts connections and says nothing. So a new one counts as being made until the store has
+/// answered something on it; so many are at a time, and whoever comes meanwhile waits for one of them. When one fails
+/// everyone is refused for a pause, as on shared connections ([`Health`]).
 #[derive(Debug)]
 pub(in crate::dispatcher) struct Lines {
     kept: RefCell<Vec<Line>>,
+    health: RefCell<Health>,
+    /// Those that may be made now; whoever holds one makes it.
+    making: Semaphore,
+    /// Clients that wait for a connection, or make one.
+    waiting: Cell<usize>,
     /// Whether they have been somebody's, and must be made nobody's first.
     resets: bool,
 }
@@ -40,7 +55,13 @@ pub(in crate::dispatcher) struct Lines {
 impl Lines {
     /// None yet, to a store that has users or not.
     pub(in crate::dispatcher) fn new(has_users: bool) -> Self {
-        Self { kept: RefCell::default(), resets: has_users }
+        Self {
+            kept: RefCell::default(),
+            health: RefCell::new(Health::new()),
+            making: Semaphore::new(MOST_MAKING),
+            waiting: Cell::new(0),
+            resets: has_users,
+        }
     }
 
     /// One for a client that is `identity`, new or not.
@@ -53,14 +74,74 @@ impl Lines {
         settings: &Settings,
         identity: &Identity,
     ) -> Result<Line, Broken> {
-        let kept = self.kept.borrow_mut().pop();
-        if let Some(line) = kept
-            && let Ok(line) = line.again(settings, identity).await
-        {
-            return Ok(line);
+        self.admit(async {
+            let kept = self.kept.borrow_mut().pop();
+            if let Some(line) = kept
+                && let Ok(line) = line.again(settings, identity).await
+            {
+                return Ok(line);
+            }
+            // Whatever was wrong with it: a new one tells for certain.
+            Line::open_answering(settings, identity).await
+        })
+        .await
+    }
+
+    /// A new one for a client that is `identity`, to be the client's own.
+    ///
+    /// # Errors
+    ///
+    /// As [`Line::open`].
+    pub(in crate::dispatcher) async fn open(
+        &self,
+        settings: &Settings,
+        identity: &Identity,
+    ) -> Result<Line, Broken> {
+        self.admit(Line::open_answering(settings, identity)).await
+    }
+
+    /// Asks the store something on one of them, which must not take forever either: what `asking` says.
+    ///
+    /// # Errors
+    ///
+    /// Those of `asking`; [`Broken::Down`] where the store has just failed.
+    pub(in crate::dispatcher) async fn admit<T>(
+        &self,
+        asking: impl Future<Output = Result<T, Broken>>,
+    ) -> Result<T, Broken> {
+        self.check()?;
+        let _waits = Waits::new(&self.waiting);
+        // It is never closed.
+        let _makes = self.making.acquire().await.map_err(|_| Broken::Closed)?;
+        // Those before may have found out that there is no use.
+        self.check()?;
+        let asked = asking.await;
+        let health = &mut *self.health.borrow_mut();
+        match &asked {
+            Ok(_) => {
+                health.connected(clock::monotonic());
+                health.answered();
+            }
+            Err(Broken::System(_) | Broken::Overdue) => {
+                health.failed(clock::monotonic());
+            }
+            // A client may have brought that about.
+            Err(_) => {}
         }
-        // Whatever was wrong with it: a new one tells for certain.
-        Line::open(settings, identity).await
+        asked
+    }
+
+    /// Whether the store is worth one more try.
+    fn check(&self) -> Result<(), Broken> {
+        let (now, health) = (clock::monotonic(), &mut *self.health.borrow_mut());
+        if self.waiting.get() == 0 {
+            health.idle(now);
+        }
+        if health.may_be_tried(now) {
+            health.trying();
+            health.connected(now);
+        }
+        health.accepts(self.waiting.get(), now).map_err(|retry_after| Broken::Down { retry_after })
     }
 
     /// Forgets those that are kept: the store may not accept them any more.
@@ -81,7 +162,49 @@ impl Lines {
     }
 }
 
+/// One more client that waits, for as long as this is there.
+struct Waits<'l>(&'l Cell<usize>);
+
+impl<'l> Waits<'l> {
+    fn new(count: &'l Cell<usize>) -> Self {
+        count.set(count.get() + 1);
+        Self(count)
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
 impl Line {
+    /// A new connection on which the store has answered.
+    async fn open_answering(settings: &Settings, identity: &Identity) -> Result<Self, Broken> {
+        let mut line = Self::open(settings, identity).await?;
+        if !line.has_answered {
+            let probe: &[u8] = match settings.protocol {
+                Protocol::Memcached => b"version\r\n",
+                Protocol::Resp | Protocol::Opaque => b"PING\r\n",
+            };
+            timeout(line.patience, line.probe(probe)).await.map_err(|_| Broken::Overdue)??;
+        }
+        Ok(line)
+    }
+
+    /// Whatever it answers, it does.
+    async fn probe(&mut self, probe: &[u8]) -> Result<(), Broken> {
+        self.socket.write_all(probe).await?;
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"\n") && answer.len() < LONGEST_PROBE_ANSWER {
+            if self.socket.read_buf(&mut answer).await? == 0 {
+                return Err(Broken::Closed);
+            }
+        }
+        self.has_answered = true;
+        Ok(())
+    }
+
     /// A new connection of a client that is `identity`.
     ///
     /// # Errors
@@ -96,8 +219,14 @@ impl Line {
         let socket = timeout(patience, connecting).await.map_err(|_| Broken::Overdue)??;
         socket.set_nodelay(true)?;
         keep_alive(&socket)?;
-        let mut this =
-            Self { socket, patience, replies: Replies::new(LONGEST), heard: Vec::new(), resets: false };
+        let mut this = Self {
+            socket,
+            patience,
+            replies: Replies::new(LONGEST),
+            heard: Vec::new(),
+            resets: false,
+            has_answered: false,
+        };
         this.greet(settings, identity).await?;
         Ok(this)
     }
@@ -197,7 +326,10 @@ impl Line {
                     }
                 }
                 Part::Reply { len, kind: Kind::Push, last: true } => drop(self.heard.drain(..len)),
-                Part::Reply { len, last: true, .. } => return Ok(self.heard.drain(..len).collect()),
+                Part::Reply { len, last: true, .. } => {
+                    self.has_answered = true;
+                    return Ok(self.heard.drain(..len).collect());
+                }
                 Part::Reply { .. } | Part::Body { .. } => {
                     return Err(Garbage("an answer that is too long".to_owned()).into());
                 }
@@ -226,6 +358,9 @@ fn redis_version(info: &[u8]) -> Option<(u32, u32)> {
 /// The version since which `WAIT` is about a connection's last write.
 const LAST_WRITE_COUNTS: (u32, u32) = (7, 2);
 const MESSAGE_TO_NOBODY: &[u8] = b"*3\r\n$7\r\nPUBLISH\r\n$9\r\ngate:wait\r\n$0\r\n\r\n";
+/// Connections of a thread that are being made at once: enough for any store that answers.
+const MOST_MAKING: usize = 16;
+const LONGEST_PROBE_ANSWER: usize = 1 << 10;
 const RESET: &[u8] = b"RESET\r\n";
 /// More at a time are rare: each is used for a moment, unless its client sends slowly.
 const MOST_KEPT: usize = 16;
