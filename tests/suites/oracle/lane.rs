@@ -1,0 +1,312 @@
+//! A veth pair: frames go in at the client's end as they are, and sockets at the server's end say what arrived.
+//!
+//! Nothing is lost unseen. At most [`CHUNK`] frames are under way, fewer than any queue holds; behind them come
+//! datagrams to a port that nobody protects, whole and in fragments, which must arrive. The interface has one queue,
+//! and this thread stays on its CPU, so what was sent before has arrived when they have.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::mem::size_of;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use gate_tests::net::{CLIENT_INTERFACE, Net, SERVER_INTERFACE, SERVER_V4, SERVER_V6};
+use gate_tests::wait::within;
+use nix::net::if_::if_nametoindex;
+use nix::sys::socket::{
+    self, AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, setsockopt, sockopt,
+};
+use xtask::sh;
+
+use crate::spec::Spec;
+
+/// Where gate listens for nobody in these suites but at the server's own addresses.
+pub(crate) const OPAQUE: u16 = 9_000;
+/// As [`OPAQUE`], for memcached's datagrams.
+pub(crate) const MEMCACHED: u16 = 11_211;
+/// A service at any address.
+pub(crate) const ANYWHERE: u16 = 9_001;
+/// What nobody protects.
+const MARKER: u16 = 7_777;
+/// Frames under way at once. With the markers fewer than the 64 that the interface takes in one go, at whose end it
+/// hands on the segments that it held back to merge them.
+const CHUNK: usize = 56;
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a protected socket got.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Arrival {
+    pub(crate) source: IpAddr,
+    pub(crate) source_port: u16,
+    pub(crate) port: u16,
+    pub(crate) got: Got,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Got {
+    /// A datagram of so many bytes, from a socket.
+    Datagram(usize),
+    /// A segment, as IP hands it to TCP: whether it opens a connection, and how many bytes it carries.
+    Segment { opens: bool, resets: bool, data: usize },
+}
+
+/// One veth pair with its sender and its sockets.
+pub(crate) struct Lane {
+    pub(crate) net: Net,
+    sender: OwnedFd,
+    datagrams: Vec<(u16, UdpSocket)>,
+    segments: [UdpSocket; 2],
+    markers: [UdpSocket; 2],
+    marked: u32,
+    /// Frames sent so far, markers included.
+    pub(crate) sent: u64,
+    /// What was lost before anything was sent.
+    lost_before: u64,
+}
+
+impl Lane {
+    /// Makes the pair. `attach` puts a program at the server's interface.
+    pub(crate) fn open(attach: impl FnOnce(&Net) -> Result<()>) -> Result<Self> {
+        let net = Net::open()?;
+        prepare(&net)?;
+        attach(&net)?;
+        let (datagrams, segments, markers) = net.server.enter(sockets)??;
+        let sender = net.client.enter(sender)??;
+        let mut lane = Self { net, sender, datagrams, segments, markers, marked: 0, sent: 0, lost_before: 0 };
+        lane.wait_until_up()?;
+        lane.lost_before = dropped(&lane.net)?;
+        Ok(lane)
+    }
+
+    /// Sends these frames and returns what arrived of them, in order.
+    pub(crate) fn run(&mut self, frames: &[Vec<u8>]) -> Result<Vec<Arrival>> {
+        let mut arrived = Vec::new();
+        for chunk in frames.chunks(CHUNK) {
+            for frame in chunk {
+                self.send(frame)?;
+            }
+            self.mark()?;
+            self.collect(&mut arrived)?;
+        }
+        arrived.sort();
+        Ok(arrived)
+    }
+
+    /// What was lost to full queues, as the kernel says.
+    pub(crate) fn lost(&self) -> Result<u64> {
+        Ok(dropped(&self.net)? - self.lost_before)
+    }
+
+    fn send(&mut self, frame: &[u8]) -> Result<()> {
+        self.sent += 1;
+        socket::send(self.sender.as_raw_fd(), frame, MsgFlags::empty())
+            .map(|_| ())
+            .with_context(|| format!("cannot send {} bytes", frame.len()))
+    }
+
+    /// Waits until the server receives by either family: addresses and routes come into force some time after the
+    /// interface.
+    fn wait_until_up(&mut self) -> Result<()> {
+        for family in 0..2 {
+            self.markers[family].set_nonblocking(true)?;
+            within("nothing arrives", PATIENCE, || {
+                self.send_marker(family, 0)?;
+                Ok(self.markers[family].recv(&mut [0; 64]).is_ok())
+            })?;
+            self.markers[family].set_nonblocking(false)?;
+        }
+        Ok(())
+    }
+
+    /// Sends what must arrive, and waits until it has.
+    fn mark(&mut self) -> Result<()> {
+        self.marked += 1;
+        for family in 0..2 {
+            self.send_marker(family, self.marked)?;
+            for _ in 0..2 {
+                self.receive_marker(family)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a datagram with this number to a port that nobody protects, whole and in two fragments.
+    fn send_marker(&mut self, family: usize, number: u32) -> Result<()> {
+        let (source, server) = [("198.18.0.3", SERVER_V4), ("fd00::3", SERVER_V6)][family];
+        let text = [&number.to_be_bytes()[..], &[0; 20]].concat();
+        let whole = Spec::udp(source, server, MARKER, &text).with(|spec| spec.id = number);
+        let cut = whole.clone().with(|spec| spec.cut(16));
+        for frame in [&whole, &cut].into_iter().flat_map(Spec::frames) {
+            self.send(&frame)?;
+        }
+        Ok(())
+    }
+
+    fn receive_marker(&self, family: usize) -> Result<()> {
+        let number = self.marked;
+        loop {
+            let mut got = [0; 64];
+            self.markers[family].recv(&mut got).with_context(|| {
+                format!("marker {number} is lost: what was sent before it may be as well")
+            })?;
+            match u32::from_be_bytes([got[0], got[1], got[2], got[3]]) {
+                // One of those that were sent before the server was up.
+                0 => {}
+                arrived if arrived == number => return Ok(()),
+                other => bail!("marker {other} arrived, not {number}"),
+            }
+        }
+    }
+
+    fn collect(&self, arrived: &mut Vec<Arrival>) -> Result<()> {
+        let mut buffer = [0; 1 << 16];
+        for (port, socket) in &self.datagrams {
+            while let Some((len, from)) = receive(socket, &mut buffer)? {
+                let source = from.ip().to_canonical();
+                let got = Got::Datagram(len);
+                arrived.push(Arrival { source, source_port: from.port(), port: *port, got });
+            }
+        }
+        for socket in &self.segments {
+            while let Some((len, from)) = receive(socket, &mut buffer)? {
+                // IPv4's header comes with it.
+                let start = if from.is_ipv4() { usize::from(buffer[0] & 0x0f) * 4 } else { 0 };
+                let segment = buffer.get(start..len).unwrap_or_default();
+                arrived.extend(segment_arrival(from.ip(), segment));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the veth's ring and the sockets' queues had no room for.
+fn dropped(net: &Net) -> Result<u64> {
+    let read = |name| fs::read_to_string(format!("/proc/thread-self/net/{name}"));
+    let interfaces = net.client.enter(|| read("dev"))??;
+    let texts = net.server.enter(|| ["snmp", "snmp6", "raw", "raw6"].map(read))?;
+    let [v4, v6, raw4, raw6] = texts;
+    let (v4, v6, raw) = (v4?, v6?, [raw4?, raw6?].concat());
+    let mut words: Vec<&str> = Vec::new();
+    let line = interfaces
+        .lines()
+        .find_map(|line| line.trim_start().strip_prefix(CLIENT_INTERFACE)?.strip_prefix(':'))
+        .context("no interface")?;
+    // Behind eight columns of what was received: bytes, packets, errors, dropped.
+    words.push(line.split_whitespace().nth(11).context("no column")?);
+    let mut udp = v4.lines().filter_map(|line| line.strip_prefix("Udp: "));
+    let (names, values) = (udp.next().context("no names")?, udp.next().context("no values")?);
+    let of_udp = names.split(' ').zip(values.split(' '));
+    words.extend(of_udp.filter(|(name, _)| FULL.contains(name)).map(|(_, value)| value));
+    let of_udp6 = v6.lines().filter_map(|line| line.strip_prefix("Udp6")?.split_once(char::is_whitespace));
+    words.extend(of_udp6.filter(|(name, _)| FULL.contains(name)).map(|(_, value)| value.trim()));
+    // The last column, behind a line of names.
+    let of_raw = raw.lines().filter_map(|line| line.split_whitespace().last());
+    words.extend(of_raw.filter(|word| *word != "drops"));
+    words.into_iter().try_fold(0, |sum, word| Ok(sum + word.parse::<u64>()?))
+}
+
+/// Counters of UDP: datagrams for which there was no room.
+const FULL: [&str; 2] = ["RcvbufErrors", "MemErrors"];
+
+/// What TCP would take a segment for, if it is for a protected port and has a whole header.
+fn segment_arrival(source: IpAddr, segment: &[u8]) -> Option<Arrival> {
+    let header = segment.get(..20)?;
+    let word = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
+    let (header_len, flags) = (usize::from(header[12] >> 4) * 4, header[13]);
+    if ![OPAQUE, ANYWHERE].contains(&word(2)) || header_len < 20 || header_len > segment.len() {
+        return None;
+    }
+    let (opens, resets) = (flags & 0b01_0110 == 0b00_0010, flags & 0b100 != 0);
+    let got = Got::Segment { opens, resets, data: segment.len() - header_len };
+    Some(Arrival { source, source_port: word(0), port: word(2), got })
+}
+
+fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> Result<Option<(usize, SocketAddr)>> {
+    match socket.recv_from(buffer) {
+        Ok(got) => Ok(Some(got)),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Large frames, and nothing that the kernels at both ends would say to each other by themselves.
+fn prepare(net: &Net) -> Result<()> {
+    let ip = |end: &gate_tests::net::Namespace, arguments: String| {
+        sh::run(end.command("ip").args(arguments.split_whitespace()))
+    };
+    ip(&net.client, format!("address flush dev {CLIENT_INTERFACE}"))?;
+    net.client
+        .enter(|| fs::write(format!("/proc/sys/net/ipv6/conf/{CLIENT_INTERFACE}/disable_ipv6"), "1"))??;
+    ip(&net.client, format!("link set {CLIENT_INTERFACE} mtu 9000 arp off"))?;
+    ip(&net.server, format!("link set {SERVER_INTERFACE} address 02:00:00:00:00:01 mtu 9000 arp off"))?;
+    // What is never complete is forgotten soon, and until then leaves room for more.
+    net.server.enter(|| -> std::io::Result<()> {
+        for (name, value) in [
+            ("ipv4/ipfrag_high_thresh", "536870912"),
+            ("ipv4/ipfrag_time", "1"),
+            ("ipv4/ipfrag_max_dist", "0"),
+            ("ipv6/ip6frag_high_thresh", "536870912"),
+            ("ipv6/ip6frag_time", "1"),
+        ] {
+            fs::write(format!("/proc/sys/net/{name}"), value)?;
+        }
+        Ok(())
+    })??;
+    Ok(())
+}
+
+type Sockets = (Vec<(u16, UdpSocket)>, [UdpSocket; 2], [UdpSocket; 2]);
+
+fn sockets() -> Result<Sockets> {
+    let mut datagrams = Vec::new();
+    for (address, port) in [
+        (SERVER_V4, OPAQUE),
+        (SERVER_V6, OPAQUE),
+        (SERVER_V4, MEMCACHED),
+        (SERVER_V6, MEMCACHED),
+        // Of either family.
+        ("::", ANYWHERE),
+    ] {
+        let socket = UdpSocket::bind((address.parse::<IpAddr>()?, port))?;
+        datagrams.push((port, receiving(socket)?));
+    }
+    let raw = |family| -> Result<UdpSocket> {
+        let socket = socket::socket(family, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::Tcp)?;
+        receiving(UdpSocket::from(socket))
+    };
+    let segments = [raw(AddressFamily::Inet)?, raw(AddressFamily::Inet6)?];
+    let marker = |address: &str| -> Result<UdpSocket> {
+        let socket = UdpSocket::bind((address.parse::<IpAddr>()?, MARKER))?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        Ok(socket)
+    };
+    Ok((datagrams, segments, [marker(SERVER_V4)?, marker(SERVER_V6)?]))
+}
+
+fn receiving(socket: UdpSocket) -> Result<UdpSocket> {
+    setsockopt(&socket, sockopt::RcvBufForce, &(64 << 20))?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+/// A socket that sends frames as they are, and receives nothing.
+#[allow(unsafe_code, reason = "nix makes no address of an interface")]
+fn sender() -> Result<OwnedFd> {
+    let index = if_nametoindex(CLIENT_INTERFACE)?;
+    // SAFETY: plain system calls; the descriptor is new and nobody else's, and `bind` reads an address that
+    // outlives the call and is as long as it is told.
+    unsafe {
+        let fd = libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0);
+        ensure!(fd >= 0, "no packet socket: {}", std::io::Error::last_os_error());
+        let fd = OwnedFd::from_raw_fd(fd);
+        let mut address: libc::sockaddr_ll = std::mem::zeroed();
+        address.sll_family = libc::AF_PACKET as u16;
+        address.sll_ifindex = index as i32;
+        let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+        let bound = libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len);
+        ensure!(bound == 0, "cannot bind: {}", std::io::Error::last_os_error());
+        Ok(fd)
+    }
+}
