@@ -21,10 +21,11 @@ use tokio::time::{Interval, MissedTickBehavior};
 use crate::admin;
 use crate::clock;
 use crate::config::{self, Config};
+use crate::control;
 use crate::control::board::Board;
 use crate::control::decide::{Learning, Rules};
 use crate::control::hot_keys::{HOT_PER_SEC, HotKeys};
-use crate::control::layout::{self, Layout, Misfit, capacities, needs};
+use crate::control::layout::{self, Layout, Misfit};
 use crate::control::tick::{self, Lost, Ticker, occupied};
 use crate::control::watch::Watch;
 use crate::dispatcher::{self, Dispatcher, ServiceFigures};
@@ -66,16 +67,9 @@ pub enum Error {
         "no interface: say `interface = \"eth1\"` in the section [gate] of the configuration, or --interface eth1"
     )]
     NoInterface,
-    /// The prefix tables would take more memory than is allowed.
-    #[error(
-        "the source prefixes need {needed_kib} KiB of tables, prefix_memory allows {allowed_kib} KiB: raise it, or merge prefixes"
-    )]
-    PrefixMemory {
-        /// What they need.
-        needed_kib: u64,
-        /// What is allowed.
-        allowed_kib: u64,
-    },
+    /// The maps would take more memory than is allowed.
+    #[error(transparent)]
+    Exceeded(#[from] control::sizes::Exceeded),
     /// The configuration does not fit the maps.
     #[error(transparent)]
     Misfit(#[from] Misfit),
@@ -290,7 +284,7 @@ impl Daemon {
         }
         let heartbeat = Heartbeat::start(Arc::clone(&maps), ownership, config.gate.stale_after)
             .map_err(|source| Error::System { what: "starting the heartbeat", source })?;
-        let first_row = kernel::possible_cpus()? as usize;
+        let first_row = kernel::cpu_rows()? as usize;
         let dispatcher = Dispatcher::start(config, &maps, first_row, predecessor)?;
         let mut hot_keys = HotKeys::new(config.gate.tick, clock::entropy())?;
         hot_keys.follow(hot_per_sec(config))?;
@@ -478,22 +472,7 @@ impl Signals {
 
 /// How large new maps are made for a configuration.
 fn sizes(config: &Config) -> Result<Sizes, Error> {
-    let needs = needs(config);
-    let allowed_kib = config.gate.prefix_memory / 1_024;
-    let needed_kib = u64::from(needs.blocks + layout::ROOT_BLOCKS);
-    if needed_kib > allowed_kib {
-        return Err(Error::PrefixMemory { needed_kib, allowed_kib });
-    }
-    let most_blocks = u32::try_from(allowed_kib).unwrap_or(u32::MAX) - layout::ROOT_BLOCKS;
-    let capacities = capacities(&needs, most_blocks);
-    Ok(Sizes {
-        // Beside each CPU's row a thread's of the dispatcher, and one for what was counted in smaller maps.
-        cpus: 2 * kernel::possible_cpus()? + 1,
-        tenants: capacities.tenant_capacity,
-        services: capacities.service_capacity,
-        blocks: capacities.block_capacity,
-        samples: SAMPLE_BYTES,
-    })
+    Ok(control::sizes::sizes(config, kernel::cpu_rows()?, dispatcher::cores())?)
 }
 
 fn rules(config: &Config) -> Rules {
@@ -582,8 +561,6 @@ fn every(period: Duration) -> Interval {
     interval
 }
 
-/// The ring holds about 3,900 samples: at one in 64 of a million requests a second, a quarter of a second.
-const SAMPLE_BYTES: u32 = 1 << 20;
 const SAMPLES_EVERY: Duration = Duration::from_millis(20);
 /// So that a flood of samples does not hold up a tick.
 const MOST_SAMPLES: usize = 8_192;

@@ -22,11 +22,38 @@ fn example() -> String {
 fn check_accepts_the_documented_example() {
     let output = gate(&["check", &example()]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    assert!(
-        text(&output.stdout).contains(": valid; services: 2, tenants: 5, sources: 4, file descriptors: ")
-    );
+    let said: Vec<&str> = text(&output.stdout).lines().collect();
+    assert!(said[0].contains(": valid; services: 2, tenants: 5, sources: 4, file descriptors: "), "{said:?}");
+    assert!(said[1].starts_with("memory on this machine: counters 1 of 1024 MiB, tables "), "{said:?}");
     let report: Value = serde_json::from_slice(&gate(&["check", "--json", &example()]).stdout).unwrap();
     assert_eq!((&report["valid"], &report["counts"]["tenants"]), (&true.into(), &5.into()));
+}
+
+#[test]
+fn check_refuses_counters_that_take_more_memory_than_is_allowed() {
+    let file = std::env::temp_dir().join(format!("gate-check-{}.toml", std::process::id()));
+    let tenants: String = (0..3_000)
+        .map(|n| {
+            format!(
+                "[[tenant]]\nname = \"t{n}\"\nsources = [\"10.0.{}.{}/32\"]\nquota = \"9 RU/s\"\n",
+                n >> 8,
+                n & 255
+            )
+        })
+        .collect();
+    let service = "[[service]]\nname = \"s\"\nprotocol = \"memcached\"\nlisten = \"127.0.0.1:11211\"\n";
+    std::fs::write(&file, format!("[gate]\ncounter_memory = \"1MiB\"\n{service}{tenants}")).unwrap();
+    let path = file.display().to_string();
+    let (output, json) = (gate(&["check", &path]), gate(&["check", "--json", &path]));
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stderr);
+    assert!(said.contains("counter_memory allows 1024 KiB: raise it"), "{said}");
+    let report: Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(
+        (&report["valid"], &report["faults"][0]["path"]),
+        (&false.into(), &"gate.counter_memory".into())
+    );
 }
 
 #[test]

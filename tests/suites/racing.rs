@@ -15,7 +15,7 @@ use gate_tests::privilege;
 use gate_tests::wait::until;
 use gate_tests::world::{PRICES, Plan, TCP, World, pin, service, tenant};
 use gate_userspace::clock;
-use gate_userspace::kernel::{self, PinDir, Sizes, possible_cpus};
+use gate_userspace::kernel::{self, PinDir, Sizes, cpu_rows};
 
 /// A request of one byte, of the first tenant.
 fn request() -> Vec<u8> {
@@ -218,7 +218,7 @@ fn clocks_that_were_compared_on_a_busy_machine_agree() {
     if !privilege::root("racing::clocks_that_were_compared_on_a_busy_machine_agree") {
         return;
     }
-    let sizes = Sizes { cpus: possible_cpus().unwrap(), tenants: 4, services: 4, blocks: 16, samples: 4_096 };
+    let sizes = Sizes { cpus: cpu_rows().unwrap(), tenants: 4, services: 4, blocks: 16, samples: 4_096 };
     let net = Net::open().unwrap();
     let over = AtomicBool::new(false);
     let compared: Vec<_> = std::thread::scope(|scope| {

@@ -13,7 +13,7 @@ use gate_common::token_bucket::Limits;
 use gate_common::units::{Fraction, Multiplier, Nanos};
 use gate_userspace::clock;
 use gate_userspace::control::tables::{Placement, Table};
-use gate_userspace::kernel::{Error, Loaded, Port, Sizes, jiffies, possible_cpus};
+use gate_userspace::kernel::{Error, Loaded, Port, Sizes, cpu_rows, jiffies};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
@@ -97,7 +97,7 @@ impl Default for Plan {
 }
 
 fn sizes(tenants: u32, blocks: u32) -> Result<Sizes, Error> {
-    Ok(Sizes { cpus: possible_cpus()?, tenants, services: 64, blocks, samples: 1 << 16 })
+    Ok(Sizes { cpus: cpu_rows()?, tenants, services: 64, blocks, samples: 1 << 16 })
 }
 
 /// Keeps this thread on one CPU.

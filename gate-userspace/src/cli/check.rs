@@ -6,6 +6,8 @@ use std::process::ExitCode;
 use serde::Serialize;
 
 use crate::config::{Config, Error, Fault};
+use crate::control::sizes::{Exceeded, counter_bytes, sizes, table_bytes};
+use crate::{dispatcher, kernel};
 
 /// Say whether a configuration is valid, or everything that is wrong with it.
 #[derive(Debug, clap::Args)]
@@ -24,6 +26,8 @@ struct Report {
     valid: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     counts: Option<Counts>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory: Option<Memory>,
     faults: Vec<Fault>,
     warnings: Vec<String>,
 }
@@ -37,19 +41,32 @@ struct Counts {
     descriptors: u64,
 }
 
+/// What the maps take on this machine, in bytes, and what the configuration allows.
+#[derive(Debug, Serialize)]
+struct Memory {
+    counters: u64,
+    counters_allowed: u64,
+    tables: u64,
+    tables_allowed: u64,
+}
+
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let file = args.file.display().to_string();
     let report = match Config::read(&args.file) {
-        Ok(config) => Report {
-            file,
-            valid: true,
-            counts: Some(Counts::of(&config)),
-            faults: Vec::new(),
-            warnings: config.warnings(),
+        Ok(config) => match Memory::of(&config, kernel::cpu_rows()?) {
+            Ok(memory) => {
+                let (counts, memory) = (Some(Counts::of(&config)), Some(memory));
+                Report { file, valid: true, counts, memory, faults: Vec::new(), warnings: config.warnings() }
+            }
+            Err(exceeded) => {
+                let fault = fault_of(&exceeded);
+                if !args.json {
+                    eprintln!("{file}:{fault}");
+                }
+                Report::invalid(file, vec![fault])
+            }
         },
-        Err(Error::Invalid(faults)) if args.json => {
-            Report { file, valid: false, counts: None, faults: faults.faults, warnings: Vec::new() }
-        }
+        Err(Error::Invalid(faults)) if args.json => Report::invalid(file, faults.faults),
         Err(Error::Invalid(faults)) => {
             eprintln!("{faults}");
             return Ok(ExitCode::FAILURE);
@@ -64,8 +81,43 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
             "{}: valid; services: {services}, tenants: {tenants}, sources: {sources}, file descriptors: {descriptors}",
             report.file
         );
+        if let Some(memory) = report.memory {
+            let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+            let Memory { counters, counters_allowed, tables, tables_allowed } = memory;
+            println!(
+                "memory on this machine: counters {} of {} MiB, tables {} of {} MiB",
+                mib(counters),
+                mib(counters_allowed),
+                mib(tables),
+                mib(tables_allowed)
+            );
+        }
     }
     Ok(if report.valid { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+impl Report {
+    fn invalid(file: String, faults: Vec<Fault>) -> Self {
+        Self { file, valid: false, counts: None, memory: None, faults, warnings: Vec::new() }
+    }
+}
+
+impl Memory {
+    fn of(config: &Config, cpus: u32) -> Result<Self, Exceeded> {
+        let sizes = sizes(config, cpus, dispatcher::cores())?;
+        let (counters_allowed, tables_allowed) = (config.gate.counter_memory, config.gate.prefix_memory);
+        let (counters, tables) = (counter_bytes(&sizes), table_bytes(&sizes));
+        Ok(Self { counters, counters_allowed, tables, tables_allowed })
+    }
+}
+
+/// Memory beyond what is allowed, as a fault of the key that allows it.
+fn fault_of(exceeded: &Exceeded) -> Fault {
+    let key = match exceeded {
+        Exceeded::PrefixMemory { .. } => "prefix_memory",
+        Exceeded::CounterMemory { .. } => "counter_memory",
+    };
+    Fault { line: 1, path: format!("gate.{key}"), value: None, message: exceeded.to_string() }
 }
 
 impl Counts {

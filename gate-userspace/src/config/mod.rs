@@ -97,6 +97,8 @@ pub struct Gate {
     pub fragments: Fragments,
     /// The most memory that the prefix tables may take, in bytes; 1 MiB to 16 GiB.
     pub prefix_memory: u64,
+    /// The most memory that the tenants' counters may take, in bytes; 1 MiB to 16 GiB.
+    pub counter_memory: u64,
     /// Where maps and link are pinned: an absolute path.
     pub pin_dir: PathBuf,
     /// The path of the admin socket.

@@ -76,7 +76,8 @@ fn gate(mut section: Section<'_>) -> Gate {
         tcp_in_debt: s.get("tcp_in_debt", one_of(&TCP_ACTIONS)).unwrap_or(TcpAction::None),
         deep_debt: s.get("deep_debt", time(DEEP_RANGE)).unwrap_or(Nanos::from_secs(10)),
         fragments: s.get("fragments", one_of(&FRAGMENTS)).unwrap_or(Fragments::Judge),
-        prefix_memory: s.get("prefix_memory", prefix_memory).unwrap_or(64 << 20),
+        prefix_memory: s.get("prefix_memory", map_memory).unwrap_or(64 << 20),
+        counter_memory: s.get("counter_memory", map_memory).unwrap_or(1 << 30),
         pin_dir: s.get("pin_dir", absolute_path).unwrap_or_else(|| PathBuf::from("/sys/fs/bpf/gate")),
         admin: s.get("admin", admin).unwrap_or(AdminSocket::Default),
         drain: s.get("drain", time(DRAIN_RANGE)).unwrap_or(Nanos::from_secs(30)),
@@ -404,7 +405,7 @@ pub(super) fn time((min, max): (Nanos, Nanos)) -> impl Fn(&str) -> Result<Nanos,
     move |text| units::duration(text, min, max)
 }
 
-fn prefix_memory(text: &str) -> Result<u64, Wrong> {
+fn map_memory(text: &str) -> Result<u64, Wrong> {
     units::size(text, 1 << 20, 16 << 30)
 }
 

@@ -15,6 +15,7 @@ impl Config {
             ("tick", gate.tick != other.tick),
             ("stale_after", gate.stale_after != other.stale_after),
             ("prefix_memory", gate.prefix_memory != other.prefix_memory),
+            ("counter_memory", gate.counter_memory != other.counter_memory),
             ("pin_dir", gate.pin_dir != other.pin_dir),
             ("admin", gate.admin != other.admin),
             ("threads", gate.threads != other.threads),

@@ -2,6 +2,7 @@
 //!
 //! - [`tables`]: prefixes and ports as blocks that XDP can look up. Pure.
 //! - [`layout`]: a configuration as elements of the maps. Pure.
+//! - [`sizes`]: how large the maps are made, and what memory they take. Pure.
 //! - [`decide`]: a snapshot in, a plan out. Pure.
 //! - [`hot_keys`]: counts what XDP sampled.
 //! - `cost_sampler`: the cost samples of the workers, for learned prices.
@@ -14,6 +15,7 @@ mod cost_sampler;
 pub mod decide;
 pub mod hot_keys;
 pub mod layout;
+pub mod sizes;
 pub mod tables;
 pub mod tick;
 pub mod watch;

@@ -122,7 +122,7 @@ impl Dispatcher {
     ) -> Result<Option<Self>, Error> {
         // The last row is nobody's.
         let rows = maps.cpus.len().saturating_sub(first_row + 1).max(1);
-        let count = config.gate.threads.map_or_else(thread::cores, std::num::NonZero::get).min(rows);
+        let count = config.gate.threads.map_or_else(|| cores() as usize, std::num::NonZero::get).min(rows);
         let tenants = Tenants::after(&Tenants::default(), config, &occupied(maps).tenants);
         let (tenants, known) = watch::channel(Arc::new(tenants));
         let (own, addresses) = watch::channel(Arc::new(Own::now()));
@@ -291,6 +291,12 @@ impl Dispatcher {
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }
+}
+
+/// How many threads serve unless the configuration says so.
+#[must_use]
+pub fn cores() -> u32 {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u32
 }
 
 /// Another gate has all its sockets by then.

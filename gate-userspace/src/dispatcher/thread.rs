@@ -35,11 +35,6 @@ use crate::clock;
 use crate::config::Protocol;
 use crate::kernel::Maps;
 
-/// How many threads there are unless the configuration says otherwise.
-pub(super) fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
-}
-
 /// The sockets of one service in one thread.
 #[derive(Debug, Default)]
 struct Listening {

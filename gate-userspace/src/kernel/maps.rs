@@ -19,7 +19,7 @@ use super::{Error, Result};
 /// How large the maps are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// CPUs that may ever run XDP: the kernel's possible CPUs.
+    /// Rows of counters: one for each number that a CPU may have, then those of the dispatcher's threads and one more.
     pub cpus: u32,
     /// Tenants, nobody (index zero) included.
     pub tenants: u32,
@@ -50,10 +50,10 @@ impl Sizes {
 }
 
 impl Sizes {
-    /// The larger of each; the CPUs and the ring buffer's as `needed` says.
+    /// The larger of each; the ring buffer's as `needed` says.
     pub(super) fn or_larger(&self, needed: &Self) -> Self {
         Self {
-            cpus: needed.cpus,
+            cpus: self.cpus.max(needed.cpus),
             tenants: self.tenants.max(needed.tenants),
             services: self.services.max(needed.services),
             blocks: self.blocks.max(needed.blocks),

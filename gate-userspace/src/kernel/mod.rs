@@ -33,7 +33,7 @@ mod requirements;
 mod samples;
 
 pub use heartbeat::{Heartbeat, raise_priority};
-pub use load::{Loaded, Runner, possible_cpus};
+pub use load::{Loaded, Runner, cpu_rows};
 pub use mapped::{Mapped, Words};
 pub use maps::{Maps, PinnedHead, Port, Shape, Sizes, pinned_shapes};
 pub use migration::Migration;

@@ -60,6 +60,7 @@ fn what_is_left_out_has_its_documented_default() {
             deep_debt: Nanos::from_secs(10),
             fragments: Fragments::Judge,
             prefix_memory: 64 << 20,
+            counter_memory: 1 << 30,
             pin_dir: PathBuf::from("/sys/fs/bpf/gate"),
             admin: AdminSocket::Default,
             drain: Nanos::from_secs(30),

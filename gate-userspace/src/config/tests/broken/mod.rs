@@ -83,6 +83,11 @@ const GATE: &[Broken] = &[
     ),
     (
         "[gate]\n",
+        "[gate]\ncounter_memory = \"a lot\"\n",
+        &[r#"2: gate.counter_memory = "a lot": must be a size, e.g. "64MiB" (B, KiB, MiB, GiB)"#],
+    ),
+    (
+        "[gate]\n",
         "[gate]\npin_dir = \"../bpf\"\n",
         &[r#"2: gate.pin_dir = "../bpf": must be an absolute path without "..", e.g. "/sys/fs/bpf/gate""#],
     ),

@@ -1,0 +1,132 @@
+//! How large the maps are made for a configuration, and what memory they take. Pure.
+
+use gate_common::abi::{Block, Cpu, TenantCounters};
+
+use super::layout::{self, capacities, needs};
+use crate::config::Config;
+use crate::kernel::Sizes;
+
+/// What a configuration would take beyond what it allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Exceeded {
+    /// The prefix tables.
+    #[error(
+        "the source prefixes need {needed_kib} KiB of tables, prefix_memory allows {allowed_kib} KiB: raise it, or merge prefixes"
+    )]
+    PrefixMemory {
+        /// What they need.
+        needed_kib: u64,
+        /// What is allowed.
+        allowed_kib: u64,
+    },
+    /// The counters.
+    #[error(
+        "the counters of {tenants} tenants in {rows} rows (one for each CPU and each thread) need {needed_kib} KiB, counter_memory allows {allowed_kib} KiB: raise it, lower threads, or merge tenants"
+    )]
+    CounterMemory {
+        /// Tenants that there is room for.
+        tenants: u32,
+        /// Rows of counters.
+        rows: u32,
+        /// What they need.
+        needed_kib: u64,
+        /// What is allowed.
+        allowed_kib: u64,
+    },
+}
+
+/// How large maps are made, on a machine whose CPUs take `cpus` rows of counters and whose `cores` serve proxied
+/// services.
+///
+/// # Errors
+///
+/// [`Exceeded`].
+pub fn sizes(config: &Config, cpus: u32, cores: u32) -> Result<Sizes, Exceeded> {
+    let needs = needs(config);
+    let allowed_kib = config.gate.prefix_memory / 1_024;
+    let needed_kib = u64::from(needs.blocks + layout::ROOT_BLOCKS);
+    if needed_kib > allowed_kib {
+        return Err(Exceeded::PrefixMemory { needed_kib, allowed_kib });
+    }
+    let most_blocks = u32::try_from(allowed_kib).unwrap_or(u32::MAX) - layout::ROOT_BLOCKS;
+    let capacities = capacities(&needs, most_blocks);
+    let threads = config.gate.threads.map_or(cores, |threads| threads.get() as u32).min(cpus);
+    let proxied = config.services.iter().any(|service| service.backend.is_some());
+    let sizes = Sizes {
+        // Beside each CPU's row one for each thread of the dispatcher, and one for what was counted in other maps.
+        cpus: cpus + if proxied { threads } else { 0 } + 1,
+        tenants: capacities.tenant_capacity,
+        services: capacities.service_capacity,
+        blocks: capacities.block_capacity,
+        samples: SAMPLE_BYTES,
+    };
+    let (needed_kib, allowed_kib) =
+        (counter_bytes(&sizes).div_ceil(1_024), config.gate.counter_memory / 1_024);
+    if needed_kib > allowed_kib {
+        let Sizes { tenants, cpus: rows, .. } = sizes;
+        return Err(Exceeded::CounterMemory { tenants, rows, needed_kib, allowed_kib });
+    }
+    Ok(sizes)
+}
+
+/// The memory that counters take, in bytes.
+#[must_use]
+pub fn counter_bytes(sizes: &Sizes) -> u64 {
+    let row = u64::from(sizes.tenants) * size_of::<TenantCounters>() as u64 + size_of::<Cpu>() as u64;
+    u64::from(sizes.cpus) * row
+}
+
+/// The memory that the prefix tables take, in bytes.
+#[must_use]
+pub fn table_bytes(sizes: &Sizes) -> u64 {
+    u64::from(sizes.blocks) * size_of::<Block>() as u64
+}
+
+/// The ring holds about 3,900 samples: at one in 64 of a million requests a second, a quarter of a second.
+const SAMPLE_BYTES: u32 = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(gate: &str, tenants: usize, backend: &str) -> Config {
+        let tenants: String = (0..tenants)
+            .map(|n| {
+                format!(
+                    "[[tenant]]\nname = \"t{n}\"\nsources = [\"10.0.{}.{}/32\"]\nquota = \"100 RU/s\"\n",
+                    n >> 8,
+                    n & 255
+                )
+            })
+            .collect();
+        let service = "[[service]]\nname = \"s\"\nprotocol = \"memcached\"\nlisten = \"127.0.0.1:11211\"\n";
+        Config::parse("gate.toml", &format!("[gate]\n{gate}\n{service}{backend}\n{tenants}"))
+            .expect("a valid configuration")
+    }
+
+    #[test]
+    fn counters_have_rows_for_every_cpu_and_only_for_threads_that_serve() {
+        for (gate, backend, rows) in [
+            ("", "", 65),
+            ("threads = \"4\"", "", 65),
+            ("", "backend = \"127.0.0.1:11212\"", 64 + 16 + 1),
+            ("threads = \"4\"", "backend = \"127.0.0.1:11212\"", 64 + 4 + 1),
+            ("threads = \"256\"", "backend = \"127.0.0.1:11212\"", 64 + 64 + 1),
+        ] {
+            let sizes = sizes(&config(gate, 1, backend), 64, 16).expect("little memory");
+            assert_eq!(sizes.cpus, rows, "{gate} {backend}");
+        }
+    }
+
+    #[test]
+    fn counters_that_take_more_than_is_allowed_are_refused_with_what_they_take() {
+        let allowed = |gate: &str| sizes(&config(gate, 10_000, ""), 64, 64);
+        let sizes = allowed("counter_memory = \"512MiB\"").expect("room for them");
+        assert_eq!(counter_bytes(&sizes), 65 * (20_002 * 320 + size_of::<Cpu>() as u64));
+        let needed_kib = counter_bytes(&sizes).div_ceil(1_024);
+        let refused = allowed("counter_memory = \"256MiB\"").expect_err("no room");
+        let expected =
+            Exceeded::CounterMemory { tenants: 20_002, rows: 65, needed_kib, allowed_kib: 256 << 10 };
+        assert_eq!(refused, expected);
+    }
+}
