@@ -36,9 +36,9 @@ struct Step {
 #[inline(always)]
 pub(crate) fn skip(ctx: *mut xdp_md, ether_type: u16, at: usize) -> Result<(u16, usize), Exit> {
     let case = maps::SCRATCH.get_ptr_mut(0).ok_or(Exit::Missing)?;
-    // SAFETY: this CPU's own scratch; `take_step` has the signature that the helper calls, and what it gets
-    // outlives the call.
+    // SAFETY: this CPU's own scratch.
     let walk = unsafe { &raw mut (*case).tags };
+    // SAFETY: as above; `take_step` has the signature that the helper calls, and what it gets outlives the call.
     unsafe {
         *walk = TagWalk { ether_type, cut_off: false, at: at as u32 };
         let mut step = Step { ctx, walk };
