@@ -28,7 +28,7 @@ use crate::control::hot_keys::{HOT_PER_SEC, HotKeys};
 use crate::control::layout::{self, Layout, Misfit};
 use crate::control::tick::{self, Lost, Ticker, occupied};
 use crate::control::watch::Watch;
-use crate::dispatcher::{self, Dispatcher, ServiceFigures};
+use crate::dispatcher::{self, Dispatcher, ServiceMetrics};
 use crate::kernel::attach::{self, attach};
 use crate::kernel::owner::{self, Ownership, Predecessor, Previous};
 use crate::kernel::{self, Heartbeat, Loaded, Maps, Migration, Opened, PinDir, Sizes};
@@ -258,7 +258,7 @@ impl Daemon {
         if config.services.iter().any(|service| service.backend.is_none()) {
             return Err(Error::Bare(error));
         }
-        tracing::warn!(error = &error as &dyn std::error::Error, "going on without XDP");
+        tracing::warn!(error = &error as &dyn std::error::Error, "continuing without XDP");
         Self::in_user_space(options, config)
     }
 
@@ -266,7 +266,7 @@ impl Daemon {
         let (maps, ownership) = Maps::private(&sizes(config)?)?;
         let layout = Layout::build(config, &occupied(&maps))?;
         let started = Self::serving(options, config, (Arc::new(maps), ownership), layout, None)?;
-        tracing::info!("running in user space alone");
+        tracing::info!("running without XDP");
         Ok(started)
     }
 
@@ -349,8 +349,8 @@ impl Daemon {
         self.drain_samples();
         self.hot_keys.tick(&self.maps);
         if let Some(dispatcher) = &mut self.dispatcher {
-            dispatcher.announce(self.hot_keys.hot());
-            dispatcher.look_after_predecessor();
+            dispatcher.publish_hot_keys(self.hot_keys.hot());
+            dispatcher.check_predecessor();
         }
         Ok(())
     }
@@ -360,22 +360,22 @@ impl Daemon {
         let drain = self.changes.config().gate.drain;
         let Self { maps, ownership, dispatcher, changes, prober, ticker, _heartbeat, .. } = self;
         let Some(dispatcher) = dispatcher else { return };
-        dispatcher.relieve();
+        dispatcher.start_draining();
         // From here on only the dispatcher writes to the maps: to buckets, which all may change, and counters.
         drop((ticker, _heartbeat));
         ownership.give_up(&maps);
         // And nobody is listened to but its clients.
         drop((changes, prober));
         let clients = dispatcher.clients();
-        tracing::info!(clients, at_most = %drain, "another gate rules: serving the clients that are here to their end");
+        tracing::info!(clients, at_most = %drain, "draining: another gate owns the maps; serving open connections");
         tokio::select! {
             _ = signals.interrupt.recv() => {}
             _ = signals.terminate.recv() => {}
-            () = dispatcher.see_off(drain) => {}
+            () = dispatcher.drain(drain) => {}
         }
         match dispatcher.clients() {
-            0 => tracing::info!("the last client has left"),
-            left => tracing::warn!(left, "ending with clients left"),
+            0 => tracing::info!("drained"),
+            left => tracing::warn!(left, "drain timeout: closing open connections"),
         }
     }
 
@@ -383,7 +383,7 @@ impl Daemon {
     fn look_after_interfaces(&mut self) {
         let Some(attached) = &mut self.attached else { return };
         attached.look_after_interface();
-        self.dispatcher.iter().for_each(Dispatcher::look_after_addresses);
+        self.dispatcher.iter().for_each(Dispatcher::refresh_local_addrs);
     }
 
     /// Brings over what the gate before this one charges and counts in maps of its own.
@@ -420,7 +420,7 @@ impl Daemon {
     }
 
     /// What is known of the services that are proxied.
-    fn services(&self) -> &[ServiceFigures] {
+    fn services(&self) -> &[ServiceMetrics] {
         self.dispatcher.as_ref().map_or(&[], Dispatcher::services)
     }
 }
@@ -516,7 +516,7 @@ fn now(maps: &Maps) -> Nanos {
 fn announce_ownership(previous: Previous) {
     match previous {
         Previous::None => {}
-        Previous::Gone(pid) => tracing::info!(pid, "took over what a gate that is gone had pinned"),
+        Previous::Gone(pid) => tracing::info!(pid, "took over the maps of a gate that is gone"),
         Previous::Left(pid) | Previous::Relieved(Predecessor { pid, .. }) => {
             tracing::info!(pid, "took over from a running gate");
         }

@@ -22,7 +22,7 @@ pub(crate) fn memcached_requests(data: &[u8]) {
         match event {
             Event::Request(request, range) => {
                 let keys: Vec<_> = request.keys(&stream[range]).collect();
-                assert_eq!(keys.len(), request.facts.keys as usize);
+                assert_eq!(keys.len(), request.meta.keys as usize);
                 assert!(keys.iter().all(|key| (1..=memcached::MAX_KEY).contains(&key.len())));
             }
             Event::Fault(fault, _) => fault.answer(&mut Vec::new()),
@@ -96,11 +96,11 @@ pub(crate) fn resp_requests(data: &[u8]) {
 
 fn check_request(request: &resp::Request, bytes: &[u8]) {
     let (args, keys) = (request.args(bytes).count(), request.keys(bytes).count());
-    assert!(args <= request.args as usize && keys <= request.facts.keys as usize, "{request:?}");
-    assert!(request.facts.rows > 0);
+    assert!(args <= request.args as usize && keys <= request.meta.keys as usize, "{request:?}");
+    assert!(request.meta.rows > 0);
     if !request.streamed {
-        assert_eq!((args, keys), (request.args as usize, request.facts.keys as usize), "{request:?}");
-        assert_eq!(bytes.len() as u64, request.facts.bytes);
+        assert_eq!((args, keys), (request.args as usize, request.meta.keys as usize), "{request:?}");
+        assert_eq!(bytes.len() as u64, request.meta.bytes);
     }
 }
 

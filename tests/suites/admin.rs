@@ -79,7 +79,7 @@ fn a_dead_gates_socket_is_replaced_and_a_living_ones_is_kept() -> Result<()> {
     wait_until("it ends", || Ok(!first.program().is_running().unwrap_or(false)))?;
     ensure!(socket.exists(), "who is killed removes nothing");
     let mut second = start()?;
-    second.wait_for("running in user space alone", PATIENCE)?;
+    second.wait_for("running without XDP", PATIENCE)?;
     ensure!(first.json(&["status"])?["daemon"] == second.id(), "another one answers");
     second.end()?;
     std::fs::remove_file(&other)?;

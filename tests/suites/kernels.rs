@@ -177,9 +177,9 @@ fn on_an_old_kernel_proxied_services_are_served_in_user_space() -> Result<()> {
     let client = "198.18.0.2".parse()?;
     let _server = Memcached::start(&site.net)?;
     let mut gate = site.launch(&[])?;
-    let line = gate.wait_for("going on without XDP", PATIENCE)?;
+    let line = gate.wait_for("continuing without XDP", PATIENCE)?;
     ensure!(line.contains(LACKS), "{line}");
-    gate.wait_for("running in user space alone", PATIENCE)?;
+    gate.wait_for("running without XDP", PATIENCE)?;
     let mut connection = Connection::to(&site.net, client, format!("{SERVER_V4}:{PROXY}").parse()?)?;
     let stored = connection.ask("set key 0 0 5\r\nvalue\r\n")?;
     ensure!(stored == "STORED", "{stored}");

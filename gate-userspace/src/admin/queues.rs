@@ -13,7 +13,7 @@ use super::change::{Override, by_section};
 use super::price::Price;
 use crate::config::{Backend, Config, Protocol, Settle};
 use crate::control::board::{Board, Report, ServiceReport};
-use crate::dispatcher::{self, Counts, Event, ServiceFigures, Timing};
+use crate::dispatcher::{self, Counts, Event, ServiceMetrics, Timing};
 use crate::policy::Tier;
 use crate::protocol::price_class::PriceClass;
 
@@ -164,7 +164,7 @@ pub struct Percentiles {
 /// Looks at what the dispatcher's threads count, now and then, so that there is a before.
 #[derive(Debug)]
 pub struct Observer {
-    services: Vec<ServiceFigures>,
+    services: Vec<ServiceMetrics>,
     board: Board,
     config: watch::Receiver<Arc<Config>>,
     /// The last two looks, the older first.
@@ -183,11 +183,11 @@ struct Look {
 struct Seen {
     /// By query type.
     counts: Vec<Counts>,
-    refusals: dispatcher::Refusals,
+    refusals: dispatcher::RefusalSnapshot,
 }
 
 impl Seen {
-    fn of(service: &ServiceFigures) -> Self {
+    fn of(service: &ServiceMetrics) -> Self {
         Self { counts: service.counts(), refusals: service.refusals() }
     }
 
@@ -205,12 +205,12 @@ impl Observer {
     /// One that begins at `now`, when nothing has happened yet.
     #[must_use]
     pub fn new(
-        services: Vec<ServiceFigures>,
+        services: Vec<ServiceMetrics>,
         board: Board,
         config: watch::Receiver<Arc<Config>>,
         now: Nanos,
     ) -> Self {
-        let nothing = |service: &ServiceFigures| Seen {
+        let nothing = |service: &ServiceMetrics| Seen {
             counts: vec![Counts::default(); service.types.len()],
             refusals: Default::default(),
         };
@@ -279,7 +279,7 @@ impl Probed {
 }
 
 impl Service {
-    fn new(figures: &ServiceFigures, report: Option<&ServiceReport>, config: &Config, seen: &Seen) -> Self {
+    fn new(figures: &ServiceMetrics, report: Option<&ServiceReport>, config: &Config, seen: &Seen) -> Self {
         let tier = |tier: Tier| {
             let queue = figures.queue(tier);
             TierQueue {
@@ -315,8 +315,8 @@ impl Service {
 }
 
 impl Refusals {
-    fn of(refusals: &dispatcher::Refusals) -> Self {
-        let dispatcher::Refusals { took, held_back } = refusals;
+    fn of(refusals: &dispatcher::RefusalSnapshot) -> Self {
+        let dispatcher::RefusalSnapshot { took, held_back } = refusals;
         let at = |percent| took.percentile(percent).map(ms);
         let written = || Some(Written { p50: at(50.0)?, p99: at(99.0)?, max: at(100.0)? });
         Self { written: took.len(), written_ms: written(), held_back: *held_back }
@@ -324,7 +324,7 @@ impl Refusals {
 }
 
 impl QueryType {
-    fn new(name: &str, figures: &ServiceFigures, backend: Option<&Backend>, counts: &Counts) -> Self {
+    fn new(name: &str, figures: &ServiceMetrics, backend: Option<&Backend>, counts: &Counts) -> Self {
         let objective = backend.and_then(|backend| backend.objective(name));
         let offered = counts.offered();
         let accepted = offered.saturating_sub(counts.refused) as f64 / offered as f64;
@@ -349,7 +349,7 @@ impl QueryType {
 }
 
 /// In nanoseconds, by the tiers of what was offered.
-fn expected_wait(figures: &ServiceFigures, counts: &Counts) -> Option<f64> {
+fn expected_wait(figures: &ServiceMetrics, counts: &Counts) -> Option<f64> {
     let (mut offered, mut sum) = (0, 0.0);
     for (tier, of_tier) in Tier::ALL.into_iter().zip(counts.offered_by_tier).filter(|(_, count)| *count > 0) {
         offered += of_tier;

@@ -2,21 +2,21 @@
 
 use gate_common::units::Nanos;
 
-use crate::dispatcher::{Reading, ServiceFigures};
+use crate::dispatcher::{LatencySnapshot, ServiceMetrics};
 use crate::policy::pricing::{AFTERMATH, ByClass, CostSamples};
 
 /// Takes the samples, and keeps earlier readings to compare with.
 #[derive(Debug)]
 pub(super) struct CostSampler {
-    figures: ServiceFigures,
+    figures: ServiceMetrics,
     /// The readings of service times at the last two looks, the older first.
-    looks: [ByClass<Reading>; 2],
+    looks: [ByClass<LatencySnapshot>; 2],
     looked: Nanos,
 }
 
 impl CostSampler {
     /// Starts sampling at `now`.
-    pub(super) fn new(figures: ServiceFigures, now: Nanos) -> Self {
+    pub(super) fn new(figures: ServiceMetrics, now: Nanos) -> Self {
         let reading = figures.service_times();
         // Earlier samples are discarded.
         figures.take_window();

@@ -16,7 +16,7 @@ use super::board::{ServiceReport, TypeReport};
 use super::cost_sampler::CostSampler;
 use super::decide::ServiceSnapshot;
 use crate::config::{self, Config};
-use crate::dispatcher::ServiceFigures;
+use crate::dispatcher::ServiceMetrics;
 use crate::policy::Tier;
 use crate::policy::cost_model::{Measure, Window};
 use crate::policy::latency_ratio::{Latencies, LatencyRatio, Settings};
@@ -44,7 +44,7 @@ struct Watched {
 /// The source of observations.
 #[derive(Clone, Debug)]
 enum Source {
-    Dispatcher(ServiceFigures),
+    Dispatcher(ServiceMetrics),
     Probe(Arc<Probed>),
 }
 
@@ -58,7 +58,7 @@ impl Watch {
     pub fn follow(
         &mut self,
         config: &Config,
-        proxied: &[ServiceFigures],
+        proxied: &[ServiceMetrics],
         now: Nanos,
     ) -> Result<(), OutOfRange> {
         let mut before: HashMap<_, _> = std::mem::take(&mut self.services).into_iter().collect();
@@ -200,7 +200,7 @@ impl Source {
 
     fn store_up(&self) -> bool {
         match self {
-            Self::Dispatcher(figures) => figures.store_links() > 0,
+            Self::Dispatcher(figures) => figures.store_connections() > 0,
             Self::Probe(probed) => probed.is_up(),
         }
     }
@@ -214,7 +214,7 @@ impl Source {
 }
 
 /// The source of observations of a service. A probe keeps its results across reloads.
-fn source(service: &config::Service, proxied: &[ServiceFigures], before: Option<&Watched>) -> Option<Source> {
+fn source(service: &config::Service, proxied: &[ServiceMetrics], before: Option<&Watched>) -> Option<Source> {
     if service.backend.is_some() {
         let figures = proxied.iter().find(|figures| figures.name == service.name)?;
         return Some(Source::Dispatcher(figures.clone()));

@@ -41,14 +41,14 @@ impl Daemon {
         let (Some(draining), Some(dispatcher)) = (self.draining, &self.dispatcher) else { return false };
         let (now, left) = (clock::monotonic(), Dispatcher::clients(dispatcher));
         if left == 0 {
-            tracing::info!("the last client has left");
+            tracing::info!("drained");
             return true;
         }
         if now >= draining.close_idle_at {
             dispatcher.close_idle();
         }
         if now >= draining.end_at {
-            tracing::warn!(left, "ending with clients left");
+            tracing::warn!(left, "drain timeout: closing open connections");
         }
         now >= draining.end_at
     }

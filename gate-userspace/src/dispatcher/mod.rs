@@ -17,7 +17,7 @@
 //! - `admission`: which requests may wait for the store, which is next, and which have waited too long.
 //! - `stores`: the connections to the store.
 //! - `wire`: what is needed of a protocol, memcached and RESP.
-//! - `figures`: what is observed, counted by one thread and read by any.
+//! - `metrics`: what is observed, counted by one thread and read by any.
 //! - `succession`: one gate after another, before the same clients.
 //! - `service`, `thread`, `listen`, `settings`: what they stand on.
 
@@ -39,30 +39,30 @@ use crate::kernel::Maps;
 use crate::kernel::owner::Predecessor;
 use crate::policy::range::OutOfRange;
 
-mod admission;
 mod clients;
-mod figures;
 mod hot_cache;
+mod hot_restart;
 mod identity;
 mod listen;
+mod metrics;
 mod pipeline;
+mod query_types;
+mod queue;
 mod service;
 mod settings;
 mod stores;
-mod succession;
 mod tenants;
-mod thread;
-mod types;
 mod wire;
+mod worker;
 
-use admission::policy::Policy;
-use clients::own::Own;
-pub use clients::refusals::Refusals;
-pub use figures::counts::{Counts, Timing};
-pub use figures::latency::{Latencies, Reading};
-pub use figures::{Event, Figures, QueueState, ServiceFigures};
+use clients::local_addrs::LocalAddrs;
+pub use clients::refusal_latency::RefusalSnapshot;
+use hot_restart::{InheritedSockets, LivePredecessor, Phase};
+pub use metrics::by_type::{Counts, Timing};
+pub use metrics::latency::{LatencyHistogram, LatencySnapshot};
+pub use metrics::{Event, QueueState, ServiceMetrics, WorkerMetrics};
+use queue::policy::Policy;
 use settings::{Controls, Settings};
-use succession::{Beside, Inherited, Phase};
 use tenants::Tenants;
 use tenants::retired::Retired;
 
@@ -71,16 +71,16 @@ use tenants::retired::Retired;
 pub struct Dispatcher {
     phase: watch::Sender<Phase>,
     threads: Vec<JoinHandle<()>>,
-    services: Vec<ServiceFigures>,
+    services: Vec<ServiceMetrics>,
     /// By service: where its limits, its query types and its policy are changed.
     controls: Vec<Controls>,
     policies: Vec<Policy>,
     /// By service: its hot keys.
-    hot: Vec<hot_cache::Shared>,
-    beside: Option<Beside>,
+    hot: Vec<hot_cache::SharedHotCache>,
+    other_bytes: Option<LivePredecessor>,
     samples: Receiver<Sample>,
     tenants: watch::Sender<Arc<Tenants>>,
-    own: watch::Sender<Arc<Own>>,
+    own: watch::Sender<Arc<LocalAddrs>>,
     /// Numbers of tenants that are gone.
     retired: Retired,
 }
@@ -125,32 +125,38 @@ impl Dispatcher {
         let count = config.gate.threads.map_or_else(|| cores() as usize, std::num::NonZero::get).min(rows);
         let tenants = Tenants::after(&Tenants::default(), config, &occupied(maps).tenants);
         let (tenants, known) = watch::channel(Arc::new(tenants));
-        let (own, addresses) = watch::channel(Arc::new(Own::now()));
+        let (own, addresses) = watch::channel(Arc::new(LocalAddrs::now()));
         let settings = Settings::of(config, count, &known, &addresses);
         let (settings, controls): (Vec<_>, Vec<_>) = settings.into_iter().unzip();
         if settings.is_empty() {
             return Ok(None);
         }
         let logins = settings.iter().filter_map(|settings| settings.backend.login.as_ref());
-        logins.for_each(|login| identity::warn_of_readers(&login.password_file));
+        logins.for_each(|login| identity::warn_if_readable(&login.password_file));
         let now = clock::monotonic();
         let policy = |settings: &Settings| Policy::new(settings.backend.admission.as_ref(), now);
         let policies: Vec<Policy> = settings.iter().map(policy).collect::<Result<_, _>>()?;
-        let figures = settings.iter().zip(&policies);
-        let figures = figures.map(|(settings, policy)| {
+        let metrics = settings.iter().zip(&policies);
+        let metrics = metrics.map(|(settings, policy)| {
             let types = settings.backend.query_types.clone();
-            ServiceFigures::new(settings.name.clone(), count, types, policy.clone())
+            ServiceMetrics::new(settings.name.clone(), count, types, policy.clone())
         });
-        let services: Vec<ServiceFigures> = figures.collect();
-        let (to_samples, samples) = hot_cache::keys::samples();
-        let hot = hot_cache::Shared::of(&settings, count, &to_samples);
-        let mut inherited = predecessor.as_ref().map(Inherited::of).unwrap_or_default();
-        let beside = predecessor.map(|predecessor| Beside::new(predecessor, &hot));
+        let services: Vec<ServiceMetrics> = metrics.collect();
+        let (to_samples, samples) = hot_cache::hot_set::samples();
+        let hot = hot_cache::SharedHotCache::of(&settings, count, &to_samples);
+        let mut inherited = predecessor.as_ref().map(InheritedSockets::of).unwrap_or_default();
+        let other_bytes = predecessor.map(|predecessor| LivePredecessor::new(predecessor, &hot));
         let (phase, following) = watch::channel(Phase::Serving);
-        let (figures, kept) = (services.clone(), policies.clone());
-        let common = thread::Common { settings, figures, policies: kept, hot: hot.clone(), phase: following };
+        let (metrics, kept) = (services.clone(), policies.clone());
+        let common = worker::DispatcherShared {
+            settings,
+            metrics,
+            policies: kept,
+            hot: hot.clone(),
+            phase: following,
+        };
         let prepare =
-            |number| thread::Plan::prepare(number, first_row + number, &common, maps, &mut inherited);
+            |number| worker::WorkerSetup::new(number, first_row + number, &common, maps, &mut inherited);
         let plans: Vec<_> = (0..count).map(prepare).collect::<Result<_, _>>()?;
         let (threads, retired) = (Vec::new(), Retired::default());
         let mut this = Self {
@@ -160,7 +166,7 @@ impl Dispatcher {
             controls,
             policies,
             hot,
-            beside,
+            other_bytes,
             samples,
             tenants,
             own,
@@ -184,11 +190,11 @@ impl Dispatcher {
         self.retired.follow(&before, &self.tenants.borrow());
         drop(before);
         let changed = self.services.iter().zip(&self.controls).zip(&self.policies);
-        for ((figures, controls), policy) in changed {
-            let named = config.services.iter().find(|service| service.name == figures.name);
+        for ((metrics, controls), policy) in changed {
+            let named = config.services.iter().find(|service| service.name == metrics.name);
             let Some(backend) = named.and_then(|service| service.backend.as_ref()) else { continue };
-            controls.follow(backend, figures.threads.len(), &figures.types);
-            policy.follow(backend, &figures.types)?;
+            controls.follow(backend, metrics.threads.len(), &metrics.types);
+            policy.follow(backend, &metrics.types)?;
         }
         Ok(())
     }
@@ -203,12 +209,12 @@ impl Dispatcher {
     /// Whether the gate before this one still has clients, as far as is known.
     #[must_use]
     pub fn has_predecessor(&self) -> bool {
-        self.beside.is_some()
+        self.other_bytes.is_some()
     }
 
     /// Looks which addresses are the machine's own. To be called now and then, where the XDP program is attached.
-    pub fn look_after_addresses(&self) {
-        let own = Own::now();
+    pub fn refresh_local_addrs(&self) {
+        let own = LocalAddrs::now();
         self.own.send_if_modified(|known| {
             let changes = **known != own;
             if changes {
@@ -220,7 +226,7 @@ impl Dispatcher {
 
     /// What happened at each proxied service.
     #[must_use]
-    pub fn services(&self) -> &[ServiceFigures] {
+    pub fn services(&self) -> &[ServiceMetrics] {
         &self.services
     }
 
@@ -230,51 +236,51 @@ impl Dispatcher {
     }
 
     /// Says which keys are hot, each with its service's name.
-    pub fn announce<'k>(&self, hot: impl Iterator<Item = (&'k str, &'k [u8])> + Clone) {
+    pub fn publish_hot_keys<'k>(&self, hot: impl Iterator<Item = (&'k str, &'k [u8])> + Clone) {
         for (service, shared) in self.services.iter().zip(&self.hot) {
             let own = hot.clone().filter(|(name, _)| *name == service.name);
-            shared.announcer.announce(own.map(|(_, key)| key));
+            shared.hot_set_publisher.publish(own.map(|(_, key)| key));
         }
     }
 
     /// Looks whether the gate before this one still has clients. To be called now and then.
-    pub fn look_after_predecessor(&mut self) {
-        if self.beside.take_if(|beside| beside.is_gone()).is_some() {
-            tracing::info!("the gate before this one has ended");
+    pub fn check_predecessor(&mut self) {
+        if self.other_bytes.take_if(|other_bytes| other_bytes.is_gone()).is_some() {
+            tracing::info!("the predecessor has ended");
         }
     }
 
     /// Another gate is about to rule: from now on no answer is given twice here, and soon nothing is counted where that
     /// one counts.
-    pub fn relieve(&self) {
+    pub fn start_draining(&self) {
         self.hot.iter().for_each(|hot| hot.versions.suspend());
-        self.reach(Phase::Relieved);
+        self.wait_for_phase(Phase::Draining);
     }
 
     /// Accepts no more clients; those that are here are served.
     pub fn close(&self) {
-        self.reach(Phase::Closing);
-        tracing::info!("this gate accepts no more clients");
+        self.wait_for_phase(Phase::NotAccepting);
+        tracing::info!("draining: no new connections");
     }
 
     /// Closes the connections of clients on which nothing is under way, now and as they come to be so.
     pub fn close_idle(&self) {
-        self.reach(Phase::Leaving);
+        self.wait_for_phase(Phase::ClosingIdle);
     }
 
     /// Its threads never go back.
-    fn reach(&self, phase: Phase) {
+    fn wait_for_phase(&self, phase: Phase) {
         self.phase.send_modify(|reached| *reached = phase.max(*reached));
     }
 
     /// Serves the clients that are here to their end. After `patience` connections are closed on which nothing is
     /// asked, and soon the rest. The other gate listens within a second.
-    pub async fn see_off(&self, patience: Nanos) {
+    pub async fn drain(&self, patience: Nanos) {
         tokio::time::sleep(OVERLAP).await;
         self.close();
-        if tokio::time::timeout(patience.into(), self.all_have_left()).await.is_err() {
+        if tokio::time::timeout(patience.into(), self.all_clients_closed()).await.is_err() {
             self.close_idle();
-            let _ = tokio::time::timeout(LAST_WAIT, self.all_have_left()).await;
+            let _ = tokio::time::timeout(LAST_WAIT, self.all_clients_closed()).await;
         }
     }
 
@@ -286,8 +292,10 @@ impl Dispatcher {
 
     /// Waits for the clients here, and for those of the gate before this one: the other gate, which knows only of this
     /// one, must not take itself for the only one before that.
-    async fn all_have_left(&self) {
-        while self.clients() > 0 || self.beside.as_ref().is_some_and(|beside| !beside.is_gone()) {
+    async fn all_clients_closed(&self) {
+        while self.clients() > 0
+            || self.other_bytes.as_ref().is_some_and(|other_bytes| !other_bytes.is_gone())
+        {
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }

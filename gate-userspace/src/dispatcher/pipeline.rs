@@ -1,27 +1,27 @@
 //! What a request passes, in order. Everything that can become of it is decided here.
 //!
 //! classify, price, quota, hot key, admit, queue, store, observe. Decoding is before, in
-//! [`Service::requests`]; answers come back through [`super::stores::store`], which observes them
-//! ([`Service::left_store`]) and lets the next ones out of the queue ([`Service::dispatch`]).
+//! [`Service::requests`]; answers come back through [`super::stores::connection`], which observes them
+//! ([`Service::release_permit`]) and lets the next ones out of the queue ([`Service::dispatch`]).
 
 use std::rc::Rc;
 
 use gate_common::abi::Reason;
 use gate_common::units::{MilliRu, Nanos};
 
-use super::admission::waiting::Held;
-use super::clients::client::{Client, Moving};
+use super::clients::client::{Client, ConnectionMode};
 use super::clients::replies::Replies;
-use super::figures::Event;
-use super::figures::counts::TypeFigures;
-use super::hot_cache::order::Turn;
-use super::hot_cache::{Asked, Read, Way};
+use super::hot_cache::key_order::ReplySlot;
+use super::hot_cache::{Asked, CacheDecision, ReadResult};
+use super::metrics::Event;
+use super::metrics::by_type::TypeMetrics;
+use super::queue::dispatch::Held;
 use super::service::Service;
-use super::stores::store::Outgoing;
+use super::stores::connection::Outgoing;
 use super::tenants::ledger::{Charge, Ledger, TenantId};
-use super::wire::{Course, Wire};
+use super::wire::{Route, Wire};
 use crate::policy::admission;
-use crate::protocol::{Facts, Refusal};
+use crate::protocol::{Refusal, RequestMeta};
 
 impl<W: Wire> Service<W> {
     /// Takes a decoded request through the pipeline.
@@ -33,97 +33,97 @@ impl<W: Wire> Service<W> {
         request: &W::Request,
         bytes: &[u8],
         now: Nanos,
-    ) -> After {
-        let turn = Turn { place: replies.next(), first: replies.first() };
+    ) -> NextStep {
+        let turn = ReplySlot { seq: replies.next(), first: replies.first() };
         let (tenant, denied) = client.tenant_for(request, bytes);
         let asked = Asked { client, tenant, turn, request, bytes };
-        if self.hot.must_wait(asked) {
-            return After::Wait;
+        if self.hot.must_wait_for_flight(asked) {
+            return NextStep::Wait;
         }
         if let Some(refusal) = client.refused_with_multi(request) {
             self.refuse_with_multi(client, replies, request, refusal, now);
-            return After::Next;
+            return NextStep::Continue;
         }
-        let course = W::course(request);
+        let route = W::route(request);
         let denied = denied && self.refuses(client, tenant, Reason::Unsupported);
-        if course == Course::Own && !denied {
+        if route == Route::Dedicated && !denied {
             client.awaits_replicas.set(W::awaits_replicas(request));
-            return After::Move(Moving::Own);
+            return NextStep::Switch(ConnectionMode::Dedicated);
         }
-        self.figures.count(Event::Request);
+        self.metrics.count(Event::Request);
         let verdict = if denied {
             Err(Refusal::of(Reason::Unsupported))
-        } else if !client.may_ask(replies.outstanding())
+        } else if !client.has_request_quota(replies.outstanding())
             && self.refuses(client, client.tenant.get(), Reason::Limit)
         {
             Err(Refusal::of(Reason::Limit))
         } else if self.is_too_long(request, bytes) && self.refuses(client, tenant, Reason::TooLarge) {
             Err(Refusal::of(Reason::TooLarge))
         } else {
-            match course {
-                Course::Shared | Course::Own => self.judge(asked, now),
-                Course::Change => self.judge_change(asked, now),
-                Course::Quit => Ok(Verdict::Goodbye),
-                Course::OwnStats => self.judge_own_stats(asked, now),
+            match route {
+                Route::Shared | Route::Dedicated => self.admit_request(asked, now),
+                Route::Login => self.admit_login(asked, now),
+                Route::Quit => Ok(Verdict::Quit),
+                Route::GateStats => self.judge_own_stats(asked, now),
             }
         };
         match &verdict {
             Ok(Verdict::Hit(answer)) => {
                 replies.answer(answer);
-                return After::Next;
+                return NextStep::Continue;
             }
-            Ok(Verdict::Change) => return After::Move(Moving::Change),
+            Ok(Verdict::Login) => return NextStep::Switch(ConnectionMode::Login),
             _ => {}
         }
-        let sends_body = W::is_streamed(request) && matches!(verdict, Ok(Verdict::Sent));
-        let place = replies.open();
-        debug_assert!(place == turn.place, "what has been sent is answered in its place");
+        let streams_body = W::is_streamed(request) && matches!(verdict, Ok(Verdict::Sent));
+        let seq = replies.open();
+        debug_assert!(seq == turn.seq, "what has been sent is answered in its place");
         match verdict {
-            Ok(Verdict::Sent | Verdict::Hit(_) | Verdict::Change) => {}
-            Ok(Verdict::Goodbye) => {
-                replies.part(place, W::GOODBYE);
-                replies.whole(place);
-                return After::Goodbye;
+            Ok(Verdict::Sent | Verdict::Hit(_) | Verdict::Login) => {}
+            Ok(Verdict::Quit) => {
+                replies.part(seq, W::GOODBYE);
+                replies.whole(seq);
+                return NextStep::Close;
             }
-            Ok(Verdict::OwnStats) => {
-                self.tell(
+            Ok(Verdict::GateStats) => {
+                self.reply(
                     client,
                     replies,
-                    place,
-                    self.own_stats.borrow_mut().document(&self.all_figures, now),
+                    seq,
+                    self.own_stats.borrow_mut().document(&self.service_metrics, now),
                 );
             }
             Err(refusal) => {
                 client.note_refused(request, refusal);
-                self.refuse_at_once(client, replies, place, W::is_silent(request), refusal, now);
+                self.refuse_decoded(client, replies, seq, W::wants_no_reply(request), refusal, now);
             }
         }
-        if sends_body { After::Body } else { After::Next }
+        if streams_body { NextStep::StreamBody } else { NextStep::Continue }
     }
 
     /// What becomes of a request for the store.
     #[inline]
-    fn judge(&self, asked: Asked<'_, W>, now: Nanos) -> Result<Verdict, Refusal> {
+    fn admit_request(&self, asked: Asked<'_, W>, now: Nanos) -> Result<Verdict, Refusal> {
         let ledger = &mut *self.ledger.borrow_mut();
-        let kind = self.classify(asked, ledger);
-        let charged = self.charge(asked, kind, ledger, now)?;
+        let class = self.classify(asked, ledger);
+        let charged = self.charge(asked, class, ledger, now)?;
 
         // Hot key: a hit is answered here, a read of a key in flight joins it, a write marks its key.
         self.hot.sample(asked, self.settings.service, ledger);
         let may_cache = ledger.may_cache(asked.tenant);
-        let way = match if may_cache { self.hot.read(asked, kind, now) } else { Read::ALONE } {
-            Read::ToStore(way) => way,
-            Read::Hit(answer) => {
+        let way = match if may_cache { self.hot.read(asked, class, now) } else { ReadResult::UNCACHED } {
+            ReadResult::ToStore(way) => way,
+            ReadResult::Hit(answer) => {
                 count_passed(asked.client, asked.tenant, ledger, charged);
                 return Ok(Verdict::Hit(answer));
             }
-            Read::Joined => {
+            ReadResult::Joined => {
                 count_passed(asked.client, asked.tenant, ledger, charged);
                 return Ok(Verdict::Sent);
             }
         };
-        self.admit(asked, kind, charged, ledger, now)?;
-        self.send(asked, kind, charged, way, ledger, now)?;
+        self.admit(asked, class, charged, ledger, now)?;
+        self.send(asked, class, charged, way, ledger, now)?;
         Ok(Verdict::Sent)
     }
 
@@ -139,20 +139,24 @@ impl<W: Wire> Service<W> {
     fn charge(
         &self,
         asked: Asked<'_, W>,
-        kind: admission::Request,
+        class: admission::Request,
         ledger: &mut Ledger,
         now: Nanos,
     ) -> Result<MilliRu, Refusal> {
         let Asked { client, tenant, request, .. } = asked;
-        let (facts, service) = (W::facts(request), self.settings.service);
-        let price = ledger.price(service, 1, facts.rows, length(facts), W::price_class(facts.class));
-        if client.asks_for_itself(tenant) {
-            ledger.count_asked(tenant, price);
+        let (meta, service) = (W::meta(request), self.settings.service);
+        let price = ledger.price(service, 1, meta.rows, length(meta), W::price_class(meta.class));
+        if client.counts_for_deep_debt(tenant) {
+            ledger.count_demand(tenant, price);
         }
-        let rung = ledger.rung(service, kind.tier);
-        if client.is_judged() {
+        let rung = ledger.rung(service, class.tier);
+        if client.is_charged_by_xdp() {
             // It has been charged this, at least, unless it is shadowed.
-            return Ok(if client.shadow { MilliRu::ZERO } else { ledger.dear(tenant, price, rung) });
+            return Ok(if client.shadow {
+                MilliRu::ZERO
+            } else {
+                ledger.apply_multiplier(tenant, price, rung)
+            });
         }
         match ledger.charge(tenant, price, rung, now, client.shadow) {
             Charge::Passed(charged) => Ok(charged),
@@ -165,14 +169,14 @@ impl<W: Wire> Service<W> {
     fn admit(
         &self,
         asked: Asked<'_, W>,
-        kind: admission::Request,
+        class: admission::Request,
         charged: MilliRu,
         ledger: &mut Ledger,
         now: Nanos,
     ) -> Result<(), Refusal> {
-        let counts = self.figures.of_type(kind.query_type);
-        counts.offered(kind.tier);
-        let Some(retry_after) = self.policy.refuses(kind, now, || ledger.draw()) else { return Ok(()) };
+        let counts = self.metrics.of_type(class.query_type);
+        counts.offered(class.tier);
+        let Some(retry_after) = self.policy.refuses(class, now, || ledger.draw()) else { return Ok(()) };
         if asked.client.shadow {
             ledger.count_refusal(asked.tenant, Reason::Slo, charged, true);
             return Ok(());
@@ -186,13 +190,13 @@ impl<W: Wire> Service<W> {
     fn send(
         &self,
         asked: Asked<'_, W>,
-        kind: admission::Request,
+        class: admission::Request,
         charged: MilliRu,
-        way: Way,
+        way: CacheDecision,
         ledger: &mut Ledger,
         now: Nanos,
     ) -> Result<(), Refusal> {
-        let Asked { client, tenant, turn: Turn { place, .. }, request, bytes } = asked;
+        let Asked { client, tenant, turn: ReplySlot { seq, .. }, request, bytes } = asked;
         let queue = &mut *self.queue.borrow_mut();
         let at_once = client.queued.get().0 == 0 && queue.pass();
         let accepted = match at_once {
@@ -200,13 +204,13 @@ impl<W: Wire> Service<W> {
             false if queue.has_room(bytes.len()) => Ok(()),
             false => Err(Refusal::of(Reason::QueueFull)),
         };
-        let counts = self.figures.of_type(kind.query_type);
+        let counts = self.metrics.of_type(class.query_type);
         accepted.map_err(|refusal| refuse(tenant, ledger, counts, charged, refusal))?;
 
-        let ticket = match way {
-            Way::Alone(key) => self.hot.ticket(asked, key),
-            Way::MayLead(key, version) => match self.hot.lead(asked, kind, (key, version)) {
-                Some(ticket) => ticket,
+        let cache_role = match way {
+            CacheDecision::Uncached(key) => self.hot.cache_role(asked, key),
+            CacheDecision::MayLead(key, version) => match self.hot.lead(asked, class, (key, version)) {
+                Some(cache_role) => cache_role,
                 None => {
                     if at_once {
                         queue.leave();
@@ -217,23 +221,33 @@ impl<W: Wire> Service<W> {
             },
         };
         // What queues is counted when it leaves the queue, unless others follow it.
-        let counted = at_once || ticket.is_own();
+        let counted = at_once || cache_role.is_own();
         if counted {
             count_passed(client, tenant, ledger, charged);
         }
         if at_once {
-            self.delay.borrow_mut().left(kind.tier, now, Nanos::ZERO, 0);
-            let silent = W::is_silent(request);
+            self.delay.borrow_mut().left(class.tier, now, Nanos::ZERO, 0);
+            let silent = W::wants_no_reply(request);
             // Others follow what is nobody's own.
-            let paid = if ticket.is_own() { MilliRu::ZERO } else { charged };
-            let outgoing =
-                Outgoing { client, tenant, paid, place, request, bytes, kind, silent, admitted: now, ticket };
-            self.hand_over(outgoing, queue, now);
+            let paid = if cache_role.is_own() { MilliRu::ZERO } else { charged };
+            let outgoing = Outgoing {
+                client,
+                tenant,
+                paid,
+                seq,
+                request,
+                bytes,
+                class,
+                silent,
+                admitted: now,
+                cache_role,
+            };
+            self.submit(outgoing, queue, now);
         } else {
             let (client, request, charged) = (Rc::clone(client), *request, (!counted).then_some(charged));
-            self.join_queue(
+            self.enqueue_in(
                 queue,
-                Held { client, tenant, place, request, kind, charged, ticket },
+                Held { client, tenant, seq, request, class, charged, cache_role },
                 bytes,
                 now,
             );
@@ -242,31 +256,32 @@ impl<W: Wire> Service<W> {
     }
 
     /// What becomes of a request that may change who the client is: it is charged like any other.
-    fn judge_change(&self, asked: Asked<'_, W>, now: Nanos) -> Result<Verdict, Refusal> {
+    fn admit_login(&self, asked: Asked<'_, W>, now: Nanos) -> Result<Verdict, Refusal> {
         let ledger = &mut *self.ledger.borrow_mut();
         // Who is nobody yet may say who it is.
-        if !self.names_tenant(asked, ledger) {
-            let kind = self.classify(asked, ledger);
-            let charged = self.charge(asked, kind, ledger, now)?;
+        if !self.is_login_of_known_user(asked, ledger) {
+            let class = self.classify(asked, ledger);
+            let charged = self.charge(asked, class, ledger, now)?;
             ledger.count_passed(asked.tenant, charged);
         }
-        Ok(Verdict::Change)
+        Ok(Verdict::Login)
     }
 
     /// What becomes of a request for gate's own figures: it is charged like any other.
     fn judge_own_stats(&self, asked: Asked<'_, W>, now: Nanos) -> Result<Verdict, Refusal> {
         let ledger = &mut *self.ledger.borrow_mut();
-        let kind = self.classify(asked, ledger);
-        let charged = self.charge(asked, kind, ledger, now)?;
+        let class = self.classify(asked, ledger);
+        let charged = self.charge(asked, class, ledger, now)?;
         count_passed(asked.client, asked.tenant, ledger, charged);
-        Ok(Verdict::OwnStats)
+        Ok(Verdict::GateStats)
     }
 
     /// Whether a client that nobody is charged for names a user that some tenant is charged for.
-    fn names_tenant(&self, asked: Asked<'_, W>, ledger: &Ledger) -> bool {
+    fn is_login_of_known_user(&self, asked: Asked<'_, W>, ledger: &Ledger) -> bool {
         let login = || W::change(asked.request, asked.bytes)?.login;
         let tenants = self.tenants.borrow();
-        asked.client.is_unknown() && login().is_some_and(|login| tenants.of_user(&login, ledger).is_some())
+        asked.client.is_unauthenticated()
+            && login().is_some_and(|login| tenants.of_user(&login, ledger).is_some())
     }
 
     /// Counts a request that is not even priced. Whether it is refused in earnest.
@@ -279,7 +294,7 @@ impl<W: Wire> Service<W> {
 /// Counts a request that passes, unless the kernel has.
 #[inline]
 pub(super) fn count_passed<W: Wire>(client: &Client<W>, tenant: TenantId, ledger: &Ledger, charged: MilliRu) {
-    if !client.is_judged() {
+    if !client.is_charged_by_xdp() {
         ledger.count_passed(tenant, charged);
     }
 }
@@ -288,7 +303,7 @@ pub(super) fn count_passed<W: Wire>(client: &Client<W>, tenant: TenantId, ledger
 pub(super) fn refuse(
     tenant: TenantId,
     ledger: &mut Ledger,
-    counts: &TypeFigures,
+    counts: &TypeMetrics,
     charged: MilliRu,
     refusal: Refusal,
 ) -> Refusal {
@@ -300,17 +315,17 @@ pub(super) fn refuse(
 
 /// What becomes of a client after its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum After {
+pub(super) enum NextStep {
     /// It is listened to.
-    Next,
+    Continue,
     /// It is listened to once its reads have landed, from this request on.
     Wait,
     /// It has said goodbye.
-    Goodbye,
+    Close,
     /// It takes its body to the store, now or once it is let out of the queue.
-    Body,
+    StreamBody,
     /// It goes elsewhere, before this request.
-    Move(Moving),
+    Switch(ConnectionMode),
 }
 
 /// What becomes of a request that is not refused.
@@ -319,12 +334,12 @@ enum Verdict {
     Sent,
     /// This is its answer.
     Hit(Rc<[u8]>),
-    Goodbye,
-    OwnStats,
-    Change,
+    Quit,
+    GateStats,
+    Login,
 }
 
 /// What a request is known to be long, body included.
-fn length(facts: &Facts) -> usize {
-    usize::try_from(facts.bytes).unwrap_or(usize::MAX)
+fn length(meta: &RequestMeta) -> usize {
+    usize::try_from(meta.bytes).unwrap_or(usize::MAX)
 }

@@ -9,28 +9,28 @@ use std::time::Duration;
 use gate_common::abi::Reason;
 use gate_common::units::Nanos;
 
-use super::admission::delay::Delay;
-use super::admission::policy::Policy;
-use super::admission::queue::Queue;
-use super::admission::waiting::Held;
-use super::clients::client::{Client, Ended, Moving, Talk};
+use super::clients::client::{Client, CloseCause, ConnectionMode, Conversation};
 use super::clients::datagrams::Senders;
-use super::clients::memory::Memory;
-use super::clients::own::Own;
+use super::clients::local_addrs::LocalAddrs;
+use super::clients::memory_budget::ClientMemory;
 use super::clients::replies::Replies;
 use super::clients::slots::{MostSlots, Slots};
-use super::figures::lessons::Answers;
-use super::figures::{Event, Figures, OwnStats, ServiceFigures};
 use super::hot_cache::{self, HotCache};
-use super::pipeline::After;
+use super::metrics::cost_samples::ReplyBatch;
+use super::metrics::{Event, OwnStats, ServiceMetrics, WorkerMetrics};
+use super::pipeline::NextStep;
+use super::query_types::QueryTypeTable;
+use super::queue::delay::Delay;
+use super::queue::dispatch::Held;
+use super::queue::policy::Policy;
+use super::queue::queue::Queue;
 use super::settings::{Limits, Settings};
-use super::stores::broken::Broken;
-use super::stores::line::Lines;
+use super::stores::dedicated::IdleConnections;
+use super::stores::error::StoreError;
 use super::stores::pool::{Pool, Pools};
 use super::tenants::Tenants;
 use super::tenants::ledger::{Ledger, TenantId};
 use super::tenants::usage::Usage;
-use super::types::Types;
 use super::wire::Wire;
 use crate::clock;
 use crate::policy::cost_model::{Measure, Window};
@@ -39,14 +39,14 @@ use crate::protocol::{Refusal, Step};
 
 /// What a thread's services share, and which thread it is.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct WorkerShared {
     pub(super) ledger: Rc<RefCell<Ledger>>,
     pub(super) scratch: Rc<RefCell<Box<[u8]>>>,
     pub(super) number: usize,
-    pub(super) figures: ServiceFigures,
+    pub(super) metrics: ServiceMetrics,
     pub(super) policy: Policy,
     pub(super) delay: Delay,
-    pub(super) hot: hot_cache::Shared,
+    pub(super) hot: hot_cache::SharedHotCache,
 }
 
 /// What one thread needs to serve one service.
@@ -55,10 +55,10 @@ pub(super) struct Service<W: Wire> {
     pub(super) settings: Settings,
     /// As of the last tick.
     pub(super) limits: Cell<Limits>,
-    pub(super) types: RefCell<Arc<Types>>,
+    pub(super) types: RefCell<Arc<QueryTypeTable>>,
     pub(super) tenants: RefCell<Arc<Tenants>>,
     /// The machine's own addresses, as of the last tick.
-    pub(super) own: RefCell<Arc<Own>>,
+    pub(super) own: RefCell<Arc<LocalAddrs>>,
     /// Prices, quotas, tenants; shared by the thread's services.
     pub(super) ledger: Rc<RefCell<Ledger>>,
     /// Where whoever reads from a socket reads to; shared by the thread's services.
@@ -74,25 +74,25 @@ pub(super) struct Service<W: Wire> {
     /// The shared connections.
     pub(super) pools: Pools<W>,
     /// Those on which it is asked who clients are.
-    pub(super) lines: Lines,
+    pub(super) lines: IdleConnections,
     /// What answers have taught about prices since the last tick.
-    pub(super) taught: RefCell<Window>,
+    pub(super) cost_window: RefCell<Window>,
     /// What answers are measured by, as of the last tick, where what they have cost is settled.
     measure: Cell<Option<Measure>>,
     /// What happened in this thread.
-    pub(super) figures: Arc<Figures>,
+    pub(super) metrics: Arc<WorkerMetrics>,
     /// What happened in all.
-    pub(super) all_figures: ServiceFigures,
+    pub(super) service_metrics: ServiceMetrics,
     /// What `stats gate` answers.
     pub(super) own_stats: RefCell<OwnStats>,
     /// Clients with something new to be written.
-    pub(super) news: RefCell<Vec<Rc<Client<W>>>>,
+    pub(super) pending_writes: RefCell<Vec<Rc<Client<W>>>>,
     /// The store is in cluster mode, and counts as down: its answers would lead clients past gate.
     pub(super) in_cluster: Cell<bool>,
     /// The senders of datagrams.
     pub(super) senders: RefCell<Senders<W>>,
     /// What clients hold.
-    pub(super) memory: Rc<Memory>,
+    pub(super) memory: Rc<ClientMemory>,
     /// Everyone who is connected.
     pub(super) clients: RefCell<Vec<Weak<Client<W>>>>,
     /// Who takes how many connections.
@@ -102,17 +102,17 @@ pub(super) struct Service<W: Wire> {
 }
 
 impl<W: Wire> Service<W> {
-    pub(super) fn new(settings: Settings, shared: Shared) -> Rc<Self> {
-        let Shared { ledger, scratch, number, figures: all_figures, policy, delay, hot } = shared;
-        let figures = Arc::clone(&all_figures.threads[number]);
+    pub(super) fn new(settings: Settings, shared: WorkerShared) -> Rc<Self> {
+        let WorkerShared { ledger, scratch, number, metrics: service_metrics, policy, delay, hot } = shared;
+        let metrics = Arc::clone(&service_metrics.threads[number]);
         let pools = Pools::new(settings.backend.max_pools, settings.connections, Arc::clone(&hot.scopes));
-        let hot = HotCache::new(&settings, hot, number, Arc::clone(&figures));
-        let (news, clients) = (RefCell::default(), RefCell::default());
+        let hot = HotCache::new(&settings, hot, number, Arc::clone(&metrics));
+        let (pending_writes, clients) = (RefCell::default(), RefCell::default());
         let senders = RefCell::new(Senders::new(settings.max_datagrams));
         let (limits, tenants) = (*settings.limits.borrow(), settings.tenants.borrow().clone());
         let types = RefCell::new(settings.types.borrow().clone());
         let own = RefCell::new(settings.own.borrow().clone());
-        let queue = RefCell::new(Queue::new(settings.places(number), limits.queue, limits.queue_memory));
+        let queue = RefCell::new(Queue::new(settings.permits(number), limits.queue, limits.queue_memory));
         Rc::new(Self {
             settings,
             limits: Cell::new(limits),
@@ -126,13 +126,13 @@ impl<W: Wire> Service<W> {
             queue,
             delay: RefCell::new(delay),
             pools,
-            lines: Lines::new(W::HAS_USERS),
-            taught: RefCell::default(),
+            lines: IdleConnections::new(W::HAS_USERS),
+            cost_window: RefCell::default(),
             measure: Cell::default(),
-            figures,
-            all_figures,
+            metrics,
+            service_metrics,
             own_stats: RefCell::default(),
-            news,
+            pending_writes,
             memory: Rc::default(),
             clients,
             slots: Slots::default(),
@@ -143,10 +143,10 @@ impl<W: Wire> Service<W> {
     }
 
     /// Whom a source is charged to, and whether its refusals are only counted.
-    pub(super) fn identify(&self, source: IpAddr) -> (TenantId, bool) {
+    pub(super) fn tenant_of_client(&self, source: IpAddr) -> (TenantId, bool) {
         let mut ledger = self.ledger.borrow_mut();
         ledger.refresh();
-        (ledger.tenant_of(source, self.settings.service), ledger.shadows(source))
+        (ledger.tenant_of(source, self.settings.service), ledger.is_shadowed(source))
     }
 
     /// Whether a client is listened to: it may have more replies outstanding, and its order lets it go on.
@@ -165,28 +165,33 @@ impl<W: Wire> Service<W> {
     }
 
     /// Takes all requests out of `input` that are there and have room; returns how many bytes that took.
-    pub(super) fn requests(&self, client: &Rc<Client<W>>, talk: &mut Talk<W>, input: &[u8]) -> usize {
+    pub(super) fn requests(
+        &self,
+        client: &Rc<Client<W>>,
+        conversation: &mut Conversation<W>,
+        input: &[u8],
+    ) -> usize {
         let now = clock::monotonic();
         self.ledger.borrow_mut().refresh();
-        if talk.replies.outstanding() == 0 {
-            client.choose_lane(now);
+        if conversation.replies.outstanding() == 0 {
+            client.choose_connection(now);
         }
         let mut taken = 0;
         // The last one; of a request, the same bytes behind it are the same request.
         let mut step = Step::More { want: 0 };
-        talk.want = 0;
-        while !talk.ending && talk.moving == Moving::No {
-            if !self.has_room(client, &talk.replies) {
-                talk.stalled = taken < input.len();
+        conversation.want = 0;
+        while !conversation.closing && conversation.next_mode == ConnectionMode::Shared {
+            if !self.has_room(client, &conversation.replies) {
+                conversation.decode_paused = taken < input.len();
                 break;
             }
             let rest = &input[taken..];
             if !matches!(step, Step::Request { len, .. } if rest.starts_with(&input[taken - len..taken])) {
-                step = W::decode(&mut talk.decoder, rest);
+                step = W::decode(&mut conversation.decoder, rest);
             }
             match &step {
                 Step::More { want } => {
-                    talk.want = *want;
+                    conversation.want = *want;
                     break;
                 }
                 Step::Request { request, .. } if client.datagram().is_some() && W::is_streamed(request) => {
@@ -194,21 +199,21 @@ impl<W: Wire> Service<W> {
                     break;
                 }
                 Step::Request { len, request } => {
-                    let bytes = W::bytes(&talk.decoder, request, &rest[..*len]);
-                    match self.request(client, &mut talk.replies, request, bytes, now) {
-                        After::Next => {}
-                        After::Wait => {
+                    let bytes = W::bytes(&conversation.decoder, request, &rest[..*len]);
+                    match self.request(client, &mut conversation.replies, request, bytes, now) {
+                        NextStep::Continue => {}
+                        NextStep::Wait => {
                             if W::is_streamed(request) {
                                 // This one is past its head.
-                                talk.decoder = W::decoder(&self.settings);
+                                conversation.decoder = W::decoder(&self.settings);
                             }
-                            talk.stalled = true;
+                            conversation.decode_paused = true;
                             break;
                         }
-                        After::Body => talk.moving = Moving::Large,
-                        After::Goodbye => talk.ending = true,
-                        After::Move(to) => {
-                            talk.moving = to;
+                        NextStep::StreamBody => conversation.next_mode = ConnectionMode::Streaming,
+                        NextStep::Close => conversation.closing = true,
+                        NextStep::Switch(to) => {
+                            conversation.next_mode = to;
                             break;
                         }
                     }
@@ -222,18 +227,18 @@ impl<W: Wire> Service<W> {
                 Step::Skip { len } | Step::Body { len, .. } => taken += len,
                 Step::Fault { len, fault } => {
                     taken += len;
-                    let place = talk.replies.open();
-                    self.fault(client, talk, place, fault, now);
+                    let seq = conversation.replies.open();
+                    self.fault(client, conversation, seq, fault, now);
                 }
             }
         }
-        client.note_open(talk.replies.outstanding());
+        client.set_outstanding(conversation.replies.outstanding());
         taken
     }
 
     /// A request has left the store: answered ([`Service::observe`]), or not at all.
     #[inline]
-    pub(super) fn left_store(&self) {
+    pub(super) fn release_permit(&self) {
         self.queue.borrow_mut().leave();
     }
 
@@ -241,51 +246,51 @@ impl<W: Wire> Service<W> {
     pub(super) fn observe(&self, answered: Answered, at: Nanos) {
         let Answered { request, admitted, sent, count } = answered;
         let took = at.saturating_sub(sent);
-        self.figures.answered(request.query_type, sent.saturating_sub(admitted), took, count);
+        self.metrics.answered(request.query_type, sent.saturating_sub(admitted), took, count);
         (0..count).for_each(|_| self.policy.completed(request, took, at));
-        self.all_figures.responded(request.query_type, at.saturating_sub(admitted), count);
+        self.service_metrics.responded(request.query_type, at.saturating_sub(admitted), count);
     }
 
     /// Learns how long the store took for answers that came together, and charges what that is beyond their price.
-    pub(super) fn learn(&self, answers: &Answers, took: Nanos, now: Nanos) {
-        let lessons = &self.figures.lessons;
-        lessons.observe(answers, took, &mut self.taught.borrow_mut());
+    pub(super) fn record_costs(&self, answers: &ReplyBatch, took: Nanos, now: Nanos) {
+        let cost_samples = &self.metrics.cost_samples;
+        cost_samples.observe(answers, took, &mut self.cost_window.borrow_mut());
         if let (Some(measure), Some((tenant, paid))) = (self.measure.get(), answers.payer()) {
-            let cost = measure.cost(&answers.together(), took);
-            lessons.settled(self.ledger.borrow_mut().settle(tenant, cost, paid, now));
+            let cost = measure.cost(&answers.batch(), took);
+            cost_samples.settled(self.ledger.borrow_mut().settle(tenant, cost, paid, now));
         }
     }
 
-    pub(super) fn store_is_up(&self) {
-        self.figures.count(Event::StoreConnected);
-        self.figures.note_store_link(true);
+    pub(super) fn on_store_up(&self) {
+        self.metrics.count(Event::StoreConnected);
+        self.metrics.set_store_connected(true);
         tracing::debug!(service = self.settings.name, "connected to the store");
     }
 
-    pub(super) fn store_is_down(&self, why: &Broken, pause: Nanos) {
-        self.figures.count(Event::StoreFailed);
+    pub(super) fn on_store_down(&self, why: &StoreError, pause: Nanos) {
+        self.metrics.count(Event::StoreFailed);
         let store = self.settings.backend.address;
         tracing::warn!(service = self.settings.name, %store, %why, %pause, "lost a connection to the store");
     }
 
     /// The store no longer accepts the user of a pool: so its clients read, and are closed. False if they have not
     /// said who they are, since then it is not theirs to mend.
-    pub(super) fn turn_out(&self, pool: &Rc<Pool<W>>, why: &[u8]) -> bool {
+    pub(super) fn close_with(&self, pool: &Rc<Pool<W>>, why: &[u8]) -> bool {
         let Some(login) = pool.identity().login else { return false };
-        self.figures.count(Event::PoolRefused);
+        self.metrics.count(Event::PoolRefused);
         let user = String::from_utf8_lossy(login.user()).into_owned();
-        tracing::warn!(service = self.settings.name, user, "the store refuses a user that it knew");
+        tracing::warn!(service = self.settings.name, user, "the store no longer accepts a user");
         self.pools.remove(pool);
         pool.stop();
         for client in self.clients.borrow().iter().filter_map(Weak::upgrade) {
             if client.is_of(pool) {
-                client.turn_out(why);
-                self.has_news(&client);
+                client.close_with(why);
+                self.mark_pending_write(&client);
             }
         }
         let now = clock::monotonic();
-        pool.stores().iter().for_each(|store| store.give_up(self, why, now));
-        self.deliver();
+        pool.stores().iter().for_each(|store| store.disconnect(self, why, now));
+        self.flush_pending();
         true
     }
 
@@ -293,7 +298,7 @@ impl<W: Wire> Service<W> {
     /// are only tried, this holds too.
     pub(super) fn is_full(&self) -> bool {
         let limits = self.limits.get();
-        self.figures.connected() >= (limits.clients + limits.unknown_clients) as u64
+        self.metrics.connected() >= (limits.clients + limits.unknown_clients) as u64
     }
 
     /// How many connections there may be for clients of a tenant: this thread's share of them.
@@ -305,8 +310,8 @@ impl<W: Wire> Service<W> {
     }
 
     /// Counts a client that is one too many, and says what it is told.
-    pub(super) fn too_many(&self, client: &Client<W>) -> Vec<u8> {
-        self.figures.count(Event::TurnedAway);
+    pub(super) fn refuse_connection(&self, client: &Client<W>) -> Vec<u8> {
+        self.metrics.count(Event::TurnedAway);
         self.count_refusal(client.tenant.get(), Reason::Limit);
         let mut answer = Vec::new();
         W::refuse(Refusal::of(Reason::Limit), &mut answer);
@@ -314,37 +319,37 @@ impl<W: Wire> Service<W> {
     }
 
     /// A client has come.
-    pub(super) fn welcome(&self, client: &Rc<Client<W>>) {
-        self.figures.count(Event::Accepted);
+    pub(super) fn register(&self, client: &Rc<Client<W>>) {
+        self.metrics.count(Event::Accepted);
         self.clients.borrow_mut().push(Rc::downgrade(client));
     }
 
     /// A client has gone.
-    pub(super) fn farewell(&self, ended: Ended) {
-        self.figures.count(match ended {
-            Ended::Left => Event::Left,
-            Ended::SlowReader => Event::SlowReader,
-            Ended::SlowWriter => Event::SlowWriter,
-            Ended::Cut => Event::Cut,
-            Ended::Idle => Event::Idle,
+    pub(super) fn unregister(&self, ended: CloseCause) {
+        self.metrics.count(match ended {
+            CloseCause::ClientLeft => Event::Left,
+            CloseCause::SlowReader => Event::SlowReader,
+            CloseCause::SlowWriter => Event::SlowWriter,
+            CloseCause::StoreFailed => Event::Cut,
+            CloseCause::Idle => Event::Idle,
         });
     }
 
     /// Closes the connections of clients that have nothing under way.
-    pub(super) fn part_with_idle(&self) {
+    pub(super) fn close_idle_clients(&self) {
         let clients = self.clients.borrow();
         let clients = clients.iter().filter_map(Weak::upgrade);
-        clients.filter(|client| client.is_idle()).for_each(|client| client.end(Ended::Left));
+        clients.filter(|client| client.is_idle()).for_each(|client| client.end(CloseCause::ClientLeft));
     }
 
     /// What has to be done now and then.
-    pub(super) fn tidy(&self, now: Nanos) {
+    pub(super) fn housekeeping(&self, now: Nanos) {
         let timeout = self.settings.store_timeout();
         self.pools.check(now, timeout, self.limits.get().slow_timeout);
-        self.hot.tidy(now, timeout);
+        self.hot.housekeeping(now, timeout);
         self.expire(now);
         self.dispatch(now);
-        self.deliver();
+        self.flush_pending();
     }
 
     /// What has to be done at every tick.
@@ -352,21 +357,21 @@ impl<W: Wire> Service<W> {
         for tier in Tier::ALL {
             let (waiting, since) = self.queue.borrow().waiting(tier);
             let first = now.saturating_sub(since.unwrap_or(now));
-            self.figures.note_queue(tier, self.delay.borrow_mut().read(tier, waiting, first));
+            self.metrics.set_queue(tier, self.delay.borrow_mut().read(tier, waiting, first));
         }
         if self.is_first {
             self.policy.refresh(now);
         }
-        self.figures.lessons.hand_over(&self.taught);
-        self.measure.set(self.figures.lessons.measure());
-        self.follow_limits();
+        self.metrics.cost_samples.submit(&self.cost_window);
+        self.measure.set(self.metrics.cost_samples.measure());
+        self.refresh_limits();
         *self.types.borrow_mut() = self.settings.types.borrow().clone();
-        self.follow_tenants();
+        self.refresh_tenants();
         self.own.borrow_mut().clone_from(&self.settings.own.borrow());
     }
 
     /// Takes over what has changed about tenants. A client may be another's from now on, or nobody's.
-    fn follow_tenants(&self) {
+    fn refresh_tenants(&self) {
         let tenants = self.settings.tenants.borrow().clone();
         if Arc::ptr_eq(&tenants, &self.tenants.borrow()) {
             return;
@@ -377,11 +382,11 @@ impl<W: Wire> Service<W> {
         {
             client.identify_again(self);
         }
-        self.deliver();
+        self.flush_pending();
     }
 
     /// Takes over limits that have changed.
-    fn follow_limits(&self) {
+    fn refresh_limits(&self) {
         let limits = *self.settings.limits.borrow();
         let before = self.limits.replace(limits);
         self.queue.borrow_mut().set_limits(limits.queue, limits.queue_memory);
@@ -399,7 +404,7 @@ impl<W: Wire> Service<W> {
         let limits = self.limits.get();
         self.clients.borrow_mut().retain(|client| {
             let client = client.upgrade();
-            client.inspect(|client| client.look_after(interval, &limits)).is_some()
+            client.inspect(|client| client.check_timeout(interval, &limits)).is_some()
         });
         self.senders.borrow_mut().release();
     }

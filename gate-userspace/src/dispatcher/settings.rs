@@ -6,9 +6,9 @@ use std::sync::Arc;
 use gate_common::units::Nanos;
 use tokio::sync::watch;
 
-use super::clients::own::Own;
+use super::clients::local_addrs::LocalAddrs;
+use super::query_types::QueryTypeTable;
 use super::tenants::Tenants;
-use super::types::Types;
 use crate::config;
 use crate::protocol::query_types::QueryTypes;
 
@@ -72,7 +72,7 @@ impl Limits {
 #[derive(Debug)]
 pub(super) struct Controls {
     limits: watch::Sender<Limits>,
-    types: watch::Sender<Arc<Types>>,
+    types: watch::Sender<Arc<QueryTypeTable>>,
 }
 
 impl Controls {
@@ -86,7 +86,7 @@ impl Controls {
     /// these query types.
     pub(super) fn follow(&self, backend: &config::Backend, threads: usize, types: &QueryTypes) {
         self.limits.send_replace(Limits::of(backend, threads));
-        self.types.send_replace(Arc::new(Types::of(types, backend)));
+        self.types.send_replace(Arc::new(QueryTypeTable::of(types, backend)));
     }
 }
 
@@ -107,7 +107,7 @@ pub(super) struct Settings {
     /// Users, and denied commands.
     pub(super) tenants: watch::Receiver<Arc<Tenants>>,
     /// The machine's own addresses.
-    pub(super) own: watch::Receiver<Arc<Own>>,
+    pub(super) own: watch::Receiver<Arc<LocalAddrs>>,
     /// How many connections each thread keeps to the store.
     pub(super) connections: usize,
     /// How many requests may be with the store at once, all threads together; `None` for any number.
@@ -117,7 +117,7 @@ pub(super) struct Settings {
     /// What may change while it runs.
     pub(super) limits: watch::Receiver<Limits>,
     /// How requests are classified.
-    pub(super) types: watch::Receiver<Arc<Types>>,
+    pub(super) types: watch::Receiver<Arc<QueryTypeTable>>,
     /// How many datagrams of each thread may be under way.
     pub(super) max_datagrams: usize,
 }
@@ -128,14 +128,15 @@ impl Settings {
         config: &config::Config,
         threads: usize,
         tenants: &watch::Receiver<Arc<Tenants>>,
-        own: &watch::Receiver<Arc<Own>>,
+        own: &watch::Receiver<Arc<LocalAddrs>>,
     ) -> Vec<(Self, Controls)> {
         let proxied = config.services.iter().enumerate();
         proxied
             .filter_map(|(service, settings)| {
                 let backend = settings.backend.clone()?;
                 let (to_limits, limits) = watch::channel(Limits::of(&backend, threads));
-                let (to_types, types) = watch::channel(Arc::new(Types::of(&backend.query_types, &backend)));
+                let (to_types, types) =
+                    watch::channel(Arc::new(QueryTypeTable::of(&backend.query_types, &backend)));
                 let settings = Self {
                     limits,
                     types,
@@ -163,7 +164,7 @@ impl Settings {
     }
 
     /// How many requests of a thread may be with the store at once: all threads' places make up the parallelism.
-    pub(super) fn places(&self, thread: usize) -> usize {
+    pub(super) fn permits(&self, thread: usize) -> usize {
         let share = |all: usize| all / self.threads + usize::from(thread < all % self.threads);
         self.parallelism.map_or(usize::MAX, share)
     }
@@ -188,7 +189,7 @@ fn parallelism(backend: &config::Backend) -> Option<usize> {
 
 /// How many of so many threads serve a store: one without a place could only wait for those of others.
 fn serving(backend: &config::Backend, threads: usize) -> usize {
-    parallelism(backend).map_or(threads, |places| places.clamp(1, threads))
+    parallelism(backend).map_or(threads, |permits| permits.clamp(1, threads))
 }
 
 #[cfg(test)]
@@ -197,7 +198,7 @@ mod tests {
 
     #[test]
     fn the_threads_places_make_up_the_parallelism_and_none_is_without() {
-        for (parallelism, threads, places) in
+        for (parallelism, threads, permits) in
             [(8, 2, &[4, 4][..]), (7, 2, &[4, 3]), (1, 4, &[1]), (3, 4, &[1, 1, 1]), (10, 4, &[3, 3, 2, 2])]
         {
             let text = format!(
@@ -209,8 +210,8 @@ mod tests {
             let (tenants, own) = (watch::channel(Arc::default()).1, watch::channel(Arc::default()).1);
             let (settings, _) = Settings::of(&config, threads, &tenants, &own).remove(0);
             let served = (0..threads).filter(|&thread| settings.is_served_by(thread));
-            let found: Vec<_> = served.map(|thread| settings.places(thread)).collect();
-            assert_eq!(found, places, "{parallelism} of {threads}");
+            let found: Vec<_> = served.map(|thread| settings.permits(thread)).collect();
+            assert_eq!(found, permits, "{parallelism} of {threads}");
         }
     }
 }

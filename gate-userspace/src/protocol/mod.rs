@@ -86,7 +86,7 @@ impl<R, F> Step<R, F> {
 
 /// What is known of any request, before it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub struct RequestMeta {
     /// Its kind.
     pub class: Class,
     /// What it does to keys.
@@ -102,7 +102,7 @@ pub struct Facts {
     pub bytes: u64,
 }
 
-impl Facts {
+impl RequestMeta {
     /// Whether the store may rightly be silent for long before it answers: scripts, what sorts and combines keys, and what
     /// concerns the whole store.
     #[must_use]

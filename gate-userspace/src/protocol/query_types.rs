@@ -77,7 +77,7 @@ impl QueryTypes {
     #[inline]
     #[must_use]
     pub fn of_resp(&self, request: &resp::Request, bytes: &[u8]) -> usize {
-        self.resp.of(request, bytes).map_or(request.facts.class.index(), usize::from)
+        self.resp.of(request, bytes).map_or(request.meta.class.index(), usize::from)
     }
 
     /// The place of a memcached request's type.
@@ -85,7 +85,7 @@ impl QueryTypes {
     #[must_use]
     pub fn of_memcached(&self, request: &memcached::Request) -> usize {
         match self.memcached[request.command as usize] {
-            BY_CLASS => request.facts.class.index(),
+            BY_CLASS => request.meta.class.index(),
             place => place.into(),
         }
     }

@@ -109,7 +109,7 @@ fn the_table_says_what_redis_says_of_its_commands() {
             "{name}: {known}"
         );
         unseen.remove(known);
-        check_access(command, request.facts.access);
+        check_access(command, request.meta.access);
         check_state(command, &request);
         if command.first > 0
             && !command.not_keys

@@ -18,20 +18,20 @@ use gate_common::units::Nanos;
 use tokio::net::tcp::OwnedWriteHalf;
 
 use super::datagrams::Sender;
-use super::large::Large;
-use super::memory::Holding;
-use super::refusals::Unwritten;
+use super::memory_budget::MemoryShare;
+use super::refusal_latency::PendingRefusals;
 use super::replies::Replies;
 use super::slots::Slot;
-use crate::dispatcher::hot_cache::order::Order;
+use super::streaming::StreamedRequest;
+use crate::dispatcher::hot_cache::key_order::KeyOrder;
 use crate::dispatcher::identity::{Identity, Login};
 use crate::dispatcher::service::Service;
 use crate::dispatcher::settings::Limits;
+use crate::dispatcher::stores::connection::StoreConnection;
 use crate::dispatcher::stores::pool::Pool;
-use crate::dispatcher::stores::store::Store;
 use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::tenants::parts::Parts;
-use crate::dispatcher::tenants::usage::Share;
+use crate::dispatcher::tenants::usage::UsageGuard;
 use crate::dispatcher::wire::Wire;
 use crate::dispatcher::wire::buffer::Buffer;
 use crate::policy::Tier;
@@ -42,11 +42,11 @@ use crate::protocol::deny::Deny;
 #[derive(Debug)]
 pub(in crate::dispatcher) struct Client<W: Wire> {
     /// Where its replies go.
-    pub(in crate::dispatcher) outlet: Outlet,
+    pub(in crate::dispatcher) sink: ReplySink,
     /// Who is charged for what it asks.
     pub(in crate::dispatcher) tenant: Cell<TenantId>,
     /// Whose source it has connected from; nobody for the sender of a datagram, which may be forged.
-    connected_as: Cell<TenantId>,
+    source_tenant: Cell<TenantId>,
     /// The user as whom it has logged in last.
     pub(in crate::dispatcher) user: RefCell<Option<Rc<Login>>>,
     /// Whether refusals are only counted.
@@ -60,21 +60,21 @@ pub(in crate::dispatcher) struct Client<W: Wire> {
     /// Who else may be charged for what it asks, by key: the parts of its tenant.
     parts: RefCell<Option<Arc<Parts>>>,
     /// What it takes of what its tenant may have open; none for datagrams.
-    pub(in crate::dispatcher) share: RefCell<Option<Share>>,
+    pub(in crate::dispatcher) share: RefCell<Option<UsageGuard>>,
     /// What it takes of the connections that there may be; none for datagrams.
     pub(in crate::dispatcher) slot: RefCell<Option<Slot>>,
     /// The shared store connections that its requests may take.
     pool: RefCell<Rc<Pool<W>>>,
     /// Which of these they take, the same while any is on its way, so that the store sees them in the order in which
     /// they were sent.
-    lane: Cell<usize>,
+    connection_index: Cell<usize>,
     /// What it said and what it was told.
-    pub(in crate::dispatcher) talk: RefCell<Talk<W>>,
+    pub(in crate::dispatcher) conversation: RefCell<Conversation<W>>,
     /// Whether it is on the list of clients to be written to.
-    pub(in crate::dispatcher) has_news: Cell<bool>,
-    pub(in crate::dispatcher) dead: Cell<Option<Ended>>,
+    pub(in crate::dispatcher) mark_pending_write: Cell<bool>,
+    pub(in crate::dispatcher) dead: Cell<Option<CloseCause>>,
     /// What it has outstanding, by key.
-    pub(in crate::dispatcher) order: Order,
+    pub(in crate::dispatcher) order: KeyOrder,
     /// Its requests in the queue, and the lowest of their tiers.
     pub(in crate::dispatcher) queued: Cell<(usize, Tier)>,
     /// What it gets a dedicated connection for waits for the store's replicas.
@@ -82,12 +82,12 @@ pub(in crate::dispatcher) struct Client<W: Wire> {
     /// Its `MULTI` was refused so: what follows up to `EXEC` or `DISCARD` is refused with it.
     pub(in crate::dispatcher) refused_multi: Cell<Option<Refusal>>,
     /// Its refusals that are ready to be written.
-    pub(in crate::dispatcher) unwritten: Unwritten,
+    pub(in crate::dispatcher) pending_refusals: PendingRefusals,
     /// It sends nothing more, and has most likely left.
     pub(in crate::dispatcher) left: Cell<bool>,
     /// Whether bytes have come or gone lately, and for how long they have not.
-    pub(in crate::dispatcher) moved: Cell<bool>,
-    pub(in crate::dispatcher) stuck: Cell<Duration>,
+    pub(in crate::dispatcher) has_progress: Cell<bool>,
+    pub(in crate::dispatcher) stuck_for: Cell<Duration>,
     /// For how long the request that its input begins with has been unfinished; `None` before the first look at it.
     pub(in crate::dispatcher) unfinished: Cell<Option<Duration>>,
     /// For how long it has wanted nothing, or nobody has been charged for it.
@@ -96,15 +96,15 @@ pub(in crate::dispatcher) struct Client<W: Wire> {
     pub(in crate::dispatcher) awaits_store: Cell<bool>,
     pub(in crate::dispatcher) waker: RefCell<Option<Waker>>,
     /// What it holds of what all may, and what of that is neither input nor replies.
-    pub(in crate::dispatcher) holding: Holding,
-    pub(in crate::dispatcher) beside: Cell<usize>,
+    pub(in crate::dispatcher) memory_share: MemoryShare,
+    pub(in crate::dispatcher) other_bytes: Cell<usize>,
     /// A request that may go to the store; its body is to be passed on.
-    pub(in crate::dispatcher) large: RefCell<Option<Box<Large<W>>>>,
+    pub(in crate::dispatcher) large: RefCell<Option<Box<StreamedRequest<W>>>>,
 }
 
 /// Where a client's replies go.
 #[derive(Debug)]
-pub(in crate::dispatcher) enum Outlet {
+pub(in crate::dispatcher) enum ReplySink {
     /// To a connection, as soon as they are ready.
     Stream(OwnedWriteHalf),
     /// To the sender of a datagram, all together.
@@ -113,7 +113,7 @@ pub(in crate::dispatcher) enum Outlet {
 
 /// What a client said and what it was told.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Talk<W: Wire> {
+pub(in crate::dispatcher) struct Conversation<W: Wire> {
     /// Where the protocol stands.
     pub(in crate::dispatcher) decoder: W::Decoder,
     /// What was read and not yet taken; mostly nothing.
@@ -121,56 +121,56 @@ pub(in crate::dispatcher) struct Talk<W: Wire> {
     /// How much input it takes to go on.
     pub(in crate::dispatcher) want: usize,
     /// Decoding has stopped for want of room or because of its order, not for want of input.
-    pub(in crate::dispatcher) stalled: bool,
+    pub(in crate::dispatcher) decode_paused: bool,
     /// Its task waits for room.
-    pub(in crate::dispatcher) parked: bool,
+    pub(in crate::dispatcher) awaits_output: bool,
     /// Nothing more is read from it: it has said goodbye, or what it sent makes no sense.
-    pub(in crate::dispatcher) ending: bool,
+    pub(in crate::dispatcher) closing: bool,
     /// Where what it asks next needs it to be, once it has all its replies.
-    pub(in crate::dispatcher) moving: Moving,
+    pub(in crate::dispatcher) next_mode: ConnectionMode,
     /// Its replies, in order.
     pub(in crate::dispatcher) replies: Replies,
 }
 
 /// Where a client goes before its next request is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::dispatcher) enum Moving {
+pub(in crate::dispatcher) enum ConnectionMode {
     /// It stays.
-    No,
+    Shared,
     /// To the store, to become someone else.
-    Change,
+    Login,
     /// To a connection of its own.
-    Own,
+    Dedicated,
     /// To the store with the body of a request that it is let out of the queue with; nowhere, if that is refused.
-    Large,
+    Streaming,
 }
 
 /// Why a client's connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::dispatcher) enum Ended {
+pub(in crate::dispatcher) enum CloseCause {
     /// It left, or all was said.
-    Left,
+    ClientLeft,
     /// It did not read its replies.
     SlowReader,
     /// It did not go on with its request.
     SlowWriter,
     /// The store broke off in the middle of a reply to it.
-    Cut,
+    StoreFailed,
     /// It wanted nothing for too long, or did not say in time who it is.
     Idle,
 }
 
 impl<W: Wire> Client<W> {
-    pub(in crate::dispatcher) fn new(outlet: Outlet, source: IpAddr, service: &Service<W>) -> Self {
-        let (tenant, shadow) = service.identify(source);
-        let connected_as = match outlet {
-            Outlet::Stream(_) => service.ledger.borrow().tenant_named_by(source),
-            Outlet::Datagram(_) => TenantId::NOBODY,
+    pub(in crate::dispatcher) fn new(sink: ReplySink, source: IpAddr, service: &Service<W>) -> Self {
+        let (tenant, shadow) = service.tenant_of_client(source);
+        let source_tenant = match sink {
+            ReplySink::Stream(_) => service.ledger.borrow().tenant_of_source(source),
+            ReplySink::Datagram(_) => TenantId::NOBODY,
         };
         Self {
-            outlet,
+            sink,
             tenant: Cell::new(tenant),
-            connected_as: Cell::new(connected_as),
+            source_tenant: Cell::new(source_tenant),
             user: RefCell::default(),
             shadow,
             source,
@@ -180,33 +180,33 @@ impl<W: Wire> Client<W> {
             deny: RefCell::new(service.tenants.borrow().denied(tenant, &service.ledger.borrow())),
             parts: RefCell::new(service.tenants.borrow().parts(tenant, &service.ledger.borrow())),
             pool: RefCell::new(service.pools.first()),
-            lane: Cell::new(0),
-            talk: RefCell::new(Talk {
+            connection_index: Cell::new(0),
+            conversation: RefCell::new(Conversation {
                 decoder: W::decoder(&service.settings),
                 input: Buffer::default(),
                 want: 0,
-                stalled: false,
-                parked: false,
-                ending: false,
-                moving: Moving::No,
+                decode_paused: false,
+                awaits_output: false,
+                closing: false,
+                next_mode: ConnectionMode::Shared,
                 replies: Replies::new(W::refuse),
             }),
-            has_news: Cell::new(false),
+            mark_pending_write: Cell::new(false),
             dead: Cell::new(None),
-            order: Order::default(),
+            order: KeyOrder::default(),
             queued: Cell::new((0, Tier::Critical)),
             awaits_replicas: Cell::new(false),
             refused_multi: Cell::new(None),
-            unwritten: Unwritten::default(),
+            pending_refusals: PendingRefusals::default(),
             left: Cell::new(false),
-            moved: Cell::new(true),
-            stuck: Cell::new(Duration::ZERO),
+            has_progress: Cell::new(true),
+            stuck_for: Cell::new(Duration::ZERO),
             unfinished: Cell::new(None),
             quiet: Cell::new(Duration::ZERO),
             awaits_store: Cell::new(false),
             waker: RefCell::new(None),
-            holding: Holding::new(&service.memory),
-            beside: Cell::new(0),
+            memory_share: MemoryShare::new(&service.memory),
+            other_bytes: Cell::new(0),
             large: RefCell::new(None),
         }
     }
@@ -223,14 +223,14 @@ impl<W: Wire> Client<W> {
 
     /// The shared store connection that its requests take.
     #[inline]
-    pub(in crate::dispatcher) fn store(&self) -> Rc<Store<W>> {
-        self.pool.borrow().store(self.lane.get())
+    pub(in crate::dispatcher) fn store(&self) -> Rc<StoreConnection<W>> {
+        self.pool.borrow().store(self.connection_index.get())
     }
 
     /// It has nothing on its way: what it asks now may take another connection.
     #[inline]
-    pub(in crate::dispatcher) fn choose_lane(&self, now: Nanos) {
-        self.lane.set(self.pool.borrow().lane(now));
+    pub(in crate::dispatcher) fn choose_connection(&self, now: Nanos) {
+        self.connection_index.set(self.pool.borrow().connection_index(now));
     }
 
     /// From now on its requests take these.
@@ -246,47 +246,47 @@ impl<W: Wire> Client<W> {
     /// Whether what it asks for tells something about the tenant that is charged: it has a connection, from that
     /// tenant's own source. A part has no source, so what is asked of it never costs anybody a connection.
     #[inline]
-    pub(in crate::dispatcher) fn asks_for_itself(&self, charged: TenantId) -> bool {
-        self.connected_as.get() != TenantId::NOBODY && self.connected_as.get() == charged
+    pub(in crate::dispatcher) fn counts_for_deep_debt(&self, charged: TenantId) -> bool {
+        self.source_tenant.get() != TenantId::NOBODY && self.source_tenant.get() == charged
     }
 
     /// Whether nobody is charged for it.
-    pub(in crate::dispatcher) fn is_unknown(&self) -> bool {
+    pub(in crate::dispatcher) fn is_unauthenticated(&self) -> bool {
         self.tenant.get() == TenantId::NOBODY
     }
 
     /// From now on this tenant is charged.
-    pub(in crate::dispatcher) fn charge_to(&self, tenant: TenantId, service: &Service<W>) {
+    pub(in crate::dispatcher) fn set_tenant(&self, tenant: TenantId, service: &Service<W>) {
         self.tenant.set(tenant);
         self.quiet.set(Duration::ZERO);
-        if !self.connects(service) {
-            self.say(&service.too_many(self));
-            self.talk.borrow_mut().ending = true;
+        if !self.acquire_connection(service) {
+            self.say(&service.refuse_connection(self));
+            self.conversation.borrow_mut().closing = true;
         }
-        self.follow_tenant(service);
+        self.refresh_tenant(service);
     }
 
     /// The tenants are others now: it is whose a client would be that came from its source and logged in as it has.
     pub(in crate::dispatcher) fn identify_again(self: &Rc<Self>, service: &Service<W>) {
-        let (by_source, _) = service.identify(self.source);
+        let (by_source, _) = service.tenant_of_client(self.source);
         let tenant = {
             let (ledger, user) = (service.ledger.borrow(), self.user.borrow());
-            self.connected_as.set(ledger.tenant_named_by(self.source));
+            self.source_tenant.set(ledger.tenant_of_source(self.source));
             let by_user = user.as_ref().and_then(|login| service.tenants.borrow().of_user(login, &ledger));
             by_user.unwrap_or(by_source)
         };
         if tenant != self.tenant.get() {
             self.tenant.set(tenant);
             self.quiet.set(Duration::ZERO);
-            if !self.connects(service) {
-                self.turn_out(&service.too_many(self));
-                service.has_news(self);
-                if self.talk.borrow().moving == Moving::Own {
-                    self.end(Ended::Left);
+            if !self.acquire_connection(service) {
+                self.close_with(&service.refuse_connection(self));
+                service.mark_pending_write(self);
+                if self.conversation.borrow().next_mode == ConnectionMode::Dedicated {
+                    self.end(CloseCause::ClientLeft);
                 }
             }
         }
-        self.follow_tenant(service);
+        self.refresh_tenant(service);
     }
 
     /// Who is charged for more of what it asked while this tenant was charged: another, if it is another's by now.
@@ -295,14 +295,14 @@ impl<W: Wire> Client<W> {
     }
 
     /// What is said of its tenant holds from now on: what is denied to it, and its parts.
-    pub(in crate::dispatcher) fn follow_tenant(&self, service: &Service<W>) {
+    pub(in crate::dispatcher) fn refresh_tenant(&self, service: &Service<W>) {
         let (tenants, ledger) = (service.tenants.borrow(), service.ledger.borrow());
         *self.deny.borrow_mut() = tenants.denied(self.tenant.get(), &ledger);
         *self.parts.borrow_mut() = tenants.parts(self.tenant.get(), &ledger);
     }
 
     /// Takes a connection of those that there may be, and of those that its tenant may have; false if there is none.
-    pub(in crate::dispatcher) fn connects(&self, service: &Service<W>) -> bool {
+    pub(in crate::dispatcher) fn acquire_connection(&self, service: &Service<W>) -> bool {
         drop((self.share.take(), self.slot.take()));
         let tenant = self.tenant.get();
         let usage = service.tenants.borrow().usage(tenant, &service.ledger.borrow());
@@ -311,7 +311,7 @@ impl<W: Wire> Client<W> {
         let is_full = slot.is_none();
         *self.slot.borrow_mut() = slot;
         let has_limits = usage.is_some();
-        let share = usage.and_then(Share::of_connection);
+        let share = usage.and_then(UsageGuard::of_connection);
         let is_beyond = has_limits && share.is_none();
         *self.share.borrow_mut() = share;
         // Where rules are only tried, what would be refused is counted.
@@ -320,13 +320,13 @@ impl<W: Wire> Client<W> {
 
     /// Whether it may ask once more while `open` requests of its own are unanswered.
     #[inline]
-    pub(in crate::dispatcher) fn may_ask(&self, open: usize) -> bool {
+    pub(in crate::dispatcher) fn has_request_quota(&self, open: usize) -> bool {
         self.share.borrow().as_ref().is_none_or(|share| share.has_room(open))
     }
 
     /// So many of its requests are unanswered.
     #[inline]
-    pub(in crate::dispatcher) fn note_open(&self, open: usize) {
+    pub(in crate::dispatcher) fn set_outstanding(&self, open: usize) {
         self.share.borrow().iter().for_each(|share| share.note(open));
     }
 
@@ -348,19 +348,19 @@ impl<W: Wire> Client<W> {
         bytes: &[u8],
     ) -> (TenantId, bool) {
         // The kernel has charged by source alone.
-        let by_source = self.is_judged() || !W::names_keys(request);
-        let part = if by_source { None } else { parts.of(W::keys(request, bytes), W::facts(request).keys) };
+        let by_source = self.is_charged_by_xdp() || !W::names_all_keys(request);
+        let part = if by_source { None } else { parts.of(W::keys(request, bytes), W::meta(request).keys) };
         let Some(part) = part else { return (self.tenant.get(), denied) };
         let deny = part.deny.as_ref();
         (part.tenant, denied || deny.is_some_and(|deny| W::is_denied(deny, request, bytes)))
     }
 
     /// It is listened to no more, and reads why if nothing else is to come.
-    pub(in crate::dispatcher) fn turn_out(&self, why: &[u8]) {
+    pub(in crate::dispatcher) fn close_with(&self, why: &[u8]) {
         let waits = {
-            let talk = &mut *self.talk.borrow_mut();
-            talk.ending = true;
-            talk.moving != Moving::No || talk.replies.outstanding() > 0
+            let conversation = &mut *self.conversation.borrow_mut();
+            conversation.closing = true;
+            conversation.next_mode != ConnectionMode::Shared || conversation.replies.outstanding() > 0
         };
         if !waits {
             self.say(why);
@@ -369,9 +369,10 @@ impl<W: Wire> Client<W> {
 
     /// Whether it has nothing under way, as far as can be seen here.
     pub(in crate::dispatcher) fn is_idle(&self) -> bool {
-        let talk = self.talk.borrow();
-        let waits = talk.moving != Moving::No || talk.replies.outstanding() > 0;
-        !waits && talk.input.is_empty() && talk.replies.output.is_empty()
+        let conversation = self.conversation.borrow();
+        let waits =
+            conversation.next_mode != ConnectionMode::Shared || conversation.replies.outstanding() > 0;
+        !waits && conversation.input.is_empty() && conversation.replies.output.is_empty()
     }
 
     /// Where replies go.
@@ -380,23 +381,23 @@ impl<W: Wire> Client<W> {
     ///
     /// For the sender of a datagram, which has no connection.
     pub(in crate::dispatcher) fn socket(&self) -> &OwnedWriteHalf {
-        match &self.outlet {
-            Outlet::Stream(socket) => socket,
-            Outlet::Datagram(_) => unreachable!("only a client with a connection has a task"),
+        match &self.sink {
+            ReplySink::Stream(socket) => socket,
+            ReplySink::Datagram(_) => unreachable!("only a client with a connection has a task"),
         }
     }
 
     /// The datagram that it is the sender of.
     #[inline]
     pub(in crate::dispatcher) fn datagram(&self) -> Option<&Sender> {
-        match &self.outlet {
-            Outlet::Stream(_) => None,
-            Outlet::Datagram(sender) => Some(sender),
+        match &self.sink {
+            ReplySink::Stream(_) => None,
+            ReplySink::Datagram(sender) => Some(sender),
         }
     }
 
     /// Ends the connection at once.
-    pub(in crate::dispatcher) fn end(&self, why: Ended) {
+    pub(in crate::dispatcher) fn end(&self, why: CloseCause) {
         if self.dead.get().is_none() {
             self.dead.set(Some(why));
             self.wake();
@@ -405,37 +406,41 @@ impl<W: Wire> Client<W> {
 
     /// Gives back memory that an idle client does not need, and ends one that is stuck for too long, or takes too long
     /// for one request, or is idle or unknown for too long. To be called every `interval`.
-    pub(in crate::dispatcher) fn look_after(&self, interval: Duration, limits: &Limits) {
+    pub(in crate::dispatcher) fn check_timeout(&self, interval: Duration, limits: &Limits) {
         let patience = Duration::from(limits.client_timeout);
         if self.has_no_business(interval, limits) {
-            return self.end(Ended::Idle);
+            return self.end(CloseCause::Idle);
         }
         if self.is_slow_to_write(interval, patience) {
-            return self.end(Ended::SlowWriter);
+            return self.end(CloseCause::SlowWriter);
         }
-        if self.moved.replace(false) {
-            self.stuck.set(Duration::ZERO);
+        if self.has_progress.replace(false) {
+            self.stuck_for.set(Duration::ZERO);
             return;
         }
         self.release();
-        let talk = self.talk.borrow();
-        let (reading, writing) = (!talk.replies.output.is_empty(), !talk.input.is_empty() && !talk.parked);
+        let conversation = self.conversation.borrow();
+        let (reading, writing) = (
+            !conversation.replies.output.is_empty(),
+            !conversation.input.is_empty() && !conversation.awaits_output,
+        );
         if !reading && !writing {
             return;
         }
-        self.stuck.set(self.stuck.get() + interval);
-        if self.stuck.get() > patience {
-            self.end(if reading { Ended::SlowReader } else { Ended::SlowWriter });
+        self.stuck_for.set(self.stuck_for.get() + interval);
+        if self.stuck_for.get() > patience {
+            self.end(if reading { CloseCause::SlowReader } else { CloseCause::SlowWriter });
         }
     }
 
     /// Whether it has wanted nothing for too long, or has not said in time who it is.
     fn has_no_business(&self, interval: Duration, limits: &Limits) -> bool {
-        let is_unknown = self.is_unknown() && !self.shadow;
-        let is_idle = || !self.moved.get() && !self.awaits_store.get() && self.is_idle();
-        let quiet = if is_unknown || is_idle() { self.quiet.get() + interval } else { Duration::ZERO };
+        let is_unauthenticated = self.is_unauthenticated() && !self.shadow;
+        let is_idle = || !self.has_progress.get() && !self.awaits_store.get() && self.is_idle();
+        let quiet =
+            if is_unauthenticated || is_idle() { self.quiet.get() + interval } else { Duration::ZERO };
         self.quiet.set(quiet);
-        let patience = if is_unknown { Some(limits.unknown_timeout) } else { limits.idle_timeout };
+        let patience = if is_unauthenticated { Some(limits.unknown_timeout) } else { limits.idle_timeout };
         patience.is_some_and(|patience| quiet > patience.into())
     }
 
@@ -443,8 +448,8 @@ impl<W: Wire> Client<W> {
     /// of it comes.
     fn is_slow_to_write(&self, interval: Duration, patience: Duration) -> bool {
         let is_writing = {
-            let talk = self.talk.borrow();
-            !talk.input.is_empty() && !talk.parked && !talk.stalled
+            let conversation = self.conversation.borrow();
+            !conversation.input.is_empty() && !conversation.awaits_output && !conversation.decode_paused
         };
         let before = self.unfinished.get();
         self.unfinished.set(is_writing.then(|| before.map_or(Duration::ZERO, |before| before + interval)));
@@ -459,26 +464,27 @@ impl<W: Wire> Client<W> {
 
     /// Gives back memory that nothing is in.
     pub(in crate::dispatcher) fn release(&self) {
-        let talk = &mut *self.talk.borrow_mut();
-        talk.input.release();
-        talk.replies.release();
-        self.note_held(talk);
+        let conversation = &mut *self.conversation.borrow_mut();
+        conversation.input.release();
+        conversation.replies.release();
+        self.update_memory(conversation);
     }
 
     /// For how long it has neither read nor gone on, as far as has been looked.
-    pub(in crate::dispatcher) fn stuck(&self) -> Duration {
-        self.stuck.get()
+    pub(in crate::dispatcher) fn stuck_for(&self) -> Duration {
+        self.stuck_for.get()
     }
 
     /// Ends the connection for what it holds.
-    pub(in crate::dispatcher) fn end_for_stuck(&self) {
-        let reads = self.talk.borrow().replies.waiting() == 0;
-        self.end(if reads { Ended::SlowWriter } else { Ended::SlowReader });
+    pub(in crate::dispatcher) fn close_stuck(&self) {
+        let reads = self.conversation.borrow().replies.waiting() == 0;
+        self.end(if reads { CloseCause::SlowWriter } else { CloseCause::SlowReader });
     }
 
     /// What it holds has changed.
     #[inline]
-    pub(in crate::dispatcher) fn note_held(&self, talk: &Talk<W>) {
-        self.holding.note(talk.input.memory() + talk.replies.memory() + self.beside.get());
+    pub(in crate::dispatcher) fn update_memory(&self, conversation: &Conversation<W>) {
+        self.memory_share
+            .note(conversation.input.memory() + conversation.replies.memory() + self.other_bytes.get());
     }
 }

@@ -28,13 +28,13 @@ use std::time::Duration;
 use gate_common::abi::Reason;
 use gate_common::units::MilliRu;
 
-use super::client::{Client, Ended, Outlet};
+use super::client::{Client, CloseCause, ReplySink};
 use super::replies::Replies;
-use super::telling::REFUSAL_BYTES;
+use super::respond::REFUSAL_BYTES;
 use super::udp::{Arrival, Socket};
 use crate::clock;
-use crate::dispatcher::figures::Event;
-use crate::dispatcher::hot_cache::order::Order;
+use crate::dispatcher::hot_cache::key_order::KeyOrder;
+use crate::dispatcher::metrics::Event;
 use crate::dispatcher::service::Service;
 use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::wire::Wire;
@@ -84,8 +84,8 @@ impl<W: Wire> Senders<W> {
         if self.clients.len() >= self.limit {
             return None;
         }
-        let outlet = Outlet::Datagram(sender.clone());
-        let client = Rc::new(Client::new(outlet, sender.arrival.source(), service));
+        let sink = ReplySink::Datagram(sender.clone());
+        let client = Rc::new(Client::new(sink, sender.arrival.source(), service));
         self.clients.push_back(Rc::clone(&client));
         Some(client)
     }
@@ -99,8 +99,8 @@ impl<W: Wire> Senders<W> {
 impl<W: Wire> Service<W> {
     /// Takes in a datagram.
     fn datagram(&self, socket: &Rc<Socket>, arrival: Arrival, datagram: &[u8]) {
-        self.figures.count(Event::Datagram);
-        let (tenant, shadow) = self.identify(arrival.source());
+        self.metrics.count(Event::Datagram);
+        let (tenant, shadow) = self.tenant_of_client(arrival.source());
         let refused = |reason| self.ledger.borrow().count_refusal(tenant, reason, MilliRu::ZERO, false);
         if tenant == TenantId::NOBODY && !shadow {
             return refused(Reason::UnknownSource);
@@ -109,7 +109,7 @@ impl<W: Wire> Service<W> {
             return refused(Reason::Malformed);
         };
         let judged = !arrival.fragmented
-            && self.ledger.borrow().is_guarded(arrival.interface)
+            && self.ledger.borrow().is_attached_to(arrival.interface)
             && !self.own.borrow().may_have(arrival.source());
         let sender = Sender {
             socket: Rc::clone(socket),
@@ -129,17 +129,17 @@ impl<W: Wire> Service<W> {
             }
             return;
         };
-        let talk = &mut *client.talk.borrow_mut();
-        let taken = self.requests(&client, talk, payload);
-        if taken < payload.len() && !talk.ending {
-            refused(if talk.stalled { Reason::Limit } else { Reason::Malformed });
+        let conversation = &mut *client.conversation.borrow_mut();
+        let taken = self.requests(&client, conversation, payload);
+        if taken < payload.len() && !conversation.closing {
+            refused(if conversation.decode_paused { Reason::Limit } else { Reason::Malformed });
         }
-        self.has_news(&client);
+        self.mark_pending_write(&client);
     }
 
     /// Whether the gate may send so many bytes of its own to a client.
     #[inline]
-    pub(in crate::dispatcher) fn may_tell(&self, client: &Client<W>, bytes: usize) -> bool {
+    pub(in crate::dispatcher) fn within_reply_budget(&self, client: &Client<W>, bytes: usize) -> bool {
         let Some(sender) = client.datagram() else { return true };
         let may = self.may_send(client.tenant.get(), bytes);
         sender.told.update(|told| if may { told + bytes } else { told });
@@ -163,59 +163,59 @@ impl<W: Wire> Service<W> {
 impl<W: Wire> Client<W> {
     /// Becomes the sender of another datagram.
     fn begin(&mut self, sender: Sender, service: &Service<W>) {
-        let (tenant, shadow) = service.identify(sender.arrival.source());
-        self.outlet = Outlet::Datagram(sender);
+        let (tenant, shadow) = service.tenant_of_client(sender.arrival.source());
+        self.sink = ReplySink::Datagram(sender);
         // It is no connection.
         self.tenant.set(tenant);
-        self.follow_tenant(service);
+        self.refresh_tenant(service);
         self.shadow = shadow;
-        self.order = Order::default();
-        self.unwritten.are_lost();
-        let talk = self.talk.get_mut();
-        talk.decoder = W::decoder(&service.settings);
-        (talk.ending, talk.stalled) = (false, false);
-        if self.dead.take().is_some() || talk.replies.outstanding() > 0 {
-            talk.replies = Replies::new(W::refuse);
+        self.order = KeyOrder::default();
+        self.pending_refusals.discard();
+        let conversation = self.conversation.get_mut();
+        conversation.decoder = W::decoder(&service.settings);
+        (conversation.closing, conversation.decode_paused) = (false, false);
+        if self.dead.take().is_some() || conversation.replies.outstanding() > 0 {
+            conversation.replies = Replies::new(W::refuse);
         }
     }
 
     /// Whether the kernel has judged what it sends by its quota.
     #[inline]
-    pub(in crate::dispatcher) fn is_judged(&self) -> bool {
+    pub(in crate::dispatcher) fn is_charged_by_xdp(&self) -> bool {
         self.datagram().is_some_and(|sender| sender.judged)
     }
 
     /// Sends the answer to a datagram, once it is complete.
     pub(in crate::dispatcher) fn answer_datagram(self: &Rc<Self>, sender: &Sender, service: &Service<W>) {
-        let talk = &mut *self.talk.borrow_mut();
-        self.note_held(talk);
-        let (replies, limits) = (&mut talk.replies, service.limits.get());
+        let conversation = &mut *self.conversation.borrow_mut();
+        self.update_memory(conversation);
+        let (replies, limits) = (&mut conversation.replies, service.limits.get());
         let too_long = replies.waiting() > limits.output || service.memory.bytes() > limits.memory;
         if too_long && !self.is_gone() {
             service.count_refusal(self.tenant.get(), Reason::TooLarge);
-            self.dead.set(Some(Ended::SlowReader));
+            self.dead.set(Some(CloseCause::SlowReader));
         }
         if self.is_gone() {
-            return self.unwritten.are_lost();
+            return self.pending_refusals.discard();
         }
-        let refusals = &service.figures.refusals;
+        let refusals = &service.metrics.refusals;
         if replies.outstanding() > 0 {
-            return self.unwritten.are_held_back(refusals);
+            return self.pending_refusals.on_held_back(refusals);
         }
         if !service.may_answer(sender, self.tenant.get(), replies.output.len()) {
-            service.figures.count(Event::AnswerDropped);
-            self.unwritten.are_lost();
+            service.metrics.count(Event::AnswerDropped);
+            self.pending_refusals.discard();
             replies.output.clear();
-            return self.note_held(talk);
+            return self.update_memory(conversation);
         }
         if let Err(sent) = sender.send(replies.output.bytes(), 0) {
-            self.unwritten.are_held_back(refusals);
+            self.pending_refusals.on_held_back(refusals);
             tokio::task::spawn_local(Rc::clone(self).send_the_rest(sent));
             return;
         }
-        self.unwritten.are_written(refusals, clock::monotonic);
+        self.pending_refusals.on_written(refusals, clock::monotonic);
         replies.output.clear();
-        self.note_held(talk);
+        self.update_memory(conversation);
     }
 
     /// Sends what the socket had no room for, from a datagram on.
@@ -223,12 +223,12 @@ impl<W: Wire> Client<W> {
         let Some(sender) = self.datagram() else { return };
         while tokio::time::timeout(PATIENCE, sender.socket.writable()).await.is_ok_and(|ready| ready.is_ok())
         {
-            match sender.send(self.talk.borrow().replies.output.bytes(), from) {
+            match sender.send(self.conversation.borrow().replies.output.bytes(), from) {
                 Ok(()) => break,
                 Err(sent) => from = sent,
             }
         }
-        self.talk.borrow_mut().replies.output.clear();
+        self.conversation.borrow_mut().replies.output.clear();
     }
 }
 
@@ -241,9 +241,9 @@ impl Sender {
     fn send(&self, answer: &[u8], from: usize) -> Result<(), usize> {
         // One that cannot be counted in datagrams is longer than anyone waits for.
         let Some(datagrams) = udp::answer(self.id, answer.len()) else { return Ok(()) };
-        for (place, (frame, range)) in datagrams.enumerate().skip(from) {
+        for (seq, (frame, range)) in datagrams.enumerate().skip(from) {
             match self.socket.answer(&self.arrival, &frame, &answer[range]) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(place),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(seq),
                 // Nobody is there, or there is no way to them: that is no one else's business.
                 Ok(()) | Err(_) => {}
             }
@@ -276,7 +276,7 @@ async fn hear<W: Wire>(socket: &Rc<Socket>, service: &Rc<Service<W>>, control: &
             }
         }
     }
-    service.deliver();
+    service.flush_pending();
     // The others have their turn.
     tokio::task::yield_now().await;
     Ok(())

@@ -9,16 +9,16 @@
 //! - [`transactions`]: what follows a `MULTI` that is refused.
 //! - [`memory`]: what all clients hold together, and who is closed if it is too much.
 
-pub(super) mod alone;
 pub(super) mod client;
 pub(super) mod datagrams;
-pub(super) mod large;
-pub(super) mod memory;
-pub(super) mod own;
-pub(super) mod refusals;
+pub(super) mod dedicated;
+pub(super) mod local_addrs;
+pub(super) mod memory_budget;
+pub(super) mod refusal_latency;
 pub(super) mod replies;
+pub(super) mod respond;
 pub(super) mod slots;
+pub(super) mod streaming;
 pub(super) mod task;
-pub(super) mod telling;
 pub(super) mod transactions;
 pub(super) mod udp;

@@ -14,7 +14,7 @@ use crate::protocol::Refusal;
 
 /// A request's place among the client's replies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::dispatcher) struct Place(u64);
+pub(in crate::dispatcher) struct SeqNo(u64);
 
 /// The replies of one client.
 #[derive(Debug)]
@@ -56,14 +56,14 @@ impl Replies {
 
     /// The place that the next request will have.
     #[inline]
-    pub(in crate::dispatcher) fn next(&self) -> Place {
-        Place(self.first + self.slots.len() as u64)
+    pub(in crate::dispatcher) fn next(&self) -> SeqNo {
+        SeqNo(self.first + self.slots.len() as u64)
     }
 
     /// The place of the first request without a whole reply.
     #[inline]
-    pub(in crate::dispatcher) fn first(&self) -> Place {
-        Place(self.first)
+    pub(in crate::dispatcher) fn first(&self) -> SeqNo {
+        SeqNo(self.first)
     }
 
     /// Bytes that wait for the client, ready or not.
@@ -80,10 +80,10 @@ impl Replies {
 
     /// The next request's place.
     #[inline]
-    pub(in crate::dispatcher) fn open(&mut self) -> Place {
-        let place = self.next();
+    pub(in crate::dispatcher) fn open(&mut self) -> SeqNo {
+        let seq = self.next();
         self.slots.push_back(Slot::Open);
-        place
+        seq
     }
 
     /// The next request's whole reply.
@@ -100,13 +100,13 @@ impl Replies {
 
     /// Adds a part of a reply.
     #[inline]
-    pub(in crate::dispatcher) fn part(&mut self, place: Place, bytes: &[u8]) {
-        if place.0 == self.first {
+    pub(in crate::dispatcher) fn part(&mut self, seq: SeqNo, bytes: &[u8]) {
+        if seq.0 == self.first {
             self.output.push(bytes);
             return;
         }
         self.held += bytes.len();
-        match self.slot(place) {
+        match self.slot(seq) {
             Slot::Part(held) => held.extend_from_slice(bytes),
             slot => *slot = Slot::Part(bytes.to_vec()),
         }
@@ -114,12 +114,12 @@ impl Replies {
 
     /// A reply is whole; one that never had a part is silent.
     #[inline]
-    pub(in crate::dispatcher) fn whole(&mut self, place: Place) {
-        if place.0 == self.first {
+    pub(in crate::dispatcher) fn whole(&mut self, seq: SeqNo) {
+        if seq.0 == self.first {
             self.advance();
             return;
         }
-        let slot = self.slot(place);
+        let slot = self.slot(seq);
         *slot = match std::mem::replace(slot, Slot::Open) {
             Slot::Part(held) => Slot::Whole(held),
             _ => Slot::Whole(Vec::new()),
@@ -127,12 +127,12 @@ impl Replies {
     }
 
     /// The reply is a refusal; no part of it may have been added before.
-    pub(in crate::dispatcher) fn refuse(&mut self, place: Place, refusal: Refusal) {
-        if place.0 == self.first {
+    pub(in crate::dispatcher) fn refuse(&mut self, seq: SeqNo, refusal: Refusal) {
+        if seq.0 == self.first {
             self.output.append(|out| (self.write_refusal)(refusal, out));
             self.advance();
         } else {
-            *self.slot(place) = Slot::Refused(refusal);
+            *self.slot(seq) = Slot::Refused(refusal);
         }
     }
 
@@ -144,8 +144,8 @@ impl Replies {
         }
     }
 
-    fn slot(&mut self, place: Place) -> &mut Slot {
-        let index = usize::try_from(place.0 - self.first).expect("slots are in memory");
+    fn slot(&mut self, seq: SeqNo) -> &mut Slot {
+        let index = usize::try_from(seq.0 - self.first).expect("slots are in memory");
         &mut self.slots[index]
     }
 
@@ -218,17 +218,17 @@ mod tests {
                 }
             }
             let mut next: Vec<Option<usize>> = Vec::new();
-            let places: Vec<Place> = answers.iter().map(|answer| {
-                let place = replies.next();
+            let permits: Vec<SeqNo> = answers.iter().map(|answer| {
+                let seq = replies.next();
                 let waits = if let Answer::AtOnce(bytes) = answer {
                     replies.answer(bytes);
                     None
                 } else {
-                    assert_eq!(replies.open(), place);
+                    assert_eq!(replies.open(), seq);
                     Some(0)
                 };
                 next.push(waits);
-                place
+                seq
             }).collect();
             let mut sent = replies.output.bytes().to_vec();
             replies.output.clear();
@@ -240,10 +240,10 @@ mod tests {
                 next[i] = None;
                 match &answers[i] {
                     Answer::AtOnce(_) => unreachable!("it is answered"),
-                    Answer::Refused => replies.refuse(places[i], Refusal::of(Reason::Quota)),
-                    Answer::Parts(parts) if step == parts.len() => replies.whole(places[i]),
+                    Answer::Refused => replies.refuse(permits[i], Refusal::of(Reason::Quota)),
+                    Answer::Parts(parts) if step == parts.len() => replies.whole(permits[i]),
                     Answer::Parts(parts) => {
-                        replies.part(places[i], &parts[step]);
+                        replies.part(permits[i], &parts[step]);
                         next[i] = Some(step + 1);
                     }
                 }

@@ -10,9 +10,9 @@ use nix::sys::socket::{Shutdown, shutdown};
 use tokio::io::{AsyncRead as _, ReadBuf};
 use tokio::net::tcp::OwnedReadHalf;
 
-use super::client::{Client, Ended, Moving, Talk};
-use super::large::Large;
+use super::client::{Client, CloseCause, ConnectionMode, Conversation};
 use super::replies::Replies;
+use super::streaming::StreamedRequest;
 use crate::clock;
 use crate::dispatcher::service::Service;
 use crate::dispatcher::wire::Wire;
@@ -24,20 +24,22 @@ impl<W: Wire> Client<W> {
         self: Rc<Self>,
         mut socket: OwnedReadHalf,
         service: Rc<Service<W>>,
-    ) -> Ended {
+    ) -> CloseCause {
         let ended = loop {
             match std::future::poll_fn(|cx| self.poll(cx, &mut socket, &service)).await {
-                Pause::Ended(ended) => break ended,
+                TaskEvent::Closed(ended) => break ended,
                 // In boxes: few clients need their room.
-                Pause::Changing => {
+                TaskEvent::Login => {
                     let to = Box::pin(self.change(&service)).await;
-                    self.go_on(to);
+                    self.resume_in(to);
                 }
-                Pause::Passing(large) => match Box::pin(self.pass_on(*large, &mut socket, &service)).await {
-                    Ok(()) => self.go_on(Moving::No),
-                    Err(ended) => break ended,
-                },
-                Pause::Leaving => break Box::pin(self.serve_alone(&mut socket, &service)).await,
+                TaskEvent::Streaming(large) => {
+                    match Box::pin(self.stream_request(*large, &mut socket, &service)).await {
+                        Ok(()) => self.resume_in(ConnectionMode::Shared),
+                        Err(ended) => break ended,
+                    }
+                }
+                TaskEvent::Dedicated => break Box::pin(self.serve_dedicated(&mut socket, &service)).await,
             }
         };
         self.dead.set(Some(ended));
@@ -45,51 +47,51 @@ impl<W: Wire> Client<W> {
         let _ = shutdown(socket.as_ref().as_raw_fd(), Shutdown::Both);
         drop((self.share.take(), self.slot.take()));
         // So would they hold this.
-        let talk = &mut *self.talk.borrow_mut();
-        (talk.input, talk.replies) = (Buffer::default(), Replies::new(W::refuse));
-        self.beside.set(0);
-        self.note_held(talk);
+        let conversation = &mut *self.conversation.borrow_mut();
+        (conversation.input, conversation.replies) = (Buffer::default(), Replies::new(W::refuse));
+        self.other_bytes.set(0);
+        self.update_memory(conversation);
         ended
     }
 
     /// Writes what is ready, and lets the client's task go on if it waited for that.
-    pub(in crate::dispatcher) fn deliver(self: &Rc<Self>, service: &Service<W>) {
+    pub(in crate::dispatcher) fn flush_pending(self: &Rc<Self>, service: &Service<W>) {
         if let Some(sender) = self.datagram() {
             return self.answer_datagram(sender, service);
         }
-        let mut talk = self.talk.borrow_mut();
-        let written = self.write(&mut talk.replies.output, service);
-        if talk.replies.waiting() > service.limits.get().output {
-            self.dead.set(Some(Ended::SlowReader));
+        let mut conversation = self.conversation.borrow_mut();
+        let written = self.write(&mut conversation.replies.output, service);
+        if conversation.replies.waiting() > service.limits.get().output {
+            self.dead.set(Some(CloseCause::SlowReader));
         }
-        self.note_open(talk.replies.outstanding());
-        self.note_held(&talk);
-        let resumes = if talk.ending || talk.moving != Moving::No {
-            self.has_earlier_replies(&talk.replies)
+        self.set_outstanding(conversation.replies.outstanding());
+        self.update_memory(&conversation);
+        let resumes = if conversation.closing || conversation.next_mode != ConnectionMode::Shared {
+            self.has_outstanding_replies(&conversation.replies)
         } else {
-            talk.parked && service.has_room(self, &talk.replies)
+            conversation.awaits_output && service.has_room(self, &conversation.replies)
         };
-        if written != Written::All || resumes || self.is_gone() {
-            drop(talk);
+        if written != WriteStatus::Complete || resumes || self.is_gone() {
+            drop(conversation);
             self.wake();
         }
     }
 
     /// What it has sent behind a request that is done with is looked at, here or where it goes.
-    fn go_on(&self, to: Moving) {
-        let talk = &mut *self.talk.borrow_mut();
-        talk.moving = to;
-        talk.stalled = true;
+    fn resume_in(&self, to: ConnectionMode) {
+        let conversation = &mut *self.conversation.borrow_mut();
+        conversation.next_mode = to;
+        conversation.decode_paused = true;
     }
 
     /// A request of its may go to the store; its body is to be passed on.
-    pub(in crate::dispatcher) fn let_go(&self, large: Large<W>) {
+    pub(in crate::dispatcher) fn start_streaming(&self, large: StreamedRequest<W>) {
         *self.large.borrow_mut() = Some(Box::new(large));
         self.wake();
     }
 
     /// Whether it has all its replies, but for that to a request that may go to the store: which is its last.
-    fn has_earlier_replies(&self, replies: &Replies) -> bool {
+    fn has_outstanding_replies(&self, replies: &Replies) -> bool {
         replies.outstanding() == usize::from(self.large.borrow().is_some())
     }
 
@@ -104,52 +106,56 @@ impl<W: Wire> Client<W> {
         cx: &mut Context<'_>,
         socket: &mut OwnedReadHalf,
         service: &Service<W>,
-    ) -> Poll<Pause<W>> {
+    ) -> Poll<TaskEvent<W>> {
         loop {
             if let Poll::Ready(ended) = self.poll_ended(cx) {
-                return Poll::Ready(Pause::Ended(ended));
+                return Poll::Ready(TaskEvent::Closed(ended));
             }
             let written = {
-                let talk = &mut *self.talk.borrow_mut();
-                let written = self.write(&mut talk.replies.output, service);
-                self.note_held(talk);
+                let conversation = &mut *self.conversation.borrow_mut();
+                let written = self.write(&mut conversation.replies.output, service);
+                self.update_memory(conversation);
                 written
             };
             let blocked = match written {
-                Written::All => false,
-                Written::Some => true,
-                Written::Broken => return Poll::Ready(Pause::Ended(Ended::Left)),
+                WriteStatus::Complete => false,
+                WriteStatus::Blocked => true,
+                WriteStatus::StoreError => return Poll::Ready(TaskEvent::Closed(CloseCause::ClientLeft)),
             };
             if blocked && let Poll::Ready(ready) = socket.as_ref().poll_write_ready(cx) {
                 if ready.is_err() {
-                    return Poll::Ready(Pause::Ended(Ended::Left));
+                    return Poll::Ready(TaskEvent::Closed(CloseCause::ClientLeft));
                 }
                 continue;
             }
-            let mut talk = self.talk.borrow_mut();
-            let all_said = !blocked && self.has_earlier_replies(&talk.replies);
+            let mut conversation = self.conversation.borrow_mut();
+            let all_said = !blocked && self.has_outstanding_replies(&conversation.replies);
             if all_said && let Some(large) = self.large.take() {
-                return Poll::Ready(Pause::Passing(large));
+                return Poll::Ready(TaskEvent::Streaming(large));
             }
-            if talk.ending {
-                return if all_said { Poll::Ready(Pause::Ended(Ended::Left)) } else { Poll::Pending };
+            if conversation.closing {
+                return if all_said {
+                    Poll::Ready(TaskEvent::Closed(CloseCause::ClientLeft))
+                } else {
+                    Poll::Pending
+                };
             }
-            if all_said && talk.moving == Moving::Large {
+            if all_said && conversation.next_mode == ConnectionMode::Streaming {
                 // It was refused while it waited.
-                (talk.moving, talk.stalled) = (Moving::No, true);
+                (conversation.next_mode, conversation.decode_paused) = (ConnectionMode::Shared, true);
             }
-            let moves = talk.moving != Moving::No;
+            let moves = conversation.next_mode != ConnectionMode::Shared;
             if moves && all_said {
-                let changing = talk.moving == Moving::Change;
-                return Poll::Ready(if changing { Pause::Changing } else { Pause::Leaving });
+                let changing = conversation.next_mode == ConnectionMode::Login;
+                return Poll::Ready(if changing { TaskEvent::Login } else { TaskEvent::Dedicated });
             }
-            talk.parked = moves || !service.has_room(self, &talk.replies);
-            if talk.parked {
+            conversation.awaits_output = moves || !service.has_room(self, &conversation.replies);
+            if conversation.awaits_output {
                 return Poll::Pending;
             }
-            let stalled = talk.stalled;
-            drop(talk);
-            if stalled {
+            let decode_paused = conversation.decode_paused;
+            drop(conversation);
+            if decode_paused {
                 self.resume(service);
             } else {
                 std::task::ready!(self.poll_read(cx, socket, service));
@@ -158,7 +164,7 @@ impl<W: Wire> Client<W> {
     }
 
     /// Whether somebody else has ended it; who does so wakes the task.
-    pub(in crate::dispatcher) fn poll_ended(&self, cx: &Context<'_>) -> Poll<Ended> {
+    pub(in crate::dispatcher) fn poll_ended(&self, cx: &Context<'_>) -> Poll<CloseCause> {
         if self.waker.borrow().as_ref().is_none_or(|waker| !waker.will_wake(cx.waker())) {
             *self.waker.borrow_mut() = Some(cx.waker().clone());
         }
@@ -177,97 +183,99 @@ impl<W: Wire> Client<W> {
         match std::task::ready!(Pin::new(socket).poll_read(cx, &mut bytes)) {
             Ok(()) if bytes.filled().is_empty() => {
                 self.left.set(true);
-                self.talk.borrow_mut().ending = true;
+                self.conversation.borrow_mut().closing = true;
             }
-            Ok(()) => self.take_in(service, bytes.filled()),
-            Err(_) => self.dead.set(Some(Ended::Left)),
+            Ok(()) => self.on_input(service, bytes.filled()),
+            Err(_) => self.dead.set(Some(CloseCause::ClientLeft)),
         }
         Poll::Ready(())
     }
 
-    fn take_in(self: &Rc<Self>, service: &Service<W>, bytes: &[u8]) {
-        self.moved.set(true);
-        let talk = &mut *self.talk.borrow_mut();
-        if talk.input.is_empty() {
-            let taken = service.requests(self, talk, bytes);
+    fn on_input(self: &Rc<Self>, service: &Service<W>, bytes: &[u8]) {
+        self.has_progress.set(true);
+        let conversation = &mut *self.conversation.borrow_mut();
+        if conversation.input.is_empty() {
+            let taken = service.requests(self, conversation, bytes);
             self.has_finished_a_request();
-            talk.input.push(&bytes[taken..]);
+            conversation.input.push(&bytes[taken..]);
             return;
         }
-        talk.input.push(bytes);
-        if talk.input.len() >= talk.want {
-            self.decode_input(service, talk);
+        conversation.input.push(bytes);
+        if conversation.input.len() >= conversation.want {
+            self.decode_input(service, conversation);
         }
     }
 
     /// Goes on with what was read before there was no room.
     fn resume(self: &Rc<Self>, service: &Service<W>) {
-        let talk = &mut *self.talk.borrow_mut();
-        talk.stalled = false;
-        self.decode_input(service, talk);
+        let conversation = &mut *self.conversation.borrow_mut();
+        conversation.decode_paused = false;
+        self.decode_input(service, conversation);
     }
 
-    fn decode_input(self: &Rc<Self>, service: &Service<W>, talk: &mut Talk<W>) {
-        let mut input = std::mem::take(&mut talk.input);
-        let taken = service.requests(self, talk, input.bytes());
+    fn decode_input(self: &Rc<Self>, service: &Service<W>, conversation: &mut Conversation<W>) {
+        let mut input = std::mem::take(&mut conversation.input);
+        let taken = service.requests(self, conversation, input.bytes());
         if taken > 0 {
             self.has_finished_a_request();
         }
         input.consume(taken);
-        talk.input = input;
+        conversation.input = input;
     }
 
     /// Writes what is ready, as far as there is room for it.
-    fn write(&self, output: &mut Buffer, service: &Service<W>) -> Written {
+    fn write(&self, output: &mut Buffer, service: &Service<W>) -> WriteStatus {
         let written = self.flush(output);
         match written {
-            Written::All => self.unwritten.are_written(&service.figures.refusals, clock::monotonic),
-            Written::Some => self.unwritten.are_held_back(&service.figures.refusals),
-            Written::Broken => self.unwritten.are_lost(),
+            WriteStatus::Complete => {
+                self.pending_refusals.on_written(&service.metrics.refusals, clock::monotonic)
+            }
+            WriteStatus::Blocked => self.pending_refusals.on_held_back(&service.metrics.refusals),
+            WriteStatus::StoreError => self.pending_refusals.discard(),
         }
         written
     }
 
     /// Writes what there is, as far as there is room for it.
-    pub(in crate::dispatcher) fn flush(&self, output: &mut Buffer) -> Written {
+    pub(in crate::dispatcher) fn flush(&self, output: &mut Buffer) -> WriteStatus {
         while !output.is_empty() {
             match self.socket().try_write(output.bytes()) {
                 Ok(len) => {
-                    self.moved.set(true);
+                    self.has_progress.set(true);
                     output.consume(len);
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Written::Some,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return WriteStatus::Blocked,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => {
-                    self.dead.set(Some(Ended::Left));
-                    return Written::Broken;
+                    self.dead.set(Some(CloseCause::ClientLeft));
+                    return WriteStatus::StoreError;
                 }
             }
         }
-        Written::All
+        WriteStatus::Complete
     }
 }
 
 /// Why a client's task stops waiting for its sockets.
 #[derive(Debug)]
-enum Pause<W: Wire> {
+enum TaskEvent<W: Wire> {
     /// It is over.
-    Ended(Ended),
+    Closed(CloseCause),
     /// A request of its goes to the store, with its body.
-    Passing(Box<Large<W>>),
+    Streaming(Box<StreamedRequest<W>>),
     /// It is about to become someone else.
-    Changing,
+    Login,
     /// From here on it has a connection to the store of its own.
-    Leaving,
+    Dedicated,
 }
 
 /// What became of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::dispatcher) enum Written {
+pub(in crate::dispatcher) enum WriteStatus {
     /// It is with the kernel.
-    All,
+    Complete,
     /// The socket is full.
-    Some,
+    Blocked,
     /// There is nobody to write to.
-    Broken,
+    StoreError,
 }

@@ -8,7 +8,7 @@ use gate_common::units::Nanos;
 
 use super::client::Client;
 use super::replies::Replies;
-use crate::dispatcher::figures::Event;
+use crate::dispatcher::metrics::Event;
 use crate::dispatcher::service::Service;
 use crate::dispatcher::wire::{Transaction, Wire};
 use crate::protocol::Refusal;
@@ -49,19 +49,19 @@ impl<W: Wire> Service<W> {
         refusal: Refusal,
         now: Nanos,
     ) {
-        self.figures.count(Event::Request);
-        let place = replies.open();
+        self.metrics.count(Event::Request);
+        let seq = replies.open();
         match W::transaction(request) {
             Transaction::Commit => {
-                self.tell(client, replies, place, W::ABORTED);
+                self.reply(client, replies, seq, W::ABORTED);
             }
             // `+OK`, either.
             Transaction::Discard => {
-                self.tell(client, replies, place, W::GOODBYE);
+                self.reply(client, replies, seq, W::GOODBYE);
             }
             Transaction::None | Transaction::Begin | Transaction::Reset => {
                 self.count_refusal(client.tenant.get(), refusal.reason);
-                self.refuse_at_once(client, replies, place, W::is_silent(request), refusal, now);
+                self.refuse_decoded(client, replies, seq, W::wants_no_reply(request), refusal, now);
             }
         }
     }

@@ -6,7 +6,7 @@
 //! **Who has charged it.** The XDP program sees every datagram that comes in by its interface, and charges it,
 //! unless it is a fragment. So each is received with the interface that it came in by, and with a mark if the kernel
 //! put it together. What comes in by another interface, a VLAN on top of the attached one included, or over
-//! loopback, counts as not charged; so does what the machine sends to itself ([`super::own`]).
+//! loopback, counts as not charged; so does what the machine sends to itself ([`super::local_addrs`]).
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};

@@ -9,31 +9,31 @@ use std::rc::Rc;
 use gate_common::units::Nanos;
 use quick_cache::{Equivalent, Weighter, unsync};
 
-use super::flights::{Flight, Question};
+use super::flights::{Flight, FlightKey};
 use super::versions::{KeyHash, Version, Versions};
 
 /// Kept answers, by what was asked.
 #[derive(Debug)]
 pub(in crate::dispatcher) struct Cache {
-    entries: unsync::Cache<Asked, Entry, Weigh, foldhash::fast::RandomState>,
+    entries: unsync::Cache<CacheKey, Entry, EntryWeighter, foldhash::fast::RandomState>,
 }
 
-/// A [`Question`] that is kept.
+/// A [`FlightKey`] that is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Asked {
+struct CacheKey {
     scope: u64,
     request: Rc<[u8]>,
 }
 
-impl Hash for Asked {
+impl Hash for CacheKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        Question { scope: self.scope, request: &self.request }.hash(state);
+        FlightKey { scope: self.scope, request: &self.request }.hash(state);
     }
 }
 
-impl Equivalent<Asked> for Question<'_> {
+impl Equivalent<CacheKey> for FlightKey<'_> {
     #[inline]
-    fn equivalent(&self, asked: &Asked) -> bool {
+    fn equivalent(&self, asked: &CacheKey) -> bool {
         self.scope == asked.scope && *self.request == *asked.request
     }
 }
@@ -48,25 +48,25 @@ struct Entry {
 }
 
 #[derive(Clone, Debug)]
-struct Weigh;
+struct EntryWeighter;
 
-impl Weighter<Asked, Entry> for Weigh {
-    fn weight(&self, asked: &Asked, entry: &Entry) -> u64 {
+impl Weighter<CacheKey, Entry> for EntryWeighter {
+    fn weight(&self, asked: &CacheKey, entry: &Entry) -> u64 {
         (ENTRY + asked.request.len() + entry.answer.as_ref().map_or(0, |answer| answer.len())) as u64
     }
 }
 
 /// What is known of a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::dispatcher) enum Found {
+pub(in crate::dispatcher) enum Lookup {
     /// The answer, and the key that it is about.
-    Answer(Rc<[u8]>, KeyHash),
+    Hit(Rc<[u8]>, KeyHash),
     /// That its answer is too long to be kept.
     TooLong,
     /// There was an answer, but the key has been written to since.
-    Outdated,
+    Stale,
     /// Nothing.
-    Nothing,
+    Miss,
 }
 
 impl Cache {
@@ -74,7 +74,7 @@ impl Cache {
     pub(in crate::dispatcher) fn new(memory: u64) -> Self {
         let items = (memory as usize / (2 * ENTRY)).clamp(1, MOST_ENTRIES);
         let hasher = foldhash::fast::RandomState::default();
-        let entries = unsync::Cache::with(items, memory, Weigh, hasher, Default::default());
+        let entries = unsync::Cache::with(items, memory, EntryWeighter, hasher, Default::default());
         Self { entries }
     }
 
@@ -82,29 +82,29 @@ impl Cache {
     #[inline(always)]
     pub(in crate::dispatcher) fn find(
         &mut self,
-        question: Question<'_>,
+        flight_key: FlightKey<'_>,
         versions: &Versions,
         now: Nanos,
-    ) -> Found {
-        let Some(entry) = self.entries.get(&question) else { return Found::Nothing };
+    ) -> Lookup {
+        let Some(entry) = self.entries.get(&flight_key) else { return Lookup::Miss };
         let fresh = now < entry.until;
         match &entry.answer {
-            None if fresh => return Found::TooLong,
+            None if fresh => return Lookup::TooLong,
             Some(answer) if fresh && versions.holds(entry.key, entry.version) => {
-                return Found::Answer(Rc::clone(answer), entry.key);
+                return Lookup::Hit(Rc::clone(answer), entry.key);
             }
             _ => {}
         }
-        self.entries.remove(&question);
-        if fresh { Found::Outdated } else { Found::Nothing }
+        self.entries.remove(&flight_key);
+        if fresh { Lookup::Stale } else { Lookup::Miss }
     }
 
     /// Keeps what a flight brought until then; `None` if that was too long.
     pub(in crate::dispatcher) fn keep(&mut self, flight: &Flight, answer: Option<&[u8]>, until: Nanos) {
-        let Question { scope, request } = flight.question();
+        let FlightKey { scope, request } = flight.flight_key();
         let answer = answer.map(Into::into);
         let entry = Entry { key: flight.key, version: flight.version, until, answer };
-        self.entries.insert(Asked { scope, request: request.into() }, entry);
+        self.entries.insert(CacheKey { scope, request: request.into() }, entry);
     }
 }
 
@@ -117,7 +117,7 @@ const MOST_ENTRIES: usize = 1 << 16;
 mod tests {
     use std::sync::Arc;
 
-    use super::super::flights::{Flights, Part};
+    use super::super::flights::{Flights, JoinResult};
     use super::super::versions::Marker;
     use super::*;
 
@@ -137,15 +137,17 @@ mod tests {
         }
 
         fn keep(&mut self, key: &str, answer: Option<&[u8]>, until: Nanos) {
-            let question = Question { scope: 0, request: key.as_bytes() };
+            let flight_key = FlightKey { scope: 0, request: key.as_bytes() };
             let hash = self.versions.hash(key.as_bytes());
             let version = self.versions.of(hash).unwrap();
-            let Part::Leads(leading) = self.flights.join(question, hash, version, 0, 100) else { panic!() };
+            let JoinResult::Leader(leading) = self.flights.join(flight_key, hash, version, 0, 100) else {
+                panic!()
+            };
             self.cache.keep(leading.flight(), answer, until);
         }
 
-        fn find(&mut self, scope: u64, key: &str, now: Nanos) -> Found {
-            self.cache.find(Question { scope, request: key.as_bytes() }, &self.versions, now)
+        fn find(&mut self, scope: u64, key: &str, now: Nanos) -> Lookup {
+            self.cache.find(FlightKey { scope, request: key.as_bytes() }, &self.versions, now)
         }
     }
 
@@ -155,13 +157,13 @@ mod tests {
         scene.keep("a", Some(b"1"), UNTIL);
         scene.keep("long", None, UNTIL);
         let last = Nanos(UNTIL.0 - 1);
-        assert_eq!(scene.find(0, "a", last), Found::Answer(b"1"[..].into(), scene.versions.hash(b"a")));
-        assert_eq!(scene.find(1, "a", last), Found::Nothing, "someone else asks");
-        assert_eq!(scene.find(0, "b", last), Found::Nothing);
-        assert_eq!(scene.find(0, "long", last), Found::TooLong);
-        assert_eq!(scene.find(0, "a", UNTIL), Found::Nothing);
-        assert_eq!(scene.find(0, "long", UNTIL), Found::Nothing);
-        assert_eq!(scene.find(0, "a", last), Found::Nothing, "it is forgotten");
+        assert_eq!(scene.find(0, "a", last), Lookup::Hit(b"1"[..].into(), scene.versions.hash(b"a")));
+        assert_eq!(scene.find(1, "a", last), Lookup::Miss, "someone else asks");
+        assert_eq!(scene.find(0, "b", last), Lookup::Miss);
+        assert_eq!(scene.find(0, "long", last), Lookup::TooLong);
+        assert_eq!(scene.find(0, "a", UNTIL), Lookup::Miss);
+        assert_eq!(scene.find(0, "long", UNTIL), Lookup::Miss);
+        assert_eq!(scene.find(0, "a", last), Lookup::Miss, "it is forgotten");
     }
 
     #[test]
@@ -171,9 +173,9 @@ mod tests {
         scene.keep("long", None, UNTIL);
         let marker = Marker::new(Arc::clone(&scene.versions));
         marker.mark_all().over();
-        assert_eq!(scene.find(0, "a", Nanos(1)), Found::Outdated);
-        assert_eq!(scene.find(0, "a", Nanos(1)), Found::Nothing);
-        assert_eq!(scene.find(0, "long", Nanos(1)), Found::TooLong);
+        assert_eq!(scene.find(0, "a", Nanos(1)), Lookup::Stale);
+        assert_eq!(scene.find(0, "a", Nanos(1)), Lookup::Miss);
+        assert_eq!(scene.find(0, "long", Nanos(1)), Lookup::TooLong);
     }
 
     #[test]
@@ -186,6 +188,6 @@ mod tests {
         }
         assert!(scene.cache.entries.len() > 20);
         scene.keep("larger than all there is", Some(&vec![0; MEMORY as usize]), UNTIL);
-        assert_eq!(scene.find(0, "larger than all there is", Nanos(1)), Found::Nothing);
+        assert_eq!(scene.find(0, "larger than all there is", Nanos(1)), Lookup::Miss);
     }
 }

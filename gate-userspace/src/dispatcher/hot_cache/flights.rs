@@ -4,7 +4,7 @@
 //! before the answer has come follows it. Flights are shared by the threads; each thread knows its own followers, the
 //! flight only which threads have any. What becomes of it is posted to these.
 //!
-//! **Invariants.** A flight is owned by the request that leads it ([`Leading`]), not by a client: it lands
+//! **Invariants.** A flight is owned by the request that leads it ([`FlightLeader`]), not by a client: it lands
 //! when that is answered, refused or dropped, whatever it was, and followers always hear of it. A lock is
 //! held for a look-up at most.
 
@@ -22,14 +22,14 @@ use crate::protocol::Refusal;
 
 /// What is asked, and of whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::dispatcher) struct Question<'q> {
+pub(in crate::dispatcher) struct FlightKey<'q> {
     /// Whose clients may have the same answer: a user, a database, a protocol version.
     pub(in crate::dispatcher) scope: u64,
     /// The whole request. What is spelled differently is another question.
     pub(in crate::dispatcher) request: &'q [u8],
 }
 
-impl Hash for Question<'_> {
+impl Hash for FlightKey<'_> {
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u64(self.scope);
@@ -50,47 +50,47 @@ pub(in crate::dispatcher) struct Flight {
 }
 
 impl Flight {
-    pub(in crate::dispatcher) fn question(&self) -> Question<'_> {
-        Question { scope: self.scope, request: &self.request }
+    pub(in crate::dispatcher) fn flight_key(&self) -> FlightKey<'_> {
+        FlightKey { scope: self.scope, request: &self.request }
     }
 }
 
 /// What a thread hears of a flight.
 #[derive(Clone, Debug)]
-pub(in crate::dispatcher) enum Note {
+pub(in crate::dispatcher) enum Completion {
     /// The store's answer, whatever it says.
     Answer(Arc<[u8]>),
     /// The answer is too long to be shared.
     TooLong,
     /// This is for one of those who follow; the others ask for themselves.
-    ForOne(Arc<[u8]>),
+    ForOneClient(Arc<[u8]>),
     /// They ask for themselves.
-    ForOther,
+    Retry,
     /// There is none.
     Failed(Refusal),
     /// The answer may be kept until then, if the version still holds.
-    Keep(Arc<[u8]>, Nanos),
+    Cacheable(Arc<[u8]>, Nanos),
 }
 
 /// A note, and which flight it is about.
-pub(in crate::dispatcher) type Mail = (Arc<Flight>, Note);
+pub(in crate::dispatcher) type MailboxMessage = (Arc<Flight>, Completion);
 
 /// The flights of one service, for all its threads.
 #[derive(Debug)]
 pub(in crate::dispatcher) struct Flights {
     hasher: FixedState,
     shards: [Mutex<HashMap<u64, Arc<Flight>, FixedState>>; SHARDS],
-    mailboxes: Vec<UnboundedSender<Mail>>,
-    unread: Mutex<Vec<Option<UnboundedReceiver<Mail>>>>,
+    mailboxes: Vec<UnboundedSender<MailboxMessage>>,
+    unread: Mutex<Vec<Option<UnboundedReceiver<MailboxMessage>>>>,
 }
 
 /// A reader's part in a flight.
 #[derive(Debug)]
-pub(in crate::dispatcher) enum Part {
+pub(in crate::dispatcher) enum JoinResult {
     /// The flight is under way.
-    Follows(Arc<Flight>),
+    Follower(Arc<Flight>),
     /// It begins with this.
-    Leads(Box<Leading>),
+    Leader(Box<FlightLeader>),
 }
 
 impl Flights {
@@ -103,37 +103,37 @@ impl Flights {
     }
 
     /// What a thread hears; for the first who asks.
-    pub(in crate::dispatcher) fn mailbox(&self, thread: usize) -> Option<UnboundedReceiver<Mail>> {
+    pub(in crate::dispatcher) fn mailbox(&self, thread: usize) -> Option<UnboundedReceiver<MailboxMessage>> {
         lock(&self.unread)[thread].take()
     }
 
     /// One number for a question, the same in all threads.
     #[inline]
-    pub(in crate::dispatcher) fn number(&self, question: Question<'_>) -> u64 {
-        self.hasher.hash_one(question)
+    pub(in crate::dispatcher) fn number(&self, flight_key: FlightKey<'_>) -> u64 {
+        self.hasher.hash_one(flight_key)
     }
 
     /// Joins a flight of this version, or begins one whose answer may be `most` bytes long.
     pub(in crate::dispatcher) fn join(
         self: &Arc<Self>,
-        question: Question<'_>,
+        flight_key: FlightKey<'_>,
         key: KeyHash,
         version: Version,
         thread: usize,
         most: usize,
-    ) -> Part {
-        let number = self.number(question);
+    ) -> JoinResult {
+        let number = self.number(flight_key);
         let mut flights = lock(&self.shards[number as usize % SHARDS]);
         if let Some(flight) = flights.get(&number)
             && flight.version == version
-            && flight.question() == question
+            && flight.flight_key() == flight_key
         {
             lock(&flight.threads).push(thread);
-            return Part::Follows(Arc::clone(flight));
+            return JoinResult::Follower(Arc::clone(flight));
         }
         let flight = Arc::new(Flight {
-            scope: question.scope,
-            request: question.request.into(),
+            scope: flight_key.scope,
+            request: flight_key.request.into(),
             key,
             version,
             threads: Mutex::new(vec![thread]),
@@ -141,13 +141,20 @@ impl Flights {
         // An older version's flight lands by itself; nobody joins it any more.
         flights.insert(number, Arc::clone(&flight));
         let flights = Arc::clone(self);
-        let (heard, for_one, landed) = (Vec::new(), false, false);
-        Part::Leads(Box::new(Leading { flights, flight, heard, most, for_one, landed }))
+        let (heard, for_one, complete_followers) = (Vec::new(), false, false);
+        JoinResult::Leader(Box::new(FlightLeader {
+            flights,
+            flight,
+            heard,
+            most,
+            for_one,
+            complete_followers,
+        }))
     }
 
     /// Ends a flight. Returns which threads follow it.
     fn end(&self, flight: &Arc<Flight>) -> Vec<usize> {
-        let number = self.number(flight.question());
+        let number = self.number(flight.flight_key());
         let mut flights = lock(&self.shards[number as usize % SHARDS]);
         if flights.get(&number).is_some_and(|current| Arc::ptr_eq(current, flight)) {
             flights.remove(&number);
@@ -155,10 +162,14 @@ impl Flights {
         std::mem::take(&mut lock(&flight.threads))
     }
 
-    fn post(&self, threads: &[usize], flight: &Arc<Flight>, note: &Note) {
-        for (place, &thread) in threads.iter().enumerate() {
+    fn post(&self, threads: &[usize], flight: &Arc<Flight>, note: &Completion) {
+        for (seq, &thread) in threads.iter().enumerate() {
             // The thread that leads is the first.
-            let note = if place > 0 && matches!(note, Note::ForOne(_)) { &Note::ForOther } else { note };
+            let note = if seq > 0 && matches!(note, Completion::ForOneClient(_)) {
+                &Completion::Retry
+            } else {
+                note
+            };
             // A thread that has ended has no followers.
             let _ = self.mailboxes[thread].send((Arc::clone(flight), note.clone()));
         }
@@ -167,23 +178,23 @@ impl Flights {
 
 /// The read that goes to the store.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Leading {
+pub(in crate::dispatcher) struct FlightLeader {
     flights: Arc<Flights>,
     flight: Arc<Flight>,
     heard: Vec<u8>,
     most: usize,
     for_one: bool,
-    landed: bool,
+    complete_followers: bool,
 }
 
-impl Leading {
+impl FlightLeader {
     /// Which flight it leads.
     pub(in crate::dispatcher) fn flight(&self) -> &Arc<Flight> {
         &self.flight
     }
 
     /// The answer is for one reader alone, who gets it however long it is.
-    pub(in crate::dispatcher) fn is_for_one(&mut self) {
+    pub(in crate::dispatcher) fn is_for_one_client(&mut self) {
         (self.for_one, self.most) = (true, usize::MAX - 1);
     }
 
@@ -195,68 +206,68 @@ impl Leading {
     }
 
     /// The answer is whole. What it says can be kept once it is known for how long.
-    pub(in crate::dispatcher) fn land(mut self) -> Option<Box<Keeping>> {
+    pub(in crate::dispatcher) fn finish_flight(mut self) -> Option<Box<PendingTtl>> {
         let fits = self.heard.len() <= self.most;
         let answer: Arc<[u8]> = std::mem::take(&mut self.heard).into();
         if self.for_one {
-            self.end(&Note::ForOne(answer));
+            self.end(&Completion::ForOneClient(answer));
             return None;
         }
-        let note = if fits { Note::Answer(Arc::clone(&answer)) } else { Note::TooLong };
+        let note = if fits { Completion::Answer(Arc::clone(&answer)) } else { Completion::TooLong };
         let threads = self.end(&note);
         let (flights, flight) = (Arc::clone(&self.flights), Arc::clone(&self.flight));
-        fits.then(|| Box::new(Keeping { flights, flight, threads, answer, life: Vec::new() }))
+        fits.then(|| Box::new(PendingTtl { flights, flight, threads, answer, ttl: Vec::new() }))
     }
 
     /// The answer is this, which is not kept.
-    pub(in crate::dispatcher) fn land_with(mut self, answer: &[u8]) {
-        self.end(&Note::Answer(answer.into()));
+    pub(in crate::dispatcher) fn complete_with(mut self, answer: &[u8]) {
+        self.end(&Completion::Answer(answer.into()));
     }
 
     /// There will be no answer.
     pub(in crate::dispatcher) fn fail(mut self, refusal: Refusal) {
-        self.end(&Note::Failed(refusal));
+        self.end(&Completion::Failed(refusal));
     }
 
-    fn end(&mut self, note: &Note) -> Vec<usize> {
-        self.landed = true;
+    fn end(&mut self, note: &Completion) -> Vec<usize> {
+        self.complete_followers = true;
         let threads = self.flights.end(&self.flight);
         self.flights.post(&threads, &self.flight, note);
         threads
     }
 }
 
-impl Drop for Leading {
+impl Drop for FlightLeader {
     fn drop(&mut self) {
-        if !self.landed {
-            self.end(&Note::Failed(Refusal::of(Reason::StoreDown)));
+        if !self.complete_followers {
+            self.end(&Completion::Failed(Refusal::of(Reason::StoreDown)));
         }
     }
 }
 
 /// An answer of which it is being asked how long it lives.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Keeping {
+pub(in crate::dispatcher) struct PendingTtl {
     flights: Arc<Flights>,
     flight: Arc<Flight>,
     threads: Vec<usize>,
     /// What was answered.
     pub(in crate::dispatcher) answer: Arc<[u8]>,
     /// What the store says of its life.
-    pub(in crate::dispatcher) life: Vec<u8>,
+    pub(in crate::dispatcher) ttl: Vec<u8>,
 }
 
-impl Keeping {
+impl PendingTtl {
     /// A part of what the store says of its life.
     pub(in crate::dispatcher) fn hear(&mut self, bytes: &[u8]) {
-        if self.life.len() + bytes.len() <= LONGEST_LIFE {
-            self.life.extend_from_slice(bytes);
+        if self.ttl.len() + bytes.len() <= LONGEST_LIFE {
+            self.ttl.extend_from_slice(bytes);
         }
     }
 
     /// It may be kept until then.
     pub(in crate::dispatcher) fn keep(self, until: Nanos) {
-        self.flights.post(&self.threads, &self.flight, &Note::Keep(self.answer, until));
+        self.flights.post(&self.threads, &self.flight, &Completion::Cacheable(self.answer, until));
     }
 }
 
@@ -275,13 +286,13 @@ mod tests {
     use super::super::versions::{Marker, Versions};
     use super::*;
 
-    const READ: Question<'_> = Question { scope: 0, request: b"get key\r\n" };
+    const READ: FlightKey<'_> = FlightKey { scope: 0, request: b"get key\r\n" };
     const DOWN: Refusal = Refusal::after(Reason::StoreDown, Nanos(7));
 
     struct Scene {
         versions: Arc<Versions>,
         flights: Arc<Flights>,
-        mailboxes: Vec<UnboundedReceiver<Mail>>,
+        mailboxes: Vec<UnboundedReceiver<MailboxMessage>>,
     }
 
     impl Scene {
@@ -292,18 +303,18 @@ mod tests {
             Self { versions: Arc::new(Versions::new(1)), flights, mailboxes }
         }
 
-        fn join(&self, question: Question<'_>, thread: usize) -> Part {
+        fn join(&self, flight_key: FlightKey<'_>, thread: usize) -> JoinResult {
             let key = self.versions.hash(b"key");
-            self.flights.join(question, key, self.versions.of(key).unwrap(), thread, 8)
+            self.flights.join(flight_key, key, self.versions.of(key).unwrap(), thread, 8)
         }
 
-        fn lead(&self, thread: usize) -> Leading {
-            let Part::Leads(leading) = self.join(READ, thread) else { panic!("it follows") };
+        fn lead(&self, thread: usize) -> FlightLeader {
+            let JoinResult::Leader(leading) = self.join(READ, thread) else { panic!("it follows") };
             *leading
         }
 
         fn follow(&self, thread: usize) -> Arc<Flight> {
-            let Part::Follows(flight) = self.join(READ, thread) else { panic!("it leads") };
+            let JoinResult::Follower(flight) = self.join(READ, thread) else { panic!("it leads") };
             flight
         }
 
@@ -316,12 +327,14 @@ mod tests {
             std::array::from_fn(|thread| {
                 std::iter::from_fn(|| self.mailboxes[thread].try_recv().ok())
                     .map(|(_, note)| match note {
-                        Note::Answer(answer) => String::from_utf8(answer.to_vec()).unwrap(),
-                        Note::TooLong => "too long".to_owned(),
-                        Note::ForOne(_) => "for one".to_owned(),
-                        Note::ForOther => "for another".to_owned(),
-                        Note::Failed(refusal) => format!("failed {}", refusal.retry_after.0),
-                        Note::Keep(answer, until) => format!("keep {} bytes until {}", answer.len(), until.0),
+                        Completion::Answer(answer) => String::from_utf8(answer.to_vec()).unwrap(),
+                        Completion::TooLong => "too long".to_owned(),
+                        Completion::ForOneClient(_) => "for one".to_owned(),
+                        Completion::Retry => "for another".to_owned(),
+                        Completion::Failed(refusal) => format!("failed {}", refusal.retry_after.0),
+                        Completion::Cacheable(answer, until) => {
+                            format!("keep {} bytes until {}", answer.len(), until.0)
+                        }
                     })
                     .collect()
             })
@@ -340,7 +353,7 @@ mod tests {
         assert!(Arc::ptr_eq(leading.flight(), &flight));
         leading.hear(b"ans");
         leading.hear(b"wer");
-        let keeping = leading.land().unwrap();
+        let keeping = leading.finish_flight().unwrap();
         assert_eq!(scene.heard(), words([&["answer"], &["answer"], &[]]));
         keeping.keep(Nanos(9));
         assert_eq!(scene.heard(), words([&["keep 6 bytes until 9"], &["keep 6 bytes until 9"], &[]]));
@@ -352,8 +365,8 @@ mod tests {
     fn what_is_asked_otherwise_or_by_others_is_another_flight() {
         let scene = Scene::new();
         let _leading = scene.lead(0);
-        for other in [Question { scope: 1, ..READ }, Question { request: b"get  key\r\n", ..READ }] {
-            assert!(matches!(scene.join(other, 1), Part::Leads(_)), "{other:?}");
+        for other in [FlightKey { scope: 1, ..READ }, FlightKey { request: b"get  key\r\n", ..READ }] {
+            assert!(matches!(scene.join(other, 1), JoinResult::Leader(_)), "{other:?}");
         }
     }
 
@@ -364,11 +377,11 @@ mod tests {
         scene.write();
         let new = scene.lead(1);
         let _ = scene.follow(2);
-        old.land_with(b"old");
+        old.complete_with(b"old");
         assert_eq!(scene.heard(), words([&["old"], &[], &[]]));
         // The old one's end is not the new one's.
         let _ = scene.follow(0);
-        new.land_with(b"new");
+        new.complete_with(b"new");
         assert_eq!(scene.heard(), words([&["new"], &["new"], &["new"]]));
     }
 
@@ -389,10 +402,10 @@ mod tests {
         let mut scene = Scene::new();
         let mut leading = scene.lead(1);
         let _ = (scene.follow(0), scene.follow(2));
-        leading.is_for_one();
+        leading.is_for_one_client();
         leading.hear(b"longer than what is shared");
         assert_eq!(leading.heard.len(), 26);
-        assert!(leading.land().is_none());
+        assert!(leading.finish_flight().is_none());
         assert_eq!(scene.heard(), words([&["for another"], &["for one"], &["for another"]]));
         scene.lead(0);
     }
@@ -403,10 +416,10 @@ mod tests {
         let mut leading = scene.lead(0);
         (0..1_000).for_each(|_| leading.hear(b"12345"));
         assert!(leading.heard.capacity() < 64);
-        assert!(leading.land().is_none());
+        assert!(leading.finish_flight().is_none());
         assert_eq!(scene.heard(), words([&["too long"], &[], &[]]));
         let mut leading = scene.lead(0);
         leading.hear(b"12345678");
-        assert!(leading.land().is_some(), "as long as may be");
+        assert!(leading.finish_flight().is_some(), "as long as may be");
     }
 }

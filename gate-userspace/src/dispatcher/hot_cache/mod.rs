@@ -34,15 +34,15 @@ use gate_common::units::Nanos;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::watch;
 
-use self::cache::{Cache, Found};
-use self::flights::{Flight, Flights, Keeping, Leading, Part, Question};
-use self::keys::{Announcer, HotSet, Sampler};
-use self::order::{ANY_KEY, Turn};
+use self::cache::{Cache, Lookup};
+use self::flights::{Flight, FlightKey, FlightLeader, Flights, JoinResult, PendingTtl};
+use self::hot_set::{HotSet, HotSetPublisher, Sampler};
+use self::key_order::{ANY_KEY, ReplySlot};
 use self::versions::{KeyHash, Mark, Marker, Version, Versions};
 use super::clients::client::Client;
-use super::clients::replies::Place;
-use super::figures::{Event, Figures};
+use super::clients::replies::SeqNo;
 use super::identity::scopes::Scopes;
+use super::metrics::{Event, WorkerMetrics};
 use super::settings::Settings;
 use super::tenants::ledger::{Ledger, TenantId};
 use super::wire::Wire;
@@ -50,25 +50,25 @@ use crate::clock;
 use crate::policy::admission;
 use crate::protocol::{Access, Refusal};
 
-pub(super) mod apart;
 mod cache;
+mod completion;
+pub(super) mod dedicated_writes;
 pub(super) mod flights;
-pub(super) mod keys;
-mod landing;
-pub(super) mod order;
+pub(super) mod hot_set;
+pub(super) mod key_order;
 pub(super) mod versions;
 
 /// What the threads of one service share of its hot keys.
 #[derive(Clone, Debug)]
-pub(super) struct Shared {
-    pub(super) announcer: Arc<Announcer>,
+pub(super) struct SharedHotCache {
+    pub(super) hot_set_publisher: Arc<HotSetPublisher>,
     pub(super) samples: SyncSender<Sample>,
     pub(super) versions: Arc<Versions>,
     flights: Arc<Flights>,
     pub(super) scopes: Arc<Scopes>,
 }
 
-impl Shared {
+impl SharedHotCache {
     /// Those of each service, for so many threads. Services before the same store share its keys' versions.
     pub(super) fn of(settings: &[Settings], threads: usize, samples: &SyncSender<Sample>) -> Vec<Self> {
         let mut stores = HashMap::new();
@@ -76,7 +76,7 @@ impl Shared {
             let versions = || Arc::new(Versions::new(clock::entropy()));
             let versions = Arc::clone(stores.entry(settings.backend.address).or_insert_with(versions));
             Self {
-                announcer: Arc::new(Announcer::new(Arc::clone(&versions))),
+                hot_set_publisher: Arc::new(HotSetPublisher::new(Arc::clone(&versions))),
                 samples: samples.clone(),
                 versions,
                 flights: Arc::new(Flights::new(threads, clock::entropy())),
@@ -91,106 +91,106 @@ impl Shared {
 #[derive(Debug)]
 pub(super) struct HotCache<W: Wire> {
     thread: usize,
-    figures: Arc<Figures>,
+    metrics: Arc<WorkerMetrics>,
     /// Whether anything is answered here at all.
     enabled: bool,
-    longest_answer: usize,
-    longest_life: Nanos,
+    max_answer: usize,
+    max_ttl: Nanos,
     sampler: Sampler,
-    news: RefCell<watch::Receiver<Arc<HotSet>>>,
+    pending_writes: RefCell<watch::Receiver<Arc<HotSet>>>,
     hot: RefCell<Arc<HotSet>>,
     versions: Arc<Versions>,
     marker: Rc<Marker>,
     cache: RefCell<Cache>,
     flights: Arc<Flights>,
     /// This thread's followers, by the number of what they asked; never of two flights.
-    following: RefCell<HashMap<u64, Following<W>, foldhash::fast::RandomState>>,
+    following: RefCell<HashMap<u64, Followers<W>, foldhash::fast::RandomState>>,
 }
 
 #[derive(Debug)]
-pub(super) struct Following<W: Wire> {
+pub(super) struct Followers<W: Wire> {
     flight: Arc<Flight>,
     pub(super) request: W::Request,
-    pub(super) readers: Vec<Reader<W>>,
+    pub(super) followers: Vec<Follower<W>>,
 }
 
 /// One who follows a flight.
 #[derive(Debug)]
-pub(super) struct Reader<W: Wire> {
+pub(super) struct Follower<W: Wire> {
     pub(super) client: Rc<Client<W>>,
     /// Who was charged.
     pub(super) tenant: TenantId,
-    pub(super) place: Place,
-    pub(super) kind: admission::Request,
+    pub(super) seq: SeqNo,
+    pub(super) class: admission::Request,
 }
 
 /// What becomes of a read.
 #[derive(Debug)]
-pub(super) enum Read {
+pub(super) enum ReadResult {
     /// It is answered.
     Hit(Rc<[u8]>),
     /// It follows a flight.
     Joined,
     /// It goes to the store.
-    ToStore(Way),
+    ToStore(CacheDecision),
 }
 
 /// How a request goes to the store.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Way {
+pub(super) enum CacheDecision {
     /// For itself; this is the one key that it is about, if that is known.
-    Alone(Option<KeyHash>),
+    Uncached(Option<KeyHash>),
     /// For all who read that version of this key.
     MayLead(KeyHash, Version),
 }
 
-impl Read {
-    pub(super) const ALONE: Self = Self::ToStore(Way::Alone(None));
+impl ReadResult {
+    pub(super) const UNCACHED: Self = Self::ToStore(CacheDecision::Uncached(None));
 }
 
 /// What a request takes with it to the store.
 #[derive(Debug)]
-pub(super) enum Ticket {
+pub(super) enum CacheRole {
     /// Nothing.
     None,
     /// The mark of a write.
-    Write(Mark),
+    MarkWrite(Mark),
     /// A flight. The request is nobody's own.
-    Flight(Box<Leading>),
+    LeadFlight(Box<FlightLeader>),
     /// gate's own question for how long an answer lives, once there is that answer.
-    Life(Option<Box<Keeping>>),
+    QueryTtl(Option<Box<PendingTtl>>),
 }
 
-impl Ticket {
+impl CacheRole {
     /// The request will not be sent.
     pub(super) fn refuse(self, refusal: Refusal) {
         match self {
-            Self::Write(mark) => mark.over(),
-            Self::Flight(leading) => leading.fail(refusal),
-            Self::None | Self::Life(_) => {}
+            Self::MarkWrite(mark) => mark.over(),
+            Self::LeadFlight(leading) => leading.fail(refusal),
+            Self::None | Self::QueryTtl(_) => {}
         }
     }
 
     /// The answer to what is nobody's own is for one client alone.
-    pub(super) fn is_for_one(&mut self) {
-        if let Self::Flight(leading) = self {
-            leading.is_for_one();
+    pub(super) fn is_for_one_client(&mut self) {
+        if let Self::LeadFlight(leading) = self {
+            leading.is_for_one_client();
         }
     }
 
     /// A part of the answer to what is nobody's own.
     pub(super) fn hear(&mut self, give: &[u8], add: &[u8]) {
         match self {
-            Self::Flight(leading) => [give, add].into_iter().for_each(|bytes| leading.hear(bytes)),
-            Self::Life(Some(keeping)) => [give, add].into_iter().for_each(|bytes| keeping.hear(bytes)),
-            Self::None | Self::Write(_) | Self::Life(None) => {}
+            Self::LeadFlight(leading) => [give, add].into_iter().for_each(|bytes| leading.hear(bytes)),
+            Self::QueryTtl(Some(keeping)) => [give, add].into_iter().for_each(|bytes| keeping.hear(bytes)),
+            Self::None | Self::MarkWrite(_) | Self::QueryTtl(None) => {}
         }
     }
 
     /// Whether the answer goes to no client by itself.
     #[inline]
     pub(super) const fn is_own(&self) -> bool {
-        matches!(self, Self::Flight(_) | Self::Life(_))
+        matches!(self, Self::LeadFlight(_) | Self::QueryTtl(_))
     }
 }
 
@@ -200,7 +200,7 @@ pub(super) struct Asked<'a, W: Wire> {
     pub(super) client: &'a Rc<Client<W>>,
     /// Who is charged.
     pub(super) tenant: TenantId,
-    pub(super) turn: Turn,
+    pub(super) turn: ReplySlot,
     pub(super) request: &'a W::Request,
     pub(super) bytes: &'a [u8],
 }
@@ -214,20 +214,25 @@ impl<W: Wire> Clone for Asked<'_, W> {
 impl<W: Wire> Copy for Asked<'_, W> {}
 
 impl<W: Wire> HotCache<W> {
-    pub(super) fn new(settings: &Settings, shared: Shared, thread: usize, figures: Arc<Figures>) -> Self {
-        let Shared { announcer, samples, versions, flights, .. } = shared;
+    pub(super) fn new(
+        settings: &Settings,
+        shared: SharedHotCache,
+        thread: usize,
+        metrics: Arc<WorkerMetrics>,
+    ) -> Self {
+        let SharedHotCache { hot_set_publisher, samples, versions, flights, .. } = shared;
         let config = &settings.backend.hot_keys;
-        let news = announcer.listen();
-        let hot = Arc::clone(&news.borrow());
+        let pending_writes = hot_set_publisher.listen();
+        let hot = Arc::clone(&pending_writes.borrow());
         Self {
             thread,
-            figures,
+            metrics,
             enabled: config.cache,
-            longest_answer: config.max_value,
-            longest_life: config.ttl,
+            max_answer: config.max_value,
+            max_ttl: config.ttl,
             sampler: Sampler::new(samples),
             hot: RefCell::new(hot),
-            news: RefCell::new(news),
+            pending_writes: RefCell::new(pending_writes),
             marker: Marker::new(Arc::clone(&versions)),
             versions,
             cache: RefCell::new(Cache::new(config.memory)),
@@ -237,7 +242,7 @@ impl<W: Wire> HotCache<W> {
     }
 
     /// What is posted to this thread; for the first who asks.
-    pub(super) fn mailbox(&self) -> Option<UnboundedReceiver<flights::Mail>> {
+    pub(super) fn mailbox(&self) -> Option<UnboundedReceiver<flights::MailboxMessage>> {
         self.flights.mailbox(self.thread)
     }
 
@@ -250,7 +255,7 @@ impl<W: Wire> HotCache<W> {
     #[inline]
     pub(super) fn sample(&self, asked: Asked<'_, W>, service: usize, ledger: &mut Ledger) {
         let every = ledger.sample_every();
-        if W::facts(asked.request).keyed && self.sampler.is_due(every, || ledger.draw()) {
+        if W::meta(asked.request).keyed && self.sampler.is_due(every, || ledger.draw()) {
             let (key, tenant) = (W::keys(asked.request, asked.bytes).next(), asked.tenant.0);
             key.into_iter().for_each(|key| self.sampler.send(ledger.number(service), tenant, every, key));
         }
@@ -259,14 +264,14 @@ impl<W: Wire> HotCache<W> {
     /// Whether a client must not be heard until the flights have landed that its reads follow: this request is
     /// about a key of theirs, and cannot join.
     #[inline]
-    pub(super) fn must_wait(&self, asked: Asked<'_, W>) -> bool {
+    pub(super) fn must_wait_for_flight(&self, asked: Asked<'_, W>) -> bool {
         let Asked { client, turn, request, bytes, .. } = asked;
         // The requests of one datagram come at once, and nobody can be kept from sending it.
         let waits = client.order.follows()
             && client.datagram().is_none()
             && client.order.follows_any(self.bits(request, bytes))
             && self
-                .flight_to_join(client, request, bytes)
+                .joinable_flight(client, request, bytes)
                 // It would take the client's own way.
                 .is_none_or(|key| client.order.has_sent(key, turn));
         if waits {
@@ -275,43 +280,43 @@ impl<W: Wire> HotCache<W> {
         waits
     }
 
-    /// Looks a read up: `kind` is what admission knows it by.
+    /// Looks a read up: `class` is what admission knows it by.
     ///
     /// A hit is right whether or not the key is still hot: its answer was asked for at a version, seen before it was
     /// sent, at which no write was outstanding, and which is the key's at this moment.
     #[inline]
-    pub(super) fn read(&self, asked: Asked<'_, W>, kind: admission::Request, now: Nanos) -> Read {
+    pub(super) fn read(&self, asked: Asked<'_, W>, class: admission::Request, now: Nanos) -> ReadResult {
         let Asked { client, turn, request, bytes, .. } = asked;
-        let Some(question) = self.question(client, request, bytes) else { return Read::ALONE };
-        match self.cache.borrow_mut().find(question, &self.versions, now) {
-            Found::Answer(answer, key) if client.order.is_free(key, turn) => {
-                self.figures.count(Event::CacheHit);
-                return Read::Hit(answer);
+        let Some(flight_key) = self.flight_key(client, request, bytes) else { return ReadResult::UNCACHED };
+        match self.cache.borrow_mut().find(flight_key, &self.versions, now) {
+            Lookup::Hit(answer, key) if client.order.is_free(key, turn) => {
+                self.metrics.count(Event::CacheHit);
+                return ReadResult::Hit(answer);
             }
-            Found::TooLong => return Read::ALONE,
-            Found::Outdated => self.figures.count(Event::Invalidated),
-            Found::Answer(..) | Found::Nothing => {}
+            Lookup::TooLong => return ReadResult::UNCACHED,
+            Lookup::Stale => self.metrics.count(Event::Invalidated),
+            Lookup::Hit(..) | Lookup::Miss => {}
         }
-        self.fly(asked, question, kind)
+        self.fly(asked, flight_key, class)
     }
 
     /// A read that no kept answer answers.
-    fn fly(&self, asked: Asked<'_, W>, question: Question<'_>, kind: admission::Request) -> Read {
+    fn fly(&self, asked: Asked<'_, W>, flight_key: FlightKey<'_>, class: admission::Request) -> ReadResult {
         let Asked { client, turn, request, bytes, .. } = asked;
-        let Some((key, is_hot)) = self.key(request, bytes) else { return Read::ALONE };
-        let alone = Read::ToStore(Way::Alone(Some(key)));
+        let Some((key, is_hot)) = self.key(request, bytes) else { return ReadResult::UNCACHED };
+        let alone = ReadResult::ToStore(CacheDecision::Uncached(Some(key)));
         if !is_hot || client.order.has_sent(key, turn) {
             return alone;
         }
         let Some(version) = self.versions.of(key) else { return alone };
-        match self.following.borrow_mut().get_mut(&self.flights.number(question)) {
-            Some(following) if following.has_room_for(question, version) => {
-                self.figures.count(Event::Coalesced);
-                following.add(asked, kind, key);
-                Read::Joined
+        match self.following.borrow_mut().get_mut(&self.flights.number(flight_key)) {
+            Some(following) if following.has_room_for(flight_key, version) => {
+                self.metrics.count(Event::Coalesced);
+                following.add(asked, class, key);
+                ReadResult::Joined
             }
             Some(_) => alone,
-            None => Read::ToStore(Way::MayLead(key, version)),
+            None => ReadResult::ToStore(CacheDecision::MayLead(key, version)),
         }
     }
 
@@ -320,26 +325,28 @@ impl<W: Wire> HotCache<W> {
     pub(super) fn lead(
         &self,
         asked: Asked<'_, W>,
-        kind: admission::Request,
+        class: admission::Request,
         (key, version): (KeyHash, Version),
-    ) -> Option<Ticket> {
-        let question = Question { scope: asked.client.pool().scope(), request: asked.bytes };
-        let part = self.flights.join(question, key, version, self.thread, self.longest_answer);
-        let (flight, ticket) = match part {
-            Part::Follows(flight) => (flight, None),
-            Part::Leads(leading) => (Arc::clone(leading.flight()), Some(Ticket::Flight(leading))),
+    ) -> Option<CacheRole> {
+        let flight_key = FlightKey { scope: asked.client.pool().scope(), request: asked.bytes };
+        let part = self.flights.join(flight_key, key, version, self.thread, self.max_answer);
+        let (flight, cache_role) = match part {
+            JoinResult::Follower(flight) => (flight, None),
+            JoinResult::Leader(leading) => {
+                (Arc::clone(leading.flight()), Some(CacheRole::LeadFlight(leading)))
+            }
         };
-        self.figures.count(if ticket.is_some() { Event::Flight } else { Event::Coalesced });
-        let mut following = Following { flight, request: *asked.request, readers: Vec::new() };
-        following.add(asked, kind, key);
-        let before = self.following.borrow_mut().insert(self.flights.number(question), following);
+        self.metrics.count(if cache_role.is_some() { Event::Flight } else { Event::Coalesced });
+        let mut following = Followers { flight, request: *asked.request, followers: Vec::new() };
+        following.add(asked, class, key);
+        let before = self.following.borrow_mut().insert(self.flights.number(flight_key), following);
         debug_assert!(before.is_none(), "followers of two flights");
-        ticket
+        cache_role
     }
 
-    /// What a request takes with it that goes to the store for itself; `key` as in [`Way::Alone`].
+    /// What a request takes with it that goes to the store for itself; `key` as in [`CacheDecision::Uncached`].
     #[inline]
-    pub(super) fn ticket(&self, asked: Asked<'_, W>, key: Option<KeyHash>) -> Ticket {
+    pub(super) fn cache_role(&self, asked: Asked<'_, W>, key: Option<KeyHash>) -> CacheRole {
         let Asked { client, turn, request, bytes, .. } = asked;
         if self.enabled {
             let bits = match key {
@@ -349,7 +356,7 @@ impl<W: Wire> HotCache<W> {
             };
             client.order.send(bits, turn);
         }
-        self.mark(request, bytes).map_or(Ticket::None, Ticket::Write)
+        self.mark(request, bytes).map_or(CacheRole::None, CacheRole::MarkWrite)
     }
 
     /// The mark of a request, if it may write.
@@ -358,26 +365,26 @@ impl<W: Wire> HotCache<W> {
         if let Some(delay) = W::flushes_in(request, bytes) {
             self.marker.mark_all_at(clock::monotonic().saturating_add(delay), clock::monotonic());
         }
-        match W::facts(request).access {
+        match W::meta(request).access {
             Access::Neither | Access::Read => None,
-            Access::Write if W::names_keys(request) => Some(self.marker.mark(W::keys(request, bytes))),
+            Access::Write if W::names_all_keys(request) => Some(self.marker.mark(W::keys(request, bytes))),
             Access::Write | Access::WriteAny => Some(self.marker.mark_all()),
         }
     }
 
     /// Who follows a flight that has landed, if that is anybody here.
-    pub(super) fn landed(&self, flight: &Arc<Flight>) -> Option<Following<W>> {
-        let number = self.flights.number(flight.question());
+    pub(super) fn complete_followers(&self, flight: &Arc<Flight>) -> Option<Followers<W>> {
+        let number = self.flights.number(flight.flight_key());
         let mut following = self.following.borrow_mut();
         let here = following.get(&number).is_some_and(|following| Arc::ptr_eq(&following.flight, flight));
-        let landed = here.then(|| following.remove(&number)).flatten()?;
-        landed.readers.iter().for_each(|reader| reader.client.order.landed());
-        Some(landed)
+        let complete_followers = here.then(|| following.remove(&number)).flatten()?;
+        complete_followers.followers.iter().for_each(|reader| reader.client.order.complete_followers());
+        Some(complete_followers)
     }
 
     /// Keeps what a flight brought, at most until then; `None` if it was too long, which is worth knowing too.
     pub(super) fn keep(&self, flight: &Flight, answer: Option<&[u8]>, until: Nanos, now: Nanos) {
-        let until = until.min(now.saturating_add(self.longest_life));
+        let until = until.min(now.saturating_add(self.max_ttl));
         let is_over = until <= now || !self.versions.holds(flight.key, flight.version);
         if answer.is_none() || !is_over {
             self.cache.borrow_mut().keep(flight, answer, until);
@@ -385,26 +392,26 @@ impl<W: Wire> HotCache<W> {
     }
 
     /// To be called now and then.
-    pub(super) fn tidy(&self, now: Nanos, store_timeout: Nanos) {
-        self.marker.tidy(now, store_timeout);
-        let news = &mut *self.news.borrow_mut();
-        if news.has_changed().unwrap_or(false) {
-            *self.hot.borrow_mut() = Arc::clone(&news.borrow_and_update());
+    pub(super) fn housekeeping(&self, now: Nanos, store_timeout: Nanos) {
+        self.marker.housekeeping(now, store_timeout);
+        let pending_writes = &mut *self.pending_writes.borrow_mut();
+        if pending_writes.has_changed().unwrap_or(false) {
+            *self.hot.borrow_mut() = Arc::clone(&pending_writes.borrow_and_update());
         }
     }
 
     /// What a request asks, if its answer may be shared and any key is hot.
     #[inline]
-    fn question<'q>(
+    fn flight_key<'q>(
         &self,
         client: &Client<W>,
         request: &W::Request,
         bytes: &'q [u8],
-    ) -> Option<Question<'q>> {
-        if !self.enabled || self.hot.borrow().is_empty() || !W::may_share(request) {
+    ) -> Option<FlightKey<'q>> {
+        if !self.enabled || self.hot.borrow().is_empty() || !W::is_coalescable(request) {
             return None;
         }
-        client.pool().shares().map(|scope| Question { scope, request: bytes })
+        client.pool().shares().map(|scope| FlightKey { scope, request: bytes })
     }
 
     /// The key that a read of one key reads, and whether it is hot.
@@ -415,20 +422,20 @@ impl<W: Wire> HotCache<W> {
     }
 
     /// The key of a read whose flight it could join.
-    fn flight_to_join(&self, client: &Client<W>, request: &W::Request, bytes: &[u8]) -> Option<KeyHash> {
-        let question = self.question(client, request, bytes)?;
+    fn joinable_flight(&self, client: &Client<W>, request: &W::Request, bytes: &[u8]) -> Option<KeyHash> {
+        let flight_key = self.flight_key(client, request, bytes)?;
         let (key, _) = self.key(request, bytes).filter(|&(_, is_hot)| is_hot)?;
         let version = self.versions.of(key)?;
         let following = self.following.borrow();
-        let following = following.get(&self.flights.number(question))?;
-        following.has_room_for(question, version).then_some(key)
+        let following = following.get(&self.flights.number(flight_key))?;
+        following.has_room_for(flight_key, version).then_some(key)
     }
 
     /// The bits of the keys that a request is about.
     fn bits(&self, request: &W::Request, bytes: &[u8]) -> u128 {
-        match W::facts(request).access {
+        match W::meta(request).access {
             Access::Neither => 0,
-            Access::Read | Access::Write if W::names_keys(request) => {
+            Access::Read | Access::Write if W::names_all_keys(request) => {
                 W::keys(request, bytes).fold(0, |bits, key| bits | self.versions.hash(key).bit())
             }
             _ => ANY_KEY,
@@ -436,18 +443,18 @@ impl<W: Wire> HotCache<W> {
     }
 }
 
-impl<W: Wire> Following<W> {
+impl<W: Wire> Followers<W> {
     /// Whether a read of this version of a key may join.
-    fn has_room_for(&self, question: Question<'_>, version: Version) -> bool {
+    fn has_room_for(&self, flight_key: FlightKey<'_>, version: Version) -> bool {
         self.flight.version == version
-            && self.flight.question() == question
-            && self.readers.len() < MOST_READERS
+            && self.flight.flight_key() == flight_key
+            && self.followers.len() < MOST_READERS
     }
 
-    fn add(&mut self, asked: Asked<'_, W>, kind: admission::Request, key: KeyHash) {
+    fn add(&mut self, asked: Asked<'_, W>, class: admission::Request, key: KeyHash) {
         asked.client.order.follow(key);
         let Asked { client, tenant, turn, .. } = asked;
-        self.readers.push(Reader { client: Rc::clone(client), tenant, place: turn.place, kind });
+        self.followers.push(Follower { client: Rc::clone(client), tenant, seq: turn.seq, class });
     }
 }
 

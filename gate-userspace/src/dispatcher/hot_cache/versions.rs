@@ -87,24 +87,24 @@ impl Versions {
 
     /// From now on no answer holds, until [`Versions::resume`]: keys are written to that nobody here knows of.
     pub(in crate::dispatcher) fn suspend(&self) {
-        self.change(&Words::All, MARK);
+        self.change(&MarkedSlots::All, MARK);
     }
 
     /// Answers hold again, those that come from now on.
     pub(in crate::dispatcher) fn resume(&self) {
-        self.change(&Words::All, UNMARK);
+        self.change(&MarkedSlots::All, UNMARK);
     }
 
-    fn change(&self, words: &Words, by: u64) {
+    fn change(&self, words: &MarkedSlots, by: u64) {
         let change = |word: &AtomicU64| word.fetch_add(by, Ordering::SeqCst);
         match words {
-            Words::All => {
+            MarkedSlots::All => {
                 change(&self.all);
             }
-            Words::One(at) => {
+            MarkedSlots::One(at) => {
                 change(&self.words[*at as usize]);
             }
-            Words::Some(many) => many.iter().for_each(|&at| {
+            MarkedSlots::Some(many) => many.iter().for_each(|&at| {
                 change(&self.words[at as usize]);
             }),
         }
@@ -113,7 +113,7 @@ impl Versions {
 
 /// Which words a write marks.
 #[derive(Debug)]
-enum Words {
+enum MarkedSlots {
     All,
     One(u32),
     Some(Box<[u32]>),
@@ -124,9 +124,9 @@ enum Words {
 pub(in crate::dispatcher) struct Marker {
     versions: Arc<Versions>,
     /// Marks of writes that got no answer, and until when they stay; `None` until the next look.
-    late: RefCell<VecDeque<(Option<Nanos>, Words)>>,
+    late: RefCell<VecDeque<(Option<Nanos>, MarkedSlots)>>,
     /// When the store will forget everything, as clients have told it to.
-    delayed: RefCell<Vec<Delayed>>,
+    delay_refusal: RefCell<Vec<Delayed>>,
 }
 
 /// A time around which no answer holds.
@@ -139,7 +139,7 @@ struct Delayed {
 
 impl Marker {
     pub(in crate::dispatcher) fn new(versions: Arc<Versions>) -> Rc<Self> {
-        Rc::new(Self { versions, late: RefCell::default(), delayed: RefCell::default() })
+        Rc::new(Self { versions, late: RefCell::default(), delay_refusal: RefCell::default() })
     }
 
     /// Marks the keys of a write that is about to be sent; without keys, all there are.
@@ -147,9 +147,11 @@ impl Marker {
     pub(in crate::dispatcher) fn mark<'k>(self: &Rc<Self>, mut keys: impl Iterator<Item = &'k [u8]>) -> Mark {
         let word = |key: &[u8]| (self.versions.hash(key).0 as usize % WORDS) as u32;
         let words = match (keys.next(), keys.next()) {
-            (None, _) => Words::All,
-            (Some(key), None) => Words::One(word(key)),
-            (Some(one), Some(other)) => Words::Some([one, other].into_iter().chain(keys).map(word).collect()),
+            (None, _) => MarkedSlots::All,
+            (Some(key), None) => MarkedSlots::One(word(key)),
+            (Some(one), Some(other)) => {
+                MarkedSlots::Some([one, other].into_iter().chain(keys).map(word).collect())
+            }
         };
         self.versions.change(&words, MARK);
         Mark { words: Some(words), marker: Rc::clone(self) }
@@ -164,19 +166,19 @@ impl Marker {
     /// outlive it, until the store's clock is certain to have reached it.
     pub(in crate::dispatcher) fn mark_all_at(&self, time: Nanos, now: Nanos) {
         let (from, until) = (time.saturating_sub(BEFORE_FLUSH), time.saturating_add(AFTER_FLUSH));
-        let mut delayed = self.delayed.borrow_mut();
-        if delayed.len() < MOST_DELAYED {
-            delayed.push(Delayed { from, until, is_marked: false });
-        } else if let Some(last) = delayed.last_mut() {
+        let mut delay_refusal = self.delay_refusal.borrow_mut();
+        if delay_refusal.len() < MOST_DELAYED {
+            delay_refusal.push(Delayed { from, until, is_marked: false });
+        } else if let Some(last) = delay_refusal.last_mut() {
             // Whoever asks for so many has them as one.
             (last.from, last.until) = (last.from.min(from), last.until.max(until));
         }
-        drop(delayed);
+        drop(delay_refusal);
         self.mark_delayed(now);
     }
 
     /// Unmarks what has stayed for the store's timeout. To be called now and then.
-    pub(in crate::dispatcher) fn tidy(&self, now: Nanos, timeout: Nanos) {
+    pub(in crate::dispatcher) fn housekeeping(&self, now: Nanos, timeout: Nanos) {
         self.mark_delayed(now);
         let late = &mut *self.late.borrow_mut();
         for (until, _) in late.iter_mut().rev().take_while(|(until, _)| until.is_none()) {
@@ -189,12 +191,12 @@ impl Marker {
 
     /// Marks and unmarks all keys as the times come and pass.
     fn mark_delayed(&self, now: Nanos) {
-        self.delayed.borrow_mut().retain_mut(|delayed| {
-            let marks = (delayed.from..delayed.until).contains(&now);
-            if marks != std::mem::replace(&mut delayed.is_marked, marks) {
-                self.versions.change(&Words::All, if marks { MARK } else { UNMARK });
+        self.delay_refusal.borrow_mut().retain_mut(|delay_refusal| {
+            let marks = (delay_refusal.from..delay_refusal.until).contains(&now);
+            if marks != std::mem::replace(&mut delay_refusal.is_marked, marks) {
+                self.versions.change(&MarkedSlots::All, if marks { MARK } else { UNMARK });
             }
-            now < delayed.until
+            now < delay_refusal.until
         });
     }
 }
@@ -203,7 +205,7 @@ impl Marker {
 #[derive(Debug)]
 #[must_use]
 pub(in crate::dispatcher) struct Mark {
-    words: Option<Words>,
+    words: Option<MarkedSlots>,
     marker: Rc<Marker>,
 }
 
@@ -284,7 +286,7 @@ mod tests {
         let keys = [versions.hash(b"a"), versions.hash(b"b")];
         drop(marker.mark([&b"a"[..], b"b"].into_iter()));
         let blocked = |now: u64| {
-            marker.tidy(Nanos(now), TIMEOUT);
+            marker.housekeeping(Nanos(now), TIMEOUT);
             keys.map(|key| versions.of(key).is_none())
         };
         assert_eq!(blocked(5), [true, true]);
@@ -298,15 +300,15 @@ mod tests {
         let key = versions.hash(b"key");
         marker.mark_all_at(Nanos::from_secs(100), Nanos::ZERO);
         let holds = |second| {
-            marker.tidy(Nanos::from_secs(second), TIMEOUT);
+            marker.housekeeping(Nanos::from_secs(second), TIMEOUT);
             versions.of(key).is_some()
         };
         assert_eq!([0, 94, 95, 100, 101, 102].map(holds), [true, true, false, false, false, true]);
         (0..1_000)
             .for_each(|second| marker.mark_all_at(Nanos::from_secs(200 + second), Nanos::from_secs(103)));
-        assert_eq!(marker.delayed.borrow().len(), MOST_DELAYED);
+        assert_eq!(marker.delay_refusal.borrow().len(), MOST_DELAYED);
         assert_eq!([194, 195, 1_200, 1_201].map(holds), [true, false, false, true]);
-        assert!(marker.delayed.borrow().is_empty());
+        assert!(marker.delay_refusal.borrow().is_empty());
     }
 
     proptest! {

@@ -13,10 +13,10 @@ use std::rc::Rc;
 use sha2::{Digest as _, Sha256};
 
 use crate::config::StoreLogin;
-use crate::dispatcher::stores::broken::Broken;
+use crate::dispatcher::stores::error::StoreError;
 use crate::protocol::resp::{Change, Version};
 
-pub(super) mod change;
+pub(super) mod login;
 pub(super) mod scopes;
 
 /// Who a client is to the store. The default is who a connection is to it at first.
@@ -42,7 +42,7 @@ pub(in crate::dispatcher) struct Secret(Vec<u8>);
 
 /// What a client asks to be changed; what is `None` stays.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Asked {
+pub(in crate::dispatcher) struct LoginRequest {
     pub(in crate::dispatcher) login: Option<Rc<Login>>,
     pub(in crate::dispatcher) reset: bool,
     database: Option<u32>,
@@ -52,9 +52,9 @@ pub(in crate::dispatcher) struct Asked {
 
 /// What a new connection sends first.
 #[derive(Debug, Default)]
-pub(in crate::dispatcher) struct Greeting {
+pub(in crate::dispatcher) struct Handshake {
     pub(in crate::dispatcher) bytes: Secret,
-    /// Requests in it, the last of which may be refused, if [`Greeting::named`].
+    /// Requests in it, the last of which may be refused, if [`Handshake::named`].
     pub(in crate::dispatcher) requests: usize,
     pub(in crate::dispatcher) named: bool,
 }
@@ -81,7 +81,7 @@ impl Identity {
     }
 
     /// What it becomes if the store agrees.
-    pub(in crate::dispatcher) fn after(&self, asked: &Asked) -> Self {
+    pub(in crate::dispatcher) fn after(&self, asked: &LoginRequest) -> Self {
         let Self { login, database, version, name } =
             if asked.reset { Self::default() } else { self.clone() };
         Self {
@@ -97,8 +97,11 @@ impl Identity {
     /// # Errors
     ///
     /// If the service's password cannot be read.
-    pub(in crate::dispatcher) fn greeting(&self, service: Option<&StoreLogin>) -> Result<Greeting, Broken> {
-        let mut greeting = Greeting::default();
+    pub(in crate::dispatcher) fn greeting(
+        &self,
+        service: Option<&StoreLogin>,
+    ) -> Result<Handshake, StoreError> {
+        let mut greeting = Handshake::default();
         match (&self.login, service) {
             (Some(login), _) => login.write(&mut greeting),
             (None, Some(service)) => Login::read(service)?.write(&mut greeting),
@@ -118,10 +121,10 @@ impl Identity {
     }
 
     /// Asks the store what its user may do.
-    pub(in crate::dispatcher) fn ask_rights(&self, service: Option<&StoreLogin>) -> Secret {
+    pub(in crate::dispatcher) fn acl_query(&self, service: Option<&StoreLogin>) -> Secret {
         let named = service.and_then(|service| service.user.as_deref()).map_or(DEFAULT_USER, str::as_bytes);
         let user = self.login.as_deref().map_or(named, Login::user);
-        let mut greeting = Greeting::default();
+        let mut greeting = Handshake::default();
         greeting.push(&[b"ACL", b"GETUSER", user]);
         greeting.bytes
     }
@@ -129,7 +132,7 @@ impl Identity {
 
 /// Whether the store says that a user may do everything with all keys, as Redis 7 puts it or as Redis 6 did.
 /// A store that has no ACL has no user that may not.
-pub(in crate::dispatcher) fn may_do_everything(rights: &[u8]) -> bool {
+pub(in crate::dispatcher) fn has_all_permissions(rights: &[u8]) -> bool {
     let has = |words: &[u8]| memchr::memmem::find(rights, words).is_some();
     rights.starts_with(b"-ERR unknown command")
         || has(b"\r\n$8\r\ncommands\r\n$5\r\n+@all\r\n") && has(b"\r\n$4\r\nkeys\r\n$2\r\n~*\r\n")
@@ -148,9 +151,9 @@ impl Login {
     }
 
     /// The service's own.
-    fn read(service: &StoreLogin) -> Result<Self, Broken> {
+    fn read(service: &StoreLogin) -> Result<Self, StoreError> {
         let path = &service.password_file;
-        let unreadable = |source| Broken::Password { path: path.clone(), source };
+        let unreadable = |source| StoreError::Password { path: path.clone(), source };
         let mut password = Secret(std::fs::read(path).map_err(unreadable)?);
         let end =
             password.0.iter().rposition(|byte| !matches!(byte, b'\r' | b'\n')).map_or(0, |last| last + 1);
@@ -159,7 +162,7 @@ impl Login {
     }
 
     /// As the client said it: stores without users know `AUTH` with a password alone.
-    fn write(&self, greeting: &mut Greeting) {
+    fn write(&self, greeting: &mut Handshake) {
         match &self.user {
             Some(user) => greeting.push(&[b"AUTH", user, &self.password.0]),
             None => greeting.push(&[b"AUTH", &self.password.0]),
@@ -167,7 +170,7 @@ impl Login {
     }
 }
 
-impl Asked {
+impl LoginRequest {
     /// What outlives the request that it was read out of.
     pub(in crate::dispatcher) fn of(change: &Change<'_>) -> Self {
         let login = change.login.map(|(user, password)| {
@@ -178,12 +181,12 @@ impl Asked {
     }
 
     /// Whether nothing but the user is to change.
-    pub(in crate::dispatcher) fn is_login_alone(&self) -> bool {
+    pub(in crate::dispatcher) fn is_login_only(&self) -> bool {
         self.database.is_none() && self.version.is_none() && self.name.is_none() && !self.reset
     }
 }
 
-impl Greeting {
+impl Handshake {
     fn push(&mut self, arguments: &[&[u8]]) {
         let out = &mut self.bytes.0;
         out.extend_from_slice(format!("*{}\r\n", arguments.len()).as_bytes());
@@ -228,7 +231,7 @@ impl fmt::Debug for Secret {
 }
 
 /// Warns if others than its owner may read a file.
-pub(in crate::dispatcher) fn warn_of_readers(path: &Path) {
+pub(in crate::dispatcher) fn warn_if_readable(path: &Path) {
     if std::fs::metadata(path).is_ok_and(|file| file.permissions().mode() & 0o077 != 0) {
         tracing::warn!(path = %path.display(), "others may read this password: chmod 600");
     }
@@ -299,20 +302,23 @@ mod tests {
     fn a_reset_forgets_everything_and_other_changes_nothing_else() {
         let nothing = Change::default();
         let who = Identity { login: login(Some("alice"), "1"), ..Identity::default() };
-        let who = who.after(&Asked::of(&Change { database: Some(4), ..nothing }));
-        let who =
-            who.after(&Asked::of(&Change { version: Some(Version::Three), name: Some(b"me"), ..nothing }));
+        let who = who.after(&LoginRequest::of(&Change { database: Some(4), ..nothing }));
+        let who = who.after(&LoginRequest::of(&Change {
+            version: Some(Version::Three),
+            name: Some(b"me"),
+            ..nothing
+        }));
         assert_eq!(sent(&who).0, "AUTH alice 1 HELLO 3 SELECT 4 CLIENT SETNAME me");
         let bob: (Option<&[u8]>, &[u8]) = (Some(b"bob"), b"2");
-        let bob = who.after(&Asked::of(&Change { login: Some(bob), ..nothing }));
+        let bob = who.after(&LoginRequest::of(&Change { login: Some(bob), ..nothing }));
         assert_eq!(sent(&bob).0, "AUTH bob 2 HELLO 3 SELECT 4 CLIENT SETNAME me");
-        assert_eq!(sent(&bob.after(&Asked::of(&Change { reset: true, ..nothing }))).1, 0);
+        assert_eq!(sent(&bob.after(&LoginRequest::of(&Change { reset: true, ..nothing }))).1, 0);
     }
 
     #[test]
     fn a_password_is_in_no_output() {
         let identity = Identity { login: login(Some("alice"), "hunter2"), ..Identity::default() };
-        let asked = Asked::of(&Change { login: Some((None, b"hunter2")), ..Change::default() });
+        let asked = LoginRequest::of(&Change { login: Some((None, b"hunter2")), ..Change::default() });
         let bytes = format!("{:?}", b"hunter2");
         let printed = format!("{identity:?}{asked:?}{:?}", identity.greeting(None).unwrap());
         assert!(
@@ -343,7 +349,7 @@ mod tests {
             ("-NOAUTH Authentication required.\r\n".to_owned(), false),
             ("*-1\r\n".to_owned(), false),
         ] {
-            assert_eq!(may_do_everything(rights.as_bytes()), everything, "{rights}");
+            assert_eq!(has_all_permissions(rights.as_bytes()), everything, "{rights}");
         }
     }
 }

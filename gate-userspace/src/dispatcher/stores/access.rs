@@ -12,8 +12,8 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::broken::Broken;
-use super::line::Line;
+use super::dedicated::DedicatedConnection;
+use super::error::StoreError;
 use crate::dispatcher::identity::Identity;
 use crate::dispatcher::service::Service;
 use crate::dispatcher::settings::Settings;
@@ -22,7 +22,7 @@ use crate::dispatcher::wire::Wire;
 /// What is known of the store's access.
 #[derive(Debug, Default)]
 struct Access {
-    line: Option<Line>,
+    line: Option<DedicatedConnection>,
     seen: Seen,
 }
 
@@ -79,11 +79,11 @@ impl Access {
         let nobody = Identity::default();
         let line = match self.line.take() {
             Some(line) => match line.anew(settings, &nobody).await {
-                Err(Broken::Refused(_)) => return Some(false),
-                Err(_) => Line::open(settings, &nobody).await,
+                Err(StoreError::Refused(_)) => return Some(false),
+                Err(_) => DedicatedConnection::open(settings, &nobody).await,
                 line => line,
             },
-            None => Line::open(settings, &nobody).await,
+            None => DedicatedConnection::open(settings, &nobody).await,
         };
         match line {
             Ok(mut line) => {
@@ -91,7 +91,7 @@ impl Access {
                 self.line = Some(line);
                 Some(!answer.starts_with(b"-NOAUTH"))
             }
-            Err(Broken::Refused(_)) => Some(false),
+            Err(StoreError::Refused(_)) => Some(false),
             Err(_) => None,
         }
     }

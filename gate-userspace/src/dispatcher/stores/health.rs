@@ -98,7 +98,7 @@ impl Health {
     }
 
     /// The pause is over.
-    pub(in crate::dispatcher) fn trying(&mut self) {
+    pub(in crate::dispatcher) fn retry(&mut self) {
         // Down => Trying: a few at a time at first.
         self.state = State::Trying { allowed: FIRST, connected: None };
     }
@@ -135,12 +135,12 @@ mod tests {
         let mut health = Health::new();
         let pauses: Vec<u64> = (0..8)
             .map(|_| {
-                health.trying();
+                health.retry();
                 health.failed(NOW).0 / 1_000_000
             })
             .collect();
         assert_eq!(pauses, [20, 40, 80, 160, 320, 640, 1_000, 1_000]);
-        health.trying();
+        health.retry();
         health.connected(NOW);
         (0..TRUSTED).for_each(|_| health.answered());
         assert_eq!(health.accepts(1_000_000, NOW), Ok(()));
@@ -151,7 +151,7 @@ mod tests {
     fn a_store_that_stays_connected_with_nothing_to_answer_is_trusted_again() {
         let mut health = Health::new();
         health.failed(NOW);
-        health.trying();
+        health.retry();
         health.idle(Nanos::MAX);
         assert!(health.accepts(0, NOW).is_err(), "not connected");
         health.connected(NOW);
@@ -167,7 +167,7 @@ mod tests {
         health.connected(NOW);
         let pause = health.failed(NOW);
         assert_eq!(health.accepts(0, NOW), Err(pause));
-        health.trying();
+        health.retry();
         assert!(health.accepts(0, NOW).is_err(), "not connected yet");
         health.connected(NOW);
         for allowed in FIRST..=TRUSTED {

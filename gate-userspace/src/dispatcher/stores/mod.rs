@@ -7,9 +7,9 @@
 //! - [`health`]: whether it is worth a request; [`broken`]: why it ended.
 
 pub(super) mod access;
-pub(super) mod broken;
+pub(super) mod connection;
+pub(super) mod dedicated;
+pub(super) mod error;
 pub(super) mod health;
-pub(super) mod line;
 pub(super) mod outstanding;
 pub(super) mod pool;
-pub(super) mod store;

@@ -7,16 +7,16 @@ use std::rc::Rc;
 use gate_common::units::{MilliRu, Nanos};
 use tokio::net::TcpStream;
 
-use super::broken::Broken;
+use super::error::StoreError;
 use super::health::Health;
-use crate::dispatcher::clients::client::{Client, Ended};
-use crate::dispatcher::clients::replies::Place;
-use crate::dispatcher::figures::lessons::{Answers, Features};
-use crate::dispatcher::hot_cache::Ticket;
+use crate::dispatcher::clients::client::{Client, CloseCause};
+use crate::dispatcher::clients::replies::SeqNo;
+use crate::dispatcher::hot_cache::CacheRole;
+use crate::dispatcher::metrics::cost_samples::{CostFeatures, ReplyBatch};
 use crate::dispatcher::service::{Answered, Service};
 use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::wire::buffer::Buffer;
-use crate::dispatcher::wire::{Answer, Life, Link, Wire};
+use crate::dispatcher::wire::{Answer, Link, Ttl, Wire};
 use crate::policy::admission;
 
 /// One connection's.
@@ -33,15 +33,15 @@ pub(in crate::dispatcher) struct Outstanding<W: Wire> {
     /// The last write left something over.
     pub(in crate::dispatcher) blocked: bool,
     /// The first of these has been answered in part.
-    pub(in crate::dispatcher) begun: bool,
+    pub(in crate::dispatcher) reply_started: bool,
     /// Received, and too little to make sense of.
     pub(in crate::dispatcher) input: Buffer,
     /// What has come of the first of those that wait.
     pub(in crate::dispatcher) heard: usize,
     /// Answered last, and not yet observed.
-    pub(in crate::dispatcher) alike: Option<Answered>,
+    pub(in crate::dispatcher) unobserved: Option<Answered>,
     /// What the last read has answered, where somebody learns from that; and when the one before did.
-    pub(in crate::dispatcher) answers: Answers,
+    pub(in crate::dispatcher) answers: ReplyBatch,
     pub(in crate::dispatcher) answered: Nanos,
     /// When the store last sent anything.
     pub(in crate::dispatcher) last_read: Nanos,
@@ -56,17 +56,17 @@ pub(in crate::dispatcher) struct Waiting<W: Wire> {
     /// Who is charged, and what it has paid; nothing for what is nobody's own.
     pub(in crate::dispatcher) tenant: TenantId,
     pub(in crate::dispatcher) paid: MilliRu,
-    pub(in crate::dispatcher) place: Place,
+    pub(in crate::dispatcher) seq: SeqNo,
     pub(in crate::dispatcher) expect: <W::Link as Link>::Expect,
     /// When it was let in, and when it was sent.
     pub(in crate::dispatcher) admitted: Nanos,
     pub(in crate::dispatcher) since: Nanos,
     pub(in crate::dispatcher) request: admission::Request,
-    pub(in crate::dispatcher) features: Features,
+    pub(in crate::dispatcher) features: CostFeatures,
     pub(in crate::dispatcher) silent: bool,
     /// Whether it may take the store long.
     pub(in crate::dispatcher) is_slow: bool,
-    pub(in crate::dispatcher) ticket: Ticket,
+    pub(in crate::dispatcher) cache_role: CacheRole,
 }
 
 impl<W: Wire> Outstanding<W> {
@@ -87,12 +87,12 @@ impl<W: Wire> Outstanding<W> {
     }
 
     /// Asks behind a flight for how long its answer lives.
-    pub(in crate::dispatcher) fn ask_life(&mut self, request: &W::Request, bytes: &[u8]) {
+    pub(in crate::dispatcher) fn query_ttl(&mut self, request: &W::Request, bytes: &[u8]) {
         let expect = self.link.encode(request, bytes, &mut self.out);
         let Some(flight) = self.waiting.back() else { return };
-        let (client, ticket) = (Rc::clone(&flight.client), Ticket::Life(None));
-        let question = Waiting { client, expect, silent: true, is_slow: false, ticket, ..*flight };
-        self.waiting.push_back(question);
+        let (client, cache_role) = (Rc::clone(&flight.client), CacheRole::QueryTtl(None));
+        let flight_key = Waiting { client, expect, silent: true, is_slow: false, cache_role, ..*flight };
+        self.waiting.push_back(flight_key);
     }
 
     /// Takes whole and partial answers from `input`; returns how many bytes that took.
@@ -101,45 +101,45 @@ impl<W: Wire> Outstanding<W> {
         service: &Service<W>,
         input: &[u8],
         now: Nanos,
-    ) -> Result<usize, Broken> {
+    ) -> Result<usize, StoreError> {
         let mut taken = 0;
-        let learns = service.figures.lessons.is_on();
+        let learns = service.metrics.cost_samples.is_on();
         loop {
             let rest = &input[taken..];
             let Some(front) = self.waiting.front_mut().filter(|_| self.sent > 0) else {
-                return if rest.is_empty() { Ok(taken) } else { Err(Broken::Unasked) };
+                return if rest.is_empty() { Ok(taken) } else { Err(StoreError::Unasked) };
             };
             let answer = self.link.scan(&front.expect, rest)?;
             if answer == Answer::MORE {
                 return Ok(taken);
             }
-            if !self.begun && W::is_forbidden(rest) {
+            if !self.reply_started && W::is_forbidden(rest) {
                 front.client.pool().set_may_cache(false);
             }
-            if front.ticket.is_own() {
-                if !self.begun && W::is_for_one(&rest[..answer.give]) {
-                    front.ticket.is_for_one();
+            if front.cache_role.is_own() {
+                if !self.reply_started && W::is_for_one_client(&rest[..answer.give]) {
+                    front.cache_role.is_for_one_client();
                 }
-                front.ticket.hear(&rest[..answer.give], answer.add);
+                front.cache_role.hear(&rest[..answer.give], answer.add);
             } else if !front.client.is_gone() {
-                let replies = &mut front.client.talk.borrow_mut().replies;
+                let replies = &mut front.client.conversation.borrow_mut().replies;
                 if answer.give > 0 {
-                    replies.part(front.place, &rest[..answer.give]);
+                    replies.part(front.seq, &rest[..answer.give]);
                 }
                 if !answer.add.is_empty() {
-                    replies.part(front.place, answer.add);
+                    replies.part(front.seq, answer.add);
                 }
                 if answer.last {
-                    replies.whole(front.place);
+                    replies.whole(front.seq);
                 }
-                service.has_news(&front.client);
+                service.mark_pending_write(&front.client);
             }
-            self.begun |= answer.give > 0 || !answer.add.is_empty();
+            self.reply_started |= answer.give > 0 || !answer.add.is_empty();
             taken += answer.len;
             self.heard += answer.len;
             if answer.last {
                 let heard = std::mem::take(&mut self.heard);
-                self.begun = false;
+                self.reply_started = false;
                 self.sent -= 1;
                 self.health.answered();
                 // Read where it stands: what is moved is copied twice, and most have no ticket.
@@ -151,83 +151,83 @@ impl<W: Wire> Outstanding<W> {
                     admitted,
                     since: sent,
                     is_slow,
-                    ref ticket,
+                    ref cache_role,
                     ..
                 } = *front;
                 self.slow -= usize::from(is_slow);
                 let (has_ticket, asks_life) =
-                    (!matches!(ticket, Ticket::None), matches!(ticket, Ticket::Life(_)));
+                    (!matches!(cache_role, CacheRole::None), matches!(cache_role, CacheRole::QueryTtl(_)));
                 let front = self.waiting.pop_front();
                 if asks_life {
-                    self.answers.spoil();
+                    self.answers.mark_unmeasurable();
                 } else {
                     if learns {
                         self.answers.add(features, (tenant, paid), sent, heard);
                     }
-                    service.left_store();
+                    service.release_permit();
                     let answered = Answered { request, admitted, sent, count: 1 };
-                    if let Some(before) = answered.follow(&mut self.alike) {
+                    if let Some(before) = answered.follow(&mut self.unobserved) {
                         service.observe(before, now);
                     }
                 }
                 if has_ticket && let Some(front) = front {
-                    self.redeem(front.ticket, sent);
+                    self.complete(front.cache_role, sent);
                 }
             }
         }
     }
 
-    /// Nobody will have an answer any more: `tell` says so to each who waits, and whether its request was sent, but for
+    /// Nobody will have an answer any more: `reply` says so to each who waits, and whether its request was sent, but for
     /// the one who has read the beginning of its own, who is closed.
-    pub(in crate::dispatcher) fn let_down(&mut self, service: &Service<W>, tell: impl Fn(Waiting<W>, bool)) {
-        let mut begun = std::mem::take(&mut self.begun);
+    pub(in crate::dispatcher) fn fail_all(&mut self, service: &Service<W>, reply: impl Fn(Waiting<W>, bool)) {
+        let mut reply_started = std::mem::take(&mut self.reply_started);
         let sent = std::mem::take(&mut self.sent);
         self.slow = 0;
-        for (place, waiting) in self.waiting.drain(..).enumerate() {
-            let is_cut = std::mem::take(&mut begun);
-            if matches!(waiting.ticket, Ticket::Life(_)) {
+        for (seq, waiting) in self.waiting.drain(..).enumerate() {
+            let is_cut = std::mem::take(&mut reply_started);
+            if matches!(waiting.cache_role, CacheRole::QueryTtl(_)) {
                 continue;
             }
-            service.left_store();
-            if is_cut && !matches!(waiting.ticket, Ticket::Flight(_)) {
-                waiting.client.end(Ended::Cut);
+            service.release_permit();
+            if is_cut && !matches!(waiting.cache_role, CacheRole::LeadFlight(_)) {
+                waiting.client.end(CloseCause::StoreFailed);
             } else {
-                tell(waiting, place < sent);
+                reply(waiting, seq < sent);
             }
         }
     }
 
     /// What a read has answered is observed, and teaches about prices.
     #[inline]
-    pub(in crate::dispatcher) fn teach(&mut self, service: &Service<W>, now: Nanos) {
-        self.alike.take().into_iter().for_each(|alike| service.observe(alike, now));
+    pub(in crate::dispatcher) fn record_cost_sample(&mut self, service: &Service<W>, now: Nanos) {
+        self.unobserved.take().into_iter().for_each(|unobserved| service.observe(unobserved, now));
         if self.answers.is_empty() {
             return;
         }
         let answers = std::mem::take(&mut self.answers);
         if let Some(took) = answers.took(self.answered, now) {
-            service.learn(&answers, took, now);
+            service.record_costs(&answers, took, now);
         }
         self.answered = now;
     }
 
     /// A request is wholly answered: what that means for hot keys.
     #[inline]
-    fn redeem(&mut self, ticket: Ticket, sent: Nanos) {
-        match ticket {
-            Ticket::None | Ticket::Life(None) => {}
-            Ticket::Write(mark) => mark.over(),
-            Ticket::Flight(leading) => {
-                let keeping = leading.land().filter(|keeping| W::may_keep(&keeping.answer));
+    fn complete(&mut self, cache_role: CacheRole, sent: Nanos) {
+        match cache_role {
+            CacheRole::None | CacheRole::QueryTtl(None) => {}
+            CacheRole::MarkWrite(mark) => mark.over(),
+            CacheRole::LeadFlight(leading) => {
+                let keeping = leading.finish_flight().filter(|keeping| W::is_cacheable(&keeping.answer));
                 // Behind it comes the question for its life, if there is one.
-                if let Some(Waiting { ticket: Ticket::Life(life), .. }) = self.waiting.front_mut() {
-                    *life = keeping;
+                if let Some(Waiting { cache_role: CacheRole::QueryTtl(ttl), .. }) = self.waiting.front_mut() {
+                    *ttl = keeping;
                 }
             }
-            Ticket::Life(Some(keeping)) => {
-                let until = match W::life(&keeping.answer, &keeping.life) {
-                    Life::Unlimited => Nanos::MAX,
-                    Life::For(life) => sent.saturating_add(life),
+            CacheRole::QueryTtl(Some(keeping)) => {
+                let until = match W::ttl(&keeping.answer, &keeping.ttl) {
+                    Ttl::Unbounded => Nanos::MAX,
+                    Ttl::AtMost(ttl) => sent.saturating_add(ttl),
                 };
                 keeping.keep(until);
             }

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use gate_common::units::Nanos;
 use tokio::task::AbortHandle;
 
+use super::connection::StoreConnection;
 use super::health::Health;
-use super::store::Store;
 use crate::dispatcher::identity::scopes::{Scope, Scopes};
 use crate::dispatcher::identity::{Identity, Login};
 use crate::dispatcher::service::Service;
@@ -26,7 +26,7 @@ pub(in crate::dispatcher) struct Pool<W: Wire> {
     /// Who its clients are, by the password that was accepted last.
     identity: RefCell<Identity>,
     may_cache: Cell<bool>,
-    stores: Vec<Rc<Store<W>>>,
+    stores: Vec<Rc<StoreConnection<W>>>,
     tasks: RefCell<Vec<AbortHandle>>,
     unused_since: Cell<Option<Nanos>>,
 }
@@ -34,7 +34,7 @@ pub(in crate::dispatcher) struct Pool<W: Wire> {
 impl<W: Wire> Pool<W> {
     /// A pool of so many connections, at least one.
     fn new(scope: Scope, identity: Identity, connections: usize) -> Rc<Self> {
-        let stores = (0..connections.max(1)).map(|_| Rc::new(Store::new(Health::new()))).collect();
+        let stores = (0..connections.max(1)).map(|_| Rc::new(StoreConnection::new(Health::new()))).collect();
         Rc::new(Self {
             scope: RefCell::new(scope),
             identity: RefCell::new(Identity { name: None, ..identity }),
@@ -82,24 +82,26 @@ impl<W: Wire> Pool<W> {
     }
 
     /// All of them.
-    pub(in crate::dispatcher) fn stores(&self) -> &[Rc<Store<W>>] {
+    pub(in crate::dispatcher) fn stores(&self) -> &[Rc<StoreConnection<W>>] {
         &self.stores
     }
 
     /// The lane for a client that has nothing on its way: the first with room, so that as much as possible goes out
     /// in one write.
     #[inline]
-    pub(in crate::dispatcher) fn lane(&self, now: Nanos) -> usize {
+    pub(in crate::dispatcher) fn connection_index(&self, now: Nanos) -> usize {
         match self.stores.iter().position(|store| store.has_room(now)) {
-            Some(lane) => lane,
-            None => (0..self.stores.len()).min_by_key(|&lane| self.stores[lane].burden(now)).unwrap_or(0),
+            Some(connection_index) => connection_index,
+            None => (0..self.stores.len())
+                .min_by_key(|&connection_index| self.stores[connection_index].load(now))
+                .unwrap_or(0),
         }
     }
 
     /// The one for clients on a lane.
     #[inline]
-    pub(in crate::dispatcher) fn store(&self, lane: usize) -> Rc<Store<W>> {
-        Rc::clone(&self.stores[lane])
+    pub(in crate::dispatcher) fn store(&self, connection_index: usize) -> Rc<StoreConnection<W>> {
+        Rc::clone(&self.stores[connection_index])
     }
 }
 
@@ -142,7 +144,7 @@ impl<W: Wire> Pools<W> {
     }
 
     /// Whether the store has accepted this very password before, for a pool that is still there.
-    pub(in crate::dispatcher) fn has_proof_of(&self, identity: &Identity) -> bool {
+    pub(in crate::dispatcher) fn has_verified(&self, identity: &Identity) -> bool {
         let Some(pool) = self.find(identity) else { return false };
         let (held, said) = (&pool.identity.borrow().login, &identity.login);
         held.as_deref().map(Login::password) == said.as_deref().map(Login::password)

@@ -71,9 +71,9 @@ impl Ledger {
         served: impl IntoIterator<Item = (usize, &'n str)>,
     ) -> Self {
         let mut names = Vec::new();
-        for (place, name) in served {
-            names.resize(names.len().max(place + 1), Name::EMPTY);
-            names[place] = Name::new(name).unwrap_or(Name::EMPTY);
+        for (seq, name) in served {
+            names.resize(names.len().max(seq + 1), Name::EMPTY);
+            names[seq] = Name::new(name).unwrap_or(Name::EMPTY);
         }
         let mut this = Self {
             row: row * maps.tenants.len(),
@@ -108,14 +108,14 @@ impl Ledger {
 
     /// Whom a source is charged to at a service.
     pub(in crate::dispatcher) fn tenant_of(&self, source: IpAddr, service: usize) -> TenantId {
-        match self.tenant_named_by(source) {
+        match self.tenant_of_source(source) {
             TenantId::NOBODY => self.services.get(service).map_or(TenantId::NOBODY, |service| service.1),
             named => named,
         }
     }
 
     /// The tenant one of whose prefixes a source is in.
-    pub(in crate::dispatcher) fn tenant_named_by(&self, source: IpAddr) -> TenantId {
+    pub(in crate::dispatcher) fn tenant_of_source(&self, source: IpAddr) -> TenantId {
         let entry = |block: u32, index: u8| {
             let words = self.maps.tables.load_at::<u64>(block as usize, usize::from(index & !1) * 4);
             Some(if index & 1 == 0 { words as u32 } else { (words >> 32) as u32 })
@@ -127,14 +127,14 @@ impl Ledger {
     }
 
     /// Whether a tenant is still called so.
-    pub(in crate::dispatcher) fn is_called(&self, tenant: TenantId, name: &Name) -> bool {
+    pub(in crate::dispatcher) fn has_name(&self, tenant: TenantId, name: &Name) -> bool {
         let tenant = tenant.0 as usize;
         let held = || self.maps.tenants.load_at::<Name>(tenant, offset_of!(Tenant, name));
         tenant < self.maps.tenants.len() && held() == *name
     }
 
     /// Whether what this source is refused is only counted.
-    pub(in crate::dispatcher) fn shadows(&self, source: IpAddr) -> bool {
+    pub(in crate::dispatcher) fn is_shadowed(&self, source: IpAddr) -> bool {
         let address = match source.to_canonical() {
             IpAddr::V4(source) => source.to_ipv6_mapped().octets(),
             IpAddr::V6(source) => source.octets(),
@@ -191,7 +191,12 @@ impl Ledger {
 
     /// A price as dear as a tenant's multiplier and `rung` make it.
     #[inline]
-    pub(in crate::dispatcher) fn dear(&mut self, tenant: TenantId, price: MilliRu, rung: u32) -> MilliRu {
+    pub(in crate::dispatcher) fn apply_multiplier(
+        &mut self,
+        tenant: TenantId,
+        price: MilliRu,
+        rung: u32,
+    ) -> MilliRu {
         MilliRu(Shed::price(rung, price.scaled(Multiplier(self.state(tenant).multiplier)).0))
     }
 
@@ -207,9 +212,9 @@ impl Ledger {
         shadow: bool,
     ) -> Charge {
         let now = self.at(now);
-        let price = self.dear(tenant, price, rung);
+        let price = self.apply_multiplier(tenant, price, rung);
         let state = *self.state(tenant);
-        match self.judge(tenant, &state, price, rung, now) {
+        match self.admit_request(tenant, &state, price, rung, now) {
             Ok(()) => Charge::Passed(price),
             Err(refusal) => {
                 self.count_refusal(tenant, refusal.reason, price, shadow);
@@ -232,7 +237,7 @@ impl Ledger {
 
     /// Counts what a tenant asks for over a connection of its own source's, whatever becomes of it.
     #[inline]
-    pub(in crate::dispatcher) fn count_asked(&self, tenant: TenantId, price: MilliRu) {
+    pub(in crate::dispatcher) fn count_demand(&self, tenant: TenantId, price: MilliRu) {
         self.count(tenant, offset_of!(TenantCounters, asked_mru), u64::from(price.0));
     }
 
@@ -246,7 +251,7 @@ impl Ledger {
         now: Nanos,
     ) -> MilliRu {
         self.refresh();
-        let due = MilliRu(self.dear(tenant, cost, 0).0.saturating_sub(paid.0));
+        let due = MilliRu(self.apply_multiplier(tenant, cost, 0).0.saturating_sub(paid.0));
         if due == MilliRu::ZERO {
             return due;
         }
@@ -274,7 +279,7 @@ impl Ledger {
     }
 
     /// Whether the XDP program judges what comes in by an interface.
-    pub(in crate::dispatcher) fn is_guarded(&self, interface: u32) -> bool {
+    pub(in crate::dispatcher) fn is_attached_to(&self, interface: u32) -> bool {
         self.maps.is_attached_to(interface)
     }
 
@@ -320,7 +325,7 @@ impl Ledger {
     }
 
     #[inline(always)]
-    fn judge(
+    fn admit_request(
         &mut self,
         tenant: TenantId,
         state: &TenantState,
@@ -343,10 +348,10 @@ impl Ledger {
         }
         // The tenant itself and those charged with it; what was taken is given back if one refuses.
         let all = [tenant, TenantId(state.also_charge[0]), TenantId(state.also_charge[1])];
-        for (place, &charged) in all.iter().enumerate() {
+        for (seq, &charged) in all.iter().enumerate() {
             let quota = self.quota(charged);
             if let Err(refusal) = self.take_quota(charged, quota, price, now) {
-                all[..place].iter().for_each(|&charged| self.give_back(charged, price));
+                all[..seq].iter().for_each(|&charged| self.give_back(charged, price));
                 return Err(refusal);
             }
         }
@@ -452,7 +457,7 @@ impl Ledger {
     }
 
     /// From now on counts in a row in which others count as well.
-    pub(in crate::dispatcher) fn count_beside_others(&mut self, row: usize) {
+    pub(in crate::dispatcher) fn count_in_shared_row(&mut self, row: usize) {
         (self.row, self.is_shared) = (row * self.maps.tenants.len(), true);
     }
 
@@ -465,10 +470,10 @@ impl Ledger {
             for slot in slots {
                 let service: Service = self.maps.services.load(slot as usize);
                 // One that is not in the configuration any more keeps what it had.
-                if let Some(place) = self.names.iter().position(|name| *name == service.name) {
+                if let Some(seq) = self.names.iter().position(|name| *name == service.name) {
                     let prices = service.banks[bank_of(self.generation)];
-                    self.services[place] = (prices, TenantId(service.default_tenant));
-                    self.numbers[place] = service.id;
+                    self.services[seq] = (prices, TenantId(service.default_tenant));
+                    self.numbers[seq] = service.id;
                 }
             }
             if self.maps.generation() == self.generation {

@@ -75,13 +75,13 @@ impl Tenants {
     /// A tenant's parts; `None` if it has none.
     pub(in crate::dispatcher) fn parts(&self, tenant: TenantId, ledger: &Ledger) -> Option<Arc<Parts>> {
         let (name, parts) = self.parts.get(&tenant)?;
-        ledger.is_called(tenant, name).then(|| Arc::clone(parts))
+        ledger.has_name(tenant, name).then(|| Arc::clone(parts))
     }
 
     /// The tenant whose user this is, if it is still there.
     pub(in crate::dispatcher) fn of_user(&self, login: &Login, ledger: &Ledger) -> Option<TenantId> {
         let user = self.user(login)?;
-        ledger.is_called(user.tenant, &user.name).then_some(user.tenant)
+        ledger.has_name(user.tenant, &user.name).then_some(user.tenant)
     }
 
     /// Whether gate knows this password to be right; `None` if only the store can tell.
@@ -94,13 +94,13 @@ impl Tenants {
     /// What is denied to a tenant.
     pub(in crate::dispatcher) fn denied(&self, tenant: TenantId, ledger: &Ledger) -> Option<Arc<Deny>> {
         let (name, deny) = self.deny.get(&tenant)?;
-        ledger.is_called(tenant, name).then(|| Arc::clone(deny))
+        ledger.has_name(tenant, name).then(|| Arc::clone(deny))
     }
 
     /// Where what a tenant has open is counted; `None` if it is new.
     pub(in crate::dispatcher) fn usage(&self, tenant: TenantId, ledger: &Ledger) -> Option<Arc<Usage>> {
         let (name, usage) = self.usage.get(&tenant)?;
-        ledger.is_called(tenant, name).then(|| Arc::clone(usage))
+        ledger.has_name(tenant, name).then(|| Arc::clone(usage))
     }
 
     /// Whether there is another tenant that clients may be of.

@@ -40,9 +40,9 @@ impl Parts {
         part: Part,
         prefixes: impl IntoIterator<Item = impl Into<Box<[u8]>>>,
     ) {
-        let place = self.parts.len() as u32;
+        let seq = self.parts.len() as u32;
         self.parts.push(part);
-        let prefix = |bytes: Box<[u8]>| Prefix { bytes, part: place, within: None };
+        let prefix = |bytes: Box<[u8]>| Prefix { bytes, part: seq, within: None };
         self.prefixes.extend(prefixes.into_iter().map(|bytes| prefix(bytes.into())));
     }
 
@@ -51,11 +51,11 @@ impl Parts {
         self.prefixes.sort_unstable_by(|one, other| one.bytes.cmp(&other.bytes));
         // Whatever a prefix lies within comes before it, and all that comes between lies within that too.
         let mut open: Vec<u32> = Vec::new();
-        for place in 0..self.prefixes.len() {
-            let bytes = &self.prefixes[place].bytes;
+        for seq in 0..self.prefixes.len() {
+            let bytes = &self.prefixes[seq].bytes;
             while open.pop_if(|last| !bytes.starts_with(&self.prefixes[*last as usize].bytes)).is_some() {}
-            self.prefixes[place].within = open.last().copied();
-            open.push(place as u32);
+            self.prefixes[seq].within = open.last().copied();
+            open.push(seq as u32);
         }
     }
 

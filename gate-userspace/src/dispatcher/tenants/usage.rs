@@ -1,6 +1,6 @@
 //! What a tenant has open at a service's clients, all threads together, and how much it may.
 //!
-//! A client holds a [`Share`] of its tenant's usage, and gives it back when it drops it. Requests are counted
+//! A client holds a [`UsageGuard`] of its tenant's usage, and gives it back when it drops it. Requests are counted
 //! once for each batch of a client's: a limit may be exceeded by what other threads take in meanwhile.
 
 use std::cell::Cell;
@@ -46,12 +46,12 @@ impl Usage {
 
 /// One client's.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Share {
+pub(in crate::dispatcher) struct UsageGuard {
     usage: Arc<Usage>,
     requests: Cell<u64>,
 }
 
-impl Share {
+impl UsageGuard {
     /// That of one more connection; `None` if there are as many as there may be.
     pub(in crate::dispatcher) fn of_connection(usage: Arc<Usage>) -> Option<Self> {
         let max = usage.max_connections.load(Ordering::Relaxed);
@@ -78,7 +78,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for UsageGuard {
     fn drop(&mut self) {
         self.note(0);
         self.usage.connections.fetch_sub(1, Ordering::Relaxed);
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn no_more_connections_than_there_may_be_until_one_is_given_back() {
         let usage = Arc::new(Usage::new(Some(2), None));
-        let open = || Share::of_connection(Arc::clone(&usage));
+        let open = || UsageGuard::of_connection(Arc::clone(&usage));
         let (first, _second) = (open().unwrap(), open().unwrap());
         assert!(open().is_none());
         drop(first);
@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn requests_of_all_clients_count_and_end_with_their_client() {
         let usage = Arc::new(Usage::new(None, Some(10)));
-        let [one, other] = [(); 2].map(|()| Share::of_connection(Arc::clone(&usage)).unwrap());
+        let [one, other] = [(); 2].map(|()| UsageGuard::of_connection(Arc::clone(&usage)).unwrap());
         one.note(6);
         assert!(other.has_room(3) && !other.has_room(4));
         other.note(3);

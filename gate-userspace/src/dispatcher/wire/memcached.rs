@@ -15,9 +15,9 @@ use gate_common::units::Nanos;
 use memchr::memchr;
 
 use super::buffer::Buffer;
-use super::{AfterFault, Answer, Course, GATHER, Garbage, Life, Link, Wire};
+use super::{Answer, FaultHandling, Link, MAX_BUFFERED_REQUEST, MalformedReply, Route, Ttl, Wire};
 use crate::clock;
-use crate::dispatcher::identity::Asked;
+use crate::dispatcher::identity::LoginRequest;
 use crate::dispatcher::settings::Settings;
 use crate::protocol::deny::Deny;
 use crate::protocol::memcached::{
@@ -26,7 +26,7 @@ use crate::protocol::memcached::{
 };
 use crate::protocol::price_class::PriceClass;
 use crate::protocol::query_types::QueryTypes;
-use crate::protocol::{Class, Facts, Refusal, Step};
+use crate::protocol::{Class, Refusal, RequestMeta, Step};
 
 /// memcached's text protocol.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl Wire for Memcached {
 
     const PROBE: &'static [u8] = b"version\r\n";
 
-    fn is_well(line: &[u8]) -> bool {
+    fn is_healthy_reply(line: &[u8]) -> bool {
         line.starts_with(b"VERSION ")
     }
 
@@ -50,7 +50,7 @@ impl Wire for Memcached {
 
     fn decoder(settings: &Settings) -> Decoder {
         let value = settings.max_request() as u64;
-        Decoder::new(Limits { value, gather: GATHER, ..Limits::default() })
+        Decoder::new(Limits { value, gather: MAX_BUFFERED_REQUEST, ..Limits::default() })
     }
 
     #[inline]
@@ -64,8 +64,8 @@ impl Wire for Memcached {
     }
 
     #[inline]
-    fn facts(request: &Request) -> &Facts {
-        &request.facts
+    fn meta(request: &Request) -> &RequestMeta {
+        &request.meta
     }
 
     #[inline]
@@ -83,7 +83,7 @@ impl Wire for Memcached {
         types.of_memcached(request)
     }
 
-    fn change(_: &Request, _: &[u8]) -> Option<Asked> {
+    fn change(_: &Request, _: &[u8]) -> Option<LoginRequest> {
         None
     }
 
@@ -96,14 +96,14 @@ impl Wire for Memcached {
         false
     }
 
-    const NONSENSE: &'static [u8] = b"";
+    const UNKNOWN_COMMAND: &'static [u8] = b"";
 
     #[inline]
-    fn course(request: &Request) -> Course {
+    fn route(request: &Request) -> Route {
         match request.command {
-            Command::Quit => Course::Quit,
-            Command::StatsGate => Course::OwnStats,
-            _ => Course::Shared,
+            Command::Quit => Route::Quit,
+            Command::StatsGate => Route::GateStats,
+            _ => Route::Shared,
         }
     }
 
@@ -113,27 +113,27 @@ impl Wire for Memcached {
     }
 
     #[inline]
-    fn names_keys(request: &Request) -> bool {
-        request.facts.keys > 0 && !request.base64
+    fn names_all_keys(request: &Request) -> bool {
+        request.meta.keys > 0 && !request.base64
     }
 
     #[inline]
-    fn may_share(request: &Request) -> bool {
+    fn is_coalescable(request: &Request) -> bool {
         request.pure
     }
 
     /// `W`: the client that reads it has won, and is to make a stale item anew.
-    fn is_for_one(answer: &[u8]) -> bool {
+    fn is_for_one_client(answer: &[u8]) -> bool {
         says(answer, b"W")
     }
 
     /// Not what is said of a stale item, which is on its way to be made anew.
-    fn may_keep(answer: &[u8]) -> bool {
+    fn is_cacheable(answer: &[u8]) -> bool {
         let found = [&b"VALUE "[..], b"VA ", b"HD"].iter().any(|status| answer.starts_with(status));
         MISSES.contains(&answer) || found && !says(answer, b"W") && !says(answer, b"X") && !says(answer, b"Z")
     }
 
-    fn ask_life(request: &Request, bytes: &[u8]) -> Option<(Request, Vec<u8>)> {
+    fn query_ttl(request: &Request, bytes: &[u8]) -> Option<(Request, Vec<u8>)> {
         let asks = [b"mg ", request.keys(bytes).next()?, b" t\r\n"].concat();
         match Decoder::new(Limits::default()).next(&asks) {
             Step::Request { request, .. } => Some((request, asks)),
@@ -142,14 +142,14 @@ impl Wire for Memcached {
     }
 
     /// `HD t<seconds>`, which are rounded up; -1 without end. `EN` if there is no such key.
-    fn life(answer: &[u8], said: &[u8]) -> Life {
+    fn ttl(answer: &[u8], said: &[u8]) -> Ttl {
         let seconds =
             said.strip_prefix(b"HD t").and_then(|said| said.split(|byte| b" \r".contains(byte)).next());
         match seconds.and_then(|seconds| std::str::from_utf8(seconds).ok()?.parse().ok()) {
-            Some(seconds @ 0..) => Life::For(Nanos::from_secs((seconds as u64).saturating_sub(1))),
-            Some(i64::MIN..0) => Life::Unlimited,
-            None if said.starts_with(b"EN\r\n") && !MISSES.contains(&answer) => Life::For(Nanos::ZERO),
-            None => Life::Unlimited,
+            Some(seconds @ 0..) => Ttl::AtMost(Nanos::from_secs((seconds as u64).saturating_sub(1))),
+            Some(i64::MIN..0) => Ttl::Unbounded,
+            None if said.starts_with(b"EN\r\n") && !MISSES.contains(&answer) => Ttl::AtMost(Nanos::ZERO),
+            None => Ttl::Unbounded,
         }
     }
 
@@ -170,13 +170,13 @@ impl Wire for Memcached {
     }
 
     #[inline]
-    fn is_silent(request: &Request) -> bool {
+    fn wants_no_reply(request: &Request) -> bool {
         request.quiet == Quiet::NoReply
     }
 
-    fn answer_fault(fault: &Fault, out: &mut Vec<u8>) -> AfterFault {
+    fn answer_fault(fault: &Fault, out: &mut Vec<u8>) -> FaultHandling {
         fault.answer(out);
-        AfterFault { closes: fault.closes(), reason: fault.reason(), tls: fault.kind == FaultKind::Tls }
+        FaultHandling { closes: fault.closes(), reason: fault.reason(), tls: fault.kind == FaultKind::Tls }
     }
 
     fn refuse(refusal: Refusal, out: &mut Vec<u8>) {
@@ -221,13 +221,13 @@ struct Open {
 
 /// What is known of an answer before it comes.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::dispatcher) enum Awaited {
+pub(in crate::dispatcher) enum Expected {
     /// A part of a multiget's.
     Merged,
     /// One of this shape.
-    Own(Expect),
+    Single(Expect),
     /// One of this shape, which the client did not want.
-    Unwanted(Expect),
+    Discarded(Expect),
     /// So many of this shape, of which the client gets one.
     Split(u16),
     /// Nothing or something, and then `MN`, which the client did not ask for.
@@ -236,14 +236,14 @@ pub(in crate::dispatcher) enum Awaited {
 
 impl Link for Multiget {
     type Request = Request;
-    type Expect = Awaited;
+    type Expect = Expected;
 
     #[inline]
-    fn encode(&mut self, request: &Request, bytes: &[u8], out: &mut Buffer) -> Awaited {
-        if matches!(request.command, Command::Get | Command::Gets) && request.facts.keys == 1 {
+    fn encode(&mut self, request: &Request, bytes: &[u8], out: &mut Buffer) -> Expected {
+        if matches!(request.command, Command::Get | Command::Gets) && request.meta.keys == 1 {
             // All of its keys.
             self.merge(request.command, request.keys(bytes).rest(), out);
-            return Awaited::Merged;
+            return Expected::Merged;
         }
         self.seal(out);
         match request.command {
@@ -253,36 +253,36 @@ impl Link for Multiget {
                 out.push(b" ");
                 out.push(request.keys(bytes).rest());
                 out.push(b"\r\n");
-                return Awaited::Own(request.expect());
+                return Expected::Single(request.expect());
             }
             Command::Gat | Command::Gats if bytes.len() > LONGEST_LINE => {
-                return Awaited::Split(push_split(request, bytes, out));
+                return Expected::Split(push_split(request, bytes, out));
             }
             _ => {}
         }
         match request.quiet {
             Quiet::Answered => {
                 out.push(bytes);
-                Awaited::Own(request.expect())
+                Expected::Single(request.expect())
             }
             Quiet::NoReply => {
-                push_outspoken(bytes, out);
-                Awaited::Unwanted(request.expect())
+                push_without_noreply(bytes, out);
+                Expected::Discarded(request.expect())
             }
             Quiet::Unusual => {
                 out.push(bytes);
                 if request.body == 0 {
                     out.push(NOOP);
                 }
-                Awaited::UntilNoop
+                Expected::UntilNoop
             }
         }
     }
 
-    fn tail(awaited: &Awaited) -> &'static [u8] {
+    fn tail(awaited: &Expected) -> &'static [u8] {
         match awaited {
-            Awaited::UntilNoop => NOOP,
-            Awaited::Merged | Awaited::Own(_) | Awaited::Unwanted(_) | Awaited::Split(_) => b"",
+            Expected::UntilNoop => NOOP,
+            Expected::Merged | Expected::Single(_) | Expected::Discarded(_) | Expected::Split(_) => b"",
         }
     }
 
@@ -294,42 +294,44 @@ impl Link for Multiget {
     }
 
     #[inline]
-    fn scan(&mut self, awaited: &Awaited, input: &[u8]) -> Result<Answer, Garbage> {
+    fn scan(&mut self, awaited: &Expected, input: &[u8]) -> Result<Answer, MalformedReply> {
         let expect = match *awaited {
-            Awaited::Merged | Awaited::Split(_) => Expect::Values,
-            Awaited::Own(expect) | Awaited::Unwanted(expect) => expect,
-            Awaited::UntilNoop => Expect::Meta,
+            Expected::Merged | Expected::Split(_) => Expect::Values,
+            Expected::Single(expect) | Expected::Discarded(expect) => expect,
+            Expected::UntilNoop => Expect::Meta,
         };
         let part = match self.held.take() {
             Some(part) => part,
-            None => self.answers.next(expect, input).map_err(|garbage| Garbage(garbage.to_string()))?,
+            None => {
+                self.answers.next(expect, input).map_err(|garbage| MalformedReply(garbage.to_string()))?
+            }
         };
         if let Part::Line { line: AnswerLine { status: Status::AnswersLost, .. }, .. } = part {
-            return Err(Garbage("that it has lost answers".to_owned()));
+            return Err(MalformedReply("that it has lost answers".to_owned()));
         }
         let (len, last) = match part {
             Part::More { .. } => return Ok(Answer::MORE),
             Part::Line { len, line, last } => match awaited {
-                Awaited::Merged => return self.merged(input, len, &line, last),
-                Awaited::UntilNoop if line.status == Status::MetaNoop => {
+                Expected::Merged => return self.merged(input, len, &line, last),
+                Expected::UntilNoop if line.status == Status::MetaNoop => {
                     return Ok(Answer { give: 0, add: b"", len, last: true });
                 }
                 _ => (len, last),
             },
             Part::Body { len, last } => {
-                if matches!(awaited, Awaited::Merged) {
+                if matches!(awaited, Expected::Merged) {
                     self.value_left -= len as u64;
                     return Ok(self.merged_value(len));
                 }
                 (len, last)
             }
         };
-        if let Awaited::Split(count) = *awaited {
+        if let Expected::Split(count) = *awaited {
             let is_end = matches!(part, Part::Line { line: AnswerLine { status: Status::End, .. }, .. });
             return Ok(self.part_of_split(count, len, last, is_end));
         }
-        let give = if matches!(awaited, Awaited::Unwanted(_)) { 0 } else { len };
-        Ok(Answer { give, add: b"", len, last: last && !matches!(awaited, Awaited::UntilNoop) })
+        let give = if matches!(awaited, Expected::Discarded(_)) { 0 } else { len };
+        Ok(Answer { give, add: b"", len, last: last && !matches!(awaited, Expected::UntilNoop) })
     }
 }
 
@@ -378,7 +380,7 @@ impl Multiget {
 
     /// The first merged get is answered.
     #[inline]
-    fn merged_is_answered(&mut self) {
+    fn next_merged(&mut self) {
         self.keys.consume(2 + self.key().len());
         let group = self.groups.front_mut().expect("every merged get is in a group");
         *group -= 1;
@@ -389,7 +391,13 @@ impl Multiget {
 
     /// A line of a multiget's answer.
     #[inline]
-    fn merged(&mut self, input: &[u8], len: usize, line: &AnswerLine, last: bool) -> Result<Answer, Garbage> {
+    fn merged(
+        &mut self,
+        input: &[u8],
+        len: usize,
+        line: &AnswerLine,
+        last: bool,
+    ) -> Result<Answer, MalformedReply> {
         let last_get = self.groups.front() == Some(&1);
         if line.status == Status::Value {
             if !self.has_value && line.key(input) == self.key() {
@@ -397,23 +405,23 @@ impl Multiget {
                 return Ok(self.merged_value(len));
             }
             if last_get {
-                return Err(Garbage("a value that no one asked for".to_owned()));
+                return Err(MalformedReply("a value that no one asked for".to_owned()));
             }
             // A miss: the value is for one of the next.
             self.held = Some(Part::Line { len, line: *line, last });
-            self.merged_is_answered();
+            self.next_merged();
             return Ok(Answer { give: 0, add: END, len: 0, last: true });
         }
         // The end of the multiget, or an error in its place, which is then every get's answer.
         let is_end = line.status == Status::End;
         if !is_end && self.has_value {
-            return Err(Garbage("an error in the middle of an answer".to_owned()));
+            return Err(MalformedReply("an error in the middle of an answer".to_owned()));
         }
         if !last_get {
             self.held = Some(Part::Line { len, line: *line, last });
         }
         self.has_value = false;
-        self.merged_is_answered();
+        self.next_merged();
         let (give, add): (_, &[u8]) = if is_end { (0, END) } else { (len, b"") };
         Ok(Answer { give, add, len: if last_get { len } else { 0 }, last: true })
     }
@@ -429,7 +437,7 @@ impl Multiget {
             self.has_value = true;
             return part;
         }
-        self.merged_is_answered();
+        self.next_merged();
         Answer { add: END, last: true, ..part }
     }
 }
@@ -462,7 +470,7 @@ fn push_split(request: &Request, bytes: &[u8], out: &mut Buffer) -> u16 {
 }
 
 /// Appends a request without its last word, which is `noreply`.
-fn push_outspoken(bytes: &[u8], out: &mut Buffer) {
+fn push_without_noreply(bytes: &[u8], out: &mut Buffer) {
     let end = memchr(b'\n', bytes).unwrap_or(bytes.len());
     let (line, body) = bytes.split_at(end);
     let line = line.strip_suffix(b"\r").unwrap_or(line).trim_ascii_end();

@@ -7,12 +7,12 @@ use std::fmt::Debug;
 use gate_common::units::Nanos;
 
 use self::buffer::Buffer;
-use crate::dispatcher::identity::Asked;
+use crate::dispatcher::identity::LoginRequest;
 use crate::dispatcher::settings::Settings;
 use crate::protocol::deny::Deny;
 use crate::protocol::price_class::PriceClass;
 use crate::protocol::query_types::QueryTypes;
-use crate::protocol::{Class, Facts, Refusal, Step};
+use crate::protocol::{Class, Refusal, RequestMeta, Step};
 
 pub(super) mod buffer;
 pub(super) mod memcached;
@@ -33,7 +33,7 @@ pub(in crate::dispatcher) trait Wire: Debug + Sized + 'static {
     const PROBE: &'static [u8];
 
     /// Whether that line says that it works.
-    fn is_well(line: &[u8]) -> bool;
+    fn is_healthy_reply(line: &[u8]) -> bool;
 
     /// Whether the store knows users, and may let one do what another may not.
     const HAS_USERS: bool;
@@ -51,7 +51,7 @@ pub(in crate::dispatcher) trait Wire: Debug + Sized + 'static {
     fn bytes<'b>(decoder: &'b Self::Decoder, request: &Self::Request, taken: &'b [u8]) -> &'b [u8];
 
     /// What is known of a request before it runs.
-    fn facts(request: &Self::Request) -> &Facts;
+    fn meta(request: &Self::Request) -> &RequestMeta;
 
     /// Whether only its head has been decoded: its body follows, to be passed on as it comes.
     fn is_streamed(request: &Self::Request) -> bool;
@@ -63,7 +63,7 @@ pub(in crate::dispatcher) trait Wire: Debug + Sized + 'static {
     fn query_type(types: &QueryTypes, request: &Self::Request, bytes: &[u8]) -> usize;
 
     /// What a request asks to be changed about who its client is; `None` if nothing, or if that cannot be told.
-    fn change(request: &Self::Request, bytes: &[u8]) -> Option<Asked>;
+    fn change(request: &Self::Request, bytes: &[u8]) -> Option<LoginRequest>;
 
     /// Whether a command is among those that are denied.
     fn is_denied(deny: &Deny, request: &Self::Request, bytes: &[u8]) -> bool;
@@ -72,10 +72,10 @@ pub(in crate::dispatcher) trait Wire: Debug + Sized + 'static {
     fn is_forbidden(answer: &[u8]) -> bool;
 
     /// A request that the store refuses, wherever it takes any.
-    const NONSENSE: &'static [u8];
+    const UNKNOWN_COMMAND: &'static [u8];
 
     /// What becomes of a request that may pass.
-    fn course(request: &Self::Request) -> Course;
+    fn route(request: &Self::Request) -> Route;
 
     /// What a request means for a transaction.
     fn transaction(_request: &Self::Request) -> Transaction {
@@ -95,22 +95,22 @@ pub(in crate::dispatcher) trait Wire: Debug + Sized + 'static {
     fn keys<'b>(request: &Self::Request, bytes: &'b [u8]) -> impl Iterator<Item = &'b [u8]>;
 
     /// Whether these are all the keys that it is about, each as the store knows it.
-    fn names_keys(request: &Self::Request) -> bool;
+    fn names_all_keys(request: &Self::Request) -> bool;
 
     /// Whether it reads one key, and what that holds is all that its answer depends on.
-    fn may_share(request: &Self::Request) -> bool;
+    fn is_coalescable(request: &Self::Request) -> bool;
 
     /// Whether an answer to such a request is for one client alone.
-    fn is_for_one(answer: &[u8]) -> bool;
+    fn is_for_one_client(answer: &[u8]) -> bool;
 
     /// Whether an answer to such a request says what the key holds, rather than that something is wrong.
-    fn may_keep(answer: &[u8]) -> bool;
+    fn is_cacheable(answer: &[u8]) -> bool;
 
     /// What asks the store how long the key of such a request lives.
-    fn ask_life(request: &Self::Request, bytes: &[u8]) -> Option<(Self::Request, Vec<u8>)>;
+    fn query_ttl(request: &Self::Request, bytes: &[u8]) -> Option<(Self::Request, Vec<u8>)>;
 
     /// For how long `answer` holds, if the store has answered that question so.
-    fn life(answer: &[u8], said: &[u8]) -> Life;
+    fn ttl(answer: &[u8], said: &[u8]) -> Ttl;
 
     /// In how long the store does what it is asked, if that is to forget everything at a later time.
     fn flushes_in(_request: &Self::Request, _bytes: &[u8]) -> Option<Nanos> {
@@ -121,10 +121,10 @@ pub(in crate::dispatcher) trait Wire: Debug + Sized + 'static {
     fn has_one_answer(request: &Self::Request) -> bool;
 
     /// Whether the client wants no answer, not even a refusal.
-    fn is_silent(request: &Self::Request) -> bool;
+    fn wants_no_reply(request: &Self::Request) -> bool;
 
     /// Appends the answer to bytes that are no request.
-    fn answer_fault(fault: &Self::Fault, out: &mut Vec<u8>) -> AfterFault;
+    fn answer_fault(fault: &Self::Fault, out: &mut Vec<u8>) -> FaultHandling;
 
     /// Appends a refusal.
     fn refuse(refusal: Refusal, out: &mut Vec<u8>);
@@ -132,24 +132,24 @@ pub(in crate::dispatcher) trait Wire: Debug + Sized + 'static {
 
 /// For how long what a key holds can be known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::dispatcher) enum Life {
+pub(in crate::dispatcher) enum Ttl {
     /// Until it is written to, as far as is known.
-    Unlimited,
+    Unbounded,
     /// At most so long.
-    For(Nanos),
+    AtMost(Nanos),
 }
 
 /// What becomes of a request that may pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::dispatcher) enum Course {
+pub(in crate::dispatcher) enum Route {
     /// It goes to the store by a connection that many clients share.
     Shared,
     /// It needs a connection to the store that no one else uses, and so do all that follow it.
-    Own,
+    Dedicated,
     /// It may change who the client is: the store is asked before anything that follows is looked at.
-    Change,
+    Login,
     /// The gate answers it with its own figures.
-    OwnStats,
+    GateStats,
     /// The client says goodbye.
     Quit,
 }
@@ -171,7 +171,7 @@ pub(in crate::dispatcher) enum Transaction {
 
 /// What becomes of a connection whose client sent bytes that are no request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::dispatcher) struct AfterFault {
+pub(in crate::dispatcher) struct FaultHandling {
     /// No one can tell where the next request begins: it ends.
     pub(in crate::dispatcher) closes: bool,
     /// What is counted.
@@ -201,8 +201,8 @@ pub(in crate::dispatcher) trait Link: Debug + Default {
     ///
     /// # Errors
     ///
-    /// [`Garbage`]: the store does not speak the protocol, and this connection must end.
-    fn scan(&mut self, expect: &Self::Expect, input: &[u8]) -> Result<Answer, Garbage>;
+    /// [`MalformedReply`]: the store does not speak the protocol, and this connection must end.
+    fn scan(&mut self, expect: &Self::Expect, input: &[u8]) -> Result<Answer, MalformedReply>;
 }
 
 /// What a store's bytes mean for the first request that waits for an answer.
@@ -226,9 +226,9 @@ impl Answer {
 /// The store sent what its protocol does not allow.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the store sent {0}")]
-pub(in crate::dispatcher) struct Garbage(pub(in crate::dispatcher) String);
+pub(in crate::dispatcher) struct MalformedReply(pub(in crate::dispatcher) String);
 
 /// The longest request that is gathered; a longer one is passed on as it comes. What it costs to lend it a connection
 /// to the store is little beside its own length, and 10,000 clients that stop in the middle of such a request hold
 /// 640 MiB. Any datagram's is shorter.
-pub(in crate::dispatcher) const GATHER: usize = 64 << 10;
+pub(in crate::dispatcher) const MAX_BUFFERED_REQUEST: usize = 64 << 10;

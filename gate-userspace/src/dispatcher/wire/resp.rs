@@ -1,14 +1,16 @@
 //! RESP to and from the store: requests as they come, one after the other, and where each reply ends.
 //!
 //! Requests that need nothing of their connection share it with those of the same user, database and protocol version
-//! ([`crate::dispatcher::identity::change`]); the first that does moves its client to one of its own
-//! ([`crate::dispatcher::clients::alone`]).
+//! ([`crate::dispatcher::identity::login`]); the first that does moves its client to one of its own
+//! ([`crate::dispatcher::clients::dedicated`]).
 
 use gate_common::units::Nanos;
 
 use super::buffer::Buffer;
-use super::{AfterFault, Answer, Course, GATHER, Garbage, Life, Link, Transaction, Wire};
-use crate::dispatcher::identity::Asked;
+use super::{
+    Answer, FaultHandling, Link, MAX_BUFFERED_REQUEST, MalformedReply, Route, Transaction, Ttl, Wire,
+};
+use crate::dispatcher::identity::LoginRequest;
 use crate::dispatcher::settings::Settings;
 use crate::protocol::deny::Deny;
 use crate::protocol::price_class::PriceClass;
@@ -16,7 +18,7 @@ use crate::protocol::query_types::QueryTypes;
 use crate::protocol::resp::{
     self, Command, Decoder, Fault, FaultKind, Kind, Limits, Part, Replies, Request, State,
 };
-use crate::protocol::{Class, Facts, Refusal, Step};
+use crate::protocol::{Class, Refusal, RequestMeta, Step};
 
 /// Redis' protocol.
 #[derive(Debug)]
@@ -31,7 +33,7 @@ impl Wire for Resp {
     const PROBE: &'static [u8] = b"PING\r\n";
 
     /// Also with an error, unless that says that it is not ready: it may want a password first.
-    fn is_well(line: &[u8]) -> bool {
+    fn is_healthy_reply(line: &[u8]) -> bool {
         !line.starts_with(b"-LOADING") && !line.starts_with(b"-MASTERDOWN")
     }
 
@@ -41,7 +43,7 @@ impl Wire for Resp {
 
     fn decoder(settings: &Settings) -> Decoder {
         // What might be too long is not gathered either: it is told by its head.
-        let gather = settings.max_request().min(GATHER) as u32;
+        let gather = settings.max_request().min(MAX_BUFFERED_REQUEST) as u32;
         Decoder::new(Limits { gather, ..Limits::default() })
     }
 
@@ -56,8 +58,8 @@ impl Wire for Resp {
     }
 
     #[inline]
-    fn facts(request: &Request) -> &Facts {
-        &request.facts
+    fn meta(request: &Request) -> &RequestMeta {
+        &request.meta
     }
 
     #[inline]
@@ -75,8 +77,8 @@ impl Wire for Resp {
         types.of_resp(request, bytes)
     }
 
-    fn change(request: &Request, bytes: &[u8]) -> Option<Asked> {
-        request.change(bytes).map(|change| Asked::of(&change))
+    fn change(request: &Request, bytes: &[u8]) -> Option<LoginRequest> {
+        request.change(bytes).map(|change| LoginRequest::of(&change))
     }
 
     fn is_denied(deny: &Deny, request: &Request, bytes: &[u8]) -> bool {
@@ -89,17 +91,17 @@ impl Wire for Resp {
     }
 
     /// Redis says the name of a command that it does not know.
-    const NONSENSE: &'static [u8] = b"*1\r\n$42\r\nDENIED retry_after_ms=0 reason=unsupported\r\n";
+    const UNKNOWN_COMMAND: &'static [u8] = b"*1\r\n$42\r\nDENIED retry_after_ms=0 reason=unsupported\r\n";
 
     #[inline]
-    fn course(request: &Request) -> Course {
+    fn route(request: &Request) -> Route {
         match request.state {
-            State::Shared => Course::Shared,
+            State::Shared => Route::Shared,
             // It says which library the client uses: of no consequence for whoever shares the connection.
-            State::Name if request.command == SET_INFO => Course::Shared,
-            State::Quit => Course::Quit,
-            _ if request.changes() => Course::Change,
-            _ => Course::Own,
+            State::Name if request.command == SET_INFO => Route::Shared,
+            State::Quit => Route::Quit,
+            _ if request.changes() => Route::Login,
+            _ => Route::Dedicated,
         }
     }
 
@@ -129,24 +131,24 @@ impl Wire for Resp {
     }
 
     #[inline]
-    fn names_keys(request: &Request) -> bool {
-        request.facts.keys > 0
+    fn names_all_keys(request: &Request) -> bool {
+        request.meta.keys > 0
     }
 
     #[inline]
-    fn may_share(request: &Request) -> bool {
+    fn is_coalescable(request: &Request) -> bool {
         request.pure
     }
 
-    fn is_for_one(_: &[u8]) -> bool {
+    fn is_for_one_client(_: &[u8]) -> bool {
         false
     }
 
-    fn may_keep(answer: &[u8]) -> bool {
+    fn is_cacheable(answer: &[u8]) -> bool {
         !matches!(answer.first(), None | Some(b'-' | b'!'))
     }
 
-    fn ask_life(request: &Request, bytes: &[u8]) -> Option<(Request, Vec<u8>)> {
+    fn query_ttl(request: &Request, bytes: &[u8]) -> Option<(Request, Vec<u8>)> {
         let key = request.keys(bytes).next()?;
         let mut asks = format!("*2\r\n$4\r\nPTTL\r\n${}\r\n", key.len()).into_bytes();
         asks.extend_from_slice(key);
@@ -158,12 +160,12 @@ impl Wire for Resp {
     }
 
     /// `:<milliseconds>`; -1 without end, -2 if there is no such key.
-    fn life(answer: &[u8], said: &[u8]) -> Life {
+    fn ttl(answer: &[u8], said: &[u8]) -> Ttl {
         let left = said.strip_prefix(b":").and_then(|said| said.strip_suffix(b"\r\n"));
         match left.and_then(|left| std::str::from_utf8(left).ok()?.parse().ok()) {
-            Some(left @ 0_i64..) => Life::For(Nanos::from_millis(left as u64)),
-            Some(-2) if !EMPTY.contains(&answer) => Life::For(Nanos::ZERO),
-            Some(_) | None => Life::Unlimited,
+            Some(left @ 0_i64..) => Ttl::AtMost(Nanos::from_millis(left as u64)),
+            Some(-2) if !EMPTY.contains(&answer) => Ttl::AtMost(Nanos::ZERO),
+            Some(_) | None => Ttl::Unbounded,
         }
     }
 
@@ -173,13 +175,13 @@ impl Wire for Resp {
     }
 
     #[inline]
-    fn is_silent(_: &Request) -> bool {
+    fn wants_no_reply(_: &Request) -> bool {
         false
     }
 
-    fn answer_fault(fault: &Fault, out: &mut Vec<u8>) -> AfterFault {
+    fn answer_fault(fault: &Fault, out: &mut Vec<u8>) -> FaultHandling {
         fault.answer(out);
-        AfterFault { closes: true, reason: fault.reason(), tls: fault.kind == FaultKind::Tls }
+        FaultHandling { closes: true, reason: fault.reason(), tls: fault.kind == FaultKind::Tls }
     }
 
     fn refuse(refusal: Refusal, out: &mut Vec<u8>) {
@@ -229,19 +231,20 @@ impl Link for Pipe {
     fn seal(&mut self, _: &mut Buffer) {}
 
     #[inline]
-    fn scan(&mut self, (): &(), input: &[u8]) -> Result<Answer, Garbage> {
-        let (len, last) = match self.replies.next(input).map_err(|garbage| Garbage(garbage.to_string()))? {
-            Part::More { .. } => return Ok(Answer::MORE),
-            Part::Body { len, last } => (len, last),
-            Part::Reply { len, kind: Kind::Push, last } => {
-                self.unasked = true;
-                (len, last)
-            }
-            Part::Reply { len, kind: Kind::Error, last: true } if leads_past(&input[..len]) => {
-                return Ok(Answer { give: 0, add: CLUSTER, len, last: true });
-            }
-            Part::Reply { len, last, .. } => (len, last),
-        };
+    fn scan(&mut self, (): &(), input: &[u8]) -> Result<Answer, MalformedReply> {
+        let (len, last) =
+            match self.replies.next(input).map_err(|garbage| MalformedReply(garbage.to_string()))? {
+                Part::More { .. } => return Ok(Answer::MORE),
+                Part::Body { len, last } => (len, last),
+                Part::Reply { len, kind: Kind::Push, last } => {
+                    self.unasked = true;
+                    (len, last)
+                }
+                Part::Reply { len, kind: Kind::Error, last: true } if is_pre_auth_error(&input[..len]) => {
+                    return Ok(Answer { give: 0, add: CLUSTER, len, last: true });
+                }
+                Part::Reply { len, last, .. } => (len, last),
+            };
         if self.unasked {
             self.unasked = !last;
             return Ok(Answer { give: 0, add: b"", len, last: false });
@@ -252,7 +255,7 @@ impl Link for Pipe {
 
 /// Whether an error sends the client to another address, past gate.
 #[inline]
-fn leads_past(error: &[u8]) -> bool {
+fn is_pre_auth_error(error: &[u8]) -> bool {
     matches!(resp::error_code(error), Some(b"MOVED" | b"ASK"))
 }
 
@@ -327,36 +330,38 @@ mod tests {
         for command in Command::all() {
             let name = command.name();
             let (request, bytes) = request(&format!("{} key", name.replace('|', " ")));
-            assert_eq!(Resp::may_share(&request), shared.contains(&name), "{name}");
+            assert_eq!(Resp::is_coalescable(&request), shared.contains(&name), "{name}");
             if shared.contains(&name) {
-                assert_eq!((request.facts.access, request.facts.keys), (Access::Read, 1), "{name}");
+                assert_eq!((request.meta.access, request.meta.keys), (Access::Read, 1), "{name}");
                 assert_eq!(request.state, State::Shared, "{name}");
                 assert!(Resp::has_one_answer(&request), "{name}");
-                let (asks, bytes) = Resp::ask_life(&request, &bytes).unwrap();
+                let (asks, bytes) = Resp::query_ttl(&request, &bytes).unwrap();
                 assert_eq!(asks.command, Command::named("pttl"));
                 assert_eq!(bytes, b"*2\r\n$4\r\nPTTL\r\n$3\r\nkey\r\n");
             }
         }
-        assert!(!Resp::may_share(&request("exists key other").0), "two keys");
+        assert!(!Resp::is_coalescable(&request("exists key other").0), "two keys");
     }
 
     #[test]
     fn how_long_a_key_lives_is_what_the_store_says() {
         let value = b"$1\r\nv\r\n";
-        for (answer, said, life) in [
-            (&value[..], ":250\r\n", Life::For(Nanos::from_millis(250))),
-            (value, ":0\r\n", Life::For(Nanos::ZERO)),
-            (value, ":-1\r\n", Life::Unlimited),
+        for (answer, said, ttl) in [
+            (&value[..], ":250\r\n", Ttl::AtMost(Nanos::from_millis(250))),
+            (value, ":0\r\n", Ttl::AtMost(Nanos::ZERO)),
+            (value, ":-1\r\n", Ttl::Unbounded),
             // It has gone since.
-            (value, ":-2\r\n", Life::For(Nanos::ZERO)),
-            (b"$-1\r\n", ":-2\r\n", Life::Unlimited),
-            (b"+none\r\n", ":-2\r\n", Life::Unlimited),
+            (value, ":-2\r\n", Ttl::AtMost(Nanos::ZERO)),
+            (b"$-1\r\n", ":-2\r\n", Ttl::Unbounded),
+            (b"+none\r\n", ":-2\r\n", Ttl::Unbounded),
             // It was the first of its sorted set, or there is no set.
-            (b":0\r\n", ":-2\r\n", Life::For(Nanos::ZERO)),
-            (value, "-NOPERM\r\n", Life::Unlimited),
+            (b":0\r\n", ":-2\r\n", Ttl::AtMost(Nanos::ZERO)),
+            (value, "-NOPERM\r\n", Ttl::Unbounded),
         ] {
-            assert_eq!(Resp::life(answer, said.as_bytes()), life, "{said}");
+            assert_eq!(Resp::ttl(answer, said.as_bytes()), ttl, "{said}");
         }
-        assert!(Resp::may_keep(value) && !Resp::may_keep(b"-WRONGTYPE\r\n") && !Resp::may_keep(b""));
+        assert!(
+            Resp::is_cacheable(value) && !Resp::is_cacheable(b"-WRONGTYPE\r\n") && !Resp::is_cacheable(b"")
+        );
     }
 }

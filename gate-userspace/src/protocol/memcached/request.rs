@@ -6,7 +6,7 @@ use super::LONGEST_LINE;
 use super::command::{Command, Expect, Quiet};
 use super::fault::{Fault, FaultKind};
 use super::line::{self, Line};
-use crate::protocol::{Facts, TLS};
+use crate::protocol::{RequestMeta, TLS};
 
 /// What the decoder found. See [`crate::protocol::Step`].
 pub type Step = crate::protocol::Step<Request, Fault>;
@@ -37,7 +37,7 @@ pub struct Request {
     /// What is asked.
     pub command: Command,
     /// What it means for the pipeline. Rows are keys.
-    pub facts: Facts,
+    pub meta: RequestMeta,
     /// Whether it is answered.
     pub quiet: Quiet,
     /// Whether its key is in base64: the same key has other spellings too, so it is no identity.
@@ -66,7 +66,7 @@ impl Request {
 
     fn new(line: &Line, len: usize) -> Self {
         let Line { command, access, quiet, keys_at, keys_end, keys, base64, pure, body } = *line;
-        let facts = Facts {
+        let meta = RequestMeta {
             class: command.class(keys),
             access,
             keyed: keys > 0,
@@ -74,7 +74,7 @@ impl Request {
             rows: keys.max(1),
             bytes: len as u64 + body.unwrap_or(0),
         };
-        Self { command, facts, quiet, base64, pure, body: body.unwrap_or(0), keys_at, keys_end }
+        Self { command, meta, quiet, base64, pure, body: body.unwrap_or(0), keys_at, keys_end }
     }
 }
 
@@ -229,7 +229,7 @@ impl Decoder {
             let quiet = line.quiet == Quiet::NoReply;
             return Step::Fault { len, fault: Fault { kind: FaultKind::TooLarge, quiet } };
         }
-        if request.facts.bytes > self.limits.gather as u64 {
+        if request.meta.bytes > self.limits.gather as u64 {
             self.state = State::Body { left: body };
             return Step::Request { len, request };
         }

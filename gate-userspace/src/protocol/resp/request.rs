@@ -8,7 +8,7 @@ use super::fault::{Fault, FaultKind};
 use super::inline::Rewritten;
 use super::length::{self, Length};
 use super::shape::{self, Shape};
-use crate::protocol::{Facts, TLS};
+use crate::protocol::{RequestMeta, TLS};
 
 /// What the decoder found. See [`crate::protocol::Step`].
 pub type Step = crate::protocol::Step<Request, Fault>;
@@ -41,7 +41,7 @@ pub struct Request {
     pub command: Command,
     /// What it means for the pipeline. Rows are keys, fields, or what bounds, `COUNT` and `LIMIT` say; 100 where
     /// only the store knows; 10,000 at most.
-    pub facts: Facts,
+    pub meta: RequestMeta,
     /// What it needs of its connection to the store, or does to it.
     pub state: State,
     /// How many arguments it has, its name included.
@@ -385,10 +385,10 @@ impl Scan {
         let Self { first, args, seen, command, keys, expected, .. } = *self;
         let at_hand = Args::new(head, first.into(), seen);
         let Shape { access, state, keys, rows, runs } = shape::read(command, &at_hand, args, expected, keys);
-        let facts = Facts { class: command.spec().class, access, keyed: keys > 0, keys, rows, bytes };
+        let meta = RequestMeta { class: command.spec().class, access, keyed: keys > 0, keys, rows, bytes };
         let streamed = seen < args;
         let pure = command.spec().pure && keys == 1 && !streamed;
-        Request { command, facts, state, args, inline: false, streamed, pure, first, seen, runs }
+        Request { command, meta, state, args, inline: false, streamed, pure, first, seen, runs }
     }
 }
 

@@ -91,23 +91,23 @@ proptest! {
 #[test]
 fn how_long_a_key_lives_is_what_the_store_says_rounded_down() {
     let value = b"VALUE k 0 1\r\n1\r\nEND\r\n";
-    for (answer, said, life) in [
-        (&value[..], "HD t42\r\n", Life::For(Nanos::from_secs(41))),
-        (value, "HD t1\r\n", Life::For(Nanos::ZERO)),
-        (value, "HD t0\r\n", Life::For(Nanos::ZERO)),
-        (value, "HD t-1\r\n", Life::Unlimited),
-        (b"VA 1\r\n1\r\n", "HD t42\r\n", Life::For(Nanos::from_secs(41))),
+    for (answer, said, ttl) in [
+        (&value[..], "HD t42\r\n", Ttl::AtMost(Nanos::from_secs(41))),
+        (value, "HD t1\r\n", Ttl::AtMost(Nanos::ZERO)),
+        (value, "HD t0\r\n", Ttl::AtMost(Nanos::ZERO)),
+        (value, "HD t-1\r\n", Ttl::Unbounded),
+        (b"VA 1\r\n1\r\n", "HD t42\r\n", Ttl::AtMost(Nanos::from_secs(41))),
         // A stale item.
-        (value, "HD t42 X Z\r\n", Life::For(Nanos::from_secs(41))),
+        (value, "HD t42 X Z\r\n", Ttl::AtMost(Nanos::from_secs(41))),
         // It has gone since.
-        (value, "EN\r\n", Life::For(Nanos::ZERO)),
-        (b"HD\r\n", "EN\r\n", Life::For(Nanos::ZERO)),
-        (END, "EN\r\n", Life::Unlimited),
-        (b"EN\r\n", "EN\r\n", Life::Unlimited),
+        (value, "EN\r\n", Ttl::AtMost(Nanos::ZERO)),
+        (b"HD\r\n", "EN\r\n", Ttl::AtMost(Nanos::ZERO)),
+        (END, "EN\r\n", Ttl::Unbounded),
+        (b"EN\r\n", "EN\r\n", Ttl::Unbounded),
         // Older than meta commands.
-        (value, "ERROR\r\n", Life::Unlimited),
+        (value, "ERROR\r\n", Ttl::Unbounded),
     ] {
-        assert_eq!(Memcached::life(answer, said.as_bytes()), life, "{said}");
+        assert_eq!(Memcached::ttl(answer, said.as_bytes()), ttl, "{said}");
     }
 }
 
@@ -149,12 +149,12 @@ fn only_plain_reads_of_one_key_are_shared_and_a_key_in_other_letters_is_no_ident
     ] {
         let request = request(line);
         assert_eq!(
-            (Memcached::may_share(&request), Memcached::names_keys(&request)),
+            (Memcached::is_coalescable(&request), Memcached::names_all_keys(&request)),
             (shared, named),
             "{line}"
         );
     }
-    let (asks, bytes) = Memcached::ask_life(&request("get k\r\n"), b"get k\r\n").unwrap();
+    let (asks, bytes) = Memcached::query_ttl(&request("get k\r\n"), b"get k\r\n").unwrap();
     assert_eq!((asks.command, &bytes[..]), (Command::MetaGet, &b"mg k t\r\n"[..]));
 }
 
@@ -176,7 +176,8 @@ fn what_is_said_of_a_stale_item_is_not_kept_and_that_it_is_to_be_made_anew_is_fo
         ("SERVER_ERROR out of memory\r\n", false, false),
         ("CLIENT_ERROR bad\r\n", false, false),
     ] {
-        let is = (Memcached::may_keep(answer.as_bytes()), Memcached::is_for_one(answer.as_bytes()));
+        let is =
+            (Memcached::is_cacheable(answer.as_bytes()), Memcached::is_for_one_client(answer.as_bytes()));
         assert_eq!(is, (kept, for_one), "{answer}");
     }
 }

@@ -204,7 +204,7 @@ fn hits(asked: &[&str], held: &[&str]) -> Vec<u32> {
     let Step::Request { request: read, len } = Decoder::new(Limits::default()).next(&request) else {
         panic!("no request")
     };
-    assert_eq!((len, read.command, read.facts.keys as usize), (request.len(), Command::Get, asked.len()));
+    assert_eq!((len, read.command, read.meta.keys as usize), (request.len(), Command::Get, asked.len()));
 
     let answer: String = asked
         .iter()

@@ -92,11 +92,11 @@ fn requests_are_what_they_say() {
     for (stream, command, class, access, quiet, keys) in rows {
         let request = one(stream);
         let found: Vec<_> = request.keys(stream.as_bytes()).map(|key| str::from_utf8(key).unwrap()).collect();
-        let facts = request.facts;
-        assert_eq!((request.command, facts.class, facts.access), (*command, *class, *access), "{stream:?}");
+        let meta = request.meta;
+        assert_eq!((request.command, meta.class, meta.access), (*command, *class, *access), "{stream:?}");
         assert_eq!((request.quiet, &found[..]), (*quiet, *keys), "{stream:?}");
-        assert_eq!((facts.keys as usize, facts.keyed), (keys.len(), !keys.is_empty()), "{stream:?}");
-        assert_eq!((facts.bytes, request.body), (stream.len() as u64, 0), "{stream:?}");
+        assert_eq!((meta.keys as usize, meta.keyed), (keys.len(), !keys.is_empty()), "{stream:?}");
+        assert_eq!((meta.bytes, request.body), (stream.len() as u64, 0), "{stream:?}");
     }
     assert!(one("mg YQ== b\r\n").base64 && !one("mg YQ== v\r\n").base64);
 }
@@ -206,7 +206,7 @@ fn a_request_beyond_what_is_gathered_is_streamed() {
         panic!("{events:?}");
     };
     assert_eq!((head.clone(), body.clone()), (0..15, 15..117));
-    assert_eq!((request.body, request.facts.bytes), (102, 117));
+    assert_eq!((request.body, request.meta.bytes), (102, 117));
     assert_eq!(request.keys(line.as_bytes()).collect::<Vec<_>>(), [b"a"]);
 }
 
@@ -297,7 +297,7 @@ proptest! {
                     prop_assert!(!key.is_empty() && key.len() <= MAX_KEY && !key.contains(&b' '));
                     count += 1;
                 }
-                prop_assert_eq!(request.facts.keys, count);
+                prop_assert_eq!(request.meta.keys, count);
             }
         }
     }

@@ -23,11 +23,11 @@ fn one(line: &str) -> (Request, Vec<String>) {
     let stream = array(&line.split(' ').collect::<Vec<_>>());
     let mut decoder = Decoder::new(Limits::default());
     let Step::Request { len, request } = decoder.next(&stream) else { panic!("{line} is no request") };
-    assert_eq!((len, request.facts.bytes as usize, request.streamed), (stream.len(), len, false), "{line}");
+    assert_eq!((len, request.meta.bytes as usize, request.streamed), (stream.len(), len, false), "{line}");
     let words = request.args(&stream).map(|arg| String::from_utf8(arg.to_vec()).unwrap());
     assert_eq!(words.collect::<Vec<_>>().join(" "), line);
     let keys: Vec<_> = request.keys(&stream).map(|key| String::from_utf8(key.to_vec()).unwrap()).collect();
-    assert_eq!(keys.len(), request.facts.keys as usize, "{line}");
+    assert_eq!(keys.len(), request.meta.keys as usize, "{line}");
     (request, keys)
 }
 
@@ -76,7 +76,7 @@ fn keys_are_where_each_command_has_them() {
     ] {
         let (request, keys) = one(line);
         assert_eq!(keys.join(" "), expected, "{line}");
-        assert_eq!(request.facts.keyed, !keys.is_empty(), "{line}");
+        assert_eq!(request.meta.keyed, !keys.is_empty(), "{line}");
     }
 }
 
@@ -111,7 +111,7 @@ fn commands_are_known_by_what_they_do() {
         let request = one(line).0;
         assert_eq!(request.command.name(), name, "{line}");
         assert_eq!(
-            (request.facts.class, request.facts.access, request.state),
+            (request.meta.class, request.meta.access, request.state),
             (class, access, state),
             "{line}"
         );
@@ -156,7 +156,7 @@ fn rows_are_what_the_arguments_say() {
         ("KEYS *", 100),
         ("EVAL s 3 a b c", 3),
     ] {
-        assert_eq!(one(line).0.facts.rows, rows, "{line}");
+        assert_eq!(one(line).0.meta.rows, rows, "{line}");
     }
 }
 
@@ -168,7 +168,7 @@ fn inline_requests_become_arrays() {
     assert_eq!((len, request.inline, request.command.name()), (15, true, "set"));
     let bytes = decoder.bytes(&request, &stream[..len]);
     assert_eq!(bytes, array(&["SET", "a", "x y"]));
-    assert_eq!(request.facts.bytes as usize, bytes.len());
+    assert_eq!(request.meta.bytes as usize, bytes.len());
     assert_eq!(request.keys(bytes).collect::<Vec<_>>(), [b"a"]);
     assert_eq!(decoder.next(&stream[len..]), Step::Skip { len: 2 }, "an empty line is nothing");
 }
@@ -245,8 +245,8 @@ fn a_long_value_streams_behind_its_head() {
     assert_eq!(&stream[head.clone()], b"*5\r\n$3\r\nSET\r\n$1\r\na\r\n$90\r\n");
     assert_eq!(body.end, stream.len() - array(&["PING"]).len());
     assert!(request.streamed);
-    assert_eq!(request.facts.bytes as usize, head.len() + 92, "what follows the value is not known yet");
-    assert_eq!((request.facts.access, request.facts.keys, request.args), (Access::Write, 1, 5));
+    assert_eq!(request.meta.bytes as usize, head.len() + 92, "what follows the value is not known yet");
+    assert_eq!((request.meta.access, request.meta.keys, request.args), (Access::Write, 1, 5));
     assert_eq!(request.keys(&stream).collect::<Vec<_>>(), [b"a"]);
     assert_eq!(request.args(&stream).count(), 2);
 }
@@ -270,7 +270,7 @@ fn a_head_without_all_its_keys_may_write_to_any() {
         let stream = array(words);
         let events = events(&stream);
         let [Event::Request(request, head), Event::Body(_, true)] = &events[..] else { panic!("{events:?}") };
-        let found = (request.facts.access, request.state, request.facts.keys);
+        let found = (request.meta.access, request.state, request.meta.keys);
         assert_eq!(found, (*access, *state, *keys), "{words:?}");
         assert!(request.keys(&stream[head.clone()]).count() < words.len());
     }
@@ -407,8 +407,8 @@ proptest! {
             if let Event::Request(request, bytes) = event && !request.inline {
                 let args = request.args(&stream[bytes.clone()]).count();
                 let keys = request.keys(&stream[bytes]).count();
-                prop_assert!(args <= request.args as usize && keys <= request.facts.keys as usize);
-                prop_assert!(request.streamed || (args, keys) == (request.args as usize, request.facts.keys as usize));
+                prop_assert!(args <= request.args as usize && keys <= request.meta.keys as usize);
+                prop_assert!(request.streamed || (args, keys) == (request.args as usize, request.meta.keys as usize));
             }
         }
     }

@@ -4,17 +4,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use gate_common::units::Nanos;
 
-use super::latency::{Latencies, Reading};
+use super::latency::{LatencyHistogram, LatencySnapshot};
 use crate::policy::Tier;
 
 /// One thread's counts. Only that thread writes, and all but those that wait only grow.
 #[derive(Debug, Default)]
-pub(in crate::dispatcher) struct TypeFigures {
+pub(in crate::dispatcher) struct TypeMetrics {
     /// By tier.
     offered: [AtomicU64; Tier::ALL.len()],
     refused: AtomicU64,
     waiting: AtomicU64,
-    timings: [Latencies; Timing::ALL.len()],
+    timings: [LatencyHistogram; Timing::ALL.len()],
 }
 
 /// A part of the time that a request takes.
@@ -42,10 +42,10 @@ pub struct Counts {
     pub refused: u64,
     /// Requests that wait; between two points in time, at the later.
     pub waiting: u64,
-    timings: [Reading; Timing::ALL.len()],
+    timings: [LatencySnapshot; Timing::ALL.len()],
 }
 
-impl TypeFigures {
+impl TypeMetrics {
     /// A request has paid, and wants to the store.
     #[inline]
     pub(in crate::dispatcher) fn offered(&self, tier: Tier) {
@@ -79,13 +79,13 @@ impl TypeFigures {
 
 impl Counts {
     /// Adds one thread's.
-    pub(in crate::dispatcher) fn add(&mut self, figures: &TypeFigures) {
-        for (sum, offered) in self.offered_by_tier.iter_mut().zip(&figures.offered) {
+    pub(in crate::dispatcher) fn add(&mut self, metrics: &TypeMetrics) {
+        for (sum, offered) in self.offered_by_tier.iter_mut().zip(&metrics.offered) {
             *sum += offered.load(Ordering::Relaxed);
         }
-        self.refused += figures.refused.load(Ordering::Relaxed);
-        self.waiting += figures.waiting.load(Ordering::Relaxed);
-        for (sum, timing) in self.timings.iter_mut().zip(&figures.timings) {
+        self.refused += metrics.refused.load(Ordering::Relaxed);
+        self.waiting += metrics.waiting.load(Ordering::Relaxed);
+        for (sum, timing) in self.timings.iter_mut().zip(&metrics.timings) {
             sum.add(timing);
         }
     }
@@ -117,7 +117,7 @@ impl Counts {
 
     /// How long a part of it took.
     #[must_use]
-    pub fn timing(&self, timing: Timing) -> &Reading {
+    pub fn timing(&self, timing: Timing) -> &LatencySnapshot {
         &self.timings[timing as usize]
     }
 }
@@ -132,21 +132,21 @@ mod tests {
 
     #[test]
     fn an_interval_is_the_difference_of_two_readings() {
-        let figures = TypeFigures::default();
+        let metrics = TypeMetrics::default();
         let read = || {
             let mut counts = Counts::default();
-            counts.add(&figures);
+            counts.add(&metrics);
             counts
         };
-        figures.offered(Tier::Standard);
-        figures.enqueued();
-        figures.answered(Nanos::from_millis(100), Nanos::from_millis(100), 1);
+        metrics.offered(Tier::Standard);
+        metrics.enqueued();
+        metrics.answered(Nanos::from_millis(100), Nanos::from_millis(100), 1);
         let before = read();
-        [Tier::Critical, Tier::Batch, Tier::Batch].iter().for_each(|&tier| figures.offered(tier));
-        (0..2).for_each(|_| figures.enqueued());
-        figures.dequeued();
-        figures.refused();
-        figures.answered(Nanos::from_millis(1), Nanos::from_millis(3), 2);
+        [Tier::Critical, Tier::Batch, Tier::Batch].iter().for_each(|&tier| metrics.offered(tier));
+        (0..2).for_each(|_| metrics.enqueued());
+        metrics.dequeued();
+        metrics.refused();
+        metrics.answered(Nanos::from_millis(1), Nanos::from_millis(3), 2);
         let counts = read().since(&before);
         assert_eq!((counts.offered(), counts.refused, counts.answered()), (3, 1, 2));
         assert_eq!((counts.offered_by_tier, counts.waiting), ([1, 0, 2, 0], 2));

@@ -8,11 +8,11 @@
 //! quota is not refused here: it waits, and is not read from, until its bucket has room.
 //!
 //! **Memory.** What it has sent and not yet been understood, and what it has not read, is where any client's is, and is
-//! looked after there ([`super::memory`], [`Client::look_after`]). It is not heard while the store does not read, nor
+//! looked after there ([`super::memory_budget`], [`Client::check_timeout`]). It is not heard while the store does not read, nor
 //! the store while the client does not.
 //!
 //! **Figures.** What shared connections would have carried, and what is answered outside of a transaction, is counted by
-//! query type, as long as answers can be told apart ([`Apart`]). It passes no admission, and teaches neither that nor
+//! query type, as long as answers can be told apart ([`DedicatedWrites`]). It passes no admission, and teaches neither that nor
 //! shedding nor prices.
 
 use std::cell::RefCell;
@@ -24,49 +24,49 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use tokio::time::sleep;
 
-use super::client::{Client, Ended};
-use super::task::Written;
+use super::client::{Client, CloseCause};
+use super::task::WriteStatus;
 use crate::clock;
-use crate::dispatcher::figures::Event;
-use crate::dispatcher::hot_cache::apart::Apart;
-use crate::dispatcher::identity::{Asked, Identity};
+use crate::dispatcher::hot_cache::dedicated_writes::DedicatedWrites;
+use crate::dispatcher::identity::{Identity, LoginRequest};
+use crate::dispatcher::metrics::Event;
 use crate::dispatcher::service::Service;
-use crate::dispatcher::stores::broken::Broken;
-use crate::dispatcher::stores::line::Line;
+use crate::dispatcher::stores::dedicated::DedicatedConnection;
+use crate::dispatcher::stores::error::StoreError;
 use crate::dispatcher::tenants::ledger::{Charge, TenantId};
 use crate::dispatcher::wire::buffer::Buffer;
 use crate::dispatcher::wire::resp::CLUSTER;
-use crate::dispatcher::wire::{Course, Transaction, Wire};
+use crate::dispatcher::wire::{Route, Transaction, Wire};
 use crate::policy::Tier;
 use crate::protocol::price_class::PriceClass;
-use crate::protocol::{Facts, Refusal, Step};
+use crate::protocol::{Refusal, RequestMeta, Step};
 
 impl<W: Wire> Client<W> {
     /// Serves the client, which has all its replies, to its end by a connection of its own to the store.
-    pub(in crate::dispatcher) async fn serve_alone(
+    pub(in crate::dispatcher) async fn serve_dedicated(
         &self,
         from_client: &mut OwnedReadHalf,
         service: &Service<W>,
-    ) -> Ended {
-        service.figures.count(Event::OwnConnection);
-        self.talk.borrow_mut().parked = true;
+    ) -> CloseCause {
+        service.metrics.count(Event::DedicatedConnection);
+        self.conversation.borrow_mut().awaits_output = true;
         let who = self.who.borrow().clone();
         let opened = match service.in_cluster.get() {
-            true => Err(Broken::Cluster),
+            true => Err(StoreError::Cluster),
             false => self.open_dedicated(&who, service).await,
         };
         let mut store = match opened {
             Ok(line) => line.into_socket(),
             Err(broken) => {
-                let answer = self.answer_broken(broken, service);
+                let answer = self.reply_store_error(broken, service);
                 // It may have left.
                 let _ = write_all(self.socket(), &answer).await;
-                return Ended::Left;
+                return CloseCause::ClientLeft;
             }
         };
         let (from_store, mut to_store) = store.split();
         let decoder = W::decoder(&service.settings);
-        let marks = RefCell::new(Apart::new(service.hot.marker()));
+        let marks = RefCell::new(DedicatedWrites::new(service.hot.marker()));
         let requests = Requests {
             client: self,
             service,
@@ -75,19 +75,23 @@ impl<W: Wire> Client<W> {
             highest: Tier::Critical,
             tenant: self.tenant.get(),
             whole: self.tenant.get(),
-            skips: false,
+            skipped_replies: false,
             marks: &marks,
         };
         tokio::select! {
             ended = requests.pass(from_client, &mut to_store) => ended,
-            ended = self.downstream(&from_store, &marks, service) => ended,
+            ended = self.copy_to_client(&from_store, &marks, service) => ended,
             ended = std::future::poll_fn(|cx| self.poll_ended(cx)) => ended,
         }
     }
 
     /// A new connection to the store for it alone. All that it has written so far has been answered, over a shared
     /// connection: if it waits for replicas, it means that.
-    async fn open_dedicated(&self, who: &Identity, service: &Service<W>) -> Result<Line, Broken> {
+    async fn open_dedicated(
+        &self,
+        who: &Identity,
+        service: &Service<W>,
+    ) -> Result<DedicatedConnection, StoreError> {
         let mut line = service.lines.open(&service.settings, who).await?;
         if self.awaits_replicas.get() {
             line.adopt_writes().await?;
@@ -96,59 +100,59 @@ impl<W: Wire> Client<W> {
     }
 
     /// From the store to the client, as fast as the client reads.
-    async fn downstream(
+    async fn copy_to_client(
         &self,
         from_store: &ReadHalf<'_>,
-        marks: &RefCell<Apart>,
+        marks: &RefCell<DedicatedWrites>,
         service: &Service<W>,
-    ) -> Ended {
+    ) -> CloseCause {
         loop {
             if from_store.readable().await.is_err() {
-                return Ended::Left;
+                return CloseCause::ClientLeft;
             }
-            match self.take_answers(from_store, &mut marks.borrow_mut(), service) {
-                Ok(0) => return Ended::Left,
+            match self.read_replies(from_store, &mut marks.borrow_mut(), service) {
+                Ok(0) => return CloseCause::ClientLeft,
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
-                Err(_) => return Ended::Left,
+                Err(_) => return CloseCause::ClientLeft,
             }
-            if !self.write_out(service).await {
-                return Ended::Left;
+            if !self.flush_to_client(service).await {
+                return CloseCause::ClientLeft;
             }
         }
     }
 
     /// Reads some of what the store answers; how many bytes that is.
-    fn take_answers(
+    fn read_replies(
         &self,
         from_store: &ReadHalf<'_>,
-        marks: &mut Apart,
+        marks: &mut DedicatedWrites,
         service: &Service<W>,
     ) -> std::io::Result<usize> {
-        let output = &mut self.talk.borrow_mut().replies.output;
+        let output = &mut self.conversation.borrow_mut().replies.output;
         let len = output.fill(PIECE, |bytes| from_store.try_read_buf(bytes))?;
         let now = clock::monotonic();
         marks.hear(&output.bytes()[output.len() - len..], |request, sent| {
-            service.figures.of_type(request.query_type).offered(request.tier);
-            service.figures.answered(request.query_type, Nanos::ZERO, now.saturating_sub(sent), 1);
+            service.metrics.of_type(request.query_type).offered(request.tier);
+            service.metrics.answered(request.query_type, Nanos::ZERO, now.saturating_sub(sent), 1);
         });
         self.awaits_store.set(marks.awaits_store());
         Ok(len)
     }
 
     /// Writes all that there is, as fast as the client reads; false if it has left.
-    async fn write_out(&self, service: &Service<W>) -> bool {
+    async fn flush_to_client(&self, service: &Service<W>) -> bool {
         loop {
             let written = {
-                let talk = &mut *self.talk.borrow_mut();
-                let written = self.flush(&mut talk.replies.output);
-                self.note_held(talk);
+                let conversation = &mut *self.conversation.borrow_mut();
+                let written = self.flush(&mut conversation.replies.output);
+                self.update_memory(conversation);
                 written
             };
             match written {
-                Written::All => return true,
-                Written::Broken => return false,
-                Written::Some => service.relieve(),
+                WriteStatus::Complete => return true,
+                WriteStatus::StoreError => return false,
+                WriteStatus::Blocked => service.relieve(),
             }
             if self.socket().writable().await.is_err() {
                 return false;
@@ -157,12 +161,12 @@ impl<W: Wire> Client<W> {
     }
 
     /// What it reads that cannot have a connection.
-    fn answer_broken(&self, broken: Broken, service: &Service<W>) -> Vec<u8> {
-        if let Broken::Refused(why) = broken {
+    fn reply_store_error(&self, broken: StoreError, service: &Service<W>) -> Vec<u8> {
+        if let StoreError::Refused(why) = broken {
             return why;
         }
         service.count_refusal(self.tenant.get(), Reason::StoreDown);
-        if let Broken::Cluster = broken {
+        if let StoreError::Cluster = broken {
             return CLUSTER.to_vec();
         }
         let mut refusal = Vec::new();
@@ -179,8 +183,8 @@ struct Requests<'a, W: Wire> {
     /// What goes to the store next.
     out: Buffer,
     /// The rest of what is being heard is not passed on.
-    skips: bool,
-    marks: &'a RefCell<Apart>,
+    skipped_replies: bool,
+    marks: &'a RefCell<DedicatedWrites>,
     /// The highest tier that the last request may have, and who is charged for it.
     highest: Tier,
     tenant: TenantId,
@@ -189,50 +193,50 @@ struct Requests<'a, W: Wire> {
 }
 
 /// What a client has asked.
-struct Heard {
+struct Decoded {
     price: MilliRu,
     /// Who it says that it is.
-    asked: Option<Asked>,
+    asked: Option<LoginRequest>,
 }
 
 impl<W: Wire> Requests<'_, W> {
     /// From the client to the store, charged.
-    async fn pass(mut self, from_client: &mut OwnedReadHalf, to_store: &mut WriteHalf<'_>) -> Ended {
+    async fn pass(mut self, from_client: &mut OwnedReadHalf, to_store: &mut WriteHalf<'_>) -> CloseCause {
         loop {
             let heard = self.next();
             if !self.out.is_empty() && (heard.is_none() || self.out.len() >= PIECE) {
-                self.note_held();
+                self.update_memory();
                 self.marks.borrow_mut().send(clock::monotonic());
                 self.client.awaits_store.set(true);
                 if to_store.write_all(self.out.bytes()).await.is_err() {
-                    return Ended::Left;
+                    return CloseCause::ClientLeft;
                 }
-                self.client.moved.set(true);
+                self.client.has_progress.set(true);
                 self.out.clear();
             }
             match heard {
-                Some(Ok(Heard { price, asked })) => {
+                Some(Ok(Decoded { price, asked })) => {
                     if !self.pay(price).await {
-                        return Ended::Left;
+                        return CloseCause::ClientLeft;
                     }
                     if let Some(asked) = asked {
-                        self.client.witness(&asked, self.service).await;
-                        if self.client.talk.borrow().ending {
+                        self.client.verify_login(&asked, self.service).await;
+                        if self.client.conversation.borrow().closing {
                             // Its new tenant has too many: so it reads, if it reads at all.
-                            self.client.flush(&mut self.client.talk.borrow_mut().replies.output);
-                            return Ended::Left;
+                            self.client.flush(&mut self.client.conversation.borrow_mut().replies.output);
+                            return CloseCause::ClientLeft;
                         }
                     }
                 }
                 Some(Err(answer)) => {
                     // It may have left.
                     let _ = write_all(self.client.socket(), &answer).await;
-                    return Ended::Left;
+                    return CloseCause::ClientLeft;
                 }
                 None => {
                     self.release();
                     if !self.hear(from_client).await {
-                        return Ended::Left;
+                        return CloseCause::ClientLeft;
                     }
                 }
             }
@@ -241,22 +245,22 @@ impl<W: Wire> Requests<'_, W> {
 
     /// Reads more of what the client sends; false if it has left.
     async fn hear(&self, from_client: &OwnedReadHalf) -> bool {
-        let talk = &self.client.talk;
-        talk.borrow_mut().parked = false;
+        let conversation = &self.client.conversation;
+        conversation.borrow_mut().awaits_output = false;
         let len = loop {
             if from_client.readable().await.is_err() {
                 return false;
             }
-            let read = talk.borrow_mut().input.fill(PIECE, |bytes| from_client.try_read_buf(bytes));
+            let read = conversation.borrow_mut().input.fill(PIECE, |bytes| from_client.try_read_buf(bytes));
             match read {
                 Ok(len) => break len,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(_) => return false,
             }
         };
-        talk.borrow_mut().parked = true;
-        self.client.moved.set(true);
-        self.note_held();
+        conversation.borrow_mut().awaits_output = true;
+        self.client.has_progress.set(true);
+        self.update_memory();
         len > 0
     }
 
@@ -264,26 +268,26 @@ impl<W: Wire> Requests<'_, W> {
     fn release(&mut self) {
         self.out.release();
         self.marks.borrow_mut().release();
-        self.note_held();
+        self.update_memory();
     }
 
     /// What the client holds has changed.
-    fn note_held(&self) {
-        self.client.beside.set(self.out.memory() + self.marks.borrow().memory());
-        self.client.note_held(&self.client.talk.borrow());
+    fn update_memory(&self) {
+        self.client.other_bytes.set(self.out.memory() + self.marks.borrow().memory());
+        self.client.update_memory(&self.client.conversation.borrow());
         self.service.relieve();
     }
 
     /// Adds the next request, or the next part of one, to what goes to the store. Returns what it is, or the answer to
     /// what is no request; `None` if more must be heard first.
-    fn next(&mut self) -> Option<Result<Heard, Vec<u8>>> {
-        let mut heard = std::mem::take(&mut self.client.talk.borrow_mut().input);
+    fn next(&mut self) -> Option<Result<Decoded, Vec<u8>>> {
+        let mut heard = std::mem::take(&mut self.client.conversation.borrow_mut().input);
         let next = self.decode(&mut heard);
-        self.client.talk.borrow_mut().input = heard;
+        self.client.conversation.borrow_mut().input = heard;
         next
     }
 
-    fn decode(&mut self, heard: &mut Buffer) -> Option<Result<Heard, Vec<u8>>> {
+    fn decode(&mut self, heard: &mut Buffer) -> Option<Result<Decoded, Vec<u8>>> {
         let settings = &self.service.settings;
         loop {
             let step = W::decode(&mut self.decoder, heard.bytes());
@@ -296,31 +300,32 @@ impl<W: Wire> Requests<'_, W> {
                 Step::More { .. } => return None,
                 Step::Skip { .. } => None,
                 Step::Request { request, .. } => {
-                    self.service.figures.count(Event::Request);
+                    self.service.metrics.count(Event::Request);
                     let bytes = W::bytes(&self.decoder, &request, taken);
                     let types = self.service.types.borrow();
-                    let mut kind = types.classify::<W>(Tier::Critical, &request, bytes);
-                    self.highest = kind.tier;
+                    let mut class = types.classify::<W>(Tier::Critical, &request, bytes);
+                    self.highest = class.tier;
                     let asked = W::change(&request, bytes);
                     let (tenant, denied) = self.client.tenant_for(&request, bytes);
                     (self.tenant, self.whole) = (tenant, self.client.tenant.get());
                     let instead = self.instead(denied, &request, bytes, asked.as_ref());
-                    self.skips = instead.is_some();
+                    self.skipped_replies = instead.is_some();
                     self.out.push(instead.unwrap_or(bytes));
-                    let mark = if self.skips { None } else { self.service.hot.mark(&request, bytes) };
-                    kind.tier = kind.tier.max(self.service.ledger.borrow_mut().tier(tenant));
-                    let is_plain = !self.skips && W::course(&request) == Course::Shared;
-                    let has_one_answer = self.skips || W::has_one_answer(&request);
-                    self.marks.borrow_mut().ask(mark, has_one_answer, is_plain.then_some(kind));
-                    let asked = asked.filter(|_| !self.skips);
-                    let Facts { rows, class, .. } = *W::facts(&request);
-                    Some(Ok(Heard { price: price(1, rows, bytes.len(), W::price_class(class)), asked }))
+                    let mark =
+                        if self.skipped_replies { None } else { self.service.hot.mark(&request, bytes) };
+                    class.tier = class.tier.max(self.service.ledger.borrow_mut().tier(tenant));
+                    let is_plain = !self.skipped_replies && W::route(&request) == Route::Shared;
+                    let has_one_answer = self.skipped_replies || W::has_one_answer(&request);
+                    self.marks.borrow_mut().ask(mark, has_one_answer, is_plain.then_some(class));
+                    let asked = asked.filter(|_| !self.skipped_replies);
+                    let RequestMeta { rows, class, .. } = *W::meta(&request);
+                    Some(Ok(Decoded { price: price(1, rows, bytes.len(), W::price_class(class)), asked }))
                 }
                 Step::Body { len, .. } => {
-                    if !self.skips {
+                    if !self.skipped_replies {
                         self.out.push(taken);
                     }
-                    Some(Ok(Heard { price: price(0, 0, len, PriceClass::OTHER), asked: None }))
+                    Some(Ok(Decoded { price: price(0, 0, len, PriceClass::OTHER), asked: None }))
                 }
                 Step::Fault { fault, .. } => {
                     let mut answer = Vec::new();
@@ -343,27 +348,33 @@ impl<W: Wire> Requests<'_, W> {
         denied: bool,
         request: &W::Request,
         bytes: &[u8],
-        asked: Option<&Asked>,
+        asked: Option<&LoginRequest>,
     ) -> Option<&'static [u8]> {
         if self.client.refused_with_multi(request).is_some() {
             return match W::transaction(request) {
                 Transaction::Commit => Some(W::ABORT),
                 // The store knows of no transaction, and says so.
                 Transaction::Discard => None,
-                _ => Some(W::NONSENSE),
+                _ => Some(W::UNKNOWN_COMMAND),
             };
         }
         self.refuses(denied, request, bytes, asked).then(|| {
             self.client.note_refused(request, Refusal::of(Reason::Unsupported));
-            W::NONSENSE
+            W::UNKNOWN_COMMAND
         })
     }
 
     /// Whether a request is denied to the tenant or too long, or gate knows its password to be wrong.
-    fn refuses(&self, denied: bool, request: &W::Request, bytes: &[u8], asked: Option<&Asked>) -> bool {
+    fn refuses(
+        &self,
+        denied: bool,
+        request: &W::Request,
+        bytes: &[u8],
+        asked: Option<&LoginRequest>,
+    ) -> bool {
         let login = asked.and_then(|asked| asked.login.as_ref());
         if login.and_then(|login| self.service.tenants.borrow().verifies(login)) == Some(false) {
-            self.service.figures.count(Event::LoginFailed);
+            self.service.metrics.count(Event::LoginFailed);
             return true;
         }
         let is_too_long = || self.service.is_too_long(request, bytes);

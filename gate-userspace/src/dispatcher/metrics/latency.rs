@@ -9,11 +9,11 @@ use gate_common::units::Nanos;
 
 /// One thread's latencies of one class of requests.
 #[derive(Debug)]
-pub struct Latencies {
+pub struct LatencyHistogram {
     counts: [AtomicU64; BUCKETS],
 }
 
-impl Default for Latencies {
+impl Default for LatencyHistogram {
     fn default() -> Self {
         Self { counts: [const { AtomicU64::new(0) }; BUCKETS] }
     }
@@ -21,11 +21,11 @@ impl Default for Latencies {
 
 /// Latencies at one point in time, of any number of threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reading {
+pub struct LatencySnapshot {
     counts: Vec<u64>,
 }
 
-impl Latencies {
+impl LatencyHistogram {
     /// Counts some more that all took as long. Only one thread may call this.
     #[inline]
     pub(in crate::dispatcher) fn record(&self, took: Nanos, how_many: u64) {
@@ -34,15 +34,15 @@ impl Latencies {
     }
 }
 
-impl Default for Reading {
+impl Default for LatencySnapshot {
     fn default() -> Self {
         Self { counts: vec![0; BUCKETS] }
     }
 }
 
-impl Reading {
+impl LatencySnapshot {
     /// Adds one thread's.
-    pub fn add(&mut self, latencies: &Latencies) {
+    pub fn add(&mut self, latencies: &LatencyHistogram) {
         for (sum, count) in self.counts.iter_mut().zip(&latencies.counts) {
             *sum = sum.wrapping_add(count.load(Ordering::Relaxed));
         }
@@ -124,9 +124,9 @@ mod tests {
 
     #[test]
     fn percentiles_of_an_interval_are_those_of_the_difference() {
-        let latencies = Latencies::default();
+        let latencies = LatencyHistogram::default();
         let read = || {
-            let mut reading = Reading::default();
+            let mut reading = LatencySnapshot::default();
             reading.add(&latencies);
             reading
         };

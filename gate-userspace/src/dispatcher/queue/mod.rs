@@ -5,6 +5,6 @@
 //! - [`delay`]: how long they wait, and whether that is too long.
 
 pub(super) mod delay;
+pub(super) mod dispatch;
 pub(super) mod policy;
 pub(super) mod queue;
-pub(super) mod waiting;

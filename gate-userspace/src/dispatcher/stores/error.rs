@@ -9,16 +9,16 @@ use crate::protocol::{Refusal, resp};
 
 /// Why a connection to the store ended.
 #[derive(Debug, thiserror::Error)]
-pub(in crate::dispatcher) enum Broken {
+pub(in crate::dispatcher) enum StoreError {
     /// The system says why.
     #[error(transparent)]
-    System(#[from] std::io::Error),
+    Io(#[from] std::io::Error),
     /// It was closed at the other end.
     #[error("the store closed the connection")]
     Closed,
     /// An answer took too long.
     #[error("the store did not answer in time")]
-    Overdue,
+    TimedOut,
     /// Others have just found that it does not answer.
     #[error("the store does not answer")]
     Down {
@@ -27,10 +27,10 @@ pub(in crate::dispatcher) enum Broken {
     },
     /// What came makes no sense.
     #[error(transparent)]
-    Garbage(#[from] crate::dispatcher::wire::Garbage),
+    Malformed(#[from] crate::dispatcher::wire::MalformedReply),
     /// It answers, but not as it should.
     #[error("the store is not ready: {0:?}")]
-    Unwell(String),
+    Unhealthy(String),
     /// It does not accept gate's greeting: its error.
     #[error("the store refuses the user: {}", error_word(.0))]
     Refused(Vec<u8>),
@@ -50,7 +50,7 @@ pub(in crate::dispatcher) enum Broken {
     Unasked,
 }
 
-impl Broken {
+impl StoreError {
     /// How a client is refused that cannot have a connection.
     pub(in crate::dispatcher) fn refusal(&self) -> Refusal {
         match self {

@@ -19,17 +19,17 @@ use gate_common::units::{MilliRu, Nanos};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use super::broken::Broken;
+use super::dedicated::DedicatedConnection;
+use super::error::StoreError;
 use super::health::Health;
-use super::line::Line;
 use super::outstanding::{Outstanding, Waiting};
 use super::pool::Pool;
 use crate::clock;
 use crate::dispatcher::clients::client::Client;
-use crate::dispatcher::clients::replies::Place;
-use crate::dispatcher::figures::lessons::{Answers, Features};
-use crate::dispatcher::hot_cache::Ticket;
-use crate::dispatcher::identity::may_do_everything;
+use crate::dispatcher::clients::replies::SeqNo;
+use crate::dispatcher::hot_cache::CacheRole;
+use crate::dispatcher::identity::has_all_permissions;
+use crate::dispatcher::metrics::cost_samples::{CostFeatures, ReplyBatch};
 use crate::dispatcher::service::Service;
 use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::wire::buffer::Buffer;
@@ -39,7 +39,7 @@ use crate::protocol::Refusal;
 
 /// A shared connection to the store, or the attempt to have one.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Store<W: Wire> {
+pub(in crate::dispatcher) struct StoreConnection<W: Wire> {
     state: RefCell<Outstanding<W>>,
     /// The connection, while there is one.
     socket: RefCell<Weak<TcpStream>>,
@@ -56,22 +56,22 @@ pub(in crate::dispatcher) struct Outgoing<'a, W: Wire> {
     pub(in crate::dispatcher) tenant: TenantId,
     pub(in crate::dispatcher) paid: MilliRu,
     /// Where the answer goes.
-    pub(in crate::dispatcher) place: Place,
+    pub(in crate::dispatcher) seq: SeqNo,
     /// What is asked.
     pub(in crate::dispatcher) request: &'a W::Request,
     /// All of it.
     pub(in crate::dispatcher) bytes: &'a [u8],
     /// What its answer teaches.
-    pub(in crate::dispatcher) kind: admission::Request,
+    pub(in crate::dispatcher) class: admission::Request,
     /// Whether the client wants no answer.
     pub(in crate::dispatcher) silent: bool,
     /// When it was let in: before it waited.
     pub(in crate::dispatcher) admitted: Nanos,
     /// What it has to do with hot keys.
-    pub(in crate::dispatcher) ticket: Ticket,
+    pub(in crate::dispatcher) cache_role: CacheRole,
 }
 
-impl<W: Wire> Store<W> {
+impl<W: Wire> StoreConnection<W> {
     pub(in crate::dispatcher) fn new(health: Health) -> Self {
         Self {
             state: RefCell::new(Outstanding {
@@ -81,11 +81,11 @@ impl<W: Wire> Store<W> {
                 waiting: VecDeque::new(),
                 sent: 0,
                 blocked: false,
-                begun: false,
+                reply_started: false,
                 input: Buffer::default(),
                 heard: 0,
-                alike: None,
-                answers: Answers::default(),
+                unobserved: None,
+                answers: ReplyBatch::default(),
                 answered: Nanos::ZERO,
                 last_read: Nanos::ZERO,
                 slow: 0,
@@ -119,27 +119,28 @@ impl<W: Wire> Store<W> {
     }
 
     /// How much there is to be said against one more client's requests.
-    pub(in crate::dispatcher) fn burden(&self, now: Nanos) -> (bool, usize) {
+    pub(in crate::dispatcher) fn load(&self, now: Nanos) -> (bool, usize) {
         let state = self.state.borrow();
         (state.health.accepts(state.waiting.len(), now).is_err(), state.waiting.len())
     }
 
-    /// Adds a request to what is sent next. Whether it may be sent has been asked ([`Store::accepts`]).
+    /// Adds a request to what is sent next. Whether it may be sent has been asked ([`StoreConnection::accepts`]).
     pub(in crate::dispatcher) fn send(&self, outgoing: Outgoing<'_, W>, now: Nanos) {
         let state = &mut *self.state.borrow_mut();
         let is_first = state.sent == 0 && state.waiting.is_empty();
-        let Outgoing { client, tenant, paid, place, request, bytes, kind, silent, admitted, ticket } =
+        let Outgoing { client, tenant, paid, seq, request, bytes, class, silent, admitted, cache_role } =
             outgoing;
-        let ask_life = matches!(ticket, Ticket::Flight(_)).then(|| W::ask_life(request, bytes)).flatten();
+        let query_ttl =
+            matches!(cache_role, CacheRole::LeadFlight(_)).then(|| W::query_ttl(request, bytes)).flatten();
         let expect = state.link.encode(request, bytes, &mut state.out);
-        let features = Features::of::<W>(request);
-        let is_slow = W::facts(request).may_take_long();
-        let (client, since, request) = (Rc::clone(client), now, kind);
+        let features = CostFeatures::of::<W>(request);
+        let is_slow = W::meta(request).may_take_long();
+        let (client, since, request) = (Rc::clone(client), now, class);
         let waiting = Waiting {
             client,
             tenant,
             paid,
-            place,
+            seq,
             expect,
             admitted,
             since,
@@ -147,12 +148,12 @@ impl<W: Wire> Store<W> {
             features,
             silent,
             is_slow,
-            ticket,
+            cache_role,
         };
         state.slow += usize::from(is_slow);
         state.waiting.push_back(waiting);
-        if let Some((request, bytes)) = ask_life {
-            state.ask_life(&request, &bytes);
+        if let Some((request, bytes)) = query_ttl {
+            state.query_ttl(&request, &bytes);
         }
         let mut wakes = is_first;
         if state.out.len() >= FULL_WRITE && !state.blocked {
@@ -190,32 +191,32 @@ impl<W: Wire> Store<W> {
                     let socket = Rc::new(socket);
                     *self.socket.borrow_mut() = Rc::downgrade(&socket);
                     self.state.borrow_mut().health.connected(clock::monotonic());
-                    service.store_is_up();
+                    service.on_store_up();
                     let broken = std::future::poll_fn(|cx| self.poll(cx, &socket, &service)).await;
-                    service.figures.note_store_link(false);
+                    service.metrics.set_store_connected(false);
                     broken
                 }
                 Err(broken) => broken,
             };
-            if let (Broken::Refused(why), Some(pool)) = (&broken, pool.upgrade())
-                && service.turn_out(&pool, why)
+            if let (StoreError::Refused(why), Some(pool)) = (&broken, pool.upgrade())
+                && service.close_with(&pool, why)
             {
                 return;
             }
             let pause = self.fail(&service, clock::monotonic());
-            service.store_is_down(&broken, pause);
-            service.deliver();
+            service.on_store_down(&broken, pause);
+            service.flush_pending();
             tokio::time::sleep(pause.into()).await;
-            self.state.borrow_mut().health.trying();
+            self.state.borrow_mut().health.retry();
         }
     }
 
-    async fn connect(&self, pool: &Weak<Pool<W>>, service: &Service<W>) -> Result<TcpStream, Broken> {
-        let identity = pool.upgrade().ok_or(Broken::Closed)?.identity();
-        let mut line = Line::open(&service.settings, &identity).await?;
+    async fn connect(&self, pool: &Weak<Pool<W>>, service: &Service<W>) -> Result<TcpStream, StoreError> {
+        let identity = pool.upgrade().ok_or(StoreError::Closed)?.identity();
+        let mut line = DedicatedConnection::open(&service.settings, &identity).await?;
         if W::HAS_USERS {
-            let ask = identity.ask_rights(service.settings.backend.login.as_ref());
-            let everything = may_do_everything(&line.ask(ask.bytes()).await?);
+            let ask = identity.acl_query(service.settings.backend.login.as_ref());
+            let everything = has_all_permissions(&line.ask(ask.bytes()).await?);
             // Whoever may not ask is not told, and knows no better than others.
             let info = line.ask(b"INFO cluster\r\n").await?;
             let says = |words: &[u8]| memchr::memmem::find(&info, words).is_some();
@@ -223,27 +224,29 @@ impl<W: Wire> Store<W> {
                 service.in_cluster.set(says(b"cluster_enabled:1"));
             }
             if service.in_cluster.get() {
-                return Err(Broken::Cluster);
+                return Err(StoreError::Cluster);
             }
             pool.upgrade().inspect(|pool| pool.set_may_cache(everything));
         }
         let timeout = service.settings.store_timeout().into();
-        tokio::time::timeout(timeout, probe::<W>(line.into_socket())).await.map_err(|_| Broken::Overdue)?
+        tokio::time::timeout(timeout, probe::<W>(line.into_socket()))
+            .await
+            .map_err(|_| StoreError::TimedOut)?
     }
 
     /// Its user is no longer accepted: everyone who waits reads why.
-    pub(in crate::dispatcher) fn give_up(&self, service: &Service<W>, why: &[u8], now: Nanos) {
+    pub(in crate::dispatcher) fn disconnect(&self, service: &Service<W>, why: &[u8], now: Nanos) {
         let state = &mut *self.state.borrow_mut();
         // There is no trying again.
         state.health.failed(now);
-        state.let_down(service, |waiting, _| match waiting.ticket {
-            Ticket::Flight(leading) => leading.land_with(why),
+        state.fail_all(service, |waiting, _| match waiting.cache_role {
+            CacheRole::LeadFlight(leading) => leading.complete_with(why),
             _ if waiting.client.is_gone() => {}
             _ => {
-                let replies = &mut waiting.client.talk.borrow_mut().replies;
-                replies.part(waiting.place, why);
-                replies.whole(waiting.place);
-                service.has_news(&waiting.client);
+                let replies = &mut waiting.client.conversation.borrow_mut().replies;
+                replies.part(waiting.seq, why);
+                replies.whole(waiting.seq);
+                service.mark_pending_write(&waiting.client);
             }
         });
     }
@@ -254,7 +257,7 @@ impl<W: Wire> Store<W> {
         }
     }
 
-    fn poll(&self, cx: &mut Context<'_>, socket: &TcpStream, service: &Service<W>) -> Poll<Broken> {
+    fn poll(&self, cx: &mut Context<'_>, socket: &TcpStream, service: &Service<W>) -> Poll<StoreError> {
         match self.try_poll(cx, socket, service) {
             Poll::Ready(Err(broken)) => Poll::Ready(broken),
             // Nothing but a failure ends it.
@@ -267,12 +270,12 @@ impl<W: Wire> Store<W> {
         cx: &mut Context<'_>,
         socket: &TcpStream,
         service: &Service<W>,
-    ) -> Poll<Result<(), Broken>> {
+    ) -> Poll<Result<(), StoreError>> {
         if self.waker.borrow().as_ref().is_none_or(|waker| !waker.will_wake(cx.waker())) {
             *self.waker.borrow_mut() = Some(cx.waker().clone());
         }
         if self.overdue.replace(false) {
-            return Poll::Ready(Err(Broken::Overdue));
+            return Poll::Ready(Err(StoreError::TimedOut));
         }
         if self.is_due() {
             self.write(cx, socket)?;
@@ -282,7 +285,7 @@ impl<W: Wire> Store<W> {
             {
                 let scratch = &mut *service.scratch.borrow_mut();
                 match socket.try_read(scratch) {
-                    Ok(0) => return Poll::Ready(Err(Broken::Closed)),
+                    Ok(0) => return Poll::Ready(Err(StoreError::Closed)),
                     Ok(len) => self.answers(service, &scratch[..len])?,
                     Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
                     Err(error) => return Poll::Ready(Err(error.into())),
@@ -291,7 +294,7 @@ impl<W: Wire> Store<W> {
             // The store first, then the clients.
             service.dispatch(clock::monotonic());
             self.write(cx, socket)?;
-            service.deliver();
+            service.flush_pending();
         }
     }
 
@@ -301,7 +304,7 @@ impl<W: Wire> Store<W> {
         !state.out.is_empty() && (state.sent == 0 || state.blocked || state.out.len() >= FULL_WRITE)
     }
 
-    fn write(&self, cx: &mut Context<'_>, socket: &TcpStream) -> Result<(), Broken> {
+    fn write(&self, cx: &mut Context<'_>, socket: &TcpStream) -> Result<(), StoreError> {
         let state = &mut *self.state.borrow_mut();
         loop {
             state.flush(socket)?;
@@ -312,7 +315,7 @@ impl<W: Wire> Store<W> {
     }
 
     /// Gives answers to those who wait for them.
-    fn answers(&self, service: &Service<W>, bytes: &[u8]) -> Result<(), Broken> {
+    fn answers(&self, service: &Service<W>, bytes: &[u8]) -> Result<(), StoreError> {
         let state = &mut *self.state.borrow_mut();
         let now = clock::monotonic();
         state.last_read = now;
@@ -326,7 +329,7 @@ impl<W: Wire> Store<W> {
             state.input = input;
             taken.map(|taken| state.input.consume(taken))
         };
-        state.teach(service, now);
+        state.record_cost_sample(service, now);
         taken
     }
 
@@ -340,13 +343,13 @@ impl<W: Wire> Store<W> {
         state.blocked = false;
         state.heard = 0;
         let unsent = Refusal::after(Reason::StoreDown, pause);
-        state.let_down(service, |waiting, was_sent| {
+        state.fail_all(service, |waiting, was_sent| {
             let refusal = if was_sent { Refusal::uncertain() } else { unsent };
-            match waiting.ticket {
-                Ticket::Flight(leading) => leading.fail(refusal),
+            match waiting.cache_role {
+                CacheRole::LeadFlight(leading) => leading.fail(refusal),
                 _ => {
                     service.count_refusal(waiting.tenant, refusal.reason);
-                    service.refuse_late(&waiting.client, waiting.place, waiting.silent, refusal);
+                    service.refuse_queued(&waiting.client, waiting.seq, waiting.silent, refusal);
                 }
             }
         });
@@ -355,18 +358,18 @@ impl<W: Wire> Store<W> {
 }
 
 /// Asks a store that has accepted a connection whether it works: no client's request is to find out.
-async fn probe<W: Wire>(mut socket: TcpStream) -> Result<TcpStream, Broken> {
+async fn probe<W: Wire>(mut socket: TcpStream) -> Result<TcpStream, StoreError> {
     socket.write_all(W::PROBE).await?;
     let mut line = Vec::new();
     while !line.ends_with(b"\n") && line.len() < LONGEST_PROBE_ANSWER {
         if socket.read_buf(&mut line).await? == 0 {
-            return Err(Broken::Closed);
+            return Err(StoreError::Closed);
         }
     }
-    if W::is_well(&line) {
+    if W::is_healthy_reply(&line) {
         Ok(socket)
     } else {
-        Err(Broken::Unwell(String::from_utf8_lossy(&line).into_owned()))
+        Err(StoreError::Unhealthy(String::from_utf8_lossy(&line).into_owned()))
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Such a request is judged by its head, like any other ([`crate::dispatcher::pipeline`]); what it says of its length
 //! is its price. Then its client goes to the store with it, once it has its earlier replies, over a connection that
-//! nobody else uses meanwhile ([`crate::dispatcher::stores::line`]): bytes are read when there is room for them at
+//! nobody else uses meanwhile ([`crate::dispatcher::stores::dedicated`]): bytes are read when there is room for them at
 //! the store. Once it is answered, the client is back among those that share connections. So whoever sends slowly
 //! holds up nobody, and a client's memory does not grow with what it sends.
 //!
@@ -22,18 +22,18 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
-use super::alone::write_all;
-use super::client::{Client, Ended};
-use super::replies::Place;
+use super::client::{Client, CloseCause};
+use super::dedicated::write_all;
+use super::replies::SeqNo;
 use crate::clock;
-use crate::dispatcher::admission::queue::Queue;
-use crate::dispatcher::admission::waiting::Held;
-use crate::dispatcher::figures::Event;
-use crate::dispatcher::hot_cache::Ticket;
+use crate::dispatcher::hot_cache::CacheRole;
+use crate::dispatcher::metrics::Event;
+use crate::dispatcher::queue::dispatch::Held;
+use crate::dispatcher::queue::queue::Queue;
 use crate::dispatcher::service::{Answered, Service};
-use crate::dispatcher::stores::broken::Broken;
-use crate::dispatcher::stores::line::Line;
-use crate::dispatcher::stores::store::Outgoing;
+use crate::dispatcher::stores::connection::Outgoing;
+use crate::dispatcher::stores::dedicated::DedicatedConnection;
+use crate::dispatcher::stores::error::StoreError;
 use crate::dispatcher::tenants::ledger::{Charge, TenantId};
 use crate::dispatcher::wire::buffer::Buffer;
 use crate::dispatcher::wire::{Answer, Link, Wire};
@@ -43,14 +43,14 @@ use crate::protocol::{Refusal, Step};
 
 /// A request that may go to the store, of which the client has sent no more than the head, as far as is known.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Large<W: Wire> {
+pub(in crate::dispatcher) struct StreamedRequest<W: Wire> {
     /// Who is charged, and whose the client was then.
     tenant: TenantId,
     whole: TenantId,
-    place: Place,
-    kind: admission::Request,
+    seq: SeqNo,
+    class: admission::Request,
     silent: bool,
-    ticket: Ticket,
+    cache_role: CacheRole,
     /// How long it was in the queue.
     waited: Nanos,
     link: W::Link,
@@ -77,38 +77,39 @@ struct Progress {
 }
 
 /// Why a request did not get to its end.
-enum Stop<W: Wire> {
+enum StreamEnd<W: Wire> {
     /// The client reads this.
     Refused(Refusal),
     /// The store failed.
-    Broken(Broken),
+    StoreFailed(StoreError),
     /// The client sent what its protocol does not allow.
-    Fault(W::Fault),
+    Malformed(W::Fault),
     /// The client cannot go on.
-    Ended(Ended),
+    ClientClosed(CloseCause),
 }
 
-impl<W: Wire> From<Broken> for Stop<W> {
-    fn from(broken: Broken) -> Self {
-        Self::Broken(broken)
+impl<W: Wire> From<StoreError> for StreamEnd<W> {
+    fn from(broken: StoreError) -> Self {
+        Self::StoreFailed(broken)
     }
 }
 
-impl<W: Wire> Large<W> {
+impl<W: Wire> StreamedRequest<W> {
     fn new(outgoing: Outgoing<'_, W>, now: Nanos) -> Self {
-        let Outgoing { client, tenant, place, request, bytes, kind, silent, admitted, ticket, .. } = outgoing;
+        let Outgoing { client, tenant, seq, request, bytes, class, silent, admitted, cache_role, .. } =
+            outgoing;
         let (mut link, mut head) = (W::Link::default(), Buffer::default());
         let expect = link.encode(request, bytes, &mut head);
         let (waited, body) = (now.saturating_sub(admitted), Body::of::<W>(request, bytes));
         let whole = client.tenant.get();
-        Self { tenant, whole, place, kind, silent, ticket, waited, link, expect, head, body }
+        Self { tenant, whole, seq, class, silent, cache_role, waited, link, expect, head, body }
     }
 }
 
 impl Body {
     /// What is known of the body of a request whose head is `head`.
     fn of<W: Wire>(request: &W::Request, head: &[u8]) -> Self {
-        let paid = W::facts(request).bytes.saturating_sub(head.len() as u64);
+        let paid = W::meta(request).bytes.saturating_sub(head.len() as u64);
         Self { paid, ..Self::default() }
     }
 }
@@ -116,7 +117,7 @@ impl Body {
 impl<W: Wire> Service<W> {
     /// Sends a request that has a place before the store. One whose body is still to come gives it back for now.
     #[inline(always)]
-    pub(in crate::dispatcher) fn hand_over(
+    pub(in crate::dispatcher) fn submit(
         &self,
         outgoing: Outgoing<'_, W>,
         queue: &mut Queue<Held<W>>,
@@ -125,7 +126,7 @@ impl<W: Wire> Service<W> {
         let client = outgoing.client;
         if W::is_streamed(outgoing.request) {
             queue.leave();
-            client.let_go(Large::new(outgoing, now));
+            client.start_streaming(StreamedRequest::new(outgoing, now));
         } else {
             client.store().send(outgoing, now);
         }
@@ -147,74 +148,79 @@ impl<W: Wire> Client<W> {
     /// # Errors
     ///
     /// If that was the client's end.
-    pub(in crate::dispatcher) async fn pass_on(
+    pub(in crate::dispatcher) async fn stream_request(
         &self,
-        mut large: Large<W>,
+        mut large: StreamedRequest<W>,
         from_client: &mut OwnedReadHalf,
         service: &Service<W>,
-    ) -> Result<(), Ended> {
-        service.figures.count(Event::Streamed);
+    ) -> Result<(), CloseCause> {
+        service.metrics.count(Event::Streamed);
         let who = self.who.borrow().clone();
         let line = match service.lines.take(&service.settings, &who).await {
             Ok(line) => line,
             Err(broken) => {
-                let refusal = self.answer_stop(Stop::Broken(broken), &large, service)?;
-                large.ticket.refuse(refusal);
+                let refusal = self.reply_to_end(StreamEnd::StoreFailed(broken), &large, service)?;
+                large.cache_role.refuse(refusal);
                 return Ok(());
             }
         };
-        let mut input = std::mem::take(&mut self.talk.borrow_mut().input);
+        let mut input = std::mem::take(&mut self.conversation.borrow_mut().input);
         let heard = Buffer::default();
-        let way = Way { client: self, service, line, heard, is_with_store: false, done: None };
+        let way = BodyStream { client: self, service, line, heard, is_with_store: false, done: None };
         let passed = way.pass(&mut large, &mut input, from_client).await;
-        self.talk.borrow_mut().input = input;
+        self.conversation.borrow_mut().input = input;
         match passed {
             Ok(()) => {
-                if let Ticket::Write(mark) = large.ticket {
+                if let CacheRole::MarkWrite(mark) = large.cache_role {
                     mark.over();
                 }
-                self.talk.borrow_mut().replies.whole(large.place);
+                self.conversation.borrow_mut().replies.whole(large.seq);
             }
             // Its mark stays for a while: the store may have done what it did not answer.
-            Err(stop) => drop(self.answer_stop(stop, &large, service)?),
+            Err(stop) => drop(self.reply_to_end(stop, &large, service)?),
         }
         // Others may have waited for its place.
         service.dispatch(clock::monotonic());
-        service.deliver();
+        service.flush_pending();
         Ok(())
     }
 
     /// Says why a request did not get to its end.
-    fn answer_stop(&self, stop: Stop<W>, large: &Large<W>, service: &Service<W>) -> Result<Refusal, Ended> {
-        let talk = &mut *self.talk.borrow_mut();
+    fn reply_to_end(
+        &self,
+        stop: StreamEnd<W>,
+        large: &StreamedRequest<W>,
+        service: &Service<W>,
+    ) -> Result<Refusal, CloseCause> {
+        let conversation = &mut *self.conversation.borrow_mut();
         let down = if large.body.is_sent { Refusal::uncertain() } else { Refusal::of(Reason::StoreDown) };
         let refusal = match stop {
-            Stop::Ended(ended) => return Err(ended),
-            Stop::Fault(fault) => {
-                service.fault(self, talk, large.place, &fault, clock::monotonic());
+            StreamEnd::ClientClosed(ended) => return Err(ended),
+            StreamEnd::Malformed(fault) => {
+                service.fault(self, conversation, large.seq, &fault, clock::monotonic());
                 return Ok(down);
             }
-            Stop::Broken(Broken::Refused(why)) => {
-                service.tell(self, &mut talk.replies, large.place, &why);
+            StreamEnd::StoreFailed(StoreError::Refused(why)) => {
+                service.reply(self, &mut conversation.replies, large.seq, &why);
                 return Ok(down);
             }
-            Stop::Broken(broken) => {
-                tracing::debug!(service = service.settings.name, %broken, "a long request was broken off");
+            StreamEnd::StoreFailed(broken) => {
+                tracing::debug!(service = service.settings.name, %broken, "a streamed request ended early");
                 service.count_refusal(large.tenant, down.reason);
                 if large.body.is_sent { down } else { broken.refusal() }
             }
-            Stop::Refused(refusal) => refusal,
+            StreamEnd::Refused(refusal) => refusal,
         };
-        service.refuse(self, &mut talk.replies, large.place, large.silent, refusal);
+        service.refuse(self, &mut conversation.replies, large.seq, large.silent, refusal);
         Ok(refusal)
     }
 }
 
 /// A client's way to the store, for one request.
-struct Way<'a, W: Wire> {
+struct BodyStream<'a, W: Wire> {
     client: &'a Client<W>,
     service: &'a Service<W>,
-    line: Line,
+    line: DedicatedConnection,
     /// What the store has answered and has not been looked at.
     heard: Buffer,
     /// It has a place before the store.
@@ -223,13 +229,13 @@ struct Way<'a, W: Wire> {
     done: Option<Nanos>,
 }
 
-impl<W: Wire> Way<'_, W> {
+impl<W: Wire> BodyStream<'_, W> {
     async fn pass(
         mut self,
-        large: &mut Large<W>,
+        large: &mut StreamedRequest<W>,
         input: &mut Buffer,
         from_client: &mut OwnedReadHalf,
-    ) -> Result<(), Stop<W>> {
+    ) -> Result<(), StreamEnd<W>> {
         let head = std::mem::take(&mut large.head);
         let sent = match self.write(head.bytes()).await {
             Ok(()) => self.body(large, input, from_client).await,
@@ -238,9 +244,9 @@ impl<W: Wire> Way<'_, W> {
         match sent {
             Ok(()) => {}
             // It may have said why.
-            Err(Stop::Broken(broken @ Broken::System(_))) => {
+            Err(StreamEnd::StoreFailed(broken @ StoreError::Io(_))) => {
                 return self.answer(large).await.map_err(|stop| match stop {
-                    Stop::Ended(ended) => Stop::Ended(ended),
+                    StreamEnd::ClientClosed(ended) => StreamEnd::ClientClosed(ended),
                     _ => broken.into(),
                 });
             }
@@ -252,7 +258,7 @@ impl<W: Wire> Way<'_, W> {
         let answered = self.answer(large).await;
         let done = self.leave_store();
         if answered.is_ok() {
-            let (request, admitted) = (large.kind, sent.saturating_sub(large.waited));
+            let (request, admitted) = (large.class, sent.saturating_sub(large.waited));
             self.service.observe(Answered { request, admitted, sent, count: 1 }, done);
             if self.heard.is_empty() {
                 self.service.lines.keep(self.line);
@@ -264,19 +270,19 @@ impl<W: Wire> Way<'_, W> {
     /// From the client to the store, until the request's end.
     async fn body(
         &mut self,
-        large: &mut Large<W>,
+        large: &mut StreamedRequest<W>,
         input: &mut Buffer,
         from_client: &mut OwnedReadHalf,
-    ) -> Result<(), Stop<W>> {
+    ) -> Result<(), StreamEnd<W>> {
         let mut came = Progress::default();
         loop {
-            let step = W::decode(&mut self.client.talk.borrow_mut().decoder, input.bytes());
+            let step = W::decode(&mut self.client.conversation.borrow_mut().decoder, input.bytes());
             match step {
                 Step::Body { len, last } => {
                     let paid = self.pay(large, len as u64);
                     let written = match paid {
-                        Ok(()) => self.write(&input.bytes()[..len]).await.map_err(Stop::Broken),
-                        Err(refusal) => Err(Stop::Refused(refusal)),
+                        Ok(()) => self.write(&input.bytes()[..len]).await.map_err(StreamEnd::StoreFailed),
+                        Err(refusal) => Err(StreamEnd::Refused(refusal)),
                     };
                     input.consume(len);
                     match written {
@@ -288,10 +294,12 @@ impl<W: Wire> Way<'_, W> {
                         Err(stop) => return Err(stop),
                     }
                 }
-                Step::More { .. } => self.hear((input, &mut came), from_client).await.map_err(Stop::Ended)?,
+                Step::More { .. } => {
+                    self.hear((input, &mut came), from_client).await.map_err(StreamEnd::ClientClosed)?
+                }
                 Step::Fault { len, fault } => {
                     input.consume(len);
-                    return Err(Stop::Fault(fault));
+                    return Err(StreamEnd::Malformed(fault));
                 }
                 Step::Request { .. } | Step::Skip { .. } => {
                     unreachable!("nothing but its body follows a head")
@@ -301,8 +309,8 @@ impl<W: Wire> Way<'_, W> {
     }
 
     /// `len` bytes more of a body are to be passed on: charges what the head did not tell.
-    fn pay(&self, large: &mut Large<W>, len: u64) -> Result<(), Refusal> {
-        let Large { tenant, whole, kind, ref mut body, .. } = *large;
+    fn pay(&self, large: &mut StreamedRequest<W>, len: u64) -> Result<(), Refusal> {
+        let StreamedRequest { tenant, whole, class, ref mut body, .. } = *large;
         let tenant = self.client.still_charged(tenant, whole);
         body.passed += len;
         // What is known of its length has been looked at.
@@ -320,7 +328,7 @@ impl<W: Wire> Way<'_, W> {
         ledger.refresh();
         let service = self.service.settings.service;
         let price: MilliRu = ledger.price(service, 0, 0, more as usize, PriceClass::OTHER);
-        let rung = ledger.rung(service, kind.tier);
+        let rung = ledger.rung(service, class.tier);
         match ledger.charge(tenant, price, rung, clock::monotonic(), self.client.shadow) {
             Charge::Passed(charged) => {
                 ledger.count_charged(tenant, charged);
@@ -336,7 +344,7 @@ impl<W: Wire> Way<'_, W> {
         &self,
         (input, came): (&mut Buffer, &mut Progress),
         from_client: &mut OwnedReadHalf,
-    ) -> Result<(), Ended> {
+    ) -> Result<(), CloseCause> {
         let patience = self.service.limits.get().client_timeout;
         // Whoever stops here holds nothing.
         input.release();
@@ -345,9 +353,9 @@ impl<W: Wire> Way<'_, W> {
             let left = patience.saturating_sub(came.waited);
             let ready = timeout(left.into(), from_client.readable()).await;
             came.waited = came.waited.saturating_add(clock::monotonic().saturating_sub(since));
-            ready.map_err(|_| Ended::SlowWriter)?.map_err(|_| Ended::Left)?;
+            ready.map_err(|_| CloseCause::SlowWriter)?.map_err(|_| CloseCause::ClientLeft)?;
             match input.fill(PIECE, |bytes| from_client.try_read_buf(bytes)) {
-                Ok(0) => return Err(Ended::Left),
+                Ok(0) => return Err(CloseCause::ClientLeft),
                 Ok(len) => {
                     came.bytes += len;
                     if came.bytes >= PIECE {
@@ -356,35 +364,35 @@ impl<W: Wire> Way<'_, W> {
                     return Ok(());
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Err(_) => return Err(Ended::Left),
+                Err(_) => return Err(CloseCause::ClientLeft),
             }
         }
     }
 
     /// To the store, as fast as it reads.
-    async fn write(&mut self, bytes: &[u8]) -> Result<(), Broken> {
+    async fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
         let patience = self.service.settings.store_timeout().into();
         for piece in bytes.chunks(PIECE) {
             let written = timeout(patience, self.line.socket().write_all(piece)).await;
-            written.map_err(|_| Broken::Overdue)??;
+            written.map_err(|_| StoreError::TimedOut)??;
         }
         Ok(())
     }
 
     /// From the store to the client, until the answer's end.
-    async fn answer(&mut self, large: &mut Large<W>) -> Result<(), Stop<W>> {
-        let mut begun = false;
+    async fn answer(&mut self, large: &mut StreamedRequest<W>) -> Result<(), StreamEnd<W>> {
+        let mut reply_started = false;
         loop {
             let answer = large.link.scan(&large.expect, self.heard.bytes());
-            let answer = answer.map_err(|garbage| broken_off(garbage.into(), begun))?;
+            let answer = answer.map_err(|garbage| store_failure_end(garbage.into(), reply_started))?;
             if answer == Answer::MORE {
-                self.hear_store().await.map_err(|broken| broken_off(broken, begun))?;
+                self.read_store().await.map_err(|broken| store_failure_end(broken, reply_started))?;
                 continue;
             }
-            if !begun && W::is_forbidden(self.heard.bytes()) {
+            if !reply_started && W::is_forbidden(self.heard.bytes()) {
                 self.client.pool().set_may_cache(false);
             }
-            begun |= answer.give > 0 || !answer.add.is_empty();
+            reply_started |= answer.give > 0 || !answer.add.is_empty();
             self.give(answer.give, answer.add).await?;
             self.heard.consume(answer.len);
             if answer.last {
@@ -393,13 +401,13 @@ impl<W: Wire> Way<'_, W> {
         }
     }
 
-    async fn hear_store(&mut self) -> Result<(), Broken> {
+    async fn read_store(&mut self) -> Result<(), StoreError> {
         let patience = Duration::from(self.service.settings.store_timeout());
         let socket = self.line.socket();
         loop {
-            timeout(patience, socket.readable()).await.map_err(|_| Broken::Overdue)??;
+            timeout(patience, socket.readable()).await.map_err(|_| StoreError::TimedOut)??;
             match self.heard.fill(PIECE, |bytes| socket.try_read_buf(bytes)) {
-                Ok(0) => return Err(Broken::Closed),
+                Ok(0) => return Err(StoreError::Closed),
                 Ok(_) => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error.into()),
@@ -411,7 +419,7 @@ impl<W: Wire> Way<'_, W> {
     /// was.
     fn leave_store(&mut self) -> Nanos {
         if std::mem::take(&mut self.is_with_store) {
-            self.service.left_store();
+            self.service.release_permit();
             self.done = Some(clock::monotonic());
         }
         self.done.unwrap_or_else(clock::monotonic)
@@ -419,17 +427,18 @@ impl<W: Wire> Way<'_, W> {
 
     /// To the client, which has nothing else to read: as fast as it does. What it takes to read is not the store's time,
     /// so whoever does not read at once has no place before the store.
-    async fn give(&mut self, len: usize, add: &'static [u8]) -> Result<(), Stop<W>> {
+    async fn give(&mut self, len: usize, add: &'static [u8]) -> Result<(), StreamEnd<W>> {
         for is_added in [false, true] {
             let bytes = if is_added { add } else { &self.heard.bytes()[..len] };
-            let given = write_at_once(self.client.socket(), bytes).map_err(|_| Stop::Ended(Ended::Left))?;
+            let given = write_at_once(self.client.socket(), bytes)
+                .map_err(|_| StreamEnd::ClientClosed(CloseCause::ClientLeft))?;
             if given == bytes.len() {
                 continue;
             }
             if self.is_with_store {
                 self.leave_store();
                 self.service.dispatch(clock::monotonic());
-                self.service.deliver();
+                self.service.flush_pending();
             }
             let bytes = if is_added { add } else { &self.heard.bytes()[..len] };
             self.give_slowly(&bytes[given..]).await?;
@@ -437,12 +446,12 @@ impl<W: Wire> Way<'_, W> {
         Ok(())
     }
 
-    async fn give_slowly(&self, bytes: &[u8]) -> Result<(), Stop<W>> {
+    async fn give_slowly(&self, bytes: &[u8]) -> Result<(), StreamEnd<W>> {
         let patience = self.service.limits.get().client_timeout.into();
         match timeout(patience, write_all(self.client.socket(), bytes)).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) => Err(Stop::Ended(Ended::Left)),
-            Err(_) => Err(Stop::Ended(Ended::SlowReader)),
+            Ok(Err(_)) => Err(StreamEnd::ClientClosed(CloseCause::ClientLeft)),
+            Err(_) => Err(StreamEnd::ClientClosed(CloseCause::SlowReader)),
         }
     }
 }
@@ -461,8 +470,12 @@ fn write_at_once(socket: &OwnedWriteHalf, bytes: &[u8]) -> std::io::Result<usize
 }
 
 /// What the store's failure is to the client, which may have read the beginning of an answer.
-fn broken_off<W: Wire>(broken: Broken, begun: bool) -> Stop<W> {
-    if begun { Stop::Ended(Ended::Cut) } else { Stop::Broken(broken) }
+fn store_failure_end<W: Wire>(broken: StoreError, reply_started: bool) -> StreamEnd<W> {
+    if reply_started {
+        StreamEnd::ClientClosed(CloseCause::StoreFailed)
+    } else {
+        StreamEnd::StoreFailed(broken)
+    }
 }
 
 /// What ends a value, in either protocol.

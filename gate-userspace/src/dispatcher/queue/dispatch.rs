@@ -7,11 +7,11 @@ use gate_common::units::{MilliRu, Nanos};
 
 use super::queue::{Queue, Queued};
 use crate::dispatcher::clients::client::Client;
-use crate::dispatcher::clients::replies::Place;
-use crate::dispatcher::hot_cache::Ticket;
+use crate::dispatcher::clients::replies::SeqNo;
+use crate::dispatcher::hot_cache::CacheRole;
 use crate::dispatcher::pipeline::{count_passed, refuse};
 use crate::dispatcher::service::Service;
-use crate::dispatcher::stores::store::Outgoing;
+use crate::dispatcher::stores::connection::Outgoing;
 use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::wire::Wire;
 use crate::policy::admission;
@@ -19,10 +19,10 @@ use crate::protocol::Refusal;
 impl<W: Wire> Service<W> {
     /// Puts a request into the queue, whoever waits there.
     pub(in crate::dispatcher) fn enqueue(&self, held: Held<W>, bytes: &[u8], now: Nanos) {
-        self.join_queue(&mut self.queue.borrow_mut(), held, bytes, now);
+        self.enqueue_in(&mut self.queue.borrow_mut(), held, bytes, now);
     }
 
-    pub(in crate::dispatcher) fn join_queue(
+    pub(in crate::dispatcher) fn enqueue_in(
         &self,
         queue: &mut Queue<Held<W>>,
         held: Held<W>,
@@ -31,10 +31,10 @@ impl<W: Wire> Service<W> {
     ) {
         let (waiting, lowest) = held.client.queued.get();
         // Behind the client's own requests, whatever it is.
-        let tier = if waiting > 0 { held.kind.tier.max(lowest) } else { held.kind.tier };
+        let tier = if waiting > 0 { held.class.tier.max(lowest) } else { held.class.tier };
         held.client.queued.set((waiting + 1, tier));
-        self.policy.enqueued(held.kind);
-        self.figures.of_type(held.kind.query_type).enqueued();
+        self.policy.enqueued(held.class);
+        self.metrics.of_type(held.class.query_type).enqueued();
         queue.push(tier, held, bytes, now);
     }
 
@@ -43,34 +43,35 @@ impl<W: Wire> Service<W> {
         loop {
             let Some((tier, queued, behind)) = self.queue.borrow_mut().pop() else { return };
             let (held, waited) = (queued.item, now.saturating_sub(queued.since));
-            self.unqueued(&held);
-            let delayed = self.delay.borrow_mut().left(tier, now, waited, behind);
-            match self.still_wanted(&held, waited, delayed, now) {
+            self.on_dequeued(&held);
+            let delay_refusal = self.delay.borrow_mut().left(tier, now, waited, behind);
+            match self.check_still_wanted(&held, waited, delay_refusal, now) {
                 Ok(()) => {
-                    let Held { client, tenant, place, request, kind, charged, ticket } = held;
+                    let Held { client, tenant, seq, request, class, charged, cache_role } = held;
                     if let Some(charged) = charged {
                         count_passed(&client, tenant, &self.ledger.borrow(), charged);
                     }
-                    let (bytes, admitted, silent) = (&queued.bytes, queued.since, W::is_silent(&request));
+                    let (bytes, admitted, silent) =
+                        (&queued.bytes, queued.since, W::wants_no_reply(&request));
                     let (client, request) = (&client, &request);
                     let paid = charged.unwrap_or(MilliRu::ZERO);
                     let outgoing = Outgoing {
                         client,
                         tenant,
                         paid,
-                        place,
+                        seq,
                         request,
                         bytes,
-                        kind,
+                        class,
                         silent,
                         admitted,
-                        ticket,
+                        cache_role,
                     };
-                    self.hand_over(outgoing, &mut self.queue.borrow_mut(), now);
+                    self.submit(outgoing, &mut self.queue.borrow_mut(), now);
                 }
                 Err(refusal) => {
                     self.queue.borrow_mut().leave();
-                    self.refuse_held(held, refusal);
+                    self.refuse_queued_request(held, refusal);
                 }
             }
             self.queue.borrow_mut().recycle(queued.bytes);
@@ -82,38 +83,44 @@ impl<W: Wire> Service<W> {
         loop {
             let lost = |tier, queued: &Queued<Held<W>>| {
                 let waited = now.saturating_sub(queued.since);
-                self.is_late(&queued.item, waited)
-                    || (!queued.item.client.shadow && self.delay.borrow().has_given_up(tier, waited))
+                self.is_past_deadline(&queued.item, waited)
+                    || (!queued.item.client.shadow && self.delay.borrow().has_expired(tier, waited))
             };
-            let Some((tier, queued)) = self.queue.borrow_mut().pop_lost(lost) else { return };
+            let Some((tier, queued)) = self.queue.borrow_mut().pop_expired(lost) else { return };
             let (held, waited) = (queued.item, now.saturating_sub(queued.since));
-            self.unqueued(&held);
+            self.on_dequeued(&held);
             self.delay.borrow_mut().left(tier, now, waited, 0);
-            let refusal = if self.is_late(&held, waited) { LATE } else { self.delayed() };
-            self.refuse_held(held, refusal);
+            let refusal = if self.is_past_deadline(&held, waited) { LATE } else { self.delay_refusal() };
+            self.refuse_queued_request(held, refusal);
             self.queue.borrow_mut().recycle(queued.bytes);
         }
     }
 
     /// A request has left the queue.
-    fn unqueued(&self, held: &Held<W>) {
+    fn on_dequeued(&self, held: &Held<W>) {
         let (waiting, lowest) = held.client.queued.get();
         held.client.queued.set((waiting - 1, lowest));
-        self.policy.dequeued(held.kind);
-        self.figures.of_type(held.kind.query_type).dequeued();
+        self.policy.dequeued(held.class);
+        self.metrics.of_type(held.class.query_type).dequeued();
     }
 
     /// Whether a request that has waited so long should still go to the store.
-    fn still_wanted(&self, held: &Held<W>, waited: Nanos, delayed: bool, now: Nanos) -> Result<(), Refusal> {
+    fn check_still_wanted(
+        &self,
+        held: &Held<W>,
+        waited: Nanos,
+        delay_refusal: bool,
+        now: Nanos,
+    ) -> Result<(), Refusal> {
         let Held { client, tenant, charged, .. } = held;
-        if self.is_late(held, waited) {
+        if self.is_past_deadline(held, waited) {
             return Err(LATE);
         }
         client.store().accepts(now)?;
-        if delayed && !client.shadow {
-            return Err(self.delayed());
+        if delay_refusal && !client.shadow {
+            return Err(self.delay_refusal());
         }
-        if delayed {
+        if delay_refusal {
             let charged = charged.unwrap_or(MilliRu::ZERO);
             self.ledger.borrow().count_refusal(*tenant, Reason::QueueDelay, charged, true);
         }
@@ -121,28 +128,28 @@ impl<W: Wire> Service<W> {
     }
 
     /// Whether nobody wants the answer any more to a request that has waited so long.
-    fn is_late(&self, held: &Held<W>, waited: Nanos) -> bool {
+    fn is_past_deadline(&self, held: &Held<W>, waited: Nanos) -> bool {
         let late = self.limits.get().deadline.is_some_and(|deadline| waited > deadline);
         // A flight is wanted by whoever follows it.
-        !held.ticket.is_own() && (late || held.client.is_gone() || held.client.left.get())
+        !held.cache_role.is_own() && (late || held.client.is_gone() || held.client.left.get())
     }
 
-    fn delayed(&self) -> Refusal {
+    fn delay_refusal(&self) -> Refusal {
         Refusal::after(Reason::QueueDelay, self.delay.borrow().retry_after())
     }
 
-    fn refuse_held(&self, held: Held<W>, refusal: Refusal) {
-        let Held { client, tenant, place, request, kind, charged, ticket } = held;
+    fn refuse_queued_request(&self, held: Held<W>, refusal: Refusal) {
+        let Held { client, tenant, seq, request, class, charged, cache_role } = held;
         if let Some(charged) = charged {
-            let counts = self.figures.of_type(kind.query_type);
+            let counts = self.metrics.of_type(class.query_type);
             refuse(tenant, &mut self.ledger.borrow_mut(), counts, charged, refusal);
-        } else if !ticket.is_own() {
+        } else if !cache_role.is_own() {
             self.count_refusal(tenant, refusal.reason);
         }
-        if !ticket.is_own() {
-            self.refuse_late(&client, place, W::is_silent(&request) || client.left.get(), refusal);
+        if !cache_role.is_own() {
+            self.refuse_queued(&client, seq, W::wants_no_reply(&request) || client.left.get(), refusal);
         }
-        ticket.refuse(refusal);
+        cache_role.refuse(refusal);
     }
 }
 
@@ -152,12 +159,12 @@ pub(in crate::dispatcher) struct Held<W: Wire> {
     pub(in crate::dispatcher) client: Rc<Client<W>>,
     /// Who is charged.
     pub(in crate::dispatcher) tenant: TenantId,
-    pub(in crate::dispatcher) place: Place,
+    pub(in crate::dispatcher) seq: SeqNo,
     pub(in crate::dispatcher) request: W::Request,
-    pub(in crate::dispatcher) kind: admission::Request,
+    pub(in crate::dispatcher) class: admission::Request,
     /// What it has paid, unless it has been counted as passed.
     pub(in crate::dispatcher) charged: Option<MilliRu>,
-    pub(in crate::dispatcher) ticket: Ticket,
+    pub(in crate::dispatcher) cache_role: CacheRole,
 }
 
 /// Refuses a request that nobody waits for any more.

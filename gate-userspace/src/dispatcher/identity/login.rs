@@ -1,55 +1,55 @@
 //! A client that says who it is: user, database, protocol version.
 //!
-//! The store decides. It is asked on a connection kept for this ([`crate::dispatcher::stores::line`]), which is who
+//! The store decides. It is asked on a connection kept for this ([`crate::dispatcher::stores::dedicated`]), which is who
 //! the client was before; what it answers is what the client reads. Only then does the client move to the pool of its
 //! new identity, and only then is it charged to its user's tenant. It has all its earlier replies by then, and of
 //! what it has sent behind, nothing has been looked at.
 
 use std::rc::Rc;
 
-use super::{Asked, Identity, Secret};
-use crate::dispatcher::clients::client::{Client, Moving};
-use crate::dispatcher::figures::Event;
+use super::{Identity, LoginRequest, Secret};
+use crate::dispatcher::clients::client::{Client, ConnectionMode};
+use crate::dispatcher::metrics::Event;
 use crate::dispatcher::service::Service;
-use crate::dispatcher::stores::broken::Broken;
+use crate::dispatcher::stores::error::StoreError;
 use crate::dispatcher::wire::Wire;
 use crate::protocol::resp::error_code;
 use crate::protocol::{Refusal, Step};
 
 impl<W: Wire> Client<W> {
     /// Takes the request that the client's input begins with to the store. Returns where the client goes then.
-    pub(in crate::dispatcher) async fn change(&self, service: &Rc<Service<W>>) -> Moving {
-        let Some((request, asked)) = self.take_request() else { return Moving::Own };
+    pub(in crate::dispatcher) async fn change(&self, service: &Rc<Service<W>>) -> ConnectionMode {
+        let Some((request, asked)) = self.take_login() else { return ConnectionMode::Dedicated };
         match self.answer(&request, &asked, service).await {
             Ok(answer) => {
                 self.say(&answer);
                 if error_code(&answer).is_none() {
-                    return self.become_what_it_asked(&asked, service);
+                    return self.apply_login(&asked, service);
                 }
                 if asked.login.is_some() {
-                    service.figures.count(Event::LoginFailed);
+                    service.metrics.count(Event::LoginFailed);
                     // Who is charged to nobody gets one guess for each connection.
-                    self.talk.borrow_mut().ending = self.is_unknown();
+                    self.conversation.borrow_mut().closing = self.is_unauthenticated();
                 }
             }
             Err(refusal) => {
-                let replies = &mut self.talk.borrow_mut().replies;
-                let place = replies.open();
-                replies.refuse(place, refusal);
+                let replies = &mut self.conversation.borrow_mut().replies;
+                let seq = replies.open();
+                replies.refuse(seq, refusal);
                 service.count_refusal(self.tenant.get(), refusal.reason);
             }
         }
-        Moving::No
+        ConnectionMode::Shared
     }
 
     /// The request, and what it asks; `None`, and it stays where it is, if that cannot be told.
-    fn take_request(&self) -> Option<(Secret, Asked)> {
-        let talk = &mut *self.talk.borrow_mut();
-        let input = talk.input.bytes();
-        let Step::Request { len, request } = W::decode(&mut talk.decoder, input) else { return None };
-        let bytes = W::bytes(&talk.decoder, &request, &input[..len]);
+    fn take_login(&self) -> Option<(Secret, LoginRequest)> {
+        let conversation = &mut *self.conversation.borrow_mut();
+        let input = conversation.input.bytes();
+        let Step::Request { len, request } = W::decode(&mut conversation.decoder, input) else { return None };
+        let bytes = W::bytes(&conversation.decoder, &request, &input[..len]);
         let taken = (Secret::new(bytes), W::change(&request, bytes)?);
-        talk.input.consume(len);
+        conversation.input.consume(len);
         Some(taken)
     }
 
@@ -57,14 +57,14 @@ impl<W: Wire> Client<W> {
     async fn answer(
         &self,
         request: &Secret,
-        asked: &Asked,
+        asked: &LoginRequest,
         service: &Service<W>,
     ) -> Result<Vec<u8>, Refusal> {
         let who = self.who.borrow().clone();
         let verified = asked.login.as_ref().and_then(|login| service.tenants.borrow().verifies(login));
         match verified {
             Some(false) => return Ok(WRONG_PASSWORD.to_vec()),
-            Some(true) if asked.is_login_alone() && service.pools.has_proof_of(&who.after(asked)) => {
+            Some(true) if asked.is_login_only() && service.pools.has_verified(&who.after(asked)) => {
                 return Ok(OK.to_vec());
             }
             _ => {}
@@ -76,27 +76,27 @@ impl<W: Wire> Client<W> {
             Ok(answer)
         };
         asking.await.or_else(|broken| match broken {
-            Broken::Refused(why) => Ok(why),
+            StoreError::Refused(why) => Ok(why),
             broken => Err(broken.refusal()),
         })
     }
 
     /// The store agrees. It shares a pool from now on if there is one for it.
-    fn become_what_it_asked(&self, asked: &Asked, service: &Rc<Service<W>>) -> Moving {
+    fn apply_login(&self, asked: &LoginRequest, service: &Rc<Service<W>>) -> ConnectionMode {
         let who = self.who.borrow().after(asked);
-        self.charge_to_user_of(asked, service);
+        self.set_tenant_of_user(asked, service);
         let pool = service.pools.open(&who, service);
         if let Some(login) = &asked.login {
             service.pools.accepted(login);
         }
         *self.who.borrow_mut() = who;
-        let Some(pool) = pool else { return Moving::Own };
+        let Some(pool) = pool else { return ConnectionMode::Dedicated };
         self.share(pool);
-        Moving::No
+        ConnectionMode::Shared
     }
 
     /// From now on it is charged to the tenant of the user as whom it has logged in, if it has one.
-    pub(in crate::dispatcher) fn charge_to_user_of(&self, asked: &Asked, service: &Service<W>) {
+    pub(in crate::dispatcher) fn set_tenant_of_user(&self, asked: &LoginRequest, service: &Service<W>) {
         if asked.login.is_none() && !asked.reset {
             return;
         }
@@ -104,28 +104,28 @@ impl<W: Wire> Client<W> {
         let ledger = service.ledger.borrow();
         let tenant = asked.login.as_ref().and_then(|login| service.tenants.borrow().of_user(login, &ledger));
         drop(ledger);
-        self.charge_to(tenant.unwrap_or_else(|| service.identify(self.source).0), service);
+        self.set_tenant(tenant.unwrap_or_else(|| service.tenant_of_client(self.source).0), service);
     }
 
     /// Takes note of a login on a connection of the client's own, if the store accepts it here too.
-    pub(in crate::dispatcher) async fn witness(&self, asked: &Asked, service: &Service<W>) {
+    pub(in crate::dispatcher) async fn verify_login(&self, asked: &LoginRequest, service: &Service<W>) {
         if let Some(login) = &asked.login {
             let claimed = Identity { login: Some(Rc::clone(login)), ..Identity::default() };
             let Ok(line) = service.lines.take(&service.settings, &claimed).await else {
-                service.figures.count(Event::LoginFailed);
+                service.metrics.count(Event::LoginFailed);
                 return;
             };
             service.lines.keep(line);
         }
-        self.charge_to_user_of(asked, service);
+        self.set_tenant_of_user(asked, service);
     }
 
     /// Gives it a reply that is not any request's among those outstanding: there are none.
     pub(in crate::dispatcher) fn say(&self, reply: &[u8]) {
-        let replies = &mut self.talk.borrow_mut().replies;
-        let place = replies.open();
-        replies.part(place, reply);
-        replies.whole(place);
+        let replies = &mut self.conversation.borrow_mut().replies;
+        let seq = replies.open();
+        replies.part(seq, reply);
+        replies.whole(seq);
     }
 }
 

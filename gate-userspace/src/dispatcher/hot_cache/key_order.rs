@@ -11,32 +11,32 @@
 use std::cell::Cell;
 
 use super::versions::KeyHash;
-use crate::dispatcher::clients::replies::Place;
+use crate::dispatcher::clients::replies::SeqNo;
 
 /// One client's.
 #[derive(Debug, Default)]
-pub(in crate::dispatcher) struct Order {
+pub(in crate::dispatcher) struct KeyOrder {
     /// Reads that follow a flight, and their keys.
     following: Cell<usize>,
     followed: Cell<u128>,
     /// Keys on the client's own connection: those of requests before `turn`, and later ones.
     older: Cell<u128>,
     newer: Cell<u128>,
-    turn: Cell<Place>,
+    turn: Cell<SeqNo>,
     /// Its next request waits until no read follows a flight.
     waits: Cell<bool>,
 }
 
 /// Where a request stands among its client's.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::dispatcher) struct Turn {
+pub(in crate::dispatcher) struct ReplySlot {
     /// Its place.
-    pub(in crate::dispatcher) place: Place,
+    pub(in crate::dispatcher) seq: SeqNo,
     /// The first that is not answered.
-    pub(in crate::dispatcher) first: Place,
+    pub(in crate::dispatcher) first: SeqNo,
 }
 
-impl Order {
+impl KeyOrder {
     /// A read follows a flight.
     pub(in crate::dispatcher) fn follow(&self, key: KeyHash) {
         self.following.set(self.following.get() + 1);
@@ -44,7 +44,7 @@ impl Order {
     }
 
     /// A flight that one read followed has landed.
-    pub(in crate::dispatcher) fn landed(&self) {
+    pub(in crate::dispatcher) fn complete_followers(&self) {
         self.following.set(self.following.get() - 1);
         if self.following.get() == 0 {
             self.followed.set(0);
@@ -76,29 +76,29 @@ impl Order {
 
     /// A request about the keys with these bits takes the client's own connection.
     #[inline]
-    pub(in crate::dispatcher) fn send(&self, bits: u128, turn: Turn) {
+    pub(in crate::dispatcher) fn send(&self, bits: u128, turn: ReplySlot) {
         if turn.first >= self.turn.get() {
             self.older.set(self.newer.take());
-            self.turn.set(turn.place);
+            self.turn.set(turn.seq);
         }
         self.newer.set(self.newer.get() | bits);
     }
 
-    /// As [`Order::send`], for a read that has followed a flight in vain.
+    /// As [`KeyOrder::send`], for a read that has followed a flight in vain.
     pub(in crate::dispatcher) fn send_late(&self, key: KeyHash) {
         self.newer.set(self.newer.get() | key.bit());
     }
 
     /// Whether nothing about this key is on its way, on the client's own connection or as a flight.
     #[inline]
-    pub(in crate::dispatcher) fn is_free(&self, key: KeyHash, turn: Turn) -> bool {
-        turn.first == turn.place || !self.has_sent(key, turn) && !self.follows_any(key.bit())
+    pub(in crate::dispatcher) fn is_free(&self, key: KeyHash, turn: ReplySlot) -> bool {
+        turn.first == turn.seq || !self.has_sent(key, turn) && !self.follows_any(key.bit())
     }
 
     /// Whether a request about this key may be on its way on the client's own connection.
     #[inline]
-    pub(in crate::dispatcher) fn has_sent(&self, key: KeyHash, turn: Turn) -> bool {
-        if turn.first == turn.place {
+    pub(in crate::dispatcher) fn has_sent(&self, key: KeyHash, turn: ReplySlot) -> bool {
+        if turn.first == turn.seq {
             return false;
         }
         let older = if turn.first < self.turn.get() { self.older.get() } else { 0 };
@@ -119,20 +119,20 @@ mod tests {
 
     #[test]
     fn a_client_waits_until_no_read_of_its_follows_a_flight() {
-        let (versions, order) = (Versions::new(1), Order::default());
+        let (versions, order) = (Versions::new(1), KeyOrder::default());
         let key = versions.hash(b"key");
         let mut replies = Replies::new(|_, _| ());
         replies.open();
-        let turn = Turn { place: replies.next(), first: replies.first() };
+        let turn = ReplySlot { seq: replies.next(), first: replies.first() };
         assert!(order.is_free(key, turn));
         order.follow(key);
         order.follow(key);
         assert!(!order.is_free(key, turn));
         assert!(order.follows() && order.follows_any(key.bit()) && !order.follows_any(!key.bit()));
         order.wait();
-        order.landed();
+        order.complete_followers();
         assert!(order.waits() && order.follows_any(key.bit()));
-        order.landed();
+        order.complete_followers();
         assert!(
             !order.waits() && !order.follows() && !order.follows_any(ANY_KEY) && order.is_free(key, turn)
         );
@@ -144,11 +144,11 @@ mod tests {
         fn what_is_on_its_way_is_never_forgotten_and_what_is_answered_is_in_time(
             steps in proptest::collection::vec((any::<bool>(), 0_u8..40, 0_usize..4), 1..300),
         ) {
-            let (versions, order, mut replies) = (Versions::new(1), Order::default(), Replies::new(|_, _| ()));
+            let (versions, order, mut replies) = (Versions::new(1), KeyOrder::default(), Replies::new(|_, _| ()));
             let mut open = std::collections::VecDeque::new();
             for (own, key, answered) in steps {
                 let key = versions.hash(&[key]);
-                let turn = Turn { place: replies.next(), first: replies.first() };
+                let turn = ReplySlot { seq: replies.next(), first: replies.first() };
                 if open.iter().any(|&(_, other)| other == Some(key)) {
                     prop_assert!(order.has_sent(key, turn) && !order.is_free(key, turn), "forgotten");
                 }
@@ -157,14 +157,14 @@ mod tests {
                     order.send(key.bit(), turn);
                 }
                 open.push_back((replies.open(), own.then_some(key)));
-                for (place, _) in open.drain(..answered.min(open.len())) {
-                    replies.whole(place);
+                for (seq, _) in open.drain(..answered.min(open.len())) {
+                    replies.whole(seq);
                 }
             }
             // However busy a client is: after two rounds of what it has on its way, all older is forgotten.
             let old = versions.hash(b"old");
             let mut ask = |key: KeyHash| {
-                let turn = Turn { place: replies.next(), first: replies.first() };
+                let turn = ReplySlot { seq: replies.next(), first: replies.first() };
                 let had_sent = order.has_sent(key, turn);
                 order.send(if had_sent { 0 } else { key.bit() & !old.bit() }, turn);
                 open.push_back((replies.open(), None));

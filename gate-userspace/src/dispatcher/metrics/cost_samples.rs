@@ -21,8 +21,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gate_common::units::{MilliRu, Nanos};
 
-use super::ServiceFigures;
-use super::latency::{Latencies, Reading};
+use super::ServiceMetrics;
+use super::latency::{LatencyHistogram, LatencySnapshot};
 use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::wire::Wire;
 use crate::policy::cost_model::{Batch, Measure, Window};
@@ -31,12 +31,12 @@ use crate::protocol::price_class::PriceClass;
 
 /// What one thread learns at one service.
 #[derive(Debug, Default)]
-pub(in crate::dispatcher) struct Lessons {
+pub(in crate::dispatcher) struct CostSamples {
     is_on: AtomicBool,
     /// What a class is expected to take, in thousandths of a reference read.
     expected: ByClass<AtomicU32>,
     /// How long requests took. All only grow.
-    times: ByClass<Latencies>,
+    times: ByClass<LatencyHistogram>,
     /// What has not been taken yet.
     window: Mutex<Window>,
     /// What answers are measured by, where what they have cost is settled.
@@ -45,7 +45,7 @@ pub(in crate::dispatcher) struct Lessons {
     settled_mru: AtomicU64,
 }
 
-impl Lessons {
+impl CostSamples {
     /// Whether anybody wants to learn.
     #[inline]
     pub(in crate::dispatcher) fn is_on(&self) -> bool {
@@ -53,23 +53,23 @@ impl Lessons {
     }
 
     /// Adds to `window` that answers took so long together. Only the thread whose lessons these are may call this.
-    pub(in crate::dispatcher) fn observe(&self, answers: &Answers, took: Nanos, window: &mut Window) {
-        let mut together = answers.together();
-        let each = Nanos(took.0 / u64::from(together.count.max(1)));
+    pub(in crate::dispatcher) fn observe(&self, answers: &ReplyBatch, took: Nanos, window: &mut Window) {
+        let mut batch = answers.batch();
+        let each = Nanos(took.0 / u64::from(batch.count.max(1)));
         for (class, &count) in answers.counts.iter().enumerate().filter(|(_, count)| **count > 0) {
             let expected = self.expected[class].load(Ordering::Relaxed);
-            together.expected_milli += u64::from(count) * u64::from(expected);
+            batch.expected_milli += u64::from(count) * u64::from(expected);
             self.times[class].record(each, count.into());
         }
         if answers.are_reference {
-            window.observe_reference(together, took)
+            window.observe_reference(batch, took)
         } else {
-            window.observe(together, took)
+            window.observe(batch, took)
         }
     }
 
     /// Leaves for the control loop what has been gathered.
-    pub(in crate::dispatcher) fn hand_over(&self, gathered: &RefCell<Window>) {
+    pub(in crate::dispatcher) fn submit(&self, gathered: &RefCell<Window>) {
         let gathered = gathered.take();
         if gathered != Window::default() {
             lock(&self.window).merge(&gathered);
@@ -88,13 +88,13 @@ impl Lessons {
     }
 }
 
-impl ServiceFigures {
+impl ServiceMetrics {
     /// Says what classes of requests are expected to take, in thousandths of a reference read, and what answers are
     /// measured by; nothing if nobody wants to learn.
     pub(crate) fn expect(&self, expected: Option<(&ByClass<u32>, Option<Measure>)>) {
         let (expected, now) = expected.unzip();
         for thread in &*self.threads {
-            let Lessons { is_on, expected: held, measure, .. } = &thread.lessons;
+            let CostSamples { is_on, expected: held, measure, .. } = &thread.cost_samples;
             is_on.store(expected.is_some(), Ordering::Relaxed);
             for (held, &expected) in held.iter().zip(expected.into_iter().flatten()) {
                 held.store(expected, Ordering::Relaxed);
@@ -106,22 +106,22 @@ impl ServiceFigures {
     /// What has been charged beyond prices since the start, in thousandths of a request unit.
     #[must_use]
     pub fn settled_mru(&self) -> u64 {
-        self.threads.iter().map(|thread| thread.lessons.settled_mru.load(Ordering::Relaxed)).sum()
+        self.threads.iter().map(|thread| thread.cost_samples.settled_mru.load(Ordering::Relaxed)).sum()
     }
 
     /// What the threads have learned since this was last asked.
     pub(crate) fn take_window(&self) -> Window {
         self.threads.iter().fold(Window::default(), |mut sum, thread| {
-            sum.merge(&std::mem::take(&mut *lock(&thread.lessons.window)));
+            sum.merge(&std::mem::take(&mut *lock(&thread.cost_samples.window)));
             sum
         })
     }
 
     /// How long requests of each class took the store by themselves, while somebody wanted to learn.
-    pub(crate) fn service_times(&self) -> ByClass<Reading> {
+    pub(crate) fn service_times(&self) -> ByClass<LatencySnapshot> {
         std::array::from_fn(|class| {
-            let mut reading = Reading::default();
-            self.threads.iter().for_each(|thread| reading.add(&thread.lessons.times[class]));
+            let mut reading = LatencySnapshot::default();
+            self.threads.iter().for_each(|thread| reading.add(&thread.cost_samples.times[class]));
             reading
         })
     }
@@ -134,25 +134,25 @@ fn lock<T>(held: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// What is known of a request beforehand, as its price is made of it.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::dispatcher) struct Features {
+pub(in crate::dispatcher) struct CostFeatures {
     class: PriceClass,
     rows: u32,
     bytes: u32,
 }
 
-impl Features {
+impl CostFeatures {
     /// Those of a request.
     #[inline]
     pub(in crate::dispatcher) fn of<W: Wire>(request: &W::Request) -> Self {
-        let facts = W::facts(request);
-        let bytes = u32::try_from(facts.bytes).unwrap_or(u32::MAX);
-        Self { class: W::price_class(facts.class), rows: facts.rows, bytes }
+        let meta = W::meta(request);
+        let bytes = u32::try_from(meta.bytes).unwrap_or(u32::MAX);
+        Self { class: W::price_class(meta.class), rows: meta.rows, bytes }
     }
 }
 
 /// The answers that one read from the store has completed.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Answers {
+pub(in crate::dispatcher) struct ReplyBatch {
     counts: ByClass<u32>,
     rows: u64,
     bytes: u64,
@@ -160,7 +160,7 @@ pub(in crate::dispatcher) struct Answers {
     sent: Nanos,
     are_reference: bool,
     /// Something else was answered among them.
-    is_spoiled: bool,
+    is_unmeasurable: bool,
     payer: Payer,
     /// What they were charged.
     paid: MilliRu,
@@ -177,25 +177,25 @@ enum Payer {
     Several,
 }
 
-impl Default for Answers {
+impl Default for ReplyBatch {
     fn default() -> Self {
         let (counts, sent) = (ByClass::default(), Nanos::MAX);
         let (payer, paid) = Default::default();
-        Self { counts, rows: 0, bytes: 0, sent, are_reference: true, is_spoiled: false, payer, paid }
+        Self { counts, rows: 0, bytes: 0, sent, are_reference: true, is_unmeasurable: false, payer, paid }
     }
 }
 
-impl Answers {
+impl ReplyBatch {
     /// A request sent at `sent`, for which a tenant has paid so much, has been answered by `len` bytes.
     #[inline]
     pub(in crate::dispatcher) fn add(
         &mut self,
-        request: Features,
+        request: CostFeatures,
         (tenant, paid): (TenantId, MilliRu),
         sent: Nanos,
         len: usize,
     ) {
-        let Features { class, rows, bytes } = request;
+        let CostFeatures { class, rows, bytes } = request;
         self.counts[class.index()] += 1;
         self.rows += u64::from(rows);
         self.bytes += u64::from(bytes);
@@ -219,14 +219,14 @@ impl Answers {
     }
 
     /// All of them, but for what they were expected to take.
-    pub(in crate::dispatcher) fn together(&self) -> Batch {
+    pub(in crate::dispatcher) fn batch(&self) -> Batch {
         let count = self.counts.iter().sum();
         Batch { count, rows: self.rows, bytes: self.bytes, expected_milli: 0 }
     }
 
     /// A question of gate's own has been answered.
-    pub(in crate::dispatcher) fn spoil(&mut self) {
-        (self.is_spoiled, self.sent) = (true, Nanos::ZERO);
+    pub(in crate::dispatcher) fn mark_unmeasurable(&mut self) {
+        (self.is_unmeasurable, self.sent) = (true, Nanos::ZERO);
     }
 
     /// Whether there are none.
@@ -238,7 +238,7 @@ impl Answers {
     /// How long the store took for them until `now`, when it had answered before at `before`; nothing if that cannot be
     /// told.
     pub(in crate::dispatcher) fn took(&self, before: Nanos, now: Nanos) -> Option<Nanos> {
-        (!self.is_empty() && !self.is_spoiled).then(|| now.saturating_sub(self.sent.max(before)))
+        (!self.is_empty() && !self.is_unmeasurable).then(|| now.saturating_sub(self.sent.max(before)))
     }
 }
 
@@ -252,13 +252,13 @@ mod tests {
     use crate::protocol::query_types::QueryTypes;
     use gate_common::abi::QueryClass;
 
-    const GET: Features = Features { class: PriceClass::GET, rows: 1, bytes: 30 };
-    const MGET: Features = Features { class: PriceClass::OTHER, rows: 10, bytes: 90 };
+    const GET: CostFeatures = CostFeatures { class: PriceClass::GET, rows: 1, bytes: 30 };
+    const MGET: CostFeatures = CostFeatures { class: PriceClass::OTHER, rows: 10, bytes: 90 };
     const ZERO: Nanos = Nanos::ZERO;
     const PAID: (TenantId, MilliRu) = (TenantId(7), MilliRu::ONE_RU);
 
-    fn answers(requests: &[(Features, u64, usize)]) -> Answers {
-        let mut answers = Answers::default();
+    fn answers(requests: &[(CostFeatures, u64, usize)]) -> ReplyBatch {
+        let mut answers = ReplyBatch::default();
         requests.iter().for_each(|&(request, sent_us, len)| {
             answers.add(request, PAID, Nanos::from_micros(sent_us), len)
         });
@@ -280,15 +280,15 @@ mod tests {
             let answers = answers(&[(GET, sent, 5), (MGET, sent + 1, 5)]);
             assert_eq!(answers.took(us(before), us(now)), Some(us(took)), "{sent} {before} {now}");
         }
-        assert_eq!(Answers::default().took(us(1), us(2)), None);
+        assert_eq!(ReplyBatch::default().took(us(1), us(2)), None);
         let mut spoiled = answers(&[(GET, 1, 5)]);
-        spoiled.spoil();
+        spoiled.mark_unmeasurable();
         assert!(!spoiled.is_empty() && spoiled.took(ZERO, us(2)).is_none());
     }
 
     #[test]
     fn only_small_reads_of_one_key_among_themselves_are_the_reference() {
-        let two = Features { rows: 2, ..GET };
+        let two = CostFeatures { rows: 2, ..GET };
         for (requests, is_reference) in [
             (&[(GET, 0, 5)][..], true),
             (&[(GET, 0, SMALL), (GET, 7, 0)], true),
@@ -297,9 +297,9 @@ mod tests {
             (&[(MGET, 0, 5)], false),
             (&[(GET, 0, 5), (MGET, 0, 5)], false),
         ] {
-            let (lessons, mut window) = (Lessons::default(), Window::default());
+            let (cost_samples, mut window) = (CostSamples::default(), Window::default());
             let took = Nanos::from_micros(100 * requests.len() as u64);
-            lessons.observe(&answers(requests), took, &mut window);
+            cost_samples.observe(&answers(requests), took, &mut window);
             let found = reference(&window);
             assert_eq!(found, is_reference.then_some(Nanos::from_micros(100)), "{requests:?}");
         }
@@ -320,7 +320,7 @@ mod tests {
             (&[(MGET, one), (MGET, uncharged)], None),
             (&[(MGET, uncharged), (MGET, one)], None),
         ] {
-            let mut answers = Answers::default();
+            let mut answers = ReplyBatch::default();
             requests.iter().for_each(|&(request, paid)| answers.add(request, paid, ZERO, 5));
             assert_eq!(answers.payer(), payer, "{requests:?}");
         }
@@ -329,32 +329,34 @@ mod tests {
     #[test]
     fn what_threads_hand_over_is_taken_once() {
         let (types, policy) = (QueryTypes::default(), crate::dispatcher::Policy::default());
-        let figures = ServiceFigures::new("s".to_owned(), 2, types, policy);
-        assert!(!figures.threads[0].lessons.is_on());
+        let metrics = ServiceMetrics::new("s".to_owned(), 2, types, policy);
+        assert!(!metrics.threads[0].cost_samples.is_on());
         let dearest = Prices { base: MilliRu(1), row: MilliRu(2), kib: MilliRu(3), latency: MilliRu(0) };
         let measure = Some(Measure { reference: Nanos(5), dearest });
-        figures.expect(Some((&[2_000; QueryClass::COUNT], measure)));
-        for thread in &*figures.threads {
-            assert!(thread.lessons.is_on());
-            assert_eq!(thread.lessons.measure(), measure);
-            thread.lessons.settled(MilliRu(20));
+        metrics.expect(Some((&[2_000; QueryClass::COUNT], measure)));
+        for thread in &*metrics.threads {
+            assert!(thread.cost_samples.is_on());
+            assert_eq!(thread.cost_samples.measure(), measure);
+            thread.cost_samples.settled(MilliRu(20));
             let gathered = RefCell::default();
             let took = Nanos::from_micros(300);
-            thread.lessons.observe(&answers(&[(GET, 0, 5); 3]), took, &mut gathered.borrow_mut());
-            thread.lessons.hand_over(&gathered);
+            thread.cost_samples.observe(&answers(&[(GET, 0, 5); 3]), took, &mut gathered.borrow_mut());
+            thread.cost_samples.submit(&gathered);
             assert_eq!(*gathered.borrow(), Window::default());
         }
         let mut all = Window::default();
         let each = Batch { count: 3, rows: 3, bytes: 90, expected_milli: 6_000 };
         (0..2).for_each(|_| all.observe_reference(each, Nanos::from_micros(300)));
-        assert_eq!(figures.take_window(), all);
-        assert_eq!(figures.take_window(), Window::default());
-        let times = figures.service_times();
-        assert_eq!(times.each_ref().map(Reading::len), [6, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(metrics.take_window(), all);
+        assert_eq!(metrics.take_window(), Window::default());
+        let times = metrics.service_times();
+        assert_eq!(times.each_ref().map(LatencySnapshot::len), [6, 0, 0, 0, 0, 0, 0, 0]);
         let p95 = times[0].percentile(95.0).unwrap();
         assert!(p95 > Nanos::from_micros(100) && p95 < Nanos::from_micros(114), "{p95}");
-        assert_eq!(figures.settled_mru(), 40);
-        figures.expect(None);
-        assert!(!figures.threads[1].lessons.is_on() && figures.threads[1].lessons.measure().is_none());
+        assert_eq!(metrics.settled_mru(), 40);
+        metrics.expect(None);
+        assert!(
+            !metrics.threads[1].cost_samples.is_on() && metrics.threads[1].cost_samples.measure().is_none()
+        );
     }
 }

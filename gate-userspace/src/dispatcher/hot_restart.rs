@@ -21,25 +21,25 @@ pub(super) enum Phase {
     /// They serve.
     Serving,
     /// They serve, and another gate rules.
-    Relieved,
+    Draining,
     /// They serve the clients that they have, and accept no more.
-    Closing,
+    NotAccepting,
     /// They close the connections of clients that want nothing.
-    Leaving,
+    ClosingIdle,
     /// They end.
     Stopped,
 }
 
 /// The gate before this one, which still has clients.
 #[derive(Debug)]
-pub(super) struct Beside {
+pub(super) struct LivePredecessor {
     predecessor: Predecessor,
-    hot: Vec<hot_cache::Shared>,
+    hot: Vec<hot_cache::SharedHotCache>,
 }
 
-impl Beside {
+impl LivePredecessor {
     /// Nothing of what is `hot` is answered twice while it is there.
-    pub(super) fn new(predecessor: Predecessor, hot: &[hot_cache::Shared]) -> Self {
+    pub(super) fn new(predecessor: Predecessor, hot: &[hot_cache::SharedHotCache]) -> Self {
         hot.iter().for_each(|hot| hot.versions.suspend());
         Self { predecessor, hot: hot.to_vec() }
     }
@@ -50,7 +50,7 @@ impl Beside {
     }
 }
 
-impl Drop for Beside {
+impl Drop for LivePredecessor {
     fn drop(&mut self) {
         self.hot.iter().for_each(|hot| hot.versions.resume());
     }
@@ -58,9 +58,9 @@ impl Drop for Beside {
 
 /// The sockets that the gate before this one listens with.
 #[derive(Debug, Default)]
-pub(super) struct Inherited(Vec<(SockType, SocketAddr, OwnedFd)>);
+pub(super) struct InheritedSockets(Vec<(SockType, SocketAddr, OwnedFd)>);
 
-impl Inherited {
+impl InheritedSockets {
     /// Those of `predecessor`; none if they cannot be had.
     pub(super) fn of(predecessor: &Predecessor) -> Self {
         let mut this = Self::default();
@@ -71,7 +71,10 @@ impl Inherited {
             })),
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
-                tracing::warn!(error, "clients that connect now may have to try again");
+                tracing::warn!(
+                    error,
+                    "cannot inherit listening sockets: connection attempts during the takeover may fail"
+                );
             }
         }
         this
@@ -88,8 +91,8 @@ impl Inherited {
     }
 
     fn take(&mut self, kind: SockType, address: SocketAddr) -> Option<OwnedFd> {
-        let place = self.0.iter().position(|(of, at, _)| *of == kind && *at == address)?;
-        Some(self.0.swap_remove(place).2)
+        let seq = self.0.iter().position(|(of, at, _)| *of == kind && *at == address)?;
+        Some(self.0.swap_remove(seq).2)
     }
 }
 

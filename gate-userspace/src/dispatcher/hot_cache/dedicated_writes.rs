@@ -18,13 +18,13 @@ use crate::protocol::resp::{Kind, Part, Replies};
 
 /// One connection's. Only Redis' clients have any of their own.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Apart {
+pub(in crate::dispatcher) struct DedicatedWrites {
     marker: Rc<Marker>,
     replies: Replies,
     /// Received, and too little to make sense of.
     rest: Buffer,
     /// Requests that are not answered, in their order.
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<PendingReply>,
     /// How many of them, the last, have not been sent.
     unsent: usize,
     /// Answers cannot be counted any more.
@@ -36,14 +36,14 @@ pub(in crate::dispatcher) struct Apart {
 
 /// A request that is not answered.
 #[derive(Debug)]
-struct Waiting {
+struct PendingReply {
     mark: Option<Mark>,
     /// What it is counted as, if it is.
     request: Option<admission::Request>,
     sent: Nanos,
 }
 
-impl Apart {
+impl DedicatedWrites {
     pub(in crate::dispatcher) fn new(marker: Rc<Marker>) -> Self {
         Self {
             marker,
@@ -68,7 +68,7 @@ impl Apart {
     ) {
         self.lost_count |= !has_one_answer || self.waiting.len() >= MOST_WAITING;
         if !self.lost_count {
-            self.waiting.push_back(Waiting { mark, request, sent: Nanos::MAX });
+            self.waiting.push_back(PendingReply { mark, request, sent: Nanos::MAX });
             self.unsent += 1;
         } else if mark.is_some() && self.all.is_none() {
             self.all = Some(self.marker.mark_all());
@@ -88,7 +88,7 @@ impl Apart {
 
     /// How much memory this takes.
     pub(in crate::dispatcher) fn memory(&self) -> usize {
-        self.rest.memory() + self.waiting.capacity() * size_of::<Waiting>()
+        self.rest.memory() + self.waiting.capacity() * size_of::<PendingReply>()
     }
 
     /// Gives back memory that nothing is in, if it is much.
@@ -115,14 +115,14 @@ impl Apart {
                 Ok(Part::More { .. }) => return,
                 Ok(Part::Reply { len, kind, last }) => (len, kind == Kind::Push, last),
                 Ok(Part::Body { len, last }) => (len, self.within_push, last),
-                Err(_) => return self.lose_count(),
+                Err(_) => return self.stop_counting(),
             };
             let is_done = self.rest.bytes().get(..len) != Some(QUEUED);
             self.rest.consume(len);
             self.within_push = push && !last;
             if last && !push {
-                let Some(Waiting { mark, request, sent }) = self.waiting.pop_front() else {
-                    return self.lose_count();
+                let Some(PendingReply { mark, request, sent }) = self.waiting.pop_front() else {
+                    return self.stop_counting();
                 };
                 mark.into_iter().for_each(Mark::over);
                 request.filter(|_| is_done).into_iter().for_each(|request| answered(request, sent));
@@ -130,7 +130,7 @@ impl Apart {
         }
     }
 
-    fn lose_count(&mut self) {
+    fn stop_counting(&mut self) {
         self.lost_count = true;
         self.rest.clear();
     }
@@ -155,14 +155,14 @@ mod tests {
     struct Scene {
         versions: Arc<Versions>,
         marker: Rc<Marker>,
-        apart: Apart,
+        apart: DedicatedWrites,
     }
 
     impl Scene {
         fn new() -> Self {
             let versions = Arc::new(Versions::new(1));
             let marker = Marker::new(Arc::clone(&versions));
-            Self { versions, apart: Apart::new(Rc::clone(&marker)), marker }
+            Self { versions, apart: DedicatedWrites::new(Rc::clone(&marker)), marker }
         }
 
         fn write(&mut self, key: &str) {
@@ -211,7 +211,7 @@ mod tests {
         let Scene { versions, marker, apart } = scene;
         drop(apart);
         let blocked = |now: u64| {
-            marker.tidy(Nanos(now), Nanos::from_secs(1));
+            marker.housekeeping(Nanos(now), Nanos::from_secs(1));
             versions.of(versions.hash(b"other")).is_none()
         };
         assert!(blocked(1) && blocked(1_000_000_000) && !blocked(1_000_000_001));

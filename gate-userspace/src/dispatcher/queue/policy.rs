@@ -159,17 +159,17 @@ mod tests {
         // Without `a`, `b` has another place.
         let new = backend("query_types = { b = \"SET\" }\nobjectives = { b = { p50 = \"500us\" } }");
         policy.follow(&new, types).unwrap();
-        let kind = |name| {
+        let class = |name| {
             let query_type = QueryType(types.place(name).unwrap() as u16);
             Request { tier: Tier::Standard, query_type }
         };
         for name in ["a", "b", "get"] {
-            (0..3_000).for_each(|_| policy.completed(kind(name), Nanos::from_millis(1), Nanos::ZERO));
+            (0..3_000).for_each(|_| policy.completed(class(name), Nanos::from_millis(1), Nanos::ZERO));
         }
         let now = Nanos::from_secs(1);
         policy.refresh(now);
         for (name, refused) in [("a", false), ("b", true), ("get", false)] {
-            assert_eq!(policy.refuses(kind(name), now, || 0.5).is_some(), refused, "{name}");
+            assert_eq!(policy.refuses(class(name), now, || 0.5).is_some(), refused, "{name}");
         }
     }
 }

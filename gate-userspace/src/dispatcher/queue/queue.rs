@@ -20,7 +20,7 @@ pub(in crate::dispatcher) struct Queue<T> {
     bytes: usize,
     max_bytes: usize,
     /// Requests that may be with the store, and that are.
-    places: usize,
+    permits: usize,
     taken: usize,
     spare: Vec<Vec<u8>>,
 }
@@ -37,16 +37,16 @@ pub(in crate::dispatcher) struct Queued<T> {
 }
 
 impl<T> Queue<T> {
-    /// A queue of at most `limit` requests, and `max_bytes` of them, before `places` places.
-    pub(in crate::dispatcher) fn new(places: usize, limit: usize, max_bytes: usize) -> Self {
+    /// A queue of at most `limit` requests, and `max_bytes` of them, before `permits` places.
+    pub(in crate::dispatcher) fn new(permits: usize, limit: usize, max_bytes: usize) -> Self {
         let (tiers, spare) = Default::default();
-        Self { tiers, len: 0, limit, bytes: 0, max_bytes, places, taken: 0, spare }
+        Self { tiers, len: 0, limit, bytes: 0, max_bytes, permits, taken: 0, spare }
     }
 
     /// Whether a request may go to the store at once. If so, it has taken its place.
     #[inline]
     pub(in crate::dispatcher) fn pass(&mut self) -> bool {
-        let free = self.taken < self.places && self.len == 0;
+        let free = self.taken < self.permits && self.len == 0;
         self.taken += usize::from(free);
         free
     }
@@ -83,7 +83,7 @@ impl<T> Queue<T> {
 
     /// The next request, if there is a free place; it has taken it. `behind` more of its tier wait on.
     pub(in crate::dispatcher) fn pop(&mut self) -> Option<(Tier, Queued<T>, usize)> {
-        if self.taken >= self.places {
+        if self.taken >= self.permits {
             return None;
         }
         let tier = Tier::ALL.into_iter().find(|tier| !self.tiers[tier.index()].is_empty())?;
@@ -97,7 +97,7 @@ impl<T> Queue<T> {
 
     /// Takes out the first request of a tier that `is_lost`, without a place; the oldest of each tier are
     /// looked at.
-    pub(in crate::dispatcher) fn pop_lost(
+    pub(in crate::dispatcher) fn pop_expired(
         &mut self,
         is_lost: impl Fn(Tier, &Queued<T>) -> bool,
     ) -> Option<(Tier, Queued<T>)> {
@@ -160,7 +160,7 @@ mod tests {
         queue.push(Tier::Batch, (), &[0; 40], Nanos(1));
         assert!(!queue.has_room(1) && queue.has_room(0));
         assert!(queue.pop().is_some() && queue.has_room(60) && !queue.has_room(61));
-        assert!(queue.pop_lost(|_, _| true).is_some() && queue.has_room(100));
+        assert!(queue.pop_expired(|_, _| true).is_some() && queue.has_room(100));
     }
 
     #[test]
@@ -178,7 +178,8 @@ mod tests {
         for (tier, item) in [(Tier::Batch, 1), (Tier::Critical, 4), (Tier::Batch, 2), (Tier::Batch, 6)] {
             queue.push(tier, item, b"", Nanos(item));
         }
-        let mut lost = |before: u64| queue.pop_lost(|_, queued| queued.since.0 < before).map(|(_, q)| q.item);
+        let mut lost =
+            |before: u64| queue.pop_expired(|_, queued| queued.since.0 < before).map(|(_, q)| q.item);
         assert_eq!((lost(5), lost(5), lost(5), lost(5)), (Some(4), Some(1), Some(2), None));
         assert_eq!((queue.len, queue.waiting(Tier::Batch)), (1, (1, Some(Nanos(6)))));
         assert!(queue.pop().is_none(), "no place is free");

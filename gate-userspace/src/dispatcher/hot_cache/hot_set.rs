@@ -15,25 +15,25 @@ pub(in crate::dispatcher) type HotSet = HashSet<KeyHash, foldhash::fast::RandomS
 
 /// Where a service's hot keys are announced.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Announcer {
+pub(in crate::dispatcher) struct HotSetPublisher {
     versions: Arc<Versions>,
     hot: watch::Sender<Arc<HotSet>>,
 }
 
-impl Announcer {
+impl HotSetPublisher {
     pub(in crate::dispatcher) fn new(versions: Arc<Versions>) -> Self {
         Self { versions, hot: watch::Sender::default() }
     }
 
     /// Tells all threads, if it is news.
-    pub(in crate::dispatcher) fn announce<'k>(&self, hot: impl Iterator<Item = &'k [u8]>) {
+    pub(in crate::dispatcher) fn publish<'k>(&self, hot: impl Iterator<Item = &'k [u8]>) {
         let hot: HotSet = hot.map(|key| self.versions.hash(key)).collect();
         self.hot.send_if_modified(|known| {
-            let news = **known != hot;
-            if news {
+            let pending_writes = **known != hot;
+            if pending_writes {
                 *known = Arc::new(hot);
             }
-            news
+            pending_writes
         });
     }
 

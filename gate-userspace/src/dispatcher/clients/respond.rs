@@ -5,9 +5,9 @@ use std::rc::Rc;
 use gate_common::abi::Reason;
 use gate_common::units::{MilliRu, Nanos};
 
-use super::client::{Client, Talk};
-use super::replies::{Place, Replies};
-use crate::dispatcher::figures::Event;
+use super::client::{Client, Conversation};
+use super::replies::{Replies, SeqNo};
+use crate::dispatcher::metrics::Event;
 use crate::dispatcher::service::Service;
 use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::wire::Wire;
@@ -19,18 +19,18 @@ impl<W: Wire> Service<W> {
     pub(in crate::dispatcher) fn fault(
         &self,
         client: &Client<W>,
-        talk: &mut Talk<W>,
-        place: Place,
+        conversation: &mut Conversation<W>,
+        seq: SeqNo,
         fault: &W::Fault,
         now: Nanos,
     ) {
         let mut answer = Vec::new();
         let after = W::answer_fault(fault, &mut answer);
-        let in_turn = place == talk.replies.first();
-        if self.tell(client, &mut talk.replies, place, &answer) {
-            self.watch_refusal(client, in_turn, now);
+        let in_turn = seq == conversation.replies.first();
+        if self.reply(client, &mut conversation.replies, seq, &answer) {
+            self.track_refusal(client, in_turn, now);
         }
-        talk.ending = after.closes;
+        conversation.closing = after.closes;
         if after.tls {
             self.client_speaks_tls();
         }
@@ -42,61 +42,61 @@ impl<W: Wire> Service<W> {
         &self,
         client: &Client<W>,
         replies: &mut Replies,
-        place: Place,
+        seq: SeqNo,
         silent: bool,
         refusal: Refusal,
     ) -> bool {
-        if silent || !self.may_tell(client, REFUSAL_BYTES) {
-            replies.whole(place);
+        if silent || !self.within_reply_budget(client, REFUSAL_BYTES) {
+            replies.whole(seq);
             return false;
         }
         if self.in_cluster.get() && refusal.reason == Reason::StoreDown {
-            return self.tell(client, replies, place, CLUSTER);
+            return self.reply(client, replies, seq, CLUSTER);
         }
-        replies.refuse(place, refusal);
+        replies.refuse(seq, refusal);
         true
     }
 
     /// Writes the gate's own answer in its place, if the client may have it. Whether it may.
-    pub(in crate::dispatcher) fn tell(
+    pub(in crate::dispatcher) fn reply(
         &self,
         client: &Client<W>,
         replies: &mut Replies,
-        place: Place,
+        seq: SeqNo,
         answer: &[u8],
     ) -> bool {
-        let may = self.may_tell(client, answer.len());
+        let may = self.within_reply_budget(client, answer.len());
         if may {
-            replies.part(place, answer);
+            replies.part(seq, answer);
         }
-        replies.whole(place);
+        replies.whole(seq);
         may
     }
 
     /// Refuses a request that was let in before; one that is `silent` gets no answer.
-    pub(in crate::dispatcher) fn refuse_late(
+    pub(in crate::dispatcher) fn refuse_queued(
         &self,
         client: &Rc<Client<W>>,
-        place: Place,
+        seq: SeqNo,
         silent: bool,
         refusal: Refusal,
     ) {
         if client.is_gone() {
             return;
         }
-        self.refuse(client, &mut client.talk.borrow_mut().replies, place, silent, refusal);
-        self.has_news(client);
+        self.refuse(client, &mut client.conversation.borrow_mut().replies, seq, silent, refusal);
+        self.mark_pending_write(client);
     }
 
     /// Gives a client a whole answer.
-    pub(in crate::dispatcher) fn answer(&self, client: &Rc<Client<W>>, place: Place, answer: &[u8]) {
+    pub(in crate::dispatcher) fn answer(&self, client: &Rc<Client<W>>, seq: SeqNo, answer: &[u8]) {
         if client.is_gone() {
             return;
         }
-        let replies = &mut client.talk.borrow_mut().replies;
-        replies.part(place, answer);
-        replies.whole(place);
-        self.has_news(client);
+        let replies = &mut client.conversation.borrow_mut().replies;
+        replies.part(seq, answer);
+        replies.whole(seq);
+        self.mark_pending_write(client);
     }
 
     /// Counts a refusal that costs nothing.
@@ -106,32 +106,32 @@ impl<W: Wire> Service<W> {
 
     /// Remembers that there is something to be written to a client.
     #[inline]
-    pub(in crate::dispatcher) fn has_news(&self, client: &Rc<Client<W>>) {
-        if !client.has_news.replace(true) {
-            self.news.borrow_mut().push(Rc::clone(client));
+    pub(in crate::dispatcher) fn mark_pending_write(&self, client: &Rc<Client<W>>) {
+        if !client.mark_pending_write.replace(true) {
+            self.pending_writes.borrow_mut().push(Rc::clone(client));
         }
     }
 
     /// Writes to everyone who has news.
-    pub(in crate::dispatcher) fn deliver(&self) {
-        let mut news = self.news.borrow_mut();
-        for client in news.drain(..) {
-            client.has_news.set(false);
+    pub(in crate::dispatcher) fn flush_pending(&self) {
+        let mut pending_writes = self.pending_writes.borrow_mut();
+        for client in pending_writes.drain(..) {
+            client.mark_pending_write.set(false);
             if !client.is_gone() {
-                client.deliver(self);
+                client.flush_pending(self);
             }
         }
-        drop(news);
+        drop(pending_writes);
         self.relieve();
     }
 
     /// Said once: whoever has set up one client like this has most likely set up many.
     fn client_speaks_tls(&self) {
-        if self.all_figures.get(Event::Tls) == 0 {
+        if self.service_metrics.get(Event::Tls) == 0 {
             let service = &self.settings.name;
             tracing::warn!(service, "a client wants to speak TLS, which gate does not support");
         }
-        self.figures.count(Event::Tls);
+        self.metrics.count(Event::Tls);
     }
 }
 

@@ -13,35 +13,35 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use gate_common::units::Nanos;
 
 use super::client::Client;
-use super::replies::{Place, Replies};
-use crate::dispatcher::figures::latency::{Latencies, Reading};
+use super::replies::{Replies, SeqNo};
+use crate::dispatcher::metrics::latency::{LatencyHistogram, LatencySnapshot};
 use crate::dispatcher::service::Service;
 use crate::dispatcher::wire::Wire;
 use crate::protocol::Refusal;
 
 /// One thread's refusals at one service. All counts only grow, and only that thread writes.
 #[derive(Debug, Default)]
-pub(in crate::dispatcher) struct RefusalFigures {
-    took: Latencies,
+pub(in crate::dispatcher) struct RefusalMetrics {
+    took: LatencyHistogram,
     held_back: AtomicU64,
 }
 
 /// All threads' refusals at one point in time, or between two.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Refusals {
+pub struct RefusalSnapshot {
     /// How long those took that nothing held back.
-    pub took: Reading,
+    pub took: LatencySnapshot,
     /// The others.
     pub held_back: u64,
 }
 
 /// A client's refusals that are in its output.
 #[derive(Debug, Default)]
-pub(in crate::dispatcher) struct Unwritten(Cell<Option<Batch>>);
+pub(in crate::dispatcher) struct PendingRefusals(Cell<Option<Pending>>);
 
 /// Refusals that are written together.
 #[derive(Clone, Copy, Debug)]
-struct Batch {
+struct Pending {
     /// When the first of them was decoded.
     since: Nanos,
     count: u64,
@@ -49,43 +49,43 @@ struct Batch {
 
 impl<W: Wire> Service<W> {
     /// Refuses a request that has just been decoded, and watches how long that takes.
-    pub(in crate::dispatcher) fn refuse_at_once(
+    pub(in crate::dispatcher) fn refuse_decoded(
         &self,
         client: &Client<W>,
         replies: &mut Replies,
-        place: Place,
+        seq: SeqNo,
         silent: bool,
         refusal: Refusal,
         decoded: Nanos,
     ) {
-        let in_turn = place == replies.first();
-        if self.refuse(client, replies, place, silent, refusal) {
-            self.watch_refusal(client, in_turn, decoded);
+        let in_turn = seq == replies.first();
+        if self.refuse(client, replies, seq, silent, refusal) {
+            self.track_refusal(client, in_turn, decoded);
         }
     }
 
     /// The refusal of a request that has just been decoded is in its client's output, or waits for its turn.
-    pub(in crate::dispatcher) fn watch_refusal(&self, client: &Client<W>, in_turn: bool, decoded: Nanos) {
+    pub(in crate::dispatcher) fn track_refusal(&self, client: &Client<W>, in_turn: bool, decoded: Nanos) {
         if in_turn {
-            client.unwritten.add(decoded);
+            client.pending_refusals.add(decoded);
         } else {
-            self.figures.refusals.held_back(1);
+            self.metrics.refusals.held_back(1);
         }
     }
 }
 
-impl RefusalFigures {
+impl RefusalMetrics {
     /// So many could not be written at once.
     pub(in crate::dispatcher) fn held_back(&self, count: u64) {
         self.held_back.store(self.held_back.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
     }
 }
 
-impl Refusals {
+impl RefusalSnapshot {
     /// Adds one thread's.
-    pub(in crate::dispatcher) fn add(&mut self, figures: &RefusalFigures) {
-        self.took.add(&figures.took);
-        self.held_back = self.held_back.wrapping_add(figures.held_back.load(Ordering::Relaxed));
+    pub(in crate::dispatcher) fn add(&mut self, metrics: &RefusalMetrics) {
+        self.took.add(&metrics.took);
+        self.held_back = self.held_back.wrapping_add(metrics.held_back.load(Ordering::Relaxed));
     }
 
     /// What has come since `earlier`.
@@ -98,28 +98,28 @@ impl Refusals {
     }
 }
 
-impl Unwritten {
+impl PendingRefusals {
     /// One more, whose request was decoded at `decoded`.
     pub(in crate::dispatcher) fn add(&self, decoded: Nanos) {
-        let batch = self.0.get().unwrap_or(Batch { since: decoded, count: 0 });
-        self.0.set(Some(Batch { count: batch.count + 1, ..batch }));
+        let batch = self.0.get().unwrap_or(Pending { since: decoded, count: 0 });
+        self.0.set(Some(Pending { count: batch.count + 1, ..batch }));
     }
 
     /// All that is in the output has been written; `now` is asked only if there are refusals among it.
     #[inline]
-    pub(in crate::dispatcher) fn are_written(&self, figures: &RefusalFigures, now: impl FnOnce() -> Nanos) {
-        if let Some(Batch { since, count }) = self.0.take() {
-            figures.took.record(now().saturating_sub(since), count);
+    pub(in crate::dispatcher) fn on_written(&self, metrics: &RefusalMetrics, now: impl FnOnce() -> Nanos) {
+        if let Some(Pending { since, count }) = self.0.take() {
+            metrics.took.record(now().saturating_sub(since), count);
         }
     }
 
     /// Something in the output has to wait.
-    pub(in crate::dispatcher) fn are_held_back(&self, figures: &RefusalFigures) {
-        self.0.take().iter().for_each(|batch| figures.held_back(batch.count));
+    pub(in crate::dispatcher) fn on_held_back(&self, metrics: &RefusalMetrics) {
+        self.0.take().iter().for_each(|batch| metrics.held_back(batch.count));
     }
 
     /// Nobody will read them.
-    pub(in crate::dispatcher) fn are_lost(&self) {
+    pub(in crate::dispatcher) fn discard(&self) {
         self.0.set(None);
     }
 }
@@ -128,38 +128,38 @@ impl Unwritten {
 mod tests {
     use super::*;
 
-    fn read(figures: &RefusalFigures) -> Refusals {
-        let mut refusals = Refusals::default();
-        refusals.add(figures);
+    fn read(metrics: &RefusalMetrics) -> RefusalSnapshot {
+        let mut refusals = RefusalSnapshot::default();
+        refusals.add(metrics);
         refusals
     }
 
     #[test]
     fn what_is_written_together_took_as_long_as_the_first_of_it() {
-        let (figures, unwritten) = (RefusalFigures::default(), Unwritten::default());
-        unwritten.add(Nanos::from_millis(100));
-        unwritten.add(Nanos::from_millis(103));
-        unwritten.are_written(&figures, || Nanos::from_millis(104));
-        let all = read(&figures);
+        let (metrics, pending_refusals) = (RefusalMetrics::default(), PendingRefusals::default());
+        pending_refusals.add(Nanos::from_millis(100));
+        pending_refusals.add(Nanos::from_millis(103));
+        pending_refusals.on_written(&metrics, || Nanos::from_millis(104));
+        let all = read(&metrics);
         assert_eq!((all.took.len(), all.held_back), (2, 0));
         let took = all.took.percentile(1.0).unwrap();
         assert!((Nanos::from_millis(4)..Nanos::from_micros(4_501)).contains(&took), "{took}");
         // There is nothing left of it, and nobody asks for the time.
-        unwritten.are_written(&figures, || unreachable!());
-        assert_eq!(read(&figures), all);
+        pending_refusals.on_written(&metrics, || unreachable!());
+        assert_eq!(read(&metrics), all);
     }
 
     #[test]
     fn what_is_held_back_is_counted_and_not_timed_and_what_is_lost_is_neither() {
-        let (figures, unwritten) = (RefusalFigures::default(), Unwritten::default());
-        figures.held_back(1);
-        let before = read(&figures);
-        (0..3).for_each(|ms| unwritten.add(Nanos::from_millis(ms)));
-        unwritten.are_held_back(&figures);
-        unwritten.add(Nanos::ZERO);
-        unwritten.are_lost();
-        unwritten.are_written(&figures, || unreachable!());
-        let interval = read(&figures).since(&before);
+        let (metrics, pending_refusals) = (RefusalMetrics::default(), PendingRefusals::default());
+        metrics.held_back(1);
+        let before = read(&metrics);
+        (0..3).for_each(|ms| pending_refusals.add(Nanos::from_millis(ms)));
+        pending_refusals.on_held_back(&metrics);
+        pending_refusals.add(Nanos::ZERO);
+        pending_refusals.discard();
+        pending_refusals.on_written(&metrics, || unreachable!());
+        let interval = read(&metrics).since(&before);
         assert_eq!((interval.took.len(), interval.held_back), (0, 3));
     }
 }

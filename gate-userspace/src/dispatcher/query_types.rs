@@ -9,13 +9,13 @@ use crate::protocol::query_types::QueryTypes;
 /// The query types of a service as a thread uses them. Which there are is settled when gate starts, since all that is
 /// counted and learned is by their places; what is of them, and their tiers, may change.
 #[derive(Debug)]
-pub(super) struct Types {
+pub(super) struct QueryTypeTable {
     types: QueryTypes,
     /// By type: the highest tier that its requests may have.
     tiers: Box<[Tier]>,
 }
 
-impl Types {
+impl QueryTypeTable {
     /// The types that there have been since the start, as `backend` has them now.
     pub(super) fn of(since_start: &QueryTypes, backend: &Backend) -> Self {
         Self {
@@ -27,8 +27,8 @@ impl Types {
     /// What a request is, of a tenant of this tier: its type may lower that. `bytes` begin where it does.
     #[inline]
     pub(super) fn classify<W: Wire>(&self, tier: Tier, request: &W::Request, bytes: &[u8]) -> Request {
-        let place = W::query_type(&self.types, request, bytes);
-        let highest = self.tiers.get(place).copied().unwrap_or(Tier::Critical);
-        Request { tier: tier.max(highest), query_type: QueryType(place as u16) }
+        let seq = W::query_type(&self.types, request, bytes);
+        let highest = self.tiers.get(seq).copied().unwrap_or(Tier::Critical);
+        Request { tier: tier.max(highest), query_type: QueryType(seq as u16) }
     }
 }

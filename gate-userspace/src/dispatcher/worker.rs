@@ -16,16 +16,16 @@ use tokio::sync::watch;
 use tokio::task::LocalSet;
 use tokio::time::MissedTickBehavior;
 
-use super::admission::delay::Delay;
-use super::admission::policy::Policy;
-use super::clients::client::{Client, Outlet};
+use super::clients::client::{Client, ReplySink};
 use super::clients::{datagrams, udp};
-use super::figures::ServiceFigures;
 use super::hot_cache;
-use super::service::{Service, Shared};
+use super::hot_restart::{InheritedSockets, Phase};
+use super::metrics::ServiceMetrics;
+use super::queue::delay::Delay;
+use super::queue::policy::Policy;
+use super::service::{Service, WorkerShared};
 use super::settings::Settings;
 use super::stores::access;
-use super::succession::{Inherited, Phase};
 use super::tenants::ledger::Ledger;
 use super::wire::Wire;
 use super::wire::memcached::Memcached;
@@ -37,14 +37,14 @@ use crate::kernel::Maps;
 
 /// The sockets of one service in one thread.
 #[derive(Debug, Default)]
-struct Listening {
+struct Listeners {
     streams: Vec<TcpListener>,
     datagrams: Vec<UdpSocket>,
 }
 
-impl Listening {
+impl Listeners {
     /// One socket for each address and transport; with `all`, what else the gate before this one had there as well.
-    fn at(settings: &Settings, inherited: &mut Inherited, all: bool) -> Result<Self, Error> {
+    fn at(settings: &Settings, inherited: &mut InheritedSockets, all: bool) -> Result<Self, Error> {
         let addresses = |on: bool| settings.listen.iter().copied().filter(move |_| on);
         let failed = |address: SocketAddr| {
             move |source| Error::Listen { service: settings.name.clone(), address, source }
@@ -82,54 +82,54 @@ fn sockets<S>(
 
 /// What all threads share of the proxied services, in their order.
 #[derive(Clone, Debug)]
-pub(super) struct Common {
+pub(super) struct DispatcherShared {
     pub(super) settings: Vec<Settings>,
-    pub(super) figures: Vec<ServiceFigures>,
+    pub(super) metrics: Vec<ServiceMetrics>,
     pub(super) policies: Vec<Policy>,
-    pub(super) hot: Vec<hot_cache::Shared>,
+    pub(super) hot: Vec<hot_cache::SharedHotCache>,
     pub(super) phase: watch::Receiver<Phase>,
 }
 
 /// A thread that is ready to start: it has all its sockets.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct WorkerSetup {
     number: usize,
     row: usize,
     maps: Arc<Maps>,
     phase: watch::Receiver<Phase>,
-    services: Vec<(Settings, Listening)>,
-    figures: Vec<ServiceFigures>,
+    services: Vec<(Settings, Listeners)>,
+    metrics: Vec<ServiceMetrics>,
     policies: Vec<Policy>,
     delays: Vec<Delay>,
-    hot: Vec<hot_cache::Shared>,
+    hot: Vec<hot_cache::SharedHotCache>,
 }
 
-impl Plan {
+impl WorkerSetup {
     /// Makes its sockets, or has those of the gate before this one. Its counters are in `row` of the maps.
     ///
     /// # Errors
     ///
     /// [`Error::Listen`], [`Error::OutOfRange`].
-    pub(super) fn prepare(
+    pub(super) fn new(
         number: usize,
         row: usize,
-        common: &Common,
+        common: &DispatcherShared,
         maps: &Arc<Maps>,
-        inherited: &mut Inherited,
+        inherited: &mut InheritedSockets,
     ) -> Result<Self, Error> {
         let mut listen = |settings: &Settings| {
             let is_last = !settings.is_served_by(number + 1);
             let listening = match settings.is_served_by(number) {
-                true => Listening::at(settings, inherited, is_last)?,
-                false => Listening::default(),
+                true => Listeners::at(settings, inherited, is_last)?,
+                false => Listeners::default(),
             };
             Ok((settings.clone(), listening))
         };
-        let Common { settings, figures, policies, hot, phase } = common.clone();
+        let DispatcherShared { settings, metrics, policies, hot, phase } = common.clone();
         let services: Result<Vec<_>, Error> = settings.iter().map(&mut listen).collect();
         let delays = settings.iter().map(|settings| Delay::new(settings.limits.borrow().codel));
         let (maps, delays) = (Arc::clone(maps), delays.collect::<Result<_, _>>()?);
-        Ok(Self { number, row, maps, phase, services: services?, figures, policies, delays, hot })
+        Ok(Self { number, row, maps, phase, services: services?, metrics, policies, delays, hot })
     }
 
     /// Starts it.
@@ -149,77 +149,77 @@ impl Plan {
     }
 
     async fn run(self) -> io::Result<()> {
-        let Self { number, row, maps, mut phase, services, figures, policies, delays, hot } = self;
+        let Self { number, row, maps, mut phase, services, metrics, policies, delays, hot } = self;
         // What several count.
         let shared_row = maps.cpus.len() - 1;
         let names = services.iter().map(|(settings, _)| (settings.service, settings.name.as_str()));
         let ledger = Rc::new(RefCell::new(Ledger::new(maps, row, clock::entropy(), names)));
         let scratch = Rc::new(RefCell::new(vec![0; READ_BYTES].into_boxed_slice()));
         let policies = policies.into_iter().zip(delays).zip(hot);
-        for ((settings, listening), (figures, ((policy, delay), hot))) in
-            services.into_iter().zip(figures.into_iter().zip(policies))
+        for ((settings, listening), (metrics, ((policy, delay), hot))) in
+            services.into_iter().zip(metrics.into_iter().zip(policies))
         {
             if !settings.is_served_by(number) {
                 continue;
             }
             let (ledger, scratch) = (Rc::clone(&ledger), Rc::clone(&scratch));
-            let shared = Shared { ledger, scratch, number, figures, policy, delay, hot };
+            let shared = WorkerShared { ledger, scratch, number, metrics, policy, delay, hot };
             match settings.protocol {
                 Protocol::Memcached => serve(Service::<Memcached>::new(settings, shared), listening, &phase)?,
                 Protocol::Resp => serve(Service::<Resp>::new(settings, shared), listening, &phase)?,
                 Protocol::Opaque => unreachable!("the configuration refuses it"),
             }
         }
-        reach(&mut phase, Phase::Relieved).await;
-        ledger.borrow_mut().count_beside_others(shared_row);
-        reach(&mut phase, Phase::Stopped).await;
+        wait_for_phase(&mut phase, Phase::Draining).await;
+        ledger.borrow_mut().count_in_shared_row(shared_row);
+        wait_for_phase(&mut phase, Phase::Stopped).await;
         Ok(())
     }
 }
 
 /// Waits until that has come; whoever can say so is gone: that is the last of all.
-async fn reach(phase: &mut watch::Receiver<Phase>, wanted: Phase) {
+async fn wait_for_phase(phase: &mut watch::Receiver<Phase>, wanted: Phase) {
     let _ = phase.wait_for(|&phase| phase >= wanted).await;
 }
 
 /// Starts a service's tasks.
 fn serve<W: Wire>(
     service: Rc<Service<W>>,
-    listening: Listening,
+    listening: Listeners,
     phase: &watch::Receiver<Phase>,
 ) -> io::Result<()> {
     service.pools.first().start(&service);
     let until = |wanted| {
         let mut phase = phase.clone();
-        async move { reach(&mut phase, wanted).await }
+        async move { wait_for_phase(&mut phase, wanted).await }
     };
     for listener in listening.streams {
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        let (accepting, closing) = (accept(listener, Rc::clone(&service)), until(Phase::Closing));
+        let (accepting, closing) = (accept(listener, Rc::clone(&service)), until(Phase::NotAccepting));
         tokio::task::spawn_local(async {
             tokio::select! { () = accepting => {}, () = closing => {} }
         });
     }
     for socket in listening.datagrams {
         let socket = Rc::new(udp::Socket::new(socket)?);
-        let (hearing, closing) = (datagrams::listen(socket, Rc::clone(&service)), until(Phase::Closing));
+        let (hearing, closing) = (datagrams::listen(socket, Rc::clone(&service)), until(Phase::NotAccepting));
         tokio::task::spawn_local(async {
             tokio::select! { () = hearing => {}, () = closing => {} }
         });
     }
-    tokio::task::spawn_local(leave(Rc::clone(&service), until(Phase::Leaving)));
-    tokio::task::spawn_local(Rc::clone(&service).hear_of_flights());
+    tokio::task::spawn_local(leave(Rc::clone(&service), until(Phase::ClosingIdle)));
+    tokio::task::spawn_local(Rc::clone(&service).receive_completions());
     if W::HAS_USERS && service.is_first {
         tokio::task::spawn_local(access::watch(Rc::clone(&service)));
     }
-    tokio::task::spawn_local(chores(service));
+    tokio::task::spawn_local(housekeeping(service));
     Ok(())
 }
 
 async fn accept<W: Wire>(listener: tokio::net::TcpListener, service: Rc<Service<W>>) {
     loop {
         let welcomed = match listener.accept().await {
-            Ok((socket, source)) => welcome(socket, source.ip(), &service),
+            Ok((socket, source)) => register(socket, source.ip(), &service),
             Err(error) => Err(error),
         };
         if let Err(error) = welcomed {
@@ -239,26 +239,26 @@ fn is_due(last: &AtomicU64, now: Nanos) -> bool {
     is_due && last.compare_exchange(before, now.0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
 }
 
-fn welcome<W: Wire>(
+fn register<W: Wire>(
     socket: tokio::net::TcpStream,
     source: std::net::IpAddr,
     service: &Rc<Service<W>>,
 ) -> io::Result<()> {
     socket.set_nodelay(true)?;
     let (read, write) = socket.into_split();
-    let client = Rc::new(Client::new(Outlet::Stream(write), source.to_canonical(), service));
-    if service.is_full() || !client.connects(service) {
+    let client = Rc::new(Client::new(ReplySink::Stream(write), source.to_canonical(), service));
+    if service.is_full() || !client.acquire_connection(service) {
         // A word before it is closed. It may have left; and nobody waits for it to read.
         let (fd, flags) =
             (client.socket().as_ref().as_raw_fd(), MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL);
-        let _ = send(fd, &service.too_many(&client), flags);
+        let _ = send(fd, &service.refuse_connection(&client), flags);
         return Ok(());
     }
-    service.welcome(&client);
+    service.register(&client);
     let service = Rc::clone(service);
     tokio::task::spawn_local(async move {
         let ended = client.serve(read, Rc::clone(&service)).await;
-        service.farewell(ended);
+        service.unregister(ended);
     });
     Ok(())
 }
@@ -267,19 +267,19 @@ fn welcome<W: Wire>(
 async fn leave<W: Wire>(service: Rc<Service<W>>, time: impl Future<Output = ()>) {
     time.await;
     loop {
-        service.part_with_idle();
+        service.close_idle_clients();
         tokio::time::sleep(OFTEN).await;
     }
 }
 
 /// What has to be done now and then.
-async fn chores<W: Wire>(service: Rc<Service<W>>) {
+async fn housekeeping<W: Wire>(service: Rc<Service<W>>) {
     let mut often = tokio::time::interval(OFTEN);
     often.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut until_release = RELEASE_EVERY;
     loop {
         often.tick().await;
-        service.tidy(clock::monotonic());
+        service.housekeeping(clock::monotonic());
         access::follow(&service);
         until_release -= 1;
         if until_release.is_multiple_of(TICK) {

@@ -1,25 +1,25 @@
 //! What happened in one service, counted by one thread and read by any.
 //!
-//! [`counts`]: by query type. [`latency`]: how long it took. [`lessons`]: what answers teach about prices.
+//! [`counts`]: by query type. [`latency`]: how long it took. [`cost_samples`]: what answers teach about prices.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use gate_common::units::Nanos;
 
-use self::counts::{Counts, Timing, TypeFigures};
-use self::lessons::Lessons;
-use crate::dispatcher::admission::policy::Policy;
-use crate::dispatcher::clients::refusals::{RefusalFigures, Refusals};
+use self::by_type::{Counts, Timing, TypeMetrics};
+use self::cost_samples::CostSamples;
+use crate::dispatcher::clients::refusal_latency::{RefusalMetrics, RefusalSnapshot};
+use crate::dispatcher::queue::policy::Policy;
 use crate::policy::Tier;
 use crate::policy::admission::QueryType;
 use crate::policy::latency_ratio;
 use crate::protocol::Class;
 use crate::protocol::query_types::QueryTypes;
 
-pub(super) mod counts;
+pub(super) mod by_type;
+pub(super) mod cost_samples;
 pub(super) mod latency;
-pub(super) mod lessons;
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub enum Event {
     /// A client was closed that wanted nothing for too long, or did not say in time who it is.
     Idle,
     /// A client got a connection to the store of its own.
-    OwnConnection,
+    DedicatedConnection,
     /// A request was too long to be gathered, and was passed on as it came.
     Streamed,
     /// A datagram came.
@@ -81,7 +81,7 @@ impl Event {
         Self::SlowWriter,
         Self::Cut,
         Self::Idle,
-        Self::OwnConnection,
+        Self::DedicatedConnection,
         Self::Streamed,
         Self::Datagram,
         Self::AnswerDropped,
@@ -109,7 +109,7 @@ impl Event {
             Self::SlowWriter => "slow-writer",
             Self::Cut => "cut",
             Self::Idle => "idle",
-            Self::OwnConnection => "own-connection",
+            Self::DedicatedConnection => "dedicated-connection",
             Self::Streamed => "streamed",
             Self::Datagram => "datagrams",
             Self::AnswerDropped => "answers-dropped",
@@ -130,20 +130,20 @@ impl Event {
 
 /// One thread's counters of one service. All only grow.
 #[derive(Debug)]
-pub struct Figures {
+pub struct WorkerMetrics {
     counts: [AtomicU64; Event::ALL.len()],
     /// By query type.
-    types: Box<[TypeFigures]>,
+    types: Box<[TypeMetrics]>,
     /// By tier, as of the last tick.
-    queues: [QueueFigures; Tier::ALL.len()],
-    pub(in crate::dispatcher) refusals: RefusalFigures,
-    store_links: AtomicU64,
+    queues: [QueueMetrics; Tier::ALL.len()],
+    pub(in crate::dispatcher) refusals: RefusalMetrics,
+    store_connections: AtomicU64,
     /// What answers teach about prices.
-    pub(in crate::dispatcher) lessons: Lessons,
+    pub(in crate::dispatcher) cost_samples: CostSamples,
 }
 
 #[derive(Debug, Default)]
-struct QueueFigures {
+struct QueueMetrics {
     waiting: AtomicU64,
     delay_ns: AtomicU64,
     stands: AtomicBool,
@@ -160,17 +160,17 @@ pub struct QueueState {
     pub stands: bool,
 }
 
-impl Figures {
+impl WorkerMetrics {
     /// Nothing so far, of so many query types.
     fn new(types: usize) -> Self {
-        let types = (0..types).map(|_| TypeFigures::default()).collect();
+        let types = (0..types).map(|_| TypeMetrics::default()).collect();
         Self {
             counts: Default::default(),
             types,
             queues: Default::default(),
-            refusals: RefusalFigures::default(),
-            store_links: AtomicU64::new(0),
-            lessons: Lessons::default(),
+            refusals: RefusalMetrics::default(),
+            store_connections: AtomicU64::new(0),
+            cost_samples: CostSamples::default(),
         }
     }
 
@@ -186,7 +186,7 @@ impl Figures {
         count.store(count.load(Ordering::Relaxed).wrapping_add(times.into()), Ordering::Relaxed);
     }
 
-    /// So many requests were answered that had waited for so long, and took the store so long. As [`Figures::count`].
+    /// So many requests were answered that had waited for so long, and took the store so long. As [`WorkerMetrics::count`].
     #[inline]
     pub(in crate::dispatcher) fn answered(
         &self,
@@ -199,14 +199,14 @@ impl Figures {
         self.of_type(query_type).answered(waited, took, count);
     }
 
-    /// Where requests of a query type are counted. As [`Figures::count`].
+    /// Where requests of a query type are counted. As [`WorkerMetrics::count`].
     #[inline]
-    pub(in crate::dispatcher) fn of_type(&self, query_type: QueryType) -> &TypeFigures {
+    pub(in crate::dispatcher) fn of_type(&self, query_type: QueryType) -> &TypeMetrics {
         self.types.get(usize::from(query_type.0)).unwrap_or(&self.types[Class::Unknown.index()])
     }
 
-    /// Notes how a tier's queue is. As [`Figures::count`].
-    pub(in crate::dispatcher) fn note_queue(&self, tier: Tier, state: QueueState) {
+    /// Notes how a tier's queue is. As [`WorkerMetrics::count`].
+    pub(in crate::dispatcher) fn set_queue(&self, tier: Tier, state: QueueState) {
         let queue = &self.queues[tier.index()];
         queue.waiting.store(state.waiting, Ordering::Relaxed);
         queue.delay_ns.store(state.delay.0, Ordering::Relaxed);
@@ -224,11 +224,11 @@ impl Figures {
         }
     }
 
-    /// Notes that a connection to the store was made, or that one ended. As [`Figures::count`].
-    pub(in crate::dispatcher) fn note_store_link(&self, made: bool) {
-        let links = self.store_links.load(Ordering::Relaxed);
+    /// Notes that a connection to the store was made, or that one ended. As [`WorkerMetrics::count`].
+    pub(in crate::dispatcher) fn set_store_connected(&self, made: bool) {
+        let links = self.store_connections.load(Ordering::Relaxed);
         let links = if made { links.wrapping_add(1) } else { links.saturating_sub(1) };
-        self.store_links.store(links, Ordering::Relaxed);
+        self.store_connections.store(links, Ordering::Relaxed);
     }
 
     /// How often it happened.
@@ -248,11 +248,11 @@ impl Figures {
 
 /// What happened at one service.
 #[derive(Clone, Debug)]
-pub struct ServiceFigures {
+pub struct ServiceMetrics {
     /// Its name.
     pub name: String,
     /// Each thread's counts.
-    pub threads: Arc<[Arc<Figures>]>,
+    pub threads: Arc<[Arc<WorkerMetrics>]>,
     /// Its query types.
     pub types: Arc<QueryTypes>,
     /// How long requests took from their admission to the answer, by query type, since the last tick.
@@ -260,7 +260,7 @@ pub struct ServiceFigures {
     policy: Policy,
 }
 
-impl ServiceFigures {
+impl ServiceMetrics {
     pub(in crate::dispatcher) fn new(
         name: String,
         threads: usize,
@@ -268,7 +268,7 @@ impl ServiceFigures {
         policy: Policy,
     ) -> Self {
         let responses = Arc::new(latency_ratio::Latencies::new(types.len()));
-        let threads = (0..threads).map(|_| Arc::new(Figures::new(types.len()))).collect();
+        let threads = (0..threads).map(|_| Arc::new(WorkerMetrics::new(types.len()))).collect();
         Self { name, threads, types: Arc::new(types), responses, policy }
     }
 
@@ -289,15 +289,15 @@ impl ServiceFigures {
     pub fn counts(&self) -> Vec<Counts> {
         let mut all = vec![Counts::default(); self.types.len()];
         for thread in &*self.threads {
-            all.iter_mut().zip(&thread.types).for_each(|(counts, figures)| counts.add(figures));
+            all.iter_mut().zip(&thread.types).for_each(|(counts, metrics)| counts.add(metrics));
         }
         all
     }
 
     /// How refusals since the start reached their clients.
     #[must_use]
-    pub fn refusals(&self) -> Refusals {
-        let mut refusals = Refusals::default();
+    pub fn refusals(&self) -> RefusalSnapshot {
+        let mut refusals = RefusalSnapshot::default();
         self.threads.iter().for_each(|thread| refusals.add(&thread.refusals));
         refusals
     }
@@ -322,8 +322,8 @@ impl ServiceFigures {
 
     /// Connections to the store that there are now.
     #[must_use]
-    pub fn store_links(&self) -> u64 {
-        self.threads.iter().map(|thread| thread.store_links.load(Ordering::Relaxed)).sum()
+    pub fn store_connections(&self) -> u64 {
+        self.threads.iter().map(|thread| thread.store_connections.load(Ordering::Relaxed)).sum()
     }
 
     /// Requests that wait for the store, as of the last tick.
@@ -338,7 +338,7 @@ impl ServiceFigures {
             out.extend_from_slice(format!("STAT {} {}\r\n", event.name(), self.get(event)).as_bytes());
         }
         out.extend_from_slice(format!("STAT queued {}\r\n", self.queued()).as_bytes());
-        let Refusals { took, held_back } = self.refusals();
+        let RefusalSnapshot { took, held_back } = self.refusals();
         let counts = format!("STAT refusals {}\r\nSTAT refusals_held_back {held_back}\r\n", took.len());
         out.extend_from_slice(counts.as_bytes());
         for (name, percent) in [("p50", 50.0), ("p99", 99.0), ("max", 100.0)] {
@@ -366,11 +366,11 @@ pub(in crate::dispatcher) struct OwnStats {
 
 impl OwnStats {
     /// The document as of `now`, or of up to [`OWN_STATS_LIFE`] before.
-    pub(in crate::dispatcher) fn document(&mut self, figures: &ServiceFigures, now: Nanos) -> &[u8] {
+    pub(in crate::dispatcher) fn document(&mut self, metrics: &ServiceMetrics, now: Nanos) -> &[u8] {
         if self.made.is_none_or(|made| now.saturating_sub(made) >= OWN_STATS_LIFE) {
             self.made = Some(now);
             self.document.clear();
-            figures.write_stats(&mut self.document);
+            metrics.write_stats(&mut self.document);
         }
         &self.document
     }
@@ -385,8 +385,8 @@ mod tests {
 
     #[test]
     fn numbers_are_places_in_the_list_and_names_differ() {
-        for (place, event) in Event::ALL.into_iter().enumerate() {
-            assert_eq!(event as usize, place, "{}", event.name());
+        for (seq, event) in Event::ALL.into_iter().enumerate() {
+            assert_eq!(event as usize, seq, "{}", event.name());
             assert_eq!(Event::ALL.iter().filter(|other| other.name() == event.name()).count(), 1);
         }
     }

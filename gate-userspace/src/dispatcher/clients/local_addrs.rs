@@ -15,9 +15,9 @@ use super::udp;
 
 /// The addresses of all interfaces of a network namespace, as of some moment; by default they are not known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::dispatcher) struct Own(Option<HashSet<IpAddr, RandomState>>);
+pub(in crate::dispatcher) struct LocalAddrs(Option<HashSet<IpAddr, RandomState>>);
 
-impl Own {
+impl LocalAddrs {
     /// Those that there are now, in this thread's network namespace.
     ///
     /// # Errors
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn loopback_is_always_ours_and_nobody_else_is_once_that_is_known() {
-        let known = Own::read().unwrap();
+        let known = LocalAddrs::read().unwrap();
         for (address, is_own) in [
             ("127.0.0.1", true),
             ("127.9.9.9", true),
@@ -60,7 +60,7 @@ mod tests {
         ] {
             let address = address.parse().unwrap();
             assert_eq!(known.may_have(address), is_own, "{address}");
-            assert!(Own::default().may_have(address), "{address}");
+            assert!(LocalAddrs::default().may_have(address), "{address}");
         }
     }
 }

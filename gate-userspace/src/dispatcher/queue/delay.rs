@@ -5,7 +5,7 @@
 use gate_common::units::Nanos;
 
 use crate::config;
-use crate::dispatcher::figures::QueueState;
+use crate::dispatcher::metrics::QueueState;
 use crate::policy::Tier;
 use crate::policy::codel::{TierCodels, Verdict};
 use crate::policy::range::OutOfRange;
@@ -55,7 +55,7 @@ impl Delay {
     }
 
     /// Whether one that still waits will be refused whenever it comes out.
-    pub(in crate::dispatcher) fn has_given_up(&self, tier: Tier, waited: Nanos) -> bool {
+    pub(in crate::dispatcher) fn has_expired(&self, tier: Tier, waited: Nanos) -> bool {
         self.codels.as_ref().is_some_and(|codels| codels.has_given_up(tier, waited))
     }
 
@@ -139,8 +139,8 @@ mod tests {
     #[test]
     fn what_waits_longer_than_target_and_interval_is_given_up() {
         let delay = delay();
-        assert!(!delay.has_given_up(Tier::Standard, Nanos::from_millis(110)));
-        assert!(delay.has_given_up(Tier::Standard, Nanos::from_millis(111)));
-        assert!(!Delay::default().has_given_up(Tier::Standard, Nanos::MAX));
+        assert!(!delay.has_expired(Tier::Standard, Nanos::from_millis(110)));
+        assert!(delay.has_expired(Tier::Standard, Nanos::from_millis(111)));
+        assert!(!Delay::default().has_expired(Tier::Standard, Nanos::MAX));
     }
 }

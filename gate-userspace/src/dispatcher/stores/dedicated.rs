@@ -12,19 +12,19 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::broken::Broken;
+use super::error::StoreError;
 use super::health::Health;
 use crate::clock;
 use crate::config::Protocol;
 use crate::dispatcher::identity::Identity;
 use crate::dispatcher::listen::keep_alive;
 use crate::dispatcher::settings::Settings;
-use crate::dispatcher::wire::Garbage;
+use crate::dispatcher::wire::MalformedReply;
 use crate::protocol::resp::{Kind, Part, Replies, error_code};
 
 /// A connection that nobody shares yet.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Line {
+pub(in crate::dispatcher) struct DedicatedConnection {
     socket: TcpStream,
     patience: Duration,
     replies: Replies,
@@ -41,8 +41,8 @@ pub(in crate::dispatcher) struct Line {
 /// answered something on it; so many are at a time, and whoever comes meanwhile waits for one of them. When one fails
 /// everyone is refused for a pause, as on shared connections ([`Health`]).
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Lines {
-    kept: RefCell<Vec<Line>>,
+pub(in crate::dispatcher) struct IdleConnections {
+    kept: RefCell<Vec<DedicatedConnection>>,
     health: RefCell<Health>,
     /// Those that may be made now; whoever holds one makes it.
     making: Semaphore,
@@ -52,7 +52,7 @@ pub(in crate::dispatcher) struct Lines {
     resets: bool,
 }
 
-impl Lines {
+impl IdleConnections {
     /// None yet, to a store that has users or not.
     pub(in crate::dispatcher) fn new(has_users: bool) -> Self {
         Self {
@@ -68,12 +68,12 @@ impl Lines {
     ///
     /// # Errors
     ///
-    /// As [`Line::open`].
+    /// As [`DedicatedConnection::open`].
     pub(in crate::dispatcher) async fn take(
         &self,
         settings: &Settings,
         identity: &Identity,
-    ) -> Result<Line, Broken> {
+    ) -> Result<DedicatedConnection, StoreError> {
         self.admit(async {
             let kept = self.kept.borrow_mut().pop();
             if let Some(line) = kept
@@ -82,7 +82,7 @@ impl Lines {
                 return Ok(line);
             }
             // Whatever was wrong with it: a new one tells for certain.
-            Line::open_answering(settings, identity).await
+            DedicatedConnection::open_answering(settings, identity).await
         })
         .await
     }
@@ -91,28 +91,28 @@ impl Lines {
     ///
     /// # Errors
     ///
-    /// As [`Line::open`].
+    /// As [`DedicatedConnection::open`].
     pub(in crate::dispatcher) async fn open(
         &self,
         settings: &Settings,
         identity: &Identity,
-    ) -> Result<Line, Broken> {
-        self.admit(Line::open_answering(settings, identity)).await
+    ) -> Result<DedicatedConnection, StoreError> {
+        self.admit(DedicatedConnection::open_answering(settings, identity)).await
     }
 
     /// Asks the store something on one of them, which must not take forever either: what `asking` says.
     ///
     /// # Errors
     ///
-    /// Those of `asking`; [`Broken::Down`] where the store has just failed.
+    /// Those of `asking`; [`StoreError::Down`] where the store has just failed.
     pub(in crate::dispatcher) async fn admit<T>(
         &self,
-        asking: impl Future<Output = Result<T, Broken>>,
-    ) -> Result<T, Broken> {
+        asking: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
         self.check()?;
         let _waits = Waits::new(&self.waiting);
         // It is never closed.
-        let _makes = self.making.acquire().await.map_err(|_| Broken::Closed)?;
+        let _makes = self.making.acquire().await.map_err(|_| StoreError::Closed)?;
         // Those before may have found out that there is no use.
         self.check()?;
         let asked = asking.await;
@@ -122,7 +122,7 @@ impl Lines {
                 health.connected(clock::monotonic());
                 health.answered();
             }
-            Err(Broken::System(_) | Broken::Overdue) => {
+            Err(StoreError::Io(_) | StoreError::TimedOut) => {
                 health.failed(clock::monotonic());
             }
             // A client may have brought that about.
@@ -132,16 +132,16 @@ impl Lines {
     }
 
     /// Whether the store is worth one more try.
-    fn check(&self) -> Result<(), Broken> {
+    fn check(&self) -> Result<(), StoreError> {
         let (now, health) = (clock::monotonic(), &mut *self.health.borrow_mut());
         if self.waiting.get() == 0 {
             health.idle(now);
         }
         if health.may_be_tried(now) {
-            health.trying();
+            health.retry();
             health.connected(now);
         }
-        health.accepts(self.waiting.get(), now).map_err(|retry_after| Broken::Down { retry_after })
+        health.accepts(self.waiting.get(), now).map_err(|retry_after| StoreError::Down { retry_after })
     }
 
     /// Forgets those that are kept: the store may not accept them any more.
@@ -150,7 +150,7 @@ impl Lines {
     }
 
     /// Keeps one whose answers have all been read.
-    pub(in crate::dispatcher) fn keep(&self, mut line: Line) {
+    pub(in crate::dispatcher) fn keep(&self, mut line: DedicatedConnection) {
         let lines = &mut *self.kept.borrow_mut();
         if lines.len() >= MOST_KEPT || !line.heard.is_empty() {
             return;
@@ -178,27 +178,27 @@ impl Drop for Waits<'_> {
     }
 }
 
-impl Line {
+impl DedicatedConnection {
     /// A new connection on which the store has answered.
-    async fn open_answering(settings: &Settings, identity: &Identity) -> Result<Self, Broken> {
+    async fn open_answering(settings: &Settings, identity: &Identity) -> Result<Self, StoreError> {
         let mut line = Self::open(settings, identity).await?;
         if !line.has_answered {
             let probe: &[u8] = match settings.protocol {
                 Protocol::Memcached => b"version\r\n",
                 Protocol::Resp | Protocol::Opaque => b"PING\r\n",
             };
-            timeout(line.patience, line.probe(probe)).await.map_err(|_| Broken::Overdue)??;
+            timeout(line.patience, line.probe(probe)).await.map_err(|_| StoreError::TimedOut)??;
         }
         Ok(line)
     }
 
     /// Whatever it answers, it does.
-    async fn probe(&mut self, probe: &[u8]) -> Result<(), Broken> {
+    async fn probe(&mut self, probe: &[u8]) -> Result<(), StoreError> {
         self.socket.write_all(probe).await?;
         let mut answer = Vec::new();
         while !answer.ends_with(b"\n") && answer.len() < LONGEST_PROBE_ANSWER {
             if self.socket.read_buf(&mut answer).await? == 0 {
-                return Err(Broken::Closed);
+                return Err(StoreError::Closed);
             }
         }
         self.has_answered = true;
@@ -209,14 +209,14 @@ impl Line {
     ///
     /// # Errors
     ///
-    /// If it cannot be had in time, or the store does not accept the identity ([`Broken::Refused`]).
+    /// If it cannot be had in time, or the store does not accept the identity ([`StoreError::Refused`]).
     pub(in crate::dispatcher) async fn open(
         settings: &Settings,
         identity: &Identity,
-    ) -> Result<Self, Broken> {
+    ) -> Result<Self, StoreError> {
         let patience = settings.store_timeout().into();
         let connecting = TcpStream::connect(settings.backend.address);
-        let socket = timeout(patience, connecting).await.map_err(|_| Broken::Overdue)??;
+        let socket = timeout(patience, connecting).await.map_err(|_| StoreError::TimedOut)??;
         socket.set_nodelay(true)?;
         keep_alive(&socket)?;
         let mut this = Self {
@@ -232,14 +232,14 @@ impl Line {
     }
 
     /// The same connection, from the start.
-    async fn again(mut self, settings: &Settings, identity: &Identity) -> Result<Self, Broken> {
+    async fn again(mut self, settings: &Settings, identity: &Identity) -> Result<Self, StoreError> {
         self.greet(settings, identity).await?;
         // It may have been closed since, behind the answer to what was said last.
         match self.socket.try_read(&mut [0]) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(self),
             Err(error) => Err(error.into()),
-            Ok(0) => Err(Broken::Closed),
-            Ok(_) => Err(Broken::Unasked),
+            Ok(0) => Err(StoreError::Closed),
+            Ok(_) => Err(StoreError::Unasked),
         }
     }
 
@@ -247,12 +247,12 @@ impl Line {
     ///
     /// # Errors
     ///
-    /// As [`Line::open`]; and if the store does not know `RESET`.
+    /// As [`DedicatedConnection::open`]; and if the store does not know `RESET`.
     pub(in crate::dispatcher) async fn anew(
         mut self,
         settings: &Settings,
         identity: &Identity,
-    ) -> Result<Self, Broken> {
+    ) -> Result<Self, StoreError> {
         self.socket.write_all(RESET).await?;
         self.resets = true;
         self.again(settings, identity).await
@@ -265,8 +265,8 @@ impl Line {
     ///
     /// # Errors
     ///
-    /// As [`Line::ask`].
-    pub(in crate::dispatcher) async fn adopt_writes(&mut self) -> Result<(), Broken> {
+    /// As [`DedicatedConnection::ask`].
+    pub(in crate::dispatcher) async fn adopt_writes(&mut self) -> Result<(), StoreError> {
         let info = self.ask(b"INFO server\r\n").await?;
         if redis_version(&info).is_none_or(|version| version >= LAST_WRITE_COUNTS) {
             self.ask(MESSAGE_TO_NOBODY).await?;
@@ -285,7 +285,7 @@ impl Line {
     /// # Errors
     ///
     /// If no answer comes in time.
-    pub(in crate::dispatcher) async fn ask(&mut self, request: &[u8]) -> Result<Vec<u8>, Broken> {
+    pub(in crate::dispatcher) async fn ask(&mut self, request: &[u8]) -> Result<Vec<u8>, StoreError> {
         self.socket.write_all(request).await?;
         self.reply().await
     }
@@ -295,11 +295,11 @@ impl Line {
         self.socket
     }
 
-    async fn greet(&mut self, settings: &Settings, identity: &Identity) -> Result<(), Broken> {
+    async fn greet(&mut self, settings: &Settings, identity: &Identity) -> Result<(), StoreError> {
         let greeting = identity.greeting(settings.backend.login.as_ref())?;
         self.socket.write_all(greeting.bytes.bytes()).await?;
         if std::mem::take(&mut self.resets) && self.reply().await? != b"+RESET\r\n" {
-            return Err(Broken::Unasked);
+            return Err(StoreError::Unasked);
         }
         for left in (0..greeting.requests).rev() {
             let reply = self.reply().await?;
@@ -312,17 +312,18 @@ impl Line {
     }
 
     /// The next reply, in time.
-    async fn reply(&mut self) -> Result<Vec<u8>, Broken> {
-        timeout(self.patience, self.read_reply()).await.map_err(|_| Broken::Overdue)?
+    async fn reply(&mut self) -> Result<Vec<u8>, StoreError> {
+        timeout(self.patience, self.read_reply()).await.map_err(|_| StoreError::TimedOut)?
     }
 
-    async fn read_reply(&mut self) -> Result<Vec<u8>, Broken> {
+    async fn read_reply(&mut self) -> Result<Vec<u8>, StoreError> {
         loop {
-            let part = self.replies.next(&self.heard).map_err(|garbage| Garbage(garbage.to_string()))?;
+            let part =
+                self.replies.next(&self.heard).map_err(|garbage| MalformedReply(garbage.to_string()))?;
             match part {
                 Part::More { .. } => {
                     if self.socket.read_buf(&mut self.heard).await? == 0 {
-                        return Err(Broken::Closed);
+                        return Err(StoreError::Closed);
                     }
                 }
                 Part::Reply { len, kind: Kind::Push, last: true } => drop(self.heard.drain(..len)),
@@ -331,7 +332,7 @@ impl Line {
                     return Ok(self.heard.drain(..len).collect());
                 }
                 Part::Reply { .. } | Part::Body { .. } => {
-                    return Err(Garbage("an answer that is too long".to_owned()).into());
+                    return Err(MalformedReply("an answer that is too long".to_owned()).into());
                 }
             }
         }
@@ -339,12 +340,12 @@ impl Line {
 }
 
 /// What an error in answer to a greeting means: that the store is not ready now, or that this is no way to greet it.
-fn refused(reply: Vec<u8>) -> Broken {
+fn refused(reply: Vec<u8>) -> StoreError {
     let passing = matches!(error_code(&reply), Some(b"LOADING" | b"MASTERDOWN" | b"BUSY" | b"TRYAGAIN"));
     if passing || reply.starts_with(b"-ERR max number of clients") {
-        return Broken::Unwell(String::from_utf8_lossy(&reply).into_owned());
+        return StoreError::Unhealthy(String::from_utf8_lossy(&reply).into_owned());
     }
-    Broken::Refused(reply)
+    StoreError::Refused(reply)
 }
 
 /// The first two numbers of the version that a store says of itself.

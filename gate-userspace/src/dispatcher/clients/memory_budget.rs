@@ -18,16 +18,16 @@ use crate::dispatcher::wire::Wire;
 
 /// What all hold.
 #[derive(Debug, Default)]
-pub(in crate::dispatcher) struct Memory(Cell<usize>);
+pub(in crate::dispatcher) struct ClientMemory(Cell<usize>);
 
 /// What one client holds; nothing once it is dropped.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Holding {
-    memory: Rc<Memory>,
+pub(in crate::dispatcher) struct MemoryShare {
+    memory: Rc<ClientMemory>,
     bytes: Cell<usize>,
 }
 
-impl Memory {
+impl ClientMemory {
     /// In bytes.
     #[inline]
     pub(in crate::dispatcher) fn bytes(&self) -> usize {
@@ -41,9 +41,9 @@ impl Memory {
     }
 }
 
-impl Holding {
+impl MemoryShare {
     /// That of one more client, which holds nothing.
-    pub(in crate::dispatcher) fn new(memory: &Rc<Memory>) -> Self {
+    pub(in crate::dispatcher) fn new(memory: &Rc<ClientMemory>) -> Self {
         Self { memory: Rc::clone(memory), bytes: Cell::new(0) }
     }
 
@@ -61,7 +61,7 @@ impl Holding {
     }
 }
 
-impl Drop for Holding {
+impl Drop for MemoryShare {
     fn drop(&mut self) {
         self.note(0);
     }
@@ -78,17 +78,17 @@ impl<W: Wire> Service<W> {
         clients.iter().for_each(|client| client.release());
         // What those hold that are closed already is as good as free.
         let closing: usize =
-            clients.iter().filter(|client| client.is_gone()).map(|client| client.holding.bytes()).sum();
+            clients.iter().filter(|client| client.is_gone()).map(|client| client.memory_share.bytes()).sum();
         let mut left = self.memory.bytes() - closing;
-        clients.retain(|client| !client.is_gone() && client.holding.bytes() > 0);
-        clients.sort_unstable_by_key(|client| Reverse((client.stuck(), client.holding.bytes())));
+        clients.retain(|client| !client.is_gone() && client.memory_share.bytes() > 0);
+        clients.sort_unstable_by_key(|client| Reverse((client.stuck_for(), client.memory_share.bytes())));
         let (enough, mut closed) = (limit - limit / 8, 0_usize);
         for client in clients {
             if left <= enough {
                 break;
             }
-            left -= client.holding.bytes();
-            client.end_for_stuck();
+            left -= client.memory_share.bytes();
+            client.close_stuck();
             closed += 1;
         }
         if closed > 0 {
@@ -104,8 +104,8 @@ mod tests {
 
     #[test]
     fn what_all_hold_is_the_sum_of_what_each_does_until_it_is_dropped() {
-        let memory = Rc::new(Memory::default());
-        let (one, other) = (Holding::new(&memory), Holding::new(&memory));
+        let memory = Rc::new(ClientMemory::default());
+        let (one, other) = (MemoryShare::new(&memory), MemoryShare::new(&memory));
         for (first, second) in [(10, 0), (5, 7), (0, 7), (100, 1)] {
             one.note(first);
             other.note(second);
