@@ -17,6 +17,7 @@
 //! - [`cli`]: arguments, printing, exit codes.
 
 pub use gate_policy as policy;
+pub use gate_protocol as protocol;
 
 pub mod admin;
 pub mod cli;
@@ -29,5 +30,4 @@ pub mod kernel;
 pub mod load;
 
 pub mod probe;
-pub mod protocol;
 pub mod sim;

@@ -6,8 +6,8 @@ use std::fmt::Debug;
 use std::ops::Range;
 
 use gate_common::units::Nanos;
-use gate_userspace::protocol::memcached::udp::{self, Reassembly, Received};
-use gate_userspace::protocol::{Step, memcached, resp};
+use gate_protocol::memcached::udp::{self, Reassembly, Received};
+use gate_protocol::{Step, memcached, resp};
 
 /// Requests to memcached.
 pub(crate) fn memcached_requests(data: &[u8]) {

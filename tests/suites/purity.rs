@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 const PURE: [&str; 12] = [
     "gate-common/src",
     "gate-userspace/policy/src",
-    "gate-userspace/src/protocol",
+    "gate-userspace/protocol/src",
     "gate-userspace/src/control/decide.rs",
     "gate-userspace/src/config/shedding.rs",
     "gate-userspace/src/config/raw.rs",

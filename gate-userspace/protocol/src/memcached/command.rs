@@ -1,6 +1,6 @@
 //! The commands that are known.
 
-use crate::protocol::Class;
+use crate::Class;
 
 /// A command. Its variants are named as they are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

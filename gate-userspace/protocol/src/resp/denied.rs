@@ -16,7 +16,7 @@ pub struct Denied {
 impl Denied {
     /// Adds a command, in lower case, with all its subcommands; or one subcommand, after a blank or a bar. False
     /// if there is no such command.
-    pub(in crate::protocol) fn add(&mut self, name: &str) -> bool {
+    pub(crate) fn add(&mut self, name: &str) -> bool {
         match named(name) {
             Some(Named::Sub { parent, name }) => self.subs.push((parent, name.as_bytes().into())),
             Some(Named::Whole(commands)) => {
@@ -29,7 +29,7 @@ impl Denied {
     }
 
     /// Whether a command is in the set, with all its subcommands.
-    pub(in crate::protocol) fn has(&self, name: &str) -> bool {
+    pub(crate) fn has(&self, name: &str) -> bool {
         let Some(Named::Whole(commands)) = named(name) else { return false };
         commands.iter().all(|command| self.whole.get(command.index()).copied().unwrap_or(false))
     }

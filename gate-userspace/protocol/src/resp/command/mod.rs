@@ -8,7 +8,7 @@ mod spec;
 
 pub(super) use spec::{KeySpec, OPEN_ROWS, Rows, Spec};
 
-use crate::protocol::{Access, Class};
+use crate::{Access, Class};
 
 /// A command of Redis 7.0, or one that is not known.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use proptest::prelude::*;
 
-use crate::protocol::memcached::*;
+use crate::memcached::*;
 
 const GATHER: usize = 40;
 

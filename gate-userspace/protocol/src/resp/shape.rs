@@ -2,7 +2,7 @@
 
 use super::args::{Args, Run};
 use super::command::{Command, KeySpec, OPEN_ROWS, Rows, State};
-use crate::protocol::{Access, number};
+use crate::{Access, number};
 
 /// What is known of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use gate_common::abi::Reason;
 
 use super::refuse;
-use crate::protocol::Refusal;
+use crate::Refusal;
 
 /// Why bytes are not a request that can be forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,9 +2,9 @@
 
 use proptest::prelude::*;
 
-use crate::protocol::resp::*;
-use crate::protocol::tests::{Event, cut_everywhere, decode};
-use crate::protocol::{Access, Class};
+use crate::resp::*;
+use crate::tests::{Event, cut_everywhere, decode};
+use crate::{Access, Class};
 
 const LIMITS: Limits = Limits { inline: 40, args: 8, bulk: 100, gather: 64 };
 
@@ -295,7 +295,7 @@ fn what_is_wrong_within_a_body_ends_it() {
 
 #[test]
 fn refusals_read_as_documented() {
-    use crate::protocol::Refusal;
+    use crate::Refusal;
     use gate_common::abi::Reason;
     use gate_common::units::Nanos;
     for (refusal, text) in [
@@ -314,7 +314,7 @@ fn refusals_read_as_documented() {
 
 #[test]
 fn every_reason_says_whose_fault_it_is_and_when_to_come_again_if_that_can_help() {
-    use crate::protocol::{Blame, Refusal};
+    use crate::{Blame, Refusal};
     use gate_common::abi::Reason;
     for reason in Reason::ALL {
         let refusal = Refusal::of(reason);

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::fault::FaultKind;
-use crate::protocol::number;
+use crate::number;
 
 /// A line as an array of bulk strings. Its memory is used again and again.
 #[derive(Clone, Default)]

@@ -8,10 +8,10 @@ use super::fault::{Fault, FaultKind};
 use super::inline::Rewritten;
 use super::length::{self, Length};
 use super::shape::{self, Shape};
-use crate::protocol::{RequestMeta, TLS};
+use crate::{RequestMeta, TLS};
 
-/// What the decoder found. See [`crate::protocol::Step`].
-pub type Step = crate::protocol::Step<Request, Fault>;
+/// What the decoder found. See [`crate::Step`].
+pub type Step = crate::Step<Request, Fault>;
 
 /// How much is let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use memchr::memchr;
 use super::MAX_KEY;
 use super::command::{Command, Quiet};
 use super::fault::{Fault, FaultKind};
-use crate::protocol::{Access, number};
+use crate::{Access, number};
 
 /// A line that can be forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

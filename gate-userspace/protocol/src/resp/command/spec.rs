@@ -1,29 +1,29 @@
 //! What there is to say of a command, and words to say it shortly.
 
 pub(super) use super::super::State;
-use crate::protocol::{Access, Class};
+use crate::{Access, Class};
 
 /// A command, or a subcommand as `parent|name`.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::protocol::resp) struct Spec {
+pub(in crate::resp) struct Spec {
     /// In lower case.
-    pub(in crate::protocol::resp) name: &'static str,
-    pub(in crate::protocol::resp) class: Class,
-    pub(in crate::protocol::resp) access: Access,
-    pub(in crate::protocol::resp) keys: KeySpec,
-    pub(in crate::protocol::resp) rows: Rows,
-    pub(in crate::protocol::resp) state: State,
+    pub(in crate::resp) name: &'static str,
+    pub(in crate::resp) class: Class,
+    pub(in crate::resp) access: Access,
+    pub(in crate::resp) keys: KeySpec,
+    pub(in crate::resp) rows: Rows,
+    pub(in crate::resp) state: State,
     /// Whether its second word may name a subcommand of its own.
-    pub(in crate::protocol::resp) parent: bool,
+    pub(in crate::resp) parent: bool,
     /// Whether it only reads, unless an option names a key to store into.
-    pub(in crate::protocol::resp) may_store: bool,
+    pub(in crate::resp) may_store: bool,
     /// Whether its answer says what its keys hold and nothing else: neither chance nor time has a part in it.
-    pub(in crate::protocol::resp) pure: bool,
+    pub(in crate::resp) pure: bool,
 }
 
 /// Where keys are among the arguments, of which the name is number 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::protocol::resp) enum KeySpec {
+pub(in crate::resp) enum KeySpec {
     /// None, or not known before it runs.
     None,
     /// From `first` to `last`, every `step`th; a negative `last` counts from the end, -1 being the last.
@@ -36,7 +36,7 @@ pub(in crate::protocol::resp) enum KeySpec {
 
 /// What rows are estimated from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::protocol::resp) enum Rows {
+pub(in crate::resp) enum Rows {
     /// One for each key.
     Keys,
     /// One for every `step` arguments from `from` on.
@@ -54,7 +54,7 @@ pub(in crate::protocol::resp) enum Rows {
 }
 
 /// Rows of what only the store knows the size of.
-pub(in crate::protocol::resp) const OPEN_ROWS: u32 = 100;
+pub(in crate::resp) const OPEN_ROWS: u32 = 100;
 
 pub(super) const NONE: Access = Access::Neither;
 pub(super) const READ: Access = Access::Read;

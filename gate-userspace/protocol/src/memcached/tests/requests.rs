@@ -2,9 +2,9 @@
 
 use proptest::prelude::*;
 
-use crate::protocol::memcached::*;
-use crate::protocol::tests::{Event, cut_everywhere, decode};
-use crate::protocol::{Access, Class};
+use crate::memcached::*;
+use crate::tests::{Event, cut_everywhere, decode};
+use crate::{Access, Class};
 
 const LIMITS: Limits = Limits { line: 600, value: 100, gather: 64 };
 

@@ -3,7 +3,7 @@
 use memchr::memchr;
 
 use super::command::Expect;
-use crate::protocol::number;
+use crate::number;
 
 /// What an answer goes on with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

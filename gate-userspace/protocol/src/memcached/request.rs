@@ -6,10 +6,10 @@ use super::LONGEST_LINE;
 use super::command::{Command, Expect, Quiet};
 use super::fault::{Fault, FaultKind};
 use super::line::{self, Line};
-use crate::protocol::{RequestMeta, TLS};
+use crate::{RequestMeta, TLS};
 
-/// What the decoder found. See [`crate::protocol::Step`].
-pub type Step = crate::protocol::Step<Request, Fault>;
+/// What the decoder found. See [`crate::Step`].
+pub type Step = crate::Step<Request, Fault>;
 
 /// How much is let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +92,7 @@ impl<'b> Keys<'b> {
     }
 
     /// What has not been read.
-    pub(crate) const fn rest(&self) -> &'b [u8] {
+    pub const fn rest(&self) -> &'b [u8] {
         self.rest
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use proptest::prelude::*;
 
-use crate::protocol::resp::*;
+use crate::resp::*;
 
 const GATHER: usize = 24;
 

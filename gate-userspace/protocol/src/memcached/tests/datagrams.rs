@@ -3,7 +3,7 @@
 use gate_common::units::Nanos;
 use proptest::prelude::*;
 
-use crate::protocol::memcached::udp::*;
+use crate::memcached::udp::*;
 
 const LIMITS: Limits = Limits { waiting: 2, datagrams: 4, bytes: 10, patience: Nanos(100) };
 

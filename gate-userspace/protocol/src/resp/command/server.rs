@@ -3,7 +3,7 @@
 //! Source: `COMMAND` of Redis 7.0; a test compares them with a real server's. What is newer is from the documentation.
 
 use super::spec::*;
-use crate::protocol::Class::*;
+use crate::Class::*;
 
 /// Connections, transactions, publishing.
 pub(super) const CONNECTION: &[Spec] = &[

@@ -30,7 +30,7 @@ const BY_SUB: u8 = u8::MAX - 1;
 impl Kinds {
     /// What is said of commands, by their names in lower case. What is said of a subcommand counts more than what is
     /// said of its command. Kinds are below 254; names of no command are passed over.
-    pub(in crate::protocol) fn new(said: &[(String, u8)]) -> Self {
+    pub(crate) fn new(said: &[(String, u8)]) -> Self {
         let mut kinds = Self::default();
         let named = || said.iter().filter_map(|(name, kind)| Some((named(name)?, *kind)));
         for (named, kind) in named() {
@@ -66,7 +66,7 @@ impl Kinds {
     }
 
     /// The same, with other numbers for the kinds; `None` if nothing is to be said of one any more.
-    pub(in crate::protocol) fn renumbered(&self, number: impl Fn(u8) -> Option<u8>) -> Self {
+    pub(crate) fn renumbered(&self, number: impl Fn(u8) -> Option<u8>) -> Self {
         let number = |kind| if kind < BY_SUB { number(kind).unwrap_or(UNSAID) } else { kind };
         let subs = self.subs.iter().map(|sub| Sub { kind: number(sub.kind), ..sub.clone() });
         Self { whole: self.whole.iter().map(|&kind| number(kind)).collect(), subs: subs.collect() }
@@ -74,7 +74,7 @@ impl Kinds {
 
     /// A request's kind, if something is said of its command. `bytes` begin where it does.
     #[inline]
-    pub(in crate::protocol) fn of(&self, request: &Request, bytes: &[u8]) -> Option<u8> {
+    pub(crate) fn of(&self, request: &Request, bytes: &[u8]) -> Option<u8> {
         match *self.whole.get(request.command.index())? {
             UNSAID => None,
             BY_SUB => self.by_sub(request, bytes),
