@@ -6,10 +6,10 @@
 use aya_ebpf::bindings::xdp_md;
 use gate_common::abi::{Control, Exit, bank_of, find, view_flags};
 
-use crate::judge::{Case, control, is_shadowed};
-use crate::maps::{self, peek};
+use crate::maps::{self, read_once};
 use crate::parse::frame::{self, Frame, Kind};
 use crate::plan::find_v6;
+use crate::verdict::{Scratch, control, is_shadowed};
 
 /// What becomes of a packet that is not whole; nothing yet, if its ports can be looked at.
 ///
@@ -17,12 +17,12 @@ use crate::plan::find_v6;
 ///
 /// How it leaves.
 #[inline(never)]
-pub(crate) fn check(case: *const Case, kind: Kind) -> Result<(), Exit> {
+pub(crate) fn check(scratch: *const Scratch, kind: Kind) -> Result<(), Exit> {
     let control = control()?;
     // SAFETY: this CPU's own scratch.
-    let frame = unsafe { &(*case).frame };
-    let bank = bank_of(peek!((*control).generation));
-    let flags = peek!((*control).views[bank].flags);
+    let frame = unsafe { &(*scratch).frame };
+    let bank = bank_of(read_once!((*control).generation));
+    let flags = read_once!((*control).views[bank].flags);
     let dropped = match kind {
         Kind::Whole => return Ok(()),
         Kind::TooManyHeaders => Exit::TooManyHeaders,
@@ -32,7 +32,7 @@ pub(crate) fn check(case: *const Case, kind: Kind) -> Result<(), Exit> {
         Kind::FirstFragment if frame.transport_at + PORTS <= frame.end => return Ok(()),
         Kind::FirstFragment => Exit::FragmentDropped,
     };
-    let enforce = peek!((*control).views[bank].enforce);
+    let enforce = read_once!((*control).views[bank].enforce);
     Err(if !is_protected(control, bank, frame) {
         if kind == Kind::TooManyHeaders { Exit::NotOurs } else { Exit::Fragment }
     } else if is_shadowed(flags, enforce, frame.source) {
@@ -49,8 +49,8 @@ pub(crate) fn too_many_tags(_ctx: *mut xdp_md) -> Exit {
         Ok(control) => control,
         Err(exit) => return exit,
     };
-    let bank = bank_of(peek!((*control).generation));
-    match peek!((*control).views[bank].flags) & view_flags::SHADOW {
+    let bank = bank_of(read_once!((*control).generation));
+    match read_once!((*control).views[bank].flags) & view_flags::SHADOW {
         0 => Exit::TooManyHeaders,
         _ => Exit::Shadowed,
     }
@@ -60,9 +60,9 @@ pub(crate) fn too_many_tags(_ctx: *mut xdp_md) -> Exit {
 #[inline(always)]
 fn is_protected(control: *mut Control, bank: usize, frame: &Frame) -> bool {
     let found = if frame.v6 {
-        find_v6(peek!((*control).views[bank].protected_v6), frame.destination)
+        find_v6(read_once!((*control).views[bank].protected_v6), frame.destination)
     } else {
-        let root = peek!((*control).views[bank].protected_v4);
+        let root = read_once!((*control).views[bank].protected_v4);
         find(root, &frame::bytes_v4(frame.destination), maps::entry)
     };
     found != 0

@@ -21,15 +21,15 @@
 #![feature(asm_experimental_arch, core_intrinsics)]
 #![allow(internal_features, reason = "a compare-and-swap, which the BPF target offers in no other way")]
 
-mod admit;
-mod count;
+mod buckets;
+mod counters;
 mod fragments;
-mod judge;
 mod maps;
 mod parse;
 mod plan;
 mod reply;
 mod sample;
+mod verdict;
 
 use aya_ebpf::bindings::{xdp_action, xdp_md};
 use aya_ebpf::helpers::generated::{bpf_jiffies64, bpf_ktime_get_ns};
@@ -42,9 +42,9 @@ use gate_common::abi::Exit;
 pub(crate) fn gate(ctx: XdpContext) -> u32 {
     let ctx: *mut xdp_md = ctx.ctx;
     // Looked up first: what follows a compare-and-swap has to wait for it.
-    let cpu = count::cpu();
-    let exit = judge::judge(ctx);
-    count::exit(cpu, exit);
+    let cpu = counters::this_cpu();
+    let exit = verdict::process_packet(ctx);
+    counters::count_exit(cpu, exit);
     action(exit)
 }
 

@@ -4,7 +4,7 @@ use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, PerCpuArray, RingBuf};
 use gate_common::abi::{Block, Control, Cpu, Ports, Service, Tenant, TenantCounters, TopKey};
 
-use crate::judge::Case;
+use crate::verdict::Scratch;
 
 /// `linux/bpf.h`: the daemon can map the array into its memory.
 const MMAPABLE: u32 = 1 << 10;
@@ -42,39 +42,39 @@ pub(crate) static CLOCK_READING: Array<[u64; 2]> = Array::with_max_entries(1, MM
 
 /// The packet that a CPU is judging: more than registers and stack have room for. Nobody else sees it.
 #[map]
-pub(crate) static SCRATCH: PerCpuArray<Case> = PerCpuArray::with_max_entries(1, 0);
+pub(crate) static SCRATCH: PerCpuArray<Scratch> = PerCpuArray::with_max_entries(1, 0);
 
 /// Reads a field of shared memory once: other CPUs and the daemon write it at the same time.
-macro_rules! peek {
+macro_rules! read_once {
     ($at:expr) => {
         // SAFETY: a field of a map's element, which lives as long as the program; its bits are always
         // valid, and a volatile read is made exactly once.
         unsafe { core::ptr::read_volatile(&raw const $at) }
     };
 }
-pub(crate) use peek;
+pub(crate) use read_once;
 
 /// Reads a field of shared memory together with what follows it, eight bytes, as one word: the field lowest.
-macro_rules! peek_word {
+macro_rules! read_word_once {
     ($at:expr) => {
-        // SAFETY: as in `peek`. Whoever asks has asserted where the field lies: at a multiple of eight bytes.
+        // SAFETY: as in `read_once`. Whoever asks has asserted where the field lies: at a multiple of eight bytes.
         unsafe { core::ptr::read_volatile((&raw const $at).cast::<u64>()) }
     };
 }
-pub(crate) use peek_word;
+pub(crate) use read_word_once;
 
 /// Writes a field of scratch in one go: the compiler would put a value together byte by byte.
-macro_rules! poke {
+macro_rules! write_once {
     ($at:expr, $value:expr) => {
         // SAFETY: a field of this CPU's own scratch.
         unsafe { core::ptr::write_volatile(&raw mut $at, $value) }
     };
 }
-pub(crate) use poke;
+pub(crate) use write_once;
 
 /// A number that the compiler cannot see through, so that it does not unroll a loop of so many rounds.
 #[inline(always)]
-pub(crate) fn opaque<const N: u32>() -> u32 {
+pub(crate) fn opaque_const<const N: u32>() -> u32 {
     let number: u64;
     // SAFETY: sets a register.
     unsafe { core::arch::asm!("{0} = {1}", out(reg) number, const N, options(pure, nomem, nostack)) };
@@ -83,7 +83,7 @@ pub(crate) fn opaque<const N: u32>() -> u32 {
 
 /// A number of which the compiler forgets all that it knows.
 #[inline(always)]
-pub(crate) fn launder(mut number: u64) -> u64 {
+pub(crate) fn opaque_value(mut number: u64) -> u64 {
     // SAFETY: does nothing.
     unsafe { core::arch::asm!("{0} = {0}", inout(reg) number, options(pure, nomem, nostack)) };
     number
@@ -92,7 +92,7 @@ pub(crate) fn launder(mut number: u64) -> u64 {
 /// Makes the compiler forget what it knows of memory, and so the verifier: what is read again may be anything, and
 /// paths that differed only in it are one again.
 #[inline(always)]
-pub(crate) fn forget() {
+pub(crate) fn compiler_barrier() {
     // SAFETY: does nothing.
     unsafe { core::arch::asm!("", options(nostack, preserves_flags)) };
 }
@@ -101,5 +101,5 @@ pub(crate) fn forget() {
 #[inline(always)]
 pub(crate) fn entry(block: u32, byte: u8) -> Option<u32> {
     let block = TABLES.get_ptr(block)?;
-    Some(peek!((*block).0[byte as usize]))
+    Some(read_once!((*block).0[byte as usize]))
 }

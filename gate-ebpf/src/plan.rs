@@ -14,8 +14,8 @@ use gate_common::abi::{
 use gate_common::token_bucket::Limits;
 use gate_common::units::Multiplier;
 
-use crate::count;
-use crate::maps::{self, opaque, peek, peek_word, poke};
+use crate::counters;
+use crate::maps::{self, opaque_const, read_once, read_word_once, write_once};
 use crate::parse::frame::{self, Frame};
 
 /// One generation's word on one packet.
@@ -46,7 +46,7 @@ pub(crate) struct Plan {
     /// [`TenantState::also_charge`].
     pub(crate) also_charge: u64,
     /// [`TenantState::flags`], [`TenantState::tier`], [`TenantState::tcp_action`].
-    traits: u64,
+    packed_flags: u64,
 }
 
 const _: () = assert!(offset_of!(View, flags).is_multiple_of(8));
@@ -107,30 +107,30 @@ impl Plan {
     /// [`gate_common::abi::tenant_flags`].
     #[inline(always)]
     pub(crate) fn tenant_flags(&self) -> u32 {
-        self.traits as u32
+        self.packed_flags as u32
     }
 
     /// A [`gate_common::abi::TcpAction`].
     #[inline(always)]
     pub(crate) fn tcp_action(&self) -> u8 {
-        (self.traits >> 40) as u8
+        (self.packed_flags >> 40) as u8
     }
 
     /// What the service sheds of the tenant's tier, a rung of [`Shed`].
     #[inline(always)]
     pub(crate) fn rung(&self) -> u32 {
-        self.shed.rung((self.traits >> 32) as u8)
+        self.shed.rung((self.packed_flags >> 32) as u8)
     }
 
     /// Whether nothing changes the price, and nobody is shed or refused by chance.
     #[inline(always)]
-    pub(crate) fn is_plain(&self) -> bool {
+    pub(crate) fn has_no_modifier(&self) -> bool {
         self.factors == (Multiplier::ONE.0 as u64) << 32 && self.shed.0 == 0
     }
 }
 
 /// Where a plan is copied from.
-pub(crate) struct Source<'a> {
+pub(crate) struct PlanReader<'a> {
     /// The element that says what is in force.
     pub(crate) control: *mut Control,
     /// The packet's headers.
@@ -142,7 +142,7 @@ pub(crate) struct Source<'a> {
     pub(crate) exit: *mut Exit,
 }
 
-impl Source<'_> {
+impl PlanReader<'_> {
     /// Copies what the packet needs, and finds its tenant. `price` prices it, given the service's protocol and
     /// prices; it is only asked for packets of somebody.
     ///
@@ -154,19 +154,19 @@ impl Source<'_> {
         &self,
         mut price: impl FnMut(u8, *const ServiceState) -> u32,
     ) -> Result<(Plan, *mut Tenant), Exit> {
-        let mut left = opaque::<RETRIES>();
+        let mut left = opaque_const::<RETRIES>();
         loop {
-            let generation = peek!((*self.control).generation);
+            let generation = read_once!((*self.control).generation);
             let copied = self.copy_bank(bank_of(generation), &mut price);
-            if peek!((*self.control).generation) == generation {
-                return copied.ok_or_else(|| peek!(*self.exit));
+            if read_once!((*self.control).generation) == generation {
+                return copied.ok_or_else(|| read_once!(*self.exit));
             }
             if left == 0 {
-                count::event(Event::Torn);
-                return copied.ok_or_else(|| peek!(*self.exit));
+                counters::count_event(Event::Torn);
+                return copied.ok_or_else(|| read_once!(*self.exit));
             }
             left -= 1;
-            count::event(Event::Retried);
+            counters::count_event(Event::Retried);
         }
     }
 
@@ -179,7 +179,7 @@ impl Source<'_> {
     ) -> Option<(Plan, *mut Tenant)> {
         let service = self.service(bank)?;
         let tenant_id = match self.tenant(bank) {
-            0 => peek!((*service).default_tenant),
+            0 => read_once!((*service).default_tenant),
             found => found,
         };
         let tenant = self.or_missing(maps::TENANTS.get_ptr_mut(tenant_id))?;
@@ -191,25 +191,25 @@ impl Source<'_> {
                 &raw const (*service).banks[bank],
             )
         };
-        let of_service = peek_word!((*service).id);
+        let of_service = read_word_once!((*service).id);
         let price_mru = if tenant_id == 0 { 0 } else { price((of_service >> 32) as u8, prices) };
         let plan = Plan {
             tenant_id,
             price_mru,
-            stale_after_ns: peek!((*view).stale_after_ns),
-            sample_every: peek!((*view).sample_every),
-            shed: peek!((*prices).shed),
+            stale_after_ns: read_once!((*view).stale_after_ns),
+            sample_every: read_once!((*view).sample_every),
+            shed: read_once!((*prices).shed),
             quota: Limits {
-                rate: peek!((*state).quota.rate),
-                burst_ns: peek!((*state).quota.burst_ns),
-                max_debt_ns: peek!((*state).quota.max_debt_ns),
+                rate: read_once!((*state).quota.rate),
+                burst_ns: read_once!((*state).quota.burst_ns),
+                max_debt_ns: read_once!((*state).quota.max_debt_ns),
             },
-            reject_until_ns: peek!((*state).reject_until_ns),
-            rules: peek_word!((*view).flags),
+            reject_until_ns: read_once!((*state).reject_until_ns),
+            rules: read_word_once!((*view).flags),
             service: of_service,
-            factors: peek_word!((*state).rejection_rate),
-            also_charge: peek_word!((*state).also_charge),
-            traits: peek_word!((*state).flags),
+            factors: read_word_once!((*state).rejection_rate),
+            also_charge: read_word_once!((*state).also_charge),
+            packed_flags: read_word_once!((*state).flags),
         };
         Some((plan, tenant))
     }
@@ -218,7 +218,7 @@ impl Source<'_> {
     #[inline(always)]
     fn or_missing<T>(&self, element: Option<*mut T>) -> Option<*mut T> {
         if element.is_none() {
-            poke!(*self.exit, Exit::Missing);
+            write_once!(*self.exit, Exit::Missing);
         }
         element
     }
@@ -226,20 +226,20 @@ impl Source<'_> {
     /// The service on the packet's port and address.
     #[inline(always)]
     fn service(&self, bank: usize) -> Option<*mut Service> {
-        let shift = peek!((*self.control).views[bank].ports_shift);
-        let mut slot = Ports::slot(peek!(*self.entry), shift);
-        for _ in 0..opaque::<{ Service::MAX_CHAIN as u32 }>() {
+        let shift = read_once!((*self.control).views[bank].ports_shift);
+        let mut slot = Ports::slot(read_once!(*self.entry), shift);
+        for _ in 0..opaque_const::<{ Service::MAX_CHAIN as u32 }>() {
             if slot == 0 {
                 break;
             }
             let service = self.or_missing(maps::SERVICES.get_ptr_mut(slot))?;
-            let any = peek!((*service).flags) & service_flags::ANY_ADDRESS != 0;
+            let any = read_once!((*service).flags) & service_flags::ANY_ADDRESS != 0;
             if any || address(service) == self.frame.destination {
                 return Some(service);
             }
-            slot = peek!((*service).next);
+            slot = read_once!((*service).next);
         }
-        poke!(*self.exit, Exit::NotOurs);
+        write_once!(*self.exit, Exit::NotOurs);
         None
     }
 
@@ -247,22 +247,22 @@ impl Source<'_> {
     #[inline(always)]
     fn tenant(&self, bank: usize) -> u32 {
         if self.frame.v6 {
-            find_v6(peek!((*self.control).views[bank].sources_v6), self.frame.source)
+            find_v6(read_once!((*self.control).views[bank].sources_v6), self.frame.source)
         } else {
             let address = frame::bytes_v4(self.frame.source);
-            find_v4(peek!((*self.control).views[bank].sources_v4), address, maps::entry)
+            find_v4(read_once!((*self.control).views[bank].sources_v4), address, maps::entry)
         }
     }
 }
 
 /// Copies something else about a tenant, all of one generation; rarely needed, so not part of a plan.
 #[inline(always)]
-pub(crate) fn settled<T>(control: *mut Control, copy: impl Fn(usize) -> T) -> T {
-    let mut left = opaque::<RETRIES>();
+pub(crate) fn copy_consistent<T>(control: *mut Control, copy: impl Fn(usize) -> T) -> T {
+    let mut left = opaque_const::<RETRIES>();
     loop {
-        let generation = peek!((*control).generation);
+        let generation = read_once!((*control).generation);
         let copied = copy(bank_of(generation));
-        if left == 0 || peek!((*control).generation) == generation {
+        if left == 0 || read_once!((*control).generation) == generation {
             return copied;
         }
         left -= 1;

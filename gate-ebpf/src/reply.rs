@@ -15,7 +15,7 @@ use aya_ebpf::helpers::generated::{bpf_xdp_adjust_head, bpf_xdp_adjust_tail, bpf
 use crate::parse::buffers::Buffers;
 use crate::parse::frame::{self, Frame, TCP, UDP};
 use crate::parse::memcached::{FRAME_HEADER, ONE_DATAGRAM};
-use crate::parse::transport::{Load, TCP_HEADER, UDP_HEADER, tcp_flags};
+use crate::parse::transport::{Payload, TCP_HEADER, UDP_HEADER, tcp_flags};
 use crate::parse::{Bytes, Packet, Reader as _};
 
 /// What a refused memcached request reads.
@@ -36,7 +36,7 @@ pub(crate) fn reset_len(frame: &Frame) -> u32 {
 
 /// Whether the sender may be answered at all.
 #[inline(always)]
-pub(crate) fn is_safe(ctx: *mut xdp_md, frame: &Frame) -> bool {
+pub(crate) fn may_reply_to_source(ctx: *mut xdp_md, frame: &Frame) -> bool {
     let packet = Buffers(ctx);
     let Some(macs) = packet.bytes::<12>(0) else { return false };
     let group = (macs.get::<u8, 0>() | macs.get::<u8, 6>()) & GROUP != 0;
@@ -91,12 +91,12 @@ fn write_throttled(ctx: *mut xdp_md, frame: &Frame, id: u16) -> Option<()> {
 
 /// Turns a SYN into the reset that refuses it (RFC 9293, 3.5.2); `false` if the driver gave no room.
 #[inline(never)]
-pub(crate) fn reset(ctx: *mut xdp_md, frame: &Frame, segment: &Load) -> bool {
+pub(crate) fn reset(ctx: *mut xdp_md, frame: &Frame, segment: &Payload) -> bool {
     write_reset(ctx, frame, segment).is_some()
 }
 
 #[inline(always)]
-fn write_reset(ctx: *mut xdp_md, frame: &Frame, segment: &Load) -> Option<()> {
+fn write_reset(ctx: *mut xdp_md, frame: &Frame, segment: &Payload) -> Option<()> {
     let ports = Buffers(ctx).bytes::<4>(frame.transport_at)?.get::<u32, 0>();
     let packet = turn_round(ctx, frame, reset_len(frame))?;
     let bytes = packet.bytes::<{ TCP_HEADER + PADDING }>(frame.link_len + network_len(frame))?;

@@ -6,22 +6,22 @@ use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::helpers::generated::bpf_xdp_load_bytes;
 use gate_common::abi::{Event, Sample, draw, sample_flags};
 
-use crate::count;
-use crate::judge::Case;
-use crate::maps::{SAMPLES, launder};
+use crate::counters;
+use crate::maps::{SAMPLES, opaque_value};
 use crate::parse::swar;
+use crate::verdict::Scratch;
 
 /// Whether this request is the one to sample of `every`. A countdown, drawn anew each time.
 #[inline(always)]
 pub(crate) fn is_due(every: u32) -> bool {
-    let (true, Some(cpu)) = (every != 0, count::cpu()) else { return false };
+    let (true, Some(cpu)) = (every != 0, counters::this_cpu()) else { return false };
     // SAFETY: this CPU's own element.
     let until = unsafe { &mut (*cpu.as_ptr()).until_sample };
     if *until > 1 && *until < 2 * u64::from(every) {
         *until -= 1;
         return false;
     }
-    if let Some(state) = count::draw() {
+    if let Some(state) = counters::next_random() {
         *until = draw::countdown(state, every);
     }
     true
@@ -29,9 +29,9 @@ pub(crate) fn is_due(every: u32) -> bool {
 
 /// Sends the first key of a request to the daemon.
 #[inline(never)]
-pub(crate) fn send(ctx: *mut xdp_md, case: &Case, refused: bool) {
-    let key = case.scan.key;
-    let room = case.load.end().wrapping_sub(key.at);
+pub(crate) fn send(ctx: *mut xdp_md, scratch: &Scratch, refused: bool) {
+    let key = scratch.scan.key;
+    let room = scratch.payload.end().wrapping_sub(key.at);
     if key.len > room {
         return;
     }
@@ -41,19 +41,19 @@ pub(crate) fn send(ctx: *mut xdp_md, case: &Case, refused: bool) {
     }
     // Masked on a number that the compiler knows nothing of: a mask and an addition bound the length for every
     // verifier, while that of Linux 6.1 learns nothing from a comparison with zero.
-    let last = launder(u64::from(most.min(Sample::MAX_KEY as u32) - 1)) & (Sample::MAX_KEY as u64 - 1);
+    let last = opaque_value(u64::from(most.min(Sample::MAX_KEY as u32) - 1)) & (Sample::MAX_KEY as u64 - 1);
     let len = last + 1;
     let Some(mut entry) = SAMPLES.reserve::<Sample>(0) else {
-        count::event(Event::SampleLost);
+        counters::count_event(Event::SampleLost);
         return;
     };
     let sample = entry.as_mut_ptr();
     // SAFETY: the entry is ours until it is submitted; each field is written before that. The helper writes
     // `len` bytes, which the key has room for.
     let copied = unsafe {
-        (*sample).service = case.service_id;
-        (*sample).tenant = case.tenant_id;
-        (*sample).weight = case.sample_every;
+        (*sample).service = scratch.service_id;
+        (*sample).tenant = scratch.tenant_id;
+        (*sample).weight = scratch.sample_every;
         bpf_xdp_load_bytes(ctx, key.at, (&raw mut (*sample).key).cast(), len as u32)
     };
     if copied != 0 {
@@ -82,7 +82,7 @@ pub(crate) fn send(ctx: *mut xdp_md, case: &Case, refused: bool) {
             | if refused { sample_flags::REFUSED } else { 0 };
     }
     entry.submit(0);
-    count::event(Event::Sampled);
+    counters::count_event(Event::Sampled);
 }
 
 /// How many bytes come before the first space or end of a line.

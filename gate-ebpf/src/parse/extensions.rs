@@ -53,7 +53,7 @@ struct Step {
 /// A whole packet in a fragment header (RFC 6946) is no fragment.
 #[inline(never)]
 pub(crate) fn follow(ctx: *mut xdp_md, walk: *mut Walk, next: u8, at: u32, end: u32) {
-    // SAFETY: this CPU's own scratch; `take_step` has the signature that the helper calls, and what it gets
+    // SAFETY: this CPU's own scratch; `loop_step` has the signature that the helper calls, and what it gets
     // outlives the call.
     unsafe {
         (*walk).next = next;
@@ -61,12 +61,12 @@ pub(crate) fn follow(ctx: *mut xdp_md, walk: *mut Walk, next: u8, at: u32, end: 
         (*walk).end = end;
         (*walk).outcome = Outcome::GoesOn;
         let mut step = Step { ctx, walk };
-        bpf_loop(MAX_HEADERS + 1, take_step as *mut c_void, (&raw mut step).cast(), 0);
+        bpf_loop(MAX_HEADERS + 1, loop_step as *mut c_void, (&raw mut step).cast(), 0);
     }
 }
 
 /// The helper's signature; goes on while it returns zero.
-unsafe extern "C" fn take_step(_index: u32, step: *mut c_void) -> c_long {
+unsafe extern "C" fn loop_step(_index: u32, step: *mut c_void) -> c_long {
     // SAFETY: what `follow` lent to the helper.
     let (ctx, walk) = unsafe {
         let step = step.cast::<Step>();

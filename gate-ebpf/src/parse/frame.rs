@@ -6,11 +6,11 @@ use gate_common::abi::Exit;
 
 use super::extensions::{self, AUTHENTICATION, Outcome};
 use super::{Packet, Reader, tags};
-use crate::maps::{self, launder, peek, poke};
+use crate::maps::{self, opaque_value, read_once, write_once};
 
 /// Just enough of a packet's headers to tell whether it is any of gate's business.
 #[derive(Clone, Copy)]
-pub(crate) struct Glance {
+pub(crate) struct HeaderPeek {
     /// Bytes before the IP header: 14, or 18 or 22 with VLAN tags.
     link_len: usize,
     /// Whether it is IPv6.
@@ -65,7 +65,7 @@ pub(crate) const UDP: u8 = 17;
 /// TCP's protocol number.
 pub(crate) const TCP: u8 = 6;
 
-impl Glance {
+impl HeaderPeek {
     /// Finds the transport header.
     ///
     /// # Errors
@@ -73,7 +73,7 @@ impl Glance {
     /// [`Exit::NotIp`], [`Exit::NotTransport`], [`Exit::BadHeader`], [`Exit::TooManyHeaders`]. [`Exit::BadHeader`] as
     /// well if a reader that reads the linear part alone finds more than two VLAN tags.
     #[inline(always)]
-    pub(crate) fn at<R: Reader>(ctx: *mut xdp_md, packet: &R) -> Result<Self, Exit> {
+    pub(crate) fn parse<R: Reader>(ctx: *mut xdp_md, packet: &R) -> Result<Self, Exit> {
         let mut ether_type = packet.bytes::<14>(0).ok_or(Exit::BadHeader)?.get::<u16, 12>();
         let mut link_len = 14;
         for _ in 0..MAX_VLAN_TAGS {
@@ -88,19 +88,19 @@ impl Glance {
                 (ether_type, link_len) = tags::skip(ctx, ether_type, link_len)?;
             }
             // The verifier need not follow each number of tags.
-            link_len = launder(link_len as u64) as usize;
+            link_len = opaque_value(link_len as u64) as usize;
         } else if is_vlan(ether_type) {
             return Err(Exit::BadHeader);
         }
         match ether_type {
-            IPV4 => Self::at_v4(ctx, packet, link_len),
-            IPV6 => Self::at_v6(ctx, packet, link_len),
+            IPV4 => Self::parse_v4(ctx, packet, link_len),
+            IPV6 => Self::parse_v6(ctx, packet, link_len),
             _ => Err(Exit::NotIp),
         }
     }
 
     #[inline(always)]
-    fn at_v4<R: Reader>(ctx: *mut xdp_md, packet: &R, link_len: usize) -> Result<Self, Exit> {
+    fn parse_v4<R: Reader>(ctx: *mut xdp_md, packet: &R, link_len: usize) -> Result<Self, Exit> {
         let header = packet.bytes::<20>(link_len).ok_or(Exit::BadHeader)?;
         let version = header.get::<u8, 0>();
         let header_len = usize::from(version & 0x0f) * 4;
@@ -113,29 +113,29 @@ impl Glance {
             MORE_FRAGMENTS_V4 => Kind::FirstFragment,
             _ => Kind::LaterFragment,
         };
-        let glance = Self { link_len, v6: false, kind, transport, transport_at: link_len + header_len };
+        let peek = Self { link_len, v6: false, kind, transport, transport_at: link_len + header_len };
         match transport {
-            UDP | TCP => Ok(glance),
-            AUTHENTICATION if kind == Kind::LaterFragment => Ok(glance),
-            AUTHENTICATION => glance.behind_extensions(ctx, u16::from_be(header.get::<u16, 2>()).into()),
+            UDP | TCP => Ok(peek),
+            AUTHENTICATION if kind == Kind::LaterFragment => Ok(peek),
+            AUTHENTICATION => peek.behind_extensions(ctx, u16::from_be(header.get::<u16, 2>()).into()),
             _ => Err(Exit::NotTransport),
         }
     }
 
     #[inline(always)]
-    fn at_v6<R: Reader>(ctx: *mut xdp_md, packet: &R, link_len: usize) -> Result<Self, Exit> {
+    fn parse_v6<R: Reader>(ctx: *mut xdp_md, packet: &R, link_len: usize) -> Result<Self, Exit> {
         let header = packet.bytes::<40>(link_len).ok_or(Exit::BadHeader)?;
         if header.get::<u8, 0>() >> 4 != 6 {
             return Err(Exit::BadHeader);
         }
         let transport = header.get::<u8, 6>();
-        let glance = Self { link_len, v6: true, kind: Kind::Whole, transport, transport_at: link_len + 40 };
+        let peek = Self { link_len, v6: true, kind: Kind::Whole, transport, transport_at: link_len + 40 };
         if transport == UDP || transport == TCP {
-            return Ok(glance);
+            return Ok(peek);
         }
         match u16::from_be(header.get::<u16, 4>()) {
-            0 => glance.behind_extensions(ctx, 0),
-            length => glance.behind_extensions(ctx, 40 + usize::from(length)),
+            0 => peek.behind_extensions(ctx, 0),
+            length => peek.behind_extensions(ctx, 40 + usize::from(length)),
         }
     }
 
@@ -143,22 +143,22 @@ impl Glance {
     /// if it is zero.
     #[inline(always)]
     fn behind_extensions(self, ctx: *mut xdp_md, length: usize) -> Result<Self, Exit> {
-        let case = maps::SCRATCH.get_ptr_mut(0).ok_or(Exit::Missing)?;
+        let scratch = maps::SCRATCH.get_ptr_mut(0).ok_or(Exit::Missing)?;
         let end = if length == 0 { u32::MAX } else { (self.link_len + length) as u32 };
         // SAFETY: this CPU's own scratch.
-        let walk = unsafe { &raw mut (*case).walk };
-        poke!((*walk).kind, self.kind);
+        let walk = unsafe { &raw mut (*scratch).walk };
+        write_once!((*walk).kind, self.kind);
         extensions::follow(ctx, walk, self.transport, self.transport_at as u32, end);
-        let kind = match peek!((*walk).outcome) {
-            Outcome::Transport => peek!((*walk).kind),
+        let kind = match read_once!((*walk).outcome) {
+            Outcome::Transport => read_once!((*walk).kind),
             // The transport header, if any, is in a later fragment.
-            Outcome::BadHeader if peek!((*walk).kind) == Kind::FirstFragment => Kind::FirstFragment,
+            Outcome::BadHeader if read_once!((*walk).kind) == Kind::FirstFragment => Kind::FirstFragment,
             Outcome::LaterFragment => Kind::LaterFragment,
             Outcome::GoesOn | Outcome::TooLong => Kind::TooManyHeaders,
             Outcome::NotTransport => return Err(Exit::NotTransport),
             Outcome::BadHeader => return Err(Exit::BadHeader),
         };
-        let (transport, transport_at) = (peek!((*walk).next), peek!((*walk).at) as usize);
+        let (transport, transport_at) = (read_once!((*walk).next), read_once!((*walk).at) as usize);
         Ok(Self { kind, transport, transport_at, ..self })
     }
 
@@ -168,7 +168,7 @@ impl Glance {
     ///
     /// [`Exit::BadHeader`].
     #[inline(always)]
-    pub(crate) fn file<R: Reader>(
+    pub(crate) fn parse_into<R: Reader>(
         self,
         ctx: *mut xdp_md,
         packet: &R,
@@ -178,24 +178,24 @@ impl Glance {
         let mut excess = 0;
         let mut end = if v6 {
             let header = packet.bytes::<40>(link_len).ok_or(Exit::BadHeader)?;
-            poke!((*frame).v6, true);
-            poke!((*frame).class, (u16::from_be(header.get::<u16, 0>()) >> 4) as u8);
-            poke!((*frame).source[0], header.get::<u64, 8>());
-            poke!((*frame).source[1], header.get::<u64, 16>());
-            poke!((*frame).destination[0], header.get::<u64, 24>());
-            poke!((*frame).destination[1], header.get::<u64, 32>());
+            write_once!((*frame).v6, true);
+            write_once!((*frame).class, (u16::from_be(header.get::<u16, 0>()) >> 4) as u8);
+            write_once!((*frame).source[0], header.get::<u64, 8>());
+            write_once!((*frame).source[1], header.get::<u64, 16>());
+            write_once!((*frame).destination[0], header.get::<u64, 24>());
+            write_once!((*frame).destination[1], header.get::<u64, 32>());
             match header.get::<u16, 4>() {
                 0 => 0,
                 length => link_len + 40 + usize::from(u16::from_be(length)),
             }
         } else {
             let header = packet.bytes::<20>(link_len).ok_or(Exit::BadHeader)?;
-            poke!((*frame).v6, false);
-            poke!((*frame).class, header.get::<u8, 1>());
-            poke!((*frame).source[0], 0);
-            poke!((*frame).source[1], MAPPED | u64::from(header.get::<u32, 12>()) << 32);
-            poke!((*frame).destination[0], 0);
-            poke!((*frame).destination[1], MAPPED | u64::from(header.get::<u32, 16>()) << 32);
+            write_once!((*frame).v6, false);
+            write_once!((*frame).class, header.get::<u8, 1>());
+            write_once!((*frame).source[0], 0);
+            write_once!((*frame).source[1], MAPPED | u64::from(header.get::<u32, 12>()) << 32);
+            write_once!((*frame).destination[0], 0);
+            write_once!((*frame).destination[1], MAPPED | u64::from(header.get::<u32, 16>()) << 32);
             let length = usize::from(u16::from_be(header.get::<u16, 2>()));
             if kind == Kind::FirstFragment {
                 // Linux cuts a fragment off at a multiple of eight bytes; the rest comes from the next.
@@ -212,10 +212,10 @@ impl Glance {
             return Err(Exit::BadHeader);
         }
         end -= excess;
-        poke!((*frame).transport, transport);
-        poke!((*frame).link_len, link_len);
-        poke!((*frame).transport_at, transport_at);
-        poke!((*frame).end, end);
+        write_once!((*frame).transport, transport);
+        write_once!((*frame).link_len, link_len);
+        write_once!((*frame).transport_at, transport_at);
+        write_once!((*frame).end, end);
         Ok(end)
     }
 }

@@ -22,8 +22,8 @@ use super::Reader as _;
 use super::buffers::Buffers;
 use super::frame::Frame;
 use super::scan::{self, Scan, Status};
-use super::transport::Load;
-use crate::maps::peek;
+use super::transport::Payload;
+use crate::maps::read_once;
 
 /// Reads the commands of a datagram in `frame` into `scan`.
 ///
@@ -31,14 +31,14 @@ use crate::maps::peek;
 ///
 /// [`Exit::Malformed`].
 #[inline(always)]
-pub(crate) fn read(ctx: *mut xdp_md, frame: &Frame, load: &Load, scan: *mut Scan) -> Result<(), Exit> {
-    let header = Buffers(ctx).bytes::<8>(load.at as usize).ok_or(Exit::Malformed)?;
+pub(crate) fn read(ctx: *mut xdp_md, frame: &Frame, payload: &Payload, scan: *mut Scan) -> Result<(), Exit> {
+    let header = Buffers(ctx).bytes::<8>(payload.at as usize).ok_or(Exit::Malformed)?;
     let (id, datagrams) = (header.get::<u16, 0>(), header.get::<u16, 4>());
     let shown = frame.end as u32;
-    if load.len <= FRAME_HEADER || load.at + FRAME_HEADER > shown || datagrams != ONE_DATAGRAM {
+    if payload.len <= FRAME_HEADER || payload.at + FRAME_HEADER > shown || datagrams != ONE_DATAGRAM {
         return Err(Exit::Malformed);
     }
-    scan::run(ctx, scan, load.at, load.end(), shown);
+    scan::run(ctx, scan, payload.at, payload.end(), shown);
     // SAFETY: this CPU's own scratch.
     unsafe {
         (*scan).id = id;
@@ -60,14 +60,14 @@ impl Scan {
         let mut latency = 0;
         for class in 0..QueryClass::COUNT {
             commands += self.commands[class];
-            latency += u64::from(self.commands[class]) * u64::from(peek!((*prices).latency_mru[class]));
+            latency += u64::from(self.commands[class]) * u64::from(read_once!((*prices).latency_mru[class]));
         }
         let latency = if latency > u32::MAX.into() { u32::MAX } else { latency as u32 };
         let prices = ServiceState {
-            base_mru: peek!((*prices).base_mru),
-            row_mru: peek!((*prices).row_mru),
-            kib_mru: peek!((*prices).kib_mru),
-            latency_mru: [peek!((*prices).latency_mru[QueryClass::Unread as usize]); QueryClass::COUNT],
+            base_mru: read_once!((*prices).base_mru),
+            row_mru: read_once!((*prices).row_mru),
+            kib_mru: read_once!((*prices).kib_mru),
+            latency_mru: [read_once!((*prices).latency_mru[QueryClass::Unread as usize]); QueryClass::COUNT],
             ..ServiceState::default()
         };
         let read = prices.price(commands, self.rows, len);

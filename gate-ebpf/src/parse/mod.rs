@@ -15,7 +15,7 @@ use core::arch::asm;
 
 use aya_ebpf::bindings::xdp_md;
 
-use crate::maps::launder;
+use crate::maps::opaque_value;
 
 /// The linear part of a packet. Made anew after anything that moves its ends.
 #[derive(Clone, Copy)]
@@ -40,7 +40,7 @@ impl Packet {
     #[inline(always)]
     pub(crate) fn len(&self) -> usize {
         // Laundered: the verifier lets no more be done with the ends than to subtract them.
-        launder((self.end - self.start) as u64) as usize
+        opaque_value((self.end - self.start) as u64) as usize
     }
 
     /// The `N` bytes at `offset`, which is below [`MAX_OFFSET`]; `None` if they are not all in the packet.

@@ -10,7 +10,7 @@ use gate_common::abi::QueryClass;
 use super::memcached::FRAME_HEADER;
 use super::verb::{Verb, text8};
 use super::{Bytes, Packet, swar};
-use crate::maps::launder;
+use crate::maps::opaque_value;
 
 /// What became of a scan.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -99,7 +99,7 @@ pub(crate) fn run(ctx: *mut xdp_md, scan: *mut Scan, payload_at: u32, end: u32, 
     if readable > linear && !copy(ctx, scan, payload_at, readable) {
         readable = linear;
     }
-    // SAFETY: this CPU's own scratch; `take_step` has the signature that the helper calls, and what it gets
+    // SAFETY: this CPU's own scratch; `loop_step` has the signature that the helper calls, and what it gets
     // outlives the call.
     unsafe {
         (*scan).at = at;
@@ -113,7 +113,7 @@ pub(crate) fn run(ctx: *mut xdp_md, scan: *mut Scan, payload_at: u32, end: u32, 
         (*scan).commands = [0; QueryClass::COUNT];
         (*scan).status = Status::Unread;
         let mut step = Step { ctx, scan };
-        bpf_loop(MAX_STEPS, take_step as *mut c_void, (&raw mut step).cast(), 0);
+        bpf_loop(MAX_STEPS, loop_step as *mut c_void, (&raw mut step).cast(), 0);
     }
 }
 
@@ -124,7 +124,7 @@ fn copy(ctx: *mut xdp_md, scan: *mut Scan, from: u32, to: u32) -> bool {
         return false;
     }
     // A mask and an addition bound the length for the verifier.
-    let len = (launder(u64::from(to - from) - 1) & (u64::from(MAX_READ) - 1)) + 1;
+    let len = (opaque_value(u64::from(to - from) - 1) & (u64::from(MAX_READ) - 1)) + 1;
     // SAFETY: this CPU's own scratch, which has room for `MAX_READ` bytes.
     unsafe {
         (*scan).copy_at = from;
@@ -133,7 +133,7 @@ fn copy(ctx: *mut xdp_md, scan: *mut Scan, from: u32, to: u32) -> bool {
 }
 
 /// The helper's signature; goes on while it returns zero.
-unsafe extern "C" fn take_step(_index: u32, step: *mut c_void) -> c_long {
+unsafe extern "C" fn loop_step(_index: u32, step: *mut c_void) -> c_long {
     // SAFETY: what `run` lent to the helper.
     let (ctx, scan) = unsafe {
         let step = step.cast::<Step>();
@@ -184,7 +184,7 @@ impl Scan {
             None => {
                 // The mask changes nothing; it shows the verifier a bound.
                 let place =
-                    launder(u64::from(at.wrapping_sub(self.copy_at))) as usize & (MAX_READ as usize - 1);
+                    opaque_value(u64::from(at.wrapping_sub(self.copy_at))) as usize & (MAX_READ as usize - 1);
                 // SAFETY: within the copy, which has room for a word at its end.
                 Some(Bytes::<8>(unsafe { self.copy.as_ptr().add(place).cast_mut() }).get::<u64, 0>())
             }

@@ -10,7 +10,7 @@ use gate_common::abi::Exit;
 use super::Reader as _;
 use super::buffers::Buffers;
 use super::frame::is_vlan;
-use crate::maps::{self, peek};
+use crate::maps::{self, read_once};
 
 /// A walk along the tags.
 pub(crate) struct TagWalk {
@@ -38,14 +38,14 @@ pub(crate) fn skip(ctx: *mut xdp_md, ether_type: u16, at: usize) -> Result<(u16,
     let case = maps::SCRATCH.get_ptr_mut(0).ok_or(Exit::Missing)?;
     // SAFETY: this CPU's own scratch.
     let walk = unsafe { &raw mut (*case).tags };
-    // SAFETY: as above; `take_step` has the signature that the helper calls, and what it gets outlives the call.
+    // SAFETY: as above; `loop_step` has the signature that the helper calls, and what it gets outlives the call.
     unsafe {
         *walk = TagWalk { ether_type, cut_off: false, at: at as u32 };
         let mut step = Step { ctx, walk };
-        bpf_loop(MAX_TAGS, take_step as *mut c_void, (&raw mut step).cast(), 0);
+        bpf_loop(MAX_TAGS, loop_step as *mut c_void, (&raw mut step).cast(), 0);
     }
-    let (ether_type, at) = (peek!((*walk).ether_type), peek!((*walk).at) as usize);
-    if peek!((*walk).cut_off) {
+    let (ether_type, at) = (read_once!((*walk).ether_type), read_once!((*walk).at) as usize);
+    if read_once!((*walk).cut_off) {
         Err(Exit::BadHeader)
     } else if is_vlan(ether_type) {
         Err(Exit::TooManyHeaders)
@@ -55,7 +55,7 @@ pub(crate) fn skip(ctx: *mut xdp_md, ether_type: u16, at: usize) -> Result<(u16,
 }
 
 /// The helper's signature; goes on while it returns zero.
-unsafe extern "C" fn take_step(_index: u32, step: *mut c_void) -> c_long {
+unsafe extern "C" fn loop_step(_index: u32, step: *mut c_void) -> c_long {
     // SAFETY: what `skip` lent to the helper.
     let (ctx, walk) = unsafe {
         let step = step.cast::<Step>();

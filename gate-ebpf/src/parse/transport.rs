@@ -1,12 +1,12 @@
 //! The headers of UDP and TCP.
 
 use super::Reader;
-use super::frame::{Glance, Kind, UDP};
-use crate::maps::poke;
+use super::frame::{HeaderPeek, Kind, UDP};
+use crate::maps::write_once;
 
 /// What a packet carries: a datagram or a segment.
 #[derive(Clone, Copy)]
-pub(crate) struct Load {
+pub(crate) struct Payload {
     /// Where it starts.
     pub(crate) at: u32,
     /// Its bytes. Of a first fragment: of a datagram's, all of them; of a segment's, those that it shows.
@@ -31,21 +31,26 @@ pub(crate) enum Extent {
     Malformed,
 }
 
-impl Load {
+impl Payload {
     /// Reads the transport header of an IP packet that ends at `end`, to scratch.
     #[inline(always)]
-    pub(crate) fn file<R: Reader>(packet: &R, glance: &Glance, end: usize, load: *mut Self) -> Option<()> {
-        let read = if glance.transport == UDP {
-            datagram(packet, glance, end, load)
+    pub(crate) fn parse_into<R: Reader>(
+        packet: &R,
+        peek: &HeaderPeek,
+        end: usize,
+        payload: *mut Self,
+    ) -> Option<()> {
+        let read = if peek.transport == UDP {
+            parse_udp(packet, peek, end, payload)
         } else {
-            segment(packet, glance.transport_at, end, load)
+            parse_tcp(packet, peek.transport_at, end, payload)
         };
-        let extent = match (read, glance.kind) {
+        let extent = match (read, peek.kind) {
             (None, _) => Extent::Malformed,
             (_, Kind::Whole) => Extent::Whole,
             _ => Extent::FirstFragment,
         };
-        poke!((*load).extent, extent);
+        write_once!((*payload).extent, extent);
         read
     }
 
@@ -87,40 +92,40 @@ impl Load {
 }
 
 #[inline(always)]
-fn datagram<R: Reader>(packet: &R, glance: &Glance, end: usize, load: *mut Load) -> Option<()> {
-    let at = glance.transport_at;
+fn parse_udp<R: Reader>(packet: &R, peek: &HeaderPeek, end: usize, payload: *mut Payload) -> Option<()> {
+    let at = peek.transport_at;
     let mut length = usize::from(u16::from_be(packet.bytes::<UDP_HEADER>(at)?.get::<u16, 4>()));
     if length < UDP_HEADER {
         // Over IPv6, a length of zero stands for all that the packet holds (RFC 2675).
-        if length != 0 || !glance.v6 || glance.kind != Kind::Whole || at + UDP_HEADER > end {
+        if length != 0 || !peek.v6 || peek.kind != Kind::Whole || at + UDP_HEADER > end {
             return None;
         }
         length = end - at;
     }
-    if at + length > end && (glance.kind == Kind::Whole || at + UDP_HEADER > end) {
+    if at + length > end && (peek.kind == Kind::Whole || at + UDP_HEADER > end) {
         return None;
     }
-    poke!((*load).at, (at + UDP_HEADER) as u32);
-    poke!((*load).len, (length - UDP_HEADER) as u32);
+    write_once!((*payload).at, (at + UDP_HEADER) as u32);
+    write_once!((*payload).len, (length - UDP_HEADER) as u32);
     Some(())
 }
 
 #[inline(always)]
-fn segment<R: Reader>(packet: &R, at: usize, end: usize, load: *mut Load) -> Option<()> {
+fn parse_tcp<R: Reader>(packet: &R, at: usize, end: usize, payload: *mut Payload) -> Option<()> {
     let header = packet.bytes::<TCP_HEADER>(at)?;
     let header_len = usize::from(header.get::<u8, 12>() >> 4) * 4;
     let data = at + header_len;
     if header_len < TCP_HEADER || data > end {
         return None;
     }
-    poke!((*load).at, data as u32);
-    poke!((*load).len, (end - data) as u32);
-    poke!((*load).sequence, u32::from_be(header.get::<u32, 4>()));
-    poke!((*load).flags, header.get::<u8, 13>());
+    write_once!((*payload).at, data as u32);
+    write_once!((*payload).len, (end - data) as u32);
+    write_once!((*payload).sequence, u32::from_be(header.get::<u32, 4>()));
+    write_once!((*payload).flags, header.get::<u8, 13>());
     Some(())
 }
 
-/// Bits of [`Load::flags`].
+/// Bits of [`Payload::flags`].
 pub(crate) mod tcp_flags {
     /// The sender has finished.
     pub(crate) const FIN: u8 = 1 << 0;

@@ -5,29 +5,29 @@ use core::ptr::NonNull;
 use aya_ebpf::helpers::generated::{bpf_get_prandom_u32, bpf_get_smp_processor_id};
 use gate_common::abi::{Cpu, Event, Exit, Reason, TenantCounters, draw};
 
-use crate::maps::{COUNTERS, CPUS, launder};
+use crate::maps::{COUNTERS, CPUS, opaque_value};
 
 /// This CPU's own element; without one nothing is counted, and no verdict changes.
 #[inline(always)]
-pub(crate) fn cpu() -> Option<NonNull<Cpu>> {
+pub(crate) fn this_cpu() -> Option<NonNull<Cpu>> {
     // SAFETY: the helper only reads the CPU's number.
     CPUS.get_ptr_mut(unsafe { bpf_get_smp_processor_id() }).and_then(NonNull::new)
 }
 
 /// Counts how a packet leaves, in this CPU's element.
 #[inline(always)]
-pub(crate) fn exit(cpu: Option<NonNull<Cpu>>, exit: Exit) {
+pub(crate) fn count_exit(cpu: Option<NonNull<Cpu>>, exit: Exit) {
     let Some(cpu) = cpu else { return };
     // Laundered, so that the mask stays, by which the verifier sees a bound.
-    let index = launder(exit.index() as u64) as usize & (gate_common::abi::EXITS - 1);
+    let index = opaque_value(exit.index() as u64) as usize & (gate_common::abi::EXITS - 1);
     // SAFETY: this CPU's own element; the index is below `EXITS`.
     unsafe { (*cpu.as_ptr()).exits[index] += 1 };
 }
 
 /// Counts what happened on the way.
 #[inline(always)]
-pub(crate) fn event(event: Event) {
-    if let Some(cpu) = cpu() {
+pub(crate) fn count_event(event: Event) {
+    if let Some(cpu) = this_cpu() {
         // SAFETY: this CPU's own element; the index is a constant below `Event::COUNT`.
         unsafe { (*cpu.as_ptr()).events[event.index()] += 1 };
     }
@@ -35,8 +35,8 @@ pub(crate) fn event(event: Event) {
 
 /// A fresh state of this CPU's generator of draws; `None` if there is no element to keep it in.
 #[inline(always)]
-pub(crate) fn draw() -> Option<u64> {
-    let cpu = cpu()?.as_ptr();
+pub(crate) fn next_random() -> Option<u64> {
+    let cpu = this_cpu()?.as_ptr();
     // SAFETY: this CPU's own element; the helper only draws a number.
     unsafe {
         if (*cpu).draw == 0 {
@@ -49,9 +49,9 @@ pub(crate) fn draw() -> Option<u64> {
 
 /// Counts for one tenant.
 #[derive(Clone, Copy)]
-pub(crate) struct Tally(Option<NonNull<TenantCounters>>);
+pub(crate) struct Counters(Option<NonNull<TenantCounters>>);
 
-impl Tally {
+impl Counters {
     /// This CPU's counters of `tenant`, in maps with room for `tenants`.
     #[inline(always)]
     pub(crate) fn of(tenant: u32, tenants: u32) -> Self {
@@ -62,7 +62,7 @@ impl Tally {
 
     /// A request passed.
     #[inline(always)]
-    pub(crate) fn passed(self, price_mru: u32, bytes: u32) {
+    pub(crate) fn count_passed(self, price_mru: u32, bytes: u32) {
         let Some(counters) = self.0.map(NonNull::as_ptr) else { return };
         // SAFETY: this CPU's own slot, which nobody else writes; so below.
         unsafe {
@@ -74,7 +74,7 @@ impl Tally {
 
     /// A packet without a request passed.
     #[inline(always)]
-    pub(crate) fn bare(self, bytes: u32) {
+    pub(crate) fn count_bare(self, bytes: u32) {
         let Some(counters) = self.0.map(NonNull::as_ptr) else { return };
         // SAFETY: as in `passed`.
         unsafe {
@@ -85,7 +85,7 @@ impl Tally {
 
     /// A request was refused.
     #[inline(always)]
-    pub(crate) fn refused(self, reason: Reason, price_mru: u32) {
+    pub(crate) fn count_refused(self, reason: Reason, price_mru: u32) {
         let Some(counters) = self.0.map(NonNull::as_ptr) else { return };
         // SAFETY: as in `passed`; the index is below `Reason::COUNT`, and masked so that the verifier sees it.
         unsafe {
@@ -96,7 +96,7 @@ impl Tally {
 
     /// A request passed that a shadowed rule would have refused; nothing was charged.
     #[inline(always)]
-    pub(crate) fn shadowed(self, reason: Reason, bytes: u32) {
+    pub(crate) fn count_shadowed(self, reason: Reason, bytes: u32) {
         let Some(counters) = self.0.map(NonNull::as_ptr) else { return };
         // SAFETY: as in `refused`.
         unsafe {
@@ -108,7 +108,7 @@ impl Tally {
 
     /// A refusal was answered.
     #[inline(always)]
-    pub(crate) fn replied(self) {
+    pub(crate) fn count_replied(self) {
         let Some(counters) = self.0.map(NonNull::as_ptr) else { return };
         // SAFETY: as in `passed`.
         unsafe { (*counters).replied += 1 };
@@ -116,7 +116,7 @@ impl Tally {
 
     /// The candidate quota would have refused a request.
     #[inline(always)]
-    pub(crate) fn candidate_refused(self) {
+    pub(crate) fn count_candidate_refused(self) {
         let Some(counters) = self.0.map(NonNull::as_ptr) else { return };
         // SAFETY: as in `passed`.
         unsafe { (*counters).candidate_refused += 1 };

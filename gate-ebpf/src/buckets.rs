@@ -9,20 +9,20 @@ use gate_common::abi::{Control, Event, Reason, Shed, Tenant, draw, tenant_flags}
 use gate_common::token_bucket::{Limits, Take, refund, take_time};
 use gate_common::units::Fraction;
 
-use crate::count::{self, Tally};
-use crate::maps::{self, peek};
-use crate::plan::{Plan, settled};
+use crate::counters::{self, Counters};
+use crate::maps::{self, read_once};
+use crate::plan::{Plan, copy_consistent};
 
 /// Refusals that the daemon pushed. Not to be asked while the heartbeat is stale.
 #[inline(always)]
-pub(crate) fn pushed(plan: &Plan, now_ns: u64) -> Result<(), Reason> {
+pub(crate) fn check_pushed(plan: &Plan, now_ns: u64) -> Result<(), Reason> {
     if now_ns < plan.reject_until_ns {
         return Err(Reason::RejectedUntil);
     }
     if plan.tenant_flags() & tenant_flags::PENALTY != 0 {
         return Err(Reason::Penalty);
     }
-    if plan.is_plain() {
+    if plan.has_no_modifier() {
         return Ok(());
     }
     if plan.rung() >= Shed::REFUSED {
@@ -30,7 +30,7 @@ pub(crate) fn pushed(plan: &Plan, now_ns: u64) -> Result<(), Reason> {
     }
     if plan.rejection_rate() != 0 {
         let rate = Fraction::from_steps(plan.rejection_rate());
-        if count::draw().is_some_and(|state| rate.covers(draw::share(state))) {
+        if counters::next_random().is_some_and(|state| rate.covers(draw::share(state))) {
             return Err(Reason::RejectionRate);
         }
     }
@@ -39,7 +39,7 @@ pub(crate) fn pushed(plan: &Plan, now_ns: u64) -> Result<(), Reason> {
 
 /// Whose buckets are asked, when, and by whom.
 #[derive(Clone, Copy)]
-pub(crate) struct Purse {
+pub(crate) struct Buckets {
     /// The element that says what is in force.
     pub(crate) control: *mut Control,
     /// Who pays.
@@ -47,93 +47,93 @@ pub(crate) struct Purse {
     /// gate's clock.
     pub(crate) now_ns: u64,
     /// Room for what other programs are to ask.
-    pub(crate) asks: *mut [Ask; 3],
+    pub(crate) charges: *mut [Charge; 3],
 }
 
-impl Purse {
+impl Buckets {
     /// Takes a price from the tenant's quota and from those that it charges as well: from all or none.
     #[inline(always)]
-    pub(crate) fn charge(&self, plan: &Plan, price_mru: u32, tally: Tally) -> Result<(), Reason> {
-        let Self { control, tenant, now_ns, asks } = *self;
+    pub(crate) fn charge(&self, plan: &Plan, price_mru: u32, counters: Counters) -> Result<(), Reason> {
+        let Self { control, tenant, now_ns, charges } = *self;
         let flags = plan.tenant_flags();
         if flags & tenant_flags::CANDIDATE != 0
-            && candidate(control, tenant, asks, now_ns, price_mru) != Outcome::Admitted
+            && candidate(control, tenant, charges, now_ns, price_mru) != ChargeResult::Admitted
         {
-            tally.candidate_refused();
+            counters.count_candidate_refused();
         }
         let own = flags & tenant_flags::UNLIMITED == 0;
         // SAFETY: the word of a tenant's element.
         let word = unsafe { &raw mut (*tenant).quota_tat };
-        let ask = Ask::new(now_ns, price_mru, &plan.quota);
+        let charge = Charge::new(now_ns, price_mru, &plan.quota);
         if own {
             // SAFETY: this CPU's own scratch.
-            ask.put(word, unsafe { &mut (*asks)[0] }).result()?;
+            charge.apply(word, unsafe { &mut (*charges)[0] }).result()?;
         }
         if plan.also_charge == 0 {
             return Ok(());
         }
-        let charged = also(control, asks, plan.also_charge, now_ns, price_mru).result();
+        let charged = charge_parents(control, charges, plan.also_charge, now_ns, price_mru).result();
         if charged.is_err() && own {
             // SAFETY: this CPU's own scratch.
-            ask.give_back(word, unsafe { &mut (*asks)[0] });
+            charge.refund_to(word, unsafe { &mut (*charges)[0] });
         }
         charged
     }
 
     /// Takes bytes from the coarse second line of proxied TCP.
     #[inline(always)]
-    pub(crate) fn takes_coarsely(&self, bytes: u32) -> bool {
-        coarsely(self.control, self.tenant, self.asks, self.now_ns, bytes) == Outcome::Admitted
+    pub(crate) fn check_tcp_bucket(&self, bytes: u32) -> bool {
+        tcp_bucket(self.control, self.tenant, self.charges, self.now_ns, bytes) == ChargeResult::Admitted
     }
 
     /// Takes bytes from the budget for replies.
     #[inline(always)]
-    pub(crate) fn may_reply(&self, bytes: u32) -> bool {
-        reply(self.control, self.tenant, self.asks, self.now_ns, bytes) == Outcome::Admitted
+    pub(crate) fn check_reply_budget(&self, bytes: u32) -> bool {
+        reply_budget(self.control, self.tenant, self.charges, self.now_ns, bytes) == ChargeResult::Admitted
     }
 }
 
 /// What is asked of a bucket.
 #[derive(Clone, Copy)]
-pub(crate) struct Ask {
+pub(crate) struct Charge {
     now_ns: u64,
     cost_ns: u64,
     burst_ns: u64,
     max_debt_ns: u64,
     /// Whether what was taken is given back.
-    back: bool,
-    outcome: Outcome,
+    is_refund: bool,
+    outcome: ChargeResult,
 }
 
 /// What came of asking a bucket.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Outcome {
+enum ChargeResult {
     /// Its word was changed.
     Admitted,
     /// It does not hold that much.
-    Spent,
+    Exhausted,
     /// It never will.
     TooLarge,
     /// Someone else was faster: to be asked again.
-    Busy,
+    Contended,
 }
 
-impl Ask {
+impl Charge {
     #[inline(always)]
     fn new(now_ns: u64, cost: u32, limits: &Limits) -> Self {
         let Limits { rate, burst_ns, max_debt_ns } = *limits;
         let cost_ns = rate.time_for(cost);
-        Self { now_ns, cost_ns, burst_ns, max_debt_ns, back: false, outcome: Outcome::Busy }
+        Self { now_ns, cost_ns, burst_ns, max_debt_ns, is_refund: false, outcome: ChargeResult::Contended }
     }
 
     /// Asks the bucket whose word this is, by compare-and-swap. Only where someone else was faster it is written to
-    /// `room`, in a map: there the verifier does not follow what becomes of it from one attempt to the next.
+    /// `spare`, in a map: there the verifier does not follow what becomes of it from one attempt to the next.
     #[inline(always)]
-    fn put(self, word: *mut u64, room: &mut Self) -> Outcome {
-        match self.attempt(word) {
-            Outcome::Busy => {
-                *room = self;
-                insist(word, room)
+    fn apply(self, word: *mut u64, spare: &mut Self) -> ChargeResult {
+        match self.try_apply(word) {
+            ChargeResult::Contended => {
+                *spare = self;
+                retry_cas(word, spare)
             }
             outcome => outcome,
         }
@@ -141,69 +141,69 @@ impl Ask {
 
     /// Gives back what was taken.
     #[inline(always)]
-    fn give_back(self, word: *mut u64, room: &mut Self) {
-        Self { back: true, ..self }.put(word, room);
+    fn refund_to(self, word: *mut u64, spare: &mut Self) {
+        Self { is_refund: true, ..self }.apply(word, spare);
     }
 
     #[inline(always)]
-    fn attempt(&self, word: *mut u64) -> Outcome {
-        let seen = peek!(*word);
-        let new = if self.back {
+    fn try_apply(&self, word: *mut u64) -> ChargeResult {
+        let seen = read_once!(*word);
+        let new = if self.is_refund {
             refund(seen, self.cost_ns)
         } else {
             match take_time(seen, self.now_ns, self.cost_ns, self.burst_ns, self.max_debt_ns) {
                 Take::Admit { tat } => tat,
-                Take::Refuse { .. } => return Outcome::Spent,
-                Take::TooLarge => return Outcome::TooLarge,
+                Take::Refuse { .. } => return ChargeResult::Exhausted,
+                Take::TooLarge => return ChargeResult::TooLarge,
             }
         };
         // SAFETY: a word of a map's element, aligned to 8; whoever shares it uses atomics too.
         let (_, swapped) = unsafe {
             atomic_cxchg::<u64, { AtomicOrdering::SeqCst }, { AtomicOrdering::SeqCst }>(word, seen, new)
         };
-        if swapped { Outcome::Admitted } else { Outcome::Busy }
+        if swapped { ChargeResult::Admitted } else { ChargeResult::Contended }
     }
 }
 
 /// Asks again where someone else was faster.
 #[inline(never)]
-fn insist(word: *mut u64, ask: &mut Ask) -> Outcome {
-    let mut step = Step { word, ask };
-    // SAFETY: `take_step` has the signature that the helper calls, and what it gets outlives the call.
-    unsafe { bpf_loop(ATTEMPTS.load() - 1, take_step as *mut c_void, (&raw mut step).cast(), 0) };
+fn retry_cas(word: *mut u64, charge: &mut Charge) -> ChargeResult {
+    let mut step = CasLoop { word, charge };
+    // SAFETY: `cas_step` has the signature that the helper calls, and what it gets outlives the call.
+    unsafe { bpf_loop(ATTEMPTS.load() - 1, cas_step as *mut c_void, (&raw mut step).cast(), 0) };
     // SAFETY: this CPU's own scratch.
-    let outcome = unsafe { (*step.ask).outcome };
-    if outcome == Outcome::Busy {
-        count::event(Event::Contended);
-        return Outcome::Spent;
+    let outcome = unsafe { (*step.charge).outcome };
+    if outcome == ChargeResult::Contended {
+        counters::count_event(Event::Contended);
+        return ChargeResult::Exhausted;
     }
     outcome
 }
 
 /// What a step gets.
-struct Step {
+struct CasLoop {
     word: *mut u64,
-    ask: *mut Ask,
+    charge: *mut Charge,
 }
 
 /// The helper's signature; goes on while it returns zero.
-unsafe extern "C" fn take_step(_index: u32, step: *mut c_void) -> c_long {
-    // SAFETY: what `insist` lent to the helper.
-    let (word, ask) = unsafe {
-        let step = step.cast::<Step>();
-        ((*step).word, &mut *(*step).ask)
+unsafe extern "C" fn cas_step(_index: u32, step: *mut c_void) -> c_long {
+    // SAFETY: what `retry_cas` lent to the helper.
+    let (word, charge) = unsafe {
+        let step = step.cast::<CasLoop>();
+        ((*step).word, &mut *(*step).charge)
     };
-    ask.outcome = ask.attempt(word);
-    c_long::from(ask.outcome != Outcome::Busy)
+    charge.outcome = charge.try_apply(word);
+    c_long::from(charge.outcome != ChargeResult::Contended)
 }
 
-impl Outcome {
+impl ChargeResult {
     #[inline(always)]
     fn result(self) -> Result<(), Reason> {
         match self {
             Self::Admitted => Ok(()),
             Self::TooLarge => Err(Reason::TooLarge),
-            Self::Spent | Self::Busy => Err(Reason::Quota),
+            Self::Exhausted | Self::Contended => Err(Reason::Quota),
         }
     }
 }
@@ -211,23 +211,29 @@ impl Outcome {
 /// Takes the price from the quotas of [`TenantState::also_charge`](gate_common::abi::TenantState::also_charge):
 /// from both or none.
 #[inline(never)]
-fn also(control: *mut Control, asks: *mut [Ask; 3], ids: u64, now_ns: u64, price_mru: u32) -> Outcome {
+fn charge_parents(
+    control: *mut Control,
+    charges: *mut [Charge; 3],
+    ids: u64,
+    now_ns: u64,
+    price_mru: u32,
+) -> ChargeResult {
     // SAFETY: this CPU's own scratch; nobody else refers to it while a packet is judged.
-    let [room, asks @ ..] = unsafe { &mut *asks };
-    let first = other(control, ids as u32, now_ns, price_mru, &mut asks[0]);
+    let [spare, charges @ ..] = unsafe { &mut *charges };
+    let first = parent_bucket(control, ids as u32, now_ns, price_mru, &mut charges[0]);
     if !first.is_null() {
-        let outcome = asks[0].put(first, room);
-        if outcome != Outcome::Admitted {
+        let outcome = charges[0].apply(first, spare);
+        if outcome != ChargeResult::Admitted {
             return outcome;
         }
     }
-    let second = other(control, (ids >> 32) as u32, now_ns, price_mru, &mut asks[1]);
+    let second = parent_bucket(control, (ids >> 32) as u32, now_ns, price_mru, &mut charges[1]);
     if second.is_null() {
-        return Outcome::Admitted;
+        return ChargeResult::Admitted;
     }
-    let outcome = asks[1].put(second, room);
-    if outcome != Outcome::Admitted && !first.is_null() {
-        asks[0].give_back(first, room);
+    let outcome = charges[1].apply(second, spare);
+    if outcome != ChargeResult::Admitted && !first.is_null() {
+        charges[0].refund_to(first, spare);
     }
     outcome
 }
@@ -235,42 +241,49 @@ fn also(control: *mut Control, asks: *mut [Ask; 3], ids: u64, now_ns: u64, price
 /// The word of another tenant's bucket, and in `ask` what to ask of it; null if there is no such tenant, or it
 /// has no quota.
 #[inline(always)]
-fn other(control: *mut Control, id: u32, now_ns: u64, price_mru: u32, ask: &mut Ask) -> *mut u64 {
+fn parent_bucket(
+    control: *mut Control,
+    id: u32,
+    now_ns: u64,
+    price_mru: u32,
+    charge: &mut Charge,
+) -> *mut u64 {
     let (true, Some(tenant)) = (id != 0, maps::TENANTS.get_ptr_mut(id)) else { return core::ptr::null_mut() };
-    let (flags, quota) =
-        settled(control, |bank| (peek!((*tenant).banks[bank].flags), peek!((*tenant).banks[bank].quota)));
+    let (flags, quota) = copy_consistent(control, |bank| {
+        (read_once!((*tenant).banks[bank].flags), read_once!((*tenant).banks[bank].quota))
+    });
     if flags & tenant_flags::UNLIMITED != 0 {
         return core::ptr::null_mut();
     }
-    *ask = Ask::new(now_ns, price_mru, &quota);
+    *charge = Charge::new(now_ns, price_mru, &quota);
     // SAFETY: the word of a tenant's element.
     unsafe { &raw mut (*tenant).quota_tat }
 }
 
 /// A function that asks one of a tenant's other buckets.
-macro_rules! asking {
+macro_rules! bucket_fn {
     ($(#[$doc:meta])* $name:ident, $limits:ident, $word:ident) => {
         $(#[$doc])*
         #[inline(never)]
-        fn $name(control: *mut Control, tenant: *mut Tenant, asks: *mut [Ask; 3], now_ns: u64, cost: u32) -> Outcome {
-            let limits = settled(control, |bank| peek!((*tenant).banks[bank].$limits));
+        fn $name(control: *mut Control, tenant: *mut Tenant, charges: *mut [Charge; 3], now_ns: u64, cost: u32) -> ChargeResult {
+            let limits = copy_consistent(control, |bank| read_once!((*tenant).banks[bank].$limits));
             // SAFETY: the word of a tenant's element, and this CPU's own scratch.
-            unsafe { Ask::new(now_ns, cost, &limits).put(&raw mut (*tenant).$word, &mut (*asks)[0]) }
+            unsafe { Charge::new(now_ns, cost, &limits).apply(&raw mut (*tenant).$word, &mut (*charges)[0]) }
         }
     };
 }
 
-asking! {
+bucket_fn! {
     /// Asks the candidate quota, which only counts.
     candidate, candidate, candidate_tat
 }
-asking! {
+bucket_fn! {
     /// Asks the coarse second line of proxied TCP.
-    coarsely, tcp, tcp_tat
+    tcp_bucket, tcp, tcp_tat
 }
-asking! {
+bucket_fn! {
     /// Asks the budget for replies.
-    reply, reply, reply_tat
+    reply_budget, reply, reply_tat
 }
 
 /// How often a compare-and-swap is tried. Each failure means that someone else succeeded, so that only

@@ -8,41 +8,42 @@ use gate_common::abi::{
 };
 use gate_common::units::{Fraction, MilliRu, Multiplier};
 
-use crate::admit::{Ask, Purse};
-use crate::count::{self, Tally};
-use crate::maps::{self, forget, peek, poke};
+use crate::buckets::{Buckets, Charge};
+use crate::counters::{self, Counters};
+use crate::maps::{self, compiler_barrier, read_once, write_once};
 use crate::parse::buffers::{Buffers, HeaderCopy};
 use crate::parse::extensions::Walk;
-use crate::parse::frame::{self, Frame, Glance, Kind, UDP};
+use crate::parse::frame::{self, Frame, HeaderPeek, Kind, UDP};
 use crate::parse::scan::Scan;
 use crate::parse::tags::TagWalk;
-use crate::parse::transport::{Extent, Load};
+use crate::parse::transport::{Extent, Payload};
 use crate::parse::{Packet, Reader, first_line, memcached};
-use crate::plan::{Plan, Source};
-use crate::{admit, fragments, reply, sample};
+use crate::plan::{Plan, PlanReader};
+use crate::{buckets, fragments, reply, sample};
 
 /// Judges a packet: how it leaves. A reply is already written when this says so.
 #[inline(always)]
-pub(crate) fn judge(ctx: *mut xdp_md) -> Exit {
-    match try_judge(ctx) {
+pub(crate) fn process_packet(ctx: *mut xdp_md) -> Exit {
+    match try_process_packet(ctx) {
         Ok(exit) | Err(exit) => exit,
     }
 }
 
 #[inline(always)]
-fn try_judge(ctx: *mut xdp_md) -> Result<Exit, Exit> {
-    let (entry, control, case) = match parse(ctx, &Packet::of(ctx)) {
+fn try_process_packet(ctx: *mut xdp_md) -> Result<Exit, Exit> {
+    let (entry, control, scratch) = match parse(ctx, &Packet::of(ctx)) {
         // Perhaps only the frame's linear part does not hold them.
         Err(Exit::BadHeader) => {
             parse_buffers(ctx)?;
-            let (control, case) = (control()?, scratch()?);
-            let (transport, port) = (peek!((*case).frame.transport), peek!((*case).frame.port));
-            (ports_entry(transport, port).ok_or(Exit::NotOurs)?, control, case)
+            let (control, scratch) = (control()?, cpu_scratch()?);
+            let (transport, port) =
+                (read_once!((*scratch).frame.transport), read_once!((*scratch).frame.port));
+            (ports_entry(transport, port).ok_or(Exit::NotOurs)?, control, scratch)
         }
         parsed => parsed?,
     };
-    let court = Court::open(ctx, control, case, entry)?;
-    if court.case().frame.transport == UDP { court.datagram() } else { court.segment() }
+    let packet = PacketContext::new(ctx, control, scratch, entry)?;
+    if packet.scratch().frame.transport == UDP { packet.process_datagram() } else { packet.process_segment() }
 }
 
 /// Reads the headers to scratch: what a packet for a protected port is judged by. [`Exit::BadHeader`] stands for whatever
@@ -52,34 +53,34 @@ fn try_judge(ctx: *mut xdp_md) -> Result<Exit, Exit> {
 ///
 /// How any other packet leaves.
 #[inline(always)]
-fn parse<R: Reader>(ctx: *mut xdp_md, packet: &R) -> Result<(*const u32, *mut Control, *mut Case), Exit> {
-    let glance = Glance::at(ctx, packet)?;
-    if glance.kind != Kind::Whole {
-        let case = scratch()?;
+fn parse<R: Reader>(ctx: *mut xdp_md, packet: &R) -> Result<(*const u32, *mut Control, *mut Scratch), Exit> {
+    let peek = HeaderPeek::parse(ctx, packet)?;
+    if peek.kind != Kind::Whole {
+        let scratch = cpu_scratch()?;
         // SAFETY: this CPU's own scratch; so below.
-        glance.file(ctx, packet, unsafe { &raw mut (*case).frame })?;
-        fragments::check(case, glance.kind)?;
+        peek.parse_into(ctx, packet, unsafe { &raw mut (*scratch).frame })?;
+        fragments::check(scratch, peek.kind)?;
     }
-    let ports = packet.bytes::<4>(glance.transport_at).ok_or(Exit::BadHeader)?;
+    let ports = packet.bytes::<4>(peek.transport_at).ok_or(Exit::BadHeader)?;
     let port = ports.get::<u16, 2>();
-    let Some(entry) = ports_entry(glance.transport, port) else { return Err(Exit::NotOurs) };
-    if peek!(*entry) == 0 {
+    let Some(entry) = ports_entry(peek.transport, port) else { return Err(Exit::NotOurs) };
+    if read_once!(*entry) == 0 {
         return Err(Exit::NotOurs);
     }
-    let (control, case) = (control()?, scratch()?);
+    let (control, scratch) = (control()?, cpu_scratch()?);
     // SAFETY: as above.
-    let (frame, load) = unsafe { (&raw mut (*case).frame, &raw mut (*case).load) };
-    let end = glance.file(ctx, packet, frame)?;
-    if glance.transport_at > end {
+    let (frame, payload) = unsafe { (&raw mut (*scratch).frame, &raw mut (*scratch).payload) };
+    let end = peek.parse_into(ctx, packet, frame)?;
+    if peek.transport_at > end {
         return Err(Exit::BadHeader);
     }
-    let read = Load::file(packet, &glance, end, load);
+    let read = Payload::parse_into(packet, &peek, end, payload);
     if R::WHOLE_FRAME {
-        poke!((*frame).port, port);
+        write_once!((*frame).port, port);
     } else if read.is_none() && end > Packet::of(ctx).len() {
         return Err(Exit::BadHeader);
     }
-    Ok((entry, control, case))
+    Ok((entry, control, scratch))
 }
 
 /// Reads the headers to scratch, from wherever in the frame they lie.
@@ -97,13 +98,13 @@ fn parse_buffers(ctx: *mut xdp_md) -> Result<(), Exit> {
 }
 
 /// What is known of a packet and does not fit registers and stack, or is read by functions of their own.
-pub(crate) struct Case {
+pub(crate) struct Scratch {
     /// Its headers.
     pub(crate) frame: Frame,
     /// What it carries.
-    pub(crate) load: Load,
+    pub(crate) payload: Payload,
     /// Whether its commands are in `scan`.
-    scanned: bool,
+    is_scanned: bool,
     /// How it leaves if there is no plan for it.
     exit: Exit,
     /// [`gate_common::abi::Service::id`], for a sample; so below.
@@ -113,7 +114,7 @@ pub(crate) struct Case {
     /// One in this many requests is sampled.
     pub(crate) sample_every: u32,
     /// What its buckets are asked.
-    pub(crate) asks: [Ask; 3],
+    pub(crate) charges: [Charge; 3],
     /// The commands of memcached over UDP.
     pub(crate) scan: Scan,
     /// The way along IPv6's extension headers.
@@ -125,13 +126,13 @@ pub(crate) struct Case {
 }
 
 /// Where a case is heard, and by what.
-struct Court {
+struct PacketContext {
     ctx: *mut xdp_md,
     control: *mut Control,
-    case: *mut Case,
+    scratch: *mut Scratch,
     plan: Plan,
     tenant: *mut Tenant,
-    tally: Tally,
+    counters: Counters,
     now_ns: u64,
     /// Whether the heartbeat is stale, and what was pushed does not count.
     stale: bool,
@@ -139,114 +140,121 @@ struct Court {
     price_mru: u32,
 }
 
-impl Court {
+impl PacketContext {
     /// Copies all that is needed. Fails with the exit of a packet that there is nothing to judge about.
     #[inline(always)]
-    fn open(ctx: *mut xdp_md, control: *mut Control, at: *mut Case, entry: *const u32) -> Result<Self, Exit> {
+    fn new(
+        ctx: *mut xdp_md,
+        control: *mut Control,
+        at: *mut Scratch,
+        entry: *const u32,
+    ) -> Result<Self, Exit> {
         // SAFETY: this CPU's own scratch; nobody else refers to it while a packet is judged.
-        let Case { frame, load, scanned, scan, exit, .. } = unsafe { &mut *at };
-        *scanned = false;
-        forget();
-        let source = Source { control, frame, entry, exit };
+        let Scratch { frame, payload, is_scanned, scan, exit, .. } = unsafe { &mut *at };
+        *is_scanned = false;
+        compiler_barrier();
+        let source = PlanReader { control, frame, entry, exit };
         let (plan, tenant) = source.copy(|protocol, prices| {
             if frame.transport != UDP {
-                return price_of_bytes(prices, load.max_len());
+                return price_of_bytes(prices, payload.max_len());
             }
-            if protocol != Protocol::Memcached as u8 || load.is_malformed() {
-                return price_of_bytes(prices, load.len);
+            if protocol != Protocol::Memcached as u8 || payload.is_malformed() {
+                return price_of_bytes(prices, payload.len);
             }
             // Once, however often the plan has to be copied.
-            if !*scanned {
-                *scanned = true;
-                if memcached::read(ctx, frame, load, scan).is_err() {
-                    load.extent = Extent::Malformed;
+            if !*is_scanned {
+                *is_scanned = true;
+                if memcached::read(ctx, frame, payload, scan).is_err() {
+                    payload.extent = Extent::Malformed;
                 }
             }
-            scan.price(prices, load.len)
+            scan.price(prices, payload.len)
         })?;
-        forget();
+        compiler_barrier();
         // SAFETY: the helper reads a clock.
-        let now_ns = peek!((*control).clock).at_jiffies(unsafe { bpf_jiffies64() }).0;
-        let age = now_ns.saturating_sub(peek!((*control).heartbeat_ns));
+        let now_ns = read_once!((*control).clock).at_jiffies(unsafe { bpf_jiffies64() }).0;
+        let age = now_ns.saturating_sub(read_once!((*control).heartbeat_ns));
         let stale = age > plan.stale_after_ns;
         // What was not read has no price.
-        let mut price_mru = if load.is_malformed() { 0 } else { plan.price_mru };
+        let mut price_mru = if payload.is_malformed() { 0 } else { plan.price_mru };
         if stale {
-            count::event(Event::Stale);
+            counters::count_event(Event::Stale);
             if plan.view_flags() & view_flags::STALE_PASS != 0 {
                 return Err(Exit::StalePassed);
             }
-        } else if !plan.is_plain() {
+        } else if !plan.has_no_modifier() {
             let price = MilliRu(price_mru).scaled(Multiplier(plan.multiplier()));
             price_mru = Shed::price(plan.rung(), price.0);
         }
         // Before any compare-and-swap: what follows one has to wait for it.
-        let tally = Tally::of(plan.tenant_id, peek!((*control).tenants));
-        Ok(Self { ctx, control, case: at, plan, tenant, tally, now_ns, stale, price_mru })
+        let counters = Counters::of(plan.tenant_id, read_once!((*control).tenants));
+        Ok(Self { ctx, control, scratch: at, plan, tenant, counters, now_ns, stale, price_mru })
     }
 
     /// A UDP datagram is a request, or several.
     #[inline(always)]
-    fn datagram(&self) -> Result<Exit, Exit> {
+    fn process_datagram(&self) -> Result<Exit, Exit> {
         if self.plan.tenant_id == 0 {
             return Ok(self.refuse(Reason::UnknownSource, Exit::UnknownSource));
         }
-        if self.case().load.is_malformed() {
+        if self.scratch().payload.is_malformed() {
             return Ok(self.refuse(Reason::Malformed, Exit::Malformed));
         }
-        if self.case().load.is_first_fragment() && self.plan.service_flags() & service_flags::PROXIED != 0 {
+        if self.scratch().payload.is_first_fragment()
+            && self.plan.service_flags() & service_flags::PROXIED != 0
+        {
             // The daemon charges for datagrams that were fragmented.
             return Ok(Exit::Fragment);
         }
         let charged = self.charge();
-        let exit = self.pass_or_refuse(charged);
-        if !self.case().scanned {
+        let exit = self.exit_for_charge(charged);
+        if !self.scratch().is_scanned {
             return Ok(exit);
         }
-        if self.case().scan.unread() != 0 {
-            count::event(Event::UpperBound);
+        if self.scratch().scan.unread() != 0 {
+            counters::count_event(Event::UpperBound);
         }
         self.sample(charged.is_err());
-        let case = self.case();
-        if exit != Exit::RefusedDropped || !case.scan.answerable {
+        let scratch = self.scratch();
+        if exit != Exit::RefusedDropped || !scratch.scan.answerable {
             return Ok(exit);
         }
-        Ok(self.answer(reply::throttled_len(&case.frame), || {
-            reply::throttled(self.ctx, &case.frame, case.scan.id)
+        Ok(self.reply_with(reply::throttled_len(&scratch.frame), || {
+            reply::throttled(self.ctx, &scratch.frame, scratch.scan.id)
         }))
     }
 
     /// A TCP segment is no request; those that carry something are charged all the same.
     #[inline(always)]
-    fn segment(&self) -> Result<Exit, Exit> {
-        let (plan, load) = (&self.plan, &self.case().load);
-        if self.case().load.is_malformed() {
+    fn process_segment(&self) -> Result<Exit, Exit> {
+        let (plan, payload) = (&self.plan, &self.scratch().payload);
+        if self.scratch().payload.is_malformed() {
             return Ok(self.refuse(Reason::Malformed, Exit::Malformed));
         }
         if plan.tenant_id == 0 {
-            if load.opens() && plan.service_flags() & service_flags::DROP_UNKNOWN_SYN != 0 {
+            if payload.opens() && plan.service_flags() & service_flags::DROP_UNKNOWN_SYN != 0 {
                 return Ok(self.refuse(Reason::UnknownSource, Exit::UnknownSource));
             }
             return Ok(Exit::UnknownPassed);
         }
         if plan.tcp_action() != TcpAction::None as u8 && !self.stale {
-            if load.opens() {
+            if payload.opens() {
                 return Ok(self.refuse_syn());
             }
-            if load.carries_data() && plan.tcp_action() == TcpAction::DropData as u8 {
+            if payload.carries_data() && plan.tcp_action() == TcpAction::DropData as u8 {
                 return Ok(self.refuse(Reason::RejectedUntil, Exit::RefusedDropped));
             }
         }
-        if !load.carries_data() {
-            self.tally.bare(self.case().frame.len());
+        if !payload.carries_data() {
+            self.counters.count_bare(self.scratch().frame.len());
             return Ok(Exit::Bare);
         }
         if plan.service_flags() & service_flags::PROXIED != 0 {
-            return Ok(self.second_line());
+            return Ok(self.pass_within_tcp_bucket());
         }
         let charged = self.charge();
         self.sample_segment(charged.is_err());
-        Ok(self.pass_or_refuse(charged))
+        Ok(self.exit_for_charge(charged))
     }
 
     #[inline(always)]
@@ -255,48 +263,48 @@ impl Court {
         if exit != Exit::RefusedDropped || self.plan.tcp_action() != TcpAction::ResetSyn as u8 {
             return exit;
         }
-        let Case { frame, load, .. } = self.case();
-        self.answer(reply::reset_len(frame), || reply::reset(self.ctx, frame, load))
+        let Scratch { frame, payload, .. } = self.scratch();
+        self.reply_with(reply::reset_len(frame), || reply::reset(self.ctx, frame, payload))
     }
 
     /// Of a proxied service's segments only the bytes count: the daemon charges for what they say.
     #[inline(always)]
-    fn second_line(&self) -> Exit {
-        let fits = self.purse().takes_coarsely(self.case().load.len);
-        self.settle(if fits { Ok(()) } else { Err(Reason::Limit) }, 0)
+    fn pass_within_tcp_bucket(&self) -> Exit {
+        let fits = self.buckets().check_tcp_bucket(self.scratch().payload.len);
+        self.exit_for_priced_charge(if fits { Ok(()) } else { Err(Reason::Limit) }, 0)
     }
 
     #[inline(always)]
     fn charge(&self) -> Result<(), Reason> {
         if !self.stale {
-            admit::pushed(&self.plan, self.now_ns)?;
+            buckets::check_pushed(&self.plan, self.now_ns)?;
         }
-        self.purse().charge(&self.plan, self.price_mru, self.tally)
+        self.buckets().charge(&self.plan, self.price_mru, self.counters)
     }
 
     #[inline(always)]
-    fn purse(&self) -> Purse {
+    fn buckets(&self) -> Buckets {
         // SAFETY: this CPU's own scratch.
-        let asks = unsafe { &raw mut (*self.case).asks };
-        Purse { control: self.control, tenant: self.tenant, now_ns: self.now_ns, asks }
+        let charges = unsafe { &raw mut (*self.scratch).charges };
+        Buckets { control: self.control, tenant: self.tenant, now_ns: self.now_ns, charges }
     }
 
     #[inline(always)]
-    fn case(&self) -> &Case {
+    fn scratch(&self) -> &Scratch {
         // SAFETY: as in `open`.
-        unsafe { &*self.case }
+        unsafe { &*self.scratch }
     }
 
     #[inline(always)]
-    fn pass_or_refuse(&self, charged: Result<(), Reason>) -> Exit {
-        self.settle(charged, self.price_mru)
+    fn exit_for_charge(&self, charged: Result<(), Reason>) -> Exit {
+        self.exit_for_priced_charge(charged, self.price_mru)
     }
 
     #[inline(always)]
-    fn settle(&self, charged: Result<(), Reason>, price_mru: u32) -> Exit {
+    fn exit_for_priced_charge(&self, charged: Result<(), Reason>, price_mru: u32) -> Exit {
         match charged {
             Ok(()) => {
-                self.tally.passed(price_mru, self.case().frame.len());
+                self.counters.count_passed(price_mru, self.scratch().frame.len());
                 Exit::Passed
             }
             Err(reason) => self.refuse_priced(reason, price_mru, Exit::RefusedDropped),
@@ -311,30 +319,30 @@ impl Court {
 
     #[inline(always)]
     fn refuse_priced(&self, reason: Reason, price_mru: u32, exit: Exit) -> Exit {
-        if is_shadowed(self.plan.view_flags(), self.plan.enforce(), self.case().frame.source) {
-            self.tally.shadowed(reason, self.case().frame.len());
+        if is_shadowed(self.plan.view_flags(), self.plan.enforce(), self.scratch().frame.source) {
+            self.counters.count_shadowed(reason, self.scratch().frame.len());
             return Exit::Shadowed;
         }
-        self.tally.refused(reason, price_mru);
+        self.counters.count_refused(reason, price_mru);
         exit
     }
 
     /// Writes an answer of `len` bytes, if this tenant may be answered, and so much.
     #[inline(always)]
-    fn answer(&self, len: u32, write: impl FnOnce() -> bool) -> Exit {
+    fn reply_with(&self, len: u32, write: impl FnOnce() -> bool) -> Exit {
         let may = self.plan.tenant_flags() & tenant_flags::MAY_REPLY != 0;
-        if !may || !reply::is_safe(self.ctx, &self.case().frame) {
+        if !may || !reply::may_reply_to_source(self.ctx, &self.scratch().frame) {
             return Exit::RefusedDropped;
         }
-        if !self.purse().may_reply(len) {
-            count::event(Event::ReplyBudget);
+        if !self.buckets().check_reply_budget(len) {
+            counters::count_event(Event::ReplyBudget);
             return Exit::RefusedDropped;
         }
         if !write() {
-            count::event(Event::NoRoom);
+            counters::count_event(Event::NoRoom);
             return Exit::RefusedDropped;
         }
-        self.tally.replied();
+        self.counters.count_replied();
         Exit::RefusedReplied
     }
 
@@ -342,7 +350,7 @@ impl Court {
     #[inline(always)]
     fn sample(&self, refused: bool) {
         let unseen = refused || self.plan.service_flags() & service_flags::PROXIED == 0;
-        if self.case().scan.key.at != 0 && unseen && sample::is_due(self.plan.sample_every) {
+        if self.scratch().scan.key.at != 0 && unseen && sample::is_due(self.plan.sample_every) {
             self.send_sample(refused);
         }
     }
@@ -353,9 +361,15 @@ impl Court {
         let protocol = self.plan.protocol();
         if protocol != Protocol::Opaque as u8 && sample::is_due(self.plan.sample_every) {
             // SAFETY: as in `open`.
-            let key = unsafe { &mut (*self.case).scan.key };
-            first_line::find(self.ctx, protocol, self.case().load.at, self.case().load.end(), key);
-            if self.case().scan.key.at != 0 {
+            let key = unsafe { &mut (*self.scratch).scan.key };
+            first_line::find(
+                self.ctx,
+                protocol,
+                self.scratch().payload.at,
+                self.scratch().payload.end(),
+                key,
+            );
+            if self.scratch().scan.key.at != 0 {
                 self.send_sample(refused);
             }
         }
@@ -364,11 +378,11 @@ impl Court {
     #[inline(always)]
     fn send_sample(&self, refused: bool) {
         // SAFETY: as in `open`.
-        let case = unsafe { &mut *self.case };
-        case.service_id = self.plan.service_id();
-        case.tenant_id = self.plan.tenant_id;
-        case.sample_every = self.plan.sample_every;
-        sample::send(self.ctx, case, refused);
+        let scratch = unsafe { &mut *self.scratch };
+        scratch.service_id = self.plan.service_id();
+        scratch.tenant_id = self.plan.tenant_id;
+        scratch.sample_every = self.plan.sample_every;
+        sample::send(self.ctx, scratch, refused);
     }
 }
 
@@ -376,8 +390,8 @@ impl Court {
 #[inline(always)]
 fn price_of_bytes(prices: *const ServiceState, bytes: u32) -> u32 {
     let prices = ServiceState {
-        base_mru: peek!((*prices).base_mru),
-        kib_mru: peek!((*prices).kib_mru),
+        base_mru: read_once!((*prices).base_mru),
+        kib_mru: read_once!((*prices).kib_mru),
         ..ServiceState::default()
     };
     prices.price(1, 0, bytes)
@@ -387,7 +401,7 @@ fn price_of_bytes(prices: *const ServiceState, bytes: u32) -> u32 {
 #[inline(always)]
 pub(crate) fn control() -> Result<*mut Control, Exit> {
     let control = maps::CONTROL.get_ptr_mut(0).ok_or(Exit::Missing)?;
-    if peek!((*control).abi_version) != ABI_VERSION || peek!((*control).generation) == 0 {
+    if read_once!((*control).abi_version) != ABI_VERSION || read_once!((*control).generation) == 0 {
         return Err(Exit::NotReady);
     }
     Ok(control)
@@ -395,7 +409,7 @@ pub(crate) fn control() -> Result<*mut Control, Exit> {
 
 /// This CPU's own scratch.
 #[inline(always)]
-fn scratch() -> Result<*mut Case, Exit> {
+fn cpu_scratch() -> Result<*mut Scratch, Exit> {
     maps::SCRATCH.get_ptr_mut(0).ok_or(Exit::Missing)
 }
 
@@ -413,11 +427,11 @@ fn ports_entry(transport: u8, port: u16) -> Option<*const u32> {
 /// Whether this source's refusals are only counted.
 #[inline(always)]
 pub(crate) fn is_shadowed(flags: u32, enforce: u32, source: [u64; 2]) -> bool {
-    flags & view_flags::SHADOW != 0 || enforce < Fraction::ONE.steps() && is_spared(enforce, source)
+    flags & view_flags::SHADOW != 0 || enforce < Fraction::ONE.steps() && is_outside_share(enforce, source)
 }
 
 /// Whether a share of sources does not hold this one.
 #[inline(never)]
-fn is_spared(share: u32, source: [u64; 2]) -> bool {
+fn is_outside_share(share: u32, source: [u64; 2]) -> bool {
     !Fraction::from_steps(share).covers(draw::of_source(&frame::bytes(source)))
 }
