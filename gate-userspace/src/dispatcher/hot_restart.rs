@@ -17,7 +17,7 @@ use crate::kernel::owner::Predecessor;
 
 /// How far a gate's threads have come. They never go back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Phase {
+pub(crate) enum Phase {
     /// They serve.
     Serving,
     /// They serve, and another gate rules.
@@ -32,20 +32,20 @@ pub(super) enum Phase {
 
 /// The gate before this one, which still has clients.
 #[derive(Debug)]
-pub(super) struct LivePredecessor {
+pub(crate) struct LivePredecessor {
     predecessor: Predecessor,
     hot: Vec<hot_cache::SharedHotCache>,
 }
 
 impl LivePredecessor {
     /// Nothing of what is `hot` is answered twice while it is there.
-    pub(super) fn new(predecessor: Predecessor, hot: &[hot_cache::SharedHotCache]) -> Self {
+    pub(crate) fn new(predecessor: Predecessor, hot: &[hot_cache::SharedHotCache]) -> Self {
         hot.iter().for_each(|hot| hot.versions.suspend());
         Self { predecessor, hot: hot.to_vec() }
     }
 
     /// Whether it has gone; who cannot tell goes on as if it had not.
-    pub(super) fn is_gone(&self) -> bool {
+    pub(crate) fn is_gone(&self) -> bool {
         self.predecessor.is_gone().unwrap_or(false)
     }
 }
@@ -58,11 +58,11 @@ impl Drop for LivePredecessor {
 
 /// The sockets that the gate before this one listens with.
 #[derive(Debug, Default)]
-pub(super) struct InheritedSockets(Vec<(SockType, SocketAddr, OwnedFd)>);
+pub(crate) struct InheritedSockets(Vec<(SockType, SocketAddr, OwnedFd)>);
 
 impl InheritedSockets {
     /// Those of `predecessor`; none if they cannot be had.
-    pub(super) fn of(predecessor: &Predecessor) -> Self {
+    pub(crate) fn of(predecessor: &Predecessor) -> Self {
         let mut this = Self::default();
         match predecessor.open_files() {
             Ok(files) => this.0.extend(files.filter_map(|file| {
@@ -81,12 +81,12 @@ impl InheritedSockets {
     }
 
     /// One that listens for connections at `address`.
-    pub(super) fn tcp(&mut self, address: SocketAddr) -> Option<TcpListener> {
+    pub(crate) fn tcp(&mut self, address: SocketAddr) -> Option<TcpListener> {
         self.take(SockType::Stream, address).map(TcpListener::from)
     }
 
     /// One for datagrams to `address`.
-    pub(super) fn udp(&mut self, address: SocketAddr) -> Option<UdpSocket> {
+    pub(crate) fn udp(&mut self, address: SocketAddr) -> Option<UdpSocket> {
         self.take(SockType::Datagram, address).map(UdpSocket::from)
     }
 

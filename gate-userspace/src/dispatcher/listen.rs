@@ -14,7 +14,7 @@ use nix::sys::socket::{
 /// # Errors
 ///
 /// What the system says: the address is another program's, or not this machine's.
-pub(super) fn tcp(address: SocketAddr) -> io::Result<TcpListener> {
+pub(crate) fn tcp(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = bound(address, SockType::Stream)?;
     listen(&socket, Backlog::new(BACKLOG)?)?;
     Ok(TcpListener::from(socket))
@@ -25,7 +25,7 @@ pub(super) fn tcp(address: SocketAddr) -> io::Result<TcpListener> {
 /// # Errors
 ///
 /// As [`tcp`].
-pub(super) fn udp(address: SocketAddr) -> io::Result<UdpSocket> {
+pub(crate) fn udp(address: SocketAddr) -> io::Result<UdpSocket> {
     Ok(UdpSocket::from(bound(address, SockType::Datagram)?))
 }
 
@@ -35,7 +35,7 @@ pub(super) fn udp(address: SocketAddr) -> io::Result<UdpSocket> {
 /// # Errors
 ///
 /// What the system says.
-pub(super) fn keep_alive(socket: &impl AsFd) -> io::Result<()> {
+pub(crate) fn keep_alive(socket: &impl AsFd) -> io::Result<()> {
     setsockopt(socket, sockopt::KeepAlive, &true)?;
     setsockopt(socket, sockopt::TcpKeepIdle, &KEEP_IDLE_SECS)?;
     setsockopt(socket, sockopt::TcpKeepInterval, &KEEP_INTERVAL_SECS)?;

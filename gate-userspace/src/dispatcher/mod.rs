@@ -10,16 +10,17 @@
 //!      └───── replies, in order ◄─── refusals, hits ────────────────┘
 //! ```
 //!
-//! - `pipeline`: what a request passes, in order. Start here.
-//! - `clients`: their sockets, their requests and replies; `identity`: who they are to the store.
-//! - `tenants`: who is charged, prices, quotas, what is denied; `types`: of which query type a request is.
-//! - `hot_cache`: reads of hot keys, which need not go to the store.
-//! - `admission`: which requests may wait for the store, which is next, and which have waited too long.
+//! - `pipeline`: every step that a request passes, and the only `impl Service`. Start here. It imports the rooms below;
+//!   none of them imports it.
+//! - `clients`: sockets, input and replies; `identity`: who a client is to the store.
+//! - `tenants`: prices, quotas, and the commands that are denied; `query_types`: the type of a request.
+//! - `hot_cache`: reads of hot keys, answered from memory or by one read for many clients.
+//! - `queue`: admission, the queue before the store, and its delay.
 //! - `stores`: the connections to the store.
-//! - `wire`: what is needed of a protocol, memcached and RESP.
-//! - `metrics`: what is observed, counted by one thread and read by any.
-//! - `succession`: one gate after another, before the same clients.
-//! - `service`, `thread`, `listen`, `settings`: what they stand on.
+//! - `wire`: the protocols, memcached and RESP.
+//! - `metrics`: counters, written by one thread and read by any.
+//! - `hot_restart`: the takeover from a running gate.
+//! - `worker`, `listen`, `settings`: one thread, its sockets, and the configuration of one service.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -48,7 +49,6 @@ mod metrics;
 mod pipeline;
 mod query_types;
 mod queue;
-mod service;
 mod settings;
 mod stores;
 mod tenants;

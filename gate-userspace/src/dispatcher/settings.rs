@@ -14,37 +14,37 @@ use crate::protocol::query_types::QueryTypes;
 
 /// What may change of a service while it runs, as a thread uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Limits {
+pub(crate) struct Limits {
     /// How many requests of each thread may wait, and for how long.
-    pub(super) queue: usize,
+    pub(crate) queue: usize,
     /// And how many bytes of them.
-    pub(super) queue_memory: usize,
-    pub(super) deadline: Option<Nanos>,
-    pub(super) codel: Option<config::Codel>,
+    pub(crate) queue_memory: usize,
+    pub(crate) deadline: Option<Nanos>,
+    pub(crate) codel: Option<config::Codel>,
     /// How many clients each thread may have: all tenants', one tenant's that has no limit of its own, and unknown ones.
-    pub(super) clients: usize,
-    pub(super) tenant_clients: usize,
-    pub(super) unknown_clients: usize,
+    pub(crate) clients: usize,
+    pub(crate) tenant_clients: usize,
+    pub(crate) unknown_clients: usize,
     /// How long an unknown client may stay, and how long another may want nothing.
-    pub(super) unknown_timeout: Nanos,
-    pub(super) idle_timeout: Option<Nanos>,
+    pub(crate) unknown_timeout: Nanos,
+    pub(crate) idle_timeout: Option<Nanos>,
     /// How many replies and bytes of them may wait for one client, and how long it may dawdle.
-    pub(super) depth: usize,
-    pub(super) output: usize,
-    pub(super) client_timeout: Nanos,
+    pub(crate) depth: usize,
+    pub(crate) output: usize,
+    pub(crate) client_timeout: Nanos,
     /// What all clients of each thread may hold, in bytes.
-    pub(super) memory: usize,
+    pub(crate) memory: usize,
     /// How long a request may be; holds for clients that come after.
-    pub(super) request: usize,
+    pub(crate) request: usize,
     /// How long the store may take to accept a connection or to answer.
-    pub(super) store_timeout: Nanos,
+    pub(crate) store_timeout: Nanos,
     /// How long it may be silent while it does something that may take long.
-    pub(super) slow_timeout: Nanos,
+    pub(crate) slow_timeout: Nanos,
 }
 
 impl Limits {
     /// Those of a service, for each of so many threads.
-    pub(super) fn of(backend: &config::Backend, threads: usize) -> Self {
+    pub(crate) fn of(backend: &config::Backend, threads: usize) -> Self {
         let threads = serving(backend, threads);
         let admission = backend.admission.as_ref();
         Self {
@@ -70,21 +70,21 @@ impl Limits {
 
 /// Where what may change of a running service is changed.
 #[derive(Debug)]
-pub(super) struct Controls {
+pub(crate) struct Controls {
     limits: watch::Sender<Limits>,
     types: watch::Sender<Arc<QueryTypeTable>>,
 }
 
 impl Controls {
     /// How long a request may be under way: in the queue, and with the store.
-    pub(super) fn longest_request(&self) -> Nanos {
+    pub(crate) fn longest_request(&self) -> Nanos {
         let Limits { deadline, store_timeout, .. } = *self.limits.borrow();
         store_timeout.saturating_add(deadline.unwrap_or(store_timeout)).saturating_add(AT_LEAST_KEPT)
     }
 
     /// Puts in force what a configuration says, for a service that so many threads serve since they started with
     /// these query types.
-    pub(super) fn follow(&self, backend: &config::Backend, threads: usize, types: &QueryTypes) {
+    pub(crate) fn follow(&self, backend: &config::Backend, threads: usize, types: &QueryTypes) {
         self.limits.send_replace(Limits::of(backend, threads));
         self.types.send_replace(Arc::new(QueryTypeTable::of(types, backend)));
     }
@@ -92,39 +92,39 @@ impl Controls {
 
 /// One proxied service's settings.
 #[derive(Clone, Debug)]
-pub(super) struct Settings {
+pub(crate) struct Settings {
     /// Its place in the configuration.
-    pub(super) service: usize,
+    pub(crate) service: usize,
     /// Its name.
-    pub(super) name: String,
+    pub(crate) name: String,
     /// How it is spoken to.
-    pub(super) protocol: config::Protocol,
+    pub(crate) protocol: config::Protocol,
     /// Where it listens, and for what.
-    pub(super) listen: Vec<SocketAddr>,
-    pub(super) transports: config::Transports,
+    pub(crate) listen: Vec<SocketAddr>,
+    pub(crate) transports: config::Transports,
     /// The store behind it, and how it is treated.
-    pub(super) backend: config::Backend,
+    pub(crate) backend: config::Backend,
     /// Users, and denied commands.
-    pub(super) tenants: watch::Receiver<Arc<Tenants>>,
+    pub(crate) tenants: watch::Receiver<Arc<Tenants>>,
     /// The machine's own addresses.
-    pub(super) own: watch::Receiver<Arc<LocalAddrs>>,
+    pub(crate) own: watch::Receiver<Arc<LocalAddrs>>,
     /// How many connections each thread keeps to the store.
-    pub(super) connections: usize,
+    pub(crate) connections: usize,
     /// How many requests may be with the store at once, all threads together; `None` for any number.
-    pub(super) parallelism: Option<usize>,
+    pub(crate) parallelism: Option<usize>,
     /// How many threads serve it: no more than there are places.
-    pub(super) threads: usize,
+    pub(crate) threads: usize,
     /// What may change while it runs.
-    pub(super) limits: watch::Receiver<Limits>,
+    pub(crate) limits: watch::Receiver<Limits>,
     /// How requests are classified.
-    pub(super) types: watch::Receiver<Arc<QueryTypeTable>>,
+    pub(crate) types: watch::Receiver<Arc<QueryTypeTable>>,
     /// How many datagrams of each thread may be under way.
-    pub(super) max_datagrams: usize,
+    pub(crate) max_datagrams: usize,
 }
 
 impl Settings {
     /// Those of the services that are proxied, for each of so many threads; and where that is changed which may.
-    pub(super) fn of(
+    pub(crate) fn of(
         config: &config::Config,
         threads: usize,
         tenants: &watch::Receiver<Arc<Tenants>>,
@@ -159,23 +159,23 @@ impl Settings {
     }
 
     /// Whether a thread serves it.
-    pub(super) fn is_served_by(&self, thread: usize) -> bool {
+    pub(crate) fn is_served_by(&self, thread: usize) -> bool {
         thread < self.threads
     }
 
     /// How many requests of a thread may be with the store at once: all threads' places make up the parallelism.
-    pub(super) fn permits(&self, thread: usize) -> usize {
+    pub(crate) fn permits(&self, thread: usize) -> usize {
         let share = |all: usize| all / self.threads + usize::from(thread < all % self.threads);
         self.parallelism.map_or(usize::MAX, share)
     }
 
     /// How long a new client's requests may be.
-    pub(super) fn max_request(&self) -> usize {
+    pub(crate) fn max_request(&self) -> usize {
         self.limits.borrow().request
     }
 
     /// How long the store may take to answer.
-    pub(super) fn store_timeout(&self) -> Nanos {
+    pub(crate) fn store_timeout(&self) -> Nanos {
         self.limits.borrow().store_timeout
     }
 }

@@ -17,15 +17,14 @@ use tokio::task::LocalSet;
 use tokio::time::MissedTickBehavior;
 
 use super::clients::client::{Client, ReplySink};
-use super::clients::{datagrams, udp};
+use super::clients::udp;
 use super::hot_cache;
 use super::hot_restart::{InheritedSockets, Phase};
 use super::metrics::ServiceMetrics;
+use super::pipeline::{Service, WorkerShared, datagrams, store_access};
 use super::queue::delay::Delay;
 use super::queue::policy::Policy;
-use super::service::{Service, WorkerShared};
 use super::settings::Settings;
-use super::stores::access;
 use super::tenants::ledger::Ledger;
 use super::wire::Wire;
 use super::wire::memcached::Memcached;
@@ -82,17 +81,17 @@ fn sockets<S>(
 
 /// What all threads share of the proxied services, in their order.
 #[derive(Clone, Debug)]
-pub(super) struct DispatcherShared {
-    pub(super) settings: Vec<Settings>,
-    pub(super) metrics: Vec<ServiceMetrics>,
-    pub(super) policies: Vec<Policy>,
-    pub(super) hot: Vec<hot_cache::SharedHotCache>,
-    pub(super) phase: watch::Receiver<Phase>,
+pub(crate) struct DispatcherShared {
+    pub(crate) settings: Vec<Settings>,
+    pub(crate) metrics: Vec<ServiceMetrics>,
+    pub(crate) policies: Vec<Policy>,
+    pub(crate) hot: Vec<hot_cache::SharedHotCache>,
+    pub(crate) phase: watch::Receiver<Phase>,
 }
 
 /// A thread that is ready to start: it has all its sockets.
 #[derive(Debug)]
-pub(super) struct WorkerSetup {
+pub(crate) struct WorkerSetup {
     number: usize,
     row: usize,
     maps: Arc<Maps>,
@@ -110,7 +109,7 @@ impl WorkerSetup {
     /// # Errors
     ///
     /// [`Error::Listen`], [`Error::OutOfRange`].
-    pub(super) fn new(
+    pub(crate) fn new(
         number: usize,
         row: usize,
         common: &DispatcherShared,
@@ -137,7 +136,7 @@ impl WorkerSetup {
     /// # Errors
     ///
     /// If there is no room for another thread.
-    pub(super) fn start(self) -> io::Result<JoinHandle<()>> {
+    pub(crate) fn start(self) -> io::Result<JoinHandle<()>> {
         let name = format!("gate-{}", self.number);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         std::thread::Builder::new().name(name).spawn(move || {
@@ -210,7 +209,7 @@ fn serve<W: Wire>(
     tokio::task::spawn_local(leave(Rc::clone(&service), until(Phase::ClosingIdle)));
     tokio::task::spawn_local(Rc::clone(&service).receive_completions());
     if W::HAS_USERS && service.is_first {
-        tokio::task::spawn_local(access::watch(Rc::clone(&service)));
+        tokio::task::spawn_local(store_access::watch(Rc::clone(&service)));
     }
     tokio::task::spawn_local(housekeeping(service));
     Ok(())
@@ -280,7 +279,7 @@ async fn housekeeping<W: Wire>(service: Rc<Service<W>>) {
     loop {
         often.tick().await;
         service.housekeeping(clock::monotonic());
-        access::follow(&service);
+        store_access::follow(&service);
         until_release -= 1;
         if until_release.is_multiple_of(TICK) {
             service.tick(clock::monotonic());

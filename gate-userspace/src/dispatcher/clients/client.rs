@@ -4,7 +4,7 @@
 //! what the gate answers by itself, the store connection's for what the store answers. The task is woken
 //! only when its socket is full or when it has stopped reading.
 //!
-//! The sender of a datagram is a client without a task, for as long as its answer takes ([`super::datagrams`]).
+//! The sender of a datagram is a client without a task, for as long as its answer takes ([`crate::dispatcher::pipeline::datagrams`]).
 
 use std::cell::{Cell, Ref, RefCell};
 use std::net::IpAddr;
@@ -17,15 +17,15 @@ use gate_common::abi::Reason;
 use gate_common::units::Nanos;
 use tokio::net::tcp::OwnedWriteHalf;
 
-use super::datagrams::Sender;
 use super::memory_budget::MemoryShare;
 use super::refusal_latency::PendingRefusals;
 use super::replies::Replies;
 use super::slots::Slot;
-use super::streaming::StreamedRequest;
 use crate::dispatcher::hot_cache::key_order::KeyOrder;
 use crate::dispatcher::identity::{Identity, Login};
-use crate::dispatcher::service::Service;
+use crate::dispatcher::pipeline::Service;
+use crate::dispatcher::pipeline::datagrams::Sender;
+use crate::dispatcher::pipeline::streaming::StreamedRequest;
 use crate::dispatcher::settings::Limits;
 use crate::dispatcher::stores::connection::StoreConnection;
 use crate::dispatcher::stores::pool::Pool;
@@ -40,71 +40,71 @@ use crate::protocol::deny::Deny;
 
 /// A connected client.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Client<W: Wire> {
+pub(crate) struct Client<W: Wire> {
     /// Where its replies go.
-    pub(in crate::dispatcher) sink: ReplySink,
+    pub(crate) sink: ReplySink,
     /// Who is charged for what it asks.
-    pub(in crate::dispatcher) tenant: Cell<TenantId>,
+    pub(crate) tenant: Cell<TenantId>,
     /// Whose source it has connected from; nobody for the sender of a datagram, which may be forged.
     source_tenant: Cell<TenantId>,
     /// The user as whom it has logged in last.
-    pub(in crate::dispatcher) user: RefCell<Option<Rc<Login>>>,
+    pub(crate) user: RefCell<Option<Rc<Login>>>,
     /// Whether refusals are only counted.
-    pub(in crate::dispatcher) shadow: bool,
+    pub(crate) shadow: bool,
     /// Where it comes from.
-    pub(in crate::dispatcher) source: IpAddr,
+    pub(crate) source: IpAddr,
     /// Who it is to the store.
-    pub(in crate::dispatcher) who: RefCell<Identity>,
+    pub(crate) who: RefCell<Identity>,
     /// What is denied to its tenant.
     deny: RefCell<Option<Arc<Deny>>>,
     /// Who else may be charged for what it asks, by key: the parts of its tenant.
     parts: RefCell<Option<Arc<Parts>>>,
     /// What it takes of what its tenant may have open; none for datagrams.
-    pub(in crate::dispatcher) share: RefCell<Option<UsageGuard>>,
+    pub(crate) share: RefCell<Option<UsageGuard>>,
     /// What it takes of the connections that there may be; none for datagrams.
-    pub(in crate::dispatcher) slot: RefCell<Option<Slot>>,
+    pub(crate) slot: RefCell<Option<Slot>>,
     /// The shared store connections that its requests may take.
     pool: RefCell<Rc<Pool<W>>>,
     /// Which of these they take, the same while any is on its way, so that the store sees them in the order in which
     /// they were sent.
     connection_index: Cell<usize>,
     /// What it said and what it was told.
-    pub(in crate::dispatcher) conversation: RefCell<Conversation<W>>,
+    pub(crate) conversation: RefCell<Conversation<W>>,
     /// Whether it is on the list of clients to be written to.
-    pub(in crate::dispatcher) mark_pending_write: Cell<bool>,
-    pub(in crate::dispatcher) dead: Cell<Option<CloseCause>>,
+    pub(crate) mark_pending_write: Cell<bool>,
+    pub(crate) dead: Cell<Option<CloseCause>>,
     /// What it has outstanding, by key.
-    pub(in crate::dispatcher) order: KeyOrder,
+    pub(crate) order: KeyOrder,
     /// Its requests in the queue, and the lowest of their tiers.
-    pub(in crate::dispatcher) queued: Cell<(usize, Tier)>,
+    pub(crate) queued: Cell<(usize, Tier)>,
     /// What it gets a dedicated connection for waits for the store's replicas.
-    pub(in crate::dispatcher) awaits_replicas: Cell<bool>,
+    pub(crate) awaits_replicas: Cell<bool>,
     /// Its `MULTI` was refused so: what follows up to `EXEC` or `DISCARD` is refused with it.
-    pub(in crate::dispatcher) refused_multi: Cell<Option<Refusal>>,
+    pub(crate) refused_multi: Cell<Option<Refusal>>,
     /// Its refusals that are ready to be written.
-    pub(in crate::dispatcher) pending_refusals: PendingRefusals,
+    pub(crate) pending_refusals: PendingRefusals,
     /// It sends nothing more, and has most likely left.
-    pub(in crate::dispatcher) left: Cell<bool>,
+    pub(crate) left: Cell<bool>,
     /// Whether bytes have come or gone lately, and for how long they have not.
-    pub(in crate::dispatcher) has_progress: Cell<bool>,
-    pub(in crate::dispatcher) stuck_for: Cell<Duration>,
+    pub(crate) has_progress: Cell<bool>,
+    pub(crate) stuck_for: Cell<Duration>,
     /// For how long the request that its input begins with has been unfinished; `None` before the first look at it.
-    pub(in crate::dispatcher) unfinished: Cell<Option<Duration>>,
+    pub(crate) unfinished: Cell<Option<Duration>>,
     /// For how long it has wanted nothing, or nobody has been charged for it.
     quiet: Cell<Duration>,
     /// On a dedicated connection: an answer is due, or what the store says by itself.
-    pub(in crate::dispatcher) awaits_store: Cell<bool>,
-    pub(in crate::dispatcher) waker: RefCell<Option<Waker>>,
+    pub(crate) awaits_store: Cell<bool>,
+    pub(crate) waker: RefCell<Option<Waker>>,
     /// What it holds of what all may, and what of that is neither input nor replies.
-    pub(in crate::dispatcher) memory_share: MemoryShare,
-    pub(in crate::dispatcher) other_bytes: Cell<usize>,
+    pub(crate) memory_share: MemoryShare,
+    pub(crate) other_bytes: Cell<usize>,
     /// A request that may go to the store; its body is to be passed on.
-    pub(in crate::dispatcher) large: RefCell<Option<Box<StreamedRequest<W>>>>,
+    pub(crate) large: RefCell<Option<Box<StreamedRequest<W>>>>,
 }
 
 /// Where a client's replies go.
 #[derive(Debug)]
-pub(in crate::dispatcher) enum ReplySink {
+pub(crate) enum ReplySink {
     /// To a connection, as soon as they are ready.
     Stream(OwnedWriteHalf),
     /// To the sender of a datagram, all together.
@@ -113,28 +113,28 @@ pub(in crate::dispatcher) enum ReplySink {
 
 /// What a client said and what it was told.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Conversation<W: Wire> {
+pub(crate) struct Conversation<W: Wire> {
     /// Where the protocol stands.
-    pub(in crate::dispatcher) decoder: W::Decoder,
+    pub(crate) decoder: W::Decoder,
     /// What was read and not yet taken; mostly nothing.
-    pub(in crate::dispatcher) input: Buffer,
+    pub(crate) input: Buffer,
     /// How much input it takes to go on.
-    pub(in crate::dispatcher) want: usize,
+    pub(crate) want: usize,
     /// Decoding has stopped for want of room or because of its order, not for want of input.
-    pub(in crate::dispatcher) decode_paused: bool,
+    pub(crate) decode_paused: bool,
     /// Its task waits for room.
-    pub(in crate::dispatcher) awaits_output: bool,
+    pub(crate) awaits_output: bool,
     /// Nothing more is read from it: it has said goodbye, or what it sent makes no sense.
-    pub(in crate::dispatcher) closing: bool,
+    pub(crate) closing: bool,
     /// Where what it asks next needs it to be, once it has all its replies.
-    pub(in crate::dispatcher) next_mode: ConnectionMode,
+    pub(crate) next_mode: ConnectionMode,
     /// Its replies, in order.
-    pub(in crate::dispatcher) replies: Replies,
+    pub(crate) replies: Replies,
 }
 
 /// Where a client goes before its next request is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::dispatcher) enum ConnectionMode {
+pub(crate) enum ConnectionMode {
     /// It stays.
     Shared,
     /// To the store, to become someone else.
@@ -147,7 +147,7 @@ pub(in crate::dispatcher) enum ConnectionMode {
 
 /// Why a client's connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::dispatcher) enum CloseCause {
+pub(crate) enum CloseCause {
     /// It left, or all was said.
     ClientLeft,
     /// It did not read its replies.
@@ -161,7 +161,7 @@ pub(in crate::dispatcher) enum CloseCause {
 }
 
 impl<W: Wire> Client<W> {
-    pub(in crate::dispatcher) fn new(sink: ReplySink, source: IpAddr, service: &Service<W>) -> Self {
+    pub(crate) fn new(sink: ReplySink, source: IpAddr, service: &Service<W>) -> Self {
         let (tenant, shadow) = service.tenant_of_client(source);
         let source_tenant = match sink {
             ReplySink::Stream(_) => service.ledger.borrow().tenant_of_source(source),
@@ -212,51 +212,51 @@ impl<W: Wire> Client<W> {
     }
 
     /// Whether nobody is there any more.
-    pub(in crate::dispatcher) fn is_gone(&self) -> bool {
+    pub(crate) fn is_gone(&self) -> bool {
         self.dead.get().is_some()
     }
 
     /// The shared store connections that its requests may take.
-    pub(in crate::dispatcher) fn pool(&self) -> Ref<'_, Pool<W>> {
+    pub(crate) fn pool(&self) -> Ref<'_, Pool<W>> {
         Ref::map(self.pool.borrow(), |pool| &**pool)
     }
 
     /// The shared store connection that its requests take.
     #[inline]
-    pub(in crate::dispatcher) fn store(&self) -> Rc<StoreConnection<W>> {
+    pub(crate) fn store(&self) -> Rc<StoreConnection<W>> {
         self.pool.borrow().store(self.connection_index.get())
     }
 
     /// It has nothing on its way: what it asks now may take another connection.
     #[inline]
-    pub(in crate::dispatcher) fn choose_connection(&self, now: Nanos) {
+    pub(crate) fn choose_connection(&self, now: Nanos) {
         self.connection_index.set(self.pool.borrow().connection_index(now));
     }
 
     /// From now on its requests take these.
-    pub(in crate::dispatcher) fn share(&self, pool: Rc<Pool<W>>) {
+    pub(crate) fn share(&self, pool: Rc<Pool<W>>) {
         *self.pool.borrow_mut() = pool;
     }
 
     /// Whether it is one of this pool's.
-    pub(in crate::dispatcher) fn is_of(&self, pool: &Rc<Pool<W>>) -> bool {
+    pub(crate) fn is_of(&self, pool: &Rc<Pool<W>>) -> bool {
         Rc::ptr_eq(&self.pool.borrow(), pool)
     }
 
     /// Whether what it asks for tells something about the tenant that is charged: it has a connection, from that
     /// tenant's own source. A part has no source, so what is asked of it never costs anybody a connection.
     #[inline]
-    pub(in crate::dispatcher) fn counts_for_deep_debt(&self, charged: TenantId) -> bool {
+    pub(crate) fn counts_for_deep_debt(&self, charged: TenantId) -> bool {
         self.source_tenant.get() != TenantId::NOBODY && self.source_tenant.get() == charged
     }
 
     /// Whether nobody is charged for it.
-    pub(in crate::dispatcher) fn is_unauthenticated(&self) -> bool {
+    pub(crate) fn is_unauthenticated(&self) -> bool {
         self.tenant.get() == TenantId::NOBODY
     }
 
     /// From now on this tenant is charged.
-    pub(in crate::dispatcher) fn set_tenant(&self, tenant: TenantId, service: &Service<W>) {
+    pub(crate) fn set_tenant(&self, tenant: TenantId, service: &Service<W>) {
         self.tenant.set(tenant);
         self.quiet.set(Duration::ZERO);
         if !self.acquire_connection(service) {
@@ -267,7 +267,7 @@ impl<W: Wire> Client<W> {
     }
 
     /// The tenants are others now: it is whose a client would be that came from its source and logged in as it has.
-    pub(in crate::dispatcher) fn identify_again(self: &Rc<Self>, service: &Service<W>) {
+    pub(crate) fn identify_again(self: &Rc<Self>, service: &Service<W>) {
         let (by_source, _) = service.tenant_of_client(self.source);
         let tenant = {
             let (ledger, user) = (service.ledger.borrow(), self.user.borrow());
@@ -290,19 +290,19 @@ impl<W: Wire> Client<W> {
     }
 
     /// Who is charged for more of what it asked while this tenant was charged: another, if it is another's by now.
-    pub(in crate::dispatcher) fn still_charged(&self, charged: TenantId, whole: TenantId) -> TenantId {
+    pub(crate) fn still_charged(&self, charged: TenantId, whole: TenantId) -> TenantId {
         if self.tenant.get() == whole { charged } else { self.tenant.get() }
     }
 
     /// What is said of its tenant holds from now on: what is denied to it, and its parts.
-    pub(in crate::dispatcher) fn refresh_tenant(&self, service: &Service<W>) {
+    pub(crate) fn refresh_tenant(&self, service: &Service<W>) {
         let (tenants, ledger) = (service.tenants.borrow(), service.ledger.borrow());
         *self.deny.borrow_mut() = tenants.denied(self.tenant.get(), &ledger);
         *self.parts.borrow_mut() = tenants.parts(self.tenant.get(), &ledger);
     }
 
     /// Takes a connection of those that there may be, and of those that its tenant may have; false if there is none.
-    pub(in crate::dispatcher) fn acquire_connection(&self, service: &Service<W>) -> bool {
+    pub(crate) fn acquire_connection(&self, service: &Service<W>) -> bool {
         drop((self.share.take(), self.slot.take()));
         let tenant = self.tenant.get();
         let usage = service.tenants.borrow().usage(tenant, &service.ledger.borrow());
@@ -320,19 +320,19 @@ impl<W: Wire> Client<W> {
 
     /// Whether it may ask once more while `open` requests of its own are unanswered.
     #[inline]
-    pub(in crate::dispatcher) fn has_request_quota(&self, open: usize) -> bool {
+    pub(crate) fn has_request_quota(&self, open: usize) -> bool {
         self.share.borrow().as_ref().is_none_or(|share| share.has_room(open))
     }
 
     /// So many of its requests are unanswered.
     #[inline]
-    pub(in crate::dispatcher) fn set_outstanding(&self, open: usize) {
+    pub(crate) fn set_outstanding(&self, open: usize) {
         self.share.borrow().iter().for_each(|share| share.note(open));
     }
 
     /// Who is charged for a request, and whether it is denied to it.
     #[inline]
-    pub(in crate::dispatcher) fn tenant_for(&self, request: &W::Request, bytes: &[u8]) -> (TenantId, bool) {
+    pub(crate) fn tenant_for(&self, request: &W::Request, bytes: &[u8]) -> (TenantId, bool) {
         let denied = self.deny.borrow().as_ref().is_some_and(|deny| W::is_denied(deny, request, bytes));
         match &*self.parts.borrow() {
             None => (self.tenant.get(), denied),
@@ -356,7 +356,7 @@ impl<W: Wire> Client<W> {
     }
 
     /// It is listened to no more, and reads why if nothing else is to come.
-    pub(in crate::dispatcher) fn close_with(&self, why: &[u8]) {
+    pub(crate) fn close_with(&self, why: &[u8]) {
         let waits = {
             let conversation = &mut *self.conversation.borrow_mut();
             conversation.closing = true;
@@ -368,7 +368,7 @@ impl<W: Wire> Client<W> {
     }
 
     /// Whether it has nothing under way, as far as can be seen here.
-    pub(in crate::dispatcher) fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         let conversation = self.conversation.borrow();
         let waits =
             conversation.next_mode != ConnectionMode::Shared || conversation.replies.outstanding() > 0;
@@ -380,7 +380,7 @@ impl<W: Wire> Client<W> {
     /// # Panics
     ///
     /// For the sender of a datagram, which has no connection.
-    pub(in crate::dispatcher) fn socket(&self) -> &OwnedWriteHalf {
+    pub(crate) fn socket(&self) -> &OwnedWriteHalf {
         match &self.sink {
             ReplySink::Stream(socket) => socket,
             ReplySink::Datagram(_) => unreachable!("only a client with a connection has a task"),
@@ -389,7 +389,7 @@ impl<W: Wire> Client<W> {
 
     /// The datagram that it is the sender of.
     #[inline]
-    pub(in crate::dispatcher) fn datagram(&self) -> Option<&Sender> {
+    pub(crate) fn datagram(&self) -> Option<&Sender> {
         match &self.sink {
             ReplySink::Stream(_) => None,
             ReplySink::Datagram(sender) => Some(sender),
@@ -397,7 +397,7 @@ impl<W: Wire> Client<W> {
     }
 
     /// Ends the connection at once.
-    pub(in crate::dispatcher) fn end(&self, why: CloseCause) {
+    pub(crate) fn end(&self, why: CloseCause) {
         if self.dead.get().is_none() {
             self.dead.set(Some(why));
             self.wake();
@@ -406,7 +406,7 @@ impl<W: Wire> Client<W> {
 
     /// Gives back memory that an idle client does not need, and ends one that is stuck for too long, or takes too long
     /// for one request, or is idle or unknown for too long. To be called every `interval`.
-    pub(in crate::dispatcher) fn check_timeout(&self, interval: Duration, limits: &Limits) {
+    pub(crate) fn check_timeout(&self, interval: Duration, limits: &Limits) {
         let patience = Duration::from(limits.client_timeout);
         if self.has_no_business(interval, limits) {
             return self.end(CloseCause::Idle);
@@ -458,12 +458,12 @@ impl<W: Wire> Client<W> {
 
     /// A request has been taken out of its input.
     #[inline]
-    pub(in crate::dispatcher) fn has_finished_a_request(&self) {
+    pub(crate) fn has_finished_a_request(&self) {
         self.unfinished.set(None);
     }
 
     /// Gives back memory that nothing is in.
-    pub(in crate::dispatcher) fn release(&self) {
+    pub(crate) fn release(&self) {
         let conversation = &mut *self.conversation.borrow_mut();
         conversation.input.release();
         conversation.replies.release();
@@ -471,19 +471,19 @@ impl<W: Wire> Client<W> {
     }
 
     /// For how long it has neither read nor gone on, as far as has been looked.
-    pub(in crate::dispatcher) fn stuck_for(&self) -> Duration {
+    pub(crate) fn stuck_for(&self) -> Duration {
         self.stuck_for.get()
     }
 
     /// Ends the connection for what it holds.
-    pub(in crate::dispatcher) fn close_stuck(&self) {
+    pub(crate) fn close_stuck(&self) {
         let reads = self.conversation.borrow().replies.waiting() == 0;
         self.end(if reads { CloseCause::SlowWriter } else { CloseCause::SlowReader });
     }
 
     /// What it holds has changed.
     #[inline]
-    pub(in crate::dispatcher) fn update_memory(&self, conversation: &Conversation<W>) {
+    pub(crate) fn update_memory(&self, conversation: &Conversation<W>) {
         self.memory_share
             .note(conversation.input.memory() + conversation.replies.memory() + self.other_bytes.get());
     }

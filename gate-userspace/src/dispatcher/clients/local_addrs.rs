@@ -15,7 +15,7 @@ use super::udp;
 
 /// The addresses of all interfaces of a network namespace, as of some moment; by default they are not known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::dispatcher) struct LocalAddrs(Option<HashSet<IpAddr, RandomState>>);
+pub(crate) struct LocalAddrs(Option<HashSet<IpAddr, RandomState>>);
 
 impl LocalAddrs {
     /// Those that there are now, in this thread's network namespace.
@@ -23,13 +23,13 @@ impl LocalAddrs {
     /// # Errors
     ///
     /// What the system says.
-    pub(in crate::dispatcher) fn read() -> io::Result<Self> {
+    pub(crate) fn read() -> io::Result<Self> {
         let addresses = getifaddrs()?.filter_map(|one| udp::address(one.address.as_ref()?));
         Ok(Self(Some(addresses.map(|address| address.ip()).collect())))
     }
 
     /// The same, or that they are not known.
-    pub(in crate::dispatcher) fn now() -> Self {
+    pub(crate) fn now() -> Self {
         Self::read().unwrap_or_else(|error| {
             tracing::debug!(%error, "cannot list the machine's own addresses");
             Self::default()
@@ -38,7 +38,7 @@ impl LocalAddrs {
 
     /// Whether this may be one of them.
     #[inline]
-    pub(in crate::dispatcher) fn may_have(&self, address: IpAddr) -> bool {
+    pub(crate) fn may_have(&self, address: IpAddr) -> bool {
         // All of 127.0.0.0/8 is, though one of it is an interface's address.
         address.is_loopback() || self.0.as_ref().is_none_or(|own| own.contains(&address))
     }

@@ -12,16 +12,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use gate_common::units::Nanos;
 
-use super::client::Client;
-use super::replies::{Replies, SeqNo};
 use crate::dispatcher::metrics::latency::{LatencyHistogram, LatencySnapshot};
-use crate::dispatcher::service::Service;
-use crate::dispatcher::wire::Wire;
-use crate::protocol::Refusal;
 
 /// One thread's refusals at one service. All counts only grow, and only that thread writes.
 #[derive(Debug, Default)]
-pub(in crate::dispatcher) struct RefusalMetrics {
+pub(crate) struct RefusalMetrics {
     took: LatencyHistogram,
     held_back: AtomicU64,
 }
@@ -37,7 +32,7 @@ pub struct RefusalSnapshot {
 
 /// A client's refusals that are in its output.
 #[derive(Debug, Default)]
-pub(in crate::dispatcher) struct PendingRefusals(Cell<Option<Pending>>);
+pub(crate) struct PendingRefusals(Cell<Option<Pending>>);
 
 /// Refusals that are written together.
 #[derive(Clone, Copy, Debug)]
@@ -47,43 +42,16 @@ struct Pending {
     count: u64,
 }
 
-impl<W: Wire> Service<W> {
-    /// Refuses a request that has just been decoded, and watches how long that takes.
-    pub(in crate::dispatcher) fn refuse_decoded(
-        &self,
-        client: &Client<W>,
-        replies: &mut Replies,
-        seq: SeqNo,
-        silent: bool,
-        refusal: Refusal,
-        decoded: Nanos,
-    ) {
-        let in_turn = seq == replies.first();
-        if self.refuse(client, replies, seq, silent, refusal) {
-            self.track_refusal(client, in_turn, decoded);
-        }
-    }
-
-    /// The refusal of a request that has just been decoded is in its client's output, or waits for its turn.
-    pub(in crate::dispatcher) fn track_refusal(&self, client: &Client<W>, in_turn: bool, decoded: Nanos) {
-        if in_turn {
-            client.pending_refusals.add(decoded);
-        } else {
-            self.metrics.refusals.held_back(1);
-        }
-    }
-}
-
 impl RefusalMetrics {
     /// So many could not be written at once.
-    pub(in crate::dispatcher) fn held_back(&self, count: u64) {
+    pub(crate) fn held_back(&self, count: u64) {
         self.held_back.store(self.held_back.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
     }
 }
 
 impl RefusalSnapshot {
     /// Adds one thread's.
-    pub(in crate::dispatcher) fn add(&mut self, metrics: &RefusalMetrics) {
+    pub(crate) fn add(&mut self, metrics: &RefusalMetrics) {
         self.took.add(&metrics.took);
         self.held_back = self.held_back.wrapping_add(metrics.held_back.load(Ordering::Relaxed));
     }
@@ -100,26 +68,26 @@ impl RefusalSnapshot {
 
 impl PendingRefusals {
     /// One more, whose request was decoded at `decoded`.
-    pub(in crate::dispatcher) fn add(&self, decoded: Nanos) {
+    pub(crate) fn add(&self, decoded: Nanos) {
         let batch = self.0.get().unwrap_or(Pending { since: decoded, count: 0 });
         self.0.set(Some(Pending { count: batch.count + 1, ..batch }));
     }
 
     /// All that is in the output has been written; `now` is asked only if there are refusals among it.
     #[inline]
-    pub(in crate::dispatcher) fn on_written(&self, metrics: &RefusalMetrics, now: impl FnOnce() -> Nanos) {
+    pub(crate) fn on_written(&self, metrics: &RefusalMetrics, now: impl FnOnce() -> Nanos) {
         if let Some(Pending { since, count }) = self.0.take() {
             metrics.took.record(now().saturating_sub(since), count);
         }
     }
 
     /// Something in the output has to wait.
-    pub(in crate::dispatcher) fn on_held_back(&self, metrics: &RefusalMetrics) {
+    pub(crate) fn on_held_back(&self, metrics: &RefusalMetrics) {
         self.0.take().iter().for_each(|batch| metrics.held_back(batch.count));
     }
 
     /// Nobody will read them.
-    pub(in crate::dispatcher) fn discard(&self) {
+    pub(crate) fn discard(&self) {
         self.0.set(None);
     }
 }

@@ -14,18 +14,18 @@ use crate::protocol::Refusal;
 
 /// A request's place among the client's replies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::dispatcher) struct SeqNo(u64);
+pub(crate) struct SeqNo(u64);
 
 /// The replies of one client.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Replies {
+pub(crate) struct Replies {
     /// How refusals are written in the client's protocol.
     write_refusal: fn(Refusal, &mut Vec<u8>),
     /// The place of the first slot.
     first: u64,
     slots: VecDeque<Slot>,
     /// Ready to be sent.
-    pub(in crate::dispatcher) output: Buffer,
+    pub(crate) output: Buffer,
     /// Bytes held back in slots.
     held: usize,
 }
@@ -44,43 +44,43 @@ enum Slot {
 }
 
 impl Replies {
-    pub(in crate::dispatcher) fn new(write_refusal: fn(Refusal, &mut Vec<u8>)) -> Self {
+    pub(crate) fn new(write_refusal: fn(Refusal, &mut Vec<u8>)) -> Self {
         Self { write_refusal, first: 0, slots: VecDeque::new(), output: Buffer::default(), held: 0 }
     }
 
     /// Requests without a whole reply, and replies before their turn.
     #[inline]
-    pub(in crate::dispatcher) fn outstanding(&self) -> usize {
+    pub(crate) fn outstanding(&self) -> usize {
         self.slots.len()
     }
 
     /// The place that the next request will have.
     #[inline]
-    pub(in crate::dispatcher) fn next(&self) -> SeqNo {
+    pub(crate) fn next(&self) -> SeqNo {
         SeqNo(self.first + self.slots.len() as u64)
     }
 
     /// The place of the first request without a whole reply.
     #[inline]
-    pub(in crate::dispatcher) fn first(&self) -> SeqNo {
+    pub(crate) fn first(&self) -> SeqNo {
         SeqNo(self.first)
     }
 
     /// Bytes that wait for the client, ready or not.
     #[inline]
-    pub(in crate::dispatcher) fn waiting(&self) -> usize {
+    pub(crate) fn waiting(&self) -> usize {
         self.output.len() + self.held
     }
 
     /// How much memory they take.
     #[inline]
-    pub(in crate::dispatcher) fn memory(&self) -> usize {
+    pub(crate) fn memory(&self) -> usize {
         self.output.memory() + self.held + self.slots.capacity() * size_of::<Slot>()
     }
 
     /// The next request's place.
     #[inline]
-    pub(in crate::dispatcher) fn open(&mut self) -> SeqNo {
+    pub(crate) fn open(&mut self) -> SeqNo {
         let seq = self.next();
         self.slots.push_back(Slot::Open);
         seq
@@ -88,7 +88,7 @@ impl Replies {
 
     /// The next request's whole reply.
     #[inline]
-    pub(in crate::dispatcher) fn answer(&mut self, bytes: &[u8]) {
+    pub(crate) fn answer(&mut self, bytes: &[u8]) {
         if self.slots.is_empty() {
             self.output.push(bytes);
             self.first += 1;
@@ -100,7 +100,7 @@ impl Replies {
 
     /// Adds a part of a reply.
     #[inline]
-    pub(in crate::dispatcher) fn part(&mut self, seq: SeqNo, bytes: &[u8]) {
+    pub(crate) fn part(&mut self, seq: SeqNo, bytes: &[u8]) {
         if seq.0 == self.first {
             self.output.push(bytes);
             return;
@@ -114,7 +114,7 @@ impl Replies {
 
     /// A reply is whole; one that never had a part is silent.
     #[inline]
-    pub(in crate::dispatcher) fn whole(&mut self, seq: SeqNo) {
+    pub(crate) fn whole(&mut self, seq: SeqNo) {
         if seq.0 == self.first {
             self.advance();
             return;
@@ -127,7 +127,7 @@ impl Replies {
     }
 
     /// The reply is a refusal; no part of it may have been added before.
-    pub(in crate::dispatcher) fn refuse(&mut self, seq: SeqNo, refusal: Refusal) {
+    pub(crate) fn refuse(&mut self, seq: SeqNo, refusal: Refusal) {
         if seq.0 == self.first {
             self.output.append(|out| (self.write_refusal)(refusal, out));
             self.advance();
@@ -137,7 +137,7 @@ impl Replies {
     }
 
     /// Forgets buffers that nothing is in.
-    pub(in crate::dispatcher) fn release(&mut self) {
+    pub(crate) fn release(&mut self) {
         self.output.release();
         if self.slots.is_empty() {
             self.slots = VecDeque::new();

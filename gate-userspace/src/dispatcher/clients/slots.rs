@@ -18,7 +18,7 @@ use crate::dispatcher::tenants::ledger::TenantId;
 
 /// One thread's slots of one service.
 #[derive(Debug, Default)]
-pub(in crate::dispatcher) struct Slots {
+pub(crate) struct Slots {
     /// By tenant, nobody included: how many are taken.
     taken: RefCell<HashMap<TenantId, Rc<Cell<usize>>, RandomState>>,
     /// Those that tenants have taken.
@@ -27,7 +27,7 @@ pub(in crate::dispatcher) struct Slots {
 
 /// One client's.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Slot {
+pub(crate) struct Slot {
     of_tenant: Rc<Cell<usize>>,
     /// All tenants', unless it is nobody's.
     of_all: Option<Rc<Cell<usize>>>,
@@ -35,18 +35,18 @@ pub(in crate::dispatcher) struct Slot {
 
 /// How many there may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::dispatcher) struct MostSlots {
+pub(crate) struct MostSlots {
     /// For clients that nobody is charged for.
-    pub(in crate::dispatcher) unknown: usize,
+    pub(crate) unknown: usize,
     /// For all tenants' clients.
-    pub(in crate::dispatcher) known: usize,
+    pub(crate) known: usize,
     /// For one tenant's.
-    pub(in crate::dispatcher) tenant: usize,
+    pub(crate) tenant: usize,
 }
 
 impl Slots {
     /// A slot for one more client of a tenant's; `None` if there is none.
-    pub(in crate::dispatcher) fn take(&self, tenant: TenantId, most: MostSlots) -> Option<Slot> {
+    pub(crate) fn take(&self, tenant: TenantId, most: MostSlots) -> Option<Slot> {
         let is_known = tenant != TenantId::NOBODY;
         let limit = if is_known { most.tenant } else { most.unknown };
         if is_known && self.known.get() >= most.known {

@@ -9,7 +9,7 @@ use gate_common::units::Nanos;
 use super::client::Client;
 use super::replies::Replies;
 use crate::dispatcher::metrics::Event;
-use crate::dispatcher::service::Service;
+use crate::dispatcher::pipeline::Service;
 use crate::dispatcher::wire::{Transaction, Wire};
 use crate::protocol::Refusal;
 
@@ -17,7 +17,7 @@ impl<W: Wire> Client<W> {
     /// What a request of a client with a refused `MULTI` is to be refused with, as a part of that transaction; `None` if
     /// it is none.
     #[inline]
-    pub(in crate::dispatcher) fn refused_with_multi(&self, request: &W::Request) -> Option<Refusal> {
+    pub(crate) fn refused_with_multi(&self, request: &W::Request) -> Option<Refusal> {
         let refusal = self.refused_multi.get()?;
         match W::transaction(request) {
             Transaction::None | Transaction::Begin => {}
@@ -32,7 +32,7 @@ impl<W: Wire> Client<W> {
 
     /// A request of its is refused.
     #[inline]
-    pub(in crate::dispatcher) fn note_refused(&self, request: &W::Request, refusal: Refusal) {
+    pub(crate) fn note_refused(&self, request: &W::Request, refusal: Refusal) {
         if W::transaction(request) == Transaction::Begin {
             self.refused_multi.set(Some(refusal));
         }
@@ -41,7 +41,7 @@ impl<W: Wire> Client<W> {
 
 impl<W: Wire> Service<W> {
     /// Answers a request that is a part of a refused transaction.
-    pub(in crate::dispatcher) fn refuse_with_multi(
+    pub(crate) fn refuse_with_multi(
         &self,
         client: &Client<W>,
         replies: &mut Replies,

@@ -21,7 +21,7 @@ use tokio::net::UdpSocket;
 
 /// A listening socket.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Socket {
+pub(crate) struct Socket {
     socket: UdpSocket,
     /// It listens at every address, so an answer must say where it comes from.
     any: bool,
@@ -29,15 +29,15 @@ pub(in crate::dispatcher) struct Socket {
 
 /// Where a datagram came from, and how.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::dispatcher) struct Arrival {
+pub(crate) struct Arrival {
     /// Who sent it.
-    pub(in crate::dispatcher) peer: SocketAddr,
+    pub(crate) peer: SocketAddr,
     /// What it was sent to, if the socket listens at every address.
     to: Option<PacketInfo>,
     /// The interface that it came in by.
-    pub(in crate::dispatcher) interface: u32,
+    pub(crate) interface: u32,
     /// The kernel put it together from fragments.
-    pub(in crate::dispatcher) fragmented: bool,
+    pub(crate) fragmented: bool,
 }
 
 /// The kernel's word on a datagram's other end, in its own form.
@@ -53,7 +53,7 @@ impl Socket {
     /// # Errors
     ///
     /// What the system says.
-    pub(in crate::dispatcher) fn new(socket: std::net::UdpSocket) -> io::Result<Self> {
+    pub(crate) fn new(socket: std::net::UdpSocket) -> io::Result<Self> {
         let address = socket.local_addr()?;
         // A socket for IPv6 may receive IPv4 as well.
         setsockopt(&socket, FragmentSizeV4, &true)?;
@@ -71,7 +71,7 @@ impl Socket {
     /// # Errors
     ///
     /// What the system says.
-    pub(in crate::dispatcher) async fn readable(&self) -> io::Result<()> {
+    pub(crate) async fn readable(&self) -> io::Result<()> {
         self.socket.readable().await
     }
 
@@ -80,7 +80,7 @@ impl Socket {
     /// # Errors
     ///
     /// What the system says.
-    pub(in crate::dispatcher) async fn writable(&self) -> io::Result<()> {
+    pub(crate) async fn writable(&self) -> io::Result<()> {
         self.socket.writable().await
     }
 
@@ -89,11 +89,7 @@ impl Socket {
     /// # Errors
     ///
     /// `WouldBlock` if there is none.
-    pub(in crate::dispatcher) fn receive(
-        &self,
-        into: &mut [u8],
-        control: &mut [u8],
-    ) -> io::Result<(usize, Arrival)> {
+    pub(crate) fn receive(&self, into: &mut [u8], control: &mut [u8]) -> io::Result<(usize, Arrival)> {
         self.socket.try_io(Interest::READABLE, || {
             let mut pieces = [IoSliceMut::new(into)];
             let socket = self.socket.as_raw_fd();
@@ -124,12 +120,7 @@ impl Socket {
     /// # Errors
     ///
     /// `WouldBlock` if there is no room now.
-    pub(in crate::dispatcher) fn answer(
-        &self,
-        arrival: &Arrival,
-        head: &[u8],
-        body: &[u8],
-    ) -> io::Result<()> {
+    pub(crate) fn answer(&self, arrival: &Arrival, head: &[u8], body: &[u8]) -> io::Result<()> {
         let peer = SockaddrStorage::from(arrival.peer);
         let pieces = [IoSlice::new(head), IoSlice::new(body)];
         // By whatever interface leads there, as any answer.
@@ -151,7 +142,7 @@ impl Socket {
 
 impl Arrival {
     /// Whose quota it counts against is decided by this address.
-    pub(in crate::dispatcher) fn source(&self) -> IpAddr {
+    pub(crate) fn source(&self) -> IpAddr {
         self.peer.ip().to_canonical()
     }
 }
@@ -166,7 +157,7 @@ impl std::fmt::Debug for PacketInfo {
 }
 
 /// An address as the standard library has it.
-pub(in crate::dispatcher) fn address(address: &SockaddrStorage) -> Option<SocketAddr> {
+pub(crate) fn address(address: &SockaddrStorage) -> Option<SocketAddr> {
     let v4 = address.as_sockaddr_in().map(|v4| SocketAddr::V4((*v4).into()));
     v4.or_else(|| address.as_sockaddr_in6().map(|v6| SocketAddr::V6((*v6).into())))
 }

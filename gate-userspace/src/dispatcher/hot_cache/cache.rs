@@ -14,7 +14,7 @@ use super::versions::{KeyHash, Version, Versions};
 
 /// Kept answers, by what was asked.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Cache {
+pub(crate) struct Cache {
     entries: unsync::Cache<CacheKey, Entry, EntryWeighter, foldhash::fast::RandomState>,
 }
 
@@ -58,7 +58,7 @@ impl Weighter<CacheKey, Entry> for EntryWeighter {
 
 /// What is known of a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::dispatcher) enum Lookup {
+pub(crate) enum Lookup {
     /// The answer, and the key that it is about.
     Hit(Rc<[u8]>, KeyHash),
     /// That its answer is too long to be kept.
@@ -71,7 +71,7 @@ pub(in crate::dispatcher) enum Lookup {
 
 impl Cache {
     /// One that takes at most `memory` bytes.
-    pub(in crate::dispatcher) fn new(memory: u64) -> Self {
+    pub(crate) fn new(memory: u64) -> Self {
         let items = (memory as usize / (2 * ENTRY)).clamp(1, MOST_ENTRIES);
         let hasher = foldhash::fast::RandomState::default();
         let entries = unsync::Cache::with(items, memory, EntryWeighter, hasher, Default::default());
@@ -80,12 +80,7 @@ impl Cache {
 
     /// What is known of a question.
     #[inline(always)]
-    pub(in crate::dispatcher) fn find(
-        &mut self,
-        flight_key: FlightKey<'_>,
-        versions: &Versions,
-        now: Nanos,
-    ) -> Lookup {
+    pub(crate) fn find(&mut self, flight_key: FlightKey<'_>, versions: &Versions, now: Nanos) -> Lookup {
         let Some(entry) = self.entries.get(&flight_key) else { return Lookup::Miss };
         let fresh = now < entry.until;
         match &entry.answer {
@@ -100,7 +95,7 @@ impl Cache {
     }
 
     /// Keeps what a flight brought until then; `None` if that was too long.
-    pub(in crate::dispatcher) fn keep(&mut self, flight: &Flight, answer: Option<&[u8]>, until: Nanos) {
+    pub(crate) fn keep(&mut self, flight: &Flight, answer: Option<&[u8]>, until: Nanos) {
         let FlightKey { scope, request } = flight.flight_key();
         let answer = answer.map(Into::into);
         let entry = Entry { key: flight.key, version: flight.version, until, answer };

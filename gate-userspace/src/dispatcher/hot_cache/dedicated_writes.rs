@@ -18,7 +18,7 @@ use crate::protocol::resp::{Kind, Part, Replies};
 
 /// One connection's. Only Redis' clients have any of their own.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct DedicatedWrites {
+pub(crate) struct DedicatedWrites {
     marker: Rc<Marker>,
     replies: Replies,
     /// Received, and too little to make sense of.
@@ -44,7 +44,7 @@ struct PendingReply {
 }
 
 impl DedicatedWrites {
-    pub(in crate::dispatcher) fn new(marker: Rc<Marker>) -> Self {
+    pub(crate) fn new(marker: Rc<Marker>) -> Self {
         Self {
             marker,
             // So that an answer is told from this, however it is cut.
@@ -60,7 +60,7 @@ impl DedicatedWrites {
 
     /// A request is about to be sent that has this mark, if it may write, and one answer, if `has_one_answer`; its answer
     /// is told as that of `request`.
-    pub(in crate::dispatcher) fn ask(
+    pub(crate) fn ask(
         &mut self,
         mark: Option<Mark>,
         has_one_answer: bool,
@@ -76,23 +76,23 @@ impl DedicatedWrites {
     }
 
     /// All of them are sent now.
-    pub(in crate::dispatcher) fn send(&mut self, now: Nanos) {
+    pub(crate) fn send(&mut self, now: Nanos) {
         let unsent = std::mem::take(&mut self.unsent);
         self.waiting.iter_mut().rev().take(unsent).for_each(|waiting| waiting.sent = now);
     }
 
     /// Whether an answer is due, or the store may say something at any time.
-    pub(in crate::dispatcher) fn awaits_store(&self) -> bool {
+    pub(crate) fn awaits_store(&self) -> bool {
         self.lost_count || !self.waiting.is_empty()
     }
 
     /// How much memory this takes.
-    pub(in crate::dispatcher) fn memory(&self) -> usize {
+    pub(crate) fn memory(&self) -> usize {
         self.rest.memory() + self.waiting.capacity() * size_of::<PendingReply>()
     }
 
     /// Gives back memory that nothing is in, if it is much.
-    pub(in crate::dispatcher) fn release(&mut self) {
+    pub(crate) fn release(&mut self) {
         self.rest.release();
         if self.waiting.is_empty() && self.waiting.capacity() > FEW {
             self.waiting = VecDeque::new();
@@ -101,11 +101,7 @@ impl DedicatedWrites {
 
     /// The store has sent this: tells which requests that answers, but for those that it has only put into a
     /// transaction, and when they were sent.
-    pub(in crate::dispatcher) fn hear(
-        &mut self,
-        bytes: &[u8],
-        mut answered: impl FnMut(admission::Request, Nanos),
-    ) {
+    pub(crate) fn hear(&mut self, bytes: &[u8], mut answered: impl FnMut(admission::Request, Nanos)) {
         if self.lost_count {
             return;
         }

@@ -22,11 +22,11 @@ use crate::protocol::Refusal;
 
 /// What is asked, and of whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::dispatcher) struct FlightKey<'q> {
+pub(crate) struct FlightKey<'q> {
     /// Whose clients may have the same answer: a user, a database, a protocol version.
-    pub(in crate::dispatcher) scope: u64,
+    pub(crate) scope: u64,
     /// The whole request. What is spelled differently is another question.
-    pub(in crate::dispatcher) request: &'q [u8],
+    pub(crate) request: &'q [u8],
 }
 
 impl Hash for FlightKey<'_> {
@@ -39,25 +39,25 @@ impl Hash for FlightKey<'_> {
 
 /// A read that many wait for.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Flight {
+pub(crate) struct Flight {
     scope: u64,
     request: Box<[u8]>,
     /// The key that is read, and its version when the flight began.
-    pub(in crate::dispatcher) key: KeyHash,
-    pub(in crate::dispatcher) version: Version,
+    pub(crate) key: KeyHash,
+    pub(crate) version: Version,
     /// The threads with followers.
     threads: Mutex<Vec<usize>>,
 }
 
 impl Flight {
-    pub(in crate::dispatcher) fn flight_key(&self) -> FlightKey<'_> {
+    pub(crate) fn flight_key(&self) -> FlightKey<'_> {
         FlightKey { scope: self.scope, request: &self.request }
     }
 }
 
 /// What a thread hears of a flight.
 #[derive(Clone, Debug)]
-pub(in crate::dispatcher) enum Completion {
+pub(crate) enum Completion {
     /// The store's answer, whatever it says.
     Answer(Arc<[u8]>),
     /// The answer is too long to be shared.
@@ -73,11 +73,11 @@ pub(in crate::dispatcher) enum Completion {
 }
 
 /// A note, and which flight it is about.
-pub(in crate::dispatcher) type MailboxMessage = (Arc<Flight>, Completion);
+pub(crate) type MailboxMessage = (Arc<Flight>, Completion);
 
 /// The flights of one service, for all its threads.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Flights {
+pub(crate) struct Flights {
     hasher: FixedState,
     shards: [Mutex<HashMap<u64, Arc<Flight>, FixedState>>; SHARDS],
     mailboxes: Vec<UnboundedSender<MailboxMessage>>,
@@ -86,7 +86,7 @@ pub(in crate::dispatcher) struct Flights {
 
 /// A reader's part in a flight.
 #[derive(Debug)]
-pub(in crate::dispatcher) enum JoinResult {
+pub(crate) enum JoinResult {
     /// The flight is under way.
     Follower(Arc<Flight>),
     /// It begins with this.
@@ -94,7 +94,7 @@ pub(in crate::dispatcher) enum JoinResult {
 }
 
 impl Flights {
-    pub(in crate::dispatcher) fn new(threads: usize, seed: u64) -> Self {
+    pub(crate) fn new(threads: usize, seed: u64) -> Self {
         let (mailboxes, unread) =
             (0..threads).map(|_| unbounded_channel()).map(|(to, from)| (to, Some(from))).unzip();
         let hasher = FixedState::with_seed(seed);
@@ -103,18 +103,18 @@ impl Flights {
     }
 
     /// What a thread hears; for the first who asks.
-    pub(in crate::dispatcher) fn mailbox(&self, thread: usize) -> Option<UnboundedReceiver<MailboxMessage>> {
+    pub(crate) fn mailbox(&self, thread: usize) -> Option<UnboundedReceiver<MailboxMessage>> {
         lock(&self.unread)[thread].take()
     }
 
     /// One number for a question, the same in all threads.
     #[inline]
-    pub(in crate::dispatcher) fn number(&self, flight_key: FlightKey<'_>) -> u64 {
+    pub(crate) fn number(&self, flight_key: FlightKey<'_>) -> u64 {
         self.hasher.hash_one(flight_key)
     }
 
     /// Joins a flight of this version, or begins one whose answer may be `most` bytes long.
-    pub(in crate::dispatcher) fn join(
+    pub(crate) fn join(
         self: &Arc<Self>,
         flight_key: FlightKey<'_>,
         key: KeyHash,
@@ -178,7 +178,7 @@ impl Flights {
 
 /// The read that goes to the store.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct FlightLeader {
+pub(crate) struct FlightLeader {
     flights: Arc<Flights>,
     flight: Arc<Flight>,
     heard: Vec<u8>,
@@ -189,24 +189,24 @@ pub(in crate::dispatcher) struct FlightLeader {
 
 impl FlightLeader {
     /// Which flight it leads.
-    pub(in crate::dispatcher) fn flight(&self) -> &Arc<Flight> {
+    pub(crate) fn flight(&self) -> &Arc<Flight> {
         &self.flight
     }
 
     /// The answer is for one reader alone, who gets it however long it is.
-    pub(in crate::dispatcher) fn is_for_one_client(&mut self) {
+    pub(crate) fn is_for_one_client(&mut self) {
         (self.for_one, self.most) = (true, usize::MAX - 1);
     }
 
     /// A part of the answer.
-    pub(in crate::dispatcher) fn hear(&mut self, bytes: &[u8]) {
+    pub(crate) fn hear(&mut self, bytes: &[u8]) {
         if self.heard.len() <= self.most {
             self.heard.extend_from_slice(&bytes[..bytes.len().min(self.most + 1 - self.heard.len())]);
         }
     }
 
     /// The answer is whole. What it says can be kept once it is known for how long.
-    pub(in crate::dispatcher) fn finish_flight(mut self) -> Option<Box<PendingTtl>> {
+    pub(crate) fn finish_flight(mut self) -> Option<Box<PendingTtl>> {
         let fits = self.heard.len() <= self.most;
         let answer: Arc<[u8]> = std::mem::take(&mut self.heard).into();
         if self.for_one {
@@ -220,12 +220,12 @@ impl FlightLeader {
     }
 
     /// The answer is this, which is not kept.
-    pub(in crate::dispatcher) fn complete_with(mut self, answer: &[u8]) {
+    pub(crate) fn complete_with(mut self, answer: &[u8]) {
         self.end(&Completion::Answer(answer.into()));
     }
 
     /// There will be no answer.
-    pub(in crate::dispatcher) fn fail(mut self, refusal: Refusal) {
+    pub(crate) fn fail(mut self, refusal: Refusal) {
         self.end(&Completion::Failed(refusal));
     }
 
@@ -247,26 +247,26 @@ impl Drop for FlightLeader {
 
 /// An answer of which it is being asked how long it lives.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct PendingTtl {
+pub(crate) struct PendingTtl {
     flights: Arc<Flights>,
     flight: Arc<Flight>,
     threads: Vec<usize>,
     /// What was answered.
-    pub(in crate::dispatcher) answer: Arc<[u8]>,
+    pub(crate) answer: Arc<[u8]>,
     /// What the store says of its life.
-    pub(in crate::dispatcher) ttl: Vec<u8>,
+    pub(crate) ttl: Vec<u8>,
 }
 
 impl PendingTtl {
     /// A part of what the store says of its life.
-    pub(in crate::dispatcher) fn hear(&mut self, bytes: &[u8]) {
+    pub(crate) fn hear(&mut self, bytes: &[u8]) {
         if self.ttl.len() + bytes.len() <= LONGEST_LIFE {
             self.ttl.extend_from_slice(bytes);
         }
     }
 
     /// It may be kept until then.
-    pub(in crate::dispatcher) fn keep(self, until: Nanos) {
+    pub(crate) fn keep(self, until: Nanos) {
         self.flights.post(&self.threads, &self.flight, &Completion::Cacheable(self.answer, until));
     }
 }

@@ -11,22 +11,22 @@ use tokio::sync::watch;
 use super::versions::{KeyHash, Versions};
 
 /// The hot keys of a service. One that has the hash of a hot key is taken for hot: that harms nobody.
-pub(in crate::dispatcher) type HotSet = HashSet<KeyHash, foldhash::fast::RandomState>;
+pub(crate) type HotSet = HashSet<KeyHash, foldhash::fast::RandomState>;
 
 /// Where a service's hot keys are announced.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct HotSetPublisher {
+pub(crate) struct HotSetPublisher {
     versions: Arc<Versions>,
     hot: watch::Sender<Arc<HotSet>>,
 }
 
 impl HotSetPublisher {
-    pub(in crate::dispatcher) fn new(versions: Arc<Versions>) -> Self {
+    pub(crate) fn new(versions: Arc<Versions>) -> Self {
         Self { versions, hot: watch::Sender::default() }
     }
 
     /// Tells all threads, if it is news.
-    pub(in crate::dispatcher) fn publish<'k>(&self, hot: impl Iterator<Item = &'k [u8]>) {
+    pub(crate) fn publish<'k>(&self, hot: impl Iterator<Item = &'k [u8]>) {
         let hot: HotSet = hot.map(|key| self.versions.hash(key)).collect();
         self.hot.send_if_modified(|known| {
             let pending_writes = **known != hot;
@@ -37,32 +37,32 @@ impl HotSetPublisher {
         });
     }
 
-    pub(in crate::dispatcher) fn listen(&self) -> watch::Receiver<Arc<HotSet>> {
+    pub(crate) fn listen(&self) -> watch::Receiver<Arc<HotSet>> {
         self.hot.subscribe()
     }
 }
 
 /// A way for samples, on which they are rather lost than waited for.
-pub(in crate::dispatcher) fn samples() -> (SyncSender<Sample>, Receiver<Sample>) {
+pub(crate) fn samples() -> (SyncSender<Sample>, Receiver<Sample>) {
     sync_channel(MOST_SAMPLES)
 }
 
 /// One thread's share of the samples of one service.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Sampler {
+pub(crate) struct Sampler {
     to: SyncSender<Sample>,
     until_next: Cell<u32>,
 }
 
 impl Sampler {
-    pub(in crate::dispatcher) fn new(to: SyncSender<Sample>) -> Self {
+    pub(crate) fn new(to: SyncSender<Sample>) -> Self {
         Self { to, until_next: Cell::new(0) }
     }
 
     /// Whether the next request is one in `every`, on average; `draw` is from `[0, 1)`. At equal distances, of keys that
     /// are asked for in turn only some would ever be seen.
     #[inline]
-    pub(in crate::dispatcher) fn is_due(&self, every: u32, draw: impl FnOnce() -> f64) -> bool {
+    pub(crate) fn is_due(&self, every: u32, draw: impl FnOnce() -> f64) -> bool {
         if let Some(until_next) = self.until_next.get().checked_sub(1) {
             self.until_next.set(until_next);
             return false;
@@ -75,7 +75,7 @@ impl Sampler {
 
     /// Sends a sample of a key. One that is longer than those that are counted is not: cut off, it would be
     /// taken for another.
-    pub(in crate::dispatcher) fn send(&self, service: u32, tenant: u32, weight: u32, key: &[u8]) {
+    pub(crate) fn send(&self, service: u32, tenant: u32, weight: u32, key: &[u8]) {
         let (key_len, flags) = (key.len() as u16, 0);
         let mut sample = Sample { service, tenant, weight, flags, key_len, key: [0; Sample::MAX_KEY] };
         let Some(room) = sample.key.get_mut(..key.len()) else { return };

@@ -15,7 +15,7 @@ use crate::dispatcher::clients::replies::SeqNo;
 
 /// One client's.
 #[derive(Debug, Default)]
-pub(in crate::dispatcher) struct KeyOrder {
+pub(crate) struct KeyOrder {
     /// Reads that follow a flight, and their keys.
     following: Cell<usize>,
     followed: Cell<u128>,
@@ -29,22 +29,22 @@ pub(in crate::dispatcher) struct KeyOrder {
 
 /// Where a request stands among its client's.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::dispatcher) struct ReplySlot {
+pub(crate) struct ReplySlot {
     /// Its place.
-    pub(in crate::dispatcher) seq: SeqNo,
+    pub(crate) seq: SeqNo,
     /// The first that is not answered.
-    pub(in crate::dispatcher) first: SeqNo,
+    pub(crate) first: SeqNo,
 }
 
 impl KeyOrder {
     /// A read follows a flight.
-    pub(in crate::dispatcher) fn follow(&self, key: KeyHash) {
+    pub(crate) fn follow(&self, key: KeyHash) {
         self.following.set(self.following.get() + 1);
         self.followed.set(self.followed.get() | key.bit());
     }
 
     /// A flight that one read followed has landed.
-    pub(in crate::dispatcher) fn complete_followers(&self) {
+    pub(crate) fn complete_followers(&self) {
         self.following.set(self.following.get() - 1);
         if self.following.get() == 0 {
             self.followed.set(0);
@@ -53,30 +53,30 @@ impl KeyOrder {
     }
 
     /// The client must not be heard until no read of its follows a flight.
-    pub(in crate::dispatcher) fn wait(&self) {
+    pub(crate) fn wait(&self) {
         self.waits.set(true);
     }
 
     /// Whether the client's next request waits.
     #[inline]
-    pub(in crate::dispatcher) fn waits(&self) -> bool {
+    pub(crate) fn waits(&self) -> bool {
         self.waits.get()
     }
 
     /// Whether any read follows a flight.
     #[inline]
-    pub(in crate::dispatcher) fn follows(&self) -> bool {
+    pub(crate) fn follows(&self) -> bool {
         self.following.get() > 0
     }
 
     /// Whether a read of one of the keys with these bits may follow a flight.
-    pub(in crate::dispatcher) fn follows_any(&self, bits: u128) -> bool {
+    pub(crate) fn follows_any(&self, bits: u128) -> bool {
         self.followed.get() & bits != 0
     }
 
     /// A request about the keys with these bits takes the client's own connection.
     #[inline]
-    pub(in crate::dispatcher) fn send(&self, bits: u128, turn: ReplySlot) {
+    pub(crate) fn send(&self, bits: u128, turn: ReplySlot) {
         if turn.first >= self.turn.get() {
             self.older.set(self.newer.take());
             self.turn.set(turn.seq);
@@ -85,19 +85,19 @@ impl KeyOrder {
     }
 
     /// As [`KeyOrder::send`], for a read that has followed a flight in vain.
-    pub(in crate::dispatcher) fn send_late(&self, key: KeyHash) {
+    pub(crate) fn send_late(&self, key: KeyHash) {
         self.newer.set(self.newer.get() | key.bit());
     }
 
     /// Whether nothing about this key is on its way, on the client's own connection or as a flight.
     #[inline]
-    pub(in crate::dispatcher) fn is_free(&self, key: KeyHash, turn: ReplySlot) -> bool {
+    pub(crate) fn is_free(&self, key: KeyHash, turn: ReplySlot) -> bool {
         turn.first == turn.seq || !self.has_sent(key, turn) && !self.follows_any(key.bit())
     }
 
     /// Whether a request about this key may be on its way on the client's own connection.
     #[inline]
-    pub(in crate::dispatcher) fn has_sent(&self, key: KeyHash, turn: ReplySlot) -> bool {
+    pub(crate) fn has_sent(&self, key: KeyHash, turn: ReplySlot) -> bool {
         if turn.first == turn.seq {
             return false;
         }
@@ -107,7 +107,7 @@ impl KeyOrder {
 }
 
 /// The bits of keys that are not known.
-pub(in crate::dispatcher) const ANY_KEY: u128 = u128::MAX;
+pub(crate) const ANY_KEY: u128 = u128::MAX;
 
 #[cfg(test)]
 mod tests {

@@ -51,7 +51,6 @@ use crate::policy::admission;
 use crate::protocol::{Access, Refusal};
 
 mod cache;
-mod completion;
 pub(super) mod dedicated_writes;
 pub(super) mod flights;
 pub(super) mod hot_set;
@@ -60,17 +59,17 @@ pub(super) mod versions;
 
 /// What the threads of one service share of its hot keys.
 #[derive(Clone, Debug)]
-pub(super) struct SharedHotCache {
-    pub(super) hot_set_publisher: Arc<HotSetPublisher>,
-    pub(super) samples: SyncSender<Sample>,
-    pub(super) versions: Arc<Versions>,
+pub(crate) struct SharedHotCache {
+    pub(crate) hot_set_publisher: Arc<HotSetPublisher>,
+    pub(crate) samples: SyncSender<Sample>,
+    pub(crate) versions: Arc<Versions>,
     flights: Arc<Flights>,
-    pub(super) scopes: Arc<Scopes>,
+    pub(crate) scopes: Arc<Scopes>,
 }
 
 impl SharedHotCache {
     /// Those of each service, for so many threads. Services before the same store share its keys' versions.
-    pub(super) fn of(settings: &[Settings], threads: usize, samples: &SyncSender<Sample>) -> Vec<Self> {
+    pub(crate) fn of(settings: &[Settings], threads: usize, samples: &SyncSender<Sample>) -> Vec<Self> {
         let mut stores = HashMap::new();
         let of = |settings: &Settings| {
             let versions = || Arc::new(Versions::new(clock::entropy()));
@@ -89,7 +88,7 @@ impl SharedHotCache {
 
 /// One thread's hot keys of one service.
 #[derive(Debug)]
-pub(super) struct HotCache<W: Wire> {
+pub(crate) struct HotCache<W: Wire> {
     thread: usize,
     metrics: Arc<WorkerMetrics>,
     /// Whether anything is answered here at all.
@@ -108,25 +107,25 @@ pub(super) struct HotCache<W: Wire> {
 }
 
 #[derive(Debug)]
-pub(super) struct Followers<W: Wire> {
+pub(crate) struct Followers<W: Wire> {
     flight: Arc<Flight>,
-    pub(super) request: W::Request,
-    pub(super) followers: Vec<Follower<W>>,
+    pub(crate) request: W::Request,
+    pub(crate) followers: Vec<Follower<W>>,
 }
 
 /// One who follows a flight.
 #[derive(Debug)]
-pub(super) struct Follower<W: Wire> {
-    pub(super) client: Rc<Client<W>>,
+pub(crate) struct Follower<W: Wire> {
+    pub(crate) client: Rc<Client<W>>,
     /// Who was charged.
-    pub(super) tenant: TenantId,
-    pub(super) seq: SeqNo,
-    pub(super) class: admission::Request,
+    pub(crate) tenant: TenantId,
+    pub(crate) seq: SeqNo,
+    pub(crate) class: admission::Request,
 }
 
 /// What becomes of a read.
 #[derive(Debug)]
-pub(super) enum ReadResult {
+pub(crate) enum ReadResult {
     /// It is answered.
     Hit(Rc<[u8]>),
     /// It follows a flight.
@@ -137,7 +136,7 @@ pub(super) enum ReadResult {
 
 /// How a request goes to the store.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum CacheDecision {
+pub(crate) enum CacheDecision {
     /// For itself; this is the one key that it is about, if that is known.
     Uncached(Option<KeyHash>),
     /// For all who read that version of this key.
@@ -145,12 +144,12 @@ pub(super) enum CacheDecision {
 }
 
 impl ReadResult {
-    pub(super) const UNCACHED: Self = Self::ToStore(CacheDecision::Uncached(None));
+    pub(crate) const UNCACHED: Self = Self::ToStore(CacheDecision::Uncached(None));
 }
 
 /// What a request takes with it to the store.
 #[derive(Debug)]
-pub(super) enum CacheRole {
+pub(crate) enum CacheRole {
     /// Nothing.
     None,
     /// The mark of a write.
@@ -163,7 +162,7 @@ pub(super) enum CacheRole {
 
 impl CacheRole {
     /// The request will not be sent.
-    pub(super) fn refuse(self, refusal: Refusal) {
+    pub(crate) fn refuse(self, refusal: Refusal) {
         match self {
             Self::MarkWrite(mark) => mark.over(),
             Self::LeadFlight(leading) => leading.fail(refusal),
@@ -172,14 +171,14 @@ impl CacheRole {
     }
 
     /// The answer to what is nobody's own is for one client alone.
-    pub(super) fn is_for_one_client(&mut self) {
+    pub(crate) fn is_for_one_client(&mut self) {
         if let Self::LeadFlight(leading) = self {
             leading.is_for_one_client();
         }
     }
 
     /// A part of the answer to what is nobody's own.
-    pub(super) fn hear(&mut self, give: &[u8], add: &[u8]) {
+    pub(crate) fn hear(&mut self, give: &[u8], add: &[u8]) {
         match self {
             Self::LeadFlight(leading) => [give, add].into_iter().for_each(|bytes| leading.hear(bytes)),
             Self::QueryTtl(Some(keeping)) => [give, add].into_iter().for_each(|bytes| keeping.hear(bytes)),
@@ -189,20 +188,20 @@ impl CacheRole {
 
     /// Whether the answer goes to no client by itself.
     #[inline]
-    pub(super) const fn is_own(&self) -> bool {
+    pub(crate) const fn is_own(&self) -> bool {
         matches!(self, Self::LeadFlight(_) | Self::QueryTtl(_))
     }
 }
 
 /// A request, and who asks it.
 #[derive(Debug)]
-pub(super) struct Asked<'a, W: Wire> {
-    pub(super) client: &'a Rc<Client<W>>,
+pub(crate) struct Asked<'a, W: Wire> {
+    pub(crate) client: &'a Rc<Client<W>>,
     /// Who is charged.
-    pub(super) tenant: TenantId,
-    pub(super) turn: ReplySlot,
-    pub(super) request: &'a W::Request,
-    pub(super) bytes: &'a [u8],
+    pub(crate) tenant: TenantId,
+    pub(crate) turn: ReplySlot,
+    pub(crate) request: &'a W::Request,
+    pub(crate) bytes: &'a [u8],
 }
 
 impl<W: Wire> Clone for Asked<'_, W> {
@@ -214,7 +213,7 @@ impl<W: Wire> Clone for Asked<'_, W> {
 impl<W: Wire> Copy for Asked<'_, W> {}
 
 impl<W: Wire> HotCache<W> {
-    pub(super) fn new(
+    pub(crate) fn new(
         settings: &Settings,
         shared: SharedHotCache,
         thread: usize,
@@ -242,18 +241,18 @@ impl<W: Wire> HotCache<W> {
     }
 
     /// What is posted to this thread; for the first who asks.
-    pub(super) fn mailbox(&self) -> Option<UnboundedReceiver<flights::MailboxMessage>> {
+    pub(crate) fn mailbox(&self) -> Option<UnboundedReceiver<flights::MailboxMessage>> {
         self.flights.mailbox(self.thread)
     }
 
     /// Marks, for writes on connections of clients' own.
-    pub(super) fn marker(&self) -> Rc<Marker> {
+    pub(crate) fn marker(&self) -> Rc<Marker> {
         Rc::clone(&self.marker)
     }
 
     /// Sends a sample of a request's first key, if it is this one's turn. `service` is its place at the start.
     #[inline]
-    pub(super) fn sample(&self, asked: Asked<'_, W>, service: usize, ledger: &mut Ledger) {
+    pub(crate) fn sample(&self, asked: Asked<'_, W>, service: usize, ledger: &mut Ledger) {
         let every = ledger.sample_every();
         if W::meta(asked.request).keyed && self.sampler.is_due(every, || ledger.draw()) {
             let (key, tenant) = (W::keys(asked.request, asked.bytes).next(), asked.tenant.0);
@@ -264,7 +263,7 @@ impl<W: Wire> HotCache<W> {
     /// Whether a client must not be heard until the flights have landed that its reads follow: this request is
     /// about a key of theirs, and cannot join.
     #[inline]
-    pub(super) fn must_wait_for_flight(&self, asked: Asked<'_, W>) -> bool {
+    pub(crate) fn must_wait_for_flight(&self, asked: Asked<'_, W>) -> bool {
         let Asked { client, turn, request, bytes, .. } = asked;
         // The requests of one datagram come at once, and nobody can be kept from sending it.
         let waits = client.order.follows()
@@ -285,7 +284,7 @@ impl<W: Wire> HotCache<W> {
     /// A hit is right whether or not the key is still hot: its answer was asked for at a version, seen before it was
     /// sent, at which no write was outstanding, and which is the key's at this moment.
     #[inline]
-    pub(super) fn read(&self, asked: Asked<'_, W>, class: admission::Request, now: Nanos) -> ReadResult {
+    pub(crate) fn read(&self, asked: Asked<'_, W>, class: admission::Request, now: Nanos) -> ReadResult {
         let Asked { client, turn, request, bytes, .. } = asked;
         let Some(flight_key) = self.flight_key(client, request, bytes) else { return ReadResult::UNCACHED };
         match self.cache.borrow_mut().find(flight_key, &self.versions, now) {
@@ -322,7 +321,7 @@ impl<W: Wire> HotCache<W> {
 
     /// Begins a flight with a read that has been admitted; `None` if another thread just has, which it then
     /// follows.
-    pub(super) fn lead(
+    pub(crate) fn lead(
         &self,
         asked: Asked<'_, W>,
         class: admission::Request,
@@ -346,7 +345,7 @@ impl<W: Wire> HotCache<W> {
 
     /// What a request takes with it that goes to the store for itself; `key` as in [`CacheDecision::Uncached`].
     #[inline]
-    pub(super) fn cache_role(&self, asked: Asked<'_, W>, key: Option<KeyHash>) -> CacheRole {
+    pub(crate) fn cache_role(&self, asked: Asked<'_, W>, key: Option<KeyHash>) -> CacheRole {
         let Asked { client, turn, request, bytes, .. } = asked;
         if self.enabled {
             let bits = match key {
@@ -361,7 +360,7 @@ impl<W: Wire> HotCache<W> {
 
     /// The mark of a request, if it may write.
     #[inline]
-    pub(super) fn mark(&self, request: &W::Request, bytes: &[u8]) -> Option<Mark> {
+    pub(crate) fn mark(&self, request: &W::Request, bytes: &[u8]) -> Option<Mark> {
         if let Some(delay) = W::flushes_in(request, bytes) {
             self.marker.mark_all_at(clock::monotonic().saturating_add(delay), clock::monotonic());
         }
@@ -373,7 +372,7 @@ impl<W: Wire> HotCache<W> {
     }
 
     /// Who follows a flight that has landed, if that is anybody here.
-    pub(super) fn complete_followers(&self, flight: &Arc<Flight>) -> Option<Followers<W>> {
+    pub(crate) fn complete_followers(&self, flight: &Arc<Flight>) -> Option<Followers<W>> {
         let number = self.flights.number(flight.flight_key());
         let mut following = self.following.borrow_mut();
         let here = following.get(&number).is_some_and(|following| Arc::ptr_eq(&following.flight, flight));
@@ -383,7 +382,7 @@ impl<W: Wire> HotCache<W> {
     }
 
     /// Keeps what a flight brought, at most until then; `None` if it was too long, which is worth knowing too.
-    pub(super) fn keep(&self, flight: &Flight, answer: Option<&[u8]>, until: Nanos, now: Nanos) {
+    pub(crate) fn keep(&self, flight: &Flight, answer: Option<&[u8]>, until: Nanos, now: Nanos) {
         let until = until.min(now.saturating_add(self.max_ttl));
         let is_over = until <= now || !self.versions.holds(flight.key, flight.version);
         if answer.is_none() || !is_over {
@@ -392,7 +391,7 @@ impl<W: Wire> HotCache<W> {
     }
 
     /// To be called now and then.
-    pub(super) fn housekeeping(&self, now: Nanos, store_timeout: Nanos) {
+    pub(crate) fn housekeeping(&self, now: Nanos, store_timeout: Nanos) {
         self.marker.housekeeping(now, store_timeout);
         let pending_writes = &mut *self.pending_writes.borrow_mut();
         if pending_writes.has_changed().unwrap_or(false) {

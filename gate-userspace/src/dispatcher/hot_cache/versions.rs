@@ -26,7 +26,7 @@ use gate_common::units::Nanos;
 
 /// The versions of a store's keys, for all threads and all services before that store.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Versions {
+pub(crate) struct Versions {
     hasher: FixedState,
     words: Box<[AtomicU64]>,
     all: AtomicU64,
@@ -34,33 +34,33 @@ pub(in crate::dispatcher) struct Versions {
 
 /// What a key comes to, the same in all threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(in crate::dispatcher) struct KeyHash(u64);
+pub(crate) struct KeyHash(u64);
 
 impl KeyHash {
     /// One bit of 128, for filters.
     #[inline]
-    pub(in crate::dispatcher) const fn bit(self) -> u128 {
+    pub(crate) const fn bit(self) -> u128 {
         1 << (self.0 >> 57)
     }
 }
 
 /// A key's version at a moment when nothing was outstanding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::dispatcher) struct Version {
+pub(crate) struct Version {
     word: u64,
     all: u64,
 }
 
 impl Versions {
     /// Nothing written yet. The seed keeps clients from choosing keys that collide.
-    pub(in crate::dispatcher) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         let words = (0..WORDS).map(|_| AtomicU64::new(0)).collect();
         Self { hasher: FixedState::with_seed(seed), words, all: AtomicU64::new(0) }
     }
 
     /// A key's hash.
     #[inline]
-    pub(in crate::dispatcher) fn hash(&self, key: &[u8]) -> KeyHash {
+    pub(crate) fn hash(&self, key: &[u8]) -> KeyHash {
         let mut hasher = self.hasher.build_hasher();
         hasher.write(key);
         KeyHash(hasher.finish())
@@ -68,14 +68,14 @@ impl Versions {
 
     /// The version of a key; `None` while it may be being written.
     #[inline]
-    pub(in crate::dispatcher) fn of(&self, key: KeyHash) -> Option<Version> {
+    pub(crate) fn of(&self, key: KeyHash) -> Option<Version> {
         let version = self.load(key);
         ((version.word | version.all) as u32 == 0).then_some(version)
     }
 
     /// Whether `version` is still the key's, so that no write to it was sent since.
     #[inline]
-    pub(in crate::dispatcher) fn holds(&self, key: KeyHash, version: Version) -> bool {
+    pub(crate) fn holds(&self, key: KeyHash, version: Version) -> bool {
         self.load(key) == version
     }
 
@@ -86,12 +86,12 @@ impl Versions {
     }
 
     /// From now on no answer holds, until [`Versions::resume`]: keys are written to that nobody here knows of.
-    pub(in crate::dispatcher) fn suspend(&self) {
+    pub(crate) fn suspend(&self) {
         self.change(&MarkedSlots::All, MARK);
     }
 
     /// Answers hold again, those that come from now on.
-    pub(in crate::dispatcher) fn resume(&self) {
+    pub(crate) fn resume(&self) {
         self.change(&MarkedSlots::All, UNMARK);
     }
 
@@ -121,7 +121,7 @@ enum MarkedSlots {
 
 /// Marks for one thread, and those that stay for a while.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Marker {
+pub(crate) struct Marker {
     versions: Arc<Versions>,
     /// Marks of writes that got no answer, and until when they stay; `None` until the next look.
     late: RefCell<VecDeque<(Option<Nanos>, MarkedSlots)>>,
@@ -138,13 +138,13 @@ struct Delayed {
 }
 
 impl Marker {
-    pub(in crate::dispatcher) fn new(versions: Arc<Versions>) -> Rc<Self> {
+    pub(crate) fn new(versions: Arc<Versions>) -> Rc<Self> {
         Rc::new(Self { versions, late: RefCell::default(), delay_refusal: RefCell::default() })
     }
 
     /// Marks the keys of a write that is about to be sent; without keys, all there are.
     #[inline]
-    pub(in crate::dispatcher) fn mark<'k>(self: &Rc<Self>, mut keys: impl Iterator<Item = &'k [u8]>) -> Mark {
+    pub(crate) fn mark<'k>(self: &Rc<Self>, mut keys: impl Iterator<Item = &'k [u8]>) -> Mark {
         let word = |key: &[u8]| (self.versions.hash(key).0 as usize % WORDS) as u32;
         let words = match (keys.next(), keys.next()) {
             (None, _) => MarkedSlots::All,
@@ -158,13 +158,13 @@ impl Marker {
     }
 
     /// Marks all keys.
-    pub(in crate::dispatcher) fn mark_all(self: &Rc<Self>) -> Mark {
+    pub(crate) fn mark_all(self: &Rc<Self>) -> Mark {
         self.mark(std::iter::empty())
     }
 
     /// Marks all keys around a time at which the store will forget them: from when an answer that is kept could
     /// outlive it, until the store's clock is certain to have reached it.
-    pub(in crate::dispatcher) fn mark_all_at(&self, time: Nanos, now: Nanos) {
+    pub(crate) fn mark_all_at(&self, time: Nanos, now: Nanos) {
         let (from, until) = (time.saturating_sub(BEFORE_FLUSH), time.saturating_add(AFTER_FLUSH));
         let mut delay_refusal = self.delay_refusal.borrow_mut();
         if delay_refusal.len() < MOST_DELAYED {
@@ -178,7 +178,7 @@ impl Marker {
     }
 
     /// Unmarks what has stayed for the store's timeout. To be called now and then.
-    pub(in crate::dispatcher) fn housekeeping(&self, now: Nanos, timeout: Nanos) {
+    pub(crate) fn housekeeping(&self, now: Nanos, timeout: Nanos) {
         self.mark_delayed(now);
         let late = &mut *self.late.borrow_mut();
         for (until, _) in late.iter_mut().rev().take_while(|(until, _)| until.is_none()) {
@@ -204,7 +204,7 @@ impl Marker {
 /// The mark of one write.
 #[derive(Debug)]
 #[must_use]
-pub(in crate::dispatcher) struct Mark {
+pub(crate) struct Mark {
     words: Option<MarkedSlots>,
     marker: Rc<Marker>,
 }
@@ -212,7 +212,7 @@ pub(in crate::dispatcher) struct Mark {
 impl Mark {
     /// The write is over: it was answered, or never sent.
     #[inline]
-    pub(in crate::dispatcher) fn over(mut self) {
+    pub(crate) fn over(mut self) {
         if let Some(words) = self.words.take() {
             self.marker.versions.change(&words, UNMARK);
         }

@@ -16,35 +16,34 @@ use crate::config::StoreLogin;
 use crate::dispatcher::stores::error::StoreError;
 use crate::protocol::resp::{Change, Version};
 
-pub(super) mod login;
 pub(super) mod scopes;
 
 /// Who a client is to the store. The default is who a connection is to it at first.
 #[derive(Clone, Debug, Default)]
-pub(in crate::dispatcher) struct Identity {
+pub(crate) struct Identity {
     /// `None` for a client that has not said who it is.
-    pub(in crate::dispatcher) login: Option<Rc<Login>>,
-    pub(in crate::dispatcher) database: u32,
-    pub(in crate::dispatcher) version: Version,
+    pub(crate) login: Option<Rc<Login>>,
+    pub(crate) database: u32,
+    pub(crate) version: Version,
     /// What its connections of its own are called.
-    pub(in crate::dispatcher) name: Option<Rc<[u8]>>,
+    pub(crate) name: Option<Rc<[u8]>>,
 }
 
 /// A user and its password.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Login {
+pub(crate) struct Login {
     user: Option<Box<[u8]>>,
     password: Secret,
 }
 
 /// Bytes that nobody is to see.
-pub(in crate::dispatcher) struct Secret(Vec<u8>);
+pub(crate) struct Secret(Vec<u8>);
 
 /// What a client asks to be changed; what is `None` stays.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct LoginRequest {
-    pub(in crate::dispatcher) login: Option<Rc<Login>>,
-    pub(in crate::dispatcher) reset: bool,
+pub(crate) struct LoginRequest {
+    pub(crate) login: Option<Rc<Login>>,
+    pub(crate) reset: bool,
     database: Option<u32>,
     version: Option<Version>,
     name: Option<Rc<[u8]>>,
@@ -52,22 +51,22 @@ pub(in crate::dispatcher) struct LoginRequest {
 
 /// What a new connection sends first.
 #[derive(Debug, Default)]
-pub(in crate::dispatcher) struct Handshake {
-    pub(in crate::dispatcher) bytes: Secret,
+pub(crate) struct Handshake {
+    pub(crate) bytes: Secret,
     /// Requests in it, the last of which may be refused, if [`Handshake::named`].
-    pub(in crate::dispatcher) requests: usize,
-    pub(in crate::dispatcher) named: bool,
+    pub(crate) requests: usize,
+    pub(crate) named: bool,
 }
 
 impl Identity {
     /// Whether connections of the one may serve the other.
-    pub(in crate::dispatcher) fn shares_with(&self, other: &Self) -> bool {
+    pub(crate) fn shares_with(&self, other: &Self) -> bool {
         let user = |identity: &Self| identity.login.clone().map(|login| login.user().to_vec());
         (self.database, self.version) == (other.database, other.version) && user(self) == user(other)
     }
 
     /// What tells it from every other, the password included. Seeded: nobody can look up what it stands for.
-    pub(in crate::dispatcher) fn digest(&self, seed: u64) -> [u8; 32] {
+    pub(crate) fn digest(&self, seed: u64) -> [u8; 32] {
         let mut hash = Sha256::new();
         hash.update(seed.to_ne_bytes());
         hash.update(self.database.to_ne_bytes());
@@ -81,7 +80,7 @@ impl Identity {
     }
 
     /// What it becomes if the store agrees.
-    pub(in crate::dispatcher) fn after(&self, asked: &LoginRequest) -> Self {
+    pub(crate) fn after(&self, asked: &LoginRequest) -> Self {
         let Self { login, database, version, name } =
             if asked.reset { Self::default() } else { self.clone() };
         Self {
@@ -97,10 +96,7 @@ impl Identity {
     /// # Errors
     ///
     /// If the service's password cannot be read.
-    pub(in crate::dispatcher) fn greeting(
-        &self,
-        service: Option<&StoreLogin>,
-    ) -> Result<Handshake, StoreError> {
+    pub(crate) fn greeting(&self, service: Option<&StoreLogin>) -> Result<Handshake, StoreError> {
         let mut greeting = Handshake::default();
         match (&self.login, service) {
             (Some(login), _) => login.write(&mut greeting),
@@ -121,7 +117,7 @@ impl Identity {
     }
 
     /// Asks the store what its user may do.
-    pub(in crate::dispatcher) fn acl_query(&self, service: Option<&StoreLogin>) -> Secret {
+    pub(crate) fn acl_query(&self, service: Option<&StoreLogin>) -> Secret {
         let named = service.and_then(|service| service.user.as_deref()).map_or(DEFAULT_USER, str::as_bytes);
         let user = self.login.as_deref().map_or(named, Login::user);
         let mut greeting = Handshake::default();
@@ -132,7 +128,7 @@ impl Identity {
 
 /// Whether the store says that a user may do everything with all keys, as Redis 7 puts it or as Redis 6 did.
 /// A store that has no ACL has no user that may not.
-pub(in crate::dispatcher) fn has_all_permissions(rights: &[u8]) -> bool {
+pub(crate) fn has_all_permissions(rights: &[u8]) -> bool {
     let has = |words: &[u8]| memchr::memmem::find(rights, words).is_some();
     rights.starts_with(b"-ERR unknown command")
         || has(b"\r\n$8\r\ncommands\r\n$5\r\n+@all\r\n") && has(b"\r\n$4\r\nkeys\r\n$2\r\n~*\r\n")
@@ -141,12 +137,12 @@ pub(in crate::dispatcher) fn has_all_permissions(rights: &[u8]) -> bool {
 
 impl Login {
     /// The user's name.
-    pub(in crate::dispatcher) fn user(&self) -> &[u8] {
+    pub(crate) fn user(&self) -> &[u8] {
         self.user.as_deref().unwrap_or(DEFAULT_USER)
     }
 
     /// Its password.
-    pub(in crate::dispatcher) fn password(&self) -> &[u8] {
+    pub(crate) fn password(&self) -> &[u8] {
         &self.password.0
     }
 
@@ -172,7 +168,7 @@ impl Login {
 
 impl LoginRequest {
     /// What outlives the request that it was read out of.
-    pub(in crate::dispatcher) fn of(change: &Change<'_>) -> Self {
+    pub(crate) fn of(change: &Change<'_>) -> Self {
         let login = change.login.map(|(user, password)| {
             Rc::new(Login { user: user.map(Into::into), password: Secret(password.to_vec()) })
         });
@@ -181,7 +177,7 @@ impl LoginRequest {
     }
 
     /// Whether nothing but the user is to change.
-    pub(in crate::dispatcher) fn is_login_only(&self) -> bool {
+    pub(crate) fn is_login_only(&self) -> bool {
         self.database.is_none() && self.version.is_none() && self.name.is_none() && !self.reset
     }
 }
@@ -200,11 +196,11 @@ impl Handshake {
 }
 
 impl Secret {
-    pub(in crate::dispatcher) fn new(bytes: &[u8]) -> Self {
+    pub(crate) fn new(bytes: &[u8]) -> Self {
         Self(bytes.to_vec())
     }
 
-    pub(in crate::dispatcher) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.0
     }
 }
@@ -231,7 +227,7 @@ impl fmt::Debug for Secret {
 }
 
 /// Warns if others than its owner may read a file.
-pub(in crate::dispatcher) fn warn_if_readable(path: &Path) {
+pub(crate) fn warn_if_readable(path: &Path) {
     if std::fs::metadata(path).is_ok_and(|file| file.permissions().mode() & 0o077 != 0) {
         tracing::warn!(path = %path.display(), "others may read this password: chmod 600");
     }
@@ -242,7 +238,7 @@ const DEFAULT_USER: &[u8] = b"default";
 #[cfg(test)]
 impl Identity {
     /// This user, with this password.
-    pub(in crate::dispatcher) fn of(user: &str, password: &str) -> Self {
+    pub(crate) fn of(user: &str, password: &str) -> Self {
         let (user, password) = (Some(user.as_bytes().into()), Secret::new(password.as_bytes()));
         Self { login: Some(Rc::new(Login { user, password })), ..Self::default() }
     }

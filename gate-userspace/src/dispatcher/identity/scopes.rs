@@ -17,7 +17,7 @@ use super::Identity;
 
 /// One service's numbers, for all its threads.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Scopes {
+pub(crate) struct Scopes {
     seed: u64,
     numbers: Mutex<Numbers>,
     /// How often the store has stopped letting in clients that do not say who they are.
@@ -32,25 +32,25 @@ struct Numbers {
 
 /// A number in use.
 #[derive(Clone, Debug)]
-pub(in crate::dispatcher) struct Scope {
+pub(crate) struct Scope {
     /// The number.
-    pub(in crate::dispatcher) number: u64,
+    pub(crate) number: u64,
     in_use: Arc<()>,
 }
 
 impl Scopes {
     /// None are used yet but that of clients that have not said who they are.
-    pub(in crate::dispatcher) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self { seed, numbers: Mutex::default(), closed: AtomicU64::new(0) }
     }
 
     /// That of clients that have not said who they are.
-    pub(in crate::dispatcher) fn first() -> Scope {
+    pub(crate) fn first() -> Scope {
         Scope { number: 0, in_use: Arc::default() }
     }
 
     /// That of an identity which the store has accepted.
-    pub(in crate::dispatcher) fn of(&self, identity: &Identity) -> Scope {
+    pub(crate) fn of(&self, identity: &Identity) -> Scope {
         let digest = identity.digest(self.seed);
         let numbers = &mut *self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((number, in_use)) = numbers.by_identity.get(&digest)
@@ -66,17 +66,17 @@ impl Scopes {
     }
 
     /// The store no longer lets in clients that do not say who they are. Each thread hears of it ([`Scopes::closed`]).
-    pub(in crate::dispatcher) fn close(&self) {
+    pub(crate) fn close(&self) {
         self.closed.fetch_add(1, Ordering::Relaxed);
     }
 
     /// How often that has happened.
-    pub(in crate::dispatcher) fn closed(&self) -> u64 {
+    pub(crate) fn closed(&self) -> u64 {
         self.closed.load(Ordering::Relaxed)
     }
 
     /// Nobody else gets this number any more.
-    pub(in crate::dispatcher) fn retire(&self, scope: &Scope) {
+    pub(crate) fn retire(&self, scope: &Scope) {
         let numbers = &mut *self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
         numbers.by_identity.retain(|_, (number, _)| *number != scope.number);
     }

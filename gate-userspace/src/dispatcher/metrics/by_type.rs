@@ -9,7 +9,7 @@ use crate::policy::Tier;
 
 /// One thread's counts. Only that thread writes, and all but those that wait only grow.
 #[derive(Debug, Default)]
-pub(in crate::dispatcher) struct TypeMetrics {
+pub(crate) struct TypeMetrics {
     /// By tier.
     offered: [AtomicU64; Tier::ALL.len()],
     refused: AtomicU64,
@@ -48,28 +48,28 @@ pub struct Counts {
 impl TypeMetrics {
     /// A request has paid, and wants to the store.
     #[inline]
-    pub(in crate::dispatcher) fn offered(&self, tier: Tier) {
+    pub(crate) fn offered(&self, tier: Tier) {
         add_one(&self.offered[tier.index()]);
     }
 
     /// It was refused on its way there.
-    pub(in crate::dispatcher) fn refused(&self) {
+    pub(crate) fn refused(&self) {
         add_one(&self.refused);
     }
 
     /// It waits.
-    pub(in crate::dispatcher) fn enqueued(&self) {
+    pub(crate) fn enqueued(&self) {
         add_one(&self.waiting);
     }
 
     /// It does not wait any more.
-    pub(in crate::dispatcher) fn dequeued(&self) {
+    pub(crate) fn dequeued(&self) {
         self.waiting.store(self.waiting.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
     }
 
     /// So many have been answered: they had waited for so long, and the store took so long.
     #[inline]
-    pub(in crate::dispatcher) fn answered(&self, waited: Nanos, took: Nanos, count: u32) {
+    pub(crate) fn answered(&self, waited: Nanos, took: Nanos, count: u32) {
         let [wait, processing, response] = &self.timings;
         wait.record(waited, count.into());
         processing.record(took, count.into());
@@ -79,7 +79,7 @@ impl TypeMetrics {
 
 impl Counts {
     /// Adds one thread's.
-    pub(in crate::dispatcher) fn add(&mut self, metrics: &TypeMetrics) {
+    pub(crate) fn add(&mut self, metrics: &TypeMetrics) {
         for (sum, offered) in self.offered_by_tier.iter_mut().zip(&metrics.offered) {
             *sum += offered.load(Ordering::Relaxed);
         }

@@ -31,7 +31,7 @@ use crate::protocol::price_class::PriceClass;
 
 /// What one thread learns at one service.
 #[derive(Debug, Default)]
-pub(in crate::dispatcher) struct CostSamples {
+pub(crate) struct CostSamples {
     is_on: AtomicBool,
     /// What a class is expected to take, in thousandths of a reference read.
     expected: ByClass<AtomicU32>,
@@ -48,12 +48,12 @@ pub(in crate::dispatcher) struct CostSamples {
 impl CostSamples {
     /// Whether anybody wants to learn.
     #[inline]
-    pub(in crate::dispatcher) fn is_on(&self) -> bool {
+    pub(crate) fn is_on(&self) -> bool {
         self.is_on.load(Ordering::Relaxed)
     }
 
     /// Adds to `window` that answers took so long together. Only the thread whose lessons these are may call this.
-    pub(in crate::dispatcher) fn observe(&self, answers: &ReplyBatch, took: Nanos, window: &mut Window) {
+    pub(crate) fn observe(&self, answers: &ReplyBatch, took: Nanos, window: &mut Window) {
         let mut batch = answers.batch();
         let each = Nanos(took.0 / u64::from(batch.count.max(1)));
         for (class, &count) in answers.counts.iter().enumerate().filter(|(_, count)| **count > 0) {
@@ -69,7 +69,7 @@ impl CostSamples {
     }
 
     /// Leaves for the control loop what has been gathered.
-    pub(in crate::dispatcher) fn submit(&self, gathered: &RefCell<Window>) {
+    pub(crate) fn submit(&self, gathered: &RefCell<Window>) {
         let gathered = gathered.take();
         if gathered != Window::default() {
             lock(&self.window).merge(&gathered);
@@ -77,12 +77,12 @@ impl CostSamples {
     }
 
     /// What answers are measured by until the next tick; nothing if nothing is settled.
-    pub(in crate::dispatcher) fn measure(&self) -> Option<Measure> {
+    pub(crate) fn measure(&self) -> Option<Measure> {
         *lock(&self.measure)
     }
 
     /// Adds what has been charged beyond prices. Only the thread whose lessons these are may call this.
-    pub(in crate::dispatcher) fn settled(&self, due: MilliRu) {
+    pub(crate) fn settled(&self, due: MilliRu) {
         let settled = self.settled_mru.load(Ordering::Relaxed);
         self.settled_mru.store(settled.wrapping_add(due.0.into()), Ordering::Relaxed);
     }
@@ -134,7 +134,7 @@ fn lock<T>(held: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// What is known of a request beforehand, as its price is made of it.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::dispatcher) struct CostFeatures {
+pub(crate) struct CostFeatures {
     class: PriceClass,
     rows: u32,
     bytes: u32,
@@ -143,7 +143,7 @@ pub(in crate::dispatcher) struct CostFeatures {
 impl CostFeatures {
     /// Those of a request.
     #[inline]
-    pub(in crate::dispatcher) fn of<W: Wire>(request: &W::Request) -> Self {
+    pub(crate) fn of<W: Wire>(request: &W::Request) -> Self {
         let meta = W::meta(request);
         let bytes = u32::try_from(meta.bytes).unwrap_or(u32::MAX);
         Self { class: W::price_class(meta.class), rows: meta.rows, bytes }
@@ -152,7 +152,7 @@ impl CostFeatures {
 
 /// The answers that one read from the store has completed.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct ReplyBatch {
+pub(crate) struct ReplyBatch {
     counts: ByClass<u32>,
     rows: u64,
     bytes: u64,
@@ -188,7 +188,7 @@ impl Default for ReplyBatch {
 impl ReplyBatch {
     /// A request sent at `sent`, for which a tenant has paid so much, has been answered by `len` bytes.
     #[inline]
-    pub(in crate::dispatcher) fn add(
+    pub(crate) fn add(
         &mut self,
         request: CostFeatures,
         (tenant, paid): (TenantId, MilliRu),
@@ -211,7 +211,7 @@ impl ReplyBatch {
 
     /// Which tenant may owe more for them, and what it has paid; nothing if nobody can tell, or they are the reference.
     #[inline]
-    pub(in crate::dispatcher) fn payer(&self) -> Option<(TenantId, MilliRu)> {
+    pub(crate) fn payer(&self) -> Option<(TenantId, MilliRu)> {
         match self.payer {
             Payer::One(tenant) if !self.are_reference => Some((tenant, self.paid)),
             _ => None,
@@ -219,25 +219,25 @@ impl ReplyBatch {
     }
 
     /// All of them, but for what they were expected to take.
-    pub(in crate::dispatcher) fn batch(&self) -> Batch {
+    pub(crate) fn batch(&self) -> Batch {
         let count = self.counts.iter().sum();
         Batch { count, rows: self.rows, bytes: self.bytes, expected_milli: 0 }
     }
 
     /// A question of gate's own has been answered.
-    pub(in crate::dispatcher) fn mark_unmeasurable(&mut self) {
+    pub(crate) fn mark_unmeasurable(&mut self) {
         (self.is_unmeasurable, self.sent) = (true, Nanos::ZERO);
     }
 
     /// Whether there are none.
     #[inline]
-    pub(in crate::dispatcher) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.sent == Nanos::MAX
     }
 
     /// How long the store took for them until `now`, when it had answered before at `before`; nothing if that cannot be
     /// told.
-    pub(in crate::dispatcher) fn took(&self, before: Nanos, now: Nanos) -> Option<Nanos> {
+    pub(crate) fn took(&self, before: Nanos, now: Nanos) -> Option<Nanos> {
         (!self.is_empty() && !self.is_unmeasurable).then(|| now.saturating_sub(self.sent.max(before)))
     }
 }

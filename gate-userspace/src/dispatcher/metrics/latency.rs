@@ -28,7 +28,7 @@ pub struct LatencySnapshot {
 impl LatencyHistogram {
     /// Counts some more that all took as long. Only one thread may call this.
     #[inline]
-    pub(in crate::dispatcher) fn record(&self, took: Nanos, how_many: u64) {
+    pub(crate) fn record(&self, took: Nanos, how_many: u64) {
         let count = &self.counts[bucket(took)];
         count.store(count.load(Ordering::Relaxed).wrapping_add(how_many), Ordering::Relaxed);
     }

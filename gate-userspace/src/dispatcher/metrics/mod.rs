@@ -136,10 +136,10 @@ pub struct WorkerMetrics {
     types: Box<[TypeMetrics]>,
     /// By tier, as of the last tick.
     queues: [QueueMetrics; Tier::ALL.len()],
-    pub(in crate::dispatcher) refusals: RefusalMetrics,
+    pub(crate) refusals: RefusalMetrics,
     store_connections: AtomicU64,
     /// What answers teach about prices.
-    pub(in crate::dispatcher) cost_samples: CostSamples,
+    pub(crate) cost_samples: CostSamples,
 }
 
 #[derive(Debug, Default)]
@@ -176,7 +176,7 @@ impl WorkerMetrics {
 
     /// Counts one more. Only the thread whose figures these are may call this.
     #[inline]
-    pub(in crate::dispatcher) fn count(&self, event: Event) {
+    pub(crate) fn count(&self, event: Event) {
         self.count_many(event, 1);
     }
 
@@ -188,25 +188,19 @@ impl WorkerMetrics {
 
     /// So many requests were answered that had waited for so long, and took the store so long. As [`WorkerMetrics::count`].
     #[inline]
-    pub(in crate::dispatcher) fn answered(
-        &self,
-        query_type: QueryType,
-        waited: Nanos,
-        took: Nanos,
-        count: u32,
-    ) {
+    pub(crate) fn answered(&self, query_type: QueryType, waited: Nanos, took: Nanos, count: u32) {
         self.count_many(Event::Answered, count);
         self.of_type(query_type).answered(waited, took, count);
     }
 
     /// Where requests of a query type are counted. As [`WorkerMetrics::count`].
     #[inline]
-    pub(in crate::dispatcher) fn of_type(&self, query_type: QueryType) -> &TypeMetrics {
+    pub(crate) fn of_type(&self, query_type: QueryType) -> &TypeMetrics {
         self.types.get(usize::from(query_type.0)).unwrap_or(&self.types[Class::Unknown.index()])
     }
 
     /// Notes how a tier's queue is. As [`WorkerMetrics::count`].
-    pub(in crate::dispatcher) fn set_queue(&self, tier: Tier, state: QueueState) {
+    pub(crate) fn set_queue(&self, tier: Tier, state: QueueState) {
         let queue = &self.queues[tier.index()];
         queue.waiting.store(state.waiting, Ordering::Relaxed);
         queue.delay_ns.store(state.delay.0, Ordering::Relaxed);
@@ -225,7 +219,7 @@ impl WorkerMetrics {
     }
 
     /// Notes that a connection to the store was made, or that one ended. As [`WorkerMetrics::count`].
-    pub(in crate::dispatcher) fn set_store_connected(&self, made: bool) {
+    pub(crate) fn set_store_connected(&self, made: bool) {
         let links = self.store_connections.load(Ordering::Relaxed);
         let links = if made { links.wrapping_add(1) } else { links.saturating_sub(1) };
         self.store_connections.store(links, Ordering::Relaxed);
@@ -261,12 +255,7 @@ pub struct ServiceMetrics {
 }
 
 impl ServiceMetrics {
-    pub(in crate::dispatcher) fn new(
-        name: String,
-        threads: usize,
-        types: QueryTypes,
-        policy: Policy,
-    ) -> Self {
+    pub(crate) fn new(name: String, threads: usize, types: QueryTypes, policy: Policy) -> Self {
         let responses = Arc::new(latency_ratio::Latencies::new(types.len()));
         let threads = (0..threads).map(|_| Arc::new(WorkerMetrics::new(types.len()))).collect();
         Self { name, threads, types: Arc::new(types), responses, policy }
@@ -274,7 +263,7 @@ impl ServiceMetrics {
 
     /// Records how long so many requests of a query type took, their wait included. Any thread may call this.
     #[inline]
-    pub(in crate::dispatcher) fn responded(&self, query_type: QueryType, took: Nanos, count: u32) {
+    pub(crate) fn responded(&self, query_type: QueryType, took: Nanos, count: u32) {
         self.responses.record_many(usize::from(query_type.0), took, count);
     }
 
@@ -333,7 +322,7 @@ impl ServiceMetrics {
     }
 
     /// Appends them in memcached's form of statistics.
-    pub(in crate::dispatcher) fn write_stats(&self, out: &mut Vec<u8>) {
+    pub(crate) fn write_stats(&self, out: &mut Vec<u8>) {
         for event in Event::ALL {
             out.extend_from_slice(format!("STAT {} {}\r\n", event.name(), self.get(event)).as_bytes());
         }
@@ -359,14 +348,14 @@ impl ServiceMetrics {
 
 /// The document that `stats gate` answers, which is made at most once in a while: percentiles of all types take long.
 #[derive(Debug, Default)]
-pub(in crate::dispatcher) struct OwnStats {
+pub(crate) struct OwnStats {
     made: Option<Nanos>,
     document: Vec<u8>,
 }
 
 impl OwnStats {
     /// The document as of `now`, or of up to [`OWN_STATS_LIFE`] before.
-    pub(in crate::dispatcher) fn document(&mut self, metrics: &ServiceMetrics, now: Nanos) -> &[u8] {
+    pub(crate) fn document(&mut self, metrics: &ServiceMetrics, now: Nanos) -> &[u8] {
         if self.made.is_none_or(|made| now.saturating_sub(made) >= OWN_STATS_LIFE) {
             self.made = Some(now);
             self.document.clear();

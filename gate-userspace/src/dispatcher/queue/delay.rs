@@ -12,7 +12,7 @@ use crate::policy::range::OutOfRange;
 
 /// One thread's queue, as its waits tell of it.
 #[derive(Debug, Default)]
-pub(in crate::dispatcher) struct Delay {
+pub(crate) struct Delay {
     codels: Option<TierCodels>,
     /// When to come again.
     retry_after: Nanos,
@@ -26,7 +26,7 @@ impl Delay {
     /// # Errors
     ///
     /// [`OutOfRange`] for what the configuration should not have let through.
-    pub(in crate::dispatcher) fn new(codel: Option<config::Codel>) -> Result<Self, OutOfRange> {
+    pub(crate) fn new(codel: Option<config::Codel>) -> Result<Self, OutOfRange> {
         let Some(codel) = codel else { return Ok(Self::default()) };
         let config::Codel { law, targets, interval } = codel;
         let codels = Some(TierCodels::new(law, targets, interval)?);
@@ -34,20 +34,14 @@ impl Delay {
     }
 
     /// When a request that has waited too long had better come again: the queue may stand no more.
-    pub(in crate::dispatcher) fn retry_after(&self) -> Nanos {
+    pub(crate) fn retry_after(&self) -> Nanos {
         self.retry_after
     }
 
     /// A request has left the queue, or passed it by; `behind` more of its tier wait on. Returns whether it is
     /// to be refused.
     #[inline]
-    pub(in crate::dispatcher) fn left(
-        &mut self,
-        tier: Tier,
-        now: Nanos,
-        waited: Nanos,
-        behind: usize,
-    ) -> bool {
+    pub(crate) fn left(&mut self, tier: Tier, now: Nanos, waited: Nanos, behind: usize) -> bool {
         let longest = &mut self.longest[tier.index()];
         *longest = (*longest).max(waited);
         let verdict = self.codels.as_mut().map(|codels| codels.dequeue(tier, now, waited, behind));
@@ -55,12 +49,12 @@ impl Delay {
     }
 
     /// Whether one that still waits will be refused whenever it comes out.
-    pub(in crate::dispatcher) fn has_expired(&self, tier: Tier, waited: Nanos) -> bool {
+    pub(crate) fn has_expired(&self, tier: Tier, waited: Nanos) -> bool {
         self.codels.as_ref().is_some_and(|codels| codels.has_given_up(tier, waited))
     }
 
     /// A tier's queue, in which `waiting` are, the first of them for so long; the next reading begins anew.
-    pub(in crate::dispatcher) fn read(&mut self, tier: Tier, waiting: usize, first: Nanos) -> QueueState {
+    pub(crate) fn read(&mut self, tier: Tier, waiting: usize, first: Nanos) -> QueueState {
         let longest = std::mem::take(&mut self.longest[tier.index()]);
         let stands = self.codels.as_ref().is_some_and(|codels| codels.is_dropping(tier));
         QueueState { waiting: waiting as u64, delay: longest.max(first), stands }

@@ -1,10 +1,9 @@
-//! Which requests may wait for the store, which is next, and which have waited too long.
+//! The queue before the store: admission to it, its order, and its delay.
 //!
-//! - [`policy`]: what all threads of a service ask before a request may wait.
-//! - [`queue`], [`waiting`]: those that wait for a place, and how they join and leave.
-//! - [`delay`]: how long they wait, and whether that is too long.
+//! - [`policy`]: the admission policy that all threads of a service share.
+//! - [`queue`]: the requests that wait for a concurrency permit.
+//! - [`delay`]: the time that requests wait, and the limit to it.
 
 pub(super) mod delay;
-pub(super) mod dispatch;
 pub(super) mod policy;
 pub(super) mod queue;

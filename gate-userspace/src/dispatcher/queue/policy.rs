@@ -15,7 +15,7 @@ use crate::protocol::query_types::QueryTypes;
 
 /// Who may join the queue; without a policy, everyone.
 #[derive(Clone, Default)]
-pub(in crate::dispatcher) struct Policy(Option<Arc<dyn Admission>>);
+pub(crate) struct Policy(Option<Arc<dyn Admission>>);
 
 impl Policy {
     /// The configured one.
@@ -23,10 +23,7 @@ impl Policy {
     /// # Errors
     ///
     /// [`OutOfRange`] for what the configuration should not have let through.
-    pub(in crate::dispatcher) fn new(
-        admission: Option<&config::Admission>,
-        now: Nanos,
-    ) -> Result<Self, OutOfRange> {
+    pub(crate) fn new(admission: Option<&config::Admission>, now: Nanos) -> Result<Self, OutOfRange> {
         let Some(admission) = admission else { return Ok(Self::default()) };
         let parallelism = admission.parallelism;
         Ok(Self(match admission.policy {
@@ -47,11 +44,7 @@ impl Policy {
     /// # Errors
     ///
     /// [`OutOfRange`] for what the configuration should not have let through.
-    pub(in crate::dispatcher) fn follow(
-        &self,
-        backend: &config::Backend,
-        types: &QueryTypes,
-    ) -> Result<(), OutOfRange> {
+    pub(crate) fn follow(&self, backend: &config::Backend, types: &QueryTypes) -> Result<(), OutOfRange> {
         let (Some(policy), Some(admission)) = (&self.0, &backend.admission) else { return Ok(()) };
         let types = types.names().filter_map(|name| backend.objective(name)).map(objective);
         let types = types.collect::<Result<_, _>>()?;
@@ -61,12 +54,7 @@ impl Policy {
 
     /// How long `request` had better stay away, if it must not queue.
     #[inline]
-    pub(in crate::dispatcher) fn refuses(
-        &self,
-        request: Request,
-        now: Nanos,
-        draw: impl FnOnce() -> f64,
-    ) -> Option<Nanos> {
+    pub(crate) fn refuses(&self, request: Request, now: Nanos, draw: impl FnOnce() -> f64) -> Option<Nanos> {
         match self.0.as_ref()?.decide(request, now, draw()) {
             Decision::Admit | Decision::AdmitUnderserved => None,
             Decision::Refuse { retry_after } => Some(retry_after),
@@ -74,25 +62,25 @@ impl Policy {
     }
 
     /// How long one more request of a tier would wait, as far as it knows.
-    pub(in crate::dispatcher) fn expected_wait(&self, tier: Tier) -> Option<Nanos> {
+    pub(crate) fn expected_wait(&self, tier: Tier) -> Option<Nanos> {
         self.0.as_ref()?.expected_wait(tier)
     }
 
-    pub(in crate::dispatcher) fn enqueued(&self, request: Request) {
+    pub(crate) fn enqueued(&self, request: Request) {
         self.0.iter().for_each(|policy| policy.enqueued(request));
     }
 
-    pub(in crate::dispatcher) fn dequeued(&self, request: Request) {
+    pub(crate) fn dequeued(&self, request: Request) {
         self.0.iter().for_each(|policy| policy.dequeued(request));
     }
 
     #[inline]
-    pub(in crate::dispatcher) fn completed(&self, request: Request, took: Nanos, now: Nanos) {
+    pub(crate) fn completed(&self, request: Request, took: Nanos, now: Nanos) {
         self.0.iter().for_each(|policy| policy.completed(request, took, now));
     }
 
     /// To be called at every tick, by one thread.
-    pub(in crate::dispatcher) fn refresh(&self, now: Nanos) {
+    pub(crate) fn refresh(&self, now: Nanos) {
         self.0.iter().for_each(|policy| policy.refresh(now));
     }
 }

@@ -12,7 +12,7 @@ use crate::policy::Tier;
 
 /// Requests that wait, and how many may be with the store. `T` is what is kept of one beside its bytes.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Queue<T> {
+pub(crate) struct Queue<T> {
     tiers: [VecDeque<Queued<T>>; Tier::ALL.len()],
     len: usize,
     limit: usize,
@@ -27,53 +27,53 @@ pub(in crate::dispatcher) struct Queue<T> {
 
 /// A request that waits.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Queued<T> {
+pub(crate) struct Queued<T> {
     /// What is kept of it.
-    pub(in crate::dispatcher) item: T,
+    pub(crate) item: T,
     /// All of it.
-    pub(in crate::dispatcher) bytes: Vec<u8>,
+    pub(crate) bytes: Vec<u8>,
     /// When it came.
-    pub(in crate::dispatcher) since: Nanos,
+    pub(crate) since: Nanos,
 }
 
 impl<T> Queue<T> {
     /// A queue of at most `limit` requests, and `max_bytes` of them, before `permits` places.
-    pub(in crate::dispatcher) fn new(permits: usize, limit: usize, max_bytes: usize) -> Self {
+    pub(crate) fn new(permits: usize, limit: usize, max_bytes: usize) -> Self {
         let (tiers, spare) = Default::default();
         Self { tiers, len: 0, limit, bytes: 0, max_bytes, permits, taken: 0, spare }
     }
 
     /// Whether a request may go to the store at once. If so, it has taken its place.
     #[inline]
-    pub(in crate::dispatcher) fn pass(&mut self) -> bool {
+    pub(crate) fn pass(&mut self) -> bool {
         let free = self.taken < self.permits && self.len == 0;
         self.taken += usize::from(free);
         free
     }
 
     /// A request takes a place, even if there is none: it had one, and gave it back for a while.
-    pub(in crate::dispatcher) fn enter(&mut self) {
+    pub(crate) fn enter(&mut self) {
         self.taken += 1;
     }
 
     /// A request has left the store.
     #[inline]
-    pub(in crate::dispatcher) fn leave(&mut self) {
+    pub(crate) fn leave(&mut self) {
         self.taken -= 1;
     }
 
     /// Whether one more may wait that is so long.
-    pub(in crate::dispatcher) fn has_room(&self, bytes: usize) -> bool {
+    pub(crate) fn has_room(&self, bytes: usize) -> bool {
         self.len < self.limit && self.bytes + bytes <= self.max_bytes
     }
 
     /// From now on so many may wait, and so many bytes; those that do already stay.
-    pub(in crate::dispatcher) fn set_limits(&mut self, limit: usize, max_bytes: usize) {
+    pub(crate) fn set_limits(&mut self, limit: usize, max_bytes: usize) {
         (self.limit, self.max_bytes) = (limit, max_bytes);
     }
 
     /// Adds a request.
-    pub(in crate::dispatcher) fn push(&mut self, tier: Tier, item: T, bytes: &[u8], since: Nanos) {
+    pub(crate) fn push(&mut self, tier: Tier, item: T, bytes: &[u8], since: Nanos) {
         let mut copy = self.spare.pop().unwrap_or_default();
         copy.extend_from_slice(bytes);
         self.tiers[tier.index()].push_back(Queued { item, bytes: copy, since });
@@ -82,7 +82,7 @@ impl<T> Queue<T> {
     }
 
     /// The next request, if there is a free place; it has taken it. `behind` more of its tier wait on.
-    pub(in crate::dispatcher) fn pop(&mut self) -> Option<(Tier, Queued<T>, usize)> {
+    pub(crate) fn pop(&mut self) -> Option<(Tier, Queued<T>, usize)> {
         if self.taken >= self.permits {
             return None;
         }
@@ -97,7 +97,7 @@ impl<T> Queue<T> {
 
     /// Takes out the first request of a tier that `is_lost`, without a place; the oldest of each tier are
     /// looked at.
-    pub(in crate::dispatcher) fn pop_expired(
+    pub(crate) fn pop_expired(
         &mut self,
         is_lost: impl Fn(Tier, &Queued<T>) -> bool,
     ) -> Option<(Tier, Queued<T>)> {
@@ -110,13 +110,13 @@ impl<T> Queue<T> {
     }
 
     /// How many of a tier wait, and since when the first of them.
-    pub(in crate::dispatcher) fn waiting(&self, tier: Tier) -> (usize, Option<Nanos>) {
+    pub(crate) fn waiting(&self, tier: Tier) -> (usize, Option<Nanos>) {
         let waiting = &self.tiers[tier.index()];
         (waiting.len(), waiting.front().map(|first| first.since))
     }
 
     /// Gives back the memory of a request that has left the queue.
-    pub(in crate::dispatcher) fn recycle(&mut self, mut bytes: Vec<u8>) {
+    pub(crate) fn recycle(&mut self, mut bytes: Vec<u8>) {
         if bytes.capacity() <= MOST_BYTES_KEPT && self.spare.len() < MOST_KEPT {
             bytes.clear();
             self.spare.push(bytes);

@@ -30,7 +30,7 @@ use crate::dispatcher::clients::replies::SeqNo;
 use crate::dispatcher::hot_cache::CacheRole;
 use crate::dispatcher::identity::has_all_permissions;
 use crate::dispatcher::metrics::cost_samples::{CostFeatures, ReplyBatch};
-use crate::dispatcher::service::Service;
+use crate::dispatcher::pipeline::Service;
 use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::wire::buffer::Buffer;
 use crate::dispatcher::wire::{Link, Wire};
@@ -39,7 +39,7 @@ use crate::protocol::Refusal;
 
 /// A shared connection to the store, or the attempt to have one.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct StoreConnection<W: Wire> {
+pub(crate) struct StoreConnection<W: Wire> {
     state: RefCell<Outstanding<W>>,
     /// The connection, while there is one.
     socket: RefCell<Weak<TcpStream>>,
@@ -49,30 +49,30 @@ pub(in crate::dispatcher) struct StoreConnection<W: Wire> {
 
 /// A request on its way to the store.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Outgoing<'a, W: Wire> {
+pub(crate) struct Outgoing<'a, W: Wire> {
     /// Who asks.
-    pub(in crate::dispatcher) client: &'a Rc<Client<W>>,
+    pub(crate) client: &'a Rc<Client<W>>,
     /// Who is charged, and what it has paid; nothing for what is nobody's own.
-    pub(in crate::dispatcher) tenant: TenantId,
-    pub(in crate::dispatcher) paid: MilliRu,
+    pub(crate) tenant: TenantId,
+    pub(crate) paid: MilliRu,
     /// Where the answer goes.
-    pub(in crate::dispatcher) seq: SeqNo,
+    pub(crate) seq: SeqNo,
     /// What is asked.
-    pub(in crate::dispatcher) request: &'a W::Request,
+    pub(crate) request: &'a W::Request,
     /// All of it.
-    pub(in crate::dispatcher) bytes: &'a [u8],
+    pub(crate) bytes: &'a [u8],
     /// What its answer teaches.
-    pub(in crate::dispatcher) class: admission::Request,
+    pub(crate) class: admission::Request,
     /// Whether the client wants no answer.
-    pub(in crate::dispatcher) silent: bool,
+    pub(crate) silent: bool,
     /// When it was let in: before it waited.
-    pub(in crate::dispatcher) admitted: Nanos,
+    pub(crate) admitted: Nanos,
     /// What it has to do with hot keys.
-    pub(in crate::dispatcher) cache_role: CacheRole,
+    pub(crate) cache_role: CacheRole,
 }
 
 impl<W: Wire> StoreConnection<W> {
-    pub(in crate::dispatcher) fn new(health: Health) -> Self {
+    pub(crate) fn new(health: Health) -> Self {
         Self {
             state: RefCell::new(Outstanding {
                 health,
@@ -101,7 +101,7 @@ impl<W: Wire> StoreConnection<W> {
     /// # Errors
     ///
     /// A refusal, while the store is down or being tried again.
-    pub(in crate::dispatcher) fn accepts(&self, now: Nanos) -> Result<(), Refusal> {
+    pub(crate) fn accepts(&self, now: Nanos) -> Result<(), Refusal> {
         let state = self.state.borrow();
         state
             .health
@@ -111,7 +111,7 @@ impl<W: Wire> StoreConnection<W> {
 
     /// Whether what one more client asks would neither wait behind much, nor for long.
     #[inline]
-    pub(in crate::dispatcher) fn has_room(&self, now: Nanos) -> bool {
+    pub(crate) fn has_room(&self, now: Nanos) -> bool {
         let state = self.state.borrow();
         let waits = state.waiting.front().map_or(Nanos::ZERO, |first| now.saturating_sub(first.since));
         let few = state.waiting.len() < FULL_LANE && !state.blocked && waits < SLOW;
@@ -119,13 +119,13 @@ impl<W: Wire> StoreConnection<W> {
     }
 
     /// How much there is to be said against one more client's requests.
-    pub(in crate::dispatcher) fn load(&self, now: Nanos) -> (bool, usize) {
+    pub(crate) fn load(&self, now: Nanos) -> (bool, usize) {
         let state = self.state.borrow();
         (state.health.accepts(state.waiting.len(), now).is_err(), state.waiting.len())
     }
 
     /// Adds a request to what is sent next. Whether it may be sent has been asked ([`StoreConnection::accepts`]).
-    pub(in crate::dispatcher) fn send(&self, outgoing: Outgoing<'_, W>, now: Nanos) {
+    pub(crate) fn send(&self, outgoing: Outgoing<'_, W>, now: Nanos) {
         let state = &mut *self.state.borrow_mut();
         let is_first = state.sent == 0 && state.waiting.is_empty();
         let Outgoing { client, tenant, paid, seq, request, bytes, class, silent, admitted, cache_role } =
@@ -169,7 +169,7 @@ impl<W: Wire> StoreConnection<W> {
 
     /// Looks whether the store has been silent for too long: for `slow` while it has something to do that may take
     /// long, else for `timeout`. How old a request is says nothing while answers to others come, or parts of one.
-    pub(in crate::dispatcher) fn check(&self, now: Nanos, timeout: Nanos, slow: Nanos) {
+    pub(crate) fn check(&self, now: Nanos, timeout: Nanos, slow: Nanos) {
         let mut state = self.state.borrow_mut();
         let timeout = if state.slow > 0 { slow } else { timeout };
         let oldest = state.waiting.front().map(|waiting| waiting.since.max(state.last_read));
@@ -184,7 +184,7 @@ impl<W: Wire> StoreConnection<W> {
     }
 
     /// Keeps a connection to the store, until its user is refused there.
-    pub(in crate::dispatcher) async fn keep(self: Rc<Self>, pool: Weak<Pool<W>>, service: Rc<Service<W>>) {
+    pub(crate) async fn keep(self: Rc<Self>, pool: Weak<Pool<W>>, service: Rc<Service<W>>) {
         loop {
             let broken = match self.connect(&pool, &service).await {
                 Ok(socket) => {
@@ -235,7 +235,7 @@ impl<W: Wire> StoreConnection<W> {
     }
 
     /// Its user is no longer accepted: everyone who waits reads why.
-    pub(in crate::dispatcher) fn disconnect(&self, service: &Service<W>, why: &[u8], now: Nanos) {
+    pub(crate) fn disconnect(&self, service: &Service<W>, why: &[u8], now: Nanos) {
         let state = &mut *self.state.borrow_mut();
         // There is no trying again.
         state.health.failed(now);

@@ -24,7 +24,7 @@ use crate::protocol::resp::{Kind, Part, Replies, error_code};
 
 /// A connection that nobody shares yet.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct DedicatedConnection {
+pub(crate) struct DedicatedConnection {
     socket: TcpStream,
     patience: Duration,
     replies: Replies,
@@ -41,7 +41,7 @@ pub(in crate::dispatcher) struct DedicatedConnection {
 /// answered something on it; so many are at a time, and whoever comes meanwhile waits for one of them. When one fails
 /// everyone is refused for a pause, as on shared connections ([`Health`]).
 #[derive(Debug)]
-pub(in crate::dispatcher) struct IdleConnections {
+pub(crate) struct IdleConnections {
     kept: RefCell<Vec<DedicatedConnection>>,
     health: RefCell<Health>,
     /// Those that may be made now; whoever holds one makes it.
@@ -54,7 +54,7 @@ pub(in crate::dispatcher) struct IdleConnections {
 
 impl IdleConnections {
     /// None yet, to a store that has users or not.
-    pub(in crate::dispatcher) fn new(has_users: bool) -> Self {
+    pub(crate) fn new(has_users: bool) -> Self {
         Self {
             kept: RefCell::default(),
             health: RefCell::new(Health::new()),
@@ -69,7 +69,7 @@ impl IdleConnections {
     /// # Errors
     ///
     /// As [`DedicatedConnection::open`].
-    pub(in crate::dispatcher) async fn take(
+    pub(crate) async fn take(
         &self,
         settings: &Settings,
         identity: &Identity,
@@ -92,7 +92,7 @@ impl IdleConnections {
     /// # Errors
     ///
     /// As [`DedicatedConnection::open`].
-    pub(in crate::dispatcher) async fn open(
+    pub(crate) async fn open(
         &self,
         settings: &Settings,
         identity: &Identity,
@@ -105,7 +105,7 @@ impl IdleConnections {
     /// # Errors
     ///
     /// Those of `asking`; [`StoreError::Down`] where the store has just failed.
-    pub(in crate::dispatcher) async fn admit<T>(
+    pub(crate) async fn admit<T>(
         &self,
         asking: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
@@ -145,12 +145,12 @@ impl IdleConnections {
     }
 
     /// Forgets those that are kept: the store may not accept them any more.
-    pub(in crate::dispatcher) fn clear(&self) {
+    pub(crate) fn clear(&self) {
         self.kept.borrow_mut().clear();
     }
 
     /// Keeps one whose answers have all been read.
-    pub(in crate::dispatcher) fn keep(&self, mut line: DedicatedConnection) {
+    pub(crate) fn keep(&self, mut line: DedicatedConnection) {
         let lines = &mut *self.kept.borrow_mut();
         if lines.len() >= MOST_KEPT || !line.heard.is_empty() {
             return;
@@ -210,10 +210,7 @@ impl DedicatedConnection {
     /// # Errors
     ///
     /// If it cannot be had in time, or the store does not accept the identity ([`StoreError::Refused`]).
-    pub(in crate::dispatcher) async fn open(
-        settings: &Settings,
-        identity: &Identity,
-    ) -> Result<Self, StoreError> {
+    pub(crate) async fn open(settings: &Settings, identity: &Identity) -> Result<Self, StoreError> {
         let patience = settings.store_timeout().into();
         let connecting = TcpStream::connect(settings.backend.address);
         let socket = timeout(patience, connecting).await.map_err(|_| StoreError::TimedOut)??;
@@ -248,11 +245,7 @@ impl DedicatedConnection {
     /// # Errors
     ///
     /// As [`DedicatedConnection::open`]; and if the store does not know `RESET`.
-    pub(in crate::dispatcher) async fn anew(
-        mut self,
-        settings: &Settings,
-        identity: &Identity,
-    ) -> Result<Self, StoreError> {
+    pub(crate) async fn anew(mut self, settings: &Settings, identity: &Identity) -> Result<Self, StoreError> {
         self.socket.write_all(RESET).await?;
         self.resets = true;
         self.again(settings, identity).await
@@ -266,7 +259,7 @@ impl DedicatedConnection {
     /// # Errors
     ///
     /// As [`DedicatedConnection::ask`].
-    pub(in crate::dispatcher) async fn adopt_writes(&mut self) -> Result<(), StoreError> {
+    pub(crate) async fn adopt_writes(&mut self) -> Result<(), StoreError> {
         let info = self.ask(b"INFO server\r\n").await?;
         if redis_version(&info).is_none_or(|version| version >= LAST_WRITE_COUNTS) {
             self.ask(MESSAGE_TO_NOBODY).await?;
@@ -276,7 +269,7 @@ impl DedicatedConnection {
     }
 
     /// Its socket, for one request that is passed on piece by piece, and its answer.
-    pub(in crate::dispatcher) fn socket(&mut self) -> &mut TcpStream {
+    pub(crate) fn socket(&mut self) -> &mut TcpStream {
         &mut self.socket
     }
 
@@ -285,13 +278,13 @@ impl DedicatedConnection {
     /// # Errors
     ///
     /// If no answer comes in time.
-    pub(in crate::dispatcher) async fn ask(&mut self, request: &[u8]) -> Result<Vec<u8>, StoreError> {
+    pub(crate) async fn ask(&mut self, request: &[u8]) -> Result<Vec<u8>, StoreError> {
         self.socket.write_all(request).await?;
         self.reply().await
     }
 
     /// The connection, of which nothing is outstanding.
-    pub(in crate::dispatcher) fn into_socket(self) -> TcpStream {
+    pub(crate) fn into_socket(self) -> TcpStream {
         self.socket
     }
 

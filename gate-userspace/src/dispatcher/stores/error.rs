@@ -9,7 +9,7 @@ use crate::protocol::{Refusal, resp};
 
 /// Why a connection to the store ended.
 #[derive(Debug, thiserror::Error)]
-pub(in crate::dispatcher) enum StoreError {
+pub(crate) enum StoreError {
     /// The system says why.
     #[error(transparent)]
     Io(#[from] std::io::Error),
@@ -52,7 +52,7 @@ pub(in crate::dispatcher) enum StoreError {
 
 impl StoreError {
     /// How a client is refused that cannot have a connection.
-    pub(in crate::dispatcher) fn refusal(&self) -> Refusal {
+    pub(crate) fn refusal(&self) -> Refusal {
         match self {
             Self::Down { retry_after } => Refusal::after(Reason::StoreDown, *retry_after),
             _ => Refusal::of(Reason::StoreDown),

@@ -12,7 +12,7 @@ use gate_common::units::Nanos;
 
 /// One connection's state of health.
 #[derive(Clone, Debug)]
-pub(in crate::dispatcher) struct Health {
+pub(crate) struct Health {
     state: State,
     /// Failures in a row.
     failures: u32,
@@ -32,7 +32,7 @@ enum State {
 
 impl Health {
     /// One that has never been connected.
-    pub(in crate::dispatcher) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { state: State::Starting, failures: 0 }
     }
 
@@ -41,7 +41,7 @@ impl Health {
     /// # Errors
     ///
     /// When to come again.
-    pub(in crate::dispatcher) fn accepts(&self, waiting: usize, now: Nanos) -> Result<(), Nanos> {
+    pub(crate) fn accepts(&self, waiting: usize, now: Nanos) -> Result<(), Nanos> {
         match self.state {
             State::Up => Ok(()),
             State::Starting if waiting < MOST_WAITING => Ok(()),
@@ -52,12 +52,12 @@ impl Health {
     }
 
     /// Whether a pause is over, and the store has not been tried since.
-    pub(in crate::dispatcher) fn may_be_tried(&self, now: Nanos) -> bool {
+    pub(crate) fn may_be_tried(&self, now: Nanos) -> bool {
         matches!(self.state, State::Down { until } if until <= now)
     }
 
     /// It is connected, at `now`.
-    pub(in crate::dispatcher) fn connected(&mut self, now: Nanos) {
+    pub(crate) fn connected(&mut self, now: Nanos) {
         self.state = match self.state {
             // Starting => Up
             State::Starting => State::Up,
@@ -67,7 +67,7 @@ impl Health {
     }
 
     /// No request waits for it at `now`.
-    pub(in crate::dispatcher) fn idle(&mut self, now: Nanos) {
+    pub(crate) fn idle(&mut self, now: Nanos) {
         if let State::Trying { connected: Some(since), .. } = self.state
             && now.saturating_sub(since) >= SETTLED
         {
@@ -78,7 +78,7 @@ impl Health {
 
     /// It has answered a request.
     #[inline]
-    pub(in crate::dispatcher) fn answered(&mut self) {
+    pub(crate) fn answered(&mut self) {
         if let State::Trying { allowed, .. } = &mut self.state {
             *allowed += 1;
             if *allowed > TRUSTED {
@@ -89,7 +89,7 @@ impl Health {
     }
 
     /// It has failed at `now`. Returns for how long to leave it alone.
-    pub(in crate::dispatcher) fn failed(&mut self, now: Nanos) -> Nanos {
+    pub(crate) fn failed(&mut self, now: Nanos) -> Nanos {
         let pause = Nanos(SHORTEST.0 << self.failures.min(16)).min(LONGEST);
         self.failures = self.failures.saturating_add(1);
         // Any => Down
@@ -98,7 +98,7 @@ impl Health {
     }
 
     /// The pause is over.
-    pub(in crate::dispatcher) fn retry(&mut self) {
+    pub(crate) fn retry(&mut self) {
         // Down => Trying: a few at a time at first.
         self.state = State::Trying { allowed: FIRST, connected: None };
     }

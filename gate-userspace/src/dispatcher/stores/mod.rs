@@ -1,12 +1,10 @@
 //! Connections to the store.
 //!
-//! - [`pool`]: those that clients of one identity share, and which of them a request takes. Start here.
-//! - [`store`], [`outstanding`]: a shared connection, and what is on its way over it.
-//! - [`mod@line`]: a new connection, being set up.
-//! - [`access`]: whether clients are let in that do not say who they are.
-//! - [`health`]: whether it is worth a request; [`broken`]: why it ended.
+//! - [`pool`]: the connections that clients of one identity share, and the choice among them. Start here.
+//! - [`connection`], [`outstanding`]: one shared connection, and the requests on their way over it.
+//! - [`dedicated`]: a connection for one client, while it is set up.
+//! - [`health`]: the circuit breaker of a connection; [`error`]: the reasons why one ended.
 
-pub(super) mod access;
 pub(super) mod connection;
 pub(super) mod dedicated;
 pub(super) mod error;

@@ -13,7 +13,7 @@ use crate::dispatcher::clients::client::{Client, CloseCause};
 use crate::dispatcher::clients::replies::SeqNo;
 use crate::dispatcher::hot_cache::CacheRole;
 use crate::dispatcher::metrics::cost_samples::{CostFeatures, ReplyBatch};
-use crate::dispatcher::service::{Answered, Service};
+use crate::dispatcher::pipeline::{Answered, Service};
 use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::wire::buffer::Buffer;
 use crate::dispatcher::wire::{Answer, Link, Ttl, Wire};
@@ -21,57 +21,57 @@ use crate::policy::admission;
 
 /// One connection's.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Outstanding<W: Wire> {
-    pub(in crate::dispatcher) health: Health,
-    pub(in crate::dispatcher) link: W::Link,
+pub(crate) struct Outstanding<W: Wire> {
+    pub(crate) health: Health,
+    pub(crate) link: W::Link,
     /// Gathered, not yet sent.
-    pub(in crate::dispatcher) out: Buffer,
+    pub(crate) out: Buffer,
     /// Requests that are not wholly answered, sent or only gathered.
-    pub(in crate::dispatcher) waiting: VecDeque<Waiting<W>>,
+    pub(crate) waiting: VecDeque<Waiting<W>>,
     /// How many of these have been sent.
-    pub(in crate::dispatcher) sent: usize,
+    pub(crate) sent: usize,
     /// The last write left something over.
-    pub(in crate::dispatcher) blocked: bool,
+    pub(crate) blocked: bool,
     /// The first of these has been answered in part.
-    pub(in crate::dispatcher) reply_started: bool,
+    pub(crate) reply_started: bool,
     /// Received, and too little to make sense of.
-    pub(in crate::dispatcher) input: Buffer,
+    pub(crate) input: Buffer,
     /// What has come of the first of those that wait.
-    pub(in crate::dispatcher) heard: usize,
+    pub(crate) heard: usize,
     /// Answered last, and not yet observed.
-    pub(in crate::dispatcher) unobserved: Option<Answered>,
+    pub(crate) unobserved: Option<Answered>,
     /// What the last read has answered, where somebody learns from that; and when the one before did.
-    pub(in crate::dispatcher) answers: ReplyBatch,
-    pub(in crate::dispatcher) answered: Nanos,
+    pub(crate) answers: ReplyBatch,
+    pub(crate) answered: Nanos,
     /// When the store last sent anything.
-    pub(in crate::dispatcher) last_read: Nanos,
+    pub(crate) last_read: Nanos,
     /// Requests that may take long, of those that wait.
-    pub(in crate::dispatcher) slow: usize,
+    pub(crate) slow: usize,
 }
 
 /// A request that waits for its answer.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Waiting<W: Wire> {
-    pub(in crate::dispatcher) client: Rc<Client<W>>,
+pub(crate) struct Waiting<W: Wire> {
+    pub(crate) client: Rc<Client<W>>,
     /// Who is charged, and what it has paid; nothing for what is nobody's own.
-    pub(in crate::dispatcher) tenant: TenantId,
-    pub(in crate::dispatcher) paid: MilliRu,
-    pub(in crate::dispatcher) seq: SeqNo,
-    pub(in crate::dispatcher) expect: <W::Link as Link>::Expect,
+    pub(crate) tenant: TenantId,
+    pub(crate) paid: MilliRu,
+    pub(crate) seq: SeqNo,
+    pub(crate) expect: <W::Link as Link>::Expect,
     /// When it was let in, and when it was sent.
-    pub(in crate::dispatcher) admitted: Nanos,
-    pub(in crate::dispatcher) since: Nanos,
-    pub(in crate::dispatcher) request: admission::Request,
-    pub(in crate::dispatcher) features: CostFeatures,
-    pub(in crate::dispatcher) silent: bool,
+    pub(crate) admitted: Nanos,
+    pub(crate) since: Nanos,
+    pub(crate) request: admission::Request,
+    pub(crate) features: CostFeatures,
+    pub(crate) silent: bool,
     /// Whether it may take the store long.
-    pub(in crate::dispatcher) is_slow: bool,
-    pub(in crate::dispatcher) cache_role: CacheRole,
+    pub(crate) is_slow: bool,
+    pub(crate) cache_role: CacheRole,
 }
 
 impl<W: Wire> Outstanding<W> {
     /// Writes what is gathered, as far as there is room for it.
-    pub(in crate::dispatcher) fn flush(&mut self, socket: &TcpStream) -> std::io::Result<()> {
+    pub(crate) fn flush(&mut self, socket: &TcpStream) -> std::io::Result<()> {
         self.link.seal(&mut self.out);
         self.sent = self.waiting.len();
         self.blocked = false;
@@ -87,7 +87,7 @@ impl<W: Wire> Outstanding<W> {
     }
 
     /// Asks behind a flight for how long its answer lives.
-    pub(in crate::dispatcher) fn query_ttl(&mut self, request: &W::Request, bytes: &[u8]) {
+    pub(crate) fn query_ttl(&mut self, request: &W::Request, bytes: &[u8]) {
         let expect = self.link.encode(request, bytes, &mut self.out);
         let Some(flight) = self.waiting.back() else { return };
         let (client, cache_role) = (Rc::clone(&flight.client), CacheRole::QueryTtl(None));
@@ -96,7 +96,7 @@ impl<W: Wire> Outstanding<W> {
     }
 
     /// Takes whole and partial answers from `input`; returns how many bytes that took.
-    pub(in crate::dispatcher) fn take(
+    pub(crate) fn take(
         &mut self,
         service: &Service<W>,
         input: &[u8],
@@ -179,7 +179,7 @@ impl<W: Wire> Outstanding<W> {
 
     /// Nobody will have an answer any more: `reply` says so to each who waits, and whether its request was sent, but for
     /// the one who has read the beginning of its own, who is closed.
-    pub(in crate::dispatcher) fn fail_all(&mut self, service: &Service<W>, reply: impl Fn(Waiting<W>, bool)) {
+    pub(crate) fn fail_all(&mut self, service: &Service<W>, reply: impl Fn(Waiting<W>, bool)) {
         let mut reply_started = std::mem::take(&mut self.reply_started);
         let sent = std::mem::take(&mut self.sent);
         self.slow = 0;
@@ -199,7 +199,7 @@ impl<W: Wire> Outstanding<W> {
 
     /// What a read has answered is observed, and teaches about prices.
     #[inline]
-    pub(in crate::dispatcher) fn record_cost_sample(&mut self, service: &Service<W>, now: Nanos) {
+    pub(crate) fn record_cost_sample(&mut self, service: &Service<W>, now: Nanos) {
         self.unobserved.take().into_iter().for_each(|unobserved| service.observe(unobserved, now));
         if self.answers.is_empty() {
             return;

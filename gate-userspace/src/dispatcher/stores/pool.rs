@@ -15,12 +15,12 @@ use super::connection::StoreConnection;
 use super::health::Health;
 use crate::dispatcher::identity::scopes::{Scope, Scopes};
 use crate::dispatcher::identity::{Identity, Login};
-use crate::dispatcher::service::Service;
+use crate::dispatcher::pipeline::Service;
 use crate::dispatcher::wire::Wire;
 
 /// Some connections to the store, over which many clients' requests go.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Pool<W: Wire> {
+pub(crate) struct Pool<W: Wire> {
     /// Which answers its clients share, with those of other threads' pools.
     scope: RefCell<Scope>,
     /// Who its clients are, by the password that was accepted last.
@@ -46,7 +46,7 @@ impl<W: Wire> Pool<W> {
     }
 
     /// Connects, and keeps connected.
-    pub(in crate::dispatcher) fn start(self: &Rc<Self>, service: &Rc<Service<W>>) {
+    pub(crate) fn start(self: &Rc<Self>, service: &Rc<Service<W>>) {
         for store in &self.stores {
             let keeping = Rc::clone(store).keep(Rc::downgrade(self), Rc::clone(service));
             self.tasks.borrow_mut().push(tokio::task::spawn_local(keeping).abort_handle());
@@ -54,42 +54,42 @@ impl<W: Wire> Pool<W> {
     }
 
     /// Gives up its connections.
-    pub(in crate::dispatcher) fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.tasks.borrow_mut().drain(..).for_each(|task| task.abort());
     }
 
     /// The number of what its clients share.
     #[inline]
-    pub(in crate::dispatcher) fn scope(&self) -> u64 {
+    pub(crate) fn scope(&self) -> u64 {
         self.scope.borrow().number
     }
 
     /// Who its clients are.
-    pub(in crate::dispatcher) fn identity(&self) -> Identity {
+    pub(crate) fn identity(&self) -> Identity {
         self.identity.borrow().clone()
     }
 
     /// The scope of what its clients may be given that the store has answered another of them; `None` unless they may
     /// read everything, as far as is known.
     #[inline]
-    pub(in crate::dispatcher) fn shares(&self) -> Option<u64> {
+    pub(crate) fn shares(&self) -> Option<u64> {
         self.may_cache.get().then(|| self.scope())
     }
 
     /// Whether its clients may read everything has become known.
-    pub(in crate::dispatcher) fn set_may_cache(&self, may_cache: bool) {
+    pub(crate) fn set_may_cache(&self, may_cache: bool) {
         self.may_cache.set(may_cache);
     }
 
     /// All of them.
-    pub(in crate::dispatcher) fn stores(&self) -> &[Rc<StoreConnection<W>>] {
+    pub(crate) fn stores(&self) -> &[Rc<StoreConnection<W>>] {
         &self.stores
     }
 
     /// The lane for a client that has nothing on its way: the first with room, so that as much as possible goes out
     /// in one write.
     #[inline]
-    pub(in crate::dispatcher) fn connection_index(&self, now: Nanos) -> usize {
+    pub(crate) fn connection_index(&self, now: Nanos) -> usize {
         match self.stores.iter().position(|store| store.has_room(now)) {
             Some(connection_index) => connection_index,
             None => (0..self.stores.len())
@@ -100,7 +100,7 @@ impl<W: Wire> Pool<W> {
 
     /// The one for clients on a lane.
     #[inline]
-    pub(in crate::dispatcher) fn store(&self, connection_index: usize) -> Rc<StoreConnection<W>> {
+    pub(crate) fn store(&self, connection_index: usize) -> Rc<StoreConnection<W>> {
         Rc::clone(&self.stores[connection_index])
     }
 }
@@ -113,7 +113,7 @@ impl<W: Wire> Drop for Pool<W> {
 
 /// One thread's pools for a service.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Pools<W: Wire> {
+pub(crate) struct Pools<W: Wire> {
     /// The first is for clients that have not said who they are, and is never closed.
     all: RefCell<Vec<Rc<Pool<W>>>>,
     /// Those of clients that the store let in without a password, and would not any more. No new client gets one.
@@ -126,7 +126,7 @@ pub(in crate::dispatcher) struct Pools<W: Wire> {
 
 impl<W: Wire> Pools<W> {
     /// At most so many pools of so many connections.
-    pub(in crate::dispatcher) fn new(most: usize, connections: usize, scopes: Arc<Scopes>) -> Self {
+    pub(crate) fn new(most: usize, connections: usize, scopes: Arc<Scopes>) -> Self {
         let first = Pool::new(Scopes::first(), Identity::default(), connections);
         let (all, former, closed) =
             (RefCell::new(vec![first]), RefCell::default(), Cell::new(scopes.closed()));
@@ -134,17 +134,17 @@ impl<W: Wire> Pools<W> {
     }
 
     /// The one for clients that have not said who they are.
-    pub(in crate::dispatcher) fn first(&self) -> Rc<Pool<W>> {
+    pub(crate) fn first(&self) -> Rc<Pool<W>> {
         Rc::clone(&self.all.borrow()[0])
     }
 
     /// The one for `identity`, if it is there.
-    pub(in crate::dispatcher) fn find(&self, identity: &Identity) -> Option<Rc<Pool<W>>> {
+    pub(crate) fn find(&self, identity: &Identity) -> Option<Rc<Pool<W>>> {
         self.all.borrow().iter().find(|pool| pool.identity.borrow().shares_with(identity)).cloned()
     }
 
     /// Whether the store has accepted this very password before, for a pool that is still there.
-    pub(in crate::dispatcher) fn has_verified(&self, identity: &Identity) -> bool {
+    pub(crate) fn has_verified(&self, identity: &Identity) -> bool {
         let Some(pool) = self.find(identity) else { return false };
         let (held, said) = (&pool.identity.borrow().login, &identity.login);
         held.as_deref().map(Login::password) == said.as_deref().map(Login::password)
@@ -152,11 +152,7 @@ impl<W: Wire> Pools<W> {
 
     /// The one for `identity`, which the store has accepted; a new one if there is none, and `None` if there are as
     /// many as there may be.
-    pub(in crate::dispatcher) fn open(
-        &self,
-        identity: &Identity,
-        service: &Rc<Service<W>>,
-    ) -> Option<Rc<Pool<W>>> {
+    pub(crate) fn open(&self, identity: &Identity, service: &Rc<Service<W>>) -> Option<Rc<Pool<W>>> {
         if let Some(pool) = self.find(identity) {
             return Some(pool);
         }
@@ -179,7 +175,7 @@ impl<W: Wire> Pools<W> {
 
     /// The store has accepted a password: from now on its user's pools connect with it. If it is another, they share
     /// nothing any more with those that know the old one.
-    pub(in crate::dispatcher) fn accepted(&self, login: &Rc<Login>) {
+    pub(crate) fn accepted(&self, login: &Rc<Login>) {
         for pool in self.all.borrow().iter() {
             let identity = &mut *pool.identity.borrow_mut();
             let Some(held) = identity.login.as_mut().filter(|held| held.user() == login.user()) else {
@@ -194,19 +190,19 @@ impl<W: Wire> Pools<W> {
     }
 
     /// Takes one out whose user the store refuses. Whoever comes by its name shares nothing with it.
-    pub(in crate::dispatcher) fn remove(&self, pool: &Rc<Pool<W>>) {
+    pub(crate) fn remove(&self, pool: &Rc<Pool<W>>) {
         self.scopes.retire(&pool.scope.borrow());
         self.all.borrow_mut().retain(|other| !Rc::ptr_eq(other, pool));
     }
 
     /// What all threads know of their clients' identities.
-    pub(in crate::dispatcher) fn scopes(&self) -> &Scopes {
+    pub(crate) fn scopes(&self) -> &Scopes {
         &self.scopes
     }
 
     /// Clients that come from now on share nothing with those that the store let in without a password, if it does so no
     /// more. True if that is new.
-    pub(in crate::dispatcher) fn follow_access(&self, service: &Rc<Service<W>>) -> bool {
+    pub(crate) fn follow_access(&self, service: &Rc<Service<W>>) -> bool {
         let closed = self.scopes.closed();
         if self.closed.replace(closed) == closed {
             return false;
@@ -226,7 +222,7 @@ impl<W: Wire> Pools<W> {
     }
 
     /// Looks for answers that take too long, and for pools that no client uses.
-    pub(in crate::dispatcher) fn check(&self, now: Nanos, timeout: Nanos, slow: Nanos) {
+    pub(crate) fn check(&self, now: Nanos, timeout: Nanos, slow: Nanos) {
         let mut former = self.former.borrow_mut();
         former.retain(|pool| Rc::strong_count(pool) > 1);
         former.iter().flat_map(|pool| pool.stores()).for_each(|store| store.check(now, timeout, slow));

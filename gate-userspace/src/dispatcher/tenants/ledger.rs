@@ -23,16 +23,16 @@ use crate::protocol::price_class::PriceClass;
 
 /// A tenant, by its number in the maps. Zero is nobody.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(in crate::dispatcher) struct TenantId(pub(in crate::dispatcher) u32);
+pub(crate) struct TenantId(pub(crate) u32);
 
 impl TenantId {
     /// A source that no rule names.
-    pub(in crate::dispatcher) const NOBODY: Self = Self(0);
+    pub(crate) const NOBODY: Self = Self(0);
 }
 
 /// One thread's view of tenants, prices and buckets. See the [module](self).
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Ledger {
+pub(crate) struct Ledger {
     maps: Arc<Maps>,
     /// Where this thread's counters begin.
     row: usize,
@@ -54,7 +54,7 @@ pub(in crate::dispatcher) struct Ledger {
 
 /// What the ledger says of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::dispatcher) enum Charge {
+pub(crate) enum Charge {
     /// It may pass: this has been taken from the buckets, or, if it would have been refused in earnest, nothing.
     Passed(MilliRu),
     /// It must not.
@@ -64,7 +64,7 @@ pub(in crate::dispatcher) enum Charge {
 impl Ledger {
     /// The ledger of a thread whose counters are in `row` of the maps; `seed` is for draws. `served` are the
     /// services, each with its place in the configuration.
-    pub(in crate::dispatcher) fn new<'n>(
+    pub(crate) fn new<'n>(
         maps: Arc<Maps>,
         row: usize,
         seed: u64,
@@ -94,20 +94,20 @@ impl Ledger {
 
     /// gate's clock when `CLOCK_MONOTONIC` has this value.
     #[inline]
-    pub(in crate::dispatcher) fn at(&self, monotonic: Nanos) -> Nanos {
+    pub(crate) fn at(&self, monotonic: Nanos) -> Nanos {
         self.clock.at_monotonic(monotonic)
     }
 
     /// Follows the generation in force. To be called once for each batch of requests.
     #[inline]
-    pub(in crate::dispatcher) fn refresh(&mut self) {
+    pub(crate) fn refresh(&mut self) {
         if self.maps.generation() != self.generation {
             self.follow();
         }
     }
 
     /// Whom a source is charged to at a service.
-    pub(in crate::dispatcher) fn tenant_of(&self, source: IpAddr, service: usize) -> TenantId {
+    pub(crate) fn tenant_of(&self, source: IpAddr, service: usize) -> TenantId {
         match self.tenant_of_source(source) {
             TenantId::NOBODY => self.services.get(service).map_or(TenantId::NOBODY, |service| service.1),
             named => named,
@@ -115,7 +115,7 @@ impl Ledger {
     }
 
     /// The tenant one of whose prefixes a source is in.
-    pub(in crate::dispatcher) fn tenant_of_source(&self, source: IpAddr) -> TenantId {
+    pub(crate) fn tenant_of_source(&self, source: IpAddr) -> TenantId {
         let entry = |block: u32, index: u8| {
             let words = self.maps.tables.load_at::<u64>(block as usize, usize::from(index & !1) * 4);
             Some(if index & 1 == 0 { words as u32 } else { (words >> 32) as u32 })
@@ -127,14 +127,14 @@ impl Ledger {
     }
 
     /// Whether a tenant is still called so.
-    pub(in crate::dispatcher) fn has_name(&self, tenant: TenantId, name: &Name) -> bool {
+    pub(crate) fn has_name(&self, tenant: TenantId, name: &Name) -> bool {
         let tenant = tenant.0 as usize;
         let held = || self.maps.tenants.load_at::<Name>(tenant, offset_of!(Tenant, name));
         tenant < self.maps.tenants.len() && held() == *name
     }
 
     /// Whether what this source is refused is only counted.
-    pub(in crate::dispatcher) fn is_shadowed(&self, source: IpAddr) -> bool {
+    pub(crate) fn is_shadowed(&self, source: IpAddr) -> bool {
         let address = match source.to_canonical() {
             IpAddr::V4(source) => source.to_ipv6_mapped().octets(),
             IpAddr::V6(source) => source.octets(),
@@ -144,32 +144,32 @@ impl Ledger {
 
     /// A tenant's tier.
     #[inline]
-    pub(in crate::dispatcher) fn tier(&mut self, tenant: TenantId) -> Tier {
+    pub(crate) fn tier(&mut self, tenant: TenantId) -> Tier {
         let tier = usize::from(self.state(tenant).tier);
         Tier::ALL.get(tier).copied().unwrap_or_default()
     }
 
     /// Whether a tenant's reads may be answered with what was kept.
     #[inline]
-    pub(in crate::dispatcher) fn may_cache(&mut self, tenant: TenantId) -> bool {
+    pub(crate) fn may_cache(&mut self, tenant: TenantId) -> bool {
         self.state(tenant).flags & tenant_flags::NO_CACHE == 0
     }
 
     /// One request in so many gives a sample of its key.
     #[inline]
-    pub(in crate::dispatcher) fn sample_every(&self) -> u32 {
+    pub(crate) fn sample_every(&self) -> u32 {
         self.view.sample_every
     }
 
     /// A service's number in samples: its place in the configuration in force.
-    pub(in crate::dispatcher) fn number(&self, service: usize) -> u32 {
+    pub(crate) fn number(&self, service: usize) -> u32 {
         self.numbers.get(service).copied().unwrap_or(u32::MAX)
     }
 
     /// What a request costs at a service, before its tenant's multiplier; without `commands` only its rows and
     /// bytes.
     #[inline]
-    pub(in crate::dispatcher) fn price(
+    pub(crate) fn price(
         &self,
         service: usize,
         commands: u32,
@@ -185,25 +185,20 @@ impl Ledger {
 
     /// What a service sheds of a tier, a rung of [`Shed`].
     #[inline]
-    pub(in crate::dispatcher) fn rung(&self, service: usize, tier: Tier) -> u32 {
+    pub(crate) fn rung(&self, service: usize, tier: Tier) -> u32 {
         self.services.get(service).map_or(0, |(state, _)| state.shed.rung(tier as u8))
     }
 
     /// A price as dear as a tenant's multiplier and `rung` make it.
     #[inline]
-    pub(in crate::dispatcher) fn apply_multiplier(
-        &mut self,
-        tenant: TenantId,
-        price: MilliRu,
-        rung: u32,
-    ) -> MilliRu {
+    pub(crate) fn apply_multiplier(&mut self, tenant: TenantId, price: MilliRu, rung: u32) -> MilliRu {
         MilliRu(Shed::price(rung, price.scaled(Multiplier(self.state(tenant).multiplier)).0))
     }
 
     /// Charges `price`, as dear as `rung` makes it, to a tenant and to those charged with it, all or none, and
     /// counts what is refused. `shadow` passes that all the same.
     #[inline]
-    pub(in crate::dispatcher) fn charge(
+    pub(crate) fn charge(
         &mut self,
         tenant: TenantId,
         price: MilliRu,
@@ -225,31 +220,25 @@ impl Ledger {
 
     /// Counts a request that passes, charged so much.
     #[inline]
-    pub(in crate::dispatcher) fn count_passed(&self, tenant: TenantId, charged: MilliRu) {
+    pub(crate) fn count_passed(&self, tenant: TenantId, charged: MilliRu) {
         self.count(tenant, offset_of!(TenantCounters, passed), 1);
         self.count(tenant, offset_of!(TenantCounters, charged_mru), u64::from(charged.0));
     }
 
     /// Counts what a request was charged beside what it was counted with.
-    pub(in crate::dispatcher) fn count_charged(&self, tenant: TenantId, charged: MilliRu) {
+    pub(crate) fn count_charged(&self, tenant: TenantId, charged: MilliRu) {
         self.count(tenant, offset_of!(TenantCounters, charged_mru), u64::from(charged.0));
     }
 
     /// Counts what a tenant asks for over a connection of its own source's, whatever becomes of it.
     #[inline]
-    pub(in crate::dispatcher) fn count_demand(&self, tenant: TenantId, price: MilliRu) {
+    pub(crate) fn count_demand(&self, tenant: TenantId, price: MilliRu) {
         self.count(tenant, offset_of!(TenantCounters, asked_mru), u64::from(price.0));
     }
 
     /// Charges a tenant, and those charged with it, what requests have turned out to cost beyond the `paid`, which may
     /// leave debts of at most `max_debt`. Returns how much that is.
-    pub(in crate::dispatcher) fn settle(
-        &mut self,
-        tenant: TenantId,
-        cost: MilliRu,
-        paid: MilliRu,
-        now: Nanos,
-    ) -> MilliRu {
+    pub(crate) fn settle(&mut self, tenant: TenantId, cost: MilliRu, paid: MilliRu, now: Nanos) -> MilliRu {
         self.refresh();
         let due = MilliRu(self.apply_multiplier(tenant, cost, 0).0.saturating_sub(paid.0));
         if due == MilliRu::ZERO {
@@ -272,19 +261,19 @@ impl Ledger {
     }
 
     /// Gives back what a request was charged that was refused after all.
-    pub(in crate::dispatcher) fn refund(&mut self, tenant: TenantId, price: MilliRu) {
+    pub(crate) fn refund(&mut self, tenant: TenantId, price: MilliRu) {
         let also_charge = self.state(tenant).also_charge;
         self.give_back(tenant, price);
         also_charge.into_iter().for_each(|also| self.give_back(TenantId(also), price));
     }
 
     /// Whether the XDP program judges what comes in by an interface.
-    pub(in crate::dispatcher) fn is_attached_to(&self, interface: u32) -> bool {
+    pub(crate) fn is_attached_to(&self, interface: u32) -> bool {
         self.maps.is_attached_to(interface)
     }
 
     /// Whether so many bytes of the gate's own may be sent to whom a datagram names as its sender.
-    pub(in crate::dispatcher) fn may_reply(&mut self, tenant: TenantId, bytes: u32, now: Nanos) -> bool {
+    pub(crate) fn may_reply(&mut self, tenant: TenantId, bytes: u32, now: Nanos) -> bool {
         let now = self.at(now);
         let state = *self.state(tenant);
         // In this bucket a thousandth of a request unit is a byte.
@@ -295,26 +284,20 @@ impl Ledger {
 
     /// Whether so many bytes more than it sent may be sent to whom a datagram names as its sender: the same budget,
     /// which whoever is some service's default has for this as well.
-    pub(in crate::dispatcher) fn may_amplify(&mut self, tenant: TenantId, bytes: u32, now: Nanos) -> bool {
+    pub(crate) fn may_amplify(&mut self, tenant: TenantId, bytes: u32, now: Nanos) -> bool {
         let now = self.at(now);
         let reply = self.state(tenant).reply;
         self.attempt(tenant, offset_of!(Tenant, reply_tat), now, MilliRu(bytes), &reply).is_ok()
     }
 
     /// A draw from `[0, 1)`.
-    pub(in crate::dispatcher) fn draw(&mut self) -> f64 {
+    pub(crate) fn draw(&mut self) -> f64 {
         self.draw = draw::next(self.draw);
         (self.draw >> 11) as f64 / (1_u64 << 53) as f64
     }
 
     /// Counts a refusal that the buckets have no part in.
-    pub(in crate::dispatcher) fn count_refusal(
-        &self,
-        tenant: TenantId,
-        reason: Reason,
-        price: MilliRu,
-        shadow: bool,
-    ) {
+    pub(crate) fn count_refusal(&self, tenant: TenantId, reason: Reason, price: MilliRu, shadow: bool) {
         let by_reason = reason.index() * size_of::<u64>();
         if shadow {
             self.count(tenant, offset_of!(TenantCounters, shadowed) + by_reason, 1);
@@ -457,7 +440,7 @@ impl Ledger {
     }
 
     /// From now on counts in a row in which others count as well.
-    pub(in crate::dispatcher) fn count_in_shared_row(&mut self, row: usize) {
+    pub(crate) fn count_in_shared_row(&mut self, row: usize) {
         (self.row, self.is_shared) = (row * self.maps.tenants.len(), true);
     }
 

@@ -26,7 +26,7 @@ pub(super) mod usage;
 
 /// Tenants by user, and denied commands by tenant.
 #[derive(Debug, Default)]
-pub(in crate::dispatcher) struct Tenants {
+pub(crate) struct Tenants {
     users: HashMap<String, User>,
     deny: HashMap<TenantId, (Name, Arc<Deny>)>,
     usage: HashMap<TenantId, (Name, Arc<Usage>)>,
@@ -47,7 +47,7 @@ struct User {
 impl Tenants {
     /// Those of a configuration that comes after another; `ids` are their numbers by name. What they have open
     /// stays counted where it was.
-    pub(in crate::dispatcher) fn after(before: &Self, config: &Config, ids: &HashMap<String, u32>) -> Self {
+    pub(crate) fn after(before: &Self, config: &Config, ids: &HashMap<String, u32>) -> Self {
         let mut this = Self::default();
         for tenant in &config.tenants {
             let (Some(&id), Some(name)) = (ids.get(&tenant.name), Name::new(&tenant.name)) else { continue };
@@ -73,43 +73,43 @@ impl Tenants {
     }
 
     /// A tenant's parts; `None` if it has none.
-    pub(in crate::dispatcher) fn parts(&self, tenant: TenantId, ledger: &Ledger) -> Option<Arc<Parts>> {
+    pub(crate) fn parts(&self, tenant: TenantId, ledger: &Ledger) -> Option<Arc<Parts>> {
         let (name, parts) = self.parts.get(&tenant)?;
         ledger.has_name(tenant, name).then(|| Arc::clone(parts))
     }
 
     /// The tenant whose user this is, if it is still there.
-    pub(in crate::dispatcher) fn of_user(&self, login: &Login, ledger: &Ledger) -> Option<TenantId> {
+    pub(crate) fn of_user(&self, login: &Login, ledger: &Ledger) -> Option<TenantId> {
         let user = self.user(login)?;
         ledger.has_name(user.tenant, &user.name).then_some(user.tenant)
     }
 
     /// Whether gate knows this password to be right; `None` if only the store can tell.
-    pub(in crate::dispatcher) fn verifies(&self, login: &Login) -> Option<bool> {
+    pub(crate) fn verifies(&self, login: &Login) -> Option<bool> {
         let hashes = &self.user(login)?.hashes;
         let hash: [u8; 32] = Sha256::digest(login.password()).into();
         (!hashes.is_empty()).then(|| hashes.contains(&hash))
     }
 
     /// What is denied to a tenant.
-    pub(in crate::dispatcher) fn denied(&self, tenant: TenantId, ledger: &Ledger) -> Option<Arc<Deny>> {
+    pub(crate) fn denied(&self, tenant: TenantId, ledger: &Ledger) -> Option<Arc<Deny>> {
         let (name, deny) = self.deny.get(&tenant)?;
         ledger.has_name(tenant, name).then(|| Arc::clone(deny))
     }
 
     /// Where what a tenant has open is counted; `None` if it is new.
-    pub(in crate::dispatcher) fn usage(&self, tenant: TenantId, ledger: &Ledger) -> Option<Arc<Usage>> {
+    pub(crate) fn usage(&self, tenant: TenantId, ledger: &Ledger) -> Option<Arc<Usage>> {
         let (name, usage) = self.usage.get(&tenant)?;
         ledger.has_name(tenant, name).then(|| Arc::clone(usage))
     }
 
     /// Whether there is another tenant that clients may be of.
-    pub(in crate::dispatcher) fn are_several(&self) -> bool {
+    pub(crate) fn are_several(&self) -> bool {
         self.are_several
     }
 
     /// Those of `before` that are no more, each with what refers to it.
-    pub(in crate::dispatcher) fn gone_since<'b>(
+    pub(crate) fn gone_since<'b>(
         &self,
         before: &'b Self,
     ) -> impl Iterator<Item = (TenantId, &'b Arc<Usage>)> {

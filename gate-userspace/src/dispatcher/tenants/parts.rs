@@ -9,7 +9,7 @@ use crate::protocol::deny::Deny;
 
 /// One tenant's parts.
 #[derive(Debug, Default)]
-pub(in crate::dispatcher) struct Parts {
+pub(crate) struct Parts {
     parts: Vec<Part>,
     /// In the order of their bytes.
     prefixes: Vec<Prefix>,
@@ -17,11 +17,11 @@ pub(in crate::dispatcher) struct Parts {
 
 /// One of them.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Part {
+pub(crate) struct Part {
     /// Who is charged.
-    pub(in crate::dispatcher) tenant: TenantId,
+    pub(crate) tenant: TenantId,
     /// What is denied to it, beside what is denied to the whole.
-    pub(in crate::dispatcher) deny: Option<Deny>,
+    pub(crate) deny: Option<Deny>,
 }
 
 #[derive(Debug)]
@@ -35,11 +35,7 @@ struct Prefix {
 
 impl Parts {
     /// Adds a part. Prefixes are distinct; [`Parts::sort`] comes after the last.
-    pub(in crate::dispatcher) fn add(
-        &mut self,
-        part: Part,
-        prefixes: impl IntoIterator<Item = impl Into<Box<[u8]>>>,
-    ) {
+    pub(crate) fn add(&mut self, part: Part, prefixes: impl IntoIterator<Item = impl Into<Box<[u8]>>>) {
         let seq = self.parts.len() as u32;
         self.parts.push(part);
         let prefix = |bytes: Box<[u8]>| Prefix { bytes, part: seq, within: None };
@@ -47,7 +43,7 @@ impl Parts {
     }
 
     /// Makes it ready to be asked.
-    pub(in crate::dispatcher) fn sort(&mut self) {
+    pub(crate) fn sort(&mut self) {
         self.prefixes.sort_unstable_by(|one, other| one.bytes.cmp(&other.bytes));
         // Whatever a prefix lies within comes before it, and all that comes between lies within that too.
         let mut open: Vec<u32> = Vec::new();
@@ -61,11 +57,7 @@ impl Parts {
 
     /// The part that a request belongs to; `None` if it is the whole's. These are the keys that are at hand, of so
     /// many.
-    pub(in crate::dispatcher) fn of<'k>(
-        &self,
-        mut keys: impl Iterator<Item = &'k [u8]>,
-        count: u32,
-    ) -> Option<&Part> {
+    pub(crate) fn of<'k>(&self, mut keys: impl Iterator<Item = &'k [u8]>, count: u32) -> Option<&Part> {
         let part = self.of_key(keys.next()?)?;
         let mut seen = 1;
         for key in keys {

@@ -14,7 +14,7 @@ use super::usage::Usage;
 
 /// The numbers, and what refers to each.
 #[derive(Debug, Default)]
-pub(in crate::dispatcher) struct Retired(Mutex<Vec<Number>>);
+pub(crate) struct Retired(Mutex<Vec<Number>>);
 
 #[derive(Debug)]
 struct Number {
@@ -26,7 +26,7 @@ struct Number {
 
 impl Retired {
     /// The tenants are others now.
-    pub(in crate::dispatcher) fn follow(&self, before: &Tenants, now: &Tenants) {
+    pub(crate) fn follow(&self, before: &Tenants, now: &Tenants) {
         let gone = now.gone_since(before);
         let numbers =
             gone.map(|(tenant, usage)| Number { tenant, usage: Arc::downgrade(usage), until: None });
@@ -34,7 +34,7 @@ impl Retired {
     }
 
     /// Those that may still be referred to at `now`, where no request takes longer than `longest`.
-    pub(in crate::dispatcher) fn in_use(&self, now: Nanos, longest: Nanos) -> HashSet<u32> {
+    pub(crate) fn in_use(&self, now: Nanos, longest: Nanos) -> HashSet<u32> {
         let numbers = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         numbers.retain_mut(|number| {
             if number.usage.strong_count() > 0 {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// One tenant's.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Usage {
+pub(crate) struct Usage {
     connections: AtomicU64,
     requests: AtomicU64,
     max_connections: AtomicU64,
@@ -19,7 +19,7 @@ pub(in crate::dispatcher) struct Usage {
 
 impl Usage {
     /// Nothing is open yet; no limit is none.
-    pub(in crate::dispatcher) fn new(max_connections: Option<u64>, max_requests: Option<u64>) -> Self {
+    pub(crate) fn new(max_connections: Option<u64>, max_requests: Option<u64>) -> Self {
         let new = Self {
             connections: AtomicU64::new(0),
             requests: AtomicU64::new(0),
@@ -32,12 +32,12 @@ impl Usage {
     }
 
     /// Whether it has a limit on connections of its own.
-    pub(in crate::dispatcher) fn has_own_limit(&self) -> bool {
+    pub(crate) fn has_own_limit(&self) -> bool {
         self.has_own_limit.load(Ordering::Relaxed)
     }
 
     /// From now on so many may be open; what is open stays.
-    pub(in crate::dispatcher) fn limit(&self, max_connections: Option<u64>, max_requests: Option<u64>) {
+    pub(crate) fn limit(&self, max_connections: Option<u64>, max_requests: Option<u64>) {
         self.has_own_limit.store(max_connections.is_some(), Ordering::Relaxed);
         self.max_connections.store(max_connections.unwrap_or(u64::MAX), Ordering::Relaxed);
         self.max_requests.store(max_requests.unwrap_or(u64::MAX), Ordering::Relaxed);
@@ -46,14 +46,14 @@ impl Usage {
 
 /// One client's.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct UsageGuard {
+pub(crate) struct UsageGuard {
     usage: Arc<Usage>,
     requests: Cell<u64>,
 }
 
 impl UsageGuard {
     /// That of one more connection; `None` if there are as many as there may be.
-    pub(in crate::dispatcher) fn of_connection(usage: Arc<Usage>) -> Option<Self> {
+    pub(crate) fn of_connection(usage: Arc<Usage>) -> Option<Self> {
         let max = usage.max_connections.load(Ordering::Relaxed);
         let one_more = |open| (open < max).then_some(open + 1);
         usage.connections.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
@@ -62,7 +62,7 @@ impl UsageGuard {
 
     /// Whether a client that has `open` requests unanswered may have one more.
     #[inline]
-    pub(in crate::dispatcher) fn has_room(&self, open: usize) -> bool {
+    pub(crate) fn has_room(&self, open: usize) -> bool {
         let max = self.usage.max_requests.load(Ordering::Relaxed);
         let others = || self.usage.requests.load(Ordering::Relaxed).saturating_sub(self.requests.get());
         max == u64::MAX || others() + (open as u64) < max
@@ -70,7 +70,7 @@ impl UsageGuard {
 
     /// The client has `open` requests unanswered.
     #[inline]
-    pub(in crate::dispatcher) fn note(&self, open: usize) {
+    pub(crate) fn note(&self, open: usize) {
         let (now, before) = (open as u64, self.requests.replace(open as u64));
         if now != before {
             self.usage.requests.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// A queue of bytes in one piece, whose memory is reused.
 #[derive(Default)]
-pub(in crate::dispatcher) struct Buffer {
+pub(crate) struct Buffer {
     bytes: Vec<u8>,
     head: usize,
 }
@@ -19,37 +19,37 @@ impl fmt::Debug for Buffer {
 impl Buffer {
     /// What is in it, the oldest byte first.
     #[inline]
-    pub(in crate::dispatcher) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[self.head..]
     }
 
     /// How much is in it.
     #[inline]
-    pub(in crate::dispatcher) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.bytes.len() - self.head
     }
 
     /// How much memory it takes.
     #[inline]
-    pub(in crate::dispatcher) fn memory(&self) -> usize {
+    pub(crate) fn memory(&self) -> usize {
         self.bytes.capacity()
     }
 
     /// Whether nothing is in it.
     #[inline]
-    pub(in crate::dispatcher) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Adds `bytes` at the end.
     #[inline]
-    pub(in crate::dispatcher) fn push(&mut self, bytes: &[u8]) {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.make_room(bytes.len());
         self.bytes.extend_from_slice(bytes);
     }
 
     /// Lets `read` add at the end, where there is room for `count` bytes at least; it must do nothing else.
-    pub(in crate::dispatcher) fn fill<T>(&mut self, count: usize, read: impl FnOnce(&mut Vec<u8>) -> T) -> T {
+    pub(crate) fn fill<T>(&mut self, count: usize, read: impl FnOnce(&mut Vec<u8>) -> T) -> T {
         self.make_room(count);
         self.bytes.reserve(count);
         read(&mut self.bytes)
@@ -66,7 +66,7 @@ impl Buffer {
 
     /// Lets `write` add at the end; it must do nothing else.
     #[inline]
-    pub(in crate::dispatcher) fn append(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+    pub(crate) fn append(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         let before = self.bytes.len();
         write(&mut self.bytes);
         debug_assert!(self.bytes.len() >= before);
@@ -78,7 +78,7 @@ impl Buffer {
     ///
     /// If there are fewer.
     #[inline]
-    pub(in crate::dispatcher) fn consume(&mut self, count: usize) {
+    pub(crate) fn consume(&mut self, count: usize) {
         assert!(count <= self.len(), "{count} of {} bytes", self.len());
         self.head += count;
         if self.head == self.bytes.len() {
@@ -87,7 +87,7 @@ impl Buffer {
     }
 
     /// Empties it. A buffer that grew large gives its memory back.
-    pub(in crate::dispatcher) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.head = 0;
         if self.bytes.capacity() > KEPT {
             self.bytes = Vec::new();
@@ -97,7 +97,7 @@ impl Buffer {
     }
 
     /// Gives all memory back if nothing is in it.
-    pub(in crate::dispatcher) fn release(&mut self) {
+    pub(crate) fn release(&mut self) {
         if self.is_empty() {
             *self = Self::default();
         }

@@ -30,7 +30,7 @@ use crate::protocol::{Class, Refusal, RequestMeta, Step};
 
 /// memcached's text protocol.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Memcached;
+pub(crate) struct Memcached;
 
 impl Wire for Memcached {
     type Decoder = Decoder;
@@ -186,7 +186,7 @@ impl Wire for Memcached {
 
 /// A connection on which gets are merged.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Multiget {
+pub(crate) struct Multiget {
     /// What the output ends with: a multiget that lacks its end of line.
     open: Option<Open>,
     /// The keys of merged gets that are not answered: two bytes of length, then the key.
@@ -221,7 +221,7 @@ struct Open {
 
 /// What is known of an answer before it comes.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::dispatcher) enum Expected {
+pub(crate) enum Expected {
     /// A part of a multiget's.
     Merged,
     /// One of this shape.

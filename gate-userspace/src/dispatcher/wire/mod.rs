@@ -19,7 +19,7 @@ pub(super) mod memcached;
 pub(super) mod resp;
 
 /// A protocol, as the dispatcher sees it.
-pub(in crate::dispatcher) trait Wire: Debug + Sized + 'static {
+pub(crate) trait Wire: Debug + Sized + 'static {
     /// Takes requests out of one client's stream.
     type Decoder: Debug;
     /// A request; its keys are offsets into its bytes.
@@ -132,7 +132,7 @@ pub(in crate::dispatcher) trait Wire: Debug + Sized + 'static {
 
 /// For how long what a key holds can be known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::dispatcher) enum Ttl {
+pub(crate) enum Ttl {
     /// Until it is written to, as far as is known.
     Unbounded,
     /// At most so long.
@@ -141,7 +141,7 @@ pub(in crate::dispatcher) enum Ttl {
 
 /// What becomes of a request that may pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::dispatcher) enum Route {
+pub(crate) enum Route {
     /// It goes to the store by a connection that many clients share.
     Shared,
     /// It needs a connection to the store that no one else uses, and so do all that follow it.
@@ -156,7 +156,7 @@ pub(in crate::dispatcher) enum Route {
 
 /// What a request means for a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::dispatcher) enum Transaction {
+pub(crate) enum Transaction {
     /// Nothing: it is a part of one that is open.
     None,
     /// One begins.
@@ -171,17 +171,17 @@ pub(in crate::dispatcher) enum Transaction {
 
 /// What becomes of a connection whose client sent bytes that are no request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::dispatcher) struct FaultHandling {
+pub(crate) struct FaultHandling {
     /// No one can tell where the next request begins: it ends.
-    pub(in crate::dispatcher) closes: bool,
+    pub(crate) closes: bool,
     /// What is counted.
-    pub(in crate::dispatcher) reason: gate_common::abi::Reason,
+    pub(crate) reason: gate_common::abi::Reason,
     /// The client wants to speak TLS.
-    pub(in crate::dispatcher) tls: bool,
+    pub(crate) tls: bool,
 }
 
 /// One connection to the store, shared by many clients: what is written to it, and whose answer is read.
-pub(in crate::dispatcher) trait Link: Debug + Default {
+pub(crate) trait Link: Debug + Default {
     /// See [`Wire::Request`].
     type Request;
     /// What is known of an answer before it comes.
@@ -207,28 +207,28 @@ pub(in crate::dispatcher) trait Link: Debug + Default {
 
 /// What a store's bytes mean for the first request that waits for an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::dispatcher) struct Answer {
+pub(crate) struct Answer {
     /// Bytes from the front of the input that the client gets.
-    pub(in crate::dispatcher) give: usize,
+    pub(crate) give: usize,
     /// What the client gets after them.
-    pub(in crate::dispatcher) add: &'static [u8],
+    pub(crate) add: &'static [u8],
     /// Bytes of the input that are taken.
-    pub(in crate::dispatcher) len: usize,
+    pub(crate) len: usize,
     /// Whether the answer is whole.
-    pub(in crate::dispatcher) last: bool,
+    pub(crate) last: bool,
 }
 
 impl Answer {
     /// More input is wanted.
-    pub(in crate::dispatcher) const MORE: Self = Self { give: 0, add: b"", len: 0, last: false };
+    pub(crate) const MORE: Self = Self { give: 0, add: b"", len: 0, last: false };
 }
 
 /// The store sent what its protocol does not allow.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the store sent {0}")]
-pub(in crate::dispatcher) struct MalformedReply(pub(in crate::dispatcher) String);
+pub(crate) struct MalformedReply(pub(crate) String);
 
 /// The longest request that is gathered; a longer one is passed on as it comes. What it costs to lend it a connection
 /// to the store is little beside its own length, and 10,000 clients that stop in the middle of such a request hold
 /// 640 MiB. Any datagram's is shorter.
-pub(in crate::dispatcher) const MAX_BUFFERED_REQUEST: usize = 64 << 10;
+pub(crate) const MAX_BUFFERED_REQUEST: usize = 64 << 10;

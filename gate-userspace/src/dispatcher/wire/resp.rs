@@ -1,8 +1,8 @@
 //! RESP to and from the store: requests as they come, one after the other, and where each reply ends.
 //!
 //! Requests that need nothing of their connection share it with those of the same user, database and protocol version
-//! ([`crate::dispatcher::identity::login`]); the first that does moves its client to one of its own
-//! ([`crate::dispatcher::clients::dedicated`]).
+//! ([`crate::dispatcher::pipeline::login`]); the first that does moves its client to one of its own
+//! ([`crate::dispatcher::pipeline::dedicated`]).
 
 use gate_common::units::Nanos;
 
@@ -22,7 +22,7 @@ use crate::protocol::{Class, Refusal, RequestMeta, Step};
 
 /// Redis' protocol.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Resp;
+pub(crate) struct Resp;
 
 impl Wire for Resp {
     type Decoder = Decoder;
@@ -202,7 +202,7 @@ const DISCARD: Command = Command::named("discard");
 
 /// A shared connection.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Pipe {
+pub(crate) struct Pipe {
     replies: Replies,
     /// What is being read is in answer to no request.
     unasked: bool,
@@ -260,7 +260,7 @@ fn is_pre_auth_error(error: &[u8]) -> bool {
 }
 
 /// What a client reads before whom there is such a store.
-pub(in crate::dispatcher) const CLUSTER: &[u8] = b"-ERR gate does not support a store in cluster mode\r\n";
+pub(crate) const CLUSTER: &[u8] = b"-ERR gate does not support a store in cluster mode\r\n";
 /// A reply that is waited for, rather than passed on in pieces.
 const SHORT_REPLY: usize = 16 << 10;
 

@@ -5,10 +5,10 @@ use std::rc::Rc;
 use gate_common::abi::Reason;
 use gate_common::units::{MilliRu, Nanos};
 
-use super::client::{Client, Conversation};
-use super::replies::{Replies, SeqNo};
+use super::Service;
+use crate::dispatcher::clients::client::{Client, Conversation};
+use crate::dispatcher::clients::replies::{Replies, SeqNo};
 use crate::dispatcher::metrics::Event;
-use crate::dispatcher::service::Service;
 use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::wire::Wire;
 use crate::dispatcher::wire::resp::CLUSTER;
@@ -16,7 +16,7 @@ use crate::protocol::Refusal;
 
 impl<W: Wire> Service<W> {
     /// Answers bytes that are no request, or not the rest of the one that has this place.
-    pub(in crate::dispatcher) fn fault(
+    pub(crate) fn fault(
         &self,
         client: &Client<W>,
         conversation: &mut Conversation<W>,
@@ -38,7 +38,7 @@ impl<W: Wire> Service<W> {
     }
 
     /// Writes a refusal in its place, unless nobody wants it, or may have it. Whether it is written.
-    pub(in crate::dispatcher) fn refuse(
+    pub(crate) fn refuse(
         &self,
         client: &Client<W>,
         replies: &mut Replies,
@@ -57,14 +57,33 @@ impl<W: Wire> Service<W> {
         true
     }
 
-    /// Writes the gate's own answer in its place, if the client may have it. Whether it may.
-    pub(in crate::dispatcher) fn reply(
+    /// Refuses a request that has just been decoded, and watches how long that takes.
+    pub(crate) fn refuse_decoded(
         &self,
         client: &Client<W>,
         replies: &mut Replies,
         seq: SeqNo,
-        answer: &[u8],
-    ) -> bool {
+        silent: bool,
+        refusal: Refusal,
+        decoded: Nanos,
+    ) {
+        let in_turn = seq == replies.first();
+        if self.refuse(client, replies, seq, silent, refusal) {
+            self.track_refusal(client, in_turn, decoded);
+        }
+    }
+
+    /// The refusal of a request that has just been decoded is in its client's output, or waits for its turn.
+    pub(crate) fn track_refusal(&self, client: &Client<W>, in_turn: bool, decoded: Nanos) {
+        if in_turn {
+            client.pending_refusals.add(decoded);
+        } else {
+            self.metrics.refusals.held_back(1);
+        }
+    }
+
+    /// Writes the gate's own answer in its place, if the client may have it. Whether it may.
+    pub(crate) fn reply(&self, client: &Client<W>, replies: &mut Replies, seq: SeqNo, answer: &[u8]) -> bool {
         let may = self.within_reply_budget(client, answer.len());
         if may {
             replies.part(seq, answer);
@@ -74,13 +93,7 @@ impl<W: Wire> Service<W> {
     }
 
     /// Refuses a request that was let in before; one that is `silent` gets no answer.
-    pub(in crate::dispatcher) fn refuse_queued(
-        &self,
-        client: &Rc<Client<W>>,
-        seq: SeqNo,
-        silent: bool,
-        refusal: Refusal,
-    ) {
+    pub(crate) fn refuse_queued(&self, client: &Rc<Client<W>>, seq: SeqNo, silent: bool, refusal: Refusal) {
         if client.is_gone() {
             return;
         }
@@ -89,7 +102,7 @@ impl<W: Wire> Service<W> {
     }
 
     /// Gives a client a whole answer.
-    pub(in crate::dispatcher) fn answer(&self, client: &Rc<Client<W>>, seq: SeqNo, answer: &[u8]) {
+    pub(crate) fn answer(&self, client: &Rc<Client<W>>, seq: SeqNo, answer: &[u8]) {
         if client.is_gone() {
             return;
         }
@@ -100,20 +113,20 @@ impl<W: Wire> Service<W> {
     }
 
     /// Counts a refusal that costs nothing.
-    pub(in crate::dispatcher) fn count_refusal(&self, tenant: TenantId, reason: Reason) {
+    pub(crate) fn count_refusal(&self, tenant: TenantId, reason: Reason) {
         self.ledger.borrow().count_refusal(tenant, reason, MilliRu::ZERO, false);
     }
 
     /// Remembers that there is something to be written to a client.
     #[inline]
-    pub(in crate::dispatcher) fn mark_pending_write(&self, client: &Rc<Client<W>>) {
+    pub(crate) fn mark_pending_write(&self, client: &Rc<Client<W>>) {
         if !client.mark_pending_write.replace(true) {
             self.pending_writes.borrow_mut().push(Rc::clone(client));
         }
     }
 
     /// Writes to everyone who has news.
-    pub(in crate::dispatcher) fn flush_pending(&self) {
+    pub(crate) fn flush_pending(&self) {
         let mut pending_writes = self.pending_writes.borrow_mut();
         for client in pending_writes.drain(..) {
             client.mark_pending_write.set(false);
@@ -136,4 +149,4 @@ impl<W: Wire> Service<W> {
 }
 
 /// What a refusal is taken to be long, when it is sent to whom a datagram names as its sender.
-pub(in crate::dispatcher) const REFUSAL_BYTES: usize = 80;
+pub(crate) const REFUSAL_BYTES: usize = 80;

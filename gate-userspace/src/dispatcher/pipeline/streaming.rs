@@ -1,6 +1,6 @@
 //! Requests too long to be gathered: passed on as they come.
 //!
-//! Such a request is judged by its head, like any other ([`crate::dispatcher::pipeline`]); what it says of its length
+//! Such a request is judged by its head, like any other ([`crate::dispatcher::pipeline::request`]); what it says of its length
 //! is its price. Then its client goes to the store with it, once it has its earlier replies, over a connection that
 //! nobody else uses meanwhile ([`crate::dispatcher::stores::dedicated`]): bytes are read when there is room for them at
 //! the store. Once it is answered, the client is back among those that share connections. So whoever sends slowly
@@ -22,15 +22,15 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
-use super::client::{Client, CloseCause};
 use super::dedicated::write_all;
-use super::replies::SeqNo;
+use super::dispatch::Held;
+use super::{Answered, Service};
 use crate::clock;
+use crate::dispatcher::clients::client::{Client, CloseCause};
+use crate::dispatcher::clients::replies::SeqNo;
 use crate::dispatcher::hot_cache::CacheRole;
 use crate::dispatcher::metrics::Event;
-use crate::dispatcher::queue::dispatch::Held;
 use crate::dispatcher::queue::queue::Queue;
-use crate::dispatcher::service::{Answered, Service};
 use crate::dispatcher::stores::connection::Outgoing;
 use crate::dispatcher::stores::dedicated::DedicatedConnection;
 use crate::dispatcher::stores::error::StoreError;
@@ -43,7 +43,7 @@ use crate::protocol::{Refusal, Step};
 
 /// A request that may go to the store, of which the client has sent no more than the head, as far as is known.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct StreamedRequest<W: Wire> {
+pub(crate) struct StreamedRequest<W: Wire> {
     /// Who is charged, and whose the client was then.
     tenant: TenantId,
     whole: TenantId,
@@ -117,12 +117,7 @@ impl Body {
 impl<W: Wire> Service<W> {
     /// Sends a request that has a place before the store. One whose body is still to come gives it back for now.
     #[inline(always)]
-    pub(in crate::dispatcher) fn submit(
-        &self,
-        outgoing: Outgoing<'_, W>,
-        queue: &mut Queue<Held<W>>,
-        now: Nanos,
-    ) {
+    pub(crate) fn submit(&self, outgoing: Outgoing<'_, W>, queue: &mut Queue<Held<W>>, now: Nanos) {
         let client = outgoing.client;
         if W::is_streamed(outgoing.request) {
             queue.leave();
@@ -133,7 +128,7 @@ impl<W: Wire> Service<W> {
     }
 
     /// Whether a request is known to be longer than what is passed on.
-    pub(in crate::dispatcher) fn is_too_long(&self, request: &W::Request, head: &[u8]) -> bool {
+    pub(crate) fn is_too_long(&self, request: &W::Request, head: &[u8]) -> bool {
         W::is_streamed(request) && self.is_beyond_limit(Body::of::<W>(request, head).paid)
     }
 
@@ -148,7 +143,7 @@ impl<W: Wire> Client<W> {
     /// # Errors
     ///
     /// If that was the client's end.
-    pub(in crate::dispatcher) async fn stream_request(
+    pub(crate) async fn stream_request(
         &self,
         mut large: StreamedRequest<W>,
         from_client: &mut OwnedReadHalf,

@@ -5,12 +5,12 @@ use std::rc::Rc;
 use gate_common::abi::Reason;
 use gate_common::units::{MilliRu, Nanos};
 
-use super::queue::{Queue, Queued};
+use super::Service;
+use super::request::{count_passed, refuse};
 use crate::dispatcher::clients::client::Client;
 use crate::dispatcher::clients::replies::SeqNo;
 use crate::dispatcher::hot_cache::CacheRole;
-use crate::dispatcher::pipeline::{count_passed, refuse};
-use crate::dispatcher::service::Service;
+use crate::dispatcher::queue::queue::{Queue, Queued};
 use crate::dispatcher::stores::connection::Outgoing;
 use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::wire::Wire;
@@ -18,17 +18,11 @@ use crate::policy::admission;
 use crate::protocol::Refusal;
 impl<W: Wire> Service<W> {
     /// Puts a request into the queue, whoever waits there.
-    pub(in crate::dispatcher) fn enqueue(&self, held: Held<W>, bytes: &[u8], now: Nanos) {
+    pub(crate) fn enqueue(&self, held: Held<W>, bytes: &[u8], now: Nanos) {
         self.enqueue_in(&mut self.queue.borrow_mut(), held, bytes, now);
     }
 
-    pub(in crate::dispatcher) fn enqueue_in(
-        &self,
-        queue: &mut Queue<Held<W>>,
-        held: Held<W>,
-        bytes: &[u8],
-        now: Nanos,
-    ) {
+    pub(crate) fn enqueue_in(&self, queue: &mut Queue<Held<W>>, held: Held<W>, bytes: &[u8], now: Nanos) {
         let (waiting, lowest) = held.client.queued.get();
         // Behind the client's own requests, whatever it is.
         let tier = if waiting > 0 { held.class.tier.max(lowest) } else { held.class.tier };
@@ -39,7 +33,7 @@ impl<W: Wire> Service<W> {
     }
 
     /// Lets requests out of the queue, as many as there are places.
-    pub(in crate::dispatcher) fn dispatch(&self, now: Nanos) {
+    pub(crate) fn dispatch(&self, now: Nanos) {
         loop {
             let Some((tier, queued, behind)) = self.queue.borrow_mut().pop() else { return };
             let (held, waited) = (queued.item, now.saturating_sub(queued.since));
@@ -79,7 +73,7 @@ impl<W: Wire> Service<W> {
     }
 
     /// Refuses what has waited too long while no place became free.
-    pub(in crate::dispatcher) fn expire(&self, now: Nanos) {
+    pub(crate) fn expire(&self, now: Nanos) {
         loop {
             let lost = |tier, queued: &Queued<Held<W>>| {
                 let waited = now.saturating_sub(queued.since);
@@ -155,16 +149,16 @@ impl<W: Wire> Service<W> {
 
 /// A request in the queue.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Held<W: Wire> {
-    pub(in crate::dispatcher) client: Rc<Client<W>>,
+pub(crate) struct Held<W: Wire> {
+    pub(crate) client: Rc<Client<W>>,
     /// Who is charged.
-    pub(in crate::dispatcher) tenant: TenantId,
-    pub(in crate::dispatcher) seq: SeqNo,
-    pub(in crate::dispatcher) request: W::Request,
-    pub(in crate::dispatcher) class: admission::Request,
+    pub(crate) tenant: TenantId,
+    pub(crate) seq: SeqNo,
+    pub(crate) request: W::Request,
+    pub(crate) class: admission::Request,
     /// What it has paid, unless it has been counted as passed.
-    pub(in crate::dispatcher) charged: Option<MilliRu>,
-    pub(in crate::dispatcher) cache_role: CacheRole,
+    pub(crate) charged: Option<MilliRu>,
+    pub(crate) cache_role: CacheRole,
 }
 
 /// Refuses a request that nobody waits for any more.

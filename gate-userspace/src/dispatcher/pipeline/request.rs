@@ -1,7 +1,7 @@
 //! What a request passes, in order. Everything that can become of it is decided here.
 //!
 //! classify, price, quota, hot key, admit, queue, store, observe. Decoding is before, in
-//! [`Service::requests`]; answers come back through [`super::stores::connection`], which observes them
+//! [`Service::requests`]; answers come back through [`crate::dispatcher::stores::connection`], which observes them
 //! ([`Service::release_permit`]) and lets the next ones out of the queue ([`Service::dispatch`]).
 
 use std::rc::Rc;
@@ -9,24 +9,24 @@ use std::rc::Rc;
 use gate_common::abi::Reason;
 use gate_common::units::{MilliRu, Nanos};
 
-use super::clients::client::{Client, ConnectionMode};
-use super::clients::replies::Replies;
-use super::hot_cache::key_order::ReplySlot;
-use super::hot_cache::{Asked, CacheDecision, ReadResult};
-use super::metrics::Event;
-use super::metrics::by_type::TypeMetrics;
-use super::queue::dispatch::Held;
-use super::service::Service;
-use super::stores::connection::Outgoing;
-use super::tenants::ledger::{Charge, Ledger, TenantId};
-use super::wire::{Route, Wire};
+use super::Service;
+use super::dispatch::Held;
+use crate::dispatcher::clients::client::{Client, ConnectionMode};
+use crate::dispatcher::clients::replies::Replies;
+use crate::dispatcher::hot_cache::key_order::ReplySlot;
+use crate::dispatcher::hot_cache::{Asked, CacheDecision, ReadResult};
+use crate::dispatcher::metrics::Event;
+use crate::dispatcher::metrics::by_type::TypeMetrics;
+use crate::dispatcher::stores::connection::Outgoing;
+use crate::dispatcher::tenants::ledger::{Charge, Ledger, TenantId};
+use crate::dispatcher::wire::{Route, Wire};
 use crate::policy::admission;
 use crate::protocol::{Refusal, RequestMeta};
 
 impl<W: Wire> Service<W> {
     /// Takes a decoded request through the pipeline.
     #[inline]
-    pub(super) fn request(
+    pub(crate) fn request(
         &self,
         client: &Rc<Client<W>>,
         replies: &mut Replies,
@@ -285,7 +285,7 @@ impl<W: Wire> Service<W> {
     }
 
     /// Counts a request that is not even priced. Whether it is refused in earnest.
-    pub(super) fn refuses(&self, client: &Client<W>, tenant: TenantId, reason: Reason) -> bool {
+    pub(crate) fn refuses(&self, client: &Client<W>, tenant: TenantId, reason: Reason) -> bool {
         self.ledger.borrow().count_refusal(tenant, reason, MilliRu::ZERO, client.shadow);
         !client.shadow
     }
@@ -293,14 +293,14 @@ impl<W: Wire> Service<W> {
 
 /// Counts a request that passes, unless the kernel has.
 #[inline]
-pub(super) fn count_passed<W: Wire>(client: &Client<W>, tenant: TenantId, ledger: &Ledger, charged: MilliRu) {
+pub(crate) fn count_passed<W: Wire>(client: &Client<W>, tenant: TenantId, ledger: &Ledger, charged: MilliRu) {
     if !client.is_charged_by_xdp() {
         ledger.count_passed(tenant, charged);
     }
 }
 
 /// Refuses a request that has been charged: it gets that back.
-pub(super) fn refuse(
+pub(crate) fn refuse(
     tenant: TenantId,
     ledger: &mut Ledger,
     counts: &TypeMetrics,
@@ -315,7 +315,7 @@ pub(super) fn refuse(
 
 /// What becomes of a client after its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NextStep {
+pub(crate) enum NextStep {
     /// It is listened to.
     Continue,
     /// It is listened to once its reads have landed, from this request on.

@@ -12,11 +12,11 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::dedicated::DedicatedConnection;
-use super::error::StoreError;
+use super::Service;
 use crate::dispatcher::identity::Identity;
-use crate::dispatcher::service::Service;
 use crate::dispatcher::settings::Settings;
+use crate::dispatcher::stores::dedicated::DedicatedConnection;
+use crate::dispatcher::stores::error::StoreError;
 use crate::dispatcher::wire::Wire;
 
 /// What is known of the store's access.
@@ -41,7 +41,7 @@ enum Seen {
 }
 
 /// Looks again and again, for all threads.
-pub(in crate::dispatcher) async fn watch<W: Wire>(service: Rc<Service<W>>) {
+pub(crate) async fn watch<W: Wire>(service: Rc<Service<W>>) {
     let mut access = Access::default();
     loop {
         if access.has_closed(&service.settings).await {
@@ -54,7 +54,7 @@ pub(in crate::dispatcher) async fn watch<W: Wire>(service: Rc<Service<W>>) {
 }
 
 /// Takes note of what has been seen. To be called often, in each thread.
-pub(in crate::dispatcher) fn follow<W: Wire>(service: &Rc<Service<W>>) {
+pub(crate) fn follow<W: Wire>(service: &Rc<Service<W>>) {
     if service.pools.follow_access(service) {
         service.lines.clear();
     }

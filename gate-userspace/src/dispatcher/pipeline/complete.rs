@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use gate_common::units::Nanos;
 
-use super::flights::{Completion, Flight};
-use super::{CacheRole, Follower};
+use super::Service;
+use super::dispatch::Held;
 use crate::clock;
-use crate::dispatcher::queue::dispatch::Held;
-use crate::dispatcher::service::Service;
+use crate::dispatcher::hot_cache::flights::{Completion, Flight};
+use crate::dispatcher::hot_cache::{CacheRole, Follower};
 use crate::dispatcher::wire::Wire;
 
 impl<W: Wire> Service<W> {
     /// Hears what becomes of flights, for ever.
-    pub(in crate::dispatcher) async fn receive_completions(self: Rc<Self>) {
+    pub(crate) async fn receive_completions(self: Rc<Self>) {
         let Some(mut mailbox) = self.hot.mailbox() else { return };
         while let Some((flight, note)) = mailbox.recv().await {
             self.complete_followers(&flight, &note, clock::monotonic());

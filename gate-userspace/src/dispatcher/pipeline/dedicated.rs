@@ -8,7 +8,7 @@
 //! quota is not refused here: it waits, and is not read from, until its bucket has room.
 //!
 //! **Memory.** What it has sent and not yet been understood, and what it has not read, is where any client's is, and is
-//! looked after there ([`super::memory_budget`], [`Client::check_timeout`]). It is not heard while the store does not read, nor
+//! looked after there ([`crate::dispatcher::clients::memory_budget`], [`Client::check_timeout`]). It is not heard while the store does not read, nor
 //! the store while the client does not.
 //!
 //! **Figures.** What shared connections would have carried, and what is answered outside of a transaction, is counted by
@@ -24,13 +24,13 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use tokio::time::sleep;
 
-use super::client::{Client, CloseCause};
-use super::task::WriteStatus;
+use super::Service;
+use super::client_task::WriteStatus;
 use crate::clock;
+use crate::dispatcher::clients::client::{Client, CloseCause};
 use crate::dispatcher::hot_cache::dedicated_writes::DedicatedWrites;
 use crate::dispatcher::identity::{Identity, LoginRequest};
 use crate::dispatcher::metrics::Event;
-use crate::dispatcher::service::Service;
 use crate::dispatcher::stores::dedicated::DedicatedConnection;
 use crate::dispatcher::stores::error::StoreError;
 use crate::dispatcher::tenants::ledger::{Charge, TenantId};
@@ -43,7 +43,7 @@ use crate::protocol::{Refusal, RequestMeta, Step};
 
 impl<W: Wire> Client<W> {
     /// Serves the client, which has all its replies, to its end by a connection of its own to the store.
-    pub(in crate::dispatcher) async fn serve_dedicated(
+    pub(crate) async fn serve_dedicated(
         &self,
         from_client: &mut OwnedReadHalf,
         service: &Service<W>,
@@ -410,10 +410,7 @@ impl<W: Wire> Requests<'_, W> {
 }
 
 /// Writes everything, by and by.
-pub(in crate::dispatcher) async fn write_all(
-    socket: &OwnedWriteHalf,
-    mut bytes: &[u8],
-) -> std::io::Result<()> {
+pub(crate) async fn write_all(socket: &OwnedWriteHalf, mut bytes: &[u8]) -> std::io::Result<()> {
     while !bytes.is_empty() {
         socket.writable().await?;
         match socket.try_write(bytes) {

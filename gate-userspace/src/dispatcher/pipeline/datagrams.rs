@@ -28,14 +28,14 @@ use std::time::Duration;
 use gate_common::abi::Reason;
 use gate_common::units::MilliRu;
 
-use super::client::{Client, CloseCause, ReplySink};
-use super::replies::Replies;
+use super::Service;
 use super::respond::REFUSAL_BYTES;
-use super::udp::{Arrival, Socket};
 use crate::clock;
+use crate::dispatcher::clients::client::{Client, CloseCause, ReplySink};
+use crate::dispatcher::clients::replies::Replies;
+use crate::dispatcher::clients::udp::{Arrival, Socket};
 use crate::dispatcher::hot_cache::key_order::KeyOrder;
 use crate::dispatcher::metrics::Event;
-use crate::dispatcher::service::Service;
 use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::wire::Wire;
 use crate::protocol::Refusal;
@@ -43,7 +43,7 @@ use crate::protocol::memcached::udp::{self, Frame};
 
 /// Who sent a datagram.
 #[derive(Clone, Debug)]
-pub(in crate::dispatcher) struct Sender {
+pub(crate) struct Sender {
     socket: Rc<Socket>,
     arrival: Arrival,
     /// The client's number for its request.
@@ -57,7 +57,7 @@ pub(in crate::dispatcher) struct Sender {
 
 /// The clients of datagrams: those whose answers are not complete, and those that can be used again.
 #[derive(Debug)]
-pub(in crate::dispatcher) struct Senders<W: Wire> {
+pub(crate) struct Senders<W: Wire> {
     /// Those at the front have been used for the longest.
     clients: VecDeque<Rc<Client<W>>>,
     limit: usize,
@@ -65,7 +65,7 @@ pub(in crate::dispatcher) struct Senders<W: Wire> {
 
 impl<W: Wire> Senders<W> {
     /// Room for `limit` datagrams.
-    pub(in crate::dispatcher) fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize) -> Self {
         Self { clients: VecDeque::new(), limit }
     }
 
@@ -91,7 +91,7 @@ impl<W: Wire> Senders<W> {
     }
 
     /// Gives back the memory of those that are not in use.
-    pub(in crate::dispatcher) fn release(&mut self) {
+    pub(crate) fn release(&mut self) {
         self.clients.retain(|client| Rc::strong_count(client) > 1);
     }
 }
@@ -139,7 +139,7 @@ impl<W: Wire> Service<W> {
 
     /// Whether the gate may send so many bytes of its own to a client.
     #[inline]
-    pub(in crate::dispatcher) fn within_reply_budget(&self, client: &Client<W>, bytes: usize) -> bool {
+    pub(crate) fn within_reply_budget(&self, client: &Client<W>, bytes: usize) -> bool {
         let Some(sender) = client.datagram() else { return true };
         let may = self.may_send(client.tenant.get(), bytes);
         sender.told.update(|told| if may { told + bytes } else { told });
@@ -181,12 +181,12 @@ impl<W: Wire> Client<W> {
 
     /// Whether the kernel has judged what it sends by its quota.
     #[inline]
-    pub(in crate::dispatcher) fn is_charged_by_xdp(&self) -> bool {
+    pub(crate) fn is_charged_by_xdp(&self) -> bool {
         self.datagram().is_some_and(|sender| sender.judged)
     }
 
     /// Sends the answer to a datagram, once it is complete.
-    pub(in crate::dispatcher) fn answer_datagram(self: &Rc<Self>, sender: &Sender, service: &Service<W>) {
+    pub(crate) fn answer_datagram(self: &Rc<Self>, sender: &Sender, service: &Service<W>) {
         let conversation = &mut *self.conversation.borrow_mut();
         self.update_memory(conversation);
         let (replies, limits) = (&mut conversation.replies, service.limits.get());
@@ -253,7 +253,7 @@ impl Sender {
 }
 
 /// Takes in what comes to a socket, for ever.
-pub(in crate::dispatcher) async fn listen<W: Wire>(socket: Rc<Socket>, service: Rc<Service<W>>) {
+pub(crate) async fn listen<W: Wire>(socket: Rc<Socket>, service: Rc<Service<W>>) {
     let mut control = nix::cmsg_space!(libc::in6_pktinfo, libc::in_pktinfo, libc::c_int, libc::c_int);
     loop {
         if let Err(error) = hear(&socket, &service, &mut control).await {

@@ -10,17 +10,17 @@ use nix::sys::socket::{Shutdown, shutdown};
 use tokio::io::{AsyncRead as _, ReadBuf};
 use tokio::net::tcp::OwnedReadHalf;
 
-use super::client::{Client, CloseCause, ConnectionMode, Conversation};
-use super::replies::Replies;
+use super::Service;
 use super::streaming::StreamedRequest;
 use crate::clock;
-use crate::dispatcher::service::Service;
+use crate::dispatcher::clients::client::{Client, CloseCause, ConnectionMode, Conversation};
+use crate::dispatcher::clients::replies::Replies;
 use crate::dispatcher::wire::Wire;
 use crate::dispatcher::wire::buffer::Buffer;
 
 impl<W: Wire> Client<W> {
     /// Serves it to its end, and says why that came.
-    pub(in crate::dispatcher) async fn serve(
+    pub(crate) async fn serve(
         self: Rc<Self>,
         mut socket: OwnedReadHalf,
         service: Rc<Service<W>>,
@@ -55,7 +55,7 @@ impl<W: Wire> Client<W> {
     }
 
     /// Writes what is ready, and lets the client's task go on if it waited for that.
-    pub(in crate::dispatcher) fn flush_pending(self: &Rc<Self>, service: &Service<W>) {
+    pub(crate) fn flush_pending(self: &Rc<Self>, service: &Service<W>) {
         if let Some(sender) = self.datagram() {
             return self.answer_datagram(sender, service);
         }
@@ -85,7 +85,7 @@ impl<W: Wire> Client<W> {
     }
 
     /// A request of its may go to the store; its body is to be passed on.
-    pub(in crate::dispatcher) fn start_streaming(&self, large: StreamedRequest<W>) {
+    pub(crate) fn start_streaming(&self, large: StreamedRequest<W>) {
         *self.large.borrow_mut() = Some(Box::new(large));
         self.wake();
     }
@@ -95,7 +95,7 @@ impl<W: Wire> Client<W> {
         replies.outstanding() == usize::from(self.large.borrow().is_some())
     }
 
-    pub(in crate::dispatcher) fn wake(&self) {
+    pub(crate) fn wake(&self) {
         if let Some(waker) = &*self.waker.borrow() {
             waker.wake_by_ref();
         }
@@ -164,7 +164,7 @@ impl<W: Wire> Client<W> {
     }
 
     /// Whether somebody else has ended it; who does so wakes the task.
-    pub(in crate::dispatcher) fn poll_ended(&self, cx: &Context<'_>) -> Poll<CloseCause> {
+    pub(crate) fn poll_ended(&self, cx: &Context<'_>) -> Poll<CloseCause> {
         if self.waker.borrow().as_ref().is_none_or(|waker| !waker.will_wake(cx.waker())) {
             *self.waker.borrow_mut() = Some(cx.waker().clone());
         }
@@ -237,7 +237,7 @@ impl<W: Wire> Client<W> {
     }
 
     /// Writes what there is, as far as there is room for it.
-    pub(in crate::dispatcher) fn flush(&self, output: &mut Buffer) -> WriteStatus {
+    pub(crate) fn flush(&self, output: &mut Buffer) -> WriteStatus {
         while !output.is_empty() {
             match self.socket().try_write(output.bytes()) {
                 Ok(len) => {
@@ -271,7 +271,7 @@ enum TaskEvent<W: Wire> {
 
 /// What became of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::dispatcher) enum WriteStatus {
+pub(crate) enum WriteStatus {
     /// It is with the kernel.
     Complete,
     /// The socket is full.

@@ -7,10 +7,10 @@
 
 use std::rc::Rc;
 
-use super::{Identity, LoginRequest, Secret};
+use super::Service;
 use crate::dispatcher::clients::client::{Client, ConnectionMode};
+use crate::dispatcher::identity::{Identity, LoginRequest, Secret};
 use crate::dispatcher::metrics::Event;
-use crate::dispatcher::service::Service;
 use crate::dispatcher::stores::error::StoreError;
 use crate::dispatcher::wire::Wire;
 use crate::protocol::resp::error_code;
@@ -18,7 +18,7 @@ use crate::protocol::{Refusal, Step};
 
 impl<W: Wire> Client<W> {
     /// Takes the request that the client's input begins with to the store. Returns where the client goes then.
-    pub(in crate::dispatcher) async fn change(&self, service: &Rc<Service<W>>) -> ConnectionMode {
+    pub(crate) async fn change(&self, service: &Rc<Service<W>>) -> ConnectionMode {
         let Some((request, asked)) = self.take_login() else { return ConnectionMode::Dedicated };
         match self.answer(&request, &asked, service).await {
             Ok(answer) => {
@@ -96,7 +96,7 @@ impl<W: Wire> Client<W> {
     }
 
     /// From now on it is charged to the tenant of the user as whom it has logged in, if it has one.
-    pub(in crate::dispatcher) fn set_tenant_of_user(&self, asked: &LoginRequest, service: &Service<W>) {
+    pub(crate) fn set_tenant_of_user(&self, asked: &LoginRequest, service: &Service<W>) {
         if asked.login.is_none() && !asked.reset {
             return;
         }
@@ -108,7 +108,7 @@ impl<W: Wire> Client<W> {
     }
 
     /// Takes note of a login on a connection of the client's own, if the store accepts it here too.
-    pub(in crate::dispatcher) async fn verify_login(&self, asked: &LoginRequest, service: &Service<W>) {
+    pub(crate) async fn verify_login(&self, asked: &LoginRequest, service: &Service<W>) {
         if let Some(login) = &asked.login {
             let claimed = Identity { login: Some(Rc::clone(login)), ..Identity::default() };
             let Ok(line) = service.lines.take(&service.settings, &claimed).await else {
@@ -121,7 +121,7 @@ impl<W: Wire> Client<W> {
     }
 
     /// Gives it a reply that is not any request's among those outstanding: there are none.
-    pub(in crate::dispatcher) fn say(&self, reply: &[u8]) {
+    pub(crate) fn say(&self, reply: &[u8]) {
         let replies = &mut self.conversation.borrow_mut().replies;
         let seq = replies.open();
         replies.part(seq, reply);
