@@ -12,4 +12,5 @@ pub mod paths;
 pub mod run;
 pub mod setup;
 pub mod sh;
+mod suites;
 pub mod test;

@@ -6,15 +6,22 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use nix::unistd::geteuid;
 
 use crate::setup::{self, Purpose};
-use crate::{ebpf, kernels, run, sh};
+use crate::suites::{self, Selection};
+use crate::{ebpf, kernels, paths, run, sh};
 
 /// The extent of a test run.
 #[derive(Debug, clap::Args)]
 pub struct Args {
+    /// Only this suite (`proxy`), or this module of one (`hot` or `proxy_hot`).
+    #[arg(conflicts_with = "kernels")]
+    suite: Option<String>,
+    /// Only the tests whose names contain this.
+    #[arg(requires = "suite")]
+    filter: Option<String>,
     /// The same suites at full size.
     #[arg(long)]
     long: bool,
@@ -25,25 +32,23 @@ pub struct Args {
     kernels: bool,
 }
 
-/// Sets up, builds and runs all tests.
+/// Sets up, builds and runs the tests: all of them, or those of one suite.
 ///
 /// # Errors
 ///
-/// If anything fails; in CI (`$CI` is set) also if anything could not run.
+/// If anything fails or nothing is selected; in CI (`$CI` is set) also if anything could not run.
 pub fn run(args: &Args) -> Result<()> {
     if args.kernels {
         return kernels::run(args.long);
     }
     let started = Instant::now();
     let mut counts = TestCounts::default();
-    match setup::setup(Purpose::Test).and_then(|toolchain| ebpf::build(&toolchain)) {
-        Ok(_) => {}
-        Err(error) if geteuid().is_root() || env::var_os("CI").is_some() => return Err(error),
-        Err(error) => {
-            counts.not_run.push(format!("not run: what needs the eBPF object or a server ({error:#})"))
-        }
+    if let Some(name) = &args.suite {
+        let filter = args.filter.as_deref().unwrap_or_default();
+        run_suite(name, filter, args.long, &mut counts)?;
+        return counts.report(started);
     }
-    run::build_gate()?;
+    prepare(&mut counts)?;
 
     let rest = ["--workspace", "--exclude", "gate-ebpf", "--exclude", "gate-tests"];
     let mut units = sh::cargo();
@@ -51,13 +56,39 @@ pub fn run(args: &Args) -> Result<()> {
     // One at a time: these share the machine's cores with the servers and the load that they start.
     let mut suites = sh::cargo();
     suites.args(["test", "--no-fail-fast", "--package", "gate-tests", "--", "--test-threads=1"]);
-    for command in [&mut units, &mut suites] {
-        if args.long {
-            command.env("GATE_LONG", "1");
-        }
-        counts.count(command)?;
+    for mut command in [units, suites] {
+        counts.count(&mut command, args.long)?;
     }
     counts.report(started)
+}
+
+/// Runs what is called `name`, a suite or modules of suites, after building what it needs.
+fn run_suite(name: &str, filter: &str, long: bool, counts: &mut TestCounts) -> Result<()> {
+    let selected = suites::select(&paths::workspace().join("tests/suites"), name)?;
+    if selected.iter().any(Selection::needs_gate) {
+        prepare(counts)?;
+    }
+    let mut ran = false;
+    for selection in &selected {
+        if let Some(mut command) = selection.command(filter)? {
+            ran = true;
+            counts.count(&mut command, long)?;
+        }
+    }
+    ensure!(ran, "no test of {name} has a name with {filter:?} in it");
+    Ok(())
+}
+
+/// Sets up, and builds the eBPF object and gate.
+fn prepare(counts: &mut TestCounts) -> Result<()> {
+    match setup::setup(Purpose::Test).and_then(|toolchain| ebpf::build(&toolchain)) {
+        Ok(_) => {}
+        Err(error) if geteuid().is_root() || env::var_os("CI").is_some() => return Err(error),
+        Err(error) => {
+            counts.not_run.push(format!("not run: what needs the eBPF object or a server ({error:#})"))
+        }
+    }
+    run::build_gate()
 }
 
 /// The results that cargo and the test harness printed.
@@ -71,8 +102,11 @@ struct TestCounts {
 }
 
 impl TestCounts {
-    /// Runs the tests, passes on what they print, and counts.
-    fn count(&mut self, command: &mut Command) -> Result<()> {
+    /// Runs the tests, at full size if `long`, passes on what they print, and counts.
+    fn count(&mut self, command: &mut Command, long: bool) -> Result<()> {
+        if long {
+            command.env("GATE_LONG", "1");
+        }
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use gate_userspace::sim::rng::Rng;
 
-#[path = "../fuzz/checks.rs"]
+#[path = "../../fuzz/checks.rs"]
 mod checks;
 
 #[test]

@@ -20,7 +20,7 @@ use nix::sys::socket::{
 };
 use xtask::sh;
 
-use crate::spec::Spec;
+use super::spec::Spec;
 
 /// Where gate listens for nobody in these suites but at the server's own addresses.
 pub(crate) const OPAQUE: u16 = 9_000;

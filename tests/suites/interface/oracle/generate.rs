@@ -4,9 +4,9 @@ use std::net::IpAddr;
 
 use gate_tests::net::{SERVER_V4, SERVER_V6};
 
-use crate::lane::{ANYWHERE, MEMCACHED, OPAQUE};
-use crate::rng::Rng;
-use crate::spec::{Checksum, Fragment, GATE_MAC, Length, Spec, Transport};
+use super::lane::{ANYWHERE, MEMCACHED, OPAQUE};
+use super::rng::Rng;
+use super::spec::{Checksum, Fragment, GATE_MAC, Length, Spec, Transport};
 
 /// Whose packets are generated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! What one client does, the other clients of the same service do not feel, and what gate says to each is true.
 //!
-//! Each module is about one kind of behaviour, with real stores wherever they can show it. `cargo test --test
-//! isolation <module>` runs one of them.
+//! Each module is about one kind of behaviour, with real stores wherever they can show it. `cargo xtask
+//! test isolation <module>` runs one of them.
 
 mod connections;
 mod delayed_flush;

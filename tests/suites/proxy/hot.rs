@@ -10,9 +10,7 @@ use gate_tests::proxy::{Listening, PATIENCE, read_until, shown};
 use gate_tests::wait::wait_until;
 use nix::sys::signal::Signal;
 
-#[path = "proxy_hot/history.rs"]
 mod history;
-#[path = "proxy_hot/meta.rs"]
 mod meta;
 
 const EVERYONE: &str = "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"unlimited\"";

@@ -134,7 +134,7 @@ fn names_are_those_of_the_glossary() {
 
 #[test]
 fn the_glossary_has_no_name_that_it_replaces() {
-    let glossary = include_str!("../../docs/GLOSSARY.md");
+    let glossary = include_str!("../../../docs/GLOSSARY.md");
     let names = glossary.split('`').skip(1).step_by(2);
     let found: Vec<_> =
         names.filter(|name| *name != "settle" && term_in(&REPLACED, name).is_some()).collect();

@@ -4,10 +4,10 @@ use gate_tests::net::{SERVER_V4, SERVER_V6};
 use gate_tests::privilege;
 use gate_tests::world::pin;
 
-use crate::generate::{DESTINATION, HOP_BY_HOP, Sender};
-use crate::lane::{MEMCACHED, OPAQUE};
-use crate::site::{Demand, Site};
-use crate::spec::{Fragment, Length, Spec, hex};
+use super::generate::{DESTINATION, HOP_BY_HOP, Sender};
+use super::lane::{MEMCACHED, OPAQUE};
+use super::site::{Demand, Site};
+use super::spec::{Fragment, Length, Spec, hex};
 
 const SYN: u8 = 0x02;
 const DATA: u8 = 0x18;

@@ -26,7 +26,7 @@ fn pymemcache_works() -> Result<()> {
 
 /// Runs a program with a server's address; Debian's own Python has Debian's libraries.
 fn speak(program: &str, server: &Listening) -> Result<()> {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("suites/clients");
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("suites/proxy/clients");
     let mut command = Command::new("/usr/bin/python3");
     command.arg("-B").arg(directory.join(program));
     command.args([server.address.ip().to_string(), server.address.port().to_string()]);

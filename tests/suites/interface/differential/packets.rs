@@ -2,7 +2,7 @@
 
 use gate_tests::packet::{Inside, Packet, tcp};
 
-use crate::rng::Rng;
+use super::rng::Rng;
 
 /// Sources of IPv4 and of IPv6: of tenants, next to a tenant's prefix, unknown.
 const SOURCES: [&[&str]; 2] = [

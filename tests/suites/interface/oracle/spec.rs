@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
-use crate::lane::MEMCACHED;
+use super::lane::MEMCACHED;
 
 /// What is sent, as a whole. [`Spec::frames`] gives its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]

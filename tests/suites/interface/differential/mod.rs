@@ -4,7 +4,7 @@
 //! stands still in the kernel until the test moves it, so that the model knows every word of every bucket. How a
 //! packet leaves, what it is afterwards, and every counter are compared after each packet.
 //!
-//! A failure names its batch's seed: `GATE_SEED=<seed> cargo test --test differential` runs that batch alone.
+//! A failure names its batch's seed: `GATE_SEED=<seed> cargo xtask test differential` runs that batch alone.
 //! `GATE_LONG=1` runs ten times as many.
 
 mod packets;

@@ -9,9 +9,9 @@ use gate_tests::world::{PRICES, Plan, TCP, UDP, World, service, tenant};
 use gate_userspace::kernel::attach::{Mode, attach};
 use gate_userspace::kernel::{Peer, PinDir};
 
-use crate::generate::Sender;
-use crate::lane::{ANYWHERE, Arrival, Got, Lane, MEMCACHED, OPAQUE};
-use crate::spec::Spec;
+use super::generate::Sender;
+use super::lane::{ANYWHERE, Arrival, Got, Lane, MEMCACHED, OPAQUE};
+use super::spec::Spec;
 
 /// A pair behind gate, and the same without.
 pub(crate) struct Site {

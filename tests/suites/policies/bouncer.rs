@@ -14,7 +14,7 @@ use xtask::paths;
 const TYPES: [&str; 4] = ["fast", "medium fast", "medium slow", "slow"];
 
 fn published() -> Value {
-    serde_json::from_str(include_str!("../data/bouncer.json")).unwrap()
+    serde_json::from_str(include_str!("../../data/bouncer.json")).unwrap()
 }
 
 fn long() -> bool {

@@ -1,6 +1,6 @@
 //! Makes a unit as simple as it can be while it still shows what it showed.
 
-use crate::spec::{Checksum, GATE_MAC, Length, Spec, Transport};
+use super::spec::{Checksum, GATE_MAC, Length, Spec, Transport};
 
 /// The simplest unit found for which `shows` still holds.
 pub(crate) fn shrink(spec: Spec, mut shows: impl FnMut(&Spec) -> bool) -> Spec {

@@ -1,0 +1,11 @@
+//! The program at the interface: what it does to packets that real sockets, other CPUs and models send.
+//!
+//! The packets' rows themselves are the suite `fixtures`.
+
+mod differential;
+mod limits;
+mod memcached;
+mod oracle;
+mod racing;
+mod replies;
+mod scale;

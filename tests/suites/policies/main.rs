@@ -1,0 +1,7 @@
+//! What runs in virtual time or without gate: the policies in the simulator, the codecs, the embedded store.
+
+mod bouncer;
+mod codecs_fuzz;
+mod codecs_real;
+mod embedded_store;
+mod simulations;

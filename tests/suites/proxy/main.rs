@@ -1,0 +1,17 @@
+//! Proxied services before real stores: what clients get, and what one client's behaviour costs another.
+
+mod clients;
+mod faults;
+mod hot;
+mod identity;
+mod isolation;
+mod large;
+mod libraries;
+mod memcached;
+mod overload;
+mod parts;
+mod prices;
+mod query_types;
+mod queue;
+mod resp;
+mod udp;

@@ -1,0 +1,4 @@
+//! Rules that the source itself keeps: what may import what, and what things are called.
+
+mod purity;
+mod words;

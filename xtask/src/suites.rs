@@ -1,0 +1,139 @@
+//! The suites of `tests/suites` by name: a suite is a directory with a `main.rs`, and consists of modules.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::sh;
+
+/// The suite that reads the source alone, for which nothing has to be built.
+const REPOSITORY: &str = "repository";
+
+/// A suite, or one module of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Selection {
+    suite: String,
+    module: Option<String>,
+}
+
+impl Selection {
+    /// True if its tests run gate.
+    pub(crate) fn needs_gate(&self) -> bool {
+        self.suite != REPOSITORY
+    }
+
+    /// The command that runs the selected tests whose names contain `filter`; `None` if there are none.
+    ///
+    /// # Errors
+    ///
+    /// If the suite does not build.
+    pub(crate) fn command(&self, filter: &str) -> Result<Option<Command>> {
+        let listed = sh::output(self.cargo().args(["--quiet", "--", "--list", "--format=terse"]))?;
+        let tests: Vec<_> = listed
+            .lines()
+            .filter_map(|line| line.strip_suffix(": test"))
+            .filter(|test| self.contains(test) && test.contains(filter))
+            .collect();
+        let mut command = self.cargo();
+        command.args(["--", "--test-threads=1", "--exact"]).args(&tests);
+        Ok((!tests.is_empty()).then_some(command))
+    }
+
+    fn contains(&self, test: &str) -> bool {
+        self.module.as_ref().is_none_or(|module| {
+            test.strip_prefix(module.as_str()).is_some_and(|rest| rest.starts_with("::"))
+        })
+    }
+
+    fn cargo(&self) -> Command {
+        let mut cargo = sh::cargo();
+        cargo.args(["test", "--package", "gate-tests", "--test", &self.suite]);
+        cargo
+    }
+}
+
+/// What `name` selects below `directory`: a suite, or a module of any suite, as `hot` or `proxy_hot`.
+///
+/// # Errors
+///
+/// If nothing has that name; the error lists the suites and their modules.
+pub(crate) fn select(directory: &Path, name: &str) -> Result<Vec<Selection>> {
+    let mut known = String::new();
+    let mut found = Vec::new();
+    for suite in entries(directory)? {
+        let inside = directory.join(&suite);
+        if !inside.join("main.rs").is_file() {
+            continue;
+        }
+        if suite == name {
+            return Ok(vec![Selection { suite, module: None }]);
+        }
+        let modules: Vec<_> =
+            entries(&inside)?.into_iter().filter(|module| is_module(&inside, module)).collect();
+        known += &format!("\n  {suite}: {}", modules.join(", "));
+        let named =
+            modules.into_iter().filter(|module| module == name || format!("{suite}_{module}") == name);
+        found.extend(named.map(|module| Selection { suite: suite.clone(), module: Some(module) }));
+    }
+    ensure!(!found.is_empty(), "no suite or module of a suite is called {name}; there are{known}");
+    Ok(found)
+}
+
+fn is_module(suite: &Path, name: &str) -> bool {
+    name != "main"
+        && (suite.join(name).with_extension("rs").is_file() || suite.join(name).join("mod.rs").is_file())
+}
+
+/// The names of what is in a directory, in order, without extensions.
+fn entries(directory: &Path) -> Result<BTreeSet<String>> {
+    let entries = fs::read_dir(directory).with_context(|| format!("cannot read {}", directory.display()))?;
+    let names =
+        entries.map(|entry| Ok(entry?.path().file_stem().unwrap_or_default().to_string_lossy().into_owned()));
+    names.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Selection, select};
+    use crate::paths;
+
+    fn selected(name: &str) -> Vec<(String, Option<String>)> {
+        let found = select(&paths::workspace().join("tests/suites"), name).unwrap();
+        found.into_iter().map(|selection| (selection.suite, selection.module)).collect()
+    }
+
+    fn module(suite: &str, module: &str) -> (String, Option<String>) {
+        (suite.to_owned(), Some(module.to_owned()))
+    }
+
+    #[test]
+    fn a_suite_is_found_by_its_name_and_modules_by_theirs() {
+        assert_eq!(selected("proxy"), [("proxy".to_owned(), None)]);
+        assert_eq!(selected("hot"), [module("proxy", "hot")]);
+        assert_eq!(selected("proxy_hot"), [module("proxy", "hot")]);
+        assert_eq!(selected("isolation"), [module("proxy", "isolation")]);
+        let several = [module("fixtures", "memcached"), module("interface", "memcached")];
+        assert!(several.iter().all(|one| selected("memcached").contains(one)));
+    }
+
+    #[test]
+    fn an_unknown_name_is_an_error_that_lists_the_known() {
+        let error = select(&paths::workspace().join("tests/suites"), "nothing").unwrap_err().to_string();
+        assert!(
+            error.contains("called nothing") && error.contains("proxy: ") && error.contains("hot"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_module_contains_its_own_tests_alone() {
+        let hot = Selection { suite: "proxy".to_owned(), module: Some("hot".to_owned()) };
+        assert!(hot.contains("hot::a") && hot.contains("hot::meta::b"));
+        assert!(!hot.contains("hotter::a") && !hot.contains("faults::hot::a"));
+        let all = Selection { module: None, ..hot };
+        assert!(all.contains("hotter::a"));
+    }
+}
