@@ -5,9 +5,9 @@ use divan::{Bencher, black_box};
 use gate_common::units::Nanos;
 use gate_userspace::clock;
 use gate_userspace::policy::Tier;
-use gate_userspace::policy::admission::{Admission, QueryType, Request};
+use gate_userspace::policy::admission::{Admission, QueryType, QueueOrder, Request};
 use gate_userspace::policy::baselines::{AcceptFraction, Averaging, MaxQueueLength, MaxQueueWait};
-use gate_userspace::policy::bouncer::{Bouncer, Config, Fairness, Objective, QueueOrder, Target};
+use gate_userspace::policy::bouncer::{Bouncer, Config, Fairness, Objective, Target};
 use gate_userspace::sim::rng::Rng;
 
 fn main() {

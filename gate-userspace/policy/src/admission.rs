@@ -29,6 +29,26 @@ pub struct Request {
     pub query_type: QueryType,
 }
 
+/// In which order requests are taken from the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueueOrder {
+    /// As they came: a request waits for all that are queued.
+    Fifo,
+    /// The most critical tier first: a request waits for the tiers served before or with its own.
+    ByTier,
+}
+
+impl QueueOrder {
+    /// The queue that a request of `tier` joins, of one per tier; those before it are served first.
+    #[inline]
+    pub(super) const fn queue(self, tier: Tier) -> usize {
+        match self {
+            Self::Fifo => 0,
+            Self::ByTier => tier.index(),
+        }
+    }
+}
+
 /// A policy's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
@@ -77,4 +97,8 @@ pub trait Admission: Send + Sync {
 
     /// Other objectives from now on, by type, and for those that are cold; of no interest to most policies.
     fn set_objectives(&self, _types: Vec<Objective>, _cold: Objective) {}
+
+    /// Another deadline from now on, after which a queued request is of no use; `None` for none. Of no interest
+    /// to most policies.
+    fn set_deadline(&self, _deadline: Option<Nanos>) {}
 }

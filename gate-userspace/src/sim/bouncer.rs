@@ -55,7 +55,8 @@ impl Policy {
     }
 
     fn build(self, scenario: &Scenario) -> Result<Box<dyn Admission>, OutOfRange> {
-        let Policies { allowance, alpha, maxql_limit, max_utilization, averaging, .. } = scenario.policies;
+        let Policies { allowance, alpha, maxql_limit, max_utilization, averaging, deadline, .. } =
+            scenario.policies;
         let (processes, start) = (scenario.processes, Nanos::ZERO);
         Ok(match self {
             Self::Bouncer => Box::new(bouncer(scenario, Fairness::None)?),
@@ -70,7 +71,8 @@ impl Policy {
                 Box::new(MaxQueueWait::new(scenario.policies.maxqwt_limit, processes, start)?)
             }
             Self::AcceptFraction => {
-                Box::new(AcceptFraction::new(max_utilization, processes, averaging, start)?)
+                let policy = AcceptFraction::new(max_utilization, processes, averaging, start)?;
+                Box::new(policy.with_deadline(deadline))
             }
         })
     }

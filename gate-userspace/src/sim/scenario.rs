@@ -15,6 +15,7 @@
 //! maxqwt_limit_ms = 15
 //! max_utilization = 0.95        # accept-fraction
 //! averaging = "covered"         # or "whole-window"
+//! deadline_ms = 100             # accept-fraction: refuses who would wait longer; the study knows none
 //! histogram_interval_ms = 1000
 //! histogram_min_samples = 3000
 //!
@@ -83,6 +84,9 @@ pub struct Policies {
     pub max_utilization: f64,
     /// Accept-fraction: how rates are averaged.
     pub averaging: Averaging,
+    /// Accept-fraction: how long a query may be expected to wait; the study's may wait for any time.
+    #[serde(rename = "deadline_ms", deserialize_with = "optional_millis")]
+    pub deadline: Option<Nanos>,
     /// Bouncer: how often histograms are replaced.
     #[serde(rename = "histogram_interval_ms", deserialize_with = "millis")]
     pub histogram_interval: Nanos,
@@ -100,6 +104,7 @@ impl Default for Policies {
             maxqwt_limit: Nanos::from_millis(15),
             max_utilization: 0.95,
             averaging: Averaging::Covered,
+            deadline: None,
             histogram_interval: Nanos::from_secs(1),
             histogram_min_samples: 3_000,
         }
@@ -265,6 +270,11 @@ fn millis<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Nanos, D::Error>
     Err(D::Error::custom(format_args!("{ms} ms: must be above 0, at most an hour (3600000)")))
 }
 
+/// [`millis`], of a key that may be absent.
+fn optional_millis<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Nanos>, D::Error> {
+    millis(deserializer).map(Some)
+}
+
 /// More than anyone can wait for.
 pub const MAX_QUERIES: u64 = 1_000_000_000_000;
 
@@ -296,6 +306,7 @@ mod tests {
             [policies]
             alpha = 0.25
             averaging = "whole-window"
+            deadline_ms = 100
             [[types]]
             name = "get"
             mix = 0.75
@@ -311,6 +322,7 @@ mod tests {
         assert_eq!((scenario.processes, scenario.warm_up, &scenario.loads[..]), (8, 150_000, &[0.5][..]));
         assert_eq!(scenario.policies.alpha, 0.25);
         assert_eq!(scenario.policies.averaging, Averaging::WholeWindow);
+        assert_eq!(scenario.policies.deadline, Some(Nanos::from_millis(100)));
         assert_eq!(scenario.policies.maxql_limit, 400);
         let target = Target { percentile: 99.9, limit: Nanos::from_micros(2_500) };
         assert_eq!(scenario.types[0].objective.targets(), [target]);
@@ -328,6 +340,15 @@ mod tests {
     }
 
     #[test]
+    fn the_scenarios_of_documented_commands_are_read() {
+        let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/scenarios")).unwrap();
+        for path in files.map(|file| file.unwrap().path()) {
+            let read = parse(&std::fs::read_to_string(&path).unwrap());
+            assert!(read.is_ok(), "{}: {read:?}", path.display());
+        }
+    }
+
+    #[test]
     fn a_faulty_file_is_refused_with_field_and_range() {
         let of_type = |line: &str| format!("[[types]]\nname = \"a\"\nmix = 1\n{line}");
         let constant = "processing = { constant = { mean_ms = 1 } }\n";
@@ -339,6 +360,7 @@ mod tests {
             ("types = []".into(), ["types = 0", "from 1 to 1000"]),
             ("procesess = 1".into(), ["line 1", "unknown field"]),
             ("[policies]\nmaxqwt_limit_ms = 0".into(), ["line 2", "must be above 0"]),
+            ("[policies]\ndeadline_ms = -1".into(), ["line 2", "must be above 0"]),
             ("[policies]\naveraging = \"some\"".into(), ["line 2", "unknown variant"]),
             (of_type(""), ["missing field", "processing"]),
             (of_type("processing = { lognormal = { mean_ms = 1 } }"), ["line 4", "missing field `p50_ms`"]),

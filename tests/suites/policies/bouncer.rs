@@ -4,6 +4,7 @@
 
 use std::process::Command;
 
+use gate_common::units::Nanos;
 use gate_userspace::policy::baselines::Averaging;
 use gate_userspace::sim::bouncer::{Policy, Report, Study};
 use gate_userspace::sim::parallel::Progress;
@@ -167,6 +168,20 @@ fn accept_fraction_lets_response_times_grow_if_a_rate_starts_from_zero() {
     let reports = simulate(Policy::AcceptFraction, &[0.9, 1.1, 1.3, 1.5], whole_window);
     let p50s: Vec<f64> = reports.iter().map(slow_p50_ms).collect();
     assert!(p50s.windows(2).all(|pair| pair[1] > 1.3 * pair[0]), "{p50s:?}");
+}
+
+#[test]
+fn accept_fraction_bounds_response_times_if_queries_have_a_deadline() {
+    let reports = simulate(Policy::AcceptFraction, &[0.9, 1.1, 1.3, 1.5], |scenario| {
+        scenario.policies.averaging = Averaging::WholeWindow;
+        scenario.policies.deadline = Some(Nanos::from_millis(50));
+    });
+    for report in reports {
+        // At most 50 ms in the queue, and the median of 12.5 ms.
+        let (p50, what) = (slow_p50_ms(&report), format!("slow at {}", report.load));
+        assert!(p50 <= 64.0, "{what}: p50 is {p50} ms");
+        assert!(report.load < 1.0 || p50 > 20.0, "{what}: p50 is {p50} ms, and nothing queues");
+    }
 }
 
 #[test]

@@ -1,17 +1,23 @@
-//! Accept the fraction of requests that keeps the store's utilization at its limit.
+//! Accept the fraction of requests that keeps the store's utilization at its limit, and none that is
+//! expected to time out in the queue.
 //!
 //! The demand is the moving average of the arrival rate times that of the processing time, over the
 //! store's parallelism: how many times its capacity is asked for. Above the limit, a request passes
-//! with probability `limit / demand`.
+//! with probability `limit / demand`. Where requests have a deadline, one whose mean wait (Equation 5 of
+//! the paper: the queue's length times the mean processing time, over the parallelism) is expected to be
+//! longer is refused whatever the draw says.
 //!
-//! **Deviations.** The paper leaves open how the averages begin; see [`Averaging`].
+//! **Deviations.** The paper leaves open how the averages begin; see [`Averaging`]. Its simulation knows no
+//! deadline, its real system does; without one nothing is refused for its wait.
+
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use gate_common::units::{NANOS_PER_SEC, Nanos};
 
-use super::{MAX_PROCESSING, STEP, STEPS};
-use crate::admission::{Admission, Decision, Request};
+use super::averages::Averages;
+use crate::admission::{Admission, Decision, QueueOrder, Request};
 use crate::range::{OutOfRange, ensure};
-use crate::window::SlidingWindow;
+use crate::window::Position;
 
 /// By what the arrivals in the window are divided to get a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
@@ -28,14 +34,15 @@ pub enum Averaging {
 #[derive(Debug)]
 pub struct AcceptFraction {
     max_utilization: f64,
-    parallelism: u32,
     averaging: Averaging,
-    seen: SlidingWindow,
+    averages: Averages,
+    /// In nanoseconds; [`NO_DEADLINE`] if there is none.
+    deadline: AtomicU64,
 }
 
 impl AcceptFraction {
     /// At most `max_utilization` of a store that works on `parallelism` requests at once; the
-    /// study's is 0.95.
+    /// study's is 0.95. Without a deadline, and with a queue in order of arrival.
     ///
     /// # Errors
     ///
@@ -48,55 +55,75 @@ impl AcceptFraction {
     ) -> Result<Self, OutOfRange> {
         let in_range = max_utilization > 0.0 && max_utilization <= 1.0;
         ensure(in_range, "max_utilization", max_utilization, "above 0, at most 1")?;
-        ensure(parallelism >= 1, "parallelism", parallelism, "at least 1")?;
-        Ok(Self {
-            max_utilization,
-            parallelism,
-            averaging,
-            seen: SlidingWindow::new(COUNTERS, STEP, STEPS, now)?,
-        })
+        let averages = Averages::new(parallelism, now)?;
+        Ok(Self { max_utilization, averaging, averages, deadline: AtomicU64::new(NO_DEADLINE) })
+    }
+
+    /// The same for requests that are of no use after so long a wait.
+    #[must_use]
+    pub fn with_deadline(self, deadline: Option<Nanos>) -> Self {
+        self.set_deadline(deadline);
+        self
+    }
+
+    /// The same before a queue that is served in this order.
+    #[must_use]
+    pub fn with_order(self, order: QueueOrder) -> Self {
+        Self { averages: self.averages.with_order(order), ..self }
     }
 
     /// How many times the store's capacity is asked for. The request that asks counts as arrived.
-    fn demand(&self, now: Nanos) -> f64 {
-        let at = self.seen.advance(now);
-        self.seen.add(ARRIVALS, 1);
+    fn demand(&self, at: Position, now: Nanos) -> f64 {
+        self.averages.arrived();
         let span = match self.averaging {
-            Averaging::Covered => self.seen.span(at, now),
-            Averaging::WholeWindow => self.seen.length(),
+            Averaging::Covered => self.averages.window().span(at, now),
+            Averaging::WholeWindow => self.averages.window().length(),
         };
-        let sum = |counter| self.seen.sum(counter, at) as f64;
-        let per_sec = sum(ARRIVALS) * NANOS_PER_SEC as f64 / span.0 as f64;
-        let mean_secs = sum(TIME_NS) / sum(REQUESTS).max(1.0) / NANOS_PER_SEC as f64;
-        per_sec * mean_secs / f64::from(self.parallelism)
+        let per_sec = self.averages.arrivals(at) as f64 * NANOS_PER_SEC as f64 / span.0 as f64;
+        let (time, requests) = self.averages.processed(at);
+        let mean_secs = time as f64 / requests.max(1) as f64 / NANOS_PER_SEC as f64;
+        per_sec * mean_secs / f64::from(self.averages.parallelism())
     }
 }
 
 impl Admission for AcceptFraction {
-    fn decide(&self, _request: Request, now: Nanos, draw: f64) -> Decision {
-        if draw * self.demand(now) < self.max_utilization {
+    fn decide(&self, request: Request, now: Nanos, draw: f64) -> Decision {
+        let at = self.averages.advance(now);
+        let demand = self.demand(at, now);
+        let deadline = self.deadline.load(Ordering::Relaxed);
+        if deadline != NO_DEADLINE {
+            let late = self.averages.expected_wait(request.tier, at).saturating_sub(Nanos(deadline));
+            if late > Nanos::ZERO {
+                return Decision::Refuse { retry_after: late };
+            }
+        }
+        if draw * demand < self.max_utilization {
             Decision::Admit
         } else {
             Decision::Refuse { retry_after: Nanos::ZERO }
         }
     }
 
-    fn enqueued(&self, _request: Request) {}
+    fn enqueued(&self, request: Request) {
+        self.averages.enqueued(request);
+    }
 
-    fn dequeued(&self, _request: Request) {}
+    fn dequeued(&self, request: Request) {
+        self.averages.dequeued(request);
+    }
 
     fn completed(&self, _request: Request, processing: Nanos, now: Nanos) {
-        self.seen.advance(now);
-        self.seen.add(TIME_NS, processing.min(MAX_PROCESSING).0);
-        self.seen.add(REQUESTS, 1);
+        self.averages.completed(processing, now);
     }
 
     fn refresh(&self, now: Nanos) {
-        self.seen.advance(now);
+        self.averages.advance(now);
+    }
+
+    fn set_deadline(&self, deadline: Option<Nanos>) {
+        self.deadline.store(deadline.map_or(NO_DEADLINE, |deadline| deadline.0), Ordering::Relaxed);
     }
 }
 
-const ARRIVALS: usize = 0;
-const TIME_NS: usize = 1;
-const REQUESTS: usize = 2;
-const COUNTERS: usize = 3;
+/// No wait is longer.
+const NO_DEADLINE: u64 = u64::MAX;

@@ -6,10 +6,14 @@
 //! **Source.** The policies that the Bouncer paper compares itself to, with its parameters: moving
 //! averages over 60 s in steps of 1 s.
 //!
-//! **Invariants.** All types and tiers are treated alike. With an empty queue, or a store at rest,
-//! nothing is refused. Nothing that a constructor accepts can panic or overflow later.
+//! **Deviations.** Where the queue has tiers, a wait is for the tiers that are served before or with the
+//! request's own.
+//!
+//! **Invariants.** All types are treated alike. With an empty queue and a store at rest, nothing is
+//! refused. Nothing that a constructor accepts can panic or overflow later.
 
 mod accept_fraction;
+mod averages;
 mod max_queue_length;
 mod max_queue_wait;
 
@@ -21,7 +25,7 @@ pub use self::accept_fraction::{AcceptFraction, Averaging};
 pub use self::max_queue_length::MaxQueueLength;
 pub use self::max_queue_wait::MaxQueueWait;
 
-/// How many requests are queued, whatever they are.
+/// How many requests are queued.
 #[derive(Debug, Default)]
 struct QueueLength(AtomicI64);
 

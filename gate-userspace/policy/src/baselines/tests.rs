@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::Tier;
-use crate::admission::{Admission, Decision, QueryType, Request};
+use crate::admission::{Admission, Decision, QueryType, QueueOrder, Request};
 
 const REQUEST: Request = Request { tier: Tier::Standard, query_type: QueryType(0) };
 
@@ -92,13 +92,60 @@ fn a_rate_over_the_whole_window_admits_all_until_the_window_fills() {
     assert_eq!(admitted(&policy, 1_500, 10, 37), 1.0);
 }
 
+/// Ten servers, 5 ms each, far below their capacity, so that only the wait counts.
+fn with_deadline(ms: u64, order: QueueOrder) -> AcceptFraction {
+    let policy = AcceptFraction::new(1.0, 10, Averaging::Covered, Nanos::ZERO).unwrap();
+    let policy = policy.with_deadline(Some(Nanos::from_millis(ms))).with_order(order);
+    (0..100).for_each(|_| policy.completed(REQUEST, Nanos::from_millis(5), Nanos::ZERO));
+    policy
+}
+
+#[test]
+fn what_would_time_out_in_the_queue_is_refused_whatever_the_draw() {
+    let policy = with_deadline(15, QueueOrder::Fifo);
+    let now = Nanos::from_secs(30);
+    // 30 requests wait 15 ms: the next one is just in time.
+    assert_eq!(queue_room(&policy, now), 31);
+    let decide = || policy.decide(REQUEST, now, 0.0);
+    assert_eq!(decide(), Decision::Refuse { retry_after: Nanos(500_000) });
+    policy.set_deadline(Some(Nanos::from_millis(16)));
+    assert!(decide().admits(), "another deadline holds at once");
+    policy.set_deadline(Some(Nanos::from_millis(1)));
+    assert!(!decide().admits());
+    policy.set_deadline(None);
+    assert!(decide().admits(), "without one nobody waits for too long");
+}
+
+#[test]
+fn a_request_waits_for_the_tiers_before_its_own_only() {
+    let of = |tier| Request { tier, ..REQUEST };
+    let policies: [(&dyn Admission, &str); 2] = [
+        (&with_deadline(15, QueueOrder::ByTier), "accept-fraction"),
+        (
+            &MaxQueueWait::new(Nanos::from_millis(15), 10, Nanos::ZERO)
+                .unwrap()
+                .with_order(QueueOrder::ByTier),
+            "max-queue-wait",
+        ),
+    ];
+    let now = Nanos::from_secs(30);
+    for (policy, name) in policies {
+        (0..100).for_each(|_| policy.completed(REQUEST, Nanos::from_millis(5), Nanos::ZERO));
+        (0..31).for_each(|_| policy.enqueued(of(Tier::Batch)));
+        let admits = Tier::ALL.map(|tier| policy.decide(of(tier), now, 0.5).admits());
+        assert_eq!(admits, [true, true, false, false], "{name}");
+        policy.dequeued(of(Tier::Batch));
+        assert!(policy.decide(of(Tier::BestEffort), now, 0.5).admits(), "{name}");
+    }
+}
+
 proptest! {
     #[test]
     fn nothing_that_is_accepted_panics(
         limit in 1..=u64::MAX,
         parallelism in 1..=u32::MAX,
         utilization in 1e-300f64..=1.0,
-        whole in any::<bool>(),
+        (whole, deadline) in any::<(bool, Option<u64>)>(),
         start in any::<u64>(),
         calls in prop::collection::vec((0u8..5, any::<u64>(), 0.0f64..1.0), 0..200),
     ) {
@@ -106,7 +153,9 @@ proptest! {
         let policies: [&dyn Admission; 3] = [
             &MaxQueueLength::new(limit).unwrap(),
             &MaxQueueWait::new(Nanos(limit), parallelism, Nanos(start)).unwrap(),
-            &AcceptFraction::new(utilization, parallelism, averaging, Nanos(start)).unwrap(),
+            &AcceptFraction::new(utilization, parallelism, averaging, Nanos(start))
+                .unwrap()
+                .with_deadline(deadline.map(Nanos)),
         ];
         for policy in policies {
             for &(call, time, draw) in &calls {
@@ -119,6 +168,25 @@ proptest! {
                 }
             }
         }
+    }
+
+    #[test]
+    fn no_deadline_admits_more_than_none_and_none_refuses_before_an_empty_queue(
+        deadline in any::<u64>(),
+        processing in prop::collection::vec(any::<u64>(), 0..20),
+        queued in 0usize..50,
+        draw in 0.0f64..1.0,
+    ) {
+        let policies = [None, Some(Nanos(deadline))].map(|deadline| {
+            AcceptFraction::new(0.95, 3, Averaging::Covered, Nanos::ZERO).unwrap().with_deadline(deadline)
+        });
+        let admits = policies.map(|policy| {
+            processing.iter().for_each(|&took| policy.completed(REQUEST, Nanos(took), Nanos::ZERO));
+            (0..queued).for_each(|_| policy.enqueued(REQUEST));
+            policy.decide(REQUEST, Nanos::from_secs(30), draw).admits()
+        });
+        prop_assert!(admits[0] || !admits[1]);
+        prop_assert!(queued > 0 || admits[0] == admits[1]);
     }
 
     #[test]

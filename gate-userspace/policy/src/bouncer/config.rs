@@ -2,6 +2,7 @@
 
 use gate_common::units::Nanos;
 
+use crate::admission::QueueOrder;
 use crate::range::{OutOfRange, ensure};
 
 /// What Bouncer is built with.
@@ -64,15 +65,6 @@ impl Config {
             }
         }
     }
-}
-
-/// In which order requests are taken from the queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QueueOrder {
-    /// As they came: a request waits for all that are queued.
-    Fifo,
-    /// The most critical tier first: a request waits for the tiers served before or with its own.
-    ByTier,
 }
 
 /// What keeps types whose objective cannot be met from starving.

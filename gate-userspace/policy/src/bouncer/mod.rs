@@ -49,12 +49,12 @@ use std::sync::{Mutex, PoisonError};
 
 use gate_common::units::Nanos;
 
-pub use self::config::{AverageOver, Config, Fairness, Objective, QueueOrder, Target};
+pub use self::config::{AverageOver, Config, Fairness, Objective, Target};
 pub use self::estimator::Figures;
 use self::estimator::{Published, Recorder, Rhythm};
 use self::fairness::Helper;
 use super::Tier;
-use super::admission::{Admission, Decision, QueryType, Request};
+use super::admission::{Admission, Decision, QueryType, QueueOrder, Request};
 use super::range::OutOfRange;
 
 /// The policy. See the [module](self).
@@ -182,10 +182,7 @@ impl Bouncer {
     /// The queue that a request of `tier` joins.
     #[inline]
     fn queue(&self, tier: Tier) -> usize {
-        match self.order {
-            QueueOrder::Fifo => 0,
-            QueueOrder::ByTier => tier.index(),
-        }
+        self.order.queue(tier)
     }
 
     /// The work that is served before a new request of `tier`, in nanoseconds of one server.

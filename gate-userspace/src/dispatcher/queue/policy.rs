@@ -7,9 +7,9 @@ use gate_common::units::{Fraction, Nanos};
 
 use crate::config::{self, AdmissionPolicy};
 use crate::policy::Tier;
-use crate::policy::admission::{Admission, Decision, Request};
+use crate::policy::admission::{Admission, Decision, QueueOrder, Request};
 use crate::policy::baselines::{AcceptFraction, Averaging, MaxQueueLength, MaxQueueWait};
-use crate::policy::bouncer::{self, Bouncer, Fairness, Objective, QueueOrder, Target};
+use crate::policy::bouncer::{self, Bouncer, Fairness, Objective, Target};
 use crate::policy::range::OutOfRange;
 use crate::protocol::query_types::QueryTypes;
 
@@ -31,15 +31,18 @@ impl Policy {
             AdmissionPolicy::Bouncer(fairness) => Some(Arc::new(bouncer(admission, fairness, now)?)),
             AdmissionPolicy::MaxQueueLength(limit) => Some(Arc::new(MaxQueueLength::new(limit)?)),
             AdmissionPolicy::MaxQueueWait(limit) => {
-                Some(Arc::new(MaxQueueWait::new(limit, parallelism, now)?))
+                let policy = MaxQueueWait::new(limit, parallelism, now)?;
+                Some(Arc::new(policy.with_order(QueueOrder::ByTier)))
             }
             AdmissionPolicy::AcceptFraction(share) => {
-                Some(Arc::new(AcceptFraction::new(as_float(share), parallelism, Averaging::Covered, now)?))
+                let policy = AcceptFraction::new(as_float(share), parallelism, Averaging::Covered, now)?;
+                Some(Arc::new(policy.with_deadline(admission.deadline).with_order(QueueOrder::ByTier)))
             }
         }))
     }
 
-    /// Puts other objectives in force, for the query types that there have been since the start.
+    /// Puts other objectives and another deadline in force, for the query types that there have been since the
+    /// start.
     ///
     /// # Errors
     ///
@@ -49,6 +52,7 @@ impl Policy {
         let types = types.names().filter_map(|name| backend.objective(name)).map(objective);
         let types = types.collect::<Result<_, _>>()?;
         policy.set_objectives(types, objective(&admission.default_objective)?);
+        policy.set_deadline(admission.deadline);
         Ok(())
     }
 
@@ -132,7 +136,7 @@ mod tests {
     fn backend(said: &str) -> config::Backend {
         let text = format!(
             "[[service]]\nname = \"s\"\nprotocol = \"resp\"\nlisten = \"127.0.0.1:1\"\nbackend = \"127.0.0.1:2\"\n\
-             parallelism = \"1\"\nfairness = \"none\"\n{said}\n[[tenant]]\nname = \"t\"\nsources = \"10.0.0.0/8\"\n\
+             parallelism = \"1\"\n{said}\n[[tenant]]\nname = \"t\"\nsources = \"10.0.0.0/8\"\n\
              quota = \"unlimited\""
         );
         let config = config::Config::parse("test.toml", &text).unwrap_or_else(|faults| panic!("{faults}"));
@@ -140,12 +144,31 @@ mod tests {
     }
 
     #[test]
+    fn a_deadline_is_followed() {
+        let with = |deadline| backend(&format!("admission = \"accept-fraction\"\ndeadline = \"{deadline}\""));
+        let (long, short) = (with("1s"), with("5ms"));
+        let policy = Policy::new(long.admission.as_ref(), Nanos::ZERO).unwrap();
+        let request = Request { tier: Tier::Standard, query_type: QueryType(0) };
+        policy.completed(request, Nanos::from_millis(10), Nanos::ZERO);
+        policy.enqueued(request);
+        let refuses = || policy.refuses(request, Nanos::from_secs(1), || 0.0).is_some();
+        // It would wait for 10 ms.
+        assert!(!refuses());
+        policy.follow(&short, &long.query_types).unwrap();
+        assert!(refuses());
+        policy.follow(&backend("admission = \"accept-fraction\""), &long.query_types).unwrap();
+        assert!(!refuses());
+    }
+
+    #[test]
     fn objectives_are_followed_by_the_names_of_types() {
-        let started = backend("query_types = { a = \"GET\", b = \"SET\" }");
+        let started = backend("fairness = \"none\"\nquery_types = { a = \"GET\", b = \"SET\" }");
         let types = &started.query_types;
         let policy = Policy::new(started.admission.as_ref(), Nanos::ZERO).unwrap();
         // Without `a`, `b` has another place.
-        let new = backend("query_types = { b = \"SET\" }\nobjectives = { b = { p50 = \"500us\" } }");
+        let new = backend(
+            "fairness = \"none\"\nquery_types = { b = \"SET\" }\nobjectives = { b = { p50 = \"500us\" } }",
+        );
         policy.follow(&new, types).unwrap();
         let class = |name| {
             let query_type = QueryType(types.place(name).unwrap() as u16);
