@@ -158,7 +158,9 @@ fn a_dead_store_and_a_slow_store_are_reported() -> Result<()> {
 #[test]
 fn a_real_client_of_datagrams_is_served() -> Result<()> {
     let store = Listening::memcached()?;
-    let gate = Listening::gate("memcached", store.address, BOTH, &everyone("unlimited"))?;
+    // It asks for more than the default budget for replies over UDP, and waits for what is dropped.
+    let tenants = format!("{}\nreply_budget = \"1GiB/s\"", everyone("unlimited"));
+    let gate = Listening::gate("memcached", store.address, BOTH, &tenants)?;
     let mut command = Command::new("memcaslap");
     command.args(["-s", &gate.address.to_string(), "-U", "-T", "1", "-c", "8", "-x", "2000"]);
     let output = command.output()?;
