@@ -98,7 +98,7 @@ fn a_gate_that_is_stopped_is_said_not_to_answer() -> Result<()> {
 }
 
 #[test]
-fn malformed_requests_get_an_error_and_silent_clients_delay_no_other() -> Result<()> {
+fn malformed_requests_get_errors_and_silent_clients_delay_none() -> Result<()> {
     let gate = gate("")?;
     let (_, socket) = gate.files()?;
     for (bytes, answer) in [
@@ -352,7 +352,7 @@ fn a_reload_says_what_counts_from_the_next_start() -> Result<()> {
 }
 
 #[test]
-fn a_service_keeps_its_price_when_a_reload_puts_another_before_it() -> Result<()> {
+fn prices_stay_when_a_reload_puts_a_service_first() -> Result<()> {
     let mut gate = gate("")?;
     late(&gate)?;
     let before = gate.json(&["tenants"])?[0]["charged_ru"].as_f64().context("no charge")?;

@@ -93,9 +93,8 @@ fn the_lowest_tier_is_refused_at_the_interface(service: &str, address: &str, eno
 }
 
 #[test]
-fn a_guarded_store_that_slows_is_spared_the_lowest_tier_until_it_recovers() {
-    if !privilege::root("closed_loop::a_guarded_store_that_slows_is_spared_the_lowest_tier_until_it_recovers")
-    {
+fn a_slow_guarded_store_sheds_the_lowest_tier_until_it_recovers() {
+    if !privilege::root("closed_loop::a_slow_guarded_store_sheds_the_lowest_tier_until_it_recovers") {
         return;
     }
     let service = "name = \"cache\"\nprotocol = \"memcached\"\nprobe = { every = \"5ms\" }\n\
@@ -104,10 +103,8 @@ fn a_guarded_store_that_slows_is_spared_the_lowest_tier_until_it_recovers() {
 }
 
 #[test]
-fn a_proxied_store_that_slows_is_spared_the_lowest_tiers_datagrams_until_it_recovers() {
-    if !privilege::root(
-        "closed_loop::a_proxied_store_that_slows_is_spared_the_lowest_tiers_datagrams_until_it_recovers",
-    ) {
+fn a_slow_proxied_store_sheds_datagrams_at_the_interface() {
+    if !privilege::root("closed_loop::a_slow_proxied_store_sheds_datagrams_at_the_interface") {
         return;
     }
     let service = "name = \"cache\"\nprotocol = \"memcached\"\nbackend = \"127.0.0.1:11212\"\n\
@@ -174,7 +171,7 @@ fn ask(mut stream: TcpStream, replies: &ReplyCounts, over: &AtomicBool) -> Resul
 }
 
 #[test]
-fn a_slow_store_is_spared_the_lowest_tier_by_the_proxy_until_it_recovers() -> Result<()> {
+fn a_slow_proxied_store_sheds_the_lowest_tier_in_the_daemon() -> Result<()> {
     let store = Store::start(&Settings { service_time: USUAL, ..Settings::new("127.0.0.1:0".parse()?) })?;
     let service = "shedding = { short = \"500ms\", min_samples = \"10\", floor = \"15ms\" }";
     let gate = Listening::gate("memcached", store.address(), service, PROXIED)?;
@@ -244,9 +241,8 @@ quota = "100 RU/s"
 "#;
 
 #[test]
-fn a_tenant_that_asks_on_and_on_cannot_connect_again_until_it_has_stopped() {
-    if !privilege::root("closed_loop::a_tenant_that_asks_on_and_on_cannot_connect_again_until_it_has_stopped")
-    {
+fn a_tenant_deep_in_debt_connects_again_once_it_stops() {
+    if !privilege::root("closed_loop::a_tenant_deep_in_debt_connects_again_once_it_stops") {
         return;
     }
     let site = Site::new(INSISTENT).unwrap();

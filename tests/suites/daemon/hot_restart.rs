@@ -160,8 +160,8 @@ fn open_clients_are_drained_and_new_ones_are_served_meanwhile() -> Result<()> {
 }
 
 #[test]
-fn a_gate_outlives_the_one_before_it_so_that_the_next_knows_of_both() -> Result<()> {
-    if !privilege::root("hot_restart::a_gate_outlives_the_one_before_it_so_that_the_next_knows_of_both") {
+fn three_gates_in_a_row_know_of_each_other() -> Result<()> {
+    if !privilege::root("hot_restart::three_gates_in_a_row_know_of_each_other") {
         return Ok(());
     }
     before_stores("drain = \"60s\"", |site, first, _| {
@@ -185,10 +185,8 @@ fn a_gate_outlives_the_one_before_it_so_that_the_next_knows_of_both() -> Result<
 }
 
 #[test]
-fn when_patience_ends_idle_connections_are_closed_and_what_is_under_way_is_answered() -> Result<()> {
-    if !privilege::root(
-        "hot_restart::when_patience_ends_idle_connections_are_closed_and_what_is_under_way_is_answered",
-    ) {
+fn after_drain_idle_connections_close_and_requests_are_answered() -> Result<()> {
+    if !privilege::root("hot_restart::after_drain_idle_connections_close_and_requests_are_answered") {
         return Ok(());
     }
     before_stores("drain = \"0ms\"", |site, first, store| {
@@ -210,10 +208,8 @@ fn when_patience_ends_idle_connections_are_closed_and_what_is_under_way_is_answe
 }
 
 #[test]
-fn a_draining_gate_ends_at_once_when_it_is_signalled_and_leaves_the_owner_alone() -> Result<()> {
-    if !privilege::root(
-        "hot_restart::a_draining_gate_ends_at_once_when_it_is_signalled_and_leaves_the_owner_alone",
-    ) {
+fn a_draining_gate_ends_on_a_signal_and_spares_the_owner() -> Result<()> {
+    if !privilege::root("hot_restart::a_draining_gate_ends_on_a_signal_and_spares_the_owner") {
         return Ok(());
     }
     before_stores("drain = \"60s\"", |site, first, _| {

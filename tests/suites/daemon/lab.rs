@@ -65,8 +65,8 @@ fn tenant<'a>(summary: &'a Value, name: &str) -> &'a Value {
 }
 
 #[test]
-fn the_hostile_tenant_gets_its_quota_and_the_polite_one_does_not_notice() {
-    if !privilege::root("lab::the_hostile_tenant_gets_its_quota_and_the_polite_one_does_not_notice") {
+fn lab_keeps_hostile_to_its_quota_and_polite_unharmed() {
+    if !privilege::root("lab::lab_keeps_hostile_to_its_quota_and_polite_unharmed") {
         return;
     }
     let json = std::env::temp_dir().join(format!("gate-lab-{}.json", std::process::id()));

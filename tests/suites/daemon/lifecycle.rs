@@ -135,8 +135,8 @@ fn an_interface_that_is_down_is_attached_to() {
 }
 
 #[test]
-fn a_driver_without_xdp_gets_the_generic_kind_and_a_word_about_it() {
-    let site = site!("a_driver_without_xdp_gets_the_generic_kind_and_a_word_about_it");
+fn a_driver_without_xdp_gets_generic_mode_and_a_notice() {
+    let site = site!("a_driver_without_xdp_gets_generic_mode_and_a_notice");
     ip(&site, "link add plain0 type bridge");
     let mut gate = ChildProcess::start("gate", site.command("plain0")).unwrap();
     gate.wait_for("attached in generic mode, which is slower", PATIENCE).unwrap();
@@ -187,8 +187,8 @@ fn a_stopped_gate_is_ended_before_another_takes_over() {
 }
 
 #[test]
-fn what_a_killed_gate_leaves_can_be_read_taken_over_and_detached() {
-    let site = site!("what_a_killed_gate_leaves_can_be_read_taken_over_and_detached");
+fn pins_of_a_killed_gate_can_be_read_taken_over_and_detached() {
+    let site = site!("pins_of_a_killed_gate_can_be_read_taken_over_and_detached");
     let kill = |gate: ChildProcess| {
         gate.signal(Signal::SIGKILL).unwrap();
         assert!(gate.finish(PATIENCE).unwrap_err().to_string().contains("signal: 9"));
@@ -311,8 +311,8 @@ fn an_interface_may_go_down_be_renamed_or_vanish() {
 }
 
 #[test]
-fn an_interface_of_another_namespace_is_not_taken_for_one_of_this() {
-    let site = site!("an_interface_of_another_namespace_is_not_taken_for_one_of_this");
+fn interfaces_of_other_namespaces_are_told_apart() {
+    let site = site!("interfaces_of_other_namespaces_are_told_apart");
     let gate = site.start(&[]).unwrap();
     // The clients' end of the pair: the one interface there, with the same index or another.
     let elsewhere = |arguments: &[&str]| {
@@ -389,8 +389,8 @@ fn pins_that_were_never_ready_or_whole_make_room_for_new_ones() {
 }
 
 #[test]
-fn pins_of_another_version_or_shape_are_refused_and_can_be_detached() {
-    let site = site!("pins_of_another_version_or_shape_are_refused_and_can_be_detached");
+fn pins_of_another_version_are_refused_and_can_be_detached() {
+    let site = site!("pins_of_another_version_are_refused_and_can_be_detached");
     let refusal = refused_pins(&site, |site| {
         let maps = Maps::pinned(site.pins(), true).unwrap();
         let first = maps.control.word(0, 0);

@@ -182,8 +182,8 @@ fn no_packet_is_lost_or_skipped_while_gates_are_upgraded() {
 }
 
 #[test]
-fn no_packet_is_lost_or_skipped_while_configurations_are_read_again() {
-    let test = "survival::no_packet_is_lost_or_skipped_while_configurations_are_read_again";
+fn reloads_lose_and_skip_no_packet() {
+    let test = "survival::reloads_lose_and_skip_no_packet";
     nothing_is_lost(test, rounds(100, 1_000), |site, gate, round| {
         let tenant =
             format!("[[tenant]]\nname = \"t{round}\"\nsources = [\"198.19.0.0/16\"]\nquota = \"100 RU/s\"\n");

@@ -190,13 +190,13 @@ fn a_running_gate_of_abi_version_4_is_taken_over_under_load() -> Result<()> {
 }
 
 #[test]
-fn what_a_killed_gate_of_abi_version_4_left_is_taken_over_under_load() -> Result<()> {
-    taken_over("upgrade::what_a_killed_gate_of_abi_version_4_left_is_taken_over_under_load", true)
+fn pins_of_a_killed_abi_4_gate_are_taken_over_under_load() -> Result<()> {
+    taken_over("upgrade::pins_of_a_killed_abi_4_gate_are_taken_over_under_load", true)
 }
 
 #[test]
-fn an_upgrade_that_was_interrupted_while_pins_were_renamed_is_completed() -> Result<()> {
-    if !privilege::root("upgrade::an_upgrade_that_was_interrupted_while_pins_were_renamed_is_completed") {
+fn an_upgrade_interrupted_while_renaming_pins_is_completed() -> Result<()> {
+    if !privilege::root("upgrade::an_upgrade_interrupted_while_renaming_pins_is_completed") {
         return Ok(());
     }
     let site = Site::new(CONFIG)?;
@@ -236,9 +236,8 @@ fn check(stream: &mut TcpStream, asked: &str, expected: &str) -> Result<()> {
 }
 
 #[test]
-fn clients_of_an_old_gate_are_drained_and_what_it_counts_meanwhile_goes_over() -> Result<()> {
-    if !privilege::root("upgrade::clients_of_an_old_gate_are_drained_and_what_it_counts_meanwhile_goes_over")
-    {
+fn an_old_gate_drains_and_its_counts_go_over() -> Result<()> {
+    if !privilege::root("upgrade::an_old_gate_drains_and_its_counts_go_over") {
         return Ok(());
     }
     let old = OldSite::new("")?;

@@ -36,8 +36,8 @@ fn config() -> String {
 }
 
 #[test]
-fn a_refused_client_reads_why_a_passed_one_its_value_and_tcp_is_untouched() {
-    if !privilege::root("memcached::a_refused_client_reads_why_a_passed_one_its_value_and_tcp_is_untouched") {
+fn refused_clients_read_why_and_tcp_is_untouched() {
+    if !privilege::root("memcached::refused_clients_read_why_and_tcp_is_untouched") {
         return;
     }
     let site = Site::new(&config()).unwrap();

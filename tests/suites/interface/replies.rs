@@ -163,9 +163,8 @@ fn neither_the_unknown_nor_everybody_is_answered() {
 }
 
 #[test]
-fn who_is_refused_by_hand_is_answered_from_the_interface_until_that_is_unset() {
-    if !privilege::root("replies::who_is_refused_by_hand_is_answered_from_the_interface_until_that_is_unset")
-    {
+fn refusals_set_by_hand_are_answered_until_unset() {
+    if !privilege::root("replies::refusals_set_by_hand_are_answered_until_unset") {
         return;
     }
     let site = Site::new(CONFIG).unwrap();

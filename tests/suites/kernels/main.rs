@@ -51,10 +51,8 @@ fn lab_config() -> String {
 }
 
 #[test]
-fn the_hostile_tenant_is_refused_the_polite_one_served_and_a_takeover_keeps_what_both_spent() -> Result<()> {
-    if !privilege::root(
-        "kernels::the_hostile_tenant_is_refused_the_polite_one_served_and_a_takeover_keeps_what_both_spent",
-    ) {
+fn quotas_hold_and_a_takeover_keeps_what_tenants_spent() -> Result<()> {
+    if !privilege::root("kernels::quotas_hold_and_a_takeover_keeps_what_tenants_spent") {
         return Ok(());
     }
     let site = Site::new(&lab_config())?;

@@ -101,7 +101,7 @@ fn bouncer_and_both_strategies_reject_what_table_3_says() {
 }
 
 #[test]
-fn admitted_queries_meet_their_objective_and_the_store_is_used_up() {
+fn admitted_queries_meet_their_objective_at_full_utilization() {
     // At reduced size, the start at which nothing is known yet weighs more.
     let tolerance = if long() { 1.0 } else { 1.1 };
     for report in simulate(Policy::Bouncer, &[1.1, 1.3, 1.5], |_| {}) {
@@ -155,7 +155,7 @@ fn limits_on_the_queue_give_plateaus_and_hit_all_types_alike() {
 }
 
 #[test]
-fn accept_fraction_keeps_its_utilization_if_its_averages_track_the_load() {
+fn accept_fraction_keeps_utilization_if_averages_track_the_load() {
     for report in simulate(Policy::AcceptFraction, &[1.1, 1.3, 1.5], |_| {}) {
         assert_near(report.utilization, 0.95, 0.015, &format!("utilization at {}", report.load));
         assert_near(slow_p50_ms(&report), 14.0, 1.0, &format!("p50 of slow at {}", report.load));
@@ -163,7 +163,7 @@ fn accept_fraction_keeps_its_utilization_if_its_averages_track_the_load() {
 }
 
 #[test]
-fn accept_fraction_lets_response_times_grow_if_a_rate_starts_from_zero() {
+fn accept_fraction_lets_latency_grow_if_a_rate_starts_at_zero() {
     let whole_window = |scenario: &mut Scenario| scenario.policies.averaging = Averaging::WholeWindow;
     let reports = simulate(Policy::AcceptFraction, &[0.9, 1.1, 1.3, 1.5], whole_window);
     let p50s: Vec<f64> = reports.iter().map(slow_p50_ms).collect();
@@ -171,7 +171,7 @@ fn accept_fraction_lets_response_times_grow_if_a_rate_starts_from_zero() {
 }
 
 #[test]
-fn accept_fraction_bounds_response_times_if_queries_have_a_deadline() {
+fn accept_fraction_bounds_latency_if_queries_have_a_deadline() {
     let reports = simulate(Policy::AcceptFraction, &[0.9, 1.1, 1.3, 1.5], |scenario| {
         scenario.policies.averaging = Averaging::WholeWindow;
         scenario.policies.deadline = Some(Nanos::from_millis(50));

@@ -19,7 +19,7 @@ fn long() -> bool {
 }
 
 #[test]
-fn with_the_local_bucket_no_pattern_goes_five_percent_over_in_ten_seconds() {
+fn a_local_bucket_overshoots_by_less_than_five_percent() {
     let (length, seeds) = if long() { (Nanos::from_secs(600), 1..=3) } else { (Nanos::from_secs(60), 1..=2) };
     for pattern in Pattern::ALL {
         for seed in seeds.clone() {
@@ -36,7 +36,7 @@ fn with_the_local_bucket_no_pattern_goes_five_percent_over_in_ten_seconds() {
 }
 
 #[test]
-fn without_it_every_scheme_overshoots_more_with_longer_intervals_and_more_skew() {
+fn schemes_without_it_overshoot_more_with_interval_and_skew() {
     let length = Nanos::from_secs(if long() { 600 } else { 30 });
     for algorithm in Algorithm::ALL {
         let worst = |millis, skew, tenants| {
@@ -88,7 +88,7 @@ fn assert_in_order(report: &Report) {
 }
 
 #[test]
-fn in_a_capacity_drop_critical_keeps_its_goodput_and_the_others_give_way_in_order() {
+fn a_capacity_drop_sheds_tiers_in_order_and_spares_critical() {
     let (shares, seeds) = if long() { (&[0.1, 0.25, 0.4][..], 1..=3) } else { (&[0.4][..], 1..=1) };
     for &critical in shares {
         for seed in seeds.clone() {
@@ -131,7 +131,7 @@ fn a_shift_of_the_mix_and_a_tiny_latency_shed_nothing() {
 }
 
 #[test]
-fn a_lasting_step_in_latency_is_the_new_normal_after_five_minutes() {
+fn a_lasting_latency_step_is_normal_after_five_minutes() {
     let mut setup = overload(Scenario::LatencyStep, 0.4, 1);
     setup.lasts = Nanos::from_secs(320);
     if !long() {
@@ -147,7 +147,7 @@ fn a_lasting_step_in_latency_is_the_new_normal_after_five_minutes() {
 }
 
 #[test]
-fn the_twenty_heaviest_of_a_million_keys_are_found_from_one_request_in_a_hundred() {
+fn heaviest_keys_are_found_from_one_request_in_a_hundred() {
     // At reduced size, as many samples of fewer requests.
     let (requests, sample_every) = if long() { (100_000_000, 100) } else { (10_000_000, 10) };
     let setup = hotkeys::Setup {
@@ -166,7 +166,7 @@ fn the_twenty_heaviest_of_a_million_keys_are_found_from_one_request_in_a_hundred
 }
 
 #[test]
-fn the_commands_print_json_repeat_themselves_and_refuse_the_impossible() {
+fn commands_print_json_repeatably_and_refuse_bad_arguments() {
     let gate = paths::gate();
     if !gate.exists() {
         println!("not run: gate sim (no {}: cargo build --release)", gate.display());

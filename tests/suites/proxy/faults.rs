@@ -36,7 +36,7 @@ fn a_dead_store_is_reported_soon_and_comes_back_by_itself() -> Result<()> {
 }
 
 #[test]
-fn a_store_that_makes_no_sense_loses_its_connection_and_no_client() -> Result<()> {
+fn a_store_with_malformed_answers_loses_no_client() -> Result<()> {
     let store = FakeStore::start()?;
     let gate = Listening::gate("memcached", store.address, "connections = \"1\"", EVERYONE)?;
     for nonsense in ["HELLO\r\n", "VALUE other 0 1\r\nx\r\nEND\r\n", "VALUE a 0 x\r\n", "END\r\nEND\r\n"] {
@@ -90,7 +90,7 @@ fn a_store_that_fails_within_a_reply_closes_only_that_client() -> Result<()> {
 }
 
 #[test]
-fn a_second_connection_is_for_what_would_stand_behind_something_slow() -> Result<()> {
+fn a_second_connection_bypasses_a_slow_answer() -> Result<()> {
     let store = FakeStore::start()?;
     let service = "connections = \"2\"\nstore_timeout = \"10s\"\nhot_keys.cache = \"off\"";
     let gate = Listening::gate_with("threads = \"1\"", "memcached", store.address, service, EVERYONE)?;
@@ -137,7 +137,7 @@ fn who_does_not_read_is_closed_and_the_others_are_served() -> Result<()> {
 }
 
 #[test]
-fn many_who_do_not_read_share_a_bound_and_who_reads_is_served_meanwhile() -> Result<()> {
+fn clients_that_do_not_read_share_a_bound_and_others_are_served() -> Result<()> {
     const BOUND: usize = 64 << 20;
     let store = Listening::memcached()?;
     let service = "client_memory = \"64MiB\"\nhot_keys.cache = \"off\"";
@@ -174,7 +174,7 @@ fn many_who_do_not_read_share_a_bound_and_who_reads_is_served_meanwhile() -> Res
 const SLACK: usize = 48 << 20;
 
 #[test]
-fn who_does_not_go_on_is_closed_and_who_goes_on_slowly_is_served() -> Result<()> {
+fn stalled_senders_are_closed_and_slow_ones_served() -> Result<()> {
     let store = Listening::memcached()?;
     let gate = Listening::gate("memcached", store.address, "client_timeout = \"100ms\"", EVERYONE)?;
     let mut half = gate.connect()?;
@@ -259,7 +259,7 @@ fn requests_wait_for_a_permit_and_are_refused_in_their_order() -> Result<()> {
 }
 
 #[test]
-fn a_client_that_speaks_tls_reads_an_error_and_the_log_has_one_line() -> Result<()> {
+fn a_tls_client_reads_an_error_and_is_logged_once() -> Result<()> {
     for (protocol, store, answer) in [
         ("memcached", Listening::memcached()?, &b"SERVER_ERROR gate does not support TLS\r\n"[..]),
         ("resp", Listening::redis()?, b"-ERR gate does not support TLS\r\n"),

@@ -131,7 +131,7 @@ fn ten_thousand_reads_of_a_hot_key_reach_the_store_once() -> Result<()> {
 }
 
 #[test]
-fn a_store_that_dies_during_a_shared_read_fails_all_who_wait_and_leaves_nothing_stuck() -> Result<()> {
+fn a_store_that_dies_in_a_flight_fails_all_its_followers() -> Result<()> {
     let store = FakeStore::start()?;
     let gate = gate(store.address, "", "store_timeout = \"20s\"")?;
     heat(&gate, |client| served(client, &store))?;
@@ -170,7 +170,7 @@ fn gets(store: &Listening) -> Result<u64> {
 }
 
 #[test]
-fn one_read_serves_all_clients_of_a_user_whatever_thread_they_have() -> Result<()> {
+fn one_read_serves_all_clients_of_a_user_on_every_thread() -> Result<()> {
     let store = Listening::redis()?;
     store.ask(b"ACL SETUSER bob on >secret ~* &* +@all\r\n", b"+OK\r\n")?;
     let service = "hot_keys = { threshold = \"1\" }\nshedding.enabled = \"off\"\nstore_timeout = \"20s\"";
@@ -215,7 +215,7 @@ fn one_read_serves_all_clients_of_a_user_whatever_thread_they_have() -> Result<(
 }
 
 #[test]
-fn what_is_written_past_gate_is_seen_when_the_answer_has_lived_its_life() -> Result<()> {
+fn writes_past_gate_are_seen_when_the_entry_expires() -> Result<()> {
     let store = Listening::memcached()?;
     let gate = gate(store.address, ", ttl = \"100ms\"", "")?;
     gate.ask(b"set k 0 0 1\r\n1\r\n", b"STORED\r\n")?;

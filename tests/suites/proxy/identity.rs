@@ -75,7 +75,7 @@ fn lines(stream: &mut TcpStream, count: usize) -> Result<String> {
 }
 
 #[test]
-fn requests_are_charged_to_the_tenant_of_the_user_that_has_logged_in() -> Result<()> {
+fn requests_are_charged_to_the_tenant_of_the_logged_in_user() -> Result<()> {
     let store = store()?;
     for (login, poor) in [
         ("", false),
@@ -115,7 +115,7 @@ fn a_login_on_a_dedicated_connection_is_charged_as_well() -> Result<()> {
 const WRONG: &str = "-WRONGPASS invalid username-password pair or user is disabled.\r\n";
 
 #[test]
-fn a_login_on_a_dedicated_connection_counts_towards_max_connections() -> Result<()> {
+fn logins_on_dedicated_connections_count_to_max_connections() -> Result<()> {
     let store = store()?;
     let tenants = TENANTS.replace("users = [\"alice\"]", "users = [\"alice\"]\nmax_connections = \"1\"");
     let gate = Listening::gate("resp", store.address, "", &tenants)?;
@@ -130,7 +130,7 @@ fn a_login_on_a_dedicated_connection_counts_towards_max_connections() -> Result<
 }
 
 #[test]
-fn a_failed_login_changes_nothing_and_costs_as_much_as_a_request() -> Result<()> {
+fn a_failed_login_changes_nothing_and_costs_a_request() -> Result<()> {
     let store = store()?;
     let gate = Listening::gate("resp", store.address, "", TENANTS)?;
     let mut stream = gate.connect()?;
@@ -149,7 +149,7 @@ fn a_failed_login_changes_nothing_and_costs_as_much_as_a_request() -> Result<()>
 }
 
 #[test]
-fn an_unknown_source_may_log_in_as_a_user_that_a_tenant_names_and_has_one_guess() -> Result<()> {
+fn unknown_sources_may_log_in_and_have_one_guess() -> Result<()> {
     let store = store()?;
     let tenants = TENANTS.replace("127.0.0.0/8", "192.0.2.0/24");
     let gate = Listening::gate("resp", store.address, "", &tenants)?;
@@ -164,7 +164,7 @@ fn an_unknown_source_may_log_in_as_a_user_that_a_tenant_names_and_has_one_guess(
 }
 
 #[test]
-fn databases_and_protocol_versions_are_apart_and_their_clients_share_connections() -> Result<()> {
+fn databases_and_protocol_versions_have_pools_of_their_own() -> Result<()> {
     let store = store()?;
     let gate = Listening::gate_with("threads = \"1\"", "resp", store.address, "", TENANTS)?;
     let mut clients = (0..40).map(|_| gate.connect()).collect::<Result<Vec<_>>>()?;
@@ -208,7 +208,7 @@ fn databases_and_protocol_versions_are_apart_and_their_clients_share_connections
 }
 
 #[test]
-fn replies_keep_their_order_when_a_client_changes_in_the_middle_of_a_pipeline() -> Result<()> {
+fn replies_keep_their_order_across_a_login_in_a_pipeline() -> Result<()> {
     let store = store()?;
     let gate = Listening::gate("resp", store.address, "", TENANTS)?;
     let (mut asked, mut expected) = (String::new(), String::new());
@@ -241,7 +241,7 @@ fn beyond_the_most_pools_clients_have_connections_of_their_own() -> Result<()> {
 }
 
 #[test]
-fn no_client_reads_what_the_store_would_refuse_whatever_thread_it_has() -> Result<()> {
+fn no_client_reads_what_the_store_refuses_on_any_thread() -> Result<()> {
     (1..=2).try_for_each(no_client_reads_what_the_store_would_refuse)
 }
 
@@ -371,7 +371,7 @@ fn gate_checks_a_password_itself_if_it_knows_its_hash() -> Result<()> {
 }
 
 #[test]
-fn without_auth_a_client_is_the_configured_user_or_unauthenticated() -> Result<()> {
+fn clients_without_auth_are_the_configured_user_or_none() -> Result<()> {
     let store = Listening::redis()?;
     add_users(&store)?;
     store.ask(b"ACL SETUSER default resetpass >d-secret\r\n", b"+OK\r\n")?;
@@ -495,7 +495,7 @@ fn the_tools_of_redis_log_in_through_gate() -> Result<()> {
 }
 
 #[test]
-fn random_changes_of_identity_are_answered_as_by_the_store_itself() -> Result<()> {
+fn random_identity_changes_are_answered_as_by_the_store() -> Result<()> {
     let (direct, behind) = (store()?, store()?);
     let tenants = TENANTS.replace("10 RU/s", "unlimited");
     let gate = Listening::gate("resp", behind.address, "max_pools = \"6\"", &tenants)?;

@@ -64,7 +64,7 @@ fn info(store: &Listening, section: &str, name: &str) -> Result<u64> {
 }
 
 #[test]
-fn long_values_reach_redis_and_come_back_as_they_were_among_short_ones() -> Result<()> {
+fn long_and_short_values_pass_redis_unchanged() -> Result<()> {
     let store = Listening::redis()?;
     let gate = Listening::gate("resp", store.address, "max_request = \"64MiB\"", EVERYONE)?;
     let (mut asked, mut expected) = (Vec::new(), Vec::new());
@@ -104,7 +104,7 @@ fn long_values_reach_redis_and_come_back_as_they_were_among_short_ones() -> Resu
 }
 
 #[test]
-fn long_values_reach_memcached_and_come_back_as_they_were_among_short_ones() -> Result<()> {
+fn long_and_short_values_pass_memcached_unchanged() -> Result<()> {
     let store = Listening::memcached()?;
     let gate = Listening::gate("memcached", store.address, "max_request = \"8MiB\"", EVERYONE)?;
     let (mut asked, mut expected) = (Vec::new(), Vec::new());
@@ -144,7 +144,7 @@ fn long_values_reach_memcached_and_come_back_as_they_were_among_short_ones() -> 
 }
 
 #[test]
-fn fifty_clients_that_stop_within_a_long_value_take_no_memory_and_delay_no_other() -> Result<()> {
+fn stalled_long_values_take_no_memory_and_delay_nobody() -> Result<()> {
     let store = Listening::redis()?;
     let limits = "max_request = \"64MiB\"\nconnections = \"1\"";
     let gate = Listening::gate("resp", store.address, limits, EVERYONE)?;
@@ -228,7 +228,7 @@ fn who_leaves_in_the_middle_of_a_long_value_has_written_nothing() -> Result<()> 
 }
 
 #[test]
-fn a_long_request_that_is_refused_is_read_to_its_end_and_its_client_is_served_on() -> Result<()> {
+fn a_refused_long_request_is_discarded_and_its_client_served() -> Result<()> {
     let (redis, memcached) = (Listening::redis()?, Listening::memcached()?);
     // A thousandth for what is short: one long value is dearer than all there is.
     let tenants = "[[tenant]]\nname = \"poor\"\nsources = [\"127.0.0.0/8\"]\nquota = \"100 RU/s\"\nburst = \"1s\"\n\
@@ -285,7 +285,7 @@ fn a_long_request_that_is_refused_is_read_to_its_end_and_its_client_is_served_on
 }
 
 #[test]
-fn a_refused_value_that_reads_like_its_request_again_and_again_is_no_request() -> Result<()> {
+fn a_refused_value_is_never_parsed_as_requests() -> Result<()> {
     let store = Listening::memcached()?;
     let gate = Listening::gate("memcached", store.address, "", &format!("{EVERYONE}\ndeny = [\"set\"]"))?;
     let head = b"set k 0 0 80000\r\n";
@@ -296,7 +296,7 @@ fn a_refused_value_that_reads_like_its_request_again_and_again_is_no_request() -
 }
 
 #[test]
-fn a_store_that_fails_within_a_request_is_reported_and_leaves_the_client_connected() -> Result<()> {
+fn a_store_failure_in_a_long_request_keeps_the_client() -> Result<()> {
     let store = FakeStore::start()?;
     let gate = Listening::gate("memcached", store.address, "store_timeout = \"300ms\"", EVERYONE)?;
     let long = value(3 * MIB, 1);
@@ -337,7 +337,7 @@ fn a_store_that_fails_within_a_request_is_reported_and_leaves_the_client_connect
 }
 
 #[test]
-fn who_does_not_go_on_with_a_long_value_is_closed_and_who_does_is_not() -> Result<()> {
+fn stalled_long_values_are_closed_and_slow_ones_are_not() -> Result<()> {
     let store = Listening::memcached()?;
     let gate = Listening::gate("memcached", store.address, "client_timeout = \"200ms\"", EVERYONE)?;
     let long = value(300_000, 1);
@@ -364,7 +364,7 @@ fn who_does_not_go_on_with_a_long_value_is_closed_and_who_does_is_not() -> Resul
 }
 
 #[test]
-fn a_streamed_request_waits_for_a_permit_and_a_slow_sender_gives_it_to_others() -> Result<()> {
+fn a_streamed_request_waits_for_a_permit_and_shares_it() -> Result<()> {
     let store = FakeStore::start()?;
     let service = "parallelism = \"1\"\nadmission = \"off\"\nqueue_limit = \"10\"\ndeadline = \"500ms\"\ncodel = { target = \"10s\" }\n\
                    store_timeout = \"10s\"";
@@ -420,7 +420,7 @@ fn a_long_value_in_a_transaction_stays_in_it() -> Result<()> {
 }
 
 #[test]
-fn a_protocol_error_in_the_middle_of_a_long_request_ends_its_client_and_nothing_is_written() -> Result<()> {
+fn a_protocol_error_in_a_long_request_writes_nothing() -> Result<()> {
     let store = Listening::redis()?;
     let gate = Listening::gate("resp", store.address, "", EVERYONE)?;
     let long = value(100_000, 1);
@@ -438,7 +438,7 @@ fn a_protocol_error_in_the_middle_of_a_long_request_ends_its_client_and_nothing_
 }
 
 #[test]
-fn a_long_write_ends_what_was_kept_of_a_hot_key_and_nothing_is_kept_meanwhile() -> Result<()> {
+fn a_long_write_invalidates_and_blocks_its_key() -> Result<()> {
     let store = Listening::memcached()?;
     let eager = "threads = \"2\"\nsample = \"1/1\"\ntick = \"10ms\"";
     let service = "hot_keys = { threshold = \"1\" }\nshedding.enabled = \"off\"";
@@ -469,7 +469,7 @@ fn a_long_write_ends_what_was_kept_of_a_hot_key_and_nothing_is_kept_meanwhile() 
 }
 
 #[test]
-fn what_redis_itself_takes_for_too_long_is_answered_by_it_and_its_client_is_served_on() -> Result<()> {
+fn redis_refuses_what_it_takes_for_too_long_itself() -> Result<()> {
     let store = Listening::redis_with(&["--proto-max-bulk-len", "1mb"])?;
     let gate = Listening::gate("resp", store.address, "max_request = \"64MiB\"", EVERYONE)?;
     let long = value(16 * MIB, 1);

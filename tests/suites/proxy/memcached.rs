@@ -41,7 +41,7 @@ fn replies_keep_their_order_and_refusals_their_position() -> Result<()> {
 }
 
 #[test]
-fn refusals_are_watched_until_they_are_written_unless_something_is_before_them() -> Result<()> {
+fn refusal_latency_is_measured_where_nothing_is_before_it() -> Result<()> {
     let store = Listening::memcached()?;
     // As above; the next would pass after more than a minute.
     let tenants =

@@ -142,7 +142,7 @@ fn keeps_objectives(tenant: &TenantSummary, pace: f64) -> bool {
 }
 
 #[test]
-fn what_bouncer_admits_keeps_its_objectives_and_without_it_nothing_does() -> Result<()> {
+fn objectives_hold_with_bouncer_and_not_without() -> Result<()> {
     for admission in ["off", "bouncer"] {
         let gate = gate(admission, NOTHING_ELSE)?;
         warm_up(&gate, 0.0, 1.3)?;
@@ -158,7 +158,7 @@ fn what_bouncer_admits_keeps_its_objectives_and_without_it_nothing_does() -> Res
 }
 
 #[test]
-fn what_is_critical_is_served_through_an_overload_and_the_rest_comes_back_after_it() -> Result<()> {
+fn critical_is_served_in_an_overload_and_the_rest_after_it() -> Result<()> {
     let gate = gate("bouncer", "")?;
     warm_up(&gate, 0.6, 0.0)?;
     let overload = undisturbed(&gate, || offer(&gate, 0.4, 1.1, MEASURED))?;
@@ -298,7 +298,7 @@ const SORTED: usize = 1_000;
 const TIME_FOR: u32 = 16;
 
 #[test]
-fn costly_commands_that_are_admitted_keep_their_objectives_before_redis() -> Result<()> {
+fn admitted_costly_redis_commands_keep_their_objectives() -> Result<()> {
     let (redis, cost) = costly_redis()?;
     for admission in ["off", "bouncer"] {
         let service = format!(

@@ -176,7 +176,7 @@ fn who_logs_in_has_the_parts_of_its_users_tenant() -> Result<()> {
 }
 
 #[test]
-fn who_waits_in_vain_is_counted_and_refunded_where_it_was_charged() -> Result<()> {
+fn requests_refused_in_the_queue_are_refunded_where_charged() -> Result<()> {
     let service = format!("{PRICE}parallelism = \"1\"\nadmission = \"off\"\ndeadline = \"5ms\"\n");
     let backend = slow_store(Duration::from_millis(1))?;
     let gate = Listening::gate_with("threads = \"1\"", "memcached", backend, &service, TENANTS)?;
@@ -192,7 +192,7 @@ fn who_waits_in_vain_is_counted_and_refunded_where_it_was_charged() -> Result<()
 }
 
 #[test]
-fn what_a_store_that_hangs_leaves_unanswered_is_counted_where_it_was_charged() -> Result<()> {
+fn requests_lost_to_a_hung_store_count_where_charged() -> Result<()> {
     let store = Listening::memcached()?;
     let gate = gate("memcached", &store, "store_timeout = \"100ms\"\n")?;
     let mut client = gate.connect()?;

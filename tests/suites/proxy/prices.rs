@@ -177,7 +177,7 @@ fn what_takes_long_becomes_dear_and_a_reload_does_not_forget_it() -> Result<()> 
 const POOR: &str = "quota = \"1 RU/s\"\nburst = \"100s\"\n";
 
 #[test]
-fn expensive_requests_that_look_cheap_are_refused_sooner_with_price_settlement() -> Result<()> {
+fn price_settlement_refuses_underpriced_requests_sooner() -> Result<()> {
     let cost = |command: &[u8]| READ * if command.starts_with(b"delete") { 50 } else { 1 };
     let store = slow_store_at("127.0.0.1:0", cost)?;
     let poor = ["next", "debt"].into_iter().zip(["127.0.0.4", "127.0.0.5"]);
@@ -246,7 +246,7 @@ fn expensive_requests_that_look_cheap_are_refused_sooner_with_price_settlement()
 }
 
 #[test]
-fn commands_of_redis_become_as_dear_as_others_that_work_like_them_and_not_as_all() -> Result<()> {
+fn redis_commands_are_priced_by_their_class() -> Result<()> {
     let store = Listening::redis_with(&["--enable-debug-command", "local"])?;
     let tenants = tenants("127.0.0.0/8", "127.0.0.3");
     let gate = Listening::gate_with("threads = \"1\"", "resp", store.address, SERVICE, &tenants)?;

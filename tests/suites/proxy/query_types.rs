@@ -28,7 +28,7 @@ fn ask(stream: &mut TcpStream, lines: &[&str], end: &[u8]) -> Result<()> {
 }
 
 #[test]
-fn a_query_type_has_a_row_of_its_own_with_its_count_and_its_objective() -> Result<()> {
+fn query_types_have_rows_with_their_count_and_objective() -> Result<()> {
     let redis = Listening::redis()?;
     let memcached = Listening::memcached()?;
     for (protocol, store, commands, lines, type_counts) in [

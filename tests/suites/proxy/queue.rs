@@ -23,7 +23,7 @@ tier = "best-effort"
 "#;
 
 #[test]
-fn in_a_queue_that_stands_the_lowest_tier_is_refused_and_the_critical_goes_on() -> Result<()> {
+fn a_standing_queue_refuses_the_lowest_tier_and_not_critical() -> Result<()> {
     let service = "connections = \"1\"\nparallelism = \"1\"\nadmission = \"off\"\n\
                    codel = { target = \"10ms\", interval = \"50ms\" }";
     let gate =

@@ -106,7 +106,7 @@ fn dedicated_connection(gate: &Listening) -> Result<TcpStream> {
 }
 
 #[test]
-fn dedicated_connections_count_towards_client_memory_and_active_clients_are_served() -> Result<()> {
+fn dedicated_connections_count_to_client_memory() -> Result<()> {
     let store = Listening::redis()?;
     let service = "client_memory = \"1MiB\"";
     let gate = Listening::gate_with("threads = \"1\"", "resp", store.address, service, EVERYONE)?;
@@ -133,7 +133,7 @@ fn dedicated_connections_count_towards_client_memory_and_active_clients_are_serv
 }
 
 #[test]
-fn a_slow_reader_on_a_dedicated_connection_is_closed_and_an_idle_client_is_not() -> Result<()> {
+fn slow_readers_on_dedicated_connections_are_closed() -> Result<()> {
     let store = Listening::redis()?;
     let gate = Listening::gate("resp", store.address, "client_timeout = \"100ms\"", EVERYONE)?;
     let value = vec![b'v'; 60_000];
@@ -149,7 +149,7 @@ fn a_slow_reader_on_a_dedicated_connection_is_closed_and_an_idle_client_is_not()
 }
 
 #[test]
-fn requests_on_dedicated_connections_are_counted_by_type_where_answers_are_theirs() -> Result<()> {
+fn requests_on_dedicated_connections_count_by_type() -> Result<()> {
     let store = Listening::redis()?;
     let gate = Listening::gate("resp", store.address, "", EVERYONE)?;
     let counted = || {
@@ -193,7 +193,7 @@ fn redis_cli_works_in_both_protocol_versions() -> Result<()> {
 }
 
 #[test]
-fn bytes_that_are_no_request_end_the_connection_with_its_earlier_replies_whole() -> Result<()> {
+fn malformed_bytes_end_a_connection_after_its_replies() -> Result<()> {
     let store = Listening::redis()?;
     let gate = Listening::gate("resp", store.address, "", EVERYONE)?;
     for wrong in ["*1\r\n$-5\r\n", "*9999999999\r\n", "*1\r\n:5\r\n", "SET \"a\r\n"] {

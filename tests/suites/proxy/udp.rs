@@ -83,7 +83,7 @@ fn what_memcached_ignores_and_what_wants_no_answer_gets_none() -> Result<()> {
 }
 
 #[test]
-fn strangers_get_no_answer_and_refusals_go_only_to_tenants_that_are_named() -> Result<()> {
+fn unknown_sources_get_no_answer_and_named_tenants_refusals() -> Result<()> {
     let store = Listening::memcached()?;
     let (one_thread, service) = ("threads = \"1\"", format!("{BOTH}\n{ONE_RU}"));
     let gate = Listening::gate_with(one_thread, "memcached", store.address, &service, &everyone("1 RU/s"))?;
@@ -175,7 +175,7 @@ fn a_real_client_of_datagrams_is_served() -> Result<()> {
 }
 
 #[test]
-fn hot_keys_are_kept_for_datagrams_and_a_write_is_seen_at_once_however_it_comes() -> Result<()> {
+fn hot_keys_are_cached_for_datagrams_until_any_write() -> Result<()> {
     let store = Listening::memcached()?;
     // Every request is looked at, and a key that is asked for twice is hot.
     let eager = "threads = \"2\"\nsample = \"1/1\"\ntick = \"10ms\"";
@@ -263,7 +263,7 @@ const LATER: &str = "198.18.0.9";
 const PROXIED: u16 = 21_211;
 
 #[test]
-fn what_the_kernel_has_charged_is_not_charged_again_and_the_rest_is() -> Result<()> {
+fn datagrams_that_xdp_charged_are_not_charged_again() -> Result<()> {
     let Some((site, _store)) = site()? else { return Ok(()) };
     let _gate = site.start(&[])?;
     let _peer = site.peer()?;

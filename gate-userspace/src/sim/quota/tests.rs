@@ -7,7 +7,7 @@ fn run(setup: Setup) -> Report {
 }
 
 #[test]
-fn with_the_local_bucket_no_pattern_goes_five_percent_over_in_ten_seconds() {
+fn a_local_bucket_overshoots_by_less_than_five_percent() {
     for pattern in PATTERNS {
         for algorithm in Algorithm::ALL {
             let report = run(Setup { pattern, algorithm, length: Nanos::from_secs(30), ..Setup::default() });

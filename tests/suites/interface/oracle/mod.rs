@@ -49,8 +49,8 @@ fn nothing_reaches_a_protected_socket_unjudged() {
 }
 
 #[test]
-fn what_arrives_without_gate_arrives_from_a_tenant_within_its_quota() {
-    if !privilege::root("oracle::what_arrives_without_gate_arrives_from_a_tenant_within_its_quota") {
+fn packets_within_quota_arrive_as_without_gate() {
+    if !privilege::root("oracle::packets_within_quota_arrive_as_without_gate") {
         return;
     }
     drive(Demand::EverythingPasses, FROM_TENANT, &[Sender::Tenant]);

@@ -97,7 +97,7 @@ fn no_tenant_takes_all_connections_unless_it_may() -> Result<()> {
 }
 
 #[test]
-fn idle_clients_are_closed_and_those_that_wait_for_something_are_not() -> Result<()> {
+fn idle_clients_are_closed_and_waiting_ones_are_not() -> Result<()> {
     let store = Listening::redis()?;
     let service = "idle_timeout = \"1s\"";
     let gate = Listening::gate("resp", store.address, service, TENANTS)?;
@@ -122,7 +122,7 @@ fn idle_clients_are_closed_and_those_that_wait_for_something_are_not() -> Result
 }
 
 #[test]
-fn a_client_that_does_nothing_stays_unless_it_is_configured_otherwise() -> Result<()> {
+fn idle_clients_stay_unless_configured_otherwise() -> Result<()> {
     let store = Listening::redis()?;
     let gate = Listening::gate("resp", store.address, "", TENANTS)?;
     let mut idle = gate.connect_from(POLITE)?;

@@ -16,7 +16,7 @@ fn read(client: &mut TcpStream) -> Result<Vec<u8>> {
 }
 
 #[test]
-fn what_a_delayed_flush_has_ended_is_not_answered_from_the_cache() -> Result<()> {
+fn a_delayed_flush_empties_the_cache() -> Result<()> {
     let store = Listening::memcached()?;
     let gate = "threads = \"1\"\nsample = \"1/1\"\ntick = \"10ms\"";
     let service = "hot_keys = { threshold = \"1\" }\nshedding.enabled = \"off\"";

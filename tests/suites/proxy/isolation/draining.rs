@@ -58,7 +58,7 @@ fn sigterm_ends_a_gate_when_its_last_client_leaves() -> Result<()> {
 }
 
 #[test]
-fn after_drain_idle_clients_are_closed_and_what_is_under_way_is_answered() -> Result<()> {
+fn after_drain_idle_clients_close_and_requests_are_answered() -> Result<()> {
     let store = Listening::redis()?;
     let service = "store_timeout = \"20s\"";
     let mut gate = Listening::gate_with("drain = \"0ms\"", "resp", store.address, service, EVERYONE)?;
@@ -81,7 +81,7 @@ fn after_drain_idle_clients_are_closed_and_what_is_under_way_is_answered() -> Re
 }
 
 #[test]
-fn a_gate_without_clients_and_one_that_is_interrupted_end_at_once() -> Result<()> {
+fn gates_without_clients_or_interrupted_end_at_once() -> Result<()> {
     let store = Listening::redis()?;
     for (signal, clients) in [(Signal::SIGTERM, 0), (Signal::SIGINT, 3)] {
         let mut gate = Listening::gate_with("drain = \"60s\"", "resp", store.address, "", EVERYONE)?;

@@ -27,7 +27,7 @@ fn connections_to(address: SocketAddr) -> Result<usize> {
 }
 
 #[test]
-fn logins_and_dedicated_and_large_requests_do_not_pile_up_before_it() -> Result<()> {
+fn logins_dedicated_and_large_requests_do_not_pile_up() -> Result<()> {
     let store = Listening::redis()?;
     let gate = Listening::gate_with("threads = \"2\"", "resp", store.address, "", EVERYONE)?;
     let large = [&b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$100000\r\n"[..], &[b'v'; 1_000]].concat();

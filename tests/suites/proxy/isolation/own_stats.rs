@@ -9,7 +9,7 @@ use gate_tests::proxy::{Listening, read_until, shown};
 const ASKED: &[u8] = b"stats gate\r\n";
 
 #[test]
-fn a_source_that_no_rule_names_is_not_told_gate_s_own_statistics() -> Result<()> {
+fn unknown_sources_do_not_read_own_statistics() -> Result<()> {
     let store = Listening::memcached()?;
     let known = "[[tenant]]\nname = \"known\"\nsources = [\"127.0.0.2\"]\nquota = \"unlimited\"";
     let gate = Listening::gate("memcached", store.address, "", known)?;
@@ -39,7 +39,7 @@ fn gate_s_own_statistics_are_charged_like_a_request() -> Result<()> {
 }
 
 #[test]
-fn gate_s_own_statistics_are_not_put_together_anew_for_everyone_who_asks() -> Result<()> {
+fn own_statistics_are_not_rendered_for_every_request() -> Result<()> {
     const MANY: usize = 20;
     let store = Listening::memcached()?;
     let all = "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"unlimited\"";

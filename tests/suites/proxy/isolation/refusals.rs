@@ -24,7 +24,7 @@ fn wait(refusal: &str) -> Result<u64> {
 }
 
 #[test]
-fn a_write_that_memcached_may_have_done_is_not_called_one_to_try_again() -> Result<()> {
+fn memcached_writes_that_may_have_run_are_uncertain() -> Result<()> {
     let store = Listening::memcached()?;
     let gate = Listening::gate("memcached", store.address, SHORT_TIMEOUT, EVERYONE)?;
     let mut client = gate.connect()?;
@@ -45,7 +45,7 @@ fn a_write_that_memcached_may_have_done_is_not_called_one_to_try_again() -> Resu
 }
 
 #[test]
-fn a_write_that_redis_may_have_done_is_not_called_one_to_try_again() -> Result<()> {
+fn redis_writes_that_may_have_run_are_uncertain() -> Result<()> {
     let store = Listening::redis()?;
     let gate = Listening::gate("resp", store.address, SHORT_TIMEOUT, EVERYONE)?;
     let mut client = gate.connect()?;
@@ -68,7 +68,7 @@ fn a_write_that_redis_may_have_done_is_not_called_one_to_try_again() -> Result<(
 }
 
 #[test]
-fn what_is_not_allowed_is_denied_and_what_is_too_much_is_throttled_with_a_time() -> Result<()> {
+fn forbidden_is_denied_and_excess_is_throttled_with_a_time() -> Result<()> {
     let (memcached, redis) = (Listening::memcached()?, Listening::redis()?);
     let poor = "[[tenant]]\nname = \"poor\"\nsources = [\"127.0.0.1\"]\nquota = \"0.01 RU/s\"\nburst = \"120s\"\n\
                 deny = [\"touch\"]";

@@ -37,7 +37,7 @@ fn passed(gate: &Listening, name: &str) -> Result<u64> {
 }
 
 #[test]
-fn a_removed_tenants_clients_are_nobodys_and_never_the_next_ones() -> Result<()> {
+fn clients_of_a_removed_tenant_never_become_the_next_ones() -> Result<()> {
     let store = Listening::memcached()?;
     let mut gate =
         Listening::gate_with("tick = \"10ms\"\nthreads = \"1\"", "memcached", store.address, "", &tenants())?;

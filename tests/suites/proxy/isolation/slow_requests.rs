@@ -12,7 +12,7 @@ const EVERYONE: &str = "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\
 const ONE: &str = "store_timeout = \"300ms\"\nconnections = \"1\"";
 
 #[test]
-fn a_script_that_takes_longer_than_the_store_s_timeout_costs_nobody_its_answer() -> Result<()> {
+fn a_script_beyond_the_timeout_costs_nobody_its_answer() -> Result<()> {
     let store = Listening::redis()?;
     let gate = Listening::gate_with("threads = \"1\"", "resp", store.address, ONE, EVERYONE)?;
     let (mut slow, mut polite) = (gate.connect()?, gate.connect()?);
@@ -33,7 +33,7 @@ fn a_script_that_takes_longer_than_the_store_s_timeout_costs_nobody_its_answer()
 }
 
 #[test]
-fn a_store_that_goes_on_answering_is_alive_however_much_it_has_to_do() -> Result<()> {
+fn a_store_that_answers_is_alive_however_busy() -> Result<()> {
     let store = FakeStore::start()?;
     let one = "store_timeout = \"500ms\"\nconnections = \"1\"\nhot_keys.cache = \"off\"";
     let gate = Listening::gate_with("threads = \"1\"", "memcached", store.address, one, EVERYONE)?;
