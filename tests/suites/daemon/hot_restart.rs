@@ -113,7 +113,7 @@ fn open_clients_are_drained_and_new_ones_are_served_meanwhile() -> Result<()> {
                 more(&sent)?;
                 let second = site.start(&["--takeover"])?;
                 // The first still accepts for a while, and then it does not.
-                first.wait_for("accepts no more", PATIENCE)?;
+                first.wait_for("no new connections", PATIENCE)?;
                 more(&came)?;
                 more(&sent)?;
                 anyhow::Ok(second)
@@ -169,7 +169,7 @@ fn three_gates_in_a_row_know_of_each_other() -> Result<()> {
         check(&mut oldest, "get none\r\n", "END\r\n")?;
         let mut second = site.start(&["--takeover"])?;
         let third = site.start(&["--takeover"])?;
-        second.wait_for("accepts no more", PATIENCE)?;
+        second.wait_for("no new connections", PATIENCE)?;
         let mut newest = connect(MEMCACHED)?;
         for round in 0..100 {
             check(&mut oldest, &format!("set k 0 0 3\r\n{round:03}\r\n"), "STORED\r\n")?;
