@@ -1,4 +1,4 @@
-//! What the benchmarks set gate's program beside. No part of gate.
+//! Programs that the benchmarks compare gate's program with. gate does not load them.
 
 #![no_std]
 #![no_main]
@@ -18,14 +18,14 @@ static TRIE: LpmTrie<[u8; 4], u32> = LpmTrie::with_max_entries(1, 1);
 #[map]
 static TABLE: Array<Block> = Array::with_max_entries(1, 0);
 
-/// Who floods: the interface to send by, how many sources there are, and which one was last.
+/// The flood: the interface to send by, the number of sources, and the last one used.
 #[map]
 static FLOOD: Array<[u32; 3]> = Array::with_max_entries(1, 0);
-/// Whose packets the bare filter drops.
+/// The source whose packets the bare filter drops.
 #[map]
 static ATTACKER: Array<[u8; 4]> = Array::with_max_entries(1, 0);
 
-/// The floor: nothing is done.
+/// The floor: drops every packet.
 #[xdp(frags)]
 pub(crate) fn bare_drop(_ctx: XdpContext) -> u32 {
     xdp_action::XDP_DROP
@@ -45,7 +45,7 @@ pub(crate) fn lookup_trie(ctx: XdpContext) -> u32 {
 #[xdp(frags)]
 pub(crate) fn lookup_table(ctx: XdpContext) -> u32 {
     let Some(source) = source(&ctx) else { return xdp_action::XDP_ABORTED };
-    // SAFETY: an entry of a block that nobody writes while the program runs.
+    // SAFETY: an entry of a block that is not written while the program runs.
     let entry = |block: u32, byte: u8| TABLE.get(block).map(|block| block.0[byte as usize]);
     match find_v4(1, source, entry) {
         0 => xdp_action::XDP_PASS,
@@ -62,16 +62,16 @@ pub(crate) fn drop_attacker(ctx: XdpContext) -> u32 {
     }
 }
 
-/// Sends the packet on, from the next of its sources. Those lie so far apart that no cache line is met twice in
-/// a row. What is added to the source's lower half is taken from the identification: the checksum stays.
+/// Redirects the packet, with the next source. Successive sources lie so far apart that they share no cache line.
+/// The identification changes by the complement of the source's lower half, so the checksum stays valid.
 ///
-/// A single source's packets stay as they are, so that the receiving core finds them in its cache.
+/// A single source's packets stay unchanged, so that the receiving core finds them in its cache.
 #[xdp]
 pub(crate) fn flood(ctx: XdpContext) -> u32 {
     let (Some(flood), Some(header)) = (FLOOD.get_ptr_mut(0), bytes::<20>(&ctx, 14)) else {
         return xdp_action::XDP_ABORTED;
     };
-    // SAFETY: one thread runs this, and nobody else writes the element or the packet.
+    // SAFETY: one thread runs this, and nothing else writes the element or the packet.
     unsafe {
         let [interface, sources, last] = *flood;
         if sources > 1 {

@@ -1,4 +1,4 @@
-//! Whether a request passes: what the daemon pushed, then the buckets, all or none.
+//! Admission of a request: refusals that the daemon pushed, then the token buckets, all charged or none.
 
 use core::intrinsics::{AtomicOrdering, atomic_cxchg};
 
@@ -13,7 +13,7 @@ use crate::counters::{self, Counters};
 use crate::maps::{self, read_once};
 use crate::plan::{Plan, copy_consistent};
 
-/// Refusals that the daemon pushed. Not to be asked while the heartbeat is stale.
+/// Checks the refusals that the daemon pushed. Not called while the heartbeat is stale.
 #[inline(always)]
 pub(crate) fn check_pushed(plan: &Plan, now_ns: u64) -> Result<(), Reason> {
     if now_ns < plan.reject_until_ns {
@@ -37,84 +37,86 @@ pub(crate) fn check_pushed(plan: &Plan, now_ns: u64) -> Result<(), Reason> {
     Ok(())
 }
 
-/// Whose buckets are asked, when, and by whom.
+/// The buckets of a tenant, at a time.
 #[derive(Clone, Copy)]
 pub(crate) struct Buckets {
-    /// The element that says what is in force.
+    /// The element that names the bank in force.
     pub(crate) control: *mut Control,
-    /// Who pays.
+    /// The tenant that is charged.
     pub(crate) tenant: *mut Tenant,
     /// gate's clock.
     pub(crate) now_ns: u64,
-    /// Room for what other programs are to ask.
+    /// Scratch for charges: functions that are not inlined, and `bpf_loop`'s steps, take them from there.
     pub(crate) charges: *mut [Charge; 3],
 }
 
 impl Buckets {
-    /// Takes a price from the tenant's quota and from those that it charges as well: from all or none.
+    /// Takes a price from the quotas of the tenant and its parents: from all or none.
     #[inline(always)]
     pub(crate) fn charge(&self, plan: &Plan, price_mru: u32, counters: Counters) -> Result<(), Reason> {
         let Self { control, tenant, now_ns, charges } = *self;
         let flags = plan.tenant_flags();
         if flags & tenant_flags::CANDIDATE != 0
-            && candidate(control, tenant, charges, now_ns, price_mru) != ChargeResult::Admitted
+            && charge_candidate(control, tenant, charges, now_ns, price_mru) != ChargeResult::Admitted
         {
             counters.count_candidate_refused();
         }
-        let own = flags & tenant_flags::UNLIMITED == 0;
+        let has_quota = flags & tenant_flags::UNLIMITED == 0;
         // SAFETY: the word of a tenant's element.
         let word = unsafe { &raw mut (*tenant).quota_tat };
         let charge = Charge::new(now_ns, price_mru, &plan.quota);
-        if own {
+        if has_quota {
             // SAFETY: this CPU's own scratch.
             charge.apply(word, unsafe { &mut (*charges)[0] }).result()?;
         }
-        if plan.also_charge == 0 {
+        if plan.parents == 0 {
             return Ok(());
         }
-        let charged = charge_parents(control, charges, plan.also_charge, now_ns, price_mru).result();
-        if charged.is_err() && own {
+        let charged = charge_parents(control, charges, plan.parents, now_ns, price_mru).result();
+        if charged.is_err() && has_quota {
             // SAFETY: this CPU's own scratch.
             charge.refund_to(word, unsafe { &mut (*charges)[0] });
         }
         charged
     }
 
-    /// Takes bytes from the coarse second line of proxied TCP.
+    /// Takes bytes from the TCP bucket; false if it does not hold them.
     #[inline(always)]
     pub(crate) fn check_tcp_bucket(&self, bytes: u32) -> bool {
-        tcp_bucket(self.control, self.tenant, self.charges, self.now_ns, bytes) == ChargeResult::Admitted
+        charge_tcp_bucket(self.control, self.tenant, self.charges, self.now_ns, bytes)
+            == ChargeResult::Admitted
     }
 
-    /// Takes bytes from the budget for replies.
+    /// Takes bytes from the budget for replies; false if it does not hold them.
     #[inline(always)]
     pub(crate) fn check_reply_budget(&self, bytes: u32) -> bool {
-        reply_budget(self.control, self.tenant, self.charges, self.now_ns, bytes) == ChargeResult::Admitted
+        charge_reply_budget(self.control, self.tenant, self.charges, self.now_ns, bytes)
+            == ChargeResult::Admitted
     }
 }
 
-/// What is asked of a bucket.
+/// A charge to a bucket, and its result.
 #[derive(Clone, Copy)]
 pub(crate) struct Charge {
     now_ns: u64,
     cost_ns: u64,
     burst_ns: u64,
     max_debt_ns: u64,
-    /// Whether what was taken is given back.
+    /// True if the cost is given back.
     is_refund: bool,
-    outcome: ChargeResult,
+    result: ChargeResult,
 }
 
-/// What came of asking a bucket.
+/// The result of a charge.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ChargeResult {
-    /// Its word was changed.
+    /// The bucket's word was changed.
     Admitted,
-    /// It does not hold that much.
+    /// The bucket does not hold the cost now.
     Exhausted,
-    /// It never will.
+    /// The cost exceeds what the bucket can ever hold.
     TooLarge,
-    /// Someone else was faster: to be asked again.
+    /// Another CPU changed the word first: to be tried again.
     Contended,
 }
 
@@ -123,11 +125,11 @@ impl Charge {
     fn new(now_ns: u64, cost: u32, limits: &Limits) -> Self {
         let Limits { rate, burst_ns, max_debt_ns } = *limits;
         let cost_ns = rate.time_for(cost);
-        Self { now_ns, cost_ns, burst_ns, max_debt_ns, is_refund: false, outcome: ChargeResult::Contended }
+        Self { now_ns, cost_ns, burst_ns, max_debt_ns, is_refund: false, result: ChargeResult::Contended }
     }
 
-    /// Asks the bucket whose word this is, by compare-and-swap. Only where someone else was faster it is written to
-    /// `spare`, in a map: there the verifier does not follow what becomes of it from one attempt to the next.
+    /// Charges the bucket with this word, by compare-and-swap. After a lost race the charge is copied to `spare`, in a
+    /// map, whose contents the verifier does not track from one attempt to the next.
     #[inline(always)]
     fn apply(self, word: *mut u64, spare: &mut Self) -> ChargeResult {
         match self.try_apply(word) {
@@ -135,11 +137,11 @@ impl Charge {
                 *spare = self;
                 retry_cas(word, spare)
             }
-            outcome => outcome,
+            result => result,
         }
     }
 
-    /// Gives back what was taken.
+    /// Gives the cost back.
     #[inline(always)]
     fn refund_to(self, word: *mut u64, spare: &mut Self) {
         Self { is_refund: true, ..self }.apply(word, spare);
@@ -157,7 +159,7 @@ impl Charge {
                 Take::TooLarge => return ChargeResult::TooLarge,
             }
         };
-        // SAFETY: a word of a map's element, aligned to 8; whoever shares it uses atomics too.
+        // SAFETY: a word of a map's element, aligned to 8; all other writers use atomics too.
         let (_, swapped) = unsafe {
             atomic_cxchg::<u64, { AtomicOrdering::SeqCst }, { AtomicOrdering::SeqCst }>(word, seen, new)
         };
@@ -165,36 +167,36 @@ impl Charge {
     }
 }
 
-/// Asks again where someone else was faster.
+/// Repeats a charge that lost a race, up to [`ATTEMPTS`] times.
 #[inline(never)]
 fn retry_cas(word: *mut u64, charge: &mut Charge) -> ChargeResult {
     let mut step = CasLoop { word, charge };
     // SAFETY: `cas_step` has the signature that the helper calls, and what it gets outlives the call.
     unsafe { bpf_loop(ATTEMPTS.load() - 1, cas_step as *mut c_void, (&raw mut step).cast(), 0) };
     // SAFETY: this CPU's own scratch.
-    let outcome = unsafe { (*step.charge).outcome };
-    if outcome == ChargeResult::Contended {
+    let result = unsafe { (*step.charge).result };
+    if result == ChargeResult::Contended {
         counters::count_event(Event::Contended);
         return ChargeResult::Exhausted;
     }
-    outcome
+    result
 }
 
-/// What a step gets.
+/// The argument of a step.
 struct CasLoop {
     word: *mut u64,
     charge: *mut Charge,
 }
 
-/// The helper's signature; goes on while it returns zero.
+/// One attempt, with the signature that `bpf_loop` calls; a result of zero continues the loop.
 unsafe extern "C" fn cas_step(_index: u32, step: *mut c_void) -> c_long {
-    // SAFETY: what `retry_cas` lent to the helper.
+    // SAFETY: the argument that `retry_cas` passed to the helper.
     let (word, charge) = unsafe {
         let step = step.cast::<CasLoop>();
         ((*step).word, &mut *(*step).charge)
     };
-    charge.outcome = charge.try_apply(word);
-    c_long::from(charge.outcome != ChargeResult::Contended)
+    charge.result = charge.try_apply(word);
+    c_long::from(charge.result != ChargeResult::Contended)
 }
 
 impl ChargeResult {
@@ -218,27 +220,27 @@ fn charge_parents(
     now_ns: u64,
     price_mru: u32,
 ) -> ChargeResult {
-    // SAFETY: this CPU's own scratch; nobody else refers to it while a packet is judged.
+    // SAFETY: this CPU's own scratch; nothing else refers to it while a packet is processed.
     let [spare, charges @ ..] = unsafe { &mut *charges };
     let first = parent_bucket(control, ids as u32, now_ns, price_mru, &mut charges[0]);
     if !first.is_null() {
-        let outcome = charges[0].apply(first, spare);
-        if outcome != ChargeResult::Admitted {
-            return outcome;
+        let result = charges[0].apply(first, spare);
+        if result != ChargeResult::Admitted {
+            return result;
         }
     }
     let second = parent_bucket(control, (ids >> 32) as u32, now_ns, price_mru, &mut charges[1]);
     if second.is_null() {
         return ChargeResult::Admitted;
     }
-    let outcome = charges[1].apply(second, spare);
-    if outcome != ChargeResult::Admitted && !first.is_null() {
+    let result = charges[1].apply(second, spare);
+    if result != ChargeResult::Admitted && !first.is_null() {
         charges[0].refund_to(first, spare);
     }
-    outcome
+    result
 }
 
-/// The word of another tenant's bucket, and in `ask` what to ask of it; null if there is no such tenant, or it
+/// The word of a parent's bucket, and in `charge` the charge to it; null if there is no such tenant, or it
 /// has no quota.
 #[inline(always)]
 fn parent_bucket(
@@ -260,7 +262,7 @@ fn parent_bucket(
     unsafe { &raw mut (*tenant).quota_tat }
 }
 
-/// A function that asks one of a tenant's other buckets.
+/// Defines a function that charges one of a tenant's other buckets.
 macro_rules! bucket_fn {
     ($(#[$doc:meta])* $name:ident, $limits:ident, $word:ident) => {
         $(#[$doc])*
@@ -274,20 +276,19 @@ macro_rules! bucket_fn {
 }
 
 bucket_fn! {
-    /// Asks the candidate quota, which only counts.
-    candidate, candidate, candidate_tat
+    /// Charges the candidate quota, whose refusals are only counted.
+    charge_candidate, candidate, candidate_tat
 }
 bucket_fn! {
-    /// Asks the coarse second line of proxied TCP.
-    tcp_bucket, tcp, tcp_tat
+    /// Charges the TCP bucket of proxied services.
+    charge_tcp_bucket, tcp, tcp_tat
 }
 bucket_fn! {
-    /// Asks the budget for replies.
-    reply_budget, reply, reply_tat
+    /// Charges the budget for replies.
+    charge_reply_budget, reply, reply_tat
 }
 
-/// How often a compare-and-swap is tried. Each failure means that someone else succeeded, so that only
-/// more CPUs than this, all charging one tenant at once, run out of attempts. Set by whoever loads the object,
-/// in tests.
+/// The number of attempts at a compare-and-swap. Each failure means that another CPU succeeded: attempts run out only
+/// while more CPUs than this charge one tenant at once. Tests set it when they load the object.
 #[unsafe(no_mangle)]
 static ATTEMPTS: Global<u32> = Global::new(16);

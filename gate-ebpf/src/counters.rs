@@ -1,4 +1,4 @@
-//! Counters: one slot for each CPU, which no other CPU writes, so plain additions are enough.
+//! Counters. Each CPU has elements of its own, which no other CPU writes, so plain additions are enough.
 
 use core::ptr::NonNull;
 
@@ -7,24 +7,24 @@ use gate_common::abi::{Cpu, Event, Exit, Reason, TenantCounters, draw};
 
 use crate::maps::{COUNTERS, CPUS, opaque_value};
 
-/// This CPU's own element; without one nothing is counted, and no verdict changes.
+/// This CPU's own element. Without one nothing is counted, and verdicts do not change.
 #[inline(always)]
 pub(crate) fn this_cpu() -> Option<NonNull<Cpu>> {
     // SAFETY: the helper only reads the CPU's number.
     CPUS.get_ptr_mut(unsafe { bpf_get_smp_processor_id() }).and_then(NonNull::new)
 }
 
-/// Counts how a packet leaves, in this CPU's element.
+/// Counts a packet's exit in this CPU's element.
 #[inline(always)]
 pub(crate) fn count_exit(cpu: Option<NonNull<Cpu>>, exit: Exit) {
     let Some(cpu) = cpu else { return };
-    // Laundered, so that the mask stays, by which the verifier sees a bound.
+    // Opaque, so that the compiler keeps the mask, which shows the verifier a bound.
     let index = opaque_value(exit.index() as u64) as usize & (gate_common::abi::EXITS - 1);
     // SAFETY: this CPU's own element; the index is below `EXITS`.
     unsafe { (*cpu.as_ptr()).exits[index] += 1 };
 }
 
-/// Counts what happened on the way.
+/// Counts an event in this CPU's element.
 #[inline(always)]
 pub(crate) fn count_event(event: Event) {
     if let Some(cpu) = this_cpu() {
@@ -33,11 +33,11 @@ pub(crate) fn count_event(event: Event) {
     }
 }
 
-/// A fresh state of this CPU's generator of draws; `None` if there is no element to keep it in.
+/// The next state of this CPU's random number generator; `None` if this CPU has no element.
 #[inline(always)]
 pub(crate) fn next_random() -> Option<u64> {
     let cpu = this_cpu()?.as_ptr();
-    // SAFETY: this CPU's own element; the helper only draws a number.
+    // SAFETY: this CPU's own element; the helper returns a random number.
     unsafe {
         if (*cpu).draw == 0 {
             (*cpu).draw = 1 << 32 | u64::from(bpf_get_prandom_u32());
@@ -47,24 +47,24 @@ pub(crate) fn next_random() -> Option<u64> {
     }
 }
 
-/// Counts for one tenant.
+/// One tenant's counters on this CPU.
 #[derive(Clone, Copy)]
 pub(crate) struct Counters(Option<NonNull<TenantCounters>>);
 
 impl Counters {
     /// This CPU's counters of `tenant`, in maps with room for `tenants`.
     #[inline(always)]
-    pub(crate) fn of(tenant: u32, tenants: u32) -> Self {
+    pub(crate) fn new(tenant: u32, tenants: u32) -> Self {
         // SAFETY: the helper only reads the CPU's number.
         let cpu = unsafe { bpf_get_smp_processor_id() };
         Self(COUNTERS.get_ptr_mut(cpu.wrapping_mul(tenants).wrapping_add(tenant)).and_then(NonNull::new))
     }
 
-    /// A request passed.
+    /// Counts a request that passed.
     #[inline(always)]
     pub(crate) fn count_passed(self, price_mru: u32, bytes: u32) {
         let Some(counters) = self.0.map(NonNull::as_ptr) else { return };
-        // SAFETY: this CPU's own slot, which nobody else writes; so below.
+        // SAFETY: this CPU's own element, which no other CPU writes.
         unsafe {
             (*counters).passed += 1;
             (*counters).charged_mru += u64::from(price_mru);
@@ -72,33 +72,33 @@ impl Counters {
         }
     }
 
-    /// A packet without a request passed.
+    /// Counts a passed packet without a request.
     #[inline(always)]
     pub(crate) fn count_bare(self, bytes: u32) {
         let Some(counters) = self.0.map(NonNull::as_ptr) else { return };
-        // SAFETY: as in `passed`.
+        // SAFETY: as in `count_passed`.
         unsafe {
             (*counters).bare += 1;
             (*counters).passed_bytes += u64::from(bytes);
         }
     }
 
-    /// A request was refused.
+    /// Counts a refused request.
     #[inline(always)]
     pub(crate) fn count_refused(self, reason: Reason, price_mru: u32) {
         let Some(counters) = self.0.map(NonNull::as_ptr) else { return };
-        // SAFETY: as in `passed`; the index is below `Reason::COUNT`, and masked so that the verifier sees it.
+        // SAFETY: as in `count_passed`; the index is below `Reason::COUNT`, and masked so that the verifier sees it.
         unsafe {
             (*counters).refused[reason.index() & (Reason::COUNT - 1)] += 1;
             (*counters).refused_mru += u64::from(price_mru);
         }
     }
 
-    /// A request passed that a shadowed rule would have refused; nothing was charged.
+    /// Counts a request that passed although a shadowed rule refuses it; nothing was charged.
     #[inline(always)]
     pub(crate) fn count_shadowed(self, reason: Reason, bytes: u32) {
         let Some(counters) = self.0.map(NonNull::as_ptr) else { return };
-        // SAFETY: as in `refused`.
+        // SAFETY: as in `count_refused`.
         unsafe {
             (*counters).shadowed[reason.index() & (Reason::COUNT - 1)] += 1;
             (*counters).passed += 1;
@@ -106,19 +106,19 @@ impl Counters {
         }
     }
 
-    /// A refusal was answered.
+    /// Counts a refusal that was answered.
     #[inline(always)]
     pub(crate) fn count_replied(self) {
         let Some(counters) = self.0.map(NonNull::as_ptr) else { return };
-        // SAFETY: as in `passed`.
+        // SAFETY: as in `count_passed`.
         unsafe { (*counters).replied += 1 };
     }
 
-    /// The candidate quota would have refused a request.
+    /// Counts a request that the candidate quota would have refused.
     #[inline(always)]
     pub(crate) fn count_candidate_refused(self) {
         let Some(counters) = self.0.map(NonNull::as_ptr) else { return };
-        // SAFETY: as in `passed`.
+        // SAFETY: as in `count_passed`.
         unsafe { (*counters).candidate_refused += 1 };
     }
 }

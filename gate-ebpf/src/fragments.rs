@@ -1,6 +1,6 @@
 //! Packets that do not show their ports: fragments, and chains of too many headers.
 //!
-//! A first fragment is judged by what it shows, and its datagram arrives only if it passes. Linux drops fragments that
+//! A first fragment is charged by what it shows, and its datagram arrives only if it passes. Linux drops fragments that
 //! overlap others (since 5.10 at the latest, IPv4 and IPv6), so no later fragment changes what the first has shown.
 
 use aya_ebpf::bindings::xdp_md;
@@ -11,11 +11,11 @@ use crate::parse::frame::{self, Frame, Kind};
 use crate::plan::find_v6;
 use crate::verdict::{Scratch, control, is_shadowed};
 
-/// What becomes of a packet that is not whole; nothing yet, if its ports can be looked at.
+/// Checks a packet that may not show its ports. `Ok` if it does: it is processed further.
 ///
 /// # Errors
 ///
-/// How it leaves.
+/// The packet's exit.
 #[inline(never)]
 pub(crate) fn check(scratch: *const Scratch, kind: Kind) -> Result<(), Exit> {
     let control = control()?;
@@ -42,7 +42,7 @@ pub(crate) fn check(scratch: *const Scratch, kind: Kind) -> Result<(), Exit> {
     })
 }
 
-/// How a frame leaves that has more VLAN tags than are followed: nobody knows to whom it is addressed.
+/// The exit of a frame with more VLAN tags than are followed. Its destination is unknown.
 #[inline(never)]
 pub(crate) fn too_many_tags(_ctx: *mut xdp_md) -> Exit {
     let control = match control() {
@@ -56,14 +56,14 @@ pub(crate) fn too_many_tags(_ctx: *mut xdp_md) -> Exit {
     }
 }
 
-/// Whether a service may listen at the packet's destination.
+/// True if a service may listen at the packet's destination.
 #[inline(always)]
 fn is_protected(control: *mut Control, bank: usize, frame: &Frame) -> bool {
     let found = if frame.v6 {
         find_v6(read_once!((*control).views[bank].protected_v6), frame.destination)
     } else {
         let root = read_once!((*control).views[bank].protected_v4);
-        find(root, &frame::bytes_v4(frame.destination), maps::entry)
+        find(root, &frame::bytes_v4(frame.destination), maps::table_entry)
     };
     found != 0
 }

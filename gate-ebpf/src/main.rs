@@ -1,25 +1,26 @@
-//! gate's XDP program: every packet is judged here first, most of them here alone.
+//! gate's XDP program. It sees every packet first, and decides most of them without the daemon.
 //!
 //! ```text
-//! frame (Ethernet, VLAN, IP) ► ports ► plan (service, tenant, one bank of state) ► price ► admit ► exit
+//! frame (Ethernet, VLAN, IP) ► ports ► plan (service, tenant, one bank of state) ► price ► charge ► exit
 //!        │ not ours: pass        │                                          │
 //! ```
 //!
 //! - [`parse`]: headers, and the price of what they carry.
 //! - [`fragments`]: packets that do not show their ports.
-//! - [`plan`]: what one packet is judged by, copied from one generation.
-//! - [`admit`]: pushed refusals, then the buckets, all or none.
+//! - [`verdict`]: the steps of a packet, from its headers to its exit.
+//! - [`plan`]: the settings that apply to one packet, copied from one generation.
+//! - [`buckets`]: pushed refusals, then the token buckets: all are charged, or none.
 //! - [`reply`]: a refusal that the client can read.
-//! - [`count`], [`sample`]: what the daemon learns of it.
+//! - [`counters`], [`sample`]: counters and key samples for the daemon.
 //!
-//! Invariants: a packet leaves by exactly one [`Exit`], which is counted and has one action. What is
-//! not for a protected service passes untouched. A missing element never turns a pass into a drop. The
-//! number of helper calls is the budget: the kernel inlines array look-ups, jiffies and the CPU's
-//! number, and nothing else is called unless a packet is refused, sampled or cut up.
+//! Invariants: a packet leaves by exactly one [`Exit`], which is counted and has one action. Packets that
+//! are not for a protected service pass unchanged. A missing element never turns a pass into a drop.
+//! Helper calls dominate the cost of a packet: the kernel inlines array look-ups, jiffies and the CPU's
+//! number; the program calls another helper only for packets that are refused, sampled or fragmented.
 #![no_std]
 #![no_main]
 #![feature(asm_experimental_arch, core_intrinsics)]
-#![allow(internal_features, reason = "a compare-and-swap, which the BPF target offers in no other way")]
+#![allow(internal_features, reason = "the BPF target has no other compare-and-swap")]
 
 mod buckets;
 mod counters;
@@ -37,18 +38,18 @@ use aya_ebpf::macros::xdp;
 use aya_ebpf::programs::XdpContext;
 use gate_common::abi::Exit;
 
-/// Judges a packet.
+/// Processes a packet.
 #[xdp(frags)]
 pub(crate) fn gate(ctx: XdpContext) -> u32 {
     let ctx: *mut xdp_md = ctx.ctx;
-    // Looked up first: what follows a compare-and-swap has to wait for it.
+    // Looked up first: instructions after a compare-and-swap wait for it.
     let cpu = counters::this_cpu();
     let exit = verdict::process_packet(ctx);
     counters::count_exit(cpu, exit);
     action(exit)
 }
 
-/// Passes everything: for the other end of a veth, which takes what its peer transmits only then.
+/// Passes every packet. A veth delivers what its peer transmits from XDP only while it has a program itself.
 #[xdp(frags)]
 pub(crate) fn gate_pass(_ctx: XdpContext) -> u32 {
     xdp_action::XDP_PASS
@@ -65,7 +66,7 @@ pub(crate) fn gate_clock(_ctx: XdpContext) -> u32 {
     xdp_action::XDP_PASS
 }
 
-/// What becomes of a packet that leaves by `exit`.
+/// The XDP action of an exit.
 #[inline(always)]
 fn action(exit: Exit) -> u32 {
     match exit {

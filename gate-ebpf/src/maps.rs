@@ -1,4 +1,4 @@
-//! The maps, named and laid out in [`gate_common::abi`]. Whoever loads the object sets their sizes.
+//! The maps, named and laid out in [`gate_common::abi`]. The loader sets their sizes.
 
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, PerCpuArray, RingBuf};
@@ -9,13 +9,13 @@ use crate::verdict::Scratch;
 /// `linux/bpf.h`: the daemon can map the array into its memory.
 const MMAPABLE: u32 = 1 << 10;
 
-/// What every packet for a protected service reads first.
+/// Settings that every packet for a protected service reads first.
 #[map]
 pub(crate) static CONTROL: Array<Control> = Array::with_max_entries(1, MMAPABLE);
-/// Services by port, and a first look for the packets that are nobody's business.
+/// Services by port; packets for other ports need no further map.
 #[map]
 pub(crate) static PORTS: Array<Ports> = Array::with_max_entries(1, MMAPABLE);
-/// Services by port, tenants by source.
+/// Tables of ports and of sources.
 #[map]
 pub(crate) static TABLES: Array<Block> = Array::with_max_entries(1, MMAPABLE);
 /// Services.
@@ -33,14 +33,14 @@ pub(crate) static CPUS: Array<Cpu> = Array::with_max_entries(1, MMAPABLE);
 /// Key samples.
 #[map]
 pub(crate) static SAMPLES: RingBuf = RingBuf::with_byte_size(4096, 0);
-/// Written by the daemon for whoever reads the pins; no program uses it.
+/// The most requested keys. The daemon writes them for readers of the pins; no program uses them.
 #[map]
 pub(crate) static TOP_KEYS: Array<TopKey> = Array::with_max_entries(1, MMAPABLE);
-/// What `gate_clock` read: jiffies, then `ktime_get_ns`.
+/// The clocks as `gate_clock` read them: jiffies, then `ktime_get_ns`.
 #[map]
 pub(crate) static CLOCK_READING: Array<[u64; 2]> = Array::with_max_entries(1, MMAPABLE);
 
-/// The packet that a CPU is judging: more than registers and stack have room for. Nobody else sees it.
+/// State of the packet that a CPU processes, beyond registers and stack. No other CPU sees it.
 #[map]
 pub(crate) static SCRATCH: PerCpuArray<Scratch> = PerCpuArray::with_max_entries(1, 0);
 
@@ -57,13 +57,13 @@ pub(crate) use read_once;
 /// Reads a field of shared memory together with what follows it, eight bytes, as one word: the field lowest.
 macro_rules! read_word_once {
     ($at:expr) => {
-        // SAFETY: as in `read_once`. Whoever asks has asserted where the field lies: at a multiple of eight bytes.
+        // SAFETY: as in `read_once`; the caller has asserted that the field lies at a multiple of eight bytes.
         unsafe { core::ptr::read_volatile((&raw const $at).cast::<u64>()) }
     };
 }
 pub(crate) use read_word_once;
 
-/// Writes a field of scratch in one go: the compiler would put a value together byte by byte.
+/// Writes a field of scratch with one store: the compiler would write a value byte by byte.
 macro_rules! write_once {
     ($at:expr, $value:expr) => {
         // SAFETY: a field of this CPU's own scratch.
@@ -72,7 +72,7 @@ macro_rules! write_once {
 }
 pub(crate) use write_once;
 
-/// A number that the compiler cannot see through, so that it does not unroll a loop of so many rounds.
+/// A constant that the compiler does not know, so that it does not unroll a loop of so many rounds.
 #[inline(always)]
 pub(crate) fn opaque_const<const N: u32>() -> u32 {
     let number: u64;
@@ -81,7 +81,7 @@ pub(crate) fn opaque_const<const N: u32>() -> u32 {
     number as u32
 }
 
-/// A number of which the compiler forgets all that it knows.
+/// The same number, of which the compiler knows nothing.
 #[inline(always)]
 pub(crate) fn opaque_value(mut number: u64) -> u64 {
     // SAFETY: does nothing.
@@ -89,8 +89,8 @@ pub(crate) fn opaque_value(mut number: u64) -> u64 {
     number
 }
 
-/// Makes the compiler forget what it knows of memory, and so the verifier: what is read again may be anything, and
-/// paths that differed only in it are one again.
+/// Makes the compiler drop what it knows of memory. A value that is read again is unknown to the verifier, and
+/// paths that differed only in that value are verified once.
 #[inline(always)]
 pub(crate) fn compiler_barrier() {
     // SAFETY: does nothing.
@@ -99,7 +99,7 @@ pub(crate) fn compiler_barrier() {
 
 /// One entry of one block of the tables.
 #[inline(always)]
-pub(crate) fn entry(block: u32, byte: u8) -> Option<u32> {
+pub(crate) fn table_entry(block: u32, byte: u8) -> Option<u32> {
     let block = TABLES.get_ptr(block)?;
     Some(read_once!((*block).0[byte as usize]))
 }

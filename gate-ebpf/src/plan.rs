@@ -1,9 +1,9 @@
-//! What one packet is judged by: one generation's word on its service and its tenant.
+//! The plan of one packet: the settings of its service and its tenant, of one generation.
 //!
-//! The daemon writes the idle bank and then raises the generation. Here the state is copied, and then
-//! the generation read again: if it changed meanwhile, the copy may be of two plans and is made anew.
-//! Loads keep their order on x86; on machines that reorder them, a packet may be judged by a plan of
-//! which a part is one tick older.
+//! The daemon writes the idle bank and then raises the generation. The reader copies the state, then reads
+//! the generation again: if it changed meanwhile, the copy may mix two plans, and the reader repeats it.
+//! Loads keep their order on x86; on machines that reorder them, a part of a plan may be one tick older
+//! than the rest.
 
 use core::mem::offset_of;
 
@@ -18,24 +18,24 @@ use crate::counters;
 use crate::maps::{self, opaque_const, read_once, read_word_once, write_once};
 use crate::parse::frame::{self, Frame};
 
-/// One generation's word on one packet.
+/// The settings that apply to one packet, of one generation.
 ///
-/// What most packets need only to see that nothing special is in it stays in the words that it lies in.
+/// Fields that most packets only test for their usual value stay packed in one word, as in the map.
 #[derive(Clone, Copy)]
 pub(crate) struct Plan {
-    /// Who is charged; zero: nobody knows, and nothing of the tenant below means anything.
+    /// The tenant that is charged. Zero: an unknown source; the tenant's fields below mean nothing.
     pub(crate) tenant_id: u32,
-    /// What the request costs, in thousandths of a request unit, before any multiplier.
+    /// The request's price, in thousandths of a request unit, before any multiplier.
     pub(crate) price_mru: u32,
-    /// When the heartbeat is stale.
+    /// The age from which the heartbeat is stale.
     pub(crate) stale_after_ns: u64,
     /// One in this many requests is sampled.
     pub(crate) sample_every: u32,
-    /// What the service sheds.
+    /// The shedding rungs of the service.
     shed: Shed,
     /// The quota.
     pub(crate) quota: Limits,
-    /// Refused until then.
+    /// Everything is refused before this time.
     pub(crate) reject_until_ns: u64,
     /// [`View::flags`] and [`View::enforce`].
     rules: u64,
@@ -44,7 +44,7 @@ pub(crate) struct Plan {
     /// [`TenantState::rejection_rate`] and [`TenantState::multiplier`].
     factors: u64,
     /// [`TenantState::also_charge`].
-    pub(crate) also_charge: u64,
+    pub(crate) parents: u64,
     /// [`TenantState::flags`], [`TenantState::tier`], [`TenantState::tcp_action`].
     packed_flags: u64,
 }
@@ -116,48 +116,48 @@ impl Plan {
         (self.packed_flags >> 40) as u8
     }
 
-    /// What the service sheds of the tenant's tier, a rung of [`Shed`].
+    /// The service's shedding rung for the tenant's tier, see [`Shed`].
     #[inline(always)]
     pub(crate) fn rung(&self) -> u32 {
         self.shed.rung((self.packed_flags >> 32) as u8)
     }
 
-    /// Whether nothing changes the price, and nobody is shed or refused by chance.
+    /// True if nothing changes the price, sheds, or refuses by chance.
     #[inline(always)]
     pub(crate) fn has_no_modifier(&self) -> bool {
         self.factors == (Multiplier::ONE.0 as u64) << 32 && self.shed.0 == 0
     }
 }
 
-/// Where a plan is copied from.
+/// Reads a packet's plan from the maps.
 pub(crate) struct PlanReader<'a> {
-    /// The element that says what is in force.
+    /// The element that names the bank in force.
     pub(crate) control: *mut Control,
     /// The packet's headers.
     pub(crate) frame: &'a Frame,
-    /// Its destination port's entry of [`Ports`].
+    /// The destination port's entry of [`Ports`].
     pub(crate) entry: *const u32,
-    /// Room for how a packet leaves that there is no plan for. Kept in memory: in a register it would be undefined where
-    /// the loop begins, and the verifier refuses to spill what happens to lie there.
+    /// The exit of a packet without a plan. It lies in memory: a register would be undefined where the loop begins, and
+    /// the verifier refuses to spill an undefined register.
     pub(crate) exit: *mut Exit,
 }
 
 impl PlanReader<'_> {
-    /// Copies what the packet needs, and finds its tenant. `price` prices it, given the service's protocol and
-    /// prices; it is only asked for packets of somebody.
+    /// Copies the plan and finds the tenant. `price` prices the packet, given the service's protocol and prices; it
+    /// is not called for unknown sources.
     ///
     /// # Errors
     ///
     /// [`Exit::NotOurs`], [`Exit::Missing`].
     #[inline(always)]
-    pub(crate) fn copy(
+    pub(crate) fn read(
         &self,
         mut price: impl FnMut(u8, *const ServiceState) -> u32,
     ) -> Result<(Plan, *mut Tenant), Exit> {
         let mut left = opaque_const::<RETRIES>();
         loop {
             let generation = read_once!((*self.control).generation);
-            let copied = self.copy_bank(bank_of(generation), &mut price);
+            let copied = self.read_bank(bank_of(generation), &mut price);
             if read_once!((*self.control).generation) == generation {
                 return copied.ok_or_else(|| read_once!(*self.exit));
             }
@@ -170,9 +170,9 @@ impl PlanReader<'_> {
         }
     }
 
-    /// Copies from one bank, which may be overwritten meanwhile.
+    /// Copies from one bank, which the daemon may overwrite meanwhile.
     #[inline(always)]
-    fn copy_bank(
+    fn read_bank(
         &self,
         bank: usize,
         price: &mut impl FnMut(u8, *const ServiceState) -> u32,
@@ -208,13 +208,13 @@ impl PlanReader<'_> {
             rules: read_word_once!((*view).flags),
             service: of_service,
             factors: read_word_once!((*state).rejection_rate),
-            also_charge: read_word_once!((*state).also_charge),
+            parents: read_word_once!((*state).also_charge),
             packed_flags: read_word_once!((*state).flags),
         };
         Some((plan, tenant))
     }
 
-    /// An element that should be there.
+    /// The element, or `None` with [`Exit::Missing`] as the exit.
     #[inline(always)]
     fn or_missing<T>(&self, element: Option<*mut T>) -> Option<*mut T> {
         if element.is_none() {
@@ -243,19 +243,19 @@ impl PlanReader<'_> {
         None
     }
 
-    /// The tenant that the source's prefix names; zero if none does.
+    /// The tenant of the source's prefix; zero if there is none.
     #[inline(always)]
     fn tenant(&self, bank: usize) -> u32 {
         if self.frame.v6 {
             find_v6(read_once!((*self.control).views[bank].sources_v6), self.frame.source)
         } else {
             let address = frame::bytes_v4(self.frame.source);
-            find_v4(read_once!((*self.control).views[bank].sources_v4), address, maps::entry)
+            find_v4(read_once!((*self.control).views[bank].sources_v4), address, maps::table_entry)
         }
     }
 }
 
-/// Copies something else about a tenant, all of one generation; rarely needed, so not part of a plan.
+/// Copies state of one generation that few packets need and a plan does not hold.
 #[inline(always)]
 pub(crate) fn copy_consistent<T>(control: *mut Control, copy: impl Fn(usize) -> T) -> T {
     let mut left = opaque_const::<RETRIES>();
@@ -272,15 +272,15 @@ pub(crate) fn copy_consistent<T>(control: *mut Control, copy: impl Fn(usize) -> 
 /// Walks a table along an IPv6 address.
 #[inline(never)]
 pub(crate) fn find_v6(root: u32, address: [u64; 2]) -> u32 {
-    find(root, &frame::bytes(address), maps::entry)
+    find(root, &frame::bytes(address), maps::table_entry)
 }
 
-/// A service's address as two words in the order of memory.
+/// A service's address as two words in memory order.
 #[inline(always)]
 fn address(service: *mut Service) -> [u64; 2] {
     // SAFETY: a service's element, whose first 16 bytes are its address.
     unsafe { (&raw const (*service).address).cast::<[u64; 2]>().read_volatile() }
 }
 
-/// How often a copy is made anew before it is taken as it is.
+/// The number of times that a copy is repeated before it is used as it is.
 const RETRIES: u32 = 2;

@@ -1,13 +1,13 @@
-//! A refusal that the client can read: the packet turned round.
+//! A refusal that the client can read: the packet is rewritten and sent back.
 //!
-//! The frame is made as long as the reply at its front, where drivers leave room, and written anew:
-//! addresses and ports swapped, VLAN tags and DSCP kept, IP options left out, checksums computed from
-//! nothing (what a local socket sends has only a part of one).
+//! The frame grows or shrinks at its front, where drivers leave room, to the length of the reply. Addresses and
+//! ports are swapped, VLAN tags and DSCP stay, IP options are left out, and checksums are computed from the
+//! whole reply, since packets of local sockets carry only a part of one.
 //!
-//! Never answered, so that gate is neither amplifier nor half of a loop: groups and broadcasts, by their
-//! MAC or IP address, as source or destination; sources that cannot be (`0.0.0.0/8`, `127.0.0.0/8`, `::/64`,
-//! or the destination itself); source port 0; and of UDP those below 1024, where servers listen, and the
-//! service's own port. Nor is what came in more than two VLAN tags.
+//! Some packets get no reply, so that gate neither amplifies nor answers in a loop: those with a group or broadcast
+//! MAC or IP address as source or destination; with an impossible source (`0.0.0.0/8`, `127.0.0.0/8`, `::/64`, or
+//! the destination itself); with source port 0; UDP from ports below 1024, where servers listen, and from the
+//! service's own port; and frames with more than two VLAN tags.
 
 use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::helpers::generated::{bpf_xdp_adjust_head, bpf_xdp_adjust_tail, bpf_xdp_get_buff_len};
@@ -18,23 +18,23 @@ use crate::parse::memcached::{FRAME_HEADER, ONE_DATAGRAM};
 use crate::parse::transport::{Payload, TCP_HEADER, UDP_HEADER, tcp_flags};
 use crate::parse::{Bytes, Packet, Reader as _};
 
-/// What a refused memcached request reads.
+/// The reply to a refused memcached request.
 const THROTTLED: [u8; 24] = *b"SERVER_ERROR throttled\r\n";
 const DATAGRAM: usize = UDP_HEADER + FRAME_HEADER as usize + THROTTLED.len();
 
-/// How long the frame of a reply to a datagram is.
+/// The length of the frame of a reply to a datagram.
 #[inline(always)]
 pub(crate) fn throttled_len(frame: &Frame) -> u32 {
     (frame.link_len + network_len(frame) + DATAGRAM) as u32
 }
 
-/// How long the frame of a reset is.
+/// The length of the frame of a reset.
 #[inline(always)]
 pub(crate) fn reset_len(frame: &Frame) -> u32 {
     (frame.link_len + network_len(frame) + TCP_HEADER + PADDING) as u32
 }
 
-/// Whether the sender may be answered at all.
+/// True if the sender may get a reply at all.
 #[inline(always)]
 pub(crate) fn may_reply_to_source(ctx: *mut xdp_md, frame: &Frame) -> bool {
     let packet = Buffers(ctx);
@@ -55,7 +55,7 @@ pub(crate) fn may_reply_to_source(ctx: *mut xdp_md, frame: &Frame) -> bool {
     source != 0 && source != 127 && source < 224 && destination < 224
 }
 
-/// Turns a datagram into the reply to request `id`; `false` if the driver gave no room.
+/// Turns a datagram into the reply to request `id`; false if the driver leaves no room.
 #[inline(never)]
 pub(crate) fn throttled(ctx: *mut xdp_md, frame: &Frame, id: u16) -> bool {
     write_throttled(ctx, frame, id).is_some()
@@ -73,7 +73,7 @@ fn write_throttled(ctx: *mut xdp_md, frame: &Frame, id: u16) -> Option<()> {
         + u64::from(id)
         + u64::from(ONE_DATAGRAM)
         + TEXT_SUM;
-    // A checksum of zero would say that there is none.
+    // Zero stands for a datagram without a checksum.
     let checksum = match !fold(sum) {
         0 => 0xffff,
         sum => sum,
@@ -89,7 +89,7 @@ fn write_throttled(ctx: *mut xdp_md, frame: &Frame, id: u16) -> Option<()> {
     Some(())
 }
 
-/// Turns a SYN into the reset that refuses it (RFC 9293, 3.5.2); `false` if the driver gave no room.
+/// Turns a SYN into the reset that refuses it (RFC 9293, 3.5.2); false if the driver leaves no room.
 #[inline(never)]
 pub(crate) fn reset(ctx: *mut xdp_md, frame: &Frame, segment: &Payload) -> bool {
     write_reset(ctx, frame, segment).is_some()
@@ -124,7 +124,7 @@ fn turn_round(ctx: *mut xdp_md, frame: &Frame, len: u32) -> Option<Packet> {
         ((old.get::<u32, 0>(), old.get::<u16, 4>()), (old.get::<u32, 6>(), old.get::<u16, 10>()));
     let tags = (old.get::<u32, 12>(), old.get::<u32, 16>());
     let linear = Packet::of(ctx).len();
-    // SAFETY: the helpers read the packet's length, and move its ends; what was read before is not used after.
+    // SAFETY: the helpers read the packet's length, and move its ends; pointers into the packet from before are not used after.
     unsafe {
         let outside = bpf_xdp_get_buff_len(ctx) as i32 - linear as i32;
         if outside > 0 && bpf_xdp_adjust_tail(ctx, -outside) != 0 {
@@ -228,7 +228,7 @@ const TEXT: [u64; 3] = {
     }
     words
 };
-/// Its sum.
+/// The text's checksum before folding.
 const TEXT_SUM: u64 = {
     let mut sum = 0;
     let mut byte = 0;
@@ -238,15 +238,15 @@ const TEXT_SUM: u64 = {
     }
     sum
 };
-/// Makes a reset over IPv4 as long as Ethernet's shortest frame, which some drivers do not see to.
+/// Pads a reset over IPv4 to Ethernet's shortest frame: some drivers do not pad.
 const PADDING: usize = 6;
-/// As many as most systems start with.
+/// The hop limit that most systems start with.
 const HOPS: u8 = 64;
 /// Four bytes of IPv4's header: no identification, "don't fragment".
 const DONT_FRAGMENT: u32 = 0x4000_u32.to_be();
-/// The bit of a MAC address that makes it a group's.
+/// The bit that marks a group's MAC address.
 const GROUP: u8 = 1;
 /// Bytes of Ethernet's header with two VLAN tags.
 const LONGEST_LINK: usize = 22;
-/// Below, servers listen.
+/// Servers listen on lower ports.
 const FIRST_CLIENT_PORT: u16 = 1024;

@@ -1,6 +1,6 @@
 //! Samples of keys: the first key of one request in so many.
 //!
-//! What the daemon sees itself is left out: of a proxied service only what was refused here is sampled.
+//! Of a proxied service only refused requests are sampled: the daemon sees the others itself.
 
 use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::helpers::generated::bpf_xdp_load_bytes;
@@ -11,7 +11,7 @@ use crate::maps::{SAMPLES, opaque_value};
 use crate::parse::swar;
 use crate::verdict::Scratch;
 
-/// Whether this request is the one to sample of `every`. A countdown, drawn anew each time.
+/// True for one request in `every`, by a countdown that starts from a random number each time.
 #[inline(always)]
 pub(crate) fn is_due(every: u32) -> bool {
     let (true, Some(cpu)) = (every != 0, counters::this_cpu()) else { return false };
@@ -39,8 +39,8 @@ pub(crate) fn send(ctx: *mut xdp_md, scratch: &Scratch, refused: bool) {
     if most == 0 {
         return;
     }
-    // Masked on a number that the compiler knows nothing of: a mask and an addition bound the length for every
-    // verifier, while that of Linux 6.1 learns nothing from a comparison with zero.
+    // An opaque number, a mask and an addition: every verifier sees the bounds of the length. Linux 6.1's learns
+    // nothing from a comparison with zero.
     let last = opaque_value(u64::from(most.min(Sample::MAX_KEY as u32) - 1)) & (Sample::MAX_KEY as u64 - 1);
     let len = last + 1;
     let Some(mut entry) = SAMPLES.reserve::<Sample>(0) else {
@@ -48,8 +48,8 @@ pub(crate) fn send(ctx: *mut xdp_md, scratch: &Scratch, refused: bool) {
         return;
     };
     let sample = entry.as_mut_ptr();
-    // SAFETY: the entry is ours until it is submitted; each field is written before that. The helper writes
-    // `len` bytes, which the key has room for.
+    // SAFETY: the entry belongs to this program until it is submitted; each field is written before that. The helper
+    // writes `len` bytes, which the key has room for.
     let copied = unsafe {
         (*sample).service = scratch.service_id;
         (*sample).tenant = scratch.tenant_id;
@@ -62,7 +62,7 @@ pub(crate) fn send(ctx: *mut xdp_md, scratch: &Scratch, refused: bool) {
     }
     let key_len = match key.len {
         // SAFETY: as above.
-        0 => unsafe { length(&raw const (*sample).key) }.min(len as u32),
+        0 => unsafe { key_len(&raw const (*sample).key) }.min(len as u32),
         _ => len as u32,
     };
     if key_len == 0 {
@@ -85,13 +85,13 @@ pub(crate) fn send(ctx: *mut xdp_md, scratch: &Scratch, refused: bool) {
     counters::count_event(Event::Sampled);
 }
 
-/// How many bytes come before the first space or end of a line.
+/// The number of bytes before the first space or end of a line.
 ///
 /// # Safety
 ///
 /// `key` can be read.
 #[inline(always)]
-unsafe fn length(key: *const [u8; Sample::MAX_KEY]) -> u32 {
+unsafe fn key_len(key: *const [u8; Sample::MAX_KEY]) -> u32 {
     for word in 0..Sample::MAX_KEY / 8 {
         // SAFETY: within the key.
         let bytes = unsafe { key.cast::<u64>().add(word).read_unaligned() };

@@ -1,4 +1,4 @@
-//! From a packet to its exit.
+//! The steps of a packet, from its headers to its exit.
 
 use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::helpers::generated::bpf_jiffies64;
@@ -14,14 +14,14 @@ use crate::maps::{self, compiler_barrier, read_once, write_once};
 use crate::parse::buffers::{Buffers, HeaderCopy};
 use crate::parse::extensions::Walk;
 use crate::parse::frame::{self, Frame, HeaderPeek, Kind, UDP};
-use crate::parse::scan::Scan;
+use crate::parse::scan::CommandScan;
 use crate::parse::tags::TagWalk;
 use crate::parse::transport::{Extent, Payload};
 use crate::parse::{Packet, Reader, first_line, memcached};
 use crate::plan::{Plan, PlanReader};
 use crate::{buckets, fragments, reply, sample};
 
-/// Judges a packet: how it leaves. A reply is already written when this says so.
+/// Processes a packet, and returns its exit. [`Exit::RefusedReplied`]: the packet already holds the reply.
 #[inline(always)]
 pub(crate) fn process_packet(ctx: *mut xdp_md) -> Exit {
     match try_process_packet(ctx) {
@@ -32,7 +32,7 @@ pub(crate) fn process_packet(ctx: *mut xdp_md) -> Exit {
 #[inline(always)]
 fn try_process_packet(ctx: *mut xdp_md) -> Result<Exit, Exit> {
     let (entry, control, scratch) = match parse(ctx, &Packet::of(ctx)) {
-        // Perhaps only the frame's linear part does not hold them.
+        // The headers may lie outside the frame's linear part.
         Err(Exit::BadHeader) => {
             parse_buffers(ctx)?;
             let (control, scratch) = (control()?, cpu_scratch()?);
@@ -46,18 +46,17 @@ fn try_process_packet(ctx: *mut xdp_md) -> Result<Exit, Exit> {
     if packet.scratch().frame.transport == UDP { packet.process_datagram() } else { packet.process_segment() }
 }
 
-/// Reads the headers to scratch: what a packet for a protected port is judged by. [`Exit::BadHeader`] stands for whatever
-/// the reader does not find.
+/// Parses the headers of a packet for a protected port into scratch.
 ///
 /// # Errors
 ///
-/// How any other packet leaves.
+/// The exit of any other packet; [`Exit::BadHeader`] if the reader does not find a header.
 #[inline(always)]
 fn parse<R: Reader>(ctx: *mut xdp_md, packet: &R) -> Result<(*const u32, *mut Control, *mut Scratch), Exit> {
     let peek = HeaderPeek::parse(ctx, packet)?;
     if peek.kind != Kind::Whole {
         let scratch = cpu_scratch()?;
-        // SAFETY: this CPU's own scratch; so below.
+        // SAFETY: this CPU's own scratch.
         peek.parse_into(ctx, packet, unsafe { &raw mut (*scratch).frame })?;
         fragments::check(scratch, peek.kind)?;
     }
@@ -68,7 +67,7 @@ fn parse<R: Reader>(ctx: *mut xdp_md, packet: &R) -> Result<(*const u32, *mut Co
         return Err(Exit::NotOurs);
     }
     let (control, scratch) = (control()?, cpu_scratch()?);
-    // SAFETY: as above.
+    // SAFETY: this CPU's own scratch.
     let (frame, payload) = unsafe { (&raw mut (*scratch).frame, &raw mut (*scratch).payload) };
     let end = peek.parse_into(ctx, packet, frame)?;
     if peek.transport_at > end {
@@ -83,7 +82,7 @@ fn parse<R: Reader>(ctx: *mut xdp_md, packet: &R) -> Result<(*const u32, *mut Co
     Ok((entry, control, scratch))
 }
 
-/// Reads the headers to scratch, from wherever in the frame they lie.
+/// Parses the headers into scratch, from anywhere in the frame.
 ///
 /// # Errors
 ///
@@ -97,35 +96,35 @@ fn parse_buffers(ctx: *mut xdp_md) -> Result<(), Exit> {
     }
 }
 
-/// What is known of a packet and does not fit registers and stack, or is read by functions of their own.
+/// State of the packet in process that does not fit registers and stack, or that several functions read.
 pub(crate) struct Scratch {
-    /// Its headers.
+    /// The headers.
     pub(crate) frame: Frame,
-    /// What it carries.
+    /// The payload.
     pub(crate) payload: Payload,
-    /// Whether its commands are in `scan`.
+    /// True if `scan` holds the payload's commands.
     is_scanned: bool,
-    /// How it leaves if there is no plan for it.
+    /// The exit of a packet without a plan.
     exit: Exit,
-    /// [`gate_common::abi::Service::id`], for a sample; so below.
+    /// [`gate_common::abi::Service::id`], for a sample. The next two are for samples as well.
     pub(crate) service_id: u32,
-    /// Who is charged.
+    /// The tenant that is charged.
     pub(crate) tenant_id: u32,
     /// One in this many requests is sampled.
     pub(crate) sample_every: u32,
-    /// What its buckets are asked.
+    /// The charges to the tenant's buckets.
     pub(crate) charges: [Charge; 3],
     /// The commands of memcached over UDP.
-    pub(crate) scan: Scan,
-    /// The way along IPv6's extension headers.
+    pub(crate) scan: CommandScan,
+    /// The walk along IPv6's extension headers.
     pub(crate) walk: Walk,
-    /// The way along VLAN tags.
+    /// The walk along VLAN tags.
     pub(crate) tags: TagWalk,
-    /// A header that lies outside the linear part of the frame.
+    /// A copy of a header that lies outside the linear part of the frame.
     pub(crate) header_copy: HeaderCopy,
 }
 
-/// Where a case is heard, and by what.
+/// A packet for a protected service, with its plan.
 struct PacketContext {
     ctx: *mut xdp_md,
     control: *mut Control,
@@ -134,14 +133,18 @@ struct PacketContext {
     tenant: *mut Tenant,
     counters: Counters,
     now_ns: u64,
-    /// Whether the heartbeat is stale, and what was pushed does not count.
+    /// True if the heartbeat is stale: pushed refusals are ignored.
     stale: bool,
-    /// What it costs, in thousandths of a request unit.
+    /// The price, in thousandths of a request unit.
     price_mru: u32,
 }
 
 impl PacketContext {
-    /// Copies all that is needed. Fails with the exit of a packet that there is nothing to judge about.
+    /// Copies the plan and prices the packet.
+    ///
+    /// # Errors
+    ///
+    /// The exit of a packet that no bucket is charged for.
     #[inline(always)]
     fn new(
         ctx: *mut xdp_md,
@@ -149,22 +152,22 @@ impl PacketContext {
         at: *mut Scratch,
         entry: *const u32,
     ) -> Result<Self, Exit> {
-        // SAFETY: this CPU's own scratch; nobody else refers to it while a packet is judged.
+        // SAFETY: this CPU's own scratch; nothing else refers to it while a packet is processed.
         let Scratch { frame, payload, is_scanned, scan, exit, .. } = unsafe { &mut *at };
         *is_scanned = false;
         compiler_barrier();
-        let source = PlanReader { control, frame, entry, exit };
-        let (plan, tenant) = source.copy(|protocol, prices| {
+        let reader = PlanReader { control, frame, entry, exit };
+        let (plan, tenant) = reader.read(|protocol, prices| {
             if frame.transport != UDP {
                 return price_of_bytes(prices, payload.max_len());
             }
             if protocol != Protocol::Memcached as u8 || payload.is_malformed() {
                 return price_of_bytes(prices, payload.len);
             }
-            // Once, however often the plan has to be copied.
+            // Scanned once, however often the plan is copied.
             if !*is_scanned {
                 *is_scanned = true;
-                if memcached::read(ctx, frame, payload, scan).is_err() {
+                if memcached::parse(ctx, frame, payload, scan).is_err() {
                     payload.extent = Extent::Malformed;
                 }
             }
@@ -175,7 +178,7 @@ impl PacketContext {
         let now_ns = read_once!((*control).clock).at_jiffies(unsafe { bpf_jiffies64() }).0;
         let age = now_ns.saturating_sub(read_once!((*control).heartbeat_ns));
         let stale = age > plan.stale_after_ns;
-        // What was not read has no price.
+        // A malformed payload has no price.
         let mut price_mru = if payload.is_malformed() { 0 } else { plan.price_mru };
         if stale {
             counters::count_event(Event::Stale);
@@ -186,12 +189,12 @@ impl PacketContext {
             let price = MilliRu(price_mru).scaled(Multiplier(plan.multiplier()));
             price_mru = Shed::price(plan.rung(), price.0);
         }
-        // Before any compare-and-swap: what follows one has to wait for it.
-        let counters = Counters::of(plan.tenant_id, read_once!((*control).tenants));
+        // Looked up before any compare-and-swap: later instructions wait for it.
+        let counters = Counters::new(plan.tenant_id, read_once!((*control).tenants));
         Ok(Self { ctx, control, scratch: at, plan, tenant, counters, now_ns, stale, price_mru })
     }
 
-    /// A UDP datagram is a request, or several.
+    /// Charges a UDP datagram, which holds one request or several.
     #[inline(always)]
     fn process_datagram(&self) -> Result<Exit, Exit> {
         if self.plan.tenant_id == 0 {
@@ -203,7 +206,7 @@ impl PacketContext {
         if self.scratch().payload.is_first_fragment()
             && self.plan.service_flags() & service_flags::PROXIED != 0
         {
-            // The daemon charges for datagrams that were fragmented.
+            // The daemon charges for fragmented datagrams.
             return Ok(Exit::Fragment);
         }
         let charged = self.charge();
@@ -216,7 +219,7 @@ impl PacketContext {
         }
         self.sample(charged.is_err());
         let scratch = self.scratch();
-        if exit != Exit::RefusedDropped || !scratch.scan.answerable {
+        if exit != Exit::RefusedDropped || !scratch.scan.wants_reply {
             return Ok(exit);
         }
         Ok(self.reply_with(reply::throttled_len(&scratch.frame), || {
@@ -224,7 +227,7 @@ impl PacketContext {
         }))
     }
 
-    /// A TCP segment is no request; those that carry something are charged all the same.
+    /// Charges a TCP segment that carries data.
     #[inline(always)]
     fn process_segment(&self) -> Result<Exit, Exit> {
         let (plan, payload) = (&self.plan, &self.scratch().payload);
@@ -232,13 +235,14 @@ impl PacketContext {
             return Ok(self.refuse(Reason::Malformed, Exit::Malformed));
         }
         if plan.tenant_id == 0 {
-            if payload.opens() && plan.service_flags() & service_flags::DROP_UNKNOWN_SYN != 0 {
+            if payload.is_connection_attempt() && plan.service_flags() & service_flags::DROP_UNKNOWN_SYN != 0
+            {
                 return Ok(self.refuse(Reason::UnknownSource, Exit::UnknownSource));
             }
             return Ok(Exit::UnknownPassed);
         }
         if plan.tcp_action() != TcpAction::None as u8 && !self.stale {
-            if payload.opens() {
+            if payload.is_connection_attempt() {
                 return Ok(self.refuse_syn());
             }
             if payload.carries_data() && plan.tcp_action() == TcpAction::DropData as u8 {
@@ -267,7 +271,7 @@ impl PacketContext {
         self.reply_with(reply::reset_len(frame), || reply::reset(self.ctx, frame, payload))
     }
 
-    /// Of a proxied service's segments only the bytes count: the daemon charges for what they say.
+    /// Charges a segment of a proxied service to the TCP bucket by its bytes. The daemon charges for the requests in it.
     #[inline(always)]
     fn pass_within_tcp_bucket(&self) -> Exit {
         let fits = self.buckets().check_tcp_bucket(self.scratch().payload.len);
@@ -291,7 +295,7 @@ impl PacketContext {
 
     #[inline(always)]
     fn scratch(&self) -> &Scratch {
-        // SAFETY: as in `open`.
+        // SAFETY: as in `new`.
         unsafe { &*self.scratch }
     }
 
@@ -311,7 +315,7 @@ impl PacketContext {
         }
     }
 
-    /// Refuses, unless that is shadowed; then it passes.
+    /// Counts a refusal, and returns `exit`, or [`Exit::Shadowed`] if refusals of this source are only counted.
     #[inline(always)]
     fn refuse(&self, reason: Reason, exit: Exit) -> Exit {
         self.refuse_priced(reason, self.price_mru, exit)
@@ -327,7 +331,7 @@ impl PacketContext {
         exit
     }
 
-    /// Writes an answer of `len` bytes, if this tenant may be answered, and so much.
+    /// Writes a reply of `len` bytes if the tenant may get one and its budget for replies covers it.
     #[inline(always)]
     fn reply_with(&self, len: u32, write: impl FnOnce() -> bool) -> Exit {
         let may = self.plan.tenant_flags() & tenant_flags::MAY_REPLY != 0;
@@ -346,7 +350,7 @@ impl PacketContext {
         Exit::RefusedReplied
     }
 
-    /// Samples a request's first key, if it is due and the daemon does not see it itself.
+    /// Samples a datagram's first key if one is due and the daemon does not see the request itself.
     #[inline(always)]
     fn sample(&self, refused: bool) {
         let unseen = refused || self.plan.service_flags() & service_flags::PROXIED == 0;
@@ -355,14 +359,14 @@ impl PacketContext {
         }
     }
 
-    /// Samples the first key of a guarded segment, if it is due and there is one.
+    /// Samples the first key of a guarded segment if one is due and there is a key.
     #[inline(always)]
     fn sample_segment(&self, refused: bool) {
         let protocol = self.plan.protocol();
         if protocol != Protocol::Opaque as u8 && sample::is_due(self.plan.sample_every) {
-            // SAFETY: as in `open`.
+            // SAFETY: as in `new`.
             let key = unsafe { &mut (*self.scratch).scan.key };
-            first_line::find(
+            first_line::find_key(
                 self.ctx,
                 protocol,
                 self.scratch().payload.at,
@@ -377,7 +381,7 @@ impl PacketContext {
 
     #[inline(always)]
     fn send_sample(&self, refused: bool) {
-        // SAFETY: as in `open`.
+        // SAFETY: as in `new`.
         let scratch = unsafe { &mut *self.scratch };
         scratch.service_id = self.plan.service_id();
         scratch.tenant_id = self.plan.tenant_id;
@@ -386,7 +390,7 @@ impl PacketContext {
     }
 }
 
-/// What bytes that are not looked into cost.
+/// The price of bytes whose commands are not parsed.
 #[inline(always)]
 fn price_of_bytes(prices: *const ServiceState, bytes: u32) -> u32 {
     let prices = ServiceState {
@@ -397,7 +401,11 @@ fn price_of_bytes(prices: *const ServiceState, bytes: u32) -> u32 {
     prices.price(1, 0, bytes)
 }
 
-/// The element that every packet reads, once the daemon has made it ready.
+/// The element that every packet reads.
+///
+/// # Errors
+///
+/// [`Exit::Missing`], or [`Exit::NotReady`] until the daemon has filled it.
 #[inline(always)]
 pub(crate) fn control() -> Result<*mut Control, Exit> {
     let control = maps::CONTROL.get_ptr_mut(0).ok_or(Exit::Missing)?;
@@ -413,24 +421,24 @@ fn cpu_scratch() -> Result<*mut Scratch, Exit> {
     maps::SCRATCH.get_ptr_mut(0).ok_or(Exit::Missing)
 }
 
-/// The entry of a port, given as it lies in the packet.
+/// The entry of a port in network order.
 #[inline(always)]
 fn ports_entry(transport: u8, port: u16) -> Option<*const u32> {
     let ports = maps::PORTS.get_ptr(0)?;
-    // SAFETY: parts of the map's element; the place is below 65,536, since it has 16 bits.
+    // SAFETY: parts of the map's element; the index has 16 bits and is below 65,536.
     unsafe {
         let table = if transport == UDP { &raw const (*ports).udp } else { &raw const (*ports).tcp };
         Some(table.cast::<u32>().add(port.into()))
     }
 }
 
-/// Whether this source's refusals are only counted.
+/// True if this source's refusals are only counted.
 #[inline(always)]
 pub(crate) fn is_shadowed(flags: u32, enforce: u32, source: [u64; 2]) -> bool {
     flags & view_flags::SHADOW != 0 || enforce < Fraction::ONE.steps() && is_outside_share(enforce, source)
 }
 
-/// Whether a share of sources does not hold this one.
+/// True if a share of sources does not include this one.
 #[inline(never)]
 fn is_outside_share(share: u32, source: [u64; 2]) -> bool {
     !Fraction::from_steps(share).covers(draw::of_source(&frame::bytes(source)))

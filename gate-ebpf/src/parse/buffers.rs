@@ -1,4 +1,4 @@
-//! Frames of several buffers: what lies outside the linear part is copied before it is read.
+//! Frames of several buffers: bytes outside the linear part are copied before they are read.
 //!
 //! Some drivers put only the headers into the linear part, or a part of them.
 
@@ -8,11 +8,11 @@ use aya_ebpf::helpers::generated::bpf_xdp_load_bytes;
 use super::{Bytes, MAX_OFFSET, Packet, Reader};
 use crate::maps;
 
-/// A frame, wherever its bytes lie.
+/// A frame of one buffer or several.
 #[derive(Clone, Copy)]
 pub(crate) struct Buffers(pub(crate) *mut xdp_md);
 
-/// Room for a copy of the longest header that is read at once.
+/// A buffer for the longest header that is read at once.
 pub(crate) type HeaderCopy = [u8; 64];
 
 impl Reader for Buffers {
@@ -30,7 +30,7 @@ impl Reader for Buffers {
 }
 
 impl Buffers {
-    /// The eight bytes at `offset`, or as many as there are before `end`, zeros after them.
+    /// The eight bytes at `offset`, with zeros from `end` on.
     #[inline(always)]
     pub(crate) fn word_or_rest(&self, offset: u32, end: u32) -> Option<u64> {
         let last = end - 8;
@@ -46,13 +46,13 @@ impl Buffers {
 /// Copies `len` bytes at `offset` to this CPU's scratch; null if they are not all in the frame.
 #[inline(never)]
 fn copy(ctx: *mut xdp_md, offset: u32, len: u32) -> *mut u8 {
-    let Some(case) = maps::SCRATCH.get_ptr_mut(0) else { return core::ptr::null_mut() };
+    let Some(scratch) = maps::SCRATCH.get_ptr_mut(0) else { return core::ptr::null_mut() };
     if len == 0 || len > size_of::<HeaderCopy>() as u32 || offset >= MAX_OFFSET as u32 {
         return core::ptr::null_mut();
     }
     // SAFETY: this CPU's own scratch, which has room for `len` bytes.
     unsafe {
-        let copy = (&raw mut (*case).header_copy).cast::<u8>();
+        let copy = (&raw mut (*scratch).header_copy).cast::<u8>();
         if bpf_xdp_load_bytes(ctx, offset, copy.cast(), len) == 0 { copy } else { core::ptr::null_mut() }
     }
 }

@@ -1,6 +1,6 @@
 //! IPv6's extension headers.
 //!
-//! A loop that the kernel bounds (`bpf_loop`): the verifier would otherwise follow every chain there is.
+//! The walk is a loop that the kernel bounds (`bpf_loop`): the verifier checks one step, not every possible chain.
 
 use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::cty::{c_long, c_void};
@@ -10,38 +10,38 @@ use super::Reader as _;
 use super::buffers::Buffers;
 use super::frame::{Kind, TCP, UDP};
 
-/// A walk along the chain. It lies in a map, where the verifier does not follow what each step makes of it.
+/// A walk along the chain. It lies in a map, whose contents the verifier does not track from step to step.
 pub(crate) struct Walk {
-    /// The kind of the next header.
+    /// The protocol number of the next header.
     pub(crate) next: u8,
-    /// What became of the walk.
-    pub(crate) outcome: Outcome,
-    /// Whether what follows is a fragment.
+    /// The state of the walk.
+    pub(crate) state: WalkState,
+    /// The rest of the packet: whole, or a fragment.
     pub(crate) kind: Kind,
-    /// Where the next header starts.
+    /// The offset of the next header.
     pub(crate) at: u32,
-    /// Where the IP packet ends.
+    /// The end of the IP packet.
     end: u32,
 }
 
-/// What became of a walk.
+/// The state of a walk.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum WalkState {
     /// UDP or TCP is next.
     Transport,
     /// The chain goes on. At the end of a walk: it has more than [`MAX_HEADERS`].
     GoesOn,
     /// The chain ends beyond [`MAX_END`].
     TooLong,
-    /// What follows is the rest of a fragmented packet.
+    /// A later fragment of a packet is next.
     LaterFragment,
-    /// Something else than UDP or TCP is next.
+    /// Another protocol than UDP or TCP is next.
     NotTransport,
     /// The headers are cut off.
     BadHeader,
 }
 
-/// What a step gets: the verifier follows pointers on the stack, where the helper needs them.
+/// The argument of a step. It lies on the stack, where the verifier tracks pointers.
 struct Step {
     ctx: *mut xdp_md,
     walk: *mut Walk,
@@ -53,41 +53,41 @@ struct Step {
 /// A whole packet in a fragment header (RFC 6946) is no fragment.
 #[inline(never)]
 pub(crate) fn follow(ctx: *mut xdp_md, walk: *mut Walk, next: u8, at: u32, end: u32) {
-    // SAFETY: this CPU's own scratch; `loop_step` has the signature that the helper calls, and what it gets
+    // SAFETY: this CPU's own scratch; `loop_step` has the signature that the helper calls, and its argument
     // outlives the call.
     unsafe {
         (*walk).next = next;
         (*walk).at = at;
         (*walk).end = end;
-        (*walk).outcome = Outcome::GoesOn;
+        (*walk).state = WalkState::GoesOn;
         let mut step = Step { ctx, walk };
         bpf_loop(MAX_HEADERS + 1, loop_step as *mut c_void, (&raw mut step).cast(), 0);
     }
 }
 
-/// The helper's signature; goes on while it returns zero.
+/// One step, with the signature that `bpf_loop` calls; a result of zero continues the loop.
 unsafe extern "C" fn loop_step(_index: u32, step: *mut c_void) -> c_long {
-    // SAFETY: what `follow` lent to the helper.
+    // SAFETY: the argument that `follow` passed to the helper.
     let (ctx, walk) = unsafe {
         let step = step.cast::<Step>();
         ((*step).ctx, &mut *(*step).walk)
     };
-    walk.outcome = walk.step(&Buffers(ctx));
-    c_long::from(walk.outcome != Outcome::GoesOn)
+    walk.state = walk.step(&Buffers(ctx));
+    c_long::from(walk.state != WalkState::GoesOn)
 }
 
 impl Walk {
     /// Goes over one header.
     #[inline(always)]
-    fn step(&mut self, frame: &Buffers) -> Outcome {
-        match kind(self.next) {
-            Outcome::GoesOn => {}
-            outcome => return outcome,
+    fn step(&mut self, frame: &Buffers) -> WalkState {
+        match classify(self.next) {
+            WalkState::GoesOn => {}
+            state => return state,
         }
         if self.at + 4 > self.end {
-            return Outcome::BadHeader;
+            return WalkState::BadHeader;
         }
-        let Some(header) = frame.bytes::<4>(self.at as usize) else { return Outcome::BadHeader };
+        let Some(header) = frame.bytes::<4>(self.at as usize) else { return WalkState::BadHeader };
         let (next, len) = (header.get::<u8, 0>(), u32::from(header.get::<u8, 1>()));
         let fragment = header.get::<u16, 2>() & !RESERVED;
         let this = self.next;
@@ -95,8 +95,8 @@ impl Walk {
         if this == FRAGMENT && fragment != 0 {
             if fragment & !MORE_FRAGMENTS != 0 {
                 // Behind further extension headers there may be UDP or TCP.
-                let hidden = kind(next) != Outcome::NotTransport;
-                return if hidden { Outcome::LaterFragment } else { Outcome::NotTransport };
+                let hidden = classify(next) != WalkState::NotTransport;
+                return if hidden { WalkState::LaterFragment } else { WalkState::NotTransport };
             }
             self.kind = Kind::FirstFragment;
         }
@@ -106,25 +106,25 @@ impl Walk {
             _ => (len + 1) * 8,
         };
         if self.at > MAX_END {
-            return Outcome::TooLong;
+            return WalkState::TooLong;
         }
-        Outcome::GoesOn
+        WalkState::GoesOn
     }
 }
 
-/// What a header is.
+/// Classifies a header by its protocol number.
 #[inline(always)]
-fn kind(header: u8) -> Outcome {
+fn classify(header: u8) -> WalkState {
     match header {
-        UDP | TCP => Outcome::Transport,
+        UDP | TCP => WalkState::Transport,
         HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION | MOBILITY | HIP | SHIM6 => {
-            Outcome::GoesOn
+            WalkState::GoesOn
         }
-        _ => Outcome::NotTransport,
+        _ => WalkState::NotTransport,
     }
 }
 
-/// More than any sender has use for.
+/// More headers than any sender uses.
 const MAX_HEADERS: u32 = 64;
 /// Headers that end later are not followed.
 pub(crate) const MAX_END: u32 = 1 << 14;

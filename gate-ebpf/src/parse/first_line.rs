@@ -1,7 +1,7 @@
-//! The first key of what a TCP segment starts with, for samples only: a segment may start anywhere.
+//! The first key of the command at the start of a TCP segment, for samples only: a segment may start within a command.
 //!
-//! Only commands of an allow-list count, each by its name and in the one form that clients send, so that
-//! neither an `AUTH` nor a part of a value is taken for one.
+//! Only the commands of an allow-list match, by name and in the one form that clients send, so that
+//! neither an `AUTH` nor a part of a value matches.
 
 use aya_ebpf::bindings::xdp_md;
 use gate_common::abi::Protocol;
@@ -11,9 +11,9 @@ use super::scan::Key;
 use super::swar;
 use super::verb::{Verb, text8};
 
-/// Finds the first key of what lies between `at` and `end`; `key` has none if there is none.
+/// Finds the first key between `at` and `end`, and writes it to `key`, or [`Key::NONE`].
 #[inline(never)]
-pub(crate) fn find(ctx: *mut xdp_md, protocol: u8, at: u32, end: u32, key: &mut Key) {
+pub(crate) fn find_key(ctx: *mut xdp_md, protocol: u8, at: u32, end: u32, key: &mut Key) {
     let text = Text { frame: Buffers(ctx), end };
     let found = match protocol {
         of if of == Protocol::Memcached as u8 => memcached(&text, at),
@@ -23,7 +23,7 @@ pub(crate) fn find(ctx: *mut xdp_md, protocol: u8, at: u32, end: u32, key: &mut 
     *key = found.unwrap_or(Key::NONE);
 }
 
-/// What a segment carries.
+/// The payload of a segment.
 struct Text {
     frame: Buffers,
     end: u32,
@@ -53,15 +53,15 @@ fn resp(text: &Text, at: u32) -> Option<Key> {
         return None;
     }
     let verb = word & (u64::MAX >> (64 - 8 * verb_len)) & UPPER;
-    let writes = writes(verb);
-    if !writes && !reads(verb) {
+    let writes = writes_first_word(verb);
+    if !writes && !reads_first_word(verb) {
         return None;
     }
     let (len, at) = length(text, at + verb_len + 2, b'$')?;
     (len != 0).then_some(Key { at, len, writes })
 }
 
-/// A length of up to five digits after its sign, and where the line after it starts.
+/// A length of up to five digits after its sign, and the start of the next line.
 #[inline(always)]
 fn length(text: &Text, at: u32, sign: u8) -> Option<(u32, u32)> {
     let word = text.word_or_rest(at)?;
@@ -76,27 +76,27 @@ fn length(text: &Text, at: u32, sign: u8) -> Option<(u32, u32)> {
     Some((swar::decimal(word >> 8, digits)?, at + digits + 3))
 }
 
-/// Makes letters upper case; the names below have nothing else.
+/// The mask that makes letters upper case; the names below hold letters alone.
 const UPPER: u64 = 0xdfdf_dfdf_dfdf_dfdf;
 
-/// Whether eight bytes are one of some names of up to eight letters, with zeros after them.
+/// True if eight bytes are one of some names of up to eight letters, padded with zeros.
 macro_rules! is_any {
     ($bytes:expr, $($name:literal)+) => { false $(|| $bytes == const { letters($name) })+ };
 }
 
 const fn letters(name: &[u8]) -> u64 {
     let mut text = [0; 8];
-    let mut place = 0;
-    while place < name.len() {
-        text[place] = name[place];
-        place += 1;
+    let mut index = 0;
+    while index < name.len() {
+        text[index] = name[index];
+        index += 1;
     }
     text8(&text)
 }
 
-/// Commands that read the key that is their first word.
+/// True for commands that read the key in their first word.
 #[inline(always)]
-fn reads(verb: u64) -> bool {
+fn reads_first_word(verb: u64) -> bool {
     is_any!(verb,
         b"GET" b"MGET" b"STRLEN" b"GETRANGE" b"EXISTS" b"TTL" b"PTTL" b"TYPE" b"HGET" b"HMGET" b"HGETALL"
         b"HEXISTS" b"HLEN" b"HKEYS" b"HVALS" b"LRANGE" b"LLEN" b"LINDEX" b"SCARD" b"SMEMBERS" b"ZSCORE"
@@ -104,9 +104,9 @@ fn reads(verb: u64) -> bool {
     )
 }
 
-/// Commands that write it.
+/// True for commands that write the key in their first word.
 #[inline(always)]
-fn writes(verb: u64) -> bool {
+fn writes_first_word(verb: u64) -> bool {
     is_any!(verb,
         b"SET" b"SETEX" b"PSETEX" b"SETNX" b"MSET" b"GETSET" b"GETDEL" b"GETEX" b"APPEND" b"INCR" b"DECR"
         b"INCRBY" b"DECRBY" b"DEL" b"UNLINK" b"EXPIRE" b"PEXPIRE" b"PERSIST" b"SETRANGE" b"HSET" b"HMSET"

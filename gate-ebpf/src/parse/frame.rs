@@ -1,29 +1,29 @@
-//! Ethernet, VLAN tags, IP: up to where UDP or TCP begins.
+//! Ethernet, VLAN tags and IP, up to the header of UDP or TCP.
 
 use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::helpers::generated::bpf_xdp_get_buff_len;
 use gate_common::abi::Exit;
 
-use super::extensions::{self, AUTHENTICATION, Outcome};
+use super::extensions::{self, AUTHENTICATION, WalkState};
 use super::{Packet, Reader, tags};
 use crate::maps::{self, opaque_value, read_once, write_once};
 
-/// Just enough of a packet's headers to tell whether it is any of gate's business.
+/// The fields of a packet's headers that lead to its destination port.
 #[derive(Clone, Copy)]
 pub(crate) struct HeaderPeek {
     /// Bytes before the IP header: 14, or 18 or 22 with VLAN tags.
     link_len: usize,
-    /// Whether it is IPv6.
+    /// True for IPv6.
     pub(crate) v6: bool,
-    /// Whether it is a fragment.
+    /// Whole packet, or fragment.
     pub(crate) kind: Kind,
     /// UDP or TCP.
     pub(crate) transport: u8,
-    /// Where the transport header starts.
+    /// The offset of the transport header.
     pub(crate) transport_at: usize,
 }
 
-/// What a packet shows of its transport.
+/// The part of a datagram or segment that a packet shows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -33,28 +33,28 @@ pub(crate) enum Kind {
     FirstFragment,
     /// A later fragment: nothing.
     LaterFragment,
-    /// Nothing, behind more extension headers than are followed.
+    /// Nothing: there are more extension headers than are followed.
     TooManyHeaders,
 }
 
-/// Where a packet's parts lie, and who sent it to whom.
+/// The offsets of a packet's headers, and its addresses.
 #[derive(Clone, Copy)]
 pub(crate) struct Frame {
     /// Bytes before the IP header.
     pub(crate) link_len: usize,
-    /// Whether it is IPv6.
+    /// True for IPv6.
     pub(crate) v6: bool,
     /// UDP or TCP.
     pub(crate) transport: u8,
     /// The type of service, or traffic class.
     pub(crate) class: u8,
-    /// Where the transport header starts.
+    /// The offset of the transport header.
     pub(crate) transport_at: usize,
-    /// Where the IP packet ends, as its header says: the frame may be longer (padding). Of a fragment, where that ends.
+    /// The end of the IP packet or fragment by its header; the frame may be longer (padding).
     pub(crate) end: usize,
-    /// The destination port, in network order; set where headers lie outside the linear part.
+    /// The destination port, in network order; set only if headers lie outside the linear part.
     pub(crate) port: u16,
-    /// The source, as two words in the order of its bytes in memory; IPv4 as `::ffff:a.b.c.d`.
+    /// The source, as two words in memory order; IPv4 as `::ffff:a.b.c.d`.
     pub(crate) source: [u64; 2],
     /// The destination, likewise.
     pub(crate) destination: [u64; 2],
@@ -87,7 +87,7 @@ impl HeaderPeek {
             if is_vlan(ether_type) {
                 (ether_type, link_len) = tags::skip(ctx, ether_type, link_len)?;
             }
-            // The verifier need not follow each number of tags.
+            // The verifier does not follow each number of tags.
             link_len = opaque_value(link_len as u64) as usize;
         } else if is_vlan(ether_type) {
             return Err(Exit::BadHeader);
@@ -149,20 +149,20 @@ impl HeaderPeek {
         let walk = unsafe { &raw mut (*scratch).walk };
         write_once!((*walk).kind, self.kind);
         extensions::follow(ctx, walk, self.transport, self.transport_at as u32, end);
-        let kind = match read_once!((*walk).outcome) {
-            Outcome::Transport => read_once!((*walk).kind),
+        let kind = match read_once!((*walk).state) {
+            WalkState::Transport => read_once!((*walk).kind),
             // The transport header, if any, is in a later fragment.
-            Outcome::BadHeader if read_once!((*walk).kind) == Kind::FirstFragment => Kind::FirstFragment,
-            Outcome::LaterFragment => Kind::LaterFragment,
-            Outcome::GoesOn | Outcome::TooLong => Kind::TooManyHeaders,
-            Outcome::NotTransport => return Err(Exit::NotTransport),
-            Outcome::BadHeader => return Err(Exit::BadHeader),
+            WalkState::BadHeader if read_once!((*walk).kind) == Kind::FirstFragment => Kind::FirstFragment,
+            WalkState::LaterFragment => Kind::LaterFragment,
+            WalkState::GoesOn | WalkState::TooLong => Kind::TooManyHeaders,
+            WalkState::NotTransport => return Err(Exit::NotTransport),
+            WalkState::BadHeader => return Err(Exit::BadHeader),
         };
         let (transport, transport_at) = (read_once!((*walk).next), read_once!((*walk).at) as usize);
         Ok(Self { kind, transport, transport_at, ..self })
     }
 
-    /// Reads the rest, to scratch; returns where the IP packet ends.
+    /// Parses the other fields into scratch, and returns the end of the IP packet.
     ///
     /// # Errors
     ///
@@ -228,14 +228,14 @@ impl Frame {
     }
 }
 
-/// Whether the packet is as long as its IP header says. Parts of it may lie outside its linear part.
+/// True if the frame holds as many bytes as the IP header says, in its linear part or outside.
 #[inline(always)]
 fn is_whole(ctx: *mut xdp_md, end: usize) -> bool {
     // SAFETY: the helper only reads the packet's length.
     end <= Packet::of(ctx).len() || end as u64 <= unsafe { bpf_xdp_get_buff_len(ctx) }
 }
 
-/// Whether a VLAN tag follows.
+/// True if a VLAN tag follows.
 #[inline(always)]
 pub(crate) fn is_vlan(ether_type: u16) -> bool {
     matches!(ether_type, VLAN | VLAN_SERVICE | VLAN_OLD)
@@ -247,13 +247,13 @@ pub(crate) fn bytes_v4([_, second]: [u64; 2]) -> [u8; 4] {
     ((second >> 32) as u32).to_le_bytes()
 }
 
-/// An address as bytes, from words in the order of memory.
+/// An address as bytes, from words in memory order.
 #[inline(always)]
 pub(crate) fn bytes([first, second]: [u64; 2]) -> [u8; 16] {
     (u128::from(second) << 64 | u128::from(first)).to_le_bytes()
 }
 
-/// Two, as with a provider's tag around a customer's; [`tags`] follows more.
+/// A provider's tag around a customer's; [`tags`] follows more.
 const MAX_VLAN_TAGS: usize = 2;
 
 /// The type of IPv4 in Ethernet, in network order.
@@ -267,5 +267,5 @@ const VLAN_OLD: u16 = 0x9100_u16.to_be();
 /// "More fragments" and the offset.
 const FRAGMENT_V4: u16 = 0x3fff_u16.to_be();
 const MORE_FRAGMENTS_V4: u16 = 0x2000_u16.to_be();
-/// `::ffff:0:0/96`, the lower half, in the order of memory.
+/// The lower half of `::ffff:0:0/96`, in memory order.
 const MAPPED: u64 = 0xffff_0000;

@@ -1,19 +1,19 @@
-//! What a datagram of memcached's text protocol costs.
+//! The price of a datagram of memcached's text protocol.
 //!
-//! memcached runs every command that a datagram holds, so every command is priced. What follows is what
-//! memcached does (1.6, `proto_text.c`); where gate cannot be sure, the dearer reading counts.
+//! memcached runs every command in a datagram, so every command is priced. The rules below are those of
+//! memcached 1.6 (`proto_text.c`); where several readings are possible, the dearest one counts.
 //!
 //! - A frame header of 8 bytes comes first. memcached ignores a request of several datagrams, and one
 //!   without a payload: malformed.
-//! - A line ends with `\n`; one `\r` before it does not count. Words are parted by spaces, and by nothing
-//!   else. A last line without an end is never run: malformed.
-//! - Storage commands are followed by data. It is skipped only if memcached surely takes it for data: if the
-//!   line holds what the command needs, each number in its range. Otherwise memcached would run the
-//!   "data" as commands, and so they are priced. Data that ends beyond the datagram is malformed: memcached
-//!   would take the next datagram, whoever sent it, for the rest.
-//! - Of commands that are not known, each word is priced as a row.
-//! - From where a line cannot be read (in a later fragment, or memcached's binary protocol), the rest costs the most that
-//!   so many bytes can: [`ServiceState::upper_bound`]. Data that is skipped may lie in later fragments.
+//! - A line ends with `\n`; one `\r` before it does not count. Only spaces separate words. memcached
+//!   never runs a last line without an end: malformed.
+//! - Data follows a storage command. gate skips it only if memcached surely reads it as data: the line holds all
+//!   words that the command needs, and each number is in its range. Otherwise memcached would run the bytes as
+//!   commands, and gate prices them as commands. Data that ends beyond the datagram is malformed: memcached would
+//!   read the next datagram, of any sender, as the rest.
+//! - Each word of an unknown command is priced as a row.
+//! - Bytes that cannot be read (in a later fragment, or of memcached's binary protocol) cost the most that so many bytes
+//!   can: [`ServiceState::upper_bound`]. Skipped data may lie in later fragments.
 
 use aya_ebpf::bindings::xdp_md;
 use gate_common::abi::{Exit, QueryClass, ServiceState};
@@ -21,17 +21,22 @@ use gate_common::abi::{Exit, QueryClass, ServiceState};
 use super::Reader as _;
 use super::buffers::Buffers;
 use super::frame::Frame;
-use super::scan::{self, Scan, Status};
+use super::scan::{self, CommandScan, ScanStatus};
 use super::transport::Payload;
 use crate::maps::read_once;
 
-/// Reads the commands of a datagram in `frame` into `scan`.
+/// Parses the commands of a datagram in `frame` into `scan`.
 ///
 /// # Errors
 ///
 /// [`Exit::Malformed`].
 #[inline(always)]
-pub(crate) fn read(ctx: *mut xdp_md, frame: &Frame, payload: &Payload, scan: *mut Scan) -> Result<(), Exit> {
+pub(crate) fn parse(
+    ctx: *mut xdp_md,
+    frame: &Frame,
+    payload: &Payload,
+    scan: *mut CommandScan,
+) -> Result<(), Exit> {
     let header = Buffers(ctx).bytes::<8>(payload.at as usize).ok_or(Exit::Malformed)?;
     let (id, datagrams) = (header.get::<u16, 0>(), header.get::<u16, 4>());
     let shown = frame.end as u32;
@@ -42,18 +47,18 @@ pub(crate) fn read(ctx: *mut xdp_md, frame: &Frame, payload: &Payload, scan: *mu
     // SAFETY: this CPU's own scratch.
     unsafe {
         (*scan).id = id;
-        if (*scan).status == Status::Malformed { Err(Exit::Malformed) } else { Ok(()) }
+        if (*scan).status == ScanStatus::Malformed { Err(Exit::Malformed) } else { Ok(()) }
     }
 }
 
-impl Scan {
-    /// How many bytes could not be read.
+impl CommandScan {
+    /// The number of bytes that could not be read.
     #[inline(always)]
     pub(crate) fn unread(&self) -> u32 {
-        if self.status == Status::Unread { self.end - self.line } else { 0 }
+        if self.status == ScanStatus::Unread { self.end - self.line } else { 0 }
     }
 
-    /// What the commands cost with a payload of `len` bytes, in thousandths of a request unit. Saturates.
+    /// The price of the commands in a payload of `len` bytes, in thousandths of a request unit. Saturates.
     #[inline(always)]
     pub(crate) fn price(&self, prices: *const ServiceState, len: u32) -> u32 {
         let mut commands = 0;
@@ -75,7 +80,7 @@ impl Scan {
     }
 }
 
-/// Bytes of memcached's frame header: request id, number in sequence, how many datagrams, reserved.
+/// Bytes of memcached's frame header: request id, sequence number, number of datagrams, reserved.
 pub(crate) const FRAME_HEADER: u32 = 8;
-/// The one number of datagrams that memcached takes, in network order.
+/// The only number of datagrams that memcached accepts, in network order.
 pub(crate) const ONE_DATAGRAM: u16 = 1_u16.to_be();

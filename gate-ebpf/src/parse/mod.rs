@@ -1,4 +1,4 @@
-//! What a packet is: its headers, and the price of what it carries.
+//! Parsers: a packet's headers, and the price of its payload.
 
 pub(crate) mod buffers;
 pub(crate) mod extensions;
@@ -28,7 +28,7 @@ impl Packet {
     /// The packet as it is now.
     #[inline(always)]
     pub(crate) fn of(ctx: *mut xdp_md) -> Self {
-        // Read here and now, in whole registers: the verifier lets nobody do arithmetic with the end.
+        // Volatile, in whole registers: the verifier allows no arithmetic with the end.
         // SAFETY: the context that the kernel handed to the program.
         unsafe {
             let start = (&raw const (*ctx).data).read_volatile() as usize;
@@ -36,17 +36,17 @@ impl Packet {
         }
     }
 
-    /// How many bytes it has.
+    /// The number of bytes.
     #[inline(always)]
     pub(crate) fn len(&self) -> usize {
-        // Laundered: the verifier lets no more be done with the ends than to subtract them.
+        // Opaque: the verifier allows only a subtraction of the ends.
         opaque_value((self.end - self.start) as u64) as usize
     }
 
     /// The `N` bytes at `offset`, which is below [`MAX_OFFSET`]; `None` if they are not all in the packet.
     #[inline(always)]
     pub(crate) fn bytes<const N: usize>(&self, offset: usize) -> Option<Bytes<N>> {
-        // The mask changes nothing; it shows the verifier a bound.
+        // The mask does not change the offset; it shows the verifier a bound.
         let at = self.start + (offset & (MAX_OFFSET - 1));
         if at + N > self.end { None } else { Some(Bytes(at as *mut u8)) }
     }
@@ -58,9 +58,9 @@ impl Packet {
     }
 }
 
-/// Where headers are read from.
+/// A source of header bytes.
 pub(crate) trait Reader {
-    /// Whether it reads all of the frame, and not just its linear part.
+    /// True if it reads the whole frame, not only the linear part.
     const WHOLE_FRAME: bool;
 
     /// The `N` bytes at `offset`; `None` if they are not all there. They are valid until the next call.
@@ -100,7 +100,7 @@ impl<const N: usize> Bytes<N> {
 
 /// An integer that lies in a packet, aligned or not.
 ///
-/// Loaded and stored by the very instruction: the compiler would take each byte alone, since its BPF target
+/// Loaded and stored by one instruction each. The compiler would access each byte by itself, since its BPF target
 /// has no unaligned accesses; the verifier allows them in packets.
 pub(crate) trait Integer: Copy {
     /// # Safety
@@ -109,7 +109,7 @@ pub(crate) trait Integer: Copy {
     unsafe fn load<const OFFSET: usize>(at: *const u8) -> Self;
     /// # Safety
     ///
-    /// As for [`Integer::load`].
+    /// See [`Integer::load`].
     unsafe fn store<const OFFSET: usize>(self, at: *mut u8);
 }
 

@@ -1,6 +1,6 @@
-//! The scanner of memcached's lines: a loop that the kernel bounds, of which the verifier sees one step.
+//! The scanner of memcached's lines: a loop that the kernel bounds (`bpf_loop`), of which the verifier checks one step.
 //!
-//! A step looks at one word of a line, or counts the words in some bytes. What the lines mean is written in [`super::memcached`].
+//! A step scans one word of a line, or counts the words in some bytes. [`super::memcached`] documents the lines' meaning.
 
 use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::cty::{c_long, c_void};
@@ -12,12 +12,12 @@ use super::verb::{Verb, text8};
 use super::{Bytes, Packet, swar};
 use crate::maps::opaque_value;
 
-/// What became of a scan.
+/// The state of a scan.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Status {
-    /// It stopped before the end: from [`Scan::line`] on nothing was read.
+pub(crate) enum ScanStatus {
+    /// The scan stopped before the end: it read nothing from [`CommandScan::line`] on.
     Unread,
-    /// Every line was read.
+    /// The scan read every line.
     Read,
     /// A line or its data has no end.
     Malformed,
@@ -25,14 +25,14 @@ pub(crate) enum Status {
 
 /// A scan and its sums. Offsets count from the packet's start.
 #[repr(C)]
-pub(crate) struct Scan {
+pub(crate) struct CommandScan {
     /// The next byte.
     at: u32,
-    /// Where the payload ends.
+    /// The end of the payload.
     pub(crate) end: u32,
-    /// Where the part of it ends that can be read.
+    /// The end of its readable part.
     readable: u32,
-    /// Where the present line starts.
+    /// The start of the present line.
     pub(crate) line: u32,
     /// The present line's command; [`Verb::NONE`] before it is known.
     verb: Verb,
@@ -46,36 +46,36 @@ pub(crate) struct Scan {
     number: u64,
     /// Bytes of the data after the present line.
     data_len: u32,
-    /// The present line may not be what memcached needs before it takes data.
+    /// True if memcached may not read data after the present line.
     broken: bool,
-    /// Nobody waits for an answer to the present line.
+    /// True if the present line asks for no reply.
     quiet: bool,
-    /// Somebody waits for an answer to a line.
-    pub(crate) answerable: bool,
+    /// True if any line asks for a reply.
+    pub(crate) wants_reply: bool,
     /// The frame header's request id, in network order.
     pub(crate) id: u16,
     /// The first key.
     pub(crate) key: Key,
-    /// How many keys all lines name.
+    /// The number of keys in all lines.
     pub(crate) rows: u32,
-    /// How many lines, by [`QueryClass`].
+    /// The number of lines, by [`QueryClass`].
     pub(crate) commands: [u32; QueryClass::COUNT],
-    /// What became of it.
-    pub(crate) status: Status,
-    /// Where in the frame the copy starts.
+    /// The state of the scan.
+    pub(crate) status: ScanStatus,
+    /// The offset in the frame at which the copy starts.
     copy_at: u32,
-    /// A copy of the payload of a frame whose linear part does not hold it, and room to read a word at its end.
+    /// A copy of a payload outside the frame's linear part, with padding for a read of a word at its end.
     copy: [u8; MAX_READ as usize + 8],
 }
 
 /// A key that may be sampled.
 #[derive(Clone, Copy)]
 pub(crate) struct Key {
-    /// Where it starts; zero if there is none.
+    /// The offset of its first byte; zero if there is no key.
     pub(crate) at: u32,
-    /// Its length; zero if it goes on to the next space or end of a line.
+    /// The length; zero if the key extends to the next space or end of a line.
     pub(crate) len: u32,
-    /// Whether it is written.
+    /// True if the command writes it.
     pub(crate) writes: bool,
 }
 
@@ -84,22 +84,22 @@ impl Key {
     pub(crate) const NONE: Self = Self { at: 0, len: 0, writes: false };
 }
 
-/// What a step gets: the verifier follows pointers on the stack, where the helper needs them.
+/// The argument of a step. It lies on the stack, where the verifier tracks pointers.
 struct Step {
     ctx: *mut xdp_md,
-    scan: *mut Scan,
+    scan: *mut CommandScan,
 }
 
-/// Scans the payload that starts at `payload_at` and ends at `end`, of which the packet shows what lies before `shown`.
+/// Scans the payload from `payload_at` to `end`; the packet holds the bytes before `shown`.
 #[inline(never)]
-pub(crate) fn run(ctx: *mut xdp_md, scan: *mut Scan, payload_at: u32, end: u32, shown: u32) {
+pub(crate) fn run(ctx: *mut xdp_md, scan: *mut CommandScan, payload_at: u32, end: u32, shown: u32) {
     let at = payload_at + FRAME_HEADER;
     let mut readable = shown.min(MAX_READ).min(end);
     let linear = Packet::of(ctx).len() as u32;
     if readable > linear && !copy(ctx, scan, payload_at, readable) {
         readable = linear;
     }
-    // SAFETY: this CPU's own scratch; `loop_step` has the signature that the helper calls, and what it gets
+    // SAFETY: this CPU's own scratch; `loop_step` has the signature that the helper calls, and its argument
     // outlives the call.
     unsafe {
         (*scan).at = at;
@@ -107,19 +107,19 @@ pub(crate) fn run(ctx: *mut xdp_md, scan: *mut Scan, payload_at: u32, end: u32, 
         (*scan).readable = readable;
         (*scan).line = at;
         (*scan).verb = Verb::NONE;
-        (*scan).answerable = false;
+        (*scan).wants_reply = false;
         (*scan).key = Key::NONE;
         (*scan).rows = 0;
         (*scan).commands = [0; QueryClass::COUNT];
-        (*scan).status = Status::Unread;
+        (*scan).status = ScanStatus::Unread;
         let mut step = Step { ctx, scan };
         bpf_loop(MAX_STEPS, loop_step as *mut c_void, (&raw mut step).cast(), 0);
     }
 }
 
-/// Copies the payload from `from` to `to`; whether that worked.
+/// Copies the payload from `from` to `to`; false if the frame does not hold it.
 #[inline(always)]
-fn copy(ctx: *mut xdp_md, scan: *mut Scan, from: u32, to: u32) -> bool {
+fn copy(ctx: *mut xdp_md, scan: *mut CommandScan, from: u32, to: u32) -> bool {
     if to <= from {
         return false;
     }
@@ -132,9 +132,9 @@ fn copy(ctx: *mut xdp_md, scan: *mut Scan, from: u32, to: u32) -> bool {
     }
 }
 
-/// The helper's signature; goes on while it returns zero.
+/// One step, with the signature that `bpf_loop` calls; a result of zero continues the loop.
 unsafe extern "C" fn loop_step(_index: u32, step: *mut c_void) -> c_long {
-    // SAFETY: what `run` lent to the helper.
+    // SAFETY: the argument that `run` passed to the helper.
     let (ctx, scan) = unsafe {
         let step = step.cast::<Step>();
         ((*step).ctx, &mut *(*step).scan)
@@ -142,8 +142,8 @@ unsafe extern "C" fn loop_step(_index: u32, step: *mut c_void) -> c_long {
     c_long::from(scan.step(&Packet::of(ctx)).is_none())
 }
 
-impl Scan {
-    /// Looks at eight bytes at most; `None` when the scan is over.
+impl CommandScan {
+    /// Scans up to eight bytes of words, or counts words in up to four times eight; `None` ends the scan.
     #[inline(always)]
     fn step(&mut self, packet: &Packet) -> Option<()> {
         if self.verb == Verb::NONE {
@@ -153,7 +153,7 @@ impl Scan {
         let verb = self.verb;
         if verb.has(Verb::WORDS) {
             let word = self.next(packet)?;
-            return self.look_at_word(packet, verb, word);
+            return self.scan_word(packet, verb, word);
         }
         for _ in 0..AT_ONCE {
             let word = self.next(packet)?;
@@ -164,7 +164,7 @@ impl Scan {
         Some(())
     }
 
-    /// The next eight bytes; zeros follow the last that can be read. `None` if none can.
+    /// The next eight bytes, with zeros after the last readable one; `None` if there is none.
     #[inline(always)]
     fn next(&self, packet: &Packet) -> Option<u64> {
         let last = self.readable - 8;
@@ -182,33 +182,33 @@ impl Scan {
     fn word(&self, packet: &Packet, at: u32) -> Option<u64> {
         match packet.word(at) {
             None => {
-                // The mask changes nothing; it shows the verifier a bound.
-                let place =
+                // The mask does not change the index; it shows the verifier a bound.
+                let index =
                     opaque_value(u64::from(at.wrapping_sub(self.copy_at))) as usize & (MAX_READ as usize - 1);
                 // SAFETY: within the copy, which has room for a word at its end.
-                Some(Bytes::<8>(unsafe { self.copy.as_ptr().add(place).cast_mut() }).get::<u64, 0>())
+                Some(Bytes::<8>(unsafe { self.copy.as_ptr().add(index).cast_mut() }).get::<u64, 0>())
             }
             word => word,
         }
     }
 
     #[inline(always)]
-    fn over(&mut self, status: Status) -> Option<()> {
+    fn finish(&mut self, status: ScanStatus) -> Option<()> {
         self.status = status;
         None
     }
 
-    /// The present line has no end among the bytes that can be read.
+    /// Ends the scan in a line without an end among the readable bytes.
     #[inline(always)]
     fn endless(&mut self) -> Option<()> {
-        if self.readable < self.end { None } else { self.over(Status::Malformed) }
+        if self.readable < self.end { None } else { self.finish(ScanStatus::Malformed) }
     }
 
-    /// Reads the command, up to its first word.
+    /// Parses the command, up to its first word.
     #[inline(always)]
     fn start_line(&mut self, word: u64) -> Option<()> {
         if word as u8 == BINARY {
-            return self.over(Status::Unread);
+            return self.finish(ScanStatus::Unread);
         }
         let (verb, len) = Verb::of(word);
         self.at += len;
@@ -218,22 +218,22 @@ impl Scan {
         self.number = 0;
         self.after_space = FIRST_BYTE;
         self.broken = false;
-        // Every command is written in small letters, and no answer is: an answer is never answered.
+        // Commands begin with a lower-case letter and replies with an upper-case one: a reply gets no reply.
         self.quiet = !(word as u8).is_ascii_lowercase();
         if verb.has(Verb::SAMPLED) && !verb.has(Verb::WORDS) {
-            self.found_key(verb, self.at);
+            self.record_key(verb, self.at);
         }
         if self.at < self.end { Some(()) } else { self.endless() }
     }
 
     #[inline(always)]
-    fn found_key(&mut self, verb: Verb, at: u32) {
+    fn record_key(&mut self, verb: Verb, at: u32) {
         if self.key.at == 0 {
             self.key = Key { at, len: 0, writes: verb.has(Verb::WRITES) };
         }
     }
 
-    /// Counts the words that start in these bytes; returns where the line ends, if it does there.
+    /// Counts the words that start in these bytes; returns the end of the line if it lies in them.
     #[inline(always)]
     fn count_words(&mut self, word: u64) -> Option<Option<u32>> {
         let spaces = swar::equal(word, b' ');
@@ -252,22 +252,22 @@ impl Scan {
         Some(Some(self.at + swar::before_first(ends)))
     }
 
-    /// Looks at the next word, or as much of it as these bytes hold.
+    /// Scans the next word, or the part of it in these bytes.
     #[inline(always)]
-    fn look_at_word(&mut self, packet: &Packet, verb: Verb, word: u64) -> Option<()> {
+    fn scan_word(&mut self, packet: &Packet, verb: Verb, word: u64) -> Option<()> {
         let ends = swar::equal(word, b' ') | swar::equal(word, b'\n') | swar::equal(word, b'\r');
         let len = if ends == 0 { 8 } else { swar::before_first(ends) };
         let (stop, after) = ((word >> ((8 * len) & 63)) as u8, (word >> ((8 * (len + 1)) & 63)) as u8);
         if ends == 0 || (stop == b'\r' && (len == 7 || after != b'\n')) {
-            // The word goes on. A carriage return within a line is part of it, but too odd to be sure of.
+            // The word continues. A carriage return within a line is part of its word; the line counts as broken.
             let odd = ends != 0 && len < 7;
             let len = if odd { len + 1 } else { len };
             self.broken |= odd;
-            self.part_of_word(verb, word, len);
+            self.scan_word_bytes(verb, word, len);
             self.at += len;
             return if self.at < self.end { Some(()) } else { self.endless() };
         }
-        self.part_of_word(verb, word, len);
+        self.scan_word_bytes(verb, word, len);
         self.at += len;
         if self.word_len != 0 {
             self.end_word(verb, self.word_len == 1 && word as u8 == b'q');
@@ -282,9 +282,9 @@ impl Scan {
         }
     }
 
-    /// Takes the first `len` bytes into the present word.
+    /// Adds the first `len` bytes to the present word.
     #[inline(always)]
-    fn part_of_word(&mut self, verb: Verb, word: u64, len: u32) {
+    fn scan_word_bytes(&mut self, verb: Verb, word: u64, len: u32) {
         if verb.has(Verb::DATA) {
             if verb.is_number(self.words) {
                 let negative = self.words == EXPIRY && self.word_len == 0 && len > 1 && word as u8 == b'-';
@@ -304,21 +304,21 @@ impl Scan {
         self.word_len += len;
     }
 
-    /// Takes the present word, which `at` now follows. `q` alone asks a meta command to be quiet.
+    /// Evaluates the present word, which ends at `at`. The word `q` makes a meta command quiet.
     #[inline(always)]
     fn end_word(&mut self, verb: Verb, is_q: bool) {
-        let place = self.words;
+        let index = self.words;
         self.words += 1;
-        if verb.has(Verb::SAMPLED) && place == verb.first_key() {
-            self.found_key(verb, self.at - self.word_len);
+        if verb.has(Verb::SAMPLED) && index == verb.first_key() {
+            self.record_key(verb, self.at - self.word_len);
         }
-        self.quiet |= verb.has(Verb::META) && place > 0 && is_q;
+        self.quiet |= verb.has(Verb::META) && index > 0 && is_q;
         if verb.has(Verb::DATA) {
-            self.broken |= match verb.largest(place) {
+            self.broken |= match verb.largest(index) {
                 Some(largest) => self.number > largest,
-                None => place == 0 && self.word_len > MAX_KEY,
+                None => index == 0 && self.word_len > MAX_KEY,
             };
-            if place == verb.data_len_at() {
+            if index == verb.data_len_at() {
                 self.data_len = self.number as u32;
             }
         }
@@ -326,10 +326,10 @@ impl Scan {
         self.word_len = 0;
     }
 
-    /// Sums up the present line, whose `\n` is at `end`, and goes to the next.
+    /// Adds the present line, whose `\n` is at `end`, to the sums, and moves to the next line.
     #[inline(always)]
     fn end_line(&mut self, packet: &Packet, verb: Verb, end: u32) -> Option<()> {
-        // The payload does not start with the packet, so there are eight bytes before any of it.
+        // Headers precede the payload, so eight bytes precede its first.
         let tail = self.word(packet, end - 8)?;
         let line_len = end - self.line;
         let returned = line_len > 1 && (tail >> 56) as u8 == b'\r';
@@ -344,34 +344,34 @@ impl Scan {
         let rows = verb.rows(self.words);
         self.rows += rows;
         self.commands[(verb.class(rows) as usize) & (QueryClass::COUNT - 1)] += 1;
-        self.answerable |= !self.quiet;
+        self.wants_reply |= !self.quiet;
         let data = verb.has(Verb::DATA) && !self.broken && verb.holds(self.words);
-        // The data's own end is two bytes.
+        // Two bytes end the data.
         self.at = end + 1 + if data { self.data_len + 2 } else { 0 };
         self.line = self.at;
         self.verb = Verb::NONE;
         match self.at {
             at if at < self.end => Some(()),
-            at if at == self.end => self.over(Status::Read),
-            _ => self.over(Status::Malformed),
+            at if at == self.end => self.finish(ScanStatus::Read),
+            _ => self.finish(ScanStatus::Malformed),
         }
     }
 }
 
-/// How many times eight bytes a step counts words in: a step costs more than to count in eight bytes.
+/// Words of eight bytes in which one step counts: the step itself costs more than one of them.
 const AT_ONCE: usize = 4;
-/// More steps than any payload within [`MAX_READ`] takes: each step but the first of a line goes on by a
-/// byte at least, and each line has one.
+/// More steps than any payload within [`MAX_READ`] takes: each step but the first of a line advances by at
+/// least a byte, and each line has a byte.
 const MAX_STEPS: u32 = 2 * MAX_READ;
-/// How much of a packet is read at most.
+/// The most bytes of a packet that are read.
 const MAX_READ: u32 = 1 << 14;
-/// What [`Scan::after_space`] has of a mask.
+/// The bit of a mask that [`CommandScan::after_space`] holds.
 const FIRST_BYTE: u32 = 0x80;
-/// What memcached's binary protocol starts a request with.
+/// The first byte of a request in memcached's binary protocol.
 const BINARY: u8 = 0x80;
-/// The place of the expiry among a storage command's words: it may be negative.
+/// The index of the expiry among a storage command's words. It may be negative.
 const EXPIRY: u32 = 2;
-/// So many digits always fit 64 bits.
+/// The most digits that always fit 64 bits.
 const MAX_DIGITS: u32 = 19;
 /// memcached's longest key.
 const MAX_KEY: u32 = 250;

@@ -1,39 +1,39 @@
 //! Eight bytes at a time. The first byte in memory is the lowest of the word (little endian).
 //!
-//! A mask has the highest bit of each byte that is meant set, and no other.
+//! A mask has the highest bit of each selected byte set, and no other bit.
 
 /// Every byte's highest bit.
 pub(crate) const HIGH: u64 = 0x8080_8080_8080_8080;
 /// Every byte's lowest bit.
 pub(crate) const LOW: u64 = 0x0101_0101_0101_0101;
 
-/// The bytes that are `byte`.
+/// A mask of the bytes equal to `byte`.
 #[inline(always)]
 pub(crate) fn equal(word: u64, byte: u8) -> u64 {
     let differs = word ^ (LOW * byte as u64);
     !(((differs & !HIGH) + !HIGH) | differs | !HIGH)
 }
 
-/// Whether any byte is below `bound`, at most 128.
+/// True if any byte is below `bound`, which is at most 128.
 #[inline(always)]
 pub(crate) fn any_below(word: u64, bound: u8) -> bool {
     word.wrapping_sub(LOW * bound as u64) & !word & HIGH != 0
 }
 
-/// How many bytes a mask has.
+/// The number of bytes in a mask.
 #[inline(always)]
 pub(crate) fn count(mask: u64) -> u32 {
     ((mask >> 7).wrapping_mul(LOW) >> 56) as u32
 }
 
-/// How many bytes come before the first of a mask that has one.
+/// The number of bytes before the first one of a mask, which is not empty.
 #[inline(always)]
 pub(crate) fn before_first(mask: u64) -> u32 {
-    // The bits below the lowest one: that byte's own seven, and all of the bytes before.
+    // The bits below the lowest one: seven of that byte, and all of the bytes before.
     count((below_first(mask) & LOW) << 7) - 1
 }
 
-/// Every bit below the first of a mask that has one; its high bits are those of the bytes before.
+/// Every bit below the first one of a mask, which is not empty. Its high bits are a mask of the bytes before.
 #[inline(always)]
 pub(crate) fn below_first(mask: u64) -> u64 {
     (mask & mask.wrapping_neg()) - 1
@@ -46,7 +46,7 @@ pub(crate) fn decimal(word: u64, count: u32) -> Option<u32> {
     if count == 0 {
         return Some(0);
     }
-    // The digits go to the end of the word, with zeros before them.
+    // The digits move to the end of the word, with zeros before them.
     let unused = 64 - 8 * count;
     let digits = (word << (unused & 63)) ^ ZEROS;
     let digits = if unused == 0 { digits } else { digits & (u64::MAX << (unused & 63)) };

@@ -1,6 +1,6 @@
 //! VLAN tags beyond the usual two.
 //!
-//! Linux takes off any number of priority tags (VLAN 0) without a VLAN interface, so all are followed.
+//! Linux strips any number of priority tags (VLAN 0) without a VLAN interface, so all are followed.
 
 use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::cty::{c_long, c_void};
@@ -14,31 +14,31 @@ use crate::maps::{self, read_once};
 
 /// A walk along the tags.
 pub(crate) struct TagWalk {
-    /// The type of what comes next.
+    /// The EtherType of the next header.
     ether_type: u16,
-    /// Whether the frame ends within a tag.
+    /// True if the frame ends within a tag.
     cut_off: bool,
-    /// Where the next header starts.
+    /// The offset of the next header.
     at: u32,
 }
 
-/// What a step gets: the verifier follows pointers on the stack, where the helper needs them.
+/// The argument of a step. It lies on the stack, where the verifier tracks pointers.
 struct Step {
     ctx: *mut xdp_md,
     walk: *mut TagWalk,
 }
 
-/// Goes over the tags, of which the first starts at `at`; returns what comes after them, and where.
+/// Skips the tags from `at` on, and returns the EtherType and the offset of the header after them.
 ///
 /// # Errors
 ///
 /// [`Exit::BadHeader`], [`Exit::TooManyHeaders`].
 #[inline(always)]
 pub(crate) fn skip(ctx: *mut xdp_md, ether_type: u16, at: usize) -> Result<(u16, usize), Exit> {
-    let case = maps::SCRATCH.get_ptr_mut(0).ok_or(Exit::Missing)?;
+    let scratch = maps::SCRATCH.get_ptr_mut(0).ok_or(Exit::Missing)?;
     // SAFETY: this CPU's own scratch.
-    let walk = unsafe { &raw mut (*case).tags };
-    // SAFETY: as above; `loop_step` has the signature that the helper calls, and what it gets outlives the call.
+    let walk = unsafe { &raw mut (*scratch).tags };
+    // SAFETY: as above; `loop_step` has the signature that the helper calls, and its argument outlives the call.
     unsafe {
         *walk = TagWalk { ether_type, cut_off: false, at: at as u32 };
         let mut step = Step { ctx, walk };
@@ -54,9 +54,9 @@ pub(crate) fn skip(ctx: *mut xdp_md, ether_type: u16, at: usize) -> Result<(u16,
     }
 }
 
-/// The helper's signature; goes on while it returns zero.
+/// One step, with the signature that `bpf_loop` calls; a result of zero continues the loop.
 unsafe extern "C" fn loop_step(_index: u32, step: *mut c_void) -> c_long {
-    // SAFETY: what `skip` lent to the helper.
+    // SAFETY: the argument that `skip` passed to the helper.
     let (ctx, walk) = unsafe {
         let step = step.cast::<Step>();
         ((*step).ctx, &mut *(*step).walk)
@@ -73,5 +73,5 @@ unsafe extern "C" fn loop_step(_index: u32, step: *mut c_void) -> c_long {
     0
 }
 
-/// More than any network has use for.
+/// More tags than any network uses.
 const MAX_TAGS: u32 = 64;

@@ -4,35 +4,35 @@ use super::Reader;
 use super::frame::{HeaderPeek, Kind, UDP};
 use crate::maps::write_once;
 
-/// What a packet carries: a datagram or a segment.
+/// The payload of a datagram or a segment.
 #[derive(Clone, Copy)]
 pub(crate) struct Payload {
-    /// Where it starts.
+    /// The offset of its first byte.
     pub(crate) at: u32,
-    /// Its bytes. Of a first fragment: of a datagram's, all of them; of a segment's, those that it shows.
+    /// The number of bytes. A datagram's first fragment: of the whole datagram; a segment's: of the fragment.
     pub(crate) len: u32,
-    /// The segment's sequence number; nothing, of a datagram. So below.
+    /// The segment's sequence number. Not set for a datagram, like the flags.
     pub(crate) sequence: u32,
     /// The segment's [`tcp_flags`].
     pub(crate) flags: u8,
-    /// How much of it is known.
+    /// The part of it that the packet holds.
     pub(crate) extent: Extent,
 }
 
-/// How much is known of what a packet carries.
+/// The part of a payload that a packet holds.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Extent {
     /// All of it.
     Whole,
-    /// Its beginning.
+    /// The beginning.
     FirstFragment,
-    /// Nothing: it does not follow its protocol.
+    /// None: it does not follow its protocol.
     Malformed,
 }
 
 impl Payload {
-    /// Reads the transport header of an IP packet that ends at `end`, to scratch.
+    /// Parses the transport header of an IP packet that ends at `end` into scratch.
     #[inline(always)]
     pub(crate) fn parse_into<R: Reader>(
         packet: &R,
@@ -54,37 +54,37 @@ impl Payload {
         read
     }
 
-    /// Whether it does not follow its protocol.
+    /// True if it does not follow its protocol.
     #[inline(always)]
     pub(crate) fn is_malformed(&self) -> bool {
         self.extent == Extent::Malformed
     }
 
-    /// Whether a part of it is in later fragments.
+    /// True if later fragments hold a part of it.
     #[inline(always)]
     pub(crate) fn is_first_fragment(&self) -> bool {
         self.extent == Extent::FirstFragment
     }
 
-    /// How many bytes a segment may have at most.
+    /// The most bytes that the segment may have.
     #[inline(always)]
     pub(crate) fn max_len(&self) -> u32 {
         if self.is_first_fragment() { MAX_SEGMENT } else { self.len }
     }
 
-    /// Where it ends.
+    /// The offset of its end.
     #[inline(always)]
     pub(crate) fn end(&self) -> u32 {
         self.at + self.len
     }
 
-    /// Whether a connection is to be opened.
+    /// True for a SYN that opens a connection.
     #[inline(always)]
-    pub(crate) fn opens(&self) -> bool {
+    pub(crate) fn is_connection_attempt(&self) -> bool {
         self.flags & (tcp_flags::SYN | tcp_flags::ACK | tcp_flags::RST) == tcp_flags::SYN
     }
 
-    /// Whether a segment carries data. A reset may carry the reason for it, which is none.
+    /// True if a segment carries data. A reset may carry a text, which no application reads.
     #[inline(always)]
     pub(crate) fn carries_data(&self) -> bool {
         self.max_len() != 0 && self.flags & tcp_flags::RST == 0
@@ -96,7 +96,7 @@ fn parse_udp<R: Reader>(packet: &R, peek: &HeaderPeek, end: usize, payload: *mut
     let at = peek.transport_at;
     let mut length = usize::from(u16::from_be(packet.bytes::<UDP_HEADER>(at)?.get::<u16, 4>()));
     if length < UDP_HEADER {
-        // Over IPv6, a length of zero stands for all that the packet holds (RFC 2675).
+        // Over IPv6, a length of zero stands for the rest of the packet (RFC 2675).
         if length != 0 || !peek.v6 || peek.kind != Kind::Whole || at + UDP_HEADER > end {
             return None;
         }
@@ -129,15 +129,15 @@ fn parse_tcp<R: Reader>(packet: &R, at: usize, end: usize, payload: *mut Payload
 pub(crate) mod tcp_flags {
     /// The sender has finished.
     pub(crate) const FIN: u8 = 1 << 0;
-    /// A connection is to be opened.
+    /// The sender opens a connection.
     pub(crate) const SYN: u8 = 1 << 1;
     /// The connection is refused or broken.
     pub(crate) const RST: u8 = 1 << 2;
-    /// The acknowledgment number counts.
+    /// The acknowledgment number is valid.
     pub(crate) const ACK: u8 = 1 << 4;
 }
 
-/// More than any segment's data.
+/// No segment carries more data.
 const MAX_SEGMENT: u32 = u16::MAX as u32;
 /// Bytes of UDP's header.
 pub(crate) const UDP_HEADER: usize = 8;

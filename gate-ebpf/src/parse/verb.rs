@@ -2,7 +2,7 @@
 
 use gate_common::abi::QueryClass;
 
-/// What a command is, in one word: bits that the scanner asks for, and its [`QueryClass`].
+/// A command's properties in one word: bits that the scanner tests, and its [`QueryClass`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Verb(u32);
 
@@ -13,7 +13,7 @@ impl Verb {
     pub(crate) const KEYS: u32 = 1 << 3;
     /// The first word, the command itself or a time, is no key.
     pub(crate) const FIRST_IS_NONE: u32 = 1 << 4;
-    /// Its words are looked at one by one.
+    /// Its words are scanned one by one.
     pub(crate) const WORDS: u32 = 1 << 5;
     /// Data follows the line.
     pub(crate) const DATA: u32 = 1 << 6;
@@ -23,7 +23,7 @@ impl Verb {
     pub(crate) const META: u32 = 1 << 8;
     /// Its first key may be sampled.
     pub(crate) const SAMPLED: u32 = 1 << 9;
-    /// It writes.
+    /// The command writes.
     pub(crate) const WRITES: u32 = 1 << 10;
     /// `noreply` at its end asks for no answer.
     pub(crate) const NOREPLY: u32 = 1 << 11;
@@ -47,11 +47,11 @@ impl Verb {
     /// Any other command: each word after it may be a key.
     pub(crate) const OTHER: Self =
         Self(QueryClass::Other as u32 | Self::KEYS | Self::FIRST_IS_NONE | Self::NOREPLY);
-    /// A command after spaces, which memcached passes over: it may be any.
+    /// A command after spaces, which memcached skips: it may be any command.
     pub(crate) const HIDDEN: Self =
         Self(QueryClass::Unread as u32 | Self::KEYS | Self::FIRST_IS_NONE | Self::NOREPLY);
 
-    /// Whether any of `bits` is set.
+    /// True if any of `bits` is set.
     #[inline(always)]
     pub(crate) fn has(self, bits: u32) -> bool {
         self.0 & bits != 0
@@ -64,7 +64,7 @@ impl Verb {
         if class == QueryClass::Get as u32 && rows > 1 { QueryClass::MultiGet as u32 } else { class }
     }
 
-    /// How many rows it names with so many words.
+    /// The number of rows that it names with so many words.
     #[inline(always)]
     pub(crate) fn rows(self, words: u32) -> u32 {
         if !self.has(Self::KEYS) {
@@ -73,40 +73,40 @@ impl Verb {
         if self.has(Self::FIRST_IS_NONE) { words.saturating_sub(1) } else { words }
     }
 
-    /// The place of the first key among its words.
+    /// The index of the first key among its words.
     #[inline(always)]
     pub(crate) fn first_key(self) -> u32 {
         u32::from(self.has(Self::FIRST_IS_NONE))
     }
 
-    /// Whether a number must stand in this place, if data is to follow.
+    /// True if the word at this index must be a number before data.
     #[inline(always)]
-    pub(crate) fn is_number(self, place: u32) -> bool {
+    pub(crate) fn is_number(self, index: u32) -> bool {
         if self.has(Self::META) {
-            place == 1
+            index == 1
         } else {
-            matches!(place, 1..=3) || place == 4 && self.has(Self::UNIQUE)
+            matches!(index, 1..=3) || index == 4 && self.has(Self::UNIQUE)
         }
     }
 
-    /// The largest number in this place that memcached takes for sure, if data is to follow.
+    /// The largest number at this index that every memcached accepts before data.
     #[inline(always)]
-    pub(crate) fn largest(self, place: u32) -> Option<u64> {
-        match place {
-            _ if place == self.data_len_at() => Some(i32::MAX as u64 - 2),
+    pub(crate) fn largest(self, index: u32) -> Option<u64> {
+        match index {
+            _ if index == self.data_len_at() => Some(i32::MAX as u64 - 2),
             1 if !self.has(Self::META) => Some(u32::MAX as u64),
             2 if !self.has(Self::META) => Some(i32::MAX as u64),
             _ => None,
         }
     }
 
-    /// The place of the data's length.
+    /// The index of the data's length.
     #[inline(always)]
     pub(crate) fn data_len_at(self) -> u32 {
         if self.has(Self::META) { 1 } else { 3 }
     }
 
-    /// Whether a storage command holds so many words. Meta commands hold flags, up to a number.
+    /// True if a storage command may have so many words. Meta commands have flags, up to a number.
     #[inline(always)]
     pub(crate) fn holds(self, words: u32) -> bool {
         let (least, most) = match (self.has(Self::META), self.has(Self::UNIQUE)) {
@@ -117,8 +117,8 @@ impl Verb {
         least <= words && words <= most
     }
 
-    /// The command that a line starts with, given its first eight bytes, and how many bytes it takes with
-    /// the space after it. [`Verb::OTHER`] and [`Verb::HIDDEN`] take none.
+    /// The command at the start of a line, given the line's first eight bytes, and its length with the space
+    /// after it: zero for [`Verb::OTHER`] and [`Verb::HIDDEN`].
     #[inline(always)]
     pub(crate) fn of(line: u64) -> (Self, u32) {
         if line as u32 == text4(b"get ") {
@@ -141,7 +141,7 @@ impl Verb {
         }
     }
 
-    /// The commands of two letters, and those that are none.
+    /// The commands of two letters, [`Verb::OTHER`] and [`Verb::HIDDEN`].
     #[inline(always)]
     fn short(line: u64) -> (Self, u32) {
         let verb = match line as u32 & 0x00ff_ffff {
