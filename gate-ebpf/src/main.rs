@@ -26,16 +26,17 @@ mod buckets;
 mod counters;
 mod fragments;
 mod maps;
+mod mark;
 mod parse;
 mod plan;
 mod reply;
 mod sample;
 mod verdict;
 
-use aya_ebpf::bindings::{xdp_action, xdp_md};
+use aya_ebpf::bindings::{__sk_buff, xdp_action, xdp_md};
 use aya_ebpf::helpers::generated::{bpf_jiffies64, bpf_ktime_get_ns};
-use aya_ebpf::macros::xdp;
-use aya_ebpf::programs::XdpContext;
+use aya_ebpf::macros::{classifier, xdp};
+use aya_ebpf::programs::{TcContext, XdpContext};
 use gate_common::abi::Exit;
 
 /// Processes a packet.
@@ -53,6 +54,14 @@ pub(crate) fn gate(ctx: XdpContext) -> u32 {
 #[xdp(frags)]
 pub(crate) fn gate_pass(_ctx: XdpContext) -> u32 {
     xdp_action::XDP_PASS
+}
+
+/// Marks what the XDP program has charged, behind it.
+#[classifier]
+pub(crate) fn gate_mark(ctx: TcContext) -> i32 {
+    let skb: *mut __sk_buff = ctx.skb.skb;
+    mark::mark(skb);
+    mark::GO_ON
 }
 
 /// Reads the kernel's clocks for the daemon, which runs it by test run.

@@ -19,7 +19,7 @@ use crate::parse::tags::TagWalk;
 use crate::parse::transport::{Extent, Payload};
 use crate::parse::{Packet, Reader, first_line, memcached};
 use crate::plan::{Plan, PlanReader};
-use crate::{buckets, fragments, reply, sample};
+use crate::{buckets, fragments, mark, reply, sample};
 
 /// Processes a packet, and returns its exit. [`Exit::RefusedReplied`]: the packet already holds the reply.
 #[inline(always)]
@@ -43,7 +43,11 @@ fn try_process_packet(ctx: *mut xdp_md) -> Result<Exit, Exit> {
         parsed => parsed?,
     };
     let packet = PacketContext::new(ctx, control, scratch, entry)?;
-    if packet.scratch().frame.transport == UDP { packet.process_datagram() } else { packet.process_segment() }
+    if packet.scratch().frame.transport == UDP {
+        packet.process_and_mark_datagram()
+    } else {
+        packet.process_segment()
+    }
 }
 
 /// Parses the headers of a packet for a protected port into scratch.
@@ -192,6 +196,20 @@ impl PacketContext {
         // Looked up before any compare-and-swap: later instructions wait for it.
         let counters = Counters::new(plan.tenant_id, read_once!((*control).tenants));
         Ok(Self { ctx, control, scratch: at, plan, tenant, counters, now_ns, stale, price_mru })
+    }
+
+    /// Processes a UDP datagram, and says of one that passes to a proxied service that it was charged.
+    #[inline(always)]
+    fn process_and_mark_datagram(&self) -> Result<Exit, Exit> {
+        let exit = self.process_datagram()?;
+        let proxied = self.plan.service_flags() & service_flags::PROXIED != 0;
+        if proxied
+            && matches!(exit, Exit::Passed | Exit::Shadowed)
+            && read_once!((*self.control).charged_mark) != 0
+        {
+            mark::charged(self.ctx);
+        }
+        Ok(exit)
     }
 
     /// Charges a UDP datagram, which holds one request or several.

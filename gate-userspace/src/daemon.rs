@@ -30,6 +30,7 @@ use crate::control::tick::{self, Lost, Ticker, occupied};
 use crate::control::watch::Watch;
 use crate::dispatcher::{self, Dispatcher, ServiceMetrics};
 use crate::kernel::attach::{self, attach};
+use crate::kernel::mark;
 use crate::kernel::owner::{self, Ownership, Predecessor, Previous};
 use crate::kernel::{self, Heartbeat, Loaded, Maps, Migration, Opened, PinDir, Sizes};
 use crate::policy::Tier;
@@ -185,6 +186,10 @@ struct Attached {
     pins: PinDir,
     loaded: Loaded,
     interface_lost: bool,
+    /// The bit of the mark that charged datagrams get; none if zero.
+    mark: u32,
+    /// How many datagrams could not be marked before this gate.
+    unmarked: u64,
 }
 
 impl Daemon {
@@ -248,8 +253,14 @@ impl Daemon {
             announce_migration(migration.from_version());
         }
         daemon.migrating = migration.zip(predecessor);
-        announce_attached(&interface, mode, xdp, &pins);
-        daemon.attached = Some(Attached { xdp, interface, pins, loaded, interface_lost: false });
+        let proxies_datagrams =
+            config.services.iter().any(|service| service.backend.is_some() && service.transports.udp);
+        let mark = if proxies_datagrams { config.gate.charged_mark } else { 0 };
+        let unmarked = mark::unmarked(&loaded.maps);
+        let mut attached = Attached { xdp, interface, pins, loaded, interface_lost: false, mark, unmarked };
+        attached.mark_charged();
+        announce_attached(&attached.interface, mode, xdp, &attached.pins);
+        daemon.attached = Some(attached);
         Ok(daemon)
     }
 
@@ -345,6 +356,7 @@ impl Daemon {
         let services = self.watch.tick(now, |service| self.ticker.is_overloaded(service));
         let generation = self.ticker.tick(now, &services)?;
         self.watch.expect(|service| Some((self.ticker.expected(service)?, self.ticker.measure(service))));
+        self.attached.iter_mut().for_each(Attached::look_after_mark);
         self.board.publish(self.ticker.report(generation, self.watch.report()));
         self.drain_samples();
         self.hot_keys.tick(&self.maps);
@@ -426,6 +438,29 @@ impl Daemon {
 }
 
 impl Attached {
+    /// Lets what is charged be marked. Where that cannot be, the daemon goes by the interface.
+    fn mark_charged(&mut self) {
+        if let Err(error) = mark::attach(&mut self.loaded, &self.interface, self.mark, &self.pins) {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "charged datagrams are not marked: what comes in by the interface counts as charged"
+            );
+        }
+    }
+
+    /// Some drivers have no room for what the mark is made of.
+    fn look_after_mark(&mut self) {
+        let maps = &self.loaded.maps;
+        if maps.charged_mark() != 0 && mark::unmarked(maps) > self.unmarked {
+            maps.mark_nothing();
+            tracing::warn!(
+                interface = self.interface,
+                "the driver has no metadata, so charged datagrams are not marked: what comes in by the interface \
+                 counts as charged"
+            );
+        }
+    }
+
     /// An interface that vanished takes its program with it; when one of that name is back, the program
     /// is attached anew.
     fn look_after_interface(&mut self) {
@@ -443,6 +478,7 @@ impl Attached {
         match attach(&mut self.loaded, &self.interface, self.xdp, &self.pins) {
             Ok(mode) => {
                 self.interface_lost = false;
+                self.mark_charged();
                 tracing::info!(interface = self.interface, mode = mode_name(mode), "attached again");
             }
             Err(error) => tracing::debug!(error = &error as &dyn std::error::Error, "not attached again"),

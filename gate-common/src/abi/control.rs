@@ -37,8 +37,13 @@ pub struct Control {
     pub owner_start: u64,
     /// The network namespace of the interface, by its inode's number: an index means nothing in another.
     pub namespace: u64,
+    /// The bit of the kernel's mark that the datagrams to proxied services get which the XDP program has judged; zero if
+    /// they get none, and the daemon has to infer it.
+    pub charged_mark: u32,
+    /// Spelled out.
+    pub _padding: u32,
     /// Spelled out: the heartbeat has a cache line of its own.
-    pub _reserved: [u64; 5],
+    pub _reserved: [u64; 4],
     /// What packets are judged by, one for each bank.
     pub views: [View; 2],
 }

@@ -225,6 +225,8 @@ pub enum Event {
     UpperBound = 7,
     /// The heartbeat was stale: pushed refusals were not applied.
     Stale = 8,
+    /// A charged datagram could not be marked: the driver has no room for metadata.
+    NoMetadata = 9,
 }
 
 impl Event {
@@ -232,7 +234,7 @@ impl Event {
     pub const COUNT: usize = 14;
 
     /// Every event, in the order of its number.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Sampled,
         Self::SampleLost,
         Self::Contended,
@@ -242,6 +244,7 @@ impl Event {
         Self::NoRoom,
         Self::UpperBound,
         Self::Stale,
+        Self::NoMetadata,
     ];
 
     /// Its index in [`Cpu::events`].
@@ -264,6 +267,7 @@ impl Event {
             Self::NoRoom => "no-room",
             Self::UpperBound => "upper-bound",
             Self::Stale => "stale",
+            Self::NoMetadata => "no-metadata",
         }
     }
 }

@@ -54,6 +54,12 @@ pub const CLOCK_PROGRAM: &str = "gate_clock";
 /// The name of the program that a veth's peer needs, so that replies arrive: it passes everything.
 pub const PASS_PROGRAM: &str = "gate_pass";
 
+/// The name of the program behind the XDP program that marks what that has charged.
+pub const MARK_PROGRAM: &str = "gate_mark";
+/// What the XDP program writes before a packet that it has charged, for [`MARK_PROGRAM`] to read. No client can: it
+/// is no part of the packet.
+pub const CHARGED: u64 = 0x6368_6172_6765_6421;
+
 /// The name of the program's constant that says how often a compare-and-swap is tried.
 pub const ATTEMPTS: &str = "ATTEMPTS";
 

@@ -95,6 +95,8 @@ pub struct Gate {
     pub deep_debt: Nanos,
     /// The action on IP fragments of protected services.
     pub fragments: Fragments,
+    /// The bit of the kernel's mark that charged datagrams to proxied services get; none if zero.
+    pub charged_mark: u32,
     /// The most memory that the prefix tables may take, in bytes; 1 MiB to 16 GiB.
     pub prefix_memory: u64,
     /// The most memory that the tenants' counters may take, in bytes; 1 MiB to 16 GiB.

@@ -76,6 +76,7 @@ fn gate(mut section: Section<'_>) -> Gate {
         tcp_in_debt: s.get("tcp_in_debt", one_of(&TCP_ACTIONS)).unwrap_or(TcpAction::None),
         deep_debt: s.get("deep_debt", time(DEEP_RANGE)).unwrap_or(Nanos::from_secs(10)),
         fragments: s.get("fragments", one_of(&FRAGMENTS)).unwrap_or(Fragments::Judge),
+        charged_mark: s.get("charged_mark", mark_bit).unwrap_or(DEFAULT_MARK),
         prefix_memory: s.get("prefix_memory", map_memory).unwrap_or(64 << 20),
         counter_memory: s.get("counter_memory", map_memory).unwrap_or(1 << 30),
         pin_dir: s.get("pin_dir", absolute_path).unwrap_or_else(|| PathBuf::from("/sys/fs/bpf/gate")),
@@ -421,6 +422,17 @@ fn reply_budget(text: &str) -> Result<u64, Wrong> {
     units::byte_rate(text, 0, 1 << 30)
 }
 
+/// One bit of 32, in hexadecimal, or none.
+fn mark_bit(text: &str) -> Result<u32, Wrong> {
+    let bit = text.strip_prefix("0x").and_then(|digits| u32::from_str_radix(digits, 16).ok());
+    if text == "off" {
+        return Ok(0);
+    }
+    bit.filter(|bit| bit.is_power_of_two()).ok_or_else(|| {
+        "must be \"off\" or one bit from \"0x1\" to \"0x80000000\", e.g. \"0x1000\"".to_owned()
+    })
+}
+
 fn one_in(text: &str) -> Result<NonZeroU32, Wrong> {
     let part = text.strip_prefix("1/").and_then(|n| n.parse::<NonZeroU32>().ok());
     part.filter(|n| n.get() <= 65_536)
@@ -521,6 +533,8 @@ const STALE_RANGE: (Nanos, Nanos) = (Nanos::from_millis(100), Nanos::from_secs(6
 /// The kernel's clock ticks every 4 ms: a smaller burst would be spent before the next tick.
 const BURST_RANGE: (Nanos, Nanos) = (Nanos::from_millis(4), Nanos::from_secs(3_600));
 const DEBT_RANGE: (Nanos, Nanos) = (Nanos::ZERO, Nanos::from_secs(7_200));
+/// A bit that neither Kubernetes, Cilium, Calico nor Tailscale use.
+const DEFAULT_MARK: u32 = 0x1000;
 /// Enough for hot keys to stand out, few enough to cost nothing.
 const DEFAULT_SAMPLE: NonZeroU32 = NonZeroU32::new(64).expect("not zero");
 const MAX_SERVICES: usize = 64;

@@ -18,6 +18,7 @@ impl Config {
             ("counter_memory", gate.counter_memory != other.counter_memory),
             ("pin_dir", gate.pin_dir != other.pin_dir),
             ("admin", gate.admin != other.admin),
+            ("charged_mark", gate.charged_mark != other.charged_mark),
             ("threads", gate.threads != other.threads),
         ] {
             differs(changed, format!("gate.{key}"));

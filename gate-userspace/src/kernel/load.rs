@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aya::programs::{TestRun, TestRunOptions, Xdp};
+use aya::programs::{SchedClassifier, TestRun, TestRunOptions, Xdp};
 use aya::{Ebpf, EbpfLoader};
 use gate_common::abi::{self, maps};
 
@@ -71,6 +71,14 @@ impl Loaded {
     /// The program that judges packets.
     pub(super) fn program(&mut self) -> Result<&mut Xdp> {
         xdp(&mut self.ebpf, abi::PROGRAM)
+    }
+
+    /// The program that marks what was charged; not loaded yet.
+    pub(super) fn mark_program(&mut self) -> Result<&mut SchedClassifier> {
+        let name = abi::MARK_PROGRAM;
+        let lacks = || Error::ObjectLacks { what: name.to_owned() };
+        let program = self.ebpf.program_mut(name).ok_or_else(lacks)?;
+        program.try_into().map_err(|source| Error::aya(name, source))
     }
 
     /// Runs the program `repeat` times on a packet, in the kernel, without an interface.

@@ -208,6 +208,21 @@ impl Maps {
         interface != 0 && word as u32 == interface && word >> 32 != u64::from(AttachMode::None as u32)
     }
 
+    /// The bit of the kernel's mark that charged datagrams get; zero if they get none.
+    #[must_use]
+    pub fn charged_mark(&self) -> u32 {
+        self.control.word(0, offset_of!(Control, charged_mark)).load(Ordering::Relaxed) as u32
+    }
+
+    pub(super) fn set_charged_mark(&self, mark: u32) {
+        self.control.word(0, offset_of!(Control, charged_mark)).store(u64::from(mark), Ordering::Relaxed);
+    }
+
+    /// Marks nothing from now on.
+    pub fn mark_nothing(&self) {
+        self.set_charged_mark(0);
+    }
+
     /// The network namespace of that interface, by its inode's number.
     #[must_use]
     pub fn namespace(&self) -> u64 {

@@ -23,6 +23,7 @@ mod link;
 mod load;
 mod mapped;
 mod maps;
+pub mod mark;
 mod migration;
 pub mod object;
 mod open;

@@ -71,6 +71,12 @@ impl PinDir {
         link(&self.0)
     }
 
+    /// The pin of the link of the program that marks what was charged.
+    #[must_use]
+    pub fn mark_link(&self) -> PathBuf {
+        mark_link(&self.0)
+    }
+
     /// Takes the program from the interface, and removes every pin and the directory.
     ///
     /// # Errors
@@ -84,6 +90,13 @@ impl PinDir {
         {
             tracing::debug!(error = &error as &dyn std::error::Error, "the link goes with its pin");
         }
+        let mark = mark_link(directory);
+        if mark.exists()
+            && let Err(error) = super::link::detach(&mark)
+        {
+            tracing::debug!(error = &error as &dyn std::error::Error, "the mark link goes with its pin");
+        }
+        unlink(&mark).map_err(failed)?;
         let mut removed = Removed { link: unlink(&pin).map_err(failed)?, maps: 0 };
         let entries = match fs::read_dir(directory) {
             Ok(entries) => entries,
@@ -119,6 +132,10 @@ pub(super) const BPF_FS: &str = "/sys/fs/bpf";
 
 fn link(directory: &Path) -> PathBuf {
     directory.join("link")
+}
+
+fn mark_link(directory: &Path) -> PathBuf {
+    directory.join("mark-link")
 }
 
 fn unlink(path: &Path) -> io::Result<bool> {

@@ -229,7 +229,7 @@ const READERS: usize = 8;
 const ROUNDS: usize = 300;
 
 /// What is there once more for the kernel: a veth pair, and the XDP program at the server's end.
-fn site() -> Result<Option<(Site, Memcached)>> {
+fn site(gate: &str) -> Result<Option<(Site, Memcached)>> {
     if !privilege::root("proxy_udp") {
         return Ok(None);
     }
@@ -246,7 +246,7 @@ fn site() -> Result<Option<(Site, Memcached)>> {
         tenant("later", LATER),
     ];
     let site = Site::new(&format!(
-        "[[service]]\nname = \"cache\"\nprotocol = \"memcached\"\nlisten = \"0.0.0.0:{PROXIED}\"\n\
+        "[gate]\n{gate}\n[[service]]\nname = \"cache\"\nprotocol = \"memcached\"\nlisten = \"0.0.0.0:{PROXIED}\"\n\
          backend = \"{SERVER_V4}:{PORT}\"\n{BOTH}\n{ONE_RU}\n{}",
         tenants.concat()
     ))?;
@@ -264,8 +264,49 @@ const PROXIED: u16 = 21_211;
 
 #[test]
 fn datagrams_that_xdp_charged_are_not_charged_again() -> Result<()> {
-    let Some((site, _store)) = site()? else { return Ok(()) };
+    let Some((site, _store)) = site("")? else { return Ok(()) };
     let _gate = site.start(&[])?;
+    charged_once(&site)?;
+    // A mark is no matter of addresses: the first datagram from a new one is charged.
+    site.net.add_server_address(LATER.parse()?)?;
+    let server = SocketAddr::new(SERVER_V4.parse()?, PROXIED);
+    let mut later = site.net.server.enter(|| Datagrams::to(LATER.parse()?, server))??;
+    let (passed, refusal) = asked_until_refused(&mut later, "get a\r\n")?;
+    ensure!((BURST..BURST + 3).contains(&passed), "{passed} passed of a burst of {BURST}");
+    ensure!(refusal.contains("reason=quota"), "{refusal}");
+    Ok(())
+}
+
+#[test]
+fn without_a_mark_the_interface_says_what_was_charged() -> Result<()> {
+    let Some((site, _store)) = site("charged_mark = \"off\"")? else { return Ok(()) };
+    let _gate = site.start(&[])?;
+    charged_once(&site)?;
+    // An address that it has not had for long is soon known as well.
+    site.net.add_server_address(LATER.parse()?)?;
+    let server = SocketAddr::new(SERVER_V4.parse()?, PROXIED);
+    let mut later = site.net.server.enter(|| Datagrams::to(LATER.parse()?, server))??;
+    wait_until("it is never charged", || Ok(later.ask("get a\r\n")?.contains("reason=quota")))
+}
+
+/// A takeover replaces the program that marks, and a detach takes it away.
+#[test]
+fn a_takeover_keeps_the_mark_and_a_detach_removes_it() -> Result<()> {
+    let Some((site, _store)) = site("")? else { return Ok(()) };
+    let first = site.start(&[])?;
+    let mark_link = site.pins().join("mark-link");
+    ensure!(mark_link.exists(), "nothing is marked");
+    let second = site.start(&["--takeover"])?;
+    drop(first);
+    charged_once(&site)?;
+    drop(second);
+    ensure!(site.gate(&["detach"])?.status.success());
+    ensure!(!mark_link.exists() && site.anything_left()?.is_none(), "something is left");
+    Ok(())
+}
+
+/// Asks by each way that a datagram can come, until the quota is spent: it is spent once.
+fn charged_once(site: &Site) -> Result<()> {
     let _peer = site.peer()?;
     let server = SocketAddr::new(SERVER_V4.parse()?, PROXIED);
     let client = |source: &str| site.net.client.enter(|| Datagrams::to(source.parse()?, server))?;
@@ -306,16 +347,12 @@ fn datagrams_that_xdp_charged_are_not_charged_again() -> Result<()> {
         let charged = charged(name).unwrap_or(0.0);
         ensure!((BURST as f64..BURST as f64 + 3.0).contains(&charged), "{name}: {counted}");
     }
-
-    // An address that it has not had for long is soon known as well.
-    site.net.add_server_address(LATER.parse()?)?;
-    let mut later = here(LATER, SERVER_V4)?;
-    wait_until("it is never charged", || Ok(later.ask(&key)?.contains("reason=quota")))
+    Ok(())
 }
 
 #[test]
 fn the_quota_is_one_for_datagrams_and_connections() -> Result<()> {
-    let Some((site, _store)) = site()? else { return Ok(()) };
+    let Some((site, _store)) = site("")? else { return Ok(()) };
     let _gate = site.start(&[])?;
     let _peer = site.peer()?;
     let source: IpAddr = "198.18.1.1".parse()?;

@@ -59,6 +59,7 @@ fn what_is_left_out_has_its_documented_default() {
             tcp_in_debt: TcpAction::None,
             deep_debt: Nanos::from_secs(10),
             fragments: Fragments::Judge,
+            charged_mark: 0x1000,
             prefix_memory: 64 << 20,
             counter_memory: 1 << 30,
             pin_dir: PathBuf::from("/sys/fs/bpf/gate"),

@@ -3,18 +3,17 @@
 //! **The way back.** A socket that listens at every address learns which one a datagram was sent to, and answers
 //! from there: a client takes an answer from no other.
 //!
-//! **Who has charged it.** The XDP program sees every datagram that comes in by its interface, and charges it,
-//! unless it is a fragment. So each is received with the interface that it came in by, and with a mark if the kernel
-//! put it together. What comes in by another interface, a VLAN on top of the attached one included, or over
-//! loopback, counts as not charged; so does what the machine sends to itself ([`super::local_addrs`]).
+//! **Who has charged it.** Each datagram is received with the kernel's mark, one bit of which says that the XDP program
+//! has judged it (`gate_mark`). Where nothing can be marked, it is inferred: the XDP program sees every datagram
+//! that comes in by its interface, and charges it, unless it is a fragment. So each is received with the interface as
+//! well, and with the size of fragments if the kernel put it together. What comes in by another interface, or over
+//! loopback, then counts as not charged; so does what the machine sends to itself ([`super::local_addrs`]).
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd as _;
 
-use nix::sys::socket::{
-    ControlMessage, ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, sendmsg, setsockopt, sockopt,
-};
+use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, recvmsg, sendmsg, setsockopt, sockopt};
 use nix::{setsockopt_impl, sockopt_impl};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
@@ -38,6 +37,8 @@ pub(crate) struct Arrival {
     pub(crate) interface: u32,
     /// The kernel put it together from fragments.
     pub(crate) fragmented: bool,
+    /// The kernel's mark.
+    pub(crate) mark: u32,
 }
 
 /// The kernel's word on a datagram's other end, in its own form.
@@ -57,6 +58,8 @@ impl Socket {
         let address = socket.local_addr()?;
         // A socket for IPv6 may receive IPv4 as well.
         setsockopt(&socket, FragmentSizeV4, &true)?;
+        // Linux 6.0. Without it nothing is marked either.
+        let _ = setsockopt(&socket, ReceiveMark, &true);
         if address.is_ipv4() {
             setsockopt(&socket, sockopt::Ipv4PacketInfo, &true)?;
         } else {
@@ -91,27 +94,16 @@ impl Socket {
     /// `WouldBlock` if there is none.
     pub(crate) fn receive(&self, into: &mut [u8], control: &mut [u8]) -> io::Result<(usize, Arrival)> {
         self.socket.try_io(Interest::READABLE, || {
+            control.fill(0);
             let mut pieces = [IoSliceMut::new(into)];
             let socket = self.socket.as_raw_fd();
             let received =
-                recvmsg::<SockaddrStorage>(socket, &mut pieces, Some(control), MsgFlags::MSG_DONTWAIT)?;
+                recvmsg::<SockaddrStorage>(socket, &mut pieces, Some(&mut *control), MsgFlags::MSG_DONTWAIT)?;
             let peer = received.address.as_ref().and_then(address).ok_or(io::ErrorKind::InvalidData)?;
-            let mut arrival = Arrival { peer, to: None, interface: 0, fragmented: false };
-            for message in received.cmsgs()? {
-                match message {
-                    ControlMessageOwned::Ipv4PacketInfo(info) => {
-                        arrival.interface = info.ipi_ifindex as u32;
-                        arrival.to = self.any.then_some(PacketInfo::V4(info));
-                    }
-                    ControlMessageOwned::Ipv6PacketInfo(info) => {
-                        arrival.interface = info.ipi6_ifindex;
-                        arrival.to = self.any.then_some(PacketInfo::V6(info));
-                    }
-                    // Nothing else was asked for but the size of fragments, which is told of fragments alone.
-                    _ => arrival.fragmented = true,
-                }
-            }
-            Ok((received.bytes, arrival))
+            let bytes = received.bytes;
+            let mut arrival = Arrival { peer, to: None, interface: 0, fragmented: false, mark: 0 };
+            Control(control).for_each(|message| arrival.note(message, self.any));
+            Ok((bytes, arrival))
         })
     }
 
@@ -140,7 +132,56 @@ impl Socket {
     }
 }
 
+/// The control messages of a datagram, in a buffer that was zero before: level, type and data of each. (nix's own
+/// iterator puts what it does not know, such as a mark, on the heap.)
+struct Control<'a>(&'a [u8]);
+
+impl<'a> Iterator for Control<'a> {
+    type Item = (libc::c_int, libc::c_int, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (header, _) = self.0.split_first_chunk::<CONTROL_HEADER>()?;
+        let [len, kind] = header.as_chunks::<8>().0 else { return None };
+        let (len, kind) = (usize::from_ne_bytes(*len), kind.as_chunks::<4>().0);
+        let message = self.0.get(CONTROL_HEADER..len)?;
+        self.0 = self.0.get(len.next_multiple_of(size_of::<usize>())..).unwrap_or_default();
+        Some((i32::from_ne_bytes(kind[0]), i32::from_ne_bytes(kind[1]), message))
+    }
+}
+
+/// Bytes of `struct cmsghdr`: its length, level and type.
+const CONTROL_HEADER: usize = size_of::<libc::cmsghdr>();
+const _: () = assert!(CONTROL_HEADER == 16 && size_of::<usize>() == 8);
+
 impl Arrival {
+    fn note(&mut self, (level, kind, data): (libc::c_int, libc::c_int, &[u8]), any: bool) {
+        let word = |place: usize| Some(u32::from_ne_bytes(*data.as_chunks::<4>().0.get(place)?));
+        match (level, kind) {
+            (libc::SOL_SOCKET, libc::SO_MARK) => self.mark = word(0).unwrap_or(0),
+            (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
+                let (Some(interface), Some(local), Some(address)) = (word(0), word(1), word(2)) else {
+                    return;
+                };
+                let info = libc::in_pktinfo {
+                    ipi_ifindex: interface as i32,
+                    ipi_spec_dst: libc::in_addr { s_addr: local },
+                    ipi_addr: libc::in_addr { s_addr: address },
+                };
+                self.interface = interface;
+                self.to = any.then_some(PacketInfo::V4(info));
+            }
+            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
+                let (Some(address), Some(interface)) = (data.first_chunk::<16>(), word(4)) else { return };
+                let ipi6_addr = libc::in6_addr { s6_addr: *address };
+                self.interface = interface;
+                self.to =
+                    any.then_some(PacketInfo::V6(libc::in6_pktinfo { ipi6_addr, ipi6_ifindex: interface }));
+            }
+            // Nothing else was asked for but the size of fragments, which is told of fragments alone.
+            _ => self.fragmented = true,
+        }
+    }
+
     /// Whose quota it counts against is decided by this address.
     pub(crate) fn source(&self) -> IpAddr {
         self.peer.ip().to_canonical()
@@ -163,5 +204,6 @@ pub(crate) fn address(address: &SockaddrStorage) -> Option<SocketAddr> {
 }
 
 // Datagrams that the kernel put together from fragments come with the size of the largest of these.
+sockopt_impl!(ReceiveMark, SetOnly, libc::SOL_SOCKET, libc::SO_RCVMARK, bool);
 sockopt_impl!(FragmentSizeV4, SetOnly, libc::IPPROTO_IP, libc::IP_RECVFRAGSIZE, bool);
 sockopt_impl!(FragmentSizeV6, SetOnly, libc::IPPROTO_IPV6, libc::IPV6_RECVFRAGSIZE, bool);

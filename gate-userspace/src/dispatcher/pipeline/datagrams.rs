@@ -108,9 +108,11 @@ impl<W: Wire> Service<W> {
         let Some((frame, payload)) = Frame::parse(datagram).filter(|(frame, _)| frame.total == 1) else {
             return refused(Reason::Malformed);
         };
-        let judged = !arrival.fragmented
-            && self.ledger.borrow().is_attached_to(arrival.interface)
-            && !self.own.borrow().may_have(arrival.source());
+        let judged = self.ledger.borrow().is_marked(arrival.mark).unwrap_or_else(|| {
+            !arrival.fragmented
+                && self.ledger.borrow().is_attached_to(arrival.interface)
+                && !self.own.borrow().may_have(arrival.source())
+        });
         let sender = Sender {
             socket: Rc::clone(socket),
             arrival,
@@ -254,7 +256,7 @@ impl Sender {
 
 /// Takes in what comes to a socket, for ever.
 pub(crate) async fn listen<W: Wire>(socket: Rc<Socket>, service: Rc<Service<W>>) {
-    let mut control = nix::cmsg_space!(libc::in6_pktinfo, libc::in_pktinfo, libc::c_int, libc::c_int);
+    let mut control = nix::cmsg_space!(libc::in6_pktinfo, libc::in_pktinfo, libc::c_int, libc::c_int, u32);
     loop {
         if let Err(error) = hear(&socket, &service, &mut control).await {
             tracing::warn!(service = service.settings.name, %error, "cannot receive a datagram");

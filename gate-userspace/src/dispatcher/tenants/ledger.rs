@@ -267,6 +267,14 @@ impl Ledger {
         also_charge.into_iter().for_each(|also| self.give_back(TenantId(also), price));
     }
 
+    /// Whether a datagram with this mark was judged by the XDP program; `None` if that marks nothing.
+    pub(crate) fn is_marked(&self, mark: u32) -> Option<bool> {
+        match self.maps.charged_mark() {
+            0 => None,
+            bit => Some(mark & bit != 0),
+        }
+    }
+
     /// Whether the XDP program judges what comes in by an interface.
     pub(crate) fn is_attached_to(&self, interface: u32) -> bool {
         self.maps.is_attached_to(interface)

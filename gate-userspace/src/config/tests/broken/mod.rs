@@ -115,6 +115,20 @@ const GATE: &[Broken] = &[
             r#"4: gate.drain = "25h": must be from 0ns to 86400s"#,
         ],
     ),
+    (
+        "[gate]\n",
+        "[gate]\ncharged_mark = 4096\n",
+        &[
+            r#"2: gate.charged_mark = 4096: must be "off" or one bit from "0x1" to "0x80000000", e.g. "0x1000""#,
+        ],
+    ),
+    (
+        "[gate]\n",
+        "[gate]\ncharged_mark = \"0x3000\"\n",
+        &[
+            r#"2: gate.charged_mark = "0x3000": must be "off" or one bit from "0x1" to "0x80000000", e.g. "0x1000""#,
+        ],
+    ),
     ("[gate]\ninterface = \"eth1\"", "gate = 1", &["1: gate = 1: must be a table: gate = { ... }"]),
 ];
 

@@ -1,0 +1,78 @@
+//! The program at the interface's ingress, behind the XDP program, that marks what that has charged.
+//!
+//! Its link is a tcx link (Linux 6.6), pinned beside the XDP program's. Where it cannot be attached, or the driver has
+//! no room for metadata, nothing is marked, and the daemon goes by the interface that a datagram came in by.
+
+use std::path::Path;
+
+use aya::programs::links::{FdLink, PinnedLink};
+use aya::programs::tc::{SchedClassifierLink, TcAttachOptions};
+use aya::programs::{LinkOrder, TcAttachType};
+use gate_common::abi::Event;
+
+use super::{Error, Loaded, Maps, PinDir, Result, link, os_error};
+
+/// Lets the bit `mark` be set on what is charged at `interface`; with no bit, lets nothing be marked. A program that
+/// is there already is replaced, without a moment between the two.
+///
+/// # Errors
+///
+/// What the kernel says; then nothing is marked.
+pub fn attach(loaded: &mut Loaded, interface: &str, mark: u32, pins: &PinDir) -> Result<()> {
+    let pin = pins.mark_link();
+    let attached = if mark == 0 { Ok(()) } else { attach_program(loaded, interface, &pin) };
+    if mark == 0 || attached.is_err() {
+        loaded.maps.set_charged_mark(0);
+        if pin.exists() {
+            remove(&pin)?;
+        }
+        return attached;
+    }
+    loaded.maps.set_charged_mark(mark);
+    Ok(())
+}
+
+/// How often the driver has had no room for the metadata that the mark is made of.
+#[must_use]
+pub fn unmarked(maps: &Maps) -> u64 {
+    maps.cpu_counters().events[Event::NoMetadata.index()]
+}
+
+fn attach_program(loaded: &mut Loaded, interface: &str, pin: &Path) -> Result<()> {
+    let program = loaded.mark_program()?;
+    if program.fd().is_err() {
+        program.load().map_err(|source| Error::load("mark program", source))?;
+    }
+    if pin.exists() {
+        let pinned = PinnedLink::from_pin(pin).map_err(|source| Error::aya("mark link pin", source))?;
+        let link = SchedClassifierLink::try_from(FdLink::from(pinned))
+            .map_err(|source| Error::aya("mark link", source))?;
+        match program.attach_to_link(link) {
+            Ok(id) => {
+                // The pin keeps the link; this process need not.
+                program.take_link(id).map_err(|source| Error::aya("mark link", source))?;
+                return Ok(());
+            }
+            // The interface that the link was for is gone.
+            Err(error) if os_error(&error) == Some(libc::ENOLINK) => remove(pin)?,
+            Err(source) => return Err(Error::aya("replacing the mark program", source)),
+        }
+    }
+    let options = TcAttachOptions::TcxOrder(LinkOrder::first());
+    let id = program
+        .attach_with_options(interface, TcAttachType::Ingress, options)
+        .map_err(|source| Error::aya("attaching the mark program", source))?;
+    let link = program.take_link(id).map_err(|source| Error::aya("mark link", source))?;
+    let link = FdLink::try_from(link).map_err(|source| Error::aya("mark link", source))?;
+    link.pin(pin).map_err(|source| Error::aya("mark link pin", source))?;
+    Ok(())
+}
+
+/// Takes the program from the interface, and removes the pin.
+fn remove(pin: &Path) -> Result<()> {
+    // Where the interface is gone, so is what there was to detach.
+    if let Err(error) = link::detach(pin) {
+        tracing::debug!(error = &error as &dyn std::error::Error, "the mark link goes with its pin");
+    }
+    std::fs::remove_file(pin).map_err(|source| Error::System { what: "removing the mark link's pin", source })
+}
