@@ -44,8 +44,17 @@ pub struct Codel {
 /// Response times at percentiles, the lowest first; never empty, and no higher percentile is faster.
 pub type Objective = Vec<(u8, Nanos)>;
 
+/// How long requests may be expected to wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WaitLimits {
+    /// Of each query type, by their places: its own, or the default.
+    pub types: Vec<Nanos>,
+    /// Of all others.
+    pub default: Nanos,
+}
+
 /// Which requests may join the queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdmissionPolicy {
     /// All that find room.
     Off,
@@ -54,7 +63,7 @@ pub enum AdmissionPolicy {
     /// Those that find at most so many waiting.
     MaxQueueLength(u64),
     /// Those that can be expected to wait no longer.
-    MaxQueueWait(Nanos),
+    MaxQueueWait(WaitLimits),
     /// As many as make up at most this share of the store's capacity.
     AcceptFraction(Fraction),
 }
@@ -94,7 +103,7 @@ pub(super) fn read<'d>(section: &mut Section<'d>, names: &[&'d str]) -> Option<A
             section.fault(key, "means something only beside parallelism".to_owned());
         }
     }
-    let policy = policy(section);
+    let policy = policy(section, names);
     let (default_objective, objectives) = objectives(section.section("objectives"), names);
     let queue_limit = section.get("queue_limit", number(1, 10_000_000)).unwrap_or(10_000);
     let queue_memory = section.get("queue_memory", |text| units::size(text, 64 << 10, 64 << 30));
@@ -113,11 +122,11 @@ pub(super) fn read<'d>(section: &mut Section<'d>, names: &[&'d str]) -> Option<A
     })
 }
 
-fn policy(section: &mut Section<'_>) -> AdmissionPolicy {
+fn policy<'d>(section: &mut Section<'d>, names: &[&'d str]) -> AdmissionPolicy {
     let chosen = section.get("admission", one_of(&POLICIES)).unwrap_or("bouncer");
     let fairness = fairness(section);
     let length = section.get("max_queue_length", number(1, 10_000_000));
-    let wait = section.get("max_queue_wait", time(DEADLINE_RANGE));
+    let wait = wait_limits(section, names);
     let fraction = section.get("accept_fraction", units::percentage);
     let given = [
         ("fairness", "bouncer"),
@@ -136,10 +145,24 @@ fn policy(section: &mut Section<'_>) -> AdmissionPolicy {
     match chosen {
         "off" => AdmissionPolicy::Off,
         "max-queue-length" => AdmissionPolicy::MaxQueueLength(length.unwrap_or(400)),
-        "max-queue-wait" => AdmissionPolicy::MaxQueueWait(wait.unwrap_or(Nanos::from_millis(15))),
+        "max-queue-wait" => AdmissionPolicy::MaxQueueWait(wait),
         "accept-fraction" => AdmissionPolicy::AcceptFraction(fraction.unwrap_or(Fraction::of(95, 100))),
         _ => AdmissionPolicy::Bouncer(fairness),
     }
+}
+
+/// One time, or a table of them by query type, where `default` is that of the others.
+fn wait_limits<'d>(section: &mut Section<'d>, names: &[&'d str]) -> WaitLimits {
+    if !section.has_table("max_queue_wait") {
+        let default = section.get("max_queue_wait", time(DEADLINE_RANGE)).unwrap_or(DEFAULT_WAIT);
+        return WaitLimits { types: vec![default; names.len()], default };
+    }
+    let mut table = section.section("max_queue_wait");
+    let default = table.get("default", time(DEADLINE_RANGE)).unwrap_or(DEFAULT_WAIT);
+    let of_type = |name: &&'d str| table.get(name, time(DEADLINE_RANGE)).unwrap_or(default);
+    let types = names.iter().map(of_type).collect();
+    table.finish();
+    WaitLimits { types, default }
 }
 
 /// The strategy against starvation and its parameter.
@@ -235,7 +258,8 @@ const DEADLINE_RANGE_FINE: (Nanos, Nanos) = (Nanos::from_micros(10), Nanos::from
 const CODEL_RANGE: (Nanos, Nanos) = (Nanos::from_micros(100), Nanos::from_secs(60));
 /// The RFC's value: longer than a burst that is worth waiting for.
 const DEFAULT_INTERVAL: Nanos = Nanos::from_millis(100);
-/// The study's Table 2.
+/// The study's, like the allowance of its Table 2.
+const DEFAULT_WAIT: Nanos = Nanos::from_millis(15);
 const DEFAULT_ALLOWANCE: Fraction = Fraction::of(5, 100);
 /// Generous for a store in memory: what it is held to unless one says better.
 const DEFAULT_P50: Nanos = Nanos::from_millis(10);

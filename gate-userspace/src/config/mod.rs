@@ -48,7 +48,7 @@ mod shedding;
 pub(crate) mod units;
 mod warnings;
 
-pub use admission::{Admission, AdmissionPolicy, Codel, Fairness, Objective};
+pub use admission::{Admission, AdmissionPolicy, Codel, Fairness, Objective, WaitLimits};
 pub use backend::{Backend, HotKeys};
 pub use fault::{Fault, Faults};
 pub use identity::{StoreLogin, User};

@@ -150,6 +150,11 @@ impl<'d> Section<'d> {
         self.keys.contains_key(key)
     }
 
+    /// True if `key` is there and a table.
+    pub(super) fn has_table(&self, key: &str) -> bool {
+        self.keys.get(key).is_some_and(|(_, value)| value.get_ref().is_table())
+    }
+
     /// Its keys, right or wrong.
     pub(super) fn keys(&self) -> Vec<&'d str> {
         self.keys.keys().copied().collect()

@@ -1,6 +1,7 @@
 //! The keys that a running gate cannot change.
 
 use super::{Admission, AdmissionPolicy, Backend, Config, HotKeys, Service};
+use crate::protocol::query_types::QueryTypes;
 
 impl Config {
     /// The keys whose new values count from the next start only, if gate was started with this configuration.
@@ -69,9 +70,6 @@ fn of_service(old: &Service, new: &Service) -> impl Iterator<Item = &'static str
     } = backend;
     let parallelism =
         |admission: &Option<Admission>| admission.as_ref().map(|admission| admission.parallelism);
-    let policy = |admission: &Option<Admission>| -> Option<AdmissionPolicy> {
-        admission.as_ref().map(|admission| admission.policy)
-    };
     changed(&[
         ("protocol", old.protocol != new.protocol),
         ("listen", old.listen != new.listen),
@@ -85,8 +83,19 @@ fn of_service(old: &Service, new: &Service) -> impl Iterator<Item = &'static str
         ("store_user", *login != other.login),
         ("hot_keys", HotKeys { threshold: 0, ..*hot_keys } != HotKeys { threshold: 0, ..other.hot_keys }),
         ("parallelism", parallelism(admission) != parallelism(&other.admission)),
-        ("admission", policy(admission) != policy(&other.admission)),
+        ("admission", policy(backend, &other.query_types) != policy(other, &other.query_types)),
     ])
+}
+
+/// The policy, with what it says by query type in the order of `types`.
+fn policy(backend: &Backend, types: &QueryTypes) -> Option<AdmissionPolicy> {
+    let mut policy = backend.admission.as_ref()?.policy.clone();
+    if let AdmissionPolicy::MaxQueueWait(limits) = &mut policy {
+        let of_type =
+            |name| backend.query_types.place(name).map_or(limits.default, |place| limits.types[place]);
+        limits.types = types.names().map(of_type).collect();
+    }
+    Some(policy)
 }
 
 fn changed(keys: &[(&'static str, bool)]) -> std::vec::IntoIter<&'static str> {
@@ -138,6 +147,11 @@ mod tests {
             ("\"4\"", "\"4\"\nadmission = \"off\"", &["service.proxied.admission"]),
             (
                 "\"4\"",
+                "\"4\"\nadmission = \"max-queue-wait\"\nmax_queue_wait.get = \"1ms\"",
+                &["service.proxied.admission"],
+            ),
+            (
+                "\"4\"",
                 "\"4\"\nqueue_limit = \"7\"\ndeadline = \"1s\"\ncodel.law = \"off\"\nobjectives.get.p50 = \"1s\"",
                 &[],
             ),
@@ -163,5 +177,22 @@ mod tests {
             assert!(TEXT.contains(from), "{from}");
             assert_eq!(parse(TEXT).from_next_start(&parse(&TEXT.replacen(from, to, 1))), keys, "{to}");
         }
+    }
+
+    #[test]
+    fn limits_by_query_type_are_compared_by_the_types_names() {
+        let with = |types: &str, waits: &str| {
+            let added = format!(
+                "\"4\"\nadmission = \"max-queue-wait\"\nquery_types = {{ {types} }}\nmax_queue_wait = {{ {waits} }}"
+            );
+            parse(&TEXT.replacen("\"4\"", &added, 1))
+        };
+        let (both, waits) = ("a = \"get\", b = \"set\"", "a = \"1ms\", b = \"2ms\"");
+        let started = with(both, waits);
+        assert_eq!(started.from_next_start(&with("b = \"set\"", "b = \"2ms\"")), [""; 0]);
+        assert_eq!(
+            started.from_next_start(&with("b = \"set\"", "b = \"1ms\"")),
+            ["service.proxied.admission"]
+        );
     }
 }

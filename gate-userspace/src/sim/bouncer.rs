@@ -68,7 +68,10 @@ impl Policy {
             }
             Self::MaxQueueLength => Box::new(MaxQueueLength::new(maxql_limit)?),
             Self::MaxQueueWait => {
-                Box::new(MaxQueueWait::new(scenario.policies.maxqwt_limit, processes, start)?)
+                let limit = scenario.policies.maxqwt_limit;
+                let limits: Vec<_> =
+                    scenario.types.iter().map(|of| of.max_queue_wait.unwrap_or(limit)).collect();
+                Box::new(MaxQueueWait::new(limit, processes, start)?.with_types(&limits)?)
             }
             Self::AcceptFraction => {
                 let policy = AcceptFraction::new(max_utilization, processes, averaging, start)?;

@@ -62,6 +62,16 @@ impl Distribution {
         Ok(Self::Constant { value: secs(value) })
     }
 
+    /// The same with every time `factor` (above 0) times as long.
+    #[must_use]
+    pub fn times(self, factor: f64) -> Self {
+        match self {
+            Self::Lognormal { mu, sigma } => Self::Lognormal { mu: mu + factor.ln(), sigma },
+            Self::Exponential { mean } => Self::Exponential { mean: mean * factor },
+            Self::Constant { value } => Self::Constant { value: value * factor },
+        }
+    }
+
     /// The mean in seconds.
     #[must_use]
     pub fn mean_secs(&self) -> f64 {
@@ -114,6 +124,7 @@ mod tests {
         ] {
             let distribution = distribution.unwrap();
             assert!((distribution.mean_secs() - 0.002_005).abs() < 1e-12, "{distribution:?}");
+            assert!((distribution.times(1.5).mean_secs() - 0.003_007_5).abs() < 1e-12, "{distribution:?}");
             let mut rng = Rng::new(1, 0);
             let mut samples: Vec<u64> = (0..200_001).map(|_| distribution.sample(&mut rng).0).collect();
             samples.sort_unstable();

@@ -6,13 +6,14 @@
 //! processes = 100               # what the store works on at once
 //! loads = [0.9, 1.0, 1.2]       # times what keeps all processes busy
 //! warm_up = 150000              # queries before those that count
+//! slowdown = 0                  # at a load of 1 + x, processing takes 1 + slowdown * x times as long
 //!
 //! [policies]
 //! allowance = 0.05              # acceptance-allowance
 //! alpha = 1.0                   # helping-the-underserved
 //! alpha_types = 6               # types that its average is over, at least
 //! maxql_limit = 400             # queued queries
-//! maxqwt_limit_ms = 15
+//! maxqwt_limit_ms = 15          # of the types that have none of their own
 //! max_utilization = 0.95        # accept-fraction
 //! averaging = "covered"         # or "whole-window"
 //! deadline_ms = 100             # accept-fraction: refuses who would wait longer; the study knows none
@@ -25,6 +26,7 @@
 //! processing = { lognormal = { mean_ms = 1.16, p50_ms = 0.38 } }
 //!                               # or { exponential = { mean_ms = 1 } }, { constant = { mean_ms = 1 } }
 //! objective = [{ percentile = 50, limit_ms = 18 }, { percentile = 90, limit_ms = 50 }]
+//! maxqwt_limit_ms = 17          # its own
 //! ```
 
 use gate_common::units::Nanos;
@@ -46,6 +48,8 @@ pub struct Scenario {
     pub loads: Vec<f64>,
     /// Queries before those that count.
     pub warm_up: u64,
+    /// How much longer processing takes for every 1 of load above 1: 0 if it always takes the same.
+    pub slowdown: f64,
     /// The policies' parameters; each is checked by its policy.
     pub policies: Policies,
     /// At least one.
@@ -63,6 +67,8 @@ pub struct TypeScenario {
     pub processing: Distribution,
     /// The response times that it must keep.
     pub objective: Objective,
+    /// Its limit under max queue wait, if it has one of its own.
+    pub max_queue_wait: Option<Nanos>,
 }
 
 /// The parameters of all policies.
@@ -77,7 +83,7 @@ pub struct Policies {
     pub alpha_types: u32,
     /// Max queue length, in queries.
     pub maxql_limit: u64,
-    /// Max queue wait.
+    /// Max queue wait, of the types that have no limit of their own.
     #[serde(rename = "maxqwt_limit_ms", deserialize_with = "millis")]
     pub maxqwt_limit: Nanos,
     /// Accept-fraction: the utilization to keep.
@@ -118,6 +124,7 @@ pub struct RawScenario {
     processes: u32,
     loads: Vec<f64>,
     warm_up: u64,
+    slowdown: f64,
     policies: Policies,
     types: Vec<RawType>,
 }
@@ -130,6 +137,8 @@ struct RawType {
     processing: RawProcessing,
     #[serde(default = "study_objective")]
     objective: Vec<RawTarget>,
+    #[serde(default, rename = "maxqwt_limit_ms", deserialize_with = "optional_millis")]
+    max_queue_wait: Option<Nanos>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -176,11 +185,13 @@ impl Default for RawScenario {
                 p50: Nanos::from_micros(p50_us),
             },
             objective: study_objective(),
+            max_queue_wait: None,
         };
         Self {
             processes: 100,
             loads: (18..=30).map(|twentieths| f64::from(twentieths) / 20.0).collect(),
             warm_up: 150_000,
+            slowdown: 0.0,
             policies: Policies::default(),
             types: types.map(study_type).into(),
         }
@@ -200,14 +211,15 @@ impl Scenario {
         Self::try_from(RawScenario::default()).expect("the study's parameters are in range")
     }
 
-    /// The workload at `load` times the load that keeps all processes busy.
+    /// The workload at `load` times the load that keeps all processes busy, as long as none slows them down.
     #[must_use]
     pub fn workload(&self, load: f64) -> Workload {
         let mean_secs: f64 = self.types.iter().map(|of| of.mix * of.processing.mean_secs()).sum();
+        let slower = 1.0 + self.slowdown * (load - 1.0).max(0.0);
         Workload {
             servers: self.processes as usize,
             per_sec: load * f64::from(self.processes) / mean_secs,
-            types: self.types.iter().map(|of| (of.mix, of.processing)).collect(),
+            types: self.types.iter().map(|of| (of.mix, of.processing.times(slower))).collect(),
         }
     }
 }
@@ -222,6 +234,8 @@ impl TryFrom<RawScenario> for Scenario {
             check_load(&format!("loads[{index}]"), load)?;
         }
         ensure(raw.warm_up <= MAX_QUERIES, "warm_up", raw.warm_up, "at most 10^12")?;
+        let in_range = (0.0..=100.0).contains(&raw.slowdown);
+        ensure(in_range, "slowdown", raw.slowdown, "from 0 to 100")?;
         ensure((1..=1_000).contains(&raw.types.len()), "types", raw.types.len(), "from 1 to 1000")?;
         let sum: f64 = raw.types.iter().map(|of| of.mix).sum();
         ensure((sum - 1.0).abs() < 1e-6, "types[..].mix", sum, "shares that add up to 1")?;
@@ -235,8 +249,8 @@ impl TryFrom<RawScenario> for Scenario {
             parse_type(raw).map_err(|error: OutOfRange| error.within(&format!("types[{index}]")))
         };
         let types = raw.types.into_iter().enumerate().map(parse).collect::<Result<_, _>>()?;
-        let RawScenario { processes, loads, warm_up, policies, .. } = raw;
-        Ok(Self { processes, loads, warm_up, policies, types })
+        let RawScenario { processes, loads, warm_up, slowdown, policies, .. } = raw;
+        Ok(Self { processes, loads, warm_up, slowdown, policies, types })
     }
 }
 
@@ -258,7 +272,13 @@ fn parse_type(raw: RawType) -> Result<TypeScenario, OutOfRange> {
     }?;
     let target = |RawTarget { percentile, limit }| Target { percentile, limit };
     let objective = Objective::new(raw.objective.into_iter().map(target).collect())?;
-    Ok(TypeScenario { name: raw.name, mix: raw.mix, processing, objective })
+    Ok(TypeScenario {
+        name: raw.name,
+        mix: raw.mix,
+        processing,
+        objective,
+        max_queue_wait: raw.max_queue_wait,
+    })
 }
 
 /// Milliseconds, above 0, at most an hour.
@@ -303,6 +323,7 @@ mod tests {
             r#"
             processes = 8
             loads = [0.5]
+            slowdown = 2
             [policies]
             alpha = 0.25
             averaging = "whole-window"
@@ -316,6 +337,7 @@ mod tests {
             name = "range"
             mix = 0.25
             processing = { exponential = { mean_ms = 5 } }
+            maxqwt_limit_ms = 7
             "#,
         )
         .unwrap();
@@ -327,7 +349,15 @@ mod tests {
         let target = Target { percentile: 99.9, limit: Nanos::from_micros(2_500) };
         assert_eq!(scenario.types[0].objective.targets(), [target]);
         assert_eq!(scenario.types[1].objective.targets().len(), 2);
+        assert_eq!(
+            [0, 1].map(|index: usize| scenario.types[index].max_queue_wait),
+            [None, Some(Nanos::from_millis(7))]
+        );
         assert!((scenario.workload(0.5).per_sec - 2_000.0).abs() < 1e-6);
+        // At one and a half times the load, everything takes twice as long.
+        for (load, mean_secs) in [(0.5, 0.001), (1.0, 0.001), (1.5, 0.002)] {
+            assert!((scenario.workload(load).types[0].1.mean_secs() - mean_secs).abs() < 1e-12, "at {load}");
+        }
     }
 
     #[test]
@@ -357,6 +387,9 @@ mod tests {
             ("loads = []".into(), ["loads = []", "at least one"]),
             ("loads = [1, -1]".into(), ["loads[1] = -1", "above 0"]),
             ("loads = [nan]".into(), ["loads[0] = NaN", "above 0"]),
+            ("slowdown = -1".into(), ["slowdown = -1", "from 0 to 100"]),
+            ("slowdown = nan".into(), ["slowdown = NaN", "from 0 to 100"]),
+            (of_type("maxqwt_limit_ms = 0"), ["line 4", "must be above 0"]),
             ("types = []".into(), ["types = 0", "from 1 to 1000"]),
             ("procesess = 1".into(), ["line 1", "unknown field"]),
             ("[policies]\nmaxqwt_limit_ms = 0".into(), ["line 2", "must be above 0"]),

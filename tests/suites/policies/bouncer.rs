@@ -185,6 +185,30 @@ fn accept_fraction_bounds_latency_if_queries_have_a_deadline() {
 }
 
 #[test]
+fn limits_on_the_wait_by_type_are_as_good_as_bouncer_until_the_store_slows_down() {
+    let run = |policy, slowdown| {
+        simulate(policy, &[1.2, 1.3], |scenario| {
+            scenario.slowdown = slowdown;
+            // What the objective leaves beside each type's median.
+            for (of, limit_us) in scenario.types.iter_mut().zip([17_620, 15_780, 10_600, 5_490]) {
+                of.max_queue_wait = Some(Nanos::from_micros(limit_us));
+            }
+        })
+    };
+    for (bouncer, waits) in run(Policy::Bouncer, 0.0).iter().zip(&run(Policy::MaxQueueWait, 0.0)) {
+        let what = format!("at {}", bouncer.load);
+        assert_near(slow_p50_ms(waits), slow_p50_ms(bouncer), 1.0, &what);
+        assert_near(rejected(waits, "all"), rejected(bouncer, "all"), 0.5, &what);
+    }
+    for report in run(Policy::Bouncer, 0.2) {
+        assert!(slow_p50_ms(&report) <= 18.0, "at {}: {report:?}", report.load);
+    }
+    for report in run(Policy::MaxQueueWait, 0.2).iter().skip(1) {
+        assert!(slow_p50_ms(report) > 18.3, "at {}: {report:?}", report.load);
+    }
+}
+
+#[test]
 fn the_command_prints_the_documented_keys_and_repeats_itself() {
     let gate = paths::gate();
     if !gate.exists() {

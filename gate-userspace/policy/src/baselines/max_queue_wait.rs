@@ -1,7 +1,8 @@
-//! Refuse while the queue's expected wait is too long.
+//! Refuse while the queue's expected wait is too long for the request's type.
 //!
 //! The wait is the queue's length times the moving average of all processing times, over the
-//! store's parallelism.
+//! store's parallelism. The paper's policy has one limit for all types; with one per type (its section
+//! 5.5) the limits can be tuned to objectives as long as processing times stay as they are.
 
 use gate_common::units::Nanos;
 
@@ -12,7 +13,8 @@ use crate::range::{OutOfRange, ensure};
 /// At most so long an expected wait.
 #[derive(Debug)]
 pub struct MaxQueueWait {
-    limit: Nanos,
+    /// One per type; that of all others is the last.
+    limits: Box<[Nanos]>,
     averages: Averages,
 }
 
@@ -25,7 +27,21 @@ impl MaxQueueWait {
     /// [`OutOfRange`] if either is zero.
     pub fn new(limit: Nanos, parallelism: u32, now: Nanos) -> Result<Self, OutOfRange> {
         ensure(limit > Nanos::ZERO, "max_queue_wait", limit, "above 0")?;
-        Ok(Self { limit, averages: Averages::new(parallelism, now)? })
+        Ok(Self { limits: Box::new([limit]), averages: Averages::new(parallelism, now)? })
+    }
+
+    /// The same with a limit for each query type, in the order of their indices; what was the limit holds for all
+    /// others.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfRange`] if one is zero.
+    pub fn with_types(self, types: &[Nanos]) -> Result<Self, OutOfRange> {
+        for (index, &limit) in types.iter().enumerate() {
+            ensure(limit > Nanos::ZERO, &format!("max_queue_wait[{index}]"), limit, "above 0")?;
+        }
+        let others = &self.limits[self.limits.len() - 1..];
+        Ok(Self { limits: [types, others].concat().into(), ..self })
     }
 
     /// The same before a queue that is served in this order.
@@ -38,10 +54,11 @@ impl MaxQueueWait {
 impl Admission for MaxQueueWait {
     fn decide(&self, request: Request, now: Nanos, _draw: f64) -> Decision {
         let wait = self.averages.expected_wait(request.tier, self.averages.advance(now));
-        if wait <= self.limit {
+        let limit = self.limits[usize::from(request.query_type.0).min(self.limits.len() - 1)];
+        if wait <= limit {
             Decision::Admit
         } else {
-            Decision::Refuse { retry_after: wait.saturating_sub(self.limit) }
+            Decision::Refuse { retry_after: wait.saturating_sub(limit) }
         }
     }
 

@@ -92,6 +92,30 @@ fn a_rate_over_the_whole_window_admits_all_until_the_window_fills() {
     assert_eq!(admitted(&policy, 1_500, 10, 37), 1.0);
 }
 
+#[test]
+fn each_type_has_its_own_limit_and_the_others_the_common_one() {
+    let ms = Nanos::from_millis;
+    let policy = MaxQueueWait::new(ms(15), 10, Nanos::ZERO).unwrap().with_types(&[ms(5), ms(40)]).unwrap();
+    (0..100).for_each(|_| policy.completed(REQUEST, ms(5), Nanos::ZERO));
+    for (queued, admitted) in [
+        (10, [true, true, true, true]),
+        (11, [false, true, true, true]),
+        (30, [false, true, true, true]),
+        (31, [false, true, false, false]),
+        (81, [false, false, false, false]),
+    ] {
+        (0..queued).for_each(|_| policy.enqueued(REQUEST));
+        let admits = |index| {
+            let request = Request { query_type: QueryType(index), ..REQUEST };
+            policy.decide(request, Nanos::ZERO, 0.5).admits()
+        };
+        assert_eq!([0, 1, 2, u16::MAX].map(admits), admitted, "behind {queued}");
+        (0..queued).for_each(|_| policy.dequeued(REQUEST));
+    }
+    let error = policy.with_types(&[ms(1), Nanos::ZERO]).unwrap_err();
+    assert_eq!(error.field, "max_queue_wait[1]");
+}
+
 /// Ten servers, 5 ms each, far below their capacity, so that only the wait counts.
 fn with_deadline(ms: u64, order: QueueOrder) -> AcceptFraction {
     let policy = AcceptFraction::new(1.0, 10, Averaging::Covered, Nanos::ZERO).unwrap();
@@ -167,6 +191,26 @@ proptest! {
                     _ => policy.refresh(Nanos(time)),
                 }
             }
+        }
+    }
+
+    #[test]
+    fn one_limit_for_all_is_that_limit_for_each(
+        limits in prop::collection::vec(1..=u64::MAX, 1..5),
+        processing in prop::collection::vec(any::<u64>(), 0..20),
+        queued in 0usize..50,
+    ) {
+        let limits: Vec<_> = limits.into_iter().map(Nanos).collect();
+        let of = |limit| MaxQueueWait::new(limit, 3, Nanos::ZERO).unwrap();
+        let decide = |policy: &MaxQueueWait, query_type| {
+            processing.iter().for_each(|&took| policy.completed(REQUEST, Nanos(took), Nanos::ZERO));
+            (0..queued).for_each(|_| policy.enqueued(REQUEST));
+            policy.decide(Request { query_type, ..REQUEST }, Nanos::ZERO, 0.5)
+        };
+        for (index, &limit) in limits.iter().enumerate() {
+            let query_type = QueryType(index as u16);
+            let typed = of(Nanos(1)).with_types(&limits).unwrap();
+            prop_assert_eq!(decide(&typed, query_type), decide(&of(limit), query_type));
         }
     }
 

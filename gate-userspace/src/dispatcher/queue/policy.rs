@@ -26,16 +26,17 @@ impl Policy {
     pub(crate) fn new(admission: Option<&config::Admission>, now: Nanos) -> Result<Self, OutOfRange> {
         let Some(admission) = admission else { return Ok(Self::default()) };
         let parallelism = admission.parallelism;
-        Ok(Self(match admission.policy {
+        Ok(Self(match &admission.policy {
             AdmissionPolicy::Off => None,
-            AdmissionPolicy::Bouncer(fairness) => Some(Arc::new(bouncer(admission, fairness, now)?)),
-            AdmissionPolicy::MaxQueueLength(limit) => Some(Arc::new(MaxQueueLength::new(limit)?)),
-            AdmissionPolicy::MaxQueueWait(limit) => {
-                let policy = MaxQueueWait::new(limit, parallelism, now)?;
+            AdmissionPolicy::Bouncer(fairness) => Some(Arc::new(bouncer(admission, *fairness, now)?)),
+            AdmissionPolicy::MaxQueueLength(limit) => Some(Arc::new(MaxQueueLength::new(*limit)?)),
+            AdmissionPolicy::MaxQueueWait(limits) => {
+                let policy =
+                    MaxQueueWait::new(limits.default, parallelism, now)?.with_types(&limits.types)?;
                 Some(Arc::new(policy.with_order(QueueOrder::ByTier)))
             }
             AdmissionPolicy::AcceptFraction(share) => {
-                let policy = AcceptFraction::new(as_float(share), parallelism, Averaging::Covered, now)?;
+                let policy = AcceptFraction::new(as_float(*share), parallelism, Averaging::Covered, now)?;
                 Some(Arc::new(policy.with_deadline(admission.deadline).with_order(QueueOrder::ByTier)))
             }
         }))
@@ -158,6 +159,21 @@ mod tests {
         assert!(refuses());
         policy.follow(&backend("admission = \"accept-fraction\""), &long.query_types).unwrap();
         assert!(!refuses());
+    }
+
+    #[test]
+    fn a_wait_is_limited_by_query_type() {
+        let backend =
+            backend("admission = \"max-queue-wait\"\nmax_queue_wait = { get = \"50ms\", default = \"5ms\" }");
+        let policy = Policy::new(backend.admission.as_ref(), Nanos::ZERO).unwrap();
+        let class = |name| {
+            let query_type = QueryType(backend.query_types.place(name).unwrap() as u16);
+            Request { tier: Tier::Standard, query_type }
+        };
+        policy.completed(class("get"), Nanos::from_millis(10), Nanos::ZERO);
+        policy.enqueued(class("get"));
+        let refuses = |name| policy.refuses(class(name), Nanos::ZERO, || 0.0).is_some();
+        assert_eq!((refuses("get"), refuses("set")), (false, true));
     }
 
     #[test]

@@ -243,6 +243,25 @@ pub(super) const ROWS: &[Broken] = &[
     ),
     (
         "listen",
+        "backend = \"127.0.0.1:11212\"\nparallelism = \"1\"\nadmission = \"max-queue-wait\"\nmax_queue_wait = { get = \"0s\", default = 15, rnage = \"5ms\" }\nlisten",
+        &[
+            r#"9: service[0].max_queue_wait.default = 15: must be a time, e.g. "100ms" (ns, us, ms, s, min, h)"#,
+            r#"9: service[0].max_queue_wait.get = "0s": must be from 1ms to 3600s"#,
+            r#"9: service[0].max_queue_wait.rnage = "5ms": unknown key; did you mean range?"#,
+        ],
+    ),
+    (
+        "listen",
+        "backend = \"127.0.0.1:11212\"\nparallelism = \"1\"\nmax_queue_wait = { get = \"1ms\" }\nlisten",
+        &[r#"8: service[0].max_queue_wait: means something only beside admission = "max-queue-wait""#],
+    ),
+    (
+        "listen",
+        "backend = \"127.0.0.1:11212\"\nparallelism = \"1\"\nadmission = \"max-queue-wait\"\nmax_queue_wait = [\"1ms\"]\nlisten",
+        &[r#"9: service[0].max_queue_wait = ["1ms"]: must be one value, not a list"#],
+    ),
+    (
+        "listen",
         "backend = \"127.0.0.1:11212\"\nmax_unknown_clients = \"few\"\nunknown_timeout = \"off\"\nidle_timeout = \"1ms\"\nlisten",
         &[
             r#"7: service[0].max_unknown_clients = "few": must be a whole number from 0 to 1000000"#,
