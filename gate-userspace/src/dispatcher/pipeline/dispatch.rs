@@ -10,7 +10,7 @@ use super::request::{count_passed, refuse};
 use crate::dispatcher::clients::client::Client;
 use crate::dispatcher::clients::replies::SeqNo;
 use crate::dispatcher::hot_cache::CacheRole;
-use crate::dispatcher::queue::queue::{Queue, Queued};
+use crate::dispatcher::queue::tier_queue::{Queue, Queued};
 use crate::dispatcher::stores::connection::Outgoing;
 use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::wire::Wire;

@@ -34,7 +34,7 @@ use crate::dispatcher::metrics::{Event, OwnStats, ServiceMetrics, WorkerMetrics}
 use crate::dispatcher::query_types::QueryTypeTable;
 use crate::dispatcher::queue::delay::Delay;
 use crate::dispatcher::queue::policy::Policy;
-use crate::dispatcher::queue::queue::Queue;
+use crate::dispatcher::queue::tier_queue::Queue;
 use crate::dispatcher::settings::{Limits, Settings};
 use crate::dispatcher::stores::dedicated::IdleConnections;
 use crate::dispatcher::stores::error::StoreError;

@@ -30,7 +30,7 @@ use crate::dispatcher::clients::client::{Client, CloseCause};
 use crate::dispatcher::clients::replies::SeqNo;
 use crate::dispatcher::hot_cache::CacheRole;
 use crate::dispatcher::metrics::Event;
-use crate::dispatcher::queue::queue::Queue;
+use crate::dispatcher::queue::tier_queue::Queue;
 use crate::dispatcher::stores::connection::Outgoing;
 use crate::dispatcher::stores::dedicated::DedicatedConnection;
 use crate::dispatcher::stores::error::StoreError;

@@ -63,7 +63,7 @@ impl Delay {
 
 #[cfg(test)]
 mod tests {
-    use super::super::queue::Queue;
+    use super::super::tier_queue::Queue;
     use super::*;
     use crate::policy::codel::Law;
 

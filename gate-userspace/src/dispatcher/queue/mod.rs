@@ -6,4 +6,4 @@
 
 pub(super) mod delay;
 pub(super) mod policy;
-pub(super) mod queue;
+pub(super) mod tier_queue;
