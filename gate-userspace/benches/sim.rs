@@ -16,7 +16,7 @@ fn main() {
 fn bouncer(bencher: Bencher<'_, '_>, name: &str) {
     let policy = Policy::ALL.into_iter().find(|policy| policy.name() == name).expect("one of them");
     let scenario = Scenario { loads: vec![1.2], ..Scenario::study() };
-    let study = Study { scenario, policy, queries: 850_000, runs: 1, seed: 1 };
+    let study = Study { scenario, policies: vec![policy], queries: 850_000, runs: 1, seed: 1 };
     let queries = ItemsCount::new(study.total_queries());
     bencher.counter(queries).bench(|| study.run(&Progress::default()).expect("in range"));
 }

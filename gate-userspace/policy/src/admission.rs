@@ -78,6 +78,9 @@ pub trait Admission: Send + Sync {
     /// before an earlier one counts as that one.
     fn decide(&self, request: Request, now: Nanos, draw: f64) -> Decision;
 
+    /// `request`, which it has just admitted, another policy has refused.
+    fn withdrawn(&self, _request: Request, _now: Nanos) {}
+
     /// `request` has joined the queue.
     fn enqueued(&self, request: Request);
 

@@ -5,6 +5,7 @@ pub mod admission;
 pub mod baselines;
 pub mod bouncer;
 pub mod codel;
+pub mod combined;
 pub mod cost_model;
 pub mod deep_debt;
 pub mod fixed_window;

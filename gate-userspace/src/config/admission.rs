@@ -14,8 +14,9 @@ use crate::policy::codel::Law;
 pub struct Admission {
     /// Requests that may be with the store at once, all threads together; 1 to 100,000.
     pub parallelism: u32,
-    /// Which requests may join the queue.
-    pub policy: AdmissionPolicy,
+    /// Which requests may join the queue: those that each of these admits, in this order; all that find room, if
+    /// there is none.
+    pub policies: Vec<AdmissionPolicy>,
     /// The objective of each query type, by their places: its own, or the default.
     pub objectives: Vec<Objective>,
     /// The objective while nothing is known of a type.
@@ -56,8 +57,6 @@ pub struct WaitLimits {
 /// Which requests may join the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdmissionPolicy {
-    /// All that find room.
-    Off,
     /// Those that can be expected to keep their objective, and a share of each type.
     Bouncer(Fairness),
     /// Those that find at most so many waiting.
@@ -103,7 +102,7 @@ pub(super) fn read<'d>(section: &mut Section<'d>, names: &[&'d str]) -> Option<A
             section.fault(key, "means something only beside parallelism".to_owned());
         }
     }
-    let policy = policy(section, names);
+    let policies = policies(section, names);
     let (default_objective, objectives) = objectives(section.section("objectives"), names);
     let queue_limit = section.get("queue_limit", number(1, 10_000_000)).unwrap_or(10_000);
     let queue_memory = section.get("queue_memory", |text| units::size(text, 64 << 10, 64 << 30));
@@ -112,7 +111,7 @@ pub(super) fn read<'d>(section: &mut Section<'d>, names: &[&'d str]) -> Option<A
     let codel = codel(section.section("codel"), slowest.unwrap_or(DEFAULT_P50));
     Some(Admission {
         parallelism: parallelism? as u32,
-        policy,
+        policies,
         objectives,
         default_objective,
         queue_limit: queue_limit as usize,
@@ -122,8 +121,20 @@ pub(super) fn read<'d>(section: &mut Section<'d>, names: &[&'d str]) -> Option<A
     })
 }
 
-fn policy<'d>(section: &mut Section<'d>, names: &[&'d str]) -> AdmissionPolicy {
-    let chosen = section.get("admission", one_of(&POLICIES)).unwrap_or("bouncer");
+/// One policy, or a list of them, in the order in which they are asked.
+fn policies<'d>(section: &mut Section<'d>, names: &[&'d str]) -> Vec<AdmissionPolicy> {
+    let items = section.list("admission", one_of(&POLICIES));
+    for (index, item) in items.iter().enumerate() {
+        if items[..index].iter().any(|before| before.value == item.value) {
+            item.fault("is in the list already");
+        } else if item.value == "off" && items.len() > 1 {
+            item.fault("stands alone; leave it out, or the others");
+        }
+    }
+    let mut chosen: Vec<&str> = items.iter().map(|item| item.value).collect();
+    if chosen.is_empty() {
+        chosen.push("bouncer");
+    }
     let fairness = fairness(section);
     let length = section.get("max_queue_length", number(1, 10_000_000));
     let wait = wait_limits(section, names);
@@ -132,23 +143,23 @@ fn policy<'d>(section: &mut Section<'d>, names: &[&'d str]) -> AdmissionPolicy {
         ("fairness", "bouncer"),
         ("allowance", "bouncer"),
         ("alpha", "bouncer"),
-        ("max_queue_length", ""),
-        ("max_queue_wait", ""),
-        ("accept_fraction", ""),
+        ("max_queue_length", "max-queue-length"),
+        ("max_queue_wait", "max-queue-wait"),
+        ("accept_fraction", "accept-fraction"),
     ];
     for (key, of) in given {
-        let of = if of.is_empty() { key.replace('_', "-") } else { of.to_owned() };
-        if section.has(key) && chosen != of {
+        if section.has(key) && !chosen.contains(&of) {
             section.fault(key, format!("means something only beside admission = \"{of}\""));
         }
     }
-    match chosen {
-        "off" => AdmissionPolicy::Off,
-        "max-queue-length" => AdmissionPolicy::MaxQueueLength(length.unwrap_or(400)),
-        "max-queue-wait" => AdmissionPolicy::MaxQueueWait(wait),
-        "accept-fraction" => AdmissionPolicy::AcceptFraction(fraction.unwrap_or(Fraction::of(95, 100))),
-        _ => AdmissionPolicy::Bouncer(fairness),
-    }
+    let policy = |name| match name {
+        "off" => None,
+        "max-queue-length" => Some(AdmissionPolicy::MaxQueueLength(length.unwrap_or(400))),
+        "max-queue-wait" => Some(AdmissionPolicy::MaxQueueWait(wait.clone())),
+        "accept-fraction" => Some(AdmissionPolicy::AcceptFraction(fraction.unwrap_or(Fraction::of(95, 100)))),
+        _ => Some(AdmissionPolicy::Bouncer(fairness)),
+    };
+    chosen.into_iter().filter_map(policy).collect()
 }
 
 /// One time, or a table of them by query type, where `default` is that of the others.

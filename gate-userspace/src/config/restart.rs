@@ -83,19 +83,21 @@ fn of_service(old: &Service, new: &Service) -> impl Iterator<Item = &'static str
         ("store_user", *login != other.login),
         ("hot_keys", HotKeys { threshold: 0, ..*hot_keys } != HotKeys { threshold: 0, ..other.hot_keys }),
         ("parallelism", parallelism(admission) != parallelism(&other.admission)),
-        ("admission", policy(backend, &other.query_types) != policy(other, &other.query_types)),
+        ("admission", policies(backend, &other.query_types) != policies(other, &other.query_types)),
     ])
 }
 
-/// The policy, with what it says by query type in the order of `types`.
-fn policy(backend: &Backend, types: &QueryTypes) -> Option<AdmissionPolicy> {
-    let mut policy = backend.admission.as_ref()?.policy.clone();
-    if let AdmissionPolicy::MaxQueueWait(limits) = &mut policy {
-        let of_type =
-            |name| backend.query_types.place(name).map_or(limits.default, |place| limits.types[place]);
-        limits.types = types.names().map(of_type).collect();
+/// The policies, with what they say by query type in the order of `types`.
+fn policies(backend: &Backend, types: &QueryTypes) -> Option<Vec<AdmissionPolicy>> {
+    let mut policies = backend.admission.as_ref()?.policies.clone();
+    for policy in &mut policies {
+        if let AdmissionPolicy::MaxQueueWait(limits) = policy {
+            let of_type =
+                |name| backend.query_types.place(name).map_or(limits.default, |place| limits.types[place]);
+            limits.types = types.names().map(of_type).collect();
+        }
     }
-    Some(policy)
+    Some(policies)
 }
 
 fn changed(keys: &[(&'static str, bool)]) -> std::vec::IntoIter<&'static str> {
@@ -150,6 +152,12 @@ mod tests {
                 "\"4\"\nadmission = \"max-queue-wait\"\nmax_queue_wait.get = \"1ms\"",
                 &["service.proxied.admission"],
             ),
+            (
+                "\"4\"",
+                "\"4\"\nadmission = [\"bouncer\", \"accept-fraction\"]",
+                &["service.proxied.admission"],
+            ),
+            ("\"4\"", "\"4\"\nadmission = [\"bouncer\"]", &[]),
             (
                 "\"4\"",
                 "\"4\"\nqueue_limit = \"7\"\ndeadline = \"1s\"\ncodel.law = \"off\"\nobjectives.get.p50 = \"1s\"",

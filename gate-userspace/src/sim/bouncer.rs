@@ -1,4 +1,4 @@
-//! The Bouncer study: one policy under several loads, several runs each.
+//! The Bouncer study: one policy, or several combined, under several loads, several runs each.
 
 use hdrhistogram::Histogram;
 use serde::{Serialize, Serializer};
@@ -11,6 +11,7 @@ use super::scenario::{MAX_QUERIES, Policies, Scenario};
 use crate::policy::admission::Admission;
 use crate::policy::baselines::{AcceptFraction, MaxQueueLength, MaxQueueWait};
 use crate::policy::bouncer::{AverageOver, Bouncer, Config, Fairness};
+use crate::policy::combined::Combined;
 use crate::policy::range::{OutOfRange, ensure};
 
 /// The policies of the study.
@@ -100,8 +101,9 @@ fn bouncer(scenario: &Scenario, fairness: Fairness) -> Result<Bouncer, OutOfRang
 pub struct Study {
     /// The scenario.
     pub scenario: Scenario,
-    /// Under which policy.
-    pub policy: Policy,
+    /// Under which policies, in the order in which they are asked: a query is admitted if each admits it. Each
+    /// once, at least one.
+    pub policies: Vec<Policy>,
     /// Queries per run, warm-up aside.
     pub queries: u64,
     /// Runs per load, whose results are averaged.
@@ -126,17 +128,34 @@ impl Study {
     pub fn run(&self, progress: &Progress) -> Result<Vec<Report>, OutOfRange> {
         ensure((1..=MAX_QUERIES).contains(&self.queries), "queries", self.queries, "from 1 to 10^12")?;
         ensure((1..=1_000_000).contains(&self.runs), "runs", self.runs, "from 1 to 1000000")?;
+        let unique = |(index, policy): (usize, &Policy)| !self.policies[..index].contains(policy);
+        let in_range = !self.policies.is_empty() && self.policies.iter().enumerate().all(unique);
+        ensure(in_range, "policy", self.name(), "one or several, each once")?;
         let Self { scenario, runs, .. } = self;
         let length = Length { warm_up: scenario.warm_up, queries: self.queries };
         let outcomes = parallel::run(scenario.loads.len() * *runs as usize, |job| {
             let (load, run) = (job / *runs as usize, job as u64 % runs);
-            let policy = self.policy.build(scenario)?;
+            let policy = self.build()?;
             let workload = scenario.workload(scenario.loads[load]);
             Ok(engine::run(&workload, &*policy, self.seed.wrapping_add(run), length, progress))
         });
         let outcomes: Vec<Outcome> = outcomes.into_iter().collect::<Result<_, _>>()?;
         let by_load = scenario.loads.iter().zip(outcomes.chunks(*runs as usize));
         Ok(by_load.map(|(&load, outcomes)| self.report(load, outcomes)).collect())
+    }
+
+    /// The policies' names, as on the command line.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.policies.iter().map(|policy| policy.name()).collect::<Vec<_>>().join(",")
+    }
+
+    fn build(&self) -> Result<Box<dyn Admission>, OutOfRange> {
+        if let [only] = self.policies[..] {
+            return only.build(&self.scenario);
+        }
+        let policies = self.policies.iter().map(|policy| policy.build(&self.scenario));
+        Ok(Box::new(Combined::new(policies.collect::<Result<_, _>>()?)))
     }
 
     fn report(&self, load: f64, outcomes: &[Outcome]) -> Report {
@@ -161,7 +180,7 @@ impl Study {
             Percentiles { p50: at(0.5), p90: at(0.9), p99: at(0.99) }
         };
         Report {
-            policy: self.policy.name(),
+            policy: self.name(),
             load,
             queries: self.queries,
             runs: self.runs,
@@ -176,8 +195,8 @@ impl Study {
 /// The results of one load, averaged over the runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// The policy's name.
-    pub policy: &'static str,
+    /// The policy's name, or those of several with commas.
+    pub policy: String,
     /// Times what keeps all processes busy.
     pub load: f64,
     /// Queries per run.
@@ -244,7 +263,7 @@ mod tests {
 
     fn study(policy: Policy) -> Study {
         let scenario = Scenario { loads: vec![0.9, 1.2], warm_up: 5_000, ..Scenario::study() };
-        Study { scenario, policy, queries: 10_000, runs: 3, seed: 1 }
+        Study { scenario, policies: vec![policy], queries: 10_000, runs: 3, seed: 1 }
     }
 
     fn json(study: &Study) -> String {
@@ -288,6 +307,8 @@ mod tests {
         };
         assert_eq!(bad(|study| study.queries = 0), "queries");
         assert_eq!(bad(|study| study.runs = 0), "runs");
+        assert_eq!(bad(|study| study.policies.clear()), "policy");
+        assert_eq!(bad(|study| study.policies.push(Policy::BouncerAcceptanceAllowance)), "policy");
         assert_eq!(bad(|study| study.scenario.policies.allowance = 2.0), "allowance");
         assert_eq!(bad(|study| study.scenario.policies.histogram_min_samples = 0), "min_samples");
     }

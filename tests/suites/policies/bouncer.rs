@@ -24,6 +24,11 @@ fn long() -> bool {
 
 /// What `policy` does at `loads`, at the size that is asked for.
 fn simulate(policy: Policy, loads: &[f64], change: impl FnOnce(&mut Scenario)) -> Vec<Report> {
+    simulate_all(&[policy], loads, change)
+}
+
+/// What `policies` do together.
+fn simulate_all(policies: &[Policy], loads: &[f64], change: impl FnOnce(&mut Scenario)) -> Vec<Report> {
     let mut scenario = Scenario { loads: loads.to_vec(), ..Scenario::study() };
     let (queries, runs) = if long() {
         (1_500_000, 5)
@@ -32,7 +37,7 @@ fn simulate(policy: Policy, loads: &[f64], change: impl FnOnce(&mut Scenario)) -
         (200_000, 2)
     };
     change(&mut scenario);
-    let study = Study { scenario, policy, queries, runs, seed: 1 };
+    let study = Study { scenario, policies: policies.to_vec(), queries, runs, seed: 1 };
     study.run(&Progress::default()).unwrap()
 }
 
@@ -205,6 +210,25 @@ fn limits_on_the_wait_by_type_are_as_good_as_bouncer_until_the_store_slows_down(
     }
     for report in run(Policy::MaxQueueWait, 0.2).iter().skip(1) {
         assert!(slow_p50_ms(report) > 18.3, "at {}: {report:?}", report.load);
+    }
+}
+
+#[test]
+fn accept_fraction_behind_bouncer_keeps_the_utilization_and_counts_what_bouncer_lets_through() {
+    let loads = [1.1, 1.3];
+    let [alone, behind, before] = [
+        &[Policy::AcceptFraction][..],
+        &[Policy::Bouncer, Policy::AcceptFraction],
+        &[Policy::AcceptFraction, Policy::Bouncer],
+    ]
+    .map(|policies| simulate_all(policies, &loads, |_| {}));
+    for ((alone, behind), before) in alone.iter().zip(&behind).zip(&before) {
+        let what = format!("at {}", behind.load);
+        assert_near(behind.utilization, 0.95, 0.015, &what);
+        assert!(slow_p50_ms(behind) <= 18.0, "{what}: {behind:?}");
+        // What Bouncer refuses is no demand; asked last, it has next to nothing left to refuse.
+        assert_near(rejected(before, "all"), rejected(alone, "all"), 1.0, &what);
+        assert!(rejected(behind, "all") < rejected(alone, "all"), "{what}: {behind:?} and {alone:?}");
     }
 }
 

@@ -31,7 +31,7 @@ use crate::window::{Position, SlidingWindow};
 #[derive(Debug)]
 pub(super) struct Helper {
     fairness: Fairness,
-    /// Two counters to each type, next to each other: refused and accepted.
+    /// Three counters to each type, next to each other: refused, accepted, and of those withdrawn.
     counts: SlidingWindow,
     types: usize,
     average_over: AverageOver,
@@ -41,7 +41,7 @@ impl Helper {
     /// For `types` types, the catch-all included.
     pub(super) fn new(config: &Config, types: usize, now: Nanos) -> Result<Self, OutOfRange> {
         let (step, steps) = config.fairness_window;
-        let counts = SlidingWindow::new(2 * types, step, steps, now)?;
+        let counts = SlidingWindow::new(COUNTERS * types, step, steps, now)?;
         Ok(Self { fairness: config.fairness, counts, types, average_over: config.average_over })
     }
 
@@ -65,14 +65,25 @@ impl Helper {
                     draw < alpha * help(ratio(accepted, received), self.average_ratio(index, at))
                 }
             };
-        self.counts.add(2 * index + usize::from(!refused || overrides), 1);
+        self.counts.add(COUNTERS * index + if refused && !overrides { REFUSED } else { ACCEPTED }, 1);
         overrides
     }
 
     /// The accepted and the received requests of type `index` in the window.
     fn counted(&self, index: usize, at: Position) -> (u64, u64) {
-        let accepted = self.counts.sum(2 * index + 1, at);
-        (accepted, accepted.saturating_add(self.counts.sum(2 * index, at)))
+        let counted = |counter| self.counts.sum(COUNTERS * index + counter, at);
+        let admitted = counted(ACCEPTED);
+        // A request may leave the window a step before its withdrawal.
+        (admitted.saturating_sub(counted(WITHDRAWN)), admitted.saturating_add(counted(REFUSED)))
+    }
+
+    /// A request of type `index` that was counted as accepted was refused elsewhere: it was asked for, no more.
+    #[inline]
+    pub(super) fn withdrawn(&self, index: usize, now: Nanos) {
+        if self.fairness != Fairness::None {
+            self.counts.advance(now);
+            self.counts.add(COUNTERS * index + WITHDRAWN, 1);
+        }
     }
 
     /// The mean acceptance ratio, AAR, of type `asking` and the types that the window holds, and where the average is
@@ -92,6 +103,11 @@ impl Helper {
         }
     }
 }
+
+const REFUSED: usize = 0;
+const ACCEPTED: usize = 1;
+const WITHDRAWN: usize = 2;
+const COUNTERS: usize = 3;
 
 /// The acceptance ratio, AR: 0 of nothing.
 fn ratio(accepted: u64, received: u64) -> f64 {

@@ -286,6 +286,10 @@ impl Admission for Bouncer {
         Decision::Refuse { retry_after: Nanos(excess.div_ceil(u64::from(self.parallelism))) }
     }
 
+    fn withdrawn(&self, request: Request, now: Nanos) {
+        self.helper.withdrawn(self.column(request.query_type), now);
+    }
+
     #[inline]
     fn enqueued(&self, request: Request) {
         self.count(request, 1);

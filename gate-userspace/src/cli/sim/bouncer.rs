@@ -19,9 +19,10 @@ use crate::sim::scenario::{MAX_QUERIES, RawScenario, Scenario, check_load};
 /// take, under one or several loads.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The admission policy.
-    #[arg(long, default_value = "bouncer", value_parser = policy_parser())]
-    policy: Policy,
+    /// The admission policy; several with commas: a query is admitted if each admits it, and each is asked about
+    /// what those before it admit.
+    #[arg(long, default_value = "bouncer", value_delimiter = ',', value_parser = policy_parser())]
+    policy: Vec<Policy>,
     /// Offered load, times what keeps all processes busy; several with commas. [default: the scenario's]
     #[arg(long, value_delimiter = ',', value_parser = |arg: &str| number(arg, |load| check_load("load", load)))]
     load: Vec<f64>,
@@ -93,7 +94,8 @@ fn study(args: &Args) -> anyhow::Result<Study> {
     }
     scenario.policies.allowance = args.allowance.unwrap_or(scenario.policies.allowance);
     scenario.policies.alpha = args.alpha.unwrap_or(scenario.policies.alpha);
-    Ok(Study { scenario, policy: args.policy, queries: args.queries, runs: args.runs, seed: args.seed })
+    let policies = args.policy.clone();
+    Ok(Study { scenario, policies, queries: args.queries, runs: args.runs, seed: args.seed })
 }
 
 fn read_scenario(path: &Path) -> anyhow::Result<Scenario> {
@@ -113,8 +115,8 @@ fn number(arg: &str, check: impl FnOnce(f64) -> Result<(), OutOfRange>) -> Resul
 }
 
 fn title(study: &Study) -> String {
-    let Study { policy, queries, runs, seed, .. } = study;
-    format!("{}: {runs} runs of {queries} queries, seed {seed}", policy.name())
+    let Study { queries, runs, seed, .. } = study;
+    format!("{}: {runs} runs of {queries} queries, seed {seed}", study.name())
 }
 
 fn table(study: &Study, reports: &[Report]) -> Table {

@@ -10,6 +10,7 @@ use crate::policy::Tier;
 use crate::policy::admission::{Admission, Decision, QueueOrder, Request};
 use crate::policy::baselines::{AcceptFraction, Averaging, MaxQueueLength, MaxQueueWait};
 use crate::policy::bouncer::{self, Bouncer, Fairness, Objective, Target};
+use crate::policy::combined::Combined;
 use crate::policy::range::OutOfRange;
 use crate::protocol::query_types::QueryTypes;
 
@@ -25,20 +26,11 @@ impl Policy {
     /// [`OutOfRange`] for what the configuration should not have let through.
     pub(crate) fn new(admission: Option<&config::Admission>, now: Nanos) -> Result<Self, OutOfRange> {
         let Some(admission) = admission else { return Ok(Self::default()) };
-        let parallelism = admission.parallelism;
-        Ok(Self(match &admission.policy {
-            AdmissionPolicy::Off => None,
-            AdmissionPolicy::Bouncer(fairness) => Some(Arc::new(bouncer(admission, *fairness, now)?)),
-            AdmissionPolicy::MaxQueueLength(limit) => Some(Arc::new(MaxQueueLength::new(*limit)?)),
-            AdmissionPolicy::MaxQueueWait(limits) => {
-                let policy =
-                    MaxQueueWait::new(limits.default, parallelism, now)?.with_types(&limits.types)?;
-                Some(Arc::new(policy.with_order(QueueOrder::ByTier)))
-            }
-            AdmissionPolicy::AcceptFraction(share) => {
-                let policy = AcceptFraction::new(as_float(*share), parallelism, Averaging::Covered, now)?;
-                Some(Arc::new(policy.with_deadline(admission.deadline).with_order(QueueOrder::ByTier)))
-            }
+        let policies = admission.policies.iter().map(|policy| build(admission, policy, now));
+        let mut policies = policies.collect::<Result<Vec<_>, _>>()?;
+        Ok(Self(match policies.len() {
+            0 | 1 => policies.pop().map(Arc::from),
+            _ => Some(Arc::new(Combined::new(policies))),
         }))
     }
 
@@ -94,6 +86,26 @@ impl fmt::Debug for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.0.is_some() { "Policy(Some(..))" } else { "Policy(None)" })
     }
+}
+
+fn build(
+    admission: &config::Admission,
+    policy: &AdmissionPolicy,
+    now: Nanos,
+) -> Result<Box<dyn Admission>, OutOfRange> {
+    let (parallelism, order) = (admission.parallelism, QueueOrder::ByTier);
+    Ok(match policy {
+        AdmissionPolicy::Bouncer(fairness) => Box::new(bouncer(admission, *fairness, now)?),
+        AdmissionPolicy::MaxQueueLength(limit) => Box::new(MaxQueueLength::new(*limit)?),
+        AdmissionPolicy::MaxQueueWait(limits) => {
+            let policy = MaxQueueWait::new(limits.default, parallelism, now)?.with_types(&limits.types)?;
+            Box::new(policy.with_order(order))
+        }
+        AdmissionPolicy::AcceptFraction(share) => {
+            let policy = AcceptFraction::new(as_float(*share), parallelism, Averaging::Covered, now)?;
+            Box::new(policy.with_deadline(admission.deadline).with_order(order))
+        }
+    })
 }
 
 fn objective(targets: &config::Objective) -> Result<Objective, OutOfRange> {
@@ -159,6 +171,32 @@ mod tests {
         assert!(refuses());
         policy.follow(&backend("admission = \"accept-fraction\""), &long.query_types).unwrap();
         assert!(!refuses());
+    }
+
+    #[test]
+    fn a_request_is_admitted_if_each_policy_admits_it() {
+        let backend =
+            backend("admission = [\"max-queue-wait\", \"max-queue-length\"]\nmax_queue_length = \"2\"");
+        let policy = Policy::new(backend.admission.as_ref(), Nanos::ZERO).unwrap();
+        let of = |tier| Request { tier, query_type: QueryType(0) };
+        policy.completed(of(Tier::Batch), Nanos::from_millis(10), Nanos::ZERO);
+        let refuses = |tier| policy.refuses(of(tier), Nanos::ZERO, || 0.0).is_some();
+        policy.enqueued(of(Tier::Batch));
+        assert_eq!([Tier::Critical, Tier::Batch].map(refuses), [false, false]);
+        policy.enqueued(of(Tier::Batch));
+        assert_eq!([Tier::Critical, Tier::Batch].map(refuses), [true, true], "the length");
+        policy.dequeued(of(Tier::Batch));
+        policy.completed(of(Tier::Batch), Nanos::from_millis(100), Nanos::ZERO);
+        assert_eq!([Tier::Critical, Tier::Batch].map(refuses), [false, true], "the wait");
+    }
+
+    #[test]
+    fn without_a_policy_nothing_is_refused() {
+        let backend = backend("admission = \"off\"");
+        let policy = Policy::new(backend.admission.as_ref(), Nanos::ZERO).unwrap();
+        let request = Request { tier: Tier::Batch, query_type: QueryType(0) };
+        (0..100_000).for_each(|_| policy.enqueued(request));
+        assert_eq!(policy.refuses(request, Nanos::ZERO, || 0.9), None);
     }
 
     #[test]

@@ -262,6 +262,29 @@ pub(super) const ROWS: &[Broken] = &[
     ),
     (
         "listen",
+        "backend = \"127.0.0.1:11212\"\nparallelism = \"1\"\nadmission = [\"bouncer\", \"accept-fractoin\", \"off\", \"bouncer\"]\nmax_queue_wait = \"1s\"\nlisten",
+        &[
+            r#"8: service[0].admission[1] = "accept-fractoin": must be "bouncer", "max-queue-length", "max-queue-wait", "accept-fraction" or "off""#,
+            r#"8: service[0].admission[2] = "off": stands alone; leave it out, or the others"#,
+            r#"8: service[0].admission[3] = "bouncer": is in the list already"#,
+            r#"9: service[0].max_queue_wait = "1s": means something only beside admission = "max-queue-wait""#,
+        ],
+    ),
+    (
+        "listen",
+        "backend = \"127.0.0.1:11212\"\nparallelism = \"1\"\nadmission = []\nlisten",
+        &[r"8: service[0].admission = []: is empty; give at least one, or leave the key out"],
+    ),
+    (
+        "listen",
+        "backend = \"127.0.0.1:11212\"\nparallelism = \"1\"\nadmission = [\"off\"]\nalpha = \"1\"\nlisten",
+        &[
+            r#"9: service[0].alpha = "1": means something only beside admission = "bouncer""#,
+            r#"9: service[0].alpha = "1": means something only beside fairness = "helping-the-underserved""#,
+        ],
+    ),
+    (
+        "listen",
         "backend = \"127.0.0.1:11212\"\nmax_unknown_clients = \"few\"\nunknown_timeout = \"off\"\nidle_timeout = \"1ms\"\nlisten",
         &[
             r#"7: service[0].max_unknown_clients = "few": must be a whole number from 0 to 1000000"#,
