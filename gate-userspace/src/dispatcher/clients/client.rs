@@ -64,7 +64,7 @@ pub(crate) struct Client<W: Wire> {
     /// What it takes of the connections that there may be; none for datagrams.
     pub(crate) slot: RefCell<Option<Slot>>,
     /// The shared store connections that its requests may take.
-    pool: RefCell<Rc<Pool<W>>>,
+    pool: RefCell<Rc<Pool<Service<W>>>>,
     /// Which of these they take, the same while any is on its way, so that the store sees them in the order in which
     /// they were sent.
     connection_index: Cell<usize>,
@@ -217,13 +217,13 @@ impl<W: Wire> Client<W> {
     }
 
     /// The shared store connections that its requests may take.
-    pub(crate) fn pool(&self) -> Ref<'_, Pool<W>> {
+    pub(crate) fn pool(&self) -> Ref<'_, Pool<Service<W>>> {
         Ref::map(self.pool.borrow(), |pool| &**pool)
     }
 
     /// The shared store connection that its requests take.
     #[inline]
-    pub(crate) fn store(&self) -> Rc<StoreConnection<W>> {
+    pub(crate) fn store(&self) -> Rc<StoreConnection<Service<W>>> {
         self.pool.borrow().store(self.connection_index.get())
     }
 
@@ -234,12 +234,12 @@ impl<W: Wire> Client<W> {
     }
 
     /// From now on its requests take these.
-    pub(crate) fn share(&self, pool: Rc<Pool<W>>) {
+    pub(crate) fn share(&self, pool: Rc<Pool<Service<W>>>) {
         *self.pool.borrow_mut() = pool;
     }
 
     /// Whether it is one of this pool's.
-    pub(crate) fn is_of(&self, pool: &Rc<Pool<W>>) -> bool {
+    pub(crate) fn is_of(&self, pool: &Rc<Pool<Service<W>>>) -> bool {
         Rc::ptr_eq(&self.pool.borrow(), pool)
     }
 

@@ -162,7 +162,7 @@ pub(crate) enum CacheRole {
 
 impl CacheRole {
     /// The request will not be sent.
-    pub(crate) fn refuse(self, refusal: Refusal) {
+    pub(crate) fn fail(self, refusal: Refusal) {
         match self {
             Self::MarkWrite(mark) => mark.over(),
             Self::LeadFlight(leading) => leading.fail(refusal),
@@ -171,14 +171,14 @@ impl CacheRole {
     }
 
     /// The answer to what is nobody's own is for one client alone.
-    pub(crate) fn is_for_one_client(&mut self) {
+    pub(crate) fn answer_is_for_one_client(&mut self) {
         if let Self::LeadFlight(leading) = self {
             leading.is_for_one_client();
         }
     }
 
     /// A part of the answer to what is nobody's own.
-    pub(crate) fn hear(&mut self, give: &[u8], add: &[u8]) {
+    pub(crate) fn on_reply_bytes(&mut self, give: &[u8], add: &[u8]) {
         match self {
             Self::LeadFlight(leading) => [give, add].into_iter().for_each(|bytes| leading.hear(bytes)),
             Self::QueryTtl(Some(keeping)) => [give, add].into_iter().for_each(|bytes| keeping.hear(bytes)),
@@ -188,7 +188,7 @@ impl CacheRole {
 
     /// Whether the answer goes to no client by itself.
     #[inline]
-    pub(crate) const fn is_own(&self) -> bool {
+    pub(crate) const fn is_coalesced(&self) -> bool {
         matches!(self, Self::LeadFlight(_) | Self::QueryTtl(_))
     }
 }

@@ -1,16 +1,215 @@
-//! What becomes of those who follow a flight.
+//! The end of a request: replies and failures of the store, and completed flights of hot keys.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use gate_common::units::Nanos;
+use gate_common::abi::Reason;
+use gate_common::units::{MilliRu, Nanos};
 
-use super::Service;
-use super::dispatch::Held;
+use super::in_flight::InFlight;
+use super::{Answered, Service};
 use crate::clock;
-use crate::dispatcher::hot_cache::flights::{Completion, Flight};
+use crate::dispatcher::clients::client::{Client, CloseCause};
+use crate::dispatcher::hot_cache::flights::{Completion, Flight, PendingTtl};
 use crate::dispatcher::hot_cache::{CacheRole, Follower};
-use crate::dispatcher::wire::Wire;
+use crate::dispatcher::metrics::Event;
+use crate::dispatcher::metrics::cost_samples::{CostFeatures, ReplyBatch};
+use crate::dispatcher::settings::Settings;
+use crate::dispatcher::stores::error::StoreError;
+use crate::dispatcher::stores::events::{Failure, ReplyPart, ReplyTiming, StoreEvents};
+use crate::dispatcher::stores::pool::Pool;
+use crate::dispatcher::wire::{Ttl, Wire};
+use crate::protocol::Refusal;
+
+impl<W: Wire> StoreEvents for Service<W> {
+    type Wire = W;
+    type InFlight = InFlight<Rc<Client<W>>>;
+    type Observations = Observations;
+    type HandedOver = Box<PendingTtl>;
+
+    fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    #[inline]
+    fn scratch(&self) -> &RefCell<Box<[u8]>> {
+        &self.scratch
+    }
+
+    #[inline]
+    fn reply_part(&self, request: &mut Self::InFlight, reply: ReplyPart<'_>) {
+        let ReplyPart { input, answer, is_first } = reply;
+        if is_first && W::is_forbidden(input) {
+            request.client.pool().set_may_cache(false);
+        }
+        if request.cache_role.is_coalesced() {
+            if is_first && W::is_for_one_client(reply.given()) {
+                request.cache_role.answer_is_for_one_client();
+            }
+            request.cache_role.on_reply_bytes(reply.given(), answer.add);
+        } else if !request.client.is_gone() {
+            let replies = &mut request.client.conversation.borrow_mut().replies;
+            if answer.give > 0 {
+                replies.part(request.seq, reply.given());
+            }
+            if !answer.add.is_empty() {
+                replies.part(request.seq, answer.add);
+            }
+            if answer.last {
+                replies.whole(request.seq);
+            }
+            self.mark_pending_write(&request.client);
+        }
+    }
+
+    #[inline]
+    fn reply_end(
+        &self,
+        observations: &mut Observations,
+        request: &mut Self::InFlight,
+        timing: ReplyTiming,
+    ) -> Option<Box<PendingTtl>> {
+        let ReplyTiming { sent, now, received } = timing;
+        if matches!(request.cache_role, CacheRole::QueryTtl(_)) {
+            observations.batch.mark_unmeasurable();
+        } else {
+            if self.metrics.cost_samples.is_on() {
+                observations.batch.add(request.features, (request.tenant, request.charged), sent, received);
+            }
+            self.release_permit();
+            let answered = Answered { request: request.class, admitted: request.admitted, sent, count: 1 };
+            if let Some(before) = answered.merge(&mut observations.answered) {
+                self.observe(before, now);
+            }
+        }
+        if matches!(request.cache_role, CacheRole::None) {
+            return None;
+        }
+        complete::<W>(std::mem::replace(&mut request.cache_role, CacheRole::None), sent)
+    }
+
+    fn hand_over(&self, request: &mut Self::InFlight, pending: Box<PendingTtl>) {
+        if let CacheRole::QueryTtl(ttl) = &mut request.cache_role {
+            *ttl = Some(pending);
+        }
+    }
+
+    #[inline]
+    fn read_end(&self, observations: &mut Observations, now: Nanos) {
+        observations.answered.take().into_iter().for_each(|answered| self.observe(answered, now));
+        if observations.batch.is_empty() {
+            return;
+        }
+        let batch = std::mem::take(&mut observations.batch);
+        if let Some(took) = batch.took(observations.last_batch, now) {
+            self.record_costs(&batch, took, now);
+        }
+        observations.last_batch = now;
+    }
+
+    fn failed(&self, request: Self::InFlight, reply_started: bool, failure: Failure<'_>) {
+        if matches!(request.cache_role, CacheRole::QueryTtl(_)) {
+            return;
+        }
+        self.release_permit();
+        let is_flight = matches!(request.cache_role, CacheRole::LeadFlight(_));
+        if reply_started && !is_flight {
+            // The client has read the beginning of its reply.
+            return request.client.end(CloseCause::StoreFailed);
+        }
+        let refusal = match failure {
+            Failure::UserRefused(why) => {
+                match request.cache_role {
+                    CacheRole::LeadFlight(leader) => leader.complete_with(why),
+                    _ => self.answer(&request.client, request.seq, why),
+                }
+                return;
+            }
+            Failure::Uncertain => Refusal::uncertain(),
+            Failure::Unsent { retry_after } => Refusal::after(Reason::StoreDown, retry_after),
+        };
+        match request.cache_role {
+            CacheRole::LeadFlight(leader) => leader.fail(refusal),
+            _ => {
+                self.count_refusal(request.tenant, refusal.reason);
+                self.refuse_queued(&request.client, request.seq, request.silent, refusal);
+            }
+        }
+    }
+
+    #[inline]
+    fn dispatch(&self) {
+        Self::dispatch(self, clock::monotonic());
+    }
+
+    #[inline]
+    fn flush(&self) {
+        self.flush_pending();
+    }
+
+    fn connected(&self) {
+        self.metrics.count(Event::StoreConnected);
+        self.metrics.set_store_connected(true);
+        tracing::debug!(service = self.settings.name, "connected to the store");
+    }
+
+    fn disconnected(&self) {
+        self.metrics.set_store_connected(false);
+    }
+
+    fn store_down(&self, why: &StoreError, pause: Nanos) {
+        self.metrics.count(Event::StoreFailed);
+        let store = self.settings.backend.address;
+        tracing::warn!(service = self.settings.name, %store, %why, %pause, "lost a connection to the store");
+    }
+
+    fn user_refused(&self, pool: &Rc<Pool<Self>>, why: &[u8]) -> bool {
+        self.close_pool_clients(pool, why)
+    }
+
+    fn set_in_cluster(&self, in_cluster: bool) {
+        self.in_cluster.set(in_cluster);
+    }
+
+    fn is_in_cluster(&self) -> bool {
+        self.in_cluster.get()
+    }
+}
+
+/// The measurements of one store connection's replies.
+#[derive(Debug, Default)]
+pub(crate) struct Observations {
+    /// Answered last, and not yet observed.
+    answered: Option<Answered>,
+    /// The replies of the current read, while cost samples are taken.
+    batch: ReplyBatch,
+    /// When the last read ended that completed any.
+    last_batch: Nanos,
+}
+
+/// Completes a request's role for hot keys. Returns what a query for the TTL behind it needs.
+#[inline]
+fn complete<W: Wire>(cache_role: CacheRole, sent: Nanos) -> Option<Box<PendingTtl>> {
+    match cache_role {
+        CacheRole::None | CacheRole::QueryTtl(None) => None,
+        CacheRole::MarkWrite(mark) => {
+            mark.over();
+            None
+        }
+        CacheRole::LeadFlight(leader) => {
+            leader.finish_flight().filter(|pending| W::is_cacheable(&pending.answer))
+        }
+        CacheRole::QueryTtl(Some(pending)) => {
+            let until = match W::ttl(&pending.answer, &pending.ttl) {
+                Ttl::Unbounded => Nanos::MAX,
+                Ttl::AtMost(ttl) => sent.saturating_add(ttl),
+            };
+            pending.keep(until);
+            None
+        }
+    }
+}
 
 impl<W: Wire> Service<W> {
     /// Hears what becomes of flights, for ever.
@@ -51,9 +250,20 @@ impl<W: Wire> Service<W> {
                 | Completion::Retry
                 | Completion::Cacheable(..) => {
                     client.order.send_late(flight.key);
-                    let (request, charged, cache_role) = (following.request, None, CacheRole::None);
-                    let held = Held { client, tenant, seq, request, class, charged, cache_role };
-                    self.enqueue(held, flight.flight_key().request, now);
+                    let request = following.request;
+                    let in_flight = InFlight {
+                        client,
+                        tenant,
+                        charged: MilliRu::ZERO,
+                        is_counted: true,
+                        seq,
+                        class,
+                        features: CostFeatures::of::<W>(&request),
+                        silent: false,
+                        admitted: now,
+                        cache_role: CacheRole::None,
+                    };
+                    self.enqueue(in_flight, request, flight.flight_key().request, now);
                 }
             }
         }

@@ -20,7 +20,7 @@ use gate_common::abi::Reason;
 use gate_common::units::Nanos;
 
 use self::datagrams::Senders;
-use self::dispatch::Held;
+use self::dispatch::QueueItem;
 use self::request::NextStep;
 use crate::clock;
 use crate::dispatcher::clients::client::{Client, CloseCause, ConnectionMode, Conversation};
@@ -37,7 +37,6 @@ use crate::dispatcher::queue::policy::Policy;
 use crate::dispatcher::queue::tier_queue::Queue;
 use crate::dispatcher::settings::{Limits, Settings};
 use crate::dispatcher::stores::dedicated::IdleConnections;
-use crate::dispatcher::stores::error::StoreError;
 use crate::dispatcher::stores::pool::{Pool, Pools};
 use crate::dispatcher::tenants::Tenants;
 use crate::dispatcher::tenants::ledger::{Ledger, TenantId};
@@ -53,6 +52,7 @@ pub(super) mod datagrams;
 mod dedicated;
 pub(super) mod dispatch;
 mod housekeeping;
+pub(super) mod in_flight;
 mod login;
 pub(super) mod request;
 mod respond;
@@ -90,11 +90,11 @@ pub(crate) struct Service<W: Wire> {
     /// Reads that need not go to the store.
     pub(crate) hot: HotCache<W>,
     /// Who is in it.
-    pub(crate) queue: RefCell<Queue<Held<W>>>,
+    pub(crate) queue: RefCell<Queue<QueueItem<W>>>,
     /// Who has been in it for too long.
     pub(crate) delay: RefCell<Delay>,
     /// The shared connections.
-    pub(crate) pools: Pools<W>,
+    pub(crate) pools: Pools<Self>,
     /// Those on which it is asked who clients are.
     pub(crate) lines: IdleConnections,
     /// What answers have taught about prices since the last tick.
@@ -283,21 +283,9 @@ impl<W: Wire> Service<W> {
         }
     }
 
-    pub(crate) fn on_store_up(&self) {
-        self.metrics.count(Event::StoreConnected);
-        self.metrics.set_store_connected(true);
-        tracing::debug!(service = self.settings.name, "connected to the store");
-    }
-
-    pub(crate) fn on_store_down(&self, why: &StoreError, pause: Nanos) {
-        self.metrics.count(Event::StoreFailed);
-        let store = self.settings.backend.address;
-        tracing::warn!(service = self.settings.name, %store, %why, %pause, "lost a connection to the store");
-    }
-
     /// The store no longer accepts the user of a pool: so its clients read, and are closed. False if they have not
     /// said who they are, since then it is not theirs to mend.
-    pub(crate) fn close_with(&self, pool: &Rc<Pool<W>>, why: &[u8]) -> bool {
+    pub(crate) fn close_pool_clients(&self, pool: &Rc<Pool<Self>>, why: &[u8]) -> bool {
         let Some(login) = pool.identity().login else { return false };
         self.metrics.count(Event::PoolRefused);
         let user = String::from_utf8_lossy(login.user()).into_owned();
@@ -378,7 +366,7 @@ pub(crate) struct Answered {
 impl Answered {
     /// Puts them with those before them, if they are like them; else in their place, and gives those.
     #[inline]
-    pub(crate) fn follow(self, before: &mut Option<Self>) -> Option<Self> {
+    pub(crate) fn merge(self, before: &mut Option<Self>) -> Option<Self> {
         match before {
             Some(before) if Self { count: before.count, ..self } == *before => {
                 before.count += self.count;
@@ -416,7 +404,7 @@ mod tests {
         for other in others {
             let mut last = None;
             let mut observed: Vec<_> =
-                [first, first, other, first].into_iter().filter_map(|next| next.follow(&mut last)).collect();
+                [first, first, other, first].into_iter().filter_map(|next| next.merge(&mut last)).collect();
             observed.extend(last);
             assert_eq!(observed, [Answered { count: 2, ..first }, other, first]);
         }

@@ -10,14 +10,14 @@ use gate_common::abi::Reason;
 use gate_common::units::{MilliRu, Nanos};
 
 use super::Service;
-use super::dispatch::Held;
+use super::in_flight::InFlight;
 use crate::dispatcher::clients::client::{Client, ConnectionMode};
 use crate::dispatcher::clients::replies::Replies;
 use crate::dispatcher::hot_cache::key_order::ReplySlot;
 use crate::dispatcher::hot_cache::{Asked, CacheDecision, ReadResult};
 use crate::dispatcher::metrics::Event;
 use crate::dispatcher::metrics::by_type::TypeMetrics;
-use crate::dispatcher::stores::connection::Outgoing;
+use crate::dispatcher::metrics::cost_samples::CostFeatures;
 use crate::dispatcher::tenants::ledger::{Charge, Ledger, TenantId};
 use crate::dispatcher::wire::{Route, Wire};
 use crate::policy::admission;
@@ -220,37 +220,29 @@ impl<W: Wire> Service<W> {
                 }
             },
         };
-        // What queues is counted when it leaves the queue, unless others follow it.
-        let counted = at_once || cache_role.is_own();
-        if counted {
+        // A queued request is counted when it leaves the queue, a coalesced one at once: its followers are not refused there.
+        let is_coalesced = cache_role.is_coalesced();
+        let is_counted = at_once || is_coalesced;
+        if is_counted {
             count_passed(client, tenant, ledger, charged);
         }
+        let in_flight = InFlight {
+            client: Rc::clone(client),
+            tenant,
+            charged: if is_coalesced { MilliRu::ZERO } else { charged },
+            is_counted,
+            seq,
+            class,
+            features: CostFeatures::of::<W>(request),
+            silent: W::wants_no_reply(request),
+            admitted: now,
+            cache_role,
+        };
         if at_once {
             self.delay.borrow_mut().left(class.tier, now, Nanos::ZERO, 0);
-            let silent = W::wants_no_reply(request);
-            // Others follow what is nobody's own.
-            let paid = if cache_role.is_own() { MilliRu::ZERO } else { charged };
-            let outgoing = Outgoing {
-                client,
-                tenant,
-                paid,
-                seq,
-                request,
-                bytes,
-                class,
-                silent,
-                admitted: now,
-                cache_role,
-            };
-            self.submit(outgoing, queue, now);
+            self.submit(in_flight, request, bytes, queue, now);
         } else {
-            let (client, request, charged) = (Rc::clone(client), *request, (!counted).then_some(charged));
-            self.enqueue_in(
-                queue,
-                Held { client, tenant, seq, request, class, charged, cache_role },
-                bytes,
-                now,
-            );
+            self.enqueue_in(queue, (in_flight, *request), bytes, now);
         }
         Ok(())
     }

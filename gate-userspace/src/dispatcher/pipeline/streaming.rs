@@ -23,36 +23,28 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
 use super::dedicated::write_all;
-use super::dispatch::Held;
+use super::in_flight::InFlight;
 use super::{Answered, Service};
 use crate::clock;
 use crate::dispatcher::clients::client::{Client, CloseCause};
-use crate::dispatcher::clients::replies::SeqNo;
 use crate::dispatcher::hot_cache::CacheRole;
 use crate::dispatcher::metrics::Event;
-use crate::dispatcher::queue::tier_queue::Queue;
-use crate::dispatcher::stores::connection::Outgoing;
 use crate::dispatcher::stores::dedicated::DedicatedConnection;
 use crate::dispatcher::stores::error::StoreError;
 use crate::dispatcher::tenants::ledger::{Charge, TenantId};
 use crate::dispatcher::wire::buffer::Buffer;
 use crate::dispatcher::wire::{Answer, Link, Wire};
-use crate::policy::admission;
 use crate::protocol::price_class::PriceClass;
 use crate::protocol::{Refusal, Step};
 
 /// A request that may go to the store, of which the client has sent no more than the head, as far as is known.
 #[derive(Debug)]
 pub(crate) struct StreamedRequest<W: Wire> {
-    /// Who is charged, and whose the client was then.
-    tenant: TenantId,
-    whole: TenantId,
-    seq: SeqNo,
-    class: admission::Request,
-    silent: bool,
-    cache_role: CacheRole,
-    /// How long it was in the queue.
-    waited: Nanos,
+    request: InFlight<()>,
+    /// The client's tenant when the request was charged.
+    client_tenant: TenantId,
+    /// The time that it spent in the queue.
+    queued_for: Nanos,
     link: W::Link,
     expect: <W::Link as Link>::Expect,
     /// Its head, as it is written.
@@ -95,14 +87,17 @@ impl<W: Wire> From<StoreError> for StreamEnd<W> {
 }
 
 impl<W: Wire> StreamedRequest<W> {
-    fn new(outgoing: Outgoing<'_, W>, now: Nanos) -> Self {
-        let Outgoing { client, tenant, seq, request, bytes, class, silent, admitted, cache_role, .. } =
-            outgoing;
+    pub(crate) fn new(
+        in_flight: InFlight<()>,
+        client_tenant: TenantId,
+        request: &W::Request,
+        bytes: &[u8],
+        now: Nanos,
+    ) -> Self {
         let (mut link, mut head) = (W::Link::default(), Buffer::default());
         let expect = link.encode(request, bytes, &mut head);
-        let (waited, body) = (now.saturating_sub(admitted), Body::of::<W>(request, bytes));
-        let whole = client.tenant.get();
-        Self { tenant, whole, seq, class, silent, cache_role, waited, link, expect, head, body }
+        let (queued_for, body) = (now.saturating_sub(in_flight.admitted), Body::of::<W>(request, bytes));
+        Self { request: in_flight, client_tenant, queued_for, link, expect, head, body }
     }
 }
 
@@ -115,18 +110,6 @@ impl Body {
 }
 
 impl<W: Wire> Service<W> {
-    /// Sends a request that has a place before the store. One whose body is still to come gives it back for now.
-    #[inline(always)]
-    pub(crate) fn submit(&self, outgoing: Outgoing<'_, W>, queue: &mut Queue<Held<W>>, now: Nanos) {
-        let client = outgoing.client;
-        if W::is_streamed(outgoing.request) {
-            queue.leave();
-            client.start_streaming(StreamedRequest::new(outgoing, now));
-        } else {
-            client.store().send(outgoing, now);
-        }
-    }
-
     /// Whether a request is known to be longer than what is passed on.
     pub(crate) fn is_too_long(&self, request: &W::Request, head: &[u8]) -> bool {
         W::is_streamed(request) && self.is_beyond_limit(Body::of::<W>(request, head).paid)
@@ -155,7 +138,7 @@ impl<W: Wire> Client<W> {
             Ok(line) => line,
             Err(broken) => {
                 let refusal = self.reply_to_end(StreamEnd::StoreFailed(broken), &large, service)?;
-                large.cache_role.refuse(refusal);
+                large.request.cache_role.fail(refusal);
                 return Ok(());
             }
         };
@@ -166,10 +149,10 @@ impl<W: Wire> Client<W> {
         self.conversation.borrow_mut().input = input;
         match passed {
             Ok(()) => {
-                if let CacheRole::MarkWrite(mark) = large.cache_role {
+                if let CacheRole::MarkWrite(mark) = large.request.cache_role {
                     mark.over();
                 }
-                self.conversation.borrow_mut().replies.whole(large.seq);
+                self.conversation.borrow_mut().replies.whole(large.request.seq);
             }
             // Its mark stays for a while: the store may have done what it did not answer.
             Err(stop) => drop(self.reply_to_end(stop, &large, service)?),
@@ -192,21 +175,21 @@ impl<W: Wire> Client<W> {
         let refusal = match stop {
             StreamEnd::ClientClosed(ended) => return Err(ended),
             StreamEnd::Malformed(fault) => {
-                service.fault(self, conversation, large.seq, &fault, clock::monotonic());
+                service.fault(self, conversation, large.request.seq, &fault, clock::monotonic());
                 return Ok(down);
             }
             StreamEnd::StoreFailed(StoreError::Refused(why)) => {
-                service.reply(self, &mut conversation.replies, large.seq, &why);
+                service.reply(self, &mut conversation.replies, large.request.seq, &why);
                 return Ok(down);
             }
             StreamEnd::StoreFailed(broken) => {
                 tracing::debug!(service = service.settings.name, %broken, "a streamed request ended early");
-                service.count_refusal(large.tenant, down.reason);
+                service.count_refusal(large.request.tenant, down.reason);
                 if large.body.is_sent { down } else { broken.refusal() }
             }
             StreamEnd::Refused(refusal) => refusal,
         };
-        service.refuse(self, &mut conversation.replies, large.seq, large.silent, refusal);
+        service.refuse(self, &mut conversation.replies, large.request.seq, large.request.silent, refusal);
         Ok(refusal)
     }
 }
@@ -253,7 +236,7 @@ impl<W: Wire> BodyStream<'_, W> {
         let answered = self.answer(large).await;
         let done = self.leave_store();
         if answered.is_ok() {
-            let (request, admitted) = (large.class, sent.saturating_sub(large.waited));
+            let (request, admitted) = (large.request.class, sent.saturating_sub(large.queued_for));
             self.service.observe(Answered { request, admitted, sent, count: 1 }, done);
             if self.heard.is_empty() {
                 self.service.lines.keep(self.line);
@@ -305,8 +288,9 @@ impl<W: Wire> BodyStream<'_, W> {
 
     /// `len` bytes more of a body are to be passed on: charges what the head did not tell.
     fn pay(&self, large: &mut StreamedRequest<W>, len: u64) -> Result<(), Refusal> {
-        let StreamedRequest { tenant, whole, class, ref mut body, .. } = *large;
-        let tenant = self.client.still_charged(tenant, whole);
+        let StreamedRequest { request: InFlight { tenant, class, .. }, client_tenant, ref mut body, .. } =
+            *large;
+        let tenant = self.client.still_charged(tenant, client_tenant);
         body.passed += len;
         // What is known of its length has been looked at.
         let is_too_long =

@@ -1,95 +1,48 @@
 //! One connection to the store, shared by many clients of one thread.
 //!
-//! **Sending.** Requests are gathered in one buffer. When no answer is outstanding, what is gathered goes
-//! out as soon as the clients that are ready now have been heard; otherwise with the next answers that
-//! come. So an idle store is never kept waiting, and a busy one gets few, large writes. What has become large enough
-//! for a write does not wait at all: gathered further, it would only leave the processor's cache.
+//! **Sending.** Requests are gathered in one buffer. When no reply is outstanding, the buffer is written as soon as the
+//! clients that are ready now have been read; otherwise together with the next replies. So an idle store never waits, and a
+//! busy one gets few, large writes. A buffer that is large enough for a write does not wait: it would only leave the
+//! processor's cache.
 //!
-//! **Answers** come in the order of the requests, and are handed to the waiting clients' output as they
-//! are read, whole or in part. What was gathered meanwhile is sent first, then the clients are written to.
+//! **Replies** come in the order of the requests, and reach the waiting clients' output as they are read, complete or in
+//! part. The store is written to first, then the clients.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 
 use gate_common::abi::Reason;
-use gate_common::units::{MilliRu, Nanos};
+use gate_common::units::Nanos;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::dedicated::DedicatedConnection;
 use super::error::StoreError;
+use super::events::{Failure, FollowUp, StoreEvents};
 use super::health::Health;
-use super::outstanding::{Outstanding, Waiting};
+use super::outstanding::Outstanding;
 use super::pool::Pool;
 use crate::clock;
-use crate::dispatcher::clients::client::Client;
-use crate::dispatcher::clients::replies::SeqNo;
-use crate::dispatcher::hot_cache::CacheRole;
 use crate::dispatcher::identity::has_all_permissions;
-use crate::dispatcher::metrics::cost_samples::{CostFeatures, ReplyBatch};
-use crate::dispatcher::pipeline::Service;
-use crate::dispatcher::tenants::ledger::TenantId;
-use crate::dispatcher::wire::buffer::Buffer;
-use crate::dispatcher::wire::{Link, Wire};
-use crate::policy::admission;
+use crate::dispatcher::wire::Wire;
 use crate::protocol::Refusal;
 
 /// A shared connection to the store, or the attempt to have one.
 #[derive(Debug)]
-pub(crate) struct StoreConnection<W: Wire> {
-    state: RefCell<Outstanding<W>>,
+pub(crate) struct StoreConnection<E: StoreEvents> {
+    state: RefCell<Outstanding<E>>,
     /// The connection, while there is one.
     socket: RefCell<Weak<TcpStream>>,
     waker: RefCell<Option<Waker>>,
     overdue: Cell<bool>,
 }
 
-/// A request on its way to the store.
-#[derive(Debug)]
-pub(crate) struct Outgoing<'a, W: Wire> {
-    /// Who asks.
-    pub(crate) client: &'a Rc<Client<W>>,
-    /// Who is charged, and what it has paid; nothing for what is nobody's own.
-    pub(crate) tenant: TenantId,
-    pub(crate) paid: MilliRu,
-    /// Where the answer goes.
-    pub(crate) seq: SeqNo,
-    /// What is asked.
-    pub(crate) request: &'a W::Request,
-    /// All of it.
-    pub(crate) bytes: &'a [u8],
-    /// What its answer teaches.
-    pub(crate) class: admission::Request,
-    /// Whether the client wants no answer.
-    pub(crate) silent: bool,
-    /// When it was let in: before it waited.
-    pub(crate) admitted: Nanos,
-    /// What it has to do with hot keys.
-    pub(crate) cache_role: CacheRole,
-}
-
-impl<W: Wire> StoreConnection<W> {
+impl<E: StoreEvents> StoreConnection<E> {
     pub(crate) fn new(health: Health) -> Self {
         Self {
-            state: RefCell::new(Outstanding {
-                health,
-                link: W::Link::default(),
-                out: Buffer::default(),
-                waiting: VecDeque::new(),
-                sent: 0,
-                blocked: false,
-                reply_started: false,
-                input: Buffer::default(),
-                heard: 0,
-                unobserved: None,
-                answers: ReplyBatch::default(),
-                answered: Nanos::ZERO,
-                last_read: Nanos::ZERO,
-                slow: 0,
-            }),
+            state: RefCell::new(Outstanding::new(health)),
             socket: RefCell::default(),
             waker: RefCell::new(None),
             overdue: Cell::new(false),
@@ -114,7 +67,7 @@ impl<W: Wire> StoreConnection<W> {
     pub(crate) fn has_room(&self, now: Nanos) -> bool {
         let state = self.state.borrow();
         let waits = state.waiting.front().map_or(Nanos::ZERO, |first| now.saturating_sub(first.since));
-        let few = state.waiting.len() < FULL_LANE && !state.blocked && waits < SLOW;
+        let few = state.waiting.len() < FULL_PIPELINE && !state.blocked && waits < SLOW;
         few && state.health.accepts(state.waiting.len(), now).is_ok()
     }
 
@@ -124,44 +77,26 @@ impl<W: Wire> StoreConnection<W> {
         (state.health.accepts(state.waiting.len(), now).is_err(), state.waiting.len())
     }
 
-    /// Adds a request to what is sent next. Whether it may be sent has been asked ([`StoreConnection::accepts`]).
-    pub(crate) fn send(&self, outgoing: Outgoing<'_, W>, now: Nanos) {
+    /// Adds a request to the next write; [`StoreConnection::accepts`] has allowed it. `follow_up` goes right behind it.
+    #[inline]
+    pub(crate) fn send(
+        &self,
+        in_flight: E::InFlight,
+        request: &<E::Wire as Wire>::Request,
+        bytes: &[u8],
+        follow_up: Option<FollowUp<E>>,
+        now: Nanos,
+    ) {
         let state = &mut *self.state.borrow_mut();
         let is_first = state.sent == 0 && state.waiting.is_empty();
-        let Outgoing { client, tenant, paid, seq, request, bytes, class, silent, admitted, cache_role } =
-            outgoing;
-        let query_ttl =
-            matches!(cache_role, CacheRole::LeadFlight(_)).then(|| W::query_ttl(request, bytes)).flatten();
-        let expect = state.link.encode(request, bytes, &mut state.out);
-        let features = CostFeatures::of::<W>(request);
-        let is_slow = W::meta(request).may_take_long();
-        let (client, since, request) = (Rc::clone(client), now, class);
-        let waiting = Waiting {
-            client,
-            tenant,
-            paid,
-            seq,
-            expect,
-            admitted,
-            since,
-            request,
-            features,
-            silent,
-            is_slow,
-            cache_role,
-        };
-        state.slow += usize::from(is_slow);
-        state.waiting.push_back(waiting);
-        if let Some((request, bytes)) = query_ttl {
-            state.query_ttl(&request, &bytes);
-        }
+        state.push(in_flight, request, bytes, follow_up, now);
         let mut wakes = is_first;
         if state.out.len() >= FULL_WRITE && !state.blocked {
-            // The task deals with what fails, and with what there is no room for.
+            // The task handles errors and a full socket.
             let socket = self.socket.borrow().upgrade();
             wakes |= socket.is_none_or(|socket| state.flush(&socket).is_err() || state.blocked);
         }
-        // The first to be gathered wakes the task, which runs after the clients that are ready now.
+        // The first request wakes the task, which runs after the clients that are ready now.
         if wakes {
             self.wake();
         }
@@ -183,72 +118,64 @@ impl<W: Wire> StoreConnection<W> {
         }
     }
 
-    /// Keeps a connection to the store, until its user is refused there.
-    pub(crate) async fn keep(self: Rc<Self>, pool: Weak<Pool<W>>, service: Rc<Service<W>>) {
+    /// Connects, and reconnects after failures, until the store refuses the pool's user.
+    pub(crate) async fn run(self: Rc<Self>, pool: Weak<Pool<E>>, events: Rc<E>) {
         loop {
-            let broken = match self.connect(&pool, &service).await {
+            let error = match self.connect(&pool, &*events).await {
                 Ok(socket) => {
                     let socket = Rc::new(socket);
                     *self.socket.borrow_mut() = Rc::downgrade(&socket);
                     self.state.borrow_mut().health.connected(clock::monotonic());
-                    service.on_store_up();
-                    let broken = std::future::poll_fn(|cx| self.poll(cx, &socket, &service)).await;
-                    service.metrics.set_store_connected(false);
-                    broken
+                    events.connected();
+                    let error = std::future::poll_fn(|cx| self.poll(cx, &socket, &*events)).await;
+                    events.disconnected();
+                    error
                 }
-                Err(broken) => broken,
+                Err(error) => error,
             };
-            if let (StoreError::Refused(why), Some(pool)) = (&broken, pool.upgrade())
-                && service.close_with(&pool, why)
+            if let (StoreError::Refused(why), Some(pool)) = (&error, pool.upgrade())
+                && events.user_refused(&pool, why)
             {
                 return;
             }
-            let pause = self.fail(&service, clock::monotonic());
-            service.on_store_down(&broken, pause);
-            service.flush_pending();
-            tokio::time::sleep(pause.into()).await;
+            let backoff = self.fail(&*events, clock::monotonic());
+            events.store_down(&error, backoff);
+            events.flush();
+            tokio::time::sleep(backoff.into()).await;
             self.state.borrow_mut().health.retry();
         }
     }
 
-    async fn connect(&self, pool: &Weak<Pool<W>>, service: &Service<W>) -> Result<TcpStream, StoreError> {
+    async fn connect(&self, pool: &Weak<Pool<E>>, events: &E) -> Result<TcpStream, StoreError> {
+        let settings = events.settings();
         let identity = pool.upgrade().ok_or(StoreError::Closed)?.identity();
-        let mut line = DedicatedConnection::open(&service.settings, &identity).await?;
-        if W::HAS_USERS {
-            let ask = identity.acl_query(service.settings.backend.login.as_ref());
-            let everything = has_all_permissions(&line.ask(ask.bytes()).await?);
-            // Whoever may not ask is not told, and knows no better than others.
-            let info = line.ask(b"INFO cluster\r\n").await?;
+        let mut connection = DedicatedConnection::open(settings, &identity).await?;
+        if E::Wire::HAS_USERS {
+            let query = identity.acl_query(settings.backend.login.as_ref());
+            let has_all = has_all_permissions(&connection.ask(query.bytes()).await?);
+            // A user without the right to ask gets an error, which leaves the mode as it was.
+            let info = connection.ask(b"INFO cluster\r\n").await?;
             let says = |words: &[u8]| memchr::memmem::find(&info, words).is_some();
             if says(b"cluster_enabled:") {
-                service.in_cluster.set(says(b"cluster_enabled:1"));
+                events.set_in_cluster(says(b"cluster_enabled:1"));
             }
-            if service.in_cluster.get() {
+            if events.is_in_cluster() {
                 return Err(StoreError::Cluster);
             }
-            pool.upgrade().inspect(|pool| pool.set_may_cache(everything));
+            pool.upgrade().inspect(|pool| pool.set_may_cache(has_all));
         }
-        let timeout = service.settings.store_timeout().into();
-        tokio::time::timeout(timeout, probe::<W>(line.into_socket()))
+        let timeout = settings.store_timeout().into();
+        tokio::time::timeout(timeout, probe::<E::Wire>(connection.into_socket()))
             .await
             .map_err(|_| StoreError::TimedOut)?
     }
 
-    /// Its user is no longer accepted: everyone who waits reads why.
-    pub(crate) fn disconnect(&self, service: &Service<W>, why: &[u8], now: Nanos) {
+    /// Ends all requests with the store's error: it no longer accepts the pool's user.
+    pub(crate) fn disconnect(&self, events: &E, why: &[u8], now: Nanos) {
         let state = &mut *self.state.borrow_mut();
-        // There is no trying again.
+        // There is no other attempt.
         state.health.failed(now);
-        state.fail_all(service, |waiting, _| match waiting.cache_role {
-            CacheRole::LeadFlight(leading) => leading.complete_with(why),
-            _ if waiting.client.is_gone() => {}
-            _ => {
-                let replies = &mut waiting.client.conversation.borrow_mut().replies;
-                replies.part(waiting.seq, why);
-                replies.whole(waiting.seq);
-                service.mark_pending_write(&waiting.client);
-            }
-        });
+        state.fail_all(events, Failure::UserRefused(why), Failure::UserRefused(why));
     }
 
     fn wake(&self) {
@@ -257,20 +184,15 @@ impl<W: Wire> StoreConnection<W> {
         }
     }
 
-    fn poll(&self, cx: &mut Context<'_>, socket: &TcpStream, service: &Service<W>) -> Poll<StoreError> {
-        match self.try_poll(cx, socket, service) {
-            Poll::Ready(Err(broken)) => Poll::Ready(broken),
+    fn poll(&self, cx: &mut Context<'_>, socket: &TcpStream, events: &E) -> Poll<StoreError> {
+        match self.try_poll(cx, socket, events) {
+            Poll::Ready(Err(error)) => Poll::Ready(error),
             // Nothing but a failure ends it.
             Poll::Ready(Ok(())) | Poll::Pending => Poll::Pending,
         }
     }
 
-    fn try_poll(
-        &self,
-        cx: &mut Context<'_>,
-        socket: &TcpStream,
-        service: &Service<W>,
-    ) -> Poll<Result<(), StoreError>> {
+    fn try_poll(&self, cx: &mut Context<'_>, socket: &TcpStream, events: &E) -> Poll<Result<(), StoreError>> {
         if self.waker.borrow().as_ref().is_none_or(|waker| !waker.will_wake(cx.waker())) {
             *self.waker.borrow_mut() = Some(cx.waker().clone());
         }
@@ -283,18 +205,18 @@ impl<W: Wire> StoreConnection<W> {
         loop {
             std::task::ready!(socket.poll_read_ready(cx))?;
             {
-                let scratch = &mut *service.scratch.borrow_mut();
+                let scratch = &mut *events.scratch().borrow_mut();
                 match socket.try_read(scratch) {
                     Ok(0) => return Poll::Ready(Err(StoreError::Closed)),
-                    Ok(len) => self.answers(service, &scratch[..len])?,
+                    Ok(len) => self.on_read(events, &scratch[..len])?,
                     Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
                     Err(error) => return Poll::Ready(Err(error.into())),
                 }
             }
             // The store first, then the clients.
-            service.dispatch(clock::monotonic());
+            events.dispatch();
             self.write(cx, socket)?;
-            service.flush_pending();
+            events.flush();
         }
     }
 
@@ -314,46 +236,36 @@ impl<W: Wire> StoreConnection<W> {
         }
     }
 
-    /// Gives answers to those who wait for them.
-    fn answers(&self, service: &Service<W>, bytes: &[u8]) -> Result<(), StoreError> {
+    /// Takes the replies in what has been read.
+    fn on_read(&self, events: &E, bytes: &[u8]) -> Result<(), StoreError> {
         let state = &mut *self.state.borrow_mut();
         let now = clock::monotonic();
         state.last_read = now;
         let taken = if state.input.is_empty() {
-            let taken = state.take(service, bytes, now);
+            let taken = state.take(events, bytes, now);
             taken.map(|taken| state.input.push(&bytes[taken..]))
         } else {
             state.input.push(bytes);
             let input = std::mem::take(&mut state.input);
-            let taken = state.take(service, input.bytes(), now);
+            let taken = state.take(events, input.bytes(), now);
             state.input = input;
             taken.map(|taken| state.input.consume(taken))
         };
-        state.record_cost_sample(service, now);
+        events.read_end(&mut state.observations, now);
         taken
     }
 
-    /// The connection is lost: everyone who waits is told. Returns how long to pause before the next one.
-    fn fail(&self, service: &Service<W>, now: Nanos) -> Nanos {
+    /// Ends all requests: the connection is lost. Returns the time until the next attempt.
+    fn fail(&self, events: &E, now: Nanos) -> Nanos {
         let state = &mut *self.state.borrow_mut();
-        let pause = state.health.failed(now);
-        state.link = W::Link::default();
+        let backoff = state.health.failed(now);
+        state.link = Default::default();
         state.out.clear();
         state.input.clear();
         state.blocked = false;
-        state.heard = 0;
-        let unsent = Refusal::after(Reason::StoreDown, pause);
-        state.fail_all(service, |waiting, was_sent| {
-            let refusal = if was_sent { Refusal::uncertain() } else { unsent };
-            match waiting.cache_role {
-                CacheRole::LeadFlight(leading) => leading.fail(refusal),
-                _ => {
-                    service.count_refusal(waiting.tenant, refusal.reason);
-                    service.refuse_queued(&waiting.client, waiting.seq, waiting.silent, refusal);
-                }
-            }
-        });
-        pause
+        state.received = 0;
+        state.fail_all(events, Failure::Unsent { retry_after: backoff }, Failure::Uncertain);
+        backoff
     }
 }
 
@@ -375,7 +287,7 @@ async fn probe<W: Wire>(mut socket: TcpStream) -> Result<TcpStream, StoreError> 
 
 const LONGEST_PROBE_ANSWER: usize = 1 << 10;
 /// So many requests together are worth a write of their own.
-const FULL_LANE: usize = 256;
+const FULL_PIPELINE: usize = 256;
 /// What has waited for so long stands behind something that is large or slow.
 const SLOW: Nanos = Nanos::from_millis(1);
 /// A write this large does not wait for more.

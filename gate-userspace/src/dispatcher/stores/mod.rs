@@ -3,11 +3,13 @@
 //! - [`pool`]: the connections that clients of one identity share, and the choice among them. Start here.
 //! - [`connection`], [`outstanding`]: one shared connection, and the requests on their way over it.
 //! - [`dedicated`]: a connection for one client, while it is set up.
+//! - [`events`]: the trait through which they report to the pipeline.
 //! - [`health`]: the circuit breaker of a connection; [`error`]: the reasons why one ended.
 
 pub(super) mod connection;
 pub(super) mod dedicated;
 pub(super) mod error;
+pub(super) mod events;
 pub(super) mod health;
 pub(super) mod outstanding;
 pub(super) mod pool;

@@ -12,33 +12,33 @@ use gate_common::units::Nanos;
 use tokio::task::AbortHandle;
 
 use super::connection::StoreConnection;
+use super::events::StoreEvents;
 use super::health::Health;
 use crate::dispatcher::identity::scopes::{Scope, Scopes};
 use crate::dispatcher::identity::{Identity, Login};
-use crate::dispatcher::pipeline::Service;
 use crate::dispatcher::wire::Wire;
 
 /// Some connections to the store, over which many clients' requests go.
 #[derive(Debug)]
-pub(crate) struct Pool<W: Wire> {
+pub(crate) struct Pool<E: StoreEvents> {
     /// Which answers its clients share, with those of other threads' pools.
     scope: RefCell<Scope>,
     /// Who its clients are, by the password that was accepted last.
     identity: RefCell<Identity>,
     may_cache: Cell<bool>,
-    stores: Vec<Rc<StoreConnection<W>>>,
+    stores: Vec<Rc<StoreConnection<E>>>,
     tasks: RefCell<Vec<AbortHandle>>,
     unused_since: Cell<Option<Nanos>>,
 }
 
-impl<W: Wire> Pool<W> {
+impl<E: StoreEvents> Pool<E> {
     /// A pool of so many connections, at least one.
     fn new(scope: Scope, identity: Identity, connections: usize) -> Rc<Self> {
         let stores = (0..connections.max(1)).map(|_| Rc::new(StoreConnection::new(Health::new()))).collect();
         Rc::new(Self {
             scope: RefCell::new(scope),
             identity: RefCell::new(Identity { name: None, ..identity }),
-            may_cache: Cell::new(!W::HAS_USERS),
+            may_cache: Cell::new(!E::Wire::HAS_USERS),
             stores,
             tasks: RefCell::default(),
             unused_since: Cell::new(None),
@@ -46,10 +46,10 @@ impl<W: Wire> Pool<W> {
     }
 
     /// Connects, and keeps connected.
-    pub(crate) fn start(self: &Rc<Self>, service: &Rc<Service<W>>) {
+    pub(crate) fn start(self: &Rc<Self>, events: &Rc<E>) {
         for store in &self.stores {
-            let keeping = Rc::clone(store).keep(Rc::downgrade(self), Rc::clone(service));
-            self.tasks.borrow_mut().push(tokio::task::spawn_local(keeping).abort_handle());
+            let running = Rc::clone(store).run(Rc::downgrade(self), Rc::clone(events));
+            self.tasks.borrow_mut().push(tokio::task::spawn_local(running).abort_handle());
         }
     }
 
@@ -82,7 +82,7 @@ impl<W: Wire> Pool<W> {
     }
 
     /// All of them.
-    pub(crate) fn stores(&self) -> &[Rc<StoreConnection<W>>] {
+    pub(crate) fn stores(&self) -> &[Rc<StoreConnection<E>>] {
         &self.stores
     }
 
@@ -100,12 +100,12 @@ impl<W: Wire> Pool<W> {
 
     /// The one for clients on a lane.
     #[inline]
-    pub(crate) fn store(&self, connection_index: usize) -> Rc<StoreConnection<W>> {
+    pub(crate) fn store(&self, connection_index: usize) -> Rc<StoreConnection<E>> {
         Rc::clone(&self.stores[connection_index])
     }
 }
 
-impl<W: Wire> Drop for Pool<W> {
+impl<E: StoreEvents> Drop for Pool<E> {
     fn drop(&mut self) {
         self.stop();
     }
@@ -113,18 +113,18 @@ impl<W: Wire> Drop for Pool<W> {
 
 /// One thread's pools for a service.
 #[derive(Debug)]
-pub(crate) struct Pools<W: Wire> {
+pub(crate) struct Pools<E: StoreEvents> {
     /// The first is for clients that have not said who they are, and is never closed.
-    all: RefCell<Vec<Rc<Pool<W>>>>,
+    all: RefCell<Vec<Rc<Pool<E>>>>,
     /// Those of clients that the store let in without a password, and would not any more. No new client gets one.
-    former: RefCell<Vec<Rc<Pool<W>>>>,
+    former: RefCell<Vec<Rc<Pool<E>>>>,
     closed: Cell<u64>,
     scopes: Arc<Scopes>,
     most: usize,
     connections: usize,
 }
 
-impl<W: Wire> Pools<W> {
+impl<E: StoreEvents> Pools<E> {
     /// At most so many pools of so many connections.
     pub(crate) fn new(most: usize, connections: usize, scopes: Arc<Scopes>) -> Self {
         let first = Pool::new(Scopes::first(), Identity::default(), connections);
@@ -134,12 +134,12 @@ impl<W: Wire> Pools<W> {
     }
 
     /// The one for clients that have not said who they are.
-    pub(crate) fn first(&self) -> Rc<Pool<W>> {
+    pub(crate) fn first(&self) -> Rc<Pool<E>> {
         Rc::clone(&self.all.borrow()[0])
     }
 
     /// The one for `identity`, if it is there.
-    pub(crate) fn find(&self, identity: &Identity) -> Option<Rc<Pool<W>>> {
+    pub(crate) fn find(&self, identity: &Identity) -> Option<Rc<Pool<E>>> {
         self.all.borrow().iter().find(|pool| pool.identity.borrow().shares_with(identity)).cloned()
     }
 
@@ -152,17 +152,17 @@ impl<W: Wire> Pools<W> {
 
     /// The one for `identity`, which the store has accepted; a new one if there is none, and `None` if there are as
     /// many as there may be.
-    pub(crate) fn open(&self, identity: &Identity, service: &Rc<Service<W>>) -> Option<Rc<Pool<W>>> {
+    pub(crate) fn open(&self, identity: &Identity, events: &Rc<E>) -> Option<Rc<Pool<E>>> {
         if let Some(pool) = self.find(identity) {
             return Some(pool);
         }
         let pool = self.add(identity)?;
-        pool.start(service);
+        pool.start(events);
         Some(pool)
     }
 
     /// One more, if need be instead of one that no client uses.
-    fn add(&self, identity: &Identity) -> Option<Rc<Pool<W>>> {
+    fn add(&self, identity: &Identity) -> Option<Rc<Pool<E>>> {
         let mut all = self.all.borrow_mut();
         if all.len() >= self.most {
             let unused = all.iter().skip(1).position(|pool| Rc::strong_count(pool) == 1)?;
@@ -190,7 +190,7 @@ impl<W: Wire> Pools<W> {
     }
 
     /// Takes one out whose user the store refuses. Whoever comes by its name shares nothing with it.
-    pub(crate) fn remove(&self, pool: &Rc<Pool<W>>) {
+    pub(crate) fn remove(&self, pool: &Rc<Pool<E>>) {
         self.scopes.retire(&pool.scope.borrow());
         self.all.borrow_mut().retain(|other| !Rc::ptr_eq(other, pool));
     }
@@ -202,14 +202,14 @@ impl<W: Wire> Pools<W> {
 
     /// Clients that come from now on share nothing with those that the store let in without a password, if it does so no
     /// more. True if that is new.
-    pub(crate) fn follow_access(&self, service: &Rc<Service<W>>) -> bool {
+    pub(crate) fn follow_access(&self, events: &Rc<E>) -> bool {
         let closed = self.scopes.closed();
         if self.closed.replace(closed) == closed {
             return false;
         }
         let first = {
             let mut all = self.all.borrow_mut();
-            let has_no_name = |pool: &mut Rc<Pool<W>>| pool.identity.borrow().login.is_none();
+            let has_no_name = |pool: &mut Rc<Pool<E>>| pool.identity.borrow().login.is_none();
             let former: Vec<_> = all.extract_if(.., has_no_name).collect();
             former.iter().for_each(|pool| self.scopes.retire(&pool.scope.borrow()));
             self.former.borrow_mut().extend(former);
@@ -217,7 +217,7 @@ impl<W: Wire> Pools<W> {
             all.insert(0, Pool::new(scope, Identity::default(), self.connections));
             Rc::clone(&all[0])
         };
-        first.start(service);
+        first.start(events);
         true
     }
 
@@ -246,14 +246,68 @@ const KEPT_UNUSED: Nanos = Nanos::from_secs(60);
 
 #[cfg(test)]
 mod tests {
+    use super::super::error::StoreError;
+    use super::super::events::{Failure, ReplyPart, ReplyTiming};
     use super::*;
+    use crate::dispatcher::settings::Settings;
     use crate::dispatcher::wire::resp::Resp;
+
+    /// The owner of pools that are never started.
+    #[derive(Debug)]
+    enum Unstarted {}
+
+    impl StoreEvents for Unstarted {
+        type Wire = Resp;
+        type InFlight = ();
+        type Observations = ();
+        type HandedOver = ();
+
+        fn settings(&self) -> &Settings {
+            match *self {}
+        }
+
+        fn scratch(&self) -> &RefCell<Box<[u8]>> {
+            match *self {}
+        }
+
+        fn reply_part(&self, (): &mut (), _: ReplyPart<'_>) {}
+
+        fn reply_end(&self, (): &mut (), (): &mut (), _: ReplyTiming) -> Option<()> {
+            match *self {}
+        }
+
+        fn hand_over(&self, (): &mut (), (): ()) {}
+
+        fn read_end(&self, (): &mut (), _: Nanos) {}
+
+        fn failed(&self, (): (), _: bool, _: Failure<'_>) {}
+
+        fn dispatch(&self) {}
+
+        fn flush(&self) {}
+
+        fn connected(&self) {}
+
+        fn disconnected(&self) {}
+
+        fn store_down(&self, _: &StoreError, _: Nanos) {}
+
+        fn user_refused(&self, _: &Rc<Pool<Self>>, _: &[u8]) -> bool {
+            match *self {}
+        }
+
+        fn set_in_cluster(&self, _: bool) {}
+
+        fn is_in_cluster(&self) -> bool {
+            match *self {}
+        }
+    }
 
     fn scopes() -> Arc<Scopes> {
         Arc::new(Scopes::new(1))
     }
 
-    fn pools(most: usize, scopes: &Arc<Scopes>) -> Pools<Resp> {
+    fn pools(most: usize, scopes: &Arc<Scopes>) -> Pools<Unstarted> {
         Pools::new(most, 1, Arc::clone(scopes))
     }
 

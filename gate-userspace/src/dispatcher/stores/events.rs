@@ -1,0 +1,128 @@
+//! The boundary between the connections to the store and whoever sends requests over them.
+//!
+//! A connection knows bytes, replies and timeouts. It moves each request's state ([`StoreEvents::InFlight`]) from
+//! [`super::connection::StoreConnection::send`] to its end without looking inside, and reports through this trait, which is
+//! dispatched statically.
+
+use std::cell::RefCell;
+use std::fmt::Debug;
+use std::rc::Rc;
+
+use gate_common::units::Nanos;
+
+use super::error::StoreError;
+use super::pool::Pool;
+use crate::dispatcher::settings::Settings;
+use crate::dispatcher::wire::{Answer, Wire};
+
+/// The owner of store connections: it sends requests, and receives their replies and failures.
+pub(crate) trait StoreEvents: Debug + Sized + 'static {
+    /// The store's protocol.
+    type Wire: Wire;
+    /// The state of a request between the client and the store.
+    type InFlight: Debug;
+    /// The measurements of one connection's replies.
+    type Observations: Debug + Default;
+    /// The result of a request that the request sent behind it needs ([`FollowUp`]).
+    type HandedOver;
+
+    fn settings(&self) -> &Settings;
+
+    /// The buffer for one read from a socket.
+    fn scratch(&self) -> &RefCell<Box<[u8]>>;
+
+    /// Some of the reply to a request has come; `is_first` if there was none before.
+    fn reply_part(&self, request: &mut Self::InFlight, reply: ReplyPart<'_>);
+
+    /// The reply to a request is complete. Returns what the request sent behind it needs.
+    fn reply_end(
+        &self,
+        observations: &mut Self::Observations,
+        request: &mut Self::InFlight,
+        timing: ReplyTiming,
+    ) -> Option<Self::HandedOver>;
+
+    /// A request receives the result of the one before it.
+    fn hand_over(&self, request: &mut Self::InFlight, result: Self::HandedOver);
+
+    /// All replies of one read from the socket have been processed.
+    fn read_end(&self, observations: &mut Self::Observations, now: Nanos);
+
+    /// There will be no reply to a request, or no more of it (`reply_started`).
+    fn failed(&self, request: Self::InFlight, reply_started: bool, failure: Failure<'_>);
+
+    /// Requests may be sent now that permits are free.
+    fn dispatch(&self);
+
+    /// Writes to the clients that have replies.
+    fn flush(&self);
+
+    /// A connection has been established.
+    fn connected(&self);
+
+    /// A connection has ended.
+    fn disconnected(&self);
+
+    /// A connection ended for `error`, or could not be made; the next attempt is after `backoff`.
+    fn store_down(&self, error: &StoreError, backoff: Nanos);
+
+    /// The store no longer accepts the user of a pool. True if the pool is closed for that.
+    fn user_refused(&self, pool: &Rc<Pool<Self>>, why: &[u8]) -> bool;
+
+    /// The store says that it is in cluster mode, or that it is not.
+    fn set_in_cluster(&self, in_cluster: bool);
+
+    /// True if the store is in cluster mode.
+    fn is_in_cluster(&self) -> bool;
+}
+
+/// A part of a reply.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReplyPart<'b> {
+    /// The store's bytes, of which [`Answer::give`] belong to the client.
+    pub(crate) input: &'b [u8],
+    pub(crate) answer: Answer,
+    /// True if nothing of this reply came before.
+    pub(crate) is_first: bool,
+}
+
+impl<'b> ReplyPart<'b> {
+    /// The bytes that the client gets from the store; [`Answer::add`] follows them.
+    #[inline]
+    pub(crate) fn given(&self) -> &'b [u8] {
+        &self.input[..self.answer.give]
+    }
+}
+
+/// The times of a request that has been answered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReplyTiming {
+    /// When it was sent.
+    pub(crate) sent: Nanos,
+    /// When the last of its reply was read.
+    pub(crate) now: Nanos,
+    /// The length of its reply on the wire.
+    pub(crate) received: usize,
+}
+
+/// A reason why a request gets no reply.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Failure<'w> {
+    /// The connection failed before the request was sent.
+    Unsent {
+        /// The time until the next attempt to connect.
+        retry_after: Nanos,
+    },
+    /// The connection failed after the request was sent: the store may have executed it.
+    Uncertain,
+    /// The store no longer accepts the pool's user: its error.
+    UserRefused(&'w [u8]),
+}
+
+/// A request that is sent right behind another, whose result it needs.
+#[derive(Debug)]
+pub(crate) struct FollowUp<E: StoreEvents> {
+    pub(crate) in_flight: E::InFlight,
+    pub(crate) request: <E::Wire as Wire>::Request,
+    pub(crate) bytes: Vec<u8>,
+}
