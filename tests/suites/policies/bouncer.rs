@@ -190,7 +190,7 @@ fn accept_fraction_bounds_latency_if_queries_have_a_deadline() {
 }
 
 #[test]
-fn limits_on_the_wait_by_type_are_as_good_as_bouncer_until_the_store_slows_down() {
+fn wait_limits_by_type_equal_bouncer_until_the_store_slows() {
     let run = |policy, slowdown| {
         simulate(policy, &[1.2, 1.3], |scenario| {
             scenario.slowdown = slowdown;
