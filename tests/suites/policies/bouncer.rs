@@ -214,7 +214,7 @@ fn wait_limits_by_type_equal_bouncer_until_the_store_slows() {
 }
 
 #[test]
-fn accept_fraction_behind_bouncer_keeps_the_utilization_and_counts_what_bouncer_lets_through() {
+fn accept_fraction_behind_bouncer_keeps_utilization() {
     let loads = [1.1, 1.3];
     let [alone, behind, before] = [
         &[Policy::AcceptFraction][..],

@@ -1,5 +1,6 @@
-//! Rules that the source itself keeps: what may import what, and what things are called.
+//! Rules that the source and the documents keep: imports, names, and the paths that documents name.
 
+mod documents;
 mod purity;
 mod test_names;
 mod words;

@@ -1,0 +1,129 @@
+//! What the documents say of the tree: every file and directory that they name exists.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The documents whose links are followed.
+const DOCUMENTS: [&str; 8] = [
+    "README.md",
+    "docs/ARCHITECTURE.md",
+    "docs/BENCHMARKS.md",
+    "docs/CONFIGURATION.md",
+    "docs/CONTRIBUTING.md",
+    "docs/GLOSSARY.md",
+    "docs/SIMULATOR.md",
+    "tests/fuzz/README.md",
+];
+
+/// The top of the workspace: what begins with one of these is a path.
+const TOP: [&str; 6] = ["gate-common", "gate-ebpf", "gate-userspace", "tests", "xtask", "docs"];
+
+fn workspace() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+fn architecture() -> String {
+    fs::read_to_string(workspace().join("docs/ARCHITECTURE.md")).unwrap()
+}
+
+#[test]
+fn every_path_in_the_architecture_exists() {
+    let text = architecture();
+    let missing: Vec<_> = paths(&text).filter(|path| !workspace().join(path).exists()).collect();
+    assert!(missing.is_empty(), "docs/ARCHITECTURE.md names {missing:?}");
+}
+
+#[test]
+fn every_path_in_the_recipes_exists() {
+    let text = fs::read_to_string(workspace().join("docs/CONTRIBUTING.md")).unwrap();
+    let missing: Vec<_> = paths(&text).filter(|path| !workspace().join(path).exists()).collect();
+    assert!(missing.is_empty(), "docs/CONTRIBUTING.md names {missing:?}");
+}
+
+#[test]
+fn the_code_map_has_a_row_for_every_room() {
+    let text = architecture();
+    let rows: Vec<_> =
+        section(&text, "## Code map").lines().filter_map(|line| line.strip_prefix("| `")).collect();
+    for directory in ["gate-userspace/src", "gate-userspace/src/dispatcher"] {
+        for entry in fs::read_dir(workspace().join(directory)).unwrap() {
+            let path = entry.unwrap().path();
+            let room = path.strip_prefix(workspace()).unwrap().display().to_string();
+            let has_row = rows.iter().any(|row| {
+                [format!("{room}`"), format!("{room}.rs`")].iter().any(|name| row.starts_with(name))
+            });
+            assert!(has_row || !path.is_dir(), "the code map has no row for {room}");
+        }
+    }
+}
+
+#[test]
+fn every_step_of_the_walks_names_a_file() {
+    let text = architecture();
+    for walk in ["## The walk of a packet", "## The walk of a proxied request"] {
+        let steps: Vec<_> =
+            section(&text, walk).split("\n\n").filter(|list| list.starts_with("1. ")).collect();
+        let [steps] = steps[..] else { panic!("{walk} has one numbered list") };
+        let steps: Vec<_> = steps.lines().collect();
+        let count = steps.iter().filter(|line| line.starts_with(|c: char| c.is_ascii_digit())).count();
+        assert!(count >= 8, "{walk} has {count} steps");
+        for line in steps.iter().filter(|line| line.starts_with(|c: char| c.is_ascii_digit())) {
+            let file = paths(line).next().map(|path| workspace().join(path));
+            assert!(file.is_some_and(|file| file.is_file()), "{walk}: no file in {line:?}");
+        }
+    }
+}
+
+#[test]
+fn links_between_documents_lead_somewhere() {
+    for document in DOCUMENTS {
+        let file = workspace().join(document);
+        let text = fs::read_to_string(&file).unwrap();
+        for target in links(&text) {
+            let target = target.split('#').next().unwrap_or_default();
+            let is_here = target.is_empty() || target.contains("://");
+            assert!(is_here || file.parent().unwrap().join(target).exists(), "{document} links to {target}");
+        }
+    }
+}
+
+#[test]
+fn the_readme_links_to_all_documents() {
+    let readme = fs::read_to_string(workspace().join("README.md")).unwrap();
+    let linked: Vec<PathBuf> = links(&readme).map(PathBuf::from).collect();
+    for entry in fs::read_dir(workspace().join("docs")).unwrap() {
+        let path = Path::new("docs").join(entry.unwrap().file_name());
+        let is_document = path.extension().is_some_and(|extension| extension == "md");
+        assert!(!is_document || linked.contains(&path), "README.md does not link to {}", path.display());
+    }
+}
+
+#[test]
+fn paths_are_told_from_other_words() {
+    let text =
+        "`gate-common/src`, `gate`, gate-ebpf/src/x.rs: a word; `xtask`; ```\ntests/y\n``` `docs/a.md:3`";
+    assert_eq!(paths(text).collect::<Vec<_>>(), ["gate-common/src", "xtask"]);
+    assert_eq!(links("see [a](docs/a.md), [b](x.md#y)").collect::<Vec<_>>(), ["docs/a.md", "x.md#y"]);
+    assert_eq!(section("# a\n## b\none\n## c\ntwo\n", "## b"), "\none\n");
+}
+
+/// What is written in backquotes and begins with a directory of the workspace; patterns are left out.
+fn paths(text: &str) -> impl Iterator<Item = &str> {
+    let outside = text.split("```").step_by(2);
+    outside.flat_map(|prose| prose.split('`').skip(1).step_by(2)).filter(|quoted| {
+        let top = quoted.split('/').next().unwrap_or_default();
+        TOP.contains(&top) && !quoted.contains(['<', '*', ' ', ':'])
+    })
+}
+
+/// The targets of a document's links.
+fn links(text: &str) -> impl Iterator<Item = &str> {
+    text.split("](").skip(1).filter_map(|rest| rest.split(')').next())
+}
+
+/// What follows a heading, up to the next of its level.
+fn section<'t>(text: &'t str, heading: &str) -> &'t str {
+    let start = text.find(heading).unwrap_or_else(|| panic!("no heading {heading}")) + heading.len();
+    let rest = &text[start..];
+    &rest[..rest.find("\n## ").map_or(rest.len(), |end| end + 1)]
+}
