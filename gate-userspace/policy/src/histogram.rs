@@ -94,6 +94,14 @@ impl Snapshot {
         }
     }
 
+    /// Takes out what another one holds, which has been added before.
+    pub(super) fn subtract(&mut self, other: &Self) {
+        for (from, less) in self.counts.iter_mut().zip(&other.counts) {
+            *from -= less;
+        }
+        self.total -= other.total;
+    }
+
     /// The mean, a bucket's values taken as its middle: within 1/128. Zero if nothing is recorded.
     pub(super) fn mean(&self) -> Nanos {
         let weigh = |(bucket, &count): (usize, &u64)| {
@@ -200,6 +208,11 @@ mod tests {
         assert_eq!((sum.count(), histogram.count(), histogram.drain().count()), (3, 0, 0));
         sum.add(&recorded([1 << 30]));
         assert_eq!((sum.count(), sum.counts[bucket(Nanos(1 << 30))]), (4, 2));
+        sum.subtract(&recorded([5, 1 << 30]));
+        assert_eq!(
+            (sum.count(), sum.counts[bucket(Nanos(5))], sum.counts[bucket(Nanos(1 << 30))]),
+            (2, 1, 1)
+        );
     }
 
     proptest! {

@@ -7,6 +7,7 @@ use super::raw::Section;
 use super::read::{one_of, time};
 use super::units;
 use crate::policy::Tier;
+use crate::policy::bouncer::HistogramKind;
 use crate::policy::codel::Law;
 
 /// The queue before a store, and who may join it.
@@ -58,7 +59,7 @@ pub struct WaitLimits {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdmissionPolicy {
     /// Those that can be expected to keep their objective, and a share of each type.
-    Bouncer(Fairness),
+    Bouncer(Fairness, HistogramKind),
     /// Those that find at most so many waiting.
     MaxQueueLength(u64),
     /// Those that can be expected to wait no longer.
@@ -79,13 +80,14 @@ pub enum Fairness {
 }
 
 /// The keys that mean nothing without `parallelism`.
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 13] = [
     "queue_memory",
     "admission",
     "allowance",
     "alpha",
     "codel",
     "fairness",
+    "histogram",
     "objectives",
     "queue_limit",
     "deadline",
@@ -136,6 +138,7 @@ fn policies<'d>(section: &mut Section<'d>, names: &[&'d str]) -> Vec<AdmissionPo
         chosen.push("bouncer");
     }
     let fairness = fairness(section);
+    let histogram = section.get("histogram", one_of(&HISTOGRAMS)).unwrap_or(HistogramKind::Swap);
     let length = section.get("max_queue_length", number(1, 10_000_000));
     let wait = wait_limits(section, names);
     let fraction = section.get("accept_fraction", units::percentage);
@@ -143,6 +146,7 @@ fn policies<'d>(section: &mut Section<'d>, names: &[&'d str]) -> Vec<AdmissionPo
         ("fairness", "bouncer"),
         ("allowance", "bouncer"),
         ("alpha", "bouncer"),
+        ("histogram", "bouncer"),
         ("max_queue_length", "max-queue-length"),
         ("max_queue_wait", "max-queue-wait"),
         ("accept_fraction", "accept-fraction"),
@@ -157,7 +161,7 @@ fn policies<'d>(section: &mut Section<'d>, names: &[&'d str]) -> Vec<AdmissionPo
         "max-queue-length" => Some(AdmissionPolicy::MaxQueueLength(length.unwrap_or(400))),
         "max-queue-wait" => Some(AdmissionPolicy::MaxQueueWait(wait.clone())),
         "accept-fraction" => Some(AdmissionPolicy::AcceptFraction(fraction.unwrap_or(Fraction::of(95, 100)))),
-        _ => Some(AdmissionPolicy::Bouncer(fairness)),
+        _ => Some(AdmissionPolicy::Bouncer(fairness, histogram)),
     };
     chosen.into_iter().filter_map(policy).collect()
 }
@@ -261,6 +265,8 @@ const FAIRNESS: [(&str, &str); 3] = [
     ("helping-the-underserved", "helping-the-underserved"),
     ("none", "none"),
 ];
+const HISTOGRAMS: [(&str, HistogramKind); 2] =
+    [("swap", HistogramKind::Swap), ("sliding", HistogramKind::Sliding)];
 const LAWS: [(&str, Option<Law>); 3] =
     [("overload", Some(Law::Overload)), ("rfc8289", Some(Law::Rfc8289)), ("off", None)];
 const PERCENTILES: [(&str, u8); 4] = [("p50", 50), ("p90", 90), ("p95", 95), ("p99", 99)];

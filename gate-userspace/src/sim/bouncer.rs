@@ -87,6 +87,7 @@ fn bouncer(scenario: &Scenario, fairness: Fairness) -> Result<Bouncer, OutOfRang
     let default = scenario.types[0].objective.clone();
     let config = Config {
         types: scenario.types.iter().map(|of| of.objective.clone()).collect(),
+        histogram: scenario.policies.histogram,
         interval: scenario.policies.histogram_interval,
         min_samples: scenario.policies.histogram_min_samples,
         fairness,

@@ -17,6 +17,7 @@
 //! max_utilization = 0.95        # accept-fraction
 //! averaging = "covered"         # or "whole-window"
 //! deadline_ms = 100             # accept-fraction: refuses who would wait longer; the study knows none
+//! histogram = "swap"            # or "sliding"
 //! histogram_interval_ms = 1000
 //! histogram_min_samples = 3000
 //!
@@ -36,7 +37,7 @@ use serde::{Deserialize, Deserializer};
 use super::distribution::Distribution;
 use super::engine::Workload;
 use crate::policy::baselines::Averaging;
-use crate::policy::bouncer::{Objective, Target};
+use crate::policy::bouncer::{HistogramKind, Objective, Target};
 use crate::policy::range::{OutOfRange, ensure};
 
 /// A scenario that can be simulated.
@@ -93,6 +94,8 @@ pub struct Policies {
     /// Accept-fraction: how long a query may be expected to wait; the study's may wait for any time.
     #[serde(rename = "deadline_ms", deserialize_with = "optional_millis")]
     pub deadline: Option<Nanos>,
+    /// Bouncer: what a type's figures are of.
+    pub histogram: HistogramKind,
     /// Bouncer: how often histograms are replaced.
     #[serde(rename = "histogram_interval_ms", deserialize_with = "millis")]
     pub histogram_interval: Nanos,
@@ -111,6 +114,7 @@ impl Default for Policies {
             max_utilization: 0.95,
             averaging: Averaging::Covered,
             deadline: None,
+            histogram: HistogramKind::Swap,
             histogram_interval: Nanos::from_secs(1),
             histogram_min_samples: 3_000,
         }
@@ -394,6 +398,7 @@ mod tests {
             ("procesess = 1".into(), ["line 1", "unknown field"]),
             ("[policies]\nmaxqwt_limit_ms = 0".into(), ["line 2", "must be above 0"]),
             ("[policies]\ndeadline_ms = -1".into(), ["line 2", "must be above 0"]),
+            ("[policies]\nhistogram = \"slide\"".into(), ["line 2", "unknown variant"]),
             ("[policies]\naveraging = \"some\"".into(), ["line 2", "unknown variant"]),
             (of_type(""), ["missing field", "processing"]),
             (of_type("processing = { lognormal = { mean_ms = 1 } }"), ["line 4", "missing field `p50_ms`"]),

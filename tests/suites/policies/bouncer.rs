@@ -6,6 +6,7 @@ use std::process::Command;
 
 use gate_common::units::Nanos;
 use gate_userspace::policy::baselines::Averaging;
+use gate_userspace::policy::bouncer::HistogramKind;
 use gate_userspace::sim::bouncer::{Policy, Report, Study};
 use gate_userspace::sim::parallel::Progress;
 use gate_userspace::sim::scenario::Scenario;
@@ -229,6 +230,20 @@ fn accept_fraction_behind_bouncer_keeps_utilization() {
         // What Bouncer refuses is no demand; asked last, it has next to nothing left to refuse.
         assert_near(rejected(before, "all"), rejected(alone, "all"), 1.0, &what);
         assert!(rejected(behind, "all") < rejected(alone, "all"), "{what}: {behind:?} and {alone:?}");
+    }
+}
+
+#[test]
+fn a_sliding_window_rejects_what_swapped_histograms_reject() {
+    let [swap, sliding] = [HistogramKind::Swap, HistogramKind::Sliding].map(|histogram| {
+        simulate(Policy::Bouncer, &[1.1, 1.4], |scenario| scenario.policies.histogram = histogram)
+    });
+    for (swap, sliding) in swap.iter().zip(&sliding) {
+        assert_ne!(swap, sliding);
+        for (name, tolerance) in [("medium slow", 1.0), ("slow", 2.5), ("all", 0.5)] {
+            let what = format!("{name} at {}", swap.load);
+            assert_near(rejected(sliding, name), rejected(swap, name), tolerance, &what);
+        }
     }
 }
 

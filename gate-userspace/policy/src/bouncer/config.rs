@@ -18,6 +18,8 @@ pub struct Config {
     pub order: QueueOrder,
     /// Whether what queues is expected to wait for the next place to free as well. The study's is not.
     pub next_place: bool,
+    /// What a type's figures are of.
+    pub histogram: HistogramKind,
     /// How often a type's histogram is replaced by a newer one. Above 0.
     pub interval: Nanos,
     /// How many values a histogram needs before it replaces the older one. At least 1.
@@ -40,6 +42,7 @@ impl Config {
             default_objective: objective,
             order: QueueOrder::Fifo,
             next_place: false,
+            histogram: HistogramKind::Swap,
             interval: Nanos::from_secs(1),
             // Of 1,000 values a percentile has a standard error of 5 %: in the study the slow type's p90 lies
             // but 2.7 of them below its limit, and in one run of ten chance puts it above.
@@ -65,6 +68,16 @@ impl Config {
             }
         }
     }
+}
+
+/// Which processing times a type's figures are of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HistogramKind {
+    /// One histogram replaces another at every interval, if it holds enough: the paper's.
+    Swap,
+    /// A window of the interval's length, or of as many values as are enough, that slides by a tenth.
+    Sliding,
 }
 
 /// What keeps types whose objective cannot be met from starving.

@@ -6,11 +6,17 @@
 //! is judged by an almost empty histogram. A type is *cold* until its first publication, which does
 //! not wait for the interval; until then the general histogram, all that the types' buffers hold
 //! together, stands in for it.
+//!
+//! The other kind of histogram covers a window that slides by a tenth of the interval, the paper's future
+//! work: a step joins it as soon as it holds a tenth of the values that are enough, and the figures are of the
+//! interval's values, or as many older ones as are needed. A rare type's figures follow ten times as soon.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gate_common::units::Nanos;
 
+use super::config::HistogramKind;
+use super::sliding::SlidingHistogram;
 use crate::histogram::{Histogram, Snapshot};
 
 /// Two buffers, one of which is recorded into.
@@ -45,6 +51,11 @@ impl Recorder {
         Snapshot::of([&*self.buffers[full]])
     }
 
+    /// Takes out what is recorded since the last change, without a change.
+    fn drain(&self) -> Snapshot {
+        self.buffers[self.recording.load(Ordering::Relaxed)].drain()
+    }
+
     /// What all of `recorders` hold, in both buffers.
     fn snapshot(recorders: &[Self]) -> Snapshot {
         Snapshot::of(recorders.iter().flat_map(|recorder| &recorder.buffers).map(|buffer| &**buffer))
@@ -64,11 +75,28 @@ pub(super) struct Published {
     figures: Option<Figures>,
     /// When, or when recording began.
     since: Nanos,
+    /// If the figures are of a sliding window.
+    sliding: Option<Box<SlidingHistogram>>,
+    /// Since the last publication, whether the sliding window has begun anew.
+    is_renewed: bool,
 }
 
 impl Published {
-    pub(super) const fn nothing(since: Nanos) -> Self {
-        Self { figures: None, since }
+    pub(super) fn nothing(kind: HistogramKind, since: Nanos) -> Self {
+        let sliding = match kind {
+            HistogramKind::Swap => None,
+            HistogramKind::Sliding => Some(Box::new(SlidingHistogram::new(since))),
+        };
+        Self { figures: None, since, sliding, is_renewed: false }
+    }
+
+    /// Leaves nothing of what a sliding window holds, once until the next publication: a type on trial is measured
+    /// anew.
+    pub(super) fn renew(&mut self) {
+        if let Some(sliding) = self.sliding.as_mut().filter(|_| !self.is_renewed) {
+            sliding.clear();
+            self.is_renewed = true;
+        }
     }
 
     pub(super) const fn figures(&self) -> Option<&Figures> {
@@ -82,21 +110,38 @@ impl Published {
 
     /// Publishes what `recorder` holds, if its time has come.
     pub(super) fn refresh(&mut self, recorder: &Recorder, percentiles: &[f64], rhythm: Rhythm, now: Nanos) {
-        if self.due(rhythm, now) && recorder.count() >= rhythm.min_samples {
+        if let Some(sliding) = &mut self.sliding {
+            let due = match self.figures {
+                None => recorder.count() >= rhythm.min_samples,
+                Some(_) => sliding.is_due(|| recorder.count(), rhythm, now),
+            };
+            if due {
+                sliding.push(recorder.drain(), rhythm, now);
+                if sliding.total().count() >= rhythm.min_samples {
+                    self.figures = Some(Figures::new(sliding.total(), percentiles));
+                    (self.since, self.is_renewed) = (now, false);
+                }
+            }
+        } else if self.due(rhythm, now) && recorder.count() >= rhythm.min_samples {
             self.publish(&recorder.swap(), percentiles, now);
         }
     }
 
-    /// Publishes what all of `recorders` hold together, if its time has come.
+    /// Publishes what all of `recorders` and of the types' sliding windows hold together, if its time has come.
     pub(super) fn refresh_general(
         &mut self,
         recorders: &[Recorder],
+        types: &[Self],
         percentiles: &[f64],
         rhythm: Rhythm,
         now: Nanos,
     ) {
         if self.due(rhythm, now) {
-            let snapshot = Recorder::snapshot(recorders);
+            let mut snapshot = Recorder::snapshot(recorders);
+            types
+                .iter()
+                .filter_map(|of| of.sliding.as_ref())
+                .for_each(|sliding| snapshot.add(sliding.total()));
             if snapshot.count() >= rhythm.min_samples {
                 self.publish(&snapshot, percentiles, now);
             }
@@ -153,7 +198,8 @@ mod tests {
 
     #[test]
     fn an_almost_empty_histogram_never_replaces_a_full_one() {
-        let (recorder, mut published) = (Recorder::new(), Published::nothing(Nanos::ZERO));
+        let (recorder, mut published) =
+            (Recorder::new(), Published::nothing(HistogramKind::Swap, Nanos::ZERO));
         let mut refresh = |now| {
             let before = published.since();
             published.refresh(&recorder, &[50.0], RHYTHM, Nanos(now));
@@ -176,7 +222,8 @@ mod tests {
 
     #[test]
     fn a_buffer_is_empty_when_its_turn_comes_again() {
-        let (recorder, mut published) = (Recorder::new(), Published::nothing(Nanos::ZERO));
+        let (recorder, mut published) =
+            (Recorder::new(), Published::nothing(HistogramKind::Swap, Nanos::ZERO));
         for (round, value) in [1_600, 3_200, 6_400, 12_800].into_iter().enumerate() {
             recorded(&recorder, 20, value);
             published.refresh(&recorder, &[50.0], RHYTHM, Nanos(1_000 * (round as u64 + 1)));

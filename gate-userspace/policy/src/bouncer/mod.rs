@@ -43,13 +43,14 @@
 mod config;
 mod estimator;
 mod fairness;
+mod sliding;
 
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use gate_common::units::Nanos;
 
-pub use self::config::{AverageOver, Config, Fairness, Objective, Target};
+pub use self::config::{AverageOver, Config, Fairness, HistogramKind, Objective, Target};
 pub use self::estimator::Figures;
 use self::estimator::{Published, Recorder, Rhythm};
 use self::fairness::Helper;
@@ -151,12 +152,12 @@ impl Bouncer {
                 default_objective: config.default_objective,
                 percentiles,
                 rhythm: Rhythm { interval: config.interval, min_samples: u64::from(config.min_samples) },
-                published: (0..types).map(|_| Published::nothing(now)).collect(),
-                general: Published::nothing(now),
+                published: (0..types).map(|_| Published::nothing(config.histogram, now)).collect(),
+                general: Published::nothing(HistogramKind::Swap, now),
                 shares: Shares { last: now, done: Default::default(), taken: Default::default() },
             }),
         };
-        bouncer.publish(&bouncer.learned.lock().unwrap_or_else(PoisonError::into_inner), now);
+        bouncer.publish(&mut bouncer.learned.lock().unwrap_or_else(PoisonError::into_inner), now);
         Ok(bouncer)
     }
 
@@ -212,20 +213,22 @@ impl Bouncer {
     }
 
     /// Makes what is learned by `now` the ground of decisions.
-    fn publish(&self, learned: &Learned, now: Nanos) {
+    fn publish(&self, learned: &mut Learned, now: Nanos) {
         let patience = Nanos(learned.rhythm.interval.0.saturating_mul(PATIENCE_INTERVALS));
         for (index, objective) in learned.objectives.iter().enumerate() {
-            let published = &learned.published[index];
+            let published = &mut learned.published[index];
+            let since = published.since();
             let (objective, figures) = match published.figures() {
                 Some(own) => (objective, Some(own)),
                 None => (&learned.default_objective, learned.general.figures()),
             };
             let mut budget = self.budget(objective, figures);
-            if budget == 0 && now.saturating_sub(published.since()) >= patience {
+            self.means[index].store(figures.map_or(0, |figures| figures.mean.0), Ordering::Relaxed);
+            if budget == 0 && now.saturating_sub(since) >= patience {
                 // Hopeless => On trial: nothing was admitted that could have told otherwise.
                 budget = self.budget(objective, None);
+                published.renew();
             }
-            self.means[index].store(figures.map_or(0, |figures| figures.mean.0), Ordering::Relaxed);
             self.budgets[index].store(budget, Ordering::Relaxed);
         }
         let general = learned.general.figures().filter(|_| self.counts_next_place);
@@ -324,12 +327,12 @@ impl Admission for Bouncer {
     fn refresh(&self, now: Nanos) {
         let mut learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
         let Learned { percentiles, rhythm, published, general, .. } = &mut *learned;
-        general.refresh_general(&self.recorders, percentiles, *rhythm, now);
+        general.refresh_general(&self.recorders, published, percentiles, *rhythm, now);
         for (recorder, published) in self.recorders.iter().zip(published) {
             published.refresh(recorder, percentiles, *rhythm, now);
         }
         self.share(&mut learned.shares, now);
-        self.publish(&learned, now);
+        self.publish(&mut learned, now);
     }
 }
 

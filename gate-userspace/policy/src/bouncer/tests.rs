@@ -183,22 +183,43 @@ fn what_was_learned_outlives_a_lull_and_follows_a_change() {
 }
 
 #[test]
+fn a_sliding_window_follows_a_rare_type_before_a_whole_histogram_is_full() {
+    let medians = [HistogramKind::Swap, HistogramKind::Sliding].map(|histogram| {
+        let bouncer = Bouncer::new(Config { histogram, ..config() }, Nanos::ZERO).unwrap();
+        teach(&bouncer, 0, 3, Nanos::ZERO);
+        // 90 a second at 30 ms, where 100 are enough for a histogram.
+        for tick in 1..=10 {
+            (0..9).for_each(|_| bouncer.completed(request(0), Nanos::from_millis(30), Nanos::ZERO));
+            bouncer.refresh(Nanos::from_millis(tick * 100));
+        }
+        bouncer.figures(QueryType(0)).unwrap().mean
+    });
+    assert!(medians[0] < Nanos::from_millis(4), "{medians:?}");
+    assert!(medians[1] > Nanos::from_millis(4), "{medians:?}");
+}
+
+#[test]
 fn a_hopeless_type_is_tried_again_after_ten_intervals() {
-    let bouncer = Bouncer::new(config(), Nanos::ZERO).unwrap();
+    for histogram in [HistogramKind::Swap, HistogramKind::Sliding] {
+        tried_again(&Bouncer::new(Config { histogram, ..config() }, Nanos::ZERO).unwrap());
+    }
+}
+
+fn tried_again(bouncer: &Bouncer) {
     let at = |second: u64| {
         bouncer.refresh(Nanos::from_secs(second));
-        room_for(&bouncer, 0)
+        room_for(bouncer, 0)
     };
-    teach(&bouncer, 0, 30, Nanos::ZERO);
+    teach(bouncer, 0, 30, Nanos::ZERO);
     assert_eq!((at(1), at(9)), (0, 0));
     // On trial: judged by the queue's wait alone.
     assert!(at(10).abs_diff(18 * 10 / 30) <= 1);
     // Still slow: hopeless for another ten intervals.
-    teach(&bouncer, 0, 30, Nanos::from_secs(11));
+    teach(bouncer, 0, 30, Nanos::from_secs(11));
     assert_eq!((at(12), at(20)), (0, 0));
     assert!(at(21) > 0);
     // Well again.
-    teach(&bouncer, 0, 3, Nanos::from_secs(22));
+    teach(bouncer, 0, 3, Nanos::from_secs(22));
     assert!(at(23).abs_diff(50) <= 2);
 }
 
@@ -294,7 +315,7 @@ fn any_config() -> impl Strategy<Value = Config> {
         prop::collection::vec(objective.clone(), 1..4),
         objective,
         order,
-        (1..=u64::MAX, 1u32..20, any::<bool>()),
+        (1..=u64::MAX, 1u32..20, any::<bool>(), any::<bool>()),
         fairness,
         window,
     )
@@ -304,11 +325,12 @@ fn any_config() -> impl Strategy<Value = Config> {
                 types,
                 default_objective,
                 order,
-                (interval, min_samples, next_place),
+                (interval, min_samples, next_place, slides),
                 fairness,
                 window,
             )| {
                 let interval = Nanos(interval);
+                let histogram = if slides { HistogramKind::Sliding } else { HistogramKind::Swap };
                 let fairness_window = window;
                 Config {
                     parallelism,
@@ -316,6 +338,7 @@ fn any_config() -> impl Strategy<Value = Config> {
                     default_objective,
                     order,
                     next_place,
+                    histogram,
                     interval,
                     min_samples,
                     average_over: AverageOver::AllTypes { count: 3 },

@@ -9,7 +9,7 @@ use crate::config::{self, AdmissionPolicy};
 use crate::policy::Tier;
 use crate::policy::admission::{Admission, Decision, QueueOrder, Request};
 use crate::policy::baselines::{AcceptFraction, Averaging, MaxQueueLength, MaxQueueWait};
-use crate::policy::bouncer::{self, Bouncer, Fairness, Objective, Target};
+use crate::policy::bouncer::{self, Bouncer, Fairness, HistogramKind, Objective, Target};
 use crate::policy::combined::Combined;
 use crate::policy::range::OutOfRange;
 use crate::protocol::query_types::QueryTypes;
@@ -95,7 +95,9 @@ fn build(
 ) -> Result<Box<dyn Admission>, OutOfRange> {
     let (parallelism, order) = (admission.parallelism, QueueOrder::ByTier);
     Ok(match policy {
-        AdmissionPolicy::Bouncer(fairness) => Box::new(bouncer(admission, *fairness, now)?),
+        AdmissionPolicy::Bouncer(fairness, histogram) => {
+            Box::new(bouncer(admission, *fairness, *histogram, now)?)
+        }
         AdmissionPolicy::MaxQueueLength(limit) => Box::new(MaxQueueLength::new(*limit)?),
         AdmissionPolicy::MaxQueueWait(limits) => {
             let policy = MaxQueueWait::new(limits.default, parallelism, now)?.with_types(&limits.types)?;
@@ -116,6 +118,7 @@ fn objective(targets: &config::Objective) -> Result<Objective, OutOfRange> {
 fn bouncer(
     admission: &config::Admission,
     fairness: config::Fairness,
+    histogram: HistogramKind,
     now: Nanos,
 ) -> Result<Bouncer, OutOfRange> {
     let types = admission.objectives.iter().map(objective).collect::<Result<_, _>>()?;
@@ -123,6 +126,7 @@ fn bouncer(
         types,
         order: QueueOrder::ByTier,
         next_place: true,
+        histogram,
         fairness: match fairness {
             config::Fairness::None => Fairness::None,
             config::Fairness::AcceptanceAllowance(allowance) => {

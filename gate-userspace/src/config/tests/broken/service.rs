@@ -285,6 +285,16 @@ pub(super) const ROWS: &[Broken] = &[
     ),
     (
         "listen",
+        "backend = \"127.0.0.1:11212\"\nparallelism = \"1\"\nhistogram = \"slide\"\nlisten",
+        &[r#"8: service[0].histogram = "slide": must be "swap" or "sliding""#],
+    ),
+    (
+        "listen",
+        "backend = \"127.0.0.1:11212\"\nparallelism = \"1\"\nadmission = \"off\"\nhistogram = \"swap\"\nlisten",
+        &[r#"9: service[0].histogram = "swap": means something only beside admission = "bouncer""#],
+    ),
+    (
+        "listen",
         "backend = \"127.0.0.1:11212\"\nmax_unknown_clients = \"few\"\nunknown_timeout = \"off\"\nidle_timeout = \"1ms\"\nlisten",
         &[
             r#"7: service[0].max_unknown_clients = "few": must be a whole number from 0 to 1000000"#,
