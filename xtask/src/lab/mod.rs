@@ -8,7 +8,7 @@
 //! ```
 //!
 //! - [`net`]: the namespaces and the pair between them; shared with the tests.
-//! - [`child`]: a program that runs in them; shared with the tests.
+//! - [`process`]: a program that runs in them; shared with the tests.
 //! - [`scene`]: the tenants, the programs, and how they are started and ended.
 //! - [`counts`], [`report`]: the gate's counters, and the output made from them.
 
