@@ -175,7 +175,7 @@ mod tests {
         Clock { tick_ns: 4_000_000, origin_jiffies: 4_294_892_296, origin_ns: 1_000_000_007 };
 
     #[test]
-    fn kernel_and_daemon_read_the_same_clock_past_the_ends_of_either() {
+    fn kernel_and_daemon_read_the_same_clock_past_its_ends() {
         for clock in [
             CLOCK,
             Clock { origin_jiffies: 0, ..CLOCK },

@@ -96,7 +96,7 @@ proptest! {
     /// 100 streams of 10,000 requests, with time going anywhere and the limits changing: never more
     /// than the bound, and never a refusal that the documented rounding does not explain.
     #[test]
-    fn over_any_interval_admits_at_most_the_bound_and_refuses_only_what_exceeds_it(seed: u64) {
+    fn any_interval_admits_all_within_the_bound_and_no_more(seed: u64) {
         let mut draw = Draw(seed);
         let (mut tat, mut now_ns) = (0, 0);
         let (mut least, mut most) = (Exact::default(), Exact::default());
@@ -205,7 +205,7 @@ proptest! {
     }
 
     #[test]
-    fn a_later_clock_an_emptier_word_and_a_cheaper_request_never_admit_less(
+    fn later_emptier_and_cheaper_never_admit_less(
         tat in 0..=4_000_u64, now_ns in 0..=4_000_u64, cost_ns in 0..=2_000_u64,
         burst_ns in 0..=1_000_u64, max_debt_ns in 0..=1_000_u64,
         later in 0..=1_000_u64, emptier in 0..=1_000_u64, cheaper in 0..=1_000_u64,
@@ -221,7 +221,7 @@ proptest! {
     }
 
     #[test]
-    fn a_refused_request_fits_after_the_wait_that_it_was_told_and_not_sooner(
+    fn a_refused_request_fits_after_its_wait_and_not_sooner(
         tat in 0..=1_u64 << 40, now_ns in 0..=1_u64 << 40, cost_ns in 0..=1_u64 << 34,
         burst_ns in 0..=1_u64 << 34, max_debt_ns in 0..=1_u64 << 34,
     ) {
@@ -251,7 +251,7 @@ proptest! {
     }
 
     #[test]
-    fn settling_charges_what_a_dearer_request_would_have_been_charged(
+    fn settling_charges_as_a_dearer_request_would(
         now_ns in 0..=1_u64 << 40, paid in 0..=1_000_000_u32, more in 0..=1_000_000_u32,
     ) {
         let limits = Limits::new(1_000_000, 10 * NANOS_PER_SEC);
@@ -260,7 +260,7 @@ proptest! {
     }
 
     #[test]
-    fn a_rate_is_never_faster_than_asked_for_and_within_one_part_in_two_to_the_30(
+    fn a_rate_is_never_faster_and_within_one_part_in_two_to_30(
         units in (0..40_u32, 0..=u64::MAX).prop_map(|(shift, units)| (units >> (24 + shift)).clamp(1, Rate::MAX_PER_SEC)),
         cost: u32,
     ) {
@@ -276,7 +276,7 @@ proptest! {
 /// What a full bucket of 1,000 units a second with a burst of 100 ms and a debt of up to 200 ms says
 /// at second 10, and how long the next unit waits after that.
 #[test]
-fn a_request_dearer_than_the_burst_is_admitted_from_a_full_bucket_and_leaves_a_debt() {
+fn a_full_bucket_admits_more_than_the_burst_and_owes() {
     let (limits, now_ns) = (Limits::new(1_000, 100_000_000), 10 * NANOS_PER_SEC);
     for (cost, debt_ms) in [(0, Some(0)), (100, Some(0)), (101, Some(1)), (300, Some(200)), (301, None)] {
         let answer = take(0, now_ns, cost, &limits);
@@ -316,7 +316,7 @@ fn a_change_of_rate_or_burst_keeps_the_time_owed() {
 }
 
 #[test]
-fn an_unlimited_bucket_admits_everything_and_the_end_of_the_clock_nothing() {
+fn an_unlimited_bucket_admits_all_but_at_the_end_of_the_clock() {
     let mut tat = 7;
     for now_ns in [0, 1, u64::MAX / 2, u64::MAX - 1] {
         let Take::Admit { tat: next } = take(tat, now_ns, u32::MAX, &Limits::UNLIMITED) else {

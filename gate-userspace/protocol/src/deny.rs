@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_denied_with_its_subcommands_and_a_subcommand_alone() {
+    fn denied_commands_include_subcommands_and_not_vice_versa() {
         let mut deny = Deny::default();
         for name in ["FlushAll", "keys", "CONFIG SET", "client kill", "ACL|SETUSER", "object", "Unknown"] {
             assert!(deny.add(name), "{name}");

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_of_memcached_is_of_its_type_however_many_keys_it_names() {
+    fn memcached_commands_have_a_type_for_any_number_of_keys() {
         let types = types(&[("sessions", &["GETS", "mg"]), ("touch", &["delete"]), ("admin", &["stats"])]);
         for (line, name) in [
             ("gets a", "sessions"),
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn other_assignments_are_taken_over_by_name_and_new_types_are_not() {
+    fn assignments_are_taken_over_by_name_and_new_types_are_not() {
         let before = types(&[("a", &["GET", "CONFIG SET", "incr"]), ("b", &["SET"])]);
         let after =
             types(&[("new", &["SET", "CLIENT KILL", "touch"]), ("b", &["GET", "CONFIG SET", "decr"])]);

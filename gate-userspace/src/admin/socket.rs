@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_living_gates_socket_is_taken_only_by_a_takeover_and_then_left_alone_by_the_old() {
+    fn only_a_takeover_takes_the_socket_of_a_living_gate() {
         let directory = Directory::new("living");
         let path = directory.0.join("admin.sock");
         let old = Socket::open(&path, false).unwrap();
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dead_gate_left_is_replaced_and_what_is_no_socket_is_not() {
+    fn sockets_of_dead_gates_are_replaced_and_other_files_are_not() {
         let directory = Directory::new("dead");
         let path = directory.0.join("admin.sock");
         drop(UnixListener::bind(&path).unwrap());

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_console_of_no_width_gets_whole_lines_and_a_narrow_one_wrapped_ones() {
+    fn lines_wrap_on_narrow_consoles_and_not_without_a_width() {
         let printed = |width: u16| {
             let mut table = Table::new();
             table.set_width(width);

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_threads_took_to_heart_counts_from_the_next_start_and_the_rest_at_once() {
+    fn keys_read_at_the_start_count_from_the_next_start() {
         for (from, to, keys) in [
             ("eth1", "eth2", &["gate.interface"][..]),
             (

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reader_keeps_the_report_it_got_and_the_next_gets_the_new_one() {
+    fn readers_keep_their_report_and_the_next_get_the_new_one() {
         let board = Board::default();
         let (reader, before) = (board.clone(), board.read());
         board.publish(Report { generation: 7, ..Report::default() });

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn each_service_has_its_threshold_and_what_cools_is_cold_at_half_of_it() {
+    fn services_have_thresholds_and_keys_cool_at_half_of_them() {
         let (mut hot_keys, maps) = scene();
         let hot = hot_keys.decay.weight_of(100) as u32;
         count(&mut hot_keys, 0, b"hot", hot * 11 / 10);

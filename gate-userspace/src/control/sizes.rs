@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_have_rows_for_every_cpu_and_only_for_threads_that_serve() {
+    fn counters_have_rows_for_cpus_and_serving_threads() {
         for (gate, backend, rows) in [
             ("", "", 65),
             ("threads = \"4\"", "", 65),
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_that_take_more_than_is_allowed_are_refused_with_what_they_take() {
+    fn counters_beyond_the_allowed_memory_are_refused() {
         let allowed = |gate: &str| sizes(&config(gate, 10_000, ""), 64, 64);
         let sizes = allowed("counter_memory = \"512MiB\"").expect("room for them");
         assert_eq!(counter_bytes(&sizes), 65 * (20_002 * 320 + size_of::<Cpu>() as u64));

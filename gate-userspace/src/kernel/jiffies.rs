@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_waits_for_a_cpu_at_every_advance_but_one_still_finds_the_origin() {
+    fn one_undisturbed_advance_is_enough_to_find_the_origin() {
         // In truth jiffies became 100 at 8 ms, and the tick is 4.
         let readings = [(100, 11_900_000), (103, 23_000_000), (104, 24_000_100), (109, 45_000_000)];
         let clock = Clock { tick_ns: 4_000_000, origin_jiffies: 100, origin_ns: 10_000_000 };

@@ -225,7 +225,7 @@ mod tests {
     use super::rows_for;
 
     #[test]
-    fn every_possible_cpu_has_a_row_even_where_their_numbers_have_holes() {
+    fn every_possible_cpu_has_a_row_despite_holes_in_numbers() {
         for (possible, rows) in [
             ("0\n", Some(1)),
             ("0-1\n", Some(2)),

@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_that_is_busy_is_waited_for_and_one_without_a_sign_of_life_is_not() {
+    fn busy_owners_are_waited_for_and_silent_ones_are_not() {
         assert!(matches!(ended(true), Previous::Left(_)));
         assert!(matches!(ended(false), Previous::Killed(_)));
     }

@@ -45,7 +45,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 #[test]
-fn a_store_is_asked_over_either_transport_and_how_long_it_takes_is_found() {
+fn probes_over_either_transport_find_the_latency() {
     for transport in ["tcp", "udp"] {
         let store = Store::start(&Settings::new("127.0.0.1:0".parse().unwrap())).unwrap();
         let mut probed = Fixture::new(store.address(), transport, "1s");

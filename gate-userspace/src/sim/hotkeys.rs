@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sketch_that_sees_everything_finds_the_heaviest_and_keeps_its_bounds() {
+    fn a_full_view_finds_the_heaviest_within_its_bounds() {
         let exponents = vec![0.8, 0.99, 1.3];
         for report in run(&Setup { exponents, ..setup() }) {
             assert_eq!((report.samples, report.out_of_bounds), (300_000, 0));

@@ -77,7 +77,7 @@ fn the_rejection_rate_is_the_share_over_the_limit() {
 }
 
 #[test]
-fn only_what_a_tenant_asks_over_its_connections_costs_it_new_ones() {
+fn only_requests_over_connections_cost_new_connections() {
     let rules = Rules { tcp_in_debt: TcpAction::ResetSyn, ..Rules::default() };
     let quota = Limits::new(1_000_000, BURST);
     let deep = |tenant: TenantSnapshot, ticks: usize| {
@@ -200,7 +200,7 @@ impl Loop {
 }
 
 #[test]
-fn a_step_in_latency_is_answered_within_two_ticks_and_its_end_within_ten_seconds() {
+fn a_latency_step_is_shed_in_two_ticks_and_restored_in_10_s() {
     let mut service = Loop::new();
     assert!((0..600).all(|_| service.tick(Nanos::from_millis(2)) == 0));
     let to_first_rung = (1..).find(|_| service.tick(Nanos::from_millis(20)) > 0).unwrap();
@@ -292,7 +292,7 @@ fn prices_that_are_learned_are_in_the_plan_and_move_slowly() {
 }
 
 #[test]
-fn where_nothing_is_learned_prices_are_those_that_are_configured() {
+fn prices_are_the_configured_ones_where_none_is_learned() {
     let mut service = Loop::new();
     service.rules.learning = vec![None];
     service.memory.pricing = vec![None];

@@ -118,7 +118,7 @@ fn rules(settings: Settings) -> Rules {
 }
 
 #[test]
-fn what_a_service_sheds_is_in_force_in_all_of_its_slots_and_in_no_other() {
+fn shedding_is_in_force_in_all_slots_of_a_service_alone() {
     let mut ticks = Ticks::new();
     assert_eq!(ticks.rungs(), [0; SLOTS_OF_FIRST + 1]);
     for rung in 1..=Shed::REFUSED {
@@ -128,7 +128,7 @@ fn what_a_service_sheds_is_in_force_in_all_of_its_slots_and_in_no_other() {
 }
 
 #[test]
-fn what_is_in_force_is_never_written_and_what_stays_is_not_written_again() {
+fn state_in_force_is_never_written_nor_unchanged_state_again() {
     let mut ticks = Ticks::new();
     let in_force = ticks.maps.generation();
     let before = ticks.bank(in_force);
@@ -147,7 +147,7 @@ fn what_is_in_force_is_never_written_and_what_stays_is_not_written_again() {
 }
 
 #[test]
-fn a_reload_goes_on_with_what_is_shed_unless_the_rules_for_it_are_others() {
+fn shedding_outlives_a_reload_with_the_same_rules() {
     let mut ticks = Ticks::new();
     ticks.tick(&[SLOW, CALM]);
     ticks.tick(&[SLOW, CALM]);
@@ -192,7 +192,7 @@ fn with_cost_samples() -> ServiceSnapshot {
 }
 
 #[test]
-fn what_a_service_learns_is_charged_in_all_of_its_slots_and_in_no_other() {
+fn learned_prices_hold_in_all_slots_of_a_service_alone() {
     let mut ticks = Ticks::new();
     let configured = [500, 500, 0];
     let rules = Rules { learning: vec![learning(10.0), None], ..rules(Settings::default()) };
@@ -219,7 +219,7 @@ fn what_a_service_learns_is_charged_in_all_of_its_slots_and_in_no_other() {
 }
 
 #[test]
-fn what_is_answered_is_measured_only_where_it_is_settled_and_a_change_of_that_forgets_no_price() {
+fn only_settled_services_are_measured_and_keep_prices() {
     let mut ticks = Ticks::new();
     let with = |settles| {
         let learning = learning(10.0).map(|learning| Learning { settles, ..learning });
@@ -240,7 +240,7 @@ fn what_is_answered_is_measured_only_where_it_is_settled_and_a_change_of_that_fo
 }
 
 #[test]
-fn a_reload_keeps_what_was_learned_by_name_unless_it_is_to_be_learned_otherwise() {
+fn learned_prices_outlive_a_reload_with_the_same_settings() {
     let mut ticks = Ticks::new();
     let with = |learning| Rules { learning, ..rules(Settings::default()) };
     ticks.install(TWO, with(vec![learning(10.0), None]));

@@ -22,7 +22,7 @@ fn ratio_after(watch: &mut Watch, now: &mut Nanos, latency: Nanos) -> Option<f64
 }
 
 #[test]
-fn what_was_usual_outlives_a_reload_unless_it_is_to_be_seen_otherwise() {
+fn latency_windows_outlive_a_reload_with_the_same_settings() {
     let (mut watch, mut now) = (Watch::default(), Nanos::ZERO);
     watch.follow(&config(""), &[], now).unwrap();
     for _ in 0..100 {

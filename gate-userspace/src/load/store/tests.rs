@@ -110,7 +110,7 @@ fn a_client_that_quits_or_cannot_be_understood_is_closed() {
 }
 
 #[test]
-fn a_client_that_never_reads_takes_bounded_memory_and_holds_nobody_up() {
+fn a_client_that_never_reads_takes_bounded_memory() {
     let store = start(|_| ());
     let mut other = connect(&store);
     let request = [b"set a 0 0 100000\r\n", &vec![b'v'; 100_000][..], b"\r\n"].concat();

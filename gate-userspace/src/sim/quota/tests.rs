@@ -31,7 +31,7 @@ fn one_gate_with_its_bucket_is_the_exact_counter() {
 }
 
 #[test]
-fn without_it_the_overshoot_grows_with_the_report_interval_and_with_what_is_offered() {
+fn overshoot_without_it_grows_with_interval_and_load() {
     let overshoot = |millis, offered| {
         let report_interval = Nanos::from_millis(millis);
         run(Setup { local_bucket: false, report_interval, offered, ..Setup::default() }).above_limit_percent
@@ -60,7 +60,7 @@ fn a_fixed_window_lets_two_limits_through_where_windows_meet() {
 }
 
 #[test]
-fn the_rejection_rate_keeps_the_limit_on_average_when_load_is_steady() {
+fn rejection_rate_keeps_the_limit_on_average_at_steady_load() {
     let report = run(Setup { algorithm: Algorithm::RejectionRate, local_bucket: false, ..Setup::default() });
     assert!(report.above_limit_percent.overall < 3.0, "{report:?}");
     assert!(report.below_exact_percent.overall < 3.0, "{report:?}");

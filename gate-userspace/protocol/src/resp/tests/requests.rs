@@ -313,7 +313,7 @@ fn refusals_read_as_documented() {
 }
 
 #[test]
-fn every_reason_says_whose_fault_it_is_and_when_to_come_again_if_that_can_help() {
+fn every_reason_has_its_blame_and_its_retry_time() {
     use crate::{Blame, Refusal};
     use gate_common::abi::Reason;
     for reason in Reason::ALL {
@@ -414,7 +414,7 @@ proptest! {
     }
 
     #[test]
-    fn a_decoder_that_has_seen_others_reads_a_request_as_a_new_one_does(
+    fn a_used_decoder_reads_requests_as_a_new_one_does(
         which in prop::collection::vec(0..FAMILIAR.len(), 0..40),
     ) {
         let mut seasoned = Decoder::new(LIMITS);
