@@ -1,6 +1,7 @@
 //! Samples of keys: the first key of one request in so many.
 //!
-//! Of a proxied service only refused requests are sampled: the daemon sees the others itself.
+//! Refused requests are not sampled, so that they do not make a key hot. Of proxied services nothing is sampled: the daemon
+//! sees their requests itself.
 
 use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::helpers::generated::bpf_xdp_load_bytes;
@@ -29,7 +30,7 @@ pub(crate) fn is_due(every: u32) -> bool {
 
 /// Sends the first key of a request to the daemon.
 #[inline(never)]
-pub(crate) fn send(ctx: *mut xdp_md, scratch: &Scratch, refused: bool) {
+pub(crate) fn send(ctx: *mut xdp_md, scratch: &Scratch) {
     let key = scratch.scan.key;
     let room = scratch.payload.end().wrapping_sub(key.at);
     if key.len > room {
@@ -77,9 +78,7 @@ pub(crate) fn send(ctx: *mut xdp_md, scratch: &Scratch, refused: bool) {
     // SAFETY: as above.
     unsafe {
         (*sample).key_len = key_len as u16;
-        (*sample).flags = cut
-            | if key.writes { sample_flags::WRITE } else { 0 }
-            | if refused { sample_flags::REFUSED } else { 0 };
+        (*sample).flags = cut | if key.writes { sample_flags::WRITE } else { 0 };
     }
     entry.submit(0);
     counters::count_event(Event::Sampled);

@@ -235,7 +235,9 @@ impl PacketContext {
         if self.scratch().scan.unread() != 0 {
             counters::count_event(Event::UpperBound);
         }
-        self.sample(charged.is_err());
+        if exit != Exit::RefusedDropped {
+            self.sample();
+        }
         let scratch = self.scratch();
         if exit != Exit::RefusedDropped || !scratch.scan.wants_reply {
             return Ok(exit);
@@ -275,8 +277,11 @@ impl PacketContext {
             return Ok(self.pass_within_tcp_bucket());
         }
         let charged = self.charge();
-        self.sample_segment(charged.is_err());
-        Ok(self.exit_for_charge(charged))
+        let exit = self.exit_for_charge(charged);
+        if exit != Exit::RefusedDropped {
+            self.sample_segment();
+        }
+        Ok(exit)
     }
 
     #[inline(always)]
@@ -370,16 +375,16 @@ impl PacketContext {
 
     /// Samples a datagram's first key if one is due and the daemon does not see the request itself.
     #[inline(always)]
-    fn sample(&self, refused: bool) {
-        let unseen = refused || self.plan.service_flags() & service_flags::PROXIED == 0;
+    fn sample(&self) {
+        let unseen = self.plan.service_flags() & service_flags::PROXIED == 0;
         if self.scratch().scan.key.at != 0 && unseen && sample::is_due(self.plan.sample_every) {
-            self.send_sample(refused);
+            self.send_sample();
         }
     }
 
     /// Samples the first key of a guarded segment if one is due and there is a key.
     #[inline(always)]
-    fn sample_segment(&self, refused: bool) {
+    fn sample_segment(&self) {
         let protocol = self.plan.protocol();
         if protocol != Protocol::Opaque as u8 && sample::is_due(self.plan.sample_every) {
             // SAFETY: as in `new`.
@@ -392,19 +397,19 @@ impl PacketContext {
                 key,
             );
             if self.scratch().scan.key.at != 0 {
-                self.send_sample(refused);
+                self.send_sample();
             }
         }
     }
 
     #[inline(always)]
-    fn send_sample(&self, refused: bool) {
+    fn send_sample(&self) {
         // SAFETY: as in `new`.
         let scratch = unsafe { &mut *self.scratch };
         scratch.service_id = self.plan.service_id();
         scratch.tenant_id = self.plan.tenant_id;
         scratch.sample_every = self.plan.sample_every;
-        sample::send(self.ctx, scratch, refused);
+        sample::send(self.ctx, scratch);
     }
 }
 

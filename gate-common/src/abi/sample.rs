@@ -31,8 +31,6 @@ impl Sample {
 pub mod sample_flags {
     /// The request writes.
     pub const WRITE: u16 = 1 << 0;
-    /// The request was refused.
-    pub const REFUSED: u16 = 1 << 1;
     /// The key is longer than the sample.
     pub const CUT: u16 = 1 << 2;
 }

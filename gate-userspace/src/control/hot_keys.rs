@@ -30,7 +30,7 @@ impl HotKeys {
     ///
     /// [`OutOfRange`] if the tick is zero or over `HALF_LIFE`.
     pub fn new(tick: Nanos, seed: u64) -> Result<Self, OutOfRange> {
-        let (counts, decay) = (SpaceSaving::new(COUNTED, seed)?, Decay::new(HALF_LIFE, tick)?);
+        let (counts, decay) = (SpaceSaving::with_shares(COUNTED, seed)?, Decay::new(HALF_LIFE, tick)?);
         Ok(Self { counts, decay, services: Vec::new(), hot: HashSet::new() })
     }
 
@@ -60,17 +60,17 @@ impl HotKeys {
         self.hot.iter().filter_map(|(service, key)| Some((&*self.services.get(*service as usize)?.0, &**key)))
     }
 
-    /// Counts one sample.
+    /// Counts one sample of a request that was not refused.
     pub fn count(&mut self, sample: &Sample) {
         if let Some(key) = sample.key.get(..usize::from(sample.key_len)) {
-            self.counts.update(sample.service, key, u64::from(sample.weight));
+            self.counts.update_from(sample.tenant, sample.service, key, u64::from(sample.weight));
         }
     }
 
     /// Decays what is counted and publishes the top keys.
     pub fn tick(&mut self, maps: &Maps) {
         self.counts.decay(self.decay.keep());
-        let top = self.counts.top(MOST_HOT);
+        let top = self.counts.fair_top(MOST_HOT);
         let hot = top.iter().filter(|counted| {
             let was_hot = self.hot.contains(&(counted.scope, counted.key.into()));
             let service = self.services.get(counted.scope as usize);
@@ -80,9 +80,10 @@ impl HotKeys {
             }
         });
         self.hot = hot.map(|counted| (counted.scope, counted.key.into())).collect();
+        let shown = self.counts.fair_top(TopKey::COUNT);
         for rank in 0..TopKey::COUNT {
             let mut entry = EMPTY;
-            if let Some(counted) = top.get(rank) {
+            if let Some(counted) = shown.get(rank) {
                 let length = counted.key.len().min(entry.key.len());
                 entry.key[..length].copy_from_slice(&counted.key[..length]);
                 entry.key_len = length as u16;

@@ -18,15 +18,18 @@
 //! no uncounted key weighs more than [`SpaceSaving::floor`], which is at most `total / capacity`.
 //! Merging keeps both bounds. Weights are kept with ten bits after the point, and a decay by `f`
 //! rounds counts down and errors up: `count - error <= true` stays exact, `true <= count` up to
-//! `1 / (1024 * (1 - f))`. No allocation after construction but in [`SpaceSaving::merge`] and
-//! [`SpaceSaving::top`]. Counts saturate.
+//! `1 / (1024 * (1 - f))`. With [shares](SpaceSaving::with_shares), a key that a full group displaced may come back with too
+//! small a count; `count - error <= true` still holds. No allocation after construction but in [`SpaceSaving::merge`] and
+//! [`SpaceSaving::top`], and with shares. Counts saturate.
 
 mod index;
 mod queue;
+mod shares;
 #[cfg(test)]
 mod tests;
 
 use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
 
 use foldhash::fast::FixedState;
@@ -35,6 +38,7 @@ use gate_common::units::Fraction;
 
 use self::index::Index;
 use self::queue::Queue;
+use self::shares::Shares;
 use super::range::{OutOfRange, ensure};
 
 /// Counts the heaviest keys. See the [module](self).
@@ -51,6 +55,7 @@ pub struct SpaceSaving {
     counters: Vec<Counter>,
     index: Index,
     queue: Queue,
+    shares: Option<Shares>,
 }
 
 /// One counted key. Aligned, so that the counter and a short key share a cache line.
@@ -61,6 +66,9 @@ struct Counter {
     error: u64,
     hash: u32,
     scope: u32,
+    /// The tenant that asks most, and its lead over the others.
+    tenant: u32,
+    lead: u64,
     len: u16,
     bytes: [u8; SpaceSaving::MAX_KEY],
 }
@@ -68,8 +76,10 @@ struct Counter {
 /// A counted key and what it weighs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// Whose key it is.
+    /// The service.
     pub scope: u32,
+    /// The tenant that asks for it most.
+    pub tenant: u32,
     /// The key.
     pub key: &'a [u8],
     /// How much it weighs.
@@ -116,13 +126,30 @@ impl SpaceSaving {
             counters: Vec::with_capacity(capacity),
             index: Index::new(capacity),
             queue: Queue::new(capacity),
+            shares: None,
         })
+    }
+
+    /// The same, in which a tenant with a quarter of the counters, or a service (scope) with half of them, displaces only
+    /// keys of its own.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::new`].
+    pub fn with_shares(capacity: usize, seed: u64) -> Result<Self, OutOfRange> {
+        Ok(Self { shares: Some(Shares::new(capacity)), ..Self::new(capacity, seed)? })
     }
 
     /// Adds `weight` to a key. Nothing happens to a key longer than [`Self::MAX_KEY`] or for a weight
     /// of zero.
     #[inline]
     pub fn update(&mut self, scope: u32, key: &[u8], weight: u64) {
+        self.update_from(0, scope, key, weight);
+    }
+
+    /// The same, for a key that `tenant` asked for.
+    #[inline]
+    pub fn update_from(&mut self, tenant: u32, scope: u32, key: &[u8], weight: u64) {
         if key.len() > Self::MAX_KEY || weight == 0 {
             return;
         }
@@ -132,10 +159,28 @@ impl SpaceSaving {
         if let Some(number) = self.find(hash, scope, key) {
             let counter = &mut self.counters[number as usize];
             counter.count = counter.count.saturating_add(weight);
+            self.vote(number, tenant, weight);
         } else if self.counters.len() < self.capacity {
-            self.insert(hash, scope, key, weight);
+            self.insert(hash, tenant, scope, key, weight);
         } else {
-            self.replace_smallest(hash, scope, key, weight);
+            self.replace(hash, tenant, scope, key, weight);
+        }
+    }
+
+    /// Counts a tenant's vote for the counter. A tenant whose lead is used up loses the counter.
+    #[inline]
+    fn vote(&mut self, number: u32, tenant: u32, weight: u64) {
+        let Some(shares) = &mut self.shares else { return };
+        let counter = &mut self.counters[number as usize];
+        if counter.tenant == tenant {
+            counter.lead = counter.lead.saturating_add(weight);
+        } else if counter.lead >= weight {
+            counter.lead -= weight;
+        } else {
+            counter.lead = weight - counter.lead;
+            shares.remove(counter.tenant, counter.scope);
+            shares.add(tenant, counter.scope);
+            counter.tenant = tenant;
         }
     }
 
@@ -183,6 +228,29 @@ impl SpaceSaving {
         heaviest.into_iter().take(most).map(Counter::entry).collect()
     }
 
+    /// The `most` heaviest keys, as [`Self::top`], in which no tenant takes more than a quarter of the places and no service
+    /// more than half of them, as long as others have keys.
+    #[must_use]
+    pub fn fair_top(&self, most: usize) -> Vec<Entry<'_>> {
+        let (of_tenant, of_service) = (most.div_ceil(4), most.div_ceil(2));
+        let (mut tenants, mut services) = (HashMap::<u32, usize>::new(), HashMap::<u32, usize>::new());
+        let (mut top, mut rest) = (Vec::with_capacity(most), Vec::new());
+        for entry in self.top(self.counters.len()) {
+            let tenant = tenants.entry(entry.tenant).or_default();
+            let service = services.entry(entry.scope).or_default();
+            if *tenant < of_tenant && *service < of_service {
+                (*tenant, *service) = (*tenant + 1, *service + 1);
+                top.push(entry);
+            } else {
+                rest.push(entry);
+            }
+        }
+        top.truncate(most);
+        top.extend(rest.into_iter().take(most - top.len()));
+        top.sort_by_key(|entry| Reverse(entry.weight.count));
+        top
+    }
+
     /// Multiplies every weight by `keep`, so that cooled keys leave.
     pub fn decay(&mut self, keep: Fraction) {
         self.total = scaled_down(self.total, keep);
@@ -190,6 +258,10 @@ impl SpaceSaving {
         for counter in &mut self.counters {
             counter.count = scaled_down(counter.count, keep);
             counter.error = scaled_up(counter.error, keep).min(counter.count);
+            counter.lead = scaled_down(counter.lead, keep);
+        }
+        if let Some(shares) = &mut self.shares {
+            shares.on_decay();
         }
         if self.counters.iter().all(|counter| counter.count > 0) {
             self.queue.change_all(|count| scaled_down(count, keep));
@@ -268,21 +340,45 @@ impl SpaceSaving {
     }
 
     #[cold]
-    fn insert(&mut self, hash: u32, scope: u32, key: &[u8], weight: u64) {
+    fn insert(&mut self, hash: u32, tenant: u32, scope: u32, key: &[u8], weight: u64) {
         let number = self.counters.len() as u32;
         let count = self.missed.saturating_add(weight);
-        let mut counter =
-            Counter { count, error: self.missed, hash, scope, len: 0, bytes: [0; Self::MAX_KEY] };
+        let mut counter = Counter {
+            count,
+            error: self.missed,
+            hash,
+            scope,
+            tenant,
+            lead: weight,
+            len: 0,
+            bytes: [0; Self::MAX_KEY],
+        };
         counter.set_key(key);
         self.counters.push(counter);
         self.index.insert(hash, number);
         self.queue.push(count, number);
+        if let Some(shares) = &mut self.shares {
+            shares.add(tenant, scope);
+        }
     }
 
-    /// Gives the counter with the smallest count to another key.
+    /// Gives the counter with the smallest count to another key; of a group that has its share, the smallest of its own.
     #[inline]
-    fn replace_smallest(&mut self, hash: u32, scope: u32, key: &[u8], weight: u64) {
-        let number = self.queue.smallest(|number| self.counters[number as usize].count);
+    fn replace(&mut self, hash: u32, tenant: u32, scope: u32, key: &[u8], weight: u64) {
+        let mut of_group = None;
+        if let Some(shares) = &mut self.shares {
+            let group = shares.confined_to(tenant, scope, self.counters.len());
+            of_group = group.and_then(|group| shares.smallest_of(group, &self.counters));
+        }
+        let number = match of_group {
+            Some(number) => number,
+            None => self.queue.smallest(|number| self.counters[number as usize].count),
+        };
+        if let Some(shares) = &mut self.shares {
+            let Counter { tenant: old, scope: of, .. } = self.counters[number as usize];
+            shares.add(tenant, scope);
+            shares.remove(old, of);
+        }
         let counter = &mut self.counters[number as usize];
         self.index.remove(counter.hash, number);
         self.index.insert(hash, number);
@@ -290,8 +386,12 @@ impl SpaceSaving {
         counter.count = counter.count.saturating_add(weight);
         counter.hash = hash;
         counter.scope = scope;
+        (counter.tenant, counter.lead) = (tenant, weight);
         counter.set_key(key);
-        self.queue.replace_smallest(counter.count, number);
+        // A counter of a group has only grown, which the queue sees by itself.
+        if of_group.is_none() {
+            self.queue.replace_smallest(counter.count, number);
+        }
     }
 
     /// Makes index and queue anew from the counters.
@@ -302,6 +402,9 @@ impl SpaceSaving {
         for (number, counter) in self.counters.iter().enumerate().rev() {
             self.index.insert(counter.hash, number as u32);
             self.queue.push(counter.count, number as u32);
+        }
+        if let Some(shares) = &mut self.shares {
+            shares.rebuild(&self.counters);
         }
     }
 }
@@ -337,7 +440,7 @@ impl Counter {
     }
 
     fn entry(&self) -> Entry<'_> {
-        Entry { scope: self.scope, key: self.key(), weight: self.weight() }
+        Entry { scope: self.scope, tenant: self.tenant, key: self.key(), weight: self.weight() }
     }
 }
 

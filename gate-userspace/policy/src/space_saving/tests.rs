@@ -232,3 +232,78 @@ fn memory_is_constant_and_under_two_megabytes_at_a_thousand_counters() {
     assert_eq!((sketch.memory_bytes(), sketch.counters.capacity()), (before, counters));
     assert_eq!((sketch.len(), sketch.total(), sketch.floor()), (0, 0, 0));
 }
+
+/// A sketch with shares, in which a steady tenant asks for ten keys a hundred times each.
+fn steady(capacity: usize) -> SpaceSaving {
+    let mut sketch = SpaceSaving::with_shares(capacity, 1).unwrap();
+    for _ in 0..100 {
+        (0..10_u8).for_each(|key| sketch.update_from(1, 0, &[key], 1));
+    }
+    sketch
+}
+
+#[test]
+fn a_flood_of_keys_displaces_its_tenants_own_alone() {
+    for service in [0, 1] {
+        let mut sketch = steady(64);
+        (0..100_000_u32).for_each(|key| sketch.update_from(2, service, &(key % 1_000).to_be_bytes(), 64));
+        for key in 0..10_u8 {
+            assert_eq!(
+                sketch.estimate(0, &[key]),
+                Some(Estimate { count: 100, error: 0 }),
+                "{service} {key}"
+            );
+        }
+        assert_whole(&sketch);
+    }
+}
+
+#[test]
+fn a_tenant_alone_has_every_counter_and_every_place() {
+    let mut sketch = SpaceSaving::with_shares(64, 1).unwrap();
+    (0..1_000_u32).for_each(|key| sketch.update_from(2, 0, &key.to_be_bytes(), 1));
+    assert_eq!((sketch.len(), sketch.fair_top(32).len()), (64, 32));
+}
+
+#[test]
+fn a_tenant_takes_a_quarter_of_the_places_at_the_top() {
+    let mut sketch = steady(128);
+    (0..40_u32).for_each(|key| sketch.update_from(2, 0, &key.to_be_bytes(), 1_000));
+    let top = sketch.fair_top(16);
+    assert_eq!(top.iter().filter(|entry| entry.tenant == 1).count(), 4);
+    assert!(top.is_sorted_by_key(|entry| Reverse(entry.weight.count)));
+    let wide = sketch.fair_top(40);
+    assert_eq!(wide.iter().filter(|entry| entry.tenant == 1).count(), 10);
+}
+
+#[test]
+fn a_key_is_the_tenants_that_asks_for_it_most() {
+    let mut sketch = SpaceSaving::with_shares(8, 1).unwrap();
+    for (tenant, weight, owner) in [(2, 1, 2), (1, 1, 2), (1, 3, 1), (2, 3, 1), (2, 1, 2)] {
+        sketch.update_from(tenant, 0, b"key", weight);
+        assert_eq!(sketch.iter().next().unwrap().tenant, owner, "{tenant} {weight}");
+    }
+    assert_whole(&sketch);
+}
+
+proptest! {
+    #[test]
+    fn with_shares_no_key_weighs_more_for_certain_than_it_does(
+        updates in updates(), tenants in 1..5_u32, keep in 0..=1_u32,
+    ) {
+        let mut sketch = SpaceSaving::with_shares(8, 1).unwrap();
+        let mut truth = Exact::new();
+        for (nth, (scope, key, weight)) in updates.iter().enumerate() {
+            sketch.update_from(nth as u32 % tenants, *scope, key, *weight);
+            *truth.entry((*scope, key.clone())).or_default() += weight;
+            if keep == 1 && nth % 50 == 49 {
+                sketch.decay(Fraction::from_steps(60_000));
+            }
+            assert_whole(&sketch);
+        }
+        for entry in sketch.iter() {
+            prop_assert!(entry.weight.at_least() <= truth[&(entry.scope, entry.key.to_vec())]);
+        }
+        prop_assert_eq!(sketch.fair_top(4).len(), sketch.len().min(4));
+    }
+}

@@ -109,22 +109,29 @@ impl<W: Wire> Service<W> {
         let charged = self.charge(asked, class, ledger, now)?;
 
         // Hot key: a hit is answered here, a read of a key in flight joins it, a write marks its key.
-        self.hot.sample(asked, self.settings.service, ledger);
         let may_cache = ledger.may_cache(asked.tenant);
         let way = match if may_cache { self.hot.read(asked, class, now) } else { ReadResult::UNCACHED } {
             ReadResult::ToStore(way) => way,
             ReadResult::Hit(answer) => {
-                count_passed(asked.client, asked.tenant, ledger, charged);
+                self.count_answered(asked, ledger, charged);
                 return Ok(Verdict::Hit(answer));
             }
             ReadResult::Joined => {
-                count_passed(asked.client, asked.tenant, ledger, charged);
+                self.count_answered(asked, ledger, charged);
                 return Ok(Verdict::Sent);
             }
         };
         self.admit(asked, class, charged, ledger, now)?;
+        self.hot.sample(asked, self.settings.service, ledger);
         self.send(asked, class, charged, way, ledger, now)?;
         Ok(Verdict::Sent)
+    }
+
+    /// Counts and samples a request that needs no request of its own to the store.
+    #[inline]
+    fn count_answered(&self, asked: Asked<'_, W>, ledger: &mut Ledger, charged: MilliRu) {
+        count_passed(asked.client, asked.tenant, ledger, charged);
+        self.hot.sample(asked, self.settings.service, ledger);
     }
 
     /// The tenant is known already; tier and query type are the request's.
