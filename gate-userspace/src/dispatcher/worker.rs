@@ -16,11 +16,12 @@ use tokio::sync::watch;
 use tokio::task::LocalSet;
 use tokio::time::MissedTickBehavior;
 
-use super::clients::client::{Client, ReplySink};
+use super::clients::client::ReplySink;
 use super::clients::udp;
 use super::hot_cache;
 use super::hot_restart::{InheritedSockets, Phase};
 use super::metrics::ServiceMetrics;
+use super::pipeline::session::Session;
 use super::pipeline::{Service, WorkerShared, datagrams, store_access};
 use super::queue::delay::Delay;
 use super::queue::policy::Policy;
@@ -245,7 +246,7 @@ fn register<W: Wire>(
 ) -> io::Result<()> {
     socket.set_nodelay(true)?;
     let (read, write) = socket.into_split();
-    let client = Rc::new(Client::new(ReplySink::Stream(write), source.to_canonical(), service));
+    let client = Rc::new(Session::new(ReplySink::Stream(write), source.to_canonical(), service));
     if service.is_full() || !client.acquire_connection(service) {
         // A word before it is closed. It may have left; and nobody waits for it to read.
         let (fd, flags) =

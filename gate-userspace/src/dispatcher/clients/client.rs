@@ -6,29 +6,24 @@
 //!
 //! The sender of a datagram is a client without a task, for as long as its answer takes ([`crate::dispatcher::pipeline::datagrams`]).
 
-use std::cell::{Cell, Ref, RefCell};
+use std::cell::{Cell, RefCell};
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use gate_common::abi::Reason;
-use gate_common::units::Nanos;
 use tokio::net::tcp::OwnedWriteHalf;
 
-use super::memory_budget::MemoryShare;
+use super::memory_budget::{ClientMemory, MemoryShare};
 use super::refusal_latency::PendingRefusals;
 use super::replies::Replies;
+use super::sender::Sender;
 use super::slots::Slot;
 use crate::dispatcher::hot_cache::key_order::KeyOrder;
 use crate::dispatcher::identity::{Identity, Login};
-use crate::dispatcher::pipeline::Service;
-use crate::dispatcher::pipeline::datagrams::Sender;
-use crate::dispatcher::pipeline::streaming::StreamedRequest;
 use crate::dispatcher::settings::Limits;
-use crate::dispatcher::stores::connection::StoreConnection;
-use crate::dispatcher::stores::pool::Pool;
 use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::tenants::parts::Parts;
 use crate::dispatcher::tenants::usage::UsageGuard;
@@ -46,7 +41,7 @@ pub(crate) struct Client<W: Wire> {
     /// Who is charged for what it asks.
     pub(crate) tenant: Cell<TenantId>,
     /// Whose source it has connected from; nobody for the sender of a datagram, which may be forged.
-    source_tenant: Cell<TenantId>,
+    pub(crate) source_tenant: Cell<TenantId>,
     /// The user as whom it has logged in last.
     pub(crate) user: RefCell<Option<Rc<Login>>>,
     /// Whether refusals are only counted.
@@ -56,18 +51,13 @@ pub(crate) struct Client<W: Wire> {
     /// Who it is to the store.
     pub(crate) who: RefCell<Identity>,
     /// What is denied to its tenant.
-    deny: RefCell<Option<Arc<Deny>>>,
+    pub(crate) deny: RefCell<Option<Arc<Deny>>>,
     /// Who else may be charged for what it asks, by key: the parts of its tenant.
-    parts: RefCell<Option<Arc<Parts>>>,
+    pub(crate) parts: RefCell<Option<Arc<Parts>>>,
     /// What it takes of what its tenant may have open; none for datagrams.
     pub(crate) share: RefCell<Option<UsageGuard>>,
     /// What it takes of the connections that there may be; none for datagrams.
     pub(crate) slot: RefCell<Option<Slot>>,
-    /// The shared store connections that its requests may take.
-    pool: RefCell<Rc<Pool<Service<W>>>>,
-    /// Which of these they take, the same while any is on its way, so that the store sees them in the order in which
-    /// they were sent.
-    connection_index: Cell<usize>,
     /// What it said and what it was told.
     pub(crate) conversation: RefCell<Conversation<W>>,
     /// Whether it is on the list of clients to be written to.
@@ -91,15 +81,30 @@ pub(crate) struct Client<W: Wire> {
     /// For how long the request that its input begins with has been unfinished; `None` before the first look at it.
     pub(crate) unfinished: Cell<Option<Duration>>,
     /// For how long it has wanted nothing, or nobody has been charged for it.
-    quiet: Cell<Duration>,
+    pub(crate) quiet: Cell<Duration>,
     /// On a dedicated connection: an answer is due, or what the store says by itself.
     pub(crate) awaits_store: Cell<bool>,
     pub(crate) waker: RefCell<Option<Waker>>,
     /// What it holds of what all may, and what of that is neither input nor replies.
     pub(crate) memory_share: MemoryShare,
     pub(crate) other_bytes: Cell<usize>,
-    /// A request that may go to the store; its body is to be passed on.
-    pub(crate) large: RefCell<Option<Box<StreamedRequest<W>>>>,
+}
+
+/// What a new client starts with.
+pub(crate) struct ClientParts<'a, W: Wire> {
+    /// The tenant that is charged for its requests.
+    pub(crate) tenant: TenantId,
+    /// The tenant of its address; nobody for the sender of a datagram.
+    pub(crate) source_tenant: TenantId,
+    /// True if its refusals are only counted.
+    pub(crate) shadow: bool,
+    /// The commands that are denied to its tenant.
+    pub(crate) deny: Option<Arc<Deny>>,
+    /// The parts of its tenant.
+    pub(crate) tenant_parts: Option<Arc<Parts>>,
+    pub(crate) decoder: W::Decoder,
+    /// The budget that its memory counts against.
+    pub(crate) memory: &'a Rc<ClientMemory>,
 }
 
 /// Where a client's replies go.
@@ -161,12 +166,9 @@ pub(crate) enum CloseCause {
 }
 
 impl<W: Wire> Client<W> {
-    pub(crate) fn new(sink: ReplySink, source: IpAddr, service: &Service<W>) -> Self {
-        let (tenant, shadow) = service.tenant_of_client(source);
-        let source_tenant = match sink {
-            ReplySink::Stream(_) => service.ledger.borrow().tenant_of_source(source),
-            ReplySink::Datagram(_) => TenantId::NOBODY,
-        };
+    /// A client at `source`, charged to `tenant`.
+    pub(crate) fn new(sink: ReplySink, source: IpAddr, parts: ClientParts<'_, W>) -> Self {
+        let ClientParts { tenant, source_tenant, shadow, deny, tenant_parts, decoder, memory } = parts;
         Self {
             sink,
             tenant: Cell::new(tenant),
@@ -177,12 +179,10 @@ impl<W: Wire> Client<W> {
             who: RefCell::default(),
             share: RefCell::new(None),
             slot: RefCell::new(None),
-            deny: RefCell::new(service.tenants.borrow().denied(tenant, &service.ledger.borrow())),
-            parts: RefCell::new(service.tenants.borrow().parts(tenant, &service.ledger.borrow())),
-            pool: RefCell::new(service.pools.first()),
-            connection_index: Cell::new(0),
+            deny: RefCell::new(deny),
+            parts: RefCell::new(tenant_parts),
             conversation: RefCell::new(Conversation {
-                decoder: W::decoder(&service.settings),
+                decoder,
                 input: Buffer::default(),
                 want: 0,
                 decode_paused: false,
@@ -205,42 +205,14 @@ impl<W: Wire> Client<W> {
             quiet: Cell::new(Duration::ZERO),
             awaits_store: Cell::new(false),
             waker: RefCell::new(None),
-            memory_share: MemoryShare::new(&service.memory),
+            memory_share: MemoryShare::new(memory),
             other_bytes: Cell::new(0),
-            large: RefCell::new(None),
         }
     }
 
     /// Whether nobody is there any more.
     pub(crate) fn is_gone(&self) -> bool {
         self.dead.get().is_some()
-    }
-
-    /// The shared store connections that its requests may take.
-    pub(crate) fn pool(&self) -> Ref<'_, Pool<Service<W>>> {
-        Ref::map(self.pool.borrow(), |pool| &**pool)
-    }
-
-    /// The shared store connection that its requests take.
-    #[inline]
-    pub(crate) fn store(&self) -> Rc<StoreConnection<Service<W>>> {
-        self.pool.borrow().store(self.connection_index.get())
-    }
-
-    /// It has nothing on its way: what it asks now may take another connection.
-    #[inline]
-    pub(crate) fn choose_connection(&self, now: Nanos) {
-        self.connection_index.set(self.pool.borrow().connection_index(now));
-    }
-
-    /// From now on its requests take these.
-    pub(crate) fn share(&self, pool: Rc<Pool<Service<W>>>) {
-        *self.pool.borrow_mut() = pool;
-    }
-
-    /// Whether it is one of this pool's.
-    pub(crate) fn is_of(&self, pool: &Rc<Pool<Service<W>>>) -> bool {
-        Rc::ptr_eq(&self.pool.borrow(), pool)
     }
 
     /// Whether what it asks for tells something about the tenant that is charged: it has a connection, from that
@@ -255,67 +227,9 @@ impl<W: Wire> Client<W> {
         self.tenant.get() == TenantId::NOBODY
     }
 
-    /// From now on this tenant is charged.
-    pub(crate) fn set_tenant(&self, tenant: TenantId, service: &Service<W>) {
-        self.tenant.set(tenant);
-        self.quiet.set(Duration::ZERO);
-        if !self.acquire_connection(service) {
-            self.say(&service.refuse_connection(self));
-            self.conversation.borrow_mut().closing = true;
-        }
-        self.refresh_tenant(service);
-    }
-
-    /// The tenants are others now: it is whose a client would be that came from its source and logged in as it has.
-    pub(crate) fn identify_again(self: &Rc<Self>, service: &Service<W>) {
-        let (by_source, _) = service.tenant_of_client(self.source);
-        let tenant = {
-            let (ledger, user) = (service.ledger.borrow(), self.user.borrow());
-            self.source_tenant.set(ledger.tenant_of_source(self.source));
-            let by_user = user.as_ref().and_then(|login| service.tenants.borrow().of_user(login, &ledger));
-            by_user.unwrap_or(by_source)
-        };
-        if tenant != self.tenant.get() {
-            self.tenant.set(tenant);
-            self.quiet.set(Duration::ZERO);
-            if !self.acquire_connection(service) {
-                self.close_with(&service.refuse_connection(self));
-                service.mark_pending_write(self);
-                if self.conversation.borrow().next_mode == ConnectionMode::Dedicated {
-                    self.end(CloseCause::ClientLeft);
-                }
-            }
-        }
-        self.refresh_tenant(service);
-    }
-
     /// Who is charged for more of what it asked while this tenant was charged: another, if it is another's by now.
     pub(crate) fn still_charged(&self, charged: TenantId, whole: TenantId) -> TenantId {
         if self.tenant.get() == whole { charged } else { self.tenant.get() }
-    }
-
-    /// What is said of its tenant holds from now on: what is denied to it, and its parts.
-    pub(crate) fn refresh_tenant(&self, service: &Service<W>) {
-        let (tenants, ledger) = (service.tenants.borrow(), service.ledger.borrow());
-        *self.deny.borrow_mut() = tenants.denied(self.tenant.get(), &ledger);
-        *self.parts.borrow_mut() = tenants.parts(self.tenant.get(), &ledger);
-    }
-
-    /// Takes a connection of those that there may be, and of those that its tenant may have; false if there is none.
-    pub(crate) fn acquire_connection(&self, service: &Service<W>) -> bool {
-        drop((self.share.take(), self.slot.take()));
-        let tenant = self.tenant.get();
-        let usage = service.tenants.borrow().usage(tenant, &service.ledger.borrow());
-        let most = service.most_slots(usage.as_deref());
-        let slot = service.slots.take(tenant, most);
-        let is_full = slot.is_none();
-        *self.slot.borrow_mut() = slot;
-        let has_limits = usage.is_some();
-        let share = usage.and_then(UsageGuard::of_connection);
-        let is_beyond = has_limits && share.is_none();
-        *self.share.borrow_mut() = share;
-        // Where rules are only tried, what would be refused is counted.
-        !(is_full || is_beyond) || (self.shadow && !service.refuses(self, tenant, Reason::Limit))
     }
 
     /// Whether it may ask once more while `open` requests of its own are unanswered.
@@ -487,4 +401,62 @@ impl<W: Wire> Client<W> {
         self.memory_share
             .note(conversation.input.memory() + conversation.replies.memory() + self.other_bytes.get());
     }
+
+    /// Gives it a reply that is not any request's among those outstanding: there are none.
+    pub(crate) fn say(&self, reply: &[u8]) {
+        let replies = &mut self.conversation.borrow_mut().replies;
+        let seq = replies.open();
+        replies.part(seq, reply);
+        replies.whole(seq);
+    }
+
+    /// Whether the kernel has judged what it sends by its quota.
+    #[inline]
+    pub(crate) fn is_charged_by_xdp(&self) -> bool {
+        self.datagram().is_some_and(|sender| sender.judged)
+    }
+
+    pub(crate) fn wake(&self) {
+        if let Some(waker) = &*self.waker.borrow() {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Whether somebody else has ended it; who does so wakes the task.
+    pub(crate) fn poll_ended(&self, cx: &Context<'_>) -> Poll<CloseCause> {
+        if self.waker.borrow().as_ref().is_none_or(|waker| !waker.will_wake(cx.waker())) {
+            *self.waker.borrow_mut() = Some(cx.waker().clone());
+        }
+        self.dead.get().map_or(Poll::Pending, Poll::Ready)
+    }
+
+    /// Writes what there is, as far as there is room for it.
+    pub(crate) fn flush(&self, output: &mut Buffer) -> WriteStatus {
+        while !output.is_empty() {
+            match self.socket().try_write(output.bytes()) {
+                Ok(len) => {
+                    self.has_progress.set(true);
+                    output.consume(len);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return WriteStatus::Blocked,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => {
+                    self.dead.set(Some(CloseCause::ClientLeft));
+                    return WriteStatus::StoreError;
+                }
+            }
+        }
+        WriteStatus::Complete
+    }
+}
+
+/// What became of the output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WriteStatus {
+    /// It is with the kernel.
+    Complete,
+    /// The socket is full.
+    Blocked,
+    /// There is nobody to write to.
+    StoreError,
 }

@@ -1,7 +1,7 @@
 //! Clients: their sockets, their input, and the order of their replies.
 //!
 //! - [`client`], [`replies`]: one client, and its replies in the order of its requests. Start here.
-//! - [`udp`]: the sockets of datagram services; [`local_addrs`]: the machine's own addresses.
+//! - [`udp`], [`sender`]: the sockets of datagram services, and the senders of datagrams; [`local_addrs`]: the machine's own addresses.
 //! - [`slots`]: the connections that each tenant's clients may take.
 //! - [`memory_budget`]: the memory that all clients take together.
 //! - [`refusal_latency`]: the time that gate's own refusals take.
@@ -12,6 +12,7 @@ pub(super) mod local_addrs;
 pub(super) mod memory_budget;
 pub(super) mod refusal_latency;
 pub(super) mod replies;
+pub(super) mod sender;
 pub(super) mod slots;
 pub(super) mod transactions;
 pub(super) mod udp;

@@ -4,12 +4,7 @@
 //! alone, the commands would run one by one. So everything up to `EXEC`, `DISCARD` or `RESET` is refused with it, and
 //! `EXEC` is answered as Redis answers that of a transaction with an error in it.
 
-use gate_common::units::Nanos;
-
 use super::client::Client;
-use super::replies::Replies;
-use crate::dispatcher::metrics::Event;
-use crate::dispatcher::pipeline::Service;
 use crate::dispatcher::wire::{Transaction, Wire};
 use crate::protocol::Refusal;
 
@@ -35,34 +30,6 @@ impl<W: Wire> Client<W> {
     pub(crate) fn note_refused(&self, request: &W::Request, refusal: Refusal) {
         if W::transaction(request) == Transaction::Begin {
             self.refused_multi.set(Some(refusal));
-        }
-    }
-}
-
-impl<W: Wire> Service<W> {
-    /// Answers a request that is a part of a refused transaction.
-    pub(crate) fn refuse_with_multi(
-        &self,
-        client: &Client<W>,
-        replies: &mut Replies,
-        request: &W::Request,
-        refusal: Refusal,
-        now: Nanos,
-    ) {
-        self.metrics.count(Event::Request);
-        let seq = replies.open();
-        match W::transaction(request) {
-            Transaction::Commit => {
-                self.reply(client, replies, seq, W::ABORTED);
-            }
-            // `+OK`, either.
-            Transaction::Discard => {
-                self.reply(client, replies, seq, W::GOODBYE);
-            }
-            Transaction::None | Transaction::Begin | Transaction::Reset => {
-                self.count_refusal(client.tenant.get(), refusal.reason);
-                self.refuse_decoded(client, replies, seq, W::wants_no_reply(request), refusal, now);
-            }
         }
     }
 }

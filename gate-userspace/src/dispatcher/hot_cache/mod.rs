@@ -25,6 +25,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::fmt::Debug;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -37,9 +38,8 @@ use tokio::sync::watch;
 use self::cache::{Cache, Lookup};
 use self::flights::{Flight, FlightKey, FlightLeader, Flights, JoinResult, PendingTtl};
 use self::hot_set::{HotSet, HotSetPublisher, Sampler};
-use self::key_order::{ANY_KEY, ReplySlot};
+use self::key_order::{ANY_KEY, KeyOrder, ReplySlot};
 use self::versions::{KeyHash, Mark, Marker, Version, Versions};
-use super::clients::client::Client;
 use super::clients::replies::SeqNo;
 use super::identity::scopes::Scopes;
 use super::metrics::{Event, WorkerMetrics};
@@ -88,7 +88,7 @@ impl SharedHotCache {
 
 /// One thread's hot keys of one service.
 #[derive(Debug)]
-pub(crate) struct HotCache<W: Wire> {
+pub(crate) struct HotCache<W: Wire, C> {
     thread: usize,
     metrics: Arc<WorkerMetrics>,
     /// Whether anything is answered here at all.
@@ -103,20 +103,20 @@ pub(crate) struct HotCache<W: Wire> {
     cache: RefCell<Cache>,
     flights: Arc<Flights>,
     /// This thread's followers, by the number of what they asked; never of two flights.
-    following: RefCell<HashMap<u64, Followers<W>, foldhash::fast::RandomState>>,
+    following: RefCell<HashMap<u64, Followers<W, C>, foldhash::fast::RandomState>>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Followers<W: Wire> {
+pub(crate) struct Followers<W: Wire, C> {
     flight: Arc<Flight>,
     pub(crate) request: W::Request,
-    pub(crate) followers: Vec<Follower<W>>,
+    pub(crate) followers: Vec<Follower<C>>,
 }
 
 /// One who follows a flight.
 #[derive(Debug)]
-pub(crate) struct Follower<W: Wire> {
-    pub(crate) client: Rc<Client<W>>,
+pub(crate) struct Follower<C> {
+    pub(crate) client: Rc<C>,
     /// Who was charged.
     pub(crate) tenant: TenantId,
     pub(crate) seq: SeqNo,
@@ -193,10 +193,25 @@ impl CacheRole {
     }
 }
 
-/// A request, and who asks it.
+/// A client, as far as hot keys are concerned.
+pub(crate) trait CacheClient: Debug {
+    /// The client's outstanding requests, by key.
+    fn key_order(&self) -> &KeyOrder;
+
+    /// True for the sender of a datagram.
+    fn is_datagram(&self) -> bool;
+
+    /// The scope of the answers that the store gives it.
+    fn scope(&self) -> u64;
+
+    /// That scope, if the client may have the answer to another client's read.
+    fn shared_scope(&self) -> Option<u64>;
+}
+
+/// A decoded request, and its client.
 #[derive(Debug)]
-pub(crate) struct Asked<'a, W: Wire> {
-    pub(crate) client: &'a Rc<Client<W>>,
+pub(crate) struct CacheRequest<'a, W: Wire, C> {
+    pub(crate) client: &'a Rc<C>,
     /// Who is charged.
     pub(crate) tenant: TenantId,
     pub(crate) turn: ReplySlot,
@@ -204,15 +219,15 @@ pub(crate) struct Asked<'a, W: Wire> {
     pub(crate) bytes: &'a [u8],
 }
 
-impl<W: Wire> Clone for Asked<'_, W> {
+impl<W: Wire, C> Clone for CacheRequest<'_, W, C> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<W: Wire> Copy for Asked<'_, W> {}
+impl<W: Wire, C> Copy for CacheRequest<'_, W, C> {}
 
-impl<W: Wire> HotCache<W> {
+impl<W: Wire, C: CacheClient> HotCache<W, C> {
     pub(crate) fn new(
         settings: &Settings,
         shared: SharedHotCache,
@@ -252,7 +267,7 @@ impl<W: Wire> HotCache<W> {
 
     /// Sends a sample of a request's first key, if it is this one's turn. `service` is its place at the start.
     #[inline]
-    pub(crate) fn sample(&self, asked: Asked<'_, W>, service: usize, ledger: &mut Ledger) {
+    pub(crate) fn sample(&self, asked: CacheRequest<'_, W, C>, service: usize, ledger: &mut Ledger) {
         let every = ledger.sample_every();
         if W::meta(asked.request).keyed && self.sampler.is_due(every, || ledger.draw()) {
             let (key, tenant) = (W::keys(asked.request, asked.bytes).next(), asked.tenant.0);
@@ -263,18 +278,18 @@ impl<W: Wire> HotCache<W> {
     /// Whether a client must not be heard until the flights have landed that its reads follow: this request is
     /// about a key of theirs, and cannot join.
     #[inline]
-    pub(crate) fn must_wait_for_flight(&self, asked: Asked<'_, W>) -> bool {
-        let Asked { client, turn, request, bytes, .. } = asked;
+    pub(crate) fn must_wait_for_flight(&self, asked: CacheRequest<'_, W, C>) -> bool {
+        let CacheRequest { client, turn, request, bytes, .. } = asked;
         // The requests of one datagram come at once, and nobody can be kept from sending it.
-        let waits = client.order.follows()
-            && client.datagram().is_none()
-            && client.order.follows_any(self.bits(request, bytes))
+        let waits = client.key_order().follows()
+            && !client.is_datagram()
+            && client.key_order().follows_any(self.bits(request, bytes))
             && self
                 .joinable_flight(client, request, bytes)
                 // It would take the client's own way.
-                .is_none_or(|key| client.order.has_sent(key, turn));
+                .is_none_or(|key| client.key_order().has_sent(key, turn));
         if waits {
-            client.order.wait();
+            client.key_order().wait();
         }
         waits
     }
@@ -284,11 +299,16 @@ impl<W: Wire> HotCache<W> {
     /// A hit is right whether or not the key is still hot: its answer was asked for at a version, seen before it was
     /// sent, at which no write was outstanding, and which is the key's at this moment.
     #[inline]
-    pub(crate) fn read(&self, asked: Asked<'_, W>, class: admission::Request, now: Nanos) -> ReadResult {
-        let Asked { client, turn, request, bytes, .. } = asked;
+    pub(crate) fn read(
+        &self,
+        asked: CacheRequest<'_, W, C>,
+        class: admission::Request,
+        now: Nanos,
+    ) -> ReadResult {
+        let CacheRequest { client, turn, request, bytes, .. } = asked;
         let Some(flight_key) = self.flight_key(client, request, bytes) else { return ReadResult::UNCACHED };
         match self.cache.borrow_mut().find(flight_key, &self.versions, now) {
-            Lookup::Hit(answer, key) if client.order.is_free(key, turn) => {
+            Lookup::Hit(answer, key) if client.key_order().is_free(key, turn) => {
                 self.metrics.count(Event::CacheHit);
                 return ReadResult::Hit(answer);
             }
@@ -300,11 +320,16 @@ impl<W: Wire> HotCache<W> {
     }
 
     /// A read that no kept answer answers.
-    fn fly(&self, asked: Asked<'_, W>, flight_key: FlightKey<'_>, class: admission::Request) -> ReadResult {
-        let Asked { client, turn, request, bytes, .. } = asked;
+    fn fly(
+        &self,
+        asked: CacheRequest<'_, W, C>,
+        flight_key: FlightKey<'_>,
+        class: admission::Request,
+    ) -> ReadResult {
+        let CacheRequest { client, turn, request, bytes, .. } = asked;
         let Some((key, is_hot)) = self.key(request, bytes) else { return ReadResult::UNCACHED };
         let alone = ReadResult::ToStore(CacheDecision::Uncached(Some(key)));
-        if !is_hot || client.order.has_sent(key, turn) {
+        if !is_hot || client.key_order().has_sent(key, turn) {
             return alone;
         }
         let Some(version) = self.versions.of(key) else { return alone };
@@ -323,11 +348,11 @@ impl<W: Wire> HotCache<W> {
     /// follows.
     pub(crate) fn lead(
         &self,
-        asked: Asked<'_, W>,
+        asked: CacheRequest<'_, W, C>,
         class: admission::Request,
         (key, version): (KeyHash, Version),
     ) -> Option<CacheRole> {
-        let flight_key = FlightKey { scope: asked.client.pool().scope(), request: asked.bytes };
+        let flight_key = FlightKey { scope: asked.client.scope(), request: asked.bytes };
         let part = self.flights.join(flight_key, key, version, self.thread, self.max_answer);
         let (flight, cache_role) = match part {
             JoinResult::Follower(flight) => (flight, None),
@@ -345,15 +370,15 @@ impl<W: Wire> HotCache<W> {
 
     /// What a request takes with it that goes to the store for itself; `key` as in [`CacheDecision::Uncached`].
     #[inline]
-    pub(crate) fn cache_role(&self, asked: Asked<'_, W>, key: Option<KeyHash>) -> CacheRole {
-        let Asked { client, turn, request, bytes, .. } = asked;
+    pub(crate) fn cache_role(&self, asked: CacheRequest<'_, W, C>, key: Option<KeyHash>) -> CacheRole {
+        let CacheRequest { client, turn, request, bytes, .. } = asked;
         if self.enabled {
             let bits = match key {
                 Some(key) => key.bit(),
                 None if self.hot.borrow().is_empty() => ANY_KEY,
                 None => self.bits(request, bytes),
             };
-            client.order.send(bits, turn);
+            client.key_order().send(bits, turn);
         }
         self.mark(request, bytes).map_or(CacheRole::None, CacheRole::MarkWrite)
     }
@@ -372,12 +397,12 @@ impl<W: Wire> HotCache<W> {
     }
 
     /// Who follows a flight that has landed, if that is anybody here.
-    pub(crate) fn complete_followers(&self, flight: &Arc<Flight>) -> Option<Followers<W>> {
+    pub(crate) fn complete_followers(&self, flight: &Arc<Flight>) -> Option<Followers<W, C>> {
         let number = self.flights.number(flight.flight_key());
         let mut following = self.following.borrow_mut();
         let here = following.get(&number).is_some_and(|following| Arc::ptr_eq(&following.flight, flight));
         let complete_followers = here.then(|| following.remove(&number)).flatten()?;
-        complete_followers.followers.iter().for_each(|reader| reader.client.order.complete_followers());
+        complete_followers.followers.iter().for_each(|reader| reader.client.key_order().complete_followers());
         Some(complete_followers)
     }
 
@@ -401,16 +426,11 @@ impl<W: Wire> HotCache<W> {
 
     /// What a request asks, if its answer may be shared and any key is hot.
     #[inline]
-    fn flight_key<'q>(
-        &self,
-        client: &Client<W>,
-        request: &W::Request,
-        bytes: &'q [u8],
-    ) -> Option<FlightKey<'q>> {
+    fn flight_key<'q>(&self, client: &C, request: &W::Request, bytes: &'q [u8]) -> Option<FlightKey<'q>> {
         if !self.enabled || self.hot.borrow().is_empty() || !W::is_coalescable(request) {
             return None;
         }
-        client.pool().shares().map(|scope| FlightKey { scope, request: bytes })
+        client.shared_scope().map(|scope| FlightKey { scope, request: bytes })
     }
 
     /// The key that a read of one key reads, and whether it is hot.
@@ -421,7 +441,7 @@ impl<W: Wire> HotCache<W> {
     }
 
     /// The key of a read whose flight it could join.
-    fn joinable_flight(&self, client: &Client<W>, request: &W::Request, bytes: &[u8]) -> Option<KeyHash> {
+    fn joinable_flight(&self, client: &C, request: &W::Request, bytes: &[u8]) -> Option<KeyHash> {
         let flight_key = self.flight_key(client, request, bytes)?;
         let (key, _) = self.key(request, bytes).filter(|&(_, is_hot)| is_hot)?;
         let version = self.versions.of(key)?;
@@ -442,7 +462,7 @@ impl<W: Wire> HotCache<W> {
     }
 }
 
-impl<W: Wire> Followers<W> {
+impl<W: Wire, C: CacheClient> Followers<W, C> {
     /// Whether a read of this version of a key may join.
     fn has_room_for(&self, flight_key: FlightKey<'_>, version: Version) -> bool {
         self.flight.version == version
@@ -450,9 +470,9 @@ impl<W: Wire> Followers<W> {
             && self.followers.len() < MOST_READERS
     }
 
-    fn add(&mut self, asked: Asked<'_, W>, class: admission::Request, key: KeyHash) {
-        asked.client.order.follow(key);
-        let Asked { client, tenant, turn, .. } = asked;
+    fn add(&mut self, asked: CacheRequest<'_, W, C>, class: admission::Request, key: KeyHash) {
+        asked.client.key_order().follow(key);
+        let CacheRequest { client, tenant, turn, .. } = asked;
         self.followers.push(Follower { client: Rc::clone(client), tenant, seq: turn.seq, class });
     }
 }

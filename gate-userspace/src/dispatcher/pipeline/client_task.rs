@@ -1,6 +1,5 @@
 //! A client's task: it reads and decodes, and writes what is left over, until the client has gone.
 
-use std::io::ErrorKind;
 use std::os::fd::AsRawFd as _;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -11,14 +10,15 @@ use tokio::io::{AsyncRead as _, ReadBuf};
 use tokio::net::tcp::OwnedReadHalf;
 
 use super::Service;
+use super::session::Session;
 use super::streaming::StreamedRequest;
 use crate::clock;
-use crate::dispatcher::clients::client::{Client, CloseCause, ConnectionMode, Conversation};
+use crate::dispatcher::clients::client::{CloseCause, ConnectionMode, Conversation, WriteStatus};
 use crate::dispatcher::clients::replies::Replies;
 use crate::dispatcher::wire::Wire;
 use crate::dispatcher::wire::buffer::Buffer;
 
-impl<W: Wire> Client<W> {
+impl<W: Wire> Session<W> {
     /// Serves it to its end, and says why that came.
     pub(crate) async fn serve(
         self: Rc<Self>,
@@ -86,19 +86,13 @@ impl<W: Wire> Client<W> {
 
     /// A request of its may go to the store; its body is to be passed on.
     pub(crate) fn start_streaming(&self, large: StreamedRequest<W>) {
-        *self.large.borrow_mut() = Some(Box::new(large));
+        *self.streaming.borrow_mut() = Some(Box::new(large));
         self.wake();
     }
 
     /// Whether it has all its replies, but for that to a request that may go to the store: which is its last.
     fn has_outstanding_replies(&self, replies: &Replies) -> bool {
-        replies.outstanding() == usize::from(self.large.borrow().is_some())
-    }
-
-    pub(crate) fn wake(&self) {
-        if let Some(waker) = &*self.waker.borrow() {
-            waker.wake_by_ref();
-        }
+        replies.outstanding() == usize::from(self.streaming.borrow().is_some())
     }
 
     fn poll(
@@ -130,7 +124,7 @@ impl<W: Wire> Client<W> {
             }
             let mut conversation = self.conversation.borrow_mut();
             let all_said = !blocked && self.has_outstanding_replies(&conversation.replies);
-            if all_said && let Some(large) = self.large.take() {
+            if all_said && let Some(large) = self.streaming.take() {
                 return Poll::Ready(TaskEvent::Streaming(large));
             }
             if conversation.closing {
@@ -161,14 +155,6 @@ impl<W: Wire> Client<W> {
                 std::task::ready!(self.poll_read(cx, socket, service));
             }
         }
-    }
-
-    /// Whether somebody else has ended it; who does so wakes the task.
-    pub(crate) fn poll_ended(&self, cx: &Context<'_>) -> Poll<CloseCause> {
-        if self.waker.borrow().as_ref().is_none_or(|waker| !waker.will_wake(cx.waker())) {
-            *self.waker.borrow_mut() = Some(cx.waker().clone());
-        }
-        self.dead.get().map_or(Poll::Pending, Poll::Ready)
     }
 
     /// Reads once, and takes in what came.
@@ -235,25 +221,6 @@ impl<W: Wire> Client<W> {
         }
         written
     }
-
-    /// Writes what there is, as far as there is room for it.
-    pub(crate) fn flush(&self, output: &mut Buffer) -> WriteStatus {
-        while !output.is_empty() {
-            match self.socket().try_write(output.bytes()) {
-                Ok(len) => {
-                    self.has_progress.set(true);
-                    output.consume(len);
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return WriteStatus::Blocked,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => {
-                    self.dead.set(Some(CloseCause::ClientLeft));
-                    return WriteStatus::StoreError;
-                }
-            }
-        }
-        WriteStatus::Complete
-    }
 }
 
 /// Why a client's task stops waiting for its sockets.
@@ -267,15 +234,4 @@ enum TaskEvent<W: Wire> {
     Login,
     /// From here on it has a connection to the store of its own.
     Dedicated,
-}
-
-/// What became of the output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WriteStatus {
-    /// It is with the kernel.
-    Complete,
-    /// The socket is full.
-    Blocked,
-    /// There is nobody to write to.
-    StoreError,
 }

@@ -8,9 +8,10 @@ use gate_common::abi::Reason;
 use gate_common::units::{MilliRu, Nanos};
 
 use super::in_flight::InFlight;
+use super::session::Session;
 use super::{Answered, Service};
 use crate::clock;
-use crate::dispatcher::clients::client::{Client, CloseCause};
+use crate::dispatcher::clients::client::CloseCause;
 use crate::dispatcher::hot_cache::flights::{Completion, Flight, PendingTtl};
 use crate::dispatcher::hot_cache::{CacheRole, Follower};
 use crate::dispatcher::metrics::Event;
@@ -24,7 +25,7 @@ use crate::protocol::Refusal;
 
 impl<W: Wire> StoreEvents for Service<W> {
     type Wire = W;
-    type InFlight = InFlight<Rc<Client<W>>>;
+    type InFlight = InFlight<Rc<Session<W>>>;
     type Observations = Observations;
     type HandedOver = Box<PendingTtl>;
 

@@ -30,36 +30,24 @@ use gate_common::units::MilliRu;
 
 use super::Service;
 use super::respond::REFUSAL_BYTES;
+use super::session::Session;
 use crate::clock;
-use crate::dispatcher::clients::client::{Client, CloseCause, ReplySink};
+use crate::dispatcher::clients::client::{CloseCause, ReplySink};
 use crate::dispatcher::clients::replies::Replies;
+use crate::dispatcher::clients::sender::Sender;
 use crate::dispatcher::clients::udp::{Arrival, Socket};
 use crate::dispatcher::hot_cache::key_order::KeyOrder;
 use crate::dispatcher::metrics::Event;
 use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::wire::Wire;
 use crate::protocol::Refusal;
-use crate::protocol::memcached::udp::{self, Frame};
-
-/// Who sent a datagram.
-#[derive(Clone, Debug)]
-pub(crate) struct Sender {
-    socket: Rc<Socket>,
-    arrival: Arrival,
-    /// The client's number for its request.
-    id: u16,
-    /// How long what it sent is, and how much of the answer has been taken from its tenant's budget already.
-    len: usize,
-    told: Cell<usize>,
-    /// The kernel has judged it by its quota.
-    judged: bool,
-}
+use crate::protocol::memcached::udp::Frame;
 
 /// The clients of datagrams: those whose answers are not complete, and those that can be used again.
 #[derive(Debug)]
 pub(crate) struct Senders<W: Wire> {
     /// Those at the front have been used for the longest.
-    clients: VecDeque<Rc<Client<W>>>,
+    clients: VecDeque<Rc<Session<W>>>,
     limit: usize,
 }
 
@@ -70,7 +58,7 @@ impl<W: Wire> Senders<W> {
     }
 
     /// A client for a datagram; `None` if all are in use.
-    fn next(&mut self, sender: &Sender, service: &Service<W>) -> Option<Rc<Client<W>>> {
+    fn next(&mut self, sender: &Sender, service: &Service<W>) -> Option<Rc<Session<W>>> {
         let looks = if self.clients.len() < self.limit { FEW } else { self.clients.len() };
         for _ in 0..looks.min(self.clients.len()) {
             self.clients.rotate_left(1);
@@ -85,7 +73,7 @@ impl<W: Wire> Senders<W> {
             return None;
         }
         let sink = ReplySink::Datagram(sender.clone());
-        let client = Rc::new(Client::new(sink, sender.arrival.source(), service));
+        let client = Rc::new(Session::new(sink, sender.arrival.source(), service));
         self.clients.push_back(Rc::clone(&client));
         Some(client)
     }
@@ -141,7 +129,7 @@ impl<W: Wire> Service<W> {
 
     /// Whether the gate may send so many bytes of its own to a client.
     #[inline]
-    pub(crate) fn within_reply_budget(&self, client: &Client<W>, bytes: usize) -> bool {
+    pub(crate) fn within_reply_budget(&self, client: &Session<W>, bytes: usize) -> bool {
         let Some(sender) = client.datagram() else { return true };
         let may = self.may_send(client.tenant.get(), bytes);
         sender.told.update(|told| if may { told + bytes } else { told });
@@ -162,29 +150,23 @@ impl<W: Wire> Service<W> {
     }
 }
 
-impl<W: Wire> Client<W> {
+impl<W: Wire> Session<W> {
     /// Becomes the sender of another datagram.
     fn begin(&mut self, sender: Sender, service: &Service<W>) {
         let (tenant, shadow) = service.tenant_of_client(sender.arrival.source());
-        self.sink = ReplySink::Datagram(sender);
+        self.client.sink = ReplySink::Datagram(sender);
         // It is no connection.
         self.tenant.set(tenant);
         self.refresh_tenant(service);
-        self.shadow = shadow;
-        self.order = KeyOrder::default();
+        self.client.shadow = shadow;
+        self.client.order = KeyOrder::default();
         self.pending_refusals.discard();
-        let conversation = self.conversation.get_mut();
+        let conversation = self.client.conversation.get_mut();
         conversation.decoder = W::decoder(&service.settings);
         (conversation.closing, conversation.decode_paused) = (false, false);
-        if self.dead.take().is_some() || conversation.replies.outstanding() > 0 {
+        if self.client.dead.take().is_some() || conversation.replies.outstanding() > 0 {
             conversation.replies = Replies::new(W::refuse);
         }
-    }
-
-    /// Whether the kernel has judged what it sends by its quota.
-    #[inline]
-    pub(crate) fn is_charged_by_xdp(&self) -> bool {
-        self.datagram().is_some_and(|sender| sender.judged)
     }
 
     /// Sends the answer to a datagram, once it is complete.
@@ -231,26 +213,6 @@ impl<W: Wire> Client<W> {
             }
         }
         self.conversation.borrow_mut().replies.output.clear();
-    }
-}
-
-impl Sender {
-    /// Sends an answer, from one of its datagrams on.
-    ///
-    /// # Errors
-    ///
-    /// The datagram for which there was no room.
-    fn send(&self, answer: &[u8], from: usize) -> Result<(), usize> {
-        // One that cannot be counted in datagrams is longer than anyone waits for.
-        let Some(datagrams) = udp::answer(self.id, answer.len()) else { return Ok(()) };
-        for (seq, (frame, range)) in datagrams.enumerate().skip(from) {
-            match self.socket.answer(&self.arrival, &frame, &answer[range]) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(seq),
-                // Nobody is there, or there is no way to them: that is no one else's business.
-                Ok(()) | Err(_) => {}
-            }
-        }
-        Ok(())
     }
 }
 

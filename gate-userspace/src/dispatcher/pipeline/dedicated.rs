@@ -25,9 +25,9 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use tokio::time::sleep;
 
 use super::Service;
-use super::client_task::WriteStatus;
+use super::session::Session;
 use crate::clock;
-use crate::dispatcher::clients::client::{Client, CloseCause};
+use crate::dispatcher::clients::client::{CloseCause, WriteStatus};
 use crate::dispatcher::hot_cache::dedicated_writes::DedicatedWrites;
 use crate::dispatcher::identity::{Identity, LoginRequest};
 use crate::dispatcher::metrics::Event;
@@ -41,7 +41,7 @@ use crate::policy::Tier;
 use crate::protocol::price_class::PriceClass;
 use crate::protocol::{Refusal, RequestMeta, Step};
 
-impl<W: Wire> Client<W> {
+impl<W: Wire> Session<W> {
     /// Serves the client, which has all its replies, to its end by a connection of its own to the store.
     pub(crate) async fn serve_dedicated(
         &self,
@@ -177,7 +177,7 @@ impl<W: Wire> Client<W> {
 
 /// What a client asks, on its way to its own connection.
 struct Requests<'a, W: Wire> {
-    client: &'a Client<W>,
+    client: &'a Session<W>,
     service: &'a Service<W>,
     decoder: W::Decoder,
     /// What goes to the store next.

@@ -8,8 +8,8 @@ use gate_common::units::Nanos;
 use super::Service;
 use super::in_flight::InFlight;
 use super::request::{count_passed, refuse};
+use super::session::Session;
 use super::streaming::StreamedRequest;
-use crate::dispatcher::clients::client::Client;
 use crate::dispatcher::hot_cache::CacheRole;
 use crate::dispatcher::queue::tier_queue::{Queue, Queued};
 use crate::dispatcher::stores::events::FollowUp;
@@ -17,13 +17,13 @@ use crate::dispatcher::wire::Wire;
 use crate::protocol::Refusal;
 
 /// A request in the queue.
-pub(crate) type QueueItem<W> = (InFlight<Rc<Client<W>>>, <W as Wire>::Request);
+pub(crate) type QueueItem<W> = (InFlight<Rc<Session<W>>>, <W as Wire>::Request);
 
 impl<W: Wire> Service<W> {
     /// Puts a request into the queue, whoever waits there.
     pub(crate) fn enqueue(
         &self,
-        in_flight: InFlight<Rc<Client<W>>>,
+        in_flight: InFlight<Rc<Session<W>>>,
         request: W::Request,
         bytes: &[u8],
         now: Nanos,
@@ -76,7 +76,7 @@ impl<W: Wire> Service<W> {
     #[inline(always)]
     pub(crate) fn submit(
         &self,
-        in_flight: InFlight<Rc<Client<W>>>,
+        in_flight: InFlight<Rc<Session<W>>>,
         request: &W::Request,
         bytes: &[u8],
         queue: &mut Queue<QueueItem<W>>,
@@ -115,7 +115,7 @@ impl<W: Wire> Service<W> {
     }
 
     /// A request has left the queue.
-    fn on_dequeued(&self, in_flight: &InFlight<Rc<Client<W>>>) {
+    fn on_dequeued(&self, in_flight: &InFlight<Rc<Session<W>>>) {
         let (waiting, lowest) = in_flight.client.queued.get();
         in_flight.client.queued.set((waiting - 1, lowest));
         self.policy.dequeued(in_flight.class);
@@ -125,7 +125,7 @@ impl<W: Wire> Service<W> {
     /// Whether a request that has waited so long should still go to the store.
     fn check_still_wanted(
         &self,
-        in_flight: &InFlight<Rc<Client<W>>>,
+        in_flight: &InFlight<Rc<Session<W>>>,
         waited: Nanos,
         delay_refusal: bool,
         now: Nanos,
@@ -145,7 +145,7 @@ impl<W: Wire> Service<W> {
     }
 
     /// Whether nobody wants the answer any more to a request that has waited so long.
-    fn is_past_deadline(&self, in_flight: &InFlight<Rc<Client<W>>>, waited: Nanos) -> bool {
+    fn is_past_deadline(&self, in_flight: &InFlight<Rc<Session<W>>>, waited: Nanos) -> bool {
         let late = self.limits.get().deadline.is_some_and(|deadline| waited > deadline);
         // A flight is wanted by whoever follows it.
         !in_flight.cache_role.is_coalesced()
@@ -156,7 +156,7 @@ impl<W: Wire> Service<W> {
         Refusal::after(Reason::QueueDelay, self.delay.borrow().retry_after())
     }
 
-    fn refuse_queued_request(&self, in_flight: InFlight<Rc<Client<W>>>, refusal: Refusal) {
+    fn refuse_queued_request(&self, in_flight: InFlight<Rc<Session<W>>>, refusal: Refusal) {
         let InFlight { client, tenant, charged, is_counted, seq, class, silent, cache_role, .. } = in_flight;
         if !is_counted {
             let counts = self.metrics.of_type(class.query_type);
@@ -173,7 +173,7 @@ impl<W: Wire> Service<W> {
 
 /// The query for the TTL of the key that a flight reads, to be sent behind it.
 fn query_ttl<W: Wire>(
-    flight: &InFlight<Rc<Client<W>>>,
+    flight: &InFlight<Rc<Session<W>>>,
     request: &W::Request,
     bytes: &[u8],
 ) -> Option<FollowUp<Service<W>>> {

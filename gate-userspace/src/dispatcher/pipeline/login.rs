@@ -8,7 +8,8 @@
 use std::rc::Rc;
 
 use super::Service;
-use crate::dispatcher::clients::client::{Client, ConnectionMode};
+use super::session::Session;
+use crate::dispatcher::clients::client::ConnectionMode;
 use crate::dispatcher::identity::{Identity, LoginRequest, Secret};
 use crate::dispatcher::metrics::Event;
 use crate::dispatcher::stores::error::StoreError;
@@ -16,7 +17,7 @@ use crate::dispatcher::wire::Wire;
 use crate::protocol::resp::error_code;
 use crate::protocol::{Refusal, Step};
 
-impl<W: Wire> Client<W> {
+impl<W: Wire> Session<W> {
     /// Takes the request that the client's input begins with to the store. Returns where the client goes then.
     pub(crate) async fn change(&self, service: &Rc<Service<W>>) -> ConnectionMode {
         let Some((request, asked)) = self.take_login() else { return ConnectionMode::Dedicated };
@@ -91,7 +92,7 @@ impl<W: Wire> Client<W> {
         }
         *self.who.borrow_mut() = who;
         let Some(pool) = pool else { return ConnectionMode::Dedicated };
-        self.share(pool);
+        self.use_pool(pool);
         ConnectionMode::Shared
     }
 
@@ -118,14 +119,6 @@ impl<W: Wire> Client<W> {
             service.lines.keep(line);
         }
         self.set_tenant_of_user(asked, service);
-    }
-
-    /// Gives it a reply that is not any request's among those outstanding: there are none.
-    pub(crate) fn say(&self, reply: &[u8]) {
-        let replies = &mut self.conversation.borrow_mut().replies;
-        let seq = replies.open();
-        replies.part(seq, reply);
-        replies.whole(seq);
     }
 }
 

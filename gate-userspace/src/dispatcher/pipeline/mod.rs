@@ -22,8 +22,9 @@ use gate_common::units::Nanos;
 use self::datagrams::Senders;
 use self::dispatch::QueueItem;
 use self::request::NextStep;
+use self::session::Session;
 use crate::clock;
-use crate::dispatcher::clients::client::{Client, CloseCause, ConnectionMode, Conversation};
+use crate::dispatcher::clients::client::{CloseCause, ConnectionMode, Conversation};
 use crate::dispatcher::clients::local_addrs::LocalAddrs;
 use crate::dispatcher::clients::memory_budget::ClientMemory;
 use crate::dispatcher::clients::replies::Replies;
@@ -56,6 +57,7 @@ pub(super) mod in_flight;
 mod login;
 pub(super) mod request;
 mod respond;
+pub(super) mod session;
 pub(super) mod store_access;
 pub(super) mod streaming;
 
@@ -88,7 +90,7 @@ pub(crate) struct Service<W: Wire> {
     /// Who may join the queue.
     pub(crate) policy: Policy,
     /// Reads that need not go to the store.
-    pub(crate) hot: HotCache<W>,
+    pub(crate) hot: HotCache<W, Session<W>>,
     /// Who is in it.
     pub(crate) queue: RefCell<Queue<QueueItem<W>>>,
     /// Who has been in it for too long.
@@ -108,7 +110,7 @@ pub(crate) struct Service<W: Wire> {
     /// What `stats gate` answers.
     pub(crate) own_stats: RefCell<OwnStats>,
     /// Clients with something new to be written.
-    pub(crate) pending_writes: RefCell<Vec<Rc<Client<W>>>>,
+    pub(crate) pending_writes: RefCell<Vec<Rc<Session<W>>>>,
     /// The store is in cluster mode, and counts as down: its answers would lead clients past gate.
     pub(crate) in_cluster: Cell<bool>,
     /// The senders of datagrams.
@@ -116,7 +118,7 @@ pub(crate) struct Service<W: Wire> {
     /// What clients hold.
     pub(crate) memory: Rc<ClientMemory>,
     /// Everyone who is connected.
-    pub(crate) clients: RefCell<Vec<Weak<Client<W>>>>,
+    pub(crate) clients: RefCell<Vec<Weak<Session<W>>>>,
     /// Who takes how many connections.
     pub(crate) slots: Slots,
     /// Whether this is the thread that does what one must do for all.
@@ -173,7 +175,7 @@ impl<W: Wire> Service<W> {
 
     /// Whether a client is listened to: it may have more replies outstanding, and its order lets it go on.
     #[inline]
-    pub(crate) fn has_room(&self, client: &Client<W>, replies: &Replies) -> bool {
+    pub(crate) fn has_room(&self, client: &Session<W>, replies: &Replies) -> bool {
         let limits = self.limits.get();
         // What waits for the rest of a datagram's answer leaves no earlier for being waited for.
         let pause = match client.datagram() {
@@ -189,7 +191,7 @@ impl<W: Wire> Service<W> {
     /// Takes all requests out of `input` that are there and have room; returns how many bytes that took.
     pub(crate) fn requests(
         &self,
-        client: &Rc<Client<W>>,
+        client: &Rc<Session<W>>,
         conversation: &mut Conversation<W>,
         input: &[u8],
     ) -> usize {
@@ -293,7 +295,7 @@ impl<W: Wire> Service<W> {
         self.pools.remove(pool);
         pool.stop();
         for client in self.clients.borrow().iter().filter_map(Weak::upgrade) {
-            if client.is_of(pool) {
+            if client.uses_pool(pool) {
                 client.close_with(why);
                 self.mark_pending_write(&client);
             }
@@ -320,7 +322,7 @@ impl<W: Wire> Service<W> {
     }
 
     /// Counts a client that is one too many, and says what it is told.
-    pub(crate) fn refuse_connection(&self, client: &Client<W>) -> Vec<u8> {
+    pub(crate) fn refuse_connection(&self, client: &Session<W>) -> Vec<u8> {
         self.metrics.count(Event::TurnedAway);
         self.count_refusal(client.tenant.get(), Reason::Limit);
         let mut answer = Vec::new();
@@ -329,7 +331,7 @@ impl<W: Wire> Service<W> {
     }
 
     /// A client has come.
-    pub(crate) fn register(&self, client: &Rc<Client<W>>) {
+    pub(crate) fn register(&self, client: &Rc<Session<W>>) {
         self.metrics.count(Event::Accepted);
         self.clients.borrow_mut().push(Rc::downgrade(client));
     }

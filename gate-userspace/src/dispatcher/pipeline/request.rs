@@ -11,10 +11,11 @@ use gate_common::units::{MilliRu, Nanos};
 
 use super::Service;
 use super::in_flight::InFlight;
-use crate::dispatcher::clients::client::{Client, ConnectionMode};
+use super::session::Session;
+use crate::dispatcher::clients::client::ConnectionMode;
 use crate::dispatcher::clients::replies::Replies;
 use crate::dispatcher::hot_cache::key_order::ReplySlot;
-use crate::dispatcher::hot_cache::{Asked, CacheDecision, ReadResult};
+use crate::dispatcher::hot_cache::{CacheDecision, CacheRequest, ReadResult};
 use crate::dispatcher::metrics::Event;
 use crate::dispatcher::metrics::by_type::TypeMetrics;
 use crate::dispatcher::metrics::cost_samples::CostFeatures;
@@ -28,7 +29,7 @@ impl<W: Wire> Service<W> {
     #[inline]
     pub(crate) fn request(
         &self,
-        client: &Rc<Client<W>>,
+        client: &Rc<Session<W>>,
         replies: &mut Replies,
         request: &W::Request,
         bytes: &[u8],
@@ -36,7 +37,7 @@ impl<W: Wire> Service<W> {
     ) -> NextStep {
         let turn = ReplySlot { seq: replies.next(), first: replies.first() };
         let (tenant, denied) = client.tenant_for(request, bytes);
-        let asked = Asked { client, tenant, turn, request, bytes };
+        let asked = CacheRequest { client, tenant, turn, request, bytes };
         if self.hot.must_wait_for_flight(asked) {
             return NextStep::Wait;
         }
@@ -103,7 +104,7 @@ impl<W: Wire> Service<W> {
 
     /// What becomes of a request for the store.
     #[inline]
-    fn admit_request(&self, asked: Asked<'_, W>, now: Nanos) -> Result<Verdict, Refusal> {
+    fn admit_request(&self, asked: CacheRequest<'_, W, Session<W>>, now: Nanos) -> Result<Verdict, Refusal> {
         let ledger = &mut *self.ledger.borrow_mut();
         let class = self.classify(asked, ledger);
         let charged = self.charge(asked, class, ledger, now)?;
@@ -136,7 +137,7 @@ impl<W: Wire> Service<W> {
 
     /// The tenant is known already; tier and query type are the request's.
     #[inline(always)]
-    fn classify(&self, asked: Asked<'_, W>, ledger: &mut Ledger) -> admission::Request {
+    fn classify(&self, asked: CacheRequest<'_, W, Session<W>>, ledger: &mut Ledger) -> admission::Request {
         let tier = ledger.tier(asked.tenant);
         self.types.borrow().classify::<W>(tier, asked.request, asked.bytes)
     }
@@ -145,12 +146,12 @@ impl<W: Wire> Service<W> {
     #[inline(always)]
     fn charge(
         &self,
-        asked: Asked<'_, W>,
+        asked: CacheRequest<'_, W, Session<W>>,
         class: admission::Request,
         ledger: &mut Ledger,
         now: Nanos,
     ) -> Result<MilliRu, Refusal> {
-        let Asked { client, tenant, request, .. } = asked;
+        let CacheRequest { client, tenant, request, .. } = asked;
         let (meta, service) = (W::meta(request), self.settings.service);
         let price = ledger.price(service, 1, meta.rows, length(meta), W::price_class(meta.class));
         if client.counts_for_deep_debt(tenant) {
@@ -175,7 +176,7 @@ impl<W: Wire> Service<W> {
     #[inline]
     fn admit(
         &self,
-        asked: Asked<'_, W>,
+        asked: CacheRequest<'_, W, Session<W>>,
         class: admission::Request,
         charged: MilliRu,
         ledger: &mut Ledger,
@@ -196,14 +197,14 @@ impl<W: Wire> Service<W> {
     #[inline]
     fn send(
         &self,
-        asked: Asked<'_, W>,
+        asked: CacheRequest<'_, W, Session<W>>,
         class: admission::Request,
         charged: MilliRu,
         way: CacheDecision,
         ledger: &mut Ledger,
         now: Nanos,
     ) -> Result<(), Refusal> {
-        let Asked { client, tenant, turn: ReplySlot { seq, .. }, request, bytes } = asked;
+        let CacheRequest { client, tenant, turn: ReplySlot { seq, .. }, request, bytes } = asked;
         let queue = &mut *self.queue.borrow_mut();
         let at_once = client.queued.get().0 == 0 && queue.pass();
         let accepted = match at_once {
@@ -255,7 +256,7 @@ impl<W: Wire> Service<W> {
     }
 
     /// What becomes of a request that may change who the client is: it is charged like any other.
-    fn admit_login(&self, asked: Asked<'_, W>, now: Nanos) -> Result<Verdict, Refusal> {
+    fn admit_login(&self, asked: CacheRequest<'_, W, Session<W>>, now: Nanos) -> Result<Verdict, Refusal> {
         let ledger = &mut *self.ledger.borrow_mut();
         // Who is nobody yet may say who it is.
         if !self.is_login_of_known_user(asked, ledger) {
@@ -267,7 +268,11 @@ impl<W: Wire> Service<W> {
     }
 
     /// What becomes of a request for gate's own figures: it is charged like any other.
-    fn judge_own_stats(&self, asked: Asked<'_, W>, now: Nanos) -> Result<Verdict, Refusal> {
+    fn judge_own_stats(
+        &self,
+        asked: CacheRequest<'_, W, Session<W>>,
+        now: Nanos,
+    ) -> Result<Verdict, Refusal> {
         let ledger = &mut *self.ledger.borrow_mut();
         let class = self.classify(asked, ledger);
         let charged = self.charge(asked, class, ledger, now)?;
@@ -276,7 +281,7 @@ impl<W: Wire> Service<W> {
     }
 
     /// Whether a client that nobody is charged for names a user that some tenant is charged for.
-    fn is_login_of_known_user(&self, asked: Asked<'_, W>, ledger: &Ledger) -> bool {
+    fn is_login_of_known_user(&self, asked: CacheRequest<'_, W, Session<W>>, ledger: &Ledger) -> bool {
         let login = || W::change(asked.request, asked.bytes)?.login;
         let tenants = self.tenants.borrow();
         asked.client.is_unauthenticated()
@@ -284,7 +289,7 @@ impl<W: Wire> Service<W> {
     }
 
     /// Counts a request that is not even priced. Whether it is refused in earnest.
-    pub(crate) fn refuses(&self, client: &Client<W>, tenant: TenantId, reason: Reason) -> bool {
+    pub(crate) fn refuses(&self, client: &Session<W>, tenant: TenantId, reason: Reason) -> bool {
         self.ledger.borrow().count_refusal(tenant, reason, MilliRu::ZERO, client.shadow);
         !client.shadow
     }
@@ -292,7 +297,12 @@ impl<W: Wire> Service<W> {
 
 /// Counts a request that passes, unless the kernel has.
 #[inline]
-pub(crate) fn count_passed<W: Wire>(client: &Client<W>, tenant: TenantId, ledger: &Ledger, charged: MilliRu) {
+pub(crate) fn count_passed<W: Wire>(
+    client: &Session<W>,
+    tenant: TenantId,
+    ledger: &Ledger,
+    charged: MilliRu,
+) {
     if !client.is_charged_by_xdp() {
         ledger.count_passed(tenant, charged);
     }

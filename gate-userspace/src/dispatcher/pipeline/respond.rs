@@ -6,19 +6,20 @@ use gate_common::abi::Reason;
 use gate_common::units::{MilliRu, Nanos};
 
 use super::Service;
-use crate::dispatcher::clients::client::{Client, Conversation};
+use super::session::Session;
+use crate::dispatcher::clients::client::Conversation;
 use crate::dispatcher::clients::replies::{Replies, SeqNo};
 use crate::dispatcher::metrics::Event;
 use crate::dispatcher::tenants::ledger::TenantId;
-use crate::dispatcher::wire::Wire;
 use crate::dispatcher::wire::resp::CLUSTER;
+use crate::dispatcher::wire::{Transaction, Wire};
 use crate::protocol::Refusal;
 
 impl<W: Wire> Service<W> {
     /// Answers bytes that are no request, or not the rest of the one that has this place.
     pub(crate) fn fault(
         &self,
-        client: &Client<W>,
+        client: &Session<W>,
         conversation: &mut Conversation<W>,
         seq: SeqNo,
         fault: &W::Fault,
@@ -40,7 +41,7 @@ impl<W: Wire> Service<W> {
     /// Writes a refusal in its place, unless nobody wants it, or may have it. Whether it is written.
     pub(crate) fn refuse(
         &self,
-        client: &Client<W>,
+        client: &Session<W>,
         replies: &mut Replies,
         seq: SeqNo,
         silent: bool,
@@ -60,7 +61,7 @@ impl<W: Wire> Service<W> {
     /// Refuses a request that has just been decoded, and watches how long that takes.
     pub(crate) fn refuse_decoded(
         &self,
-        client: &Client<W>,
+        client: &Session<W>,
         replies: &mut Replies,
         seq: SeqNo,
         silent: bool,
@@ -74,7 +75,7 @@ impl<W: Wire> Service<W> {
     }
 
     /// The refusal of a request that has just been decoded is in its client's output, or waits for its turn.
-    pub(crate) fn track_refusal(&self, client: &Client<W>, in_turn: bool, decoded: Nanos) {
+    pub(crate) fn track_refusal(&self, client: &Session<W>, in_turn: bool, decoded: Nanos) {
         if in_turn {
             client.pending_refusals.add(decoded);
         } else {
@@ -83,7 +84,13 @@ impl<W: Wire> Service<W> {
     }
 
     /// Writes the gate's own answer in its place, if the client may have it. Whether it may.
-    pub(crate) fn reply(&self, client: &Client<W>, replies: &mut Replies, seq: SeqNo, answer: &[u8]) -> bool {
+    pub(crate) fn reply(
+        &self,
+        client: &Session<W>,
+        replies: &mut Replies,
+        seq: SeqNo,
+        answer: &[u8],
+    ) -> bool {
         let may = self.within_reply_budget(client, answer.len());
         if may {
             replies.part(seq, answer);
@@ -92,8 +99,34 @@ impl<W: Wire> Service<W> {
         may
     }
 
+    /// Answers a request that is a part of a refused transaction.
+    pub(crate) fn refuse_with_multi(
+        &self,
+        client: &Session<W>,
+        replies: &mut Replies,
+        request: &W::Request,
+        refusal: Refusal,
+        now: Nanos,
+    ) {
+        self.metrics.count(Event::Request);
+        let seq = replies.open();
+        match W::transaction(request) {
+            Transaction::Commit => {
+                self.reply(client, replies, seq, W::ABORTED);
+            }
+            // `+OK`, either.
+            Transaction::Discard => {
+                self.reply(client, replies, seq, W::GOODBYE);
+            }
+            Transaction::None | Transaction::Begin | Transaction::Reset => {
+                self.count_refusal(client.tenant.get(), refusal.reason);
+                self.refuse_decoded(client, replies, seq, W::wants_no_reply(request), refusal, now);
+            }
+        }
+    }
+
     /// Refuses a request that was let in before; one that is `silent` gets no answer.
-    pub(crate) fn refuse_queued(&self, client: &Rc<Client<W>>, seq: SeqNo, silent: bool, refusal: Refusal) {
+    pub(crate) fn refuse_queued(&self, client: &Rc<Session<W>>, seq: SeqNo, silent: bool, refusal: Refusal) {
         if client.is_gone() {
             return;
         }
@@ -102,7 +135,7 @@ impl<W: Wire> Service<W> {
     }
 
     /// Gives a client a whole answer.
-    pub(crate) fn answer(&self, client: &Rc<Client<W>>, seq: SeqNo, answer: &[u8]) {
+    pub(crate) fn answer(&self, client: &Rc<Session<W>>, seq: SeqNo, answer: &[u8]) {
         if client.is_gone() {
             return;
         }
@@ -119,7 +152,7 @@ impl<W: Wire> Service<W> {
 
     /// Remembers that there is something to be written to a client.
     #[inline]
-    pub(crate) fn mark_pending_write(&self, client: &Rc<Client<W>>) {
+    pub(crate) fn mark_pending_write(&self, client: &Rc<Session<W>>) {
         if !client.mark_pending_write.replace(true) {
             self.pending_writes.borrow_mut().push(Rc::clone(client));
         }

@@ -24,9 +24,10 @@ use tokio::time::timeout;
 
 use super::dedicated::write_all;
 use super::in_flight::InFlight;
+use super::session::Session;
 use super::{Answered, Service};
 use crate::clock;
-use crate::dispatcher::clients::client::{Client, CloseCause};
+use crate::dispatcher::clients::client::CloseCause;
 use crate::dispatcher::hot_cache::CacheRole;
 use crate::dispatcher::metrics::Event;
 use crate::dispatcher::stores::dedicated::DedicatedConnection;
@@ -120,7 +121,7 @@ impl<W: Wire> Service<W> {
     }
 }
 
-impl<W: Wire> Client<W> {
+impl<W: Wire> Session<W> {
     /// Takes a request to the store, whose body is what the client sends next.
     ///
     /// # Errors
@@ -196,7 +197,7 @@ impl<W: Wire> Client<W> {
 
 /// A client's way to the store, for one request.
 struct BodyStream<'a, W: Wire> {
-    client: &'a Client<W>,
+    client: &'a Session<W>,
     service: &'a Service<W>,
     line: DedicatedConnection,
     /// What the store has answered and has not been looked at.

@@ -1,0 +1,176 @@
+//! A client in the pipeline: bound to a pool of store connections, and to the service's tenants.
+
+use std::cell::{Cell, Ref, RefCell};
+use std::net::IpAddr;
+use std::ops::Deref;
+use std::rc::Rc;
+use std::time::Duration;
+
+use gate_common::abi::Reason;
+use gate_common::units::Nanos;
+
+use super::Service;
+use super::streaming::StreamedRequest;
+use crate::dispatcher::clients::client::{Client, ClientParts, CloseCause, ConnectionMode, ReplySink};
+use crate::dispatcher::hot_cache::CacheClient;
+use crate::dispatcher::hot_cache::key_order::KeyOrder;
+use crate::dispatcher::stores::connection::StoreConnection;
+use crate::dispatcher::stores::pool::Pool;
+use crate::dispatcher::tenants::ledger::TenantId;
+use crate::dispatcher::tenants::usage::UsageGuard;
+use crate::dispatcher::wire::Wire;
+
+/// A client, and the store connections that its requests take.
+#[derive(Debug)]
+pub(crate) struct Session<W: Wire> {
+    pub(super) client: Client<W>,
+    /// The shared store connections for its identity.
+    pool: RefCell<Rc<Pool<Service<W>>>>,
+    /// The connection that its requests take. It stays the same while any is outstanding, so that the store receives them
+    /// in their order.
+    connection_index: Cell<usize>,
+    /// A request that may go to the store, whose body is still to be read.
+    pub(super) streaming: RefCell<Option<Box<StreamedRequest<W>>>>,
+}
+
+impl<W: Wire> Deref for Session<W> {
+    type Target = Client<W>;
+
+    #[inline]
+    fn deref(&self) -> &Client<W> {
+        &self.client
+    }
+}
+
+impl<W: Wire> CacheClient for Session<W> {
+    #[inline]
+    fn key_order(&self) -> &KeyOrder {
+        &self.client.order
+    }
+
+    #[inline]
+    fn is_datagram(&self) -> bool {
+        self.client.datagram().is_some()
+    }
+
+    #[inline]
+    fn scope(&self) -> u64 {
+        self.pool.borrow().scope()
+    }
+
+    #[inline]
+    fn shared_scope(&self) -> Option<u64> {
+        self.pool.borrow().shares()
+    }
+}
+
+impl<W: Wire> Session<W> {
+    pub(crate) fn new(sink: ReplySink, source: IpAddr, service: &Service<W>) -> Self {
+        let (tenant, shadow) = service.tenant_of_client(source);
+        let (tenants, ledger) = (service.tenants.borrow(), service.ledger.borrow());
+        let source_tenant = match sink {
+            ReplySink::Stream(_) => ledger.tenant_of_source(source),
+            ReplySink::Datagram(_) => TenantId::NOBODY,
+        };
+        let parts = ClientParts {
+            tenant,
+            source_tenant,
+            shadow,
+            deny: tenants.denied(tenant, &ledger),
+            tenant_parts: tenants.parts(tenant, &ledger),
+            decoder: W::decoder(&service.settings),
+            memory: &service.memory,
+        };
+        Self {
+            client: Client::new(sink, source, parts),
+            pool: RefCell::new(service.pools.first()),
+            connection_index: Cell::new(0),
+            streaming: RefCell::new(None),
+        }
+    }
+
+    /// The shared store connections that its requests may take.
+    pub(crate) fn pool(&self) -> Ref<'_, Pool<Service<W>>> {
+        Ref::map(self.pool.borrow(), |pool| &**pool)
+    }
+
+    /// The shared store connection that its requests take.
+    #[inline]
+    pub(crate) fn store(&self) -> Rc<StoreConnection<Service<W>>> {
+        self.pool.borrow().store(self.connection_index.get())
+    }
+
+    /// It has nothing on its way: what it asks now may take another connection.
+    #[inline]
+    pub(crate) fn choose_connection(&self, now: Nanos) {
+        self.connection_index.set(self.pool.borrow().connection_index(now));
+    }
+
+    /// From now on its requests take these.
+    pub(crate) fn use_pool(&self, pool: Rc<Pool<Service<W>>>) {
+        *self.pool.borrow_mut() = pool;
+    }
+
+    /// Whether it is one of this pool's.
+    pub(crate) fn uses_pool(&self, pool: &Rc<Pool<Service<W>>>) -> bool {
+        Rc::ptr_eq(&self.pool.borrow(), pool)
+    }
+
+    /// From now on this tenant is charged.
+    pub(crate) fn set_tenant(&self, tenant: TenantId, service: &Service<W>) {
+        self.tenant.set(tenant);
+        self.quiet.set(Duration::ZERO);
+        if !self.acquire_connection(service) {
+            self.say(&service.refuse_connection(self));
+            self.conversation.borrow_mut().closing = true;
+        }
+        self.refresh_tenant(service);
+    }
+
+    /// The tenants are others now: it is whose a client would be that came from its source and logged in as it has.
+    pub(crate) fn identify_again(self: &Rc<Self>, service: &Service<W>) {
+        let (by_source, _) = service.tenant_of_client(self.source);
+        let tenant = {
+            let (ledger, user) = (service.ledger.borrow(), self.user.borrow());
+            self.source_tenant.set(ledger.tenant_of_source(self.source));
+            let by_user = user.as_ref().and_then(|login| service.tenants.borrow().of_user(login, &ledger));
+            by_user.unwrap_or(by_source)
+        };
+        if tenant != self.tenant.get() {
+            self.tenant.set(tenant);
+            self.quiet.set(Duration::ZERO);
+            if !self.acquire_connection(service) {
+                self.close_with(&service.refuse_connection(self));
+                service.mark_pending_write(self);
+                if self.conversation.borrow().next_mode == ConnectionMode::Dedicated {
+                    self.end(CloseCause::ClientLeft);
+                }
+            }
+        }
+        self.refresh_tenant(service);
+    }
+
+    /// What is said of its tenant holds from now on: what is denied to it, and its parts.
+    pub(crate) fn refresh_tenant(&self, service: &Service<W>) {
+        let (tenants, ledger) = (service.tenants.borrow(), service.ledger.borrow());
+        *self.deny.borrow_mut() = tenants.denied(self.tenant.get(), &ledger);
+        *self.parts.borrow_mut() = tenants.parts(self.tenant.get(), &ledger);
+    }
+
+    /// Takes a connection of those that there may be, and of those that its tenant may have; false if there is none.
+    pub(crate) fn acquire_connection(&self, service: &Service<W>) -> bool {
+        drop((self.share.take(), self.slot.take()));
+        let tenant = self.tenant.get();
+        let usage = service.tenants.borrow().usage(tenant, &service.ledger.borrow());
+        let most = service.most_slots(usage.as_deref());
+        let slot = service.slots.take(tenant, most);
+        let is_full = slot.is_none();
+        *self.slot.borrow_mut() = slot;
+        let has_limits = usage.is_some();
+        let share = usage.and_then(UsageGuard::of_connection);
+        let is_beyond = has_limits && share.is_none();
+        *self.share.borrow_mut() = share;
+        // Where rules are only tried, what would be refused is counted.
+        !(is_full || is_beyond) || (self.shadow && !service.refuses(self, tenant, Reason::Limit))
+    }
+}
