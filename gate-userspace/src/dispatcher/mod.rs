@@ -20,7 +20,8 @@
 //! - `wire`: the protocols, memcached and RESP.
 //! - `metrics`: counters, written by one thread and read by any.
 //! - `hot_restart`: the takeover from a running gate.
-//! - `worker`, `listen`, `settings`: one thread, its sockets, and the configuration of one service.
+//! - `worker`, `listen`, `settings`: one thread, its sockets, and the configuration of one service; `local_addrs`: the
+//!   machine's own addresses.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -45,22 +46,25 @@ mod hot_cache;
 mod hot_restart;
 mod identity;
 mod listen;
+mod local_addrs;
 mod metrics;
 mod pipeline;
 mod query_types;
 mod queue;
+mod request;
 mod settings;
 mod stores;
 mod tenants;
 mod wire;
 mod worker;
 
-use clients::local_addrs::LocalAddrs;
-pub use clients::refusal_latency::RefusalSnapshot;
 use hot_restart::{InheritedSockets, LivePredecessor, Phase};
+use local_addrs::LocalAddrs;
 pub use metrics::by_type::{Counts, Timing};
 pub use metrics::latency::{LatencyHistogram, LatencySnapshot};
-pub use metrics::{Event, QueueState, ServiceMetrics, WorkerMetrics};
+pub use metrics::refusal_latency::RefusalSnapshot;
+pub use metrics::{Event, ServiceMetrics, WorkerMetrics};
+pub use queue::delay::QueueState;
 use queue::policy::Policy;
 use settings::{Controls, Settings};
 use tenants::Tenants;

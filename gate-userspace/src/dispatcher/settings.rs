@@ -6,7 +6,7 @@ use std::sync::Arc;
 use gate_common::units::Nanos;
 use tokio::sync::watch;
 
-use super::clients::local_addrs::LocalAddrs;
+use super::local_addrs::LocalAddrs;
 use super::query_types::QueryTypeTable;
 use super::tenants::Tenants;
 use crate::config;

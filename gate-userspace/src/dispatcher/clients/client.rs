@@ -17,12 +17,12 @@ use std::time::Duration;
 use tokio::net::tcp::OwnedWriteHalf;
 
 use super::memory_budget::{ClientMemory, MemoryShare};
-use super::refusal_latency::PendingRefusals;
 use super::replies::Replies;
 use super::sender::Sender;
 use super::slots::Slot;
 use crate::dispatcher::hot_cache::key_order::KeyOrder;
 use crate::dispatcher::identity::{Identity, Login};
+use crate::dispatcher::metrics::refusal_latency::PendingRefusals;
 use crate::dispatcher::settings::Limits;
 use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::tenants::parts::Parts;

@@ -1,16 +1,13 @@
 //! Clients: their sockets, their input, and the order of their replies.
 //!
 //! - [`client`], [`replies`]: one client, and its replies in the order of its requests. Start here.
-//! - [`udp`], [`sender`]: the sockets of datagram services, and the senders of datagrams; [`local_addrs`]: the machine's own addresses.
+//! - [`udp`], [`sender`]: the sockets of datagram services, and the senders of datagrams.
 //! - [`slots`]: the connections that each tenant's clients may take.
 //! - [`memory_budget`]: the memory that all clients take together.
-//! - [`refusal_latency`]: the time that gate's own refusals take.
 //! - [`transactions`]: the requests that follow a refused `MULTI`.
 
 pub(super) mod client;
-pub(super) mod local_addrs;
 pub(super) mod memory_budget;
-pub(super) mod refusal_latency;
 pub(super) mod replies;
 pub(super) mod sender;
 pub(super) mod slots;

@@ -9,12 +9,9 @@
 
 use std::collections::VecDeque;
 
+use crate::dispatcher::request::SeqNo;
 use crate::dispatcher::wire::buffer::Buffer;
 use crate::protocol::Refusal;
-
-/// A request's place among the client's replies.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct SeqNo(u64);
 
 /// The replies of one client.
 #[derive(Debug)]

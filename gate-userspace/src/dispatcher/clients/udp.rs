@@ -7,7 +7,7 @@
 //! has judged it (`gate_mark`). Where nothing can be marked, it is inferred: the XDP program sees every datagram
 //! that comes in by its interface, and charges it, unless it is a fragment. So each is received with the interface as
 //! well, and with the size of fragments if the kernel put it together. What comes in by another interface, or over
-//! loopback, then counts as not charged; so does what the machine sends to itself ([`super::local_addrs`]).
+//! loopback, then counts as not charged; so does what the machine sends to itself ([`crate::dispatcher::local_addrs`]).
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
@@ -17,6 +17,8 @@ use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, recvmsg, sendm
 use nix::{setsockopt_impl, sockopt_impl};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
+
+use crate::dispatcher::local_addrs::address;
 
 /// A listening socket.
 #[derive(Debug)]
@@ -195,12 +197,6 @@ impl std::fmt::Debug for PacketInfo {
             Self::V6(_) => "V6(..)",
         })
     }
-}
-
-/// An address as the standard library has it.
-pub(crate) fn address(address: &SockaddrStorage) -> Option<SocketAddr> {
-    let v4 = address.as_sockaddr_in().map(|v4| SocketAddr::V4((*v4).into()));
-    v4.or_else(|| address.as_sockaddr_in6().map(|v6| SocketAddr::V6((*v6).into())))
 }
 
 // Datagrams that the kernel put together from fragments come with the size of the largest of these.

@@ -11,7 +11,7 @@
 use std::cell::Cell;
 
 use super::versions::KeyHash;
-use crate::dispatcher::clients::replies::SeqNo;
+use crate::dispatcher::request::SeqNo;
 
 /// One client's.
 #[derive(Debug, Default)]

@@ -40,9 +40,9 @@ use self::flights::{Flight, FlightKey, FlightLeader, Flights, JoinResult, Pendin
 use self::hot_set::{HotSet, HotSetPublisher, Sampler};
 use self::key_order::{ANY_KEY, KeyOrder, ReplySlot};
 use self::versions::{KeyHash, Mark, Marker, Version, Versions};
-use super::clients::replies::SeqNo;
 use super::identity::scopes::Scopes;
 use super::metrics::{Event, WorkerMetrics};
+use super::request::SeqNo;
 use super::settings::Settings;
 use super::tenants::ledger::{Ledger, TenantId};
 use super::wire::Wire;

@@ -7,13 +7,12 @@
 
 use std::fmt;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use sha2::{Digest as _, Sha256};
 
 use crate::config::StoreLogin;
-use crate::dispatcher::stores::error::StoreError;
 use crate::protocol::resp::{Change, Version};
 
 pub(super) mod scopes;
@@ -58,6 +57,15 @@ pub(crate) struct Handshake {
     pub(crate) named: bool,
 }
 
+/// The service's password cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read {}: {source}", path.display())]
+pub(crate) struct UnreadablePassword {
+    /// The file that should hold it.
+    path: PathBuf,
+    source: std::io::Error,
+}
+
 impl Identity {
     /// Whether connections of the one may serve the other.
     pub(crate) fn shares_with(&self, other: &Self) -> bool {
@@ -96,7 +104,7 @@ impl Identity {
     /// # Errors
     ///
     /// If the service's password cannot be read.
-    pub(crate) fn greeting(&self, service: Option<&StoreLogin>) -> Result<Handshake, StoreError> {
+    pub(crate) fn greeting(&self, service: Option<&StoreLogin>) -> Result<Handshake, UnreadablePassword> {
         let mut greeting = Handshake::default();
         match (&self.login, service) {
             (Some(login), _) => login.write(&mut greeting),
@@ -147,9 +155,9 @@ impl Login {
     }
 
     /// The service's own.
-    fn read(service: &StoreLogin) -> Result<Self, StoreError> {
+    fn read(service: &StoreLogin) -> Result<Self, UnreadablePassword> {
         let path = &service.password_file;
-        let unreadable = |source| StoreError::Password { path: path.clone(), source };
+        let unreadable = |source| UnreadablePassword { path: path.clone(), source };
         let mut password = Secret(std::fs::read(path).map_err(unreadable)?);
         let end =
             password.0.iter().rposition(|byte| !matches!(byte, b'\r' | b'\n')).map_or(0, |last| last + 1);

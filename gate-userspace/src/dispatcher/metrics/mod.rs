@@ -9,7 +9,8 @@ use gate_common::units::Nanos;
 
 use self::by_type::{Counts, Timing, TypeMetrics};
 use self::cost_samples::CostSamples;
-use crate::dispatcher::clients::refusal_latency::{RefusalMetrics, RefusalSnapshot};
+use self::refusal_latency::{RefusalMetrics, RefusalSnapshot};
+use crate::dispatcher::queue::delay::QueueState;
 use crate::dispatcher::queue::policy::Policy;
 use crate::policy::Tier;
 use crate::policy::admission::QueryType;
@@ -20,6 +21,7 @@ use crate::protocol::query_types::QueryTypes;
 pub(super) mod by_type;
 pub(super) mod cost_samples;
 pub(super) mod latency;
+pub(super) mod refusal_latency;
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,17 +149,6 @@ struct QueueMetrics {
     waiting: AtomicU64,
     delay_ns: AtomicU64,
     stands: AtomicBool,
-}
-
-/// One tier's queue as of the last tick.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct QueueState {
-    /// Requests that wait.
-    pub waiting: u64,
-    /// The longest that one of them has waited, or one that has left since the tick before.
-    pub delay: Nanos,
-    /// Whether requests are refused because it does not drain.
-    pub stands: bool,
 }
 
 impl WorkerMetrics {

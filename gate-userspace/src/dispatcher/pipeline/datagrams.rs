@@ -162,7 +162,7 @@ impl<W: Wire> Session<W> {
         self.client.order = KeyOrder::default();
         self.pending_refusals.discard();
         let conversation = self.client.conversation.get_mut();
-        conversation.decoder = W::decoder(&service.settings);
+        conversation.decoder = W::decoder(service.settings.max_request());
         (conversation.closing, conversation.decode_paused) = (false, false);
         if self.client.dead.take().is_some() || conversation.replies.outstanding() > 0 {
             conversation.replies = Replies::new(W::refuse);

@@ -65,7 +65,7 @@ impl<W: Wire> Session<W> {
             }
         };
         let (from_store, mut to_store) = store.split();
-        let decoder = W::decoder(&service.settings);
+        let decoder = W::decoder(service.settings.max_request());
         let marks = RefCell::new(DedicatedWrites::new(service.hot.marker()));
         let requests = Requests {
             client: self,

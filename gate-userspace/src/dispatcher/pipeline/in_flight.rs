@@ -2,9 +2,9 @@
 
 use gate_common::units::{MilliRu, Nanos};
 
-use crate::dispatcher::clients::replies::SeqNo;
 use crate::dispatcher::hot_cache::CacheRole;
 use crate::dispatcher::metrics::cost_samples::CostFeatures;
+use crate::dispatcher::request::SeqNo;
 use crate::dispatcher::tenants::ledger::TenantId;
 use crate::policy::admission;
 

@@ -25,11 +25,11 @@ use self::request::NextStep;
 use self::session::Session;
 use crate::clock;
 use crate::dispatcher::clients::client::{CloseCause, ConnectionMode, Conversation};
-use crate::dispatcher::clients::local_addrs::LocalAddrs;
 use crate::dispatcher::clients::memory_budget::ClientMemory;
 use crate::dispatcher::clients::replies::Replies;
 use crate::dispatcher::clients::slots::{MostSlots, Slots};
 use crate::dispatcher::hot_cache::{self, HotCache};
+use crate::dispatcher::local_addrs::LocalAddrs;
 use crate::dispatcher::metrics::cost_samples::ReplyBatch;
 use crate::dispatcher::metrics::{Event, OwnStats, ServiceMetrics, WorkerMetrics};
 use crate::dispatcher::query_types::QueryTypeTable;
@@ -229,7 +229,7 @@ impl<W: Wire> Service<W> {
                         NextStep::Wait => {
                             if W::is_streamed(request) {
                                 // This one is past its head.
-                                conversation.decoder = W::decoder(&self.settings);
+                                conversation.decoder = W::decoder(self.settings.max_request());
                             }
                             conversation.decode_paused = true;
                             break;

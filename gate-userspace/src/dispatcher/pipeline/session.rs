@@ -78,7 +78,7 @@ impl<W: Wire> Session<W> {
             shadow,
             deny: tenants.denied(tenant, &ledger),
             tenant_parts: tenants.parts(tenant, &ledger),
-            decoder: W::decoder(&service.settings),
+            decoder: W::decoder(service.settings.max_request()),
             memory: &service.memory,
         };
         Self {

@@ -5,7 +5,6 @@
 use gate_common::units::Nanos;
 
 use crate::config;
-use crate::dispatcher::metrics::QueueState;
 use crate::policy::Tier;
 use crate::policy::codel::{TierCodels, Verdict};
 use crate::policy::range::OutOfRange;
@@ -18,6 +17,17 @@ pub(crate) struct Delay {
     retry_after: Nanos,
     /// By tier: the longest wait of those that have left since the last tick.
     longest: [Nanos; Tier::ALL.len()],
+}
+
+/// One tier's queue as of the last tick.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueState {
+    /// Requests that wait.
+    pub waiting: u64,
+    /// The longest that one of them has waited, or one that has left since the tick before.
+    pub delay: Nanos,
+    /// Whether requests are refused because it does not drain.
+    pub stands: bool,
 }
 
 impl Delay {

@@ -1,10 +1,9 @@
 //! Why connections to the store end.
 
-use std::path::PathBuf;
-
 use gate_common::abi::Reason;
 use gate_common::units::Nanos;
 
+use crate::dispatcher::identity::UnreadablePassword;
 use crate::protocol::{Refusal, resp};
 
 /// Why a connection to the store ended.
@@ -35,13 +34,8 @@ pub(crate) enum StoreError {
     #[error("the store refuses the user: {}", error_word(.0))]
     Refused(Vec<u8>),
     /// The service's password cannot be read.
-    #[error("cannot read {}: {source}", path.display())]
-    Password {
-        /// Where it should be.
-        path: PathBuf,
-        /// What the system says.
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    Password(#[from] UnreadablePassword),
     /// It sends clients to its other nodes, past gate.
     #[error("the store is in cluster mode, which gate does not support")]
     Cluster,

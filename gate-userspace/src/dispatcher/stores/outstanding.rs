@@ -20,7 +20,7 @@ pub(crate) struct Outstanding<E: StoreEvents> {
     /// Gathered, not yet sent.
     pub(crate) out: Buffer,
     /// The requests without a complete reply, sent or only gathered.
-    pub(crate) waiting: VecDeque<Waiting<E>>,
+    pub(crate) waiting: VecDeque<Unanswered<E>>,
     /// The number of them that have been sent.
     pub(crate) sent: usize,
     /// True if the last write left bytes over.
@@ -41,7 +41,7 @@ pub(crate) struct Outstanding<E: StoreEvents> {
 
 /// A request that waits for its reply.
 #[derive(Debug)]
-pub(crate) struct Waiting<E: StoreEvents> {
+pub(crate) struct Unanswered<E: StoreEvents> {
     pub(crate) in_flight: E::InFlight,
     pub(crate) expect: Expect<E>,
     /// When it was sent.
@@ -86,11 +86,11 @@ impl<E: StoreEvents> Outstanding<E> {
         let is_slow = E::Wire::meta(request).may_take_long();
         self.slow += usize::from(is_slow);
         let hands_over = follow_up.is_some();
-        self.waiting.push_back(Waiting { in_flight, expect, since: now, is_slow, hands_over });
+        self.waiting.push_back(Unanswered { in_flight, expect, since: now, is_slow, hands_over });
         if let Some(FollowUp { in_flight, request, bytes }) = follow_up {
             let expect = self.link.encode(&request, &bytes, &mut self.out);
             let (is_slow, hands_over) = (false, false);
-            self.waiting.push_back(Waiting { in_flight, expect, since: now, is_slow, hands_over });
+            self.waiting.push_back(Unanswered { in_flight, expect, since: now, is_slow, hands_over });
         }
     }
 

@@ -18,7 +18,6 @@ use super::buffer::Buffer;
 use super::{Answer, FaultHandling, Link, MAX_BUFFERED_REQUEST, MalformedReply, Route, Ttl, Wire};
 use crate::clock;
 use crate::dispatcher::identity::LoginRequest;
-use crate::dispatcher::settings::Settings;
 use crate::protocol::deny::Deny;
 use crate::protocol::memcached::{
     self, AnswerLine, Answers, Command, Decoder, Expect, Fault, FaultKind, LONGEST_LINE, Limits, Part, Quiet,
@@ -48,8 +47,8 @@ impl Wire for Memcached {
 
     const GOODBYE: &'static [u8] = b"";
 
-    fn decoder(settings: &Settings) -> Decoder {
-        let value = settings.max_request() as u64;
+    fn decoder(max_request: usize) -> Decoder {
+        let value = max_request as u64;
         Decoder::new(Limits { value, gather: MAX_BUFFERED_REQUEST, ..Limits::default() })
     }
 

@@ -8,7 +8,6 @@ use gate_common::units::Nanos;
 
 use self::buffer::Buffer;
 use crate::dispatcher::identity::LoginRequest;
-use crate::dispatcher::settings::Settings;
 use crate::protocol::deny::Deny;
 use crate::protocol::price_class::PriceClass;
 use crate::protocol::query_types::QueryTypes;
@@ -41,8 +40,8 @@ pub(crate) trait Wire: Debug + Sized + 'static {
     /// What a client reads that says goodbye.
     const GOODBYE: &'static [u8];
 
-    /// A new client's decoder.
-    fn decoder(settings: &Settings) -> Self::Decoder;
+    /// A new client's decoder, for requests of at most `max_request` bytes.
+    fn decoder(max_request: usize) -> Self::Decoder;
 
     /// What `input`, which no earlier step has taken, begins with.
     fn decode(decoder: &mut Self::Decoder, input: &[u8]) -> Step<Self::Request, Self::Fault>;

@@ -11,7 +11,6 @@ use super::{
     Answer, FaultHandling, Link, MAX_BUFFERED_REQUEST, MalformedReply, Route, Transaction, Ttl, Wire,
 };
 use crate::dispatcher::identity::LoginRequest;
-use crate::dispatcher::settings::Settings;
 use crate::protocol::deny::Deny;
 use crate::protocol::price_class::PriceClass;
 use crate::protocol::query_types::QueryTypes;
@@ -41,9 +40,9 @@ impl Wire for Resp {
 
     const GOODBYE: &'static [u8] = b"+OK\r\n";
 
-    fn decoder(settings: &Settings) -> Decoder {
+    fn decoder(max_request: usize) -> Decoder {
         // What might be too long is not gathered either: it is told by its head.
-        let gather = settings.max_request().min(MAX_BUFFERED_REQUEST) as u32;
+        let gather = max_request.min(MAX_BUFFERED_REQUEST) as u32;
         Decoder::new(Limits { gather, ..Limits::default() })
     }
 

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use gate_common::units::Nanos;
 
-use crate::dispatcher::metrics::latency::{LatencyHistogram, LatencySnapshot};
+use super::latency::{LatencyHistogram, LatencySnapshot};
 
 /// One thread's refusals at one service. All counts only grow, and only that thread writes.
 #[derive(Debug, Default)]

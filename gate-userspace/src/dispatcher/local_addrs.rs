@@ -6,12 +6,11 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use foldhash::fast::RandomState;
 use nix::ifaddrs::getifaddrs;
-
-use super::udp;
+use nix::sys::socket::SockaddrStorage;
 
 /// The addresses of all interfaces of a network namespace, as of some moment; by default they are not known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,7 +23,7 @@ impl LocalAddrs {
     ///
     /// What the system says.
     pub(crate) fn read() -> io::Result<Self> {
-        let addresses = getifaddrs()?.filter_map(|one| udp::address(one.address.as_ref()?));
+        let addresses = getifaddrs()?.filter_map(|one| address(one.address.as_ref()?));
         Ok(Self(Some(addresses.map(|address| address.ip()).collect())))
     }
 
@@ -42,6 +41,12 @@ impl LocalAddrs {
         // All of 127.0.0.0/8 is, though one of it is an interface's address.
         address.is_loopback() || self.0.as_ref().is_none_or(|own| own.contains(&address))
     }
+}
+
+/// An address as the standard library has it.
+pub(crate) fn address(address: &SockaddrStorage) -> Option<SocketAddr> {
+    let v4 = address.as_sockaddr_in().map(|v4| SocketAddr::V4((*v4).into()));
+    v4.or_else(|| address.as_sockaddr_in6().map(|v6| SocketAddr::V6((*v6).into())))
 }
 
 #[cfg(test)]
