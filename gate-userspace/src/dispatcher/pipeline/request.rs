@@ -130,7 +130,7 @@ impl<W: Wire> Service<W> {
 
     /// Counts and samples a request that needs no request of its own to the store.
     #[inline]
-    fn count_answered(&self, asked: Asked<'_, W>, ledger: &mut Ledger, charged: MilliRu) {
+    fn count_answered(&self, asked: CacheRequest<'_, W, Session<W>>, ledger: &mut Ledger, charged: MilliRu) {
         count_passed(asked.client, asked.tenant, ledger, charged);
         self.hot.sample(asked, self.settings.service, ledger);
     }
