@@ -55,7 +55,7 @@ impl Policy {
         }
     }
 
-    fn build(self, scenario: &Scenario) -> Result<Box<dyn Admission>, OutOfRange> {
+    pub(super) fn build(self, scenario: &Scenario) -> Result<Box<dyn Admission>, OutOfRange> {
         let Policies { allowance, alpha, maxql_limit, max_utilization, averaging, deadline, .. } =
             scenario.policies;
         let (processes, start) = (scenario.processes, Nanos::ZERO);

@@ -78,6 +78,38 @@ pub fn run(
     Outcome { types: engine.measured, utilization }
 }
 
+/// A part of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Phase<'a> {
+    /// What arrives; the servers are the first phase's, and the types' number is the same in all.
+    pub workload: &'a Workload,
+    /// Is measured in slices so long. Above 0.
+    pub slice: Nanos,
+    /// How many there are.
+    pub slices: u32,
+}
+
+/// Simulates one run of `phases` under `policy`, from when nothing is known; one outcome to each slice. A request
+/// that begins to be processed after the slice in which it arrived has no response time.
+pub fn run_phases(phases: &[Phase<'_>], policy: &dyn Admission, seed: u64) -> Vec<Outcome> {
+    let mut outcomes = Vec::new();
+    let Some(first) = phases.first() else { return outcomes };
+    let mut engine = Engine::new(first.workload, policy, seed);
+    let mut ends = Nanos::ZERO;
+    for phase in phases {
+        engine.workload = phase.workload;
+        for _ in 0..phase.slices {
+            engine.begin_measuring();
+            ends = ends.saturating_add(phase.slice);
+            while engine.now < ends {
+                engine.offer(1, &Progress::default());
+            }
+            outcomes.push(Outcome { utilization: engine.utilization(), types: engine.measured.clone() });
+        }
+    }
+    outcomes
+}
+
 struct Engine<'a> {
     workload: &'a Workload,
     policy: &'a dyn Admission,

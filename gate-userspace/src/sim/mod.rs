@@ -5,6 +5,7 @@
 //! - [`hotkeys`]: how well the heaviest keys are found.
 //! - [`overload`]: a store that becomes slow for a while, and who gives way.
 //! - [`quota`]: how exact each rate-limiting scheme is.
+//! - [`coldstart`]: admission before anything is known, and after a lull.
 //! - [`scenario`]: what it simulates, from a file or as published.
 //! - [`engine`]: its event loop.
 //! - [`distribution`]: processing times.
@@ -13,6 +14,7 @@
 //! - [`plot`]: line charts as SVG.
 
 pub mod bouncer;
+pub mod coldstart;
 pub mod distribution;
 pub mod engine;
 pub mod hotkeys;

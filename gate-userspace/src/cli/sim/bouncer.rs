@@ -103,7 +103,7 @@ fn read_scenario(path: &Path) -> anyhow::Result<Scenario> {
     Ok(Scenario::try_from(raw)?)
 }
 
-fn policy_parser() -> impl TypedValueParser<Value = Policy> {
+pub(super) fn policy_parser() -> impl TypedValueParser<Value = Policy> {
     PossibleValuesParser::new(Policy::ALL.map(Policy::name))
         .try_map(|name| Policy::ALL.into_iter().find(|policy| policy.name() == name).ok_or("no such policy"))
 }

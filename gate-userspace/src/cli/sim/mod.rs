@@ -13,6 +13,7 @@ use crate::sim::parallel::Progress;
 use crate::sim::plot::{self, Chart};
 
 mod bouncer;
+mod coldstart;
 mod hotkeys;
 mod overload;
 mod quota;
@@ -27,6 +28,7 @@ pub(super) struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Simulation {
     Bouncer(bouncer::Args),
+    Coldstart(coldstart::Args),
     Hotkeys(hotkeys::Args),
     Overload(overload::Args),
     Quota(quota::Args),
@@ -35,6 +37,7 @@ enum Simulation {
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.simulation {
         Simulation::Bouncer(args) => bouncer::run(args),
+        Simulation::Coldstart(args) => coldstart::run(args),
         Simulation::Hotkeys(args) => hotkeys::run(args),
         Simulation::Overload(args) => overload::run(args),
         Simulation::Quota(args) => quota::run(args),
