@@ -2,5 +2,6 @@
 
 mod documents;
 mod purity;
+mod structure;
 mod test_names;
 mod words;

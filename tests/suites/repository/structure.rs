@@ -1,0 +1,258 @@
+//! The dispatcher's files import downwards: rooms know no pipeline, no two folders know each other, and few files import an
+//! earlier one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+/// The folder whose files are read.
+const ROOT: &str = "gate-userspace/src/dispatcher";
+
+/// Its files. Each imports those below it.
+const ORDER: [&str; 65] = [
+    "worker.rs",
+    "pipeline/login.rs",
+    "pipeline/housekeeping.rs",
+    "pipeline/dispatch.rs",
+    "pipeline/request.rs",
+    "pipeline/complete.rs",
+    "pipeline/client_task.rs",
+    "pipeline/streaming.rs",
+    "pipeline/store_access.rs",
+    "pipeline/datagrams.rs",
+    "pipeline/respond.rs",
+    "pipeline/dedicated.rs",
+    "pipeline/session.rs",
+    "pipeline/in_flight.rs",
+    "pipeline/mod.rs",
+    "stores/mod.rs",
+    "stores/connection.rs",
+    "stores/outstanding.rs",
+    "stores/pool.rs",
+    "stores/dedicated.rs",
+    "stores/events.rs",
+    "stores/error.rs",
+    "stores/health.rs",
+    "mod.rs",
+    "listen.rs",
+    "hot_restart.rs",
+    "clients/transactions.rs",
+    "clients/mod.rs",
+    "clients/client.rs",
+    "clients/slots.rs",
+    "clients/sender.rs",
+    "clients/udp.rs",
+    "clients/replies.rs",
+    "clients/memory_budget.rs",
+    "hot_cache/dedicated_writes.rs",
+    "hot_cache/mod.rs",
+    "hot_cache/key_order.rs",
+    "hot_cache/hot_set.rs",
+    "hot_cache/cache.rs",
+    "hot_cache/flights.rs",
+    "hot_cache/versions.rs",
+    "settings.rs",
+    "query_types.rs",
+    "local_addrs.rs",
+    "request.rs",
+    "metrics/cost_samples.rs",
+    "metrics/mod.rs",
+    "metrics/refusal_latency.rs",
+    "metrics/by_type.rs",
+    "metrics/latency.rs",
+    "wire/memcached.rs",
+    "wire/resp.rs",
+    "wire/mod.rs",
+    "wire/buffer.rs",
+    "tenants/retired.rs",
+    "tenants/mod.rs",
+    "tenants/usage.rs",
+    "tenants/parts.rs",
+    "tenants/ledger.rs",
+    "queue/mod.rs",
+    "queue/tier_queue.rs",
+    "queue/policy.rs",
+    "queue/delay.rs",
+    "identity/scopes.rs",
+    "identity/mod.rs",
+];
+
+/// The most imports of an earlier file.
+const MAX_BACK_ARROWS: usize = 12;
+
+type Imports = BTreeSet<(String, String)>;
+
+#[test]
+fn rooms_import_no_pipeline() {
+    let of_rooms = |(from, to): &(String, String)| {
+        from.contains('/') && folder(from) != "pipeline" && folder(to) == "pipeline"
+    };
+    let found: Vec<_> = imports().into_iter().filter(of_rooms).collect();
+    assert!(found.is_empty(), "{found:?}");
+}
+
+#[test]
+fn no_folder_imports_one_that_imports_it() {
+    let mut below: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (from, to) in imports() {
+        let (from, to) = (folder(&from).to_owned(), folder(&to).to_owned());
+        if from != to {
+            below.entry(from).or_default().insert(to);
+        }
+    }
+    // Remove folders that import none of those left, until none can be removed.
+    while let Some(leaf) = leaf(&below) {
+        below.remove(&leaf);
+    }
+    assert!(below.is_empty(), "these import each other: {below:?}");
+}
+
+#[test]
+fn few_files_import_an_earlier_one() {
+    let position = |file: &str| {
+        ORDER.iter().position(|&other| other == file).unwrap_or_else(|| panic!("{file}: add it to ORDER"))
+    };
+    let back: Vec<_> = imports().into_iter().filter(|(from, to)| position(from) > position(to)).collect();
+    assert!(back.len() <= MAX_BACK_ARROWS, "{} imports point up: {back:#?}", back.len());
+}
+
+#[test]
+fn imports_are_read_from_uses_and_paths() {
+    let text = "use super::{b, c::{D, e as f}};\nfn x() { crate::dispatcher::g::h(); }\n\
+                // use super::no;\n#[cfg(test)]\nmod tests { use super::no; }";
+    let found: Vec<_> = paths(text).collect();
+    assert_eq!(found, ["super::b", "super::c::D", "super::c::e", "crate::dispatcher::g::h"]);
+}
+
+/// A folder that imports no other of those in `below`.
+fn leaf(below: &BTreeMap<String, BTreeSet<String>>) -> Option<String> {
+    let is_leaf = |(_, to): &(&String, &BTreeSet<String>)| to.iter().all(|to| !below.contains_key(to));
+    below.iter().find(is_leaf).map(|(from, _)| from.clone())
+}
+
+/// The folder of a file. One directly under [`ROOT`] counts by itself.
+fn folder(file: &str) -> &str {
+    file.split_once('/').map_or(file, |(folder, _)| folder)
+}
+
+/// Each import of another file, as importing and imported file.
+fn imports() -> Imports {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join(ROOT);
+    let mut files = BTreeMap::new();
+    collect(&root, "", &mut files);
+    let modules: BTreeMap<Vec<String>, &String> = files.keys().map(|file| (module(file), file)).collect();
+    let mut found = Imports::new();
+    for (file, text) in &files {
+        let from = module(file);
+        for path in paths(text) {
+            let Some(path) = resolve(&from, &path) else { continue };
+            // The longest beginning that is a file's module; the rest is an item in it.
+            let to = (0..=path.len()).rev().find_map(|len| modules.get(&path[..len]));
+            if let Some(&to) = to.filter(|&&to| to != file) {
+                found.insert((file.clone(), to.clone()));
+            }
+        }
+    }
+    assert!(found.len() > 100, "too few imports: has the dispatcher moved?");
+    found
+}
+
+/// Reads the sources under `folder`, without tests.
+fn collect(folder: &Path, prefix: &str, files: &mut BTreeMap<String, String>) {
+    for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        let name = entry.file_name().into_string().unwrap();
+        let file = format!("{prefix}{name}");
+        if entry.file_type().unwrap().is_dir() {
+            collect(&entry.path(), &format!("{file}/"), files);
+        } else if name != "tests.rs" && name.ends_with(".rs") {
+            files.insert(file, fs::read_to_string(entry.path()).unwrap());
+        }
+    }
+}
+
+/// The path of a file's module below [`ROOT`].
+fn module(file: &str) -> Vec<String> {
+    let path = file.trim_end_matches(".rs");
+    let path = path.strip_suffix("/mod").unwrap_or(if path == "mod" { "" } else { path });
+    path.split('/').filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+/// A path below [`ROOT`], as seen from a module; `None` for one that leads elsewhere.
+fn resolve(from: &[String], path: &str) -> Option<Vec<String>> {
+    let mut names = path.split("::").peekable();
+    let mut at = match names.next()? {
+        "crate" => {
+            (names.next()? == "dispatcher").then_some(())?;
+            Vec::new()
+        }
+        "super" => from.split_last()?.1.to_vec(),
+        "self" => from.to_vec(),
+        // A module declared in this file, which the compiler finds without `self`.
+        name => [from, &[name.to_owned()]].concat(),
+    };
+    while names.next_if_eq(&"super").is_some() {
+        at.pop()?;
+    }
+    at.extend(names.map(str::to_owned));
+    Some(at)
+}
+
+/// The paths that a source names in `use` declarations, and by `crate::`, `super::` or `self::` elsewhere.
+fn paths(text: &str) -> impl Iterator<Item = String> {
+    let text = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+    let code: Vec<_> = text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect();
+    let code = code.join("\n");
+    let mut found = Vec::new();
+    for item in code.split(';') {
+        match item.rsplit_once("use ").filter(|(before, _)| is_declaration(before)) {
+            Some((_, tree)) => expand("", tree, &mut found),
+            None => {
+                ["crate::", "super::", "self::"].into_iter().for_each(|root| inline(item, root, &mut found))
+            }
+        }
+    }
+    found.into_iter()
+}
+
+/// True if `use` after this begins a declaration.
+fn is_declaration(before: &str) -> bool {
+    let line = before.rsplit('\n').next().unwrap_or_default().trim();
+    line.is_empty() || line.starts_with("pub")
+}
+
+/// Adds each path of a `use` tree.
+fn expand(prefix: &str, tree: &str, found: &mut Vec<String>) {
+    let tree = tree.trim();
+    let Some((before, inner)) = tree.split_once('{') else {
+        let name = tree.split(" as ").next().unwrap_or_default().trim();
+        found.push(format!("{prefix}{name}"));
+        return;
+    };
+    let inner = inner.trim_end();
+    let inner = inner.strip_suffix('}').unwrap_or(inner);
+    let prefix = format!("{prefix}{}", before.trim());
+    let (mut depth, mut start) = (0, 0);
+    for (at, byte) in inner.bytes().enumerate() {
+        match byte {
+            b'{' => depth += 1,
+            b'}' => depth -= 1,
+            b',' if depth == 0 => {
+                expand(&prefix, &inner[start..at], found);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    if !inner[start..].trim().is_empty() {
+        expand(&prefix, &inner[start..], found);
+    }
+}
+
+/// Adds each path in an expression or a type that begins with `root`.
+fn inline(code: &str, root: &str, found: &mut Vec<String>) {
+    for (at, _) in code.match_indices(root) {
+        let begins = !code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':');
+        let path = code[at..].split(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':')).next();
+        found.extend(path.filter(|_| begins).map(|path| path.trim_end_matches(':').to_owned()));
+    }
+}
