@@ -277,7 +277,7 @@ impl<W: Wire> Client<W> {
             conversation.next_mode != ConnectionMode::Shared || conversation.replies.outstanding() > 0
         };
         if !waits {
-            self.say(why);
+            self.respond(why);
         }
     }
 
@@ -403,7 +403,7 @@ impl<W: Wire> Client<W> {
     }
 
     /// Gives it a reply that is not any request's among those outstanding: there are none.
-    pub(crate) fn say(&self, reply: &[u8]) {
+    pub(crate) fn respond(&self, reply: &[u8]) {
         let replies = &mut self.conversation.borrow_mut().replies;
         let seq = replies.open();
         replies.part(seq, reply);

@@ -4,7 +4,7 @@
 //! **Problem.** What one client may hold is bounded, but ten thousand such bounds are no bound. **Rule.** Above half
 //! of what all may hold, a client that has replies to read is not listened to; beyond all of it, memory that nothing
 //! is in is given back, and then those are closed that have done nothing for longest, of them those that hold most,
-//! until an eighth is free ([`Service::relieve`]). Whoever reads is served all the while.
+//! until an eighth is free ([`Service::close_clients_over_budget`]). Whoever reads is served all the while.
 //!
 //! It is counted by differences, once for each delivery and not for each byte: what buffers take, not what is in
 //! them.

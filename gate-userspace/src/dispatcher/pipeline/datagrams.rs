@@ -59,7 +59,7 @@ impl<W: Wire> Senders<W> {
 
     /// A client for a datagram; `None` if all are in use.
     fn next(&mut self, sender: &Sender, service: &Service<W>) -> Option<Rc<Session<W>>> {
-        let looks = if self.clients.len() < self.limit { FEW } else { self.clients.len() };
+        let looks = if self.clients.len() < self.limit { MIN_CAPACITY } else { self.clients.len() };
         for _ in 0..looks.min(self.clients.len()) {
             self.clients.rotate_left(1);
             let last = self.clients.back_mut()?;
@@ -194,7 +194,7 @@ impl<W: Wire> Session<W> {
         }
         if let Err(sent) = sender.send(replies.output.bytes(), 0) {
             self.pending_refusals.on_held_back(refusals);
-            tokio::task::spawn_local(Rc::clone(self).send_the_rest(sent));
+            tokio::task::spawn_local(Rc::clone(self).send_remaining(sent));
             return;
         }
         self.pending_refusals.on_written(refusals, clock::monotonic);
@@ -203,9 +203,11 @@ impl<W: Wire> Session<W> {
     }
 
     /// Sends what the socket had no room for, from a datagram on.
-    async fn send_the_rest(self: Rc<Self>, mut from: usize) {
+    async fn send_remaining(self: Rc<Self>, mut from: usize) {
         let Some(sender) = self.datagram() else { return };
-        while tokio::time::timeout(PATIENCE, sender.socket.writable()).await.is_ok_and(|ready| ready.is_ok())
+        while tokio::time::timeout(CLOSE_TIMEOUT, sender.socket.writable())
+            .await
+            .is_ok_and(|ready| ready.is_ok())
         {
             match sender.send(self.conversation.borrow().replies.output.bytes(), from) {
                 Ok(()) => break,
@@ -220,15 +222,19 @@ impl<W: Wire> Session<W> {
 pub(crate) async fn listen<W: Wire>(socket: Rc<Socket>, service: Rc<Service<W>>) {
     let mut control = nix::cmsg_space!(libc::in6_pktinfo, libc::in_pktinfo, libc::c_int, libc::c_int, u32);
     loop {
-        if let Err(error) = hear(&socket, &service, &mut control).await {
+        if let Err(error) = receive_batch(&socket, &service, &mut control).await {
             tracing::warn!(service = service.settings.name, %error, "cannot receive a datagram");
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(RETRY_DELAY).await;
         }
     }
 }
 
 /// Takes in some datagrams, so that their requests reach the store together.
-async fn hear<W: Wire>(socket: &Rc<Socket>, service: &Rc<Service<W>>, control: &mut [u8]) -> io::Result<()> {
+async fn receive_batch<W: Wire>(
+    socket: &Rc<Socket>,
+    service: &Rc<Service<W>>,
+    control: &mut [u8],
+) -> io::Result<()> {
     socket.readable().await?;
     {
         let scratch = &mut *service.scratch.borrow_mut();
@@ -249,7 +255,7 @@ async fn hear<W: Wire>(socket: &Rc<Socket>, service: &Rc<Service<W>>, control: &
 /// Datagrams that are taken in before anyone else has a turn.
 const BATCH: usize = 64;
 /// How many clients are looked at for one that can be used again, while there may be more of them.
-const FEW: usize = 4;
+const MIN_CAPACITY: usize = 4;
 /// How long a socket may have no room for an answer; then the rest of it is lost.
-const PATIENCE: Duration = Duration::from_secs(1);
-const PAUSE: Duration = Duration::from_millis(50);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_millis(50);

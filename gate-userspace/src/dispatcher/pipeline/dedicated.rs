@@ -8,7 +8,7 @@
 //! quota is not refused here: it waits, and is not read from, until its bucket has room.
 //!
 //! **Memory.** What it has sent and not yet been understood, and what it has not read, is where any client's is, and is
-//! looked after there ([`crate::dispatcher::clients::memory_budget`], [`Client::check_timeout`]). It is not heard while the store does not read, nor
+//! looked after there ([`crate::dispatcher::clients::memory_budget`], [`Client::check_timeout`]). It is not read while the store does not read, nor
 //! the store while the client does not.
 //!
 //! **Figures.** What shared connections would have carried, and what is answered outside of a transaction, is counted by
@@ -67,7 +67,7 @@ impl<W: Wire> Session<W> {
         let (from_store, mut to_store) = store.split();
         let decoder = W::decoder(service.settings.max_request());
         let marks = RefCell::new(DedicatedWrites::new(service.hot.marker()));
-        let requests = Requests {
+        let requests = DedicatedRequests {
             client: self,
             service,
             decoder,
@@ -130,7 +130,7 @@ impl<W: Wire> Session<W> {
         service: &Service<W>,
     ) -> std::io::Result<usize> {
         let output = &mut self.conversation.borrow_mut().replies.output;
-        let len = output.fill(PIECE, |bytes| from_store.try_read_buf(bytes))?;
+        let len = output.fill(CHUNK, |bytes| from_store.try_read_buf(bytes))?;
         let now = clock::monotonic();
         marks.hear(&output.bytes()[output.len() - len..], |request, sent| {
             service.metrics.of_type(request.query_type).offered(request.tier);
@@ -152,7 +152,7 @@ impl<W: Wire> Session<W> {
             match written {
                 WriteStatus::Complete => return true,
                 WriteStatus::StoreError => return false,
-                WriteStatus::Blocked => service.relieve(),
+                WriteStatus::Blocked => service.close_clients_over_budget(),
             }
             if self.socket().writable().await.is_err() {
                 return false;
@@ -176,13 +176,13 @@ impl<W: Wire> Session<W> {
 }
 
 /// What a client asks, on its way to its own connection.
-struct Requests<'a, W: Wire> {
+struct DedicatedRequests<'a, W: Wire> {
     client: &'a Session<W>,
     service: &'a Service<W>,
     decoder: W::Decoder,
     /// What goes to the store next.
     out: Buffer,
-    /// The rest of what is being heard is not passed on.
+    /// The rest of the request that is being read is not passed on.
     skipped_replies: bool,
     marks: &'a RefCell<DedicatedWrites>,
     /// The highest tier that the last request may have, and who is charged for it.
@@ -199,12 +199,12 @@ struct Decoded {
     asked: Option<LoginRequest>,
 }
 
-impl<W: Wire> Requests<'_, W> {
+impl<W: Wire> DedicatedRequests<'_, W> {
     /// From the client to the store, charged.
     async fn pass(mut self, from_client: &mut OwnedReadHalf, to_store: &mut WriteHalf<'_>) -> CloseCause {
         loop {
-            let heard = self.next();
-            if !self.out.is_empty() && (heard.is_none() || self.out.len() >= PIECE) {
+            let received = self.next();
+            if !self.out.is_empty() && (received.is_none() || self.out.len() >= CHUNK) {
                 self.update_memory();
                 self.marks.borrow_mut().send(clock::monotonic());
                 self.client.awaits_store.set(true);
@@ -214,9 +214,9 @@ impl<W: Wire> Requests<'_, W> {
                 self.client.has_progress.set(true);
                 self.out.clear();
             }
-            match heard {
+            match received {
                 Some(Ok(Decoded { price, asked })) => {
-                    if !self.pay(price).await {
+                    if !self.charge_when_affordable(price).await {
                         return CloseCause::ClientLeft;
                     }
                     if let Some(asked) = asked {
@@ -235,7 +235,7 @@ impl<W: Wire> Requests<'_, W> {
                 }
                 None => {
                     self.release();
-                    if !self.hear(from_client).await {
+                    if !self.read(from_client).await {
                         return CloseCause::ClientLeft;
                     }
                 }
@@ -244,14 +244,14 @@ impl<W: Wire> Requests<'_, W> {
     }
 
     /// Reads more of what the client sends; false if it has left.
-    async fn hear(&self, from_client: &OwnedReadHalf) -> bool {
+    async fn read(&self, from_client: &OwnedReadHalf) -> bool {
         let conversation = &self.client.conversation;
         conversation.borrow_mut().awaits_output = false;
         let len = loop {
             if from_client.readable().await.is_err() {
                 return false;
             }
-            let read = conversation.borrow_mut().input.fill(PIECE, |bytes| from_client.try_read_buf(bytes));
+            let read = conversation.borrow_mut().input.fill(CHUNK, |bytes| from_client.try_read_buf(bytes));
             match read {
                 Ok(len) => break len,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
@@ -275,23 +275,23 @@ impl<W: Wire> Requests<'_, W> {
     fn update_memory(&self) {
         self.client.other_bytes.set(self.out.memory() + self.marks.borrow().memory());
         self.client.update_memory(&self.client.conversation.borrow());
-        self.service.relieve();
+        self.service.close_clients_over_budget();
     }
 
     /// Adds the next request, or the next part of one, to what goes to the store. Returns what it is, or the answer to
-    /// what is no request; `None` if more must be heard first.
+    /// what is no request; `None` if more must be read first.
     fn next(&mut self) -> Option<Result<Decoded, Vec<u8>>> {
-        let mut heard = std::mem::take(&mut self.client.conversation.borrow_mut().input);
-        let next = self.decode(&mut heard);
-        self.client.conversation.borrow_mut().input = heard;
+        let mut received = std::mem::take(&mut self.client.conversation.borrow_mut().input);
+        let next = self.decode(&mut received);
+        self.client.conversation.borrow_mut().input = received;
         next
     }
 
-    fn decode(&mut self, heard: &mut Buffer) -> Option<Result<Decoded, Vec<u8>>> {
+    fn decode(&mut self, received: &mut Buffer) -> Option<Result<Decoded, Vec<u8>>> {
         let settings = &self.service.settings;
         loop {
-            let step = W::decode(&mut self.decoder, heard.bytes());
-            let taken = &heard.bytes()[..step.consumed()];
+            let step = W::decode(&mut self.decoder, received.bytes());
+            let taken = &received.bytes()[..step.consumed()];
             let price = |commands, rows, len, class| {
                 let ledger = self.service.ledger.borrow();
                 ledger.price(settings.service, commands, rows, len, class)
@@ -334,7 +334,7 @@ impl<W: Wire> Requests<'_, W> {
                 }
             };
             self.client.has_finished_a_request();
-            heard.consume(step.consumed());
+            received.consume(step.consumed());
             if found.is_some() {
                 return found;
             }
@@ -383,7 +383,7 @@ impl<W: Wire> Requests<'_, W> {
     }
 
     /// Waits until the tenant can pay; false if it never can.
-    async fn pay(&self, price: MilliRu) -> bool {
+    async fn charge_when_affordable(&self, price: MilliRu) -> bool {
         let shadow = self.client.shadow;
         loop {
             let tenant = self.client.still_charged(self.tenant, self.whole);
@@ -402,8 +402,8 @@ impl<W: Wire> Requests<'_, W> {
                 Charge::Refused(Refusal { reason: Reason::TooLarge | Reason::UnknownSource, .. }) => {
                     return false;
                 }
-                Charge::Refused(Refusal { reason: Reason::Penalty, .. }) => sleep(A_TICK.into()).await,
-                Charge::Refused(refusal) => sleep(refusal.retry_after.max(SHORTEST_WAIT).into()).await,
+                Charge::Refused(Refusal { reason: Reason::Penalty, .. }) => sleep(ONE_TICK.into()).await,
+                Charge::Refused(refusal) => sleep(refusal.retry_after.max(MIN_WAIT).into()).await,
             }
         }
     }
@@ -423,8 +423,8 @@ pub(crate) async fn write_all(socket: &OwnedWriteHalf, mut bytes: &[u8]) -> std:
 }
 
 /// What is read or written in one go.
-const PIECE: usize = 16 << 10;
+const CHUNK: usize = 16 << 10;
 /// A penalty says nothing of its end: what is decided is decided this often, unless configured otherwise.
-const A_TICK: Nanos = Nanos::from_millis(100);
+const ONE_TICK: Nanos = Nanos::from_millis(100);
 /// So that a tenant that may not ask at all is not asked about all the time.
-const SHORTEST_WAIT: Nanos = Nanos::from_millis(1);
+const MIN_WAIT: Nanos = Nanos::from_millis(1);

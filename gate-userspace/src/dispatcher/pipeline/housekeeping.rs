@@ -81,7 +81,7 @@ impl<W: Wire> Service<W> {
     }
 
     /// Closes clients if all hold more than they may.
-    pub(crate) fn relieve(&self) {
+    pub(crate) fn close_clients_over_budget(&self) {
         let limit = self.limits.get().memory;
         if self.memory.bytes() <= limit {
             return;

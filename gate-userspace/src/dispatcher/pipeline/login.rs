@@ -23,7 +23,7 @@ impl<W: Wire> Session<W> {
         let Some((request, asked)) = self.take_login() else { return ConnectionMode::Dedicated };
         match self.answer(&request, &asked, service).await {
             Ok(answer) => {
-                self.say(&answer);
+                self.respond(&answer);
                 if error_code(&answer).is_none() {
                     return self.apply_login(&asked, service);
                 }

@@ -169,7 +169,7 @@ impl<W: Wire> Service<W> {
             }
         }
         drop(pending_writes);
-        self.relieve();
+        self.close_clients_over_budget();
     }
 
     /// Said once: whoever has set up one client like this has most likely set up many.

@@ -121,7 +121,7 @@ impl<W: Wire> Session<W> {
         self.tenant.set(tenant);
         self.quiet.set(Duration::ZERO);
         if !self.acquire_connection(service) {
-            self.say(&service.refuse_connection(self));
+            self.respond(&service.refuse_connection(self));
             self.conversation.borrow_mut().closing = true;
         }
         self.refresh_tenant(service);

@@ -129,7 +129,7 @@ impl<W: Wire> Session<W> {
     /// If that was the client's end.
     pub(crate) async fn stream_request(
         &self,
-        mut large: StreamedRequest<W>,
+        mut streamed: StreamedRequest<W>,
         from_client: &mut OwnedReadHalf,
         service: &Service<W>,
     ) -> Result<(), CloseCause> {
@@ -138,25 +138,25 @@ impl<W: Wire> Session<W> {
         let line = match service.lines.take(&service.settings, &who).await {
             Ok(line) => line,
             Err(broken) => {
-                let refusal = self.reply_to_end(StreamEnd::StoreFailed(broken), &large, service)?;
-                large.request.cache_role.fail(refusal);
+                let refusal = self.reply_to_end(StreamEnd::StoreFailed(broken), &streamed, service)?;
+                streamed.request.cache_role.fail(refusal);
                 return Ok(());
             }
         };
         let mut input = std::mem::take(&mut self.conversation.borrow_mut().input);
-        let heard = Buffer::default();
-        let way = BodyStream { client: self, service, line, heard, is_with_store: false, done: None };
-        let passed = way.pass(&mut large, &mut input, from_client).await;
+        let received = Buffer::default();
+        let stream = BodyStream { client: self, service, line, received, is_with_store: false, done: None };
+        let passed = stream.run(&mut streamed, &mut input, from_client).await;
         self.conversation.borrow_mut().input = input;
         match passed {
             Ok(()) => {
-                if let CacheRole::MarkWrite(mark) = large.request.cache_role {
+                if let CacheRole::MarkWrite(mark) = streamed.request.cache_role {
                     mark.over();
                 }
-                self.conversation.borrow_mut().replies.whole(large.request.seq);
+                self.conversation.borrow_mut().replies.whole(streamed.request.seq);
             }
             // Its mark stays for a while: the store may have done what it did not answer.
-            Err(stop) => drop(self.reply_to_end(stop, &large, service)?),
+            Err(stop) => drop(self.reply_to_end(stop, &streamed, service)?),
         }
         // Others may have waited for its place.
         service.dispatch(clock::monotonic());
@@ -168,29 +168,35 @@ impl<W: Wire> Session<W> {
     fn reply_to_end(
         &self,
         stop: StreamEnd<W>,
-        large: &StreamedRequest<W>,
+        streamed: &StreamedRequest<W>,
         service: &Service<W>,
     ) -> Result<Refusal, CloseCause> {
         let conversation = &mut *self.conversation.borrow_mut();
-        let down = if large.body.is_sent { Refusal::uncertain() } else { Refusal::of(Reason::StoreDown) };
+        let down = if streamed.body.is_sent { Refusal::uncertain() } else { Refusal::of(Reason::StoreDown) };
         let refusal = match stop {
             StreamEnd::ClientClosed(ended) => return Err(ended),
             StreamEnd::Malformed(fault) => {
-                service.fault(self, conversation, large.request.seq, &fault, clock::monotonic());
+                service.fault(self, conversation, streamed.request.seq, &fault, clock::monotonic());
                 return Ok(down);
             }
             StreamEnd::StoreFailed(StoreError::Refused(why)) => {
-                service.reply(self, &mut conversation.replies, large.request.seq, &why);
+                service.reply(self, &mut conversation.replies, streamed.request.seq, &why);
                 return Ok(down);
             }
             StreamEnd::StoreFailed(broken) => {
                 tracing::debug!(service = service.settings.name, %broken, "a streamed request ended early");
-                service.count_refusal(large.request.tenant, down.reason);
-                if large.body.is_sent { down } else { broken.refusal() }
+                service.count_refusal(streamed.request.tenant, down.reason);
+                if streamed.body.is_sent { down } else { broken.refusal() }
             }
             StreamEnd::Refused(refusal) => refusal,
         };
-        service.refuse(self, &mut conversation.replies, large.request.seq, large.request.silent, refusal);
+        service.refuse(
+            self,
+            &mut conversation.replies,
+            streamed.request.seq,
+            streamed.request.silent,
+            refusal,
+        );
         Ok(refusal)
     }
 }
@@ -201,7 +207,7 @@ struct BodyStream<'a, W: Wire> {
     service: &'a Service<W>,
     line: DedicatedConnection,
     /// What the store has answered and has not been looked at.
-    heard: Buffer,
+    received: Buffer,
     /// It has a place before the store.
     is_with_store: bool,
     /// When the store had done what it could without the client.
@@ -209,22 +215,22 @@ struct BodyStream<'a, W: Wire> {
 }
 
 impl<W: Wire> BodyStream<'_, W> {
-    async fn pass(
+    async fn run(
         mut self,
-        large: &mut StreamedRequest<W>,
+        streamed: &mut StreamedRequest<W>,
         input: &mut Buffer,
         from_client: &mut OwnedReadHalf,
     ) -> Result<(), StreamEnd<W>> {
-        let head = std::mem::take(&mut large.head);
+        let head = std::mem::take(&mut streamed.head);
         let sent = match self.write(head.bytes()).await {
-            Ok(()) => self.body(large, input, from_client).await,
+            Ok(()) => self.copy_body(streamed, input, from_client).await,
             Err(broken) => Err(broken.into()),
         };
         match sent {
             Ok(()) => {}
             // It may have said why.
             Err(StreamEnd::StoreFailed(broken @ StoreError::Io(_))) => {
-                return self.answer(large).await.map_err(|stop| match stop {
+                return self.answer(streamed).await.map_err(|stop| match stop {
                     StreamEnd::ClientClosed(ended) => StreamEnd::ClientClosed(ended),
                     _ => broken.into(),
                 });
@@ -234,12 +240,12 @@ impl<W: Wire> BodyStream<'_, W> {
         let sent = clock::monotonic();
         self.service.queue.borrow_mut().enter();
         self.is_with_store = true;
-        let answered = self.answer(large).await;
+        let answered = self.answer(streamed).await;
         let done = self.leave_store();
         if answered.is_ok() {
-            let (request, admitted) = (large.request.class, sent.saturating_sub(large.queued_for));
+            let (request, admitted) = (streamed.request.class, sent.saturating_sub(streamed.queued_for));
             self.service.observe(Answered { request, admitted, sent, count: 1 }, done);
-            if self.heard.is_empty() {
+            if self.received.is_empty() {
                 self.service.lines.keep(self.line);
             }
         }
@@ -247,9 +253,9 @@ impl<W: Wire> BodyStream<'_, W> {
     }
 
     /// From the client to the store, until the request's end.
-    async fn body(
+    async fn copy_body(
         &mut self,
-        large: &mut StreamedRequest<W>,
+        streamed: &mut StreamedRequest<W>,
         input: &mut Buffer,
         from_client: &mut OwnedReadHalf,
     ) -> Result<(), StreamEnd<W>> {
@@ -258,7 +264,7 @@ impl<W: Wire> BodyStream<'_, W> {
             let step = W::decode(&mut self.client.conversation.borrow_mut().decoder, input.bytes());
             match step {
                 Step::Body { len, last } => {
-                    let paid = self.pay(large, len as u64);
+                    let paid = self.charge_body(streamed, len as u64);
                     let written = match paid {
                         Ok(()) => self.write(&input.bytes()[..len]).await.map_err(StreamEnd::StoreFailed),
                         Err(refusal) => Err(StreamEnd::Refused(refusal)),
@@ -266,16 +272,17 @@ impl<W: Wire> BodyStream<'_, W> {
                     input.consume(len);
                     match written {
                         Ok(()) if last => {
-                            large.body.is_sent = true;
-                            return Ok(self.write(W::Link::tail(&large.expect)).await?);
+                            streamed.body.is_sent = true;
+                            return Ok(self.write(W::Link::tail(&streamed.expect)).await?);
                         }
                         Ok(()) => {}
                         Err(stop) => return Err(stop),
                     }
                 }
-                Step::More { .. } => {
-                    self.hear((input, &mut came), from_client).await.map_err(StreamEnd::ClientClosed)?
-                }
+                Step::More { .. } => self
+                    .read_client((input, &mut came), from_client)
+                    .await
+                    .map_err(StreamEnd::ClientClosed)?,
                 Step::Fault { len, fault } => {
                     input.consume(len);
                     return Err(StreamEnd::Malformed(fault));
@@ -288,9 +295,9 @@ impl<W: Wire> BodyStream<'_, W> {
     }
 
     /// `len` bytes more of a body are to be passed on: charges what the head did not tell.
-    fn pay(&self, large: &mut StreamedRequest<W>, len: u64) -> Result<(), Refusal> {
+    fn charge_body(&self, streamed: &mut StreamedRequest<W>, len: u64) -> Result<(), Refusal> {
         let StreamedRequest { request: InFlight { tenant, class, .. }, client_tenant, ref mut body, .. } =
-            *large;
+            *streamed;
         let tenant = self.client.still_charged(tenant, client_tenant);
         body.passed += len;
         // What is known of its length has been looked at.
@@ -320,7 +327,7 @@ impl<W: Wire> BodyStream<'_, W> {
 
     /// Reads more of what the client sends, which may take as long as a piece of it comes in time: a byte now and then
     /// does not make it so.
-    async fn hear(
+    async fn read_client(
         &self,
         (input, came): (&mut Buffer, &mut Progress),
         from_client: &mut OwnedReadHalf,
@@ -334,11 +341,11 @@ impl<W: Wire> BodyStream<'_, W> {
             let ready = timeout(left.into(), from_client.readable()).await;
             came.waited = came.waited.saturating_add(clock::monotonic().saturating_sub(since));
             ready.map_err(|_| CloseCause::SlowWriter)?.map_err(|_| CloseCause::ClientLeft)?;
-            match input.fill(PIECE, |bytes| from_client.try_read_buf(bytes)) {
+            match input.fill(CHUNK, |bytes| from_client.try_read_buf(bytes)) {
                 Ok(0) => return Err(CloseCause::ClientLeft),
                 Ok(len) => {
                     came.bytes += len;
-                    if came.bytes >= PIECE {
+                    if came.bytes >= CHUNK {
                         *came = Progress::default();
                     }
                     return Ok(());
@@ -352,7 +359,7 @@ impl<W: Wire> BodyStream<'_, W> {
     /// To the store, as fast as it reads.
     async fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
         let patience = self.service.settings.store_timeout().into();
-        for piece in bytes.chunks(PIECE) {
+        for piece in bytes.chunks(CHUNK) {
             let written = timeout(patience, self.line.socket().write_all(piece)).await;
             written.map_err(|_| StoreError::TimedOut)??;
         }
@@ -360,21 +367,21 @@ impl<W: Wire> BodyStream<'_, W> {
     }
 
     /// From the store to the client, until the answer's end.
-    async fn answer(&mut self, large: &mut StreamedRequest<W>) -> Result<(), StreamEnd<W>> {
+    async fn answer(&mut self, streamed: &mut StreamedRequest<W>) -> Result<(), StreamEnd<W>> {
         let mut reply_started = false;
         loop {
-            let answer = large.link.scan(&large.expect, self.heard.bytes());
+            let answer = streamed.link.scan(&streamed.expect, self.received.bytes());
             let answer = answer.map_err(|garbage| store_failure_end(garbage.into(), reply_started))?;
             if answer == Answer::MORE {
                 self.read_store().await.map_err(|broken| store_failure_end(broken, reply_started))?;
                 continue;
             }
-            if !reply_started && W::is_forbidden(self.heard.bytes()) {
+            if !reply_started && W::is_forbidden(self.received.bytes()) {
                 self.client.pool().set_may_cache(false);
             }
             reply_started |= answer.give > 0 || !answer.add.is_empty();
-            self.give(answer.give, answer.add).await?;
-            self.heard.consume(answer.len);
+            self.write_client(answer.give, answer.add).await?;
+            self.received.consume(answer.len);
             if answer.last {
                 return Ok(());
             }
@@ -386,7 +393,7 @@ impl<W: Wire> BodyStream<'_, W> {
         let socket = self.line.socket();
         loop {
             timeout(patience, socket.readable()).await.map_err(|_| StoreError::TimedOut)??;
-            match self.heard.fill(PIECE, |bytes| socket.try_read_buf(bytes)) {
+            match self.received.fill(CHUNK, |bytes| socket.try_read_buf(bytes)) {
                 Ok(0) => return Err(StoreError::Closed),
                 Ok(_) => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
@@ -407,9 +414,9 @@ impl<W: Wire> BodyStream<'_, W> {
 
     /// To the client, which has nothing else to read: as fast as it does. What it takes to read is not the store's time,
     /// so whoever does not read at once has no place before the store.
-    async fn give(&mut self, len: usize, add: &'static [u8]) -> Result<(), StreamEnd<W>> {
+    async fn write_client(&mut self, len: usize, add: &'static [u8]) -> Result<(), StreamEnd<W>> {
         for is_added in [false, true] {
-            let bytes = if is_added { add } else { &self.heard.bytes()[..len] };
+            let bytes = if is_added { add } else { &self.received.bytes()[..len] };
             let given = write_at_once(self.client.socket(), bytes)
                 .map_err(|_| StreamEnd::ClientClosed(CloseCause::ClientLeft))?;
             if given == bytes.len() {
@@ -420,13 +427,13 @@ impl<W: Wire> BodyStream<'_, W> {
                 self.service.dispatch(clock::monotonic());
                 self.service.flush_pending();
             }
-            let bytes = if is_added { add } else { &self.heard.bytes()[..len] };
-            self.give_slowly(&bytes[given..]).await?;
+            let bytes = if is_added { add } else { &self.received.bytes()[..len] };
+            self.write_client_slowly(&bytes[given..]).await?;
         }
         Ok(())
     }
 
-    async fn give_slowly(&self, bytes: &[u8]) -> Result<(), StreamEnd<W>> {
+    async fn write_client_slowly(&self, bytes: &[u8]) -> Result<(), StreamEnd<W>> {
         let patience = self.service.limits.get().client_timeout.into();
         match timeout(patience, write_all(self.client.socket(), bytes)).await {
             Ok(Ok(())) => Ok(()),
@@ -461,4 +468,4 @@ fn store_failure_end<W: Wire>(broken: StoreError, reply_started: bool) -> Stream
 /// What ends a value, in either protocol.
 const VALUE_END: u64 = 2;
 /// What is read or written in one go.
-const PIECE: usize = 64 << 10;
+const CHUNK: usize = 64 << 10;
