@@ -219,7 +219,7 @@ pub enum Event {
     Torn = 4,
     /// A refusal went unanswered: the tenant's reply budget is spent.
     ReplyBudget = 5,
-    /// A refusal went unanswered: the driver left no room for it to grow, or the request lies in several buffers.
+    /// A refusal went unanswered: the driver left no room for it to grow, or did not let the rest of the request be cut off.
     NoRoom = 6,
     /// A request was priced by its length: it could not be read whole.
     UpperBound = 7,

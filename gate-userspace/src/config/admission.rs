@@ -58,8 +58,9 @@ pub struct WaitLimits {
 /// Which requests may join the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdmissionPolicy {
-    /// Those that can be expected to keep their objective, and a share of each type.
-    Bouncer(Fairness, HistogramKind),
+    /// Those that can be expected to keep their objective, and a share of each type. The last is how many values a
+    /// histogram needs.
+    Bouncer(Fairness, HistogramKind, u32),
     /// Those that find at most so many waiting.
     MaxQueueLength(u64),
     /// Those that can be expected to wait no longer.
@@ -80,7 +81,7 @@ pub enum Fairness {
 }
 
 /// The keys that mean nothing without `parallelism`.
-const KEYS: [&str; 13] = [
+const KEYS: [&str; 14] = [
     "queue_memory",
     "admission",
     "allowance",
@@ -88,6 +89,7 @@ const KEYS: [&str; 13] = [
     "codel",
     "fairness",
     "histogram",
+    "histogram_values",
     "objectives",
     "queue_limit",
     "deadline",
@@ -139,6 +141,7 @@ fn policies<'d>(section: &mut Section<'d>, names: &[&'d str]) -> Vec<AdmissionPo
     }
     let fairness = fairness(section);
     let histogram = section.get("histogram", one_of(&HISTOGRAMS)).unwrap_or(HistogramKind::Swap);
+    let values = section.get("histogram_values", number(1, 1_000_000)).unwrap_or(DEFAULT_HISTOGRAM_VALUES);
     let length = section.get("max_queue_length", number(1, 10_000_000));
     let wait = wait_limits(section, names);
     let fraction = section.get("accept_fraction", units::percentage);
@@ -147,6 +150,7 @@ fn policies<'d>(section: &mut Section<'d>, names: &[&'d str]) -> Vec<AdmissionPo
         ("allowance", "bouncer"),
         ("alpha", "bouncer"),
         ("histogram", "bouncer"),
+        ("histogram_values", "bouncer"),
         ("max_queue_length", "max-queue-length"),
         ("max_queue_wait", "max-queue-wait"),
         ("accept_fraction", "accept-fraction"),
@@ -161,7 +165,7 @@ fn policies<'d>(section: &mut Section<'d>, names: &[&'d str]) -> Vec<AdmissionPo
         "max-queue-length" => Some(AdmissionPolicy::MaxQueueLength(length.unwrap_or(400))),
         "max-queue-wait" => Some(AdmissionPolicy::MaxQueueWait(wait.clone())),
         "accept-fraction" => Some(AdmissionPolicy::AcceptFraction(fraction.unwrap_or(Fraction::of(95, 100)))),
-        _ => Some(AdmissionPolicy::Bouncer(fairness, histogram)),
+        _ => Some(AdmissionPolicy::Bouncer(fairness, histogram, values as u32)),
     };
     chosen.into_iter().filter_map(policy).collect()
 }
@@ -275,6 +279,8 @@ const DEADLINE_RANGE_FINE: (Nanos, Nanos) = (Nanos::from_micros(10), Nanos::from
 const CODEL_RANGE: (Nanos, Nanos) = (Nanos::from_micros(100), Nanos::from_secs(60));
 /// The RFC's value: longer than a burst that is worth waiting for.
 const DEFAULT_INTERVAL: Nanos = Nanos::from_millis(100);
+/// What reproduces the published study: see `gate sim bouncer`.
+const DEFAULT_HISTOGRAM_VALUES: u64 = 3_000;
 /// The study's, like the allowance of its Table 2.
 const DEFAULT_WAIT: Nanos = Nanos::from_millis(15);
 const DEFAULT_ALLOWANCE: Fraction = Fraction::of(5, 100);

@@ -32,7 +32,7 @@ tier = "batch"
 const SERVICE_TIME: Duration = Duration::from_millis(5);
 /// What the store does in a second, at most: it sleeps a little longer than it is told.
 const CAPACITY: f64 = 200.0;
-/// Bouncer needs 1,000 answers of a class before it knows it.
+/// Bouncer needs `histogram_values` answers of a class, 1,000 here, before it knows it.
 const KNOWN: usize = 1_200;
 const MEASURED: Nanos = Nanos::from_secs(3);
 /// For what takes as long as the machine lets it.
@@ -53,11 +53,18 @@ static OVERSLEPT_US: AtomicU64 = AtomicU64::new(0);
 /// A gate before a slow store, two requests at a time; `service` is what else its section says.
 fn gate(admission: &str, service: &str) -> Result<Listening> {
     let service = format!(
-        "connections = \"2\"\nparallelism = \"2\"\nadmission = \"{admission}\"\n\
+        "connections = \"2\"\nparallelism = \"2\"\n{}\n\
          objectives = {{ get = {{ p50 = \"{OBJECTIVE_P50:?}\", p90 = \"{OBJECTIVE_P90:?}\" }} }}\n\
-         {service}"
+         {service}",
+        policy(admission)
     );
     Listening::gate_with("threads = \"1\"", "memcached", store()?, &service, TENANTS)
+}
+
+/// The policy, and with Bouncer that it knows a class after a short while.
+fn policy(admission: &str) -> String {
+    let values = if admission == "bouncer" { "histogram_values = \"1000\"" } else { "" };
+    format!("admission = \"{admission}\"\n{values}")
 }
 
 /// Without what would refuse as well: only what the admission policy does is to be seen.
@@ -302,8 +309,9 @@ fn admitted_costly_redis_commands_keep_their_objectives() -> Result<()> {
     let (redis, cost) = costly_redis()?;
     for admission in ["off", "bouncer"] {
         let service = format!(
-            "connections = \"1\"\nparallelism = \"1\"\nadmission = \"{admission}\"\n\
+            "connections = \"1\"\nparallelism = \"1\"\n{}\n\
              objectives = {{ default = {{ p50 = \"{}us\", p90 = \"{}us\" }} }}\n{NOTHING_ELSE}",
+            policy(admission),
             (cost * TIME_FOR).as_micros(),
             (cost * TIME_FOR * 6).as_micros()
         );

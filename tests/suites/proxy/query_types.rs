@@ -94,7 +94,7 @@ fn memcached_s_own_statistics_name_the_types() -> Result<()> {
 fn a_type_s_tier_is_obeyed_and_the_expected_wait_is_shown() -> Result<()> {
     let store = Listening::redis_with(&["--enable-debug-command", "local"])?;
     // One place: what is asked first has it, and of those that wait the critical are first.
-    let service = "connections = \"1\"\nparallelism = \"1\"\ncodel = { law = \"off\" }\n\
+    let service = "connections = \"1\"\nparallelism = \"1\"\nhistogram_values = \"1000\"\ncodel = { law = \"off\" }\n\
                    query_types = { reports = [\"DEBUG\"] }\ntiers = { reports = \"batch\" }\n\
                    objectives = { default = { p50 = \"10s\" } }";
     let gate = Listening::gate_with("threads = \"1\"", "resp", store.address, service, TENANT)?;

@@ -95,8 +95,8 @@ fn build(
 ) -> Result<Box<dyn Admission>, OutOfRange> {
     let (parallelism, order) = (admission.parallelism, QueueOrder::ByTier);
     Ok(match policy {
-        AdmissionPolicy::Bouncer(fairness, histogram) => {
-            Box::new(bouncer(admission, *fairness, *histogram, now)?)
+        AdmissionPolicy::Bouncer(fairness, histogram, values) => {
+            Box::new(bouncer(admission, *fairness, (*histogram, *values), now)?)
         }
         AdmissionPolicy::MaxQueueLength(limit) => Box::new(MaxQueueLength::new(*limit)?),
         AdmissionPolicy::MaxQueueWait(limits) => {
@@ -118,7 +118,7 @@ fn objective(targets: &config::Objective) -> Result<Objective, OutOfRange> {
 fn bouncer(
     admission: &config::Admission,
     fairness: config::Fairness,
-    histogram: HistogramKind,
+    (histogram, min_samples): (HistogramKind, u32),
     now: Nanos,
 ) -> Result<Bouncer, OutOfRange> {
     let types = admission.objectives.iter().map(objective).collect::<Result<_, _>>()?;
@@ -127,6 +127,7 @@ fn bouncer(
         order: QueueOrder::ByTier,
         next_place: true,
         histogram,
+        min_samples,
         fairness: match fairness {
             config::Fairness::None => Fairness::None,
             config::Fairness::AcceptanceAllowance(allowance) => {

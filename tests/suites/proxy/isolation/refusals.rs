@@ -55,15 +55,27 @@ fn redis_writes_that_may_have_run_are_uncertain() -> Result<()> {
     ensure!(sent == "-UNCERTAIN reason=store-down\r\n", "{sent}");
     let unsent = asks(&mut client, b"INCR n\r\n")?;
     ensure!(unsent.starts_with("-UNAVAILABLE retry_after_ms=") && wait(&unsent)? > 0, "{unsent}");
-    // A long one is passed on over a connection of its own.
-    let mut other = gate.connect()?;
-    let value = vec![b'v'; 100_000];
-    let long = [&b"*3\r\n$6\r\nAPPEND\r\n$1\r\nl\r\n$100000\r\n"[..], &value, b"\r\n"].concat();
     store.signal(Signal::SIGCONT)?;
     wait_until("it has not come back", || Ok(asks(&mut client, b"EXISTS n\r\n")? == ":1\r\n"))?;
+
+    // A long one goes out over a connection that has answered, and is uncertain once part of it is with the store.
+    let value = vec![b'v'; 200_000];
+    let long = [&b"*3\r\n$6\r\nAPPEND\r\n$1\r\nl\r\n$200000\r\n"[..], &value, b"\r\n"].concat();
+    let (begin, rest) = long.split_at(100_000);
+    let mut other = gate.connect()?;
+    other.write_all(begin)?;
+    let mut direct = TcpStream::connect(store.address)?;
+    wait_until("the store has none of it", || {
+        direct.write_all(b"CLIENT LIST\r\n")?;
+        let list = String::from_utf8(read_until(&mut direct, b"\n\r\n")?)?;
+        let read = list.split(' ').filter_map(|field| field.strip_prefix("qbuf=")?.parse().ok());
+        Ok(read.max() > Some(10_000_u32))
+    })?;
     store.stall()?;
-    let sent = asks(&mut other, &long)?;
+    let sent = asks(&mut other, rest)?;
     ensure!(sent == "-UNCERTAIN reason=store-down\r\n", "{sent}");
+    let unsent = asks(&mut other, &long)?;
+    ensure!(unsent.starts_with("-UNAVAILABLE"), "{unsent}");
     Ok(())
 }
 

@@ -420,6 +420,11 @@ pub(super) const ROWS: &[Broken] = &[
             r#"8: service[0].alpha = "half": must be a number from 0 to 1, e.g. "0.05""#,
         ],
     ),
+    (
+        "listen",
+        "backend = \"127.0.0.1:11212\"\nparallelism = \"4\"\nhistogram_values = \"0\"\nlisten",
+        &[r#"8: service[0].histogram_values = "0": must be a whole number from 1 to 1000000"#],
+    ),
     // Hot keys.
     (
         "listen",
