@@ -16,6 +16,14 @@ use crate::{ebpf, paths, sh};
 /// The last commit whose maps have ABI version 4.
 pub const ABI_V4: &str = "106b211e5f210674ed0698f8be86ee9f8b7e873e";
 
+/// True if this clone holds the commit: a shallow one does not.
+#[must_use]
+pub fn is_in_history(commit: &str) -> bool {
+    let mut git = Command::new("git");
+    git.args(["cat-file", "-e", commit]).current_dir(paths::workspace()).stderr(Stdio::null());
+    git.status().is_ok_and(|status| status.success())
+}
+
 /// The `gate` binary of a commit, with the eBPF object of that commit in it; built if it is not there yet.
 ///
 /// # Errors

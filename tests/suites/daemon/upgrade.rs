@@ -33,6 +33,18 @@ const DEBTOR: u32 = 2;
 const TENANT_V4: usize = 512;
 const BUCKETS_V4: [usize; 4] = [0, 8, 16, 24];
 
+/// True if the old gate can be built. A clone without history has nothing to build it from, and says so.
+fn has_history(test: &str) -> bool {
+    let there = old_gate::is_in_history(old_gate::ABI_V4);
+    if !there {
+        println!(
+            "skipped: {test} (this clone has no commit {}: run git fetch --unshallow)",
+            old_gate::ABI_V4
+        );
+    }
+    there
+}
+
 /// A site whose gate is an old one.
 struct OldSite {
     site: Site,
@@ -117,7 +129,7 @@ fn roomy() -> String {
 /// Takes over from a running old gate, or from one that was killed, under the load of a tenant within its quota and of
 /// one in debt.
 fn taken_over(test: &str, killed: bool) -> Result<()> {
-    if !privilege::root(test) {
+    if !privilege::root(test) || !has_history(test) {
         return Ok(());
     }
     let old = OldSite::new(&roomy())?;
@@ -237,7 +249,8 @@ fn check(stream: &mut TcpStream, asked: &str, expected: &str) -> Result<()> {
 
 #[test]
 fn an_old_gate_drains_and_its_counts_go_over() -> Result<()> {
-    if !privilege::root("upgrade::an_old_gate_drains_and_its_counts_go_over") {
+    let test = "upgrade::an_old_gate_drains_and_its_counts_go_over";
+    if !privilege::root(test) || !has_history(test) {
         return Ok(());
     }
     let old = OldSite::new("")?;

@@ -5,8 +5,9 @@ use super::toolchain::DEBIAN_PACKAGES;
 use crate::sh;
 
 /// A program, or a file of a library, the package that holds it, and the least that needs it.
-const PROGRAMS: [(&str, &str, Purpose); 15] = [
+const PROGRAMS: [(&str, &str, Purpose); 16] = [
     ("ip", "iproute2", Purpose::Run),
+    ("git", "git", Purpose::Test),
     ("memcached", "memcached", Purpose::Test),
     ("memccapable", "libmemcached-tools", Purpose::Test),
     ("redis-server", "redis-server", Purpose::Test),
