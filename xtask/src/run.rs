@@ -15,6 +15,7 @@ use crate::{ebpf, paths, sh};
 
 /// What to run.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     /// End the lab by itself after this long, e.g. `20s` or `5min`; otherwise Ctrl-C ends it.
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
@@ -22,28 +23,62 @@ pub struct Args {
     /// Also write the lab's summary here, as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Draw what passed and was refused, second by second.
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+    /// Leave XDP out as root too: the proxied half of the lab, on loopback.
+    #[arg(long)]
+    proxied: bool,
+    /// Run this gate instead of building the workspace's.
+    #[arg(long, value_name = "FILE")]
+    gate: Option<PathBuf>,
     /// No lab: arguments for `gate run`, e.g. `--interface eth1 --config gate.toml`.
-    #[arg(last = true, conflicts_with_all = ["time", "json"])]
-    gate: Vec<OsString>,
+    #[arg(last = true, conflicts_with_all = ["time", "json", "plot", "proxied"])]
+    arguments: Vec<OsString>,
 }
 
-/// Sets up what is missing, builds, and runs.
+const EXAMPLES: &str = "\
+Examples:
+  cargo xtask run                       the lab until Ctrl-C; without root its proxied half
+  cargo xtask run --for 20s             for so long
+  cargo xtask run --plot lab.svg        with a picture at the end
+  cargo xtask run -- --interface eth1 --config gate.toml";
+
+/// Sets up what is missing, builds, and runs. Without root, that is the proxied half of the lab.
 ///
 /// # Errors
 ///
-/// Without root, if something is missing or does not build, or if what runs fails.
+/// If something is missing or does not build, or if what runs fails.
 pub fn run(args: &Args) -> Result<()> {
+    let root = geteuid().is_root();
     ensure!(
-        geteuid().is_root(),
-        "namespaces and XDP need root:\n\n    sudo env \"PATH=$PATH\" \"HOME=$HOME\" cargo xtask run\n"
+        root || args.arguments.is_empty(),
+        "XDP at an interface needs root:\n\n    sudo env \"PATH=$PATH\" \"HOME=$HOME\" cargo xtask run -- ...\n"
     );
-    ebpf::build(&setup::setup(Purpose::Run)?)?;
-    build_gate()?;
-    if args.gate.is_empty() {
-        return Lab { duration: args.time, json: args.json.clone() }.run();
+    let xdp = root && !args.proxied;
+    let gate = match &args.gate {
+        Some(gate) => gate.clone(),
+        None => build(xdp)?,
+    };
+    if args.arguments.is_empty() {
+        return Lab { gate, xdp, duration: args.time, json: args.json.clone(), plot: args.plot.clone() }
+            .run();
     }
-    let error = Command::new(paths::gate()).arg("run").args(&args.gate).exec();
-    Err(error).with_context(|| format!("cannot run {}", paths::gate().display()))
+    let error = Command::new(&gate).arg("run").args(&args.arguments).exec();
+    Err(error).with_context(|| format!("cannot run {}", gate.display()))
+}
+
+/// Builds gate, for XDP with the eBPF object in it, and returns where it lies.
+fn build(xdp: bool) -> Result<PathBuf> {
+    if xdp {
+        ebpf::build(&setup::setup(Purpose::Run)?)?;
+    }
+    let gate = paths::gate();
+    if !gate.exists() {
+        eprintln!("building gate; the first build takes a few minutes");
+    }
+    build_gate()?;
+    Ok(gate)
 }
 
 /// The release build of `gate`, with the object in it.

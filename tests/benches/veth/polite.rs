@@ -11,7 +11,8 @@ use aya::programs::Xdp;
 use aya::programs::xdp::XdpMode;
 use gate_tests::net::{Net, SERVER_INTERFACE};
 use serde_json::{Value, json};
-use xtask::lab::scene::{TENANTS, network, start_daemon, start_load, start_peer, start_store};
+use xtask::lab::scene::{network, start_daemon, start_load, start_peer, start_store};
+use xtask::lab::tenants::TENANTS;
 use xtask::paths;
 
 use crate::flood::bench_object;

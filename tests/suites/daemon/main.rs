@@ -7,4 +7,5 @@ mod lab;
 mod lifecycle;
 mod net;
 mod survival;
+mod unprivileged_lab;
 mod upgrade;

@@ -1,6 +1,7 @@
 //! The gate's counters: `gate tenants --json`, second by second.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
@@ -29,14 +30,14 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Asks `gate` for what is pinned in `pins`.
+    /// Asks `gate` for the counters of the gate that `query` names: `--pin-dir` or `--socket`.
     ///
     /// # Errors
     ///
     /// If it fails or prints something else than what is expected.
-    pub fn take(gate: &Path, pins: &Path) -> Result<Self> {
+    pub fn take(gate: &Path, query: [&OsStr; 2]) -> Result<Self> {
         let mut command = Command::new(gate);
-        command.args(["tenants", "--json", "--pin-dir"]).arg(pins);
+        command.args(["tenants", "--json"]).args(query);
         let text = sh::output(&mut command)?;
         let at = Instant::now();
         Ok(Self {

@@ -7,18 +7,24 @@
 //!   gate peer (receives XDP's replies)
 //! ```
 //!
+//! Without root, [`loopback`] is its proxied half.
+//!
 //! - [`net`]: the namespaces and the pair between them; shared with the tests.
 //! - [`process`]: a program that runs in them; shared with the tests.
-//! - [`scene`]: the tenants, the programs, and how they are started and ended.
-//! - [`counts`], [`report`]: the gate's counters, and the output made from them.
+//! - [`tenants`]: who asks for what.
+//! - [`scene`]: the programs, and how they are started and ended.
+//! - [`counts`], [`report`], [`picture`]: the gate's counters, and the output made from them.
 
 pub mod counts;
+pub mod loopback;
 pub mod net;
+pub mod picture;
 pub mod process;
 pub mod report;
 pub mod scene;
+pub mod tenants;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -28,15 +34,20 @@ use signal_hook::iterator::Signals;
 
 use self::report::{History, View};
 use self::scene::Scene;
-use crate::paths;
 
-/// How long the lab runs, and where its summary goes.
-#[derive(Debug, Clone, Default)]
+/// How the lab runs, and where its results go.
+#[derive(Debug, Clone)]
 pub struct Lab {
+    /// The gate that runs in it.
+    pub gate: PathBuf,
+    /// True for the whole lab, which needs root; false for its proxied half.
+    pub xdp: bool,
     /// How long the tenants ask; `None` until Ctrl-C.
     pub duration: Option<Duration>,
     /// Where the summary is written as JSON.
     pub json: Option<PathBuf>,
+    /// Where what passed and was refused is drawn, as SVG.
+    pub plot: Option<PathBuf>,
 }
 
 impl Lab {
@@ -48,21 +59,30 @@ impl Lab {
     pub fn run(&self) -> Result<()> {
         let stop = stop_signals()?;
         let duration = self.duration.unwrap_or(FOREVER);
-        let mut scene = Scene::set(&paths::gate(), duration)?;
+        let open = if self.xdp { Scene::with_xdp } else { Scene::on_loopback };
+        let mut scene = open(&self.gate, duration)?;
+        let tenants = scene.tenants();
         let history = watch(&mut scene, duration, &stop)?;
         let summary = scene.close(&history)?;
         print!("\n{summary}");
         if let Some(file) = &self.json {
             let text = serde_json::to_string_pretty(&summary.json())?;
-            std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
+            write(file, &text)?;
+        }
+        if let Some(file) = &self.plot {
+            write(file, &picture::svg(tenants, history.rates()))?;
         }
         Ok(())
     }
 }
 
+fn write(file: &Path, text: &str) -> Result<()> {
+    std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+}
+
 /// Shows the counters once a second while the tenants ask: until they are done or the user has had enough.
 fn watch(scene: &mut Scene, duration: Duration, stop: &Receiver<i32>) -> Result<History> {
-    let mut view = View::new();
+    let mut view = View::new(scene.tenants());
     let mut history = History::begin();
     let began = Instant::now();
     let mut next = began;

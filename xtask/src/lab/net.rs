@@ -12,17 +12,16 @@
 use std::fs::{self, File};
 use std::io;
 use std::net::IpAddr;
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context as _, Result, bail};
 use nix::sched::{CloneFlags, setns};
-use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};
 
+use super::process::bound_command_in;
 use crate::sh;
 
 /// The client's end of the pair.
@@ -38,7 +37,8 @@ pub const CLIENT_V4: &str = "198.18.0.2";
 /// The client's first address in fd00::/64.
 pub const CLIENT_V6: &str = "fd00::2";
 
-const PREFIX: &str = "gate-lab-";
+/// How the names of what a lab makes begin; its process id follows.
+pub(super) const PREFIX: &str = "gate-lab-";
 const BPFFS: &str = "/sys/fs/bpf";
 const NAMESPACES: &str = "/run/netns";
 /// Where a gate that was killed leaves its socket, named after its pins.
@@ -159,26 +159,10 @@ impl Namespace {
 
     /// A command that will run in here.
     ///
-    /// The child leads its own process group, so that a terminal's Ctrl-C reaches it only through its parent,
-    /// and gets SIGTERM when the thread that spawned it ends, killed or not. Its mounts stay the caller's
-    /// (`ip netns exec` would hide bpffs).
+    /// As [`bound_command`](super::process::bound_command); its mounts stay the caller's (`ip netns exec` would hide bpffs).
     #[must_use]
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        let file = self.file.try_clone();
-        let mut command = Command::new(program);
-        command.process_group(0);
-        let enter = move || {
-            let file = file.as_ref().map_err(|e| io::Error::from(e.kind()))?;
-            setns(file, CloneFlags::CLONE_NEWNET)?;
-            set_pdeathsig(Signal::SIGTERM)?;
-            Ok(())
-        };
-        // SAFETY: between fork and exec the closure makes two system calls, and neither allocates nor locks.
-        #[allow(unsafe_code, reason = "a child can only change its namespace between fork and exec")]
-        unsafe {
-            command.pre_exec(enter);
-        }
-        command
+        bound_command_in(program, self.file.try_clone())
     }
 
     /// Runs `work` on a thread that is inside, and returns what it returned.
@@ -228,7 +212,7 @@ pub fn remove_stale() -> Result<()> {
 }
 
 /// The entries of `directory` whose name carries the id of a process that is no more.
-fn stale_entries(directory: &str) -> Vec<String> {
+pub(super) fn stale_entries(directory: impl AsRef<Path>) -> Vec<String> {
     let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     names.filter(|name| owner(name).is_some_and(|pid| !Path::new("/proc").join(pid).exists())).collect()

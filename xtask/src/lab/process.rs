@@ -1,13 +1,18 @@
 //! A child process of the lab: started, its output collected, ended.
 
 use std::collections::VecDeque;
-use std::io::{BufRead as _, BufReader, Read};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader, Read};
+use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
+use nix::sched::{CloneFlags, setns};
+use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -184,6 +189,39 @@ impl ChildProcess {
         let last_lines: Vec<&str> = self.last_lines.iter().map(String::as_str).collect();
         anyhow!("{} {what}\n{}", self.name, last_lines.join("\n"))
     }
+}
+
+/// A command for a child process that does not outlive its parent.
+///
+/// The child leads its own process group, so that a terminal's Ctrl-C reaches it only through its parent, and gets SIGTERM
+/// when the thread that spawned it ends, killed or not.
+#[must_use]
+pub fn bound_command(program: impl AsRef<OsStr>) -> Command {
+    bound(program, || Ok(()))
+}
+
+/// As [`bound_command`], in a network namespace.
+pub(super) fn bound_command_in(program: impl AsRef<OsStr>, namespace: io::Result<File>) -> Command {
+    bound(program, move || {
+        let namespace = namespace.as_ref().map_err(|e| io::Error::from(e.kind()))?;
+        Ok(setns(namespace, CloneFlags::CLONE_NEWNET)?)
+    })
+}
+
+/// `enter` runs between fork and exec: it must neither allocate nor lock.
+fn bound(program: impl AsRef<OsStr>, enter: impl Fn() -> io::Result<()> + Send + Sync + 'static) -> Command {
+    let mut command = Command::new(program);
+    command.process_group(0);
+    let prepare = move || {
+        enter()?;
+        Ok(set_pdeathsig(Signal::SIGTERM)?)
+    };
+    // SAFETY: between fork and exec the closure makes two system calls at most, and neither allocates nor locks.
+    #[allow(unsafe_code, reason = "a child can only change its namespace between fork and exec")]
+    unsafe {
+        command.pre_exec(prepare);
+    }
+    command
 }
 
 impl Drop for ChildProcess {

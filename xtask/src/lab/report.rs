@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::counts::{Count, Snapshot};
-use super::scene::{TENANTS, Tenant};
+use super::tenants::Tenant;
 
 /// The counters over the run, as far as they are needed.
 #[derive(Debug)]
@@ -17,8 +17,29 @@ pub struct History {
     steady: Option<Snapshot>,
     before_last: Snapshot,
     last: Snapshot,
+    /// For the picture: the first readings, at most [`MAX_POINTS`].
+    rates: Vec<Rates>,
 }
 
+/// What happened between two readings.
+#[derive(Debug, Clone)]
+pub struct Rates {
+    /// Seconds from the start to the second reading.
+    pub seconds: f64,
+    /// By tenant: requests that passed and that were refused, a second.
+    pub per_sec: BTreeMap<String, (f64, f64)>,
+}
+
+impl Rates {
+    /// What passed and was refused of a tenant; nothing if it was not seen.
+    #[must_use]
+    pub fn of(&self, tenant: &Tenant) -> (f64, f64) {
+        self.per_sec.get(tenant.name).copied().unwrap_or_default()
+    }
+}
+
+/// How many seconds the picture shows.
+const MAX_POINTS: usize = 600;
 /// After so long every burst is spent and every program is warm.
 const WARM_UP: Duration = Duration::from_secs(2);
 
@@ -27,7 +48,7 @@ impl History {
     #[must_use]
     pub fn begin() -> Self {
         let first = Snapshot { at: Instant::now(), tenants: BTreeMap::new() };
-        Self { before_last: first.clone(), last: first.clone(), steady: None, first }
+        Self { before_last: first.clone(), last: first.clone(), steady: None, first, rates: Vec::new() }
     }
 
     /// Adds counters read while the tenants ask.
@@ -36,6 +57,27 @@ impl History {
             self.steady = Some(snapshot.clone());
         }
         self.before_last = std::mem::replace(&mut self.last, snapshot);
+        if self.rates.len() < MAX_POINTS {
+            self.rates.push(self.latest());
+        }
+    }
+
+    /// The rates by second, from the start.
+    #[must_use]
+    pub fn rates(&self) -> &[Rates] {
+        &self.rates
+    }
+
+    /// The rates between the last two readings.
+    fn latest(&self) -> Rates {
+        let Self { first, before_last: before, last: now, .. } = self;
+        let elapsed = (now.at - before.at).as_secs_f64();
+        let per_sec = now.tenants.keys().map(|name| {
+            let count = now.of(name).since(&before.of(name));
+            let per_sec = |count: u64| count as f64 / elapsed;
+            (name.clone(), (per_sec(count.passed), per_sec(count.refused_total())))
+        });
+        Rates { seconds: (now.at - first.at).as_secs_f64(), per_sec: per_sec.collect() }
     }
 
     /// How long it lasted after the warm-up, and how many requests of `tenant` passed meanwhile.
@@ -48,15 +90,16 @@ impl History {
 /// The live view: a table that is redrawn on a terminal, a line a second elsewhere.
 #[derive(Debug)]
 pub struct View {
+    tenants: &'static [Tenant],
     terminal: bool,
     drawn: usize,
 }
 
 impl View {
-    /// For this process's standard output.
+    /// Shows `tenants` on this process's standard output.
     #[must_use]
-    pub fn new() -> Self {
-        Self { terminal: stdout().is_terminal(), drawn: 0 }
+    pub fn new(tenants: &'static [Tenant]) -> Self {
+        Self { tenants, terminal: stdout().is_terminal(), drawn: 0 }
     }
 
     /// Shows what happened between the last two readings.
@@ -64,14 +107,15 @@ impl View {
         let History { before_last: before, last: now, .. } = history;
         let elapsed = (now.at - before.at).as_secs_f64();
         let seconds = (now.at - history.first.at).as_secs();
-        let counts = TENANTS.map(|tenant| (tenant, now.of(tenant.name).since(&before.of(tenant.name))));
+        let count = |tenant: &Tenant| now.of(tenant.name).since(&before.of(tenant.name));
+        let counts = self.tenants.iter().map(|tenant| (tenant, count(tenant)));
         let per_sec = |count: u64| grouped((count as f64 / elapsed).round() as u64);
         if !self.terminal {
             let tenants = counts.map(|(tenant, count)| {
                 let (passed, refused) = (per_sec(count.passed), per_sec(count.refused_total()));
                 format!("{} {passed}/s passed, {refused}/s refused", tenant.name)
             });
-            println!("{seconds:>4} s  {}", tenants.join("; "));
+            println!("{seconds:>4} s  {}", tenants.collect::<Vec<_>>().join("; "));
             return;
         }
         let mut lines = vec![format!(
@@ -102,24 +146,18 @@ impl View {
     }
 }
 
-impl Default for View {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 /// The result of the run.
 #[derive(Debug)]
 pub struct Summary {
     tenants: Vec<Outcome>,
-    /// The result of the client of the proxied service.
-    proxied: Value,
+    /// The result of the client of the proxied service, where the others ask at the interface.
+    proxied: Option<Value>,
     hot_keys: Vec<Value>,
 }
 
 #[derive(Debug)]
 struct Outcome {
-    tenant: Tenant,
+    tenant: &'static Tenant,
     /// The result of its client.
     client: Value,
     /// The gate's counters.
@@ -131,10 +169,11 @@ impl Summary {
     /// From the gate's last counters, `gate load --json` of both services, and `gate hotkeys --json`.
     #[must_use]
     pub fn new(
+        tenants: &'static [Tenant],
         history: &History,
         end: &Snapshot,
         load: &Value,
-        proxied: &Value,
+        proxied: Option<&Value>,
         hot_keys: Vec<Value>,
     ) -> Self {
         let clients: BTreeMap<&str, &Value> = load["tenants"]
@@ -143,13 +182,14 @@ impl Summary {
             .flatten()
             .filter_map(|client| Some((client["name"].as_str()?, client)))
             .collect();
-        let tenants = TENANTS.map(|tenant| Outcome {
+        let tenants = tenants.iter().map(|tenant| Outcome {
             tenant,
             client: clients.get(tenant.name).map_or(Value::Null, |client| (*client).clone()),
             count: end.of(tenant.name),
             steady: history.steady(tenant.name),
         });
-        Self { tenants: tenants.into(), proxied: proxied["tenants"][0].clone(), hot_keys }
+        let proxied = proxied.map(|proxied| proxied["tenants"][0].clone());
+        Self { tenants: tenants.collect(), proxied, hot_keys }
     }
 
     /// For `--json`.
@@ -194,17 +234,7 @@ impl fmt::Display for Summary {
             "offered, p50 and p99 (of answers by the store) are the clients'; the rest is the gate's; steady/s is passed after {} s",
             WARM_UP.as_secs()
         )?;
-        let number = |field: &str| self.proxied[field].as_u64().map_or_else(|| "-".to_owned(), grouped);
-        let quantile = |name: &str| latency(&self.proxied["latency_ns"][name]);
-        writeln!(
-            f,
-            "\nthrough the daemon, over TCP: offered {}, answered {}, refused {}, p50 {}, p99 {}",
-            number("offered"),
-            number("answered"),
-            number("refused"),
-            quantile("p50"),
-            quantile("p99")
-        )?;
+        self.proxied.iter().try_for_each(|proxied| fmt_proxied(proxied, f))?;
         writeln!(f, "\nhot keys, by sampled requests of the last seconds:")?;
         for key in &self.hot_keys {
             let number = |field: &str| key[field].as_u64().map_or_else(|| "-".to_owned(), grouped);
@@ -220,6 +250,21 @@ impl fmt::Display for Summary {
         }
         Ok(())
     }
+}
+
+/// The line of who asks through the daemon, where others ask at the interface.
+fn fmt_proxied(proxied: &Value, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let number = |field: &str| proxied[field].as_u64().map_or_else(|| "-".to_owned(), grouped);
+    let quantile = |name: &str| latency(&proxied["latency_ns"][name]);
+    writeln!(
+        f,
+        "\nthrough the daemon, over TCP: offered {}, answered {}, refused {}, p50 {}, p99 {}",
+        number("offered"),
+        number("answered"),
+        number("refused"),
+        quantile("p50"),
+        quantile("p99")
+    )
 }
 
 impl Outcome {
@@ -242,7 +287,7 @@ impl Outcome {
 }
 
 /// 1234567 as 1,234,567.
-fn grouped(number: u64) -> String {
+pub(super) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (place, digit) in digits.chars().enumerate() {

@@ -1,6 +1,6 @@
 //! The lab's programs: the tenants' load, the service (guarded and proxied), the gate and its configuration.
 
-use std::fmt::Write as _;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -9,93 +9,17 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use super::counts::Snapshot;
+use super::loopback::{self, Directory};
 use super::net::{CLIENT_INTERFACE, Namespace, Net, SERVER_INTERFACE, SERVER_V4};
 use super::process::ChildProcess;
 use super::report::{History, Summary};
+use super::tenants::{LOOPBACK_TENANTS, PROXIED, TENANTS, Tenant};
 use crate::sh;
 
-/// A tenant of the lab.
-#[derive(Debug, Clone, Copy)]
-pub struct Tenant {
-    /// Its name in the configuration.
-    pub name: &'static str,
-    /// Its source address.
-    pub source: &'static str,
-    /// Its quota. Every request costs one RU in the lab.
-    pub quota_ru_per_sec: u32,
-    /// How much of its quota it may have saved up.
-    pub burst_ms: u32,
-    /// How often it asks, while it does.
-    pub offered_per_sec: u32,
-    /// When it asks: `poisson` or `constant`, and whether in bursts, in the words of `gate load`.
-    pub arrivals: &'static str,
-    /// How many keys of its own it asks for.
-    pub keys: u32,
-}
-
-/// The tenants. What they have in common: a tenth of their requests is for [`HOT_KEY`].
-pub const TENANTS: [Tenant; 3] = [
-    // Well under its quota.
-    Tenant {
-        name: "polite",
-        source: "198.18.1.1",
-        quota_ru_per_sec: 5_000,
-        burst_ms: 100,
-        offered_per_sec: 2_000,
-        arrivals: "arrivals=poisson",
-        keys: 1_000,
-    },
-    // Under its quota on average, but for a fifth of each second at over three times it: 600 RU saved up and
-    // 600 earned meanwhile let 1,200 of 2,000 pass.
-    Tenant {
-        name: "bursty",
-        source: "198.18.1.2",
-        quota_ru_per_sec: 3_000,
-        burst_ms: 200,
-        offered_per_sec: 10_000,
-        arrivals: "arrivals=constant,bursts=200ms/1s",
-        keys: 1_000,
-    },
-    // More than 50 times its quota, without a pause.
-    Tenant {
-        name: "hostile",
-        source: "198.18.1.3",
-        quota_ru_per_sec: 2_000,
-        burst_ms: 100,
-        offered_per_sec: 110_000,
-        arrivals: "arrivals=constant",
-        keys: 100_000,
-    },
-];
-
-/// The tenant of the proxied service, over TCP: as polite as the first of [`TENANTS`].
-pub const PROXIED: Tenant = Tenant {
-    name: "proxied",
-    source: "198.18.1.4",
-    quota_ru_per_sec: 5_000,
-    burst_ms: 100,
-    offered_per_sec: 500,
-    arrivals: "arrivals=poisson",
-    keys: 1_000,
-};
-
-/// The key that is planted among the others.
-pub const HOT_KEY: &str = "planted";
 /// The service's port.
 pub const PORT: u16 = 11_211;
 /// Where the daemon takes requests for it.
 pub const PROXIED_PORT: u16 = 11_311;
-
-impl Tenant {
-    /// Its load, in the words of `gate load`.
-    #[must_use]
-    pub fn load(&self) -> String {
-        let Self { name, source, offered_per_sec, arrivals, keys, .. } = self;
-        format!(
-            "name={name},source={source},rate={offered_per_sec}/s,{arrivals},reads=90%,keys=uniform:{keys},hot={HOT_KEY}:10%"
-        )
-    }
-}
 
 /// The gate's configuration, with its pins in `pins`.
 #[must_use]
@@ -111,14 +35,7 @@ pub fn config(pins: &Path) -> String {
          shedding = {{ enabled = \"off\" }}\n",
         pins.display()
     );
-    for Tenant { name, source, quota_ru_per_sec, burst_ms, .. } in TENANTS.into_iter().chain([PROXIED]) {
-        write!(
-            toml,
-            "\n[[tenant]]\nname = \"{name}\"\nsources = [\"{source}\"]\nquota = \"{quota_ru_per_sec} RU/s\"\n\
-             burst = \"{burst_ms}ms\"\n"
-        )
-        .expect("a string takes all that is written to it");
-    }
+    toml.extend(TENANTS.into_iter().chain([PROXIED]).map(|tenant| tenant.section()));
     toml
 }
 
@@ -126,29 +43,72 @@ pub fn config(pins: &Path) -> String {
 #[derive(Debug)]
 pub struct Scene {
     gate: PathBuf,
-    // In the order in which they end.
+    tenants: &'static [Tenant],
+    /// The tenants' load, the first that ends.
     load: ChildProcess,
-    proxied_load: ChildProcess,
-    peer: ChildProcess,
-    daemon: ChildProcess,
-    store: ChildProcess,
-    net: Net,
+    /// The load of [`PROXIED`], beside tenants who ask at the interface.
+    proxied_load: Option<ChildProcess>,
+    /// The other programs, in the order in which they end.
+    programs: Vec<ChildProcess>,
+    place: Place,
+}
+
+/// Where the programs run, and with what everything goes.
+#[derive(Debug)]
+enum Place {
+    Network(Net),
+    Loopback(Directory),
 }
 
 impl Scene {
-    /// Starts everything, the tenants last: they ask for `duration`.
+    /// Starts everything on a network of its own, with XDP, the tenants last: they ask for `duration`.
     ///
     /// # Errors
     ///
-    /// If a program does not start; with its last lines.
-    pub fn set(gate: &Path, duration: Duration) -> Result<Self> {
+    /// Without root, or if a program does not start; with its last lines.
+    pub fn with_xdp(gate: &Path, duration: Duration) -> Result<Self> {
         let net = network()?;
         let store = start_store(&net, gate)?;
         let daemon = start_daemon(&net, gate)?;
         let peer = start_peer(&net, gate)?;
         let load = start_load(&net, gate, duration)?;
-        let proxied_load = start_proxied_load(&net, gate, duration)?;
-        Ok(Self { gate: gate.to_owned(), load, proxied_load, peer, daemon, store, net })
+        let proxied_load = Some(start_proxied_load(&net, gate, duration)?);
+        let programs = vec![peer, daemon, store];
+        Ok(Self {
+            gate: gate.to_owned(),
+            tenants: &TENANTS,
+            load,
+            proxied_load,
+            programs,
+            place: Place::Network(net),
+        })
+    }
+
+    /// Starts the proxied half on loopback, as any user.
+    ///
+    /// # Errors
+    ///
+    /// If a program does not start; with its last lines.
+    pub fn on_loopback(gate: &Path, duration: Duration) -> Result<Self> {
+        let directory = Directory::make()?;
+        let store = loopback::start_store(gate)?;
+        let daemon = loopback::start_daemon(&directory, gate)?;
+        loopback::introduce(&directory, gate);
+        let load = loopback::start_load(gate, duration)?;
+        Ok(Self {
+            gate: gate.to_owned(),
+            tenants: &LOOPBACK_TENANTS,
+            load,
+            proxied_load: None,
+            programs: vec![daemon, store],
+            place: Place::Loopback(directory),
+        })
+    }
+
+    /// The tenants whose counters are shown.
+    #[must_use]
+    pub fn tenants(&self) -> &'static [Tenant] {
+        self.tenants
     }
 
     /// The gate's counters.
@@ -157,7 +117,7 @@ impl Scene {
     ///
     /// If it cannot be read.
     pub fn snapshot(&self) -> Result<Snapshot> {
-        Snapshot::take(&self.gate, self.net.pins())
+        Snapshot::take(&self.gate, self.place.query())
     }
 
     /// True while the tenants send.
@@ -166,11 +126,14 @@ impl Scene {
     ///
     /// If a program has died.
     pub fn is_under_load(&mut self) -> Result<bool> {
-        for child in [&mut self.store, &mut self.daemon, &mut self.peer] {
+        for child in &mut self.programs {
             ensure!(child.is_running()?, "{} ended by itself", child.name());
         }
-        let proxied = self.proxied_load.is_running()?;
-        Ok(self.load.is_running()? || proxied)
+        let mut running = false;
+        for load in [&mut self.load].into_iter().chain(&mut self.proxied_load) {
+            running |= load.is_running()?;
+        }
+        Ok(running)
     }
 
     /// Ends everything, and returns the summary.
@@ -179,16 +142,25 @@ impl Scene {
     ///
     /// If a program fails at its end.
     pub fn close(self, history: &History) -> Result<Summary> {
-        let Self { gate, load, proxied_load, peer, daemon, store, net } = self;
-        let [load, proxied] = [result_of(load)?, result_of(proxied_load)?];
-        let end = Snapshot::take(&gate, net.pins())?;
+        let Self { gate, tenants, load, proxied_load, programs, place } = self;
+        let load = result_of(load)?;
+        let proxied = proxied_load.map(result_of).transpose()?;
+        let end = Snapshot::take(&gate, place.query())?;
         let mut command = Command::new(&gate);
-        command.args(["hotkeys", "--json", "-n", "5", "--pin-dir"]).arg(net.pins());
+        command.args(["hotkeys", "--json", "-n", "5"]).args(place.query());
         let hot_keys = serde_json::from_str(&sh::output(&mut command)?)?;
-        for child in [peer, daemon, store] {
-            child.end()?;
+        programs.into_iter().try_for_each(|child| child.end().map(drop))?;
+        Ok(Summary::new(tenants, history, &end, &load, proxied.as_ref(), hot_keys))
+    }
+}
+
+impl Place {
+    /// The arguments by which commands find this gate.
+    fn query(&self) -> [&OsStr; 2] {
+        match self {
+            Self::Network(net) => ["--pin-dir".as_ref(), net.pins().as_ref()],
+            Self::Loopback(directory) => ["--socket".as_ref(), directory.socket().as_ref()],
         }
-        Ok(Summary::new(history, &end, &load, &proxied, hot_keys))
     }
 }
 
@@ -272,11 +244,16 @@ fn start_proxied_load(net: &Net, gate: &Path, duration: Duration) -> Result<Chil
 
 fn ask(net: &Net, gate: &Path, how: &[&str], tenants: &[Tenant], duration: Duration) -> Result<ChildProcess> {
     let mut command = net.client.command(gate);
+    ask_with(&mut command, how, tenants, duration);
+    ChildProcess::start("gate load", command)
+}
+
+/// The arguments of `gate load`, for tenants who ask for `duration`.
+pub(super) fn ask_with(command: &mut Command, how: &[&str], tenants: &[Tenant], duration: Duration) {
     command.args(["load", "--json", "--for", &format!("{}ms", duration.as_millis())]).args(how);
     for tenant in tenants {
         command.args(["--tenant", &tenant.load()]);
     }
-    ChildProcess::start("gate load", command)
 }
 
 fn target() -> String {
@@ -291,4 +268,5 @@ fn ahead(namespace: &Namespace, gate: &Path) -> Command {
     command
 }
 
-const START: Duration = Duration::from_secs(10);
+/// How long a program may take until it is ready.
+pub(super) const START: Duration = Duration::from_secs(10);
