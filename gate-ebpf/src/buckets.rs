@@ -5,7 +5,7 @@ use core::intrinsics::{AtomicOrdering, atomic_cxchg};
 use aya_ebpf::Global;
 use aya_ebpf::cty::{c_long, c_void};
 use aya_ebpf::helpers::generated::bpf_loop;
-use gate_common::abi::{Control, Event, Reason, Shed, Tenant, draw, tenant_flags};
+use gate_common::abi::{Control, Event, Reason, Shed, TenantLine, draw, tenant_flags};
 use gate_common::token_bucket::{Limits, Take, refund, take_time};
 use gate_common::units::Fraction;
 
@@ -42,8 +42,10 @@ pub(crate) fn check_pushed(plan: &Plan, now_ns: u64) -> Result<(), Reason> {
 pub(crate) struct Buckets {
     /// The element that names the bank in force.
     pub(crate) control: *mut Control,
-    /// The tenant that is charged.
-    pub(crate) tenant: *mut Tenant,
+    /// The id of the tenant that is charged.
+    pub(crate) tenant: u32,
+    /// Its quota.
+    pub(crate) line: *mut TenantLine,
     /// gate's clock.
     pub(crate) now_ns: u64,
     /// Scratch for charges: functions that are not inlined, and `bpf_loop`'s steps, take them from there.
@@ -54,7 +56,7 @@ impl Buckets {
     /// Takes a price from the quotas of the tenant and its parents: from all or none.
     #[inline(always)]
     pub(crate) fn charge(&self, plan: &Plan, price_mru: u32, counters: Counters) -> Result<(), Reason> {
-        let Self { control, tenant, now_ns, charges } = *self;
+        let Self { control, tenant, line, now_ns, charges } = *self;
         let flags = plan.tenant_flags();
         if flags & tenant_flags::CANDIDATE != 0
             && charge_candidate(control, tenant, charges, now_ns, price_mru) != ChargeResult::Admitted
@@ -63,7 +65,7 @@ impl Buckets {
         }
         let has_quota = flags & tenant_flags::UNLIMITED == 0;
         // SAFETY: the word of a tenant's element.
-        let word = unsafe { &raw mut (*tenant).quota_tat };
+        let word = unsafe { &raw mut (*line).quota_tat };
         let charge = Charge::new(now_ns, price_mru, &plan.quota);
         if has_quota {
             // SAFETY: this CPU's own scratch.
@@ -250,16 +252,23 @@ fn parent_bucket(
     price_mru: u32,
     charge: &mut Charge,
 ) -> *mut u64 {
-    let (true, Some(tenant)) = (id != 0, maps::TENANTS.get_ptr_mut(id)) else { return core::ptr::null_mut() };
+    let (true, Some(line)) = (id != 0, maps::TENANT_LINES.get_ptr_mut(id)) else {
+        return core::ptr::null_mut();
+    };
     let (flags, quota) = copy_consistent(control, |bank| {
-        (read_once!((*tenant).banks[bank].flags), read_once!((*tenant).banks[bank].quota))
+        let limits = Limits {
+            rate: read_once!((*line).rate[bank]),
+            burst_ns: read_once!((*line).burst_ns[bank]),
+            max_debt_ns: read_once!((*line).max_debt_ns[bank]),
+        };
+        (read_once!((*line).flags[bank]), limits)
     });
     if flags & tenant_flags::UNLIMITED != 0 {
         return core::ptr::null_mut();
     }
     *charge = Charge::new(now_ns, price_mru, &quota);
-    // SAFETY: the word of a tenant's element.
-    unsafe { &raw mut (*tenant).quota_tat }
+    // SAFETY: the word of a tenant's line.
+    unsafe { &raw mut (*line).quota_tat }
 }
 
 /// Defines a function that charges one of a tenant's other buckets.
@@ -267,7 +276,8 @@ macro_rules! bucket_fn {
     ($(#[$doc:meta])* $name:ident, $limits:ident, $word:ident) => {
         $(#[$doc])*
         #[inline(never)]
-        fn $name(control: *mut Control, tenant: *mut Tenant, charges: *mut [Charge; 3], now_ns: u64, cost: u32) -> ChargeResult {
+        fn $name(control: *mut Control, tenant: u32, charges: *mut [Charge; 3], now_ns: u64, cost: u32) -> ChargeResult {
+            let Some(tenant) = maps::TENANTS.get_ptr_mut(tenant) else { return ChargeResult::Admitted };
             let limits = copy_consistent(control, |bank| read_once!((*tenant).banks[bank].$limits));
             // SAFETY: the word of a tenant's element, and this CPU's own scratch.
             unsafe { Charge::new(now_ns, cost, &limits).apply(&raw mut (*tenant).$word, &mut (*charges)[0]) }

@@ -2,7 +2,7 @@
 
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, PerCpuArray, RingBuf};
-use gate_common::abi::{Block, Control, Cpu, Ports, Service, Tenant, TenantCounters, TopKey};
+use gate_common::abi::{Block, Control, Cpu, Ports, Service, Tenant, TenantCounters, TenantLine, TopKey};
 
 use crate::verdict::Scratch;
 
@@ -21,7 +21,10 @@ pub(crate) static TABLES: Array<Block> = Array::with_max_entries(1, MMAPABLE);
 /// Services.
 #[map]
 pub(crate) static SERVICES: Array<Service> = Array::with_max_entries(1, MMAPABLE);
-/// Tenants.
+/// What every packet of a tenant reads.
+#[map]
+pub(crate) static TENANT_LINES: Array<TenantLine> = Array::with_max_entries(1, MMAPABLE);
+/// The rest of the tenants.
 #[map]
 pub(crate) static TENANTS: Array<Tenant> = Array::with_max_entries(1, MMAPABLE);
 /// Counters by CPU and tenant.

@@ -8,8 +8,8 @@
 use core::mem::offset_of;
 
 use gate_common::abi::{
-    Control, Event, Exit, Ports, Service, ServiceState, Shed, Tenant, TenantState, View, bank_of, find,
-    find_v4, service_flags,
+    Control, Event, Exit, Ports, Service, ServiceState, Shed, TenantLine, TenantState, View, bank_of, find,
+    find_v4, service_flags, tenant_flags,
 };
 use gate_common::token_bucket::Limits;
 use gate_common::units::Multiplier;
@@ -45,7 +45,9 @@ pub(crate) struct Plan {
     factors: u64,
     /// [`TenantState::also_charge`].
     pub(crate) parents: u64,
-    /// [`TenantState::flags`], [`TenantState::tier`], [`TenantState::tcp_action`].
+    /// [`TenantLine::flags`].
+    line_flags: u32,
+    /// [`TenantState::flags`], [`TenantState::tier`], [`TenantState::tcp_action`], of which only the last counts.
     packed_flags: u64,
 }
 
@@ -58,7 +60,6 @@ const _: () = assert!(offset_of!(TenantState, rejection_rate).is_multiple_of(8))
 const _: () = assert!(offset_of!(TenantState, multiplier) == offset_of!(TenantState, rejection_rate) + 4);
 const _: () = assert!(offset_of!(TenantState, also_charge).is_multiple_of(8));
 const _: () = assert!(offset_of!(TenantState, flags).is_multiple_of(8));
-const _: () = assert!(offset_of!(TenantState, tier) == offset_of!(TenantState, flags) + 4);
 const _: () = assert!(offset_of!(TenantState, tcp_action) == offset_of!(TenantState, flags) + 5);
 
 impl Plan {
@@ -104,10 +105,10 @@ impl Plan {
         (self.factors >> 32) as u32
     }
 
-    /// [`gate_common::abi::tenant_flags`].
+    /// [`tenant_flags`].
     #[inline(always)]
     pub(crate) fn tenant_flags(&self) -> u32 {
-        self.packed_flags as u32
+        self.line_flags
     }
 
     /// A [`gate_common::abi::TcpAction`].
@@ -119,7 +120,7 @@ impl Plan {
     /// The service's shedding rung for the tenant's tier, see [`Shed`].
     #[inline(always)]
     pub(crate) fn rung(&self) -> u32 {
-        self.shed.rung((self.packed_flags >> 32) as u8)
+        self.shed.rung((self.line_flags >> tenant_flags::TIER_SHIFT) as u8)
     }
 
     /// True if nothing changes the price, sheds, or refuses by chance.
@@ -153,7 +154,7 @@ impl PlanReader<'_> {
     pub(crate) fn read(
         &self,
         mut price: impl FnMut(u8, *const ServiceState) -> u32,
-    ) -> Result<(Plan, *mut Tenant), Exit> {
+    ) -> Result<(Plan, *mut TenantLine), Exit> {
         let mut left = opaque_const::<RETRIES>();
         loop {
             let generation = read_once!((*self.control).generation);
@@ -176,13 +177,17 @@ impl PlanReader<'_> {
         &self,
         bank: usize,
         price: &mut impl FnMut(u8, *const ServiceState) -> u32,
-    ) -> Option<(Plan, *mut Tenant)> {
+    ) -> Option<(Plan, *mut TenantLine)> {
         let service = self.service(bank)?;
         let tenant_id = match self.tenant(bank) {
             0 => read_once!((*service).default_tenant),
             found => found,
         };
-        let tenant = self.or_missing(maps::TENANTS.get_ptr_mut(tenant_id))?;
+        let line = self.or_missing(maps::TENANT_LINES.get_ptr_mut(tenant_id))?;
+        let line_flags = read_once!((*line).flags[bank]);
+        // Nobody's state is that of a tenant without anything special, whose own is left alone.
+        let special = ((line_flags & tenant_flags::SPECIAL) as i32 >> 31) as u32;
+        let tenant = self.or_missing(maps::TENANTS.get_ptr_mut(tenant_id & special))?;
         // SAFETY: parts of elements of maps.
         let (view, state, prices) = unsafe {
             (
@@ -200,18 +205,19 @@ impl PlanReader<'_> {
             sample_every: read_once!((*view).sample_every),
             shed: read_once!((*prices).shed),
             quota: Limits {
-                rate: read_once!((*state).quota.rate),
-                burst_ns: read_once!((*state).quota.burst_ns),
-                max_debt_ns: read_once!((*state).quota.max_debt_ns),
+                rate: read_once!((*line).rate[bank]),
+                burst_ns: read_once!((*line).burst_ns[bank]),
+                max_debt_ns: read_once!((*line).max_debt_ns[bank]),
             },
             reject_until_ns: read_once!((*state).reject_until_ns),
             rules: read_word_once!((*view).flags),
             service: of_service,
             factors: read_word_once!((*state).rejection_rate),
             parents: read_word_once!((*state).also_charge),
+            line_flags,
             packed_flags: read_word_once!((*state).flags),
         };
-        Some((plan, tenant))
+        Some((plan, line))
     }
 
     /// The element, or `None` with [`Exit::Missing`] as the exit.

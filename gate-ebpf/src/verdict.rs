@@ -3,7 +3,7 @@
 use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::helpers::generated::bpf_jiffies64;
 use gate_common::abi::{
-    ABI_VERSION, Control, Event, Exit, Protocol, Reason, ServiceState, Shed, TcpAction, Tenant, draw,
+    ABI_VERSION, Control, Event, Exit, Protocol, Reason, ServiceState, Shed, TcpAction, TenantLine, draw,
     service_flags, tenant_flags, view_flags,
 };
 use gate_common::units::{Fraction, MilliRu, Multiplier};
@@ -134,7 +134,7 @@ struct PacketContext {
     control: *mut Control,
     scratch: *mut Scratch,
     plan: Plan,
-    tenant: *mut Tenant,
+    line: *mut TenantLine,
     counters: Counters,
     now_ns: u64,
     /// True if the heartbeat is stale: pushed refusals are ignored.
@@ -161,7 +161,7 @@ impl PacketContext {
         *is_scanned = false;
         compiler_barrier();
         let reader = PlanReader { control, frame, entry, exit };
-        let (plan, tenant) = reader.read(|protocol, prices| {
+        let (plan, line) = reader.read(|protocol, prices| {
             if frame.transport != UDP {
                 return price_of_bytes(prices, payload.max_len());
             }
@@ -195,7 +195,7 @@ impl PacketContext {
         }
         // Looked up before any compare-and-swap: later instructions wait for it.
         let counters = Counters::new(plan.tenant_id, read_once!((*control).tenants));
-        Ok(Self { ctx, control, scratch: at, plan, tenant, counters, now_ns, stale, price_mru })
+        Ok(Self { ctx, control, scratch: at, plan, line, counters, now_ns, stale, price_mru })
     }
 
     /// Processes a UDP datagram, and says of one that passes to a proxied service that it was charged.
@@ -313,7 +313,13 @@ impl PacketContext {
     fn buckets(&self) -> Buckets {
         // SAFETY: this CPU's own scratch.
         let charges = unsafe { &raw mut (*self.scratch).charges };
-        Buckets { control: self.control, tenant: self.tenant, now_ns: self.now_ns, charges }
+        Buckets {
+            control: self.control,
+            tenant: self.plan.tenant_id,
+            line: self.line,
+            now_ns: self.now_ns,
+            charges,
+        }
     }
 
     #[inline(always)]

@@ -4,10 +4,11 @@ use std::collections::HashSet;
 use std::mem::offset_of;
 use std::net::IpAddr;
 use std::num::NonZeroU32;
+use std::sync::atomic::Ordering;
 
 use gate_common::abi::{
-    Clock, Control, Cpu, Ports, Protocol, Service, ServiceState, Shed, Tenant, TenantCounters, TenantState,
-    View, service_flags,
+    Clock, Control, Cpu, Ports, Protocol, Service, ServiceState, Shed, Tenant, TenantCounters, TenantLine,
+    TenantState, View, service_flags,
 };
 use gate_common::token_bucket::Limits;
 use gate_common::units::{Fraction, Multiplier, Nanos};
@@ -238,7 +239,7 @@ impl World {
             maps.cpus.store(place, &Cpu::EMPTY);
         }
         for tenant in 0..maps.tenants.len() {
-            (0..4).for_each(|word| maps.tenants.store_at(tenant, 8 * word, &0_u64));
+            self.set_buckets(tenant, [0; 4]);
         }
         self.loaded.samples.drain(usize::MAX, |_| ());
     }
@@ -254,6 +255,7 @@ impl World {
         }
         for place in 0..maps.tenants.len() {
             maps.tenants.store(place, &Tenant::default());
+            maps.tenant_lines.store(place, &TenantLine::default());
         }
         self.loaded.samples.drain(usize::MAX, |_| ());
     }
@@ -275,7 +277,24 @@ impl World {
     /// Lets a tenant owe so much of its quota.
     pub fn owe(&self, tenant: usize, owed: Nanos) {
         let until = self.now().0 + owed.0;
-        self.loaded.maps.tenants.store_at(tenant, offset_of!(Tenant, quota_tat), &until);
+        self.loaded.maps.quota_tat(tenant).store(until, Ordering::Relaxed);
+    }
+
+    /// The words of a tenant's buckets: quota, TCP, replies, candidate.
+    #[must_use]
+    pub fn buckets(&self, tenant: usize) -> [u64; 4] {
+        let Tenant { tcp_tat, reply_tat, candidate_tat, .. } = self.loaded.maps.tenants.load(tenant);
+        [self.loaded.maps.quota_tat(tenant).load(Ordering::Relaxed), tcp_tat, reply_tat, candidate_tat]
+    }
+
+    /// Writes those words.
+    pub fn set_buckets(&self, tenant: usize, words: [u64; 4]) {
+        let [quota_tat, tcp_tat, reply_tat, candidate_tat] = words;
+        let maps = &self.loaded.maps;
+        maps.quota_tat(tenant).store(quota_tat, Ordering::Relaxed);
+        maps.tenants.store_at(tenant, offset_of!(Tenant, tcp_tat), &tcp_tat);
+        maps.tenants.store_at(tenant, offset_of!(Tenant, reply_tat), &reply_tat);
+        maps.tenants.store_at(tenant, offset_of!(Tenant, candidate_tat), &candidate_tat);
     }
 
     /// Lets a tenant have spent its budget for replies for the next hour.

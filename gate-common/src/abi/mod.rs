@@ -11,6 +11,7 @@
 //! | [`maps::PORTS`] | [`Ports`] | 0 | daemon |
 //! | [`maps::TABLES`] | [`Block`] | block number | daemon |
 //! | [`maps::SERVICES`] | [`Service`] | service slot | daemon |
+//! | [`maps::TENANT_LINES`] | [`TenantLine`] | tenant id | bucket: both; rest: daemon |
 //! | [`maps::TENANTS`] | [`Tenant`] | tenant id | words: both; banks: daemon |
 //! | [`maps::COUNTERS`] | [`TenantCounters`] | `cpu * tenants + tenant` | XDP |
 //! | [`maps::CPUS`] | [`Cpu`] | CPU | XDP |
@@ -42,7 +43,7 @@ pub use reason::Reason;
 pub use sample::{Sample, sample_flags};
 pub use service::{Protocol, QueryClass, Service, ServiceState, Shed, service_flags};
 pub use table::{Block, Entry, Ports, find, find_v4};
-pub use tenant::{TcpAction, Tenant, TenantState, tenant_flags};
+pub use tenant::{TcpAction, Tenant, TenantLine, TenantState, tenant_flags};
 
 /// Raised with every change to a size, a meaning or a map.
 pub const ABI_VERSION: u32 = 5;
@@ -73,6 +74,8 @@ pub mod maps {
     pub const TABLES: &str = "TABLES";
     /// [`super::Service`]s.
     pub const SERVICES: &str = "SERVICES";
+    /// [`super::TenantLine`]s.
+    pub const TENANT_LINES: &str = "TENANT_LINES";
     /// [`super::Tenant`]s.
     pub const TENANTS: &str = "TENANTS";
     /// [`super::TenantCounters`] by CPU and tenant.
@@ -86,7 +89,8 @@ pub mod maps {
     /// What [`super::CLOCK_PROGRAM`] read: jiffies, then `ktime_get_ns`, two `u64`.
     pub const CLOCK: &str = "CLOCK_READING";
     /// Every pinned map.
-    pub const ALL: [&str; 9] = [CONTROL, PORTS, TABLES, SERVICES, TENANTS, COUNTERS, CPUS, SAMPLES, TOP_KEYS];
+    pub const ALL: [&str; 10] =
+        [CONTROL, PORTS, TABLES, SERVICES, TENANT_LINES, TENANTS, COUNTERS, CPUS, SAMPLES, TOP_KEYS];
 }
 
 /// The bank that a generation puts in force.

@@ -1,19 +1,44 @@
 //! A tenant: its buckets, which are never banked, and two banks of state.
+//!
+//! A packet of a tenant without anything special reads one cache line of it, its [`TenantLine`]. These lie side by side in a
+//! map of their own, so that those of many tenants fit into a CPU's cache. Everything else is in its [`Tenant`].
 
-use core::mem::size_of;
+use core::mem::{offset_of, size_of};
 
 use super::Name;
-use crate::token_bucket::Limits;
+use crate::token_bucket::{Limits, Rate};
+use crate::units::Multiplier;
 
-/// One tenant. Index zero is nobody.
+/// What every packet of a tenant reads, in one cache line: the bucket of its quota, and of both banks what a tenant
+/// without anything special needs. Index zero is nobody.
 ///
-/// The four words are the `tat` of a [token bucket](crate::token_bucket) each, changed only by
+/// The first word is the `tat` of a [token bucket](crate::token_bucket), changed only by compare-and-swap. The rest is
+/// a copy of parts of [`Tenant::banks`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct TenantLine {
+    /// The quota, in thousandths of a request unit, shared by XDP and the daemon.
+    pub quota_tat: u64,
+    /// [`Limits::rate`] of the quota, by bank.
+    pub rate: [Rate; 2],
+    /// [`Limits::burst_ns`] of the quota, by bank.
+    pub burst_ns: [u64; 2],
+    /// [`Limits::max_debt_ns`] of the quota, by bank.
+    pub max_debt_ns: [u64; 2],
+    /// [`TenantState::line_flags`], by bank.
+    pub flags: [u32; 2],
+}
+
+const _: () = assert!(size_of::<TenantLine>() == 64);
+const _: () = assert!(offset_of!(TenantLine, flags).is_multiple_of(8));
+
+/// The rest of one tenant. Index zero is nobody, whose state in both banks is [`TenantState::PLAIN`].
+///
+/// The first words are the `tat` of a [token bucket](crate::token_bucket) each, changed only by
 /// compare-and-swap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Tenant {
-    /// The quota, in thousandths of a request unit, shared by XDP and the daemon.
-    pub quota_tat: u64,
     /// The coarse second line of proxied TCP, in bytes.
     pub tcp_tat: u64,
     /// The budget for replies from XDP, in bytes.
@@ -21,7 +46,7 @@ pub struct Tenant {
     /// A candidate quota, which only counts.
     pub candidate_tat: u64,
     /// Spelled out: the words have a cache line of their own.
-    pub _reserved: [u64; 4],
+    pub _reserved: [u64; 5],
     /// What the daemon decided; [`super::bank_of`] the generation is in force.
     pub banks: [TenantState; 2],
     /// Its name, for whoever reads the maps.
@@ -70,6 +95,45 @@ pub struct TenantState {
 
 const _: () = assert!(size_of::<TenantState>() == 192);
 
+impl TenantState {
+    /// The state of a tenant without anything special, and without a limit.
+    pub const PLAIN: Self = Self {
+        quota: Limits { rate: Rate::UNLIMITED, burst_ns: 0, max_debt_ns: 0 },
+        reject_until_ns: 0,
+        rejection_rate: 0,
+        multiplier: Multiplier::ONE.0,
+        also_charge: [0; 2],
+        flags: 0,
+        tier: 0,
+        tcp_action: TcpAction::None as u8,
+        _reserved: 0,
+        stamp: 0,
+        tcp: Limits { rate: Rate::UNLIMITED, burst_ns: 0, max_debt_ns: 0 },
+        reply: Limits { rate: Rate::UNLIMITED, burst_ns: 0, max_debt_ns: 0 },
+        candidate: Limits { rate: Rate::UNLIMITED, burst_ns: 0, max_debt_ns: 0 },
+        _reserved_end: [0; 7],
+    };
+
+    /// True if [`TenantLine`] holds all that a packet needs: nothing is refused ahead, prices are as configured, and
+    /// nobody else is charged.
+    #[must_use]
+    pub const fn is_plain(&self) -> bool {
+        self.reject_until_ns == 0
+            && self.rejection_rate == 0
+            && self.multiplier == Multiplier::ONE.0
+            && self.also_charge[0] == 0
+            && self.also_charge[1] == 0
+            && self.tcp_action == TcpAction::None as u8
+    }
+
+    /// Its flags in [`TenantLine::flags`]: the same bits, its tier, and [`tenant_flags::SPECIAL`].
+    #[must_use]
+    pub const fn line_flags(&self) -> u32 {
+        let tier = (self.tier as u32 & 3) << tenant_flags::TIER_SHIFT;
+        self.flags | tier | if self.is_plain() { 0 } else { tenant_flags::SPECIAL }
+    }
+}
+
 /// Bits of [`TenantState::flags`].
 pub mod tenant_flags {
     /// A configured tenant: XDP may answer it. Never set for a service's default tenant.
@@ -82,6 +146,11 @@ pub mod tenant_flags {
     pub const UNLIMITED: u32 = 1 << 3;
     /// The daemon answers none of its reads with what it has kept of hot keys.
     pub const NO_CACHE: u32 = 1 << 4;
+    /// Only in [`super::TenantLine::flags`]: where its tier begins, two bits.
+    pub const TIER_SHIFT: u32 = 28;
+    /// Only in [`super::TenantLine::flags`]: its state has to be read as well, see [`super::TenantState::is_plain`]. The
+    /// highest bit, so that an arithmetic shift makes a mask of it.
+    pub const SPECIAL: u32 = 1 << 31;
 }
 
 /// What happens to the TCP segments of a tenant deep in debt.
@@ -97,4 +166,26 @@ pub enum TcpAction {
     DropSyn = 2,
     /// SYNs and segments with data are dropped.
     DropData = 3,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_a_line_has_no_room_for_makes_a_tenant_special() {
+        let plain = TenantState { flags: tenant_flags::MAY_REPLY, tier: 2, ..TenantState::PLAIN };
+        assert_eq!(plain.line_flags(), tenant_flags::MAY_REPLY | 2 << tenant_flags::TIER_SHIFT);
+        for special in [
+            TenantState { reject_until_ns: 1, ..plain },
+            TenantState { rejection_rate: 1, ..plain },
+            TenantState { multiplier: 0, ..plain },
+            TenantState { multiplier: Multiplier::ONE.0 + 1, ..plain },
+            TenantState { also_charge: [1, 0], ..plain },
+            TenantState { also_charge: [0, 1], ..plain },
+            TenantState { tcp_action: TcpAction::DropSyn as u8, ..plain },
+        ] {
+            assert_eq!(special.line_flags(), plain.line_flags() | tenant_flags::SPECIAL, "{special:?}");
+        }
+    }
 }

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::mem::offset_of;
+use std::sync::atomic::Ordering;
 
 use gate_common::abi::{Name, Reason, Tenant as Element, bank_of, tenant_flags};
 use gate_common::token_bucket::debt_ns;
@@ -81,7 +82,8 @@ impl Tenant {
         let state = &element.banks[bank_of(maps.generation())];
         let counters = maps.tenant_counters(id as usize);
         let now = maps.clock().at_monotonic(clock::monotonic());
-        let owed = element.quota_tat.saturating_sub(now.0);
+        let quota_tat = maps.quota_tat(id as usize).load(Ordering::Relaxed);
+        let owed = quota_tat.saturating_sub(now.0);
         let burst = state.quota.burst_ns;
         let by_reason = |counts: &[u64; Reason::COUNT]| {
             let named = Reason::ALL.iter().map(|reason| (reason.name().into(), counts[reason.index()]));
@@ -94,7 +96,7 @@ impl Tenant {
             quota_ru_per_sec: state.quota.rate.units_per_sec().map(|milli| milli as f64 / 1e3),
             burst_ms: burst as f64 / 1e6,
             burst_left: if burst == 0 { 0.0 } else { 1.0 - owed.min(burst) as f64 / burst as f64 },
-            debt_ms: debt_ns(element.quota_tat, now.0, burst) as f64 / 1e6,
+            debt_ms: debt_ns(quota_tat, now.0, burst) as f64 / 1e6,
             price_multiplier: f64::from(state.multiplier) / 65_536.0,
             refuse: state.flags & tenant_flags::PENALTY != 0,
             overrides: BTreeMap::new(),

@@ -95,6 +95,7 @@ fn dump(pins: &Pins, map: &str, from: usize, count: usize) -> anyhow::Result<()>
         names::PORTS => elements(&maps.ports, from, count),
         names::TABLES => elements(&maps.tables, from, count),
         names::SERVICES => elements(&maps.services, from, count),
+        names::TENANT_LINES => elements(&maps.tenant_lines, from, count),
         names::TENANTS => elements(&maps.tenants, from, count),
         names::COUNTERS => elements(&maps.counters, from, count),
         names::CPUS => elements(&maps.cpus, from, count),

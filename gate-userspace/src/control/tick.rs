@@ -9,7 +9,9 @@ use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use gate_common::abi::{Name, Ports, ServiceState, Tenant, TenantCounters, TenantState, View, bank_of};
+use gate_common::abi::{
+    Name, Ports, ServiceState, Tenant, TenantCounters, TenantLine, TenantState, View, bank_of,
+};
 use gate_common::units::Nanos;
 
 use super::board::{LearnedReport, PriceReport, Report, ServiceReport};
@@ -129,6 +131,7 @@ impl Ticker {
             let id = tenant.id as usize;
             if tenant.fresh {
                 maps.tenants.store(id, &Tenant::default());
+                maps.tenant_lines.store(id, &TenantLine::default());
                 for cpu in 0..maps.cpus.len() {
                     maps.counters.store(cpu * maps.tenants.len() + id, &TenantCounters::default());
                 }
@@ -278,10 +281,9 @@ impl Ticker {
 
     fn observe(&mut self) {
         for (snapshot, tenant) in self.snapshots.iter_mut().zip(&mut self.tenants) {
-            let word = self.maps.tenants.word(tenant.id as usize, offset_of!(Tenant, quota_tat));
             let (offered_mru, asked_mru) = asked(&self.maps, tenant.id);
             *snapshot = TenantSnapshot {
-                quota_tat: word.load(Ordering::Relaxed),
+                quota_tat: self.maps.quota_tat(tenant.id as usize).load(Ordering::Relaxed),
                 offered_mru: offered_mru.wrapping_sub(tenant.offered_mru),
                 asked_mru: asked_mru.wrapping_sub(tenant.asked_mru),
             };

@@ -43,9 +43,11 @@ words!(
     abi::ServiceState,
     abi::Tenant,
     abi::TenantCounters,
+    abi::TenantLine,
     abi::TenantState,
     abi::TopKey,
     abi::View,
+    gate_common::token_bucket::Rate,
     [u64; 2],
     [u64; abi::Control::HEAD_BYTES / 8],
 );

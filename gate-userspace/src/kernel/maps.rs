@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use aya::maps::{Map, MapData, MapInfo, MapType};
 use gate_common::abi::{
     self, ABI_VERSION, AttachMode, Block, Clock, Control, Cpu, Ports, Service, ServiceState, Tenant,
-    TenantCounters, TenantState, TopKey, View, maps,
+    TenantCounters, TenantLine, TenantState, TopKey, View, maps,
 };
+use gate_common::token_bucket::Limits;
 use gate_common::units::Nanos;
 
 use super::mapped::Mapped;
@@ -38,7 +39,7 @@ impl Sizes {
         Some(match map {
             maps::TABLES => self.blocks,
             maps::SERVICES => self.services,
-            maps::TENANTS => self.tenants,
+            maps::TENANT_LINES | maps::TENANTS => self.tenants,
             maps::COUNTERS => self.tenants.checked_mul(self.cpus)?,
             maps::CPUS => self.cpus,
             maps::SAMPLES => self.samples,
@@ -84,6 +85,8 @@ pub struct Maps {
     pub tables: Mapped<Block>,
     /// See [`Service`].
     pub services: Mapped<Service>,
+    /// See [`TenantLine`].
+    pub tenant_lines: Mapped<TenantLine>,
     /// See [`Tenant`].
     pub tenants: Mapped<Tenant>,
     /// See [`TenantCounters`]; index `cpu * tenants + tenant`.
@@ -117,6 +120,7 @@ impl Maps {
         let not_whole = |map| Err(Error::NotWhole { directory: directory.to_owned(), map });
         match (this.control.load(0), this.tenants.len()) {
             (control, tenants) if control.tenants as usize != tenants => not_whole(maps::TENANTS),
+            (_, tenants) if this.tenant_lines.len() != tenants => not_whole(maps::TENANT_LINES),
             (_, tenants) if this.counters.len() != this.cpus.len() * tenants => not_whole(maps::COUNTERS),
             _ => Ok(this),
         }
@@ -138,6 +142,7 @@ impl Maps {
             ports: array(sizes, maps::PORTS)?,
             tables: array(sizes, maps::TABLES)?,
             services: array(sizes, maps::SERVICES)?,
+            tenant_lines: array(sizes, maps::TENANT_LINES)?,
             tenants: array(sizes, maps::TENANTS)?,
             counters: array(sizes, maps::COUNTERS)?,
             cpus: array(sizes, maps::CPUS)?,
@@ -155,6 +160,7 @@ impl Maps {
             ports: array(maps::PORTS, writable, &map)?,
             tables: array(maps::TABLES, writable, &map)?,
             services: array(maps::SERVICES, writable, &map)?,
+            tenant_lines: array(maps::TENANT_LINES, writable, &map)?,
             tenants: array(maps::TENANTS, writable, &map)?,
             counters,
             cpus: array(maps::CPUS, writable, &map)?,
@@ -164,6 +170,8 @@ impl Maps {
 
     /// Makes new maps ready: who reads them, and what time it is.
     pub fn init(&self, clock: Clock) {
+        self.tenants.store_at(0, offset_of!(Tenant, banks), &TenantState::PLAIN);
+        self.tenants.store_at(0, offset_of!(Tenant, banks) + size_of::<TenantState>(), &TenantState::PLAIN);
         self.control.store_at(0, offset_of!(Control, clock), &clock);
         let tenants = self.tenants.len() as u64;
         self.control.store_at(0, offset_of!(Control, tenants), &tenants);
@@ -292,8 +300,24 @@ impl Maps {
 
     /// Writes a tenant's state for a generation.
     pub fn write_tenant_state(&self, tenant: usize, generation: u64, state: &TenantState) {
-        let bank = offset_of!(Tenant, banks) + abi::bank_of(generation) * size_of::<TenantState>();
-        self.tenants.store_at(tenant, bank, state);
+        let bank = abi::bank_of(generation);
+        self.tenants.store_at(tenant, offset_of!(Tenant, banks) + bank * size_of::<TenantState>(), state);
+        let Limits { rate, burst_ns, max_debt_ns } = state.quota;
+        let at = |field: usize| field + bank * size_of::<u64>();
+        self.tenant_lines.store_at(tenant, at(offset_of!(TenantLine, rate)), &rate);
+        self.tenant_lines.store_at(tenant, at(offset_of!(TenantLine, burst_ns)), &burst_ns);
+        self.tenant_lines.store_at(tenant, at(offset_of!(TenantLine, max_debt_ns)), &max_debt_ns);
+        // Both banks' flags are in one word, which only the owner writes.
+        let (word, shift) = (self.tenant_lines.word(tenant, offset_of!(TenantLine, flags)), 32 * bank);
+        let others = word.load(Ordering::Relaxed) & !(u64::from(u32::MAX) << shift);
+        word.store(others | u64::from(state.line_flags()) << shift, Ordering::Relaxed);
+    }
+
+    /// The word of a tenant's quota.
+    #[must_use]
+    #[inline]
+    pub fn quota_tat(&self, tenant: usize) -> &AtomicU64 {
+        self.tenant_lines.word(tenant, offset_of!(TenantLine, quota_tat))
     }
 
     /// Writes a service's state for a generation.

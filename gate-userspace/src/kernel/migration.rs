@@ -69,7 +69,7 @@ impl CarryOver for Maps {
 
     fn bucket(&self, tenant: usize, bucket: Bucket) -> &AtomicU64 {
         let offset = match bucket {
-            Bucket::Quota => offset_of!(Tenant, quota_tat),
+            Bucket::Quota => return self.quota_tat(tenant),
             Bucket::Tcp => offset_of!(Tenant, tcp_tat),
             Bucket::Reply => offset_of!(Tenant, reply_tat),
             Bucket::Candidate => offset_of!(Tenant, candidate_tat),

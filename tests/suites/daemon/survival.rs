@@ -65,7 +65,7 @@ impl Seen {
     }
 
     fn word(&self, id: usize) -> &std::sync::atomic::AtomicU64 {
-        self.0.tenants.word(id, std::mem::offset_of!(gate_common::abi::Tenant, quota_tat))
+        self.0.quota_tat(id)
     }
 }
 

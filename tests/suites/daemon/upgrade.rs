@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use anyhow::{Context as _, Result, ensure};
 use aya::maps::{Array, Map, MapData};
-use gate_common::abi::{ABI_VERSION, Control, Exit, Tenant, TenantCounters};
+use gate_common::abi::{ABI_VERSION, Control, Exit, TenantCounters};
 use gate_common::units::Nanos;
 use gate_tests::daemon::{ATTACHED, CONFIG, PATIENCE, Site};
 use gate_tests::flood::{Flood, Sink};
@@ -185,7 +185,8 @@ fn taken_over(test: &str, killed: bool) -> Result<()> {
     ensure!(sink.received() == polite.passed, "{} arrived, {} passed", sink.received(), polite.passed);
 
     let element = maps.tenants.load(DEBTOR as usize);
-    let words = [element.quota_tat, element.tcp_tat, element.reply_tat, element.candidate_tat];
+    let quota_tat = maps.quota_tat(DEBTOR as usize).load(Ordering::SeqCst);
+    let words = [quota_tat, element.tcp_tat, element.reply_tat, element.candidate_tat];
     ensure!(words == debts, "{words:?} instead of {debts:?}");
     let version = maps.control.load_at::<u64>(0, std::mem::offset_of!(Control, abi_version)) as u32;
     ensure!(version == ABI_VERSION);
@@ -218,9 +219,7 @@ fn an_upgrade_interrupted_while_renaming_pins_is_completed() -> Result<()> {
     let debt = {
         let maps = Maps::pinned(site.pins(), true)?;
         let until = now(maps.clock()).0 + 1_000_000_000_000;
-        maps.tenants
-            .word(DEBTOR as usize, std::mem::offset_of!(Tenant, quota_tat))
-            .store(until, Ordering::SeqCst);
+        maps.quota_tat(DEBTOR as usize).store(until, Ordering::SeqCst);
         until
     };
     // As a gate leaves it that has renamed some of its pins, and not yet the others.
@@ -231,7 +230,7 @@ fn an_upgrade_interrupted_while_renaming_pins_is_completed() -> Result<()> {
     }
     let gate = site.start(&[])?;
     let maps = Maps::pinned(site.pins(), false)?;
-    ensure!(maps.tenants.load(DEBTOR as usize).quota_tat == debt);
+    ensure!(maps.quota_tat(DEBTOR as usize).load(Ordering::SeqCst) == debt);
     drop(maps);
     gate.end()?;
     ensure!(site.anything_left()?.is_none());

@@ -1,11 +1,10 @@
 //! What several CPUs and the daemon do to the same words at the same time.
 
-use std::mem::offset_of;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use gate_common::abi::{Cpu, Event, Exit, Protocol, Reason, Tenant, TenantState};
+use gate_common::abi::{Cpu, Event, Exit, Protocol, Reason, TenantState};
 use gate_common::token_bucket::{Limits, Take, take};
 use gate_common::units::Multiplier;
 use gate_tests::daemon::PATIENCE;
@@ -50,7 +49,7 @@ fn one_word_is_one_quota_however_many_take_from_it() {
     let runners: Vec<_> = (0..cpus).map(|_| world.loaded.runner().unwrap()).collect();
     let packet = request();
     let over = AtomicBool::new(false);
-    let word = world.loaded.maps.tenants.word(1, offset_of!(Tenant, quota_tat));
+    let word = world.loaded.maps.quota_tat(1);
     let start = Instant::now();
     let by_user = std::thread::scope(|scope| {
         let threads: Vec<_> = runners
@@ -127,7 +126,7 @@ fn whoever_runs_out_of_attempts_is_refused_and_counted() {
     let packet = request();
     let cpus = std::thread::available_parallelism().unwrap().get();
     let over = AtomicBool::new(false);
-    let word = maps.tenants.word(1, offset_of!(Tenant, quota_tat));
+    let word = maps.quota_tat(1);
     let contended = || maps.cpu_counters().events[Event::Contended.index()];
     std::thread::scope(|scope| {
         let hammer = scope.spawn(|| {

@@ -7,7 +7,7 @@
 use std::mem::offset_of;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use gate_common::abi::{
     Block, Clock, Name, Reason, Service, ServiceState, Shed, Tenant, TenantCounters, TenantState, View,
@@ -247,13 +247,12 @@ impl Ledger {
         let now = self.at(now);
         let state = *self.state(tenant);
         if state.flags & tenant_flags::CANDIDATE != 0 {
-            let word = offset_of!(Tenant, candidate_tat);
-            self.update(tenant, word, |tat| settle(tat, now.0, due.0, &state.candidate));
+            let word = self.word(tenant, offset_of!(Tenant, candidate_tat));
+            update(word, |tat| settle(tat, now.0, due.0, &state.candidate));
         }
         for charged in [tenant.0, state.also_charge[0], state.also_charge[1]].map(TenantId) {
             if let Some(limits) = self.quota(charged) {
-                let word = offset_of!(Tenant, quota_tat);
-                self.update(charged, word, |tat| settle(tat, now.0, due.0, &limits));
+                update(self.quota_word(charged), |tat| settle(tat, now.0, due.0, &limits));
             }
         }
         self.count_charged(tenant, due);
@@ -285,9 +284,8 @@ impl Ledger {
         let now = self.at(now);
         let state = *self.state(tenant);
         // In this bucket a thousandth of a request unit is a byte.
-        let (word, bytes) = (offset_of!(Tenant, reply_tat), MilliRu(bytes));
-        state.flags & tenant_flags::MAY_REPLY != 0
-            && self.attempt(tenant, word, now, bytes, &state.reply).is_ok()
+        let word = self.word(tenant, offset_of!(Tenant, reply_tat));
+        state.flags & tenant_flags::MAY_REPLY != 0 && attempt(word, now, MilliRu(bytes), &state.reply).is_ok()
     }
 
     /// Whether so many bytes more than it sent may be sent to whom a datagram names as its sender: the same budget,
@@ -295,7 +293,7 @@ impl Ledger {
     pub(crate) fn may_amplify(&mut self, tenant: TenantId, bytes: u32, now: Nanos) -> bool {
         let now = self.at(now);
         let reply = self.state(tenant).reply;
-        self.attempt(tenant, offset_of!(Tenant, reply_tat), now, MilliRu(bytes), &reply).is_ok()
+        attempt(self.word(tenant, offset_of!(Tenant, reply_tat)), now, MilliRu(bytes), &reply).is_ok()
     }
 
     /// A draw from `[0, 1)`.
@@ -329,8 +327,8 @@ impl Ledger {
         }
         self.pushed(state, rung, now)?;
         if state.flags & tenant_flags::CANDIDATE != 0 {
-            let word = offset_of!(Tenant, candidate_tat);
-            if self.attempt(tenant, word, now, price, &state.candidate).is_err() {
+            let word = self.word(tenant, offset_of!(Tenant, candidate_tat));
+            if attempt(word, now, price, &state.candidate).is_err() {
                 self.count(tenant, offset_of!(TenantCounters, candidate_refused), 1);
             }
         }
@@ -381,48 +379,25 @@ impl Ledger {
         now: Nanos,
     ) -> Result<(), Refusal> {
         let Some(limits) = quota else { return Ok(()) };
-        self.attempt(tenant, offset_of!(Tenant, quota_tat), now, price, &limits)
+        attempt(self.quota_word(tenant), now, price, &limits)
     }
 
     fn give_back(&mut self, tenant: TenantId, price: MilliRu) {
         let Some(limits) = self.quota(tenant) else { return };
         let cost = limits.rate.time_for(price.0);
-        self.update(tenant, offset_of!(Tenant, quota_tat), |tat| refund(tat, cost));
+        update(self.quota_word(tenant), |tat| refund(tat, cost));
     }
 
-    /// Changes one bucket by compare-and-swap.
-    fn update(&self, tenant: TenantId, word: usize, to: impl Fn(u64) -> u64) {
-        let word = self.maps.tenants.word(tenant.0 as usize, word);
-        // Only ever fails to find another value, and then tries again.
-        let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |tat| Some(to(tat)));
+    /// The word of a tenant's quota.
+    #[inline]
+    fn quota_word(&self, tenant: TenantId) -> &AtomicU64 {
+        self.maps.quota_tat(tenant.0 as usize)
     }
 
-    /// Takes a price from one bucket by compare-and-swap.
-    fn attempt(
-        &self,
-        tenant: TenantId,
-        word: usize,
-        now: Nanos,
-        price: MilliRu,
-        limits: &Limits,
-    ) -> Result<(), Refusal> {
-        let word = self.maps.tenants.word(tenant.0 as usize, word);
-        let mut seen = word.load(Ordering::Relaxed);
-        for _ in 0..ATTEMPTS {
-            match take(seen, now.0, price.0, limits) {
-                Take::Admit { tat } => {
-                    match word.compare_exchange_weak(seen, tat, Ordering::Relaxed, Ordering::Relaxed) {
-                        Ok(_) => return Ok(()),
-                        Err(found) => seen = found,
-                    }
-                }
-                Take::Refuse { wait_ns } => {
-                    return Err(Refusal::after(Reason::Quota, Nanos(wait_ns)));
-                }
-                Take::TooLarge => return Err(Refusal::of(Reason::TooLarge)),
-            }
-        }
-        Err(Refusal::of(Reason::Quota))
+    /// The word of another of a tenant's buckets.
+    #[inline]
+    fn word(&self, tenant: TenantId, offset: usize) -> &AtomicU64 {
+        self.maps.tenants.word(tenant.0 as usize, offset)
     }
 
     /// A tenant's state in this generation.
@@ -483,6 +458,32 @@ fn quota_of(tenant: TenantId, state: &TenantState) -> Option<Limits> {
 /// How often a compare-and-swap is tried. Each failure means that someone else succeeded.
 const ATTEMPTS: u32 = 16;
 const _: () = assert!(size_of::<Block>() == 256 * size_of::<u32>());
+
+/// Changes one bucket by compare-and-swap.
+fn update(word: &AtomicU64, to: impl Fn(u64) -> u64) {
+    // Only ever fails to find another value, and then tries again.
+    let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |tat| Some(to(tat)));
+}
+
+/// Takes a price from one bucket by compare-and-swap.
+fn attempt(word: &AtomicU64, now: Nanos, price: MilliRu, limits: &Limits) -> Result<(), Refusal> {
+    let mut seen = word.load(Ordering::Relaxed);
+    for _ in 0..ATTEMPTS {
+        match take(seen, now.0, price.0, limits) {
+            Take::Admit { tat } => {
+                match word.compare_exchange_weak(seen, tat, Ordering::Relaxed, Ordering::Relaxed) {
+                    Ok(_) => return Ok(()),
+                    Err(found) => seen = found,
+                }
+            }
+            Take::Refuse { wait_ns } => {
+                return Err(Refusal::after(Reason::Quota, Nanos(wait_ns)));
+            }
+            Take::TooLarge => return Err(Refusal::of(Reason::TooLarge)),
+        }
+    }
+    Err(Refusal::of(Reason::Quota))
+}
 
 #[cfg(test)]
 mod tests;

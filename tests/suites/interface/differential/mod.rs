@@ -14,7 +14,7 @@ mod rng;
 use std::fmt::Write as _;
 use std::mem::offset_of;
 
-use gate_common::abi::{Clock, Control, Cpu, Event, Exit, Reason, Tenant, TenantCounters};
+use gate_common::abi::{Clock, Control, Cpu, Event, Exit, Reason, TenantCounters};
 use gate_common::units::Nanos;
 use gate_tests::model::Model;
 use gate_tests::privilege;
@@ -157,8 +157,7 @@ fn batch(world: &mut World, seed: u64, cpu: usize) -> Result<Model, String> {
     // Whatever a packet should not have touched.
     let maps = &world.loaded.maps;
     for tenant in 0..maps.tenants.len() {
-        let Tenant { quota_tat, tcp_tat, reply_tat, candidate_tat, .. } = maps.tenants.load(tenant);
-        let words = [quota_tat, tcp_tat, reply_tat, candidate_tat];
+        let words = world.buckets(tenant);
         if words != model.words[tenant] || maps.tenant_counters(tenant) != model.tenants[tenant] {
             let (expected, difference) = (model.words[tenant], difference(world, &model, cpu));
             return Err(format!("tenant {tenant}: {words:?}, not {expected:?}\n{difference}"));
@@ -177,9 +176,7 @@ fn model(world: &World, rng: &mut Rng, plan: Plan, now_ns: u64, cpu: usize) -> M
     let words: Vec<[u64; 4]> =
         (0..maps.tenants.len()).map(|_| [(); 4].map(|()| rng.mostly(3, 0, &tats))).collect();
     for (tenant, words) in words.iter().enumerate() {
-        for (place, word) in words.iter().enumerate() {
-            maps.tenants.store_at(tenant, 8 * place, word);
-        }
+        world.set_buckets(tenant, *words);
     }
     let tenants = vec![TenantCounters::default(); words.len()];
     let cpu = Cpu { draw, ..Cpu::EMPTY };

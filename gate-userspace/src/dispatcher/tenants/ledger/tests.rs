@@ -90,7 +90,7 @@ fn all_that_are_charged_are_charged_or_none() {
 
 /// How long a bucket takes to be full again.
 fn owed(ledger: &Ledger, tenant: u32) -> Nanos {
-    let word = ledger.maps.tenants.word(tenant as usize, offset_of!(Tenant, quota_tat));
+    let word = ledger.maps.quota_tat(tenant as usize);
     Nanos(word.load(Ordering::Relaxed).saturating_sub(ledger.at(NOW).0))
 }
 
