@@ -29,7 +29,7 @@ use crate::control::layout::{self, Layout, Misfit};
 use crate::control::tick::{self, Lost, Ticker, occupied};
 use crate::control::watch::Watch;
 use crate::dispatcher::{self, Dispatcher, ServiceMetrics};
-use crate::kernel::attach::{self, attach};
+use crate::kernel::attach::{self, attach, mode_name};
 use crate::kernel::mark;
 use crate::kernel::owner::{self, Ownership, Predecessor, Previous};
 use crate::kernel::{self, Heartbeat, Loaded, Maps, Migration, Opened, PinDir, Sizes};
@@ -375,7 +375,7 @@ impl Daemon {
         dispatcher.start_draining();
         // From here on only the dispatcher writes to the maps: to buckets, which all may change, and counters.
         drop((ticker, _heartbeat));
-        ownership.give_up(&maps);
+        ownership.give_up(&*maps);
         // And nobody is listened to but its clients.
         drop((changes, prober));
         let clients = dispatcher.clients();
@@ -579,16 +579,6 @@ fn announce_attached(interface: &str, mode: AttachMode, asked: attach::Mode, pin
         tracing::warn!(interface, "the driver has no XDP: attached in generic mode, which is slower");
     }
     tracing::info!(interface, mode = mode_name(mode), pins = %pins.path().display(), "attached");
-}
-
-/// The name of a mode in output.
-#[must_use]
-pub const fn mode_name(mode: AttachMode) -> &'static str {
-    match mode {
-        AttachMode::None => "none",
-        AttachMode::Native => "native",
-        AttachMode::Generic => "generic",
-    }
 }
 
 fn every(period: Duration) -> Interval {

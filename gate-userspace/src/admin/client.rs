@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
-use super::{Reply, Request};
+use super::request::{Reply, Request};
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]

@@ -13,46 +13,20 @@
 
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
-
 pub mod change;
 pub mod client;
 pub mod hotkeys;
 pub mod price;
 pub mod queues;
+mod request;
 mod server;
 mod socket;
 pub mod status;
 pub mod tenants;
 
+pub use request::{Reply, Request};
 pub use server::{Context, Server};
 pub use socket::{Error, Socket, remove_dead};
-
-/// A request, a line of JSON such as `{"ask":"status"}`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "ask", rename_all = "kebab-case")]
-pub enum Request {
-    /// A [`status::Status`].
-    Status,
-    /// Every [`tenants::Tenant`].
-    Tenants,
-    /// Every [`hotkeys::Key`].
-    Hotkeys,
-    /// [`queues::Queues`].
-    Queues,
-    /// A change, or its dry run.
-    Change(change::Order),
-}
-
-/// A reply: `{"ok": ...}` with the document, or `{"error": "..."}`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Reply {
-    /// The document.
-    Ok(serde_json::Value),
-    /// Why there is none.
-    Error(String),
-}
 
 /// Where the socket of a gate with these pins is, unless its configuration says otherwise.
 #[must_use]
@@ -62,8 +36,6 @@ pub fn default_path(pin_dir: &Path) -> PathBuf {
 }
 
 const DIRECTORY: &str = "/run/gate";
-/// Longer questions are refused.
-const MAX_REQUEST: u64 = 64 << 10;
 
 #[cfg(test)]
 mod tests {

@@ -13,7 +13,9 @@ use tokio::time::{sleep, timeout};
 
 use super::change::{self, Override, PendingOrder};
 use super::queues::{Observer, Queues};
-use super::{MAX_REQUEST, Reply, Request, Socket, hotkeys, status, tenants};
+use super::request::{MAX_REQUEST, Reply, Request};
+use super::socket::Socket;
+use super::{hotkeys, status, tenants};
 use crate::clock;
 use crate::kernel::Maps;
 

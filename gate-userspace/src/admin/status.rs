@@ -12,7 +12,7 @@ use super::price::{Learned, Price};
 use super::tenants;
 use crate::clock;
 use crate::control::board::Report;
-use crate::daemon::mode_name;
+use crate::kernel::attach::mode_name;
 use crate::kernel::attach::{interface_name, is_elsewhere};
 use crate::kernel::{Maps, owner};
 use crate::policy::Tier;

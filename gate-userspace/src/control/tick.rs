@@ -276,7 +276,7 @@ impl Ticker {
     }
 
     fn owned(&self) -> Result<(), Lost> {
-        if self.ownership.holds(&self.maps) { Ok(()) } else { Err(Lost) }
+        if self.ownership.holds(&*self.maps) { Ok(()) } else { Err(Lost) }
     }
 
     fn observe(&mut self) {
@@ -341,15 +341,11 @@ fn service_names(layout: &Layout) -> Vec<Name> {
 pub fn occupied(maps: &Maps) -> Occupied {
     let sizes = maps.sizes();
     let view = maps.view();
-    let named = |id: u32| {
-        let name: Name = maps.tenants.load_at(id as usize, offset_of!(Tenant, name));
-        Some((name.as_str().to_owned(), id)).filter(|(name, _)| !name.is_empty())
-    };
     Occupied {
         tenant_capacity: sizes.tenants,
         service_capacity: sizes.services,
         block_capacity: sizes.blocks,
-        tenants: (1..sizes.tenants).filter_map(named).collect::<HashMap<_, _>>(),
+        tenants: maps.tenant_ids(),
         reserved: std::collections::HashSet::new(),
         first_service: view.first_service,
         blocks: blocks_in_force(&view, sizes.blocks, &|number| maps.tables.load(number as usize)),

@@ -36,7 +36,6 @@ use tokio::sync::watch;
 
 use crate::clock;
 use crate::config::Config;
-use crate::control::tick::occupied;
 use crate::kernel::Maps;
 use crate::kernel::owner::Predecessor;
 use crate::policy::range::OutOfRange;
@@ -127,7 +126,7 @@ impl Dispatcher {
         // The last row is nobody's.
         let rows = maps.cpus.len().saturating_sub(first_row + 1).max(1);
         let count = config.gate.threads.map_or_else(|| cores() as usize, std::num::NonZero::get).min(rows);
-        let tenants = Tenants::after(&Tenants::default(), config, &occupied(maps).tenants);
+        let tenants = Tenants::after(&Tenants::default(), config, &maps.tenant_ids());
         let (tenants, known) = watch::channel(Arc::new(tenants));
         let (own, addresses) = watch::channel(Arc::new(LocalAddrs::now()));
         let settings = Settings::of(config, count, &known, &addresses);
@@ -189,7 +188,7 @@ impl Dispatcher {
     ///
     /// [`OutOfRange`] for what the configuration should not have let through.
     pub fn follow(&self, config: &Config, maps: &Maps) -> Result<(), OutOfRange> {
-        let tenants = Tenants::after(&self.tenants.borrow(), config, &occupied(maps).tenants);
+        let tenants = Tenants::after(&self.tenants.borrow(), config, &maps.tenant_ids());
         let before = self.tenants.send_replace(Arc::new(tenants));
         self.retired.follow(&before, &self.tenants.borrow());
         drop(before);

@@ -8,11 +8,11 @@ use std::sync::atomic::AtomicU64;
 
 use gate_common::abi::{self, Event, Exit, Name, Reason};
 
+use super::arrays::{array, data_of_pin, require_pins};
+use super::carry_over::{Bucket, CarryOver};
+use super::error::{Error, Result};
 use super::mapped::{Mapped, words};
-use super::maps::{array, data_of_pin, require_pins};
-use super::migration::{Bucket, CarryOver};
 use super::owner::ControlHead;
-use super::{Error, Result};
 
 /// The version.
 pub(super) const VERSION: u32 = 4;

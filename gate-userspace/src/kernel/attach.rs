@@ -7,7 +7,11 @@ use aya::programs::xdp::{XdpLink, XdpMode};
 use aya::programs::{ProgramError, Xdp};
 use gate_common::abi::AttachMode;
 
-use super::{Error, Loaded, Maps, PinDir, Result, link, os_error};
+use super::error::{Error, Result, os_error};
+use super::link;
+use super::load::Loaded;
+use super::maps::Maps;
+use super::pins::PinDir;
 
 /// How to attach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,4 +138,14 @@ fn replace(loaded: &mut Loaded, pins: &PinDir) -> Result<bool> {
 
 fn vanished(error: &ProgramError) -> bool {
     os_error(error) == Some(libc::ENOLINK)
+}
+
+/// The name of a mode in output.
+#[must_use]
+pub const fn mode_name(mode: AttachMode) -> &'static str {
+    match mode {
+        AttachMode::None => "none",
+        AttachMode::Native => "native",
+        AttachMode::Generic => "generic",
+    }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use gate_common::units::Nanos;
 
-use super::Maps;
+use super::maps::Maps;
 use super::owner::Ownership;
 use crate::clock;
 
@@ -31,7 +31,7 @@ impl Heartbeat {
         let every = Duration::from(Nanos(stale_after.0 / BEATS_BEFORE_STALE));
         let thread = thread::Builder::new().name("heartbeat".to_owned()).spawn(move || {
             raise_priority("heartbeat");
-            while !stopped.load(Ordering::Acquire) && ownership.holds(&maps) {
+            while !stopped.load(Ordering::Acquire) && ownership.holds(&*maps) {
                 maps.beat(maps.clock().at_monotonic(clock::monotonic()));
                 thread::park_timeout(every);
             }

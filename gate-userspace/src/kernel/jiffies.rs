@@ -6,7 +6,8 @@
 use gate_common::abi::Clock;
 use gate_common::units::Nanos;
 
-use super::{Error, Loaded, Result};
+use super::error::{Error, Result};
+use super::load::Loaded;
 use crate::clock;
 
 /// Measures when jiffies advance. Takes a few ticks; how late this thread is given a CPU does not matter much, since a

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use super::{Error, Result};
+use super::error::{Error, Result};
 
 /// The index of the interface that a pinned link is for, in that interface's own network namespace; zero if it
 /// has vanished.

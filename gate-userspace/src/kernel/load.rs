@@ -8,8 +8,14 @@ use aya::programs::{SchedClassifier, TestRun, TestRunOptions, Xdp};
 use aya::{Ebpf, EbpfLoader};
 use gate_common::abi::{self, maps};
 
+use super::arrays;
+use super::error::{Error, Result};
 use super::mapped::Mapped;
-use super::{Error, Maps, PinDir, Result, Samples, Sizes, object, requirements};
+use super::maps::Maps;
+use super::pins::PinDir;
+use super::samples::Samples;
+use super::sizes::Sizes;
+use super::{object, requirements};
 
 /// The object in the kernel: its programs loaded, its maps made or taken over.
 #[derive(Debug)]
@@ -123,7 +129,7 @@ impl Loaded {
 
     /// Where [`Loaded::read_clocks`] finds its reading.
     pub(super) fn clock_reading(&self) -> Result<Mapped<[u64; 2]>> {
-        super::maps::of_object(&self.ebpf, maps::CLOCK)
+        arrays::of_object(&self.ebpf, maps::CLOCK)
     }
 }
 

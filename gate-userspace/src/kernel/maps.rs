@@ -1,72 +1,29 @@
 //! gate's maps, typed and in memory.
 
+use std::collections::HashMap;
 use std::mem::offset_of;
-use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use aya::maps::{Map, MapData, MapInfo, MapType};
+use aya::maps::MapData;
 use gate_common::abi::{
-    self, ABI_VERSION, AttachMode, Block, Clock, Control, Cpu, Ports, Service, ServiceState, Tenant,
+    self, ABI_VERSION, AttachMode, Block, Clock, Control, Cpu, Name, Ports, Service, ServiceState, Tenant,
     TenantCounters, TenantLine, TenantState, TopKey, View, maps,
 };
 use gate_common::token_bucket::Limits;
 use gate_common::units::Nanos;
 
-use super::mapped::Mapped;
-use super::owner::{ControlHead, Ownership};
-use super::{Error, Result};
-
-/// How large the maps are made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sizes {
-    /// Rows of counters: one for each number that a CPU may have, then those of the dispatcher's threads and one more.
-    pub cpus: u32,
-    /// Tenants, nobody (index zero) included.
-    pub tenants: u32,
-    /// Service slots, the empty one (index zero) included.
-    pub services: u32,
-    /// Blocks of the port and source tables.
-    pub blocks: u32,
-    /// Bytes of the ring buffer of samples: a power of two, at least a page.
-    pub samples: u32,
-}
-
-impl Sizes {
-    /// The number of elements of a map; `None` for a map whose size the object says.
-    #[must_use]
-    pub fn entries(&self, map: &str) -> Option<u32> {
-        Some(match map {
-            maps::TABLES => self.blocks,
-            maps::SERVICES => self.services,
-            maps::TENANT_LINES | maps::TENANTS => self.tenants,
-            maps::COUNTERS => self.tenants.checked_mul(self.cpus)?,
-            maps::CPUS => self.cpus,
-            maps::SAMPLES => self.samples,
-            maps::TOP_KEYS => TopKey::COUNT as u32,
-            maps::CONTROL | maps::PORTS => 1,
-            _ => return None,
-        })
-    }
-}
-
-impl Sizes {
-    /// The larger of each; the ring buffer's as `needed` says.
-    pub(super) fn or_larger(&self, needed: &Self) -> Self {
-        Self {
-            cpus: self.cpus.max(needed.cpus),
-            tenants: self.tenants.max(needed.tenants),
-            services: self.services.max(needed.services),
-            blocks: self.blocks.max(needed.blocks),
-            samples: needed.samples,
-        }
-    }
-}
+use super::arrays::{array, data_of, data_of_pin, require_pins};
+use super::error::{Error, Result};
+use super::mapped::{Mapped, Words};
+use super::owner::{self, ControlHead, Ownership};
+use super::pinned_head::PinnedHead;
+use super::sizes::Sizes;
 
 /// Where the chain of services of one port starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// Whether it is TCP's; else UDP's.
+    /// True for TCP, false for UDP.
     pub tcp: bool,
     /// The port.
     pub port: u16,
@@ -133,7 +90,7 @@ impl Maps {
     ///
     /// [`Error::Map`] if there is no memory.
     pub fn private(sizes: &Sizes) -> Result<(Self, Ownership)> {
-        fn array<T: super::Words>(sizes: &Sizes, name: &str) -> Result<Mapped<T>> {
+        fn array<T: Words>(sizes: &Sizes, name: &str) -> Result<Mapped<T>> {
             let entries = sizes.entries(name).unwrap_or(0) as usize;
             Mapped::private(entries).map_err(|source| Error::map(name, source))
         }
@@ -149,7 +106,7 @@ impl Maps {
             top_keys: array(sizes, maps::TOP_KEYS)?,
         };
         this.init(Clock::default());
-        let (ownership, _) = super::owner::take(&this)?;
+        let (ownership, _) = owner::take(&this)?;
         Ok((this, ownership))
     }
 
@@ -209,7 +166,7 @@ impl Maps {
         Some((control.interface, mode))
     }
 
-    /// Whether the program is attached to this interface.
+    /// True if the program is attached to this interface.
     #[must_use]
     pub fn is_attached_to(&self, interface: u32) -> bool {
         let word = self.control.word(0, offset_of!(Control, interface)).load(Ordering::Relaxed);
@@ -326,6 +283,16 @@ impl Maps {
         self.services.store_at(slot, bank, state);
     }
 
+    /// The ids of the tenants, by name.
+    #[must_use]
+    pub fn tenant_ids(&self) -> HashMap<String, u32> {
+        let named = |id: u32| {
+            let name: Name = self.tenants.load_at(id as usize, offset_of!(Tenant, name));
+            Some((name.as_str().to_owned(), id)).filter(|(name, _)| !name.is_empty())
+        };
+        (1..self.tenants.len() as u32).filter_map(named).collect()
+    }
+
     /// A tenant's counters, all CPUs together.
     #[must_use]
     pub fn tenant_counters(&self, tenant: usize) -> TenantCounters {
@@ -347,160 +314,12 @@ impl Maps {
     }
 }
 
-/// The part of a pinned control element that is the same in every ABI version.
-#[derive(Debug)]
-pub struct PinnedHead(Mapped<[u64; Control::HEAD_BYTES / 8]>);
-
-impl PinnedHead {
-    /// Maps that of the maps pinned in `directory`, to be read or to be written.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoPins`]; [`Error::Shape`] if the pin is not that of a control element.
-    pub fn open(directory: &Path, writable: bool) -> Result<Self> {
-        let name = maps::CONTROL;
-        if !directory.join(name).exists() {
-            return Err(Error::NoPins { directory: directory.to_owned() });
-        }
-        let data = data_of_pin(directory, name)?;
-        let info = data.info().map_err(|source| Error::aya(name, source))?;
-        let found = Shape::of(name, &info)?;
-        let expected = Shape {
-            value_size: found.value_size.max(size_of::<Control>() as u32),
-            entries: 1,
-            ..Shape { map_type: MapType::Array, key_size: 4, flags: BPF_F_MMAPABLE, ..found }
-        };
-        if found != expected {
-            return Err(Error::Shape { map: name.to_owned(), found, expected });
-        }
-        Mapped::new(data.fd().as_fd(), 1, writable).map(Self).map_err(|source| Error::map(name, source))
-    }
-
-    /// The ABI version of whoever made the maps; zero before they are ready.
-    #[must_use]
-    pub fn abi_version(&self) -> u32 {
-        self.head(offset_of!(Control, abi_version)).load(Ordering::Acquire) as u32
-    }
-}
-
-impl ControlHead for PinnedHead {
+impl ControlHead for Maps {
     fn head(&self, offset: usize) -> &AtomicU64 {
-        self.0.word(0, offset)
+        self.control.word(0, offset)
     }
-}
-
-/// The maps pinned in `directory` and their shapes, whatever these are.
-///
-/// # Errors
-///
-/// [`Error::NoPins`], or what the kernel says.
-pub fn pinned_shapes(directory: &Path) -> Result<Vec<(&'static str, Shape)>> {
-    if !directory.join(maps::CONTROL).exists() {
-        return Err(Error::NoPins { directory: directory.to_owned() });
-    }
-    let pinned = maps::ALL.into_iter().filter(|name| directory.join(name).exists());
-    pinned
-        .map(|name| {
-            let info = MapInfo::from_pin(directory.join(name)).map_err(|source| Error::aya(name, source))?;
-            Ok((name, Shape::of(name, &info)?))
-        })
-        .collect()
-}
-
-/// Maps one array of a loaded object.
-pub(super) fn of_object<T: super::Words>(object: &aya::Ebpf, name: &str) -> Result<Mapped<T>> {
-    array(name, true, |name| data_of(object, name))
-}
-
-/// # Errors
-///
-/// [`Error::NotWhole`] if one of `names` is not pinned in `directory`.
-pub(super) fn require_pins(directory: &Path, names: &[&'static str]) -> Result<()> {
-    match names.iter().find(|name| !directory.join(name).exists()) {
-        Some(map) => Err(Error::NotWhole { directory: directory.to_owned(), map }),
-        None => Ok(()),
-    }
-}
-
-pub(super) fn data_of_pin(directory: &Path, name: &str) -> Result<MapData> {
-    MapData::from_pin(directory.join(name)).map_err(|source| Error::aya(name, source))
-}
-
-fn data_of(object: &aya::Ebpf, name: &str) -> Result<MapData> {
-    let Some(Map::Array(data)) = object.map(name) else {
-        return Err(Error::ObjectLacks { what: name.to_owned() });
-    };
-    let fd = data.fd().as_fd().try_clone_to_owned().map_err(|source| Error::map(name, source))?;
-    MapData::from_fd(fd).map_err(|source| Error::aya(name, source))
 }
 
 const fn view_offset(generation: u64) -> usize {
     offset_of!(Control, views) + abi::bank_of(generation) * size_of::<View>()
 }
-
-/// Maps one array after comparing its shape.
-pub(super) fn array<T: super::Words>(
-    name: &str,
-    writable: bool,
-    map: impl Fn(&str) -> Result<MapData>,
-) -> Result<Mapped<T>> {
-    let data = map(name)?;
-    let info = data.info().map_err(|source| Error::aya(name, source))?;
-    let shape = Shape::of(name, &info)?;
-    let expected = Shape {
-        map_type: MapType::Array,
-        key_size: 4,
-        value_size: size_of::<T>() as u32,
-        flags: BPF_F_MMAPABLE,
-        ..shape
-    };
-    if shape != expected {
-        return Err(Error::Shape { map: name.to_owned(), found: shape, expected });
-    }
-    Mapped::new(data.fd().as_fd(), shape.entries as usize, writable)
-        .map_err(|source| Error::map(name, source))
-}
-
-/// What the kernel says a map is.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Shape {
-    map_type: MapType,
-    key_size: u32,
-    value_size: u32,
-    entries: u32,
-    flags: u32,
-}
-
-impl Shape {
-    pub(super) fn of(name: &str, info: &MapInfo) -> Result<Self> {
-        Ok(Self {
-            map_type: info.map_type().map_err(|source| Error::aya(name, source))?,
-            key_size: info.key_size(),
-            value_size: info.value_size(),
-            entries: info.max_entries(),
-            flags: info.map_flags(),
-        })
-    }
-
-    /// How many elements it has; bytes for a ring buffer.
-    #[must_use]
-    pub const fn entries(&self) -> u32 {
-        self.entries
-    }
-
-    /// The size of an element in bytes.
-    #[must_use]
-    pub const fn value_size(&self) -> u32 {
-        self.value_size
-    }
-}
-
-impl std::fmt::Display for Shape {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { map_type, key_size, value_size, entries, flags } = self;
-        write!(f, "{map_type:?} of {entries} entries, {key_size} to {value_size} bytes, flags {flags:#x}")
-    }
-}
-
-/// The kernel's flag of array maps that can be mapped into memory (`linux/bpf.h`).
-const BPF_F_MMAPABLE: u32 = 1 << 10;

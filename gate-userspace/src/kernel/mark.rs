@@ -10,7 +10,11 @@ use aya::programs::tc::{SchedClassifierLink, TcAttachOptions};
 use aya::programs::{LinkOrder, TcAttachType};
 use gate_common::abi::Event;
 
-use super::{Error, Loaded, Maps, PinDir, Result, link, os_error};
+use super::error::{Error, Result, os_error};
+use super::link;
+use super::load::Loaded;
+use super::maps::Maps;
+use super::pins::PinDir;
 
 /// Lets the bit `mark` be set on what is charged at `interface`; with no bit, lets nothing be marked. A program that
 /// is there already is replaced, without a moment between the two.

@@ -6,9 +6,16 @@ use std::sync::Arc;
 use gate_common::abi::maps;
 use nix::fcntl::{Flock, FlockArg};
 
-use super::migration::{self, CarryOver};
+use super::carry_over::CarryOver;
+use super::error::{Error, Result};
+use super::jiffies;
+use super::load::Loaded;
+use super::maps::Maps;
+use super::migration;
+use super::migration::Migration;
 use super::owner::{self, ControlHead, Found, Ownership, Previous};
-use super::{Error, Loaded, Maps, Migration, PinDir, Result, Sizes, jiffies};
+use super::pins::PinDir;
+use super::sizes::Sizes;
 
 /// The maps, before this process owns them.
 #[derive(Debug)]

@@ -17,7 +17,7 @@ use gate_common::abi::Control;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
-use super::{Error, Maps, Result};
+use super::error::{Error, Result};
 
 /// The signal that asks a daemon to leave without detaching: another one takes over.
 pub const HAND_OVER: Signal = Signal::SIGUSR2;
@@ -29,12 +29,6 @@ pub trait ControlHead {
     fn head(&self, offset: usize) -> &AtomicU64;
 }
 
-impl ControlHead for Maps {
-    fn head(&self, offset: usize) -> &AtomicU64 {
-        self.control.word(0, offset)
-    }
-}
-
 /// Ownership of the maps, by the epoch in which it was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ownership {
@@ -44,12 +38,12 @@ pub struct Ownership {
 impl Ownership {
     /// Whether the maps still belong to this owner.
     #[must_use]
-    pub fn holds(self, maps: &Maps) -> bool {
+    pub fn holds(self, maps: &(impl ControlHead + ?Sized)) -> bool {
         epoch(maps).load(Ordering::Acquire) == self.epoch
     }
 
     /// Gives the maps up: this owner has written to them for the last time.
-    pub fn give_up(self, maps: &Maps) {
+    pub fn give_up(self, maps: &(impl ControlHead + ?Sized)) {
         if self.holds(maps) {
             set_owner(maps, 0);
         }
@@ -306,7 +300,7 @@ mod tests {
     use gate_common::units::Nanos;
 
     use super::*;
-    use crate::kernel::Sizes;
+    use crate::kernel::{Maps, Sizes};
 
     /// What becomes of an owner that takes 600 ms to leave, and whose heart beats meanwhile or does not.
     fn ended(beats: bool) -> Previous {

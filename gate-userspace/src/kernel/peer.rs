@@ -8,8 +8,10 @@ use aya::programs::xdp::XdpLink;
 use gate_common::abi::{PASS_PROGRAM, maps};
 
 use super::attach::{Mode, attach_new, index_of};
+use super::error::{Error, Result};
 use super::load::xdp;
-use super::{Error, Result, Sizes, object, requirements};
+use super::sizes::Sizes;
+use super::{object, requirements};
 
 /// The pass program at an interface; detached when dropped, or when the process ends.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use nix::mount::{MsFlags, mount};
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
-use super::{Error, Result};
+use super::error::{Error, Result};
 
 /// A directory of pins on a BPF file system, mode 0700.
 #[derive(Clone, Debug, PartialEq, Eq)]

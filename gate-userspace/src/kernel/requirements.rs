@@ -10,8 +10,8 @@ use std::os::fd::{FromRawFd as _, OwnedFd};
 use aya::programs::ProgramType;
 use aya::sys::{BpfHelper, is_helper_supported};
 
+use super::error::{Error, Result};
 use super::link::bpf;
-use super::{Error, Result};
 
 /// Fails if the kernel lacks something that the program cannot do without.
 ///

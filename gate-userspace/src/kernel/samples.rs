@@ -3,8 +3,8 @@
 use aya::maps::{MapData, RingBuf};
 use gate_common::abi::Sample;
 
+use super::error::{Error, Result};
 use super::mapped::read_words;
-use super::{Error, Result};
 
 /// Reads what XDP sampled. Only one reader at a time.
 pub struct Samples(RingBuf<MapData>);
