@@ -25,6 +25,7 @@ use gate_common::units::Nanos;
 pub mod deny;
 pub mod memcached;
 mod number;
+pub mod own;
 pub mod price_class;
 pub mod query_types;
 pub mod resp;

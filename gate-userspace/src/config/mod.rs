@@ -38,6 +38,7 @@ mod descriptors;
 mod fault;
 mod identity;
 mod overrides;
+mod own_keys;
 mod parts;
 mod price;
 mod query_types;
@@ -186,6 +187,8 @@ pub struct Tenant {
     pub users: Vec<User>,
     /// Commands that are refused to it where gate proxies.
     pub deny: Deny,
+    /// The prefixes of the only keys that it may touch where gate proxies, those of its parts among them; `None` if any.
+    pub own_prefixes: Option<Vec<String>>,
 }
 
 /// The place of a tenant in [`Config::tenants`]. Always within.

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use gate_common::token_bucket::Rate;
 use gate_common::units::Nanos;
 
-use super::raw::Section;
+use super::raw::{Item, Section};
 use super::read::{Names, name, tcp_beside};
 use super::units::Wrong;
 use super::{Service, Tenant, TenantIndex};
@@ -23,18 +23,23 @@ pub struct Part {
     pub prefixes: Vec<String>,
 }
 
-/// Reads the keys that make a tenant a part. `taken` holds the line of each prefix, by whole.
+/// Reads the keys that make a tenant a part. `taken` holds the line of each prefix, by whole. A tenant that is bound to
+/// keys of its own has prefixes without being a part.
 pub(super) fn part(
     section: &mut Section<'_>,
     own_name: &str,
     tenants: &Names,
+    owns_keys: bool,
     taken: &mut HashMap<(TenantIndex, String), usize>,
 ) -> Option<Part> {
     let whole = section.get("part_of", name);
     if !section.has("part_of") {
-        section.list("key_prefixes", prefix);
-        if section.has("key_prefixes") {
-            section.fault("key_prefixes", "means something only beside part_of".to_owned());
+        if !owns_keys {
+            section.list("key_prefixes", prefix);
+            if section.has("key_prefixes") {
+                let message = "means something only beside part_of or keys = \"own\"";
+                section.fault("key_prefixes", message.to_owned());
+            }
         }
         return None;
     }
@@ -45,18 +50,17 @@ pub(super) fn part(
         }
         Some(index)
     });
-    let mut prefixes = Vec::new();
+    let mut of_its_own = Vec::new();
     for item in section.need_list("key_prefixes", "[\"web:\", \"img:\"]", prefix) {
         // Without a whole, there is nobody to share one with.
         let Some(whole) = whole else { continue };
         if let Some(line) = taken.insert((whole, item.value.clone()), item.line()) {
             item.fault(format!("is taken, on line {line}"));
-        } else if prefixes.len() == MAX_PREFIXES {
-            item.fault(format!("is one too many: there may be {MAX_PREFIXES}"));
         } else {
-            prefixes.push(item.value);
+            of_its_own.push(item);
         }
     }
+    let prefixes = up_to_the_most(of_its_own);
     for key in OF_CLIENTS.into_iter().filter(|key| section.has(key)) {
         section
             .fault(key, "belongs into the tenant that this is a part of, whose clients they are".to_owned());
@@ -126,7 +130,15 @@ pub(super) fn leave_room(sections: &[Section<'_>], tenants: &mut [Tenant]) {
     }
 }
 
-fn prefix(text: &str) -> Result<String, Wrong> {
+/// The prefixes that a tenant names, if they are not too many.
+pub(super) fn up_to_the_most(items: Vec<Item<'_, String>>) -> Vec<String> {
+    if let Some(item) = items.get(MAX_PREFIXES) {
+        item.fault(format!("is one too many: there may be {MAX_PREFIXES}"));
+    }
+    items.into_iter().map(|item| item.value).collect()
+}
+
+pub(super) fn prefix(text: &str) -> Result<String, Wrong> {
     if (1..=MAX_LEN).contains(&text.len()) {
         return Ok(text.to_owned());
     }
@@ -137,5 +149,5 @@ const MAX_PREFIXES: usize = 256;
 /// As long as memcached's keys.
 const MAX_LEN: usize = 250;
 /// The keys that only a tenant with clients can have.
-const OF_CLIENTS: [&str; 6] =
-    ["sources", "users", "max_connections", "max_outstanding", "reply_budget", "tcp_quota"];
+const OF_CLIENTS: [&str; 7] =
+    ["sources", "users", "keys", "max_connections", "max_outstanding", "reply_budget", "tcp_quota"];

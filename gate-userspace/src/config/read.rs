@@ -23,7 +23,7 @@ use super::{
     Action, AdminSocket, Algorithm, Config, Fragments, Gate, Mode, OnStale, Protocol, Service, Tenant,
     TenantIndex, Transports, XdpMode,
 };
-use super::{backend, identity, parts, price, shedding};
+use super::{backend, identity, own_keys, parts, price, shedding};
 use crate::policy::Tier;
 
 /// The document.
@@ -51,6 +51,7 @@ pub(super) fn config(mut root: Section<'_>) -> Config {
     everyone_is_reached(&tenant_sections, &tenants, &services);
     dearer_frames_fit(&tenant_sections, &tenants, dearest);
     parts::fit(&tenant_sections, &tenants, &service_sections, &services);
+    own_keys::fit(&tenant_sections, &mut tenants, &services);
     parts::inherit(&mut tenants);
     parts::leave_room(&tenant_sections, &mut tenants);
     if gate.xdp == XdpMode::Off {
@@ -188,6 +189,7 @@ fn tenant(
             section.fault(key, message);
         }
     }
+    let own_prefixes = own_keys::read(section);
     let tcp_quota = section.get("tcp_quota", |text| units::byte_rate(text, 1 << 10, 512 << 30));
     let tcp_limits = tcp_quota.map_or_else(|| tcp_beside(quota, burst), |per_sec| tcp(Some(per_sec), burst));
     Tenant {
@@ -204,9 +206,10 @@ fn tenant(
         max_connections: section.get("max_connections", max_connections),
         max_outstanding: section.get("max_outstanding", backend::number(1, 1_000_000)),
         charge: charge(section, name, tenants),
-        part: parts::part(section, name, tenants, &mut taken.prefixes),
+        part: parts::part(section, name, tenants, own_prefixes.is_some(), &mut taken.prefixes),
         users: identity::users(section, &mut taken.users),
         deny: identity::deny(section),
+        own_prefixes,
     }
 }
 

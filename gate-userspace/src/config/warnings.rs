@@ -11,13 +11,41 @@ impl Config {
     /// What to warn of, a sentence each.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
-        let proxied = self.services.iter().filter(|service| service.backend.is_some());
-        proxied.flat_map(|service| self.warnings_of(service)).collect()
+        self.services.iter().flat_map(|service| self.warnings_of(service)).collect()
     }
 
     fn warnings_of(&self, service: &Service) -> Vec<String> {
+        match &service.backend {
+            Some(_) => self.warnings_of_proxied(service),
+            None => self.warning_of_guarded(service).into_iter().collect(),
+        }
+    }
+
+    /// Tenants that are bound to keys of their own, and can reach a service whose keys gate does not see.
+    fn warning_of_guarded(&self, service: &Service) -> Option<String> {
+        let is_default = |place| service.default.is_some_and(|default| default.get() == place);
+        let reaches = |(place, tenant): &(usize, &Tenant)| {
+            tenant.own_prefixes.is_some() && (!tenant.sources.is_empty() || is_default(*place))
+        };
+        let names: Vec<&str> =
+            self.tenants.iter().enumerate().filter(reaches).map(|(_, tenant)| &*tenant.name).collect();
+        listed(&names).map(|tenants| {
+            format!(
+                "service {}: gate guards it without reading keys, so that keys = \"own\" does not bind {tenants} there: give \
+                 it a backend",
+                service.name
+            )
+        })
+    }
+
+    fn warnings_of_proxied(&self, service: &Service) -> Vec<String> {
         // What is denied to the whole is denied to its parts.
-        let tenants = || self.tenants.iter().filter(|tenant| tenant.part.is_none() && !tenant.refuse);
+        // Whoever is bound to keys of its own may run none of these.
+        let tenants = || {
+            let free =
+                |tenant: &&Tenant| tenant.part.is_none() && !tenant.refuse && tenant.own_prefixes.is_none();
+            self.tenants.iter().filter(free)
+        };
         let name = &service.name;
         let names = |which: &dyn Fn(&Tenant) -> bool| {
             let names: Vec<&str> =
@@ -25,13 +53,12 @@ impl Config {
             listed(&names)
         };
         let mut warnings = Vec::new();
-        if let Some(tenants) = names(&|tenant| !allowed(service.protocol, tenant).is_empty()) {
-            let mut all: Vec<&str> =
-                self.tenants.iter().flat_map(|tenant| allowed(service.protocol, tenant)).collect();
+        if let Some(named) = names(&|tenant| !allowed(service.protocol, tenant).is_empty()) {
+            let mut all: Vec<&str> = tenants().flat_map(|tenant| allowed(service.protocol, tenant)).collect();
             all.sort_unstable();
             all.dedup();
             warnings.push(format!(
-                "service {name}: {tenants} may run commands that concern all who share the store ({}): see deny",
+                "service {name}: {named} may run commands that concern all who share the store ({}): see deny",
                 all.join(", "),
             ));
         }
@@ -106,6 +133,31 @@ mod tests {
         assert_eq!(memcached.len(), 1);
         assert!(memcached[0].contains("(flush_all)"), "{memcached:?}");
         assert!(warnings("memcached", "deny = [\"flush_all\", \"cache_memlimit\"]").is_empty());
+    }
+
+    const OWN: &str = "keys = \"own\"\nkey_prefixes = \"a:\"";
+
+    #[test]
+    fn whoever_is_bound_to_its_own_keys_runs_no_command_on_all() {
+        assert!(warnings("resp", OWN).is_empty() && warnings("memcached", OWN).is_empty());
+    }
+
+    #[test]
+    fn guarded_services_that_bind_no_one_to_its_keys_are_warned_of() {
+        let with = |guarded: &str, tenant: &str| {
+            let text = format!(
+                "[gate]\ninterface = \"eth1\"\n\
+                 [[service]]\nname = \"p\"\nprotocol = \"resp\"\nlisten = \"127.0.0.1:1\"\nbackend = \"127.0.0.1:2\"\n\
+                 [[service]]\nname = \"g\"\nprotocol = \"memcached\"\nlisten = \"127.0.0.1:3\"\n{guarded}\n\
+                 [[tenant]]\nname = \"t\"\nquota = \"unlimited\"\n{OWN}\n{tenant}"
+            );
+            Config::parse("test.toml", &text).unwrap_or_else(|faults| panic!("{faults}")).warnings()
+        };
+        let warned = "service g: gate guards it without reading keys, so that keys = \"own\" does not bind tenant t there: \
+                      give it a backend";
+        assert_eq!(with("", "sources = \"10.0.0.0/8\""), [warned]);
+        assert_eq!(with("default = \"t\"", ""), [warned]);
+        assert!(with("", "users = \"alice\"").is_empty());
     }
 
     #[test]

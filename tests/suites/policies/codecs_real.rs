@@ -4,3 +4,4 @@
 mod commands;
 mod memcached;
 mod redis;
+mod touched;

@@ -9,6 +9,7 @@ mod large;
 mod libraries;
 mod memcached;
 mod overload;
+mod own_keys;
 mod parts;
 mod prices;
 mod query_types;

@@ -25,6 +25,7 @@ mod fault;
 mod line;
 mod multiget;
 mod request;
+mod touched;
 pub mod udp;
 
 pub use answer::{AnswerLine, Answers, Garbage, Part, Status};

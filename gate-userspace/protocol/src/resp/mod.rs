@@ -24,6 +24,7 @@ mod named;
 mod reply;
 mod request;
 mod shape;
+mod touched;
 
 pub use args::{Args, Keys};
 pub use change::{Change, Version};
@@ -34,6 +35,7 @@ pub use kinds::Kinds;
 pub use named::{is_command, names};
 pub use reply::{Garbage, Kind, Part, Replies, error_code};
 pub use request::{Decoder, Limits, Request, Step};
+pub use touched::Touched;
 
 use super::Refusal;
 

@@ -107,6 +107,7 @@ fn what_is_left_out_has_its_documented_default() {
             part: None,
             users: Vec::new(),
             deny: Deny::default(),
+            own_prefixes: None,
         }
     );
 }

@@ -24,6 +24,7 @@ use crate::dispatcher::hot_cache::key_order::KeyOrder;
 use crate::dispatcher::identity::{Identity, Login};
 use crate::dispatcher::metrics::refusal_latency::PendingRefusals;
 use crate::dispatcher::settings::Limits;
+use crate::dispatcher::tenants::Restrictions;
 use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::tenants::parts::Parts;
 use crate::dispatcher::tenants::usage::UsageGuard;
@@ -31,7 +32,6 @@ use crate::dispatcher::wire::Wire;
 use crate::dispatcher::wire::buffer::Buffer;
 use crate::policy::Tier;
 use crate::protocol::Refusal;
-use crate::protocol::deny::Deny;
 
 /// A connected client.
 #[derive(Debug)]
@@ -50,8 +50,8 @@ pub(crate) struct Client<W: Wire> {
     pub(crate) source: IpAddr,
     /// Who it is to the store.
     pub(crate) who: RefCell<Identity>,
-    /// What is denied to its tenant.
-    pub(crate) deny: RefCell<Option<Arc<Deny>>>,
+    /// What is refused to its tenant.
+    pub(crate) restrictions: RefCell<Option<Arc<Restrictions>>>,
     /// Who else may be charged for what it asks, by key: the parts of its tenant.
     pub(crate) parts: RefCell<Option<Arc<Parts>>>,
     /// What it takes of what its tenant may have open; none for datagrams.
@@ -98,8 +98,8 @@ pub(crate) struct ClientParts<'a, W: Wire> {
     pub(crate) source_tenant: TenantId,
     /// True if its refusals are only counted.
     pub(crate) shadow: bool,
-    /// The commands that are denied to its tenant.
-    pub(crate) deny: Option<Arc<Deny>>,
+    /// What is refused to its tenant.
+    pub(crate) restrictions: Option<Arc<Restrictions>>,
     /// The parts of its tenant.
     pub(crate) tenant_parts: Option<Arc<Parts>>,
     pub(crate) decoder: W::Decoder,
@@ -168,7 +168,8 @@ pub(crate) enum CloseCause {
 impl<W: Wire> Client<W> {
     /// A client at `source`, charged to `tenant`.
     pub(crate) fn new(sink: ReplySink, source: IpAddr, parts: ClientParts<'_, W>) -> Self {
-        let ClientParts { tenant, source_tenant, shadow, deny, tenant_parts, decoder, memory } = parts;
+        let ClientParts { tenant, source_tenant, shadow, restrictions, tenant_parts, decoder, memory } =
+            parts;
         Self {
             sink,
             tenant: Cell::new(tenant),
@@ -179,7 +180,7 @@ impl<W: Wire> Client<W> {
             who: RefCell::default(),
             share: RefCell::new(None),
             slot: RefCell::new(None),
-            deny: RefCell::new(deny),
+            restrictions: RefCell::new(restrictions),
             parts: RefCell::new(tenant_parts),
             conversation: RefCell::new(Conversation {
                 decoder,
@@ -247,7 +248,10 @@ impl<W: Wire> Client<W> {
     /// Who is charged for a request, and whether it is denied to it.
     #[inline]
     pub(crate) fn tenant_for(&self, request: &W::Request, bytes: &[u8]) -> (TenantId, bool) {
-        let denied = self.deny.borrow().as_ref().is_some_and(|deny| W::is_denied(deny, request, bytes));
+        let denied = self.restrictions.borrow().as_ref().is_some_and(|restrictions| {
+            W::is_denied(&restrictions.deny, request, bytes)
+                || restrictions.own_keys.as_ref().is_some_and(|own| !W::touches_only(own, request, bytes))
+        });
         match &*self.parts.borrow() {
             None => (self.tenant.get(), denied),
             Some(parts) => self.tenant_by_key(parts, denied, request, bytes),

@@ -76,7 +76,7 @@ impl<W: Wire> Session<W> {
             tenant,
             source_tenant,
             shadow,
-            deny: tenants.denied(tenant, &ledger),
+            restrictions: tenants.restrictions(tenant, &ledger),
             tenant_parts: tenants.parts(tenant, &ledger),
             decoder: W::decoder(service.settings.max_request()),
             memory: &service.memory,
@@ -150,10 +150,10 @@ impl<W: Wire> Session<W> {
         self.refresh_tenant(service);
     }
 
-    /// What is said of its tenant holds from now on: what is denied to it, and its parts.
+    /// What is said of its tenant holds from now on: what is refused to it, and its parts.
     pub(crate) fn refresh_tenant(&self, service: &Service<W>) {
         let (tenants, ledger) = (service.tenants.borrow(), service.ledger.borrow());
-        *self.deny.borrow_mut() = tenants.denied(self.tenant.get(), &ledger);
+        *self.restrictions.borrow_mut() = tenants.restrictions(self.tenant.get(), &ledger);
         *self.parts.borrow_mut() = tenants.parts(self.tenant.get(), &ledger);
     }
 

@@ -1,5 +1,5 @@
-//! What the configuration says of tenants that is not in the maps: their users, what is denied to them, and their
-//! parts.
+//! What the configuration says of tenants that is not in the maps: their users, what is denied to them, the keys
+//! that they are bound to, and their parts.
 //!
 //! A reload may give a tenant's number to another; so a name goes with each number.
 //!
@@ -18,22 +18,32 @@ use self::usage::Usage;
 use crate::config::{self, Config};
 use crate::dispatcher::identity::Login;
 use crate::protocol::deny::Deny;
+use crate::protocol::own::OwnKeys;
 
 pub(super) mod ledger;
 pub(super) mod parts;
 pub(super) mod retired;
 pub(super) mod usage;
 
-/// Tenants by user, and denied commands by tenant.
+/// Tenants by user, and what is refused by tenant.
 #[derive(Debug, Default)]
 pub(crate) struct Tenants {
     users: HashMap<String, User>,
-    deny: HashMap<TenantId, (Name, Arc<Deny>)>,
+    restrictions: HashMap<TenantId, (Name, Arc<Restrictions>)>,
     usage: HashMap<TenantId, (Name, Arc<Usage>)>,
     /// By the whole.
     parts: HashMap<TenantId, (Name, Arc<Parts>)>,
     /// Clients may be of more than one.
     are_several: bool,
+}
+
+/// What is refused to a tenant, whatever its quota.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Restrictions {
+    /// Commands.
+    pub(crate) deny: Deny,
+    /// The only keys that it may touch; `None` if any.
+    pub(crate) own_keys: Option<OwnKeys>,
 }
 
 #[derive(Debug)]
@@ -51,8 +61,11 @@ impl Tenants {
         let mut this = Self::default();
         for tenant in &config.tenants {
             let (Some(&id), Some(name)) = (ids.get(&tenant.name), Name::new(&tenant.name)) else { continue };
-            if tenant.deny != Deny::default() {
-                this.deny.insert(TenantId(id), (name, Arc::new(tenant.deny.clone())));
+            let own_keys = tenant.own_prefixes.as_ref();
+            let own_keys = own_keys.map(|prefixes| OwnKeys::new(prefixes.iter().map(String::as_str)));
+            let restrictions = Restrictions { deny: tenant.deny.clone(), own_keys };
+            if restrictions != Restrictions::default() {
+                this.restrictions.insert(TenantId(id), (name, Arc::new(restrictions)));
             }
             let mut named = before.usage.values().filter(|(before, _)| *before == name);
             let (max_connections, max_outstanding) = (tenant.max_connections, tenant.max_outstanding);
@@ -91,10 +104,10 @@ impl Tenants {
         (!hashes.is_empty()).then(|| hashes.contains(&hash))
     }
 
-    /// What is denied to a tenant.
-    pub(crate) fn denied(&self, tenant: TenantId, ledger: &Ledger) -> Option<Arc<Deny>> {
-        let (name, deny) = self.deny.get(&tenant)?;
-        ledger.has_name(tenant, name).then(|| Arc::clone(deny))
+    /// What is refused to a tenant; `None` if nothing is.
+    pub(crate) fn restrictions(&self, tenant: TenantId, ledger: &Ledger) -> Option<Arc<Restrictions>> {
+        let (name, restrictions) = self.restrictions.get(&tenant)?;
+        ledger.has_name(tenant, name).then(|| Arc::clone(restrictions))
     }
 
     /// Where what a tenant has open is counted; `None` if it is new.

@@ -23,6 +23,7 @@ use crate::protocol::memcached::{
     self, AnswerLine, Answers, Command, Decoder, Expect, Fault, FaultKind, LONGEST_LINE, Limits, Part, Quiet,
     Request, Status,
 };
+use crate::protocol::own::OwnKeys;
 use crate::protocol::price_class::PriceClass;
 use crate::protocol::query_types::QueryTypes;
 use crate::protocol::{Class, Refusal, RequestMeta, Step};
@@ -88,6 +89,10 @@ impl Wire for Memcached {
 
     fn is_denied(deny: &Deny, request: &Request, _: &[u8]) -> bool {
         deny.memcached.contains(&request.command)
+    }
+
+    fn touches_only(own: &OwnKeys, request: &Request, bytes: &[u8]) -> bool {
+        request.touches_only(bytes, |key| own.has(key))
     }
 
     #[inline]

@@ -9,6 +9,7 @@ use gate_common::units::Nanos;
 use self::buffer::Buffer;
 use crate::dispatcher::identity::LoginRequest;
 use crate::protocol::deny::Deny;
+use crate::protocol::own::OwnKeys;
 use crate::protocol::price_class::PriceClass;
 use crate::protocol::query_types::QueryTypes;
 use crate::protocol::{Class, Refusal, RequestMeta, Step};
@@ -66,6 +67,9 @@ pub(crate) trait Wire: Debug + Sized + 'static {
 
     /// Whether a command is among those that are denied.
     fn is_denied(deny: &Deny, request: &Self::Request, bytes: &[u8]) -> bool;
+
+    /// Whether a request can touch no other keys than these.
+    fn touches_only(own: &OwnKeys, request: &Self::Request, bytes: &[u8]) -> bool;
 
     /// Whether an answer says that the user may not do what it asked.
     fn is_forbidden(answer: &[u8]) -> bool;

@@ -12,6 +12,7 @@ use super::{
 };
 use crate::dispatcher::identity::LoginRequest;
 use crate::protocol::deny::Deny;
+use crate::protocol::own::OwnKeys;
 use crate::protocol::price_class::PriceClass;
 use crate::protocol::query_types::QueryTypes;
 use crate::protocol::resp::{
@@ -82,6 +83,10 @@ impl Wire for Resp {
 
     fn is_denied(deny: &Deny, request: &Request, bytes: &[u8]) -> bool {
         deny.resp.denies(request, bytes)
+    }
+
+    fn touches_only(own: &OwnKeys, request: &Request, bytes: &[u8]) -> bool {
+        request.touches_only(bytes, |touched| touched.is_own(own))
     }
 
     #[inline]

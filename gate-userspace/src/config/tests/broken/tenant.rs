@@ -211,8 +211,68 @@ pub(super) const ROWS: &[Broken] = &[
         "sources = [\"198.18.2.1\"]\n",
         "sources = [\"198.18.2.1\"]\nkey_prefixes = [\"web:\", \"\"]\n",
         &[
-            r#"14: tenant[1].key_prefixes = ["web:", ""]: means something only beside part_of"#,
+            r#"14: tenant[1].key_prefixes = ["web:", ""]: means something only beside part_of or keys = "own""#,
             r#"14: tenant[1].key_prefixes[1] = "": must be 1 to 250 bytes; what begins with none is charged to the whole anyway"#,
+        ],
+    ),
+    // Keys of its own.
+    (
+        "sources = [\"198.18.2.1\"]\n",
+        "sources = [\"198.18.2.1\"]\nkeys = \"mine\"\nkey_prefixes = \"web:\"\n",
+        &[r#"14: tenant[1].keys = "mine": must be "any" or "own""#],
+    ),
+    (
+        "sources = [\"198.18.2.1\"]\n",
+        "sources = [\"198.18.2.1\"]\nkeys = \"any\"\nkey_prefixes = \"web:\"\n",
+        &[r#"15: tenant[1].key_prefixes = "web:": means something only beside part_of or keys = "own""#],
+    ),
+    (
+        "sources = [\"198.18.2.1\"]\n",
+        "sources = [\"198.18.2.1\"]\nkeys = \"own\"\nkey_prefixes = \"web:\"\n",
+        &[
+            r#"14: tenant[1].keys = "own": means something only if a service has a backend: gate sees no other requests' keys"#,
+        ],
+    ),
+    (
+        SECOND,
+        second!("keys = \"own\"\nsources = [\"198.18.2.1\"]\n"),
+        &[
+            r#"13: tenant[1].keys = "own": leaves it no key; write key_prefixes as well, e.g. key_prefixes = ["web:"]"#,
+        ],
+    ),
+    (
+        SECOND,
+        second!("keys = \"own\"\nkey_prefixes = [\"web:\", \"\"]\nsources = [\"198.18.2.1\"]\n"),
+        &[
+            r#"14: tenant[1].key_prefixes[1] = "": must be 1 to 250 bytes; what begins with none is charged to the whole anyway"#,
+        ],
+    ),
+    (
+        SECOND,
+        second!("part_of = \"polite\"\nkey_prefixes = \"web:\"\nkeys = \"own\"\n"),
+        &[
+            r#"15: tenant[1].keys = "own": belongs into the tenant that this is a part of, whose clients they are"#,
+        ],
+    ),
+    (
+        SECOND,
+        second!(
+            "keys = \"own\"\nsources = [\"198.18.2.1\"]\nkey_prefixes = [\"img:\", \"web:\", \"web:1\"]\nquota = \"1000 RU/s\"\n\
+             [[tenant]]\nname = \"other\"\nsources = [\"198.18.2.2\"]\nkeys = \"own\"\nkey_prefixes = \"web\"\n"
+        ),
+        &[
+            r#"21: tenant[2].key_prefixes = "web": "web" overlaps "web:" of tenant "hostile", on line 15: with keys = "own", no prefix may begin with one of another tenant's"#,
+        ],
+    ),
+    (
+        SECOND,
+        second!(
+            "keys = \"own\"\nsources = [\"198.18.2.1\"]\nkey_prefixes = [\"img:\"]\nquota = \"1000 RU/s\"\n\
+             [[tenant]]\nname = \"part\"\npart_of = \"hostile\"\nkey_prefixes = [\"img:1\", \"web:\"]\nquota = \"1000 RU/s\"\n\
+             [[tenant]]\nname = \"other\"\nsources = [\"198.18.2.2\"]\nkeys = \"own\"\nkey_prefixes = \"web:\"\n"
+        ),
+        &[
+            r#"26: tenant[3].key_prefixes = "web:": "web:" overlaps "web:" of tenant "hostile", on line 20: with keys = "own", no prefix may begin with one of another tenant's"#,
         ],
     ),
     (
