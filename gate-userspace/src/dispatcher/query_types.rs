@@ -1,9 +1,10 @@
 //! Of which query type a request is, and how critical it may be.
 
+use super::request::RequestClass;
 use super::wire::Wire;
 use crate::config::Backend;
 use crate::policy::Tier;
-use crate::policy::admission::{QueryType, Request};
+use crate::policy::admission::QueryType;
 use crate::protocol::query_types::QueryTypes;
 
 /// The query types of a service as a thread uses them. Which there are is settled when gate starts, since all that is
@@ -24,11 +25,12 @@ impl QueryTypeTable {
         }
     }
 
-    /// What a request is, of a tenant of this tier: its type may lower that. `bytes` begin where it does.
+    /// The class of a request, with the highest tier that its type may have; its tenant's may be lower. `bytes` begin
+    /// where it does.
     #[inline]
-    pub(crate) fn classify<W: Wire>(&self, tier: Tier, request: &W::Request, bytes: &[u8]) -> Request {
-        let seq = W::query_type(&self.types, request, bytes);
-        let highest = self.tiers.get(seq).copied().unwrap_or(Tier::Critical);
-        Request { tier: tier.max(highest), query_type: QueryType(seq as u16) }
+    pub(crate) fn classify<W: Wire>(&self, request: &W::Request, bytes: &[u8]) -> RequestClass {
+        let index = W::query_type(&self.types, request, bytes);
+        let tier = self.tiers.get(index).copied().unwrap_or(Tier::Critical);
+        RequestClass { tier, query_type: QueryType(index as u16) }
     }
 }

@@ -1,5 +1,104 @@
-//! The position of a request among those of its client.
+//! One request from its decoding to its reply: its position, its class, and its state while it is in flight.
+
+use std::rc::Rc;
+
+use gate_common::units::{MilliRu, Nanos};
+
+use super::metrics::cost_samples::CostFeatures;
+use super::tenants::ledger::TenantId;
+use super::wire::Wire;
+/// Tier and query type of a request.
+pub(crate) use crate::policy::admission::Request as RequestClass;
 
 /// A request's position in the order of its client's requests, which is the order of the replies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SeqNo(pub(crate) u64);
+
+/// A request's position among its client's outstanding requests.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReplySlot {
+    pub(crate) seq: SeqNo,
+    /// The position of the first request without a complete reply.
+    pub(crate) first: SeqNo,
+}
+
+/// A decoded request, before anything is decided about it: a view of its client's input.
+#[derive(Debug)]
+pub(crate) struct Decoded<'a, W: Wire, C> {
+    pub(crate) client: &'a Rc<C>,
+    /// The tenant that will be charged.
+    pub(crate) tenant: TenantId,
+    pub(crate) slot: ReplySlot,
+    pub(crate) request: &'a W::Request,
+    /// All of the request, or the head of one that is streamed.
+    pub(crate) bytes: &'a [u8],
+}
+
+impl<W: Wire, C> Clone for Decoded<'_, W, C> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<W: Wire, C> Copy for Decoded<'_, W, C> {}
+
+/// The tenant that a request is charged to, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Payer {
+    pub(crate) tenant: TenantId,
+    /// True if refusals are only counted.
+    pub(crate) shadow: bool,
+    /// True if the XDP program has charged the request.
+    pub(crate) is_charged_by_xdp: bool,
+    /// True if the request counts towards the tenant's deep debt.
+    pub(crate) counts_for_deep_debt: bool,
+}
+
+/// The charge of a request, and the class that it was charged as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Charged {
+    pub(crate) tenant: TenantId,
+    /// What was taken from the tenant's buckets; nothing for a coalesced request, whose followers are charged.
+    pub(crate) price: MilliRu,
+    pub(crate) class: RequestClass,
+    /// When it was charged, before it waited.
+    pub(crate) at: Nanos,
+    /// True if refusals are only counted.
+    pub(crate) shadow: bool,
+    /// True if the XDP program has charged the request, and counted it.
+    pub(crate) is_charged_by_xdp: bool,
+    /// True if the request counts as passed already.
+    pub(crate) is_counted: bool,
+}
+
+/// A request that has been charged and not been answered. It moves from the pipeline to the queue, and from there to the
+/// store, each of which adds its own state around it: the queue its bytes, a store connection its place in the stream.
+///
+/// `C` refers to the client; `R` is what the request does for the hot cache.
+#[derive(Debug)]
+pub(crate) struct InFlight<C, R> {
+    pub(crate) client: C,
+    /// The position of its reply.
+    pub(crate) seq: SeqNo,
+    pub(crate) charged: Charged,
+    pub(crate) features: CostFeatures,
+    /// True if the client wants no reply.
+    pub(crate) silent: bool,
+    pub(crate) cache_role: R,
+}
+
+impl<C, R> InFlight<C, R> {
+    /// Separates the request from its client.
+    #[inline]
+    pub(crate) fn split(self) -> (C, InFlight<(), R>) {
+        let Self { client, seq, charged, features, silent, cache_role } = self;
+        (client, InFlight { client: (), seq, charged, features, silent, cache_role })
+    }
+
+    /// The same request with another role in the hot cache.
+    #[inline]
+    pub(crate) fn with_role<S>(self, cache_role: S) -> InFlight<C, S> {
+        let Self { client, seq, charged, features, silent, .. } = self;
+        InFlight { client, seq, charged, features, silent, cache_role }
+    }
+}

@@ -23,7 +23,7 @@ const ORDER: [&str; 65] = [
     "pipeline/respond.rs",
     "pipeline/dedicated.rs",
     "pipeline/session.rs",
-    "pipeline/in_flight.rs",
+    "pipeline/admission.rs",
     "pipeline/mod.rs",
     "stores/mod.rs",
     "stores/connection.rs",

@@ -23,6 +23,7 @@ use super::slots::Slot;
 use crate::dispatcher::hot_cache::key_order::KeyOrder;
 use crate::dispatcher::identity::{Identity, Login};
 use crate::dispatcher::metrics::refusal_latency::PendingRefusals;
+use crate::dispatcher::request::Payer;
 use crate::dispatcher::settings::Limits;
 use crate::dispatcher::tenants::Restrictions;
 use crate::dispatcher::tenants::ledger::TenantId;
@@ -219,8 +220,19 @@ impl<W: Wire> Client<W> {
     /// Whether what it asks for tells something about the tenant that is charged: it has a connection, from that
     /// tenant's own source. A part has no source, so what is asked of it never costs anybody a connection.
     #[inline]
-    pub(crate) fn counts_for_deep_debt(&self, charged: TenantId) -> bool {
+    fn counts_for_deep_debt(&self, charged: TenantId) -> bool {
         self.source_tenant.get() != TenantId::NOBODY && self.source_tenant.get() == charged
+    }
+
+    /// The payer of what it asks for that is charged to `tenant`.
+    #[inline]
+    pub(crate) fn payer(&self, tenant: TenantId) -> Payer {
+        Payer {
+            tenant,
+            shadow: self.shadow,
+            is_charged_by_xdp: self.is_charged_by_xdp(),
+            counts_for_deep_debt: self.counts_for_deep_debt(tenant),
+        }
     }
 
     /// Whether nobody is charged for it.

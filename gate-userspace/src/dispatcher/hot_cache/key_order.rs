@@ -11,7 +11,7 @@
 use std::cell::Cell;
 
 use super::versions::KeyHash;
-use crate::dispatcher::request::SeqNo;
+use crate::dispatcher::request::{ReplySlot, SeqNo};
 
 /// One client's.
 #[derive(Debug, Default)]
@@ -19,21 +19,12 @@ pub(crate) struct KeyOrder {
     /// Reads that follow a flight, and their keys.
     following: Cell<usize>,
     followed: Cell<u128>,
-    /// Keys on the client's own connection: those of requests before `turn`, and later ones.
+    /// Keys on the client's own connection: those of requests before `boundary`, and later ones.
     older: Cell<u128>,
     newer: Cell<u128>,
-    turn: Cell<SeqNo>,
+    boundary: Cell<SeqNo>,
     /// Its next request waits until no read follows a flight.
     waits: Cell<bool>,
-}
-
-/// Where a request stands among its client's.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ReplySlot {
-    /// Its place.
-    pub(crate) seq: SeqNo,
-    /// The first that is not answered.
-    pub(crate) first: SeqNo,
 }
 
 impl KeyOrder {
@@ -76,10 +67,10 @@ impl KeyOrder {
 
     /// A request about the keys with these bits takes the client's own connection.
     #[inline]
-    pub(crate) fn send(&self, bits: u128, turn: ReplySlot) {
-        if turn.first >= self.turn.get() {
+    pub(crate) fn send(&self, bits: u128, slot: ReplySlot) {
+        if slot.first >= self.boundary.get() {
             self.older.set(self.newer.take());
-            self.turn.set(turn.seq);
+            self.boundary.set(slot.seq);
         }
         self.newer.set(self.newer.get() | bits);
     }
@@ -91,17 +82,17 @@ impl KeyOrder {
 
     /// Whether nothing about this key is on its way, on the client's own connection or as a flight.
     #[inline]
-    pub(crate) fn is_free(&self, key: KeyHash, turn: ReplySlot) -> bool {
-        turn.first == turn.seq || !self.has_sent(key, turn) && !self.follows_any(key.bit())
+    pub(crate) fn is_free(&self, key: KeyHash, slot: ReplySlot) -> bool {
+        slot.first == slot.seq || !self.has_sent(key, slot) && !self.follows_any(key.bit())
     }
 
     /// Whether a request about this key may be on its way on the client's own connection.
     #[inline]
-    pub(crate) fn has_sent(&self, key: KeyHash, turn: ReplySlot) -> bool {
-        if turn.first == turn.seq {
+    pub(crate) fn has_sent(&self, key: KeyHash, slot: ReplySlot) -> bool {
+        if slot.first == slot.seq {
             return false;
         }
-        let older = if turn.first < self.turn.get() { self.older.get() } else { 0 };
+        let older = if slot.first < self.boundary.get() { self.older.get() } else { 0 };
         (older | self.newer.get()) & key.bit() != 0
     }
 }
@@ -123,18 +114,18 @@ mod tests {
         let key = versions.hash(b"key");
         let mut replies = Replies::new(|_, _| ());
         replies.open();
-        let turn = ReplySlot { seq: replies.next(), first: replies.first() };
-        assert!(order.is_free(key, turn));
+        let slot = ReplySlot { seq: replies.next(), first: replies.first() };
+        assert!(order.is_free(key, slot));
         order.follow(key);
         order.follow(key);
-        assert!(!order.is_free(key, turn));
+        assert!(!order.is_free(key, slot));
         assert!(order.follows() && order.follows_any(key.bit()) && !order.follows_any(!key.bit()));
         order.wait();
         order.complete_followers();
         assert!(order.waits() && order.follows_any(key.bit()));
         order.complete_followers();
         assert!(
-            !order.waits() && !order.follows() && !order.follows_any(ANY_KEY) && order.is_free(key, turn)
+            !order.waits() && !order.follows() && !order.follows_any(ANY_KEY) && order.is_free(key, slot)
         );
     }
 
@@ -148,13 +139,13 @@ mod tests {
             let mut open = std::collections::VecDeque::new();
             for (own, key, answered) in steps {
                 let key = versions.hash(&[key]);
-                let turn = ReplySlot { seq: replies.next(), first: replies.first() };
+                let slot = ReplySlot { seq: replies.next(), first: replies.first() };
                 if open.iter().any(|&(_, other)| other == Some(key)) {
-                    prop_assert!(order.has_sent(key, turn) && !order.is_free(key, turn), "forgotten");
+                    prop_assert!(order.has_sent(key, slot) && !order.is_free(key, slot), "forgotten");
                 }
-                prop_assert!(!open.is_empty() || !order.has_sent(key, turn), "nothing is on its way");
+                prop_assert!(!open.is_empty() || !order.has_sent(key, slot), "nothing is on its way");
                 if own {
-                    order.send(key.bit(), turn);
+                    order.send(key.bit(), slot);
                 }
                 open.push_back((replies.open(), own.then_some(key)));
                 for (seq, _) in open.drain(..answered.min(open.len())) {
@@ -164,9 +155,9 @@ mod tests {
             // However busy a client is: after two rounds of what it has on its way, all older is forgotten.
             let old = versions.hash(b"old");
             let mut ask = |key: KeyHash| {
-                let turn = ReplySlot { seq: replies.next(), first: replies.first() };
-                let had_sent = order.has_sent(key, turn);
-                order.send(if had_sent { 0 } else { key.bit() & !old.bit() }, turn);
+                let slot = ReplySlot { seq: replies.next(), first: replies.first() };
+                let had_sent = order.has_sent(key, slot);
+                order.send(if had_sent { 0 } else { key.bit() & !old.bit() }, slot);
                 open.push_back((replies.open(), None));
                 if open.len() > 5 {
                     replies.whole(open.pop_front().expect("there are five").0);

@@ -38,16 +38,16 @@ use tokio::sync::watch;
 use self::cache::{Cache, Lookup};
 use self::flights::{Flight, FlightKey, FlightLeader, Flights, JoinResult, PendingTtl};
 use self::hot_set::{HotSet, HotSetPublisher, Sampler};
-use self::key_order::{ANY_KEY, KeyOrder, ReplySlot};
+use self::key_order::{ANY_KEY, KeyOrder};
 use self::versions::{KeyHash, Mark, Marker, Version, Versions};
 use super::identity::scopes::Scopes;
+use super::metrics::cost_samples::CostFeatures;
 use super::metrics::{Event, WorkerMetrics};
-use super::request::SeqNo;
+use super::request::{Charged, Decoded, InFlight};
 use super::settings::Settings;
-use super::tenants::ledger::{Ledger, TenantId};
+use super::tenants::ledger::Ledger;
 use super::wire::Wire;
 use crate::clock;
-use crate::policy::admission;
 use crate::protocol::{Access, Refusal};
 
 mod cache;
@@ -113,15 +113,8 @@ pub(crate) struct Followers<W: Wire, C> {
     pub(crate) followers: Vec<Follower<C>>,
 }
 
-/// One who follows a flight.
-#[derive(Debug)]
-pub(crate) struct Follower<C> {
-    pub(crate) client: Rc<C>,
-    /// Who was charged.
-    pub(crate) tenant: TenantId,
-    pub(crate) seq: SeqNo,
-    pub(crate) class: admission::Request,
-}
+/// A request that follows a flight.
+pub(crate) type Follower<C> = InFlight<Rc<C>, ()>;
 
 /// What becomes of a read.
 #[derive(Debug)]
@@ -208,25 +201,6 @@ pub(crate) trait CacheClient: Debug {
     fn shared_scope(&self) -> Option<u64>;
 }
 
-/// A decoded request, and its client.
-#[derive(Debug)]
-pub(crate) struct CacheRequest<'a, W: Wire, C> {
-    pub(crate) client: &'a Rc<C>,
-    /// Who is charged.
-    pub(crate) tenant: TenantId,
-    pub(crate) turn: ReplySlot,
-    pub(crate) request: &'a W::Request,
-    pub(crate) bytes: &'a [u8],
-}
-
-impl<W: Wire, C> Clone for CacheRequest<'_, W, C> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<W: Wire, C> Copy for CacheRequest<'_, W, C> {}
-
 impl<W: Wire, C: CacheClient> HotCache<W, C> {
     pub(crate) fn new(
         settings: &Settings,
@@ -267,10 +241,10 @@ impl<W: Wire, C: CacheClient> HotCache<W, C> {
 
     /// Sends a sample of a request's first key, if it is this one's turn. `service` is its place at the start.
     #[inline]
-    pub(crate) fn sample(&self, asked: CacheRequest<'_, W, C>, service: usize, ledger: &mut Ledger) {
+    pub(crate) fn sample(&self, decoded: Decoded<'_, W, C>, service: usize, ledger: &mut Ledger) {
         let every = ledger.sample_every();
-        if W::meta(asked.request).keyed && self.sampler.is_due(every, || ledger.draw()) {
-            let (key, tenant) = (W::keys(asked.request, asked.bytes).next(), asked.tenant.0);
+        if W::meta(decoded.request).keyed && self.sampler.is_due(every, || ledger.draw()) {
+            let (key, tenant) = (W::keys(decoded.request, decoded.bytes).next(), decoded.tenant.0);
             key.into_iter().for_each(|key| self.sampler.send(ledger.number(service), tenant, every, key));
         }
     }
@@ -278,8 +252,8 @@ impl<W: Wire, C: CacheClient> HotCache<W, C> {
     /// Whether a client must not be heard until the flights have landed that its reads follow: this request is
     /// about a key of theirs, and cannot join.
     #[inline]
-    pub(crate) fn must_wait_for_flight(&self, asked: CacheRequest<'_, W, C>) -> bool {
-        let CacheRequest { client, turn, request, bytes, .. } = asked;
+    pub(crate) fn must_wait_for_flight(&self, decoded: Decoded<'_, W, C>) -> bool {
+        let Decoded { client, slot, request, bytes, .. } = decoded;
         // The requests of one datagram come at once, and nobody can be kept from sending it.
         let waits = client.key_order().follows()
             && !client.is_datagram()
@@ -287,28 +261,23 @@ impl<W: Wire, C: CacheClient> HotCache<W, C> {
             && self
                 .joinable_flight(client, request, bytes)
                 // It would take the client's own way.
-                .is_none_or(|key| client.key_order().has_sent(key, turn));
+                .is_none_or(|key| client.key_order().has_sent(key, slot));
         if waits {
             client.key_order().wait();
         }
         waits
     }
 
-    /// Looks a read up: `class` is what admission knows it by.
+    /// Looks a read up that has been charged.
     ///
     /// A hit is right whether or not the key is still hot: its answer was asked for at a version, seen before it was
     /// sent, at which no write was outstanding, and which is the key's at this moment.
     #[inline]
-    pub(crate) fn read(
-        &self,
-        asked: CacheRequest<'_, W, C>,
-        class: admission::Request,
-        now: Nanos,
-    ) -> ReadResult {
-        let CacheRequest { client, turn, request, bytes, .. } = asked;
+    pub(crate) fn read(&self, decoded: Decoded<'_, W, C>, charged: &Charged, now: Nanos) -> ReadResult {
+        let Decoded { client, slot, request, bytes, .. } = decoded;
         let Some(flight_key) = self.flight_key(client, request, bytes) else { return ReadResult::UNCACHED };
         match self.cache.borrow_mut().find(flight_key, &self.versions, now) {
-            Lookup::Hit(answer, key) if client.key_order().is_free(key, turn) => {
+            Lookup::Hit(answer, key) if client.key_order().is_free(key, slot) => {
                 self.metrics.count(Event::CacheHit);
                 return ReadResult::Hit(answer);
             }
@@ -316,27 +285,22 @@ impl<W: Wire, C: CacheClient> HotCache<W, C> {
             Lookup::Stale => self.metrics.count(Event::Invalidated),
             Lookup::Hit(..) | Lookup::Miss => {}
         }
-        self.fly(asked, flight_key, class)
+        self.fly(decoded, flight_key, charged)
     }
 
     /// A read that no kept answer answers.
-    fn fly(
-        &self,
-        asked: CacheRequest<'_, W, C>,
-        flight_key: FlightKey<'_>,
-        class: admission::Request,
-    ) -> ReadResult {
-        let CacheRequest { client, turn, request, bytes, .. } = asked;
+    fn fly(&self, decoded: Decoded<'_, W, C>, flight_key: FlightKey<'_>, charged: &Charged) -> ReadResult {
+        let Decoded { client, slot, request, bytes, .. } = decoded;
         let Some((key, is_hot)) = self.key(request, bytes) else { return ReadResult::UNCACHED };
         let alone = ReadResult::ToStore(CacheDecision::Uncached(Some(key)));
-        if !is_hot || client.key_order().has_sent(key, turn) {
+        if !is_hot || client.key_order().has_sent(key, slot) {
             return alone;
         }
         let Some(version) = self.versions.of(key) else { return alone };
         match self.following.borrow_mut().get_mut(&self.flights.number(flight_key)) {
             Some(following) if following.has_room_for(flight_key, version) => {
                 self.metrics.count(Event::Coalesced);
-                following.add(asked, class, key);
+                following.add(decoded, charged, key);
                 ReadResult::Joined
             }
             Some(_) => alone,
@@ -348,11 +312,11 @@ impl<W: Wire, C: CacheClient> HotCache<W, C> {
     /// follows.
     pub(crate) fn lead(
         &self,
-        asked: CacheRequest<'_, W, C>,
-        class: admission::Request,
+        decoded: Decoded<'_, W, C>,
+        charged: &Charged,
         (key, version): (KeyHash, Version),
     ) -> Option<CacheRole> {
-        let flight_key = FlightKey { scope: asked.client.scope(), request: asked.bytes };
+        let flight_key = FlightKey { scope: decoded.client.scope(), request: decoded.bytes };
         let part = self.flights.join(flight_key, key, version, self.thread, self.max_answer);
         let (flight, cache_role) = match part {
             JoinResult::Follower(flight) => (flight, None),
@@ -361,8 +325,8 @@ impl<W: Wire, C: CacheClient> HotCache<W, C> {
             }
         };
         self.metrics.count(if cache_role.is_some() { Event::Flight } else { Event::Coalesced });
-        let mut following = Followers { flight, request: *asked.request, followers: Vec::new() };
-        following.add(asked, class, key);
+        let mut following = Followers { flight, request: *decoded.request, followers: Vec::new() };
+        following.add(decoded, charged, key);
         let before = self.following.borrow_mut().insert(self.flights.number(flight_key), following);
         debug_assert!(before.is_none(), "followers of two flights");
         cache_role
@@ -370,15 +334,15 @@ impl<W: Wire, C: CacheClient> HotCache<W, C> {
 
     /// What a request takes with it that goes to the store for itself; `key` as in [`CacheDecision::Uncached`].
     #[inline]
-    pub(crate) fn cache_role(&self, asked: CacheRequest<'_, W, C>, key: Option<KeyHash>) -> CacheRole {
-        let CacheRequest { client, turn, request, bytes, .. } = asked;
+    pub(crate) fn cache_role(&self, decoded: Decoded<'_, W, C>, key: Option<KeyHash>) -> CacheRole {
+        let Decoded { client, slot, request, bytes, .. } = decoded;
         if self.enabled {
             let bits = match key {
                 Some(key) => key.bit(),
                 None if self.hot.borrow().is_empty() => ANY_KEY,
                 None => self.bits(request, bytes),
             };
-            client.key_order().send(bits, turn);
+            client.key_order().send(bits, slot);
         }
         self.mark(request, bytes).map_or(CacheRole::None, CacheRole::MarkWrite)
     }
@@ -470,12 +434,19 @@ impl<W: Wire, C: CacheClient> Followers<W, C> {
             && self.followers.len() < MOST_READERS
     }
 
-    fn add(&mut self, asked: CacheRequest<'_, W, C>, class: admission::Request, key: KeyHash) {
-        asked.client.key_order().follow(key);
-        let CacheRequest { client, tenant, turn, .. } = asked;
-        self.followers.push(Follower { client: Rc::clone(client), tenant, seq: turn.seq, class });
+    fn add(&mut self, decoded: Decoded<'_, W, C>, charged: &Charged, key: KeyHash) {
+        let Decoded { client, slot, request, .. } = decoded;
+        client.key_order().follow(key);
+        self.followers.push(InFlight {
+            client: Rc::clone(client),
+            seq: slot.seq,
+            charged: *charged,
+            features: CostFeatures::of::<W>(request),
+            silent: W::wants_no_reply(request),
+            cache_role: (),
+        });
     }
 }
 
-/// 10,000 clients of one thread, each with a few reads: 4 MiB.
+/// 10,000 clients of one thread, each with a few reads: 8 MiB.
 const MOST_READERS: usize = 1 << 17;

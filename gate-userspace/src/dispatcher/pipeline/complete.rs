@@ -5,17 +5,19 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use gate_common::abi::Reason;
-use gate_common::units::{MilliRu, Nanos};
+use gate_common::units::Nanos;
 
-use super::in_flight::InFlight;
+use super::Service;
+use super::admission::Answered;
+use super::dispatch::QueueItem;
 use super::session::Session;
-use super::{Answered, Service};
 use crate::clock;
 use crate::dispatcher::clients::client::CloseCause;
+use crate::dispatcher::hot_cache::CacheRole;
 use crate::dispatcher::hot_cache::flights::{Completion, Flight, PendingTtl};
-use crate::dispatcher::hot_cache::{CacheRole, Follower};
 use crate::dispatcher::metrics::Event;
-use crate::dispatcher::metrics::cost_samples::{CostFeatures, ReplyBatch};
+use crate::dispatcher::metrics::cost_samples::ReplyBatch;
+use crate::dispatcher::request::{Charged, InFlight};
 use crate::dispatcher::settings::Settings;
 use crate::dispatcher::stores::error::StoreError;
 use crate::dispatcher::stores::events::{Failure, ReplyPart, ReplyTiming, StoreEvents};
@@ -25,7 +27,7 @@ use crate::protocol::Refusal;
 
 impl<W: Wire> StoreEvents for Service<W> {
     type Wire = W;
-    type InFlight = InFlight<Rc<Session<W>>>;
+    type InFlight = InFlight<Rc<Session<W>>, CacheRole>;
     type Observations = Observations;
     type HandedOver = Box<PendingTtl>;
 
@@ -75,13 +77,14 @@ impl<W: Wire> StoreEvents for Service<W> {
         if matches!(request.cache_role, CacheRole::QueryTtl(_)) {
             observations.batch.mark_unmeasurable();
         } else {
-            if self.metrics.cost_samples.is_on() {
-                observations.batch.add(request.features, (request.tenant, request.charged), sent, received);
+            let Charged { tenant, price, class, at: charged, .. } = request.charged;
+            if self.admission.samples_costs() {
+                observations.batch.add(request.features, (tenant, price), sent, received);
             }
-            self.release_permit();
-            let answered = Answered { request: request.class, admitted: request.admitted, sent, count: 1 };
+            self.admission.release_permit();
+            let answered = Answered { class, charged, sent, count: 1 };
             if let Some(before) = answered.merge(&mut observations.answered) {
-                self.observe(before, now);
+                self.admission.observe(before, now);
             }
         }
         if matches!(request.cache_role, CacheRole::None) {
@@ -98,13 +101,13 @@ impl<W: Wire> StoreEvents for Service<W> {
 
     #[inline]
     fn read_end(&self, observations: &mut Observations, now: Nanos) {
-        observations.answered.take().into_iter().for_each(|answered| self.observe(answered, now));
+        observations.answered.take().into_iter().for_each(|answered| self.admission.observe(answered, now));
         if observations.batch.is_empty() {
             return;
         }
         let batch = std::mem::take(&mut observations.batch);
         if let Some(took) = batch.took(observations.last_batch, now) {
-            self.record_costs(&batch, took, now);
+            self.admission.record_costs(&batch, took, now);
         }
         observations.last_batch = now;
     }
@@ -113,7 +116,7 @@ impl<W: Wire> StoreEvents for Service<W> {
         if matches!(request.cache_role, CacheRole::QueryTtl(_)) {
             return;
         }
-        self.release_permit();
+        self.admission.release_permit();
         let is_flight = matches!(request.cache_role, CacheRole::LeadFlight(_));
         if reply_started && !is_flight {
             // The client has read the beginning of its reply.
@@ -133,7 +136,7 @@ impl<W: Wire> StoreEvents for Service<W> {
         match request.cache_role {
             CacheRole::LeadFlight(leader) => leader.fail(refusal),
             _ => {
-                self.count_refusal(request.tenant, refusal.reason);
+                self.admission.count_refusal(request.charged.tenant, refusal.reason);
                 self.refuse_queued(&request.client, request.seq, request.silent, refusal);
             }
         }
@@ -234,37 +237,27 @@ impl<W: Wire> Service<W> {
         }
         let Some(following) = self.hot.complete_followers(flight) else { return };
         let mut is_given = false;
-        for reader in following.followers {
-            let Follower { client, tenant, seq, class } = reader;
+        for follower in following.followers {
+            let (client, seq) = (&follower.client, follower.seq);
             match note {
-                Completion::Answer(answer) => self.answer(&client, seq, answer),
+                Completion::Answer(answer) => self.answer(client, seq, answer),
                 Completion::ForOneClient(answer) if !is_given && !client.is_gone() => {
                     is_given = true;
-                    self.answer(&client, seq, answer);
+                    self.answer(client, seq, answer);
                 }
                 Completion::Failed(refusal) => {
-                    self.count_refusal(tenant, refusal.reason);
-                    self.refuse_queued(&client, seq, false, *refusal);
+                    self.admission.count_refusal(follower.charged.tenant, refusal.reason);
+                    self.refuse_queued(client, seq, false, *refusal);
                 }
                 Completion::TooLong
                 | Completion::ForOneClient(_)
                 | Completion::Retry
                 | Completion::Cacheable(..) => {
                     client.order.send_late(flight.key);
-                    let request = following.request;
-                    let in_flight = InFlight {
-                        client,
-                        tenant,
-                        charged: MilliRu::ZERO,
-                        is_counted: true,
-                        seq,
-                        class,
-                        features: CostFeatures::of::<W>(&request),
-                        silent: false,
-                        admitted: now,
-                        cache_role: CacheRole::None,
-                    };
-                    self.enqueue(in_flight, request, flight.flight_key().request, now);
+                    let mut in_flight = follower.with_role(CacheRole::None);
+                    in_flight.charged.at = now;
+                    let item = QueueItem { in_flight, request: following.request };
+                    self.admission.enqueue(item, flight.flight_key().request, now);
                 }
             }
         }

@@ -26,7 +26,6 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use gate_common::abi::Reason;
-use gate_common::units::MilliRu;
 
 use super::Service;
 use super::respond::REFUSAL_BYTES;
@@ -89,7 +88,7 @@ impl<W: Wire> Service<W> {
     fn datagram(&self, socket: &Rc<Socket>, arrival: Arrival, datagram: &[u8]) {
         self.metrics.count(Event::Datagram);
         let (tenant, shadow) = self.tenant_of_client(arrival.source());
-        let refused = |reason| self.ledger.borrow().count_refusal(tenant, reason, MilliRu::ZERO, false);
+        let refused = |reason| self.admission.count_refusal(tenant, reason);
         if tenant == TenantId::NOBODY && !shadow {
             return refused(Reason::UnknownSource);
         }
@@ -176,7 +175,7 @@ impl<W: Wire> Session<W> {
         let (replies, limits) = (&mut conversation.replies, service.limits.get());
         let too_long = replies.waiting() > limits.output || service.memory.bytes() > limits.memory;
         if too_long && !self.is_gone() {
-            service.count_refusal(self.tenant.get(), Reason::TooLarge);
+            service.admission.count_refusal(self.tenant.get(), Reason::TooLarge);
             self.dead.set(Some(CloseCause::SlowReader));
         }
         if self.is_gone() {

@@ -19,27 +19,29 @@ use std::cell::RefCell;
 use std::io::ErrorKind;
 
 use gate_common::abi::Reason;
-use gate_common::units::{MilliRu, Nanos};
+use gate_common::units::Nanos;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
-use tokio::time::sleep;
 
 use super::Service;
+use super::admission::Demand;
+use super::request::demand;
 use super::session::Session;
 use crate::clock;
 use crate::dispatcher::clients::client::{CloseCause, WriteStatus};
 use crate::dispatcher::hot_cache::dedicated_writes::DedicatedWrites;
 use crate::dispatcher::identity::{Identity, LoginRequest};
 use crate::dispatcher::metrics::Event;
+use crate::dispatcher::request::RequestClass;
 use crate::dispatcher::stores::dedicated::DedicatedConnection;
 use crate::dispatcher::stores::error::StoreError;
-use crate::dispatcher::tenants::ledger::{Charge, TenantId};
+use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::wire::buffer::Buffer;
 use crate::dispatcher::wire::resp::CLUSTER;
 use crate::dispatcher::wire::{Route, Transaction, Wire};
 use crate::policy::Tier;
-use crate::protocol::price_class::PriceClass;
-use crate::protocol::{Refusal, RequestMeta, Step};
+use crate::policy::admission::QueryType;
+use crate::protocol::{Refusal, Step};
 
 impl<W: Wire> Session<W> {
     /// Serves the client, which has all its replies, to its end by a connection of its own to the store.
@@ -72,9 +74,9 @@ impl<W: Wire> Session<W> {
             service,
             decoder,
             out: Buffer::default(),
-            highest: Tier::Critical,
+            class: RequestClass { tier: Tier::Critical, query_type: QueryType(0) },
             tenant: self.tenant.get(),
-            whole: self.tenant.get(),
+            client_tenant: self.tenant.get(),
             skipped_replies: false,
             marks: &marks,
         };
@@ -165,7 +167,7 @@ impl<W: Wire> Session<W> {
         if let StoreError::Refused(why) = broken {
             return why;
         }
-        service.count_refusal(self.tenant.get(), Reason::StoreDown);
+        service.admission.count_refusal(self.tenant.get(), Reason::StoreDown);
         if let StoreError::Cluster = broken {
             return CLUSTER.to_vec();
         }
@@ -185,16 +187,17 @@ struct DedicatedRequests<'a, W: Wire> {
     /// The rest of the request that is being read is not passed on.
     skipped_replies: bool,
     marks: &'a RefCell<DedicatedWrites>,
-    /// The highest tier that the last request may have, and who is charged for it.
-    highest: Tier,
+    /// The class of the last request, with the highest tier that its query type may have.
+    class: RequestClass,
+    /// The tenant that is charged for it.
     tenant: TenantId,
-    /// Whose the client was then.
-    whole: TenantId,
+    /// The client's tenant then.
+    client_tenant: TenantId,
 }
 
 /// What a client has asked.
-struct Decoded {
-    price: MilliRu,
+struct NextPart {
+    demand: Demand,
     /// Who it says that it is.
     asked: Option<LoginRequest>,
 }
@@ -215,8 +218,8 @@ impl<W: Wire> DedicatedRequests<'_, W> {
                 self.out.clear();
             }
             match received {
-                Some(Ok(Decoded { price, asked })) => {
-                    if !self.charge_when_affordable(price).await {
+                Some(Ok(NextPart { demand, asked })) => {
+                    if !self.charge_when_affordable(demand).await {
                         return CloseCause::ClientLeft;
                     }
                     if let Some(asked) = asked {
@@ -280,34 +283,28 @@ impl<W: Wire> DedicatedRequests<'_, W> {
 
     /// Adds the next request, or the next part of one, to what goes to the store. Returns what it is, or the answer to
     /// what is no request; `None` if more must be read first.
-    fn next(&mut self) -> Option<Result<Decoded, Vec<u8>>> {
+    fn next(&mut self) -> Option<Result<NextPart, Vec<u8>>> {
         let mut received = std::mem::take(&mut self.client.conversation.borrow_mut().input);
         let next = self.decode(&mut received);
         self.client.conversation.borrow_mut().input = received;
         next
     }
 
-    fn decode(&mut self, received: &mut Buffer) -> Option<Result<Decoded, Vec<u8>>> {
-        let settings = &self.service.settings;
+    fn decode(&mut self, received: &mut Buffer) -> Option<Result<NextPart, Vec<u8>>> {
         loop {
             let step = W::decode(&mut self.decoder, received.bytes());
             let taken = &received.bytes()[..step.consumed()];
-            let price = |commands, rows, len, class| {
-                let ledger = self.service.ledger.borrow();
-                ledger.price(settings.service, commands, rows, len, class)
-            };
             let found = match step {
                 Step::More { .. } => return None,
                 Step::Skip { .. } => None,
                 Step::Request { request, .. } => {
                     self.service.metrics.count(Event::Request);
                     let bytes = W::bytes(&self.decoder, &request, taken);
-                    let types = self.service.types.borrow();
-                    let mut class = types.classify::<W>(Tier::Critical, &request, bytes);
-                    self.highest = class.tier;
+                    let mut class = self.service.types.borrow().classify::<W>(&request, bytes);
+                    self.class = class;
                     let asked = W::change(&request, bytes);
                     let (tenant, denied) = self.client.tenant_for(&request, bytes);
-                    (self.tenant, self.whole) = (tenant, self.client.tenant.get());
+                    (self.tenant, self.client_tenant) = (tenant, self.client.tenant.get());
                     let instead = self.instead(denied, &request, bytes, asked.as_ref());
                     self.skipped_replies = instead.is_some();
                     self.out.push(instead.unwrap_or(bytes));
@@ -318,14 +315,15 @@ impl<W: Wire> DedicatedRequests<'_, W> {
                     let has_one_answer = self.skipped_replies || W::has_one_answer(&request);
                     self.marks.borrow_mut().ask(mark, has_one_answer, is_plain.then_some(class));
                     let asked = asked.filter(|_| !self.skipped_replies);
-                    let RequestMeta { rows, class, .. } = *W::meta(&request);
-                    Some(Ok(Decoded { price: price(1, rows, bytes.len(), W::price_class(class)), asked }))
+                    // What follows of a streamed one is charged as it comes.
+                    let demand = Demand { bytes: bytes.len(), ..demand::<W>(&request) };
+                    Some(Ok(NextPart { demand, asked }))
                 }
                 Step::Body { len, .. } => {
                     if !self.skipped_replies {
                         self.out.push(taken);
                     }
-                    Some(Ok(Decoded { price: price(0, 0, len, PriceClass::OTHER), asked: None }))
+                    Some(Ok(NextPart { demand: Demand::more(len), asked: None }))
                 }
                 Step::Fault { fault, .. } => {
                     let mut answer = Vec::new();
@@ -383,29 +381,10 @@ impl<W: Wire> DedicatedRequests<'_, W> {
     }
 
     /// Waits until the tenant can pay; false if it never can.
-    async fn charge_when_affordable(&self, price: MilliRu) -> bool {
-        let shadow = self.client.shadow;
-        loop {
-            let tenant = self.client.still_charged(self.tenant, self.whole);
-            let charged = {
-                let mut ledger = self.service.ledger.borrow_mut();
-                ledger.refresh();
-                let tier = ledger.tier(tenant).max(self.highest);
-                let rung = ledger.rung(self.service.settings.service, tier);
-                ledger.charge(tenant, price, rung, clock::monotonic(), shadow)
-            };
-            match charged {
-                Charge::Passed(charged) => {
-                    self.service.ledger.borrow().count_passed(tenant, charged);
-                    return true;
-                }
-                Charge::Refused(Refusal { reason: Reason::TooLarge | Reason::UnknownSource, .. }) => {
-                    return false;
-                }
-                Charge::Refused(Refusal { reason: Reason::Penalty, .. }) => sleep(ONE_TICK.into()).await,
-                Charge::Refused(refusal) => sleep(refusal.retry_after.max(MIN_WAIT).into()).await,
-            }
-        }
+    async fn charge_when_affordable(&self, demand: Demand) -> bool {
+        let client = self.client;
+        let payer = || client.payer(client.still_charged(self.tenant, self.client_tenant));
+        self.service.admission.charge_when_affordable(payer, demand, self.class).await.is_ok()
     }
 }
 
@@ -424,7 +403,3 @@ pub(crate) async fn write_all(socket: &OwnedWriteHalf, mut bytes: &[u8]) -> std:
 
 /// What is read or written in one go.
 const CHUNK: usize = 16 << 10;
-/// A penalty says nothing of its end: what is decided is decided this often, unless configured otherwise.
-const ONE_TICK: Nanos = Nanos::from_millis(100);
-/// So that a tenant that may not ask at all is not asked about all the time.
-const MIN_WAIT: Nanos = Nanos::from_millis(1);

@@ -8,9 +8,7 @@ use std::time::Duration;
 use gate_common::units::Nanos;
 
 use super::Service;
-use crate::dispatcher::queue::delay::Delay;
 use crate::dispatcher::wire::Wire;
-use crate::policy::Tier;
 
 impl<W: Wire> Service<W> {
     /// What has to be done now and then.
@@ -25,16 +23,7 @@ impl<W: Wire> Service<W> {
 
     /// What has to be done at every tick.
     pub(crate) fn tick(&self, now: Nanos) {
-        for tier in Tier::ALL {
-            let (waiting, since) = self.queue.borrow().waiting(tier);
-            let first = now.saturating_sub(since.unwrap_or(now));
-            self.metrics.set_queue(tier, self.delay.borrow_mut().read(tier, waiting, first));
-        }
-        if self.is_first {
-            self.policy.refresh(now);
-        }
-        self.metrics.cost_samples.submit(&self.cost_window);
-        self.measure.set(self.metrics.cost_samples.measure());
+        self.admission.tick(self.is_first, now);
         self.refresh_limits();
         *self.types.borrow_mut() = self.settings.types.borrow().clone();
         self.refresh_tenants();
@@ -60,13 +49,7 @@ impl<W: Wire> Service<W> {
     fn refresh_limits(&self) {
         let limits = *self.settings.limits.borrow();
         let before = self.limits.replace(limits);
-        self.queue.borrow_mut().set_limits(limits.queue, limits.queue_memory);
-        if limits.codel != before.codel {
-            match Delay::new(limits.codel) {
-                Ok(delay) => *self.delay.borrow_mut() = delay,
-                Err(error) => tracing::error!(%error, "the configuration should have refused it"),
-            }
-        }
+        self.admission.set_limits(&limits, &before);
     }
 
     /// Looks after clients that nothing has happened to for `interval`: gives back memory, and ends those that

@@ -37,7 +37,7 @@ impl<W: Wire> Session<W> {
                 let replies = &mut self.conversation.borrow_mut().replies;
                 let seq = replies.open();
                 replies.refuse(seq, refusal);
-                service.count_refusal(self.tenant.get(), refusal.reason);
+                service.admission.count_refusal(self.tenant.get(), refusal.reason);
             }
         }
         ConnectionMode::Shared

@@ -4,8 +4,9 @@
 //! only `impl`s.
 //!
 //! 1. [`client_task`] reads from a client and decodes; [`datagrams`] does so for datagrams.
-//! 2. [`request`]: classify, price, charge, hot keys, admit. [`login`]: a request that may change the user.
-//! 3. [`dispatch`]: the queue, and the requests that leave it for the store.
+//! 2. [`request`]: each step of a decoded request. [`login`]: a request that may change the user.
+//! 3. [`admission`]: charge, admission policy, permit and queue, for requests of every kind. [`dispatch`]: the requests
+//!    that leave the queue for the store.
 //! 4. [`complete`]: the ends of flights of hot keys. [`respond`]: gate's own replies, and writing to clients.
 //!
 //! [`dedicated`] and [`streaming`] take the requests that need a store connection for themselves. [`store_access`] and
@@ -17,8 +18,8 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use gate_common::abi::Reason;
-use gate_common::units::Nanos;
 
+use self::admission::Admission;
 use self::datagrams::Senders;
 use self::dispatch::QueueItem;
 use self::request::NextStep;
@@ -30,12 +31,10 @@ use crate::dispatcher::clients::replies::Replies;
 use crate::dispatcher::clients::slots::{MostSlots, Slots};
 use crate::dispatcher::hot_cache::{self, HotCache};
 use crate::dispatcher::local_addrs::LocalAddrs;
-use crate::dispatcher::metrics::cost_samples::ReplyBatch;
 use crate::dispatcher::metrics::{Event, OwnStats, ServiceMetrics, WorkerMetrics};
 use crate::dispatcher::query_types::QueryTypeTable;
 use crate::dispatcher::queue::delay::Delay;
 use crate::dispatcher::queue::policy::Policy;
-use crate::dispatcher::queue::tier_queue::Queue;
 use crate::dispatcher::settings::{Limits, Settings};
 use crate::dispatcher::stores::dedicated::IdleConnections;
 use crate::dispatcher::stores::pool::{Pool, Pools};
@@ -43,17 +42,15 @@ use crate::dispatcher::tenants::Tenants;
 use crate::dispatcher::tenants::ledger::{Ledger, TenantId};
 use crate::dispatcher::tenants::usage::Usage;
 use crate::dispatcher::wire::Wire;
-use crate::policy::admission;
-use crate::policy::cost_model::{Measure, Window};
 use crate::protocol::{Refusal, Step};
 
+pub(super) mod admission;
 mod client_task;
 mod complete;
 pub(super) mod datagrams;
 mod dedicated;
 pub(super) mod dispatch;
 mod housekeeping;
-pub(super) mod in_flight;
 mod login;
 pub(super) mod request;
 mod respond;
@@ -87,22 +84,14 @@ pub(crate) struct Service<W: Wire> {
     pub(crate) ledger: Rc<RefCell<Ledger>>,
     /// Where whoever reads from a socket reads to; shared by the thread's services.
     pub(crate) scratch: Rc<RefCell<Box<[u8]>>>,
-    /// Who may join the queue.
-    pub(crate) policy: Policy,
+    /// What each request passes before it goes to the store.
+    pub(crate) admission: Admission<QueueItem<W>>,
     /// Reads that need not go to the store.
     pub(crate) hot: HotCache<W, Session<W>>,
-    /// Who is in it.
-    pub(crate) queue: RefCell<Queue<QueueItem<W>>>,
-    /// Who has been in it for too long.
-    pub(crate) delay: RefCell<Delay>,
     /// The shared connections.
     pub(crate) pools: Pools<Self>,
     /// Those on which it is asked who clients are.
     pub(crate) lines: IdleConnections,
-    /// What answers have taught about prices since the last tick.
-    pub(crate) cost_window: RefCell<Window>,
-    /// What answers are measured by, as of the last tick, where what they have cost is settled.
-    measure: Cell<Option<Measure>>,
     /// What happened in this thread.
     pub(crate) metrics: Arc<WorkerMetrics>,
     /// What happened in all.
@@ -136,7 +125,8 @@ impl<W: Wire> Service<W> {
         let (limits, tenants) = (*settings.limits.borrow(), settings.tenants.borrow().clone());
         let types = RefCell::new(settings.types.borrow().clone());
         let own = RefCell::new(settings.own.borrow().clone());
-        let queue = RefCell::new(Queue::new(settings.permits(number), limits.queue, limits.queue_memory));
+        let (policy, shared_metrics) = ((policy, delay), service_metrics.clone());
+        let admission = Admission::new(&settings, number, Rc::clone(&ledger), policy, shared_metrics);
         Rc::new(Self {
             settings,
             limits: Cell::new(limits),
@@ -145,14 +135,10 @@ impl<W: Wire> Service<W> {
             own,
             ledger,
             scratch,
-            policy,
+            admission,
             hot,
-            queue,
-            delay: RefCell::new(delay),
             pools,
             lines: IdleConnections::new(W::HAS_USERS),
-            cost_window: RefCell::default(),
-            measure: Cell::default(),
             metrics,
             service_metrics,
             own_stats: RefCell::default(),
@@ -260,31 +246,6 @@ impl<W: Wire> Service<W> {
         taken
     }
 
-    /// A request has left the store: answered ([`Service::observe`]), or not at all.
-    #[inline]
-    pub(crate) fn release_permit(&self) {
-        self.queue.borrow_mut().leave();
-    }
-
-    /// Observes how long the store took for requests that it has answered at `at`.
-    pub(crate) fn observe(&self, answered: Answered, at: Nanos) {
-        let Answered { request, admitted, sent, count } = answered;
-        let took = at.saturating_sub(sent);
-        self.metrics.answered(request.query_type, sent.saturating_sub(admitted), took, count);
-        (0..count).for_each(|_| self.policy.completed(request, took, at));
-        self.service_metrics.responded(request.query_type, at.saturating_sub(admitted), count);
-    }
-
-    /// Learns how long the store took for answers that came together, and charges what that is beyond their price.
-    pub(crate) fn record_costs(&self, answers: &ReplyBatch, took: Nanos, now: Nanos) {
-        let cost_samples = &self.metrics.cost_samples;
-        cost_samples.observe(answers, took, &mut self.cost_window.borrow_mut());
-        if let (Some(measure), Some((tenant, paid))) = (self.measure.get(), answers.payer()) {
-            let cost = measure.cost(&answers.batch(), took);
-            cost_samples.settled(self.ledger.borrow_mut().settle(tenant, cost, paid, now));
-        }
-    }
-
     /// The store no longer accepts the user of a pool: so its clients read, and are closed. False if they have not
     /// said who they are, since then it is not theirs to mend.
     pub(crate) fn close_pool_clients(&self, pool: &Rc<Pool<Self>>, why: &[u8]) -> bool {
@@ -324,7 +285,7 @@ impl<W: Wire> Service<W> {
     /// Counts a client that is one too many, and says what it is told.
     pub(crate) fn refuse_connection(&self, client: &Session<W>) -> Vec<u8> {
         self.metrics.count(Event::TurnedAway);
-        self.count_refusal(client.tenant.get(), Reason::Limit);
+        self.admission.count_refusal(client.tenant.get(), Reason::Limit);
         let mut answer = Vec::new();
         W::refuse(Refusal::of(Reason::Limit), &mut answer);
         answer
@@ -355,60 +316,5 @@ impl<W: Wire> Service<W> {
     }
 }
 
-/// Requests alike that were let in together, sent together, and answered together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Answered {
-    pub(crate) request: admission::Request,
-    pub(crate) admitted: Nanos,
-    pub(crate) sent: Nanos,
-    /// How many they are.
-    pub(crate) count: u32,
-}
-
-impl Answered {
-    /// Puts them with those before them, if they are like them; else in their place, and gives those.
-    #[inline]
-    pub(crate) fn merge(self, before: &mut Option<Self>) -> Option<Self> {
-        match before {
-            Some(before) if Self { count: before.count, ..self } == *before => {
-                before.count += self.count;
-                None
-            }
-            before => before.replace(self),
-        }
-    }
-}
-
 /// A client with so many bytes of replies waiting is not listened to.
 const PAUSE_OUTPUT: usize = 256 << 10;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::policy::Tier;
-    use crate::policy::admission::{QueryType, Request};
-
-    #[test]
-    fn only_what_is_alike_is_observed_together_and_nothing_is_lost() {
-        let one = |tier, query_type, admitted, sent| Answered {
-            request: Request { tier, query_type: QueryType(query_type) },
-            admitted: Nanos(admitted),
-            sent: Nanos(sent),
-            count: 1,
-        };
-        let first = one(Tier::Standard, 0, 1, 2);
-        let others = [
-            one(Tier::Batch, 0, 1, 2),
-            one(Tier::Standard, 1, 1, 2),
-            one(Tier::Standard, 0, 0, 2),
-            one(Tier::Standard, 0, 1, 3),
-        ];
-        for other in others {
-            let mut last = None;
-            let mut observed: Vec<_> =
-                [first, first, other, first].into_iter().filter_map(|next| next.merge(&mut last)).collect();
-            observed.extend(last);
-            assert_eq!(observed, [Answered { count: 2, ..first }, other, first]);
-        }
-    }
-}

@@ -1,8 +1,7 @@
-//! What a request passes, in order. Everything that can become of it is decided here.
+//! A decoded request, in order: deny, limits, charge, hot cache, admission policy, permit or queue.
 //!
-//! classify, price, quota, hot key, admit, queue, store, observe. Decoding is before, in
-//! [`Service::requests`]; answers come back through [`crate::dispatcher::stores::connection`], which observes them
-//! ([`Service::release_permit`]) and lets the next ones out of the queue ([`Service::dispatch`]).
+//! [`Service::requests`] decodes. [`super::admission`] charges, admits and queues. Replies come back through
+//! [`super::complete`], and [`Service::dispatch`] sends what waits in the queue.
 
 use std::rc::Rc;
 
@@ -10,18 +9,17 @@ use gate_common::abi::Reason;
 use gate_common::units::{MilliRu, Nanos};
 
 use super::Service;
-use super::in_flight::InFlight;
+use super::admission::Demand;
+use super::dispatch::QueueItem;
 use super::session::Session;
 use crate::dispatcher::clients::client::ConnectionMode;
 use crate::dispatcher::clients::replies::Replies;
-use crate::dispatcher::hot_cache::key_order::ReplySlot;
-use crate::dispatcher::hot_cache::{CacheDecision, CacheRequest, ReadResult};
+use crate::dispatcher::hot_cache::{CacheDecision, ReadResult};
 use crate::dispatcher::metrics::Event;
-use crate::dispatcher::metrics::by_type::TypeMetrics;
 use crate::dispatcher::metrics::cost_samples::CostFeatures;
-use crate::dispatcher::tenants::ledger::{Charge, Ledger, TenantId};
+use crate::dispatcher::request::{Charged, Decoded, InFlight, ReplySlot};
+use crate::dispatcher::tenants::ledger::{Ledger, TenantId};
 use crate::dispatcher::wire::{Route, Wire};
-use crate::policy::admission;
 use crate::protocol::{Refusal, RequestMeta};
 
 impl<W: Wire> Service<W> {
@@ -35,10 +33,10 @@ impl<W: Wire> Service<W> {
         bytes: &[u8],
         now: Nanos,
     ) -> NextStep {
-        let turn = ReplySlot { seq: replies.next(), first: replies.first() };
+        let slot = ReplySlot { seq: replies.next(), first: replies.first() };
         let (tenant, denied) = client.tenant_for(request, bytes);
-        let asked = CacheRequest { client, tenant, turn, request, bytes };
-        if self.hot.must_wait_for_flight(asked) {
+        let decoded = Decoded { client, tenant, slot, request, bytes };
+        if self.hot.must_wait_for_flight(decoded) {
             return NextStep::Wait;
         }
         if let Some(refusal) = client.refused_with_multi(request) {
@@ -62,10 +60,10 @@ impl<W: Wire> Service<W> {
             Err(Refusal::of(Reason::TooLarge))
         } else {
             match route {
-                Route::Shared | Route::Dedicated => self.admit_request(asked, now),
-                Route::Login => self.admit_login(asked, now),
+                Route::Shared | Route::Dedicated => self.admit_request(decoded, now),
+                Route::Login => self.admit_login(decoded, now),
                 Route::Quit => Ok(Verdict::Quit),
-                Route::GateStats => self.judge_own_stats(asked, now),
+                Route::GateStats => self.admit_own_stats(decoded, now),
             }
         };
         match &verdict {
@@ -78,7 +76,7 @@ impl<W: Wire> Service<W> {
         }
         let streams_body = W::is_streamed(request) && matches!(verdict, Ok(Verdict::Sent));
         let seq = replies.open();
-        debug_assert!(seq == turn.seq, "what has been sent is answered in its place");
+        debug_assert!(seq == slot.seq, "what has been sent is answered in its place");
         match verdict {
             Ok(Verdict::Sent | Verdict::Hit(_) | Verdict::Login) => {}
             Ok(Verdict::Quit) => {
@@ -102,224 +100,158 @@ impl<W: Wire> Service<W> {
         if streams_body { NextStep::StreamBody } else { NextStep::Continue }
     }
 
-    /// What becomes of a request for the store.
+    /// A request for the store: charge, hot cache, admission policy, permit or queue.
     #[inline]
-    fn admit_request(&self, asked: CacheRequest<'_, W, Session<W>>, now: Nanos) -> Result<Verdict, Refusal> {
+    fn admit_request(&self, decoded: Decoded<'_, W, Session<W>>, now: Nanos) -> Result<Verdict, Refusal> {
         let ledger = &mut *self.ledger.borrow_mut();
-        let class = self.classify(asked, ledger);
-        let charged = self.charge(asked, class, ledger, now)?;
+        let mut charged = self.charge(decoded, ledger, now)?;
 
         // Hot key: a hit is answered here, a read of a key in flight joins it, a write marks its key.
-        let may_cache = ledger.may_cache(asked.tenant);
-        let way = match if may_cache { self.hot.read(asked, class, now) } else { ReadResult::UNCACHED } {
-            ReadResult::ToStore(way) => way,
-            ReadResult::Hit(answer) => {
-                self.count_answered(asked, ledger, charged);
-                return Ok(Verdict::Hit(answer));
-            }
-            ReadResult::Joined => {
-                self.count_answered(asked, ledger, charged);
-                return Ok(Verdict::Sent);
-            }
-        };
-        self.admit(asked, class, charged, ledger, now)?;
-        self.hot.sample(asked, self.settings.service, ledger);
-        self.send(asked, class, charged, way, ledger, now)?;
+        let may_cache = ledger.may_cache(decoded.tenant);
+        let decision =
+            match if may_cache { self.hot.read(decoded, &charged, now) } else { ReadResult::UNCACHED } {
+                ReadResult::ToStore(decision) => decision,
+                ReadResult::Hit(answer) => {
+                    self.count_answered(decoded, ledger, &mut charged);
+                    return Ok(Verdict::Hit(answer));
+                }
+                ReadResult::Joined => {
+                    self.count_answered(decoded, ledger, &mut charged);
+                    return Ok(Verdict::Sent);
+                }
+            };
+        self.admission.admit(ledger, &charged, now)?;
+        self.hot.sample(decoded, self.settings.service, ledger);
+        self.send(decoded, charged, decision, ledger, now)?;
         Ok(Verdict::Sent)
     }
 
     /// Counts and samples a request that needs no request of its own to the store.
     #[inline]
-    fn count_answered(&self, asked: CacheRequest<'_, W, Session<W>>, ledger: &mut Ledger, charged: MilliRu) {
-        count_passed(asked.client, asked.tenant, ledger, charged);
-        self.hot.sample(asked, self.settings.service, ledger);
+    fn count_answered(
+        &self,
+        decoded: Decoded<'_, W, Session<W>>,
+        ledger: &mut Ledger,
+        charged: &mut Charged,
+    ) {
+        self.admission.count_passed(ledger, charged);
+        self.hot.sample(decoded, self.settings.service, ledger);
     }
 
-    /// The tenant is known already; tier and query type are the request's.
-    #[inline(always)]
-    fn classify(&self, asked: CacheRequest<'_, W, Session<W>>, ledger: &mut Ledger) -> admission::Request {
-        let tier = ledger.tier(asked.tenant);
-        self.types.borrow().classify::<W>(tier, asked.request, asked.bytes)
-    }
-
-    /// Price and quota: what it has been charged.
+    /// Classifies and charges a request.
     #[inline(always)]
     fn charge(
         &self,
-        asked: CacheRequest<'_, W, Session<W>>,
-        class: admission::Request,
+        decoded: Decoded<'_, W, Session<W>>,
         ledger: &mut Ledger,
         now: Nanos,
-    ) -> Result<MilliRu, Refusal> {
-        let CacheRequest { client, tenant, request, .. } = asked;
-        let (meta, service) = (W::meta(request), self.settings.service);
-        let price = ledger.price(service, 1, meta.rows, length(meta), W::price_class(meta.class));
-        if client.counts_for_deep_debt(tenant) {
-            ledger.count_demand(tenant, price);
-        }
-        let rung = ledger.rung(service, class.tier);
-        if client.is_charged_by_xdp() {
-            // It has been charged this, at least, unless it is shadowed.
-            return Ok(if client.shadow {
-                MilliRu::ZERO
-            } else {
-                ledger.apply_multiplier(tenant, price, rung)
-            });
-        }
-        match ledger.charge(tenant, price, rung, now, client.shadow) {
-            Charge::Passed(charged) => Ok(charged),
-            Charge::Refused(refusal) => Err(refusal),
-        }
+    ) -> Result<Charged, Refusal> {
+        let Decoded { client, tenant, request, bytes, .. } = decoded;
+        let class = self.types.borrow().classify::<W>(request, bytes);
+        self.admission.charge(ledger, client.payer(tenant), demand::<W>(request), class, now)
     }
 
-    /// Admission: would it keep its objective?
-    #[inline]
-    fn admit(
-        &self,
-        asked: CacheRequest<'_, W, Session<W>>,
-        class: admission::Request,
-        charged: MilliRu,
-        ledger: &mut Ledger,
-        now: Nanos,
-    ) -> Result<(), Refusal> {
-        let counts = self.metrics.of_type(class.query_type);
-        counts.offered(class.tier);
-        let Some(retry_after) = self.policy.refuses(class, now, || ledger.draw()) else { return Ok(()) };
-        if asked.client.shadow {
-            ledger.count_refusal(asked.tenant, Reason::Slo, charged, true);
-            return Ok(());
-        }
-        Err(refuse(asked.tenant, ledger, counts, charged, Refusal::after(Reason::Slo, retry_after)))
-    }
-
-    /// Sends it to the store if there is a place and nobody waits, among them this client; else it queues. Of a hot
-    /// key's reads one is sent, which the others follow.
+    /// Sends a request to the store if a permit is free and no request waits, or puts it into the queue. Of the reads of
+    /// a hot key one is sent, which the others follow.
     #[inline]
     fn send(
         &self,
-        asked: CacheRequest<'_, W, Session<W>>,
-        class: admission::Request,
-        charged: MilliRu,
-        way: CacheDecision,
+        decoded: Decoded<'_, W, Session<W>>,
+        mut charged: Charged,
+        decision: CacheDecision,
         ledger: &mut Ledger,
         now: Nanos,
     ) -> Result<(), Refusal> {
-        let CacheRequest { client, tenant, turn: ReplySlot { seq, .. }, request, bytes } = asked;
-        let queue = &mut *self.queue.borrow_mut();
-        let at_once = client.queued.get().0 == 0 && queue.pass();
-        let accepted = match at_once {
-            true => client.store().accepts(now).inspect_err(|_| queue.leave()),
-            false if queue.has_room(bytes.len()) => Ok(()),
-            false => Err(Refusal::of(Reason::QueueFull)),
+        let Decoded { client, slot: ReplySlot { seq, .. }, request, bytes, .. } = decoded;
+        let admission = &self.admission;
+        let has_permit = admission.take_permit(&client.queued);
+        let accepted = match has_permit {
+            true => client.store().accepts(now).inspect_err(|_| admission.release_permit()),
+            false => admission.queue_accepts(bytes.len()),
         };
-        let counts = self.metrics.of_type(class.query_type);
-        accepted.map_err(|refusal| refuse(tenant, ledger, counts, charged, refusal))?;
+        accepted.map_err(|refusal| admission.refuse(ledger, &charged, refusal))?;
 
-        let cache_role = match way {
-            CacheDecision::Uncached(key) => self.hot.cache_role(asked, key),
-            CacheDecision::MayLead(key, version) => match self.hot.lead(asked, class, (key, version)) {
+        let cache_role = match decision {
+            CacheDecision::Uncached(key) => self.hot.cache_role(decoded, key),
+            CacheDecision::MayLead(key, version) => match self.hot.lead(decoded, &charged, (key, version)) {
                 Some(cache_role) => cache_role,
                 None => {
-                    if at_once {
-                        queue.leave();
+                    if has_permit {
+                        admission.release_permit();
                     }
-                    count_passed(client, tenant, ledger, charged);
+                    admission.count_passed(ledger, &mut charged);
                     return Ok(());
                 }
             },
         };
         // A queued request is counted when it leaves the queue, a coalesced one at once: its followers are not refused there.
         let is_coalesced = cache_role.is_coalesced();
-        let is_counted = at_once || is_coalesced;
-        if is_counted {
-            count_passed(client, tenant, ledger, charged);
+        if has_permit || is_coalesced {
+            admission.count_passed(ledger, &mut charged);
+        }
+        if is_coalesced {
+            charged.price = MilliRu::ZERO;
         }
         let in_flight = InFlight {
             client: Rc::clone(client),
-            tenant,
-            charged: if is_coalesced { MilliRu::ZERO } else { charged },
-            is_counted,
             seq,
-            class,
+            charged,
             features: CostFeatures::of::<W>(request),
             silent: W::wants_no_reply(request),
-            admitted: now,
             cache_role,
         };
-        if at_once {
-            self.delay.borrow_mut().left(class.tier, now, Nanos::ZERO, 0);
-            self.submit(in_flight, request, bytes, queue, now);
+        if has_permit {
+            admission.note_not_queued(charged.class.tier, now);
+            self.submit(in_flight, request, bytes, now);
         } else {
-            self.enqueue_in(queue, (in_flight, *request), bytes, now);
+            admission.enqueue(QueueItem { in_flight, request: *request }, bytes, now);
         }
         Ok(())
     }
 
-    /// What becomes of a request that may change who the client is: it is charged like any other.
-    fn admit_login(&self, asked: CacheRequest<'_, W, Session<W>>, now: Nanos) -> Result<Verdict, Refusal> {
+    /// A request that may change who the client is: it is charged like any other.
+    fn admit_login(&self, decoded: Decoded<'_, W, Session<W>>, now: Nanos) -> Result<Verdict, Refusal> {
         let ledger = &mut *self.ledger.borrow_mut();
-        // Who is nobody yet may say who it is.
-        if !self.is_login_of_known_user(asked, ledger) {
-            let class = self.classify(asked, ledger);
-            let charged = self.charge(asked, class, ledger, now)?;
-            ledger.count_passed(asked.tenant, charged);
+        // An unauthenticated client may log in.
+        if !self.is_login_of_known_user(decoded, ledger) {
+            let mut charged = self.charge(decoded, ledger, now)?;
+            self.admission.count_passed(ledger, &mut charged);
         }
         Ok(Verdict::Login)
     }
 
-    /// What becomes of a request for gate's own figures: it is charged like any other.
-    fn judge_own_stats(
-        &self,
-        asked: CacheRequest<'_, W, Session<W>>,
-        now: Nanos,
-    ) -> Result<Verdict, Refusal> {
+    /// A request for gate's own statistics: it is charged like any other.
+    fn admit_own_stats(&self, decoded: Decoded<'_, W, Session<W>>, now: Nanos) -> Result<Verdict, Refusal> {
         let ledger = &mut *self.ledger.borrow_mut();
-        let class = self.classify(asked, ledger);
-        let charged = self.charge(asked, class, ledger, now)?;
-        count_passed(asked.client, asked.tenant, ledger, charged);
+        let mut charged = self.charge(decoded, ledger, now)?;
+        self.admission.count_passed(ledger, &mut charged);
         Ok(Verdict::GateStats)
     }
 
     /// Whether a client that nobody is charged for names a user that some tenant is charged for.
-    fn is_login_of_known_user(&self, asked: CacheRequest<'_, W, Session<W>>, ledger: &Ledger) -> bool {
-        let login = || W::change(asked.request, asked.bytes)?.login;
+    fn is_login_of_known_user(&self, decoded: Decoded<'_, W, Session<W>>, ledger: &Ledger) -> bool {
+        let login = || W::change(decoded.request, decoded.bytes)?.login;
         let tenants = self.tenants.borrow();
-        asked.client.is_unauthenticated()
+        decoded.client.is_unauthenticated()
             && login().is_some_and(|login| tenants.of_user(&login, ledger).is_some())
     }
 
-    /// Counts a request that is not even priced. Whether it is refused in earnest.
+    /// Counts a request that is refused before it is priced. False if refusals of this client are only counted.
     pub(crate) fn refuses(&self, client: &Session<W>, tenant: TenantId, reason: Reason) -> bool {
-        self.ledger.borrow().count_refusal(tenant, reason, MilliRu::ZERO, client.shadow);
-        !client.shadow
+        self.admission.refuse_unpriced(client.payer(tenant), reason)
     }
 }
 
-/// Counts a request that passes, unless the kernel has.
+/// What a request asks for: its rows, and its length, body included.
 #[inline]
-pub(crate) fn count_passed<W: Wire>(
-    client: &Session<W>,
-    tenant: TenantId,
-    ledger: &Ledger,
-    charged: MilliRu,
-) {
-    if !client.is_charged_by_xdp() {
-        ledger.count_passed(tenant, charged);
+pub(crate) fn demand<W: Wire>(request: &W::Request) -> Demand {
+    let &RequestMeta { rows, bytes, class, .. } = W::meta(request);
+    Demand {
+        commands: 1,
+        rows,
+        bytes: usize::try_from(bytes).unwrap_or(usize::MAX),
+        price_class: W::price_class(class),
     }
-}
-
-/// Refuses a request that has been charged: it gets that back.
-pub(crate) fn refuse(
-    tenant: TenantId,
-    ledger: &mut Ledger,
-    counts: &TypeMetrics,
-    charged: MilliRu,
-    refusal: Refusal,
-) -> Refusal {
-    counts.refused();
-    ledger.refund(tenant, charged);
-    ledger.count_refusal(tenant, refusal.reason, charged, false);
-    refusal
 }
 
 /// What becomes of a client after its request.
@@ -346,9 +278,4 @@ enum Verdict {
     Quit,
     GateStats,
     Login,
-}
-
-/// What a request is known to be long, body included.
-fn length(meta: &RequestMeta) -> usize {
-    usize::try_from(meta.bytes).unwrap_or(usize::MAX)
 }

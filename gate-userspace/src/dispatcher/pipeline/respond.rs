@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use gate_common::abi::Reason;
-use gate_common::units::{MilliRu, Nanos};
+use gate_common::units::Nanos;
 
 use super::Service;
 use super::session::Session;
@@ -11,7 +11,6 @@ use crate::dispatcher::clients::client::Conversation;
 use crate::dispatcher::clients::replies::Replies;
 use crate::dispatcher::metrics::Event;
 use crate::dispatcher::request::SeqNo;
-use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::wire::resp::CLUSTER;
 use crate::dispatcher::wire::{Transaction, Wire};
 use crate::protocol::Refusal;
@@ -36,7 +35,7 @@ impl<W: Wire> Service<W> {
         if after.tls {
             self.client_speaks_tls();
         }
-        self.count_refusal(client.tenant.get(), after.reason);
+        self.admission.count_refusal(client.tenant.get(), after.reason);
     }
 
     /// Writes a refusal in its place, unless nobody wants it, or may have it. Whether it is written.
@@ -120,7 +119,7 @@ impl<W: Wire> Service<W> {
                 self.reply(client, replies, seq, W::GOODBYE);
             }
             Transaction::None | Transaction::Begin | Transaction::Reset => {
-                self.count_refusal(client.tenant.get(), refusal.reason);
+                self.admission.count_refusal(client.tenant.get(), refusal.reason);
                 self.refuse_decoded(client, replies, seq, W::wants_no_reply(request), refusal, now);
             }
         }
@@ -144,11 +143,6 @@ impl<W: Wire> Service<W> {
         replies.part(seq, answer);
         replies.whole(seq);
         self.mark_pending_write(client);
-    }
-
-    /// Counts a refusal that costs nothing.
-    pub(crate) fn count_refusal(&self, tenant: TenantId, reason: Reason) {
-        self.ledger.borrow().count_refusal(tenant, reason, MilliRu::ZERO, false);
     }
 
     /// Remembers that there is something to be written to a client.

@@ -17,31 +17,31 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use gate_common::abi::Reason;
-use gate_common::units::{MilliRu, Nanos};
+use gate_common::units::Nanos;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
+use super::Service;
+use super::admission::Answered;
 use super::dedicated::write_all;
-use super::in_flight::InFlight;
 use super::session::Session;
-use super::{Answered, Service};
 use crate::clock;
 use crate::dispatcher::clients::client::CloseCause;
 use crate::dispatcher::hot_cache::CacheRole;
 use crate::dispatcher::metrics::Event;
+use crate::dispatcher::request::InFlight;
 use crate::dispatcher::stores::dedicated::DedicatedConnection;
 use crate::dispatcher::stores::error::StoreError;
-use crate::dispatcher::tenants::ledger::{Charge, TenantId};
+use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::wire::buffer::Buffer;
 use crate::dispatcher::wire::{Answer, Link, Wire};
-use crate::protocol::price_class::PriceClass;
 use crate::protocol::{Refusal, Step};
 
 /// A request that may go to the store, of which the client has sent no more than the head, as far as is known.
 #[derive(Debug)]
 pub(crate) struct StreamedRequest<W: Wire> {
-    request: InFlight<()>,
+    request: InFlight<(), CacheRole>,
     /// The client's tenant when the request was charged.
     client_tenant: TenantId,
     /// The time that it spent in the queue.
@@ -89,7 +89,7 @@ impl<W: Wire> From<StoreError> for StreamEnd<W> {
 
 impl<W: Wire> StreamedRequest<W> {
     pub(crate) fn new(
-        in_flight: InFlight<()>,
+        in_flight: InFlight<(), CacheRole>,
         client_tenant: TenantId,
         request: &W::Request,
         bytes: &[u8],
@@ -97,7 +97,7 @@ impl<W: Wire> StreamedRequest<W> {
     ) -> Self {
         let (mut link, mut head) = (W::Link::default(), Buffer::default());
         let expect = link.encode(request, bytes, &mut head);
-        let (queued_for, body) = (now.saturating_sub(in_flight.admitted), Body::of::<W>(request, bytes));
+        let (queued_for, body) = (now.saturating_sub(in_flight.charged.at), Body::of::<W>(request, bytes));
         Self { request: in_flight, client_tenant, queued_for, link, expect, head, body }
     }
 }
@@ -185,7 +185,7 @@ impl<W: Wire> Session<W> {
             }
             StreamEnd::StoreFailed(broken) => {
                 tracing::debug!(service = service.settings.name, %broken, "a streamed request ended early");
-                service.count_refusal(streamed.request.tenant, down.reason);
+                service.admission.count_refusal(streamed.request.charged.tenant, down.reason);
                 if streamed.body.is_sent { down } else { broken.refusal() }
             }
             StreamEnd::Refused(refusal) => refusal,
@@ -238,13 +238,13 @@ impl<W: Wire> BodyStream<'_, W> {
             Err(stop) => return Err(stop),
         }
         let sent = clock::monotonic();
-        self.service.queue.borrow_mut().enter();
+        self.service.admission.retake_permit();
         self.is_with_store = true;
         let answered = self.answer(streamed).await;
         let done = self.leave_store();
         if answered.is_ok() {
-            let (request, admitted) = (streamed.request.class, sent.saturating_sub(streamed.queued_for));
-            self.service.observe(Answered { request, admitted, sent, count: 1 }, done);
+            let (class, charged) = (streamed.request.charged.class, sent.saturating_sub(streamed.queued_for));
+            self.service.admission.observe(Answered { class, charged, sent, count: 1 }, done);
             if self.received.is_empty() {
                 self.service.lines.keep(self.line);
             }
@@ -296,14 +296,14 @@ impl<W: Wire> BodyStream<'_, W> {
 
     /// `len` bytes more of a body are to be passed on: charges what the head did not tell.
     fn charge_body(&self, streamed: &mut StreamedRequest<W>, len: u64) -> Result<(), Refusal> {
-        let StreamedRequest { request: InFlight { tenant, class, .. }, client_tenant, ref mut body, .. } =
+        let StreamedRequest { request: InFlight { charged, .. }, client_tenant, ref mut body, .. } =
             *streamed;
-        let tenant = self.client.still_charged(tenant, client_tenant);
+        let payer = self.client.payer(self.client.still_charged(charged.tenant, client_tenant));
         body.passed += len;
         // What is known of its length has been looked at.
         let is_too_long =
             self.service.is_beyond_limit(body.passed) && !self.service.is_beyond_limit(body.paid);
-        if is_too_long && self.service.refuses(self.client, tenant, Reason::TooLarge) {
+        if is_too_long && self.service.admission.refuse_unpriced(payer, Reason::TooLarge) {
             return Err(Refusal::of(Reason::TooLarge));
         }
         let more = body.passed.saturating_sub(body.paid);
@@ -311,18 +311,7 @@ impl<W: Wire> BodyStream<'_, W> {
             return Ok(());
         }
         body.paid = body.passed;
-        let mut ledger = self.service.ledger.borrow_mut();
-        ledger.refresh();
-        let service = self.service.settings.service;
-        let price: MilliRu = ledger.price(service, 0, 0, more as usize, PriceClass::OTHER);
-        let rung = ledger.rung(service, class.tier);
-        match ledger.charge(tenant, price, rung, clock::monotonic(), self.client.shadow) {
-            Charge::Passed(charged) => {
-                ledger.count_charged(tenant, charged);
-                Ok(())
-            }
-            Charge::Refused(refusal) => Err(refusal),
-        }
+        self.service.admission.charge_more(payer, more as usize, charged.class, clock::monotonic())
     }
 
     /// Reads more of what the client sends, which may take as long as a piece of it comes in time: a byte now and then
@@ -406,7 +395,7 @@ impl<W: Wire> BodyStream<'_, W> {
     /// was.
     fn leave_store(&mut self) -> Nanos {
         if std::mem::take(&mut self.is_with_store) {
-            self.service.release_permit();
+            self.service.admission.release_permit();
             self.done = Some(clock::monotonic());
         }
         self.done.unwrap_or_else(clock::monotonic)

@@ -1,0 +1,517 @@
+//! Admission: the one step between a decoded request and the store, whatever protocol and connection it came by.
+//!
+//! ```text
+//! charge ──► admit ──► take_permit ─ yes ─────────────► store ──► release_permit, observe
+//!   │          │            │ no                          ▲
+//!   │          │            └──► enqueue ──► dequeue ─────┘
+//!   ▼          ▼                                │
+//! refused ◄── refuse: refund, count ◄───────────┘ (also `expire`)
+//! ```
+//!
+//! Requests over shared and dedicated connections, streamed requests and datagrams pass it alike. It knows who pays
+//! ([`Payer`]), what a request asks for ([`Demand`]) and its class; it knows no protocol, no codec and no socket.
+//!
+//! **Invariants.** A request is charged once, and counted once, when its result is known. What is refused after its
+//! charge is refunded. Each permit that is taken is released once. Nothing here awaits while a cell is borrowed.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use gate_common::abi::Reason;
+use gate_common::units::{MilliRu, Nanos};
+use tokio::time::sleep;
+
+use crate::clock;
+use crate::dispatcher::metrics::cost_samples::ReplyBatch;
+use crate::dispatcher::metrics::{ServiceMetrics, WorkerMetrics};
+use crate::dispatcher::queue::delay::Delay;
+use crate::dispatcher::queue::policy::Policy;
+use crate::dispatcher::queue::tier_queue::{Queue, Queued};
+use crate::dispatcher::request::{Charged, Payer, RequestClass};
+use crate::dispatcher::settings::{Limits, Settings};
+use crate::dispatcher::tenants::ledger::{Charge, Ledger, TenantId};
+use crate::policy::Tier;
+use crate::policy::cost_model::{Measure, Window};
+use crate::protocol::Refusal;
+use crate::protocol::price_class::PriceClass;
+
+/// Admission to one service's store, in one thread. `T` is a request in the queue.
+#[derive(Debug)]
+pub(crate) struct Admission<T> {
+    /// The service's place in the configuration at the start.
+    service: usize,
+    ledger: Rc<RefCell<Ledger>>,
+    policy: Policy,
+    /// The requests that wait for a permit, and the permits.
+    queue: RefCell<Queue<T>>,
+    delay: RefCell<Delay>,
+    /// How long a request may wait.
+    deadline: Cell<Option<Nanos>>,
+    metrics: Arc<WorkerMetrics>,
+    service_metrics: ServiceMetrics,
+    /// Cost samples since the last tick.
+    cost_window: RefCell<Window>,
+    /// The measure of a request's cost, as of the last tick, where prices are settled.
+    measure: Cell<Option<Measure>>,
+}
+
+/// What a request asks for, known before it runs: its price is a function of this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Demand {
+    /// 0 for more bytes of a request that has been charged already.
+    pub(crate) commands: u32,
+    pub(crate) rows: u32,
+    pub(crate) bytes: usize,
+    pub(crate) price_class: PriceClass,
+}
+
+impl Demand {
+    /// `bytes` more of a request that has been charged already.
+    pub(crate) const fn more(bytes: usize) -> Self {
+        Self { commands: 0, rows: 0, bytes, price_class: PriceClass::OTHER }
+    }
+}
+
+/// A request in the queue, as far as admission is concerned.
+pub(crate) trait Waiting {
+    fn charged(&self) -> &Charged;
+
+    fn charged_mut(&mut self) -> &mut Charged;
+
+    /// Its client's requests in the queue.
+    fn client_queue(&self) -> &Cell<ClientQueue>;
+
+    /// False if its client has left.
+    fn is_wanted(&self) -> bool;
+
+    /// True if no single client owns it: it is not refused for being late, and not counted by itself.
+    fn is_coalesced(&self) -> bool;
+
+    /// Whether the store takes requests.
+    ///
+    /// # Errors
+    ///
+    /// A refusal, while the circuit breaker is open.
+    fn store_accepts(&self, now: Nanos) -> Result<(), Refusal>;
+}
+
+/// The number of a client's requests in the queue, and the lowest of their tiers.
+pub(crate) type ClientQueue = (usize, Tier);
+
+/// A request that has left the queue.
+#[derive(Debug)]
+pub(crate) struct Dequeued<T> {
+    pub(crate) request: T,
+    pub(crate) bytes: Vec<u8>,
+    /// With a permit, or refused without one.
+    pub(crate) result: Result<(), Refusal>,
+}
+
+/// Requests of one class that were charged together, sent together, and answered together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Answered {
+    pub(crate) class: RequestClass,
+    /// When they were charged.
+    pub(crate) charged: Nanos,
+    pub(crate) sent: Nanos,
+    pub(crate) count: u32,
+}
+
+impl Answered {
+    /// Adds them to those before, if they are alike. Otherwise takes their place, and returns those before.
+    #[inline]
+    pub(crate) fn merge(self, before: &mut Option<Self>) -> Option<Self> {
+        match before {
+            Some(before) if Self { count: before.count, ..self } == *before => {
+                before.count += self.count;
+                None
+            }
+            before => before.replace(self),
+        }
+    }
+}
+
+impl<T> Admission<T> {
+    pub(crate) fn new(
+        settings: &Settings,
+        thread: usize,
+        ledger: Rc<RefCell<Ledger>>,
+        (policy, delay): (Policy, Delay),
+        service_metrics: ServiceMetrics,
+    ) -> Self {
+        let limits = *settings.limits.borrow();
+        let queue = Queue::new(settings.permits(thread), limits.queue, limits.queue_memory);
+        Self {
+            service: settings.service,
+            ledger,
+            policy,
+            queue: RefCell::new(queue),
+            delay: RefCell::new(delay),
+            deadline: Cell::new(limits.deadline),
+            metrics: Arc::clone(&service_metrics.threads[thread]),
+            service_metrics,
+            cost_window: RefCell::default(),
+            measure: Cell::default(),
+        }
+    }
+
+    /// Prices a request and takes the price from its tenant's buckets. `class` has the highest tier that the query type
+    /// may have; the result has the request's own.
+    ///
+    /// # Errors
+    ///
+    /// A refusal, which is counted.
+    #[inline(always)]
+    pub(crate) fn charge(
+        &self,
+        ledger: &mut Ledger,
+        payer: Payer,
+        demand: Demand,
+        mut class: RequestClass,
+        now: Nanos,
+    ) -> Result<Charged, Refusal> {
+        let Payer { tenant, shadow, is_charged_by_xdp, .. } = payer;
+        class.tier = ledger.tier(tenant).max(class.tier);
+        let Demand { commands, rows, bytes, price_class } = demand;
+        let price = ledger.price(self.service, commands, rows, bytes, price_class);
+        if payer.counts_for_deep_debt {
+            ledger.count_demand(tenant, price);
+        }
+        let rung = ledger.rung(self.service, class.tier);
+        let price = if !is_charged_by_xdp {
+            match ledger.charge(tenant, price, rung, now, shadow) {
+                Charge::Passed(price) => price,
+                Charge::Refused(refusal) => return Err(refusal),
+            }
+        } else if shadow {
+            MilliRu::ZERO
+        } else {
+            // It has been charged this, at least.
+            ledger.apply_multiplier(tenant, price, rung)
+        };
+        Ok(Charged { tenant, price, class, at: now, shadow, is_charged_by_xdp, is_counted: false })
+    }
+
+    /// Charges `bytes` more of a request that has been charged, and counts them.
+    ///
+    /// # Errors
+    ///
+    /// A refusal, which is counted.
+    pub(crate) fn charge_more(
+        &self,
+        payer: Payer,
+        bytes: usize,
+        class: RequestClass,
+        now: Nanos,
+    ) -> Result<(), Refusal> {
+        let ledger = &mut *self.ledger.borrow_mut();
+        ledger.refresh();
+        let payer = Payer { counts_for_deep_debt: false, ..payer };
+        let Charged { tenant, price, .. } = self.charge(ledger, payer, Demand::more(bytes), class, now)?;
+        ledger.count_charged(tenant, price);
+        Ok(())
+    }
+
+    /// Charges a request once its tenant can pay, and counts it as passed. `payer` is asked before each attempt, since a
+    /// client's tenant may change while it waits.
+    ///
+    /// # Errors
+    ///
+    /// A refusal that waiting does not change.
+    pub(crate) async fn charge_when_affordable(
+        &self,
+        payer: impl Fn() -> Payer,
+        demand: Demand,
+        class: RequestClass,
+    ) -> Result<Charged, Refusal> {
+        let mut is_first = true;
+        loop {
+            let charged = {
+                let ledger = &mut *self.ledger.borrow_mut();
+                ledger.refresh();
+                let mut payer = payer();
+                payer.counts_for_deep_debt &= std::mem::take(&mut is_first);
+                let charged = self.charge(ledger, payer, demand, class, clock::monotonic());
+                charged.map(|mut charged| {
+                    self.count_passed(ledger, &mut charged);
+                    charged
+                })
+            };
+            match charged {
+                Err(Refusal { reason: Reason::Penalty, .. }) => sleep(ONE_TICK.into()).await,
+                Err(refusal) if !matches!(refusal.reason, Reason::TooLarge | Reason::UnknownSource) => {
+                    sleep(refusal.retry_after.max(MIN_WAIT).into()).await;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// Asks the admission policy whether a request would keep its objective.
+    ///
+    /// # Errors
+    ///
+    /// A refusal, which is counted and refunded.
+    #[inline]
+    pub(crate) fn admit(&self, ledger: &mut Ledger, charged: &Charged, now: Nanos) -> Result<(), Refusal> {
+        let class = charged.class;
+        self.metrics.of_type(class.query_type).offered(class.tier);
+        let Some(retry_after) = self.policy.refuses(class, now, || ledger.draw()) else { return Ok(()) };
+        if charged.shadow {
+            ledger.count_refusal(charged.tenant, Reason::Slo, charged.price, true);
+            return Ok(());
+        }
+        Err(self.refuse(ledger, charged, Refusal::after(Reason::Slo, retry_after)))
+    }
+
+    /// Refuses a request that has been charged and not been counted: refunds and counts it.
+    pub(crate) fn refuse(&self, ledger: &mut Ledger, charged: &Charged, refusal: Refusal) -> Refusal {
+        self.metrics.of_type(charged.class.query_type).refused();
+        ledger.refund(charged.tenant, charged.price);
+        ledger.count_refusal(charged.tenant, refusal.reason, charged.price, false);
+        refusal
+    }
+
+    /// Counts a request as passed, unless it is counted.
+    #[inline]
+    pub(crate) fn count_passed(&self, ledger: &Ledger, charged: &mut Charged) {
+        if !std::mem::replace(&mut charged.is_counted, true) && !charged.is_charged_by_xdp {
+            ledger.count_passed(charged.tenant, charged.price);
+        }
+    }
+
+    /// Counts a refusal without a price.
+    pub(crate) fn count_refusal(&self, tenant: TenantId, reason: Reason) {
+        self.ledger.borrow().count_refusal(tenant, reason, MilliRu::ZERO, false);
+    }
+
+    /// Counts a request that is refused before it is priced. False if refusals of this payer are only counted.
+    pub(crate) fn refuse_unpriced(&self, payer: Payer, reason: Reason) -> bool {
+        self.ledger.borrow().count_refusal(payer.tenant, reason, MilliRu::ZERO, payer.shadow);
+        !payer.shadow
+    }
+
+    /// Takes a permit if one is free and no request waits; `client` are its client's requests in the queue.
+    #[inline]
+    pub(crate) fn take_permit(&self, client: &Cell<ClientQueue>) -> bool {
+        client.get().0 == 0 && self.queue.borrow_mut().pass()
+    }
+
+    /// Takes a permit, even if none is free: the request had one, and released it for a while.
+    pub(crate) fn retake_permit(&self) {
+        self.queue.borrow_mut().enter();
+    }
+
+    /// Releases a permit: a request has been answered, or will not be.
+    #[inline]
+    pub(crate) fn release_permit(&self) {
+        self.queue.borrow_mut().leave();
+    }
+
+    /// Notes that a request of this tier goes to the store without having waited.
+    #[inline]
+    pub(crate) fn note_not_queued(&self, tier: Tier, now: Nanos) {
+        self.delay.borrow_mut().left(tier, now, Nanos::ZERO, 0);
+    }
+
+    /// Whether one more request of so many bytes may wait.
+    ///
+    /// # Errors
+    ///
+    /// The refusal, if the queue is full.
+    pub(crate) fn queue_accepts(&self, bytes: usize) -> Result<(), Refusal> {
+        let has_room = self.queue.borrow().has_room(bytes);
+        if has_room { Ok(()) } else { Err(Refusal::of(Reason::QueueFull)) }
+    }
+
+    /// Observes requests that the store answered at `at`.
+    pub(crate) fn observe(&self, answered: Answered, at: Nanos) {
+        let Answered { class, charged, sent, count } = answered;
+        let took = at.saturating_sub(sent);
+        self.metrics.answered(class.query_type, sent.saturating_sub(charged), took, count);
+        (0..count).for_each(|_| self.policy.completed(class, took, at));
+        self.service_metrics.responded(class.query_type, at.saturating_sub(charged), count);
+    }
+
+    /// True while cost samples are taken.
+    #[inline]
+    pub(crate) fn samples_costs(&self) -> bool {
+        self.metrics.cost_samples.is_on()
+    }
+
+    /// Records how long the store took for replies that came together, and settles what that is beyond their price.
+    pub(crate) fn record_costs(&self, replies: &ReplyBatch, took: Nanos, now: Nanos) {
+        let cost_samples = &self.metrics.cost_samples;
+        cost_samples.observe(replies, took, &mut self.cost_window.borrow_mut());
+        if let (Some(measure), Some((tenant, paid))) = (self.measure.get(), replies.payer()) {
+            let cost = measure.cost(&replies.batch(), took);
+            cost_samples.settled(self.ledger.borrow_mut().settle(tenant, cost, paid, now));
+        }
+    }
+
+    /// Publishes the queue's state and the cost samples. `is_first` is true in the thread that acts for all.
+    pub(crate) fn tick(&self, is_first: bool, now: Nanos) {
+        for tier in Tier::ALL {
+            let (waiting, since) = self.queue.borrow().waiting(tier);
+            let first = now.saturating_sub(since.unwrap_or(now));
+            self.metrics.set_queue(tier, self.delay.borrow_mut().read(tier, waiting, first));
+        }
+        if is_first {
+            self.policy.refresh(now);
+        }
+        self.metrics.cost_samples.submit(&self.cost_window);
+        self.measure.set(self.metrics.cost_samples.measure());
+    }
+
+    /// Puts changed limits in force.
+    pub(crate) fn set_limits(&self, limits: &Limits, before: &Limits) {
+        self.deadline.set(limits.deadline);
+        self.queue.borrow_mut().set_limits(limits.queue, limits.queue_memory);
+        if limits.codel != before.codel {
+            match Delay::new(limits.codel) {
+                Ok(delay) => *self.delay.borrow_mut() = delay,
+                Err(error) => tracing::error!(%error, "the configuration should have refused it"),
+            }
+        }
+    }
+
+    /// Reuses the memory of a request that has left the queue.
+    pub(crate) fn recycle(&self, bytes: Vec<u8>) {
+        self.queue.borrow_mut().recycle(bytes);
+    }
+}
+
+impl<T: Waiting> Admission<T> {
+    /// Adds a request to the queue, whether or not [`Admission::queue_accepts`] one more.
+    pub(crate) fn enqueue(&self, request: T, bytes: &[u8], now: Nanos) {
+        let class = request.charged().class;
+        let (waiting, lowest) = request.client_queue().get();
+        // A client's requests keep their order: a later one joins the lowest tier of those before it.
+        let tier = if waiting > 0 { class.tier.max(lowest) } else { class.tier };
+        request.client_queue().set((waiting + 1, tier));
+        self.policy.enqueued(class);
+        self.metrics.of_type(class.query_type).enqueued();
+        self.queue.borrow_mut().push(tier, request, bytes, now);
+    }
+
+    /// The next request of the queue, if a permit is free.
+    pub(crate) fn dequeue(&self, now: Nanos) -> Option<Dequeued<T>> {
+        let (tier, Queued { item: mut request, bytes, since }, behind) = self.queue.borrow_mut().pop()?;
+        let waited = now.saturating_sub(since);
+        self.on_dequeued(&request);
+        let is_delayed = self.delay.borrow_mut().left(tier, now, waited, behind);
+        let result = self.check_dequeued(&request, waited, is_delayed, now);
+        match result {
+            Ok(()) => self.count_passed(&self.ledger.borrow(), request.charged_mut()),
+            Err(refusal) => {
+                self.release_permit();
+                self.refuse_queued(&request, refusal);
+            }
+        }
+        Some(Dequeued { request, bytes, result })
+    }
+
+    /// A request of the queue that has waited too long while no permit became free. It is refused.
+    pub(crate) fn expire(&self, now: Nanos) -> Option<Dequeued<T>> {
+        let has_expired = |tier, queued: &Queued<T>| {
+            let waited = now.saturating_sub(queued.since);
+            self.is_late(&queued.item, waited)
+                || (!queued.item.charged().shadow && self.delay.borrow().has_expired(tier, waited))
+        };
+        let (tier, Queued { item: request, bytes, since }) =
+            self.queue.borrow_mut().pop_expired(has_expired)?;
+        let waited = now.saturating_sub(since);
+        self.on_dequeued(&request);
+        self.delay.borrow_mut().left(tier, now, waited, 0);
+        let refusal = if self.is_late(&request, waited) { LATE } else { self.delay_refusal() };
+        self.refuse_queued(&request, refusal);
+        Some(Dequeued { request, bytes, result: Err(refusal) })
+    }
+
+    fn on_dequeued(&self, request: &T) {
+        let (waiting, lowest) = request.client_queue().get();
+        request.client_queue().set((waiting - 1, lowest));
+        let class = request.charged().class;
+        self.policy.dequeued(class);
+        self.metrics.of_type(class.query_type).dequeued();
+    }
+
+    /// Whether a request that has waited so long still goes to the store.
+    fn check_dequeued(
+        &self,
+        request: &T,
+        waited: Nanos,
+        is_delayed: bool,
+        now: Nanos,
+    ) -> Result<(), Refusal> {
+        if self.is_late(request, waited) {
+            return Err(LATE);
+        }
+        request.store_accepts(now)?;
+        let Charged { tenant, price, shadow, .. } = *request.charged();
+        if is_delayed && !shadow {
+            return Err(self.delay_refusal());
+        }
+        if is_delayed {
+            self.ledger.borrow().count_refusal(tenant, Reason::QueueDelay, price, true);
+        }
+        Ok(())
+    }
+
+    /// True if nobody wants the reply to a request that has waited so long.
+    fn is_late(&self, request: &T, waited: Nanos) -> bool {
+        let is_past_deadline = self.deadline.get().is_some_and(|deadline| waited > deadline);
+        !request.is_coalesced() && (is_past_deadline || !request.is_wanted())
+    }
+
+    fn delay_refusal(&self) -> Refusal {
+        Refusal::after(Reason::QueueDelay, self.delay.borrow().retry_after())
+    }
+
+    fn refuse_queued(&self, request: &T, refusal: Refusal) {
+        let charged = request.charged();
+        if !charged.is_counted {
+            self.refuse(&mut self.ledger.borrow_mut(), charged, refusal);
+        } else if !request.is_coalesced() {
+            self.count_refusal(charged.tenant, refusal.reason);
+        }
+    }
+}
+
+/// The refusal of a request whose reply nobody wants any more.
+const LATE: Refusal = Refusal::of(Reason::Deadline);
+/// A penalty has no known end: decisions are made this often, unless configured otherwise.
+const ONE_TICK: Nanos = Nanos::from_millis(100);
+/// The shortest time between two attempts to charge a request that waits.
+const MIN_WAIT: Nanos = Nanos::from_millis(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::admission::QueryType;
+
+    #[test]
+    fn only_what_is_alike_is_observed_together_and_nothing_is_lost() {
+        let one = |tier, query_type, charged, sent| Answered {
+            class: RequestClass { tier, query_type: QueryType(query_type) },
+            charged: Nanos(charged),
+            sent: Nanos(sent),
+            count: 1,
+        };
+        let first = one(Tier::Standard, 0, 1, 2);
+        let others = [
+            one(Tier::Batch, 0, 1, 2),
+            one(Tier::Standard, 1, 1, 2),
+            one(Tier::Standard, 0, 0, 2),
+            one(Tier::Standard, 0, 1, 3),
+        ];
+        for other in others {
+            let mut last = None;
+            let mut observed: Vec<_> =
+                [first, first, other, first].into_iter().filter_map(|next| next.merge(&mut last)).collect();
+            observed.extend(last);
+            assert_eq!(observed, [Answered { count: 2, ..first }, other, first]);
+        }
+    }
+}
