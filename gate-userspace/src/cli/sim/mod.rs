@@ -14,6 +14,7 @@ use crate::sim::plot::{self, Chart};
 
 mod bouncer;
 mod coldstart;
+mod cost;
 mod hotkeys;
 mod overload;
 mod quota;
@@ -29,6 +30,7 @@ pub(super) struct Args {
 enum Simulation {
     Bouncer(bouncer::Args),
     Coldstart(coldstart::Args),
+    Cost(cost::Args),
     Hotkeys(hotkeys::Args),
     Overload(overload::Args),
     Quota(quota::Args),
@@ -38,6 +40,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.simulation {
         Simulation::Bouncer(args) => bouncer::run(args),
         Simulation::Coldstart(args) => coldstart::run(args),
+        Simulation::Cost(args) => cost::run(args),
         Simulation::Hotkeys(args) => hotkeys::run(args),
         Simulation::Overload(args) => overload::run(args),
         Simulation::Quota(args) => quota::run(args),
