@@ -1,14 +1,18 @@
-//! The dispatcher's files import downwards: rooms know no pipeline, no two folders know each other, and few files import an
-//! earlier one.
+//! gate-userspace imports downwards: no two folders import each other, nor two files of a folder. In the dispatcher, rooms
+//! know no pipeline, and few files import an earlier one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
 /// The folder whose files are read.
-const ROOT: &str = "gate-userspace/src/dispatcher";
+const ROOT: &str = "gate-userspace/src";
 
-/// Its files. Each imports those below it.
+/// Folders whose files import each other.
+const WITH_CIRCLES: [&str; 5] =
+    ["config", "daemon", "dispatcher/metrics", "dispatcher/pipeline", "dispatcher/stores"];
+
+/// The dispatcher's files. Each imports those below it.
 const ORDER: [&str; 65] = [
     "worker.rs",
     "pipeline/login.rs",
@@ -85,26 +89,28 @@ type Imports = BTreeSet<(String, String)>;
 #[test]
 fn rooms_import_no_pipeline() {
     let of_rooms = |(from, to): &(String, String)| {
-        from.contains('/') && folder(from) != "pipeline" && folder(to) == "pipeline"
+        from.contains('/') && child("", from) != "pipeline" && child("", to) == "pipeline"
     };
-    let found: Vec<_> = imports().into_iter().filter(of_rooms).collect();
+    let found: Vec<_> = of_dispatcher().into_iter().filter(of_rooms).collect();
     assert!(found.is_empty(), "{found:?}");
 }
 
 #[test]
-fn no_folder_imports_one_that_imports_it() {
-    let mut below: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for (from, to) in imports() {
-        let (from, to) = (folder(&from).to_owned(), folder(&to).to_owned());
-        if from != to {
-            below.entry(from).or_default().insert(to);
-        }
+fn no_two_folders_or_files_import_each_other() {
+    let imports = imports();
+    let folders = imports.iter().flat_map(|(from, to)| [from, to]).flat_map(|file| {
+        let parents = file.match_indices('/').map(|(end, _)| &file[..end]);
+        parents.chain([""])
+    });
+    for folder in folders.collect::<BTreeSet<_>>() {
+        let circle = circle(folder, &imports);
+        let allowed = WITH_CIRCLES.contains(&folder);
+        assert!(circle.is_empty() || allowed, "in {ROOT}/{folder} these import each other: {circle:#?}");
+        assert!(
+            !circle.is_empty() || !allowed,
+            "{folder} has no circle any more: remove it from WITH_CIRCLES"
+        );
     }
-    // Remove folders that import none of those left, until none can be removed.
-    while let Some(leaf) = leaf(&below) {
-        below.remove(&leaf);
-    }
-    assert!(below.is_empty(), "these import each other: {below:?}");
 }
 
 #[test]
@@ -112,8 +118,22 @@ fn few_files_import_an_earlier_one() {
     let position = |file: &str| {
         ORDER.iter().position(|&other| other == file).unwrap_or_else(|| panic!("{file}: add it to ORDER"))
     };
-    let back: Vec<_> = imports().into_iter().filter(|(from, to)| position(from) > position(to)).collect();
+    let back: Vec<_> =
+        of_dispatcher().into_iter().filter(|(from, to)| position(from) > position(to)).collect();
     assert!(back.len() <= MAX_BACK_ARROWS, "{} imports point up: {back:#?}", back.len());
+}
+
+#[test]
+fn circles_are_found_at_every_level() {
+    let imports = |pairs: &[(&str, &str)]| {
+        pairs.iter().map(|&(from, to)| (from.to_owned(), to.to_owned())).collect::<Imports>()
+    };
+    let files = imports(&[("a/b.rs", "a/c.rs"), ("a/c.rs", "a/b.rs"), ("a/b.rs", "d.rs")]);
+    assert_eq!(circle("", &files).len(), 0);
+    assert_eq!(circle("a", &files).into_keys().collect::<Vec<_>>(), ["b.rs", "c.rs"]);
+    let folders =
+        imports(&[("a/b/c.rs", "d/e.rs"), ("d/f.rs", "g.rs"), ("g.rs", "a/h.rs"), ("i.rs", "g.rs")]);
+    assert_eq!(circle("", &folders).into_keys().collect::<Vec<_>>(), ["a", "d", "g.rs", "i.rs"]);
 }
 
 #[test]
@@ -124,15 +144,38 @@ fn imports_are_read_from_uses_and_paths() {
     assert_eq!(found, ["super::b", "super::c::D", "super::c::e", "crate::dispatcher::g::h"]);
 }
 
-/// A folder that imports no other of those in `below`.
-fn leaf(below: &BTreeMap<String, BTreeSet<String>>) -> Option<String> {
-    let is_leaf = |(_, to): &(&String, &BTreeSet<String>)| to.iter().all(|to| !below.contains_key(to));
-    below.iter().find(is_leaf).map(|(from, _)| from.clone())
+/// What is in a circle directly in `folder`, or between two, with what it imports there: subfolders, and single files.
+fn circle<'a>(folder: &str, imports: &'a Imports) -> BTreeMap<&'a str, BTreeSet<&'a str>> {
+    let mut below: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+    for (from, to) in imports {
+        if is_below(folder, from) && is_below(folder, to) && child(folder, from) != child(folder, to) {
+            below.entry(child(folder, from)).or_default().insert(child(folder, to));
+        }
+    }
+    // Remove what imports none of those left, until nothing can be removed.
+    loop {
+        let is_leaf = |to: &BTreeSet<&str>| to.iter().all(|to| !below.contains_key(to));
+        let Some((&leaf, _)) = below.iter().find(|(_, to)| is_leaf(to)) else { return below };
+        below.remove(leaf);
+    }
 }
 
-/// The folder of a file. One directly under [`ROOT`] counts by itself.
-fn folder(file: &str) -> &str {
-    file.split_once('/').map_or(file, |(folder, _)| folder)
+fn is_below(folder: &str, file: &str) -> bool {
+    folder.is_empty() || file.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'))
+}
+
+/// What holds `file` directly in `folder`: a subfolder, or the file itself.
+fn child<'a>(folder: &str, file: &'a str) -> &'a str {
+    let rest = if folder.is_empty() { file } else { &file[folder.len() + 1..] };
+    rest.split_once('/').map_or(rest, |(subfolder, _)| subfolder)
+}
+
+/// The imports between the dispatcher's files, named below its folder.
+fn of_dispatcher() -> Imports {
+    let below = |file: &str| file.strip_prefix("dispatcher/").map(str::to_owned);
+    let found: Imports = imports().iter().filter_map(|(from, to)| Some((below(from)?, below(to)?))).collect();
+    assert!(found.len() > 100, "too few imports: has the dispatcher moved?");
+    found
 }
 
 /// Each import of another file, as importing and imported file.
@@ -146,14 +189,13 @@ fn imports() -> Imports {
         let from = module(file);
         for path in paths(text) {
             let Some(path) = resolve(&from, &path) else { continue };
-            // The longest beginning that is a file's module; the rest is an item in it.
-            let to = (0..=path.len()).rev().find_map(|len| modules.get(&path[..len]));
+            // The longest beginning that is a file's module; the rest is an item in it. The crate's own items are in none.
+            let to = (1..=path.len()).rev().find_map(|len| modules.get(&path[..len]));
             if let Some(&to) = to.filter(|&&to| to != file) {
                 found.insert((file.clone(), to.clone()));
             }
         }
     }
-    assert!(found.len() > 100, "too few imports: has the dispatcher moved?");
     found
 }
 
@@ -163,8 +205,10 @@ fn collect(folder: &Path, prefix: &str, files: &mut BTreeMap<String, String>) {
         let name = entry.file_name().into_string().unwrap();
         let file = format!("{prefix}{name}");
         if entry.file_type().unwrap().is_dir() {
-            collect(&entry.path(), &format!("{file}/"), files);
-        } else if name != "tests.rs" && name.ends_with(".rs") {
+            if name != "tests" {
+                collect(&entry.path(), &format!("{file}/"), files);
+            }
+        } else if name != "tests.rs" && name != "main.rs" && name.ends_with(".rs") {
             files.insert(file, fs::read_to_string(entry.path()).unwrap());
         }
     }
@@ -173,7 +217,7 @@ fn collect(folder: &Path, prefix: &str, files: &mut BTreeMap<String, String>) {
 /// The path of a file's module below [`ROOT`].
 fn module(file: &str) -> Vec<String> {
     let path = file.trim_end_matches(".rs");
-    let path = path.strip_suffix("/mod").unwrap_or(if path == "mod" { "" } else { path });
+    let path = path.strip_suffix("/mod").unwrap_or(if path == "lib" { "" } else { path });
     path.split('/').filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
@@ -181,10 +225,7 @@ fn module(file: &str) -> Vec<String> {
 fn resolve(from: &[String], path: &str) -> Option<Vec<String>> {
     let mut names = path.split("::").peekable();
     let mut at = match names.next()? {
-        "crate" => {
-            (names.next()? == "dispatcher").then_some(())?;
-            Vec::new()
-        }
+        "crate" => Vec::new(),
         "super" => from.split_last()?.1.to_vec(),
         "self" => from.to_vec(),
         // A module declared in this file, which the compiler finds without `self`.
