@@ -2,6 +2,7 @@
 
 #![no_std]
 #![no_main]
+#![allow(unsafe_code, reason = "packets are memory that the verifier checks")]
 
 use aya_ebpf::bindings::xdp_action;
 use aya_ebpf::helpers::generated::bpf_redirect;

@@ -17,8 +17,10 @@
 //! are not for a protected service pass unchanged. A missing element never turns a pass into a drop.
 //! Helper calls dominate the cost of a packet: the kernel inlines array look-ups, jiffies and the CPU's
 //! number; the program calls another helper only for packets that are refused, sampled or fragmented.
+
 #![no_std]
 #![no_main]
+#![allow(unsafe_code, reason = "packets and maps are memory that the verifier checks")]
 #![feature(asm_experimental_arch, core_intrinsics)]
 #![allow(internal_features, reason = "the BPF target has no other compare-and-swap")]
 

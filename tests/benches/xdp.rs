@@ -255,5 +255,6 @@ fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp> {
 #[repr(transparent)]
 struct PodBlock(Block);
 
+#[allow(unsafe_code, reason = "aya takes no other types")]
 // SAFETY: an array of integers, without padding.
 unsafe impl Pod for PodBlock {}

@@ -1,6 +1,8 @@
 //! The control algorithms. Pure: time and randomness are arguments, no I/O, no clock, and no
 //! allocation per decision. The simulator runs these very types.
 
+#![forbid(unsafe_code)]
+
 pub mod admission;
 pub mod baselines;
 pub mod bouncer;

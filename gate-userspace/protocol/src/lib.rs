@@ -19,6 +19,8 @@
 //!
 //! Each has a request side (a `Decoder`), an answer side, and one place that writes refusals.
 
+#![forbid(unsafe_code)]
+
 use gate_common::abi::Reason;
 use gate_common::units::Nanos;
 

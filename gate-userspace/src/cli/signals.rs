@@ -1,5 +1,7 @@
 //! Ctrl-C and SIGTERM as something to wait for; a closed pipe as a reason to end without a word.
 
+#![allow(unsafe_code, reason = "a signal's default action")]
+
 use std::os::fd::AsFd as _;
 use std::time::Duration;
 

@@ -2,6 +2,8 @@
 //!
 //! The shapes are copies of what that version had, so that nothing here changes with [`gate_common::abi`].
 
+#![allow(unsafe_code, reason = "says which of its shapes are words")]
+
 use std::mem::offset_of;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;

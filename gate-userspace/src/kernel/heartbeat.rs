@@ -1,5 +1,7 @@
 //! The heartbeat: a thread of its own, at raised priority, so that a busy daemon is not taken for a dead one.
 
+#![allow(unsafe_code, reason = "a system call without a safe wrapper")]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};

@@ -1,5 +1,7 @@
 //! What aya does not offer of a pinned link: to ask for its interface, and to end it at once.
 
+#![allow(unsafe_code, reason = "system calls without safe wrappers")]
+
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};

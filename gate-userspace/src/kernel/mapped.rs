@@ -4,6 +4,8 @@
 //! relaxed atomic of 64 bits: no reference to a whole element is ever made. What must be seen
 //! together is ordered by the generation, which is written with release and read with acquire.
 
+#![allow(unsafe_code, reason = "memory that is shared with the kernel")]
+
 use std::marker::PhantomData;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd};

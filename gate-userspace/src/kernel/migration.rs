@@ -6,6 +6,8 @@
 //! proxied requests until the old gate has drained its clients, both pairs of buckets are spent from; whenever counts
 //! are carried over, either side gets the larger debt.
 
+#![allow(unsafe_code, reason = "a system call without a safe wrapper")]
+
 use std::fs;
 use std::mem::offset_of;
 use std::path::Path;

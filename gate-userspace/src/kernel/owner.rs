@@ -5,6 +5,8 @@
 //! that is asked ends, or gives up the maps and lives on for its clients ([`Predecessor`]). The
 //! epoch is a second line: each owner raises it, and one that finds another epoch writes no more.
 
+#![allow(unsafe_code, reason = "system calls without safe wrappers")]
+
 use std::fs;
 use std::io;
 use std::mem::offset_of;

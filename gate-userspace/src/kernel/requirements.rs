@@ -3,6 +3,8 @@
 //! Features are probed, not versions: distributions bring them to older kernels. Each probe loads a program of
 //! two instructions at most and drops it again: some microseconds, and nothing is attached or pinned.
 
+#![allow(unsafe_code, reason = "a file descriptor from the kernel, of which this is the only owner")]
+
 use std::fs;
 use std::io;
 use std::os::fd::{FromRawFd as _, OwnedFd};

@@ -4,4 +4,5 @@ mod documents;
 mod purity;
 mod structure;
 mod test_names;
+mod unsafe_code;
 mod words;

@@ -173,6 +173,7 @@ fn a_gate_out_of_descriptors_says_so_once_and_goes_on() -> Result<()> {
     let store = Listening::redis()?;
     let mut gate = Listening::gate_with("threads = \"1\"", "resp", store.address, "", TENANTS)?;
     let limit = libc::rlimit { rlim_cur: 60, rlim_max: 60 };
+    #[allow(unsafe_code, reason = "nix sets limits of this process only")]
     // SAFETY: a process that this test has started, and a limit that outlives the call.
     let limited = unsafe {
         libc::prlimit(
