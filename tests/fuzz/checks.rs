@@ -21,9 +21,15 @@ pub(crate) fn memcached_requests(data: &[u8]) {
     for event in same(stream, &cuts, decode) {
         match event {
             Event::Request(request, range) => {
-                let keys: Vec<_> = request.keys(&stream[range]).collect();
+                let keys: Vec<_> = request.keys(&stream[range.clone()]).collect();
                 assert_eq!(keys.len(), request.meta.keys as usize);
                 assert!(keys.iter().all(|key| (1..=memcached::MAX_KEY).contains(&key.len())));
+                let mut seen = 0;
+                let known = request.touches_only(&stream[range], |key| {
+                    seen += usize::from((1..=memcached::MAX_KEY).contains(&key.len()));
+                    true
+                });
+                assert!(!known || seen == keys.len(), "{request:?}");
             }
             Event::Fault(fault, _) => fault.answer(&mut Vec::new()),
             Event::Body(..) | Event::Skip(_) => {}
@@ -98,10 +104,33 @@ fn check_request(request: &resp::Request, bytes: &[u8]) {
     let (args, keys) = (request.args(bytes).count(), request.keys(bytes).count());
     assert!(args <= request.args as usize && keys <= request.meta.keys as usize, "{request:?}");
     assert!(request.meta.rows > 0);
+    let mut seen = 0;
+    let known = request.touches_only(bytes, |_| {
+        seen += 1;
+        true
+    });
+    assert!(!known || seen >= keys, "{request:?}");
     if !request.streamed {
         assert_eq!((args, keys), (request.args as usize, request.meta.keys as usize), "{request:?}");
         assert_eq!(bytes.len() as u64, request.meta.bytes);
     }
+}
+
+/// Headers of the PROXY protocol.
+pub(crate) fn proxy_header(data: &[u8]) {
+    use gate_protocol::proxy_header::{MAX_REST, PREAMBLE, Preamble, SIGNATURE};
+    let (stream, _) = split(data);
+    let Some(beginning) = stream.first_chunk::<PREAMBLE>() else { return };
+    let Ok(preamble) = Preamble::read(beginning) else { return };
+    assert!(stream.starts_with(&SIGNATURE) && preamble.rest <= MAX_REST);
+    let rest = &stream[PREAMBLE..];
+    let whole = preamble.source(&rest[..preamble.rest.min(rest.len())]);
+    // What follows the header says nothing of it.
+    assert_eq!(
+        preamble.source(rest).filter(|_| rest.len() >= preamble.rest),
+        whole.filter(|_| rest.len() >= preamble.rest)
+    );
+    assert!(preamble.source(&[]).is_none());
 }
 
 /// Replies of Redis.

@@ -16,6 +16,7 @@
 //!
 //! - [`memcached`]: text and meta commands, over TCP and in datagrams.
 //! - [`resp`]: RESP2 and RESP3, and the commands of Redis.
+//! - [`mod@proxy_header`]: who a client is, by the word of the proxy before gate.
 //!
 //! Each has a request side (a `Decoder`), an answer side, and one place that writes refusals.
 
@@ -29,6 +30,7 @@ pub mod memcached;
 mod number;
 pub mod own;
 pub mod price_class;
+pub mod proxy_header;
 pub mod query_types;
 pub mod resp;
 

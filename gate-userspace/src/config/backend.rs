@@ -3,9 +3,10 @@
 use std::net::SocketAddr;
 
 use gate_common::units::Nanos;
+use ipnet::IpNet;
 
 use super::raw::Section;
-use super::read::{address, one_of, overlap, time};
+use super::read::{address, one_of, overlap, prefix, time};
 use super::units::{self, Wrong};
 use super::{Admission, Objective, Protocol, StoreLogin, admission, identity, query_types};
 use crate::policy::Tier;
@@ -54,6 +55,9 @@ pub struct Backend {
     pub max_pools: usize,
     /// The store's user for unauthenticated clients; `None` for the store's default.
     pub login: Option<StoreLogin>,
+    /// Where proxies are that say by a header whose connections are; `None` if there are none. 1 to 64, none of them of
+    /// length 0.
+    pub trusted_proxies: Option<Vec<IpNet>>,
 }
 
 impl Backend {
@@ -88,7 +92,9 @@ pub struct HotKeys {
 }
 
 /// The keys that mean nothing without a backend.
-const KEYS: [&str; 20] = [
+const KEYS: [&str; 22] = [
+    "proxy_protocol",
+    "trusted",
     "hot_keys",
     "query_types",
     "tiers",
@@ -154,6 +160,7 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
     let admission = admission::read(s, &names);
     let max_pools = s.get("max_pools", number(1, 4_096)).unwrap_or(64) as usize;
     let login = identity::store_login(s, protocol);
+    let trusted_proxies = trusted_proxies(s);
     Some(Backend {
         client_timeout,
         hot_keys,
@@ -162,6 +169,7 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
         admission,
         max_pools,
         login,
+        trusted_proxies,
         address: address?,
         connections,
         timeout,
@@ -176,6 +184,31 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
         idle_timeout,
         max_datagrams: max_datagrams as usize,
     })
+}
+
+/// The proxies that may say whose a connection is, if any may.
+fn trusted_proxies(s: &mut Section<'_>) -> Option<Vec<IpNet>> {
+    let is_on = s.get("proxy_protocol", one_of(&SWITCH)).unwrap_or(s.has("proxy_protocol"));
+    let items = s.list("trusted", prefix);
+    if is_on && !s.has("trusted") {
+        let message = "leaves nobody who may say whose a connection is; write trusted as well, e.g. trusted = \
+                       [\"198.18.3.0/24\"]";
+        s.fault("proxy_protocol", message.to_owned());
+    }
+    if !is_on && s.has("trusted") {
+        s.fault("trusted", "means something only beside proxy_protocol = \"on\"".to_owned());
+    }
+    let mut trusted = Vec::new();
+    for item in items {
+        if item.value.prefix_len() == 0 {
+            item.fault("would let anyone say who it is; name the proxies' own addresses");
+        } else if trusted.len() == MAX_PROXIES {
+            item.fault(format!("is one too many: there may be {MAX_PROXIES}"));
+        } else {
+            trusted.push(item.value);
+        }
+    }
+    is_on.then_some(trusted)
 }
 
 fn hot_keys(mut section: Section<'_>) -> HotKeys {
@@ -239,6 +272,8 @@ const UNKNOWN_CLIENTS: u64 = 256;
 /// A login takes milliseconds, and a slow network a few seconds.
 const UNKNOWN_TIMEOUT: Nanos = Nanos::from_secs(10);
 const IDLE_RANGE: (Nanos, Nanos) = (Nanos::from_secs(1), Nanos::from_secs(86_400));
+/// Looked through for each connection.
+const MAX_PROXIES: usize = 64;
 pub(super) const SWITCH: [(&str, bool); 2] = [("on", true), ("off", false)];
 /// A write that does not pass gate is seen this much later at most.
 const KEPT_RANGE: (Nanos, Nanos) = (Nanos::from_millis(1), Nanos::from_secs(3));

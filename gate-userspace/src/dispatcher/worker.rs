@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::AsRawFd as _;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,11 +16,12 @@ use tokio::sync::watch;
 use tokio::task::LocalSet;
 use tokio::time::MissedTickBehavior;
 
-use super::clients::client::ReplySink;
+use super::clients::client::{CloseCause, ReplySink};
+use super::clients::proxy_header::{self, Rejected};
 use super::clients::udp;
 use super::hot_cache;
 use super::hot_restart::{InheritedSockets, Phase};
-use super::metrics::ServiceMetrics;
+use super::metrics::{Event, ServiceMetrics};
 use super::pipeline::session::Session;
 use super::pipeline::{Service, WorkerShared, datagrams, store_access};
 use super::queue::delay::Delay;
@@ -219,7 +220,7 @@ fn serve<W: Wire>(
 async fn accept<W: Wire>(listener: tokio::net::TcpListener, service: Rc<Service<W>>) {
     loop {
         let welcomed = match listener.accept().await {
-            Ok((socket, source)) => register(socket, source.ip(), &service),
+            Ok((socket, source)) => begin(socket, source.ip().to_canonical(), &service),
             Err(error) => Err(error),
         };
         if let Err(error) = welcomed {
@@ -239,14 +240,55 @@ fn is_due(last: &AtomicU64, now: Nanos) -> bool {
     is_due && last.compare_exchange(before, now.0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
 }
 
-fn register<W: Wire>(
-    socket: tokio::net::TcpStream,
-    source: std::net::IpAddr,
+/// Finds out whose a connection is, and serves it.
+fn begin<W: Wire>(
+    mut socket: tokio::net::TcpStream,
+    source: IpAddr,
     service: &Rc<Service<W>>,
 ) -> io::Result<()> {
+    let Some(trusted) = &service.settings.backend.trusted_proxies else {
+        return register(socket, source, service, false);
+    };
+    if !trusted.iter().any(|prefix| prefix.contains(&source)) {
+        return register(socket, source, service, true);
+    }
+    if service.is_full() {
+        service.metrics.count(Event::TurnedAway);
+        return Ok(());
+    }
+    let (pending, service) = (service.pending_headers.add(), Rc::clone(service));
+    tokio::task::spawn_local(async move {
+        let read = proxy_header::read(&mut socket).await;
+        drop(pending);
+        match read {
+            // If it is gone already, there is nobody to tell.
+            Ok(client) => drop(register(socket, client.unwrap_or(source), &service, false)),
+            Err(Rejected::Nothing) => {}
+            Err(why) => reject_header(&service, source, &why),
+        }
+    });
+    Ok(())
+}
+
+/// Counts a connection that is closed for its header, and says so now and then.
+fn reject_header<W: Wire>(service: &Service<W>, source: IpAddr, why: &Rejected) {
+    service.metrics.count(Event::HeaderRejected);
+    if is_due(&LAST_REJECTED, clock::monotonic()) {
+        let service = &service.settings.name;
+        tracing::warn!(service, %source, %why, "closed a connection; said once a minute");
+    }
+}
+
+/// Takes a client in; `may_have_header` if it may begin with a header that nobody has read.
+fn register<W: Wire>(
+    socket: tokio::net::TcpStream,
+    source: IpAddr,
+    service: &Rc<Service<W>>,
+    may_have_header: bool,
+) -> io::Result<()> {
     socket.set_nodelay(true)?;
-    let (read, write) = socket.into_split();
-    let client = Rc::new(Session::new(ReplySink::Stream(write), source.to_canonical(), service));
+    let (mut read, write) = socket.into_split();
+    let client = Rc::new(Session::new(ReplySink::Stream(write), source, service));
     if service.is_full() || !client.acquire_connection(service) {
         // A word before it is closed. It may have left; and nobody waits for it to read.
         let (fd, flags) =
@@ -257,6 +299,16 @@ fn register<W: Wire>(
     service.register(&client);
     let service = Rc::clone(service);
     tokio::task::spawn_local(async move {
+        if may_have_header {
+            let has_header = tokio::select! {
+                has_header = proxy_header::begins_with_one(&mut read) => has_header,
+                _ = std::future::poll_fn(|cx| client.poll_ended(cx)) => false,
+            };
+            if has_header {
+                reject_header(&service, source, &Rejected::Untrusted);
+                client.end(CloseCause::ClientLeft);
+            }
+        }
         let ended = client.serve(read, Rc::clone(&service)).await;
         service.unregister(ended);
     });
@@ -296,6 +348,7 @@ async fn housekeeping<W: Wire>(service: Rc<Service<W>>) {
 const READ_BYTES: usize = 256 << 10;
 /// All threads' clients fail alike.
 static LAST_WARNING: AtomicU64 = AtomicU64::new(0);
+static LAST_REJECTED: AtomicU64 = AtomicU64::new(0);
 const WARN_EVERY: Nanos = Nanos::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(50);
 /// How exactly the store's timeout is kept.

@@ -28,6 +28,11 @@ fn resp_replies_survive_mutation() {
     survive("resp_replies", checks::resp_replies);
 }
 
+#[test]
+fn proxy_headers_survive_mutation() {
+    survive("proxy_header", checks::proxy_header);
+}
+
 fn survive(target: &str, check: fn(&[u8])) {
     let seeds = seeds(target);
     let rounds = if std::env::var_os("GATE_LONG").is_some() { 1_000_000 } else { 10_000 };

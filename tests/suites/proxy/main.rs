@@ -12,6 +12,7 @@ mod overload;
 mod own_keys;
 mod parts;
 mod prices;
+mod proxy_protocol;
 mod query_types;
 mod queue;
 mod resp;

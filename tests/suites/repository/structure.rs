@@ -13,7 +13,7 @@ const WITH_CIRCLES: [&str; 5] =
     ["config", "daemon", "dispatcher/metrics", "dispatcher/pipeline", "dispatcher/stores"];
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 65] = [
+const ORDER: [&str; 66] = [
     "worker.rs",
     "pipeline/login.rs",
     "pipeline/housekeeping.rs",
@@ -43,6 +43,7 @@ const ORDER: [&str; 65] = [
     "clients/transactions.rs",
     "clients/mod.rs",
     "clients/client.rs",
+    "clients/proxy_header.rs",
     "clients/slots.rs",
     "clients/sender.rs",
     "clients/udp.rs",

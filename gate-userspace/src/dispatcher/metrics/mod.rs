@@ -61,6 +61,8 @@ pub enum Event {
     LoginFailed,
     /// A pool was closed because the store no longer accepts its user.
     PoolRefused,
+    /// A connection was closed for the PROXY header that it began with, or did not begin with.
+    HeaderRejected,
     /// A client wanted to speak TLS.
     Tls,
     /// A read of a hot key was answered with what was kept of it.
@@ -75,7 +77,7 @@ pub enum Event {
 
 impl Event {
     /// Every event, in the order of its number.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::Accepted,
         Self::TurnedAway,
         Self::Left,
@@ -93,6 +95,7 @@ impl Event {
         Self::StoreFailed,
         Self::LoginFailed,
         Self::PoolRefused,
+        Self::HeaderRejected,
         Self::Tls,
         Self::CacheHit,
         Self::Coalesced,
@@ -121,6 +124,7 @@ impl Event {
             Self::StoreFailed => "store-failed",
             Self::LoginFailed => "login-failed",
             Self::PoolRefused => "pool-refused",
+            Self::HeaderRejected => "header-rejected",
             Self::Tls => "tls",
             Self::CacheHit => "cache-hits",
             Self::Coalesced => "coalesced",

@@ -27,6 +27,7 @@ use self::session::Session;
 use crate::clock;
 use crate::dispatcher::clients::client::{CloseCause, ConnectionMode, Conversation};
 use crate::dispatcher::clients::memory_budget::ClientMemory;
+use crate::dispatcher::clients::proxy_header::PendingHeaders;
 use crate::dispatcher::clients::replies::Replies;
 use crate::dispatcher::clients::slots::{MostSlots, Slots};
 use crate::dispatcher::hot_cache::{self, HotCache};
@@ -110,6 +111,8 @@ pub(crate) struct Service<W: Wire> {
     pub(crate) clients: RefCell<Vec<Weak<Session<W>>>>,
     /// Who takes how many connections.
     pub(crate) slots: Slots,
+    /// Connections whose proxy has not said yet whose they are.
+    pub(crate) pending_headers: PendingHeaders,
     /// Whether this is the thread that does what one must do for all.
     pub(crate) is_first: bool,
 }
@@ -146,6 +149,7 @@ impl<W: Wire> Service<W> {
             memory: Rc::default(),
             clients,
             slots: Slots::default(),
+            pending_headers: PendingHeaders::default(),
             senders,
             in_cluster: Cell::new(false),
             is_first: number == 0,
@@ -271,7 +275,8 @@ impl<W: Wire> Service<W> {
     /// are only tried, this holds too.
     pub(crate) fn is_full(&self) -> bool {
         let limits = self.limits.get();
-        self.metrics.connected() >= (limits.clients + limits.unknown_clients) as u64
+        let pending = self.pending_headers.count() as u64;
+        self.metrics.connected() + pending >= (limits.clients + limits.unknown_clients) as u64
     }
 
     /// How many connections there may be for clients of a tenant: this thread's share of them.

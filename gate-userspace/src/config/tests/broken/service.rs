@@ -174,6 +174,41 @@ pub(super) const ROWS: &[Broken] = &[
     ),
     (
         "listen",
+        "proxy_protocol = \"on\"\ntrusted = \"127.0.0.1\"\nlisten",
+        &[
+            r#"6: service[0].proxy_protocol = "on": means something only beside backend"#,
+            r#"7: service[0].trusted = "127.0.0.1": means something only beside backend"#,
+        ],
+    ),
+    (
+        "listen",
+        "backend = \"127.0.0.1:1\"\nproxy_protocol = \"v2\"\ntrusted = \"proxies\"\nlisten",
+        &[
+            r#"7: service[0].proxy_protocol = "v2": must be "on" or "off""#,
+            r#"8: service[0].trusted = "proxies": must be an address or a prefix, e.g. "198.18.1.0/24" or "fd00:1::/64""#,
+        ],
+    ),
+    (
+        "listen",
+        "backend = \"127.0.0.1:1\"\nproxy_protocol = \"on\"\nlisten",
+        &[
+            r#"7: service[0].proxy_protocol = "on": leaves nobody who may say whose a connection is; write trusted as well, e.g. trusted = ["198.18.3.0/24"]"#,
+        ],
+    ),
+    (
+        "listen",
+        "backend = \"127.0.0.1:1\"\ntrusted = \"127.0.0.1\"\nlisten",
+        &[r#"7: service[0].trusted = "127.0.0.1": means something only beside proxy_protocol = "on""#],
+    ),
+    (
+        "listen",
+        "backend = \"127.0.0.1:1\"\nproxy_protocol = \"on\"\ntrusted = [\"127.0.0.1\", \"::/0\"]\nlisten",
+        &[
+            r#"8: service[0].trusted[1] = "::/0": would let anyone say who it is; name the proxies' own addresses"#,
+        ],
+    ),
+    (
+        "listen",
         "backend = \"0.0.0.0:11212\"\nlisten",
         &[
             r#"6: service[0].backend = "0.0.0.0:11212": must be the store's own address, e.g. "127.0.0.1:11212""#,
