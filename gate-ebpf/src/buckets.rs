@@ -89,6 +89,19 @@ impl Buckets {
             == ChargeResult::Admitted
     }
 
+    /// Takes a connection attempt from the tenant's bucket for those; false if it does not hold one.
+    #[inline(always)]
+    pub(crate) fn check_syn_bucket(&self) -> bool {
+        charge_syn_bucket(self.control, self.tenant, self.charges, self.now_ns, SYN_COST)
+            == ChargeResult::Admitted
+    }
+
+    /// Takes a connection attempt of an unknown source from its service's bucket; false if it does not hold one.
+    #[inline(always)]
+    pub(crate) fn check_unknown_syn_bucket(&self, service: u32) -> bool {
+        charge_unknown_syn_bucket(service, self.charges, self.now_ns) == ChargeResult::Admitted
+    }
+
     /// Takes bytes from the budget for replies; false if it does not hold them.
     #[inline(always)]
     pub(crate) fn check_reply_budget(&self, bytes: u32) -> bool {
@@ -297,6 +310,30 @@ bucket_fn! {
     /// Charges the budget for replies.
     charge_reply_budget, reply, reply_tat
 }
+
+bucket_fn! {
+    /// Charges the bucket for connection attempts.
+    charge_syn_bucket, syn, syn_tat
+}
+
+/// Charges the bucket for connection attempts of unknown sources at the service in this slot. Slots in force are not
+/// written, so their limits need no bank.
+#[inline(never)]
+fn charge_unknown_syn_bucket(slot: u32, charges: *mut [Charge; 3], now_ns: u64) -> ChargeResult {
+    let Some(service) = maps::SERVICES.get_ptr_mut(slot) else { return ChargeResult::Admitted };
+    let limits = read_once!((*service).unknown_syn);
+    let shared_slot = read_once!((*service).unknown_syn_slot);
+    let (true, Some(shared)) = (shared_slot != 0, maps::SERVICES.get_ptr_mut(shared_slot)) else {
+        return ChargeResult::Admitted;
+    };
+    // SAFETY: the word of a service's element, and this CPU's own scratch.
+    unsafe {
+        Charge::new(now_ns, SYN_COST, &limits).apply(&raw mut (*shared).unknown_syn_tat, &mut (*charges)[0])
+    }
+}
+
+/// One connection attempt, in the thousandths that buckets for them count.
+const SYN_COST: u32 = 1_000;
 
 /// The number of attempts at a compare-and-swap. Each failure means that another CPU succeeded: attempts run out only
 /// while more CPUs than this charge one tenant at once. Tests set it when they load the object.

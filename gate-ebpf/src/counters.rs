@@ -87,9 +87,10 @@ impl Counters {
     #[inline(always)]
     pub(crate) fn count_refused(self, reason: Reason, price_mru: u32) {
         let Some(counters) = self.0.map(NonNull::as_ptr) else { return };
-        // SAFETY: as in `count_passed`; the index is below `Reason::COUNT`, and masked so that the verifier sees it.
+        let index = bounded(reason);
+        // SAFETY: as in `count_passed`; the index is below `Reason::COUNT`.
         unsafe {
-            (*counters).refused[reason.index() & (Reason::COUNT - 1)] += 1;
+            (*counters).refused[index] += 1;
             (*counters).refused_mru += u64::from(price_mru);
         }
     }
@@ -98,9 +99,10 @@ impl Counters {
     #[inline(always)]
     pub(crate) fn count_shadowed(self, reason: Reason, bytes: u32) {
         let Some(counters) = self.0.map(NonNull::as_ptr) else { return };
+        let index = bounded(reason);
         // SAFETY: as in `count_refused`.
         unsafe {
-            (*counters).shadowed[reason.index() & (Reason::COUNT - 1)] += 1;
+            (*counters).shadowed[index] += 1;
             (*counters).passed += 1;
             (*counters).passed_bytes += u64::from(bytes);
         }
@@ -121,4 +123,11 @@ impl Counters {
         // SAFETY: as in `count_passed`.
         unsafe { (*counters).candidate_refused += 1 };
     }
+}
+
+/// A reason's index, with a comparison that shows the verifier its bound.
+#[inline(always)]
+fn bounded(reason: Reason) -> usize {
+    let index = opaque_value(reason.index() as u64) as usize;
+    if index < Reason::COUNT { index } else { 0 }
 }

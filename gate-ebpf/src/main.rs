@@ -85,7 +85,8 @@ fn action(exit: Exit) -> u32 {
         | Exit::UnknownSource
         | Exit::RefusedDropped
         | Exit::FragmentDropped
-        | Exit::TooManyHeaders => xdp_action::XDP_DROP,
+        | Exit::TooManyHeaders
+        | Exit::SynRate => xdp_action::XDP_DROP,
         Exit::RefusedReplied => xdp_action::XDP_TX,
         _ => xdp_action::XDP_PASS,
     }

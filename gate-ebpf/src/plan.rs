@@ -141,6 +141,8 @@ pub(crate) struct PlanReader<'a> {
     /// The exit of a packet without a plan. It lies in memory: a register would be undefined where the loop begins, and
     /// the verifier refuses to spill an undefined register.
     pub(crate) exit: *mut Exit,
+    /// The slot of the packet's service, in memory for the same reason.
+    pub(crate) service_slot: *mut u32,
 }
 
 impl PlanReader<'_> {
@@ -241,6 +243,7 @@ impl PlanReader<'_> {
             let service = self.or_missing(maps::SERVICES.get_ptr_mut(slot))?;
             let any = read_once!((*service).flags) & service_flags::ANY_ADDRESS != 0;
             if any || address(service) == self.frame.destination {
+                write_once!(*self.service_slot, slot);
                 return Some(service);
             }
             slot = read_once!((*service).next);

@@ -110,6 +110,8 @@ pub(crate) struct Scratch {
     is_scanned: bool,
     /// The exit of a packet without a plan.
     exit: Exit,
+    /// The slot of the packet's service.
+    service_slot: u32,
     /// [`gate_common::abi::Service::id`], for a sample. The next two are for samples as well.
     pub(crate) service_id: u32,
     /// The tenant that is charged.
@@ -157,10 +159,10 @@ impl PacketContext {
         entry: *const u32,
     ) -> Result<Self, Exit> {
         // SAFETY: this CPU's own scratch; nothing else refers to it while a packet is processed.
-        let Scratch { frame, payload, is_scanned, scan, exit, .. } = unsafe { &mut *at };
+        let Scratch { frame, payload, is_scanned, scan, exit, service_slot, .. } = unsafe { &mut *at };
         *is_scanned = false;
         compiler_barrier();
-        let reader = PlanReader { control, frame, entry, exit };
+        let reader = PlanReader { control, frame, entry, exit, service_slot };
         let (plan, line) = reader.read(|protocol, prices| {
             if frame.transport != UDP {
                 return price_of_bytes(prices, payload.max_len());
@@ -255,9 +257,14 @@ impl PacketContext {
             return Ok(self.refuse(Reason::Malformed, Exit::Malformed));
         }
         if plan.tenant_id == 0 {
-            if payload.is_connection_attempt() && plan.service_flags() & service_flags::DROP_UNKNOWN_SYN != 0
-            {
+            if !payload.is_connection_attempt() {
+                return Ok(Exit::UnknownPassed);
+            }
+            if plan.service_flags() & service_flags::DROP_UNKNOWN_SYN != 0 {
                 return Ok(self.refuse(Reason::UnknownSource, Exit::UnknownSource));
+            }
+            if !self.buckets().check_unknown_syn_bucket(self.scratch().service_slot) {
+                return Ok(self.refuse(Reason::SynRate, Exit::SynRate));
             }
             return Ok(Exit::UnknownPassed);
         }
@@ -268,6 +275,9 @@ impl PacketContext {
             if payload.carries_data() && plan.tcp_action() == TcpAction::DropData as u8 {
                 return Ok(self.refuse(Reason::RejectedUntil, Exit::RefusedDropped));
             }
+        }
+        if payload.is_connection_attempt() && !self.buckets().check_syn_bucket() {
+            return Ok(self.refuse_priced(Reason::SynRate, 0, Exit::SynRate));
         }
         if !payload.carries_data() {
             self.counters.count_bare(self.scratch().frame.len());

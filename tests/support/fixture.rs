@@ -115,6 +115,7 @@ impl Row {
         let exit = match reason {
             Reason::UnknownSource => Exit::UnknownSource,
             Reason::Malformed => Exit::Malformed,
+            Reason::SynRate => Exit::SynRate,
             _ => Exit::RefusedDropped,
         };
         let mut counters = TenantCounters { refused_mru: price, ..TenantCounters::default() };
@@ -259,7 +260,8 @@ impl Row {
             | Exit::UnknownSource
             | Exit::RefusedDropped
             | Exit::FragmentDropped
-            | Exit::TooManyHeaders => DROP,
+            | Exit::TooManyHeaders
+            | Exit::SynRate => DROP,
             Exit::RefusedReplied => TRANSMIT,
             _ => PASS,
         };

@@ -10,6 +10,7 @@ pub mod model;
 pub mod packet;
 pub mod privilege;
 pub mod proxy;
+pub mod raw;
 pub mod store;
 pub mod wait;
 pub mod world;

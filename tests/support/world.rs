@@ -239,7 +239,7 @@ impl World {
             maps.cpus.store(place, &Cpu::EMPTY);
         }
         for tenant in 0..maps.tenants.len() {
-            self.set_buckets(tenant, [0; 4]);
+            self.set_buckets(tenant, [0; 5]);
         }
         self.loaded.samples.drain(usize::MAX, |_| ());
     }
@@ -280,21 +280,29 @@ impl World {
         self.loaded.maps.quota_tat(tenant).store(until, Ordering::Relaxed);
     }
 
-    /// The words of a tenant's buckets: quota, TCP, replies, candidate.
+    /// The words of a tenant's buckets: quota, TCP, replies, candidate, SYNs.
     #[must_use]
-    pub fn buckets(&self, tenant: usize) -> [u64; 4] {
-        let Tenant { tcp_tat, reply_tat, candidate_tat, .. } = self.loaded.maps.tenants.load(tenant);
-        [self.loaded.maps.quota_tat(tenant).load(Ordering::Relaxed), tcp_tat, reply_tat, candidate_tat]
+    pub fn buckets(&self, tenant: usize) -> [u64; 5] {
+        let Tenant { tcp_tat, reply_tat, candidate_tat, syn_tat, .. } = self.loaded.maps.tenants.load(tenant);
+        let quota_tat = self.loaded.maps.quota_tat(tenant).load(Ordering::Relaxed);
+        [quota_tat, tcp_tat, reply_tat, candidate_tat, syn_tat]
     }
 
     /// Writes those words.
-    pub fn set_buckets(&self, tenant: usize, words: [u64; 4]) {
-        let [quota_tat, tcp_tat, reply_tat, candidate_tat] = words;
+    pub fn set_buckets(&self, tenant: usize, words: [u64; 5]) {
+        let [quota_tat, tcp_tat, reply_tat, candidate_tat, syn_tat] = words;
         let maps = &self.loaded.maps;
         maps.quota_tat(tenant).store(quota_tat, Ordering::Relaxed);
         maps.tenants.store_at(tenant, offset_of!(Tenant, tcp_tat), &tcp_tat);
+        maps.tenants.store_at(tenant, offset_of!(Tenant, syn_tat), &syn_tat);
         maps.tenants.store_at(tenant, offset_of!(Tenant, reply_tat), &reply_tat);
         maps.tenants.store_at(tenant, offset_of!(Tenant, candidate_tat), &candidate_tat);
+    }
+
+    /// Lets a tenant have made all connection attempts that it may make in the next hour.
+    pub fn spend_syns(&self, tenant: usize) {
+        let until = self.now().0 + 3_600_000_000_000;
+        self.loaded.maps.tenants.store_at(tenant, offset_of!(Tenant, syn_tat), &until);
     }
 
     /// Lets a tenant have spent its budget for replies for the next hour.

@@ -31,7 +31,7 @@ pub struct TenantCounters {
     pub shadowed: [u64; Reason::COUNT],
 }
 
-const _: () = assert!(size_of::<TenantCounters>() == 320);
+const _: () = assert!(size_of::<TenantCounters>() == 8 * (8 + 2 * Reason::COUNT));
 
 impl TenantCounters {
     /// Adds another CPU's.
@@ -145,11 +145,13 @@ pub enum Exit {
     FragmentDropped = 16,
     /// Dropped: more extension headers than are followed, for an address that a service listens at; or more VLAN tags.
     TooManyHeaders = 17,
+    /// Dropped: one connection attempt more than its source may make.
+    SynRate = 18,
 }
 
 impl Exit {
     /// Every exit, in the order of its number.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::NotIp,
         Self::NotTransport,
         Self::NotOurs,
@@ -168,6 +170,7 @@ impl Exit {
         Self::Missing,
         Self::FragmentDropped,
         Self::TooManyHeaders,
+        Self::SynRate,
     ];
 
     /// Its index in [`Cpu::exits`].
@@ -199,6 +202,7 @@ impl Exit {
             Self::Missing => "missing",
             Self::FragmentDropped => "fragment-dropped",
             Self::TooManyHeaders => "too-many-headers",
+            Self::SynRate => "syn-rate",
         }
     }
 }

@@ -36,11 +36,13 @@ pub enum Reason {
     Fragment = 14,
     /// It does not follow its protocol.
     Malformed = 15,
+    /// More connection attempts a second than its source may make.
+    SynRate = 16,
 }
 
 impl Reason {
     /// How many there are.
-    pub const COUNT: usize = 16;
+    pub const COUNT: usize = 17;
 
     /// Every reason, in the order of its number.
     pub const ALL: [Self; Self::COUNT] = [
@@ -60,6 +62,7 @@ impl Reason {
         Self::Unsupported,
         Self::Fragment,
         Self::Malformed,
+        Self::SynRate,
     ];
 
     /// Its index in the counters.
@@ -89,6 +92,7 @@ impl Reason {
             Self::Unsupported => "unsupported",
             Self::Fragment => "fragment",
             Self::Malformed => "malformed",
+            Self::SynRate => "syn-rate",
         }
     }
 }

@@ -3,6 +3,7 @@
 use core::mem::size_of;
 
 use super::Name;
+use crate::token_bucket::Limits;
 
 /// One service over one transport. Services on the same port are chained by [`Service::next`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,10 +32,16 @@ pub struct Service {
     /// 17 for UDP, 6 for TCP.
     pub transport: u8,
     /// Spelled out.
-    pub _reserved_end: [u8; 5],
+    pub _reserved_end: u8,
+    /// The slot whose [`Service::unknown_syn_tat`] this slot spends: the first of the same service. Zero: none.
+    pub unknown_syn_slot: u32,
+    /// The connection attempts of unknown sources, in thousandths.
+    pub unknown_syn: Limits,
+    /// The word of their [token bucket](crate::token_bucket), changed only by compare-and-swap.
+    pub unknown_syn_tat: u64,
 }
 
-const _: () = assert!(size_of::<Service>() == 32 + 2 * 56 + 48 + 8);
+const _: () = assert!(size_of::<Service>() == 32 + 2 * 56 + 48 + 8 + 24 + 8);
 
 /// What the daemon decided about a service: its prices, in thousandths of a request unit, and what it sheds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -45,8 +45,10 @@ pub struct Tenant {
     pub reply_tat: u64,
     /// A candidate quota, which only counts.
     pub candidate_tat: u64,
+    /// Connection attempts, in thousandths.
+    pub syn_tat: u64,
     /// Spelled out: the words have a cache line of their own.
-    pub _reserved: [u64; 5],
+    pub _reserved: [u64; 4],
     /// What the daemon decided; [`super::bank_of`] the generation is in force.
     pub banks: [TenantState; 2],
     /// Its name, for whoever reads the maps.
@@ -89,8 +91,10 @@ pub struct TenantState {
     pub reply: Limits,
     /// The candidate quota; see [`tenant_flags::CANDIDATE`].
     pub candidate: Limits,
+    /// Connection attempts, in thousandths.
+    pub syn: Limits,
     /// Spelled out: the next bank starts a cache line.
-    pub _reserved_end: [u64; 7],
+    pub _reserved_end: [u64; 4],
 }
 
 const _: () = assert!(size_of::<TenantState>() == 192);
@@ -111,7 +115,8 @@ impl TenantState {
         tcp: Limits { rate: Rate::UNLIMITED, burst_ns: 0, max_debt_ns: 0 },
         reply: Limits { rate: Rate::UNLIMITED, burst_ns: 0, max_debt_ns: 0 },
         candidate: Limits { rate: Rate::UNLIMITED, burst_ns: 0, max_debt_ns: 0 },
-        _reserved_end: [0; 7],
+        syn: Limits { rate: Rate::UNLIMITED, burst_ns: 0, max_debt_ns: 0 },
+        _reserved_end: [0; 4],
     };
 
     /// True if [`TenantLine`] holds all that a packet needs: nothing is refused ahead, prices are as configured, and

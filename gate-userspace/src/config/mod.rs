@@ -11,6 +11,7 @@
 //! - `identity`: users, and what they may not do.
 //! - `parts`: tenants by key.
 //! - `price`: what requests cost, and how that learns.
+//! - `syn`: how many connections may be opened.
 //! - `shedding`: how a service's store is watched, and what follows from it.
 //! - `read`: section by section into the types below.
 //! - `overrides`: values that stand in for the document's while gate runs.
@@ -46,6 +47,7 @@ mod raw;
 mod read;
 mod restart;
 mod shedding;
+mod syn;
 pub(crate) mod units;
 mod warnings;
 
@@ -139,6 +141,8 @@ pub struct Service {
     pub default: Option<TenantIndex>,
     /// The action on the SYN of an unknown source.
     pub unknown_syn: Action,
+    /// The connection attempts of unknown sources, where they pass, in thousandths.
+    pub unknown_syn_limits: Limits,
     /// The price of its requests.
     pub price: Price,
     /// The store that its requests are passed on to; `None` for a service that is guarded where it stands.
@@ -162,6 +166,8 @@ pub struct Tenant {
     pub limits: Limits,
     /// The coarse bucket on TCP payload towards proxied services, in bytes. It admits any segment.
     pub tcp_limits: Limits,
+    /// Its connection attempts, in thousandths.
+    pub syn_limits: Limits,
     /// A bucket that only counts what it would have refused, in thousandths of a request unit.
     pub candidate: Option<Limits>,
     /// How much dearer its requests are; 1 to 64. A full frame still fits into every bucket that it is charged to.

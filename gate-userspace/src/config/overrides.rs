@@ -189,11 +189,13 @@ const TENANT: &[&str] = &[
     "cache",
     "reply_budget",
     "tcp_quota",
+    "syn_rate",
     "max_connections",
     "max_outstanding",
 ];
 const SERVICE: &[&str] = &[
     "unknown_syn",
+    "unknown_syn_rate",
     "price",
     "tiers",
     "shedding",
@@ -306,7 +308,7 @@ quota = "2 RU/s"   # enough
             ),
             (
                 "tenant.a.sources",
-                "tenant.a.sources is not among the keys that can be set while gate runs; of its section, these are: quota, burst, max_debt, candidate, multiplier, refuse, tier, cache, reply_budget, tcp_quota, max_connections, max_outstanding",
+                "tenant.a.sources is not among the keys that can be set while gate runs; of its section, these are: quota, burst, max_debt, candidate, multiplier, refuse, tier, cache, reply_budget, tcp_quota, syn_rate, max_connections, max_outstanding",
             ),
             ("tenant.a.quota.x", "tenant.a.quota.x: what is there is no table"),
         ] {

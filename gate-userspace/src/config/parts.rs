@@ -149,5 +149,13 @@ const MAX_PREFIXES: usize = 256;
 /// As long as memcached's keys.
 const MAX_LEN: usize = 250;
 /// The keys that only a tenant with clients can have.
-const OF_CLIENTS: [&str; 7] =
-    ["sources", "users", "keys", "max_connections", "max_outstanding", "reply_budget", "tcp_quota"];
+const OF_CLIENTS: [&str; 8] = [
+    "sources",
+    "users",
+    "keys",
+    "max_connections",
+    "max_outstanding",
+    "reply_budget",
+    "tcp_quota",
+    "syn_rate",
+];

@@ -52,6 +52,11 @@ impl Price {
         Some(pricing::Settings { prices: Prices { base, row, kib, latency: MilliRu::ZERO }, learning })
     }
 
+    /// The price of a request for one row, without its bytes.
+    pub(super) fn of_row(&self) -> MilliRu {
+        self.base.saturating_add(self.row)
+    }
+
     /// The highest price of a request for one row that fills an Ethernet frame.
     pub(super) fn of_frame(&self) -> MilliRu {
         // At most 1,000,000 RU times 1,500: far from overflow.

@@ -23,7 +23,7 @@ use super::{
     Action, AdminSocket, Algorithm, Config, Fragments, Gate, Mode, OnStale, Protocol, Service, Tenant,
     TenantIndex, Transports, XdpMode,
 };
-use super::{backend, identity, own_keys, parts, price, shedding};
+use super::{backend, identity, own_keys, parts, price, shedding, syn};
 use crate::policy::Tier;
 
 /// The document.
@@ -45,9 +45,10 @@ pub(super) fn config(mut root: Section<'_>) -> Config {
     let services: Vec<_> =
         read.map(|(section, name)| service(section, name, &names, &mut addresses)).collect();
     let dearest = services.iter().map(Frame::of).max().unwrap_or_default();
+    let row = services.iter().map(|service| service.price.of_row()).min().unwrap_or_default();
     let read = tenant_sections.iter_mut().zip(&names.list);
     let mut tenants: Vec<_> =
-        read.map(|(section, name)| tenant(section, name, dearest, &names, &mut taken)).collect();
+        read.map(|(section, name)| tenant(section, name, (dearest, row), &names, &mut taken)).collect();
     everyone_is_reached(&tenant_sections, &tenants, &services);
     dearer_frames_fit(&tenant_sections, &tenants, dearest);
     parts::fit(&tenant_sections, &tenants, &service_sections, &services);
@@ -112,6 +113,7 @@ fn service(
         transports,
         default: default(section, tenants),
         unknown_syn: section.get("unknown_syn", one_of(&ACTIONS)).unwrap_or(Action::Pass),
+        unknown_syn_limits: syn::of_unknown(section),
         price: price::read(section),
         shedding: shedding::shedding(section, probe),
         probe,
@@ -174,7 +176,7 @@ pub(super) fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
 fn tenant(
     section: &mut Section<'_>,
     name: &str,
-    dearest: Frame,
+    (dearest, row): (Frame, MilliRu),
     tenants: &Names,
     taken: &mut Taken,
 ) -> Tenant {
@@ -197,6 +199,7 @@ fn tenant(
         sources: sources(section, &mut taken.sources),
         limits: limits(quota),
         tcp_limits,
+        syn_limits: syn::of_tenant(section, quota, row),
         candidate,
         multiplier: section.get("multiplier", units::multiplier).unwrap_or_default(),
         refuse: section.get("refuse", one_of(&SWITCH)).unwrap_or(false),

@@ -1,6 +1,8 @@
 //! What a valid configuration allows that its author may not have meant.
 
-use super::{Config, Protocol, Service, Tenant};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::{Action, Config, Protocol, Service, Tenant};
 use crate::protocol::memcached::Command;
 
 /// Commands of Redis that concern all who share it.
@@ -11,7 +13,31 @@ impl Config {
     /// What to warn of, a sentence each.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
-        self.services.iter().flat_map(|service| self.warnings_of(service)).collect()
+        let unknown = self.services.iter().filter_map(|service| self.unknown_tcp(service));
+        let others = self.services.iter().flat_map(|service| self.warnings_of(service));
+        unknown.chain(others).collect()
+    }
+
+    /// What passes a guarded service over TCP without being charged to anyone.
+    fn unknown_tcp(&self, service: &Service) -> Option<String> {
+        let every_source = |family: &IpAddr| {
+            let sources = || self.tenants.iter().flat_map(|tenant| &tenant.sources);
+            sources().any(|source| source.prefix_len() == 0 && source.addr().is_ipv4() == family.is_ipv4())
+        };
+        let any = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
+        let everyone_is_known = match service.listen.iter().any(|address| address.ip().is_unspecified()) {
+            true => any.iter().all(every_source),
+            false => service.listen.iter().all(|address| every_source(&address.ip())),
+        };
+        let guarded = service.backend.is_none() && service.transports.tcp;
+        let passes = guarded && service.unknown_syn == Action::Pass;
+        (passes && service.default.is_none() && !everyone_is_known).then(|| {
+            format!(
+                "service {}: TCP of sources that no tenant names passes, and nobody is charged for it: set unknown_syn = \
+                 \"drop\", or name a default tenant",
+                service.name
+            )
+        })
     }
 
     fn warnings_of(&self, service: &Service) -> Vec<String> {
@@ -148,7 +174,7 @@ mod tests {
             let text = format!(
                 "[gate]\ninterface = \"eth1\"\n\
                  [[service]]\nname = \"p\"\nprotocol = \"resp\"\nlisten = \"127.0.0.1:1\"\nbackend = \"127.0.0.1:2\"\n\
-                 [[service]]\nname = \"g\"\nprotocol = \"memcached\"\nlisten = \"127.0.0.1:3\"\n{guarded}\n\
+                 [[service]]\nname = \"g\"\nprotocol = \"memcached\"\nlisten = \"127.0.0.1:3\"\nunknown_syn = \"drop\"\n{guarded}\n\
                  [[tenant]]\nname = \"t\"\nquota = \"unlimited\"\n{OWN}\n{tenant}"
             );
             Config::parse("test.toml", &text).unwrap_or_else(|faults| panic!("{faults}")).warnings()
@@ -158,6 +184,33 @@ mod tests {
         assert_eq!(with("", "sources = \"10.0.0.0/8\""), [warned]);
         assert_eq!(with("default = \"t\"", ""), [warned]);
         assert!(with("", "users = \"alice\"").is_empty());
+    }
+
+    #[test]
+    fn unknown_tcp_that_passes_a_guarded_service_is_warned_of() {
+        let warned = |service: &str, sources: &str| {
+            let text = format!(
+                "[[service]]\nname = \"s\"\nprotocol = \"opaque\"\nlisten = \"127.0.0.1:1\"\n{service}\n\
+                 [[tenant]]\nname = \"t\"\nsources = [{sources}]\nquota = \"unlimited\""
+            );
+            let config = Config::parse("test.toml", &text).unwrap_or_else(|faults| panic!("{faults}"));
+            let warnings = config.warnings();
+            assert!(
+                warnings.iter().all(|warning| warning.contains("unknown_syn = \"drop\"")),
+                "{warnings:?}"
+            );
+            !warnings.is_empty()
+        };
+        for (service, sources, expected) in [
+            ("", "\"10.0.0.0/8\"", true),
+            ("unknown_syn = \"pass\"", "\"::/0\"", true),
+            ("unknown_syn = \"drop\"", "\"10.0.0.0/8\"", false),
+            ("transports = [\"udp\"]", "\"10.0.0.0/8\"", false),
+            ("default = \"t\"", "\"10.0.0.0/8\"", false),
+            ("", "\"0.0.0.0/0\"", false),
+        ] {
+            assert_eq!(warned(service, sources), expected, "{service} {sources}");
+        }
     }
 
     #[test]

@@ -264,6 +264,12 @@ fn protected_tables(config: &Config) -> [Table; 2] {
 }
 
 fn services(config: &Config, ids: &[u32], first: u32, next: &HashMap<u32, u32>) -> Vec<Service> {
+    let mut first_slots = vec![0; config.services.len()];
+    for (slot, (id, ..)) in (first..).zip(endpoints(config)) {
+        if first_slots[id] == 0 {
+            first_slots[id] = slot;
+        }
+    }
     let element = |(slot, (id, transport, address)): (u32, (usize, u8, SocketAddr))| {
         let service = &config.services[id];
         let any = if address.ip().is_unspecified() { service_flags::ANY_ADDRESS } else { 0 };
@@ -296,6 +302,8 @@ fn services(config: &Config, ids: &[u32], first: u32, next: &HashMap<u32, u32>) 
             name: Name::new(&service.name).unwrap_or(Name::EMPTY),
             port: address.port(),
             transport,
+            unknown_syn: service.unknown_syn_limits,
+            unknown_syn_slot: first_slots[id],
             ..Service::default()
         }
     };
@@ -319,6 +327,7 @@ fn tenant_state(tenant: &config::Tenant, ids: &[u32], is_default: bool) -> Tenan
     TenantState {
         quota: tenant.limits,
         tcp: tenant.tcp_limits,
+        syn: tenant.syn_limits,
         reply: Limits::new(tenant.reply_budget, REPLY_BURST.0),
         candidate: tenant.candidate.unwrap_or_default(),
         multiplier: tenant.multiplier.0,

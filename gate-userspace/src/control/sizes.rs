@@ -122,7 +122,7 @@ mod tests {
     fn counters_beyond_the_allowed_memory_are_refused() {
         let allowed = |gate: &str| sizes(&config(gate, 10_000, ""), 64, 64);
         let sizes = allowed("counter_memory = \"512MiB\"").expect("room for them");
-        assert_eq!(counter_bytes(&sizes), 65 * (20_002 * 320 + size_of::<Cpu>() as u64));
+        assert_eq!(counter_bytes(&sizes), 65 * (20_002 * 336 + size_of::<Cpu>() as u64));
         let needed_kib = counter_bytes(&sizes).div_ceil(1_024);
         let refused = allowed("counter_memory = \"256MiB\"").expect_err("no room");
         let expected =

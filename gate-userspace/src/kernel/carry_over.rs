@@ -19,6 +19,10 @@ pub(super) trait CarryOver: ControlHead + Debug {
     fn name(&self, tenant: usize) -> Name;
     /// The word of one of a tenant's buckets.
     fn bucket(&self, tenant: usize, bucket: Bucket) -> &AtomicU64;
+    /// The word of a tenant's bucket for connection attempts; `None` where there was none.
+    fn syn_bucket(&self, _tenant: usize) -> Option<&AtomicU64> {
+        None
+    }
     /// A tenant's counters, all rows together.
     fn tenant_counters(&self, tenant: usize) -> TenantCounters;
     /// The CPUs' own counters, all together.
@@ -67,6 +71,10 @@ impl CarryOver for Maps {
             Bucket::Candidate => offset_of!(Tenant, candidate_tat),
         };
         self.tenants.word(tenant, offset)
+    }
+
+    fn syn_bucket(&self, tenant: usize) -> Option<&AtomicU64> {
+        Some(self.tenants.word(tenant, offset_of!(Tenant, syn_tat)))
     }
 
     fn tenant_counters(&self, tenant: usize) -> TenantCounters {

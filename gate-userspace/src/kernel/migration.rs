@@ -105,8 +105,10 @@ impl Migration {
             if name != CarryOver::name(new, tenant) || (tenant > 0 && name == Name::EMPTY) {
                 continue;
             }
-            for bucket in Bucket::ALL {
-                let (old, new) = (self.old.bucket(tenant, bucket), CarryOver::bucket(new, tenant, bucket));
+            let buckets = Bucket::ALL
+                .map(|bucket| (self.old.bucket(tenant, bucket), CarryOver::bucket(new, tenant, bucket)));
+            let syn = self.old.syn_bucket(tenant).zip(new.syn_bucket(tenant));
+            for (old, new) in buckets.into_iter().chain(syn) {
                 let tat = old.load(Ordering::SeqCst);
                 let before = new.fetch_max(tat, Ordering::SeqCst);
                 old.fetch_max(before, Ordering::SeqCst);

@@ -2,6 +2,7 @@
 //!
 //! The packets' rows themselves are the suite `fixtures`.
 
+mod connections;
 mod differential;
 mod hot_keys;
 mod limits;

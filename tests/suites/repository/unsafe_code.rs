@@ -16,8 +16,8 @@ const ALLOWED: [&str; 14] = [
     "gate-userspace/src/kernel/owner.rs",
     "gate-userspace/src/kernel/requirements.rs",
     "tests/benches/xdp.rs",
-    "tests/suites/interface/oracle/lane.rs",
     "tests/suites/proxy/isolation/connections.rs",
+    "tests/support/raw.rs",
     "xtask/src/lab/process.rs",
 ];
 

@@ -33,7 +33,7 @@ pub struct Model {
     /// The last heartbeat.
     pub heartbeat_ns: u64,
     /// Each tenant's words, in the order of [`gate_common::abi::Tenant`]; nobody's first.
-    pub words: Vec<[u64; 4]>,
+    pub words: Vec<[u64; 5]>,
     /// What was counted, by tenant.
     pub tenants: Vec<TenantCounters>,
     /// What was counted by the CPU, and the state of its draws.
@@ -47,6 +47,7 @@ enum Word {
     Tcp,
     Reply,
     Candidate,
+    Syn,
 }
 
 /// The verdict on a packet.
@@ -69,7 +70,8 @@ impl Verdict {
             | Exit::UnknownSource
             | Exit::RefusedDropped
             | Exit::FragmentDropped
-            | Exit::TooManyHeaders => 1,
+            | Exit::TooManyHeaders
+            | Exit::SynRate => 1,
             Exit::RefusedReplied => 3,
             _ => 2,
         }
@@ -275,6 +277,9 @@ impl Model {
         if action == TcpAction::DropData as u8 && payload.carries_data(&context.headers) {
             return self.refuse(context, Reason::RejectedUntil, Exit::RefusedDropped);
         }
+        if payload.opens() && self.take(context.tenant, Word::Syn, 1_000, &context.state.syn).is_err() {
+            return self.refuse_at(context, Reason::SynRate, Exit::SynRate, 0);
+        }
         if !payload.carries_data(&context.headers) {
             self.tenants[context.tenant].bare += 1;
             self.tenants[context.tenant].passed_bytes += context.headers.end as u64;
@@ -319,7 +324,7 @@ impl Model {
             }
             if let Err(reason) = self.take(payer, Word::Quota, context.price, &state.quota) {
                 for (payer, cost_ns) in taken {
-                    let word: &mut [u64; 4] = &mut self.words[payer];
+                    let word: &mut [u64; 5] = &mut self.words[payer];
                     word[Word::Quota as usize] = refund(word[Word::Quota as usize], cost_ns);
                 }
                 return Err(reason);

@@ -77,6 +77,7 @@ fn what_is_left_out_has_its_documented_default() {
             transports: Transports { udp: true, tcp: true },
             default: None,
             unknown_syn: Action::Pass,
+            unknown_syn_limits: Limits { max_debt_ns: 0, ..Limits::new(1_000_000, 1_000_000_000) },
             price: Price { base: MilliRu(500), row: MilliRu(500), kib: MilliRu(1_000), learn: None },
             backend: None,
             probe: None,
@@ -95,6 +96,7 @@ fn what_is_left_out_has_its_documented_default() {
             sources: vec!["198.18.2.1/32".parse().unwrap()],
             limits: Limits::new(2_000_000, burst_ns),
             tcp_limits: Limits::new(4 * 2_000 * 1_024, burst_ns),
+            syn_limits: Limits { max_debt_ns: 0, ..Limits::new(2_000_000, 1_000_000_000) },
             candidate: None,
             multiplier: Multiplier::ONE,
             refuse: false,
@@ -121,6 +123,7 @@ candidate = "1500 RU/s"
 burst = "1s"
 max_debt = "0s"
 tcp_quota = "1KiB/s"
+syn_rate = "0.5/s"
 reply_budget = "0 B/s"
 tier = "best-effort"
 cache = "off"
@@ -136,6 +139,9 @@ charge = "polite""#,
     assert_eq!(tenant.candidate, Some(candidate));
     // A segment of 64 KiB takes 64 s at 1 KiB/s, and must fit nevertheless.
     assert!(tenant.tcp_limits.max_debt_ns >= 64_000_000_000);
+    // One attempt must fit, however seldom they come.
+    let seldom = Limits { rate: Rate::per_sec(500), burst_ns: 2_000_000_000, max_debt_ns: 0 };
+    assert_eq!(tenant.syn_limits, seldom);
     assert_eq!((tenant.reply_budget, tenant.tier, tenant.cache), (0, Tier::BestEffort, false));
     assert_eq!((tenant.multiplier.0, tenant.refuse), (3 << 15, true));
     assert_eq!(tenant.charge.iter().map(|i| i.get()).collect::<Vec<_>>(), [0]);

@@ -173,8 +173,8 @@ fn model(world: &World, rng: &mut Rng, plan: Plan, now_ns: u64, cpu: usize) -> M
     maps.cpus.store_at(cpu, offset_of!(Cpu, draw), &draw);
     let tats =
         [1, now_ns, now_ns.saturating_add(SECOND / 2), now_ns.saturating_add(3_600 * SECOND), u64::MAX];
-    let words: Vec<[u64; 4]> =
-        (0..maps.tenants.len()).map(|_| [(); 4].map(|()| rng.mostly(3, 0, &tats))).collect();
+    let words: Vec<[u64; 5]> =
+        (0..maps.tenants.len()).map(|_| [(); 5].map(|()| rng.mostly(3, 0, &tats))).collect();
     for (tenant, words) in words.iter().enumerate() {
         world.set_buckets(tenant, *words);
     }

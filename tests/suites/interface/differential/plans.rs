@@ -93,6 +93,7 @@ fn tenant_state(rng: &mut Rng, now_ns: u64) -> TenantState {
         candidate: limits(rng, [1_000_000, 1_000_000_000, 1_000_000_000_000]),
         tcp: limits(rng, [100, 10_000, 1_000_000]),
         reply: limits(rng, [100, 10_000, 1_000_000]),
+        syn: limits(rng, [100, 1_000, 1_000_000]),
         reject_until_ns: rng.mostly(10, 0, &[1, now_ns, soon, u64::MAX]),
         rejection_rate: rng.mostly(6, Fraction::ZERO, &[Fraction::of(3, 10), Fraction::ONE]).steps(),
         multiplier: rng.mostly(

@@ -6,15 +6,14 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::mem::size_of;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, bail};
 use gate_tests::net::{CLIENT_INTERFACE, Net, SERVER_INTERFACE, SERVER_V4, SERVER_V6};
+use gate_tests::raw::packet_socket;
 use gate_tests::wait::within;
-use nix::net::if_::if_nametoindex;
 use nix::sys::socket::{
     self, AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, setsockopt, sockopt,
 };
@@ -73,7 +72,7 @@ impl Lane {
         prepare(&net)?;
         attach(&net)?;
         let (datagrams, segments, markers) = net.server.enter(sockets)??;
-        let sender = net.client.enter(sender)??;
+        let sender = net.client.enter(|| packet_socket(CLIENT_INTERFACE))??;
         let mut lane = Self { net, sender, datagrams, segments, markers, marked: 0, sent: 0, lost_before: 0 };
         lane.wait_until_up()?;
         lane.lost_before = dropped(&lane.net)?;
@@ -289,24 +288,4 @@ fn receiving(socket: UdpSocket) -> Result<UdpSocket> {
     setsockopt(&socket, sockopt::RcvBufForce, &(64 << 20))?;
     socket.set_nonblocking(true)?;
     Ok(socket)
-}
-
-/// A socket that sends frames as they are, and receives nothing.
-#[allow(unsafe_code, reason = "nix makes no address of an interface")]
-fn sender() -> Result<OwnedFd> {
-    let index = if_nametoindex(CLIENT_INTERFACE)?;
-    // SAFETY: plain system calls; the descriptor is new and nobody else's, and `bind` reads an address that
-    // outlives the call and is as long as it is told.
-    unsafe {
-        let fd = libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0);
-        ensure!(fd >= 0, "no packet socket: {}", std::io::Error::last_os_error());
-        let fd = OwnedFd::from_raw_fd(fd);
-        let mut address: libc::sockaddr_ll = std::mem::zeroed();
-        address.sll_family = libc::AF_PACKET as u16;
-        address.sll_ifindex = index as i32;
-        let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-        let bound = libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len);
-        ensure!(bound == 0, "cannot bind: {}", std::io::Error::last_os_error());
-        Ok(fd)
-    }
 }

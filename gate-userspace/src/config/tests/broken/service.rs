@@ -90,6 +90,11 @@ pub(super) const ROWS: &[Broken] = &[
     ),
     (
         "listen",
+        "unknown_syn_rate = \"fast\"\nlisten",
+        &[r#"6: service[0].unknown_syn_rate = "fast": must be a rate, e.g. "2000/s", or "unlimited""#],
+    ),
+    (
+        "listen",
         "price = { base = \"1\", rows = \"1 RU\" }\nlisten",
         &[
             r#"6: service[0].price.base = "1": must be a price in request units, e.g. "0.5 RU""#,

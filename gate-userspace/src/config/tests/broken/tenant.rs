@@ -82,6 +82,16 @@ pub(super) const ROWS: &[Broken] = &[
     ),
     (
         "quota = \"5000",
+        "syn_rate = \"0/s\"\nquota = \"5000",
+        &[r#"10: tenant[0].syn_rate = "0/s": must be above 0, e.g. "2000/s", or "unlimited""#],
+    ),
+    (
+        "quota = \"5000",
+        "syn_rate = \"2000000000/s\"\nquota = \"5000",
+        &[r#"10: tenant[0].syn_rate = "2000000000/s": must be at most 1000000000/s, or "unlimited""#],
+    ),
+    (
+        "quota = \"5000",
         "multiplier = \"65\"\nrefuse = \"yes\"\nquota = \"5000",
         &[
             r#"10: tenant[0].multiplier = "65": must be from 1 to 64"#,
