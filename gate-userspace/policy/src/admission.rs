@@ -1,4 +1,4 @@
-//! What every admission policy answers: may this request join the queue before the store?
+//! The question that every admission policy answers: may this request join the queue before the store?
 //!
 //! One interface, so that the dispatcher and the simulator can choose a policy by name: see
 //! [`Bouncer`](super::bouncer::Bouncer) and its [`baselines`](super::baselines).
@@ -20,12 +20,12 @@ use super::bouncer::Objective;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QueryType(pub u16);
 
-/// What a policy may know of a request.
+/// The properties of a request that a policy may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// How critical it is.
     pub tier: Tier,
-    /// What is asked.
+    /// The type of the query.
     pub query_type: QueryType,
 }
 
@@ -54,7 +54,7 @@ impl QueueOrder {
 pub enum Decision {
     /// Let it queue.
     Admit,
-    /// It would miss its objective, but its type would starve without it: let it queue.
+    /// Let it queue: it would miss its objective, but its type would starve otherwise.
     AdmitUnderserved,
     /// Refuse it.
     Refuse {
@@ -65,7 +65,7 @@ pub enum Decision {
 }
 
 impl Decision {
-    /// Whether the request may queue.
+    /// True if the request may queue.
     #[must_use]
     pub const fn admits(self) -> bool {
         matches!(self, Self::Admit | Self::AdmitUnderserved)

@@ -51,12 +51,12 @@ impl Law {
     }
 }
 
-/// What to do with a request that comes out of the queue.
+/// The decision on a request that comes out of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It goes to the store.
+    /// The request goes to the store.
     Serve,
-    /// It fails now, with reason `queue-delay`; the next one may be asked about.
+    /// The request fails now, with reason `queue-delay`; the next one may be asked about.
     Drop,
 }
 
@@ -112,7 +112,7 @@ impl Codel {
         if drops { Verdict::Drop } else { Verdict::Serve }
     }
 
-    /// Whether a request that has `waited` so long and still waits will be dropped whenever it comes out.
+    /// True if a request that has `waited` so long and still waits will be dropped whenever it comes out.
     /// Only [`Law::Overload`] can tell.
     #[must_use]
     pub fn has_given_up(&self, waited: Nanos) -> bool {
@@ -127,7 +127,7 @@ impl Codel {
         waited > self.interval.saturating_add(self.target)
     }
 
-    /// Whether it is dropping: the queue stands.
+    /// True while requests are dropped: the queue stands.
     #[must_use]
     pub fn is_dropping(&self) -> bool {
         match &self.state {
@@ -177,7 +177,7 @@ impl Rfc8289 {
         true
     }
 
-    /// Whether waits have been above target for an interval.
+    /// True if waits have been above target for an interval.
     #[inline]
     fn stands(&mut self, now: Nanos, interval: Nanos, above: bool) -> bool {
         if !above {
@@ -201,7 +201,7 @@ struct Overload {
     ends: Nanos,
     /// The shortest wait in it; `None` before the first.
     shortest: Option<Nanos>,
-    /// Whether it was above target in the interval before.
+    /// True if waits were above target in the interval before.
     overloaded: bool,
 }
 
@@ -259,7 +259,7 @@ impl TierCodels {
         self.0[tier.index()].has_given_up(waited)
     }
 
-    /// Whether the queue of `tier` stands.
+    /// True if the queue of `tier` stands.
     #[must_use]
     pub fn is_dropping(&self, tier: Tier) -> bool {
         self.0[tier.index()].is_dropping()

@@ -111,7 +111,7 @@ mod tests {
         Box::new(MaxQueueWait::new(Nanos::from_millis(ms), 1, Nanos::ZERO).unwrap())
     }
 
-    /// Whose type 0 takes 30 ms, and so misses its objective.
+    /// A Bouncer whose type 0 takes 30 ms, and so misses its objective.
     fn bouncer(fairness: Fairness) -> Bouncer {
         let target = Target { percentile: 50.0, limit: Nanos::from_millis(18) };
         let config = Config::new(10, 1, Objective::new(vec![target]).unwrap());

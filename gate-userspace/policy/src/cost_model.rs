@@ -1,4 +1,4 @@
-//! What a request costs, known before it runs, learned from what requests took.
+//! The price of a request, known before it runs, learned from the times that requests took.
 //!
 //! **Problem.** Quotas in requests let a tenant take the store with few, expensive ones. A price must
 //! be known before the request runs, and stay true while the store changes.
@@ -16,7 +16,7 @@
 //! inside. Where the past says nothing (with reads of single keys only, `base` and `row` cannot be
 //! told apart), coefficients stay where they are. Of a batch (requests answered by one read) only the sum of
 //! their times is known: they are one observation of the sum of their shapes, which a linear price allows.
-//! It weighs as much as they would alone, if each had taken the same.
+//! A batch weighs as much as its requests would alone, if each had taken the same.
 //!
 //! **Invariants.** No coefficient is negative, none moves more than [`Learning::max_change`] (or
 //! [`SMALLEST_STEP`] RU) in a tick, `base` never falls below [`LOWEST_BASE`]: no request is free. `base`,
@@ -28,7 +28,7 @@ use gate_common::units::{MilliRu, Nanos};
 
 use super::range::{OutOfRange, ensure};
 
-/// What a request looks like before it runs.
+/// The properties of a request that are known before it runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shape {
     /// Rows (keys) that it is expected to touch.
@@ -65,7 +65,7 @@ pub fn expected(p95: Nanos, reference: Nanos) -> u32 {
     u32::try_from(milli).unwrap_or(u32::MAX)
 }
 
-/// What requests cost, in integers, as the kernel reads them.
+/// The coefficients of a price, in integers, as the kernel reads them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prices {
     /// Of any request.
@@ -99,12 +99,12 @@ impl Prices {
     }
 }
 
-/// What requests are measured by once they have been answered, in integers.
+/// The measure of answered requests, in integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measure {
-    /// What a reference read takes.
+    /// The time of a reference read.
     pub reference: Nanos,
-    /// What prices may come to: nothing is measured to have cost more. Expected latency is in `base`.
+    /// The highest prices: no request is measured to have cost more. Expected latency is in `base`.
     pub dearest: Prices,
 }
 
@@ -142,7 +142,7 @@ impl Default for Learning {
     }
 }
 
-/// What requests took in one tick, as far as a price can learn from it: sums, whoever adds them up.
+/// The times of requests in one tick, as sums that a price can learn from. Any thread may add to them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Window {
     /// Their times in nanoseconds.
@@ -190,11 +190,11 @@ pub struct CostModel {
     keep: f64,
     /// In request units: base, row, KiB, reference read of expected latency.
     coefficients: Vector,
-    /// What each of them may come to.
+    /// The range of each coefficient.
     bounds: [(f64, f64); COEFFICIENTS],
     /// Everything learned from, forgotten by and by.
     past: Sums,
-    /// What a reference read took in the last window that had enough of them.
+    /// The time of a reference read in the last window that had enough of them.
     last_reference: Option<Nanos>,
 }
 
@@ -254,7 +254,7 @@ impl CostModel {
         Prices { base, row, kib, latency }
     }
 
-    /// What a reference read took in the last window that had enough of them and was no overload.
+    /// The time of a reference read in the last window that had enough of them and was no overload.
     #[must_use]
     pub const fn reference(&self) -> Option<Nanos> {
         self.last_reference

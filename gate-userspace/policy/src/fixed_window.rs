@@ -55,7 +55,7 @@ impl FixedWindow {
         self.used = self.used.saturating_add(cost);
     }
 
-    /// What a gate is told: nothing, or to refuse until the next window begins.
+    /// The instruction to a gate: nothing, or to refuse until the next window begins.
     #[must_use]
     pub fn rejection(&self, now: Nanos) -> Rejection {
         let exhausted = self.window >= now.0 / self.length.0 && self.used >= self.limit;

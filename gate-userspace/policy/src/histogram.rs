@@ -55,7 +55,7 @@ impl Histogram {
     }
 }
 
-/// What some histograms held at one moment. Never changes by itself, so its figures fit each other.
+/// The contents of some histograms at one moment. They never change, so all figures from them are consistent.
 #[derive(Clone, Debug)]
 pub(super) struct Snapshot {
     counts: [u64; BUCKETS],

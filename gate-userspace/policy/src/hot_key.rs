@@ -18,7 +18,7 @@ pub struct Thresholds {
     cool: u64,
 }
 
-/// What happens to a key.
+/// A change of a key's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Its weight is surely at or above the upper threshold.
@@ -39,7 +39,7 @@ impl Thresholds {
         Ok(Self { hot, cool })
     }
 
-    /// What happens to a key of this weight, or of none that is known, that is hot now or is not.
+    /// The change for a key with this weight, if it is known, and this state.
     #[must_use]
     pub fn classify(self, is_hot: bool, weight: Option<Estimate>) -> Option<Change> {
         let weight = weight.unwrap_or_default();
@@ -77,7 +77,7 @@ impl Decay {
         Ok(Self { keep, half_life })
     }
 
-    /// What to pass to [`super::space_saving::SpaceSaving::decay`] at every tick.
+    /// The argument of [`super::space_saving::SpaceSaving::decay`] at every tick.
     #[must_use]
     pub const fn keep(self) -> Fraction {
         self.keep

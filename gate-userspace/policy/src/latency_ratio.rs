@@ -4,7 +4,7 @@
 //! No threshold in milliseconds fits every store, type of query and size of answer.
 //!
 //! **How.** `long-term p95 / short-term p95`: about 1 when healthy, towards 0.3 when latency climbs.
-//! It is computed for each query type and combined by how many requests of the type there were, so
+//! The ratio is computed for each query type and combined by how many requests of the type there were, so
 //! that a mix with more slow queries is no overload. A request's latency is counted from its admission
 //! to the answer: what waits for a slow store waits in front of it.
 //!
@@ -25,7 +25,7 @@ use gate_common::units::Nanos;
 use super::histogram::{Histogram, Snapshot};
 use super::range::{OutOfRange, ensure};
 
-/// What the ratio compares.
+/// The windows that the ratio compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// How far back the short-term window reaches. Above 0.
@@ -87,7 +87,7 @@ pub struct LatencyRatio {
     baseline: Baseline,
 }
 
-/// What the long-term windows do.
+/// The state of the long-term windows.
 #[derive(Clone, Copy, Debug)]
 enum Baseline {
     /// They learn.
@@ -215,7 +215,7 @@ impl Compared {
     }
 }
 
-/// What was recorded lately, in two halves.
+/// Recent records, in two halves.
 #[derive(Debug)]
 struct Window {
     half: Nanos,

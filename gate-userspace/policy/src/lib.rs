@@ -30,7 +30,7 @@ pub mod window;
 pub enum Tier {
     /// Gives way last, and least.
     Critical,
-    /// What a tenant is unless it says otherwise.
+    /// A tenant's tier by default.
     #[default]
     Standard,
     /// Work that can wait.

@@ -117,7 +117,7 @@ impl Pricing {
         ServiceState { base_mru: base.0, row_mru: row.0, kib_mru: kib.0, latency_mru: self.latency, ..state }
     }
 
-    /// What each class is expected to take, in thousandths of a reference read.
+    /// The expected time of each class, in thousandths of a reference read.
     #[must_use]
     pub const fn expected(&self) -> &ByClass<u32> {
         &self.expected
@@ -129,13 +129,13 @@ impl Pricing {
         self.model.prices().latency
     }
 
-    /// What a reference read took lately.
+    /// The recent time of a reference read.
     #[must_use]
     pub const fn reference(&self) -> Option<Nanos> {
         self.model.reference()
     }
 
-    /// What requests that are answered now are measured by; nothing if that cannot be known.
+    /// The measure for requests that are answered now; `None` if it cannot be known.
     #[must_use]
     pub fn measure(&self) -> Option<Measure> {
         let reference = self.model.reference().filter(|_| self.measures)?;
@@ -164,7 +164,7 @@ const UNREAD: usize = QueryClass::Unread as usize;
 const _: () = assert!(GET == 0 && UNREAD + 1 == QueryClass::COUNT);
 /// For so long after an overload, what comes in may be of it: answers, and what the p95 covers.
 pub const AFTERMATH: Nanos = Nanos::from_secs(10);
-/// What a reference read took so long ago is no measure any more: prices may stay as they are, but nobody is charged
+/// The time of a reference read is a measure for so long. Then prices may stay as they are, but nobody is charged
 /// more for a store that has become slower since.
 const RECENT: Nanos = Nanos::from_secs(10);
 

@@ -8,9 +8,9 @@ use std::fmt::Display;
 pub struct OutOfRange {
     /// The parameter, as a path: `types[2].objective[0].limit`.
     pub field: String,
-    /// What it was.
+    /// The value that was given.
     pub value: String,
-    /// What would be right.
+    /// The range that it has to be in.
     pub range: &'static str,
 }
 

@@ -18,7 +18,7 @@ use gate_common::units::{Fraction, NANOS_PER_SEC, Nanos};
 
 use super::range::{OutOfRange, ensure};
 
-/// What a gate is told to refuse between two reports.
+/// The instruction to a gate: what to refuse between two reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rejection {
     /// The share of requests to refuse ...
@@ -37,7 +37,7 @@ impl Rejection {
         Self { rate: Fraction::ONE, until }
     }
 
-    /// Whether a request passes, where `draw` is uniform over `u16`.
+    /// True if a request passes, where `draw` is uniform over `u16`.
     #[must_use]
     #[inline]
     pub fn admits(self, now: Nanos, draw: u16) -> bool {
@@ -90,7 +90,7 @@ impl RejectionRate {
         self.current = self.current.saturating_add(units);
     }
 
-    /// What was offered in the interval that ends now.
+    /// The amount offered in the interval that ends now.
     #[must_use]
     pub fn estimate(&self, now: Nanos) -> u64 {
         let (interval, passed) = (now.0 / self.interval.0, now.0 % self.interval.0);
@@ -105,7 +105,7 @@ impl RejectionRate {
         }
     }
 
-    /// What a gate is told: the share that is over the limit, for the next two intervals.
+    /// The instruction to a gate: the share that is over the limit, for the next two intervals.
     #[must_use]
     pub fn rejection(&self, now: Nanos) -> Rejection {
         let estimate = self.estimate(now);

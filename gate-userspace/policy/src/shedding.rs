@@ -46,7 +46,7 @@ pub struct Settings {
     pub settle: Nanos,
     /// How long the store is healthy before the first probe. Above 0.
     pub wait: Nanos,
-    /// What failed probes make of it at most. At least `wait`.
+    /// The longest wait after failed probes. At least `wait`.
     pub longest_wait: Nanos,
 }
 
@@ -63,7 +63,7 @@ impl Default for Settings {
     }
 }
 
-/// What a tier's requests meet.
+/// The treatment of a tier's requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Treatment {
     /// Prices as they are.
@@ -130,7 +130,7 @@ pub enum Cause {
 /// One rung, up or down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transition {
-    /// Whom it concerns.
+    /// The tier that is treated differently from now on.
     pub tier: Tier,
     /// How the tier was treated.
     pub from: Treatment,
@@ -191,7 +191,7 @@ pub struct Shedding {
     ratio_then: f64,
     /// How long the last rung down is watched.
     watch: Nanos,
-    /// Whether rungs up wait for each other to show: in a relapse, in which the rung before was enough.
+    /// True if a rung up waits for the effect of the one before: in a relapse, in which the rung before was enough.
     paced: bool,
     /// Since when the ratio has been high.
     calm_since: Option<Nanos>,
@@ -232,7 +232,7 @@ impl Shedding {
         })
     }
 
-    /// What it was made of.
+    /// The settings.
     #[must_use]
     pub const fn settings(&self) -> &Settings {
         &self.settings
@@ -267,7 +267,7 @@ impl Shedding {
         self.phase
     }
 
-    /// Whether anything is shed: an overload, from which nothing is to be learned.
+    /// True if anything is shed: an overload, from which nothing is to be learned.
     #[must_use]
     pub const fn is_overloaded(&self) -> bool {
         self.level > 0
@@ -303,7 +303,7 @@ impl Shedding {
         Some(self.step(self.level + 1, Phase::Shedding, cause))
     }
 
-    /// Whether it is time for another rung, which concerns `tier`.
+    /// The cause for another rung, which concerns `tier`, if it is time for one.
     fn next_rung(&self, tier: Tier, ratio: f64) -> Option<Cause> {
         let has_shown = |times| self.passed().0 / times >= self.settings.settle.0;
         if self.level == first_rung(tier) {
@@ -374,7 +374,7 @@ const fn first_rung(tier: Tier) -> u8 {
     (DOUBLINGS + 1) * (Tier::BestEffort.index() - tier.index()) as u8
 }
 
-/// Whom the rung above `level` (below [`RUNGS`]) concerns.
+/// The tier that the rung above `level` (below [`RUNGS`]) concerns.
 const fn tier_of(level: u8) -> Tier {
     Tier::ALL[Tier::BestEffort.index() - (level / (DOUBLINGS + 1)) as usize]
 }

@@ -1,4 +1,4 @@
-//! What the store lately did, and what a queued request would wait for it (Equation 5 of the paper).
+//! Recent times of the store, and the expected wait of a queued request (Equation 5 of the paper).
 
 use gate_common::units::Nanos;
 

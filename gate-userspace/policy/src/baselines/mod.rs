@@ -45,7 +45,7 @@ impl QueueLength {
     }
 }
 
-/// What is longer counts as this: one hour, so that the sum over a window cannot overflow.
+/// The longest time that is counted: one hour, so that the sum over a window cannot overflow.
 const MAX_PROCESSING: Nanos = Nanos::from_secs(3_600);
 /// The step of the moving averages.
 const STEP: Nanos = Nanos::from_secs(1);

@@ -1,11 +1,11 @@
-//! What Bouncer is built with, checked once.
+//! Bouncer's parameters, checked once.
 
 use gate_common::units::Nanos;
 
 use crate::admission::QueueOrder;
 use crate::range::{OutOfRange, ensure};
 
-/// What Bouncer is built with.
+/// Bouncer's parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// How many requests the store works on at once. At least 1.
@@ -16,17 +16,17 @@ pub struct Config {
     pub default_objective: Objective,
     /// In which order the queue is served.
     pub order: QueueOrder,
-    /// Whether what queues is expected to wait for the next place to free as well. The study's is not.
+    /// True if a queued request is also expected to wait for the next place to become free. In the study it is not.
     pub next_place: bool,
-    /// What a type's figures are of.
+    /// The histogram behind a type's figures.
     pub histogram: HistogramKind,
     /// How often a type's histogram is replaced by a newer one. Above 0.
     pub interval: Nanos,
     /// How many values a histogram needs before it replaces the older one. At least 1.
     pub min_samples: u32,
-    /// What keeps types from starving.
+    /// The strategy against starvation.
     pub fairness: Fairness,
-    /// Whose acceptance ratios helping-the-underserved averages.
+    /// The types whose acceptance ratios helping-the-underserved averages.
     pub average_over: AverageOver,
     /// The window over which a strategy counts, in steps. From 1 to 1,000 steps above 0.
     pub fairness_window: (Nanos, usize),
@@ -80,7 +80,7 @@ pub enum HistogramKind {
     Sliding,
 }
 
-/// What keeps types whose objective cannot be met from starving.
+/// The strategy against starvation of types whose objective cannot be met.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fairness {
     /// Nothing: the basic policy.

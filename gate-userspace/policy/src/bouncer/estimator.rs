@@ -1,4 +1,4 @@
-//! What processing takes, by query type: recorded by all threads, published at every tick.
+//! Processing times by query type: recorded by all threads, published at every tick.
 //!
 //! Each type records into one of two buffers. When an interval is over and the buffer holds enough
 //! values, its mean and percentiles are published and the buffers change places; with fewer values
@@ -36,7 +36,7 @@ impl Recorder {
         self.buffers[self.recording.load(Ordering::Acquire) & 1].record(duration);
     }
 
-    /// What is recorded since the last change.
+    /// The number of values since the last change.
     fn count(&self) -> u64 {
         self.buffers[self.recording.load(Ordering::Relaxed)].count()
     }
@@ -56,7 +56,7 @@ impl Recorder {
         self.buffers[self.recording.load(Ordering::Relaxed)].drain()
     }
 
-    /// What all of `recorders` hold, in both buffers.
+    /// The values in both buffers of all `recorders`.
     fn snapshot(recorders: &[Self]) -> Snapshot {
         Snapshot::of(recorders.iter().flat_map(|recorder| &recorder.buffers).map(|buffer| &**buffer))
     }
@@ -69,7 +69,7 @@ pub(super) struct Rhythm {
     pub(super) min_samples: u64,
 }
 
-/// What one recorder has published.
+/// The values that one recorder has published.
 #[derive(Debug)]
 pub(super) struct Published {
     figures: Option<Figures>,
@@ -159,7 +159,7 @@ impl Published {
     }
 }
 
-/// What processing took, as published.
+/// Published processing times.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Figures {
     /// How many requests this rests on.

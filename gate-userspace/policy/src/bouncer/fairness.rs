@@ -1,4 +1,4 @@
-//! What keeps types from starving: requests that Bouncer would refuse and that pass anyway.
+//! Strategies against starvation: they admit some of the requests that Bouncer would refuse.
 //!
 //! **Problem.** A type whose processing time alone comes near its objective is refused whenever a
 //! queue builds up; under a lasting overload it gets nothing, and what is never processed is never
@@ -45,7 +45,7 @@ impl Helper {
         Ok(Self { fairness: config.fairness, counts, types, average_over: config.average_over })
     }
 
-    /// Whether the refusal of a request of type `index` is overridden, given a draw from `[0, 1)`.
+    /// True if the refusal of a request of type `index` is overridden, given a draw from `[0, 1)`.
     /// Counts the request, be it refused or not.
     #[inline]
     pub(super) fn overrides(&self, index: usize, refused: bool, now: Nanos, draw: f64) -> bool {

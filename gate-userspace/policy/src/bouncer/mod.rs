@@ -67,7 +67,7 @@ pub struct Bouncer {
     queues: [Queue; Tier::ALL.len()],
     /// Mean processing time of each type, in nanoseconds.
     means: Box<[AtomicU64]>,
-    /// What there is of the mean processing time, of all types, before the next place is free; zero if that does
+    /// The part of the mean processing time, of all types, that passes before the next place is free; zero if that does
     /// not count.
     next_place: AtomicU64,
     counts_next_place: bool,
@@ -89,11 +89,11 @@ struct Queue {
     counts: Box<[AtomicI32]>,
     /// How long its completed requests were processed, in nanoseconds. Wraps.
     done: AtomicU64,
-    /// What a wait is multiplied by because of the tiers above, in 65,536ths.
+    /// The factor on a wait because of the tiers above, in 65,536ths.
     delay: AtomicU64,
 }
 
-/// What is off the hot path.
+/// State that the hot path does not read.
 #[derive(Debug)]
 struct Learned {
     /// One per type; the catch-all is the last.
@@ -106,11 +106,11 @@ struct Learned {
     published: Vec<Published>,
     /// Of all types together.
     general: Published,
-    /// What each tier takes of the store.
+    /// The share of the store that each tier takes.
     shares: Shares,
 }
 
-/// What each tier takes of the store, as of the last tick.
+/// The share of the store that each tier took at the last tick.
 #[derive(Debug)]
 struct Shares {
     last: Nanos,
@@ -167,7 +167,7 @@ impl Bouncer {
         Nanos(self.work_before(tier) / u64::from(self.parallelism))
     }
 
-    /// What processing a type takes, as the decisions see it; `None` while the type is cold.
+    /// The processing times of a type that decisions use; `None` while the type is cold.
     #[must_use]
     pub fn figures(&self, query_type: QueryType) -> Option<Figures> {
         let learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
@@ -350,7 +350,7 @@ fn percentiles(objectives: &[Objective]) -> Vec<f64> {
 const PATIENCE_INTERVALS: u64 = 10;
 /// A wait as long as the queue's work takes, in 65,536ths.
 const NO_DELAY: u64 = 1 << 16;
-/// What a tier takes of the store is averaged over so long.
+/// The time over which a tier's share of the store is averaged.
 const SHARES_OVER: Nanos = Nanos::from_secs(1);
 /// So little is left to every tier: what was taken lately need not be taken again.
 const LEAST_LEFT: f64 = 1.0 / 64.0;

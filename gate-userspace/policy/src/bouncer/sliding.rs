@@ -29,7 +29,7 @@ impl SlidingHistogram {
         Self { steps: VecDeque::new(), total: Snapshot::default(), began: now }
     }
 
-    /// Whether a step is over that holds so many values: a tenth of the interval and of the values that are
+    /// True if a step with so many values is over: a tenth of the interval and of the values that are
     /// enough, so that the window moves by no more and never has many steps.
     pub(super) fn is_due(&self, recorded: impl FnOnce() -> u64, rhythm: Rhythm, now: Nanos) -> bool {
         let step = Nanos((rhythm.interval.0 / STEPS).max(1));
@@ -50,7 +50,7 @@ impl SlidingHistogram {
         }
     }
 
-    /// What it holds.
+    /// The sum of all steps.
     pub(super) fn total(&self) -> &Snapshot {
         &self.total
     }

@@ -10,7 +10,7 @@ const START: Prices =
 const TICK: Nanos = Nanos::from_millis(100);
 const DELETE: usize = QueryClass::Delete as usize;
 const OTHER: usize = QueryClass::Other as usize;
-/// What the reads of the store take, and its deletions, which look just like them.
+/// The time of the store's reads, and of its deletions, which look just like them.
 const READ: Nanos = Nanos::from_micros(200);
 const DEAR: Nanos = Nanos::from_millis(2);
 
@@ -45,7 +45,7 @@ impl Service {
         (0..ticks).for_each(|_| self.tick(READ, DEAR, false));
     }
 
-    /// What a request of 32 bytes for one row costs, in thousandths of a request unit.
+    /// The price of a request of 32 bytes for one row, in thousandths of a request unit.
     fn price(&self, class: usize) -> u32 {
         let state = self.pricing.put_into(ServiceState::default());
         state.price(1, 1, 32) + state.latency_mru[class]

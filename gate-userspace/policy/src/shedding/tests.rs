@@ -23,7 +23,7 @@ impl Ticker {
         self.shedding.tick(self.now, ratio)
     }
 
-    /// What changes in `ticks` ticks, and at which.
+    /// The transitions in `ticks` ticks, each with its tick.
     fn run(&mut self, ticks: u32, ratio: f64) -> Vec<(u32, Transition)> {
         (1..=ticks).filter_map(|tick| self.tick(ratio).map(|transition| (tick, transition))).collect()
     }

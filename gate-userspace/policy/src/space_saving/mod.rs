@@ -50,7 +50,7 @@ pub struct SpaceSaving {
     capacity: usize,
     // Weights here and in the counters have POINT bits after the point.
     total: u64,
-    /// What a key may have weighed that is not counted although there is room.
+    /// The largest weight of a key that is not counted although there is room.
     missed: u64,
     counters: Vec<Counter>,
     index: Index,
@@ -96,7 +96,7 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// What the key weighs for certain.
+    /// The key's weight without the possible error.
     #[must_use]
     pub const fn at_least(self) -> u64 {
         self.count.saturating_sub(self.error)
@@ -184,7 +184,7 @@ impl SpaceSaving {
         }
     }
 
-    /// What a key weighs, if it is counted.
+    /// The weight of a key, if it is counted.
     #[must_use]
     pub fn estimate(&self, scope: u32, key: &[u8]) -> Option<Estimate> {
         self.find(self.hash(scope, key), scope, key).map(|number| self.counters[number as usize].weight())
@@ -208,7 +208,7 @@ impl SpaceSaving {
         self.counters.len()
     }
 
-    /// Whether none is.
+    /// True if no key is counted.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.counters.is_empty()

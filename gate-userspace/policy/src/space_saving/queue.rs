@@ -215,7 +215,7 @@ mod tests {
         }
     }
 
-    /// What happens to a queue of counters.
+    /// One operation on a queue of counters.
     #[derive(Clone, Debug)]
     enum Step {
         Grow(usize, u64),
