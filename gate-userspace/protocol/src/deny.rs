@@ -28,13 +28,13 @@ impl Deny {
         SCRIPTS.into_iter().for_each(|name| assert!(self.add(name), "{name} is a command"));
     }
 
-    /// Whether a command of Redis is denied with all its subcommands; `name` in lower case.
+    /// True if a command of Redis is denied with all its subcommands; `name` in lower case.
     #[must_use]
     pub fn denies_redis(&self, name: &str) -> bool {
         self.resp.has(name)
     }
 
-    /// Whether scripts are denied.
+    /// True if scripts are denied.
     #[must_use]
     pub fn denies_scripts(&self) -> bool {
         SCRIPTS.iter().all(|name| self.resp.has(name))
@@ -46,7 +46,7 @@ impl Deny {
     }
 }
 
-/// What runs code in a store, or brings it there.
+/// Commands that run code in a store, or bring it there.
 const SCRIPTS: [&str; 8] =
     ["eval", "eval_ro", "evalsha", "evalsha_ro", "fcall", "fcall_ro", "function", "script"];
 

@@ -37,7 +37,7 @@ pub mod resp;
 /// How a TLS connection begins: a record of a handshake, by any version of the protocol. No request does.
 pub(crate) const TLS: [u8; 2] = [0x16, 0x03];
 
-/// What a request decoder found at the start of its input.
+/// A request decoder's result for the start of its input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step<R, F> {
     /// Nothing yet. To be called again when there are at least `want` bytes, which is more than there
@@ -50,14 +50,14 @@ pub enum Step<R, F> {
     Request {
         /// Bytes of input that it takes.
         len: usize,
-        /// What it asks.
+        /// The request.
         request: R,
     },
     /// More of the last request, to be passed on as it is.
     Body {
         /// Bytes of input that it takes.
         len: usize,
-        /// Whether the request ends with it.
+        /// True if the request ends with it.
         last: bool,
     },
     /// Bytes that mean nothing, or belong to a request that was at fault.
@@ -70,7 +70,7 @@ pub enum Step<R, F> {
     Fault {
         /// Bytes of input that it takes.
         len: usize,
-        /// What to answer, and whether that is the end of the connection.
+        /// The answer, and whether the connection ends with it.
         fault: F,
     },
 }
@@ -89,14 +89,14 @@ impl<R, F> Step<R, F> {
     }
 }
 
-/// What is known of any request, before it runs.
+/// The properties of any request that are known before it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestMeta {
     /// Its kind.
     pub class: Class,
-    /// What it does to keys.
+    /// The request's access to its keys.
     pub access: Access,
-    /// Whether its keys may be sampled: it is on the list of commands whose keys are keys, and no
+    /// True if its keys may be sampled: it is on the list of commands whose keys are keys, and no
     /// secret is among them.
     pub keyed: bool,
     /// Keys that it names.
@@ -108,8 +108,8 @@ pub struct RequestMeta {
 }
 
 impl RequestMeta {
-    /// Whether the store may rightly be silent for long before it answers: scripts, what sorts and combines keys, and what
-    /// concerns the whole store.
+    /// True if the store may take long before it answers: scripts, commands that sort and combine keys, and those that
+    /// concern the whole store.
     #[must_use]
     pub const fn may_take_long(&self) -> bool {
         matches!(self.class, Class::Script | Class::Combine | Class::Scan | Class::Admin | Class::Unknown)
@@ -117,7 +117,7 @@ impl RequestMeta {
     }
 }
 
-/// What a request does to keys.
+/// A request's access to keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
     /// No key is read or written.
@@ -131,7 +131,7 @@ pub enum Access {
 }
 
 impl Access {
-    /// Whether a key may be changed.
+    /// True if a key may be changed.
     #[must_use]
     pub const fn writes(self) -> bool {
         matches!(self, Self::Write | Self::WriteAny)
@@ -254,7 +254,7 @@ pub struct Refusal {
     pub uncertain: bool,
 }
 
-/// Whose fault a refusal is, and whether the request ran: the first word of what a client reads.
+/// The cause of a refusal, and whether the request ran: the first word of the client's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blame {
     /// The tenant asks for more than it may.
@@ -265,7 +265,7 @@ pub enum Blame {
     Unavailable,
     /// The store was asked, and its answer is lost.
     Uncertain,
-    /// What is asked is not allowed, however often it is tried.
+    /// The request is not allowed, however often it is tried.
     Denied,
 }
 
@@ -274,7 +274,7 @@ impl Blame {
     pub const ALL: [Self; 5] =
         [Self::Throttled, Self::Overloaded, Self::Unavailable, Self::Uncertain, Self::Denied];
 
-    /// What memcached's clients read.
+    /// The word for memcached's clients.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -286,7 +286,7 @@ impl Blame {
         }
     }
 
-    /// What Redis' clients read.
+    /// The word for Redis' clients.
     #[must_use]
     pub const fn code(self) -> &'static str {
         match self {
@@ -318,7 +318,7 @@ impl Refusal {
         Self { reason: Reason::StoreDown, retry_after: Nanos::ZERO, uncertain: true }
     }
 
-    /// Whose fault it is.
+    /// The cause of the refusal.
     #[must_use]
     pub const fn blame(self) -> Blame {
         match self.reason {

@@ -18,7 +18,7 @@ impl OwnKeys {
         Self { prefixes }
     }
 
-    /// Whether a key is among them.
+    /// True if a key is among them.
     #[must_use]
     #[inline]
     pub fn has(&self, key: &[u8]) -> bool {
@@ -26,7 +26,7 @@ impl OwnKeys {
         after.checked_sub(1).is_some_and(|place| key.starts_with(&self.prefixes[place]))
     }
 
-    /// What all begins with that a pattern of Redis can match.
+    /// The prefix of everything that a pattern of Redis can match.
     pub(crate) fn literal(pattern: &[u8]) -> &[u8] {
         let literal = pattern.iter().position(|byte| b"*?[\\".contains(byte)).unwrap_or(pattern.len());
         &pattern[..literal]

@@ -16,7 +16,7 @@ use super::Class;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PriceClass(u8);
 
-/// What classes are called, in their order.
+/// The names of the classes, in their order.
 pub type Names = [&'static str; QueryClass::COUNT];
 
 impl PriceClass {

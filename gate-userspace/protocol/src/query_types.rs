@@ -22,7 +22,7 @@ impl QueryTypes {
 
     /// The classes, and what is given here: names, each with the commands (or subcommands of Redis, behind a blank or
     /// a bar) that are of this type, in any case and of either protocol. A name that is a class's means that class.
-    /// What is said of a subcommand counts more than what is said of its command. Names of no command are passed
+    /// An entry for a subcommand overrides one for its command. Names of no command are passed
     /// over, and types beyond [`QueryTypes::MAX_OWN`].
     #[must_use]
     pub fn new(types: &[(&str, Vec<String>)]) -> Self {

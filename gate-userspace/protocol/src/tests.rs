@@ -1,4 +1,4 @@
-//! What every codec must hold to: a stream cut anywhere decodes the same.
+//! A property of every codec: a stream cut anywhere decodes the same.
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -13,14 +13,14 @@ fn classes_are_in_their_place_and_have_names_of_their_own() {
     }
 }
 
-/// What a decoder makes of a stream, apart from how it arrived.
+/// A decoder's event, without how the stream arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Event<R, F> {
     /// A request and its bytes, or those of its head.
     Request(R, Range<usize>),
     /// Where a body lies, and whether all of it is there.
     Body(Range<usize>, bool),
-    /// What was skipped.
+    /// The bytes that were skipped.
     Skip(Range<usize>),
     /// A fault and its bytes; `None` if it closes the connection.
     Fault(F, Option<Range<usize>>),

@@ -5,7 +5,7 @@ use memchr::memchr;
 use super::command::Expect;
 use crate::number;
 
-/// What an answer goes on with.
+/// The next part of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// Nothing yet. To be called again when there are at least `want` bytes, which is more than there
@@ -18,16 +18,16 @@ pub enum Part {
     Line {
         /// Bytes of input that it takes.
         len: usize,
-        /// What it says.
+        /// The line.
         line: AnswerLine,
-        /// Whether the answer ends with it.
+        /// True if the answer ends with it.
         last: bool,
     },
     /// More of the last line's value, to be passed on as it is.
     Body {
         /// Bytes of input that it takes.
         len: usize,
-        /// Whether the answer ends with it.
+        /// True if the answer ends with it.
         last: bool,
     },
 }
@@ -85,7 +85,7 @@ pub enum Status {
     Touched,
     /// `OK`
     Ok,
-    /// What `incr` and `decr` answer.
+    /// A number, the answer to `incr` and `decr`.
     Number,
     /// `HD`: done, or found and no value was asked for.
     MetaDone,
@@ -117,14 +117,14 @@ pub enum Status {
 }
 
 impl Status {
-    /// Whether the request failed.
+    /// True if the request failed.
     #[must_use]
     pub const fn is_error(self) -> bool {
         matches!(self, Self::ClientError | Self::ServerError | Self::AnswersLost)
     }
 }
 
-/// What the store said is no answer to what was asked. Its connection is of no more use.
+/// The store's bytes are no answer to the request. The connection cannot be used any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Garbage {
     /// A line without end.
@@ -171,7 +171,7 @@ impl Answers {
         Self { gather, state: BETWEEN }
     }
 
-    /// What the answer to a request that expects `expect` goes on with.
+    /// The next part of the answer to a request that expects `expect`.
     ///
     /// A quiet meta command may have no answer: after it, what comes up to [`Status::MetaNoop`] is
     /// to be read as [`Expect::Meta`], answer by answer.

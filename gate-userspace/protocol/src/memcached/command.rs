@@ -185,10 +185,10 @@ pub enum Expect {
     Stats,
 }
 
-/// Whether a request is answered.
+/// The answers that a request gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Quiet {
-    /// It is.
+    /// The request is answered.
     Answered,
     /// Never, whatever becomes of it: its last word is `noreply`.
     NoReply,

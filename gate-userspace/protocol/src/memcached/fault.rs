@@ -1,4 +1,4 @@
-//! What is not a request, and what memcached says of it.
+//! Input that is no request, and memcached's answer to it.
 
 use gate_common::abi::Reason;
 
@@ -30,7 +30,7 @@ pub enum FaultKind {
     Tls,
     /// The binary protocol. Holds the opcode and the opaque bytes, which its answer repeats.
     Binary {
-        /// What was asked.
+        /// The opcode of the request.
         opcode: u8,
         /// The client's own number for its request.
         opaque: [u8; 4],
@@ -42,7 +42,7 @@ pub enum FaultKind {
 pub struct Fault {
     /// Why.
     pub kind: FaultKind,
-    /// Whether the client said that it wants no answer.
+    /// True if the client said that it wants no answer.
     pub quiet: bool,
 }
 
@@ -52,14 +52,14 @@ impl Fault {
         Self { kind, quiet: false }
     }
 
-    /// Whether the connection ends with its answer, because no one can tell where the next request begins.
+    /// True if the connection ends with its answer, because the start of the next request is unknown.
     #[must_use]
     pub const fn closes(&self) -> bool {
         use FaultKind as Kind;
         matches!(self.kind, Kind::Nul | Kind::EndlessLine | Kind::Http | Kind::Tls | Kind::Binary { .. })
     }
 
-    /// What it is counted as.
+    /// The counter of this fault.
     #[must_use]
     pub const fn reason(&self) -> Reason {
         match self.kind {

@@ -19,7 +19,7 @@ pub(super) struct Line {
     pub(super) keys_at: u32,
     pub(super) keys_end: u32,
     pub(super) keys: u32,
-    /// Whether the key is in base64.
+    /// True if the key is in base64.
     pub(super) base64: bool,
     /// See [`super::Request::pure`].
     pub(super) pure: bool,
@@ -103,7 +103,7 @@ impl Line {
         Self { command, access, quiet, keys_at: 0, keys_end: 0, keys: 0, base64, pure, body }
     }
 
-    /// Whether memcached reads it however long it is, or in several: only its keys are long.
+    /// True if memcached reads it however long it is, or in several parts: only its keys are long.
     pub(super) const fn may_be_long(&self) -> bool {
         match self.command {
             Command::Get | Command::Gets => true,
@@ -282,7 +282,7 @@ fn is_no_reply(word: &[u8]) -> bool {
     word == b"noreply"
 }
 
-/// Whether memcached takes `word` for a time, of which it keeps the lower 32 bits.
+/// True if memcached takes `word` for a time, of which it keeps the lower 32 bits.
 fn is_time(word: &[u8]) -> bool {
     let digits = word.strip_prefix(b"-").unwrap_or(word);
     (1..=18).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit)

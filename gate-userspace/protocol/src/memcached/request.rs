@@ -8,7 +8,7 @@ use super::fault::{Fault, FaultKind};
 use super::line::{self, Line};
 use crate::{RequestMeta, TLS};
 
-/// What the decoder found. See [`crate::Step`].
+/// The decoder's result. See [`crate::Step`].
 pub type Step = crate::Step<Request, Fault>;
 
 /// How much is let in.
@@ -34,15 +34,15 @@ impl Default for Limits {
 /// A request that can be forwarded as it came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What is asked.
+    /// The command.
     pub command: Command,
-    /// What it means for the pipeline. Rows are keys.
+    /// The properties that the pipeline uses. Rows are keys.
     pub meta: RequestMeta,
-    /// Whether it is answered.
+    /// The answers that it gets.
     pub quiet: Quiet,
-    /// Whether its key is in base64: the same key has other spellings too, so it is no identity.
+    /// True if its key is in base64: the same key has other spellings too, so it is no identity.
     pub base64: bool,
-    /// Whether it reads one key, and what that holds is all that its answer depends on. Such an `mg` is a read only of an
+    /// True if it reads one key, and what that holds is all that its answer depends on. Such an `mg` is a read only of an
     /// item that is not stale: the first one of a stale item wins the right to make it anew, and is told so.
     pub pure: bool,
     /// Bytes of it that follow in [`Step::Body`]; 0 if it is whole.
@@ -91,7 +91,7 @@ impl<'b> Keys<'b> {
         Self { rest: text }
     }
 
-    /// What has not been read.
+    /// The words that have not been read.
     pub const fn rest(&self) -> &'b [u8] {
         self.rest
     }
@@ -143,7 +143,7 @@ impl Decoder {
         Self { limits, state: State::Fresh }
     }
 
-    /// What `input`, the bytes that no earlier step has taken, begins with.
+    /// The step at the start of `input`, the bytes that no earlier step has taken.
     #[inline]
     pub fn next(&mut self, input: &[u8]) -> Step {
         match self.state {

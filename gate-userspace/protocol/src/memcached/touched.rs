@@ -5,7 +5,7 @@ use super::command::Command;
 use super::request::Request;
 
 impl Request {
-    /// Whether `may` agrees to every key that it touches; `bytes` begin where it does. It says no where there may be more
+    /// True if `may` agrees to every key that the request touches; `bytes` begin where it does. False where there may be more
     /// than are named.
     pub fn touches_only(&self, bytes: &[u8], mut may: impl FnMut(&[u8]) -> bool) -> bool {
         let nth = |place| {

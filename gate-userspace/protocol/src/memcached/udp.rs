@@ -14,7 +14,7 @@ pub const FRAME: usize = 8;
 /// The most bytes of an answer in one datagram: with its frame 1,400, as memcached has it.
 pub const MAX_PAYLOAD: usize = 1_392;
 
-/// What precedes the payload of a datagram.
+/// The header before the payload of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// The client's number for its request; its answer bears the same.
@@ -78,7 +78,7 @@ impl Default for Limits {
     }
 }
 
-/// What a datagram gave.
+/// The result of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received<'d> {
     /// Requests: all that the datagram, or several, held.

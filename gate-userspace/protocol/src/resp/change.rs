@@ -1,4 +1,4 @@
-//! What a request asks to be changed about who its client is to the store.
+//! Requests that change the client's identity at the store.
 
 use super::command::{Command, State};
 use super::request::Request;
@@ -13,7 +13,7 @@ pub enum Version {
     Three,
 }
 
-/// What is asked to be changed; what is `None` stays.
+/// The requested changes. A field that is `None` stays as it is.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Change<'b> {
     /// The user, if one is named, and the password.
@@ -22,7 +22,7 @@ pub struct Change<'b> {
     pub database: Option<u32>,
     /// The protocol version.
     pub version: Option<Version>,
-    /// What the connection is called.
+    /// The name of the connection.
     pub name: Option<&'b [u8]>,
     /// All else is as at the beginning.
     pub reset: bool,
@@ -31,7 +31,7 @@ pub struct Change<'b> {
 const SET_NAME: Command = Command::named("client|setname");
 
 impl Request {
-    /// Whether it may change who its client is, and nothing else of its connection.
+    /// True if it may change who its client is, and nothing else of its connection.
     #[must_use]
     pub fn changes(&self) -> bool {
         match self.state {
@@ -41,7 +41,7 @@ impl Request {
         }
     }
 
-    /// What it changes if the store agrees; `None` if that cannot be told. `bytes` begin where it does.
+    /// The changes if the store agrees; `None` if they are unknown. `bytes` begin where the request does.
     #[must_use]
     pub fn change<'b>(&self, bytes: &'b [u8]) -> Option<Change<'b>> {
         let mut args = self.args(bytes).skip(1);

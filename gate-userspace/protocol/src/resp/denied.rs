@@ -28,13 +28,13 @@ impl Denied {
         true
     }
 
-    /// Whether a command is in the set, with all its subcommands.
+    /// True if a command is in the set, with all its subcommands.
     pub(crate) fn has(&self, name: &str) -> bool {
         let Some(Named::Whole(commands)) = named(name) else { return false };
         commands.iter().all(|command| self.whole.get(command.index()).copied().unwrap_or(false))
     }
 
-    /// Whether a request is in the set. `bytes` begin where it does.
+    /// True if a request is in the set. `bytes` begin where it does.
     #[must_use]
     #[inline]
     pub fn denies(&self, request: &Request, bytes: &[u8]) -> bool {

@@ -1,4 +1,4 @@
-//! What is not a request, and what Redis says of it.
+//! Input that is no request, and Redis' answer to it.
 
 use gate_common::abi::Reason;
 
@@ -33,7 +33,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// What it is counted as.
+    /// The counter of this fault.
     #[must_use]
     pub const fn reason(&self) -> Reason {
         match self.kind {

@@ -13,7 +13,7 @@ pub(super) struct Rewritten {
 }
 
 impl fmt::Debug for Rewritten {
-    /// What it holds may be a secret.
+    /// The contents are left out: they may be a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Rewritten({} bytes)", self.bytes.len())
     }
@@ -86,7 +86,7 @@ fn after_quotes(rest: &[u8]) -> Option<&[u8]> {
     rest.first().is_none_or(|&byte| is_blank(byte)).then_some(rest)
 }
 
-/// What is between double quotes: `\xHH`, `\n` and its like, and a backslash before any other byte for that.
+/// The text between double quotes: `\xHH`, `\n` and its like, and a backslash before any other byte for that.
 fn double<'t>(mut text: &'t [u8], word: &mut Vec<u8>) -> Option<&'t [u8]> {
     loop {
         match text {
@@ -115,7 +115,7 @@ fn double<'t>(mut text: &'t [u8], word: &mut Vec<u8>) -> Option<&'t [u8]> {
     }
 }
 
-/// What is between single quotes: all as it stands, but `\'`.
+/// The text between single quotes, as it stands but for `\'`.
 fn single<'t>(mut text: &'t [u8], word: &mut Vec<u8>) -> Option<&'t [u8]> {
     loop {
         match text {

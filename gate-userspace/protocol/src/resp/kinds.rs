@@ -24,12 +24,12 @@ struct Sub {
 
 /// Nothing is said of a command.
 const UNSAID: u8 = u8::MAX;
-/// It depends on the subcommand.
+/// The kind depends on the subcommand.
 const BY_SUB: u8 = u8::MAX - 1;
 
 impl Kinds {
-    /// What is said of commands, by their names in lower case. What is said of a subcommand counts more than what is
-    /// said of its command. Kinds are below 254; names of no command are passed over.
+    /// The kinds of commands, by their names in lower case. An entry for a subcommand overrides one
+    /// for its command. Kinds are below 254; names of no command are passed over.
     pub(crate) fn new(said: &[(String, u8)]) -> Self {
         let mut kinds = Self::default();
         let named = || said.iter().filter_map(|(name, kind)| Some((named(name)?, *kind)));

@@ -1,6 +1,6 @@
 //! The number that follows a type's first byte.
 
-/// What was found.
+/// The result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Length {
     /// Its end has not come.

@@ -2,7 +2,7 @@
 
 use super::command::Command;
 
-/// What a name stands for.
+/// The command or subcommand that a name stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Named<'n> {
     /// A command with all its subcommands that are known apart.
@@ -16,7 +16,7 @@ pub(super) enum Named<'n> {
     },
 }
 
-/// What `name`, in lower case, stands for; a subcommand comes after a blank or a bar.
+/// The command that `name`, in lower case, stands for; a subcommand comes after a blank or a bar.
 pub(super) fn named(name: &str) -> Option<Named<'_>> {
     if let Some((name, sub)) = name.split_once([' ', '|']) {
         let plain = !sub.is_empty() && sub.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'|');
@@ -33,7 +33,7 @@ pub(super) fn base(command: Command) -> &'static str {
     command.name().split('|').next().unwrap_or_default()
 }
 
-/// Whether `name`, in any case, is a command's, or, behind a blank or a bar, a subcommand's; or `unknown`, which stands
+/// True if `name`, in any case, is a command's, or, behind a blank or a bar, a subcommand's; or `unknown`, which stands
 /// for every command that gate does not know.
 #[must_use]
 pub fn is_command(name: &str) -> bool {

@@ -8,7 +8,7 @@ use memchr::memchr;
 
 use super::length::{self, Length};
 
-/// What a reply goes on with.
+/// The next part of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// Nothing yet. To be called again when there are at least `want` bytes, which is more than there
@@ -21,16 +21,16 @@ pub enum Part {
     Reply {
         /// Bytes of input that it takes.
         len: usize,
-        /// What it is.
+        /// The kind of reply.
         kind: Kind,
-        /// Whether the reply ends with it.
+        /// True if the reply ends with it.
         last: bool,
     },
     /// More of the last reply, to be passed on as it is.
     Body {
         /// Bytes of input that it takes.
         len: usize,
-        /// Whether the reply ends with it.
+        /// True if the reply ends with it.
         last: bool,
     },
 }
@@ -46,7 +46,7 @@ impl Part {
     }
 }
 
-/// What a reply is.
+/// The kinds of replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// `+`
@@ -79,7 +79,7 @@ pub enum Kind {
     Push,
 }
 
-/// What the store said is no reply. Its connection is of no more use.
+/// The store's bytes are no reply. The connection cannot be used any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Garbage {
     /// No type begins with this byte.
@@ -114,7 +114,7 @@ pub struct Replies {
     /// Values to come before the reply ends.
     left: u64,
     value: Value,
-    /// What the reply is, once it has begun; and whether its beginning has been given.
+    /// The kind of reply, once it has begun; and whether its start has been given.
     kind: Option<Kind>,
     given: bool,
 }
@@ -148,7 +148,7 @@ impl Replies {
         Self { gather, at: 0, left: 1, value: Value::Ahead, kind: None, given: false }
     }
 
-    /// What `input`, the bytes that no earlier part has taken, goes on with.
+    /// The part at the start of `input`, the bytes that no earlier part has taken.
     ///
     /// # Errors
     /// If it cannot be part of a reply.
@@ -171,7 +171,7 @@ impl Replies {
         Ok(self.give(true))
     }
 
-    /// What has been read.
+    /// The bytes that have been read.
     #[inline]
     fn give(&mut self, last: bool) -> Part {
         let (len, given) = (self.at, self.given);

@@ -10,7 +10,7 @@ use super::length::{self, Length};
 use super::shape::{self, Shape};
 use crate::{RequestMeta, TLS};
 
-/// What the decoder found. See [`crate::Step`].
+/// The decoder's result. See [`crate::Step`].
 pub type Step = crate::Step<Request, Fault>;
 
 /// How much is let in.
@@ -37,20 +37,20 @@ impl Default for Limits {
 /// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What is asked.
+    /// The command.
     pub command: Command,
-    /// What it means for the pipeline. Rows are keys, fields, or what bounds, `COUNT` and `LIMIT` say; 100 where
+    /// The properties that the pipeline uses. Rows are keys, fields, or what bounds, `COUNT` and `LIMIT` say; 100 where
     /// only the store knows; 10,000 at most.
     pub meta: RequestMeta,
-    /// What it needs of its connection to the store, or does to it.
+    /// The state of the store's connection that it needs or changes.
     pub state: State,
     /// How many arguments it has, its name included.
     pub args: u32,
-    /// Whether it came inline: its bytes are [`Decoder::bytes`], not what it takes of the input.
+    /// True if it came inline: its bytes are [`Decoder::bytes`], not what it takes of the input.
     pub inline: bool,
-    /// Whether the rest of it follows in [`Step::Body`].
+    /// True if the rest of it follows in [`Step::Body`].
     pub streamed: bool,
-    /// Whether it reads one key, and what that holds is all that its answer depends on.
+    /// True if it reads one key, and what that holds is all that its answer depends on.
     pub pure: bool,
     /// Where its first argument begins, and how many are at hand.
     first: u8,
@@ -137,7 +137,7 @@ impl Decoder {
         if request.inline { self.rewritten.bytes() } else { taken }
     }
 
-    /// What `input`, the bytes that no earlier step has taken, begins with.
+    /// The step at the start of `input`, the bytes that no earlier step has taken.
     #[inline]
     pub fn next(&mut self, input: &[u8]) -> Step {
         let Some(&byte) = input.first() else { return Step::More { want: 1 } };
@@ -316,7 +316,7 @@ impl Familiar {
     /// `*9\r\n$9\r\n`, a name of nine bytes, and its end.
     const LONGEST: usize = 19;
 
-    /// What is known of a request that begins as the last one did.
+    /// The properties of a request that begins as the last one did.
     #[inline]
     fn scan_of(&self, input: &[u8]) -> Option<Scan> {
         self.scan.filter(|scan| input.starts_with(&self.bytes[..scan.at]))
@@ -379,7 +379,7 @@ impl Scan {
             shape::fixed_keys(self.command.spec().keys, self.args).unwrap_or_default();
     }
 
-    /// What is known of it; `bytes` is its length as far as it is known.
+    /// The properties of the request; `bytes` is its length as far as it is known.
     #[inline(always)]
     fn request(&self, head: &[u8], bytes: u64) -> Request {
         let Self { first, args, seen, command, keys, expected, .. } = *self;
@@ -392,7 +392,7 @@ impl Scan {
     }
 }
 
-/// Whether Redis takes this for the beginning of an HTTP request.
+/// True if Redis takes this for the beginning of an HTTP request.
 fn is_http(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:")
 }

@@ -1,10 +1,10 @@
-//! What a request's arguments tell beyond its command: where its keys are, how many rows, whether it waits.
+//! Properties of a request from its arguments: where its keys are, how many rows, whether it waits.
 
 use super::args::{Args, Run};
 use super::command::{Command, KeySpec, OPEN_ROWS, Rows, State};
 use crate::{Access, number};
 
-/// What is known of a request.
+/// The properties of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     pub(super) access: Access,
@@ -165,7 +165,7 @@ fn rows(by: Rows, keys: KeySpec, args: &Args<'_>) -> u32 {
     u32::try_from(rows).unwrap_or(u32::MAX)
 }
 
-/// What follows the first of `words` among the arguments from number `from` on.
+/// The arguments after the first of `words`, searched from number `from` on.
 fn options<'b>(args: &Args<'b>, from: usize, words: &[&str]) -> Option<Args<'b>> {
     let mut rest = args.clone();
     for _ in 0..from {

@@ -1,4 +1,4 @@
-//! What a request touches, where it is bound to certain keys: exactly what it names, or it is not known.
+//! The keys that a request touches, for clients bound to certain keys: exactly those that it names, or they are unknown.
 //!
 //! Unlike what prices and the hot cache need to know of a request, nothing here may be guessed. A request is told to touch
 //! only what it names if its command is one of those whose keys are all among its arguments, all of these are at hand, and
@@ -16,7 +16,7 @@ use crate::own::OwnKeys;
 pub enum Touched<'b> {
     /// A key.
     Key(&'b [u8]),
-    /// What the keys begin with that `SORT` looks up for the elements of what it sorts.
+    /// The prefix of the keys that `SORT` looks up for the elements that it sorts.
     Beginning(&'b [u8]),
     /// A channel that it publishes or subscribes to.
     Channel(&'b [u8]),
@@ -25,7 +25,7 @@ pub enum Touched<'b> {
 }
 
 impl Touched<'_> {
-    /// Whether it is one of `own`, or only names such keys. Channels count as keys, but for those by which Redis itself tells
+    /// True if it is one of `own`, or only names such keys. Channels count as keys, but for those by which Redis itself tells
     /// what becomes of keys.
     #[must_use]
     pub fn is_own(self, own: &OwnKeys) -> bool {
@@ -40,7 +40,7 @@ impl Touched<'_> {
     }
 }
 
-/// Whether a channel that begins so may be one by which Redis tells what becomes of keys.
+/// True if a channel that begins so may be one by which Redis tells what becomes of keys.
 fn may_be_notice(beginning: &[u8]) -> bool {
     NOTICES.iter().any(|notice| beginning.starts_with(notice) || notice.starts_with(beginning))
 }
@@ -49,7 +49,7 @@ fn may_be_notice(beginning: &[u8]) -> bool {
 const NOTICES: [&[u8]; 3] = [b"__keyspace@", b"__keyevent@", b"__redis__:"];
 
 impl Request {
-    /// Whether `may` agrees to everything that it can touch; `bytes` begin where it does. It says no where there may be
+    /// True if `may` agrees to everything that it can touch; `bytes` begin where it does. False where there may be
     /// more than is named.
     pub fn touches_only<'b>(&self, bytes: &'b [u8], mut may: impl FnMut(Touched<'b>) -> bool) -> bool {
         let spec = self.command.spec();
@@ -194,7 +194,7 @@ mod tests {
     use crate::Step;
     use crate::resp::{Decoder, Limits};
 
-    /// What a request touches; `None` if that is not known.
+    /// The keys that a request touches; `None` if they are unknown.
     fn touched(line: &str) -> Option<Vec<String>> {
         let (mut decoder, input) = (Decoder::new(Limits::default()), format!("{line}\r\n"));
         let Step::Request { request, len } = decoder.next(input.as_bytes()) else { panic!("{line}") };

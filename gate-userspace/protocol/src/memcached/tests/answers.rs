@@ -194,7 +194,7 @@ fn garbage_is_told_from_answers() {
     }
 }
 
-/// What a store that holds `held` answers to the keys asked for, split again: which places were hits.
+/// The hits, by place, in the answer of a store that holds `held`, split by requested key.
 fn hits(asked: &[&str], held: &[&str]) -> Vec<u32> {
     let mut merge = Merge::default();
     asked.iter().for_each(|key| merge.push(key.as_bytes()));

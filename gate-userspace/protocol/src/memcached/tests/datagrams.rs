@@ -43,7 +43,7 @@ fn a_request_by_itself_is_not_copied() {
     assert_eq!(bytes.as_ptr_range(), single[FRAME..].as_ptr_range());
 }
 
-/// What the datagram gives, in words.
+/// The result of the datagram, in words.
 fn receive(
     reassembly: &mut Reassembly<&'static str>,
     peer: &'static str,

@@ -23,7 +23,7 @@ fn one(stream: &str) -> Request {
     }
 }
 
-/// What a client reads, in turn: `.` for a request that is forwarded, otherwise gate's own answer.
+/// The answers to a client, in order: `.` for a request that is forwarded, otherwise gate's own answer.
 fn answers(stream: &[u8]) -> String {
     let mut out = Vec::new();
     for event in events(stream) {

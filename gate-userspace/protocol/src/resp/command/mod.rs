@@ -14,7 +14,7 @@ use crate::{Access, Class};
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Command(u16);
 
-/// What a command needs of its connection to the store, or does to it.
+/// The state of the store's connection that a command needs or changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
     /// Nothing: any connection of the same user, database and protocol version will do.

@@ -1,4 +1,4 @@
-//! What there is to say of a command, and words to say it shortly.
+//! The properties of a command, and short functions that define them.
 
 pub(super) use super::super::State;
 use crate::{Access, Class};
@@ -13,11 +13,11 @@ pub(in crate::resp) struct Spec {
     pub(in crate::resp) keys: KeySpec,
     pub(in crate::resp) rows: Rows,
     pub(in crate::resp) state: State,
-    /// Whether its second word may name a subcommand of its own.
+    /// True if its second word may name a subcommand of its own.
     pub(in crate::resp) parent: bool,
-    /// Whether it only reads, unless an option names a key to store into.
+    /// True if it only reads, unless an option names a key to store into.
     pub(in crate::resp) may_store: bool,
-    /// Whether its answer says what its keys hold and nothing else: neither chance nor time has a part in it.
+    /// True if its answer says what its keys hold and nothing else: neither chance nor time has a part in it.
     pub(in crate::resp) pure: bool,
 }
 
@@ -34,7 +34,7 @@ pub(in crate::resp) enum KeySpec {
     Streams,
 }
 
-/// What rows are estimated from.
+/// The estimate of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::resp) enum Rows {
     /// One for each key.
