@@ -5,25 +5,25 @@ use crate::{Access, Class};
 
 /// A command, or a subcommand as `parent|name`.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::resp) struct Spec {
+pub(crate) struct Spec {
     /// In lower case.
-    pub(in crate::resp) name: &'static str,
-    pub(in crate::resp) class: Class,
-    pub(in crate::resp) access: Access,
-    pub(in crate::resp) keys: KeySpec,
-    pub(in crate::resp) rows: Rows,
-    pub(in crate::resp) state: State,
+    pub(crate) name: &'static str,
+    pub(crate) class: Class,
+    pub(crate) access: Access,
+    pub(crate) keys: KeySpec,
+    pub(crate) rows: Rows,
+    pub(crate) state: State,
     /// True if its second word may name a subcommand of its own.
-    pub(in crate::resp) parent: bool,
+    pub(crate) parent: bool,
     /// True if it only reads, unless an option names a key to store into.
-    pub(in crate::resp) may_store: bool,
+    pub(crate) may_store: bool,
     /// True if its answer says what its keys hold and nothing else: neither chance nor time has a part in it.
-    pub(in crate::resp) pure: bool,
+    pub(crate) pure: bool,
 }
 
 /// Where keys are among the arguments, of which the name is number 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::resp) enum KeySpec {
+pub(crate) enum KeySpec {
     /// None, or not known before it runs.
     None,
     /// From `first` to `last`, every `step`th; a negative `last` counts from the end, -1 being the last.
@@ -36,7 +36,7 @@ pub(in crate::resp) enum KeySpec {
 
 /// The estimate of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::resp) enum Rows {
+pub(crate) enum Rows {
     /// One for each key.
     Keys,
     /// One for every `step` arguments from `from` on.
@@ -54,7 +54,7 @@ pub(in crate::resp) enum Rows {
 }
 
 /// Rows of what only the store knows the size of.
-pub(in crate::resp) const OPEN_ROWS: u32 = 100;
+pub(crate) const OPEN_ROWS: u32 = 100;
 
 pub(super) const NONE: Access = Access::Neither;
 pub(super) const READ: Access = Access::Read;
