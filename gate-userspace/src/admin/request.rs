@@ -1,4 +1,4 @@
-//! What a client asks and what it gets.
+//! Requests to the admin socket, and replies.
 
 use serde::{Deserialize, Serialize};
 

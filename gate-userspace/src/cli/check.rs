@@ -41,7 +41,7 @@ struct Counts {
     descriptors: u64,
 }
 
-/// What the maps take on this machine, in bytes, and what the configuration allows.
+/// The memory of the maps on this machine, in bytes, and the limits of the configuration.
 #[derive(Debug, Serialize)]
 struct Memory {
     counters: u64,

@@ -11,7 +11,7 @@ use crate::admin::change::{Changed, Done, Order, Override};
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// What to change.
+    /// The key to change.
     #[arg(required_unless_present_any = ["unset", "list"], requires = "value")]
     key: Option<String>,
     /// Its new value, as the configuration would say it.

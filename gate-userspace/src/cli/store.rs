@@ -19,7 +19,7 @@ pub(super) struct Args {
     /// Where to listen, over TCP and, unless it speaks RESP, UDP.
     #[arg(long, default_value = "127.0.0.1:11211")]
     listen: SocketAddr,
-    /// What it speaks.
+    /// The protocol.
     #[arg(long, default_value = "memcached")]
     protocol: ProtocolArg,
     /// The mean time that one command takes, e.g. 50us.

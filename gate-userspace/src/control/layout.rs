@@ -27,7 +27,7 @@ pub struct Layout {
     pub services: Vec<Service>,
     /// The blocks of all tables.
     pub blocks: Vec<(u32, Block)>,
-    /// What packets are judged by.
+    /// The view that packets are judged by.
     pub view: View,
     /// Where each port's chain of services starts.
     pub ports: Vec<Port>,
@@ -40,13 +40,13 @@ pub struct Tenant {
     pub id: u32,
     /// Its name.
     pub name: Name,
-    /// Whether no configuration in force knew it: its bucket and counters begin anew.
+    /// True if no configuration in force knew it: its bucket and counters begin anew.
     pub fresh: bool,
     /// Its state before any decision.
     pub state: TenantState,
 }
 
-/// What is in use, and how much there is.
+/// The parts of the maps that are in use, and their capacity.
 #[derive(Clone, Debug, Default)]
 pub struct Occupied {
     /// Room for tenants, nobody included.
@@ -65,7 +65,7 @@ pub struct Occupied {
     pub blocks: HashSet<u32>,
 }
 
-/// What a configuration needs.
+/// The size of a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Needs {
     /// Tenants, nobody included.
@@ -110,7 +110,7 @@ pub enum Misfit {
     Tables(#[from] Full),
 }
 
-/// What a configuration needs of the maps.
+/// The room that a configuration needs in the maps.
 #[must_use]
 pub fn needs(config: &Config) -> Needs {
     let identity: Vec<u32> = (1..=config.tenants.len() as u32).collect();
@@ -338,7 +338,7 @@ fn tenant_state(tenant: &config::Tenant, ids: &[u32], is_default: bool) -> Tenan
     }
 }
 
-/// What packets are judged by, but for the roots of the tables.
+/// The view that packets are judged by, without the roots of the tables.
 fn view(config: &Config) -> View {
     let flag = |on: bool, flag: u32| if on { flag } else { 0 };
     View {
@@ -369,7 +369,7 @@ pub fn capacities(needs: &Needs, most_blocks: u32) -> Occupied {
     }
 }
 
-/// What the tables in force consist of: `block` reads one.
+/// The blocks of the tables in force; `block` reads one.
 #[must_use]
 pub fn blocks_in_force(view: &View, capacity: u32, block: &dyn Fn(u32) -> Block) -> HashSet<u32> {
     let mut used = HashSet::new();
@@ -432,7 +432,7 @@ mod tests {
         capacities(&Needs { tenants: 3, services: 5, blocks: 100 }, 10_000)
     }
 
-    /// What a packet would find: the tenant by source, and the chain of services on a port.
+    /// The result of a packet's look-ups: the tenant by source, and the chain of services on a port.
     fn lookup(layout: &Layout, source: IpAddr, transport: u8, port: u16) -> (u32, Vec<String>) {
         let blocks: HashMap<u32, Block> = layout.blocks.iter().copied().collect();
         let entry = |number: u32, byte: u8| blocks.get(&number).map(|block| block.0[usize::from(byte)]);

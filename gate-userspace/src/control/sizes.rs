@@ -6,7 +6,7 @@ use super::layout::{self, capacities, needs};
 use crate::config::Config;
 use crate::kernel::Sizes;
 
-/// What a configuration would take beyond what it allows.
+/// A configuration needs more memory than it allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Exceeded {
     /// The prefix tables.
@@ -14,9 +14,9 @@ pub enum Exceeded {
         "the source prefixes need {needed_kib} KiB of tables, prefix_memory allows {allowed_kib} KiB: raise it, or merge prefixes"
     )]
     PrefixMemory {
-        /// What they need.
+        /// The memory that they need.
         needed_kib: u64,
-        /// What is allowed.
+        /// The memory that is allowed.
         allowed_kib: u64,
     },
     /// The counters.
@@ -28,9 +28,9 @@ pub enum Exceeded {
         tenants: u32,
         /// Rows of counters.
         rows: u32,
-        /// What they need.
+        /// The memory that they need.
         needed_kib: u64,
-        /// What is allowed.
+        /// The memory that is allowed.
         allowed_kib: u64,
     },
 }

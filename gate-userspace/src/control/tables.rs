@@ -84,7 +84,7 @@ impl Table {
         below
     }
 
-    /// Whether nothing was inserted.
+    /// True if nothing was inserted.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.blocks.len() == self.root_blocks

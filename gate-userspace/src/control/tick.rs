@@ -57,14 +57,14 @@ pub struct Ticker {
     memory: Memory,
     /// By slot in use: which service it is of, and its state before any decision.
     slots: Vec<(usize, ServiceState)>,
-    /// What each bank holds, but for stamps; `None` where that is not known.
+    /// The contents of each bank, but for stamps; `None` where they are not known.
     written: [Written; 2],
     /// Ticks until what the last configuration alone used is cleared.
     sweep_in: Option<u8>,
     last: Option<Nanos>,
 }
 
-/// What a bank holds.
+/// The contents of a bank.
 #[derive(Debug, Default)]
 struct Written {
     tenants: Vec<Option<TenantState>>,
@@ -186,7 +186,7 @@ impl Ticker {
         Ok(generation)
     }
 
-    /// Whether XDP may still judge by anything but the present configuration.
+    /// True if XDP may still judge by anything but the present configuration.
     #[must_use]
     pub fn settling(&self) -> bool {
         self.sweep_in.is_some()
@@ -198,14 +198,14 @@ impl Ticker {
         self.memory.is_overloaded(service)
     }
 
-    /// What a service's classes of requests are expected to take, in thousandths of a reference read, if its prices
+    /// The expected time of a service's classes of requests, in thousandths of a reference read, if its prices
     /// learn.
     #[must_use]
     pub fn expected(&self, service: usize) -> Option<&ByClass<u32>> {
         self.memory.pricing(service).map(Pricing::expected)
     }
 
-    /// What a service's requests are measured by once they are answered, if that is charged and can be known.
+    /// The measure for a service's requests once they are answered, if that is charged and can be known.
     #[must_use]
     pub fn measure(&self, service: usize) -> Option<Measure> {
         let settles = self.rules.learning.get(service)?.as_ref()?.settles;
@@ -239,7 +239,7 @@ impl Ticker {
         tracing::info!(service, tier, change, to = ?to, cause, "shedding");
     }
 
-    /// What each service sheds under new rules: as before where they are the same, else nothing.
+    /// The shedding of each service under new rules: as before where they are the same, else none.
     fn shedding(&self, names: &[Name], rules: &Rules) -> Result<Vec<Option<Shedding>>, OutOfRange> {
         let of = |(name, settings): (&Name, &Option<_>)| {
             let Some(settings) = settings else { return Ok(None) };
@@ -253,7 +253,7 @@ impl Ticker {
         names.iter().zip(&rules.shedding).map(of).collect()
     }
 
-    /// What each service's prices have learned under new rules: as before where they are the same, else nothing.
+    /// The learned prices of each service under new rules: as before where they are the same, else none.
     fn pricing(&self, names: &[Name], rules: &Rules) -> Result<Vec<Option<Pricing>>, OutOfRange> {
         let of = |(name, learning): (&Name, &Option<_>)| {
             let Some(Learning { pricing: settings, .. }) = learning else { return Ok(None) };
@@ -267,7 +267,7 @@ impl Ticker {
         names.iter().zip(&rules.learning).map(of).collect()
     }
 
-    /// What each tenant of a layout owes, by what it owed before.
+    /// The debt of each tenant of a layout, from its debt before.
     fn debts(&self, layout: &Layout) -> Vec<DeepDebt> {
         let before: HashMap<_, _> =
             self.tenants.iter().map(|tenant| tenant.id).zip(&self.memory.debts).collect();
@@ -336,7 +336,7 @@ fn service_names(layout: &Layout) -> Vec<Name> {
     names
 }
 
-/// What is in use in the maps, and how much there is.
+/// The parts of the maps that are in use, and their capacity.
 #[must_use]
 pub fn occupied(maps: &Maps) -> Occupied {
     let sizes = maps.sizes();
@@ -352,7 +352,7 @@ pub fn occupied(maps: &Maps) -> Occupied {
     }
 }
 
-/// What a tenant was charged and refused so far, and what it asked for over its connections, in thousandths of a
+/// The amounts that a tenant was charged and refused so far, and that it requested over its connections, in thousandths of a
 /// request unit.
 fn asked(maps: &Maps, tenant: u32) -> (u64, u64) {
     let counter = |cpu: usize, offset| {

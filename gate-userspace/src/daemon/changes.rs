@@ -21,7 +21,7 @@ use crate::config::{self, AdminSocket, Config};
 use crate::control::layout::Layout;
 use crate::dispatcher::Dispatcher;
 
-/// What has been changed since the start, and who may change more.
+/// The changes since the start, and the server that accepts more.
 pub(super) struct Changes {
     overrides: watch::Sender<Vec<Override>>,
     config: watch::Sender<Arc<Config>>,
@@ -51,7 +51,7 @@ impl Changes {
 }
 
 impl Changes {
-    /// What is in force.
+    /// The configuration in force.
     pub(super) fn config(&self) -> Arc<Config> {
         self.config.borrow().clone()
     }
@@ -97,7 +97,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// What is to be done between two ticks, if anything is.
+    /// The change that is due between two ticks, if there is one.
     pub(super) fn change(&mut self) -> Result<(), Error> {
         if std::mem::take(&mut self.reload) {
             return self.read_configuration_again();

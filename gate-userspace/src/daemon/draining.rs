@@ -36,7 +36,7 @@ impl Daemon {
         true
     }
 
-    /// Whether all clients have left, or may be left.
+    /// True if all clients have left, or may be left.
     pub(super) fn has_drained(&self) -> bool {
         let (Some(draining), Some(dispatcher)) = (self.draining, &self.dispatcher) else { return false };
         let (now, left) = (clock::monotonic(), Dispatcher::clients(dispatcher));

@@ -44,7 +44,7 @@ mod draining;
 use changes::Changes;
 use draining::Draining;
 
-/// What the command line says.
+/// The options of the command line.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The configuration.
@@ -103,15 +103,15 @@ pub enum Error {
     Save {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
     /// Signals or threads could not be set up.
     #[error("{what}")]
     System {
-        /// What was being done.
+        /// The action that failed.
         what: &'static str,
-        /// What the kernel says.
+        /// The kernel's error.
         source: std::io::Error,
     },
 }
@@ -169,7 +169,7 @@ struct Daemon {
     changes: Changes,
     watch: Watch,
     prober: Option<Prober>,
-    /// What each tick saw and decided.
+    /// The results of each tick.
     board: Board,
     dispatcher: Option<Dispatcher>,
     /// The maps of a gate before this one that still charges there for the clients that it drains.
@@ -264,7 +264,7 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// What is missing for eBPF at all leaves guarded services bare; proxied ones can do without.
+    /// Without eBPF guarded services would be unprotected, which is an error; proxied ones can do without.
     fn without_xdp(options: Options, config: &Config, error: kernel::Error) -> Result<Self, Error> {
         if config.services.iter().any(|service| service.backend.is_none()) {
             return Err(Error::Bare(error));
@@ -419,7 +419,7 @@ impl Daemon {
         }
     }
 
-    /// What is in use, with the numbers of tenants that are gone but may still be referred to.
+    /// The parts of the maps in use, with the numbers of tenants that are gone but may still be referred to.
     fn occupied(&self) -> layout::Occupied {
         let mut occupied = occupied(&self.maps);
         if let Some(dispatcher) = &self.dispatcher {
@@ -431,7 +431,7 @@ impl Daemon {
         occupied
     }
 
-    /// What is known of the services that are proxied.
+    /// The metrics of the proxied services.
     fn services(&self) -> &[ServiceMetrics] {
         self.dispatcher.as_ref().map_or(&[], Dispatcher::services)
     }

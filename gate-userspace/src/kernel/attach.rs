@@ -95,7 +95,7 @@ pub fn interface_name(index: u32) -> Option<String> {
     Some(name).filter(|name| !name.is_empty())
 }
 
-/// Whether the program is attached in another network namespace than this thread's: no index, and no name that
+/// True if the program is attached in another network namespace than this thread's: no index, and no name that
 /// is found for it, means the same there.
 #[must_use]
 pub fn is_elsewhere(maps: &Maps) -> bool {

@@ -1,4 +1,4 @@
-//! What goes over from one set of maps to another.
+//! The state that moves from one set of maps to another.
 
 use std::fmt::Debug;
 use std::mem::offset_of;
@@ -9,7 +9,7 @@ use gate_common::abi::{Cpu, Name, Tenant, TenantCounters, TopKey, maps};
 use super::maps::Maps;
 use super::owner::ControlHead;
 
-/// What goes over from one set of maps to another, whatever version of the ABI made them.
+/// The state that moves from one set of maps, of any version of the ABI, to another.
 pub(super) trait CarryOver: ControlHead + Debug {
     /// The names of their pins.
     fn pins(&self) -> &'static [&'static str];

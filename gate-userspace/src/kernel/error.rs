@@ -1,4 +1,4 @@
-//! What can go wrong at the kernel boundary.
+//! Errors at the kernel boundary.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use aya::programs::ProgramError;
 
 use super::shape::Shape;
 
-/// What can go wrong at the kernel boundary.
+/// Errors at the kernel boundary.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The binary holds no eBPF object.
@@ -41,7 +41,7 @@ pub enum Error {
     Map {
         /// Its name.
         map: String,
-        /// What the kernel says.
+        /// The kernel's error.
         source: io::Error,
     },
     /// aya's word on a map or a program.
@@ -49,7 +49,7 @@ pub enum Error {
     Aya {
         /// The map or program.
         what: String,
-        /// What aya says.
+        /// aya's error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// gate has pinned nothing there.
@@ -65,9 +65,9 @@ pub enum Error {
     Shape {
         /// Its name.
         map: String,
-        /// What it is.
+        /// The shape that it has.
         found: Shape,
-        /// What it should be.
+        /// The shape that it should have.
         expected: Shape,
     },
     /// Some of the pins are gone, or of another gate's.
@@ -140,9 +140,9 @@ pub enum Error {
     /// A system call failed.
     #[error("{what}")]
     System {
-        /// What was being done.
+        /// The action that failed.
         what: &'static str,
-        /// What the kernel says.
+        /// The kernel's error.
         source: io::Error,
     },
 }

@@ -1,4 +1,4 @@
-//! What aya does not offer of a pinned link: to ask for its interface, and to end it at once.
+//! Operations on a pinned link that aya does not offer: reading its interface, and detaching it at once.
 
 #![allow(unsafe_code, reason = "system calls without safe wrappers")]
 
@@ -28,7 +28,7 @@ pub(super) fn interface(pin: &Path) -> Result<u32> {
 ///
 /// # Errors
 ///
-/// What the kernel says.
+/// The kernel's error.
 pub(super) fn detach(pin: &Path) -> io::Result<()> {
     let link = open(pin)?;
     bpf(LINK_DETACH, &[link.as_raw_fd() as u64]).map(|_| ())

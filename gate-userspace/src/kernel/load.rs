@@ -91,7 +91,7 @@ impl Loaded {
     ///
     /// # Errors
     ///
-    /// What the kernel says: `EINVAL` for packets under 14 bytes.
+    /// The kernel's error: `EINVAL` for packets under 14 bytes.
     pub fn run(&self, packet: &[u8], repeat: u32) -> Result<Run> {
         self.runner()?.run(packet, repeat)
     }
@@ -111,7 +111,7 @@ impl Loaded {
     ///
     /// # Errors
     ///
-    /// What the kernel says; or that it does not say (before Linux 5.16).
+    /// The kernel's error; or that the kernel does not report the number (before Linux 5.16).
     pub fn verified_instructions(&mut self) -> Result<u32> {
         let info = self.program()?.info().map_err(|source| Error::aya("program info", source))?;
         info.verified_instruction_count()
@@ -188,7 +188,7 @@ impl Runner<'_> {
     }
 }
 
-/// What a test run did.
+/// The result of a test run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
     /// An XDP action: 1 is drop, 2 pass, 3 transmit.

@@ -74,7 +74,7 @@ impl<T: Words> Mapped<T> {
     ///
     /// # Errors
     ///
-    /// What the kernel says: the map is not mappable (`EINVAL`), or may not be written (`EPERM`).
+    /// The kernel's error: the map is not mappable (`EINVAL`), or may not be written (`EPERM`).
     pub(super) fn new(map: BorrowedFd<'_>, len: usize, writable: bool) -> std::io::Result<Self> {
         let bytes = NonZeroUsize::new(len * size_of::<T>())
             .ok_or_else(|| std::io::Error::new(std::io::ErrorKind::InvalidInput, "a map without elements"))?;
@@ -105,7 +105,7 @@ impl<T: Words> Mapped<T> {
         self.len
     }
 
-    /// Whether there are none; never true.
+    /// True if there are none; never true.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0

@@ -21,7 +21,7 @@ use super::pins::PinDir;
 ///
 /// # Errors
 ///
-/// What the kernel says; then nothing is marked.
+/// The kernel's error; then nothing is marked.
 pub fn attach(loaded: &mut Loaded, interface: &str, mark: u32, pins: &PinDir) -> Result<()> {
     let pin = pins.mark_link();
     let attached = if mark == 0 { Ok(()) } else { attach_program(loaded, interface, &pin) };

@@ -22,7 +22,7 @@ use super::sizes::Sizes;
 pub struct Opened {
     /// The maps.
     pub maps: Arc<Maps>,
-    /// Whether they were made just now.
+    /// True if they were made just now.
     pub fresh: bool,
     /// Those whose place they take.
     migration: Option<Migration>,
@@ -83,7 +83,7 @@ pub fn open(pins: &PinDir, sizes: &Sizes, take_over: bool) -> Result<Opened> {
     opened(Arc::clone(&loaded.maps), false, Some(migration), Some(loaded), needed)
 }
 
-/// Who owns the maps; an error if it may not be ended.
+/// The owner of the maps; an error if it may not be ended.
 fn owner_before(maps: &(impl ControlHead + ?Sized), take_over: bool) -> Result<Found> {
     match owner::find(maps)? {
         Found::Running(pid) if !take_over => Err(Error::Owned { pid }),
@@ -128,7 +128,7 @@ fn remove_again(pins: &PinDir) {
     }
 }
 
-/// What is pinned.
+/// The maps that are pinned.
 enum Pinned {
     Nothing,
     /// Maps of this gate's ABI version.

@@ -1,4 +1,4 @@
-//! Who may write to the maps, and how an old owner is ended.
+//! Ownership of the maps: which process may write, and how an old owner is ended.
 //!
 //! Two daemons that both write would undo each other's plans. So a daemon takes ownership only when the
 //! old owner surely writes no more: it holds a pidfd (which names one process for good), asks, and kills. An owner
@@ -38,7 +38,7 @@ pub struct Ownership {
 }
 
 impl Ownership {
-    /// Whether the maps still belong to this owner.
+    /// True if the maps still belong to this owner.
     #[must_use]
     pub fn holds(self, maps: &(impl ControlHead + ?Sized)) -> bool {
         epoch(maps).load(Ordering::Acquire) == self.epoch
@@ -61,7 +61,7 @@ pub struct Predecessor {
 }
 
 impl Predecessor {
-    /// Whether it has ended.
+    /// True if it has ended.
     ///
     /// # Errors
     ///
@@ -70,7 +70,7 @@ impl Predecessor {
         gone_within(&self.process, Duration::ZERO)
     }
 
-    /// What it has open, sockets and all else, one after the other; from now on open here as well.
+    /// The files that it has open, sockets included, one after the other; from now on open here as well.
     ///
     /// # Errors
     ///
@@ -84,7 +84,7 @@ impl Predecessor {
     }
 }
 
-/// What was found when the maps were taken.
+/// The owner before the maps were taken.
 #[derive(Clone, Debug)]
 pub enum Previous {
     /// Nobody: the maps are new.
@@ -99,7 +99,7 @@ pub enum Previous {
     Killed(u32),
 }
 
-/// Who owns the maps now.
+/// The present owner of the maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// Nobody, or a process that is gone.
@@ -304,7 +304,7 @@ mod tests {
     use super::*;
     use crate::kernel::{Maps, Sizes};
 
-    /// What becomes of an owner that takes 600 ms to leave, and whose heart beats meanwhile or does not.
+    /// The end of an owner that takes 600 ms to leave, with or without heartbeats meanwhile.
     fn ended(beats: bool) -> Previous {
         let sizes = Sizes { cpus: 1, tenants: 2, services: 2, blocks: 8, samples: 4_096 };
         let (maps, _) = Maps::private(&sizes).unwrap();

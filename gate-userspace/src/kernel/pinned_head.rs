@@ -1,4 +1,4 @@
-//! What the pinned maps of every ABI version have in common.
+//! The part of the pinned maps that is the same in every ABI version.
 
 use std::mem::offset_of;
 use std::os::fd::AsFd as _;

@@ -118,10 +118,10 @@ impl PinDir {
     }
 }
 
-/// What [`PinDir::remove`] found.
+/// The result of [`PinDir::remove`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Removed {
-    /// Whether a link was pinned.
+    /// True if a link was pinned.
     pub link: bool,
     /// How many maps were pinned.
     pub maps: usize,

@@ -1,4 +1,4 @@
-//! What gate's XDP program needs of the kernel, probed before anything is loaded.
+//! The kernel features that gate's XDP program needs, probed before anything is loaded.
 //!
 //! Features are probed, not versions: distributions bring them to older kernels. Each probe loads a program of
 //! two instructions at most and drops it again: some microseconds, and nothing is attached or pinned.
@@ -45,7 +45,7 @@ const HELPERS: [(&str, BpfHelper); 3] = [
     ("bpf_xdp_get_buff_len", BpfHelper::BPF_FUNC_xdp_get_buff_len), // 5.18
 ];
 
-/// Whether an XDP program may see packets of several fragments (jumbo frames): Linux 5.18.
+/// True if an XDP program may see packets of several fragments (jumbo frames): Linux 5.18.
 fn has_xdp_frags() -> Result<bool> {
     match load(&PASS, XDP_HAS_FRAGS) {
         Ok(_) => Ok(true),

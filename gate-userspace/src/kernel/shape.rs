@@ -2,7 +2,7 @@
 
 use aya::maps::MapType;
 
-/// What the kernel says a map is.
+/// The shape of a map, from the kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shape {
     pub(super) map_type: MapType,

@@ -89,7 +89,7 @@ pub fn start(plan: &Plan) -> Result<Running, StartError> {
 #[derive(Debug, thiserror::Error)]
 #[error("tenant {tenant} cannot send")]
 pub struct StartError {
-    /// Whose sockets failed.
+    /// The tenant whose sockets failed.
     pub tenant: String,
     /// The system's error.
     pub source: io::Error,

@@ -22,7 +22,7 @@ pub struct Setup {
     pub seed: u64,
 }
 
-/// What became of the queries that arrived within a slice.
+/// The results of the queries that arrived within a slice.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Slice {
     /// When it began.

@@ -81,7 +81,7 @@ pub fn run(
 /// A part of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Phase<'a> {
-    /// What arrives; the servers are the first phase's, and the types' number is the same in all.
+    /// The arrivals; the servers are the first phase's, and the types' number is the same in all.
     pub workload: &'a Workload,
     /// Is measured in slices so long. Above 0.
     pub slice: Nanos,

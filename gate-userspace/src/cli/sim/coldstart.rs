@@ -8,7 +8,7 @@ use crate::sim::coldstart::{Setup, Slice};
 use crate::sim::plot::{Chart, Series, Stroke};
 use crate::sim::scenario::Scenario;
 
-/// What an admission policy does in each half second of a minute: while it knows nothing yet, and when the slowest
+/// Show an admission policy's decisions in each half second of a minute: while it knows nothing yet, and when the slowest
 /// type comes back, which nobody asks for from second 20 to second 40.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {

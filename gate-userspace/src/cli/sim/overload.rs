@@ -13,17 +13,17 @@ use crate::policy::codel::Law;
 use crate::sim::overload::{ByTier, Report, Scenario, Setup, TracePoint};
 use crate::sim::plot::{Chart, Series, Stroke};
 
-/// What becomes of four tiers' requests when the store becomes slow, without the gate's mechanisms,
+/// Show the results of four tiers' requests when the store becomes slow, without the gate's mechanisms,
 /// with each, and with both.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// What happens to the store.
+    /// The change of the store.
     #[arg(long, default_value = "capacity-drop", value_parser = scenario_parser())]
     scenario: Scenario,
     /// How many requests the store works on at once.
     #[arg(long, default_value_t = 100)]
     workers: u32,
-    /// What the store can do in a capacity drop, as a share of what is offered.
+    /// The store's capacity in a capacity drop, as a share of what is offered.
     #[arg(long, default_value_t = 0.6)]
     drop_to: f64,
     /// The critical tier's share of what is offered.

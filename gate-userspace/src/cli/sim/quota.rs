@@ -22,7 +22,7 @@ pub(super) struct Args {
     /// Each tenant's limit, in requests a second.
     #[arg(long, default_value_t = 1_000)]
     limit: u64,
-    /// What a tenant offers on average, in requests a second.
+    /// The average rate that a tenant offers, in requests a second.
     #[arg(long, default_value_t = 3_000)]
     offered: u64,
     /// Time between two reports of a gate to the counter that the gates share.
@@ -40,7 +40,7 @@ pub(super) struct Args {
     /// Exponent of Zipf's law under the pattern `zipf`.
     #[arg(long, default_value_t = 1.0)]
     skew: f64,
-    /// What a full bucket holds, as the time that it takes to refill.
+    /// The size of a full bucket, as the time that it takes to refill.
     #[arg(long, default_value = "100ms", value_parser = super::super::duration)]
     burst: Nanos,
     /// Do without the bucket that each gate has of its own.

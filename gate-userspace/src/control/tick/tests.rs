@@ -86,7 +86,7 @@ impl Ticks {
         self.settle();
     }
 
-    /// What is charged at each slot: base, row, and for the latency of what could not be read.
+    /// The prices at each slot: base, row, and the latency of unreadable requests.
     fn prices(&self) -> Vec<[u32; 3]> {
         let view = self.maps.view();
         let slots = view.first_service..view.first_service + view.services;
@@ -99,7 +99,7 @@ impl Ticks {
         slots.map(state).collect()
     }
 
-    /// What the bank of a generation says of every slot: what it sheds of the lowest tier, and its stamp.
+    /// The state of every slot in the bank of a generation: its shedding of the lowest tier, and its stamp.
     fn bank(&self, generation: u64) -> Vec<(u32, u64)> {
         let view = self.maps.view();
         let slots = view.first_service..view.first_service + view.services;

@@ -1,6 +1,6 @@
 //! memcached's text protocol as a server speaks it: bytes in, bytes out. Pure.
 //!
-//! It shares no code with gate's own codec, so that neither can hide the other's mistakes. Expiry
+//! The store shares no code with gate's own codec, so that neither can hide the other's mistakes. Expiry
 //! times are relative, whatever their size.
 
 use std::str::FromStr;

@@ -189,7 +189,7 @@ pub struct Report {
 pub struct Change {
     /// Since the beginning.
     pub seconds: f64,
-    /// Whom it concerns.
+    /// The tier that is treated differently from now on.
     pub tier: Tier,
     /// Its name.
     pub name: &'static str,
