@@ -19,7 +19,7 @@ struct Cli {
 enum Task {
     /// Get what is missing; says how where it may not.
     Setup {
-        /// What for.
+        /// The purpose.
         #[arg(value_enum, default_value = "test")]
         purpose: Purpose,
     },

@@ -109,5 +109,5 @@ fn seed(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// What the names of the workspace's own crates begin with.
+/// The prefixes of the names of the workspace's own crates.
 const OWN: [&str; 2] = ["gate", "xtask"];

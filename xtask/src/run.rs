@@ -13,7 +13,7 @@ use crate::lab::Lab;
 use crate::setup::{self, Purpose};
 use crate::{ebpf, paths, sh};
 
-/// What to run.
+/// The arguments of `cargo xtask run`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

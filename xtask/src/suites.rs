@@ -55,7 +55,7 @@ impl Selection {
     }
 }
 
-/// What `name` selects below `directory`: a suite, or a module of any suite, as `hot` or `proxy_hot`.
+/// The selection that `name` stands for below `directory`: a suite, or a module of any suite, as `hot` or `proxy_hot`.
 ///
 /// # Errors
 ///

@@ -12,10 +12,10 @@ mod proxy;
 
 use cores::Cores;
 
-/// What to measure.
+/// The benchmark.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// What to measure.
+    /// The benchmark.
     #[arg(value_enum)]
     what: What,
     /// Also write what was measured to this file, as JSON.

@@ -16,16 +16,16 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// How many lines of a failed guest's console are shown.
 const SHOWN: usize = 40;
 
-/// What became of a guest.
+/// The result of a guest.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
-    /// What the kernel calls itself.
+    /// The kernel's own name.
     kernel: String,
     /// Tests that passed.
     pub(super) passed: u64,
     /// Tests that failed.
     pub(super) failed: u64,
-    /// What was left out, by name.
+    /// The tests that were left out, by name.
     pub(super) not_run: Vec<String>,
     /// How many instructions the verifier walked.
     walked: Option<u64>,
@@ -77,7 +77,7 @@ impl Drop for Guest {
     }
 }
 
-/// What a console says of `suites`.
+/// The results of `suites` on a console.
 fn read(console: &str, suites: &[Suite]) -> Outcome {
     let mut outcome = Outcome::default();
     let mut fine = Vec::new();
@@ -111,7 +111,7 @@ fn counted(result: &str, word: &str) -> u64 {
 }
 
 impl Outcome {
-    /// Whether all that was to run has passed.
+    /// True if all that was to run has passed.
     pub(super) fn fine(&self) -> bool {
         self.broken.is_empty() && self.failed == 0 && self.passed > 0
     }

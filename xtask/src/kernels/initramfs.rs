@@ -1,4 +1,4 @@
-//! What a kernel boots with: gate, the suites, the programs and libraries that they need, and veth's module.
+//! The initial file system of a kernel: gate, the suites, the programs and libraries that they need, and veth's module.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -26,7 +26,7 @@ impl Suite {
         Self { name, arguments: "", skipped: &[] }
     }
 
-    /// What is left out, by name.
+    /// The tests that are left out, by name.
     pub(super) fn left_out(&self) -> impl Iterator<Item = String> {
         self.skipped.iter().map(|(test, why)| format!("{}::{test} ({why})", self.name))
     }
@@ -35,7 +35,7 @@ impl Suite {
 /// The suites' executables, by name.
 pub(super) type Executables = Vec<(String, PathBuf)>;
 
-/// What the suites call beside gate.
+/// The programs that the suites call beside gate.
 const PROGRAMS: [&str; 2] = ["ip", "memcached"];
 const MODULES: [&str; 1] = ["veth"];
 
@@ -59,7 +59,7 @@ pub(super) fn build_suites(names: &[&str]) -> Result<Executables> {
     Ok(built)
 }
 
-/// What a line of cargo's messages says of an executable: its name and where it is.
+/// The executable in a line of cargo's messages: its name and where it is.
 fn executable(line: &str) -> Option<(String, PathBuf)> {
     let message: serde_json::Value = serde_json::from_str(line).ok()?;
     let file = message["executable"].as_str()?;

@@ -16,7 +16,7 @@ use crate::sh;
 /// An unpacked kernel.
 #[derive(Debug)]
 pub(super) struct Package {
-    /// What boots.
+    /// The kernel's image.
     pub(super) image: PathBuf,
     /// Where its modules lie.
     pub(super) modules: PathBuf,
@@ -105,7 +105,7 @@ impl Apt {
         sh::output(self.command("apt-cache").args(["search", "--names-only", &pattern]))
     }
 
-    /// What is unpacked already, in the form of [`Apt::list`].
+    /// The packages that are unpacked already, in the form of [`Apt::list`].
     fn unpacked(&self) -> String {
         let Ok(entries) = fs::read_dir(&self.directory) else { return String::new() };
         entries.flatten().map(|entry| format!("{} \n", entry.file_name().to_string_lossy())).collect()

@@ -146,7 +146,7 @@ impl ChildProcess {
         kill(pid, signal).with_context(|| format!("cannot send {signal} to {}", self.name))
     }
 
-    /// What ends it at once.
+    /// The signal that ends it at once.
     fn end_signal(&self) -> Signal {
         if self.name.starts_with("gate") { Signal::SIGINT } else { Signal::SIGTERM }
     }

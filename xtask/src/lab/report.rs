@@ -21,7 +21,7 @@ pub struct History {
     rates: Vec<Rates>,
 }
 
-/// What happened between two readings.
+/// The rates between two readings.
 #[derive(Debug, Clone)]
 pub struct Rates {
     /// Seconds from the start to the second reading.
@@ -31,7 +31,7 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// What passed and was refused of a tenant; nothing if it was not seen.
+    /// The rates of a tenant that passed and were refused; zero if it was not seen.
     #[must_use]
     pub fn of(&self, tenant: &Tenant) -> (f64, f64) {
         self.per_sec.get(tenant.name).copied().unwrap_or_default()

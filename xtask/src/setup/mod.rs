@@ -31,7 +31,7 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    /// Whether what is needed for `other` is needed for this.
+    /// True if what is needed for `other` is needed for this.
     fn includes(self, other: Self) -> bool {
         other <= self && (self, other) != (Self::Kernels, Self::Bench)
     }
