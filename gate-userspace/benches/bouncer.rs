@@ -32,7 +32,7 @@ fn decide(bencher: Bencher<'_, '_>, policy: &str) {
 /// All that one request costs if it is admitted: the decision, and being counted into the queue, out
 /// of it, and as completed.
 #[divan::bench(args = POLICIES, threads = [1, 2], sample_count = 50, sample_size = 10_000)]
-fn life(bencher: Bencher<'_, '_>, policy: &str) {
+fn whole_request(bencher: Bencher<'_, '_>, policy: &str) {
     let policy = build(policy);
     run(bencher, |request, draw| {
         let now = clock::monotonic();

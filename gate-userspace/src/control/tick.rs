@@ -49,7 +49,7 @@ pub struct Ticker {
     rules: Rules,
     view: View,
     /// By tenant in use: its id, its state before any decision, what was charged and refused so far.
-    tenants: Vec<Held>,
+    tenants: Vec<ActiveTenant>,
     snapshots: Vec<TenantSnapshot>,
     states: Vec<TenantState>,
     /// By service, in the order of the configuration.
@@ -72,7 +72,7 @@ struct Written {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct ActiveTenant {
     id: u32,
     base: TenantState,
     offered_mru: u64,
@@ -147,7 +147,7 @@ impl Ticker {
             .iter()
             .map(|tenant| {
                 let (offered_mru, asked_mru) = asked(maps, tenant.id);
-                Held { id: tenant.id, base: tenant.state, offered_mru, asked_mru }
+                ActiveTenant { id: tenant.id, base: tenant.state, offered_mru, asked_mru }
             })
             .collect();
         self.snapshots = vec![TenantSnapshot::default(); self.tenants.len()];
@@ -173,7 +173,7 @@ impl Ticker {
         }
         let snapshot = Snapshot { now, interval, tenants: &self.snapshots, services };
         for (service, change) in decide(&self.rules, &snapshot, &mut self.memory, &mut self.states) {
-            self.tell(service, &change);
+            self.log_transition(service, &change);
         }
         let generation = self.maps.generation().wrapping_add(1);
         self.apply(generation);
@@ -188,7 +188,7 @@ impl Ticker {
 
     /// True if XDP may still judge by anything but the present configuration.
     #[must_use]
-    pub fn settling(&self) -> bool {
+    pub fn stabilising(&self) -> bool {
         self.sweep_in.is_some()
     }
 
@@ -233,7 +233,7 @@ impl Ticker {
         Report { generation, services }
     }
 
-    fn tell(&self, service: usize, change: &Transition) {
+    fn log_transition(&self, service: usize, change: &Transition) {
         let service = self.service_names.get(service).map_or("?", Name::as_str);
         let (change, tier, to, cause) = (change.name(), change.tier.name(), change.to, change.cause.name());
         tracing::info!(service, tier, change, to = ?to, cause, "shedding");

@@ -290,7 +290,7 @@ impl Daemon {
     ) -> Result<Self, Error> {
         let mut ticker = Ticker::new(Arc::clone(&maps), ownership, layout, rules(config))?;
         // Both banks hold the plan before the first packet is judged by it.
-        while ticker.settling() {
+        while ticker.stabilising() {
             ticker.tick(now(&maps), &[])?;
         }
         let heartbeat = Heartbeat::start(Arc::clone(&maps), ownership, config.gate.stale_after)
@@ -349,7 +349,7 @@ impl Daemon {
     }
 
     fn on_tick(&mut self) -> Result<(), Error> {
-        if !self.ticker.settling() {
+        if !self.ticker.stabilising() {
             self.change()?;
         }
         let now = now(&self.maps);

@@ -72,7 +72,7 @@ pub(super) struct Rhythm {
 /// The values that one recorder has published.
 #[derive(Debug)]
 pub(super) struct Published {
-    figures: Option<Figures>,
+    processing_times: Option<ProcessingTimes>,
     /// When, or when recording began.
     since: Nanos,
     /// If the figures are of a sliding window.
@@ -87,7 +87,7 @@ impl Published {
             HistogramKind::Swap => None,
             HistogramKind::Sliding => Some(Box::new(SlidingHistogram::new(since))),
         };
-        Self { figures: None, since, sliding, is_renewed: false }
+        Self { processing_times: None, since, sliding, is_renewed: false }
     }
 
     /// Leaves nothing of what a sliding window holds, once until the next publication: a type on trial is measured
@@ -99,8 +99,8 @@ impl Published {
         }
     }
 
-    pub(super) const fn figures(&self) -> Option<&Figures> {
-        self.figures.as_ref()
+    pub(super) const fn processing_times(&self) -> Option<&ProcessingTimes> {
+        self.processing_times.as_ref()
     }
 
     /// When it was published, or when recording began.
@@ -111,14 +111,14 @@ impl Published {
     /// Publishes what `recorder` holds, if its time has come.
     pub(super) fn refresh(&mut self, recorder: &Recorder, percentiles: &[f64], rhythm: Rhythm, now: Nanos) {
         if let Some(sliding) = &mut self.sliding {
-            let due = match self.figures {
+            let due = match self.processing_times {
                 None => recorder.count() >= rhythm.min_samples,
                 Some(_) => sliding.is_due(|| recorder.count(), rhythm, now),
             };
             if due {
                 sliding.push(recorder.drain(), rhythm, now);
                 if sliding.total().count() >= rhythm.min_samples {
-                    self.figures = Some(Figures::new(sliding.total(), percentiles));
+                    self.processing_times = Some(ProcessingTimes::new(sliding.total(), percentiles));
                     (self.since, self.is_renewed) = (now, false);
                 }
             }
@@ -150,18 +150,18 @@ impl Published {
 
     /// Cold => Warm: at once. Warm => Warm: when the interval is over.
     fn due(&self, rhythm: Rhythm, now: Nanos) -> bool {
-        self.figures.is_none() || now.saturating_sub(self.since) >= rhythm.interval
+        self.processing_times.is_none() || now.saturating_sub(self.since) >= rhythm.interval
     }
 
     fn publish(&mut self, snapshot: &Snapshot, percentiles: &[f64], now: Nanos) {
-        self.figures = Some(Figures::new(snapshot, percentiles));
+        self.processing_times = Some(ProcessingTimes::new(snapshot, percentiles));
         self.since = now;
     }
 }
 
 /// Published processing times.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Figures {
+pub struct ProcessingTimes {
     /// How many requests this rests on.
     pub samples: u64,
     /// Their mean processing time.
@@ -170,7 +170,7 @@ pub struct Figures {
     pub percentiles: Vec<(f64, Nanos)>,
 }
 
-impl Figures {
+impl ProcessingTimes {
     fn new(snapshot: &Snapshot, percentiles: &[f64]) -> Self {
         let at = |&percentile: &f64| (percentile, snapshot.quantile(percentile / 100.0));
         Self {
@@ -203,7 +203,10 @@ mod tests {
         let mut refresh = |now| {
             let before = published.since();
             published.refresh(&recorder, &[50.0], RHYTHM, Nanos(now));
-            published.figures().filter(|_| published.since() != before).map(|figures| figures.samples)
+            published
+                .processing_times()
+                .filter(|_| published.since() != before)
+                .map(|figures| figures.samples)
         };
         // Values recorded before, time, what is published then.
         for (count, now, samples) in [
@@ -227,7 +230,7 @@ mod tests {
         for (round, value) in [1_600, 3_200, 6_400, 12_800].into_iter().enumerate() {
             recorded(&recorder, 20, value);
             published.refresh(&recorder, &[50.0], RHYTHM, Nanos(1_000 * (round as u64 + 1)));
-            let figures = published.figures().unwrap();
+            let figures = published.processing_times().unwrap();
             assert_eq!(figures.samples, 20);
             assert!(figures.at(50.0).0.abs_diff(value) <= value / 64 + 16, "{figures:?}");
         }

@@ -51,7 +51,7 @@ use std::sync::{Mutex, PoisonError};
 use gate_common::units::Nanos;
 
 pub use self::config::{AverageOver, Config, Fairness, HistogramKind, Objective, Target};
-pub use self::estimator::Figures;
+pub use self::estimator::ProcessingTimes;
 use self::estimator::{Published, Recorder, Rhythm};
 use self::fairness::Helper;
 use super::Tier;
@@ -169,9 +169,9 @@ impl Bouncer {
 
     /// The processing times of a type that decisions use; `None` while the type is cold.
     #[must_use]
-    pub fn figures(&self, query_type: QueryType) -> Option<Figures> {
+    pub fn processing_times(&self, query_type: QueryType) -> Option<ProcessingTimes> {
         let learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
-        learned.published[self.column(query_type)].figures().cloned()
+        learned.published[self.column(query_type)].processing_times().cloned()
     }
 
     /// A type's place; the last for those that are not known.
@@ -218,9 +218,9 @@ impl Bouncer {
         for (index, objective) in learned.objectives.iter().enumerate() {
             let published = &mut learned.published[index];
             let since = published.since();
-            let (objective, figures) = match published.figures() {
+            let (objective, figures) = match published.processing_times() {
                 Some(own) => (objective, Some(own)),
-                None => (&learned.default_objective, learned.general.figures()),
+                None => (&learned.default_objective, learned.general.processing_times()),
             };
             let mut budget = self.budget(objective, figures);
             self.means[index].store(figures.map_or(0, |figures| figures.mean.0), Ordering::Relaxed);
@@ -231,7 +231,7 @@ impl Bouncer {
             }
             self.budgets[index].store(budget, Ordering::Relaxed);
         }
-        let general = learned.general.figures().filter(|_| self.counts_next_place);
+        let general = learned.general.processing_times().filter(|_| self.counts_next_place);
         self.next_place.store(general.map_or(0, |figures| figures.mean.0), Ordering::Relaxed);
         for queue in &self.queues {
             let work = |(count, mean): (&AtomicI32, &AtomicU64)| {
@@ -262,7 +262,7 @@ impl Bouncer {
     }
 
     /// How much queued work leaves room for the objective, plus one; zero if it is missed even without.
-    fn budget(&self, objective: &Objective, figures: Option<&Figures>) -> u64 {
+    fn budget(&self, objective: &Objective, figures: Option<&ProcessingTimes>) -> u64 {
         let room = |target: &Target| {
             let processing = figures.map_or(Nanos::ZERO, |figures| figures.at(target.percentile));
             target.limit.0.checked_sub(processing.0)

@@ -20,8 +20,8 @@ fn config() -> Config {
     Config { min_samples: 100, ..Config::new(10, 2, objective(&[(50.0, 18), (90.0, 50)])) }
 }
 
-/// Teaches `bouncer` that a type takes `ms` milliseconds, always.
-fn teach(bouncer: &Bouncer, query_type: u16, ms: u64, now: Nanos) {
+/// Records 1,000 requests of a type that took `ms` milliseconds each.
+fn record(bouncer: &Bouncer, query_type: u16, ms: u64, now: Nanos) {
     (0..1_000).for_each(|_| bouncer.completed(request(query_type), Nanos::from_millis(ms), now));
     bouncer.refresh(now);
 }
@@ -46,7 +46,7 @@ fn a_type_is_admitted_until_its_estimate_exceeds_any_limit() {
     // Processing time in ms (p50 and p90 alike), room: n * pt / 10 + pt > 18 for the last of them.
     for (ms, room) in [(1, 170), (2, 80), (9, 10), (17, 0), (19, 0)] {
         let bouncer = Bouncer::new(config(), Nanos::ZERO).unwrap();
-        teach(&bouncer, 0, ms, Nanos::ZERO);
+        record(&bouncer, 0, ms, Nanos::ZERO);
         let got = room_for(&bouncer, 0);
         assert!(got.abs_diff(room) <= 1 + room / 50, "{ms} ms: room for {got}, not {room}");
     }
@@ -55,7 +55,7 @@ fn a_type_is_admitted_until_its_estimate_exceeds_any_limit() {
 #[test]
 fn other_objectives_hold_from_the_next_tick_for_what_was_learned_before() {
     let bouncer = Bouncer::new(config(), Nanos::ZERO).unwrap();
-    teach(&bouncer, 0, 1, Nanos::ZERO);
+    record(&bouncer, 0, 1, Nanos::ZERO);
     let before = room_for(&bouncer, 0);
     bouncer.set_objectives(vec![objective(&[(50.0, 9), (90.0, 50)])], objective(&[(50.0, 1)]));
     assert_eq!(room_for(&bouncer, 0), before);
@@ -89,7 +89,7 @@ fn every_percentile_of_the_objective_counts() {
 #[test]
 fn work_in_processing_is_not_counted_as_queued() {
     let bouncer = Bouncer::new(config(), Nanos::ZERO).unwrap();
-    teach(&bouncer, 0, 10, Nanos::ZERO);
+    record(&bouncer, 0, 10, Nanos::ZERO);
     for _ in 0..10_000 {
         bouncer.enqueued(request(0));
         bouncer.dequeued(request(0));
@@ -101,7 +101,7 @@ fn work_in_processing_is_not_counted_as_queued() {
 #[test]
 fn what_queues_waits_for_the_next_place_too_where_that_counts() {
     let bouncer = Bouncer::new(Config { next_place: true, ..config() }, Nanos::ZERO).unwrap();
-    teach(&bouncer, 0, 10, Nanos::ZERO);
+    record(&bouncer, 0, 10, Nanos::ZERO);
     assert_eq!(bouncer.expected_wait(Tier::Standard), Nanos::ZERO, "there may be a place that is free");
     bouncer.enqueued(request(0));
     let wait = bouncer.expected_wait(Tier::Standard);
@@ -112,7 +112,7 @@ fn what_queues_waits_for_the_next_place_too_where_that_counts() {
 fn a_queue_with_tiers_waits_for_the_tiers_before() {
     let config = Config { order: QueueOrder::ByTier, ..config() };
     let bouncer = Bouncer::new(config, Nanos::ZERO).unwrap();
-    teach(&bouncer, 0, 10, Nanos::ZERO);
+    record(&bouncer, 0, 10, Nanos::ZERO);
     let of = |tier| Request { tier, query_type: QueryType(0) };
     for (tier, queued) in Tier::ALL.into_iter().zip([1, 10, 100, 1_000]) {
         (0..queued).for_each(|_| bouncer.enqueued(of(tier)));
@@ -149,22 +149,22 @@ fn a_cold_type_is_judged_by_all_requests_and_the_default_objective() {
     let config = Config { types, ..config() };
     let bouncer = Bouncer::new(config, Nanos::ZERO).unwrap();
     assert!(admits(&bouncer, request(0)), "nothing is known: nothing is refused");
-    teach(&bouncer, 0, 30, Nanos::ZERO);
-    assert_eq!(bouncer.figures(QueryType(1)), None);
+    record(&bouncer, 0, 30, Nanos::ZERO);
+    assert_eq!(bouncer.processing_times(QueryType(1)), None);
     // 30 ms is above the default objective's 18, though far below the type's own.
     assert!(!admits(&bouncer, request(1)));
     assert!(!admits(&bouncer, request(2)) && !admits(&bouncer, request(u16::MAX)));
     // Cold => Warm: its own figures and objective.
-    teach(&bouncer, 1, 30, Nanos::from_millis(1));
-    assert!(bouncer.figures(QueryType(1)).is_some_and(|figures| figures.samples == 1_000));
+    record(&bouncer, 1, 30, Nanos::from_millis(1));
+    assert!(bouncer.processing_times(QueryType(1)).is_some_and(|figures| figures.samples == 1_000));
     assert!(admits(&bouncer, request(1)));
 }
 
 #[test]
 fn unknown_types_share_the_catch_all() {
     let bouncer = Bouncer::new(config(), Nanos::ZERO).unwrap();
-    teach(&bouncer, 77, 40, Nanos::ZERO);
-    teach(&bouncer, 0, 1, Nanos::ZERO);
+    record(&bouncer, 77, 40, Nanos::ZERO);
+    record(&bouncer, 0, 1, Nanos::ZERO);
     assert!(!admits(&bouncer, request(2)) && !admits(&bouncer, request(9_999)));
     assert!(admits(&bouncer, request(0)));
 }
@@ -172,27 +172,27 @@ fn unknown_types_share_the_catch_all() {
 #[test]
 fn what_was_learned_outlives_a_lull_and_follows_a_change() {
     let bouncer = Bouncer::new(config(), Nanos::ZERO).unwrap();
-    teach(&bouncer, 0, 30, Nanos::ZERO);
-    let learned = bouncer.figures(QueryType(0));
+    record(&bouncer, 0, 30, Nanos::ZERO);
+    let learned = bouncer.processing_times(QueryType(0));
     for second in 1..1_000 {
         bouncer.refresh(Nanos::from_secs(second));
     }
-    assert_eq!(bouncer.figures(QueryType(0)), learned, "an empty histogram says nothing");
-    teach(&bouncer, 0, 3, Nanos::from_secs(1_000));
-    assert_ne!(bouncer.figures(QueryType(0)), learned, "a full one does");
+    assert_eq!(bouncer.processing_times(QueryType(0)), learned, "an empty histogram says nothing");
+    record(&bouncer, 0, 3, Nanos::from_secs(1_000));
+    assert_ne!(bouncer.processing_times(QueryType(0)), learned, "a full one does");
 }
 
 #[test]
 fn a_sliding_window_follows_a_rare_type_before_a_whole_histogram_is_full() {
     let medians = [HistogramKind::Swap, HistogramKind::Sliding].map(|histogram| {
         let bouncer = Bouncer::new(Config { histogram, ..config() }, Nanos::ZERO).unwrap();
-        teach(&bouncer, 0, 3, Nanos::ZERO);
+        record(&bouncer, 0, 3, Nanos::ZERO);
         // 90 a second at 30 ms, where 100 are enough for a histogram.
         for tick in 1..=10 {
             (0..9).for_each(|_| bouncer.completed(request(0), Nanos::from_millis(30), Nanos::ZERO));
             bouncer.refresh(Nanos::from_millis(tick * 100));
         }
-        bouncer.figures(QueryType(0)).unwrap().mean
+        bouncer.processing_times(QueryType(0)).unwrap().mean
     });
     assert!(medians[0] < Nanos::from_millis(4), "{medians:?}");
     assert!(medians[1] > Nanos::from_millis(4), "{medians:?}");
@@ -210,16 +210,16 @@ fn tried_again(bouncer: &Bouncer) {
         bouncer.refresh(Nanos::from_secs(second));
         room_for(bouncer, 0)
     };
-    teach(bouncer, 0, 30, Nanos::ZERO);
+    record(bouncer, 0, 30, Nanos::ZERO);
     assert_eq!((at(1), at(9)), (0, 0));
     // On trial: judged by the queue's wait alone.
     assert!(at(10).abs_diff(18 * 10 / 30) <= 1);
     // Still slow: hopeless for another ten intervals.
-    teach(bouncer, 0, 30, Nanos::from_secs(11));
+    record(bouncer, 0, 30, Nanos::from_secs(11));
     assert_eq!((at(12), at(20)), (0, 0));
     assert!(at(21) > 0);
     // Well again.
-    teach(bouncer, 0, 3, Nanos::from_secs(22));
+    record(bouncer, 0, 3, Nanos::from_secs(22));
     assert!(at(23).abs_diff(50) <= 2);
 }
 
@@ -228,7 +228,7 @@ fn a_cold_type_that_others_make_look_hopeless_is_tried_as_well() {
     let types = vec![objective(&[(50.0, 1_000)]), objective(&[(50.0, 18)])];
     let bouncer = Bouncer::new(Config { types, ..config() }, Nanos::ZERO).unwrap();
     let admits_at = |second: u64| {
-        teach(&bouncer, 0, 30, Nanos::from_secs(second));
+        record(&bouncer, 0, 30, Nanos::from_secs(second));
         admits(&bouncer, request(1))
     };
     assert_eq!([0, 5, 9, 10].map(admits_at), [false, false, false, true]);
@@ -237,7 +237,7 @@ fn a_cold_type_that_others_make_look_hopeless_is_tried_as_well() {
 #[test]
 fn a_refusal_says_when_the_queue_has_made_room() {
     let bouncer = Bouncer::new(config(), Nanos::ZERO).unwrap();
-    teach(&bouncer, 0, 10, Nanos::ZERO);
+    record(&bouncer, 0, 10, Nanos::ZERO);
     (0..18).for_each(|_| bouncer.enqueued(request(0)));
     let Decision::Refuse { retry_after } = bouncer.decide(request(0), Nanos::ZERO, 0.0) else {
         panic!("admitted behind {}", bouncer.expected_wait(Tier::Critical));
@@ -254,8 +254,8 @@ fn a_starving_type_passes_under_each_strategy_only() {
         (Fairness::HelpingTheUnderserved { alpha: 1.0 }, Decision::AdmitUnderserved),
     ] {
         let bouncer = Bouncer::new(Config { fairness, ..config() }, Nanos::ZERO).unwrap();
-        teach(&bouncer, 0, 30, Nanos::ZERO);
-        teach(&bouncer, 1, 1, Nanos::ZERO);
+        record(&bouncer, 0, 30, Nanos::ZERO);
+        record(&bouncer, 1, 1, Nanos::ZERO);
         assert_eq!(bouncer.decide(request(1), Nanos::ZERO, 0.0), Decision::Admit);
         assert_eq!(bouncer.decide(request(0), Nanos::ZERO, 0.0), decision, "{fairness:?}");
     }
@@ -286,7 +286,7 @@ fn threads_that_share_a_policy_leave_its_counts_even() {
     // What changed hands at the very moment of a tick is put right by the next one.
     bouncer.refresh(Nanos::from_secs(60));
     assert_eq!(bouncer.expected_wait(Tier::BestEffort), Nanos::ZERO);
-    let samples = bouncer.figures(QueryType(0)).map_or(0, |figures| figures.samples);
+    let samples = bouncer.processing_times(QueryType(0)).map_or(0, |figures| figures.samples);
     assert!(samples >= 100, "{samples} samples");
 }
 
@@ -399,10 +399,10 @@ proptest! {
     ) {
         let bouncer = Bouncer::new(config(), Nanos::ZERO).unwrap();
         for (query_type, &ms) in took.iter().enumerate() {
-            teach(&bouncer, query_type as u16, ms, Nanos::ZERO);
+            record(&bouncer, query_type as u16, ms, Nanos::ZERO);
             (0..queued[query_type]).for_each(|_| bouncer.enqueued(request(query_type as u16)));
         }
-        let figures = [0, 1].map(|query_type| bouncer.figures(QueryType(query_type)).unwrap());
+        let figures = [0, 1].map(|query_type| bouncer.processing_times(QueryType(query_type)).unwrap());
         let wait: f64 =
             figures.iter().zip(&queued).map(|(figures, &queued)| figures.mean.0 as f64 * f64::from(queued)).sum::<f64>() / 10.0;
         for (query_type, figures) in figures.iter().enumerate() {

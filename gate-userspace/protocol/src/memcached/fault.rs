@@ -48,7 +48,7 @@ pub struct Fault {
 
 impl Fault {
     /// One that is answered.
-    pub(super) const fn told(kind: FaultKind) -> Self {
+    pub(super) const fn answered(kind: FaultKind) -> Self {
         Self { kind, quiet: false }
     }
 

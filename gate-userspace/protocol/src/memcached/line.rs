@@ -66,7 +66,7 @@ impl Iterator for Words<'_> {
 /// Reads a line, without its end.
 pub(super) fn parse(line: &[u8]) -> Result<Line, Fault> {
     if memchr(0, line).is_some() {
-        return Err(Fault::told(FaultKind::Nul));
+        return Err(Fault::answered(FaultKind::Nul));
     }
     let mut words = Words { line, at: 0 };
     let name = words.next().ok_or(UNKNOWN)?;
@@ -128,7 +128,7 @@ fn gets(mut words: Words<'_>, command: Command) -> Result<Line, Fault> {
     let (mut first, mut end, mut keys) = (words.line.len(), 0, 0);
     for key in words {
         if key.len() > MAX_KEY {
-            return Err(Fault::told(FaultKind::BadFormat));
+            return Err(Fault::answered(FaultKind::BadFormat));
         }
         first = first.min(key.start);
         end = key.end;
@@ -192,11 +192,11 @@ fn keyed(mut words: Words<'_>, command: Command, least: usize, most: usize) -> R
 /// `mg <key> <flag>*` and others of its form.
 fn meta(mut words: Words<'_>, command: Command) -> Result<Line, Fault> {
     let key = words.next().ok_or(match command {
-        Command::MetaDebug => Fault::told(FaultKind::BadFormat),
+        Command::MetaDebug => Fault::answered(FaultKind::BadFormat),
         _ => UNKNOWN,
     })?;
     if key.len() > MAX_KEY {
-        return Err(Fault::told(FaultKind::BadFormat));
+        return Err(Fault::answered(FaultKind::BadFormat));
     }
     let access = match command {
         Command::MetaGet | Command::MetaDebug => Access::Read,
@@ -207,13 +207,13 @@ fn meta(mut words: Words<'_>, command: Command) -> Result<Line, Fault> {
 
 /// `ms <key> <bytes> <flag>*`. Whatever is wrong with its flags, the store takes the value.
 fn meta_set(mut words: Words<'_>) -> Result<Line, Fault> {
-    const BAD: Fault = Fault::told(FaultKind::BadFormat);
+    const BAD: Fault = Fault::answered(FaultKind::BadFormat);
     let line = words.line;
     let key = words.next().ok_or(UNKNOWN)?;
     let bytes = words.next().filter(|_| key.len() <= MAX_KEY).ok_or(BAD)?;
     let (parsed, count) = flags(Line::of_key(Command::MetaSet, Access::Write, Quiet::Answered, &key), words);
     if count > MAX_META_WORDS - 3 {
-        return Err(Fault::told(FaultKind::TooManyFlags));
+        return Err(Fault::answered(FaultKind::TooManyFlags));
     }
     let bytes = number::unsigned(&line[bytes]).filter(|&bytes| bytes <= MAX_VALUE).ok_or(BAD)?;
     Ok(Line { body: Some(bytes + VALUE_END), ..parsed })
@@ -273,7 +273,7 @@ fn administer(line: &[u8]) -> Result<Line, Fault> {
         b"extstore" => admin(Command::Extstore, 2, ANY),
         b"refresh_certs" => admin(Command::RefreshCerts, 1, ANY),
         b"watch" | b"shutdown" => Err(UNSUPPORTED),
-        _ if last.starts_with(b"HTTP/") => Err(Fault::told(FaultKind::Http)),
+        _ if last.starts_with(b"HTTP/") => Err(Fault::answered(FaultKind::Http)),
         _ => Err(UNKNOWN),
     }
 }
@@ -288,5 +288,5 @@ fn is_time(word: &[u8]) -> bool {
     (1..=18).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit)
 }
 
-const UNKNOWN: Fault = Fault::told(FaultKind::Unknown);
-const UNSUPPORTED: Fault = Fault::told(FaultKind::Unsupported);
+const UNKNOWN: Fault = Fault::answered(FaultKind::Unknown);
+const UNSUPPORTED: Fault = Fault::answered(FaultKind::Unsupported);

@@ -179,11 +179,11 @@ impl Decoder {
             [MAGIC, opcode, ref rest @ ..] if input.len() >= HEADER => {
                 let mut opaque = [0; 4];
                 opaque.copy_from_slice(&rest[10..14]);
-                self.fault(input.len(), Fault::told(FaultKind::Binary { opcode, opaque }))
+                self.fault(input.len(), Fault::answered(FaultKind::Binary { opcode, opaque }))
             }
             [MAGIC, ..] => Step::More { want: HEADER },
             [first] if first == TLS[0] => Step::More { want: TLS.len() },
-            _ if input.starts_with(&TLS) => self.fault(input.len(), Fault::told(FaultKind::Tls)),
+            _ if input.starts_with(&TLS) => self.fault(input.len(), Fault::answered(FaultKind::Tls)),
             _ => {
                 self.state = BETWEEN;
                 self.line(input, 0)
@@ -197,7 +197,7 @@ impl Decoder {
         let within = &input[..input.len().min(limit)];
         let Some(newline) = memchr(b'\n', &within[searched..]) else {
             if input.len() >= limit {
-                return self.fault(input.len(), Fault::told(FaultKind::EndlessLine));
+                return self.fault(input.len(), Fault::answered(FaultKind::EndlessLine));
             }
             self.state = State::Line { searched: input.len() };
             return Step::More { want: input.len() + 1 };

@@ -60,12 +60,12 @@ impl Ticks {
         let layout = Layout::build(&config, &occupied(&maps)).unwrap();
         let ticker = Ticker::new(Arc::clone(&maps), ownership, layout, rules(Settings::default())).unwrap();
         let mut this = Self { ticker, maps, now: Nanos::from_secs(1_000) };
-        this.settle();
+        this.stabilise();
         this
     }
 
-    fn settle(&mut self) {
-        while self.ticker.settling() {
+    fn stabilise(&mut self) {
+        while self.ticker.stabilising() {
             self.tick(&[]);
         }
     }
@@ -83,7 +83,7 @@ impl Ticks {
         let config = Config::parse("test.toml", text).unwrap();
         let layout = Layout::build(&config, &occupied(&self.maps)).unwrap();
         self.ticker.install(layout, rules).unwrap();
-        self.settle();
+        self.stabilise();
     }
 
     /// The prices at each slot: base, row, and the latency of unreadable requests.

@@ -44,7 +44,7 @@ fn ledger() -> Ledger {
     let maps = Arc::new(maps);
     let layout = Layout::build(&config, &occupied(&maps)).unwrap();
     let mut ticker = Ticker::new(Arc::clone(&maps), ownership, layout, Rules::default()).unwrap();
-    while ticker.settling() {
+    while ticker.stabilising() {
         ticker.tick(NOW, &[]).unwrap();
     }
     Ledger::new(maps, 1, 7, [(0, "cache")])
