@@ -15,6 +15,7 @@ use crate::{ebpf, kernels, paths, run, sh};
 
 /// The extent of a test run.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Only this suite (`proxy`), or this module of one (`hot` or `proxy_hot`).
     #[arg(conflicts_with = "kernels")]
@@ -31,6 +32,17 @@ pub struct Args {
     #[arg(long)]
     kernels: bool,
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  cargo xtask test                       everything
+  cargo xtask test proxy                 one suite
+  cargo xtask test hot                   one module of any suite; `proxy_hot` says which suite
+  cargo xtask test proxy_hot flight      the tests of a module whose names contain `flight`
+  cargo xtask test repository            the rules of the source, within seconds
+  cargo xtask test --kernels             the suites `fixtures` and `kernels` in Debian's kernels
+
+An unknown name prints the list of suites and modules.";
 
 /// Sets up, builds and runs the tests: all of them, or those of one suite.
 ///
