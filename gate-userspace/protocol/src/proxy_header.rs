@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// What every header begins with. No request of a store does.
+/// The first bytes of every header. No request of a store does.
 pub const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 
 /// Bytes up to and with the length of the rest.
@@ -36,7 +36,7 @@ pub enum HeaderError {
     /// There is none.
     #[error("no PROXY header of version 2")]
     Missing,
-    /// It is the text of version 1.
+    /// A header of version 1, which is text.
     #[error("a PROXY header of version 1, where version 2 is wanted")]
     Version1,
     /// The signature is right, and the version is another.
