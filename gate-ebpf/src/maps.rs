@@ -2,7 +2,9 @@
 
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, PerCpuArray, RingBuf};
-use gate_common::abi::{Block, Control, Cpu, Ports, Service, Tenant, TenantCounters, TenantLine, TopKey};
+use gate_common::abi::{
+    Block, Control, CounterLine, Cpu, Ports, RareCounters, Service, Tenant, TenantLine, TopKey,
+};
 
 use crate::verdict::Scratch;
 
@@ -27,9 +29,15 @@ pub(crate) static TENANT_LINES: Array<TenantLine> = Array::with_max_entries(1, M
 /// The rest of the tenants.
 #[map]
 pub(crate) static TENANTS: Array<Tenant> = Array::with_max_entries(1, MMAPABLE);
-/// Counters by CPU and tenant.
+/// Counters by row and tenant.
 #[map]
-pub(crate) static COUNTERS: Array<TenantCounters> = Array::with_max_entries(1, MMAPABLE);
+pub(crate) static COUNTERS: Array<CounterLine> = Array::with_max_entries(1, MMAPABLE);
+/// What is seldom counted, by row and tenant.
+#[map]
+pub(crate) static RARE_COUNTERS: Array<RareCounters> = Array::with_max_entries(1, MMAPABLE);
+/// Which counters the daemon has to read at its next tick, a bit each.
+#[map]
+pub(crate) static TOUCHED: Array<u64> = Array::with_max_entries(1, MMAPABLE);
 /// Counters and scratch by CPU.
 #[map]
 pub(crate) static CPUS: Array<Cpu> = Array::with_max_entries(1, MMAPABLE);

@@ -196,7 +196,7 @@ impl PacketContext {
             price_mru = Shed::price(plan.rung(), price.0);
         }
         // Looked up before any compare-and-swap: later instructions wait for it.
-        let counters = Counters::new(plan.tenant_id, read_once!((*control).tenants));
+        let counters = Counters::new(plan.tenant_id);
         Ok(Self { ctx, control, scratch: at, plan, line, counters, now_ns, stale, price_mru })
     }
 

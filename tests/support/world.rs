@@ -14,7 +14,7 @@ use gate_common::token_bucket::Limits;
 use gate_common::units::{Fraction, Multiplier, Nanos};
 use gate_userspace::clock;
 use gate_userspace::control::tables::{Placement, Table};
-use gate_userspace::kernel::{Error, Loaded, Port, Sizes, cpu_rows, jiffies};
+use gate_userspace::kernel::{Cpus, Error, Loaded, Port, Sizes, jiffies};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
@@ -98,7 +98,9 @@ impl Default for Plan {
 }
 
 fn sizes(tenants: u32, blocks: u32) -> Result<Sizes, Error> {
-    Ok(Sizes { cpus: cpu_rows()?, tenants, services: 64, blocks, samples: 1 << 16 })
+    let cpus = Cpus::of_machine()?;
+    let (cpus, cpu_rows) = (cpus.numbers(), cpus.rows());
+    Ok(Sizes { cpus, cpu_rows, thread_rows: 0, tenants, services: 64, blocks, samples: 1 << 16 })
 }
 
 /// Keeps this thread on one CPU.
@@ -149,8 +151,18 @@ impl World {
         Self::of(Loaded::with_attempts(&sizes(tenants, blocks)?, attempts)?)
     }
 
+    /// As [`World::new`], with maps of these sizes.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says.
+    pub fn with_sizes(sizes: &Sizes) -> Result<Self, Error> {
+        Self::of(Loaded::new(sizes, None)?)
+    }
+
     fn of(mut loaded: Loaded) -> Result<Self, Error> {
         let clock = jiffies::measure(&mut loaded)?;
+        loaded.maps.give_rows(Cpus::of_machine()?.online());
         Ok(Self { loaded, clock, generation: 0 })
     }
 
@@ -232,12 +244,7 @@ impl World {
     /// Resets counters and the words of buckets; the plan stays in force.
     pub fn reset_counters(&mut self) {
         let maps = &self.loaded.maps;
-        for place in 0..maps.counters.len() {
-            maps.counters.store(place, &TenantCounters::default());
-        }
-        for place in 0..maps.cpus.len() {
-            maps.cpus.store(place, &Cpu::EMPTY);
-        }
+        self.clear_counters();
         for tenant in 0..maps.tenants.len() {
             self.set_buckets(tenant, [0; 5]);
         }
@@ -247,17 +254,22 @@ impl World {
     /// Resets counters and tenants.
     pub fn reset(&mut self) {
         let maps = &self.loaded.maps;
-        for place in 0..maps.counters.len() {
-            maps.counters.store(place, &TenantCounters::default());
-        }
-        for place in 0..maps.cpus.len() {
-            maps.cpus.store(place, &Cpu::EMPTY);
-        }
+        self.clear_counters();
         for place in 0..maps.tenants.len() {
             maps.tenants.store(place, &Tenant::default());
             maps.tenant_lines.store(place, &TenantLine::default());
         }
         self.loaded.samples.drain(usize::MAX, |_| ());
+    }
+
+    /// Forgets what was counted; CPUs keep their rows.
+    fn clear_counters(&self) {
+        let maps = &self.loaded.maps;
+        (0..maps.tenants.len()).for_each(|tenant| maps.clear_tenant_counters(tenant));
+        for place in 0..maps.cpus.len() {
+            let Cpu { first_line, first_touched, first_rare, .. } = maps.cpus.load(place);
+            maps.cpus.store(place, &Cpu { first_line, first_touched, first_rare, ..Cpu::EMPTY });
+        }
     }
 
     /// What was counted since.

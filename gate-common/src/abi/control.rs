@@ -13,7 +13,7 @@ use crate::units::{Fraction, Nanos};
 pub struct Control {
     /// [`super::ABI_VERSION`] of the daemon that made the maps; zero before they are ready.
     pub abi_version: u32,
-    /// CPUs that [`super::maps::COUNTERS`] and [`super::maps::CPUS`] have room for.
+    /// Elements of [`super::maps::CPUS`].
     pub cpus: u32,
     /// Tenants that [`super::maps::TENANTS`] has room for.
     pub tenants: u32,
@@ -42,8 +42,10 @@ pub struct Control {
     pub charged_mark: u32,
     /// Spelled out.
     pub _padding: u32,
+    /// Rows of [`super::maps::COUNTERS`] that CPUs may have; they follow the shared row.
+    pub cpu_rows: u64,
     /// Spelled out: the heartbeat has a cache line of its own.
-    pub _reserved: [u64; 4],
+    pub _reserved: [u64; 3],
     /// What packets are judged by, one for each bank.
     pub views: [View; 2],
 }

@@ -13,8 +13,10 @@
 //! | [`maps::SERVICES`] | [`Service`] | service slot | daemon |
 //! | [`maps::TENANT_LINES`] | [`TenantLine`] | tenant id | bucket: both; rest: daemon |
 //! | [`maps::TENANTS`] | [`Tenant`] | tenant id | words: both; banks: daemon |
-//! | [`maps::COUNTERS`] | [`TenantCounters`] | `cpu * tenants + tenant` | XDP |
-//! | [`maps::CPUS`] | [`Cpu`] | CPU | XDP |
+//! | [`maps::COUNTERS`] | [`CounterLine`] | `row * tenants + tenant` | both |
+//! | [`maps::RARE_COUNTERS`] | [`RareCounters`] | `row * tenants + tenant` | both |
+//! | [`maps::TOUCHED`] | `u64`, a bit for each tenant | `row * touched_words + tenant / 64` | both |
+//! | [`maps::CPUS`] | [`Cpu`] | CPU; one more for what older maps counted | XDP; rows: daemon |
 //! | [`maps::SAMPLES`] | [`Sample`] | ring buffer | XDP |
 //! | [`maps::TOP_KEYS`] | [`TopKey`] | rank | daemon |
 //!
@@ -36,7 +38,7 @@ mod table;
 mod tenant;
 
 pub use control::{AttachMode, Clock, Control, View, view_flags};
-pub use counters::{Cpu, EXITS, Event, Exit, TenantCounters};
+pub use counters::{CounterLine, Cpu, EXITS, Event, Exit, RareCounters, TenantCounters, touched_words};
 pub use hot::{HotKey, HotValue, TopKey};
 pub use name::Name;
 pub use reason::Reason;
@@ -78,8 +80,12 @@ pub mod maps {
     pub const TENANT_LINES: &str = "TENANT_LINES";
     /// [`super::Tenant`]s.
     pub const TENANTS: &str = "TENANTS";
-    /// [`super::TenantCounters`] by CPU and tenant.
+    /// [`super::CounterLine`]s by row and tenant.
     pub const COUNTERS: &str = "COUNTERS";
+    /// [`super::RareCounters`] by row and tenant.
+    pub const RARE_COUNTERS: &str = "RARE_COUNTERS";
+    /// Which lines of [`COUNTERS`] were counted in since the last tick, a bit each.
+    pub const TOUCHED: &str = "TOUCHED";
     /// [`super::Cpu`]s.
     pub const CPUS: &str = "CPUS";
     /// [`super::Sample`]s, a ring buffer.
@@ -89,8 +95,20 @@ pub mod maps {
     /// What [`super::CLOCK_PROGRAM`] read: jiffies, then `ktime_get_ns`, two `u64`.
     pub const CLOCK: &str = "CLOCK_READING";
     /// Every pinned map.
-    pub const ALL: [&str; 10] =
-        [CONTROL, PORTS, TABLES, SERVICES, TENANT_LINES, TENANTS, COUNTERS, CPUS, SAMPLES, TOP_KEYS];
+    pub const ALL: [&str; 12] = [
+        CONTROL,
+        PORTS,
+        TABLES,
+        SERVICES,
+        TENANT_LINES,
+        TENANTS,
+        COUNTERS,
+        RARE_COUNTERS,
+        TOUCHED,
+        CPUS,
+        SAMPLES,
+        TOP_KEYS,
+    ];
 }
 
 /// The bank that a generation puts in force.

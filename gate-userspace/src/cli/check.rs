@@ -7,7 +7,8 @@ use serde::Serialize;
 
 use crate::config::{Config, Error, Fault};
 use crate::control::sizes::{Exceeded, counter_bytes, sizes, table_bytes};
-use crate::{dispatcher, kernel};
+use crate::dispatcher;
+use crate::kernel::Cpus;
 
 /// Say whether a configuration is valid, or everything that is wrong with it.
 #[derive(Debug, clap::Args)]
@@ -53,7 +54,7 @@ struct Memory {
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let file = args.file.display().to_string();
     let report = match Config::read(&args.file) {
-        Ok(config) => match Memory::of(&config, kernel::cpu_rows()?) {
+        Ok(config) => match Memory::of(&config, &Cpus::of_machine()?) {
             Ok(memory) => {
                 let (counts, memory) = (Some(Counts::of(&config)), Some(memory));
                 Report { file, valid: true, counts, memory, faults: Vec::new(), warnings: config.warnings() }
@@ -103,7 +104,7 @@ impl Report {
 }
 
 impl Memory {
-    fn of(config: &Config, cpus: u32) -> Result<Self, Exceeded> {
+    fn of(config: &Config, cpus: &Cpus) -> Result<Self, Exceeded> {
         let sizes = sizes(config, cpus, dispatcher::cores())?;
         let (counters_allowed, tables_allowed) = (config.gate.counter_memory, config.gate.prefix_memory);
         let (counters, tables) = (counter_bytes(&sizes), table_bytes(&sizes));

@@ -98,6 +98,8 @@ fn dump(pins: &Pins, map: &str, from: usize, count: usize) -> anyhow::Result<()>
         names::TENANT_LINES => elements(&maps.tenant_lines, from, count),
         names::TENANTS => elements(&maps.tenants, from, count),
         names::COUNTERS => elements(&maps.counters, from, count),
+        names::RARE_COUNTERS => elements(&maps.rare_counters, from, count),
+        names::TOUCHED => elements(&maps.touched, from, count),
         names::CPUS => elements(&maps.cpus, from, count),
         names::TOP_KEYS => elements(&maps.top_keys, from, count),
         names::SAMPLES => anyhow::bail!("SAMPLES is a ring buffer, which only the daemon reads"),

@@ -145,7 +145,15 @@ mod tests {
     use crate::kernel::Sizes;
 
     fn scene() -> (HotKeys, Maps) {
-        let sizes = Sizes { cpus: 1, tenants: 4, services: 4, blocks: 16, samples: 4_096 };
+        let sizes = Sizes {
+            cpus: 1,
+            cpu_rows: 1,
+            thread_rows: 0,
+            tenants: 4,
+            services: 4,
+            blocks: 16,
+            samples: 4_096,
+        };
         let (maps, _) = Maps::private(&sizes).unwrap();
         let mut hot_keys = HotKeys::new(Nanos::from_millis(100), 1).unwrap();
         hot_keys.follow([("a".to_owned(), 100), ("b".to_owned(), 1_000_000)]).unwrap();

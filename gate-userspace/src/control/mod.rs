@@ -4,6 +4,7 @@
 //! - [`layout`]: a configuration as elements of the maps. Pure.
 //! - [`sizes`]: how large the maps are made, and what memory they take. Pure.
 //! - [`decide`]: a snapshot in, a plan out. Pure.
+//! - [`demand`]: what tenants asked for since the last tick, by the counters that were touched.
 //! - [`hot_keys`]: counts what XDP sampled.
 //! - `cost_sampler`: the cost samples of the workers, for learned prices.
 //! - [`watch`]: what is observed of each service's store.
@@ -13,6 +14,7 @@
 pub mod board;
 mod cost_sampler;
 pub mod decide;
+pub mod demand;
 pub mod hot_keys;
 pub mod layout;
 pub mod sizes;

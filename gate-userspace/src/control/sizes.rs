@@ -1,10 +1,10 @@
 //! How large the maps are made for a configuration, and what memory they take. Pure.
 
-use gate_common::abi::{Block, Cpu, TenantCounters};
+use gate_common::abi::{Block, CounterLine, Cpu, RareCounters, touched_words};
 
 use super::layout::{self, capacities, needs};
 use crate::config::Config;
-use crate::kernel::Sizes;
+use crate::kernel::{Cpus, Sizes};
 
 /// A configuration needs more memory than it allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -21,7 +21,7 @@ pub enum Exceeded {
     },
     /// The counters.
     #[error(
-        "the counters of {tenants} tenants in {rows} rows (one for each CPU and each thread) need {needed_kib} KiB, counter_memory allows {allowed_kib} KiB: raise it, lower threads, or merge tenants"
+        "the counters of {tenants} tenants in {rows} rows (one for each online CPU, some for those that may come, one for each thread) need {needed_kib} KiB, counter_memory allows {allowed_kib} KiB: raise it, lower threads, or merge tenants"
     )]
     CounterMemory {
         /// Tenants that there is room for.
@@ -35,13 +35,12 @@ pub enum Exceeded {
     },
 }
 
-/// How large maps are made, on a machine whose CPUs take `cpus` rows of counters and whose `cores` serve proxied
-/// services.
+/// How large maps are made, on a machine with these `cpus`, of which `cores` serve proxied services.
 ///
 /// # Errors
 ///
 /// [`Exceeded`].
-pub fn sizes(config: &Config, cpus: u32, cores: u32) -> Result<Sizes, Exceeded> {
+pub fn sizes(config: &Config, cpus: &Cpus, cores: u32) -> Result<Sizes, Exceeded> {
     let needs = needs(config);
     let allowed_kib = config.gate.prefix_memory / 1_024;
     let needed_kib = u64::from(needs.blocks + layout::ROOT_BLOCKS);
@@ -50,11 +49,12 @@ pub fn sizes(config: &Config, cpus: u32, cores: u32) -> Result<Sizes, Exceeded> 
     }
     let most_blocks = u32::try_from(allowed_kib).unwrap_or(u32::MAX) - layout::ROOT_BLOCKS;
     let capacities = capacities(&needs, most_blocks);
-    let threads = config.gate.threads.map_or(cores, |threads| threads.get() as u32).min(cpus);
+    let threads = config.gate.threads.map_or(cores, |threads| threads.get() as u32).min(cpus.numbers());
     let proxied = config.services.iter().any(|service| service.backend.is_some());
     let sizes = Sizes {
-        // Beside each CPU's row one for each thread of the dispatcher, and one for what was counted in other maps.
-        cpus: cpus + if proxied { threads } else { 0 } + 1,
+        cpus: cpus.numbers(),
+        cpu_rows: cpus.rows(),
+        thread_rows: if proxied { threads } else { 0 },
         tenants: capacities.tenant_capacity,
         services: capacities.service_capacity,
         blocks: capacities.block_capacity,
@@ -63,18 +63,29 @@ pub fn sizes(config: &Config, cpus: u32, cores: u32) -> Result<Sizes, Exceeded> 
     let (needed_kib, allowed_kib) =
         (counter_bytes(&sizes).div_ceil(1_024), config.gate.counter_memory / 1_024);
     if needed_kib > allowed_kib {
-        let Sizes { tenants, cpus: rows, .. } = sizes;
+        let (tenants, rows) = (sizes.tenants, sizes.rows());
         return Err(Exceeded::CounterMemory { tenants, rows, needed_kib, allowed_kib });
     }
     Ok(sizes)
 }
 
-/// The memory that counters take, in bytes.
+/// The memory that counters take, in bytes: their maps, and what the daemon keeps to tell what has changed.
 #[must_use]
 pub fn counter_bytes(sizes: &Sizes) -> u64 {
-    let row = u64::from(sizes.tenants) * size_of::<TenantCounters>() as u64 + size_of::<Cpu>() as u64;
-    u64::from(sizes.cpus) * row
+    let map = |elements: u64, bytes: usize| (elements * bytes as u64).next_multiple_of(PAGE) + PAGE;
+    let (tenants, rows) = (u64::from(sizes.tenants), u64::from(sizes.rows()));
+    let words = rows * u64::from(touched_words(sizes.tenants));
+    let maps = map(rows * tenants, size_of::<CounterLine>())
+        + map(u64::from(sizes.rare_rows()) * tenants, size_of::<RareCounters>())
+        + map(words, size_of::<u64>())
+        + map(u64::from(sizes.cpus) + 1, size_of::<Cpu>());
+    // See `control::demand`: by line of any row, by line of the shared row and the threads', by word, by tenant.
+    let kept = rows * tenants + (1 + u64::from(sizes.thread_rows)) * tenants + words + 2 * tenants;
+    maps + kept * size_of::<u64>() as u64
 }
+
+/// A map's memory is rounded up to this; the kernel takes as much again for the map itself.
+const PAGE: u64 = 4_096;
 
 /// The memory that the prefix tables take, in bytes.
 #[must_use]
@@ -104,6 +115,10 @@ mod tests {
             .expect("a valid configuration")
     }
 
+    fn cpus(online: &str) -> Cpus {
+        Cpus::parse("0-63", online).expect("a list of CPUs")
+    }
+
     #[test]
     fn counters_have_rows_for_cpus_and_serving_threads() {
         for (gate, backend, rows) in [
@@ -113,20 +128,27 @@ mod tests {
             ("threads = \"4\"", "backend = \"127.0.0.1:11212\"", 64 + 4 + 1),
             ("threads = \"256\"", "backend = \"127.0.0.1:11212\"", 64 + 64 + 1),
         ] {
-            let sizes = sizes(&config(gate, 1, backend), 64, 16).expect("little memory");
-            assert_eq!(sizes.cpus, rows, "{gate} {backend}");
+            let sizes = sizes(&config(gate, 1, backend), &cpus("0-63"), 16).expect("little memory");
+            assert_eq!(sizes.rows(), rows, "{gate} {backend}");
+        }
+        // CPUs that may come hardly count, nor do holes in their numbers.
+        for (online, rows) in [("0-1", 1 + 2 + 2), ("0,63", 1 + 2 + 2), ("0-15,32-47", 1 + 32 + 8)] {
+            let sizes = sizes(&config("", 1, ""), &cpus(online), 16).expect("little memory");
+            assert_eq!((sizes.rows(), sizes.cpus), (rows, 64), "{online}");
         }
     }
 
     #[test]
     fn counters_beyond_the_allowed_memory_are_refused() {
-        let allowed = |gate: &str| sizes(&config(gate, 10_000, ""), 64, 64);
-        let sizes = allowed("counter_memory = \"512MiB\"").expect("room for them");
-        assert_eq!(counter_bytes(&sizes), 65 * (20_002 * 336 + size_of::<Cpu>() as u64));
-        let needed_kib = counter_bytes(&sizes).div_ceil(1_024);
-        let refused = allowed("counter_memory = \"256MiB\"").expect_err("no room");
+        let allowed = |gate: &str| sizes(&config(gate, 10_000, ""), &cpus("0-63"), 64);
+        let sizes = allowed("counter_memory = \"128MiB\"").expect("room for them");
+        let (lines, rare, kept) = (65 * 20_002 * 64, 4 * 20_002 * 288, 65 * 20_002 * 8);
+        let bytes = counter_bytes(&sizes);
+        assert!((lines + rare + kept..=120 << 20).contains(&bytes), "{bytes} bytes");
+        let needed_kib = bytes.div_ceil(1_024);
+        let refused = allowed("counter_memory = \"64MiB\"").expect_err("no room");
         let expected =
-            Exceeded::CounterMemory { tenants: 20_002, rows: 65, needed_kib, allowed_kib: 256 << 10 };
+            Exceeded::CounterMemory { tenants: 20_002, rows: 65, needed_kib, allowed_kib: 64 << 10 };
         assert_eq!(refused, expected);
     }
 }

@@ -9,13 +9,12 @@ use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use gate_common::abi::{
-    Name, Ports, ServiceState, Tenant, TenantCounters, TenantLine, TenantState, View, bank_of,
-};
+use gate_common::abi::{Name, Ports, ServiceState, Tenant, TenantLine, TenantState, View, bank_of};
 use gate_common::units::Nanos;
 
 use super::board::{LearnedReport, PriceReport, Report, ServiceReport};
 use super::decide::{Learning, Memory, Rules, ServiceSnapshot, Snapshot, TenantSnapshot, decide};
+use super::demand::Demand;
 use super::layout::{Layout, Occupied, blocks_in_force};
 use crate::kernel::Maps;
 use crate::kernel::owner::Ownership;
@@ -48,8 +47,9 @@ pub struct Ticker {
     ownership: Ownership,
     rules: Rules,
     view: View,
-    /// By tenant in use: its id, its state before any decision, what was charged and refused so far.
+    /// By tenant in use: its id, its state before any decision.
     tenants: Vec<ActiveTenant>,
+    demand: Demand,
     snapshots: Vec<TenantSnapshot>,
     states: Vec<TenantState>,
     /// By service, in the order of the configuration.
@@ -75,8 +75,6 @@ struct Written {
 struct ActiveTenant {
     id: u32,
     base: TenantState,
-    offered_mru: u64,
-    asked_mru: u64,
 }
 
 impl Ticker {
@@ -87,6 +85,7 @@ impl Ticker {
     /// [`Error`].
     pub fn new(maps: Arc<Maps>, ownership: Ownership, layout: Layout, rules: Rules) -> Result<Self, Error> {
         let mut this = Self {
+            demand: Demand::new(&maps),
             maps,
             ownership,
             rules: Rules::default(),
@@ -132,9 +131,8 @@ impl Ticker {
             if tenant.fresh {
                 maps.tenants.store(id, &Tenant::default());
                 maps.tenant_lines.store(id, &TenantLine::default());
-                for cpu in 0..maps.cpus.len() {
-                    maps.counters.store(cpu * maps.tenants.len() + id, &TenantCounters::default());
-                }
+                maps.clear_tenant_counters(id);
+                self.demand.forget(tenant.id);
             }
             maps.tenants.store_at(id, offset_of!(Tenant, name), &tenant.name);
         }
@@ -142,14 +140,8 @@ impl Ticker {
         self.view = layout.view;
         self.rules = rules;
         self.sweep_in = Some(2);
-        self.tenants = layout
-            .tenants
-            .iter()
-            .map(|tenant| {
-                let (offered_mru, asked_mru) = asked(maps, tenant.id);
-                ActiveTenant { id: tenant.id, base: tenant.state, offered_mru, asked_mru }
-            })
-            .collect();
+        self.tenants =
+            layout.tenants.iter().map(|tenant| ActiveTenant { id: tenant.id, base: tenant.state }).collect();
         self.snapshots = vec![TenantSnapshot::default(); self.tenants.len()];
         self.states = self.tenants.iter().map(|tenant| tenant.base).collect();
         let unknown =
@@ -280,14 +272,11 @@ impl Ticker {
     }
 
     fn observe(&mut self) {
-        for (snapshot, tenant) in self.snapshots.iter_mut().zip(&mut self.tenants) {
-            let (offered_mru, asked_mru) = asked(&self.maps, tenant.id);
-            *snapshot = TenantSnapshot {
-                quota_tat: self.maps.quota_tat(tenant.id as usize).load(Ordering::Relaxed),
-                offered_mru: offered_mru.wrapping_sub(tenant.offered_mru),
-                asked_mru: asked_mru.wrapping_sub(tenant.asked_mru),
-            };
-            (tenant.offered_mru, tenant.asked_mru) = (offered_mru, asked_mru);
+        self.demand.read(&self.maps);
+        for (snapshot, tenant) in self.snapshots.iter_mut().zip(&self.tenants) {
+            let (offered_mru, asked_mru) = self.demand.since(tenant.id);
+            let quota_tat = self.maps.quota_tat(tenant.id as usize).load(Ordering::Relaxed);
+            *snapshot = TenantSnapshot { quota_tat, offered_mru, asked_mru };
         }
     }
 
@@ -350,21 +339,6 @@ pub fn occupied(maps: &Maps) -> Occupied {
         first_service: view.first_service,
         blocks: blocks_in_force(&view, sizes.blocks, &|number| maps.tables.load(number as usize)),
     }
-}
-
-/// The amounts that a tenant was charged and refused so far, and that it requested over its connections, in thousandths of a
-/// request unit.
-fn asked(maps: &Maps, tenant: u32) -> (u64, u64) {
-    let counter = |cpu: usize, offset| {
-        let element = cpu * maps.tenants.len() + tenant as usize;
-        maps.counters.word(element, offset).load(Ordering::Relaxed)
-    };
-    (0..maps.cpus.len()).fold((0, 0), |(offered, asked): (u64, u64), cpu| {
-        let charged = counter(cpu, offset_of!(TenantCounters, charged_mru));
-        let refused = counter(cpu, offset_of!(TenantCounters, refused_mru));
-        let asked = asked.wrapping_add(counter(cpu, offset_of!(TenantCounters, asked_mru)));
-        (offered.wrapping_add(charged).wrapping_add(refused), asked)
-    })
 }
 
 #[cfg(test)]

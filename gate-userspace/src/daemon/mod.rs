@@ -32,7 +32,7 @@ use crate::dispatcher::{self, Dispatcher, ServiceMetrics};
 use crate::kernel::attach::{self, attach, mode_name};
 use crate::kernel::mark;
 use crate::kernel::owner::{self, Ownership, Predecessor, Previous};
-use crate::kernel::{self, Heartbeat, Loaded, Maps, Migration, Opened, PinDir, Sizes};
+use crate::kernel::{self, CpuWatch, Cpus, Heartbeat, Loaded, Maps, Migration, Opened, PinDir, Sizes};
 use crate::policy::Tier;
 use crate::policy::range::OutOfRange;
 use crate::probe::Prober;
@@ -162,6 +162,7 @@ struct Daemon {
     ownership: Ownership,
     /// `None` where there is no XDP: the maps are this process' own then.
     attached: Option<Attached>,
+    cpus: CpuWatch,
     ticker: Ticker,
     hot_keys: HotKeys,
     reload: bool,
@@ -295,8 +296,9 @@ impl Daemon {
         }
         let heartbeat = Heartbeat::start(Arc::clone(&maps), ownership, config.gate.stale_after)
             .map_err(|source| Error::System { what: "starting the heartbeat", source })?;
-        let first_row = kernel::cpu_rows()? as usize;
-        let dispatcher = Dispatcher::start(config, &maps, first_row, predecessor)?;
+        let mut cpus = CpuWatch::new()?;
+        cpus.tick(&maps)?;
+        let dispatcher = Dispatcher::start(config, &maps, predecessor)?;
         let mut hot_keys = HotKeys::new(config.gate.tick, clock::entropy())?;
         hot_keys.follow(hot_per_sec(config))?;
         let mut watch = Watch::default();
@@ -308,6 +310,7 @@ impl Daemon {
             maps,
             ownership,
             attached: None,
+            cpus,
             ticker,
             hot_keys,
             reload: false,
@@ -355,6 +358,10 @@ impl Daemon {
         let now = now(&self.maps);
         let services = self.watch.tick(now, |service| self.ticker.is_overloaded(service));
         let generation = self.ticker.tick(now, &services)?;
+        if let Err(error) = self.cpus.tick(&self.maps) {
+            // CPUs that have come since count in the row that all share.
+            tracing::debug!(error = &error as &dyn std::error::Error, "reading which CPUs are online");
+        }
         self.watch.expect(|service| Some((self.ticker.expected(service)?, self.ticker.measure(service))));
         self.attached.iter_mut().for_each(Attached::look_after_mark);
         self.board.publish(self.ticker.report(generation, self.watch.report()));
@@ -508,7 +515,7 @@ impl Signals {
 
 /// How large new maps are made for a configuration.
 fn sizes(config: &Config) -> Result<Sizes, Error> {
-    Ok(control::sizes::sizes(config, kernel::cpu_rows()?, dispatcher::cores())?)
+    Ok(control::sizes::sizes(config, &Cpus::of_machine()?, dispatcher::cores())?)
 }
 
 fn rules(config: &Config) -> Rules {

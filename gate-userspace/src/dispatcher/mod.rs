@@ -111,7 +111,7 @@ pub enum Error {
 
 impl Dispatcher {
     /// Starts serving the services of `config` that have a backend; `None` if none has. The maps hold a
-    /// layout of this configuration, and a row of counters for each thread from `first_row` on. From a
+    /// layout of this configuration, and rows of counters for threads. From a
     /// `predecessor` that still has clients it takes over the sockets.
     ///
     /// # Errors
@@ -120,11 +120,10 @@ impl Dispatcher {
     pub fn start(
         config: &Config,
         maps: &Arc<Maps>,
-        first_row: usize,
         predecessor: Option<Predecessor>,
     ) -> Result<Option<Self>, Error> {
-        // The last row is nobody's.
-        let rows = maps.cpus.len().saturating_sub(first_row + 1).max(1);
+        let first_row = 1 + maps.cpu_rows();
+        let rows = (maps.rows() - first_row).max(1);
         let count = config.gate.threads.map_or_else(|| cores() as usize, std::num::NonZero::get).min(rows);
         let tenants = Tenants::after(&Tenants::default(), config, &maps.tenant_ids());
         let (tenants, known) = watch::channel(Arc::new(tenants));

@@ -151,8 +151,6 @@ impl WorkerSetup {
 
     async fn run(self) -> io::Result<()> {
         let Self { number, row, maps, mut phase, services, metrics, policies, delays, hot } = self;
-        // What several count.
-        let shared_row = maps.cpus.len() - 1;
         let names = services.iter().map(|(settings, _)| (settings.service, settings.name.as_str()));
         let ledger = Rc::new(RefCell::new(Ledger::new(maps, row, clock::entropy(), names)));
         let scratch = Rc::new(RefCell::new(vec![0; READ_BYTES].into_boxed_slice()));
@@ -172,7 +170,7 @@ impl WorkerSetup {
             }
         }
         wait_for_phase(&mut phase, Phase::Draining).await;
-        ledger.borrow_mut().count_in_shared_row(shared_row);
+        ledger.borrow_mut().count_in_shared_row();
         wait_for_phase(&mut phase, Phase::Stopped).await;
         Ok(())
     }

@@ -68,6 +68,7 @@ impl Loaded {
             xdp(&mut ebpf, name)?.load().map_err(|source| Error::load(name, source))?;
         }
         let maps = Arc::new(Maps::of(&ebpf)?);
+        maps.set_cpu_rows(sizes.cpu_rows);
         let ring = ebpf.take_map(maps::SAMPLES);
         let samples =
             Samples::new(ring.ok_or_else(|| Error::ObjectLacks { what: maps::SAMPLES.to_owned() })?)?;
@@ -204,45 +205,5 @@ pub(super) fn xdp<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp> {
     program.try_into().map_err(|source| Error::aya(name, source))
 }
 
-/// How many rows per-CPU counters need, which XDP counts in by the CPU's number: one more than the highest number that a CPU
-/// may ever have. There may be fewer CPUs than that: the numbers can have holes.
-///
-/// # Errors
-///
-/// [`Error::System`] if `/sys` does not say.
-pub fn cpu_rows() -> Result<u32> {
-    let failed = |source| Error::System { what: "counting the possible CPUs", source };
-    let possible = std::fs::read_to_string("/sys/devices/system/cpu/possible").map_err(failed)?;
-    rows_for(&possible).ok_or_else(|| failed(std::io::ErrorKind::InvalidData.into()))
-}
-
-/// One more than the highest number in a list of ranges, like `0-3,8-11`.
-fn rows_for(ranges: &str) -> Option<u32> {
-    let last = |range: &str| range.rsplit('-').next()?.trim().parse::<u32>().ok();
-    let lasts: Option<Vec<u32>> = ranges.trim().split(',').map(last).collect();
-    lasts?.into_iter().max()?.checked_add(1)
-}
-
 /// A reply may be longer than its request.
 const ROOM_TO_GROW: usize = 256;
-
-#[cfg(test)]
-mod tests {
-    use super::rows_for;
-
-    #[test]
-    fn every_possible_cpu_has_a_row_despite_holes_in_numbers() {
-        for (possible, rows) in [
-            ("0\n", Some(1)),
-            ("0-1\n", Some(2)),
-            ("0-3,8-11\n", Some(12)),
-            ("0,2,5\n", Some(6)),
-            ("0-63\n", Some(64)),
-            ("\n", None),
-            ("0-x\n", None),
-            ("0-4294967295\n", None),
-        ] {
-            assert_eq!(rows_for(possible), rows, "{possible:?}");
-        }
-    }
-}

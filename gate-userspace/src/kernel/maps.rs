@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use aya::maps::MapData;
 use gate_common::abi::{
-    self, ABI_VERSION, AttachMode, Block, Clock, Control, Cpu, Name, Ports, Service, ServiceState, Tenant,
-    TenantCounters, TenantLine, TenantState, TopKey, View, maps,
+    self, ABI_VERSION, AttachMode, Block, Clock, Control, CounterLine, Cpu, Name, Ports, RareCounters,
+    Service, ServiceState, Tenant, TenantLine, TenantState, TopKey, View, maps, touched_words,
 };
 use gate_common::token_bucket::Limits;
 use gate_common::units::Nanos;
@@ -46,9 +46,13 @@ pub struct Maps {
     pub tenant_lines: Mapped<TenantLine>,
     /// See [`Tenant`].
     pub tenants: Mapped<Tenant>,
-    /// See [`TenantCounters`]; index `cpu * tenants + tenant`.
-    pub counters: Mapped<TenantCounters>,
-    /// See [`Cpu`].
+    /// See [`CounterLine`]; index `row * tenants + tenant`.
+    pub counters: Mapped<CounterLine>,
+    /// See [`RareCounters`]; index `row * tenants + tenant`.
+    pub rare_counters: Mapped<RareCounters>,
+    /// Which of `counters` were touched, a bit each; see [`touched_words`].
+    pub touched: Mapped<u64>,
+    /// See [`Cpu`]; the last element has what older maps counted.
     pub cpus: Mapped<Cpu>,
     /// See [`TopKey`].
     pub top_keys: Mapped<TopKey>,
@@ -75,11 +79,20 @@ impl Maps {
         require_pins(directory, &maps::ALL)?;
         let this = Self::open(writable, |name| data_of_pin(directory, name))?;
         let not_whole = |map| Err(Error::NotWhole { directory: directory.to_owned(), map });
-        match (this.control.load(0), this.tenants.len()) {
-            (control, tenants) if control.tenants as usize != tenants => not_whole(maps::TENANTS),
-            (_, tenants) if this.tenant_lines.len() != tenants => not_whole(maps::TENANT_LINES),
-            (_, tenants) if this.counters.len() != this.cpus.len() * tenants => not_whole(maps::COUNTERS),
-            _ => Ok(this),
+        let (control, tenants) = (this.control.load(0), this.tenants.len());
+        let words = touched_words(tenants as u32) as usize;
+        if control.tenants as usize != tenants {
+            not_whole(maps::TENANTS)
+        } else if this.tenant_lines.len() != tenants {
+            not_whole(maps::TENANT_LINES)
+        } else if !this.counters.len().is_multiple_of(tenants) || this.rows() <= this.cpu_rows() {
+            not_whole(maps::COUNTERS)
+        } else if !this.rare_counters.len().is_multiple_of(tenants) || this.rare_counters.len() < tenants {
+            not_whole(maps::RARE_COUNTERS)
+        } else if this.touched.len() != this.rows() * words {
+            not_whole(maps::TOUCHED)
+        } else {
+            Ok(this)
         }
     }
 
@@ -102,16 +115,18 @@ impl Maps {
             tenant_lines: array(sizes, maps::TENANT_LINES)?,
             tenants: array(sizes, maps::TENANTS)?,
             counters: array(sizes, maps::COUNTERS)?,
+            rare_counters: array(sizes, maps::RARE_COUNTERS)?,
+            touched: array(sizes, maps::TOUCHED)?,
             cpus: array(sizes, maps::CPUS)?,
             top_keys: array(sizes, maps::TOP_KEYS)?,
         };
+        this.set_cpu_rows(sizes.cpu_rows);
         this.init(Clock::default());
         let (ownership, _) = owner::take(&this)?;
         Ok((this, ownership))
     }
 
     fn open(writable: bool, map: impl Fn(&str) -> Result<MapData>) -> Result<Self> {
-        let counters = array(maps::COUNTERS, writable, &map)?;
         Ok(Self {
             control: array(maps::CONTROL, writable, &map)?,
             ports: array(maps::PORTS, writable, &map)?,
@@ -119,7 +134,9 @@ impl Maps {
             services: array(maps::SERVICES, writable, &map)?,
             tenant_lines: array(maps::TENANT_LINES, writable, &map)?,
             tenants: array(maps::TENANTS, writable, &map)?,
-            counters,
+            counters: array(maps::COUNTERS, writable, &map)?,
+            rare_counters: array(maps::RARE_COUNTERS, writable, &map)?,
+            touched: array(maps::TOUCHED, writable, &map)?,
             cpus: array(maps::CPUS, writable, &map)?,
             top_keys: array(maps::TOP_KEYS, writable, &map)?,
         })
@@ -140,7 +157,9 @@ impl Maps {
     #[must_use]
     pub fn sizes(&self) -> Sizes {
         Sizes {
-            cpus: self.cpus.len() as u32,
+            cpus: self.cpus.len() as u32 - 1,
+            cpu_rows: self.cpu_rows() as u32,
+            thread_rows: (self.rows() - self.cpu_rows()) as u32 - 1,
             tenants: self.tenants.len() as u32,
             services: self.services.len() as u32,
             blocks: self.tables.len() as u32,
@@ -291,26 +310,6 @@ impl Maps {
             Some((name.as_str().to_owned(), id)).filter(|(name, _)| !name.is_empty())
         };
         (1..self.tenants.len() as u32).filter_map(named).collect()
-    }
-
-    /// A tenant's counters, all CPUs together.
-    #[must_use]
-    pub fn tenant_counters(&self, tenant: usize) -> TenantCounters {
-        let mut sum = TenantCounters::default();
-        for cpu in 0..self.cpus.len() {
-            sum.add(&self.counters.load(cpu * self.tenants.len() + tenant));
-        }
-        sum
-    }
-
-    /// The CPUs' own counters, all together.
-    #[must_use]
-    pub fn cpu_counters(&self) -> Cpu {
-        let mut sum = Cpu::EMPTY;
-        for cpu in 0..self.cpus.len() {
-            sum.add(&self.cpus.load(cpu));
-        }
-        sum
     }
 }
 

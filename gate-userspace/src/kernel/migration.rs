@@ -11,9 +11,10 @@
 use std::fs;
 use std::mem::offset_of;
 use std::path::Path;
+use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
-use gate_common::abi::{ABI_VERSION, Clock, Control, Name, Tenant, maps};
+use gate_common::abi::{ABI_VERSION, Clock, Control, Name, Tenant, TenantCounters, maps};
 
 use super::abi_v4;
 use super::carry_over::{Bucket, CarryOver};
@@ -39,6 +40,8 @@ pub(super) fn older(directory: &Path, version: u32) -> Result<Box<dyn CarryOver>
 pub struct Migration {
     old: Box<dyn CarryOver>,
     pins: PinDir,
+    /// By tenant: what has been brought over.
+    counted: Mutex<Vec<TenantCounters>>,
 }
 
 impl Migration {
@@ -62,7 +65,8 @@ impl Migration {
         for (rank, key) in old.top_keys().iter().enumerate().take(new.top_keys.len()) {
             new.top_keys.store(rank, key);
         }
-        Self { old, pins: pins.clone() }
+        let counted = Mutex::new(vec![TenantCounters::default(); old.tenants()]);
+        Self { old, pins: pins.clone(), counted }
     }
 
     /// The ABI version of the old maps.
@@ -98,9 +102,8 @@ impl Migration {
     /// Brings over every counter, as of now, and gives either side the larger debt. To be called now and then while the
     /// old gate still charges for clients that it drains.
     pub fn carry_over(&self, new: &Maps) {
-        // No CPU's and no thread's: what was counted before.
-        let row = new.cpus.len() - 1;
-        for tenant in 0..self.old.tenants() {
+        let mut counted = self.counted.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        for (tenant, before) in counted.iter_mut().enumerate() {
             let name = self.old.name(tenant);
             if name != CarryOver::name(new, tenant) || (tenant > 0 && name == Name::EMPTY) {
                 continue;
@@ -113,10 +116,12 @@ impl Migration {
                 let before = new.fetch_max(tat, Ordering::SeqCst);
                 old.fetch_max(before, Ordering::SeqCst);
             }
-            let counted = self.old.tenant_counters(tenant);
-            new.counters.store(row * new.tenants.len() + tenant, &counted);
+            let now = self.old.tenant_counters(tenant);
+            new.count_shared(tenant, &now.since(before));
+            *before = now;
         }
-        new.cpus.store(row, &self.old.cpu_counters());
+        // No CPU's: what was counted before.
+        new.cpus.store(new.cpus.len() - 1, &self.old.cpu_counters());
     }
 }
 

@@ -4,6 +4,7 @@
 //! - [`Loaded`]: the object in the kernel, its maps, its test run.
 //! - [`Maps`]: the maps, typed and in memory; also opened by whoever only looks. [`Sizes`]: how large they are made.
 //! - `arrays`: how one is mapped, after its [`Shape`] is compared. [`PinnedHead`]: what all versions of them share.
+//! - [`Cpus`], [`CpuWatch`]: which CPUs there are, and in which row of counters each counts. [`Row`]: where that is.
 //! - [`PinDir`]: where maps and link are pinned, so that they outlive the daemon.
 //! - [`attach`]: the program at an interface; [`Peer`]: what a veth's other end needs.
 //! - [`Heartbeat`]: the sign of life that XDP looks for.
@@ -16,6 +17,8 @@ mod abi_v4;
 mod arrays;
 pub mod attach;
 mod carry_over;
+mod counters;
+mod cpus;
 mod error;
 mod heartbeat;
 pub mod jiffies;
@@ -37,9 +40,11 @@ mod shape;
 mod sizes;
 
 pub use arrays::pinned_shapes;
+pub use counters::Row;
+pub use cpus::{CpuWatch, Cpus, Rows};
 pub use error::{Error, Result};
 pub use heartbeat::{Heartbeat, raise_priority};
-pub use load::{Loaded, Runner, cpu_rows};
+pub use load::{Loaded, Runner};
 pub use mapped::{Mapped, Words};
 pub use maps::{Maps, Port};
 pub use migration::Migration;

@@ -306,7 +306,15 @@ mod tests {
 
     /// The end of an owner that takes 600 ms to leave, with or without heartbeats meanwhile.
     fn ended(beats: bool) -> Previous {
-        let sizes = Sizes { cpus: 1, tenants: 2, services: 2, blocks: 8, samples: 4_096 };
+        let sizes = Sizes {
+            cpus: 1,
+            cpu_rows: 1,
+            thread_rows: 0,
+            tenants: 2,
+            services: 2,
+            blocks: 8,
+            samples: 4_096,
+        };
         let (maps, _) = Maps::private(&sizes).unwrap();
         set_owner(&maps, 1);
         let script = "trap 'sleep 0.6; exit 0' USR2; echo ready; while :; do sleep 0.01; done";

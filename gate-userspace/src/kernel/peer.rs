@@ -45,4 +45,5 @@ impl Peer {
     }
 }
 
-const SMALLEST: Sizes = Sizes { cpus: 1, tenants: 1, services: 1, blocks: 1, samples: 4_096 };
+const SMALLEST: Sizes =
+    Sizes { cpus: 1, cpu_rows: 1, thread_rows: 0, tenants: 1, services: 1, blocks: 1, samples: 4_096 };

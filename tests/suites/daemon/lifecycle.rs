@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use aya::maps::Array;
+use gate_common::abi::maps;
 use gate_tests::daemon::{ATTACHED, CONFIG, PATIENCE, Site};
 use gate_tests::net::{CLIENT_INTERFACE, SERVER_INTERFACE};
 use gate_tests::privilege;
@@ -60,7 +61,7 @@ fn it_attaches_reports_and_leaves_nothing_behind() {
     assert_eq!(status["services"].as_array().unwrap().len(), 4, "two addresses, two transports: {status}");
     assert_eq!(quotas(&site), [("polite".to_owned(), 5_000.0), ("other".to_owned(), 1_000.0)]);
     assert!(site.json(&["hotkeys"]).unwrap().as_array().unwrap().is_empty());
-    assert_eq!(site.json(&["maps", "list"]).unwrap().as_array().unwrap().len(), 9);
+    assert_eq!(site.json(&["maps", "list"]).unwrap().as_array().unwrap().len(), maps::ALL.len());
     let control = site.json(&["maps", "dump", "CONTROL"]).unwrap();
     assert!(control[0]["element"].as_str().unwrap().contains("abi_version"));
     let mode = std::fs::metadata(site.pins()).unwrap().permissions().mode();
@@ -207,7 +208,7 @@ fn pins_of_a_killed_gate_can_be_read_taken_over_and_detached() {
     kill(second);
 
     let detached = site.json(&["detach"]).unwrap();
-    assert_eq!((&detached["detached"], &detached["maps_removed"]), (&true.into(), &9.into()));
+    assert_eq!((&detached["detached"], &detached["maps_removed"]), (&true.into(), &maps::ALL.len().into()));
     assert_eq!(site.anything_left().unwrap(), None);
     assert_eq!(site.json(&["detach"]).unwrap()["detached"], false);
 }

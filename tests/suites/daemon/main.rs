@@ -2,6 +2,7 @@
 
 mod admin;
 mod closed_loop;
+mod cpus;
 mod hot_restart;
 mod lab;
 mod lifecycle;

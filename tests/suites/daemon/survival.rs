@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use gate_common::abi::{Exit, Reason, TenantCounters};
+use gate_common::abi::{Exit, Reason, TenantCounters, maps};
 use gate_common::units::{NANOS_PER_SEC, Nanos};
 use gate_tests::daemon::{ATTACHED, CONFIG, PATIENCE, Site};
 use gate_tests::flood::{Flood, Sink};
@@ -236,7 +236,7 @@ fn no_packet_is_lost_or_skipped_while_maps_are_outgrown() {
         let seen = Seen::open(&site);
         assert_eq!(seen.word(DEBTOR).load(std::sync::atomic::Ordering::SeqCst), debt_until);
         assert_eq!(site.json(&["status"]).unwrap()["tenants"], 2 + tenants);
-        assert_eq!(site.json(&["maps", "list"]).unwrap().as_array().unwrap().len(), 9);
+        assert_eq!(site.json(&["maps", "list"]).unwrap().as_array().unwrap().len(), maps::ALL.len());
     }
     let sent = flood.stop();
     let seen = Seen::open(&site);

@@ -3,6 +3,7 @@
 //! The packets' rows themselves are the suite `fixtures`.
 
 mod connections;
+mod counters;
 mod differential;
 mod hot_keys;
 mod limits;

@@ -14,7 +14,7 @@ use gate_tests::privilege;
 use gate_tests::wait::until;
 use gate_tests::world::{PRICES, Plan, TCP, World, pin, service, tenant};
 use gate_userspace::clock;
-use gate_userspace::kernel::{self, PinDir, Sizes, cpu_rows};
+use gate_userspace::kernel::{self, Cpus, PinDir, Sizes};
 
 /// A request of one byte, of the first tenant.
 fn request() -> Vec<u8> {
@@ -217,7 +217,9 @@ fn clocks_that_were_compared_on_a_busy_machine_agree() {
     if !privilege::root("racing::clocks_that_were_compared_on_a_busy_machine_agree") {
         return;
     }
-    let sizes = Sizes { cpus: cpu_rows().unwrap(), tenants: 4, services: 4, blocks: 16, samples: 4_096 };
+    let cpus = Cpus::of_machine().unwrap();
+    let (cpus, cpu_rows) = (cpus.numbers(), cpus.rows());
+    let sizes = Sizes { cpus, cpu_rows, thread_rows: 0, tenants: 4, services: 4, blocks: 16, samples: 4_096 };
     let net = Net::open().unwrap();
     let over = AtomicBool::new(false);
     let compared: Vec<_> = std::thread::scope(|scope| {

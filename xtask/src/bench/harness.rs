@@ -14,6 +14,12 @@ pub(super) fn xdp(json: Option<&Path>) -> Result<()> {
     kernel("xdp", json)
 }
 
+/// A tick of the daemon.
+pub(super) fn tick(json: Option<&Path>) -> Result<()> {
+    ebpf::build(&setup::setup(Purpose::Build)?)?;
+    kernel("tick", json)
+}
+
 /// A flood over a veth pair, beside what else could stop it; and who suffers from it.
 pub(super) fn veth(json: Option<&Path>) -> Result<()> {
     ebpf::build(&setup::setup(Purpose::Bench)?)?;

@@ -42,6 +42,8 @@ enum What {
     /// A flood over a veth pair: what the receiving core pays for each packet, beside a bare drop, xdp-filter
     /// and nftables; and what the lab's polite tenant notices. Needs root and two CPUs.
     Veth,
+    /// A tick of the daemon with 10,000 tenants on 64 CPUs, which are faked. Needs root.
+    Tick,
     /// The policies and codecs, beside libraries that do the same.
     Policies,
     /// The simulator.
@@ -62,6 +64,7 @@ pub fn run(args: &Args) -> Result<()> {
     match args.what {
         What::Xdp => harness::xdp(args.json.as_deref()),
         What::Veth => harness::veth(args.json.as_deref()),
+        What::Tick => harness::tick(args.json.as_deref()),
         What::Policies => harness::policies(),
         What::Sim => harness::sim(),
         What::Proxy => proxy::run(args),

@@ -50,6 +50,8 @@ impl Ticks {
         let sizes = capacities(&needs(&config), 1_000);
         let sizes = Sizes {
             cpus: 1,
+            cpu_rows: 1,
+            thread_rows: 1,
             tenants: sizes.tenant_capacity,
             services: sizes.service_capacity,
             blocks: sizes.block_capacity,

@@ -10,13 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gate_common::abi::{
-    Block, Clock, Name, Reason, Service, ServiceState, Shed, Tenant, TenantCounters, TenantState, View,
-    bank_of, draw, find, find_v4, tenant_flags, view_flags,
+    Block, Clock, CounterLine, Name, RareCounters, Reason, Service, ServiceState, Shed, Tenant, TenantState,
+    View, bank_of, draw, find, find_v4, tenant_flags, view_flags,
 };
 use gate_common::token_bucket::{Limits, Take, refund, settle, take};
 use gate_common::units::{Fraction, MilliRu, Multiplier, Nanos};
 
-use crate::kernel::Maps;
+use crate::kernel::{Maps, Row};
 use crate::policy::Tier;
 use crate::protocol::Refusal;
 use crate::protocol::price_class::PriceClass;
@@ -34,8 +34,8 @@ impl TenantId {
 #[derive(Debug)]
 pub(crate) struct Ledger {
     maps: Arc<Maps>,
-    /// Where this thread's counters begin.
-    row: usize,
+    /// Where this thread counts.
+    row: Row,
     /// Others count there as well.
     is_shared: bool,
     clock: Clock,
@@ -76,7 +76,7 @@ impl Ledger {
             names[seq] = Name::new(name).unwrap_or(Name::EMPTY);
         }
         let mut this = Self {
-            row: row * maps.tenants.len(),
+            row: maps.row(row),
             is_shared: false,
             clock: maps.clock(),
             generation: 0,
@@ -221,19 +221,25 @@ impl Ledger {
     /// Counts a request that passes, charged so much.
     #[inline]
     pub(crate) fn count_passed(&self, tenant: TenantId, charged: MilliRu) {
-        self.count(tenant, offset_of!(TenantCounters, passed), 1);
-        self.count(tenant, offset_of!(TenantCounters, charged_mru), u64::from(charged.0));
+        self.count(tenant, offset_of!(CounterLine, passed), 1);
+        self.count_charged(tenant, charged);
     }
 
     /// Counts what a request was charged beside what it was counted with.
     pub(crate) fn count_charged(&self, tenant: TenantId, charged: MilliRu) {
-        self.count(tenant, offset_of!(TenantCounters, charged_mru), u64::from(charged.0));
+        self.count(tenant, offset_of!(CounterLine, charged_mru), u64::from(charged.0));
+        self.touch(tenant);
     }
 
     /// Counts what a tenant asks for over a connection of its own source's, whatever becomes of it.
     #[inline]
     pub(crate) fn count_demand(&self, tenant: TenantId, price: MilliRu) {
-        self.count(tenant, offset_of!(TenantCounters, asked_mru), u64::from(price.0));
+        if self.is_shared {
+            self.count_rare(tenant, offset_of!(RareCounters, asked_mru), u64::from(price.0));
+        } else {
+            self.count(tenant, offset_of!(CounterLine, bare_or_asked), u64::from(price.0));
+        }
+        self.touch(tenant);
     }
 
     /// Charges a tenant, and those charged with it, what requests have turned out to cost beyond the `paid`, which may
@@ -306,11 +312,14 @@ impl Ledger {
     pub(crate) fn count_refusal(&self, tenant: TenantId, reason: Reason, price: MilliRu, shadow: bool) {
         let by_reason = reason.index() * size_of::<u64>();
         if shadow {
-            self.count(tenant, offset_of!(TenantCounters, shadowed) + by_reason, 1);
-        } else {
-            self.count(tenant, offset_of!(TenantCounters, refused_mru), u64::from(price.0));
-            self.count(tenant, offset_of!(TenantCounters, refused) + by_reason, 1);
+            return self.count_rare(tenant, offset_of!(RareCounters, shadowed) + by_reason, 1);
         }
+        self.count(tenant, offset_of!(CounterLine, refused_mru), u64::from(price.0));
+        match CounterLine::place(tenant.0, reason) {
+            Some(place) => self.count(tenant, offset_of!(CounterLine, refused) + place * size_of::<u64>(), 1),
+            None => self.count_rare(tenant, offset_of!(RareCounters, refused) + by_reason, 1),
+        }
+        self.touch(tenant);
     }
 
     #[inline(always)]
@@ -329,7 +338,7 @@ impl Ledger {
         if state.flags & tenant_flags::CANDIDATE != 0 {
             let word = self.word(tenant, offset_of!(Tenant, candidate_tat));
             if attempt(word, now, price, &state.candidate).is_err() {
-                self.count(tenant, offset_of!(TenantCounters, candidate_refused), 1);
+                self.count_rare(tenant, offset_of!(RareCounters, candidate_refused), 1);
             }
         }
         if state.also_charge == [0; 2] {
@@ -414,7 +423,7 @@ impl Ledger {
     /// This thread alone writes its row: a load and a store do.
     #[inline]
     fn count(&self, tenant: TenantId, offset: usize, more: u64) {
-        let word = self.maps.counters.word(self.row + tenant.0 as usize, offset);
+        let word = self.maps.counters.word(self.row.line + tenant.0 as usize, offset);
         if self.is_shared {
             word.fetch_add(more, Ordering::Relaxed);
         } else {
@@ -422,9 +431,21 @@ impl Ledger {
         }
     }
 
-    /// From now on counts in a row in which others count as well.
-    pub(crate) fn count_in_shared_row(&mut self, row: usize) {
-        (self.row, self.is_shared) = (row * self.maps.tenants.len(), true);
+    /// Counts what is seldom counted, where other rows are counted as well.
+    fn count_rare(&self, tenant: TenantId, offset: usize, more: u64) {
+        let word = self.maps.rare_counters.word(self.row.rare + tenant.0 as usize, offset);
+        word.fetch_add(more, Ordering::Relaxed);
+    }
+
+    /// Tells the next tick that a line was counted in.
+    #[inline]
+    fn touch(&self, tenant: TenantId) {
+        self.maps.touch(self.row.touched, tenant.0 as usize);
+    }
+
+    /// From now on counts in the row in which others count as well.
+    pub(crate) fn count_in_shared_row(&mut self) {
+        (self.row, self.is_shared) = (self.maps.row(0), true);
     }
 
     #[cold]

@@ -179,7 +179,7 @@ fn model(world: &World, rng: &mut Rng, plan: Plan, now_ns: u64, cpu: usize) -> M
         world.set_buckets(tenant, *words);
     }
     let tenants = vec![TenantCounters::default(); words.len()];
-    let cpu = Cpu { draw, ..Cpu::EMPTY };
+    let cpu = maps.cpus.load(cpu);
     let mut model = Model { plan, ready: true, now_ns, heartbeat_ns: now_ns, words, tenants, cpu };
     tell_time(world, &mut model, now_ns, true);
     model
@@ -199,8 +199,7 @@ fn tell_time(world: &World, model: &mut Model, now_ns: u64, beat: bool) {
 /// True if the CPU's and a tenant's counters are equal.
 fn agree(world: &World, model: &Model, cpu: usize, tenant: usize) -> bool {
     let maps = &world.loaded.maps;
-    let row = cpu * maps.tenants.len() + tenant;
-    maps.cpus.load(cpu) == model.cpu && maps.counters.load(row) == model.tenants[tenant]
+    maps.cpus.load(cpu) == model.cpu && maps.tenant_counters(tenant) == model.tenants[tenant]
 }
 
 /// The counters found and expected, and the plan.

@@ -39,7 +39,7 @@ fn ledger() -> Ledger {
     let config = Config::parse("test.toml", TWO_LEVELS).unwrap_or_else(|faults| panic!("{faults}"));
     let room = capacities(&needs(&config), 1_000);
     let (tenants, services, blocks) = (room.tenant_capacity, room.service_capacity, room.block_capacity);
-    let sizes = Sizes { cpus: 2, tenants, services, blocks, samples: 4_096 };
+    let sizes = Sizes { cpus: 1, cpu_rows: 1, thread_rows: 1, tenants, services, blocks, samples: 4_096 };
     let (maps, ownership) = Maps::private(&sizes).unwrap();
     let maps = Arc::new(maps);
     let layout = Layout::build(&config, &occupied(&maps)).unwrap();
@@ -47,7 +47,7 @@ fn ledger() -> Ledger {
     while ticker.stabilising() {
         ticker.tick(NOW, &[]).unwrap();
     }
-    Ledger::new(maps, 1, 7, [(0, "cache")])
+    Ledger::new(maps, 2, 7, [(0, "cache")])
 }
 
 #[test]

@@ -1,0 +1,131 @@
+//! Counters in the maps: rows of lines, rare counters, and which lines were touched. See [`gate_common::abi`].
+
+use std::mem::offset_of;
+use std::sync::atomic::Ordering;
+
+use gate_common::abi::{Control, CounterLine, Cpu, RareCounters, Reason, TenantCounters, touched_words};
+
+use super::maps::Maps;
+
+/// A row of counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The element of its first line.
+    pub line: usize,
+    /// The element of its first rare counters.
+    pub rare: usize,
+    /// The first word of its bits.
+    pub touched: usize,
+}
+
+impl Maps {
+    /// How many rows of counters CPUs may have; they follow the shared one, row 0.
+    #[must_use]
+    pub fn cpu_rows(&self) -> usize {
+        self.control.word(0, offset_of!(Control, cpu_rows)).load(Ordering::Relaxed) as usize
+    }
+
+    pub(super) fn set_cpu_rows(&self, rows: u32) {
+        self.control.word(0, offset_of!(Control, cpu_rows)).store(rows.into(), Ordering::Relaxed);
+    }
+
+    /// How many rows of counters there are: the shared one, those of CPUs, and those of the dispatcher's threads.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.counters.len() / self.tenants.len()
+    }
+
+    /// A row.
+    #[must_use]
+    pub fn row(&self, row: usize) -> Row {
+        let tenants = self.tenants.len();
+        Row {
+            line: row * tenants,
+            rare: self.rare_row(row) * tenants,
+            touched: row * touched_words(tenants as u32) as usize,
+        }
+    }
+
+    /// The row of rare counters that a row shares with others.
+    pub(super) fn rare_row(&self, row: usize) -> usize {
+        row % (self.rare_counters.len() / self.tenants.len())
+    }
+
+    /// A tenant's counters, all rows together.
+    #[must_use]
+    pub fn tenant_counters(&self, tenant: usize) -> TenantCounters {
+        let mut sum = TenantCounters::default();
+        let cpu_rows = self.cpu_rows();
+        for row in 0..self.rows() {
+            let line = self.counters.load(row * self.tenants.len() + tenant);
+            if row <= cpu_rows {
+                sum.add_line(tenant as u32, &line);
+            } else {
+                sum.add_thread_line(tenant as u32, &line);
+            }
+        }
+        for rare in (tenant..self.rare_counters.len()).step_by(self.tenants.len()) {
+            sum.add_rare(&self.rare_counters.load(rare));
+        }
+        sum
+    }
+
+    /// Forgets what was counted of a tenant.
+    pub fn clear_tenant_counters(&self, tenant: usize) {
+        for line in (tenant..self.counters.len()).step_by(self.tenants.len()) {
+            self.counters.store(line, &CounterLine::default());
+        }
+        for rare in (tenant..self.rare_counters.len()).step_by(self.tenants.len()) {
+            self.rare_counters.store(rare, &RareCounters::default());
+        }
+    }
+
+    /// Counts so much more of a tenant, in the shared row.
+    pub fn count_shared(&self, tenant: usize, more: &TenantCounters) {
+        let (line, rare) = more.split(tenant as u32);
+        let to_line = |offset, more: u64| {
+            if more != 0 {
+                self.counters.word(tenant, offset).fetch_add(more, Ordering::Relaxed);
+            }
+        };
+        to_line(offset_of!(CounterLine, passed), line.passed);
+        to_line(offset_of!(CounterLine, charged_mru), line.charged_mru);
+        to_line(offset_of!(CounterLine, passed_bytes), line.passed_bytes);
+        to_line(offset_of!(CounterLine, refused), line.refused[0]);
+        to_line(offset_of!(CounterLine, refused) + 8, line.refused[1]);
+        to_line(offset_of!(CounterLine, refused_mru), line.refused_mru);
+        to_line(offset_of!(CounterLine, replied), line.replied);
+        to_line(offset_of!(CounterLine, bare_or_asked), line.bare_or_asked);
+        let to_rare = |offset, more: u64| {
+            if more != 0 {
+                self.rare_counters.word(tenant, offset).fetch_add(more, Ordering::Relaxed);
+            }
+        };
+        for reason in 0..Reason::COUNT {
+            to_rare(offset_of!(RareCounters, refused) + 8 * reason, rare.refused[reason]);
+            to_rare(offset_of!(RareCounters, shadowed) + 8 * reason, rare.shadowed[reason]);
+        }
+        to_rare(offset_of!(RareCounters, candidate_refused), rare.candidate_refused);
+        to_rare(offset_of!(RareCounters, asked_mru), rare.asked_mru);
+        self.touch(0, tenant);
+    }
+
+    /// Tells the next tick that a tenant was counted in the row whose bits begin at `first`. To be called after counting.
+    #[inline]
+    pub fn touch(&self, first: usize, tenant: usize) {
+        let (word, bit) = (self.touched.word(first + tenant / 64, 0), 1 << (tenant % 64));
+        if word.load(Ordering::Relaxed) & bit == 0 {
+            word.fetch_or(bit, Ordering::Relaxed);
+        }
+    }
+
+    /// The CPUs' own counters, all together.
+    #[must_use]
+    pub fn cpu_counters(&self) -> Cpu {
+        let mut sum = Cpu::EMPTY;
+        for cpu in 0..self.cpus.len() {
+            sum.add(&self.cpus.load(cpu));
+        }
+        sum
+    }
+}
