@@ -141,14 +141,22 @@ pub const fn take_time(tat: u64, now_ns: u64, cost_ns: u64, burst_ns: u64, max_d
     if cost_ns > burst_ns && cost_ns - burst_ns > max_debt_ns {
         return Take::TooLarge;
     }
-    // What may be owed for the request to pass: nothing, if it is dearer than the burst.
-    let room_ns = burst_ns.saturating_sub(cost_ns);
-    let owed_ns = tat.saturating_sub(now_ns);
-    if owed_ns > room_ns {
-        return Take::Refuse { wait_ns: owed_ns - room_ns };
+    let mut start = now_ns;
+    if tat > now_ns {
+        // What may be owed for the request to pass: nothing, if it is dearer than the burst. Written without saturating
+        // operations, for which the BPF target has no instruction.
+        let owed_ns = tat - now_ns;
+        if cost_ns >= burst_ns {
+            return Take::Refuse { wait_ns: owed_ns };
+        }
+        let room_ns = burst_ns - cost_ns;
+        if owed_ns > room_ns {
+            return Take::Refuse { wait_ns: owed_ns - room_ns };
+        }
+        start = tat;
     }
-    match now_ns.saturating_add(owed_ns).saturating_add(cost_ns) {
-        u64::MAX => Take::Refuse { wait_ns: 0 },
+    match start.wrapping_add(cost_ns) {
+        tat if tat < start || tat == u64::MAX => Take::Refuse { wait_ns: 0 },
         tat => Take::Admit { tat },
     }
 }
