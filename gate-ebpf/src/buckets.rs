@@ -16,14 +16,14 @@ use crate::plan::{Plan, copy_consistent};
 /// Checks the refusals that the daemon pushed. Not called while the heartbeat is stale.
 #[inline(always)]
 pub(crate) fn check_pushed(plan: &Plan, now_ns: u64) -> Result<(), Reason> {
-    if now_ns < plan.reject_until_ns {
+    if plan.is_ordinary() {
+        return Ok(());
+    }
+    if now_ns < plan.reject_until_ns() {
         return Err(Reason::RejectedUntil);
     }
     if plan.tenant_flags() & tenant_flags::PENALTY != 0 {
         return Err(Reason::Penalty);
-    }
-    if plan.has_no_modifier() {
-        return Ok(());
     }
     if plan.rung() >= Shed::REFUSED {
         return Err(Reason::Penalty);
@@ -58,12 +58,14 @@ impl Buckets {
     pub(crate) fn charge(&self, plan: &Plan, price_mru: u32, counters: Counters) -> Result<(), Reason> {
         let Self { control, tenant, line, now_ns, charges } = *self;
         let flags = plan.tenant_flags();
-        if flags & tenant_flags::CANDIDATE != 0
+        let is_ordinary = plan.takes_from_quota_alone();
+        if !is_ordinary
+            && flags & tenant_flags::CANDIDATE != 0
             && charge_candidate(control, tenant, charges, now_ns, price_mru) != ChargeResult::Admitted
         {
             counters.count_candidate_refused();
         }
-        let has_quota = flags & tenant_flags::UNLIMITED == 0;
+        let has_quota = is_ordinary || flags & tenant_flags::UNLIMITED == 0;
         // SAFETY: the word of a tenant's element.
         let word = unsafe { &raw mut (*line).quota_tat };
         let charge = Charge::new(now_ns, price_mru, &plan.quota);
@@ -71,10 +73,10 @@ impl Buckets {
             // SAFETY: this CPU's own scratch.
             charge.apply(word, unsafe { &mut (*charges)[0] }).result()?;
         }
-        if plan.parents == 0 {
+        if is_ordinary || plan.parents() == 0 {
             return Ok(());
         }
-        let charged = charge_parents(control, charges, plan.parents, now_ns, price_mru).result();
+        let charged = charge_parents(control, charges, plan.parents(), now_ns, price_mru).result();
         if charged.is_err() && has_quota {
             // SAFETY: this CPU's own scratch.
             charge.refund_to(word, unsafe { &mut (*charges)[0] });

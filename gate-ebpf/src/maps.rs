@@ -76,10 +76,11 @@ pub(crate) use read_word_once;
 
 /// Writes a field of scratch with one store: the compiler would write a value byte by byte.
 macro_rules! write_once {
-    ($at:expr, $value:expr) => {
+    ($at:expr, $value:expr) => {{
+        let value = $value;
         // SAFETY: a field of this CPU's own scratch.
-        unsafe { core::ptr::write_volatile(&raw mut $at, $value) }
-    };
+        unsafe { core::ptr::write_volatile(&raw mut $at, value) }
+    }};
 }
 pub(crate) use write_once;
 

@@ -3,8 +3,8 @@
 use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::helpers::generated::bpf_jiffies64;
 use gate_common::abi::{
-    ABI_VERSION, Control, Event, Exit, Protocol, Reason, ServiceState, Shed, TcpAction, TenantLine, draw,
-    service_flags, tenant_flags, view_flags,
+    ABI_VERSION, Control, Event, Exit, Protocol, Reason, ServiceState, Shed, TcpAction, TenantLine, bank_of,
+    draw, service_flags, tenant_flags, view_flags,
 };
 use gate_common::units::{Fraction, MilliRu, Multiplier};
 
@@ -14,11 +14,12 @@ use crate::maps::{self, compiler_barrier, read_once, write_once};
 use crate::parse::buffers::{Buffers, HeaderCopy};
 use crate::parse::extensions::Walk;
 use crate::parse::frame::{self, Frame, HeaderPeek, Kind, UDP};
+use crate::parse::memcached::Commands;
 use crate::parse::scan::CommandScan;
 use crate::parse::tags::TagWalk;
 use crate::parse::transport::{Extent, Payload};
 use crate::parse::{Packet, Reader, first_line, memcached};
-use crate::plan::{Plan, PlanReader};
+use crate::plan::{Plan, PlanReader, SpecialState};
 use crate::{buckets, fragments, mark, reply, sample};
 
 /// Processes a packet, and returns its exit. [`Exit::RefusedReplied`]: the packet already holds the reply.
@@ -106,18 +107,23 @@ pub(crate) struct Scratch {
     pub(crate) frame: Frame,
     /// The payload.
     pub(crate) payload: Payload,
-    /// True if `scan` holds the payload's commands.
-    is_scanned: bool,
-    /// The exit of a packet without a plan.
-    exit: Exit,
-    /// The slot of the packet's service.
-    service_slot: u32,
+    /// The payload's commands.
+    commands: Commands,
+    /// The exit of a packet without a plan. It lies in memory: a register would be undefined where the loop of the plan's
+    /// reader begins, and the verifier refuses to spill an undefined register.
+    pub(crate) exit: Exit,
+    /// The slot of the packet's service, in memory for the same reason.
+    pub(crate) service_slot: u32,
+    /// The price, in thousandths of a request unit, before any multiplier. Not set for unknown sources.
+    price_mru: u32,
     /// [`gate_common::abi::Service::id`], for a sample. The next two are for samples as well.
     pub(crate) service_id: u32,
     /// The tenant that is charged.
     pub(crate) tenant_id: u32,
     /// One in this many requests is sampled.
     pub(crate) sample_every: u32,
+    /// What the tenant has beside its line.
+    pub(crate) special: SpecialState,
     /// The charges to the tenant's buckets.
     pub(crate) charges: [Charge; 3],
     /// The commands of memcached over UDP.
@@ -159,39 +165,45 @@ impl PacketContext {
         entry: *const u32,
     ) -> Result<Self, Exit> {
         // SAFETY: this CPU's own scratch; nothing else refers to it while a packet is processed.
-        let Scratch { frame, payload, is_scanned, scan, exit, service_slot, .. } = unsafe { &mut *at };
-        *is_scanned = false;
+        let Scratch { frame, payload, commands, price_mru, scan, .. } = unsafe { &mut *at };
+        *commands = Commands::NotParsed;
         compiler_barrier();
-        let reader = PlanReader { control, frame, entry, exit, service_slot };
+        let reader = PlanReader { control, scratch: at, entry };
         let (plan, line) = reader.read(|protocol, prices| {
-            if frame.transport != UDP {
-                return price_of_bytes(prices, payload.max_len());
-            }
-            if protocol != Protocol::Memcached as u8 || payload.is_malformed() {
-                return price_of_bytes(prices, payload.len);
-            }
-            // Scanned once, however often the plan is copied.
-            if !*is_scanned {
-                *is_scanned = true;
-                if memcached::parse(ctx, frame, payload, scan).is_err() {
-                    payload.extent = Extent::Malformed;
+            let price = if frame.transport != UDP {
+                price_of_bytes(prices, payload.max_len())
+            } else if protocol != Protocol::Memcached as u8 || payload.is_malformed() {
+                price_of_bytes(prices, payload.len)
+            } else {
+                // Parsed once, however often the plan is copied.
+                if *commands == Commands::NotParsed {
+                    match memcached::parse(ctx, frame, payload, scan) {
+                        Ok(parsed) => *commands = parsed,
+                        Err(_) => payload.extent = Extent::Malformed,
+                    }
                 }
-            }
-            scan.price(prices, payload.len)
+                match *commands {
+                    Commands::NotParsed => 0,
+                    Commands::SingleGet => memcached::price_of_single_get(prices, payload.len),
+                    Commands::Scanned => scan.price(prices, payload.len),
+                }
+            };
+            write_once!(*price_mru, price);
         })?;
         compiler_barrier();
         // SAFETY: the helper reads a clock.
         let now_ns = read_once!((*control).clock).at_jiffies(unsafe { bpf_jiffies64() }).0;
-        let age = now_ns.saturating_sub(read_once!((*control).heartbeat_ns));
-        let stale = age > plan.stale_after_ns;
+        let heartbeat_ns = read_once!((*control).heartbeat_ns);
+        let stale = now_ns > heartbeat_ns && now_ns - heartbeat_ns > plan.stale_after_ns;
         // A malformed payload has no price.
-        let mut price_mru = if payload.is_malformed() { 0 } else { plan.price_mru };
+        let mut price_mru =
+            if plan.tenant_id == 0 || payload.is_malformed() { 0 } else { read_once!(*price_mru) };
         if stale {
             counters::count_event(Event::Stale);
             if plan.view_flags() & view_flags::STALE_PASS != 0 {
                 return Err(Exit::StalePassed);
             }
-        } else if !plan.has_no_modifier() {
+        } else if !plan.is_ordinary() {
             let price = MilliRu(price_mru).scaled(Multiplier(plan.multiplier()));
             price_mru = Shed::price(plan.rung(), price.0);
         }
@@ -231,17 +243,19 @@ impl PacketContext {
         }
         let charged = self.charge();
         let exit = self.exit_for_charge(charged);
-        if !self.scratch().is_scanned {
+        let commands = self.scratch().commands;
+        if commands == Commands::NotParsed {
             return Ok(exit);
         }
-        if self.scratch().scan.unread() != 0 {
+        if commands == Commands::Scanned && self.scratch().scan.unread() != 0 {
             counters::count_event(Event::UpperBound);
         }
         if exit != Exit::RefusedDropped {
-            self.sample();
+            self.sample(commands);
+            return Ok(exit);
         }
         let scratch = self.scratch();
-        if exit != Exit::RefusedDropped || !scratch.scan.wants_reply {
+        if commands == Commands::Scanned && !scratch.scan.wants_reply {
             return Ok(exit);
         }
         Ok(self.reply_with(reply::throttled_len(&scratch.frame), || {
@@ -391,18 +405,32 @@ impl PacketContext {
 
     /// Samples a datagram's first key if one is due and the daemon does not see the request itself.
     #[inline(always)]
-    fn sample(&self) {
+    fn sample(&self, commands: Commands) {
         let unseen = self.plan.service_flags() & service_flags::PROXIED == 0;
-        if self.scratch().scan.key.at != 0 && unseen && sample::is_due(self.plan.sample_every) {
-            self.send_sample();
+        let has_key = commands == Commands::SingleGet || self.scratch().scan.key.at != 0;
+        if !has_key || !unseen {
+            return;
         }
+        let every = self.sample_every();
+        if !sample::is_due(every) {
+            return;
+        }
+        if commands == Commands::SingleGet {
+            // SAFETY: as in `new`.
+            unsafe { (*self.scratch).scan.key = memcached::key_of_single_get(&self.scratch().payload) };
+        }
+        self.send_sample(every);
     }
 
     /// Samples the first key of a guarded segment if one is due and there is a key.
     #[inline(always)]
     fn sample_segment(&self) {
         let protocol = self.plan.protocol();
-        if protocol != Protocol::Opaque as u8 && sample::is_due(self.plan.sample_every) {
+        if protocol == Protocol::Opaque as u8 {
+            return;
+        }
+        let every = self.sample_every();
+        if sample::is_due(every) {
             // SAFETY: as in `new`.
             let key = unsafe { &mut (*self.scratch).scan.key };
             first_line::find_key(
@@ -413,18 +441,25 @@ impl PacketContext {
                 key,
             );
             if self.scratch().scan.key.at != 0 {
-                self.send_sample();
+                self.send_sample(every);
             }
         }
     }
 
+    /// One in this many requests is sampled. Read apart from the plan: which generation's it is does not matter.
     #[inline(always)]
-    fn send_sample(&self) {
+    fn sample_every(&self) -> u32 {
+        let bank = bank_of(read_once!((*self.control).generation));
+        read_once!((*self.control).views[bank].sample_every)
+    }
+
+    #[inline(always)]
+    fn send_sample(&self, every: u32) {
         // SAFETY: as in `new`.
         let scratch = unsafe { &mut *self.scratch };
         scratch.service_id = self.plan.service_id();
         scratch.tenant_id = self.plan.tenant_id;
-        scratch.sample_every = self.plan.sample_every;
+        scratch.sample_every = every;
         sample::send(self.ctx, scratch);
     }
 }

@@ -18,14 +18,27 @@
 use aya_ebpf::bindings::xdp_md;
 use gate_common::abi::{Exit, QueryClass, ServiceState};
 
-use super::Reader as _;
 use super::buffers::Buffers;
 use super::frame::Frame;
-use super::scan::{self, CommandScan, ScanStatus};
+use super::scan::{self, CommandScan, Key, ScanStatus};
 use super::transport::Payload;
-use crate::maps::read_once;
+use super::verb::text4;
+use super::{Packet, Reader as _, swar};
+use crate::maps::{opaque_const, opaque_value, read_once};
 
-/// Parses the commands of a datagram in `frame` into `scan`.
+/// The commands of a datagram.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Commands {
+    /// Not parsed: the service speaks another protocol, or the datagram is malformed.
+    NotParsed,
+    /// A `get` of one key, and nothing else.
+    SingleGet,
+    /// Any others, in a [`CommandScan`].
+    Scanned,
+}
+
+/// Parses the commands of a datagram in `frame`; all but a single `get` into `scan`.
 ///
 /// # Errors
 ///
@@ -36,19 +49,73 @@ pub(crate) fn parse(
     frame: &Frame,
     payload: &Payload,
     scan: *mut CommandScan,
-) -> Result<(), Exit> {
+) -> Result<Commands, Exit> {
     let header = Buffers(ctx).bytes::<8>(payload.at as usize).ok_or(Exit::Malformed)?;
     let (id, datagrams) = (header.get::<u16, 0>(), header.get::<u16, 4>());
     let shown = frame.end as u32;
     if payload.len <= FRAME_HEADER || payload.at + FRAME_HEADER > shown || datagrams != ONE_DATAGRAM {
         return Err(Exit::Malformed);
     }
-    scan::run(ctx, scan, payload.at, payload.end(), shown);
     // SAFETY: this CPU's own scratch.
-    unsafe {
-        (*scan).id = id;
-        if (*scan).status == ScanStatus::Malformed { Err(Exit::Malformed) } else { Ok(()) }
+    unsafe { (*scan).id = id };
+    if payload.end() <= shown && is_single_get(&Packet::of(ctx), payload.at, payload.end()).is_some() {
+        return Ok(Commands::SingleGet);
     }
+    scan::run(ctx, scan, payload.at, payload.end(), shown);
+    // SAFETY: as above.
+    let status = unsafe { (*scan).status };
+    if status == ScanStatus::Malformed { Err(Exit::Malformed) } else { Ok(Commands::Scanned) }
+}
+
+/// `Some` if a payload in the linear part is `get`, one key and `\r\n`, as nearly every client sends it. The scanner reads
+/// the same; it also reads anything else.
+#[inline(always)]
+fn is_single_get(packet: &Packet, at: u32, end: u32) -> Option<()> {
+    let line = at + FRAME_HEADER;
+    let key_len = end.wrapping_sub(line + AROUND_KEY);
+    if key_len.wrapping_sub(1) >= LONGEST_KEY {
+        return None;
+    }
+    let verb = packet.bytes::<4>(line as usize)?.get::<u32, 0>();
+    let line_end = packet.bytes::<2>(end as usize - 2)?.get::<u16, 0>();
+    if verb != text4(b"get ") || line_end != u16::from_le_bytes(*b"\r\n") {
+        return None;
+    }
+    // The last word ends with the key. That of a short key starts before it.
+    let (mut at, last) = (line + 4, end - 10);
+    let mut before = 0;
+    if key_len < 8 {
+        before = 64 - 8 * key_len;
+    }
+    for _ in 0..opaque_const::<{ LONGEST_KEY / 8 }>() {
+        if at >= last {
+            break;
+        }
+        if swar::any_below(packet.word(at)?, FIRST_OF_KEY) {
+            return None;
+        }
+        // The verifier does not follow each length of a key.
+        at = opaque_value(u64::from(at + 8)) as u32;
+    }
+    let word = packet.word(last)? >> (before & 63);
+    let filler = !(u64::MAX >> (before & 63));
+    if swar::any_below(word | filler, FIRST_OF_KEY) { None } else { Some(()) }
+}
+
+/// The key of a single `get` in this payload.
+#[inline(always)]
+pub(crate) fn key_of_single_get(payload: &Payload) -> Key {
+    Key { at: payload.at + FRAME_HEADER + 4, len: 0, writes: false }
+}
+
+/// The price of a single `get` in a payload of `len` bytes, as [`CommandScan::price`] computes it.
+#[inline(always)]
+pub(crate) fn price_of_single_get(prices: *const ServiceState, len: u32) -> u32 {
+    let base = u64::from(read_once!((*prices).base_mru)) + u64::from(read_once!((*prices).row_mru));
+    let latency = u64::from(read_once!((*prices).latency_mru[QueryClass::Get as usize]));
+    let bytes = (u64::from(len) * u64::from(read_once!((*prices).kib_mru)) + 1023) >> 10;
+    let exact = base + latency + bytes;
+    if exact > u32::MAX.into() { u32::MAX } else { exact as u32 }
 }
 
 impl CommandScan {
@@ -82,5 +149,11 @@ impl CommandScan {
 
 /// Bytes of memcached's frame header: request id, sequence number, number of datagrams, reserved.
 pub(crate) const FRAME_HEADER: u32 = 8;
+/// Bytes of a single `get` beside its key.
+const AROUND_KEY: u32 = 6;
+/// memcached's longest key, rounded up to words.
+const LONGEST_KEY: u32 = 256;
+/// Lower bytes are spaces and control characters.
+const FIRST_OF_KEY: u8 = b' ' + 1;
 /// The only number of datagrams that memcached accepts, in network order.
 pub(crate) const ONE_DATAGRAM: u16 = 1_u16.to_be();

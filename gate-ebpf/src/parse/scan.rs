@@ -10,7 +10,7 @@ use gate_common::abi::QueryClass;
 use super::memcached::FRAME_HEADER;
 use super::verb::{Verb, text8};
 use super::{Bytes, Packet, swar};
-use crate::maps::opaque_value;
+use crate::maps::{opaque_value, write_once};
 
 /// The state of a scan.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub(crate) struct CommandScan {
     pub(crate) wants_reply: bool,
     /// The frame header's request id, in network order.
     pub(crate) id: u16,
-    /// The first key.
+    /// The first key. Without one, only its offset is set.
     pub(crate) key: Key,
     /// The number of keys in all lines.
     pub(crate) rows: u32,
@@ -99,6 +99,13 @@ pub(crate) fn run(ctx: *mut xdp_md, scan: *mut CommandScan, payload_at: u32, end
     if readable > linear && !copy(ctx, scan, payload_at, readable) {
         readable = linear;
     }
+    // One by one: the compiler would call `memset` for all of them.
+    write_once!((*scan).wants_reply, false);
+    write_once!((*scan).key.at, 0);
+    write_once!((*scan).rows, 0);
+    for class in 0..QueryClass::COUNT {
+        write_once!((*scan).commands[class], 0);
+    }
     // SAFETY: this CPU's own scratch; `loop_step` has the signature that the helper calls, and its argument
     // outlives the call.
     unsafe {
@@ -107,10 +114,6 @@ pub(crate) fn run(ctx: *mut xdp_md, scan: *mut CommandScan, payload_at: u32, end
         (*scan).readable = readable;
         (*scan).line = at;
         (*scan).verb = Verb::NONE;
-        (*scan).wants_reply = false;
-        (*scan).key = Key::NONE;
-        (*scan).rows = 0;
-        (*scan).commands = [0; QueryClass::COUNT];
         (*scan).status = ScanStatus::Unread;
         let mut step = Step { ctx, scan };
         bpf_loop(MAX_STEPS, loop_step as *mut c_void, (&raw mut step).cast(), 0);

@@ -182,7 +182,8 @@ const ME: u32 = text4(b"me \0");
 const SIX: u64 = 0x0000_ffff_ffff_ffff;
 const SEVEN: u64 = 0x00ff_ffff_ffff_ffff;
 
-const fn text4(text: &[u8; 4]) -> u32 {
+/// Four bytes as the scanner reads them.
+pub(crate) const fn text4(text: &[u8; 4]) -> u32 {
     u32::from_le_bytes(*text)
 }
 
