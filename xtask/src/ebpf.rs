@@ -6,19 +6,21 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 
 use crate::setup::Toolchain;
-use crate::{paths, sh};
+use crate::{calls, paths, sh};
 
 /// Builds the object and puts it where gate's `build.rs` finds it; leaves it untouched if it is the same,
 /// so that nothing is built anew for it. Returns where it lies.
 ///
 /// # Errors
 ///
-/// If it does not build.
+/// If it does not build, or calls a byte loop of the compiler's.
 pub fn build(toolchain: &Toolchain) -> Result<PathBuf> {
     let (directory, object) = (paths::target().join("ebpf-build"), paths::object());
     let built = compile(toolchain, paths::workspace(), &directory)?;
+    let program = built.join("gate-ebpf");
+    calls::check(&fs::read(&program).with_context(|| format!("cannot read {}", program.display()))?)?;
     place(&built.join("gate-ebpf-bench"), &paths::bench_object())?;
-    place(&built.join("gate-ebpf"), &object)?;
+    place(&program, &object)?;
     Ok(object)
 }
 

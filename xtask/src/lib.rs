@@ -4,6 +4,7 @@
 //! Few dependencies: it is the first thing that anyone compiles.
 
 pub mod bench;
+mod calls;
 pub mod ebpf;
 pub mod kernels;
 pub mod lab;
