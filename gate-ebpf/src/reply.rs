@@ -1,7 +1,7 @@
 //! A refusal that the client can read: the packet is rewritten and sent back.
 //!
-//! The frame grows or shrinks at its front, where drivers leave room, to the length of the reply. Addresses and
-//! ports are swapped, VLAN tags and DSCP stay, IP options are left out, and checksums are computed from the
+//! The reply is written over the request. A request up to 64 bytes longer keeps the frame's length, and its end stays behind
+//! the reply as padding; any other frame grows or shrinks at its front, where drivers leave room. Addresses and ports are swapped, VLAN tags and DSCP stay, IP options are left out, and checksums are computed from the
 //! whole reply, since packets of local sockets carry only a part of one.
 //!
 //! Some packets get no reply, so that gate neither amplifies nor answers in a loop: those with a group or broadcast
@@ -127,11 +127,15 @@ fn turn_round(ctx: *mut xdp_md, frame: &Frame, len: u32) -> Option<Packet> {
     // SAFETY: the helpers read the packet's length, and move its ends; pointers into the packet from before are not used after.
     unsafe {
         let outside = bpf_xdp_get_buff_len(ctx) as i32 - linear as i32;
-        if outside > 0 && bpf_xdp_adjust_tail(ctx, -outside) != 0 {
-            return None;
-        }
-        if bpf_xdp_adjust_head(ctx, linear as i32 - len as i32) != 0 {
-            return None;
+        // A request a little longer than its reply keeps its length.
+        let excess = (linear as u32).wrapping_sub(len);
+        if outside != 0 || excess > MOST_PADDING {
+            if outside > 0 && bpf_xdp_adjust_tail(ctx, -outside) != 0 {
+                return None;
+            }
+            if bpf_xdp_adjust_head(ctx, linear as i32 - len as i32) != 0 {
+                return None;
+            }
         }
     }
     let packet = Packet::of(ctx);
@@ -238,6 +242,8 @@ const TEXT_SUM: u64 = {
     }
     sum
 };
+/// The most bytes of a request that stay behind its reply, as padding of the frame.
+const MOST_PADDING: u32 = 64;
 /// Pads a reset over IPv4 to Ethernet's shortest frame: some drivers do not pad.
 const PADDING: usize = 6;
 /// The hop limit that most systems start with.

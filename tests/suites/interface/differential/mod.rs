@@ -16,6 +16,7 @@ use std::mem::offset_of;
 
 use gate_common::abi::{Clock, Control, Cpu, Event, Exit, Reason, TenantCounters};
 use gate_common::units::Nanos;
+use gate_tests::fixture::in_frame_of;
 use gate_tests::model::Model;
 use gate_tests::privilege;
 use gate_tests::world::{Plan, World, pin};
@@ -133,18 +134,23 @@ fn batch(world: &mut World, seed: u64, cpu: usize) -> Result<Model, String> {
         let packet = packets::packet(&mut rng);
         // Some from drivers that do not put all of it into the linear part.
         let linear = 14 + rng.below(200) as usize;
-        let run = if linear < packet.len() && rng.once_in(4) {
+        let is_split = linear < packet.len() && rng.once_in(4);
+        let run = if is_split {
             runner.run_in_buffers(&packet, linear).unwrap()
         } else {
             runner.run(&packet, 1).unwrap()
         };
         let verdict = model.process(&packet);
-        let out = verdict.reply.as_ref().unwrap_or(&packet);
+        let out = match &verdict.reply {
+            Some(reply) if is_split => reply.clone(),
+            Some(reply) => in_frame_of(reply, &packet),
+            None => packet.clone(),
+        };
         let grown = out.len().saturating_sub(packet.len());
         if grown > MOST_GROWN {
             return Err(format!("packet {number}, {}, is answered by {grown} bytes more", hex(&packet)));
         }
-        let same = run.action == verdict.action() && run.packet == *out;
+        let same = run.action == verdict.action() && run.packet == out;
         if !same || !agree(world, &model, cpu, verdict.tenant) {
             let faults = [difference(world, &model, cpu), format!("action {}", run.action), hex(&run.packet)];
             return Err(format!(
