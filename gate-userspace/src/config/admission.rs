@@ -2,9 +2,8 @@
 
 use gate_common::units::{Fraction, Nanos};
 
-use super::backend::number;
+use super::parsers::{number, one_of, time};
 use super::raw::Section;
-use super::read::{one_of, time};
 use super::units;
 use crate::policy::Tier;
 use crate::policy::bouncer::HistogramKind;

@@ -5,10 +5,13 @@ use std::net::SocketAddr;
 use gate_common::units::Nanos;
 use ipnet::IpNet;
 
+use super::admission::{Admission, Objective};
+use super::identity::StoreLogin;
+use super::parsers::{SWITCH, address, number, one_of, overlap, prefix, time};
 use super::raw::Section;
-use super::read::{address, one_of, overlap, prefix, time};
 use super::units::{self, Wrong};
-use super::{Admission, Objective, Protocol, StoreLogin, admission, identity, query_types};
+use super::values::Protocol;
+use super::{admission, identity, query_types};
 use crate::policy::Tier;
 use crate::protocol::query_types::QueryTypes;
 
@@ -233,18 +236,6 @@ fn tiers<'d>(mut section: Section<'d>, names: &[&'d str]) -> Vec<Tier> {
     highest
 }
 
-/// A whole number from `min` to `max`; may be grouped.
-pub(super) fn number(min: u64, max: u64) -> impl Fn(&str) -> Result<u64, Wrong> {
-    move |text| {
-        let plain = text.replace('_', "");
-        let digits = !plain.is_empty() && plain.bytes().all(|byte| byte.is_ascii_digit());
-        let number = digits.then(|| plain.parse().ok()).flatten();
-        number
-            .filter(|number| (min..=max).contains(number))
-            .ok_or_else(|| format!("must be a whole number from {min} to {max}"))
-    }
-}
-
 /// As `store_timeout`, if that is more than its default.
 fn slow_timeout(s: &mut Section<'_>, timeout: Nanos) -> Nanos {
     let Some(slow) = s.get("slow_timeout", time(TIMEOUT_RANGE)) else {
@@ -274,7 +265,7 @@ const UNKNOWN_TIMEOUT: Nanos = Nanos::from_secs(10);
 const IDLE_RANGE: (Nanos, Nanos) = (Nanos::from_secs(1), Nanos::from_secs(86_400));
 /// Looked through for each connection.
 const MAX_PROXIES: usize = 64;
-pub(super) const SWITCH: [(&str, bool); 2] = [("on", true), ("off", false)];
+
 /// A write that does not pass gate is seen this much later at most.
 const KEPT_RANGE: (Nanos, Nanos) = (Nanos::from_millis(1), Nanos::from_secs(3));
 const CLIENT_RANGE: (Nanos, Nanos) = (Nanos::from_millis(100), Nanos::from_secs(3_600));

@@ -1,6 +1,8 @@
 //! How many file descriptors a configuration may need.
 
-use super::{Backend, Config, Protocol, Service};
+use super::backend::Backend;
+use super::values::Protocol;
+use super::{Config, Service};
 
 impl Config {
     /// How many files may have to be open at once: clients, shared connections to stores, listening sockets, and what

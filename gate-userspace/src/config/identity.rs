@@ -3,12 +3,11 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-use super::Protocol;
-use super::backend::SWITCH;
 use super::fault::did_you_mean;
+use super::parsers::{SWITCH, absolute_path, one_of};
 use super::raw::Section;
-use super::read::{absolute_path, one_of};
 use super::units::Wrong;
+use super::values::Protocol;
 use crate::protocol::deny::Deny;
 
 /// A user of a store whose requests a tenant is charged for.

@@ -13,33 +13,39 @@
 //! - `price`: what requests cost, and how that learns.
 //! - `syn`: how many connections may be opened.
 //! - `shedding`: how a service's store is watched, and what follows from it.
-//! - `read`: section by section into the types below.
+//! - `read`: section by section into the types below; `gate` the first of them.
+//! - `buckets`, `frames`: limits from rates, and whether every request fits into them.
+//! - `names`, `parsers`, `values`: names that sections refer to each other by; values of single keys.
+//! - `file`, `text`, `error`: from a file to a configuration, or why not.
 //! - `overrides`: values that stand in for the document's while gate runs.
 //! - `fault`: what is wrong, where, and what would be right.
 
-use std::fs::File;
-use std::io::{self, Read as _};
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
-use std::path::{Path, PathBuf};
-use std::str::FromStr;
+use std::path::PathBuf;
 
 use gate_common::abi::TcpAction;
 use gate_common::token_bucket::Limits;
 use gate_common::units::{Fraction, Multiplier, Nanos};
 use ipnet::IpNet;
-use serde::Serialize;
 
 use crate::policy::Tier;
 use crate::protocol::deny::Deny;
 
 mod admission;
 mod backend;
+mod buckets;
 mod descriptors;
+mod error;
 mod fault;
+mod file;
+mod frames;
+mod gate;
 mod identity;
+mod names;
 mod overrides;
 mod own_keys;
+mod parsers;
 mod parts;
 mod price;
 mod query_types;
@@ -48,17 +54,24 @@ mod read;
 mod restart;
 mod shedding;
 mod syn;
+mod text;
 pub(crate) mod units;
+mod values;
 mod warnings;
 
 pub use admission::{Admission, AdmissionPolicy, Codel, Fairness, Objective, WaitLimits};
 pub use backend::{Backend, HotKeys};
+pub use error::Error;
 pub use fault::{Fault, Faults};
 pub use identity::{StoreLogin, User};
 pub use overrides::{Override, Wrong, edit, section_of, value_at};
-pub use parts::Part;
 pub use price::{Learn, Price, Settle};
 pub use shedding::{Probe, Shedding};
+pub use text::read_text;
+pub use values::{
+    Action, AdminSocket, Algorithm, Fragments, InterfaceName, Mode, OnStale, Protocol, TenantIndex,
+    Transports, XdpMode,
+};
 
 /// A configuration that holds together.
 #[derive(Clone, Debug, PartialEq)]
@@ -112,17 +125,6 @@ pub struct Gate {
     pub drain: Nanos,
     /// Threads that serve proxied services; `None` for one on each CPU. At most 256.
     pub threads: Option<NonZeroUsize>,
-}
-
-/// Where the admin socket is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AdminSocket {
-    /// Below `/run/gate`, if it can be made there.
-    Default,
-    /// There: an absolute path.
-    At(PathBuf),
-    /// Nowhere.
-    Off,
 }
 
 /// An address, port and protocol that is protected: where it stands, or by standing before it.
@@ -197,202 +199,15 @@ pub struct Tenant {
     pub own_prefixes: Option<Vec<String>>,
 }
 
-/// The place of a tenant in [`Config::tenants`]. Always within.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct TenantIndex(usize);
-
-impl TenantIndex {
-    /// As an index into [`Config::tenants`].
-    #[must_use]
-    pub const fn get(self) -> usize {
-        self.0
-    }
-}
-
-/// The transports of a service that are protected; at least one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transports {
-    /// Datagrams are priced as requests.
-    pub udp: bool,
-    /// Segments are charged by their bytes.
-    pub tcp: bool,
-}
-
-/// How the requests of a service are read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Protocol {
-    /// The text protocol of memcached, over TCP and UDP.
-    Memcached,
-    /// The protocol of Redis, over TCP.
-    Resp,
-    /// Unread: a datagram or segment costs its base and its bytes.
-    Opaque,
-}
-
-/// How the XDP program is attached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum XdpMode {
-    /// In the driver if it can, else in the kernel's generic path, with a word about it.
-    Auto,
-    /// In the driver or not at all.
-    Native,
-    /// In the kernel's generic path.
-    Generic,
-    /// Not attached: proxied services are protected in user space only.
-    Off,
-}
-
-/// Enforcement or shadow mode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Mode {
-    /// They do.
-    Enforce,
-    /// They are decided and counted, and nothing is refused.
-    Shadow,
-}
-
-/// The algorithm of a tenant's refusals. The local bucket stays on under every algorithm.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Algorithm {
-    /// The bucket alone.
-    TokenBucket,
-    /// A share of requests, computed each tick from what was offered.
-    RejectionRate,
-}
-
-/// XDP's behaviour while the heartbeat is stale.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum OnStale {
-    /// Pushed refusals no longer hold; the bucket does.
-    Bucket,
-    /// Everything passes.
-    Pass,
-}
-
-/// The action on IP fragments of protected services.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Fragments {
-    /// The first is judged by what it shows; later ones pass.
-    Judge,
-    /// All go on to the kernel.
-    Pass,
-    /// All are dropped.
-    Drop,
-}
-
-/// The action on a packet that cannot be charged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Action {
-    /// The packet goes on to the kernel.
-    Pass,
-    /// The packet is dropped.
-    Drop,
-}
-
-/// The name of a network interface: 1 to 15 bytes, none of them a slash, a colon or blank.
+/// Which requests of another tenant's clients are a tenant's.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InterfaceName(String);
-
-impl InterfaceName {
-    /// As it is written.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
+pub struct Part {
+    /// Whose clients they are; no part itself.
+    pub whole: TenantIndex,
+    /// The prefixes of the part's keys: 1 to 256 prefixes of 1 to 250 bytes, none of which another part of
+    /// the same tenant has.
+    pub prefixes: Vec<String>,
 }
-
-impl FromStr for InterfaceName {
-    type Err = String;
-
-    /// Says what would be right, as the kernel's `dev_valid_name` has it.
-    fn from_str(name: &str) -> Result<Self, String> {
-        let plain = |c: char| !c.is_whitespace() && !c.is_control() && !matches!(c, '/' | ':');
-        if (1..=15).contains(&name.len()) && name.chars().all(plain) && !matches!(name, "." | "..") {
-            return Ok(Self(name.to_owned()));
-        }
-        Err("must be the name of an interface, up to 15 bytes, e.g. \"eth1\"".to_owned())
-    }
-}
-
-/// Why there is no configuration.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The file could not be read.
-    #[error("cannot read {}", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// The file is not a valid configuration.
-    #[error(transparent)]
-    Invalid(#[from] Faults),
-    /// An override does not fit the configuration.
-    #[error(transparent)]
-    Override(#[from] Wrong),
-}
-
-impl Config {
-    /// Reads and parses a file.
-    ///
-    /// # Errors
-    /// [`Error::Unreadable`] if it is not there, not text, or larger than 64 MiB; otherwise
-    /// [`Error::Invalid`] with everything that is wrong.
-    pub fn read(path: &Path) -> Result<Self, Error> {
-        Self::read_with(path, &[])
-    }
-
-    /// [`Config::read`], with these values in place of the file's.
-    ///
-    /// # Errors
-    /// As [`Config::read`]; and [`Error::Override`].
-    pub fn read_with(path: &Path, overrides: &[Override]) -> Result<Self, Error> {
-        let text = read_text(path)?;
-        let file = path.display().to_string();
-        if overrides.is_empty() {
-            return Ok(Self::parse(&file, &text)?);
-        }
-        // Whatever else is wrong with the file comes first.
-        match edit(&text, overrides) {
-            Err(Wrong::Syntax(_)) => Ok(Self::parse(&file, &text)?),
-            edited => Ok(Self::parse(&file, &edited?)?),
-        }
-    }
-
-    /// Parses a document; `file` is what faults call it.
-    ///
-    /// # Errors
-    /// Everything that is wrong, by line.
-    pub fn parse(file: &str, text: &str) -> Result<Self, Faults> {
-        raw::parse(file, text, read::config)
-    }
-}
-
-/// The text of a configuration file.
-///
-/// # Errors
-/// [`Error::Unreadable`].
-pub fn read_text(path: &Path) -> Result<String, Error> {
-    let unreadable = |source| Error::Unreadable { path: path.to_owned(), source };
-    let mut text = String::new();
-    let file = File::open(path).map_err(unreadable)?;
-    file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text).map_err(unreadable)?;
-    if text.len() as u64 > MAX_FILE_BYTES {
-        return Err(unreadable(io::Error::from(io::ErrorKind::FileTooLarge)));
-    }
-    Ok(text)
-}
-
-/// Ten times what 10,000 tenants with 100,000 prefixes take.
-const MAX_FILE_BYTES: u64 = 64 << 20;
 
 #[cfg(test)]
 mod tests;

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
+use super::parsers::one_of;
 use super::raw::Section;
-use super::read::one_of;
 use super::{Service, Tenant, parts};
 
 /// Reads the prefixes of the keys that a tenant may touch; `None` if it may touch any.

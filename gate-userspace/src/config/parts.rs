@@ -8,20 +8,13 @@ use std::collections::HashMap;
 use gate_common::token_bucket::Rate;
 use gate_common::units::Nanos;
 
+use super::buckets::tcp_beside;
+use super::names::Names;
+use super::parsers::name;
 use super::raw::{Item, Section};
-use super::read::{Names, name, tcp_beside};
 use super::units::Wrong;
-use super::{Service, Tenant, TenantIndex};
-
-/// Which requests of another tenant's clients are a tenant's.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
-    /// Whose clients they are; no part itself.
-    pub whole: TenantIndex,
-    /// The prefixes of the part's keys: 1 to 256 prefixes of 1 to 250 bytes, none of which another part of
-    /// the same tenant has.
-    pub prefixes: Vec<String>,
-}
+use super::values::TenantIndex;
+use super::{Part, Service, Tenant};
 
 /// Reads the keys that make a tenant a part. `taken` holds the line of each prefix, by whole. A tenant that is bound to
 /// keys of its own has prefixes without being a part.

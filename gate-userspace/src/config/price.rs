@@ -2,9 +2,8 @@
 
 use gate_common::units::MilliRu;
 
-use super::backend::{SWITCH, number};
+use super::parsers::{SWITCH, number, one_of};
 use super::raw::Section;
-use super::read::one_of;
 use super::units;
 use crate::policy::cost_model::{self, Prices};
 use crate::policy::pricing;

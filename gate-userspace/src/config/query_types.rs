@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use super::Protocol;
 use super::fault::did_you_mean;
 use super::raw::{Item, Section};
+use super::values::Protocol;
 use crate::protocol::query_types::QueryTypes;
 use crate::protocol::{Class, memcached, resp};
 

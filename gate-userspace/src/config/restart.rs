@@ -1,6 +1,8 @@
 //! The keys that a running gate cannot change.
 
-use super::{Admission, AdmissionPolicy, Backend, Config, HotKeys, Service};
+use super::admission::{Admission, AdmissionPolicy};
+use super::backend::{Backend, HotKeys};
+use super::{Config, Service};
 use crate::protocol::query_types::QueryTypes;
 
 impl Config {

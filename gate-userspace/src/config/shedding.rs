@@ -2,11 +2,10 @@
 
 use gate_common::units::{Fraction, Nanos};
 
-use super::Protocol;
-use super::backend::number;
+use super::parsers::{number, one_of, time};
 use super::raw::Section;
-use super::read::{one_of, time};
 use super::units;
+use super::values::Protocol;
 use crate::policy::{Tier, latency_ratio, shedding};
 
 /// When a service sheds, and whom.

@@ -2,7 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::{Action, Config, Protocol, Service, Tenant};
+use super::values::{Action, Protocol};
+use super::{Config, Service, Tenant};
 use crate::protocol::memcached::Command;
 
 /// Commands of Redis that concern all who share it.

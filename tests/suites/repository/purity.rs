@@ -7,15 +7,21 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// What is pure: files, or directories with everything in them.
-const PURE: [&str; 12] = [
+const PURE: [&str; 18] = [
     "gate-common/src",
     "gate-userspace/policy/src",
     "gate-userspace/protocol/src",
     "gate-userspace/src/control/decide.rs",
-    "gate-userspace/src/config/shedding.rs",
+    "gate-userspace/src/config/buckets.rs",
+    "gate-userspace/src/config/frames.rs",
+    "gate-userspace/src/config/gate.rs",
+    "gate-userspace/src/config/names.rs",
+    "gate-userspace/src/config/parsers.rs",
     "gate-userspace/src/config/raw.rs",
     "gate-userspace/src/config/read.rs",
+    "gate-userspace/src/config/shedding.rs",
     "gate-userspace/src/config/units.rs",
+    "gate-userspace/src/config/values.rs",
     "gate-userspace/src/load/memcached.rs",
     "gate-userspace/src/load/workload.rs",
     "gate-userspace/src/load/store/command.rs",

@@ -1,5 +1,7 @@
 //! The configuration as a whole: what is refused, what is read, and what holds of it.
 
+use std::path::Path;
+
 use gate_common::token_bucket::{self, Rate};
 use gate_common::units::MilliRu;
 use proptest::prelude::{prop_assert, proptest};

@@ -1,0 +1,45 @@
+//! A configuration from a file, or from text.
+
+use std::path::Path;
+
+use super::error::Error;
+use super::fault::Faults;
+use super::overrides::{Override, Wrong, edit};
+use super::text::read_text;
+use super::{Config, raw, read};
+
+impl Config {
+    /// Reads and parses a file.
+    ///
+    /// # Errors
+    /// [`Error::Unreadable`] if it is not there, not text, or larger than 64 MiB; otherwise
+    /// [`Error::Invalid`] with everything that is wrong.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        Self::read_with(path, &[])
+    }
+
+    /// [`Config::read`], with these values in place of the file's.
+    ///
+    /// # Errors
+    /// As [`Config::read`]; and [`Error::Override`].
+    pub fn read_with(path: &Path, overrides: &[Override]) -> Result<Self, Error> {
+        let text = read_text(path)?;
+        let file = path.display().to_string();
+        if overrides.is_empty() {
+            return Ok(Self::parse(&file, &text)?);
+        }
+        // Whatever else is wrong with the file comes first.
+        match edit(&text, overrides) {
+            Err(Wrong::Syntax(_)) => Ok(Self::parse(&file, &text)?),
+            edited => Ok(Self::parse(&file, &edited?)?),
+        }
+    }
+
+    /// Parses a document; `file` is what faults call it.
+    ///
+    /// # Errors
+    /// Everything that is wrong, by line.
+    pub fn parse(file: &str, text: &str) -> Result<Self, Faults> {
+        raw::parse(file, text, read::config)
+    }
+}
