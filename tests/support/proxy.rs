@@ -1,5 +1,6 @@
 //! Real stores on loopback, and a gate before them.
 
+use std::fmt::Display;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::AsRawFd as _;
@@ -39,10 +40,31 @@ impl Listening {
     ///
     /// If it does not come up.
     pub fn memcached() -> Result<Self> {
-        let address = address();
+        Self::memcached_at(address())
+    }
+
+    /// [`Listening::memcached`] where one was before.
+    ///
+    /// # Errors
+    ///
+    /// If it does not come up.
+    pub fn memcached_at(address: SocketAddr) -> Result<Self> {
         let mut command = Command::new("memcached");
         command.args(["-u", "root", "-l", &address.ip().to_string(), "-p", &address.port().to_string()]);
         command.args(["-U", &address.port().to_string(), "-m", "256", "-t", "1", "-c", "2000"]);
+        Self::start("memcached", command, address, None)
+    }
+
+    /// A memcached that wants one of these users and passwords, a line each (`user:password`), before anything else.
+    ///
+    /// # Errors
+    ///
+    /// If it does not come up.
+    pub fn memcached_with_users(users: &Path) -> Result<Self> {
+        let address = address();
+        let mut command = Command::new("memcached");
+        command.args(["-u", "root", "-l", &address.ip().to_string(), "-p", &address.port().to_string()]);
+        command.args(["-t", "1", "-U", "0", "-Y"]).arg(users);
         Self::start("memcached", command, address, None)
     }
 
@@ -106,7 +128,39 @@ impl Listening {
     pub fn gate_with(
         gate: &str,
         protocol: &str,
-        backend: SocketAddr,
+        backend: impl Display,
+        service: &str,
+        tenants: &str,
+    ) -> Result<Self> {
+        Self::gate_by(Command::new(paths::gate()), gate, protocol, backend, service, tenants)
+    }
+
+    /// [`Listening::gate_with`], in a mount namespace of its own where this file is `/etc/hosts`, and nothing but that file is
+    /// asked for addresses. For root.
+    ///
+    /// # Errors
+    ///
+    /// If it does not come up.
+    pub fn gate_with_hosts(
+        hosts: &Path,
+        protocol: &str,
+        backend: impl Display,
+        service: &str,
+        tenants: &str,
+    ) -> Result<Self> {
+        let order = hosts.with_extension("nsswitch");
+        std::fs::write(&order, "hosts: files\n")?;
+        let script = "mount --bind \"$0\" /etc/hosts && mount --bind \"$1\" /etc/nsswitch.conf && shift && exec \"$@\"";
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", script]).arg(hosts).arg(&order).arg(paths::gate());
+        Self::gate_by(command, "", protocol, backend, service, tenants)
+    }
+
+    fn gate_by(
+        mut command: Command,
+        gate: &str,
+        protocol: &str,
+        backend: impl Display,
         service: &str,
         tenants: &str,
     ) -> Result<Self> {
@@ -119,7 +173,6 @@ impl Listening {
              listen = \"{address}\"\nbackend = \"{backend}\"\n{service}\n{tenants}\n"
         );
         std::fs::write(&config, text).with_context(|| config.display().to_string())?;
-        let mut command = Command::new(paths::gate());
         command.arg("run").arg("--config").arg(&config);
         Self::start("gate", command, address, Some(config))
     }

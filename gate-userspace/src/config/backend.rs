@@ -7,8 +7,9 @@ use ipnet::IpNet;
 
 use super::admission::{Admission, Objective};
 use super::identity::StoreLogin;
-use super::parsers::{SWITCH, address, number, one_of, overlap, prefix, time};
+use super::parsers::{SWITCH, number, one_of, overlap, prefix, time};
 use super::raw::Section;
+use super::store_address::{self, StoreAddress};
 use super::units::{self, Wrong};
 use super::values::Protocol;
 use super::{admission, identity, query_types};
@@ -19,7 +20,7 @@ use crate::protocol::query_types::QueryTypes;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backend {
     /// Where the store listens.
-    pub address: SocketAddr,
+    pub address: StoreAddress,
     /// Connections that each thread shares among its clients; 1 to 64.
     pub connections: u32,
     /// How long the store may take to accept a connection or to answer; 1 ms to 10 min.
@@ -122,19 +123,19 @@ const KEYS: [&str; 22] = [
 
 /// Reads a service's backend, if it has one.
 pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[SocketAddr]) -> Option<Backend> {
-    let address = section.get("backend", address);
-    if let Some(address) = address {
+    let address = section.get("backend", store_address::read);
+    if address.is_some() && protocol == Protocol::Opaque {
+        section.fault(
+            "backend",
+            "what is opaque cannot be proxied; protocol = \"memcached\" or \"resp\" can".to_owned(),
+        );
+    }
+    if let Some(address) = address.as_ref().and_then(StoreAddress::fixed) {
         if listen.iter().any(|&own| overlap(own, address)) {
             section.fault("backend", "is an address of the service itself".to_owned());
         }
         if address.ip().is_unspecified() {
             section.fault("backend", "must be the store's own address, e.g. \"127.0.0.1:11212\"".to_owned());
-        }
-        if protocol == Protocol::Opaque {
-            section.fault(
-                "backend",
-                "what is opaque cannot be proxied; protocol = \"memcached\" or \"resp\" can".to_owned(),
-            );
         }
     }
     for key in KEYS {
@@ -146,7 +147,8 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
     let connections = s.get("connections", number(1, 64)).unwrap_or(2) as u32;
     let timeout = s.get("store_timeout", time(TIMEOUT_RANGE)).unwrap_or(Nanos::from_secs(1));
     let slow_timeout = slow_timeout(s, timeout);
-    let max_request = s.get("max_request", |text| units::size(text, 1 << 10, 512 << 20)).unwrap_or(2 << 20);
+    let max_request = s.get("max_request", |text| units::size(text, 1 << 10, REDIS_TAKES));
+    let max_request = max_request.unwrap_or(if protocol == Protocol::Resp { REDIS_TAKES } else { 2 << 20 });
     let depth = s.get("max_depth", number(1, 100_000)).unwrap_or(1_000);
     let max_output = s.get("max_output", |text| units::size(text, 64 << 10, 4 << 30)).unwrap_or(64 << 20);
     let client_memory =
@@ -263,6 +265,8 @@ const UNKNOWN_CLIENTS: u64 = 256;
 /// A login takes milliseconds, and a slow network a few seconds.
 const UNKNOWN_TIMEOUT: Nanos = Nanos::from_secs(10);
 const IDLE_RANGE: (Nanos, Nanos) = (Nanos::from_secs(1), Nanos::from_secs(86_400));
+/// Redis' own limit of a value (`proto-max-bulk-len`). What is long is passed on in pieces, so gate's memory does not bound it.
+const REDIS_TAKES: u64 = 512 << 20;
 /// Looked through for each connection.
 const MAX_PROXIES: usize = 64;
 

@@ -67,10 +67,12 @@ pub(super) fn store_login(section: &mut Section<'_>, protocol: Protocol) -> Opti
     if section.has("store_user") && !section.has("store_password_file") {
         section.fault("store_user", "has no password: write store_password_file as well".to_owned());
     }
-    for key in ["store_user", "store_password_file", "max_pools"] {
-        if section.has(key) && protocol != Protocol::Resp {
-            section.fault(key, "means something only with protocol = \"resp\"".to_owned());
-        }
+    if section.has("max_pools") && protocol != Protocol::Resp {
+        section.fault("max_pools", "means something only with protocol = \"resp\"".to_owned());
+    }
+    if section.has("store_password_file") && !section.has("store_user") && protocol == Protocol::Memcached {
+        let message = "memcached knows no password without a user: write store_user as well";
+        section.fault("store_password_file", message.to_owned());
     }
     Some(StoreLogin { user, password_file: password_file? })
 }

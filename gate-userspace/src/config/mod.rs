@@ -53,6 +53,7 @@ mod raw;
 mod read;
 mod restart;
 mod shedding;
+mod store_address;
 mod syn;
 mod text;
 pub(crate) mod units;
@@ -67,6 +68,7 @@ pub use identity::{StoreLogin, User};
 pub use overrides::{Override, Wrong, edit, section_of, value_at};
 pub use price::{Learn, Price, Settle};
 pub use shedding::{Probe, Shedding};
+pub use store_address::StoreAddress;
 pub use text::read_text;
 pub use values::{
     Action, AdminSocket, Algorithm, Fragments, InterfaceName, Mode, OnStale, Protocol, TenantIndex,

@@ -51,6 +51,7 @@ mod pipeline;
 mod query_types;
 mod queue;
 mod request;
+mod resolver;
 mod settings;
 mod stores;
 mod tenants;

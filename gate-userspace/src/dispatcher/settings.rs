@@ -8,6 +8,7 @@ use tokio::sync::watch;
 
 use super::local_addrs::LocalAddrs;
 use super::query_types::QueryTypeTable;
+use super::resolver::Resolver;
 use super::tenants::Tenants;
 use crate::config;
 use crate::protocol::query_types::QueryTypes;
@@ -104,6 +105,8 @@ pub(crate) struct Settings {
     pub(crate) transports: config::Transports,
     /// The store behind it, and how it is treated.
     pub(crate) backend: config::Backend,
+    /// Where the store is at the time.
+    pub(crate) store: Resolver,
     /// Users, and denied commands.
     pub(crate) tenants: watch::Receiver<Arc<Tenants>>,
     /// The machine's own addresses.
@@ -145,6 +148,7 @@ impl Settings {
                     tenants: tenants.clone(),
                     own: own.clone(),
                     service,
+                    store: Resolver::start(&settings.name, &backend.address, &settings.listen),
                     name: settings.name.clone(),
                     protocol: settings.protocol,
                     listen: settings.listen.clone(),

@@ -2,6 +2,7 @@
 
 mod clients;
 mod faults;
+mod host_names;
 mod hot;
 mod identity;
 mod isolation;
@@ -16,4 +17,5 @@ mod proxy_protocol;
 mod query_types;
 mod queue;
 mod resp;
+mod store_login;
 mod udp;

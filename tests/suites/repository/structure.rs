@@ -12,7 +12,7 @@ const ROOT: &str = "gate-userspace/src";
 const WITH_CIRCLES: [&str; 4] = ["daemon", "dispatcher/metrics", "dispatcher/pipeline", "dispatcher/stores"];
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 66] = [
+const ORDER: [&str; 67] = [
     "worker.rs",
     "pipeline/login.rs",
     "pipeline/housekeeping.rs",
@@ -56,6 +56,7 @@ const ORDER: [&str; 66] = [
     "hot_cache/flights.rs",
     "hot_cache/versions.rs",
     "settings.rs",
+    "resolver.rs",
     "query_types.rs",
     "local_addrs.rs",
     "request.rs",

@@ -73,7 +73,8 @@ impl SharedHotCache {
         let mut stores = HashMap::new();
         let of = |settings: &Settings| {
             let versions = || Arc::new(Versions::new(clock::entropy()));
-            let versions = Arc::clone(stores.entry(settings.backend.address).or_insert_with(versions));
+            let versions =
+                Arc::clone(stores.entry(settings.backend.address.clone()).or_insert_with(versions));
             Self {
                 hot_set_publisher: Arc::new(HotSetPublisher::new(Arc::clone(&versions))),
                 samples: samples.clone(),

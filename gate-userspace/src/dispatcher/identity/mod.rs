@@ -174,6 +174,28 @@ impl Login {
     }
 }
 
+/// What logs a new connection in to memcached, as its first `set`. The key means nothing, and what is stored by mistake
+/// has expired.
+///
+/// # Errors
+///
+/// If the password cannot be read, or has a blank, at which memcached would end it.
+pub(crate) fn memcached_login(service: &StoreLogin) -> Result<Secret, UnreadablePassword> {
+    let login = Login::read(service)?;
+    if !login.password().iter().all(u8::is_ascii_graphic) || login.password().is_empty() {
+        let source = std::io::Error::new(std::io::ErrorKind::InvalidData, "it is empty, or has a blank");
+        return Err(UnreadablePassword { path: service.password_file.clone(), source });
+    }
+    let (user, password) = (login.user(), login.password());
+    let mut bytes = Secret::default();
+    let out = &mut bytes.0;
+    out.extend_from_slice(format!("set gate 0 -1 {}\r\n", user.len() + 1 + password.len()).as_bytes());
+    for piece in [user, b" ", password, b"\r\n"] {
+        out.extend_from_slice(piece);
+    }
+    Ok(bytes)
+}
+
 impl LoginRequest {
     /// What outlives the request that it was read out of.
     pub(crate) fn of(change: &Change<'_>) -> Self {

@@ -164,7 +164,7 @@ impl<W: Wire> StoreEvents for Service<W> {
 
     fn store_down(&self, why: &StoreError, pause: Nanos) {
         self.metrics.count(Event::StoreFailed);
-        let store = self.settings.backend.address;
+        let store = &self.settings.backend.address;
         tracing::warn!(service = self.settings.name, %store, %why, %pause, "lost a connection to the store");
     }
 

@@ -12,6 +12,7 @@ use std::cell::{Cell, RefCell};
 use std::io::ErrorKind;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use gate_common::abi::Reason;
 use gate_common::units::Nanos;
@@ -26,6 +27,7 @@ use super::outstanding::Outstanding;
 use super::pool::Pool;
 use crate::clock;
 use crate::dispatcher::identity::has_all_permissions;
+use crate::dispatcher::settings::Settings;
 use crate::dispatcher::wire::Wire;
 use crate::protocol::Refusal;
 
@@ -127,8 +129,16 @@ impl<E: StoreEvents> StoreConnection<E> {
                     *self.socket.borrow_mut() = Rc::downgrade(&socket);
                     self.state.borrow_mut().health.connected(clock::monotonic());
                     events.connected();
-                    let error = std::future::poll_fn(|cx| self.poll(cx, &socket, &*events)).await;
+                    let error = tokio::select! {
+                        biased;
+                        error = std::future::poll_fn(|cx| self.poll(cx, &socket, &*events)) => error,
+                        () = self.wait_for_move(&socket, events.settings()) => StoreError::Moved,
+                    };
                     events.disconnected();
+                    if matches!(error, StoreError::Moved) && self.is_idle() {
+                        // Nothing is lost, and nobody is refused: what is asked meanwhile waits.
+                        continue;
+                    }
                     error
                 }
                 Err(error) => error,
@@ -144,6 +154,24 @@ impl<E: StoreEvents> StoreConnection<E> {
             tokio::time::sleep(backoff.into()).await;
             self.state.borrow_mut().health.retry();
         }
+    }
+
+    /// Waits until the store's name stands for other addresses, then for a while until nothing is outstanding.
+    async fn wait_for_move(&self, socket: &TcpStream, settings: &Settings) {
+        let Ok(address) = socket.peer_addr() else { return std::future::pending().await };
+        settings.store.has_moved(address).await;
+        for _ in 0..LAST_LOOKS {
+            if self.is_idle() {
+                return;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Whether nothing is outstanding on it.
+    fn is_idle(&self) -> bool {
+        let state = self.state.borrow();
+        state.waiting.is_empty() && state.out.is_empty()
     }
 
     async fn connect(&self, pool: &Weak<Pool<E>>, events: &E) -> Result<TcpStream, StoreError> {
@@ -286,6 +314,9 @@ async fn probe<W: Wire>(mut socket: TcpStream) -> Result<TcpStream, StoreError> 
 }
 
 const LONGEST_PROBE_ANSWER: usize = 1 << 10;
+/// How often it is looked whether nothing is outstanding, and how often at most: for 5 s.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+const LAST_LOOKS: u32 = 500;
 /// So many requests together are worth a write of their own.
 const FULL_PIPELINE: usize = 256;
 /// What has waited for so long stands behind something that is large or slow.

@@ -16,7 +16,7 @@ use super::error::StoreError;
 use super::health::Health;
 use crate::clock;
 use crate::config::Protocol;
-use crate::dispatcher::identity::Identity;
+use crate::dispatcher::identity::{Identity, memcached_login};
 use crate::dispatcher::listen::keep_alive;
 use crate::dispatcher::settings::Settings;
 use crate::dispatcher::wire::MalformedReply;
@@ -187,22 +187,9 @@ impl DedicatedConnection {
                 Protocol::Memcached => b"version\r\n",
                 Protocol::Resp | Protocol::Opaque => b"PING\r\n",
             };
-            timeout(line.patience, line.probe(probe)).await.map_err(|_| StoreError::TimedOut)??;
+            line.ask_line(probe).await?;
         }
         Ok(line)
-    }
-
-    /// Whatever it answers, it does.
-    async fn probe(&mut self, probe: &[u8]) -> Result<(), StoreError> {
-        self.socket.write_all(probe).await?;
-        let mut answer = Vec::new();
-        while !answer.ends_with(b"\n") && answer.len() < LONGEST_PROBE_ANSWER {
-            if self.socket.read_buf(&mut answer).await? == 0 {
-                return Err(StoreError::Closed);
-            }
-        }
-        self.has_answered = true;
-        Ok(())
     }
 
     /// A new connection of a client that is `identity`.
@@ -212,8 +199,7 @@ impl DedicatedConnection {
     /// If it cannot be had in time, or the store does not accept the identity ([`StoreError::Refused`]).
     pub(crate) async fn open(settings: &Settings, identity: &Identity) -> Result<Self, StoreError> {
         let patience = settings.store_timeout().into();
-        let connecting = TcpStream::connect(settings.backend.address);
-        let socket = timeout(patience, connecting).await.map_err(|_| StoreError::TimedOut)??;
+        let socket = timeout(patience, connect(settings)).await.map_err(|_| StoreError::TimedOut)??;
         socket.set_nodelay(true)?;
         keep_alive(&socket)?;
         let mut this = Self {
@@ -230,6 +216,9 @@ impl DedicatedConnection {
 
     /// The same connection, from the start.
     async fn again(mut self, settings: &Settings, identity: &Identity) -> Result<Self, StoreError> {
+        if self.socket.peer_addr().is_ok_and(|address| !settings.store.is_current(address)) {
+            return Err(StoreError::Moved);
+        }
         self.greet(settings, identity).await?;
         // It may have been closed since, behind the answer to what was said last.
         match self.socket.try_read(&mut [0]) {
@@ -289,6 +278,9 @@ impl DedicatedConnection {
     }
 
     async fn greet(&mut self, settings: &Settings, identity: &Identity) -> Result<(), StoreError> {
+        if settings.protocol == Protocol::Memcached {
+            return self.log_in(settings).await;
+        }
         let greeting = identity.greeting(settings.backend.login.as_ref())?;
         self.socket.write_all(greeting.bytes.bytes()).await?;
         if std::mem::take(&mut self.resets) && self.reply().await? != b"+RESET\r\n" {
@@ -302,6 +294,40 @@ impl DedicatedConnection {
             }
         }
         Ok(())
+    }
+
+    /// Logs in to memcached, once, if it wants that. It takes the first `set` of a connection for a login; without a list of
+    /// users it would keep the password as a value, so it is asked before.
+    async fn log_in(&mut self, settings: &Settings) -> Result<(), StoreError> {
+        let Some(login) = settings.backend.login.as_ref().filter(|_| !self.has_answered) else {
+            return Ok(());
+        };
+        let answer = self.ask_line(b"version\r\n").await?;
+        if answer != b"CLIENT_ERROR unauthenticated\r\n" {
+            return Ok(());
+        }
+        match self.ask_line(memcached_login(login)?.bytes()).await? {
+            answer if answer == b"STORED\r\n" => Ok(()),
+            answer => Err(StoreError::Unhealthy(String::from_utf8_lossy(&answer).into_owned())),
+        }
+    }
+
+    /// The line that answers a request, in time.
+    async fn ask_line(&mut self, request: &[u8]) -> Result<Vec<u8>, StoreError> {
+        let mut answer = Vec::new();
+        timeout(self.patience, async {
+            self.socket.write_all(request).await?;
+            while !answer.ends_with(b"\n") && answer.len() < LONGEST_PROBE_ANSWER {
+                if self.socket.read_buf(&mut answer).await? == 0 {
+                    return Err(StoreError::Closed);
+                }
+            }
+            Ok(())
+        })
+        .await
+        .map_err(|_| StoreError::TimedOut)??;
+        self.has_answered = true;
+        Ok(answer)
     }
 
     /// The next reply, in time.
@@ -330,6 +356,21 @@ impl DedicatedConnection {
             }
         }
     }
+}
+
+/// Connects to the first of the store's addresses that accepts it. No address takes the time of those behind it.
+async fn connect(settings: &Settings) -> Result<TcpStream, StoreError> {
+    let addresses = settings.store.addresses().await;
+    let share = Duration::from(settings.store_timeout()) / addresses.len().max(1) as u32;
+    let mut failed = StoreError::Unresolved;
+    for address in addresses {
+        failed = match timeout(share, TcpStream::connect(address)).await {
+            Ok(Ok(socket)) => return Ok(socket),
+            Ok(Err(error)) => error.into(),
+            Err(_) => StoreError::TimedOut,
+        };
+    }
+    Err(failed)
 }
 
 /// What an error in answer to a greeting means: that the store is not ready now, or that this is no way to greet it.

@@ -39,6 +39,12 @@ pub(crate) enum StoreError {
     /// It sends clients to its other nodes, past gate.
     #[error("the store is in cluster mode, which gate does not support")]
     Cluster,
+    /// Its name has never been resolved.
+    #[error("the store's name cannot be resolved")]
+    Unresolved,
+    /// Its name stands for other addresses by now.
+    #[error("the store is elsewhere")]
+    Moved,
     /// An answer that no request asked for.
     #[error("the store sent an answer that no one asked for")]
     Unasked,

@@ -161,7 +161,7 @@ pub(super) const ROWS: &[Broken] = &[
         "listen",
         "backend = \"127.0.0.1\"\nlisten",
         &[
-            r#"6: service[0].backend = "127.0.0.1": must be an address and a port, e.g. "198.18.0.1:11211" or "[::]:11211""#,
+            r#"6: service[0].backend = "127.0.0.1": must be an address and a port or a host name and a port, e.g. "198.18.0.1:11211" or "cache.example:11211""#,
         ],
     ),
     (
@@ -230,6 +230,26 @@ pub(super) const ROWS: &[Broken] = &[
         "listen",
         "max_depth = \"1\"\nlisten",
         &[r#"6: service[0].max_depth = "1": means something only beside backend"#],
+    ),
+    (
+        "listen",
+        "backend = \"127.0.0.1:11212\"\nslow_timeout = \"slow\"\nlisten",
+        &[r#"7: service[0].slow_timeout = "slow": must be a time, e.g. "100ms" (ns, us, ms, s, min, h)"#],
+    ),
+    (
+        "listen",
+        "backend = \"127.0.0.1:11212\"\nstore_timeout = \"2s\"\nslow_timeout = \"1s\"\nlisten",
+        &[r#"8: service[0].slow_timeout = "1s": must be at least store_timeout (2s)"#],
+    ),
+    (
+        "listen",
+        "slow_timeout = \"1s\"\nlisten",
+        &[r#"6: service[0].slow_timeout = "1s": means something only beside backend"#],
+    ),
+    (
+        "listen",
+        "backend = \"cache:0\"\nlisten",
+        &[r#"6: service[0].backend = "cache:0": must have a port from 1 to 65535"#],
     ),
     (
         "listen",

@@ -225,6 +225,11 @@ pub(super) const ROWS: &[Broken] = &[
             r#"14: tenant[1].key_prefixes[1] = "": must be 1 to 250 bytes; what begins with none is charged to the whole anyway"#,
         ],
     ),
+    (
+        "sources = [\"198.18.2.1\"]",
+        "sources = \"198.18.2.1\"\ndeny_scripts = \"yes\"",
+        &[r#"14: tenant[1].deny_scripts = "yes": must be "on" or "off""#],
+    ),
     // Keys of its own.
     (
         "sources = [\"198.18.2.1\"]\n",
@@ -430,5 +435,12 @@ pub(super) const ROWS: &[Broken] = &[
         "protocol = \"memcached\"\n",
         "protocol = \"resp\"\nbackend = \"127.0.0.1:6379\"\nstore_user = \"gate\"\n",
         &[r#"7: service[0].store_user = "gate": has no password: write store_password_file as well"#],
+    ),
+    (
+        "listen",
+        "backend = \"127.0.0.1:1\"\nstore_password_file = \"/etc/gate/password\"\nlisten",
+        &[
+            r#"7: service[0].store_password_file = "/etc/gate/password": memcached knows no password without a user: write store_user as well"#,
+        ],
     ),
 ];
