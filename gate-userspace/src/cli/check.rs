@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-use crate::config::{Config, Error, Fault};
+use crate::config::{ChangedDefault, Config, Error, Fault, changed_defaults, read_text};
 use crate::control::sizes::{Exceeded, counter_bytes, sizes, table_bytes};
 use crate::dispatcher;
 use crate::kernel::Cpus;
@@ -18,6 +18,9 @@ pub(super) struct Args {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+    /// Say for each default that has changed what restores it.
+    #[arg(long, short)]
+    verbose: bool,
 }
 
 /// The result, as `--json` prints it.
@@ -31,6 +34,8 @@ struct Report {
     memory: Option<Memory>,
     faults: Vec<Fault>,
     warnings: Vec<String>,
+    /// Defaults that it relies on, and that were others before.
+    changed_defaults: Vec<ChangedDefault>,
 }
 
 #[derive(Debug, Serialize)]
@@ -57,7 +62,9 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Ok(config) => match Memory::of(&config, &Cpus::of_machine()?) {
             Ok(memory) => {
                 let (counts, memory) = (Some(Counts::of(&config)), Some(memory));
-                Report { file, valid: true, counts, memory, faults: Vec::new(), warnings: config.warnings() }
+                let (faults, warnings) = (Vec::new(), config.warnings());
+                let changed_defaults = changed_defaults(&read_text(&args.file)?);
+                Report { file, valid: true, counts, memory, faults, warnings, changed_defaults }
             }
             Err(exceeded) => {
                 let fault = fault_of(&exceeded);
@@ -82,9 +89,9 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
             "{}: valid; services: {services}, tenants: {tenants}, sources: {sources}, file descriptors: {descriptors}",
             report.file
         );
-        if let Some(memory) = report.memory {
+        if let Some(memory) = &report.memory {
             let mib = |bytes: u64| bytes.div_ceil(1 << 20);
-            let Memory { counters, counters_allowed, tables, tables_allowed } = memory;
+            let &Memory { counters, counters_allowed, tables, tables_allowed } = memory;
             println!(
                 "memory on this machine: counters {} of {} MiB, tables {} of {} MiB",
                 mib(counters),
@@ -93,13 +100,37 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
                 mib(tables_allowed)
             );
         }
+        report.say_changed_defaults(args.verbose);
     }
     Ok(if report.valid { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 impl Report {
+    /// Names the changed defaults, each with its line if `verbose`.
+    fn say_changed_defaults(&self, verbose: bool) {
+        if self.changed_defaults.is_empty() {
+            return;
+        }
+        if !verbose {
+            let mut names: Vec<_> =
+                self.changed_defaults.iter().filter_map(|default| default.key.rsplit('.').next()).collect();
+            names.sort_unstable();
+            names.dedup();
+            println!(
+                "defaults that have changed, relied on: {} (--verbose: where, and what restores them)",
+                names.join(", ")
+            );
+            return;
+        }
+        println!("defaults that have changed, relied on, and what restores them:");
+        self.changed_defaults
+            .iter()
+            .for_each(|ChangedDefault { key, restore }| println!("  {key}: {restore}"));
+    }
+
     fn invalid(file: String, faults: Vec<Fault>) -> Self {
-        Self { file, valid: false, counts: None, memory: None, faults, warnings: Vec::new() }
+        let (warnings, changed_defaults) = Default::default();
+        Self { file, valid: false, counts: None, memory: None, faults, warnings, changed_defaults }
     }
 }
 

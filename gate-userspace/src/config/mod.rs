@@ -35,6 +35,7 @@ use crate::protocol::deny::Deny;
 mod admission;
 mod backend;
 mod buckets;
+mod defaults;
 mod descriptors;
 mod error;
 mod fault;
@@ -62,6 +63,7 @@ mod warnings;
 
 pub use admission::{Admission, AdmissionPolicy, Codel, Fairness, Objective, WaitLimits};
 pub use backend::{Backend, HotKeys};
+pub use defaults::{ChangedDefault, changed_defaults};
 pub use error::Error;
 pub use fault::{Fault, Faults};
 pub use identity::{StoreLogin, User};

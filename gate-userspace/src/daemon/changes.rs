@@ -136,6 +136,7 @@ impl Daemon {
             }
         };
         let (tenants, services) = (config.tenants.len(), config.services.len());
+        config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
         for later in self.put_in_force(config, layout)? {
             tracing::warn!("{later}");
         }
