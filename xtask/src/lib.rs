@@ -6,6 +6,7 @@
 pub mod bench;
 mod calls;
 pub mod ebpf;
+pub mod isolation;
 pub mod kernels;
 pub mod lab;
 pub mod old_gate;

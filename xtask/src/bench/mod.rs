@@ -1,12 +1,14 @@
 //! `cargo xtask bench`: gate and its peers, measured in one run, side by side.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 
 mod cores;
 mod harness;
 mod idle;
+mod isolation;
 mod load;
 mod proxy;
 
@@ -21,18 +23,28 @@ pub struct Args {
     /// Also write what was measured to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// With `proxy`: only loads with this in their name, such as "memcached GET" or "x16".
+    /// With `proxy`: only loads with this in their name, such as "memcached GET" or "x16". With `isolation`: only
+    /// behaviours with this in their name, store or group.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// With `proxy`: how long each load runs against each target, in milliseconds.
-    #[arg(long, default_value_t = 1_000, value_name = "MS")]
-    each: u64,
-    /// With `proxy`: how often; the medians are shown.
+    /// With `proxy` and `isolation`: how long each load or behaviour runs against each target, in milliseconds; by default
+    /// 1000 and 2000.
+    #[arg(long, value_name = "MS")]
+    each: Option<u64>,
+    /// With `proxy` and `isolation`: how often; the medians are shown.
     #[arg(long, default_value_t = 3, value_name = "N")]
     rounds: usize,
     /// With `proxy`: which CPUs there are for what.
     #[arg(long, value_enum, default_value_t, value_name = "HOW")]
     cores: Cores,
+}
+
+impl Args {
+    /// How long each load or behaviour runs.
+    fn each(&self) -> Duration {
+        let default = if self.what == What::Isolation { 2_000 } else { 1_000 };
+        Duration::from_millis(self.each.unwrap_or(default))
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -50,6 +62,9 @@ enum What {
     Sim,
     /// Redis and memcached: directly, through gate, nutcracker and haproxy.
     Proxy,
+    /// A polite tenant beside hostile ones, directly at the store and through gate. Writes docs/ISOLATION.md
+    /// unless `--only` is given.
+    Isolation,
 }
 
 /// Measures, and prints a table.
@@ -68,5 +83,6 @@ pub fn run(args: &Args) -> Result<()> {
         What::Policies => harness::policies(),
         What::Sim => harness::sim(),
         What::Proxy => proxy::run(args),
+        What::Isolation => isolation::run(args),
     }
 }

@@ -45,7 +45,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
         let mut measured: BTreeMap<usize, Vec<Row>> = BTreeMap::new();
         for _ in 0..args.rounds {
             for (place, target) in field.targets[load.store].iter().enumerate() {
-                let row = measure(&load, target, &field, Duration::from_millis(args.each))?;
+                let row = measure(&load, target, &field, args.each())?;
                 measured.entry(place).or_default().push(row);
             }
         }

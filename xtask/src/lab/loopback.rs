@@ -53,6 +53,12 @@ impl Directory {
         Ok(Self { socket: path.join("admin.sock"), path })
     }
 
+    /// Where it lies.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Where gate listens to `gate queues`, `gate tenants` and `gate hotkeys`.
     #[must_use]
     pub fn socket(&self) -> &Path {

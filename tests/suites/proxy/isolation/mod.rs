@@ -3,6 +3,7 @@
 //! Each module is about one kind of behaviour, with real stores wherever they can show it. `cargo xtask
 //! test isolation <module>` runs one of them.
 
+mod behaviours;
 mod connections;
 mod delayed_flush;
 mod draining;

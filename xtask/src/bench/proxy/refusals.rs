@@ -71,7 +71,7 @@ impl Row {
 
 /// Runs a load as often as is asked for, each time against a new gate, whose figures are about nothing else.
 pub(super) fn measure(refused: &Refused, field: &mut Field, args: &Args) -> Result<Row> {
-    let rounds = (0..args.rounds).map(|_| round(refused, field, Duration::from_millis(args.each)));
+    let rounds = (0..args.rounds).map(|_| round(refused, field, args.each()));
     let mut rounds = rounds.collect::<Result<Vec<_>>>()?;
     let mut of = |field: fn(&Row) -> f64| {
         rounds.sort_by(|one, other| field(one).total_cmp(&field(other)));

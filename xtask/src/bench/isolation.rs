@@ -1,0 +1,227 @@
+//! The table of docs/ISOLATION.md: a polite tenant, beside each behaviour of a neighbour.
+//!
+//! For each behaviour and round, one after the other: the polite tenant through gate without a neighbour, beside the
+//! behaviour directly at a store of the same kind, and beside it through gate. So whatever else the machine does harms
+//! all three alike. Errors are those of all rounds; of p99 the median of the rounds is shown.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use super::Args;
+use crate::isolation::{Behaviour, Measured, Seen, Site, Target, behaviours, limit};
+use crate::setup::{self, Purpose};
+use crate::{paths, run, sh};
+
+mod document;
+
+/// Measures, prints a line for each behaviour, and writes the document if all were measured.
+pub(super) fn run(args: &Args) -> Result<()> {
+    setup::setup(Purpose::Test)?;
+    run::build_gate()?;
+    let machine = Machine::now()?;
+    let only = args.only.as_deref().unwrap_or_default();
+    let is_meant = |behaviour: &Behaviour| {
+        [behaviour.name, behaviour.store.name(), behaviour.group.name()]
+            .iter()
+            .any(|name| name.contains(only))
+    };
+    let chosen: Vec<_> = behaviours().into_iter().filter(is_meant).collect();
+    ensure!(!chosen.is_empty() && args.rounds > 0, "no behaviour has {only:?} in its name");
+    let each = args.each();
+    let site = Site::make()?;
+    let progress = bar(chosen.len() * args.rounds)?;
+    let (mut rows, mut failed) = (Vec::new(), 0);
+    for behaviour in &chosen {
+        progress.set_message(behaviour.name);
+        let one = || {
+            progress.inc(1);
+            measure(&site, behaviour, each)
+        };
+        let rounds: Result<Vec<_>> = (0..args.rounds).map(|_| one()).collect();
+        let rounds = match rounds {
+            Ok(rounds) => rounds,
+            Err(error) => {
+                progress.suspend(|| eprintln!("{}: {error:#}", behaviour.name));
+                failed += 1;
+                continue;
+            }
+        };
+        let row = Row::new(behaviour, &rounds);
+        progress.suspend(|| println!("{}", row.line()));
+        rows.push(row);
+    }
+    progress.finish_and_clear();
+    let kept = rows.iter().filter(|row| row.kept).count();
+    println!("{kept} of {} kept: no error, and p99 within the limit", rows.len());
+    if let Some(file) = &args.json {
+        write(file, &serde_json::to_string_pretty(&rows)?)?;
+    }
+    ensure!(failed == 0, "{failed} behaviours could not be measured");
+    if args.only.is_none() {
+        let file = paths::workspace().join("docs/ISOLATION.md");
+        write(&file, &document::render(&machine, each, args.rounds, &rows))?;
+        println!("{}", file.display());
+    }
+    Ok(())
+}
+
+fn write(file: &Path, text: &str) -> Result<()> {
+    fs::write(file, text).with_context(|| file.display().to_string())
+}
+
+fn bar(length: usize) -> Result<ProgressBar> {
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {eta:>4} left  {msg}")?;
+    Ok(ProgressBar::new(length as u64).with_style(style))
+}
+
+/// One round of a behaviour: directly, if that can be, and through gate.
+struct Round {
+    directly: Option<Measured>,
+    through: Measured,
+}
+
+fn measure(site: &Site, behaviour: &Behaviour, each: Duration) -> Result<Round> {
+    let directly =
+        behaviour.directly.then(|| site.measure(behaviour, Target::Directly, None, each)).transpose();
+    let directly = directly.context("directly")?;
+    let through = site.measure(behaviour, Target::ThroughGate, Some(each), each).context("through gate")?;
+    Ok(Round { directly, through })
+}
+
+/// One behaviour's results.
+#[derive(Debug, Serialize)]
+struct Row {
+    behaviour: &'static str,
+    #[serde(skip)]
+    about: Behaviour,
+    store: &'static str,
+    alone: Summary,
+    directly: Option<Summary>,
+    through: Summary,
+    limit_us: u64,
+    kept: bool,
+}
+
+/// The polite tenant's view of all rounds.
+#[derive(Clone, Debug, Serialize)]
+struct Summary {
+    requests: u64,
+    errors: u64,
+    first_error: Option<String>,
+    p50_us: u64,
+    p99_us: u64,
+}
+
+impl Summary {
+    fn new<'s>(rounds: impl Iterator<Item = &'s Seen>) -> Option<Self> {
+        let rounds: Vec<_> = rounds.collect();
+        let median = |of: fn(&Seen) -> Duration| {
+            let mut values: Vec<_> = rounds.iter().map(|seen| of(seen)).collect();
+            values.sort_unstable();
+            values.get(values.len() / 2).map(|value| value.as_micros() as u64)
+        };
+        Some(Self {
+            requests: rounds.iter().map(|seen| seen.requests).sum(),
+            errors: rounds.iter().map(|seen| seen.errors).sum(),
+            first_error: rounds.iter().find_map(|seen| seen.first_error.clone()),
+            p50_us: median(|seen| seen.p50)?,
+            p99_us: median(|seen| seen.p99)?,
+        })
+    }
+
+    fn error_rate(&self) -> f64 {
+        100.0 * self.errors as f64 / self.requests.max(1) as f64
+    }
+
+    fn cells(&self) -> String {
+        format!("{:>5.1} % {:>9}", self.error_rate(), millis(self.p99_us))
+    }
+}
+
+impl Row {
+    fn new(about: &Behaviour, rounds: &[Round]) -> Self {
+        let alone = Summary::new(rounds.iter().filter_map(|round| round.through.alone.as_ref()));
+        let directly = Summary::new(rounds.iter().filter_map(|round| Some(&round.directly.as_ref()?.beside)));
+        let through = Summary::new(rounds.iter().map(|round| &round.through.beside));
+        let (alone, through) = alone.zip(through).expect("there is a round");
+        let limit_us = limit(Duration::from_micros(alone.p99_us)).as_micros() as u64;
+        let kept = through.errors == 0 && through.p99_us <= limit_us;
+        let (behaviour, store) = (about.name, about.store.name());
+        Self { behaviour, about: *about, store, alone, directly, through, limit_us, kept }
+    }
+
+    fn line(&self) -> String {
+        let directly = self.directly.as_ref().map_or_else(|| format!("{:>17}", "-"), Summary::cells);
+        format!(
+            "{:<44} {:<9} alone {:>9}  directly {directly}  through gate {}  {}",
+            self.behaviour,
+            self.store,
+            millis(self.alone.p99_us),
+            self.through.cells(),
+            if self.kept { "kept" } else { "NOT KEPT" }
+        ) + &self.through.first_error.as_ref().map(|error| format!("  {error}")).unwrap_or_default()
+    }
+}
+
+/// Milliseconds, as many digits as say something.
+fn millis(micros: u64) -> String {
+    match micros {
+        0..10_000 => format!("{:.2} ms", micros as f64 / 1e3),
+        10_000..100_000 => format!("{:.1} ms", micros as f64 / 1e3),
+        _ => format!("{:.0} ms", micros as f64 / 1e3),
+    }
+}
+
+/// The time and place of the measurement.
+struct Machine {
+    date: String,
+    kernel: String,
+    cpus: usize,
+    /// The load average of the minute before.
+    load: f64,
+    /// This process' own nice value, and that of all that it starts.
+    nice: i64,
+}
+
+impl Machine {
+    fn now() -> Result<Self> {
+        let printed = |program: &str, argument: &str| {
+            sh::output(Command::new(program).arg(argument)).map(|text| text.trim().to_owned())
+        };
+        let load = fs::read_to_string("/proc/loadavg")?;
+        let load = load.split(' ').next().context("no load average")?.parse()?;
+        Ok(Self {
+            date: printed("date", "+%F")?,
+            kernel: printed("uname", "-r")?,
+            cpus: std::thread::available_parallelism()?.get(),
+            load,
+            nice: nice()?,
+        })
+    }
+}
+
+fn nice() -> Result<i64> {
+    let stat = fs::read_to_string("/proc/self/stat")?;
+    // After the name, which may hold anything but ends with the last parenthesis: field 19 of all.
+    let rest = stat.rsplit_once(") ").context("a process without a name")?.1;
+    Ok(rest.split(' ').nth(16).context("no nice value")?.parse()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::millis;
+
+    #[test]
+    fn times_have_three_digits() {
+        assert_eq!(
+            [millis(85), millis(1_234), millis(12_345), millis(123_456)],
+            ["0.09 ms", "1.23 ms", "12.3 ms", "123 ms"]
+        );
+    }
+}

@@ -1,0 +1,110 @@
+//! docs/ISOLATION.md, of one run.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use super::{Machine, Row, Summary, millis};
+use crate::isolation::Group;
+
+/// The document.
+pub(super) fn render(machine: &Machine, each: Duration, rounds: usize, rows: &[Row]) -> String {
+    let mut text = introduction(machine, each, rounds, rows);
+    for group in Group::ALL {
+        let _ = write!(text, "\n## {}\n\n{HEAD}", group.name());
+        for row in rows.iter().filter(|row| row.about.group == group) {
+            let directly = row.directly.as_ref().map_or_else(|| "| | ".to_owned(), cells);
+            let _ = writeln!(
+                text,
+                "| **{}**, {}. {} | {} {directly}{}| {} |",
+                row.behaviour,
+                row.store,
+                row.about.does,
+                millis(row.alone.p99_us),
+                cells(&row.through),
+                if row.kept { "yes" } else { "**no**" }
+            );
+        }
+    }
+    text + &not_kept(rows)
+}
+
+fn cells(summary: &Summary) -> String {
+    format!("| {} | {} ", errors(summary), millis(summary.p99_us))
+}
+
+fn errors(summary: &Summary) -> String {
+    match summary.errors {
+        0 => "0".to_owned(),
+        _ => format!("{:.1} %", summary.error_rate().max(0.1)),
+    }
+}
+
+const HEAD: &str = "\
+| what the neighbour does | alone: p99 | directly: errors | p99 | through gate: errors | p99 | kept |
+|---|---|---|---|---|---|---|
+";
+
+fn introduction(machine: &Machine, each: Duration, rounds: usize, rows: &[Row]) -> String {
+    let Machine { date, kernel, cpus, load, nice } = machine;
+    let kept = rows.iter().filter(|row| row.kept).count();
+    // More is waiting for a processor than there are, before this run adds to it.
+    let busy = if *load > *cpus as f64 / 2.0 {
+        "a **busy** machine, on which other programs ran as well"
+    } else {
+        "a quiet machine"
+    };
+    let priority = match nice {
+        0 => String::new(),
+        _ => format!(", at a nice value of {nice}"),
+    };
+    let build = match std::env::var("CARGO_PROFILE_RELEASE_OPT_LEVEL") {
+        Ok(level) => format!(" (a build with `opt-level = {level}`)"),
+        Err(_) => String::new(),
+    };
+    format!(
+        "# Isolation
+
+What one tenant does, another does not feel. This is the table: what a careless or hostile tenant does, and what a polite
+tenant of the same store sees of it, directly and through gate. `cargo xtask bench isolation` measures it and writes this
+document; the suite `proxy` runs the same table at reduced size (`cargo xtask test proxy_isolation behaviours`).
+
+Measured on {date} on {busy}: {cpus} processors, Linux {kernel}, a load of {load:.1} before the run{priority}.
+`cargo xtask bench isolation --each {each} --rounds {rounds}`{build}: each behaviour for {each} ms, {rounds} times.
+
+**{kept} of {count} are kept.** The rest is listed with its reasons [below](#not-kept).
+
+- The polite tenant reads and writes 16 keys of its own, 500 requests a second, open loop: latency counts from when a request
+  was due. One in a hundred goes over a new connection. An answer that is wrong, missing for 2 s, or a refusal is an error. Errors
+  are those of all rounds; p99 is the median of the rounds.
+- *Alone*: through gate, without a neighbour. *Directly*: both ask the store. *Through gate*: both ask gate. *Kept*: no error
+  through gate, and a p99 of at most twice its own alone, or 1 ms more if that is larger.
+- The stores are Debian's Redis and memcached with their defaults (Redis saves nothing, memcached takes datagrams). gate runs in
+  user space with its defaults. The polite tenant has a quota of 5,000 RU/s, the others of 2,000 RU/s; the hostile one is denied what
+  [CONFIGURATION.md](CONFIGURATION.md) recommends, scripts included, and bound to its own keys (`keys = \"own\"`); \"one who may\" is denied nothing.
+- All run on one machine. The neighbour's own thread has a low priority, as it would have a machine of its own; the processor time
+  that the kernel, the store and gate spend on it counts.
+",
+        each = each.as_millis(),
+        count = rows.len()
+    )
+}
+
+const NO_REASON: &str =
+    "There is no known reason. Where the machine is busy, a p99 near the limit is the machine's.";
+
+fn not_kept(rows: &[Row]) -> String {
+    let mut text = "\n## Not kept\n\n".to_owned();
+    let failed: Vec<_> = rows.iter().filter(|row| !row.kept).collect();
+    if failed.is_empty() {
+        text += "Nothing.\n";
+    }
+    for row in failed {
+        let seen = match &row.through.first_error {
+            Some(error) => format!("errors ({}), the first `{error}`", errors(&row.through)),
+            None => format!("p99 {}, limit {}", millis(row.through.p99_us), millis(row.limit_us)),
+        };
+        let reason = row.about.not_kept().map_or(NO_REASON, |entry| entry.reason);
+        let _ = writeln!(text, "- **{}** ({seen}). {reason}", row.behaviour);
+    }
+    text
+}

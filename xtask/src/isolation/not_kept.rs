@@ -1,0 +1,66 @@
+//! The behaviours that a polite tenant feels through gate all the same, each with its reason.
+//!
+//! The suite expects of these what it says here: one that starts to hold fails the suite, and is then removed.
+
+/// The effect on the polite tenant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Breaks {
+    /// Requests of the polite tenant fail.
+    Errors,
+    /// Its p99 is above the limit.
+    Latency,
+    /// Its p99 is near the limit, above in some runs and below in others.
+    Sometimes,
+}
+
+/// A behaviour that is felt.
+#[derive(Clone, Copy, Debug)]
+pub struct NotKept {
+    /// The behaviour's name.
+    pub name: &'static str,
+    /// Its effect.
+    pub breaks: Breaks,
+    /// The reason, in sentences.
+    pub reason: &'static str,
+}
+
+/// All of them.
+pub const NOT_KEPT: &[NotKept] = &[
+    NotKept {
+        name: "`flush_all` by one who may",
+        breaks: Breaks::Errors,
+        reason: "The tenant is allowed to do it, and it concerns all: memcached has one key space. Deny it (`deny`, or `keys = \"own\"`), \
+                 as is done for the hostile tenant.",
+    },
+    NotKept {
+        name: "a flood from a forged sender",
+        breaks: Breaks::Errors,
+        reason: "Nothing in a datagram proves its sender, so whoever forges one spends the quota of the tenant that it names. It costs \
+                 that tenant its quota and never its connections. Serve datagrams only where the network checks source addresses, or \
+                 leave `transports` at its default, TCP.",
+    },
+    NotKept { name: "huge hashes and sets", breaks: Breaks::Latency, reason: UNKNOWN_SIZE },
+    NotKept { name: "unions of large sets", breaks: Breaks::Latency, reason: UNKNOWN_SIZE },
+    NotKept { name: "sorting", breaks: Breaks::Latency, reason: UNKNOWN_SIZE },
+    NotKept { name: "removal of large keys", breaks: Breaks::Latency, reason: UNKNOWN_SIZE },
+    NotKept { name: "huge ranges", breaks: Breaks::Sometimes, reason: UNKNOWN_SIZE },
+    NotKept { name: "a pipeline of sorting", breaks: Breaks::Sometimes, reason: UNKNOWN_SIZE },
+    NotKept { name: "reads of huge values", breaks: Breaks::Sometimes, reason: UNKNOWN_SIZE },
+    NotKept {
+        name: "scripts by one who may",
+        breaks: Breaks::Latency,
+        reason: "Redis runs one request at a time, a script to its end, and nobody knows before how long it takes. `deny_scripts = \"on\"` \
+                 refuses them, as is done for the hostile tenant.",
+    },
+    NotKept {
+        name: "`KEYS` by one who may",
+        breaks: Breaks::Latency,
+        reason: "Redis runs one request at a time, and walks over all keys for this one. It is among the commands that are recommended \
+                 for `deny`, as is done for the hostile tenant.",
+    },
+];
+
+/// Of requests whose work depends on what is stored.
+const UNKNOWN_SIZE: &str = "Redis runs one request at a time, to its end, and only Redis knows how large the key is: gate prices the request \
+     before it runs by what it says. The quota bounds how many there are, not how long one takes. With `price = { learn = \"on\", settle = \
+     \"debt\" }` the tenant pays for the time that they took; `deny` and `tiers` keep them away from those who ask for little.";
