@@ -178,16 +178,16 @@ impl Words {
     const fn refused(reason: Reason, place: Option<usize>) -> Self {
         Self(match place {
             Some(place) => {
-                line_word(offset_of!(CounterLine, refused)) + place as u32 | Self::ADD_ONE | Self::REFUSED
+                (line_word(offset_of!(CounterLine, refused)) + place as u32) | Self::ADD_ONE | Self::REFUSED
             }
-            None => (RareCounters::REFUSED + reason.index() as u32) << 8 | Self::ADD_RARE | Self::REFUSED,
+            None => ((RareCounters::REFUSED + reason.index() as u32) << 8) | Self::ADD_RARE | Self::REFUSED,
         })
     }
 
     /// A shadowed refusal.
     #[inline(always)]
     const fn shadowed(reason: Reason) -> Self {
-        let rare = (RareCounters::SHADOWED + reason.index() as u32) << 8 | Self::ADD_RARE;
+        let rare = ((RareCounters::SHADOWED + reason.index() as u32) << 8) | Self::ADD_RARE;
         Self(line_word(offset_of!(CounterLine, passed)) | Self::ADD_ONE | rare)
     }
 }
