@@ -32,7 +32,7 @@ pub struct TenantLine {
 const _: () = assert!(size_of::<TenantLine>() == 64);
 const _: () = assert!(offset_of!(TenantLine, flags).is_multiple_of(8));
 
-/// The rest of one tenant. Index zero is nobody, whose state in both banks is [`TenantState::PLAIN`].
+/// The rest of one tenant. Index zero is nobody.
 ///
 /// The first words are the `tat` of a [token bucket](crate::token_bucket) each, changed only by
 /// compare-and-swap.
@@ -100,25 +100,6 @@ pub struct TenantState {
 const _: () = assert!(size_of::<TenantState>() == 192);
 
 impl TenantState {
-    /// The state of a tenant without anything special, and without a limit.
-    pub const PLAIN: Self = Self {
-        quota: Limits { rate: Rate::UNLIMITED, burst_ns: 0, max_debt_ns: 0 },
-        reject_until_ns: 0,
-        rejection_rate: 0,
-        multiplier: Multiplier::ONE.0,
-        also_charge: [0; 2],
-        flags: 0,
-        tier: 0,
-        tcp_action: TcpAction::None as u8,
-        _reserved: 0,
-        stamp: 0,
-        tcp: Limits { rate: Rate::UNLIMITED, burst_ns: 0, max_debt_ns: 0 },
-        reply: Limits { rate: Rate::UNLIMITED, burst_ns: 0, max_debt_ns: 0 },
-        candidate: Limits { rate: Rate::UNLIMITED, burst_ns: 0, max_debt_ns: 0 },
-        syn: Limits { rate: Rate::UNLIMITED, burst_ns: 0, max_debt_ns: 0 },
-        _reserved_end: [0; 4],
-    };
-
     /// True if [`TenantLine`] holds all that a packet needs: nothing is refused ahead, prices are as configured, and
     /// nobody else is charged.
     #[must_use]
@@ -153,8 +134,7 @@ pub mod tenant_flags {
     pub const NO_CACHE: u32 = 1 << 4;
     /// Only in [`super::TenantLine::flags`]: where its tier begins, two bits.
     pub const TIER_SHIFT: u32 = 28;
-    /// Only in [`super::TenantLine::flags`]: its state has to be read as well, see [`super::TenantState::is_plain`]. The
-    /// highest bit, so that an arithmetic shift makes a mask of it.
+    /// Only in [`super::TenantLine::flags`]: its state has to be read as well, see [`super::TenantState::is_plain`].
     pub const SPECIAL: u32 = 1 << 31;
 }
 
@@ -179,7 +159,12 @@ mod tests {
 
     #[test]
     fn whatever_a_line_has_no_room_for_makes_a_tenant_special() {
-        let plain = TenantState { flags: tenant_flags::MAY_REPLY, tier: 2, ..TenantState::PLAIN };
+        let plain = TenantState {
+            multiplier: Multiplier::ONE.0,
+            flags: tenant_flags::MAY_REPLY,
+            tier: 2,
+            ..TenantState::default()
+        };
         assert_eq!(plain.line_flags(), tenant_flags::MAY_REPLY | 2 << tenant_flags::TIER_SHIFT);
         for special in [
             TenantState { reject_until_ns: 1, ..plain },

@@ -144,8 +144,6 @@ impl Maps {
 
     /// Makes new maps ready: who reads them, and what time it is.
     pub fn init(&self, clock: Clock) {
-        self.tenants.store_at(0, offset_of!(Tenant, banks), &TenantState::PLAIN);
-        self.tenants.store_at(0, offset_of!(Tenant, banks) + size_of::<TenantState>(), &TenantState::PLAIN);
         self.control.store_at(0, offset_of!(Control, clock), &clock);
         let tenants = self.tenants.len() as u64;
         self.control.store_at(0, offset_of!(Control, tenants), &tenants);
