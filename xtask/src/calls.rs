@@ -1,4 +1,4 @@
-//! What the eBPF object calls.
+//! The functions that the eBPF object calls.
 //!
 //! The compiler may turn a copy or zeroing into a call of `memcpy` or `memset`, which work byte by byte: a packet costs more
 //! than it should, and no test fails. So the build does.
