@@ -1,37 +1,25 @@
-//! Other settings for a running gate: the configuration read again, and what was set over the admin socket.
-//!
-//! Both are the same: a new configuration, the file's with the overrides in place, is checked, laid out and put
-//! in force, all or nothing.
+//! The changes since the start.
 
 use std::collections::VecDeque;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, fchown};
-use std::path::Path;
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
 
-use super::{Daemon, Error, hot_per_sec, now, prober, rules, sizes};
-use crate::admin::change::{self, Changed, Done, Order, Override, PendingOrder};
-use crate::admin::queues::Observer;
-use crate::admin::{self, Context, Server, Socket};
-use crate::clock;
-use crate::config::{self, AdminSocket, Config};
-use crate::control::layout::Layout;
-use crate::dispatcher::Dispatcher;
+use crate::admin::Server;
+use crate::admin::change::{Override, PendingOrder};
+use crate::config::Config;
 
 /// The changes since the start, and the server that accepts more.
 pub(super) struct Changes {
-    overrides: watch::Sender<Vec<Override>>,
-    config: watch::Sender<Arc<Config>>,
+    pub(super) overrides: watch::Sender<Vec<Override>>,
+    pub(super) config: watch::Sender<Arc<Config>>,
     /// The configuration of the start.
-    started: Arc<Config>,
+    pub(super) started: Arc<Config>,
     /// Orders that come; for its tick each waits in `waiting`.
     pub(super) orders: mpsc::Receiver<PendingOrder>,
     pub(super) waiting: VecDeque<PendingOrder>,
-    sender: mpsc::Sender<PendingOrder>,
-    server: Option<Server>,
+    pub(super) sender: mpsc::Sender<PendingOrder>,
+    pub(super) server: Option<Server>,
 }
 
 impl Changes {
@@ -48,226 +36,12 @@ impl Changes {
             server: None,
         }
     }
-}
 
-impl Changes {
     /// The configuration in force.
     pub(super) fn config(&self) -> Arc<Config> {
         self.config.borrow().clone()
     }
 }
 
-impl Daemon {
-    /// Opens the admin socket, unless it is off.
-    pub(super) fn listen_to_admin(&mut self) -> Result<(), Error> {
-        let config = self.changes.config.borrow().clone();
-        let pins = self.options.pin_dir.as_ref().unwrap_or(&config.gate.pin_dir);
-        let opened = match &config.gate.admin {
-            AdminSocket::Off => return Ok(()),
-            AdminSocket::At(path) => Socket::open(path, self.options.takeover)?,
-            AdminSocket::Default => match Socket::open(&admin::default_path(pins), self.options.takeover) {
-                Ok(opened) => opened,
-                // Nobody asked for one: not everyone may write there.
-                Err(error) => {
-                    let error = &error as &dyn std::error::Error;
-                    tracing::warn!(
-                        error,
-                        "no admin socket; `admin` in the section [gate] chooses another place"
-                    );
-                    return Ok(());
-                }
-            },
-        };
-        tracing::info!(socket = %opened.path().display(), "listening to `gate queues` and `gate set`");
-        let services = self.services().to_vec();
-        let context = Context {
-            maps: Arc::clone(&self.maps),
-            queues: Observer::new(
-                services,
-                self.board.clone(),
-                self.changes.config.subscribe(),
-                clock::monotonic(),
-            ),
-            overrides: self.changes.overrides.subscribe(),
-            changes: self.changes.sender.clone(),
-        };
-        let server = Server::start(opened, context)
-            .map_err(|source| Error::System { what: "starting the admin socket", source })?;
-        self.changes.server = Some(server);
-        Ok(())
-    }
-
-    /// The change that is due between two ticks, if there is one.
-    pub(super) fn change(&mut self) -> Result<(), Error> {
-        if std::mem::take(&mut self.reload) {
-            return self.read_configuration_again();
-        }
-        let Some(PendingOrder { order, answer }) = self.changes.waiting.pop_front() else { return Ok(()) };
-        let done = match self.carry_out(&order) {
-            Err(Error::Lost(lost)) => return Err(lost.into()),
-            done => done.map_err(|error| format!("{:#}", anyhow::Error::from(error))),
-        };
-        if let Ok(Done { changed, .. }) = &done
-            && !order.dry_run
-        {
-            changed.iter().for_each(|Changed { key, from, to }| tracing::info!(key, from, to, "set"));
-        }
-        // Whoever asked may have left.
-        let _ = answer.send(done);
-        Ok(())
-    }
-
-    /// All or nothing: a configuration that is faulty or does not fit changes nothing.
-    fn read_configuration_again(&mut self) -> Result<(), Error> {
-        let reloaded = self.sound_overrides().and_then(|overrides| {
-            let (config, layout) = self.prepare(&overrides)?;
-            Ok((config, layout, overrides))
-        });
-        let (config, layout, overrides) = match reloaded {
-            Ok(reloaded) => reloaded,
-            Err(Error::Config(error)) => {
-                tracing::error!("the configuration stays as it was:\n{error}");
-                return Ok(());
-            }
-            Err(error) => {
-                let error = &error as &dyn std::error::Error;
-                tracing::error!(error, "the configuration stays as it was");
-                return Ok(());
-            }
-        };
-        let (tenants, services) = (config.tenants.len(), config.services.len());
-        config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
-        for later in self.put_in_force(config, layout)? {
-            tracing::warn!("{later}");
-        }
-        self.changes.overrides.send_replace(overrides);
-        tracing::info!(generation = self.maps.generation(), tenants, services, "configuration read again");
-        Ok(())
-    }
-
-    /// Those overrides whose section the file still has.
-    fn sound_overrides(&self) -> Result<Vec<Override>, Error> {
-        let mut overrides = self.changes.overrides.borrow().clone();
-        if overrides.is_empty() {
-            return Ok(overrides);
-        }
-        let text = config::read_text(&self.options.config)?;
-        overrides.retain(|one| match config::value_at(&text, &one.key) {
-            Err(config::Wrong::NoSuchSection { .. }) => {
-                tracing::warn!(key = one.key, value = one.value, "no longer set: its section is gone");
-                false
-            }
-            _ => true,
-        });
-        Ok(overrides)
-    }
-
-    fn carry_out(&mut self, order: &Order) -> Result<Done, Error> {
-        let before = self.changes.overrides.borrow().clone();
-        let mut overrides = change::after(&before, order).map_err(Error::Order)?;
-        let text = config::read_text(&self.options.config)?;
-        let (old, new) = (config::edit(&text, &before)?, config::edit(&text, &overrides)?);
-        let keys = order.unset.iter().chain(order.set.iter().map(|set| &set.key));
-        let changed = keys.map(|key| {
-            let (from, to) = (config::value_at(&old, key)?, config::value_at(&new, key)?);
-            Ok(Changed { key: key.clone(), from, to })
-        });
-        let changed = changed.collect::<Result<Vec<_>, config::Wrong>>()?;
-        let mut done = Done { changed, overrides: before, saved: None, later: Vec::new() };
-        if done.changed.is_empty() {
-            return Ok(done);
-        }
-        let (config, layout) = self.prepare(&overrides)?;
-        let path = self.options.config.clone();
-        if order.save {
-            let saved = config::edit(&text, &order.set)?;
-            Config::parse(&path.display().to_string(), &saved).map_err(config::Error::from)?;
-            overrides.retain(|one| order.set.iter().all(|set| set.key != one.key));
-            if !order.dry_run {
-                replace(&path, &saved).map_err(|source| Error::Save { path: path.clone(), source })?;
-                done.saved = Some(path.display().to_string());
-            }
-        }
-        if order.dry_run {
-            return Ok(done);
-        }
-        done.later = self.put_in_force(config, layout)?;
-        done.overrides.clone_from(&overrides);
-        self.changes.overrides.send_replace(overrides);
-        Ok(done)
-    }
-
-    /// A configuration that fits, and its layout.
-    fn prepare(&self, overrides: &[Override]) -> Result<(Config, Layout), Error> {
-        let config = Config::read_with(&self.options.config, overrides)?;
-        sizes(&config)?;
-        let layout = Layout::build(&config, &self.occupied())?;
-        Ok((config, layout))
-    }
-
-    /// Returns what counts from the next start only.
-    fn put_in_force(&mut self, config: Config, layout: Layout) -> Result<Vec<String>, Error> {
-        self.ticker.install(layout, rules(&config))?;
-        let now = now(&self.maps);
-        self.ticker.tick(now, &[])?;
-        let proxied = self.dispatcher.as_ref().map_or(&[][..], Dispatcher::services);
-        self.watch.follow(&config, proxied, now)?;
-        self.prober = prober(&config, &self.watch)?;
-        self.hot_keys.follow(hot_per_sec(&config))?;
-        self.dispatcher.iter().try_for_each(|dispatcher| dispatcher.follow(&config, &self.maps))?;
-        let later = self.changes.started.from_next_start(&config);
-        let later = later.into_iter().map(|key| format!("{key} counts from the next start only")).collect();
-        self.changes.config.send_replace(Arc::new(config));
-        Ok(later)
-    }
-}
-
-/// Puts a file with this text in the place of another, at once and with its owner and mode; where that is a link,
-/// in the place of what it leads to.
-fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let path = path.canonicalize()?;
-    let old = fs::metadata(&path)?;
-    let new = path.with_added_extension(format!("{}.new", std::process::id()));
-    let written = write_new(&new, text, &old).and_then(|()| fs::rename(&new, &path));
-    if written.is_err() {
-        // The first error says more.
-        let _ = fs::remove_file(&new);
-    }
-    written?;
-    // So that it is there after a power cut.
-    path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
-}
-
-fn write_new(path: &Path, text: &str, like: &fs::Metadata) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    file.write_all(text.as_bytes())?;
-    fchown(&file, Some(like.uid()), Some(like.gid()))?;
-    file.set_permissions(like.permissions())?;
-    file.sync_all()
-}
-
 /// Orders that may wait for their tick.
 const MOST_ORDERS: usize = 16;
-
-#[cfg(test)]
-mod tests {
-    use std::os::unix::fs::{PermissionsExt as _, symlink};
-
-    use super::*;
-
-    #[test]
-    fn a_file_is_replaced_whole_with_its_mode_and_through_links() {
-        let place = std::env::temp_dir().join(format!("gate-replace-{}", std::process::id()));
-        fs::create_dir(&place).unwrap();
-        let (file, link) = (place.join("gate.toml"), place.join("link.toml"));
-        fs::write(&file, "old").unwrap();
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
-        symlink("gate.toml", &link).unwrap();
-        replace(&link, "new").unwrap();
-        assert_eq!(fs::read_to_string(&file).unwrap(), "new");
-        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o640);
-        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
-        assert_eq!(fs::read_dir(&place).unwrap().count(), 2);
-        fs::remove_dir_all(&place).unwrap();
-    }
-}

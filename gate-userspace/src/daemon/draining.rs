@@ -5,7 +5,6 @@
 
 use gate_common::units::Nanos;
 
-use super::Daemon;
 use crate::clock;
 use crate::dispatcher::{Dispatcher, LAST_WAIT};
 
@@ -17,39 +16,33 @@ pub(super) struct Draining {
     end_at: Nanos,
 }
 
-impl Daemon {
-    /// Begins to drain; false if there is nothing to wait for, or it was told so before.
-    pub(super) fn drain(&mut self) -> bool {
-        let Some(dispatcher) = self.dispatcher.as_ref().filter(|dispatcher| dispatcher.clients() > 0) else {
-            return false;
-        };
-        if self.draining.is_some() {
-            tracing::warn!(left = dispatcher.clients(), "told to end again: ending with clients left");
-            return false;
+impl Draining {
+    /// Closes the listening sockets; `None` if there are no clients to wait for, at most for `patience`.
+    pub(super) fn start(dispatcher: &Dispatcher, patience: Nanos) -> Option<Self> {
+        let clients = dispatcher.clients();
+        if clients == 0 {
+            return None;
         }
-        let (patience, clients) = (self.changes.config().gate.drain, dispatcher.clients());
         tracing::info!(clients, at_most = %patience, "draining: a second SIGTERM ends it");
         dispatcher.close();
         let close_idle_at = clock::monotonic().saturating_add(patience);
         let last_wait = Nanos(u64::try_from(LAST_WAIT.as_nanos()).unwrap_or(u64::MAX));
-        self.draining = Some(Draining { close_idle_at, end_at: close_idle_at.saturating_add(last_wait) });
-        true
+        Some(Self { close_idle_at, end_at: close_idle_at.saturating_add(last_wait) })
     }
 
-    /// True if all clients have left, or may be left.
-    pub(super) fn has_drained(&self) -> bool {
-        let (Some(draining), Some(dispatcher)) = (self.draining, &self.dispatcher) else { return false };
-        let (now, left) = (clock::monotonic(), Dispatcher::clients(dispatcher));
+    /// True if all clients have left, or may be left. Closes idle connections when it is time.
+    pub(super) fn is_over(self, dispatcher: &Dispatcher) -> bool {
+        let (now, left) = (clock::monotonic(), dispatcher.clients());
         if left == 0 {
             tracing::info!("drained");
             return true;
         }
-        if now >= draining.close_idle_at {
+        if now >= self.close_idle_at {
             dispatcher.close_idle();
         }
-        if now >= draining.end_at {
+        if now >= self.end_at {
             tracing::warn!(left, "drain timeout: closing open connections");
         }
-        now >= draining.end_at
+        now >= self.end_at
     }
 }

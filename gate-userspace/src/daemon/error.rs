@@ -1,0 +1,78 @@
+//! Why the daemon could not start, or ended by itself.
+
+use std::path::PathBuf;
+
+use crate::config;
+use crate::control;
+use crate::control::layout::Misfit;
+use crate::control::tick::{self, Lost};
+use crate::policy::range::OutOfRange;
+use crate::{admin, dispatcher, kernel};
+
+/// Why the daemon could not start, or ended by itself.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The configuration cannot be read or is wrong.
+    #[error(transparent)]
+    Config(#[from] config::Error),
+    /// Neither the command line nor the configuration names an interface.
+    #[error(
+        "no interface: say `interface = \"eth1\"` in the section [gate] of the configuration, or --interface eth1"
+    )]
+    NoInterface,
+    /// The maps would take more memory than is allowed.
+    #[error(transparent)]
+    Exceeded(#[from] control::sizes::Exceeded),
+    /// The configuration does not fit the maps.
+    #[error(transparent)]
+    Misfit(#[from] Misfit),
+    /// Something at the kernel boundary.
+    #[error(transparent)]
+    Kernel(#[from] kernel::Error),
+    /// A guarded service would be left bare without XDP.
+    #[error("without XDP every guarded service would be left unprotected")]
+    Bare(#[source] kernel::Error),
+    /// Another daemon took the maps.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+    /// Proxied services cannot be served.
+    #[error(transparent)]
+    Dispatcher(#[from] dispatcher::Error),
+    /// A parameter that the configuration should not have let through.
+    #[error(transparent)]
+    OutOfRange(#[from] OutOfRange),
+    /// The admin socket cannot be had.
+    #[error(transparent)]
+    Admin(#[from] admin::Error),
+    /// An order that makes no sense.
+    #[error("{0}")]
+    Order(String),
+    /// A key that cannot be set.
+    #[error(transparent)]
+    Override(#[from] config::Wrong),
+    /// The configuration cannot be written.
+    #[error("cannot write {}", path.display())]
+    Save {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// Signals or threads could not be set up.
+    #[error("{what}")]
+    System {
+        /// The action that failed.
+        what: &'static str,
+        /// The kernel's error.
+        source: std::io::Error,
+    },
+}
+
+impl From<tick::Error> for Error {
+    fn from(error: tick::Error) -> Self {
+        match error {
+            tick::Error::Lost(lost) => lost.into(),
+            tick::Error::OutOfRange(out_of_range) => out_of_range.into(),
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! The options of `gate run`.
+
+use std::path::PathBuf;
+
+/// The options of the command line.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The configuration.
+    pub config: PathBuf,
+    /// The interface, instead of the configuration's.
+    pub interface: Option<String>,
+    /// The pin directory, instead of the configuration's.
+    pub pin_dir: Option<PathBuf>,
+    /// End a gate that runs already, and take over from it.
+    pub takeover: bool,
+}

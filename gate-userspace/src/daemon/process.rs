@@ -1,0 +1,205 @@
+//! The running daemon: its loop, its tick, and its end.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gate_common::units::Nanos;
+use tokio::time::{Interval, MissedTickBehavior};
+
+use super::attached::Attached;
+use super::changes::Changes;
+use super::draining::Draining;
+use super::error::Error;
+use super::options::Options;
+use super::settings::now;
+use super::signals::Signals;
+use crate::control::board::Board;
+use crate::control::hot_keys::HotKeys;
+use crate::control::layout;
+use crate::control::tick::{Ticker, occupied};
+use crate::control::watch::Watch;
+use crate::dispatcher::{self, Dispatcher, ServiceMetrics};
+use crate::kernel::owner::{Ownership, Predecessor};
+use crate::kernel::{CpuWatch, Heartbeat, Maps, Migration};
+use crate::probe::Prober;
+
+/// Why the daemon stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    Asked,
+    HandOver,
+}
+
+/// A gate that runs.
+pub(super) struct Daemon {
+    pub(super) options: Options,
+    pub(super) tick: Nanos,
+    pub(super) maps: Arc<Maps>,
+    pub(super) ownership: Ownership,
+    /// `None` where there is no XDP: the maps are this process' own then.
+    pub(super) attached: Option<Attached>,
+    pub(super) cpus: CpuWatch,
+    pub(super) ticker: Ticker,
+    pub(super) hot_keys: HotKeys,
+    pub(super) reload: bool,
+    pub(super) draining: Option<Draining>,
+    pub(super) changes: Changes,
+    pub(super) watch: Watch,
+    pub(super) prober: Option<Prober>,
+    /// The results of each tick.
+    pub(super) board: Board,
+    pub(super) dispatcher: Option<Dispatcher>,
+    /// The maps of a gate before this one that still charges there for the clients that it drains.
+    pub(super) migrating: Option<(Migration, Predecessor)>,
+    /// The numbers of the tenants that the gate before this one had: it may have clients of theirs.
+    pub(super) inherited_tenants: HashSet<u32>,
+    pub(super) _heartbeat: Heartbeat,
+}
+
+impl Daemon {
+    /// Serves until it is told to stop.
+    pub(super) async fn serve(&mut self, signals: &mut Signals) -> Result<Stop, Error> {
+        let mut ticks = every(self.tick.into());
+        let mut samples = every(SAMPLES_EVERY);
+        let mut looks = every(INTERFACE_EVERY);
+        let mut departures = every(dispatcher::LOOK_EVERY);
+        loop {
+            tokio::select! {
+                _ = signals.interrupt.recv() => return Ok(Stop::Asked),
+                _ = signals.terminate.recv() => if !self.drain() { return Ok(Stop::Asked) },
+                _ = signals.hand_over.recv() => return Ok(Stop::HandOver),
+                _ = signals.hang_up.recv() => self.reload = true,
+                Some(asked) = self.changes.orders.recv() => self.changes.waiting.push_back(asked),
+                _ = ticks.tick() => self.on_tick()?,
+                _ = samples.tick() => self.drain_samples(),
+                _ = looks.tick() => {
+                    self.look_after_interfaces();
+                    self.look_after_migration();
+                }
+                _ = departures.tick(), if self.draining.is_some() => if self.has_drained() { return Ok(Stop::Asked) },
+            }
+        }
+    }
+
+    fn on_tick(&mut self) -> Result<(), Error> {
+        if !self.ticker.stabilising() {
+            self.change()?;
+        }
+        let now = now(&self.maps);
+        let services = self.watch.tick(now, |service| self.ticker.is_overloaded(service));
+        let generation = self.ticker.tick(now, &services)?;
+        if let Err(error) = self.cpus.tick(&self.maps) {
+            // CPUs that have come since count in the row that all share.
+            tracing::debug!(error = &error as &dyn std::error::Error, "reading which CPUs are online");
+        }
+        self.watch.expect(|service| Some((self.ticker.expected(service)?, self.ticker.measure(service))));
+        self.attached.iter_mut().for_each(Attached::look_after_mark);
+        self.board.publish(self.ticker.report(generation, self.watch.report()));
+        self.drain_samples();
+        self.hot_keys.tick(&self.maps);
+        if let Some(dispatcher) = &mut self.dispatcher {
+            dispatcher.publish_hot_keys(self.hot_keys.hot());
+            dispatcher.check_predecessor();
+        }
+        Ok(())
+    }
+
+    /// Begins to drain; false if there is nothing to wait for, or it was told so before.
+    fn drain(&mut self) -> bool {
+        let Some(dispatcher) = self.dispatcher.as_ref().filter(|dispatcher| dispatcher.clients() > 0) else {
+            return false;
+        };
+        if self.draining.is_some() {
+            tracing::warn!(left = dispatcher.clients(), "told to end again: ending with clients left");
+            return false;
+        }
+        self.draining = Draining::start(dispatcher, self.changes.config().gate.drain);
+        self.draining.is_some()
+    }
+
+    /// True if all clients have left, or may be left.
+    fn has_drained(&self) -> bool {
+        self.draining.zip(self.dispatcher.as_ref()).is_some_and(|(draining, of)| draining.is_over(of))
+    }
+
+    /// Stops writing the maps, since another gate takes over, and serves open connections for at most `drain`.
+    pub(super) async fn hand_over(self, signals: &mut Signals) {
+        let drain = self.changes.config().gate.drain;
+        let Self { maps, ownership, dispatcher, changes, prober, ticker, _heartbeat, .. } = self;
+        let Some(dispatcher) = dispatcher else { return };
+        dispatcher.start_draining();
+        // From here on only the dispatcher writes to the maps: to buckets, which all may change, and counters.
+        drop((ticker, _heartbeat));
+        ownership.give_up(&*maps);
+        // Nothing else is served but its clients.
+        drop((changes, prober));
+        let clients = dispatcher.clients();
+        tracing::info!(clients, at_most = %drain, "draining: another gate owns the maps; serving open connections");
+        tokio::select! {
+            _ = signals.interrupt.recv() => {}
+            _ = signals.terminate.recv() => {}
+            () = dispatcher.drain(drain) => {}
+        }
+        match dispatcher.clients() {
+            0 => tracing::info!("drained"),
+            left => tracing::warn!(left, "drain timeout: closing open connections"),
+        }
+    }
+
+    /// Only where the program is attached does it matter by which interface something came.
+    fn look_after_interfaces(&mut self) {
+        let Some(attached) = &mut self.attached else { return };
+        attached.look_after_interface();
+        self.dispatcher.iter().for_each(Dispatcher::refresh_local_addrs);
+    }
+
+    /// Brings over what the gate before this one charges and counts in maps of its own.
+    fn look_after_migration(&mut self) {
+        let Some((migration, predecessor)) = &self.migrating else { return };
+        // What it has counted is complete only once it has gone.
+        let gone = predecessor.is_gone().unwrap_or(false);
+        migration.carry_over(&self.maps);
+        if gone {
+            self.migrating = None;
+        }
+    }
+
+    fn drain_samples(&mut self) {
+        let hot_keys = &mut self.hot_keys;
+        if let Some(attached) = &mut self.attached {
+            attached.loaded.samples.drain(MOST_SAMPLES, |sample| hot_keys.count(sample));
+        }
+        if let Some(dispatcher) = &self.dispatcher {
+            dispatcher.drain_samples(MOST_SAMPLES, |sample| hot_keys.count(&sample));
+        }
+    }
+
+    /// The parts of the maps in use, with the numbers of tenants that are gone but may still be referred to.
+    pub(super) fn occupied(&self) -> layout::Occupied {
+        let mut occupied = occupied(&self.maps);
+        if let Some(dispatcher) = &self.dispatcher {
+            occupied.reserved = dispatcher.tenants_in_use();
+            if dispatcher.has_predecessor() {
+                occupied.reserved.extend(&self.inherited_tenants);
+            }
+        }
+        occupied
+    }
+
+    /// The metrics of the proxied services.
+    pub(super) fn services(&self) -> &[ServiceMetrics] {
+        self.dispatcher.as_ref().map_or(&[], Dispatcher::services)
+    }
+}
+
+fn every(period: Duration) -> Interval {
+    let mut interval = tokio::time::interval(period);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    interval
+}
+
+const SAMPLES_EVERY: Duration = Duration::from_millis(20);
+/// So that a flood of samples does not hold up a tick.
+const MOST_SAMPLES: usize = 8_192;
+const INTERFACE_EVERY: Duration = Duration::from_secs(1);

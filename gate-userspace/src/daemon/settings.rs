@@ -1,0 +1,56 @@
+//! A configuration as settings of the daemon's parts.
+
+use gate_common::units::Nanos;
+
+use super::error::Error;
+use crate::config::{self, Config};
+use crate::control::decide::{Learning, Rules};
+use crate::control::hot_keys::HOT_PER_SEC;
+use crate::control::watch::Watch;
+use crate::kernel::{Cpus, Maps, Sizes};
+use crate::policy::Tier;
+use crate::probe::Prober;
+use crate::{clock, control, dispatcher};
+
+/// How large new maps are made for a configuration.
+pub(super) fn sizes(config: &Config) -> Result<Sizes, Error> {
+    Ok(control::sizes::sizes(config, &Cpus::of_machine()?, dispatcher::cores())?)
+}
+
+pub(super) fn rules(config: &Config) -> Rules {
+    let settings = |service: &config::Service| {
+        let config::Shedding { enabled, ladder, .. } = &service.shedding;
+        enabled.then(|| *ladder)
+    };
+    let learning = |service: &config::Service| {
+        let slow_below = service.shedding.ladder.shed_below[Tier::BestEffort.index()];
+        let settles = service.price.learn.is_some_and(|learn| learn.settle == config::Settle::Debt);
+        service.price.learning().map(|pricing| Learning { pricing, slow_below, settles })
+    };
+    Rules {
+        tcp_in_debt: config.gate.tcp_in_debt,
+        deep_debt: config.gate.deep_debt,
+        rejection_rate: config.gate.algorithm == config::Algorithm::RejectionRate,
+        shedding: config.services.iter().map(settings).collect(),
+        learning: config.services.iter().map(learning).collect(),
+    }
+}
+
+/// Asks the services that have a probe.
+pub(super) fn prober(config: &Config, watch: &Watch) -> Result<Option<Prober>, Error> {
+    let services = config.services.iter().enumerate();
+    let probed = services.filter_map(|(place, service)| Some((service, watch.probed(place)?)));
+    Prober::start(probed).map_err(|source| Error::System { what: "starting the probes", source })
+}
+
+/// How often a second a key must be asked for to be hot, by service.
+pub(super) fn hot_per_sec(config: &Config) -> impl Iterator<Item = (String, u64)> {
+    config.services.iter().map(|service| {
+        let threshold = service.backend.as_ref().map(|backend| backend.hot_keys.threshold);
+        (service.name.clone(), threshold.unwrap_or(HOT_PER_SEC))
+    })
+}
+
+pub(super) fn now(maps: &Maps) -> Nanos {
+    maps.clock().at_monotonic(clock::monotonic())
+}

@@ -1,0 +1,187 @@
+//! The start of the daemon, with the program at an interface or without.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use gate_common::abi::ABI_VERSION;
+
+use super::attached::{Attached, announce_attached};
+use super::changes::Changes;
+use super::descriptors;
+use super::error::Error;
+use super::options::Options;
+use super::process::Daemon;
+use super::settings::{hot_per_sec, now, prober, rules, sizes};
+use crate::clock;
+use crate::config::{self, Config};
+use crate::control::board::Board;
+use crate::control::hot_keys::HotKeys;
+use crate::control::layout::Layout;
+use crate::control::tick::{Ticker, occupied};
+use crate::control::watch::Watch;
+use crate::dispatcher::Dispatcher;
+use crate::kernel::attach::{self, attach};
+use crate::kernel::owner::{Ownership, Predecessor, Previous};
+use crate::kernel::{self, CpuWatch, Heartbeat, Maps, Opened, PinDir, mark};
+
+impl Daemon {
+    /// Starts as the configuration says.
+    pub(super) fn start(options: Options) -> Result<Self, Error> {
+        let config = Config::read(&options.config)?;
+        config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
+        descriptors::provide(&config);
+        let xdp = match config.gate.xdp {
+            config::XdpMode::Auto => attach::Mode::Auto,
+            config::XdpMode::Native => attach::Mode::Native,
+            config::XdpMode::Generic => attach::Mode::Generic,
+            config::XdpMode::Off => return Self::in_user_space(options, &config),
+        };
+        let named = || config.gate.interface.as_ref().map(|name| name.as_str().to_owned());
+        let interface = options.interface.clone().or_else(named).ok_or(Error::NoInterface)?;
+        nix::net::if_::if_nametoindex(interface.as_str())
+            .map_err(|_| kernel::Error::NoInterface { interface: interface.clone() })?;
+        let sizes = sizes(&config)?;
+        let directory = options.pin_dir.as_ref().unwrap_or(&config.gate.pin_dir);
+        let opened = PinDir::make(directory)
+            .and_then(|pins| Ok((kernel::open(&pins, &sizes, options.takeover)?, pins)));
+        let (opened, pins) = match opened {
+            Err(error) if error.rules_out_xdp() => return Self::without_xdp(options, &config, error),
+            opened => opened?,
+        };
+        let fresh = opened.fresh;
+        let started = Self::with_xdp(options, &config, xdp, interface, pins.clone(), opened);
+        if fresh && started.is_err() {
+            // Nothing was there before this call.
+            PinDir::remove(pins.path())?;
+        }
+        started
+    }
+
+    /// Takes the maps, writes the first plan, and then puts the program in place.
+    fn with_xdp(
+        options: Options,
+        config: &Config,
+        xdp: attach::Mode,
+        interface: String,
+        pins: PinDir,
+        opened: Opened,
+    ) -> Result<Self, Error> {
+        let maps = Arc::clone(&opened.maps);
+        // Before the old gate ends: what does not fit must not leave nobody in charge.
+        attach::check(&maps, &interface, &pins)?;
+        let occupied = occupied(&maps);
+        let layout = Layout::build(config, &occupied)?;
+        let (ownership, previous) = opened.take()?;
+        let predecessor = match &previous {
+            Previous::Relieved(predecessor) => Some(predecessor.clone()),
+            _ => None,
+        };
+        let mut daemon = Self::serving(options, config, (maps, ownership), layout, predecessor.clone())?;
+        daemon.inherited_tenants = occupied.tenants.into_values().collect();
+        announce_ownership(previous);
+        let (mut loaded, migration) = opened.into_loaded()?;
+        let mode = attach(&mut loaded, &interface, xdp, &pins)?;
+        if let Some(migration) = &migration {
+            migration.complete(&loaded.maps)?;
+            announce_migration(migration.from_version());
+        }
+        daemon.migrating = migration.zip(predecessor);
+        let proxies_datagrams =
+            config.services.iter().any(|service| service.backend.is_some() && service.transports.udp);
+        let mark = if proxies_datagrams { config.gate.charged_mark } else { 0 };
+        let unmarked = mark::unmarked(&loaded.maps);
+        let mut attached = Attached { xdp, interface, pins, loaded, interface_lost: false, mark, unmarked };
+        attached.mark_charged();
+        announce_attached(&attached.interface, mode, xdp, &attached.pins);
+        daemon.attached = Some(attached);
+        Ok(daemon)
+    }
+
+    /// Without eBPF guarded services would be unprotected, which is an error; proxied ones can do without.
+    fn without_xdp(options: Options, config: &Config, error: kernel::Error) -> Result<Self, Error> {
+        if config.services.iter().any(|service| service.backend.is_none()) {
+            return Err(Error::Bare(error));
+        }
+        tracing::warn!(error = &error as &dyn std::error::Error, "continuing without XDP");
+        Self::in_user_space(options, config)
+    }
+
+    fn in_user_space(options: Options, config: &Config) -> Result<Self, Error> {
+        let (maps, ownership) = Maps::private(&sizes(config)?)?;
+        let layout = Layout::build(config, &occupied(&maps))?;
+        let started = Self::serving(options, config, (Arc::new(maps), ownership), layout, None)?;
+        tracing::info!("running without XDP");
+        Ok(started)
+    }
+
+    fn serving(
+        options: Options,
+        config: &Config,
+        (maps, ownership): (Arc<Maps>, Ownership),
+        layout: Layout,
+        predecessor: Option<Predecessor>,
+    ) -> Result<Self, Error> {
+        let mut ticker = Ticker::new(Arc::clone(&maps), ownership, layout, rules(config))?;
+        // Both banks hold the plan before the first packet is judged by it.
+        while ticker.stabilising() {
+            ticker.tick(now(&maps), &[])?;
+        }
+        let heartbeat = Heartbeat::start(Arc::clone(&maps), ownership, config.gate.stale_after)
+            .map_err(|source| Error::System { what: "starting the heartbeat", source })?;
+        let mut cpus = CpuWatch::new()?;
+        cpus.tick(&maps)?;
+        let dispatcher = Dispatcher::start(config, &maps, predecessor)?;
+        let mut hot_keys = HotKeys::new(config.gate.tick, clock::entropy())?;
+        hot_keys.follow(hot_per_sec(config))?;
+        let mut watch = Watch::default();
+        watch.follow(config, dispatcher.as_ref().map_or(&[], Dispatcher::services), now(&maps))?;
+        let prober = prober(config, &watch)?;
+        let mut daemon = Self {
+            options,
+            tick: config.gate.tick,
+            maps,
+            ownership,
+            attached: None,
+            cpus,
+            ticker,
+            hot_keys,
+            reload: false,
+            draining: None,
+            watch,
+            prober,
+            changes: Changes::new(Arc::new(config.clone())),
+            board: Board::default(),
+            dispatcher,
+            migrating: None,
+            inherited_tenants: HashSet::new(),
+            _heartbeat: heartbeat,
+        };
+        daemon.listen_to_admin()?;
+        Ok(daemon)
+    }
+}
+
+fn announce_ownership(previous: Previous) {
+    match previous {
+        Previous::None => {}
+        Previous::Gone(pid) => tracing::info!(pid, "took over the maps of a gate that is gone"),
+        Previous::Left(pid) | Previous::Relieved(Predecessor { pid, .. }) => {
+            tracing::info!(pid, "took over from a running gate");
+        }
+        Previous::Killed(pid) => {
+            tracing::warn!(pid, "took over from a gate that did not answer and was killed");
+        }
+    }
+}
+
+fn announce_migration(from_version: u32) {
+    if from_version == ABI_VERSION {
+        tracing::info!("the maps were too small, larger ones took their place");
+    } else {
+        tracing::info!(
+            from_version,
+            to_version = ABI_VERSION,
+            "the maps were an older gate's, new ones took their place"
+        );
+    }
+}
