@@ -30,6 +30,17 @@ fn check_accepts_the_documented_example() {
 }
 
 #[test]
+fn check_names_the_changed_defaults_that_a_file_relies_on() {
+    let (short, long) = (gate(&["check", &example()]), gate(&["check", "--verbose", &example()]));
+    let said = text(&short.stdout);
+    assert!(said.contains("\ndefaults that have changed, relied on: "), "{said}");
+    let said = text(&long.stdout);
+    assert!(said.contains("\n  gate.fragments: fragments = \"pass\"\n"), "{said}");
+    let report: Value = serde_json::from_slice(&gate(&["check", "--json", &example()]).stdout).unwrap();
+    assert_eq!(report["changed_defaults"][0]["key"], "gate.fragments");
+}
+
+#[test]
 fn check_refuses_counters_that_take_more_memory_than_is_allowed() {
     let file = std::env::temp_dir().join(format!("gate-check-{}.toml", std::process::id()));
     let tenants: String = (0..3_000)

@@ -477,3 +477,15 @@ fn redis_refuses_what_it_takes_for_too_long_itself() -> Result<()> {
     let asked = [resp(&[b"SET", b"a", &long]), resp(&[b"EXISTS", b"a"])];
     converse(&gate, &asked.concat(), b"-ERR Protocol error: invalid bulk length\r\n:0\r\n")
 }
+
+#[test]
+fn by_default_redis_takes_what_it_takes_without_gate() -> Result<()> {
+    let store = Listening::redis()?;
+    let gate = Listening::gate("resp", store.address, "", EVERYONE)?;
+    let value = vec![b'v'; 5 << 20];
+    let request =
+        [format!("*3\r\n$3\r\nSET\r\n$1\r\na\r\n${}\r\n", value.len()).as_bytes(), &value, b"\r\n"].concat();
+    ensure!(gate.ask(&request, b"\r\n")? == b"+OK\r\n");
+    ensure!(store.ask(b"STRLEN a\r\n", b"\r\n")? == format!(":{}\r\n", value.len()).as_bytes());
+    Ok(())
+}

@@ -3,7 +3,8 @@
 use std::process::Command;
 
 use anyhow::{Result, ensure};
-use gate_tests::proxy::{Listening, shown};
+use gate_tests::proxy::{Listening, PATIENCE, shown};
+use nix::sys::signal::Signal;
 use xtask::paths;
 
 const SCRIPT: &[u8] = b"SET a 1\r\nEVAL \"return redis.call('FLUSHALL')\" 0\r\nEXISTS a\r\n";
@@ -36,4 +37,15 @@ fn a_list_that_scripts_get_round_is_warned_of() -> Result<()> {
         ensure!(said.contains("service store: tenant all may run commands that concern all"), "{said}");
     }
     Ok(())
+}
+
+#[test]
+fn what_is_warned_of_is_warned_of_again_at_a_reload() -> Result<()> {
+    let store = Listening::redis()?;
+    let mut gate = Listening::gate("resp", store.address, "", &tenants(""))?;
+    let warned = "tenant all may run commands that concern all";
+    gate.program().wait_for(warned, PATIENCE)?;
+    gate.signal(Signal::SIGHUP)?;
+    gate.program().wait_for(warned, PATIENCE)?;
+    gate.program().wait_for("configuration read again", PATIENCE).map(drop)
 }
