@@ -10,6 +10,7 @@ pub mod codel;
 pub mod combined;
 pub mod cost_model;
 pub mod deep_debt;
+pub mod drr;
 pub mod fixed_window;
 mod histogram;
 pub mod hot_key;
