@@ -101,6 +101,9 @@ pub trait Admission: Send + Sync {
     /// Other objectives from now on, by type, and for those that are cold; of no interest to most policies.
     fn set_objectives(&self, _types: Vec<Objective>, _cold: Objective) {}
 
+    /// The store gets so many requests at once from now on, at least 1. Of no interest to most policies.
+    fn set_parallelism(&self, _parallelism: u32) {}
+
     /// Another deadline from now on, after which a queued request is of no use; `None` for none. Of no interest
     /// to most policies.
     fn set_deadline(&self, _deadline: Option<Nanos>) {}

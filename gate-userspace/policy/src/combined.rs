@@ -77,6 +77,10 @@ impl Admission for Combined {
         self.0.iter().for_each(|policy| policy.set_objectives(types.clone(), cold.clone()));
     }
 
+    fn set_parallelism(&self, parallelism: u32) {
+        self.0.iter().for_each(|policy| policy.set_parallelism(parallelism));
+    }
+
     fn set_deadline(&self, deadline: Option<Nanos>) {
         self.0.iter().for_each(|policy| policy.set_deadline(deadline));
     }

@@ -12,6 +12,7 @@ pub mod cost_model;
 pub mod deep_debt;
 pub mod drr;
 pub mod fixed_window;
+pub mod gradient;
 mod histogram;
 pub mod hot_key;
 pub mod latency_ratio;

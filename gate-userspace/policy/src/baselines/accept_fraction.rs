@@ -120,6 +120,10 @@ impl Admission for AcceptFraction {
         self.averages.advance(now);
     }
 
+    fn set_parallelism(&self, parallelism: u32) {
+        self.averages.set_parallelism(parallelism);
+    }
+
     fn set_deadline(&self, deadline: Option<Nanos>) {
         self.deadline.store(deadline.map_or(NO_DEADLINE, |deadline| deadline.0), Ordering::Relaxed);
     }

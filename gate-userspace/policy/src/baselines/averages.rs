@@ -1,5 +1,7 @@
 //! Recent times of the store, and the expected wait of a queued request (Equation 5 of the paper).
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use gate_common::units::Nanos;
 
 use super::{MAX_PROCESSING, QueueLength, STEP, STEPS};
@@ -11,7 +13,7 @@ use crate::window::{Position, SlidingWindow};
 /// The moving averages of arrivals and processing times, and the length of the queue.
 #[derive(Debug)]
 pub(super) struct Averages {
-    parallelism: u32,
+    parallelism: AtomicU32,
     order: QueueOrder,
     /// One per tier; if the queue is served in order of arrival, only the first is used.
     queued: [QueueLength; Tier::ALL.len()],
@@ -23,7 +25,12 @@ impl Averages {
     pub(super) fn new(parallelism: u32, now: Nanos) -> Result<Self, OutOfRange> {
         ensure(parallelism >= 1, "parallelism", parallelism, "at least 1")?;
         let window = SlidingWindow::new(COUNTERS, STEP, STEPS, now)?;
-        Ok(Self { parallelism, order: QueueOrder::Fifo, queued: Default::default(), window })
+        Ok(Self {
+            parallelism: AtomicU32::new(parallelism),
+            order: QueueOrder::Fifo,
+            queued: Default::default(),
+            window,
+        })
     }
 
     /// The same where the queue is served in this order.
@@ -32,7 +39,11 @@ impl Averages {
     }
 
     pub(super) fn parallelism(&self) -> u32 {
-        self.parallelism
+        self.parallelism.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_parallelism(&self, parallelism: u32) {
+        self.parallelism.store(parallelism.max(1), Ordering::Relaxed);
     }
 
     pub(super) fn advance(&self, now: Nanos) -> Position {
@@ -63,7 +74,7 @@ impl Averages {
         let length = before.iter().map(QueueLength::get).fold(0, u64::saturating_add);
         let (time, requests) = self.processed(at);
         let work = u128::from(length) * u128::from(time);
-        let wait = work / (u128::from(requests.max(1)) * u128::from(self.parallelism));
+        let wait = work / (u128::from(requests.max(1)) * u128::from(self.parallelism()));
         Nanos(u64::try_from(wait).unwrap_or(u64::MAX))
     }
 

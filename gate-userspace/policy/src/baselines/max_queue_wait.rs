@@ -74,6 +74,10 @@ impl Admission for MaxQueueWait {
         self.averages.completed(processing, now);
     }
 
+    fn set_parallelism(&self, parallelism: u32) {
+        self.averages.set_parallelism(parallelism);
+    }
+
     fn refresh(&self, now: Nanos) {
         self.averages.advance(now);
     }

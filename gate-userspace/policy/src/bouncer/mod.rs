@@ -45,7 +45,7 @@ mod estimator;
 mod fairness;
 mod sliding;
 
-use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use gate_common::units::Nanos;
@@ -61,7 +61,7 @@ use super::range::OutOfRange;
 /// The policy. See the [module](self).
 #[derive(Debug)]
 pub struct Bouncer {
-    parallelism: u32,
+    parallelism: AtomicU32,
     order: QueueOrder,
     /// One per tier; if the queue is served in order of arrival, only the first is used.
     queues: [Queue; Tier::ALL.len()],
@@ -120,6 +120,10 @@ struct Shares {
 }
 
 impl Bouncer {
+    fn parallelism(&self) -> u32 {
+        self.parallelism.load(Ordering::Relaxed)
+    }
+
     /// A policy that has seen nothing yet.
     ///
     /// # Errors
@@ -133,7 +137,7 @@ impl Bouncer {
         objectives.push(config.default_objective.clone());
         let percentiles = percentiles(&objectives);
         let bouncer = Self {
-            parallelism: config.parallelism,
+            parallelism: AtomicU32::new(config.parallelism),
             order: config.order,
             queues: Tier::ALL.map(|_| Queue {
                 work: AtomicI64::new(0),
@@ -164,7 +168,7 @@ impl Bouncer {
     /// How long a request of this tier would wait if it joined the queue now.
     #[must_use]
     pub fn expected_wait(&self, tier: Tier) -> Nanos {
-        Nanos(self.work_before(tier) / u64::from(self.parallelism))
+        Nanos(self.work_before(tier) / u64::from(self.parallelism()))
     }
 
     /// The processing times of a type that decisions use; `None` while the type is cold.
@@ -255,7 +259,7 @@ impl Bouncer {
         for ((queue, done), taken) in self.queues.iter().zip(&mut shares.done).zip(&mut shares.taken) {
             queue.delay.store((NO_DELAY as f64 / f64::max(left, LEAST_LEFT)) as u64, Ordering::Relaxed);
             let before = std::mem::replace(done, queue.done.load(Ordering::Relaxed));
-            let lately = done.wrapping_sub(before) as f64 / (passed * f64::from(self.parallelism));
+            let lately = done.wrapping_sub(before) as f64 / (passed * f64::from(self.parallelism()));
             *taken += (lately - *taken) * weight;
             left -= *taken;
         }
@@ -268,7 +272,7 @@ impl Bouncer {
             target.limit.0.checked_sub(processing.0)
         };
         let room = objective.targets().iter().map(room).min().flatten();
-        room.map_or(0, |room| room.saturating_mul(u64::from(self.parallelism)).saturating_add(1))
+        room.map_or(0, |room| room.saturating_mul(u64::from(self.parallelism())).saturating_add(1))
     }
 }
 
@@ -286,7 +290,7 @@ impl Admission for Bouncer {
             return Decision::Admit;
         }
         let excess = (work - budget).saturating_add(1);
-        Decision::Refuse { retry_after: Nanos(excess.div_ceil(u64::from(self.parallelism))) }
+        Decision::Refuse { retry_after: Nanos(excess.div_ceil(u64::from(self.parallelism()))) }
     }
 
     fn withdrawn(&self, request: Request, now: Nanos) {
@@ -307,6 +311,10 @@ impl Admission for Bouncer {
     fn completed(&self, request: Request, processing: Nanos, _now: Nanos) {
         self.queues[self.queue(request.tier)].done.fetch_add(processing.0, Ordering::Relaxed);
         self.recorders[self.column(request.query_type)].record(processing);
+    }
+
+    fn set_parallelism(&self, parallelism: u32) {
+        self.parallelism.store(parallelism.max(1), Ordering::Relaxed);
     }
 
     /// They hold from the next tick. A percentile that none has named so far counts as no time at all until
