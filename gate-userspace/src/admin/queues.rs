@@ -70,6 +70,9 @@ pub struct Service {
     /// The overrides, by key.
     #[serde(default)]
     pub overrides: BTreeMap<String, String>,
+    /// How many requests may be at the store at once now; nothing for any number.
+    #[serde(default)]
+    pub parallelism: Option<u64>,
     /// The most critical first.
     pub tiers: Vec<TierQueue>,
     /// Those of which there were any.
@@ -306,6 +309,7 @@ impl Service {
             price: report.map(|report| Price::of(&report.prices, classes)).unwrap_or_default(),
             settled_ru: settles.then(|| figures.settled_mru() as f64 / 1e3),
             overrides: BTreeMap::new(),
+            parallelism: figures.parallelism().map(|limit| limit as u64),
             tiers: Tier::ALL.into_iter().map(tier).collect(),
             types: types.map(|(name, counts)| QueryType::new(name, figures, backend, counts)).collect(),
             refusals: Refusals::of(&seen.refusals),

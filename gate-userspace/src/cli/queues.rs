@@ -94,6 +94,9 @@ fn print_service(service: &Service, window_s: f64) {
         println!("set since the start: {}", print::settings(&service.overrides));
     }
     println!("{}", costs(&service.price));
+    if let Some(parallelism) = service.parallelism {
+        println!("at most {} requests at the store at once", print::count(parallelism));
+    }
     if let Some(settled) = service.settled_ru {
         println!("charged afterwards, for what cost more: {} RU", print::amount(settled));
     }

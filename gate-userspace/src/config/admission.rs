@@ -4,16 +4,19 @@ use gate_common::units::{Fraction, Nanos};
 
 use super::parsers::{number, one_of, time};
 use super::raw::Section;
-use super::units;
+use super::units::{self, Wrong};
 use crate::policy::Tier;
 use crate::policy::bouncer::HistogramKind;
 use crate::policy::codel::Law;
+use crate::policy::gradient;
 
 /// The queue before a store, and who may join it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admission {
-    /// Requests that may be with the store at once, all threads together; 1 to 100,000.
-    pub parallelism: u32,
+    /// Requests that may be with the store at once, all threads together.
+    pub parallelism: Parallelism,
+    /// True if objectives bind: they, an admission policy, `codel` or a number of requests is configured.
+    pub has_objectives: bool,
     /// Which requests may join the queue: those that each of these admits, in this order; all that find room, if
     /// there is none.
     pub policies: Vec<AdmissionPolicy>,
@@ -29,6 +32,26 @@ pub struct Admission {
     pub deadline: Option<Nanos>,
     /// When a request has waited too long; `None` if only the deadline says so.
     pub codel: Option<Codel>,
+}
+
+/// How many requests may be with the store at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parallelism {
+    /// As many as measurement says. See [`crate::policy::gradient`].
+    Auto,
+    /// So many; 1 to 100,000.
+    Fixed(u32),
+}
+
+impl Parallelism {
+    /// The number at the start.
+    #[must_use]
+    pub fn at_start(self) -> u32 {
+        match self {
+            Self::Auto => gradient::Config::default().initial,
+            Self::Fixed(number) => number,
+        }
+    }
 }
 
 /// When a queue stands, so that those in it are refused. See [`crate::policy::codel`].
@@ -79,7 +102,7 @@ pub enum Fairness {
     HelpingTheUnderserved(Fraction),
 }
 
-/// The keys that mean nothing without `parallelism`.
+/// The keys that mean nothing with `parallelism = "off"`.
 const KEYS: [&str; 14] = [
     "queue_memory",
     "admission",
@@ -97,35 +120,53 @@ const KEYS: [&str; 14] = [
     "accept_fraction",
 ];
 
-/// Reads it, if there is a `parallelism`; `names` are the query types'.
+/// Reads it, unless `parallelism` is `off`; `names` are the query types'.
 pub(super) fn read<'d>(section: &mut Section<'d>, names: &[&'d str]) -> Option<Admission> {
-    let parallelism = section.get("parallelism", number(1, 100_000));
-    for key in KEYS {
-        if section.has(key) && !section.has("parallelism") {
-            section.fault(key, "means something only beside parallelism".to_owned());
+    let parallelism = section.get("parallelism", parallelism).unwrap_or(Some(Parallelism::Auto));
+    for key in KEYS.into_iter().filter(|key| section.has(key)) {
+        if !section.has("backend") && !section.has("parallelism") {
+            section.fault(key, "means something only beside backend".to_owned());
+        } else if parallelism.is_none() {
+            section.fault(key, "means nothing beside parallelism = \"off\"".to_owned());
         }
     }
-    let policies = policies(section, names);
+    let is_fixed = matches!(parallelism, Some(Parallelism::Fixed(_)));
+    let has_objectives = is_fixed || OBJECTIVES.into_iter().any(|key| section.has(key));
+    let policies = policies(section, names, has_objectives);
     let (default_objective, objectives) = objectives(section.section("objectives"), names);
-    let queue_limit = section.get("queue_limit", number(1, 10_000_000)).unwrap_or(10_000);
+    let most_waiting = if is_fixed { 10_000 } else { AUTO_QUEUE_LIMIT };
+    let queue_limit = section.get("queue_limit", number(1, 10_000_000)).unwrap_or(most_waiting);
     let queue_memory = section.get("queue_memory", |text| units::size(text, 64 << 10, 64 << 30));
     let deadline = section.get("deadline", time(DEADLINE_RANGE));
     let slowest = objectives.iter().chain([&default_objective]).map(|objective| objective[0].1).max();
-    let codel = codel(section.section("codel"), slowest.unwrap_or(DEFAULT_P50));
+    let codel = codel(section.section("codel"), slowest.unwrap_or(DEFAULT_P50)).filter(|_| has_objectives);
     Some(Admission {
-        parallelism: parallelism? as u32,
+        parallelism: parallelism?,
+        has_objectives,
         policies,
         objectives,
         default_objective,
         queue_limit: queue_limit as usize,
-        queue_memory: queue_memory.unwrap_or(256 << 20) as usize,
+        queue_memory: queue_memory.unwrap_or(64 << 20) as usize,
         deadline,
         codel,
     })
 }
 
-/// One policy, or a list of them, in the order in which they are asked.
-fn policies<'d>(section: &mut Section<'d>, names: &[&'d str]) -> Vec<AdmissionPolicy> {
+/// A number, `auto`, or nothing for `off`.
+fn parallelism(text: &str) -> Result<Option<Parallelism>, Wrong> {
+    match text {
+        "auto" => Ok(Some(Parallelism::Auto)),
+        "off" => Ok(None),
+        text => match number(1, 100_000)(text) {
+            Ok(number) => Ok(Some(Parallelism::Fixed(number as u32))),
+            Err(wrong) => Err(format!("{wrong}, auto or off")),
+        },
+    }
+}
+
+/// One policy, or a list of them, in the order in which they are asked. Unless objectives bind there is none.
+fn policies<'d>(section: &mut Section<'d>, names: &[&'d str], has_objectives: bool) -> Vec<AdmissionPolicy> {
     let items = section.list("admission", one_of(&POLICIES));
     for (index, item) in items.iter().enumerate() {
         if items[..index].iter().any(|before| before.value == item.value) {
@@ -136,7 +177,7 @@ fn policies<'d>(section: &mut Section<'d>, names: &[&'d str]) -> Vec<AdmissionPo
     }
     let mut chosen: Vec<&str> = items.iter().map(|item| item.value).collect();
     if chosen.is_empty() {
-        chosen.push("bouncer");
+        chosen.push(if has_objectives { "bouncer" } else { "off" });
     }
     let fairness = fairness(section);
     let histogram = section.get("histogram", one_of(&HISTOGRAMS)).unwrap_or(HistogramKind::Swap);
@@ -256,6 +297,22 @@ fn objective(mut section: Section<'_>) -> Objective {
     objective
 }
 
+/// The keys that say what responses are to be like: with `parallelism = "auto"`, nothing else makes objectives bind.
+const OBJECTIVES: [&str; 11] = [
+    "admission",
+    "allowance",
+    "alpha",
+    "codel",
+    "fairness",
+    "histogram",
+    "histogram_values",
+    "objectives",
+    "max_queue_length",
+    "max_queue_wait",
+    "accept_fraction",
+];
+/// Nobody is refused for a queue that a store works off in a second; `queue_memory` bounds its size.
+const AUTO_QUEUE_LIMIT: u64 = 100_000;
 const POLICIES: [(&str, &str); 5] = [
     ("bouncer", "bouncer"),
     ("max-queue-length", "max-queue-length"),

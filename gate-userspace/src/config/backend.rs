@@ -74,7 +74,7 @@ impl Backend {
     /// The objective of a query type, where there are any: its own, or the default.
     #[must_use]
     pub fn objective(&self, query_type: &str) -> Option<&Objective> {
-        let admission = self.admission.as_ref()?;
+        let admission = self.admission.as_ref().filter(|admission| admission.has_objectives)?;
         let own = self.query_types.place(query_type).map(|place| &admission.objectives[place]);
         Some(own.unwrap_or(&admission.default_objective))
     }
@@ -144,7 +144,7 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
         }
     }
     let s = section;
-    let connections = s.get("connections", number(1, 64)).unwrap_or(2) as u32;
+    let connections = s.get("connections", number(1, 64)).unwrap_or(3) as u32;
     let timeout = s.get("store_timeout", time(TIMEOUT_RANGE)).unwrap_or(Nanos::from_secs(1));
     let slow_timeout = slow_timeout(s, timeout);
     let max_request = s.get("max_request", |text| units::size(text, 1 << 10, REDIS_TAKES));

@@ -37,7 +37,8 @@ fn read(mut root: Section<'_>) -> Vec<ChangedDefault> {
     }
     for service in services.iter_mut().filter(|service| service.has("backend")) {
         let name = format!("service.{}", value(service, "name"));
-        let (is_redis, queues) = (value(service, "protocol") == "resp", service.has("parallelism"));
+        let is_redis = value(service, "protocol") == "resp";
+        let queues = service.has("parallelism") && value(service, "parallelism") != "off";
         for (key, restore, matters) in [
             ("slow_timeout", "slow_timeout = \"1s\"", true),
             ("client_timeout", "client_timeout = \"1h\"", true),
@@ -45,6 +46,9 @@ fn read(mut root: Section<'_>) -> Vec<ChangedDefault> {
             ("unknown_timeout", "unknown_timeout = \"1h\"", true),
             ("max_request", "max_request = \"2MiB\"", is_redis),
             ("histogram_values", "histogram_values = \"1000\"", queues),
+            ("parallelism", "parallelism = \"off\"", true),
+            ("connections", "connections = \"2\"", true),
+            ("queue_memory", "queue_memory = \"256MiB\"", queues),
         ] {
             found.add(service, &name, key, restore, matters);
         }
@@ -93,13 +97,13 @@ mod tests {
         assert_eq!(
             names(&format!("{off}{service}{}", tenant(1))),
             "service.s.slow_timeout service.s.client_timeout service.s.max_unknown_clients service.s.unknown_timeout \
-             service.s.max_request tenant.t1.reply_budget"
+             service.s.max_request service.s.parallelism service.s.connections tenant.t1.reply_budget"
         );
         let written = "slow_timeout = \"1s\"\nclient_timeout = \"1h\"\nmax_unknown_clients = \"7\"\nunknown_timeout = \"1h\"\n\
                        max_request = \"2MiB\"\nparallelism = \"4\"\n";
         assert_eq!(
             names(&format!("{off}{service}{written}{}reply_budget = \"0B/s\"\n{}", tenant(1), tenant(2))),
-            "service.s.histogram_values tenant.t1.max_connections tenant.t2.max_connections tenant.t2.reply_budget"
+            "service.s.histogram_values service.s.connections service.s.queue_memory tenant.t1.max_connections tenant.t2.max_connections tenant.t2.reply_budget"
         );
         let guarded = "[gate]\ninterface = \"eth1\"\n[[service]]\nname = \"s\"\nprotocol = \"memcached\"\nlisten = \"127.0.0.1:1\"\n";
         assert_eq!(

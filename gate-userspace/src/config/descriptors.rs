@@ -46,10 +46,10 @@ mod tests {
         };
         let backend = "backend = \"127.0.0.1:2\"\nmax_clients = \"100\"\nmax_unknown_clients = \"10\"";
         assert_eq!(of("protocol = \"memcached\""), 80);
-        assert_eq!(of(&format!("protocol = \"memcached\"\n{backend}")), 80 + 110 + 2 * (2 + 2 + 16));
+        assert_eq!(of(&format!("protocol = \"memcached\"\n{backend}")), 80 + 110 + 2 * (2 + 3 + 16));
         assert_eq!(
             of(&format!("protocol = \"resp\"\nmax_pools = \"5\"\n{backend}")),
-            80 + 110 + 2 * (2 + 5 * 2 + 16)
+            80 + 110 + 2 * (2 + 5 * 3 + 16)
         );
     }
 }

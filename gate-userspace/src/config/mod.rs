@@ -61,7 +61,7 @@ pub(crate) mod units;
 mod values;
 mod warnings;
 
-pub use admission::{Admission, AdmissionPolicy, Codel, Fairness, Objective, WaitLimits};
+pub use admission::{Admission, AdmissionPolicy, Codel, Fairness, Objective, Parallelism, WaitLimits};
 pub use backend::{Backend, HotKeys};
 pub use defaults::{ChangedDefault, changed_defaults};
 pub use error::Error;

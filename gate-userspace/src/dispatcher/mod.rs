@@ -64,6 +64,7 @@ pub use metrics::by_type::{Counts, Timing};
 pub use metrics::latency::{LatencyHistogram, LatencySnapshot};
 pub use metrics::refusal_latency::RefusalSnapshot;
 pub use metrics::{Event, ServiceMetrics, WorkerMetrics};
+use queue::concurrency::SharedLimits;
 pub use queue::delay::QueueState;
 use queue::policy::Policy;
 use settings::{Controls, Settings};
@@ -139,10 +140,15 @@ impl Dispatcher {
         let now = clock::monotonic();
         let policy = |settings: &Settings| Policy::new(settings.backend.admission.as_ref(), now);
         let policies: Vec<Policy> = settings.iter().map(policy).collect::<Result<_, _>>()?;
-        let metrics = settings.iter().zip(&policies);
-        let metrics = metrics.map(|(settings, policy)| {
-            let types = settings.backend.query_types.clone();
-            ServiceMetrics::new(settings.name.clone(), count, types, policy.clone())
+        let limits = settings.iter().map(|settings| {
+            let types = settings.backend.query_types.len();
+            SharedLimits::new(settings.parallelism, settings.threads, types, now)
+        });
+        let limits: Vec<_> = limits.collect::<Result<_, _>>()?;
+        let metrics = settings.iter().zip(&policies).zip(&limits);
+        let metrics = metrics.map(|((settings, policy), limits)| {
+            let (types, permits) = (settings.backend.query_types.clone(), Arc::clone(&limits.permits));
+            ServiceMetrics::new(settings.name.clone(), count, types, policy.clone(), permits)
         });
         let services: Vec<ServiceMetrics> = metrics.collect();
         let (to_samples, samples) = hot_cache::hot_set::samples();
@@ -156,6 +162,7 @@ impl Dispatcher {
             metrics,
             policies: kept,
             hot: hot.clone(),
+            limits: limits.into_iter().map(|limits| (limits, Arc::default())).collect(),
             phase: following,
         };
         let prepare =

@@ -16,13 +16,13 @@ use crate::protocol::query_types::QueryTypes;
 /// What may change of a service while it runs, as a thread uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// How many requests of each thread may wait, and for how long.
+    /// How many requests may wait, all threads together, and for how long.
     pub(crate) queue: usize,
     /// And how many bytes of them.
     pub(crate) queue_memory: usize,
     pub(crate) deadline: Option<Nanos>,
     pub(crate) codel: Option<config::Codel>,
-    /// How many clients each thread may have: all tenants', one tenant's that has no limit of its own, and unknown ones.
+    /// How many clients there may be in all threads: all tenants', one tenant's that has no limit of its own, and unknown ones.
     pub(crate) clients: usize,
     pub(crate) tenant_clients: usize,
     pub(crate) unknown_clients: usize,
@@ -46,16 +46,15 @@ pub(crate) struct Limits {
 impl Limits {
     /// Those of a service, for each of so many threads.
     pub(crate) fn of(backend: &config::Backend, threads: usize) -> Self {
-        let threads = serving(backend, threads);
         let admission = backend.admission.as_ref();
         Self {
-            queue: admission.map_or(0, |admission| admission.queue_limit.div_ceil(threads)),
-            queue_memory: admission.map_or(0, |admission| admission.queue_memory.div_ceil(threads)),
+            queue: admission.map_or(0, |admission| admission.queue_limit),
+            queue_memory: admission.map_or(0, |admission| admission.queue_memory),
             deadline: admission.and_then(|admission| admission.deadline),
             codel: admission.and_then(|admission| admission.codel),
-            clients: backend.max_clients.div_ceil(threads),
-            tenant_clients: backend.max_clients.div_ceil(2).div_ceil(threads),
-            unknown_clients: backend.max_unknown_clients.div_ceil(threads),
+            clients: backend.max_clients,
+            tenant_clients: backend.max_clients.div_ceil(2),
+            unknown_clients: backend.max_unknown_clients,
             unknown_timeout: backend.unknown_timeout,
             idle_timeout: backend.idle_timeout,
             depth: backend.depth,
@@ -114,8 +113,8 @@ pub(crate) struct Settings {
     /// How many connections each thread keeps to the store.
     pub(crate) connections: usize,
     /// How many requests may be with the store at once, all threads together; `None` for any number.
-    pub(crate) parallelism: Option<usize>,
-    /// How many threads serve it: no more than there are places.
+    pub(crate) parallelism: Option<config::Parallelism>,
+    /// How many threads serve it.
     pub(crate) threads: usize,
     /// What may change while it runs.
     pub(crate) limits: watch::Receiver<Limits>,
@@ -143,8 +142,8 @@ impl Settings {
                 let settings = Self {
                     limits,
                     types,
-                    parallelism: parallelism(&backend),
-                    threads: serving(&backend, threads),
+                    parallelism: backend.admission.as_ref().map(|admission| admission.parallelism),
+                    threads,
                     tenants: tenants.clone(),
                     own: own.clone(),
                     service,
@@ -154,23 +153,12 @@ impl Settings {
                     listen: settings.listen.clone(),
                     transports: settings.transports,
                     connections: backend.connections as usize,
-                    max_datagrams: backend.max_datagrams.div_ceil(serving(&backend, threads)),
+                    max_datagrams: backend.max_datagrams.div_ceil(threads),
                     backend,
                 };
                 Some((settings, Controls { limits: to_limits, types: to_types }))
             })
             .collect()
-    }
-
-    /// Whether a thread serves it.
-    pub(crate) fn is_served_by(&self, thread: usize) -> bool {
-        thread < self.threads
-    }
-
-    /// How many requests of a thread may be with the store at once: all threads' places make up the parallelism.
-    pub(crate) fn permits(&self, thread: usize) -> usize {
-        let share = |all: usize| all / self.threads + usize::from(thread < all % self.threads);
-        self.parallelism.map_or(usize::MAX, share)
     }
 
     /// How long a new client's requests may be.
@@ -186,36 +174,3 @@ impl Settings {
 
 /// A store connection is given up a little later than its timeout.
 const AT_LEAST_KEPT: Nanos = Nanos::from_secs(10);
-
-fn parallelism(backend: &config::Backend) -> Option<usize> {
-    backend.admission.as_ref().map(|admission| admission.parallelism as usize)
-}
-
-/// How many of so many threads serve a store: one without a place could only wait for those of others.
-fn serving(backend: &config::Backend, threads: usize) -> usize {
-    parallelism(backend).map_or(threads, |permits| permits.clamp(1, threads))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_threads_places_make_up_the_parallelism_and_none_is_without() {
-        for (parallelism, threads, permits) in
-            [(8, 2, &[4, 4][..]), (7, 2, &[4, 3]), (1, 4, &[1]), (3, 4, &[1, 1, 1]), (10, 4, &[3, 3, 2, 2])]
-        {
-            let text = format!(
-                "[[service]]\nname = \"s\"\nprotocol = \"resp\"\nlisten = \"127.0.0.1:1\"\nbackend = \"127.0.0.1:2\"\n\
-                 parallelism = \"{parallelism}\"\n[[tenant]]\nname = \"t\"\nsources = \"10.0.0.0/8\"\nquota = \"unlimited\""
-            );
-            let config =
-                config::Config::parse("test.toml", &text).unwrap_or_else(|faults| panic!("{faults}"));
-            let (tenants, own) = (watch::channel(Arc::default()).1, watch::channel(Arc::default()).1);
-            let (settings, _) = Settings::of(&config, threads, &tenants, &own).remove(0);
-            let served = (0..threads).filter(|&thread| settings.is_served_by(thread));
-            let found: Vec<_> = served.map(|thread| settings.permits(thread)).collect();
-            assert_eq!(found, permits, "{parallelism} of {threads}");
-        }
-    }
-}

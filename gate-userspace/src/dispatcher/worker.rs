@@ -18,12 +18,14 @@ use tokio::time::MissedTickBehavior;
 
 use super::clients::client::{CloseCause, ReplySink};
 use super::clients::proxy_header::{self, Rejected};
+use super::clients::slots::Slots;
 use super::clients::udp;
 use super::hot_cache;
 use super::hot_restart::{InheritedSockets, Phase};
 use super::metrics::{Event, ServiceMetrics};
 use super::pipeline::session::Session;
 use super::pipeline::{Service, WorkerShared, datagrams, store_access};
+use super::queue::concurrency::SharedLimits;
 use super::queue::delay::Delay;
 use super::queue::policy::Policy;
 use super::settings::Settings;
@@ -88,6 +90,7 @@ pub(crate) struct DispatcherShared {
     pub(crate) metrics: Vec<ServiceMetrics>,
     pub(crate) policies: Vec<Policy>,
     pub(crate) hot: Vec<hot_cache::SharedHotCache>,
+    pub(crate) limits: Vec<(SharedLimits, Arc<Slots>)>,
     pub(crate) phase: watch::Receiver<Phase>,
 }
 
@@ -103,6 +106,7 @@ pub(crate) struct WorkerSetup {
     policies: Vec<Policy>,
     delays: Vec<Delay>,
     hot: Vec<hot_cache::SharedHotCache>,
+    limits: Vec<(SharedLimits, Arc<Slots>)>,
 }
 
 impl WorkerSetup {
@@ -119,18 +123,14 @@ impl WorkerSetup {
         inherited: &mut InheritedSockets,
     ) -> Result<Self, Error> {
         let mut listen = |settings: &Settings| {
-            let is_last = !settings.is_served_by(number + 1);
-            let listening = match settings.is_served_by(number) {
-                true => Listeners::at(settings, inherited, is_last)?,
-                false => Listeners::default(),
-            };
-            Ok((settings.clone(), listening))
+            let is_last = number + 1 == settings.threads;
+            Ok((settings.clone(), Listeners::at(settings, inherited, is_last)?))
         };
-        let DispatcherShared { settings, metrics, policies, hot, phase } = common.clone();
+        let DispatcherShared { settings, metrics, policies, hot, limits, phase } = common.clone();
         let services: Result<Vec<_>, Error> = settings.iter().map(&mut listen).collect();
         let delays = settings.iter().map(|settings| Delay::new(settings.limits.borrow().codel));
         let (maps, delays) = (Arc::clone(maps), delays.collect::<Result<_, _>>()?);
-        Ok(Self { number, row, maps, phase, services: services?, metrics, policies, delays, hot })
+        Ok(Self { number, row, maps, phase, services: services?, metrics, policies, delays, hot, limits })
     }
 
     /// Starts it.
@@ -150,19 +150,16 @@ impl WorkerSetup {
     }
 
     async fn run(self) -> io::Result<()> {
-        let Self { number, row, maps, mut phase, services, metrics, policies, delays, hot } = self;
+        let Self { number, row, maps, mut phase, services, metrics, policies, delays, hot, limits } = self;
         let names = services.iter().map(|(settings, _)| (settings.service, settings.name.as_str()));
         let ledger = Rc::new(RefCell::new(Ledger::new(maps, row, clock::entropy(), names)));
         let scratch = Rc::new(RefCell::new(vec![0; READ_BYTES].into_boxed_slice()));
-        let policies = policies.into_iter().zip(delays).zip(hot);
-        for ((settings, listening), (metrics, ((policy, delay), hot))) in
+        let policies = policies.into_iter().zip(delays).zip(hot).zip(limits);
+        for ((settings, listening), (metrics, (((policy, delay), hot), (limits, slots)))) in
             services.into_iter().zip(metrics.into_iter().zip(policies))
         {
-            if !settings.is_served_by(number) {
-                continue;
-            }
             let (ledger, scratch) = (Rc::clone(&ledger), Rc::clone(&scratch));
-            let shared = WorkerShared { ledger, scratch, number, metrics, policy, delay, hot };
+            let shared = WorkerShared { ledger, scratch, number, metrics, policy, delay, hot, limits, slots };
             match settings.protocol {
                 Protocol::Memcached => serve(Service::<Memcached>::new(settings, shared), listening, &phase)?,
                 Protocol::Resp => serve(Service::<Resp>::new(settings, shared), listening, &phase)?,
@@ -208,6 +205,7 @@ fn serve<W: Wire>(
     }
     tokio::task::spawn_local(leave(Rc::clone(&service), until(Phase::ClosingIdle)));
     tokio::task::spawn_local(Rc::clone(&service).receive_completions());
+    tokio::task::spawn_local(Rc::clone(&service).receive_permits());
     if W::HAS_USERS && service.is_first {
         tokio::task::spawn_local(store_access::watch(Rc::clone(&service)));
     }

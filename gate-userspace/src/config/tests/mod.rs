@@ -174,6 +174,29 @@ listen"#;
 }
 
 #[test]
+fn objectives_bind_where_they_are_configured() {
+    let of = |service: &str| {
+        let service = format!("backend = \"127.0.0.1:11212\"\n{service}\nlisten");
+        let config = Config::parse("gate.toml", &GOOD.replacen("listen", &service, 1)).unwrap();
+        let backend = config.services[0].backend.clone().unwrap();
+        let has_objective = backend.objective("get").is_some();
+        backend.admission.map(|admission| {
+            let Admission { parallelism, policies, codel, queue_limit, .. } = admission;
+            assert_eq!(has_objective, codel.is_some());
+            (parallelism, policies.len(), has_objective, queue_limit)
+        })
+    };
+    let auto = Parallelism::Auto;
+    assert_eq!(of(""), Some((auto, 0, false, 100_000)));
+    assert_eq!(of("parallelism = \"auto\"\ndeadline = \"1s\""), Some((auto, 0, false, 100_000)));
+    assert_eq!(of("objectives.get.p50 = \"1ms\""), Some((auto, 1, true, 100_000)));
+    assert_eq!(of("admission = [\"bouncer\", \"max-queue-length\"]"), Some((auto, 2, true, 100_000)));
+    assert_eq!(of("codel.target = \"1ms\"\nqueue_limit = \"7\""), Some((auto, 1, true, 7)));
+    assert_eq!(of("parallelism = \"4\""), Some((Parallelism::Fixed(4), 1, true, 10_000)));
+    assert_eq!(of("parallelism = \"off\""), None);
+}
+
+#[test]
 fn thirty_two_query_types_of_ones_own_fit_and_one_more_does_not() {
     let all: Vec<_> = crate::protocol::resp::names().take(33).collect();
     let types = |count: usize| {

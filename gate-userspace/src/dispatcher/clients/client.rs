@@ -23,6 +23,7 @@ use super::slots::Slot;
 use crate::dispatcher::hot_cache::key_order::KeyOrder;
 use crate::dispatcher::identity::{Identity, Login};
 use crate::dispatcher::metrics::refusal_latency::PendingRefusals;
+use crate::dispatcher::queue::tier_queue::Place;
 use crate::dispatcher::request::Payer;
 use crate::dispatcher::settings::Limits;
 use crate::dispatcher::tenants::Restrictions;
@@ -31,7 +32,6 @@ use crate::dispatcher::tenants::parts::Parts;
 use crate::dispatcher::tenants::usage::UsageGuard;
 use crate::dispatcher::wire::Wire;
 use crate::dispatcher::wire::buffer::Buffer;
-use crate::policy::Tier;
 use crate::protocol::Refusal;
 
 /// A connected client.
@@ -66,8 +66,12 @@ pub(crate) struct Client<W: Wire> {
     pub(crate) dead: Cell<Option<CloseCause>>,
     /// What it has outstanding, by key.
     pub(crate) order: KeyOrder,
-    /// Its requests in the queue, and the lowest of their tiers.
-    pub(crate) queued: Cell<(usize, Tier)>,
+    /// Its requests in the queue: how many they are, and where the last of them waits.
+    pub(crate) queued: Cell<(usize, Option<Place>)>,
+    /// The store connection that its requests take is not read until it reads, or leaves.
+    pub(crate) holds_up_store: Cell<bool>,
+    /// Its next request is slow by kind, and waits until it may take another store connection.
+    pub(crate) awaits_lane: Cell<bool>,
     /// What it gets a dedicated connection for waits for the store's replicas.
     pub(crate) awaits_replicas: Cell<bool>,
     /// Its `MULTI` was refused so: what follows up to `EXEC` or `DISCARD` is refused with it.
@@ -196,7 +200,9 @@ impl<W: Wire> Client<W> {
             mark_pending_write: Cell::new(false),
             dead: Cell::new(None),
             order: KeyOrder::default(),
-            queued: Cell::new((0, Tier::Critical)),
+            queued: Cell::new((0, None)),
+            holds_up_store: Cell::new(false),
+            awaits_lane: Cell::new(false),
             awaits_replicas: Cell::new(false),
             refused_multi: Cell::new(None),
             pending_refusals: PendingRefusals::default(),
@@ -350,6 +356,9 @@ impl<W: Wire> Client<W> {
         }
         self.release();
         let conversation = self.conversation.borrow();
+        if conversation.replies.waiting() > limits.output {
+            return self.end(CloseCause::SlowReader);
+        }
         let (reading, writing) = (
             !conversation.replies.output.is_empty(),
             !conversation.input.is_empty() && !conversation.awaits_output,
@@ -476,3 +485,8 @@ pub(crate) enum WriteStatus {
     /// There is nobody to write to.
     StoreError,
 }
+
+/// A client for which more replies wait holds up a store connection that nobody else waits for, until it has read them down to
+/// the other.
+pub(crate) const HOLD_OUTPUT: usize = 1 << 20;
+pub(crate) const RESUME_OUTPUT: usize = 128 << 10;

@@ -1,4 +1,4 @@
-//! Who takes a thread's connections of one service: so many are for clients that some tenant is charged for, a few
+//! Who takes the connections of one service, in all threads: so many are for clients that some tenant is charged for, a few
 //! more for clients from unknown sources, and no tenant has all of the former.
 //!
 //! **Problem.** A connection costs whoever opens it nothing. **Rule.** Unknown clients count for themselves, so they
@@ -6,31 +6,31 @@
 //! there are others.
 //!
 //! **Invariants.** A client has at most one slot, and gives it back when it drops it. One that becomes another
-//! tenant's takes a new one.
+//! tenant's takes a new one. The lock is held for a look-up, when a client comes or becomes another tenant's.
 
-use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use foldhash::fast::RandomState;
 
 use crate::dispatcher::tenants::ledger::TenantId;
 
-/// One thread's slots of one service.
+/// The slots of one service.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
     /// By tenant, nobody included: how many are taken.
-    taken: RefCell<HashMap<TenantId, Rc<Cell<usize>>, RandomState>>,
+    taken: Mutex<HashMap<TenantId, Arc<AtomicUsize>, RandomState>>,
     /// Those that tenants have taken.
-    known: Rc<Cell<usize>>,
+    known: Arc<AtomicUsize>,
 }
 
 /// One client's.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    of_tenant: Rc<Cell<usize>>,
+    of_tenant: Arc<AtomicUsize>,
     /// All tenants', unless it is nobody's.
-    of_all: Option<Rc<Cell<usize>>>,
+    of_all: Option<Arc<AtomicUsize>>,
 }
 
 /// How many there may be.
@@ -49,38 +49,44 @@ impl Slots {
     pub(crate) fn take(&self, tenant: TenantId, most: MostSlots) -> Option<Slot> {
         let is_known = tenant != TenantId::NOBODY;
         let limit = if is_known { most.tenant } else { most.unknown };
-        if is_known && self.known.get() >= most.known {
+        let of_all = is_known.then(|| Arc::clone(&self.known));
+        let of_tenant = self.of_tenant(tenant);
+        if !take(&of_tenant, limit) {
             return None;
         }
-        let mut taken = self.taken.borrow_mut();
-        if taken.len() >= MANY && !taken.contains_key(&tenant) {
-            taken.retain(|_, count| count.get() > 0);
+        if of_all.as_deref().is_some_and(|all| !take(all, most.known)) {
+            of_tenant.fetch_sub(1, Ordering::Relaxed);
+            return None;
         }
-        let of_tenant = taken.entry(tenant).or_default();
-        (of_tenant.get() < limit).then(|| Slot::new(of_tenant, is_known.then_some(&self.known)))
+        Some(Slot { of_tenant, of_all })
+    }
+
+    fn of_tenant(&self, tenant: TenantId) -> Arc<AtomicUsize> {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        if taken.len() >= MANY && !taken.contains_key(&tenant) {
+            // Whoever has taken a slot, or is about to, refers to its count.
+            taken.retain(|_, count| Arc::strong_count(count) > 1);
+        }
+        Arc::clone(taken.entry(tenant).or_default())
     }
 
     #[cfg(test)]
     fn taken_by(&self, tenant: TenantId) -> usize {
-        self.taken.borrow().get(&tenant).map_or(0, |count| count.get())
+        self.of_tenant(tenant).load(Ordering::Relaxed)
     }
 }
 
-impl Slot {
-    fn new(of_tenant: &Rc<Cell<usize>>, of_all: Option<&Rc<Cell<usize>>>) -> Self {
-        let this = Self { of_tenant: Rc::clone(of_tenant), of_all: of_all.cloned() };
-        this.counts().for_each(|count| count.set(count.get() + 1));
-        this
-    }
-
-    fn counts(&self) -> impl Iterator<Item = &Cell<usize>> {
-        std::iter::once(&*self.of_tenant).chain(self.of_all.as_deref())
-    }
+/// One more, unless that would be more than `limit`.
+fn take(count: &AtomicUsize, limit: usize) -> bool {
+    let below = |count| (count < limit).then_some(count + 1);
+    count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, below).is_ok()
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.counts().for_each(|count| count.set(count.get() - 1));
+        for count in std::iter::once(&*self.of_tenant).chain(self.of_all.as_deref()) {
+            count.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -106,6 +112,9 @@ mod tests {
         greedy.pop();
         assert!(take(2).is_some() && slots.taken_by(TenantId(2)) == 1, "a slot that is dropped is free");
         drop((unknown, greedy, other));
-        assert!((0..3).all(|tenant| slots.taken_by(TenantId(tenant)) == 0) && slots.known.get() == 0);
+        assert!(
+            (0..3).all(|tenant| slots.taken_by(TenantId(tenant)) == 0)
+                && slots.known.load(Ordering::Relaxed) == 0
+        );
     }
 }

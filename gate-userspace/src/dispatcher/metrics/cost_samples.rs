@@ -248,6 +248,7 @@ const SMALL: usize = 1 << 10;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dispatcher::queue::permits::Permits;
     use crate::policy::cost_model::{CostModel, Learning, Prices};
     use crate::protocol::query_types::QueryTypes;
     use gate_common::abi::QueryClass;
@@ -329,7 +330,7 @@ mod tests {
     #[test]
     fn what_threads_hand_over_is_taken_once() {
         let (types, policy) = (QueryTypes::default(), crate::dispatcher::Policy::default());
-        let metrics = ServiceMetrics::new("s".to_owned(), 2, types, policy);
+        let metrics = ServiceMetrics::new("s".to_owned(), 2, types, policy, Permits::new(None, 2));
         assert!(!metrics.threads[0].cost_samples.is_on());
         let dearest = Prices { base: MilliRu(1), row: MilliRu(2), kib: MilliRu(3), latency: MilliRu(0) };
         let measure = Some(Measure { reference: Nanos(5), dearest });

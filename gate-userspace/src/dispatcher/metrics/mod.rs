@@ -11,6 +11,7 @@ use self::by_type::{Counts, Timing, TypeMetrics};
 use self::cost_samples::CostSamples;
 use self::refusal_latency::{RefusalMetrics, RefusalSnapshot};
 use crate::dispatcher::queue::delay::QueueState;
+use crate::dispatcher::queue::permits::{Permits, UNLIMITED};
 use crate::dispatcher::queue::policy::Policy;
 use crate::policy::Tier;
 use crate::policy::admission::QueryType;
@@ -247,19 +248,32 @@ pub struct ServiceMetrics {
     /// How long requests took from their admission to the answer, by query type, since the last tick.
     pub responses: Arc<latency_ratio::Latencies>,
     policy: Policy,
+    permits: Arc<Permits>,
 }
 
 impl ServiceMetrics {
-    pub(crate) fn new(name: String, threads: usize, types: QueryTypes, policy: Policy) -> Self {
+    pub(crate) fn new(
+        name: String,
+        threads: usize,
+        types: QueryTypes,
+        policy: Policy,
+        permits: Arc<Permits>,
+    ) -> Self {
         let responses = Arc::new(latency_ratio::Latencies::new(types.len()));
         let threads = (0..threads).map(|_| Arc::new(WorkerMetrics::new(types.len()))).collect();
-        Self { name, threads, types: Arc::new(types), responses, policy }
+        Self { name, threads, types: Arc::new(types), responses, policy, permits }
     }
 
     /// Records how long so many requests of a query type took, their wait included. Any thread may call this.
     #[inline]
     pub(crate) fn responded(&self, query_type: QueryType, took: Nanos, count: u32) {
         self.responses.record_many(usize::from(query_type.0), took, count);
+    }
+
+    /// How many requests may be with the store at once; `None` for any number.
+    #[must_use]
+    pub fn parallelism(&self) -> Option<usize> {
+        Some(self.permits.limit()).filter(|&limit| limit != UNLIMITED)
     }
 
     /// How often something happened, all threads together.

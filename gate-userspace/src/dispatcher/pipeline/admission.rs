@@ -25,9 +25,10 @@ use tokio::time::sleep;
 use crate::clock;
 use crate::dispatcher::metrics::cost_samples::ReplyBatch;
 use crate::dispatcher::metrics::{ServiceMetrics, WorkerMetrics};
+use crate::dispatcher::queue::concurrency::{SharedLimits, ThreadLatencies};
 use crate::dispatcher::queue::delay::Delay;
 use crate::dispatcher::queue::policy::Policy;
-use crate::dispatcher::queue::tier_queue::{Queue, Queued};
+use crate::dispatcher::queue::tier_queue::{Place, Queue, Queued};
 use crate::dispatcher::request::{Charged, Payer, RequestClass};
 use crate::dispatcher::settings::{Limits, Settings};
 use crate::dispatcher::tenants::ledger::{Charge, Ledger, TenantId};
@@ -45,6 +46,8 @@ pub(crate) struct Admission<T> {
     policy: Policy,
     /// The requests that wait for a permit, and the permits.
     queue: RefCell<Queue<T>>,
+    /// How long the store takes, where the number of permits is found by that.
+    latencies: Option<RefCell<ThreadLatencies>>,
     delay: RefCell<Delay>,
     /// How long a request may wait.
     deadline: Cell<Option<Nanos>>,
@@ -88,6 +91,12 @@ pub(crate) trait Waiting {
     /// True if no single client owns it: it is not refused for being late, and not counted by itself.
     fn is_coalesced(&self) -> bool;
 
+    /// True if the request is slow by kind.
+    fn is_slow(&self) -> bool;
+
+    /// Whether its store connection takes one more such request.
+    fn store_has_window(&self) -> bool;
+
     /// Whether the store takes requests.
     ///
     /// # Errors
@@ -96,8 +105,8 @@ pub(crate) trait Waiting {
     fn store_accepts(&self, now: Nanos) -> Result<(), Refusal>;
 }
 
-/// The number of a client's requests in the queue, and the lowest of their tiers.
-pub(crate) type ClientQueue = (usize, Tier);
+/// The number of a client's requests in the queue, and where the last of them waits.
+pub(crate) type ClientQueue = (usize, Option<Place>);
 
 /// A request that has left the queue.
 #[derive(Debug)]
@@ -139,14 +148,17 @@ impl<T> Admission<T> {
         ledger: Rc<RefCell<Ledger>>,
         (policy, delay): (Policy, Delay),
         service_metrics: ServiceMetrics,
+        shared: &SharedLimits,
     ) -> Self {
         let limits = *settings.limits.borrow();
-        let queue = Queue::new(settings.permits(thread), limits.queue, limits.queue_memory);
+        let permits = shared.permits.of_thread(thread);
+        let queue = Queue::new(permits, Arc::clone(&shared.queued), limits.queue, limits.queue_memory);
         Self {
             service: settings.service,
             ledger,
             policy,
             queue: RefCell::new(queue),
+            latencies: shared.adaptive.as_ref().map(|adaptive| RefCell::new(adaptive.of_thread())),
             delay: RefCell::new(delay),
             deadline: Cell::new(limits.deadline),
             metrics: Arc::clone(&service_metrics.threads[thread]),
@@ -292,10 +304,21 @@ impl<T> Admission<T> {
         !payer.shadow
     }
 
-    /// Takes a permit if one is free and no request waits; `client` are its client's requests in the queue.
+    /// Takes a permit if one is free and no request waits that is before this one; `client` are its client's requests in the
+    /// queue.
     #[inline]
-    pub(crate) fn take_permit(&self, client: &Cell<ClientQueue>) -> bool {
-        client.get().0 == 0 && self.queue.borrow_mut().pass()
+    pub(crate) fn take_permit(&self, client: &Cell<ClientQueue>, is_slow: bool) -> bool {
+        client.get().0 == 0 && self.queue.borrow_mut().pass(is_slow)
+    }
+
+    /// Ends when this thread has been granted a permit, or may find one.
+    pub(crate) fn woken(&self) -> impl Future<Output = ()> + use<T> {
+        self.queue.borrow_mut().permits().woken()
+    }
+
+    /// Gives back permits that this thread keeps and others wait for.
+    pub(crate) fn return_permits(&self) {
+        self.queue.borrow_mut().permits().poll();
     }
 
     /// Takes a permit, even if none is free: the request had one, and released it for a while.
@@ -315,13 +338,13 @@ impl<T> Admission<T> {
         self.delay.borrow_mut().left(tier, now, Nanos::ZERO, 0);
     }
 
-    /// Whether one more request of so many bytes may wait.
+    /// Whether one more request of a tenant, of so many bytes, may wait; `is_only` says that there is no other tenant.
     ///
     /// # Errors
     ///
     /// The refusal, if the queue is full.
-    pub(crate) fn queue_accepts(&self, bytes: usize) -> Result<(), Refusal> {
-        let has_room = self.queue.borrow().has_room(bytes);
+    pub(crate) fn queue_accepts(&self, tenant: TenantId, bytes: usize, is_only: bool) -> Result<(), Refusal> {
+        let has_room = self.queue.borrow().has_room(tenant.0, bytes, is_only);
         if has_room { Ok(()) } else { Err(Refusal::of(Reason::QueueFull)) }
     }
 
@@ -329,6 +352,9 @@ impl<T> Admission<T> {
     pub(crate) fn observe(&self, answered: Answered, at: Nanos) {
         let Answered { class, charged, sent, count } = answered;
         let took = at.saturating_sub(sent);
+        if let Some(latencies) = &self.latencies {
+            latencies.borrow_mut().record(usize::from(class.query_type.0), sent, took, count);
+        }
         self.metrics.answered(class.query_type, sent.saturating_sub(charged), took, count);
         (0..count).for_each(|_| self.policy.completed(class, took, at));
         self.service_metrics.responded(class.query_type, at.saturating_sub(charged), count);
@@ -356,6 +382,14 @@ impl<T> Admission<T> {
             let (waiting, since) = self.queue.borrow().waiting(tier);
             let first = now.saturating_sub(since.unwrap_or(now));
             self.metrics.set_queue(tier, self.delay.borrow_mut().read(tier, waiting, first));
+        }
+        if let Some(latencies) = &self.latencies {
+            let peak = self.queue.borrow_mut().permits().take_peak();
+            let mut latencies = latencies.borrow_mut();
+            let adaptive = latencies.submit(peak);
+            if is_first {
+                self.policy.set_parallelism(adaptive.tick(now, self.ledger.borrow_mut().draw()));
+            }
         }
         if is_first {
             self.policy.refresh(now);
@@ -385,19 +419,25 @@ impl<T> Admission<T> {
 impl<T: Waiting> Admission<T> {
     /// Adds a request to the queue, whether or not [`Admission::queue_accepts`] one more.
     pub(crate) fn enqueue(&self, request: T, bytes: &[u8], now: Nanos) {
-        let class = request.charged().class;
-        let (waiting, lowest) = request.client_queue().get();
-        // A client's requests keep their order: a later one joins the lowest tier of those before it.
-        let tier = if waiting > 0 { class.tier.max(lowest) } else { class.tier };
-        request.client_queue().set((waiting + 1, tier));
+        let Charged { tenant, price, class, .. } = *request.charged();
+        let own = Place { tier: class.tier, tenant: tenant.0, is_slow: request.is_slow() };
+        let (waiting, before) = request.client_queue().get();
+        let place = match before.filter(|_| waiting > 0) {
+            // A client's requests keep their order: a later one joins the lowest tier of those before it.
+            Some(before) => Place { tier: own.tier.max(before.tier), ..before },
+            None => own,
+        };
+        request.client_queue().set((waiting + 1, Some(place)));
         self.policy.enqueued(class);
         self.metrics.of_type(class.query_type).enqueued();
-        self.queue.borrow_mut().push(tier, request, bytes, now);
+        let cost = u64::from(price.0).max(LEAST_COST);
+        self.queue.borrow_mut().push(place, cost, request, bytes, now);
     }
 
     /// The next request of the queue, if a permit is free.
     pub(crate) fn dequeue(&self, now: Nanos) -> Option<Dequeued<T>> {
-        let (tier, Queued { item: mut request, bytes, since }, behind) = self.queue.borrow_mut().pop()?;
+        let next = self.queue.borrow_mut().pop(T::store_has_window)?;
+        let (tier, Queued { item: mut request, bytes, since, .. }, behind) = next;
         let waited = now.saturating_sub(since);
         self.on_dequeued(&request);
         let is_delayed = self.delay.borrow_mut().left(tier, now, waited, behind);
@@ -419,7 +459,7 @@ impl<T: Waiting> Admission<T> {
             self.is_late(&queued.item, waited)
                 || (!queued.item.charged().shadow && self.delay.borrow().has_expired(tier, waited))
         };
-        let (tier, Queued { item: request, bytes, since }) =
+        let (tier, Queued { item: request, bytes, since, .. }) =
             self.queue.borrow_mut().pop_expired(has_expired)?;
         let waited = now.saturating_sub(since);
         self.on_dequeued(&request);
@@ -430,8 +470,8 @@ impl<T: Waiting> Admission<T> {
     }
 
     fn on_dequeued(&self, request: &T) {
-        let (waiting, lowest) = request.client_queue().get();
-        request.client_queue().set((waiting - 1, lowest));
+        let (waiting, last) = request.client_queue().get();
+        request.client_queue().set((waiting - 1, last));
         let class = request.charged().class;
         self.policy.dequeued(class);
         self.metrics.of_type(class.query_type).dequeued();
@@ -481,6 +521,8 @@ impl<T: Waiting> Admission<T> {
 
 /// The refusal of a request whose reply nobody wants any more.
 const LATE: Refusal = Refusal::of(Reason::Deadline);
+/// What a request counts at least when tenants take turns, in thousandths of an RU: a coalesced one costs nobody anything.
+const LEAST_COST: u64 = 1_000;
 /// A penalty has no known end: decisions are made this often, unless configured otherwise.
 const ONE_TICK: Nanos = Nanos::from_millis(100);
 /// The shortest time between two attempts to charge a request that waits.

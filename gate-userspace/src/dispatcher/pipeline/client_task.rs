@@ -13,7 +13,9 @@ use super::Service;
 use super::session::Session;
 use super::streaming::StreamedRequest;
 use crate::clock;
-use crate::dispatcher::clients::client::{CloseCause, ConnectionMode, Conversation, WriteStatus};
+use crate::dispatcher::clients::client::{
+    CloseCause, ConnectionMode, Conversation, RESUME_OUTPUT, WriteStatus,
+};
 use crate::dispatcher::clients::replies::Replies;
 use crate::dispatcher::wire::Wire;
 use crate::dispatcher::wire::buffer::Buffer;
@@ -43,6 +45,7 @@ impl<W: Wire> Session<W> {
             }
         };
         self.dead.set(Some(ended));
+        self.resume_store();
         // Requests that the store has not answered hold the socket open. It may have been closed by the client.
         let _ = shutdown(socket.as_ref().as_raw_fd(), Shutdown::Both);
         drop((self.share.take(), self.slot.take()));
@@ -61,7 +64,7 @@ impl<W: Wire> Session<W> {
         }
         let mut conversation = self.conversation.borrow_mut();
         let written = self.write(&mut conversation.replies.output, service);
-        if conversation.replies.waiting() > service.limits.get().output {
+        if conversation.replies.waiting() > service.limits.get().output && !self.stuck_for().is_zero() {
             self.dead.set(Some(CloseCause::SlowReader));
         }
         self.set_outstanding(conversation.replies.outstanding());
@@ -74,6 +77,13 @@ impl<W: Wire> Session<W> {
         if written != WriteStatus::Complete || resumes || self.is_gone() {
             drop(conversation);
             self.wake();
+        }
+    }
+
+    /// Lets the store connection be read that waited for this client.
+    fn resume_store(&self) {
+        if self.holds_up_store.replace(false) {
+            self.store().resume();
         }
     }
 
@@ -109,6 +119,9 @@ impl<W: Wire> Session<W> {
                 let conversation = &mut *self.conversation.borrow_mut();
                 let written = self.write(&mut conversation.replies.output, service);
                 self.update_memory(conversation);
+                if self.holds_up_store.get() && conversation.replies.waiting() <= RESUME_OUTPUT {
+                    self.resume_store();
+                }
                 written
             };
             let blocked = match written {

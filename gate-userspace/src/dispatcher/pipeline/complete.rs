@@ -12,7 +12,7 @@ use super::admission::Answered;
 use super::dispatch::QueueItem;
 use super::session::Session;
 use crate::clock;
-use crate::dispatcher::clients::client::CloseCause;
+use crate::dispatcher::clients::client::{CloseCause, HOLD_OUTPUT, RESUME_OUTPUT};
 use crate::dispatcher::hot_cache::CacheRole;
 use crate::dispatcher::hot_cache::flights::{Completion, Flight, PendingTtl};
 use crate::dispatcher::metrics::Event;
@@ -20,7 +20,7 @@ use crate::dispatcher::metrics::cost_samples::ReplyBatch;
 use crate::dispatcher::request::{Charged, InFlight};
 use crate::dispatcher::settings::Settings;
 use crate::dispatcher::stores::error::StoreError;
-use crate::dispatcher::stores::events::{Failure, ReplyPart, ReplyTiming, StoreEvents};
+use crate::dispatcher::stores::events::{Failure, ReplyPart, ReplyProgress, ReplyTiming, StoreEvents};
 use crate::dispatcher::stores::pool::Pool;
 use crate::dispatcher::wire::{Ttl, Wire};
 use crate::protocol::Refusal;
@@ -73,8 +73,8 @@ impl<W: Wire> StoreEvents for Service<W> {
         request: &mut Self::InFlight,
         timing: ReplyTiming,
     ) -> Option<Box<PendingTtl>> {
-        let ReplyTiming { sent, now, received } = timing;
-        if matches!(request.cache_role, CacheRole::QueryTtl(_)) {
+        let ReplyTiming { sent, now, received, is_paused } = timing;
+        if matches!(request.cache_role, CacheRole::QueryTtl(_)) || is_paused {
             observations.batch.mark_unmeasurable();
         } else {
             let Charged { tenant, price, class, at: charged, .. } = request.charged;
@@ -112,13 +112,36 @@ impl<W: Wire> StoreEvents for Service<W> {
         observations.last_batch = now;
     }
 
-    fn failed(&self, request: Self::InFlight, reply_started: bool, failure: Failure<'_>) {
+    fn is_held_up(&self, request: &Self::InFlight, is_paused: bool) -> bool {
+        let client = &request.client;
+        if request.cache_role.is_coalesced() || client.is_gone() || client.datagram().is_some() {
+            return false;
+        }
+        let most = if is_paused { RESUME_OUTPUT } else { HOLD_OUTPUT };
+        let is_held_up = client.conversation.borrow().replies.waiting() > most;
+        client.holds_up_store.set(is_held_up);
+        is_held_up
+    }
+
+    fn is_same_client(&self, one: &Self::InFlight, other: &Self::InFlight) -> bool {
+        Rc::ptr_eq(&one.client, &other.client)
+    }
+
+    fn paused(&self, request: &mut Self::InFlight) {
+        if !matches!(request.cache_role, CacheRole::QueryTtl(_)) {
+            self.admission.release_permit();
+        }
+    }
+
+    fn failed(&self, request: Self::InFlight, progress: ReplyProgress, failure: Failure<'_>) {
         if matches!(request.cache_role, CacheRole::QueryTtl(_)) {
             return;
         }
-        self.admission.release_permit();
+        if !progress.is_paused {
+            self.admission.release_permit();
+        }
         let is_flight = matches!(request.cache_role, CacheRole::LeadFlight(_));
-        if reply_started && !is_flight {
+        if progress.is_started && !is_flight {
             // The client has read the beginning of its reply.
             return request.client.end(CloseCause::StoreFailed);
         }

@@ -9,6 +9,7 @@ use super::Service;
 use super::admission::{ClientQueue, Dequeued, Waiting};
 use super::session::Session;
 use super::streaming::StreamedRequest;
+use crate::clock;
 use crate::dispatcher::hot_cache::CacheRole;
 use crate::dispatcher::request::{Charged, InFlight};
 use crate::dispatcher::stores::events::FollowUp;
@@ -46,8 +47,16 @@ impl<W: Wire> Waiting for QueueItem<W> {
         self.in_flight.cache_role.is_coalesced()
     }
 
+    fn is_slow(&self) -> bool {
+        is_slow::<W>(&self.request)
+    }
+
     fn store_accepts(&self, now: Nanos) -> Result<(), Refusal> {
         self.in_flight.client.store().accepts(now)
+    }
+
+    fn store_has_window(&self) -> bool {
+        self.in_flight.client.store().has_window(self.is_slow())
     }
 }
 
@@ -62,6 +71,17 @@ impl<W: Wire> Service<W> {
                 Err(refusal) => self.refuse_dequeued(in_flight, refusal),
             }
             self.admission.recycle(bytes);
+        }
+    }
+
+    /// Sends requests that wait here whenever another thread leaves a permit to this one, for ever.
+    pub(crate) async fn receive_permits(self: Rc<Self>) {
+        loop {
+            let woken = self.admission.woken();
+            woken.await;
+            self.dispatch(clock::monotonic());
+            self.admission.return_permits();
+            self.flush_pending();
         }
     }
 
@@ -105,6 +125,12 @@ impl<W: Wire> Service<W> {
         }
         cache_role.fail(refusal);
     }
+}
+
+/// Whether a request is slow by kind.
+#[inline]
+pub(crate) fn is_slow<W: Wire>(request: &W::Request) -> bool {
+    W::meta(request).may_take_long()
 }
 
 /// The query for the TTL of the key that a flight reads, to be sent behind it.

@@ -18,6 +18,7 @@ impl<W: Wire> Service<W> {
         self.hot.housekeeping(now, timeout);
         self.expire(now);
         self.dispatch(now);
+        self.admission.return_permits();
         self.flush_pending();
     }
 
@@ -76,7 +77,11 @@ impl<W: Wire> Service<W> {
             clients.iter().filter(|client| client.is_gone()).map(|client| client.memory_share.bytes()).sum();
         let mut left = self.memory.bytes() - closing;
         clients.retain(|client| !client.is_gone() && client.memory_share.bytes() > 0);
-        clients.sort_unstable_by_key(|client| Reverse((client.stuck_for(), client.memory_share.bytes())));
+        // Who holds little is not to blame.
+        clients.sort_unstable_by_key(|client| {
+            let bytes = client.memory_share.bytes();
+            Reverse((bytes > LITTLE, client.stuck_for(), bytes))
+        });
         let (enough, mut closed) = (limit - limit / 8, 0_usize);
         for client in clients {
             if left <= enough {
@@ -92,3 +97,6 @@ impl<W: Wire> Service<W> {
         }
     }
 }
+
+/// What a client may hold before those that hold more are closed.
+const LITTLE: usize = 256 << 10;

@@ -34,6 +34,7 @@ use crate::dispatcher::hot_cache::{self, HotCache};
 use crate::dispatcher::local_addrs::LocalAddrs;
 use crate::dispatcher::metrics::{Event, OwnStats, ServiceMetrics, WorkerMetrics};
 use crate::dispatcher::query_types::QueryTypeTable;
+use crate::dispatcher::queue::concurrency::SharedLimits;
 use crate::dispatcher::queue::delay::Delay;
 use crate::dispatcher::queue::policy::Policy;
 use crate::dispatcher::settings::{Limits, Settings};
@@ -69,6 +70,8 @@ pub(crate) struct WorkerShared {
     pub(crate) policy: Policy,
     pub(crate) delay: Delay,
     pub(crate) hot: hot_cache::SharedHotCache,
+    pub(crate) limits: SharedLimits,
+    pub(crate) slots: Arc<Slots>,
 }
 
 /// What one thread needs to serve one service.
@@ -110,7 +113,7 @@ pub(crate) struct Service<W: Wire> {
     /// Everyone who is connected.
     pub(crate) clients: RefCell<Vec<Weak<Session<W>>>>,
     /// Who takes how many connections.
-    pub(crate) slots: Slots,
+    pub(crate) slots: Arc<Slots>,
     /// Connections whose proxy has not said yet whose they are.
     pub(crate) pending_headers: PendingHeaders,
     /// Whether this is the thread that does what one must do for all.
@@ -119,7 +122,17 @@ pub(crate) struct Service<W: Wire> {
 
 impl<W: Wire> Service<W> {
     pub(crate) fn new(settings: Settings, shared: WorkerShared) -> Rc<Self> {
-        let WorkerShared { ledger, scratch, number, metrics: service_metrics, policy, delay, hot } = shared;
+        let WorkerShared {
+            ledger,
+            scratch,
+            number,
+            metrics: service_metrics,
+            policy,
+            delay,
+            hot,
+            limits: counted,
+            slots,
+        } = shared;
         let metrics = Arc::clone(&service_metrics.threads[number]);
         let pools = Pools::new(settings.backend.max_pools, settings.connections, Arc::clone(&hot.scopes));
         let hot = HotCache::new(&settings, hot, number, Arc::clone(&metrics));
@@ -129,7 +142,8 @@ impl<W: Wire> Service<W> {
         let types = RefCell::new(settings.types.borrow().clone());
         let own = RefCell::new(settings.own.borrow().clone());
         let (policy, shared_metrics) = ((policy, delay), service_metrics.clone());
-        let admission = Admission::new(&settings, number, Rc::clone(&ledger), policy, shared_metrics);
+        let admission =
+            Admission::new(&settings, number, Rc::clone(&ledger), policy, shared_metrics, &counted);
         Rc::new(Self {
             settings,
             limits: Cell::new(limits),
@@ -148,7 +162,7 @@ impl<W: Wire> Service<W> {
             pending_writes,
             memory: Rc::default(),
             clients,
-            slots: Slots::default(),
+            slots,
             pending_headers: PendingHeaders::default(),
             senders,
             in_cluster: Cell::new(false),
@@ -176,6 +190,7 @@ impl<W: Wire> Service<W> {
         replies.outstanding() < limits.depth
             && replies.waiting() < pause.min(limits.output)
             && !client.order.waits()
+            && !(client.awaits_lane.get() && replies.outstanding() > 0)
     }
 
     /// Takes all requests out of `input` that are there and have room; returns how many bytes that took.
@@ -271,15 +286,15 @@ impl<W: Wire> Service<W> {
         true
     }
 
-    /// Whether there are as many clients as there may be, whoever they are: this thread's share of them. Where rules
-    /// are only tried, this holds too.
+    /// Whether there are as many clients as there may be, whoever they are. Where rules are only tried, this holds too.
     pub(crate) fn is_full(&self) -> bool {
         let limits = self.limits.get();
+        let connected: u64 = self.service_metrics.threads.iter().map(|thread| thread.connected()).sum();
         let pending = self.pending_headers.count() as u64;
-        self.metrics.connected() + pending >= (limits.clients + limits.unknown_clients) as u64
+        connected + pending >= (limits.clients + limits.unknown_clients) as u64
     }
 
-    /// How many connections there may be for clients of a tenant: this thread's share of them.
+    /// How many connections there may be for clients of a tenant.
     pub(crate) fn most_slots(&self, usage: Option<&Usage>) -> MostSlots {
         let limits = self.limits.get();
         let may_have_all = usage.is_some_and(Usage::has_own_limit) || !self.tenants.borrow().are_several();

@@ -10,7 +10,7 @@ use gate_common::units::{MilliRu, Nanos};
 
 use super::Service;
 use super::admission::Demand;
-use super::dispatch::QueueItem;
+use super::dispatch::{QueueItem, is_slow};
 use super::session::Session;
 use crate::dispatcher::clients::client::ConnectionMode;
 use crate::dispatcher::clients::replies::Replies;
@@ -44,6 +44,9 @@ impl<W: Wire> Service<W> {
             return NextStep::Continue;
         }
         let route = W::route(request);
+        if route == Route::Shared && is_slow::<W>(request) && !client.use_slow_lane(replies) {
+            return NextStep::Wait;
+        }
         let denied = denied && self.refuses(client, tenant, Reason::Unsupported);
         if route == Route::Dedicated && !denied {
             client.awaits_replicas.set(W::awaits_replicas(request));
@@ -164,10 +167,13 @@ impl<W: Wire> Service<W> {
     ) -> Result<(), Refusal> {
         let Decoded { client, slot: ReplySlot { seq, .. }, request, bytes, .. } = decoded;
         let admission = &self.admission;
-        let has_permit = admission.take_permit(&client.queued);
+        let (store, is_slow) = (client.store(), is_slow::<W>(request));
+        let has_permit = store.has_window(is_slow) && admission.take_permit(&client.queued, is_slow);
         let accepted = match has_permit {
-            true => client.store().accepts(now).inspect_err(|_| admission.release_permit()),
-            false => admission.queue_accepts(bytes.len()),
+            true => store.accepts(now).inspect_err(|_| admission.release_permit()),
+            false => {
+                admission.queue_accepts(charged.tenant, bytes.len(), !self.tenants.borrow().are_several())
+            }
         };
         accepted.map_err(|refusal| admission.refuse(ledger, &charged, refusal))?;
 

@@ -12,6 +12,7 @@ use gate_common::units::Nanos;
 use super::Service;
 use super::streaming::StreamedRequest;
 use crate::dispatcher::clients::client::{Client, ClientParts, CloseCause, ConnectionMode, ReplySink};
+use crate::dispatcher::clients::replies::Replies;
 use crate::dispatcher::hot_cache::CacheClient;
 use crate::dispatcher::hot_cache::key_order::KeyOrder;
 use crate::dispatcher::stores::connection::StoreConnection;
@@ -103,7 +104,21 @@ impl<W: Wire> Session<W> {
     /// It has nothing on its way: what it asks now may take another connection.
     #[inline]
     pub(crate) fn choose_connection(&self, now: Nanos) {
+        self.awaits_lane.set(false);
         self.connection_index.set(self.pool.borrow().connection_index(now));
+    }
+
+    /// Its next request is slow by kind: it takes the connection for such, so that others do not wait for it. False while
+    /// requests of its are on another, since the store receives them in their order.
+    pub(crate) fn use_slow_lane(&self, replies: &Replies) -> bool {
+        let slow = self.pool.borrow().slow_index();
+        let waits =
+            self.connection_index.get() != slow && replies.outstanding() > 0 && self.datagram().is_none();
+        self.awaits_lane.set(waits);
+        if !waits {
+            self.connection_index.set(slow);
+        }
+        !waits
     }
 
     /// From now on its requests take these.

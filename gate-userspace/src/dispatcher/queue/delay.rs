@@ -73,7 +73,7 @@ impl Delay {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tier_queue::Queue;
+    use super::super::tier_queue::{Place, Queue};
     use super::*;
     use crate::policy::codel::Law;
 
@@ -89,7 +89,7 @@ mod tests {
     /// A store with one place that takes a millisecond, and so many requests of each tier every ten. Returns how
     /// many of each were served and refused in the last of ten seconds.
     fn offered(every_ten_ms: [u64; 4]) -> [(u64, u64); 4] {
-        let (mut queue, mut delay, mut outcome) = (Queue::new(1, 100_000, 0), delay(), [(0, 0); 4]);
+        let (mut queue, mut delay, mut outcome) = (Queue::of_one_thread(1, 100_000, 0), delay(), [(0, 0); 4]);
         let mut busy = false;
         for ms in 0..10_000 {
             let now = Nanos::from_millis(ms);
@@ -101,9 +101,10 @@ mod tests {
                 outcome = [(0, 0); 4];
             }
             for tier in Tier::ALL.into_iter().filter(|_| ms % 10 == 0) {
-                (0..every_ten_ms[tier.index()]).for_each(|_| queue.push(tier, (), b"", now));
+                (0..every_ten_ms[tier.index()])
+                    .for_each(|_| queue.push(Place { tier, tenant: 1, is_slow: false }, 1, (), b"", now));
             }
-            while let Some((tier, queued, behind)) = queue.pop() {
+            while let Some((tier, queued, behind)) = queue.pop(|()| true) {
                 let outcome = &mut outcome[tier.index()];
                 if delay.left(tier, now, now.saturating_sub(queued.since), behind) {
                     outcome.1 += 1;

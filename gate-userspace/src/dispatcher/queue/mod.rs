@@ -1,9 +1,13 @@
 //! The queue before the store: admission to it, its order, and its delay.
 //!
 //! - [`policy`]: the admission policy that all threads of a service share.
-//! - [`queue`]: the requests that wait for a concurrency permit.
+//! - [`concurrency`]: how many requests the store gets at once, where that is measured.
+//! - [`permits`]: the concurrency permits that all threads of a service share.
+//! - [`tier_queue`]: the requests that wait for one.
 //! - [`delay`]: the time that requests wait, and the limit to it.
 
+pub(super) mod concurrency;
 pub(super) mod delay;
+pub(super) mod permits;
 pub(super) mod policy;
 pub(super) mod tier_queue;

@@ -49,6 +49,11 @@ impl Policy {
         Ok(())
     }
 
+    /// The store gets so many requests at once from now on.
+    pub(crate) fn set_parallelism(&self, parallelism: u32) {
+        self.0.iter().for_each(|policy| policy.set_parallelism(parallelism));
+    }
+
     /// How long `request` had better stay away, if it must not queue.
     #[inline]
     pub(crate) fn refuses(&self, request: Request, now: Nanos, draw: impl FnOnce() -> f64) -> Option<Nanos> {
@@ -93,7 +98,7 @@ fn build(
     policy: &AdmissionPolicy,
     now: Nanos,
 ) -> Result<Box<dyn Admission>, OutOfRange> {
-    let (parallelism, order) = (admission.parallelism, QueueOrder::ByTier);
+    let (parallelism, order) = (admission.parallelism.at_start(), QueueOrder::ByTier);
     Ok(match policy {
         AdmissionPolicy::Bouncer(fairness, histogram, values) => {
             Box::new(bouncer(admission, *fairness, (*histogram, *values), now)?)
@@ -137,7 +142,7 @@ fn bouncer(
                 Fairness::HelpingTheUnderserved { alpha: as_float(alpha) }
             }
         },
-        ..bouncer::Config::new(admission.parallelism, 1, objective(&admission.default_objective)?)
+        ..bouncer::Config::new(admission.parallelism.at_start(), 1, objective(&admission.default_objective)?)
     };
     Bouncer::new(config, now)
 }

@@ -5,6 +5,9 @@
 //! busy one gets few, large writes. A buffer that is large enough for a write does not wait: it would only leave the
 //! processor's cache.
 //!
+//! **A client that does not read** stops nobody: what the store answers it is read and kept for it, while others wait for their
+//! replies on the same connection. If nobody else does, the connection is not read until the client goes on.
+//!
 //! **Replies** come in the order of the requests, and reach the waiting clients' output as they are read, complete or in
 //! part. The store is written to first, then the clients.
 
@@ -39,6 +42,8 @@ pub(crate) struct StoreConnection<E: StoreEvents> {
     socket: RefCell<Weak<TcpStream>>,
     waker: RefCell<Option<Waker>>,
     overdue: Cell<bool>,
+    /// True while it is not read, since its only client does not read.
+    is_paused: Cell<bool>,
 }
 
 impl<E: StoreEvents> StoreConnection<E> {
@@ -48,6 +53,7 @@ impl<E: StoreEvents> StoreConnection<E> {
             socket: RefCell::default(),
             waker: RefCell::new(None),
             overdue: Cell::new(false),
+            is_paused: Cell::new(false),
         }
     }
 
@@ -70,7 +76,15 @@ impl<E: StoreEvents> StoreConnection<E> {
         let state = self.state.borrow();
         let waits = state.waiting.front().map_or(Nanos::ZERO, |first| now.saturating_sub(first.since));
         let few = state.waiting.len() < FULL_PIPELINE && !state.blocked && waits < SLOW;
-        few && state.health.accepts(state.waiting.len(), now).is_ok()
+        few && !self.is_paused.get() && state.health.accepts(state.waiting.len(), now).is_ok()
+    }
+
+    /// Whether it takes one more request, which is slow by kind or not: of those it takes few at a time, and of any as long as
+    /// the store reads.
+    #[inline]
+    pub(crate) fn has_window(&self, is_slow: bool) -> bool {
+        let state = self.state.borrow();
+        state.out.len() < UNSENT_WINDOW && !(is_slow && state.slow >= SLOW_WINDOW)
     }
 
     /// How much there is to be said against one more client's requests.
@@ -92,7 +106,7 @@ impl<E: StoreEvents> StoreConnection<E> {
         let state = &mut *self.state.borrow_mut();
         let is_first = state.sent == 0 && state.waiting.is_empty();
         state.push(in_flight, request, bytes, follow_up, now);
-        let mut wakes = is_first;
+        let mut wakes = is_first || self.is_paused.get();
         if state.out.len() >= FULL_WRITE && !state.blocked {
             // The task handles errors and a full socket.
             let socket = self.socket.borrow().upgrade();
@@ -108,6 +122,9 @@ impl<E: StoreEvents> StoreConnection<E> {
     /// long, else for `timeout`. How old a request is says nothing while answers to others come, or parts of one.
     pub(crate) fn check(&self, now: Nanos, timeout: Nanos, slow: Nanos) {
         let mut state = self.state.borrow_mut();
+        if self.is_paused.get() {
+            state.last_read = now;
+        }
         let timeout = if state.slow > 0 { slow } else { timeout };
         let oldest = state.waiting.front().map(|waiting| waiting.since.max(state.last_read));
         if oldest.is_none() {
@@ -206,6 +223,13 @@ impl<E: StoreEvents> StoreConnection<E> {
         state.fail_all(events, Failure::UserRefused(why), Failure::UserRefused(why));
     }
 
+    /// A client that did not read has gone on, or left.
+    pub(crate) fn resume(&self) {
+        if self.is_paused.get() {
+            self.wake();
+        }
+    }
+
     fn wake(&self) {
         if let Some(waker) = &*self.waker.borrow() {
             waker.wake_by_ref();
@@ -231,6 +255,11 @@ impl<E: StoreEvents> StoreConnection<E> {
             self.write(cx, socket)?;
         }
         loop {
+            // Who holds it up wakes it, as does a request of another.
+            self.is_paused.set(self.state.borrow_mut().pause(events, self.is_paused.get()));
+            if self.is_paused.get() {
+                return Poll::Pending;
+            }
             std::task::ready!(socket.poll_read_ready(cx))?;
             {
                 let scratch = &mut *events.scratch().borrow_mut();
@@ -285,6 +314,7 @@ impl<E: StoreEvents> StoreConnection<E> {
 
     /// Ends all requests: the connection is lost. Returns the time until the next attempt.
     fn fail(&self, events: &E, now: Nanos) -> Nanos {
+        self.is_paused.set(false);
         let state = &mut *self.state.borrow_mut();
         let backoff = state.health.failed(now);
         state.link = Default::default();
@@ -321,5 +351,10 @@ const LAST_LOOKS: u32 = 500;
 const FULL_PIPELINE: usize = 256;
 /// What has waited for so long stands behind something that is large or slow.
 const SLOW: Nanos = Nanos::from_millis(1);
+/// What the store does not read waits in the queue, where it can be ordered and refused.
+const UNSENT_WINDOW: usize = 1 << 20;
+/// A store works off what it has read of one connection before it turns to the next: few slow requests at a time let the other
+/// connections have their turn.
+const SLOW_WINDOW: usize = 4;
 /// A write this large does not wait for more.
 const FULL_WRITE: usize = 32 << 10;

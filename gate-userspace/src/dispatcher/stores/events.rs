@@ -48,8 +48,18 @@ pub(crate) trait StoreEvents: Debug + Sized + 'static {
     /// All replies of one read from the socket have been processed.
     fn read_end(&self, observations: &mut Self::Observations, now: Nanos);
 
-    /// There will be no reply to a request, or no more of it (`reply_started`).
-    fn failed(&self, request: Self::InFlight, reply_started: bool, failure: Failure<'_>);
+    /// There will be no reply to a request, or no more of it.
+    fn failed(&self, request: Self::InFlight, progress: ReplyProgress, failure: Failure<'_>);
+
+    /// Whether the client that a request belongs to has not read what came before, so that more should wait at the store.
+    /// `is_paused` is true if it does.
+    fn is_held_up(&self, request: &Self::InFlight, is_paused: bool) -> bool;
+
+    /// Whether two requests belong to one client.
+    fn is_same_client(&self, one: &Self::InFlight, other: &Self::InFlight) -> bool;
+
+    /// The reply to a request waits at the store for the client. From now on this is not the store's time.
+    fn paused(&self, request: &mut Self::InFlight);
 
     /// Requests may be sent now that permits are free.
     fn dispatch(&self);
@@ -103,6 +113,16 @@ pub(crate) struct ReplyTiming {
     pub(crate) now: Nanos,
     /// The length of its reply on the wire.
     pub(crate) received: usize,
+    /// True if the reply has waited at the store for the client.
+    pub(crate) is_paused: bool,
+}
+
+/// How far the reply had come to a request that gets no more of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReplyProgress {
+    pub(crate) is_started: bool,
+    /// As of [`ReplyTiming::is_paused`].
+    pub(crate) is_paused: bool,
 }
 
 /// A reason why a request gets no reply.

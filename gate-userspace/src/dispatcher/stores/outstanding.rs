@@ -7,7 +7,7 @@ use gate_common::units::Nanos;
 use tokio::net::TcpStream;
 
 use super::error::StoreError;
-use super::events::{Failure, FollowUp, ReplyPart, ReplyTiming, StoreEvents};
+use super::events::{Failure, FollowUp, ReplyPart, ReplyProgress, ReplyTiming, StoreEvents};
 use super::health::Health;
 use crate::dispatcher::wire::buffer::Buffer;
 use crate::dispatcher::wire::{Answer, Link, Wire};
@@ -50,6 +50,20 @@ pub(crate) struct Unanswered<E: StoreEvents> {
     pub(crate) is_slow: bool,
     /// True if the next request needs its result.
     pub(crate) hands_over: bool,
+    /// True if its reply has waited at the store for the client.
+    pub(crate) is_paused: bool,
+}
+
+impl<E: StoreEvents> Unanswered<E> {
+    #[inline]
+    fn new(
+        in_flight: E::InFlight,
+        expect: Expect<E>,
+        since: Nanos,
+        (is_slow, hands_over): (bool, bool),
+    ) -> Self {
+        Self { in_flight, expect, since, is_slow, hands_over, is_paused: false }
+    }
 }
 
 type Expect<E> = <<<E as StoreEvents>::Wire as Wire>::Link as Link>::Expect;
@@ -86,11 +100,10 @@ impl<E: StoreEvents> Outstanding<E> {
         let is_slow = E::Wire::meta(request).may_take_long();
         self.slow += usize::from(is_slow);
         let hands_over = follow_up.is_some();
-        self.waiting.push_back(Unanswered { in_flight, expect, since: now, is_slow, hands_over });
+        self.waiting.push_back(Unanswered::new(in_flight, expect, now, (is_slow, hands_over)));
         if let Some(FollowUp { in_flight, request, bytes }) = follow_up {
             let expect = self.link.encode(&request, &bytes, &mut self.out);
-            let (is_slow, hands_over) = (false, false);
-            self.waiting.push_back(Unanswered { in_flight, expect, since: now, is_slow, hands_over });
+            self.waiting.push_back(Unanswered::new(in_flight, expect, now, (false, false)));
         }
     }
 
@@ -134,8 +147,9 @@ impl<E: StoreEvents> Outstanding<E> {
                 self.health.answered();
                 self.slow -= usize::from(front.is_slow);
                 // In place: a request that is moved is copied twice.
-                let (timing, hands_over) =
-                    (ReplyTiming { sent: front.since, now, received }, front.hands_over);
+                let is_paused = front.is_paused;
+                let timing = ReplyTiming { sent: front.since, now, received, is_paused };
+                let hands_over = front.hands_over;
                 let result = events.reply_end(&mut self.observations, &mut front.in_flight, timing);
                 self.waiting.pop_front();
                 if hands_over && let Some((result, next)) = result.zip(self.waiting.front_mut()) {
@@ -145,6 +159,21 @@ impl<E: StoreEvents> Outstanding<E> {
         }
     }
 
+    /// Whether the replies should wait at the store: all are one client's, which does not read as fast as they come.
+    pub(crate) fn pause(&mut self, events: &E, is_paused: bool) -> bool {
+        let Some(first) = self.waiting.front() else { return false };
+        let first = &first.in_flight;
+        let is_alone = || self.waiting.iter().all(|other| events.is_same_client(first, &other.in_flight));
+        let pauses = events.is_held_up(first, is_paused) && is_alone();
+        if pauses {
+            for waiting in self.waiting.iter_mut().filter(|waiting| !waiting.is_paused) {
+                waiting.is_paused = true;
+                events.paused(&mut waiting.in_flight);
+            }
+        }
+        pauses
+    }
+
     /// Ends all requests without a reply. `unsent` is the failure of those that were not sent, `sent` of the others.
     pub(crate) fn fail_all(&mut self, events: &E, unsent: Failure<'_>, sent: Failure<'_>) {
         let mut reply_started = std::mem::take(&mut self.reply_started);
@@ -152,7 +181,9 @@ impl<E: StoreEvents> Outstanding<E> {
         self.slow = 0;
         for (index, waiting) in self.waiting.drain(..).enumerate() {
             let failure = if index < sent_count { sent } else { unsent };
-            events.failed(waiting.in_flight, std::mem::take(&mut reply_started), failure);
+            let is_started = std::mem::take(&mut reply_started);
+            let progress = ReplyProgress { is_started, is_paused: waiting.is_paused };
+            events.failed(waiting.in_flight, progress, failure);
         }
     }
 }

@@ -87,15 +87,22 @@ impl<E: StoreEvents> Pool<E> {
     }
 
     /// The lane for a client that has nothing on its way: the first with room, so that as much as possible goes out
-    /// in one write.
+    /// in one write. Not the last, if there are several: that is for what is slow by kind.
     #[inline]
     pub(crate) fn connection_index(&self, now: Nanos) -> usize {
-        match self.stores.iter().position(|store| store.has_room(now)) {
+        let fast = &self.stores[..self.slow_index().max(1)];
+        match fast.iter().position(|store| store.has_room(now)) {
             Some(connection_index) => connection_index,
-            None => (0..self.stores.len())
-                .min_by_key(|&connection_index| self.stores[connection_index].load(now))
-                .unwrap_or(0),
+            None => {
+                (0..fast.len()).min_by_key(|&connection_index| fast[connection_index].load(now)).unwrap_or(0)
+            }
         }
+    }
+
+    /// The lane for what is slow by kind.
+    #[inline]
+    pub(crate) fn slow_index(&self) -> usize {
+        self.stores.len() - 1
     }
 
     /// The one for clients on a lane.
@@ -247,7 +254,7 @@ const KEPT_UNUSED: Nanos = Nanos::from_secs(60);
 #[cfg(test)]
 mod tests {
     use super::super::error::StoreError;
-    use super::super::events::{Failure, ReplyPart, ReplyTiming};
+    use super::super::events::{Failure, ReplyPart, ReplyProgress, ReplyTiming};
     use super::*;
     use crate::dispatcher::settings::Settings;
     use crate::dispatcher::wire::resp::Resp;
@@ -280,7 +287,17 @@ mod tests {
 
         fn read_end(&self, (): &mut (), _: Nanos) {}
 
-        fn failed(&self, (): (), _: bool, _: Failure<'_>) {}
+        fn failed(&self, (): (), _: ReplyProgress, _: Failure<'_>) {}
+
+        fn is_held_up(&self, (): &(), _: bool) -> bool {
+            match *self {}
+        }
+
+        fn is_same_client(&self, (): &(), (): &()) -> bool {
+            match *self {}
+        }
+
+        fn paused(&self, (): &mut ()) {}
 
         fn dispatch(&self) {}
 

@@ -3,6 +3,7 @@
 //! Each module is about one kind of behaviour, with real stores wherever they can show it. `cargo xtask
 //! test isolation <module>` runs one of them.
 
+mod backpressure;
 mod behaviours;
 mod connections;
 mod delayed_flush;
@@ -16,7 +17,10 @@ mod refusals;
 mod reload;
 mod replicas;
 mod scripts;
+mod shared_limits;
 mod slow_requests;
 mod slow_writers;
+mod stopped_store;
 mod transactions;
+mod turns;
 mod udp_answers;

@@ -286,14 +286,32 @@ pub(super) const ROWS: &[Broken] = &[
     ),
     (
         "listen",
-        "backend = \"127.0.0.1:11212\"\ndeadline = \"1s\"\nlisten",
-        &[r#"7: service[0].deadline = "1s": means something only beside parallelism"#],
+        "backend = \"127.0.0.1:11212\"\nparallelism = \"off\"\ndeadline = \"1s\"\nobjectives = { get = { p50 = \"1ms\" } }\nlisten",
+        &[
+            r#"8: service[0].deadline = "1s": means nothing beside parallelism = "off""#,
+            r#"9: service[0].objectives: means nothing beside parallelism = "off""#,
+        ],
+    ),
+    (
+        "listen",
+        "deadline = \"1s\"\nlisten",
+        &[r#"6: service[0].deadline = "1s": means something only beside backend"#],
+    ),
+    (
+        "listen",
+        "backend = \"127.0.0.1:11212\"\nparallelism = \"automatic\"\nlisten",
+        &[r#"7: service[0].parallelism = "automatic": must be a whole number from 1 to 100000, auto or off"#],
+    ),
+    (
+        "listen",
+        "backend = \"127.0.0.1:11212\"\nparallelism = [\"auto\", \"4\"]\nlisten",
+        &[r#"7: service[0].parallelism = ["auto", "4"]: must be one value, not a list"#],
     ),
     (
         "listen",
         "backend = \"127.0.0.1:11212\"\nparallelism = \"0\"\nadmission = \"bouncy\"\nobjectives = { get = { p50 = \"2ms\", p90 = \"1ms\" }, gte = { p50 = \"1ms\" } }\nmax_queue_wait = \"1s\"\nclient_timeout = \"1ms\"\nlisten",
         &[
-            r#"7: service[0].parallelism = "0": must be a whole number from 1 to 100000"#,
+            r#"7: service[0].parallelism = "0": must be a whole number from 1 to 100000, auto or off"#,
             r#"8: service[0].admission = "bouncy": must be "bouncer", "max-queue-length", "max-queue-wait", "accept-fraction" or "off""#,
             r#"9: service[0].objectives.get.p90 = "1ms": must not be below p50 (2ms)"#,
             r#"9: service[0].objectives.gte: unknown key; did you mean get?"#,
