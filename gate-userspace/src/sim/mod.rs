@@ -6,6 +6,7 @@
 //! - [`overload`]: a store that becomes slow for a while, and who gives way.
 //! - [`quota`]: how exact each rate-limiting scheme is.
 //! - [`coldstart`]: admission before anything is known, and after a lull.
+//! - [`concurrency`]: how many requests a store gets at once.
 //! - [`cost`]: a limit on requests beside a limit on request units.
 //! - [`scenario`]: what it simulates, from a file or as published.
 //! - [`engine`]: its event loop.
@@ -16,6 +17,7 @@
 
 pub mod bouncer;
 pub mod coldstart;
+pub mod concurrency;
 pub mod cost;
 pub mod distribution;
 pub mod engine;

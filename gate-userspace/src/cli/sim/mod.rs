@@ -14,6 +14,7 @@ use crate::sim::plot::{self, Chart};
 
 mod bouncer;
 mod coldstart;
+mod concurrency;
 mod cost;
 mod hotkeys;
 mod overload;
@@ -30,6 +31,7 @@ pub(super) struct Args {
 enum Simulation {
     Bouncer(bouncer::Args),
     Coldstart(coldstart::Args),
+    Concurrency(concurrency::Args),
     Cost(cost::Args),
     Hotkeys(hotkeys::Args),
     Overload(overload::Args),
@@ -40,6 +42,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.simulation {
         Simulation::Bouncer(args) => bouncer::run(args),
         Simulation::Coldstart(args) => coldstart::run(args),
+        Simulation::Concurrency(args) => concurrency::run(args),
         Simulation::Cost(args) => cost::run(args),
         Simulation::Hotkeys(args) => hotkeys::run(args),
         Simulation::Overload(args) => overload::run(args),
