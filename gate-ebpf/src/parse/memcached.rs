@@ -126,7 +126,9 @@ impl CommandScan {
     }
 
     /// The price of the commands in a payload of `len` bytes, in thousandths of a request unit. Saturates.
-    #[inline(always)]
+    ///
+    /// Not inlined: it would cost the caller's stack 120 bytes, and functions that call each other have 512 together.
+    #[inline(never)]
     pub(crate) fn price(&self, prices: *const ServiceState, len: u32) -> u32 {
         let mut commands = 0;
         let mut latency = 0;
