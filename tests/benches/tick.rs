@@ -18,8 +18,9 @@ use gate_tests::world::pin;
 use gate_userspace::config::Config;
 use gate_userspace::control::decide::Rules;
 use gate_userspace::control::layout::Layout;
+use gate_userspace::control::occupied::occupied;
 use gate_userspace::control::sizes::{counter_bytes, sizes};
-use gate_userspace::control::tick::{Ticker, occupied};
+use gate_userspace::control::tick::Ticker;
 use gate_userspace::kernel::{Cpus, Loaded, Maps, jiffies, owner};
 use serde_json::json;
 

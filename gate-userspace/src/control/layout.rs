@@ -14,7 +14,9 @@ use gate_common::abi::{
 use gate_common::token_bucket::{Limits, Rate};
 use gate_common::units::Nanos;
 
-use super::tables::{self, FIRST_FREE, Full, Placement, ROOT_V4, Table};
+use super::addresses::{TCP, UDP, chains, endpoints, protected_tables, source_tables};
+use super::occupied::Occupied;
+use super::tables::{FIRST_FREE, Full, Placement};
 use crate::config::{self, Config};
 use crate::kernel::Port;
 
@@ -44,36 +46,6 @@ pub struct Tenant {
     pub fresh: bool,
     /// Its state before any decision.
     pub state: TenantState,
-}
-
-/// The parts of the maps that are in use, and their capacity.
-#[derive(Clone, Debug, Default)]
-pub struct Occupied {
-    /// Room for tenants, nobody included.
-    pub tenant_capacity: u32,
-    /// Room for services, the empty slot included.
-    pub service_capacity: u32,
-    /// Room for blocks.
-    pub block_capacity: u32,
-    /// The ids in use.
-    pub tenants: HashMap<String, u32>,
-    /// Ids of tenants that are gone, which connections or requests may still refer to.
-    pub reserved: HashSet<u32>,
-    /// The slot of the first service in use; zero if there is none.
-    pub first_service: u32,
-    /// The blocks in use.
-    pub blocks: HashSet<u32>,
-}
-
-/// The size of a configuration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Needs {
-    /// Tenants, nobody included.
-    pub tenants: u32,
-    /// Services, one for each address and transport.
-    pub services: u32,
-    /// Blocks below the roots of the tables.
-    pub blocks: u32,
 }
 
 /// A configuration that does not fit.
@@ -108,18 +80,6 @@ pub enum Misfit {
     /// Too many prefixes.
     #[error(transparent)]
     Tables(#[from] Full),
-}
-
-/// The room that a configuration needs in the maps.
-#[must_use]
-pub fn needs(config: &Config) -> Needs {
-    let identity: Vec<u32> = (1..=config.tenants.len() as u32).collect();
-    let [v4, v6] = source_tables(config, &identity);
-    let services = endpoints(config).count() as u32;
-    let sources = v4.len_below_root() + v6.len_below_root();
-    let protected: usize = protected_tables(config).iter().map(Table::len_below_root).sum();
-    let blocks = sources + protected + SINGLE_ROOTS;
-    Needs { tenants: config.tenants.len() as u32 + 1, services, blocks: blocks as u32 }
 }
 
 impl Layout {
@@ -187,35 +147,6 @@ fn tenant_ids(config: &Config, occupied: &Occupied) -> Result<Vec<u32>, Misfit> 
     config.tenants.iter().map(id).collect::<Option<_>>().ok_or(misfit)
 }
 
-/// Each protected address: its service, transport and address.
-fn endpoints(config: &Config) -> impl Iterator<Item = (usize, u8, SocketAddr)> {
-    config.services.iter().enumerate().flat_map(|(id, service)| {
-        let transports = [(UDP, service.transports.udp), (TCP, service.transports.tcp)];
-        let protected = transports.into_iter().filter_map(|(transport, on)| on.then_some(transport));
-        protected
-            .flat_map(move |transport| service.listen.iter().map(move |&address| (id, transport, address)))
-    })
-}
-
-/// Services by port: the first slot of each port's chain, and the slot that follows each one in it.
-fn chains(config: &Config, transport: u8, first_service: u32) -> (Vec<Port>, HashMap<u32, u32>) {
-    let mut chains: HashMap<u16, u32> = HashMap::new();
-    let mut next = HashMap::new();
-    let mut slots: Vec<(u32, SocketAddr)> = (first_service..)
-        .zip(endpoints(config))
-        .filter_map(|(slot, (_, of, address))| (of == transport).then_some((slot, address)))
-        .collect();
-    // A chain is built from its end: services that listen on every address come last.
-    slots.sort_by_key(|(slot, address)| (!address.ip().is_unspecified(), std::cmp::Reverse(*slot)));
-    for (slot, address) in slots {
-        if let Some(after) = chains.insert(address.port(), slot) {
-            next.insert(slot, after);
-        }
-    }
-    let ports = chains.into_iter().map(|(port, slot)| Port { tcp: transport == TCP, port, slot });
-    (ports.collect(), next)
-}
-
 fn check_chains(config: &Config) -> Result<(), Misfit> {
     let mut chains: HashMap<(u8, u16), usize> = HashMap::new();
     for (_, transport, address) in endpoints(config) {
@@ -226,41 +157,6 @@ fn check_chains(config: &Config) -> Result<(), Misfit> {
         }
     }
     Ok(())
-}
-
-fn source_tables(config: &Config, ids: &[u32]) -> [Table; 2] {
-    let mut tables = [Table::v4(), Table::bytes()];
-    let mut prefixes: Vec<_> = config
-        .tenants
-        .iter()
-        .zip(ids)
-        .flat_map(|(tenant, &id)| tenant.sources.iter().map(move |source| (source, id)))
-        .collect();
-    prefixes.sort_by_key(|(source, _)| source.prefix_len());
-    for (source, id) in prefixes {
-        match source.network() {
-            IpAddr::V4(address) => tables[0].insert(&address.octets(), source.prefix_len(), id),
-            IpAddr::V6(address) => tables[1].insert(&address.octets(), source.prefix_len(), id),
-        }
-    }
-    tables
-}
-
-/// The addresses that services listen at.
-fn protected_tables(config: &Config) -> [Table; 2] {
-    let mut tables = [Table::bytes(), Table::bytes()];
-    if endpoints(config).any(|(_, _, address)| address.ip().is_unspecified()) {
-        tables[0].insert(&[0; 4], 0, 1);
-        tables[1].insert(&[0; 16], 0, 1);
-        return tables;
-    }
-    for (_, _, address) in endpoints(config) {
-        match address.ip() {
-            IpAddr::V4(address) => tables[0].insert(&address.octets(), 32, 1),
-            IpAddr::V6(address) => tables[1].insert(&address.octets(), 128, 1),
-        }
-    }
-    tables
 }
 
 fn services(config: &Config, ids: &[u32], first: u32, next: &HashMap<u32, u32>) -> Vec<Service> {
@@ -356,43 +252,11 @@ fn view(config: &Config) -> View {
     }
 }
 
-/// Sizes for new maps: room for this configuration and, beside it, for one twice as large, as far as
-/// `most_blocks` allows.
-#[must_use]
-pub fn capacities(needs: &Needs, most_blocks: u32) -> Occupied {
-    Occupied {
-        tenant_capacity: needs.tenants.saturating_mul(2).max(LEAST_TENANTS),
-        service_capacity: 1 + 2 * needs.services.saturating_mul(2).max(LEAST_SERVICES),
-        block_capacity: FIRST_FREE
-            + needs.blocks.saturating_mul(3).max(LEAST_BLOCKS).min(most_blocks.max(needs.blocks)),
-        ..Occupied::default()
-    }
-}
-
-/// The blocks of the tables in force; `block` reads one.
-#[must_use]
-pub fn blocks_in_force(view: &View, capacity: u32, block: &dyn Fn(u32) -> Block) -> HashSet<u32> {
-    let mut used = HashSet::new();
-    let single = [view.sources_v6, view.protected_v4, view.protected_v6];
-    let roots = single.map(|root| (root, 1)).into_iter().chain([(view.sources_v4, ROOT_V4 as u32)]);
-    for (root, root_blocks) in roots {
-        tables::blocks_of(root, root_blocks, capacity, &mut used, block);
-    }
-    used
-}
-
 /// Blocks that are set apart for the roots of the tables of IPv4 sources.
 pub const ROOT_BLOCKS: u32 = FIRST_FREE;
-const UDP: u8 = 17;
-const TCP: u8 = 6;
-/// Tables whose root is a single block: IPv6 sources, protected addresses of either kind.
-const SINGLE_ROOTS: usize = 3;
+
 /// Bursts of replies, so that a second's replies exceed the budget by a tenth at most.
 const REPLY_BURST: Nanos = Nanos::from_millis(100);
-/// Small maps cost nothing, and leave room for reloads.
-const LEAST_TENANTS: u32 = 64;
-const LEAST_SERVICES: u32 = 32;
-const LEAST_BLOCKS: u32 = 256;
 
 #[cfg(test)]
 mod tests {
@@ -401,6 +265,8 @@ mod tests {
     use gate_common::abi::{find, find_v4};
 
     use super::*;
+    use crate::control::capacity::{Needs, capacities};
+    use crate::control::occupied::blocks_in_force;
 
     const TWO: &str = r#"
         [[service]]

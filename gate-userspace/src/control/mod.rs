@@ -1,7 +1,9 @@
 //! The control loop: every tick a snapshot of the maps, a decision, and what it changes written back.
 //!
 //! - [`tables`]: prefixes and ports as blocks that XDP can look up. Pure.
+//! - [`addresses`]: the tables of a configuration's addresses and sources. Pure.
 //! - [`layout`]: a configuration as elements of the maps. Pure.
+//! - [`capacity`], [`occupied`]: the room that it needs, and what is in use.
 //! - [`sizes`]: how large the maps are made, and what memory they take. Pure.
 //! - [`decide`]: a snapshot in, a plan out. Pure.
 //! - [`demand`]: what tenants asked for since the last tick, by the counters that were touched.
@@ -11,12 +13,15 @@
 //! - [`board`]: what a tick saw and decided, for whoever shows it.
 //! - [`tick`]: reads the maps, decides, writes the idle bank, flips the generation.
 
+pub mod addresses;
 pub mod board;
+pub mod capacity;
 mod cost_sampler;
 pub mod decide;
 pub mod demand;
 pub mod hot_keys;
 pub mod layout;
+pub mod occupied;
 pub mod sizes;
 pub mod tables;
 pub mod tick;

@@ -2,7 +2,8 @@
 
 use gate_common::abi::{Block, CounterLine, Cpu, RareCounters, touched_words};
 
-use super::layout::{self, capacities, needs};
+use super::capacity::{capacities, needs};
+use super::layout;
 use crate::config::Config;
 use crate::kernel::{Cpus, Sizes};
 

@@ -15,7 +15,7 @@ use gate_common::units::Nanos;
 use super::board::{LearnedReport, PriceReport, Report, ServiceReport};
 use super::decide::{Learning, Memory, Rules, ServiceSnapshot, Snapshot, TenantSnapshot, decide};
 use super::demand::Demand;
-use super::layout::{Layout, Occupied, blocks_in_force};
+use super::layout::Layout;
 use crate::kernel::Maps;
 use crate::kernel::owner::Ownership;
 use crate::policy::cost_model::Measure;
@@ -323,22 +323,6 @@ fn service_names(layout: &Layout) -> Vec<Name> {
         names[place] = service.name;
     }
     names
-}
-
-/// The parts of the maps that are in use, and their capacity.
-#[must_use]
-pub fn occupied(maps: &Maps) -> Occupied {
-    let sizes = maps.sizes();
-    let view = maps.view();
-    Occupied {
-        tenant_capacity: sizes.tenants,
-        service_capacity: sizes.services,
-        block_capacity: sizes.blocks,
-        tenants: maps.tenant_ids(),
-        reserved: std::collections::HashSet::new(),
-        first_service: view.first_service,
-        blocks: blocks_in_force(&view, sizes.blocks, &|number| maps.tables.load(number as usize)),
-    }
 }
 
 #[cfg(test)]

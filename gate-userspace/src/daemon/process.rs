@@ -16,8 +16,8 @@ use super::settings::now;
 use super::signals::Signals;
 use crate::control::board::Board;
 use crate::control::hot_keys::HotKeys;
-use crate::control::layout;
-use crate::control::tick::{Ticker, occupied};
+use crate::control::occupied::{Occupied, occupied};
+use crate::control::tick::Ticker;
 use crate::control::watch::Watch;
 use crate::dispatcher::{self, Dispatcher, ServiceMetrics};
 use crate::kernel::owner::{Ownership, Predecessor};
@@ -176,7 +176,7 @@ impl Daemon {
     }
 
     /// The parts of the maps in use, with the numbers of tenants that are gone but may still be referred to.
-    pub(super) fn occupied(&self) -> layout::Occupied {
+    pub(super) fn occupied(&self) -> Occupied {
         let mut occupied = occupied(&self.maps);
         if let Some(dispatcher) = &self.dispatcher {
             occupied.reserved = dispatcher.tenants_in_use();

@@ -4,7 +4,8 @@ use gate_common::abi::{QueryClass, Service, Shed};
 
 use super::*;
 use crate::config::Config;
-use crate::control::layout::{capacities, needs};
+use crate::control::capacity::{capacities, needs};
+use crate::control::occupied::occupied;
 use crate::kernel::Sizes;
 use crate::policy::cost_model::{self, Prices, Shape, Window};
 use crate::policy::pricing::{self, CostSamples};

@@ -1,8 +1,10 @@
 use super::*;
 use crate::config::Config;
+use crate::control::capacity::{capacities, needs};
 use crate::control::decide::Rules;
-use crate::control::layout::{Layout, capacities, needs};
-use crate::control::tick::{Ticker, occupied};
+use crate::control::layout::Layout;
+use crate::control::occupied::occupied;
+use crate::control::tick::Ticker;
 use crate::kernel::Sizes;
 
 const TWO_LEVELS: &str = r#"

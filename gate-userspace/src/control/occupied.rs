@@ -1,0 +1,55 @@
+//! The parts of the maps that are in use.
+
+use std::collections::{HashMap, HashSet};
+
+use gate_common::abi::{Block, View};
+
+use super::tables::{self, ROOT_V4};
+use crate::kernel::Maps;
+
+/// The parts of the maps that are in use, and their capacity.
+#[derive(Clone, Debug, Default)]
+pub struct Occupied {
+    /// Room for tenants, nobody included.
+    pub tenant_capacity: u32,
+    /// Room for services, the empty slot included.
+    pub service_capacity: u32,
+    /// Room for blocks.
+    pub block_capacity: u32,
+    /// The ids in use.
+    pub tenants: HashMap<String, u32>,
+    /// Ids of tenants that are gone, which connections or requests may still refer to.
+    pub reserved: HashSet<u32>,
+    /// The slot of the first service in use; zero if there is none.
+    pub first_service: u32,
+    /// The blocks in use.
+    pub blocks: HashSet<u32>,
+}
+
+/// The parts of the maps that are in use, and their capacity.
+#[must_use]
+pub fn occupied(maps: &Maps) -> Occupied {
+    let sizes = maps.sizes();
+    let view = maps.view();
+    Occupied {
+        tenant_capacity: sizes.tenants,
+        service_capacity: sizes.services,
+        block_capacity: sizes.blocks,
+        tenants: maps.tenant_ids(),
+        reserved: HashSet::new(),
+        first_service: view.first_service,
+        blocks: blocks_in_force(&view, sizes.blocks, &|number| maps.tables.load(number as usize)),
+    }
+}
+
+/// The blocks of the tables in force; `block` reads one.
+#[must_use]
+pub fn blocks_in_force(view: &View, capacity: u32, block: &dyn Fn(u32) -> Block) -> HashSet<u32> {
+    let mut used = HashSet::new();
+    let single = [view.sources_v6, view.protected_v4, view.protected_v6];
+    let roots = single.map(|root| (root, 1)).into_iter().chain([(view.sources_v4, ROOT_V4 as u32)]);
+    for (root, root_blocks) in roots {
+        tables::blocks_of(root, root_blocks, capacity, &mut used, block);
+    }
+    used
+}
