@@ -73,8 +73,11 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// A line of a chart: its label, and its value in a slice.
+type Line = (&'static str, fn(&Slice) -> f64);
+
 fn charts(slices: &[Slice]) -> Vec<Chart> {
-    let chart = |title: &str, y_label: &str, of: &[(&str, fn(&Slice) -> f64)]| Chart {
+    let chart = |title: &str, y_label: &str, of: &[Line]| Chart {
         title: title.into(),
         x_label: "seconds".into(),
         y_label: y_label.into(),
