@@ -4,13 +4,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The documents whose links are followed.
-const DOCUMENTS: [&str; 8] = [
+const DOCUMENTS: [&str; 9] = [
     "README.md",
     "docs/ARCHITECTURE.md",
     "docs/BENCHMARKS.md",
     "docs/CONFIGURATION.md",
     "docs/CONTRIBUTING.md",
     "docs/GLOSSARY.md",
+    "docs/ISOLATION.md",
     "docs/SIMULATOR.md",
     "tests/fuzz/README.md",
 ];

@@ -58,7 +58,16 @@ pub const NOT_KEPT: &[NotKept] = &[
         reason: "Redis runs one request at a time, and walks over all keys for this one. It is among the commands that are recommended \
                  for `deny`, as is done for the hostile tenant.",
     },
+    NotKept { name: "idle connections", breaks: Breaks::Sometimes, reason: BURST },
+    NotKept { name: "idle connections of the unknown", breaks: Breaks::Sometimes, reason: BURST },
+    NotKept { name: "half a request", breaks: Breaks::Sometimes, reason: BURST },
+    NotKept { name: "watched keys", breaks: Breaks::Sometimes, reason: BURST },
+    NotKept { name: "blocked clients", breaks: Breaks::Sometimes, reason: BURST },
 ];
+
+/// Of connections that are opened all at once.
+const BURST: &str = "The connections are opened within a fraction of a second, up to a hundred at a time, and a thread of gate accepts \
+     all that wait before it serves its other clients. It is over once they are open, and counts much in a short measurement.";
 
 /// Of requests whose work depends on what is stored.
 const UNKNOWN_SIZE: &str = "Redis runs one request at a time, to its end, and only Redis knows how large the key is: gate prices the request \
