@@ -67,7 +67,7 @@ impl<'a> Hostile<'a> {
                 let peer = &mut peers[place];
                 if peer.is_none() {
                     *peer = self.connect().ok().map(|stream| Peer::new(stream, &traffic.first));
-                    self.count(u64::from(traffic.batch == 0));
+                    self.count(u64::from(peer.is_some()));
                 }
                 if let Some(open) = peer
                     && !self.batch(open, traffic, &request, number)
