@@ -5,6 +5,7 @@
 
 pub mod bench;
 mod calls;
+mod compat;
 pub mod ebpf;
 pub mod isolation;
 pub mod kernels;

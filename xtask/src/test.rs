@@ -2,6 +2,7 @@
 
 use std::env;
 use std::io::{BufRead as _, BufReader, Read};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::Instant;
@@ -11,7 +12,7 @@ use nix::unistd::geteuid;
 
 use crate::setup::{self, Purpose};
 use crate::suites::{self, Selection};
-use crate::{ebpf, kernels, paths, run, sh};
+use crate::{compat, ebpf, kernels, paths, run, sh};
 
 /// The extent of a test run.
 #[derive(Debug, clap::Args)]
@@ -31,6 +32,9 @@ pub struct Args {
     /// With --long also one that is too old for gate's XDP program.
     #[arg(long)]
     kernels: bool,
+    /// Run Redis' own test suite instead, out of this directory with Redis' source: directly and through gate.
+    #[arg(long, value_name = "DIRECTORY", conflicts_with_all = ["suite", "kernels"])]
+    compat: Option<PathBuf>,
 }
 
 const EXAMPLES: &str = "\
@@ -40,6 +44,7 @@ Examples:
   cargo xtask test hot                   one module of any suite; `proxy_hot` says which suite
   cargo xtask test proxy_hot flight      the tests of a module whose names contain `flight`
   cargo xtask test repository            the rules of the source, within seconds
+  cargo xtask test --compat ../redis     Redis' own suite, directly and through gate
   cargo xtask test --kernels             the suites `fixtures` and `kernels` in Debian's kernels
 
 An unknown name prints the list of suites and modules.";
@@ -52,6 +57,9 @@ An unknown name prints the list of suites and modules.";
 pub fn run(args: &Args) -> Result<()> {
     if args.kernels {
         return kernels::run(args.long);
+    }
+    if let Some(directory) = &args.compat {
+        return compat::run(directory);
     }
     let started = Instant::now();
     let mut counts = TestCounts::default();
