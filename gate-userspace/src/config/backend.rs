@@ -39,6 +39,8 @@ pub struct Backend {
     pub max_clients: usize,
     /// Clients from unknown sources that may be connected at once beside those; at most 1,000,000.
     pub max_unknown_clients: usize,
+    /// Dedicated connections to the store that the clients of one tenant may have at once; 1 to 1,000,000.
+    pub max_dedicated: usize,
     /// How long such a client may stay connected without logging in, whatever it sends; 100 ms to 1 h.
     pub unknown_timeout: Nanos,
     /// How long a client may want nothing before it is closed; 1 s to 24 h, `None` for ever.
@@ -96,7 +98,7 @@ pub struct HotKeys {
 }
 
 /// The keys that mean nothing without a backend.
-const KEYS: [&str; 22] = [
+const KEYS: [&str; 23] = [
     "proxy_protocol",
     "trusted",
     "hot_keys",
@@ -113,6 +115,7 @@ const KEYS: [&str; 22] = [
     "client_memory",
     "max_clients",
     "max_unknown_clients",
+    "max_dedicated",
     "unknown_timeout",
     "idle_timeout",
     "max_datagrams",
@@ -155,6 +158,7 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
         s.get("client_memory", |text| units::size(text, 1 << 20, 64 << 30)).unwrap_or(1 << 30);
     let max_clients = s.get("max_clients", number(1, 1_000_000)).unwrap_or(10_000);
     let max_unknown_clients = s.get("max_unknown_clients", number(0, 1_000_000)).unwrap_or(UNKNOWN_CLIENTS);
+    let max_dedicated = s.get("max_dedicated", number(1, 1_000_000)).unwrap_or(DEDICATED);
     let unknown_timeout = s.get("unknown_timeout", time(CLIENT_RANGE)).unwrap_or(UNKNOWN_TIMEOUT);
     let idle_timeout = s.get("idle_timeout", or_off(time(IDLE_RANGE))).flatten();
     let max_datagrams = s.get("max_datagrams", number(1, 1_000_000)).unwrap_or(1_000);
@@ -185,6 +189,7 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
         client_memory: client_memory as usize,
         max_clients: max_clients as usize,
         max_unknown_clients: max_unknown_clients as usize,
+        max_dedicated: max_dedicated as usize,
         unknown_timeout,
         idle_timeout,
         max_datagrams: max_datagrams as usize,
@@ -262,6 +267,8 @@ fn or_off<T>(read: impl Fn(&str) -> Result<T, Wrong>) -> impl Fn(&str) -> Result
 
 /// Enough for clients of Redis that are about to log in, and nothing beside what tenants have.
 const UNKNOWN_CLIENTS: u64 = 256;
+/// A tenth of the connections that Redis takes unless it is told otherwise.
+const DEDICATED: u64 = 1_000;
 /// A login takes milliseconds, and a slow network a few seconds.
 const UNKNOWN_TIMEOUT: Nanos = Nanos::from_secs(10);
 const IDLE_RANGE: (Nanos, Nanos) = (Nanos::from_secs(1), Nanos::from_secs(86_400));

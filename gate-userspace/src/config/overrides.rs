@@ -214,6 +214,7 @@ const SERVICE: &[&str] = &[
     "client_memory",
     "max_clients",
     "max_unknown_clients",
+    "max_dedicated",
     "unknown_timeout",
     "idle_timeout",
 ];

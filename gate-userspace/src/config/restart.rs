@@ -65,6 +65,7 @@ fn of_service(old: &Service, new: &Service) -> impl Iterator<Item = &'static str
         client_memory: _,
         max_clients: _,
         max_unknown_clients: _,
+        max_dedicated: _,
         unknown_timeout: _,
         idle_timeout: _,
         client_timeout: _,

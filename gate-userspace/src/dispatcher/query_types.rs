@@ -1,7 +1,7 @@
 //! Of which query type a request is, and how critical it may be.
 
 use super::request::RequestClass;
-use super::wire::Wire;
+use super::wire::Codec;
 use crate::config::Backend;
 use crate::policy::Tier;
 use crate::policy::admission::QueryType;
@@ -28,7 +28,7 @@ impl QueryTypeTable {
     /// The class of a request, with the highest tier that its type may have; its tenant's may be lower. `bytes` begin
     /// where it does.
     #[inline]
-    pub(crate) fn classify<W: Wire>(&self, request: &W::Request, bytes: &[u8]) -> RequestClass {
+    pub(crate) fn classify<W: Codec>(&self, request: &W::Request, bytes: &[u8]) -> RequestClass {
         let index = W::query_type(&self.types, request, bytes);
         let tier = self.tiers.get(index).copied().unwrap_or(Tier::Critical);
         RequestClass { tier, query_type: QueryType(index as u16) }

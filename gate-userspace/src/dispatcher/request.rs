@@ -6,7 +6,7 @@ use gate_common::units::{MilliRu, Nanos};
 
 use super::metrics::cost_samples::CostFeatures;
 use super::tenants::ledger::TenantId;
-use super::wire::Wire;
+use super::wire::Codec;
 /// Tier and query type of a request.
 pub(crate) use crate::policy::admission::Request as RequestClass;
 
@@ -24,7 +24,7 @@ pub(crate) struct ReplySlot {
 
 /// A decoded request, before anything is decided about it: a view of its client's input.
 #[derive(Debug)]
-pub(crate) struct Decoded<'a, W: Wire, C> {
+pub(crate) struct Decoded<'a, W: Codec, C> {
     pub(crate) client: &'a Rc<C>,
     /// The tenant that will be charged.
     pub(crate) tenant: TenantId,
@@ -34,13 +34,13 @@ pub(crate) struct Decoded<'a, W: Wire, C> {
     pub(crate) bytes: &'a [u8],
 }
 
-impl<W: Wire, C> Clone for Decoded<'_, W, C> {
+impl<W: Codec, C> Clone for Decoded<'_, W, C> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<W: Wire, C> Copy for Decoded<'_, W, C> {}
+impl<W: Codec, C> Copy for Decoded<'_, W, C> {}
 
 /// The tenant that a request is charged to, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

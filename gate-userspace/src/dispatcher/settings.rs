@@ -26,6 +26,8 @@ pub(crate) struct Limits {
     pub(crate) clients: usize,
     pub(crate) tenant_clients: usize,
     pub(crate) unknown_clients: usize,
+    /// The dedicated connections that one tenant's clients may have.
+    pub(crate) dedicated: usize,
     /// How long an unknown client may stay, and how long another may want nothing.
     pub(crate) unknown_timeout: Nanos,
     pub(crate) idle_timeout: Option<Nanos>,
@@ -55,6 +57,7 @@ impl Limits {
             clients: backend.max_clients,
             tenant_clients: backend.max_clients.div_ceil(2),
             unknown_clients: backend.max_unknown_clients,
+            dedicated: backend.max_dedicated.div_ceil(threads),
             unknown_timeout: backend.unknown_timeout,
             idle_timeout: backend.idle_timeout,
             depth: backend.depth,

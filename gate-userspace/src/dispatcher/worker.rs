@@ -30,9 +30,9 @@ use super::queue::delay::Delay;
 use super::queue::policy::Policy;
 use super::settings::Settings;
 use super::tenants::ledger::Ledger;
-use super::wire::Wire;
 use super::wire::memcached::Memcached;
 use super::wire::resp::Resp;
+use super::wire::{SessionState, Wire};
 use super::{Error, listen};
 use crate::clock;
 use crate::config::Protocol;
@@ -206,7 +206,7 @@ fn serve<W: Wire>(
     tokio::task::spawn_local(leave(Rc::clone(&service), until(Phase::ClosingIdle)));
     tokio::task::spawn_local(Rc::clone(&service).receive_completions());
     tokio::task::spawn_local(Rc::clone(&service).receive_permits());
-    if W::HAS_USERS && service.is_first {
+    if W::Session::HAS_USERS && service.is_first {
         tokio::task::spawn_local(store_access::watch(Rc::clone(&service)));
     }
     tokio::task::spawn_local(housekeeping(service));
@@ -329,6 +329,10 @@ async fn housekeeping<W: Wire>(service: Rc<Service<W>>) {
         often.tick().await;
         service.housekeeping(clock::monotonic());
         store_access::follow(&service);
+        if W::Session::HAS_USERS && !service.in_cluster.get() && service.lines.wants_ready() {
+            let service = Rc::clone(&service);
+            tokio::task::spawn_local(async move { service.lines.prepare(&service.settings).await });
+        }
         until_release -= 1;
         if until_release.is_multiple_of(TICK) {
             service.tick(clock::monotonic());

@@ -5,7 +5,7 @@
 //! `EXEC` is answered as Redis answers that of a transaction with an error in it.
 
 use super::client::Client;
-use crate::dispatcher::wire::{Transaction, Wire};
+use crate::dispatcher::wire::{Effect, SessionState, Wire};
 use crate::protocol::Refusal;
 
 impl<W: Wire> Client<W> {
@@ -14,13 +14,13 @@ impl<W: Wire> Client<W> {
     #[inline]
     pub(crate) fn refused_with_multi(&self, request: &W::Request) -> Option<Refusal> {
         let refusal = self.refused_multi.get()?;
-        match W::transaction(request) {
-            Transaction::None | Transaction::Begin => {}
-            Transaction::Commit | Transaction::Discard => self.refused_multi.set(None),
-            Transaction::Reset => {
+        match W::Session::effect(request) {
+            Effect::Commit | Effect::Discard => self.refused_multi.set(None),
+            Effect::Reset => {
                 self.refused_multi.set(None);
                 return None;
             }
+            _ => {}
         }
         Some(refusal)
     }
@@ -28,7 +28,7 @@ impl<W: Wire> Client<W> {
     /// A request of its is refused.
     #[inline]
     pub(crate) fn note_refused(&self, request: &W::Request, refusal: Refusal) {
-        if W::transaction(request) == Transaction::Begin {
+        if W::Session::effect(request) == Effect::Begin {
             self.refused_multi.set(Some(refusal));
         }
     }

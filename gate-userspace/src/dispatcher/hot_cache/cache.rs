@@ -56,7 +56,7 @@ impl Weighter<CacheKey, Entry> for EntryWeighter {
     }
 }
 
-/// What is known of a question.
+/// The result of a look-up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Lookup {
     /// The answer, and the key that it is about.
@@ -78,7 +78,7 @@ impl Cache {
         Self { entries }
     }
 
-    /// What is known of a question.
+    /// The result of a look-up.
     #[inline(always)]
     pub(crate) fn find(&mut self, flight_key: FlightKey<'_>, versions: &Versions, now: Nanos) -> Lookup {
         let Some(entry) = self.entries.get(&flight_key) else { return Lookup::Miss };
@@ -103,7 +103,7 @@ impl Cache {
     }
 }
 
-/// What an entry takes beside its bytes.
+/// The memory that an entry takes beside its bytes.
 const ENTRY: usize = 192;
 /// There are far fewer hot keys.
 const MOST_ENTRIES: usize = 1 << 16;

@@ -1,4 +1,4 @@
-//! Marks of what a client writes on a connection of its own, and which of its requests has been answered.
+//! Requests over a dedicated connection that are not answered, and the marks of those that write.
 //!
 //! What comes back there is passed on as it is; here it is only counted, so that each write's mark goes with its
 //! answer, and so that it is known how long that took. A transaction's commands are answered before they are done,
@@ -13,61 +13,72 @@ use gate_common::units::Nanos;
 
 use super::versions::{Mark, Marker};
 use crate::dispatcher::wire::buffer::Buffer;
-use crate::policy::admission;
 use crate::protocol::resp::{Kind, Part, Replies};
 
-/// One connection's. Only Redis' clients have any of their own.
+/// The requests of one connection that are not answered. `T` is what is kept of each. Only Redis' clients have dedicated
+/// connections.
 #[derive(Debug)]
-pub(crate) struct DedicatedWrites {
+pub(crate) struct DedicatedWrites<T> {
     marker: Rc<Marker>,
     replies: Replies,
-    /// Received, and too little to make sense of.
+    /// Received, and too short to decode.
     rest: Buffer,
     /// Requests that are not answered, in their order.
-    waiting: VecDeque<PendingReply>,
-    /// How many of them, the last, have not been sent.
+    waiting: VecDeque<PendingReply<T>>,
+    /// The number of them, the last, that have not been sent.
     unsent: usize,
-    /// Answers cannot be counted any more.
-    lost_count: bool,
+    /// True once replies cannot be counted any more.
+    has_lost_count: bool,
     /// Marks every key then.
     all: Option<Mark>,
-    within_push: bool,
+    /// The reply that has begun, if its end has not come.
+    partial: Option<PartialReply>,
 }
 
 /// A request that is not answered.
 #[derive(Debug)]
-struct PendingReply {
+struct PendingReply<T> {
     mark: Option<Mark>,
-    /// What it is counted as, if it is.
-    request: Option<admission::Request>,
+    request: T,
     sent: Nanos,
 }
 
-impl DedicatedWrites {
+/// A reply of which a part has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PartialReply {
+    Push,
+    Reply(ReplyStart),
+}
+
+/// What the beginning of a reply tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReplyStart {
+    /// The request has only become part of a transaction.
+    Queued,
+    /// The request failed, other than a transaction that is aborted as a whole.
+    Failed,
+    Done,
+}
+
+impl<T> DedicatedWrites<T> {
     pub(crate) fn new(marker: Rc<Marker>) -> Self {
         Self {
             marker,
-            // So that an answer is told from this, however it is cut.
-            replies: Replies::new(QUEUED.len()),
+            // So that the beginnings below are told, however they are cut.
+            replies: Replies::new(ABORTED.len()),
             rest: Buffer::default(),
             waiting: VecDeque::new(),
             unsent: 0,
-            lost_count: false,
+            has_lost_count: false,
             all: None,
-            within_push: false,
+            partial: None,
         }
     }
 
-    /// A request is about to be sent that has this mark, if it may write, and one answer, if `has_one_answer`; its answer
-    /// is told as that of `request`.
-    pub(crate) fn ask(
-        &mut self,
-        mark: Option<Mark>,
-        has_one_answer: bool,
-        request: Option<admission::Request>,
-    ) {
-        self.lost_count |= !has_one_answer || self.waiting.len() >= MOST_WAITING;
-        if !self.lost_count {
+    /// Adds a request that is about to be sent. It has this mark, if it may write, and one reply, if `has_one_reply`.
+    pub(crate) fn push(&mut self, mark: Option<Mark>, has_one_reply: bool, request: T) {
+        self.has_lost_count |= !has_one_reply || self.waiting.len() >= MOST_WAITING;
+        if !self.has_lost_count {
             self.waiting.push_back(PendingReply { mark, request, sent: Nanos::MAX });
             self.unsent += 1;
         } else if mark.is_some() && self.all.is_none() {
@@ -75,20 +86,52 @@ impl DedicatedWrites {
         }
     }
 
-    /// All of them are sent now.
-    pub(crate) fn send(&mut self, now: Nanos) {
+    /// All requests are sent now.
+    pub(crate) fn on_sent(&mut self, now: Nanos) {
         let unsent = std::mem::take(&mut self.unsent);
         self.waiting.iter_mut().rev().take(unsent).for_each(|waiting| waiting.sent = now);
     }
 
-    /// Whether an answer is due, or the store may say something at any time.
-    pub(crate) fn awaits_store(&self) -> bool {
-        self.lost_count || !self.waiting.is_empty()
+    /// The number of requests that are not answered; 0 once replies cannot be counted.
+    pub(crate) fn len(&self) -> usize {
+        if self.has_lost_count { 0 } else { self.waiting.len() }
     }
 
-    /// How much memory this takes.
+    /// True once replies cannot be counted any more.
+    pub(crate) fn has_lost_count(&self) -> bool {
+        self.has_lost_count
+    }
+
+    /// The request whose reply is due, and when it was sent.
+    pub(crate) fn first(&self) -> Option<(&T, Nanos)> {
+        let first =
+            self.waiting.front().filter(|_| !self.has_lost_count && self.waiting.len() > self.unsent)?;
+        Some((&first.request, first.sent))
+    }
+
+    /// The requests that are not answered.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.waiting.iter().map(|waiting| &waiting.request)
+    }
+
+    /// Changes the requests that are not answered.
+    pub(crate) fn for_each(&mut self, change: impl FnMut(&mut T)) {
+        self.waiting.iter_mut().map(|waiting| &mut waiting.request).for_each(change);
+    }
+
+    /// True if a reply is due, or the store may send something at any time.
+    pub(crate) fn awaits_store(&self) -> bool {
+        self.has_lost_count || !self.waiting.is_empty()
+    }
+
+    /// True if no part of a reply has come without its end.
+    pub(crate) fn is_between_replies(&self) -> bool {
+        !self.has_lost_count && self.rest.is_empty() && self.partial.is_none()
+    }
+
+    /// The memory that this takes, in bytes.
     pub(crate) fn memory(&self) -> usize {
-        self.rest.memory() + self.waiting.capacity() * size_of::<PendingReply>()
+        self.rest.memory() + self.waiting.capacity() * size_of::<PendingReply<T>>()
     }
 
     /// Gives back memory that nothing is in, if it is much.
@@ -99,41 +142,54 @@ impl DedicatedWrites {
         }
     }
 
-    /// The store has sent this: tells which requests that answers, but for those that it has only put into a
-    /// transaction, and when they were sent.
-    pub(crate) fn hear(&mut self, bytes: &[u8], mut answered: impl FnMut(admission::Request, Nanos)) {
-        if self.lost_count {
+    /// Bytes from the store. Calls `answered` for each request whose reply they complete, with the time when it was sent.
+    pub(crate) fn on_replies(&mut self, bytes: &[u8], mut answered: impl FnMut(T, Nanos, ReplyStart)) {
+        if self.has_lost_count {
             return;
         }
         self.rest.push(bytes);
         while !self.rest.is_empty() {
-            let (len, push, last) = match self.replies.next(self.rest.bytes()) {
+            let (len, begun, last) = match self.replies.next(self.rest.bytes()) {
                 Ok(Part::More { .. }) => return,
-                Ok(Part::Reply { len, kind, last }) => (len, kind == Kind::Push, last),
-                Ok(Part::Body { len, last }) => (len, self.within_push, last),
+                Ok(Part::Reply { kind: Kind::Push, len, last }) => (len, PartialReply::Push, last),
+                Ok(Part::Reply { len, kind, last }) => {
+                    (len, PartialReply::Reply(ReplyStart::of(kind, &self.rest.bytes()[..len])), last)
+                }
+                Ok(Part::Body { len, last }) => (len, self.partial.unwrap_or(PartialReply::Push), last),
                 Err(_) => return self.stop_counting(),
             };
-            let is_done = self.rest.bytes().get(..len) != Some(QUEUED);
             self.rest.consume(len);
-            self.within_push = push && !last;
-            if last && !push {
+            self.partial = (!last).then_some(begun);
+            if let (true, PartialReply::Reply(start)) = (last, begun) {
                 let Some(PendingReply { mark, request, sent }) = self.waiting.pop_front() else {
                     return self.stop_counting();
                 };
                 mark.into_iter().for_each(Mark::over);
-                request.filter(|_| is_done).into_iter().for_each(|request| answered(request, sent));
+                answered(request, sent, start);
             }
         }
     }
 
     fn stop_counting(&mut self) {
-        self.lost_count = true;
+        self.has_lost_count = true;
         self.rest.clear();
+    }
+}
+
+impl ReplyStart {
+    fn of(kind: Kind, start: &[u8]) -> Self {
+        match kind {
+            Kind::Simple if start == QUEUED => Self::Queued,
+            Kind::Error if !start.starts_with(ABORTED) => Self::Failed,
+            _ => Self::Done,
+        }
     }
 }
 
 /// What the store says of a request that is part of a transaction.
 const QUEUED: &[u8] = b"+QUEUED\r\n";
+/// What the reply to `EXEC` begins with if the transaction failed as a whole; it has ended then.
+const ABORTED: &[u8] = b"-EXECABORT";
 /// Most clients have no more unanswered.
 const FEW: usize = 64;
 
@@ -146,31 +202,31 @@ mod tests {
 
     use super::super::versions::Versions;
     use super::*;
-    use crate::policy::Tier;
 
     struct Scene {
         versions: Arc<Versions>,
         marker: Rc<Marker>,
-        apart: DedicatedWrites,
+        outstanding: DedicatedWrites<u16>,
     }
 
     impl Scene {
         fn new() -> Self {
             let versions = Arc::new(Versions::new(1));
             let marker = Marker::new(Arc::clone(&versions));
-            Self { versions, apart: DedicatedWrites::new(Rc::clone(&marker)), marker }
+            Self { versions, outstanding: DedicatedWrites::new(Rc::clone(&marker)), marker }
         }
 
         fn write(&mut self, key: &str) {
             let mark = self.marker.mark(std::iter::once(key.as_bytes()));
-            self.apart.ask(Some(mark), true, None);
+            self.outstanding.push(Some(mark), true, 0);
         }
 
-        /// The query types that are told to be answered, and when they were sent.
-        fn hear(&mut self, bytes: &[u8]) -> Vec<(u16, u64)> {
-            let mut told = Vec::new();
-            self.apart.hear(bytes, |request, sent| told.push((request.query_type.0, sent.0)));
-            told
+        /// The requests that are answered, and when they were sent.
+        fn receive(&mut self, bytes: &[u8]) -> Vec<(u16, u64, ReplyStart)> {
+            let mut answered = Vec::new();
+            self.outstanding
+                .on_replies(bytes, |request, sent, start| answered.push((request, sent.0, start)));
+            answered
         }
 
         fn blocked(&self, key: &str) -> bool {
@@ -184,28 +240,28 @@ mod tests {
         for cut in 0..answers.len() {
             let mut scene = Scene::new();
             scene.write("a");
-            scene.apart.ask(None, true, None);
+            scene.outstanding.push(None, true, 0);
             scene.write("b");
-            scene.hear(&answers[..cut]);
+            scene.receive(&answers[..cut]);
             let after = answers[..cut].iter().filter(|&&byte| byte == b'\n').count();
             assert_eq!(scene.blocked("a"), after < 7, "{cut}");
             assert!(scene.blocked("b"), "{cut}");
-            scene.hear(&answers[cut..]);
+            scene.receive(&answers[cut..]);
             assert!(!scene.blocked("a") && !scene.blocked("b"), "{cut}");
-            assert!(!scene.apart.lost_count);
+            assert!(!scene.outstanding.has_lost_count());
         }
     }
 
     #[test]
     fn where_answers_cannot_be_counted_a_write_blocks_all_keys_to_the_end_and_beyond() {
         let mut scene = Scene::new();
-        scene.apart.ask(None, false, None);
-        scene.hear(b"*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n+OK\r\n");
+        scene.outstanding.push(None, false, 0);
+        scene.receive(b"*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n+OK\r\n");
         assert!(!scene.blocked("other"));
         scene.write("a");
         assert!(scene.blocked("other"));
-        let Scene { versions, marker, apart } = scene;
-        drop(apart);
+        let Scene { versions, marker, outstanding } = scene;
+        drop(outstanding);
         let blocked = |now: u64| {
             marker.housekeeping(Nanos(now), Nanos::from_secs(1));
             versions.of(versions.hash(b"other")).is_none()
@@ -214,33 +270,37 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_told_of_their_requests_but_for_what_is_only_queued_and_what_cannot_be_counted() {
+    fn replies_are_matched_to_requests_until_they_cannot_be_counted() {
+        use ReplyStart::{Done, Failed, Queued};
         let mut scene = Scene::new();
-        let of = |query_type| {
-            Some(admission::Request { tier: Tier::Standard, query_type: admission::QueryType(query_type) })
-        };
-        for (request, sent) in [(of(1), 10), (None, 20), (of(2), 30), (None, 40)] {
-            scene.apart.ask(None, true, request);
-            scene.apart.send(Nanos(sent));
+        for (request, sent) in [(1, 10), (2, 20), (3, 30), (4, 40)] {
+            scene.outstanding.push(None, true, request);
+            scene.outstanding.on_sent(Nanos(sent));
         }
-        assert_eq!(scene.hear(b"$3\r\nab"), []);
-        assert_eq!(scene.hear(b"c\r\n+OK\r\n+QUEU"), [(1, 10)]);
-        assert_eq!(scene.hear(b"ED\r\n*1\r\n:1\r\n"), []);
+        assert_eq!(scene.outstanding.first(), Some((&1, Nanos(10))));
+        assert_eq!(scene.receive(b"$3\r\nab"), []);
+        assert!(!scene.outstanding.is_between_replies());
+        assert_eq!(scene.receive(b"c\r\n+OK\r\n+QUEU"), [(1, 10, Done), (2, 20, Done)]);
+        assert_eq!(scene.receive(b"ED\r\n*1\r\n:1\r\n"), [(3, 30, Queued), (4, 40, Done)]);
+        assert!(scene.outstanding.is_between_replies() && scene.outstanding.first().is_none());
         // Sent together.
-        [of(3), of(4)].into_iter().for_each(|request| scene.apart.ask(None, true, request));
-        scene.apart.send(Nanos(50));
-        assert_eq!(scene.hear(b":1\r\n-ERR no\r\n"), [(3, 50), (4, 50)]);
-        scene.apart.ask(None, false, of(5));
-        scene.apart.ask(None, true, of(6));
-        assert_eq!(scene.hear(b":1\r\n:1\r\n"), []);
+        [3, 4, 5].into_iter().for_each(|request| scene.outstanding.push(None, true, request));
+        assert!(scene.outstanding.first().is_none(), "nothing is sent");
+        scene.outstanding.on_sent(Nanos(50));
+        assert_eq!(scene.receive(b":1\r\n-ERR no\r\n-EXECABORT "), [(3, 50, Done), (4, 50, Failed)]);
+        assert_eq!(scene.receive(b"Transaction discarded\r\n"), [(5, 50, Done)]);
+        scene.outstanding.push(None, false, 5);
+        scene.outstanding.push(None, true, 6);
+        assert_eq!(scene.receive(b":1\r\n:1\r\n"), []);
+        assert_eq!(scene.outstanding.len(), 0);
     }
 
     #[test]
     fn an_answer_that_no_one_asked_for_ends_the_count() {
         let mut scene = Scene::new();
-        scene.hear(b"+OK\r\n");
+        scene.receive(b"+OK\r\n");
         scene.write("a");
-        scene.hear(b"+OK\r\n");
+        scene.receive(b"+OK\r\n");
         assert!(scene.blocked("a") && scene.blocked("other"));
     }
 }

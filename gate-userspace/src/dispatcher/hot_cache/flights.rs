@@ -55,7 +55,7 @@ impl Flight {
     }
 }
 
-/// What a thread hears of a flight.
+/// A message to a thread about a flight.
 #[derive(Clone, Debug)]
 pub(crate) enum Completion {
     /// The store's answer, whatever it says.
@@ -251,9 +251,9 @@ pub(crate) struct PendingTtl {
     flights: Arc<Flights>,
     flight: Arc<Flight>,
     threads: Vec<usize>,
-    /// What was answered.
+    /// The reply.
     pub(crate) answer: Arc<[u8]>,
-    /// What the store says of its life.
+    /// The store's reply to the query for its TTL.
     pub(crate) ttl: Vec<u8>,
 }
 

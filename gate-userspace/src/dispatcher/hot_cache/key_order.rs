@@ -34,7 +34,7 @@ impl KeyOrder {
         self.followed.set(self.followed.get() | key.bit());
     }
 
-    /// A flight that one read followed has landed.
+    /// A flight that one read followed is complete.
     pub(crate) fn complete_followers(&self) {
         self.following.set(self.following.get() - 1);
         if self.following.get() == 0 {
@@ -43,24 +43,24 @@ impl KeyOrder {
         }
     }
 
-    /// The client must not be heard until no read of its follows a flight.
+    /// Pauses the client until none of its reads follows a flight.
     pub(crate) fn wait(&self) {
         self.waits.set(true);
     }
 
-    /// Whether the client's next request waits.
+    /// True if the client's next request waits.
     #[inline]
     pub(crate) fn waits(&self) -> bool {
         self.waits.get()
     }
 
-    /// Whether any read follows a flight.
+    /// True if any read follows a flight.
     #[inline]
     pub(crate) fn follows(&self) -> bool {
         self.following.get() > 0
     }
 
-    /// Whether a read of one of the keys with these bits may follow a flight.
+    /// True if a read of one of the keys with these bits may follow a flight.
     pub(crate) fn follows_any(&self, bits: u128) -> bool {
         self.followed.get() & bits != 0
     }
@@ -80,13 +80,13 @@ impl KeyOrder {
         self.newer.set(self.newer.get() | key.bit());
     }
 
-    /// Whether nothing about this key is on its way, on the client's own connection or as a flight.
+    /// True if no request for this key is outstanding, on the client's own connection or as a flight.
     #[inline]
     pub(crate) fn is_free(&self, key: KeyHash, slot: ReplySlot) -> bool {
         slot.first == slot.seq || !self.has_sent(key, slot) && !self.follows_any(key.bit())
     }
 
-    /// Whether a request about this key may be on its way on the client's own connection.
+    /// True if a request for this key may be outstanding on the client's own connection.
     #[inline]
     pub(crate) fn has_sent(&self, key: KeyHash, slot: ReplySlot) -> bool {
         if slot.first == slot.seq {

@@ -46,7 +46,7 @@ use super::metrics::{Event, WorkerMetrics};
 use super::request::{Charged, Decoded, InFlight};
 use super::settings::Settings;
 use super::tenants::ledger::Ledger;
-use super::wire::Wire;
+use super::wire::Cacheable;
 use crate::clock;
 use crate::protocol::{Access, Refusal};
 
@@ -57,7 +57,7 @@ pub(super) mod hot_set;
 pub(super) mod key_order;
 pub(super) mod versions;
 
-/// What the threads of one service share of its hot keys.
+/// The state of hot keys that the threads of one service share.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedHotCache {
     pub(crate) hot_set_publisher: Arc<HotSetPublisher>,
@@ -89,10 +89,10 @@ impl SharedHotCache {
 
 /// One thread's hot keys of one service.
 #[derive(Debug)]
-pub(crate) struct HotCache<W: Wire, C> {
+pub(crate) struct HotCache<W: Cacheable, C> {
     thread: usize,
     metrics: Arc<WorkerMetrics>,
-    /// Whether anything is answered here at all.
+    /// True if reads are answered here at all.
     enabled: bool,
     max_answer: usize,
     max_ttl: Nanos,
@@ -108,7 +108,7 @@ pub(crate) struct HotCache<W: Wire, C> {
 }
 
 #[derive(Debug)]
-pub(crate) struct Followers<W: Wire, C> {
+pub(crate) struct Followers<W: Cacheable, C> {
     flight: Arc<Flight>,
     pub(crate) request: W::Request,
     pub(crate) followers: Vec<Follower<C>>,
@@ -117,23 +117,23 @@ pub(crate) struct Followers<W: Wire, C> {
 /// A request that follows a flight.
 pub(crate) type Follower<C> = InFlight<Rc<C>, ()>;
 
-/// What becomes of a read.
+/// The result of a read.
 #[derive(Debug)]
 pub(crate) enum ReadResult {
-    /// It is answered.
+    /// Answered from the cache.
     Hit(Rc<[u8]>),
     /// It follows a flight.
     Joined,
-    /// It goes to the store.
+    /// To be sent to the store.
     ToStore(CacheDecision),
 }
 
-/// How a request goes to the store.
+/// The role in which a request goes to the store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CacheDecision {
-    /// For itself; this is the one key that it is about, if that is known.
+    /// For itself; with the one key that it reads or writes, if that is known.
     Uncached(Option<KeyHash>),
-    /// For all who read that version of this key.
+    /// For all clients that read this version of this key.
     MayLead(KeyHash, Version),
 }
 
@@ -141,16 +141,16 @@ impl ReadResult {
     pub(crate) const UNCACHED: Self = Self::ToStore(CacheDecision::Uncached(None));
 }
 
-/// What a request takes with it to the store.
+/// The role of a request for the hot cache while it is with the store.
 #[derive(Debug)]
 pub(crate) enum CacheRole {
-    /// Nothing.
+    /// None.
     None,
     /// The mark of a write.
     MarkWrite(Mark),
-    /// A flight. The request is nobody's own.
+    /// It leads a flight. No single client owns the request.
     LeadFlight(Box<FlightLeader>),
-    /// gate's own question for how long an answer lives, once there is that answer.
+    /// gate's own query for the TTL of a reply, once there is that reply.
     QueryTtl(Option<Box<PendingTtl>>),
 }
 
@@ -164,14 +164,14 @@ impl CacheRole {
         }
     }
 
-    /// The answer to what is nobody's own is for one client alone.
+    /// The reply to a coalesced request is for one client alone.
     pub(crate) fn answer_is_for_one_client(&mut self) {
         if let Self::LeadFlight(leading) = self {
             leading.is_for_one_client();
         }
     }
 
-    /// A part of the answer to what is nobody's own.
+    /// A part of the reply to a coalesced request.
     pub(crate) fn on_reply_bytes(&mut self, give: &[u8], add: &[u8]) {
         match self {
             Self::LeadFlight(leading) => [give, add].into_iter().for_each(|bytes| leading.hear(bytes)),
@@ -180,7 +180,7 @@ impl CacheRole {
         }
     }
 
-    /// Whether the answer goes to no client by itself.
+    /// True if no single client owns the request.
     #[inline]
     pub(crate) const fn is_coalesced(&self) -> bool {
         matches!(self, Self::LeadFlight(_) | Self::QueryTtl(_))
@@ -202,7 +202,7 @@ pub(crate) trait CacheClient: Debug {
     fn shared_scope(&self) -> Option<u64>;
 }
 
-impl<W: Wire, C: CacheClient> HotCache<W, C> {
+impl<W: Cacheable, C: CacheClient> HotCache<W, C> {
     pub(crate) fn new(
         settings: &Settings,
         shared: SharedHotCache,
@@ -230,7 +230,7 @@ impl<W: Wire, C: CacheClient> HotCache<W, C> {
         }
     }
 
-    /// What is posted to this thread; for the first who asks.
+    /// The messages to this thread; for the first caller.
     pub(crate) fn mailbox(&self) -> Option<UnboundedReceiver<flights::MailboxMessage>> {
         self.flights.mailbox(self.thread)
     }
@@ -250,8 +250,8 @@ impl<W: Wire, C: CacheClient> HotCache<W, C> {
         }
     }
 
-    /// Whether a client must not be heard until the flights have landed that its reads follow: this request is
-    /// about a key of theirs, and cannot join.
+    /// True if a client must wait for the flights that its reads follow: this request names one of their keys, and cannot
+    /// join.
     #[inline]
     pub(crate) fn must_wait_for_flight(&self, decoded: Decoded<'_, W, C>) -> bool {
         let Decoded { client, slot, request, bytes, .. } = decoded;
@@ -333,7 +333,7 @@ impl<W: Wire, C: CacheClient> HotCache<W, C> {
         cache_role
     }
 
-    /// What a request takes with it that goes to the store for itself; `key` as in [`CacheDecision::Uncached`].
+    /// The role of a request that goes to the store for itself; `key` as in [`CacheDecision::Uncached`].
     #[inline]
     pub(crate) fn cache_role(&self, decoded: Decoded<'_, W, C>, key: Option<KeyHash>) -> CacheRole {
         let Decoded { client, slot, request, bytes, .. } = decoded;
@@ -361,7 +361,7 @@ impl<W: Wire, C: CacheClient> HotCache<W, C> {
         }
     }
 
-    /// Who follows a flight that has landed, if that is anybody here.
+    /// The followers of a complete flight in this thread.
     pub(crate) fn complete_followers(&self, flight: &Arc<Flight>) -> Option<Followers<W, C>> {
         let number = self.flights.number(flight.flight_key());
         let mut following = self.following.borrow_mut();
@@ -389,7 +389,7 @@ impl<W: Wire, C: CacheClient> HotCache<W, C> {
         }
     }
 
-    /// What a request asks, if its answer may be shared and any key is hot.
+    /// The flight key of a request, if its reply may be shared and any key is hot.
     #[inline]
     fn flight_key<'q>(&self, client: &C, request: &W::Request, bytes: &'q [u8]) -> Option<FlightKey<'q>> {
         if !self.enabled || self.hot.borrow().is_empty() || !W::is_coalescable(request) {
@@ -427,8 +427,8 @@ impl<W: Wire, C: CacheClient> HotCache<W, C> {
     }
 }
 
-impl<W: Wire, C: CacheClient> Followers<W, C> {
-    /// Whether a read of this version of a key may join.
+impl<W: Cacheable, C: CacheClient> Followers<W, C> {
+    /// True if a read of this version of a key may join.
     fn has_room_for(&self, flight_key: FlightKey<'_>, version: Version) -> bool {
         self.flight.version == version
             && self.flight.flight_key() == flight_key

@@ -73,6 +73,19 @@ impl Identity {
         (self.database, self.version) == (other.database, other.version) && user(self) == user(other)
     }
 
+    /// True if a connection of the one is a connection of the other, name and password included.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let is_same_login = match (&self.login, &other.login) {
+            (None, None) => true,
+            (Some(one), Some(other)) => {
+                Rc::ptr_eq(one, other) || one.user() == other.user() && one.password() == other.password()
+            }
+            _ => false,
+        };
+        is_same_login
+            && (self.database, self.version, &self.name) == (other.database, other.version, &other.name)
+    }
+
     /// What tells it from every other, the password included. Seeded: nobody can look up what it stands for.
     pub(crate) fn digest(&self, seed: u64) -> [u8; 32] {
         let mut hash = Sha256::new();

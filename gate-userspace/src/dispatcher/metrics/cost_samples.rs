@@ -24,7 +24,7 @@ use gate_common::units::{MilliRu, Nanos};
 use super::ServiceMetrics;
 use super::latency::{LatencyHistogram, LatencySnapshot};
 use crate::dispatcher::tenants::ledger::TenantId;
-use crate::dispatcher::wire::Wire;
+use crate::dispatcher::wire::Codec;
 use crate::policy::cost_model::{Batch, Measure, Window};
 use crate::policy::pricing::ByClass;
 use crate::protocol::price_class::PriceClass;
@@ -143,7 +143,7 @@ pub(crate) struct CostFeatures {
 impl CostFeatures {
     /// Those of a request.
     #[inline]
-    pub(crate) fn of<W: Wire>(request: &W::Request) -> Self {
+    pub(crate) fn of<W: Codec>(request: &W::Request) -> Self {
         let meta = W::meta(request);
         let bytes = u32::try_from(meta.bytes).unwrap_or(u32::MAX);
         Self { class: W::price_class(meta.class), rows: meta.rows, bytes }

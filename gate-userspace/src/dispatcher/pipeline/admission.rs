@@ -96,6 +96,8 @@ pub(crate) trait Waiting {
 
     /// Whether its store connection takes one more such request.
     fn store_has_window(&self) -> bool;
+    /// True if it waits however long that takes, and is not refused while its client is there.
+    fn must_run(&self) -> bool;
 
     /// Whether the store takes requests.
     ///
@@ -225,7 +227,23 @@ impl<T> Admission<T> {
         Ok(())
     }
 
-    /// Charges a request once its tenant can pay, and counts it as passed. `payer` is asked before each attempt, since a
+    /// [`Admission::charge`], for a request that may wait until its tenant can pay.
+    ///
+    /// # Errors
+    ///
+    /// A refusal, which is counted.
+    pub(crate) fn try_charge(
+        &self,
+        payer: Payer,
+        demand: Demand,
+        class: RequestClass,
+    ) -> Result<Charged, Refusal> {
+        let ledger = &mut *self.ledger.borrow_mut();
+        ledger.refresh();
+        self.charge(ledger, payer, demand, class, clock::monotonic())
+    }
+
+    /// Charges a request that was refused so, once its tenant can pay. `payer` is asked before each attempt, since a
     /// client's tenant may change while it waits.
     ///
     /// # Errors
@@ -236,26 +254,19 @@ impl<T> Admission<T> {
         payer: impl Fn() -> Payer,
         demand: Demand,
         class: RequestClass,
+        mut refusal: Refusal,
     ) -> Result<Charged, Refusal> {
-        let mut is_first = true;
         loop {
-            let charged = {
-                let ledger = &mut *self.ledger.borrow_mut();
-                ledger.refresh();
-                let mut payer = payer();
-                payer.counts_for_deep_debt &= std::mem::take(&mut is_first);
-                let charged = self.charge(ledger, payer, demand, class, clock::monotonic());
-                charged.map(|mut charged| {
-                    self.count_passed(ledger, &mut charged);
-                    charged
-                })
-            };
-            match charged {
-                Err(Refusal { reason: Reason::Penalty, .. }) => sleep(ONE_TICK.into()).await,
-                Err(refusal) if !matches!(refusal.reason, Reason::TooLarge | Reason::UnknownSource) => {
-                    sleep(refusal.retry_after.max(MIN_WAIT).into()).await;
-                }
-                result => return result,
+            match refusal.reason {
+                Reason::TooLarge | Reason::UnknownSource => return Err(refusal),
+                Reason::Penalty => sleep(ONE_TICK.into()).await,
+                _ => sleep(refusal.retry_after.max(MIN_WAIT).into()).await,
+            }
+            // It counted towards the debt at first.
+            let payer = Payer { counts_for_deep_debt: false, ..payer() };
+            match self.try_charge(payer, demand, class) {
+                Ok(charged) => return Ok(charged),
+                Err(again) => refusal = again,
             }
         }
     }
@@ -268,13 +279,19 @@ impl<T> Admission<T> {
     #[inline]
     pub(crate) fn admit(&self, ledger: &mut Ledger, charged: &Charged, now: Nanos) -> Result<(), Refusal> {
         let class = charged.class;
-        self.metrics.of_type(class.query_type).offered(class.tier);
+        self.note_offered(class);
         let Some(retry_after) = self.policy.refuses(class, now, || ledger.draw()) else { return Ok(()) };
         if charged.shadow {
             ledger.count_refusal(charged.tenant, Reason::Slo, charged.price, true);
             return Ok(());
         }
         Err(self.refuse(ledger, charged, Refusal::after(Reason::Slo, retry_after)))
+    }
+
+    /// Notes that a request of this class, which has been charged, wants to go to the store.
+    #[inline]
+    pub(crate) fn note_offered(&self, class: RequestClass) {
+        self.metrics.of_type(class.query_type).offered(class.tier);
     }
 
     /// Refuses a request that has been charged and not been counted: refunds and counts it.
@@ -456,8 +473,9 @@ impl<T: Waiting> Admission<T> {
     pub(crate) fn expire(&self, now: Nanos) -> Option<Dequeued<T>> {
         let has_expired = |tier, queued: &Queued<T>| {
             let waited = now.saturating_sub(queued.since);
+            let may_be_refused = !queued.item.charged().shadow && !queued.item.must_run();
             self.is_late(&queued.item, waited)
-                || (!queued.item.charged().shadow && self.delay.borrow().has_expired(tier, waited))
+                || (may_be_refused && self.delay.borrow().has_expired(tier, waited))
         };
         let (tier, Queued { item: request, bytes, since, .. }) =
             self.queue.borrow_mut().pop_expired(has_expired)?;
@@ -488,6 +506,9 @@ impl<T: Waiting> Admission<T> {
         if self.is_late(request, waited) {
             return Err(LATE);
         }
+        if request.must_run() {
+            return Ok(());
+        }
         request.store_accepts(now)?;
         let Charged { tenant, price, shadow, .. } = *request.charged();
         if is_delayed && !shadow {
@@ -502,7 +523,8 @@ impl<T: Waiting> Admission<T> {
     /// True if nobody wants the reply to a request that has waited so long.
     fn is_late(&self, request: &T, waited: Nanos) -> bool {
         let is_past_deadline = self.deadline.get().is_some_and(|deadline| waited > deadline);
-        !request.is_coalesced() && (is_past_deadline || !request.is_wanted())
+        let is_late = is_past_deadline && !request.must_run();
+        !request.is_coalesced() && (is_late || !request.is_wanted())
     }
 
     fn delay_refusal(&self) -> Refusal {

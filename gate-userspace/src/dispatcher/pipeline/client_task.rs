@@ -41,14 +41,17 @@ impl<W: Wire> Session<W> {
                         Err(ended) => break ended,
                     }
                 }
-                TaskEvent::Dedicated => break Box::pin(self.serve_dedicated(&mut socket, &service)).await,
+                TaskEvent::Dedicated => match Box::pin(self.serve_dedicated(&mut socket, &service)).await {
+                    Ok(()) => self.resume_in(ConnectionMode::Shared),
+                    Err(ended) => break ended,
+                },
             }
         };
         self.dead.set(Some(ended));
         self.resume_store();
         // Requests that the store has not answered hold the socket open. It may have been closed by the client.
         let _ = shutdown(socket.as_ref().as_raw_fd(), Shutdown::Both);
-        drop((self.share.take(), self.slot.take()));
+        drop((self.share.take(), self.slot.take(), self.dedicated_slot.take()));
         // So would they hold this.
         let conversation = &mut *self.conversation.borrow_mut();
         (conversation.input, conversation.replies) = (Buffer::default(), Replies::new(W::refuse));
@@ -87,20 +90,20 @@ impl<W: Wire> Session<W> {
         }
     }
 
-    /// What it has sent behind a request that is done with is looked at, here or where it goes.
+    /// Continues with the input behind a request that has ended, in mode `to`.
     fn resume_in(&self, to: ConnectionMode) {
         let conversation = &mut *self.conversation.borrow_mut();
         conversation.next_mode = to;
         conversation.decode_paused = true;
     }
 
-    /// A request of its may go to the store; its body is to be passed on.
+    /// A request may go to the store; its body is to be streamed.
     pub(crate) fn start_streaming(&self, large: StreamedRequest<W>) {
         *self.streaming.borrow_mut() = Some(Box::new(large));
         self.wake();
     }
 
-    /// Whether it has all its replies, but for that to a request that may go to the store: which is its last.
+    /// True if it has all its replies, except the one to a streamed request, which is the last.
     fn has_outstanding_replies(&self, replies: &Replies) -> bool {
         replies.outstanding() == usize::from(self.streaming.borrow().is_some())
     }
@@ -148,7 +151,7 @@ impl<W: Wire> Session<W> {
                 };
             }
             if all_said && conversation.next_mode == ConnectionMode::Streaming {
-                // It was refused while it waited.
+                // The request was refused while it waited.
                 (conversation.next_mode, conversation.decode_paused) = (ConnectionMode::Shared, true);
             }
             let moves = conversation.next_mode != ConnectionMode::Shared;
@@ -236,15 +239,15 @@ impl<W: Wire> Session<W> {
     }
 }
 
-/// Why a client's task stops waiting for its sockets.
+/// The reason why a client's task stops waiting for its sockets.
 #[derive(Debug)]
 enum TaskEvent<W: Wire> {
-    /// It is over.
+    /// The connection has ended.
     Closed(CloseCause),
-    /// A request of its goes to the store, with its body.
+    /// A request is streamed to the store.
     Streaming(Box<StreamedRequest<W>>),
-    /// It is about to become someone else.
+    /// A request may change its identity.
     Login,
-    /// From here on it has a connection to the store of its own.
+    /// The next request needs a dedicated connection.
     Dedicated,
 }

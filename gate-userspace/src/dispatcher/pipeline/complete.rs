@@ -22,7 +22,7 @@ use crate::dispatcher::settings::Settings;
 use crate::dispatcher::stores::error::StoreError;
 use crate::dispatcher::stores::events::{Failure, ReplyPart, ReplyProgress, ReplyTiming, StoreEvents};
 use crate::dispatcher::stores::pool::Pool;
-use crate::dispatcher::wire::{Ttl, Wire};
+use crate::dispatcher::wire::{SessionState, Ttl, Wire};
 use crate::protocol::Refusal;
 
 impl<W: Wire> StoreEvents for Service<W> {
@@ -43,7 +43,7 @@ impl<W: Wire> StoreEvents for Service<W> {
     #[inline]
     fn reply_part(&self, request: &mut Self::InFlight, reply: ReplyPart<'_>) {
         let ReplyPart { input, answer, is_first } = reply;
-        if is_first && W::is_forbidden(input) {
+        if is_first && W::Session::is_forbidden(input) {
             request.client.pool().set_may_cache(false);
         }
         if request.cache_role.is_coalesced() {
@@ -279,7 +279,7 @@ impl<W: Wire> Service<W> {
                     client.order.send_late(flight.key);
                     let mut in_flight = follower.with_role(CacheRole::None);
                     in_flight.charged.at = now;
-                    let item = QueueItem { in_flight, request: following.request };
+                    let item = QueueItem::Shared { in_flight, request: following.request };
                     self.admission.enqueue(item, flight.flight_key().request, now);
                 }
             }

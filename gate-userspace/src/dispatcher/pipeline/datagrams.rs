@@ -45,7 +45,7 @@ use crate::protocol::memcached::udp::Frame;
 /// The clients of datagrams: those whose answers are not complete, and those that can be used again.
 #[derive(Debug)]
 pub(crate) struct Senders<W: Wire> {
-    /// Those at the front have been used for the longest.
+    /// The ones at the front have been used for the longest.
     clients: VecDeque<Rc<Session<W>>>,
     limit: usize,
 }
@@ -126,7 +126,7 @@ impl<W: Wire> Service<W> {
         self.mark_pending_write(&client);
     }
 
-    /// Whether the gate may send so many bytes of its own to a client.
+    /// True if gate may send so many bytes of its own to a client.
     #[inline]
     pub(crate) fn within_reply_budget(&self, client: &Session<W>, bytes: usize) -> bool {
         let Some(sender) = client.datagram() else { return true };
@@ -253,8 +253,8 @@ async fn receive_batch<W: Wire>(
 
 /// Datagrams that are taken in before anyone else has a turn.
 const BATCH: usize = 64;
-/// How many clients are looked at for one that can be used again, while there may be more of them.
+/// The number of clients that are searched for one that can be used again, while there may be more of them.
 const MIN_CAPACITY: usize = 4;
-/// How long a socket may have no room for an answer; then the rest of it is lost.
+/// The time for which a socket may have no room for a reply; then the rest of it is lost.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 const RETRY_DELAY: Duration = Duration::from_millis(50);

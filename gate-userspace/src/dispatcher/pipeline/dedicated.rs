@@ -1,394 +1,383 @@
-//! A client with a connection to the store of its own.
+//! A client with a dedicated connection to the store.
 //!
-//! Transactions, subscriptions, a chosen database or user belong to one connection. From the first request
-//! that needs it, what the client sends goes to the store as it is and what the store sends comes back as it is;
-//! requests are still decoded, priced and charged.
+//! Transactions, subscriptions, a chosen database or user belong to one connection. The first request that needs it is
+//! admitted like any other ([`crate::dispatcher::pipeline::request`]). From there on what the client sends goes to the store as it
+//! is, and what the store sends comes back as it is. [`super::dedicated_requests`] decodes, charges and admits the requests.
 //!
-//! **Quota.** A refusal in the middle of a transaction would change what it does. So a client that has spent its
-//! quota is not refused here: it waits, and is not read from, until its bucket has room.
+//! **Return.** A client whose connection keeps no state goes back to the shared ones: after `EXEC`, `DISCARD`, `UNWATCH`
+//! or an answered `BLPOP`, when the store has answered everything. Its connection is kept for the next client of the
+//! same identity.
 //!
-//! **Memory.** What it has sent and not yet been understood, and what it has not read, is where any client's is, and is
-//! looked after there ([`crate::dispatcher::clients::memory_budget`], [`Client::check_timeout`]). It is not read while the store does not read, nor
-//! the store while the client does not.
+//! **Permits.** A request holds one until its reply is complete, unless it may wait for other clients. A client that does
+//! not read gives up its permits: the time that it takes is not the store's.
 //!
-//! **Figures.** What shared connections would have carried, and what is answered outside of a transaction, is counted by
-//! query type, as long as answers can be told apart ([`DedicatedWrites`]). It passes no admission, and teaches neither that nor
-//! shedding nor prices.
+//! **Silence.** A store that owes a reply and sends nothing for `store_timeout` (`slow_timeout` while it does something
+//! slow) counts as down, and the client is closed.
+//!
+//! **Memory.** Input and replies are where any client's are, and count like them
+//! ([`crate::dispatcher::clients::memory_budget`]). The client is not read while the store does not read, nor the store
+//! while the client does not.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io::ErrorKind;
+use std::rc::Rc;
 
 use gate_common::abi::Reason;
 use gate_common::units::Nanos;
-use tokio::io::AsyncWriteExt as _;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf, ReadHalf};
+use tokio::time::sleep;
 
 use super::Service;
-use super::admission::Demand;
-use super::request::demand;
+use super::admission::Answered;
+use super::dedicated_requests::DedicatedRequests;
 use super::session::Session;
 use crate::clock;
 use crate::dispatcher::clients::client::{CloseCause, WriteStatus};
-use crate::dispatcher::hot_cache::dedicated_writes::DedicatedWrites;
-use crate::dispatcher::identity::{Identity, LoginRequest};
+use crate::dispatcher::clients::slots::MostSlots;
+use crate::dispatcher::hot_cache::dedicated_writes::{DedicatedWrites, ReplyStart};
+use crate::dispatcher::identity::Identity;
 use crate::dispatcher::metrics::Event;
-use crate::dispatcher::request::RequestClass;
+use crate::dispatcher::request::Charged;
 use crate::dispatcher::stores::dedicated::DedicatedConnection;
 use crate::dispatcher::stores::error::StoreError;
-use crate::dispatcher::tenants::ledger::TenantId;
-use crate::dispatcher::wire::buffer::Buffer;
-use crate::dispatcher::wire::resp::CLUSTER;
-use crate::dispatcher::wire::{Route, Transaction, Wire};
-use crate::policy::Tier;
-use crate::policy::admission::QueryType;
-use crate::protocol::{Refusal, Step};
+use crate::dispatcher::wire::{SessionState, Wire};
+use crate::protocol::Refusal;
+
+impl<W: Wire> Service<W> {
+    /// Takes a slot for a dedicated connection, if the client's tenant may have one more.
+    ///
+    /// # Errors
+    ///
+    /// The refusal, if the tenant has as many as it may, or the circuit breaker is open.
+    pub(super) fn reserve_dedicated(&self, client: &Session<W>) -> Result<(), Refusal> {
+        if self.in_cluster.get() {
+            return Err(StoreError::Cluster.refusal());
+        }
+        self.lines.check().map_err(|error| error.refusal())?;
+        let most = self.limits.get().dedicated;
+        let most = MostSlots { unknown: most, known: usize::MAX, tenant: most };
+        // A client that becomes another tenant's takes a new slot.
+        drop(client.dedicated_slot.take());
+        let slot = self.dedicated_slots.take(client.tenant.get(), most);
+        if slot.is_none() && !client.shadow {
+            return Err(Refusal::of(Reason::Limit));
+        }
+        if slot.is_none() {
+            self.refuses(client, client.tenant.get(), Reason::Limit);
+        }
+        *client.dedicated_slot.borrow_mut() = slot;
+        Ok(())
+    }
+}
 
 impl<W: Wire> Session<W> {
-    /// Serves the client, which has all its replies, to its end by a connection of its own to the store.
+    /// Serves the client, which has all its replies, over a dedicated connection, until that keeps no state.
+    ///
+    /// # Errors
+    ///
+    /// The cause, if the client's connection ends.
     pub(crate) async fn serve_dedicated(
-        &self,
+        self: &Rc<Self>,
         from_client: &mut OwnedReadHalf,
         service: &Service<W>,
-    ) -> CloseCause {
+    ) -> Result<(), CloseCause> {
         service.metrics.count(Event::DedicatedConnection);
         self.conversation.borrow_mut().awaits_output = true;
-        let who = self.who.borrow().clone();
-        let opened = match service.in_cluster.get() {
-            true => Err(StoreError::Cluster),
-            false => self.open_dedicated(&who, service).await,
-        };
-        let mut store = match opened {
-            Ok(line) => line.into_socket(),
-            Err(broken) => {
-                let answer = self.reply_store_error(broken, service);
+        let (first, identity) = (self.first_dedicated.take(), self.who.borrow().clone());
+        let mut connection = match self.open_dedicated(first.is_some(), &identity, service).await {
+            Ok(connection) => connection,
+            Err(error) => {
+                let reply = self.reply_store_error(error, first.as_ref(), service);
                 // It may have left.
-                let _ = write_all(self.socket(), &answer).await;
-                return CloseCause::ClientLeft;
+                let _ = write_all(self.socket(), &reply).await;
+                return Err(CloseCause::ClientLeft);
             }
         };
-        let (from_store, mut to_store) = store.split();
-        let decoder = W::decoder(service.settings.max_request());
-        let marks = RefCell::new(DedicatedWrites::new(service.hot.marker()));
-        let requests = DedicatedRequests {
-            client: self,
+        {
+            let (from_store, mut to_store) = connection.socket().split();
+            let exchange = Exchange::new(self, service);
+            let requests = DedicatedRequests::new(&exchange, first);
+            tokio::select! {
+                ended = requests.run(from_client, &mut to_store) => ended?,
+                ended = exchange.copy_to_client(&from_store) => return Err(ended),
+                ended = exchange.watch_store() => return Err(ended),
+                ended = std::future::poll_fn(|cx| self.poll_ended(cx)) => return Err(ended),
+            }
+        }
+        service.lines.give_back(connection, identity);
+        drop(self.dedicated_slot.take());
+        self.other_bytes.set(0);
+        self.awaits_store.set(false);
+        let conversation = &mut *self.conversation.borrow_mut();
+        conversation.decoder = W::decoder(service.settings.max_request());
+        conversation.awaits_output = false;
+        self.update_memory(conversation);
+        Ok(())
+    }
+
+    /// A dedicated connection for a client of this identity, `is_admitted` or not. All that it has written so far has been
+    /// answered, over a shared connection: if it waits for replicas, it means that.
+    async fn open_dedicated(
+        &self,
+        is_admitted: bool,
+        identity: &Identity,
+        service: &Service<W>,
+    ) -> Result<DedicatedConnection, StoreError> {
+        if !is_admitted && service.reserve_dedicated(self) == Err(Refusal::of(Reason::Limit)) {
+            return Err(StoreError::Limit);
+        }
+        if service.in_cluster.get() {
+            return Err(StoreError::Cluster);
+        }
+        let mut connection = service.lines.take_dedicated(&service.settings, identity).await?;
+        if self.awaits_replicas.get() {
+            connection.adopt_writes().await?;
+        }
+        Ok(connection)
+    }
+
+    /// The reply to a client that cannot have a connection.
+    fn reply_store_error(&self, error: StoreError, first: Option<&Charged>, service: &Service<W>) -> Vec<u8> {
+        if let StoreError::Refused(reply) = error {
+            return reply;
+        }
+        let refusal = error.refusal();
+        match first {
+            Some(charged) => {
+                service.admission.refuse(&mut service.ledger.borrow_mut(), charged, refusal);
+            }
+            None => service.admission.count_refusal(self.tenant.get(), refusal.reason),
+        }
+        if let StoreError::Cluster = error {
+            return W::Session::IN_CLUSTER.to_vec();
+        }
+        let mut reply = Vec::new();
+        W::refuse(refusal, &mut reply);
+        reply
+    }
+}
+
+/// The state that the two directions of a dedicated connection share.
+pub(super) struct Exchange<'a, W: Wire> {
+    pub(super) client: &'a Rc<Session<W>>,
+    pub(super) service: &'a Service<W>,
+    /// The requests that are not answered.
+    pub(super) outstanding: RefCell<DedicatedWrites<Sent>>,
+    /// Permits that they hold.
+    permits: Cell<usize>,
+    /// When the store last sent something, or the client began to read again.
+    last_progress: Cell<Nanos>,
+    /// When the client subscribed, if the store has sent nothing since.
+    pub(super) subscribed: Cell<Option<Nanos>>,
+    /// True while a request waits for the replies to those before it.
+    awaits_replies: Cell<bool>,
+    /// False once a transaction did not end as it should: the connection may keep state that gate does not know of.
+    pub(super) state_is_known: Cell<bool>,
+    /// True once the store has executed what should have been a part of a transaction.
+    pub(super) refuses_transactions: Cell<bool>,
+}
+
+/// A request that has been sent over a dedicated connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent {
+    pub(super) charged: Charged,
+    pub(super) has_permit: bool,
+    /// True if it counts by query type even without a permit.
+    pub(super) is_measured: bool,
+    /// True if it may wait for other clients.
+    pub(super) blocks: bool,
+    /// True if it may take the store long.
+    pub(super) is_slow: bool,
+    /// True if the state of the connection is as at the beginning after it, unless it fails.
+    pub(super) clears_state: bool,
+}
+
+impl<'a, W: Wire> Exchange<'a, W> {
+    fn new(client: &'a Rc<Session<W>>, service: &'a Service<W>) -> Self {
+        Self {
+            client,
             service,
-            decoder,
-            out: Buffer::default(),
-            class: RequestClass { tier: Tier::Critical, query_type: QueryType(0) },
-            tenant: self.tenant.get(),
-            client_tenant: self.tenant.get(),
-            skipped_replies: false,
-            marks: &marks,
-        };
-        tokio::select! {
-            ended = requests.pass(from_client, &mut to_store) => ended,
-            ended = self.copy_to_client(&from_store, &marks, service) => ended,
-            ended = std::future::poll_fn(|cx| self.poll_ended(cx)) => ended,
+            outstanding: RefCell::new(DedicatedWrites::new(service.hot.marker())),
+            permits: Cell::new(0),
+            last_progress: Cell::new(Nanos::ZERO),
+            subscribed: Cell::new(None),
+            awaits_replies: Cell::new(false),
+            state_is_known: Cell::new(true),
+            refuses_transactions: Cell::new(false),
         }
     }
 
-    /// A new connection to the store for it alone. All that it has written so far has been answered, over a shared
-    /// connection: if it waits for replicas, it means that.
-    async fn open_dedicated(
-        &self,
-        who: &Identity,
-        service: &Service<W>,
-    ) -> Result<DedicatedConnection, StoreError> {
-        let mut line = service.lines.open(&service.settings, who).await?;
-        if self.awaits_replicas.get() {
-            line.adopt_writes().await?;
+    /// The number of requests that are not answered, as far as replies can be counted.
+    pub(super) fn unanswered(&self) -> usize {
+        self.outstanding.borrow().len()
+    }
+
+    /// True if more than `most` requests are not answered. The client's task is woken then when more replies come.
+    pub(super) fn has_unanswered(&self, most: usize) -> bool {
+        let has_more = self.unanswered() > most;
+        self.awaits_replies.set(has_more);
+        has_more
+    }
+
+    /// Notes that one more request has a permit.
+    pub(super) fn hold_permit(&self) {
+        self.permits.set(self.permits.get() + 1);
+    }
+
+    /// Releases the permits of all requests, which are not measured then.
+    pub(super) fn release_permits(&self) {
+        self.outstanding.borrow_mut().for_each(|sent| sent.has_permit = false);
+        let held = self.permits.take();
+        (0..held).for_each(|_| self.service.admission.release_permit());
+        if held > 0 {
+            self.service.dispatch(clock::monotonic());
         }
-        Ok(line)
     }
 
     /// From the store to the client, as fast as the client reads.
-    async fn copy_to_client(
-        &self,
-        from_store: &ReadHalf<'_>,
-        marks: &RefCell<DedicatedWrites>,
-        service: &Service<W>,
-    ) -> CloseCause {
+    async fn copy_to_client(&self, from_store: &ReadHalf<'_>) -> CloseCause {
         loop {
             if from_store.readable().await.is_err() {
                 return CloseCause::ClientLeft;
             }
-            match self.read_replies(from_store, &mut marks.borrow_mut(), service) {
+            match self.read_replies(from_store) {
                 Ok(0) => return CloseCause::ClientLeft,
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
                 Err(_) => return CloseCause::ClientLeft,
             }
-            if !self.flush_to_client(service).await {
+            if self.outstanding.borrow().has_lost_count() {
+                self.release_permits();
+            }
+            // The store first, then the clients.
+            self.service.dispatch(clock::monotonic());
+            self.service.flush_pending();
+            if self.awaits_replies.take() {
+                self.client.wake();
+            }
+            if !self.flush_to_client().await {
                 return CloseCause::ClientLeft;
             }
         }
     }
 
-    /// Reads some of what the store answers; how many bytes that is.
-    fn read_replies(
-        &self,
-        from_store: &ReadHalf<'_>,
-        marks: &mut DedicatedWrites,
-        service: &Service<W>,
-    ) -> std::io::Result<usize> {
-        let output = &mut self.conversation.borrow_mut().replies.output;
+    /// Reads some of the store's replies; returns the number of bytes.
+    fn read_replies(&self, from_store: &ReadHalf<'_>) -> std::io::Result<usize> {
+        let output = &mut self.client.conversation.borrow_mut().replies.output;
         let len = output.fill(CHUNK, |bytes| from_store.try_read_buf(bytes))?;
         let now = clock::monotonic();
-        marks.hear(&output.bytes()[output.len() - len..], |request, sent| {
-            service.metrics.of_type(request.query_type).offered(request.tier);
-            service.metrics.answered(request.query_type, Nanos::ZERO, now.saturating_sub(sent), 1);
+        self.last_progress.set(now);
+        self.subscribed.set(None);
+        let outstanding = &mut *self.outstanding.borrow_mut();
+        outstanding.on_replies(&output.bytes()[output.len() - len..], |sent, at, start| {
+            self.on_answered(sent, at, start, now);
         });
-        self.awaits_store.set(marks.awaits_store());
+        self.client.awaits_store.set(outstanding.awaits_store());
+        self.client.set_outstanding(outstanding.len());
         Ok(len)
     }
 
-    /// Writes all that there is, as fast as the client reads; false if it has left.
-    async fn flush_to_client(&self, service: &Service<W>) -> bool {
+    /// A request that was sent at `at` has its complete reply.
+    fn on_answered(&self, sent: Sent, at: Nanos, start: ReplyStart, now: Nanos) {
+        if sent.clears_state && start == ReplyStart::Failed {
+            self.state_is_known.set(false);
+        }
+        let Charged { class, at: charged, .. } = sent.charged;
+        if sent.has_permit {
+            self.permits.set(self.permits.get() - 1);
+            let admission = &self.service.admission;
+            admission.release_permit();
+            admission.observe(Answered { class, charged, sent: at, count: 1 }, now);
+        } else if sent.is_measured && start != ReplyStart::Queued {
+            // An error does not say which.
+            self.refuses_transactions.set(self.refuses_transactions.get() || start == ReplyStart::Done);
+            let metrics = &self.service.metrics;
+            metrics.of_type(class.query_type).offered(class.tier);
+            metrics.answered(class.query_type, Nanos::ZERO, now.saturating_sub(at), 1);
+        }
+    }
+
+    /// Writes all replies, as fast as the client reads; false if it has left.
+    pub(super) async fn flush_to_client(&self) -> bool {
+        let client = self.client;
         loop {
             let written = {
-                let conversation = &mut *self.conversation.borrow_mut();
-                let written = self.flush(&mut conversation.replies.output);
-                self.update_memory(conversation);
+                let conversation = &mut *client.conversation.borrow_mut();
+                let written = client.flush(&mut conversation.replies.output);
+                client.update_memory(conversation);
                 written
             };
             match written {
                 WriteStatus::Complete => return true,
                 WriteStatus::StoreError => return false,
-                WriteStatus::Blocked => service.close_clients_over_budget(),
+                WriteStatus::Blocked => {
+                    self.release_permits();
+                    self.service.flush_pending();
+                }
             }
-            if self.socket().writable().await.is_err() {
+            if client.socket().writable().await.is_err() {
                 return false;
             }
+            self.last_progress.set(clock::monotonic());
         }
     }
 
-    /// What it reads that cannot have a connection.
-    fn reply_store_error(&self, broken: StoreError, service: &Service<W>) -> Vec<u8> {
-        if let StoreError::Refused(why) = broken {
-            return why;
-        }
-        service.admission.count_refusal(self.tenant.get(), Reason::StoreDown);
-        if let StoreError::Cluster = broken {
-            return CLUSTER.to_vec();
-        }
-        let mut refusal = Vec::new();
-        W::refuse(broken.refusal(), &mut refusal);
-        refusal
-    }
-}
-
-/// What a client asks, on its way to its own connection.
-struct DedicatedRequests<'a, W: Wire> {
-    client: &'a Session<W>,
-    service: &'a Service<W>,
-    decoder: W::Decoder,
-    /// What goes to the store next.
-    out: Buffer,
-    /// The rest of the request that is being read is not passed on.
-    skipped_replies: bool,
-    marks: &'a RefCell<DedicatedWrites>,
-    /// The class of the last request, with the highest tier that its query type may have.
-    class: RequestClass,
-    /// The tenant that is charged for it.
-    tenant: TenantId,
-    /// The client's tenant then.
-    client_tenant: TenantId,
-}
-
-/// What a client has asked.
-struct NextPart {
-    demand: Demand,
-    /// Who it says that it is.
-    asked: Option<LoginRequest>,
-}
-
-impl<W: Wire> DedicatedRequests<'_, W> {
-    /// From the client to the store, charged.
-    async fn pass(mut self, from_client: &mut OwnedReadHalf, to_store: &mut WriteHalf<'_>) -> CloseCause {
+    /// Waits until the store has been silent for too long.
+    async fn watch_store(&self) -> CloseCause {
+        let service = self.service;
         loop {
-            let received = self.next();
-            if !self.out.is_empty() && (received.is_none() || self.out.len() >= CHUNK) {
-                self.update_memory();
-                self.marks.borrow_mut().send(clock::monotonic());
-                self.client.awaits_store.set(true);
-                if to_store.write_all(self.out.bytes()).await.is_err() {
-                    return CloseCause::ClientLeft;
+            let (now, timeout) = (clock::monotonic(), service.settings.store_timeout());
+            let mut pause = Nanos(timeout.0 / 2);
+            if let Some((since, is_slow)) = self.awaited_since() {
+                let patience = if is_slow { service.limits.get().slow_timeout } else { timeout };
+                let due = since.saturating_add(patience);
+                if due <= now {
+                    break;
                 }
-                self.client.has_progress.set(true);
-                self.out.clear();
+                pause = pause.min(due.saturating_sub(now));
             }
-            match received {
-                Some(Ok(NextPart { demand, asked })) => {
-                    if !self.charge_when_affordable(demand).await {
-                        return CloseCause::ClientLeft;
-                    }
-                    if let Some(asked) = asked {
-                        self.client.verify_login(&asked, self.service).await;
-                        if self.client.conversation.borrow().closing {
-                            // Its new tenant has too many: so it reads, if it reads at all.
-                            self.client.flush(&mut self.client.conversation.borrow_mut().replies.output);
-                            return CloseCause::ClientLeft;
-                        }
-                    }
-                }
-                Some(Err(answer)) => {
-                    // It may have left.
-                    let _ = write_all(self.client.socket(), &answer).await;
-                    return CloseCause::ClientLeft;
-                }
-                None => {
-                    self.release();
-                    if !self.read(from_client).await {
-                        return CloseCause::ClientLeft;
-                    }
-                }
-            }
+            sleep(pause.max(SHORTEST_PAUSE).into()).await;
         }
-    }
-
-    /// Reads more of what the client sends; false if it has left.
-    async fn read(&self, from_client: &OwnedReadHalf) -> bool {
-        let conversation = &self.client.conversation;
-        conversation.borrow_mut().awaits_output = false;
-        let len = loop {
-            if from_client.readable().await.is_err() {
-                return false;
-            }
-            let read = conversation.borrow_mut().input.fill(CHUNK, |bytes| from_client.try_read_buf(bytes));
-            match read {
-                Ok(len) => break len,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Err(_) => return false,
-            }
-        };
-        conversation.borrow_mut().awaits_output = true;
-        self.client.has_progress.set(true);
-        self.update_memory();
-        len > 0
-    }
-
-    /// Gives back memory that nothing is in.
-    fn release(&mut self) {
-        self.out.release();
-        self.marks.borrow_mut().release();
-        self.update_memory();
-    }
-
-    /// What the client holds has changed.
-    fn update_memory(&self) {
-        self.client.other_bytes.set(self.out.memory() + self.marks.borrow().memory());
-        self.client.update_memory(&self.client.conversation.borrow());
-        self.service.close_clients_over_budget();
-    }
-
-    /// Adds the next request, or the next part of one, to what goes to the store. Returns what it is, or the answer to
-    /// what is no request; `None` if more must be read first.
-    fn next(&mut self) -> Option<Result<NextPart, Vec<u8>>> {
-        let mut received = std::mem::take(&mut self.client.conversation.borrow_mut().input);
-        let next = self.decode(&mut received);
-        self.client.conversation.borrow_mut().input = received;
-        next
-    }
-
-    fn decode(&mut self, received: &mut Buffer) -> Option<Result<NextPart, Vec<u8>>> {
-        loop {
-            let step = W::decode(&mut self.decoder, received.bytes());
-            let taken = &received.bytes()[..step.consumed()];
-            let found = match step {
-                Step::More { .. } => return None,
-                Step::Skip { .. } => None,
-                Step::Request { request, .. } => {
-                    self.service.metrics.count(Event::Request);
-                    let bytes = W::bytes(&self.decoder, &request, taken);
-                    let mut class = self.service.types.borrow().classify::<W>(&request, bytes);
-                    self.class = class;
-                    let asked = W::change(&request, bytes);
-                    let (tenant, denied) = self.client.tenant_for(&request, bytes);
-                    (self.tenant, self.client_tenant) = (tenant, self.client.tenant.get());
-                    let instead = self.instead(denied, &request, bytes, asked.as_ref());
-                    self.skipped_replies = instead.is_some();
-                    self.out.push(instead.unwrap_or(bytes));
-                    let mark =
-                        if self.skipped_replies { None } else { self.service.hot.mark(&request, bytes) };
-                    class.tier = class.tier.max(self.service.ledger.borrow_mut().tier(tenant));
-                    let is_plain = !self.skipped_replies && W::route(&request) == Route::Shared;
-                    let has_one_answer = self.skipped_replies || W::has_one_answer(&request);
-                    self.marks.borrow_mut().ask(mark, has_one_answer, is_plain.then_some(class));
-                    let asked = asked.filter(|_| !self.skipped_replies);
-                    // What follows of a streamed one is charged as it comes.
-                    let demand = Demand { bytes: bytes.len(), ..demand::<W>(&request) };
-                    Some(Ok(NextPart { demand, asked }))
-                }
-                Step::Body { len, .. } => {
-                    if !self.skipped_replies {
-                        self.out.push(taken);
-                    }
-                    Some(Ok(NextPart { demand: Demand::more(len), asked: None }))
-                }
-                Step::Fault { fault, .. } => {
-                    let mut answer = Vec::new();
-                    W::answer_fault(&fault, &mut answer);
-                    Some(Err(answer))
-                }
-            };
-            self.client.has_finished_a_request();
-            received.consume(step.consumed());
-            if found.is_some() {
-                return found;
-            }
+        service.lines.failed();
+        tracing::debug!(
+            service = service.settings.name,
+            "the store did not answer over a dedicated connection"
+        );
+        service.admission.count_refusal(self.client.tenant.get(), Reason::StoreDown);
+        let has_sent_nothing = self.last_progress.get() == Nanos::ZERO;
+        if has_sent_nothing || self.outstanding.borrow().is_between_replies() {
+            let output = &mut self.client.conversation.borrow_mut().replies.output;
+            output.append(|out| W::refuse(Refusal::uncertain(), out));
+            self.client.flush(output);
         }
+        CloseCause::StoreFailed
     }
 
-    /// What goes to the store instead of a request that is refused. What the store does not know it refuses in its turn,
-    /// and a transaction with it.
-    fn instead(
-        &self,
-        denied: bool,
-        request: &W::Request,
-        bytes: &[u8],
-        asked: Option<&LoginRequest>,
-    ) -> Option<&'static [u8]> {
-        if self.client.refused_with_multi(request).is_some() {
-            return match W::transaction(request) {
-                Transaction::Commit => Some(W::ABORT),
-                // The store knows of no transaction, and says so.
-                Transaction::Discard => None,
-                _ => Some(W::UNKNOWN_COMMAND),
-            };
+    /// Since when the store has owed a reply and sent nothing, and whether it may take long. `None` if it owes none, or
+    /// waits for other clients, or if the client does not read.
+    fn awaited_since(&self) -> Option<(Nanos, bool)> {
+        if !self.client.conversation.borrow().replies.output.is_empty() {
+            return None;
         }
-        self.refuses(denied, request, bytes, asked).then(|| {
-            self.client.note_refused(request, Refusal::of(Reason::Unsupported));
-            W::UNKNOWN_COMMAND
-        })
-    }
-
-    /// Whether a request is denied to the tenant or too long, or gate knows its password to be wrong.
-    fn refuses(
-        &self,
-        denied: bool,
-        request: &W::Request,
-        bytes: &[u8],
-        asked: Option<&LoginRequest>,
-    ) -> bool {
-        let login = asked.and_then(|asked| asked.login.as_ref());
-        if login.and_then(|login| self.service.tenants.borrow().verifies(login)) == Some(false) {
-            self.service.metrics.count(Event::LoginFailed);
-            return true;
+        if let Some(since) = self.subscribed.get() {
+            return Some((since, false));
         }
-        let is_too_long = || self.service.is_too_long(request, bytes);
-        let refuses = |reason| self.service.refuses(self.client, self.tenant, reason);
-        denied && refuses(Reason::Unsupported) || is_too_long() && refuses(Reason::TooLarge)
-    }
-
-    /// Waits until the tenant can pay; false if it never can.
-    async fn charge_when_affordable(&self, demand: Demand) -> bool {
-        let client = self.client;
-        let payer = || client.payer(client.still_charged(self.tenant, self.client_tenant));
-        self.service.admission.charge_when_affordable(payer, demand, self.class).await.is_ok()
+        let outstanding = self.outstanding.borrow();
+        let (first, sent) = outstanding.first().filter(|(first, _)| !first.blocks)?;
+        let is_slow = first.is_slow || outstanding.iter().any(|sent| sent.is_slow);
+        Some((sent.max(self.last_progress.get()), is_slow))
     }
 }
 
-/// Writes everything, by and by.
+impl<W: Wire> Drop for Exchange<'_, W> {
+    fn drop(&mut self) {
+        // It may have been let out of the queue just now.
+        let granted = usize::from(self.client.turn.take() == Some(Ok(())));
+        (0..self.permits.take() + granted).for_each(|_| self.service.admission.release_permit());
+    }
+}
+
+/// Writes everything, as fast as the client reads.
 pub(crate) async fn write_all(socket: &OwnedWriteHalf, mut bytes: &[u8]) -> std::io::Result<()> {
     while !bytes.is_empty() {
         socket.writable().await?;
@@ -401,5 +390,7 @@ pub(crate) async fn write_all(socket: &OwnedWriteHalf, mut bytes: &[u8]) -> std:
     Ok(())
 }
 
-/// What is read or written in one go.
-const CHUNK: usize = 16 << 10;
+/// The most that is read or written at once.
+pub(super) const CHUNK: usize = 16 << 10;
+/// The shortest time between two looks at a silent store.
+const SHORTEST_PAUSE: Nanos = Nanos::from_millis(1);

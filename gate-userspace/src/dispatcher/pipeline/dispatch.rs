@@ -18,57 +18,92 @@ use crate::protocol::Refusal;
 
 /// A request in the queue.
 #[derive(Debug)]
-pub(crate) struct QueueItem<W: Wire> {
-    pub(crate) in_flight: InFlight<Rc<Session<W>>, CacheRole>,
-    pub(crate) request: W::Request,
+pub(crate) enum QueueItem<W: Wire> {
+    /// One that goes over a shared connection.
+    Shared { in_flight: InFlight<Rc<Session<W>>, CacheRole>, request: W::Request },
+    /// One that stays with its client, and goes over its dedicated connection.
+    Dedicated {
+        client: Rc<Session<W>>,
+        charged: Charged,
+        /// True if it is not refused, however long it waits.
+        must_run: bool,
+    },
+}
+
+impl<W: Wire> QueueItem<W> {
+    #[inline]
+    fn client(&self) -> &Session<W> {
+        match self {
+            Self::Shared { in_flight, .. } => &in_flight.client,
+            Self::Dedicated { client, .. } => client,
+        }
+    }
 }
 
 impl<W: Wire> Waiting for QueueItem<W> {
     #[inline]
     fn charged(&self) -> &Charged {
-        &self.in_flight.charged
+        match self {
+            Self::Shared { in_flight, .. } => &in_flight.charged,
+            Self::Dedicated { charged, .. } => charged,
+        }
     }
 
     #[inline]
     fn charged_mut(&mut self) -> &mut Charged {
-        &mut self.in_flight.charged
+        match self {
+            Self::Shared { in_flight, .. } => &mut in_flight.charged,
+            Self::Dedicated { charged, .. } => charged,
+        }
     }
 
     #[inline]
     fn client_queue(&self) -> &Cell<ClientQueue> {
-        &self.in_flight.client.queued
+        &self.client().queued
     }
 
     fn is_wanted(&self) -> bool {
-        !self.in_flight.client.is_gone() && !self.in_flight.client.left.get()
+        !self.client().is_gone() && !self.client().left.get()
     }
 
     fn is_coalesced(&self) -> bool {
-        self.in_flight.cache_role.is_coalesced()
+        matches!(self, Self::Shared { in_flight, .. } if in_flight.cache_role.is_coalesced())
+    }
+
+    fn must_run(&self) -> bool {
+        matches!(self, Self::Dedicated { must_run: true, .. })
     }
 
     fn is_slow(&self) -> bool {
-        is_slow::<W>(&self.request)
+        matches!(self, Self::Shared { request, .. } if is_slow::<W>(request))
     }
 
     fn store_accepts(&self, now: Nanos) -> Result<(), Refusal> {
-        self.in_flight.client.store().accepts(now)
+        match self {
+            Self::Shared { in_flight, .. } => in_flight.client.store().accepts(now),
+            // It has a connection.
+            Self::Dedicated { .. } => Ok(()),
+        }
     }
 
     fn store_has_window(&self) -> bool {
-        self.in_flight.client.store().has_window(self.is_slow())
+        match self {
+            Self::Shared { in_flight, .. } => in_flight.client.store().has_window(self.is_slow()),
+            Self::Dedicated { .. } => true,
+        }
     }
 }
 
 impl<W: Wire> Service<W> {
     /// Sends requests from the queue, as many as there are permits.
     pub(crate) fn dispatch(&self, now: Nanos) {
-        while let Some(Dequeued { request: QueueItem { in_flight, request }, bytes, result }) =
-            self.admission.dequeue(now)
-        {
-            match result {
-                Ok(()) => self.submit(in_flight, &request, &bytes, now),
-                Err(refusal) => self.refuse_dequeued(in_flight, refusal),
+        while let Some(Dequeued { request, bytes, result }) = self.admission.dequeue(now) {
+            match (request, result) {
+                (QueueItem::Shared { in_flight, request }, Ok(())) => {
+                    self.submit(in_flight, &request, &bytes, now)
+                }
+                (request, Err(refusal)) => self.refuse_dequeued(request, refusal),
+                (QueueItem::Dedicated { client, .. }, Ok(())) => client.end_wait(Ok(())),
             }
             self.admission.recycle(bytes);
         }
@@ -112,13 +147,17 @@ impl<W: Wire> Service<W> {
     pub(crate) fn expire(&self, now: Nanos) {
         while let Some(Dequeued { request, bytes, result }) = self.admission.expire(now) {
             if let Err(refusal) = result {
-                self.refuse_dequeued(request.in_flight, refusal);
+                self.refuse_dequeued(request, refusal);
             }
             self.admission.recycle(bytes);
         }
     }
 
-    fn refuse_dequeued(&self, in_flight: InFlight<Rc<Session<W>>, CacheRole>, refusal: Refusal) {
+    fn refuse_dequeued(&self, request: QueueItem<W>, refusal: Refusal) {
+        let in_flight = match request {
+            QueueItem::Shared { in_flight, .. } => in_flight,
+            QueueItem::Dedicated { client, .. } => return client.end_wait(Err(refusal)),
+        };
         let InFlight { client, seq, silent, cache_role, .. } = in_flight;
         if !cache_role.is_coalesced() {
             self.refuse_queued(&client, seq, silent || client.left.get(), refusal);
@@ -127,10 +166,18 @@ impl<W: Wire> Service<W> {
     }
 }
 
-/// Whether a request is slow by kind.
+/// True if a request is slow by kind.
 #[inline]
 pub(crate) fn is_slow<W: Wire>(request: &W::Request) -> bool {
     W::meta(request).may_take_long()
+}
+
+impl<W: Wire> Session<W> {
+    /// A request for its dedicated connection has left the queue, with a permit or refused.
+    fn end_wait(&self, result: Result<(), Refusal>) {
+        self.turn.set(Some(result));
+        self.wake();
+    }
 }
 
 /// The query for the TTL of the key that a flight reads, to be sent behind it.

@@ -11,7 +11,7 @@ use super::Service;
 use crate::dispatcher::wire::Wire;
 
 impl<W: Wire> Service<W> {
-    /// What has to be done now and then.
+    /// The work of every 10 ms.
     pub(crate) fn housekeeping(&self, now: Nanos) {
         let timeout = self.settings.store_timeout();
         self.pools.check(now, timeout, self.limits.get().slow_timeout);
@@ -22,7 +22,7 @@ impl<W: Wire> Service<W> {
         self.flush_pending();
     }
 
-    /// What has to be done at every tick.
+    /// The work of every tick.
     pub(crate) fn tick(&self, now: Nanos) {
         self.admission.tick(self.is_first, now);
         self.refresh_limits();

@@ -13,7 +13,7 @@ use crate::dispatcher::clients::client::ConnectionMode;
 use crate::dispatcher::identity::{Identity, LoginRequest, Secret};
 use crate::dispatcher::metrics::Event;
 use crate::dispatcher::stores::error::StoreError;
-use crate::dispatcher::wire::Wire;
+use crate::dispatcher::wire::{SessionState, Wire};
 use crate::protocol::resp::error_code;
 use crate::protocol::{Refusal, Step};
 
@@ -49,12 +49,12 @@ impl<W: Wire> Session<W> {
         let input = conversation.input.bytes();
         let Step::Request { len, request } = W::decode(&mut conversation.decoder, input) else { return None };
         let bytes = W::bytes(&conversation.decoder, &request, &input[..len]);
-        let taken = (Secret::new(bytes), W::change(&request, bytes)?);
+        let taken = (Secret::new(bytes), W::Session::login(&request, bytes)?);
         conversation.input.consume(len);
         Some(taken)
     }
 
-    /// What the store says, or gate where it can tell.
+    /// The reply: the store's, or gate's own if it can tell.
     async fn answer(
         &self,
         request: &Secret,
@@ -76,13 +76,13 @@ impl<W: Wire> Session<W> {
             service.lines.keep(line);
             Ok(answer)
         };
-        asking.await.or_else(|broken| match broken {
+        asking.await.or_else(|error| match error {
             StoreError::Refused(why) => Ok(why),
-            broken => Err(broken.refusal()),
+            error => Err(error.refusal()),
         })
     }
 
-    /// The store agrees. It shares a pool from now on if there is one for it.
+    /// The store has accepted the login. Moves the client to the pool of its identity, if there is one.
     fn apply_login(&self, asked: &LoginRequest, service: &Rc<Service<W>>) -> ConnectionMode {
         let who = self.who.borrow().after(asked);
         self.set_tenant_of_user(asked, service);

@@ -9,7 +9,7 @@
 //!    that leave the queue for the store.
 //! 4. [`complete`]: the ends of flights of hot keys. [`respond`]: gate's own replies, and writing to clients.
 //!
-//! [`dedicated`] and [`streaming`] take the requests that need a store connection for themselves. [`store_access`] and
+//! [`dedicated`], [`dedicated_requests`] and [`streaming`] take the requests that need a store connection for themselves. [`store_access`] and
 //! [`housekeeping`] are periodic work.
 
 use std::cell::{Cell, RefCell};
@@ -43,7 +43,7 @@ use crate::dispatcher::stores::pool::{Pool, Pools};
 use crate::dispatcher::tenants::Tenants;
 use crate::dispatcher::tenants::ledger::{Ledger, TenantId};
 use crate::dispatcher::tenants::usage::Usage;
-use crate::dispatcher::wire::Wire;
+use crate::dispatcher::wire::{SessionState, Wire};
 use crate::protocol::{Refusal, Step};
 
 pub(super) mod admission;
@@ -51,6 +51,8 @@ mod client_task;
 mod complete;
 pub(super) mod datagrams;
 mod dedicated;
+mod dedicated_input;
+mod dedicated_requests;
 pub(super) mod dispatch;
 mod housekeeping;
 mod login;
@@ -60,7 +62,7 @@ pub(super) mod session;
 pub(super) mod store_access;
 pub(super) mod streaming;
 
-/// What a thread's services share, and which thread it is.
+/// The state that a thread's services share, and the thread's number.
 #[derive(Debug)]
 pub(crate) struct WorkerShared {
     pub(crate) ledger: Rc<RefCell<Ledger>>,
@@ -74,7 +76,7 @@ pub(crate) struct WorkerShared {
     pub(crate) slots: Arc<Slots>,
 }
 
-/// What one thread needs to serve one service.
+/// One service in one thread.
 #[derive(Debug)]
 pub(crate) struct Service<W: Wire> {
     pub(crate) settings: Settings,
@@ -86,37 +88,39 @@ pub(crate) struct Service<W: Wire> {
     pub(crate) own: RefCell<Arc<LocalAddrs>>,
     /// Prices, quotas, tenants; shared by the thread's services.
     pub(crate) ledger: Rc<RefCell<Ledger>>,
-    /// Where whoever reads from a socket reads to; shared by the thread's services.
+    /// The buffer for one read from a socket; shared by the thread's services.
     pub(crate) scratch: Rc<RefCell<Box<[u8]>>>,
-    /// What each request passes before it goes to the store.
+    /// The step that each request passes before it goes to the store.
     pub(crate) admission: Admission<QueueItem<W>>,
-    /// Reads that need not go to the store.
+    /// The cache of hot keys.
     pub(crate) hot: HotCache<W, Session<W>>,
     /// The shared connections.
     pub(crate) pools: Pools<Self>,
-    /// Those on which it is asked who clients are.
+    /// The store connections for logins, streamed requests and dedicated clients.
     pub(crate) lines: IdleConnections,
-    /// What happened in this thread.
+    /// This thread's metrics.
     pub(crate) metrics: Arc<WorkerMetrics>,
-    /// What happened in all.
+    /// All threads' metrics.
     pub(crate) service_metrics: ServiceMetrics,
-    /// What `stats gate` answers.
+    /// The reply to `stats gate`.
     pub(crate) own_stats: RefCell<OwnStats>,
-    /// Clients with something new to be written.
+    /// Clients with replies to be written.
     pub(crate) pending_writes: RefCell<Vec<Rc<Session<W>>>>,
     /// The store is in cluster mode, and counts as down: its answers would lead clients past gate.
     pub(crate) in_cluster: Cell<bool>,
     /// The senders of datagrams.
     pub(crate) senders: RefCell<Senders<W>>,
-    /// What clients hold.
+    /// The memory that clients hold.
     pub(crate) memory: Rc<ClientMemory>,
-    /// Everyone who is connected.
+    /// The connected clients.
     pub(crate) clients: RefCell<Vec<Weak<Session<W>>>>,
-    /// Who takes how many connections.
+    /// The connections of each tenant's clients.
     pub(crate) slots: Arc<Slots>,
     /// Connections whose proxy has not said yet whose they are.
     pub(crate) pending_headers: PendingHeaders,
-    /// Whether this is the thread that does what one must do for all.
+    /// The dedicated connections of each tenant's clients.
+    pub(crate) dedicated_slots: Slots,
+    /// True in the thread that acts for all.
     pub(crate) is_first: bool,
 }
 
@@ -155,7 +159,7 @@ impl<W: Wire> Service<W> {
             admission,
             hot,
             pools,
-            lines: IdleConnections::new(W::HAS_USERS),
+            lines: IdleConnections::new(W::Session::HAS_USERS),
             metrics,
             service_metrics,
             own_stats: RefCell::default(),
@@ -164,20 +168,21 @@ impl<W: Wire> Service<W> {
             clients,
             slots,
             pending_headers: PendingHeaders::default(),
+            dedicated_slots: Slots::default(),
             senders,
             in_cluster: Cell::new(false),
             is_first: number == 0,
         })
     }
 
-    /// Whom a source is charged to, and whether its refusals are only counted.
+    /// The tenant of a source, and whether its refusals are only counted.
     pub(crate) fn tenant_of_client(&self, source: IpAddr) -> (TenantId, bool) {
         let mut ledger = self.ledger.borrow_mut();
         ledger.refresh();
         (ledger.tenant_of(source, self.settings.service), ledger.is_shadowed(source))
     }
 
-    /// Whether a client is listened to: it may have more replies outstanding, and its order lets it go on.
+    /// True if a client is read: it may have more replies outstanding, and no order of keys holds it back.
     #[inline]
     pub(crate) fn has_room(&self, client: &Session<W>, replies: &Replies) -> bool {
         let limits = self.limits.get();
@@ -286,7 +291,7 @@ impl<W: Wire> Service<W> {
         true
     }
 
-    /// Whether there are as many clients as there may be, whoever they are. Where rules are only tried, this holds too.
+    /// True if there are as many clients as there may be. This holds in shadow mode too.
     pub(crate) fn is_full(&self) -> bool {
         let limits = self.limits.get();
         let connected: u64 = self.service_metrics.threads.iter().map(|thread| thread.connected()).sum();
@@ -294,7 +299,7 @@ impl<W: Wire> Service<W> {
         connected + pending >= (limits.clients + limits.unknown_clients) as u64
     }
 
-    /// How many connections there may be for clients of a tenant.
+    /// The number of connections that there may be for clients of a tenant.
     pub(crate) fn most_slots(&self, usage: Option<&Usage>) -> MostSlots {
         let limits = self.limits.get();
         let may_have_all = usage.is_some_and(Usage::has_own_limit) || !self.tenants.borrow().are_several();
@@ -302,7 +307,7 @@ impl<W: Wire> Service<W> {
         MostSlots { unknown: limits.unknown_clients, known: limits.clients, tenant }
     }
 
-    /// Counts a client that is one too many, and says what it is told.
+    /// Counts a client that is one too many. Returns the reply to it.
     pub(crate) fn refuse_connection(&self, client: &Session<W>) -> Vec<u8> {
         self.metrics.count(Event::TurnedAway);
         self.admission.count_refusal(client.tenant.get(), Reason::Limit);
@@ -311,13 +316,13 @@ impl<W: Wire> Service<W> {
         answer
     }
 
-    /// A client has come.
+    /// Adds a client.
     pub(crate) fn register(&self, client: &Rc<Session<W>>) {
         self.metrics.count(Event::Accepted);
         self.clients.borrow_mut().push(Rc::downgrade(client));
     }
 
-    /// A client has gone.
+    /// Removes a client.
     pub(crate) fn unregister(&self, ended: CloseCause) {
         self.metrics.count(match ended {
             CloseCause::ClientLeft => Event::Left,
@@ -336,5 +341,5 @@ impl<W: Wire> Service<W> {
     }
 }
 
-/// A client with so many bytes of replies waiting is not listened to.
+/// A client with so many bytes of replies waiting is not read.
 const PAUSE_OUTPUT: usize = 256 << 10;

@@ -19,7 +19,7 @@ use crate::dispatcher::metrics::Event;
 use crate::dispatcher::metrics::cost_samples::CostFeatures;
 use crate::dispatcher::request::{Charged, Decoded, InFlight, ReplySlot};
 use crate::dispatcher::tenants::ledger::{Ledger, TenantId};
-use crate::dispatcher::wire::{Route, Wire};
+use crate::dispatcher::wire::{Effect, Route, SessionState, Wire};
 use crate::protocol::{Refusal, RequestMeta};
 
 impl<W: Wire> Service<W> {
@@ -47,13 +47,8 @@ impl<W: Wire> Service<W> {
         if route == Route::Shared && is_slow::<W>(request) && !client.use_slow_lane(replies) {
             return NextStep::Wait;
         }
-        let denied = denied && self.refuses(client, tenant, Reason::Unsupported);
-        if route == Route::Dedicated && !denied {
-            client.awaits_replicas.set(W::awaits_replicas(request));
-            return NextStep::Switch(ConnectionMode::Dedicated);
-        }
         self.metrics.count(Event::Request);
-        let verdict = if denied {
+        let verdict = if denied && self.refuses(client, tenant, Reason::Unsupported) {
             Err(Refusal::of(Reason::Unsupported))
         } else if !client.has_request_quota(replies.outstanding())
             && self.refuses(client, client.tenant.get(), Reason::Limit)
@@ -63,7 +58,8 @@ impl<W: Wire> Service<W> {
             Err(Refusal::of(Reason::TooLarge))
         } else {
             match route {
-                Route::Shared | Route::Dedicated => self.admit_request(decoded, now),
+                Route::Shared => self.admit_request(decoded, now),
+                Route::Dedicated => self.admit_dedicated(decoded, now),
                 Route::Login => self.admit_login(decoded, now),
                 Route::Quit => Ok(Verdict::Quit),
                 Route::GateStats => self.admit_own_stats(decoded, now),
@@ -75,13 +71,14 @@ impl<W: Wire> Service<W> {
                 return NextStep::Continue;
             }
             Ok(Verdict::Login) => return NextStep::Switch(ConnectionMode::Login),
+            Ok(Verdict::Dedicated) => return NextStep::Switch(ConnectionMode::Dedicated),
             _ => {}
         }
         let streams_body = W::is_streamed(request) && matches!(verdict, Ok(Verdict::Sent));
         let seq = replies.open();
         debug_assert!(seq == slot.seq, "what has been sent is answered in its place");
         match verdict {
-            Ok(Verdict::Sent | Verdict::Hit(_) | Verdict::Login) => {}
+            Ok(Verdict::Sent | Verdict::Hit(_) | Verdict::Login | Verdict::Dedicated) => {}
             Ok(Verdict::Quit) => {
                 replies.part(seq, W::GOODBYE);
                 replies.whole(seq);
@@ -210,9 +207,28 @@ impl<W: Wire> Service<W> {
             admission.note_not_queued(charged.class.tier, now);
             self.submit(in_flight, request, bytes, now);
         } else {
-            admission.enqueue(QueueItem { in_flight, request: *request }, bytes, now);
+            admission.enqueue(QueueItem::Shared { in_flight, request: *request }, bytes, now);
         }
         Ok(())
+    }
+
+    /// A request that needs a dedicated connection: it is charged and admitted before the client has one. It gets its
+    /// permit there ([`super::dedicated_requests`]).
+    fn admit_dedicated(&self, decoded: Decoded<'_, W, Session<W>>, now: Nanos) -> Result<Verdict, Refusal> {
+        let Decoded { client, tenant, request, bytes, .. } = decoded;
+        let ledger = &mut *self.ledger.borrow_mut();
+        let class = self.types.borrow().classify::<W>(request, bytes);
+        // What follows of a streamed one is charged as it comes.
+        let demand = Demand { bytes: bytes.len(), ..demand::<W>(request) };
+        let charged = self.admission.charge(ledger, client.payer(tenant), demand, class, now)?;
+        // What waits for other clients does not wait for the store.
+        if W::Session::effect(request) != Effect::Blocks && W::has_one_answer(request) {
+            self.admission.admit(ledger, &charged, now)?;
+        }
+        self.reserve_dedicated(client).map_err(|refusal| self.admission.refuse(ledger, &charged, refusal))?;
+        client.first_dedicated.set(Some(charged));
+        client.awaits_replicas.set(W::Session::awaits_replicas(request));
+        Ok(Verdict::Dedicated)
     }
 
     /// A request that may change who the client is: it is charged like any other.
@@ -234,9 +250,9 @@ impl<W: Wire> Service<W> {
         Ok(Verdict::GateStats)
     }
 
-    /// Whether a client that nobody is charged for names a user that some tenant is charged for.
+    /// True if an unauthenticated client names a user of some tenant.
     fn is_login_of_known_user(&self, decoded: Decoded<'_, W, Session<W>>, ledger: &Ledger) -> bool {
-        let login = || W::change(decoded.request, decoded.bytes)?.login;
+        let login = || W::Session::login(decoded.request, decoded.bytes)?.login;
         let tenants = self.tenants.borrow();
         decoded.client.is_unauthenticated()
             && login().is_some_and(|login| tenants.of_user(&login, ledger).is_some())
@@ -248,7 +264,7 @@ impl<W: Wire> Service<W> {
     }
 }
 
-/// What a request asks for: its rows, and its length, body included.
+/// The demand of a request: its rows, and its length, body included.
 #[inline]
 pub(crate) fn demand<W: Wire>(request: &W::Request) -> Demand {
     let &RequestMeta { rows, bytes, class, .. } = W::meta(request);
@@ -260,28 +276,30 @@ pub(crate) fn demand<W: Wire>(request: &W::Request) -> Demand {
     }
 }
 
-/// What becomes of a client after its request.
+/// What the client's task does after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NextStep {
-    /// It is listened to.
+    /// It decodes the next request.
     Continue,
-    /// It is listened to once its reads have landed, from this request on.
+    /// It decodes this request again, once the client's reads that follow flights are answered.
     Wait,
-    /// It has said goodbye.
+    /// It closes the connection.
     Close,
-    /// It takes its body to the store, now or once it is let out of the queue.
+    /// It streams the body to the store, now or when the request leaves the queue.
     StreamBody,
-    /// It goes elsewhere, before this request.
+    /// It changes to another mode, before this request.
     Switch(ConnectionMode),
 }
 
-/// What becomes of a request that is not refused.
+/// The result of a request that is not refused.
 enum Verdict {
-    /// It has been sent, waits to be, or follows one that has been: the store will answer it.
+    /// Sent, queued, or following a flight: the store will answer it.
     Sent,
-    /// This is its answer.
+    /// Answered from the cache.
     Hit(Rc<[u8]>),
     Quit,
     GateStats,
     Login,
+    /// To be sent over a dedicated connection.
+    Dedicated,
 }

@@ -1,4 +1,4 @@
-//! What gate itself says to a client, and when what there is to read is written.
+//! gate's own replies to a client, and the writing of pending replies.
 
 use std::rc::Rc;
 
@@ -11,12 +11,11 @@ use crate::dispatcher::clients::client::Conversation;
 use crate::dispatcher::clients::replies::Replies;
 use crate::dispatcher::metrics::Event;
 use crate::dispatcher::request::SeqNo;
-use crate::dispatcher::wire::resp::CLUSTER;
-use crate::dispatcher::wire::{Transaction, Wire};
+use crate::dispatcher::wire::{Effect, SessionState, Wire};
 use crate::protocol::Refusal;
 
 impl<W: Wire> Service<W> {
-    /// Answers bytes that are no request, or not the rest of the one that has this place.
+    /// Answers bytes that are no request, or not the rest of the request at this position.
     pub(crate) fn fault(
         &self,
         client: &Session<W>,
@@ -52,7 +51,7 @@ impl<W: Wire> Service<W> {
             return false;
         }
         if self.in_cluster.get() && refusal.reason == Reason::StoreDown {
-            return self.reply(client, replies, seq, CLUSTER);
+            return self.reply(client, replies, seq, W::Session::IN_CLUSTER);
         }
         replies.refuse(seq, refusal);
         true
@@ -110,15 +109,15 @@ impl<W: Wire> Service<W> {
     ) {
         self.metrics.count(Event::Request);
         let seq = replies.open();
-        match W::transaction(request) {
-            Transaction::Commit => {
-                self.reply(client, replies, seq, W::ABORTED);
+        match W::Session::effect(request) {
+            Effect::Commit => {
+                self.reply(client, replies, seq, W::Session::ABORTED);
             }
             // `+OK`, either.
-            Transaction::Discard => {
+            Effect::Discard => {
                 self.reply(client, replies, seq, W::GOODBYE);
             }
-            Transaction::None | Transaction::Begin | Transaction::Reset => {
+            _ => {
                 self.admission.count_refusal(client.tenant.get(), refusal.reason);
                 self.refuse_decoded(client, replies, seq, W::wants_no_reply(request), refusal, now);
             }
@@ -176,5 +175,5 @@ impl<W: Wire> Service<W> {
     }
 }
 
-/// What a refusal is taken to be long, when it is sent to whom a datagram names as its sender.
+/// The assumed length of a refusal in reply to a datagram, in bytes.
 pub(crate) const REFUSAL_BYTES: usize = 80;

@@ -13,13 +13,16 @@ use super::Service;
 use super::streaming::StreamedRequest;
 use crate::dispatcher::clients::client::{Client, ClientParts, CloseCause, ConnectionMode, ReplySink};
 use crate::dispatcher::clients::replies::Replies;
+use crate::dispatcher::clients::slots::Slot;
 use crate::dispatcher::hot_cache::CacheClient;
 use crate::dispatcher::hot_cache::key_order::KeyOrder;
+use crate::dispatcher::request::Charged;
 use crate::dispatcher::stores::connection::StoreConnection;
 use crate::dispatcher::stores::pool::Pool;
 use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::tenants::usage::UsageGuard;
 use crate::dispatcher::wire::Wire;
+use crate::protocol::Refusal;
 
 /// A client, and the store connections that its requests take.
 #[derive(Debug)]
@@ -32,6 +35,12 @@ pub(crate) struct Session<W: Wire> {
     connection_index: Cell<usize>,
     /// A request that may go to the store, whose body is still to be read.
     pub(super) streaming: RefCell<Option<Box<StreamedRequest<W>>>>,
+    /// The charge of the request that it gets a dedicated connection for.
+    pub(super) first_dedicated: Cell<Option<Charged>>,
+    /// Its share of its tenant's dedicated connections.
+    pub(super) dedicated_slot: RefCell<Option<Slot>>,
+    /// The end of its request's wait in the queue, on a dedicated connection.
+    pub(super) turn: Cell<Option<Result<(), Refusal>>>,
 }
 
 impl<W: Wire> Deref for Session<W> {
@@ -87,6 +96,9 @@ impl<W: Wire> Session<W> {
             pool: RefCell::new(service.pools.first()),
             connection_index: Cell::new(0),
             streaming: RefCell::new(None),
+            first_dedicated: Cell::new(None),
+            dedicated_slot: RefCell::new(None),
+            turn: Cell::new(None),
         }
     }
 
@@ -101,7 +113,7 @@ impl<W: Wire> Session<W> {
         self.pool.borrow().store(self.connection_index.get())
     }
 
-    /// It has nothing on its way: what it asks now may take another connection.
+    /// Chooses the store connection of its next requests. None of its requests may be outstanding.
     #[inline]
     pub(crate) fn choose_connection(&self, now: Nanos) {
         self.awaits_lane.set(false);
@@ -126,7 +138,7 @@ impl<W: Wire> Session<W> {
         *self.pool.borrow_mut() = pool;
     }
 
-    /// Whether it is one of this pool's.
+    /// True if its requests take this pool's connections.
     pub(crate) fn uses_pool(&self, pool: &Rc<Pool<Service<W>>>) -> bool {
         Rc::ptr_eq(&self.pool.borrow(), pool)
     }

@@ -1,4 +1,4 @@
-//! Whether the store lets in clients that do not say who they are.
+//! The store's access for unauthenticated clients.
 //!
 //! **Problem.** A password that is set while the store runs (`CONFIG SET requirepass`, `ACL SETUSER default`) holds for new
 //! connections alone. gate's shared connections are old ones: a client that comes later would go on over them without the
@@ -19,24 +19,24 @@ use crate::dispatcher::stores::dedicated::DedicatedConnection;
 use crate::dispatcher::stores::error::StoreError;
 use crate::dispatcher::wire::Wire;
 
-/// What is known of the store's access.
+/// The store's access, as far as it is known.
 #[derive(Debug, Default)]
 struct Access {
     line: Option<DedicatedConnection>,
     seen: Seen,
 }
 
-/// What the store did with the last client that did not say who it is.
+/// The store's reply to the last unauthenticated client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Seen {
-    /// It has not been asked.
+    /// Not asked yet.
     #[default]
     Nothing,
-    /// It could not be asked.
+    /// The store was not reachable.
     Unreachable,
-    /// It let it in.
+    /// Accepted.
     Open,
-    /// It wants a password.
+    /// The store asked for a password.
     Closed,
 }
 
@@ -61,8 +61,8 @@ pub(crate) fn follow<W: Wire>(service: &Rc<Service<W>>) {
 }
 
 impl Access {
-    /// Whether the store wants a password, and did not when it was looked at before. What could not be seen before may have
-    /// changed.
+    /// True if the store wants a password, and did not when it was asked before. It may have changed while it was not
+    /// reachable.
     async fn has_closed(&mut self, settings: &Settings) -> bool {
         let now = match self.lets_in(settings).await {
             Some(true) => Seen::Open,
@@ -74,7 +74,7 @@ impl Access {
         now == Seen::Closed && matches!(before, Seen::Open | Seen::Unreachable)
     }
 
-    /// Whether a new client is let in that says nothing; `None` if that cannot be seen.
+    /// Asks as a new unauthenticated client: true if it is accepted, `None` if the store is not reachable.
     async fn lets_in(&mut self, settings: &Settings) -> Option<bool> {
         let nobody = Identity::default();
         let line = match self.line.take() {

@@ -1,17 +1,16 @@
 //! Requests too long to be gathered: passed on as they come.
 //!
-//! Such a request is judged by its head, like any other ([`crate::dispatcher::pipeline::request`]); what it says of its length
-//! is its price. Then its client goes to the store with it, once it has its earlier replies, over a connection that
-//! nobody else uses meanwhile ([`crate::dispatcher::stores::dedicated`]): bytes are read when there is room for them at
-//! the store. Once it is answered, the client is back among those that share connections. So whoever sends slowly
-//! holds up nobody, and a client's memory does not grow with what it sends.
+//! Such a request is admitted by its head, like any other ([`crate::dispatcher::pipeline::request`]), at a price for the
+//! length that the head states. When the client has its earlier replies, the body is copied to the store over a connection
+//! that nobody else uses meanwhile ([`crate::dispatcher::stores::dedicated`]), as fast as the store reads. Then the client
+//! goes back to the shared connections. A slow sender delays no other client, and memory does not grow with the body.
 //!
-//! **A place before the store** is waited for at first, and taken again while the store answers; not while the client
-//! sends, for it may take its time.
+//! **Permits.** The request waits for a permit, releases it while the client sends, and takes it again while the store
+//! answers.
 //!
-//! **Broken off** (the client leaves, the tenant cannot pay for what its head did not tell, the store fails), the
-//! connection to the store is closed: no store takes the beginning of a request for the whole. What still comes of a
-//! refused body is thrown away ([`Service::requests`]).
+//! **Failures.** If the client leaves, the tenant cannot pay for what the head did not state, or the store fails, the
+//! connection to the store is closed, so the store has no complete request. The rest of a refused body is read and thrown
+//! away ([`Service::requests`]).
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -35,7 +34,7 @@ use crate::dispatcher::stores::dedicated::DedicatedConnection;
 use crate::dispatcher::stores::error::StoreError;
 use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::wire::buffer::Buffer;
-use crate::dispatcher::wire::{Answer, Link, Wire};
+use crate::dispatcher::wire::{Answer, Link, SessionState, Wire};
 use crate::protocol::{Refusal, Step};
 
 /// A request that may go to the store, of which the client has sent no more than the head, as far as is known.
@@ -53,7 +52,7 @@ pub(crate) struct StreamedRequest<W: Wire> {
     body: Body,
 }
 
-/// How much of a body has been passed on, and how much of it is paid for.
+/// The progress of a body: how much of it has been passed on and paid for.
 #[derive(Clone, Copy, Debug, Default)]
 struct Body {
     passed: u64,
@@ -62,14 +61,43 @@ struct Body {
     is_sent: bool,
 }
 
-/// What has come of a body since its last piece was complete, and how long it has been waited for.
+/// The progress of a body that a client sends: each piece of it must come in time. A byte now and then is no progress.
 #[derive(Clone, Copy, Debug, Default)]
-struct Progress {
+pub(super) struct BodyProgress {
+    /// The bytes that have come of this piece.
     bytes: usize,
+    /// How long they were waited for.
     waited: Nanos,
 }
 
-/// Why a request did not get to its end.
+impl BodyProgress {
+    /// Waits until the client has sent something.
+    ///
+    /// # Errors
+    ///
+    /// If it takes longer than `patience` for a piece, or has left.
+    pub(super) async fn readable(
+        &mut self,
+        from_client: &OwnedReadHalf,
+        patience: Nanos,
+    ) -> Result<(), CloseCause> {
+        let since = clock::monotonic();
+        let left = patience.saturating_sub(self.waited);
+        let ready = timeout(left.into(), from_client.readable()).await;
+        self.waited = self.waited.saturating_add(clock::monotonic().saturating_sub(since));
+        ready.map_err(|_| CloseCause::SlowWriter)?.map_err(|_| CloseCause::ClientLeft)
+    }
+
+    /// So much more has come.
+    pub(super) fn received(&mut self, len: usize) {
+        self.bytes += len;
+        if self.bytes >= CHUNK {
+            *self = Self::default();
+        }
+    }
+}
+
+/// The reason why a request ended early.
 enum StreamEnd<W: Wire> {
     /// The client reads this.
     Refused(Refusal),
@@ -103,7 +131,7 @@ impl<W: Wire> StreamedRequest<W> {
 }
 
 impl Body {
-    /// What is known of the body of a request whose head is `head`.
+    /// The body of a request whose head is `head`, as far as the head tells.
     fn of<W: Wire>(request: &W::Request, head: &[u8]) -> Self {
         let paid = W::meta(request).bytes.saturating_sub(head.len() as u64);
         Self { paid, ..Self::default() }
@@ -111,7 +139,7 @@ impl Body {
 }
 
 impl<W: Wire> Service<W> {
-    /// Whether a request is known to be longer than what is passed on.
+    /// True if a request is known to be longer than what is passed on.
     pub(crate) fn is_too_long(&self, request: &W::Request, head: &[u8]) -> bool {
         W::is_streamed(request) && self.is_beyond_limit(Body::of::<W>(request, head).paid)
     }
@@ -145,7 +173,7 @@ impl<W: Wire> Session<W> {
         };
         let mut input = std::mem::take(&mut self.conversation.borrow_mut().input);
         let received = Buffer::default();
-        let stream = BodyStream { client: self, service, line, received, is_with_store: false, done: None };
+        let stream = BodyStream { client: self, service, line, received, has_permit: false, done: None };
         let passed = stream.run(&mut streamed, &mut input, from_client).await;
         self.conversation.borrow_mut().input = input;
         match passed {
@@ -155,16 +183,16 @@ impl<W: Wire> Session<W> {
                 }
                 self.conversation.borrow_mut().replies.whole(streamed.request.seq);
             }
-            // Its mark stays for a while: the store may have done what it did not answer.
+            // Its mark stays for a while: the store may have executed a request that it did not answer.
             Err(stop) => drop(self.reply_to_end(stop, &streamed, service)?),
         }
-        // Others may have waited for its place.
+        // Others may have waited for its permit.
         service.dispatch(clock::monotonic());
         service.flush_pending();
         Ok(())
     }
 
-    /// Says why a request did not get to its end.
+    /// Replies to a request that ended early.
     fn reply_to_end(
         &self,
         stop: StreamEnd<W>,
@@ -183,10 +211,10 @@ impl<W: Wire> Session<W> {
                 service.reply(self, &mut conversation.replies, streamed.request.seq, &why);
                 return Ok(down);
             }
-            StreamEnd::StoreFailed(broken) => {
-                tracing::debug!(service = service.settings.name, %broken, "a streamed request ended early");
+            StreamEnd::StoreFailed(error) => {
+                tracing::debug!(service = service.settings.name, %error, "a streamed request ended early");
                 service.admission.count_refusal(streamed.request.charged.tenant, down.reason);
-                if streamed.body.is_sent { down } else { broken.refusal() }
+                if streamed.body.is_sent { down } else { error.refusal() }
             }
             StreamEnd::Refused(refusal) => refusal,
         };
@@ -201,15 +229,15 @@ impl<W: Wire> Session<W> {
     }
 }
 
-/// A client's way to the store, for one request.
+/// The copy of one request's body from its client to the store, and of the reply back.
 struct BodyStream<'a, W: Wire> {
     client: &'a Session<W>,
     service: &'a Service<W>,
     line: DedicatedConnection,
-    /// What the store has answered and has not been looked at.
+    /// Received from the store, and not decoded.
     received: Buffer,
-    /// It has a place before the store.
-    is_with_store: bool,
+    /// True while the request holds a permit.
+    has_permit: bool,
     /// When the store had done what it could without the client.
     done: Option<Nanos>,
 }
@@ -239,9 +267,9 @@ impl<W: Wire> BodyStream<'_, W> {
         }
         let sent = clock::monotonic();
         self.service.admission.retake_permit();
-        self.is_with_store = true;
+        self.has_permit = true;
         let answered = self.answer(streamed).await;
-        let done = self.leave_store();
+        let done = self.release_permit();
         if answered.is_ok() {
             let (class, charged) = (streamed.request.charged.class, sent.saturating_sub(streamed.queued_for));
             self.service.admission.observe(Answered { class, charged, sent, count: 1 }, done);
@@ -259,7 +287,7 @@ impl<W: Wire> BodyStream<'_, W> {
         input: &mut Buffer,
         from_client: &mut OwnedReadHalf,
     ) -> Result<(), StreamEnd<W>> {
-        let mut came = Progress::default();
+        let mut progress = BodyProgress::default();
         loop {
             let step = W::decode(&mut self.client.conversation.borrow_mut().decoder, input.bytes());
             match step {
@@ -280,7 +308,7 @@ impl<W: Wire> BodyStream<'_, W> {
                     }
                 }
                 Step::More { .. } => self
-                    .read_client((input, &mut came), from_client)
+                    .read_client((input, &mut progress), from_client)
                     .await
                     .map_err(StreamEnd::ClientClosed)?,
                 Step::Fault { len, fault } => {
@@ -318,25 +346,18 @@ impl<W: Wire> BodyStream<'_, W> {
     /// does not make it so.
     async fn read_client(
         &self,
-        (input, came): (&mut Buffer, &mut Progress),
+        (input, progress): (&mut Buffer, &mut BodyProgress),
         from_client: &mut OwnedReadHalf,
     ) -> Result<(), CloseCause> {
         let patience = self.service.limits.get().client_timeout;
         // Whoever stops here holds nothing.
         input.release();
         loop {
-            let since = clock::monotonic();
-            let left = patience.saturating_sub(came.waited);
-            let ready = timeout(left.into(), from_client.readable()).await;
-            came.waited = came.waited.saturating_add(clock::monotonic().saturating_sub(since));
-            ready.map_err(|_| CloseCause::SlowWriter)?.map_err(|_| CloseCause::ClientLeft)?;
+            progress.readable(from_client, patience).await?;
             match input.fill(CHUNK, |bytes| from_client.try_read_buf(bytes)) {
                 Ok(0) => return Err(CloseCause::ClientLeft),
                 Ok(len) => {
-                    came.bytes += len;
-                    if came.bytes >= CHUNK {
-                        *came = Progress::default();
-                    }
+                    progress.received(len);
                     return Ok(());
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
@@ -365,7 +386,7 @@ impl<W: Wire> BodyStream<'_, W> {
                 self.read_store().await.map_err(|broken| store_failure_end(broken, reply_started))?;
                 continue;
             }
-            if !reply_started && W::is_forbidden(self.received.bytes()) {
+            if !reply_started && W::Session::is_forbidden(self.received.bytes()) {
                 self.client.pool().set_may_cache(false);
             }
             reply_started |= answer.give > 0 || !answer.add.is_empty();
@@ -391,18 +412,17 @@ impl<W: Wire> BodyStream<'_, W> {
         }
     }
 
-    /// The request has left the store, as far as others are concerned: what waits for its place may have it. When that
-    /// was.
-    fn leave_store(&mut self) -> Nanos {
-        if std::mem::take(&mut self.is_with_store) {
+    /// Releases the permit. Returns when the store had done what it could without the client.
+    fn release_permit(&mut self) -> Nanos {
+        if std::mem::take(&mut self.has_permit) {
             self.service.admission.release_permit();
             self.done = Some(clock::monotonic());
         }
         self.done.unwrap_or_else(clock::monotonic)
     }
 
-    /// To the client, which has nothing else to read: as fast as it does. What it takes to read is not the store's time,
-    /// so whoever does not read at once has no place before the store.
+    /// To the client, as fast as it reads. A client that does not read at once holds no permit: its time is not the
+    /// store's.
     async fn write_client(&mut self, len: usize, add: &'static [u8]) -> Result<(), StreamEnd<W>> {
         for is_added in [false, true] {
             let bytes = if is_added { add } else { &self.received.bytes()[..len] };
@@ -411,8 +431,8 @@ impl<W: Wire> BodyStream<'_, W> {
             if given == bytes.len() {
                 continue;
             }
-            if self.is_with_store {
-                self.leave_store();
+            if self.has_permit {
+                self.release_permit();
                 self.service.dispatch(clock::monotonic());
                 self.service.flush_pending();
             }
@@ -445,7 +465,7 @@ fn write_at_once(socket: &OwnedWriteHalf, bytes: &[u8]) -> std::io::Result<usize
     Ok(written)
 }
 
-/// What the store's failure is to the client, which may have read the beginning of an answer.
+/// The end of a request whose store failed. The client may have read the beginning of a reply.
 fn store_failure_end<W: Wire>(broken: StoreError, reply_started: bool) -> StreamEnd<W> {
     if reply_started {
         StreamEnd::ClientClosed(CloseCause::StoreFailed)
@@ -454,7 +474,7 @@ fn store_failure_end<W: Wire>(broken: StoreError, reply_started: bool) -> Stream
     }
 }
 
-/// What ends a value, in either protocol.
+/// The length of what ends a value, in either protocol.
 const VALUE_END: u64 = 2;
-/// What is read or written in one go.
+/// The most that is read or written at once.
 const CHUNK: usize = 64 << 10;

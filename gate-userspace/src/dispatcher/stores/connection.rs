@@ -31,7 +31,7 @@ use super::pool::Pool;
 use crate::clock;
 use crate::dispatcher::identity::has_all_permissions;
 use crate::dispatcher::settings::Settings;
-use crate::dispatcher::wire::Wire;
+use crate::dispatcher::wire::{Codec, SessionState, Wire};
 use crate::protocol::Refusal;
 
 /// A shared connection to the store, or the attempt to have one.
@@ -98,7 +98,7 @@ impl<E: StoreEvents> StoreConnection<E> {
     pub(crate) fn send(
         &self,
         in_flight: E::InFlight,
-        request: &<E::Wire as Wire>::Request,
+        request: &<E::Wire as Codec>::Request,
         bytes: &[u8],
         follow_up: Option<FollowUp<E>>,
         now: Nanos,
@@ -195,7 +195,7 @@ impl<E: StoreEvents> StoreConnection<E> {
         let settings = events.settings();
         let identity = pool.upgrade().ok_or(StoreError::Closed)?.identity();
         let mut connection = DedicatedConnection::open(settings, &identity).await?;
-        if E::Wire::HAS_USERS {
+        if <E::Wire as Wire>::Session::HAS_USERS {
             let query = identity.acl_query(settings.backend.login.as_ref());
             let has_all = has_all_permissions(&connection.ask(query.bytes()).await?);
             // A user without the right to ask gets an error, which leaves the mode as it was.

@@ -7,6 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::io::ErrorKind;
 use std::time::Duration;
 
+use gate_common::units::Nanos;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
@@ -33,6 +34,8 @@ pub(crate) struct DedicatedConnection {
     resets: bool,
     /// The store has answered something on it.
     has_answered: bool,
+    /// The generation of the kept connections when it was made.
+    generation: u64,
 }
 
 /// Connections that wait to be used again, and who may have a new one.
@@ -40,16 +43,35 @@ pub(crate) struct DedicatedConnection {
 /// **A hung store** accepts connections and says nothing. So a new one counts as being made until the store has
 /// answered something on it; so many are at a time, and whoever comes meanwhile waits for one of them. When one fails
 /// everyone is refused for a pause, as on shared connections ([`Health`]).
+///
+/// **One is ready** for the identity that was asked for last, set up and without a word to be said. So a request that
+/// needs a dedicated connection is sent at once, and no later request of another client overtakes it.
 #[derive(Debug)]
 pub(crate) struct IdleConnections {
-    kept: RefCell<Vec<DedicatedConnection>>,
+    kept: RefCell<Vec<Idle>>,
+    /// The identity that was asked for last.
+    wanted: RefCell<Identity>,
+    /// Raised when kept connections are forgotten.
+    generation: Cell<u64>,
     health: RefCell<Health>,
     /// Those that may be made now; whoever holds one makes it.
     making: Semaphore,
     /// Clients that wait for a connection, or make one.
     waiting: Cell<usize>,
+    /// True while one is made ready.
+    preparing: Cell<bool>,
+    /// When the next one may be made ready: later after a failure.
+    prepare_at: Cell<Nanos>,
     /// Whether they have been somebody's, and must be made nobody's first.
     resets: bool,
+}
+
+/// A connection that no client has.
+#[derive(Debug)]
+struct Idle {
+    connection: DedicatedConnection,
+    /// The identity that it is set up for; `None` if `RESET` is on its way.
+    ready_for: Option<Identity>,
 }
 
 impl IdleConnections {
@@ -57,14 +79,41 @@ impl IdleConnections {
     pub(crate) fn new(has_users: bool) -> Self {
         Self {
             kept: RefCell::default(),
+            wanted: RefCell::default(),
+            generation: Cell::new(0),
             health: RefCell::new(Health::new()),
             making: Semaphore::new(MOST_MAKING),
             waiting: Cell::new(0),
+            preparing: Cell::new(false),
+            prepare_at: Cell::new(Nanos::ZERO),
             resets: has_users,
         }
     }
 
-    /// One for a client that is `identity`, new or not.
+    /// A connection to be the client's for long, as [`IdleConnections::take`]. Does not wait if one is ready.
+    ///
+    /// # Errors
+    ///
+    /// As [`DedicatedConnection::open`].
+    pub(crate) async fn take_dedicated(
+        &self,
+        settings: &Settings,
+        identity: &Identity,
+    ) -> Result<DedicatedConnection, StoreError> {
+        if !self.wanted.borrow().is_same(identity) {
+            self.wanted.borrow_mut().clone_from(identity);
+        }
+        let is_there = |connection: &DedicatedConnection| {
+            connection.socket.peer_addr().is_ok_and(|address| settings.store.is_current(address))
+        };
+        if let Some(connection) = self.take_ready(identity).filter(is_there) {
+            self.check()?;
+            return Ok(connection);
+        }
+        self.take(settings, identity).await
+    }
+
+    /// A connection for a client that is `identity`, for one login or one long request.
     ///
     /// # Errors
     ///
@@ -74,30 +123,85 @@ impl IdleConnections {
         settings: &Settings,
         identity: &Identity,
     ) -> Result<DedicatedConnection, StoreError> {
-        self.admit(async {
-            let kept = self.kept.borrow_mut().pop();
-            if let Some(line) = kept
-                && let Ok(line) = line.again(settings, identity).await
-            {
-                return Ok(line);
-            }
-            // Whatever was wrong with it: a new one tells for certain.
-            DedicatedConnection::open_answering(settings, identity).await
-        })
-        .await
+        let generation = self.generation.get();
+        let mut connection = self
+            .admit(async {
+                let kept = {
+                    let kept = &mut *self.kept.borrow_mut();
+                    let reset = kept.iter().rposition(|idle| idle.ready_for.is_none());
+                    reset.map(|index| kept.swap_remove(index).connection)
+                };
+                if let Some(connection) = kept
+                    && let Ok(connection) = connection.again(settings, identity).await
+                {
+                    return Ok(connection);
+                }
+                // Whatever was wrong with it: a new one tells for certain.
+                DedicatedConnection::open_answering(settings, identity).await
+            })
+            .await?;
+        connection.generation = generation;
+        Ok(connection)
     }
 
-    /// A new one for a client that is `identity`, to be the client's own.
-    ///
-    /// # Errors
-    ///
-    /// As [`DedicatedConnection::open`].
-    pub(crate) async fn open(
-        &self,
-        settings: &Settings,
-        identity: &Identity,
-    ) -> Result<DedicatedConnection, StoreError> {
-        self.admit(DedicatedConnection::open_answering(settings, identity)).await
+    /// A connection that is set up for `identity`.
+    fn take_ready(&self, identity: &Identity) -> Option<DedicatedConnection> {
+        let is_ready = |idle: &Idle| idle.ready_for.as_ref().is_some_and(|ready| ready.is_same(identity));
+        let kept = &mut *self.kept.borrow_mut();
+        while let Some(index) = kept.iter().rposition(is_ready) {
+            let connection = kept.swap_remove(index).connection;
+            if connection.is_silent() {
+                return Some(connection);
+            }
+        }
+        None
+    }
+
+    /// True if no connection is ready for the identity that was asked for last, and the store takes new ones.
+    pub(crate) fn wants_ready(&self) -> bool {
+        if self.preparing.get() || clock::monotonic() < self.prepare_at.get() {
+            return false;
+        }
+        let kept = &mut *self.kept.borrow_mut();
+        kept.retain(|idle| idle.ready_for.is_none() || idle.connection.is_silent());
+        let wanted = self.wanted.borrow();
+        let is_ready = |idle: &Idle| idle.ready_for.as_ref().is_some_and(|ready| ready.is_same(&wanted));
+        kept.len() < MOST_KEPT && !kept.iter().any(is_ready) && self.check().is_ok()
+    }
+
+    /// Makes a connection ready.
+    pub(crate) async fn prepare(&self, settings: &Settings) {
+        self.preparing.set(true);
+        let wanted = self.wanted.borrow().clone();
+        let generation = self.generation.get();
+        match self.admit(DedicatedConnection::open_answering(settings, &wanted)).await {
+            Ok(mut connection) => {
+                connection.generation = generation;
+                self.give_back(connection, wanted);
+            }
+            Err(error) => {
+                self.prepare_at.set(clock::monotonic().saturating_add(PREPARE_AGAIN));
+                // Its login may have changed.
+                if let StoreError::Refused(_) = error {
+                    *self.wanted.borrow_mut() = Identity::default();
+                }
+            }
+        }
+        self.preparing.set(false);
+    }
+
+    /// Keeps a connection of `identity` that has nothing outstanding, and keeps no state.
+    pub(crate) fn give_back(&self, connection: DedicatedConnection, identity: Identity) {
+        let kept = &mut *self.kept.borrow_mut();
+        let is_current = connection.generation == self.generation.get();
+        if is_current && kept.len() < MOST_KEPT && connection.is_silent() {
+            kept.push(Idle { connection, ready_for: Some(identity) });
+        }
+    }
+
+    /// Notes that the store has not answered in time over one of them.
+    pub(crate) fn failed(&self) {
+        self.health.borrow_mut().failed(clock::monotonic());
     }
 
     /// Asks the store something on one of them, which must not take forever either: what `asking` says.
@@ -132,7 +236,11 @@ impl IdleConnections {
     }
 
     /// Whether the store is worth one more try.
-    fn check(&self) -> Result<(), StoreError> {
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Down`] where it has just failed.
+    pub(crate) fn check(&self) -> Result<(), StoreError> {
         let (now, health) = (clock::monotonic(), &mut *self.health.borrow_mut());
         if self.waiting.get() == 0 {
             health.idle(now);
@@ -146,18 +254,20 @@ impl IdleConnections {
 
     /// Forgets those that are kept: the store may not accept them any more.
     pub(crate) fn clear(&self) {
+        self.generation.set(self.generation.get() + 1);
         self.kept.borrow_mut().clear();
     }
 
-    /// Keeps one whose answers have all been read.
-    pub(crate) fn keep(&self, mut line: DedicatedConnection) {
-        let lines = &mut *self.kept.borrow_mut();
-        if lines.len() >= MOST_KEPT || !line.heard.is_empty() {
+    /// Keeps a connection whose replies have all been read, for any identity.
+    pub(crate) fn keep(&self, mut connection: DedicatedConnection) {
+        let kept = &mut *self.kept.borrow_mut();
+        if kept.len() >= MOST_KEPT || !connection.heard.is_empty() {
             return;
         }
-        line.resets = self.resets;
-        if !line.resets || matches!(line.socket.try_write(RESET), Ok(len) if len == RESET.len()) {
-            lines.push(line);
+        connection.resets = self.resets;
+        let is_reset = || matches!(connection.socket.try_write(RESET), Ok(len) if len == RESET.len());
+        if !connection.resets || is_reset() {
+            kept.push(Idle { connection, ready_for: None });
         }
     }
 }
@@ -209,9 +319,16 @@ impl DedicatedConnection {
             heard: Vec::new(),
             resets: false,
             has_answered: false,
+            generation: 0,
         };
         this.greet(settings, identity).await?;
         Ok(this)
+    }
+
+    /// True if the connection is open, and nothing has come that nobody has read.
+    fn is_silent(&self) -> bool {
+        let read = self.socket.try_read(&mut [0]);
+        self.heard.is_empty() && matches!(read, Err(error) if error.kind() == ErrorKind::WouldBlock)
     }
 
     /// The same connection, from the start.
@@ -396,6 +513,8 @@ const MESSAGE_TO_NOBODY: &[u8] = b"*3\r\n$7\r\nPUBLISH\r\n$9\r\ngate:wait\r\n$0\
 /// Connections of a thread that are being made at once: enough for any store that answers.
 const MOST_MAKING: usize = 16;
 const LONGEST_PROBE_ANSWER: usize = 1 << 10;
+/// The pause after a connection could not be made ready.
+const PREPARE_AGAIN: Nanos = Nanos::from_secs(1);
 const RESET: &[u8] = b"RESET\r\n";
 /// More at a time are rare: each is used for a moment, unless its client sends slowly.
 const MOST_KEPT: usize = 16;

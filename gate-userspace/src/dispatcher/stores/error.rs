@@ -45,6 +45,9 @@ pub(crate) enum StoreError {
     /// Its name stands for other addresses by now.
     #[error("the store is elsewhere")]
     Moved,
+    /// The tenant has as many dedicated connections as it may.
+    #[error("the tenant has as many dedicated connections as it may")]
+    Limit,
     /// An answer that no request asked for.
     #[error("the store sent an answer that no one asked for")]
     Unasked,
@@ -55,6 +58,7 @@ impl StoreError {
     pub(crate) fn refusal(&self) -> Refusal {
         match self {
             Self::Down { retry_after } => Refusal::after(Reason::StoreDown, *retry_after),
+            Self::Limit => Refusal::of(Reason::Limit),
             _ => Refusal::of(Reason::StoreDown),
         }
     }

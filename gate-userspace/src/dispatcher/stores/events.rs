@@ -13,7 +13,7 @@ use gate_common::units::Nanos;
 use super::error::StoreError;
 use super::pool::Pool;
 use crate::dispatcher::settings::Settings;
-use crate::dispatcher::wire::{Answer, Wire};
+use crate::dispatcher::wire::{Answer, Codec, Wire};
 
 /// The owner of store connections: it sends requests, and receives their replies and failures.
 pub(crate) trait StoreEvents: Debug + Sized + 'static {
@@ -143,6 +143,6 @@ pub(crate) enum Failure<'w> {
 #[derive(Debug)]
 pub(crate) struct FollowUp<E: StoreEvents> {
     pub(crate) in_flight: E::InFlight,
-    pub(crate) request: <E::Wire as Wire>::Request,
+    pub(crate) request: <E::Wire as Codec>::Request,
     pub(crate) bytes: Vec<u8>,
 }

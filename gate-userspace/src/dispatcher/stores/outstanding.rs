@@ -10,13 +10,13 @@ use super::error::StoreError;
 use super::events::{Failure, FollowUp, ReplyPart, ReplyProgress, ReplyTiming, StoreEvents};
 use super::health::Health;
 use crate::dispatcher::wire::buffer::Buffer;
-use crate::dispatcher::wire::{Answer, Link, Wire};
+use crate::dispatcher::wire::{Answer, Codec, Link};
 
 /// The state of one connection.
 #[derive(Debug)]
 pub(crate) struct Outstanding<E: StoreEvents> {
     pub(crate) health: Health,
-    pub(crate) link: <E::Wire as Wire>::Link,
+    pub(crate) link: <E::Wire as Codec>::Link,
     /// Gathered, not yet sent.
     pub(crate) out: Buffer,
     /// The requests without a complete reply, sent or only gathered.
@@ -66,7 +66,7 @@ impl<E: StoreEvents> Unanswered<E> {
     }
 }
 
-type Expect<E> = <<<E as StoreEvents>::Wire as Wire>::Link as Link>::Expect;
+type Expect<E> = <<<E as StoreEvents>::Wire as Codec>::Link as Link>::Expect;
 
 impl<E: StoreEvents> Outstanding<E> {
     pub(crate) fn new(health: Health) -> Self {
@@ -91,7 +91,7 @@ impl<E: StoreEvents> Outstanding<E> {
     pub(crate) fn push(
         &mut self,
         in_flight: E::InFlight,
-        request: &<E::Wire as Wire>::Request,
+        request: &<E::Wire as Codec>::Request,
         bytes: &[u8],
         follow_up: Option<FollowUp<E>>,
         now: Nanos,

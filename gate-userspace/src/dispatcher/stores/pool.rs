@@ -16,7 +16,7 @@ use super::events::StoreEvents;
 use super::health::Health;
 use crate::dispatcher::identity::scopes::{Scope, Scopes};
 use crate::dispatcher::identity::{Identity, Login};
-use crate::dispatcher::wire::Wire;
+use crate::dispatcher::wire::{SessionState, Wire};
 
 /// Some connections to the store, over which many clients' requests go.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl<E: StoreEvents> Pool<E> {
         Rc::new(Self {
             scope: RefCell::new(scope),
             identity: RefCell::new(Identity { name: None, ..identity }),
-            may_cache: Cell::new(!E::Wire::HAS_USERS),
+            may_cache: Cell::new(!<E::Wire as Wire>::Session::HAS_USERS),
             stores,
             tasks: RefCell::default(),
             unused_since: Cell::new(None),

@@ -10,32 +10,32 @@ pub(crate) struct Buffer {
 }
 
 impl fmt::Debug for Buffer {
-    /// What is in it may be a secret.
+    /// The content may be a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Buffer({} bytes)", self.len())
     }
 }
 
 impl Buffer {
-    /// What is in it, the oldest byte first.
+    /// The content, the oldest byte first.
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[self.head..]
     }
 
-    /// How much is in it.
+    /// The number of bytes in it.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.bytes.len() - self.head
     }
 
-    /// How much memory it takes.
+    /// The memory that it takes, in bytes.
     #[inline]
     pub(crate) fn memory(&self) -> usize {
         self.bytes.capacity()
     }
 
-    /// Whether nothing is in it.
+    /// True if it is empty.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
@@ -104,7 +104,7 @@ impl Buffer {
     }
 }
 
-/// What an empty buffer may keep: several reads' worth of replies.
+/// The memory that an empty buffer may keep: several reads' worth of replies.
 const KEPT: usize = 256 << 10;
 
 #[cfg(test)]

@@ -15,9 +15,11 @@ use gate_common::units::Nanos;
 use memchr::memchr;
 
 use super::buffer::Buffer;
-use super::{Answer, FaultHandling, Link, MAX_BUFFERED_REQUEST, MalformedReply, Route, Ttl, Wire};
+use super::{
+    Answer, Cacheable, Codec, FaultHandling, Link, MAX_BUFFERED_REQUEST, MalformedReply, Route, Stateless,
+    Ttl, Wire,
+};
 use crate::clock;
-use crate::dispatcher::identity::LoginRequest;
 use crate::protocol::deny::Deny;
 use crate::protocol::memcached::{
     self, AnswerLine, Answers, Command, Decoder, Expect, Fault, FaultKind, LONGEST_LINE, Limits, Part, Quiet,
@@ -32,10 +34,13 @@ use crate::protocol::{Class, Refusal, RequestMeta, Step};
 #[derive(Debug)]
 pub(crate) struct Memcached;
 
-impl Wire for Memcached {
+impl Codec for Memcached {
     type Decoder = Decoder;
+
     type Request = Request;
+
     type Fault = Fault;
+
     type Link = Multiget;
 
     const PROBE: &'static [u8] = b"version\r\n";
@@ -43,8 +48,6 @@ impl Wire for Memcached {
     fn is_healthy_reply(line: &[u8]) -> bool {
         line.starts_with(b"VERSION ")
     }
-
-    const HAS_USERS: bool = false;
 
     const GOODBYE: &'static [u8] = b"";
 
@@ -83,10 +86,6 @@ impl Wire for Memcached {
         types.of_memcached(request)
     }
 
-    fn change(_: &Request, _: &[u8]) -> Option<LoginRequest> {
-        None
-    }
-
     fn is_denied(deny: &Deny, request: &Request, _: &[u8]) -> bool {
         deny.memcached.contains(&request.command)
     }
@@ -94,13 +93,6 @@ impl Wire for Memcached {
     fn touches_only(own: &OwnKeys, request: &Request, bytes: &[u8]) -> bool {
         request.touches_only(bytes, |key| own.has(key))
     }
-
-    #[inline]
-    fn is_forbidden(_: &[u8]) -> bool {
-        false
-    }
-
-    const UNKNOWN_COMMAND: &'static [u8] = b"";
 
     #[inline]
     fn route(request: &Request) -> Route {
@@ -121,6 +113,26 @@ impl Wire for Memcached {
         request.meta.keys > 0 && !request.base64
     }
 
+    fn has_one_answer(request: &Request) -> bool {
+        request.quiet == Quiet::Answered
+    }
+
+    #[inline]
+    fn wants_no_reply(request: &Request) -> bool {
+        request.quiet == Quiet::NoReply
+    }
+
+    fn answer_fault(fault: &Fault, out: &mut Vec<u8>) -> FaultHandling {
+        fault.answer(out);
+        FaultHandling { closes: fault.closes(), reason: fault.reason(), tls: fault.kind == FaultKind::Tls }
+    }
+
+    fn refuse(refusal: Refusal, out: &mut Vec<u8>) {
+        memcached::refuse(refusal, out);
+    }
+}
+
+impl Cacheable for Memcached {
     #[inline]
     fn is_coalescable(request: &Request) -> bool {
         request.pure
@@ -168,34 +180,20 @@ impl Wire for Memcached {
         let secs = if secs > LONGEST_DELAY_SECS { secs.checked_sub(clock::unix_secs())? } else { secs };
         Some(Nanos(secs.saturating_mul(1_000_000_000)))
     }
+}
 
-    fn has_one_answer(request: &Request) -> bool {
-        request.quiet == Quiet::Answered
-    }
-
-    #[inline]
-    fn wants_no_reply(request: &Request) -> bool {
-        request.quiet == Quiet::NoReply
-    }
-
-    fn answer_fault(fault: &Fault, out: &mut Vec<u8>) -> FaultHandling {
-        fault.answer(out);
-        FaultHandling { closes: fault.closes(), reason: fault.reason(), tls: fault.kind == FaultKind::Tls }
-    }
-
-    fn refuse(refusal: Refusal, out: &mut Vec<u8>) {
-        memcached::refuse(refusal, out);
-    }
+impl Wire for Memcached {
+    type Session = Stateless;
 }
 
 /// A connection on which gets are merged.
 #[derive(Debug)]
 pub(crate) struct Multiget {
-    /// What the output ends with: a multiget that lacks its end of line.
+    /// The multiget at the end of the output that lacks its end of line.
     open: Option<Open>,
     /// The keys of merged gets that are not answered: two bytes of length, then the key.
     keys: Buffer,
-    /// How many gets of each multiget are not answered.
+    /// The number of gets of each multiget that are not answered.
     groups: VecDeque<u32>,
     answers: Answers,
     /// A line that was read, and not yet taken: its value is for a later get than the first.
@@ -223,7 +221,7 @@ struct Open {
     len: usize,
 }
 
-/// What is known of an answer before it comes.
+/// The shape of a reply, known before it comes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Expected {
     /// A part of a multiget's.
@@ -446,7 +444,7 @@ impl Multiget {
     }
 }
 
-/// Whether an answer to a meta command has this flag, alone in its word.
+/// True if a reply to a meta command has this flag, alone in its word.
 fn says(answer: &[u8], flag: &[u8]) -> bool {
     let line = &answer[..memchr(b'\r', answer).unwrap_or(answer.len())];
     !line.starts_with(b"VALUE ") && line.split(|&byte| byte == b' ').any(|word| word == flag)
@@ -487,7 +485,7 @@ fn push_without_noreply(bytes: &[u8], out: &mut Buffer) {
 const LONGEST_DELAY_SECS: u64 = 30 * 86_400;
 const NOOP: &[u8] = b"mn\r\n";
 const END: &[u8] = b"END\r\n";
-/// What a read says of a key that is not there: `get`, and `mg`.
+/// The replies to reads of a key that is not there: `get`, and `mg`.
 const MISSES: [&[u8]; 2] = [END, b"EN\r\n"];
 /// memcached reads longer lines in a slower way.
 const LONGEST_MERGED: usize = 1_900;

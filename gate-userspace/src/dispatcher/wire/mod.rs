@@ -1,4 +1,5 @@
-//! What the dispatcher needs of a protocol. One implementation for each: everything else is the same for all.
+//! The traits of a protocol, implemented once for each: the codec ([`Codec`]), the requests that can be cached
+//! ([`Cacheable`]), and the state that a connection keeps ([`SessionState`]). Everything else is the same for all protocols.
 //!
 //! [`memcached`]: gets merged and split again. [`resp`]: requests as they come. [`buffer`]: bytes on their way.
 
@@ -18,112 +19,75 @@ pub(super) mod buffer;
 pub(super) mod memcached;
 pub(super) mod resp;
 
-/// A protocol, as the dispatcher sees it.
-pub(crate) trait Wire: Debug + Sized + 'static {
+/// A protocol: its codec, what of it can be cached, and the state that its connections keep.
+pub(crate) trait Wire: Cacheable {
+    /// The state that a connection keeps for its client.
+    type Session: SessionState<Self::Request>;
+}
+
+/// The codec of a protocol: requests and their replies, from and to bytes.
+pub(crate) trait Codec: Debug + Sized + 'static {
     /// Takes requests out of one client's stream.
     type Decoder: Debug;
+
     /// A request; its keys are offsets into its bytes.
     type Request: Copy + Debug;
+
     /// Bytes that are not a request.
     type Fault: Copy + Debug;
+
     /// One connection to the store.
     type Link: Link<Request = Self::Request>;
 
-    /// What a store that works answers with one line.
+    /// A request that a working store answers with one line.
     const PROBE: &'static [u8];
 
-    /// Whether that line says that it works.
+    /// True if that line says that the store works.
     fn is_healthy_reply(line: &[u8]) -> bool;
 
-    /// Whether the store knows users, and may let one do what another may not.
-    const HAS_USERS: bool;
-
-    /// What a client reads that says goodbye.
+    /// The reply to a client that closes its connection.
     const GOODBYE: &'static [u8];
 
     /// A new client's decoder, for requests of at most `max_request` bytes.
     fn decoder(max_request: usize) -> Self::Decoder;
 
-    /// What `input`, which no earlier step has taken, begins with.
+    /// The next step of `input`, which no earlier step has taken.
     fn decode(decoder: &mut Self::Decoder, input: &[u8]) -> Step<Self::Request, Self::Fault>;
 
     /// The bytes of the request that was decoded last, which took `taken` of the input.
     fn bytes<'b>(decoder: &'b Self::Decoder, request: &Self::Request, taken: &'b [u8]) -> &'b [u8];
 
-    /// What is known of a request before it runs.
+    /// The properties of a request, known before it runs.
     fn meta(request: &Self::Request) -> &RequestMeta;
 
-    /// Whether only its head has been decoded: its body follows, to be passed on as it comes.
+    /// True if only the head has been decoded, and the body is to be streamed.
     fn is_streamed(request: &Self::Request) -> bool;
 
-    /// What is expected to take as long as a request of this class, for its price.
+    /// The price class of a class.
     fn price_class(class: Class) -> PriceClass;
 
     /// The place of a request's type among `types`.
     fn query_type(types: &QueryTypes, request: &Self::Request, bytes: &[u8]) -> usize;
 
-    /// What a request asks to be changed about who its client is; `None` if nothing, or if that cannot be told.
-    fn change(request: &Self::Request, bytes: &[u8]) -> Option<LoginRequest>;
-
-    /// Whether a command is among those that are denied.
+    /// True if a command is denied.
     fn is_denied(deny: &Deny, request: &Self::Request, bytes: &[u8]) -> bool;
 
-    /// Whether a request can touch no other keys than these.
+    /// True if a request can touch no other keys than these.
     fn touches_only(own: &OwnKeys, request: &Self::Request, bytes: &[u8]) -> bool;
 
-    /// Whether an answer says that the user may not do what it asked.
-    fn is_forbidden(answer: &[u8]) -> bool;
-
-    /// A request that the store refuses, wherever it takes any.
-    const UNKNOWN_COMMAND: &'static [u8];
-
-    /// What becomes of a request that may pass.
+    /// The route of a request that may pass.
     fn route(request: &Self::Request) -> Route;
-
-    /// What a request means for a transaction.
-    fn transaction(_request: &Self::Request) -> Transaction {
-        Transaction::None
-    }
-
-    /// Whether it waits for the store's replicas to have what its client has written.
-    fn awaits_replicas(_request: &Self::Request) -> bool {
-        false
-    }
-
-    /// What a client reads whose transaction is refused as a whole, and what makes the store say as much.
-    const ABORTED: &'static [u8] = b"";
-    const ABORT: &'static [u8] = b"";
 
     /// The keys that a request names; `bytes` are all of it.
     fn keys<'b>(request: &Self::Request, bytes: &'b [u8]) -> impl Iterator<Item = &'b [u8]>;
 
-    /// Whether these are all the keys that it is about, each as the store knows it.
+    /// True if these are all keys that it reads or writes, each as the store knows it.
     fn names_all_keys(request: &Self::Request) -> bool;
 
-    /// Whether it reads one key, and what that holds is all that its answer depends on.
-    fn is_coalescable(request: &Self::Request) -> bool;
-
-    /// Whether an answer to such a request is for one client alone.
-    fn is_for_one_client(answer: &[u8]) -> bool;
-
-    /// Whether an answer to such a request says what the key holds, rather than that something is wrong.
-    fn is_cacheable(answer: &[u8]) -> bool;
-
-    /// What asks the store how long the key of such a request lives.
-    fn query_ttl(request: &Self::Request, bytes: &[u8]) -> Option<(Self::Request, Vec<u8>)>;
-
-    /// For how long `answer` holds, if the store has answered that question so.
-    fn ttl(answer: &[u8], said: &[u8]) -> Ttl;
-
-    /// In how long the store does what it is asked, if that is to forget everything at a later time.
-    fn flushes_in(_request: &Self::Request, _bytes: &[u8]) -> Option<Nanos> {
-        None
-    }
-
-    /// Whether the store answers it with one reply, no more and no less.
+    /// True if the store answers it with exactly one reply.
     fn has_one_answer(request: &Self::Request) -> bool;
 
-    /// Whether the client wants no answer, not even a refusal.
+    /// True if the client wants no reply, not even a refusal.
     fn wants_no_reply(request: &Self::Request) -> bool;
 
     /// Appends the answer to bytes that are no request.
@@ -133,74 +97,152 @@ pub(crate) trait Wire: Debug + Sized + 'static {
     fn refuse(refusal: Refusal, out: &mut Vec<u8>);
 }
 
-/// For how long what a key holds can be known.
+/// The requests of a protocol whose replies can be cached, and shared among clients.
+pub(crate) trait Cacheable: Codec {
+    /// True if it reads one key, and its reply depends on nothing else.
+    fn is_coalescable(request: &Self::Request) -> bool;
+
+    /// True if a reply to such a request is for one client alone.
+    fn is_for_one_client(answer: &[u8]) -> bool;
+
+    /// True if a reply to such a request is the key's value, rather than an error.
+    fn is_cacheable(answer: &[u8]) -> bool;
+
+    /// The request for the TTL of the key of such a request.
+    fn query_ttl(request: &Self::Request, bytes: &[u8]) -> Option<(Self::Request, Vec<u8>)>;
+
+    /// The TTL of `answer`, if `said` is the reply to that request.
+    fn ttl(answer: &[u8], said: &[u8]) -> Ttl;
+
+    /// The delay of a flush of all keys, if the request is one with a delay.
+    fn flushes_in(_request: &Self::Request, _bytes: &[u8]) -> Option<Nanos> {
+        None
+    }
+}
+
+/// The state that a connection to the store keeps for its client. The defaults are those of a protocol without any.
+pub(crate) trait SessionState<R> {
+    /// True if the store knows users, with permissions of their own.
+    const HAS_USERS: bool = false;
+
+    /// The change of the client's identity that a request asks for; `None` if there is none, or it cannot be told.
+    fn login(_request: &R, _bytes: &[u8]) -> Option<LoginRequest> {
+        None
+    }
+
+    /// True if a reply says that the user lacks a permission.
+    #[inline]
+    fn is_forbidden(_reply: &[u8]) -> bool {
+        false
+    }
+
+    /// A request that the store refuses, wherever it takes any.
+    const UNKNOWN_COMMAND: &'static [u8] = b"";
+
+    /// The effect of a request on the state of the connection that it runs on.
+    fn effect(_request: &R) -> Effect {
+        Effect::None
+    }
+
+    /// True if it waits for the store's replicas to have what its client has written.
+    fn awaits_replicas(_request: &R) -> bool {
+        false
+    }
+
+    /// The reply to a client whose transaction is refused as a whole.
+    const ABORTED: &'static [u8] = b"";
+
+    /// A request that makes the store reply as much.
+    const ABORT: &'static [u8] = b"";
+
+    /// The reply to a client whose store is in cluster mode.
+    const IN_CLUSTER: &'static [u8] = b"";
+}
+
+/// No state: any connection serves any client.
+#[derive(Debug)]
+pub(crate) struct Stateless;
+
+impl<R> SessionState<R> for Stateless {}
+
+/// The time for which a key keeps its value, as far as is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ttl {
-    /// Until it is written to, as far as is known.
+    /// Until a write.
     Unbounded,
     /// At most so long.
     AtMost(Nanos),
 }
 
-/// What becomes of a request that may pass.
+/// The route of a request that may pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
-    /// It goes to the store by a connection that many clients share.
+    /// To the store, over a shared connection.
     Shared,
-    /// It needs a connection to the store that no one else uses, and so do all that follow it.
+    /// To the store, over a dedicated connection.
     Dedicated,
-    /// It may change who the client is: the store is asked before anything that follows is looked at.
+    /// To the store, before any request that follows is decoded: it may change the client's identity.
     Login,
-    /// The gate answers it with its own figures.
+    /// gate answers it with its own statistics.
     GateStats,
-    /// The client says goodbye.
+    /// The client closes its connection.
     Quit,
 }
 
-/// What a request means for a transaction.
+/// The effect of a request on the state of the connection that it runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Transaction {
-    /// Nothing: it is a part of one that is open.
+pub(crate) enum Effect {
+    /// Nothing that outlives its reply.
     None,
-    /// One begins.
+    /// Nothing either; but it may wait for other clients, and keeps what follows it waiting.
+    Blocks,
+    /// A transaction begins.
     Begin,
-    /// It is to be done.
+    /// The transaction is executed.
     Commit,
-    /// It is given up.
+    /// The transaction is given up.
     Discard,
-    /// The connection's state is forgotten, and it ends with that.
+    /// Keys are watched until the transaction ends.
+    Watch,
+    /// No key is watched any more.
+    Unwatch,
+    /// All state is forgotten, the identity included.
     Reset,
+    /// State is kept until the connection ends.
+    Lasting,
+    /// The same; the store replies, and then sends by itself.
+    Subscribes,
 }
 
-/// What becomes of a connection whose client sent bytes that are no request.
+/// The consequences of bytes that are no request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FaultHandling {
-    /// No one can tell where the next request begins: it ends.
+    /// True if the connection is closed, since nobody can tell where the next request begins.
     pub(crate) closes: bool,
-    /// What is counted.
+    /// The reason that is counted.
     pub(crate) reason: gate_common::abi::Reason,
-    /// The client wants to speak TLS.
+    /// True if the client tries to speak TLS.
     pub(crate) tls: bool,
 }
 
 /// One connection to the store, shared by many clients: what is written to it, and whose answer is read.
 pub(crate) trait Link: Debug + Default {
-    /// See [`Wire::Request`].
+    /// See [`Codec::Request`].
     type Request;
-    /// What is known of an answer before it comes.
+    /// The shape of a reply, known before it comes.
     type Expect: Copy + Debug;
 
     /// Appends a request to what is to be written; `bytes` are all of it, or the head of one that is streamed.
     fn encode(&mut self, request: &Self::Request, bytes: &[u8], out: &mut Buffer) -> Self::Expect;
 
-    /// What comes after the body of a request that was encoded without it.
+    /// The bytes after the body of a request that was encoded without it.
     fn tail(expect: &Self::Expect) -> &'static [u8];
 
     /// Completes what [`Link::encode`] may have left open, before it is written.
     fn seal(&mut self, out: &mut Buffer);
 
-    /// What `input`, which no earlier call has taken, holds of the answer to the first request that is not
-    /// wholly answered. It may be called without input.
+    /// Decodes the part of the reply to the first unanswered request that `input` begins with. No earlier call has taken
+    /// it; it may be empty.
     ///
     /// # Errors
     ///
@@ -208,16 +250,16 @@ pub(crate) trait Link: Debug + Default {
     fn scan(&mut self, expect: &Self::Expect, input: &[u8]) -> Result<Answer, MalformedReply>;
 }
 
-/// What a store's bytes mean for the first request that waits for an answer.
+/// A part of the reply to the first request that waits for one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     /// Bytes from the front of the input that the client gets.
     pub(crate) give: usize,
-    /// What the client gets after them.
+    /// The bytes that the client gets after them.
     pub(crate) add: &'static [u8],
     /// Bytes of the input that are taken.
     pub(crate) len: usize,
-    /// Whether the answer is whole.
+    /// True if the reply is complete.
     pub(crate) last: bool,
 }
 

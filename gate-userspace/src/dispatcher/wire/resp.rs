@@ -8,7 +8,8 @@ use gate_common::units::Nanos;
 
 use super::buffer::Buffer;
 use super::{
-    Answer, FaultHandling, Link, MAX_BUFFERED_REQUEST, MalformedReply, Route, Transaction, Ttl, Wire,
+    Answer, Cacheable, Codec, Effect, FaultHandling, Link, MAX_BUFFERED_REQUEST, MalformedReply, Route,
+    SessionState, Ttl, Wire,
 };
 use crate::dispatcher::identity::LoginRequest;
 use crate::protocol::deny::Deny;
@@ -24,10 +25,13 @@ use crate::protocol::{Class, Refusal, RequestMeta, Step};
 #[derive(Debug)]
 pub(crate) struct Resp;
 
-impl Wire for Resp {
+impl Codec for Resp {
     type Decoder = Decoder;
+
     type Request = Request;
+
     type Fault = Fault;
+
     type Link = Pipe;
 
     const PROBE: &'static [u8] = b"PING\r\n";
@@ -36,8 +40,6 @@ impl Wire for Resp {
     fn is_healthy_reply(line: &[u8]) -> bool {
         !line.starts_with(b"-LOADING") && !line.starts_with(b"-MASTERDOWN")
     }
-
-    const HAS_USERS: bool = true;
 
     const GOODBYE: &'static [u8] = b"+OK\r\n";
 
@@ -77,10 +79,6 @@ impl Wire for Resp {
         types.of_resp(request, bytes)
     }
 
-    fn change(request: &Request, bytes: &[u8]) -> Option<LoginRequest> {
-        request.change(bytes).map(|change| LoginRequest::of(&change))
-    }
-
     fn is_denied(deny: &Deny, request: &Request, bytes: &[u8]) -> bool {
         deny.resp.denies(request, bytes)
     }
@@ -88,14 +86,6 @@ impl Wire for Resp {
     fn touches_only(own: &OwnKeys, request: &Request, bytes: &[u8]) -> bool {
         request.touches_only(bytes, |touched| touched.is_own(own))
     }
-
-    #[inline]
-    fn is_forbidden(answer: &[u8]) -> bool {
-        answer.starts_with(b"-NOPERM")
-    }
-
-    /// Redis says the name of a command that it does not know.
-    const UNKNOWN_COMMAND: &'static [u8] = b"*1\r\n$42\r\nDENIED retry_after_ms=0 reason=unsupported\r\n";
 
     #[inline]
     fn route(request: &Request) -> Route {
@@ -110,26 +100,6 @@ impl Wire for Resp {
     }
 
     #[inline]
-    fn transaction(request: &Request) -> Transaction {
-        match (request.state, request.command) {
-            (State::Transaction, MULTI) => Transaction::Begin,
-            (State::Transaction, EXEC) => Transaction::Commit,
-            (State::Transaction, DISCARD) => Transaction::Discard,
-            (State::Reset | State::Quit, _) => Transaction::Reset,
-            _ => Transaction::None,
-        }
-    }
-
-    #[inline]
-    fn awaits_replicas(request: &Request) -> bool {
-        [WAIT, WAITAOF].contains(&request.command)
-    }
-
-    const ABORTED: &'static [u8] = b"-EXECABORT Transaction discarded because of previous errors.\r\n";
-    /// Redis says the name of a command that it does not know.
-    const ABORT: &'static [u8] = b"*1\r\n$21\r\nEXECABORT was refused\r\n";
-
-    #[inline]
     fn keys<'b>(request: &Request, bytes: &'b [u8]) -> impl Iterator<Item = &'b [u8]> {
         request.keys(bytes)
     }
@@ -139,6 +109,27 @@ impl Wire for Resp {
         request.meta.keys > 0
     }
 
+    #[inline]
+    fn has_one_answer(request: &Request) -> bool {
+        !matches!(request.state, State::Pubsub | State::Monitor | State::Replication | State::Reply)
+    }
+
+    #[inline]
+    fn wants_no_reply(_: &Request) -> bool {
+        false
+    }
+
+    fn answer_fault(fault: &Fault, out: &mut Vec<u8>) -> FaultHandling {
+        fault.answer(out);
+        FaultHandling { closes: true, reason: fault.reason(), tls: fault.kind == FaultKind::Tls }
+    }
+
+    fn refuse(refusal: Refusal, out: &mut Vec<u8>) {
+        resp::refuse(refusal, out);
+    }
+}
+
+impl Cacheable for Resp {
     #[inline]
     fn is_coalescable(request: &Request) -> bool {
         request.pure
@@ -172,28 +163,57 @@ impl Wire for Resp {
             Some(_) | None => Ttl::Unbounded,
         }
     }
-
-    #[inline]
-    fn has_one_answer(request: &Request) -> bool {
-        !matches!(request.state, State::Pubsub | State::Monitor | State::Replication | State::Reply)
-    }
-
-    #[inline]
-    fn wants_no_reply(_: &Request) -> bool {
-        false
-    }
-
-    fn answer_fault(fault: &Fault, out: &mut Vec<u8>) -> FaultHandling {
-        fault.answer(out);
-        FaultHandling { closes: true, reason: fault.reason(), tls: fault.kind == FaultKind::Tls }
-    }
-
-    fn refuse(refusal: Refusal, out: &mut Vec<u8>) {
-        resp::refuse(refusal, out);
-    }
 }
 
-/// What reads say of a key that is not there, and of none that is and goes before it is asked how long it lives. `:0` may
+impl SessionState<Request> for Resp {
+    const HAS_USERS: bool = true;
+
+    fn login(request: &Request, bytes: &[u8]) -> Option<LoginRequest> {
+        request.change(bytes).map(|change| LoginRequest::of(&change))
+    }
+
+    #[inline]
+    fn is_forbidden(answer: &[u8]) -> bool {
+        answer.starts_with(b"-NOPERM")
+    }
+
+    /// Redis says the name of a command that it does not know.
+    const UNKNOWN_COMMAND: &'static [u8] = b"*1\r\n$42\r\nDENIED retry_after_ms=0 reason=unsupported\r\n";
+
+    #[inline]
+    fn effect(request: &Request) -> Effect {
+        match (request.state, request.command) {
+            (State::Shared, _) | (State::Name, SET_INFO) => Effect::None,
+            (State::Blocking, _) => Effect::Blocks,
+            (State::Transaction, MULTI) => Effect::Begin,
+            (State::Transaction, EXEC) => Effect::Commit,
+            (State::Transaction, DISCARD) => Effect::Discard,
+            (State::Transaction, WATCH) => Effect::Watch,
+            (State::Transaction, UNWATCH) => Effect::Unwatch,
+            (State::Reset | State::Quit, _) => Effect::Reset,
+            (State::Pubsub | State::Monitor | State::Replication, _) => Effect::Subscribes,
+            _ => Effect::Lasting,
+        }
+    }
+
+    #[inline]
+    fn awaits_replicas(request: &Request) -> bool {
+        [WAIT, WAITAOF].contains(&request.command)
+    }
+
+    const ABORTED: &'static [u8] = b"-EXECABORT Transaction discarded because of previous errors.\r\n";
+
+    /// Redis says the name of a command that it does not know.
+    const ABORT: &'static [u8] = b"*1\r\n$21\r\nEXECABORT was refused\r\n";
+
+    const IN_CLUSTER: &'static [u8] = CLUSTER;
+}
+
+impl Wire for Resp {
+    type Session = Self;
+}
+
+/// The replies to reads of a key that is not there, and of none that is and goes before it is asked how long it lives. `:0` may
 /// be a rank.
 const EMPTY: [&[u8]; 6] = [b"$-1\r\n", b"*0\r\n", b"_\r\n", b"%0\r\n", b"~0\r\n", b"+none\r\n"];
 
@@ -203,12 +223,14 @@ const WAITAOF: Command = Command::named("waitaof");
 const MULTI: Command = Command::named("multi");
 const EXEC: Command = Command::named("exec");
 const DISCARD: Command = Command::named("discard");
+const WATCH: Command = Command::named("watch");
+const UNWATCH: Command = Command::named("unwatch");
 
 /// A shared connection.
 #[derive(Debug)]
 pub(crate) struct Pipe {
     replies: Replies,
-    /// What is being read is in answer to no request.
+    /// True while a push is read, which answers no request.
     unasked: bool,
 }
 
@@ -244,7 +266,7 @@ impl Link for Pipe {
                     self.unasked = true;
                     (len, last)
                 }
-                Part::Reply { len, kind: Kind::Error, last: true } if is_pre_auth_error(&input[..len]) => {
+                Part::Reply { len, kind: Kind::Error, last: true } if is_redirection(&input[..len]) => {
                     return Ok(Answer { give: 0, add: CLUSTER, len, last: true });
                 }
                 Part::Reply { len, last, .. } => (len, last),
@@ -257,14 +279,14 @@ impl Link for Pipe {
     }
 }
 
-/// Whether an error sends the client to another address, past gate.
+/// True if an error sends the client to another address, past gate.
 #[inline]
-fn is_pre_auth_error(error: &[u8]) -> bool {
+fn is_redirection(error: &[u8]) -> bool {
     matches!(resp::error_code(error), Some(b"MOVED" | b"ASK"))
 }
 
-/// What a client reads before whom there is such a store.
-pub(crate) const CLUSTER: &[u8] = b"-ERR gate does not support a store in cluster mode\r\n";
+/// The reply to a client of such a store.
+const CLUSTER: &[u8] = b"-ERR gate does not support a store in cluster mode\r\n";
 /// A reply that is waited for, rather than passed on in pieces.
 const SHORT_REPLY: usize = 16 << 10;
 

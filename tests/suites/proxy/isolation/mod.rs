@@ -6,6 +6,7 @@
 mod backpressure;
 mod behaviours;
 mod connections;
+mod dedicated;
 mod delayed_flush;
 mod draining;
 mod hung_store;

@@ -44,7 +44,7 @@ fn nor_does_it_on_a_dedicated_connection() -> Result<()> {
     let gate = Listening::gate("resp", store.address, "", NO_MULTI)?;
     for end in ["EXEC", "DISCARD"] {
         let mut client = gate.connect()?;
-        client.write_all(b"UNWATCH\r\n")?;
+        client.write_all(b"WATCH unused\r\n")?;
         read_until(&mut client, b"+OK\r\n")?;
         client.write_all(format!("MULTI\r\nSET a 1\r\nINCR b\r\n{end}\r\nSET c 1\r\n").as_bytes())?;
         let said = String::from_utf8(read_until(&mut client, b"+OK\r\n")?)?;

@@ -382,6 +382,11 @@ pub(super) const ROWS: &[Broken] = &[
     ),
     (
         "listen",
+        "backend = \"127.0.0.1:11212\"\nmax_dedicated = \"0\"\nlisten",
+        &[r#"7: service[0].max_dedicated = "0": must be a whole number from 1 to 1000000"#],
+    ),
+    (
+        "listen",
         "idle_timeout = \"off\"\nlisten",
         &[r#"6: service[0].idle_timeout = "off": means something only beside backend"#],
     ),

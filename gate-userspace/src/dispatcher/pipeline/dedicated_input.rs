@@ -1,0 +1,149 @@
+//! A request over a dedicated connection: what gate knows of it before it is charged, and what it does to the
+//! connection's state.
+
+use gate_common::abi::Reason;
+
+use super::admission::Demand;
+use super::dedicated::Exchange;
+use super::request::demand;
+use crate::dispatcher::identity::LoginRequest;
+use crate::dispatcher::metrics::Event;
+use crate::dispatcher::request::RequestClass;
+use crate::dispatcher::tenants::ledger::TenantId;
+use crate::dispatcher::wire::{Effect, SessionState, Wire};
+use crate::protocol::Refusal;
+
+/// The state that a connection keeps for its client, as far as its requests tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct ConnectionState {
+    /// `MULTI` without `EXEC` or `DISCARD`.
+    pub(super) in_transaction: bool,
+    /// `WATCH` without what ends it.
+    watches: bool,
+    /// Anything else: until the connection ends.
+    is_lasting: bool,
+}
+
+/// A request that has been decoded, and is still in the client's input.
+pub(super) struct NextRequest<W: Wire> {
+    pub(super) request: W::Request,
+    /// Its length in the input.
+    pub(super) len: usize,
+    pub(super) class: RequestClass,
+    pub(super) demand: Demand,
+    pub(super) tenant: TenantId,
+    pub(super) client_tenant: TenantId,
+    pub(super) effect: Effect,
+    pub(super) login: Option<LoginRequest>,
+    /// The bytes that go to the store instead.
+    pub(super) instead: Option<&'static [u8]>,
+    pub(super) has_one_reply: bool,
+}
+
+impl ConnectionState {
+    pub(super) fn is_clean(self) -> bool {
+        self == Self::default()
+    }
+
+    pub(super) fn apply(&mut self, effect: Effect) {
+        match effect {
+            Effect::None | Effect::Blocks => {}
+            Effect::Begin => self.in_transaction = true,
+            Effect::Watch => self.watches = true,
+            // In a transaction it is only queued.
+            Effect::Unwatch => self.watches &= self.in_transaction,
+            Effect::Commit | Effect::Discard => (self.in_transaction, self.watches) = (false, false),
+            Effect::Reset | Effect::Lasting | Effect::Subscribes => self.is_lasting = true,
+        }
+    }
+}
+
+impl<W: Wire> NextRequest<W> {
+    /// True if the request is only queued in the store, as a part of a transaction.
+    pub(super) fn is_queued(&self, in_transaction: bool) -> bool {
+        in_transaction && self.effect != Effect::Commit
+    }
+
+    pub(super) fn takes_permit(&self, in_transaction: bool) -> bool {
+        let waits = matches!(self.effect, Effect::Begin | Effect::Blocks);
+        self.instead.is_none() && self.has_one_reply && !waits && !self.is_queued(in_transaction)
+    }
+}
+
+impl<W: Wire> Exchange<'_, W> {
+    /// Looks at a request that has been decoded out of `len` bytes of input. `is_first` is true for the one that the
+    /// connection was taken for, which has been admitted.
+    pub(super) fn examine(
+        &self,
+        request: W::Request,
+        bytes: &[u8],
+        len: usize,
+        is_first: bool,
+    ) -> NextRequest<W> {
+        let (tenant, denied) = self.client.tenant_for(&request, bytes);
+        let login = W::Session::login(&request, bytes);
+        let instead = match is_first {
+            true => None,
+            false => {
+                self.service.metrics.count(Event::Request);
+                self.instead(denied, tenant, &request, bytes, login.as_ref())
+            }
+        };
+        NextRequest {
+            class: self.service.types.borrow().classify::<W>(&request, bytes),
+            // What follows of a streamed one is charged as it comes.
+            demand: Demand { bytes: bytes.len(), ..demand::<W>(&request) },
+            tenant,
+            client_tenant: self.client.tenant.get(),
+            effect: W::Session::effect(&request),
+            login: login.filter(|_| instead.is_none()),
+            has_one_reply: instead.is_some() || W::has_one_answer(&request),
+            instead,
+            request,
+            len,
+        }
+    }
+
+    /// The bytes that go to the store instead of a request that is refused: a command that the store does not know. It
+    /// refuses that, and a transaction with it.
+    fn instead(
+        &self,
+        denied: bool,
+        tenant: TenantId,
+        request: &W::Request,
+        bytes: &[u8],
+        login: Option<&LoginRequest>,
+    ) -> Option<&'static [u8]> {
+        if self.client.refused_with_multi(request).is_some() {
+            return match W::Session::effect(request) {
+                Effect::Commit => Some(W::Session::ABORT),
+                // The store knows of no transaction, and says so.
+                Effect::Discard => None,
+                _ => Some(W::Session::UNKNOWN_COMMAND),
+            };
+        }
+        self.refuses(denied, tenant, request, bytes, login).then(|| {
+            self.client.note_refused(request, Refusal::of(Reason::Unsupported));
+            W::Session::UNKNOWN_COMMAND
+        })
+    }
+
+    /// True if a request is denied to the tenant or too long, or gate knows its password to be wrong.
+    fn refuses(
+        &self,
+        denied: bool,
+        tenant: TenantId,
+        request: &W::Request,
+        bytes: &[u8],
+        login: Option<&LoginRequest>,
+    ) -> bool {
+        let login = login.and_then(|login| login.login.as_ref());
+        if login.and_then(|login| self.service.tenants.borrow().verifies(login)) == Some(false) {
+            self.service.metrics.count(Event::LoginFailed);
+            return true;
+        }
+        let is_too_long = || self.service.is_too_long(request, bytes);
+        let refuses = |reason| self.service.refuses(self.client, tenant, reason);
+        denied && refuses(Reason::Unsupported) || is_too_long() && refuses(Reason::TooLarge)
+    }
+}

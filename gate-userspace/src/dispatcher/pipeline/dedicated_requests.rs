@@ -1,0 +1,491 @@
+//! A client's requests over its dedicated connection: decoded, charged, admitted, and passed on.
+//!
+//! They pass the same admission as requests over shared connections, with these differences.
+//!
+//! - **Quota.** A tenant that cannot pay waits, and its client is not read meanwhile: a refusal in the middle of a
+//!   transaction would change what that does.
+//! - **Transactions.** `MULTI` is admitted or refused for the whole transaction. What follows is only queued in the
+//!   store and takes no permit; `EXEC` takes one, waits for it as long as it takes, and is not refused.
+//! - **What may wait for other clients** (`BLPOP`) takes no permit, and neither does what has no single reply
+//!   (subscriptions, `MONITOR`).
+//! - **Refusals.** gate's own reply takes its place when the store has answered everything before it. What is denied to
+//!   the tenant within a transaction goes to the store as a command that it does not know, so that the transaction fails.
+
+use std::future::poll_fn;
+use std::io::ErrorKind;
+use std::rc::Rc;
+use std::task::Poll;
+
+use gate_common::abi::Reason;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::tcp::{OwnedReadHalf, WriteHalf};
+
+use super::Service;
+use super::admission::Demand;
+use super::dedicated::{CHUNK, Exchange, Sent, write_all};
+use super::dedicated_input::{ConnectionState, NextRequest};
+use super::dispatch::QueueItem;
+use super::session::Session;
+use super::streaming::BodyProgress;
+use crate::clock;
+use crate::dispatcher::clients::client::CloseCause;
+use crate::dispatcher::identity::LoginRequest;
+use crate::dispatcher::request::{Charged, RequestClass};
+use crate::dispatcher::tenants::ledger::TenantId;
+use crate::dispatcher::wire::buffer::Buffer;
+use crate::dispatcher::wire::{Effect, Route, Wire};
+use crate::protocol::{Refusal, Step};
+
+/// The requests of a client with a dedicated connection.
+pub(super) struct DedicatedRequests<'a, W: Wire> {
+    exchange: &'a Exchange<'a, W>,
+    client: &'a Rc<Session<W>>,
+    service: &'a Service<W>,
+    decoder: W::Decoder,
+    /// The bytes that go to the store next.
+    out: Buffer,
+    /// The charge of the first request, which was admitted before there was a connection.
+    first: Option<Charged>,
+    /// False for a client whose identity has no shared connections.
+    may_return: bool,
+    state: ConnectionState,
+    body: Option<Body>,
+}
+
+/// The body of the request that is being read.
+struct Body {
+    /// The class that the request was charged as, and its tenant.
+    class: RequestClass,
+    tenant: TenantId,
+    client_tenant: TenantId,
+    /// True if the body is read and thrown away, since the request was refused.
+    is_skipped: bool,
+    progress: BodyProgress,
+}
+
+/// A part of the client's input.
+enum NextPart<W: Wire> {
+    Request(NextRequest<W>),
+    Body {
+        len: usize,
+        last: bool,
+    },
+    /// Bytes that are no request, and the reply to them.
+    Fault(Vec<u8>),
+    /// The next request needs no dedicated connection.
+    Return,
+}
+
+/// Why the loop over a client's requests ends: `Ok` to return to the shared connections.
+type Ended = Result<(), CloseCause>;
+
+impl<'a, W: Wire> DedicatedRequests<'a, W> {
+    pub(super) fn new(exchange: &'a Exchange<'a, W>, first: Option<Charged>) -> Self {
+        let (client, service) = (exchange.client, exchange.service);
+        Self {
+            exchange,
+            client,
+            service,
+            decoder: W::decoder(service.settings.max_request()),
+            out: Buffer::default(),
+            may_return: first.is_some(),
+            first,
+            state: ConnectionState::default(),
+            body: None,
+        }
+    }
+
+    /// From the client to the store.
+    ///
+    /// # Errors
+    ///
+    /// The cause, if the client's connection ends.
+    pub(super) async fn run(
+        mut self,
+        from_client: &mut OwnedReadHalf,
+        to_store: &mut WriteHalf<'_>,
+    ) -> Ended {
+        loop {
+            if self.out.len() >= CHUNK {
+                self.write(to_store).await?;
+            }
+            match self.next() {
+                Some(NextPart::Request(next)) => self.pass(next, to_store).await?,
+                Some(NextPart::Body { len, last }) => self.pass_body(len, last, to_store).await?,
+                Some(NextPart::Fault(reply)) => {
+                    self.write(to_store).await?;
+                    // It may have left.
+                    let _ = write_all(self.client.socket(), &reply).await;
+                    return Err(CloseCause::ClientLeft);
+                }
+                Some(NextPart::Return) => {
+                    self.wait_for_replies(0, to_store).await?;
+                    if self.exchange.state_is_known.get() {
+                        return Ok(());
+                    }
+                    self.may_return = false;
+                    // The same request is decoded again.
+                    self.decoder = W::decoder(self.service.settings.max_request());
+                }
+                None => {
+                    self.write(to_store).await?;
+                    self.release();
+                    if self.read_or_return(from_client).await? {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads more of what the client sends. True if it may return to the shared connections instead.
+    async fn read_or_return(&mut self, from_client: &OwnedReadHalf) -> Result<bool, CloseCause> {
+        if self.is_clean() {
+            tokio::select! {
+                biased;
+                () = self.replies_until(0) => {}
+                read = self.read(from_client, None) => return read.map(|()| false),
+            }
+            self.may_return = self.exchange.state_is_known.get();
+            return Ok(self.may_return);
+        }
+        let mut body = self.body.take();
+        let read = self.read(from_client, body.as_mut().map(|body| &mut body.progress)).await;
+        self.body = body;
+        read.map(|()| false)
+    }
+
+    /// True if the client may return to the shared connections once it has all replies.
+    fn is_clean(&self) -> bool {
+        self.may_return
+            && self.first.is_none()
+            && self.body.is_none()
+            && self.state.is_clean()
+            && !self.exchange.outstanding.borrow().has_lost_count()
+    }
+
+    /// The next part of the client's input; `None` if more must be read first.
+    fn next(&mut self) -> Option<NextPart<W>> {
+        let conversation = &mut *self.client.conversation.borrow_mut();
+        loop {
+            let input = conversation.input.bytes();
+            match W::decode(&mut self.decoder, input) {
+                Step::More { .. } => return None,
+                Step::Skip { len } => {
+                    conversation.input.consume(len);
+                    self.client.has_finished_a_request();
+                }
+                Step::Body { len, last } => return Some(NextPart::Body { len, last }),
+                Step::Fault { fault, .. } => {
+                    let mut reply = Vec::new();
+                    W::answer_fault(&fault, &mut reply);
+                    return Some(NextPart::Fault(reply));
+                }
+                Step::Request { len, request }
+                    if self.is_clean() && W::route(&request) != Route::Dedicated =>
+                {
+                    let _ = (len, request);
+                    return Some(NextPart::Return);
+                }
+                Step::Request { len, request } => {
+                    let bytes = W::bytes(&self.decoder, &request, &input[..len]);
+                    return Some(NextPart::Request(self.exchange.examine(
+                        request,
+                        bytes,
+                        len,
+                        self.first.is_some(),
+                    )));
+                }
+            }
+        }
+    }
+
+    /// Charges and admits a request, and adds it to what goes to the store.
+    async fn pass(&mut self, next: NextRequest<W>, to_store: &mut WriteHalf<'_>) -> Ended {
+        let depth = self.service.limits.get().depth;
+        self.wait_for_replies(depth.saturating_sub(1), to_store).await?;
+        self.wait_for_reader(to_store).await?;
+        let (first, admission) = (self.first.take(), &self.service.admission);
+        let mut charged = match first {
+            Some(charged) => charged,
+            None => {
+                let tenants = (next.tenant, next.client_tenant);
+                self.charge(tenants, next.demand, next.class, to_store).await?
+            }
+        };
+        let admitted = self.admit(&next, &mut charged, first.is_some(), to_store).await?;
+        let has_permit = match admitted {
+            Ok(has_permit) => has_permit,
+            Err(refusal) => return self.refuse(next, refusal, to_store).await,
+        };
+        admission.count_passed(&self.service.ledger.borrow(), &mut charged);
+        let login = self.forward(next, charged, has_permit);
+        if self.exchange.outstanding.borrow().has_lost_count() {
+            // Nobody can tell when they are answered.
+            self.exchange.release_permits();
+        }
+        match login {
+            Some(login) => {
+                self.write(to_store).await?;
+                self.apply_login(&login).await
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Charges a request, or a part of its body, to a tenant, given with its client's. Waits until it can pay.
+    async fn charge(
+        &mut self,
+        (tenant, client_tenant): (TenantId, TenantId),
+        demand: Demand,
+        class: RequestClass,
+        to_store: &mut WriteHalf<'_>,
+    ) -> Result<Charged, CloseCause> {
+        let client = self.client;
+        let payer = || client.payer(client.still_charged(tenant, client_tenant));
+        let admission = &self.service.admission;
+        match admission.try_charge(payer(), demand, class) {
+            Ok(charged) => Ok(charged),
+            Err(refusal) => {
+                // What is gathered may have permits.
+                self.write(to_store).await?;
+                let charged = admission.charge_when_affordable(payer, demand, class, refusal).await;
+                charged.map_err(|_| CloseCause::ClientLeft)
+            }
+        }
+    }
+
+    /// Admission policy, limits, and permit. Returns whether the request has a permit, or its refusal.
+    async fn admit(
+        &mut self,
+        next: &NextRequest<W>,
+        charged: &mut Charged,
+        is_first: bool,
+        to_store: &mut WriteHalf<'_>,
+    ) -> Result<Result<bool, Refusal>, CloseCause> {
+        let (client, admission) = (self.client, &self.service.admission);
+        let in_transaction = self.in_transaction();
+        let takes_permit = next.takes_permit(in_transaction);
+        let must_run = in_transaction || self.exchange.outstanding.borrow().has_lost_count();
+        let may_refuse = !must_run && next.instead.is_none();
+        if may_refuse && !is_first {
+            if !client.has_request_quota(self.exchange.unanswered()) {
+                self.wait_for_replies(0, to_store).await?;
+                if !client.has_request_quota(0) && !client.shadow {
+                    let refusal = Refusal::of(Reason::Limit);
+                    return Ok(Err(admission.refuse(
+                        &mut self.service.ledger.borrow_mut(),
+                        charged,
+                        refusal,
+                    )));
+                }
+            }
+            if takes_permit || next.effect == Effect::Begin {
+                let admitted =
+                    admission.admit(&mut self.service.ledger.borrow_mut(), charged, clock::monotonic());
+                if let Err(refusal) = admitted {
+                    return Ok(Err(refusal));
+                }
+            }
+        } else if takes_permit && in_transaction {
+            admission.note_offered(charged.class);
+        }
+        if !takes_permit {
+            return Ok(Ok(false));
+        }
+        if !admission.take_permit(&client.queued, false) {
+            // What is gathered has permits, and is not to wait behind this.
+            self.write(to_store).await?;
+            let is_only = !self.service.tenants.borrow().are_several();
+            let accepted = admission.queue_accepts(charged.tenant, 0, is_only);
+            if !must_run && let Err(refusal) = accepted {
+                return Ok(Err(admission.refuse(&mut self.service.ledger.borrow_mut(), charged, refusal)));
+            }
+            let now = clock::monotonic();
+            let item = QueueItem::Dedicated { client: Rc::clone(client), charged: *charged, must_run };
+            admission.enqueue(item, &[], now);
+            // A permit may have become free meanwhile.
+            self.service.dispatch(now);
+            let turn = poll_fn(|_| client.turn.take().map_or(Poll::Pending, Poll::Ready)).await;
+            // It has been counted there.
+            charged.is_counted = true;
+            return Ok(turn.map(|()| true));
+        }
+        admission.note_not_queued(charged.class.tier, clock::monotonic());
+        Ok(Ok(true))
+    }
+
+    /// True if the store only queues what is sent now.
+    fn in_transaction(&self) -> bool {
+        self.state.in_transaction && !self.exchange.refuses_transactions.get()
+    }
+
+    /// Adds a request to what goes to the store. Returns the login that it asks for.
+    fn forward(&mut self, next: NextRequest<W>, charged: Charged, has_permit: bool) -> Option<LoginRequest> {
+        let NextRequest { request, len, effect, instead, has_one_reply, .. } = next;
+        let is_queued = next.is_queued(self.in_transaction());
+        let conversation = &mut *self.client.conversation.borrow_mut();
+        let bytes = W::bytes(&self.decoder, &request, &conversation.input.bytes()[..len]);
+        let mark = if instead.is_some() { None } else { self.service.hot.mark(&request, bytes) };
+        self.out.push(instead.unwrap_or(bytes));
+        let sent = Sent {
+            charged,
+            has_permit,
+            is_measured: instead.is_none() && is_queued && W::route(&request) == Route::Shared,
+            blocks: effect == Effect::Blocks && !is_queued,
+            is_slow: W::meta(&request).may_take_long() || effect == Effect::Commit,
+            clears_state: matches!(effect, Effect::Commit | Effect::Discard | Effect::Unwatch),
+        };
+        if has_permit {
+            self.exchange.hold_permit();
+        }
+        let outstanding = &mut *self.exchange.outstanding.borrow_mut();
+        outstanding.push(mark, has_one_reply, sent);
+        self.client.set_outstanding(outstanding.len());
+        if instead.is_none() {
+            self.state.apply(effect);
+        }
+        if effect == Effect::Subscribes {
+            self.exchange.subscribed.set(Some(clock::monotonic()));
+        }
+        self.begin_body(&next, instead.is_some());
+        conversation.input.consume(len);
+        self.client.has_finished_a_request();
+        next.login
+    }
+
+    fn begin_body(&mut self, next: &NextRequest<W>, is_skipped: bool) {
+        let &NextRequest { class, tenant, client_tenant, .. } = next;
+        let body = Body { class, tenant, client_tenant, is_skipped, progress: BodyProgress::default() };
+        self.body = W::is_streamed(&next.request).then_some(body);
+    }
+
+    /// Gives gate's own reply to a request, when the store has answered all before it.
+    async fn refuse(
+        &mut self,
+        next: NextRequest<W>,
+        refusal: Refusal,
+        to_store: &mut WriteHalf<'_>,
+    ) -> Ended {
+        self.wait_for_replies(0, to_store).await?;
+        self.client.note_refused(&next.request, refusal);
+        self.begin_body(&next, true);
+        {
+            let conversation = &mut *self.client.conversation.borrow_mut();
+            conversation.replies.output.append(|out| W::refuse(refusal, out));
+            conversation.input.consume(next.len);
+        }
+        self.client.has_finished_a_request();
+        if self.exchange.flush_to_client().await { Ok(()) } else { Err(CloseCause::ClientLeft) }
+    }
+
+    /// Charges a part of a body, and adds it to what goes to the store.
+    async fn pass_body(&mut self, len: usize, last: bool, to_store: &mut WriteHalf<'_>) -> Ended {
+        if let Some(&Body { class, tenant, client_tenant, is_skipped: false, .. }) = self.body.as_ref() {
+            let tenants = (tenant, client_tenant);
+            let charged = self.charge(tenants, Demand::more(len), class, to_store).await?;
+            let Charged { tenant, price, .. } = charged;
+            self.service.ledger.borrow().count_charged(tenant, price);
+            self.out.push(&self.client.conversation.borrow().input.bytes()[..len]);
+        }
+        if last {
+            self.body = None;
+        }
+        self.client.conversation.borrow_mut().input.consume(len);
+        self.client.has_finished_a_request();
+        Ok(())
+    }
+
+    /// The client's new tenant, if the store accepts its login.
+    async fn apply_login(&self, login: &LoginRequest) -> Ended {
+        let (client, before) = (self.client, self.client.tenant.get());
+        client.verify_login(login, self.service).await;
+        let is_limited = client.tenant.get() != before && self.service.reserve_dedicated(client).is_err();
+        if is_limited {
+            client.respond(&self.service.refuse_connection(client));
+        }
+        if is_limited || client.conversation.borrow().closing {
+            // Its new tenant has too many: so it reads, if it reads at all.
+            client.flush(&mut client.conversation.borrow_mut().replies.output);
+            return Err(CloseCause::ClientLeft);
+        }
+        Ok(())
+    }
+
+    /// Waits while the client does not read: its next replies could not be read from the store.
+    async fn wait_for_reader(&mut self, to_store: &mut WriteHalf<'_>) -> Ended {
+        if self.client.conversation.borrow().replies.output.is_empty() {
+            return Ok(());
+        }
+        self.write(to_store).await?;
+        if self.exchange.flush_to_client().await { Ok(()) } else { Err(CloseCause::ClientLeft) }
+    }
+
+    /// Waits until at most `most` requests are unanswered.
+    async fn wait_for_replies(&mut self, most: usize, to_store: &mut WriteHalf<'_>) -> Ended {
+        if self.exchange.unanswered() > most {
+            self.write(to_store).await?;
+            self.replies_until(most).await;
+        }
+        Ok(())
+    }
+
+    /// Whoever reads replies wakes the client's task.
+    async fn replies_until(&self, most: usize) {
+        poll_fn(|_| if self.exchange.has_unanswered(most) { Poll::Pending } else { Poll::Ready(()) }).await;
+    }
+
+    /// Writes what is gathered.
+    async fn write(&mut self, to_store: &mut WriteHalf<'_>) -> Ended {
+        if self.out.is_empty() {
+            return Ok(());
+        }
+        self.update_memory();
+        self.exchange.outstanding.borrow_mut().on_sent(clock::monotonic());
+        self.client.awaits_store.set(true);
+        to_store.write_all(self.out.bytes()).await.map_err(|_| CloseCause::ClientLeft)?;
+        self.client.has_progress.set(true);
+        self.out.clear();
+        Ok(())
+    }
+
+    /// Reads more of what the client sends. A body must go on in time.
+    async fn read(&self, from_client: &OwnedReadHalf, mut body: Option<&mut BodyProgress>) -> Ended {
+        let (client, patience) = (self.client, self.service.limits.get().client_timeout);
+        client.conversation.borrow_mut().awaits_output = false;
+        let len = loop {
+            match &mut body {
+                None => from_client.readable().await.map_err(|_| CloseCause::ClientLeft)?,
+                Some(progress) => progress.readable(from_client, patience).await?,
+            }
+            let read =
+                client.conversation.borrow_mut().input.fill(CHUNK, |bytes| from_client.try_read_buf(bytes));
+            match read {
+                Ok(len) => break len,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(_) => return Err(CloseCause::ClientLeft),
+            }
+        };
+        if let Some(progress) = body {
+            progress.received(len);
+        }
+        client.conversation.borrow_mut().awaits_output = true;
+        client.has_progress.set(true);
+        self.update_memory();
+        if len > 0 { Ok(()) } else { Err(CloseCause::ClientLeft) }
+    }
+
+    /// Gives back memory that nothing is in.
+    fn release(&mut self) {
+        self.out.release();
+        self.exchange.outstanding.borrow_mut().release();
+        self.update_memory();
+    }
+
+    /// Updates the memory that the client holds.
+    fn update_memory(&self) {
+        self.client.other_bytes.set(self.out.memory() + self.exchange.outstanding.borrow().memory());
+        self.client.update_memory(&self.client.conversation.borrow());
+        self.service.close_clients_over_budget();
+    }
+}
