@@ -5,7 +5,7 @@ use core::intrinsics::{AtomicOrdering, atomic_cxchg};
 use aya_ebpf::Global;
 use aya_ebpf::cty::{c_long, c_void};
 use aya_ebpf::helpers::generated::bpf_loop;
-use gate_common::abi::{Control, Event, Reason, Shed, TenantLine, draw, tenant_flags};
+use gate_common::abi::{Control, Event, Reason, Shed, TenantLine, bank_of, draw, tenant_flags};
 use gate_common::token_bucket::{Limits, Take, refund, take_time};
 use gate_common::units::Fraction;
 
@@ -89,6 +89,20 @@ impl Buckets {
     pub(crate) fn check_tcp_bucket(&self, bytes: u32) -> bool {
         charge_tcp_bucket(self.control, self.tenant, self.charges, self.now_ns, bytes)
             == ChargeResult::Admitted
+    }
+
+    /// True if the quota of the tenant or of a parent is half spent.
+    #[inline(always)]
+    pub(crate) fn is_quota_half_spent(&self, plan: &Plan) -> bool {
+        let has_quota = plan.tenant_flags() & tenant_flags::UNLIMITED == 0;
+        has_quota && is_half_spent(read_once!((*self.line).quota_tat), plan.quota.burst_ns, self.now_ns)
+            || plan.parents() != 0 && is_parent_half_spent(self.control, plan.parents(), self.now_ns)
+    }
+
+    /// True if the TCP bucket is half spent.
+    #[inline(always)]
+    pub(crate) fn is_tcp_bucket_half_spent(&self) -> bool {
+        is_tcp_bucket_half_spent(self.control, self.tenant, self.now_ns)
     }
 
     /// Takes a connection attempt from the tenant's bucket for those; false if it does not hold one.
@@ -284,6 +298,31 @@ fn parent_bucket(
     *charge = Charge::new(now_ns, price_mru, &quota);
     // SAFETY: the word of a tenant's line.
     unsafe { &raw mut (*line).quota_tat }
+}
+
+/// True if so much time is owed that a bucket holds half of its burst at most.
+#[inline(always)]
+fn is_half_spent(tat: u64, burst_ns: u64, now_ns: u64) -> bool {
+    tat.saturating_sub(now_ns) > burst_ns / 2
+}
+
+/// True if the quota of one of the tenants in `ids` is half spent.
+#[inline(never)]
+fn is_parent_half_spent(control: *mut Control, ids: u64, now_ns: u64) -> bool {
+    let bank = bank_of(read_once!((*control).generation));
+    let is_spent = |id: u32| {
+        let (true, Some(line)) = (id != 0, maps::TENANT_LINES.get_ptr_mut(id)) else { return false };
+        let has_quota = read_once!((*line).flags[bank]) & tenant_flags::UNLIMITED == 0;
+        has_quota && is_half_spent(read_once!((*line).quota_tat), read_once!((*line).burst_ns[bank]), now_ns)
+    };
+    is_spent(ids as u32) || is_spent((ids >> 32) as u32)
+}
+
+#[inline(never)]
+fn is_tcp_bucket_half_spent(control: *mut Control, tenant: u32, now_ns: u64) -> bool {
+    let bank = bank_of(read_once!((*control).generation));
+    let Some(tenant) = maps::TENANTS.get_ptr_mut(tenant) else { return false };
+    is_half_spent(read_once!((*tenant).tcp_tat), read_once!((*tenant).banks[bank].tcp.burst_ns), now_ns)
 }
 
 /// Defines a function that charges one of a tenant's other buckets.

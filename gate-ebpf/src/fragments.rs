@@ -59,13 +59,18 @@ pub(crate) fn too_many_tags(_ctx: *mut xdp_md) -> Exit {
 /// True if a service may listen at the packet's destination.
 #[inline(always)]
 fn is_protected(control: *mut Control, bank: usize, frame: &Frame) -> bool {
-    let found = if frame.v6 {
+    protected_address(control, bank, frame) != 0
+}
+
+/// What the tables of protected addresses hold for the packet's destination.
+#[inline(always)]
+pub(crate) fn protected_address(control: *mut Control, bank: usize, frame: &Frame) -> u32 {
+    if frame.v6 {
         find_v6(read_once!((*control).views[bank].protected_v6), frame.destination)
     } else {
         let root = read_once!((*control).views[bank].protected_v4);
         find(root, &frame::bytes_v4(frame.destination), maps::table_entry)
-    };
-    found != 0
+    }
 }
 
 /// Bytes of a transport header up to the end of its ports.

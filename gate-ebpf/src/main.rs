@@ -10,6 +10,7 @@
 //! - [`verdict`]: the steps of a packet, from its headers to its exit.
 //! - [`plan`]: the settings that apply to one packet, copied from one generation.
 //! - [`buckets`]: pushed refusals, then the token buckets: all are charged, or none.
+//! - [`connection`]: whether a segment belongs to a connection.
 //! - [`reply`]: a refusal that the client can read.
 //! - [`counters`], [`sample`]: counters and key samples for the daemon.
 //!
@@ -25,6 +26,7 @@
 #![allow(internal_features, reason = "the BPF target has no other compare-and-swap")]
 
 mod buckets;
+mod connection;
 mod counters;
 mod fragments;
 mod maps;
@@ -86,7 +88,8 @@ fn action(exit: Exit) -> u32 {
         | Exit::RefusedDropped
         | Exit::FragmentDropped
         | Exit::TooManyHeaders
-        | Exit::SynRate => xdp_action::XDP_DROP,
+        | Exit::SynRate
+        | Exit::NoConnection => xdp_action::XDP_DROP,
         Exit::RefusedReplied => xdp_action::XDP_TX,
         _ => xdp_action::XDP_PASS,
     }

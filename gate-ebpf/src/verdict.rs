@@ -9,6 +9,7 @@ use gate_common::abi::{
 use gate_common::units::{Fraction, MilliRu, Multiplier};
 
 use crate::buckets::{Buckets, Charge};
+use crate::connection::{self, Connection, Lookup};
 use crate::counters::{self, Counters};
 use crate::maps::{self, compiler_barrier, read_once, write_once};
 use crate::parse::buffers::{Buffers, HeaderCopy};
@@ -128,6 +129,8 @@ pub(crate) struct Scratch {
     pub(crate) charges: [Charge; 3],
     /// The commands of memcached over UDP.
     pub(crate) scan: CommandScan,
+    /// What a look-up of a connection takes.
+    pub(crate) lookup: Lookup,
     /// The walk along IPv6's extension headers.
     pub(crate) walk: Walk,
     /// The walk along VLAN tags.
@@ -297,6 +300,16 @@ impl PacketContext {
             self.counters.count_bare(self.scratch().frame.len());
             return Ok(Exit::Bare);
         }
+        match connection::find(self.ctx, self.control, self.scratch, self.now_ns, self.is_half_spent()) {
+            Connection::Open => {}
+            Connection::Closed => {
+                self.counters.count_bare(self.scratch().frame.len());
+                return Ok(Exit::Bare);
+            }
+            Connection::Missing => {
+                return Ok(self.refuse_priced(Reason::NoConnection, 0, Exit::NoConnection));
+            }
+        }
         if plan.service_flags() & service_flags::PROXIED != 0 {
             return Ok(self.pass_within_tcp_bucket());
         }
@@ -306,6 +319,18 @@ impl PacketContext {
             self.sample_segment();
         }
         Ok(exit)
+    }
+
+    /// True if a bucket that the segment would be charged to is half spent, or only connections are charged.
+    #[inline(always)]
+    fn is_half_spent(&self) -> bool {
+        let plan = &self.plan;
+        plan.view_flags() & view_flags::CONNECTIONS_ONLY != 0
+            || if plan.service_flags() & service_flags::PROXIED != 0 {
+                self.buckets().is_tcp_bucket_half_spent()
+            } else {
+                self.buckets().is_quota_half_spent(plan)
+            }
     }
 
     #[inline(always)]

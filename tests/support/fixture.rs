@@ -116,6 +116,7 @@ impl Row {
             Reason::UnknownSource => Exit::UnknownSource,
             Reason::Malformed => Exit::Malformed,
             Reason::SynRate => Exit::SynRate,
+            Reason::NoConnection => Exit::NoConnection,
             _ => Exit::RefusedDropped,
         };
         let mut counters = TenantCounters { refused_mru: price, ..TenantCounters::default() };
@@ -261,7 +262,8 @@ impl Row {
             | Exit::RefusedDropped
             | Exit::FragmentDropped
             | Exit::TooManyHeaders
-            | Exit::SynRate => DROP,
+            | Exit::SynRate
+            | Exit::NoConnection => DROP,
             Exit::RefusedReplied => TRANSMIT,
             _ => PASS,
         };

@@ -7,8 +7,8 @@ use std::num::NonZeroU32;
 use std::sync::atomic::Ordering;
 
 use gate_common::abi::{
-    Clock, Control, Cpu, Ports, Protocol, Service, ServiceState, Shed, Tenant, TenantCounters, TenantLine,
-    TenantState, View, service_flags,
+    Clock, Control, Cpu, LOCAL_ADDRESS, PROTECTED_ADDRESS, Ports, Protocol, Service, ServiceState, Shed,
+    Tenant, TenantCounters, TenantLine, TenantState, View, service_flags,
 };
 use gate_common::token_bucket::Limits;
 use gate_common::units::{Fraction, Multiplier, Nanos};
@@ -31,6 +31,8 @@ pub struct Plan {
     pub sources: Vec<(IpAddr, u8, u32)>,
     /// Addresses that services listen at; unspecified, if they listen at any.
     pub protected: Vec<IpAddr>,
+    /// True if these are the namespace's own.
+    pub local: bool,
 }
 
 /// UDP's number.
@@ -93,7 +95,14 @@ impl Default for Plan {
     fn default() -> Self {
         let second = 1_000_000_000;
         let view = View { stale_after_ns: 3600 * second, enforce: Fraction::ONE.steps(), ..View::default() };
-        Self { view, services: Vec::new(), tenants: Vec::new(), sources: Vec::new(), protected: Vec::new() }
+        Self {
+            view,
+            services: Vec::new(),
+            tenants: Vec::new(),
+            sources: Vec::new(),
+            protected: Vec::new(),
+            local: false,
+        }
     }
 }
 
@@ -207,11 +216,12 @@ impl World {
             }
         }
         let mut protected = [Table::bytes(), Table::bytes()];
+        let value = if plan.local { LOCAL_ADDRESS } else { PROTECTED_ADDRESS };
         for address in &plan.protected {
             let bits = |all: u8| if address.is_unspecified() { 0 } else { all };
             match address {
-                IpAddr::V4(address) => protected[0].insert(&address.octets(), bits(32), 1),
-                IpAddr::V6(address) => protected[1].insert(&address.octets(), bits(128), 1),
+                IpAddr::V4(address) => protected[0].insert(&address.octets(), bits(32), value),
+                IpAddr::V6(address) => protected[1].insert(&address.octets(), bits(128), value),
             }
         }
         let capacity = maps.tables.len() as u32;
@@ -309,6 +319,12 @@ impl World {
         maps.tenants.store_at(tenant, offset_of!(Tenant, syn_tat), &syn_tat);
         maps.tenants.store_at(tenant, offset_of!(Tenant, reply_tat), &reply_tat);
         maps.tenants.store_at(tenant, offset_of!(Tenant, candidate_tat), &candidate_tat);
+    }
+
+    /// Lets a tenant owe so much of its bucket for TCP towards proxied services.
+    pub fn owe_tcp(&self, tenant: usize, owed: Nanos) {
+        let until = self.now().0 + owed.0;
+        self.loaded.maps.tenants.store_at(tenant, offset_of!(Tenant, tcp_tat), &until);
     }
 
     /// Lets a tenant have made all connection attempts that it may make in the next hour.

@@ -167,6 +167,8 @@ pub mod view_flags {
     pub const PASS_FRAGMENTS: u32 = 1 << 2;
     /// Drop fragments for addresses that services listen at.
     pub const DROP_FRAGMENTS: u32 = 1 << 3;
+    /// Only segments of connections are charged, however little is spent: refusals follow from what was asked.
+    pub const CONNECTIONS_ONLY: u32 = 1 << 4;
 }
 
 #[cfg(test)]

@@ -324,11 +324,13 @@ pub enum Exit {
     TooManyHeaders = 17,
     /// Dropped: one connection attempt more than its source may make.
     SynRate = 18,
+    /// Dropped: a segment with data that belongs to no connection, of a tenant that has spent half of what it may spend at once.
+    NoConnection = 19,
 }
 
 impl Exit {
     /// Every exit, in the order of its number.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::NotIp,
         Self::NotTransport,
         Self::NotOurs,
@@ -348,6 +350,7 @@ impl Exit {
         Self::FragmentDropped,
         Self::TooManyHeaders,
         Self::SynRate,
+        Self::NoConnection,
     ];
 
     /// Its index in [`Cpu::exits`].
@@ -380,6 +383,7 @@ impl Exit {
             Self::FragmentDropped => "fragment-dropped",
             Self::TooManyHeaders => "too-many-headers",
             Self::SynRate => "syn-rate",
+            Self::NoConnection => "no-connection",
         }
     }
 }

@@ -43,7 +43,9 @@ pub use hot::{HotKey, HotValue, TopKey};
 pub use name::Name;
 pub use reason::Reason;
 pub use sample::{Sample, sample_flags};
-pub use service::{Protocol, QueryClass, Service, ServiceState, Shed, service_flags};
+pub use service::{
+    LOCAL_ADDRESS, PROTECTED_ADDRESS, Protocol, QueryClass, Service, ServiceState, Shed, service_flags,
+};
 pub use table::{Block, Entry, Ports, find, find_v4};
 pub use tenant::{TcpAction, Tenant, TenantLine, TenantState, tenant_flags};
 
@@ -62,6 +64,9 @@ pub const MARK_PROGRAM: &str = "gate_mark";
 /// What the XDP program writes before a packet that it has charged, for [`MARK_PROGRAM`] to read. No client can: it
 /// is no part of the packet.
 pub const CHARGED: u64 = 0x6368_6172_6765_6421;
+
+/// The name of the program's constant that says where a handshake's own number lies in the kernel's request.
+pub const SNT_ISN: &str = "SNT_ISN";
 
 /// The name of the program's constant that says how often a compare-and-swap is tried.
 pub const ATTEMPTS: &str = "ATTEMPTS";

@@ -38,11 +38,13 @@ pub enum Reason {
     Malformed = 15,
     /// More connection attempts a second than its source may make.
     SynRate = 16,
+    /// It belongs to no connection, and its tenant has spent half of what it may spend at once.
+    NoConnection = 17,
 }
 
 impl Reason {
     /// How many there are.
-    pub const COUNT: usize = 17;
+    pub const COUNT: usize = 18;
 
     /// Every reason, in the order of its number.
     pub const ALL: [Self; Self::COUNT] = [
@@ -63,6 +65,7 @@ impl Reason {
         Self::Fragment,
         Self::Malformed,
         Self::SynRate,
+        Self::NoConnection,
     ];
 
     /// Its index in the counters.
@@ -93,6 +96,7 @@ impl Reason {
             Self::Fragment => "fragment",
             Self::Malformed => "malformed",
             Self::SynRate => "syn-rate",
+            Self::NoConnection => "no-connection",
         }
     }
 }

@@ -39,9 +39,19 @@ pub struct Service {
     pub unknown_syn: Limits,
     /// The word of their [token bucket](crate::token_bucket), changed only by compare-and-swap.
     pub unknown_syn_tat: u64,
+    /// When XDP found the first connection to it in the kernel's table of sockets, on gate's clock. Zero: not yet.
+    pub connection_seen_ns: u64,
+    /// When XDP last looked.
+    pub looked_up_ns: u64,
 }
 
-const _: () = assert!(size_of::<Service>() == 32 + 2 * 56 + 48 + 8 + 24 + 8);
+/// What the tables of protected addresses hold for one that a service listens at; [`LOCAL_ADDRESS`] if it is an address of the
+/// interface's own namespace as well.
+pub const PROTECTED_ADDRESS: u32 = 1;
+/// See [`PROTECTED_ADDRESS`].
+pub const LOCAL_ADDRESS: u32 = 2;
+
+const _: () = assert!(size_of::<Service>() == 32 + 2 * 56 + 48 + 8 + 24 + 8 + 16);
 
 /// What the daemon decided about a service: its prices, in thousandths of a request unit, and what it sheds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

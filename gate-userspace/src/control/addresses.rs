@@ -1,7 +1,9 @@
 //! The addresses of services and the sources of tenants, as tables that a packet is looked up in.
 
-use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::collections::{BTreeSet, HashMap};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use gate_common::abi::{LOCAL_ADDRESS, PROTECTED_ADDRESS};
 
 use super::tables::Table;
 use crate::config::Config;
@@ -55,21 +57,37 @@ pub(super) fn source_tables(config: &Config, ids: &[u32]) -> [Table; 2] {
 }
 
 /// The addresses that services listen at.
-pub(super) fn protected_tables(config: &Config) -> [Table; 2] {
+pub(super) fn protected_tables(config: &Config, local: &BTreeSet<IpAddr>) -> [Table; 2] {
     let mut tables = [Table::bytes(), Table::bytes()];
-    if endpoints(config).any(|(_, _, address)| address.ip().is_unspecified()) {
-        tables[0].insert(&[0; 4], 0, 1);
-        tables[1].insert(&[0; 16], 0, 1);
+    let mut insert = |address: IpAddr, length: u8, value| match address {
+        IpAddr::V4(address) => tables[0].insert(&address.octets(), length.min(32), value),
+        IpAddr::V6(address) => tables[1].insert(&address.octets(), length, value),
+    };
+    if listens_anywhere(config) {
+        let (v4, v6): (Vec<&IpAddr>, Vec<&IpAddr>) = local.iter().partition(|address| address.is_ipv4());
+        insert(Ipv4Addr::UNSPECIFIED.into(), 0, PROTECTED_ADDRESS);
+        insert(Ipv6Addr::UNSPECIFIED.into(), 0, PROTECTED_ADDRESS);
+        for address in v4.into_iter().take(MOST_LOCAL_V4).chain(v6.into_iter().take(MOST_LOCAL_V6)) {
+            insert(*address, 128, LOCAL_ADDRESS);
+        }
         return tables;
     }
     for (_, _, address) in endpoints(config) {
-        match address.ip() {
-            IpAddr::V4(address) => tables[0].insert(&address.octets(), 32, 1),
-            IpAddr::V6(address) => tables[1].insert(&address.octets(), 128, 1),
-        }
+        let is_local = local.contains(&address.ip());
+        insert(address.ip(), 128, if is_local { LOCAL_ADDRESS } else { PROTECTED_ADDRESS });
     }
     tables
 }
+
+/// True if some service listens at every address.
+pub(super) fn listens_anywhere(config: &Config) -> bool {
+    endpoints(config).any(|(_, _, address)| address.ip().is_unspecified())
+}
+
+/// Local addresses that are told from others where a service listens at every address, and the blocks that they take.
+const MOST_LOCAL_V4: usize = 16;
+const MOST_LOCAL_V6: usize = 8;
+pub(super) const LOCAL_BLOCKS: usize = MOST_LOCAL_V4 * 3 + MOST_LOCAL_V6 * 15;
 
 pub(super) const UDP: u8 = 17;
 pub(super) const TCP: u8 = 6;

@@ -1,6 +1,8 @@
 //! The room that a configuration needs in the maps, and how large new maps are made for it.
 
-use super::addresses::{endpoints, protected_tables, source_tables};
+use std::collections::BTreeSet;
+
+use super::addresses::{LOCAL_BLOCKS, endpoints, listens_anywhere, protected_tables, source_tables};
 use super::occupied::Occupied;
 use super::tables::{FIRST_FREE, Table};
 use crate::config::Config;
@@ -23,8 +25,9 @@ pub fn needs(config: &Config) -> Needs {
     let [v4, v6] = source_tables(config, &identity);
     let services = endpoints(config).count() as u32;
     let sources = v4.len_below_root() + v6.len_below_root();
-    let protected: usize = protected_tables(config).iter().map(Table::len_below_root).sum();
-    let blocks = sources + protected + SINGLE_ROOTS;
+    let protected: usize = protected_tables(config, &BTreeSet::new()).iter().map(Table::len_below_root).sum();
+    let local = if listens_anywhere(config) { LOCAL_BLOCKS } else { 0 };
+    let blocks = sources + protected + local + SINGLE_ROOTS;
     Needs { tenants: config.tenants.len() as u32 + 1, services, blocks: blocks as u32 }
 }
 

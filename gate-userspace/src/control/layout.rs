@@ -102,7 +102,7 @@ impl Layout {
         ports.extend(tcp);
         next.extend(tcp_next);
         let [v4, v6] = source_tables(config, &ids);
-        let [protected_v4, protected_v6] = protected_tables(config);
+        let [protected_v4, protected_v6] = protected_tables(config, &occupied.local);
         let capacity = occupied.block_capacity;
         let mut placement = Placement::new(capacity, &occupied.blocks);
         let view = View {
@@ -241,6 +241,7 @@ fn view(config: &Config) -> View {
         stale_after_ns: config.gate.stale_after.0,
         flags: flag(config.gate.mode == config::Mode::Shadow, view_flags::SHADOW)
             | flag(config.gate.on_stale == config::OnStale::Pass, view_flags::STALE_PASS)
+            | flag(config.gate.algorithm == config::Algorithm::RejectionRate, view_flags::CONNECTIONS_ONLY)
             | match config.gate.fragments {
                 config::Fragments::Judge => 0,
                 config::Fragments::Pass => view_flags::PASS_FRAGMENTS,

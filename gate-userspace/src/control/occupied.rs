@@ -1,6 +1,7 @@
 //! The parts of the maps that are in use.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::net::IpAddr;
 
 use gate_common::abi::{Block, View};
 
@@ -24,6 +25,8 @@ pub struct Occupied {
     pub first_service: u32,
     /// The blocks in use.
     pub blocks: HashSet<u32>,
+    /// The addresses of the interface's own namespace, as far as they are known.
+    pub local: BTreeSet<IpAddr>,
 }
 
 /// The parts of the maps that are in use, and their capacity.
@@ -37,6 +40,7 @@ pub fn occupied(maps: &Maps) -> Occupied {
         block_capacity: sizes.blocks,
         tenants: maps.tenant_ids(),
         reserved: HashSet::new(),
+        local: BTreeSet::new(),
         first_service: view.first_service,
         blocks: blocks_in_force(&view, sizes.blocks, &|number| maps.tables.load(number as usize)),
     }

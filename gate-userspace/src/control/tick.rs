@@ -9,7 +9,7 @@ use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use gate_common::abi::{Name, Ports, ServiceState, Tenant, TenantLine, TenantState, View, bank_of};
+use gate_common::abi::{Name, Ports, Service, ServiceState, Tenant, TenantLine, TenantState, View, bank_of};
 use gate_common::units::Nanos;
 
 use super::board::{LearnedReport, PriceReport, Report, ServiceReport};
@@ -123,8 +123,16 @@ impl Ticker {
         for (number, block) in &layout.blocks {
             maps.tables.store(*number as usize, block);
         }
+        // A service at the same address as before is where connections were found before.
+        let view = maps.view();
+        let before: Vec<Service> = (view.first_service..view.first_service + view.services)
+            .map(|slot| maps.services.load(slot as usize))
+            .collect();
         for (slot, service) in (layout.view.first_service..).zip(&layout.services) {
-            maps.services.store(slot as usize, service);
+            let place = |service: &Service| (service.address, service.port, service.transport);
+            let same = before.iter().find(|before| place(before) == place(service));
+            let connection_seen_ns = same.map_or(0, |same| same.connection_seen_ns);
+            maps.services.store(slot as usize, &Service { connection_seen_ns, ..*service });
         }
         for tenant in &layout.tenants {
             let id = tenant.id as usize;

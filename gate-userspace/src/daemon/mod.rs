@@ -11,7 +11,7 @@
 //! - `start`: the start, with the program at an interface or without.
 //! - `process`: the loop, the tick, and the end; `draining`: the clients that are served to their end.
 //! - `reload`, `changes`: another configuration while gate runs.
-//! - `attached`: the program at its interface.
+//! - `attached`: the program at its interface; `local`: the addresses at which connections end here.
 //! - `settings`, `options`, `descriptors`, `signals`: what the others are started with.
 
 use self::process::{Daemon, Stop};
@@ -23,6 +23,7 @@ mod changes;
 mod descriptors;
 mod draining;
 mod error;
+mod local;
 mod options;
 mod process;
 mod reload;

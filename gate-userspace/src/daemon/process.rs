@@ -1,6 +1,7 @@
 //! The running daemon: its loop, its tick, and its end.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,6 +45,8 @@ pub(super) struct Daemon {
     pub(super) hot_keys: HotKeys,
     pub(super) reload: bool,
     pub(super) draining: Option<Draining>,
+    /// This machine's addresses, as the layout in force knows them.
+    pub(super) local: BTreeSet<IpAddr>,
     pub(super) changes: Changes,
     pub(super) watch: Watch,
     pub(super) prober: Option<Prober>,
@@ -75,6 +78,7 @@ impl Daemon {
                 _ = samples.tick() => self.drain_samples(),
                 _ = looks.tick() => {
                     self.look_after_interfaces();
+                    self.look_after_local_addresses()?;
                     self.look_after_migration();
                 }
                 _ = departures.tick(), if self.draining.is_some() => if self.has_drained() { return Ok(Stop::Asked) },
@@ -177,7 +181,7 @@ impl Daemon {
 
     /// The parts of the maps in use, with the numbers of tenants that are gone but may still be referred to.
     pub(super) fn occupied(&self) -> Occupied {
-        let mut occupied = occupied(&self.maps);
+        let mut occupied = Occupied { local: self.local.clone(), ..occupied(&self.maps) };
         if let Some(dispatcher) = &self.dispatcher {
             occupied.reserved = dispatcher.tenants_in_use();
             if dispatcher.has_predecessor() {

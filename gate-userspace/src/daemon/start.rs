@@ -1,23 +1,23 @@
 //! The start of the daemon, with the program at an interface or without.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use gate_common::abi::ABI_VERSION;
 
 use super::attached::{Attached, announce_attached};
 use super::changes::Changes;
-use super::descriptors;
 use super::error::Error;
 use super::options::Options;
 use super::process::Daemon;
 use super::settings::{hot_per_sec, now, prober, rules, sizes};
+use super::{descriptors, local};
 use crate::clock;
 use crate::config::{self, Config};
 use crate::control::board::Board;
 use crate::control::hot_keys::HotKeys;
 use crate::control::layout::Layout;
-use crate::control::occupied::occupied;
+use crate::control::occupied::{Occupied, occupied};
 use crate::control::tick::Ticker;
 use crate::control::watch::Watch;
 use crate::dispatcher::Dispatcher;
@@ -70,7 +70,8 @@ impl Daemon {
         let maps = Arc::clone(&opened.maps);
         // Before the old gate ends: what does not fit must not leave nobody in charge.
         attach::check(&maps, &interface, &pins)?;
-        let occupied = occupied(&maps);
+        let local = local::addresses();
+        let occupied = Occupied { local: local.clone(), ..occupied(&maps) };
         let layout = Layout::build(config, &occupied)?;
         let (ownership, previous) = opened.take()?;
         let predecessor = match &previous {
@@ -78,6 +79,7 @@ impl Daemon {
             _ => None,
         };
         let mut daemon = Self::serving(options, config, (maps, ownership), layout, predecessor.clone())?;
+        daemon.local = local;
         daemon.inherited_tenants = occupied.tenants.into_values().collect();
         announce_ownership(previous);
         let (mut loaded, migration) = opened.into_loaded()?;
@@ -148,6 +150,7 @@ impl Daemon {
             hot_keys,
             reload: false,
             draining: None,
+            local: BTreeSet::new(),
             watch,
             prober,
             changes: Changes::new(Arc::new(config.clone())),

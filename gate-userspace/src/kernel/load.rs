@@ -15,7 +15,7 @@ use super::maps::Maps;
 use super::pins::PinDir;
 use super::samples::Samples;
 use super::sizes::Sizes;
-use super::{object, requirements};
+use super::{btf, object, requirements};
 
 /// The object in the kernel: its programs loaded, its maps made or taken over.
 #[derive(Debug)]
@@ -63,6 +63,7 @@ impl Loaded {
                 loader.map_pin_path(name, pins.map(name));
             }
         }
+        loader.override_global(abi::SNT_ISN, btf::snt_isn(), true);
         let mut ebpf = loader.load(object).map_err(|source| Error::aya("eBPF object", source))?;
         for name in [abi::PROGRAM, abi::CLOCK_PROGRAM] {
             xdp(&mut ebpf, name)?.load().map_err(|source| Error::load(name, source))?;

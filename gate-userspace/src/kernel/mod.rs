@@ -16,6 +16,7 @@
 mod abi_v4;
 mod arrays;
 pub mod attach;
+mod btf;
 mod carry_over;
 mod counters;
 mod cpus;

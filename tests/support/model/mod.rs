@@ -71,7 +71,8 @@ impl Verdict {
             | Exit::RefusedDropped
             | Exit::FragmentDropped
             | Exit::TooManyHeaders
-            | Exit::SynRate => 1,
+            | Exit::SynRate
+            | Exit::NoConnection => 1,
             Exit::RefusedReplied => 3,
             _ => 2,
         }

@@ -66,7 +66,8 @@ fn every_case_was_met(seen: &Cpu, tenants: &TenantCounters, batches: u64) {
         count >= batches / 4
     };
     let mut missing = Vec::new();
-    for exit in Exit::ALL {
+    // The model has no connections, and its plans name no address that has.
+    for exit in Exit::ALL.into_iter().filter(|exit| *exit != Exit::NoConnection) {
         missing.extend((!met(exit.name(), seen.exits[exit.index()])).then_some(exit.name()));
     }
     for event in [Event::ReplyBudget, Event::UpperBound, Event::Stale] {
