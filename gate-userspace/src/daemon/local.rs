@@ -1,7 +1,7 @@
 //! The addresses of this network namespace, at which connections of services end here.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use nix::ifaddrs::getifaddrs;
 
@@ -17,8 +17,8 @@ pub(super) fn addresses() -> BTreeSet<IpAddr> {
     });
     let address = |one: nix::ifaddrs::InterfaceAddress| {
         let address = one.address?;
-        let v4 = address.as_sockaddr_in().map(|v4| IpAddr::from(Ipv4Addr::from(v4.ip())));
-        v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::from(Ipv6Addr::from(v6.ip()))))
+        let v4 = address.as_sockaddr_in().map(|v4| IpAddr::from(v4.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::from(v6.ip())))
     };
     let addresses = listed.into_iter().flatten().filter_map(address);
     addresses.filter(|address| !address.is_loopback()).collect()
