@@ -125,7 +125,7 @@ pub struct Gate {
     pub pin_dir: PathBuf,
     /// The path of the admin socket.
     pub admin: AdminSocket,
-    /// How long a gate that another has relieved serves clients that stay; at most 24 h.
+    /// How long a gate that another has taken over from serves clients that stay; at most 24 h.
     pub drain: Nanos,
     /// Threads that serve proxied services; `None` for one on each CPU. At most 256.
     pub threads: Option<NonZeroUsize>,

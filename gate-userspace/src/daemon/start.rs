@@ -75,7 +75,7 @@ impl Daemon {
         let layout = Layout::build(config, &occupied)?;
         let (ownership, previous) = opened.take()?;
         let predecessor = match &previous {
-            Previous::Relieved(predecessor) => Some(predecessor.clone()),
+            Previous::Draining(predecessor) => Some(predecessor.clone()),
             _ => None,
         };
         let mut daemon = Self::serving(options, config, (maps, ownership), layout, predecessor.clone())?;
@@ -169,7 +169,7 @@ fn announce_ownership(previous: Previous) {
     match previous {
         Previous::None => {}
         Previous::Gone(pid) => tracing::info!(pid, "took over the maps of a gate that is gone"),
-        Previous::Left(pid) | Previous::Relieved(Predecessor { pid, .. }) => {
+        Previous::Left(pid) | Previous::Draining(Predecessor { pid, .. }) => {
             tracing::info!(pid, "took over from a running gate");
         }
         Previous::Killed(pid) => {

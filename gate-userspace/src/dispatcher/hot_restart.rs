@@ -1,7 +1,7 @@
 //! One gate after another, before the same clients.
 //!
-//! A gate that is relieved (`gate run --takeover` beside it) does not end while it has clients: it lets the other rule
-//! and listen, and serves those that it has to their end. For a moment both accept connections from the very same
+//! A gate that another takes over from (`gate run --takeover`) does not end while it has clients: the other one owns the maps and
+//! listens, and it drains those that it has. For a moment both accept connections from the very same
 //! sockets, so that none is refused in between.
 //!
 //! **Invariants.** A write through one of the two is not seen by the other, so neither gives an answer twice while both

@@ -69,7 +69,7 @@ impl Resolver {
                 let answer = resolve(&host, port, &own);
                 publish.send_modify(|known| {
                     if let Some(transition) = known.take(answer) {
-                        tell(&service, &name, known, &transition);
+                        log_transition(&service, &name, known, &transition);
                     }
                 });
                 std::thread::sleep(AT_MOST_EVERY);
@@ -164,7 +164,7 @@ fn reaches(own: SocketAddr, address: SocketAddr) -> bool {
         && (own.ip() == address.ip() || own.ip().is_unspecified() && address.ip().is_loopback())
 }
 
-fn tell(service: &str, name: &str, known: &Known, transition: &Transition) {
+fn log_transition(service: &str, name: &str, known: &Known, transition: &Transition) {
     let addresses: Vec<String> = known.addresses.iter().map(ToString::to_string).collect();
     let addresses = addresses.join(", ");
     match transition {

@@ -36,9 +36,9 @@ pub struct Opened {
 
 /// Opens the maps that are pinned in `pins`, or makes new ones of these sizes.
 ///
-/// The object is loaded with new maps, and beside a daemon that runs and is to be relieved: whether the
-/// kernel takes it must be known before that daemon ends. Where nobody rules, ruling comes first: the
-/// kernel takes a good part of a second to verify the object. Maps that are too small, or of an older ABI version, get
+/// The object is loaded with new maps, and before a daemon that runs is taken over from: whether the
+/// kernel accepts it must be known before that daemon ends. Where nobody owns the maps, taking them comes first: the
+/// kernel needs a good part of a second to verify the object. Maps that are too small, or of an older ABI version, get
 /// new ones beside them.
 ///
 /// # Errors

@@ -93,8 +93,8 @@ pub enum Previous {
     Gone(u32),
     /// An owner that left when asked.
     Left(u32),
-    /// An owner that gave them up when asked.
-    Relieved(Predecessor),
+    /// An owner that gave up the maps when asked, and drains its clients.
+    Draining(Predecessor),
     /// An owner that had to be killed.
     Killed(u32),
 }
@@ -192,7 +192,7 @@ fn end(maps: &(impl ControlHead + ?Sized), pid: u32, old: OwnedFd) -> Result<Pre
                 return Ok(Previous::Left(pid));
             }
             if owner_pid(maps) == 0 {
-                return Ok(Previous::Relieved(Predecessor { pid, process: Arc::new(old) }));
+                return Ok(Previous::Draining(Predecessor { pid, process: Arc::new(old) }));
             }
             let now = signs();
             quiet = if now == seen { quiet + LOOK_EVERY } else { Duration::ZERO };

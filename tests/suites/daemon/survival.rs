@@ -222,7 +222,7 @@ fn no_packet_is_lost_or_skipped_while_maps_are_outgrown() {
             )
         });
         site.configure(&format!("{}{}", roomy(), more.collect::<String>())).unwrap();
-        // One relieves a gate that runs, the next finds one that was killed.
+        // One takes over from a gate that runs, the next finds one that was killed.
         let killed = round % 2 == 1;
         if killed {
             gate.signal(Signal::SIGKILL).unwrap();

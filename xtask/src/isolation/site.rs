@@ -36,9 +36,9 @@ pub enum Target {
 /// The polite tenant's view, without its neighbour and beside it.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// Without it, through gate; `None` if that was not measured.
+    /// Without the neighbour, through gate; `None` if that was not measured.
     pub alone: Option<Seen>,
-    /// Beside it.
+    /// While the neighbour does what it does.
     pub beside: Seen,
     /// The number of requests that the neighbour sent, or of connections that it opened.
     pub done: u64,

@@ -5,7 +5,7 @@
 //! flight only which threads have any. What becomes of it is posted to these.
 //!
 //! **Invariants.** A flight is owned by the request that leads it ([`FlightLeader`]), not by a client: it lands
-//! when that is answered, refused or dropped, whatever it was, and followers always hear of it. A lock is
+//! when that is answered, refused or dropped, whatever it was, and followers are always told. A lock is
 //! held for a look-up at most.
 
 use std::collections::HashMap;
@@ -199,7 +199,7 @@ impl FlightLeader {
     }
 
     /// A part of the answer.
-    pub(crate) fn hear(&mut self, bytes: &[u8]) {
+    pub(crate) fn read(&mut self, bytes: &[u8]) {
         if self.heard.len() <= self.most {
             self.heard.extend_from_slice(&bytes[..bytes.len().min(self.most + 1 - self.heard.len())]);
         }
@@ -259,7 +259,7 @@ pub(crate) struct PendingTtl {
 
 impl PendingTtl {
     /// A part of what the store says of its life.
-    pub(crate) fn hear(&mut self, bytes: &[u8]) {
+    pub(crate) fn read(&mut self, bytes: &[u8]) {
         if self.ttl.len() + bytes.len() <= LONGEST_LIFE {
             self.ttl.extend_from_slice(bytes);
         }
@@ -351,8 +351,8 @@ mod tests {
         let mut leading = scene.lead(1);
         let flight = scene.follow(0);
         assert!(Arc::ptr_eq(leading.flight(), &flight));
-        leading.hear(b"ans");
-        leading.hear(b"wer");
+        leading.read(b"ans");
+        leading.read(b"wer");
         let keeping = leading.finish_flight().unwrap();
         assert_eq!(scene.heard(), words([&["answer"], &["answer"], &[]]));
         keeping.keep(Nanos(9));
@@ -403,7 +403,7 @@ mod tests {
         let mut leading = scene.lead(1);
         let _ = (scene.follow(0), scene.follow(2));
         leading.is_for_one_client();
-        leading.hear(b"longer than what is shared");
+        leading.read(b"longer than what is shared");
         assert_eq!(leading.heard.len(), 26);
         assert!(leading.finish_flight().is_none());
         assert_eq!(scene.heard(), words([&["for another"], &["for one"], &["for another"]]));
@@ -414,12 +414,12 @@ mod tests {
     fn an_answer_that_is_too_long_is_not_gathered() {
         let mut scene = Scene::new();
         let mut leading = scene.lead(0);
-        (0..1_000).for_each(|_| leading.hear(b"12345"));
+        (0..1_000).for_each(|_| leading.read(b"12345"));
         assert!(leading.heard.capacity() < 64);
         assert!(leading.finish_flight().is_none());
         assert_eq!(scene.heard(), words([&["too long"], &[], &[]]));
         let mut leading = scene.lead(0);
-        leading.hear(b"12345678");
+        leading.read(b"12345678");
         assert!(leading.finish_flight().is_some(), "as long as may be");
     }
 }

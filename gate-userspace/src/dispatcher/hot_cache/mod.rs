@@ -174,8 +174,8 @@ impl CacheRole {
     /// A part of the reply to a coalesced request.
     pub(crate) fn on_reply_bytes(&mut self, give: &[u8], add: &[u8]) {
         match self {
-            Self::LeadFlight(leading) => [give, add].into_iter().for_each(|bytes| leading.hear(bytes)),
-            Self::QueryTtl(Some(keeping)) => [give, add].into_iter().for_each(|bytes| keeping.hear(bytes)),
+            Self::LeadFlight(leading) => [give, add].into_iter().for_each(|bytes| leading.read(bytes)),
+            Self::QueryTtl(Some(keeping)) => [give, add].into_iter().for_each(|bytes| keeping.read(bytes)),
             Self::None | Self::MarkWrite(_) | Self::QueryTtl(None) => {}
         }
     }

@@ -52,7 +52,7 @@ impl CostSamples {
         self.is_on.load(Ordering::Relaxed)
     }
 
-    /// Adds to `window` that answers took so long together. Only the thread whose lessons these are may call this.
+    /// Adds to `window` that answers took so long together. Only the thread whose samples these are may call this.
     pub(crate) fn observe(&self, answers: &ReplyBatch, took: Nanos, window: &mut Window) {
         let mut batch = answers.batch();
         let each = Nanos(took.0 / u64::from(batch.count.max(1)));
@@ -81,7 +81,7 @@ impl CostSamples {
         *lock(&self.measure)
     }
 
-    /// Adds what has been charged beyond prices. Only the thread whose lessons these are may call this.
+    /// Adds what has been charged beyond prices. Only the thread whose samples these are may call this.
     pub(crate) fn settled(&self, due: MilliRu) {
         let settled = self.settled_mru.load(Ordering::Relaxed);
         self.settled_mru.store(settled.wrapping_add(due.0.into()), Ordering::Relaxed);

@@ -77,7 +77,7 @@ impl Demand {
 }
 
 /// A request in the queue, as far as admission is concerned.
-pub(crate) trait Waiting {
+pub(crate) trait QueuedRequest {
     fn charged(&self) -> &Charged;
 
     fn charged_mut(&mut self) -> &mut Charged;
@@ -433,7 +433,7 @@ impl<T> Admission<T> {
     }
 }
 
-impl<T: Waiting> Admission<T> {
+impl<T: QueuedRequest> Admission<T> {
     /// Adds a request to the queue, whether or not [`Admission::queue_accepts`] one more.
     pub(crate) fn enqueue(&self, request: T, bytes: &[u8], now: Nanos) {
         let Charged { tenant, price, class, .. } = *request.charged();

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use gate_common::units::Nanos;
 
 use super::Service;
-use super::admission::{ClientQueue, Dequeued, Waiting};
+use super::admission::{ClientQueue, Dequeued, QueuedRequest};
 use super::session::Session;
 use super::streaming::StreamedRequest;
 use crate::clock;
@@ -40,7 +40,7 @@ impl<W: Wire> QueueItem<W> {
     }
 }
 
-impl<W: Wire> Waiting for QueueItem<W> {
+impl<W: Wire> QueuedRequest for QueueItem<W> {
     #[inline]
     fn charged(&self) -> &Charged {
         match self {
