@@ -181,10 +181,9 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
                     W::answer_fault(&fault, &mut reply);
                     return Some(NextPart::Fault(reply));
                 }
-                Step::Request { len, request }
+                Step::Request { request, .. }
                     if self.is_clean() && W::route(&request) != Route::Dedicated =>
                 {
-                    let _ = (len, request);
                     return Some(NextPart::Return);
                 }
                 Step::Request { len, request } => {
