@@ -102,28 +102,13 @@ pub enum Fairness {
     HelpingTheUnderserved(Fraction),
 }
 
-/// The keys that mean nothing with `parallelism = "off"`.
-const KEYS: [&str; 14] = [
-    "queue_memory",
-    "admission",
-    "allowance",
-    "alpha",
-    "codel",
-    "fairness",
-    "histogram",
-    "histogram_values",
-    "objectives",
-    "queue_limit",
-    "deadline",
-    "max_queue_length",
-    "max_queue_wait",
-    "accept_fraction",
-];
+/// The keys about the queue. They and [`OBJECTIVES`] mean nothing with `parallelism = "off"`.
+const OF_THE_QUEUE: [&str; 3] = ["queue_memory", "queue_limit", "deadline"];
 
 /// Reads it, unless `parallelism` is `off`; `names` are the query types'.
 pub(super) fn read<'d>(section: &mut Section<'d>, names: &[&'d str]) -> Option<Admission> {
     let parallelism = section.get("parallelism", parallelism).unwrap_or(Some(Parallelism::Auto));
-    for key in KEYS.into_iter().filter(|key| section.has(key)) {
+    for key in OF_THE_QUEUE.into_iter().chain(OBJECTIVES).filter(|key| section.has(key)) {
         if !section.has("backend") && !section.has("parallelism") {
             section.fault(key, "means something only beside backend".to_owned());
         } else if parallelism.is_none() {
