@@ -7,6 +7,7 @@ pub mod flood;
 pub mod linearizable;
 pub mod memcached;
 pub mod model;
+pub mod mounts;
 pub mod packet;
 pub mod privilege;
 pub mod proxy;

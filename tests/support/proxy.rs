@@ -18,6 +18,7 @@ use nix::sys::socket::{
 use xtask::lab::process::ChildProcess;
 use xtask::paths;
 
+use crate::mounts::with_files;
 use crate::wait::{until_up, wait_until};
 
 /// How long anything here may take to come up or to answer.
@@ -150,9 +151,8 @@ impl Listening {
     ) -> Result<Self> {
         let order = hosts.with_extension("nsswitch");
         std::fs::write(&order, "hosts: files\n")?;
-        let script = "mount --bind \"$0\" /etc/hosts && mount --bind \"$1\" /etc/nsswitch.conf && shift && exec \"$@\"";
-        let mut command = Command::new("unshare");
-        command.args(["--mount", "sh", "-c", script]).arg(hosts).arg(&order).arg(paths::gate());
+        let files = [(hosts, "/etc/hosts"), (order.as_path(), "/etc/nsswitch.conf")];
+        let command = with_files(Command::new("unshare"), &files, &paths::gate());
         Self::gate_by(command, "", protocol, backend, service, tenants)
     }
 

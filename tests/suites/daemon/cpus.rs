@@ -4,13 +4,14 @@ use std::fmt::Write as _;
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd as _, AsRawFd as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use aya::maps::MapData;
 use gate_tests::daemon::{ATTACHED, CONFIG, PATIENCE, Site};
 use gate_tests::flood::{Flood, Sink};
+use gate_tests::mounts::with_files;
 use gate_tests::net::SERVER_INTERFACE;
 use gate_tests::privilege;
 use gate_tests::wait::wait_until;
@@ -44,11 +45,14 @@ impl FakeCpus {
 
     /// The same command, in a mount namespace where these files are in the place of the kernel's.
     fn command(&self, site: &Site, command: &Command) -> Command {
-        let mounts = "for list in possible online; do \
-                      mount --bind \"$0/$list\" /sys/devices/system/cpu/$list || exit 1; done; exec \"$@\"";
-        let mut faked = site.net.server.command("unshare");
-        faked.args(["--mount", "sh", "-c", mounts]).arg(&self.directory);
-        faked.arg(command.get_program()).args(command.get_args());
+        let [possible, online] = ["possible", "online"].map(|list| self.directory.join(list));
+        let files = [
+            (possible.as_path(), "/sys/devices/system/cpu/possible"),
+            (online.as_path(), "/sys/devices/system/cpu/online"),
+        ];
+        let unshare = site.net.server.command("unshare");
+        let mut faked = with_files(unshare, &files, Path::new(command.get_program()));
+        faked.args(command.get_args());
         faked
     }
 
