@@ -21,8 +21,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gate_common::units::{MilliRu, Nanos};
 
-use super::ServiceMetrics;
-use super::latency::{LatencyHistogram, LatencySnapshot};
+use super::latency::LatencyHistogram;
 use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::wire::Codec;
 use crate::policy::cost_model::{Batch, Measure, Window};
@@ -81,49 +80,36 @@ impl CostSamples {
         *lock(&self.measure)
     }
 
+    /// Says what classes of requests are expected to take, in thousandths of a reference read, and what answers are
+    /// measured by; nothing if nobody wants to learn.
+    pub(super) fn expect(&self, expected: Option<(&ByClass<u32>, Option<Measure>)>) {
+        let (expected, measure) = expected.unzip();
+        self.is_on.store(expected.is_some(), Ordering::Relaxed);
+        for (held, &expected) in self.expected.iter().zip(expected.into_iter().flatten()) {
+            held.store(expected, Ordering::Relaxed);
+        }
+        *lock(&self.measure) = measure.flatten();
+    }
+
+    /// What has been gathered since this was last asked.
+    pub(super) fn take_window(&self) -> Window {
+        std::mem::take(&mut *lock(&self.window))
+    }
+
+    /// How long requests of a class, given by its number, took.
+    pub(super) fn times(&self, class: usize) -> &LatencyHistogram {
+        &self.times[class]
+    }
+
+    /// What has been charged beyond prices so far, in thousandths of a request unit.
+    pub(super) fn settled_mru(&self) -> u64 {
+        self.settled_mru.load(Ordering::Relaxed)
+    }
+
     /// Adds what has been charged beyond prices. Only the thread whose samples these are may call this.
     pub(crate) fn settled(&self, due: MilliRu) {
         let settled = self.settled_mru.load(Ordering::Relaxed);
         self.settled_mru.store(settled.wrapping_add(due.0.into()), Ordering::Relaxed);
-    }
-}
-
-impl ServiceMetrics {
-    /// Says what classes of requests are expected to take, in thousandths of a reference read, and what answers are
-    /// measured by; nothing if nobody wants to learn.
-    pub(crate) fn expect(&self, expected: Option<(&ByClass<u32>, Option<Measure>)>) {
-        let (expected, now) = expected.unzip();
-        for thread in &*self.threads {
-            let CostSamples { is_on, expected: held, measure, .. } = &thread.cost_samples;
-            is_on.store(expected.is_some(), Ordering::Relaxed);
-            for (held, &expected) in held.iter().zip(expected.into_iter().flatten()) {
-                held.store(expected, Ordering::Relaxed);
-            }
-            *lock(measure) = now.flatten();
-        }
-    }
-
-    /// What has been charged beyond prices since the start, in thousandths of a request unit.
-    #[must_use]
-    pub fn settled_mru(&self) -> u64 {
-        self.threads.iter().map(|thread| thread.cost_samples.settled_mru.load(Ordering::Relaxed)).sum()
-    }
-
-    /// What the threads have learned since this was last asked.
-    pub(crate) fn take_window(&self) -> Window {
-        self.threads.iter().fold(Window::default(), |mut sum, thread| {
-            sum.merge(&std::mem::take(&mut *lock(&thread.cost_samples.window)));
-            sum
-        })
-    }
-
-    /// How long requests of each class took the store by themselves, while somebody wanted to learn.
-    pub(crate) fn service_times(&self) -> ByClass<LatencySnapshot> {
-        std::array::from_fn(|class| {
-            let mut reading = LatencySnapshot::default();
-            self.threads.iter().for_each(|thread| reading.add(&thread.cost_samples.times[class]));
-            reading
-        })
     }
 }
 
@@ -247,6 +233,8 @@ const SMALL: usize = 1 << 10;
 
 #[cfg(test)]
 mod tests {
+    use super::super::ServiceMetrics;
+    use super::super::latency::LatencySnapshot;
     use super::*;
     use crate::dispatcher::queue::permits::Permits;
     use crate::policy::cost_model::{CostModel, Learning, Prices};

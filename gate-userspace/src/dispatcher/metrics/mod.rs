@@ -1,6 +1,6 @@
 //! What happened in one service, counted by one thread and read by any.
 //!
-//! [`counts`]: by query type. [`latency`]: how long it took. [`cost_samples`]: what answers teach about prices.
+//! [`event`]: what is counted. [`by_type`]: by query type. [`latency`]: how long it took. [`cost_samples`]: what answers teach about prices.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,131 +9,25 @@ use gate_common::units::Nanos;
 
 use self::by_type::{Counts, Timing, TypeMetrics};
 use self::cost_samples::CostSamples;
+pub use self::event::Event;
+use self::latency::LatencySnapshot;
 use self::refusal_latency::{RefusalMetrics, RefusalSnapshot};
 use crate::dispatcher::queue::delay::QueueState;
 use crate::dispatcher::queue::permits::{Permits, UNLIMITED};
 use crate::dispatcher::queue::policy::Policy;
 use crate::policy::Tier;
 use crate::policy::admission::QueryType;
+use crate::policy::cost_model::{Measure, Window};
 use crate::policy::latency_ratio;
+use crate::policy::pricing::ByClass;
 use crate::protocol::Class;
 use crate::protocol::query_types::QueryTypes;
 
 pub(super) mod by_type;
 pub(super) mod cost_samples;
+mod event;
 pub(super) mod latency;
 pub(super) mod refusal_latency;
-
-/// What is counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(usize)]
-pub enum Event {
-    /// A client was accepted.
-    Accepted,
-    /// A client was turned away: there are too many.
-    TurnedAway,
-    /// A client left, or all was said.
-    Left,
-    /// A client was closed because it did not read its replies.
-    SlowReader,
-    /// A client was closed because it did not go on with its request.
-    SlowWriter,
-    /// A client was closed because the store broke off in the middle of its reply.
-    Cut,
-    /// A client was closed that wanted nothing for too long, or did not say in time who it is.
-    Idle,
-    /// A client got a connection to the store of its own.
-    DedicatedConnection,
-    /// A request was too long to be gathered, and was passed on as it came.
-    Streamed,
-    /// A datagram came.
-    Datagram,
-    /// An answer to a datagram was longer than it and than the budget for replies allowed.
-    AnswerDropped,
-    /// A request was decoded.
-    Request,
-    /// The store answered a request.
-    Answered,
-    /// A connection to the store was made.
-    StoreConnected,
-    /// A connection to the store failed or was lost.
-    StoreFailed,
-    /// A client named a user and a password that the store did not accept.
-    LoginFailed,
-    /// A pool was closed because the store no longer accepts its user.
-    PoolRefused,
-    /// A connection was closed for the PROXY header that it began with, or did not begin with.
-    HeaderRejected,
-    /// A client wanted to speak TLS.
-    Tls,
-    /// A read of a hot key was answered with what was kept of it.
-    CacheHit,
-    /// A read of a hot key was answered by another's read.
-    Coalesced,
-    /// A read of a hot key went to the store for all who asked.
-    Flight,
-    /// What was kept of a hot key was no longer true: it had been written to.
-    Invalidated,
-}
-
-impl Event {
-    /// Every event, in the order of its number.
-    pub const ALL: [Self; 23] = [
-        Self::Accepted,
-        Self::TurnedAway,
-        Self::Left,
-        Self::SlowReader,
-        Self::SlowWriter,
-        Self::Cut,
-        Self::Idle,
-        Self::DedicatedConnection,
-        Self::Streamed,
-        Self::Datagram,
-        Self::AnswerDropped,
-        Self::Request,
-        Self::Answered,
-        Self::StoreConnected,
-        Self::StoreFailed,
-        Self::LoginFailed,
-        Self::PoolRefused,
-        Self::HeaderRejected,
-        Self::Tls,
-        Self::CacheHit,
-        Self::Coalesced,
-        Self::Flight,
-        Self::Invalidated,
-    ];
-
-    /// Its name in output and documentation.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Accepted => "accepted",
-            Self::TurnedAway => "turned-away",
-            Self::Left => "left",
-            Self::SlowReader => "slow-reader",
-            Self::SlowWriter => "slow-writer",
-            Self::Cut => "cut",
-            Self::Idle => "idle",
-            Self::DedicatedConnection => "dedicated-connection",
-            Self::Streamed => "streamed",
-            Self::Datagram => "datagrams",
-            Self::AnswerDropped => "answers-dropped",
-            Self::Request => "requests",
-            Self::Answered => "answered",
-            Self::StoreConnected => "store-connected",
-            Self::StoreFailed => "store-failed",
-            Self::LoginFailed => "login-failed",
-            Self::PoolRefused => "pool-refused",
-            Self::HeaderRejected => "header-rejected",
-            Self::Tls => "tls",
-            Self::CacheHit => "cache-hits",
-            Self::Coalesced => "coalesced",
-            Self::Flight => "flights",
-            Self::Invalidated => "invalidated",
-        }
-    }
-}
 
 /// One thread's counters of one service. All only grow.
 #[derive(Debug)]
@@ -300,6 +194,35 @@ impl ServiceMetrics {
         refusals
     }
 
+    /// Says what classes of requests are expected to take, in thousandths of a reference read, and what answers are
+    /// measured by; nothing if nobody wants to learn.
+    pub(crate) fn expect(&self, expected: Option<(&ByClass<u32>, Option<Measure>)>) {
+        self.threads.iter().for_each(|thread| thread.cost_samples.expect(expected));
+    }
+
+    /// What has been charged beyond prices since the start, in thousandths of a request unit.
+    #[must_use]
+    pub fn settled_mru(&self) -> u64 {
+        self.threads.iter().map(|thread| thread.cost_samples.settled_mru()).sum()
+    }
+
+    /// What the threads have learned since this was last asked.
+    pub(crate) fn take_window(&self) -> Window {
+        self.threads.iter().fold(Window::default(), |mut sum, thread| {
+            sum.merge(&thread.cost_samples.take_window());
+            sum
+        })
+    }
+
+    /// How long requests of each class took the store by themselves, while somebody wanted to learn.
+    pub(crate) fn service_times(&self) -> ByClass<LatencySnapshot> {
+        std::array::from_fn(|class| {
+            let mut times = LatencySnapshot::default();
+            self.threads.iter().for_each(|thread| times.add(thread.cost_samples.times(class)));
+            times
+        })
+    }
+
     /// How long one more request of a tier would wait, as far as the admission policy knows.
     #[must_use]
     pub fn expected_wait(&self, tier: Tier) -> Option<Nanos> {
@@ -376,16 +299,3 @@ impl OwnStats {
 
 /// As long as a tick, unless configured otherwise.
 const OWN_STATS_LIFE: Nanos = Nanos::from_millis(100);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_places_in_the_list_and_names_differ() {
-        for (seq, event) in Event::ALL.into_iter().enumerate() {
-            assert_eq!(event as usize, seq, "{}", event.name());
-            assert_eq!(Event::ALL.iter().filter(|other| other.name() == event.name()).count(), 1);
-        }
-    }
-}

@@ -9,9 +9,8 @@ use nix::sys::socket::{Shutdown, shutdown};
 use tokio::io::{AsyncRead as _, ReadBuf};
 use tokio::net::tcp::OwnedReadHalf;
 
-use super::Service;
-use super::session::Session;
-use super::streaming::StreamedRequest;
+use super::service::{Service, Session};
+use super::streamed_request::StreamedRequest;
 use crate::clock;
 use crate::dispatcher::clients::client::{
     CloseCause, ConnectionMode, Conversation, RESUME_OUTPUT, WriteStatus,

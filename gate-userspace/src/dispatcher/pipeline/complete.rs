@@ -7,10 +7,9 @@ use std::sync::Arc;
 use gate_common::abi::Reason;
 use gate_common::units::Nanos;
 
-use super::Service;
 use super::admission::Answered;
-use super::dispatch::QueueItem;
-use super::session::Session;
+use super::queue_item::QueueItem;
+use super::service::{Service, Session};
 use crate::clock;
 use crate::dispatcher::clients::client::{CloseCause, HOLD_OUTPUT, RESUME_OUTPUT};
 use crate::dispatcher::hot_cache::CacheRole;
@@ -21,7 +20,7 @@ use crate::dispatcher::request::{Charged, InFlight};
 use crate::dispatcher::settings::Settings;
 use crate::dispatcher::stores::error::StoreError;
 use crate::dispatcher::stores::events::{Failure, ReplyPart, ReplyProgress, ReplyTiming, StoreEvents};
-use crate::dispatcher::stores::pool::Pool;
+use crate::dispatcher::stores::pool_identity::PoolIdentity;
 use crate::dispatcher::wire::{SessionState, Ttl, Wire};
 use crate::protocol::Refusal;
 
@@ -44,7 +43,7 @@ impl<W: Wire> StoreEvents for Service<W> {
     fn reply_part(&self, request: &mut Self::InFlight, reply: ReplyPart<'_>) {
         let ReplyPart { input, answer, is_first } = reply;
         if is_first && W::Session::is_forbidden(input) {
-            request.client.pool().set_may_cache(false);
+            request.client.pool().identity().set_may_cache(false);
         }
         if request.cache_role.is_coalesced() {
             if is_first && W::is_for_one_client(reply.given()) {
@@ -191,7 +190,7 @@ impl<W: Wire> StoreEvents for Service<W> {
         tracing::warn!(service = self.settings.name, %store, %why, %pause, "lost a connection to the store");
     }
 
-    fn user_refused(&self, pool: &Rc<Pool<Self>>, why: &[u8]) -> bool {
+    fn user_refused(&self, pool: &Rc<PoolIdentity>, why: &[u8]) -> bool {
         self.close_pool_clients(pool, why)
     }
 

@@ -20,16 +20,14 @@
 //! used again.
 
 use std::cell::Cell;
-use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
 use gate_common::abi::Reason;
 
-use super::Service;
 use super::respond::REFUSAL_BYTES;
-use super::session::Session;
+use super::service::{Service, Session};
 use crate::clock;
 use crate::dispatcher::clients::client::{CloseCause, ReplySink};
 use crate::dispatcher::clients::replies::Replies;
@@ -41,47 +39,6 @@ use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::wire::Wire;
 use crate::protocol::Refusal;
 use crate::protocol::memcached::udp::Frame;
-
-/// The clients of datagrams: those whose answers are not complete, and those that can be used again.
-#[derive(Debug)]
-pub(crate) struct Senders<W: Wire> {
-    /// The ones at the front have been used for the longest.
-    clients: VecDeque<Rc<Session<W>>>,
-    limit: usize,
-}
-
-impl<W: Wire> Senders<W> {
-    /// Room for `limit` datagrams.
-    pub(crate) fn new(limit: usize) -> Self {
-        Self { clients: VecDeque::new(), limit }
-    }
-
-    /// A client for a datagram; `None` if all are in use.
-    fn next(&mut self, sender: &Sender, service: &Service<W>) -> Option<Rc<Session<W>>> {
-        let looks = if self.clients.len() < self.limit { MIN_CAPACITY } else { self.clients.len() };
-        for _ in 0..looks.min(self.clients.len()) {
-            self.clients.rotate_left(1);
-            let last = self.clients.back_mut()?;
-            // Nothing that waits for an answer refers to it.
-            if let Some(client) = Rc::get_mut(last) {
-                client.begin(sender.clone(), service);
-                return Some(Rc::clone(last));
-            }
-        }
-        if self.clients.len() >= self.limit {
-            return None;
-        }
-        let sink = ReplySink::Datagram(sender.clone());
-        let client = Rc::new(Session::new(sink, sender.arrival.source(), service));
-        self.clients.push_back(Rc::clone(&client));
-        Some(client)
-    }
-
-    /// Gives back the memory of those that are not in use.
-    pub(crate) fn release(&mut self) {
-        self.clients.retain(|client| Rc::strong_count(client) > 1);
-    }
-}
 
 impl<W: Wire> Service<W> {
     /// Takes in a datagram.
@@ -108,7 +65,11 @@ impl<W: Wire> Service<W> {
             told: Cell::new(0),
             judged,
         };
-        let Some(client) = self.senders.borrow_mut().next(&sender, self) else {
+        let next = self.senders.borrow_mut().next(
+            |client| client.begin(sender.clone(), self),
+            || Session::new(ReplySink::Datagram(sender.clone()), sender.arrival.source(), self),
+        );
+        let Some(client) = next else {
             refused(Reason::Limit);
             if self.may_send(tenant, REFUSAL_BYTES) {
                 let mut refusal = Vec::new();
@@ -253,8 +214,6 @@ async fn receive_batch<W: Wire>(
 
 /// Datagrams that are taken in before anyone else has a turn.
 const BATCH: usize = 64;
-/// The number of clients that are searched for one that can be used again, while there may be more of them.
-const MIN_CAPACITY: usize = 4;
 /// The time for which a socket may have no room for a reply; then the rest of it is lost.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 const RETRY_DELAY: Duration = Duration::from_millis(50);

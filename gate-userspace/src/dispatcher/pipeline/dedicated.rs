@@ -2,7 +2,8 @@
 //!
 //! Transactions, subscriptions, a chosen database or user belong to one connection. The first request that needs it is
 //! admitted like any other ([`crate::dispatcher::pipeline::request`]). From there on what the client sends goes to the store as it
-//! is, and what the store sends comes back as it is. [`super::dedicated_requests`] decodes, charges and admits the requests.
+//! is, and what the store sends comes back as it is. [`super::dedicated_requests`] decodes, charges and admits the requests;
+//! [`super::exchange`] copies the replies.
 //!
 //! **Return.** A client whose connection keeps no state goes back to the shared ones: after `EXEC`, `DISCARD`, `UNWATCH`
 //! or an answered `BLPOP`, when the store has answered everything. Its connection is kept for the next client of the
@@ -18,23 +19,17 @@
 //! ([`crate::dispatcher::clients::memory_budget`]). The client is not read while the store does not read, nor the store
 //! while the client does not.
 
-use std::cell::{Cell, RefCell};
-use std::io::ErrorKind;
 use std::rc::Rc;
 
 use gate_common::abi::Reason;
-use gate_common::units::Nanos;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf, ReadHalf};
-use tokio::time::sleep;
+use tokio::net::tcp::OwnedReadHalf;
 
-use super::Service;
-use super::admission::Answered;
+use super::client_socket::write_all;
 use super::dedicated_requests::DedicatedRequests;
-use super::session::Session;
-use crate::clock;
-use crate::dispatcher::clients::client::{CloseCause, WriteStatus};
+use super::exchange::Exchange;
+use super::service::{Service, Session};
+use crate::dispatcher::clients::client::CloseCause;
 use crate::dispatcher::clients::slots::MostSlots;
-use crate::dispatcher::hot_cache::dedicated_writes::{DedicatedWrites, ReplyStart};
 use crate::dispatcher::identity::Identity;
 use crate::dispatcher::metrics::Event;
 use crate::dispatcher::request::Charged;
@@ -156,241 +151,3 @@ impl<W: Wire> Session<W> {
         reply
     }
 }
-
-/// The state that the two directions of a dedicated connection share.
-pub(super) struct Exchange<'a, W: Wire> {
-    pub(super) client: &'a Rc<Session<W>>,
-    pub(super) service: &'a Service<W>,
-    /// The requests that are not answered.
-    pub(super) outstanding: RefCell<DedicatedWrites<Sent>>,
-    /// Permits that they hold.
-    permits: Cell<usize>,
-    /// When the store last sent something, or the client began to read again.
-    last_progress: Cell<Nanos>,
-    /// When the client subscribed, if the store has sent nothing since.
-    pub(super) subscribed: Cell<Option<Nanos>>,
-    /// True while a request waits for the replies to those before it.
-    awaits_replies: Cell<bool>,
-    /// False once a transaction did not end as it should: the connection may keep state that gate does not know of.
-    pub(super) state_is_known: Cell<bool>,
-    /// True once the store has executed what should have been a part of a transaction.
-    pub(super) refuses_transactions: Cell<bool>,
-}
-
-/// A request that has been sent over a dedicated connection.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sent {
-    pub(super) charged: Charged,
-    pub(super) has_permit: bool,
-    /// True if it counts by query type even without a permit.
-    pub(super) is_measured: bool,
-    /// True if it may wait for other clients.
-    pub(super) blocks: bool,
-    /// True if it may take the store long.
-    pub(super) is_slow: bool,
-    /// True if the state of the connection is as at the beginning after it, unless it fails.
-    pub(super) clears_state: bool,
-}
-
-impl<'a, W: Wire> Exchange<'a, W> {
-    fn new(client: &'a Rc<Session<W>>, service: &'a Service<W>) -> Self {
-        Self {
-            client,
-            service,
-            outstanding: RefCell::new(DedicatedWrites::new(service.hot.marker())),
-            permits: Cell::new(0),
-            last_progress: Cell::new(Nanos::ZERO),
-            subscribed: Cell::new(None),
-            awaits_replies: Cell::new(false),
-            state_is_known: Cell::new(true),
-            refuses_transactions: Cell::new(false),
-        }
-    }
-
-    /// The number of requests that are not answered, as far as replies can be counted.
-    pub(super) fn unanswered(&self) -> usize {
-        self.outstanding.borrow().len()
-    }
-
-    /// True if more than `most` requests are not answered. The client's task is woken then when more replies come.
-    pub(super) fn has_unanswered(&self, most: usize) -> bool {
-        let has_more = self.unanswered() > most;
-        self.awaits_replies.set(has_more);
-        has_more
-    }
-
-    /// Notes that one more request has a permit.
-    pub(super) fn hold_permit(&self) {
-        self.permits.set(self.permits.get() + 1);
-    }
-
-    /// Releases the permits of all requests, which are not measured then.
-    pub(super) fn release_permits(&self) {
-        self.outstanding.borrow_mut().for_each(|sent| sent.has_permit = false);
-        let held = self.permits.take();
-        (0..held).for_each(|_| self.service.admission.release_permit());
-        if held > 0 {
-            self.service.dispatch(clock::monotonic());
-        }
-    }
-
-    /// From the store to the client, as fast as the client reads.
-    async fn copy_to_client(&self, from_store: &ReadHalf<'_>) -> CloseCause {
-        loop {
-            if from_store.readable().await.is_err() {
-                return CloseCause::ClientLeft;
-            }
-            match self.read_replies(from_store) {
-                Ok(0) => return CloseCause::ClientLeft,
-                Ok(_) => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
-                Err(_) => return CloseCause::ClientLeft,
-            }
-            if self.outstanding.borrow().has_lost_count() {
-                self.release_permits();
-            }
-            // The store first, then the clients.
-            self.service.dispatch(clock::monotonic());
-            self.service.flush_pending();
-            if self.awaits_replies.take() {
-                self.client.wake();
-            }
-            if !self.flush_to_client().await {
-                return CloseCause::ClientLeft;
-            }
-        }
-    }
-
-    /// Reads some of the store's replies; returns the number of bytes.
-    fn read_replies(&self, from_store: &ReadHalf<'_>) -> std::io::Result<usize> {
-        let output = &mut self.client.conversation.borrow_mut().replies.output;
-        let len = output.fill(CHUNK, |bytes| from_store.try_read_buf(bytes))?;
-        let now = clock::monotonic();
-        self.last_progress.set(now);
-        self.subscribed.set(None);
-        let outstanding = &mut *self.outstanding.borrow_mut();
-        outstanding.on_replies(&output.bytes()[output.len() - len..], |sent, at, start| {
-            self.on_answered(sent, at, start, now);
-        });
-        self.client.awaits_store.set(outstanding.awaits_store());
-        self.client.set_outstanding(outstanding.len());
-        Ok(len)
-    }
-
-    /// A request that was sent at `at` has its complete reply.
-    fn on_answered(&self, sent: Sent, at: Nanos, start: ReplyStart, now: Nanos) {
-        if sent.clears_state && start == ReplyStart::Failed {
-            self.state_is_known.set(false);
-        }
-        let Charged { class, at: charged, .. } = sent.charged;
-        if sent.has_permit {
-            self.permits.set(self.permits.get() - 1);
-            let admission = &self.service.admission;
-            admission.release_permit();
-            admission.observe(Answered { class, charged, sent: at, count: 1 }, now);
-        } else if sent.is_measured && start != ReplyStart::Queued {
-            // An error does not say which.
-            self.refuses_transactions.set(self.refuses_transactions.get() || start == ReplyStart::Done);
-            let metrics = &self.service.metrics;
-            metrics.of_type(class.query_type).offered(class.tier);
-            metrics.answered(class.query_type, Nanos::ZERO, now.saturating_sub(at), 1);
-        }
-    }
-
-    /// Writes all replies, as fast as the client reads; false if it has left.
-    pub(super) async fn flush_to_client(&self) -> bool {
-        let client = self.client;
-        loop {
-            let written = {
-                let conversation = &mut *client.conversation.borrow_mut();
-                let written = client.flush(&mut conversation.replies.output);
-                client.update_memory(conversation);
-                written
-            };
-            match written {
-                WriteStatus::Complete => return true,
-                WriteStatus::StoreError => return false,
-                WriteStatus::Blocked => {
-                    self.release_permits();
-                    self.service.flush_pending();
-                }
-            }
-            if client.socket().writable().await.is_err() {
-                return false;
-            }
-            self.last_progress.set(clock::monotonic());
-        }
-    }
-
-    /// Waits until the store has been silent for too long.
-    async fn watch_store(&self) -> CloseCause {
-        let service = self.service;
-        loop {
-            let (now, timeout) = (clock::monotonic(), service.settings.store_timeout());
-            let mut pause = Nanos(timeout.0 / 2);
-            if let Some((since, is_slow)) = self.awaited_since() {
-                let patience = if is_slow { service.limits.get().slow_timeout } else { timeout };
-                let due = since.saturating_add(patience);
-                if due <= now {
-                    break;
-                }
-                pause = pause.min(due.saturating_sub(now));
-            }
-            sleep(pause.max(SHORTEST_PAUSE).into()).await;
-        }
-        service.lines.failed();
-        tracing::debug!(
-            service = service.settings.name,
-            "the store did not answer over a dedicated connection"
-        );
-        service.admission.count_refusal(self.client.tenant.get(), Reason::StoreDown);
-        let has_sent_nothing = self.last_progress.get() == Nanos::ZERO;
-        if has_sent_nothing || self.outstanding.borrow().is_between_replies() {
-            let output = &mut self.client.conversation.borrow_mut().replies.output;
-            output.append(|out| W::refuse(Refusal::uncertain(), out));
-            self.client.flush(output);
-        }
-        CloseCause::StoreFailed
-    }
-
-    /// Since when the store has owed a reply and sent nothing, and whether it may take long. `None` if it owes none, or
-    /// waits for other clients, or if the client does not read.
-    fn awaited_since(&self) -> Option<(Nanos, bool)> {
-        if !self.client.conversation.borrow().replies.output.is_empty() {
-            return None;
-        }
-        if let Some(since) = self.subscribed.get() {
-            return Some((since, false));
-        }
-        let outstanding = self.outstanding.borrow();
-        let (first, sent) = outstanding.first().filter(|(first, _)| !first.blocks)?;
-        let is_slow = first.is_slow || outstanding.iter().any(|sent| sent.is_slow);
-        Some((sent.max(self.last_progress.get()), is_slow))
-    }
-}
-
-impl<W: Wire> Drop for Exchange<'_, W> {
-    fn drop(&mut self) {
-        // It may have been let out of the queue just now.
-        let granted = usize::from(self.client.turn.take() == Some(Ok(())));
-        (0..self.permits.take() + granted).for_each(|_| self.service.admission.release_permit());
-    }
-}
-
-/// Writes everything, as fast as the client reads.
-pub(crate) async fn write_all(socket: &OwnedWriteHalf, mut bytes: &[u8]) -> std::io::Result<()> {
-    while !bytes.is_empty() {
-        socket.writable().await?;
-        match socket.try_write(bytes) {
-            Ok(len) => bytes = &bytes[len..],
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
-/// The most that is read or written at once.
-pub(super) const CHUNK: usize = 16 << 10;
-/// The shortest time between two looks at a silent store.
-const SHORTEST_PAUSE: Nanos = Nanos::from_millis(1);

@@ -4,7 +4,7 @@
 use gate_common::abi::Reason;
 
 use super::admission::Demand;
-use super::dedicated::Exchange;
+use super::exchange::Exchange;
 use super::request::demand;
 use crate::dispatcher::identity::LoginRequest;
 use crate::dispatcher::metrics::Event;

@@ -20,13 +20,13 @@ use gate_common::abi::Reason;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::tcp::{OwnedReadHalf, WriteHalf};
 
-use super::Service;
 use super::admission::Demand;
-use super::dedicated::{CHUNK, Exchange, Sent, write_all};
+use super::client_socket::write_all;
 use super::dedicated_input::{ConnectionState, NextRequest};
-use super::dispatch::QueueItem;
-use super::session::Session;
-use super::streaming::BodyProgress;
+use super::exchange::{CHUNK, Exchange, Sent};
+use super::queue_item::QueueItem;
+use super::service::{Service, Session};
+use super::streamed_request::BodyProgress;
 use crate::clock;
 use crate::dispatcher::clients::client::CloseCause;
 use crate::dispatcher::identity::LoginRequest;

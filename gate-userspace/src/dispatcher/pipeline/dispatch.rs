@@ -5,10 +5,10 @@ use std::rc::Rc;
 
 use gate_common::units::Nanos;
 
-use super::Service;
 use super::admission::{ClientQueue, Dequeued, QueuedRequest};
-use super::session::Session;
-use super::streaming::StreamedRequest;
+use super::queue_item::QueueItem;
+use super::service::{Service, Session};
+use super::streamed_request::StreamedRequest;
 use crate::clock;
 use crate::dispatcher::hot_cache::CacheRole;
 use crate::dispatcher::request::{Charged, InFlight};
@@ -16,21 +16,7 @@ use crate::dispatcher::stores::events::FollowUp;
 use crate::dispatcher::wire::Wire;
 use crate::protocol::Refusal;
 
-/// A request in the queue.
-#[derive(Debug)]
-pub(crate) enum QueueItem<W: Wire> {
-    /// One that goes over a shared connection.
-    Shared { in_flight: InFlight<Rc<Session<W>>, CacheRole>, request: W::Request },
-    /// One that stays with its client, and goes over its dedicated connection.
-    Dedicated {
-        client: Rc<Session<W>>,
-        charged: Charged,
-        /// True if it is not refused, however long it waits.
-        must_run: bool,
-    },
-}
-
-impl<W: Wire> QueueItem<W> {
+impl<W: Wire> QueueItem<W, Session<W>> {
     #[inline]
     fn client(&self) -> &Session<W> {
         match self {
@@ -40,7 +26,7 @@ impl<W: Wire> QueueItem<W> {
     }
 }
 
-impl<W: Wire> QueuedRequest for QueueItem<W> {
+impl<W: Wire> QueuedRequest for QueueItem<W, Session<W>> {
     #[inline]
     fn charged(&self) -> &Charged {
         match self {
@@ -153,7 +139,7 @@ impl<W: Wire> Service<W> {
         }
     }
 
-    fn refuse_dequeued(&self, request: QueueItem<W>, refusal: Refusal) {
+    fn refuse_dequeued(&self, request: QueueItem<W, Session<W>>, refusal: Refusal) {
         let in_flight = match request {
             QueueItem::Shared { in_flight, .. } => in_flight,
             QueueItem::Dedicated { client, .. } => return client.end_wait(Err(refusal)),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use gate_common::units::Nanos;
 
-use super::Service;
+use super::service::Service;
 use crate::dispatcher::wire::Wire;
 
 impl<W: Wire> Service<W> {

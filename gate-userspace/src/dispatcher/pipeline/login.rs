@@ -7,8 +7,7 @@
 
 use std::rc::Rc;
 
-use super::Service;
-use super::session::Session;
+use super::service::{Service, Session};
 use crate::dispatcher::clients::client::ConnectionMode;
 use crate::dispatcher::identity::{Identity, LoginRequest, Secret};
 use crate::dispatcher::metrics::Event;

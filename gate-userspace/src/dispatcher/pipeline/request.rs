@@ -8,10 +8,10 @@ use std::rc::Rc;
 use gate_common::abi::Reason;
 use gate_common::units::{MilliRu, Nanos};
 
-use super::Service;
 use super::admission::Demand;
-use super::dispatch::{QueueItem, is_slow};
-use super::session::Session;
+use super::dispatch::is_slow;
+use super::queue_item::QueueItem;
+use super::service::{Service, Session};
 use crate::dispatcher::clients::client::ConnectionMode;
 use crate::dispatcher::clients::replies::Replies;
 use crate::dispatcher::hot_cache::{CacheDecision, ReadResult};

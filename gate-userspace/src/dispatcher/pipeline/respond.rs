@@ -5,8 +5,7 @@ use std::rc::Rc;
 use gate_common::abi::Reason;
 use gate_common::units::Nanos;
 
-use super::Service;
-use super::session::Session;
+use super::service::{Service, Session};
 use crate::dispatcher::clients::client::Conversation;
 use crate::dispatcher::clients::replies::Replies;
 use crate::dispatcher::metrics::Event;

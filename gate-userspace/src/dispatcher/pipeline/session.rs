@@ -9,39 +9,16 @@ use std::time::Duration;
 use gate_common::abi::Reason;
 use gate_common::units::Nanos;
 
-use super::Service;
-use super::streaming::StreamedRequest;
+use super::service::{Service, Session};
 use crate::dispatcher::clients::client::{Client, ClientParts, CloseCause, ConnectionMode, ReplySink};
 use crate::dispatcher::clients::replies::Replies;
-use crate::dispatcher::clients::slots::Slot;
 use crate::dispatcher::hot_cache::CacheClient;
 use crate::dispatcher::hot_cache::key_order::KeyOrder;
-use crate::dispatcher::request::Charged;
 use crate::dispatcher::stores::connection::StoreConnection;
 use crate::dispatcher::stores::pool::Pool;
 use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::tenants::usage::UsageGuard;
 use crate::dispatcher::wire::Wire;
-use crate::protocol::Refusal;
-
-/// A client, and the store connections that its requests take.
-#[derive(Debug)]
-pub(crate) struct Session<W: Wire> {
-    pub(super) client: Client<W>,
-    /// The shared store connections for its identity.
-    pool: RefCell<Rc<Pool<Service<W>>>>,
-    /// The connection that its requests take. It stays the same while any is outstanding, so that the store receives them
-    /// in their order.
-    connection_index: Cell<usize>,
-    /// A request that may go to the store, whose body is still to be read.
-    pub(super) streaming: RefCell<Option<Box<StreamedRequest<W>>>>,
-    /// The charge of the request that it gets a dedicated connection for.
-    pub(super) first_dedicated: Cell<Option<Charged>>,
-    /// Its share of its tenant's dedicated connections.
-    pub(super) dedicated_slot: RefCell<Option<Slot>>,
-    /// The end of its request's wait in the queue, on a dedicated connection.
-    pub(super) turn: Cell<Option<Result<(), Refusal>>>,
-}
 
 impl<W: Wire> Deref for Session<W> {
     type Target = Client<W>;
@@ -65,12 +42,12 @@ impl<W: Wire> CacheClient for Session<W> {
 
     #[inline]
     fn scope(&self) -> u64 {
-        self.pool.borrow().scope()
+        self.pool.borrow().identity().scope()
     }
 
     #[inline]
     fn shared_scope(&self) -> Option<u64> {
-        self.pool.borrow().shares()
+        self.pool.borrow().identity().shares()
     }
 }
 

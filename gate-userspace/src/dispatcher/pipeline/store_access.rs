@@ -12,7 +12,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::Service;
+use super::service::Service;
 use crate::dispatcher::identity::Identity;
 use crate::dispatcher::settings::Settings;
 use crate::dispatcher::stores::dedicated::DedicatedConnection;

@@ -18,13 +18,13 @@ use std::time::Duration;
 use gate_common::abi::Reason;
 use gate_common::units::Nanos;
 use tokio::io::AsyncWriteExt as _;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::tcp::OwnedReadHalf;
 use tokio::time::timeout;
 
-use super::Service;
 use super::admission::Answered;
-use super::dedicated::write_all;
-use super::session::Session;
+use super::client_socket::{write_all, write_at_once};
+use super::service::{Service, Session};
+use super::streamed_request::{Body, BodyProgress, StreamedRequest};
 use crate::clock;
 use crate::dispatcher::clients::client::CloseCause;
 use crate::dispatcher::hot_cache::CacheRole;
@@ -32,70 +32,9 @@ use crate::dispatcher::metrics::Event;
 use crate::dispatcher::request::InFlight;
 use crate::dispatcher::stores::dedicated::DedicatedConnection;
 use crate::dispatcher::stores::error::StoreError;
-use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::wire::buffer::Buffer;
 use crate::dispatcher::wire::{Answer, Link, SessionState, Wire};
 use crate::protocol::{Refusal, Step};
-
-/// A request that may go to the store, of which the client has sent no more than the head, as far as is known.
-#[derive(Debug)]
-pub(crate) struct StreamedRequest<W: Wire> {
-    request: InFlight<(), CacheRole>,
-    /// The client's tenant when the request was charged.
-    client_tenant: TenantId,
-    /// The time that it spent in the queue.
-    queued_for: Nanos,
-    link: W::Link,
-    expect: <W::Link as Link>::Expect,
-    /// Its head, as it is written.
-    head: Buffer,
-    body: Body,
-}
-
-/// The progress of a body: how much of it has been passed on and paid for.
-#[derive(Clone, Copy, Debug, Default)]
-struct Body {
-    passed: u64,
-    paid: u64,
-    /// All of it has been sent: the store may do what it was asked.
-    is_sent: bool,
-}
-
-/// The progress of a body that a client sends: each piece of it must come in time. A byte now and then is no progress.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct BodyProgress {
-    /// The bytes that have come of this piece.
-    bytes: usize,
-    /// How long they were waited for.
-    waited: Nanos,
-}
-
-impl BodyProgress {
-    /// Waits until the client has sent something.
-    ///
-    /// # Errors
-    ///
-    /// If it takes longer than `patience` for a piece, or has left.
-    pub(super) async fn readable(
-        &mut self,
-        from_client: &OwnedReadHalf,
-        patience: Nanos,
-    ) -> Result<(), CloseCause> {
-        let since = clock::monotonic();
-        let left = patience.saturating_sub(self.waited);
-        let ready = timeout(left.into(), from_client.readable()).await;
-        self.waited = self.waited.saturating_add(clock::monotonic().saturating_sub(since));
-        ready.map_err(|_| CloseCause::SlowWriter)?.map_err(|_| CloseCause::ClientLeft)
-    }
-
-    /// So much more has come.
-    pub(super) fn received(&mut self, len: usize) {
-        self.bytes += len;
-        if self.bytes >= CHUNK {
-            *self = Self::default();
-        }
-    }
-}
 
 /// The reason why a request ended early.
 enum StreamEnd<W: Wire> {
@@ -112,29 +51,6 @@ enum StreamEnd<W: Wire> {
 impl<W: Wire> From<StoreError> for StreamEnd<W> {
     fn from(broken: StoreError) -> Self {
         Self::StoreFailed(broken)
-    }
-}
-
-impl<W: Wire> StreamedRequest<W> {
-    pub(crate) fn new(
-        in_flight: InFlight<(), CacheRole>,
-        client_tenant: TenantId,
-        request: &W::Request,
-        bytes: &[u8],
-        now: Nanos,
-    ) -> Self {
-        let (mut link, mut head) = (W::Link::default(), Buffer::default());
-        let expect = link.encode(request, bytes, &mut head);
-        let (queued_for, body) = (now.saturating_sub(in_flight.charged.at), Body::of::<W>(request, bytes));
-        Self { request: in_flight, client_tenant, queued_for, link, expect, head, body }
-    }
-}
-
-impl Body {
-    /// The body of a request whose head is `head`, as far as the head tells.
-    fn of<W: Wire>(request: &W::Request, head: &[u8]) -> Self {
-        let paid = W::meta(request).bytes.saturating_sub(head.len() as u64);
-        Self { paid, ..Self::default() }
     }
 }
 
@@ -387,7 +303,7 @@ impl<W: Wire> BodyStream<'_, W> {
                 continue;
             }
             if !reply_started && W::Session::is_forbidden(self.received.bytes()) {
-                self.client.pool().set_may_cache(false);
+                self.client.pool().identity().set_may_cache(false);
             }
             reply_started |= answer.give > 0 || !answer.add.is_empty();
             self.write_client(answer.give, answer.add).await?;
@@ -450,19 +366,6 @@ impl<W: Wire> BodyStream<'_, W> {
             Err(_) => Err(StreamEnd::ClientClosed(CloseCause::SlowReader)),
         }
     }
-}
-
-/// Writes what there is room for; how many bytes that is.
-fn write_at_once(socket: &OwnedWriteHalf, bytes: &[u8]) -> std::io::Result<usize> {
-    let mut written = 0;
-    while written < bytes.len() {
-        match socket.try_write(&bytes[written..]) {
-            Ok(len) => written += len,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(written)
 }
 
 /// The end of a request whose store failed. The client may have read the beginning of a reply.

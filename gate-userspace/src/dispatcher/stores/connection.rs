@@ -27,7 +27,7 @@ use super::error::StoreError;
 use super::events::{Failure, FollowUp, StoreEvents};
 use super::health::Health;
 use super::outstanding::Outstanding;
-use super::pool::Pool;
+use super::pool_identity::PoolIdentity;
 use crate::clock;
 use crate::dispatcher::identity::has_all_permissions;
 use crate::dispatcher::settings::Settings;
@@ -138,7 +138,7 @@ impl<E: StoreEvents> StoreConnection<E> {
     }
 
     /// Connects, and reconnects after failures, until the store refuses the pool's user.
-    pub(crate) async fn run(self: Rc<Self>, pool: Weak<Pool<E>>, events: Rc<E>) {
+    pub(crate) async fn run(self: Rc<Self>, pool: Weak<PoolIdentity>, events: Rc<E>) {
         loop {
             let error = match self.connect(&pool, &*events).await {
                 Ok(socket) => {
@@ -191,7 +191,7 @@ impl<E: StoreEvents> StoreConnection<E> {
         state.waiting.is_empty() && state.out.is_empty()
     }
 
-    async fn connect(&self, pool: &Weak<Pool<E>>, events: &E) -> Result<TcpStream, StoreError> {
+    async fn connect(&self, pool: &Weak<PoolIdentity>, events: &E) -> Result<TcpStream, StoreError> {
         let settings = events.settings();
         let identity = pool.upgrade().ok_or(StoreError::Closed)?.identity();
         let mut connection = DedicatedConnection::open(settings, &identity).await?;

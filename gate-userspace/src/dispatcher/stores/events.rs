@@ -11,7 +11,7 @@ use std::rc::Rc;
 use gate_common::units::Nanos;
 
 use super::error::StoreError;
-use super::pool::Pool;
+use super::pool_identity::PoolIdentity;
 use crate::dispatcher::settings::Settings;
 use crate::dispatcher::wire::{Answer, Codec, Wire};
 
@@ -77,7 +77,7 @@ pub(crate) trait StoreEvents: Debug + Sized + 'static {
     fn store_down(&self, error: &StoreError, backoff: Nanos);
 
     /// The store no longer accepts the user of a pool. True if the pool is closed for that.
-    fn user_refused(&self, pool: &Rc<Pool<Self>>, why: &[u8]) -> bool;
+    fn user_refused(&self, pool: &Rc<PoolIdentity>, why: &[u8]) -> bool;
 
     /// The store says that it is in cluster mode, or that it is not.
     fn set_in_cluster(&self, in_cluster: bool);

@@ -1,6 +1,7 @@
 //! Connections to the store.
 //!
 //! - [`pool`]: the connections that clients of one identity share, and the choice among them. Start here.
+//! - [`pool_identity`]: whose a pool is.
 //! - [`connection`], [`outstanding`]: one shared connection, and the requests on their way over it.
 //! - [`dedicated`]: a connection for one client, while it is set up.
 //! - [`events`]: the trait through which they report to the pipeline.
@@ -13,3 +14,4 @@ pub(super) mod events;
 pub(super) mod health;
 pub(super) mod outstanding;
 pub(super) mod pool;
+pub(super) mod pool_identity;

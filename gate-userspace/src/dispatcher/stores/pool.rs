@@ -14,6 +14,7 @@ use tokio::task::AbortHandle;
 use super::connection::StoreConnection;
 use super::events::StoreEvents;
 use super::health::Health;
+use super::pool_identity::PoolIdentity;
 use crate::dispatcher::identity::scopes::{Scope, Scopes};
 use crate::dispatcher::identity::{Identity, Login};
 use crate::dispatcher::wire::{SessionState, Wire};
@@ -21,11 +22,7 @@ use crate::dispatcher::wire::{SessionState, Wire};
 /// Some connections to the store, over which many clients' requests go.
 #[derive(Debug)]
 pub(crate) struct Pool<E: StoreEvents> {
-    /// Which answers its clients share, with those of other threads' pools.
-    scope: RefCell<Scope>,
-    /// Who its clients are, by the password that was accepted last.
-    identity: RefCell<Identity>,
-    may_cache: Cell<bool>,
+    identity: Rc<PoolIdentity>,
     stores: Vec<Rc<StoreConnection<E>>>,
     tasks: RefCell<Vec<AbortHandle>>,
     unused_since: Cell<Option<Nanos>>,
@@ -36,9 +33,11 @@ impl<E: StoreEvents> Pool<E> {
     fn new(scope: Scope, identity: Identity, connections: usize) -> Rc<Self> {
         let stores = (0..connections.max(1)).map(|_| Rc::new(StoreConnection::new(Health::new()))).collect();
         Rc::new(Self {
-            scope: RefCell::new(scope),
-            identity: RefCell::new(Identity { name: None, ..identity }),
-            may_cache: Cell::new(!<E::Wire as Wire>::Session::HAS_USERS),
+            identity: Rc::new(PoolIdentity {
+                scope: RefCell::new(scope),
+                identity: RefCell::new(Identity { name: None, ..identity }),
+                may_cache: Cell::new(!<E::Wire as Wire>::Session::HAS_USERS),
+            }),
             stores,
             tasks: RefCell::default(),
             unused_since: Cell::new(None),
@@ -48,7 +47,7 @@ impl<E: StoreEvents> Pool<E> {
     /// Connects, and keeps connected.
     pub(crate) fn start(self: &Rc<Self>, events: &Rc<E>) {
         for store in &self.stores {
-            let running = Rc::clone(store).run(Rc::downgrade(self), Rc::clone(events));
+            let running = Rc::clone(store).run(Rc::downgrade(&self.identity), Rc::clone(events));
             self.tasks.borrow_mut().push(tokio::task::spawn_local(running).abort_handle());
         }
     }
@@ -58,27 +57,10 @@ impl<E: StoreEvents> Pool<E> {
         self.tasks.borrow_mut().drain(..).for_each(|task| task.abort());
     }
 
-    /// The number of what its clients share.
+    /// Who its clients are, and what they share.
     #[inline]
-    pub(crate) fn scope(&self) -> u64 {
-        self.scope.borrow().number
-    }
-
-    /// Who its clients are.
-    pub(crate) fn identity(&self) -> Identity {
-        self.identity.borrow().clone()
-    }
-
-    /// The scope of what its clients may be given that the store has answered another of them; `None` unless they may
-    /// read everything, as far as is known.
-    #[inline]
-    pub(crate) fn shares(&self) -> Option<u64> {
-        self.may_cache.get().then(|| self.scope())
-    }
-
-    /// Whether its clients may read everything has become known.
-    pub(crate) fn set_may_cache(&self, may_cache: bool) {
-        self.may_cache.set(may_cache);
+    pub(crate) fn identity(&self) -> &Rc<PoolIdentity> {
+        &self.identity
     }
 
     /// All of them.
@@ -147,13 +129,13 @@ impl<E: StoreEvents> Pools<E> {
 
     /// The one for `identity`, if it is there.
     pub(crate) fn find(&self, identity: &Identity) -> Option<Rc<Pool<E>>> {
-        self.all.borrow().iter().find(|pool| pool.identity.borrow().shares_with(identity)).cloned()
+        self.all.borrow().iter().find(|pool| pool.identity.identity.borrow().shares_with(identity)).cloned()
     }
 
     /// Whether the store has accepted this very password before, for a pool that is still there.
     pub(crate) fn has_verified(&self, identity: &Identity) -> bool {
         let Some(pool) = self.find(identity) else { return false };
-        let (held, said) = (&pool.identity.borrow().login, &identity.login);
+        let (held, said) = (&pool.identity.identity.borrow().login, &identity.login);
         held.as_deref().map(Login::password) == said.as_deref().map(Login::password)
     }
 
@@ -184,22 +166,24 @@ impl<E: StoreEvents> Pools<E> {
     /// nothing any more with those that know the old one.
     pub(crate) fn accepted(&self, login: &Rc<Login>) {
         for pool in self.all.borrow().iter() {
-            let identity = &mut *pool.identity.borrow_mut();
+            let identity = &mut *pool.identity.identity.borrow_mut();
             let Some(held) = identity.login.as_mut().filter(|held| held.user() == login.user()) else {
                 continue;
             };
             let is_other = held.password() != login.password();
             *held = Rc::clone(login);
             if is_other {
-                *pool.scope.borrow_mut() = self.scopes.of(identity);
+                *pool.identity.scope.borrow_mut() = self.scopes.of(identity);
             }
         }
     }
 
     /// Takes one out whose user the store refuses. Whoever comes by its name shares nothing with it.
-    pub(crate) fn remove(&self, pool: &Rc<Pool<E>>) {
-        self.scopes.retire(&pool.scope.borrow());
-        self.all.borrow_mut().retain(|other| !Rc::ptr_eq(other, pool));
+    pub(crate) fn remove(&self, refused: &Rc<PoolIdentity>) -> Option<Rc<Pool<E>>> {
+        self.scopes.retire(&refused.scope.borrow());
+        let mut all = self.all.borrow_mut();
+        let place = all.iter().position(|pool| Rc::ptr_eq(&pool.identity, refused))?;
+        Some(all.remove(place))
     }
 
     /// What all threads know of their clients' identities.
@@ -216,9 +200,9 @@ impl<E: StoreEvents> Pools<E> {
         }
         let first = {
             let mut all = self.all.borrow_mut();
-            let has_no_name = |pool: &mut Rc<Pool<E>>| pool.identity.borrow().login.is_none();
+            let has_no_name = |pool: &mut Rc<Pool<E>>| pool.identity.identity.borrow().login.is_none();
             let former: Vec<_> = all.extract_if(.., has_no_name).collect();
-            former.iter().for_each(|pool| self.scopes.retire(&pool.scope.borrow()));
+            former.iter().for_each(|pool| self.scopes.retire(&pool.identity.scope.borrow()));
             self.former.borrow_mut().extend(former);
             let scope = self.scopes.of(&Identity::default());
             all.insert(0, Pool::new(scope, Identity::default(), self.connections));
@@ -309,7 +293,7 @@ mod tests {
 
         fn store_down(&self, _: &StoreError, _: Nanos) {}
 
-        fn user_refused(&self, _: &Rc<Pool<Self>>, _: &[u8]) -> bool {
+        fn user_refused(&self, _: &Rc<PoolIdentity>, _: &[u8]) -> bool {
             match *self {}
         }
 
@@ -371,16 +355,16 @@ mod tests {
         let [one, other] = [pools(9, &scopes), pools(9, &scopes)];
         let [old, new] = ["old", "new"].map(|password| Identity::of("alice", password));
         let (here, there) = (one.add(&old).unwrap(), other.add(&old).unwrap());
-        assert_eq!(here.scope(), there.scope());
+        assert_eq!(here.identity().scope(), there.identity().scope());
         one.accepted(old.login.as_ref().unwrap());
-        assert_eq!(here.scope(), there.scope(), "it is the same password");
+        assert_eq!(here.identity().scope(), there.identity().scope(), "it is the same password");
         one.accepted(new.login.as_ref().unwrap());
-        assert_ne!(here.scope(), there.scope());
+        assert_ne!(here.identity().scope(), there.identity().scope());
         other.accepted(new.login.as_ref().unwrap());
-        assert_eq!(here.scope(), there.scope());
-        one.remove(&here);
-        assert_ne!(one.add(&new).unwrap().scope(), there.scope());
-        let nobody = [&one, &other].map(|pools| pools.first().scope());
+        assert_eq!(here.identity().scope(), there.identity().scope());
+        one.remove(here.identity());
+        assert_ne!(one.add(&new).unwrap().identity().scope(), there.identity().scope());
+        let nobody = [&one, &other].map(|pools| pools.first().identity().scope());
         assert_eq!(nobody, [0; 2]);
     }
 }

@@ -1,0 +1,104 @@
+//! Takes the requests out of a client's input, one after the other, as long as the client has room for their replies.
+
+use std::rc::Rc;
+
+use super::request::NextStep;
+use super::service::{Service, Session};
+use crate::clock;
+use crate::dispatcher::clients::client::{ConnectionMode, Conversation};
+use crate::dispatcher::clients::replies::Replies;
+use crate::dispatcher::wire::Wire;
+use crate::protocol::Step;
+
+impl<W: Wire> Service<W> {
+    /// True if a client is read: it may have more replies outstanding, and no order of keys holds it back.
+    #[inline]
+    pub(crate) fn has_room(&self, client: &Session<W>, replies: &Replies) -> bool {
+        let limits = self.limits.get();
+        // What waits for the rest of a datagram's answer leaves no earlier for being waited for.
+        let pause = match client.datagram() {
+            Some(_) => usize::MAX,
+            None if self.memory.is_tight(limits.memory) => 1,
+            None => PAUSE_OUTPUT,
+        };
+        replies.outstanding() < limits.depth
+            && replies.waiting() < pause.min(limits.output)
+            && !client.order.waits()
+            && !(client.awaits_lane.get() && replies.outstanding() > 0)
+    }
+
+    /// Takes all requests out of `input` that are there and have room; returns how many bytes that took.
+    pub(crate) fn requests(
+        &self,
+        client: &Rc<Session<W>>,
+        conversation: &mut Conversation<W>,
+        input: &[u8],
+    ) -> usize {
+        let now = clock::monotonic();
+        self.ledger.borrow_mut().refresh();
+        if conversation.replies.outstanding() == 0 {
+            client.choose_connection(now);
+        }
+        let mut taken = 0;
+        // The last one; of a request, the same bytes behind it are the same request.
+        let mut step = Step::More { want: 0 };
+        conversation.want = 0;
+        while !conversation.closing && conversation.next_mode == ConnectionMode::Shared {
+            if !self.has_room(client, &conversation.replies) {
+                conversation.decode_paused = taken < input.len();
+                break;
+            }
+            let rest = &input[taken..];
+            if !matches!(step, Step::Request { len, .. } if rest.starts_with(&input[taken - len..taken])) {
+                step = W::decode(&mut conversation.decoder, rest);
+            }
+            match &step {
+                Step::More { want } => {
+                    conversation.want = *want;
+                    break;
+                }
+                Step::Request { request, .. } if client.datagram().is_some() && W::is_streamed(request) => {
+                    // The rest of it cannot come.
+                    break;
+                }
+                Step::Request { len, request } => {
+                    let bytes = W::bytes(&conversation.decoder, request, &rest[..*len]);
+                    match self.request(client, &mut conversation.replies, request, bytes, now) {
+                        NextStep::Continue => {}
+                        NextStep::Wait => {
+                            if W::is_streamed(request) {
+                                // This one is past its head.
+                                conversation.decoder = W::decoder(self.settings.max_request());
+                            }
+                            conversation.decode_paused = true;
+                            break;
+                        }
+                        NextStep::StreamBody => conversation.next_mode = ConnectionMode::Streaming,
+                        NextStep::Close => conversation.closing = true,
+                        NextStep::Switch(to) => {
+                            conversation.next_mode = to;
+                            break;
+                        }
+                    }
+                    taken += len;
+                    if W::is_streamed(request) {
+                        // Its body may look like another.
+                        step = Step::More { want: 0 };
+                    }
+                }
+                // Bodies are of requests that were refused.
+                Step::Skip { len } | Step::Body { len, .. } => taken += len,
+                Step::Fault { len, fault } => {
+                    taken += len;
+                    let seq = conversation.replies.open();
+                    self.fault(client, conversation, seq, fault, now);
+                }
+            }
+        }
+        client.set_outstanding(conversation.replies.outstanding());
+        taken
+    }
+}
+
+/// A client with so many bytes of replies waiting is not read.
+const PAUSE_OUTPUT: usize = 256 << 10;

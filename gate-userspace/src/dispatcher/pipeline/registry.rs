@@ -1,0 +1,96 @@
+//! A service's clients: how many there may be, what is counted of them, and which of them are closed.
+
+use std::net::IpAddr;
+use std::rc::{Rc, Weak};
+
+use gate_common::abi::Reason;
+
+use super::service::{Service, Session};
+use crate::clock;
+use crate::dispatcher::clients::client::CloseCause;
+use crate::dispatcher::clients::slots::MostSlots;
+use crate::dispatcher::metrics::Event;
+use crate::dispatcher::stores::pool_identity::PoolIdentity;
+use crate::dispatcher::tenants::ledger::TenantId;
+use crate::dispatcher::tenants::usage::Usage;
+use crate::dispatcher::wire::Wire;
+use crate::protocol::Refusal;
+
+impl<W: Wire> Service<W> {
+    /// The tenant of a source, and whether its refusals are only counted.
+    pub(crate) fn tenant_of_client(&self, source: IpAddr) -> (TenantId, bool) {
+        let mut ledger = self.ledger.borrow_mut();
+        ledger.refresh();
+        (ledger.tenant_of(source, self.settings.service), ledger.is_shadowed(source))
+    }
+
+    /// The store no longer accepts the user of a pool: so its clients read, and are closed. False if they have not
+    /// said who they are, since then it is not theirs to mend.
+    pub(crate) fn close_pool_clients(&self, refused: &Rc<PoolIdentity>, why: &[u8]) -> bool {
+        let Some(login) = refused.identity().login else { return false };
+        self.metrics.count(Event::PoolRefused);
+        let user = String::from_utf8_lossy(login.user()).into_owned();
+        tracing::warn!(service = self.settings.name, user, "the store no longer accepts a user");
+        let Some(pool) = self.pools.remove(refused) else { return true };
+        pool.stop();
+        for client in self.clients.borrow().iter().filter_map(Weak::upgrade) {
+            if client.uses_pool(&pool) {
+                client.close_with(why);
+                self.mark_pending_write(&client);
+            }
+        }
+        let now = clock::monotonic();
+        pool.stores().iter().for_each(|store| store.disconnect(self, why, now));
+        self.flush_pending();
+        true
+    }
+
+    /// True if there are as many clients as there may be. This holds in shadow mode too.
+    pub(crate) fn is_full(&self) -> bool {
+        let limits = self.limits.get();
+        let connected: u64 = self.service_metrics.threads.iter().map(|thread| thread.connected()).sum();
+        let pending = self.pending_headers.count() as u64;
+        connected + pending >= (limits.clients + limits.unknown_clients) as u64
+    }
+
+    /// The number of connections that there may be for clients of a tenant.
+    pub(crate) fn most_slots(&self, usage: Option<&Usage>) -> MostSlots {
+        let limits = self.limits.get();
+        let may_have_all = usage.is_some_and(Usage::has_own_limit) || !self.tenants.borrow().are_several();
+        let tenant = if may_have_all { limits.clients } else { limits.tenant_clients };
+        MostSlots { unknown: limits.unknown_clients, known: limits.clients, tenant }
+    }
+
+    /// Counts a client that is one too many. Returns the reply to it.
+    pub(crate) fn refuse_connection(&self, client: &Session<W>) -> Vec<u8> {
+        self.metrics.count(Event::TurnedAway);
+        self.admission.count_refusal(client.tenant.get(), Reason::Limit);
+        let mut answer = Vec::new();
+        W::refuse(Refusal::of(Reason::Limit), &mut answer);
+        answer
+    }
+
+    /// Adds a client.
+    pub(crate) fn register(&self, client: &Rc<Session<W>>) {
+        self.metrics.count(Event::Accepted);
+        self.clients.borrow_mut().push(Rc::downgrade(client));
+    }
+
+    /// Removes a client.
+    pub(crate) fn unregister(&self, ended: CloseCause) {
+        self.metrics.count(match ended {
+            CloseCause::ClientLeft => Event::Left,
+            CloseCause::SlowReader => Event::SlowReader,
+            CloseCause::SlowWriter => Event::SlowWriter,
+            CloseCause::StoreFailed => Event::Cut,
+            CloseCause::Idle => Event::Idle,
+        });
+    }
+
+    /// Closes the connections of clients that have nothing under way.
+    pub(crate) fn close_idle_clients(&self) {
+        let clients = self.clients.borrow();
+        let clients = clients.iter().filter_map(Weak::upgrade);
+        clients.filter(|client| client.is_idle()).for_each(|client| client.end(CloseCause::ClientLeft));
+    }
+}

@@ -1,0 +1,164 @@
+//! A proxied service in one thread, and its clients.
+//!
+//! Each refers to the other, so both types stand here. Their `impl`s are in the files of the steps.
+
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+
+use super::admission::Admission;
+use super::queue_item::QueueItem;
+use super::senders::Senders;
+use super::streamed_request::StreamedRequest;
+use crate::dispatcher::clients::client::Client;
+use crate::dispatcher::clients::memory_budget::ClientMemory;
+use crate::dispatcher::clients::proxy_header::PendingHeaders;
+use crate::dispatcher::clients::slots::{Slot, Slots};
+use crate::dispatcher::hot_cache::{HotCache, SharedHotCache};
+use crate::dispatcher::local_addrs::LocalAddrs;
+use crate::dispatcher::metrics::{OwnStats, ServiceMetrics, WorkerMetrics};
+use crate::dispatcher::query_types::QueryTypeTable;
+use crate::dispatcher::queue::concurrency::SharedLimits;
+use crate::dispatcher::queue::delay::Delay;
+use crate::dispatcher::queue::policy::Policy;
+use crate::dispatcher::request::Charged;
+use crate::dispatcher::settings::{Limits, Settings};
+use crate::dispatcher::stores::dedicated::IdleConnections;
+use crate::dispatcher::stores::pool::{Pool, Pools};
+use crate::dispatcher::tenants::Tenants;
+use crate::dispatcher::tenants::ledger::Ledger;
+use crate::dispatcher::wire::{SessionState, Wire};
+use crate::protocol::Refusal;
+
+/// The state that a thread's services share, and the thread's number.
+#[derive(Debug)]
+pub(crate) struct WorkerShared {
+    pub(crate) ledger: Rc<RefCell<Ledger>>,
+    pub(crate) scratch: Rc<RefCell<Box<[u8]>>>,
+    pub(crate) number: usize,
+    pub(crate) metrics: ServiceMetrics,
+    pub(crate) policy: Policy,
+    pub(crate) delay: Delay,
+    pub(crate) hot: SharedHotCache,
+    pub(crate) limits: SharedLimits,
+    pub(crate) slots: Arc<Slots>,
+}
+
+/// One service in one thread.
+#[derive(Debug)]
+pub(crate) struct Service<W: Wire> {
+    pub(crate) settings: Settings,
+    /// As of the last tick.
+    pub(crate) limits: Cell<Limits>,
+    pub(crate) types: RefCell<Arc<QueryTypeTable>>,
+    pub(crate) tenants: RefCell<Arc<Tenants>>,
+    /// The machine's own addresses, as of the last tick.
+    pub(crate) own: RefCell<Arc<LocalAddrs>>,
+    /// Prices, quotas, tenants; shared by the thread's services.
+    pub(crate) ledger: Rc<RefCell<Ledger>>,
+    /// The buffer for one read from a socket; shared by the thread's services.
+    pub(crate) scratch: Rc<RefCell<Box<[u8]>>>,
+    /// The step that each request passes before it goes to the store.
+    pub(crate) admission: Admission<QueueItem<W, Session<W>>>,
+    /// The cache of hot keys.
+    pub(crate) hot: HotCache<W, Session<W>>,
+    /// The shared connections.
+    pub(crate) pools: Pools<Self>,
+    /// The store connections for logins, streamed requests and dedicated clients.
+    pub(crate) lines: IdleConnections,
+    /// This thread's metrics.
+    pub(crate) metrics: Arc<WorkerMetrics>,
+    /// All threads' metrics.
+    pub(crate) service_metrics: ServiceMetrics,
+    /// The reply to `stats gate`.
+    pub(crate) own_stats: RefCell<OwnStats>,
+    /// Clients with replies to be written.
+    pub(crate) pending_writes: RefCell<Vec<Rc<Session<W>>>>,
+    /// The store is in cluster mode, and counts as down: its answers would lead clients past gate.
+    pub(crate) in_cluster: Cell<bool>,
+    /// The senders of datagrams.
+    pub(crate) senders: RefCell<Senders<Session<W>>>,
+    /// The memory that clients hold.
+    pub(crate) memory: Rc<ClientMemory>,
+    /// The connected clients.
+    pub(crate) clients: RefCell<Vec<Weak<Session<W>>>>,
+    /// The connections of each tenant's clients.
+    pub(crate) slots: Arc<Slots>,
+    /// Connections whose proxy has not said yet whose they are.
+    pub(crate) pending_headers: PendingHeaders,
+    /// The dedicated connections of each tenant's clients.
+    pub(crate) dedicated_slots: Slots,
+    /// True in the thread that acts for all.
+    pub(crate) is_first: bool,
+}
+
+/// A client, and the store connections that its requests take.
+#[derive(Debug)]
+pub(crate) struct Session<W: Wire> {
+    pub(super) client: Client<W>,
+    /// The shared store connections for its identity.
+    pub(super) pool: RefCell<Rc<Pool<Service<W>>>>,
+    /// The connection that its requests take. It stays the same while any is outstanding, so that the store receives them
+    /// in their order.
+    pub(super) connection_index: Cell<usize>,
+    /// A request that may go to the store, whose body is still to be read.
+    pub(super) streaming: RefCell<Option<Box<StreamedRequest<W>>>>,
+    /// The charge of the request that it gets a dedicated connection for.
+    pub(super) first_dedicated: Cell<Option<Charged>>,
+    /// Its share of its tenant's dedicated connections.
+    pub(super) dedicated_slot: RefCell<Option<Slot>>,
+    /// The end of its request's wait in the queue, on a dedicated connection.
+    pub(super) turn: Cell<Option<Result<(), Refusal>>>,
+}
+
+impl<W: Wire> Service<W> {
+    pub(crate) fn new(settings: Settings, shared: WorkerShared) -> Rc<Self> {
+        let WorkerShared {
+            ledger,
+            scratch,
+            number,
+            metrics: service_metrics,
+            policy,
+            delay,
+            hot,
+            limits: counted,
+            slots,
+        } = shared;
+        let metrics = Arc::clone(&service_metrics.threads[number]);
+        let pools = Pools::new(settings.backend.max_pools, settings.connections, Arc::clone(&hot.scopes));
+        let hot = HotCache::new(&settings, hot, number, Arc::clone(&metrics));
+        let (pending_writes, clients) = (RefCell::default(), RefCell::default());
+        let senders = RefCell::new(Senders::new(settings.max_datagrams));
+        let (limits, tenants) = (*settings.limits.borrow(), settings.tenants.borrow().clone());
+        let types = RefCell::new(settings.types.borrow().clone());
+        let own = RefCell::new(settings.own.borrow().clone());
+        let (policy, shared_metrics) = ((policy, delay), service_metrics.clone());
+        let admission =
+            Admission::new(&settings, number, Rc::clone(&ledger), policy, shared_metrics, &counted);
+        Rc::new(Self {
+            settings,
+            limits: Cell::new(limits),
+            types,
+            tenants: RefCell::new(tenants),
+            own,
+            ledger,
+            scratch,
+            admission,
+            hot,
+            pools,
+            lines: IdleConnections::new(W::Session::HAS_USERS),
+            metrics,
+            service_metrics,
+            own_stats: RefCell::default(),
+            pending_writes,
+            memory: Rc::default(),
+            clients,
+            slots,
+            pending_headers: PendingHeaders::default(),
+            dedicated_slots: Slots::default(),
+            senders,
+            in_cluster: Cell::new(false),
+            is_first: number == 0,
+        })
+    }
+}
