@@ -60,12 +60,6 @@ impl Nanos {
     pub const fn min(self, other: Self) -> Self {
         if self.0 <= other.0 { self } else { other }
     }
-
-    /// Whole milliseconds, rounded up, so that waiting that long is enough.
-    #[must_use]
-    pub const fn as_millis_ceil(self) -> u64 {
-        self.0.div_ceil(1_000_000)
-    }
 }
 
 impl fmt::Display for Nanos {

@@ -39,7 +39,7 @@ mod tenant;
 
 pub use control::{AttachMode, Clock, Control, View, view_flags};
 pub use counters::{CounterLine, Cpu, EXITS, Event, Exit, RareCounters, TenantCounters, touched_words};
-pub use hot::{HotKey, HotValue, TopKey};
+pub use hot::TopKey;
 pub use name::Name;
 pub use reason::Reason;
 pub use sample::{Sample, sample_flags};

@@ -67,7 +67,7 @@ fn the_scenario_is_the_published_one() {
         assert_eq!(row["mix"], of.mix);
         assert_near(of.processing.mean_secs() * 1e3, row["pt_mean_ms"].as_f64().unwrap(), 1e-9, &of.name);
         let limits: Vec<u64> =
-            of.objective.targets().iter().map(|target| target.limit.as_millis_ceil()).collect();
+            of.objective.targets().iter().map(|target| target.limit.0.div_ceil(1_000_000)).collect();
         let table_2 = &published["parameters_table_2"];
         assert_eq!(limits, ["slo_p50_ms", "slo_p90_ms"].map(|name| table_2[name].as_u64().unwrap()));
     }

@@ -1,13 +1,12 @@
-//! What a thread's clients of one service hold together: replies that they have not read, and requests that are not
-//! looked at yet.
+//! The memory budget of a thread's clients of one service: replies that they have not read, and requests that are not
+//! decoded yet.
 //!
 //! **Problem.** What one client may hold is bounded, but ten thousand such bounds are no bound. **Rule.** Above half
-//! of what all may hold, a client that has replies to read is not listened to; beyond all of it, memory that nothing
-//! is in is given back, and then those are closed that have done nothing for longest, of them those that hold most,
-//! until an eighth is free ([`Service::close_clients_over_budget`]). Whoever reads is served all the while.
+//! of the budget, reads are paused from a client with replies to read. Beyond all of it, empty buffers are freed; then
+//! clients are closed until an eighth of the budget is free, those first that have been idle for longest, and of them
+//! those that hold most (`pipeline/housekeeping.rs`). Clients that read are served all the while.
 //!
-//! It is counted by differences, once for each delivery and not for each byte: what buffers take, not what is in
-//! them.
+//! The sum is kept by differences, once for each delivery and not for each byte: the capacity of buffers, not their length.
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -15,13 +15,13 @@
 //!
 //! Every write marks its keys, hot or not, from before it is sent until after its answer ([`versions`]): a marked
 //! key's reads go to the store as if there were nothing here. So what clients see through one gate is
-//! linearizable; and a client's own requests about a key keep their order ([`order`]). What is written past the gate
+//! linearizable; and a client's own requests about a key keep their order ([`key_order`]). What is written past the gate
 //! is seen once what was kept has lived its life.
 //!
-//! - [`keys`]: which keys are hot.
+//! - [`hot_set`]: which keys are hot.
 //! - [`versions`]: whether an answer still holds.
 //! - [`cache`]: answers, in each thread. [`flights`]: reads under way, in all threads.
-//! - [`order`]: one client's requests. [`apart`]: writes on a client's own connection.
+//! - [`key_order`]: one client's requests. [`dedicated_writes`]: writes over a dedicated connection.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

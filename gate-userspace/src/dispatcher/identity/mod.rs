@@ -3,7 +3,7 @@
 //! **Secrets.** A password is kept by the clients that have proved it and by their pool, which needs it to connect
 //! again. It is in no output for people, and is overwritten when it is no longer needed.
 //!
-//! [`change`]: how a client becomes another. [`scopes`]: whose clients may have the same answer.
+//! [`scopes`]: whose clients may have the same answer.
 
 use std::fmt;
 use std::os::unix::fs::PermissionsExt as _;

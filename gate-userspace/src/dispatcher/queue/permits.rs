@@ -4,7 +4,7 @@
 //! another has permits to spare; taken one by one from a shared counter, every request moves a cache line between cores.
 //!
 //! **Rule.** One atomic counter holds the permits that are taken. A thread keeps some that it has released
-//! ([`Permits::spare_limit`]; none where the limit is small) and takes them again without touching the counter. A thread
+//! (none where the limit is small) and takes them again without touching the counter. A thread
 //! whose requests wait publishes a claim: how many wait in its most critical tier, and since when the first one does. Whoever
 //! releases a permit while there are claims grants it to the claim of the most critical tier, of those to the oldest, and
 //! wakes that thread. The releasing thread's own claim counts as [`HEAD_START`] older, so that few permits cross threads; no

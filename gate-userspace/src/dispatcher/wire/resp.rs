@@ -1,8 +1,7 @@
 //! RESP to and from the store: requests as they come, one after the other, and where each reply ends.
 //!
 //! Requests that need nothing of their connection share it with those of the same user, database and protocol version
-//! ([`crate::dispatcher::pipeline::login`]); the first that does moves its client to one of its own
-//! ([`crate::dispatcher::pipeline::dedicated`]).
+//! (`pipeline/login.rs`); the first that does moves its client to a dedicated connection (`pipeline/dedicated.rs`).
 
 use gate_common::units::Nanos;
 
