@@ -15,7 +15,7 @@ use gate_tests::net::{CLIENT_INTERFACE, Net, SERVER_INTERFACE, SERVER_V4, SERVER
 use gate_tests::raw::packet_socket;
 use gate_tests::wait::within;
 use nix::sys::socket::{
-    self, AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, setsockopt, sockopt,
+    self, AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrStorage, setsockopt, sockopt,
 };
 use xtask::sh;
 
@@ -56,7 +56,7 @@ pub(crate) struct Lane {
     pub(crate) net: Net,
     sender: OwnedFd,
     datagrams: Vec<(u16, UdpSocket)>,
-    segments: [UdpSocket; 2],
+    segments: Vec<(u16, UdpSocket)>,
     markers: [UdpSocket; 2],
     marked: u32,
     /// Frames sent so far, markers included.
@@ -168,12 +168,12 @@ impl Lane {
                 arrived.push(Arrival { source, source_port: from.port(), port: *port, got });
             }
         }
-        for socket in &self.segments {
+        for (port, socket) in &self.segments {
             while let Some((len, from)) = receive(socket, &mut buffer)? {
                 // IPv4's header comes with it.
                 let start = if from.is_ipv4() { usize::from(buffer[0] & 0x0f) * 4 } else { 0 };
                 let segment = buffer.get(start..len).unwrap_or_default();
-                arrived.extend(segment_arrival(from.ip(), segment));
+                arrived.extend(segment_arrival(from.ip(), segment).filter(|arrival| arrival.port == *port));
             }
         }
         Ok(())
@@ -209,12 +209,12 @@ fn dropped(net: &Net) -> Result<u64> {
 /// Counters of UDP: datagrams for which there was no room.
 const FULL: [&str; 2] = ["RcvbufErrors", "MemErrors"];
 
-/// What TCP would take a segment for, if it is for a protected port and has a whole header.
+/// What TCP would take a segment for, if it has a whole header.
 fn segment_arrival(source: IpAddr, segment: &[u8]) -> Option<Arrival> {
     let header = segment.get(..20)?;
     let word = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
     let (header_len, flags) = (usize::from(header[12] >> 4) * 4, header[13]);
-    if ![OPAQUE, ANYWHERE].contains(&word(2)) || header_len < 20 || header_len > segment.len() {
+    if header_len < 20 || header_len > segment.len() {
         return None;
     }
     let (opens, resets) = (flags & 0b01_0110 == 0b00_0010, flags & 0b100 != 0);
@@ -256,7 +256,8 @@ fn prepare(net: &Net) -> Result<()> {
     Ok(())
 }
 
-type Sockets = (Vec<(u16, UdpSocket)>, [UdpSocket; 2], [UdpSocket; 2]);
+/// By port, for datagrams and for segments; then those for markers.
+type Sockets = (Vec<(u16, UdpSocket)>, Vec<(u16, UdpSocket)>, [UdpSocket; 2]);
 
 fn sockets() -> Result<Sockets> {
     let mut datagrams = Vec::new();
@@ -271,11 +272,20 @@ fn sockets() -> Result<Sockets> {
         let socket = UdpSocket::bind((address.parse::<IpAddr>()?, port))?;
         datagrams.push((port, receiving(socket)?));
     }
-    let raw = |family| -> Result<UdpSocket> {
+    // Bound as a server would be: what is for a group's or everyone's address is protected only at every address.
+    let raw = |port: u16, address: &str| -> Result<(u16, UdpSocket)> {
+        let address: IpAddr = address.parse()?;
+        let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
         let socket = socket::socket(family, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::Tcp)?;
-        receiving(UdpSocket::from(socket))
+        socket::bind(socket.as_raw_fd(), &SockaddrStorage::from(SocketAddr::new(address, 0)))?;
+        Ok((port, receiving(UdpSocket::from(socket))?))
     };
-    let segments = [raw(AddressFamily::Inet)?, raw(AddressFamily::Inet6)?];
+    let segments = vec![
+        raw(OPAQUE, SERVER_V4)?,
+        raw(OPAQUE, SERVER_V6)?,
+        raw(ANYWHERE, "0.0.0.0")?,
+        raw(ANYWHERE, "::")?,
+    ];
     let marker = |address: &str| -> Result<UdpSocket> {
         let socket = UdpSocket::bind((address.parse::<IpAddr>()?, MARKER))?;
         socket.set_read_timeout(Some(PATIENCE))?;

@@ -109,19 +109,26 @@ impl Outcome {
     /// What arrived on one side alone, of the units of which gate has no right to drop anything.
     fn missing(&self, batch: &[Spec]) -> Option<String> {
         let whole = |arrival: &&Arrival| {
-            // Changed bytes may have made another unit's port of one.
             let sent = |unit: &&Spec| (unit.source, unit.ports[0]) == (arrival.source, arrival.source_port);
             let unit = batch.iter().find(sent);
             unit.is_some_and(|unit| !unit.may_be_dropped())
+        };
+        // Changed bytes may have made another unit's port of one.
+        let of_changed = |arrival: &Arrival| {
+            let ports = [arrival.source_port.to_be_bytes(), arrival.port.to_be_bytes()].concat();
+            let mut changed = batch.iter().filter(|unit| !unit.flips.is_empty()).flat_map(Spec::frames);
+            changed.any(|frame| frame.windows(ports.len()).any(|bytes| bytes == ports))
         };
         let mut gate: Vec<_> = self.gate.iter().filter(whole).collect();
         for arrival in self.twin.iter().filter(whole) {
             match gate.iter().position(|other| *other == arrival) {
                 Some(place) => _ = gate.swap_remove(place),
+                None if of_changed(arrival) => {}
                 None => return Some(format!("{arrival:?} arrived only without gate")),
             }
         }
-        gate.first().map(|arrival| format!("{arrival:?} arrived only with gate"))
+        let only = gate.into_iter().find(|arrival| !of_changed(arrival))?;
+        Some(format!("{only:?} arrived only with gate"))
     }
 }
 

@@ -167,7 +167,19 @@ impl Spec {
         !self.flips.is_empty()
             || matches!(self.transport, Transport::Udp(Some(_)))
             || self.extensions.len() + self.inner.len() > 64
-            || self.fragments.iter().any(|part| part.offset == 0 && part.len < self.shown_at_least())
+            || self.fragments.iter().any(|part| part.offset == 0 && self.shown(*part) < self.shown_at_least())
+    }
+
+    /// How many bytes of a fragment count by its IP header. Linux cuts one that others follow off at a multiple of eight.
+    fn shown(&self, part: Fragment) -> usize {
+        let extensions: usize = self.extensions.iter().map(|(_, rest)| 1 + rest.len()).sum();
+        let before = if self.is_v4() { 20 + self.options.len() } else { extensions + FRAGMENT_HEADER };
+        let len = match self.length {
+            Length::Right | Length::Fixed(0) => part.len,
+            Length::Fixed(len) => usize::from(len).saturating_sub(before),
+            Length::Off(by) => part.len.saturating_add_signed(by.into()),
+        };
+        if part.more { len & !7 } else { len }
     }
 
     /// How much a first fragment has to show: all headers, that of memcached's datagrams included.
@@ -358,6 +370,8 @@ pub(crate) fn hex(frames: &[Vec<u8>]) -> String {
 }
 
 const LONGEST_SHOWN: usize = 256;
+/// Bytes of IPv6's fragment header.
+const FRAGMENT_HEADER: usize = 8;
 
 /// The interface of either gate and its twin.
 pub(crate) const GATE_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 1];
