@@ -1,17 +1,19 @@
 //! Who stops the flood: each at the server's end of a pair of its own.
 
 use std::any::Any;
+use std::collections::HashSet;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use aya::maps::{Map, MapData, PerCpuHashMap};
+use aya::maps::{Array, Map, MapData, PerCpuHashMap};
 use aya::programs::Xdp;
 use aya::programs::xdp::XdpMode;
 use gate_common::abi::Protocol;
-use gate_tests::net::{Net, SERVER_INTERFACE, SERVER_V4};
+use gate_tests::net::{CLIENT_INTERFACE, Net, SERVER_INTERFACE, SERVER_V4};
 use gate_tests::packet::Packet;
 use gate_tests::world::{Plan, UDP, World, service, tenant};
+use gate_userspace::control::tables::{Placement, Table};
 use gate_userspace::kernel::PinDir;
 use gate_userspace::kernel::attach::{Mode, attach};
 use xtask::lab::process::ChildProcess;
@@ -23,6 +25,7 @@ use crate::receiver::Receiver;
 /// Each contender knows so many sources, and stops every one. xdp-filter has room for no more.
 pub(crate) const SOURCES: u32 = 10_000;
 pub(crate) const BARE: &str = "bare drop";
+pub(crate) const LEAN: &str = "lean program";
 pub(crate) const XDP_FILTER: &str = "xdp-filter";
 pub(crate) const NFTABLES: &str = "nftables";
 
@@ -42,6 +45,7 @@ type Means = Box<dyn Any>;
 pub(crate) fn all() -> Result<Vec<Contender>> {
     Ok(vec![
         Contender::new(&[(BARE, OPAQUE)], bare)?,
+        Contender::new(&[(LEAN, OPAQUE)], lean)?,
         Contender::new(&[("gate, not read", OPAQUE), ("gate, memcached get", MEMCACHED)], gate)?,
         Contender::new(&[(XDP_FILTER, OPAQUE)], xdp_filter)?,
         Contender::new(&[(NFTABLES, OPAQUE)], nftables)?,
@@ -62,6 +66,30 @@ impl Contender {
 fn bare(net: &Net) -> Result<Means> {
     let mut ebpf = bench_object()?;
     let program: &mut Xdp = ebpf.program_mut("bare_drop").context("no bare_drop")?.try_into()?;
+    program.load()?;
+    net.server.enter(|| program.attach(SERVER_INTERFACE, XdpMode::Driver))??;
+    Ok(Box::new(ebpf))
+}
+
+/// Every source is a tenant whose bucket admits nothing.
+fn lean(net: &Net) -> Result<Means> {
+    let mut ebpf = bench_object()?;
+    let mut table = Table::v4();
+    for place in 0..SOURCES {
+        table.insert(&source(place).octets(), 32, place + 1);
+    }
+    let mut placement = Placement::new(BLOCKS, &HashSet::new());
+    placement.place(table, BLOCKS)?;
+    let mut blocks: Array<_, [u32; 256]> = ebpf.map_mut("TABLE").context("no TABLE")?.try_into()?;
+    for (number, block) in placement.into_blocks() {
+        blocks.set(number, block.0, 0)?;
+    }
+    let mut buckets: Array<_, [u64; 8]> = ebpf.map_mut("LEAN_BUCKETS").context("no buckets")?.try_into()?;
+    let (tat, cost_ns, burst_ns) = (u64::MAX / 2, 1_000_000, 1_000_000_000);
+    for tenant in 1..=SOURCES {
+        buckets.set(tenant, [tat, cost_ns, burst_ns, 0, 0, 0, 0, 0], 0)?;
+    }
+    let program: &mut Xdp = ebpf.program_mut("lean").context("no program")?.try_into()?;
     program.load()?;
     net.server.enter(|| program.attach(SERVER_INTERFACE, XdpMode::Driver))??;
     Ok(Box::new(ebpf))
@@ -113,10 +141,11 @@ fn xdp_filter(net: &Net) -> Result<Means> {
     Ok(Box::new(part))
 }
 
-/// A rate for each source, so low that nothing passes. Its hook lies behind the driver: generic receive offload
-/// gives the veth the NAPI that the others have with their program.
+/// A rate for each source, so low that nothing passes. Its hook lies behind the driver: generic receive offload, and a
+/// peer that does not segment, give the veth the NAPI that the others have with their program.
 fn nftables(net: &Net) -> Result<Means> {
     sh::run(net.server.command("ethtool").args(["-K", SERVER_INTERFACE, "gro", "on"]))?;
+    sh::run(net.client.command("ethtool").args(["-K", CLIENT_INTERFACE, "tso", "off"]))?;
     let rules = format!(
         "table netdev flood {{
            set sources {{ type ipv4_addr; size 65535; flags dynamic; }}
@@ -134,7 +163,7 @@ fn source(place: u32) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(Ipv4Addr::new(198, 19, 0, 0)) + place)
 }
 
-const BLOCKS: u32 = 1_024;
+pub(crate) const BLOCKS: u32 = 1_024;
 const OPAQUE: u16 = 9_000;
 const MEMCACHED: u16 = 11_211;
 /// With all headers 64 bytes, memcached's frame header included.

@@ -1,4 +1,4 @@
-//! The receiving end: one NAPI thread on a core of its own, and what it has used.
+//! The receiving end: one NAPI thread, and what it has used.
 
 use std::collections::HashSet;
 use std::fs;
@@ -11,10 +11,8 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use xtask::sh;
 
-/// Where the flood is sent.
-pub(crate) const SENDING_CPU: usize = 0;
-/// Where it is received.
-const RECEIVING_CPU: usize = 1;
+/// Where the flood is sent and received.
+pub(crate) const CPU: usize = 1;
 
 /// The NAPI thread of a network's server.
 pub(crate) struct Receiver {
@@ -48,7 +46,7 @@ impl Receiver {
         sh::run(net.server.command("unshare").args(["--mount", "sh", "-c", &script]))?;
         let mut new = threads()?.into_iter().filter(|thread| !before.contains(thread));
         let thread = new.next().context("the interface has no NAPI thread")?;
-        pin_thread(Pid::from_raw(thread), RECEIVING_CPU)?;
+        pin_thread(Pid::from_raw(thread), CPU)?;
         Ok(Self { thread })
     }
 
