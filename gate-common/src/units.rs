@@ -184,7 +184,8 @@ impl Fraction {
             return if whole == 0 { Self::ZERO } else { Self::ONE };
         }
         // part < whole: halve both until the product fits.
-        let (mut part, mut whole) = (part, whole);
+        let mut part = part;
+        let mut whole = whole;
         while part > u64::MAX >> 16 {
             part >>= 1;
             whole >>= 1;

@@ -22,7 +22,8 @@ const PER_SEC: [u32; 2] = [1_000_000_000, 1];
 #[divan::bench(args = PER_SEC, sample_count = 1_000)]
 fn gate(bencher: Bencher<'_, '_>, per_sec: u32) {
     let limits = Limits::new(per_sec.into(), 1_000_000_000);
-    let (word, clock) = (AtomicU64::new(0), AtomicU64::new(1));
+    let word = AtomicU64::new(0);
+    let clock = AtomicU64::new(1);
     let ask = || {
         let now_ns = clock.load(Ordering::Relaxed);
         let cost_ns = limits.rate.time_for(black_box(1));

@@ -29,7 +29,8 @@ fn overload(bencher: Bencher<'_, '_>, waited_ms: u64) {
 fn dequeue(bencher: Bencher<'_, '_>, law: Law, waited_ms: u64) {
     let targets = [20, 10, 5, 5].map(Nanos::from_millis);
     let mut codels = TierCodels::new(law, targets, Nanos::from_millis(100)).expect("valid targets");
-    let (mut now, waited) = (Nanos::ZERO, Nanos::from_millis(waited_ms));
+    let mut now = Nanos::ZERO;
+    let waited = Nanos::from_millis(waited_ms);
     bencher.counter(ItemsCount::new(BATCH)).bench_local(|| {
         for nth in 0..BATCH as usize {
             now = now.saturating_add(STEP);

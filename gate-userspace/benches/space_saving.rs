@@ -35,7 +35,8 @@ fn prices<S: Sketch>(bencher: Bencher<'_, '_>, exponent: f64) {
 }
 
 fn run<S: Sketch>(bencher: Bencher<'_, '_>, exponent: f64, heaviest: u64) {
-    let (mut rng, zipf) = (Rng::new(1, 0), Zipf::new(1e6, exponent).expect("valid parameters"));
+    let mut rng = Rng::new(1, 0);
+    let zipf = Zipf::new(1e6, exponent).expect("valid parameters");
     let mut update = || {
         let key = format!("user:profile:{:08}", rng.draw(&zipf)).into_bytes();
         (key, 1 + rng.bits() % heaviest)

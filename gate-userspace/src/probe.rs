@@ -164,7 +164,8 @@ impl Target {
     async fn ask_on(self) {
         let mut due = tokio::time::interval(self.every);
         due.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        let (mut connection, mut pause) = (None, self.every);
+        let mut connection = None;
+        let mut pause = self.every;
         loop {
             due.tick().await;
             match self.ask(&mut connection, &mut due).await {

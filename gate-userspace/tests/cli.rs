@@ -31,7 +31,8 @@ fn check_accepts_the_documented_example() {
 
 #[test]
 fn check_names_the_changed_defaults_that_a_file_relies_on() {
-    let (short, long) = (gate(&["check", &example()]), gate(&["check", "--verbose", &example()]));
+    let short = gate(&["check", &example()]);
+    let long = gate(&["check", "--verbose", &example()]);
     let said = text(&short.stdout);
     assert!(said.contains("\ndefaults that have changed, relied on: "), "{said}");
     let said = text(&long.stdout);
@@ -55,7 +56,8 @@ fn check_refuses_counters_that_take_more_memory_than_is_allowed() {
     let service = "[[service]]\nname = \"s\"\nprotocol = \"memcached\"\nlisten = \"127.0.0.1:11211\"\n";
     std::fs::write(&file, format!("[gate]\ncounter_memory = \"1MiB\"\n{service}{tenants}")).unwrap();
     let path = file.display().to_string();
-    let (output, json) = (gate(&["check", &path]), gate(&["check", "--json", &path]));
+    let output = gate(&["check", &path]);
+    let json = gate(&["check", "--json", &path]);
     std::fs::remove_file(&file).unwrap();
     assert_eq!(output.status.code(), Some(1));
     let said = text(&output.stderr);

@@ -188,7 +188,8 @@ impl TenantCounters {
         let mut refused = self.refused;
         refused[first.index()] = 0;
         refused[second.index()] = 0;
-        let (candidate_refused, asked_mru) = (self.candidate_refused, self.asked_mru);
+        let candidate_refused = self.candidate_refused;
+        let asked_mru = self.asked_mru;
         (line, RareCounters { refused, shadowed: self.shadowed, candidate_refused, asked_mru })
     }
 

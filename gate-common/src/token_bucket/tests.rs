@@ -98,9 +98,12 @@ proptest! {
     #[test]
     fn any_interval_admits_all_within_the_bound_and_no_more(seed: u64) {
         let mut draw = Draw(seed);
-        let (mut tat, mut now_ns) = (0, 0);
-        let (mut least, mut most) = (Exact::default(), Exact::default());
-        let (mut units_per_sec, mut limits) = (1, Limits::default());
+        let mut tat = 0;
+        let mut now_ns = 0;
+        let mut least = Exact::default();
+        let mut most = Exact::default();
+        let mut units_per_sec = 1;
+        let mut limits = Limits::default();
         let mut admitted = 0;
         for step in 0..10_000 {
             if step % 500 == 0 {
@@ -114,7 +117,8 @@ proptest! {
             }
             let cost = draw.cost(units_per_sec, limits.burst_ns);
             now_ns = draw.step(now_ns, limits.burst_ns);
-            let (cheap, dear) = (exact_time(cost, units_per_sec), dearest_rounding(cost, units_per_sec));
+            let cheap = exact_time(cost, units_per_sec);
+            let dear = dearest_rounding(cost, units_per_sec);
             let burst = i128::from(limits.burst_ns) << POINT;
 
             match take(tat, now_ns, cost, &limits) {
@@ -146,7 +150,9 @@ proptest! {
         let mut draw = Draw(seed);
         let units_per_sec = draw.magnitude(1_000_000_000);
         let limits = Limits::new(units_per_sec, 10_000_000 + draw.magnitude(100_000_000));
-        let (mut tat, mut true_ns, mut exact) = (0, NANOS_PER_SEC, Exact::default());
+        let mut tat = 0;
+        let mut true_ns = NANOS_PER_SEC;
+        let mut exact = Exact::default();
         for _ in 0..1_000 {
             true_ns += draw.magnitude(tick_ns);
             let cost = draw.cost(units_per_sec, limits.burst_ns);
@@ -166,7 +172,9 @@ proptest! {
         let mut draw = Draw(seed);
         let units_per_sec = draw.magnitude(Rate::MAX_PER_SEC);
         let limits = Limits::new(units_per_sec, draw.magnitude(NANOS_PER_SEC));
-        let (mut tat, mut now_ns, mut exact) = (0, draw.next() >> 8, Exact::default());
+        let mut tat = 0;
+        let mut now_ns = draw.next() >> 8;
+        let mut exact = Exact::default();
         let (mut kept, mut rounding): (Vec<u32>, i128) = (Vec::new(), 0);
         for _ in 0..1_000 {
             now_ns = draw.step(now_ns, limits.burst_ns).min(1 << 62);
@@ -277,7 +285,8 @@ proptest! {
 /// at second 10, and how long the next unit waits after that.
 #[test]
 fn a_full_bucket_admits_more_than_the_burst_and_owes() {
-    let (limits, now_ns) = (Limits::new(1_000, 100_000_000), 10 * NANOS_PER_SEC);
+    let limits = Limits::new(1_000, 100_000_000);
+    let now_ns = 10 * NANOS_PER_SEC;
     for (cost, debt_ms) in [(0, Some(0)), (100, Some(0)), (101, Some(1)), (300, Some(200)), (301, None)] {
         let answer = take(0, now_ns, cost, &limits);
         let Some(debt_ms) = debt_ms else {

@@ -32,7 +32,8 @@ impl Combined {
 impl Admission for Combined {
     #[inline]
     fn decide(&self, request: Request, now: Nanos, draw: f64) -> Decision {
-        let (mut admitted, mut draw) = (Decision::Admit, draw);
+        let mut admitted = Decision::Admit;
+        let mut draw = draw;
         for (asked, policy) in self.0.iter().enumerate() {
             match policy.decide(request, now, draw) {
                 Decision::Admit => {}
@@ -146,7 +147,8 @@ mod tests {
             let fairness = Fairness::AcceptanceAllowance { allowance: 0.5 };
             Combined::new(vec![Box::new(bouncer(fairness)), length(1)])
         };
-        let (alone, both) = (bouncer(Fairness::AcceptanceAllowance { allowance: 0.5 }), helped());
+        let alone = bouncer(Fairness::AcceptanceAllowance { allowance: 0.5 });
+        let both = helped();
         let mut asked = [0; 2];
         for n in 0..100 {
             let now = Nanos::from_millis(n);

@@ -309,7 +309,8 @@ struct Sums {
 impl Sums {
     /// As if each of the requests had had an equal part of their features and of the target.
     fn add(&mut self, requests: &Batch, target: f64) {
-        let (features, weight) = (features(requests), 1.0 / f64::from(requests.count));
+        let features = features(requests);
+        let weight = 1.0 / f64::from(requests.count);
         for j in 0..COEFFICIENTS {
             let weighted = features[j] * weight;
             for (product, feature) in self.products[j].iter_mut().zip(features) {

@@ -71,7 +71,8 @@ mod tests {
         fn who_asks_for_no_more_than_burst_and_quota_is_never_deep(
             burst in 0_u64..10_000_000_000, asked in prop::collection::vec(0_u64..1_000_000_000, 1..200),
         ) {
-            let (mut account, mut left) = (DeepDebt::default(), burst);
+            let mut account = DeepDebt::default();
+            let mut left = burst;
             for asked in asked {
                 left = (left + TICK.0).min(burst);
                 let asked = asked.min(left);

@@ -101,7 +101,8 @@ impl<T> DeficitRoundRobin<T> {
     /// Takes out the next item that `may` leave. After some flows whose first items may not, it gives up for now.
     pub fn pop(&mut self, mut may: impl FnMut(&T) -> bool) -> Option<T> {
         self.searches += 1;
-        let (mut passed, mut held_back) = (0, 0);
+        let mut passed = 0;
+        let mut held_back = 0;
         while let Some(&index) = self.turns.front() {
             let flow = self.flows.get_mut(index);
             if flow.held_back < self.searches && !std::mem::replace(&mut flow.has_turn, true) {

@@ -124,7 +124,8 @@ mod tests {
             steps in prop::collection::vec((0..30_u64, 0..40_u64), 1..200),
         ) {
             let mut quota = FixedWindow::new(limit, Nanos(length)).unwrap();
-            let (mut now, mut admitted) = (0, Vec::new());
+            let mut now = 0;
+            let mut admitted = Vec::new();
             for (step, cost) in steps {
                 now += step;
                 if quota.take(Nanos(now), cost) {

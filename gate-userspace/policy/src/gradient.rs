@@ -136,7 +136,8 @@ impl Class {
     }
 
     fn median(&self) -> Nanos {
-        let (mut before, half) = (0_u64, u64::from(self.total).div_ceil(2));
+        let mut before = 0_u64;
+        let half = u64::from(self.total).div_ceil(2);
         for (bucket, &count) in self.counts.iter().enumerate() {
             before += u64::from(count);
             if before >= half {
@@ -271,7 +272,8 @@ impl Gradient {
 
     /// The mean of the classes' gradients. A class that is new gets what is seen as its minimum.
     fn gradient(&mut self) -> f64 {
-        let (mut sum, mut weight) = (0.0, 0.0);
+        let mut sum = 0.0;
+        let mut weight = 0.0;
         for (class, minimum) in self.window.classes.iter().zip(&mut self.minima) {
             if class.total == 0 {
                 continue;
@@ -326,7 +328,8 @@ impl Gradient {
 
     /// Lowers a limit that is far from being reached.
     fn give_up_unused(&mut self, tick: Tick) {
-        let (initial, used) = (f64::from(self.config.initial), tick.peak as f64 * 2.0);
+        let initial = f64::from(self.config.initial);
+        let used = tick.peak as f64 * 2.0;
         if !tick.is_reached && self.limit > initial.max(used) {
             self.limit = (self.limit * KEPT_PER_TICK).max(initial).max(used);
         }
@@ -345,7 +348,8 @@ fn bucket(took: Nanos) -> usize {
 
 /// The middle of a bucket.
 fn middle(bucket: usize) -> Nanos {
-    let (high, sub) = (FIRST_BIT + (bucket as u32 >> SUB_BITS), bucket as u64 & ((1 << SUB_BITS) - 1));
+    let high = FIRST_BIT + (bucket as u32 >> SUB_BITS);
+    let sub = bucket as u64 & ((1 << SUB_BITS) - 1);
     let width = 1_u64 << (high - SUB_BITS);
     Nanos((1 << high) + sub * width + width / 2)
 }

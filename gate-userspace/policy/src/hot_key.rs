@@ -142,8 +142,8 @@ mod tests {
                 sketch.update(0, b"key", per_sec / 10);
                 sketch.decay(decay.keep());
             }
-            let (weight, expected) =
-                (sketch.estimate(0, b"key").unwrap().count as f64, decay.weight_of(per_sec) as f64);
+            let weight = sketch.estimate(0, b"key").unwrap().count as f64;
+            let expected = decay.weight_of(per_sec) as f64;
             assert!((weight / expected - 1.0).abs() < 0.05, "{half_life}: {weight} for {expected}");
         }
     }

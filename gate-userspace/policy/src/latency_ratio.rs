@@ -155,7 +155,8 @@ impl LatencyRatio {
         let passed = now.saturating_sub(self.last_tick);
         self.last_tick = self.last_tick.max(now);
         let learns = self.learns(overloaded);
-        let (mut weights, mut sum) = (0, 0.0);
+        let mut weights = 0;
+        let mut sum = 0.0;
         for (compared, recorded) in self.types.iter_mut().zip(&self.latencies.0) {
             compared.tick(&recorded.drain(), passed, learns, &self.settings);
             if let Some(ratio) = compared.ratio {

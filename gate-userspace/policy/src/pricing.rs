@@ -67,7 +67,8 @@ impl Pricing {
     pub fn new(settings: Settings) -> Result<Self, OutOfRange> {
         let model = CostModel::new(settings.prices, settings.learning)?;
         let (expected, seen, latency) = Default::default();
-        let (last_overload, last_learned) = (None, None);
+        let last_overload = None;
+        let last_learned = None;
         Ok(Self { settings, model, expected, seen, latency, last_overload, last_learned, measures: false })
     }
 
@@ -142,7 +143,9 @@ impl Pricing {
         let Settings { prices: Prices { base, row, kib, .. }, learning } = self.settings;
         let dearest = |price: MilliRu| MilliRu((f64::from(price.0) * learning.range) as u32);
         let base = dearest(base).saturating_add(MilliRu(self.dearest_latency()));
-        let (row, kib, latency) = (dearest(row), dearest(kib), MilliRu::ZERO);
+        let row = dearest(row);
+        let kib = dearest(kib);
+        let latency = MilliRu::ZERO;
         Some(Measure { reference, dearest: Prices { base, row, kib, latency } })
     }
 

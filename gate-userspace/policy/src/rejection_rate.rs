@@ -93,7 +93,8 @@ impl RejectionRate {
     /// The amount offered in the interval that ends now.
     #[must_use]
     pub fn estimate(&self, now: Nanos) -> u64 {
-        let (interval, passed) = (now.0 / self.interval.0, now.0 % self.interval.0);
+        let interval = now.0 / self.interval.0;
+        let passed = now.0 % self.interval.0;
         let part = |units: u64, rest: u64| {
             (u128::from(units) * u128::from(rest) / u128::from(self.interval.0)) as u64
         };

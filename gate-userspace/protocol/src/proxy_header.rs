@@ -79,7 +79,8 @@ impl Preamble {
             (1, _) => return Err(HeaderError::Family),
             _ => return Err(HeaderError::Command),
         };
-        let (rest, addresses) = (usize::from(u16::from_be_bytes([*high, *low])), kind.addresses());
+        let rest = usize::from(u16::from_be_bytes([*high, *low]));
+        let addresses = kind.addresses();
         if !(addresses..=MAX_REST).contains(&rest) {
             return Err(HeaderError::Length);
         }

@@ -39,7 +39,9 @@ where
     R: Debug + PartialEq,
     F: Debug + PartialEq,
 {
-    let (mut events, mut at, mut wanted) = (Vec::new(), 0, 0);
+    let mut events = Vec::new();
+    let mut at = 0;
+    let mut wanted = 0;
     for end in cuts.into_iter().chain([stream.len()]) {
         loop {
             let input = &stream[at..end];

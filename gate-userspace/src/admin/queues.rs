@@ -246,7 +246,8 @@ impl Queues {
     pub fn read(observer: &Observer, overrides: &[Override], now: Nanos) -> Self {
         let after = observer.at(now);
         let before = observer.looks.lock().unwrap_or_else(PoisonError::into_inner)[0].clone();
-        let (board, config) = (observer.board.read(), observer.config.borrow().clone());
+        let board = observer.board.read();
+        let config = observer.config.borrow().clone();
         let seen = before.seen.iter().zip(after.seen.iter());
         let names: Vec<_> = config.services.iter().map(|service| service.name.as_str()).collect();
         let set: HashMap<_, _> = names.iter().zip(by_section(overrides, "service", &names)).collect();
@@ -354,7 +355,8 @@ impl QueryType {
 
 /// In nanoseconds, by the tiers of what was offered.
 fn expected_wait(figures: &ServiceMetrics, counts: &Counts) -> Option<f64> {
-    let (mut offered, mut sum) = (0, 0.0);
+    let mut offered = 0;
+    let mut sum = 0.0;
     for (tier, of_tier) in Tier::ALL.into_iter().zip(counts.offered_by_tier).filter(|(_, count)| *count > 0) {
         offered += of_tier;
         sum += figures.expected_wait(tier)?.0 as f64 * of_tier as f64;

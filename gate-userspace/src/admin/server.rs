@@ -114,7 +114,8 @@ async fn accept(
 
 async fn converse(mut stream: UnixStream, context: &Context) -> io::Result<()> {
     let (read, mut write) = stream.split();
-    let (mut read, mut line) = (BufReader::new(read), Vec::new());
+    let mut read = BufReader::new(read);
+    let mut line = Vec::new();
     timeout(HEARD_WITHIN, (&mut read).take(MAX_REQUEST + 1).read_until(b'\n', &mut line)).await??;
     let too_long = line.len() as u64 > MAX_REQUEST;
     let reply = if too_long {

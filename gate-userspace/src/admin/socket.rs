@@ -197,8 +197,9 @@ mod tests {
     #[test]
     fn only_the_socket_of_a_dead_gate_is_removed() {
         let directory = Directory::new("removed");
-        let (dead, living, file) =
-            (directory.0.join("dead"), directory.0.join("living"), directory.0.join("file"));
+        let dead = directory.0.join("dead");
+        let living = directory.0.join("living");
+        let file = directory.0.join("file");
         drop(UnixListener::bind(&dead).unwrap());
         let _living = UnixListener::bind(&living).unwrap();
         fs::write(&file, "precious").unwrap();

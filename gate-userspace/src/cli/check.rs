@@ -61,8 +61,10 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let report = match Config::read(&args.file) {
         Ok(config) => match Memory::of(&config, &Cpus::of_machine()?) {
             Ok(memory) => {
-                let (counts, memory) = (Some(Counts::of(&config)), Some(memory));
-                let (faults, warnings) = (Vec::new(), config.warnings());
+                let counts = Some(Counts::of(&config));
+                let memory = Some(memory);
+                let faults = Vec::new();
+                let warnings = config.warnings();
                 let changed_defaults = changed_defaults(&read_text(&args.file)?);
                 Report { file, valid: true, counts, memory, faults, warnings, changed_defaults }
             }
@@ -137,8 +139,10 @@ impl Report {
 impl Memory {
     fn of(config: &Config, cpus: &Cpus) -> Result<Self, Exceeded> {
         let sizes = sizes(config, cpus, dispatcher::cores())?;
-        let (counters_allowed, tables_allowed) = (config.gate.counter_memory, config.gate.prefix_memory);
-        let (counters, tables) = (counter_bytes(&sizes), table_bytes(&sizes));
+        let counters_allowed = config.gate.counter_memory;
+        let tables_allowed = config.gate.prefix_memory;
+        let counters = counter_bytes(&sizes);
+        let tables = table_bytes(&sizes);
         Ok(Self { counters, counters_allowed, tables, tables_allowed })
     }
 }

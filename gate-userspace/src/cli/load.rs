@@ -114,7 +114,9 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 fn progress(summary: &Summary) -> String {
     let tenants = summary.tenants.iter().map(|tenant| {
-        let (sent, answered, refused) = (tenant.sent, tenant.answered, tenant.refused);
+        let sent = tenant.sent;
+        let answered = tenant.answered;
+        let refused = tenant.refused;
         format!("{}: {sent} sent, {answered} answered, {refused} refused, {} lost", tenant.name, tenant.lost)
     });
     format!("{:.1} s  {}", summary.seconds, Vec::from_iter(tenants).join(" | "))

@@ -224,7 +224,8 @@ mod tests {
              probes answered within 21 ms (p95), 3 failed; \
              set since the start: price.row = \"2 RU\""
         );
-        let (rungs, overrides) = ([0; 4], BTreeMap::new());
+        let rungs = [0; 4];
+        let overrides = BTreeMap::new();
         let service = Probed {
             up: false,
             latency_ratio: None,

@@ -21,8 +21,9 @@ pub fn changed_defaults(text: &str) -> Vec<ChangedDefault> {
 
 fn read(mut root: Section<'_>) -> Vec<ChangedDefault> {
     let mut found = Found(Vec::new());
-    let (mut gate, mut services, mut tenants) =
-        (root.section("gate"), root.sections("service"), root.sections("tenant"));
+    let mut gate = root.section("gate");
+    let mut services = root.sections("service");
+    let mut tenants = root.sections("tenant");
     let value =
         |section: &mut Section<'_>, key| section.get(key, |text| Ok(text.to_owned())).unwrap_or_default();
     let has_xdp = value(&mut gate, "xdp") != "off";

@@ -33,7 +33,8 @@ pub(super) fn never_admits(limits: &Limits, frame: Frame) -> Option<String> {
     if takes.0 <= limits.burst_ns.saturating_add(limits.max_debt_ns) {
         return None;
     }
-    let (burst, max_debt) = (Nanos(limits.burst_ns), Nanos(limits.max_debt_ns));
+    let burst = Nanos(limits.burst_ns);
+    let max_debt = Nanos(limits.max_debt_ns);
     Some(format!(
         "would refuse a full frame of {FRAME_BYTES} bytes for good: at {}{} it takes {takes} at this rate, \
          and burst ({burst}) and max_debt ({max_debt}) together allow less; raise one of the three",

@@ -38,7 +38,8 @@ pub(super) fn gate(mut section: Section<'_>) -> Gate {
     };
     if section.is_sound() && gate.stale_after.0 < 2 * gate.tick.0 {
         let key = if section.has("stale_after") { "stale_after" } else { "tick" };
-        let (stale_after, two_ticks) = (gate.stale_after, Nanos(2 * gate.tick.0));
+        let stale_after = gate.stale_after;
+        let two_ticks = Nanos(2 * gate.tick.0);
         section.fault(key, format!("stale_after ({stale_after}) must be at least two ticks ({two_ticks})"));
     }
     section.finish();

@@ -62,7 +62,8 @@ fn overlaps(sections: &[Section<'_>], tenants: &[Tenant], mut all: Vec<(String, 
         let (prefix, owner, place) = next;
         while open.pop_if(|(before, ..)| !prefix.starts_with(before)).is_some() {}
         if let Some((before, other, other_place)) = open.last().filter(|(_, other, _)| other != owner) {
-            let (mine, theirs) = ((prefix, owner, place), (before, other, other_place));
+            let mine = (prefix, owner, place);
+            let theirs = (before, other, other_place);
             let line = |place: usize| sections[place].line("key_prefixes");
             let (later, earlier) =
                 if line(*place) < line(*other_place) { (theirs, mine) } else { (mine, theirs) };

@@ -11,7 +11,8 @@ use crate::protocol::{Class, memcached, resp};
 /// Reads the table: types, each with its commands. Also returns the names by which the other tables may know types, by
 /// their places.
 pub(super) fn read<'d>(mut section: Section<'d>, protocol: Protocol) -> (QueryTypes, Vec<&'d str>) {
-    let (mut types, mut taken) = (Vec::new(), HashMap::new());
+    let mut types = Vec::new();
+    let mut taken = HashMap::new();
     let mut names = Class::ALL.map(Class::name).to_vec();
     for name in section.keys() {
         if !names.contains(&name) {

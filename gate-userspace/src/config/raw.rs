@@ -231,7 +231,8 @@ impl<T> Item<'_, T> {
 
     /// Reports that it, read for itself, does not fit the rest of the document.
     pub(super) fn fault(&self, message: impl Into<String>) {
-        let (path, span) = (self.path.clone(), self.span.clone());
+        let path = self.path.clone();
+        let span = self.span.clone();
         self.report.push(Kind::Context, path, Some(span.clone()), span, message.into());
     }
 }

@@ -36,7 +36,8 @@ pub(super) fn config(mut root: Section<'_>) -> Config {
 
     let service_names = Names::read(&mut service_sections, MAX_SERVICES);
     let names = Names::read(&mut tenant_sections, MAX_TENANTS);
-    let (mut addresses, mut taken) = (Vec::new(), Taken::default());
+    let mut addresses = Vec::new();
+    let mut taken = Taken::default();
     let read = service_sections.iter_mut().zip(service_names.list);
     let services: Vec<_> =
         read.map(|(section, name)| service(section, name, &names, &mut addresses)).collect();

@@ -11,7 +11,8 @@ impl Config {
     pub fn from_next_start(&self, new: &Self) -> Vec<String> {
         let mut keys = Vec::new();
         let mut differs = |differs: bool, key: String| keys.extend(differs.then_some(key));
-        let (gate, other) = (&self.gate, &new.gate);
+        let gate = &self.gate;
+        let other = &new.gate;
         for (key, changed) in [
             ("interface", gate.interface != other.interface),
             ("xdp", gate.xdp != other.xdp),
@@ -201,7 +202,8 @@ mod tests {
             );
             parse(&TEXT.replacen("\"4\"", &added, 1))
         };
-        let (both, waits) = ("a = \"get\", b = \"set\"", "a = \"1ms\", b = \"2ms\"");
+        let both = "a = \"get\", b = \"set\"";
+        let waits = "a = \"1ms\", b = \"2ms\"";
         let started = with(both, waits);
         assert_eq!(started.from_next_start(&with("b = \"set\"", "b = \"2ms\"")), [""; 0]);
         assert_eq!(

@@ -106,7 +106,8 @@ mod tests {
     #[test]
     fn readers_keep_their_report_and_the_next_get_the_new_one() {
         let board = Board::default();
-        let (reader, before) = (board.clone(), board.read());
+        let reader = board.clone();
+        let before = board.read();
         board.publish(Report { generation: 7, ..Report::default() });
         assert_eq!((before.generation, reader.read().generation), (0, 7));
     }

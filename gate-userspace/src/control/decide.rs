@@ -121,8 +121,10 @@ pub struct Memory {
 impl Default for Rules {
     /// Only the buckets.
     fn default() -> Self {
-        let (tcp_in_debt, deep_debt) = (TcpAction::None, Nanos::from_secs(10));
-        let (shedding, learning) = (Vec::new(), Vec::new());
+        let tcp_in_debt = TcpAction::None;
+        let deep_debt = Nanos::from_secs(10);
+        let shedding = Vec::new();
+        let learning = Vec::new();
         Self { tcp_in_debt, deep_debt, rejection_rate: false, shedding, learning }
     }
 }

@@ -28,7 +28,8 @@ impl Demand {
     /// Reads every counter, from which on it counts.
     #[must_use]
     pub fn new(maps: &Maps) -> Self {
-        let (rows, tenants) = (maps.rows(), maps.tenants.len());
+        let rows = maps.rows();
+        let tenants = maps.tenants.len();
         let mut this = Self {
             offered: vec![0; rows * tenants],
             asked: vec![0; (rows - maps.cpu_rows()) * tenants],
@@ -47,7 +48,9 @@ impl Demand {
 
     /// Reads what was touched since the last time; returns how many lines that were.
     pub fn read(&mut self, maps: &Maps) -> usize {
-        let (rows, cpu_rows, words) = (maps.rows(), maps.cpu_rows(), maps.touched.len() / maps.rows());
+        let rows = maps.rows();
+        let cpu_rows = maps.cpu_rows();
+        let words = maps.touched.len() / maps.rows();
         self.since.fill((0, 0));
         let mut lines = 0;
         for row in 0..rows {

@@ -30,7 +30,8 @@ impl HotKeys {
     ///
     /// [`OutOfRange`] if the tick is zero or over `HALF_LIFE`.
     pub fn new(tick: Nanos, seed: u64) -> Result<Self, OutOfRange> {
-        let (counts, decay) = (SpaceSaving::with_shares(COUNTED, seed)?, Decay::new(HALF_LIFE, tick)?);
+        let counts = SpaceSaving::with_shares(COUNTED, seed)?;
+        let decay = Decay::new(HALF_LIFE, tick)?;
         Ok(Self { counts, decay, services: Vec::new(), hot: HashSet::new() })
     }
 

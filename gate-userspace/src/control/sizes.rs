@@ -61,10 +61,11 @@ pub fn sizes(config: &Config, cpus: &Cpus, cores: u32) -> Result<Sizes, Exceeded
         blocks: capacities.block_capacity,
         samples: SAMPLE_BYTES,
     };
-    let (needed_kib, allowed_kib) =
-        (counter_bytes(&sizes).div_ceil(1_024), config.gate.counter_memory / 1_024);
+    let needed_kib = counter_bytes(&sizes).div_ceil(1_024);
+    let allowed_kib = config.gate.counter_memory / 1_024;
     if needed_kib > allowed_kib {
-        let (tenants, rows) = (sizes.tenants, sizes.rows());
+        let tenants = sizes.tenants;
+        let rows = sizes.rows();
         return Err(Exceeded::CounterMemory { tenants, rows, needed_kib, allowed_kib });
     }
     Ok(sizes)
@@ -74,7 +75,8 @@ pub fn sizes(config: &Config, cpus: &Cpus, cores: u32) -> Result<Sizes, Exceeded
 #[must_use]
 pub fn counter_bytes(sizes: &Sizes) -> u64 {
     let map = |elements: u64, bytes: usize| (elements * bytes as u64).next_multiple_of(PAGE) + PAGE;
-    let (tenants, rows) = (u64::from(sizes.tenants), u64::from(sizes.rows()));
+    let tenants = u64::from(sizes.tenants);
+    let rows = u64::from(sizes.rows());
     let words = rows * u64::from(touched_words(sizes.tenants));
     let maps = map(rows * tenants, size_of::<CounterLine>())
         + map(u64::from(sizes.rare_rows()) * tenants, size_of::<RareCounters>())
@@ -143,7 +145,9 @@ mod tests {
     fn counters_beyond_the_allowed_memory_are_refused() {
         let allowed = |gate: &str| sizes(&config(gate, 10_000, ""), &cpus("0-63"), 64);
         let sizes = allowed("counter_memory = \"128MiB\"").expect("room for them");
-        let (lines, rare, kept) = (65 * 20_002 * 64, 4 * 20_002 * 288, 65 * 20_002 * 8);
+        let lines = 65 * 20_002 * 64;
+        let rare = 4 * 20_002 * 288;
+        let kept = 65 * 20_002 * 8;
         let bytes = counter_bytes(&sizes);
         assert!((lines + rare + kept..=120 << 20).contains(&bytes), "{bytes} bytes");
         let needed_kib = bytes.div_ceil(1_024);

@@ -32,7 +32,8 @@ impl Draining {
 
     /// True if all clients have left, or may be left. Closes idle connections when it is time.
     pub(super) fn is_over(self, dispatcher: &Dispatcher) -> bool {
-        let (now, left) = (clock::monotonic(), dispatcher.clients());
+        let now = clock::monotonic();
+        let left = dispatcher.clients();
         if left == 0 {
             tracing::info!("drained");
             return true;

@@ -98,7 +98,8 @@ impl Daemon {
                 return Ok(());
             }
         };
-        let (tenants, services) = (config.tenants.len(), config.services.len());
+        let tenants = config.tenants.len();
+        let services = config.services.len();
         config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
         for later in self.put_in_force(config, layout)? {
             tracing::warn!("{later}");
@@ -129,10 +130,12 @@ impl Daemon {
         let before = self.changes.overrides.borrow().clone();
         let mut overrides = change::after(&before, order).map_err(Error::Order)?;
         let text = config::read_text(&self.options.config)?;
-        let (old, new) = (config::edit(&text, &before)?, config::edit(&text, &overrides)?);
+        let old = config::edit(&text, &before)?;
+        let new = config::edit(&text, &overrides)?;
         let keys = order.unset.iter().chain(order.set.iter().map(|set| &set.key));
         let changed = keys.map(|key| {
-            let (from, to) = (config::value_at(&old, key)?, config::value_at(&new, key)?);
+            let from = config::value_at(&old, key)?;
+            let to = config::value_at(&new, key)?;
             Ok(Changed { key: key.clone(), from, to })
         });
         let changed = changed.collect::<Result<Vec<_>, config::Wrong>>()?;
@@ -219,7 +222,8 @@ mod tests {
     fn a_file_is_replaced_whole_with_its_mode_and_through_links() {
         let place = std::env::temp_dir().join(format!("gate-replace-{}", std::process::id()));
         fs::create_dir(&place).unwrap();
-        let (file, link) = (place.join("gate.toml"), place.join("link.toml"));
+        let file = place.join("gate.toml");
+        let link = place.join("link.toml");
         fs::write(&file, "old").unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
         symlink("gate.toml", &link).unwrap();

@@ -147,7 +147,8 @@ impl Dispatcher {
         let limits: Vec<_> = limits.collect::<Result<_, _>>()?;
         let metrics = settings.iter().zip(&policies).zip(&limits);
         let metrics = metrics.map(|((settings, policy), limits)| {
-            let (types, permits) = (settings.backend.query_types.clone(), Arc::clone(&limits.permits));
+            let types = settings.backend.query_types.clone();
+            let permits = Arc::clone(&limits.permits);
             ServiceMetrics::new(settings.name.clone(), count, types, policy.clone(), permits)
         });
         let services: Vec<ServiceMetrics> = metrics.collect();
@@ -156,7 +157,8 @@ impl Dispatcher {
         let mut inherited = predecessor.as_ref().map(InheritedSockets::of).unwrap_or_default();
         let other_bytes = predecessor.map(|predecessor| LivePredecessor::new(predecessor, &hot));
         let (phase, following) = watch::channel(Phase::Serving);
-        let (metrics, kept) = (services.clone(), policies.clone());
+        let metrics = services.clone();
+        let kept = policies.clone();
         let common = worker::DispatcherShared {
             settings,
             metrics,
@@ -168,7 +170,8 @@ impl Dispatcher {
         let prepare =
             |number| worker::WorkerSetup::new(number, first_row + number, &common, maps, &mut inherited);
         let plans: Vec<_> = (0..count).map(prepare).collect::<Result<_, _>>()?;
-        let (threads, retired) = (Vec::new(), Retired::default());
+        let threads = Vec::new();
+        let retired = Retired::default();
         let mut this = Self {
             phase,
             threads,

@@ -62,7 +62,8 @@ impl Resolver {
         // One order is enough: whoever orders is content with the next answer.
         let (ask, asked) = mpsc::sync_channel(1);
         let (publish, known) = watch::channel(Known::default());
-        let (service, own) = (service.to_owned(), own.to_vec());
+        let service = service.to_owned();
+        let own = own.to_vec();
         let name = format!("{host}:{port}");
         let resolving = move || {
             while !publish.is_closed() {
@@ -202,8 +203,9 @@ mod tests {
 
     #[test]
     fn only_changes_are_told_and_the_last_addresses_hold() {
-        let (one, both, turned) =
-            (at(&["127.0.0.1:1"]), at(&["127.0.0.1:1", "127.0.0.2:1"]), at(&["127.0.0.2:1", "127.0.0.1:1"]));
+        let one = at(&["127.0.0.1:1"]);
+        let both = at(&["127.0.0.1:1", "127.0.0.2:1"]);
+        let turned = at(&["127.0.0.2:1", "127.0.0.1:1"]);
         let failed = |why: &str| Some(Transition::Failed(why.to_owned()));
         let mut known = Known::default();
         for (answer, transition, addresses) in [

@@ -158,7 +158,8 @@ impl WorkerSetup {
         for ((settings, listening), (metrics, (((policy, delay), hot), (limits, slots)))) in
             services.into_iter().zip(metrics.into_iter().zip(policies))
         {
-            let (ledger, scratch) = (Rc::clone(&ledger), Rc::clone(&scratch));
+            let ledger = Rc::clone(&ledger);
+            let scratch = Rc::clone(&scratch);
             let shared = WorkerShared { ledger, scratch, number, metrics, policy, delay, hot, limits, slots };
             match settings.protocol {
                 Protocol::Memcached => serve(Service::<Memcached>::new(settings, shared), listening, &phase)?,
@@ -191,14 +192,16 @@ fn serve<W: Wire>(
     };
     for listener in listening.streams {
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        let (accepting, closing) = (accept(listener, Rc::clone(&service)), until(Phase::NotAccepting));
+        let accepting = accept(listener, Rc::clone(&service));
+        let closing = until(Phase::NotAccepting);
         tokio::task::spawn_local(async {
             tokio::select! { () = accepting => {}, () = closing => {} }
         });
     }
     for socket in listening.datagrams {
         let socket = Rc::new(udp::Socket::new(socket)?);
-        let (hearing, closing) = (datagrams::listen(socket, Rc::clone(&service)), until(Phase::NotAccepting));
+        let hearing = datagrams::listen(socket, Rc::clone(&service));
+        let closing = until(Phase::NotAccepting);
         tokio::task::spawn_local(async {
             tokio::select! { () = hearing => {}, () = closing => {} }
         });
@@ -252,7 +255,8 @@ fn begin<W: Wire>(
         service.metrics.count(Event::TurnedAway);
         return Ok(());
     }
-    let (pending, service) = (service.pending_headers.add(), Rc::clone(service));
+    let pending = service.pending_headers.add();
+    let service = Rc::clone(service);
     tokio::task::spawn_local(async move {
         let read = proxy_header::read(&mut socket).await;
         drop(pending);
@@ -287,8 +291,8 @@ fn register<W: Wire>(
     let client = Rc::new(Session::new(ReplySink::Stream(write), source, service));
     if service.is_full() || !client.acquire_connection(service) {
         // A word before it is closed. It may have left; and nobody waits for it to read.
-        let (fd, flags) =
-            (client.socket().as_ref().as_raw_fd(), MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL);
+        let fd = client.socket().as_ref().as_raw_fd();
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
         let _ = send(fd, &service.refuse_connection(&client), flags);
         return Ok(());
     }

@@ -27,8 +27,10 @@ fn find(btf: &[u8], structure: &str, member: &str) -> Option<u32> {
     };
     let mut at = types;
     while at < end {
-        let (name, info) = (word(btf, at)?, word(btf, at + 4)?);
-        let (kind, len) = (info >> 24 & 0x1f, (info & 0xffff) as usize);
+        let name = word(btf, at)?;
+        let info = word(btf, at + 4)?;
+        let kind = info >> 24 & 0x1f;
+        let len = (info & 0xffff) as usize;
         at += 12;
         if kind == STRUCT && is_named(name, structure) {
             let mut members = (0..len).map(|place| at + 12 * place);

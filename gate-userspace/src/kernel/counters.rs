@@ -113,7 +113,8 @@ impl Maps {
     /// Tells the next tick that a tenant was counted in the row whose bits begin at `first`. To be called after counting.
     #[inline]
     pub fn touch(&self, first: usize, tenant: usize) {
-        let (word, bit) = (self.touched.word(first + tenant / 64, 0), 1 << (tenant % 64));
+        let word = self.touched.word(first + tenant / 64, 0);
+        let bit = 1 << (tenant % 64);
         if word.load(Ordering::Relaxed) & bit == 0 {
             word.fetch_or(bit, Ordering::Relaxed);
         }

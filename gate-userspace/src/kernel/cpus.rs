@@ -184,7 +184,8 @@ impl Maps {
     /// Has a CPU count in this row from now on.
     pub fn set_row(&self, cpu: usize, row: usize) {
         let tenants = self.tenants.len() as u32;
-        let (first_line, first_touched) = (row as u32 * tenants, row as u32 * touched_words(tenants));
+        let first_line = row as u32 * tenants;
+        let first_touched = row as u32 * touched_words(tenants);
         let first_rare = self.rare_row(row) as u64 * u64::from(tenants);
         self.cpus.word(cpu, offset_of!(Cpu, first_rare)).store(first_rare, Ordering::Relaxed);
         // Both in one word: whoever counts in a line sets the bit of that line.

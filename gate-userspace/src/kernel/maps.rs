@@ -79,7 +79,8 @@ impl Maps {
         require_pins(directory, &maps::ALL)?;
         let this = Self::open(writable, |name| data_of_pin(directory, name))?;
         let not_whole = |map| Err(Error::NotWhole { directory: directory.to_owned(), map });
-        let (control, tenants) = (this.control.load(0), this.tenants.len());
+        let control = this.control.load(0);
+        let tenants = this.tenants.len();
         let words = touched_words(tenants as u32) as usize;
         if control.tenants as usize != tenants {
             not_whole(maps::TENANTS)
@@ -282,7 +283,8 @@ impl Maps {
         self.tenant_lines.store_at(tenant, at(offset_of!(TenantLine, burst_ns)), &burst_ns);
         self.tenant_lines.store_at(tenant, at(offset_of!(TenantLine, max_debt_ns)), &max_debt_ns);
         // Both banks' flags are in one word, which only the owner writes.
-        let (word, shift) = (self.tenant_lines.word(tenant, offset_of!(TenantLine, flags)), 32 * bank);
+        let word = self.tenant_lines.word(tenant, offset_of!(TenantLine, flags));
+        let shift = 32 * bank;
         let others = word.load(Ordering::Relaxed) & !(u64::from(u32::MAX) << shift);
         word.store(others | u64::from(state.line_flags()) << shift, Ordering::Relaxed);
     }

@@ -186,7 +186,9 @@ fn end(maps: &(impl ControlHead + ?Sized), pid: u32, old: OwnedFd) -> Result<Pre
         signal(&old, HAND_OVER)?;
         let word = |offset| maps.head(offset).load(Ordering::Acquire);
         let signs = || (word(offset_of!(Control, heartbeat_ns)), word(offset_of!(Control, generation)));
-        let (mut seen, mut quiet, mut waited) = (signs(), Duration::ZERO, Duration::ZERO);
+        let mut seen = signs();
+        let mut quiet = Duration::ZERO;
+        let mut waited = Duration::ZERO;
         while quiet < PATIENCE && waited < LONGEST {
             if gone_within(&old, LOOK_EVERY)? {
                 return Ok(Previous::Left(pid));
@@ -320,7 +322,8 @@ mod tests {
         let script = "trap 'sleep 0.6; exit 0' USR2; echo ready; while :; do sleep 0.01; done";
         let mut old = Command::new("sh").args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();
         BufReader::new(old.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
-        let (pid, over) = (old.id(), AtomicBool::new(false));
+        let pid = old.id();
+        let over = AtomicBool::new(false);
         let previous = thread::scope(|scope| {
             scope.spawn(|| {
                 for beat in (1..).take_while(|_| !over.load(Ordering::Relaxed)) {

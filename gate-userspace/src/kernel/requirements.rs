@@ -75,7 +75,8 @@ fn load(program: &[u64], flags: u32) -> io::Result<OwnedFd> {
 
 /// Two neighbouring fields of 32 bits.
 const fn words(first: u32, second: u32) -> u64 {
-    let ([a, b, c, d], [e, f, g, h]) = (first.to_ne_bytes(), second.to_ne_bytes());
+    let [a, b, c, d] = first.to_ne_bytes();
+    let [e, f, g, h] = second.to_ne_bytes();
     u64::from_ne_bytes([a, b, c, d, e, f, g, h])
 }
 

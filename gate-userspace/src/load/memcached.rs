@@ -51,7 +51,9 @@ pub(super) enum Reply {
 pub(super) fn decode_frame(datagram: &[u8]) -> Option<(u16, Option<Reply>)> {
     let (frame, body) = datagram.split_at_checked(FRAME_BYTES)?;
     let word = |i: usize| u16::from_be_bytes([frame[i], frame[i + 1]]);
-    let (id, number, of) = (word(0), word(2), word(4));
+    let id = word(0);
+    let number = word(2);
+    let of = word(4);
     if number < of.saturating_sub(1) {
         return Some((id, None));
     }
@@ -204,7 +206,8 @@ mod tests {
             let mut cuts = cuts;
             cuts.extend([0, STREAM.len()]);
             cuts.sort_unstable();
-            let (mut replies, mut got) = (Replies::default(), Vec::new());
+            let mut replies = Replies::default();
+            let mut got = Vec::new();
             for piece in cuts.windows(2) {
                 replies.feed(&STREAM[piece[0]..piece[1]], |reply| got.push(reply)).unwrap();
             }

@@ -213,7 +213,8 @@ fn bursts(text: &str) -> Result<Bursts, String> {
 fn keys(text: &str) -> Result<Keys, String> {
     let wrong = || "must be like uniform:1000 or zipf:1000:0.99".to_owned();
     let mut parts = text.split(':');
-    let (kind, count) = (parts.next(), number(parts.next().ok_or_else(wrong)?, 1, MAX_KEYS)?);
+    let kind = parts.next();
+    let count = number(parts.next().ok_or_else(wrong)?, 1, MAX_KEYS)?;
     match (kind, parts.next(), parts.next()) {
         (Some("uniform"), None, None) => Ok(Keys::Uniform { count }),
         (Some("zipf"), Some(exponent), None) => {

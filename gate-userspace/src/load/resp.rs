@@ -111,7 +111,8 @@ mod tests {
             let mut cuts = cuts;
             cuts.extend([0, STREAM.len()]);
             cuts.sort_unstable();
-            let (mut replies, mut got) = (Replies::default(), Vec::new());
+            let mut replies = Replies::default();
+            let mut got = Vec::new();
             for piece in cuts.windows(2) {
                 replies.feed(&STREAM[piece[0]..piece[1]], |reply| got.push(reply)).unwrap();
             }

@@ -111,7 +111,8 @@ impl Due {
         self.next = match self.bursts {
             None => self.active,
             Some(Bursts { on, period }) => {
-                let (bursts, within) = (self.active.0 / on.0, self.active.0 % on.0);
+                let bursts = self.active.0 / on.0;
+                let within = self.active.0 % on.0;
                 Nanos(bursts.saturating_mul(period.0).saturating_add(within))
             }
         };

@@ -58,7 +58,8 @@ impl Policy {
     pub(super) fn build(self, scenario: &Scenario) -> Result<Box<dyn Admission>, OutOfRange> {
         let Policies { allowance, alpha, maxql_limit, max_utilization, averaging, deadline, .. } =
             scenario.policies;
-        let (processes, start) = (scenario.processes, Nanos::ZERO);
+        let processes = scenario.processes;
+        let start = Nanos::ZERO;
         Ok(match self {
             Self::Bouncer => Box::new(bouncer(scenario, Fairness::None)?),
             Self::BouncerAcceptanceAllowance => {
@@ -135,7 +136,8 @@ impl Study {
         let Self { scenario, runs, .. } = self;
         let length = Length { warm_up: scenario.warm_up, queries: self.queries };
         let outcomes = parallel::run(scenario.loads.len() * *runs as usize, |job| {
-            let (load, run) = (job / *runs as usize, job as u64 % runs);
+            let load = job / *runs as usize;
+            let run = job as u64 % runs;
             let policy = self.build()?;
             let workload = scenario.workload(scenario.loads[load]);
             Ok(engine::run(&workload, &*policy, self.seed.wrapping_add(run), length, progress))

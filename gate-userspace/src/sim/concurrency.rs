@@ -132,7 +132,8 @@ impl<'s> Run<'s> {
     }
 
     fn run(mut self) -> Vec<Slice> {
-        let (mut slices, mut ticks) = (Vec::new(), 0);
+        let mut slices = Vec::new();
+        let mut ticks = 0;
         while let Some(Reverse((now, event))) = self.events.pop()
             && now < END
         {

@@ -38,7 +38,8 @@ impl Distribution {
         ensure(median > Nanos::ZERO, "p50_ms", millis(median), "above 0")?;
         let in_range = mean >= median && mean <= LONGEST;
         ensure(in_range, "mean_ms", millis(mean), "from the median to an hour (3600000)")?;
-        let (mean, median) = (secs(mean), secs(median));
+        let mean = secs(mean);
+        let median = secs(median);
         Ok(Self::Lognormal { mu: median.ln(), sigma: (2.0 * (mean / median).ln()).sqrt() })
     }
 
@@ -115,7 +116,8 @@ mod tests {
 
     #[test]
     fn a_distribution_has_the_mean_and_median_it_was_built_with() {
-        let (mean, median) = (Nanos::from_micros(2_005), Nanos::from_micros(1_251));
+        let mean = Nanos::from_micros(2_005);
+        let median = Nanos::from_micros(1_251);
         for (distribution, median_ms) in [
             (Distribution::lognormal(mean, median), 1.251),
             (Distribution::lognormal(mean, mean), 2.005),
@@ -137,7 +139,8 @@ mod tests {
 
     #[test]
     fn impossible_distributions_are_refused() {
-        let (one, two) = (Nanos::from_millis(1), Nanos::from_millis(2));
+        let one = Nanos::from_millis(1);
+        let two = Nanos::from_millis(2);
         for (distribution, error) in [
             (Distribution::lognormal(one, two), "mean_ms = 1: must be from the median to an hour (3600000)"),
             (Distribution::lognormal(one, Nanos::ZERO), "p50_ms = 0: must be above 0"),

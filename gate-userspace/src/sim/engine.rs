@@ -319,7 +319,8 @@ mod tests {
     #[test]
     fn many_memoryless_servers_wait_as_erlang_says() {
         // M/M/c: the mean wait is C(c, a) / (c mu - lambda), with Erlang's C from his B.
-        let (servers, load) = (20, 0.9);
+        let servers = 20;
+        let load = 0.9;
         let offered = f64::from(servers) * load;
         let blocked = (1..=servers).fold(1.0, |b, n| offered * b / (f64::from(n) + offered * b));
         let waits = blocked / (1.0 - load * (1.0 - blocked));

@@ -151,7 +151,8 @@ fn ranges(chart: &Chart) -> Option<(Range<f64>, Range<f64>)> {
             Some(span) => Some(span.start.min(at)..span.end.max(at)),
         })
     };
-    let (x, y) = (span(|point| point.0)?, span(|point| point.1)?);
+    let x = span(|point| point.0)?;
+    let y = span(|point| point.1)?;
     let x = if x.start < x.end {
         x
     } else if chart.log_x {

@@ -198,8 +198,8 @@ mod tests {
 
     #[test]
     fn an_almost_empty_histogram_never_replaces_a_full_one() {
-        let (recorder, mut published) =
-            (Recorder::new(), Published::nothing(HistogramKind::Swap, Nanos::ZERO));
+        let recorder = Recorder::new();
+        let mut published = Published::nothing(HistogramKind::Swap, Nanos::ZERO);
         let mut refresh = |now| {
             let before = published.since();
             published.refresh(&recorder, &[50.0], RHYTHM, Nanos(now));
@@ -225,8 +225,8 @@ mod tests {
 
     #[test]
     fn a_buffer_is_empty_when_its_turn_comes_again() {
-        let (recorder, mut published) =
-            (Recorder::new(), Published::nothing(HistogramKind::Swap, Nanos::ZERO));
+        let recorder = Recorder::new();
+        let mut published = Published::nothing(HistogramKind::Swap, Nanos::ZERO);
         for (round, value) in [1_600, 3_200, 6_400, 12_800].into_iter().enumerate() {
             recorded(&recorder, 20, value);
             published.refresh(&recorder, &[50.0], RHYTHM, Nanos(1_000 * (round as u64 + 1)));

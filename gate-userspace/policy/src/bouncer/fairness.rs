@@ -89,7 +89,8 @@ impl Helper {
     /// The mean acceptance ratio, AAR, of type `asking` and the types that the window holds, and where the average is
     /// over more types, of those too, with a ratio of 0.
     fn average_ratio(&self, asking: usize, at: Position) -> f64 {
-        let (mut sum, mut types) = (0.0, 0u32);
+        let mut sum = 0.0;
+        let mut types = 0u32;
         for index in 0..self.types {
             let (accepted, received) = self.counted(index, at);
             if received > 0 || index == asking {

@@ -80,8 +80,11 @@ mod tests {
             ticks in prop::collection::vec((1u64..300, 0u64..200), 1..150),
         ) {
             let rhythm = Rhythm { interval: Nanos(interval), min_samples };
-            let (mut window, open) = (SlidingHistogram::new(Nanos::ZERO), Histogram::new());
-            let (mut now, mut all, mut pushed) = (0, 0, 0);
+            let mut window = SlidingHistogram::new(Nanos::ZERO);
+            let open = Histogram::new();
+            let mut now = 0;
+            let mut all = 0;
+            let mut pushed = 0;
             for (passed, values) in ticks {
                 now += passed;
                 (0..values).for_each(|_| open.record(Nanos(5)));

@@ -270,7 +270,8 @@ fn threads_that_share_a_policy_leave_its_counts_even() {
             let bouncer = &bouncer;
             scope.spawn(move || {
                 for n in 0..20_000u64 {
-                    let (request, now) = (request((n % 3) as u16), Nanos::from_micros(n * 100));
+                    let request = request((n % 3) as u16);
+                    let now = Nanos::from_micros(n * 100);
                     if bouncer.decide(request, now, 0.5).admits() {
                         bouncer.enqueued(request);
                         bouncer.dequeued(request);
@@ -407,8 +408,10 @@ proptest! {
             figures.iter().zip(&queued).map(|(figures, &queued)| figures.mean.0 as f64 * f64::from(queued)).sum::<f64>() / 10.0;
         for (query_type, figures) in figures.iter().enumerate() {
             let estimate = |percentile| wait + figures.at(percentile).0 as f64;
-            let (p50, p90) = (estimate(50.0), estimate(90.0));
-            let (at_p50, at_p90) = ((18 * MS) as f64, (50 * MS) as f64);
+            let p50 = estimate(50.0);
+            let p90 = estimate(90.0);
+            let at_p50 = (18 * MS) as f64;
+            let at_p90 = (50 * MS) as f64;
             prop_assert_eq!(admits(&bouncer, request(query_type as u16)), p50 <= at_p50 && p90 <= at_p90);
         }
     }

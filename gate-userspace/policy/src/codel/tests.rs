@@ -116,7 +116,8 @@ fn impossible_parameters_are_refused() {
 /// wait of a served request in the last five, and how many were dropped in all.
 fn overload(mut codel: Option<Codel>, load: u64) -> (Nanos, usize) {
     let mut queue: VecDeque<Nanos> = VecDeque::new();
-    let (mut longest, mut dropped) = (Nanos::ZERO, 0);
+    let mut longest = Nanos::ZERO;
+    let mut dropped = 0;
     for millis in 1..=10_000 {
         let now = Nanos::from_millis(millis);
         queue.extend((0..load).map(|_| now));
@@ -153,10 +154,12 @@ proptest! {
         overload: bool, steps in prop::collection::vec((0..40_u64, 0..15_u64, 0..3_usize), 1..400),
     ) {
         let mut codel = codel(if overload { Law::Overload } else { Law::Rfc8289 });
-        let (mut now, mut last_short) = (0, 0);
+        let mut now = 0;
+        let mut last_short = 0;
         for (step, waited, behind) in steps {
             now += step;
-            let (now, waited) = (Nanos::from_millis(now), Nanos::from_millis(waited));
+            let now = Nanos::from_millis(now);
+            let waited = Nanos::from_millis(waited);
             let drops = codel.dequeue(now, waited, behind) == Verdict::Drop;
             let above = now.saturating_sub(Nanos::from_millis(last_short));
             if overload {
@@ -188,7 +191,8 @@ proptest! {
     #[test]
     fn a_clock_that_goes_back_stands_still(back in prop::collection::vec(0..1_000_u64, 1..100), overload: bool) {
         let law = if overload { Law::Overload } else { Law::Rfc8289 };
-        let (mut jumping, mut standing) = (codel(law), codel(law));
+        let mut jumping = codel(law);
+        let mut standing = codel(law);
         for (nth, back) in (0..).zip(back) {
             let now = Nanos::from_millis(nth * 10);
             let waited = Nanos::from_millis(20);

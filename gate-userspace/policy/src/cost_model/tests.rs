@@ -80,7 +80,8 @@ fn prices_come_to_what_requests_take() {
         Shape { rows: 100, bytes: 64, expected_milli: 20_000 },
         Shape { rows: 1, bytes: 4_096, expected_milli: 2_500 },
     ] {
-        let (price, ru) = (model.prices().price(shape), STORE.cost(shape) / reference_cost);
+        let price = model.prices().price(shape);
+        let ru = STORE.cost(shape) / reference_cost;
         assert!(close(price, ru), "{shape:?}: {price} for {ru}");
     }
     assert!(close(model.prices().price(REFERENCE), 1.0));
@@ -138,7 +139,8 @@ fn what_cannot_be_told_apart_stays_in_proportion() {
 
 #[test]
 fn what_is_answered_together_teaches_as_much_as_one_by_one() {
-    let (mut alone, mut together) = (Window::default(), Window::default());
+    let mut alone = Window::default();
+    let mut together = Window::default();
     for rows in 1..=16 {
         let shape = Shape { rows, bytes: 100 * rows, expected_milli: 1_000 };
         let took = Nanos(STORE.took(shape).0 * 16);
@@ -177,14 +179,16 @@ fn what_is_answered_together_teaches_as_much_as_one_by_one() {
         model.tick(&window, false);
     }
     for shape in [REFERENCE, Shape { rows: 100, bytes: 64, expected_milli: 20_000 }] {
-        let (price, ru) = (model.prices().price(shape), STORE.cost(shape) / STORE.cost(REFERENCE));
+        let price = model.prices().price(shape);
+        let ru = STORE.cost(shape) / STORE.cost(REFERENCE);
         assert!(close(price, ru), "{shape:?}: {price} for {ru}");
     }
 }
 
 #[test]
 fn windows_of_many_are_as_good_as_one() {
-    let (mut parts, mut whole) = ([Window::default(); 4], Window::default());
+    let mut parts = [Window::default(); 4];
+    let mut whole = Window::default();
     for nth in 0..100_u32 {
         let shape = Shape { rows: 1 + nth % 9, bytes: 64 * nth, expected_milli: 100 * nth };
         for window in [&mut parts[nth as usize % 4], &mut whole] {

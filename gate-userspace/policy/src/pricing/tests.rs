@@ -57,7 +57,8 @@ fn requests_that_look_alike_cost_what_their_class_takes() {
     let mut service = Service::new(10.0);
     assert_eq!(service.price(GET), service.price(DELETE));
     service.run(600);
-    let (get, delete) = (service.price(GET), service.price(DELETE));
+    let get = service.price(GET);
+    let delete = service.price(DELETE);
     // All of it is latency, and still base and row are a tenth of what they were.
     assert!((950..=1_100).contains(&get) && (9_500..=10_500).contains(&delete), "{get} {delete}");
     assert_eq!(service.pricing.reference(), Some(READ));

@@ -182,7 +182,8 @@ proptest! {
         let mut ticker = Ticker::new();
         for (ticks, ratio) in ratios {
             for _ in 0..ticks {
-                let (before, level) = (ticker.treatments(), ticker.shedding.level);
+                let before = ticker.treatments();
+                let level = ticker.shedding.level;
                 let change = ticker.tick(ratio);
                 let [critical, standard, batch, best_effort] = ticker.treatments();
                 prop_assert!(ticker.shedding.level.abs_diff(level) <= 1);

@@ -232,9 +232,11 @@ impl SpaceSaving {
     /// more than half of them, as long as others have keys.
     #[must_use]
     pub fn fair_top(&self, most: usize) -> Vec<Entry<'_>> {
-        let (of_tenant, of_service) = (most.div_ceil(4), most.div_ceil(2));
+        let of_tenant = most.div_ceil(4);
+        let of_service = most.div_ceil(2);
         let (mut tenants, mut services) = (HashMap::<u32, usize>::new(), HashMap::<u32, usize>::new());
-        let (mut top, mut rest) = (Vec::with_capacity(most), Vec::new());
+        let mut top = Vec::with_capacity(most);
+        let mut rest = Vec::new();
         for entry in self.top(self.counters.len()) {
             let tenant = tenants.entry(entry.tenant).or_default();
             let service = services.entry(entry.scope).or_default();
@@ -273,7 +275,8 @@ impl SpaceSaving {
 
     /// Adds what `other` counted, keeping the heaviest keys of both.
     pub fn merge(&mut self, other: &Self) {
-        let (floor, other_floor) = (self.exact_floor(), other.exact_floor());
+        let floor = self.exact_floor();
+        let other_floor = other.exact_floor();
         for counter in &mut self.counters {
             let hash = other.hash(counter.scope, counter.key());
             let (count, error) = match other.find(hash, counter.scope, counter.key()) {
@@ -430,7 +433,8 @@ impl Counter {
 
     /// In whole units, rounded so that the bounds hold.
     const fn weight(&self) -> Estimate {
-        let (at_least, count) = ((self.count - self.error) >> POINT, self.count.div_ceil(1 << POINT));
+        let at_least = (self.count - self.error) >> POINT;
+        let count = self.count.div_ceil(1 << POINT);
         Estimate { count, error: count - at_least }
     }
 

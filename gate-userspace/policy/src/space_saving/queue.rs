@@ -176,7 +176,8 @@ impl Ring {
     }
 
     fn iter_mut(&mut self) -> impl Iterator<Item = &mut Node> {
-        let (head, len) = (self.head, self.len);
+        let head = self.head;
+        let len = self.len;
         let (wrapped, first) = self.nodes.split_at_mut(head);
         first.iter_mut().chain(wrapped).take(len)
     }
@@ -234,7 +235,8 @@ mod tests {
                 Just(Step::Halve),
             ], 0..300),
         ) {
-            let (mut queue, mut counts) = (Queue::new(first.len()), first);
+            let mut queue = Queue::new(first.len());
+            let mut counts = first;
             for (number, &count) in (0..).zip(&counts) {
                 queue.push(count, number);
             }

@@ -71,7 +71,8 @@ proptest! {
     fn every_estimate_is_at_least_the_truth_and_exceeds_it_by_at_most_its_error(
         capacity in 1..40_usize, updates in updates(),
     ) {
-        let (sketch, exact) = (sketch(capacity, &updates), exact(&updates));
+        let sketch = sketch(capacity, &updates);
+        let exact = exact(&updates);
         assert_bounds(&sketch, &exact);
         assert_whole(&sketch);
         prop_assert_eq!(sketch.total(), exact.values().sum::<u64>());
@@ -81,7 +82,8 @@ proptest! {
 
     #[test]
     fn with_a_counter_for_every_key_nothing_is_estimated(updates in updates()) {
-        let (sketch, exact) = (sketch(1_000, &updates), exact(&updates));
+        let sketch = sketch(1_000, &updates);
+        let exact = exact(&updates);
         prop_assert_eq!(sketch.len(), exact.len());
         for entry in sketch.iter() {
             prop_assert_eq!(entry.weight, Estimate { count: exact[&(entry.scope, entry.key.to_vec())], error: 0 });
@@ -221,7 +223,8 @@ fn a_cooled_key_leaves_and_a_hot_one_stays() {
 #[test]
 fn memory_is_constant_and_under_two_megabytes_at_a_thousand_counters() {
     let mut sketch = SpaceSaving::new(1_000, 1).unwrap();
-    let (before, counters) = (sketch.memory_bytes(), sketch.counters.capacity());
+    let before = sketch.memory_bytes();
+    let counters = sketch.counters.capacity();
     assert!(before < 500_000, "{before}");
     for key in 0..10_000_u32 {
         sketch.update(0, &key.to_be_bytes(), 1);

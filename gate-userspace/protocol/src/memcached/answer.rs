@@ -274,7 +274,8 @@ fn value(text: &[u8]) -> Result<AnswerLine, Garbage> {
     let rest = &rest[key + 1..];
     let flags = rest.iter().position(|&byte| byte == b' ').ok_or(bad)?;
     let value = length(&rest[flags + 1..])?;
-    let (key_at, key_end) = (KEY_AT as u16, (KEY_AT + key) as u16);
+    let key_at = KEY_AT as u16;
+    let key_end = (KEY_AT + key) as u16;
     Ok(AnswerLine { status: Status::Value, body: value + 2, value, key_at, key_end })
 }
 

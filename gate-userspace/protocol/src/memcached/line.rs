@@ -98,8 +98,11 @@ pub(super) fn parse(line: &[u8]) -> Result<Line, Fault> {
 impl Line {
     /// One without keys and value.
     const fn plain(command: Command) -> Self {
-        let (access, quiet) = (Access::Neither, Quiet::Answered);
-        let (base64, pure, body) = (false, false, None);
+        let access = Access::Neither;
+        let quiet = Quiet::Answered;
+        let base64 = false;
+        let pure = false;
+        let body = None;
         Self { command, access, quiet, keys_at: 0, keys_end: 0, keys: 0, base64, pure, body }
     }
 
@@ -114,7 +117,8 @@ impl Line {
 
     /// One with one key.
     fn of_key(command: Command, access: Access, quiet: Quiet, key: &Range<usize>) -> Self {
-        let (keys_at, keys_end) = (key.start as u32, key.end as u32);
+        let keys_at = key.start as u32;
+        let keys_end = key.end as u32;
         Self { access, quiet, keys_at, keys_end, keys: 1, ..Self::plain(command) }
     }
 }
@@ -125,7 +129,9 @@ fn gets(mut words: Words<'_>, command: Command) -> Result<Line, Fault> {
     if touches {
         words.next().ok_or(UNKNOWN)?;
     }
-    let (mut first, mut end, mut keys) = (words.line.len(), 0, 0);
+    let mut first = words.line.len();
+    let mut end = 0;
+    let mut keys = 0;
     for key in words {
         if key.len() > MAX_KEY {
             return Err(Fault::answered(FaultKind::BadFormat));
@@ -139,7 +145,9 @@ fn gets(mut words: Words<'_>, command: Command) -> Result<Line, Fault> {
         return if touches { Ok(Line::plain(command)) } else { Err(UNKNOWN) };
     }
     let access = if touches { Access::Write } else { Access::Read };
-    let (keys_at, keys_end, pure) = (first as u32, end as u32, keys == 1 && !touches);
+    let keys_at = first as u32;
+    let keys_end = end as u32;
+    let pure = keys == 1 && !touches;
     Ok(Line { access, keys_at, keys_end, keys, pure, ..Line::plain(command) })
 }
 
@@ -147,7 +155,10 @@ fn gets(mut words: Words<'_>, command: Command) -> Result<Line, Fault> {
 fn store(mut words: Words<'_>, command: Command) -> Result<Line, Fault> {
     let line = words.line;
     let mut next = || words.next().ok_or(UNKNOWN);
-    let (key, flags, time, bytes) = (next()?, next()?, next()?, next()?);
+    let key = next()?;
+    let flags = next()?;
+    let time = next()?;
+    let bytes = next()?;
     let cas = if command == Command::Cas { Some(next()?) } else { None };
     // memcached lets this be any word, and ignores it unless it is `noreply`.
     let extra = words.next();
@@ -173,7 +184,8 @@ fn store(mut words: Words<'_>, command: Command) -> Result<Line, Fault> {
 fn keyed(mut words: Words<'_>, command: Command, least: usize, most: usize) -> Result<Line, Fault> {
     let line = words.line;
     let key = words.next().ok_or(UNKNOWN)?;
-    let (mut count, mut last) = (2, 0..0);
+    let mut count = 2;
+    let mut last = 0..0;
     for word in words.by_ref().take(most) {
         count += 1;
         last = word;
@@ -221,7 +233,8 @@ fn meta_set(mut words: Words<'_>) -> Result<Line, Fault> {
 
 /// Notes a meta command's flags, and counts them.
 fn flags(mut line: Line, words: Words<'_>) -> (Line, usize) {
-    let (text, mut count) = (words.line, 0);
+    let text = words.line;
+    let mut count = 0;
     line.pure = line.command == Command::MetaGet;
     for flag in words {
         count += 1;
@@ -242,8 +255,10 @@ fn flags(mut line: Line, words: Words<'_>) -> (Line, usize) {
 fn administer(line: &[u8]) -> Result<Line, Fault> {
     // The first words, the last word, and how many there are.
     let words = || Words { line, at: 0 }.map(|word| &line[word]);
-    let (mut first, count) = (words(), words().count());
-    let (name, second) = (first.next().unwrap_or_default(), first.next().unwrap_or_default());
+    let mut first = words();
+    let count = words().count();
+    let name = first.next().unwrap_or_default();
+    let second = first.next().unwrap_or_default();
     let last = words().last().unwrap_or_default();
     let quiet = if is_no_reply(last) { Quiet::NoReply } else { Quiet::Answered };
     let admin = |command: Command, least: usize, most: usize| {

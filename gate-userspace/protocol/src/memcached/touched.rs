@@ -66,7 +66,9 @@ fn decode<'b>(text: &[u8], buffer: &'b mut [u8; MAX_KEY]) -> Option<&'b [u8]> {
     if text.is_empty() || text.len() > MAX_KEY || !text.len().is_multiple_of(4) || padding > 2 {
         return None;
     }
-    let (mut bits, mut count, mut len) = (0_u32, 0, 0);
+    let mut bits = 0_u32;
+    let mut count = 0;
+    let mut len = 0;
     for &byte in &text[..text.len() - padding] {
         let value = match byte {
             b'A'..=b'Z' => byte - b'A',

@@ -38,8 +38,9 @@ impl Frame {
     /// As it is sent.
     #[must_use]
     pub fn to_bytes(self) -> [u8; FRAME] {
-        let ([a, b], [c, d], [e, f]) =
-            (self.id.to_be_bytes(), self.index.to_be_bytes(), self.total.to_be_bytes());
+        let [a, b] = self.id.to_be_bytes();
+        let [c, d] = self.index.to_be_bytes();
+        let [e, f] = self.total.to_be_bytes();
         [a, b, c, d, e, f, 0, 0]
     }
 }

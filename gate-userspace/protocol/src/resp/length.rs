@@ -25,7 +25,9 @@ pub(super) fn read(input: &[u8], at: usize) -> Length {
 }
 
 fn read_any(input: &[u8], at: usize) -> Length {
-    let (mut number, mut digits, mut negative) = (0_i64, 0, false);
+    let mut number = 0_i64;
+    let mut digits = 0;
+    let mut negative = false;
     let mut rest = input.get(at..).unwrap_or_default().iter().enumerate();
     loop {
         let Some((place, &byte)) = rest.next() else { return Length::Incomplete };

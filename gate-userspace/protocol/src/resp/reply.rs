@@ -174,7 +174,8 @@ impl Replies {
     /// The bytes that have been read.
     #[inline]
     fn give(&mut self, last: bool) -> Part {
-        let (len, given) = (self.at, self.given);
+        let len = self.at;
+        let given = self.given;
         let kind = self.kind.unwrap_or(Kind::Simple);
         self.at = 0;
         self.given = true;

@@ -163,7 +163,8 @@ impl Decoder {
             Length::Incomplete => Step::More { want: input.len() + 1 },
             Length::Is(args, at) if args <= 0 => Step::Skip { len: at },
             Length::Is(args, at) if args <= i64::from(self.limits.args) => {
-                let (args, first) = (args as u32, at as u8);
+                let args = args as u32;
+                let first = at as u8;
                 let command = Command::UNKNOWN;
                 self.head(
                     input,
@@ -335,7 +336,9 @@ impl Scan {
     /// Of `bytes` that are known to be an array of `args` bulk strings.
     fn whole(bytes: &[u8], args: u32) -> Result<Self, FaultKind> {
         let Length::Is(_, at) = length::read(bytes, 1) else { return Err(FaultKind::ArrayLength) };
-        let (first, command, keys) = (at as u8, Command::UNKNOWN, Run::default());
+        let first = at as u8;
+        let command = Command::UNKNOWN;
+        let keys = Run::default();
         let mut scan = Self { at, first, args, seen: 0, command, key: 0, keys, expected: 0 };
         let mut rest = Args::new(bytes, at, args);
         while let Some(arg) = rest.next() {
@@ -366,7 +369,8 @@ impl Scan {
             if self.keys.count == 0 {
                 self.keys.at = self.at as u32;
             }
-            let (place, step) = (self.seen - self.key, u32::from(self.keys.step));
+            let place = self.seen - self.key;
+            let step = u32::from(self.keys.step);
             self.keys.count += u32::from(step == 1 || place.is_multiple_of(step));
         }
         self.seen += 1;

@@ -39,7 +39,9 @@ pub(super) fn fixed_keys(keys: KeySpec, args: u32) -> Option<(u32, u32, u8)> {
 #[inline(always)]
 pub(super) fn read(command: Command, args: &Args<'_>, count: u32, keys: u32, fixed: Run) -> Shape {
     let spec = command.spec();
-    let (access, state, runs) = (spec.access, spec.state, [fixed, Run::default()]);
+    let access = spec.access;
+    let state = spec.state;
+    let runs = [fixed, Run::default()];
     let are_fixed = matches!(spec.keys, KeySpec::None | KeySpec::Range { .. });
     if are_fixed && spec.rows == Rows::Keys && !spec.may_store && args.left() >= count {
         // Nearly always. Nothing is looked for, and nothing leaves the registers.

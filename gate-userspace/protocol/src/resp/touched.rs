@@ -196,7 +196,8 @@ mod tests {
 
     /// The keys that a request touches; `None` if they are unknown.
     fn touched(line: &str) -> Option<Vec<String>> {
-        let (mut decoder, input) = (Decoder::new(Limits::default()), format!("{line}\r\n"));
+        let mut decoder = Decoder::new(Limits::default());
+        let input = format!("{line}\r\n");
         let Step::Request { request, len } = decoder.next(input.as_bytes()) else { panic!("{line}") };
         let bytes = decoder.bytes(&request, &input.as_bytes()[..len]);
         let mut all = Vec::new();

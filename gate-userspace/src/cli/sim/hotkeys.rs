@@ -127,7 +127,8 @@ fn charts(setup: &Setup, requested: Sketch, reports: &[Report]) -> Vec<Chart> {
     let sampling = |report: &Report| {
         (report.sketch.capacity == requested.capacity).then(|| f64::from(report.sketch.sample_every))
     };
-    let (precision, recall) = (|report: &Report| report.precision, |report: &Report| report.recall);
+    let precision = |report: &Report| report.precision;
+    let recall = |report: &Report| report.recall;
     let chart =
         |title: &str, x_label: &str, x: &dyn Fn(&Report) -> Option<f64>, y: fn(&Report) -> f64| Chart {
             title: title.into(),
@@ -136,7 +137,8 @@ fn charts(setup: &Setup, requested: Sketch, reports: &[Report]) -> Vec<Chart> {
             log_x: true,
             series: setup.exponents.iter().map(|&exponent| line(reports, exponent, x, y)).collect(),
         };
-    let (by_memory, by_sampling) = ("memory, KiB", "requests to a sample");
+    let by_memory = "memory, KiB";
+    let by_sampling = "requests to a sample";
     vec![
         chart("Reported keys that are among the heaviest (precision)", by_memory, &memory, precision),
         chart("Heaviest keys that are counted (recall)", by_memory, &memory, recall),

@@ -152,7 +152,8 @@ fn table(setup: &Setup, report: &Report) -> Table {
     table.load_style(presets::ASCII_MARKDOWN);
     table.set_header(["", "worst second", "worst 10 seconds", "overall"]);
     let percent = |value: f64| format!("{value:.1} %");
-    let (above, below) = (&report.above_limit_percent, &report.below_exact_percent);
+    let above = &report.above_limit_percent;
+    let below = &report.below_exact_percent;
     let label = |of: &str| if setup.tenants > 1 { format!("{of}, worst tenant") } else { of.to_owned() };
     table.add_row([
         label("above the limit"),

@@ -216,7 +216,8 @@ fn thirty_two_query_types_of_ones_own_fit_and_one_more_does_not() {
 fn ten_thousand_tenants_fit_and_one_more_does_not() {
     let mut text = GOOD.to_owned();
     for i in 2..10_000 {
-        let (high, low) = (i >> 8, i & 255);
+        let high = i >> 8;
+        let low = i & 255;
         text += &format!(
             "[[tenant]]\nname = \"t{i}\"\nsources = \"10.{high}.{low}.0/24\"\nquota = \"1000 RU/s\"\n"
         );

@@ -186,7 +186,8 @@ impl Loop {
     fn quiet_tick(&mut self) -> u32 {
         self.now = self.now.saturating_add(TICK);
         let ratio = self.ratio.tick(self.now, self.memory.is_overloaded(0));
-        let (queue_stands, store_up) = (self.queue_stands, self.store_up);
+        let queue_stands = self.queue_stands;
+        let store_up = self.store_up;
         let service = ServiceSnapshot { ratio, queue_stands, store_up, cost_samples: self.cost_samples };
         let snapshot = Snapshot { now: self.now, interval: TICK, tenants: &[], services: &[service] };
         decide(&self.rules, &snapshot, &mut self.memory, &mut []);

@@ -23,7 +23,8 @@ fn ratio_after(watch: &mut Watch, now: &mut Nanos, latency: Nanos) -> Option<f64
 
 #[test]
 fn latency_windows_outlive_a_reload_with_the_same_settings() {
-    let (mut watch, mut now) = (Watch::default(), Nanos::ZERO);
+    let mut watch = Watch::default();
+    let mut now = Nanos::ZERO;
     watch.follow(&config(""), &[], now).unwrap();
     for _ in 0..100 {
         ratio_after(&mut watch, &mut now, Nanos::from_millis(2));

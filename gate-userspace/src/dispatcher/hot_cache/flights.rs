@@ -141,7 +141,9 @@ impl Flights {
         // An older version's flight lands by itself; nobody joins it any more.
         flights.insert(number, Arc::clone(&flight));
         let flights = Arc::clone(self);
-        let (heard, for_one, complete_followers) = (Vec::new(), false, false);
+        let heard = Vec::new();
+        let for_one = false;
+        let complete_followers = false;
         JoinResult::Leader(Box::new(FlightLeader {
             flights,
             flight,
@@ -215,7 +217,8 @@ impl FlightLeader {
         }
         let note = if fits { Completion::Answer(Arc::clone(&answer)) } else { Completion::TooLong };
         let threads = self.end(&note);
-        let (flights, flight) = (Arc::clone(&self.flights), Arc::clone(&self.flight));
+        let flights = Arc::clone(&self.flights);
+        let flight = Arc::clone(&self.flight);
         fits.then(|| Box::new(PendingTtl { flights, flight, threads, answer, ttl: Vec::new() }))
     }
 

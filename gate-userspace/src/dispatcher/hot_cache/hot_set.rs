@@ -76,7 +76,8 @@ impl Sampler {
     /// Sends a sample of a key. One that is longer than those that are counted is not: cut off, it would be
     /// taken for another.
     pub(crate) fn send(&self, service: u32, tenant: u32, weight: u32, key: &[u8]) {
-        let (key_len, flags) = (key.len() as u16, 0);
+        let key_len = key.len() as u16;
+        let flags = 0;
         let mut sample = Sample { service, tenant, weight, flags, key_len, key: [0; Sample::MAX_KEY] };
         let Some(room) = sample.key.get_mut(..key.len()) else { return };
         room.copy_from_slice(key);

@@ -110,7 +110,8 @@ mod tests {
 
     #[test]
     fn a_client_waits_until_no_read_of_its_follows_a_flight() {
-        let (versions, order) = (Versions::new(1), KeyOrder::default());
+        let versions = Versions::new(1);
+        let order = KeyOrder::default();
         let key = versions.hash(b"key");
         let mut replies = Replies::new(|_, _| ());
         replies.open();
@@ -135,7 +136,9 @@ mod tests {
         fn what_is_on_its_way_is_never_forgotten_and_what_is_answered_is_in_time(
             steps in proptest::collection::vec((any::<bool>(), 0_u8..40, 0_usize..4), 1..300),
         ) {
-            let (versions, order, mut replies) = (Versions::new(1), KeyOrder::default(), Replies::new(|_, _| ()));
+            let versions = Versions::new(1);
+            let order = KeyOrder::default();
+            let mut replies = Replies::new(|_, _| ());
             let mut open = std::collections::VecDeque::new();
             for (own, key, answered) in steps {
                 let key = versions.hash(&[key]);

@@ -245,7 +245,8 @@ impl<W: Cacheable, C: CacheClient> HotCache<W, C> {
     pub(crate) fn sample(&self, decoded: Decoded<'_, W, C>, service: usize, ledger: &mut Ledger) {
         let every = ledger.sample_every();
         if W::meta(decoded.request).keyed && self.sampler.is_due(every, || ledger.draw()) {
-            let (key, tenant) = (W::keys(decoded.request, decoded.bytes).next(), decoded.tenant.0);
+            let key = W::keys(decoded.request, decoded.bytes).next();
+            let tenant = decoded.tenant.0;
             key.into_iter().for_each(|key| self.sampler.send(ledger.number(service), tenant, every, key));
         }
     }

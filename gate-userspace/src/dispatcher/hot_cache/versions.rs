@@ -165,7 +165,8 @@ impl Marker {
     /// Marks all keys around a time at which the store will forget them: from when an answer that is kept could
     /// outlive it, until the store's clock is certain to have reached it.
     pub(crate) fn mark_all_at(&self, time: Nanos, now: Nanos) {
-        let (from, until) = (time.saturating_sub(BEFORE_FLUSH), time.saturating_add(AFTER_FLUSH));
+        let from = time.saturating_sub(BEFORE_FLUSH);
+        let until = time.saturating_add(AFTER_FLUSH);
         let mut delay_refusal = self.delay_refusal.borrow_mut();
         if delay_refusal.len() < MOST_DELAYED {
             delay_refusal.push(Delayed { from, until, is_marked: false });
@@ -259,8 +260,10 @@ mod tests {
     #[test]
     fn a_write_ends_what_was_read_before_it_and_lets_nothing_be_read_until_it_is_over() {
         let (versions, marker) = marker();
-        let (key, other) = (versions.hash(b"key"), versions.hash(b"other"));
-        let (before, unharmed) = (versions.of(key).unwrap(), versions.of(other).unwrap());
+        let key = versions.hash(b"key");
+        let other = versions.hash(b"other");
+        let before = versions.of(key).unwrap();
+        let unharmed = versions.of(other).unwrap();
         let mark = mark(&marker, b"key");
         assert!(versions.of(key).is_none() && !versions.holds(key, before));
         mark.over();

@@ -199,7 +199,8 @@ pub(crate) fn memcached_login(service: &StoreLogin) -> Result<Secret, Unreadable
         let source = std::io::Error::new(std::io::ErrorKind::InvalidData, "it is empty, or has a blank");
         return Err(UnreadablePassword { path: service.password_file.clone(), source });
     }
-    let (user, password) = (login.user(), login.password());
+    let user = login.user();
+    let password = login.password();
     let mut bytes = Secret::default();
     let out = &mut bytes.0;
     out.extend_from_slice(format!("set gate 0 -1 {}\r\n", user.len() + 1 + password.len()).as_bytes());
@@ -282,7 +283,8 @@ const DEFAULT_USER: &[u8] = b"default";
 impl Identity {
     /// This user, with this password.
     pub(crate) fn of(user: &str, password: &str) -> Self {
-        let (user, password) = (Some(user.as_bytes().into()), Secret::new(password.as_bytes()));
+        let user = Some(user.as_bytes().into());
+        let password = Secret::new(password.as_bytes());
         Self { login: Some(Rc::new(Login { user, password })), ..Self::default() }
     }
 }
@@ -369,7 +371,8 @@ mod tests {
     #[test]
     fn only_who_may_do_everything_is_taken_for_it() {
         let redis_7 = |commands: &str, keys: &str| {
-            let (commands_len, keys_len) = (commands.len(), keys.len());
+            let commands_len = commands.len();
+            let keys_len = keys.len();
             format!(
                 "*12\r\n$5\r\nflags\r\n*1\r\n$2\r\non\r\n$9\r\npasswords\r\n*0\r\n$8\r\ncommands\r\n\
                  ${commands_len}\r\n{commands}\r\n$4\r\nkeys\r\n${keys_len}\r\n{keys}\r\n"

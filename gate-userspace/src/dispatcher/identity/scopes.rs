@@ -113,8 +113,10 @@ mod tests {
 
     #[test]
     fn a_number_that_nobody_holds_or_that_is_retired_is_not_used_again() {
-        let (scopes, alice) = (Scopes::new(1), Identity::of("alice", "1"));
-        let (one, other) = (scopes.of(&alice), scopes.of(&alice));
+        let scopes = Scopes::new(1);
+        let alice = Identity::of("alice", "1");
+        let one = scopes.of(&alice);
+        let other = scopes.of(&alice);
         drop(one);
         assert_eq!(scopes.of(&alice).number, other.number, "another thread holds it");
         scopes.retire(&other);

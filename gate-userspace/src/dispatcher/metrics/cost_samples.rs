@@ -165,7 +165,8 @@ enum Payer {
 
 impl Default for ReplyBatch {
     fn default() -> Self {
-        let (counts, sent) = (ByClass::default(), Nanos::MAX);
+        let counts = ByClass::default();
+        let sent = Nanos::MAX;
         let (payer, paid) = Default::default();
         Self { counts, rows: 0, bytes: 0, sent, are_reference: true, is_unmeasurable: false, payer, paid }
     }
@@ -286,7 +287,8 @@ mod tests {
             (&[(MGET, 0, 5)], false),
             (&[(GET, 0, 5), (MGET, 0, 5)], false),
         ] {
-            let (cost_samples, mut window) = (CostSamples::default(), Window::default());
+            let cost_samples = CostSamples::default();
+            let mut window = Window::default();
             let took = Nanos::from_micros(100 * requests.len() as u64);
             cost_samples.observe(&answers(requests), took, &mut window);
             let found = reference(&window);
@@ -296,7 +298,9 @@ mod tests {
 
     #[test]
     fn who_has_paid_for_all_answers_owes_the_rest_unless_they_are_the_reference() {
-        let (one, other, uncharged) = (PAID, (TenantId(8), MilliRu(1)), (TenantId(7), MilliRu::ZERO));
+        let one = PAID;
+        let other = (TenantId(8), MilliRu(1));
+        let uncharged = (TenantId(7), MilliRu::ZERO);
         let owes = |paid: u32| Some((one.0, MilliRu(paid)));
         for (requests, payer) in [
             (&[][..], None),
@@ -317,7 +321,8 @@ mod tests {
 
     #[test]
     fn what_threads_hand_over_is_taken_once() {
-        let (types, policy) = (QueryTypes::default(), crate::dispatcher::Policy::default());
+        let types = QueryTypes::default();
+        let policy = crate::dispatcher::Policy::default();
         let metrics = ServiceMetrics::new("s".to_owned(), 2, types, policy, Permits::new(None, 2));
         assert!(!metrics.threads[0].cost_samples.is_on());
         let dearest = Prices { base: MilliRu(1), row: MilliRu(2), kib: MilliRu(3), latency: MilliRu(0) };

@@ -106,7 +106,8 @@ fn end(bucket: usize) -> Nanos {
     if next <= SHARES {
         return Nanos(next << FINEST_SHIFT);
     }
-    let (doublings, share) = (next / SHARES - 1, next % SHARES);
+    let doublings = next / SHARES - 1;
+    let share = next % SHARES;
     Nanos((SHARES + share) << doublings << FINEST_SHIFT)
 }
 

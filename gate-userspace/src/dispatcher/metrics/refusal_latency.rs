@@ -104,7 +104,8 @@ mod tests {
 
     #[test]
     fn what_is_written_together_took_as_long_as_the_first_of_it() {
-        let (metrics, pending_refusals) = (RefusalMetrics::default(), PendingRefusals::default());
+        let metrics = RefusalMetrics::default();
+        let pending_refusals = PendingRefusals::default();
         pending_refusals.add(Nanos::from_millis(100));
         pending_refusals.add(Nanos::from_millis(103));
         pending_refusals.on_written(&metrics, || Nanos::from_millis(104));
@@ -119,7 +120,8 @@ mod tests {
 
     #[test]
     fn what_is_held_back_is_counted_and_not_timed_and_what_is_lost_is_neither() {
-        let (metrics, pending_refusals) = (RefusalMetrics::default(), PendingRefusals::default());
+        let metrics = RefusalMetrics::default();
+        let pending_refusals = PendingRefusals::default();
         metrics.held_back(1);
         let before = read(&metrics);
         (0..3).for_each(|ms| pending_refusals.add(Nanos::from_millis(ms)));

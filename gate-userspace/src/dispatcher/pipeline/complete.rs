@@ -260,7 +260,8 @@ impl<W: Wire> Service<W> {
         let Some(following) = self.hot.complete_followers(flight) else { return };
         let mut is_given = false;
         for follower in following.followers {
-            let (client, seq) = (&follower.client, follower.seq);
+            let client = &follower.client;
+            let seq = follower.seq;
             match note {
                 Completion::Answer(answer) => self.answer(client, seq, answer),
                 Completion::ForOneClient(answer) if !is_given && !client.is_gone() => {

@@ -133,7 +133,8 @@ impl<W: Wire> Session<W> {
     pub(crate) fn answer_datagram(self: &Rc<Self>, sender: &Sender, service: &Service<W>) {
         let conversation = &mut *self.conversation.borrow_mut();
         self.update_memory(conversation);
-        let (replies, limits) = (&mut conversation.replies, service.limits.get());
+        let replies = &mut conversation.replies;
+        let limits = service.limits.get();
         let too_long = replies.waiting() > limits.output || service.memory.bytes() > limits.memory;
         if too_long && !self.is_gone() {
             service.admission.count_refusal(self.tenant.get(), Reason::TooLarge);

@@ -78,7 +78,8 @@ impl<W: Wire> Session<W> {
     ) -> Result<(), CloseCause> {
         service.metrics.count(Event::DedicatedConnection);
         self.conversation.borrow_mut().awaits_output = true;
-        let (first, identity) = (self.first_dedicated.take(), self.who.borrow().clone());
+        let first = self.first_dedicated.take();
+        let identity = self.who.borrow().clone();
         let mut connection = match self.open_dedicated(first.is_some(), &identity, service).await {
             Ok(connection) => connection,
             Err(error) => {

@@ -81,7 +81,8 @@ type Ended = Result<(), CloseCause>;
 
 impl<'a, W: Wire> DedicatedRequests<'a, W> {
     pub(super) fn new(exchange: &'a Exchange<'a, W>, first: Option<Charged>) -> Self {
-        let (client, service) = (exchange.client, exchange.service);
+        let client = exchange.client;
+        let service = exchange.service;
         Self {
             exchange,
             client,
@@ -204,7 +205,8 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
         let depth = self.service.limits.get().depth;
         self.wait_for_replies(depth.saturating_sub(1), to_store).await?;
         self.wait_for_reader(to_store).await?;
-        let (first, admission) = (self.first.take(), &self.service.admission);
+        let first = self.first.take();
+        let admission = &self.service.admission;
         let mut charged = match first {
             Some(charged) => charged,
             None => {
@@ -262,7 +264,8 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
         is_first: bool,
         to_store: &mut WriteHalf<'_>,
     ) -> Result<Result<bool, Refusal>, CloseCause> {
-        let (client, admission) = (self.client, &self.service.admission);
+        let client = self.client;
+        let admission = &self.service.admission;
         let in_transaction = self.in_transaction();
         let takes_permit = next.takes_permit(in_transaction);
         let must_run = in_transaction || self.exchange.outstanding.borrow().has_lost_count();
@@ -397,7 +400,8 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
 
     /// The client's new tenant, if the store accepts its login.
     async fn apply_login(&self, login: &LoginRequest) -> Ended {
-        let (client, before) = (self.client, self.client.tenant.get());
+        let client = self.client;
+        let before = self.client.tenant.get();
         client.verify_login(login, self.service).await;
         let is_limited = client.tenant.get() != before && self.service.reserve_dedicated(client).is_err();
         if is_limited {
@@ -450,7 +454,8 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
 
     /// Reads more of what the client sends. A body must go on in time.
     async fn read(&self, from_client: &OwnedReadHalf, mut body: Option<&mut BodyProgress>) -> Ended {
-        let (client, patience) = (self.client, self.service.limits.get().client_timeout);
+        let client = self.client;
+        let patience = self.service.limits.get().client_timeout;
         client.conversation.borrow_mut().awaits_output = false;
         let len = loop {
             match &mut body {

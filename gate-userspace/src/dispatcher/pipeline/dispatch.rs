@@ -173,7 +173,8 @@ fn query_ttl<W: Wire>(
     bytes: &[u8],
 ) -> Option<FollowUp<Service<W>>> {
     let (request, bytes) = W::query_ttl(request, bytes)?;
-    let (client, cache_role) = (Rc::clone(&flight.client), CacheRole::QueryTtl(None));
+    let client = Rc::clone(&flight.client);
+    let cache_role = CacheRole::QueryTtl(None);
     let in_flight = InFlight { client, silent: true, cache_role, ..*flight };
     Some(FollowUp { in_flight, request, bytes })
 }

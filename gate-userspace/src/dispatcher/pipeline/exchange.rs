@@ -189,7 +189,8 @@ impl<'a, W: Wire> Exchange<'a, W> {
     pub(super) async fn watch_store(&self) -> CloseCause {
         let service = self.service;
         loop {
-            let (now, timeout) = (clock::monotonic(), service.settings.store_timeout());
+            let now = clock::monotonic();
+            let timeout = service.settings.store_timeout();
             let mut pause = Nanos(timeout.0 / 2);
             if let Some((since, is_slow)) = self.awaited_since() {
                 let patience = if is_slow { service.limits.get().slow_timeout } else { timeout };

@@ -82,7 +82,8 @@ impl<W: Wire> Service<W> {
             let bytes = client.memory_share.bytes();
             Reverse((bytes > LITTLE, client.stuck_for(), bytes))
         });
-        let (enough, mut closed) = (limit - limit / 8, 0_usize);
+        let enough = limit - limit / 8;
+        let mut closed = 0_usize;
         for client in clients {
             if left <= enough {
                 break;

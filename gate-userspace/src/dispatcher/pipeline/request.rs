@@ -164,7 +164,8 @@ impl<W: Wire> Service<W> {
     ) -> Result<(), Refusal> {
         let Decoded { client, slot: ReplySlot { seq, .. }, request, bytes, .. } = decoded;
         let admission = &self.admission;
-        let (store, is_slow) = (client.store(), is_slow::<W>(request));
+        let store = client.store();
+        let is_slow = is_slow::<W>(request);
         let has_permit = store.has_window(is_slow) && admission.take_permit(&client.queued, is_slow);
         let accepted = match has_permit {
             true => store.accepts(now).inspect_err(|_| admission.release_permit()),

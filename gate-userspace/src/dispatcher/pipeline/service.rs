@@ -127,12 +127,15 @@ impl<W: Wire> Service<W> {
         let metrics = Arc::clone(&service_metrics.threads[number]);
         let pools = Pools::new(settings.backend.max_pools, settings.connections, Arc::clone(&hot.scopes));
         let hot = HotCache::new(&settings, hot, number, Arc::clone(&metrics));
-        let (pending_writes, clients) = (RefCell::default(), RefCell::default());
+        let pending_writes = RefCell::default();
+        let clients = RefCell::default();
         let senders = RefCell::new(Senders::new(settings.max_datagrams));
-        let (limits, tenants) = (*settings.limits.borrow(), settings.tenants.borrow().clone());
+        let limits = *settings.limits.borrow();
+        let tenants = settings.tenants.borrow().clone();
         let types = RefCell::new(settings.types.borrow().clone());
         let own = RefCell::new(settings.own.borrow().clone());
-        let (policy, shared_metrics) = ((policy, delay), service_metrics.clone());
+        let policy = (policy, delay);
+        let shared_metrics = service_metrics.clone();
         let admission =
             Admission::new(&settings, number, Rc::clone(&ledger), policy, shared_metrics, &counted);
         Rc::new(Self {

@@ -54,7 +54,8 @@ impl<W: Wire> CacheClient for Session<W> {
 impl<W: Wire> Session<W> {
     pub(crate) fn new(sink: ReplySink, source: IpAddr, service: &Service<W>) -> Self {
         let (tenant, shadow) = service.tenant_of_client(source);
-        let (tenants, ledger) = (service.tenants.borrow(), service.ledger.borrow());
+        let tenants = service.tenants.borrow();
+        let ledger = service.ledger.borrow();
         let source_tenant = match sink {
             ReplySink::Stream(_) => ledger.tenant_of_source(source),
             ReplySink::Datagram(_) => TenantId::NOBODY,
@@ -135,7 +136,8 @@ impl<W: Wire> Session<W> {
     pub(crate) fn identify_again(self: &Rc<Self>, service: &Service<W>) {
         let (by_source, _) = service.tenant_of_client(self.source);
         let tenant = {
-            let (ledger, user) = (service.ledger.borrow(), self.user.borrow());
+            let ledger = service.ledger.borrow();
+            let user = self.user.borrow();
             self.source_tenant.set(ledger.tenant_of_source(self.source));
             let by_user = user.as_ref().and_then(|login| service.tenants.borrow().of_user(login, &ledger));
             by_user.unwrap_or(by_source)
@@ -156,7 +158,8 @@ impl<W: Wire> Session<W> {
 
     /// What is said of its tenant holds from now on: what is refused to it, and its parts.
     pub(crate) fn refresh_tenant(&self, service: &Service<W>) {
-        let (tenants, ledger) = (service.tenants.borrow(), service.ledger.borrow());
+        let tenants = service.tenants.borrow();
+        let ledger = service.ledger.borrow();
         *self.restrictions.borrow_mut() = tenants.restrictions(self.tenant.get(), &ledger);
         *self.parts.borrow_mut() = tenants.parts(self.tenant.get(), &ledger);
     }

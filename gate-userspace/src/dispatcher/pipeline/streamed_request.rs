@@ -80,9 +80,11 @@ impl<W: Wire> StreamedRequest<W> {
         bytes: &[u8],
         now: Nanos,
     ) -> Self {
-        let (mut link, mut head) = (W::Link::default(), Buffer::default());
+        let mut link = W::Link::default();
+        let mut head = Buffer::default();
         let expect = link.encode(request, bytes, &mut head);
-        let (queued_for, body) = (now.saturating_sub(in_flight.charged.at), Body::of::<W>(request, bytes));
+        let queued_for = now.saturating_sub(in_flight.charged.at);
+        let body = Body::of::<W>(request, bytes);
         Self { request: in_flight, client_tenant, queued_for, link, expect, head, body }
     }
 }

@@ -187,7 +187,8 @@ impl<W: Wire> BodyStream<'_, W> {
         let answered = self.answer(streamed).await;
         let done = self.release_permit();
         if answered.is_ok() {
-            let (class, charged) = (streamed.request.charged.class, sent.saturating_sub(streamed.queued_for));
+            let class = streamed.request.charged.class;
+            let charged = sent.saturating_sub(streamed.queued_for);
             self.service.admission.observe(Answered { class, charged, sent, count: 1 }, done);
             if self.received.is_empty() {
                 self.service.lines.keep(self.line);

@@ -132,7 +132,8 @@ mod tests {
     fn threads_decide_together_and_old_requests_belong_to_no_measurement() {
         let permits = Permits::new(Some(1), 2);
         let limit = AdaptiveLimit::new(Arc::clone(&permits), 1, Nanos::ZERO).unwrap();
-        let (mut one, mut other) = (limit.of_thread(), limit.of_thread());
+        let mut one = limit.of_thread();
+        let mut other = limit.of_thread();
         let start = permits.limit();
         assert!(start > 1);
         let mut now = Nanos::ZERO;

@@ -89,7 +89,9 @@ mod tests {
     /// A store with one place that takes a millisecond, and so many requests of each tier every ten. Returns how
     /// many of each were served and refused in the last of ten seconds.
     fn offered(every_ten_ms: [u64; 4]) -> [(u64, u64); 4] {
-        let (mut queue, mut delay, mut outcome) = (Queue::of_one_thread(1, 100_000, 0), delay(), [(0, 0); 4]);
+        let mut queue = Queue::of_one_thread(1, 100_000, 0);
+        let mut delay = delay();
+        let mut outcome = [(0, 0); 4];
         let mut busy = false;
         for ms in 0..10_000 {
             let now = Nanos::from_millis(ms);

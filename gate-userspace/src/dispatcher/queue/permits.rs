@@ -274,7 +274,8 @@ impl ThreadPermits {
 
     /// Ends when this thread has been granted a permit, or may find one.
     pub(crate) fn woken(&self) -> impl Future<Output = ()> + use<> {
-        let (shared, number) = (Arc::clone(&self.shared), self.number);
+        let shared = Arc::clone(&self.shared);
+        let number = self.number;
         async move { shared.claims[number].0.woken.notified().await }
     }
 

@@ -98,7 +98,8 @@ fn build(
     policy: &AdmissionPolicy,
     now: Nanos,
 ) -> Result<Box<dyn Admission>, OutOfRange> {
-    let (parallelism, order) = (admission.parallelism.at_start(), QueueOrder::ByTier);
+    let parallelism = admission.parallelism.at_start();
+    let order = QueueOrder::ByTier;
     Ok(match policy {
         AdmissionPolicy::Bouncer(fairness, histogram, values) => {
             Box::new(bouncer(admission, *fairness, (*histogram, *values), now)?)
@@ -169,7 +170,8 @@ mod tests {
     #[test]
     fn a_deadline_is_followed() {
         let with = |deadline| backend(&format!("admission = \"accept-fraction\"\ndeadline = \"{deadline}\""));
-        let (long, short) = (with("1s"), with("5ms"));
+        let long = with("1s");
+        let short = with("5ms");
         let policy = Policy::new(long.admission.as_ref(), Nanos::ZERO).unwrap();
         let request = Request { tier: Tier::Standard, query_type: QueryType(0) };
         policy.completed(request, Nanos::from_millis(10), Nanos::ZERO);

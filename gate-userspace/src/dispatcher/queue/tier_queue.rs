@@ -377,7 +377,8 @@ mod tests {
 
     #[test]
     fn what_waits_in_one_thread_takes_room_from_the_others() {
-        let (permits, totals) = (super::super::permits::Permits::new(Some(1), 2), Arc::default());
+        let permits = super::super::permits::Permits::new(Some(1), 2);
+        let totals = Arc::default();
         let [mut one, mut other] =
             [0, 1].map(|number| Queue::new(permits.of_thread(number), Arc::clone(&totals), 2, 100));
         assert!(one.pass(false) && !other.pass(false));

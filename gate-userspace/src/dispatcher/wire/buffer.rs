@@ -116,7 +116,9 @@ mod tests {
         fn bytes_leave_in_the_order_in_which_they_came(
             pieces in proptest::collection::vec((0_usize..200, 0_usize..200), 0..100)
         ) {
-            let (mut buffer, mut model, mut next) = (Buffer::default(), std::collections::VecDeque::new(), 0_u8);
+            let mut buffer = Buffer::default();
+            let mut model = std::collections::VecDeque::new();
+            let mut next = 0_u8;
             for (added, taken) in pieces {
                 let piece: Vec<u8> = (0..added).map(|i| next.wrapping_add(i as u8)).collect();
                 next = next.wrapping_add(added as u8);

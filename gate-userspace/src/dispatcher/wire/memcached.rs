@@ -208,7 +208,9 @@ pub(crate) struct Multiget {
 
 impl Default for Multiget {
     fn default() -> Self {
-        let (open, keys, groups) = (None, Buffer::default(), VecDeque::new());
+        let open = None;
+        let keys = Buffer::default();
+        let groups = VecDeque::new();
         // Values are passed on as they come, the short ones with their line.
         let answers = Answers::new(SHORT_VALUE);
         Self { open, keys, groups, answers, held: None, value_left: 0, has_value: false, split: (0, false) }
@@ -453,7 +455,8 @@ fn says(answer: &[u8], flag: &[u8]) -> bool {
 /// Appends a long `gat` as several that are not; returns how many.
 fn push_split(request: &Request, bytes: &[u8], out: &mut Buffer) -> u16 {
     let time = bytes.split(|&byte| byte == b' ').filter(|word| !word.is_empty()).nth(1).unwrap_or_default();
-    let (mut count, mut len) = (0, LONGEST_LINE);
+    let mut count = 0;
+    let mut len = LONGEST_LINE;
     for key in request.keys(bytes) {
         if len + 1 + key.len() + 2 > LONGEST_LINE {
             if count > 0 {

@@ -297,7 +297,8 @@ mod tests {
     #[test]
     fn what_is_shared_only_reads_one_key() {
         let request = |asked: &str| {
-            let (mut decoder, asked) = (Decoder::new(Limits::default()), format!("{asked}\r\n"));
+            let mut decoder = Decoder::new(Limits::default());
+            let asked = format!("{asked}\r\n");
             let Step::Request { request, .. } = decoder.next(asked.as_bytes()) else { panic!("{asked}") };
             let bytes = decoder.bytes(&request, asked.as_bytes()).to_vec();
             (request, bytes)

@@ -122,7 +122,9 @@ impl Executor<'_> {
         let Some(old) = parse::<u64>(&item.value) else {
             return "CLIENT_ERROR cannot increment or decrement non-numeric value";
         };
-        let (flags, expires, new) = (item.flags, item.expires, with(old, by).to_string());
+        let flags = item.flags;
+        let expires = item.expires;
+        let new = with(old, by).to_string();
         self.items.put(key, flags, new.clone().into_bytes(), expires);
         self.say(&new);
         ""
@@ -131,7 +133,8 @@ impl Executor<'_> {
     fn touch(&mut self, words: &[&[u8]]) -> &'static str {
         let (Some(key), Some(expiry)) = (key(words), number(words, 1)) else { return BAD_FORMAT };
         let Some(item) = self.items.get(key, self.now) else { return "NOT_FOUND" };
-        let (flags, value) = (item.flags, item.value.clone());
+        let flags = item.flags;
+        let value = item.value.clone();
         self.items.put(key, flags, value, self.expires(expiry));
         "TOUCHED"
     }
@@ -264,7 +267,8 @@ mod tests {
 
     /// Everything that `input` is answered, until it quits, and what is left of it.
     fn converse(items: &mut Items, input: &str) -> (String, usize) {
-        let (mut out, mut rest) = (Vec::new(), input.as_bytes());
+        let mut out = Vec::new();
+        let mut rest = input.as_bytes();
         let mut executor = Executor { items, now: Nanos(1), out: &mut out };
         while let Step::Done(bytes) = executor.step(rest) {
             rest = &rest[bytes..];

@@ -34,7 +34,8 @@ impl Datagrams {
         let mut buffers = self.buffers.iter_mut();
         let mut slices: [[IoSliceMut<'_>; 1]; BATCH] =
             std::array::from_fn(|_| [IoSliceMut::new(buffers.next().expect("a buffer for each"))]);
-        let (fd, flags) = (socket.as_raw_fd(), MsgFlags::MSG_DONTWAIT);
+        let fd = socket.as_raw_fd();
+        let flags = MsgFlags::MSG_DONTWAIT;
         // An error is an earlier answer's: its client has gone.
         let Ok(messages) = recvmmsg(fd, &mut self.incoming, slices.iter_mut(), flags, None) else { return 0 };
         let mut count = 0;
@@ -68,7 +69,8 @@ impl Datagrams {
                 std::array::from_fn(|i| [IoSlice::new(queued.get(i).map_or(&[][..], |(_, bytes)| bytes))]);
             let addresses: [Option<SockaddrStorage>; BATCH] =
                 std::array::from_fn(|i| queued.get(i).map(|(to, _)| *to));
-            let (fd, flags) = (socket.as_raw_fd(), MsgFlags::MSG_DONTWAIT);
+            let fd = socket.as_raw_fd();
+            let flags = MsgFlags::MSG_DONTWAIT;
             let slices = &slices[..queued.len()];
             let sent = match sendmmsg(fd, &mut self.outgoing, slices, addresses, [], flags) {
                 Ok(sent) => sent.count().max(1),

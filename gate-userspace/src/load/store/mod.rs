@@ -107,7 +107,8 @@ impl Store {
         let address = tcp.local_addr()?;
         let shared = Arc::new(Shared::default());
         shared.service_time_ns.store(settings.service_time.0, Ordering::Relaxed);
-        let (settings, its_shared) = (settings.clone(), Arc::clone(&shared));
+        let settings = settings.clone();
+        let its_shared = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("store".to_owned())
             .spawn(move || server::Server::new(udp, tcp, &settings, its_shared).run())?;

@@ -113,7 +113,8 @@ impl Command<'_> {
 
     /// `SET key value [EX seconds | PX milliseconds] [NX | XX]`.
     fn set(&mut self, key: &[u8], value: &[u8], mut options: &[&[u8]]) {
-        let (mut expires, mut only_if) = (Nanos::MAX, None);
+        let mut expires = Nanos::MAX;
+        let mut only_if = None;
         while let [option, rest @ ..] = options {
             let option = option.to_ascii_lowercase();
             let number = || rest.first().and_then(|word| std::str::from_utf8(word).ok()?.parse::<u64>().ok());
@@ -243,7 +244,8 @@ mod tests {
 
     /// Everything that `input` is answered, until it ends, and what is left of it.
     fn converse(session: &mut Session, items: &mut Items, now: Nanos, input: &[u8]) -> (String, usize) {
-        let (mut out, mut rest) = (Vec::new(), input);
+        let mut out = Vec::new();
+        let mut rest = input;
         while let Step::Done(bytes) | Step::Skipped(bytes) = session.step(rest, items, now, &mut out) {
             rest = &rest[bytes..];
         }
@@ -252,7 +254,8 @@ mod tests {
 
     #[test]
     fn commands_are_answered_as_redis_answers_them() {
-        let (mut session, mut items) = (Session::new(), Items::new(1 << 20));
+        let mut session = Session::new();
+        let mut items = Items::new(1 << 20);
         for (request, answered) in [
             ("PING\r\n\r\nping hello\r\nECHO x\r\n", "+PONG\r\n$5\r\nhello\r\n$1\r\nx\r\n"),
             ("GET a\r\n*2\r\n$3\r\nget\r\n$1\r\na\r\n", "$-1\r\n$-1\r\n"),
@@ -284,7 +287,8 @@ mod tests {
 
     #[test]
     fn a_missing_key_is_null_in_the_clients_version() {
-        let (mut session, mut items) = (Session::new(), Items::new(1 << 20));
+        let mut session = Session::new();
+        let mut items = Items::new(1 << 20);
         let mut ask = |request: &str| converse(&mut session, &mut items, Nanos(1), request.as_bytes()).0;
         let version = env!("CARGO_PKG_VERSION");
         let len = version.len();
@@ -300,7 +304,8 @@ mod tests {
 
     #[test]
     fn a_value_lives_as_long_as_it_should() {
-        let (mut session, mut items) = (Session::new(), Items::new(1 << 20));
+        let mut session = Session::new();
+        let mut items = Items::new(1 << 20);
         let mut ask = |ms, request: &str| {
             converse(&mut session, &mut items, Nanos::from_millis(ms), request.as_bytes()).0
         };
@@ -339,8 +344,10 @@ mod tests {
             line in "(SET|GET|HELLO|CONFIG|PTTL)( [a-z0-9-]{0,5}){0,6}\r\n",
         ) {
             input.splice(0..0, line.bytes());
-            let (mut session, mut items) = (Session::new(), Items::new(1 << 20));
-            let (mut out, mut rest) = (Vec::new(), &input[..]);
+            let mut session = Session::new();
+            let mut items = Items::new(1 << 20);
+            let mut out = Vec::new();
+            let mut rest = &input[..];
             while let Step::Done(bytes) | Step::Skipped(bytes) =
                 session.step(rest, &mut items, Nanos(1), &mut out)
             {

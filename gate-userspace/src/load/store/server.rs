@@ -82,7 +82,8 @@ impl Server {
             starved: false,
             shared,
         };
-        let (clients, datagrams) = (BTreeMap::new(), Datagrams::new());
+        let clients = BTreeMap::new();
+        let datagrams = Datagrams::new();
         Self { udp, tcp, protocol: settings.protocol, clients, next_client: 0, datagrams, work }
     }
 
@@ -221,7 +222,9 @@ impl Work {
 
     /// Runs all commands of a datagram: their answers, and when they are due.
     fn datagram(&mut self, commands: &[u8], now: Nanos) -> (Vec<u8>, Nanos) {
-        let (mut answer, mut done, mut rest) = (Vec::new(), now, commands);
+        let mut answer = Vec::new();
+        let mut done = now;
+        let mut rest = commands;
         loop {
             let mut executor = Executor { items: &mut self.items, now, out: &mut answer };
             match executor.step(rest) {
@@ -242,7 +245,8 @@ impl Work {
                 break;
             }
             let mut answer = Vec::new();
-            let (items, input) = (&mut self.items, &client.input[read..]);
+            let items = &mut self.items;
+            let input = &client.input[read..];
             let step = match &mut client.session {
                 Some(session) => session.step(input, items, now, &mut answer),
                 None => Executor { items, now, out: &mut answer }.step(input),

@@ -166,7 +166,8 @@ impl<'a> Engine<'a> {
 
     /// Draws a tenant and a query type. The same for all mechanisms.
     fn draw(&mut self, now: Nanos) -> (usize, usize) {
-        let (who, what) = (self.arrivals.unit(), self.arrivals.unit());
+        let who = self.arrivals.unit();
+        let what = self.arrivals.unit();
         let tier = tier_by_share(self.setup.critical, who);
         let tenant = tier.index() * TENANTS + (self.arrivals.bits() % TENANTS as u64) as usize;
         let slow_share = if self.event_lasts(now) { self.store.slow_share } else { self.store.types[1].0 };
@@ -243,7 +244,8 @@ impl<'a> Engine<'a> {
 
     fn report(self) -> Report {
         let [before, during, after] = self.phases.map(|counts| counts.goodput_percent());
-        let (begins, ends) = (seconds(self.setup.begins), seconds(self.setup.ends()));
+        let begins = seconds(self.setup.begins);
+        let ends = seconds(self.setup.ends());
         let drops = self.setup.scenario == Scenario::CapacityDrop;
         let lasting = self.trace.iter().filter(|at| at.seconds > begins && at.seconds <= ends);
         let multipliers = |tier| self.trace.iter().map(move |at| at.multipliers.get(tier));

@@ -156,7 +156,8 @@ impl Setup {
     /// [`OutOfRange`], naming the field.
     pub fn check(&self) -> Result<(), OutOfRange> {
         let within = |time: Nanos, least: Nanos, most: Nanos| (least..=most).contains(&time);
-        let (millisecond, minute) = (Nanos::from_millis(1), Nanos::from_secs(60));
+        let millisecond = Nanos::from_millis(1);
+        let minute = Nanos::from_secs(60);
         let rate = "from 1 to 1000000 requests a second";
         ensure((1..=1_000_000).contains(&self.limit), "limit", self.limit, rate)?;
         ensure((1..=1_000_000).contains(&self.offered), "offered", self.offered, rate)?;

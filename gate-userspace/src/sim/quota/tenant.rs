@@ -33,7 +33,8 @@ pub(super) fn run(
     let mut draws = Rng::new(setup.seed, tenant * STREAMS + 2);
     let mut gates = GateFleet::new(setup);
     let mut exact = Bucket::new(setup);
-    let (mut second, mut ten_seconds) = (Window::new(NANOS_PER_SEC), Window::new(10 * NANOS_PER_SEC));
+    let mut second = Window::new(NANOS_PER_SEC);
+    let mut ten_seconds = Window::new(10 * NANOS_PER_SEC);
     let mut shortfall = Shortfall::default();
     let mut outcome = Outcome::default();
     for now in Arrivals::new(setup.pattern, per_sec, setup.seed, tenant).take_while(|&now| now < setup.length)

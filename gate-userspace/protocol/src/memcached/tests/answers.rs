@@ -24,7 +24,10 @@ fn decode(
     cuts: impl IntoIterator<Item = usize>,
 ) -> Result<(Vec<Event>, usize), Garbage> {
     let mut answers = Answers::new(GATHER);
-    let (mut events, mut at, mut wanted, mut answered) = (Vec::new(), 0, 0, 0);
+    let mut events = Vec::new();
+    let mut at = 0;
+    let mut wanted = 0;
+    let mut answered = 0;
     for end in cuts.into_iter().chain([stream.len()]) {
         while let Some(&expect) = expects.get(answered) {
             let input = &stream[at..end];
@@ -211,7 +214,8 @@ fn hits(asked: &[&str], held: &[&str]) -> Vec<u32> {
         .filter(|key| held.contains(key))
         .map(|key| format!("VALUE {key} 0 {}\r\n{key}\r\n", key.len()))
         .collect();
-    let (mut split, mut hits) = (Split::default(), Vec::new());
+    let mut split = Split::default();
+    let mut hits = Vec::new();
     let stream = answer + "END\r\n";
     let keys = &request[b"get ".len()..request.len() - 2];
     for event in decode(stream.as_bytes(), &[Expect::Values], []).unwrap().0 {

@@ -285,7 +285,8 @@ proptest! {
         let stream = pieces.concat();
         cuts.sort_by_key(|cut| cut.index(stream.len() + 1));
         let cuts = cuts.iter().map(|cut| cut.index(stream.len() + 1));
-        let (mut one, mut other) = (Decoder::new(LIMITS), Decoder::new(LIMITS));
+        let mut one = Decoder::new(LIMITS);
+        let mut other = Decoder::new(LIMITS);
         let whole = decode(&stream, [], |input| one.next(input), Fault::closes);
         let cut = decode(&stream, cuts, |input| other.next(input), Fault::closes);
         prop_assert_eq!(&whole, &cut);
@@ -305,7 +306,8 @@ proptest! {
     #[test]
     fn no_more_is_asked_for_than_the_limits_allow(stream in prop::collection::vec(pieces(), 0..6)) {
         let stream = stream.concat();
-        let (mut decoder, mut at) = (Decoder::new(LIMITS), 0);
+        let mut decoder = Decoder::new(LIMITS);
+        let mut at = 0;
         loop {
             match decoder.next(&stream[at..]) {
                 Step::More { want } => {

@@ -58,7 +58,8 @@ const PARTS: [&[Spec]; 6] =
 const UNKNOWN: Spec = spec::c("unknown", Class::Unknown, Access::WriteAny, spec::NO_KEYS).state(State::Own);
 
 const COUNT: usize = {
-    let (mut count, mut part) = (1, 0);
+    let mut count = 1;
+    let mut part = 0;
     while part < PARTS.len() {
         count += PARTS[part].len();
         part += 1;
@@ -69,7 +70,8 @@ const COUNT: usize = {
 /// Every command, the unknown one first.
 static TABLE: [Spec; COUNT] = {
     let mut table = [UNKNOWN; COUNT];
-    let (mut to, mut part) = (1, 0);
+    let mut to = 1;
+    let mut part = 0;
     while part < PARTS.len() {
         let mut from = 0;
         while from < PARTS[part].len() {
@@ -120,7 +122,8 @@ const fn hash(name: &[u8]) -> usize {
         _ => (name[0] as u64 | (name[name.len() / 2] as u64) << 8, name[name.len() - 1] as u64),
     };
     // This bit is what makes a letter a small one. What else it makes alike, a comparison tells apart.
-    let (first, last) = (first | SMALL, last | SMALL);
+    let first = first | SMALL;
+    let last = last | SMALL;
     let mixed = (first ^ last.rotate_left(29)).wrapping_mul(MIX) ^ name.len() as u64;
     (mixed.wrapping_mul(MIX) >> (u64::BITS - SLOTS.ilog2())) as usize
 }

@@ -80,7 +80,8 @@ const fn range(first: u8, last: i8, step: u8) -> KeySpec {
 
 /// A command that any connection will do for, with a row for each key.
 pub(super) const fn c(name: &'static str, class: Class, access: Access, keys: KeySpec) -> Spec {
-    let (rows, state) = (Rows::Keys, State::Shared);
+    let rows = Rows::Keys;
+    let state = State::Shared;
     Spec { name, class, access, keys, rows, state, parent: false, may_store: false, pure: false }
 }
 

@@ -399,7 +399,8 @@ proptest! {
         let stream = pieces.concat();
         cuts.sort_by_key(|cut| cut.index(stream.len() + 1));
         let cuts = cuts.iter().map(|cut| cut.index(stream.len() + 1));
-        let (mut one, mut other) = (Decoder::new(LIMITS), Decoder::new(LIMITS));
+        let mut one = Decoder::new(LIMITS);
+        let mut other = Decoder::new(LIMITS);
         let whole = decode(&stream, [], |input| one.next(input), |_| true);
         let cut = decode(&stream, cuts, |input| other.next(input), |_| true);
         prop_assert_eq!(&whole, &cut);
@@ -428,7 +429,8 @@ proptest! {
     fn no_more_is_held_than_the_limits_allow(pieces in prop::collection::vec(pieces(), 0..6)) {
         let stream = pieces.concat();
         let mut decoder = Decoder::new(LIMITS);
-        let (mut at, mut held) = (0, 0);
+        let mut at = 0;
+        let mut held = 0;
         for end in 0..=stream.len() {
             loop {
                 let step = decoder.next(&stream[at..end]);

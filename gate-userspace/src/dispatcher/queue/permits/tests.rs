@@ -122,7 +122,9 @@ fn no_wake_up_is_lost_and_no_permit() {
         let is_late = AtomicBool::new(false);
         std::thread::scope(|scope| {
             for number in 0..4 {
-                let (permits, at_once, is_late) = (&permits, &at_once, &is_late);
+                let permits = &permits;
+                let at_once = &at_once;
+                let is_late = &is_late;
                 scope.spawn(move || {
                     let runtime =
                         tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();

@@ -37,9 +37,12 @@ proptest! {
         flushes: u64,
     ) {
         let has = |key: &[u8]| stored.get(&(key[1] - b'0')).map(|&len| vec![b'V'; len * SHORT_VALUE / 30]);
-        let (mut link, mut out, mut written) = (Multiget::default(), Buffer::default(), Vec::new());
+        let mut link = Multiget::default();
+        let mut out = Buffer::default();
+        let mut written = Vec::new();
         let mut decoder = Decoder::new(Limits::default());
-        let (mut awaited, mut expected) = (Vec::new(), Vec::new());
+        let mut awaited = Vec::new();
+        let mut expected = Vec::new();
         for (number, (kind, key)) in asked.iter().enumerate() {
             let (line, alone) = match kind {
                 0 => (format!("delete k{key} noreply\r\n"), Vec::new()),
@@ -63,7 +66,10 @@ proptest! {
         written.extend_from_slice(out.bytes());
 
         let stream = answers(&written, has);
-        let (mut given, mut at, mut input, mut first) = (vec![Vec::new(); asked.len()], 0, Vec::new(), 0);
+        let mut given = vec![Vec::new(); asked.len()];
+        let mut at = 0;
+        let mut input = Vec::new();
+        let mut first = 0;
         for cut in cuts.iter().cycle().map(|cut| cut * cut) {
             let end = (at + cut).min(stream.len());
             input.extend_from_slice(&stream[at..end]);
@@ -184,7 +190,8 @@ fn what_is_said_of_a_stale_item_is_not_kept_and_that_it_is_to_be_made_anew_is_fo
 
 #[test]
 fn gets_that_come_one_after_the_other_are_one_line_and_long_lines_are_not_made() {
-    let (mut link, mut out) = (Multiget::default(), Buffer::default());
+    let mut link = Multiget::default();
+    let mut out = Buffer::default();
     let mut decoder = Decoder::new(Limits::default());
     let mut ask = |line: &str| {
         let Step::Request { request, .. } = decoder.next(line.as_bytes()) else { panic!("{line}") };
