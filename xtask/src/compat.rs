@@ -53,9 +53,11 @@ pub(crate) fn run(suite: &Path) -> Result<()> {
     run::build_gate()?;
     let scratch = Scratch::new(suite)?;
     let documented = fs::read_to_string(paths::workspace().join("docs/COMPATIBILITY.md"))?;
-    let (mut same, mut unexplained) = (0, 0);
+    let mut same = 0;
+    let mut unexplained = 0;
     for unit in UNITS {
-        let (direct, through) = (scratch.run(unit, false)?, scratch.run(unit, true)?);
+        let direct = scratch.run(unit, false)?;
+        let through = scratch.run(unit, true)?;
         for (test, result) in &direct {
             let other = through.get(test).map_or("not run", String::as_str);
             if other == result {
@@ -101,7 +103,8 @@ impl Scratch {
     fn run(&self, unit: &str, through_gate: bool) -> Result<BTreeMap<String, String>> {
         let address =
             |last| SocketAddr::from((Ipv4Addr::new(127, 101, std::process::id() as u8, last), PORT));
-        let (store, proxy) = (address(1), address(2));
+        let store = address(1);
+        let proxy = address(2);
         let mut command = Command::new("redis-server");
         command.args(["--bind", &store.ip().to_string(), "--port", &PORT.to_string()]);
         command

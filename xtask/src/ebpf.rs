@@ -15,7 +15,8 @@ use crate::{calls, paths, sh};
 ///
 /// If it does not build, or calls a byte loop of the compiler's.
 pub fn build(toolchain: &Toolchain) -> Result<PathBuf> {
-    let (directory, object) = (paths::target().join("ebpf-build"), paths::object());
+    let directory = paths::target().join("ebpf-build");
+    let object = paths::object();
     let built = compile(toolchain, paths::workspace(), &directory)?;
     let program = built.join("gate-ebpf");
     calls::check(&fs::read(&program).with_context(|| format!("cannot read {}", program.display()))?)?;

@@ -39,7 +39,8 @@ pub fn gate(commit: &str) -> Result<PathBuf> {
 }
 
 fn build(commit: &str, directory: &Path, gate: &Path) -> Result<()> {
-    let (source, target) = (directory.join("source"), directory.join("target"));
+    let source = directory.join("source");
+    let target = directory.join("target");
     unpack(commit, &source)?;
 
     let toolchain = Toolchain::find().context("no compiler for eBPF: run `cargo xtask setup`")?;
@@ -84,7 +85,8 @@ fn seed(from: &Path, to: &Path) -> io::Result<()> {
     let Ok(entries) = fs::read_dir(from) else { return Ok(()) };
     for entry in entries {
         let entry = entry?;
-        let (name, target) = (entry.file_name(), to.join(entry.file_name()));
+        let name = entry.file_name();
+        let target = to.join(entry.file_name());
         let name = name.to_string_lossy();
         // cargo names the workspace's own alike in every commit, and would write over them.
         if OWN.iter().any(|own| name.trim_start_matches("lib").starts_with(own)) {

@@ -93,7 +93,8 @@ pub fn build_gate() -> Result<()> {
 /// `20s`, `5min`: whole numbers with a unit.
 fn duration(text: &str) -> Result<Duration> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-    let (number, unit) = (digits.parse::<u32>(), &text[digits.len()..]);
+    let number = digits.parse::<u32>();
+    let unit = &text[digits.len()..];
     match (number, unit) {
         (Ok(number @ 1..), "s") => Ok(Duration::from_secs(number.into())),
         (Ok(number @ 1..), "min") => Ok(Duration::from_secs(u64::from(number) * 60)),

@@ -133,7 +133,8 @@ impl TestCounts {
             .stderr(Stdio::piped())
             .spawn()
             .context("cannot run cargo test")?;
-        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let stdout = child.stdout.take();
+        let stderr = child.stderr.take();
         let counts = Mutex::new(&mut *self);
         let note = |line: &str| counts.lock().expect("no one panics while noting a line").note(line);
         std::thread::scope(|scope| {
@@ -167,7 +168,9 @@ impl TestCounts {
     }
 
     fn report(&self, started: Instant) -> Result<()> {
-        let (passed, failed, not_run) = (self.passed, self.failed, self.not_run.len());
+        let passed = self.passed;
+        let failed = self.failed;
+        let not_run = self.not_run.len();
         println!();
         for line in &self.not_run {
             println!("{line}");

@@ -36,7 +36,8 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let each = args.each();
     let site = Site::make()?;
     let progress = bar(chosen.len() * args.rounds)?;
-    let (mut rows, mut failed) = (Vec::new(), 0);
+    let mut rows = Vec::new();
+    let mut failed = 0;
     for behaviour in &chosen {
         progress.set_message(behaviour.name);
         let one = || {
@@ -163,7 +164,8 @@ impl Row {
         let directly = Summary::new(rounds.iter().filter_map(|round| Some(&round.directly.as_ref()?.beside)));
         let through = Summary::new(rounds.iter().map(|round| &round.through.beside));
         let (alone, through) = alone.zip(through).expect("there is a round");
-        let (behaviour, store) = (about.name, about.store.name());
+        let behaviour = about.name;
+        let store = about.store.name();
         Self {
             behaviour,
             about: *about,

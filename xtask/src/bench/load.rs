@@ -87,7 +87,8 @@ impl Load {
         for (number, connection) in (0..).zip(&connections) {
             epoll.add(&connection.stream, EpollEvent::new(EpollFlags::EPOLLIN, number))?;
         }
-        let (began, mut took) = (Instant::now(), Vec::new());
+        let began = Instant::now();
+        let mut took = Vec::new();
         let mut piece = vec![0; 1 << 18];
         let mut ready = vec![EpollEvent::empty(); self.connections];
         while began.elapsed() < lasts {

@@ -38,7 +38,8 @@ struct Peer {
 
 impl<'a> Hostile<'a> {
     pub(super) fn new(target: SocketAddr, origin: Origin, lasts: Duration, gate: Option<&'a Gate>) -> Self {
-        let (done, opened) = (AtomicU64::new(0), AtomicU64::new(0));
+        let done = AtomicU64::new(0);
+        let opened = AtomicU64::new(0);
         Self { target, origin, until: Instant::now() + lasts, gate, done, opened }
     }
 
@@ -187,7 +188,8 @@ fn exchange(peers: &mut [Option<Peer>], traffic: &Traffic, left: Duration) -> Re
     let is_slow = traffic.reads == Reads::Slowly || traffic.batch == 0;
     let left = if is_slow { left.max(Duration::from_millis(10)) } else { left };
     let reads = if traffic.reads == Reads::Nothing { PollFlags::empty() } else { PollFlags::POLLIN };
-    let (mut places, mut polled) = (Vec::new(), Vec::new());
+    let mut places = Vec::new();
+    let mut polled = Vec::new();
     for (place, peer) in peers.iter().enumerate() {
         let Some(peer) = peer else { continue };
         let is_written = peer.written >= peer.output.len();

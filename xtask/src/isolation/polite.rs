@@ -124,7 +124,8 @@ struct Connection {
 
 impl Polite {
     fn run(&mut self, lasts: Duration) -> Result<()> {
-        let (started, interval) = (Instant::now(), Duration::from_secs(1) / RATE);
+        let started = Instant::now();
+        let interval = Duration::from_secs(1) / RATE;
         let count = (lasts.as_nanos() / interval.as_nanos()) as u32;
         let mut sent = 0;
         while sent < count || self.connections.iter().any(|connection| !connection.pending.is_empty()) {
@@ -159,7 +160,8 @@ impl Polite {
 
     /// Waits until something can be read or written, or a time comes; reads answers.
     fn wait(&mut self, until: Instant) -> Result<()> {
-        let (mut places, mut polled) = (Vec::new(), Vec::new());
+        let mut places = Vec::new();
+        let mut polled = Vec::new();
         for (place, connection) in self.connections.iter().enumerate() {
             let Some(stream) = &connection.stream else { continue };
             let output = if connection.output.is_empty() { PollFlags::empty() } else { PollFlags::POLLOUT };
@@ -244,7 +246,8 @@ impl Polite {
             let place = (self.seen.len() as f64 * share) as usize;
             self.seen.get(place.min(self.seen.len().saturating_sub(1))).copied().unwrap_or_default()
         };
-        let (p50, p99) = (at(0.5), at(0.99));
+        let p50 = at(0.5);
+        let p99 = at(0.99);
         Seen {
             requests: self.seen.len() as u64,
             errors: self.errors,

@@ -102,7 +102,8 @@ impl Site {
 /// A store that is ready, with what behaviours ask for in it.
 fn start_store(store: Store) -> Result<(ChildProcess, SocketAddr)> {
     let address = address();
-    let (ip, port) = (address.ip().to_string(), address.port().to_string());
+    let ip = address.ip().to_string();
+    let port = address.port().to_string();
     let process = match store {
         Store::Memcached => {
             let mut command = bound_command("memcached");

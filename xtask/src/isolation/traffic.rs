@@ -42,7 +42,8 @@ pub(super) enum Ends {
 impl Traffic {
     /// So many connections with so many batches a second of one request each, whose answers are read.
     pub(super) fn new(connections: usize, per_sec: u64) -> Self {
-        let (reads, ends) = (Reads::All, Ends::Never);
+        let reads = Reads::All;
+        let ends = Ends::Never;
         Self { connections, first: Vec::new(), per_sec, batch: 1, reads, ends }
     }
 

@@ -220,7 +220,8 @@ fn linked(said: &str) -> BTreeSet<PathBuf> {
 
 /// The file of a module, packed or not.
 fn find_module(directory: &Path, name: &str) -> Option<PathBuf> {
-    let (plain, packed) = (format!("{name}.ko"), format!("{name}.ko.xz"));
+    let plain = format!("{name}.ko");
+    let packed = format!("{name}.ko.xz");
     fs::read_dir(directory).ok()?.flatten().find_map(|entry| {
         if entry.file_type().ok()?.is_dir() {
             return find_module(&entry.path(), name);

@@ -100,7 +100,8 @@ fn boot(kernel: &Kernel, package: &packages::Package, suites: &initramfs::Execut
 /// A line for each kernel, and the end of the console of those that failed.
 fn report(kernels: &[&Kernel], outcomes: &[Result<Outcome>], started: Instant) -> Result<()> {
     println!();
-    let (mut passed, mut failed) = (0, 0);
+    let mut passed = 0;
+    let mut failed = 0;
     for (kernel, outcome) in kernels.iter().zip(outcomes) {
         match outcome {
             Ok(outcome) => {

@@ -85,7 +85,8 @@ impl Apt {
             format!("deb [signed-by={KEYS}] http://deb.debian.org/{archive} {suite} main\n")
         };
         let sources: String = sources.iter().map(line).collect();
-        let (file, stamp) = (self.directory.join("sources.list"), self.directory.join("listed"));
+        let file = self.directory.join("sources.list");
+        let stamp = self.directory.join("listed");
         if fs::read_to_string(&stamp).is_ok_and(|listed| listed == sources) && is_younger(&stamp, LIST_LIFE) {
             return Ok(());
         }

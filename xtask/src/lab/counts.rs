@@ -97,7 +97,8 @@ mod tests {
 
     #[test]
     fn what_came_between_two_snapshots_is_their_difference() {
-        let (before, after) = (&parse(BEFORE).unwrap()["a"], &parse(AFTER).unwrap()["a"]);
+        let before = &parse(BEFORE).unwrap()["a"];
+        let after = &parse(AFTER).unwrap()["a"];
         let between = after.since(before);
         assert_eq!((between.passed, between.refused_total()), (4, 4));
         assert_eq!(between.refused.keys().collect::<Vec<_>>(), ["penalty"]);

@@ -136,7 +136,9 @@ fn shortened(path: &Path) -> &Path {
 
 /// The gate's configuration.
 fn config(socket: &Path) -> String {
-    let (gate, store, socket) = (gate_address(), store_address(), socket.display());
+    let gate = gate_address();
+    let store = store_address();
+    let socket = socket.display();
     let mut toml = format!(
         "[gate]\nxdp = \"off\"\nadmin = \"{socket}\"\n\n\
          [[service]]\nname = \"cache\"\nprotocol = \"memcached\"\ntransports = [\"tcp\"]\n\

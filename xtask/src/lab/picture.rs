@@ -81,7 +81,8 @@ impl Axes {
             panel += &self.bar(before, rates.seconds, passed, passed + refused, REFUSED);
             before = rates.seconds;
         }
-        let (bottom, right) = (self.y(0.0), WIDTH - RIGHT);
+        let bottom = self.y(0.0);
+        let right = WIDTH - RIGHT;
         let quota_y = self.y(quota);
         // The number at the top would be written over the quota's.
         if quota_y - self.y(self.most) > 14.0 {
@@ -102,8 +103,10 @@ impl Axes {
 
     /// A bar from one second to another, and from one number up to another.
     fn bar(&self, from: f64, to: f64, bottom: f64, top: f64, colour: &str) -> String {
-        let (x, y) = (self.x(from), self.y(top));
-        let (width, height) = (self.x(to) - x, self.y(bottom) - y);
+        let x = self.x(from);
+        let y = self.y(top);
+        let width = self.x(to) - x;
+        let height = self.y(bottom) - y;
         if height < 0.05 {
             return String::new();
         }
@@ -123,7 +126,8 @@ impl Axes {
 
 /// A number at the vertical axis.
 fn label(y: f64, number: f64) -> String {
-    let (x, y) = (LEFT - 6.0, y + 4.0);
+    let x = LEFT - 6.0;
+    let y = y + 4.0;
     format!("<text x=\"{x}\" y=\"{y:.1}\" text-anchor=\"end\">{}</text>\n", grouped(number.round() as u64))
 }
 

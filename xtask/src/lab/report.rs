@@ -112,7 +112,8 @@ impl View {
         let per_sec = |count: u64| grouped((count as f64 / elapsed).round() as u64);
         if !self.terminal {
             let tenants = counts.map(|(tenant, count)| {
-                let (passed, refused) = (per_sec(count.passed), per_sec(count.refused_total()));
+                let passed = per_sec(count.passed);
+                let refused = per_sec(count.refused_total());
                 format!("{} {passed}/s passed, {refused}/s refused", tenant.name)
             });
             println!("{seconds:>4} s  {}", tenants.collect::<Vec<_>>().join("; "));

@@ -123,7 +123,8 @@ const OUR_POLICY: &str = "#!/bin/sh\n# gate's set-up is installing packages: sta
 
 impl NoServices {
     fn begin() -> Result<Self> {
-        let (arrived, over) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let arrived = Arc::new(AtomicBool::new(false));
+        let over = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM] {
             flag::register_conditional_default(signal, Arc::clone(&over))?;
             flag::register(signal, Arc::clone(&arrived))?;

@@ -27,7 +27,8 @@ pub(super) fn loads() -> Vec<Refused> {
         (MEMCACHED, "memcached", "get bench:none\r\n"),
     ] {
         for pipelined in [1, 16] {
-            let (request, answer) = (request.into(), Answer::Line);
+            let request = request.into();
+            let answer = Answer::Line;
             let load = Load { connections: CONNECTIONS, pipelined, request, answer };
             loads.push(Refused { name: format!("{name} refusals x{pipelined}"), store, load });
         }
@@ -109,7 +110,8 @@ fn round(refused: &Refused, field: &mut Field, lasts: Duration) -> Result<Row> {
     let refusals = &queues["services"][0]["refusals"];
     let number = |value: &serde_json::Value| value.as_f64().with_context(|| refusals.to_string());
     let micros = |which: &str| Ok::<_, anyhow::Error>(number(&refusals["written_ms"][which])? * 1e3);
-    let (written, held_back) = (number(&refusals["written"])?, number(&refusals["held_back"])?);
+    let written = number(&refusals["written"])?;
+    let held_back = number(&refusals["held_back"])?;
     let [p50_us, p99_us, _] = outcome.micros;
     Ok(Row {
         load: refused.name.clone(),
