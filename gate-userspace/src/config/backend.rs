@@ -24,13 +24,13 @@ pub struct Backend {
     /// Connections that each thread shares among its clients; 1 to 64.
     pub connections: u32,
     /// How long the store may take to accept a connection or to answer; 1 ms to 10 min.
-    pub timeout: Nanos,
-    /// How long it may be silent while it has something to do that may take long; no less than `timeout`.
+    pub store_timeout: Nanos,
+    /// How long it may be silent while it has something to do that may take long; no less than `store_timeout`.
     pub slow_timeout: Nanos,
     /// The longest value, or the longest request but for a line, in bytes; 1 KiB to 512 MiB.
     pub max_request: usize,
     /// Requests of one client that may be unanswered before it is no longer listened to; 1 to 100,000.
-    pub depth: usize,
+    pub max_depth: usize,
     /// Bytes of replies that may wait for one client before it is closed; 64 KiB to 4 GiB.
     pub max_output: usize,
     /// The memory budget of all clients' requests and replies, in bytes.
@@ -63,7 +63,7 @@ pub struct Backend {
     pub login: Option<StoreLogin>,
     /// Where proxies are that say by a header whose connections are; `None` if there are none. 1 to 64, none of them of
     /// length 0.
-    pub trusted_proxies: Option<Vec<IpNet>>,
+    pub trusted: Option<Vec<IpNet>>,
 }
 
 impl Backend {
@@ -148,11 +148,11 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
     }
     let s = section;
     let connections = s.get("connections", number(1, 64)).unwrap_or(3) as u32;
-    let timeout = s.get("store_timeout", time(TIMEOUT_RANGE)).unwrap_or(Nanos::from_secs(1));
-    let slow_timeout = slow_timeout(s, timeout);
+    let store_timeout = s.get("store_timeout", time(TIMEOUT_RANGE)).unwrap_or(Nanos::from_secs(1));
+    let slow_timeout = slow_timeout(s, store_timeout);
     let max_request = s.get("max_request", |text| units::size(text, 1 << 10, REDIS_TAKES));
     let max_request = max_request.unwrap_or(if protocol == Protocol::Resp { REDIS_TAKES } else { 2 << 20 });
-    let depth = s.get("max_depth", number(1, 100_000)).unwrap_or(1_000);
+    let max_depth = s.get("max_depth", number(1, 100_000)).unwrap_or(1_000);
     let max_output = s.get("max_output", |text| units::size(text, 64 << 10, 4 << 30)).unwrap_or(64 << 20);
     let client_memory =
         s.get("client_memory", |text| units::size(text, 1 << 20, 64 << 30)).unwrap_or(1 << 30);
@@ -169,7 +169,7 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
     let admission = admission::read(s, &names);
     let max_pools = s.get("max_pools", number(1, 4_096)).unwrap_or(64) as usize;
     let login = identity::store_login(s, protocol);
-    let trusted_proxies = trusted_proxies(s);
+    let trusted = trusted_proxies(s);
     Some(Backend {
         client_timeout,
         hot_keys,
@@ -178,13 +178,13 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
         admission,
         max_pools,
         login,
-        trusted_proxies,
+        trusted,
         address: address?,
         connections,
-        timeout,
+        store_timeout,
         slow_timeout,
         max_request: max_request as usize,
-        depth: depth as usize,
+        max_depth: max_depth as usize,
         max_output: max_output as usize,
         client_memory: client_memory as usize,
         max_clients: max_clients as usize,

@@ -148,7 +148,7 @@ pub struct Service {
     /// The action on the SYN of an unknown source.
     pub unknown_syn: Action,
     /// The connection attempts of unknown sources, where they pass, in thousandths.
-    pub unknown_syn_limits: Limits,
+    pub unknown_syn_rate: Limits,
     /// The price of its requests.
     pub price: Price,
     /// The store that its requests are passed on to; `None` for a service that is guarded where it stands.
@@ -171,9 +171,9 @@ pub struct Tenant {
     /// Ethernet frame's size to any service.
     pub limits: Limits,
     /// The coarse bucket on TCP payload towards proxied services, in bytes. It admits any segment.
-    pub tcp_limits: Limits,
+    pub tcp_quota: Limits,
     /// Its connection attempts, in thousandths.
-    pub syn_limits: Limits,
+    pub syn_rate: Limits,
     /// A bucket that only counts what it would have refused, in thousandths of a request unit.
     pub candidate: Option<Limits>,
     /// How much dearer its requests are; 1 to 64. A full frame still fits into every bucket that it is charged to.

@@ -118,7 +118,7 @@ pub(super) fn leave_room(sections: &[Section<'_>], tenants: &mut [Tenant]) {
         let tenant = &mut tenants[whole];
         // One without a limit has none on its connections either.
         if tenant.limits.rate != Rate::UNLIMITED {
-            tenant.tcp_limits = tcp_beside(together, Nanos(tenant.limits.burst_ns));
+            tenant.tcp_quota = tcp_beside(together, Nanos(tenant.limits.burst_ns));
         }
     }
 }

@@ -78,7 +78,7 @@ fn service(
         transports,
         default: default(section, tenants),
         unknown_syn: section.get("unknown_syn", one_of(&ACTIONS)).unwrap_or(Action::Pass),
-        unknown_syn_limits: syn::of_unknown(section),
+        unknown_syn_rate: syn::of_unknown(section),
         price: price::read(section),
         shedding: shedding::shedding(section, probe),
         probe,
@@ -153,13 +153,13 @@ fn tenant(
     }
     let own_prefixes = own_keys::read(section);
     let tcp_quota = section.get("tcp_quota", |text| units::byte_rate(text, 1 << 10, 512 << 30));
-    let tcp_limits = tcp_quota.map_or_else(|| tcp_beside(quota, burst), |per_sec| tcp(Some(per_sec), burst));
+    let tcp_quota = tcp_quota.map_or_else(|| tcp_beside(quota, burst), |per_sec| tcp(Some(per_sec), burst));
     Tenant {
         name: name.to_owned(),
         sources: sources(section, &mut taken.sources),
         limits: limits(quota),
-        tcp_limits,
-        syn_limits: syn::of_tenant(section, quota, row),
+        tcp_quota,
+        syn_rate: syn::of_tenant(section, quota, row),
         candidate,
         multiplier: section.get("multiplier", units::multiplier).unwrap_or_default(),
         refuse: section.get("refuse", one_of(&SWITCH)).unwrap_or(false),

@@ -48,20 +48,20 @@ fn of_service(old: &Service, new: &Service) -> impl Iterator<Item = &'static str
     let (Some(backend), Some(other)) = (&old.backend, &new.backend) else {
         return changed(&[("backend", old.backend.is_some() != new.backend.is_some())]);
     };
-    // Whoever is added here is a key that some thread has taken to heart at its start.
+    // A field without `_` is a key whose value a thread takes over when it starts.
     let Backend {
         address,
         connections,
         max_datagrams,
         max_pools,
         login,
-        trusted_proxies,
+        trusted,
         hot_keys,
         admission,
-        timeout: _,
+        store_timeout: _,
         slow_timeout: _,
         max_request: _,
-        depth: _,
+        max_depth: _,
         max_output: _,
         client_memory: _,
         max_clients: _,
@@ -86,8 +86,8 @@ fn of_service(old: &Service, new: &Service) -> impl Iterator<Item = &'static str
         ("query_types", !other.query_types.names().all(|name| query_types.place(name).is_some())),
         ("max_pools", *max_pools != other.max_pools),
         ("store_user", *login != other.login),
-        ("proxy_protocol", trusted_proxies.is_some() != other.trusted_proxies.is_some()),
-        ("trusted", *trusted_proxies != other.trusted_proxies),
+        ("proxy_protocol", trusted.is_some() != other.trusted.is_some()),
+        ("trusted", *trusted != other.trusted),
         ("hot_keys", HotKeys { threshold: 0, ..*hot_keys } != HotKeys { threshold: 0, ..other.hot_keys }),
         ("parallelism", parallelism(admission) != parallelism(&other.admission)),
         ("admission", policies(backend, &other.query_types) != policies(other, &other.query_types)),

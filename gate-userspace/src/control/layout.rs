@@ -198,7 +198,7 @@ fn services(config: &Config, ids: &[u32], first: u32, next: &HashMap<u32, u32>) 
             name: Name::new(&service.name).unwrap_or(Name::EMPTY),
             port: address.port(),
             transport,
-            unknown_syn: service.unknown_syn_limits,
+            unknown_syn: service.unknown_syn_rate,
             unknown_syn_slot: first_slots[id],
             ..Service::default()
         }
@@ -222,8 +222,8 @@ fn tenant_state(tenant: &config::Tenant, ids: &[u32], is_default: bool) -> Tenan
         | flag(tenant.refuse, tenant_flags::PENALTY);
     TenantState {
         quota: tenant.limits,
-        tcp: tenant.tcp_limits,
-        syn: tenant.syn_limits,
+        tcp: tenant.tcp_quota,
+        syn: tenant.syn_rate,
         reply: Limits::new(tenant.reply_budget, REPLY_BURST.0),
         candidate: tenant.candidate.unwrap_or_default(),
         multiplier: tenant.multiplier.0,

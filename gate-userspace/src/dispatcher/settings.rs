@@ -13,32 +13,38 @@ use super::tenants::Tenants;
 use crate::config;
 use crate::protocol::query_types::QueryTypes;
 
-/// What may change of a service while it runs, as a thread uses it.
+/// The settings of a service that may change while it runs. A field has the name of its configuration key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// How many requests may wait, all threads together, and for how long.
-    pub(crate) queue: usize,
-    /// And how many bytes of them.
+    /// The number of requests that may wait, all threads together.
+    pub(crate) queue_limit: usize,
+    /// The bytes that requests may have that wait, all threads together.
     pub(crate) queue_memory: usize,
+    /// How long a request may wait.
     pub(crate) deadline: Option<Nanos>,
     pub(crate) codel: Option<config::Codel>,
-    /// How many clients there may be in all threads: all tenants', one tenant's that has no limit of its own, and unknown ones.
-    pub(crate) clients: usize,
+    /// The number of known tenants' clients, all threads together.
+    pub(crate) max_clients: usize,
+    /// The number of clients of a tenant that has no limit of its own: half of `max_clients`.
     pub(crate) tenant_clients: usize,
-    pub(crate) unknown_clients: usize,
-    /// The dedicated connections that one tenant's clients may have.
-    pub(crate) dedicated: usize,
-    /// How long an unknown client may stay, and how long another may want nothing.
+    /// The number of clients of unknown sources, all threads together.
+    pub(crate) max_unknown_clients: usize,
+    /// The dedicated connections of one tenant's clients in each thread: the thread's share.
+    pub(crate) max_dedicated: usize,
+    /// How long an unknown client may stay.
     pub(crate) unknown_timeout: Nanos,
+    /// How long another client may send nothing.
     pub(crate) idle_timeout: Option<Nanos>,
-    /// How many replies and bytes of them may wait for one client, and how long it may dawdle.
-    pub(crate) depth: usize,
-    pub(crate) output: usize,
+    /// The number of one client's requests that may be unanswered.
+    pub(crate) max_depth: usize,
+    /// The bytes of replies that may wait for one client.
+    pub(crate) max_output: usize,
+    /// How long a client may take for the rest of a request, or to read.
     pub(crate) client_timeout: Nanos,
-    /// What all clients of each thread may hold, in bytes.
-    pub(crate) memory: usize,
-    /// How long a request may be; holds for clients that come after.
-    pub(crate) request: usize,
+    /// The bytes that all clients of each thread may hold: the thread's share.
+    pub(crate) client_memory: usize,
+    /// The length of a request; holds for clients that come after a change.
+    pub(crate) max_request: usize,
     /// How long the store may take to accept a connection or to answer.
     pub(crate) store_timeout: Nanos,
     /// How long it may be silent while it does something that may take long.
@@ -50,22 +56,22 @@ impl Limits {
     pub(crate) fn of(backend: &config::Backend, threads: usize) -> Self {
         let admission = backend.admission.as_ref();
         Self {
-            queue: admission.map_or(0, |admission| admission.queue_limit),
+            queue_limit: admission.map_or(0, |admission| admission.queue_limit),
             queue_memory: admission.map_or(0, |admission| admission.queue_memory),
             deadline: admission.and_then(|admission| admission.deadline),
             codel: admission.and_then(|admission| admission.codel),
-            clients: backend.max_clients,
+            max_clients: backend.max_clients,
             tenant_clients: backend.max_clients.div_ceil(2),
-            unknown_clients: backend.max_unknown_clients,
-            dedicated: backend.max_dedicated.div_ceil(threads),
+            max_unknown_clients: backend.max_unknown_clients,
+            max_dedicated: backend.max_dedicated.div_ceil(threads),
             unknown_timeout: backend.unknown_timeout,
             idle_timeout: backend.idle_timeout,
-            depth: backend.depth,
-            output: backend.max_output,
-            memory: backend.client_memory.div_ceil(threads),
+            max_depth: backend.max_depth,
+            max_output: backend.max_output,
+            client_memory: backend.client_memory.div_ceil(threads),
             client_timeout: backend.client_timeout,
-            request: backend.max_request,
-            store_timeout: backend.timeout,
+            max_request: backend.max_request,
+            store_timeout: backend.store_timeout,
             slow_timeout: backend.slow_timeout,
         }
     }
@@ -166,7 +172,7 @@ impl Settings {
 
     /// How long a new client's requests may be.
     pub(crate) fn max_request(&self) -> usize {
-        self.limits.borrow().request
+        self.limits.borrow().max_request
     }
 
     /// How long the store may take to answer.

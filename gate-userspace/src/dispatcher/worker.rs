@@ -245,7 +245,7 @@ fn begin<W: Wire>(
     source: IpAddr,
     service: &Rc<Service<W>>,
 ) -> io::Result<()> {
-    let Some(trusted) = &service.settings.backend.trusted_proxies else {
+    let Some(trusted) = &service.settings.backend.trusted else {
         return register(socket, source, service, false);
     };
     if !trusted.iter().any(|prefix| prefix.contains(&source)) {

@@ -79,7 +79,7 @@ fn what_is_left_out_has_its_documented_default() {
             transports: Transports { udp: true, tcp: true },
             default: None,
             unknown_syn: Action::Pass,
-            unknown_syn_limits: Limits { max_debt_ns: 0, ..Limits::new(1_000_000, 1_000_000_000) },
+            unknown_syn_rate: Limits { max_debt_ns: 0, ..Limits::new(1_000_000, 1_000_000_000) },
             price: Price { base: MilliRu(500), row: MilliRu(500), kib: MilliRu(1_000), learn: None },
             backend: None,
             probe: None,
@@ -97,8 +97,8 @@ fn what_is_left_out_has_its_documented_default() {
             name: "hostile".to_owned(),
             sources: vec!["198.18.2.1/32".parse().unwrap()],
             limits: Limits::new(2_000_000, burst_ns),
-            tcp_limits: Limits::new(4 * 2_000 * 1_024, burst_ns),
-            syn_limits: Limits { max_debt_ns: 0, ..Limits::new(2_000_000, 1_000_000_000) },
+            tcp_quota: Limits::new(4 * 2_000 * 1_024, burst_ns),
+            syn_rate: Limits { max_debt_ns: 0, ..Limits::new(2_000_000, 1_000_000_000) },
             candidate: None,
             multiplier: Multiplier::ONE,
             refuse: false,
@@ -140,10 +140,10 @@ charge = "polite""#,
     let candidate = Limits { rate: Rate::per_sec(1_500_000), burst_ns: 1_000_000_000, max_debt_ns: 0 };
     assert_eq!(tenant.candidate, Some(candidate));
     // A segment of 64 KiB takes 64 s at 1 KiB/s, and must fit nevertheless.
-    assert!(tenant.tcp_limits.max_debt_ns >= 64_000_000_000);
+    assert!(tenant.tcp_quota.max_debt_ns >= 64_000_000_000);
     // One attempt must fit, however seldom they come.
     let seldom = Limits { rate: Rate::per_sec(500), burst_ns: 2_000_000_000, max_debt_ns: 0 };
-    assert_eq!(tenant.syn_limits, seldom);
+    assert_eq!(tenant.syn_rate, seldom);
     assert_eq!((tenant.reply_budget, tenant.tier, tenant.cache), (0, Tier::BestEffort, false));
     assert_eq!((tenant.multiplier.0, tenant.refuse), (3 << 15, true));
     assert_eq!(tenant.charge.iter().map(|i| i.get()).collect::<Vec<_>>(), [0]);
@@ -359,7 +359,7 @@ fn a_part_has_prefixes_and_what_is_said_of_the_whole_by_hand() {
         };
         let config = Config::parse("gate.toml", &text).unwrap_or_else(|faults| panic!("{faults}"));
         let rate = bytes.map_or(Rate::UNLIMITED, Rate::per_sec);
-        assert_eq!(config.tenants[0].tcp_limits.rate, rate, "{said}");
+        assert_eq!(config.tenants[0].tcp_quota.rate, rate, "{said}");
     }
     // As many as there may be, and one more.
     for (count, fits) in [(256, true), (257, false)] {

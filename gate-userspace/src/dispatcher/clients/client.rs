@@ -356,7 +356,7 @@ impl<W: Wire> Client<W> {
         }
         self.release();
         let conversation = self.conversation.borrow();
-        if conversation.replies.waiting() > limits.output {
+        if conversation.replies.waiting() > limits.max_output {
             return self.end(CloseCause::SlowReader);
         }
         let (reading, writing) = (

@@ -154,7 +154,7 @@ impl<T> Admission<T> {
     ) -> Self {
         let limits = *settings.limits.borrow();
         let permits = shared.permits.of_thread(thread);
-        let queue = Queue::new(permits, Arc::clone(&shared.queued), limits.queue, limits.queue_memory);
+        let queue = Queue::new(permits, Arc::clone(&shared.queued), limits.queue_limit, limits.queue_memory);
         Self {
             service: settings.service,
             ledger,
@@ -418,7 +418,7 @@ impl<T> Admission<T> {
     /// Puts changed limits in force.
     pub(crate) fn set_limits(&self, limits: &Limits, before: &Limits) {
         self.deadline.set(limits.deadline);
-        self.queue.borrow_mut().set_limits(limits.queue, limits.queue_memory);
+        self.queue.borrow_mut().set_limits(limits.queue_limit, limits.queue_memory);
         if limits.codel != before.codel {
             match Delay::new(limits.codel) {
                 Ok(delay) => *self.delay.borrow_mut() = delay,

@@ -66,7 +66,7 @@ impl<W: Wire> Session<W> {
         }
         let mut conversation = self.conversation.borrow_mut();
         let written = self.write(&mut conversation.replies.output, service);
-        if conversation.replies.waiting() > service.limits.get().output && !self.stuck_for().is_zero() {
+        if conversation.replies.waiting() > service.limits.get().max_output && !self.stuck_for().is_zero() {
             self.dead.set(Some(CloseCause::SlowReader));
         }
         self.set_outstanding(conversation.replies.outstanding());

@@ -135,7 +135,7 @@ impl<W: Wire> Session<W> {
         self.update_memory(conversation);
         let replies = &mut conversation.replies;
         let limits = service.limits.get();
-        let too_long = replies.waiting() > limits.output || service.memory.bytes() > limits.memory;
+        let too_long = replies.waiting() > limits.max_output || service.memory.bytes() > limits.client_memory;
         if too_long && !self.is_gone() {
             service.admission.count_refusal(self.tenant.get(), Reason::TooLarge);
             self.dead.set(Some(CloseCause::SlowReader));

@@ -18,11 +18,11 @@ impl<W: Wire> Service<W> {
         // What waits for the rest of a datagram's answer leaves no earlier for being waited for.
         let pause = match client.datagram() {
             Some(_) => usize::MAX,
-            None if self.memory.is_tight(limits.memory) => 1,
+            None if self.memory.is_tight(limits.client_memory) => 1,
             None => PAUSE_OUTPUT,
         };
-        replies.outstanding() < limits.depth
-            && replies.waiting() < pause.min(limits.output)
+        replies.outstanding() < limits.max_depth
+            && replies.waiting() < pause.min(limits.max_output)
             && !client.order.waits()
             && !(client.awaits_lane.get() && replies.outstanding() > 0)
     }

@@ -49,7 +49,7 @@ impl<W: Wire> Service<W> {
             return Err(StoreError::Cluster.refusal());
         }
         self.lines.check().map_err(|error| error.refusal())?;
-        let most = self.limits.get().dedicated;
+        let most = self.limits.get().max_dedicated;
         let most = MostSlots { unknown: most, known: usize::MAX, tenant: most };
         // A client that becomes another tenant's takes a new slot.
         drop(client.dedicated_slot.take());

@@ -202,7 +202,7 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
 
     /// Charges and admits a request, and adds it to what goes to the store.
     async fn pass(&mut self, next: NextRequest<W>, to_store: &mut WriteHalf<'_>) -> Ended {
-        let depth = self.service.limits.get().depth;
+        let depth = self.service.limits.get().max_depth;
         self.wait_for_replies(depth.saturating_sub(1), to_store).await?;
         self.wait_for_reader(to_store).await?;
         let first = self.first.take();

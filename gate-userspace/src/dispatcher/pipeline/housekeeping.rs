@@ -66,7 +66,7 @@ impl<W: Wire> Service<W> {
 
     /// Closes clients if all hold more than they may.
     pub(crate) fn close_clients_over_budget(&self) {
-        let limit = self.limits.get().memory;
+        let limit = self.limits.get().client_memory;
         if self.memory.bytes() <= limit {
             return;
         }

@@ -50,15 +50,15 @@ impl<W: Wire> Service<W> {
         let limits = self.limits.get();
         let connected: u64 = self.service_metrics.threads.iter().map(|thread| thread.connected()).sum();
         let pending = self.pending_headers.count() as u64;
-        connected + pending >= (limits.clients + limits.unknown_clients) as u64
+        connected + pending >= (limits.max_clients + limits.max_unknown_clients) as u64
     }
 
     /// The number of connections that there may be for clients of a tenant.
     pub(crate) fn most_slots(&self, usage: Option<&Usage>) -> MostSlots {
         let limits = self.limits.get();
         let may_have_all = usage.is_some_and(Usage::has_own_limit) || !self.tenants.borrow().are_several();
-        let tenant = if may_have_all { limits.clients } else { limits.tenant_clients };
-        MostSlots { unknown: limits.unknown_clients, known: limits.clients, tenant }
+        let tenant = if may_have_all { limits.max_clients } else { limits.tenant_clients };
+        MostSlots { unknown: limits.max_unknown_clients, known: limits.max_clients, tenant }
     }
 
     /// Counts a client that is one too many. Returns the reply to it.
