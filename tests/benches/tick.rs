@@ -82,7 +82,8 @@ fn main() -> Result<()> {
             }
         }
         times.sort_by(f64::total_cmp);
-        let (median, most) = (times[TICKS / 2], times[TICKS - 1]);
+        let median = times[TICKS / 2];
+        let most = times[TICKS - 1];
         let lines = if share == usize::MAX { 0 } else { TENANTS * CPUS / share };
         println!("{name:<34} {lines:>9} {median:>9.2} {most:>9.2}");
         results.push(json!({ "touched": name, "lines": lines, "median_ms": median, "most_ms": most }));

@@ -66,7 +66,8 @@ fn main() -> Result<()> {
         );
         println!("{:<34} {:>8} {:>10} {:>12}", "packet", "ns", "of bare", "beyond bare");
         for (name, rounds) in &measured.rounds {
-            let (ns, floor) = (quartile(rounds), if name.contains("single") { bare_single } else { bare });
+            let ns = quartile(rounds);
+            let floor = if name.contains("single") { bare_single } else { bare };
             println!("{name:<34} {ns:>8.1} {:>10.2} {:>12.1}", ns / floor, ns - floor);
             results.push(json!({ "prefixes": prefixes, "packet": name, "ns": ns, "of_bare": ns / floor,
                 "beyond_bare": ns - floor }));

@@ -59,7 +59,8 @@ pub(crate) fn memcached_answers(data: &[u8]) {
     let expects = [Expect::Line, Expect::Values, Expect::Meta, Expect::Stats];
     let first = stream.len() % expects.len();
     let decode = |cuts: &[usize]| {
-        let (mut answers, mut answered) = (Answers::new(200), first);
+        let mut answers = Answers::new(200);
+        let mut answered = first;
         parts(stream, cuts, 8 << 10, |input| {
             let part = answers
                 .next(expects[answered % expects.len()], input)
@@ -101,7 +102,8 @@ pub(crate) fn resp_requests(data: &[u8]) {
 }
 
 fn check_request(request: &resp::Request, bytes: &[u8]) {
-    let (args, keys) = (request.args(bytes).count(), request.keys(bytes).count());
+    let args = request.args(bytes).count();
+    let keys = request.keys(bytes).count();
     assert!(args <= request.args as usize && keys <= request.meta.keys as usize, "{request:?}");
     assert!(request.meta.rows > 0);
     let mut seen = 0;
@@ -190,7 +192,9 @@ fn steps<R: Debug, F: Debug>(
     mut next: impl FnMut(&[u8]) -> Step<R, F>,
     closes: impl Fn(&F) -> bool,
 ) -> Vec<Event<R, F>> {
-    let (mut events, mut at, mut wanted) = (Vec::new(), 0, 0);
+    let mut events = Vec::new();
+    let mut at = 0;
+    let mut wanted = 0;
     for end in cuts.iter().copied().chain([stream.len()]) {
         loop {
             let step = next(&stream[at..end]);
@@ -240,7 +244,8 @@ fn parts(
     mut next: impl FnMut(&[u8]) -> Result<Taken, String>,
 ) -> Vec<(String, Range<usize>, bool)> {
     let mut found: Vec<(String, Range<usize>, bool)> = Vec::new();
-    let (mut at, mut wanted) = (0, 0);
+    let mut at = 0;
+    let mut wanted = 0;
     for end in cuts.iter().copied().chain([stream.len()]) {
         loop {
             let input = &stream[at..end];

@@ -92,10 +92,12 @@ impl Site {
     /// If it ends before that.
     pub fn take_over(&self, arguments: &[&str]) -> Result<(ChildProcess, Duration)> {
         let own = || waited_for_cpu(Path::new("/proc/thread-self"));
-        let (started, before) = (Instant::now(), own());
+        let started = Instant::now();
+        let before = own();
         let mut gate = self.launch(arguments)?;
         gate.wait_for("took over", PATIENCE)?;
-        let (took, waited_here) = (started.elapsed(), own() - before);
+        let took = started.elapsed();
+        let waited_here = own() - before;
         let tasks = std::fs::read_dir(format!("/proc/{}/task", gate.id()))?;
         let waited: Duration = tasks.filter_map(|task| Some(waited_for_cpu(&task.ok()?.path()))).sum();
         Ok((gate, took.saturating_sub(waited_here).saturating_sub(waited)))

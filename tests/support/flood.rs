@@ -33,8 +33,10 @@ impl Flood {
         let sockets = net
             .client
             .enter(|| sources.iter().map(|&source| socket(source, target)).collect::<Result<Vec<_>>>())??;
-        let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let (stopped, count) = (Arc::clone(&stop), Arc::clone(&sent));
+        let stop = Arc::new(AtomicBool::new(false));
+        let sent = Arc::new(AtomicU64::new(0));
+        let stopped = Arc::clone(&stop);
+        let count = Arc::clone(&sent);
         let thread = std::thread::spawn(move || {
             let started = Instant::now();
             let due = || (started.elapsed().as_secs_f64() * f64::from(per_sec)) as u64;
@@ -103,8 +105,10 @@ impl Sink {
         // Seconds of a flood, should this thread wait long for a CPU.
         setsockopt(&socket, sockopt::RcvBufForce, &(64 << 20))?;
         socket.set_read_timeout(Some(Duration::from_millis(20)))?;
-        let (stop, received) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let (stopped, count) = (Arc::clone(&stop), Arc::clone(&received));
+        let stop = Arc::new(AtomicBool::new(false));
+        let received = Arc::new(AtomicU64::new(0));
+        let stopped = Arc::clone(&stop);
+        let count = Arc::clone(&received);
         let thread = std::thread::spawn(move || {
             let mut buffer = [0; 2048];
             while !stopped.load(Ordering::Relaxed) {

@@ -152,7 +152,8 @@ impl Datagrams {
             let length = self.socket.recv(&mut datagram).context("no answer")?;
             ensure!((8..=1_400).contains(&length), "a datagram of {length} bytes");
             let word = |at: usize| u16::from_be_bytes([datagram[at], datagram[at + 1]]);
-            let (place, total) = (usize::from(word(2)), usize::from(word(4)));
+            let place = usize::from(word(2));
+            let total = usize::from(word(4));
             ensure!(word(0) == id && place < total && word(6) == 0, "to {id}: {:?}", &datagram[..8]);
             parts.resize(total, None);
             ensure!(parts[place].replace(datagram[8..length].to_vec()).is_none(), "{place} came twice");

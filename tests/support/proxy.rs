@@ -321,7 +321,8 @@ impl Drop for Listening {
 ///
 /// If the connection ends or falls silent before.
 pub fn read_until(stream: &mut TcpStream, end: &[u8]) -> Result<Vec<u8>> {
-    let (mut said, mut piece) = (Vec::new(), vec![0; 1 << 16]);
+    let mut said = Vec::new();
+    let mut piece = vec![0; 1 << 16];
     while !said.ends_with(end) {
         let len = stream.read(&mut piece).with_context(|| format!("after {}", shown(&said)))?;
         ensure!(len > 0, "closed after {}", shown(&said));
@@ -368,7 +369,8 @@ pub fn keys(command: &[u8]) -> u32 {
 
 fn serve_slowly(mut stream: TcpStream, cost: impl Fn(&[u8]) -> Duration, turn: &Mutex<()>) -> Option<()> {
     stream.set_nodelay(true).ok()?;
-    let (mut heard, mut piece) = (Vec::new(), vec![0; 1 << 16]);
+    let mut heard = Vec::new();
+    let mut piece = vec![0; 1 << 16];
     loop {
         let len = stream.read(&mut piece).ok().filter(|&len| len > 0)?;
         heard.extend_from_slice(&piece[..len]);

@@ -85,7 +85,9 @@ fn lean(net: &Net) -> Result<Means> {
         blocks.set(number, block.0, 0)?;
     }
     let mut buckets: Array<_, [u64; 8]> = ebpf.map_mut("LEAN_BUCKETS").context("no buckets")?.try_into()?;
-    let (tat, cost_ns, burst_ns) = (u64::MAX / 2, 1_000_000, 1_000_000_000);
+    let tat = u64::MAX / 2;
+    let cost_ns = 1_000_000;
+    let burst_ns = 1_000_000_000;
     for tenant in 1..=SOURCES {
         buckets.set(tenant, [tat, cost_ns, burst_ns, 0, 0, 0, 0, 0], 0)?;
     }

@@ -32,7 +32,8 @@ pub(crate) struct Flood {
 
 impl Flood {
     pub(crate) fn load() -> Result<Self> {
-        let (mut ebpf, beside) = (bench_object()?, Net::open()?);
+        let mut ebpf = bench_object()?;
+        let beside = Net::open()?;
         for name in [PROGRAM, END] {
             let program: &mut Xdp = ebpf.program_mut(name).context("no program")?.try_into()?;
             program.load()?;

@@ -49,7 +49,8 @@ struct Line<'a> {
 
 fn floods(stop: &Receiver<i32>) -> Result<Vec<Value>> {
     eprintln!("setting up ...");
-    let (contenders, mut flood) = (contender::all()?, Flood::load()?);
+    let contenders = contender::all()?;
+    let mut flood = Flood::load()?;
     let mut tables = SOURCES.map(|sources| lines(&contenders, sources));
     for round in 1..=ROUNDS {
         eprintln!("floods, round {round} of {ROUNDS} ...");
@@ -102,8 +103,9 @@ fn report(lines: &[Line<'_>]) -> Vec<Value> {
     };
     let others = [contender::BARE, contender::LEAN, contender::XDP_FILTER, contender::NFTABLES].map(ns);
     let results = lines.iter().map(|line| {
-        let (name, ns, per_sec) =
-            (line.name, line.quartile(|cost| cost.ns), line.quartile(|cost| cost.per_sec));
+        let name = line.name;
+        let ns = line.quartile(|cost| cost.ns);
+        let per_sec = line.quartile(|cost| cost.per_sec);
         let [bare, lean, filter, nftables] = others.map(|other| ns / other);
         println!(
             "{name:<22} {ns:>10.1} {per_sec:>12.0} {bare:>9.2} {lean:>9.2} {filter:>14.2} {nftables:>12.3}"

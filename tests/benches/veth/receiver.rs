@@ -67,7 +67,8 @@ impl Reading {
     /// What each packet since `before` cost; `None` if there were too few to tell.
     pub(crate) fn since(&self, before: &Self) -> Option<Cost> {
         let packets = self.packets - before.packets;
-        let (ns, secs) = ((self.cpu - before.cpu).as_nanos() as f64, (self.at - before.at).as_secs_f64());
+        let ns = (self.cpu - before.cpu).as_nanos() as f64;
+        let secs = (self.at - before.at).as_secs_f64();
         (packets >= LEAST).then(|| Cost { ns: ns / packets as f64, per_sec: packets as f64 / secs })
     }
 }

@@ -69,7 +69,8 @@ fn the_lowest_tier_is_refused_at_the_interface(service: &str, address: &str, eno
 
     store.set_service_time(SLOW);
     let refused_after = until("the lowest tier is refused", PATIENCE, || penalties(CHEAP) > 0);
-    let (before, passed_before) = (passed(VITAL), passed(CHEAP));
+    let before = passed(VITAL);
+    let passed_before = passed(CHEAP);
     until("it stays so", PATIENCE, || penalties(CHEAP) > 50 && passed(VITAL) > before + 50);
     assert_eq!(passed(CHEAP), passed_before, "the lowest tier passes while it is refused");
     // UDP and TCP of the service alike.
@@ -82,7 +83,8 @@ fn the_lowest_tier_is_refused_at_the_interface(service: &str, address: &str, eno
 
     store.set_service_time(Nanos::ZERO);
     let recovered_after = until("everything is as before", RECOVERY, is_calm);
-    let (passed_before, penalties_before) = (passed(CHEAP), penalties(CHEAP));
+    let passed_before = passed(CHEAP);
+    let penalties_before = penalties(CHEAP);
     until("the lowest tier passes again", PATIENCE, || passed(CHEAP) > passed_before + 50);
     assert_eq!(penalties(CHEAP), penalties_before);
     assert_eq!(penalties(VITAL), 0);
@@ -181,8 +183,9 @@ fn a_slow_proxied_store_sheds_the_lowest_tier_in_the_daemon() -> Result<()> {
     for source in [VITAL_SOURCE, CHEAP_SOURCE] {
         let replies: &mut Arc<ReplyCounts> = replies.entry(source).or_default();
         for _ in 0..CLIENTS {
-            let (stream, replies, over) =
-                (gate.connect_from(source)?, Arc::clone(replies), Arc::clone(&over));
+            let stream = gate.connect_from(source)?;
+            let replies = Arc::clone(replies);
+            let over = Arc::clone(&over);
             clients.push(std::thread::spawn(move || ask(stream, &replies, &over)));
         }
     }
@@ -197,7 +200,8 @@ fn a_slow_proxied_store_sheds_the_lowest_tier_in_the_daemon() -> Result<()> {
 
     store.set_service_time(USUAL);
     let recovered_after = until("the lowest tier is served again", RECOVERY, || {
-        let (answers, penalties) = (cheap.answers(), cheap.penalties());
+        let answers = cheap.answers();
+        let penalties = cheap.penalties();
         until("more is said", PATIENCE, || cheap.answers() + cheap.penalties() > answers + penalties + 100);
         cheap.penalties() == penalties
     });

@@ -88,7 +88,8 @@ fn counters_take_no_more_memory_than_check_prints() -> Result<()> {
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout)?;
     let memory = |key: &str| report["memory"][key].as_u64().with_context(|| format!("{key} in {report}"));
-    let (announced, allowed) = (memory("counters")?, memory("counters_allowed")?);
+    let announced = memory("counters")?;
+    let allowed = memory("counters_allowed")?;
     ensure!(announced <= allowed && announced < 160 << 20, "{announced} of {allowed} bytes");
 
     let gate = cpus.start(&site)?;

@@ -34,7 +34,8 @@ fn before_stores(
 ) -> Result<()> {
     let site = Site::new("")?;
     site.net.server.enter(|| {
-        let (memcached, redis) = (Listening::memcached()?, Listening::redis()?);
+        let memcached = Listening::memcached()?;
+        let redis = Listening::redis()?;
         site.configure(&config(gate, memcached.address, redis.address))?;
         let first = site.start(&[])?;
         test(&site, first, &memcached)
@@ -97,7 +98,9 @@ fn open_clients_are_drained_and_new_ones_are_served_meanwhile() -> Result<()> {
         let mut transaction = connect(REDIS)?;
         check(&mut transaction, "MULTI\r\nINCR n\r\n", "+OK\r\n+QUEUED\r\n")?;
 
-        let (over, came, sent) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
+        let over = AtomicBool::new(false);
+        let came = AtomicUsize::new(0);
+        let sent = AtomicUsize::new(0);
         let second = std::thread::scope(|scope| {
             let others = [
                 scope.spawn(|| connect_repeatedly(&over, &came)),
@@ -129,8 +132,8 @@ fn open_clients_are_drained_and_new_ones_are_served_meanwhile() -> Result<()> {
         // Whoever is at the old gate and whoever is at the new one see the same.
         let mut newcomer = connect(MEMCACHED)?;
         for round in 0..200 {
-            let (set, read) =
-                (format!("set k 0 0 3\r\n{round:03}\r\n"), format!("VALUE k 0 3\r\n{round:03}\r\nEND\r\n"));
+            let set = format!("set k 0 0 3\r\n{round:03}\r\n");
+            let read = format!("VALUE k 0 3\r\n{round:03}\r\nEND\r\n");
             let (one, other) =
                 if round % 2 == 0 { (&mut plain, &mut newcomer) } else { (&mut newcomer, &mut plain) };
             check(one, &set, "STORED\r\n")?;
@@ -190,7 +193,8 @@ fn after_drain_idle_connections_close_and_requests_are_answered() -> Result<()> 
         return Ok(());
     }
     before_stores("drain = \"0ms\"", |site, first, store| {
-        let (mut idle, mut asking) = (connect(MEMCACHED)?, connect(MEMCACHED)?);
+        let mut idle = connect(MEMCACHED)?;
+        let mut asking = connect(MEMCACHED)?;
         check(&mut idle, "get none\r\n", "END\r\n")?;
         check(&mut asking, "get none\r\n", "END\r\n")?;
         store.stall()?;

@@ -112,7 +112,8 @@ fn daemons_die(test: &str, on_stale: &str, stale: fn(&Seen) -> u64) {
     until("every packet is processed", PATIENCE, || seen.processed() >= sent);
     assert_eq!(seen.processed(), sent);
     took.sort();
-    let (median, worst) = (took[took.len() / 2], took[took.len() - 1]);
+    let median = took[took.len() / 2];
+    let worst = took[took.len() - 1];
     println!(
         "{} takeovers, on_stale {on_stale}: median {median:?}, worst {worst:?}, {sent} packets",
         took.len()

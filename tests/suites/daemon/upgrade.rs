@@ -73,7 +73,8 @@ impl OldSite {
 
     /// Every counter that the commands show, by a name of its own.
     fn counted(&self, gate: &Path) -> Result<BTreeMap<String, f64>> {
-        let (status, tenants) = (self.json(gate, &["status"])?, self.json(gate, &["tenants"])?);
+        let status = self.json(gate, &["status"])?;
+        let tenants = self.json(gate, &["tenants"])?;
         let mut counted = BTreeMap::new();
         for group in ["exits", "events"] {
             let named = status[group].as_object().context("counters by name")?;
@@ -177,7 +178,8 @@ fn taken_over(test: &str, killed: bool) -> Result<()> {
             .sum::<u64>()
     };
     wait_until("every packet is judged", || Ok(judged() >= sent))?;
-    let (polite, debtor) = (counters(&maps, POLITE), counters(&maps, DEBTOR));
+    let polite = counters(&maps, POLITE);
+    let debtor = counters(&maps, DEBTOR);
     ensure!(judged() == sent, "{} of {sent} were judged", judged());
     ensure!(debtor.passed == 0 && polite.refused_in_all() == 0, "{polite:?} {debtor:?}");
     ensure!(polite.passed + debtor.refused_in_all() == sent, "{polite:?} {debtor:?}");

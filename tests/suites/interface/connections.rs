@@ -151,7 +151,8 @@ fn forged_data_takes_nothing_from_real_connections() -> Result<()> {
             Packet { source: before.local()?.ip(), ..packet(3_000, tcp::ACK, b"forged") },
         ];
         let forged: Vec<Vec<u8>> = forged.iter().map(|packet| segment(packet, 7)).collect();
-        let (mut sent, started) = (0, Instant::now());
+        let mut sent = 0;
+        let started = Instant::now();
         for round in 0..100_u32 {
             // 5,000 a second.
             while started.elapsed() < Duration::from_millis(20) * round {
@@ -165,7 +166,8 @@ fn forged_data_takes_nothing_from_real_connections() -> Result<()> {
             // Some complete their handshake with what they send.
             Conversation::open(&site.net, server, round.is_multiple_of(2))?.ask()?;
         }
-        let (by_quota, by_connection) = (refused("quota")?, refused("no-connection")?);
+        let by_quota = refused("quota")?;
+        let by_connection = refused("no-connection")?;
         ensure!(by_quota == 0, "{server}: {by_quota} segments were refused for the quota");
         ensure!(
             by_connection > sent / 2,

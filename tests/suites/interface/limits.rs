@@ -38,7 +38,8 @@ fn samples_beyond_the_ring_are_counted_and_change_no_verdict() {
     world.loaded.run(&get, REQUESTS).unwrap();
     let counted = world.counted();
     let events = |event: Event| counted.cpu.events[event.index()];
-    let (sampled, lost) = (events(Event::Sampled), events(Event::SampleLost));
+    let sampled = events(Event::Sampled);
+    let lost = events(Event::SampleLost);
     // The world's ring has 64 KiB, and a sample takes 280 bytes of it.
     assert_eq!((sampled, sampled + lost), (65_536 / 280, REQUESTS.into()));
     let passed = (counted.cpu.exits[Exit::Passed.index()], counted.tenants[1].passed);

@@ -41,7 +41,8 @@ fn one_word_is_one_quota_however_many_take_from_it() {
     }
     const TAKES: u32 = 1_000_000;
     const PRICE_MRU: u32 = 1_000;
-    let (per_sec, burst_ns) = (50_000_000, 20_000_000);
+    let per_sec = 50_000_000;
+    let burst_ns = 20_000_000;
     let limits = Limits::new(per_sec, burst_ns);
     let mut world = World::new(4, 2048).unwrap();
     world.install(&plan(PRICE_MRU, TenantState { quota: limits, ..tenant() }));
@@ -93,7 +94,8 @@ fn one_word_is_one_quota_however_many_take_from_it() {
     });
     let took = start.elapsed();
     let counted = world.counted();
-    let (passed, refused) = (counted.tenants[1].passed, counted.tenants[1].refused_in_all());
+    let passed = counted.tenants[1].passed;
+    let refused = counted.tenants[1].refused_in_all();
     assert_eq!(passed + refused, u64::from(TAKES / cpus as u32) * cpus as u64);
     assert!(
         passed > 0 && by_user > 0 && refused > 0,
@@ -144,7 +146,8 @@ fn whoever_runs_out_of_attempts_is_refused_and_counted() {
         over.store(true, Ordering::Relaxed);
         hammer.join().unwrap();
     });
-    let (counters, contended) = (world.counted().tenants[1], contended());
+    let counters = world.counted().tenants[1];
+    let contended = contended();
     assert!(contended >= 10, "{contended} in {} requests", counters.passed);
     assert_eq!((counters.refused[Reason::Quota.index()], counters.refused_in_all()), (contended, contended));
     println!("{contended} of {} requests ran out of attempts", counters.passed + contended);

@@ -100,7 +100,8 @@ fn a_tenants_refusals_stay_within_their_bytes_a_second() {
     let _sinks = sinks(&site);
     let maps = Maps::pinned(site.pins(), false).unwrap();
     let client = Client::open(&site, OVER, 11211);
-    let (mut sent, mut replies) = (0, 0);
+    let mut sent = 0;
+    let mut replies = 0;
     let started = Instant::now();
     while started.elapsed() < FOR {
         for _ in 0..10 {

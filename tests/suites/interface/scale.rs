@@ -27,7 +27,8 @@ fn config(settings: &str, quota: &str) -> String {
         for n in 0..9 {
             // Spread over 20.0.0.0/8 to 28.0.0.0/8, lengths 24 to 32.
             let place = (tenant * 1_664_525 + n * 40_503) % (1 << 16);
-            let (length, low) = (24 + n, (tenant % 256) & !((1 << (8 - n)) - 1));
+            let length = 24 + n;
+            let low = (tenant % 256) & !((1 << (8 - n)) - 1);
             write!(text, ", \"{}.{}.{}.{low}/{length}\"", 20 + n, place >> 8, place & 255).unwrap();
         }
         text.push_str("]\n");
@@ -37,7 +38,8 @@ fn config(settings: &str, quota: &str) -> String {
 
 /// Where a tenant is at home: a sixteenth of a /24 in 198.19.0.0/16 for the first 4,096, else in 30.0.0.0/8.
 fn home(tenant: usize) -> String {
-    let (net, low) = (tenant / 16, tenant % 16 * 16);
+    let net = tenant / 16;
+    let low = tenant % 16 * 16;
     if tenant < 4_096 {
         format!("198.19.{net}.{low}")
     } else {

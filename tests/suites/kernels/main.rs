@@ -119,7 +119,8 @@ fn ask_for(time: Duration, requests: &mut Datagrams) -> Result<usize> {
 
 /// Asks one request after another until it is `over`; how many were answered by the value, and how many refused.
 fn ask_until(over: &AtomicBool, requests: &mut Datagrams) -> Result<(usize, usize)> {
-    let (mut passed, mut refused) = (0, 0);
+    let mut passed = 0;
+    let mut refused = 0;
     while !over.load(Ordering::Relaxed) {
         match requests.ask("get key\r\n")?.as_str() {
             VALUE => passed += 1,

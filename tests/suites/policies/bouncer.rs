@@ -60,7 +60,8 @@ fn assert_near(got: f64, expected: f64, tolerance: f64, what: &str) {
 
 #[test]
 fn the_scenario_is_the_published_one() {
-    let (published, scenario) = (published(), Scenario::study());
+    let published = published();
+    let scenario = Scenario::study();
     assert_eq!(published["engine"]["processes"], scenario.processes);
     for (row, of) in published["query_types_table_1"].as_array().unwrap().iter().zip(&scenario.types) {
         assert_eq!(row["type"], of.name);
@@ -149,7 +150,8 @@ fn a_larger_allowance_or_factor_lets_more_slow_queries_in() {
 fn limits_on_the_queue_give_plateaus_and_hit_all_types_alike() {
     for (policy, low, high) in [(Policy::MaxQueueLength, 37.0, 39.5), (Policy::MaxQueueWait, 25.0, 28.0)] {
         for report in simulate(policy, &[1.1, 1.3, 1.5], |_| {}) {
-            let (p50, what) = (slow_p50_ms(&report), format!("{} at {}", report.policy, report.load));
+            let p50 = slow_p50_ms(&report);
+            let what = format!("{} at {}", report.policy, report.load);
             assert!((low..=high).contains(&p50), "{what}: p50 of slow is {p50} ms");
             assert_near(report.utilization, 1.0, 0.005, &what);
             // What exceeds the capacity is rejected, whatever its type.
@@ -184,7 +186,8 @@ fn accept_fraction_bounds_latency_if_queries_have_a_deadline() {
     });
     for report in reports {
         // At most 50 ms in the queue, and the median of 12.5 ms.
-        let (p50, what) = (slow_p50_ms(&report), format!("slow at {}", report.load));
+        let p50 = slow_p50_ms(&report);
+        let what = format!("slow at {}", report.load);
         assert!(p50 <= 64.0, "{what}: p50 is {p50} ms");
         assert!(report.load < 1.0 || p50 > 20.0, "{what}: p50 is {p50} ms, and nothing queues");
     }

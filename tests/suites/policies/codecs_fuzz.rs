@@ -85,8 +85,10 @@ fn mutant(seeds: &[Vec<u8>], rng: &mut Rng) -> Vec<u8> {
         data.extend_from_slice(&other[pick(other.len())..]);
     }
     for _ in 0..pick(6) {
-        let (at, to) = (pick(data.len() + 1), pick(data.len() + 1));
-        let (from, to) = (at.min(to), at.max(to));
+        let at = pick(data.len() + 1);
+        let to = pick(data.len() + 1);
+        let from = at.min(to);
+        let to = at.max(to);
         match pick(5) {
             0 if at < data.len() => data[at] = pick(256) as u8,
             1 => drop(data.splice(at..at, TOKENS[pick(TOKENS.len())].iter().copied())),

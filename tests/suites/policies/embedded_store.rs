@@ -18,7 +18,8 @@ fn both() -> Result<[Listening; 2]> {
 
 /// What a tool of Redis prints.
 fn printed(tool: &str, server: &Listening, arguments: &[&str]) -> Result<String> {
-    let (host, port) = (server.address.ip().to_string(), server.address.port().to_string());
+    let host = server.address.ip().to_string();
+    let port = server.address.port().to_string();
     let output = Command::new(tool).args(["-h", &host, "-p", &port]).args(arguments).output()?;
     let said = String::from_utf8(output.stdout)?;
     ensure!(

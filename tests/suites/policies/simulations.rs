@@ -62,8 +62,8 @@ fn schemes_without_it_overshoot_more_with_interval_and_skew() {
 /// A capacity drop to 60% of the offered load for a minute, a smaller store unless it is long.
 fn overload(scenario: Scenario, critical: f64, seed: u64) -> overload::Setup {
     let workers = if long() { 100 } else { 40 };
-    let (begins, lasts) =
-        (Nanos::from_secs(if long() { 60 } else { 35 }), Nanos::from_secs(if long() { 60 } else { 20 }));
+    let begins = Nanos::from_secs(if long() { 60 } else { 35 });
+    let lasts = Nanos::from_secs(if long() { 60 } else { 20 });
     overload::Setup {
         scenario,
         workers,

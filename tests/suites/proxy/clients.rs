@@ -31,7 +31,8 @@ fn speak(program: &str, server: &Listening) -> Result<()> {
     command.arg("-B").arg(directory.join(program));
     command.args([server.address.ip().to_string(), server.address.port().to_string()]);
     let output = command.output().context("/usr/bin/python3")?;
-    let (said, failed) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let said = String::from_utf8_lossy(&output.stdout);
+    let failed = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success() && said.trim() == "done", "{program} at {}: {failed}", server.address);
     Ok(())
 }

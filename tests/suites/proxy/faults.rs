@@ -147,8 +147,10 @@ fn clients_that_do_not_read_share_a_bound_and_others_are_served() -> Result<()> 
     let set = [&b"set big 0 0 500000\r\n"[..], &value, b"\r\nset small 0 0 1\r\n1\r\n"].concat();
     gate.ask(&set, b"STORED\r\nSTORED\r\n")?;
     let before = gate.memory()?;
-    let (mut polite, mut deaf) = (gate.connect()?, Vec::new());
-    let (mut most, mut longest) = (0, Duration::ZERO);
+    let mut polite = gate.connect()?;
+    let mut deaf = Vec::new();
+    let mut most = 0;
+    let mut longest = Duration::ZERO;
     // Each asks for 10 MB: ten times the bound in all, and none of them more than it may hold by itself.
     for _ in 0..64 {
         let mut client = gate.connect()?;

@@ -60,7 +60,8 @@ fn a_store_that_failed_is_looked_for_where_its_name_says() -> Result<()> {
     if !privilege::root("a_store_that_failed_is_looked_for_where_its_name_says") {
         return Ok(());
     }
-    let (first, second) = (store(1)?, store(2)?);
+    let first = store(1)?;
+    let second = store(2)?;
     let hosts = Hosts::new("failover", &[first.address])?;
     let mut gate = gate(&hosts, first.address)?;
     ensure!(reaches(&gate, 1)?);
@@ -83,7 +84,8 @@ fn addresses_are_tried_in_order_and_a_name_may_come_late() -> Result<()> {
     if !privilege::root("addresses_are_tried_in_order_and_a_name_may_come_late") {
         return Ok(());
     }
-    let (dead, alive) = (store(1)?, store(2)?);
+    let dead = store(1)?;
+    let alive = store(2)?;
     let hosts = Hosts::new("order", &[])?;
     let mut gate = gate(&hosts, dead.address)?;
     gate.program().wait_for("cannot be resolved", PATIENCE)?;
@@ -100,7 +102,8 @@ fn a_store_whose_name_moves_is_left_without_an_error() -> Result<()> {
     if !privilege::root("a_store_whose_name_moves_is_left_without_an_error") {
         return Ok(());
     }
-    let (first, second) = (store(1)?, store(2)?);
+    let first = store(1)?;
+    let second = store(2)?;
     let hosts = Hosts::new("moved", &[first.address])?;
     let gate = gate(&hosts, first.address)?;
     ensure!(reaches(&gate, 1)?);

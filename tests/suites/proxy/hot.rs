@@ -197,7 +197,8 @@ fn one_read_serves_all_clients_of_a_user_on_every_thread() -> Result<()> {
     // What is kept does not outlive a write.
     clients[0].write_all(b"SET k v\r\n")?;
     read_until(&mut clients[0], b"+OK\r\n")?;
-    let (asked, requests) = (gets(&store)?, event(&gate, "requests")?);
+    let asked = gets(&store)?;
+    let requests = event(&gate, "requests")?;
     let [flights, coalesced] = [event(&gate, "flights")?, event(&gate, "coalesced")?];
     // It says nothing for as long as they all ask.
     store.stall()?;

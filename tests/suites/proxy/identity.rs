@@ -65,7 +65,8 @@ fn throttled(stream: &mut TcpStream, requests: usize) -> Result<usize> {
 
 /// So many replies of a line each.
 fn lines(stream: &mut TcpStream, count: usize) -> Result<String> {
-    let (mut said, mut piece) = (Vec::new(), [0; 4096]);
+    let mut said = Vec::new();
+    let mut piece = [0; 4096];
     while said.windows(2).filter(|pair| pair == b"\r\n").count() < count {
         let len = stream.read(&mut piece)?;
         ensure!(len > 0, "closed after {}", shown(&said));
@@ -119,7 +120,8 @@ fn logins_on_dedicated_connections_count_to_max_connections() -> Result<()> {
     let store = store()?;
     let tenants = TENANTS.replace("users = [\"alice\"]", "users = [\"alice\"]\nmax_connections = \"1\"");
     let gate = Listening::gate("resp", store.address, "", &tenants)?;
-    let (mut first, mut second) = (gate.connect()?, gate.connect()?);
+    let mut first = gate.connect()?;
+    let mut second = gate.connect()?;
     check(&mut first, "AUTH alice a-secret\r\n", "+OK\r\n")?;
     check(&mut second, "UNWATCH\r\n", "+OK\r\n")?;
     second.write_all(b"AUTH alice a-secret\r\n")?;
@@ -211,11 +213,13 @@ fn databases_and_protocol_versions_have_pools_of_their_own() -> Result<()> {
 fn replies_keep_their_order_across_a_login_in_a_pipeline() -> Result<()> {
     let store = store()?;
     let gate = Listening::gate("resp", store.address, "", TENANTS)?;
-    let (mut asked, mut expected) = (String::new(), String::new());
+    let mut asked = String::new();
+    let mut expected = String::new();
     for round in 0..50 {
         for database in 0..3 {
             asked += &format!("SELECT {database}\r\nSET k {round}\r\nGET k\r\nINCR n\r\n");
-            let (value, count) = (round.to_string(), round + 1);
+            let value = round.to_string();
+            let count = round + 1;
             expected += &format!("+OK\r\n+OK\r\n${}\r\n{value}\r\n:{count}\r\n", value.len());
         }
     }
@@ -335,7 +339,8 @@ fn a_store_that_comes_back_is_logged_in_to_again() -> Result<()> {
 fn a_user_that_the_store_forgets_reads_why_and_is_closed() -> Result<()> {
     let store = store()?;
     let gate = Listening::gate("resp", store.address, "", TENANTS)?;
-    let (mut bob, mut other) = (gate.connect()?, gate.connect()?);
+    let mut bob = gate.connect()?;
+    let mut other = gate.connect()?;
     check(&mut bob, "AUTH bob b-secret\r\nGET a\r\n", "+OK\r\n$-1\r\n")?;
     check(&mut other, "GET a\r\n", "$-1\r\n")?;
     store.ask(b"ACL DELUSER bob\r\n", b":1\r\n")?;
@@ -475,7 +480,8 @@ fn the_tools_of_redis_log_in_through_gate() -> Result<()> {
     let store = store()?;
     store.ask(b"ACL SETUSER default resetpass >d-secret\r\n", b"+OK\r\n")?;
     let gate = Listening::gate("resp", store.address, "", TENANTS)?;
-    let (host, port) = (gate.address.ip().to_string(), gate.address.port().to_string());
+    let host = gate.address.ip().to_string();
+    let port = gate.address.port().to_string();
     let run = |tool: &str, arguments: &[&str]| -> Result<String> {
         let output = Command::new(tool).args(["-h", &host, "-p", &port]).args(arguments).output()?;
         ensure!(output.status.success(), "{tool}: {}", String::from_utf8_lossy(&output.stderr));
@@ -496,7 +502,8 @@ fn the_tools_of_redis_log_in_through_gate() -> Result<()> {
 
 #[test]
 fn random_identity_changes_are_answered_as_by_the_store() -> Result<()> {
-    let (direct, behind) = (store()?, store()?);
+    let direct = store()?;
+    let behind = store()?;
     let tenants = TENANTS.replace("10 RU/s", "unlimited");
     let gate = Listening::gate("resp", behind.address, "max_pools = \"6\"", &tenants)?;
     let mut draw = 0x1d3a;
@@ -510,7 +517,8 @@ fn random_identity_changes_are_answered_as_by_the_store() -> Result<()> {
         for batch in 0..4 {
             let mut asked = String::new();
             for _ in 0..1 + below(12) {
-                let (key, database) = (format!("c:{}", below(3)), below(4));
+                let key = format!("c:{}", below(3));
+                let database = below(4);
                 asked += &match below(16) {
                     0 => "AUTH alice a-secret".to_owned(),
                     1 => "AUTH bob b-secret".to_owned(),
@@ -547,7 +555,8 @@ fn random_identity_changes_are_answered_as_by_the_store() -> Result<()> {
                 }
                 Ok(without_ids(&String::from_utf8(said)?))
             });
-            let (directly, through) = (directly?, through?);
+            let directly = directly?;
+            let through = through?;
             ensure!(directly == through, "{asked}directly {directly:?}\nthrough gate {through:?}");
         }
     }

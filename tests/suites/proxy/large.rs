@@ -67,7 +67,8 @@ fn info(store: &Listening, section: &str, name: &str) -> Result<u64> {
 fn long_and_short_values_pass_redis_unchanged() -> Result<()> {
     let store = Listening::redis()?;
     let gate = Listening::gate("resp", store.address, "max_request = \"64MiB\"", EVERYONE)?;
-    let (mut asked, mut expected) = (Vec::new(), Vec::new());
+    let mut asked = Vec::new();
+    let mut expected = Vec::new();
     let mut ask = |arguments: &[&[u8]], answer: &[u8]| {
         asked.extend(resp(arguments));
         expected.extend_from_slice(answer);
@@ -107,7 +108,8 @@ fn long_and_short_values_pass_redis_unchanged() -> Result<()> {
 fn long_and_short_values_pass_memcached_unchanged() -> Result<()> {
     let store = Listening::memcached()?;
     let gate = Listening::gate("memcached", store.address, "max_request = \"8MiB\"", EVERYONE)?;
-    let (mut asked, mut expected) = (Vec::new(), Vec::new());
+    let mut asked = Vec::new();
+    let mut expected = Vec::new();
     let mut ask = |request: &[&[u8]], answer: &[&[u8]]| {
         asked.extend(request.concat());
         expected.extend(answer.concat());
@@ -183,7 +185,8 @@ fn stalled_long_values_take_no_memory_and_delay_nobody() -> Result<()> {
 
 #[test]
 fn who_leaves_in_the_middle_of_a_long_value_has_written_nothing() -> Result<()> {
-    let (redis, memcached) = (Listening::redis()?, Listening::memcached()?);
+    let redis = Listening::redis()?;
+    let memcached = Listening::memcached()?;
     let part = value(200_000, 1);
     for (protocol, store, set, ok, head, get, kept) in [
         (
@@ -229,7 +232,8 @@ fn who_leaves_in_the_middle_of_a_long_value_has_written_nothing() -> Result<()> 
 
 #[test]
 fn a_refused_long_request_is_discarded_and_its_client_served() -> Result<()> {
-    let (redis, memcached) = (Listening::redis()?, Listening::memcached()?);
+    let redis = Listening::redis()?;
+    let memcached = Listening::memcached()?;
     // A thousandth for what is short: one long value is dearer than all there is.
     let tenants = "[[tenant]]\nname = \"poor\"\nsources = [\"127.0.0.0/8\"]\nquota = \"100 RU/s\"\nburst = \"1s\"\n\
                    deny = [\"append\"]";
@@ -247,7 +251,8 @@ fn a_refused_long_request_is_discarded_and_its_client_served() -> Result<()> {
         (resp(&many), "quota"),
     ] {
         let mut client = gate.connect()?;
-        let (before, after) = (resp(&[b"SET", b"a", b"1"]), resp(&[b"GET", b"a"]));
+        let before = resp(&[b"SET", b"a", b"1"]);
+        let after = resp(&[b"GET", b"a"]);
         wait_until("it cannot pay", || {
             client.write_all(&before)?;
             Ok(read_until(&mut client, b"\r\n")? == b"+OK\r\n")

@@ -25,7 +25,10 @@ fn the_token_bucket_decides_as_governor_does() {
         let cell_ns = 1_000_000_000 / u64::from(per_sec);
         let ours = Limits::new(per_sec.into(), u64::from(burst) * cell_ns);
 
-        let (mut rng, mut now_ns, mut tat, mut admitted) = (Rng::new(1, 0), 0, 0, 0);
+        let mut rng = Rng::new(1, 0);
+        let mut now_ns = 0;
+        let mut tat = 0;
+        let mut admitted = 0;
         for request in 0..REQUESTS {
             // On average, half as much comes in as is asked for.
             let step_ns = rng.bits() % (u64::from(burst) * cell_ns / 2 + 1);
@@ -48,7 +51,8 @@ fn the_token_bucket_decides_as_governor_does() {
 fn the_heavy_keys_are_those_that_datasketches_finds() {
     const COUNTERS: usize = 768;
     for (exponent, heaviest) in [(0.99, 1), (1.2, 1), (0.99, 20_000)] {
-        let (mut rng, zipf) = (Rng::new(1, 0), Zipf::new(1e5, exponent).unwrap());
+        let mut rng = Rng::new(1, 0);
+        let zipf = Zipf::new(1e5, exponent).unwrap();
         let mut ours = SpaceSaving::new(COUNTERS, 1).unwrap();
         // A map of 1,024 keeps 768 keys.
         let mut theirs = FrequentItemsSketch::<Vec<u8>>::new(1_024).unwrap();

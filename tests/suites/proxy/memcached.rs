@@ -78,7 +78,8 @@ fn refusal_latency_is_measured_where_nothing_is_before_it() -> Result<()> {
 #[test]
 fn random_commands_are_answered_as_by_the_store_itself() -> Result<()> {
     let commands = if std::env::var_os("GATE_LONG").is_some() { 1_000_000 } else { 100_000 };
-    let (direct, behind) = (Listening::memcached()?, Listening::memcached()?);
+    let direct = Listening::memcached()?;
+    let behind = Listening::memcached()?;
     let gate = Listening::gate("memcached", behind.address, "", EVERYONE)?;
     let mut random = Random(0x5eed);
     let mut clients: Vec<Client> =
@@ -149,7 +150,8 @@ impl Client {
         let end = format!("STORED\r\nVALUE end{} 0 20\r\n{round:020}\r\nEND\r\n", self.number);
         let direct = read_until(&mut self.direct.stream, end.as_bytes())?;
         let gate = read_until(&mut self.gate.stream, end.as_bytes())?;
-        let (direct, gate) = (self.direct.normal(&direct), self.gate.normal(&gate));
+        let direct = self.direct.normal(&direct);
+        let gate = self.gate.normal(&gate);
         let differs = direct.iter().zip(&gate).take_while(|(direct, gate)| direct == gate).count();
         let around = |said: &[u8]| shown(&said[differs.saturating_sub(100)..said.len().min(differs + 100)]);
         ensure!(

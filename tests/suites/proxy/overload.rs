@@ -41,7 +41,8 @@ const LONGEST: Duration = Duration::from_secs(90);
 /// A store that takes its time, one request after the other, and notes by how much it overslept.
 fn store() -> Result<SocketAddr> {
     slow_store_at("127.0.0.1:0", |command| {
-        let (began, time) = (Instant::now(), SERVICE_TIME * keys(command));
+        let began = Instant::now();
+        let time = SERVICE_TIME * keys(command);
         std::thread::sleep(time);
         OVERSLEPT_US.fetch_max((began.elapsed() - time).as_micros() as u64, Ordering::Relaxed);
         Duration::ZERO
@@ -85,7 +86,8 @@ fn offer(gate: &Listening, critical: f64, batch: f64, lasting: Nanos) -> Result<
             tenants.push(tenant(name, source, share)?);
         }
     }
-    let (timeout, transport) = (Nanos::from_secs(5), Transport::Tcp);
+    let timeout = Nanos::from_secs(5);
+    let transport = Transport::Tcp;
     let target = gate.address;
     let plan = Plan {
         target,
@@ -154,7 +156,8 @@ fn objectives_hold_with_bouncer_and_not_without() -> Result<()> {
         let gate = gate(admission, NOTHING_ELSE)?;
         warm_up(&gate, 0.0, 1.3)?;
         let overload = undisturbed(&gate, || offer(&gate, 0.0, 1.5, MEASURED))?;
-        let (batch, pace) = (&overload.tenants[0], pace(&overload));
+        let batch = &overload.tenants[0];
+        let pace = pace(&overload);
         let waited = waited(batch, pace);
         ensure!(keeps_objectives(batch, pace) == (admission == "bouncer"), "{admission}: {waited:?}");
         // Nor is more refused than has to be: there is a queue.
@@ -195,7 +198,8 @@ fn undisturbed<T>(gate: &Listening, mut measure: impl FnMut() -> Result<T>) -> R
     let began = Instant::now();
     loop {
         OVERSLEPT_US.store(0, Ordering::Relaxed);
-        let (over, mut client) = (AtomicBool::new(false), gate.connect()?);
+        let over = AtomicBool::new(false);
+        let mut client = gate.connect()?;
         let (measured, late) = std::thread::scope(|scope| {
             // gate answers this by itself, at once, whatever waits for the store.
             let watch = scope.spawn(|| -> Result<Duration> {
@@ -270,7 +274,8 @@ fn sort(stream: &mut TcpStream) -> Result<bool> {
 /// For how many others' answers each answered request of [`SORTERS`] clients waited, sorted, once Bouncer knows what a
 /// request takes. They ask again as soon as they are answered, and a while after a refusal.
 fn sorted(gate: &Listening, backoff: Duration) -> Result<Vec<usize>> {
-    let (began, done) = (Instant::now(), AtomicUsize::new(0));
+    let began = Instant::now();
+    let done = AtomicUsize::new(0);
     let client = |mut stream: TcpStream| -> Result<Vec<usize>> {
         let mut waited = Vec::new();
         loop {

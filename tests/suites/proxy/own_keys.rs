@@ -55,7 +55,8 @@ fn ask_redis(client: &mut TcpStream, request: &[u8]) -> Result<String> {
 fn no_request_of_memcached_touches_a_key_of_another() -> Result<()> {
     let store = Listening::memcached()?;
     let gate = Listening::gate("memcached", store.address, "", TENANTS)?;
-    let (mut bound, mut free) = (gate.connect_from(BOUND)?, gate.connect_from(FREE)?);
+    let mut bound = gate.connect_from(BOUND)?;
+    let mut free = gate.connect_from(FREE)?;
     // The last is the base64 of `a:x`, as it is written.
     let foreign = "set b:1 7 0 1\r\n1\r\nset YTp4 7 0 1\r\n1\r\n";
     ensure!(ask_memcached(&mut free, foreign.as_bytes())? == "STORED\r\nSTORED\r\n");
@@ -171,7 +172,8 @@ fn array(words: &[&str]) -> Vec<u8> {
 fn no_request_of_redis_touches_a_key_of_another() -> Result<()> {
     let store = Listening::redis()?;
     let gate = Listening::gate("resp", store.address, "", TENANTS)?;
-    let (mut bound, mut free) = (gate.connect_from(BOUND)?, gate.connect_from(FREE)?);
+    let mut bound = gate.connect_from(BOUND)?;
+    let mut free = gate.connect_from(FREE)?;
     ensure!(ask_redis(&mut free, b"SET b:1 1\r\nSADD b:set 1\r\nDEL a:1\r\n")? == "+OK\r\n:1\r\n:0\r\n");
     for (request, answer) in [
         ("SET a:1 1\r\n", "+OK\r\n"),
@@ -260,7 +262,8 @@ fn no_request_of_redis_touches_a_key_of_another() -> Result<()> {
 fn a_connection_of_its_own_touches_no_key_of_another() -> Result<()> {
     let store = Listening::redis()?;
     let gate = Listening::gate("resp", store.address, "", TENANTS)?;
-    let (mut bound, mut free) = (gate.connect_from(BOUND)?, gate.connect_from(FREE)?);
+    let mut bound = gate.connect_from(BOUND)?;
+    let mut free = gate.connect_from(FREE)?;
     ensure!(ask_redis(&mut free, b"SET b:1 1\r\n")? == "+OK\r\n");
     bound.write_all(b"WATCH a:1\r\nMULTI\r\nSET a:1 1\r\nSET b:1 2\r\nEXEC\r\n")?;
     let said = String::from_utf8(read_until(&mut bound, b"previous errors.\r\n")?)?;

@@ -39,7 +39,8 @@ fn gate(protocol: &str, store: &Listening, service: &str) -> Result<Listening> {
 /// Asks on an open connection, and returns the answers, so many lines.
 fn lines(stream: &mut TcpStream, asked: impl AsRef<[u8]>, count: usize) -> Result<Vec<String>> {
     stream.write_all(asked.as_ref())?;
-    let (mut said, mut piece) = (Vec::new(), [0; 4096]);
+    let mut said = Vec::new();
+    let mut piece = [0; 4096];
     while said.iter().filter(|&&byte| byte == b'\n').count() < count {
         let len = stream.read(&mut piece)?;
         ensure!(len > 0, "closed after {}", shown(&said));

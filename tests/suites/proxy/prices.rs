@@ -113,7 +113,8 @@ impl Watched<'_> {
         let charged = self.charged()?;
         ensure!(charged == [1.0, 1.0], "{charged:?}");
         self.learn()?;
-        let ([read, deletion], shown) = (self.charged()?, self.shown()?);
+        let [read, deletion] = self.charged()?;
+        let shown = self.shown()?;
         println!("charged {read} and {deletion}, told {shown:?}");
         for (charged, shown) in [(read, shown[0]), (deletion, shown[1])] {
             // What the clients did last may still have moved it.
@@ -193,7 +194,8 @@ fn price_settlement_refuses_underpriced_requests_sooner() -> Result<()> {
         })
     };
     let queues = || Ok::<_, anyhow::Error>(gate.json(&["queues"])?["services"][0].clone());
-    let (mut reads, mut deletes) = (client(2)?, client(3)?);
+    let mut reads = client(2)?;
+    let mut deletes = client(3)?;
     let mut read = || {
         let said = (0..50).map(|_| reads("get a\r\n")).collect::<Result<Vec<_>>>()?;
         ensure!(said.iter().all(|said| said == "END\r\n"), "{said:?}");
@@ -238,7 +240,8 @@ fn price_settlement_refuses_underpriced_requests_sooner() -> Result<()> {
     println!("{by_next} deletions at {price} RU, {by_debt} at {cost}");
     ensure!(by_next > 4 * by_debt && cost > 4.0 * price, "{by_next} at {price}, {by_debt} at {cost}");
     // All but the price, which cannot have changed by much.
-    let (more, all) = (settled()? - before, cost * f64::from(by_debt));
+    let more = settled()? - before;
+    let all = cost * f64::from(by_debt);
     ensure!(more < all && more > 0.7 * all, "{more} of {all}");
     let shown = String::from_utf8(gate.command(&["queues"])?.stdout)?;
     ensure!(shown.contains("charged afterwards"), "{shown}");

@@ -112,7 +112,8 @@ fn a_type_s_tier_is_obeyed_and_the_expected_wait_is_shown() -> Result<()> {
     wait_until("they wait, and one more would", || Ok(wait_ms(&row(&queues()?, "reports")) > 0.0))?;
     ask(&mut high, &["GET a"], b"$-1\r\n")?;
     let queues = queues()?;
-    let (reports, get) = (row(&queues, "reports"), row(&queues, "get"));
+    let reports = row(&queues, "reports");
+    let get = row(&queues, "get");
     ensure!(reports["waiting"].as_u64() > Some(0), "the critical one was not first: {queues}");
     ensure!(wait_ms(&get) == 0.0 && get["waiting"] == 0, "{queues}");
     Ok(())

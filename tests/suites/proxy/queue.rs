@@ -28,11 +28,13 @@ fn a_standing_queue_refuses_the_lowest_tier_and_not_critical() -> Result<()> {
                    codel = { target = \"10ms\", interval = \"50ms\" }";
     let gate =
         Listening::gate_with("threads = \"1\"", "memcached", slow_store(SERVICE_TIME)?, service, TWO_TIERS)?;
-    let (done, refused) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let done = Arc::new(AtomicBool::new(false));
+    let refused = Arc::new(AtomicUsize::new(0));
     let idle: Vec<_> = (0..CLIENTS)
         .map(|_| {
-            let (mut stream, done, refused) =
-                (gate.connect_from(Ipv4Addr::new(127, 0, 0, 6))?, Arc::clone(&done), Arc::clone(&refused));
+            let mut stream = gate.connect_from(Ipv4Addr::new(127, 0, 0, 6))?;
+            let done = Arc::clone(&done);
+            let refused = Arc::clone(&refused);
             Ok(std::thread::spawn(move || -> Result<()> {
                 while !done.load(Ordering::Relaxed) {
                     stream.write_all(b"delete a\r\n")?;

@@ -113,7 +113,8 @@ fn dedicated_connections_count_to_client_memory() -> Result<()> {
     let gate = Listening::gate_with("threads = \"1\"", "resp", store.address, service, EVERYONE)?;
     // All but the end of a request: forty of them are more than there may be.
     let begun = [&b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$60000\r\n"[..], &[b'v'; 50_000]].concat();
-    let (mut polite, mut stuck) = (dedicated_connection(&gate)?, Vec::new());
+    let mut polite = dedicated_connection(&gate)?;
+    let mut stuck = Vec::new();
     for _ in 0..40 {
         let mut client = dedicated_connection(&gate)?;
         client.write_all(&begun)?;
@@ -219,7 +220,8 @@ fn read_to_end(mut stream: TcpStream) -> Result<Vec<u8>> {
 #[test]
 fn random_commands_are_answered_as_by_the_store_itself() -> Result<()> {
     let commands = if std::env::var_os("GATE_LONG").is_some() { 1_000_000 } else { 100_000 };
-    let (direct, behind) = (Listening::redis()?, Listening::redis()?);
+    let direct = Listening::redis()?;
+    let behind = Listening::redis()?;
     let gate = Listening::gate("resp", behind.address, "", EVERYONE)?;
     let mut random = Random(0x5eed);
     let mut clients: Vec<[TcpStream; 2]> =
@@ -295,7 +297,8 @@ impl Random {
     fn command(&mut self, client: usize, out: &mut Vec<u8>) {
         let key = format!("c{client}:{}", self.below(12));
         let other = format!("c{client}:{}", self.below(12));
-        let (small, member) = (self.below(20).to_string(), format!("m{}", self.below(5)));
+        let small = self.below(20).to_string();
+        let member = format!("m{}", self.below(5));
         let value = self.value();
         let text = |text: &str| text.as_bytes().to_vec();
         let arguments: Vec<Vec<u8>> = match self.below(25) {

@@ -28,7 +28,8 @@ const BURST: usize = 20;
 
 #[test]
 fn datagrams_are_answered_as_by_the_store_itself() -> Result<()> {
-    let (direct, behind) = (Listening::memcached()?, Listening::memcached()?);
+    let direct = Listening::memcached()?;
+    let behind = Listening::memcached()?;
     let gate = Listening::gate("memcached", behind.address, BOTH, &everyone("unlimited"))?;
     let large = [&b"set large 7 0 20000\r\n"[..], &[b'v'; 20_000], b"\r\n"].concat();
     direct.ask(&large, b"STORED\r\n")?;
@@ -85,10 +86,11 @@ fn what_memcached_ignores_and_what_wants_no_answer_gets_none() -> Result<()> {
 #[test]
 fn unknown_sources_get_no_answer_and_named_tenants_refusals() -> Result<()> {
     let store = Listening::memcached()?;
-    let (one_thread, service) = ("threads = \"1\"", format!("{BOTH}\n{ONE_RU}"));
+    let one_thread = "threads = \"1\"";
+    let service = format!("{BOTH}\n{ONE_RU}");
     let gate = Listening::gate_with(one_thread, "memcached", store.address, &service, &everyone("1 RU/s"))?;
-    let (mut stranger, mut client) =
-        (Datagrams::to(STRANGER, gate.address)?, Datagrams::to(KNOWN, gate.address)?);
+    let mut stranger = Datagrams::to(STRANGER, gate.address)?;
+    let mut client = Datagrams::to(KNOWN, gate.address)?;
     stranger.send(b"get a\r\n")?;
     let answers = asked_until_refused(&mut client, "get a\r\n")?;
     ensure!((BURST..BURST + 3).contains(&answers.0), "{} passed", answers.0);
@@ -197,7 +199,8 @@ fn hot_keys_are_cached_for_datagrams_until_any_write() -> Result<()> {
     })?;
     let [hits, invalidated] = [counter(&gate, "cache-hits")?, counter(&gate, "invalidated")?];
     for round in 0..ROUNDS {
-        let (value, writer) = (format!("{round:08}"), round % READERS);
+        let value = format!("{round:08}");
+        let writer = round % READERS;
         let set = format!("set k 0 0 8\r\n{value}\r\n");
         if round % 2 == 0 {
             streams[writer].write_all(set.as_bytes())?;
@@ -324,7 +327,8 @@ fn charged_once(site: &Site) -> Result<()> {
 
     // So it does with what comes in by another interface; the answer comes from where it was asked.
     let here = |from: &str, to: &str| {
-        let (from, to) = (from.parse()?, SocketAddr::new(to.parse()?, PROXIED));
+        let from = from.parse()?;
+        let to = SocketAddr::new(to.parse()?, PROXIED);
         site.net.server.enter(|| Datagrams::to(from, to))?
     };
     let (passed, refusal) = asked_until_refused(&mut here("127.0.0.1", "127.0.0.5")?, &key)?;

@@ -276,7 +276,8 @@ fn expand(prefix: &str, tree: &str, found: &mut Vec<String>) {
     let inner = inner.trim_end();
     let inner = inner.strip_suffix('}').unwrap_or(inner);
     let prefix = format!("{prefix}{}", before.trim());
-    let (mut depth, mut start) = (0, 0);
+    let mut depth = 0;
+    let mut start = 0;
     for (at, byte) in inner.bytes().enumerate() {
         match byte {
             b'{' => depth += 1,

@@ -23,7 +23,8 @@ pub fn memcached(payload: &[u8], len: usize, prices: &ServiceState) -> Option<Co
     // What comes behind the bytes shown.
     let mut hidden = len - payload.len();
     let mut price = (len as u64 * u64::from(prices.kib_mru)).div_ceil(1024);
-    let (mut answerable, mut bounded) = (false, false);
+    let mut answerable = false;
+    let mut bounded = false;
     while !rest.is_empty() || hidden > 0 {
         let unseen = hidden > 0 && !rest.contains(&b'\n');
         if unseen || rest[0] == 0x80 {

@@ -166,7 +166,8 @@ fn batch(world: &mut World, seed: u64, cpu: usize) -> Result<Model, String> {
     for tenant in 0..maps.tenants.len() {
         let words = world.buckets(tenant);
         if words != model.words[tenant] || maps.tenant_counters(tenant) != model.tenants[tenant] {
-            let (expected, difference) = (model.words[tenant], difference(world, &model, cpu));
+            let expected = model.words[tenant];
+            let difference = difference(world, &model, cpu);
             return Err(format!("tenant {tenant}: {words:?}, not {expected:?}\n{difference}"));
         }
     }

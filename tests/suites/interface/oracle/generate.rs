@@ -196,7 +196,8 @@ fn extension(rng: &mut Rng, kind: u8) -> Vec<u8> {
         AUTHENTICATION => [vec![4], vec![0; 4 * 6 - 2]].concat(),
         // Type, segments left, and what the type has.
         ROUTING => {
-            let (kind, left) = (rng.pick(&[0, 0, 2, 3, 4, 253]), rng.mostly(6, 0, &[1, 2]));
+            let kind = rng.pick(&[0, 0, 2, 3, 4, 253]);
+            let left = rng.mostly(6, 0, &[1, 2]);
             [&[0, kind, left][..], &[0; 4]].concat()
         }
         _ => option_header(rng),
@@ -241,7 +242,8 @@ fn fragments(rng: &mut Rng, spec: &mut Spec) {
         0 => spec.fragments.reverse(),
         1 => spec.fragments.rotate_left(1),
         2 => {
-            let (a, b) = (rng.below(count), rng.below(count));
+            let a = rng.below(count);
+            let b = rng.below(count);
             spec.fragments.swap(a, b);
         }
         // Twice the same, one that overlaps another, one that is missing.

@@ -186,7 +186,9 @@ fn dropped(net: &Net) -> Result<u64> {
     let interfaces = net.client.enter(|| read("dev"))??;
     let texts = net.server.enter(|| ["snmp", "snmp6", "raw", "raw6"].map(read))?;
     let [v4, v6, raw4, raw6] = texts;
-    let (v4, v6, raw) = (v4?, v6?, [raw4?, raw6?].concat());
+    let v4 = v4?;
+    let v6 = v6?;
+    let raw = [raw4?, raw6?].concat();
     let mut words: Vec<&str> = Vec::new();
     let line = interfaces
         .lines()
@@ -195,7 +197,8 @@ fn dropped(net: &Net) -> Result<u64> {
     // Behind eight columns of what was received: bytes, packets, errors, dropped.
     words.push(line.split_whitespace().nth(11).context("no column")?);
     let mut udp = v4.lines().filter_map(|line| line.strip_prefix("Udp: "));
-    let (names, values) = (udp.next().context("no names")?, udp.next().context("no values")?);
+    let names = udp.next().context("no names")?;
+    let values = udp.next().context("no values")?;
     let of_udp = names.split(' ').zip(values.split(' '));
     words.extend(of_udp.filter(|(name, _)| FULL.contains(name)).map(|(_, value)| value));
     let of_udp6 = v6.lines().filter_map(|line| line.strip_prefix("Udp6")?.split_once(char::is_whitespace));
@@ -213,11 +216,13 @@ const FULL: [&str; 2] = ["RcvbufErrors", "MemErrors"];
 fn segment_arrival(source: IpAddr, segment: &[u8]) -> Option<Arrival> {
     let header = segment.get(..20)?;
     let word = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
-    let (header_len, flags) = (usize::from(header[12] >> 4) * 4, header[13]);
+    let header_len = usize::from(header[12] >> 4) * 4;
+    let flags = header[13];
     if header_len < 20 || header_len > segment.len() {
         return None;
     }
-    let (opens, resets) = (flags & 0b01_0110 == 0b00_0010, flags & 0b100 != 0);
+    let opens = flags & 0b01_0110 == 0b00_0010;
+    let resets = flags & 0b100 != 0;
     let got = Got::Segment { opens, resets, data: segment.len() - header_len };
     Some(Arrival { source, source_port: word(0), port: word(2), got })
 }

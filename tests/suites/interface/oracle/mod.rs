@@ -102,7 +102,8 @@ fn explain(site: &mut Site, demand: Demand, batch: &[Spec], fault: &str) -> Stri
         return format!("{fault}, and of no unit alone; these were sent:\n{}", all.join("\n"));
     };
     let simplest = shrink(unit.clone(), &mut shows);
-    let (sent, shown) = (hex(&unit.frames()), hex(&simplest.frames()));
+    let sent = hex(&unit.frames());
+    let shown = hex(&simplest.frames());
     let outcome = site.run(std::slice::from_ref(&simplest)).unwrap();
     let exits: Vec<_> = outcome
         .exits

@@ -160,8 +160,8 @@ fn zero_length(spec: &mut Spec) {
 
 impl Row {
     fn unit(&self, sender: Sender, id: u32) -> Spec {
-        let (source, server) =
-            (sender.addresses()[usize::from(self.v6)], [SERVER_V4, SERVER_V6][usize::from(self.v6)]);
+        let source = sender.addresses()[usize::from(self.v6)];
+        let server = [SERVER_V4, SERVER_V6][usize::from(self.v6)];
         let request = b"\0\x07\0\0\0\x01\0\0get abcdefgh\r\n";
         let spec = match (self.tcp, sender) {
             (false, _) => Spec::udp(source, server, MEMCACHED, request),
@@ -189,13 +189,15 @@ fn each_way_past_gate_is_closed_and_stays_open_for_tenants() {
             id += 1;
             let unit = [row.unit(sender, id)];
             let outcome = site.run(&unit).unwrap();
-            let (arrived, expected) =
-                (outcome.gate.len(), usize::from(sender == Sender::Tenant && row.tenant));
+            let arrived = outcome.gate.len();
+            let expected = usize::from(sender == Sender::Tenant && row.tenant);
             let demand =
                 if sender == Sender::Tenant { Demand::EverythingPasses } else { Demand::NothingPasses };
             let fault = if row.tenant { outcome.fault(demand, &unit) } else { None };
             if outcome.twin.len() != 1 || arrived != expected || fault.is_some() {
-                let (name, twin, sent) = (row.name, outcome.twin.len(), hex(&unit[0].frames()));
+                let name = row.name;
+                let twin = outcome.twin.len();
+                let sent = hex(&unit[0].frames());
                 faults.push(format!("{name} of {sender:?}: {arrived} arrived, not {expected}; {twin} without gate, where 1 has to; {fault:?}{sent}"));
             }
         }

@@ -64,7 +64,8 @@ impl Site {
     /// Sends a batch over both pairs.
     pub(crate) fn run(&mut self, batch: &[Spec]) -> Result<Outcome> {
         let frames: Vec<Vec<u8>> = batch.iter().flat_map(Spec::frames).collect();
-        let (before, sent) = (self.exits(), self.gate.sent);
+        let before = self.exits();
+        let sent = self.gate.sent;
         let gate = self.gate.run(&frames)?;
         let after = self.exits();
         let exits = after.iter().map(|(exit, count)| (*exit, count - before[exit])).collect();

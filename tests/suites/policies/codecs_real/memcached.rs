@@ -30,7 +30,8 @@ impl Pair {
 
     /// Decodes `stream` step by step; both servers get each step's bytes, and must answer the same.
     fn talk(&mut self, stream: &[u8], limits: Limits) -> Result<()> {
-        let (mut decoder, mut at) = (Decoder::new(limits), 0);
+        let mut decoder = Decoder::new(limits);
+        let mut at = 0;
         let mut waiting: Option<Request> = None;
         while at < stream.len() {
             let step = decoder.next(&stream[at..]);
@@ -217,7 +218,10 @@ fn what_lists_lines_ends_where_it_says() {
         };
         let expect = if read.command == Command::Stats { Expect::Stats } else { Expect::Line };
         assert_eq!(read.expect(), expect);
-        let (mut answers, mut input, mut at, mut lines) = (Answers::new(4 << 10), Vec::new(), 0, 0);
+        let mut answers = Answers::new(4 << 10);
+        let mut input = Vec::new();
+        let mut at = 0;
+        let mut lines = 0;
         loop {
             let part = answers.next(expect, &input[at..]).unwrap();
             at += part.consumed();
@@ -283,7 +287,8 @@ fn request(rng: &mut Rng) -> Vec<u8> {
     const MODES: [&str; 6] = ["ME", "MA", "MP", "MR", "MS", "MX"];
     let key = |n: usize| if n == 19 { "k".repeat(251) } else { format!("key{n}") };
     let quiet = ["", "", " noreply"][pick(3)];
-    let (one, other) = (key(pick(20)), key(pick(20)));
+    let one = key(pick(20));
+    let other = key(pick(20));
     let flags: String = (0..pick(4)).map(|_| format!(" {}", FLAGS[pick(FLAGS.len())])).collect();
     let length = [0, 1, 5, 30, 700, 5_000][pick(6)];
     // No NUL: where memcached takes a value for commands, gate would end the connection.

@@ -72,7 +72,8 @@ impl Pair {
 
     /// Decodes `stream` step by step; both servers get each step's bytes, and must answer the same.
     fn talk(&mut self, stream: &[u8], limits: Limits) -> Result<()> {
-        let (mut decoder, mut at) = (Decoder::new(limits), 0);
+        let mut decoder = Decoder::new(limits);
+        let mut at = 0;
         while at < stream.len() {
             let step = decoder.next(&stream[at..]);
             let taken = &stream[at..at + step.consumed()];
@@ -240,7 +241,8 @@ fn large_values_stream_both_ways() {
 fn what_is_pushed_and_what_comes_in_parts_is_told_from_replies() {
     use gate_userspace::protocol::resp::Kind;
     let store = Store::redis().unwrap();
-    let (mut reader, mut other) = (Reader::open(&store).unwrap(), Reader::open(&store).unwrap());
+    let mut reader = Reader::open(&store).unwrap();
+    let mut other = Reader::open(&store).unwrap();
     reader.ask(&["HELLO", "3"]).unwrap();
     let first = |reply: &[u8]| match Replies::new(1 << 20).next(reply) {
         Ok(Part::Reply { kind, last: true, len }) if len == reply.len() => kind,
@@ -274,7 +276,8 @@ fn what_is_pushed_and_what_comes_in_parts_is_told_from_replies() {
 /// A random command whose reply is the same from any two servers.
 fn command(rng: &mut Rng) -> Vec<u8> {
     let mut pick = |count: usize| (rng.bits() % count as u64) as usize;
-    let (a, b) = (format!("key{}", pick(10)), format!("key{}", pick(10)));
+    let a = format!("key{}", pick(10));
+    let b = format!("key{}", pick(10));
     let number = ["0", "1", "-1", "5", "x"][pick(5)];
     let value = vec![[b'7', b'\r', 0, 255][pick(4)]; [0, 1, 3, 60, 5_000, 40_000][pick(6)]];
     let line = match pick(40) {

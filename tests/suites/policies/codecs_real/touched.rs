@@ -133,9 +133,12 @@ fn no_command_touches_a_key_that_gate_does_not_see() {
         }
     }
     assert!(commands.len() > 300, "{} commands", commands.len());
-    let (mut rng, mut judged, mut unsure) = (Rng::new(7, 0), 0, BTreeSet::new());
+    let mut rng = Rng::new(7, 0);
+    let mut judged = 0;
+    let mut unsure = BTreeSet::new();
     for (name, arguments) in commands {
-        let (mut has_keys, mut is_sure) = (false, false);
+        let mut has_keys = false;
+        let mut is_sure = false;
         for _ in 0..EACH {
             let words = request(name, arguments, &mut rng);
             let asked = ["COMMAND", "GETKEYS"].into_iter().map(str::to_owned);

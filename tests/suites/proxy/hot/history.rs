@@ -162,7 +162,8 @@ fn take_part(
     if number == APART {
         dialect.part(&mut client)?;
     }
-    let (mut random, mut history) = (seed ^ (number + 1) << 32, Vec::new());
+    let mut random = seed ^ (number + 1) << 32;
+    let mut history = Vec::new();
     // Nobody has answered this one yet.
     let mut unanswered: Option<usize> = None;
     for done in 0..share {
@@ -203,10 +204,12 @@ fn linearizable(dialect: &dyn Dialect, protocol: &str, store: &Listening, seed: 
     let service = "hot_keys = { threshold = \"1\" }\nconnections = \"2\"\nshedding.enabled = \"off\"";
     let gate = Listening::gate_with(EAGER, protocol, store.address, service, EVERYONE)?;
     let operations: u64 = 100_000;
-    let (next_value, began) = (AtomicU64::new(1), Instant::now());
+    let next_value = AtomicU64::new(1);
+    let began = Instant::now();
     let histories: Vec<_> = std::thread::scope(|scope| {
         let part = |number| {
-            let (gate, next_value) = (gate.address, &next_value);
+            let gate = gate.address;
+            let next_value = &next_value;
             let share = operations / CLIENTS;
             scope.spawn(move || take_part(dialect, gate, number, share, seed, next_value, began))
         };

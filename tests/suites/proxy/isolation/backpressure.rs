@@ -38,7 +38,8 @@ fn read_large(client: &mut TcpStream, each: impl Fn() -> Result<()>) -> Result<(
     let head = read_until(client, b"\r\n")?;
     let begun = head.iter().position(|&byte| byte == b'\n').map_or(0, |end| head.len() - end - 1);
     ensure!(head.starts_with(format!("${LARGE}\r\n").as_bytes()), "{}", shown(&head[..20.min(head.len())]));
-    let (mut left, mut piece) = (LARGE + 2 - begun, vec![0; 1 << 20]);
+    let mut left = LARGE + 2 - begun;
+    let mut piece = vec![0; 1 << 20];
     while left > 0 {
         let len = client.read(&mut piece)?;
         ensure!(len > 0, "it is closed with {left} bytes left");

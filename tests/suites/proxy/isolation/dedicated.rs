@@ -155,7 +155,8 @@ fn connections_without_state_are_given_back() -> Result<()> {
 fn a_watched_key_stays_watched() -> Result<()> {
     let store = Listening::redis()?;
     let gate = gate(&store, "", TENANTS)?;
-    let (mut client, mut other) = (gate.connect_from(CRITICAL)?, gate.connect_from(BEST_EFFORT)?);
+    let mut client = gate.connect_from(CRITICAL)?;
+    let mut other = gate.connect_from(BEST_EFFORT)?;
     check(&mut client, "MULTI\r\nEXEC\r\nWATCH a\r\nGET a\r\n", "+OK\r\n*0\r\n+OK\r\n$-1\r\n")?;
     // Another's transaction has another connection.
     check(&mut other, "MULTI\r\nSET a 1\r\nEXEC\r\n", "+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n")?;
@@ -166,7 +167,8 @@ fn a_watched_key_stays_watched() -> Result<()> {
 fn requests_there_wait_for_a_permit_by_tier() -> Result<()> {
     let store = Listening::redis()?;
     let gate = gate(&store, ONE_PERMIT, TENANTS)?;
-    let (mut busy, mut critical) = (gate.connect_from(CRITICAL)?, gate.connect_from(CRITICAL)?);
+    let mut busy = gate.connect_from(CRITICAL)?;
+    let mut critical = gate.connect_from(CRITICAL)?;
     let mut best_effort = watching(&gate, BEST_EFFORT)?;
     occupy(&mut busy, Duration::from_millis(300))?;
     best_effort.write_all(b"INCR n\r\n")?;
@@ -184,7 +186,8 @@ fn a_late_request_is_refused_and_a_late_exec_is_not() -> Result<()> {
     let store = Listening::redis()?;
     let gate = gate(&store, &format!("{ONE_PERMIT}\ndeadline = \"50ms\""), TENANTS)?;
     let mut busy = gate.connect_from(CRITICAL)?;
-    let (mut late, mut transaction) = (watching(&gate, CRITICAL)?, watching(&gate, CRITICAL)?);
+    let mut late = watching(&gate, CRITICAL)?;
+    let mut transaction = watching(&gate, CRITICAL)?;
     check(&mut transaction, "MULTI\r\nINCR n\r\n", "+OK\r\n+QUEUED\r\n")?;
     occupy(&mut busy, Duration::from_millis(400))?;
     late.write_all(b"INCR n\r\n")?;
@@ -200,7 +203,8 @@ fn a_late_request_is_refused_and_a_late_exec_is_not() -> Result<()> {
 fn blocked_clients_hold_no_permit() -> Result<()> {
     let store = Listening::redis()?;
     let gate = gate(&store, &format!("{ONE_PERMIT}\nstore_timeout = \"200ms\""), TENANTS)?;
-    let (mut blocked, mut subscriber) = (gate.connect_from(CRITICAL)?, gate.connect_from(CRITICAL)?);
+    let mut blocked = gate.connect_from(CRITICAL)?;
+    let mut subscriber = gate.connect_from(CRITICAL)?;
     blocked.write_all(b"BLPOP l 0\r\n")?;
     subscriber.write_all(b"SUBSCRIBE c\r\n")?;
     read_until(&mut subscriber, b":1\r\n")?;

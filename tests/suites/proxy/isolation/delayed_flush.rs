@@ -21,7 +21,8 @@ fn a_delayed_flush_empties_the_cache() -> Result<()> {
     let gate = "threads = \"1\"\nsample = \"1/1\"\ntick = \"10ms\"";
     let service = "hot_keys = { threshold = \"1\" }\nshedding.enabled = \"off\"";
     let gate = Listening::gate_with(gate, "memcached", store.address, service, EVERYONE)?;
-    let (mut client, mut direct) = (gate.connect()?, store.connect()?);
+    let mut client = gate.connect()?;
+    let mut direct = store.connect()?;
     client.write_all(b"set k 0 0 1\r\n1\r\n")?;
     read_until(&mut client, b"STORED\r\n")?;
     wait_until("it does not become hot", || {

@@ -26,7 +26,8 @@ fn until_closed(gate: &Listening) -> Result<()> {
 fn sigterm_lets_clients_finish_and_a_second_one_does_not() -> Result<()> {
     let store = Listening::redis()?;
     let mut gate = Listening::gate_with("drain = \"60s\"", "resp", store.address, "", EVERYONE)?;
-    let (mut first, mut second) = (gate.connect()?, gate.connect()?);
+    let mut first = gate.connect()?;
+    let mut second = gate.connect()?;
     ask(&mut first)?;
     ask(&mut second)?;
     gate.signal(Signal::SIGTERM)?;
@@ -62,7 +63,8 @@ fn after_drain_idle_clients_close_and_requests_are_answered() -> Result<()> {
     let store = Listening::redis()?;
     let service = "store_timeout = \"20s\"";
     let mut gate = Listening::gate_with("drain = \"0ms\"", "resp", store.address, service, EVERYONE)?;
-    let (mut idle, mut asking) = (gate.connect()?, gate.connect()?);
+    let mut idle = gate.connect()?;
+    let mut asking = gate.connect()?;
     ask(&mut idle)?;
     ask(&mut asking)?;
     store.stall()?;

@@ -45,7 +45,8 @@ fn long_lines_of_one_client_cost_no_other_its_answers() -> Result<()> {
         (format!("{blanks}get{keys}\r\n"), misses),
         (format!("bget{keys}\r\n"), misses),
     ];
-    let (mut polite, mut hostile) = (gate.connect()?, gate.connect()?);
+    let mut polite = gate.connect()?;
+    let mut hostile = gate.connect()?;
     polite.write_all(b"set mine 0 0 1\r\n1\r\n")?;
     read_until(&mut polite, b"STORED\r\n")?;
     for (line, expected) in lines {
@@ -68,7 +69,8 @@ fn a_long_gat_finds_all_its_values_and_has_one_end() -> Result<()> {
     let store = Listening::memcached()?;
     let gate = Listening::gate("memcached", store.address, "", EVERYONE)?;
     let mut client = gate.connect()?;
-    let (mut keys, mut values) = (String::new(), String::new());
+    let mut keys = String::new();
+    let mut values = String::new();
     for number in 0..MANY {
         let key = format!("key-{number:05}");
         keys += &format!(" {key}");

@@ -23,7 +23,8 @@ fn who_does_not_read_a_long_answer_holds_no_permit() -> Result<()> {
     let service = "parallelism = \"2\"\nadmission = \"off\"\ndeadline = \"10s\"";
     let gate = Listening::gate_with("threads = \"1\"", "resp", store.address, service, EVERYONE)?;
     let mut client = gate.connect()?;
-    let (key, value) = (format!("k{}", "x".repeat(65)), "v".repeat(100_000));
+    let key = format!("k{}", "x".repeat(65));
+    let value = "v".repeat(100_000);
     client.write_all(
         format!("*3\r\n$3\r\nSET\r\n${}\r\n{key}\r\n${}\r\n{value}\r\n", key.len(), value.len()).as_bytes(),
     )?;

@@ -81,7 +81,8 @@ fn redis_writes_that_may_have_run_are_uncertain() -> Result<()> {
 
 #[test]
 fn forbidden_is_denied_and_excess_is_throttled_with_a_time() -> Result<()> {
-    let (memcached, redis) = (Listening::memcached()?, Listening::redis()?);
+    let memcached = Listening::memcached()?;
+    let redis = Listening::redis()?;
     let poor = "[[tenant]]\nname = \"poor\"\nsources = [\"127.0.0.1\"]\nquota = \"0.01 RU/s\"\nburst = \"120s\"\n\
                 deny = [\"touch\"]";
     let price = "price = { base = \"1 RU\", row = \"0 RU\", kib = \"0 RU\" }";

@@ -11,7 +11,8 @@ const EVERYONE: &str = "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\
 fn wait_counts_replicas_that_have_the_client_s_writes() -> Result<()> {
     let store =
         Listening::redis_with(&["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "3600"])?;
-    let (ip, port) = (store.address.ip().to_string(), store.address.port().to_string());
+    let ip = store.address.ip().to_string();
+    let port = store.address.port().to_string();
     let replica = Listening::redis_with(&["--replicaof", &ip, &port, "--repl-diskless-load", "on-empty-db"])?;
     wait_until("the replica is not in step", || {
         let info = store.ask(b"INFO replication\r\nPING\r\n", b"+PONG\r\n")?;

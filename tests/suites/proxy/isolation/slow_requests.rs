@@ -15,7 +15,8 @@ const ONE: &str = "store_timeout = \"300ms\"\nconnections = \"1\"";
 fn a_script_beyond_the_timeout_costs_nobody_its_answer() -> Result<()> {
     let store = Listening::redis()?;
     let gate = Listening::gate_with("threads = \"1\"", "resp", store.address, ONE, EVERYONE)?;
-    let (mut slow, mut polite) = (gate.connect()?, gate.connect()?);
+    let mut slow = gate.connect()?;
+    let mut polite = gate.connect()?;
     let script = b"EVAL \"local t = redis.call('TIME'); local e = t[1] * 1000 + t[2] / 1000 + 1000; \
                    repeat t = redis.call('TIME') until t[1] * 1000 + t[2] / 1000 > e; return 7\" 0\r\n";
     slow.write_all(script)?;

@@ -32,7 +32,8 @@ fn its_memory_is_bounded_and_deadlines_hold() -> Result<()> {
     for _ in 0..CLIENTS {
         let mut client = gate.connect()?;
         client.set_nonblocking(true)?;
-        let (mut left, mut rest) = (REQUESTS, &request[..0]);
+        let mut left = REQUESTS;
+        let mut rest = &request[..0];
         wait_until("it can neither send nor is it done", || {
             if rest.is_empty() && left == 0 {
                 return Ok(true);
