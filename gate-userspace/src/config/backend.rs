@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use gate_common::units::Nanos;
+use gate_common::units::{Fraction, Nanos};
 use ipnet::IpNet;
 
 use super::admission::{Admission, Objective};
@@ -35,6 +35,8 @@ pub struct Backend {
     pub max_output: usize,
     /// The memory budget of all clients' requests and replies, in bytes.
     pub client_memory: usize,
+    /// The part of it that the clients of one tenant may hold, where there are several; 1 % to 100 %.
+    pub tenant_memory: Fraction,
     /// Clients that may be connected at once; 1 to 1,000,000.
     pub max_clients: usize,
     /// Clients from unknown sources that may be connected at once beside those; at most 1,000,000.
@@ -73,6 +75,13 @@ impl Backend {
         self.query_types.place(query_type).map_or(Tier::Critical, |place| self.tiers[place])
     }
 
+    /// What the clients of one tenant may hold, where there are several, in bytes.
+    #[must_use]
+    pub fn tenant_memory(&self) -> usize {
+        let share = u128::from(self.tenant_memory.steps());
+        ((self.client_memory as u128 * share) >> 16) as usize
+    }
+
     /// The objective of a query type, where there are any: its own, or the default.
     #[must_use]
     pub fn objective(&self, query_type: &str) -> Option<&Objective> {
@@ -98,7 +107,7 @@ pub struct HotKeys {
 }
 
 /// The keys that mean nothing without a backend.
-const KEYS: [&str; 23] = [
+const KEYS: [&str; 24] = [
     "proxy_protocol",
     "trusted",
     "hot_keys",
@@ -113,6 +122,7 @@ const KEYS: [&str; 23] = [
     "max_depth",
     "max_output",
     "client_memory",
+    "tenant_memory",
     "max_clients",
     "max_unknown_clients",
     "max_dedicated",
@@ -156,6 +166,7 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
     let max_output = s.get("max_output", |text| units::size(text, 64 << 10, 4 << 30)).unwrap_or(64 << 20);
     let client_memory =
         s.get("client_memory", |text| units::size(text, 1 << 20, 64 << 30)).unwrap_or(1 << 30);
+    let tenant_memory = s.get("tenant_memory", memory_share).unwrap_or(Fraction::of(1, 2));
     let max_clients = s.get("max_clients", number(1, 1_000_000)).unwrap_or(10_000);
     let max_unknown_clients = s.get("max_unknown_clients", number(0, 1_000_000)).unwrap_or(UNKNOWN_CLIENTS);
     let max_dedicated = s.get("max_dedicated", number(1, 1_000_000)).unwrap_or(DEDICATED);
@@ -187,6 +198,7 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
         max_depth: max_depth as usize,
         max_output: max_output as usize,
         client_memory: client_memory as usize,
+        tenant_memory,
         max_clients: max_clients as usize,
         max_unknown_clients: max_unknown_clients as usize,
         max_dedicated: max_dedicated as usize,
@@ -194,6 +206,12 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
         idle_timeout,
         max_datagrams: max_datagrams as usize,
     })
+}
+
+/// A tenant that may hold nothing could not be answered.
+fn memory_share(text: &str) -> Result<Fraction, Wrong> {
+    let share = units::percentage(text)?;
+    if share < Fraction::of(1, 100) { Err("must be from 1% to 100%".to_owned()) } else { Ok(share) }
 }
 
 /// The proxies that may say whose a connection is, if any may.

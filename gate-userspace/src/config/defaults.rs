@@ -36,6 +36,7 @@ fn read(mut root: Section<'_>) -> Vec<ChangedDefault> {
     ] {
         found.add(&gate, "gate", key, restore, matters);
     }
+    let are_several = tenants.iter().filter(|tenant| !tenant.has("part_of")).nth(1).is_some();
     for service in services.iter_mut().filter(|service| service.has("backend")) {
         let name = format!("service.{}", value(service, "name"));
         let is_redis = value(service, "protocol") == "resp";
@@ -46,6 +47,8 @@ fn read(mut root: Section<'_>) -> Vec<ChangedDefault> {
             ("max_unknown_clients", "max_unknown_clients = \"10000\"", true),
             ("unknown_timeout", "unknown_timeout = \"1h\"", true),
             ("max_request", "max_request = \"2MiB\"", is_redis),
+            ("max_dedicated", "max_dedicated = \"1000000\"", is_redis),
+            ("tenant_memory", "tenant_memory = \"100%\"", are_several),
             ("histogram_values", "histogram_values = \"1000\"", queues),
             ("parallelism", "parallelism = \"off\"", true),
             ("connections", "connections = \"2\"", true),
@@ -54,7 +57,6 @@ fn read(mut root: Section<'_>) -> Vec<ChangedDefault> {
             found.add(service, &name, key, restore, matters);
         }
     }
-    let are_several = tenants.iter().filter(|tenant| !tenant.has("part_of")).nth(1).is_some();
     for tenant in tenants.iter_mut().filter(|tenant| !tenant.has("part_of")) {
         let name = format!("tenant.{}", value(tenant, "name"));
         found.add(
@@ -98,13 +100,13 @@ mod tests {
         assert_eq!(
             names(&format!("{off}{service}{}", tenant(1))),
             "service.s.slow_timeout service.s.client_timeout service.s.max_unknown_clients service.s.unknown_timeout \
-             service.s.max_request service.s.parallelism service.s.connections tenant.t1.reply_budget"
+             service.s.max_request service.s.max_dedicated service.s.parallelism service.s.connections tenant.t1.reply_budget"
         );
         let written = "slow_timeout = \"1s\"\nclient_timeout = \"1h\"\nmax_unknown_clients = \"7\"\nunknown_timeout = \"1h\"\n\
-                       max_request = \"2MiB\"\nparallelism = \"4\"\n";
+                       max_request = \"2MiB\"\nmax_dedicated = \"7\"\nparallelism = \"4\"\n";
         assert_eq!(
             names(&format!("{off}{service}{written}{}reply_budget = \"0B/s\"\n{}", tenant(1), tenant(2))),
-            "service.s.histogram_values service.s.connections service.s.queue_memory tenant.t1.max_connections tenant.t2.max_connections tenant.t2.reply_budget"
+            "service.s.tenant_memory service.s.histogram_values service.s.connections service.s.queue_memory tenant.t1.max_connections tenant.t2.max_connections tenant.t2.reply_budget"
         );
         let guarded = "[gate]\ninterface = \"eth1\"\n[[service]]\nname = \"s\"\nprotocol = \"memcached\"\nlisten = \"127.0.0.1:1\"\n";
         assert_eq!(

@@ -212,6 +212,7 @@ const SERVICE: &[&str] = &[
     "max_depth",
     "max_output",
     "client_memory",
+    "tenant_memory",
     "max_clients",
     "max_unknown_clients",
     "max_dedicated",

@@ -64,6 +64,7 @@ fn of_service(old: &Service, new: &Service) -> impl Iterator<Item = &'static str
         max_depth: _,
         max_output: _,
         client_memory: _,
+        tenant_memory: _,
         max_clients: _,
         max_unknown_clients: _,
         max_dedicated: _,
@@ -172,7 +173,7 @@ mod tests {
             ),
             (
                 "\"4\"",
-                "\"4\"\nstore_timeout = \"7s\"\nmax_clients = \"7\"\nmax_depth = \"7\"\nmax_request = \"1KiB\"\nclient_memory = \"1MiB\"",
+                "\"4\"\nstore_timeout = \"7s\"\nmax_clients = \"7\"\nmax_depth = \"7\"\nmax_request = \"1KiB\"\nclient_memory = \"1MiB\"\ntenant_memory = \"7%\"",
                 &[],
             ),
             (

@@ -58,6 +58,7 @@ mod tenants;
 mod wire;
 mod worker;
 
+use clients::SharedBounds;
 use hot_restart::{InheritedSockets, LivePredecessor, Phase};
 use local_addrs::LocalAddrs;
 pub use metrics::by_type::{Counts, Timing};
@@ -164,7 +165,7 @@ impl Dispatcher {
             metrics,
             policies: kept,
             hot: hot.clone(),
-            limits: limits.into_iter().map(|limits| (limits, Arc::default())).collect(),
+            limits: limits.into_iter().map(|limits| (limits, SharedBounds::default())).collect(),
             phase: following,
         };
         let prepare =
@@ -206,7 +207,7 @@ impl Dispatcher {
         for ((metrics, controls), policy) in changed {
             let named = config.services.iter().find(|service| service.name == metrics.name);
             let Some(backend) = named.and_then(|service| service.backend.as_ref()) else { continue };
-            controls.follow(backend, metrics.threads.len(), &metrics.types);
+            controls.follow(backend, &metrics.types);
             policy.follow(backend, &metrics.types)?;
         }
         Ok(())

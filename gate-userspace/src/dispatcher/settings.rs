@@ -29,7 +29,7 @@ pub(crate) struct Limits {
     pub(crate) tenant_clients: usize,
     /// The number of clients of unknown sources, all threads together.
     pub(crate) max_unknown_clients: usize,
-    /// The dedicated connections of one tenant's clients in each thread: the thread's share.
+    /// The dedicated connections of one tenant's clients, all threads together.
     pub(crate) max_dedicated: usize,
     /// How long an unknown client may stay.
     pub(crate) unknown_timeout: Nanos,
@@ -41,8 +41,10 @@ pub(crate) struct Limits {
     pub(crate) max_output: usize,
     /// How long a client may take for the rest of a request, or to read.
     pub(crate) client_timeout: Nanos,
-    /// The bytes that all clients of each thread may hold: the thread's share.
+    /// The bytes that all clients may hold, all threads together.
     pub(crate) client_memory: usize,
+    /// The bytes that one tenant's clients may hold, where there are several tenants.
+    pub(crate) tenant_memory: usize,
     /// The length of a request; holds for clients that come after a change.
     pub(crate) max_request: usize,
     /// How long the store may take to accept a connection or to answer.
@@ -52,8 +54,8 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Those of a service, for each of so many threads.
-    pub(crate) fn of(backend: &config::Backend, threads: usize) -> Self {
+    /// Those of a service.
+    pub(crate) fn of(backend: &config::Backend) -> Self {
         let admission = backend.admission.as_ref();
         Self {
             queue_limit: admission.map_or(0, |admission| admission.queue_limit),
@@ -63,12 +65,13 @@ impl Limits {
             max_clients: backend.max_clients,
             tenant_clients: backend.max_clients.div_ceil(2),
             max_unknown_clients: backend.max_unknown_clients,
-            max_dedicated: backend.max_dedicated.div_ceil(threads),
+            max_dedicated: backend.max_dedicated,
             unknown_timeout: backend.unknown_timeout,
             idle_timeout: backend.idle_timeout,
             max_depth: backend.max_depth,
             max_output: backend.max_output,
-            client_memory: backend.client_memory.div_ceil(threads),
+            client_memory: backend.client_memory,
+            tenant_memory: backend.tenant_memory(),
             client_timeout: backend.client_timeout,
             max_request: backend.max_request,
             store_timeout: backend.store_timeout,
@@ -91,10 +94,9 @@ impl Controls {
         store_timeout.saturating_add(deadline.unwrap_or(store_timeout)).saturating_add(AT_LEAST_KEPT)
     }
 
-    /// Puts in force what a configuration says, for a service that so many threads serve since they started with
-    /// these query types.
-    pub(crate) fn follow(&self, backend: &config::Backend, threads: usize, types: &QueryTypes) {
-        self.limits.send_replace(Limits::of(backend, threads));
+    /// Puts in force what a configuration says, for a service that has been served since its start with these query types.
+    pub(crate) fn follow(&self, backend: &config::Backend, types: &QueryTypes) {
+        self.limits.send_replace(Limits::of(backend));
         self.types.send_replace(Arc::new(QueryTypeTable::of(types, backend)));
     }
 }
@@ -145,7 +147,7 @@ impl Settings {
         proxied
             .filter_map(|(service, settings)| {
                 let backend = settings.backend.clone()?;
-                let (to_limits, limits) = watch::channel(Limits::of(&backend, threads));
+                let (to_limits, limits) = watch::channel(Limits::of(&backend));
                 let (to_types, types) =
                     watch::channel(Arc::new(QueryTypeTable::of(&backend.query_types, &backend)));
                 let settings = Self {

@@ -16,9 +16,9 @@ use tokio::sync::watch;
 use tokio::task::LocalSet;
 use tokio::time::MissedTickBehavior;
 
+use super::clients::SharedBounds;
 use super::clients::client::{CloseCause, ReplySink};
 use super::clients::proxy_header::{self, Rejected};
-use super::clients::slots::Slots;
 use super::clients::udp;
 use super::hot_cache;
 use super::hot_restart::{InheritedSockets, Phase};
@@ -90,7 +90,7 @@ pub(crate) struct DispatcherShared {
     pub(crate) metrics: Vec<ServiceMetrics>,
     pub(crate) policies: Vec<Policy>,
     pub(crate) hot: Vec<hot_cache::SharedHotCache>,
-    pub(crate) limits: Vec<(SharedLimits, Arc<Slots>)>,
+    pub(crate) limits: Vec<(SharedLimits, SharedBounds)>,
     pub(crate) phase: watch::Receiver<Phase>,
 }
 
@@ -106,7 +106,7 @@ pub(crate) struct WorkerSetup {
     policies: Vec<Policy>,
     delays: Vec<Delay>,
     hot: Vec<hot_cache::SharedHotCache>,
-    limits: Vec<(SharedLimits, Arc<Slots>)>,
+    limits: Vec<(SharedLimits, SharedBounds)>,
 }
 
 impl WorkerSetup {
@@ -155,12 +155,13 @@ impl WorkerSetup {
         let ledger = Rc::new(RefCell::new(Ledger::new(maps, row, clock::entropy(), names)));
         let scratch = Rc::new(RefCell::new(vec![0; READ_BYTES].into_boxed_slice()));
         let policies = policies.into_iter().zip(delays).zip(hot).zip(limits);
-        for ((settings, listening), (metrics, (((policy, delay), hot), (limits, slots)))) in
+        for ((settings, listening), (metrics, (((policy, delay), hot), (limits, bounds)))) in
             services.into_iter().zip(metrics.into_iter().zip(policies))
         {
             let ledger = Rc::clone(&ledger);
             let scratch = Rc::clone(&scratch);
-            let shared = WorkerShared { ledger, scratch, number, metrics, policy, delay, hot, limits, slots };
+            let shared =
+                WorkerShared { ledger, scratch, number, metrics, policy, delay, hot, limits, bounds };
             match settings.protocol {
                 Protocol::Memcached => serve(Service::<Memcached>::new(settings, shared), listening, &phase)?,
                 Protocol::Resp => serve(Service::<Resp>::new(settings, shared), listening, &phase)?,

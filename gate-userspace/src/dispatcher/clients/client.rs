@@ -213,7 +213,7 @@ impl<W: Wire> Client<W> {
             quiet: Cell::new(Duration::ZERO),
             awaits_store: Cell::new(false),
             waker: RefCell::new(None),
-            memory_share: MemoryShare::new(memory),
+            memory_share: MemoryShare::new(memory, tenant),
             other_bytes: Cell::new(0),
         }
     }

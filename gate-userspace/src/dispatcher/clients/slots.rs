@@ -19,11 +19,23 @@ use crate::dispatcher::tenants::ledger::TenantId;
 /// The slots of one service.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
-    /// By tenant, nobody included: how many are taken.
-    taken: Mutex<HashMap<TenantId, Arc<AtomicUsize>, RandomState>>,
+    /// How many are taken, by tenant.
+    taken: TenantCounts,
     /// Those that tenants have taken.
     known: Arc<AtomicUsize>,
 }
+
+/// The slots of one service that one tenant's clients may take: they need no look-up.
+#[derive(Clone, Debug)]
+pub(crate) struct TenantSlots {
+    taken: Arc<AtomicUsize>,
+    /// All tenants', unless it is nobody's.
+    of_all: Option<Arc<AtomicUsize>>,
+}
+
+/// Counts by tenant, nobody included, that all threads share.
+#[derive(Debug, Default)]
+pub(super) struct TenantCounts(Mutex<HashMap<TenantId, Arc<AtomicUsize>, RandomState>>);
 
 /// One client's.
 #[derive(Debug)]
@@ -47,10 +59,26 @@ pub(crate) struct MostSlots {
 impl Slots {
     /// A slot for one more client of a tenant's; `None` if there is none.
     pub(crate) fn take(&self, tenant: TenantId, most: MostSlots) -> Option<Slot> {
-        let is_known = tenant != TenantId::NOBODY;
-        let limit = if is_known { most.tenant } else { most.unknown };
-        let of_all = is_known.then(|| Arc::clone(&self.known));
-        let of_tenant = self.of_tenant(tenant);
+        self.of_tenant(tenant).take(most)
+    }
+
+    /// Those that a tenant's clients may take.
+    pub(crate) fn of_tenant(&self, tenant: TenantId) -> TenantSlots {
+        let of_all = (tenant != TenantId::NOBODY).then(|| Arc::clone(&self.known));
+        TenantSlots { taken: self.taken.of(tenant), of_all }
+    }
+
+    #[cfg(test)]
+    fn taken_by(&self, tenant: TenantId) -> usize {
+        self.taken.of(tenant).load(Ordering::Relaxed)
+    }
+}
+
+impl TenantSlots {
+    /// A slot for one more client; `None` if there is none.
+    pub(crate) fn take(&self, most: MostSlots) -> Option<Slot> {
+        let Self { taken: of_tenant, of_all } = self.clone();
+        let limit = if of_all.is_some() { most.tenant } else { most.unknown };
         if !take(&of_tenant, limit) {
             return None;
         }
@@ -60,19 +88,17 @@ impl Slots {
         }
         Some(Slot { of_tenant, of_all })
     }
+}
 
-    fn of_tenant(&self, tenant: TenantId) -> Arc<AtomicUsize> {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        if taken.len() >= MANY && !taken.contains_key(&tenant) {
-            // Whoever has taken a slot, or is about to, refers to its count.
-            taken.retain(|_, count| Arc::strong_count(count) > 1);
+impl TenantCounts {
+    /// A tenant's. The lock is held for the look-up.
+    pub(super) fn of(&self, tenant: TenantId) -> Arc<AtomicUsize> {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if counts.len() >= MANY && !counts.contains_key(&tenant) {
+            // Whoever has counted something, or is about to, refers to its count.
+            counts.retain(|_, count| Arc::strong_count(count) > 1);
         }
-        Arc::clone(taken.entry(tenant).or_default())
-    }
-
-    #[cfg(test)]
-    fn taken_by(&self, tenant: TenantId) -> usize {
-        self.of_tenant(tenant).load(Ordering::Relaxed)
+        Arc::clone(counts.entry(tenant).or_default())
     }
 }
 

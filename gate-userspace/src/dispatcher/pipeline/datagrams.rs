@@ -117,6 +117,7 @@ impl<W: Wire> Session<W> {
         self.client.sink = ReplySink::Datagram(sender);
         // It is no connection.
         self.tenant.set(tenant);
+        self.memory_share.charge_to(tenant);
         self.refresh_tenant(service);
         self.client.shadow = shadow;
         self.client.order = KeyOrder::default();
@@ -135,7 +136,7 @@ impl<W: Wire> Session<W> {
         self.update_memory(conversation);
         let replies = &mut conversation.replies;
         let limits = service.limits.get();
-        let too_long = replies.waiting() > limits.max_output || service.memory.bytes() > limits.client_memory;
+        let too_long = replies.waiting() > limits.max_output || self.memory_share.is_exceeded();
         if too_long && !self.is_gone() {
             service.admission.count_refusal(self.tenant.get(), Reason::TooLarge);
             self.dead.set(Some(CloseCause::SlowReader));

@@ -18,7 +18,7 @@ impl<W: Wire> Service<W> {
         // What waits for the rest of a datagram's answer leaves no earlier for being waited for.
         let pause = match client.datagram() {
             Some(_) => usize::MAX,
-            None if self.memory.is_tight(limits.client_memory) => 1,
+            None if client.memory_share.is_tight() => 1,
             None => PAUSE_OUTPUT,
         };
         replies.outstanding() < limits.max_depth

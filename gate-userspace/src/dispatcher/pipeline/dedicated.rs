@@ -53,7 +53,11 @@ impl<W: Wire> Service<W> {
         let most = MostSlots { unknown: most, known: usize::MAX, tenant: most };
         // A client that becomes another tenant's takes a new slot.
         drop(client.dedicated_slot.take());
-        let slot = self.dedicated_slots.take(client.tenant.get(), most);
+        let slot = {
+            let mut slots = client.dedicated_slots.borrow_mut();
+            let of_tenant = || self.dedicated_slots.of_tenant(client.tenant.get());
+            slots.get_or_insert_with(of_tenant).take(most)
+        };
         if slot.is_none() && !client.shadow {
             return Err(Refusal::of(Reason::Limit));
         }

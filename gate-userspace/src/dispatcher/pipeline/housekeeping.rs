@@ -1,13 +1,13 @@
 //! The service's periodic work: timeouts, ticks, changed tenants and limits, and the clients' memory budget.
 
 use std::cmp::Reverse;
-use std::rc::Weak;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
 use gate_common::units::Nanos;
 
-use super::service::Service;
+use super::service::{Service, Session, memory_limits};
 use crate::dispatcher::wire::Wire;
 
 impl<W: Wire> Service<W> {
@@ -17,6 +17,7 @@ impl<W: Wire> Service<W> {
         self.pools.check(now, timeout, self.limits.get().slow_timeout);
         self.hot.housekeeping(now, timeout);
         self.expire(now);
+        self.memory.poll();
         self.dispatch(now);
         self.admission.return_permits();
         self.flush_pending();
@@ -28,6 +29,7 @@ impl<W: Wire> Service<W> {
         self.refresh_limits();
         *self.types.borrow_mut() = self.settings.types.borrow().clone();
         self.refresh_tenants();
+        self.memory.set_limits(memory_limits(&self.limits.get(), &self.tenants.borrow()));
         self.own.borrow_mut().clone_from(&self.settings.own.borrow());
     }
 
@@ -62,41 +64,55 @@ impl<W: Wire> Service<W> {
             client.inspect(|client| client.check_timeout(interval, &limits)).is_some()
         });
         self.senders.borrow_mut().release();
+        self.memory.release();
     }
 
-    /// Closes clients if all hold more than they may.
+    /// Closes clients if all hold more than they may, and those of a tenant that holds more than its share.
     pub(crate) fn close_clients_over_budget(&self) {
-        let limit = self.limits.get().client_memory;
-        if self.memory.bytes() <= limit {
+        // Where other threads hold more, there is nothing to do here.
+        if !self.memory.is_exceeded() || self.memory.tenant_excesses().is_empty() && self.memory.excess() == 0
+        {
             return;
         }
         let mut clients: Vec<_> = self.clients.borrow().iter().filter_map(Weak::upgrade).collect();
         clients.iter().for_each(|client| client.release());
-        // What those hold that are closed already is as good as free.
-        let closing: usize =
-            clients.iter().filter(|client| client.is_gone()).map(|client| client.memory_share.bytes()).sum();
-        let mut left = self.memory.bytes() - closing;
-        clients.retain(|client| !client.is_gone() && client.memory_share.bytes() > 0);
         // Who holds little is not to blame.
         clients.sort_unstable_by_key(|client| {
             let bytes = client.memory_share.bytes();
             Reverse((bytes > LITTLE, client.stuck_for(), bytes))
         });
-        let enough = limit - limit / 8;
-        let mut closed = 0_usize;
-        for client in clients {
-            if left <= enough {
-                break;
-            }
-            left -= client.memory_share.bytes();
-            client.close_stuck();
-            closed += 1;
+        let mut closed = 0;
+        for (tenant, excess) in self.memory.tenant_excesses() {
+            let of_tenant = clients.iter().filter(|client| client.tenant.get() == tenant);
+            closed += close_for(excess, of_tenant);
         }
+        closed += close_for(self.memory.excess(), clients.iter());
         if closed > 0 {
             let service = &self.settings.name;
-            tracing::warn!(service, closed, "clients held more than client_memory, and some are closed");
+            tracing::warn!(
+                service,
+                closed,
+                "clients held more than client_memory or tenant_memory allows, and some are closed"
+            );
         }
     }
+}
+
+/// Closes so many of `clients`, the first first, that so many bytes are freed. Returns how many.
+fn close_for<'c, W: Wire>(bytes: usize, clients: impl Iterator<Item = &'c Rc<Session<W>>> + Clone) -> usize {
+    // What those hold that are closed already is as good as free.
+    let gone = clients.clone().filter(|client| client.is_gone());
+    let mut left = bytes.saturating_sub(gone.map(|client| client.memory_share.bytes()).sum());
+    let mut closed = 0;
+    for client in clients.filter(|client| !client.is_gone() && client.memory_share.bytes() > 0) {
+        if left == 0 {
+            break;
+        }
+        left = left.saturating_sub(client.memory_share.bytes());
+        client.close_stuck();
+        closed += 1;
+    }
+    closed
 }
 
 /// What a client may hold before those that hold more are closed.

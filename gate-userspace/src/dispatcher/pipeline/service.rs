@@ -10,10 +10,11 @@ use super::admission::Admission;
 use super::queue_item::QueueItem;
 use super::senders::Senders;
 use super::streamed_request::StreamedRequest;
+use crate::dispatcher::clients::SharedBounds;
 use crate::dispatcher::clients::client::Client;
-use crate::dispatcher::clients::memory_budget::ClientMemory;
+use crate::dispatcher::clients::memory_budget::{ClientMemory, MemoryLimits};
 use crate::dispatcher::clients::proxy_header::PendingHeaders;
-use crate::dispatcher::clients::slots::{Slot, Slots};
+use crate::dispatcher::clients::slots::{Slot, Slots, TenantSlots};
 use crate::dispatcher::hot_cache::{HotCache, SharedHotCache};
 use crate::dispatcher::local_addrs::LocalAddrs;
 use crate::dispatcher::metrics::{OwnStats, ServiceMetrics, WorkerMetrics};
@@ -41,7 +42,7 @@ pub(crate) struct WorkerShared {
     pub(crate) delay: Delay,
     pub(crate) hot: SharedHotCache,
     pub(crate) limits: SharedLimits,
-    pub(crate) slots: Arc<Slots>,
+    pub(crate) bounds: SharedBounds,
 }
 
 /// One service in one thread.
@@ -87,7 +88,7 @@ pub(crate) struct Service<W: Wire> {
     /// Connections whose proxy has not said yet whose they are.
     pub(crate) pending_headers: PendingHeaders,
     /// The dedicated connections of each tenant's clients.
-    pub(crate) dedicated_slots: Slots,
+    pub(crate) dedicated_slots: Arc<Slots>,
     /// True in the thread that acts for all.
     pub(crate) is_first: bool,
 }
@@ -105,7 +106,9 @@ pub(crate) struct Session<W: Wire> {
     pub(super) streaming: RefCell<Option<Box<StreamedRequest<W>>>>,
     /// The charge of the request that it gets a dedicated connection for.
     pub(super) first_dedicated: Cell<Option<Charged>>,
-    /// Its share of its tenant's dedicated connections.
+    /// The dedicated connections of its tenant's clients, once it has needed one.
+    pub(super) dedicated_slots: RefCell<Option<TenantSlots>>,
+    /// Its share of them.
     pub(super) dedicated_slot: RefCell<Option<Slot>>,
     /// The end of its request's wait in the queue, on a dedicated connection.
     pub(super) turn: Cell<Option<Result<(), Refusal>>>,
@@ -122,7 +125,7 @@ impl<W: Wire> Service<W> {
             delay,
             hot,
             limits: counted,
-            slots,
+            bounds: SharedBounds { slots, dedicated_slots, memory },
         } = shared;
         let metrics = Arc::clone(&service_metrics.threads[number]);
         let pools = Pools::new(settings.backend.max_pools, settings.connections, Arc::clone(&hot.scopes));
@@ -138,6 +141,7 @@ impl<W: Wire> Service<W> {
         let shared_metrics = service_metrics.clone();
         let admission =
             Admission::new(&settings, number, Rc::clone(&ledger), policy, shared_metrics, &counted);
+        let memory = ClientMemory::new(memory, settings.threads, memory_limits(&limits, &tenants));
         Rc::new(Self {
             settings,
             limits: Cell::new(limits),
@@ -154,14 +158,20 @@ impl<W: Wire> Service<W> {
             service_metrics,
             own_stats: RefCell::default(),
             pending_writes,
-            memory: Rc::default(),
+            memory: Rc::new(memory),
             clients,
             slots,
             pending_headers: PendingHeaders::default(),
-            dedicated_slots: Slots::default(),
+            dedicated_slots,
             senders,
             in_cluster: Cell::new(false),
             is_first: number == 0,
         })
     }
+}
+
+/// What clients may hold. A tenant may hold all only if there is no other.
+pub(super) fn memory_limits(limits: &Limits, tenants: &Tenants) -> MemoryLimits {
+    let tenant = if tenants.are_several() { limits.tenant_memory } else { limits.client_memory };
+    MemoryLimits { all: limits.client_memory, tenant }
 }

@@ -75,6 +75,7 @@ impl<W: Wire> Session<W> {
             connection_index: Cell::new(0),
             streaming: RefCell::new(None),
             first_dedicated: Cell::new(None),
+            dedicated_slots: RefCell::new(None),
             dedicated_slot: RefCell::new(None),
             turn: Cell::new(None),
         }
@@ -168,6 +169,8 @@ impl<W: Wire> Session<W> {
     pub(crate) fn acquire_connection(&self, service: &Service<W>) -> bool {
         drop((self.share.take(), self.slot.take()));
         let tenant = self.tenant.get();
+        self.memory_share.charge_to(tenant);
+        *self.dedicated_slots.borrow_mut() = None;
         let usage = service.tenants.borrow().usage(tenant, &service.ledger.borrow());
         let most = service.most_slots(usage.as_deref());
         let slot = service.slots.take(tenant, most);

@@ -5,6 +5,7 @@
 
 mod backpressure;
 mod behaviours;
+mod client_memory;
 mod connections;
 mod dedicated;
 mod delayed_flush;

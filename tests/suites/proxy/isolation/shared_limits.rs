@@ -1,11 +1,13 @@
 //! Limits of a service hold for all threads together: none is dealt out among them.
 
+use std::collections::VecDeque;
 use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use gate_tests::fake_store::{FakeStore, counter};
-use gate_tests::proxy::{Listening, read_until, slow_store};
+use gate_tests::proxy::{Listening, PATIENCE, read_until, slow_store};
 use gate_tests::wait::wait_until;
 
 const EVERYONE: &str = "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"unlimited\"";
@@ -87,6 +89,69 @@ fn a_permit_goes_to_and_fro_between_threads() -> Result<()> {
         })
         .collect::<Result<_>>()?;
     clients.into_iter().try_for_each(|client| client.join().expect("it does not panic"))
+}
+
+/// Sends one request after the other, until gate is gone.
+fn ask_for_ever(mut client: TcpStream) {
+    let mut answer = [0; 9];
+    while client.write_all(REQUEST).is_ok() && client.read_exact(&mut answer).is_ok() {}
+}
+
+/// A request that waits in gate for another's answer on the same connection has a permit as well: the store has at most as
+/// many as there are permits, and gets them all.
+#[test]
+fn the_store_gets_all_permits_and_no_more_on_any_threads() -> Result<()> {
+    const CLIENTS: usize = 16;
+    for (threads, permits) in [(1, 1), (1, 2), (2, 1), (2, 2), (2, 3)] {
+        let store = FakeStore::start()?;
+        let service = format!(
+            "parallelism = \"{permits}\"\nadmission = \"off\"\nstore_timeout = \"60s\"\ncodel = {{ law = \"off\" }}"
+        );
+        let gate = format!("threads = \"{threads}\"");
+        let gate = Listening::gate_with(&gate, "memcached", store.address, &service, EVERYONE)?;
+        for _ in 0..CLIENTS {
+            let client = gate.connect()?;
+            std::thread::spawn(move || ask_for_ever(client));
+        }
+        let (mut at_store, mut most) = (VecDeque::new(), 0);
+        for step in 0..400 {
+            let patience = if at_store.is_empty() { PATIENCE } else { Duration::from_millis(1) };
+            let mut next = store.next_within(patience);
+            while let Ok((connection, bytes)) = next {
+                for _ in 0..bytes.len() / REQUEST.len() {
+                    at_store.push_back(connection.try_clone()?);
+                }
+                next = store.next_within(Duration::from_millis(1));
+            }
+            let count = at_store.len();
+            ensure!(count <= permits, "{count} at the store for {permits} permits, {threads} threads");
+            most = most.max(count);
+            if step % 50 == 49 {
+                // No permit is lost on its way between threads.
+                wait_until("all others wait", || Ok(waiting(&gate)? == (CLIENTS - permits) as u64))?;
+            }
+            at_store.pop_front().context("the store is asked nothing")?.write_all(b"DELETED\r\n")?;
+        }
+        ensure!(most == permits, "at most {most} at the store for {permits} permits, {threads} threads");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_tenants_dedicated_connections_are_counted_on_all_threads() -> Result<()> {
+    let store = Listening::redis()?;
+    let gate = Listening::gate_with(TWO_THREADS, "resp", store.address, "max_dedicated = \"3\"", EVERYONE)?;
+    let mut clients = Vec::new();
+    for _ in 0..20 {
+        let mut client = gate.connect()?;
+        client.write_all(b"WATCH a\r\n")?;
+        let said = read_until(&mut client, b"\r\n")?;
+        clients.push((client, said));
+    }
+    let taken = clients.iter().filter(|(_, said)| said == b"+OK\r\n").count();
+    let refused = clients.iter().filter(|(_, said)| said.ends_with(b"reason=limit\r\n")).count();
+    ensure!((taken, refused) == (3, 17), "{taken} have one, {refused} are refused");
+    Ok(())
 }
 
 fn service(gate: &Listening) -> Result<serde_json::Value> {

@@ -253,7 +253,7 @@ pub(super) const ROWS: &[Broken] = &[
     ),
     (
         "listen",
-        "backend = \"127.0.0.1:11212\"\nconnections = \"65\"\nstore_timeout = \"1us\"\nmax_request = \"1B\"\nmax_depth = \"many\"\nmax_output = \"1KiB\"\nmax_clients = \"0\"\nmax_datagrams = \"0\"\nclient_memory = \"1KiB\"\nlisten",
+        "backend = \"127.0.0.1:11212\"\nconnections = \"65\"\nstore_timeout = \"1us\"\nmax_request = \"1B\"\nmax_depth = \"many\"\nmax_output = \"1KiB\"\nmax_clients = \"0\"\nmax_datagrams = \"0\"\nclient_memory = \"1KiB\"\ntenant_memory = \"0.5%\"\nlisten",
         &[
             r#"7: service[0].connections = "65": must be a whole number from 1 to 64"#,
             r#"8: service[0].store_timeout = "1us": must be from 1ms to 600s"#,
@@ -263,6 +263,7 @@ pub(super) const ROWS: &[Broken] = &[
             r#"12: service[0].max_clients = "0": must be a whole number from 1 to 1000000"#,
             r#"13: service[0].max_datagrams = "0": must be a whole number from 1 to 1000000"#,
             r#"14: service[0].client_memory = "1KiB": must be from 1MiB to 64GiB"#,
+            r#"15: service[0].tenant_memory = "0.5%": must be from 1% to 100%"#,
         ],
     ),
     (
