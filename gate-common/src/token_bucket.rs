@@ -108,6 +108,18 @@ impl Limits {
     pub const fn new(per_sec: u64, burst_ns: u64) -> Self {
         Self { rate: Rate::per_sec(per_sec), burst_ns, max_debt_ns: burst_ns.saturating_mul(2) }
     }
+
+    /// The dearest request that a full bucket admits, in units of cost.
+    #[must_use]
+    pub const fn dearest(&self) -> u32 {
+        if self.rate.mantissa == 0 {
+            return u32::MAX;
+        }
+        // A rate's shift is below 42.
+        let time = (self.burst_ns.saturating_add(self.max_debt_ns) as u128) << (self.rate.shift & 63);
+        let cost = time / self.rate.mantissa as u128;
+        if cost > u32::MAX as u128 { u32::MAX } else { cost as u32 }
+    }
 }
 
 /// What a bucket says of one request.

@@ -337,3 +337,28 @@ fn an_unlimited_bucket_admits_all_but_at_the_end_of_the_clock() {
     assert!(matches!(take(u64::MAX, 0, 0, &Limits::UNLIMITED), Take::Refuse { .. }));
     assert_eq!(Rate::UNLIMITED.units_per_sec(), None);
 }
+
+proptest! {
+    #[test]
+    fn a_full_bucket_admits_the_dearest_request_and_no_dearer(
+        per_sec in prop_oneof![1..10_u64, 1..Rate::MAX_PER_SEC],
+        burst_ns in 1..u64::MAX / 4,
+        max_debt_ns in prop_oneof![Just(0), 1..u64::MAX / 4],
+        small in any::<bool>(),
+    ) {
+        let scale = |time: u64| if small { time % 10_000_000_000 + 1 } else { time };
+        let limits =
+            Limits { rate: Rate::per_sec(per_sec), burst_ns: scale(burst_ns), max_debt_ns: scale(max_debt_ns) };
+        let (dearest, full) = (limits.dearest(), 0);
+        let admits = matches!(take(full, 1_000, dearest, &limits), Take::Admit { .. });
+        prop_assert!(admits);
+        if dearest < u32::MAX {
+            prop_assert_eq!(take(full, 1_000, dearest + 1, &limits), Take::TooLarge);
+        }
+    }
+}
+
+#[test]
+fn an_unlimited_bucket_admits_whatever_there_is() {
+    assert_eq!(Limits::UNLIMITED.dearest(), u32::MAX);
+}
