@@ -103,8 +103,23 @@ pub struct RequestMeta {
     pub keys: u32,
     /// Rows that it is likely to touch; at least 1. See each protocol for what it takes them from.
     pub rows: u32,
+    /// Where the number of rows is known from.
+    pub rows_by: RowsBy,
     /// Its length as far as it is known, body included.
     pub bytes: u64,
+}
+
+/// Where the number of a request's rows is known from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RowsBy {
+    /// The request says it.
+    Request,
+    /// The request says nothing, and its reply shows them all: [`RequestMeta::rows`] is a guess.
+    Reply,
+    /// The reply shows a part of them at most: [`RequestMeta::rows`] is a guess, and no fewer are touched.
+    ReplyInPart,
+    /// They are in the prices of other requests, whose replies this one's holds: the end of a transaction.
+    OtherRequests,
 }
 
 impl RequestMeta {

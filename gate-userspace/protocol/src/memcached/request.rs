@@ -6,7 +6,7 @@ use super::LONGEST_LINE;
 use super::command::{Command, Expect, Quiet};
 use super::fault::{Fault, FaultKind};
 use super::line::{self, Line};
-use crate::{RequestMeta, TLS};
+use crate::{RequestMeta, RowsBy, TLS};
 
 /// The decoder's result. See [`crate::Step`].
 pub type Step = crate::Step<Request, Fault>;
@@ -72,6 +72,7 @@ impl Request {
             keyed: keys > 0,
             keys,
             rows: keys.max(1),
+            rows_by: RowsBy::Request,
             bytes: len as u64 + body.unwrap_or(0),
         };
         Self { command, meta, quiet, base64, pure, body: body.unwrap_or(0), keys_at, keys_end }

@@ -33,7 +33,7 @@ pub use denied::Denied;
 pub use fault::{Fault, FaultKind};
 pub use kinds::Kinds;
 pub use named::{is_command, names};
-pub use reply::{Garbage, Kind, Part, Replies, error_code};
+pub use reply::{Garbage, Kind, Part, Replies, error_code, rows};
 pub use request::{Decoder, Limits, Request, Step};
 pub use touched::Touched;
 

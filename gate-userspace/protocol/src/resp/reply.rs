@@ -105,6 +105,20 @@ pub fn error_code(reply: &[u8]) -> Option<&[u8]> {
     text.split(|byte| matches!(byte, b' ' | b'\r')).next()
 }
 
+/// The rows that a reply shows by its beginning: the values of an array, a set or a map, or an integer, which says how many
+/// a command has stored or counted. Zero if it shows none.
+#[must_use]
+#[inline]
+pub fn rows(reply: &[u8]) -> u32 {
+    let each = match reply.first() {
+        Some(b'*' | b'~' | b':') => 1,
+        Some(b'%') => 2,
+        _ => return 0,
+    };
+    let Length::Is(count, _) = length::read(reply, 1) else { return 0 };
+    u32::try_from(count.max(0).saturating_mul(each)).unwrap_or(u32::MAX)
+}
+
 /// Replies out of one connection to the store.
 #[derive(Clone, Debug)]
 pub struct Replies {

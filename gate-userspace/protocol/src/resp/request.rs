@@ -388,8 +388,10 @@ impl Scan {
     fn request(&self, head: &[u8], bytes: u64) -> Request {
         let Self { first, args, seen, command, keys, expected, .. } = *self;
         let at_hand = Args::new(head, first.into(), seen);
-        let Shape { access, state, keys, rows, runs } = shape::read(command, &at_hand, args, expected, keys);
-        let meta = RequestMeta { class: command.spec().class, access, keyed: keys > 0, keys, rows, bytes };
+        let Shape { access, state, keys, rows, rows_by, runs } =
+            shape::read(command, &at_hand, args, expected, keys);
+        let (class, keyed) = (command.spec().class, keys > 0);
+        let meta = RequestMeta { class, access, keyed, keys, rows, rows_by, bytes };
         let streamed = seen < args;
         let pure = command.spec().pure && keys == 1 && !streamed;
         Request { command, meta, state, args, inline: false, streamed, pure, first, seen, runs }

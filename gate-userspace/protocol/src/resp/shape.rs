@@ -2,7 +2,7 @@
 
 use super::args::{Args, Run};
 use super::command::{Command, KeySpec, OPEN_ROWS, Rows, State};
-use crate::{Access, number};
+use crate::{Access, Class, RowsBy, number};
 
 /// The properties of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,6 +11,7 @@ pub(super) struct Shape {
     pub(super) state: State,
     pub(super) keys: u32,
     pub(super) rows: u32,
+    pub(super) rows_by: RowsBy,
     pub(super) runs: [Run; 2],
 }
 
@@ -45,9 +46,10 @@ pub(super) fn read(command: Command, args: &Args<'_>, count: u32, keys: u32, fix
     let are_fixed = matches!(spec.keys, KeySpec::None | KeySpec::Range { .. });
     if are_fixed && spec.rows == Rows::Keys && !spec.may_store && args.left() >= count {
         // Nearly always. Nothing is looked for, and nothing leaves the registers.
-        return Shape { access, state, keys, rows: keys.clamp(1, MAX_ROWS), runs };
+        let rows_by = if command == EXEC { RowsBy::OtherRequests } else { RowsBy::Request };
+        return Shape { access, state, keys, rows: keys.clamp(1, MAX_ROWS), rows_by, runs };
     }
-    let mut shape = Shape { access, state, keys, rows: 0, runs };
+    let mut shape = Shape { access, state, keys, rows: 0, rows_by: RowsBy::Request, runs };
     match spec.keys {
         KeySpec::None | KeySpec::Range { .. } => {}
         KeySpec::Counted { at, destination } => shape.counted(args, count, at.into(), destination),
@@ -59,15 +61,32 @@ pub(super) fn read(command: Command, args: &Args<'_>, count: u32, keys: u32, fix
     if args.left() < count {
         shape.assume_the_worst(command, args.left());
     }
-    let rows = match spec.rows {
-        Rows::Keys => shape.keys,
-        Rows::Open => OPEN_ROWS,
-        Rows::Fields { from, step } => count.saturating_sub(from.into()).div_ceil(step.into()),
+    let stated = match spec.rows {
+        Rows::Keys => Some(shape.keys),
+        Rows::Open => None,
+        Rows::Fields { from, step } => Some(count.saturating_sub(from.into()).div_ceil(step.into())),
         _ => rows(spec.rows, spec.keys, args),
     };
-    shape.rows = rows.clamp(1, MAX_ROWS);
+    shape.rows = stated.unwrap_or(OPEN_ROWS).clamp(1, MAX_ROWS);
+    let by_keys = matches!(spec.rows, Rows::Keys | Rows::Fields { .. });
+    if !by_keys && stated.is_none_or(|rows| rows > MAX_ROWS) {
+        shape.rows_by = shown_by_reply(command);
+    }
     shape
 }
+
+/// The rows that the reply to a command shows which does not state them.
+fn shown_by_reply(command: Command) -> RowsBy {
+    match command.spec().class {
+        // It says how many bytes it has written.
+        _ if command == BITOP => RowsBy::Request,
+        Class::Range | Class::Collection => RowsBy::Reply,
+        _ => RowsBy::ReplyInPart,
+    }
+}
+
+const EXEC: Command = Command::named("exec");
+const BITOP: Command = Command::named("bitop");
 
 impl Shape {
     /// The argument at `at` says how many keys follow it.
@@ -140,8 +159,8 @@ impl Shape {
     }
 }
 
-/// Rows by the numbers among the arguments.
-fn rows(by: Rows, keys: KeySpec, args: &Args<'_>) -> u32 {
+/// Rows by the numbers among the arguments; `None` if those do not tell.
+fn rows(by: Rows, keys: KeySpec, args: &Args<'_>) -> Option<u32> {
     let limit = |from| options(args, from, &["LIMIT"]).and_then(|mut rest| number(rest.nth(1)?));
     let rows = match by {
         Rows::Bounds { from } => {
@@ -158,13 +177,13 @@ fn rows(by: Rows, keys: KeySpec, args: &Args<'_>) -> u32 {
             // Where keys come last, options come first.
             let from = if keys == KeySpec::Streams { 1 } else { 2 };
             let count = options(args, from, &["COUNT"]).and_then(|mut rest| number(rest.next()?));
-            Some(count.unwrap_or(default.into()))
+            // What the store takes for the default of its own; others walk to the end.
+            count.or((default != OPEN_ROWS).then_some(default.into()))
         }
         Rows::Limit => limit(2),
         Rows::Keys | Rows::Open | Rows::Fields { .. } => None,
     };
-    let rows = rows.filter(|&rows| rows >= 0).unwrap_or(OPEN_ROWS.into());
-    u32::try_from(rows).unwrap_or(u32::MAX)
+    rows.filter(|&rows| rows >= 0).map(|rows| u32::try_from(rows).unwrap_or(u32::MAX))
 }
 
 /// The arguments after the first of `words`, searched from number `from` on.

@@ -213,3 +213,26 @@ proptest! {
         prop_assert_eq!(&whole, &decode(&stream, 0..stream.len()));
     }
 }
+
+#[test]
+fn the_beginning_of_a_reply_shows_its_rows() {
+    for (reply, shown) in [
+        ("*3\r\n:1\r\n:2", 3),
+        ("*100000\r\n$", 100_000),
+        ("~2\r\n", 2),
+        ("%2\r\n", 4),
+        (":200000\r\n", 200_000),
+        (":-2\r\n", 0),
+        ("*-1\r\n", 0),
+        ("*0\r\n", 0),
+        ("$5\r\nhello\r\n", 0),
+        ("+OK\r\n", 0),
+        ("-ERR *5\r\n", 0),
+        (":9223372036854775807\r\n", u32::MAX),
+        ("*", 0),
+        ("*12", 0),
+        ("", 0),
+    ] {
+        assert_eq!(rows(reply.as_bytes()), shown, "{reply}");
+    }
+}

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use crate::resp::*;
 use crate::tests::{Event, cut_everywhere, decode};
-use crate::{Access, Class};
+use crate::{Access, Class, RowsBy};
 
 const LIMITS: Limits = Limits { inline: 40, args: 8, bulk: 100, gather: 64 };
 
@@ -157,6 +157,44 @@ fn rows_are_what_the_arguments_say() {
         ("EVAL s 3 a b c", 3),
     ] {
         assert_eq!(one(line).0.meta.rows, rows, "{line}");
+    }
+}
+
+#[test]
+fn open_ranges_are_told_from_those_that_state_their_rows() {
+    use RowsBy::{OtherRequests, Reply, ReplyInPart, Request};
+    for (line, rows_by) in [
+        ("GET a", Request),
+        ("MGET a b c", Request),
+        ("HMGET a f g h", Request),
+        ("LRANGE a 0 9", Request),
+        ("LRANGE a 0 -1", Reply),
+        ("LRANGE a 0 9999", Request),
+        // Bounds that are not believed.
+        ("LRANGE a 0 10000", Reply),
+        ("ZRANGE a 0 9 BYSCORE", Reply),
+        ("ZRANGE a 0 9 BYSCORE LIMIT 5 7", Request),
+        ("ZRANGEBYSCORE a 0 9 LIMIT 0 -1", Reply),
+        ("ZRANGESTORE d a 0 -1", Reply),
+        ("XRANGE a - +", Reply),
+        ("XRANGE a - + COUNT 4", Request),
+        ("HGETALL a", Reply),
+        ("SMEMBERS a", Reply),
+        ("DUMP a", Reply),
+        ("SCAN 0", Request),
+        ("SCAN 0 COUNT 100000", ReplyInPart),
+        ("KEYS *", ReplyInPart),
+        ("SUNIONSTORE d a b", ReplyInPart),
+        ("ZUNIONSTORE d 2 a b", ReplyInPart),
+        ("SINTERCARD 2 a b", ReplyInPart),
+        ("SORT a", ReplyInPart),
+        ("XREAD STREAMS a 0", ReplyInPart),
+        // Its answer counts bytes.
+        ("BITOP NOT d a", Request),
+        ("EVAL s 3 a b c", Request),
+        ("EXEC", OtherRequests),
+    ] {
+        assert_eq!(one(line).0.meta.rows_by, rows_by, "{line}");
     }
 }
 
