@@ -13,8 +13,9 @@ use super::change::{Override, by_section};
 use super::price::Price;
 use crate::config::{Backend, Config, Protocol, Settle};
 use crate::control::board::{Board, Report, ServiceReport};
-use crate::dispatcher::{self, Counts, Event, ServiceMetrics, Timing};
+use crate::dispatcher::{self, Counts, Event, ReadPriceSums, ServiceMetrics, Timing};
 use crate::policy::Tier;
+use crate::policy::pricing::ByClass;
 use crate::protocol::price_class::PriceClass;
 
 /// The document of `gate queues --json`.
@@ -67,6 +68,9 @@ pub struct Service {
     /// nothing where that is not charged.
     #[serde(default)]
     pub settled_ru: Option<f64>,
+    /// Prices that were learned from what requests read, by price class; nothing where prices do not follow that.
+    #[serde(default)]
+    pub read_prices: BTreeMap<Cow<'static, str>, ReadPrice>,
     /// The overrides, by key.
     #[serde(default)]
     pub overrides: BTreeMap<String, String>,
@@ -82,6 +86,17 @@ pub struct Service {
     pub refusals: Refusals,
     /// The counters since the start.
     pub events: BTreeMap<Cow<'static, str>, u64>,
+}
+
+/// The requests of a price class whose price was learned from what those before them read.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReadPrice {
+    /// How many.
+    pub requests: u64,
+    /// The mean price of their class, in request units.
+    pub class_ru: f64,
+    /// The mean price that they were to pay.
+    pub learned_ru: f64,
 }
 
 /// A tier's queue.
@@ -187,11 +202,13 @@ struct Seen {
     /// By query type.
     counts: Vec<Counts>,
     refusals: dispatcher::RefusalSnapshot,
+    read_prices: ByClass<ReadPriceSums>,
 }
 
 impl Seen {
     fn of(service: &ServiceMetrics) -> Self {
-        Self { counts: service.counts(), refusals: service.refusals() }
+        let read_prices = service.read_prices();
+        Self { counts: service.counts(), refusals: service.refusals(), read_prices }
     }
 
     /// The difference since `earlier`.
@@ -200,6 +217,9 @@ impl Seen {
         Self {
             counts: counts.map(|(now, then)| now.since(then)).collect(),
             refusals: self.refusals.since(&earlier.refusals),
+            read_prices: std::array::from_fn(|class| {
+                self.read_prices[class].since(&earlier.read_prices[class])
+            }),
         }
     }
 }
@@ -216,6 +236,7 @@ impl Observer {
         let nothing = |service: &ServiceMetrics| Seen {
             counts: vec![Counts::default(); service.types.len()],
             refusals: Default::default(),
+            read_prices: Default::default(),
         };
         let look = Look { at: now, seen: Arc::new(services.iter().map(nothing).collect()) };
         Self { services, board, config, looks: Mutex::new([look.clone(), look]) }
@@ -309,6 +330,11 @@ impl Service {
             shedding: report.and_then(|report| report.phase).map(str::to_owned),
             price: report.map(|report| Price::of(&report.prices, classes)).unwrap_or_default(),
             settled_ru: settles.then(|| figures.settled_mru() as f64 / 1e3),
+            read_prices: classes
+                .iter()
+                .zip(&seen.read_prices)
+                .filter_map(|(class, sums)| Some(((*class).into(), ReadPrice::of(sums)?)))
+                .collect(),
             overrides: BTreeMap::new(),
             parallelism: figures.parallelism().map(|limit| limit as u64),
             tiers: Tier::ALL.into_iter().map(tier).collect(),
@@ -316,6 +342,17 @@ impl Service {
             refusals: Refusals::of(&seen.refusals),
             events: Event::ALL.iter().map(|&event| (event.name().into(), figures.get(event))).collect(),
         }
+    }
+}
+
+impl ReadPrice {
+    fn of(sums: &ReadPriceSums) -> Option<Self> {
+        let mean = |sum: u64| sum as f64 / sums.count as f64 / 1e3;
+        (sums.count > 0).then(|| Self {
+            requests: sums.count,
+            class_ru: mean(sums.class_mru),
+            learned_ru: mean(sums.learned_mru),
+        })
     }
 }
 

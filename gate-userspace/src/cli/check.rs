@@ -102,12 +102,28 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
                 mib(tables_allowed)
             );
         }
+        report.say_what_prices_follow();
         report.say_changed_defaults(args.verbose);
     }
     Ok(if report.valid { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 impl Report {
+    /// Says that prices follow what requests read, of the services that have not chosen that.
+    fn say_what_prices_follow(&self) {
+        let key = |default: &'_ ChangedDefault| {
+            Some(default.key.strip_suffix(".price.learn")?.strip_prefix("service.")?.to_owned())
+        };
+        let names: Vec<_> = self.changed_defaults.iter().filter_map(key).collect();
+        if !names.is_empty() {
+            println!(
+                "prices follow the rows and bytes that requests read (price.learn = \"rows\"; \"off\" keeps them as \
+                 configured): {}",
+                names.join(", ")
+            );
+        }
+    }
+
     /// Names the changed defaults, each with its line if `verbose`.
     fn say_changed_defaults(&self, verbose: bool) {
         if self.changed_defaults.is_empty() {

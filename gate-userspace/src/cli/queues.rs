@@ -1,12 +1,16 @@
 //! `gate queues`: how requests of proxied services fare.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use super::pins::Source;
 use super::print;
 use crate::admin::Request;
 use crate::admin::price::{Learned, Price};
-use crate::admin::queues::{Percentiles, Probed, QueryType, Queues, Refusals, Service, TierQueue, Written};
+use crate::admin::queues::{
+    Percentiles, Probed, QueryType, Queues, ReadPrice, Refusals, Service, TierQueue, Written,
+};
 use crate::policy::Tier;
 
 /// Show how requests of proxied services fare: waits, times and refusals by query type, and who waits by tier; of
@@ -94,6 +98,7 @@ fn print_service(service: &Service, window_s: f64) {
         println!("set since the start: {}", print::settings(&service.overrides));
     }
     println!("{}", costs(&service.price));
+    read_prices(&service.read_prices).iter().for_each(|line| println!("{line}"));
     if let Some(parallelism) = service.parallelism {
         println!("at most {} requests at the store at once", print::count(parallelism));
     }
@@ -153,6 +158,16 @@ fn costs(price: &Price) -> String {
     )
 }
 
+/// The prices that follow what requests read, if there were any.
+fn read_prices(prices: &BTreeMap<Cow<'static, str>, ReadPrice>) -> Option<String> {
+    let one = |(class, price): (&Cow<'static, str>, &ReadPrice)| {
+        let [by_class, learned] = [price.class_ru, price.learned_ru].map(print::amount);
+        format!("{class} {learned} (by its class {by_class}; {} requests)", print::count(price.requests))
+    };
+    let prices: Vec<_> = prices.iter().map(one).collect();
+    (!prices.is_empty()).then(|| format!("by what they read, in RU: {}", prices.join(", ")))
+}
+
 fn tier_row(tier: &TierQueue) -> [String; 6] {
     [
         tier.tier.to_string(),
@@ -202,8 +217,6 @@ const REFUSED: u32 = gate_common::abi::Shed::REFUSED;
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
 
     #[test]
@@ -236,6 +249,20 @@ mod tests {
             ..service
         };
         assert_eq!(probed(&service), "cache: guarded, does not answer, latency ratio unknown, 3 failed");
+    }
+
+    #[test]
+    fn both_prices_are_shown_of_classes_whose_price_is_learned() {
+        assert_eq!(read_prices(&BTreeMap::new()), None);
+        let range = ReadPrice { requests: 12, class_ru: 50.5, learned_ru: 1_200.0 };
+        assert_eq!(
+            read_prices(&[("range".into(), range)].into()).unwrap(),
+            format!(
+                "by what they read, in RU: range {} (by its class {}; 12 requests)",
+                print::amount(1_200.0),
+                print::amount(50.5)
+            )
+        );
     }
 
     #[test]

@@ -56,6 +56,8 @@ fn read(mut root: Section<'_>) -> Vec<ChangedDefault> {
         ] {
             found.add(service, &name, key, restore, matters);
         }
+        let price = service.section("price");
+        found.add(&price, &format!("{name}.price"), "learn", "price.learn = \"off\"", true);
     }
     for tenant in tenants.iter_mut().filter(|tenant| !tenant.has("part_of")) {
         let name = format!("tenant.{}", value(tenant, "name"));
@@ -100,13 +102,13 @@ mod tests {
         assert_eq!(
             names(&format!("{off}{service}{}", tenant(1))),
             "service.s.slow_timeout service.s.client_timeout service.s.max_unknown_clients service.s.unknown_timeout \
-             service.s.max_request service.s.max_dedicated service.s.parallelism service.s.connections tenant.t1.reply_budget"
+             service.s.max_request service.s.max_dedicated service.s.parallelism service.s.connections service.s.price.learn tenant.t1.reply_budget"
         );
         let written = "slow_timeout = \"1s\"\nclient_timeout = \"1h\"\nmax_unknown_clients = \"7\"\nunknown_timeout = \"1h\"\n\
                        max_request = \"2MiB\"\nmax_dedicated = \"7\"\nparallelism = \"4\"\n";
         assert_eq!(
             names(&format!("{off}{service}{written}{}reply_budget = \"0B/s\"\n{}", tenant(1), tenant(2))),
-            "service.s.tenant_memory service.s.histogram_values service.s.connections service.s.queue_memory tenant.t1.max_connections tenant.t2.max_connections tenant.t2.reply_budget"
+            "service.s.tenant_memory service.s.histogram_values service.s.connections service.s.queue_memory service.s.price.learn tenant.t1.max_connections tenant.t2.max_connections tenant.t2.reply_budget"
         );
         let guarded = "[gate]\ninterface = \"eth1\"\n[[service]]\nname = \"s\"\nprotocol = \"memcached\"\nlisten = \"127.0.0.1:1\"\n";
         assert_eq!(

@@ -19,7 +19,7 @@ pub(super) struct Frame {
 
 impl Frame {
     pub(super) fn of(service: &Service) -> Self {
-        Self { price: service.price.of_frame(), learned: service.price.learn.is_some() }
+        Self { price: service.price.of_frame(), learned: service.price.learning().is_some() }
     }
 
     const fn scaled(self, factor: Multiplier) -> Self {

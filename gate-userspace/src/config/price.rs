@@ -1,8 +1,8 @@
-//! The prices of a service, and the bounds within which they are learned.
+//! The prices of a service, what they follow, and within which bounds.
 
 use gate_common::units::MilliRu;
 
-use super::parsers::{SWITCH, number, one_of};
+use super::parsers::{number, one_of};
 use super::raw::Section;
 use super::units;
 use crate::policy::cost_model::{self, Prices};
@@ -17,16 +17,16 @@ pub struct Price {
     pub row: MilliRu,
     /// For each 1,024 bytes, in proportion.
     pub kib: MilliRu,
-    /// How far prices may move from these; `None` if they stay as they are. Never without a backend.
+    /// What prices follow; `None` if they stay as they are. Never without a backend.
     pub learn: Option<Learn>,
 }
 
-/// How far prices may move from those that are configured.
+/// What prices follow: the rows and bytes of replies, and latencies too where `range` is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Learn {
-    /// Each becomes so many times dearer or cheaper at most, and expected latency adds at most as much as the
-    /// dearest `base` and `row` together; 1 to 1,000.
-    pub range: u32,
+    /// By latency each becomes so many times dearer or cheaper at most, and expected latency adds at most as much as the
+    /// dearest `base` and `row` together; 1 to 1,000. `None` if latencies move no price.
+    pub range: Option<u32>,
     /// The settlement of a request that has cost more than it was charged.
     pub settle: Settle,
 }
@@ -42,11 +42,11 @@ pub enum Settle {
 }
 
 impl Price {
-    /// How it learns, if it does.
+    /// How it follows latencies, if it does.
     #[must_use]
     pub fn learning(&self) -> Option<pricing::Settings> {
         let Self { base, row, kib, learn } = *self;
-        let range = f64::from(learn?.range);
+        let range = f64::from(learn?.range?);
         let learning = cost_model::Learning { range, ..cost_model::Learning::default() };
         Some(pricing::Settings { prices: Prices { base, row, kib, latency: MilliRu::ZERO }, learning })
     }
@@ -62,9 +62,9 @@ impl Price {
         let bytes = MilliRu((u64::from(self.kib.0) * FRAME_BYTES).div_ceil(1_024) as u32);
         let command = self.base.saturating_add(self.row);
         let configured = command.saturating_add(bytes);
-        self.learn.map_or(configured, |learn| {
-            MilliRu(configured.saturating_add(command).0.saturating_mul(learn.range))
-        })
+        self.learn
+            .and_then(|learn| learn.range)
+            .map_or(configured, |range| MilliRu(configured.saturating_add(command).0.saturating_mul(range)))
     }
 }
 
@@ -78,28 +78,42 @@ pub(super) fn read(section: &mut Section<'_>) -> Price {
         kib: s.get("kib", units::price).unwrap_or(MilliRu::ONE_RU),
         learn: None,
     };
-    let learns = s.get("learn", one_of(&SWITCH)).unwrap_or(false);
+    let choices = [("rows", Learning::Rows), ("on", Learning::On), ("off", Learning::Off)];
+    let default = if proxied { Learning::Rows } else { Learning::Off };
+    let learns = s.get("learn", one_of(&choices)).unwrap_or(default);
     let range = s.get("range", number(1, 1_000)).unwrap_or(10) as u32;
-    if s.has("range") && !s.has("learn") {
-        s.fault("range", "means something only beside learn: other prices do not move".to_owned());
+    if s.has("range") && (!s.has("learn") || learns == Learning::Rows) {
+        s.fault(
+            "range",
+            "means something only beside learn = \"on\": rows and bytes cost as much as ever".to_owned(),
+        );
     }
     let settle =
         s.get("settle", one_of(&[("next", Settle::Next), ("debt", Settle::Debt)])).unwrap_or_default();
-    if s.has("settle") && !s.has("learn") {
+    if s.has("settle") && !s.has("learn") && !proxied {
         let message = "means something only beside learn: without it nobody knows what a request has cost";
         s.fault("settle", message.to_owned());
     }
-    if learns && !proxied {
-        let message = "means something only beside backend: gate learns from how long the store takes for what it \
-                       passes on";
+    if learns != Learning::Off && !proxied {
+        let message =
+            "means something only beside backend: gate learns from the replies to what it passes on";
         s.fault("learn", message.to_owned());
     }
-    if learns && s.is_sound() && f64::from(price.base.0) < cost_model::LOWEST_BASE * 1e3 {
+    if learns == Learning::On && s.is_sound() && f64::from(price.base.0) < cost_model::LOWEST_BASE * 1e3 {
         s.fault("base", "must be at least 0.01 RU where prices learn: no request is free".to_owned());
     }
-    price.learn = (learns && proxied).then_some(Learn { range, settle });
+    let range = (learns == Learning::On).then_some(range);
+    price.learn = (learns != Learning::Off && proxied).then_some(Learn { range, settle });
     s.finish();
     price
+}
+
+/// The values of `learn`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Learning {
+    Rows,
+    On,
+    Off,
 }
 
 /// The payload of one Ethernet frame.

@@ -67,7 +67,7 @@ impl Watch {
             let watched = match source(service, proxied, before.as_ref()) {
                 Some(source) => {
                     let mut watched = Watched::new(source, service.shedding.ratio, before, now)?;
-                    watched.learn(service.price.learn.is_some(), now);
+                    watched.learn(service.price.learning().is_some(), now);
                     Some(watched)
                 }
                 None => None,

@@ -39,6 +39,7 @@ use crate::config::Config;
 use crate::kernel::Maps;
 use crate::kernel::owner::Predecessor;
 use crate::policy::range::OutOfRange;
+use crate::policy::read_cost::ReadSizes;
 
 mod clients;
 mod hot_cache;
@@ -63,6 +64,7 @@ use hot_restart::{InheritedSockets, LivePredecessor, Phase};
 use local_addrs::LocalAddrs;
 pub use metrics::by_type::{Counts, Timing};
 pub use metrics::latency::{LatencyHistogram, LatencySnapshot};
+pub use metrics::read_prices::ReadPriceSums;
 pub use metrics::refusal_latency::RefusalSnapshot;
 pub use metrics::{Event, ServiceMetrics, WorkerMetrics};
 use queue::concurrency::SharedLimits;
@@ -89,6 +91,8 @@ pub struct Dispatcher {
     own: watch::Sender<Arc<LocalAddrs>>,
     /// Numbers of tenants that are gone.
     retired: Retired,
+    /// By service: what its tenants' requests read.
+    read_sizes: Vec<Arc<ReadSizes>>,
 }
 
 /// Why the dispatcher cannot start.
@@ -160,12 +164,18 @@ impl Dispatcher {
         let (phase, following) = watch::channel(Phase::Serving);
         let metrics = services.clone();
         let kept = policies.clone();
+        let read_sizes: Vec<_> =
+            services.iter().map(|_| Arc::new(ReadSizes::new(maps.tenants.len()))).collect();
         let common = worker::DispatcherShared {
             settings,
             metrics,
             policies: kept,
             hot: hot.clone(),
-            limits: limits.into_iter().map(|limits| (limits, SharedBounds::default())).collect(),
+            limits: limits
+                .into_iter()
+                .zip(&read_sizes)
+                .map(|(limits, sizes)| (limits, SharedBounds::default(), Arc::clone(sizes)))
+                .collect(),
             phase: following,
         };
         let prepare =
@@ -185,6 +195,7 @@ impl Dispatcher {
             tenants,
             own,
             retired,
+            read_sizes,
         };
         for plan in plans {
             this.threads.push(plan.start().map_err(Error::Thread)?);
@@ -201,13 +212,21 @@ impl Dispatcher {
     pub fn follow(&self, config: &Config, maps: &Maps) -> Result<(), OutOfRange> {
         let tenants = Tenants::after(&self.tenants.borrow(), config, &maps.tenant_ids());
         let before = self.tenants.send_replace(Arc::new(tenants));
-        self.retired.follow(&before, &self.tenants.borrow());
+        let now = self.tenants.borrow().clone();
+        self.retired.follow(&before, &now);
+        for (tenant, _) in before.gone_since(&now) {
+            self.read_sizes.iter().for_each(|sizes| sizes.forget(tenant.0));
+        }
         drop(before);
         let changed = self.services.iter().zip(&self.controls).zip(&self.policies);
         for ((metrics, controls), policy) in changed {
             let named = config.services.iter().find(|service| service.name == metrics.name);
-            let Some(backend) = named.and_then(|service| service.backend.as_ref()) else { continue };
-            controls.follow(backend, &metrics.types);
+            let Some((service, backend)) =
+                named.and_then(|service| Some((service, service.backend.as_ref()?)))
+            else {
+                continue;
+            };
+            controls.follow(backend, service.price.learn, &metrics.types);
             policy.follow(backend, &metrics.types)?;
         }
         Ok(())

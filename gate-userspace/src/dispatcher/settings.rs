@@ -51,11 +51,13 @@ pub(crate) struct Limits {
     pub(crate) store_timeout: Nanos,
     /// How long it may be silent while it does something that may take long.
     pub(crate) slow_timeout: Nanos,
+    /// What prices follow.
+    pub(crate) learn: Option<config::Learn>,
 }
 
 impl Limits {
     /// Those of a service.
-    pub(crate) fn of(backend: &config::Backend) -> Self {
+    pub(crate) fn of(backend: &config::Backend, learn: Option<config::Learn>) -> Self {
         let admission = backend.admission.as_ref();
         Self {
             queue_limit: admission.map_or(0, |admission| admission.queue_limit),
@@ -76,6 +78,7 @@ impl Limits {
             max_request: backend.max_request,
             store_timeout: backend.store_timeout,
             slow_timeout: backend.slow_timeout,
+            learn,
         }
     }
 }
@@ -95,8 +98,8 @@ impl Controls {
     }
 
     /// Puts in force what a configuration says, for a service that has been served since its start with these query types.
-    pub(crate) fn follow(&self, backend: &config::Backend, types: &QueryTypes) {
-        self.limits.send_replace(Limits::of(backend));
+    pub(crate) fn follow(&self, backend: &config::Backend, learn: Option<config::Learn>, types: &QueryTypes) {
+        self.limits.send_replace(Limits::of(backend, learn));
         self.types.send_replace(Arc::new(QueryTypeTable::of(types, backend)));
     }
 }
@@ -147,7 +150,7 @@ impl Settings {
         proxied
             .filter_map(|(service, settings)| {
                 let backend = settings.backend.clone()?;
-                let (to_limits, limits) = watch::channel(Limits::of(&backend));
+                let (to_limits, limits) = watch::channel(Limits::of(&backend, settings.price.learn));
                 let (to_types, types) =
                     watch::channel(Arc::new(QueryTypeTable::of(&backend.query_types, &backend)));
                 let settings = Self {

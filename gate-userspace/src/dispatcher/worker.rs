@@ -37,6 +37,7 @@ use super::{Error, listen};
 use crate::clock;
 use crate::config::Protocol;
 use crate::kernel::Maps;
+use crate::policy::read_cost::ReadSizes;
 
 /// The sockets of one service in one thread.
 #[derive(Debug, Default)]
@@ -90,7 +91,7 @@ pub(crate) struct DispatcherShared {
     pub(crate) metrics: Vec<ServiceMetrics>,
     pub(crate) policies: Vec<Policy>,
     pub(crate) hot: Vec<hot_cache::SharedHotCache>,
-    pub(crate) limits: Vec<(SharedLimits, SharedBounds)>,
+    pub(crate) limits: Vec<(SharedLimits, SharedBounds, Arc<ReadSizes>)>,
     pub(crate) phase: watch::Receiver<Phase>,
 }
 
@@ -106,7 +107,7 @@ pub(crate) struct WorkerSetup {
     policies: Vec<Policy>,
     delays: Vec<Delay>,
     hot: Vec<hot_cache::SharedHotCache>,
-    limits: Vec<(SharedLimits, SharedBounds)>,
+    limits: Vec<(SharedLimits, SharedBounds, Arc<ReadSizes>)>,
 }
 
 impl WorkerSetup {
@@ -155,13 +156,23 @@ impl WorkerSetup {
         let ledger = Rc::new(RefCell::new(Ledger::new(maps, row, clock::entropy(), names)));
         let scratch = Rc::new(RefCell::new(vec![0; READ_BYTES].into_boxed_slice()));
         let policies = policies.into_iter().zip(delays).zip(hot).zip(limits);
-        for ((settings, listening), (metrics, (((policy, delay), hot), (limits, bounds)))) in
+        for ((settings, listening), (metrics, (((policy, delay), hot), (limits, bounds, read_sizes)))) in
             services.into_iter().zip(metrics.into_iter().zip(policies))
         {
             let ledger = Rc::clone(&ledger);
             let scratch = Rc::clone(&scratch);
-            let shared =
-                WorkerShared { ledger, scratch, number, metrics, policy, delay, hot, limits, bounds };
+            let shared = WorkerShared {
+                ledger,
+                scratch,
+                number,
+                metrics,
+                policy,
+                delay,
+                hot,
+                limits,
+                bounds,
+                read_sizes,
+            };
             match settings.protocol {
                 Protocol::Memcached => serve(Service::<Memcached>::new(settings, shared), listening, &phase)?,
                 Protocol::Resp => serve(Service::<Resp>::new(settings, shared), listening, &phase)?,

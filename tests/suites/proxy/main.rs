@@ -16,6 +16,7 @@ mod prices;
 mod proxy_protocol;
 mod query_types;
 mod queue;
+mod read_prices;
 mod resp;
 mod store_login;
 mod udp;

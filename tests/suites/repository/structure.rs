@@ -9,7 +9,7 @@ use std::path::Path;
 const ROOT: &str = "gate-userspace/src";
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 81] = [
+const ORDER: [&str; 84] = [
     "worker.rs",
     "pipeline/mod.rs",
     "pipeline/client_task.rs",
@@ -34,7 +34,9 @@ const ORDER: [&str; 81] = [
     "pipeline/streamed_request.rs",
     "pipeline/senders.rs",
     "pipeline/queue_item.rs",
+    "pipeline/reply_costs.rs",
     "pipeline/admission.rs",
+    "pipeline/read_prices.rs",
     "stores/mod.rs",
     "stores/pool.rs",
     "stores/connection.rs",
@@ -70,6 +72,7 @@ const ORDER: [&str; 81] = [
     "request.rs",
     "metrics/mod.rs",
     "metrics/cost_samples.rs",
+    "metrics/read_prices.rs",
     "metrics/event.rs",
     "metrics/refusal_latency.rs",
     "metrics/by_type.rs",

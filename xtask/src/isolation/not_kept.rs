@@ -70,6 +70,7 @@ const BURST: &str = "The connections are opened within a fraction of a second, u
      all that wait before it serves its other clients. It is over once they are open, and counts much in a short measurement.";
 
 /// Of requests whose work depends on what is stored.
-const UNKNOWN_SIZE: &str = "Redis runs one request at a time, to its end, and only Redis knows how large the key is: gate prices the request \
-     before it runs by what it says. The quota bounds how many there are, not how long one takes. With `price = { learn = \"on\", settle = \
-     \"debt\" }` the tenant pays for the time that they took; `deny` and `tiers` keep them away from those who ask for little.";
+const UNKNOWN_SIZE: &str = "Redis runs one request at a time, to its end, and only Redis knows how large the key is. A tenant pays for the rows \
+     and bytes that its last requests of the class read, so that its quota soon lets few of them pass; how long one of them takes it \
+     does not bound. Work that replies do not show (`SORT` with `LIMIT`, the removal of a key) is charged for with `price = { learn = \
+     \"on\", settle = \"debt\" }`; `deny` and `tiers` keep such requests away from those who ask for little.";

@@ -13,7 +13,7 @@ use gate_common::units::Nanos;
 
 use super::versions::{Mark, Marker};
 use crate::dispatcher::wire::buffer::Buffer;
-use crate::protocol::resp::{Kind, Part, Replies};
+use crate::protocol::resp::{Kind, Part, Replies, rows};
 
 /// The requests of one connection that are not answered. `T` is what is kept of each. Only Redis' clients have dedicated
 /// connections.
@@ -47,7 +47,17 @@ struct PendingReply<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PartialReply {
     Push,
-    Reply(ReplyStart),
+    Reply(DedicatedReply),
+}
+
+/// A reply, or as much of it as has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DedicatedReply {
+    pub(crate) start: ReplyStart,
+    /// The rows that it shows.
+    pub(crate) rows: u32,
+    /// Its length.
+    pub(crate) bytes: usize,
 }
 
 /// What the beginning of a reply tells.
@@ -143,7 +153,7 @@ impl<T> DedicatedWrites<T> {
     }
 
     /// Bytes from the store. Calls `answered` for each request whose reply they complete, with the time when it was sent.
-    pub(crate) fn on_replies(&mut self, bytes: &[u8], mut answered: impl FnMut(T, Nanos, ReplyStart)) {
+    pub(crate) fn on_replies(&mut self, bytes: &[u8], mut answered: impl FnMut(T, Nanos, DedicatedReply)) {
         if self.has_lost_count {
             return;
         }
@@ -153,19 +163,21 @@ impl<T> DedicatedWrites<T> {
                 Ok(Part::More { .. }) => return,
                 Ok(Part::Reply { kind: Kind::Push, len, last }) => (len, PartialReply::Push, last),
                 Ok(Part::Reply { len, kind, last }) => {
-                    (len, PartialReply::Reply(ReplyStart::of(kind, &self.rest.bytes()[..len])), last)
+                    (len, PartialReply::Reply(DedicatedReply::begin(kind, &self.rest.bytes()[..len])), last)
                 }
-                Ok(Part::Body { len, last }) => (len, self.partial.unwrap_or(PartialReply::Push), last),
+                Ok(Part::Body { len, last }) => {
+                    (len, self.partial.map_or(PartialReply::Push, |begun| begun.grown(len)), last)
+                }
                 Err(_) => return self.stop_counting(),
             };
             self.rest.consume(len);
             self.partial = (!last).then_some(begun);
-            if let (true, PartialReply::Reply(start)) = (last, begun) {
+            if let (true, PartialReply::Reply(reply)) = (last, begun) {
                 let Some(PendingReply { mark, request, sent }) = self.waiting.pop_front() else {
                     return self.stop_counting();
                 };
                 mark.into_iter().for_each(Mark::over);
-                answered(request, sent, start);
+                answered(request, sent, reply);
             }
         }
     }
@@ -173,6 +185,22 @@ impl<T> DedicatedWrites<T> {
     fn stop_counting(&mut self) {
         self.has_lost_count = true;
         self.rest.clear();
+    }
+}
+
+impl PartialReply {
+    /// `len` bytes more have come.
+    fn grown(self, len: usize) -> Self {
+        match self {
+            Self::Push => Self::Push,
+            Self::Reply(reply) => Self::Reply(DedicatedReply { bytes: reply.bytes + len, ..reply }),
+        }
+    }
+}
+
+impl DedicatedReply {
+    fn begin(kind: Kind, begun: &[u8]) -> Self {
+        Self { start: ReplyStart::of(kind, begun), rows: rows(begun), bytes: begun.len() }
     }
 }
 
@@ -225,7 +253,7 @@ mod tests {
         fn receive(&mut self, bytes: &[u8]) -> Vec<(u16, u64, ReplyStart)> {
             let mut answered = Vec::new();
             self.outstanding
-                .on_replies(bytes, |request, sent, start| answered.push((request, sent.0, start)));
+                .on_replies(bytes, |request, sent, reply| answered.push((request, sent.0, reply.start)));
             answered
         }
 
@@ -293,6 +321,21 @@ mod tests {
         scene.outstanding.push(None, true, 6);
         assert_eq!(scene.receive(b":1\r\n:1\r\n"), []);
         assert_eq!(scene.outstanding.len(), 0);
+    }
+
+    #[test]
+    fn a_reply_is_as_long_as_its_parts_and_shows_its_rows_wherever_the_stream_is_cut() {
+        let replies = b">1\r\n+push\r\n*3\r\n$12\r\nabcdefghijkl\r\n:1\r\n:2\r\n$1\r\na\r\n";
+        for cut in 0..replies.len() {
+            let (mut scene, mut found) = (Scene::new(), Vec::new());
+            (0..2).for_each(|request| scene.outstanding.push(None, true, request));
+            for part in [&replies[..cut], &replies[cut..]] {
+                scene
+                    .outstanding
+                    .on_replies(part, |request, _, reply| found.push((request, reply.rows, reply.bytes)));
+            }
+            assert_eq!(found, [(0, 3, 31), (1, 0, 7)], "{cut}");
+        }
     }
 
     #[test]

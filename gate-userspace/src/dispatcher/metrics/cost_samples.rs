@@ -26,6 +26,8 @@ use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::wire::Codec;
 use crate::policy::cost_model::{Batch, Measure, Window};
 use crate::policy::pricing::ByClass;
+use crate::policy::read_cost::AskedRows;
+use crate::protocol::RowsBy;
 use crate::protocol::price_class::PriceClass;
 
 /// What one thread learns at one service.
@@ -118,12 +120,15 @@ fn lock<T>(held: &Mutex<T>) -> MutexGuard<'_, T> {
     held.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What is known of a request beforehand, as its price is made of it.
+/// What is known of a request, as its price is made of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CostFeatures {
-    class: PriceClass,
-    rows: u32,
-    bytes: u32,
+    pub(crate) class: PriceClass,
+    pub(crate) rows_by: RowsBy,
+    pub(crate) rows: u32,
+    pub(crate) bytes: u32,
+    /// The rows that the beginning of its reply shows.
+    pub(crate) reply_rows: u32,
 }
 
 impl CostFeatures {
@@ -132,7 +137,32 @@ impl CostFeatures {
     pub(crate) fn of<W: Codec>(request: &W::Request) -> Self {
         let meta = W::meta(request);
         let bytes = u32::try_from(meta.bytes).unwrap_or(u32::MAX);
-        Self { class: W::price_class(meta.class), rows: meta.rows, bytes }
+        let (class, rows_by) = (W::price_class(meta.class), meta.rows_by);
+        Self { class, rows_by, rows: meta.rows, bytes, reply_rows: 0 }
+    }
+
+    /// The rows that it asks for.
+    #[inline]
+    pub(crate) fn asked(&self) -> AskedRows {
+        asked_rows(self.rows, self.rows_by)
+    }
+
+    /// Looks at the beginning of its reply.
+    #[inline]
+    pub(crate) fn reply_begins<W: Codec>(&mut self, reply: &[u8]) {
+        if self.rows_by != RowsBy::Request {
+            self.reply_rows = W::reply_rows(reply);
+        }
+    }
+}
+
+/// The rows that a request asks for, `rows` by what it says or by a guess.
+#[inline]
+pub(crate) const fn asked_rows(rows: u32, by: RowsBy) -> AskedRows {
+    match by {
+        RowsBy::Request | RowsBy::OtherRequests => AskedRows::stated(rows),
+        RowsBy::Reply => AskedRows::shown_by_reply(rows),
+        RowsBy::ReplyInPart => AskedRows::shown_in_part(rows),
     }
 }
 
@@ -182,7 +212,7 @@ impl ReplyBatch {
         sent: Nanos,
         len: usize,
     ) {
-        let CostFeatures { class, rows, bytes } = request;
+        let CostFeatures { class, rows, bytes, .. } = request;
         self.counts[class.index()] += 1;
         self.rows += u64::from(rows);
         self.bytes += u64::from(bytes);
@@ -242,8 +272,9 @@ mod tests {
     use crate::protocol::query_types::QueryTypes;
     use gate_common::abi::QueryClass;
 
-    const GET: CostFeatures = CostFeatures { class: PriceClass::GET, rows: 1, bytes: 30 };
-    const MGET: CostFeatures = CostFeatures { class: PriceClass::OTHER, rows: 10, bytes: 90 };
+    const GET: CostFeatures =
+        CostFeatures { class: PriceClass::GET, rows_by: RowsBy::Request, rows: 1, bytes: 30, reply_rows: 0 };
+    const MGET: CostFeatures = CostFeatures { class: PriceClass::OTHER, rows: 10, bytes: 90, ..GET };
     const ZERO: Nanos = Nanos::ZERO;
     const PAID: (TenantId, MilliRu) = (TenantId(7), MilliRu::ONE_RU);
 

@@ -11,6 +11,7 @@ use self::by_type::{Counts, Timing, TypeMetrics};
 use self::cost_samples::CostSamples;
 pub use self::event::Event;
 use self::latency::LatencySnapshot;
+use self::read_prices::{ReadPriceMetrics, ReadPriceSums};
 use self::refusal_latency::{RefusalMetrics, RefusalSnapshot};
 use crate::dispatcher::queue::delay::QueueState;
 use crate::dispatcher::queue::permits::{Permits, UNLIMITED};
@@ -27,6 +28,7 @@ pub(super) mod by_type;
 pub(super) mod cost_samples;
 mod event;
 pub(super) mod latency;
+pub(super) mod read_prices;
 pub(super) mod refusal_latency;
 
 /// One thread's counters of one service. All only grow.
@@ -41,6 +43,8 @@ pub struct WorkerMetrics {
     store_connections: AtomicU64,
     /// What answers teach about prices.
     pub(crate) cost_samples: CostSamples,
+    /// Prices by what requests are expected to read.
+    pub(crate) read_prices: ReadPriceMetrics,
 }
 
 #[derive(Debug, Default)]
@@ -61,6 +65,7 @@ impl WorkerMetrics {
             refusals: RefusalMetrics::default(),
             store_connections: AtomicU64::new(0),
             cost_samples: CostSamples::default(),
+            read_prices: ReadPriceMetrics::default(),
         }
     }
 
@@ -221,6 +226,14 @@ impl ServiceMetrics {
             self.threads.iter().for_each(|thread| times.add(thread.cost_samples.times(class)));
             times
         })
+    }
+
+    /// The requests whose price was learned from what the ones before read, by price class, since the start.
+    #[must_use]
+    pub fn read_prices(&self) -> ByClass<ReadPriceSums> {
+        let mut sums = ByClass::default();
+        self.threads.iter().for_each(|thread| thread.read_prices.add_to(&mut sums));
+        sums
     }
 
     /// How long one more request of a tier would wait, as far as the admission policy knows.

@@ -22,8 +22,9 @@ use gate_common::abi::Reason;
 use gate_common::units::{MilliRu, Nanos};
 use tokio::time::sleep;
 
+use super::read_prices::ReadPrices;
 use crate::clock;
-use crate::dispatcher::metrics::cost_samples::ReplyBatch;
+use crate::dispatcher::metrics::cost_samples::{ReplyBatch, asked_rows};
 use crate::dispatcher::metrics::{ServiceMetrics, WorkerMetrics};
 use crate::dispatcher::queue::concurrency::{SharedLimits, ThreadLatencies};
 use crate::dispatcher::queue::delay::Delay;
@@ -34,15 +35,16 @@ use crate::dispatcher::settings::{Limits, Settings};
 use crate::dispatcher::tenants::ledger::{Charge, Ledger, TenantId};
 use crate::policy::Tier;
 use crate::policy::cost_model::{Measure, Window};
-use crate::protocol::Refusal;
+use crate::policy::read_cost::{AskedRows, ReadSizes};
 use crate::protocol::price_class::PriceClass;
+use crate::protocol::{Refusal, RowsBy};
 
 /// Admission to one service's store, in one thread. `T` is a request in the queue.
 #[derive(Debug)]
 pub(crate) struct Admission<T> {
     /// The service's place in the configuration at the start.
-    service: usize,
-    ledger: Rc<RefCell<Ledger>>,
+    pub(super) service: usize,
+    pub(super) ledger: Rc<RefCell<Ledger>>,
     policy: Policy,
     /// The requests that wait for a permit, and the permits.
     queue: RefCell<Queue<T>>,
@@ -51,8 +53,10 @@ pub(crate) struct Admission<T> {
     delay: RefCell<Delay>,
     /// How long a request may wait.
     deadline: Cell<Option<Nanos>>,
-    metrics: Arc<WorkerMetrics>,
+    pub(super) metrics: Arc<WorkerMetrics>,
     service_metrics: ServiceMetrics,
+    /// What requests read, and whether prices follow that.
+    pub(super) reads: ReadPrices,
     /// Cost samples since the last tick.
     cost_window: RefCell<Window>,
     /// The measure of a request's cost, as of the last tick, where prices are settled.
@@ -65,6 +69,7 @@ pub(crate) struct Demand {
     /// 0 for more bytes of a request that has been charged already.
     pub(crate) commands: u32,
     pub(crate) rows: u32,
+    pub(crate) rows_by: RowsBy,
     pub(crate) bytes: usize,
     pub(crate) price_class: PriceClass,
 }
@@ -72,7 +77,13 @@ pub(crate) struct Demand {
 impl Demand {
     /// `bytes` more of a request that has been charged already.
     pub(crate) const fn more(bytes: usize) -> Self {
-        Self { commands: 0, rows: 0, bytes, price_class: PriceClass::OTHER }
+        Self { commands: 0, rows: 0, rows_by: RowsBy::Request, bytes, price_class: PriceClass::OTHER }
+    }
+
+    /// The rows that it asks for.
+    #[inline]
+    pub(super) const fn asked(&self) -> AskedRows {
+        asked_rows(self.rows, self.rows_by)
     }
 }
 
@@ -150,7 +161,7 @@ impl<T> Admission<T> {
         ledger: Rc<RefCell<Ledger>>,
         (policy, delay): (Policy, Delay),
         service_metrics: ServiceMetrics,
-        shared: &SharedLimits,
+        (shared, read_sizes): (&SharedLimits, Arc<ReadSizes>),
     ) -> Self {
         let limits = *settings.limits.borrow();
         let permits = shared.permits.of_thread(thread);
@@ -165,6 +176,7 @@ impl<T> Admission<T> {
             deadline: Cell::new(limits.deadline),
             metrics: Arc::clone(&service_metrics.threads[thread]),
             service_metrics,
+            reads: ReadPrices::new(read_sizes, limits.learn),
             cost_window: RefCell::default(),
             measure: Cell::default(),
         }
@@ -187,13 +199,19 @@ impl<T> Admission<T> {
     ) -> Result<Charged, Refusal> {
         let Payer { tenant, shadow, is_charged_by_xdp, .. } = payer;
         class.tier = ledger.tier(tenant).max(class.tier);
-        let Demand { commands, rows, bytes, price_class } = demand;
+        let Demand { commands, rows, bytes, price_class, .. } = demand;
         let price = ledger.price(self.service, commands, rows, bytes, price_class);
         if payer.counts_for_deep_debt {
             ledger.count_demand(tenant, price);
         }
         let rung = ledger.rung(self.service, class.tier);
+        let price = ledger.apply_multiplier(tenant, price, rung);
         let price = if !is_charged_by_xdp {
+            let expected = (commands > 0).then(|| self.reads.expected(tenant, price_class, demand.asked()));
+            let price = match expected.flatten() {
+                Some(read) => self.learned_price(ledger, (tenant, rung), price, &demand, read),
+                None => price,
+            };
             match ledger.charge(tenant, price, rung, now, shadow) {
                 Charge::Passed(price) => price,
                 Charge::Refused(refusal) => return Err(refusal),
@@ -201,8 +219,8 @@ impl<T> Admission<T> {
         } else if shadow {
             MilliRu::ZERO
         } else {
-            // It has been charged this, at least.
-            ledger.apply_multiplier(tenant, price, rung)
+            // It has been charged this, at least: XDP knows the prices of classes alone.
+            price
         };
         Ok(Charged { tenant, price, class, at: now, shadow, is_charged_by_xdp, is_counted: false })
     }
@@ -418,6 +436,7 @@ impl<T> Admission<T> {
     /// Puts changed limits in force.
     pub(crate) fn set_limits(&self, limits: &Limits, before: &Limits) {
         self.deadline.set(limits.deadline);
+        self.reads.follow(limits.learn);
         self.queue.borrow_mut().set_limits(limits.queue_limit, limits.queue_memory);
         if limits.codel != before.codel {
             match Delay::new(limits.codel) {

@@ -42,6 +42,9 @@ impl<W: Wire> StoreEvents for Service<W> {
     #[inline]
     fn reply_part(&self, request: &mut Self::InFlight, reply: ReplyPart<'_>) {
         let ReplyPart { input, answer, is_first } = reply;
+        if is_first && answer.give > 0 {
+            request.features.reply_begins::<W>(reply.given());
+        }
         if is_first && W::Session::is_forbidden(input) {
             request.client.pool().identity().set_may_cache(false);
         }
@@ -73,12 +76,17 @@ impl<W: Wire> StoreEvents for Service<W> {
         timing: ReplyTiming,
     ) -> Option<Box<PendingTtl>> {
         let ReplyTiming { sent, now, received, is_paused } = timing;
-        if matches!(request.cache_role, CacheRole::QueryTtl(_)) || is_paused {
+        if matches!(request.cache_role, CacheRole::QueryTtl(_)) {
+            observations.batch.mark_unmeasurable();
+            return complete::<W>(std::mem::replace(&mut request.cache_role, CacheRole::None), sent);
+        }
+        let (read, paid) = self.admission.record_reply(&request.charged, &request.features, received);
+        if is_paused {
             observations.batch.mark_unmeasurable();
         } else {
-            let Charged { tenant, price, class, at: charged, .. } = request.charged;
+            let Charged { tenant, class, at: charged, .. } = request.charged;
             if self.admission.samples_costs() {
-                observations.batch.add(request.features, (tenant, price), sent, received);
+                observations.batch.add(read, (tenant, paid), sent, received);
             }
             self.admission.release_permit();
             let answered = Answered { class, charged, sent, count: 1 };

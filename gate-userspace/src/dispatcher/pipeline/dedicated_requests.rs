@@ -30,6 +30,7 @@ use super::streamed_request::BodyProgress;
 use crate::clock;
 use crate::dispatcher::clients::client::CloseCause;
 use crate::dispatcher::identity::LoginRequest;
+use crate::dispatcher::metrics::cost_samples::CostFeatures;
 use crate::dispatcher::request::{Charged, RequestClass};
 use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::wire::buffer::Buffer;
@@ -332,6 +333,7 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
         self.out.push(instead.unwrap_or(bytes));
         let sent = Sent {
             charged,
+            features: CostFeatures::of::<W>(&request),
             has_permit,
             is_measured: instead.is_none() && is_queued && W::route(&request) == Route::Shared,
             blocks: effect == Effect::Blocks && !is_queued,

@@ -15,7 +15,8 @@ use super::admission::Answered;
 use super::service::{Service, Session};
 use crate::clock;
 use crate::dispatcher::clients::client::{CloseCause, WriteStatus};
-use crate::dispatcher::hot_cache::dedicated_writes::{DedicatedWrites, ReplyStart};
+use crate::dispatcher::hot_cache::dedicated_writes::{DedicatedReply, DedicatedWrites, ReplyStart};
+use crate::dispatcher::metrics::cost_samples::CostFeatures;
 use crate::dispatcher::request::Charged;
 use crate::dispatcher::wire::Wire;
 use crate::protocol::Refusal;
@@ -44,6 +45,7 @@ pub(super) struct Exchange<'a, W: Wire> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
     pub(super) charged: Charged,
+    pub(super) features: CostFeatures,
     pub(super) has_permit: bool,
     /// True if it counts by query type even without a permit.
     pub(super) is_measured: bool,
@@ -132,8 +134,8 @@ impl<'a, W: Wire> Exchange<'a, W> {
         self.last_progress.set(now);
         self.subscribed.set(None);
         let outstanding = &mut *self.outstanding.borrow_mut();
-        outstanding.on_replies(&output.bytes()[output.len() - len..], |sent, at, start| {
-            self.on_answered(sent, at, start, now);
+        outstanding.on_replies(&output.bytes()[output.len() - len..], |sent, at, reply| {
+            self.on_answered(sent, at, reply, now);
         });
         self.client.awaits_store.set(outstanding.awaits_store());
         self.client.set_outstanding(outstanding.len());
@@ -141,7 +143,13 @@ impl<'a, W: Wire> Exchange<'a, W> {
     }
 
     /// A request that was sent at `at` has its complete reply.
-    fn on_answered(&self, sent: Sent, at: Nanos, start: ReplyStart, now: Nanos) {
+    fn on_answered(&self, mut sent: Sent, at: Nanos, reply: DedicatedReply, now: Nanos) {
+        let DedicatedReply { start, rows, bytes } = reply;
+        // What a transaction runs is answered with its end.
+        if start != ReplyStart::Queued {
+            sent.features.reply_rows = rows;
+            self.service.admission.record_reply(&sent.charged, &sent.features, bytes);
+        }
         if sent.clears_state && start == ReplyStart::Failed {
             self.state_is_known.set(false);
         }

@@ -6,9 +6,9 @@
 //! 1. [`client_task`] reads from a client, and [`decode`] takes the requests out of its input; [`datagrams`] does so for
 //!    datagrams.
 //! 2. [`request`]: each step of a decoded request. [`login`]: a request that may change the user.
-//! 3. [`admission`]: charge, admission policy, permit and queue, for requests of every kind. [`dispatch`]: the requests
-//!    that leave the queue for the store.
-//! 4. [`complete`]: the ends of flights of hot keys. [`respond`]: gate's own replies, and writing to clients.
+//! 3. [`admission`]: charge, admission policy, permit and queue, for requests of every kind; [`read_prices`]: the part of
+//!    the price that is for what requests read. [`dispatch`]: the requests that leave the queue for the store.
+//! 4. [`reply_costs`]: what a reply teaches about prices. [`complete`]: the ends of flights of hot keys. [`respond`]: gate's own replies, and writing to clients.
 //!
 //! [`dedicated`], [`dedicated_requests`] and [`streaming`] take the requests that need a store connection for themselves.
 //! [`registry`] has the limits of clients, [`session`] whose they are. [`store_access`] and [`housekeeping`] are periodic work.
@@ -27,7 +27,9 @@ mod exchange;
 mod housekeeping;
 mod login;
 mod queue_item;
+mod read_prices;
 mod registry;
+mod reply_costs;
 mod request;
 mod respond;
 mod senders;

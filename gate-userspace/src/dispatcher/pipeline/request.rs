@@ -268,10 +268,11 @@ impl<W: Wire> Service<W> {
 /// The demand of a request: its rows, and its length, body included.
 #[inline]
 pub(crate) fn demand<W: Wire>(request: &W::Request) -> Demand {
-    let &RequestMeta { rows, bytes, class, .. } = W::meta(request);
+    let &RequestMeta { rows, rows_by, bytes, class, .. } = W::meta(request);
     Demand {
         commands: 1,
         rows,
+        rows_by,
         bytes: usize::try_from(bytes).unwrap_or(usize::MAX),
         price_class: W::price_class(class),
     }

@@ -29,6 +29,7 @@ use crate::dispatcher::stores::pool::{Pool, Pools};
 use crate::dispatcher::tenants::Tenants;
 use crate::dispatcher::tenants::ledger::Ledger;
 use crate::dispatcher::wire::{SessionState, Wire};
+use crate::policy::read_cost::ReadSizes;
 use crate::protocol::Refusal;
 
 /// The state that a thread's services share, and the thread's number.
@@ -43,6 +44,7 @@ pub(crate) struct WorkerShared {
     pub(crate) hot: SharedHotCache,
     pub(crate) limits: SharedLimits,
     pub(crate) bounds: SharedBounds,
+    pub(crate) read_sizes: Arc<ReadSizes>,
 }
 
 /// One service in one thread.
@@ -126,6 +128,7 @@ impl<W: Wire> Service<W> {
             hot,
             limits: counted,
             bounds: SharedBounds { slots, dedicated_slots, memory },
+            read_sizes,
         } = shared;
         let metrics = Arc::clone(&service_metrics.threads[number]);
         let pools = Pools::new(settings.backend.max_pools, settings.connections, Arc::clone(&hot.scopes));
@@ -137,10 +140,15 @@ impl<W: Wire> Service<W> {
         let tenants = settings.tenants.borrow().clone();
         let types = RefCell::new(settings.types.borrow().clone());
         let own = RefCell::new(settings.own.borrow().clone());
-        let policy = (policy, delay);
         let shared_metrics = service_metrics.clone();
-        let admission =
-            Admission::new(&settings, number, Rc::clone(&ledger), policy, shared_metrics, &counted);
+        let admission = Admission::new(
+            &settings,
+            number,
+            Rc::clone(&ledger),
+            (policy, delay),
+            shared_metrics,
+            (&counted, read_sizes),
+        );
         let memory = ClientMemory::new(memory, settings.threads, memory_limits(&limits, &tenants));
         Rc::new(Self {
             settings,

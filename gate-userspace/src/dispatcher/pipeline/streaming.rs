@@ -89,7 +89,8 @@ impl<W: Wire> Session<W> {
         };
         let mut input = std::mem::take(&mut self.conversation.borrow_mut().input);
         let received = Buffer::default();
-        let stream = BodyStream { client: self, service, line, received, has_permit: false, done: None };
+        let (has_permit, answered, done) = (false, 0, None);
+        let stream = BodyStream { client: self, service, line, received, has_permit, answered, done };
         let passed = stream.run(&mut streamed, &mut input, from_client).await;
         self.conversation.borrow_mut().input = input;
         match passed {
@@ -154,6 +155,8 @@ struct BodyStream<'a, W: Wire> {
     received: Buffer,
     /// True while the request holds a permit.
     has_permit: bool,
+    /// The bytes of the reply that have come.
+    answered: usize,
     /// When the store had done what it could without the client.
     done: Option<Nanos>,
 }
@@ -187,6 +190,8 @@ impl<W: Wire> BodyStream<'_, W> {
         let answered = self.answer(streamed).await;
         let done = self.release_permit();
         if answered.is_ok() {
+            let InFlight { charged, features, .. } = &streamed.request;
+            self.service.admission.record_reply(charged, features, self.answered);
             let class = streamed.request.charged.class;
             let charged = sent.saturating_sub(streamed.queued_for);
             self.service.admission.observe(Answered { class, charged, sent, count: 1 }, done);
@@ -306,6 +311,10 @@ impl<W: Wire> BodyStream<'_, W> {
             if !reply_started && W::Session::is_forbidden(self.received.bytes()) {
                 self.client.pool().identity().set_may_cache(false);
             }
+            if !reply_started {
+                streamed.request.features.reply_begins::<W>(&self.received.bytes()[..answer.give]);
+            }
+            self.answered += answer.len;
             reply_started |= answer.give > 0 || !answer.add.is_empty();
             self.write_client(answer.give, answer.add).await?;
             self.received.consume(answer.len);

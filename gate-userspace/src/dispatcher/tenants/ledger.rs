@@ -195,8 +195,16 @@ impl Ledger {
         MilliRu(Shed::price(rung, price.scaled(Multiplier(self.state(tenant).multiplier)).0))
     }
 
-    /// Charges `price`, as dear as `rung` makes it, to a tenant and to those charged with it, all or none, and
-    /// counts what is refused. `shadow` passes that all the same.
+    /// The dearest request that the buckets of a tenant and of those charged with it ever admit.
+    pub(crate) fn dearest(&mut self, tenant: TenantId) -> MilliRu {
+        let also_charge = self.state(tenant).also_charge.map(TenantId);
+        let all = [tenant, also_charge[0], also_charge[1]];
+        let dearest = all.into_iter().filter_map(|charged| Some(self.quota(charged)?.dearest())).min();
+        MilliRu(dearest.unwrap_or(u32::MAX))
+    }
+
+    /// Charges `price` to a tenant and to those charged with it, all or none, and counts what is refused; `rung` is what its
+    /// service sheds of its tier. `shadow` passes that all the same.
     #[inline]
     pub(crate) fn charge(
         &mut self,
@@ -207,7 +215,6 @@ impl Ledger {
         shadow: bool,
     ) -> Charge {
         let now = self.at(now);
-        let price = self.apply_multiplier(tenant, price, rung);
         let state = *self.state(tenant);
         match self.admit_request(tenant, &state, price, rung, now) {
             Ok(()) => Charge::Passed(price),

@@ -87,6 +87,12 @@ pub(crate) trait Codec: Debug + Sized + 'static {
     /// True if the store answers it with exactly one reply.
     fn has_one_answer(request: &Self::Request) -> bool;
 
+    /// The rows that a reply shows by its beginning; zero if it shows none.
+    #[inline]
+    fn reply_rows(_reply: &[u8]) -> u32 {
+        0
+    }
+
     /// True if the client wants no reply, not even a refusal.
     fn wants_no_reply(request: &Self::Request) -> bool;
 

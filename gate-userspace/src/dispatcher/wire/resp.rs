@@ -74,6 +74,11 @@ impl Codec for Resp {
     }
 
     #[inline]
+    fn reply_rows(reply: &[u8]) -> u32 {
+        resp::rows(reply)
+    }
+
+    #[inline]
     fn query_type(types: &QueryTypes, request: &Request, bytes: &[u8]) -> usize {
         types.of_resp(request, bytes)
     }

@@ -110,7 +110,7 @@ pub(super) const ROWS: &[Broken] = &[
         "listen",
         "price.learn = \"yes\"\nprice.range = \"0\"\nlisten",
         &[
-            r#"6: service[0].price.learn = "yes": must be "on" or "off""#,
+            r#"6: service[0].price.learn = "yes": must be "rows", "on" or "off""#,
             r#"7: service[0].price.range = "0": must be a whole number from 1 to 1000"#,
         ],
     ),
@@ -118,13 +118,29 @@ pub(super) const ROWS: &[Broken] = &[
         "listen",
         "price = { learn = \"on\", range = \"4\" }\nlisten",
         &[
-            r#"6: service[0].price.learn = "on": means something only beside backend: gate learns from how long the store takes for what it passes on"#,
+            r#"6: service[0].price.learn = "on": means something only beside backend: gate learns from the replies to what it passes on"#,
+        ],
+    ),
+    (
+        "listen",
+        "price.learn = \"rows\"\nlisten",
+        &[
+            r#"6: service[0].price.learn = "rows": means something only beside backend: gate learns from the replies to what it passes on"#,
+        ],
+    ),
+    (
+        "listen",
+        "backend = \"127.0.0.1:1\"\nprice = { learn = \"rows\", range = \"4\" }\nlisten",
+        &[
+            r#"7: service[0].price.range = "4": means something only beside learn = "on": rows and bytes cost as much as ever"#,
         ],
     ),
     (
         "listen",
         "price.range = \"4\"\nlisten",
-        &[r#"6: service[0].price.range = "4": means something only beside learn: other prices do not move"#],
+        &[
+            r#"6: service[0].price.range = "4": means something only beside learn = "on": rows and bytes cost as much as ever"#,
+        ],
     ),
     (
         "listen",
@@ -133,9 +149,9 @@ pub(super) const ROWS: &[Broken] = &[
     ),
     (
         "listen",
-        "backend = \"127.0.0.1:1\"\nprice.settle = \"debt\"\nlisten",
+        "price.settle = \"debt\"\nlisten",
         &[
-            r#"7: service[0].price.settle = "debt": means something only beside learn: without it nobody knows what a request has cost"#,
+            r#"6: service[0].price.settle = "debt": means something only beside learn: without it nobody knows what a request has cost"#,
         ],
     ),
     (

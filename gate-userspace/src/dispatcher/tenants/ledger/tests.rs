@@ -120,7 +120,8 @@ fn what_is_settled_is_owed_by_all_that_are_charged_and_leaves_no_more_than_the_l
 fn what_a_service_sheds_is_dearer_or_refused() {
     let mut ledger = ledger();
     let one = MilliRu(1_000);
-    assert_eq!(ledger.charge(TenantId(2), one, 2, NOW, false), Charge::Passed(MilliRu(4_000)));
+    let dear = ledger.apply_multiplier(TenantId(2), one, 2);
+    assert_eq!(ledger.charge(TenantId(2), dear, 2, NOW, false), Charge::Passed(MilliRu(4_000)));
     let refused = ledger.charge(TenantId(2), one, Shed::REFUSED, NOW, false);
     assert_eq!(refused, Charge::Refused(Refusal::of(Reason::Penalty)));
 }

@@ -1,0 +1,70 @@
+//! What a reply teaches about prices, and what its request owes beyond its price.
+//!
+//! A request is priced by what it is expected to read ([`super::read_prices`]), at most as dear as its tenant's buckets ever
+//! admit: what passes by the price of its class is not refused for good by a learned one. With `settle = "debt"` it is
+//! charged, once it is answered, what it has read beyond its price.
+
+use gate_common::units::MilliRu;
+
+use super::admission::{Admission, Demand};
+use crate::clock;
+use crate::dispatcher::metrics::cost_samples::CostFeatures;
+use crate::dispatcher::request::Charged;
+use crate::dispatcher::tenants::ledger::{Ledger, TenantId};
+use crate::policy::read_cost::{ReadSize, Reply};
+
+impl<T> Admission<T> {
+    /// The price of a request that is expected to read so much, where its class costs `class_price`; both as dear as its
+    /// tenant's multiplier and `rung` make them.
+    pub(super) fn learned_price(
+        &self,
+        ledger: &mut Ledger,
+        (tenant, rung): (TenantId, u32),
+        class_price: MilliRu,
+        demand: &Demand,
+        read: ReadSize,
+    ) -> MilliRu {
+        let Demand { commands, bytes, price_class, .. } = *demand;
+        let bytes = bytes.saturating_add(read.more_bytes as usize);
+        let learned = ledger.price(self.service, commands, read.rows, bytes, price_class);
+        let learned = ledger.apply_multiplier(tenant, learned, rung);
+        let price = match learned > class_price {
+            true => learned.min(ledger.dearest(tenant).max(class_price)),
+            false => learned,
+        };
+        self.metrics.read_prices.record(price_class, class_price, price);
+        price
+    }
+
+    /// Learns from the reply of `bytes` to a request, and settles what it has read beyond its price. Returns what it has
+    /// read, and what has been paid for it.
+    #[inline]
+    pub(super) fn record_reply(
+        &self,
+        charged: &Charged,
+        request: &CostFeatures,
+        bytes: usize,
+    ) -> (CostFeatures, MilliRu) {
+        let asked = request.asked();
+        let reply = Reply { rows: request.reply_rows, bytes: bytes as u64 };
+        let Some(read) = self.reads.observe(charged.tenant, request.class, asked, reply) else {
+            return (*request, charged.price);
+        };
+        let is_more = read.rows > asked.least || read.more_bytes > 0;
+        let bytes = request.bytes.saturating_add(read.more_bytes);
+        let read = CostFeatures { rows: read.rows, bytes, ..*request };
+        // A coalesced request has no price, and neither has one whose refusal is only counted.
+        let settles = is_more && charged.price > MilliRu::ZERO && self.reads.settles();
+        let due = if settles { self.settle_read(charged, &read) } else { MilliRu::ZERO };
+        (read, charged.price.saturating_add(due))
+    }
+
+    /// Charges what a request has read beyond its price.
+    fn settle_read(&self, charged: &Charged, read: &CostFeatures) -> MilliRu {
+        let ledger = &mut *self.ledger.borrow_mut();
+        let cost = ledger.price(self.service, 1, read.rows, read.bytes as usize, read.class);
+        let due = ledger.settle(charged.tenant, cost, charged.price, clock::monotonic());
+        self.metrics.cost_samples.settled(due);
+        due
+    }
+}
