@@ -278,15 +278,28 @@ impl Listening {
     /// If it has ended.
     pub fn stall(&self) -> Result<()> {
         self.signal(Signal::SIGSTOP)?;
-        let tasks = format!("/proc/{}/task", self.program.id());
-        wait_until("it goes on", || {
-            let mut states = std::fs::read_dir(&tasks)?.map(|task| -> Result<bool> {
+        wait_until("it is stopped", || self.all_threads_are('T'))
+    }
+
+    /// Waits until none of its threads has anything to do. What is sent to it on two connections after that, it reads in the
+    /// order in which it was sent: one that is still busy may look first at a connection that it has just served.
+    ///
+    /// # Errors
+    ///
+    /// If it has ended, or goes on for [`PATIENCE`].
+    pub fn rests(&self) -> Result<()> {
+        wait_until("it rests", || self.all_threads_are('S'))
+    }
+
+    /// True if all of its threads are in this state of `/proc/PID/stat`.
+    fn all_threads_are(&self, state: char) -> Result<bool> {
+        let mut states =
+            std::fs::read_dir(format!("/proc/{}/task", self.program.id()))?.map(|task| -> Result<bool> {
                 // After the name, which may hold anything but ends with the last parenthesis.
                 let stat = std::fs::read_to_string(task?.path().join("stat"))?;
-                Ok(stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
+                Ok(stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(state)))
             });
-            states.try_fold(true, |all, stopped| Ok(all && stopped?))
-        })
+        states.try_fold(true, |all, found| Ok(all && found?))
     }
 
     /// The memory that it has in use, in bytes.

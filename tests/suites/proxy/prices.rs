@@ -103,7 +103,8 @@ impl Watched<'_> {
             for client in clients {
                 client.join().expect("it does not panic")?;
             }
-            println!("learned in {:?}: {}", learned?, self.price()?);
+            let price = self.price()?;
+            println!("learned in {:?}: {price}", learned.with_context(|| price.to_string())?);
             Ok(())
         })
     }

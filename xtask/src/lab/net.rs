@@ -39,6 +39,9 @@ pub const CLIENT_V6: &str = "fd00::2";
 
 /// How the names of what a lab makes begin; its process id follows.
 pub(super) const PREFIX: &str = "gate-lab-";
+/// The same whatever the machine's is. Always there, and without pacing, which on a busy machine takes a lack of CPU for a
+/// narrow link.
+const CONGESTION_CONTROL: &str = "reno";
 const BPFFS: &str = "/sys/fs/bpf";
 const NAMESPACES: &str = "/run/netns";
 /// Where a gate that was killed leaves its socket, named after its pins.
@@ -82,6 +85,8 @@ impl Net {
             (&net.server, SERVER_INTERFACE, SERVER_V4, SERVER_V6),
         ] {
             namespace.ip("link set lo up")?;
+            namespace
+                .enter(|| fs::write("/proc/sys/net/ipv4/tcp_congestion_control", CONGESTION_CONTROL))??;
             // No link-local address: its solicitations would be unsolicited packets.
             namespace.ip(&format!("link set {interface} addrgenmode none up"))?;
             namespace.ip(&format!("addr add {v4}/15 dev {interface}"))?;

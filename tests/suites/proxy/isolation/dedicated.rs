@@ -322,6 +322,7 @@ fn no_later_write_overtakes_a_first_blocking_request() -> Result<()> {
     for round in 0..20 {
         let mut blocked = gate.connect_from(CRITICAL)?;
         check(&mut blocked, "PING\r\n", "+PONG\r\n")?;
+        store.rests()?;
         blocked.write_all(b"BLPOP l 0\r\n")?;
         check(&mut writer, "RPUSH l 1\r\nLLEN l\r\n", ":1\r\n:0\r\n")
             .with_context(|| format!("round {round}"))?;
