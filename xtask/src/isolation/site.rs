@@ -9,6 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::signal::Signal;
 
 use super::hostile::{Hostile, lower_priority};
@@ -52,6 +54,7 @@ impl Site {
     /// If it cannot be made, or gate has not been built.
     pub fn make() -> Result<Self> {
         ensure!(paths::gate().exists(), "no {}: run `cargo xtask test`", paths::gate().display());
+        reserve_descriptors();
         Ok(Self { directory: Directory::make()? })
     }
 
@@ -240,5 +243,17 @@ fn start(name: &'static str, command: Command, address: SocketAddr) -> Result<Ch
     Ok(process)
 }
 
+/// Has the kernel make room in this process' table of descriptors. Otherwise it does so while the neighbour opens its
+/// connections, which takes milliseconds in a process with threads, and the polite tenant's new connections wait.
+fn reserve_descriptors() {
+    let open = |(soft, _)| i32::try_from(soft).unwrap_or(i32::MAX).min(MOST_DESCRIPTORS);
+    let last = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, open) - 1;
+    if let Ok(descriptor) = fcntl(std::io::stderr(), FcntlArg::F_DUPFD_CLOEXEC(last)) {
+        let _ = nix::unistd::close(descriptor);
+    }
+}
+
+/// More than any behaviour takes.
+const MOST_DESCRIPTORS: i32 = 4_096;
 const PATIENCE: Duration = Duration::from_secs(20);
 const LOOK_EVERY: Duration = Duration::from_millis(2);

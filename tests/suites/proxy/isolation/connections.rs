@@ -168,6 +168,17 @@ fn the_kernel_looks_whether_the_other_ends_are_still_there() -> Result<()> {
     wait_until("the store is not looked after", || Ok(timer(port, store.address.port())? == KEEPALIVE))
 }
 
+/// The kernel enlarges a process' table of descriptors as needed, and a thread of gate that accepts a connection then serves
+/// nobody for some milliseconds.
+#[test]
+fn the_table_of_descriptors_is_large_before_clients_come() -> Result<()> {
+    let mut gate = Listening::gate("resp", Listening::redis()?.address, "max_clients = \"700\"", TENANTS)?;
+    let status = std::fs::read_to_string(format!("/proc/{}/status", gate.program().id()))?;
+    let size = status.lines().find_map(|line| line.strip_prefix("FDSize:")).context("no FDSize")?;
+    ensure!(size.trim().parse::<u64>()? >= 700 + 256, "room for {} descriptors", size.trim());
+    Ok(())
+}
+
 #[test]
 fn a_gate_out_of_descriptors_says_so_once_and_goes_on() -> Result<()> {
     let store = Listening::redis()?;
