@@ -36,10 +36,33 @@ pub(crate) struct Plan {
     pub(crate) quota: Limits,
     /// [`View::flags`] and [`View::enforce`].
     rules: u64,
-    /// [`Service::id`], [`Service::protocol`], [`Service::flags`].
-    service: u64,
+    service: ServiceWord,
     /// [`TenantLine::flags`].
     line_flags: u32,
+}
+
+/// [`Service::id`], [`Service::protocol`] and [`Service::flags`] in one word, as in the map.
+#[derive(Clone, Copy)]
+pub(crate) struct ServiceWord(u64);
+
+impl ServiceWord {
+    /// [`Service::id`].
+    #[inline(always)]
+    fn id(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// A [`gate_common::abi::Protocol`].
+    #[inline(always)]
+    pub(crate) fn protocol(self) -> u8 {
+        (self.0 >> 32) as u8
+    }
+
+    /// [`service_flags`].
+    #[inline(always)]
+    pub(crate) fn flags(self) -> u16 {
+        (self.0 >> 48) as u16
+    }
 }
 
 /// What a tenant has beside [`TenantLine`]: read, and written here, only if it is [`tenant_flags::SPECIAL`].
@@ -80,19 +103,19 @@ impl Plan {
     /// [`Service::id`].
     #[inline(always)]
     pub(crate) fn service_id(&self) -> u32 {
-        self.service as u32
+        self.service.id()
     }
 
     /// A [`gate_common::abi::Protocol`].
     #[inline(always)]
     pub(crate) fn protocol(&self) -> u8 {
-        (self.service >> 32) as u8
+        self.service.protocol()
     }
 
     /// [`service_flags`].
     #[inline(always)]
     pub(crate) fn service_flags(&self) -> u16 {
-        (self.service >> 48) as u16
+        self.service.flags()
     }
 
     /// [`tenant_flags`].
@@ -167,7 +190,7 @@ pub(crate) struct PlanReader {
 }
 
 impl PlanReader {
-    /// Copies the plan and finds the tenant. `price` prices the packet, given the service's protocol and prices, into
+    /// Copies the plan and finds the tenant. `price` prices the packet, given the service and its prices, into
     /// memory: a register would be undefined where the loop begins. It is not called for unknown sources.
     ///
     /// # Errors
@@ -176,7 +199,7 @@ impl PlanReader {
     #[inline(always)]
     pub(crate) fn read(
         &self,
-        mut price: impl FnMut(u8, *const ServiceState),
+        mut price: impl FnMut(ServiceWord, *const ServiceState),
     ) -> Result<(Plan, *mut TenantLine), Exit> {
         let mut left = opaque_const::<RETRIES>();
         loop {
@@ -199,7 +222,7 @@ impl PlanReader {
     fn read_bank(
         &self,
         bank: usize,
-        price: &mut impl FnMut(u8, *const ServiceState),
+        price: &mut impl FnMut(ServiceWord, *const ServiceState),
     ) -> Option<(Plan, *mut TenantLine)> {
         let service = self.service(bank)?;
         let tenant_id = match self.tenant(bank) {
@@ -211,9 +234,9 @@ impl PlanReader {
         // SAFETY: parts of elements of maps.
         let (view, prices) =
             unsafe { (&raw const (*self.control).views[bank], &raw const (*service).banks[bank]) };
-        let of_service = read_word_once!((*service).id);
+        let of_service = ServiceWord(read_word_once!((*service).id));
         if tenant_id != 0 {
-            price((of_service >> 32) as u8, prices);
+            price(of_service, prices);
         }
         if line_flags & tenant_flags::SPECIAL != 0 {
             let tenant = self.or_missing(maps::TENANTS.get_ptr_mut(tenant_id))?;

@@ -172,11 +172,14 @@ impl PacketContext {
         *commands = Commands::NotParsed;
         compiler_barrier();
         let reader = PlanReader { control, scratch: at, entry };
-        let (plan, line) = reader.read(|protocol, prices| {
-            let price = if frame.transport != UDP {
-                price_of_bytes(prices, payload.max_len())
-            } else if protocol != Protocol::Memcached as u8 || payload.is_malformed() {
-                price_of_bytes(prices, payload.len)
+        let (plan, line) = reader.read(|service, prices| {
+            let is_udp = frame.transport == UDP;
+            let has_commands = service.protocol() == Protocol::Memcached as u8
+                && !payload.is_malformed()
+                && (is_udp || service.flags() & service_flags::PRICED_BY_LINES != 0 && payload.len != 0);
+            let len = if is_udp { payload.len } else { payload.max_len() };
+            let price = if !has_commands {
+                price_of_bytes(prices, len)
             } else {
                 // Parsed once, however often the plan is copied.
                 if *commands == Commands::NotParsed {
@@ -188,7 +191,7 @@ impl PacketContext {
                 match *commands {
                     Commands::NotParsed => 0,
                     Commands::SingleGet => memcached::price_of_single_get(prices, payload.len),
-                    Commands::Scanned => scan.price(prices, payload.len),
+                    Commands::Scanned => scan.price(prices, len),
                 }
             };
             write_once!(*price_mru, price);

@@ -155,6 +155,8 @@ pub mod service_flags {
     pub const PROXIED: u16 = 1 << 1;
     /// SYNs of unknown sources are dropped.
     pub const DROP_UNKNOWN_SYN: u16 = 1 << 2;
+    /// Segments with memcached's commands are priced by their lines.
+    pub const PRICED_BY_LINES: u16 = 1 << 3;
 }
 
 /// How a service is spoken to.

@@ -1,4 +1,4 @@
-//! The price of a datagram of memcached's text protocol.
+//! The price of a datagram of memcached's text protocol, or of a segment where that is priced by its lines.
 //!
 //! memcached runs every command in a datagram, so every command is priced. The rules below are those of
 //! memcached 1.6 (`proto_text.c`); where several readings are possible, the dearest one counts.
@@ -14,17 +14,20 @@
 //! - Each word of an unknown command is priced as a row.
 //! - Bytes that cannot be read (in a later fragment, or of memcached's binary protocol) cost the most that so many bytes
 //!   can: [`ServiceState::upper_bound`]. Skipped data may lie in later fragments.
+//!
+//! A segment is read as if it began with a line: what it begins with may be the rest of one. A last line without an end
+//! counts as a line, and data may end in a later segment. The binary protocol is not known: its bytes are read as lines.
 
 use aya_ebpf::bindings::xdp_md;
 use gate_common::abi::{Exit, QueryClass, ServiceState};
 
 use super::buffers::Buffers;
-use super::frame::Frame;
+use super::frame::{Frame, UDP};
 use super::scan::{self, CommandScan, Key, ScanStatus};
 use super::transport::Payload;
 use super::verb::text4;
 use super::{Packet, Reader as _, swar};
-use crate::maps::{opaque_const, opaque_value, read_once};
+use crate::maps::{opaque_const, opaque_value, read_once, write_once};
 
 /// The commands of a datagram.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -38,7 +41,7 @@ pub(crate) enum Commands {
     Scanned,
 }
 
-/// Parses the commands of a datagram in `frame`; all but a single `get` into `scan`.
+/// Parses the commands of a datagram or a segment in `frame`; all but a datagram's single `get` into `scan`.
 ///
 /// # Errors
 ///
@@ -50,18 +53,27 @@ pub(crate) fn parse(
     payload: &Payload,
     scan: *mut CommandScan,
 ) -> Result<Commands, Exit> {
-    let header = Buffers(ctx).bytes::<8>(payload.at as usize).ok_or(Exit::Malformed)?;
-    let (id, datagrams) = (header.get::<u16, 0>(), header.get::<u16, 4>());
     let shown = frame.end as u32;
-    if payload.len <= FRAME_HEADER || payload.at + FRAME_HEADER > shown || datagrams != ONE_DATAGRAM {
-        return Err(Exit::Malformed);
+    let is_segment = frame.transport != UDP;
+    let (mut at, mut end) = (payload.at, payload.end());
+    if is_segment {
+        // The bytes before a segment's payload are those of TCP's header.
+        at -= FRAME_HEADER;
+        end = payload.at + payload.max_len();
+    } else {
+        let header = Buffers(ctx).bytes::<8>(at as usize).ok_or(Exit::Malformed)?;
+        let (id, datagrams) = (header.get::<u16, 0>(), header.get::<u16, 4>());
+        if payload.len <= FRAME_HEADER || at + FRAME_HEADER > shown || datagrams != ONE_DATAGRAM {
+            return Err(Exit::Malformed);
+        }
+        // SAFETY: this CPU's own scratch.
+        unsafe { (*scan).id = id };
+        if end <= shown && is_single_get(&Packet::of(ctx), at, end).is_some() {
+            return Ok(Commands::SingleGet);
+        }
     }
-    // SAFETY: this CPU's own scratch.
-    unsafe { (*scan).id = id };
-    if payload.end() <= shown && is_single_get(&Packet::of(ctx), payload.at, payload.end()).is_some() {
-        return Ok(Commands::SingleGet);
-    }
-    scan::run(ctx, scan, payload.at, payload.end(), shown);
+    write_once!((*scan).is_segment, is_segment);
+    scan::run(ctx, scan, at, end, shown);
     // SAFETY: as above.
     let status = unsafe { (*scan).status };
     if status == ScanStatus::Malformed { Err(Exit::Malformed) } else { Ok(Commands::Scanned) }

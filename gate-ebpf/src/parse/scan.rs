@@ -52,6 +52,8 @@ pub(crate) struct CommandScan {
     quiet: bool,
     /// True if any line asks for a reply.
     pub(crate) wants_reply: bool,
+    /// True if the payload is a segment's, whose last line and data may go on in the next segment.
+    pub(crate) is_segment: bool,
     /// The frame header's request id, in network order.
     pub(crate) id: u16,
     /// The first key. Without one, only its offset is set.
@@ -204,13 +206,34 @@ impl CommandScan {
     /// Ends the scan in a line without an end among the readable bytes.
     #[inline(always)]
     fn endless(&mut self) -> Option<()> {
-        if self.readable < self.end { None } else { self.finish(ScanStatus::Malformed) }
+        if self.readable < self.end {
+            return None;
+        }
+        if self.is_segment {
+            // The beginning of a word counts as one.
+            self.count_command(self.words + u32::from(self.word_len != 0));
+        }
+        self.finish_cut()
+    }
+
+    /// Ends the scan where the payload ends within a line or its data.
+    #[inline(always)]
+    fn finish_cut(&mut self) -> Option<()> {
+        self.finish(if self.is_segment { ScanStatus::Read } else { ScanStatus::Malformed })
+    }
+
+    /// Adds the present command, with so many words, to the sums.
+    #[inline(always)]
+    fn count_command(&mut self, words: u32) {
+        let rows = self.verb.rows(words);
+        self.rows += rows;
+        self.commands[(self.verb.class(rows) as usize) & (QueryClass::COUNT - 1)] += 1;
     }
 
     /// Parses the command, up to its first word.
     #[inline(always)]
     fn start_line(&mut self, word: u64) -> Option<()> {
-        if word as u8 == BINARY {
+        if word as u8 == BINARY && !self.is_segment {
             return self.finish(ScanStatus::Unread);
         }
         let (verb, len) = Verb::of(word);
@@ -243,12 +266,14 @@ impl CommandScan {
         let starts = !spaces & swar::HIGH & (spaces << 8 | u64::from(self.after_space));
         let ends = swar::equal(word, b'\n');
         if ends == 0 {
-            self.words += swar::count(starts);
             self.after_space = (spaces >> 56) as u32;
             self.at += 8;
             if self.at >= self.end {
-                self.endless()?;
+                // Zeros after the last byte start no word.
+                self.words += swar::count(starts & u64::MAX >> ((8 * (self.at - self.end)) & 63));
+                return self.endless().map(|()| None);
             }
+            self.words += swar::count(starts);
             return Some(None);
         }
         self.words += swar::count(starts & swar::below_first(ends));
@@ -344,9 +369,7 @@ impl CommandScan {
             let tail = if returned { self.word(packet, end - 9)? } else { tail };
             self.quiet |= tail == text8(b" noreply");
         }
-        let rows = verb.rows(self.words);
-        self.rows += rows;
-        self.commands[(verb.class(rows) as usize) & (QueryClass::COUNT - 1)] += 1;
+        self.count_command(self.words);
         self.wants_reply |= !self.quiet;
         let data = verb.has(Verb::DATA) && !self.broken && verb.holds(self.words);
         // Two bytes end the data.
@@ -356,7 +379,7 @@ impl CommandScan {
         match self.at {
             at if at < self.end => Some(()),
             at if at == self.end => self.finish(ScanStatus::Read),
-            _ => self.finish(ScanStatus::Malformed),
+            _ => self.finish_cut(),
         }
     }
 }

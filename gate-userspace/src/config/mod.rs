@@ -73,7 +73,7 @@ pub use shedding::{Probe, Shedding};
 pub use store_address::StoreAddress;
 pub use text::read_text;
 pub use values::{
-    Action, AdminSocket, Algorithm, Fragments, InterfaceName, Mode, OnStale, Protocol, TenantIndex,
+    Action, AdminSocket, Algorithm, Fragments, InterfaceName, Mode, OnStale, Protocol, TcpPrice, TenantIndex,
     Transports, XdpMode,
 };
 
@@ -151,6 +151,8 @@ pub struct Service {
     pub unknown_syn_rate: Limits,
     /// The price of its requests.
     pub price: Price,
+    /// What its segments are priced by; lines only of memcached without a backend.
+    pub tcp_price: TcpPrice,
     /// The store that its requests are passed on to; `None` for a service that is guarded where it stands.
     pub backend: Option<Backend>,
     /// How it is asked how it is; only where it is guarded.

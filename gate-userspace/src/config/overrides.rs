@@ -197,6 +197,7 @@ const SERVICE: &[&str] = &[
     "unknown_syn",
     "unknown_syn_rate",
     "price",
+    "tcp_price",
     "tiers",
     "shedding",
     "probe",

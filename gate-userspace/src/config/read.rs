@@ -16,7 +16,7 @@ use super::names::Names;
 use super::parsers::{SWITCH, address, number, one_of, overlap, prefix, time};
 use super::raw::Section;
 use super::units::{self, Wrong};
-use super::values::{Action, Protocol, TenantIndex, Transports, XdpMode};
+use super::values::{Action, Protocol, TcpPrice, TenantIndex, Transports, XdpMode};
 use super::{
     Config, Service, Tenant, backend, gate, identity, own_keys, parsers, parts, price, shedding, syn,
 };
@@ -80,6 +80,7 @@ fn service(
         unknown_syn: section.get("unknown_syn", one_of(&ACTIONS)).unwrap_or(Action::Pass),
         unknown_syn_rate: syn::of_unknown(section),
         price: price::read(section),
+        tcp_price: tcp_price(section, protocol, transports),
         shedding: shedding::shedding(section, probe),
         probe,
     }
@@ -88,6 +89,16 @@ fn service(
 fn default(section: &mut Section<'_>, tenants: &Names) -> Option<TenantIndex> {
     let name = section.get("default", parsers::name)?;
     tenants.find(&name).map_err(|wrong| section.fault("default", wrong)).ok()
+}
+
+fn tcp_price(section: &mut Section<'_>, protocol: Protocol, transports: Transports) -> TcpPrice {
+    let by = section.get("tcp_price", one_of(&TCP_PRICES)).unwrap_or(TcpPrice::Bytes);
+    if by == TcpPrice::Lines && section.has("backend") {
+        section.fault("tcp_price", "means nothing with a backend: gate reads each request".to_owned());
+    } else if by == TcpPrice::Lines && (protocol != Protocol::Memcached || !transports.tcp) {
+        section.fault("tcp_price", "only memcached over TCP has lines; write \"bytes\"".to_owned());
+    }
+    by
 }
 
 fn transports(section: &mut Section<'_>, protocol: Protocol) -> Transports {
@@ -259,6 +270,7 @@ const ACTIONS: [(&str, Action); 2] = [("pass", Action::Pass), ("drop", Action::D
 
 const PROTOCOLS: [(&str, Protocol); 3] =
     [("memcached", Protocol::Memcached), ("resp", Protocol::Resp), ("opaque", Protocol::Opaque)];
+const TCP_PRICES: [(&str, TcpPrice); 2] = [("bytes", TcpPrice::Bytes), ("lines", TcpPrice::Lines)];
 const TRANSPORTS: [(&str, Transport); 2] = [("udp", Transport::Udp), ("tcp", Transport::Tcp)];
 
 const OFF_LEAVES_BARE: &str = "is missing, and xdp = \"off\" leaves a service without one unprotected; e.g. backend = \"127.0.0.1:11212\"";

@@ -33,8 +33,18 @@ impl TenantIndex {
 pub struct Transports {
     /// Datagrams are priced as requests.
     pub udp: bool,
-    /// Segments are charged by their bytes.
+    /// Segments are charged by their bytes, or by [`TcpPrice`].
     pub tcp: bool,
+}
+
+/// What a segment to a service without a backend is priced by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TcpPrice {
+    /// As one request, and by its bytes.
+    Bytes,
+    /// By memcached's commands in it.
+    Lines,
 }
 
 /// How the requests of a service are read.

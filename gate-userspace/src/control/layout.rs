@@ -172,6 +172,8 @@ fn services(config: &Config, ids: &[u32], first: u32, next: &HashMap<u32, u32>) 
         let syn =
             if service.unknown_syn == config::Action::Drop { service_flags::DROP_UNKNOWN_SYN } else { 0 };
         let proxied = if service.backend.is_some() { service_flags::PROXIED } else { 0 };
+        let by_lines = service.tcp_price == config::TcpPrice::Lines && transport == TCP;
+        let by_lines = if by_lines { service_flags::PRICED_BY_LINES } else { 0 };
         let state = ServiceState {
             base_mru: service.price.base.0,
             row_mru: service.price.row.0,
@@ -193,7 +195,7 @@ fn services(config: &Config, ids: &[u32], first: u32, next: &HashMap<u32, u32>) 
                 config::Protocol::Memcached => Protocol::Memcached,
                 config::Protocol::Resp => Protocol::Resp,
             } as u8,
-            flags: any | syn | proxied,
+            flags: any | syn | proxied | by_lines,
             banks: [state; 2],
             name: Name::new(&service.name).unwrap_or(Name::EMPTY),
             port: address.port(),

@@ -19,25 +19,42 @@ pub fn memcached(payload: &[u8], len: usize, prices: &ServiceState) -> Option<Co
     if len <= 8 || payload.len() < 8 || payload[4..6] != [0, 1] {
         return None;
     }
-    let mut rest = &payload[8..];
-    // What comes behind the bytes shown.
-    let mut hidden = len - payload.len();
+    read(&payload[8..], len, len - payload.len(), prices, false)
+}
+
+/// Reads a segment's payload of `len` bytes, of which only `payload` is shown, where it is priced by its lines.
+#[must_use]
+pub fn segment(payload: &[u8], len: usize, prices: &ServiceState) -> u64 {
+    read(payload, len, len - payload.len(), prices, true).map_or(0, |commands| commands.price)
+}
+
+/// Reads lines, with so many bytes `hidden` behind them. A segment may end within a line or its data.
+fn read(
+    mut rest: &[u8],
+    len: usize,
+    mut hidden: usize,
+    prices: &ServiceState,
+    is_segment: bool,
+) -> Option<Commands> {
     let mut price = (len as u64 * u64::from(prices.kib_mru)).div_ceil(1024);
     let mut answerable = false;
     let mut bounded = false;
     while !rest.is_empty() || hidden > 0 {
         let unseen = hidden > 0 && !rest.contains(&b'\n');
-        if unseen || rest[0] == 0x80 {
+        if unseen || rest[0] == 0x80 && !is_segment {
             let command = u64::from(prices.base_mru) + u64::from(prices.latency_mru[7]);
             let bytes = (rest.len() + hidden) as u64;
             price += bytes * command.max(u64::from(prices.row_mru).div_ceil(2));
             bounded = true;
             break;
         }
-        let end = rest.iter().position(|&byte| byte == b'\n')?;
-        let mut line = &rest[..end];
-        rest = &rest[end + 1..];
-        if line.len() > 1 && line.ends_with(b"\r") {
+        let end = rest.iter().position(|&byte| byte == b'\n');
+        let mut line = &rest[..end.unwrap_or(rest.len())];
+        if end.is_none() && !is_segment {
+            return None;
+        }
+        rest = end.map_or(&[], |end| &rest[end + 1..]);
+        if end.is_some() && line.len() > 1 && line.ends_with(b"\r") {
             line = &line[..line.len() - 1];
         }
         let command = Command::of(line);
@@ -45,8 +62,11 @@ pub fn memcached(payload: &[u8], len: usize, prices: &ServiceState) -> Option<Co
             + command.rows as u64 * u64::from(prices.row_mru)
             + u64::from(prices.latency_mru[command.class]);
         answerable |= line.first().is_some_and(u8::is_ascii_lowercase) && !command.quiet;
-        if let Some(data) = command.data {
+        if let Some(data) = command.data.filter(|_| end.is_some()) {
             let beyond = (data + 2).saturating_sub(rest.len());
+            if beyond > hidden && is_segment {
+                break;
+            }
             hidden = hidden.checked_sub(beyond)?;
             rest = &rest[data + 2 - beyond..];
         }

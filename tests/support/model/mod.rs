@@ -19,7 +19,7 @@ use gate_common::units::{Fraction, Multiplier};
 use crate::fixture;
 use crate::world::Plan;
 use headers::{Headers, Kind, Payload, TCP, UDP, be16};
-pub use memcached::{Commands, memcached};
+pub use memcached::{Commands, memcached, segment};
 
 /// What the maps say, and what the program must have made of them.
 #[derive(Debug)]
@@ -408,14 +408,18 @@ impl PacketContext<'_> {
         if self.tenant == 0 {
             return;
         }
-        let price = if self.headers.transport == TCP || self.service.protocol != Protocol::Memcached as u8 {
-            // How long a segment is, its first fragment does not say.
-            let hidden = self.headers.transport == TCP && self.headers.kind == Kind::FirstFragment;
-            let len = if hidden { 65_535 } else { payload.len as u64 };
-            let bytes = (len * u64::from(prices.kib_mru)).div_ceil(1024);
+        // How long a segment is, its first fragment does not say.
+        let hidden = self.headers.transport == TCP && self.headers.kind == Kind::FirstFragment;
+        let len = if hidden { 65_535 } else { payload.len };
+        let shown = &self.packet[payload.at..self.headers.end.min(payload.at + payload.len)];
+        let is_memcached = self.service.protocol == Protocol::Memcached as u8;
+        let by_lines = self.service.flags & service_flags::PRICED_BY_LINES != 0 && payload.len != 0;
+        let price = if self.headers.transport == TCP && is_memcached && by_lines {
+            segment(shown, len, prices)
+        } else if self.headers.transport == TCP || !is_memcached {
+            let bytes = (len as u64 * u64::from(prices.kib_mru)).div_ceil(1024);
             u64::from(prices.base_mru) + bytes
         } else {
-            let shown = &self.packet[payload.at..self.headers.end.min(payload.at + payload.len)];
             self.commands = memcached(shown, payload.len, prices);
             let Some(commands) = &self.commands else {
                 self.payload = None;

@@ -81,6 +81,7 @@ fn what_is_left_out_has_its_documented_default() {
             unknown_syn: Action::Pass,
             unknown_syn_rate: Limits { max_debt_ns: 0, ..Limits::new(1_000_000, 1_000_000_000) },
             price: Price { base: MilliRu(500), row: MilliRu(500), kib: MilliRu(1_000), learn: None },
+            tcp_price: TcpPrice::Bytes,
             backend: None,
             probe: None,
             shedding: Shedding {

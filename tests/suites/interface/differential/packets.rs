@@ -180,7 +180,15 @@ fn segment(rng: &mut Rng, source: &str, destination: &str, port: u16) -> Packet 
     ]);
     let payload = match rng.below(3) {
         0 => Vec::new(),
-        1 => commands(rng),
+        1 => {
+            // Segments begin and end anywhere.
+            let text = commands(rng);
+            let text = text.get(8..).unwrap_or(&text);
+            let from = if rng.once_in(4) { rng.below(text.len() as u64 + 1) as usize } else { 0 };
+            let left = text.len() - from;
+            let len = if rng.once_in(2) { rng.below(left as u64 + 1) as usize } else { left };
+            text[from..][..len].to_vec()
+        }
         _ => some_bytes(rng),
     };
     let options = vec![1; 4 * rng.mostly(3, 0, &[1, 3, 10])];

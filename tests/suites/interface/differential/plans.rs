@@ -58,6 +58,7 @@ fn services(rng: &mut Rng) -> Vec<(u8, u16, Service, ServiceState)> {
     for (_, _, service, prices) in &mut services {
         service.default_tenant = rng.mostly(3, 0, &[3, 3, 3, MISSING]);
         service.flags |= rng.mostly(2, 0, &[service_flags::DROP_UNKNOWN_SYN]);
+        service.flags |= rng.mostly(2, 0, &[service_flags::PRICED_BY_LINES]);
         *prices = rng.mostly(4, PRICES, &[CHEAP, DEAR]);
         if rng.once_in(3) {
             prices.shed = (0..4).fold(Shed(0), |shed, tier| shed.with(tier, rng.below(8) as u32));

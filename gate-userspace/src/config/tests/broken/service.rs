@@ -95,6 +95,26 @@ pub(super) const ROWS: &[Broken] = &[
     ),
     (
         "listen",
+        "tcp_price = \"keys\"\nlisten",
+        &[r#"6: service[0].tcp_price = "keys": must be "bytes" or "lines""#],
+    ),
+    (
+        "protocol = \"memcached\"",
+        "tcp_price = \"lines\"\nprotocol = \"opaque\"",
+        &[r#"5: service[0].tcp_price = "lines": only memcached over TCP has lines; write "bytes""#],
+    ),
+    (
+        "listen",
+        "tcp_price = \"lines\"\ntransports = \"udp\"\nlisten",
+        &[r#"6: service[0].tcp_price = "lines": only memcached over TCP has lines; write "bytes""#],
+    ),
+    (
+        "listen",
+        "tcp_price = \"lines\"\nbackend = \"127.0.0.1:11211\"\nlisten",
+        &[r#"6: service[0].tcp_price = "lines": means nothing with a backend: gate reads each request"#],
+    ),
+    (
+        "listen",
         "price = { base = \"1\", rows = \"1 RU\" }\nlisten",
         &[
             r#"6: service[0].price.base = "1": must be a price in request units, e.g. "0.5 RU""#,
