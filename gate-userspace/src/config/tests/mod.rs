@@ -209,7 +209,10 @@ fn thirty_two_query_types_of_ones_own_fit_and_one_more_does_not() {
     };
     assert!(types(32).is_ok());
     let faults = types(33).unwrap_err().to_string();
-    let said = "gate.toml:41: service[0].query_types.type32 = [\"strlen\"]: is one too many: 32 may have names of their own";
+    let said = format!(
+        "gate.toml:41: service[0].query_types.type32 = [\"{}\"]: is one too many: 32 may have names of their own",
+        all[32]
+    );
     assert_eq!(faults, said);
 }
 
