@@ -1,4 +1,4 @@
-//! What gate's eBPF program, its daemon and its simulator share.
+//! Code that gate's eBPF program, its daemon and its simulator share.
 //!
 //! - [`units`]: quantities with their unit in the type.
 //! - [`token_bucket`]: the one integer rate limiter, run by all three.

@@ -86,7 +86,7 @@ impl Rate {
     }
 }
 
-/// What a bucket allows. Times are in nanoseconds.
+/// The limits of a bucket. Times are in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct Limits {
@@ -122,10 +122,10 @@ impl Limits {
     }
 }
 
-/// What a bucket says of one request.
+/// The result of a charge for one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Take {
-    /// It may pass; the word becomes `tat`.
+    /// Admitted; the word becomes `tat`.
     Admit {
         /// The new theoretical arrival time.
         tat: u64,

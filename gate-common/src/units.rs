@@ -159,7 +159,7 @@ impl Default for Multiplier {
 
 /// A share of a whole, from 0 to 1, in steps of 1/65,536.
 ///
-/// It decides by comparison: `draw` is uniform over `u16`, and `share.covers(draw)` is true for
+/// The decision is a comparison: `draw` is uniform over `u16`, and `share.covers(draw)` is true for
 /// exactly that share of the draws, so that zero covers none and one covers all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
@@ -200,7 +200,7 @@ impl Fraction {
         self.0
     }
 
-    /// Whether a uniform draw falls into this share.
+    /// True if a uniform draw falls into this share.
     #[must_use]
     #[inline(always)]
     pub const fn covers(self, draw: u16) -> bool {

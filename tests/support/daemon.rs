@@ -9,7 +9,7 @@ use xtask::lab::net::{CLIENT_INTERFACE, Net, SERVER_INTERFACE};
 use xtask::lab::process::ChildProcess;
 use xtask::paths;
 
-/// What a gate says when it is attached.
+/// The beginning of the line that gate logs when it is attached.
 pub const ATTACHED: &str = "attached interface=";
 /// How long a gate may take to start, or to do what it is asked.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -127,7 +127,7 @@ impl Site {
         Ok(peer)
     }
 
-    /// What a gate that cannot start says.
+    /// The output of a gate that cannot start.
     ///
     /// # Errors
     ///
@@ -150,7 +150,7 @@ impl Site {
         Ok(command.args(arguments).arg("--pin-dir").arg(self.pins()).output()?)
     }
 
-    /// What `gate ... --json` prints.
+    /// The output of `gate ... --json`.
     ///
     /// # Errors
     ///
@@ -161,7 +161,7 @@ impl Site {
         Ok(serde_json::from_slice(&output.stdout)?)
     }
 
-    /// Whether anything of a gate is left: a pin, or a program at the interface.
+    /// True if anything of a gate is left: a pin, or a program at the interface.
     ///
     /// # Errors
     ///

@@ -17,7 +17,7 @@ pub struct Row {
     pub packet: Vec<u8>,
     /// How it must leave.
     pub exit: Exit,
-    /// Whose counters must have changed, and to what.
+    /// The tenant whose counters must have changed.
     pub tenant: usize,
     /// Those counters.
     pub counters: TenantCounters,

@@ -1,4 +1,4 @@
-//! Whether what clients saw of one register can have happened, one thing after the other.
+//! A linearizability checker of one register: can the clients' operations have happened one after the other?
 //!
 //! After Wing and Gong, "Testing and Verifying Concurrent Objects" (1993), with the history read once, in the order
 //! of time: at every moment there is a set of what may be the case, which is the register's value and which of the
@@ -14,23 +14,23 @@ pub struct Operation {
     pub called: u64,
     /// When its answer was there; `u64::MAX` if there was none.
     pub returned: u64,
-    /// What it did.
+    /// Its effect.
     pub did: Did,
 }
 
-/// What an operation did.
+/// The effect of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Did {
-    /// It saw this value, or none.
+    /// Saw this value, or none.
     Read(Option<u64>),
-    /// It left this value.
+    /// Left this value.
     Write(u64),
-    /// It left none. Whether there was one, if it said so.
+    /// Left none. True if there was one before, where the reply says so.
     Delete(Option<bool>),
 }
 
 impl Did {
-    /// What it leaves, if it can take effect on this value.
+    /// The value after it, if it can take effect on this value.
     fn on(self, value: Option<u64>) -> Option<Option<u64>> {
         match self {
             Self::Read(seen) => (seen == value).then_some(value),
@@ -42,7 +42,7 @@ impl Did {
     }
 }
 
-/// What may be the case.
+/// A possible state.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct State {
     value: Option<u64>,
@@ -50,7 +50,7 @@ struct State {
     done: u64,
 }
 
-/// Whether some order of the operations, which begin on an empty register, explains them.
+/// True if some order of the operations, which begin on an empty register, explains them.
 ///
 /// # Errors
 ///
@@ -87,7 +87,7 @@ pub fn check(history: &[Operation]) -> Result<(), Operation> {
     Ok(())
 }
 
-/// What may be the case once the operation at `place` has taken effect, which is then forgotten.
+/// The possible states once the operation at `place` has taken effect, which is then forgotten.
 fn after(
     states: HashSet<State>,
     place: u32,

@@ -163,7 +163,7 @@ impl Datagrams {
         }
     }
 
-    /// Whether nothing has come that was not asked for; to be called when all that could come has.
+    /// True if nothing has come that was not asked for; to be called when all that could come has.
     ///
     /// # Errors
     ///

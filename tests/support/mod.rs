@@ -1,4 +1,4 @@
-//! What the suites share: packets, namespaces, real servers.
+//! Code that the suites share: packets, namespaces, real servers.
 
 pub mod daemon;
 pub mod fake_store;

@@ -19,7 +19,7 @@ pub struct Packet {
     pub macs: [[u8; 6]; 2],
     /// The type and tag of each VLAN, outermost first.
     pub vlans: Vec<(u16, u16)>,
-    /// Who sends.
+    /// The sender.
     pub source: IpAddr,
     /// To whom.
     pub destination: IpAddr,
@@ -35,11 +35,11 @@ pub struct Packet {
     pub extensions: Vec<(u8, Vec<u8>)>,
     /// IPv4: more fragments, and the offset in units of 8 bytes.
     pub fragment: (bool, u16),
-    /// What is inside.
+    /// The content of the IP packet.
     pub inside: Inside,
     /// The ports.
     pub ports: [u16; 2],
-    /// What the transport carries.
+    /// The bytes that the transport carries.
     pub payload: Vec<u8>,
     /// Bytes after the IP packet.
     pub padding: usize,
@@ -61,7 +61,7 @@ pub enum Inside {
     },
     /// A segment that refuses a connection, with its checksum.
     Reset {
-        /// What it acknowledges.
+        /// The acknowledged sequence number.
         acknowledgment: u32,
     },
     /// Neither.

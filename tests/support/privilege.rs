@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-/// Whether this test may go on: it runs as root.
+/// True if this test may run: it runs as root.
 ///
 /// Otherwise says on standard error that `test` was not run (`cargo xtask test` lists these at its end).
 ///

@@ -220,7 +220,7 @@ impl Listening {
         Ok(stream)
     }
 
-    /// What it says to `request`, up to `end`.
+    /// The reply to `request`, up to `end`.
     ///
     /// # Errors
     ///
@@ -251,7 +251,7 @@ impl Listening {
         Ok(Command::new(paths::gate()).args(arguments).arg("--socket").arg(socket).output()?)
     }
 
-    /// What `gate ... --json` prints of this gate.
+    /// The output of `gate ... --json` for this gate.
     ///
     /// # Errors
     ///

@@ -36,7 +36,7 @@ impl RawSender {
     ///
     /// # Errors
     ///
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn send(&self, frame: &[u8]) -> Result<()> {
         let sent = send(self.0.as_raw_fd(), frame, MsgFlags::empty());
         sent.map(|_| ()).with_context(|| format!("cannot send {} bytes", frame.len()))

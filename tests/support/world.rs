@@ -18,7 +18,7 @@ use gate_userspace::kernel::{Cpus, Error, Loaded, Port, Sizes, jiffies};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
-/// What the maps say.
+/// The contents of the maps.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Flags and numbers; the roots of the tables are filled in.
@@ -146,7 +146,7 @@ impl World {
     ///
     /// # Errors
     ///
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn new(tenants: u32, blocks: u32) -> Result<Self, Error> {
         Self::of(Loaded::new(&sizes(tenants, blocks)?, None)?)
     }
@@ -155,7 +155,7 @@ impl World {
     ///
     /// # Errors
     ///
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn with_attempts(tenants: u32, blocks: u32, attempts: NonZeroU32) -> Result<Self, Error> {
         Self::of(Loaded::with_attempts(&sizes(tenants, blocks)?, attempts)?)
     }
@@ -164,7 +164,7 @@ impl World {
     ///
     /// # Errors
     ///
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn with_sizes(sizes: &Sizes) -> Result<Self, Error> {
         Self::of(Loaded::new(sizes, None)?)
     }
@@ -282,7 +282,7 @@ impl World {
         }
     }
 
-    /// What was counted since.
+    /// The counters' changes since the last call.
     #[must_use]
     pub fn counted(&self) -> Counted {
         let maps = &self.loaded.maps;

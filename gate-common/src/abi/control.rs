@@ -4,7 +4,7 @@ use core::mem::{offset_of, size_of};
 
 use crate::units::{Fraction, Nanos};
 
-/// Who owns the maps, what time it is, and which bank is in force.
+/// The owner of the maps, the time, and the bank in force.
 ///
 /// The first [`Control::HEAD_BYTES`] bytes keep their layout and meaning in every ABI version from 4 on: by them a gate ends the
 /// owner of older maps and takes over its clock and its interface.
@@ -46,7 +46,7 @@ pub struct Control {
     pub cpu_rows: u64,
     /// Spelled out: the heartbeat has a cache line of its own.
     pub _reserved: [u64; 3],
-    /// What packets are judged by, one for each bank.
+    /// The parameters of the verdict, one set for each bank.
     pub views: [View; 2],
 }
 

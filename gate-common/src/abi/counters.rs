@@ -73,7 +73,7 @@ pub struct RareCounters {
     pub shadowed: [u64; Reason::COUNT],
     /// See [`TenantCounters::candidate_refused`].
     pub candidate_refused: u64,
-    /// What threads count of [`TenantCounters::asked_mru`] that share a row.
+    /// The part of [`TenantCounters::asked_mru`] that threads count that share a row.
     pub asked_mru: u64,
 }
 
@@ -101,9 +101,9 @@ pub const fn touched_words(tenants: u32) -> u32 {
 pub struct TenantCounters {
     /// Requests passed: datagrams, and TCP segments with payload.
     pub passed: u64,
-    /// What passed requests were charged, in thousandths of a request unit.
+    /// The charge of passed requests, in thousandths of a request unit.
     pub charged_mru: u64,
-    /// What refused requests would have been charged, in thousandths of a request unit.
+    /// The price of refused requests, in thousandths of a request unit.
     pub refused_mru: u64,
     /// Refusals that were answered.
     pub replied: u64,
@@ -113,8 +113,8 @@ pub struct TenantCounters {
     pub bare: u64,
     /// Bytes of passed packets, from the Ethernet header on.
     pub passed_bytes: u64,
-    /// What was asked of proxied services over established connections from the tenant's own sources, refused or
-    /// not, at ordinary prices, in thousandths of a request unit. Only the daemon counts this.
+    /// The price of all requests to proxied services over established connections from the tenant's own sources, refused
+    /// or not, without multipliers, in thousandths of a request unit. Only the daemon counts this.
     pub asked_mru: u64,
     /// Requests refused, by [`Reason`].
     pub refused: [u64; Reason::COUNT],
@@ -238,7 +238,7 @@ fn add_each<const N: usize>(sum: &mut [u64; N], other: &[u64; N]) {
 pub struct Cpu {
     /// Packets, by [`Exit`].
     pub exits: [u64; EXITS],
-    /// What happened on the way, by [`Event`].
+    /// The events on the way, by [`Event`].
     pub events: [u64; Event::COUNT],
     /// State of the generator of draws ([`super::draw::next`]); zero before the first.
     pub draw: u64,
@@ -389,7 +389,7 @@ impl Exit {
     }
 }
 
-/// What happens on a packet's way, beside how it leaves.
+/// The events on a packet's way, beside its exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Event {

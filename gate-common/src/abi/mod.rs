@@ -61,8 +61,8 @@ pub const PASS_PROGRAM: &str = "gate_pass";
 
 /// The name of the program behind the XDP program that marks what that has charged.
 pub const MARK_PROGRAM: &str = "gate_mark";
-/// What the XDP program writes before a packet that it has charged, for [`MARK_PROGRAM`] to read. No client can: it
-/// is no part of the packet.
+/// The word that the XDP program writes before a packet that it has charged, for [`MARK_PROGRAM`] to read. No client can
+/// write it: it is no part of the packet.
 pub const CHARGED: u64 = 0x6368_6172_6765_6421;
 
 /// The name of the program's constant that says where a handshake's own number lies in the kernel's request.
@@ -97,7 +97,7 @@ pub mod maps {
     pub const SAMPLES: &str = "SAMPLES";
     /// [`super::TopKey`]s.
     pub const TOP_KEYS: &str = "TOP_KEYS";
-    /// What [`super::CLOCK_PROGRAM`] read: jiffies, then `ktime_get_ns`, two `u64`.
+    /// The reading of [`super::CLOCK_PROGRAM`]: jiffies, then `ktime_get_ns`, two `u64`.
     pub const CLOCK: &str = "CLOCK_READING";
     /// Every pinned map.
     pub const ALL: [&str; 12] = [

@@ -14,9 +14,9 @@ pub enum Reason {
     Penalty = 3,
     /// A hard limit of gate's own.
     Limit = 4,
-    /// It would miss its latency objective.
+    /// The request would miss its latency objective.
     Slo = 5,
-    /// It waited too long in the queue.
+    /// The request waited too long in the queue.
     QueueDelay = 6,
     /// The queue is full.
     QueueFull = 7,
@@ -28,17 +28,17 @@ pub enum Reason {
     StoreDown = 10,
     /// No rule names its source.
     UnknownSource = 11,
-    /// It would leave more debt than the bucket allows.
+    /// The request would leave more debt than the bucket allows.
     TooLarge = 12,
     /// A command that gate, or the tenant's rules, do not let through.
     Unsupported = 13,
     /// A fragment, where fragments are not let through.
     Fragment = 14,
-    /// It does not follow its protocol.
+    /// The request does not follow its protocol.
     Malformed = 15,
     /// More connection attempts a second than its source may make.
     SynRate = 16,
-    /// It belongs to no connection, and its tenant has spent half of what it may spend at once.
+    /// The segment belongs to no connection, and its tenant has spent half of what it may spend at once.
     NoConnection = 17,
 }
 

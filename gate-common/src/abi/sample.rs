@@ -8,7 +8,7 @@ use core::mem::size_of;
 pub struct Sample {
     /// [`super::Service::id`].
     pub service: u32,
-    /// Who asked.
+    /// The tenant's index.
     pub tenant: u32,
     /// How many requests it stands for.
     pub weight: u32,

@@ -23,7 +23,7 @@ pub struct Service {
     pub _reserved: u8,
     /// See [`service_flags`].
     pub flags: u16,
-    /// What the daemon decided; [`super::bank_of`] the generation is in force.
+    /// The daemon's decisions; [`super::bank_of`] the generation is in force.
     pub banks: [ServiceState; 2],
     /// Its name, for whoever reads the maps.
     pub name: Name,
@@ -45,15 +45,15 @@ pub struct Service {
     pub looked_up_ns: u64,
 }
 
-/// What the tables of protected addresses hold for one that a service listens at; [`LOCAL_ADDRESS`] if it is an address of the
-/// interface's own namespace as well.
+/// The value in the tables of protected addresses for one that a service listens at; [`LOCAL_ADDRESS`] if it is an address
+/// of the interface's own namespace as well.
 pub const PROTECTED_ADDRESS: u32 = 1;
 /// See [`PROTECTED_ADDRESS`].
 pub const LOCAL_ADDRESS: u32 = 2;
 
 const _: () = assert!(size_of::<Service>() == 32 + 2 * 56 + 48 + 8 + 24 + 8 + 16);
 
-/// What the daemon decided about a service: its prices, in thousandths of a request unit, and what it sheds.
+/// The daemon's decisions about a service: its prices, in thousandths of a request unit, and the tiers that it sheds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct ServiceState {
@@ -63,7 +63,7 @@ pub struct ServiceState {
     pub row_mru: u32,
     /// Of each 1,024 bytes of it, charged in proportion and rounded up.
     pub kib_mru: u32,
-    /// What is shed while its store cannot keep up.
+    /// The load that is shed while its store cannot keep up.
     pub shed: Shed,
     /// Of the latency expected of its [`QueryClass`]. Of Redis, whose commands XDP does not look at, the places are other
     /// classes', but for the first and the last.
@@ -74,7 +74,7 @@ pub struct ServiceState {
 
 const _: () = assert!(size_of::<ServiceState>() == 56);
 
-/// What each tier's requests meet at a service: a rung by tier, eight bits each, `critical` in the lowest.
+/// The shedding of each tier at a service: a rung by tier, eight bits each, `critical` in the lowest.
 ///
 /// Zero is nothing; up to [`Shed::DOUBLINGS`], prices double so often; [`Shed::REFUSED`] is a refusal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -149,7 +149,7 @@ impl ServiceState {
 
 /// Bits of [`Service::flags`].
 pub mod service_flags {
-    /// It listens on every address.
+    /// The service listens on every address.
     pub const ANY_ADDRESS: u16 = 1 << 0;
     /// The daemon proxies it, and charges its TCP requests.
     pub const PROXIED: u16 = 1 << 1;
@@ -190,7 +190,7 @@ pub enum QueryClass {
     Touch = 5,
     /// Anything else.
     Other = 6,
-    /// What could not be read; expected to be as slow as the slowest of the others.
+    /// Requests that could not be read; expected to be as slow as the slowest of the others.
     Unread = 7,
 }
 

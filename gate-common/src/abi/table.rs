@@ -100,7 +100,7 @@ const _: () = assert!(size_of::<Ports>() == 1 << 19);
 impl Ports {
     /// The highest slot that an entry has room for.
     pub const MAX_SLOT: u32 = u16::MAX as u32;
-    /// What [`super::View::ports_shift`] is for the upper half; for the lower it is zero.
+    /// The value of [`super::View::ports_shift`] for the upper half; for the lower it is zero.
     pub const UPPER: u32 = 16;
 
     /// The place of a port: what its bytes in network order are as a number of this machine.

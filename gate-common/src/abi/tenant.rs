@@ -9,7 +9,7 @@ use super::Name;
 use crate::token_bucket::{Limits, Rate};
 use crate::units::Multiplier;
 
-/// What every packet of a tenant reads, in one cache line: the bucket of its quota, and of both banks what a tenant
+/// The cache line of a tenant that each of its packets reads: the bucket of its quota, and of both banks what a tenant
 /// without anything special needs. Index zero is nobody.
 ///
 /// The first word is the `tat` of a [token bucket](crate::token_bucket), changed only by compare-and-swap. The rest is
@@ -49,7 +49,7 @@ pub struct Tenant {
     pub syn_tat: u64,
     /// Spelled out: the words have a cache line of their own.
     pub _reserved: [u64; 4],
-    /// What the daemon decided; [`super::bank_of`] the generation is in force.
+    /// The daemon's decisions; [`super::bank_of`] the generation is in force.
     pub banks: [TenantState; 2],
     /// Its name, for whoever reads the maps.
     pub name: Name,
@@ -59,9 +59,9 @@ pub struct Tenant {
 
 const _: () = assert!(size_of::<Tenant>() == 64 + 2 * 192 + 48 + 16);
 
-/// What the daemon decided about a tenant.
+/// The daemon's decisions about a tenant.
 ///
-/// What every packet needs comes first: with the banks at multiples of 64 bytes it is one cache line.
+/// The fields that every packet needs come first: with the banks at multiples of 64 bytes it is one cache line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct TenantState {
@@ -126,9 +126,9 @@ pub mod tenant_flags {
     pub const MAY_REPLY: u32 = 1 << 0;
     /// Everything is refused, by the operator's word.
     pub const PENALTY: u32 = 1 << 1;
-    /// It has a candidate quota.
+    /// The tenant has a candidate quota.
     pub const CANDIDATE: u32 = 1 << 2;
-    /// It has no quota: nothing is taken from its bucket.
+    /// The tenant has no quota: nothing is taken from its bucket.
     pub const UNLIMITED: u32 = 1 << 3;
     /// The daemon answers none of its reads with what it has kept of hot keys.
     pub const NO_CACHE: u32 = 1 << 4;
@@ -138,7 +138,7 @@ pub mod tenant_flags {
     pub const SPECIAL: u32 = 1 << 31;
 }
 
-/// What happens to the TCP segments of a tenant deep in debt.
+/// The action on the TCP segments of a tenant deep in debt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum TcpAction {

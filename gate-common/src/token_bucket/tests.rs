@@ -22,7 +22,7 @@ struct Exact {
 }
 
 impl Exact {
-    /// What `cost` admitted at `now_ns`, before or after the last admission, would make of the level.
+    /// The level after `cost` is admitted at `now_ns`, before or after the last admission.
     fn with(&self, now_ns: u64, cost: i128) -> i128 {
         let passed = i128::from(now_ns) - i128::from(self.admitted_ns);
         (self.level - (passed << POINT)).max(0) + cost
@@ -281,7 +281,7 @@ proptest! {
     }
 }
 
-/// What a full bucket of 1,000 units a second with a burst of 100 ms and a debt of up to 200 ms says
+/// The result of a full bucket of 1,000 units a second with a burst of 100 ms and a debt of up to 200 ms
 /// at second 10, and how long the next unit waits after that.
 #[test]
 fn a_full_bucket_admits_more_than_the_burst_and_owes() {

@@ -320,7 +320,7 @@ const DEADLINE_RANGE_FINE: (Nanos, Nanos) = (Nanos::from_micros(10), Nanos::from
 const CODEL_RANGE: (Nanos, Nanos) = (Nanos::from_micros(100), Nanos::from_secs(60));
 /// The RFC's value: longer than a burst that is worth waiting for.
 const DEFAULT_INTERVAL: Nanos = Nanos::from_millis(100);
-/// What reproduces the published study: see `gate sim bouncer`.
+/// The value that reproduces the published study: see `gate sim bouncer`.
 const DEFAULT_HISTOGRAM_VALUES: u64 = 3_000;
 /// The study's, like the allowance of its Table 2.
 const DEFAULT_WAIT: Nanos = Nanos::from_millis(15);

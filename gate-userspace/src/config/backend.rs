@@ -75,7 +75,7 @@ impl Backend {
         self.query_types.place(query_type).map_or(Tier::Critical, |place| self.tiers[place])
     }
 
-    /// What the clients of one tenant may hold, where there are several, in bytes.
+    /// The bytes that the clients of one tenant may hold, where there are several tenants.
     #[must_use]
     pub fn tenant_memory(&self) -> usize {
         let share = u128::from(self.tenant_memory.steps());
@@ -272,7 +272,7 @@ fn slow_timeout(s: &mut Section<'_>, timeout: Nanos) -> Nanos {
     slow
 }
 
-/// What `read` reads, or `off`.
+/// A parser of `off`, or of the values that `read` parses.
 fn or_off<T>(read: impl Fn(&str) -> Result<T, Wrong>) -> impl Fn(&str) -> Result<Option<T>, Wrong> {
     move |text| {
         if text == "off" {

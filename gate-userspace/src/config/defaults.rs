@@ -9,7 +9,7 @@ use super::raw::{self, Section};
 pub struct ChangedDefault {
     /// Its section and name, such as `service.cache.slow_timeout`.
     pub key: String,
-    /// What comes closest to what the default was.
+    /// The line that comes closest to the old default.
     pub restore: &'static str,
 }
 

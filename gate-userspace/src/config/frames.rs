@@ -1,4 +1,4 @@
-//! Whether every bucket admits a full Ethernet frame: no TCP connection survives without that.
+//! The check that every bucket admits a full Ethernet frame: no TCP connection survives without that.
 
 use std::collections::HashMap;
 

@@ -143,7 +143,7 @@ pub struct Service {
     pub listen: Vec<SocketAddr>,
     /// Which of its transports are protected.
     pub transports: Transports,
-    /// Whom a source is charged to that no tenant names; `None` leaves it unknown.
+    /// The tenant that sources are charged to that no tenant names; `None` leaves them unknown.
     pub default: Option<TenantIndex>,
     /// The action on the SYN of an unknown source.
     pub unknown_syn: Action,
@@ -208,7 +208,7 @@ pub struct Tenant {
 /// Which requests of another tenant's clients are a tenant's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Whose clients they are; no part itself.
+    /// The tenant whose clients they are; no part itself.
     pub whole: TenantIndex,
     /// The prefixes of the part's keys: 1 to 256 prefixes of 1 to 250 bytes, none of which another part of
     /// the same tenant has.

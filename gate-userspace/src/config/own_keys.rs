@@ -83,5 +83,5 @@ fn overlaps(sections: &[Section<'_>], tenants: &[Tenant], mut all: Vec<(String, 
     }
 }
 
-/// Whether only its own.
+/// The values of `keys`: true if the tenant may touch its own keys only.
 const KEYS: [(&str, bool); 2] = [("any", false), ("own", true)];

@@ -58,7 +58,7 @@ pub(super) fn read(text: &str) -> Result<StoreAddress, Wrong> {
     Ok(StoreAddress::Named { host: host.to_owned(), port })
 }
 
-/// Whether a text is a host's name, and cannot be meant for an address.
+/// True if a text is a host's name, and cannot be meant for an address.
 fn is_host(text: &str) -> bool {
     let labels = text.strip_suffix('.').unwrap_or(text);
     let is_label = |label: &str| {

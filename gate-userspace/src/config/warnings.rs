@@ -1,4 +1,4 @@
-//! What a valid configuration allows that its author may not have meant.
+//! Warnings about a valid configuration: consequences that its author may not have meant.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -11,7 +11,7 @@ const WHOLE_REDIS: [&str; 9] =
     ["config", "debug", "flushall", "flushdb", "keys", "migrate", "replicaof", "shutdown", "swapdb"];
 
 impl Config {
-    /// What to warn of, a sentence each.
+    /// The warnings, a sentence each.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let unknown = self.services.iter().filter_map(|service| self.unknown_tcp(service));
@@ -19,7 +19,7 @@ impl Config {
         unknown.chain(others).collect()
     }
 
-    /// What passes a guarded service over TCP without being charged to anyone.
+    /// The TCP traffic that passes a guarded service without being charged to a tenant.
     fn unknown_tcp(&self, service: &Service) -> Option<String> {
         let every_source = |family: &IpAddr| {
             let sources = || self.tenants.iter().flat_map(|tenant| &tenant.sources);
@@ -102,7 +102,7 @@ impl Config {
     }
 }
 
-/// Whether something of Redis is denied to a tenant that a script could call.
+/// True if a command of Redis is denied to a tenant that a script could call.
 fn denies_something(tenant: &Tenant) -> bool {
     WHOLE_REDIS.iter().any(|name| tenant.deny.denies_redis(name))
 }

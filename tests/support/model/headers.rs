@@ -6,7 +6,7 @@ use gate_common::abi::Exit;
 
 use crate::packet::{Inside, Packet, tcp};
 
-/// What the headers before the transport's say.
+/// The headers before the transport's.
 #[derive(Debug)]
 pub(super) struct Headers {
     vlans: Vec<(u16, u16)>,
@@ -21,7 +21,7 @@ pub(super) struct Headers {
     pub(super) end: usize,
 }
 
-/// What a packet shows of its transport.
+/// The transport, as far as a packet shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Whole,
@@ -30,7 +30,7 @@ pub(super) enum Kind {
     TooManyHeaders,
 }
 
-/// What the transport carries.
+/// The bytes that the transport carries.
 #[derive(Debug)]
 pub(super) struct Payload {
     pub(super) at: usize,
@@ -212,7 +212,7 @@ impl Headers {
         })
     }
 
-    /// Whether an answer could harm nobody: no group, no server's port, no source that cannot be.
+    /// True if a reply can harm no third party: no group, no server's port, no source that cannot be.
     pub(super) fn may_be_answered(&self, packet: &[u8]) -> bool {
         let [source_port, port] = self.ports(packet);
         let groups = (packet[0] | packet[6]) & 1 != 0;

@@ -2,14 +2,14 @@
 
 use gate_common::abi::ServiceState;
 
-/// What a datagram asks for.
+/// The commands of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Commands {
-    /// What all of it costs, before any multiplier.
+    /// The price of all commands, before any multiplier.
     pub price: u64,
-    /// Whether anybody waits for an answer.
+    /// True if the client waits for a reply.
     pub answerable: bool,
-    /// Whether the price of a part of it is the most that so many bytes can cost.
+    /// True if the price of a part is the upper bound for so many bytes.
     pub bounded: bool,
 }
 

@@ -1,6 +1,6 @@
 //! The program once more, as plainly as possible: a model to compare it with.
 //!
-//! It knows nothing of how the program goes about it. Tables are lists that are searched from the start, headers
+//! The model shares no method with the program. Tables are lists that are searched from the start, headers
 //! are slices, a charge is a loop over buckets. Of gate it uses names, and the token bucket, which has tests
 //! against exact arithmetic of its own.
 
@@ -21,12 +21,12 @@ use crate::world::Plan;
 use headers::{Headers, Kind, Payload, TCP, UDP, be16};
 pub use memcached::{Commands, memcached, segment};
 
-/// What the maps say, and what the program must have made of them.
+/// The contents of the maps, and the state that the program must have written.
 #[derive(Debug)]
 pub struct Model {
     /// The plan in force.
     pub plan: Plan,
-    /// Whether there is a plan in force.
+    /// True if a plan is in force.
     pub ready: bool,
     /// gate's clock.
     pub now_ns: u64,
@@ -34,9 +34,9 @@ pub struct Model {
     pub heartbeat_ns: u64,
     /// Each tenant's words, in the order of [`gate_common::abi::Tenant`]; nobody's first.
     pub words: Vec<[u64; 5]>,
-    /// What was counted, by tenant.
+    /// The counters, by tenant.
     pub tenants: Vec<TenantCounters>,
-    /// What was counted by the CPU, and the state of its draws.
+    /// The CPU's counters, and the state of its draws.
     pub cpu: Cpu,
 }
 
@@ -55,9 +55,9 @@ enum Word {
 pub struct Verdict {
     /// How it leaves.
     pub exit: Exit,
-    /// Whose counters may have changed.
+    /// The tenant whose counters may have changed.
     pub tenant: usize,
-    /// What is sent back.
+    /// The reply.
     pub reply: Option<Vec<u8>>,
 }
 
@@ -85,7 +85,7 @@ struct PacketContext<'a> {
     headers: Headers,
     /// `None` if it is malformed.
     payload: Option<Payload>,
-    /// What its commands cost, where they are read.
+    /// The price of its commands, where they are read.
     commands: Option<Commands>,
     service: Service,
     tenant: usize,
@@ -174,7 +174,7 @@ impl Model {
         Ok(context)
     }
 
-    /// Whether a packet that is not whole can be judged all the same.
+    /// The exit of a packet that is not whole, unless it can be judged all the same.
     fn not_whole(&self, headers: &Headers) -> Result<(), Exit> {
         if !self.ready {
             return Err(Exit::NotReady);
@@ -294,7 +294,7 @@ impl Model {
         self.pass_or_refuse(context, charged, context.price)
     }
 
-    /// What was pushed, then every bucket or none.
+    /// Pushed refusals first, then all buckets or none.
     fn charge(&mut self, context: &PacketContext<'_>) -> Result<(), Reason> {
         let state = &context.state;
         if !context.stale {
