@@ -151,7 +151,7 @@ pub struct Service {
     pub unknown_syn_rate: Limits,
     /// The price of its requests.
     pub price: Price,
-    /// What its segments are priced by; lines only of memcached without a backend.
+    /// The unit of its price for TCP; lines only for memcached without a backend.
     pub tcp_price: TcpPrice,
     /// The store that its requests are passed on to; `None` for a service that is guarded where it stands.
     pub backend: Option<Backend>,

@@ -17,11 +17,11 @@ pub struct Price {
     pub row: MilliRu,
     /// For each 1,024 bytes, in proportion.
     pub kib: MilliRu,
-    /// What prices follow; `None` if they stay as they are. Never without a backend.
+    /// The measurements that prices follow; `None` if prices stay as they are. Never without a backend.
     pub learn: Option<Learn>,
 }
 
-/// What prices follow: the rows and bytes of replies, and latencies too where `range` is there.
+/// The measurements that prices follow: the rows and bytes of replies, and latencies too where `range` is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Learn {
     /// By latency each becomes so many times dearer or cheaper at most, and expected latency adds at most as much as the

@@ -37,7 +37,7 @@ pub struct Transports {
     pub tcp: bool,
 }
 
-/// What a segment to a service without a backend is priced by.
+/// The unit of the price of TCP towards a service without a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TcpPrice {

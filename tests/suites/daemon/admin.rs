@@ -196,7 +196,7 @@ fn what_is_set_holds_survives_a_reload_and_is_unset_again() -> Result<()> {
     Ok(())
 }
 
-/// What one request is answered.
+/// The reply to one request.
 fn asked(gate: &Listening) -> Result<String> {
     let mut client = gate.connect()?;
     client.write_all(b"delete a\r\n")?;

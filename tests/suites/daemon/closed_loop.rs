@@ -20,7 +20,7 @@ use gate_tests::wait::until;
 use gate_userspace::kernel::Maps;
 use gate_userspace::load::store::{Settings, Store};
 
-/// What the issue of recovery allows: prices and throughput are back after so long.
+/// The time after which prices and throughput must be back.
 const RECOVERY: Duration = Duration::from_secs(10);
 /// Above what a busy machine makes of answers that are given at once, which the services below take no notice of.
 const SLOW: Nanos = Nanos::from_millis(40);

@@ -345,7 +345,7 @@ fn interfaces_of_other_namespaces_are_told_apart() {
     assert_eq!(site.anything_left().unwrap(), None);
 }
 
-/// What a gate that was killed left behind, after `change`; and what the next one says to it.
+/// The pins of a gate that was killed, after `change`; and the next gate's output about them.
 fn refused_pins(site: &Site, change: impl FnOnce(&Site)) -> String {
     let gate = site.start(&[]).unwrap();
     gate.signal(Signal::SIGKILL).unwrap();

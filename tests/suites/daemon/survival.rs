@@ -1,4 +1,4 @@
-//! What holds while daemons are killed, stopped, replaced and reconfigured under load.
+//! Invariants while daemons are killed, stopped, replaced and reconfigured under load.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ const PER_SEC: u32 = 20_000;
 const PRICE_MRU: u64 = 2_000;
 const FLOODER_MRU_PER_SEC: u64 = 5_000_000;
 const BURST: Nanos = Nanos::from_millis(100);
-/// What the design allows pushed refusals to outlive their daemon by.
+/// The time by which pushed refusals may outlive their daemon.
 const STALE_WITHIN: Duration = Duration::from_millis(1_100);
 const TAKEOVER_WITHIN: Duration = Duration::from_millis(500);
 

@@ -62,7 +62,7 @@ impl Installed {
         (lab, socket)
     }
 
-    /// What a command of gate shows of the running lab.
+    /// The output of a command of gate for the running lab.
     fn show(&self, command: &str, socket: &Path) -> Value {
         let output = self.command("gate").args([command, "--json", "--socket"]).arg(socket).output().unwrap();
         assert!(output.status.success(), "gate {command}: {}", String::from_utf8_lossy(&output.stderr));

@@ -63,7 +63,7 @@ impl OldSite {
         Ok(gate)
     }
 
-    /// What `gate ... --json` of that binary prints.
+    /// The output of `gate ... --json` of that binary.
     fn json(&self, gate: &Path, arguments: &[&str]) -> Result<Value> {
         let mut command = self.site.net.server.command(gate);
         let output = command.args(arguments).arg("--json").arg("--pin-dir").arg(self.site.pins()).output()?;

@@ -129,7 +129,7 @@ fn ten_thousand_tenants_on_64_cpus_are_counted_exactly() {
     assert_eq!(demand.read(maps), 0);
 }
 
-/// What was counted in one row, for the only tenant.
+/// The counters of one row, for the only tenant.
 fn passed_in(maps: &Maps, row: usize) -> u64 {
     maps.counters.load(maps.row(row).line + 3).passed
 }

@@ -1,4 +1,4 @@
-//! What happens where something runs out: room for samples, room for a reply, the linear part of a packet.
+//! The program's limits: room for samples, room for a reply, the linear part of a packet.
 
 use gate_common::abi::{Event, Exit, Reason, tenant_flags};
 use gate_tests::daemon::{PATIENCE, Site};

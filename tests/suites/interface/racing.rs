@@ -1,4 +1,4 @@
-//! What several CPUs and the daemon do to the same words at the same time.
+//! Races: several CPUs and the daemon change the same words at the same time.
 
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, Ordering};

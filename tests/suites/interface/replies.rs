@@ -72,7 +72,7 @@ impl Client {
     }
 }
 
-/// What passes must come somewhere, or the server's kernel would say that nobody listens.
+/// Packets that pass must arrive at a socket, or the server's kernel would say that nobody listens.
 fn sinks(site: &Site) -> [Sink; 2] {
     [11211, 11212].map(|port| Sink::start(&site.net, ([198, 18, 0, 1], port).into()).unwrap())
 }

@@ -1,4 +1,4 @@
-//! What must hold on every kernel that gate is for. `cargo xtask test --kernels` boots Debian's and runs this there,
+//! Properties that must hold on every kernel that gate supports. `cargo xtask test --kernels` boots Debian's and runs this there,
 //! beside the fixtures.
 
 use std::io::Write as _;
@@ -131,7 +131,7 @@ fn ask_until(over: &AtomicBool, requests: &mut Datagrams) -> Result<(usize, usiz
     Ok((passed, refused))
 }
 
-/// What a tenant's counter says; refusals of all reasons together.
+/// The value of a tenant's counter; refusals of all reasons together.
 fn count(tenants: &Value, name: &str, counter: &str) -> u64 {
     let named = |tenant: &&Value| tenant["name"] == name;
     let counted =
@@ -142,7 +142,7 @@ fn count(tenants: &Value, name: &str, counter: &str) -> u64 {
     }
 }
 
-/// What Linux 5.10 lacks, in gate's words.
+/// gate's message about the feature that Linux 5.10 lacks.
 const LACKS: &str = "lacks xdp.frags, bpf_loop, bpf_xdp_load_bytes, bpf_xdp_get_buff_len";
 
 #[test]

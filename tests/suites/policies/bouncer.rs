@@ -23,12 +23,12 @@ fn long() -> bool {
     std::env::var_os("GATE_LONG").is_some_and(|value| value == "1")
 }
 
-/// What `policy` does at `loads`, at the size that is asked for.
+/// The results of `policy` at `loads`, at the size that is asked for.
 fn simulate(policy: Policy, loads: &[f64], change: impl FnOnce(&mut Scenario)) -> Vec<Report> {
     simulate_all(&[policy], loads, change)
 }
 
-/// What `policies` do together.
+/// The results of `policies` together.
 fn simulate_all(policies: &[Policy], loads: &[f64], change: impl FnOnce(&mut Scenario)) -> Vec<Report> {
     let mut scenario = Scenario { loads: loads.to_vec(), ..Scenario::study() };
     let (queries, runs) = if long() {

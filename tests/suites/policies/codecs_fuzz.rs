@@ -48,7 +48,7 @@ fn survive(target: &str, check: fn(&[u8])) {
     }
 }
 
-/// What the fuzzer starts from; a last byte says that it is not cut.
+/// The fuzzer's seeds; a last byte says that it is not cut.
 fn seeds(target: &str) -> Vec<Vec<u8>> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds").join(target);
     let mut paths: Vec<_> = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path()).collect();

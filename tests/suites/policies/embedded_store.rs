@@ -16,7 +16,7 @@ fn both() -> Result<[Listening; 2]> {
     Ok([store, gate])
 }
 
-/// What a tool of Redis prints.
+/// The output of a tool of Redis.
 fn printed(tool: &str, server: &Listening, arguments: &[&str]) -> Result<String> {
     let host = server.address.ip().to_string();
     let port = server.address.port().to_string();

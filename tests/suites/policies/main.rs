@@ -1,4 +1,4 @@
-//! What runs in virtual time or without gate: the policies in the simulator, the codecs, the embedded store.
+//! Tests in virtual time or without gate: the policies in the simulator, the codecs, the embedded store.
 
 mod bouncer;
 mod codecs_fuzz;

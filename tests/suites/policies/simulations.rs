@@ -1,4 +1,4 @@
-//! What the simulations of quotas, overloads and hot keys must show.
+//! Results that the simulations of quotas, overloads and hot keys must show.
 //!
 //! At reduced size unless `GATE_LONG=1`.
 

@@ -1,4 +1,4 @@
-//! What gate does when its store or its clients misbehave: errors soon, memory bounded, and nobody else harmed.
+//! gate's behaviour when its store or its clients misbehave: errors soon, memory bounded, and nobody else harmed.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -173,7 +173,7 @@ fn clients_that_do_not_read_share_a_bound_and_others_are_served() -> Result<()> 
     Ok(())
 }
 
-/// What gate may take beside what its clients hold: what the allocator keeps, and what is on its way.
+/// The memory that gate may take beside its clients' budget: the allocator's reserve, and data on its way.
 const SLACK: usize = 48 << 20;
 
 #[test]

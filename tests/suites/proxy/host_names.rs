@@ -13,7 +13,7 @@ use gate_tests::wait::{wait_until, within};
 const EVERYONE: &str = "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"unlimited\"";
 const NAME: &str = "store.gate.test";
 
-/// Whom the name stands for, in a file of this run alone.
+/// The addresses of the name, in a file of this run alone.
 struct Hosts(PathBuf);
 
 impl Hosts {

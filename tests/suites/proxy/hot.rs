@@ -52,7 +52,7 @@ fn served(client: &mut TcpStream, store: &FakeStore) -> Result<Vec<u8>> {
     })
 }
 
-/// What comes of `reading`, while the fake store answers.
+/// The result of `reading`, while the fake store answers.
 fn while_answering<T: Send>(store: &FakeStore, reading: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     std::thread::scope(|scope| {
         let reader = scope.spawn(reading);

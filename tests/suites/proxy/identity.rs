@@ -1,4 +1,4 @@
-//! Who a client of a proxied Redis is: to the store, and to gate.
+//! The identity of a client of a proxied Redis: to the store, and to gate.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -563,7 +563,7 @@ fn random_identity_changes_are_answered_as_by_the_store() -> Result<()> {
     Ok(())
 }
 
-/// What `HELLO` answers, without the number of the connection.
+/// The reply to `HELLO`, without the number of the connection.
 fn without_ids(said: &str) -> String {
     let mut parts = said.split("$2\r\nid\r\n:");
     let first = parts.next().unwrap_or_default().to_owned();

@@ -167,7 +167,7 @@ impl Client {
 }
 
 impl Side {
-    /// What was said, without what cannot be equal: the ids that the store makes up for `gets`, `gats` and the
+    /// The conversation, without the parts that cannot be equal: the ids that the store makes up for `gets`, `gats` and the
     /// flag `c`, which are remembered, and the seconds that an item has left.
     fn normal(&mut self, said: &[u8]) -> Vec<u8> {
         let mut normal = Vec::with_capacity(said.len());

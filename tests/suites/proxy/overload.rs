@@ -30,7 +30,7 @@ tier = "batch"
 
 /// Long beside what a busy machine adds to a sleep.
 const SERVICE_TIME: Duration = Duration::from_millis(5);
-/// What the store does in a second, at most: it sleeps a little longer than it is told.
+/// The most requests that the store serves in a second: it sleeps a little longer than it is told.
 const CAPACITY: f64 = 200.0;
 /// Bouncer needs `histogram_values` answers of a class, 1,000 here, before it knows it.
 const KNOWN: usize = 1_200;
@@ -145,7 +145,7 @@ fn objectives() -> [f64; 2] {
     [OBJECTIVE_P50, OBJECTIVE_P90].map(|time| time.as_secs_f64() / SERVICE_TIME.as_secs_f64())
 }
 
-/// Whether what was answered was, for the client, within both objectives.
+/// True if the answers were, for the client, within both objectives.
 fn keeps_objectives(tenant: &TenantSummary, pace: f64) -> bool {
     waited(tenant, pace).iter().zip(objectives()).all(|(waited, objective)| *waited <= objective)
 }

@@ -35,7 +35,7 @@ deny = ["KEYS"]
 const DENIED: &str = "SERVER_ERROR denied retry_after_ms=0 reason=unsupported\r\n";
 const REFUSED: &str = "-DENIED retry_after_ms=0 reason=unsupported\r\n";
 
-/// What it reads once it has asked this; with a mark behind it, so that it is all.
+/// The whole reply to this request: a mark is sent behind it.
 fn ask(client: &mut TcpStream, request: &[u8], mark: &[u8], marked: &[u8]) -> Result<String> {
     client.write_all(&[request, mark].concat())?;
     let mut said = read_until(client, marked).with_context(|| shown(request))?;

@@ -25,7 +25,7 @@ const SERVICE: &str = "connections = \"1\"\nshedding.floor = \"1h\"\n\
 const LOOKED_AT: u32 = 5;
 const LEARNED_WITHIN: Duration = Duration::from_secs(60);
 
-/// What commands take at the store.
+/// The time that commands take at the store.
 fn cost(command: &[u8]) -> Duration {
     if command.starts_with(b"delete") { READ * DEARER } else { READ * keys(command) }
 }
@@ -60,7 +60,7 @@ impl Watched<'_> {
         Ok(["get", "delete"].map(|class| command + price["latency"][class].as_f64().unwrap_or(0.0)))
     }
 
-    /// What a read is charged, and a deletion.
+    /// The charge of a read, and of a deletion.
     fn charged(&self) -> Result<[f64; 2]> {
         let before = self.charged_so_far()?;
         for deletes in [false, true] {

@@ -50,7 +50,7 @@ fn passed(gate: &Listening, name: &str) -> Result<u64> {
     gate.json(&["tenants", name])?[0]["passed"].as_u64().context("no such tenant")
 }
 
-/// Whether a connection is closed without a word.
+/// True if a connection is closed without a reply.
 fn is_closed(mut client: TcpStream) -> Result<bool> {
     let mut said = Vec::new();
     // What it has sent and nobody has read may come back as a reset.

@@ -66,7 +66,7 @@ const SERVICE_TIME: Duration = Duration::from_millis(1);
 /// With all of them in the queue, the wait is 64 service times.
 const CLIENTS: usize = 64;
 
-/// What a connection reads before it is closed.
+/// The bytes that a connection reads before it is closed.
 fn rest(mut stream: TcpStream) -> Result<String> {
     let mut said = String::new();
     stream.read_to_string(&mut said)?;

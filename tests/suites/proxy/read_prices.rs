@@ -6,7 +6,6 @@ use std::net::TcpStream;
 use anyhow::{Context as _, Result, ensure};
 use gate_tests::proxy::{Listening, read_until};
 use gate_tests::wait::wait_until;
-use serde_json::Value;
 
 /// A row costs half a request unit, a KiB nothing to speak of but where it is a reply's.
 const SERVICE: &str = "price = { base = \"0.5 RU\", row = \"0.5 RU\", kib = \"1 RU\" }\n";
@@ -40,7 +39,7 @@ impl<'g> Client<'g> {
         Ok(String::from_utf8_lossy(&reply).into_owned())
     }
 
-    /// What its tenant has been charged so far.
+    /// The charge of its tenant so far.
     fn charged(&self) -> Result<f64> {
         let (tenants, name) = (self.gate.json(&["tenants"])?, format!("t{}", self.tenant));
         let mut tenants = tenants.as_array().into_iter().flatten();
@@ -48,14 +47,14 @@ impl<'g> Client<'g> {
         tenant["charged_ru"].as_f64().context("it was not charged")
     }
 
-    /// What a request costs.
+    /// The price of a request.
     fn price(&mut self, request: &str, end: &str) -> Result<f64> {
         let before = self.charged()?;
         self.ask(request, end)?;
         Ok(self.charged()? - before)
     }
 
-    /// Whether a request costs about so much.
+    /// True if a request costs about so much.
     fn costs(&mut self, request: &str, end: &str, ru: f64) -> Result<()> {
         let price = self.price(request, end)?;
         ensure!((price - ru).abs() < 0.02 * ru + 0.1, "t{}: {request:?} cost {price}, not {ru}", self.tenant);
@@ -231,6 +230,6 @@ fn what_was_read_beyond_its_price_is_owed_with_settlement() -> Result<()> {
     ensure!((settled - 899.0).abs() < 1.0, "{settled}");
     let mut polite = Client::new(&gate, 3)?;
     (0..20).try_for_each(|_| polite.costs("get small\r\n", "END\r\n", 1.0))?;
-    ensure!(gate.json(&["queues"])?["services"][0]["settled_ru"] == Value::from(settled), "{queues}");
+    ensure!(gate.json(&["queues"])?["services"][0]["settled_ru"] == settled, "{queues}");
     Ok(())
 }

@@ -21,7 +21,7 @@ fn everyone(quota: &str) -> String {
     format!("[[tenant]]\nname = \"all\"\nsources = [\"{KNOWN}\"]\nquota = \"{quota}\"\nburst = \"20s\"")
 }
 
-/// What a request of one key costs: one request unit, whatever its length.
+/// The price of a request of one key: one request unit, whatever its length.
 const ONE_RU: &str = "price = { base = \"1 RU\", row = \"0 RU\", kib = \"0 RU\" }";
 /// Requests of [`ONE_RU`] that a tenant of `1 RU/s` may ask at once.
 const BURST: usize = 20;
@@ -231,7 +231,7 @@ fn hot_keys_are_cached_for_datagrams_until_any_write() -> Result<()> {
 const READERS: usize = 8;
 const ROUNDS: usize = 300;
 
-/// What is there once more for the kernel: a veth pair, and the XDP program at the server's end.
+/// A second site for the kernel: a veth pair, and the XDP program at the server's end.
 fn site(gate: &str) -> Result<Option<(Site, Memcached)>> {
     if !privilege::root("proxy_udp") {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! What the documents say of the tree: every file and directory that they name exists.
+//! The documents agree with the tree: every file and directory that they name exists.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -108,7 +108,7 @@ fn paths_are_told_from_other_words() {
     assert_eq!(section("# a\n## b\none\n## c\ntwo\n", "## b"), "\none\n");
 }
 
-/// What is written in backquotes and begins with a directory of the workspace; patterns are left out.
+/// Paths: words in backquotes that begin with a directory of the workspace; patterns are left out.
 fn paths(text: &str) -> impl Iterator<Item = &str> {
     let outside = text.split("```").step_by(2);
     outside.flat_map(|prose| prose.split('`').skip(1).step_by(2)).filter(|quoted| {
@@ -122,7 +122,7 @@ fn links(text: &str) -> impl Iterator<Item = &str> {
     text.split("](").skip(1).filter_map(|rest| rest.split(')').next())
 }
 
-/// What follows a heading, up to the next of its level.
+/// The text below a heading, up to the next of its level.
 fn section<'t>(text: &'t str, heading: &str) -> &'t str {
     let start = text.find(heading).unwrap_or_else(|| panic!("no heading {heading}")) + heading.len();
     let rest = &text[start..];

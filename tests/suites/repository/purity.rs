@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What is pure: files, or directories with everything in them.
+/// The pure code: files, or directories with everything in them.
 const PURE: [&str; 18] = [
     "gate-common/src",
     "gate-userspace/policy/src",

@@ -151,7 +151,7 @@ fn imports_are_read_from_uses_and_paths() {
     assert_eq!(found, ["super::b", "super::c::D", "super::c::e", "crate::dispatcher::g::h"]);
 }
 
-/// What is in a circle directly in `folder`, or between two, with what it imports there: subfolders, and single files.
+/// The files and subfolders directly in `folder` that are in a circle, or between two, with their imports there.
 fn circle<'a>(folder: &str, imports: &'a Imports) -> BTreeMap<&'a str, BTreeSet<&'a str>> {
     let mut below: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
     for (from, to) in imports {
@@ -171,7 +171,7 @@ fn is_below(folder: &str, file: &str) -> bool {
     folder.is_empty() || file.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// What holds `file` directly in `folder`: a subfolder, or the file itself.
+/// The entry of `folder` that holds `file`: a subfolder, or the file itself.
 fn child<'a>(folder: &str, file: &'a str) -> &'a str {
     let rest = if folder.is_empty() { file } else { &file[folder.len() + 1..] };
     rest.split_once('/').map_or(rest, |(subfolder, _)| subfolder)

@@ -8,7 +8,7 @@ use super::lane::{ANYWHERE, MEMCACHED, OPAQUE};
 use super::rng::Rng;
 use super::spec::{Checksum, Fragment, GATE_MAC, Length, Spec, Transport};
 
-/// Whose packets are generated.
+/// The senders of generated packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sender {
     /// A tenant within its quota.
@@ -29,7 +29,7 @@ impl Sender {
         }
     }
 
-    /// Who has this address.
+    /// The owner of this address.
     pub(crate) fn of(address: IpAddr) -> Self {
         let has = |sender: &Self| sender.addresses().iter().any(|own| own.parse() == Ok(address));
         [Self::Tenant, Self::Spent].into_iter().find(has).unwrap_or(Self::Unknown)

@@ -27,14 +27,14 @@ pub(crate) const OPAQUE: u16 = 9_000;
 pub(crate) const MEMCACHED: u16 = 11_211;
 /// A service at any address.
 pub(crate) const ANYWHERE: u16 = 9_001;
-/// What nobody protects.
+/// An unprotected port.
 const MARKER: u16 = 7_777;
 /// Frames under way at once. With the markers fewer than the 64 that the interface takes in one go, at whose end it
 /// hands on the segments that it held back to merge them.
 const CHUNK: usize = 56;
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a protected socket got.
+/// The data that a protected socket received.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Arrival {
     pub(crate) source: IpAddr,
@@ -61,7 +61,7 @@ pub(crate) struct Lane {
     marked: u32,
     /// Frames sent so far, markers included.
     pub(crate) sent: u64,
-    /// What was lost before anything was sent.
+    /// The losses before anything was sent.
     lost_before: u64,
 }
 
@@ -93,7 +93,7 @@ impl Lane {
         Ok(arrived)
     }
 
-    /// What was lost to full queues, as the kernel says.
+    /// The losses to full queues, by the kernel's counters.
     pub(crate) fn lost(&self) -> Result<u64> {
         Ok(dropped(&self.net)? - self.lost_before)
     }
@@ -180,7 +180,7 @@ impl Lane {
     }
 }
 
-/// What the veth's ring and the sockets' queues had no room for.
+/// The packets that the veth's ring and the sockets' queues had no room for.
 fn dropped(net: &Net) -> Result<u64> {
     let read = |name| fs::read_to_string(format!("/proc/thread-self/net/{name}"));
     let interfaces = net.client.enter(|| read("dev"))??;
@@ -212,7 +212,7 @@ fn dropped(net: &Net) -> Result<u64> {
 /// Counters of UDP: datagrams for which there was no room.
 const FULL: [&str; 2] = ["RcvbufErrors", "MemErrors"];
 
-/// What TCP would take a segment for, if it has a whole header.
+/// The kind of segment that TCP takes it for, if it has a whole header.
 fn segment_arrival(source: IpAddr, segment: &[u8]) -> Option<Arrival> {
     let header = segment.get(..20)?;
     let word = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);

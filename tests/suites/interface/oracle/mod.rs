@@ -118,7 +118,7 @@ fn explain(site: &mut Site, demand: Demand, batch: &[Spec], fault: &str) -> Stri
     )
 }
 
-/// What came up.
+/// The features that were seen.
 #[derive(Debug, Default)]
 struct Seen {
     frames: u64,

@@ -18,7 +18,7 @@ struct Row {
     tcp: bool,
     v6: bool,
     change: fn(&mut Spec),
-    /// Whether a tenant's arrives as well; nothing of it, where gate cannot tell what it is.
+    /// True if a tenant's arrives as well; nothing of it, where gate cannot tell what it is.
     tenant: bool,
 }
 

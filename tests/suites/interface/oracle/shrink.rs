@@ -11,7 +11,7 @@ pub(crate) fn shrink(spec: Spec, mut shows: impl FnMut(&Spec) -> bool) -> Spec {
     simplest
 }
 
-/// What is a step simpler, the larger steps first.
+/// The specs that are a step simpler, the larger steps first.
 fn candidates(spec: &Spec) -> Vec<Spec> {
     let mut all: Vec<Spec> = Vec::new();
     let mut change = |change: &dyn Fn(&mut Spec)| {

@@ -21,17 +21,17 @@ pub(crate) struct Site {
     _twin_program: Peer,
 }
 
-/// What a batch came to.
+/// The result of a batch.
 pub(crate) struct Outcome {
     pub(crate) frames: u64,
-    /// What arrived behind gate, and without it.
+    /// The units that arrived behind gate, and without it.
     pub(crate) gate: Vec<Arrival>,
     pub(crate) twin: Vec<Arrival>,
     /// How gate's packets left the program.
     pub(crate) exits: BTreeMap<Exit, u64>,
 }
 
-/// What a configuration demands.
+/// The demand of a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Demand {
     /// All that is judged is dropped.
@@ -76,7 +76,7 @@ impl Site {
         Ok(Outcome { frames: frames.len() as u64, gate, twin, exits })
     }
 
-    /// What was lost to full queues so far.
+    /// The number of packets lost to full queues so far.
     pub(crate) fn lost(&self) -> Result<u64> {
         Ok(self.gate.lost()? + self.twin.lost()?)
     }
@@ -88,7 +88,7 @@ impl Site {
 }
 
 impl Outcome {
-    /// What contradicts the demand, if anything does.
+    /// The contradiction to the demand, if there is one.
     pub(crate) fn fault(&self, demand: Demand, batch: &[Spec]) -> Option<String> {
         match demand {
             Demand::NothingPasses => self.unjudged(),
@@ -107,7 +107,7 @@ impl Outcome {
         (arrived > judged).then(|| format!("{arrived} arrived, and only {judged} were judged"))
     }
 
-    /// What arrived on one side alone, of the units of which gate has no right to drop anything.
+    /// The units that arrived on one side alone, of those of which gate has no right to drop anything.
     fn missing(&self, batch: &[Spec]) -> Option<String> {
         let whole = |arrival: &&Arrival| {
             let sent = |unit: &&Spec| (unit.source, unit.ports[0]) == (arrival.source, arrival.source_port);
@@ -133,7 +133,7 @@ impl Outcome {
     }
 }
 
-/// Whether gate lets this pass where all that it can judge is refused.
+/// True if gate lets this pass where all that it can judge is refused.
 fn may_arrive(arrival: &Arrival) -> bool {
     match (Sender::of(arrival.source), arrival.got) {
         // A changed byte has made it a tenant's.

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use super::lane::MEMCACHED;
 
-/// What is sent, as a whole. [`Spec::frames`] gives its bytes.
+/// A packet to be sent, as a whole. [`Spec::frames`] gives its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Spec {
     /// The destination in the Ethernet header.
@@ -38,7 +38,7 @@ pub(crate) struct Spec {
     pub(crate) flips: Vec<(usize, usize, u8)>,
 }
 
-/// What the IP header says of its length.
+/// The length in the IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Length {
     Right,
@@ -69,7 +69,7 @@ pub(crate) struct Fragment {
     pub(crate) offset: u16,
     /// How many bytes it has. What goes beyond the packet's end is filled up with zeroes.
     pub(crate) len: usize,
-    /// Whether it says that more follow.
+    /// True if its header says that more fragments follow.
     pub(crate) more: bool,
 }
 
@@ -127,7 +127,7 @@ impl Spec {
         }
     }
 
-    /// What the network gets.
+    /// The frames on the wire.
     pub(crate) fn frames(&self) -> Vec<Vec<u8>> {
         let body = self.fragmented();
         let mut frames: Vec<_> = if self.fragments.is_empty() {
@@ -161,7 +161,7 @@ impl Spec {
         14 + 4 * self.vlans.len()
     }
 
-    /// Whether gate may drop it although Linux might deliver it: what is malformed, on purpose or by a changed
+    /// True if gate may drop it although Linux might deliver it: what is malformed, on purpose or by a changed
     /// byte, a chain that is too long, or a first fragment that does not show all of the headers.
     pub(crate) fn may_be_dropped(&self) -> bool {
         !self.flips.is_empty()

@@ -16,7 +16,7 @@ fn tree(reader: &mut Reader, line: &str) -> OwnedFrame {
     decode(&reply).unwrap().unwrap().0
 }
 
-/// What one command is to the codec, with these words.
+/// The codec's reading of one command, with these words.
 fn read(words: &[impl AsRef<[u8]>]) -> (Request, Vec<String>) {
     let stream = array(words);
     let Step::Request { request, .. } = Decoder::new(Limits::default()).next(&stream) else {
@@ -34,7 +34,7 @@ struct Described {
     first: i64,
     last: i64,
     step: i64,
-    /// Whether what it calls keys are none, but channels.
+    /// True if its keys are channels.
     not_keys: bool,
 }
 

@@ -17,7 +17,7 @@ struct Pair {
     direct: Connection,
     decoded: Connection,
     answers: Answers,
-    /// What the second server has said and no answer has taken.
+    /// The bytes of the second server that belong to no answer yet.
     input: Vec<u8>,
 }
 
@@ -69,7 +69,7 @@ impl Pair {
         self.nothing_is_left()
     }
 
-    /// What the second server answers to `request`.
+    /// The second server's answer to `request`.
     fn answer(&mut self, request: &Request) -> Result<Vec<u8>> {
         let mut answer = Vec::new();
         match request.quiet {

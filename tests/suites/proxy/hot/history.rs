@@ -1,4 +1,4 @@
-//! What clients of one gate see of a few hot keys, while others write to them in every way there is.
+//! Histories of a few hot keys that clients of one gate see, while others write to them in every way there is.
 
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpStream};
@@ -24,7 +24,7 @@ trait Dialect: Sync {
     fn read(&self, client: &mut TcpStream, key: usize, way: u64) -> Result<Option<u64>>;
     /// Writes by the `way`th way there is; says what it did, or nothing if nobody answered.
     fn write(&self, client: &mut TcpStream, key: usize, value: u64, way: u64) -> Result<(Did, bool)>;
-    /// What a client does first that shall have a connection to the store of its own.
+    /// The first request of a client that needs a dedicated connection.
     fn part(&self, client: &mut TcpStream) -> Result<()>;
 }
 

@@ -13,7 +13,7 @@ const EVERYONE: &str = "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\
 const ONE_THREAD: &str = "threads = \"1\"";
 /// The length of the value under `large`.
 const LARGE: usize = 120 << 20;
-/// What gate may take beside what it takes without clients.
+/// The memory that gate may take beside that without clients.
 const LITTLE: usize = 24 << 20;
 
 /// A Redis with a value of 120 MiB.

@@ -1,4 +1,4 @@
-//! What one tenant's clients hold in gate, beside what another's do.
+//! The memory of one tenant's clients in gate, beside another's.
 
 use std::io::Write as _;
 use std::net::{Ipv4Addr, TcpStream};
@@ -22,7 +22,7 @@ quota = "unlimited"
 "#;
 const VALUE: usize = 500_000;
 const MIB: usize = 1 << 20;
-/// What gate may take beside what its clients hold: what the allocator keeps, and what is on its way.
+/// The memory that gate may take beside its clients' budget: the allocator's reserve, and data on its way.
 const SLACK: usize = 48 * MIB;
 
 fn store() -> Result<Listening> {

@@ -1,4 +1,4 @@
-//! What one client does, the other clients of the same service do not feel, and what gate says to each is true.
+//! Clients of one service are isolated from each other, and gate's reply to each is true.
 //!
 //! Each module is about one kind of behaviour, with real stores wherever they can show it. `cargo xtask
 //! test isolation <module>` runs one of them.

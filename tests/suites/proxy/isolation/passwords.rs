@@ -10,7 +10,7 @@ use gate_tests::wait::within;
 
 const EVERYONE: &str = "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"unlimited\"";
 
-/// What a client is told of one request, in its first line.
+/// The first line of the reply to one request.
 fn asks(client: &mut TcpStream, request: &[u8]) -> Result<String> {
     client.write_all(request)?;
     Ok(String::from_utf8(read_until(client, b"\r\n")?)?)

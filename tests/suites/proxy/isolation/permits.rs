@@ -1,4 +1,4 @@
-//! What a client that does not read takes from others.
+//! The permits that a client which does not read takes from others.
 
 use std::io::Write as _;
 

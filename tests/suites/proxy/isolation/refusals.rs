@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 const EVERYONE: &str = "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"unlimited\"";
 const SHORT_TIMEOUT: &str = "store_timeout = \"200ms\"\nconnections = \"1\"";
 
-/// What a client is told of one request.
+/// The reply to one request.
 fn asks(client: &mut TcpStream, request: &[u8]) -> Result<String> {
     client.write_all(request)?;
     Ok(String::from_utf8(read_until(client, b"\r\n")?)?)

@@ -1,4 +1,4 @@
-//! What is denied to a tenant cannot be called by a script of its, if its configuration says so; and is warned of if not.
+//! A script cannot call the commands that are denied to its tenant, with `deny_scripts`; without it, gate warns.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! What waits for a store that has stopped is bounded, without a word of configuration.
+//! The queue before a store that has stopped is bounded by default.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 

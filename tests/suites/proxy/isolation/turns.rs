@@ -1,4 +1,4 @@
-//! Who is next at the store: tenants take turns, and what is slow by kind has a connection of its own.
+//! The order at the store: tenants take turns, and slow commands have a connection of their own.
 
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
