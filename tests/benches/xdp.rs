@@ -27,7 +27,8 @@ use gate_tests::packet::Packet;
 use gate_tests::world::{Plan, TCP, UDP, World, pin, service, tenant};
 use gate_userspace::control::tables::{Placement, Table};
 use gate_userspace::kernel::PinDir;
-use gate_userspace::kernel::attach::{Mode, attach};
+use gate_userspace::kernel::attach::Mode;
+use gate_userspace::kernel::interfaces::attach;
 use serde_json::json;
 
 const SOURCES: usize = 1_024;

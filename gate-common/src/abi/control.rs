@@ -7,7 +7,7 @@ use crate::units::{Fraction, Nanos};
 /// The owner of the maps, the time, and the bank in force.
 ///
 /// The first [`Control::HEAD_BYTES`] bytes keep their layout and meaning in every ABI version from 4 on: by them a gate ends the
-/// owner of older maps and takes over its clock and its interface.
+/// owner of older maps and takes over its clock and its interfaces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Control {
@@ -26,7 +26,7 @@ pub struct Control {
     pub clock: Clock,
     /// Raised by one with every plan; its lowest bit names the bank in force. Zero before the first.
     pub generation: u64,
-    /// Index of the interface that the program is attached to; zero before it is.
+    /// Index of an interface that the program is attached to; zero if there is none.
     pub interface: u32,
     /// How it is attached: an [`AttachMode`].
     pub attach_mode: u32,
@@ -35,7 +35,7 @@ pub struct Control {
     /// When the owner was started, in clock ticks after boot (field 22 of `/proc/PID/stat`): with its
     /// process id it names one process for good.
     pub owner_start: u64,
-    /// The network namespace of the interface, by its inode's number: an index means nothing in another.
+    /// The network namespace of the interfaces, by its inode's number: an index means nothing in another.
     pub namespace: u64,
     /// The bit of the kernel's mark that the datagrams to proxied services get which the XDP program has judged; zero if
     /// they get none, and the daemon has to infer it.
@@ -43,9 +43,10 @@ pub struct Control {
     /// Spelled out.
     pub _padding: u32,
     /// Rows of [`super::maps::COUNTERS`] that CPUs may have; they follow the shared row.
-    pub cpu_rows: u64,
-    /// Spelled out: the heartbeat has a cache line of its own.
-    pub _reserved: [u64; 3],
+    pub cpu_rows: u32,
+    /// Further interfaces that the program is attached to: an index in the lower 30 bits, above it an [`AttachMode`]. Zero:
+    /// none.
+    pub more_interfaces: [u32; Control::INTERFACES - 1],
     /// The parameters of the verdict, one set for each bank.
     pub views: [View; 2],
 }
@@ -58,11 +59,15 @@ const _: () = {
     assert!(offset_of!(Control, generation) == 48 && offset_of!(Control, interface) == 56);
     assert!(offset_of!(Control, attach_mode) == 60 && offset_of!(Control, heartbeat_ns) == 64);
     assert!(offset_of!(Control, owner_start) == 72 && offset_of!(Control, namespace) == 80);
+    assert!(offset_of!(Control, cpu_rows) == 96 && offset_of!(Control, more_interfaces) == 100);
+    assert!(offset_of!(Control, views) == Control::HEAD_BYTES);
 };
 
 impl Control {
     /// The part that is the same in every ABI version from 4 on.
     pub const HEAD_BYTES: usize = 128;
+    /// The most interfaces that the program is attached to.
+    pub const INTERFACES: usize = 8;
 }
 
 /// How the program is attached.

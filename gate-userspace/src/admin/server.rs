@@ -28,6 +28,8 @@ pub struct Context {
     pub queues: Observer,
     /// The overrides.
     pub overrides: watch::Receiver<Vec<Override>>,
+    /// The interfaces that have vanished.
+    pub vanished: watch::Receiver<Vec<String>>,
     /// Where changes are made.
     pub changes: mpsc::Sender<PendingOrder>,
 }
@@ -143,7 +145,8 @@ async fn answer(request: Request, context: &Context) -> Result<Reply, String> {
             // Private maps do not name their owner.
             let daemon = Some(std::process::id());
             let status = status::Status::read(maps).with(&context.queues.report());
-            document(&status::Status { overrides, daemon, ..status })
+            let vanished = context.vanished.borrow().clone();
+            document(&status::Status { overrides, daemon, vanished, ..status })
         }
         Request::Tenants => document(&tenants::read(maps, &context.overrides.borrow())),
         Request::Hotkeys => document(&hotkeys::read(maps)),

@@ -1,7 +1,7 @@
 //! The owner, the attachment and the exits of all packets.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gate_common::abi::{Event, Exit, Protocol, Shed, bank_of, service_flags, view_flags};
 use gate_common::units::Nanos;
@@ -23,10 +23,17 @@ use crate::protocol::price_class::PriceClass;
 pub struct Status {
     /// The daemon's process id; none if it is gone.
     pub daemon: Option<u32>,
-    /// Nothing if it is not attached, or the interface has vanished; of another network namespace its index.
+    /// The names of the interfaces that are there, with a comma between two; of another network namespace their indices.
+    /// Nothing if there is none.
     pub interface: Option<String>,
-    /// How it is attached.
+    /// How it is attached; if there are several ways, all of them, with a comma between two.
     pub mode: Cow<'static, str>,
+    /// Every interface that it was attached to.
+    #[serde(default)]
+    pub interfaces: Vec<Interface>,
+    /// The names of the interfaces that have vanished; only the daemon itself knows.
+    #[serde(default)]
+    pub vanished: Vec<String>,
     /// The layout of the maps.
     pub abi_version: u32,
     /// How many owners the maps have had.
@@ -60,6 +67,17 @@ pub struct Status {
     pub overrides: Vec<Override>,
 }
 
+/// An interface that the program was attached to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interface {
+    /// Its index.
+    pub index: u32,
+    /// Nothing if it has vanished; of another network namespace its index.
+    pub name: Option<String>,
+    /// How the program was attached.
+    pub mode: Cow<'static, str>,
+}
+
 /// A protected address.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Service {
@@ -87,16 +105,18 @@ impl Status {
         let view = maps.view();
         let age = age(maps);
         let counters = maps.cpu_counters();
-        let attached = maps.attached();
-        let interface = attached.and_then(|(index, _)| match is_elsewhere(maps) {
-            true => Some(format!("interface {index} of another network namespace")),
-            false => interface_name(index),
-        });
+        let interfaces = Interface::read(maps);
+        let listed = |names: Vec<&str>| Some(names.join(", ")).filter(|names| !names.is_empty());
+        let interface = listed(interfaces.iter().filter_map(|interface| interface.name.as_deref()).collect());
+        let modes: BTreeSet<&str> = interfaces.iter().map(|interface| &*interface.mode).collect();
+        let mode = listed(modes.into_iter().collect());
         let services = view.first_service..view.first_service + view.services;
         Self {
             daemon: owner::alive(maps),
             interface,
-            mode: attached.map_or("none", |(_, mode)| mode_name(mode)).into(),
+            mode: mode.map_or("none".into(), Cow::Owned),
+            interfaces,
+            vanished: Vec::new(),
             abi_version: control.abi_version,
             epoch: control.epoch,
             generation: control.generation,
@@ -133,6 +153,7 @@ impl Status {
     /// Adds what only the daemon knows.
     pub fn add_from_daemon(&mut self, daemon: &Self) {
         self.overrides.clone_from(&daemon.overrides);
+        self.vanished.clone_from(&daemon.vanished);
         for service in &mut self.services {
             let same = daemon.services.iter().find(|same| same.name == service.name);
             service.price.learned = same.and_then(|same| same.price.learned);
@@ -149,6 +170,20 @@ pub fn is_stale(maps: &Maps) -> bool {
 /// How long ago it is.
 fn age(maps: &Maps) -> Nanos {
     maps.clock().at_monotonic(clock::monotonic()).saturating_sub(maps.heartbeat())
+}
+
+impl Interface {
+    fn read(maps: &Maps) -> Vec<Self> {
+        let elsewhere = is_elsewhere(maps);
+        let name = |index| match elsewhere {
+            true => Some(format!("interface {index} of another network namespace")),
+            false => interface_name(index),
+        };
+        let attached = maps.attached();
+        attached
+            .map(|(index, mode)| Self { index, name: name(index), mode: mode_name(mode).into() })
+            .collect()
+    }
 }
 
 impl Service {

@@ -9,6 +9,7 @@ use crate::config::{ChangedDefault, Config, Error, Fault, changed_defaults, read
 use crate::control::sizes::{Exceeded, counter_bytes, sizes, table_bytes};
 use crate::dispatcher;
 use crate::kernel::Cpus;
+use crate::kernel::stacking::conflict;
 
 /// Say whether a configuration is valid, or everything that is wrong with it.
 #[derive(Debug, clap::Args)]
@@ -36,6 +37,8 @@ struct Report {
     warnings: Vec<String>,
     /// Defaults that it relies on, and that were others before.
     changed_defaults: Vec<ChangedDefault>,
+    /// Where it would be attached; none if the command line has to say it.
+    interfaces: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -64,9 +67,11 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
                 let counts = Some(Counts::of(&config));
                 let memory = Some(memory);
                 let faults = Vec::new();
-                let warnings = config.warnings();
+                let interfaces = interfaces(&config);
+                let mut warnings = config.warnings();
+                warnings.extend(interface_warning(&config, &interfaces));
                 let changed_defaults = changed_defaults(&read_text(&args.file)?);
-                Report { file, valid: true, counts, memory, faults, warnings, changed_defaults }
+                Report { file, valid: true, counts, memory, faults, warnings, changed_defaults, interfaces }
             }
             Err(exceeded) => {
                 let fault = fault_of(&exceeded);
@@ -91,6 +96,9 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
             "{}: valid; services: {services}, tenants: {tenants}, sources: {sources}, file descriptors: {descriptors}",
             report.file
         );
+        if report.interfaces.len() > 1 {
+            println!("interfaces, with one budget: {}", report.interfaces.join(", "));
+        }
         if let Some(memory) = &report.memory {
             let mib = |bytes: u64| bytes.div_ceil(1 << 20);
             let &Memory { counters, counters_allowed, tables, tables_allowed } = memory;
@@ -147,8 +155,16 @@ impl Report {
     }
 
     fn invalid(file: String, faults: Vec<Fault>) -> Self {
-        let (warnings, changed_defaults) = Default::default();
-        Self { file, valid: false, counts: None, memory: None, faults, warnings, changed_defaults }
+        Self {
+            file,
+            valid: false,
+            counts: None,
+            memory: None,
+            faults,
+            warnings: Vec::new(),
+            changed_defaults: Vec::new(),
+            interfaces: Vec::new(),
+        }
     }
 }
 
@@ -161,6 +177,16 @@ impl Memory {
         let tables = table_bytes(&sizes);
         Ok(Self { counters, counters_allowed, tables, tables_allowed })
     }
+}
+
+fn interfaces(config: &Config) -> Vec<String> {
+    config.gate.interfaces.iter().map(|listed| listed.name.as_str().to_owned()).collect()
+}
+
+/// Warns of interfaces that cannot be had together on this machine: the configuration may be another one's.
+fn interface_warning(config: &Config, interfaces: &[String]) -> Option<String> {
+    let (place, wrong) = conflict(interfaces).ok()??;
+    Some(format!("line {}", config.gate.interface_fault(place, wrong.to_string())))
 }
 
 /// Memory beyond what is allowed, as a fault of the key that allows it.

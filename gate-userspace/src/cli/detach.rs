@@ -10,7 +10,7 @@ use super::print;
 use crate::admin;
 use crate::kernel::{PinDir, PinnedHead, owner};
 
-/// Take the program off its interface and remove every pin: nothing is left.
+/// Take the program off its interfaces and remove every pin: nothing is left.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 A running gate detaches by itself on Ctrl-C, and on SIGTERM when its clients have left (`drain`). This is for what one that was killed left behind;

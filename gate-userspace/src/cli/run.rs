@@ -12,9 +12,9 @@ pub(super) struct Args {
     /// The configuration (`gate check FILE` says whether it is valid).
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// Attach to this interface rather than to the configuration's.
-    #[arg(long, value_name = "IF")]
-    interface: Option<String>,
+    /// Attach to this interface rather than to the configuration's; can be given several times.
+    #[arg(long = "interface", value_name = "IF")]
+    interfaces: Vec<String>,
     /// Pin maps and link here rather than where the configuration says.
     #[arg(long, value_name = "DIR")]
     pin_dir: Option<PathBuf>,
@@ -37,9 +37,9 @@ Needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON.";
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     super::log_to_stderr();
     end_on_panic();
-    let Args { config, interface, pin_dir, takeover } = args;
+    let Args { config, interfaces, pin_dir, takeover } = args;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(daemon::run(Options { config, interface, pin_dir, takeover }))?;
+    runtime.block_on(daemon::run(Options { config, interfaces, pin_dir, takeover }))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -6,7 +6,7 @@ use super::pins::Source;
 use super::print;
 use crate::admin::Request;
 use crate::admin::change::Override;
-use crate::admin::status::{Service, Status};
+use crate::admin::status::{Interface, Service, Status};
 use crate::kernel::Maps;
 
 /// Show whether a gate runs, where it is attached, and how every packet left it.
@@ -41,16 +41,31 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The interfaces that are there, and how it is attached to each.
+fn attached_to(status: &Status) -> Option<String> {
+    let attached =
+        |Interface { name, mode, .. }: &Interface| Some(format!("{} in {mode} mode", name.as_ref()?));
+    let attached: Vec<_> = status.interfaces.iter().filter_map(attached).collect();
+    (!attached.is_empty()).then(|| attached.join(", "))
+}
+
+/// The interfaces that are not; the daemon knows their names.
+fn vanished(status: &Status) -> Option<String> {
+    let gone = status.interfaces.iter().filter(|interface| interface.name.is_none());
+    let gone: Vec<_> = gone.map(|interface| format!("interface {}", interface.index)).collect();
+    let names = if status.vanished.len() == gone.len() { &status.vanished } else { &gone };
+    (!gone.is_empty()).then(|| names.join(", "))
+}
+
 fn print_status(status: &Status) {
-    match (status.daemon, &status.interface) {
-        (Some(pid), Some(interface)) => {
-            println!("gate runs as process {pid}, attached to {interface} in {} mode", status.mode);
-        }
-        (None, Some(interface)) => {
-            println!("no daemon runs; the program is attached to {interface} in {} mode", status.mode);
-        }
+    match (status.daemon, attached_to(status)) {
+        (Some(pid), Some(interfaces)) => println!("gate runs as process {pid}, attached to {interfaces}"),
+        (None, Some(interfaces)) => println!("no daemon runs; the program is attached to {interfaces}"),
         (Some(pid), None) => println!("gate runs as process {pid}, attached to nothing"),
         (None, None) => println!("no daemon runs, nothing is attached; `gate detach` removes the pins"),
+    }
+    if let Some(vanished) = vanished(status) {
+        println!("vanished, and the program with it: {vanished}; attached again when it is back");
     }
     println!(
         "generation {}, heartbeat {} ms ago{}, {}, {} tenants",

@@ -3,20 +3,23 @@
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 
-use gate_common::abi::TcpAction;
+use gate_common::abi::{Control, TcpAction};
 use gate_common::units::{Fraction, Nanos};
 
 use super::Gate;
+use super::fault::Fault;
 use super::parsers::{absolute_path, number, one_of, time};
 use super::raw::Section;
 use super::units::{self, Wrong};
-use super::values::{AdminSocket, Algorithm, Fragments, Mode, OnStale, XdpMode};
+use super::values::{
+    AdminSocket, Algorithm, Fragments, InterfaceName, ListedInterface, Mode, OnStale, XdpMode,
+};
 
 /// The section `[gate]`.
 pub(super) fn gate(mut section: Section<'_>) -> Gate {
     let s = &mut section;
     let gate = Gate {
-        interface: s.get("interface", str::parse),
+        interfaces: interfaces(s),
         xdp: s.get("xdp", one_of(&XDP_MODES)).unwrap_or(XdpMode::Auto),
         mode: s.get("mode", one_of(&MODES)).unwrap_or(Mode::Enforce),
         enforce: s.get("enforce", units::percentage).unwrap_or(Fraction::ONE),
@@ -44,6 +47,37 @@ pub(super) fn gate(mut section: Section<'_>) -> Gate {
     }
     section.finish();
     gate
+}
+
+impl Gate {
+    /// What is wrong with an interface on this machine, with its place in the document.
+    #[must_use]
+    pub fn interface_fault(&self, place: usize, message: String) -> Fault {
+        let listed = self.interfaces.get(place);
+        let path = if self.interfaces.len() > 1 {
+            format!("gate.interface[{place}]")
+        } else {
+            "gate.interface".to_owned()
+        };
+        let value = listed.map(|listed| format!("{:?}", listed.name.as_str()));
+        Fault { line: listed.map_or(1, |listed| listed.line), path, value, message }
+    }
+}
+
+/// The interfaces, no two of them the same.
+fn interfaces(section: &mut Section<'_>) -> Vec<ListedInterface> {
+    let mut interfaces: Vec<ListedInterface> = Vec::new();
+    for item in section.list("interface", str::parse::<InterfaceName>) {
+        let line = item.line();
+        if let Some(first) = interfaces.iter().find(|first| first.name == item.value) {
+            item.fault(format!("is listed already, on line {}: name each interface once", first.line));
+        } else if interfaces.len() == Control::INTERFACES {
+            item.fault(format!("is one too many: there may be {}", Control::INTERFACES));
+        } else {
+            interfaces.push(ListedInterface { name: item.value, line });
+        }
+    }
+    interfaces
 }
 
 fn map_memory(text: &str) -> Result<u64, Wrong> {

@@ -73,8 +73,8 @@ pub use shedding::{Probe, Shedding};
 pub use store_address::StoreAddress;
 pub use text::read_text;
 pub use values::{
-    Action, AdminSocket, Algorithm, Fragments, InterfaceName, Mode, OnStale, Protocol, TcpPrice, TenantIndex,
-    Transports, XdpMode,
+    Action, AdminSocket, Algorithm, Fragments, InterfaceName, ListedInterface, Mode, OnStale, Protocol,
+    TcpPrice, TenantIndex, Transports, XdpMode,
 };
 
 /// A configuration that holds together.
@@ -91,8 +91,10 @@ pub struct Config {
 /// The settings for all services.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gate {
-    /// Where the XDP program is attached; `None` if the command line must say it.
-    pub interface: Option<InterfaceName>,
+    /// Where the XDP program is attached: at most [`Control::INTERFACES`], distinct. None if the command line must say it.
+    ///
+    /// [`Control::INTERFACES`]: gate_common::abi::Control::INTERFACES
+    pub interfaces: Vec<ListedInterface>,
     /// How the XDP program is attached.
     pub xdp: XdpMode,
     /// Enforcement or shadow mode.

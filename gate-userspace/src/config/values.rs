@@ -137,6 +137,15 @@ impl InterfaceName {
     }
 }
 
+/// An interface of the configuration, and the line that names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedInterface {
+    /// Its name.
+    pub name: InterfaceName,
+    /// From 1.
+    pub line: usize,
+}
+
 impl FromStr for InterfaceName {
     type Err = String;
 

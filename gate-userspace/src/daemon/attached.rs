@@ -1,30 +1,64 @@
-//! The program at its interface.
+//! The program at its interfaces.
+
+use std::collections::BTreeSet;
 
 use gate_common::abi::AttachMode;
 
-use crate::kernel::attach::{self, attach, mode_name};
+use crate::kernel::attach::{self, interface_name, mode_name};
+use crate::kernel::interfaces::{Interface, attach_again};
 use crate::kernel::{Loaded, PinDir, mark};
 
-/// The program at its interface.
+/// The program at its interfaces.
 pub(super) struct Attached {
     pub(super) xdp: attach::Mode,
-    pub(super) interface: String,
+    pub(super) interfaces: Vec<Interface>,
     pub(super) pins: PinDir,
     pub(super) loaded: Loaded,
-    pub(super) interface_lost: bool,
+    /// The slots of interfaces that have vanished.
+    vanished: BTreeSet<usize>,
     /// The bit of the mark that charged datagrams get; none if zero.
-    pub(super) mark: u32,
+    mark: u32,
     /// How many datagrams could not be marked before this gate.
-    pub(super) unmarked: u64,
+    unmarked: u64,
 }
 
 impl Attached {
+    /// The program at these interfaces, where what is charged gets the bit `mark`, if any.
+    pub(super) fn new(
+        xdp: attach::Mode,
+        interfaces: Vec<Interface>,
+        pins: PinDir,
+        loaded: Loaded,
+        mark: u32,
+    ) -> Self {
+        let vanished = BTreeSet::new();
+        let unmarked = mark::unmarked(&loaded.maps);
+        let mut this = Self { xdp, interfaces, pins, loaded, vanished, mark, unmarked };
+        this.mark_charged();
+        this
+    }
+
+    /// Takes over another list of interfaces, at which the program is already.
+    pub(super) fn follow(&mut self, interfaces: Vec<Interface>) {
+        self.interfaces = interfaces;
+        let is_listed = |slot: &usize| self.interfaces.iter().any(|interface| interface.slot == *slot);
+        self.vanished.retain(is_listed);
+        self.mark_charged();
+    }
+
+    /// The names of the interfaces that have vanished.
+    pub(super) fn vanished(&self) -> Vec<String> {
+        let vanished = self.interfaces.iter().filter(|interface| self.vanished.contains(&interface.slot));
+        vanished.map(|interface| interface.name.clone()).collect()
+    }
+
     /// Lets what is charged be marked. Where that cannot be, the daemon goes by the interface.
-    pub(super) fn mark_charged(&mut self) {
-        if let Err(error) = mark::attach(&mut self.loaded, &self.interface, self.mark, &self.pins) {
+    fn mark_charged(&mut self) {
+        let present = self.interfaces.iter().filter(|interface| !self.vanished.contains(&interface.slot));
+        if let Err(error) = mark::attach(&mut self.loaded, present, self.mark, &self.pins) {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
-                "charged datagrams are not marked: what comes in by the interface counts as charged"
+                "charged datagrams are not marked: what comes in by an interface of gate's counts as charged"
             );
         }
     }
@@ -34,35 +68,44 @@ impl Attached {
         let maps = &self.loaded.maps;
         if maps.charged_mark() != 0 && mark::unmarked(maps) > self.unmarked {
             maps.mark_nothing();
+            // Nor when the interfaces change.
+            self.mark = 0;
+            let interfaces: Vec<_> =
+                self.interfaces.iter().map(|interface| interface.name.as_str()).collect();
             tracing::warn!(
-                interface = self.interface,
-                "the driver has no metadata, so charged datagrams are not marked: what comes in by the interface \
-                 counts as charged"
+                interfaces = interfaces.join(","),
+                "a driver has no metadata, so charged datagrams are not marked: what comes in by an interface of \
+                 gate's counts as charged"
             );
         }
     }
 
-    /// An interface that vanished takes its program with it; when one of that name is back, the program
-    /// is attached anew.
-    pub(super) fn look_after_interface(&mut self) {
-        let attached = self.loaded.maps.attached();
-        if attached.is_some_and(|(index, _)| attach::interface_name(index).is_some()) {
-            return;
-        }
-        if !self.interface_lost {
-            self.interface_lost = true;
-            tracing::error!(
-                interface = self.interface,
-                "the interface has vanished, and the program with it"
-            );
-        }
-        match attach(&mut self.loaded, &self.interface, self.xdp, &self.pins) {
-            Ok(mode) => {
-                self.interface_lost = false;
-                self.mark_charged();
-                tracing::info!(interface = self.interface, mode = mode_name(mode), "attached again");
+    /// An interface that vanished takes its program with it, and the others go on; when one of that name is back, the
+    /// program is attached anew.
+    pub(super) fn look_after_interfaces(&mut self) {
+        let mut is_back = false;
+        for interface in &self.interfaces {
+            let Interface { name, slot } = interface;
+            let attached = self.loaded.maps.attached_at(*slot);
+            if attached.is_some_and(|(index, _)| interface_name(index).is_some()) {
+                continue;
             }
-            Err(error) => tracing::debug!(error = &error as &dyn std::error::Error, "not attached again"),
+            if self.vanished.insert(*slot) {
+                tracing::error!(interface = name, "the interface has vanished, and the program with it");
+            }
+            match attach_again(&mut self.loaded, interface, self.xdp, &self.pins) {
+                Ok(mode) => {
+                    self.vanished.remove(slot);
+                    is_back = true;
+                    tracing::info!(interface = name, mode = mode_name(mode), "attached again");
+                }
+                Err(error) => {
+                    tracing::debug!(error = &error as &dyn std::error::Error, "not attached again");
+                }
+            }
+        }
+        if is_back {
+            self.mark_charged();
         }
     }
 }

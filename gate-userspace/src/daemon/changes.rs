@@ -13,6 +13,8 @@ use crate::config::Config;
 pub(super) struct Changes {
     pub(super) overrides: watch::Sender<Vec<Override>>,
     pub(super) config: watch::Sender<Arc<Config>>,
+    /// The interfaces that have vanished since, by name.
+    pub(super) vanished: watch::Sender<Vec<String>>,
     /// The configuration of the start.
     pub(super) started: Arc<Config>,
     /// Orders that come; for its tick each waits in `waiting`.
@@ -29,6 +31,7 @@ impl Changes {
         Self {
             overrides: watch::Sender::default(),
             config: watch::Sender::new(Arc::clone(&config)),
+            vanished: watch::Sender::default(),
             started: config,
             orders,
             waiting: VecDeque::new(),

@@ -20,6 +20,12 @@ pub enum Error {
         "no interface: say `interface = \"eth1\"` in the section [gate] of the configuration, or --interface eth1"
     )]
     NoInterface,
+    /// The command line names too many interfaces.
+    #[error("too many interfaces: there may be {max}")]
+    TooManyInterfaces {
+        /// How many there may be.
+        max: usize,
+    },
     /// The maps would take more memory than is allowed.
     #[error(transparent)]
     Exceeded(#[from] control::sizes::Exceeded),

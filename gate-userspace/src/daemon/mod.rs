@@ -1,4 +1,4 @@
-//! `gate run`: the maps, the program at the interface, the control loop, until it is told to stop.
+//! `gate run`: the maps, the program at its interfaces, the control loop, until it is told to stop.
 //!
 //! | told by | does |
 //! |---|---|
@@ -8,10 +8,10 @@
 //! | the admin socket | shows what is known, changes what may be changed |
 //! | [`HAND_OVER`](crate::kernel::owner::HAND_OVER) | ends and leaves all in place, for the gate that takes over |
 //!
-//! - `start`: the start, with the program at an interface or without.
+//! - `start`: the start, with the program at interfaces or without.
 //! - `process`: the loop, the tick, and the end; `draining`: the clients that are served to their end.
 //! - `reload`, `changes`: another configuration while gate runs.
-//! - `attached`: the program at its interface; `local`: the addresses at which connections end here.
+//! - `attached`: the program at its interfaces; `interfaces`: which these are; `local`: the addresses at which connections end here.
 //! - `settings`, `options`, `descriptors`, `signals`: what the others are started with.
 
 use self::process::{Daemon, Stop};
@@ -23,6 +23,7 @@ mod changes;
 mod descriptors;
 mod draining;
 mod error;
+mod interfaces;
 mod local;
 mod options;
 mod process;

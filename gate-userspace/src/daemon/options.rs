@@ -7,8 +7,8 @@ use std::path::PathBuf;
 pub struct Options {
     /// The configuration.
     pub config: PathBuf,
-    /// The interface, instead of the configuration's.
-    pub interface: Option<String>,
+    /// The interfaces, instead of the configuration's; the configuration's if there are none.
+    pub interfaces: Vec<String>,
     /// The pin directory, instead of the configuration's.
     pub pin_dir: Option<PathBuf>,
     /// End a gate that runs already, and take over from it.

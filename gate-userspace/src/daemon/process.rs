@@ -154,7 +154,13 @@ impl Daemon {
     /// Only where the program is attached does it matter by which interface something came.
     fn look_after_interfaces(&mut self) {
         let Some(attached) = &mut self.attached else { return };
-        attached.look_after_interface();
+        attached.look_after_interfaces();
+        let vanished = attached.vanished();
+        self.changes.vanished.send_if_modified(|before| {
+            let modified = *before != vanished;
+            *before = vanished;
+            modified
+        });
         self.dispatcher.iter().for_each(Dispatcher::refresh_local_addrs);
     }
 

@@ -52,6 +52,7 @@ impl Daemon {
                 clock::monotonic(),
             ),
             overrides: self.changes.overrides.subscribe(),
+            vanished: self.changes.vanished.subscribe(),
             changes: self.changes.sender.clone(),
         };
         let server = Server::start(opened, context)
@@ -85,6 +86,10 @@ impl Daemon {
         let reloaded = self.sound_overrides().and_then(|overrides| {
             let (config, layout) = self.prepare(&overrides)?;
             Ok((config, layout, overrides))
+        });
+        let reloaded = reloaded.and_then(|reloaded| {
+            self.follow_interfaces(&reloaded.0)?;
+            Ok(reloaded)
         });
         let (config, layout, overrides) = match reloaded {
             Ok(reloaded) => reloaded,
@@ -157,16 +162,18 @@ impl Daemon {
         if order.dry_run {
             return Ok(done);
         }
+        self.follow_interfaces(&config)?;
         done.later = self.put_in_force(config, layout)?;
         done.overrides.clone_from(&overrides);
         self.changes.overrides.send_replace(overrides);
         Ok(done)
     }
 
-    /// A configuration that fits, and its layout.
+    /// A configuration that fits this machine, and its layout.
     fn prepare(&self, overrides: &[Override]) -> Result<(Config, Layout), Error> {
         let config = Config::read_with(&self.options.config, overrides)?;
         sizes(&config)?;
+        self.other_interfaces(&config)?;
         let layout = Layout::build(&config, &self.occupied())?;
         Ok((config, layout))
     }

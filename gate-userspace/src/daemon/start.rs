@@ -1,4 +1,4 @@
-//! The start of the daemon, with the program at an interface or without.
+//! The start of the daemon, with the program at interfaces or without.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::error::Error;
 use super::options::Options;
 use super::process::Daemon;
 use super::settings::{hot_per_sec, now, prober, rules, sizes};
-use super::{descriptors, local};
+use super::{descriptors, interfaces, local};
 use crate::clock;
 use crate::config::{self, Config};
 use crate::control::board::Board;
@@ -21,9 +21,10 @@ use crate::control::occupied::{Occupied, occupied};
 use crate::control::tick::Ticker;
 use crate::control::watch::Watch;
 use crate::dispatcher::Dispatcher;
-use crate::kernel::attach::{self, attach};
+use crate::kernel::attach;
+use crate::kernel::interfaces::{assign, attach_all};
 use crate::kernel::owner::{Ownership, Predecessor, Previous};
-use crate::kernel::{self, CpuWatch, Heartbeat, Maps, Opened, PinDir, mark};
+use crate::kernel::{self, CpuWatch, Heartbeat, Maps, Opened, PinDir};
 
 impl Daemon {
     /// Starts as the configuration says.
@@ -37,10 +38,7 @@ impl Daemon {
             config::XdpMode::Generic => attach::Mode::Generic,
             config::XdpMode::Off => return Self::in_user_space(options, &config),
         };
-        let named = || config.gate.interface.as_ref().map(|name| name.as_str().to_owned());
-        let interface = options.interface.clone().or_else(named).ok_or(Error::NoInterface)?;
-        nix::net::if_::if_nametoindex(interface.as_str())
-            .map_err(|_| kernel::Error::NoInterface { interface: interface.clone() })?;
+        let names = interfaces::checked(&options, &config, &[])?;
         let sizes = sizes(&config)?;
         let directory = options.pin_dir.as_ref().unwrap_or(&config.gate.pin_dir);
         let opened = PinDir::make(directory)
@@ -50,7 +48,7 @@ impl Daemon {
             opened => opened?,
         };
         let fresh = opened.fresh;
-        let started = Self::with_xdp(options, &config, xdp, interface, pins.clone(), opened);
+        let started = Self::with_xdp(options, &config, xdp, &names, pins.clone(), opened);
         if fresh && started.is_err() {
             // Nothing was there before this call.
             PinDir::remove(pins.path())?;
@@ -63,13 +61,13 @@ impl Daemon {
         options: Options,
         config: &Config,
         xdp: attach::Mode,
-        interface: String,
+        names: &[String],
         pins: PinDir,
         opened: Opened,
     ) -> Result<Self, Error> {
         let maps = Arc::clone(&opened.maps);
         // Before the old gate ends: what does not fit must not leave nobody in charge.
-        attach::check(&maps, &interface, &pins)?;
+        let interfaces = assign(&maps, names, &pins)?;
         let local = local::addresses();
         let occupied = Occupied { local: local.clone(), ..occupied(&maps) };
         let layout = Layout::build(config, &occupied)?;
@@ -83,7 +81,7 @@ impl Daemon {
         daemon.inherited_tenants = occupied.tenants.into_values().collect();
         announce_ownership(previous);
         let (mut loaded, migration) = opened.into_loaded()?;
-        let mode = attach(&mut loaded, &interface, xdp, &pins)?;
+        let modes = attach_all(&mut loaded, &interfaces, xdp, &pins)?;
         if let Some(migration) = &migration {
             migration.complete(&loaded.maps)?;
             announce_migration(migration.from_version());
@@ -92,10 +90,10 @@ impl Daemon {
         let proxies_datagrams =
             config.services.iter().any(|service| service.backend.is_some() && service.transports.udp);
         let mark = if proxies_datagrams { config.gate.charged_mark } else { 0 };
-        let unmarked = mark::unmarked(&loaded.maps);
-        let mut attached = Attached { xdp, interface, pins, loaded, interface_lost: false, mark, unmarked };
-        attached.mark_charged();
-        announce_attached(&attached.interface, mode, xdp, &attached.pins);
+        let attached = Attached::new(xdp, interfaces, pins, loaded, mark);
+        for (interface, mode) in attached.interfaces.iter().zip(modes) {
+            announce_attached(&interface.name, mode, xdp, &attached.pins);
+        }
         daemon.attached = Some(attached);
         Ok(daemon)
     }

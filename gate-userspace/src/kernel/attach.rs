@@ -1,6 +1,7 @@
 //! The program at an interface, held by a pinned link.
 
 use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 
 use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::xdp::{XdpLink, XdpMode};
@@ -8,7 +9,6 @@ use aya::programs::{ProgramError, Xdp};
 use gate_common::abi::AttachMode;
 
 use super::error::{Error, Result, os_error};
-use super::link;
 use super::load::Loaded;
 use super::maps::Maps;
 use super::pins::PinDir;
@@ -24,19 +24,24 @@ pub enum Mode {
     Auto,
 }
 
-/// Attaches the loaded program to `interface` and pins the link, or replaces the program of the link
-/// that is pinned already, without a moment between the two.
+/// Attaches the loaded program to an interface and pins the link in a slot, or replaces the program of the link that is
+/// pinned there, without a moment between the two. That link is none of another interface that is still there.
 ///
 /// # Errors
 ///
-/// [`Error::NoInterface`], [`Error::Occupied`], [`Error::OtherInterface`], [`Error::Attach`],
-/// [`Error::NoPrivilege`].
-pub fn attach(loaded: &mut Loaded, interface: &str, mode: Mode, pins: &PinDir) -> Result<AttachMode> {
-    let index = check(&loaded.maps, interface, pins)?;
-    let pin = pins.link();
+/// [`Error::NoInterface`], [`Error::Occupied`], [`Error::Attach`], [`Error::NoPrivilege`].
+pub(super) fn attach_at(
+    loaded: &mut Loaded,
+    interface: &str,
+    mode: Mode,
+    pins: &PinDir,
+    slot: usize,
+) -> Result<AttachMode> {
+    let index = index_of(interface)?;
+    let pin = pins.link(slot);
     if pin.exists() {
-        if replace(loaded, pins)? {
-            return Ok(loaded.maps.attached().map_or(AttachMode::None, |(_, mode)| mode));
+        if replace(loaded, &pin)? {
+            return Ok(loaded.maps.attached_at(slot).map_or(AttachMode::None, |(_, mode)| mode));
         }
         // The interface that the link was for is gone, and so is what it held.
         std::fs::remove_file(&pin)
@@ -45,25 +50,8 @@ pub fn attach(loaded: &mut Loaded, interface: &str, mode: Mode, pins: &PinDir) -
     let (link, mode) = attach_new(loaded.program()?, index, interface, mode)?;
     let link = FdLink::try_from(link).map_err(|source| Error::aya("link", source))?;
     link.pin(&pin).map_err(|source| Error::aya("link pin", source))?;
-    loaded.maps.set_attached(index, mode, namespace());
+    loaded.maps.set_attached(slot, index, mode, namespace());
     Ok(mode)
-}
-
-/// Checks, before an old gate is ended for it, that `interface` is there and is the one of the link that is
-/// pinned, if any; its index.
-///
-/// # Errors
-///
-/// [`Error::NoInterface`], [`Error::OtherInterface`].
-pub fn check(maps: &Maps, interface: &str, pins: &PinDir) -> Result<u32> {
-    let index = index_of(interface)?;
-    let pin = pins.link();
-    let held = if pin.exists() { link::interface(&pin)? } else { 0 };
-    if held != 0 && (held != index || is_elsewhere(maps)) {
-        let directory = pins.path().to_owned();
-        return Err(Error::OtherInterface { directory, interface: interface.to_owned() });
-    }
-    Ok(index)
 }
 
 pub(super) fn index_of(interface: &str) -> Result<u32> {
@@ -99,7 +87,7 @@ pub fn interface_name(index: u32) -> Option<String> {
 /// is found for it, means the same there.
 #[must_use]
 pub fn is_elsewhere(maps: &Maps) -> bool {
-    maps.attached().is_some() && maps.namespace() != namespace()
+    maps.attached().next().is_some() && maps.namespace() != namespace()
 }
 
 /// This thread's network namespace, by its inode's number.
@@ -121,8 +109,8 @@ fn attach_in(program: &mut Xdp, index: u32, interface: &str, mode: XdpMode) -> R
 }
 
 /// Puts the loaded program into the pinned link; `false` if the link's interface has vanished.
-fn replace(loaded: &mut Loaded, pins: &PinDir) -> Result<bool> {
-    let pinned = PinnedLink::from_pin(pins.link()).map_err(|source| Error::aya("link pin", source))?;
+fn replace(loaded: &mut Loaded, pin: &Path) -> Result<bool> {
+    let pinned = PinnedLink::from_pin(pin).map_err(|source| Error::aya("link pin", source))?;
     let link = XdpLink::try_from(FdLink::from(pinned)).map_err(|source| Error::aya("link", source))?;
     let program = loaded.program()?;
     match program.attach_to_link(link) {

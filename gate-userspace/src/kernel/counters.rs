@@ -22,11 +22,13 @@ impl Maps {
     /// How many rows of counters CPUs may have; they follow the shared one, row 0.
     #[must_use]
     pub fn cpu_rows(&self) -> usize {
-        self.control.word(0, offset_of!(Control, cpu_rows)).load(Ordering::Relaxed) as usize
+        self.control.word(0, offset_of!(Control, cpu_rows)).load(Ordering::Relaxed) as u32 as usize
     }
 
     pub(super) fn set_cpu_rows(&self, rows: u32) {
-        self.control.word(0, offset_of!(Control, cpu_rows)).store(rows.into(), Ordering::Relaxed);
+        let word = self.control.word(0, offset_of!(Control, cpu_rows));
+        let beside = word.load(Ordering::Relaxed) & !u64::from(u32::MAX);
+        word.store(beside | u64::from(rows), Ordering::Relaxed);
     }
 
     /// How many rows of counters there are: the shared one, those of CPUs, and those of the dispatcher's threads.

@@ -102,6 +102,23 @@ pub enum Error {
         /// Its name.
         interface: String,
     },
+    /// The same interface under two names.
+    #[error("interface {interface} is listed already, by another of its names: name each interface once")]
+    SameInterface {
+        /// The second name.
+        interface: String,
+    },
+    /// One interface lies on another.
+    #[error(
+        "interface {interface} lies on {lower}, which is listed too: packets go through both and would be charged twice; \
+         keep {lower} if {interface} is a VLAN or macvlan, and of a bond or bridge either it or its ports"
+    )]
+    Stacked {
+        /// The one above.
+        interface: String,
+        /// The one below.
+        lower: String,
+    },
     /// Another XDP program is attached there.
     #[error(
         "another XDP program is attached to {interface}: detach it first (`ip link set dev {interface} xdp off`, `bpftool link`)"

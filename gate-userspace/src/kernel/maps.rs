@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use aya::maps::MapData;
 use gate_common::abi::{
-    self, ABI_VERSION, AttachMode, Block, Clock, Control, CounterLine, Cpu, Name, Ports, RareCounters,
-    Service, ServiceState, Tenant, TenantLine, TenantState, TopKey, View, maps, touched_words,
+    self, ABI_VERSION, Block, Clock, Control, CounterLine, Cpu, Name, Ports, RareCounters, Service,
+    ServiceState, Tenant, TenantLine, TenantState, TopKey, View, maps, touched_words,
 };
 use gate_common::token_bucket::Limits;
 use gate_common::units::Nanos;
@@ -172,25 +172,6 @@ impl Maps {
         self.control.load_at(0, offset_of!(Control, clock))
     }
 
-    /// The index of the interface that the program was attached to, and how; `None` before that.
-    #[must_use]
-    pub fn attached(&self) -> Option<(u32, AttachMode)> {
-        let control = self.control.load(0);
-        let mode = match control.attach_mode {
-            mode if mode == AttachMode::Native as u32 => AttachMode::Native,
-            mode if mode == AttachMode::Generic as u32 => AttachMode::Generic,
-            _ => return None,
-        };
-        Some((control.interface, mode))
-    }
-
-    /// True if the program is attached to this interface.
-    #[must_use]
-    pub fn is_attached_to(&self, interface: u32) -> bool {
-        let word = self.control.word(0, offset_of!(Control, interface)).load(Ordering::Relaxed);
-        interface != 0 && word as u32 == interface && word >> 32 != u64::from(AttachMode::None as u32)
-    }
-
     /// The bit of the kernel's mark that charged datagrams get; zero if they get none.
     #[must_use]
     pub fn charged_mark(&self) -> u32 {
@@ -204,20 +185,6 @@ impl Maps {
     /// Marks nothing from now on.
     pub fn mark_nothing(&self) {
         self.set_charged_mark(0);
-    }
-
-    /// The network namespace of that interface, by its inode's number.
-    #[must_use]
-    pub fn namespace(&self) -> u64 {
-        self.control.word(0, offset_of!(Control, namespace)).load(Ordering::Relaxed)
-    }
-
-    pub(super) fn set_attached(&self, interface: u32, mode: AttachMode, namespace: u64) {
-        self.control.store_at(0, offset_of!(Control, namespace), &namespace);
-        let word = u64::from(interface) | u64::from(mode as u32) << 32;
-        // Both are in one word; the lower half comes first in memory on every machine that runs this.
-        const _: () = assert!(cfg!(target_endian = "little"));
-        self.control.store_at(0, offset_of!(Control, interface), &word);
     }
 
     /// The generation in force.

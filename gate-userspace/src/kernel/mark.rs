@@ -1,4 +1,4 @@
-//! The program at the interface's ingress, behind the XDP program, that marks what that has charged.
+//! The program at an interface's ingress, behind the XDP program, that marks what that has charged.
 //!
 //! Its link is a tcx link (Linux 6.6), pinned beside the XDP program's. Where it cannot be attached, or the driver has
 //! no room for metadata, nothing is marked, and the daemon goes by the interface that a datagram came in by.
@@ -8,28 +8,36 @@ use std::path::Path;
 use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::tc::{SchedClassifierLink, TcAttachOptions};
 use aya::programs::{LinkOrder, TcAttachType};
-use gate_common::abi::Event;
+use gate_common::abi::{Control, Event};
 
 use super::error::{Error, Result, os_error};
+use super::interfaces::Interface;
 use super::link;
 use super::load::Loaded;
 use super::maps::Maps;
 use super::pins::PinDir;
 
-/// Lets the bit `mark` be set on what is charged at `interface`; with no bit, lets nothing be marked. A program that
-/// is there already is replaced, without a moment between the two.
+/// Lets the bit `mark` be set on what is charged at these interfaces; with no bit, or if one of them cannot do that, lets
+/// nothing be marked, so that the daemon asks one question of all. A program that is there already is replaced, without a
+/// moment between the two.
 ///
 /// # Errors
 ///
 /// The kernel's error; then nothing is marked.
-pub fn attach(loaded: &mut Loaded, interface: &str, mark: u32, pins: &PinDir) -> Result<()> {
-    let pin = pins.mark_link();
-    let attached = if mark == 0 { Ok(()) } else { attach_program(loaded, interface, &pin) };
+pub fn attach<'i>(
+    loaded: &mut Loaded,
+    interfaces: impl IntoIterator<Item = &'i Interface>,
+    mark: u32,
+    pins: &PinDir,
+) -> Result<()> {
+    let mut interfaces = interfaces.into_iter().filter(|_| mark != 0);
+    let attached = interfaces
+        .try_for_each(|Interface { name, slot }| attach_program(loaded, name, &pins.mark_link(*slot)));
     if mark == 0 || attached.is_err() {
         loaded.maps.set_charged_mark(0);
-        if pin.exists() {
-            remove(&pin)?;
-        }
+        let mut marking =
+            (0..Control::INTERFACES).map(|slot| pins.mark_link(slot)).filter(|pin| pin.exists());
+        marking.try_for_each(|pin| remove(&pin))?;
         return attached;
     }
     loaded.maps.set_charged_mark(mark);

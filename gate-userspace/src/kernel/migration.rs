@@ -45,7 +45,7 @@ pub struct Migration {
 }
 
 impl Migration {
-    /// Makes the `new` maps, which are pinned beside `pins`, know the tenants and the interface of the `old`.
+    /// Makes the `new` maps, which are pinned beside `pins`, know the tenants and the interfaces of the `old`.
     pub(super) fn new(old: Box<dyn CarryOver>, new: &Maps, pins: &PinDir) -> Self {
         let word = |offset| old.head(offset).load(Ordering::Acquire);
         let clock = offset_of!(Control, clock);
@@ -54,11 +54,9 @@ impl Migration {
             origin_jiffies: word(clock + offset_of!(Clock, origin_jiffies)),
             origin_ns: word(clock + offset_of!(Clock, origin_ns)),
         });
-        for kept in
-            [offset_of!(Control, epoch), offset_of!(Control, interface), offset_of!(Control, namespace)]
-        {
-            new.control.word(0, kept).store(word(kept), Ordering::Release);
-        }
+        let epoch = offset_of!(Control, epoch);
+        new.control.word(0, epoch).store(word(epoch), Ordering::Release);
+        new.copy_attached(&*old);
         for tenant in 1..old.tenants() {
             new.tenants.store_at(tenant, offset_of!(Tenant, name), &old.name(tenant));
         }

@@ -6,7 +6,8 @@
 //! - `arrays`: how one is mapped, after its [`Shape`] is compared. [`PinnedHead`]: what all versions of them share.
 //! - [`Cpus`], [`CpuWatch`]: which CPUs there are, and in which row of counters each counts. [`Row`]: where that is.
 //! - [`PinDir`]: where maps and link are pinned, so that they outlive the daemon.
-//! - [`attach`]: the program at an interface; [`Peer`]: what a veth's other end needs.
+//! - [`attach`], [`mark`]: the programs at an interface; [`Peer`]: what a veth's other end needs.
+//! - [`interfaces`]: which of several interfaces has which link; [`stacking`]: which of them lie on others.
 //! - [`Heartbeat`]: the sign of life that XDP looks for.
 //! - [`Migration`]: maps that give way to others.
 //! - [`owner`]: who may write, and how an old daemon is ended.
@@ -16,12 +17,14 @@
 mod abi_v4;
 mod arrays;
 pub mod attach;
+mod attached;
 mod btf;
 mod carry_over;
 mod counters;
 mod cpus;
 mod error;
 mod heartbeat;
+pub mod interfaces;
 pub mod jiffies;
 mod link;
 mod load;
@@ -39,6 +42,7 @@ mod requirements;
 mod samples;
 mod shape;
 mod sizes;
+pub mod stacking;
 
 pub use arrays::pinned_shapes;
 pub use counters::Row;

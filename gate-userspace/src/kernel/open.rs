@@ -138,7 +138,7 @@ enum Pinned {
 }
 
 fn pinned(pins: &PinDir) -> Result<Pinned> {
-    let attached = pins.link().exists();
+    let attached = pins.has_link();
     match Maps::pinned(pins.path(), true) {
         // A daemon that died before it had made its maps ready: nothing refers to them yet.
         Err(Error::NoPins { .. } | Error::NotWhole { .. } | Error::AbiVersion { found: 0, .. })

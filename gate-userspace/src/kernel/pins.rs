@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use gate_common::abi::Control;
 use nix::mount::{MsFlags, mount};
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
@@ -65,16 +66,22 @@ impl PinDir {
         self.0.join("replacing")
     }
 
-    /// The pin of the link.
+    /// True if a link is pinned.
     #[must_use]
-    pub fn link(&self) -> PathBuf {
-        link(&self.0)
+    pub fn has_link(&self) -> bool {
+        (0..Control::INTERFACES).any(|slot| self.link(slot).exists())
     }
 
-    /// The pin of the link of the program that marks what was charged.
+    /// The pin of the link in a slot below [`Control::INTERFACES`].
     #[must_use]
-    pub fn mark_link(&self) -> PathBuf {
-        mark_link(&self.0)
+    pub fn link(&self, slot: usize) -> PathBuf {
+        link(&self.0, slot)
+    }
+
+    /// The pin of the link in a slot of the program that marks what was charged.
+    #[must_use]
+    pub fn mark_link(&self, slot: usize) -> PathBuf {
+        mark_link(&self.0, slot)
     }
 
     /// Takes the program from the interface, and removes every pin and the directory.
@@ -84,20 +91,18 @@ impl PinDir {
     /// [`Error::PinDir`]. A directory that is not there is no error.
     pub fn remove(directory: &Path) -> Result<Removed> {
         let failed = |source| Error::PinDir { directory: directory.to_owned(), source };
-        let pin = link(directory);
-        if pin.exists()
-            && let Err(error) = super::link::detach(&pin)
-        {
-            tracing::debug!(error = &error as &dyn std::error::Error, "the link goes with its pin");
+        let mut removed = Removed { link: false, maps: 0 };
+        for slot in 0..Control::INTERFACES {
+            for pin in [mark_link(directory, slot), link(directory, slot)] {
+                if pin.exists()
+                    && let Err(error) = super::link::detach(&pin)
+                {
+                    tracing::debug!(error = &error as &dyn std::error::Error, "the link goes with its pin");
+                }
+            }
+            unlink(&mark_link(directory, slot)).map_err(failed)?;
+            removed.link |= unlink(&link(directory, slot)).map_err(failed)?;
         }
-        let mark = mark_link(directory);
-        if mark.exists()
-            && let Err(error) = super::link::detach(&mark)
-        {
-            tracing::debug!(error = &error as &dyn std::error::Error, "the mark link goes with its pin");
-        }
-        unlink(&mark).map_err(failed)?;
-        let mut removed = Removed { link: unlink(&pin).map_err(failed)?, maps: 0 };
         let entries = match fs::read_dir(directory) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(removed),
@@ -130,12 +135,17 @@ pub struct Removed {
 /// Where Linux has its BPF file system.
 pub(super) const BPF_FS: &str = "/sys/fs/bpf";
 
-fn link(directory: &Path) -> PathBuf {
-    directory.join("link")
+fn link(directory: &Path, slot: usize) -> PathBuf {
+    directory.join(numbered("link", slot))
 }
 
-fn mark_link(directory: &Path) -> PathBuf {
-    directory.join("mark-link")
+fn mark_link(directory: &Path, slot: usize) -> PathBuf {
+    directory.join(numbered("mark-link", slot))
+}
+
+/// The first slot's pins have the name that they had when there was one interface.
+fn numbered(name: &str, slot: usize) -> String {
+    if slot == 0 { name.to_owned() } else { format!("{name}-{slot}") }
 }
 
 fn unlink(path: &Path) -> io::Result<bool> {

@@ -15,7 +15,8 @@ use gate_tests::packet::Packet;
 use gate_tests::world::{Plan, UDP, World, service, tenant};
 use gate_userspace::control::tables::{Placement, Table};
 use gate_userspace::kernel::PinDir;
-use gate_userspace::kernel::attach::{Mode, attach};
+use gate_userspace::kernel::attach::Mode;
+use gate_userspace::kernel::interfaces::attach;
 use xtask::lab::process::ChildProcess;
 use xtask::sh;
 

@@ -49,7 +49,7 @@ fn what_is_left_out_has_its_documented_default() {
     assert_eq!(
         config.gate,
         Gate {
-            interface: Some("eth1".parse().unwrap()),
+            interfaces: vec![ListedInterface { name: "eth1".parse().unwrap(), line: 2 }],
             xdp: XdpMode::Auto,
             mode: Mode::Enforce,
             enforce: Fraction::ONE,
@@ -115,6 +115,27 @@ fn what_is_left_out_has_its_documented_default() {
             own_prefixes: None,
         }
     );
+}
+
+#[test]
+fn one_interface_or_a_list_of_them_is_read() {
+    for (written, expected) in [
+        ("\"eth1\"", &[("eth1", 2)][..]),
+        ("[\"eth1\"]", &[("eth1", 2)]),
+        ("[\n\"eth1\",\n\"eth2\"]", &[("eth1", 3), ("eth2", 4)]),
+    ] {
+        let text = GOOD.replace("\"eth1\"", written);
+        let gate = Config::parse("gate.toml", &text).unwrap().gate;
+        let listed: Vec<_> = gate.interfaces.iter().map(|one| (one.name.as_str(), one.line)).collect();
+        assert_eq!(listed, expected, "{written}");
+        let place = expected.len() - 1;
+        let fault = gate.interface_fault(place, "wrong".to_owned()).to_string();
+        let (name, line) = expected[place];
+        let path = if place == 0 { "gate.interface" } else { "gate.interface[1]" };
+        assert_eq!(fault, format!("{line}: {path} = {name:?}: wrong"));
+    }
+    let text = GOOD.replace("interface = \"eth1\"\n", "");
+    assert!(Config::parse("gate.toml", &text).unwrap().gate.interfaces.is_empty());
 }
 
 #[test]

@@ -6,7 +6,8 @@ use anyhow::{Result, ensure};
 use gate_common::abi::{Exit, Protocol, Service, ServiceState, service_flags};
 use gate_tests::net::{Net, SERVER_INTERFACE, SERVER_V4, SERVER_V6};
 use gate_tests::world::{PRICES, Plan, TCP, UDP, World, service, tenant};
-use gate_userspace::kernel::attach::{Mode, attach};
+use gate_userspace::kernel::attach::Mode;
+use gate_userspace::kernel::interfaces::attach;
 use gate_userspace::kernel::{Peer, PinDir};
 
 use super::generate::Sender;

@@ -35,7 +35,18 @@ const GATE: &[Broken] = &[
         ],
     ),
     ("\"eth1\"", "7", &[r#"2: gate.interface = 7: must be in quotes: "7""#]),
-    ("\"eth1\"", "[\"eth1\"]", &[r#"2: gate.interface = ["eth1"]: must be one value, not a list"#]),
+    ("\"eth1\"", "[\"eth1\", 7]", &[r#"2: gate.interface[1] = 7: must be in quotes: "7""#]),
+    ("\"eth1\"", "[]", &["2: gate.interface = []: is empty; give at least one, or leave the key out"]),
+    (
+        "\"eth1\"",
+        "[\"eth1\", \"eth2\",\n\"eth1\"]",
+        &[r#"3: gate.interface[2] = "eth1": is listed already, on line 2: name each interface once"#],
+    ),
+    (
+        "\"eth1\"",
+        r#"["a", "b", "c", "d", "e", "f", "g", "h", "i"]"#,
+        &[r#"2: gate.interface[8] = "i": is one too many: there may be 8"#],
+    ),
     ("interface", "interfaze", &[r#"2: gate.interfaze = "eth1": unknown key; did you mean interface?"#]),
     (
         "interface",
