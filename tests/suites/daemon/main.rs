@@ -4,6 +4,7 @@ mod admin;
 mod closed_loop;
 mod cpus;
 mod hot_restart;
+mod interfaces;
 mod lab;
 mod lifecycle;
 mod net;
