@@ -188,7 +188,8 @@ impl SessionState<Request> for Resp {
     fn effect(request: &Request) -> Effect {
         match (request.state, request.command) {
             (State::Shared, _) | (State::Name, SET_INFO) => Effect::None,
-            (State::Blocking, _) => Effect::Blocks,
+            // Neither waits for a permit: requests that hold one may be waiting for it.
+            (State::Blocking | State::Release, _) => Effect::Blocks,
             (State::Transaction, MULTI) => Effect::Begin,
             (State::Transaction, EXEC) => Effect::Commit,
             (State::Transaction, DISCARD) => Effect::Discard,

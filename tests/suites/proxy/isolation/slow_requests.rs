@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use gate_tests::fake_store::{FakeStore, counter};
 use gate_tests::proxy::{Listening, read_until, shown};
+use gate_tests::wait::wait_until;
 use nix::sys::signal::Signal;
 
 const EVERYONE: &str = "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"unlimited\"";
@@ -31,6 +32,60 @@ fn a_script_beyond_the_timeout_costs_nobody_its_answer() -> Result<()> {
     let said = read_until(&mut polite, b"\r\n")?;
     ensure!(said == b"-UNCERTAIN reason=store-down\r\n", "{}", shown(&said));
     store.signal(Signal::SIGCONT)
+}
+
+#[test]
+fn a_script_can_be_killed_by_another_client() -> Result<()> {
+    let store = Listening::redis()?;
+    let gate = Listening::gate_with("threads = \"1\"", "resp", store.address, "", EVERYONE)?;
+    for (runs, asks, end, kills) in [
+        ("EVAL \"while true do end\" 0\r\n", "PING\r\n", "\r\n", "SCRIPT KILL\r\n"),
+        ("FCALL endless 0\r\n", "FUNCTION STATS\r\n", "functions_count\r\n:1\r\n", "FUNCTION KILL\r\n"),
+    ] {
+        let mut slow = gate.connect()?;
+        let mut other = gate.connect()?;
+        let library = "#!lua name=l\nredis.register_function('endless', function() while true do end end)";
+        write!(other, "CONFIG SET lua-time-limit 10\r\n")?;
+        write!(
+            other,
+            "*4\r\n$8\r\nFUNCTION\r\n$4\r\nLOAD\r\n$7\r\nREPLACE\r\n${}\r\n{library}\r\n",
+            library.len()
+        )?;
+        ensure!(read_until(&mut other, b"l\r\n")? == b"+OK\r\n$1\r\nl\r\n");
+        slow.write_all(runs.as_bytes())?;
+        wait_until("the store is busy", || Ok(store.ask(b"PING\r\n", b"\r\n")?.starts_with(b"-BUSY")))?;
+        other.write_all(asks.as_bytes())?;
+        let said = shown(&read_until(&mut other, end.as_bytes())?);
+        ensure!(said.contains("-BUSY") || said.contains("running_script"), "{asks}: {said}");
+        other.write_all(kills.as_bytes())?;
+        let said = read_until(&mut other, b"\r\n")?;
+        ensure!(said == b"+OK\r\n", "{kills}: {}", shown(&said));
+        let said = read_until(&mut slow, b"\r\n")?;
+        ensure!(shown(&said).contains("killed by user"), "{}", shown(&said));
+    }
+    ensure!(counter(&gate, "store-failed")? == 0);
+    Ok(())
+}
+
+#[test]
+fn a_paused_store_can_be_resumed_by_another_client() -> Result<()> {
+    let store = Listening::redis()?;
+    let gate =
+        Listening::gate_with("threads = \"1\"", "resp", store.address, "parallelism = \"1\"", EVERYONE)?;
+    let mut slow = gate.connect()?;
+    let mut other = gate.connect()?;
+    other.write_all(b"CLIENT PAUSE 60000 WRITE\r\n")?;
+    ensure!(read_until(&mut other, b"\r\n")? == b"+OK\r\n");
+    slow.write_all(b"EVAL \"return redis.call('INCR', KEYS[1])\" 1 a\r\n")?;
+    wait_until("the store holds the script back", || {
+        Ok(shown(&store.ask(b"INFO clients\r\nECHO end\r\n", b"end\r\n")?).contains("blocked_clients:1"))
+    })?;
+    other.write_all(b"CLIENT UNPAUSE\r\nECHO b\r\n")?;
+    let said = read_until(&mut other, b"b\r\n")?;
+    ensure!(said == b"+OK\r\n$1\r\nb\r\n", "{}", shown(&said));
+    ensure!(read_until(&mut slow, b"\r\n")? == b":1\r\n");
+    ensure!(counter(&gate, "store-failed")? == 0);
+    Ok(())
 }
 
 #[test]

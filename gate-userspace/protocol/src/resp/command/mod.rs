@@ -31,6 +31,8 @@ pub enum State {
     Transaction,
     /// May wait for other clients, and keeps all behind it waiting.
     Blocking,
+    /// `CLIENT UNPAUSE`: what is ahead of it on a shared connection may be waiting for it.
+    Release,
     /// `SUBSCRIBE` and its like: what comes is not in answer to requests any more.
     Pubsub,
     /// `MONITOR`: likewise, for good.

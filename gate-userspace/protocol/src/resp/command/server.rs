@@ -24,7 +24,7 @@ pub(super) const CONNECTION: &[Spec] = &[
     c("client|tracking", Connection, NONE, NO_KEYS).state(State::Tracking),
     c("client|trackinginfo", Connection, NONE, NO_KEYS).state(State::Tracking),
     c("client|unblock", Admin, NONE, NO_KEYS),
-    c("client|unpause", Admin, NONE, NO_KEYS),
+    c("client|unpause", Connection, NONE, NO_KEYS).state(State::Release),
     c("command", Admin, NONE, NO_KEYS),
     c("discard", Transaction, NONE, NO_KEYS).state(State::Transaction),
     c("echo", Connection, NONE, NO_KEYS),
@@ -64,11 +64,14 @@ pub(super) const SCRIPT: &[Spec] = &[
     c("function", Admin, ANY, NO_KEYS).parent(),
     c("function|dump", Admin, NONE, NO_KEYS),
     c("function|help", Admin, NONE, NO_KEYS),
-    c("function|kill", Admin, NONE, NO_KEYS),
+    // Redis answers these while a script runs, so they must not wait for one: they are of no class that may take long.
+    c("function|kill", Connection, NONE, NO_KEYS),
     c("function|list", Admin, NONE, NO_KEYS),
-    c("function|stats", Admin, NONE, NO_KEYS),
+    c("function|stats", Connection, NONE, NO_KEYS),
     c("script", Script, NONE, NO_KEYS).parent(),
     c("script|debug", Admin, NONE, NO_KEYS).state(State::Own),
+    // Likewise.
+    c("script|kill", Connection, NONE, NO_KEYS),
 ];
 
 /// The server.
