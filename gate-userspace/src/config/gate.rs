@@ -50,7 +50,7 @@ pub(super) fn gate(mut section: Section<'_>) -> Gate {
 }
 
 impl Gate {
-    /// What is wrong with an interface on this machine, with its place in the document.
+    /// A fault of an interface on this machine, with its place in the document.
     #[must_use]
     pub fn interface_fault(&self, place: usize, message: String) -> Fault {
         let listed = self.interfaces.get(place);

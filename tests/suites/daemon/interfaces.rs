@@ -18,7 +18,7 @@ use xtask::{old_gate, paths, sh};
 const SECOND: &str = "gate1";
 const SECOND_V4: &str = "198.19.7.1";
 const SECOND_CLIENT: &str = "198.19.7.2";
-/// What the tenant at both pairs may ask at once, in requests of one request unit. It is refilled in hours.
+/// The burst of the tenant at both pairs, in requests of one request unit. It is refilled in hours.
 const BURST: u64 = 36;
 const BOTH: &str = r#"["gate0", "gate1"]"#;
 
@@ -151,7 +151,7 @@ impl Clients {
 
 const GET: &[u8] = b"\0\x07\0\0\0\x01\0\0get key\r\n";
 
-/// What the tenant has passed, was charged, and was refused for its quota.
+/// The counts of the tenant: passed, charged, and refused for its quota.
 fn counted(site: &Site) -> Result<(u64, f64, u64)> {
     let tenant = &site.json(&["tenants"])?[0];
     let refused = tenant["refused"]["quota"].as_u64().unwrap_or(0);
