@@ -29,6 +29,7 @@
 mod control;
 mod counters;
 pub mod draw;
+mod exit;
 mod hot;
 mod name;
 mod reason;
@@ -38,7 +39,8 @@ mod table;
 mod tenant;
 
 pub use control::{AttachMode, Clock, Control, View, view_flags};
-pub use counters::{CounterLine, Cpu, EXITS, Event, Exit, RareCounters, TenantCounters, touched_words};
+pub use counters::{CounterLine, Cpu, EXITS, RareCounters, TenantCounters, touched_words};
+pub use exit::{Event, Exit};
 pub use hot::TopKey;
 pub use name::Name;
 pub use reason::Reason;
