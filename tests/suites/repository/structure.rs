@@ -9,7 +9,7 @@ use std::path::Path;
 const ROOT: &str = "gate-userspace/src";
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 84] = [
+const ORDER: [&str; 85] = [
     "worker.rs",
     "pipeline/mod.rs",
     "pipeline/client_task.rs",
@@ -62,6 +62,7 @@ const ORDER: [&str; 84] = [
     "hot_cache/mod.rs",
     "hot_cache/key_order.rs",
     "hot_cache/hot_set.rs",
+    "hot_cache/cache_role.rs",
     "hot_cache/cache.rs",
     "hot_cache/flights.rs",
     "hot_cache/versions.rs",

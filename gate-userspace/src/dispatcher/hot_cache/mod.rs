@@ -19,6 +19,7 @@
 //! is seen once what was kept has lived its life.
 //!
 //! - [`hot_set`]: which keys are hot.
+//! - [`cache_role`]: the role of a request for the cache.
 //! - [`versions`]: whether an answer still holds.
 //! - [`cache`]: answers, in each thread. [`flights`]: reads under way, in all threads.
 //! - [`key_order`]: one client's requests. [`dedicated_writes`]: writes over a dedicated connection.
@@ -36,7 +37,8 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::watch;
 
 use self::cache::{Cache, Lookup};
-use self::flights::{Flight, FlightKey, FlightLeader, Flights, JoinResult, PendingTtl};
+pub(crate) use self::cache_role::{CacheDecision, CacheRole, ReadResult};
+use self::flights::{Flight, FlightKey, Flights, JoinResult};
 use self::hot_set::{HotSet, HotSetPublisher, Sampler};
 use self::key_order::{ANY_KEY, KeyOrder};
 use self::versions::{KeyHash, Mark, Marker, Version, Versions};
@@ -48,9 +50,10 @@ use super::settings::Settings;
 use super::tenants::ledger::Ledger;
 use super::wire::Cacheable;
 use crate::clock;
-use crate::protocol::{Access, Refusal};
+use crate::protocol::Access;
 
 mod cache;
+mod cache_role;
 pub(super) mod dedicated_writes;
 pub(super) mod flights;
 pub(super) mod hot_set;
@@ -116,76 +119,6 @@ pub(crate) struct Followers<W: Cacheable, C> {
 
 /// A request that follows a flight.
 pub(crate) type Follower<C> = InFlight<Rc<C>, ()>;
-
-/// The result of a read.
-#[derive(Debug)]
-pub(crate) enum ReadResult {
-    /// Answered from the cache.
-    Hit(Rc<[u8]>),
-    /// It follows a flight.
-    Joined,
-    /// To be sent to the store.
-    ToStore(CacheDecision),
-}
-
-/// The role in which a request goes to the store.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum CacheDecision {
-    /// For itself; with the one key that it reads or writes, if that is known.
-    Uncached(Option<KeyHash>),
-    /// For all clients that read this version of this key.
-    MayLead(KeyHash, Version),
-}
-
-impl ReadResult {
-    pub(crate) const UNCACHED: Self = Self::ToStore(CacheDecision::Uncached(None));
-}
-
-/// The role of a request for the hot cache while it is with the store.
-#[derive(Debug)]
-pub(crate) enum CacheRole {
-    /// None.
-    None,
-    /// The mark of a write.
-    MarkWrite(Mark),
-    /// It leads a flight. No single client owns the request.
-    LeadFlight(Box<FlightLeader>),
-    /// gate's own query for the TTL of a reply, once there is that reply.
-    QueryTtl(Option<Box<PendingTtl>>),
-}
-
-impl CacheRole {
-    /// The request will not be sent.
-    pub(crate) fn fail(self, refusal: Refusal) {
-        match self {
-            Self::MarkWrite(mark) => mark.over(),
-            Self::LeadFlight(leading) => leading.fail(refusal),
-            Self::None | Self::QueryTtl(_) => {}
-        }
-    }
-
-    /// The reply to a coalesced request is for one client alone.
-    pub(crate) fn answer_is_for_one_client(&mut self) {
-        if let Self::LeadFlight(leading) = self {
-            leading.is_for_one_client();
-        }
-    }
-
-    /// A part of the reply to a coalesced request.
-    pub(crate) fn on_reply_bytes(&mut self, give: &[u8], add: &[u8]) {
-        match self {
-            Self::LeadFlight(leading) => [give, add].into_iter().for_each(|bytes| leading.read(bytes)),
-            Self::QueryTtl(Some(keeping)) => [give, add].into_iter().for_each(|bytes| keeping.read(bytes)),
-            Self::None | Self::MarkWrite(_) | Self::QueryTtl(None) => {}
-        }
-    }
-
-    /// True if no single client owns the request.
-    #[inline]
-    pub(crate) const fn is_coalesced(&self) -> bool {
-        matches!(self, Self::LeadFlight(_) | Self::QueryTtl(_))
-    }
-}
 
 /// A client, as far as hot keys are concerned.
 pub(crate) trait CacheClient: Debug {
