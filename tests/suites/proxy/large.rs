@@ -483,6 +483,22 @@ fn redis_refuses_what_it_takes_for_too_long_itself() -> Result<()> {
     converse(&gate, &asked.concat(), b"-ERR Protocol error: invalid bulk length\r\n:0\r\n")
 }
 
+/// The tenant could pay for any length.
+#[test]
+fn a_value_beyond_max_request_is_refused_whoever_pays() -> Result<()> {
+    let store = Listening::redis()?;
+    let gate = Listening::gate("resp", store.address, "max_request = \"1MiB\"", EVERYONE)?;
+    let longest = resp(&[b"SET", b"a", &value(MIB, 1)]);
+    let too_long = resp(&[b"SET", b"b", &value(2 * MIB, 2)]);
+    let after = resp(&[b"EXISTS", b"a", b"b"]);
+    let refused = b"-DENIED retry_after_ms=0 reason=too-large\r\n";
+    converse(
+        &gate,
+        &[&longest[..], &too_long, &after].concat(),
+        &[&b"+OK\r\n"[..], refused, b":1\r\n"].concat(),
+    )
+}
+
 #[test]
 fn by_default_redis_takes_what_it_takes_without_gate() -> Result<()> {
     let store = Listening::redis()?;
