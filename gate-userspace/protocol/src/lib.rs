@@ -267,6 +267,8 @@ pub struct Refusal {
     pub retry_after: Nanos,
     /// The store may have done what it was asked: the request was sent, and its answer is lost.
     pub uncertain: bool,
+    /// The tenant's limit by what is asked that refuses it, if one does.
+    pub limit: Option<&'static str>,
 }
 
 /// The cause of a refusal, and whether the request ran: the first word of the client's answer.
@@ -324,13 +326,13 @@ impl Refusal {
     /// One with a time at which it is worth another try.
     #[must_use]
     pub const fn after(reason: Reason, retry_after: Nanos) -> Self {
-        Self { reason, retry_after, uncertain: false }
+        Self { reason, retry_after, uncertain: false, limit: None }
     }
 
     /// That of a request whose answer is lost: it may have run.
     #[must_use]
     pub const fn uncertain() -> Self {
-        Self { reason: Reason::StoreDown, retry_after: Nanos::ZERO, uncertain: true }
+        Self { reason: Reason::StoreDown, retry_after: Nanos::ZERO, uncertain: true, limit: None }
     }
 
     /// The cause of the refusal.
@@ -366,6 +368,10 @@ impl Refusal {
         }
         out.extend_from_slice(b"reason=");
         out.extend_from_slice(self.reason.name().as_bytes());
+        if let Some(limit) = self.limit {
+            out.extend_from_slice(b" limit=");
+            out.extend_from_slice(limit.as_bytes());
+        }
     }
 }
 

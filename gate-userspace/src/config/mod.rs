@@ -52,6 +52,7 @@ mod price;
 mod query_types;
 mod raw;
 mod read;
+mod request_limits;
 mod restart;
 mod shedding;
 mod store_address;
@@ -69,6 +70,7 @@ pub use fault::{Fault, Faults};
 pub use identity::{StoreLogin, User};
 pub use overrides::{Override, Wrong, edit, section_of, value_at};
 pub use price::{Learn, Price, Settle};
+pub use request_limits::{LimitOf, LimitUnit, RequestLimit};
 pub use shedding::{Probe, Shedding};
 pub use store_address::StoreAddress;
 pub use text::read_text;
@@ -205,6 +207,8 @@ pub struct Tenant {
     pub deny: Deny,
     /// The prefixes of the only keys that it may touch where gate proxies, those of its parts among them; `None` if any.
     pub own_prefixes: Option<Vec<String>>,
+    /// Limits by query type or command, where gate proxies.
+    pub request_limits: Vec<RequestLimit>,
 }
 
 /// Which requests of another tenant's clients are a tenant's.

@@ -18,7 +18,8 @@ use super::raw::Section;
 use super::units::{self, Wrong};
 use super::values::{Action, Protocol, TcpPrice, TenantIndex, Transports, XdpMode};
 use super::{
-    Config, Service, Tenant, backend, gate, identity, own_keys, parsers, parts, price, shedding, syn,
+    Config, Service, Tenant, backend, gate, identity, own_keys, parsers, parts, price, request_limits,
+    shedding, syn,
 };
 use crate::policy::Tier;
 
@@ -43,9 +44,15 @@ pub(super) fn config(mut root: Section<'_>) -> Config {
         read.map(|(section, name)| service(section, name, &names, &mut addresses)).collect();
     let dearest = services.iter().map(Frame::of).max().unwrap_or_default();
     let row = services.iter().map(|service| service.price.of_row()).min().unwrap_or_default();
+    let types = services.iter().filter_map(|service| Some(&service.backend.as_ref()?.query_types));
+    let types: Vec<_> = types.collect();
     let read = tenant_sections.iter_mut().zip(&names.list);
-    let mut tenants: Vec<_> =
-        read.map(|(section, name)| tenant(section, name, (dearest, row), &names, &mut taken)).collect();
+    let mut tenants: Vec<_> = read
+        .map(|(section, name)| {
+            let request_limits = request_limits::read(section, &types);
+            Tenant { request_limits, ..tenant(section, name, (dearest, row), &names, &mut taken) }
+        })
+        .collect();
     everyone_is_reached(&tenant_sections, &tenants, &services);
     dearer_frames_fit(&tenant_sections, &tenants, dearest);
     parts::fit(&tenant_sections, &tenants, &service_sections, &services);
@@ -184,6 +191,7 @@ fn tenant(
         users: identity::users(section, &mut taken.users),
         deny: identity::deny(section),
         own_prefixes,
+        request_limits: Vec::new(),
     }
 }
 

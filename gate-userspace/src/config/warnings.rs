@@ -44,7 +44,7 @@ impl Config {
     fn warnings_of(&self, service: &Service) -> Vec<String> {
         match &service.backend {
             Some(_) => self.warnings_of_proxied(service),
-            None => self.warning_of_guarded(service).into_iter().collect(),
+            None => self.warning_of_guarded(service).into_iter().chain(self.limits_unseen(service)).collect(),
         }
     }
 
@@ -60,6 +60,23 @@ impl Config {
             format!(
                 "service {}: gate guards it without reading keys, so that keys = \"own\" does not bind {tenants} there: give \
                  it a backend",
+                service.name
+            )
+        })
+    }
+
+    /// Tenants with limits by what is asked, which can reach a service whose requests gate does not tell apart.
+    fn limits_unseen(&self, service: &Service) -> Option<String> {
+        let is_default = |place| service.default.is_some_and(|default| default.get() == place);
+        let reaches = |(place, tenant): &(usize, &Tenant)| {
+            !tenant.request_limits.is_empty() && (!tenant.sources.is_empty() || is_default(*place))
+        };
+        let names: Vec<&str> =
+            self.tenants.iter().enumerate().filter(reaches).map(|(_, tenant)| &*tenant.name).collect();
+        listed(&names).map(|tenants| {
+            format!(
+                "service {}: gate guards it without telling requests apart, so that limits do not bind {tenants} there: give it \
+                 a backend",
                 service.name
             )
         })

@@ -25,6 +25,11 @@ impl QueryTypeTable {
         }
     }
 
+    /// The name of a type.
+    pub(crate) fn name(&self, query_type: QueryType) -> Option<&str> {
+        self.types.names().nth(usize::from(query_type.0))
+    }
+
     /// The class of a request, with the highest tier that its type may have; its tenant's may be lower. `bytes` begin
     /// where it does.
     #[inline]

@@ -6,6 +6,7 @@ use gate_common::units::{MilliRu, Nanos};
 
 use super::metrics::cost_samples::CostFeatures;
 use super::tenants::ledger::TenantId;
+use super::tenants::request_limits::LimitSet;
 use super::wire::Codec;
 /// Tier and query type of a request.
 pub(crate) use crate::policy::admission::Request as RequestClass;
@@ -69,6 +70,8 @@ pub(crate) struct Charged {
     pub(crate) is_charged_by_xdp: bool,
     /// True if the request counts as passed already.
     pub(crate) is_counted: bool,
+    /// The limits that it was taken from.
+    pub(crate) limits: LimitSet,
 }
 
 /// A request that has been charged and not been answered. It moves from the pipeline to the queue, and from there to the

@@ -17,6 +17,7 @@ mod proxy_protocol;
 mod query_types;
 mod queue;
 mod read_prices;
+mod request_limits;
 mod resp;
 mod store_login;
 mod udp;

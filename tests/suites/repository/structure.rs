@@ -9,7 +9,7 @@ use std::path::Path;
 const ROOT: &str = "gate-userspace/src";
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 85] = [
+const ORDER: [&str; 87] = [
     "worker.rs",
     "pipeline/mod.rs",
     "pipeline/client_task.rs",
@@ -35,6 +35,7 @@ const ORDER: [&str; 85] = [
     "pipeline/senders.rs",
     "pipeline/queue_item.rs",
     "pipeline/reply_costs.rs",
+    "pipeline/limit_charges.rs",
     "pipeline/admission.rs",
     "pipeline/read_prices.rs",
     "stores/mod.rs",
@@ -86,6 +87,7 @@ const ORDER: [&str; 85] = [
     "tenants/mod.rs",
     "tenants/usage.rs",
     "tenants/parts.rs",
+    "tenants/request_limits.rs",
     "tenants/ledger.rs",
     "queue/mod.rs",
     "queue/concurrency.rs",

@@ -113,6 +113,7 @@ fn what_is_left_out_has_its_documented_default() {
             users: Vec::new(),
             deny: Deny::default(),
             own_prefixes: None,
+            request_limits: Vec::new(),
         }
     );
 }

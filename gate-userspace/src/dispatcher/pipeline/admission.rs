@@ -32,7 +32,9 @@ use crate::dispatcher::queue::policy::Policy;
 use crate::dispatcher::queue::tier_queue::{Place, Queue, Queued};
 use crate::dispatcher::request::{Charged, Payer, RequestClass};
 use crate::dispatcher::settings::{Limits, Settings};
+use crate::dispatcher::tenants::Tenants;
 use crate::dispatcher::tenants::ledger::{Charge, Ledger, TenantId};
+use crate::dispatcher::tenants::request_limits::LimitSet;
 use crate::policy::Tier;
 use crate::policy::cost_model::{Measure, Window};
 use crate::policy::read_cost::{AskedRows, ReadSizes};
@@ -46,6 +48,8 @@ pub(crate) struct Admission<T> {
     pub(super) service: usize,
     pub(super) ledger: Rc<RefCell<Ledger>>,
     policy: Policy,
+    /// As of the last tick.
+    pub(super) tenants: RefCell<Arc<Tenants>>,
     /// The requests that wait for a permit, and the permits.
     queue: RefCell<Queue<T>>,
     /// How long the store takes, where the number of permits is found by that.
@@ -72,12 +76,21 @@ pub(crate) struct Demand {
     pub(crate) rows_by: RowsBy,
     pub(crate) bytes: usize,
     pub(crate) price_class: PriceClass,
+    /// The tenant's limits by what is asked that it counts towards.
+    pub(crate) limits: LimitSet,
 }
 
 impl Demand {
     /// `bytes` more of a request that has been charged already.
     pub(crate) const fn more(bytes: usize) -> Self {
-        Self { commands: 0, rows: 0, rows_by: RowsBy::Request, bytes, price_class: PriceClass::OTHER }
+        Self {
+            commands: 0,
+            rows: 0,
+            rows_by: RowsBy::Request,
+            bytes,
+            price_class: PriceClass::OTHER,
+            limits: LimitSet::NONE,
+        }
     }
 
     /// The rows that it asks for.
@@ -170,6 +183,7 @@ impl<T> Admission<T> {
             service: settings.service,
             ledger,
             policy,
+            tenants: RefCell::new(settings.tenants.borrow().clone()),
             queue: RefCell::new(queue),
             latencies: shared.adaptive.as_ref().map(|adaptive| RefCell::new(adaptive.of_thread())),
             delay: RefCell::new(delay),
@@ -206,23 +220,31 @@ impl<T> Admission<T> {
         }
         let rung = ledger.rung(self.service, class.tier);
         let price = ledger.apply_multiplier(tenant, price, rung);
-        let price = if !is_charged_by_xdp {
-            let expected = (commands > 0).then(|| self.reads.expected(tenant, price_class, demand.asked()));
-            let price = match expected.flatten() {
-                Some(read) => self.learned_price(ledger, (tenant, rung), price, &demand, read),
-                None => price,
-            };
-            match ledger.charge(tenant, price, rung, now, shadow) {
-                Charge::Passed(price) => price,
-                Charge::Refused(refusal) => return Err(refusal),
-            }
-        } else if shadow {
-            MilliRu::ZERO
-        } else {
-            // It has been charged this, at least: XDP knows the prices of classes alone.
-            price
+        let expected = (commands > 0 && !is_charged_by_xdp)
+            .then(|| self.reads.expected(tenant, price_class, demand.asked()))
+            .flatten();
+        // XDP has charged the price of the class, which is all that it knows.
+        let price = match expected {
+            Some(read) => self.learned_price(ledger, (tenant, rung), price, &demand, read),
+            None => price,
         };
-        Ok(Charged { tenant, price, class, at: now, shadow, is_charged_by_xdp, is_counted: false })
+        let mut limits = demand.limits;
+        if !self.take_limits(ledger, payer, limits, price, now)? {
+            limits = LimitSet::NONE;
+        }
+        let charge = match is_charged_by_xdp {
+            false => ledger.charge(tenant, price, rung, now, shadow),
+            true if shadow => Charge::Passed(MilliRu::ZERO),
+            true => Charge::Passed(price),
+        };
+        let price = match charge {
+            Charge::Passed(charged) => charged,
+            Charge::Refused(refusal) => {
+                self.return_to_limits(ledger, tenant, limits, price);
+                return Err(refusal);
+            }
+        };
+        Ok(Charged { tenant, price, class, at: now, shadow, is_charged_by_xdp, is_counted: false, limits })
     }
 
     /// Charges `bytes` more of a request that has been charged, and counts them.
@@ -316,6 +338,7 @@ impl<T> Admission<T> {
     pub(crate) fn refuse(&self, ledger: &mut Ledger, charged: &Charged, refusal: Refusal) -> Refusal {
         self.metrics.of_type(charged.class.query_type).refused();
         ledger.refund(charged.tenant, charged.price);
+        self.return_to_limits(ledger, charged.tenant, charged.limits, charged.price);
         ledger.count_refusal(charged.tenant, refusal.reason, charged.price, false);
         refusal
     }
@@ -431,6 +454,11 @@ impl<T> Admission<T> {
         }
         self.metrics.cost_samples.submit(&self.cost_window);
         self.measure.set(self.metrics.cost_samples.measure());
+    }
+
+    /// Takes over what has changed about tenants.
+    pub(crate) fn set_tenants(&self, tenants: &Arc<Tenants>) {
+        self.tenants.borrow_mut().clone_from(tenants);
     }
 
     /// Puts changed limits in force.

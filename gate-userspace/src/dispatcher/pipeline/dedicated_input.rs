@@ -5,7 +5,6 @@ use gate_common::abi::Reason;
 
 use super::admission::Demand;
 use super::exchange::Exchange;
-use super::request::demand;
 use crate::dispatcher::identity::LoginRequest;
 use crate::dispatcher::metrics::Event;
 use crate::dispatcher::request::RequestClass;
@@ -89,10 +88,12 @@ impl<W: Wire> Exchange<'_, W> {
                 self.instead(denied, tenant, &request, bytes, login.as_ref())
             }
         };
+        let class = self.service.types.borrow().classify::<W>(&request, bytes);
+        let demand = self.service.demand(tenant, class, &request, bytes);
         NextRequest {
-            class: self.service.types.borrow().classify::<W>(&request, bytes),
+            class,
             // What follows of a streamed one is charged as it comes.
-            demand: Demand { bytes: bytes.len(), ..demand::<W>(&request) },
+            demand: Demand { bytes: bytes.len(), ..demand },
             tenant,
             client_tenant: self.client.tenant.get(),
             effect: W::Session::effect(&request),

@@ -39,6 +39,7 @@ impl<W: Wire> Service<W> {
         if Arc::ptr_eq(&tenants, &self.tenants.borrow()) {
             return;
         }
+        self.admission.set_tenants(&tenants);
         *self.tenants.borrow_mut() = tenants;
         for client in
             self.clients.borrow().iter().filter_map(Weak::upgrade).filter(|client| !client.is_gone())

@@ -7,7 +7,7 @@
 //!    datagrams.
 //! 2. [`request`]: each step of a decoded request. [`login`]: a request that may change the user.
 //! 3. [`admission`]: charge, admission policy, permit and queue, for requests of every kind; [`read_prices`]: the part of
-//!    the price that is for what requests read. [`dispatch`]: the requests that leave the queue for the store.
+//!    the price that is for what requests read, [`limit_charges`]: limits by what is asked. [`dispatch`]: the requests that leave the queue for the store.
 //! 4. [`reply_costs`]: what a reply teaches about prices. [`complete`]: the ends of flights of hot keys. [`respond`]: gate's own replies, and writing to clients.
 //!
 //! [`dedicated`], [`dedicated_requests`] and [`streaming`] take the requests that need a store connection for themselves.
@@ -25,6 +25,7 @@ mod dedicated_requests;
 mod dispatch;
 mod exchange;
 mod housekeeping;
+mod limit_charges;
 mod login;
 mod queue_item;
 mod read_prices;

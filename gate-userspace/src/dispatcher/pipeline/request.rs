@@ -17,9 +17,11 @@ use crate::dispatcher::clients::replies::Replies;
 use crate::dispatcher::hot_cache::{CacheDecision, ReadResult};
 use crate::dispatcher::metrics::Event;
 use crate::dispatcher::metrics::cost_samples::CostFeatures;
-use crate::dispatcher::request::{Charged, Decoded, InFlight, ReplySlot};
+use crate::dispatcher::request::{Charged, Decoded, InFlight, ReplySlot, RequestClass};
 use crate::dispatcher::tenants::ledger::{Ledger, TenantId};
+use crate::dispatcher::tenants::request_limits::LimitSet;
 use crate::dispatcher::wire::{Effect, Route, SessionState, Wire};
+use crate::policy::admission::QueryType;
 use crate::protocol::{Refusal, RequestMeta};
 
 impl<W: Wire> Service<W> {
@@ -148,7 +150,27 @@ impl<W: Wire> Service<W> {
     ) -> Result<Charged, Refusal> {
         let Decoded { client, tenant, request, bytes, .. } = decoded;
         let class = self.types.borrow().classify::<W>(request, bytes);
-        self.admission.charge(ledger, client.payer(tenant), demand::<W>(request), class, now)
+        let demand = self.demand(tenant, class, request, bytes);
+        self.admission.charge(ledger, client.payer(tenant), demand, class, now)
+    }
+
+    /// The demand of a tenant's request: its rows, its length, body included, and the limits that it counts towards.
+    #[inline]
+    pub(super) fn demand(
+        &self,
+        tenant: TenantId,
+        class: RequestClass,
+        request: &W::Request,
+        bytes: &[u8],
+    ) -> Demand {
+        let limits = match self.tenants.borrow().limits_of(tenant) {
+            None => LimitSet::NONE,
+            Some(limits) => {
+                let command = QueryType(W::query_type(limits.commands(), request, bytes) as u16);
+                limits.of(self.types.borrow().name(class.query_type), command)
+            }
+        };
+        Demand { limits, ..demand::<W>(request) }
     }
 
     /// Sends a request to the store if a permit is free and no request waits, or puts it into the queue. Of the reads of
@@ -220,7 +242,7 @@ impl<W: Wire> Service<W> {
         let ledger = &mut *self.ledger.borrow_mut();
         let class = self.types.borrow().classify::<W>(request, bytes);
         // What follows of a streamed one is charged as it comes.
-        let demand = Demand { bytes: bytes.len(), ..demand::<W>(request) };
+        let demand = Demand { bytes: bytes.len(), ..self.demand(tenant, class, request, bytes) };
         let charged = self.admission.charge(ledger, client.payer(tenant), demand, class, now)?;
         // What waits for other clients does not wait for the store.
         if W::Session::effect(request) != Effect::Blocks && W::has_one_answer(request) {
@@ -265,9 +287,9 @@ impl<W: Wire> Service<W> {
     }
 }
 
-/// The demand of a request: its rows, and its length, body included.
+/// The demand of a request, its tenant's limits aside.
 #[inline]
-pub(crate) fn demand<W: Wire>(request: &W::Request) -> Demand {
+fn demand<W: Wire>(request: &W::Request) -> Demand {
     let &RequestMeta { rows, rows_by, bytes, class, .. } = W::meta(request);
     Demand {
         commands: 1,
@@ -275,6 +297,7 @@ pub(crate) fn demand<W: Wire>(request: &W::Request) -> Demand {
         rows_by,
         bytes: usize::try_from(bytes).unwrap_or(usize::MAX),
         price_class: W::price_class(class),
+        limits: LimitSet::NONE,
     }
 }
 

@@ -488,13 +488,13 @@ const ATTEMPTS: u32 = 16;
 const _: () = assert!(size_of::<Block>() == 256 * size_of::<u32>());
 
 /// Changes one bucket by compare-and-swap.
-fn update(word: &AtomicU64, to: impl Fn(u64) -> u64) {
+pub(super) fn update(word: &AtomicU64, to: impl Fn(u64) -> u64) {
     // Only ever fails to find another value, and then tries again.
     let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |tat| Some(to(tat)));
 }
 
 /// Takes a price from one bucket by compare-and-swap.
-fn attempt(word: &AtomicU64, now: Nanos, price: MilliRu, limits: &Limits) -> Result<(), Refusal> {
+pub(super) fn attempt(word: &AtomicU64, now: Nanos, price: MilliRu, limits: &Limits) -> Result<(), Refusal> {
     let mut seen = word.load(Ordering::Relaxed);
     for _ in 0..ATTEMPTS {
         match take(seen, now.0, price.0, limits) {

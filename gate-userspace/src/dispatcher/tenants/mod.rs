@@ -4,7 +4,7 @@
 //! A reload may give a tenant's number to another; so a name goes with each number.
 //!
 //! [`ledger`]: prices and quotas, out of the maps. [`mod@parts`]: tenants within a tenant. [`usage`]: what one has
-//! open. [`retired`]: numbers that are not to be used again yet.
+//! open. [`mod@request_limits`]: limits by what is asked. [`retired`]: numbers that are not to be used again yet.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use sha2::{Digest as _, Sha256};
 
 use self::ledger::{Ledger, TenantId};
 use self::parts::{Part, Parts};
+use self::request_limits::RequestLimits;
 use self::usage::Usage;
 use crate::config::{self, Config};
 use crate::dispatcher::identity::Login;
@@ -22,6 +23,7 @@ use crate::protocol::own::OwnKeys;
 
 pub(super) mod ledger;
 pub(super) mod parts;
+pub(super) mod request_limits;
 pub(super) mod retired;
 pub(super) mod usage;
 
@@ -33,6 +35,7 @@ pub(crate) struct Tenants {
     usage: HashMap<TenantId, (Name, Arc<Usage>)>,
     /// By the whole.
     parts: HashMap<TenantId, (Name, Arc<Parts>)>,
+    request_limits: HashMap<TenantId, (Name, Arc<RequestLimits>)>,
     /// Clients may be of more than one.
     are_several: bool,
 }
@@ -66,6 +69,11 @@ impl Tenants {
             let restrictions = Restrictions { deny: tenant.deny.clone(), own_keys };
             if restrictions != Restrictions::default() {
                 this.restrictions.insert(TenantId(id), (name, Arc::new(restrictions)));
+            }
+            let limits = before.request_limits.values().find(|(before, _)| *before == name);
+            let limits = limits.map(|(_, limits)| limits);
+            if let Some(limits) = RequestLimits::after(limits, &tenant.request_limits) {
+                this.request_limits.insert(TenantId(id), (name, limits));
             }
             let mut named = before.usage.values().filter(|(before, _)| *before == name);
             let (max_connections, max_outstanding) = (tenant.max_connections, tenant.max_outstanding);
@@ -114,6 +122,25 @@ impl Tenants {
     pub(crate) fn usage(&self, tenant: TenantId, ledger: &Ledger) -> Option<Arc<Usage>> {
         let (name, usage) = self.usage.get(&tenant)?;
         ledger.has_name(tenant, name).then(|| Arc::clone(usage))
+    }
+
+    /// The limits by what is asked of the tenant that had this number in the last tick.
+    #[inline]
+    pub(crate) fn limits_of(&self, tenant: TenantId) -> Option<&RequestLimits> {
+        if self.request_limits.is_empty() {
+            return None;
+        }
+        self.request_limits.get(&tenant).map(|(_, limits)| &**limits)
+    }
+
+    /// A tenant's limits by what is asked; `None` if it has none.
+    #[inline]
+    pub(crate) fn request_limits(&self, tenant: TenantId, ledger: &Ledger) -> Option<&RequestLimits> {
+        if self.request_limits.is_empty() {
+            return None;
+        }
+        let (name, limits) = self.request_limits.get(&tenant)?;
+        ledger.has_name(tenant, name).then_some(&**limits)
     }
 
     /// Whether there is another tenant that clients may be of.

@@ -15,6 +15,37 @@ macro_rules! second {
 }
 
 pub(super) const ROWS: &[Broken] = &[
+    (
+        "\"hostile\"",
+        "\"hostile\"\nlimits = { scan = \"0/s\", HGETALL = \"2000000000 RU/s\", GET = \"5\", get = \"unlimited\", SET = \"x RU/s\" }",
+        &[
+            r#"13: tenant[1].limits.GET = "5": must be requests or request units a second, above 0 and at most 1000000000, e.g. "10/s" or "500 RU/s""#,
+            r#"13: tenant[1].limits.HGETALL = "2000000000 RU/s": must be requests or request units a second, above 0 and at most 1000000000, e.g. "10/s" or "500 RU/s""#,
+            r#"13: tenant[1].limits.SET = "x RU/s": must be requests or request units a second, above 0 and at most 1000000000, e.g. "10/s" or "500 RU/s""#,
+            r#"13: tenant[1].limits.get = "unlimited": must be requests or request units a second, above 0 and at most 1000000000, e.g. "10/s" or "500 RU/s""#,
+            r#"13: tenant[1].limits.scan = "0/s": must be requests or request units a second, above 0 and at most 1000000000, e.g. "10/s" or "500 RU/s""#,
+        ],
+    ),
+    (
+        "\"hostile\"",
+        "\"hostile\"\nlimits.scan = \"1/s\"\nlimits.SCAN = \"1/s\"\nlimits.hgetall = \"1/s\"\nlimits.HgetAll = \"1 RU/s\"",
+        &[
+            r#"15: tenant[1].limits.hgetall = "1/s": is limited already, on line 16: a command is the same in any case"#,
+        ],
+    ),
+    (
+        "\"hostile\"",
+        "\"hostile\"\nlimits.scann = \"1/s\"\nlimits.nothing = \"1/s\"",
+        &[
+            r#"13: tenant[1].limits.scann = "1/s": is no query type and no command; did you mean scan?"#,
+            r#"14: tenant[1].limits.nothing = "1/s": is no query type and no command; e.g. limits = { scan = "10/s", HGETALL = "500 RU/s" }"#,
+        ],
+    ),
+    (
+        "\"hostile\"",
+        "\"hostile\"\nlimits = \"1/s\"",
+        &[r#"13: tenant[1].limits = "1/s": must be a table: limits = { ... }"#],
+    ),
     ("name = \"polite\"\n", "", &[r#"7: tenant[0].name: is missing, e.g. name = "polite""#]),
     ("\"polite\"", "\"\"", &[r#"8: tenant[0].name = "": must be 1 to 48 letters, digits, '-', '_' or '.'"#]),
     (

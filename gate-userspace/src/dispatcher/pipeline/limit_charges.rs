@@ -1,0 +1,62 @@
+//! Charges to a tenant's limits by what is asked, beside its quota: all or none.
+
+use gate_common::abi::Reason;
+use gate_common::units::{MilliRu, Nanos};
+
+use super::admission::Admission;
+use crate::dispatcher::request::Payer;
+use crate::dispatcher::tenants::ledger::{Ledger, TenantId};
+use crate::dispatcher::tenants::request_limits::LimitSet;
+use crate::protocol::Refusal;
+
+impl<T> Admission<T> {
+    /// Takes a request of this price from its limits. False if one refuses it, and refusals of its payer are only counted.
+    ///
+    /// # Errors
+    ///
+    /// A refusal, which is counted. The XDP program's charge, if there was one, is refunded.
+    #[inline]
+    pub(super) fn take_limits(
+        &self,
+        ledger: &mut Ledger,
+        payer: Payer,
+        limits: LimitSet,
+        price: MilliRu,
+        now: Nanos,
+    ) -> Result<bool, Refusal> {
+        if limits == LimitSet::NONE {
+            return Ok(true);
+        }
+        let Payer { tenant, shadow, is_charged_by_xdp, .. } = payer;
+        let refusal = {
+            let tenants = self.tenants.borrow();
+            let held = tenants.request_limits(tenant, ledger);
+            held.and_then(|held| held.take(limits, price, now).err())
+        };
+        let Some(refusal) = refusal else { return Ok(true) };
+        ledger.count_refusal(tenant, Reason::Quota, price, shadow);
+        if shadow {
+            return Ok(false);
+        }
+        if is_charged_by_xdp {
+            ledger.refund(tenant, price);
+        }
+        Err(refusal)
+    }
+
+    /// Gives back to its limits what a request took that is refused after all.
+    #[inline]
+    pub(super) fn return_to_limits(
+        &self,
+        ledger: &Ledger,
+        tenant: TenantId,
+        limits: LimitSet,
+        price: MilliRu,
+    ) {
+        if limits != LimitSet::NONE
+            && let Some(held) = self.tenants.borrow().request_limits(tenant, ledger)
+        {
+            held.give_back(limits, price);
+        }
+    }
+}

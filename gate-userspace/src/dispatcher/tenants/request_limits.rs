@@ -1,0 +1,214 @@
+//! A tenant's limits by what is asked: buckets beside its quota, by query type or command.
+//!
+//! All threads and services take from the same words by compare-and-swap. A reload keeps what is owed to limits that are
+//! still there.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use gate_common::token_bucket::{Limits, refund};
+use gate_common::units::{MilliRu, Nanos};
+
+use super::ledger::{attempt, update};
+use crate::config::{LimitOf, LimitUnit, RequestLimit};
+use crate::policy::admission::QueryType;
+use crate::protocol::query_types::QueryTypes;
+use crate::protocol::{Class, Refusal};
+
+/// One tenant's limits.
+#[derive(Debug)]
+pub(crate) struct RequestLimits {
+    buckets: Vec<Bucket>,
+    /// A type of its own for each command that is limited, in the order of `by_command`.
+    commands: QueryTypes,
+    /// The places of their buckets.
+    by_command: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Bucket {
+    limit: RequestLimit,
+    /// The name in refusals.
+    name: &'static str,
+    tat: AtomicU64,
+}
+
+/// The limits that a request counts towards: that of its query type, and that of its command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LimitSet([u8; 2]);
+
+impl LimitSet {
+    /// No limits.
+    pub(crate) const NONE: Self = Self([ABSENT; 2]);
+}
+
+impl RequestLimits {
+    /// The limits of a configuration that comes after `before`; `None` if there are none.
+    pub(crate) fn after(before: Option<&Arc<Self>>, limits: &[RequestLimit]) -> Option<Arc<Self>> {
+        if limits.is_empty() {
+            return None;
+        }
+        let mut own = Vec::new();
+        let mut by_command = Vec::new();
+        for (place, limit) in limits.iter().enumerate().filter(|(_, limit)| limit.of == LimitOf::Command) {
+            own.push((format!("limit-{place}"), vec![limit.name.replace('|', " ")]));
+            by_command.push(place as u8);
+        }
+        let own: Vec<_> = own.iter().map(|(name, commands)| (name.as_str(), commands.clone())).collect();
+        let owed = |limit: &RequestLimit| {
+            let same = |held: &&Bucket| {
+                (&held.limit.name, held.limit.of, held.limit.unit) == (&limit.name, limit.of, limit.unit)
+            };
+            let held = before?.buckets.iter().find(same)?;
+            Some(held.tat.load(Ordering::Relaxed))
+        };
+        let bucket = |limit: &RequestLimit| Bucket {
+            name: static_name(&limit.name),
+            tat: AtomicU64::new(owed(limit).unwrap_or(0)),
+            limit: limit.clone(),
+        };
+        let buckets = limits.iter().map(bucket).collect();
+        Some(Arc::new(Self { buckets, commands: QueryTypes::new(&own), by_command }))
+    }
+
+    /// The types that commands are looked up in.
+    pub(crate) const fn commands(&self) -> &QueryTypes {
+        &self.commands
+    }
+
+    /// The limits of a request of a query type, given with its name; `command` is the place of its command's type.
+    pub(crate) fn of(&self, query_type: Option<&str>, command: QueryType) -> LimitSet {
+        let is_of_type = |bucket: &Bucket| {
+            bucket.limit.of == LimitOf::QueryType && query_type == Some(bucket.limit.name.as_str())
+        };
+        let by_type = self.buckets.iter().position(is_of_type).map_or(ABSENT, |place| place as u8);
+        let own = usize::from(command.0).checked_sub(Class::ALL.len());
+        let by_command = own.and_then(|own| self.by_command.get(own).copied()).unwrap_or(ABSENT);
+        LimitSet([by_type, by_command])
+    }
+
+    /// Takes a request of this price from its limits, all or none.
+    ///
+    /// # Errors
+    ///
+    /// The refusal, with the limit's name.
+    pub(crate) fn take(&self, set: LimitSet, price: MilliRu, now: Nanos) -> Result<(), Refusal> {
+        let [by_type, by_command] = set.0.map(|place| self.buckets.get(usize::from(place)));
+        for (seq, bucket) in [by_type, by_command].into_iter().enumerate() {
+            let Some(bucket) = bucket else { continue };
+            if let Err(refusal) = attempt(&bucket.tat, now, bucket.cost(price), &bucket.limit.bucket) {
+                by_type.into_iter().filter(|_| seq > 0).for_each(|bucket| bucket.give_back(price));
+                return Err(Refusal { limit: Some(bucket.name), ..refusal });
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back what a request took that was refused after all.
+    pub(crate) fn give_back(&self, set: LimitSet, price: MilliRu) {
+        let buckets = set.0.into_iter().filter_map(|place| self.buckets.get(usize::from(place)));
+        buckets.for_each(|bucket| bucket.give_back(price));
+    }
+}
+
+impl Bucket {
+    /// The cost of a request of this price: never more than a full bucket admits.
+    fn cost(&self, price: MilliRu) -> MilliRu {
+        match self.limit.unit {
+            LimitUnit::Requests => ONE_REQUEST,
+            LimitUnit::Ru => price.min(MilliRu(self.limit.bucket.dearest())),
+        }
+    }
+
+    fn give_back(&self, price: MilliRu) {
+        let Limits { rate, .. } = self.limit.bucket;
+        let cost = rate.time_for(self.cost(price).0);
+        update(&self.tat, |tat| refund(tat, cost));
+    }
+}
+
+/// A name that lasts as long as the process: a refusal carries it. There are as many as were ever configured.
+fn static_name(name: &str) -> &'static str {
+    use std::collections::BTreeSet;
+    use std::sync::{Mutex, PoisonError};
+    static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    match names.get(name) {
+        Some(held) => held,
+        None => {
+            let name: &'static str = Box::leak(name.to_owned().into_boxed_str());
+            names.insert(name);
+            name
+        }
+    }
+}
+
+/// No limit has this place.
+const ABSENT: u8 = u8::MAX;
+/// In thousandths.
+const ONE_REQUEST: MilliRu = MilliRu(1_000);
+
+#[cfg(test)]
+mod tests {
+    use gate_common::abi::Reason;
+    use gate_common::token_bucket::Rate;
+
+    use super::*;
+
+    fn limit(name: &str, of: LimitOf, unit: LimitUnit, per_sec: u64) -> RequestLimit {
+        let bucket = Limits {
+            rate: Rate::per_sec(per_sec * 1_000),
+            burst_ns: 1_000_000_000,
+            max_debt_ns: 2_000_000_000,
+        };
+        RequestLimit { name: name.to_owned(), of, unit, bucket }
+    }
+
+    fn both() -> Vec<RequestLimit> {
+        vec![
+            limit("range", LimitOf::QueryType, LimitUnit::Ru, 100),
+            limit("lrange", LimitOf::Command, LimitUnit::Requests, 2),
+        ]
+    }
+
+    const NOW: Nanos = Nanos::from_secs(100);
+    const TEN: MilliRu = MilliRu(10_000);
+
+    #[test]
+    fn a_request_is_taken_from_both_limits_or_from_none() {
+        let limits = RequestLimits::after(None, &both()).unwrap();
+        let command = QueryType(Class::ALL.len() as u16);
+        let set = limits.of(Some("range"), command);
+        let only_type = limits.of(Some("range"), QueryType(0));
+        assert_eq!(limits.of(Some("get"), QueryType(0)), LimitSet::NONE);
+        assert_eq!([limits.take(set, TEN, NOW), limits.take(set, TEN, NOW)], [Ok(()), Ok(())]);
+        let refused = limits.take(set, TEN, NOW).unwrap_err();
+        assert_eq!((refused.reason, refused.limit), (Reason::Quota, Some("lrange")));
+        assert!(refused.retry_after > Nanos::from_millis(400), "{refused:?}");
+        // The type has 80 of its 100 request units left: what was refused took none.
+        assert_eq!(limits.take(only_type, MilliRu(80_000), NOW), Ok(()));
+        let refused = limits.take(only_type, MilliRu(1_000), NOW).unwrap_err();
+        assert_eq!(refused.limit, Some("range"));
+        limits.give_back(only_type, MilliRu(80_000));
+        assert_eq!(limits.take(only_type, MilliRu(80_000), NOW), Ok(()));
+    }
+
+    #[test]
+    fn no_price_is_too_large_for_a_limit() {
+        let limits = RequestLimits::after(None, &both()).unwrap();
+        let set = limits.of(Some("range"), QueryType(0));
+        assert_eq!(limits.take(set, MilliRu::MAX, NOW), Ok(()));
+        let refused = limits.take(set, TEN, NOW).unwrap_err();
+        assert_eq!(refused.reason, Reason::Quota);
+    }
+
+    #[test]
+    fn a_reload_keeps_what_is_owed() {
+        let before = RequestLimits::after(None, &both()).unwrap();
+        let set = before.of(Some("range"), QueryType(0));
+        assert_eq!(before.take(set, MilliRu(100_000), NOW), Ok(()));
+        let after = RequestLimits::after(Some(&before), &both()).unwrap();
+        assert!(after.take(set, TEN, NOW).is_err());
+        assert!(RequestLimits::after(Some(&after), &[]).is_none());
+    }
+}
