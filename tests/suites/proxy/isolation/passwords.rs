@@ -52,3 +52,29 @@ fn who_comes_after_a_password_was_set_needs_it_within_a_second() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn new_clients_are_greeted_once_no_password_is_wanted_any_more() -> Result<()> {
+    let store = Listening::redis_with(&["--requirepass", "secret"])?;
+    let gate = Listening::gate("resp", store.address, "", EVERYONE)?;
+    let greet = || asks(&mut gate.connect()?, b"HELLO 3\r\n");
+    // Each thread has asked the store in the name of an unauthenticated client.
+    for _ in 0..16 {
+        let said = greet()?;
+        ensure!(said.starts_with("-NOAUTH "), "{said}");
+    }
+    let mut admin = gate.connect()?;
+    ensure!(asks(&mut admin, b"AUTH secret\r\n")? == "+OK\r\n");
+    let none = b"*4\r\n$6\r\nCONFIG\r\n$3\r\nSET\r\n$11\r\nrequirepass\r\n$0\r\n\r\n";
+    ensure!(asks(&mut admin, none)? == "+OK\r\n");
+    within("clients of all threads are greeted", Duration::from_secs(1), || {
+        for _ in 0..16 {
+            if !greet()?.starts_with('%') {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    })?;
+    ensure!(asks(&mut admin, b"PING\r\n")? == "+PONG\r\n");
+    Ok(())
+}
