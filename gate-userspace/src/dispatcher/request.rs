@@ -51,6 +51,8 @@ pub(crate) struct Payer {
     pub(crate) shadow: bool,
     /// True if the XDP program has charged the request.
     pub(crate) is_charged_by_xdp: bool,
+    /// True if the request came in a datagram, whose sender may be forged.
+    pub(crate) is_datagram: bool,
     /// True if the request counts towards the tenant's deep debt.
     pub(crate) counts_for_deep_debt: bool,
 }
@@ -68,6 +70,8 @@ pub(crate) struct Charged {
     pub(crate) shadow: bool,
     /// True if the XDP program has charged the request, and counted it.
     pub(crate) is_charged_by_xdp: bool,
+    /// True if the request came in a datagram, whose sender may be forged.
+    pub(crate) is_datagram: bool,
     /// True if the request counts as passed already.
     pub(crate) is_counted: bool,
     /// The limits that it was taken from.

@@ -237,6 +237,7 @@ impl<W: Wire> Client<W> {
             tenant,
             shadow: self.shadow,
             is_charged_by_xdp: self.is_charged_by_xdp(),
+            is_datagram: self.datagram().is_some(),
             counts_for_deep_debt: self.counts_for_deep_debt(tenant),
         }
     }

@@ -211,7 +211,7 @@ impl<T> Admission<T> {
         mut class: RequestClass,
         now: Nanos,
     ) -> Result<Charged, Refusal> {
-        let Payer { tenant, shadow, is_charged_by_xdp, .. } = payer;
+        let Payer { tenant, shadow, is_charged_by_xdp, is_datagram, .. } = payer;
         class.tier = ledger.tier(tenant).max(class.tier);
         let Demand { commands, rows, bytes, price_class, .. } = demand;
         let price = ledger.price(self.service, commands, rows, bytes, price_class);
@@ -220,10 +220,10 @@ impl<T> Admission<T> {
         }
         let rung = ledger.rung(self.service, class.tier);
         let price = ledger.apply_multiplier(tenant, price, rung);
-        let expected = (commands > 0 && !is_charged_by_xdp)
+        // XDP charges datagrams the price of the class, which is all that it knows; so does this.
+        let expected = (commands > 0 && !is_datagram)
             .then(|| self.reads.expected(tenant, price_class, demand.asked()))
             .flatten();
-        // XDP has charged the price of the class, which is all that it knows.
         let price = match expected {
             Some(read) => self.learned_price(ledger, (tenant, rung), price, &demand, read),
             None => price,
@@ -244,7 +244,17 @@ impl<T> Admission<T> {
                 return Err(refusal);
             }
         };
-        Ok(Charged { tenant, price, class, at: now, shadow, is_charged_by_xdp, is_counted: false, limits })
+        Ok(Charged {
+            tenant,
+            price,
+            class,
+            at: now,
+            shadow,
+            is_charged_by_xdp,
+            is_datagram,
+            is_counted: false,
+            limits,
+        })
     }
 
     /// Charges `bytes` more of a request that has been charged, and counts them.

@@ -36,7 +36,7 @@ impl<T> Admission<T> {
         price
     }
 
-    /// Learns from the reply of `bytes` to a request, and settles what it has read beyond its price. Returns what it has
+    /// Learns from the reply of `bytes` to a request that came over a connection, and settles what it has read beyond its price. Returns what it has
     /// read, and what has been paid for it.
     #[inline]
     pub(super) fn record_reply(
@@ -45,6 +45,10 @@ impl<T> Admission<T> {
         request: &CostFeatures,
         bytes: usize,
     ) -> (CostFeatures, MilliRu) {
+        // A forged sender would make what another tenant asks for dear.
+        if charged.is_datagram {
+            return (*request, charged.price);
+        }
         let asked = request.asked();
         let reply = Reply { rows: request.reply_rows, bytes: bytes as u64 };
         let Some(read) = self.reads.observe(charged.tenant, request.class, asked, reply) else {
