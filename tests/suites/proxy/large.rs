@@ -344,19 +344,23 @@ fn a_store_failure_in_a_long_request_keeps_the_client() -> Result<()> {
 #[test]
 fn stalled_long_values_are_closed_and_slow_ones_are_not() -> Result<()> {
     let store = Listening::memcached()?;
-    let gate = Listening::gate("memcached", store.address, "client_timeout = \"200ms\"", EVERYONE)?;
+    let gate = Listening::gate("memcached", store.address, "client_timeout = \"1s\"", EVERYONE)?;
     let long = value(300_000, 1);
     let mut slow = gate.connect()?;
     let mut stuck = gate.connect()?;
     stuck.write_all(b"set a 0 0 300000\r\n")?;
     stuck.write_all(&long[..100_000])?;
     slow.write_all(b"set b 0 0 300000\r\n")?;
-    let mut pieces = long.chunks(1_000);
-    // It goes on for as long as the other is let wait.
+    let mut pieces =
+        (0..).map(|number| number * Duration::from_millis(10)).zip(long.chunks(1_000)).peekable();
+    let began = Instant::now();
+    // It goes on for three times as long as the other is let wait.
     while counter(&gate, "slow-writer")? == 0 {
-        pieces.next().into_iter().try_for_each(|piece| slow.write_all(piece))?;
+        while let Some((_, piece)) = pieces.next_if(|(due, _)| *due <= began.elapsed()) {
+            slow.write_all(piece)?;
+        }
     }
-    pieces.try_for_each(|piece| slow.write_all(piece))?;
+    pieces.try_for_each(|(_, piece)| slow.write_all(piece))?;
     slow.write_all(b"\r\n")?;
     read_until(&mut slow, b"STORED\r\n")?;
     let mut said = Vec::new();

@@ -14,7 +14,8 @@ use gate_tests::wait::{wait_until, within};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-const READ: Duration = Duration::from_micros(300);
+/// Much longer than it takes to wake a reader: replies that are read together have one time for all.
+const READ: Duration = Duration::from_millis(1);
 /// So much longer takes a deletion, which looks like a read.
 const DEARER: u32 = 10;
 /// A request for one key costs one request unit, whatever its length. No ratio, or a busy machine would look like an
