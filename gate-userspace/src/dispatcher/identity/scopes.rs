@@ -20,8 +20,8 @@ use super::Identity;
 pub(crate) struct Scopes {
     seed: u64,
     numbers: Mutex<Numbers>,
-    /// How often the store has begun or ceased to want a password of new clients.
-    access_changes: AtomicU64,
+    /// How often the store has stopped letting in clients that do not say who they are.
+    closed: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -41,7 +41,7 @@ pub(crate) struct Scope {
 impl Scopes {
     /// None are used yet but that of clients that have not said who they are.
     pub(crate) fn new(seed: u64) -> Self {
-        Self { seed, numbers: Mutex::default(), access_changes: AtomicU64::new(0) }
+        Self { seed, numbers: Mutex::default(), closed: AtomicU64::new(0) }
     }
 
     /// That of clients that have not said who they are.
@@ -65,14 +65,14 @@ impl Scopes {
         scope
     }
 
-    /// The store has begun or ceased to want a password of new clients. Each thread reads it in [`Scopes::access_changes`].
-    pub(crate) fn change_access(&self) {
-        self.access_changes.fetch_add(1, Ordering::Relaxed);
+    /// The store no longer lets in clients that do not say who they are. Each thread hears of it ([`Scopes::closed`]).
+    pub(crate) fn close(&self) {
+        self.closed.fetch_add(1, Ordering::Relaxed);
     }
 
     /// How often that has happened.
-    pub(crate) fn access_changes(&self) -> u64 {
-        self.access_changes.load(Ordering::Relaxed)
+    pub(crate) fn closed(&self) -> u64 {
+        self.closed.load(Ordering::Relaxed)
     }
 
     /// Nobody else gets this number any more.

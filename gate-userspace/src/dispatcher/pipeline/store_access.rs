@@ -4,8 +4,7 @@
 //! connections alone. gate's shared connections are old ones: a client that comes later would go on over them without the
 //! password. **Rule.** One thread asks twice a second, as a new client would, on a connection kept for this: `RESET` makes
 //! it a new one to the store, `PING` tells whether a password is wanted. When one is wanted that was not before,
-//! clients that come from then on get new shared connections, on which the store itself refuses what they ask. When none is
-//! wanted any more, they get new ones too: to those that were made meanwhile, Redis goes on refusing `HELLO`.
+//! clients that come from then on get new shared connections, on which the store itself refuses what they ask.
 //!
 //! **Who is connected goes on**, as with the store itself: over the shared connections that are there. What needs a
 //! new connection (a long request, a dedicated connection, another database) is refused to them as well.
@@ -45,14 +44,10 @@ enum Seen {
 pub(crate) async fn watch<W: Wire>(service: Rc<Service<W>>) {
     let mut access = Access::default();
     loop {
-        if let Some(is_open) = access.has_changed(&service.settings).await {
+        if access.has_closed(&service.settings).await {
             let service_name = &service.settings.name;
-            if is_open {
-                tracing::info!(service = service_name, "the store wants no password of new clients any more");
-            } else {
-                tracing::info!(service = service_name, "the store wants a password of new clients");
-            }
-            service.pools.scopes().change_access();
+            tracing::info!(service = service_name, "the store wants a password of new clients");
+            service.pools.scopes().close();
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }
@@ -66,9 +61,9 @@ pub(crate) fn follow<W: Wire>(service: &Rc<Service<W>>) {
 }
 
 impl Access {
-    /// Whether the store now accepts unauthenticated clients, if that is not what it did when it was asked before. It may have
-    /// changed while the store was not reachable.
-    async fn has_changed(&mut self, settings: &Settings) -> Option<bool> {
+    /// True if the store wants a password, and did not when it was asked before. It may have changed while it was not
+    /// reachable.
+    async fn has_closed(&mut self, settings: &Settings) -> bool {
         let now = match self.lets_in(settings).await {
             Some(true) => Seen::Open,
             Some(false) => Seen::Closed,
@@ -76,11 +71,7 @@ impl Access {
             None => Seen::Unreachable,
         };
         let before = std::mem::replace(&mut self.seen, now);
-        match (before, now) {
-            (Seen::Open | Seen::Unreachable, Seen::Closed) => Some(false),
-            (Seen::Closed, Seen::Open) => Some(true),
-            _ => None,
-        }
+        now == Seen::Closed && matches!(before, Seen::Open | Seen::Unreachable)
     }
 
     /// Asks as a new unauthenticated client: true if it is accepted, `None` if the store is not reachable.

@@ -1,7 +1,9 @@
 //! A connection to the store that is set up for one client, and asked one thing at a time.
 //!
 //! One that has been asked what it was made for is used again: `RESET` makes it as it was at first. So clients that
-//! come, log in and go cost the store no connections but gate's own.
+//! come, log in and go cost the store no connections but gate's own. `RESET` is sent when the connection is used again and
+//! not when it is put by: Redis treats it from then on as one that was made at that moment, and a password may have been set
+//! or removed in between.
 
 use std::cell::{Cell, RefCell};
 use std::io::ErrorKind;
@@ -70,7 +72,7 @@ pub(crate) struct IdleConnections {
 #[derive(Debug)]
 struct Idle {
     connection: DedicatedConnection,
-    /// The identity that it is set up for; `None` if `RESET` is on its way.
+    /// The identity that it is set up for; `None` if it is still set up for whoever had it last.
     ready_for: Option<Identity>,
 }
 
@@ -128,13 +130,17 @@ impl IdleConnections {
             .admit(async {
                 let kept = {
                     let kept = &mut *self.kept.borrow_mut();
-                    let reset = kept.iter().rposition(|idle| idle.ready_for.is_none());
-                    reset.map(|index| kept.swap_remove(index).connection)
+                    let used = kept.iter().rposition(|idle| idle.ready_for.is_none());
+                    used.map(|index| kept.swap_remove(index).connection)
                 };
-                if let Some(connection) = kept
-                    && let Ok(connection) = connection.again(settings, identity).await
-                {
-                    return Ok(connection);
+                if let Some(connection) = kept {
+                    let connection = match self.resets {
+                        true => connection.anew(settings, identity).await,
+                        false => connection.again(settings, identity).await,
+                    };
+                    if connection.is_ok() {
+                        return connection;
+                    }
                 }
                 // Whatever was wrong with it: a new one tells for certain.
                 DedicatedConnection::open_answering(settings, identity).await
@@ -259,14 +265,9 @@ impl IdleConnections {
     }
 
     /// Keeps a connection whose replies have all been read, for any identity.
-    pub(crate) fn keep(&self, mut connection: DedicatedConnection) {
+    pub(crate) fn keep(&self, connection: DedicatedConnection) {
         let kept = &mut *self.kept.borrow_mut();
-        if kept.len() >= MOST_KEPT || !connection.heard.is_empty() {
-            return;
-        }
-        connection.resets = self.resets;
-        let is_reset = || matches!(connection.socket.try_write(RESET), Ok(len) if len == RESET.len());
-        if !connection.resets || is_reset() {
+        if kept.len() < MOST_KEPT && connection.heard.is_empty() {
             kept.push(Idle { connection, ready_for: None });
         }
     }

@@ -105,9 +105,9 @@ impl<E: StoreEvents> Drop for Pool<E> {
 pub(crate) struct Pools<E: StoreEvents> {
     /// The first is for clients that have not said who they are, and is never closed.
     all: RefCell<Vec<Rc<Pool<E>>>>,
-    /// Those of unauthenticated clients from before the store began or ceased to want a password. No new client gets one.
+    /// Those of clients that the store let in without a password, and would not any more. No new client gets one.
     former: RefCell<Vec<Rc<Pool<E>>>>,
-    access_changes: Cell<u64>,
+    closed: Cell<u64>,
     scopes: Arc<Scopes>,
     most: usize,
     connections: usize,
@@ -117,9 +117,9 @@ impl<E: StoreEvents> Pools<E> {
     /// At most so many pools of so many connections.
     pub(crate) fn new(most: usize, connections: usize, scopes: Arc<Scopes>) -> Self {
         let first = Pool::new(Scopes::first(), Identity::default(), connections);
-        let access_changes = Cell::new(scopes.access_changes());
-        let all = RefCell::new(vec![first]);
-        Self { all, former: RefCell::default(), access_changes, scopes, most, connections }
+        let (all, former, closed) =
+            (RefCell::new(vec![first]), RefCell::default(), Cell::new(scopes.closed()));
+        Self { all, former, closed, scopes, most, connections }
     }
 
     /// The one for clients that have not said who they are.
@@ -191,11 +191,11 @@ impl<E: StoreEvents> Pools<E> {
         &self.scopes
     }
 
-    /// Unauthenticated clients that come from now on share nothing with those from before the store began or ceased to want a
-    /// password. True if it has since the last call.
+    /// Clients that come from now on share nothing with those that the store let in without a password, if it does so no
+    /// more. True if that is new.
     pub(crate) fn follow_access(&self, events: &Rc<E>) -> bool {
-        let changes = self.scopes.access_changes();
-        if self.access_changes.replace(changes) == changes {
+        let closed = self.scopes.closed();
+        if self.closed.replace(closed) == closed {
             return false;
         }
         let first = {
