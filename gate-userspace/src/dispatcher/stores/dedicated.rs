@@ -521,3 +521,76 @@ const RESET: &[u8] = b"RESET\r\n";
 const MOST_KEPT: usize = 16;
 /// Answers to what is asked here are short.
 const LONGEST: usize = 64 << 10;
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use tokio::sync::Notify;
+    use tokio::task::{LocalSet, spawn_local, yield_now};
+
+    use super::*;
+
+    fn run<T>(future: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(LocalSet::new().run_until(future))
+    }
+
+    #[test]
+    fn a_store_that_has_just_failed_is_not_asked() {
+        run(async {
+            let connections = IdleConnections::new(true);
+            // The more in a row, the longer the pause.
+            (0..20).for_each(|_| connections.failed());
+            let asked = Cell::new(false);
+            let refused = connections
+                .admit(async {
+                    asked.set(true);
+                    Ok(())
+                })
+                .await;
+            assert!(matches!(refused, Err(StoreError::Down { .. })), "{refused:?}");
+            assert!(!asked.get());
+        });
+    }
+
+    #[test]
+    fn of_many_who_wait_for_a_hung_store_only_the_first_ask_it() {
+        run(async {
+            let connections = Rc::new(IdleConnections::new(true));
+            let asked = Rc::new(Cell::new(0));
+            let gives_up = Rc::new(Notify::new());
+            let is_hung = Rc::new(Cell::new(true));
+            let client = |_| {
+                let connections = Rc::clone(&connections);
+                let asked = Rc::clone(&asked);
+                let gives_up = Rc::clone(&gives_up);
+                let is_hung = Rc::clone(&is_hung);
+                spawn_local(async move {
+                    let asking = async {
+                        asked.set(asked.get() + 1);
+                        if is_hung.get() {
+                            gives_up.notified().await;
+                        }
+                        Err::<(), _>(StoreError::TimedOut)
+                    };
+                    connections.admit(asking).await
+                })
+            };
+            let clients: Vec<_> = (0..10 * MOST_MAKING).map(client).collect();
+            while asked.get() < MOST_MAKING {
+                yield_now().await;
+            }
+            is_hung.set(false);
+            gives_up.notify_waiters();
+            let mut timed_out = 0;
+            for client in clients {
+                match client.await.unwrap() {
+                    Err(StoreError::TimedOut) => timed_out += 1,
+                    refused => assert!(matches!(refused, Err(StoreError::Down { .. })), "{refused:?}"),
+                }
+            }
+            assert_eq!((asked.get(), timed_out), (MOST_MAKING, MOST_MAKING));
+        });
+    }
+}
