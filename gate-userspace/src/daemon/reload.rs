@@ -9,6 +9,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, fchown};
 use std::path::Path;
 use std::sync::Arc;
 
+use super::descriptors;
 use super::error::Error;
 use super::process::Daemon;
 use super::settings::{hot_per_sec, now, prober, rules, sizes};
@@ -187,6 +188,7 @@ impl Daemon {
         self.watch.follow(&config, proxied, now)?;
         self.prober = prober(&config, &self.watch)?;
         self.hot_keys.follow(hot_per_sec(&config))?;
+        descriptors::provide(&config);
         self.dispatcher.iter().try_for_each(|dispatcher| dispatcher.follow(&config, &self.maps))?;
         let later = self.changes.started.from_next_start(&config);
         let later = later.into_iter().map(|key| format!("{key} counts from the next start only")).collect();
