@@ -44,42 +44,40 @@ impl Config {
     fn warnings_of(&self, service: &Service) -> Vec<String> {
         match &service.backend {
             Some(_) => self.warnings_of_proxied(service),
-            None => self.warning_of_guarded(service).into_iter().chain(self.limits_unseen(service)).collect(),
+            None => self.warnings_of_guarded(service),
         }
     }
 
-    /// Tenants that are bound to keys of their own, and can reach a service whose keys gate does not see.
-    fn warning_of_guarded(&self, service: &Service) -> Option<String> {
-        let is_default = |place| service.default.is_some_and(|default| default.get() == place);
-        let reaches = |(place, tenant): &(usize, &Tenant)| {
-            tenant.own_prefixes.is_some() && (!tenant.sources.is_empty() || is_default(*place))
-        };
-        let names: Vec<&str> =
-            self.tenants.iter().enumerate().filter(reaches).map(|(_, tenant)| &*tenant.name).collect();
-        listed(&names).map(|tenants| {
+    /// Tenants that are bound to keys of their own, or have limits by what is asked, and can reach a service of which gate
+    /// sees neither keys nor commands.
+    fn warnings_of_guarded(&self, service: &Service) -> Vec<String> {
+        let own_keys = self.listed_at(service, |tenant| tenant.own_prefixes.is_some()).map(|tenants| {
             format!(
                 "service {}: gate guards it without reading keys, so that keys = \"own\" does not bind {tenants} there: give \
                  it a backend",
                 service.name
             )
-        })
-    }
-
-    /// Tenants with limits by what is asked, which can reach a service whose requests gate does not tell apart.
-    fn limits_unseen(&self, service: &Service) -> Option<String> {
-        let is_default = |place| service.default.is_some_and(|default| default.get() == place);
-        let reaches = |(place, tenant): &(usize, &Tenant)| {
-            !tenant.request_limits.is_empty() && (!tenant.sources.is_empty() || is_default(*place))
-        };
-        let names: Vec<&str> =
-            self.tenants.iter().enumerate().filter(reaches).map(|(_, tenant)| &*tenant.name).collect();
-        listed(&names).map(|tenants| {
+        });
+        let limits = self.listed_at(service, |tenant| !tenant.request_limits.is_empty()).map(|tenants| {
             format!(
-                "service {}: gate guards it without telling requests apart, so that limits do not bind {tenants} there: give it \
+                "service {}: gate guards it without reading commands, so that limits do not bind {tenants} there: give it \
                  a backend",
                 service.name
             )
-        })
+        });
+        own_keys.into_iter().chain(limits).collect()
+    }
+
+    /// The names of such tenants that can reach a guarded service.
+    fn listed_at(&self, service: &Service, is_such: impl Fn(&Tenant) -> bool) -> Option<String> {
+        let is_default = |place| service.default.is_some_and(|default| default.get() == place);
+        let reaches = |place, tenant: &Tenant| !tenant.sources.is_empty() || is_default(place);
+        let such = self
+            .tenants
+            .iter()
+            .enumerate()
+            .filter(|(place, tenant)| is_such(tenant) && reaches(*place, tenant));
+        listed(&such.map(|(_, tenant)| &*tenant.name).collect::<Vec<_>>())
     }
 
     fn warnings_of_proxied(&self, service: &Service) -> Vec<String> {
@@ -187,21 +185,32 @@ mod tests {
     }
 
     #[test]
-    fn guarded_services_that_bind_no_one_to_its_keys_are_warned_of() {
-        let with = |guarded: &str, tenant: &str| {
+    fn guarded_services_that_do_not_bind_a_tenant_are_warned_of() {
+        let with = |bound: &str, guarded: &str, tenant: &str| {
             let text = format!(
                 "[gate]\ninterface = \"eth1\"\n\
                  [[service]]\nname = \"p\"\nprotocol = \"resp\"\nlisten = \"127.0.0.1:1\"\nbackend = \"127.0.0.1:2\"\n\
                  [[service]]\nname = \"g\"\nprotocol = \"memcached\"\nlisten = \"127.0.0.1:3\"\nunknown_syn = \"drop\"\n{guarded}\n\
-                 [[tenant]]\nname = \"t\"\nquota = \"unlimited\"\n{OWN}\n{tenant}"
+                 [[tenant]]\nname = \"t\"\nquota = \"unlimited\"\n{bound}\n{tenant}"
             );
             Config::parse("test.toml", &text).unwrap_or_else(|faults| panic!("{faults}")).warnings()
         };
-        let warned = "service g: gate guards it without reading keys, so that keys = \"own\" does not bind tenant t there: \
-                      give it a backend";
-        assert_eq!(with("", "sources = \"10.0.0.0/8\""), [warned]);
-        assert_eq!(with("default = \"t\"", ""), [warned]);
-        assert!(with("", "users = \"alice\"").is_empty());
+        for (bound, warned) in [
+            (OWN, "without reading keys, so that keys = \"own\" does not bind tenant t there"),
+            (
+                "limits = { GET = \"10/s\" }",
+                "without reading commands, so that limits do not bind tenant t there",
+            ),
+        ] {
+            let warned = format!("service g: gate guards it {warned}: give it a backend");
+            let of_guarded = |warnings: Vec<String>| -> Vec<String> {
+                warnings.into_iter().filter(|warning| warning.starts_with("service g")).collect()
+            };
+            assert_eq!(of_guarded(with(bound, "", "sources = \"10.0.0.0/8\"")), [&*warned]);
+            assert_eq!(of_guarded(with(bound, "default = \"t\"", "")), [&*warned]);
+            assert!(of_guarded(with(bound, "", "users = \"alice\"")).is_empty());
+        }
+        assert!(with(OWN, "", "users = \"alice\"").is_empty());
     }
 
     #[test]
