@@ -9,7 +9,7 @@ use std::path::Path;
 const ROOT: &str = "gate-userspace/src";
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 87] = [
+const ORDER: [&str; 88] = [
     "worker.rs",
     "pipeline/mod.rs",
     "pipeline/client_task.rs",
@@ -36,6 +36,7 @@ const ORDER: [&str; 87] = [
     "pipeline/queue_item.rs",
     "pipeline/reply_costs.rs",
     "pipeline/limit_charges.rs",
+    "pipeline/admission_queue.rs",
     "pipeline/admission.rs",
     "pipeline/read_prices.rs",
     "stores/mod.rs",

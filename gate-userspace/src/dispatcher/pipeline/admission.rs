@@ -9,7 +9,8 @@
 //! ```
 //!
 //! Requests over shared and dedicated connections, streamed requests and datagrams pass it alike. It knows who pays
-//! ([`Payer`]), what a request asks for ([`Demand`]) and its class; it knows no protocol, no codec and no socket.
+//! ([`Payer`]), what a request asks for ([`Demand`]) and its class; it knows no protocol, no codec and no socket. The queue
+//! is in `admission_queue.rs`.
 //!
 //! **Invariants.** A request is charged once, and counted once, when its result is known. What is refused after its
 //! charge is refunded. Each permit that is taken is released once. Nothing here awaits while a cell is borrowed.
@@ -29,7 +30,7 @@ use crate::dispatcher::metrics::{ServiceMetrics, WorkerMetrics};
 use crate::dispatcher::queue::concurrency::{SharedLimits, ThreadLatencies};
 use crate::dispatcher::queue::delay::Delay;
 use crate::dispatcher::queue::policy::Policy;
-use crate::dispatcher::queue::tier_queue::{Place, Queue, Queued};
+use crate::dispatcher::queue::tier_queue::{Place, Queue};
 use crate::dispatcher::request::{Charged, Payer, RequestClass};
 use crate::dispatcher::settings::{Limits, Settings};
 use crate::dispatcher::tenants::Tenants;
@@ -47,16 +48,16 @@ pub(crate) struct Admission<T> {
     /// The service's place in the configuration at the start.
     pub(super) service: usize,
     pub(super) ledger: Rc<RefCell<Ledger>>,
-    policy: Policy,
+    pub(super) policy: Policy,
     /// As of the last tick.
     pub(super) tenants: RefCell<Arc<Tenants>>,
     /// The requests that wait for a permit, and the permits.
-    queue: RefCell<Queue<T>>,
+    pub(super) queue: RefCell<Queue<T>>,
     /// How long the store takes, where the number of permits is found by that.
     latencies: Option<RefCell<ThreadLatencies>>,
-    delay: RefCell<Delay>,
+    pub(super) delay: RefCell<Delay>,
     /// How long a request may wait.
-    deadline: Cell<Option<Nanos>>,
+    pub(super) deadline: Cell<Option<Nanos>>,
     pub(super) metrics: Arc<WorkerMetrics>,
     service_metrics: ServiceMetrics,
     /// What requests read, and whether prices follow that.
@@ -100,48 +101,8 @@ impl Demand {
     }
 }
 
-/// A request in the queue, as far as admission is concerned.
-pub(crate) trait QueuedRequest {
-    fn charged(&self) -> &Charged;
-
-    fn charged_mut(&mut self) -> &mut Charged;
-
-    /// Its client's requests in the queue.
-    fn client_queue(&self) -> &Cell<ClientQueue>;
-
-    /// False if its client has left.
-    fn is_wanted(&self) -> bool;
-
-    /// True if no single client owns it: it is not refused for being late, and not counted by itself.
-    fn is_coalesced(&self) -> bool;
-
-    /// True if the request is slow by kind.
-    fn is_slow(&self) -> bool;
-
-    /// Whether its store connection takes one more such request.
-    fn store_has_window(&self) -> bool;
-    /// True if it waits however long that takes, and is not refused while its client is there.
-    fn must_run(&self) -> bool;
-
-    /// Whether the store takes requests.
-    ///
-    /// # Errors
-    ///
-    /// A refusal, while the circuit breaker is open.
-    fn store_accepts(&self, now: Nanos) -> Result<(), Refusal>;
-}
-
 /// The number of a client's requests in the queue, and where the last of them waits.
 pub(crate) type ClientQueue = (usize, Option<Place>);
-
-/// A request that has left the queue.
-#[derive(Debug)]
-pub(crate) struct Dequeued<T> {
-    pub(crate) request: T,
-    pub(crate) bytes: Vec<u8>,
-    /// With a permit, or refused without one.
-    pub(crate) result: Result<(), Refusal>,
-}
 
 /// Requests of one class that were charged together, sent together, and answered together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -490,118 +451,6 @@ impl<T> Admission<T> {
     }
 }
 
-impl<T: QueuedRequest> Admission<T> {
-    /// Adds a request to the queue, whether or not [`Admission::queue_accepts`] one more.
-    pub(crate) fn enqueue(&self, request: T, bytes: &[u8], now: Nanos) {
-        let Charged { tenant, price, class, .. } = *request.charged();
-        let own = Place { tier: class.tier, tenant: tenant.0, is_slow: request.is_slow() };
-        let (waiting, before) = request.client_queue().get();
-        let place = match before.filter(|_| waiting > 0) {
-            // A client's requests keep their order: a later one joins the lowest tier of those before it.
-            Some(before) => Place { tier: own.tier.max(before.tier), ..before },
-            None => own,
-        };
-        request.client_queue().set((waiting + 1, Some(place)));
-        self.policy.enqueued(class);
-        self.metrics.of_type(class.query_type).enqueued();
-        let cost = u64::from(price.0).max(LEAST_COST);
-        self.queue.borrow_mut().push(place, cost, request, bytes, now);
-    }
-
-    /// The next request of the queue, if a permit is free.
-    pub(crate) fn dequeue(&self, now: Nanos) -> Option<Dequeued<T>> {
-        let next = self.queue.borrow_mut().pop(T::store_has_window)?;
-        let (tier, Queued { item: mut request, bytes, since, .. }, behind) = next;
-        let waited = now.saturating_sub(since);
-        self.on_dequeued(&request);
-        let is_delayed = self.delay.borrow_mut().left(tier, now, waited, behind);
-        let result = self.check_dequeued(&request, waited, is_delayed, now);
-        match result {
-            Ok(()) => self.count_passed(&self.ledger.borrow(), request.charged_mut()),
-            Err(refusal) => {
-                self.release_permit();
-                self.refuse_queued(&request, refusal);
-            }
-        }
-        Some(Dequeued { request, bytes, result })
-    }
-
-    /// A request of the queue that has waited too long while no permit became free. It is refused.
-    pub(crate) fn expire(&self, now: Nanos) -> Option<Dequeued<T>> {
-        let has_expired = |tier, queued: &Queued<T>| {
-            let waited = now.saturating_sub(queued.since);
-            let may_be_refused = !queued.item.charged().shadow && !queued.item.must_run();
-            self.is_late(&queued.item, waited)
-                || (may_be_refused && self.delay.borrow().has_expired(tier, waited))
-        };
-        let (tier, Queued { item: request, bytes, since, .. }) =
-            self.queue.borrow_mut().pop_expired(has_expired)?;
-        let waited = now.saturating_sub(since);
-        self.on_dequeued(&request);
-        self.delay.borrow_mut().left(tier, now, waited, 0);
-        let refusal = if self.is_late(&request, waited) { LATE } else { self.delay_refusal() };
-        self.refuse_queued(&request, refusal);
-        Some(Dequeued { request, bytes, result: Err(refusal) })
-    }
-
-    fn on_dequeued(&self, request: &T) {
-        let (waiting, last) = request.client_queue().get();
-        request.client_queue().set((waiting - 1, last));
-        let class = request.charged().class;
-        self.policy.dequeued(class);
-        self.metrics.of_type(class.query_type).dequeued();
-    }
-
-    /// Whether a request that has waited so long still goes to the store.
-    fn check_dequeued(
-        &self,
-        request: &T,
-        waited: Nanos,
-        is_delayed: bool,
-        now: Nanos,
-    ) -> Result<(), Refusal> {
-        if self.is_late(request, waited) {
-            return Err(LATE);
-        }
-        if request.must_run() {
-            return Ok(());
-        }
-        request.store_accepts(now)?;
-        let Charged { tenant, price, shadow, .. } = *request.charged();
-        if is_delayed && !shadow {
-            return Err(self.delay_refusal());
-        }
-        if is_delayed {
-            self.ledger.borrow().count_refusal(tenant, Reason::QueueDelay, price, true);
-        }
-        Ok(())
-    }
-
-    /// True if nobody wants the reply to a request that has waited so long.
-    fn is_late(&self, request: &T, waited: Nanos) -> bool {
-        let is_past_deadline = self.deadline.get().is_some_and(|deadline| waited > deadline);
-        let is_late = is_past_deadline && !request.must_run();
-        !request.is_coalesced() && (is_late || !request.is_wanted())
-    }
-
-    fn delay_refusal(&self) -> Refusal {
-        Refusal::after(Reason::QueueDelay, self.delay.borrow().retry_after())
-    }
-
-    fn refuse_queued(&self, request: &T, refusal: Refusal) {
-        let charged = request.charged();
-        if !charged.is_counted {
-            self.refuse(&mut self.ledger.borrow_mut(), charged, refusal);
-        } else if !request.is_coalesced() {
-            self.count_refusal(charged.tenant, refusal.reason);
-        }
-    }
-}
-
-/// The refusal of a request whose reply nobody wants any more.
-const LATE: Refusal = Refusal::of(Reason::Deadline);
-/// What a request counts at least when tenants take turns, in thousandths of an RU: a coalesced one costs nobody anything.
-const LEAST_COST: u64 = 1_000;
 /// A penalty has no known end: decisions are made this often, unless configured otherwise.
 const ONE_TICK: Nanos = Nanos::from_millis(100);
 /// The shortest time between two attempts to charge a request that waits.

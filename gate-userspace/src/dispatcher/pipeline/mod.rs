@@ -14,6 +14,7 @@
 //! [`registry`] has the limits of clients, [`session`] whose they are. [`store_access`] and [`housekeeping`] are periodic work.
 
 mod admission;
+mod admission_queue;
 mod client_socket;
 mod client_task;
 mod complete;

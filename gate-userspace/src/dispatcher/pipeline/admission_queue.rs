@@ -1,0 +1,166 @@
+//! The queue's part of [admission](super::admission): into it where no permit is free, and out of it with a permit or a
+//! refusal.
+
+use std::cell::Cell;
+
+use gate_common::abi::Reason;
+use gate_common::units::Nanos;
+
+use super::admission::{Admission, ClientQueue};
+use crate::dispatcher::queue::tier_queue::{Place, Queued};
+use crate::dispatcher::request::Charged;
+use crate::protocol::Refusal;
+
+/// A request in the queue, as far as admission is concerned.
+pub(crate) trait QueuedRequest {
+    fn charged(&self) -> &Charged;
+
+    fn charged_mut(&mut self) -> &mut Charged;
+
+    /// Its client's requests in the queue.
+    fn client_queue(&self) -> &Cell<ClientQueue>;
+
+    /// False if its client has left.
+    fn is_wanted(&self) -> bool;
+
+    /// True if no single client owns it: it is not refused for being late, and not counted by itself.
+    fn is_coalesced(&self) -> bool;
+
+    /// True if the request is slow by kind.
+    fn is_slow(&self) -> bool;
+
+    /// Whether its store connection takes one more such request.
+    fn store_has_window(&self) -> bool;
+
+    /// True if it waits however long that takes, and is not refused while its client is there.
+    fn must_run(&self) -> bool;
+
+    /// Whether the store takes requests.
+    ///
+    /// # Errors
+    ///
+    /// A refusal, while the circuit breaker is open.
+    fn store_accepts(&self, now: Nanos) -> Result<(), Refusal>;
+}
+
+/// A request that has left the queue.
+#[derive(Debug)]
+pub(crate) struct Dequeued<T> {
+    pub(crate) request: T,
+    pub(crate) bytes: Vec<u8>,
+    /// With a permit, or refused without one.
+    pub(crate) result: Result<(), Refusal>,
+}
+
+impl<T: QueuedRequest> Admission<T> {
+    /// Adds a request to the queue, whether or not [`Admission::queue_accepts`] one more.
+    pub(crate) fn enqueue(&self, request: T, bytes: &[u8], now: Nanos) {
+        let Charged { tenant, price, class, .. } = *request.charged();
+        let own = Place { tier: class.tier, tenant: tenant.0, is_slow: request.is_slow() };
+        let (waiting, before) = request.client_queue().get();
+        let place = match before.filter(|_| waiting > 0) {
+            // A client's requests keep their order: a later one joins the lowest tier of those before it.
+            Some(before) => Place { tier: own.tier.max(before.tier), ..before },
+            None => own,
+        };
+        request.client_queue().set((waiting + 1, Some(place)));
+        self.policy.enqueued(class);
+        self.metrics.of_type(class.query_type).enqueued();
+        let cost = u64::from(price.0).max(LEAST_COST);
+        self.queue.borrow_mut().push(place, cost, request, bytes, now);
+    }
+
+    /// The next request of the queue, if a permit is free.
+    pub(crate) fn dequeue(&self, now: Nanos) -> Option<Dequeued<T>> {
+        let next = self.queue.borrow_mut().pop(T::store_has_window)?;
+        let (tier, Queued { item: mut request, bytes, since, .. }, behind) = next;
+        let waited = now.saturating_sub(since);
+        self.on_dequeued(&request);
+        let is_delayed = self.delay.borrow_mut().left(tier, now, waited, behind);
+        let result = self.check_dequeued(&request, waited, is_delayed, now);
+        match result {
+            Ok(()) => self.count_passed(&self.ledger.borrow(), request.charged_mut()),
+            Err(refusal) => {
+                self.release_permit();
+                self.refuse_queued(&request, refusal);
+            }
+        }
+        Some(Dequeued { request, bytes, result })
+    }
+
+    /// A request of the queue that has waited too long while no permit became free. It is refused.
+    pub(crate) fn expire(&self, now: Nanos) -> Option<Dequeued<T>> {
+        let has_expired = |tier, queued: &Queued<T>| {
+            let waited = now.saturating_sub(queued.since);
+            let may_be_refused = !queued.item.charged().shadow && !queued.item.must_run();
+            self.is_late(&queued.item, waited)
+                || (may_be_refused && self.delay.borrow().has_expired(tier, waited))
+        };
+        let (tier, Queued { item: request, bytes, since, .. }) =
+            self.queue.borrow_mut().pop_expired(has_expired)?;
+        let waited = now.saturating_sub(since);
+        self.on_dequeued(&request);
+        self.delay.borrow_mut().left(tier, now, waited, 0);
+        let refusal = if self.is_late(&request, waited) { LATE } else { self.delay_refusal() };
+        self.refuse_queued(&request, refusal);
+        Some(Dequeued { request, bytes, result: Err(refusal) })
+    }
+
+    fn on_dequeued(&self, request: &T) {
+        let (waiting, last) = request.client_queue().get();
+        request.client_queue().set((waiting - 1, last));
+        let class = request.charged().class;
+        self.policy.dequeued(class);
+        self.metrics.of_type(class.query_type).dequeued();
+    }
+
+    /// Whether a request that has waited so long still goes to the store.
+    fn check_dequeued(
+        &self,
+        request: &T,
+        waited: Nanos,
+        is_delayed: bool,
+        now: Nanos,
+    ) -> Result<(), Refusal> {
+        if self.is_late(request, waited) {
+            return Err(LATE);
+        }
+        if request.must_run() {
+            return Ok(());
+        }
+        request.store_accepts(now)?;
+        let Charged { tenant, price, shadow, .. } = *request.charged();
+        if is_delayed && !shadow {
+            return Err(self.delay_refusal());
+        }
+        if is_delayed {
+            self.ledger.borrow().count_refusal(tenant, Reason::QueueDelay, price, true);
+        }
+        Ok(())
+    }
+
+    /// True if nobody wants the reply to a request that has waited so long.
+    fn is_late(&self, request: &T, waited: Nanos) -> bool {
+        let is_past_deadline = self.deadline.get().is_some_and(|deadline| waited > deadline);
+        let is_late = is_past_deadline && !request.must_run();
+        !request.is_coalesced() && (is_late || !request.is_wanted())
+    }
+
+    fn delay_refusal(&self) -> Refusal {
+        Refusal::after(Reason::QueueDelay, self.delay.borrow().retry_after())
+    }
+
+    fn refuse_queued(&self, request: &T, refusal: Refusal) {
+        let charged = request.charged();
+        if !charged.is_counted {
+            self.refuse(&mut self.ledger.borrow_mut(), charged, refusal);
+        } else if !request.is_coalesced() {
+            self.count_refusal(charged.tenant, refusal.reason);
+        }
+    }
+}
+
+/// The refusal of a request whose reply nobody wants any more.
+const LATE: Refusal = Refusal::of(Reason::Deadline);
+/// What a request counts at least when tenants take turns, in thousandths of an RU: a coalesced one costs nobody anything.
+const LEAST_COST: u64 = 1_000;
