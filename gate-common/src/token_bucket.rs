@@ -15,7 +15,7 @@
 //! may leave a debt too, capped at `max_debt`.
 //!
 //! **Invariants.** A `now` earlier than the last one admits no more than the last one would have:
-//! `tat` never moves back except by a refund. A change of rate or burst keeps the time owed. Over
+//! `tat` never moves back except by a refund. A change of rate or burst keeps the debt. Over
 //! any interval, settling aside, what is admitted and not refunded costs at most
 //! `rate * (interval + one clock tick) + max(burst, dearest request)`. Rounding is against the
 //! request, by at most 1 ns each. All arithmetic saturates: a bucket at the end of the clock refuses.
@@ -155,15 +155,15 @@ pub const fn take_time(tat: u64, now_ns: u64, cost_ns: u64, burst_ns: u64, max_d
     }
     let mut start = now_ns;
     if tat > now_ns {
-        // What may be owed for the request to pass: nothing, if it is dearer than the burst. Written without saturating
+        // The debt at which the request still passes: nothing, if it is dearer than the burst. Written without saturating
         // operations, for which the BPF target has no instruction.
-        let owed_ns = tat - now_ns;
+        let debt_ns = tat - now_ns;
         if cost_ns >= burst_ns {
-            return Take::Refuse { wait_ns: owed_ns };
+            return Take::Refuse { wait_ns: debt_ns };
         }
         let room_ns = burst_ns - cost_ns;
-        if owed_ns > room_ns {
-            return Take::Refuse { wait_ns: owed_ns - room_ns };
+        if debt_ns > room_ns {
+            return Take::Refuse { wait_ns: debt_ns - room_ns };
         }
         start = tat;
     }
@@ -187,7 +187,7 @@ pub const fn settle(tat: u64, now_ns: u64, cost: u32, limits: &Limits) -> u64 {
     let start = if tat > now_ns { tat } else { now_ns };
     let end = start.saturating_add(limits.rate.time_for(cost));
     let cap = now_ns.saturating_add(limits.burst_ns).saturating_add(limits.max_debt_ns);
-    // A word that is past the cap already (the burst was lowered) keeps the time that it owes.
+    // A word that is past the cap already (the burst was lowered) keeps its debt.
     if end <= cap {
         end
     } else if start > cap {

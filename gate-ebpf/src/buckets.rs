@@ -5,7 +5,7 @@ use core::intrinsics::{AtomicOrdering, atomic_cxchg};
 use aya_ebpf::Global;
 use aya_ebpf::cty::{c_long, c_void};
 use aya_ebpf::helpers::generated::bpf_loop;
-use gate_common::abi::{Control, Event, Reason, Shed, TenantLine, bank_of, draw, tenant_flags};
+use gate_common::abi::{Control, Event, KeyBuckets, Reason, Shed, TenantLine, bank_of, draw, tenant_flags};
 use gate_common::token_bucket::{Limits, Take, refund, take_time};
 use gate_common::units::Fraction;
 
@@ -58,7 +58,7 @@ impl Buckets {
     pub(crate) fn charge(&self, plan: &Plan, price_mru: u32, counters: Counters) -> Result<(), Reason> {
         let Self { control, tenant, line, now_ns, charges } = *self;
         let flags = plan.tenant_flags();
-        let is_ordinary = plan.takes_from_quota_alone();
+        let is_ordinary = plan.takes_from_quota_only();
         if !is_ordinary
             && flags & tenant_flags::CANDIDATE != 0
             && charge_candidate(control, tenant, charges, now_ns, price_mru) != ChargeResult::Admitted
@@ -124,6 +124,22 @@ impl Buckets {
         charge_reply_budget(self.control, self.tenant, self.charges, self.now_ns, bytes)
             == ChargeResult::Admitted
     }
+}
+
+/// Takes one request from the bucket of a hot key; false if it does not hold one.
+#[inline(always)]
+pub(crate) fn charge_key(word: *mut u64, limits: &Limits, charges: *mut [Charge; 3], now_ns: u64) -> bool {
+    // SAFETY: this CPU's own scratch.
+    let spare = unsafe { &mut (*charges)[0] };
+    Charge::new(now_ns, KeyBuckets::COST, limits).apply(word, spare) == ChargeResult::Admitted
+}
+
+/// Gives a request back to the bucket of a hot key.
+#[inline(always)]
+pub(crate) fn refund_key(word: *mut u64, limits: &Limits, charges: *mut [Charge; 3]) {
+    // SAFETY: this CPU's own scratch.
+    let spare = unsafe { &mut (*charges)[0] };
+    Charge::new(0, KeyBuckets::COST, limits).refund_to(word, spare);
 }
 
 /// A charge to a bucket, and its result.
@@ -241,7 +257,7 @@ impl ChargeResult {
     }
 }
 
-/// Takes the price from the quotas of [`TenantState::also_charge`](gate_common::abi::TenantState::also_charge):
+/// Takes the price from the quotas of [`TenantState::parents`](gate_common::abi::TenantState::parents):
 /// from both or none.
 #[inline(never)]
 fn charge_parents(
@@ -300,7 +316,7 @@ fn parent_bucket(
     unsafe { &raw mut (*line).quota_tat }
 }
 
-/// True if so much time is owed that a bucket holds half of its burst at most.
+/// True if a bucket holds half of its burst at most.
 #[inline(always)]
 fn is_half_spent(tat: u64, burst_ns: u64, now_ns: u64) -> bool {
     tat.saturating_sub(now_ns) > burst_ns / 2

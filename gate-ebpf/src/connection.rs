@@ -1,9 +1,9 @@
-//! Whether a segment with data belongs to a connection.
+//! The look-up of the connection that a segment with data belongs to.
 //!
 //! A segment's source may be forged. Once half of a bucket is spent, only segments of connections that this machine has
 //! may spend from it, so that forged ones never take the other half. The kernel's table of sockets says which those are.
 //!
-//! It says nothing where connections are handed on to other machines or namespaces: at addresses that are not this
+//! The table says nothing where connections are handed on to other machines or namespaces: at addresses that are not this
 //! namespace's own, and behind rules that rewrite destinations. So nothing is dropped for a service before one
 //! connection to it was found in the table.
 
@@ -16,12 +16,12 @@ use aya_ebpf::helpers::generated::{
 };
 use gate_common::abi::{Control, LOCAL_ADDRESS, Service, bank_of};
 
+use crate::context::Scratch;
 use crate::fragments;
 use crate::maps::{self, read_once, write_once};
 use crate::parse::transport::TCP_HEADER;
-use crate::verdict::Scratch;
 
-/// What a segment with data belongs to.
+/// The connection of a segment with data.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Connection {
@@ -67,7 +67,7 @@ fn is_due(control: *mut Control, scratch: *mut Scratch, now_ns: u64, half_spent:
     true
 }
 
-/// What follows from what was found.
+/// The conclusion from a look-up's result.
 #[inline(never)]
 fn conclude(scratch: *mut Scratch, now_ns: u64, half_spent: bool, found: Found) -> Connection {
     let Some(service) = maps::SERVICES.get_ptr_mut(read_once!((*scratch).service_slot)) else {
@@ -86,7 +86,7 @@ fn conclude(scratch: *mut Scratch, now_ns: u64, half_spent: bool, found: Found) 
     }
 }
 
-/// What the helpers read, in scratch.
+/// The arguments of the look-up's helpers, in scratch.
 pub(crate) struct Lookup {
     header: TcpHeader,
     /// As `struct bpf_sock_tuple`: the addresses, then the ports.
@@ -102,7 +102,7 @@ fn note_connection(service: *mut Service, now_ns: u64) {
     }
 }
 
-/// What the kernel's table of sockets holds for a segment.
+/// The result of a look-up in the kernel's table of sockets.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 enum Found {
@@ -118,10 +118,13 @@ fn look_up(ctx: *mut xdp_md, scratch: *mut Scratch) -> Found {
     // SAFETY: this CPU's own scratch; the helpers read and write parts of it, and the socket is read until it is released.
     unsafe {
         let frame = &(*scratch).frame;
-        let (v6, from, to) = (frame.v6, frame.source, frame.destination);
+        let v6 = frame.v6;
+        let from = frame.source;
+        let to = frame.destination;
         let lookup = &raw mut (*scratch).lookup;
-        let (header, tuple, ip) =
-            (&raw mut (*lookup).header, &raw mut (*lookup).tuple, &raw mut (*lookup).ip);
+        let header = &raw mut (*lookup).header;
+        let tuple = &raw mut (*lookup).tuple;
+        let ip = &raw mut (*lookup).ip;
         let at = frame.transport_at as u32;
         if bpf_xdp_load_bytes(ctx, at, header.cast(), TCP_HEADER as u32) != 0 {
             return Found::Handshake;

@@ -6,10 +6,11 @@
 use aya_ebpf::bindings::xdp_md;
 use gate_common::abi::{Control, Exit, bank_of, find, view_flags};
 
+use crate::context::{Scratch, control};
 use crate::maps::{self, read_once};
 use crate::parse::frame::{self, Frame, Kind};
 use crate::plan::find_v6;
-use crate::verdict::{Scratch, control, is_shadowed};
+use crate::verdict::is_shadowed;
 
 /// Checks a packet that may not show its ports. `Ok` if it does: it is processed further.
 ///
@@ -62,7 +63,7 @@ fn is_protected(control: *mut Control, bank: usize, frame: &Frame) -> bool {
     protected_address(control, bank, frame) != 0
 }
 
-/// What the tables of protected addresses hold for the packet's destination.
+/// The entry of the tables of protected addresses for the packet's destination.
 #[inline(always)]
 pub(crate) fn protected_address(control: *mut Control, bank: usize, frame: &Frame) -> u32 {
     if frame.v6 {

@@ -8,8 +8,10 @@
 //! - [`parse`]: headers, and the price of what they carry.
 //! - [`fragments`]: packets that do not show their ports.
 //! - [`verdict`]: the steps of a packet, from its headers to its exit.
+//! - [`context`]: all that is known while a packet is handled.
 //! - [`plan`]: the settings that apply to one packet, copied from one generation.
 //! - [`buckets`]: pushed refusals, then the token buckets: all are charged, or none.
+//! - [`key_buckets`]: the buckets of hot keys.
 //! - [`connection`]: whether a segment belongs to a connection.
 //! - [`reply`]: a refusal that the client can read.
 //! - [`counters`], [`sample`]: counters and key samples for the daemon.
@@ -27,8 +29,10 @@
 
 mod buckets;
 mod connection;
+mod context;
 mod counters;
 mod fragments;
+mod key_buckets;
 mod maps;
 mod mark;
 mod parse;

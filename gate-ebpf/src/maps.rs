@@ -6,7 +6,7 @@ use gate_common::abi::{
     Block, Control, CounterLine, Cpu, Ports, RareCounters, Service, Tenant, TenantLine, TopKey,
 };
 
-use crate::verdict::Scratch;
+use crate::context::Scratch;
 
 /// `linux/bpf.h`: the daemon can map the array into its memory.
 const MMAPABLE: u32 = 1 << 10;
@@ -23,7 +23,7 @@ pub(crate) static TABLES: Array<Block> = Array::with_max_entries(1, MMAPABLE);
 /// Services.
 #[map]
 pub(crate) static SERVICES: Array<Service> = Array::with_max_entries(1, MMAPABLE);
-/// What every packet of a tenant reads.
+/// The lines of tenants that every packet reads.
 #[map]
 pub(crate) static TENANT_LINES: Array<TenantLine> = Array::with_max_entries(1, MMAPABLE);
 /// The rest of the tenants.
@@ -32,7 +32,7 @@ pub(crate) static TENANTS: Array<Tenant> = Array::with_max_entries(1, MMAPABLE);
 /// Counters by row and tenant.
 #[map]
 pub(crate) static COUNTERS: Array<CounterLine> = Array::with_max_entries(1, MMAPABLE);
-/// What is seldom counted, by row and tenant.
+/// The counters that are seldom written, by row and tenant.
 #[map]
 pub(crate) static RARE_COUNTERS: Array<RareCounters> = Array::with_max_entries(1, MMAPABLE);
 /// Which counters the daemon has to read at its next tick, a bit each.

@@ -14,10 +14,10 @@ use gate_common::abi::{
 use gate_common::token_bucket::Limits;
 use gate_common::units::Multiplier;
 
+use crate::context::Scratch;
 use crate::counters;
 use crate::maps::{self, opaque_const, read_once, read_word_once, write_once};
 use crate::parse::frame::{self, Frame};
-use crate::verdict::Scratch;
 
 /// The settings that apply to one packet, of one generation.
 ///
@@ -65,7 +65,7 @@ impl ServiceWord {
     }
 }
 
-/// What a tenant has beside [`TenantLine`]: read, and written here, only if it is [`tenant_flags::SPECIAL`].
+/// A tenant's state beside [`TenantLine`], which is read, and written here, only if it is [`tenant_flags::SPECIAL`].
 #[derive(Clone, Copy)]
 pub(crate) struct SpecialState {
     /// [`TenantState::reject_until_ns`].
@@ -74,7 +74,7 @@ pub(crate) struct SpecialState {
     rejection_rate: u32,
     /// [`TenantState::multiplier`].
     multiplier: u32,
-    /// [`TenantState::also_charge`].
+    /// [`TenantState::parents`].
     parents: u64,
     /// [`TenantState::tcp_action`].
     tcp_action: u8,
@@ -85,7 +85,7 @@ const _: () = assert!(offset_of!(View, enforce) == offset_of!(View, flags) + 4);
 const _: () = assert!(offset_of!(Service, id).is_multiple_of(8));
 const _: () = assert!(offset_of!(Service, protocol) == offset_of!(Service, id) + 4);
 const _: () = assert!(offset_of!(Service, flags) == offset_of!(Service, id) + 6);
-const _: () = assert!(offset_of!(TenantState, also_charge).is_multiple_of(8));
+const _: () = assert!(offset_of!(TenantState, parents).is_multiple_of(8));
 
 impl Plan {
     /// [`gate_common::abi::view_flags`].
@@ -148,7 +148,7 @@ impl Plan {
         if self.is_special() { read_once!((*self.scratch).special.multiplier) } else { Multiplier::ONE.0 }
     }
 
-    /// [`TenantState::also_charge`].
+    /// [`TenantState::parents`].
     #[inline(always)]
     pub(crate) fn parents(&self) -> u64 {
         if self.is_special() { read_once!((*self.scratch).special.parents) } else { 0 }
@@ -169,12 +169,12 @@ impl Plan {
     /// True if nothing changes the price, sheds, or refuses but the quota.
     #[inline(always)]
     pub(crate) fn is_ordinary(&self) -> bool {
-        self.takes_from_quota_alone() && self.shed.0 == 0
+        self.takes_from_quota_only() && self.shed.0 == 0
     }
 
     /// True if a charge takes from the tenant's own quota, and from nothing else.
     #[inline(always)]
-    pub(crate) fn takes_from_quota_alone(&self) -> bool {
+    pub(crate) fn takes_from_quota_only(&self) -> bool {
         self.line_flags & NOT_ORDINARY == 0
     }
 }
@@ -246,7 +246,7 @@ impl PlanReader {
             write_once!((*special).reject_until_ns, read_once!((*state).reject_until_ns));
             write_once!((*special).rejection_rate, read_once!((*state).rejection_rate));
             write_once!((*special).multiplier, read_once!((*state).multiplier));
-            write_once!((*special).parents, read_word_once!((*state).also_charge));
+            write_once!((*special).parents, read_word_once!((*state).parents));
             write_once!((*special).tcp_action, read_once!((*state).tcp_action));
         }
         let plan = Plan {
@@ -312,6 +312,17 @@ impl PlanReader {
             find_v4(read_once!((*self.control).views[bank].sources_v4), address, maps::table_entry)
         }
     }
+}
+
+/// The price of bytes whose commands are not parsed.
+#[inline(always)]
+pub(crate) fn price_of_bytes(prices: *const ServiceState, bytes: u32) -> u32 {
+    let prices = ServiceState {
+        base_mru: read_once!((*prices).base_mru),
+        kib_mru: read_once!((*prices).kib_mru),
+        ..ServiceState::default()
+    };
+    prices.price(1, 0, bytes)
 }
 
 /// Copies state of one generation that few packets need and a plan does not hold.

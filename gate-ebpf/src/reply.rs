@@ -41,7 +41,8 @@ pub(crate) fn may_reply_to_source(ctx: *mut xdp_md, frame: &Frame) -> bool {
     let Some(macs) = packet.bytes::<12>(0) else { return false };
     let group = (macs.get::<u8, 0>() | macs.get::<u8, 6>()) & GROUP != 0;
     let Some(ports) = packet.bytes::<4>(frame.transport_at) else { return false };
-    let (source_port, port) = (ports.get::<u16, 0>(), ports.get::<u16, 2>());
+    let source_port = ports.get::<u16, 0>();
+    let port = ports.get::<u16, 2>();
     if group || frame.link_len > LONGEST_LINK || frame.source == frame.destination || source_port == 0 {
         return false;
     }
@@ -51,7 +52,8 @@ pub(crate) fn may_reply_to_source(ctx: *mut xdp_md, frame: &Frame) -> bool {
     if frame.v6 {
         return frame.source[0] != 0 && frame.source[0] as u8 != 0xff && frame.destination[0] as u8 != 0xff;
     }
-    let (source, destination) = ((frame.source[1] >> 32) as u8, (frame.destination[1] >> 32) as u8);
+    let source = (frame.source[1] >> 32) as u8;
+    let destination = (frame.destination[1] >> 32) as u8;
     source != 0 && source != 127 && source < 224 && destination < 224
 }
 
@@ -120,8 +122,8 @@ fn write_reset(ctx: *mut xdp_md, frame: &Frame, segment: &Payload) -> Option<()>
 #[inline(always)]
 fn turn_round(ctx: *mut xdp_md, frame: &Frame, len: u32) -> Option<Packet> {
     let old = Buffers(ctx).bytes::<20>(0)?;
-    let (to, from) =
-        ((old.get::<u32, 0>(), old.get::<u16, 4>()), (old.get::<u32, 6>(), old.get::<u16, 10>()));
+    let to = (old.get::<u32, 0>(), old.get::<u16, 4>());
+    let from = (old.get::<u32, 6>(), old.get::<u16, 10>());
     let tags = (old.get::<u32, 12>(), old.get::<u32, 16>());
     let linear = Packet::of(ctx).len();
     // SAFETY: the helpers read the packet's length, and move its ends; pointers into the packet from before are not used after.
@@ -162,7 +164,8 @@ fn turn_round(ctx: *mut xdp_md, frame: &Frame, len: u32) -> Option<Packet> {
 fn write_v4(header: Bytes<20>, frame: &Frame, len: u16) {
     let start = u32::from_be_bytes([0x45, dscp(frame), 0, 0]).to_be() | u32::from((20 + len).to_be()) << 16;
     let hops = u16::from_be_bytes([HOPS, frame.transport]).to_be();
-    let (source, destination) = ((frame.destination[1] >> 32) as u32, (frame.source[1] >> 32) as u32);
+    let source = (frame.destination[1] >> 32) as u32;
+    let destination = (frame.source[1] >> 32) as u32;
     let sum = u64::from(start)
         + u64::from(DONT_FRAGMENT)
         + u64::from(hops)

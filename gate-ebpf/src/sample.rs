@@ -7,10 +7,10 @@ use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::helpers::generated::bpf_xdp_load_bytes;
 use gate_common::abi::{Event, Sample, draw, sample_flags};
 
+use crate::context::Scratch;
 use crate::counters;
 use crate::maps::{SAMPLES, opaque_value};
 use crate::parse::swar;
-use crate::verdict::Scratch;
 
 /// True for one request in `every`, by a countdown that starts from a random number each time.
 #[inline(always)]

@@ -1,27 +1,20 @@
 //! The steps of a packet, from its headers to its exit.
 
 use aya_ebpf::bindings::xdp_md;
-use aya_ebpf::helpers::generated::bpf_jiffies64;
 use gate_common::abi::{
-    ABI_VERSION, Control, Event, Exit, Protocol, Reason, ServiceState, Shed, TcpAction, TenantLine, bank_of,
-    draw, service_flags, tenant_flags, view_flags,
+    Control, Event, Exit, Protocol, Reason, TcpAction, bank_of, draw, service_flags, tenant_flags, view_flags,
 };
-use gate_common::units::{Fraction, MilliRu, Multiplier};
+use gate_common::units::Fraction;
 
-use crate::buckets::{Buckets, Charge};
-use crate::connection::{self, Connection, Lookup};
-use crate::counters::{self, Counters};
-use crate::maps::{self, compiler_barrier, read_once, write_once};
-use crate::parse::buffers::{Buffers, HeaderCopy};
-use crate::parse::extensions::Walk;
-use crate::parse::frame::{self, Frame, HeaderPeek, Kind, UDP};
-use crate::parse::memcached::Commands;
-use crate::parse::scan::CommandScan;
-use crate::parse::tags::TagWalk;
-use crate::parse::transport::{Extent, Payload};
-use crate::parse::{Packet, Reader, first_line, memcached};
-use crate::plan::{Plan, PlanReader, SpecialState};
-use crate::{buckets, fragments, mark, reply, sample};
+use crate::connection::{self, Connection};
+use crate::context::{PacketContext, Scratch, control, cpu_scratch};
+use crate::maps::{self, read_once, write_once};
+use crate::parse::buffers::Buffers;
+use crate::parse::frame::{self, HeaderPeek, Kind, UDP};
+use crate::parse::memcached::{self, Commands};
+use crate::parse::transport::Payload;
+use crate::parse::{Packet, Reader, first_line};
+use crate::{buckets, counters, fragments, key_buckets, mark, reply, sample};
 
 /// Processes a packet, and returns its exit. [`Exit::RefusedReplied`]: the packet already holds the reply.
 #[inline(always)]
@@ -37,9 +30,10 @@ fn try_process_packet(ctx: *mut xdp_md) -> Result<Exit, Exit> {
         // The headers may lie outside the frame's linear part.
         Err(Exit::BadHeader) => {
             parse_buffers(ctx)?;
-            let (control, scratch) = (control()?, cpu_scratch()?);
-            let (transport, port) =
-                (read_once!((*scratch).frame.transport), read_once!((*scratch).frame.port));
+            let control = control()?;
+            let scratch = cpu_scratch()?;
+            let transport = read_once!((*scratch).frame.transport);
+            let port = read_once!((*scratch).frame.port);
             (ports_entry(transport, port).ok_or(Exit::NotOurs)?, control, scratch)
         }
         parsed => parsed?,
@@ -72,7 +66,8 @@ fn parse<R: Reader>(ctx: *mut xdp_md, packet: &R) -> Result<(*const u32, *mut Co
     if read_once!(*entry) == 0 {
         return Err(Exit::NotOurs);
     }
-    let (control, scratch) = (control()?, cpu_scratch()?);
+    let control = control()?;
+    let scratch = cpu_scratch()?;
     // SAFETY: this CPU's own scratch.
     let (frame, payload) = unsafe { (&raw mut (*scratch).frame, &raw mut (*scratch).payload) };
     let end = peek.parse_into(ctx, packet, frame)?;
@@ -102,122 +97,7 @@ fn parse_buffers(ctx: *mut xdp_md) -> Result<(), Exit> {
     }
 }
 
-/// State of the packet in process that does not fit registers and stack, or that several functions read.
-pub(crate) struct Scratch {
-    /// The headers.
-    pub(crate) frame: Frame,
-    /// The payload.
-    pub(crate) payload: Payload,
-    /// The payload's commands.
-    commands: Commands,
-    /// The exit of a packet without a plan. It lies in memory: a register would be undefined where the loop of the plan's
-    /// reader begins, and the verifier refuses to spill an undefined register.
-    pub(crate) exit: Exit,
-    /// The slot of the packet's service, in memory for the same reason.
-    pub(crate) service_slot: u32,
-    /// The price, in thousandths of a request unit, before any multiplier. Not set for unknown sources.
-    price_mru: u32,
-    /// [`gate_common::abi::Service::id`], for a sample. The next two are for samples as well.
-    pub(crate) service_id: u32,
-    /// The tenant that is charged.
-    pub(crate) tenant_id: u32,
-    /// One in this many requests is sampled.
-    pub(crate) sample_every: u32,
-    /// What the tenant has beside its line.
-    pub(crate) special: SpecialState,
-    /// The charges to the tenant's buckets.
-    pub(crate) charges: [Charge; 3],
-    /// The commands of memcached over UDP.
-    pub(crate) scan: CommandScan,
-    /// What a look-up of a connection takes.
-    pub(crate) lookup: Lookup,
-    /// The walk along IPv6's extension headers.
-    pub(crate) walk: Walk,
-    /// The walk along VLAN tags.
-    pub(crate) tags: TagWalk,
-    /// A copy of a header that lies outside the linear part of the frame.
-    pub(crate) header_copy: HeaderCopy,
-}
-
-/// A packet for a protected service, with its plan.
-struct PacketContext {
-    ctx: *mut xdp_md,
-    control: *mut Control,
-    scratch: *mut Scratch,
-    plan: Plan,
-    line: *mut TenantLine,
-    counters: Counters,
-    now_ns: u64,
-    /// True if the heartbeat is stale: pushed refusals are ignored.
-    stale: bool,
-    /// The price, in thousandths of a request unit.
-    price_mru: u32,
-}
-
 impl PacketContext {
-    /// Copies the plan and prices the packet.
-    ///
-    /// # Errors
-    ///
-    /// The exit of a packet that no bucket is charged for.
-    #[inline(always)]
-    fn new(
-        ctx: *mut xdp_md,
-        control: *mut Control,
-        at: *mut Scratch,
-        entry: *const u32,
-    ) -> Result<Self, Exit> {
-        // SAFETY: this CPU's own scratch; nothing else refers to it while a packet is processed.
-        let Scratch { frame, payload, commands, price_mru, scan, .. } = unsafe { &mut *at };
-        *commands = Commands::NotParsed;
-        compiler_barrier();
-        let reader = PlanReader { control, scratch: at, entry };
-        let (plan, line) = reader.read(|service, prices| {
-            let is_udp = frame.transport == UDP;
-            let has_commands = service.protocol() == Protocol::Memcached as u8
-                && !payload.is_malformed()
-                && (is_udp || service.flags() & service_flags::PRICED_BY_LINES != 0 && payload.len != 0);
-            let len = if is_udp { payload.len } else { payload.max_len() };
-            let price = if !has_commands {
-                price_of_bytes(prices, len)
-            } else {
-                // Parsed once, however often the plan is copied.
-                if *commands == Commands::NotParsed {
-                    match memcached::parse(ctx, frame, payload, scan) {
-                        Ok(parsed) => *commands = parsed,
-                        Err(_) => payload.extent = Extent::Malformed,
-                    }
-                }
-                match *commands {
-                    Commands::NotParsed => 0,
-                    Commands::SingleGet => memcached::price_of_single_get(prices, payload.len),
-                    Commands::Scanned => scan.price(prices, len),
-                }
-            };
-            write_once!(*price_mru, price);
-        })?;
-        compiler_barrier();
-        // SAFETY: the helper reads a clock.
-        let now_ns = read_once!((*control).clock).at_jiffies(unsafe { bpf_jiffies64() }).0;
-        let heartbeat_ns = read_once!((*control).heartbeat_ns);
-        let stale = now_ns > heartbeat_ns && now_ns - heartbeat_ns > plan.stale_after_ns;
-        // A malformed payload has no price.
-        let mut price_mru =
-            if plan.tenant_id == 0 || payload.is_malformed() { 0 } else { read_once!(*price_mru) };
-        if stale {
-            counters::count_event(Event::Stale);
-            if plan.view_flags() & view_flags::STALE_PASS != 0 {
-                return Err(Exit::StalePassed);
-            }
-        } else if !plan.is_ordinary() {
-            let price = MilliRu(price_mru).scaled(Multiplier(plan.multiplier()));
-            price_mru = Shed::price(plan.rung(), price.0);
-        }
-        // Looked up before any compare-and-swap: later instructions wait for it.
-        let counters = Counters::new(plan.tenant_id);
-        Ok(Self { ctx, control, scratch: at, plan, line, counters, now_ns, stale, price_mru })
-    }
-
     /// Processes a UDP datagram, and says of one that passes to a proxied service that it was charged.
     #[inline(always)]
     fn process_and_mark_datagram(&self) -> Result<Exit, Exit> {
@@ -227,7 +107,7 @@ impl PacketContext {
             && matches!(exit, Exit::Passed | Exit::Shadowed)
             && read_once!((*self.control).charged_mark) != 0
         {
-            mark::charged(self.ctx);
+            mark::charged(self.ctx, self.control);
         }
         Ok(exit)
     }
@@ -247,9 +127,9 @@ impl PacketContext {
             // The daemon charges for fragmented datagrams.
             return Ok(Exit::Fragment);
         }
-        let charged = self.charge();
-        let exit = self.exit_for_charge(charged);
         let commands = self.scratch().commands;
+        let charged = self.charge_datagram(commands);
+        let exit = self.exit_for_charge(charged);
         if commands == Commands::NotParsed {
             return Ok(exit);
         }
@@ -272,7 +152,8 @@ impl PacketContext {
     /// Charges a TCP segment that carries data.
     #[inline(always)]
     fn process_segment(&self) -> Result<Exit, Exit> {
-        let (plan, payload) = (&self.plan, &self.scratch().payload);
+        let plan = &self.plan;
+        let payload = &self.scratch().payload;
         if self.scratch().payload.is_malformed() {
             return Ok(self.refuse(Reason::Malformed, Exit::Malformed));
         }
@@ -361,23 +242,20 @@ impl PacketContext {
         self.buckets().charge(&self.plan, self.price_mru, self.counters)
     }
 
+    /// Charges a datagram to the bucket of its first key, if that is hot, and to the tenant: to both or none.
     #[inline(always)]
-    fn buckets(&self) -> Buckets {
-        // SAFETY: this CPU's own scratch.
-        let charges = unsafe { &raw mut (*self.scratch).charges };
-        Buckets {
-            control: self.control,
-            tenant: self.plan.tenant_id,
-            line: self.line,
-            now_ns: self.now_ns,
-            charges,
+    fn charge_datagram(&self, commands: Commands) -> Result<(), Reason> {
+        let limits_keys = self.plan.service_flags() & service_flags::LIMITS_KEYS != 0;
+        if limits_keys
+            && !key_buckets::charge(self.ctx, self.scratch, &self.plan, self.now_ns, commands, self.stale)
+        {
+            return Err(Reason::HotKey);
         }
-    }
-
-    #[inline(always)]
-    fn scratch(&self) -> &Scratch {
-        // SAFETY: as in `new`.
-        unsafe { &*self.scratch }
+        let charged = self.charge();
+        if limits_keys && charged.is_err() {
+            key_buckets::refund(self.scratch);
+        }
+        charged
     }
 
     #[inline(always)]
@@ -444,7 +322,7 @@ impl PacketContext {
             return;
         }
         if commands == Commands::SingleGet {
-            // SAFETY: as in `new`.
+            // SAFETY: this CPU's own scratch.
             unsafe { (*self.scratch).scan.key = memcached::key_of_single_get(&self.scratch().payload) };
         }
         self.send_sample(every);
@@ -459,7 +337,7 @@ impl PacketContext {
         }
         let every = self.sample_every();
         if sample::is_due(every) {
-            // SAFETY: as in `new`.
+            // SAFETY: this CPU's own scratch.
             let key = unsafe { &mut (*self.scratch).scan.key };
             first_line::find_key(
                 self.ctx,
@@ -483,44 +361,13 @@ impl PacketContext {
 
     #[inline(always)]
     fn send_sample(&self, every: u32) {
-        // SAFETY: as in `new`.
+        // SAFETY: this CPU's own scratch.
         let scratch = unsafe { &mut *self.scratch };
         scratch.service_id = self.plan.service_id();
         scratch.tenant_id = self.plan.tenant_id;
         scratch.sample_every = every;
         sample::send(self.ctx, scratch);
     }
-}
-
-/// The price of bytes whose commands are not parsed.
-#[inline(always)]
-fn price_of_bytes(prices: *const ServiceState, bytes: u32) -> u32 {
-    let prices = ServiceState {
-        base_mru: read_once!((*prices).base_mru),
-        kib_mru: read_once!((*prices).kib_mru),
-        ..ServiceState::default()
-    };
-    prices.price(1, 0, bytes)
-}
-
-/// The element that every packet reads.
-///
-/// # Errors
-///
-/// [`Exit::Missing`], or [`Exit::NotReady`] until the daemon has filled it.
-#[inline(always)]
-pub(crate) fn control() -> Result<*mut Control, Exit> {
-    let control = maps::CONTROL.get_ptr_mut(0).ok_or(Exit::Missing)?;
-    if read_once!((*control).abi_version) != ABI_VERSION || read_once!((*control).generation) == 0 {
-        return Err(Exit::NotReady);
-    }
-    Ok(control)
-}
-
-/// This CPU's own scratch.
-#[inline(always)]
-fn cpu_scratch() -> Result<*mut Scratch, Exit> {
-    maps::SCRATCH.get_ptr_mut(0).ok_or(Exit::Missing)
 }
 
 /// The entry of a port in network order.

@@ -1,4 +1,4 @@
-//! What a small request costs its codec: nanoseconds each, and no allocation.
+//! The codecs' cost of a small request: nanoseconds each, and no allocation.
 //!
 //! `cargo bench --package gate-userspace --bench codecs`. Of a pipelined buffer, the items per second count.
 

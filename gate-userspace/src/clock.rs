@@ -34,6 +34,18 @@ pub fn unix_secs() -> u64 {
     now.tv_sec().max(0).cast_unsigned()
 }
 
+/// `CLOCK_REALTIME`, in milliseconds: only for people.
+///
+/// # Panics
+///
+/// Never: Linux always has this clock.
+#[must_use]
+#[allow(clippy::disallowed_methods, reason = "this is the place")]
+pub fn unix_millis() -> u64 {
+    let now = clock_gettime(ClockId::CLOCK_REALTIME).expect("Linux has a clock");
+    now.tv_sec().max(0).cast_unsigned() * 1_000 + now.tv_nsec().cast_unsigned() / 1_000_000
+}
+
 /// How long a tick of jiffies is: the kernel's coarse clocks go by them.
 ///
 /// # Panics

@@ -11,6 +11,7 @@
 //! - [`admin`]: what a running gate can be asked and told over its socket.
 //! - [`probe`]: asks guarded services how they are.
 //! - [`dispatcher`]: proxied services, from a client's bytes to the store and back.
+//! - [`explanation`]: what the next request would get, as data.
 //! - [`kernel`]: the eBPF object, its maps and links; the only user of aya.
 //! - [`load`]: the open-loop load generator, and a store to send it to.
 //! - [`clock`]: the only reader of the clock.
@@ -26,6 +27,7 @@ pub mod config;
 pub mod control;
 pub mod daemon;
 pub mod dispatcher;
+pub mod explanation;
 pub mod kernel;
 pub mod load;
 

@@ -165,7 +165,7 @@ impl Target {
         let mut due = tokio::time::interval(self.every);
         due.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut connection = None;
-        let mut pause = self.every;
+        let mut backoff = self.every;
         loop {
             due.tick().await;
             match self.ask(&mut connection, &mut due).await {
@@ -173,7 +173,7 @@ impl Target {
                     if !self.results.up.swap(true, Ordering::Relaxed) {
                         tracing::info!(service = self.service, address = %self.address, "the probe is answered");
                     }
-                    pause = self.every;
+                    backoff = self.every;
                 }
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => self.results.failed(),
                 Err(error) => {
@@ -181,8 +181,8 @@ impl Target {
                     if self.results.up.swap(false, Ordering::Relaxed) {
                         tracing::warn!(service = self.service, address = %self.address, %error, "the probe fails");
                     }
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(LONGEST_PAUSE.max(self.every));
+                    tokio::time::sleep(backoff).await;
+                    backoff = (backoff * 2).min(MAX_BACKOFF.max(self.every));
                 }
             }
         }
@@ -291,7 +291,7 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
 /// A version or a pong is far shorter.
 const LONGEST_ANSWER: usize = 512;
 /// Between attempts to reach a service that is down, unless it is asked even less often.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const MAX_BACKOFF: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests;

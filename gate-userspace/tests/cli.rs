@@ -23,21 +23,32 @@ fn check_accepts_the_documented_example() {
     let output = gate(&["check", &example()]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let said: Vec<&str> = text(&output.stdout).lines().collect();
-    assert!(said[0].contains(": valid; services: 2, tenants: 5, sources: 4, file descriptors: "), "{said:?}");
-    assert!(said[1].starts_with("memory on this machine: counters 1 of 1024 MiB, tables "), "{said:?}");
+    assert!(
+        said[0].contains(": valid; services: 5, tenants: 10, sources: 7, file descriptors: "),
+        "{said:?}"
+    );
+    assert_eq!(said[1], "interfaces, with one budget: eth1, eth2");
+    assert!(said[2].starts_with("memory on this machine: counters 1 of 1024 MiB, tables "), "{said:?}");
     let report: Value = serde_json::from_slice(&gate(&["check", "--json", &example()]).stdout).unwrap();
-    assert_eq!((&report["valid"], &report["counts"]["tenants"]), (&true.into(), &5.into()));
+    assert_eq!((&report["valid"], &report["counts"]["tenants"]), (&true.into(), &10.into()));
 }
 
 #[test]
 fn check_names_the_changed_defaults_that_a_file_relies_on() {
-    let short = gate(&["check", &example()]);
-    let long = gate(&["check", "--verbose", &example()]);
+    let file = std::env::temp_dir().join(format!("gate-defaults-{}.toml", std::process::id()));
+    let service = "[[service]]\nname = \"s\"\nprotocol = \"memcached\"\nlisten = \"127.0.0.1:11211\"\n";
+    let tenant = "[[tenant]]\nname = \"t\"\nsources = [\"127.0.0.1\"]\nquota = \"9 RU/s\"\n";
+    std::fs::write(&file, format!("{service}{tenant}")).unwrap();
+    let path = file.display().to_string();
+    let short = gate(&["check", &path]);
+    let long = gate(&["check", "--verbose", &path]);
+    let json = gate(&["check", "--json", &path]);
+    std::fs::remove_file(&file).unwrap();
     let said = text(&short.stdout);
     assert!(said.contains("\ndefaults that have changed, relied on: "), "{said}");
     let said = text(&long.stdout);
     assert!(said.contains("\n  gate.fragments: fragments = \"pass\"\n"), "{said}");
-    let report: Value = serde_json::from_slice(&gate(&["check", "--json", &example()]).stdout).unwrap();
+    let report: Value = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!(report["changed_defaults"][0]["key"], "gate.fragments");
 }
 
@@ -107,6 +118,7 @@ fn what_cannot_be_done_fails_with_one_and_wrong_usage_with_two() {
             "RESP has no UDP transport",
         ),
         (&["load", "--target", "127.0.0.1:1", "--tenant", "name=a,rate=5"], 2, "rate: must be a rate"),
+        (&["load", "--target", "127.0.0.1:1", "--tenant", "name=a,rate=5/s", "--every", "1s"], 2, "--json"),
         (
             &["load", "--target", "127.0.0.1:1", "--tenant", "name=a,rate=5/s", "--for", "9"],
             2,
@@ -117,12 +129,91 @@ fn what_cannot_be_done_fails_with_one_and_wrong_usage_with_two() {
             1,
             "tenant a cannot send: Cannot assign",
         ),
+        (
+            &["load", "--target", "127.0.0.1:1", "--tenant", "name=a,rate=5/s,value=64KiB,reads=0%"],
+            1,
+            "tenant a: a request of 65536 bytes does not fit a datagram (at most 1024): give --tcp",
+        ),
+        (
+            &["load", "--target", "127.0.0.1:1", "--tenant", "name=a,rate=5/s,mix=/no/such/file"],
+            2,
+            "mix: cannot read /no/such/file",
+        ),
+        (
+            &["load", "--target", "127.0.0.1:1", "--tenant", "name=a,rate=50/s", "--count", "3"],
+            1,
+            "127.0.0.1:1 answered none of 3 requests: does a memcached listen there, over UDP?",
+        ),
+        (
+            &[
+                "load",
+                "--target",
+                "127.0.0.1:1",
+                "--tcp",
+                "--tenant",
+                "name=a,rate=50/s",
+                "--fill",
+                "127.0.0.1:1",
+            ],
+            1,
+            "filling 127.0.0.1:1: Connection refused",
+        ),
         (&["store", "--listen", "198.18.77.77:1"], 1, "Cannot assign"),
+        (&["store", "--time", "GET"], 2, "must be like GET=2ms"),
+        (&["store", "--time", "GET=2"], 2, "must be a time"),
+        (&["store", "--contention", "101"], 2, "must be a number from 0 to 100"),
     ] {
         let output = gate(arguments);
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", text(&output.stderr));
         assert!(text(&output.stderr).contains(said), "{arguments:?}: {}", text(&output.stderr));
     }
+}
+
+/// A file with a mix, which is removed with it.
+struct MixFile(std::path::PathBuf);
+
+impl MixFile {
+    fn new(name: &str, text: &str) -> Self {
+        let file = std::env::temp_dir().join(format!("gate-cli-{}-{name}.toml", std::process::id()));
+        std::fs::write(&file, text).unwrap();
+        Self(file)
+    }
+
+    fn tenant(&self) -> String {
+        format!("name=a,rate=5/s,mix={}", self.0.display())
+    }
+}
+
+impl Drop for MixFile {
+    fn drop(&mut self) {
+        // The file lies in the directory for temporary files.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn a_mix_that_cannot_be_asked_is_named_with_its_line() {
+    let broken = MixFile::new("broken", "[[request]]\ncommand = \"get\"\nweight = 0\n");
+    let output = gate(&["load", "--target", "127.0.0.1:1", "--tenant", &broken.tenant()]);
+    let said = format!("{}:3: request[0].weight = 0: must be a whole number", broken.0.display());
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains(&said), "{}", text(&output.stderr));
+
+    let range = MixFile::new("range", "[[request]]\ncommand = \"range\"\n");
+    let output = gate(&["load", "--target", "127.0.0.1:1", "--tenant", &range.tenant()]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = "tenant a: range: memcached has no range: give --protocol resp";
+    assert!(text(&output.stderr).contains(said), "{}", text(&output.stderr));
+}
+
+#[test]
+fn load_that_nobody_accepts_ends_early() {
+    let arguments = ["--target", "127.0.0.1:1", "--tcp", "--tenant", "name=a,rate=100/s", "--for", "600s"];
+    let output = gate(&[&["load", "--json"][..], &arguments].concat());
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("does a memcached listen there, over TCP?"));
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(summary["seconds"].as_f64() < Some(300.0), "{summary}");
 }
 
 #[test]
@@ -141,10 +232,20 @@ fn load_reaches_a_store_and_both_end_with_their_counts() {
     let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(summary["tenants"][0]["answered"], 200, "{summary}");
 
+    let often = ["--count", "50", "--every", "1ms"];
+    let output = gate(
+        &[&["load", "--target", target, "--tenant", "name=a,rate=100/s", "--json"][..], &often].concat(),
+    );
+    let lines: Vec<Value> =
+        text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let answered = |line: &Value| line["tenants"][0]["answered"].as_u64().unwrap();
+    assert!(lines.len() > 3 && lines.is_sorted_by_key(answered), "{lines:?}");
+    assert_eq!(answered(lines.last().unwrap()), 50, "{lines:?}");
+
     let store_id = nix::unistd::Pid::from_raw(store.id().cast_signed());
     nix::sys::signal::kill(store_id, nix::sys::signal::Signal::SIGINT).unwrap();
     let output = store.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0));
     let stats: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(stats["commands"], 200, "{stats}");
+    assert_eq!(stats["commands"], 250, "{stats}");
 }

@@ -1,5 +1,5 @@
-//! What a tick of the daemon costs with 10,000 tenants on a machine with 64 CPUs, which are faked: one thread counts in the
-//! rows of all of them, on another CPU than the one that ticks.
+//! The cost of the daemon's tick with 10,000 tenants on a machine with 64 CPUs, which are faked: one thread counts in
+//! the rows of all of them, on another CPU than the one that ticks.
 //!
 //! The tick reads what was counted, decides (by the rejection rate, which needs the counts of every tenant), and writes the
 //! idle bank. In each row of the table another share of the lines is touched between two ticks.

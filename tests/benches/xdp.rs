@@ -1,4 +1,4 @@
-//! What a packet costs in XDP, by the kernel's own test run, beside a bare `XDP_DROP` and the kernel's trie.
+//! The cost of a packet in XDP, by the kernel's own test run, beside a bare `XDP_DROP` and the kernel's trie.
 //!
 //! Every kind of packet comes from 1,024 sources, in batches, the kinds in turn within every round, so that
 //! a machine whose speed drifts slows all of them alike. Figures are lower quartiles of rounds, since whatever else runs
@@ -61,7 +61,8 @@ fn main() -> Result<()> {
         eprintln!("{prefixes} prefixes, {TENANTS} tenants ...");
         let measured = measure(prefixes)?;
         programs = Some(measured.instructions);
-        let [bare, bare_single] = [measured.of("bare drop"), measured.of(SINGLE_FLOOR)];
+        let bare = measured.of("bare drop");
+        let bare_single = measured.of(SINGLE_FLOOR);
         println!(
             "\n{prefixes} prefixes, {TENANTS} tenants, {SOURCES} sources, lower quartiles of {ROUNDS} rounds"
         );
@@ -106,13 +107,13 @@ fn measure(prefixes: usize) -> Result<Measured> {
     let sources: Vec<Ipv4Addr> = (0..SOURCES).map(source).collect();
     let prefixes = prefixes_of(prefixes);
     let mut world = world(&prefixes)?;
-    let mut beside = ReferencePrograms::load(&prefixes)?;
+    let mut references = ReferencePrograms::load(&prefixes)?;
     let nets = [Net::open()?, Net::open()?];
     let pins = PinDir::make(nets[0].pins())?;
     nets[0].server.enter(|| attach(&mut world.loaded, SERVER_INTERFACE, Mode::Native, &pins))??;
-    nets[0].client.enter(|| beside.attach("bare_drop", CLIENT_INTERFACE))??;
-    nets[1].client.enter(|| beside.attach("lookup_trie", CLIENT_INTERFACE))??;
-    nets[1].server.enter(|| beside.attach("lookup_table", SERVER_INTERFACE))??;
+    nets[0].client.enter(|| references.attach("bare_drop", CLIENT_INTERFACE))??;
+    nets[1].client.enter(|| references.attach("lookup_trie", CLIENT_INTERFACE))??;
+    nets[1].server.enter(|| references.attach("lookup_table", SERVER_INTERFACE))??;
     let packets = |packet: &dyn Fn(&str) -> Packet| -> Vec<Vec<u8>> {
         sources.iter().map(|source| packet(&source.to_string()).bytes()).collect()
     };
@@ -151,7 +152,7 @@ fn measure(prefixes: usize) -> Result<Measured> {
     for _ in 0..ROUNDS {
         world.loaded.maps.beat(world.now());
         for (place, program) in ["bare_drop", "lookup_trie", "lookup_table"].into_iter().enumerate() {
-            let total = batch(&udp, |packet| beside.run(program, packet, REPEAT))?;
+            let total = batch(&udp, |packet| references.run(program, packet, REPEAT))?;
             rounds[place].1.push(total);
         }
         for (place, (_, packets, plan)) in kinds.iter().enumerate() {
@@ -160,7 +161,7 @@ fn measure(prefixes: usize) -> Result<Measured> {
             rounds[names.len() + place].1.push(total);
         }
         world.loaded.maps.publish(PASSING);
-        single[0].push(batch(&get, |packet| beside.run("bare_drop", packet, 1))?);
+        single[0].push(batch(&get, |packet| references.run("bare_drop", packet, 1))?);
         for (place, packets) in random.iter().enumerate() {
             single[1 + place].push(batch(packets, |packet| Ok(world.loaded.run(packet, 1)?.mean))?);
         }

@@ -1,4 +1,4 @@
-//! What holds of the codecs for any bytes. Shared by the fuzz targets and the ordinary tests.
+//! Properties of the codecs for any bytes. Shared by the fuzz targets and the ordinary tests.
 //!
 //! The last bytes of the data say where the stream before them is cut.
 
@@ -166,7 +166,7 @@ fn split(data: &[u8]) -> (&[u8], Vec<usize>) {
     (stream, cuts)
 }
 
-/// What a stream holds, which must be the same whole, cut, and byte by byte.
+/// The contents of a stream, which must be the same whole, cut, and byte by byte.
 fn same<E: Debug + PartialEq>(stream: &[u8], cuts: &[usize], decode: impl Fn(&[usize]) -> Vec<E>) -> Vec<E> {
     let whole = decode(&[]);
     assert_eq!(whole, decode(cuts), "cut at {cuts:?}");
@@ -183,8 +183,8 @@ enum Event<R, F> {
     Fault(F, Option<Range<usize>>),
 }
 
-/// What a request decoder makes of `stream`, of which the caller never has to hold more than `held` bytes and
-/// the length of an argument.
+/// The steps of a request decoder through `stream`. The caller never has to hold more than `held` bytes and the length
+/// of an argument.
 fn steps<R: Debug, F: Debug>(
     stream: &[u8],
     cuts: &[usize],
@@ -235,8 +235,8 @@ enum Taken {
     Part { len: usize, begins: Option<String>, last: bool },
 }
 
-/// What an answer decoder makes of `stream`, of which the caller never has to hold more than `held` bytes: what
-/// each piece begins with, where it lies and whether an answer ends there.
+/// The parts that an answer decoder finds in `stream`: the beginning of each, its place, and true if an answer ends
+/// there. The caller never has to hold more than `held` bytes.
 fn parts(
     stream: &[u8],
     cuts: &[usize],

@@ -6,8 +6,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use gate_userspace::admin::client;
 use gate_userspace::admin::queues::Queues;
-use gate_userspace::admin::{Request, client};
 
 use crate::proxy::{Listening, PATIENCE};
 
@@ -80,7 +80,7 @@ impl FakeStore {
 /// If there is no such counter.
 pub fn counter(gate: &Listening, name: &str) -> Result<u64> {
     let (_, socket) = gate.files()?;
-    let queues: Queues = client::ask(&socket, &Request::Queues)?;
+    let queues: Queues = client::read(&socket)?;
     let service = queues.services.first().context("it has no service")?;
     service.events.get(name).copied().with_context(|| format!("no {name} in {:?}", service.events))
 }

@@ -94,8 +94,9 @@ fn after(
     under_way: &BTreeMap<u32, usize>,
     history: &[Operation],
 ) -> HashSet<State> {
-    let (mut to_do, mut seen, mut over): (Vec<State>, HashSet<State>, HashSet<State>) =
-        (states.into_iter().collect(), HashSet::new(), HashSet::new());
+    let mut to_do: Vec<State> = states.into_iter().collect();
+    let mut seen: HashSet<State> = HashSet::new();
+    let mut over: HashSet<State> = HashSet::new();
     while let Some(mut state) = to_do.pop() {
         for (other, number) in under_way {
             if matches!(history[*number].did, Did::Read(value) if value == state.value) {

@@ -63,6 +63,15 @@ impl Connection {
         Ok(Self(BufReader::new(stream)))
     }
 
+    /// Sends bytes that nothing answers.
+    ///
+    /// # Errors
+    ///
+    /// If the connection has ended.
+    pub fn send(&mut self, bytes: &[u8]) -> Result<()> {
+        Ok(self.0.get_mut().write_all(bytes)?)
+    }
+
     /// Sends `request` and returns the first line of the answer, without its end.
     ///
     /// # Errors
@@ -93,7 +102,7 @@ impl Datagrams {
         net.client.enter(|| Self::to(source, address()))?
     }
 
-    /// Sends from `source`, in this thread's network, to `server`, and hears nobody else.
+    /// Sends from `source`, in this thread's network, to `server`, and reads from no other.
     ///
     /// # Errors
     ///

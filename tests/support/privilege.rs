@@ -1,4 +1,4 @@
-//! Tests that need root say so where they cannot run.
+//! Tests that cannot run where they are started say so.
 
 use std::io::Write as _;
 
@@ -14,8 +14,17 @@ pub fn root(test: &str) -> bool {
     if nix::unistd::geteuid().is_root() {
         return true;
     }
-    assert!(std::env::var_os("CI").is_none(), "{test} needs root, and in CI nothing may be left out");
-    // Not eprintln!, which the test harness captures. Whether anyone reads it is not the test's concern.
-    let _ = writeln!(std::io::stderr(), "not run: {test} (needs root)");
+    not_run(test, "needs root");
     false
+}
+
+/// Says on standard error that `test` was not run, and why (`cargo xtask test` lists and counts these at its end).
+///
+/// # Panics
+///
+/// Where `$CI` is set: nothing may be left out there.
+pub fn not_run(test: &str, why: &str) {
+    assert!(std::env::var_os("CI").is_none(), "{test}: {why}, and in CI nothing may be left out");
+    // Not eprintln!, which the test harness captures. Whether anyone reads it is not the test's concern.
+    let _ = writeln!(std::io::stderr(), "not run: {test} ({why})");
 }

@@ -156,6 +156,33 @@ impl Listening {
         Self::gate_by(command, "", protocol, backend, service, tenants)
     }
 
+    /// A gate before `backend` that logs a JSON object a line.
+    ///
+    /// # Errors
+    ///
+    /// If it does not come up.
+    pub fn gate_with_json_log(protocol: &str, backend: SocketAddr, tenants: &str) -> Result<Self> {
+        let mut command = Command::new(paths::gate());
+        command.env("GATE_LOG_FORMAT", "json");
+        Self::gate_by(command, "", protocol, backend, "", tenants)
+    }
+
+    /// A gate whose service manager listens at this socket, and wants a sign of life within `watchdog`.
+    ///
+    /// # Errors
+    ///
+    /// If it does not come up.
+    pub fn gate_with_manager(
+        (socket, watchdog): (&Path, Duration),
+        gate: &str,
+        backend: SocketAddr,
+        tenants: &str,
+    ) -> Result<Self> {
+        let mut command = Command::new(paths::gate());
+        command.env("NOTIFY_SOCKET", socket).env("WATCHDOG_USEC", watchdog.as_micros().to_string());
+        Self::gate_by(command, gate, "memcached", backend, "", tenants)
+    }
+
     fn gate_by(
         mut command: Command,
         gate: &str,
@@ -382,13 +409,13 @@ pub fn keys(command: &[u8]) -> u32 {
 
 fn serve_slowly(mut stream: TcpStream, cost: impl Fn(&[u8]) -> Duration, turn: &Mutex<()>) -> Option<()> {
     stream.set_nodelay(true).ok()?;
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     let mut piece = vec![0; 1 << 16];
     loop {
         let len = stream.read(&mut piece).ok().filter(|&len| len > 0)?;
-        heard.extend_from_slice(&piece[..len]);
-        while let Some(end) = heard.iter().position(|&byte| byte == b'\n') {
-            let line: Vec<u8> = heard.drain(..=end).collect();
+        received.extend_from_slice(&piece[..len]);
+        while let Some(end) = received.iter().position(|&byte| byte == b'\n') {
+            let line: Vec<u8> = received.drain(..=end).collect();
             let answer: &[u8] = match line.split(|&byte| byte == b' ').next() {
                 Some(b"get") => b"END\r\n",
                 Some(b"version\r\n") => b"VERSION slow\r\n",
@@ -412,13 +439,13 @@ pub fn shown(bytes: &[u8]) -> String {
 
 /// An address on loopback that no other program of this or another run listens on: of a block of them that this process
 /// claims by listening in it for as long as it lives.
-pub(crate) fn address() -> SocketAddr {
+pub fn address() -> SocketAddr {
     static BLOCK: LazyLock<(TcpListener, [u8; 2])> = LazyLock::new(|| {
         let first = std::process::id() as u16;
         let blocks =
             (0..=u16::MAX >> 2).map(|next| (first.wrapping_add(next) & (u16::MAX >> 2)).to_be_bytes());
         let mut claims = blocks.filter_map(|[high, low]| {
-            let [high, low] = [64 | high, low];
+            let high = 64 | high;
             Some((TcpListener::bind((Ipv4Addr::new(127, high, low, 0), CLAIMED)).ok()?, [high, low]))
         });
         claims.next().expect("there are fewer runs than blocks")

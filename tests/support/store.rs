@@ -28,9 +28,9 @@ impl Store {
     pub fn memcached() -> Result<Self> {
         Self::start("memcached", |ip, port| {
             let listen = ["-u", "root", "-l", ip, "-p", port, "-U", port];
-            let alone = ["-m", "64", "-t", "1", "-o", "no_lru_crawler,no_lru_maintainer"];
+            let options = ["-m", "64", "-t", "1", "-o", "no_lru_crawler,no_lru_maintainer"];
             let mut command = Command::new("memcached");
-            command.args(listen).args(alone);
+            command.args(listen).args(options);
             command
         })
     }

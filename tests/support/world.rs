@@ -108,7 +108,8 @@ impl Default for Plan {
 
 fn sizes(tenants: u32, blocks: u32) -> Result<Sizes, Error> {
     let cpus = Cpus::of_machine()?;
-    let (cpus, cpu_rows) = (cpus.numbers(), cpus.rows());
+    let cpu_rows = cpus.rows();
+    let cpus = cpus.numbers();
     Ok(Sizes { cpus, cpu_rows, thread_rows: 0, tenants, services: 64, blocks, samples: 1 << 16 })
 }
 
@@ -293,12 +294,12 @@ impl World {
 
     /// Lets a tenant have spent its quota for the next hour.
     pub fn spend(&self, tenant: usize) {
-        self.owe(tenant, Nanos::from_secs(3_600));
+        self.add_debt(tenant, Nanos::from_secs(3_600));
     }
 
-    /// Lets a tenant owe so much of its quota.
-    pub fn owe(&self, tenant: usize, owed: Nanos) {
-        let until = self.now().0 + owed.0;
+    /// Puts a tenant's quota into so much debt.
+    pub fn add_debt(&self, tenant: usize, debt: Nanos) {
+        let until = self.now().0 + debt.0;
         self.loaded.maps.quota_tat(tenant).store(until, Ordering::Relaxed);
     }
 
@@ -321,9 +322,9 @@ impl World {
         maps.tenants.store_at(tenant, offset_of!(Tenant, candidate_tat), &candidate_tat);
     }
 
-    /// Lets a tenant owe so much of its bucket for TCP towards proxied services.
-    pub fn owe_tcp(&self, tenant: usize, owed: Nanos) {
-        let until = self.now().0 + owed.0;
+    /// Puts a tenant's bucket for TCP towards proxied services into so much debt.
+    pub fn add_tcp_debt(&self, tenant: usize, debt: Nanos) {
+        let until = self.now().0 + debt.0;
         self.loaded.maps.tenants.store_at(tenant, offset_of!(Tenant, tcp_tat), &until);
     }
 

@@ -35,10 +35,11 @@ pub fn compile(toolchain: &Toolchain, workspace: &Path, directory: &Path) -> Res
     cargo.args(["--quiet", "--release", "--package", "gate-ebpf", "--target-dir"]).arg(directory);
     // Thin LTO is for the daemon: bpf-linker links whole programs anyway.
     cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").current_dir(workspace);
-    // The verifier refuses the program unless it is optimised, whatever the environment asks of other builds.
+    // The verifier refuses the program unless it is optimised as a whole, whatever the environment asks of other builds.
     for (setting, value) in [("OPT_LEVEL", "3"), ("CODEGEN_UNITS", "16"), ("INCREMENTAL", "false")] {
         cargo.env(format!("CARGO_PROFILE_RELEASE_{setting}"), value);
     }
+    cargo.env("CARGO_INCREMENTAL", "0");
     sh::stream(&mut cargo).context("the eBPF object does not build")?;
     Ok(directory.join("bpfel-unknown-none/release"))
 }

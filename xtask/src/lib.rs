@@ -15,5 +15,6 @@ pub mod paths;
 pub mod run;
 pub mod setup;
 pub mod sh;
+pub mod study;
 mod suites;
 pub mod test;

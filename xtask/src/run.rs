@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use nix::unistd::geteuid;
 
 use crate::lab::Lab;
+use crate::lab::story::{self, Programme};
 use crate::setup::{self, Purpose};
 use crate::{ebpf, paths, sh};
 
@@ -17,13 +18,23 @@ use crate::{ebpf, paths, sh};
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// End the lab by itself after this long, e.g. `20s` or `5min`; otherwise Ctrl-C ends it.
+    /// End the lab by itself after this long, e.g. `50s` or `5min`: the scenes that fit, of 10 s at least, are played;
+    /// otherwise the tenants go on asking after the last until Ctrl-C.
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     time: Option<Duration>,
-    /// Also write the lab's summary here, as JSON.
+    /// Play this scene alone, and end.
+    #[arg(long, value_name = "NAME", conflicts_with = "no_story")]
+    scene: Option<String>,
+    /// List the scenes, and do nothing else.
+    #[arg(long)]
+    list: bool,
+    /// Leave the scenes out: the tenants alone, until Ctrl-C or for the time of `--for`.
+    #[arg(long)]
+    no_story: bool,
+    /// Also write the results here, as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Draw what passed and was refused, second by second.
+    /// Draw what was answered and refused here instead of into a file for temporary files.
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
     /// Leave XDP out as root too: the proxied half of the lab, on loopback.
@@ -33,15 +44,16 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     gate: Option<PathBuf>,
     /// No lab: arguments for `gate run`, e.g. `--interface eth1 --config gate.toml`.
-    #[arg(last = true, conflicts_with_all = ["time", "json", "plot", "proxied"])]
+    #[arg(last = true, conflicts_with_all = ["time", "scene", "list", "no_story", "json", "plot", "proxied"])]
     arguments: Vec<OsString>,
 }
 
 const EXAMPLES: &str = "\
 Examples:
-  cargo xtask run                       the lab until Ctrl-C; without root its proxied half
-  cargo xtask run --for 20s             for so long
-  cargo xtask run --plot lab.svg        with a picture at the end
+  cargo xtask run                       the story, then the lab until Ctrl-C; without root its proxied half
+  cargo xtask run --for 50s             the scenes that fit into so long
+  cargo xtask run --scene viral-key     one of them; --list names all
+  cargo xtask run --no-story --for 20s  the tenants alone
   cargo xtask run -- --interface eth1 --config gate.toml";
 
 /// Sets up what is missing, builds, and runs. Without root, that is the proxied half of the lab.
@@ -50,22 +62,37 @@ Examples:
 ///
 /// If something is missing or does not build, or if what runs fails.
 pub fn run(args: &Args) -> Result<()> {
+    if args.list {
+        println!("{}", story::list());
+        return Ok(());
+    }
     let root = geteuid().is_root();
     ensure!(
         root || args.arguments.is_empty(),
         "XDP at an interface needs root:\n\n    sudo env \"PATH=$PATH\" \"HOME=$HOME\" cargo xtask run -- ...\n"
     );
     let xdp = root && !args.proxied;
+    // What cannot be played is said before anything is built.
+    let lab = if args.arguments.is_empty() { Some(lab(args, xdp)?) } else { None };
     let gate = match &args.gate {
         Some(gate) => gate.clone(),
         None => build(xdp)?,
     };
-    if args.arguments.is_empty() {
-        return Lab { gate, xdp, duration: args.time, json: args.json.clone(), plot: args.plot.clone() }
-            .run();
+    if let Some(lab) = lab {
+        return Lab { gate, ..lab }.run();
     }
     let error = Command::new(&gate).arg("run").args(&args.arguments).exec();
     Err(error).with_context(|| format!("cannot run {}", gate.display()))
+}
+
+/// The lab that the arguments ask for.
+fn lab(args: &Args, xdp: bool) -> Result<Lab> {
+    let story =
+        if args.no_story { None } else { Some(Programme::choose(args.scene.as_deref(), args.time, xdp)?) };
+    let ends = story.is_some() && (args.time.is_some() || args.scene.is_some());
+    let duration = if ends { Some(Duration::ZERO) } else { args.time };
+    let gate = PathBuf::new();
+    Ok(Lab { gate, xdp, story, duration, json: args.json.clone(), plot: args.plot.clone() })
 }
 
 /// Builds gate, for XDP with the eBPF object in it, and returns where it lies.

@@ -32,9 +32,18 @@ pub struct Args {
     /// With --long also one that is too old for gate's XDP program.
     #[arg(long)]
     kernels: bool,
-    /// Run Redis' own test suite instead, out of this directory with Redis' source: directly and through gate.
-    #[arg(long, value_name = "DIRECTORY", conflicts_with_all = ["suite", "kernels"])]
-    compat: Option<PathBuf>,
+    /// Run others' tests instead, directly and through gate, and compare the results with docs/COMPATIBILITY.md.
+    ///
+    /// Gets their source of the installed version: for Redis and memcached Debian's source package, for redis-py and pytest
+    /// PyPI's packages, all below target/compat. Takes minutes; a line for each file says how far it is.
+    #[arg(long, value_name = "SUITE", conflicts_with_all = ["suite", "kernels"])]
+    compat: Option<compat::Suite>,
+    /// The suite's source is in this directory, and is not fetched.
+    #[arg(long, value_name = "DIRECTORY", requires = "compat")]
+    source: Option<PathBuf>,
+    /// Of that suite only the files whose names contain this.
+    #[arg(long, value_name = "FILE", requires = "compat")]
+    only: Option<String>,
 }
 
 const EXAMPLES: &str = "\
@@ -44,7 +53,9 @@ Examples:
   cargo xtask test hot                   one module of any suite; `proxy_hot` says which suite
   cargo xtask test proxy_hot flight      the tests of a module whose names contain `flight`
   cargo xtask test repository            the rules of the source, within seconds
-  cargo xtask test --compat ../redis     Redis' own suite, directly and through gate
+  cargo xtask test --compat redis        Redis' own tests, directly and through gate
+  cargo xtask test --compat memcached --only t/cas.t
+                                         one file of memcached's
   cargo xtask test --kernels             the suites `fixtures` and `kernels` in Debian's kernels
 
 An unknown name prints the list of suites and modules.";
@@ -58,8 +69,8 @@ pub fn run(args: &Args) -> Result<()> {
     if args.kernels {
         return kernels::run(args.long);
     }
-    if let Some(directory) = &args.compat {
-        return compat::run(directory);
+    if let Some(suite) = args.compat {
+        return compat::run(suite, args.source.as_deref(), args.only.as_deref());
     }
     let started = Instant::now();
     let mut counts = TestCounts::default();

@@ -40,12 +40,14 @@ pub struct Control {
     /// The bit of the kernel's mark that the datagrams to proxied services get which the XDP program has judged; zero if
     /// they get none, and the daemon has to infer it.
     pub charged_mark: u32,
-    /// Spelled out.
-    pub _padding: u32,
+    /// The slots, a bit each, of interfaces where nothing gets that mark: their drivers have no metadata, which the XDP program
+    /// finds and sets, or the program that marks cannot be attached. The daemon infers it there. With
+    /// [`Control::charged_mark`] one word, this in its upper half.
+    pub unmarked_slots: u32,
     /// Rows of [`super::maps::COUNTERS`] that CPUs may have; they follow the shared row.
     pub cpu_rows: u32,
-    /// Further interfaces that the program is attached to: an index in the lower 30 bits, above it an [`AttachMode`]. Zero:
-    /// none.
+    /// Further interfaces that the program is attached to: an index in the lower [`Control::INDEX_BITS`], above it an
+    /// [`AttachMode`]. Zero: none.
     pub more_interfaces: [u32; Control::INTERFACES - 1],
     /// The parameters of the verdict, one set for each bank.
     pub views: [View; 2],
@@ -59,6 +61,7 @@ const _: () = {
     assert!(offset_of!(Control, generation) == 48 && offset_of!(Control, interface) == 56);
     assert!(offset_of!(Control, attach_mode) == 60 && offset_of!(Control, heartbeat_ns) == 64);
     assert!(offset_of!(Control, owner_start) == 72 && offset_of!(Control, namespace) == 80);
+    assert!(offset_of!(Control, charged_mark) == 88 && offset_of!(Control, unmarked_slots) == 92);
     assert!(offset_of!(Control, cpu_rows) == 96 && offset_of!(Control, more_interfaces) == 100);
     assert!(offset_of!(Control, views) == Control::HEAD_BYTES);
 };
@@ -68,6 +71,8 @@ impl Control {
     pub const HEAD_BYTES: usize = 128;
     /// The most interfaces that the program is attached to.
     pub const INTERFACES: usize = 8;
+    /// Indices of interfaces are far smaller.
+    pub const INDEX_BITS: u32 = 30;
 }
 
 /// How the program is attached.

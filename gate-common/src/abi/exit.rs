@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_places_in_the_lists() {
+    fn numbers_are_positions_in_the_lists() {
         assert!(Exit::ALL.iter().enumerate().all(|(place, exit)| exit.index() == place));
         assert!(Event::ALL.iter().enumerate().all(|(place, event)| event.index() == place));
     }

@@ -9,7 +9,7 @@
 //! |---|---|---|---|
 //! | [`maps::CONTROL`] | [`Control`] | 0 | daemon |
 //! | [`maps::PORTS`] | [`Ports`] | 0 | daemon |
-//! | [`maps::TABLES`] | [`Block`] | block number | daemon |
+//! | [`maps::TABLES`] | [`Block`]; the first holds [`KeyBuckets`] | block number | daemon; buckets: XDP |
 //! | [`maps::SERVICES`] | [`Service`] | service slot | daemon |
 //! | [`maps::TENANT_LINES`] | [`TenantLine`] | tenant id | bucket: both; rest: daemon |
 //! | [`maps::TENANTS`] | [`Tenant`] | tenant id | words: both; banks: daemon |
@@ -41,7 +41,7 @@ mod tenant;
 pub use control::{AttachMode, Clock, Control, View, view_flags};
 pub use counters::{CounterLine, Cpu, EXITS, RareCounters, TenantCounters, touched_words};
 pub use exit::{Event, Exit};
-pub use hot::TopKey;
+pub use hot::{KeyBuckets, TopKey};
 pub use name::Name;
 pub use reason::Reason;
 pub use sample::{Sample, sample_flags};

@@ -3,7 +3,7 @@
 use core::mem::size_of;
 
 /// Up to [`Name::MAX`] bytes of UTF-8, the rest zero.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct Name([u8; 48]);
 
@@ -19,9 +19,9 @@ impl Name {
     #[must_use]
     pub fn new(name: &str) -> Option<Self> {
         let bytes = name.as_bytes();
-        let mut held = [0; Self::MAX];
-        held.get_mut(..bytes.len())?.copy_from_slice(bytes);
-        (!bytes.contains(&0)).then_some(Self(held))
+        let mut padded = [0; Self::MAX];
+        padded.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        (!bytes.contains(&0)).then_some(Self(padded))
     }
 
     /// The name; empty if its bytes are not UTF-8.

@@ -106,7 +106,7 @@ mod tests {
     use super::Reason;
 
     #[test]
-    fn numbers_are_places_in_the_list() {
+    fn numbers_are_positions_in_the_list() {
         for (place, reason) in Reason::ALL.into_iter().enumerate() {
             assert_eq!(reason.index(), place, "{}", reason.name());
         }

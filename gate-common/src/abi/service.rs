@@ -157,6 +157,8 @@ pub mod service_flags {
     pub const DROP_UNKNOWN_SYN: u16 = 1 << 2;
     /// Segments with memcached's commands are priced by their lines.
     pub const PRICED_BY_LINES: u16 = 1 << 3;
+    /// Hot keys in datagrams have buckets of their own ([`KeyBuckets`](crate::abi::KeyBuckets)).
+    pub const LIMITS_KEYS: u16 = 1 << 4;
 }
 
 /// How a service is spoken to.

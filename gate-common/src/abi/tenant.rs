@@ -74,7 +74,7 @@ pub struct TenantState {
     /// The factor on its prices, a [`crate::units::Multiplier`].
     pub multiplier: u32,
     /// Further tenants whose quota its requests charge as well, all or none. Zero: none.
-    pub also_charge: [u32; 2],
+    pub parents: [u32; 2],
     /// See [`tenant_flags`].
     pub flags: u32,
     /// Its tier: 0 is `critical`, 3 is `best-effort`.
@@ -107,8 +107,8 @@ impl TenantState {
         self.reject_until_ns == 0
             && self.rejection_rate == 0
             && self.multiplier == Multiplier::ONE.0
-            && self.also_charge[0] == 0
-            && self.also_charge[1] == 0
+            && self.parents[0] == 0
+            && self.parents[1] == 0
             && self.tcp_action == TcpAction::None as u8
     }
 
@@ -171,8 +171,8 @@ mod tests {
             TenantState { rejection_rate: 1, ..plain },
             TenantState { multiplier: 0, ..plain },
             TenantState { multiplier: Multiplier::ONE.0 + 1, ..plain },
-            TenantState { also_charge: [1, 0], ..plain },
-            TenantState { also_charge: [0, 1], ..plain },
+            TenantState { parents: [1, 0], ..plain },
+            TenantState { parents: [0, 1], ..plain },
             TenantState { tcp_action: TcpAction::DropSyn as u8, ..plain },
         ] {
             assert_eq!(special.line_flags(), plain.line_flags() | tenant_flags::SPECIAL, "{special:?}");

@@ -175,7 +175,8 @@ proptest! {
         let mut tat = 0;
         let mut now_ns = draw.next() >> 8;
         let mut exact = Exact::default();
-        let (mut kept, mut rounding): (Vec<u32>, i128) = (Vec::new(), 0);
+        let mut kept: Vec<u32> = Vec::new();
+        let mut rounding: i128 = 0;
         for _ in 0..1_000 {
             now_ns = draw.step(now_ns, limits.burst_ns).min(1 << 62);
             if let (true, Some(cost)) = (draw.one_in(4), kept.pop()) {
@@ -284,7 +285,7 @@ proptest! {
 /// The result of a full bucket of 1,000 units a second with a burst of 100 ms and a debt of up to 200 ms
 /// at second 10, and how long the next unit waits after that.
 #[test]
-fn a_full_bucket_admits_more_than_the_burst_and_owes() {
+fn a_full_bucket_admits_more_than_the_burst_as_debt() {
     let limits = Limits::new(1_000, 100_000_000);
     let now_ns = 10 * NANOS_PER_SEC;
     for (cost, debt_ms) in [(0, Some(0)), (100, Some(0)), (101, Some(1)), (300, Some(200)), (301, None)] {
@@ -303,7 +304,7 @@ fn a_full_bucket_admits_more_than_the_burst_and_owes() {
 }
 
 #[test]
-fn a_change_of_rate_or_burst_keeps_the_time_owed() {
+fn a_change_of_rate_or_burst_keeps_the_debt() {
     let now_ns = NANOS_PER_SEC;
     let before = Limits::new(1_000, 1_000_000_000);
     let Take::Admit { tat } = take(0, now_ns, 1_000, &before) else { unreachable!("it fits") };
@@ -349,7 +350,8 @@ proptest! {
         let scale = |time: u64| if small { time % 10_000_000_000 + 1 } else { time };
         let limits =
             Limits { rate: Rate::per_sec(per_sec), burst_ns: scale(burst_ns), max_debt_ns: scale(max_debt_ns) };
-        let (dearest, full) = (limits.dearest(), 0);
+        let dearest = limits.dearest();
+        let full = 0;
         let admits = matches!(take(full, 1_000, dearest, &limits), Take::Admit { .. });
         prop_assert!(admits);
         if dearest < u32::MAX {

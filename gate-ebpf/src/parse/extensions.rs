@@ -88,7 +88,8 @@ impl Walk {
             return WalkState::BadHeader;
         }
         let Some(header) = frame.bytes::<4>(self.at as usize) else { return WalkState::BadHeader };
-        let (next, len) = (header.get::<u8, 0>(), u32::from(header.get::<u8, 1>()));
+        let next = header.get::<u8, 0>();
+        let len = u32::from(header.get::<u8, 1>());
         let fragment = header.get::<u16, 2>() & !RESERVED;
         let this = self.next;
         self.next = next;

@@ -158,7 +158,8 @@ impl HeaderPeek {
             WalkState::NotTransport => return Err(Exit::NotTransport),
             WalkState::BadHeader => return Err(Exit::BadHeader),
         };
-        let (transport, transport_at) = (read_once!((*walk).next), read_once!((*walk).at) as usize);
+        let transport = read_once!((*walk).next);
+        let transport_at = read_once!((*walk).at) as usize;
         Ok(Self { kind, transport, transport_at, ..self })
     }
 

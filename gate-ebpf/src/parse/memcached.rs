@@ -55,14 +55,16 @@ pub(crate) fn parse(
 ) -> Result<Commands, Exit> {
     let shown = frame.end as u32;
     let is_segment = frame.transport != UDP;
-    let (mut at, mut end) = (payload.at, payload.end());
+    let mut at = payload.at;
+    let mut end = payload.end();
     if is_segment {
         // The bytes before a segment's payload are those of TCP's header.
         at -= FRAME_HEADER;
         end = payload.at + payload.max_len();
     } else {
         let header = Buffers(ctx).bytes::<8>(at as usize).ok_or(Exit::Malformed)?;
-        let (id, datagrams) = (header.get::<u16, 0>(), header.get::<u16, 4>());
+        let id = header.get::<u16, 0>();
+        let datagrams = header.get::<u16, 4>();
         if payload.len <= FRAME_HEADER || at + FRAME_HEADER > shown || datagrams != ONE_DATAGRAM {
             return Err(Exit::Malformed);
         }
@@ -94,7 +96,8 @@ fn is_single_get(packet: &Packet, at: u32, end: u32) -> Option<()> {
         return None;
     }
     // The last word ends with the key. That of a short key starts before it.
-    let (mut at, last) = (line + 4, end - 10);
+    let mut at = line + 4;
+    let last = end - 10;
     let mut before = 0;
     if key_len < 8 {
         before = 64 - 8 * key_len;

@@ -285,7 +285,8 @@ impl CommandScan {
     fn scan_word(&mut self, packet: &Packet, verb: Verb, word: u64) -> Option<()> {
         let ends = swar::equal(word, b' ') | swar::equal(word, b'\n') | swar::equal(word, b'\r');
         let len = if ends == 0 { 8 } else { swar::before_first(ends) };
-        let (stop, after) = ((word >> ((8 * len) & 63)) as u8, (word >> ((8 * (len + 1)) & 63)) as u8);
+        let stop = (word >> ((8 * len) & 63)) as u8;
+        let after = (word >> ((8 * (len + 1)) & 63)) as u8;
         if ends == 0 || (stop == b'\r' && (len == 7 || after != b'\n')) {
             // The word continues. A carriage return within a line is part of its word; the line counts as broken.
             let odd = ends != 0 && len < 7;

@@ -44,7 +44,8 @@ pub(crate) fn skip(ctx: *mut xdp_md, ether_type: u16, at: usize) -> Result<(u16,
         let mut step = Step { ctx, walk };
         bpf_loop(MAX_TAGS, loop_step as *mut c_void, (&raw mut step).cast(), 0);
     }
-    let (ether_type, at) = (read_once!((*walk).ether_type), read_once!((*walk).at) as usize);
+    let ether_type = read_once!((*walk).ether_type);
+    let at = read_once!((*walk).at) as usize;
     if read_once!((*walk).cut_off) {
         Err(Exit::BadHeader)
     } else if is_vlan(ether_type) {

@@ -72,11 +72,31 @@ impl Decision {
     }
 }
 
+/// The response time that a policy expects of a request, beside one target of its objective.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Estimate {
+    /// The percentile of the target, from 0 to 100.
+    pub percentile: f64,
+    /// The limit on the response time there.
+    pub limit: Nanos,
+    /// The expected wait and processing time there.
+    pub expected: Nanos,
+}
+
 /// An admission policy. All calls are concurrent and take no lock, [`refresh`](Self::refresh) aside.
 pub trait Admission: Send + Sync {
     /// May `request`, which arrives `now`, join the queue? `draw` is uniform in `[0, 1)`. A `now`
     /// before an earlier one counts as that one.
     fn decide(&self, request: Request, now: Nanos, draw: f64) -> Decision;
+
+    /// The decision of [`decide`](Self::decide) on the same request, which is not counted. The windows of moving averages
+    /// are moved up to `now`, which changes no sum.
+    fn peek(&self, request: Request, now: Nanos, draw: f64) -> Decision;
+
+    /// The expected response time of `request`, target by target; empty if it does not know.
+    fn estimates(&self, _request: Request) -> Vec<Estimate> {
+        Vec::new()
+    }
 
     /// `request`, which it has just admitted, another policy has refused.
     fn withdrawn(&self, _request: Request, _now: Nanos) {}

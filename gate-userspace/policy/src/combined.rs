@@ -15,7 +15,7 @@
 use gate_common::units::Nanos;
 
 use super::Tier;
-use super::admission::{Admission, Decision, Request};
+use super::admission::{Admission, Decision, Estimate, Request};
 use super::bouncer::Objective;
 
 /// Policies that must all admit. See the [module](self).
@@ -34,18 +34,38 @@ impl Admission for Combined {
     fn decide(&self, request: Request, now: Nanos, draw: f64) -> Decision {
         let mut admitted = Decision::Admit;
         let mut draw = draw;
-        for (asked, policy) in self.0.iter().enumerate() {
+        for (index, policy) in self.0.iter().enumerate() {
             match policy.decide(request, now, draw) {
                 Decision::Admit => {}
                 Decision::AdmitUnderserved => admitted = Decision::AdmitUnderserved,
                 refused @ Decision::Refuse { .. } => {
-                    self.0[..asked].iter().for_each(|before| before.withdrawn(request, now));
+                    self.0[..index].iter().for_each(|before| before.withdrawn(request, now));
                     return refused;
                 }
             }
             draw = next_draw(draw);
         }
         admitted
+    }
+
+    fn peek(&self, request: Request, now: Nanos, draw: f64) -> Decision {
+        let mut admitted = Decision::Admit;
+        let mut draw = draw;
+        for policy in &self.0 {
+            match policy.peek(request, now, draw) {
+                Decision::Admit => {}
+                Decision::AdmitUnderserved => admitted = Decision::AdmitUnderserved,
+                refused @ Decision::Refuse { .. } => return refused,
+            }
+            draw = next_draw(draw);
+        }
+        admitted
+    }
+
+    /// Those of the first policy that knows.
+    fn estimates(&self, request: Request) -> Vec<Estimate> {
+        let estimates = self.0.iter().map(|policy| policy.estimates(request));
+        estimates.into_iter().find(|estimates| !estimates.is_empty()).unwrap_or_default()
     }
 
     fn withdrawn(&self, request: Request, now: Nanos) {
@@ -141,27 +161,27 @@ mod tests {
     }
 
     #[test]
-    fn what_a_later_policy_refuses_was_never_accepted_by_an_earlier_one() {
+    fn a_later_refusal_is_no_acceptance_of_an_earlier_policy() {
         // Nothing is ever accepted in the end, so the allowance admits every single one.
         let helped = || {
             let fairness = Fairness::AcceptanceAllowance { allowance: 0.5 };
             Combined::new(vec![Box::new(bouncer(fairness)), length(1)])
         };
-        let alone = bouncer(Fairness::AcceptanceAllowance { allowance: 0.5 });
+        let single = bouncer(Fairness::AcceptanceAllowance { allowance: 0.5 });
         let both = helped();
-        let mut asked = [0; 2];
+        let mut decisions = [0; 2];
         for n in 0..100 {
             let now = Nanos::from_millis(n);
-            asked[0] += u64::from(alone.decide(REQUEST, now, 0.9).admits());
+            decisions[0] += u64::from(single.decide(REQUEST, now, 0.9).admits());
             // Another one fills the queue meanwhile, so that the second refuses.
             both.0[1].enqueued(REQUEST);
             assert!(!both.decide(REQUEST, now, 0.9).admits());
             both.0[1].dequeued(REQUEST);
-            asked[1] += u64::from(both.0[0].decide(REQUEST, now, 0.9).admits());
+            decisions[1] += u64::from(both.0[0].decide(REQUEST, now, 0.9).admits());
             both.0[0].withdrawn(REQUEST, now);
         }
-        assert!(asked[0].abs_diff(50) <= 1, "alone: {asked:?}");
-        assert_eq!(asked[1], 100, "{asked:?}");
+        assert!(decisions[0].abs_diff(50) <= 1, "alone: {decisions:?}");
+        assert_eq!(decisions[1], 100, "{decisions:?}");
     }
 
     #[test]
@@ -188,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn help_counts_as_help_and_what_one_knows_all_tell() {
+    fn help_counts_as_help_and_one_policys_estimate_is_reported() {
         let fairness = Fairness::AcceptanceAllowance { allowance: 1.0 };
         let policy = Combined::new(vec![length(5), Box::new(bouncer(fairness)), wait(1_000)]);
         assert_eq!(policy.decide(REQUEST, Nanos::ZERO, 0.5), Decision::AdmitUnderserved);
@@ -205,13 +225,13 @@ mod tests {
             took in prop::collection::vec(0u64..50, 0..10),
             queue in prop::collection::vec(any::<bool>(), 0..60),
         ) {
-            let alone = || [length(limits.0), wait(limits.1)];
-            let [a, b] = alone();
-            let [c, d] = alone();
+            let separate = || [length(limits.0), wait(limits.1)];
+            let [a, b] = separate();
+            let [c, d] = separate();
             let both = [Combined::new(vec![a, b]), Combined::new(vec![d, c])];
-            let alone = alone();
+            let separate = separate();
             let all: Vec<&dyn Admission> =
-                alone.iter().map(|policy| &**policy).chain(both.iter().map(|policy| policy as _)).collect();
+                separate.iter().map(|policy| &**policy).chain(both.iter().map(|policy| policy as _)).collect();
             for ms in took {
                 all.iter().for_each(|policy| policy.completed(REQUEST, Nanos::from_millis(ms), Nanos::ZERO));
             }

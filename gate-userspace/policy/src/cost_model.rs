@@ -21,7 +21,7 @@
 //! **Invariants.** No coefficient is negative, none moves more than [`Learning::max_change`] (or
 //! [`SMALLEST_STEP`] RU) in a tick, `base` never falls below [`LOWEST_BASE`]: no request is free. `base`,
 //! `row` and `kib` stay within [`Learning::range`] of what they began with: one that began as nothing stays
-//! nothing. An overload teaches nothing: its windows are thrown away. Neither does a window without the
+//! nothing. An overload is not recorded: its windows are thrown away. Neither does a window without the
 //! reference read.
 
 use gate_common::units::{MilliRu, Nanos};

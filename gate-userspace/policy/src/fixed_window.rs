@@ -101,13 +101,13 @@ mod tests {
     }
 
     #[test]
-    fn a_gate_is_told_to_refuse_until_the_next_window() {
+    fn refusals_last_until_the_next_window() {
         let mut quota = FixedWindow::new(10, SECOND).unwrap();
         quota.charge(Nanos::from_millis(2_100), 9);
         assert_eq!(quota.rejection(Nanos::from_millis(2_200)), Rejection::NONE);
         quota.charge(Nanos::from_millis(2_300), 5);
-        let told = Rejection { rate: Fraction::ONE, until: Nanos::from_secs(3) };
-        assert_eq!(quota.rejection(Nanos::from_millis(2_300)), told);
+        let rejection = Rejection { rate: Fraction::ONE, until: Nanos::from_secs(3) };
+        assert_eq!(quota.rejection(Nanos::from_millis(2_300)), rejection);
         assert_eq!(quota.rejection(Nanos::from_secs(3)), Rejection::NONE);
     }
 
@@ -119,7 +119,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_window_admits_more_than_the_limit_and_no_interval_more_than_twice(
+        fn a_window_admits_the_limit_and_an_interval_at_most_twice(
             limit in 1..50_u64, length in 1..100_u64,
             steps in prop::collection::vec((0..30_u64, 0..40_u64), 1..200),
         ) {
@@ -149,8 +149,8 @@ mod tests {
             for (now, cost) in steps {
                 quota.take(Nanos(now), cost);
                 quota.charge(Nanos(now), cost);
-                let told = quota.rejection(Nanos(now));
-                prop_assert!(told == Rejection::NONE || told.until > Nanos(now) || told.until == Nanos::MAX);
+                let rejection = quota.rejection(Nanos(now));
+                prop_assert!(rejection == Rejection::NONE || rejection.until > Nanos(now) || rejection.until == Nanos::MAX);
             }
         }
     }

@@ -217,7 +217,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn figures_are_those_of_the_values_within_a_bucket(
+        fn estimates_are_those_of_the_values_within_a_bucket(
             mut values in prop::collection::vec(prop_oneof![0u64..5_000, 0u64..1 << 42, any::<u64>()], 1..300),
             share in 0.0f64..=1.0,
         ) {
@@ -227,7 +227,7 @@ mod tests {
             }
             values.sort_unstable();
             prop_assert_eq!(snapshot.count(), values.len() as u64);
-            let close = |figure: Nanos, exact: u64| figure.0.abs_diff(exact) <= exact / 64 + 16;
+            let close = |estimate: Nanos, exact: u64| estimate.0.abs_diff(exact) <= exact / 64 + 16;
             let exact = values[((share * values.len() as f64).ceil() as usize).clamp(1, values.len()) - 1];
             prop_assert!(close(snapshot.quantile(share), exact), "{} vs {}", snapshot.quantile(share), exact);
             let exact = values.iter().map(|&value| u128::from(value)).sum::<u128>() / values.len() as u128;

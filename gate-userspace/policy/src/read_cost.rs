@@ -5,13 +5,13 @@
 //! by what the last ones read.
 //!
 //! **How.** For each tenant and price class there are two moving means over replies: the rows of requests that do not say
-//! how many they read ([`AskedRows::is_open`]), and the bytes beyond [`ROW_BYTES`] for each row, divided by the rows. A
+//! how many they read ([`RequestedRows::is_open`]), and the bytes beyond [`ROW_BYTES`] for each row, divided by the rows. A
 //! mean is not a median on purpose: what a tenant is charged for many requests comes to what they have read, in
 //! whatever order large and small ones come.
 //!
 //! **Invariants.** Memory is [`ReadSizes::new`]'s and never grows. A tenant's replies move nobody's expectations but its own.
 //! Of requests one after another, the rows that are charged are fewer than those that were read by at most
-//! [`MEMORY`] times the most that one of them read. A request is expected to read at least [`AskedRows::least`] rows. Any
+//! [`MEMORY`] times the most that one of them read. A request is expected to read at least [`RequestedRows::least`] rows. Any
 //! thread may read and write at any time: a mean that two threads write at once misses one of their replies.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -22,16 +22,16 @@ use super::pricing::ByClass;
 
 /// The rows of a request, as far as it says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AskedRows {
+pub struct RequestedRows {
     /// The rows that it states, or a guess. At least 1.
     pub rows: u32,
     /// However few the replies show, it reads so many.
     pub least: u32,
-    /// True if [`AskedRows::rows`] is a guess.
+    /// True if [`RequestedRows::rows`] is a guess.
     pub is_open: bool,
 }
 
-impl AskedRows {
+impl RequestedRows {
     /// Those of a request that says how many it reads.
     #[must_use]
     #[inline]
@@ -97,12 +97,12 @@ impl ReadSizes {
     /// The expected size of what a request of a class reads.
     #[must_use]
     #[inline]
-    pub fn expected(&self, tenant: u32, class: usize, asked: AskedRows) -> ReadSize {
-        let unknown = ReadSize { rows: asked.rows, more_bytes: 0 };
+    pub fn expected(&self, tenant: u32, class: usize, requested: RequestedRows) -> ReadSize {
+        let unknown = ReadSize { rows: requested.rows, more_bytes: 0 };
         let Some(means) = self.means(tenant, class) else { return unknown };
         let rows = match f32::from_bits(means.open_rows.load(Ordering::Relaxed)) {
-            mean if asked.is_open && mean > 0.0 => whole(mean).max(asked.least),
-            _ => asked.rows,
+            mean if requested.is_open && mean > 0.0 => whole(mean).max(requested.least),
+            _ => requested.rows,
         };
         let more_bytes = match unpack(means.more_bytes.load(Ordering::Relaxed)) {
             (more, per_rows) if more > 0.0 => whole(more / per_rows * rows as f32),
@@ -113,12 +113,13 @@ impl ReadSizes {
 
     /// Learns from the reply to a request. Returns what the request read.
     #[inline]
-    pub fn observe(&self, tenant: u32, class: usize, asked: AskedRows, reply: Reply) -> ReadSize {
-        let rows = if asked.is_open { reply.rows.max(asked.least).max(1) } else { asked.rows.max(1) };
+    pub fn observe(&self, tenant: u32, class: usize, requested: RequestedRows, reply: Reply) -> ReadSize {
+        let rows =
+            if requested.is_open { reply.rows.max(requested.least).max(1) } else { requested.rows.max(1) };
         let included = u64::from(rows.max(reply.rows)) * ROW_BYTES;
         let more_bytes = u32::try_from(reply.bytes.saturating_sub(included)).unwrap_or(u32::MAX);
         if let Some(means) = self.means(tenant, class) {
-            means.observe(rows, more_bytes, asked.is_open);
+            means.observe(rows, more_bytes, requested.is_open);
         }
         ReadSize { rows, more_bytes }
     }
@@ -140,22 +141,22 @@ impl ReadSizes {
 impl Means {
     #[inline]
     fn observe(&self, rows: u32, more_bytes: u32, is_open: bool) {
-        let held = self.more_bytes.load(Ordering::Relaxed);
-        let next = match unpack(held) {
+        let current = self.more_bytes.load(Ordering::Relaxed);
+        let next = match unpack(current) {
             (_, 0.0) => pack(more_bytes as f32, rows as f32),
             (more, per_rows) => pack(moved(more, more_bytes as f32), moved(per_rows, rows as f32)),
         };
         // Most replies are small and like those before: the line stays with all who read it.
-        if next != held {
+        if next != current {
             self.more_bytes.store(next, Ordering::Relaxed);
         }
         if is_open {
-            let held = self.open_rows.load(Ordering::Relaxed);
-            let next = match f32::from_bits(held) {
+            let current = self.open_rows.load(Ordering::Relaxed);
+            let next = match f32::from_bits(current) {
                 0.0 => rows as f32,
                 mean => moved(mean, rows as f32),
             };
-            if next.to_bits() != held {
+            if next.to_bits() != current {
                 self.open_rows.store(next.to_bits(), Ordering::Relaxed);
             }
         }

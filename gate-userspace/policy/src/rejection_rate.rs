@@ -134,9 +134,9 @@ mod tests {
         {
             let mut limit = RejectionRate::new(1_000, TICK).unwrap();
             limit.offered(Nanos::from_millis(1_050), offered);
-            let told = limit.rejection(Nanos::from_millis(1_099));
-            assert_eq!(told.rate, Fraction::of(rate.0, rate.1), "{offered}");
-            assert_eq!(told.until == Nanos::from_millis(1_299), offered > 100);
+            let rejection = limit.rejection(Nanos::from_millis(1_099));
+            assert_eq!(rejection.rate, Fraction::of(rate.0, rate.1), "{offered}");
+            assert_eq!(rejection.until == Nanos::from_millis(1_299), offered > 100);
         }
     }
 
@@ -153,10 +153,10 @@ mod tests {
     }
 
     #[test]
-    fn what_a_gate_was_told_ends_by_itself() {
-        let told = Rejection::all_until(Nanos(10));
-        assert!(!told.admits(Nanos(9), 0) && !told.admits(Nanos(9), u16::MAX));
-        assert!(told.admits(Nanos(10), 0));
+    fn a_published_rejection_ends_by_itself() {
+        let rejection = Rejection::all_until(Nanos(10));
+        assert!(!rejection.admits(Nanos(9), 0) && !rejection.admits(Nanos(9), u16::MAX));
+        assert!(rejection.admits(Nanos(10), 0));
         assert!(Rejection::NONE.admits(Nanos::ZERO, 0));
         let half = Rejection { rate: Fraction::of(1, 2), until: Nanos(10) };
         assert_eq!((0..=u16::MAX).filter(|&draw| half.admits(Nanos(0), draw)).count(), 32_768);

@@ -13,7 +13,7 @@
 //!   and a store that is slow but holds its own (a lasting step in latency, a queue that `CoDel` keeps
 //!   short) does not become faster by more of it.
 //! - Down, when the ratio has been back above `restore_above` for a while. Nobody can know whether the
-//!   store has recovered or is just relieved, so this is a probe. The rungs that give back little
+//!   store has recovered or only sheds, so this is a probe. The rungs that give back little
 //!   (from 64 times to 32) follow each other with every tick, those that give back much (from twice
 //!   to once) are watched for longer. When a probe fails, only the last rung is taken again at once,
 //!   and the next probe waits twice as long.

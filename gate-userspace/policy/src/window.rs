@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_count_together_lose_nothing() {
+    fn threads_that_count_at_once_lose_nothing() {
         let window = window(10, 100);
         std::thread::scope(|scope| {
             for _ in 0..2 {

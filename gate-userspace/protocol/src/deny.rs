@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_command_is_told() {
+    fn names_of_no_command_are_reported() {
         for name in ["", "FLUSHAL", "GET a", "CONFIG SET x", "config|", "CONFIG ", " GET", "SELECT 1"] {
             assert!(!Deny::default().add(name), "{name:?}");
         }

@@ -11,7 +11,7 @@ use super::{Class, memcached, resp};
 pub struct QueryTypes {
     /// The names of those that are no class; their places are behind the classes'.
     own: Vec<String>,
-    resp: resp::Kinds,
+    resp: resp::CommandTypes,
     /// By command; [`BY_CLASS`] where nothing is said.
     memcached: [u8; memcached::Command::ALL.len()],
 }
@@ -39,7 +39,7 @@ impl QueryTypes {
             let found = said.iter().find(|(name, _)| name == command.name());
             this.memcached[command as usize] = found.map_or(BY_CLASS, |(_, place)| *place);
         }
-        this.resp = resp::Kinds::new(&said);
+        this.resp = resp::CommandTypes::new(&said);
         this
     }
 
@@ -97,7 +97,7 @@ const BY_CLASS: u8 = u8::MAX;
 impl Default for QueryTypes {
     fn default() -> Self {
         let memcached = [BY_CLASS; memcached::Command::ALL.len()];
-        Self { own: Vec::new(), resp: resp::Kinds::default(), memcached }
+        Self { own: Vec::new(), resp: resp::CommandTypes::default(), memcached }
     }
 }
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::{Class, Step};
 
 #[test]
-fn classes_are_in_their_place_and_have_names_of_their_own() {
+fn classes_are_in_order_and_have_distinct_names() {
     for (place, class) in Class::ALL.into_iter().enumerate() {
         assert_eq!(class.index(), place, "{}", class.name());
         assert_eq!(Class::ALL.iter().filter(|other| other.name() == class.name()).count(), 1);

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 
@@ -12,7 +13,8 @@ pub use crate::config::Override;
 use crate::config::section_of;
 
 /// An order to change keys. An empty one only lists the overrides.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct Order {
     /// Keys that get another value.
     #[serde(default)]
@@ -29,7 +31,7 @@ pub struct Order {
 }
 
 /// The result of an order.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Done {
     /// The keys that were changed, or would have been.
     pub changed: Vec<Changed>,
@@ -42,7 +44,7 @@ pub struct Done {
 }
 
 /// One key's change.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Changed {
     /// The key.
     pub key: String,
@@ -52,25 +54,50 @@ pub struct Changed {
     pub to: Option<String>,
 }
 
+/// The process that gave an order, as the kernel names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its user.
+    pub uid: u32,
+    /// Its number; none if it is of another PID namespace.
+    pub pid: Option<i32>,
+}
+
 /// An order on its way to the daemon, with the channel for its result.
 #[derive(Debug)]
 pub struct PendingOrder {
     /// The order.
     pub order: Order,
+    /// Its sender.
+    pub peer: Peer,
     /// The channel for the result, or for the reason why nothing was changed.
     pub answer: oneshot::Sender<Result<Done, String>>,
+}
+
+/// Why an order was not carried out.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unchanged {
+    /// The daemon ends.
+    #[error("the gate ends")]
+    Ends,
+    /// The order is faulty, or cannot be put in force.
+    #[error("{0}")]
+    Refused(String),
 }
 
 /// Has an order carried out, at one of the next ticks.
 ///
 /// # Errors
 ///
-/// Why it was not; then nothing is changed.
-pub(super) async fn ask(changes: &mpsc::Sender<PendingOrder>, order: Order) -> Result<Done, String> {
+/// [`Unchanged`].
+pub(super) async fn ask(
+    changes: &mpsc::Sender<PendingOrder>,
+    order: Order,
+    peer: Peer,
+) -> Result<Done, Unchanged> {
     let (answer, answered) = oneshot::channel();
-    let ends = |_| "the gate ends".to_owned();
-    changes.send(PendingOrder { order, answer }).await.map_err(|_| "the gate ends".to_owned())?;
-    answered.await.map_err(ends)?
+    changes.send(PendingOrder { order, peer, answer }).await.map_err(|_| Unchanged::Ends)?;
+    answered.await.map_err(|_| Unchanged::Ends)?.map_err(Unchanged::Refused)
 }
 
 /// The overrides after an order: the last value of a key counts.

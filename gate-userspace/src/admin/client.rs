@@ -1,13 +1,25 @@
-//! One question to a running gate, one answer.
+//! One request to a running gate, and its answer.
 
-use std::io::{self, Read as _, Write as _};
+use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use axum::body::{Body, to_bytes};
+use hyper::client::conn::http1;
+use hyper::{Method, Request, StatusCode, header};
+use hyper_util::rt::TokioIo;
+use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use tokio::time::timeout;
 
-use super::request::{Reply, Request};
+use super::change::{Done, Order};
+use super::document::{Document, Failure, SCHEMA_VERSION, Versioned};
+use super::verdicts::Watched;
+use crate::explanation::{Asker, Explanation, Question};
+
+type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -25,49 +37,139 @@ pub enum Error {
     NoAnswer {
         /// Where.
         path: PathBuf,
-        /// The system's error.
-        source: io::Error,
+        /// The error of the system or of HTTP.
+        source: Cause,
     },
     /// The answer cannot be parsed: most likely the daemon is of another version.
-    #[error("the gate at {} answers something else than was asked: is it of another version?", path.display())]
+    #[error(
+        "the gate at {} answers something else than was asked: is it of another version than this one, {}?",
+        path.display(), env!("CARGO_PKG_VERSION")
+    )]
     Strange {
         /// Where.
         path: PathBuf,
         /// The parser's error.
-        source: serde_json::Error,
+        source: Cause,
+    },
+    /// The documents of the daemon have another meaning.
+    #[error(
+        "the gate at {} is of another version: its documents have version {theirs}, and this gate reads version {SCHEMA_VERSION}; \
+         use the `gate` that is running", path.display()
+    )]
+    OtherVersion {
+        /// Where.
+        path: PathBuf,
+        /// The version of its documents.
+        theirs: u32,
     },
     /// The daemon refused.
     #[error("{0}")]
     Refused(String),
 }
 
-/// Asks the gate at `path`.
+/// Reads a document of the gate at `path`.
 ///
 /// # Errors
 ///
 /// [`Error`].
-pub fn ask<T: DeserializeOwned>(path: &Path, request: &Request) -> Result<T, Error> {
-    let stream =
-        UnixStream::connect(path).map_err(|source| Error::NoDaemon { path: path.to_owned(), source })?;
-    let answer =
-        converse(stream, request).map_err(|source| Error::NoAnswer { path: path.to_owned(), source })?;
-    let strange = |source| Error::Strange { path: path.to_owned(), source };
-    match serde_json::from_slice(&answer).map_err(strange)? {
-        Reply::Ok(document) => serde_json::from_value(document).map_err(strange),
-        Reply::Error(why) => Err(Error::Refused(why)),
-    }
+pub fn read<D: Document>(path: &Path) -> Result<D, Error> {
+    let request = Request::get(format!("/v1/{}", D::NAME)).body(Body::empty());
+    ask(path, request, PATIENCE)
 }
 
-fn converse(mut stream: UnixStream, request: &Request) -> io::Result<Vec<u8>> {
-    let patience = if matches!(request, Request::Change(_)) { UNTIL_A_TICK } else { PATIENCE };
-    stream.set_read_timeout(Some(patience))?;
-    stream.set_write_timeout(Some(patience))?;
-    let mut line = serde_json::to_vec(request)?;
-    line.push(b'\n');
-    stream.write_all(&line)?;
-    let mut answer = Vec::new();
-    stream.take(MAX_ANSWER).read_to_end(&mut answer)?;
-    Ok(answer)
+/// Reads the sampled verdicts of the gate at `path`, from number `from` on.
+///
+/// # Errors
+///
+/// [`Error`].
+pub fn watch(path: &Path, from: u64) -> Result<Watched, Error> {
+    let request = Request::get(format!("/v1/{}?from={from}", Watched::NAME)).body(Body::empty());
+    ask(path, request, PATIENCE)
+}
+
+/// Asks the gate at `path` what the next request of a client would get.
+///
+/// # Errors
+///
+/// [`Error`].
+pub fn explain(path: &Path, service: &str, is_udp: bool, question: &Question) -> Result<Explanation, Error> {
+    let encoded = |bytes: &[u8]| percent_encode(bytes, NON_ALPHANUMERIC).to_string();
+    let mut query = format!("service={}", encoded(service.as_bytes()));
+    let mut add = |key: &str, value: &[u8]| query.push_str(&format!("&{key}={}", encoded(value)));
+    match &question.client {
+        Asker::Source(source) => add("source", source.to_string().as_bytes()),
+        Asker::Tenant(tenant) => add("tenant", tenant.as_bytes()),
+    }
+    question.user.iter().for_each(|user| add("user", user.as_bytes()));
+    question.words.iter().for_each(|word| add("command", word));
+    add("transport", if is_udp { b"udp" } else { b"tcp" });
+    let request = Request::get(format!("/v1/{}?{query}", Explanation::NAME)).body(Body::empty());
+    ask(path, request, PATIENCE)
+}
+
+/// Has the gate at `path` carry out an order.
+///
+/// # Errors
+///
+/// [`Error`]; then nothing is changed, unless there was no answer.
+pub fn change(path: &Path, order: &Order) -> Result<Done, Error> {
+    let no_order = |source| Error::Strange { path: path.to_owned(), source: Box::new(source) };
+    let body = Body::from(serde_json::to_vec(order).map_err(no_order)?);
+    let request = Request::builder().method(Method::POST).uri("/v1/set");
+    ask(path, request.header(header::CONTENT_TYPE, "application/json").body(body), UNTIL_A_TICK)
+}
+
+fn ask<T: DeserializeOwned>(
+    path: &Path,
+    request: hyper::http::Result<Request<Body>>,
+    patience: Duration,
+) -> Result<T, Error> {
+    let stream =
+        UnixStream::connect(path).map_err(|source| Error::NoDaemon { path: path.to_owned(), source })?;
+    let strange = |source: Cause| Error::Strange { path: path.to_owned(), source };
+    let no_answer = |source: Cause| match source.downcast_ref::<hyper::Error>() {
+        Some(error) if error.is_parse() => strange(source),
+        _ => Error::NoAnswer { path: path.to_owned(), source },
+    };
+    let (status, answer) = converse(stream, request, patience).map_err(no_answer)?;
+    if status != StatusCode::OK {
+        let failure: Failure = serde_json::from_slice(&answer).map_err(|source| strange(source.into()))?;
+        return Err(Error::Refused(failure.error));
+    }
+    let Version { schema_version: theirs } =
+        serde_json::from_slice(&answer).map_err(|source| strange(source.into()))?;
+    if theirs != SCHEMA_VERSION {
+        return Err(Error::OtherVersion { path: path.to_owned(), theirs });
+    }
+    let document: Versioned<T> = serde_json::from_slice(&answer).map_err(|source| strange(source.into()))?;
+    Ok(document.document)
+}
+
+/// The field that all versions have.
+#[derive(Deserialize)]
+struct Version {
+    schema_version: u32,
+}
+
+fn converse(
+    stream: UnixStream,
+    request: hyper::http::Result<Request<Body>>,
+    patience: Duration,
+) -> Result<(StatusCode, Vec<u8>), Cause> {
+    let mut request = request?;
+    request.headers_mut().insert(header::HOST, header::HeaderValue::from_static("gate"));
+    stream.set_nonblocking(true)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let conversation = async {
+        let stream = TokioIo::new(tokio::net::UnixStream::from_std(stream)?);
+        let (mut sender, connection) = http1::handshake(stream).await?;
+        drop(tokio::spawn(connection));
+        let response = sender.send_request(request).await?;
+        let status = response.status();
+        let body = to_bytes(Body::new(response.into_body()), MAX_ANSWER).await?;
+        Ok((status, body.to_vec()))
+    };
+    runtime.block_on(async { timeout(patience, conversation).await? })
 }
 
 /// A gate that is stopped accepts connections, and says nothing.
@@ -75,4 +177,4 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// A change waits for the next tick or two, which may be 10 s each.
 const UNTIL_A_TICK: Duration = Duration::from_secs(40);
 /// Several times what 10,000 tenants take.
-const MAX_ANSWER: u64 = 256 << 20;
+const MAX_ANSWER: usize = 256 << 20;

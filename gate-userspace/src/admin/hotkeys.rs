@@ -1,12 +1,21 @@
 //! The most requested keys.
 
+use gate_common::abi::TopKey;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::control::hot_keys::published;
 use crate::kernel::Maps;
 
-/// One key, as `gate hotkeys --json` prints it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The document of the most requested keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Hotkeys {
+    /// The most popular first.
+    pub keys: Vec<Key>,
+}
+
+/// One key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Key {
     /// From 1.
     pub rank: usize,
@@ -20,6 +29,9 @@ pub struct Key {
     pub error: u64,
     /// True for a hot key.
     pub hot: bool,
+    /// True for a hot key that has a bucket of its own at the interface (`hot_key_limit`).
+    #[serde(default)]
+    pub limited: bool,
 }
 
 /// The most popular first.
@@ -40,6 +52,7 @@ pub fn read(maps: &Maps) -> Vec<Key> {
         estimate: key.estimate,
         error: key.error,
         hot: key.hot != 0,
+        limited: key.hot == TopKey::LIMITED,
     });
     keys.collect()
 }

@@ -1,32 +1,54 @@
-//! The admin socket: the documents and orders of a running gate, for its owner.
+//! The admin sockets: the documents and orders of a running gate, over HTTP/1.1.
 //!
-//! A client connects, sends one [`Request`], a line of JSON, and gets one [`Reply`], a JSON document; then the
-//! connection ends. The socket is its owner's alone (mode 0600). It is served by a thread of its own, which
-//! reads what others publish: nothing that a client does, or does not do, holds up a tick.
+//! `GET /v1/NAME` answers with a JSON document, `POST /v1/set` carries out an order; then the connection ends. The
+//! socket of `admin` is its owner's alone (mode 0600); that of `admin_read` is its group's as well (mode 0660), and
+//! refuses orders. A TCP port (`admin_http`) shows the same, keys against a token alone. They are served by a thread of its own, which reads what others publish: nothing that a client
+//! does, or does not do, holds up a tick.
 //!
 //! - `socket`: the file, who may open it, and whose it is.
-//! - `server`: clients, a bounded number of them for a bounded time.
-//! - [`client`]: one question, one answer.
+//! - `server`: the thread and its clients, a bounded number of them for a bounded time.
+//! - `http`, `response`: paths and answers; [`health`]: whether gate lives and is ready.
+//! - `tcp`: who may read what over TCP; `metrics`: what Prometheus reads. `page`: the page that a browser gets there; `events`, [`snapshot`]: what it shows.
+//! - [`client`]: one request, one answer.
+//! - [`document`]: names, schemas and their version.
 //! - [`change`]: what may be changed while gate runs.
-//! - [`price`]: prices in these documents.
+//! - [`explain`]: what the next request would get.
+//! - [`verdicts`]: sampled verdicts, and the sources that are refused most.
+//! - [`price`], [`store`]: prices and stores in these documents.
+//! - [`observer`]: the window of counters that a document shows.
 //! - [`status`], [`tenants`], [`hotkeys`], [`queues`]: the documents, read from the maps or what threads count.
 
 use std::path::{Path, PathBuf};
 
 pub mod change;
 pub mod client;
+pub mod document;
+mod events;
+pub mod explain;
+pub mod health;
 pub mod hotkeys;
+mod http;
+mod metrics;
+pub mod observer;
+mod page;
 pub mod price;
 pub mod queues;
-mod request;
+mod response;
 mod server;
+pub mod snapshot;
 mod socket;
+mod sources;
 pub mod status;
+pub mod store;
+mod tcp;
 pub mod tenants;
+pub mod verdicts;
 
-pub use request::{Reply, Request};
-pub use server::{Context, Server};
-pub use socket::{Error, Socket, remove_dead};
+pub use http::Access;
+pub use server::{Listeners, Server};
+pub use socket::{Audience, Error, Socket, remove_dead};
+pub use sources::Sources;
+pub use tcp::{Rules, Token};
 
 /// Where the socket of a gate with these pins is, unless its configuration says otherwise.
 #[must_use]

@@ -4,13 +4,14 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use gate_common::abi::ServiceState;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::control::board::{LearnedReport, PriceReport};
 use crate::protocol::price_class::Names;
 
 /// The coefficients of a price, in request units.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Price {
     /// Of any request.
     pub base: f64,
@@ -27,7 +28,7 @@ pub struct Price {
 }
 
 /// The coefficients of learned prices.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Learned {
     /// The price of one reference read's worth of expected latency, in request units.
     pub of_latency: f64,

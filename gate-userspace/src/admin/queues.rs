@@ -1,25 +1,25 @@
-//! How requests of proxied services fare: by query type, and by tier where they wait. How guarded ones are, as far as
-//! a probe tells.
+//! The document of `gate queues`: proxied services by query type, and by tier where requests wait; guarded ones by their
+//! probe.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use gate_common::units::Nanos;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
 
 use super::change::{Override, by_section};
+use super::observer::{Observer, ServiceReading};
 use super::price::Price;
+use super::store::Store;
 use crate::config::{Backend, Config, Protocol, Settle};
-use crate::control::board::{Board, Report, ServiceReport};
+use crate::control::board::ServiceReport;
 use crate::dispatcher::{self, Counts, Event, ReadPriceSums, ServiceMetrics, Timing};
 use crate::policy::Tier;
-use crate::policy::pricing::ByClass;
 use crate::protocol::price_class::PriceClass;
 
 /// The document of `gate queues --json`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Queues {
     /// The window of percentiles and shares, in seconds.
     pub window_s: f64,
@@ -31,7 +31,7 @@ pub struct Queues {
 }
 
 /// One guarded service, as its probe finds it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Probed {
     /// Its name.
     pub name: String,
@@ -53,10 +53,13 @@ pub struct Probed {
 }
 
 /// One proxied service.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Service {
     /// Its name.
     pub name: String,
+    /// Its store and its clients.
+    #[serde(default)]
+    pub store: Option<Store>,
     /// How its store is doing: about 1 when healthy, towards 0.3 when latency climbs; nothing while there is
     /// too little to say.
     pub latency_ratio: Option<f64>,
@@ -89,7 +92,7 @@ pub struct Service {
 }
 
 /// The requests of a price class whose price was learned from what those before them read.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ReadPrice {
     /// How many.
     pub requests: u64,
@@ -100,7 +103,7 @@ pub struct ReadPrice {
 }
 
 /// A tier's queue.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TierQueue {
     /// The tier.
     pub tier: Cow<'static, str>,
@@ -117,7 +120,7 @@ pub struct TierQueue {
 }
 
 /// Refusals that were decided as soon as the request was decoded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Refusals {
     /// Those that nothing held back.
     pub written: u64,
@@ -128,7 +131,7 @@ pub struct Refusals {
 }
 
 /// How long writing took, in milliseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Written {
     /// The median.
     pub p50: f64,
@@ -139,7 +142,7 @@ pub struct Written {
 }
 
 /// A query type.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct QueryType {
     /// Its name in the configuration.
     pub name: Cow<'static, str>,
@@ -169,7 +172,7 @@ pub struct QueryType {
 }
 
 /// Times in milliseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Percentiles {
     /// The median.
     pub p50: f64,
@@ -179,104 +182,23 @@ pub struct Percentiles {
     pub p99: f64,
 }
 
-/// Looks at what the dispatcher's threads count, now and then, so that there is a before.
-#[derive(Debug)]
-pub struct Observer {
-    services: Vec<ServiceMetrics>,
-    board: Board,
-    config: watch::Receiver<Arc<Config>>,
-    /// The last two looks, the older first.
-    looks: Mutex<[Look; 2]>,
-}
-
-#[derive(Clone, Debug)]
-struct Look {
-    at: Nanos,
-    /// By service.
-    seen: Arc<Vec<Seen>>,
-}
-
-/// One reading of a service's counters.
-#[derive(Clone, Debug)]
-struct Seen {
-    /// By query type.
-    counts: Vec<Counts>,
-    refusals: dispatcher::RefusalSnapshot,
-    read_prices: ByClass<ReadPriceSums>,
-}
-
-impl Seen {
-    fn of(service: &ServiceMetrics) -> Self {
-        let read_prices = service.read_prices();
-        Self { counts: service.counts(), refusals: service.refusals(), read_prices }
-    }
-
-    /// The difference since `earlier`.
-    fn since(&self, earlier: &Self) -> Self {
-        let counts = self.counts.iter().zip(&earlier.counts);
-        Self {
-            counts: counts.map(|(now, then)| now.since(then)).collect(),
-            refusals: self.refusals.since(&earlier.refusals),
-            read_prices: std::array::from_fn(|class| {
-                self.read_prices[class].since(&earlier.read_prices[class])
-            }),
-        }
-    }
-}
-
-impl Observer {
-    /// One that begins at `now`, when nothing has happened yet.
-    #[must_use]
-    pub fn new(
-        services: Vec<ServiceMetrics>,
-        board: Board,
-        config: watch::Receiver<Arc<Config>>,
-        now: Nanos,
-    ) -> Self {
-        let nothing = |service: &ServiceMetrics| Seen {
-            counts: vec![Counts::default(); service.types.len()],
-            refusals: Default::default(),
-            read_prices: Default::default(),
-        };
-        let look = Look { at: now, seen: Arc::new(services.iter().map(nothing).collect()) };
-        Self { services, board, config, looks: Mutex::new([look.clone(), look]) }
-    }
-
-    /// Remembers how things are. To be called at equal intervals.
-    pub fn look(&self, now: Nanos) {
-        let look = self.at(now);
-        let mut looks = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
-        looks.swap(0, 1);
-        looks[1] = look;
-    }
-
-    /// The report of the last tick.
-    #[must_use]
-    pub fn report(&self) -> Arc<Report> {
-        self.board.read()
-    }
-
-    fn at(&self, now: Nanos) -> Look {
-        Look { at: now, seen: Arc::new(self.services.iter().map(Seen::of).collect()) }
-    }
-}
-
 impl Queues {
-    /// How things are at `now`, beside how they were one or two looks ago, and what has been set of the services.
+    /// The services at `now`, with the window since one or two readings ago, and their overrides.
     #[must_use]
     pub fn read(observer: &Observer, overrides: &[Override], now: Nanos) -> Self {
-        let after = observer.at(now);
-        let before = observer.looks.lock().unwrap_or_else(PoisonError::into_inner)[0].clone();
+        let after = observer.read(now);
+        let before = observer.before();
         let board = observer.board.read();
         let config = observer.config.borrow().clone();
-        let seen = before.seen.iter().zip(after.seen.iter());
+        let readings = before.services.iter().zip(after.services.iter());
         let names: Vec<_> = config.services.iter().map(|service| service.name.as_str()).collect();
         let set: HashMap<_, _> = names.iter().zip(by_section(overrides, "service", &names)).collect();
         let set_of = |name: &str| set.get(&name).cloned().unwrap_or_default();
-        let services = observer.services.iter().zip(seen).map(|(figures, (before, after))| {
-            let report = board.services.iter().find(|report| report.name == figures.name);
-            let overrides = set_of(&figures.name);
-            Service { overrides, ..Service::new(figures, report, &config, &after.since(before)) }
+        let services = observer.services.iter().zip(readings).map(|(metrics, (before, after))| {
+            let report = board.services.iter().find(|report| report.name == metrics.name);
+            let overrides = set_of(&metrics.name);
+            let store = Some(Store::of(metrics, now));
+            Service { overrides, store, ..Service::new(metrics, report, &config, &after.since(before)) }
         });
         let probed = board.services.iter().filter_map(Probed::of);
         let probed = probed.map(|probed| Probed { overrides: set_of(&probed.name), ..probed });
@@ -304,43 +226,49 @@ impl Probed {
 }
 
 impl Service {
-    fn new(figures: &ServiceMetrics, report: Option<&ServiceReport>, config: &Config, seen: &Seen) -> Self {
+    fn new(
+        metrics: &ServiceMetrics,
+        report: Option<&ServiceReport>,
+        config: &Config,
+        window: &ServiceReading,
+    ) -> Self {
         let tier = |tier: Tier| {
-            let queue = figures.queue(tier);
+            let queue = metrics.queue(tier);
             TierQueue {
                 tier: tier.name().into(),
                 waiting: queue.waiting,
                 delay_ms: ms(queue.delay),
-                expected_wait_ms: figures.expected_wait(tier).map(ms),
+                expected_wait_ms: metrics.expected_wait(tier).map(ms),
                 stands: queue.stands,
                 rung: report.map_or(0, |report| report.rungs[tier.index()]),
             }
         };
-        let configured = config.services.iter().find(|found| found.name == figures.name);
+        let configured = config.services.iter().find(|found| found.name == metrics.name);
         let backend = configured.and_then(|service| service.backend.as_ref());
         let is_redis = configured.is_some_and(|service| service.protocol == Protocol::Resp);
         let classes = if is_redis { &PriceClass::OF_REDIS } else { &PriceClass::OF_MEMCACHED };
         let learn = configured.and_then(|service| service.price.learn);
         let settles = learn.is_some_and(|learn| learn.settle == Settle::Debt);
-        let types = figures.types.names().zip(&seen.counts);
+        let types = metrics.types.names().zip(&window.counts);
         let types = types.filter(|(_, counts)| counts.offered() + counts.answered() + counts.waiting > 0);
         Self {
-            name: figures.name.clone(),
+            name: metrics.name.clone(),
+            store: None,
             latency_ratio: report.and_then(|report| report.latency_ratio),
             shedding: report.and_then(|report| report.phase).map(str::to_owned),
             price: report.map(|report| Price::of(&report.prices, classes)).unwrap_or_default(),
-            settled_ru: settles.then(|| figures.settled_mru() as f64 / 1e3),
+            settled_ru: settles.then(|| metrics.settled_mru() as f64 / 1e3),
             read_prices: classes
                 .iter()
-                .zip(&seen.read_prices)
+                .zip(&window.read_prices)
                 .filter_map(|(class, sums)| Some(((*class).into(), ReadPrice::of(sums)?)))
                 .collect(),
             overrides: BTreeMap::new(),
-            parallelism: figures.parallelism().map(|limit| limit as u64),
+            parallelism: metrics.parallelism().map(|limit| limit as u64),
             tiers: Tier::ALL.into_iter().map(tier).collect(),
-            types: types.map(|(name, counts)| QueryType::new(name, figures, backend, counts)).collect(),
-            refusals: Refusals::of(&seen.refusals),
-            events: Event::ALL.iter().map(|&event| (event.name().into(), figures.get(event))).collect(),
+            types: types.map(|(name, counts)| QueryType::new(name, metrics, backend, counts)).collect(),
+            refusals: Refusals::of(&window.refusals),
+            events: Event::ALL.iter().map(|&event| (event.name().into(), metrics.get(event))).collect(),
         }
     }
 }
@@ -366,7 +294,7 @@ impl Refusals {
 }
 
 impl QueryType {
-    fn new(name: &str, figures: &ServiceMetrics, backend: Option<&Backend>, counts: &Counts) -> Self {
+    fn new(name: &str, metrics: &ServiceMetrics, backend: Option<&Backend>, counts: &Counts) -> Self {
         let objective = backend.and_then(|backend| backend.objective(name));
         let offered = counts.offered();
         let accepted = offered.saturating_sub(counts.refused) as f64 / offered as f64;
@@ -377,7 +305,7 @@ impl QueryType {
             refused: counts.refused,
             answered: counts.answered(),
             accepted: (offered > 0).then_some(accepted),
-            expected_wait_ms: expected_wait(figures, counts).map(|wait| wait / 1e6),
+            expected_wait_ms: expected_wait(metrics, counts).map(|wait| wait / 1e6),
             wait_ms: Percentiles::of(counts, Timing::Wait),
             processing_ms: Percentiles::of(counts, Timing::Processing),
             response_ms: Percentiles::of(counts, Timing::Response),
@@ -391,12 +319,12 @@ impl QueryType {
 }
 
 /// In nanoseconds, by the tiers of what was offered.
-fn expected_wait(figures: &ServiceMetrics, counts: &Counts) -> Option<f64> {
+fn expected_wait(metrics: &ServiceMetrics, counts: &Counts) -> Option<f64> {
     let mut offered = 0;
     let mut sum = 0.0;
     for (tier, of_tier) in Tier::ALL.into_iter().zip(counts.offered_by_tier).filter(|(_, count)| *count > 0) {
         offered += of_tier;
-        sum += figures.expected_wait(tier)?.0 as f64 * of_tier as f64;
+        sum += metrics.expected_wait(tier)?.0 as f64 * of_tier as f64;
     }
     (offered > 0).then(|| sum / offered as f64)
 }

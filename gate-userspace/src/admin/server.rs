@@ -1,45 +1,62 @@
-//! The clients of the admin socket: few at a time, each for a few seconds.
+//! The thread that answers, and the clients of its listeners: few at a time, each for a few seconds.
 
+use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::io;
-use std::sync::Arc;
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use serde::Serialize;
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, copy, sink};
-use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use axum::Router;
+use axum::body::Body;
+use axum::response::Response;
+use gate_common::units::Nanos;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::{AbortHandle, JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
 
-use super::change::{self, Override, PendingOrder};
-use super::queues::{Observer, Queues};
-use super::request::{MAX_REQUEST, Reply, Request};
+use super::change::Peer;
+use super::events::Stalled;
+use super::http::{Access, Viewing, port_router, router};
+use super::metrics::Metrics;
 use super::socket::Socket;
-use super::{hotkeys, status, tenants};
+use super::sources::Sources;
+use super::tcp::Rules;
 use crate::clock;
-use crate::kernel::Maps;
+use crate::dispatcher::prefer_socket;
 
-/// The sources of the documents.
-#[derive(Debug)]
-pub struct Context {
-    /// Where counters, names and states are.
-    pub maps: Arc<Maps>,
-    /// The readings of the queues.
-    pub queues: Observer,
-    /// The overrides.
-    pub overrides: watch::Receiver<Vec<Override>>,
-    /// The interfaces that have vanished.
-    pub vanished: watch::Receiver<Vec<String>>,
-    /// Where changes are made.
-    pub changes: mpsc::Sender<PendingOrder>,
-}
-
-/// The thread that answers. Dropping it ends it, and removes the socket.
+/// The thread that answers. Dropping it lets those be answered that have asked, for a second at most, ends it, and
+/// removes the sockets.
 #[derive(Debug)]
 pub struct Server {
-    stop: Option<oneshot::Sender<()>>,
+    stop: Option<watch::Sender<()>>,
     thread: Option<JoinHandle<()>>,
-    _socket: Socket,
+    _sockets: Vec<Socket>,
+}
+
+/// The places where a server listens.
+#[derive(Debug, Default)]
+pub struct Listeners {
+    /// Unix sockets, with the rights that each gives.
+    pub sockets: Vec<(Socket, Access)>,
+    /// A TCP port, and its rules.
+    pub port: Option<(TcpListener, Rules)>,
+}
+
+impl Listeners {
+    /// True if there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.sockets.is_empty() && self.port.is_none()
+    }
 }
 
 impl Server {
@@ -48,23 +65,32 @@ impl Server {
     /// # Errors
     ///
     /// If there is no room for another thread.
-    pub fn start(socket: Socket, context: Context) -> io::Result<Self> {
+    pub fn start(listeners: Listeners, context: Sources) -> io::Result<Self> {
+        let Listeners { sockets, port } = listeners;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let listener = {
+        let context = Arc::new(context);
+        let metrics = Arc::new(Metrics::new(Arc::clone(&context)));
+        let (stop, stopped) = watch::channel(());
+        let viewing = Viewing { events: Arc::default(), stopped: stopped.clone() };
+        let mut tasks = JoinSet::new();
+        for (socket, access) in &sockets {
             let _entered = runtime.enter();
-            UnixListener::from_std(socket.listener()?)?
-        };
-        let (stop, stopped) = oneshot::channel();
+            let listener = tokio::net::UnixListener::from_std(socket.listener()?)?;
+            let router = router(Arc::clone(&context), Arc::clone(&metrics), viewing.clone(), *access);
+            tasks.spawn_on(serve(listener, router, stopped.clone()), runtime.handle());
+        }
+        if let Some((listener, rules)) = port {
+            let _entered = runtime.enter();
+            let listener = tokio::net::TcpListener::from_std(listener)?;
+            let router = port_router(Arc::clone(&context), Arc::clone(&metrics), viewing.clone(), rules);
+            tasks.spawn_on(serve(listener, router, stopped.clone()), runtime.handle());
+        }
+        tasks.spawn_on(look(context, metrics, stopped), runtime.handle());
         let thread = std::thread::Builder::new().name("gate-admin".to_owned()).spawn(move || {
-            runtime.block_on(async {
-                tokio::select! {
-                    // Whoever can stop it is gone: that is a stop as well.
-                    _ = stopped => {}
-                    () = serve(listener, Arc::new(context)) => {}
-                }
-            });
+            runtime.block_on(async { while tasks.join_next().await.is_some() {} });
         })?;
-        Ok(Self { stop: Some(stop), thread: Some(thread), _socket: socket })
+        let sockets = sockets.into_iter().map(|(socket, _)| socket).collect();
+        Ok(Self { stop: Some(stop), thread: Some(thread), _sockets: sockets })
     }
 }
 
@@ -72,104 +98,259 @@ impl Drop for Server {
     fn drop(&mut self) {
         drop(self.stop.take());
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the thread of the admin socket has panicked");
+            tracing::error!("the thread of the admin sockets has panicked");
         }
     }
 }
 
-async fn serve(listener: UnixListener, context: Arc<Context>) {
-    let room = Arc::new(Semaphore::new(MAX_CLIENTS));
+/// A listener of either family.
+trait Listen {
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+
+    /// The next client, with the process behind it if that is known.
+    fn client(&self) -> impl Future<Output = io::Result<(Self::Stream, Option<Peer>)>> + Send;
+
+    /// Has clients that come from now on wait at the successor's listener of the same place, if there is one. Returns for
+    /// how long those that are on their way may still arrive here.
+    fn hand_over(&self) -> Duration {
+        Duration::from_millis(1)
+    }
+}
+
+impl Listen for tokio::net::UnixListener {
+    type Stream = tokio::net::UnixStream;
+
+    async fn client(&self) -> io::Result<(Self::Stream, Option<Peer>)> {
+        let (stream, _) = self.accept().await?;
+        let peer = stream.peer_cred()?;
+        Ok((stream, Some(Peer { uid: peer.uid(), pid: peer.pid() })))
+    }
+}
+
+impl Listen for tokio::net::TcpListener {
+    type Stream = tokio::net::TcpStream;
+
+    async fn client(&self) -> io::Result<(Self::Stream, Option<Peer>)> {
+        Ok((self.accept().await?.0, None))
+    }
+
+    fn hand_over(&self) -> Duration {
+        // Of the listeners that share a port the successor's is the second.
+        if let Err(error) = prefer_socket(self, 1) {
+            tracing::warn!(%error, "clients of the admin port may be cut off while it is handed over");
+        }
+        HANDSHAKE
+    }
+}
+
+/// A document covers the last one or two looks.
+async fn look(context: Arc<Sources>, metrics: Arc<Metrics>, mut stopped: watch::Receiver<()>) {
     let mut looks = tokio::time::interval(LOOK_EVERY);
     loop {
-        let accepted = tokio::select! {
+        tokio::select! {
+            _ = stopped.changed() => return,
             _ = looks.tick() => {
-                context.queues.look(clock::monotonic());
-                continue;
+                context.queues.observe(clock::monotonic());
+                metrics.look();
             }
-            // Those who find no room wait to be accepted.
-            accepted = accept(&listener, &room) => accepted,
+        }
+    }
+}
+
+/// Accepts clients, each of which has its own task, until it is stopped. Those that wait then are answered too.
+async fn serve(listener: impl Listen, router: Router, mut stopped: watch::Receiver<()>) {
+    let mut clients = Clients::default();
+    loop {
+        let accepted = tokio::select! {
+            accepted = accept(&listener, &mut clients) => accepted,
+            _ = stopped.changed() => break,
         };
-        match accepted {
-            Ok((stream, room)) => {
-                let context = Arc::clone(&context);
-                drop(tokio::spawn(async move {
-                    // A client that leaves or dawdles has no answer.
-                    let _ = timeout(PATIENCE, converse(stream, &context)).await;
-                    drop(room);
-                }));
-            }
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a client of the admin socket");
-                sleep(PAUSE).await;
-            }
+        admit(accepted, &mut clients, &router).await;
+    }
+    let arrival_time = listener.hand_over();
+    let end = clock::monotonic().saturating_add(LAST_CLIENTS);
+    while clock::monotonic() < end
+        && let Ok(accepted) = timeout(arrival_time, accept(&listener, &mut clients)).await
+    {
+        admit(accepted, &mut clients, &router).await;
+    }
+    drop(listener);
+    clients.finish().await;
+}
+
+async fn admit<S>(accepted: io::Result<(S, Option<Peer>)>, clients: &mut Clients, router: &Router)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    match accepted {
+        Ok((stream, peer)) => {
+            clients.admit(stream, peer, router.clone());
+            // The client may have asked already: then it is no longer one that can be closed for another.
+            yield_now().await;
+        }
+        Err(error) => {
+            tracing::warn!(%error, "cannot accept a client of the admin socket");
+            sleep(ACCEPT_BACKOFF).await;
         }
     }
 }
 
-async fn accept(
-    listener: &UnixListener,
-    room: &Arc<Semaphore>,
-) -> io::Result<(UnixStream, tokio::sync::OwnedSemaphorePermit)> {
-    let room = Arc::clone(room).acquire_owned().await.map_err(io::Error::other)?;
-    Ok((listener.accept().await?.0, room))
+async fn accept<L: Listen>(listener: &L, clients: &mut Clients) -> io::Result<(L::Stream, Option<Peer>)> {
+    clients.make_room().await;
+    listener.client().await
 }
 
-async fn converse(mut stream: UnixStream, context: &Context) -> io::Result<()> {
-    let (read, mut write) = stream.split();
-    let mut read = BufReader::new(read);
-    let mut line = Vec::new();
-    timeout(HEARD_WITHIN, (&mut read).take(MAX_REQUEST + 1).read_until(b'\n', &mut line)).await??;
-    let too_long = line.len() as u64 > MAX_REQUEST;
-    let reply = if too_long {
-        Reply::Error(format!("a request has at most {MAX_REQUEST} bytes"))
-    } else {
-        match serde_json::from_slice(&line) {
-            Ok(request) => answer(request, context).await.unwrap_or_else(Reply::Error),
-            Err(error) => Reply::Error(format!("not a request: {error}")),
+/// The clients of one listener.
+#[derive(Debug)]
+struct Clients {
+    tasks: JoinSet<()>,
+    /// In the order in which they came.
+    open: VecDeque<Client>,
+    /// The right to be answered: that bounds the memory of documents.
+    answers: Arc<Semaphore>,
+}
+
+#[derive(Debug)]
+struct Client {
+    since: Nanos,
+    task: AbortHandle,
+    progress: Arc<Progress>,
+}
+
+/// How far a client's request has come.
+#[derive(Debug, Default)]
+struct Progress {
+    has_request: AtomicBool,
+    answered: Notify,
+    permit: Mutex<Option<OwnedSemaphorePermit>>,
+    /// Set where the answer has no end.
+    stalled: OnceLock<Stalled>,
+}
+
+impl Progress {
+    fn set_permit(&self, permit: Option<OwnedSemaphorePermit>) {
+        *self.permit.lock().unwrap_or_else(PoisonError::into_inner) = permit;
+    }
+}
+
+impl Default for Clients {
+    fn default() -> Self {
+        let answers = Arc::new(Semaphore::new(MAX_ANSWERS));
+        Self { tasks: JoinSet::new(), open: VecDeque::new(), answers }
+    }
+}
+
+impl Clients {
+    /// Waits until there is room for one more. Where all places are taken, the oldest client that has not asked
+    /// anything within [`GRACE`] is closed.
+    async fn make_room(&mut self) {
+        loop {
+            while self.tasks.try_join_next().is_some() {}
+            self.open.retain(|client| !client.task.is_finished());
+            if self.open.len() < MAX_CLIENTS {
+                return;
+            }
+            let now = clock::monotonic();
+            let idle = |client: &Client| !client.progress.has_request.load(Ordering::Relaxed);
+            let silent = self.open.iter().position(idle);
+            match silent
+                .map(|place| (place, GRACE.saturating_sub(now.saturating_sub(self.open[place].since))))
+            {
+                Some((place, Nanos::ZERO)) => {
+                    self.open.remove(place).iter().for_each(|client| client.task.abort());
+                    return;
+                }
+                Some((_, left)) => drop(timeout(left.into(), self.tasks.join_next()).await),
+                None => drop(self.tasks.join_next().await),
+            }
         }
+    }
+
+    /// Lets those that are there be answered.
+    async fn finish(mut self) {
+        let all = async { while self.tasks.join_next().await.is_some() {} };
+        // Those that say nothing, or read nothing, are closed.
+        let _ = timeout(LAST_ANSWERS, all).await;
+    }
+
+    fn admit<S>(&mut self, stream: S, peer: Option<Peer>, router: Router)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let progress = Arc::<Progress>::default();
+        let client = answer(stream, peer, router, Arc::clone(&self.answers), Arc::clone(&progress));
+        let task = self.tasks.spawn(client);
+        self.open.push_back(Client { since: clock::monotonic(), task, progress });
+    }
+}
+
+/// One request and its answer.
+async fn answer<S>(
+    stream: S,
+    peer: Option<Peer>,
+    router: Router,
+    answers: Arc<Semaphore>,
+    progress: Arc<Progress>,
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(async |mut request: hyper::Request<Incoming>| {
+        progress.has_request.store(true, Ordering::Relaxed);
+        progress.set_permit(Arc::clone(&answers).acquire_owned().await.ok());
+        peer.and_then(|peer| request.extensions_mut().insert(peer));
+        let response: Result<Response<Body>, Infallible> = router.call(request).await;
+        if let Ok(response) = &response
+            && let Some(stalled) = response.extensions().get::<Stalled>()
+        {
+            // There is one request to a connection.
+            let _ = progress.stalled.set(stalled.clone());
+            progress.set_permit(None);
+        }
+        progress.answered.notify_one();
+        response
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADERS_WITHIN)
+        .max_buf_size(MAX_HEADERS)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = std::pin::pin!(connection);
+    // A client that leaves or dawdles has no answer.
+    tokio::select! {
+        _ = &mut connection => return,
+        () = progress.answered.notified() => {}
+        () = sleep(PATIENCE) => return,
+    }
+    let Some(stalled) = progress.stalled.get() else {
+        let _ = timeout(READ_WITHIN, connection).await;
+        return;
     };
-    timeout(READ_WITHIN, write.write_all(&serde_json::to_vec(&reply)?)).await??;
-    write.shutdown().await?;
-    if too_long {
-        // A client that is still writing would not read the answer if the connection were closed.
-        timeout(HEARD_WITHIN, copy(&mut read.take(16 * MAX_REQUEST), &mut sink())).await??;
-    }
-    Ok(())
+    while !stalled.is_set() && timeout(STALLED_EVERY, &mut connection).await.is_err() {}
 }
 
-async fn answer(request: Request, context: &Context) -> Result<Reply, String> {
-    let maps = &context.maps;
-    match request {
-        Request::Status => {
-            let overrides = context.overrides.borrow().clone();
-            // Private maps do not name their owner.
-            let daemon = Some(std::process::id());
-            let status = status::Status::read(maps).with(&context.queues.report());
-            let vanished = context.vanished.borrow().clone();
-            document(&status::Status { overrides, daemon, vanished, ..status })
-        }
-        Request::Tenants => document(&tenants::read(maps, &context.overrides.borrow())),
-        Request::Hotkeys => document(&hotkeys::read(maps)),
-        Request::Queues => {
-            let overrides = context.overrides.borrow().clone();
-            document(&Queues::read(&context.queues, &overrides, clock::monotonic()))
-        }
-        Request::Change(order) => document(&change::ask(&context.changes, order).await?),
-    }
-}
-
-fn document(document: &impl Serialize) -> Result<Reply, String> {
-    serde_json::to_value(document).map(Reply::Ok).map_err(|error| error.to_string())
-}
-
-/// Answered at once; others wait.
-const MAX_CLIENTS: usize = 16;
-/// How long a question may take to arrive.
-const HEARD_WITHIN: Duration = Duration::from_secs(2);
+/// How long those are still accepted that wait when the server ends.
+const LAST_CLIENTS: Nanos = Nanos::from_millis(500);
+/// How long the handshakes of connections may take that a port has begun before it is handed over.
+const HANDSHAKE: Duration = Duration::from_millis(100);
+/// How long those that have asked may still be answered when the server ends.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
+/// Connections of a listener; others wait, or take the place of one that does not ask.
+const MAX_CLIENTS: usize = 256;
+/// Requests of a listener that are answered at once.
+const MAX_ANSWERS: usize = 16;
+/// How long a client that has not asked yet keeps its place.
+const GRACE: Nanos = Nanos::from_millis(50);
+/// How long the head of a request may take to arrive.
+const HEADERS_WITHIN: Duration = Duration::from_secs(2);
+/// The most bytes of a request's head.
+const MAX_HEADERS: usize = 16 << 10;
 /// How long an answer may take to be read.
 const READ_WITHIN: Duration = Duration::from_secs(5);
-/// How long a client may stay. A change waits for a tick, of 10 s at most.
+/// How long a request may take to be answered. A change waits for a tick, of 10 s at most.
 const PATIENCE: Duration = Duration::from_secs(35);
-const PAUSE: Duration = Duration::from_millis(50);
-/// A document covers the last one or two of these.
+/// The interval at which it is checked that a viewer still reads.
+const STALLED_EVERY: Duration = Duration::from_secs(1);
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 const LOOK_EVERY: Duration = Duration::from_secs(10);

@@ -1,14 +1,40 @@
-//! The socket's file: its owner's alone, put in place whole, taken over from the dead and never from the living.
+//! The socket's file: its owner's alone or its group's as well, put in place whole, taken over from the dead and never from the living.
 
 use std::fs;
 use std::io;
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
 use nix::sys::stat::{Mode, fchmod};
+
+/// The processes that may open a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Audience {
+    /// Those of its owner (mode 0600).
+    Owner,
+    /// Those of its group as well (mode 0660).
+    Group,
+}
+
+impl Audience {
+    const fn mode(self) -> u32 {
+        match self {
+            Self::Owner => 0o600,
+            Self::Group => 0o660,
+        }
+    }
+
+    /// Of a directory that has to be made.
+    const fn directory_mode(self) -> u32 {
+        match self {
+            Self::Owner => 0o700,
+            Self::Group => 0o750,
+        }
+    }
+}
 
 /// A listening socket and its file, which goes with it.
 #[derive(Debug)]
@@ -24,7 +50,8 @@ pub struct Socket {
 pub enum Error {
     /// Another gate listens there.
     #[error(
-        "another gate listens at {}: say `admin = \"...\"` in the section [gate], or --takeover to take its place", path.display()
+        "another gate listens at {}: say `admin = \"...\"` in the section [gate] (`admin_read` for a second one), or --takeover to \
+         take its place", path.display()
     )]
     Taken {
         /// Where.
@@ -47,13 +74,13 @@ pub enum Error {
 }
 
 impl Socket {
-    /// Listens at `path`; its directory is made if need be, for its owner alone. What a dead gate has left there
+    /// Listens at `path`; its directory is made if need be, for the same audience. What a dead gate has left there
     /// is replaced, and so is a living gate's socket if this one takes over from it.
     ///
     /// # Errors
     ///
     /// [`Error`].
-    pub fn open(path: &Path, takes_over: bool) -> Result<Self, Error> {
+    pub fn open(path: &Path, audience: Audience, takes_over: bool) -> Result<Self, Error> {
         match fs::symlink_metadata(path) {
             Ok(found) if !found.file_type().is_socket() => {
                 return Err(Error::NotASocket { path: path.to_owned() });
@@ -63,16 +90,16 @@ impl Socket {
             }
             _ => {}
         }
-        Self::put_in_place(path).map_err(|source| Error::System { path: path.to_owned(), source })
+        Self::put_in_place(path, audience).map_err(|source| Error::System { path: path.to_owned(), source })
     }
 
     /// Under another name first: at no time is there a socket that others may open, or none.
-    fn put_in_place(path: &Path) -> io::Result<Self> {
+    fn put_in_place(path: &Path, audience: Audience) -> io::Result<Self> {
         if let Some(directory) = path.parent() {
-            fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+            fs::DirBuilder::new().recursive(true).mode(audience.directory_mode()).create(directory)?;
         }
         let new = path.with_added_extension(std::process::id().to_string());
-        let listener = listen_at(&new).inspect_err(|_| remove(&new))?;
+        let listener = listen_at(&new, audience).inspect_err(|_| remove(&new))?;
         let file = fs::symlink_metadata(&new).map(|found| (found.dev(), found.ino()))?;
         fs::rename(&new, path).inspect_err(|_| remove(&new))?;
         Ok(Self { listener, path: path.to_owned(), file })
@@ -108,12 +135,14 @@ pub fn remove_dead(path: &Path) {
     }
 }
 
-/// The mode is the socket's before it has a file, so that nobody else can open it in between.
-fn listen_at(path: &Path) -> io::Result<UnixListener> {
+/// The mode is the socket's before it has a file, so that nobody else can open it in between. The file gets what
+/// the process' mask leaves of it, and then the mode itself.
+fn listen_at(path: &Path, audience: Audience) -> io::Result<UnixListener> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
-    fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
+    fchmod(&socket, Mode::from_bits_truncate(audience.mode()))?;
     bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(audience.mode()))?;
     listen(&socket, Backlog::new(BACKLOG)?)?;
     Ok(UnixListener::from(socket))
 }
@@ -127,12 +156,10 @@ fn remove(path: &Path) {
 }
 
 /// Clients that may wait to be accepted.
-const BACKLOG: i32 = 64;
+const BACKLOG: i32 = 1_024;
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-
     use super::*;
 
     /// A directory that goes when the test ends.
@@ -161,7 +188,7 @@ mod tests {
     fn it_is_its_owners_alone_and_goes_when_it_is_dropped() {
         let directory = Directory::new("first");
         let path = directory.0.join("below").join("admin.sock");
-        let socket = Socket::open(&path, false).unwrap();
+        let socket = Socket::open(&path, Audience::Owner, false).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
         drop(socket);
@@ -169,12 +196,23 @@ mod tests {
     }
 
     #[test]
+    fn a_group_may_open_its_socket_whatever_the_mask_leaves() {
+        let directory = Directory::new("group");
+        let path = directory.0.join("below").join("read.sock");
+        // As every process starts: the mask takes the right to write from the group.
+        let socket = Socket::open(&path, Audience::Group, false).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o660, 0o750));
+        drop(socket);
+    }
+
+    #[test]
     fn only_a_takeover_takes_the_socket_of_a_living_gate() {
         let directory = Directory::new("living");
         let path = directory.0.join("admin.sock");
-        let old = Socket::open(&path, false).unwrap();
-        assert!(matches!(Socket::open(&path, false), Err(Error::Taken { .. })));
-        let new = Socket::open(&path, true).unwrap();
+        let old = Socket::open(&path, Audience::Owner, false).unwrap();
+        assert!(matches!(Socket::open(&path, Audience::Owner, false), Err(Error::Taken { .. })));
+        let new = Socket::open(&path, Audience::Owner, true).unwrap();
         drop(old);
         assert_eq!(directory.names(), ["admin.sock"]);
         assert!(UnixStream::connect(&path).is_ok());
@@ -188,9 +226,9 @@ mod tests {
         let path = directory.0.join("admin.sock");
         drop(UnixListener::bind(&path).unwrap());
         assert!(path.exists() && UnixStream::connect(&path).is_err());
-        drop(Socket::open(&path, false).unwrap());
+        drop(Socket::open(&path, Audience::Owner, false).unwrap());
         fs::write(&path, "precious").unwrap();
-        assert!(matches!(Socket::open(&path, true), Err(Error::NotASocket { .. })));
+        assert!(matches!(Socket::open(&path, Audience::Owner, true), Err(Error::NotASocket { .. })));
         assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
     }
 
@@ -211,7 +249,7 @@ mod tests {
     fn a_path_that_is_too_long_is_refused_and_leaves_nothing() {
         let directory = Directory::new("long");
         let path = directory.0.join("x".repeat(120));
-        assert!(matches!(Socket::open(&path, false), Err(Error::System { .. })));
+        assert!(matches!(Socket::open(&path, Audience::Owner, false), Err(Error::System { .. })));
         assert!(directory.names().is_empty());
     }
 }

@@ -1,14 +1,16 @@
 //! The owner, the attachment and the exits of all packets.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use gate_common::abi::{Event, Exit, Protocol, Shed, bank_of, service_flags, view_flags};
 use gate_common::units::Nanos;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::change::Override;
 use super::price::{Learned, Price};
+use super::store::Store;
 use super::tenants;
 use crate::clock;
 use crate::control::board::Report;
@@ -19,7 +21,7 @@ use crate::policy::Tier;
 use crate::protocol::price_class::PriceClass;
 
 /// The document of `gate status --json`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Status {
     /// The daemon's process id; none if it is gone.
     pub daemon: Option<u32>,
@@ -68,7 +70,7 @@ pub struct Status {
 }
 
 /// An interface that the program was attached to.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Interface {
     /// Its index.
     pub index: u32,
@@ -76,10 +78,14 @@ pub struct Interface {
     pub name: Option<String>,
     /// How the program was attached.
     pub mode: Cow<'static, str>,
+    /// False where charged datagrams to proxied services are not marked: the driver has no metadata, or the program that
+    /// marks could not be attached. Nothing if they are marked nowhere.
+    #[serde(default)]
+    pub marks: Option<bool>,
 }
 
 /// A protected address.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Service {
     /// Its name.
     pub name: String,
@@ -95,6 +101,9 @@ pub struct Service {
     /// The rung of each tier that is shed: `x2` to `x64`, a factor on prices, or `refused`.
     #[serde(default)]
     pub shed: BTreeMap<Cow<'static, str>, String>,
+    /// The store and the clients, if the service is proxied; only the daemon knows.
+    #[serde(default)]
+    pub store: Option<Store>,
 }
 
 impl Status {
@@ -150,6 +159,15 @@ impl Status {
         self
     }
 
+    /// Adds the stores of proxied services, by the services' names.
+    #[must_use]
+    pub fn with_stores(mut self, stores: &HashMap<&str, Store>) -> Self {
+        for service in &mut self.services {
+            service.store = stores.get(service.name.as_str()).copied();
+        }
+        self
+    }
+
     /// Adds what only the daemon knows.
     pub fn add_from_daemon(&mut self, daemon: &Self) {
         self.overrides.clone_from(&daemon.overrides);
@@ -157,6 +175,7 @@ impl Status {
         for service in &mut self.services {
             let same = daemon.services.iter().find(|same| same.name == service.name);
             service.price.learned = same.and_then(|same| same.price.learned);
+            service.store = same.and_then(|same| same.store);
         }
     }
 }
@@ -167,8 +186,8 @@ pub fn is_stale(maps: &Maps) -> bool {
     age(maps).0 > maps.view().stale_after_ns
 }
 
-/// How long ago it is.
-fn age(maps: &Maps) -> Nanos {
+/// How long ago the last heartbeat is.
+pub(super) fn age(maps: &Maps) -> Nanos {
     maps.clock().at_monotonic(clock::monotonic()).saturating_sub(maps.heartbeat())
 }
 
@@ -179,10 +198,14 @@ impl Interface {
             true => Some(format!("interface {index} of another network namespace")),
             false => interface_name(index),
         };
-        let attached = maps.attached();
-        attached
-            .map(|(index, mode)| Self { index, name: name(index), mode: mode_name(mode).into() })
-            .collect()
+        let marks = |index| (maps.charged_mark() != 0).then(|| maps.mark_at(index).is_some());
+        let read = |(index, mode)| Self {
+            index,
+            name: name(index),
+            mode: mode_name(mode).into(),
+            marks: marks(index),
+        };
+        maps.attached().map(read).collect()
     }
 }
 
@@ -209,6 +232,7 @@ impl Service {
             protocol: protocol.into(),
             price: Price::of_state(&state, classes),
             shed: Tier::ALL.iter().filter_map(|&tier| Some((tier.name().into(), met(shed, tier)?))).collect(),
+            store: None,
         }
     }
 }

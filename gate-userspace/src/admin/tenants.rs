@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 
-use gate_common::abi::{Name, Reason, Tenant as Element, bank_of, tenant_flags};
+use gate_common::abi::{Name, Reason, Tenant as Element, TenantState, bank_of, tenant_flags};
 use gate_common::token_bucket::debt_ns;
+use gate_common::units::Nanos;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::change::{Override, by_section};
@@ -14,8 +16,15 @@ use crate::clock;
 use crate::kernel::Maps;
 use crate::policy::Tier;
 
-/// One tenant, as `gate tenants --json` prints it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// The document of all tenants.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Tenants {
+    /// In the order of their numbers.
+    pub tenants: Vec<Tenant>,
+}
+
+/// One tenant.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Tenant {
     /// Its number in the maps.
     pub id: u32,
@@ -76,15 +85,43 @@ pub(super) fn exists(maps: &Maps, id: u32) -> bool {
     !name.as_str().is_empty()
 }
 
+/// The level of a tenant's bucket.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Level {
+    /// Request units per second; `None` if unlimited.
+    pub(super) quota_ru_per_sec: Option<f64>,
+    /// How long before the bucket admits anything, if it is in debt.
+    pub(super) debt: Nanos,
+    /// How much of the burst is left, from 0 to 1.
+    burst_left: f64,
+}
+
+impl Level {
+    /// The level of the bucket of the tenant with this number.
+    pub(super) fn read(maps: &Maps, id: usize) -> Self {
+        let bank = offset_of!(Element, banks) + bank_of(maps.generation()) * size_of::<TenantState>();
+        Self::of(maps, id, &maps.tenants.load_at(id, bank))
+    }
+
+    fn of(maps: &Maps, id: usize, state: &TenantState) -> Self {
+        let now = maps.clock().at_monotonic(clock::monotonic());
+        let quota_tat = maps.quota_tat(id).load(Ordering::Relaxed);
+        let used_ns = quota_tat.saturating_sub(now.0);
+        let burst = state.quota.burst_ns;
+        Self {
+            quota_ru_per_sec: state.quota.rate.units_per_sec().map(|milli| milli as f64 / 1e3),
+            debt: Nanos(debt_ns(quota_tat, now.0, burst)),
+            burst_left: if burst == 0 { 0.0 } else { 1.0 - used_ns.min(burst) as f64 / burst as f64 },
+        }
+    }
+}
+
 impl Tenant {
     fn read(maps: &Maps, id: u32) -> Self {
         let element = maps.tenants.load(id as usize);
         let state = &element.banks[bank_of(maps.generation())];
         let counters = maps.tenant_counters(id as usize);
-        let now = maps.clock().at_monotonic(clock::monotonic());
-        let quota_tat = maps.quota_tat(id as usize).load(Ordering::Relaxed);
-        let owed = quota_tat.saturating_sub(now.0);
-        let burst = state.quota.burst_ns;
+        let level = Level::of(maps, id as usize, state);
         let by_reason = |counts: &[u64; Reason::COUNT]| {
             let named = Reason::ALL.iter().map(|reason| (reason.name().into(), counts[reason.index()]));
             named.filter(|(_, count)| *count > 0).collect()
@@ -93,10 +130,10 @@ impl Tenant {
             id,
             name: element.name.as_str().to_owned(),
             tier: Tier::ALL.get(usize::from(state.tier)).map_or("?", |tier| tier.name()).into(),
-            quota_ru_per_sec: state.quota.rate.units_per_sec().map(|milli| milli as f64 / 1e3),
-            burst_ms: burst as f64 / 1e6,
-            burst_left: if burst == 0 { 0.0 } else { 1.0 - owed.min(burst) as f64 / burst as f64 },
-            debt_ms: debt_ns(quota_tat, now.0, burst) as f64 / 1e6,
+            quota_ru_per_sec: level.quota_ru_per_sec,
+            burst_ms: state.quota.burst_ns as f64 / 1e6,
+            burst_left: level.burst_left,
+            debt_ms: level.debt.0 as f64 / 1e6,
             price_multiplier: f64::from(state.multiplier) / 65_536.0,
             refuse: state.flags & tenant_flags::PENALTY != 0,
             overrides: BTreeMap::new(),

@@ -4,15 +4,15 @@ use std::process::ExitCode;
 
 use super::pins::Source;
 use super::print;
-use crate::admin::Request;
-use crate::admin::hotkeys::{self, Key};
+use crate::admin::document::Versioned;
+use crate::admin::hotkeys::{self, Hotkeys, Key};
 
 /// Show the keys that are asked for most, each with the bound of its error.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   gate hotkeys -n 5
-  gate hotkeys --json | jq '.[] | select(.hot)'
+  gate hotkeys --json | jq '.keys[] | select(.hot)'
 
 Counts are of sampled requests, each weighed by the sampling interval; they halve every 10 s. A key was asked
 for at most `estimate` and at least `estimate - error` times, by what was sampled.
@@ -26,10 +26,10 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let mut keys: Vec<Key> = args.source.read(hotkeys::read, &Request::Hotkeys)?;
+    let Hotkeys { mut keys } = args.source.read(|maps| Hotkeys { keys: hotkeys::read(maps) })?;
     keys.truncate(usize::from(args.top));
     if args.source.pins.json {
-        print::json(&keys)?;
+        print::json(&Versioned::new(Hotkeys { keys }))?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut table = print::table(&["rank", "service", "key", "estimate", "error at most", ""]);
@@ -41,7 +41,12 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
             key.key.clone(),
             print::count(key.estimate),
             print::count(key.error),
-            if key.hot { "hot" } else { "" }.to_owned(),
+            match key {
+                Key { limited: true, .. } => "hot, limited",
+                Key { hot: true, .. } => "hot",
+                _ => "",
+            }
+            .to_owned(),
         ]);
     }
     println!("{table}");

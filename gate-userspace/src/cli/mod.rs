@@ -10,21 +10,29 @@ use gate_common::units::Nanos;
 use crate::config::units;
 
 mod check;
+mod completions;
 mod detach;
+mod explain;
 mod hotkeys;
 mod load;
+mod man;
 mod maps;
 mod peer;
 mod pins;
 mod print;
 mod queues;
 mod run;
+mod schema;
 mod set;
 mod signals;
 mod sim;
+mod sources;
 mod status;
 mod store;
 mod tenants;
+mod top;
+mod watch;
+mod web;
 
 /// A front gate for multi-tenant data services.
 #[derive(Debug, Parser)]
@@ -38,17 +46,25 @@ struct Cli {
 enum Command {
     Run(run::Args),
     Check(check::Args),
+    Completions(completions::Args),
     Status(status::Args),
     Tenants(tenants::Args),
     Hotkeys(hotkeys::Args),
     Queues(queues::Args),
+    Explain(explain::Args),
+    Sources(sources::Args),
+    Watch(watch::Args),
     Set(set::Args),
+    Schema(schema::Args),
     Maps(maps::Args),
     Detach(detach::Args),
     Peer(peer::Args),
     Load(load::Args),
+    Man(man::Args),
     Sim(sim::Args),
     Store(store::Args),
+    Top(top::Args),
+    Web(web::Args),
 }
 
 /// Parses the arguments, runs the command, prints a failure to standard error.
@@ -60,17 +76,25 @@ pub fn main() -> ExitCode {
     let outcome = match command {
         Command::Run(args) => run::run(args),
         Command::Check(args) => check::run(args),
+        Command::Completions(args) => completions::run(args),
         Command::Status(args) => status::run(args),
         Command::Tenants(args) => tenants::run(args),
         Command::Hotkeys(args) => hotkeys::run(args),
         Command::Queues(args) => queues::run(args),
+        Command::Explain(args) => explain::run(args),
+        Command::Sources(args) => sources::run(args),
+        Command::Watch(args) => watch::run(args),
         Command::Set(args) => set::run(args),
+        Command::Schema(args) => schema::run(args),
         Command::Maps(args) => maps::run(args),
         Command::Detach(args) => detach::run(args),
         Command::Peer(args) => peer::run(args),
         Command::Load(args) => load::run(args),
+        Command::Man(args) => man::run(args),
         Command::Sim(args) => sim::run(args),
         Command::Store(args) => store::run(args),
+        Command::Top(args) => top::run(args),
+        Command::Web(args) => web::run(args),
     };
     match outcome {
         Ok(code) => code,
@@ -91,15 +115,50 @@ fn bytes(text: &str) -> Result<u64, String> {
     units::size(text, 0, 1 << 40)
 }
 
-/// Logs to standard error, at the level that `GATE_LOG` says, `info` without it.
-fn log_to_stderr() {
+/// Logs to standard error, at the level that `GATE_LOG` says, `info` without it; a JSON object a line if
+/// `GATE_LOG_FORMAT` is `json`.
+///
+/// # Errors
+///
+/// If `GATE_LOG` or `GATE_LOG_FORMAT` has a value that means nothing.
+fn log_to_stderr() -> anyhow::Result<()> {
     use std::io::IsTerminal;
-    let filter = tracing_subscriber::EnvFilter::try_from_env("GATE_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    tracing_subscriber::fmt()
+    let level = std::env::var("GATE_LOG").unwrap_or_default();
+    let level = if level.is_empty() { "info" } else { &level };
+    let filter = tracing_subscriber::EnvFilter::try_new(level)
+        .map_err(|error| anyhow::anyhow!("GATE_LOG={level}: {error}; e.g. error, warn, info, debug"))?;
+    let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false)
-        .init();
+        .with_target(false);
+    match std::env::var("GATE_LOG_FORMAT").as_deref() {
+        Ok("json") => log.json().flatten_event(true).init(),
+        Ok("" | "text") | Err(_) => log.init(),
+        Ok(format) => anyhow::bail!("GATE_LOG_FORMAT={format}: must be json or text"),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn every_command_has_a_page_and_a_completion() -> anyhow::Result<()> {
+        let mut cli = Cli::command();
+        let mut completions = Vec::new();
+        clap_complete::generate(clap_complete::Shell::Bash, &mut cli, "gate", &mut completions);
+        let completions = String::from_utf8(completions)?;
+        let dir = std::env::temp_dir().join(format!("gate-man-{}", std::process::id()));
+        man::write(&dir)?;
+        for command in cli.get_subcommands().map(clap::Command::get_name).filter(|name| *name != "help") {
+            assert!(dir.join(format!("gate-{command}.1")).exists(), "{command}");
+            assert!(completions.contains(&format!("gate,{command})")), "{command}");
+        }
+        std::fs::remove_dir_all(&dir)?;
+        Ok(())
+    }
 }

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use serde::de::DeserializeOwned;
 
-use crate::admin::change::Override;
+use crate::admin::change::{Done, Order, Override};
+use crate::admin::document::Document;
 use crate::admin::status::{Status, is_stale};
-use crate::admin::{self, Request, client};
+use crate::admin::{self, client};
 use crate::kernel::{self, Maps};
 
 /// Where to find the maps.
@@ -41,24 +41,20 @@ impl Pins {
 
 impl Source {
     /// Reads the pinned maps; where none can be read, asks the daemon.
-    pub(super) fn read<T: DeserializeOwned>(
-        &self,
-        from_maps: impl FnOnce(&Maps) -> T,
-        request: &Request,
-    ) -> anyhow::Result<T> {
+    pub(super) fn read<D: Document>(&self, from_maps: impl FnOnce(&Maps) -> D) -> anyhow::Result<D> {
         // A socket that is named takes precedence.
         let maps = if self.socket.is_some() { None } else { Some(self.pins.maps()) };
         match maps {
             Some(Ok(maps)) => Ok(from_maps(&maps)),
-            Some(Err(error)) => self.ask(request).with_context(|| error.to_string()),
-            None => Ok(self.ask(request)?),
+            Some(Err(error)) => self.ask().with_context(|| error.to_string()),
+            None => Ok(self.ask()?),
         }
     }
 
     /// The status of the daemon that owns these maps, if it answers: it knows more than they hold.
     pub(super) fn daemon_status(&self, maps: &Maps) -> Option<Status> {
         // A stopped daemon would keep this waiting.
-        if is_stale(maps) { None } else { self.ask(&Request::Status).ok() }
+        if is_stale(maps) { None } else { self.ask().ok() }
     }
 
     /// The overrides of the daemon that owns these maps. The maps do not hold them: the list is empty if no
@@ -68,9 +64,19 @@ impl Source {
     }
 
     /// Asks the daemon.
-    pub(super) fn ask<T: DeserializeOwned>(&self, request: &Request) -> Result<T, client::Error> {
+    pub(super) fn ask<D: Document>(&self) -> Result<D, client::Error> {
+        client::read(&self.socket())
+    }
+
+    /// Has the daemon carry out an order.
+    pub(super) fn change(&self, order: &Order) -> Result<Done, client::Error> {
+        client::change(&self.socket(), order)
+    }
+
+    /// Where the daemon listens.
+    pub(super) fn socket(&self) -> PathBuf {
         let default = || admin::default_path(&self.pins.pin_dir);
-        client::ask(&self.socket.clone().unwrap_or_else(default), request)
+        self.socket.clone().unwrap_or_else(default)
     }
 }
 

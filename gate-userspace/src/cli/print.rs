@@ -7,6 +7,7 @@ use comfy_table::{CellAlignment, ContentArrangement, Table};
 use serde::Serialize;
 
 use crate::admin::price::Price;
+use crate::admin::store::Store;
 
 /// A table with these column names, as wide as the terminal.
 pub(super) fn table(columns: &[&str]) -> Table {
@@ -68,6 +69,26 @@ pub(super) fn price(price: &Price) -> String {
     format!("{base} + {row}/row + {kib}/KiB{latency}{learned}")
 }
 
+/// The state of a store, and how long it has been so.
+pub(super) fn store(store: Store) -> String {
+    match store.up {
+        Some(true) => format!("up for {}", age(store.for_s)),
+        Some(false) => format!("down for {}", age(store.for_s)),
+        None => "not tried yet".to_owned(),
+    }
+}
+
+/// An age in its largest two units.
+fn age(secs: f64) -> String {
+    let secs = secs as u64;
+    match secs {
+        ..60 => format!("{secs} s"),
+        60..3_600 => format!("{} min {} s", secs / 60, secs % 60),
+        3_600..86_400 => format!("{} h {} min", secs / 3_600, secs / 60 % 60),
+        _ => format!("{} d {} h", secs / 86_400, secs / 3_600 % 24),
+    }
+}
+
 /// Pretty JSON and a newline, to standard output.
 pub(super) fn json(value: &impl Serialize) -> anyhow::Result<()> {
     println!("{}", serde_json::to_string_pretty(value)?);
@@ -78,6 +99,21 @@ pub(super) fn json(value: &impl Serialize) -> anyhow::Result<()> {
 mod tests {
     use super::*;
     use crate::admin::price::Learned;
+
+    #[test]
+    fn a_store_is_up_or_down_for_its_largest_two_units() {
+        let printed = |up, for_s| store(Store { up, for_s, connections: 1, clients: 2 });
+        for (up, for_s, text) in [
+            (None, 0.0, "not tried yet"),
+            (Some(true), 0.9, "up for 0 s"),
+            (Some(false), 59.9, "down for 59 s"),
+            (Some(true), 61.0, "up for 1 min 1 s"),
+            (Some(true), 3_660.0, "up for 1 h 1 min"),
+            (Some(false), 90_000.0, "down for 1 d 1 h"),
+        ] {
+            assert_eq!(printed(up, for_s), text);
+        }
+    }
 
     #[test]
     fn a_price_says_what_it_is_made_of_and_whether_it_was_learned() {

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use super::pins::Source;
 use super::print;
-use crate::admin::Request;
+use crate::admin::document::Versioned;
 use crate::admin::price::{Learned, Price};
 use crate::admin::queues::{
     Percentiles, Probed, QueryType, Queues, ReadPrice, Refusals, Service, TierQueue, Written,
@@ -39,7 +39,7 @@ earlier request of the same client cannot be written before it, and are not time
 Asks the running gate: needs its admin socket.";
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let mut queues: Queues = args.source.ask(&Request::Queues)?;
+    let mut queues: Queues = args.source.ask()?;
     if let Some(wanted) = &args.service {
         queues.services.retain(|service| service.name == *wanted);
         queues.probed.retain(|service| service.name == *wanted);
@@ -49,7 +49,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         );
     }
     if args.source.pins.json {
-        print::json(&queues)?;
+        print::json(&Versioned::new(queues))?;
     } else if queues.services.is_empty() && queues.probed.is_empty() {
         println!("nothing is known of any service: none has a backend or a probe");
     } else {
@@ -94,6 +94,11 @@ fn met_by(rung: u32) -> String {
 
 fn print_service(service: &Service, window_s: f64) {
     println!("{}: {}", service.name, health(service.latency_ratio, service.shedding.as_ref()));
+    if let Some(store) = service.store {
+        let connections = print::count(store.connections);
+        let clients = print::count(store.clients);
+        println!("store {}, {connections} shared connections to it, {clients} clients", print::store(store));
+    }
     if !service.overrides.is_empty() {
         println!("set since the start: {}", print::settings(&service.overrides));
     }
@@ -179,25 +184,25 @@ fn tier_row(tier: &TierQueue) -> [String; 6] {
     ]
 }
 
-fn type_row(kind: &QueryType) -> [String; 9] {
+fn type_row(query_type: &QueryType) -> [String; 9] {
     let times = |times: Option<Percentiles>| {
         let shown = |Percentiles { p50, p90, p99 }| format!("{}/{}/{}", time(p50), time(p90), time(p99));
         times.map_or_else(|| "-".to_owned(), shown)
     };
-    let objective: Vec<_> = kind
+    let objective: Vec<_> = query_type
         .objective_ms
         .iter()
         .map(|(percentile, limit)| format!("{percentile} {}", time(*limit)))
         .collect();
     [
-        kind.name.to_string(),
-        print::count(kind.answered),
-        kind.accepted.map_or_else(|| "-".to_owned(), |share| format!("{:.1}%", share * 100.0)),
-        print::count(kind.waiting),
-        kind.expected_wait_ms.map_or_else(|| "-".to_owned(), time),
-        times(kind.wait_ms),
-        times(kind.processing_ms),
-        times(kind.response_ms),
+        query_type.name.to_string(),
+        print::count(query_type.answered),
+        query_type.accepted.map_or_else(|| "-".to_owned(), |share| format!("{:.1}%", share * 100.0)),
+        print::count(query_type.waiting),
+        query_type.expected_wait_ms.map_or_else(|| "-".to_owned(), time),
+        times(query_type.wait_ms),
+        times(query_type.processing_ms),
+        times(query_type.response_ms),
         objective.join(" "),
     ]
 }

@@ -31,11 +31,12 @@ Examples:
   gate run --config gate.toml --takeover         upgrade a running gate
 
 Signals: SIGTERM serves the clients of proxied services to their end (`drain`), then detaches; a second one, or
-SIGINT, ends at once. SIGHUP reads the configuration again; SIGUSR2 hands over.
+SIGINT, ends at once. SIGHUP reads the configuration again; SIGUSR1 starts the program that is
+installed now, which takes over; SIGUSR2 hands over.
 Needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON.";
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    super::log_to_stderr();
+    super::log_to_stderr()?;
     end_on_panic();
     let Args { config, interfaces, pin_dir, takeover } = args;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

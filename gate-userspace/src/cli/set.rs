@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use super::pins::Source;
 use super::print;
-use crate::admin::Request;
 use crate::admin::change::{Changed, Done, Order, Override};
+use crate::admin::document::Versioned;
 
 /// Change a running gate: a quota, a tier, a price, the mode. Lasts until it ends, unless it is saved.
 #[derive(Debug, clap::Args)]
@@ -50,9 +50,9 @@ a SIGHUP.";
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let Args { key, value, unset, save, dry_run, source, .. } = args;
     let set = key.zip(value).map(|(key, value)| Override { key, value }).into_iter().collect();
-    let done: Done = source.ask(&Request::Change(Order { set, unset, save, dry_run }))?;
+    let done: Done = source.change(&Order { set, unset, save, dry_run })?;
     if source.pins.json {
-        print::json(&done)?;
+        print::json(&Versioned::new(done))?;
         return Ok(ExitCode::SUCCESS);
     }
     for Changed { key, from, to } in &done.changed {

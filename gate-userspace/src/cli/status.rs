@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use super::pins::Source;
 use super::print;
-use crate::admin::Request;
 use crate::admin::change::Override;
+use crate::admin::document::Versioned;
 use crate::admin::status::{Interface, Service, Status};
 use crate::kernel::Maps;
 
@@ -32,9 +32,9 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         source.daemon_status(maps).iter().for_each(|daemon_status| status.add_from_daemon(daemon_status));
         status
     };
-    let status: Status = source.read(from_maps, &Request::Status)?;
+    let status: Status = source.read(from_maps)?;
     if source.pins.json {
-        print::json(&status)?;
+        print::json(&Versioned::new(status))?;
     } else {
         print_status(&status);
     }
@@ -57,6 +57,13 @@ fn vanished(status: &Status) -> Option<String> {
     (!gone.is_empty()).then(|| names.join(", "))
 }
 
+/// The interfaces at which charged datagrams are not marked, although they are to be.
+fn unmarked(status: &Status) -> Option<String> {
+    let unmarked = status.interfaces.iter().filter(|interface| interface.marks == Some(false));
+    let names: Vec<_> = unmarked.filter_map(|interface| interface.name.as_deref()).collect();
+    (!names.is_empty()).then(|| names.join(", "))
+}
+
 fn print_status(status: &Status) {
     match (status.daemon, attached_to(status)) {
         (Some(pid), Some(interfaces)) => println!("gate runs as process {pid}, attached to {interfaces}"),
@@ -66,6 +73,9 @@ fn print_status(status: &Status) {
     }
     if let Some(vanished) = vanished(status) {
         println!("vanished, and the program with it: {vanished}; attached again when it is back");
+    }
+    if let Some(unmarked) = unmarked(status) {
+        println!("charged datagrams are not marked at {unmarked}: what comes in there counts as charged");
     }
     println!(
         "generation {}, heartbeat {} ms ago{}, {}, {} tenants",
@@ -79,12 +89,15 @@ fn print_status(status: &Status) {
         },
         status.tenants,
     );
-    let columns = ["service", "address", "transport", "protocol", "price", "sheds"];
+    let columns = ["service", "address", "transport", "protocol", "price", "store", "clients", "sheds"];
     let mut services = print::table(&columns);
-    for Service { name, address, transport, protocol, price, shed } in &status.services {
+    for Service { name, address, transport, protocol, price, shed, store } in &status.services {
         let shed: Vec<_> = shed.iter().map(|(tier, what)| format!("{tier} {what}")).collect();
         let shed = if shed.is_empty() { "nothing".to_owned() } else { shed.join(", ") };
-        services.add_row([name, address, &transport[..], &protocol[..], &print::price(price), &shed]);
+        let clients = store.map_or_else(String::new, |store| print::count(store.clients));
+        let store = store.map_or_else(|| "not proxied".to_owned(), print::store);
+        let price = print::price(price);
+        services.add_row([name, address, &transport[..], &protocol[..], &price, &store, &clients, &shed]);
     }
     println!("{services}");
     let mut packets = print::table(&["packets", "count"]);

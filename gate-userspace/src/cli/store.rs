@@ -25,6 +25,16 @@ pub(super) struct Args {
     /// The mean time that one command takes, e.g. 50us.
     #[arg(long, default_value = "0s", value_parser = duration)]
     service_time: Nanos,
+    /// The mean time of one command, e.g. GET=2ms; may be given again. A RESP store answers those that it does not know
+    /// otherwise with OK.
+    #[arg(long = "time", value_name = "COMMAND=TIME", value_parser = command_time)]
+    times: Vec<(String, Nanos)>,
+    /// By how much a command takes longer for each other that is there, as a share of its time, e.g. 0.1; 0 to 100.
+    #[arg(long, default_value_t = 0.0, value_name = "SHARE", value_parser = contention)]
+    contention: f64,
+    /// The time that each key adds which a command reads beyond its first, e.g. 10us.
+    #[arg(long, default_value = "0s", value_parser = duration)]
+    row_time: Nanos,
     /// How service times are spread around their mean.
     #[arg(long, default_value = "fixed")]
     spread: SpreadArg,
@@ -51,6 +61,19 @@ enum SpreadArg {
     Exponential,
 }
 
+fn command_time(text: &str) -> Result<(String, Nanos), String> {
+    let (command, time) = text.split_once('=').ok_or("must be like GET=2ms")?;
+    if command.is_empty() || !command.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+        return Err("must begin with a command, e.g. GET=2ms".to_owned());
+    }
+    Ok((command.to_ascii_lowercase(), duration(time)?))
+}
+
+fn contention(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| (0.0..=100.0).contains(share));
+    share.ok_or_else(|| "must be a number from 0 to 100, e.g. 0.1".to_owned())
+}
+
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let signals = Signals::block()?;
     let spread = match args.spread {
@@ -60,6 +83,9 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let store = Store::start(&Settings {
         protocol: args.protocol.into(),
         service_time: args.service_time,
+        times: args.times.into_iter().collect(),
+        contention: args.contention,
+        row_time: args.row_time,
         spread,
         concurrency: args.concurrency.into(),
         busy: args.busy,

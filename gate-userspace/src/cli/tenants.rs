@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use super::pins::Source;
 use super::print;
-use crate::admin::Request;
-use crate::admin::tenants::{self, Tenant};
+use crate::admin::document::Versioned;
+use crate::admin::tenants::{self, Tenant, Tenants};
 use crate::kernel::Maps;
 
 /// Show what each tenant may spend, what it spent, and what it was refused, by reason.
@@ -23,19 +23,19 @@ pub(super) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   gate tenants
-  gate tenants search --json | jq .[].refused
+  gate tenants search --json | jq .tenants[].refused
 
 Reads the pinned maps: works without the daemon too. Where there are none (xdp = \"off\"), it asks the running gate.";
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let from_maps = |maps: &Maps| tenants::read(maps, &args.source.overrides(maps));
-    let mut tenants: Vec<Tenant> = args.source.read(from_maps, &Request::Tenants)?;
+    let from_maps = |maps: &Maps| Tenants { tenants: tenants::read(maps, &args.source.overrides(maps)) };
+    let Tenants { mut tenants } = args.source.read(from_maps)?;
     if let Some(wanted) = &args.tenant {
         tenants.retain(|tenant| tenant.name == *wanted);
         anyhow::ensure!(!tenants.is_empty(), "there is no tenant {wanted:?}; `gate tenants` lists all");
     }
     if args.source.pins.json {
-        print::json(&tenants)?;
+        print::json(&Versioned::new(Tenants { tenants }))?;
     } else {
         print_table(&tenants);
     }
@@ -72,7 +72,7 @@ fn print_table(tenants: &[Tenant]) {
 }
 
 /// The operator's changes to a tenant: refused, a multiplier, and the keys set since the start.
-fn by_hand(tenant: &Tenant) -> String {
+pub(super) fn by_hand(tenant: &Tenant) -> String {
     let mut said = Vec::new();
     said.extend(tenant.refuse.then(|| "refused".to_owned()));
     // In thousandths, as it is configured; the maps round up.

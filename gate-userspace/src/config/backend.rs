@@ -29,7 +29,7 @@ pub struct Backend {
     pub slow_timeout: Nanos,
     /// The longest value, or the longest request but for a line, in bytes; 1 KiB to 512 MiB.
     pub max_request: usize,
-    /// Requests of one client that may be unanswered before it is no longer listened to; 1 to 100,000.
+    /// Requests of one client that may be unanswered before its reads are paused; 1 to 100,000.
     pub max_depth: usize,
     /// Bytes of replies that may wait for one client before it is closed; 64 KiB to 4 GiB.
     pub max_output: usize,
@@ -62,7 +62,7 @@ pub struct Backend {
     /// Pools of connections that each thread may have, one for each identity of its clients; 1 to 4,096.
     pub max_pools: usize,
     /// The store's user for unauthenticated clients; `None` for the store's default.
-    pub login: Option<StoreLogin>,
+    pub store_login: Option<StoreLogin>,
     /// Where proxies are that say by a header whose connections are; `None` if there are none. 1 to 64, none of them of
     /// length 0.
     pub trusted: Option<Vec<IpNet>>,
@@ -136,21 +136,7 @@ const KEYS: [&str; 24] = [
 
 /// Reads a service's backend, if it has one.
 pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[SocketAddr]) -> Option<Backend> {
-    let address = section.get("backend", store_address::read);
-    if address.is_some() && protocol == Protocol::Opaque {
-        section.fault(
-            "backend",
-            "what is opaque cannot be proxied; protocol = \"memcached\" or \"resp\" can".to_owned(),
-        );
-    }
-    if let Some(address) = address.as_ref().and_then(StoreAddress::fixed) {
-        if listen.iter().any(|&own| overlap(own, address)) {
-            section.fault("backend", "is an address of the service itself".to_owned());
-        }
-        if address.ip().is_unspecified() {
-            section.fault("backend", "must be the store's own address, e.g. \"127.0.0.1:11212\"".to_owned());
-        }
-    }
+    let address = store_address(section, protocol, listen);
     for key in KEYS {
         if section.has(key) && !section.has("backend") {
             section.fault(key, "means something only beside backend".to_owned());
@@ -179,7 +165,7 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
     let tiers = tiers(s.section("tiers"), &names);
     let admission = admission::read(s, &names);
     let max_pools = s.get("max_pools", number(1, 4_096)).unwrap_or(64) as usize;
-    let login = identity::store_login(s, protocol);
+    let store_login = identity::store_login(s, protocol);
     let trusted = trusted_proxies(s);
     Some(Backend {
         client_timeout,
@@ -188,7 +174,7 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
         tiers,
         admission,
         max_pools,
-        login,
+        store_login,
         trusted,
         address: address?,
         connections,
@@ -206,6 +192,30 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
         idle_timeout,
         max_datagrams: max_datagrams as usize,
     })
+}
+
+/// Reads the address of a store, which a service that listens at `listen` can be proxied to.
+fn store_address(
+    section: &mut Section<'_>,
+    protocol: Protocol,
+    listen: &[SocketAddr],
+) -> Option<StoreAddress> {
+    let address = section.get("backend", store_address::read);
+    if address.is_some() && protocol == Protocol::Opaque {
+        section.fault(
+            "backend",
+            "what is opaque cannot be proxied; protocol = \"memcached\" or \"resp\" can".to_owned(),
+        );
+    }
+    if let Some(address) = address.as_ref().and_then(StoreAddress::fixed) {
+        if listen.iter().any(|&own| overlap(own, address)) {
+            section.fault("backend", "is an address of the service itself".to_owned());
+        }
+        if address.ip().is_unspecified() {
+            section.fault("backend", "must be the store's own address, e.g. \"127.0.0.1:11212\"".to_owned());
+        }
+    }
+    address
 }
 
 /// A tenant that may hold nothing could not be answered.

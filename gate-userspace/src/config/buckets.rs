@@ -11,7 +11,7 @@ pub(super) fn bucket(per_sec: Option<u64>, burst: Nanos, max_debt: Nanos) -> Lim
 }
 
 /// The coarse bucket where nothing is said: four times the quota, at one KiB to the request unit.
-pub(super) fn tcp_beside(quota: Option<u64>, burst: Nanos) -> Limits {
+pub(super) fn default_tcp_quota(quota: Option<u64>, burst: Nanos) -> Limits {
     tcp(quota.map(|milli_ru| milli_ru.saturating_mul(4 * 1024) / 1_000), burst)
 }
 

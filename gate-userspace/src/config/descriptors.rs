@@ -24,8 +24,8 @@ fn of_backend(service: &Service, backend: &Backend, threads: u64) -> u64 {
     clients + threads * (listening + pools * u64::from(backend.connections) + KEPT)
 }
 
-/// Maps, pins, standard streams, the admin socket.
-const OWN: u64 = 64;
+/// Maps, pins, standard streams, and the clients of the admin sockets.
+const OWN: u64 = 1_024;
 /// A runtime's.
 const BY_THREAD: u64 = 8;
 /// Connections to the store that are kept for logins and long requests.
@@ -45,11 +45,11 @@ mod tests {
             Config::parse("test.toml", &text).unwrap_or_else(|faults| panic!("{faults}")).descriptors()
         };
         let backend = "backend = \"127.0.0.1:2\"\nmax_clients = \"100\"\nmax_unknown_clients = \"10\"";
-        assert_eq!(of("protocol = \"memcached\""), 80);
-        assert_eq!(of(&format!("protocol = \"memcached\"\n{backend}")), 80 + 110 + 2 * (2 + 3 + 16));
+        assert_eq!(of("protocol = \"memcached\""), 1_040);
+        assert_eq!(of(&format!("protocol = \"memcached\"\n{backend}")), 1_040 + 110 + 2 * (2 + 3 + 16));
         assert_eq!(
             of(&format!("protocol = \"resp\"\nmax_pools = \"5\"\n{backend}")),
-            80 + 110 + 2 * (2 + 5 * 3 + 16)
+            1_040 + 110 + 2 * (2 + 5 * 3 + 16)
         );
     }
 }

@@ -63,7 +63,8 @@ pub(super) fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = 
 /// How many letters must be added, removed, replaced or swapped with their neighbour to get from one
 /// word to the other (optimal string alignment).
 fn edits(from: &str, to: &str) -> usize {
-    let (from, to): (Vec<char>, Vec<char>) = (from.chars().collect(), to.chars().collect());
+    let from: Vec<char> = from.chars().collect();
+    let to: Vec<char> = to.chars().collect();
     let mut before = Vec::new();
     let mut above: Vec<usize> = (0..=to.len()).collect();
     for i in 1..=from.len() {

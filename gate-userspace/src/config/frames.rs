@@ -47,7 +47,7 @@ pub(super) fn never_admits(limits: &Limits, frame: Frame) -> Option<String> {
 pub(super) fn dearer_frames_fit(sections: &[Section<'_>], tenants: &[Tenant], frame: Frame) {
     let mut parts: HashMap<usize, Vec<&Tenant>> = HashMap::new();
     for tenant in tenants {
-        tenant.part.iter().for_each(|part| parts.entry(part.whole.0).or_default().push(tenant));
+        tenant.part.iter().for_each(|part| parts.entry(part.part_of.0).or_default().push(tenant));
     }
     let all = sections.iter().zip(tenants).enumerate();
     for (place, (section, tenant)) in all.filter(|(_, (_, tenant))| tenant.multiplier > Multiplier::ONE) {
@@ -55,7 +55,7 @@ pub(super) fn dearer_frames_fit(sections: &[Section<'_>], tenants: &[Tenant], fr
         let charged = dearer.flat_map(|dearer| {
             [dearer].into_iter().chain(dearer.charge.iter().map(|index| &tenants[index.0]))
         });
-        let fits = |charged: &Tenant, factor| never_admits(&charged.limits, frame.scaled(factor)).is_none();
+        let fits = |charged: &Tenant, factor| never_admits(&charged.quota, frame.scaled(factor)).is_none();
         // Without a multiplier the quota would be at fault.
         let too_small = |charged: &&Tenant| {
             section.is_sound() && !fits(charged, tenant.multiplier) && fits(charged, Multiplier::ONE)

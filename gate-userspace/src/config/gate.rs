@@ -1,5 +1,6 @@
 //! The section `[gate]`: what holds for all services.
 
+use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 
@@ -36,6 +37,11 @@ pub(super) fn gate(mut section: Section<'_>) -> Gate {
         counter_memory: s.get("counter_memory", map_memory).unwrap_or(1 << 30),
         pin_dir: s.get("pin_dir", absolute_path).unwrap_or_else(|| PathBuf::from("/sys/fs/bpf/gate")),
         admin: s.get("admin", admin).unwrap_or(AdminSocket::Default),
+        admin_read: s.get("admin_read", admin_read).unwrap_or_default(),
+        admin_http: s.get("admin_http", admin_http).unwrap_or_default(),
+        admin_hosts: s.list("admin_hosts", host_name).into_iter().map(|item| item.value).collect(),
+        admin_token_file: s.get("admin_token_file", token_file),
+        metrics_tenants: s.get("metrics_tenants", number(0, 10_000)).unwrap_or(200) as usize,
         drain: s.get("drain", time(DRAIN_RANGE)).unwrap_or(Nanos::from_secs(30)),
         threads: s.get("threads", number(1, 256)).and_then(|n| NonZeroUsize::new(n as usize)),
     };
@@ -44,6 +50,20 @@ pub(super) fn gate(mut section: Section<'_>) -> Gate {
         let stale_after = gate.stale_after;
         let two_ticks = Nanos(2 * gate.tick.0);
         section.fault(key, format!("stale_after ({stale_after}) must be at least two ticks ({two_ticks})"));
+    }
+    let same = matches!(&gate.admin, AdminSocket::At(path) if gate.admin_read.as_ref() == Some(path));
+    if same {
+        section.fault(
+            "admin_read",
+            "is the socket of `admin`, which accepts changes: name another path".to_owned(),
+        );
+    }
+    for (key, given) in
+        [("admin_hosts", !gate.admin_hosts.is_empty()), ("admin_token_file", gate.admin_token_file.is_some())]
+    {
+        if given && gate.admin_http.is_none() && section.is_sound() {
+            section.fault(key, "is of no use without `admin_http`".to_owned());
+        }
     }
     section.finish();
     gate
@@ -108,6 +128,40 @@ fn admin(text: &str) -> Result<AdminSocket, Wrong> {
             "must be \"off\" or an absolute path without \"..\", e.g. \"/run/gate/gate.sock\"".to_owned()
         }),
     }
+}
+
+fn admin_read(text: &str) -> Result<Option<PathBuf>, Wrong> {
+    match text {
+        "off" => Ok(None),
+        _ => absolute_path(text).map(Some).map_err(|_| {
+            "must be \"off\" or an absolute path without \"..\", e.g. \"/run/gate-read/gate.sock\"".to_owned()
+        }),
+    }
+}
+
+fn admin_http(text: &str) -> Result<Option<SocketAddr>, Wrong> {
+    match text {
+        "off" => Ok(None),
+        _ => {
+            text.parse().ok().filter(|address: &SocketAddr| address.port() != 0).map(Some).ok_or_else(|| {
+                "must be \"off\" or an address and a port, e.g. \"127.0.0.1:9911\" or \"[::1]:9911\""
+                    .to_owned()
+            })
+        }
+    }
+}
+
+fn host_name(text: &str) -> Result<String, Wrong> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    if (1..=253).contains(&text.len()) && text.bytes().all(plain) {
+        return Ok(text.to_owned());
+    }
+    Err("must be the name of a host without a port, e.g. \"gate.example\"".to_owned())
+}
+
+fn token_file(text: &str) -> Result<PathBuf, Wrong> {
+    absolute_path(text)
+        .map_err(|_| "must be an absolute path without \"..\", e.g. \"/etc/gate/admin-token\"".to_owned())
 }
 
 const FRAGMENTS: [(&str, Fragments); 3] =

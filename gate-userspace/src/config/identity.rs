@@ -23,9 +23,9 @@ pub struct User {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreLogin {
     /// The user; `None` for the default one.
-    pub user: Option<String>,
+    pub store_user: Option<String>,
     /// Where its password is.
-    pub password_file: PathBuf,
+    pub store_password_file: PathBuf,
 }
 
 /// A tenant's users. `taken` holds the line of each tenant's.
@@ -62,8 +62,8 @@ pub(super) fn deny(section: &mut Section<'_>) -> Deny {
 
 /// A service's own user, if it has one.
 pub(super) fn store_login(section: &mut Section<'_>, protocol: Protocol) -> Option<StoreLogin> {
-    let user = section.get("store_user", name);
-    let password_file = section.get("store_password_file", absolute_path);
+    let store_user = section.get("store_user", name);
+    let store_password_file = section.get("store_password_file", absolute_path);
     if section.has("store_user") && !section.has("store_password_file") {
         section.fault("store_user", "has no password: write store_password_file as well".to_owned());
     }
@@ -74,7 +74,7 @@ pub(super) fn store_login(section: &mut Section<'_>, protocol: Protocol) -> Opti
         let message = "memcached knows no password without a user: write store_user as well";
         section.fault("store_password_file", message.to_owned());
     }
-    Some(StoreLogin { user, password_file: password_file? })
+    Some(StoreLogin { store_user, store_password_file: store_password_file? })
 }
 
 /// `name #<SHA-256 of a password> ...`, as Redis' ACL files have it.

@@ -76,7 +76,7 @@ pub use store_address::StoreAddress;
 pub use text::read_text;
 pub use values::{
     Action, AdminSocket, Algorithm, Fragments, InterfaceName, ListedInterface, Mode, OnStale, Protocol,
-    TcpPrice, TenantIndex, Transports, XdpMode,
+    TcpPrice, TenantIndex, TenantMetrics, Transports, XdpMode,
 };
 
 /// A configuration that holds together.
@@ -129,6 +129,16 @@ pub struct Gate {
     pub pin_dir: PathBuf,
     /// The path of the admin socket.
     pub admin: AdminSocket,
+    /// The path of a second one, which its group may open and which accepts no changes.
+    pub admin_read: Option<PathBuf>,
+    /// The TCP port that shows documents; `None` if there is none.
+    pub admin_http: Option<SocketAddr>,
+    /// The names by which its clients may call this host.
+    pub admin_hosts: Vec<String>,
+    /// The file with the token that shows keys there.
+    pub admin_token_file: Option<PathBuf>,
+    /// The most tenants that have metrics of their own; 0 to 10,000.
+    pub metrics_tenants: usize,
     /// How long a gate that another has taken over from serves clients that stay; at most 24 h.
     pub drain: Nanos,
     /// Threads that serve proxied services; `None` for one on each CPU. At most 256.
@@ -155,6 +165,9 @@ pub struct Service {
     pub unknown_syn_rate: Limits,
     /// The price of its requests.
     pub price: Price,
+    /// How many datagrams a second may ask for one key, in thousandths, and how many at once; only for memcached over UDP
+    /// without a backend.
+    pub hot_key_limit: Option<Limits>,
     /// The unit of its price for TCP; lines only for memcached without a backend.
     pub tcp_price: TcpPrice,
     /// The store that its requests are passed on to; `None` for a service that is guarded where it stands.
@@ -175,7 +188,7 @@ pub struct Tenant {
     pub sources: Vec<IpNet>,
     /// Its bucket, in thousandths of a request unit. When full it admits a one-row request of an
     /// Ethernet frame's size to any service.
-    pub limits: Limits,
+    pub quota: Limits,
     /// The coarse bucket on TCP payload towards proxied services, in bytes. It admits any segment.
     pub tcp_quota: Limits,
     /// Its connection attempts, in thousandths.
@@ -192,6 +205,8 @@ pub struct Tenant {
     pub tier: Tier,
     /// True if its reads may be answered from the hot cache.
     pub cache: bool,
+    /// Metrics of its own.
+    pub metrics: TenantMetrics,
     /// Connections to proxied services that it may have at once; 1 to 1,000,000, or `u64::MAX`. By default half of what
     /// each service's tenants may have together, where there are other tenants.
     pub max_connections: Option<u64>,
@@ -205,20 +220,41 @@ pub struct Tenant {
     pub users: Vec<User>,
     /// Commands that are refused to it where gate proxies.
     pub deny: Deny,
-    /// The prefixes of the only keys that it may touch where gate proxies, those of its parts among them; `None` if any.
-    pub own_prefixes: Option<Vec<String>>,
+    /// The keys that it may touch where gate proxies.
+    pub keys: Keys,
     /// Limits by query type or command, where gate proxies.
-    pub request_limits: Vec<RequestLimit>,
+    pub limits: Vec<RequestLimit>,
+}
+
+/// The keys that a tenant may touch where gate proxies.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Keys {
+    /// All keys.
+    #[default]
+    Any,
+    /// Those that begin with one of `key_prefixes`, the tenant's and its parts'.
+    Own {
+        /// At least one prefix.
+        key_prefixes: Vec<String>,
+    },
+}
+
+impl Keys {
+    /// True if the tenant may touch its own keys only.
+    #[must_use]
+    pub fn are_own(&self) -> bool {
+        matches!(self, Self::Own { .. })
+    }
 }
 
 /// Which requests of another tenant's clients are a tenant's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     /// The tenant whose clients they are; no part itself.
-    pub whole: TenantIndex,
+    pub part_of: TenantIndex,
     /// The prefixes of the part's keys: 1 to 256 prefixes of 1 to 250 bytes, none of which another part of
     /// the same tenant has.
-    pub prefixes: Vec<String>,
+    pub key_prefixes: Vec<String>,
 }
 
 #[cfg(test)]

@@ -3,13 +3,14 @@
 //!
 //! Pure. What is edited keeps its comments and its order.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toml_edit::{DocumentMut, InlineTable, Item, TableLike, Value};
 
 use super::fault::did_you_mean;
 
 /// A key that has another value than the configuration's.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Override {
     /// Where: `gate.mode`, `tenant.NAME.quota`, `service.NAME.price.base`.
     pub key: String,
@@ -196,6 +197,7 @@ const TENANT: &[&str] = &[
 const SERVICE: &[&str] = &[
     "unknown_syn",
     "unknown_syn_rate",
+    "hot_key_limit",
     "price",
     "tcp_price",
     "tiers",

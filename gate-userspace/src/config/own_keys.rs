@@ -4,16 +4,16 @@ use std::collections::HashMap;
 
 use super::parsers::one_of;
 use super::raw::Section;
-use super::{Service, Tenant, parts};
+use super::{Keys, Service, Tenant, parts};
 
-/// Reads the prefixes of the keys that a tenant may touch; `None` if it may touch any.
-pub(super) fn read(section: &mut Section<'_>) -> Option<Vec<String>> {
+/// Reads the keys that a tenant may touch.
+pub(super) fn read(section: &mut Section<'_>) -> Keys {
     let owns = section.get("keys", one_of(&KEYS));
     if !owns.unwrap_or(section.has("keys")) {
-        return None;
+        return Keys::Any;
     }
     let items = if section.has("part_of") { Vec::new() } else { section.list("key_prefixes", parts::prefix) };
-    Some(parts::up_to_the_most(items))
+    Keys::Own { key_prefixes: parts::up_to_the_most(items) }
 }
 
 /// Adds the prefixes of each tenant's parts to its own. Reports tenants that would have no keys, tenants whose keys no
@@ -23,32 +23,33 @@ pub(super) fn fit(sections: &[Section<'_>], tenants: &mut [Tenant], services: &[
     // Each prefix with the places of its owner, and of the tenant that names it.
     let mut all = Vec::new();
     for place in 0..tenants.len() {
-        let owner = tenants[place].part.as_ref().map_or(place, |part| part.whole.get());
-        if tenants[owner].own_prefixes.is_none() {
+        let owner = tenants[place].part.as_ref().map_or(place, |part| part.part_of.get());
+        if !tenants[owner].keys.are_own() {
             continue;
         }
-        let named = match &tenants[place].part {
-            Some(part) => part.prefixes.clone(),
-            None => tenants[place].own_prefixes.clone().unwrap_or_default(),
+        let named: &[String] = match &tenants[place] {
+            Tenant { part: Some(part), .. } => &part.key_prefixes[..],
+            Tenant { keys: Keys::Own { key_prefixes }, .. } => key_prefixes,
+            _ => &[],
         };
-        all.extend(named.into_iter().map(|prefix| (prefix, owner, place)));
+        all.extend(named.iter().cloned().map(|prefix| (prefix, owner, place)));
     }
     let mut by_owner: HashMap<usize, Vec<String>> = HashMap::new();
     all.iter().for_each(|(prefix, owner, _)| by_owner.entry(*owner).or_default().push(prefix.clone()));
     for (place, section) in sections.iter().enumerate() {
-        if tenants[place].own_prefixes.is_none() || tenants[place].part.is_some() || !section.is_sound() {
+        if !tenants[place].keys.are_own() || tenants[place].part.is_some() || !section.is_sound() {
             continue;
         }
-        let prefixes = by_owner.remove(&place).unwrap_or_default();
+        let key_prefixes = by_owner.remove(&place).unwrap_or_default();
         if !proxies {
             let message =
                 "means something only if a service has a backend: gate sees no other requests' keys";
             section.fault("keys", message.to_owned());
-        } else if prefixes.is_empty() && !section.has("key_prefixes") {
+        } else if key_prefixes.is_empty() && !section.has("key_prefixes") {
             let message = "leaves it no key; write key_prefixes as well, e.g. key_prefixes = [\"web:\"]";
             section.fault("keys", message.to_owned());
         }
-        tenants[place].own_prefixes = Some(prefixes);
+        tenants[place].keys = Keys::Own { key_prefixes };
     }
     overlaps(sections, tenants, all);
 }

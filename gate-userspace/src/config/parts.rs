@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use gate_common::token_bucket::Rate;
 use gate_common::units::Nanos;
 
-use super::buckets::tcp_beside;
+use super::buckets::default_tcp_quota;
 use super::names::Names;
 use super::parsers::name;
 use super::raw::{Item, Section};
@@ -25,7 +25,7 @@ pub(super) fn part(
     owns_keys: bool,
     taken: &mut HashMap<(TenantIndex, String), usize>,
 ) -> Option<Part> {
-    let whole = section.get("part_of", name);
+    let part_of = section.get("part_of", name);
     if !section.has("part_of") {
         if !owns_keys {
             section.list("key_prefixes", prefix);
@@ -36,9 +36,9 @@ pub(super) fn part(
         }
         return None;
     }
-    let whole = whole.and_then(|whole| {
-        let index = tenants.find(&whole).map_err(|wrong| section.fault("part_of", wrong)).ok()?;
-        if whole == own_name {
+    let part_of = part_of.and_then(|part_of| {
+        let index = tenants.find(&part_of).map_err(|wrong| section.fault("part_of", wrong)).ok()?;
+        if part_of == own_name {
             section.fault("part_of", "is the tenant itself".to_owned());
         }
         Some(index)
@@ -46,19 +46,19 @@ pub(super) fn part(
     let mut of_its_own = Vec::new();
     for item in section.need_list("key_prefixes", "[\"web:\", \"img:\"]", prefix) {
         // Without a whole, there is nobody to share one with.
-        let Some(whole) = whole else { continue };
-        if let Some(line) = taken.insert((whole, item.value.clone()), item.line()) {
+        let Some(part_of) = part_of else { continue };
+        if let Some(line) = taken.insert((part_of, item.value.clone()), item.line()) {
             item.fault(format!("is taken, on line {line}"));
         } else {
             of_its_own.push(item);
         }
     }
-    let prefixes = up_to_the_most(of_its_own);
+    let key_prefixes = up_to_the_most(of_its_own);
     for key in OF_CLIENTS.into_iter().filter(|key| section.has(key)) {
         section
             .fault(key, "belongs into the tenant that this is a part of, whose clients they are".to_owned());
     }
-    Some(Part { whole: whole?, prefixes })
+    Some(Part { part_of: part_of?, key_prefixes })
 }
 
 /// Reports parts of parts, services whose default is a part, and parts of what no service could tell.
@@ -71,9 +71,9 @@ pub(super) fn fit(
     let proxies = services.iter().any(|service| service.backend.is_some());
     for (section, tenant) in tenant_sections.iter().zip(tenants) {
         let Some(part) = &tenant.part else { continue };
-        let whole = &tenants[part.whole.get()];
+        let whole = &tenants[part.part_of.get()];
         if let Some(above) = whole.part.as_ref().filter(|_| whole.name != tenant.name) {
-            let above = &tenants[above.whole.get()].name;
+            let above = &tenants[above.part_of.get()].name;
             section.fault(
                 "part_of",
                 format!("is a part itself: of {above:?}, which its own parts would have to be of too"),
@@ -88,7 +88,7 @@ pub(super) fn fit(
     for (section, service) in sections.iter().zip(services) {
         let default = service.default.map(|default| &tenants[default.get()]);
         if let Some(part) = default.and_then(|default| default.part.as_ref()) {
-            let whole = &tenants[part.whole.get()].name;
+            let whole = &tenants[part.part_of.get()].name;
             section.fault("default", format!("is a part, which has no clients of its own; name {whole:?}"));
         }
     }
@@ -98,7 +98,7 @@ pub(super) fn fit(
 pub(super) fn inherit(tenants: &mut [Tenant]) {
     for place in 0..tenants.len() {
         let Some(part) = &tenants[place].part else { continue };
-        let Tenant { multiplier, refuse, .. } = tenants[part.whole.get()];
+        let Tenant { multiplier, refuse, .. } = tenants[part.part_of.get()];
         let tenant = &mut tenants[place];
         tenant.multiplier = tenant.multiplier.max(multiplier);
         tenant.refuse |= refuse;
@@ -110,15 +110,15 @@ pub(super) fn leave_room(sections: &[Section<'_>], tenants: &mut [Tenant]) {
     let mut quotas: HashMap<usize, Option<u64>> = HashMap::new();
     for tenant in &*tenants {
         let Some(part) = &tenant.part else { continue };
-        let quota = |tenant: &Tenant| tenant.limits.rate.units_per_sec();
-        let together = quotas.entry(part.whole.get()).or_insert_with(|| quota(&tenants[part.whole.get()]));
-        *together = together.zip(quota(tenant)).map(|(together, more)| together.saturating_add(more));
+        let quota = |tenant: &Tenant| tenant.quota.rate.units_per_sec();
+        let total = quotas.entry(part.part_of.get()).or_insert_with(|| quota(&tenants[part.part_of.get()]));
+        *total = total.zip(quota(tenant)).map(|(total, more)| total.saturating_add(more));
     }
-    for (whole, together) in quotas.into_iter().filter(|(whole, _)| !sections[*whole].has("tcp_quota")) {
+    for (whole, total) in quotas.into_iter().filter(|(whole, _)| !sections[*whole].has("tcp_quota")) {
         let tenant = &mut tenants[whole];
         // One without a limit has none on its connections either.
-        if tenant.limits.rate != Rate::UNLIMITED {
-            tenant.tcp_quota = tcp_beside(together, Nanos(tenant.limits.burst_ns));
+        if tenant.quota.rate != Rate::UNLIMITED {
+            tenant.tcp_quota = default_tcp_quota(total, Nanos(tenant.quota.burst_ns));
         }
     }
 }

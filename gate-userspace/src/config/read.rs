@@ -7,16 +7,17 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-use gate_common::units::{MilliRu, Nanos};
+use gate_common::token_bucket::Limits;
+use gate_common::units::{MilliRu, NANOS_PER_SEC, Nanos};
 use ipnet::IpNet;
 
-use super::buckets::{bucket, tcp, tcp_beside};
+use super::buckets::{bucket, default_tcp_quota, tcp};
 use super::frames::{Frame, dearer_frames_fit, never_admits};
 use super::names::Names;
 use super::parsers::{SWITCH, address, number, one_of, overlap, prefix, time};
 use super::raw::Section;
 use super::units::{self, Wrong};
-use super::values::{Action, Protocol, TcpPrice, TenantIndex, Transports, XdpMode};
+use super::values::{Action, Protocol, TcpPrice, TenantIndex, TenantMetrics, Transports, XdpMode};
 use super::{
     Config, Service, Tenant, backend, gate, identity, own_keys, parsers, parts, price, request_limits,
     shedding, syn,
@@ -49,12 +50,13 @@ pub(super) fn config(mut root: Section<'_>) -> Config {
     let read = tenant_sections.iter_mut().zip(&names.list);
     let mut tenants: Vec<_> = read
         .map(|(section, name)| {
-            let request_limits = request_limits::read(section, &types);
-            Tenant { request_limits, ..tenant(section, name, (dearest, row), &names, &mut taken) }
+            let limits = request_limits::read(section, &types);
+            Tenant { limits, ..tenant(section, name, (dearest, row), &names, &mut taken) }
         })
         .collect();
     everyone_is_reached(&tenant_sections, &tenants, &services);
     dearer_frames_fit(&tenant_sections, &tenants, dearest);
+    metrics_fit(&tenant_sections, &tenants, gate.metrics_tenants);
     parts::fit(&tenant_sections, &tenants, &service_sections, &services);
     own_keys::fit(&tenant_sections, &mut tenants, &services);
     parts::inherit(&mut tenants);
@@ -87,6 +89,7 @@ fn service(
         unknown_syn: section.get("unknown_syn", one_of(&ACTIONS)).unwrap_or(Action::Pass),
         unknown_syn_rate: syn::of_unknown(section),
         price: price::read(section),
+        hot_key_limit: hot_key_limit(section, protocol, transports),
         tcp_price: tcp_price(section, protocol, transports),
         shedding: shedding::shedding(section, probe),
         probe,
@@ -96,6 +99,20 @@ fn service(
 fn default(section: &mut Section<'_>, tenants: &Names) -> Option<TenantIndex> {
     let name = section.get("default", parsers::name)?;
     tenants.find(&name).map_err(|wrong| section.fault("default", wrong)).ok()
+}
+
+/// As many as of a tenth of a second may come at once.
+fn hot_key_limit(section: &mut Section<'_>, protocol: Protocol, transports: Transports) -> Option<Limits> {
+    let per_sec = section.get("hot_key_limit", units::key_rate)?;
+    let wrong = if section.has("backend") {
+        "means nothing with a backend: there hot_keys says what becomes of hot keys"
+    } else if protocol != Protocol::Memcached || !transports.udp {
+        "only memcached over UDP shows its keys; remove it"
+    } else {
+        return Some(Limits { max_debt_ns: 0, ..Limits::new(per_sec, NANOS_PER_SEC / 10) });
+    };
+    section.fault("hot_key_limit", wrong.to_owned());
+    None
 }
 
 fn tcp_price(section: &mut Section<'_>, protocol: Protocol, transports: Transports) -> TcpPrice {
@@ -169,13 +186,14 @@ fn tenant(
             section.fault(key, message);
         }
     }
-    let own_prefixes = own_keys::read(section);
+    let keys = own_keys::read(section);
     let tcp_quota = section.get("tcp_quota", |text| units::byte_rate(text, 1 << 10, 512 << 30));
-    let tcp_quota = tcp_quota.map_or_else(|| tcp_beside(quota, burst), |per_sec| tcp(Some(per_sec), burst));
+    let tcp_quota =
+        tcp_quota.map_or_else(|| default_tcp_quota(quota, burst), |per_sec| tcp(Some(per_sec), burst));
     Tenant {
         name: name.to_owned(),
         sources: sources(section, &mut taken.sources),
-        limits: limits(quota),
+        quota: limits(quota),
         tcp_quota,
         syn_rate: syn::of_tenant(section, quota, row),
         candidate,
@@ -184,14 +202,15 @@ fn tenant(
         reply_budget: section.get("reply_budget", reply_budget).unwrap_or(1 << 20),
         tier: section.get("tier", one_of(&Tier::ALL.map(|tier| (tier.name(), tier)))).unwrap_or_default(),
         cache: section.get("cache", one_of(&SWITCH)).unwrap_or(true),
+        metrics: section.get("metrics", one_of(&METRICS)).unwrap_or(TenantMetrics::Auto),
         max_connections: section.get("max_connections", max_connections),
         max_outstanding: section.get("max_outstanding", number(1, 1_000_000)),
         charge: charge(section, name, tenants),
-        part: parts::part(section, name, tenants, own_prefixes.is_some(), &mut taken.prefixes),
+        part: parts::part(section, name, tenants, keys.are_own(), &mut taken.prefixes),
         users: identity::users(section, &mut taken.users),
         deny: identity::deny(section),
-        own_prefixes,
-        request_limits: Vec::new(),
+        keys,
+        limits: Vec::new(),
     }
 }
 
@@ -256,6 +275,14 @@ fn everyone_is_reached(sections: &[Section<'_>], tenants: &[Tenant], services: &
     }
 }
 
+/// Reports tenants whose metrics have no room.
+fn metrics_fit(sections: &[Section<'_>], tenants: &[Tenant], most: usize) {
+    let named = sections.iter().zip(tenants).filter(|(_, tenant)| tenant.metrics == TenantMetrics::On);
+    for (section, _) in named.skip(most) {
+        section.fault("metrics", format!("is one too many: metrics_tenants in [gate] allows {most}"));
+    }
+}
+
 /// A number of connections, or as many as there are.
 fn max_connections(text: &str) -> Result<u64, Wrong> {
     if text == "unlimited" {
@@ -274,6 +301,7 @@ enum Transport {
     Tcp,
 }
 
+const METRICS: [(&str, TenantMetrics); 2] = [("auto", TenantMetrics::Auto), ("on", TenantMetrics::On)];
 const ACTIONS: [(&str, Action); 2] = [("pass", Action::Pass), ("drop", Action::Drop)];
 
 const PROTOCOLS: [(&str, Protocol); 3] =

@@ -46,7 +46,8 @@ pub enum LimitUnit {
 /// Reads the table of a tenant of services with these query types.
 pub(super) fn read(section: &mut Section<'_>, types: &[&QueryTypes]) -> Vec<RequestLimit> {
     let mut s = section.section("limits");
-    let (mut limits, mut taken) = (Vec::new(), HashMap::new());
+    let mut limits = Vec::new();
+    let mut taken = HashMap::new();
     for key in s.keys() {
         let Some((unit, bucket)) = s.get(key, rate) else { continue };
         let (name, of) = match named(key, types) {

@@ -21,6 +21,10 @@ impl Config {
             ("counter_memory", gate.counter_memory != other.counter_memory),
             ("pin_dir", gate.pin_dir != other.pin_dir),
             ("admin", gate.admin != other.admin),
+            ("admin_read", gate.admin_read != other.admin_read),
+            ("admin_http", gate.admin_http != other.admin_http),
+            ("admin_hosts", gate.admin_hosts != other.admin_hosts),
+            ("admin_token_file", gate.admin_token_file != other.admin_token_file),
             ("charged_mark", gate.charged_mark != other.charged_mark),
             ("threads", gate.threads != other.threads),
         ] {
@@ -53,7 +57,7 @@ fn of_service(old: &Service, new: &Service) -> impl Iterator<Item = &'static str
         connections,
         max_datagrams,
         max_pools,
-        login,
+        store_login,
         trusted,
         hot_keys,
         admission,
@@ -85,7 +89,7 @@ fn of_service(old: &Service, new: &Service) -> impl Iterator<Item = &'static str
         // Which commands are of a type may change, but not what types there are.
         ("query_types", !other.query_types.names().all(|name| query_types.place(name).is_some())),
         ("max_pools", *max_pools != other.max_pools),
-        ("store_user", *login != other.login),
+        ("store_user", *store_login != other.store_login),
         ("proxy_protocol", trusted.is_some() != other.trusted.is_some()),
         ("trusted", *trusted != other.trusted),
         ("hot_keys", HotKeys { threshold: 0, ..*hot_keys } != HotKeys { threshold: 0, ..other.hot_keys }),

@@ -124,7 +124,8 @@ fn shed_below(mut s: Section<'_>, usual: [f64; 4]) -> [f64; 4] {
         below[tier.index()] = s.get(tier.name(), share).unwrap_or(below[tier.index()]);
     }
     for pair in Tier::ALL.windows(2) {
-        let [more, less] = [pair[0], pair[1]];
+        let more = pair[0];
+        let less = pair[1];
         if s.is_sound() && below[less.index()] < below[more.index()] {
             let key = if s.has(less.name()) { less.name() } else { more.name() };
             let most = 100.0 * below[more.index()];

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_neither_is_told() {
+    fn other_addresses_are_faults() {
         let long = format!("{}.example:1", "a".repeat(64));
         for text in [
             "",

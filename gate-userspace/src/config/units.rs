@@ -67,6 +67,14 @@ pub(crate) fn event_rate(text: &str) -> Result<u64, Wrong> {
     }
 }
 
+/// As [`event_rate`], but 100 events at least: of rarer ones too few are sampled.
+pub(super) fn key_rate(text: &str) -> Result<u64, Wrong> {
+    match event_rate(text)? {
+        0..100_000 => Err("must be at least 100/s".to_owned()),
+        milli => Ok(milli),
+    }
+}
+
 /// A price of at most a million request units: `"0.5 RU"`.
 pub(super) fn price(text: &str) -> Result<MilliRu, Wrong> {
     let milli_ru = quantity(text, &[("RU", 1_000)], "a price in request units", "\"0.5 RU\"")?;
@@ -219,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_told_what_would_be_right() {
+    fn a_fault_says_what_would_be_right() {
         let time = |text: &str| duration(text, Nanos(1), Nanos::from_secs(60)).map(|n| n.0);
         for (read, hint) in [
             (time("100"), "e.g. \"100ms\""),

@@ -103,6 +103,16 @@ pub enum OnStale {
     Pass,
 }
 
+/// The metrics of a tenant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TenantMetrics {
+    /// Its own once it has requests, while there is room; else part of those of `other`.
+    Auto,
+    /// Its own.
+    On,
+}
+
 /// The action on IP fragments of protected services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]

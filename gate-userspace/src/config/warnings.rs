@@ -16,7 +16,16 @@ impl Config {
     pub fn warnings(&self) -> Vec<String> {
         let unknown = self.services.iter().filter_map(|service| self.unknown_tcp(service));
         let others = self.services.iter().flat_map(|service| self.warnings_of(service));
-        unknown.chain(others).collect()
+        self.open_port().into_iter().chain(unknown).chain(others).collect()
+    }
+
+    /// A port of `admin_http` that others than this machine's processes may reach.
+    fn open_port(&self) -> Option<String> {
+        let address = self.gate.admin_http.filter(|address| !address.ip().is_loopback())?;
+        Some(format!(
+            "admin_http = \"{address}\": whoever reaches it reads the names of tenants and services and what they ask, and \
+             nothing is encrypted: use an address of loopback, or filter who reaches it"
+        ))
     }
 
     /// The TCP traffic that passes a guarded service without being charged to a tenant.
@@ -51,14 +60,14 @@ impl Config {
     /// Tenants that are bound to keys of their own, or have limits by what is asked, and can reach a service of which gate
     /// sees neither keys nor commands.
     fn warnings_of_guarded(&self, service: &Service) -> Vec<String> {
-        let own_keys = self.listed_at(service, |tenant| tenant.own_prefixes.is_some()).map(|tenants| {
+        let own_keys = self.listed_at(service, |tenant| tenant.keys.are_own()).map(|tenants| {
             format!(
                 "service {}: gate guards it without reading keys, so that keys = \"own\" does not bind {tenants} there: give \
                  it a backend",
                 service.name
             )
         });
-        let limits = self.listed_at(service, |tenant| !tenant.request_limits.is_empty()).map(|tenants| {
+        let limits = self.listed_at(service, |tenant| !tenant.limits.is_empty()).map(|tenants| {
             format!(
                 "service {}: gate guards it without reading commands, so that limits do not bind {tenants} there: give it \
                  a backend",
@@ -84,8 +93,7 @@ impl Config {
         // What is denied to the whole is denied to its parts.
         // Whoever is bound to keys of its own may run none of these.
         let tenants = || {
-            let free =
-                |tenant: &&Tenant| tenant.part.is_none() && !tenant.refuse && tenant.own_prefixes.is_none();
+            let free = |tenant: &&Tenant| tenant.part.is_none() && !tenant.refuse && !tenant.keys.are_own();
             self.tenants.iter().filter(free)
         };
         let name = &service.name;

@@ -5,6 +5,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use gate_common::units::Nanos;
 use serde::Serialize;
 
 /// The place where a tick publishes its report. Clones share it.
@@ -34,6 +35,12 @@ impl Board {
 pub struct Report {
     /// The generation that it put in force.
     pub generation: u64,
+    /// When that was, on the monotonic clock.
+    #[serde(skip)]
+    pub at: Nanos,
+    /// How long the tick took until then.
+    #[serde(skip)]
+    pub took: Nanos,
     /// In the order of the configuration.
     pub services: Vec<ServiceReport>,
 }

@@ -8,7 +8,7 @@ use crate::policy::pricing::{AFTERMATH, ByClass, CostSamples};
 /// Takes the samples, and keeps earlier readings to compare with.
 #[derive(Debug)]
 pub(super) struct CostSampler {
-    figures: ServiceMetrics,
+    metrics: ServiceMetrics,
     /// The readings of service times at the last two looks, the older first.
     looks: [ByClass<LatencySnapshot>; 2],
     looked: Nanos,
@@ -16,16 +16,16 @@ pub(super) struct CostSampler {
 
 impl CostSampler {
     /// Starts sampling at `now`.
-    pub(super) fn new(figures: ServiceMetrics, now: Nanos) -> Self {
-        let reading = figures.service_times();
+    pub(super) fn new(metrics: ServiceMetrics, now: Nanos) -> Self {
+        let reading = metrics.service_times();
         // Earlier samples are discarded.
-        figures.take_window();
-        Self { looks: [reading.clone(), reading], looked: now, figures }
+        metrics.take_window();
+        Self { looks: [reading.clone(), reading], looked: now, metrics }
     }
 
     /// Takes this tick's samples.
     pub(super) fn take(&mut self, now: Nanos) -> CostSamples {
-        let reading = self.figures.service_times();
+        let reading = self.metrics.service_times();
         let p95 = std::array::from_fn(|class| {
             let recent = reading[class].since(&self.looks[0][class]);
             recent.percentile(95.0).filter(|_| recent.len() >= ENOUGH)
@@ -34,7 +34,7 @@ impl CostSampler {
             self.looks.swap(0, 1);
             (self.looks[1], self.looked) = (reading, now);
         }
-        CostSamples { window: self.figures.take_window(), p95 }
+        CostSamples { window: self.metrics.take_window(), p95 }
     }
 }
 

@@ -152,9 +152,9 @@ pub fn decide(
         };
     }
     for ((state, tenant), debt) in states.iter_mut().zip(snapshot.tenants).zip(&mut memory.debts) {
-        let asked = state.quota.rate.time_for(u32::try_from(tenant.asked_mru).unwrap_or(u32::MAX));
+        let requested = state.quota.rate.time_for(u32::try_from(tenant.asked_mru).unwrap_or(u32::MAX));
         let depth = rules.deep_debt.saturating_add(Nanos(state.quota.burst_ns));
-        let is_deep = debt.tick(Nanos(asked), snapshot.interval, depth);
+        let is_deep = debt.tick(Nanos(requested), snapshot.interval, depth);
         state.tcp_action = if is_deep { rules.tcp_in_debt } else { TcpAction::None } as u8;
     }
     let mut changes = Vec::new();

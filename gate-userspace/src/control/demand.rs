@@ -17,7 +17,7 @@ pub struct Demand {
     offered: Vec<u64>,
     /// By line of the shared row, and then of the threads' rows: the price of requests over connections as of its last
     /// reading.
-    asked: Vec<u64>,
+    requested: Vec<u64>,
     /// By word of the bits: which were set at the last reading.
     again: Vec<u64>,
     /// By tenant: charges and refused prices between the readings, and what it asked for over connections.
@@ -32,7 +32,7 @@ impl Demand {
         let tenants = maps.tenants.len();
         let mut this = Self {
             offered: vec![0; rows * tenants],
-            asked: vec![0; (rows - maps.cpu_rows()) * tenants],
+            requested: vec![0; (rows - maps.cpu_rows()) * tenants],
             again: vec![0; maps.touched.len()],
             since: vec![(0, 0); tenants],
         };
@@ -82,7 +82,7 @@ impl Demand {
     /// Counts from zero for a tenant whose counters were cleared.
     pub fn forget(&mut self, tenant: u32) {
         let tenants = self.since.len();
-        for seen in [&mut self.offered, &mut self.asked] {
+        for seen in [&mut self.offered, &mut self.requested] {
             seen.iter_mut().skip(tenant as usize).step_by(tenants).for_each(|seen| *seen = 0);
         }
     }
@@ -97,7 +97,7 @@ impl Demand {
         let offered = charged.wrapping_add(count(offset_of!(CounterLine, refused_mru)));
         let before = std::mem::replace(&mut self.offered[line], offered);
         since.0 = since.0.wrapping_add(offered.wrapping_sub(before));
-        let (asked, place) = match row {
+        let (requested, place) = match row {
             0 => {
                 let offset = offset_of!(RareCounters, asked_mru);
                 (maps.rare_counters.word(tenant, offset).load(Ordering::Relaxed), tenant)
@@ -108,7 +108,7 @@ impl Demand {
                 (row - cpu_rows) * maps.tenants.len() + tenant,
             ),
         };
-        let before = std::mem::replace(&mut self.asked[place], asked);
-        since.1 = since.1.wrapping_add(asked.wrapping_sub(before));
+        let before = std::mem::replace(&mut self.requested[place], requested);
+        since.1 = since.1.wrapping_add(requested.wrapping_sub(before));
     }
 }

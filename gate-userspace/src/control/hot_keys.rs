@@ -4,9 +4,11 @@ use std::collections::HashSet;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 
-use gate_common::abi::{Sample, TopKey};
+use gate_common::abi::{KeyBuckets, Sample, TopKey};
+use gate_common::token_bucket::Limits;
 use gate_common::units::Nanos;
 
+use super::key_limits;
 use crate::kernel::Maps;
 use crate::policy::hot_key::{Change, Decay, Thresholds};
 use crate::policy::range::OutOfRange;
@@ -20,6 +22,10 @@ pub struct HotKeys {
     /// In the order of the configuration.
     services: Vec<(String, Thresholds)>,
     hot: HashSet<(u32, Box<[u8]>)>,
+    /// In the same order: the limit of each hot key at the interface.
+    limits: Vec<Option<Limits>>,
+    /// True if buckets at the interface may be of services that had other numbers.
+    renumbered: bool,
 }
 
 impl HotKeys {
@@ -32,7 +38,10 @@ impl HotKeys {
     pub fn new(tick: Nanos, seed: u64) -> Result<Self, OutOfRange> {
         let counts = SpaceSaving::with_shares(COUNTED, seed)?;
         let decay = Decay::new(HALF_LIFE, tick)?;
-        Ok(Self { counts, decay, services: Vec::new(), hot: HashSet::new() })
+        let services = Vec::new();
+        let hot = HashSet::new();
+        let limits = Vec::new();
+        Ok(Self { counts, decay, services, hot, limits, renumbered: false })
     }
 
     /// From now on these are the services, in their order: their names, and how often a second a key must be
@@ -51,9 +60,16 @@ impl HotKeys {
         if !services.iter().map(|(name, _)| name).eq(self.services.iter().map(|(name, _)| name)) {
             self.counts.clear();
             self.hot.clear();
+            self.renumbered = true;
         }
         self.services = services;
         Ok(())
+    }
+
+    /// From now on each hot key of these services, in their order, has a bucket with these limits at the interface, if the
+    /// service has limits.
+    pub fn limit(&mut self, limits: impl IntoIterator<Item = Option<Limits>>) {
+        self.limits = limits.into_iter().collect();
     }
 
     /// The keys that are hot, each with its service's name.
@@ -80,7 +96,9 @@ impl HotKeys {
                 Some(change) => change == Change::BecomesHot,
             }
         });
-        self.hot = hot.map(|counted| (counted.scope, counted.key.into())).collect();
+        let hot: Vec<(u32, Box<[u8]>)> = hot.map(|counted| (counted.scope, counted.key.into())).collect();
+        let limited = self.assign_buckets(maps, &hot);
+        self.hot = hot.into_iter().collect();
         let shown = self.counts.fair_top(TopKey::COUNT);
         for rank in 0..TopKey::COUNT {
             let mut entry = EMPTY;
@@ -92,9 +110,22 @@ impl HotKeys {
                 entry.estimate = counted.weight.count;
                 entry.error = counted.weight.error;
                 entry.hot = u16::from(self.hot.contains(&(counted.scope, counted.key.into())));
+                if limited.contains(&KeyBuckets::hash(counted.scope, counted.key)) {
+                    entry.hot = TopKey::LIMITED;
+                }
             }
             publish(maps, rank, entry);
         }
+    }
+
+    /// Gives the hottest keys of services with limits buckets at the interface. Returns the hashes of those that have one.
+    fn assign_buckets(&mut self, maps: &Maps, hot: &[(u32, Box<[u8]>)]) -> HashSet<u64> {
+        let limits = |service: u32| self.limits.get(service as usize).copied().flatten();
+        let wanted: Vec<_> = hot
+            .iter()
+            .filter_map(|(service, key)| Some((KeyBuckets::hash(*service, key), limits(*service)?)))
+            .collect();
+        key_limits::assign(maps, &wanted, std::mem::take(&mut self.renumbered))
     }
 }
 
@@ -133,6 +164,8 @@ const EMPTY: TopKey =
 const COUNTED: usize = 4_096;
 /// A key without requests leaves in about a minute.
 const HALF_LIFE: Nanos = Nanos::from_secs(10);
+/// A key with a limit is hot at one in so many requests of the limit: early, since none is refused before the limit is reached.
+pub const LIMIT_PER_HOT: u64 = 4;
 /// At this rate a key takes a noticeable share of one store connection.
 pub const HOT_PER_SEC: u64 = 1_000;
 /// Keys that may be hot at once, of all services.
@@ -143,19 +176,9 @@ const ATTEMPTS: usize = 100;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::Sizes;
 
     fn scene() -> (HotKeys, Maps) {
-        let sizes = Sizes {
-            cpus: 1,
-            cpu_rows: 1,
-            thread_rows: 0,
-            tenants: 4,
-            services: 4,
-            blocks: 16,
-            samples: 4_096,
-        };
-        let (maps, _) = Maps::private(&sizes).unwrap();
+        let maps = Maps::small();
         let mut hot_keys = HotKeys::new(Nanos::from_millis(100), 1).unwrap();
         hot_keys.follow([("a".to_owned(), 100), ("b".to_owned(), 1_000_000)]).unwrap();
         (hot_keys, maps)

@@ -174,6 +174,8 @@ fn services(config: &Config, ids: &[u32], first: u32, next: &HashMap<u32, u32>) 
         let proxied = if service.backend.is_some() { service_flags::PROXIED } else { 0 };
         let by_lines = service.tcp_price == config::TcpPrice::Lines && transport == TCP;
         let by_lines = if by_lines { service_flags::PRICED_BY_LINES } else { 0 };
+        let limits_keys = service.hot_key_limit.is_some() && transport == UDP;
+        let limits_keys = if limits_keys { service_flags::LIMITS_KEYS } else { 0 };
         let state = ServiceState {
             base_mru: service.price.base.0,
             row_mru: service.price.row.0,
@@ -195,7 +197,7 @@ fn services(config: &Config, ids: &[u32], first: u32, next: &HashMap<u32, u32>) 
                 config::Protocol::Memcached => Protocol::Memcached,
                 config::Protocol::Resp => Protocol::Resp,
             } as u8,
-            flags: any | syn | proxied | by_lines,
+            flags: any | syn | proxied | by_lines | limits_keys,
             banks: [state; 2],
             name: Name::new(&service.name).unwrap_or(Name::EMPTY),
             port: address.port(),
@@ -212,24 +214,24 @@ fn services(config: &Config, ids: &[u32], first: u32, next: &HashMap<u32, u32>) 
 ///
 /// Whoever is charged for sources that no rule names gets no replies: those sources may be forged.
 fn tenant_state(tenant: &config::Tenant, ids: &[u32], is_default: bool) -> TenantState {
-    let mut also_charge = [0; 2];
-    for (slot, charged) in also_charge.iter_mut().zip(&tenant.charge) {
+    let mut parents = [0; 2];
+    for (slot, charged) in parents.iter_mut().zip(&tenant.charge) {
         *slot = ids[charged.get()];
     }
     let flag = |on: bool, flag: u32| if on { flag } else { 0 };
     let flags = flag(tenant.reply_budget > 0 && !is_default, tenant_flags::MAY_REPLY)
         | flag(tenant.candidate.is_some(), tenant_flags::CANDIDATE)
-        | flag(tenant.limits.rate == Rate::UNLIMITED, tenant_flags::UNLIMITED)
+        | flag(tenant.quota.rate == Rate::UNLIMITED, tenant_flags::UNLIMITED)
         | flag(!tenant.cache, tenant_flags::NO_CACHE)
         | flag(tenant.refuse, tenant_flags::PENALTY);
     TenantState {
-        quota: tenant.limits,
+        quota: tenant.quota,
         tcp: tenant.tcp_quota,
         syn: tenant.syn_rate,
         reply: Limits::new(tenant.reply_budget, REPLY_BURST.0),
         candidate: tenant.candidate.unwrap_or_default(),
         multiplier: tenant.multiplier.0,
-        also_charge,
+        parents,
         flags,
         tier: tenant.tier as u8,
         ..TenantState::default()
@@ -335,7 +337,7 @@ mod tests {
         assert_eq!(lookup(&layout, "fd00:1::9".parse().unwrap(), UDP, 1).0, 1);
         assert_eq!(lookup(&layout, "198.18.2.1".parse().unwrap(), TCP, 11212), (0, vec![]));
         assert_eq!(layout.services[0].default_tenant, 2);
-        assert_eq!(layout.tenants[1].state.also_charge, [1, 0]);
+        assert_eq!(layout.tenants[1].state.parents, [1, 0]);
         let may_reply = |place: usize| layout.tenants[place].state.flags & tenant_flags::MAY_REPLY != 0;
         assert!(may_reply(0) && !may_reply(1), "only tenants that are nobody's default are answered");
     }

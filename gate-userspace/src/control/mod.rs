@@ -8,6 +8,7 @@
 //! - [`decide`]: a snapshot in, a plan out. Pure.
 //! - [`demand`]: what tenants asked for since the last tick, by the counters that were touched.
 //! - [`hot_keys`]: counts what XDP sampled.
+//! - [`verdicts`]: counts sampled verdicts by source, and keeps the last.
 //! - `cost_sampler`: the cost samples of the workers, for learned prices.
 //! - [`watch`]: what is observed of each service's store.
 //! - [`board`]: what a tick saw and decided, for whoever shows it.
@@ -20,9 +21,11 @@ mod cost_sampler;
 pub mod decide;
 pub mod demand;
 pub mod hot_keys;
+mod key_limits;
 pub mod layout;
 pub mod occupied;
 pub mod sizes;
 pub mod tables;
 pub mod tick;
+pub mod verdicts;
 pub mod watch;

@@ -230,12 +230,15 @@ impl Ticker {
                 service.prices = PriceReport { base_mru, row_mru, kib_mru, latency_mru, learned };
             }
         }
-        Report { generation, services }
+        Report { generation, services, ..Report::default() }
     }
 
     fn log_transition(&self, service: usize, change: &Transition) {
         let service = self.service_names.get(service).map_or("?", Name::as_str);
-        let (change, tier, to, cause) = (change.name(), change.tier.name(), change.to, change.cause.name());
+        let tier = change.tier.name();
+        let to = change.to;
+        let cause = change.cause.name();
+        let change = change.name();
         tracing::info!(service, tier, change, to = ?to, cause, "shedding");
     }
 

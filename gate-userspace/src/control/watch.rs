@@ -101,8 +101,8 @@ impl Watch {
     /// measure for settlements; `None` where prices are not learned.
     pub fn expect<'e>(&self, expected: impl Fn(usize) -> Option<(&'e ByClass<u32>, Option<Measure>)>) {
         for (place, (_, watched)) in self.services.iter().enumerate() {
-            if let Some(Watched { source: Source::Dispatcher(figures), .. }) = watched {
-                figures.expect(expected(place));
+            if let Some(Watched { source: Source::Dispatcher(metrics), .. }) = watched {
+                metrics.expect(expected(place));
             }
         }
     }
@@ -135,7 +135,7 @@ impl Watched {
     fn learn(&mut self, learns: bool, now: Nanos) {
         self.cost_sampler = match (self.cost_sampler.take(), &self.source) {
             (before @ Some(_), _) if learns => before,
-            (None, Source::Dispatcher(figures)) if learns => Some(CostSampler::new(figures.clone(), now)),
+            (None, Source::Dispatcher(metrics)) if learns => Some(CostSampler::new(metrics.clone(), now)),
             _ => None,
         };
     }
@@ -160,7 +160,7 @@ impl Watched {
             Some(TypeReport { name: name.to_owned(), latency_ratio: self.ratio.of_type(place), p95_us })
         };
         let types = match &self.source {
-            Source::Dispatcher(figures) => figures.types.names().enumerate().filter_map(of_type).collect(),
+            Source::Dispatcher(metrics) => metrics.types.names().enumerate().filter_map(of_type).collect(),
             Source::Probe(_) => of_type((0, "probe")).into_iter().collect(),
         };
         ServiceReport {
@@ -178,14 +178,14 @@ impl Watched {
 impl Source {
     fn latencies(&self) -> &Arc<Latencies> {
         match self {
-            Self::Dispatcher(figures) => &figures.responses,
+            Self::Dispatcher(metrics) => &metrics.responses,
             Self::Probe(probed) => probed.latencies(),
         }
     }
 
     fn queued(&self) -> u64 {
         match self {
-            Self::Dispatcher(figures) => figures.queued(),
+            Self::Dispatcher(metrics) => metrics.queued(),
             Self::Probe(_) => 0,
         }
     }
@@ -193,14 +193,14 @@ impl Source {
     /// True if any tier's queue stands: the lowest tier's does first.
     fn queue_stands(&self) -> bool {
         match self {
-            Self::Dispatcher(figures) => Tier::ALL.iter().any(|&tier| figures.queue(tier).stands),
+            Self::Dispatcher(metrics) => Tier::ALL.iter().any(|&tier| metrics.queue(tier).stands),
             Self::Probe(_) => false,
         }
     }
 
     fn store_up(&self) -> bool {
         match self {
-            Self::Dispatcher(figures) => figures.store_connections() > 0,
+            Self::Dispatcher(metrics) => metrics.store_connections() > 0,
             Self::Probe(probed) => probed.is_up(),
         }
     }
@@ -216,8 +216,8 @@ impl Source {
 /// The source of observations of a service. A probe keeps its results across reloads.
 fn source(service: &config::Service, proxied: &[ServiceMetrics], before: Option<&Watched>) -> Option<Source> {
     if service.backend.is_some() {
-        let figures = proxied.iter().find(|figures| figures.name == service.name)?;
-        return Some(Source::Dispatcher(figures.clone()));
+        let metrics = proxied.iter().find(|metrics| metrics.name == service.name)?;
+        return Some(Source::Dispatcher(metrics.clone()));
     }
     service.probe?;
     Some(match before {

@@ -18,8 +18,8 @@ pub(super) struct Attached {
     vanished: BTreeSet<usize>,
     /// The bit of the mark that charged datagrams get; none if zero.
     mark: u32,
-    /// How many datagrams could not be marked before this gate.
-    unmarked: u64,
+    /// The slots, a bit each, of interfaces where nothing is marked, as far as that was said.
+    unmarked: u32,
 }
 
 impl Attached {
@@ -32,8 +32,7 @@ impl Attached {
         mark: u32,
     ) -> Self {
         let vanished = BTreeSet::new();
-        let unmarked = mark::unmarked(&loaded.maps);
-        let mut this = Self { xdp, interfaces, pins, loaded, vanished, mark, unmarked };
+        let mut this = Self { xdp, interfaces, pins, loaded, vanished, mark, unmarked: 0 };
         this.mark_charged();
         this
     }
@@ -55,29 +54,32 @@ impl Attached {
     /// Lets what is charged be marked. Where that cannot be, the daemon goes by the interface.
     fn mark_charged(&mut self) {
         let present = self.interfaces.iter().filter(|interface| !self.vanished.contains(&interface.slot));
-        if let Err(error) = mark::attach(&mut self.loaded, present, self.mark, &self.pins) {
+        let failed = match mark::attach(&mut self.loaded, present, self.mark, &self.pins) {
+            Ok(failed) => failed,
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "{NOT_MARKED}");
+                return;
+            }
+        };
+        for (interface, error) in &failed {
             tracing::warn!(
-                error = &error as &dyn std::error::Error,
-                "charged datagrams are not marked: what comes in by an interface of gate's counts as charged"
+                interface = interface.name,
+                error = error as &dyn std::error::Error,
+                "{NOT_MARKED}"
             );
         }
+        self.unmarked = self.loaded.maps.unmarked_slots();
     }
 
-    /// Some drivers have no room for what the mark is made of.
+    /// Some drivers have no room for what the mark is made of: says so once of each interface.
     pub(super) fn look_after_mark(&mut self) {
-        let maps = &self.loaded.maps;
-        if maps.charged_mark() != 0 && mark::unmarked(maps) > self.unmarked {
-            maps.mark_nothing();
-            // Nor when the interfaces change.
-            self.mark = 0;
-            let interfaces: Vec<_> =
-                self.interfaces.iter().map(|interface| interface.name.as_str()).collect();
-            tracing::warn!(
-                interfaces = interfaces.join(","),
-                "a driver has no metadata, so charged datagrams are not marked: what comes in by an interface of \
-                 gate's counts as charged"
-            );
+        let unmarked = self.loaded.maps.unmarked_slots();
+        for interface in &self.interfaces {
+            if unmarked & !self.unmarked & 1 << interface.slot != 0 {
+                tracing::warn!(interface = interface.name, "the driver has no metadata: {NOT_MARKED}");
+            }
         }
+        self.unmarked |= unmarked;
     }
 
     /// An interface that vanished takes its program with it, and the others go on; when one of that name is back, the
@@ -110,8 +112,11 @@ impl Attached {
     }
 }
 
-pub(super) fn announce_attached(interface: &str, mode: AttachMode, asked: attach::Mode, pins: &PinDir) {
-    if mode == AttachMode::Generic && asked == attach::Mode::Auto {
+const NOT_MARKED: &str =
+    "charged datagrams are not marked: what comes in by this interface counts as charged";
+
+pub(super) fn announce_attached(interface: &str, mode: AttachMode, requested: attach::Mode, pins: &PinDir) {
+    if mode == AttachMode::Generic && requested == attach::Mode::Auto {
         tracing::warn!(interface, "the driver has no XDP: attached in generic mode, which is slower");
     }
     tracing::info!(interface, mode = mode_name(mode), pins = %pins.path().display(), "attached");

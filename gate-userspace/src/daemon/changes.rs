@@ -15,6 +15,8 @@ pub(super) struct Changes {
     pub(super) config: watch::Sender<Arc<Config>>,
     /// The interfaces that have vanished since, by name.
     pub(super) vanished: watch::Sender<Vec<String>>,
+    /// True until new clients of proxied services are no longer accepted.
+    pub(super) accepting: watch::Sender<bool>,
     /// The configuration of the start.
     pub(super) started: Arc<Config>,
     /// Orders that come; for its tick each waits in `waiting`.
@@ -32,6 +34,7 @@ impl Changes {
             overrides: watch::Sender::default(),
             config: watch::Sender::new(Arc::clone(&config)),
             vanished: watch::Sender::default(),
+            accepting: watch::Sender::new(true),
             started: config,
             orders,
             waiting: VecDeque::new(),

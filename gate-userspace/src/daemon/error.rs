@@ -50,6 +50,24 @@ pub enum Error {
     /// The admin socket cannot be had.
     #[error(transparent)]
     Admin(#[from] admin::Error),
+    /// The TCP port cannot be had.
+    #[error(
+        "cannot listen at {address} (`admin_http` in the section [gate]); a gate that takes over needs --takeover"
+    )]
+    AdminPort {
+        /// Where.
+        address: std::net::SocketAddr,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// The token is of no use.
+    #[error("{} (`admin_token_file` in the section [gate]): {why}", path.display())]
+    AdminToken {
+        /// The file.
+        path: PathBuf,
+        /// The fault, and the remedy.
+        why: String,
+    },
     /// An order that makes no sense.
     #[error("{0}")]
     Order(String),

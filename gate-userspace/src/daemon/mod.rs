@@ -6,18 +6,23 @@
 //! | SIGTERM | accepts no more clients, serves those that it has for `drain` at most, then as SIGINT; a second one ends that |
 //! | SIGHUP | reads the configuration again; a faulty one changes nothing |
 //! | the admin socket | shows what is known, changes what may be changed |
+//! | SIGUSR1 | starts the program that is installed now, which takes over |
 //! | [`HAND_OVER`](crate::kernel::owner::HAND_OVER) | ends and leaves all in place, for the gate that takes over |
 //!
 //! - `start`: the start, with the program at interfaces or without.
 //! - `process`: the loop, the tick, and the end; `draining`: the clients that are served to their end.
 //! - `reload`, `changes`: another configuration while gate runs.
+//! - `admin`: the sockets that show what is known and accept changes.
 //! - `attached`: the program at its interfaces; `interfaces`: which these are; `local`: the addresses at which connections end here.
-//! - `settings`, `options`, `descriptors`, `signals`: what the others are started with.
+//! - `service_manager`: what systemd is told, and the gate that it gets next.
+//! - `settings`, `options`, `descriptors`, `signals`, `allocator`: what the others are started with.
 
 use self::process::{Daemon, Stop};
 use self::signals::Signals;
 use crate::kernel::PinDir;
 
+mod admin;
+mod allocator;
 mod attached;
 mod changes;
 mod descriptors;
@@ -28,6 +33,7 @@ mod local;
 mod options;
 mod process;
 mod reload;
+mod service_manager;
 mod settings;
 mod signals;
 mod start;
@@ -42,14 +48,22 @@ pub use options::Options;
 /// [`Error`]. Whatever was attached and pinned by this call is then removed again, unless another gate owns
 /// it.
 pub async fn run(options: Options) -> Result<(), Error> {
+    allocator::fix_thresholds();
     let mut signals = Signals::new()?;
     let mut daemon = Daemon::start(options)?;
+    daemon.announce();
     let outcome = daemon.serve(&mut signals).await;
     let leave_in_place = matches!(outcome, Ok(Stop::HandOver) | Err(Error::Lost(_)));
     let pins = daemon.attached.as_ref().map(|attached| attached.pins.clone());
     match outcome {
-        Ok(Stop::HandOver) => daemon.hand_over(&mut signals).await,
-        _ => drop(daemon),
+        Ok(Stop::HandOver) => {
+            daemon.service_manager.name_successor();
+            daemon.hand_over(&mut signals).await;
+        }
+        _ => {
+            daemon.service_manager.stopping();
+            drop(daemon);
+        }
     }
     if let Some(pins) = pins.filter(|_| !leave_in_place) {
         PinDir::remove(pins.path())?;

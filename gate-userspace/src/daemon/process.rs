@@ -13,12 +13,15 @@ use super::changes::Changes;
 use super::draining::Draining;
 use super::error::Error;
 use super::options::Options;
+use super::service_manager::{ServiceManager, take_over_from_parent};
 use super::settings::now;
 use super::signals::Signals;
-use crate::control::board::Board;
+use crate::clock;
+use crate::control::board::{Board, Report};
 use crate::control::hot_keys::HotKeys;
 use crate::control::occupied::{Occupied, occupied};
 use crate::control::tick::Ticker;
+use crate::control::verdicts::Verdicts;
 use crate::control::watch::Watch;
 use crate::dispatcher::{self, Dispatcher, ServiceMetrics};
 use crate::kernel::owner::{Ownership, Predecessor};
@@ -28,7 +31,7 @@ use crate::probe::Prober;
 /// Why the daemon stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
-    Asked,
+    Requested,
     HandOver,
 }
 
@@ -43,6 +46,8 @@ pub(super) struct Daemon {
     pub(super) cpus: CpuWatch,
     pub(super) ticker: Ticker,
     pub(super) hot_keys: HotKeys,
+    /// Sampled verdicts.
+    pub(super) verdicts: Verdicts,
     pub(super) reload: bool,
     pub(super) draining: Option<Draining>,
     /// This machine's addresses, as the layout in force knows them.
@@ -57,6 +62,7 @@ pub(super) struct Daemon {
     pub(super) migrating: Option<(Migration, Predecessor)>,
     /// The numbers of the tenants that the gate before this one had: it may have clients of theirs.
     pub(super) inherited_tenants: HashSet<u32>,
+    pub(super) service_manager: ServiceManager,
     pub(super) _heartbeat: Heartbeat,
 }
 
@@ -69,24 +75,37 @@ impl Daemon {
         let mut departures = every(dispatcher::LOOK_EVERY);
         loop {
             tokio::select! {
-                _ = signals.interrupt.recv() => return Ok(Stop::Asked),
-                _ = signals.terminate.recv() => if !self.drain() { return Ok(Stop::Asked) },
+                _ = signals.interrupt.recv() => return Ok(Stop::Requested),
+                _ = signals.terminate.recv() => if !self.drain() { return Ok(Stop::Requested) },
                 _ = signals.hand_over.recv() => return Ok(Stop::HandOver),
                 _ = signals.hang_up.recv() => self.reload = true,
-                Some(asked) = self.changes.orders.recv() => self.changes.waiting.push_back(asked),
+                _ = signals.upgrade.recv() => self.service_manager.start_successor(),
+                Some(order) = self.changes.orders.recv() => self.changes.waiting.push_back(order),
                 _ = ticks.tick() => self.on_tick()?,
                 _ = samples.tick() => self.drain_samples(),
                 _ = looks.tick() => {
                     self.look_after_interfaces();
                     self.look_after_local_addresses()?;
                     self.look_after_migration();
+                    self.service_manager.check_successor();
                 }
-                _ = departures.tick(), if self.draining.is_some() => if self.has_drained() { return Ok(Stop::Asked) },
+                _ = departures.tick(), if self.draining.is_some() => if self.has_drained() { return Ok(Stop::Requested) },
             }
         }
     }
 
+    /// Tells whoever waits for it that gate serves now.
+    pub(super) fn announce(&self) {
+        self.service_manager.ready();
+        if self.attached.is_none()
+            && let Err(error) = take_over_from_parent()
+        {
+            tracing::warn!(%error, "cannot ask the old gate to leave");
+        }
+    }
+
     fn on_tick(&mut self) -> Result<(), Error> {
+        let started = clock::monotonic();
         if !self.ticker.stabilising() {
             self.change()?;
         }
@@ -99,9 +118,13 @@ impl Daemon {
         }
         self.watch.expect(|service| Some((self.ticker.expected(service)?, self.ticker.measure(service))));
         self.attached.iter_mut().for_each(Attached::look_after_mark);
-        self.board.publish(self.ticker.report(generation, self.watch.report()));
+        let report = self.ticker.report(generation, self.watch.report());
+        let at = clock::monotonic();
+        self.service_manager.on_tick(at);
+        self.board.publish(Report { at, took: at.saturating_sub(started), ..report });
         self.drain_samples();
         self.hot_keys.tick(&self.maps);
+        self.verdicts.tick();
         if let Some(dispatcher) = &mut self.dispatcher {
             dispatcher.publish_hot_keys(self.hot_keys.hot());
             dispatcher.check_predecessor();
@@ -119,6 +142,10 @@ impl Daemon {
             return false;
         }
         self.draining = Draining::start(dispatcher, self.changes.config().gate.drain);
+        if self.draining.is_some() {
+            self.changes.accepting.send_replace(false);
+            self.service_manager.stopping();
+        }
         self.draining.is_some()
     }
 
@@ -130,7 +157,9 @@ impl Daemon {
     /// Stops writing the maps, since another gate takes over, and serves open connections for at most `drain`.
     pub(super) async fn hand_over(self, signals: &mut Signals) {
         let drain = self.changes.config().gate.drain;
-        let Self { maps, ownership, dispatcher, changes, prober, ticker, _heartbeat, .. } = self;
+        let Self { maps, ownership, attached, dispatcher, changes, prober, ticker, _heartbeat, .. } = self;
+        // Where there is no XDP the other gate does not know of this one's sockets.
+        let other_sockets = attached.is_none();
         let Some(dispatcher) = dispatcher else { return };
         dispatcher.start_draining();
         // From here on only the dispatcher writes to the maps: to buckets, which all may change, and counters.
@@ -143,7 +172,7 @@ impl Daemon {
         tokio::select! {
             _ = signals.interrupt.recv() => {}
             _ = signals.terminate.recv() => {}
-            () = dispatcher.drain(drain) => {}
+            () = dispatcher.drain(drain, other_sockets) => {}
         }
         match dispatcher.clients() {
             0 => tracing::info!("drained"),
@@ -182,6 +211,7 @@ impl Daemon {
         }
         if let Some(dispatcher) = &self.dispatcher {
             dispatcher.drain_samples(MOST_SAMPLES, |sample| hot_keys.count(&sample));
+            self.verdicts.record(dispatcher.drain_verdicts(MOST_SAMPLES));
         }
     }
 

@@ -12,62 +12,24 @@ use std::sync::Arc;
 use super::descriptors;
 use super::error::Error;
 use super::process::Daemon;
-use super::settings::{hot_per_sec, now, prober, rules, sizes};
+use super::settings::{hot_key_limits, hot_per_sec, now, prober, rules, sizes};
 use crate::admin::change::{self, Changed, Done, Order, Override, PendingOrder};
-use crate::admin::queues::Observer;
-use crate::admin::{self, Context, Server, Socket};
-use crate::clock;
-use crate::config::{self, AdminSocket, Config};
+use crate::config::{self, Config};
 use crate::control::layout::Layout;
 use crate::dispatcher::Dispatcher;
 
 impl Daemon {
-    /// Opens the admin socket, unless it is off.
-    pub(super) fn listen_to_admin(&mut self) -> Result<(), Error> {
-        let config = self.changes.config.borrow().clone();
-        let pins = self.options.pin_dir.as_ref().unwrap_or(&config.gate.pin_dir);
-        let opened = match &config.gate.admin {
-            AdminSocket::Off => return Ok(()),
-            AdminSocket::At(path) => Socket::open(path, self.options.takeover)?,
-            AdminSocket::Default => match Socket::open(&admin::default_path(pins), self.options.takeover) {
-                Ok(opened) => opened,
-                // Nobody asked for one: not everyone may write there.
-                Err(error) => {
-                    let error = &error as &dyn std::error::Error;
-                    tracing::warn!(
-                        error,
-                        "no admin socket; `admin` in the section [gate] chooses another place"
-                    );
-                    return Ok(());
-                }
-            },
-        };
-        tracing::info!(socket = %opened.path().display(), "listening to `gate queues` and `gate set`");
-        let services = self.services().to_vec();
-        let context = Context {
-            maps: Arc::clone(&self.maps),
-            queues: Observer::new(
-                services,
-                self.board.clone(),
-                self.changes.config.subscribe(),
-                clock::monotonic(),
-            ),
-            overrides: self.changes.overrides.subscribe(),
-            vanished: self.changes.vanished.subscribe(),
-            changes: self.changes.sender.clone(),
-        };
-        let server = Server::start(opened, context)
-            .map_err(|source| Error::System { what: "starting the admin socket", source })?;
-        self.changes.server = Some(server);
-        Ok(())
-    }
-
     /// The change that is due between two ticks, if there is one.
     pub(super) fn change(&mut self) -> Result<(), Error> {
         if std::mem::take(&mut self.reload) {
-            return self.read_configuration_again();
+            self.service_manager.reloading();
+            let outcome = self.read_configuration_again();
+            self.service_manager.ready();
+            return outcome;
         }
-        let Some(PendingOrder { order, answer }) = self.changes.waiting.pop_front() else { return Ok(()) };
+        let Some(PendingOrder { order, peer, answer }) = self.changes.waiting.pop_front() else {
+            return Ok(());
+        };
         let done = match self.carry_out(&order) {
             Err(Error::Lost(lost)) => return Err(lost.into()),
             done => done.map_err(|error| format!("{:#}", anyhow::Error::from(error))),
@@ -75,7 +37,9 @@ impl Daemon {
         if let Ok(Done { changed, .. }) = &done
             && !order.dry_run
         {
-            changed.iter().for_each(|Changed { key, from, to }| tracing::info!(key, from, to, "set"));
+            for Changed { key, from, to } in changed {
+                tracing::info!(key, from, to, uid = peer.uid, pid = peer.pid, saved = order.save, "set");
+            }
         }
         // Whoever asked may have left.
         let _ = answer.send(done);
@@ -188,6 +152,7 @@ impl Daemon {
         self.watch.follow(&config, proxied, now)?;
         self.prober = prober(&config, &self.watch)?;
         self.hot_keys.follow(hot_per_sec(&config))?;
+        self.hot_keys.limit(hot_key_limits(&config));
         descriptors::provide(&config);
         self.dispatcher.iter().try_for_each(|dispatcher| dispatcher.follow(&config, &self.maps))?;
         let later = self.changes.started.from_next_start(&config);

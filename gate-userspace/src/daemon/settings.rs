@@ -1,11 +1,12 @@
 //! A configuration as settings of the daemon's parts.
 
+use gate_common::token_bucket::Limits;
 use gate_common::units::Nanos;
 
 use super::error::Error;
 use crate::config::{self, Config};
 use crate::control::decide::{Learning, Rules};
-use crate::control::hot_keys::HOT_PER_SEC;
+use crate::control::hot_keys::{HOT_PER_SEC, LIMIT_PER_HOT};
 use crate::control::watch::Watch;
 use crate::kernel::{Cpus, Maps, Sizes};
 use crate::policy::Tier;
@@ -47,8 +48,15 @@ pub(super) fn prober(config: &Config, watch: &Watch) -> Result<Option<Prober>, E
 pub(super) fn hot_per_sec(config: &Config) -> impl Iterator<Item = (String, u64)> {
     config.services.iter().map(|service| {
         let threshold = service.backend.as_ref().map(|backend| backend.hot_keys.threshold);
-        (service.name.clone(), threshold.unwrap_or(HOT_PER_SEC))
+        let milli_limit = service.hot_key_limit.and_then(|limit| limit.rate.units_per_sec());
+        let of_limit = milli_limit.map(|milli| milli / 1_000 / LIMIT_PER_HOT);
+        (service.name.clone(), threshold.or(of_limit).unwrap_or(HOT_PER_SEC))
     })
+}
+
+/// The limits of each hot key at the interface, by service.
+pub(super) fn hot_key_limits(config: &Config) -> impl Iterator<Item = Option<Limits>> {
+    config.services.iter().map(|service| service.hot_key_limit)
 }
 
 pub(super) fn now(maps: &Maps) -> Nanos {

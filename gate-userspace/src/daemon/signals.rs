@@ -10,6 +10,7 @@ pub(super) struct Signals {
     pub(super) interrupt: Signal,
     pub(super) terminate: Signal,
     pub(super) hang_up: Signal,
+    pub(super) upgrade: Signal,
     pub(super) hand_over: Signal,
 }
 
@@ -20,6 +21,7 @@ impl Signals {
             interrupt: on(SignalKind::interrupt())?,
             terminate: on(SignalKind::terminate())?,
             hang_up: on(SignalKind::hangup())?,
+            upgrade: on(SignalKind::user_defined1())?,
             hand_over: on(SignalKind::from_raw(owner::HAND_OVER as i32))?,
         })
     }

@@ -1,6 +1,7 @@
 //! The start of the daemon, with the program at interfaces or without.
 
 use std::collections::{BTreeSet, HashSet};
+use std::net::TcpListener;
 use std::sync::Arc;
 
 use gate_common::abi::ABI_VERSION;
@@ -10,8 +11,9 @@ use super::changes::Changes;
 use super::error::Error;
 use super::options::Options;
 use super::process::Daemon;
-use super::settings::{hot_per_sec, now, prober, rules, sizes};
-use super::{descriptors, interfaces, local};
+use super::service_manager::ServiceManager;
+use super::settings::{hot_key_limits, hot_per_sec, now, prober, rules, sizes};
+use super::{admin, descriptors, interfaces, local};
 use crate::clock;
 use crate::config::{self, Config};
 use crate::control::board::Board;
@@ -19,6 +21,7 @@ use crate::control::hot_keys::HotKeys;
 use crate::control::layout::Layout;
 use crate::control::occupied::{Occupied, occupied};
 use crate::control::tick::Ticker;
+use crate::control::verdicts::Verdicts;
 use crate::control::watch::Watch;
 use crate::dispatcher::Dispatcher;
 use crate::kernel::attach;
@@ -32,11 +35,13 @@ impl Daemon {
         let config = Config::read(&options.config)?;
         config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
         descriptors::provide(&config);
+        // Before another gate ends: a port that is taken must not leave nobody in charge.
+        let port = admin::port(&config, options.takeover)?;
         let xdp = match config.gate.xdp {
             config::XdpMode::Auto => attach::Mode::Auto,
             config::XdpMode::Native => attach::Mode::Native,
             config::XdpMode::Generic => attach::Mode::Generic,
-            config::XdpMode::Off => return Self::in_user_space(options, &config),
+            config::XdpMode::Off => return Self::in_user_space(options, &config, port),
         };
         let names = interfaces::checked(&options, &config, &[])?;
         let sizes = sizes(&config)?;
@@ -44,11 +49,11 @@ impl Daemon {
         let opened = PinDir::make(directory)
             .and_then(|pins| Ok((kernel::open(&pins, &sizes, options.takeover)?, pins)));
         let (opened, pins) = match opened {
-            Err(error) if error.rules_out_xdp() => return Self::without_xdp(options, &config, error),
+            Err(error) if error.rules_out_xdp() => return Self::without_xdp(options, &config, port, error),
             opened => opened?,
         };
         let fresh = opened.fresh;
-        let started = Self::with_xdp(options, &config, xdp, &names, pins.clone(), opened);
+        let started = Self::with_xdp(options, &config, port, (xdp, &names), pins.clone(), opened);
         if fresh && started.is_err() {
             // Nothing was there before this call.
             PinDir::remove(pins.path())?;
@@ -60,8 +65,8 @@ impl Daemon {
     fn with_xdp(
         options: Options,
         config: &Config,
-        xdp: attach::Mode,
-        names: &[String],
+        port: Option<TcpListener>,
+        (xdp, names): (attach::Mode, &[String]),
         pins: PinDir,
         opened: Opened,
     ) -> Result<Self, Error> {
@@ -76,7 +81,8 @@ impl Daemon {
             Previous::Draining(predecessor) => Some(predecessor.clone()),
             _ => None,
         };
-        let mut daemon = Self::serving(options, config, (maps, ownership), layout, predecessor.clone())?;
+        let mut daemon =
+            Self::serving(options, config, port, (maps, ownership), layout, predecessor.clone())?;
         daemon.local = local;
         daemon.inherited_tenants = occupied.tenants.into_values().collect();
         announce_ownership(previous);
@@ -99,18 +105,23 @@ impl Daemon {
     }
 
     /// Without eBPF guarded services would be unprotected, which is an error; proxied ones can do without.
-    fn without_xdp(options: Options, config: &Config, error: kernel::Error) -> Result<Self, Error> {
+    fn without_xdp(
+        options: Options,
+        config: &Config,
+        port: Option<TcpListener>,
+        error: kernel::Error,
+    ) -> Result<Self, Error> {
         if config.services.iter().any(|service| service.backend.is_none()) {
             return Err(Error::Bare(error));
         }
         tracing::warn!(error = &error as &dyn std::error::Error, "continuing without XDP");
-        Self::in_user_space(options, config)
+        Self::in_user_space(options, config, port)
     }
 
-    fn in_user_space(options: Options, config: &Config) -> Result<Self, Error> {
+    fn in_user_space(options: Options, config: &Config, port: Option<TcpListener>) -> Result<Self, Error> {
         let (maps, ownership) = Maps::private(&sizes(config)?)?;
         let layout = Layout::build(config, &occupied(&maps))?;
-        let started = Self::serving(options, config, (Arc::new(maps), ownership), layout, None)?;
+        let started = Self::serving(options, config, port, (Arc::new(maps), ownership), layout, None)?;
         tracing::info!("running without XDP");
         Ok(started)
     }
@@ -118,6 +129,7 @@ impl Daemon {
     fn serving(
         options: Options,
         config: &Config,
+        port: Option<TcpListener>,
         (maps, ownership): (Arc<Maps>, Ownership),
         layout: Layout,
         predecessor: Option<Predecessor>,
@@ -134,6 +146,8 @@ impl Daemon {
         let dispatcher = Dispatcher::start(config, &maps, predecessor)?;
         let mut hot_keys = HotKeys::new(config.gate.tick, clock::entropy())?;
         hot_keys.follow(hot_per_sec(config))?;
+        hot_keys.limit(hot_key_limits(config));
+        let verdicts = Verdicts::new(config.gate.tick, clock::entropy())?;
         let mut watch = Watch::default();
         watch.follow(config, dispatcher.as_ref().map_or(&[], Dispatcher::services), now(&maps))?;
         let prober = prober(config, &watch)?;
@@ -146,6 +160,7 @@ impl Daemon {
             cpus,
             ticker,
             hot_keys,
+            verdicts,
             reload: false,
             draining: None,
             local: BTreeSet::new(),
@@ -156,9 +171,10 @@ impl Daemon {
             dispatcher,
             migrating: None,
             inherited_tenants: HashSet::new(),
+            service_manager: ServiceManager::from_environment(),
             _heartbeat: heartbeat,
         };
-        daemon.listen_to_admin()?;
+        daemon.listen_to_admin(port)?;
         Ok(daemon)
     }
 }

@@ -2,15 +2,19 @@
 //!
 //! A gate that another takes over from (`gate run --takeover`) does not end while it has clients: the other one owns the maps and
 //! listens, and it drains those that it has. For a moment both accept connections from the very same
-//! sockets, so that none is refused in between.
+//! sockets, so that none is refused in between. Where there is no XDP, no map leads to the old one's sockets: the other one listens
+//! at the same addresses with its own, and the old one has new clients wait there before it closes those that it has.
 //!
 //! **Invariants.** A write through one of the two is not seen by the other, so neither gives an answer twice while both
 //! have clients: the old one stops before it gives up the maps, and the other begins when the old one is gone.
 
+use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::sync::Arc;
 
 use nix::sys::socket::{SockType, SockaddrStorage, getsockname, getsockopt, sockopt};
+use tokio::sync::watch;
 
 use super::hot_cache;
 use crate::kernel::owner::Predecessor;
@@ -22,12 +26,19 @@ pub(crate) enum Phase {
     Serving,
     /// They serve, and another gate rules.
     Draining,
+    /// They leave new clients to another gate, which listens with sockets of its own.
+    HandingOver,
     /// They serve the clients that they have, and accept no more.
     NotAccepting,
     /// They close the connections of clients that want nothing.
     ClosingIdle,
     /// They end.
     Stopped,
+}
+
+/// Waits for that phase, or for the end of the sender.
+pub(crate) async fn wait_for_phase(phase: &mut watch::Receiver<Phase>, wanted: Phase) {
+    let _ = phase.wait_for(|&phase| phase >= wanted).await;
 }
 
 /// The gate before this one, which still has clients.
@@ -44,7 +55,7 @@ impl LivePredecessor {
         Self { predecessor, hot: hot.to_vec() }
     }
 
-    /// Whether it has gone; who cannot tell goes on as if it had not.
+    /// True if the predecessor has gone; false if that is not known.
     pub(crate) fn is_gone(&self) -> bool {
         self.predecessor.is_gone().unwrap_or(false)
     }
@@ -56,16 +67,30 @@ impl Drop for LivePredecessor {
     }
 }
 
-/// The sockets that the gate before this one listens with.
+/// The sockets that the gate before this one listens with, and the groups that this one's are in.
 #[derive(Debug, Default)]
-pub(crate) struct InheritedSockets(Vec<(SockType, SocketAddr, OwnedFd)>);
+pub(crate) struct InheritedSockets {
+    sockets: Vec<(SockType, SocketAddr, OwnedFd)>,
+    groups: HashMap<SocketAddr, SocketGroup>,
+}
+
+/// All sockets of this gate that listen at one address, as each of them knows it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SocketGroup(Arc<()>);
+
+impl SocketGroup {
+    /// Leaves the group. True if no other socket is left in it.
+    pub(crate) fn leave(self) -> bool {
+        Arc::into_inner(self.0).is_some()
+    }
+}
 
 impl InheritedSockets {
     /// Those of `predecessor`; none if they cannot be had.
     pub(crate) fn of(predecessor: &Predecessor) -> Self {
         let mut this = Self::default();
         match predecessor.open_files() {
-            Ok(files) => this.0.extend(files.filter_map(|file| {
+            Ok(files) => this.sockets.extend(files.filter_map(|file| {
                 let (kind, address) = listens(&file)?;
                 Some((kind, address, file))
             })),
@@ -90,9 +115,14 @@ impl InheritedSockets {
         self.take(SockType::Datagram, address).map(UdpSocket::from)
     }
 
+    /// The group of the sockets that listen for connections at `address`.
+    pub(crate) fn group(&mut self, address: SocketAddr) -> SocketGroup {
+        self.groups.entry(address).or_default().clone()
+    }
+
     fn take(&mut self, kind: SockType, address: SocketAddr) -> Option<OwnedFd> {
-        let seq = self.0.iter().position(|(of, at, _)| *of == kind && *at == address)?;
-        Some(self.0.swap_remove(seq).2)
+        let seq = self.sockets.iter().position(|(of, at, _)| *of == kind && *at == address)?;
+        Some(self.sockets.swap_remove(seq).2)
     }
 }
 

@@ -7,13 +7,14 @@ use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, listen, setsockopt, socket, sockopt,
 };
+use socket2::{SockFilter, SockRef};
 
 /// Listens at `address` beside other sockets of this user that do so too: the kernel spreads connections
 /// over them, and a successor can begin before its predecessor ends.
 ///
 /// # Errors
 ///
-/// What the system says: the address is another program's, or not this machine's.
+/// The system's error: the address is another program's, or not this machine's.
 pub(crate) fn tcp(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = bound(address, SockType::Stream)?;
     listen(&socket, Backlog::new(BACKLOG)?)?;
@@ -29,12 +30,39 @@ pub(crate) fn udp(address: SocketAddr) -> io::Result<UdpSocket> {
     Ok(UdpSocket::from(bound(address, SockType::Datagram)?))
 }
 
+/// Has connections from now on wait at one of the sockets that listen at a listener's address: at the one that began to as
+/// number `place`, from 0. Where there are not so many the kernel spreads them over all, as it does without this.
+///
+/// # Errors
+///
+/// The system's error.
+pub(crate) fn prefer(listener: &impl AsFd, place: u32) -> io::Result<()> {
+    let mut program =
+        [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: place }];
+    let program = libc::sock_fprog { len: 1, filter: program.as_mut_ptr() };
+    Ok(setsockopt(listener, sockopt::AttachReusePortCbpf, &program)?)
+}
+
+/// A number of a socket that there never is, for [`prefer`].
+pub(crate) const NO_PLACE: u32 = u32::MAX;
+
+/// Has the kernel drop what comes to a listening socket. Connections that wait to be accepted stay. Whoever asks for another
+/// asks again after a second, and most likely finds another socket.
+///
+/// # Errors
+///
+/// The system's error.
+pub(crate) fn drop_incoming(listener: &impl AsFd) -> io::Result<()> {
+    let nothing = SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0);
+    SockRef::from(listener).attach_filter(&[nothing])
+}
+
 /// Has the kernel look whether the other end is still there when nothing comes from it: one that is gone without a
 /// word is noticed within two minutes.
 ///
 /// # Errors
 ///
-/// What the system says.
+/// The system's error.
 pub(crate) fn keep_alive(socket: &impl AsFd) -> io::Result<()> {
     setsockopt(socket, sockopt::KeepAlive, &true)?;
     setsockopt(socket, sockopt::TcpKeepIdle, &KEEP_IDLE_SECS)?;
@@ -59,3 +87,66 @@ const KEEP_INTERVAL_SECS: u32 = 15;
 const KEEP_COUNT: u32 = 4;
 /// Connections that may wait to be accepted; the kernel's own limit (`somaxconn`) may be lower.
 const BACKLOG: i32 = 1_024;
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+    use std::net::{Ipv4Addr, TcpStream};
+    use std::time::Duration;
+
+    use super::*;
+
+    fn three() -> [TcpListener; 3] {
+        let first = tcp((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let address = first.local_addr().unwrap();
+        [first, tcp(address).unwrap(), tcp(address).unwrap()]
+    }
+
+    /// Where each of so many connections waits: as many numbers as there are sockets.
+    fn connected(listeners: &[TcpListener], count: usize) -> Vec<usize> {
+        let address = listeners[0].local_addr().unwrap();
+        let _clients: Vec<_> = (0..count).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let mut counts = vec![0; listeners.len()];
+        for _ in 0..1_000 {
+            for (count, listener) in counts.iter_mut().zip(listeners) {
+                *count += std::iter::from_fn(|| listener.accept().ok()).count();
+            }
+            if counts.iter().sum::<usize>() >= count {
+                break;
+            }
+            std::thread::park_timeout(Duration::from_millis(1));
+        }
+        counts
+    }
+
+    #[test]
+    fn connections_wait_at_the_preferred_socket_while_there_is_one() {
+        let [one, two, three] = three();
+        prefer(&one, 1).unwrap();
+        assert_eq!(connected(&[&one, &two, &three].map(|of| of.try_clone().unwrap()), 64), [0, 64, 0]);
+        prefer(&two, NO_PLACE).unwrap();
+        let all = [one, two, three];
+        assert!(connected(&all, 256).iter().all(|&count| count > 0), "they are not spread");
+        // The sockets of a gate that leaves are the first. It closes them in any order, and none gets a connection.
+        let [one, two, three] = all;
+        let four = tcp(one.local_addr().unwrap()).unwrap();
+        prefer(&two, 2).unwrap();
+        drop(two);
+        assert_eq!(connected(&[&one, &three, &four].map(|of| of.try_clone().unwrap()), 64), [0, 64, 0]);
+        drop(one);
+        assert!(connected(&[three, four], 256).iter().all(|&count| count > 0), "they are not spread");
+    }
+
+    #[test]
+    fn what_waits_is_accepted_after_others_are_dropped() {
+        let listener = tcp((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let waits = TcpStream::connect(address).unwrap();
+        drop_incoming(&listener).unwrap();
+        let dropped = TcpStream::connect_timeout(&address, Duration::from_millis(50));
+        assert_eq!(dropped.unwrap_err().kind(), ErrorKind::TimedOut);
+        let (_, source) = listener.accept().unwrap();
+        assert_eq!(source, waits.local_addr().unwrap());
+        assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
+    }
+}

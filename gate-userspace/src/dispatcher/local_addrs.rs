@@ -21,7 +21,7 @@ impl LocalAddrs {
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub(crate) fn read() -> io::Result<Self> {
         let addresses = getifaddrs()?.filter_map(|one| address(one.address.as_ref()?));
         Ok(Self(Some(addresses.map(|address| address.ip()).collect())))
@@ -35,11 +35,11 @@ impl LocalAddrs {
         })
     }
 
-    /// Whether this may be one of them.
+    /// True if the address may be one of them.
     #[inline]
     pub(crate) fn may_have(&self, address: IpAddr) -> bool {
         // All of 127.0.0.0/8 is, though one of it is an interface's address.
-        address.is_loopback() || self.0.as_ref().is_none_or(|own| own.contains(&address))
+        address.is_loopback() || self.0.as_ref().is_none_or(|addresses| addresses.contains(&address))
     }
 }
 
@@ -54,9 +54,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_is_always_ours_and_nobody_else_is_once_that_is_known() {
+    fn loopback_is_always_local_and_others_only_until_known() {
         let known = LocalAddrs::read().unwrap();
-        for (address, is_own) in [
+        for (address, is_local) in [
             ("127.0.0.1", true),
             ("127.9.9.9", true),
             ("::1", true),
@@ -64,7 +64,7 @@ mod tests {
             ("2001:db8::1", false),
         ] {
             let address = address.parse().unwrap();
-            assert_eq!(known.may_have(address), is_own, "{address}");
+            assert_eq!(known.may_have(address), is_local, "{address}");
             assert!(LocalAddrs::default().may_have(address), "{address}");
         }
     }

@@ -16,10 +16,11 @@
 //! - `tenants`: prices, quotas, and the commands that are denied; `query_types`: the type of a request.
 //! - `hot_cache`: reads of hot keys, answered from memory or by one read for many clients.
 //! - `queue`: admission, the queue before the store, and its delay.
-//! - `stores`: the connections to the store.
+//! - `stores`: the connections to the store; `store_silence`: how long it may say nothing.
 //! - `wire`: the protocols, memcached and RESP.
 //! - `metrics`: counters, written by one thread and read by any.
 //! - `hot_restart`: the takeover from a running gate.
+//! - `questions`: what the next request would get.
 //! - `worker`, `listen`, `settings`: one thread, its sockets, and the configuration of one service; `local_addrs`: the
 //!   machine's own addresses.
 
@@ -41,19 +42,23 @@ use crate::kernel::owner::Predecessor;
 use crate::policy::range::OutOfRange;
 use crate::policy::read_cost::ReadSizes;
 
+mod accept;
 mod clients;
 mod hot_cache;
 mod hot_restart;
 mod identity;
 mod listen;
+pub(crate) use listen::{prefer as prefer_socket, tcp as listen_reusing_port};
 mod local_addrs;
 mod metrics;
 mod pipeline;
 mod query_types;
+mod questions;
 mod queue;
 mod request;
 mod resolver;
 mod settings;
+mod store_silence;
 mod stores;
 mod tenants;
 mod wire;
@@ -66,7 +71,9 @@ pub use metrics::by_type::{Counts, Timing};
 pub use metrics::latency::{LatencyHistogram, LatencySnapshot};
 pub use metrics::read_prices::ReadPriceSums;
 pub use metrics::refusal_latency::RefusalSnapshot;
-pub use metrics::{Event, ServiceMetrics, WorkerMetrics};
+pub use metrics::verdicts::VerdictSample;
+pub use metrics::{Event, Reached, ServiceMetrics, WorkerMetrics};
+pub use questions::Questions;
 use queue::concurrency::SharedLimits;
 pub use queue::delay::QueueState;
 use queue::policy::Policy;
@@ -80,15 +87,18 @@ pub struct Dispatcher {
     phase: watch::Sender<Phase>,
     threads: Vec<JoinHandle<()>>,
     services: Vec<ServiceMetrics>,
+    /// By service: the way to the thread that explains.
+    questions: Vec<Questions>,
     /// By service: where its limits, its query types and its policy are changed.
     controls: Vec<Controls>,
     policies: Vec<Policy>,
     /// By service: its hot keys.
     hot: Vec<hot_cache::SharedHotCache>,
-    other_bytes: Option<LivePredecessor>,
+    live_predecessor: Option<LivePredecessor>,
     samples: Receiver<Sample>,
+    verdicts: Receiver<VerdictSample>,
     tenants: watch::Sender<Arc<Tenants>>,
-    own: watch::Sender<Arc<LocalAddrs>>,
+    local_addrs: watch::Sender<Arc<LocalAddrs>>,
     /// Numbers of tenants that are gone.
     retired: Retired,
     /// By service: what its tenants' requests read.
@@ -105,7 +115,7 @@ pub enum Error {
         service: String,
         /// The address.
         address: SocketAddr,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
     /// An admission policy's parameter that the configuration should not have let through.
@@ -134,43 +144,34 @@ impl Dispatcher {
         let count = config.gate.threads.map_or_else(|| cores() as usize, std::num::NonZero::get).min(rows);
         let tenants = Tenants::after(&Tenants::default(), config, &maps.tenant_ids());
         let (tenants, known) = watch::channel(Arc::new(tenants));
-        let (own, addresses) = watch::channel(Arc::new(LocalAddrs::now()));
+        let (local_addrs, addresses) = watch::channel(Arc::new(LocalAddrs::now()));
         let settings = Settings::of(config, count, &known, &addresses);
         let (settings, controls): (Vec<_>, Vec<_>) = settings.into_iter().unzip();
         if settings.is_empty() {
             return Ok(None);
         }
-        let logins = settings.iter().filter_map(|settings| settings.backend.login.as_ref());
-        logins.for_each(|login| identity::warn_if_readable(&login.password_file));
-        let now = clock::monotonic();
-        let policy = |settings: &Settings| Policy::new(settings.backend.admission.as_ref(), now);
-        let policies: Vec<Policy> = settings.iter().map(policy).collect::<Result<_, _>>()?;
-        let limits = settings.iter().map(|settings| {
-            let types = settings.backend.query_types.len();
-            SharedLimits::new(settings.parallelism, settings.threads, types, now)
-        });
-        let limits: Vec<_> = limits.collect::<Result<_, _>>()?;
-        let metrics = settings.iter().zip(&policies).zip(&limits);
-        let metrics = metrics.map(|((settings, policy), limits)| {
-            let types = settings.backend.query_types.clone();
-            let permits = Arc::clone(&limits.permits);
-            ServiceMetrics::new(settings.name.clone(), count, types, policy.clone(), permits)
-        });
-        let services: Vec<ServiceMetrics> = metrics.collect();
+        let logins = settings.iter().filter_map(|settings| settings.backend.store_login.as_ref());
+        logins.for_each(|login| identity::warn_if_readable(&login.store_password_file));
+        let (policies, limits) = policies_and_limits(&settings, clock::monotonic())?;
+        let services = service_metrics(&settings, &policies, &limits);
         let (to_samples, samples) = hot_cache::hot_set::samples();
+        let (to_verdicts, verdicts) = metrics::verdicts::verdicts();
         let hot = hot_cache::SharedHotCache::of(&settings, count, &to_samples);
         let mut inherited = predecessor.as_ref().map(InheritedSockets::of).unwrap_or_default();
-        let other_bytes = predecessor.map(|predecessor| LivePredecessor::new(predecessor, &hot));
+        let live_predecessor = predecessor.map(|predecessor| LivePredecessor::new(predecessor, &hot));
         let (phase, following) = watch::channel(Phase::Serving);
         let metrics = services.clone();
         let kept = policies.clone();
         let read_sizes: Vec<_> =
             services.iter().map(|_| Arc::new(ReadSizes::new(maps.tenants.len()))).collect();
+        let questions: Vec<_> = settings.iter().map(|settings| Questions::new(&settings.name)).collect();
         let common = worker::DispatcherShared {
             settings,
+            questions: questions.clone(),
             metrics,
             policies: kept,
             hot: hot.clone(),
+            verdicts: to_verdicts,
             limits: limits
                 .into_iter()
                 .zip(&read_sizes)
@@ -187,13 +188,15 @@ impl Dispatcher {
             phase,
             threads,
             services,
+            questions,
             controls,
             policies,
             hot,
-            other_bytes,
+            live_predecessor,
             samples,
+            verdicts,
             tenants,
-            own,
+            local_addrs,
             retired,
             read_sizes,
         };
@@ -239,33 +242,44 @@ impl Dispatcher {
         self.retired.in_use(clock::monotonic(), longest)
     }
 
-    /// Whether the gate before this one still has clients, as far as is known.
+    /// True if the predecessor still has clients, as far as is known.
     #[must_use]
     pub fn has_predecessor(&self) -> bool {
-        self.other_bytes.is_some()
+        self.live_predecessor.is_some()
     }
 
     /// Looks which addresses are the machine's own. To be called now and then, where the XDP program is attached.
     pub fn refresh_local_addrs(&self) {
-        let own = LocalAddrs::now();
-        self.own.send_if_modified(|known| {
-            let changes = **known != own;
+        let local_addrs = LocalAddrs::now();
+        self.local_addrs.send_if_modified(|known| {
+            let changes = **known != local_addrs;
             if changes {
-                *known = Arc::new(own);
+                *known = Arc::new(local_addrs);
             }
             changes
         });
     }
 
-    /// What happened at each proxied service.
+    /// The metrics of each proxied service.
     #[must_use]
     pub fn services(&self) -> &[ServiceMetrics] {
         &self.services
     }
 
+    /// The ways to ask what the next request to each service would get.
+    #[must_use]
+    pub fn questions(&self) -> &[Questions] {
+        &self.questions
+    }
+
     /// Hands the samples of keys that the threads have taken to `each`, at most `most`.
     pub fn drain_samples(&self, most: usize, each: impl FnMut(Sample)) {
         self.samples.try_iter().take(most).for_each(each);
+    }
+
+    /// The verdicts that the threads have sampled, at most `most`.
+    pub fn drain_verdicts(&self, most: usize) -> impl Iterator<Item = VerdictSample> {
+        self.verdicts.try_iter().take(most)
     }
 
     /// Says which keys are hot, each with its service's name.
@@ -278,7 +292,7 @@ impl Dispatcher {
 
     /// Looks whether the gate before this one still has clients. To be called now and then.
     pub fn check_predecessor(&mut self) {
-        if self.other_bytes.take_if(|other_bytes| other_bytes.is_gone()).is_some() {
+        if self.live_predecessor.take_if(|live_predecessor| live_predecessor.is_gone()).is_some() {
             tracing::info!("the predecessor has ended");
         }
     }
@@ -307,9 +321,13 @@ impl Dispatcher {
     }
 
     /// Serves the clients that are here to their end. After `patience` connections are closed on which nothing is
-    /// asked, and soon the rest. The other gate listens within a second.
-    pub async fn drain(&self, patience: Nanos) {
+    /// asked, and soon the rest. The other gate listens within a second, with these sockets or with `other_sockets`.
+    pub async fn drain(&self, patience: Nanos, other_sockets: bool) {
         tokio::time::sleep(OVERLAP).await;
+        if other_sockets {
+            self.wait_for_phase(Phase::HandingOver);
+            tokio::time::sleep(accept::HAND_OVER).await;
+        }
         self.close();
         if tokio::time::timeout(patience.into(), self.all_clients_closed()).await.is_err() {
             self.close_idle();
@@ -323,18 +341,48 @@ impl Dispatcher {
         self.services.iter().flat_map(|service| service.threads.iter()).map(|thread| thread.connected()).sum()
     }
 
-    /// Waits for the clients here, and for those of the gate before this one: the other gate, which knows only of this
-    /// one, must not take itself for the only one before that.
+    /// Waits for the clients here, and for those of the predecessor: the successor, which knows only of this gate, must not
+    /// take itself for the only one before that.
     async fn all_clients_closed(&self) {
         while self.clients() > 0
-            || self.other_bytes.as_ref().is_some_and(|other_bytes| !other_bytes.is_gone())
+            || self.live_predecessor.as_ref().is_some_and(|live_predecessor| !live_predecessor.is_gone())
         {
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }
 }
 
-/// How many threads serve unless the configuration says so.
+/// The admission policy and the limits of each service, which its threads share.
+fn policies_and_limits(
+    settings: &[Settings],
+    now: Nanos,
+) -> Result<(Vec<Policy>, Vec<SharedLimits>), OutOfRange> {
+    let policy = |settings: &Settings| Policy::new(settings.backend.admission.as_ref(), now);
+    let policies = settings.iter().map(policy).collect::<Result<_, _>>()?;
+    let limits = settings.iter().map(|settings| {
+        let types = settings.backend.query_types.len();
+        SharedLimits::new(settings.parallelism, settings.threads, types, now)
+    });
+    let limits = limits.collect::<Result<_, _>>()?;
+    Ok((policies, limits))
+}
+
+/// The counters of each service.
+fn service_metrics(
+    settings: &[Settings],
+    policies: &[Policy],
+    limits: &[SharedLimits],
+) -> Vec<ServiceMetrics> {
+    let services = settings.iter().zip(policies).zip(limits);
+    let metrics = services.map(|((settings, policy), limits)| {
+        let types = settings.backend.query_types.clone();
+        let permits = Arc::clone(&limits.permits);
+        ServiceMetrics::new(settings.name.clone(), settings.threads, types, policy.clone(), permits)
+    });
+    metrics.collect()
+}
+
+/// The number of threads that serve unless the configuration says so.
 #[must_use]
 pub fn cores() -> u32 {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u32
@@ -344,7 +392,7 @@ pub fn cores() -> u32 {
 const OVERLAP: Duration = Duration::from_secs(1);
 /// For requests that are under way when patience ends.
 pub const LAST_WAIT: Duration = Duration::from_secs(5);
-/// How often it is looked whether all clients have left.
+/// The interval at which it is checked that all clients have left.
 pub const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 impl Drop for Dispatcher {

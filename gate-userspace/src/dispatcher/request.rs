@@ -16,7 +16,7 @@ pub(crate) use crate::policy::admission::Request as RequestClass;
 pub(crate) struct SeqNo(pub(crate) u64);
 
 /// A request's position among its client's outstanding requests.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ReplySlot {
     pub(crate) seq: SeqNo,
     /// The position of the first request without a complete reply.
@@ -61,7 +61,7 @@ pub(crate) struct Payer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Charged {
     pub(crate) tenant: TenantId,
-    /// What was taken from the tenant's buckets; nothing for a coalesced request, whose followers are charged.
+    /// The price that was taken from the tenant's buckets; zero for a coalesced request, whose followers are charged.
     pub(crate) price: MilliRu,
     pub(crate) class: RequestClass,
     /// When it was charged, before it waited.

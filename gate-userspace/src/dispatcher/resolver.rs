@@ -1,9 +1,10 @@
 //! The addresses of a store that is configured by name.
 //!
-//! **Problem.** A name stands for other addresses after a failover, and asking for them can take seconds. **Rule.** A thread of
-//! its own asks, when a connection is to be made and every 30 s, and publishes what it learns. Whoever connects takes what is
-//! known, and waits only for the first answer. Addresses are tried in the system's order. A failing resolution changes nothing.
-//! A connection to an address that the name no longer stands for ends when nothing is outstanding on it.
+//! **Problem.** A name stands for other addresses after a failover, and a look-up can take seconds. **Rule.** A thread
+//! of its own looks the name up when a connection is to be made and every 30 s, and publishes the answer. A connection
+//! attempt takes the addresses that are known, and waits only for the first answer. Addresses are tried in the system's
+//! order. A failing resolution changes nothing. A connection to an address that the name no longer stands for ends when
+//! nothing is outstanding on it.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
@@ -13,12 +14,12 @@ use tokio::sync::watch;
 
 use crate::config::StoreAddress;
 
-/// Where a service's store is.
+/// The address of a service's store.
 #[derive(Clone, Debug)]
 pub(crate) enum Resolver {
-    /// There, for good.
+    /// A fixed address.
     Fixed(SocketAddr),
-    /// Where its name says.
+    /// The addresses of a name.
     Named(NamedStore),
 }
 
@@ -26,41 +27,41 @@ pub(crate) enum Resolver {
 #[derive(Clone, Debug)]
 pub(crate) struct NamedStore {
     known: watch::Receiver<Known>,
-    /// Has the name asked about soon.
+    /// Requests a look-up.
     ask: SyncSender<()>,
 }
 
-/// What is known of a name.
+/// The present knowledge of a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Known {
-    /// In the order in which they are tried; empty before the first answer.
+    /// The addresses in the order in which they are tried; empty before the first answer.
     addresses: Vec<SocketAddr>,
-    /// Whether there has been an answer, good or bad.
-    asked: bool,
-    /// Whether the last answer was bad.
+    /// True once there has been an answer, good or bad.
+    has_answer: bool,
+    /// True if the last answer was bad.
     failing: bool,
 }
 
-/// What an answer changes.
+/// The change that an answer brings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Transition {
     /// The name stands for other addresses than before, if it stood for any.
     Changed,
-    /// It cannot be resolved any more, or is not yet.
+    /// The name cannot be resolved any more, or has never been.
     Failed(String),
-    /// It can be resolved again, to the same addresses.
+    /// The name can be resolved again, to the same addresses.
     Recovered,
 }
 
 impl Resolver {
-    /// That of a service which listens at `own`.
+    /// The resolver of a service that listens at `own`.
     pub(crate) fn start(service: &str, store: &StoreAddress, own: &[SocketAddr]) -> Self {
         let (host, port) = match store {
             StoreAddress::Fixed(address) => return Self::Fixed(*address),
             StoreAddress::Named { host, port } => (host.clone(), *port),
         };
         // One order is enough: whoever orders is content with the next answer.
-        let (ask, asked) = mpsc::sync_channel(1);
+        let (ask, requests) = mpsc::sync_channel(1);
         let (publish, known) = watch::channel(Known::default());
         let service = service.to_owned();
         let own = own.to_vec();
@@ -74,7 +75,7 @@ impl Resolver {
                     }
                 });
                 std::thread::sleep(AT_MOST_EVERY);
-                if let Err(RecvTimeoutError::Disconnected) = asked.recv_timeout(EVERY) {
+                if let Err(RecvTimeoutError::Disconnected) = requests.recv_timeout(EVERY) {
                     return;
                 }
             }
@@ -93,13 +94,13 @@ impl Resolver {
                 // It is full if somebody else has just asked.
                 let _ = ask.try_send(());
                 let mut known = known.clone();
-                let known = known.wait_for(|known| known.asked).await;
+                let known = known.wait_for(|known| known.has_answer).await;
                 known.map_or_else(|_| Vec::new(), |known| known.addresses.clone())
             }
         }
     }
 
-    /// Whether the store is still there, as far as is known.
+    /// True if the store still has this address, as far as is known.
     pub(crate) fn is_current(&self, address: SocketAddr) -> bool {
         match self {
             Self::Fixed(_) => true,
@@ -107,7 +108,7 @@ impl Resolver {
         }
     }
 
-    /// Waits until it is not.
+    /// Waits until the store no longer has this address.
     pub(crate) async fn has_moved(&self, address: SocketAddr) {
         if let Self::Named(NamedStore { known, .. }) = self
             && known.clone().wait_for(|known| !known.stands_for(address)).await.is_ok()
@@ -119,9 +120,9 @@ impl Resolver {
 }
 
 impl Known {
-    /// Takes an answer. What that changes, if anything.
+    /// Takes an answer. Returns the change that it brings, if any.
     fn take(&mut self, answer: Result<Vec<SocketAddr>, String>) -> Option<Transition> {
-        self.asked = true;
+        self.has_answer = true;
         match answer {
             Err(why) => (!std::mem::replace(&mut self.failing, true)).then_some(Transition::Failed(why)),
             Ok(addresses) => {
@@ -143,7 +144,7 @@ impl Known {
     }
 }
 
-/// Asks the system, which may take long.
+/// Looks a name up in the system, which may take long.
 fn resolve(host: &str, port: u16, own: &[SocketAddr]) -> Result<Vec<SocketAddr>, String> {
     let mut addresses: Vec<SocketAddr> = Vec::new();
     for address in (host, port).to_socket_addrs().map_err(|error| error.to_string())? {
@@ -159,7 +160,7 @@ fn resolve(host: &str, port: u16, own: &[SocketAddr]) -> Result<Vec<SocketAddr>,
     Ok(addresses)
 }
 
-/// Whether whoever connects to `address` reaches a socket that listens at `own`, as far as the configuration tells.
+/// True if a connection to `address` reaches a socket that listens at `own`, as far as the configuration tells.
 fn reaches(own: SocketAddr, address: SocketAddr) -> bool {
     own.port() == address.port()
         && (own.ip() == address.ip() || own.ip().is_unspecified() && address.ip().is_loopback())
@@ -188,9 +189,9 @@ fn log_transition(service: &str, name: &str, known: &Known, transition: &Transit
     }
 }
 
-/// How often the name is asked about while nobody connects.
+/// The interval at which the name is looked up while no connection is made.
 const EVERY: Duration = Duration::from_secs(30);
-/// Connections that fail one after the other do not ask one after the other.
+/// The least time between two look-ups, however many connections fail.
 const AT_MOST_EVERY: Duration = Duration::from_millis(200);
 
 #[cfg(test)]
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn only_changes_are_told_and_the_last_addresses_hold() {
+    fn only_changes_are_reported_and_the_last_addresses_hold() {
         let one = at(&["127.0.0.1:1"]);
         let both = at(&["127.0.0.1:1", "127.0.0.2:1"]);
         let turned = at(&["127.0.0.2:1", "127.0.0.1:1"]);
@@ -220,7 +221,7 @@ mod tests {
             (Ok(&turned), None, &turned),
         ] {
             assert_eq!(known.take(answer.cloned().map_err(str::to_owned)), transition);
-            assert_eq!((&known.addresses[..], known.asked), (addresses, true));
+            assert_eq!((&known.addresses[..], known.has_answer), (addresses, true));
         }
         assert!(known.stands_for(one[0]) && !known.stands_for("127.0.0.3:1".parse().unwrap()));
     }

@@ -1,5 +1,6 @@
-//! What the configuration says of one proxied service, as a thread uses it.
+//! The settings of one proxied service, as a thread uses them.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use tokio::sync::watch;
 use super::local_addrs::LocalAddrs;
 use super::query_types::QueryTypeTable;
 use super::resolver::Resolver;
+use super::store_silence::{SilenceLimits, StorePause};
 use super::tenants::Tenants;
 use crate::config;
 use crate::protocol::query_types::QueryTypes;
@@ -20,7 +22,7 @@ pub(crate) struct Limits {
     pub(crate) queue_limit: usize,
     /// The bytes that requests may have that wait, all threads together.
     pub(crate) queue_memory: usize,
-    /// How long a request may wait.
+    /// The time that a request may wait.
     pub(crate) deadline: Option<Nanos>,
     pub(crate) codel: Option<config::Codel>,
     /// The number of known tenants' clients, all threads together.
@@ -31,15 +33,15 @@ pub(crate) struct Limits {
     pub(crate) max_unknown_clients: usize,
     /// The dedicated connections of one tenant's clients, all threads together.
     pub(crate) max_dedicated: usize,
-    /// How long an unknown client may stay.
+    /// The time that an unknown client may stay.
     pub(crate) unknown_timeout: Nanos,
-    /// How long another client may send nothing.
+    /// The time that another client may send nothing.
     pub(crate) idle_timeout: Option<Nanos>,
     /// The number of one client's requests that may be unanswered.
     pub(crate) max_depth: usize,
     /// The bytes of replies that may wait for one client.
     pub(crate) max_output: usize,
-    /// How long a client may take for the rest of a request, or to read.
+    /// The time that a client may take for the rest of a request, or to read.
     pub(crate) client_timeout: Nanos,
     /// The bytes that all clients may hold, all threads together.
     pub(crate) client_memory: usize,
@@ -47,11 +49,11 @@ pub(crate) struct Limits {
     pub(crate) tenant_memory: usize,
     /// The length of a request; holds for clients that come after a change.
     pub(crate) max_request: usize,
-    /// How long the store may take to accept a connection or to answer.
+    /// The time that the store may take to accept a connection or to answer.
     pub(crate) store_timeout: Nanos,
-    /// How long it may be silent while it does something that may take long.
+    /// The time that it may be silent while it does something that may take long.
     pub(crate) slow_timeout: Nanos,
-    /// What prices follow.
+    /// The measure that prices follow.
     pub(crate) learn: Option<config::Learn>,
 }
 
@@ -83,7 +85,7 @@ impl Limits {
     }
 }
 
-/// Where what may change of a running service is changed.
+/// The sender of changes to the settings of a running service.
 #[derive(Debug)]
 pub(crate) struct Controls {
     limits: watch::Sender<Limits>,
@@ -91,10 +93,10 @@ pub(crate) struct Controls {
 }
 
 impl Controls {
-    /// How long a request may be under way: in the queue, and with the store.
+    /// The time that a request may be under way: in the queue, and with the store.
     pub(crate) fn longest_request(&self) -> Nanos {
-        let Limits { deadline, store_timeout, .. } = *self.limits.borrow();
-        store_timeout.saturating_add(deadline.unwrap_or(store_timeout)).saturating_add(AT_LEAST_KEPT)
+        let Limits { deadline, store_timeout, slow_timeout, .. } = *self.limits.borrow();
+        slow_timeout.saturating_add(deadline.unwrap_or(store_timeout)).saturating_add(AT_LEAST_KEPT)
     }
 
     /// Puts in force what a configuration says, for a service that has been served since its start with these query types.
@@ -111,31 +113,31 @@ pub(crate) struct Settings {
     pub(crate) service: usize,
     /// Its name.
     pub(crate) name: String,
-    /// How it is spoken to.
+    /// Its protocol.
     pub(crate) protocol: config::Protocol,
-    /// Where it listens, and for what.
+    /// The address that it listens at, and its transports.
     pub(crate) listen: Vec<SocketAddr>,
     pub(crate) transports: config::Transports,
-    /// The store behind it, and how it is treated.
+    /// The store behind it, and its settings.
     pub(crate) backend: config::Backend,
-    /// Where the store is at the time.
+    /// The store's present address.
     pub(crate) store: Resolver,
+    /// The pause of its clients.
+    pub(crate) pause: Arc<StorePause>,
     /// Users, and denied commands.
     pub(crate) tenants: watch::Receiver<Arc<Tenants>>,
     /// The machine's own addresses.
-    pub(crate) own: watch::Receiver<Arc<LocalAddrs>>,
-    /// How many connections each thread keeps to the store.
+    pub(crate) local_addrs: watch::Receiver<Arc<LocalAddrs>>,
+    /// The number of connections that each thread keeps to the store.
     pub(crate) connections: usize,
-    /// How many requests may be with the store at once, all threads together; `None` for any number.
+    /// The number of requests that may be with the store at once, all threads together; `None` for any number.
     pub(crate) parallelism: Option<config::Parallelism>,
-    /// How many threads serve it.
+    /// The number of threads that serve it.
     pub(crate) threads: usize,
-    /// What may change while it runs.
+    /// The settings that may change while it runs.
     pub(crate) limits: watch::Receiver<Limits>,
-    /// How requests are classified.
+    /// The classification of requests.
     pub(crate) types: watch::Receiver<Arc<QueryTypeTable>>,
-    /// How many datagrams of each thread may be under way.
-    pub(crate) max_datagrams: usize,
 }
 
 impl Settings {
@@ -144,9 +146,10 @@ impl Settings {
         config: &config::Config,
         threads: usize,
         tenants: &watch::Receiver<Arc<Tenants>>,
-        own: &watch::Receiver<Arc<LocalAddrs>>,
+        local_addrs: &watch::Receiver<Arc<LocalAddrs>>,
     ) -> Vec<(Self, Controls)> {
         let proxied = config.services.iter().enumerate();
+        let mut pauses = HashMap::<_, Arc<StorePause>>::new();
         proxied
             .filter_map(|(service, settings)| {
                 let backend = settings.backend.clone()?;
@@ -159,15 +162,15 @@ impl Settings {
                     parallelism: backend.admission.as_ref().map(|admission| admission.parallelism),
                     threads,
                     tenants: tenants.clone(),
-                    own: own.clone(),
+                    local_addrs: local_addrs.clone(),
                     service,
+                    pause: Arc::clone(pauses.entry(backend.address.clone()).or_default()),
                     store: Resolver::start(&settings.name, &backend.address, &settings.listen),
                     name: settings.name.clone(),
                     protocol: settings.protocol,
                     listen: settings.listen.clone(),
                     transports: settings.transports,
                     connections: backend.connections as usize,
-                    max_datagrams: backend.max_datagrams.div_ceil(threads),
                     backend,
                 };
                 Some((settings, Controls { limits: to_limits, types: to_types }))
@@ -175,14 +178,20 @@ impl Settings {
             .collect()
     }
 
-    /// How long a new client's requests may be.
+    /// The length that a new client's requests may have.
     pub(crate) fn max_request(&self) -> usize {
         self.limits.borrow().max_request
     }
 
-    /// How long the store may take to answer.
+    /// The time that the store may take to answer.
     pub(crate) fn store_timeout(&self) -> Nanos {
         self.limits.borrow().store_timeout
+    }
+
+    /// The limits of the store's silence.
+    pub(crate) fn silence_limits(&self) -> SilenceLimits {
+        let Limits { store_timeout, slow_timeout, .. } = *self.limits.borrow();
+        SilenceLimits { timeout: store_timeout, slow: slow_timeout, paused_until: self.pause.until() }
     }
 }
 

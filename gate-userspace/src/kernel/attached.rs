@@ -1,7 +1,7 @@
 //! The interfaces that the program is attached to, as the control element has them, by slot.
 
 use std::mem::offset_of;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use gate_common::abi::{AttachMode, Control};
 
@@ -23,7 +23,45 @@ impl Maps {
     /// True if the program is attached to this interface.
     #[must_use]
     pub fn is_attached_to(&self, interface: u32) -> bool {
-        interface != 0 && self.attached().any(|(index, _)| index == interface)
+        self.slot_of(interface).is_some()
+    }
+
+    /// The bit of the kernel's mark that charged datagrams get; zero if they get none.
+    #[must_use]
+    pub fn charged_mark(&self) -> u32 {
+        self.marking().load(Ordering::Relaxed) as u32
+    }
+
+    /// The slots, a bit each, of interfaces where nothing is marked.
+    #[must_use]
+    pub fn unmarked_slots(&self) -> u32 {
+        (self.marking().load(Ordering::Relaxed) >> u32::BITS) as u32
+    }
+
+    /// The bit of the kernel's mark that tells whether a datagram that came in by this interface was charged; nothing if that
+    /// has to be inferred.
+    #[must_use]
+    pub fn mark_at(&self, interface: u32) -> Option<u32> {
+        let word = self.marking().load(Ordering::Relaxed);
+        let mark = Some(word as u32).filter(|&mark| mark != 0)?;
+        let unmarked = (word >> u32::BITS) as u32;
+        let is_unmarked = || self.slot_of(interface).is_some_and(|slot| unmarked & 1 << slot != 0);
+        (unmarked == 0 || !is_unmarked()).then_some(mark)
+    }
+
+    /// Lets charged datagrams get this bit of the kernel's mark, but for those of the interfaces in these slots.
+    pub(super) fn set_marking(&self, mark: u32, unmarked_slots: u32) {
+        let word = u64::from(mark) | u64::from(unmarked_slots) << u32::BITS;
+        self.marking().store(word, Ordering::Relaxed);
+    }
+
+    fn slot_of(&self, interface: u32) -> Option<usize> {
+        let is_there = |slot: &usize| self.attached_at(*slot).is_some_and(|(index, _)| index == interface);
+        (0..Control::INTERFACES).find(is_there).filter(|_| interface != 0)
+    }
+
+    fn marking(&self) -> &AtomicU64 {
+        self.control.word(0, offset_of!(Control, charged_mark))
     }
 
     /// The network namespace of these interfaces, by its inode's number.
@@ -59,7 +97,7 @@ impl Maps {
             let word = u64::from(interface) | u64::from(mode as u32) << 32;
             return self.head(offset_of!(Control, interface)).store(word, Ordering::Relaxed);
         };
-        let packed = interface | (mode as u32) << INDEX_BITS;
+        let packed = interface | (mode as u32) << Control::INDEX_BITS;
         let word = self.head(offset);
         let others = word.load(Ordering::Relaxed) & !(u64::from(u32::MAX) << shift);
         word.store(others | u64::from(packed) << shift, Ordering::Relaxed);
@@ -71,7 +109,7 @@ fn at(head: &(impl ControlHead + ?Sized), slot: usize) -> Option<(u32, AttachMod
     let (index, mode) = match further(slot) {
         Some((offset, shift)) => {
             let packed = (head.head(offset).load(Ordering::Relaxed) >> shift) as u32;
-            (packed & ((1 << INDEX_BITS) - 1), packed >> INDEX_BITS)
+            (packed & ((1 << Control::INDEX_BITS) - 1), packed >> Control::INDEX_BITS)
         }
         None => {
             let word = head.head(offset_of!(Control, interface)).load(Ordering::Relaxed);
@@ -88,8 +126,6 @@ fn further(slot: usize) -> Option<(usize, usize)> {
     Some((offset - offset % 8, offset % 8 * 8))
 }
 
-/// Indices of interfaces are far smaller.
-const INDEX_BITS: u32 = 30;
 /// Index and mode of the first slot are in one word, the index in its lower half.
 const _: () = assert!(cfg!(target_endian = "little"));
 
@@ -99,15 +135,7 @@ mod tests {
     use crate::kernel::Sizes;
 
     fn maps() -> Maps {
-        let sizes = Sizes {
-            cpus: 1,
-            cpu_rows: 3,
-            thread_rows: 1,
-            tenants: 4,
-            services: 4,
-            blocks: 16,
-            samples: 4_096,
-        };
+        let sizes = Sizes { cpu_rows: 3, ..Sizes::SMALL };
         Maps::private(&sizes).unwrap().0
     }
 
@@ -133,6 +161,28 @@ mod tests {
         maps.set_cpu_rows(2);
         assert!(maps.attached().eq([1, 2, 4, 5, 6].map(interface)));
         assert!(!maps.is_attached_to(0));
+    }
+
+    #[test]
+    fn an_interface_without_marks_changes_nothing_of_others() {
+        let maps = maps();
+        maps.set_attached(0, 5, AttachMode::Native, 7);
+        maps.set_attached(2, 6, AttachMode::Native, 7);
+        let marks = || [5, 6, 9, 0].map(|interface| maps.mark_at(interface));
+        assert_eq!(marks(), [None; 4]);
+        maps.set_marking(0x1000, 0);
+        assert_eq!(marks(), [Some(0x1000); 4]);
+        // Of what comes in by another interface the mark says that gate has not seen it.
+        for (unmarked, expected) in [
+            (0b001, [None, Some(0x1000)]),
+            (0b100, [Some(0x1000), None]),
+            (0b101, [None, None]),
+            (0b010, [Some(0x1000); 2]),
+        ] {
+            maps.set_marking(0x1000, unmarked);
+            assert_eq!((maps.charged_mark(), maps.unmarked_slots()), (0x1000, unmarked));
+            assert_eq!(marks(), [expected[0], expected[1], Some(0x1000), Some(0x1000)], "{unmarked:#b}");
+        }
     }
 
     #[test]

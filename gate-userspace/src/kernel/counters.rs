@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use gate_common::abi::{Control, CounterLine, Cpu, RareCounters, Reason, TenantCounters, touched_words};
 
+use super::layer::ByLayer;
 use super::maps::Maps;
 
 /// A row of counters.
@@ -27,8 +28,8 @@ impl Maps {
 
     pub(super) fn set_cpu_rows(&self, rows: u32) {
         let word = self.control.word(0, offset_of!(Control, cpu_rows));
-        let beside = word.load(Ordering::Relaxed) & !u64::from(u32::MAX);
-        word.store(beside | u64::from(rows), Ordering::Relaxed);
+        let others = word.load(Ordering::Relaxed) & !u64::from(u32::MAX);
+        word.store(others | u64::from(rows), Ordering::Relaxed);
     }
 
     /// How many rows of counters there are: the shared one, those of CPUs, and those of the dispatcher's threads.
@@ -48,32 +49,54 @@ impl Maps {
         }
     }
 
-    /// The row of rare counters that a row shares with others.
+    /// The row of rare counters that a row shares with others of its layer: threads have the last one.
     pub(super) fn rare_row(&self, row: usize) -> usize {
-        row % (self.rare_counters.len() / self.tenants.len())
+        let of_cpus = self.rare_rows_of_cpus();
+        if row <= self.cpu_rows() { row % of_cpus } else { self.rare_rows() - 1 }
+    }
+
+    /// How many rows of rare counters there are.
+    pub(super) fn rare_rows(&self) -> usize {
+        self.rare_counters.len() / self.tenants.len()
+    }
+
+    fn rare_rows_of_cpus(&self) -> usize {
+        let threads_have_one = self.rows() > 1 + self.cpu_rows();
+        (self.rare_rows() - usize::from(threads_have_one)).max(1)
     }
 
     /// A tenant's counters, all rows together.
     #[must_use]
     pub fn tenant_counters(&self, tenant: usize) -> TenantCounters {
-        let mut sum = TenantCounters::default();
+        let [mut sum, proxy] = self.counters_by_layer(tenant);
+        sum.add(&proxy);
+        sum
+    }
+
+    /// A tenant's counters by layer, all rows of each together.
+    #[must_use]
+    pub fn counters_by_layer(&self, tenant: usize) -> ByLayer {
+        let [mut xdp, mut proxy] = ByLayer::default();
         let cpu_rows = self.cpu_rows();
         for row in 0..self.rows() {
             let line = self.counters.load(row * self.tenants.len() + tenant);
             if row <= cpu_rows {
-                sum.add_line(tenant as u32, &line);
+                xdp.add_line(tenant as u32, &line);
             } else {
-                sum.add_thread_line(tenant as u32, &line);
+                proxy.add_thread_line(tenant as u32, &line);
             }
         }
-        for rare in (tenant..self.rare_counters.len()).step_by(self.tenants.len()) {
-            sum.add_rare(&self.rare_counters.load(rare));
+        let of_cpus = self.rare_rows_of_cpus();
+        for row in 0..self.rare_rows() {
+            let rare = self.rare_counters.load(row * self.tenants.len() + tenant);
+            if row < of_cpus { &mut xdp } else { &mut proxy }.add_rare(&rare);
         }
-        sum
+        [xdp, proxy]
     }
 
-    /// Forgets what was counted of a tenant.
+    /// Forgets what was counted of a tenant, once it has been noted in [`Maps::cleared`].
     pub fn clear_tenant_counters(&self, tenant: usize) {
+        self.cleared.note(tenant as u32, || self.counters_by_layer(tenant));
         for line in (tenant..self.counters.len()).step_by(self.tenants.len()) {
             self.counters.store(line, &CounterLine::default());
         }

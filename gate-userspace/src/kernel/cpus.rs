@@ -91,7 +91,7 @@ pub struct CpuWatch {
     /// The list that rows were given by last, until then none.
     seen: Vec<u8>,
     /// True once somebody was told that there are too few rows.
-    told: bool,
+    warned: bool,
 }
 
 impl CpuWatch {
@@ -101,7 +101,7 @@ impl CpuWatch {
     ///
     /// [`Error::System`].
     pub fn new() -> Result<Self> {
-        Ok(Self { online: File::open(ONLINE).map_err(failed)?, seen: Vec::new(), told: false })
+        Ok(Self { online: File::open(ONLINE).map_err(failed)?, seen: Vec::new(), warned: false })
     }
 
     /// Gives rows to CPUs that have come since. To be called once a tick by the owner of the maps.
@@ -124,7 +124,7 @@ impl CpuWatch {
             Rows::Given => self.seen = list.to_vec(),
             Rows::TooFew(without) => {
                 self.seen = list.to_vec();
-                if !std::mem::replace(&mut self.told, true) {
+                if !std::mem::replace(&mut self.warned, true) {
                     tracing::info!(
                         without,
                         "more CPUs than rows of counters: these count in one, more slowly, until gate is started anew"
@@ -163,6 +163,8 @@ impl Maps {
         for (&cpu, &row) in wanting.iter().zip(&free) {
             self.set_row(cpu, row);
         }
+        // Which rare counters go with a row may have been decided otherwise by an older gate.
+        (0..room).filter(|&cpu| used[cpu] != 0).for_each(|cpu| self.set_row(cpu, used[cpu]));
         let without = wanting.len().saturating_sub(free.len());
         if without == 0 {
             return Rows::Given;
@@ -220,9 +222,7 @@ mod tests {
     }
 
     fn maps(cpus: u32, cpu_rows: u32) -> Maps {
-        let room =
-            Sizes { cpus, cpu_rows, thread_rows: 1, tenants: 600, services: 4, blocks: 16, samples: 4_096 };
-        Maps::private(&room).unwrap().0
+        Maps::private(&Sizes { cpus, cpu_rows, tenants: 600, ..Sizes::SMALL }).unwrap().0
     }
 
     fn rows(maps: &Maps) -> Vec<usize> {

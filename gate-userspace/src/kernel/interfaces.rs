@@ -42,13 +42,13 @@ pub fn attach(loaded: &mut Loaded, interface: &str, mode: Mode, pins: &PinDir) -
 /// [`Error::NoInterface`]; [`Error::OtherInterface`] if links are pinned, and all for other interfaces than these.
 pub fn assign(maps: &Maps, names: &[String], pins: &PinDir) -> Result<Vec<Interface>> {
     let indices = names.iter().map(|name| index_of(name)).collect::<Result<Vec<_>>>()?;
-    let held = pinned_links(pins)?;
-    let mut alive = held.iter().flatten().filter(|&&index| index != 0).peekable();
+    let pinned = pinned_links(pins)?;
+    let mut alive = pinned.iter().flatten().filter(|&&index| index != 0).peekable();
     if alive.peek().is_some() && (is_elsewhere(maps) || !alive.any(|index| indices.contains(index))) {
         return Err(Error::OtherInterface { directory: pins.path().to_owned(), interface: names.join(", ") });
     }
     let wanted: Vec<_> = indices.into_iter().map(|index| Wanted { index, before: None }).collect();
-    Ok(with_slots(names, &wanted, &held))
+    Ok(with_slots(names, &wanted, &pinned))
 }
 
 /// As [`assign`], for a gate that runs at the interfaces `before`: of these, those that have vanished keep their slots.
@@ -125,22 +125,22 @@ struct Wanted {
 /// The links that are pinned, by slot: an interface's index, zero if that has vanished.
 type PinnedLinks = [Option<u32>; Control::INTERFACES];
 
-fn with_slots(names: &[String], wanted: &[Wanted], held: &PinnedLinks) -> Vec<Interface> {
-    let slots = slots(wanted, held);
+fn with_slots(names: &[String], wanted: &[Wanted], pinned: &PinnedLinks) -> Vec<Interface> {
+    let slots = slots(wanted, pinned);
     names.iter().zip(slots).map(|(name, slot)| Interface { name: name.clone(), slot }).collect()
 }
 
 /// The slots of interfaces: of each the one that holds its link; else, if that has vanished, the one that it had; else one
 /// that is free, last those whose interfaces are given up.
-fn slots(wanted: &[Wanted], held: &PinnedLinks) -> Vec<usize> {
+fn slots(wanted: &[Wanted], pinned: &PinnedLinks) -> Vec<usize> {
     let own = |wanted: &Wanted| {
-        let holds_it = |held: &Option<u32>| wanted.index != 0 && *held == Some(wanted.index);
-        let before = || wanted.before.filter(|&slot| held[slot].is_none_or(|index| index == 0));
-        held.iter().position(holds_it).or_else(before)
+        let holds_it = |pinned: &Option<u32>| wanted.index != 0 && *pinned == Some(wanted.index);
+        let before = || wanted.before.filter(|&slot| pinned[slot].is_none_or(|index| index == 0));
+        pinned.iter().position(holds_it).or_else(before)
     };
     let own: Vec<_> = wanted.iter().map(own).collect();
     let mut free: Vec<usize> = (0..Control::INTERFACES).filter(|slot| !own.contains(&Some(*slot))).collect();
-    free.sort_by_key(|&slot| held[slot].is_some_and(|index| index != 0));
+    free.sort_by_key(|&slot| pinned[slot].is_some_and(|index| index != 0));
     let mut free = free.into_iter();
     own.into_iter().map_while(|own| own.or_else(|| free.next())).collect()
 }
@@ -162,11 +162,11 @@ fn put(
     pins: &PinDir,
     replace: bool,
 ) -> Result<Vec<Option<AttachMode>>> {
-    let held = pinned_links(pins)?;
-    let found = |interface: &Interface| match (index_of(&interface.name), held[interface.slot]) {
+    let pinned = pinned_links(pins)?;
+    let found = |interface: &Interface| match (index_of(&interface.name), pinned[interface.slot]) {
         (Err(_), _) => Found::Vanished,
         (Ok(_), None | Some(0)) => Found::Free,
-        (Ok(index), Some(held)) if index == held => Found::Own,
+        (Ok(index), Some(pinned)) if index == pinned => Found::Own,
         _ => Found::OfAnother,
     };
     let mut order: Vec<_> =
@@ -202,14 +202,14 @@ fn put(
 }
 
 fn pinned_links(pins: &PinDir) -> Result<PinnedLinks> {
-    let mut held = [None; Control::INTERFACES];
-    for (slot, held) in held.iter_mut().enumerate() {
+    let mut pinned = [None; Control::INTERFACES];
+    for (slot, pinned) in pinned.iter_mut().enumerate() {
         let pin = pins.link(slot);
         if pin.exists() {
-            *held = Some(link::interface(&pin)?);
+            *pinned = Some(link::interface(&pin)?);
         }
     }
-    Ok(held)
+    Ok(pinned)
 }
 
 /// Takes both programs from the interface of a slot.
@@ -243,10 +243,10 @@ mod tests {
     #[test]
     fn an_interface_keeps_its_slot_while_it_is_listed() {
         const NEW: Option<usize> = None;
-        let held = |links: &[Option<u32>]| {
-            let mut held = [None; Control::INTERFACES];
-            held[..links.len()].copy_from_slice(links);
-            held
+        let pinned = |links: &[Option<u32>]| {
+            let mut pinned = [None; Control::INTERFACES];
+            pinned[..links.len()].copy_from_slice(links);
+            pinned
         };
         for (links, wanted, expected) in [
             (&[][..], &[(5, NEW), (6, NEW)][..], &[0, 1][..]),
@@ -266,14 +266,14 @@ mod tests {
             (&[Some(5), Some(6)], &[(6, Some(0))], &[1]),
         ] {
             let wanted: Vec<_> = wanted.iter().map(|&(index, before)| Wanted { index, before }).collect();
-            assert_eq!(slots(&wanted, &held(links)), expected, "{links:?} {wanted:?}");
+            assert_eq!(slots(&wanted, &pinned(links)), expected, "{links:?} {wanted:?}");
         }
     }
 
     #[test]
     fn where_every_slot_is_taken_those_that_are_given_up_are_used() {
-        let held = [1, 2, 3, 4, 5, 6, 7, 8].map(Some);
+        let pinned = [1, 2, 3, 4, 5, 6, 7, 8].map(Some);
         let wanted = [1, 2, 3, 4, 5, 6, 9, 10].map(|index| Wanted { index, before: None });
-        assert_eq!(slots(&wanted, &held), [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(slots(&wanted, &pinned), [0, 1, 2, 3, 4, 5, 6, 7]);
     }
 }

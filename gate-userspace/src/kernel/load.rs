@@ -156,9 +156,25 @@ impl Runner<'_> {
     ///
     /// As there; `EINVAL` unless `used` is a multiple of 4 below 256.
     pub fn run_with_headroom_used(&self, packet: &[u8], used: u8) -> Result<Run> {
+        self.run_from(packet, used, 0)
+    }
+
+    /// As [`Loaded::run`], once, on a packet that came in by this interface of this thread's network namespace, from a
+    /// driver that has no metadata.
+    ///
+    /// # Errors
+    ///
+    /// As there; `ENODEV` or `EINVAL` without such an interface.
+    pub fn run_without_metadata(&self, packet: &[u8], interface: u32) -> Result<Run> {
+        // Of 256 bytes the kernel needs 40 (`struct xdp_frame`): with these there is no room for another word.
+        self.run_from(packet, 216, interface)
+    }
+
+    fn run_from(&self, packet: &[u8], used: u8, interface: u32) -> Result<Run> {
         let whole = [&vec![0; usize::from(used)], packet].concat();
-        // `struct xdp_md`: where the packet starts, and where it ends; the rest is not for the caller to say.
-        let context = [u32::from(used), whole.len() as u32, 0, 0, 0, 0].map(u32::to_ne_bytes);
+        // `struct xdp_md`: where the packet starts, where it ends, and after a field the interface; the rest is not
+        // for the caller to say.
+        let context = [u32::from(used), whole.len() as u32, 0, interface, 0, 0].map(u32::to_ne_bytes);
         let mut run = self.run_with(&whole, Some(context.as_flattened()), 1)?;
         run.packet.drain(..usize::from(used));
         Ok(run)

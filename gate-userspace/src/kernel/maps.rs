@@ -14,6 +14,7 @@ use gate_common::token_bucket::Limits;
 use gate_common::units::Nanos;
 
 use super::arrays::{array, data_of, data_of_pin, require_pins};
+use super::cleared::Cleared;
 use super::error::{Error, Result};
 use super::mapped::{Mapped, Words};
 use super::owner::{self, ControlHead, Ownership};
@@ -56,6 +57,8 @@ pub struct Maps {
     pub cpus: Mapped<Cpu>,
     /// See [`TopKey`].
     pub top_keys: Mapped<TopKey>,
+    /// The counters of tenants before this process cleared them.
+    pub cleared: Cleared,
 }
 
 impl Maps {
@@ -120,11 +123,18 @@ impl Maps {
             touched: array(sizes, maps::TOUCHED)?,
             cpus: array(sizes, maps::CPUS)?,
             top_keys: array(sizes, maps::TOP_KEYS)?,
+            cleared: Cleared::default(),
         };
         this.set_cpu_rows(sizes.cpu_rows);
         this.init(Clock::default());
         let (ownership, _) = owner::take(&this)?;
         Ok((this, ownership))
+    }
+
+    /// Maps of [`Sizes::SMALL`], as [`Maps::private`] makes them.
+    #[cfg(test)]
+    pub(crate) fn small() -> Self {
+        Self::private(&Sizes::SMALL).expect("there is memory").0
     }
 
     fn open(writable: bool, map: impl Fn(&str) -> Result<MapData>) -> Result<Self> {
@@ -140,6 +150,7 @@ impl Maps {
             touched: array(maps::TOUCHED, writable, &map)?,
             cpus: array(maps::CPUS, writable, &map)?,
             top_keys: array(maps::TOP_KEYS, writable, &map)?,
+            cleared: Cleared::default(),
         })
     }
 
@@ -170,21 +181,6 @@ impl Maps {
     #[must_use]
     pub fn clock(&self) -> Clock {
         self.control.load_at(0, offset_of!(Control, clock))
-    }
-
-    /// The bit of the kernel's mark that charged datagrams get; zero if they get none.
-    #[must_use]
-    pub fn charged_mark(&self) -> u32 {
-        self.control.word(0, offset_of!(Control, charged_mark)).load(Ordering::Relaxed) as u32
-    }
-
-    pub(super) fn set_charged_mark(&self, mark: u32) {
-        self.control.word(0, offset_of!(Control, charged_mark)).store(u64::from(mark), Ordering::Relaxed);
-    }
-
-    /// Marks nothing from now on.
-    pub fn mark_nothing(&self) {
-        self.set_charged_mark(0);
     }
 
     /// The generation in force.

@@ -1,53 +1,52 @@
 //! The program at an interface's ingress, behind the XDP program, that marks what that has charged.
 //!
-//! Its link is a tcx link (Linux 6.6), pinned beside the XDP program's. Where it cannot be attached, or the driver has
-//! no room for metadata, nothing is marked, and the daemon goes by the interface that a datagram came in by.
+//! Its link is a tcx link (Linux 6.6), pinned beside the XDP program's. At an interface where it cannot be attached, or whose
+//! driver has no metadata, nothing is marked, and the daemon goes by the interface that a datagram came in by. That is
+//! known for each interface by itself.
 
 use std::path::Path;
 
 use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::tc::{SchedClassifierLink, TcAttachOptions};
 use aya::programs::{LinkOrder, TcAttachType};
-use gate_common::abi::{Control, Event};
+use gate_common::abi::Control;
 
 use super::error::{Error, Result, os_error};
 use super::interfaces::Interface;
 use super::link;
 use super::load::Loaded;
-use super::maps::Maps;
 use super::pins::PinDir;
 
-/// Lets the bit `mark` be set on what is charged at these interfaces; with no bit, or if one of them cannot do that, lets
-/// nothing be marked, so that the daemon asks one question of all. A program that is there already is replaced, without a
-/// moment between the two.
+/// Lets the bit `mark` be set on what is charged at these interfaces, with no bit at none of them. Returns the interfaces
+/// where the program cannot be attached, with the reasons: there nothing is marked. A program that is there already is
+/// replaced, without a moment between the two.
+///
+/// That an interface's driver has no metadata is found again after this, by its next datagram.
 ///
 /// # Errors
 ///
-/// The kernel's error; then nothing is marked.
+/// The kernel's error when the program cannot be taken away; then nothing is marked anywhere.
 pub fn attach<'i>(
     loaded: &mut Loaded,
     interfaces: impl IntoIterator<Item = &'i Interface>,
     mark: u32,
     pins: &PinDir,
-) -> Result<()> {
-    let mut interfaces = interfaces.into_iter().filter(|_| mark != 0);
-    let attached = interfaces
-        .try_for_each(|Interface { name, slot }| attach_program(loaded, name, &pins.mark_link(*slot)));
-    if mark == 0 || attached.is_err() {
-        loaded.maps.set_charged_mark(0);
-        let mut marking =
-            (0..Control::INTERFACES).map(|slot| pins.mark_link(slot)).filter(|pin| pin.exists());
-        marking.try_for_each(|pin| remove(&pin))?;
-        return attached;
+) -> Result<Vec<(&'i Interface, Error)>> {
+    let mut failed = Vec::new();
+    for interface in interfaces.into_iter().filter(|_| mark != 0) {
+        if let Err(error) = attach_program(loaded, &interface.name, &pins.mark_link(interface.slot)) {
+            failed.push((interface, error));
+        }
     }
-    loaded.maps.set_charged_mark(mark);
-    Ok(())
-}
-
-/// How often the driver has had no room for the metadata that the mark is made of.
-#[must_use]
-pub fn unmarked(maps: &Maps) -> u64 {
-    maps.cpu_counters().events[Event::NoMetadata.index()]
+    let unmarked = failed.iter().fold(0, |slots, (interface, _)| slots | 1 << interface.slot);
+    loaded.maps.set_marking(mark, unmarked);
+    for slot in (0..Control::INTERFACES).filter(|slot| mark == 0 || unmarked & 1 << slot != 0) {
+        let pin = pins.mark_link(slot);
+        if pin.exists() {
+            remove(&pin).inspect_err(|_| loaded.maps.set_marking(0, 0))?;
+        }
+    }
+    Ok(failed)
 }
 
 fn attach_program(loaded: &mut Loaded, interface: &str, pin: &Path) -> Result<()> {

@@ -1,6 +1,6 @@
 //! Pinned maps that give way to others: they are too small for a configuration, or of an older ABI version.
 //!
-//! The new maps are pinned beside the old ones ([`PinDir::beside`]), and the daemon writes its plan into them while the old
+//! The new maps are pinned beside the old ones ([`PinDir::staging`]), and the daemon writes its plan into them while the old
 //! program still judges by the old ones; then the link gets the new program, without a moment between the two. What
 //! tenants own goes over by name: their ids, their buckets, their counters. Until the program is replaced, and for
 //! proxied requests until the old gate has drained its clients, both pairs of buckets are spent from; whenever counts
@@ -92,7 +92,7 @@ impl Migration {
         wait_for_readers();
         self.carry_over(new);
         let replacing = self.pins.replacing();
-        fs::rename(self.pins.beside(), &replacing)
+        fs::rename(self.pins.staging(), &replacing)
             .map_err(|source| Error::PinDir { directory: replacing, source })?;
         finish_replacing(&self.pins, self.old.pins())
     }

@@ -5,6 +5,7 @@
 //! - [`Maps`]: the maps, typed and in memory; also opened by whoever only looks. [`Sizes`]: how large they are made.
 //! - `arrays`: how one is mapped, after its [`Shape`] is compared. [`PinnedHead`]: what all versions of them share.
 //! - [`Cpus`], [`CpuWatch`]: which CPUs there are, and in which row of counters each counts. [`Row`]: where that is.
+//! - [`Layer`]: where a request was counted; [`Cleared`]: what counters had before they were cleared.
 //! - [`PinDir`]: where maps and link are pinned, so that they outlive the daemon.
 //! - [`attach`], [`mark`]: the programs at an interface; [`Peer`]: what a veth's other end needs.
 //! - [`interfaces`]: which of several interfaces has which link; [`stacking`]: which of them lie on others.
@@ -20,12 +21,14 @@ pub mod attach;
 mod attached;
 mod btf;
 mod carry_over;
+mod cleared;
 mod counters;
 mod cpus;
 mod error;
 mod heartbeat;
 pub mod interfaces;
 pub mod jiffies;
+mod layer;
 mod link;
 mod load;
 mod mapped;
@@ -45,10 +48,12 @@ mod sizes;
 pub mod stacking;
 
 pub use arrays::pinned_shapes;
+pub use cleared::{Cleared, LastValues};
 pub use counters::Row;
 pub use cpus::{CpuWatch, Cpus, Rows};
 pub use error::{Error, Result};
 pub use heartbeat::{Heartbeat, raise_priority};
+pub use layer::{ByLayer, Layer};
 pub use load::{Loaded, Runner};
 pub use mapped::{Mapped, Words};
 pub use maps::{Maps, Port};

@@ -45,7 +45,7 @@ pub struct Opened {
 ///
 /// [`Error::Owned`] if a daemon runs and `take_over` is not set; [`Error::NotWhole`], [`Error::Shape`],
 /// [`Error::AbiVersion`] if the pinned maps cannot be used; and those of [`Loaded::new`].
-/// Nothing that was not there before stays pinned but what [`PinDir::beside`] holds, until the next call.
+/// Nothing that was not there before stays pinned but what [`PinDir::staging`] holds, until the next call.
 pub fn open(pins: &PinDir, sizes: &Sizes, take_over: bool) -> Result<Opened> {
     let failed = |source| Error::PinDir { directory: pins.path().to_owned(), source };
     let file = File::open(pins.path()).map_err(failed)?;
@@ -62,10 +62,11 @@ pub fn open(pins: &PinDir, sizes: &Sizes, take_over: bool) -> Result<Opened> {
         Pinned::Present(maps) => {
             let found = Sizes { samples: sizes.samples, ..maps.sizes() };
             let needed = found.or_larger(sizes);
-            if needed == found {
+            // An older gate may have made other rows of rare counters for these sizes.
+            if needed == found && maps.rare_rows() == found.rare_rows() as usize {
                 let loaded = match owner_before(&*maps, take_over)? {
                     Found::Running(_) => Some(Loaded::new(&found, Some(pins))?),
-                    Found::Nobody | Found::Stopped(_) => None,
+                    Found::NoOwner | Found::Stopped(_) => None,
                 };
                 return opened(Arc::from(maps), false, None, loaded, found);
             }
@@ -77,8 +78,8 @@ pub fn open(pins: &PinDir, sizes: &Sizes, take_over: bool) -> Result<Opened> {
         }
     };
     owner_before(&*old, take_over)?;
-    PinDir::remove(&pins.beside())?;
-    let loaded = Loaded::new(&needed, Some(&PinDir::make(&pins.beside())?))?;
+    PinDir::remove(&pins.staging())?;
+    let loaded = Loaded::new(&needed, Some(&PinDir::make(&pins.staging())?))?;
     let migration = Migration::new(old, &loaded.maps, pins);
     opened(Arc::clone(&loaded.maps), false, Some(migration), Some(loaded), needed)
 }

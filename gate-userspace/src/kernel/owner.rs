@@ -102,8 +102,8 @@ pub enum Previous {
 /// The present owner of the maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// Nobody, or a process that is gone.
-    Nobody,
+    /// None, or a process that is gone.
+    NoOwner,
     /// A process that is stopped.
     Stopped(u32),
     /// A process that runs.
@@ -118,7 +118,7 @@ pub enum Found {
 pub fn find(maps: &(impl ControlHead + ?Sized)) -> Result<Found> {
     let pid = owner_pid(maps);
     Ok(match open(pid, owner_start(maps))? {
-        None => Found::Nobody,
+        None => Found::NoOwner,
         Some(_) if stopped(pid) => Found::Stopped(pid),
         Some(_) => Found::Running(pid),
     })
@@ -285,7 +285,7 @@ fn stat_fields(pid: u32) -> io::Result<Vec<String>> {
 
 /// See [`Control`]: process id and number of tenants share a word.
 const _: () = assert!(offset_of!(Control, owner_pid) == offset_of!(Control, tenants) + 4);
-/// How long an old owner that is asked to leave may show no sign of life: heartbeats come every 50 ms by default.
+/// How long an old owner that is told to drain may show no sign of life: heartbeats come every 50 ms by default.
 const PATIENCE: Duration = Duration::from_millis(200);
 /// How long one may take that does: a large configuration, or a busy machine.
 const LONGEST: Duration = Duration::from_secs(5);
@@ -304,20 +304,11 @@ mod tests {
     use gate_common::units::Nanos;
 
     use super::*;
-    use crate::kernel::{Maps, Sizes};
+    use crate::kernel::Maps;
 
     /// The end of an owner that takes 600 ms to leave, with or without heartbeats meanwhile.
     fn ended(beats: bool) -> Previous {
-        let sizes = Sizes {
-            cpus: 1,
-            cpu_rows: 1,
-            thread_rows: 0,
-            tenants: 2,
-            services: 2,
-            blocks: 8,
-            samples: 4_096,
-        };
-        let (maps, _) = Maps::private(&sizes).unwrap();
+        let maps = Maps::small();
         set_owner(&maps, 1);
         let script = "trap 'sleep 0.6; exit 0' USR2; echo ready; while :; do sleep 0.01; done";
         let mut old = Command::new("sh").args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();

@@ -56,7 +56,7 @@ impl PinDir {
 
     /// Where new maps are pinned until their program is attached.
     #[must_use]
-    pub fn beside(&self) -> PathBuf {
+    pub fn staging(&self) -> PathBuf {
         self.0.join("new")
     }
 

@@ -22,6 +22,11 @@ pub struct Sizes {
 }
 
 impl Sizes {
+    /// Those of tests that need maps of some size.
+    #[cfg(test)]
+    pub(crate) const SMALL: Self =
+        Self { cpus: 1, cpu_rows: 1, thread_rows: 1, tenants: 4, services: 4, blocks: 16, samples: 4_096 };
+
     /// The number of elements of a map; `None` for a map whose size the object says.
     #[must_use]
     pub fn entries(&self, map: &str) -> Option<u32> {
@@ -46,10 +51,11 @@ impl Sizes {
         1 + self.cpu_rows + self.thread_rows
     }
 
-    /// Rows of rare counters.
+    /// Rows of rare counters: those that CPUs share, and one that all threads share.
     #[must_use]
     pub fn rare_rows(&self) -> u32 {
-        self.cpu_rows.clamp(1, RareCounters::MOST_ROWS)
+        let of_threads = self.thread_rows.min(1);
+        self.cpu_rows.clamp(1, RareCounters::MOST_ROWS - of_threads) + of_threads
     }
 
     /// The larger of each; the ring buffer's as `needed` says.

@@ -37,10 +37,60 @@ pub struct Counters {
     pub refusal_latency: Histogram<u64>,
     /// From when a request was due to when it was sent: the delay that the generator itself adds.
     pub lag: Histogram<u64>,
+    /// By kind of request, in the order of the mix; empty without one.
+    pub by_request: Vec<RequestCounters>,
+}
+
+/// Counts and times of one kind of request.
+#[derive(Clone, Debug)]
+pub struct RequestCounters {
+    /// See [`Counters::offered`]; so for all counts.
+    pub offered: u64,
+    /// Requests that the store answered.
+    pub answered: u64,
+    /// Refusals.
+    pub refused: u64,
+    /// Requests that failed, were lost or not sent.
+    pub failed: u64,
+    /// From when a request was due to its answer by the store.
+    pub latency: Histogram<u64>,
+    /// From when a request was due to its refusal.
+    pub refusal_latency: Histogram<u64>,
+}
+
+impl RequestCounters {
+    fn new() -> Self {
+        Self {
+            offered: 0,
+            answered: 0,
+            refused: 0,
+            failed: 0,
+            latency: histogram(),
+            refusal_latency: histogram(),
+        }
+    }
+
+    fn absorb(&mut self, other: &mut Self) {
+        self.offered += std::mem::take(&mut other.offered);
+        self.answered += std::mem::take(&mut other.answered);
+        self.refused += std::mem::take(&mut other.refused);
+        self.failed += std::mem::take(&mut other.failed);
+        move_times(&mut self.latency, &mut other.latency);
+        move_times(&mut self.refusal_latency, &mut other.refusal_latency);
+    }
+}
+
+/// Adds the times of `other`, and empties it.
+fn move_times(times: &mut Histogram<u64>, other: &mut Histogram<u64>) {
+    if !other.is_empty() {
+        times.add(&*other).expect("all have the same bounds");
+        other.reset();
+    }
 }
 
 impl Counters {
-    pub(super) fn new() -> Self {
+    /// Counters of a mix with so many kinds of requests that are counted by themselves.
+    pub(super) fn new(entries: usize) -> Self {
         Self {
             offered: 0,
             sent: 0,
@@ -54,11 +104,57 @@ impl Counters {
             latency: histogram(),
             refusal_latency: histogram(),
             lag: histogram(),
+            by_request: vec![RequestCounters::new(); entries],
         }
     }
 
-    /// An answer, so long after its request was due.
-    pub(super) fn reply(&mut self, reply: Reply, after: Nanos) {
+    /// A request of this kind is due.
+    pub(super) fn offer(&mut self, entry: usize) {
+        self.offered += 1;
+        if let Some(counters) = self.by_request.get_mut(entry) {
+            counters.offered += 1;
+        }
+    }
+
+    /// A request of this kind had no answer in time.
+    pub(super) fn lose(&mut self, entry: usize) {
+        self.lost += 1;
+        self.fail_entry(entry);
+    }
+
+    /// A request of this kind could not be sent, or was on a connection that ended.
+    pub(super) fn fail(&mut self, entry: usize) {
+        self.failed += 1;
+        self.fail_entry(entry);
+    }
+
+    /// The generator did not get to a request of this kind.
+    pub(super) fn leave_unsent(&mut self, entry: usize) {
+        self.unsent += 1;
+        self.fail_entry(entry);
+    }
+
+    fn fail_entry(&mut self, entry: usize) {
+        if let Some(counters) = self.by_request.get_mut(entry) {
+            counters.failed += 1;
+        }
+    }
+
+    /// An answer to a request of this kind, so long after it was due.
+    pub(super) fn reply(&mut self, reply: Reply, entry: usize, after: Nanos) {
+        if let Some(counters) = self.by_request.get_mut(entry) {
+            match reply {
+                Reply::Hit | Reply::Miss | Reply::Done => {
+                    counters.answered += 1;
+                    counters.latency.saturating_record(after.0);
+                }
+                Reply::Refused(_) => {
+                    counters.refused += 1;
+                    counters.refusal_latency.saturating_record(after.0);
+                }
+                Reply::Error => counters.failed += 1,
+            }
+        }
         match reply {
             Reply::Hit | Reply::Miss | Reply::Done => {
                 self.answered += 1;
@@ -89,13 +185,11 @@ impl Counters {
         for (count, other) in counts.into_iter().chain(refused) {
             *count += std::mem::take(other);
         }
-        for (times, other) in [
-            (&mut self.latency, &mut other.latency),
-            (&mut self.refusal_latency, &mut other.refusal_latency),
-            (&mut self.lag, &mut other.lag),
-        ] {
-            times.add(&*other).expect("all have the same bounds");
-            other.reset();
+        move_times(&mut self.latency, &mut other.latency);
+        move_times(&mut self.refusal_latency, &mut other.refusal_latency);
+        move_times(&mut self.lag, &mut other.lag);
+        for (counters, other) in self.by_request.iter_mut().zip(&mut other.by_request) {
+            counters.absorb(other);
         }
     }
 
@@ -152,6 +246,42 @@ pub struct TenantSummary {
     pub refusal_latency_ns: Quantiles,
     /// The delay that the generator itself adds: from when a request was due to when it was sent.
     pub lag_ns: Quantiles,
+    /// By kind of request, in the order of the mix.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub requests: Vec<RequestSummary>,
+}
+
+/// The result of one kind of request.
+#[derive(Clone, Debug, Serialize)]
+pub struct RequestSummary {
+    /// Its name in the mix.
+    pub name: String,
+    /// See [`RequestCounters::offered`]; so for all counts.
+    pub offered: u64,
+    /// Requests that the store answered.
+    pub answered: u64,
+    /// Refusals.
+    pub refused: u64,
+    /// Requests that failed, were lost or not sent.
+    pub failed: u64,
+    /// Of answers, from when the request was due.
+    pub latency_ns: Quantiles,
+    /// Of refusals, from when the request was due.
+    pub refusal_latency_ns: Quantiles,
+}
+
+impl RequestSummary {
+    fn new(name: &str, counters: &RequestCounters) -> Self {
+        Self {
+            name: name.to_owned(),
+            offered: counters.offered,
+            answered: counters.answered,
+            refused: counters.refused,
+            failed: counters.failed,
+            latency_ns: (&counters.latency).into(),
+            refusal_latency_ns: (&counters.refusal_latency).into(),
+        }
+    }
 }
 
 /// Points of a distribution, in nanoseconds; all zero if it is empty.
@@ -177,8 +307,11 @@ impl From<&Histogram<u64>> for Quantiles {
 }
 
 impl TenantSummary {
-    pub(super) fn new(name: &str, counters: &Counters) -> Self {
+    /// `entry_names` are the names of what is counted by itself.
+    pub(super) fn new(name: &str, entry_names: &[String], counters: &Counters) -> Self {
+        let by_request = entry_names.iter().zip(&counters.by_request);
         Self {
+            requests: by_request.map(|(name, counters)| RequestSummary::new(name, counters)).collect(),
             name: name.to_owned(),
             offered: counters.offered,
             unsent: counters.unsent,

@@ -2,7 +2,7 @@
 
 use gate_common::abi::Reason;
 
-use super::workload::Request;
+use super::mix::Request;
 use crate::protocol::Blame;
 
 /// memcached's header of a datagram: request id, number of this datagram, how many, reserved.
@@ -11,7 +11,7 @@ pub(super) const FRAME_BYTES: usize = 8;
 /// Appends a request.
 pub(super) fn encode(request: Request<'_>, out: &mut Vec<u8>) {
     match request {
-        Request::Get { key } => {
+        Request::Get { key } | Request::MultiGet { keys: key, .. } => {
             out.extend_from_slice(b"get ");
             out.extend_from_slice(key.as_bytes());
             out.extend_from_slice(b"\r\n");
@@ -23,6 +23,13 @@ pub(super) fn encode(request: Request<'_>, out: &mut Vec<u8>) {
             out.resize(out.len() + value_bytes, b'v');
             out.extend_from_slice(b"\r\n");
         }
+        Request::Delete { key } => {
+            out.extend_from_slice(b"delete ");
+            out.extend_from_slice(key.as_bytes());
+            out.extend_from_slice(b"\r\n");
+        }
+        // No plan has them: `Entry::refusal`.
+        Request::Range { .. } | Request::Script { .. } | Request::Custom { .. } => {}
     }
 }
 
@@ -71,8 +78,8 @@ fn first_line(body: &[u8]) -> Reply {
 /// The meaning of a line that is a whole answer.
 fn classify(line: &[u8]) -> Reply {
     match line {
-        b"END" => Reply::Miss,
-        b"STORED" => Reply::Done,
+        b"END" | b"NOT_FOUND" => Reply::Miss,
+        b"STORED" | b"DELETED" => Reply::Done,
         _ => match line.strip_prefix(b"SERVER_ERROR ") {
             Some(rest) if Blame::ALL.into_iter().any(|blame| rest.starts_with(blame.word().as_bytes())) => {
                 Reply::Refused(reason(rest))
@@ -159,7 +166,9 @@ mod tests {
         assert_eq!(out, b"\x12\x34\0\0\0\x01\0\0get a:1\r\n");
         out.clear();
         encode(Request::Set { key: "k", value_bytes: 3 }, &mut out);
-        assert_eq!(out, b"set k 0 0 3\r\nvvv\r\n");
+        encode(Request::MultiGet { keys: "a b", count: 2 }, &mut out);
+        encode(Request::Delete { key: "k" }, &mut out);
+        assert_eq!(out, b"set k 0 0 3\r\nvvv\r\nget a b\r\ndelete k\r\n");
     }
 
     #[test]
@@ -169,6 +178,8 @@ mod tests {
             ([0, 7, 0, 0, 0, 1], "END\r\n", Some(Reply::Miss)),
             ([0, 7, 0, 0, 0, 1], "VALUE k 0 1\r\nx\r\nEND\r\n", Some(Reply::Hit)),
             ([0, 7, 0, 0, 0, 1], "STORED\r\n", Some(Reply::Done)),
+            ([0, 7, 0, 0, 0, 1], "DELETED\r\n", Some(Reply::Done)),
+            ([0, 7, 0, 0, 0, 1], "NOT_FOUND\r\n", Some(Reply::Miss)),
             ([0, 7, 0, 0, 0, 1], "SERVER_ERROR throttled\r\n", refused(None)),
             (
                 [0, 7, 0, 0, 0, 1],

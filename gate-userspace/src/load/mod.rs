@@ -8,10 +8,13 @@
 //! Threads belong to the network namespace of the thread that calls [`start`].
 //!
 //! - [`plan`]: the tenants, their rates and keys.
+//! - [`mix`]: what they ask, with weights.
 //! - `workload`: the requests and when each is due; pure.
 //! - `memcached`, `resp`: requests out, answers in; pure.
 //! - `udp`, `tcp`: one tenant's thread.
 //! - [`counters`]: one tenant's counters and latencies.
+//! - [`compare`]: two targets in turn.
+//! - [`fill`]: writes what is to be read.
 //! - [`store`]: a store to send them to.
 
 use std::io;
@@ -24,9 +27,17 @@ use serde::Serialize;
 
 use crate::clock;
 
+pub mod compare;
 pub mod counters;
+pub mod fill;
+mod keys;
 mod memcached;
+pub mod mix;
+mod mix_file;
+mod parsers;
 pub mod plan;
+mod protocol;
+mod replies;
 mod resp;
 pub mod store;
 mod tcp;
@@ -34,18 +45,23 @@ mod udp;
 mod workload;
 
 pub use counters::{Counters, Quantiles, TenantSummary};
-pub use plan::{Plan, Protocol, TenantLoad, Transport};
-use workload::{Request, Workload};
+pub use plan::{Plan, TenantLoad};
+pub use protocol::{Protocol, Transport};
+use workload::Workload;
 
 /// Starts a run on threads of its own.
 ///
 /// # Errors
-/// If a tenant's sockets cannot be made, its sources bound, or a thread started.
+/// If a tenant's sockets cannot be made, its sources bound, or a thread started; if the protocol or the transport
+/// has no such request ([`Plan::refusal`]).
 pub fn start(plan: &Plan) -> Result<Running, StartError> {
     let failed = |tenant: &TenantLoad| {
         let tenant = tenant.name().to_owned();
-        move |source| StartError { tenant, source }
+        move |source| StartError::Sockets { tenant, source }
     };
+    if let Some(wrong) = plan.refusal() {
+        return Err(StartError::Refused(wrong));
+    }
     let stop = Arc::new(AtomicBool::new(false));
     let mut senders = Vec::new();
     for tenant in &plan.tenants {
@@ -58,7 +74,8 @@ pub fn start(plan: &Plan) -> Result<Running, StartError> {
     let began = clock::monotonic();
     let mut tenants = Vec::new();
     for (number, (sender, tenant)) in senders.into_iter().zip(&plan.tenants).enumerate() {
-        let board = Arc::new(Mutex::new(Counters::new()));
+        let entry_names = tenant.mix.names();
+        let board = Arc::new(Mutex::new(Counters::new(entry_names.len())));
         let mut schedule = Schedule {
             began,
             workload: Workload::new(tenant, plan.seed, number),
@@ -66,7 +83,7 @@ pub fn start(plan: &Plan) -> Result<Running, StartError> {
             duration: plan.duration,
             timeout: plan.timeout,
             stop: Arc::clone(&stop),
-            counters: Counters::new(),
+            counters: Counters::new(entry_names.len()),
             board: Arc::clone(&board),
             published: Nanos::ZERO,
         };
@@ -80,19 +97,25 @@ pub fn start(plan: &Plan) -> Result<Running, StartError> {
             schedule.publish();
         });
         let thread = thread.map_err(failed(tenant))?;
-        tenants.push(RunningTenant { name: tenant.name().to_owned(), board, thread });
+        tenants.push(RunningTenant { name: tenant.name().to_owned(), entry_names, board, thread });
     }
     Ok(Running { began, stop, tenants, target: plan.target.to_string(), transport: plan.transport })
 }
 
 /// A run that could not be started.
 #[derive(Debug, thiserror::Error)]
-#[error("tenant {tenant} cannot send")]
-pub struct StartError {
-    /// The tenant whose sockets failed.
-    pub tenant: String,
-    /// The system's error.
-    pub source: io::Error,
+pub enum StartError {
+    /// A tenant's sockets failed.
+    #[error("tenant {tenant} cannot send")]
+    Sockets {
+        /// Its name.
+        tenant: String,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The protocol or the transport has no such request.
+    #[error("{0}")]
+    Refused(String),
 }
 
 enum Sender {
@@ -113,6 +136,7 @@ pub struct Running {
 #[derive(Debug)]
 struct RunningTenant {
     name: String,
+    entry_names: Vec<String>,
     board: Arc<Mutex<Counters>>,
     thread: JoinHandle<()>,
 }
@@ -134,7 +158,7 @@ impl Running {
     pub fn progress(&self) -> Summary {
         let tenants = self.tenants.iter().map(|tenant| {
             let counters = tenant.board.lock().unwrap_or_else(PoisonError::into_inner);
-            TenantSummary::new(&tenant.name, &counters)
+            TenantSummary::new(&tenant.name, &tenant.entry_names, &counters)
         });
         Summary {
             target: self.target.clone(),
@@ -149,16 +173,47 @@ impl Running {
     /// # Panics
     /// If a tenant's thread has.
     #[must_use]
-    pub fn finish(mut self) -> Summary {
-        let mut finished = Vec::new();
-        for tenant in self.tenants.drain(..) {
+    pub fn finish(self) -> Summary {
+        let target = self.target.clone();
+        let transport = self.transport;
+        let mut totals = Totals::default();
+        totals.add(self);
+        totals.summary(target, transport)
+    }
+}
+
+/// The counters of runs that have ended.
+#[derive(Debug, Default)]
+pub struct Totals {
+    seconds: f64,
+    tenants: Vec<(String, Vec<String>, Counters)>,
+}
+
+impl Totals {
+    /// Waits for the end of a run, and adds its counters. All runs have the same tenants.
+    ///
+    /// # Panics
+    /// If a tenant's thread has.
+    pub fn add(&mut self, mut run: Running) {
+        for (number, tenant) in run.tenants.drain(..).enumerate() {
             tenant.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            finished.push((tenant.name, tenant.board));
+            let mut counters = tenant.board.lock().unwrap_or_else(PoisonError::into_inner);
+            if self.tenants.len() == number {
+                let zero = Counters::new(tenant.entry_names.len());
+                self.tenants.push((tenant.name, tenant.entry_names, zero));
+            }
+            self.tenants[number].2.absorb(&mut counters);
         }
-        let tenants = finished.iter().map(|(name, board)| {
-            TenantSummary::new(name, &board.lock().unwrap_or_else(PoisonError::into_inner))
-        });
-        Summary { tenants: tenants.collect(), ..self.progress() }
+        self.seconds += clock::monotonic().saturating_sub(run.began).0 as f64 / 1e9;
+    }
+
+    /// Their result.
+    #[must_use]
+    pub fn summary(&self, target: String, transport: Transport) -> Summary {
+        let tenants = self.tenants.iter();
+        let tenants =
+            tenants.map(|(name, entry_names, counters)| TenantSummary::new(name, entry_names, counters));
+        Summary { target, transport, seconds: self.seconds, tenants: tenants.collect() }
     }
 }
 
@@ -206,12 +261,13 @@ impl Schedule {
         (self.left > 0 && due < self.duration).then_some(due)
     }
 
-    /// Takes the next request if it is due by `now`.
-    fn take<'k>(&mut self, now: Nanos, key: &'k mut String) -> Option<(Nanos, Request<'k>)> {
+    /// Takes the next request if it is due by `now`: its place in the mix; its keys are written to `keys`.
+    fn take(&mut self, now: Nanos, keys: &mut String) -> Option<(Nanos, usize)> {
         let due = self.due().filter(|&due| due <= now)?;
         self.left -= 1;
-        self.counters.offered += 1;
-        Some((due, self.workload.take(key)))
+        let entry = self.workload.take(keys);
+        self.counters.offer(entry);
+        Some((due, entry))
     }
 
     /// Ends the sending when the run was stopped or its time is over; requests that were due until then and
@@ -225,8 +281,8 @@ impl Schedule {
             return;
         };
         let mut key = String::new();
-        while self.take(until, &mut key).is_some() {
-            self.counters.unsent += 1;
+        while let Some((_, entry)) = self.take(until, &mut key) {
+            self.counters.leave_unsent(entry);
         }
         self.left = 0;
     }

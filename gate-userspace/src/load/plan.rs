@@ -1,10 +1,17 @@
 //! The load to offer: a [`Plan`] of tenants, each written as `key=value,key=value`.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::str::FromStr;
+use std::sync::Arc;
 
-use gate_common::units::Nanos;
+use gate_common::units::{Fraction, Nanos};
 
+use super::keys::Keys;
+use super::mix::Mix;
+use super::mix_file;
+use super::parsers::{MAX_NAME, keys, number, plain, value_bytes};
+use super::protocol::{Protocol, Transport};
 use crate::config::units;
 
 /// A whole run. Always bounded: by time, by count or by both.
@@ -28,24 +35,16 @@ pub struct Plan {
     pub seed: u64,
 }
 
-/// How requests get to the service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Transport {
-    /// One request in a datagram.
-    Udp,
-    /// Requests pipelined over the tenant's connections.
-    Tcp,
-}
-
-/// How requests are written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Protocol {
-    /// memcached's text protocol.
-    #[default]
-    Memcached,
-    /// Redis' protocol.
-    Resp,
+impl Plan {
+    /// The first request that cannot be made this way, with its tenant and the remedy.
+    #[must_use]
+    pub fn refusal(&self) -> Option<String> {
+        let udp = self.transport == Transport::Udp;
+        self.tenants.iter().find_map(|tenant| {
+            let wrong = tenant.mix.refusal(self.protocol, udp, &tenant.name)?;
+            Some(format!("tenant {}: {wrong}", tenant.name))
+        })
+    }
 }
 
 /// One tenant's requests. Written, and checked, by [`TenantLoad::from_str`]:
@@ -61,7 +60,8 @@ pub enum Protocol {
 /// | `bursts` | `200ms/1s`: sends for the first 200 ms of every second | always |
 /// | `keys` | `uniform:COUNT`, `zipf:COUNT:EXPONENT` | `uniform:1000` |
 /// | `reads` | the share of reads; the rest are writes | `100%` |
-/// | `value` | the size of written values | `100B` |
+/// | `value` | the size of written values, up to 1 MiB (over UDP 1 KiB) | `100B` |
+/// | `mix` | a file with a [`Mix`] of requests, instead of `keys`, `reads`, `value` and `hot` | none |
 /// | `hot` | `KEY:SHARE`: that share of requests asks for that one key | none |
 /// | `connections` | over TCP, for each source | 4 |
 #[derive(Clone, Debug, PartialEq)]
@@ -71,10 +71,8 @@ pub struct TenantLoad {
     pub(super) milli_per_sec: u64,
     pub(super) arrivals: Arrivals,
     pub(super) bursts: Option<Bursts>,
-    pub(super) keys: Keys,
     pub(super) hot: Option<HotKey>,
-    pub(super) reads: f64,
-    pub(super) value_bytes: usize,
+    pub(super) mix: Arc<Mix>,
     pub(super) connections: usize,
 }
 
@@ -90,13 +88,6 @@ pub(super) enum Arrivals {
 pub(super) struct Bursts {
     pub(super) on: Nanos,
     pub(super) period: Nanos,
-}
-
-/// The distribution of keys.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Keys {
-    Uniform { count: u64 },
-    Zipf { count: u64, exponent: f64 },
 }
 
 /// One key that gets a share of its own.
@@ -134,36 +125,37 @@ impl FromStr for TenantLoad {
     type Err = TenantError;
 
     fn from_str(text: &str) -> Result<Self, TenantError> {
-        let mut tenant = Self {
-            name: String::new(),
-            sources: Vec::new(),
-            milli_per_sec: 0,
-            arrivals: Arrivals::Poisson,
-            bursts: None,
-            keys: Keys::Uniform { count: 1_000 },
-            hot: None,
-            reads: 1.0,
-            value_bytes: 100,
-            connections: 4,
-        };
+        let mut written = Written::default();
         for pair in text.split(',') {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            tenant
+            written
                 .set(key.trim(), value.trim())
                 .map_err(|wrong| TenantError { key: key.trim().to_owned(), wrong })?;
         }
-        let missing = [("name", tenant.name.is_empty()), ("rate", tenant.milli_per_sec == 0)];
-        match missing.into_iter().find(|(_, missing)| *missing) {
-            Some((key, _)) => Err(TenantError { key: key.to_owned(), wrong: "is missing".to_owned() }),
-            None => Ok(tenant),
-        }
+        written.finish().map_err(|(key, wrong)| TenantError { key: key.to_owned(), wrong: wrong.to_owned() })
     }
 }
 
-impl TenantLoad {
+/// A tenant as far as it is written.
+#[derive(Default)]
+struct Written {
+    name: Option<String>,
+    sources: Vec<IpAddr>,
+    milli_per_sec: Option<u64>,
+    arrivals: Option<Arrivals>,
+    bursts: Option<Bursts>,
+    keys: Option<Keys>,
+    hot: Option<HotKey>,
+    reads: Option<Fraction>,
+    value_bytes: Option<usize>,
+    mix: Option<Mix>,
+    connections: Option<usize>,
+}
+
+impl Written {
     fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
         match key {
-            "name" => self.name = plain("name", value, MAX_NAME)?,
+            "name" => self.name = Some(plain("name", value, MAX_NAME)?),
             "source" => {
                 let source = value.parse().map_err(|_| "must be an address, e.g. 198.18.1.1".to_owned())?;
                 self.sources.push(source);
@@ -172,34 +164,65 @@ impl TenantLoad {
                 }
             }
             "rate" => {
-                self.milli_per_sec = units::event_rate(value)?;
-                if self.milli_per_sec > MAX_PER_SEC * 1_000 {
+                let milli_per_sec = units::event_rate(value)?;
+                if milli_per_sec > MAX_PER_SEC * 1_000 {
                     return Err(format!("must be at most {MAX_PER_SEC}/s"));
                 }
+                self.milli_per_sec = Some(milli_per_sec);
             }
             "arrivals" => {
                 self.arrivals = match value {
-                    "poisson" => Arrivals::Poisson,
-                    "constant" => Arrivals::Constant,
+                    "poisson" => Some(Arrivals::Poisson),
+                    "constant" => Some(Arrivals::Constant),
                     _ => return Err("must be poisson or constant".to_owned()),
                 }
             }
             "bursts" => self.bursts = Some(bursts(value)?),
-            "keys" => self.keys = keys(value)?,
+            "keys" => self.keys = Some(keys(value)?),
             "hot" => self.hot = Some(hot_key(value)?),
-            "reads" => self.reads = share(value)?,
-            "value" => {
-                let bytes = units::size(value, 0, MAX_VALUE_BYTES)?;
-                self.value_bytes = usize::try_from(bytes).expect("a small size");
-            }
-            "connections" => self.connections = number(value, 1, MAX_CONNECTIONS)?,
+            "reads" => self.reads = Some(units::percentage(value)?),
+            "value" => self.value_bytes = Some(value_bytes(value)?),
+            "mix" => self.mix = Some(mix_file::read(Path::new(value))?),
+            "connections" => self.connections = Some(number(value, 1, MAX_CONNECTIONS)?),
             _ => {
                 return Err("unknown; known are name, source, rate, arrivals, bursts, keys, reads, value, \
-                            hot, connections"
+                            hot, mix, connections"
                     .to_owned());
             }
         }
         Ok(())
+    }
+
+    fn finish(self) -> Result<TenantLoad, (&'static str, &'static str)> {
+        let name = self.name.ok_or(("name", "is missing"))?;
+        let milli_per_sec = self.milli_per_sec.ok_or(("rate", "is missing"))?;
+        let of_the_mix = [
+            ("keys", self.keys.is_some()),
+            ("reads", self.reads.is_some()),
+            ("value", self.value_bytes.is_some()),
+            ("hot", self.hot.is_some()),
+        ];
+        let mix = match self.mix {
+            Some(mix) => match of_the_mix.into_iter().find(|(_, given)| *given) {
+                Some((key, _)) => return Err((key, "belongs into the file that mix= names")),
+                None => mix,
+            },
+            None => {
+                let reads = self.reads.unwrap_or(Fraction::ONE).steps();
+                let keys = self.keys.unwrap_or(Keys::Uniform { count: 1_000 });
+                Mix::reads_and_writes(reads, Fraction::ONE.steps(), keys, self.value_bytes.unwrap_or(100))
+            }
+        };
+        Ok(TenantLoad {
+            name,
+            sources: self.sources,
+            milli_per_sec,
+            arrivals: self.arrivals.unwrap_or(Arrivals::Poisson),
+            bursts: self.bursts,
+            hot: self.hot,
+            mix: Arc::new(mix),
+            connections: self.connections.unwrap_or(4),
+        })
     }
 }
 
@@ -208,24 +231,6 @@ fn bursts(text: &str) -> Result<Bursts, String> {
     let period = units::duration(period, Nanos::from_millis(1), Nanos::from_secs(3_600))?;
     let on = units::duration(on, Nanos::from_micros(1), period)?;
     Ok(Bursts { on, period })
-}
-
-fn keys(text: &str) -> Result<Keys, String> {
-    let wrong = || "must be like uniform:1000 or zipf:1000:0.99".to_owned();
-    let mut parts = text.split(':');
-    let kind = parts.next();
-    let count = number(parts.next().ok_or_else(wrong)?, 1, MAX_KEYS)?;
-    match (kind, parts.next(), parts.next()) {
-        (Some("uniform"), None, None) => Ok(Keys::Uniform { count }),
-        (Some("zipf"), Some(exponent), None) => {
-            let exponent: f64 = exponent.parse().map_err(|_| wrong())?;
-            if !(0.0..=10.0).contains(&exponent) {
-                return Err("must have an exponent from 0 to 10, e.g. zipf:1000:0.99".to_owned());
-            }
-            Ok(Keys::Zipf { count, exponent })
-        }
-        _ => Err(wrong()),
-    }
 }
 
 fn hot_key(text: &str) -> Result<HotKey, String> {
@@ -237,25 +242,7 @@ fn share(text: &str) -> Result<f64, String> {
     Ok(f64::from(units::percentage(text)?.steps()) / 65_536.0)
 }
 
-fn number<T: FromStr + PartialOrd + std::fmt::Display>(text: &str, min: T, max: T) -> Result<T, String> {
-    let number = text.parse().ok().filter(|n| (&min..=&max).contains(&n));
-    number.ok_or_else(|| format!("must be a number from {min} to {max}"))
-}
-
-/// Text that may stand in a memcached key.
-fn plain(what: &str, text: &str, max: usize) -> Result<String, String> {
-    if (1..=max).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic()) {
-        return Ok(text.to_owned());
-    }
-    Err(format!("must be a {what} of 1 to {max} printable ASCII characters without blanks"))
-}
-
-/// Leaves room for a colon and a rank within memcached's 250 bytes.
-const MAX_NAME: usize = 100;
 const MAX_KEY: usize = 250;
-const MAX_KEYS: u64 = 1_000_000_000;
-/// A request stays within one Ethernet frame, as memcached wants it over UDP.
-const MAX_VALUE_BYTES: u64 = 1_024;
 const MAX_SOURCES: usize = 256;
 const MAX_CONNECTIONS: usize = 1_024;
 const MAX_PER_SEC: u64 = 10_000_000;
@@ -267,7 +254,7 @@ mod tests {
     #[test]
     fn a_tenant_is_read_with_its_defaults() {
         let plain: TenantLoad = "name=polite,rate=2000/s".parse().unwrap();
-        assert_eq!((plain.name(), plain.per_sec(), plain.reads), ("polite", 2_000.0, 1.0));
+        assert_eq!((plain.name(), plain.per_sec(), plain.mix.entries[1].weight), ("polite", 2_000.0, 0));
         let full = "name=hostile, source=198.18.1.1, source=fd00::1, rate=0.5/s, arrivals=constant, \
                     bursts=200ms/1s, keys=zipf:1000:0.99, reads=25%, value=1KiB, hot=a:b:50%, connections=2";
         let full: TenantLoad = full.parse().unwrap();
@@ -277,17 +264,20 @@ mod tests {
             milli_per_sec: 500,
             arrivals: Arrivals::Constant,
             bursts: Some(Bursts { on: Nanos::from_millis(200), period: Nanos::from_secs(1) }),
-            keys: Keys::Zipf { count: 1_000, exponent: 0.99 },
             hot: Some(HotKey { key: "a:b".to_owned(), share: 0.5 }),
-            reads: 0.25,
-            value_bytes: 1_024,
+            mix: Arc::new(Mix::reads_and_writes(
+                16_384,
+                65_536,
+                Keys::Zipf { count: 1_000, exponent: 0.99 },
+                1_024,
+            )),
             connections: 2,
         };
         assert_eq!(full, expected);
     }
 
     #[test]
-    fn a_wrong_tenant_is_told_what_would_be_right() {
+    fn a_wrong_tenants_fault_says_what_would_be_right() {
         for (text, reply) in [
             ("", ": unknown"),
             ("name=a", "rate: is missing"),
@@ -305,11 +295,12 @@ mod tests {
             ("name=a,rate=1/s,keys=zipf:9", "keys: must be like"),
             ("name=a,rate=1/s,keys=zipf:9:NaN", "keys: must have an exponent"),
             ("name=a,rate=1/s,reads=101%", "reads: must be from"),
-            ("name=a,rate=1/s,value=1MiB", "value: must be from"),
+            ("name=a,rate=1/s,value=2MiB", "value: must be from 0B to 1MiB"),
             ("name=a,rate=1/s,hot=key", "hot: must be like"),
             ("name=a,rate=1/s,hot=:1%", "hot: must be a key"),
             ("name=a,rate=1/s,connections=0", "connections: must be a number"),
             ("name=a,rate=1/s,colour=red", "colour: unknown"),
+            ("name=a,rate=1/s,mix=/no/such/file", "mix: cannot read /no/such/file: No such file"),
         ] {
             let error = text.parse::<TenantLoad>().expect_err(text).to_string();
             assert!(error.starts_with(reply), "{text}: {error}");

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::sync::Arc;
 
 use gate_common::units::Nanos;
 use nix::errno::Errno;
@@ -12,10 +13,10 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind,
 
 use super::Schedule;
 use super::counters::Counters;
-use super::memcached::{self, Garbage, Reply};
-use super::plan::{Plan, Protocol, TenantLoad};
-use super::resp;
-use super::workload::Request;
+use super::mix::Mix;
+use super::plan::{Plan, TenantLoad};
+use super::protocol::Protocol;
+use super::replies::Replies;
 
 /// One tenant's connections.
 pub(super) struct Sender {
@@ -23,7 +24,8 @@ pub(super) struct Sender {
     connections: Vec<Connection>,
     /// The connection that gets the next request: they take turns.
     turn: usize,
-    key: String,
+    keys: String,
+    mix: Arc<Mix>,
 }
 
 impl Sender {
@@ -37,7 +39,8 @@ impl Sender {
                 connections.push(Connection { stream, ..Connection::new(source, plan.protocol) });
             }
         }
-        Ok(Self { target: plan.target, connections, turn: 0, key: String::new() })
+        let mix = Arc::clone(&tenant.mix);
+        Ok(Self { target: plan.target, connections, turn: 0, keys: String::new(), mix })
     }
 
     /// Sends and receives until everything sent is answered or given up.
@@ -65,17 +68,23 @@ impl Sender {
 
     fn queue_due(&mut self, now: Nanos, schedule: &mut Schedule) {
         for _ in 0..MAX_QUEUED_AT_ONCE {
-            let Some((due, request)) = schedule.take(now, &mut self.key) else { return };
+            let Some((due, entry)) = schedule.take(now, &mut self.keys) else { return };
             self.turn = (self.turn + 1) % self.connections.len();
             let connection = &mut self.connections[self.turn];
-            if connection.outstanding.len() >= MAX_OUTSTANDING {
+            if connection.outstanding.len() >= MAX_OUTSTANDING || connection.out.len() >= MAX_UNWRITTEN {
                 // As good as lost: it would wait behind all of them.
-                schedule.counters.lost += 1;
+                schedule.counters.lose(entry);
                 continue;
             }
-            connection.replies.encode(request, &mut connection.out);
+            connection.replies.encode(self.mix.request(entry, &self.keys), &mut connection.out);
             let end = connection.written + connection.out.len() as u64;
-            connection.outstanding.push_back(Outstanding { due, end, sent: false, given_up: false });
+            connection.outstanding.push_back(Outstanding {
+                due,
+                end,
+                entry: entry as u16,
+                sent: false,
+                given_up: false,
+            });
         }
     }
 
@@ -124,6 +133,8 @@ struct Outstanding {
     due: Nanos,
     /// Where it ends in the stream of bytes.
     end: u64,
+    /// Its place in the mix.
+    entry: u16,
     sent: bool,
     /// Counted as lost; its answer will still come first.
     given_up: bool,
@@ -155,7 +166,9 @@ impl Connection {
 
     /// Gives up the connection and all that is outstanding on it.
     fn fail(&mut self, now: Nanos, counters: &mut Counters) {
-        counters.failed += self.outstanding.iter().filter(|request| !request.given_up).count() as u64;
+        for request in self.outstanding.iter().filter(|request| !request.given_up) {
+            counters.fail(request.entry.into());
+        }
         let fresh = Self::new(self.source, self.replies.protocol());
         *self = Self { not_before: now.saturating_add(REOPEN_AFTER), ..fresh };
     }
@@ -211,7 +224,10 @@ impl Connection {
             let mut unasked = false;
             let fed = self.replies.feed(bytes, |reply| match self.outstanding.pop_front() {
                 Some(request) if request.given_up => schedule.counters.late += 1,
-                Some(request) => schedule.counters.reply(reply, now.saturating_sub(request.due)),
+                Some(request) => {
+                    let after = now.saturating_sub(request.due);
+                    schedule.counters.reply(reply, request.entry.into(), after);
+                }
                 None => unasked = true,
             });
             if unasked || fed.is_err() {
@@ -228,48 +244,14 @@ impl Connection {
     fn give_up(&mut self, now: Nanos, timeout: Nanos, counters: &mut Counters) {
         let expired = |request: &Outstanding| request.due.saturating_add(timeout) <= now;
         for request in self.outstanding.iter_mut().take_while(|request| expired(request)) {
-            counters.lost += u64::from(!request.given_up);
+            if !request.given_up {
+                counters.lose(request.entry.into());
+            }
             request.given_up = true;
         }
         let dead = Nanos(timeout.0.saturating_mul(2));
         if self.outstanding.front().is_some_and(|request| request.due.saturating_add(dead) <= now) {
             self.fail(now, counters);
-        }
-    }
-}
-
-/// Answers in the plan's protocol.
-enum Replies {
-    Memcached(memcached::Replies),
-    Resp(resp::Replies),
-}
-
-impl Replies {
-    fn new(protocol: Protocol) -> Self {
-        match protocol {
-            Protocol::Memcached => Self::Memcached(memcached::Replies::default()),
-            Protocol::Resp => Self::Resp(resp::Replies::default()),
-        }
-    }
-
-    fn protocol(&self) -> Protocol {
-        match self {
-            Self::Memcached(_) => Protocol::Memcached,
-            Self::Resp(_) => Protocol::Resp,
-        }
-    }
-
-    fn encode(&self, request: Request<'_>, out: &mut Vec<u8>) {
-        match self {
-            Self::Memcached(_) => memcached::encode(request, out),
-            Self::Resp(_) => resp::encode(request, out),
-        }
-    }
-
-    fn feed(&mut self, bytes: &[u8], each: impl FnMut(Reply)) -> Result<(), Garbage> {
-        match self {
-            Self::Memcached(replies) => replies.feed(bytes, each),
-            Self::Resp(replies) => replies.feed(bytes, each),
         }
     }
 }
@@ -293,6 +275,8 @@ fn begin_connect(source: Option<IpAddr>, target: SocketAddr) -> io::Result<TcpSt
 
 /// Requests that may wait for an answer on one connection.
 const MAX_OUTSTANDING: usize = 1 << 14;
+/// Bytes that may wait to be written on one connection; the last request may exceed it.
+const MAX_UNWRITTEN: usize = 16 << 20;
 /// Between two looks at the connections.
 const MAX_QUEUED_AT_ONCE: usize = 1_024;
 /// A failed connection is opened again after so long.

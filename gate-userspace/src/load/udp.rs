@@ -3,6 +3,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::sync::Arc;
 
 use gate_common::units::{NANOS_PER_SEC, Nanos};
 use nix::errno::Errno;
@@ -12,6 +13,7 @@ use nix::sys::socket::{MsgFlags, MultiHeaders, recvmmsg, sendmmsg, setsockopt, s
 use super::Schedule;
 use super::counters::Counters;
 use super::memcached::{decode_frame, encode, encode_frame};
+use super::mix::Mix;
 use super::plan::{Plan, TenantLoad};
 
 /// One tenant's sockets.
@@ -19,6 +21,7 @@ pub(super) struct Sender {
     sockets: Vec<Socket>,
     /// How long to let requests gather before they are sent together.
     gather: Nanos,
+    mix: Arc<Mix>,
 }
 
 impl Sender {
@@ -42,14 +45,15 @@ impl Sender {
             }
         }
         let gather = if tenant.per_sec() > GATHER_ABOVE { GATHER } else { Nanos::ZERO };
-        Ok(Self { sockets, gather })
+        Ok(Self { sockets, gather, mix: Arc::clone(&tenant.mix) })
     }
 
     /// Sends and receives until everything sent is answered or given up.
     pub(super) fn run(self, schedule: &mut Schedule) {
-        let Self { sockets, gather } = self;
-        Worker { sockets, turn: 0, batch: Batch::new(), inbox: Inbox::new(), key: String::new() }
-            .run(gather, schedule);
+        let Self { sockets, gather, mix } = self;
+        let batch = Batch::new();
+        let inbox = Inbox::new();
+        Worker { sockets, turn: 0, batch, inbox, keys: String::new(), mix }.run(gather, schedule);
     }
 }
 
@@ -60,7 +64,8 @@ struct Worker {
     turn: usize,
     batch: Batch,
     inbox: Inbox,
-    key: String,
+    keys: String,
+    mix: Arc<Mix>,
 }
 
 impl Worker {
@@ -95,8 +100,9 @@ impl Worker {
             self.turn = (self.turn + 1) % self.sockets.len();
             let socket = &mut self.sockets[self.turn];
             while !self.batch.is_full() {
-                let Some((due, request)) = schedule.take(now, &mut self.key) else { break };
-                let number = socket.start_request(due, &mut schedule.counters);
+                let Some((due, entry)) = schedule.take(now, &mut self.keys) else { break };
+                let request = self.mix.request(entry, &self.keys);
+                let number = socket.start_request(due, entry, &mut schedule.counters);
                 self.batch.push(due, number, |bytes| {
                     encode_frame(number as u16, bytes);
                     encode(request, bytes);
@@ -123,7 +129,7 @@ impl Worker {
                     // The request may have waited so long that it was given up.
                     if slot.number == number && !slot.answered {
                         slot.answered = true;
-                        schedule.counters.failed += 1;
+                        schedule.counters.fail(slot.entry.into());
                     }
                 }
             }
@@ -173,6 +179,8 @@ struct Socket {
 struct Outstanding {
     number: u64,
     due: Nanos,
+    /// Its place in the mix.
+    entry: u16,
     answered: bool,
 }
 
@@ -185,7 +193,7 @@ impl Socket {
         if setsockopt(&socket, sockopt::RcvBufForce, &BUFFER_BYTES).is_err() {
             let _ = setsockopt(&socket, sockopt::RcvBuf, &BUFFER_BYTES);
         }
-        let free = Outstanding { number: u64::MAX, due: Nanos::ZERO, answered: true };
+        let free = Outstanding { number: u64::MAX, due: Nanos::ZERO, entry: 0, answered: true };
         Ok(Self { socket, outstanding: vec![free; window].into_boxed_slice(), oldest: 0, next: 0 })
     }
 
@@ -195,13 +203,13 @@ impl Socket {
     }
 
     /// Makes room for a request and gives it its number.
-    fn start_request(&mut self, due: Nanos, counters: &mut Counters) -> u64 {
+    fn start_request(&mut self, due: Nanos, entry: usize, counters: &mut Counters) -> u64 {
         if self.next - self.oldest == self.outstanding.len() as u64 {
             self.give_up_oldest(counters);
         }
         let number = self.next;
         self.next += 1;
-        *self.slot(number) = Outstanding { number, due, answered: false };
+        *self.slot(number) = Outstanding { number, due, entry: entry as u16, answered: false };
         number
     }
 
@@ -216,7 +224,7 @@ impl Socket {
         if slot.number == number && !slot.answered {
             slot.answered = true;
             let after = now.saturating_sub(slot.due);
-            counters.reply(reply, after);
+            counters.reply(reply, slot.entry.into(), after);
         } else {
             counters.late += 1;
         }
@@ -235,7 +243,9 @@ impl Socket {
 
     fn give_up_oldest(&mut self, counters: &mut Counters) {
         let slot = self.slot(self.oldest);
-        counters.lost += u64::from(!slot.answered);
+        if !slot.answered {
+            counters.lose(slot.entry.into());
+        }
         slot.answered = true;
         self.oldest += 1;
     }

@@ -3,41 +3,38 @@
 //! The loop is open: when a request is due depends on no answer. Times are nanoseconds since the
 //! start of the run.
 
-use gate_common::units::{NANOS_PER_SEC, Nanos};
-use rand_distr::Zipf;
+use std::sync::Arc;
 
-use super::plan::{Arrivals, Bursts, HotKey, Keys, TenantLoad};
+use gate_common::units::{NANOS_PER_SEC, Nanos};
+
+use super::keys::{KeyDistribution, push_key};
+use super::mix::{Entry, Mix};
+use super::plan::{Arrivals, Bursts, HotKey, TenantLoad};
 use crate::sim::rng::Rng;
 
 /// The endless stream of one tenant's requests, in the order in which they are due.
 pub(super) struct Workload {
     due: Due,
-    name: String,
-    keys: KeyDistribution,
+    mix: Arc<Mix>,
+    /// Of each entry of the mix, with what its keys begin with.
+    keys: Vec<(String, KeyDistribution)>,
+    total_weight: u64,
     hot: Option<HotKey>,
-    reads: f64,
-    value_bytes: usize,
     rng: Rng,
-}
-
-/// One request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Request<'a> {
-    Get { key: &'a str },
-    Set { key: &'a str, value_bytes: usize },
 }
 
 impl Workload {
     /// The stream of the tenant with this number in this run.
     pub(super) fn new(tenant: &TenantLoad, seed: u64, number: usize) -> Self {
         let stream = 2 * number as u64;
+        let entries = &tenant.mix.entries;
+        let keys = |entry: &Entry| (entry.prefix(&tenant.name), KeyDistribution::new(entry.keys));
         Self {
             due: Due::new(tenant, Rng::new(seed, stream)),
-            name: tenant.name.clone(),
-            keys: KeyDistribution::new(tenant.keys),
+            mix: Arc::clone(&tenant.mix),
+            keys: entries.iter().map(keys).collect(),
+            total_weight: entries.iter().map(|entry| u64::from(entry.weight)).sum(),
             hot: tenant.hot.clone(),
-            reads: tenant.reads,
-            value_bytes: tenant.value_bytes,
             rng: Rng::new(seed, stream + 1),
         }
     }
@@ -47,24 +44,36 @@ impl Workload {
         self.due.next
     }
 
-    /// Takes the next request; its key is written to `key`.
-    pub(super) fn take<'k>(&mut self, key: &'k mut String) -> Request<'k> {
+    /// Takes the next request: an entry of the mix. Its keys are written to `keys`, with blanks between them.
+    pub(super) fn take(&mut self, keys: &mut String) -> usize {
         self.due.advance();
-        key.clear();
+        keys.clear();
+        let number = self.draw_entry();
+        let entry = &self.mix.entries[number];
         match &self.hot {
-            Some(hot) if self.rng.unit() < hot.share => key.push_str(&hot.key),
+            Some(hot) if self.rng.unit() < hot.share => keys.push_str(&hot.key),
             _ => {
-                let rank = self.keys.draw(&mut self.rng);
-                key.push_str(&self.name);
-                key.push(':');
-                push_decimal(key, rank);
+                let (prefix, distribution) = &self.keys[number];
+                for key in 0..entry.keys_each() {
+                    if key > 0 {
+                        keys.push(' ');
+                    }
+                    push_key(keys, prefix, distribution.draw(&mut self.rng));
+                }
             }
         }
-        if self.rng.unit() < self.reads {
-            Request::Get { key }
-        } else {
-            Request::Set { key, value_bytes: self.value_bytes }
+        number
+    }
+
+    fn draw_entry(&mut self) -> usize {
+        let mut left = (self.rng.unit() * self.total_weight as f64) as u64;
+        for (number, entry) in self.mix.entries.iter().enumerate() {
+            match left.checked_sub(u64::from(entry.weight)) {
+                Some(rest) => left = rest,
+                None => return number,
+            }
         }
+        self.mix.entries.len() - 1
     }
 }
 
@@ -119,46 +128,6 @@ impl Due {
     }
 }
 
-/// Ranks from 0, the most frequent first.
-enum KeyDistribution {
-    Uniform(u64),
-    Zipf(Zipf<f64>),
-}
-
-impl KeyDistribution {
-    fn new(keys: Keys) -> Self {
-        match keys {
-            Keys::Uniform { count } => Self::Uniform(count),
-            Keys::Zipf { count, exponent } => {
-                Self::Zipf(Zipf::new(count as f64, exponent).expect("count and exponent are in range"))
-            }
-        }
-    }
-
-    fn draw(&self, rng: &mut Rng) -> u64 {
-        match self {
-            // The high half of the product is uniform, within one part in 2^64 / count.
-            Self::Uniform(count) => ((u128::from(rng.bits()) * u128::from(*count)) >> 64) as u64,
-            Self::Zipf(zipf) => rng.draw(zipf) as u64 - 1,
-        }
-    }
-}
-
-/// Appends a number; formatting it would cost more than everything else about a request.
-fn push_decimal(text: &mut String, mut number: u64) {
-    let mut digits = [0; 20];
-    let mut start = digits.len();
-    loop {
-        start -= 1;
-        digits[start] = b'0' + (number % 10) as u8;
-        number /= 10;
-        if number == 0 {
-            break;
-        }
-    }
-    text.extend(digits[start..].iter().map(|&digit| char::from(digit)));
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
@@ -170,7 +139,7 @@ mod tests {
         let mut key = String::new();
         let mut next = || {
             let due = workload.due();
-            let read = matches!(workload.take(&mut key), Request::Get { .. });
+            let read = workload.take(&mut key) == 0;
             (due, read, key.clone())
         };
         (0..count).map(|_| next()).collect()
@@ -216,14 +185,5 @@ mod tests {
         assert!((counts["a:0"] - 0.8 / 5.187).abs() < 0.01);
         let reads = sent.iter().filter(|(_, read, _)| *read).count() as f64 / 1e5;
         assert!((reads - 0.9).abs() < 0.01);
-    }
-
-    #[test]
-    fn a_rank_is_written_in_decimal() {
-        for number in [0, 7, 10, 1_234_567, u64::MAX] {
-            let mut text = String::new();
-            push_decimal(&mut text, number);
-            assert_eq!(text, number.to_string());
-        }
     }
 }

@@ -59,7 +59,7 @@ fn probes_over_either_transport_find_the_latency() {
 }
 
 #[test]
-fn a_store_that_does_not_answer_is_heard_of_while_it_does_not() {
+fn a_store_that_does_not_answer_counts_meanwhile() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap();
     let mut probed = Fixture::new(address, "tcp", "60s");

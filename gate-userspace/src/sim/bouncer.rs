@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_that_never_arrives_has_no_figures() {
+    fn a_type_that_never_arrives_has_no_percentiles() {
         let mut study = study(Policy::MaxQueueLength);
         study.scenario.types[3].mix = 0.0;
         study.scenario.types[0].mix = 0.5;

@@ -44,7 +44,7 @@ impl Default for Setup {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Limit {
     /// None, and the second caller is silent: what the first sees when alone.
-    Alone,
+    NoNeighbour,
     /// None.
     Unlimited,
     /// So many requests a second.
@@ -82,7 +82,7 @@ impl Limit {
     #[must_use]
     pub fn name(self) -> String {
         match self {
-            Self::Alone => "alone".to_owned(),
+            Self::NoNeighbour => "alone".to_owned(),
             Self::Unlimited => "none".to_owned(),
             Self::Requests(per_sec) => format!("{per_sec} requests/s"),
             Self::RequestUnits(per_sec) => format!("{per_sec} RU/s"),
@@ -113,7 +113,7 @@ impl Setup {
         let fair = (f64::from(self.workers) / pair * HEADROOM).max(1.0) as u32;
         let units = f64::from(self.workers) / self.processing(1) * HEADROOM / 2.0;
         [
-            Limit::Alone,
+            Limit::NoNeighbour,
             Limit::Unlimited,
             Limit::Requests(wide),
             Limit::Requests(fair.min(wide)),
@@ -140,7 +140,7 @@ impl Setup {
     }
 
     fn run_under(&self, limit: Limit, progress: &Progress) -> Result<Report, OutOfRange> {
-        let large = if limit == Limit::Alone { 0.0 } else { f64::from(self.per_sec) };
+        let large = if limit == Limit::NoNeighbour { 0.0 } else { f64::from(self.per_sec) };
         let small = f64::from(self.per_sec);
         let processing = |rows| Distribution::exponential(nanos(self.processing(rows)));
         let workload = Workload {
@@ -180,24 +180,37 @@ impl PerCaller {
         let per_sec = |units: u32| Limits::new(u64::from(units) * 1_000, NANOS_PER_SEC);
         let price = |rows| PRICES.price(Shape { rows, ..Shape::default() }).0;
         let (limits, costs) = match limit {
-            Limit::Alone | Limit::Unlimited => (Limits::UNLIMITED, [0; 2]),
+            Limit::NoNeighbour | Limit::Unlimited => (Limits::UNLIMITED, [0; 2]),
             Limit::Requests(of) => (per_sec(of), [MilliRu::ONE_RU.0; 2]),
             Limit::RequestUnits(of) => (per_sec(of), rows.map(price)),
         };
         Self { limits, costs, buckets: Default::default() }
     }
+
+    fn take(&self, request: Request, now: Nanos) -> Take {
+        let caller = caller(request);
+        take(self.buckets[caller].load(Ordering::Relaxed), now.0, self.costs[caller], &self.limits)
+    }
+}
+
+/// The caller that a request is of.
+fn caller(request: Request) -> usize {
+    usize::from(request.query_type.0).min(1)
 }
 
 impl Admission for PerCaller {
-    fn decide(&self, request: Request, now: Nanos, _draw: f64) -> Decision {
-        let caller = usize::from(request.query_type.0).min(1);
-        // One thread decides.
-        let bucket = &self.buckets[caller];
-        match take(bucket.load(Ordering::Relaxed), now.0, self.costs[caller], &self.limits) {
-            Take::Admit { tat } => {
-                bucket.store(tat, Ordering::Relaxed);
-                Decision::Admit
-            }
+    fn decide(&self, request: Request, now: Nanos, draw: f64) -> Decision {
+        let decision = self.peek(request, now, draw);
+        if let Take::Admit { tat } = self.take(request, now) {
+            // One thread decides.
+            self.buckets[caller(request)].store(tat, Ordering::Relaxed);
+        }
+        decision
+    }
+
+    fn peek(&self, request: Request, now: Nanos, _draw: f64) -> Decision {
+        match self.take(request, now) {
+            Take::Admit { .. } => Decision::Admit,
             Take::Refuse { wait_ns } => Decision::Refuse { retry_after: Nanos(wait_ns) },
             Take::TooLarge => Decision::Refuse { retry_after: Nanos::ZERO },
         }
@@ -250,12 +263,12 @@ mod tests {
 
     #[test]
     fn only_request_units_keep_small_reads_whole() {
-        let [alone, none, wide, narrow, units] = run(Setup::default());
+        let [no_neighbour, none, wide, narrow, units] = run(Setup::default());
         let p99 = |report: &Report| report.small_reads.p99_ms.unwrap();
         // More requests a second than either sends: nothing is refused, and the store is full.
         assert_eq!(wide.small_reads.refused_percent, 0.0, "{wide:?}");
-        assert!(p99(&none) > 1_000.0 * p99(&alone), "{none:?}");
-        assert!(p99(&wide) > 1_000.0 * p99(&alone), "{wide:?}");
+        assert!(p99(&none) > 1_000.0 * p99(&no_neighbour), "{none:?}");
+        assert!(p99(&wide) > 1_000.0 * p99(&no_neighbour), "{wide:?}");
         // As many as the store can answer of both: small reads are refused as large ones are.
         assert!(narrow.small_reads.refused_percent > 50.0, "{narrow:?}");
         // In RU: no small read is refused or waits for a large one.
@@ -271,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_gives_the_same_figures() {
+    fn the_same_seed_gives_the_same_numbers() {
         assert_eq!(run(Setup::default()), run(Setup::default()));
         assert_ne!(run(Setup::default()), run(Setup { seed: 2, ..Setup::default() }));
     }

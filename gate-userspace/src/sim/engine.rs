@@ -367,6 +367,9 @@ mod tests {
             seen.2 = now.0;
             Decision::Admit
         }
+        fn peek(&self, _: Request, _: Nanos, _: f64) -> Decision {
+            Decision::Admit
+        }
         fn enqueued(&self, _: Request) {
             self.0.lock().unwrap().0 += 1;
         }

@@ -1,4 +1,4 @@
-//! Who stops the flood: each at the server's end of a pair of its own.
+//! The contenders that stop a flood: each at the server's end of a pair of its own.
 
 use std::any::Any;
 use std::collections::HashSet;
@@ -34,12 +34,12 @@ pub(crate) const NFTABLES: &str = "nftables";
 pub(crate) struct Contender {
     pub(crate) net: Net,
     pub(crate) receiver: Receiver,
-    /// What it is sent, by the name of the line that it gives.
+    /// The frames that it is sent, by the name of the line in the table.
     pub(crate) frames: Vec<(&'static str, Vec<u8>)>,
     _means: Means,
 }
 
-/// What lives as long as a contender: a program, a process, or nothing.
+/// The program or process that stops the flood, for as long as a contender lives.
 type Means = Box<dyn Any>;
 
 /// All of them.

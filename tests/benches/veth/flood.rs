@@ -27,23 +27,23 @@ pub(crate) struct Flood {
     flood_map: Array<MapData, [u32; 2]>,
     flooded: DevMap<MapData>,
     /// Where the frames end of which the receiver gets copies.
-    _beside: Net,
+    _other_net: Net,
 }
 
 impl Flood {
     pub(crate) fn load() -> Result<Self> {
         let mut ebpf = bench_object()?;
-        let beside = Net::open()?;
+        let other_net = Net::open()?;
         for name in [PROGRAM, END] {
             let program: &mut Xdp = ebpf.program_mut(name).context("no program")?.try_into()?;
             program.load()?;
         }
         let end: &mut Xdp = ebpf.program_mut(END).context("no program")?.try_into()?;
-        beside.server.enter(|| end.attach(SERVER_INTERFACE, XdpMode::Driver))??;
+        other_net.server.enter(|| end.attach(SERVER_INTERFACE, XdpMode::Driver))??;
         let flood_map = ebpf.take_map("FLOOD").context("no FLOOD")?.try_into()?;
         let mut flooded: DevMap<_> = ebpf.take_map("FLOODED").context("no FLOODED")?.try_into()?;
-        set_interface(&mut flooded, LAST, &beside)?;
-        Ok(Self { ebpf, flood_map, flooded, _beside: beside })
+        set_interface(&mut flooded, LAST, &other_net)?;
+        Ok(Self { ebpf, flood_map, flooded, _other_net: other_net })
     }
 
     /// Sends `frame` from so many sources, from the client's end, while `work` is done.

@@ -1,5 +1,5 @@
-//! What a flood costs the core that receives it: gate beside a bare `XDP_DROP`, a lean program, xdp-filter and nftables;
-//! and what a polite tenant notices of one.
+//! The cost of a flood for the core that receives it: gate beside a bare `XDP_DROP`, a lean program, xdp-filter and
+//! nftables; and the part of it that a polite tenant notices.
 //!
 //! Each contender has a veth pair of its own, in namespaces of the run's own. Frames of 64 bytes are sent in bursts; on
 //! the same CPU the NAPI thread of the receiving end takes them in between, and its CPU time, divided by the packets, is
@@ -92,8 +92,8 @@ impl Line<'_> {
 
 fn report(lines: &[Line<'_>]) -> Vec<Value> {
     let sources = lines[0].sources;
-    let whose = if sources == 1 { "one source".to_owned() } else { format!("{sources} sources") };
-    println!("\nflood from {whose} over quota, lower quartiles of {ROUNDS} rounds");
+    let label = if sources == 1 { "one source".to_owned() } else { format!("{sources} sources") };
+    println!("\nflood from {label} over quota, lower quartiles of {ROUNDS} rounds");
     println!(
         "{:<22} {:>10} {:>12} {:>9} {:>9} {:>14} {:>12}",
         "", "ns/packet", "packets/s", "of bare", "of lean", "of xdp-filter", "of nftables"

@@ -11,7 +11,7 @@ use aya::programs::Xdp;
 use aya::programs::xdp::XdpMode;
 use gate_tests::net::{Net, SERVER_INTERFACE};
 use serde_json::{Value, json};
-use xtask::lab::scene::{network, start_daemon, start_load, start_peer, start_store};
+use xtask::lab::programs::{network, start_daemon, start_load, start_peer, start_store};
 use xtask::lab::tenants::TENANTS;
 use xtask::paths;
 
@@ -45,7 +45,7 @@ pub(crate) fn compare(stop: &Receiver<i32>) -> Result<Value> {
     Ok(json!({ "polite_us": { "gate": gate, "filter": filter }, "p99_of_filter": gate[1] / filter[1] }))
 }
 
-/// What stands before the store while it is asked.
+/// The process or program before the store, for as long as requests are sent.
 type Guard = Box<dyn Any>;
 
 fn behind_gate(net: &Net) -> Result<Guard> {

@@ -1,4 +1,4 @@
-//! The receiving end: one NAPI thread, and what it has used.
+//! The receiving end: one NAPI thread, and its CPU time.
 
 use std::collections::HashSet;
 use std::fs;
@@ -22,14 +22,14 @@ pub(crate) struct Receiver {
 /// Packets that a figure rests on at least.
 const LEAST: u64 = 10_000;
 
-/// What it has used up to a moment.
+/// The CPU time and the packets up to a moment.
 pub(crate) struct Reading {
     at: Instant,
     cpu: Duration,
     packets: u64,
 }
 
-/// What each packet cost.
+/// The cost of a packet.
 pub(crate) struct Cost {
     pub(crate) ns: f64,
     pub(crate) per_sec: f64,
@@ -50,7 +50,7 @@ impl Receiver {
         Ok(Self { thread })
     }
 
-    /// What it has used, and how many packets the interface has received.
+    /// The CPU time used so far, and the packets that the interface has received.
     pub(crate) fn reading(&self, net: &Net) -> Result<Reading> {
         net.server.enter(|| {
             let at = Instant::now();
@@ -64,7 +64,7 @@ impl Receiver {
 }
 
 impl Reading {
-    /// What each packet since `before` cost; `None` if there were too few to tell.
+    /// The cost of each packet since `before`; `None` if there were too few to tell.
     pub(crate) fn since(&self, before: &Self) -> Option<Cost> {
         let packets = self.packets - before.packets;
         let ns = (self.cpu - before.cpu).as_nanos() as f64;

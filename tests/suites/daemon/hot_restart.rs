@@ -3,6 +3,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use anyhow::{Context as _, Result, ensure};
@@ -12,6 +13,7 @@ use gate_tests::proxy::{Listening, read_until, shown};
 use gate_tests::wait::wait_until;
 use nix::sys::signal::Signal;
 use xtask::lab::process::ChildProcess;
+use xtask::paths;
 
 const MEMCACHED: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 11_311);
 const REDIS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 16_379);
@@ -143,8 +145,8 @@ fn open_clients_are_drained_and_new_ones_are_served_meanwhile() -> Result<()> {
             }
         }
         check(&mut connect(REDIS)?, "PUBLISH c hi\r\n", ":1\r\n")?;
-        let heard = read_until(&mut subscriber, b"hi\r\n")?;
-        ensure!(heard == b"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$2\r\nhi\r\n", "{}", shown(&heard));
+        let message = read_until(&mut subscriber, b"hi\r\n")?;
+        ensure!(message == b"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$2\r\nhi\r\n", "{}", shown(&message));
         check(&mut transaction, "EXEC\r\n", "*1\r\n:1\r\n")?;
 
         // Once its last client has gone the old gate ends, and the new one keeps answers.
@@ -227,6 +229,53 @@ fn a_draining_gate_ends_on_a_signal_and_spares_the_owner() -> Result<()> {
         check(&mut connect(REDIS)?, "GET none\r\n", "$-1\r\n")?;
         second.end().map(drop)
     })
+}
+
+/// Connects, asks and leaves until it is `over`.
+fn ask_anew(address: SocketAddr, over: &AtomicBool, count: &AtomicUsize) -> Result<()> {
+    while !over.load(Ordering::Relaxed) {
+        check(&mut connect(address)?, "get none\r\n", "END\r\n")?;
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+#[test]
+fn where_there_is_no_xdp_a_takeover_loses_no_connection() -> Result<()> {
+    let store = Listening::memcached()?;
+    let tenants = "[[tenant]]\nname = \"all\"\nsources = \"127.0.0.0/8\"\nquota = \"unlimited\"";
+    for (before, after) in [(2, 2), (2, 2), (3, 1), (1, 3)] {
+        let section = format!("threads = \"{before}\"\ndrain = \"0ms\"");
+        let mut gate = Listening::gate_with(&section, "memcached", store.address, "", tenants)?;
+        let address = gate.address;
+        let (config, _) = gate.files()?;
+        let config = config.to_owned();
+        let text = std::fs::read_to_string(&config)?;
+        let threads = |count| format!("threads = \"{count}\"");
+        std::fs::write(&config, text.replace(&threads(before), &threads(after)))?;
+        let over = AtomicBool::new(false);
+        let answered = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            let clients: Vec<_> =
+                (0..8).map(|_| scope.spawn(|| ask_anew(address, &over, &answered))).collect();
+            let taken_over = (|| {
+                let mut command = Command::new(paths::gate());
+                command.args(["run", "--takeover", "--config"]).arg(&config);
+                let mut next = ChildProcess::start("gate", command)?;
+                next.wait_for("running without XDP", PATIENCE)?;
+                gate.signal(Signal::SIGUSR2)?;
+                wait_until("the old one ends", || Ok(!gate.program().is_running()?))?;
+                let before = answered.load(Ordering::Relaxed);
+                wait_until("the next one answers", || Ok(answered.load(Ordering::Relaxed) > before + 200))?;
+                anyhow::Ok(next)
+            })();
+            over.store(true, Ordering::Relaxed);
+            let ended = clients.into_iter().map(|client| client.join().expect("it does not panic"));
+            ended.collect::<Result<()>>().with_context(|| format!("{before} threads, then {after}"))?;
+            taken_over?.end().map(drop)
+        })?;
+    }
+    Ok(())
 }
 
 #[test]

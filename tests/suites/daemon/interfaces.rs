@@ -7,8 +7,11 @@ use anyhow::{Context as _, Result, ensure};
 use gate_tests::daemon::{ATTACHED, PATIENCE, Site};
 use gate_tests::memcached::{Datagrams, Memcached, PORT};
 use gate_tests::net::{SERVER_INTERFACE, SERVER_V4};
+use gate_tests::packet::Packet;
 use gate_tests::privilege;
 use gate_tests::wait::wait_until;
+use gate_userspace::kernel::{Loaded, Maps, PinDir, Sizes};
+use nix::net::if_::if_nametoindex;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use xtask::lab::process::ChildProcess;
@@ -153,7 +156,7 @@ const GET: &[u8] = b"\0\x07\0\0\0\x01\0\0get key\r\n";
 
 /// The counts of the tenant: passed, charged, and refused for its quota.
 fn counted(site: &Site) -> Result<(u64, f64, u64)> {
-    let tenant = &site.json(&["tenants"])?[0];
+    let tenant = &site.json(&["tenants"])?["tenants"][0];
     let refused = tenant["refused"]["quota"].as_u64().unwrap_or(0);
     Ok((tenant["passed"].as_u64().unwrap_or(0), tenant["charged_ru"].as_f64().unwrap_or(0.0), refused))
 }
@@ -412,12 +415,18 @@ fn proxied(test: &str, gate: &str) -> Result<Option<(Site, Memcached)>> {
         "{gate}[[service]]\nname = \"cache\"\nprotocol = \"memcached\"\nlisten = \"0.0.0.0:{PROXIED}\"\n\
          backend = \"{SERVER_V4}:{PORT}\"\ntransports = [\"udp\"]"
     );
-    let Some(site) = site(test, &config(BOTH, &service))? else { return Ok(None) };
+    let later = format!(
+        "[[tenant]]\nname = \"later\"\nsources = [\"{LATER}\"]\nquota = \"0.01 RU/s\"\nburst = \"3600s\"\n"
+    );
+    let Some(site) = site(test, &(config(BOTH, &service) + &later))? else { return Ok(None) };
     let store = Memcached::start(&site.net)?;
     Ok(Some((site, store)))
 }
 
 const PROXIED: u16 = 21_211;
+/// An address that the server has only later.
+const LATER: &str = "198.18.0.9";
+const XDP_PASS: u32 = 2;
 
 /// Asks by both pairs in turn until the quota is spent: what XDP has charged at either is not charged again.
 fn charged_once(site: &Site) -> Result<()> {
@@ -454,6 +463,47 @@ fn datagrams_marked_at_either_interface_are_charged_once() -> Result<()> {
     let marks = ["mark-link", "mark-link-1"].map(|name| site.pins().join(name));
     ensure!(marks.iter().all(|mark| mark.exists()), "nothing is marked");
     charged_once(&site)?;
+    gate.end()?;
+    nothing_is_left(&site)
+}
+
+/// A driver without metadata is one run of the program on a packet of that interface with as much metadata as there may be:
+/// every driver here has room for more.
+#[test]
+fn an_interface_without_metadata_leaves_the_others_marks() -> Result<()> {
+    let test = "an_interface_without_metadata_leaves_the_others_marks";
+    let Some((site, _store)) = proxied(test, "")? else { return Ok(()) };
+    let mut gate = start(&site, &[], 2)?;
+    let marks = || Ok::<_, anyhow::Error>(site.json(&["status"])?["interfaces"].clone());
+    let marked = |interfaces: &Value| [0, 1].map(|at| interfaces[at]["marks"].clone());
+    ensure!(marked(&marks()?) == [json!(true), json!(true)], "{}", marks()?);
+
+    let sizes = Sizes { samples: 1 << 12, ..Maps::pinned(site.pins(), false)?.sizes() };
+    let loaded = Loaded::new(&sizes, Some(&PinDir::make(site.pins())?))?;
+    let datagram = Packet::memcached(LATER, SECOND_V4, PROXIED, 7, b"get key\r\n");
+    site.net.server.enter(|| -> Result<()> {
+        let run = loaded.runner()?.run_without_metadata(&datagram.bytes(), if_nametoindex(SECOND)?)?;
+        ensure!(run.action == XDP_PASS, "{run:?}");
+        Ok(())
+    })??;
+    gate.wait_for("the driver has no metadata", PATIENCE)?;
+    let interfaces = marks()?;
+    ensure!(marked(&interfaces) == [json!(true), json!(false)], "{interfaces}");
+    let said = String::from_utf8(site.gate(&["status"])?.stdout)?;
+    ensure!(said.contains("charged datagrams are not marked at gate1"), "{said}");
+
+    // What XDP has charged at either is not charged again.
+    charged_once(&site)?;
+    // At the first the mark still decides: the machine's own datagrams are charged from the first on, although gate does
+    // not know yet that their source is its own.
+    site.net.add_server_address(LATER.parse()?)?;
+    let server = SocketAddr::new(SERVER_V4.parse()?, PROXIED);
+    let mut later = site.net.server.enter(|| Datagrams::to(LATER.parse()?, server))??;
+    let mut passed = 0;
+    while passed < 10 * BURST && later.ask("get key\r\n")? == "END\r\n" {
+        passed += 1;
+    }
+    ensure!((BURST - 1..BURST + 2).contains(&passed), "{passed} passed of a burst of {BURST}, less one");
     gate.end()?;
     nothing_is_left(&site)
 }

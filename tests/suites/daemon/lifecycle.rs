@@ -43,7 +43,7 @@ fn daemon(site: &Site) -> Value {
 }
 
 fn quotas(site: &Site) -> Vec<(String, f64)> {
-    let tenants = site.json(&["tenants"]).unwrap();
+    let tenants = site.json(&["tenants"]).unwrap()["tenants"].take();
     let of = |tenant: &Value| {
         (tenant["name"].as_str().unwrap().to_owned(), tenant["quota_ru_per_sec"].as_f64().unwrap())
     };
@@ -60,7 +60,7 @@ fn it_attaches_reports_and_leaves_nothing_behind() {
     assert_eq!((&status["stale"], &status["tenants"]), (&false.into(), &2.into()));
     assert_eq!(status["services"].as_array().unwrap().len(), 4, "two addresses, two transports: {status}");
     assert_eq!(quotas(&site), [("polite".to_owned(), 5_000.0), ("other".to_owned(), 1_000.0)]);
-    assert!(site.json(&["hotkeys"]).unwrap().as_array().unwrap().is_empty());
+    assert!(site.json(&["hotkeys"]).unwrap()["keys"].as_array().unwrap().is_empty());
     assert_eq!(site.json(&["maps", "list"]).unwrap().as_array().unwrap().len(), maps::ALL.len());
     let control = site.json(&["maps", "dump", "CONTROL"]).unwrap();
     assert!(control[0]["element"].as_str().unwrap().contains("abi_version"));
@@ -312,8 +312,8 @@ fn an_interface_may_go_down_be_renamed_or_vanish() {
 }
 
 #[test]
-fn interfaces_of_other_namespaces_are_told_apart() {
-    let site = site!("interfaces_of_other_namespaces_are_told_apart");
+fn interfaces_of_other_namespaces_are_distinguished() {
+    let site = site!("interfaces_of_other_namespaces_are_distinguished");
     let gate = site.start(&[]).unwrap();
     // The clients' end of the pair: the one interface there, with the same index or another.
     let elsewhere = |arguments: &[&str]| {
@@ -375,13 +375,13 @@ fn pins_that_were_never_ready_or_whole_make_room_for_new_ones() {
             Array::<_, u64>::create(64, 0).unwrap().pin(&pin).unwrap();
         },
     ];
-    for spoil in stale {
+    for make_stale in stale {
         let gate = site.start(&[]).unwrap();
         gate.signal(Signal::SIGKILL).unwrap();
         gate.finish(PATIENCE).unwrap_err();
         // As if it had died before it was attached.
         std::fs::remove_file(site.pins().join("link")).unwrap();
-        spoil(&site);
+        make_stale(&site);
         let next = eventually("the program is gone", || site.start(&[]).map_err(|error| error.to_string()));
         assert_eq!(site.json(&["status"]).unwrap()["epoch"], 1, "the maps are new");
         next.end().unwrap();

@@ -1,13 +1,27 @@
-//! `gate run` as a process: its start and its end, its takeovers, its admin socket, its tick under load, and the lab.
+//! `gate run` as a process: its start and its end, its takeovers, its admin socket, its tick under load, the
+//! documented example, measurements that mislead, and the lab.
 
 mod admin;
+mod admin_explain;
+mod admin_hostile;
+mod admin_http;
+mod admin_port;
+mod browser;
 mod closed_loop;
 mod cpus;
+mod example;
 mod hot_restart;
 mod interfaces;
 mod lab;
 mod lifecycle;
+mod metrics;
+mod misleading;
 mod net;
+mod page;
+mod service_manager;
+mod sources;
+mod story;
 mod survival;
+mod top;
 mod unprivileged_lab;
 mod upgrade;

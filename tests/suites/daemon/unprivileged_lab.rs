@@ -2,6 +2,7 @@
 //!
 //! Run by root, these tests become another user for it.
 
+use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -9,6 +10,8 @@ use std::process::Command;
 use std::time::Duration;
 use std::{env, fs, process};
 
+use gate_tests::http::curl;
+use gate_tests::proxy::address;
 use gate_tests::wait::until;
 use nix::sys::signal::Signal;
 use nix::unistd::geteuid;
@@ -50,10 +53,18 @@ impl Installed {
         command
     }
 
+    /// A directory where everyone may write.
+    fn results(&self) -> PathBuf {
+        let results = self.directory.join("results");
+        fs::DirBuilder::new().mode(0o777).create(&results).unwrap();
+        fs::set_permissions(&results, fs::Permissions::from_mode(0o777)).unwrap();
+        results
+    }
+
     /// The lab, up to where its tenants ask, with the socket that it names.
     fn lab(&self, arguments: &[&str]) -> (ChildProcess, PathBuf) {
         let mut command = self.command("xtask");
-        command.args(["run", "--gate"]).arg(self.directory.join("gate")).args(arguments);
+        command.args(["run", "--no-story", "--gate"]).arg(self.directory.join("gate")).args(arguments);
         let mut lab = ChildProcess::start("cargo xtask run", command).unwrap();
         lab.wait_for("As root, `cargo xtask run` adds XDP", PATIENCE).unwrap();
         let line = lab.wait_for("gate hotkeys --socket ", PATIENCE).unwrap();
@@ -98,10 +109,10 @@ fn without_root_the_lab_proxies_and_can_be_looked_at() {
 
     let queues = installed.show("queues", &socket);
     assert!(named(&queues["services"], "cache")["types"][0]["answered"].as_u64() > Some(0), "{queues}");
-    let tenants = installed.show("tenants", &socket);
+    let tenants = installed.show("tenants", &socket)["tenants"].take();
     assert!(named(&tenants, "hostile")["refused"]["quota"].as_u64() > Some(0), "{tenants}");
     assert!(named(&tenants, "polite")["passed"].as_u64() > Some(0), "{tenants}");
-    let keys = installed.show("hotkeys", &socket);
+    let keys = installed.show("hotkeys", &socket)["keys"].take();
     assert_eq!(keys[0]["key"], "planted", "{keys}");
 
     let printed = lab.finish(PATIENCE).unwrap().join("\n");
@@ -109,13 +120,82 @@ fn without_root_the_lab_proxies_and_can_be_looked_at() {
     assert!(!socket.parent().unwrap().exists(), "{} is left", socket.display());
 }
 
+/// A Prometheus that reads `url` and has these rules, with its data in `directory`.
+fn prometheus(directory: &Path, url: &str, rules: &Path) -> (ChildProcess, SocketAddr) {
+    let (target, path) = url.strip_prefix("http://").unwrap().split_once('/').unwrap();
+    let config = directory.join("prometheus.yml");
+    let text = format!(
+        "global: {{ scrape_interval: 200ms, scrape_timeout: 200ms, evaluation_interval: 200ms }}\n\
+         rule_files: [{rules:?}]\n\
+         scrape_configs:\n- job_name: gate\n  metrics_path: /{path}\n  static_configs: [{{ targets: ['{target}'] }}]\n"
+    );
+    fs::write(&config, text).unwrap();
+    let address = address();
+    let mut command = Command::new("prometheus");
+    command.arg(format!("--config.file={}", config.display()));
+    command.arg(format!("--storage.tsdb.path={}", directory.join("tsdb").display()));
+    command.arg(format!("--web.listen-address={address}"));
+    let mut prometheus = ChildProcess::start("prometheus", command).unwrap();
+    prometheus.wait_for("Server is ready", PATIENCE).unwrap();
+    (prometheus, address)
+}
+
+/// The answer of Prometheus to a path with arguments.
+fn asked(prometheus: SocketAddr, path: &str, arguments: &[&str]) -> Value {
+    let url = format!("http://{prometheus}/api/v1/{path}");
+    let arguments: Vec<_> =
+        arguments.iter().flat_map(|argument| ["--data-urlencode", argument]).chain(["--get", &url]).collect();
+    let answer = curl(&arguments).unwrap().json().unwrap();
+    assert_eq!(answer["status"], "success", "{arguments:?}: {answer}");
+    answer["data"].clone()
+}
+
+#[test]
+fn prometheus_scrapes_the_lab_and_takes_alerts_and_dashboard() {
+    let installed = Installed::new("scraped");
+    let mut command = installed.command("xtask");
+    command.args(["run", "--no-story", "--for", "20s", "--gate"]).arg(installed.directory.join("gate"));
+    let mut lab = ChildProcess::start("cargo xtask run", command).unwrap();
+    let line = lab.wait_for("/metrics", PATIENCE).unwrap();
+    let url = line.rsplit(' ').next().unwrap();
+    let documents = paths::workspace().join("docs");
+    let (prometheus, address) = prometheus(&installed.results(), url, &documents.join("alerts.yml"));
+    until("it has scraped refusals", PATIENCE, || {
+        let refused = "query=sum by (tenant) (gate_tenant_refused_requests_total{tenant=\"hostile\"}) > 0";
+        !asked(address, "query", &[refused])["result"].as_array().unwrap().is_empty()
+    });
+    let target = &asked(address, "targets", &[])["activeTargets"][0];
+    assert_eq!((&target["health"], &target["lastError"]), (&"up".into(), &"".into()), "{target}");
+    until("every alert has been evaluated", PATIENCE, || {
+        let groups = asked(address, "rules", &[])["groups"].clone();
+        let rules: Vec<_> =
+            groups.as_array().unwrap().iter().flat_map(|group| group["rules"].as_array().unwrap()).collect();
+        assert!(rules.iter().all(|rule| rule["health"] != "err"), "{rules:?}");
+        !rules.is_empty() && rules.iter().all(|rule| rule["health"] == "ok")
+    });
+    let dashboard = fs::read_to_string(documents.join("grafana.json")).unwrap();
+    let dashboard: Value = serde_json::from_str(&dashboard).unwrap();
+    let targets =
+        dashboard["panels"].as_array().unwrap().iter().flat_map(|panel| panel["targets"].as_array());
+    let mut queries = 0;
+    for target in targets.flatten() {
+        let query = target["expr"].as_str().unwrap();
+        let query = ["$job", "$tenant", "$service"].iter().fold(query.to_owned(), |query, variable| {
+            query.replace(variable, if *variable == "$job" { "gate" } else { ".*" })
+        });
+        asked(address, "query", &[&format!("query={}", query.replace("$__rate_interval", "5s"))]);
+        queries += 1;
+    }
+    assert!(queries > 10, "{queries}");
+    prometheus.end().unwrap();
+    lab.signal(Signal::SIGINT).unwrap();
+    lab.finish(PATIENCE).unwrap();
+}
+
 #[test]
 fn without_root_the_lab_holds_quotas_and_spares_the_polite() {
     let installed = Installed::new("quotas");
-    // Where nobody may write: root reads them from there.
-    let results = installed.directory.join("results");
-    fs::DirBuilder::new().mode(0o777).create(&results).unwrap();
-    fs::set_permissions(&results, fs::Permissions::from_mode(0o777)).unwrap();
+    let results = installed.results();
     let [json, plot] = ["lab.json", "lab.svg"].map(|name| results.join(name));
     let arguments = ["--for", "6s", "--json", json.to_str().unwrap(), "--plot", plot.to_str().unwrap()];
     installed.lab(&arguments).0.finish(PATIENCE).unwrap();
@@ -131,6 +211,23 @@ fn without_root_the_lab_holds_quotas_and_spares_the_polite() {
 
     let picture = fs::read_to_string(&plot).unwrap();
     assert!(picture.starts_with("<svg") && picture.contains("hostile"), "{picture}");
+}
+
+#[test]
+fn without_root_the_story_leaves_out_what_needs_it() {
+    let installed = Installed::new("story");
+    let json = installed.results().join("story.json");
+    let mut command = installed.command("xtask");
+    command.args(["run", "--for", "30s", "--gate"]).arg(installed.directory.join("gate"));
+    command.arg("--json").arg(&json).arg("--plot").arg(json.with_extension("svg"));
+    let lab = ChildProcess::start("cargo xtask run", command).unwrap();
+    let printed = lab.finish(PATIENCE * 3).unwrap();
+    assert_eq!(printed[0], "left out: quotas (needs root), slow-store (needs root)", "{printed:?}");
+    let results: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+    for name in ["costs", "objectives", "viral-key"] {
+        assert_eq!(named(&results["scenes"], name)["holds"], true, "{results}");
+    }
+    assert_eq!(results["scenes"].as_array().map(Vec::len), Some(3), "{results}");
 }
 
 #[test]

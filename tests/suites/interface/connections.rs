@@ -89,7 +89,7 @@ fn a_syn_flood_leaves_other_tenants_connects_alone() -> Result<()> {
         ensure!(started.elapsed() < Duration::from_secs(5), "round {round}: too slow, so the buckets refill");
     }
 
-    let tenants = site.json(&["tenants"])?;
+    let tenants = site.json(&["tenants"])?["tenants"].take();
     let refused = |place: usize| tenants[place]["refused"]["syn-rate"].as_u64().unwrap_or(0);
     let all: u64 = 10 * 400;
     let seconds = started.elapsed().as_secs() + 1;
@@ -130,7 +130,7 @@ fn forged_data_takes_nothing_from_real_connections() -> Result<()> {
     let sender = RawSender::open(&site.net)?;
     let gate = site.start(&[])?;
     let refused = |reason: &str| -> Result<u64> {
-        Ok(site.json(&["tenants"])?[0]["refused"][reason].as_u64().unwrap_or(0))
+        Ok(site.json(&["tenants"])?["tenants"][0]["refused"][reason].as_u64().unwrap_or(0))
     };
 
     for (server, forger) in [("198.18.0.1", "198.18.0.77"), ("fd00::1", "fd00::77")] {

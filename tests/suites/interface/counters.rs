@@ -53,7 +53,8 @@ fn plan(tenants: u32) -> Plan {
 }
 
 fn room(cpus: &Cpus, tenants: u32, thread_rows: u32) -> Sizes {
-    let (cpus, cpu_rows) = (cpus.numbers(), cpus.rows());
+    let cpu_rows = cpus.rows();
+    let cpus = cpus.numbers();
     Sizes { cpus, cpu_rows, thread_rows, tenants, services: 4, blocks: 2_048, samples: 4_096 }
 }
 

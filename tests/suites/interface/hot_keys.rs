@@ -14,7 +14,7 @@ const KEYS: u32 = 1_000;
 const HOT_PER_SEC: u64 = 1;
 
 /// Runs a flood of `flooder` over [`KEYS`] keys beside a polite tenant with five; returns the hot keys of both.
-fn hot_beside(flooder: &str) -> (usize, usize) {
+fn hot_keys_during_flood(flooder: &str) -> (usize, usize) {
     let mut world = World::new(8, 2048).unwrap();
     let mut plan = fixture_plan();
     plan.view.sample_every = 1;
@@ -52,14 +52,14 @@ fn hot_beside(flooder: &str) -> (usize, usize) {
 #[test]
 fn a_refused_flood_over_a_thousand_keys_heats_none() {
     if privilege::root("hot_keys::a_refused_flood_over_a_thousand_keys_heats_none") {
-        assert_eq!(hot_beside("198.18.2.9"), (5, 0));
+        assert_eq!(hot_keys_during_flood("198.18.2.9"), (5, 0));
     }
 }
 
 #[test]
 fn an_admitted_flood_leaves_the_other_tenants_hot_keys() {
     if privilege::root("hot_keys::an_admitted_flood_leaves_the_other_tenants_hot_keys") {
-        let (polite, flood) = hot_beside("198.18.4.9");
+        let (polite, flood) = hot_keys_during_flood("198.18.4.9");
         assert_eq!(polite, 5);
         assert!(flood > 200, "{flood}");
     }

@@ -6,6 +6,7 @@ mod connections;
 mod counters;
 mod differential;
 mod hot_keys;
+mod key_limits;
 mod limits;
 mod memcached;
 mod oracle;

@@ -70,7 +70,7 @@ fn refused_clients_read_why_and_tcp_is_untouched() {
         assert_eq!(connection.ask("version\r\n").unwrap().split(' ').next(), Some("VERSION"));
     }
 
-    let counted = site.json(&["tenants"]).unwrap();
+    let counted = site.json(&["tenants"]).unwrap()["tenants"].take();
     let of = |name: &str| {
         counted.as_array().unwrap().iter().find(|tenant| tenant["name"] == name).unwrap().clone()
     };

@@ -42,7 +42,7 @@ const REFUSAL: &[u8] = b"\0\x07\0\0\0\x01\0\0SERVER_ERROR throttled\r\n";
 /// Ethernet, IPv4, UDP and the refusal: what the budget counts.
 const FRAME: u64 = 14 + 20 + 8 + REFUSAL.len() as u64;
 
-/// A client that hears what comes back at once.
+/// A client that reads what comes back at once.
 struct Client(UdpSocket);
 
 impl Client {
@@ -178,7 +178,7 @@ fn refusals_set_by_hand_are_answered_until_unset() {
     client.ask();
     wait_for("a refusal", || client.refusals() == 1);
     // The tenant's counters are in the maps, what is set of it only the daemon knows.
-    let tenant = &site.json(&["tenants", "over"]).unwrap()[0];
+    let tenant = &site.json(&["tenants", "over"]).unwrap()["tenants"][0];
     assert_eq!((&tenant["refused"]["penalty"], &tenant["passed"]), (&1.into(), &0.into()));
     assert_eq!((&tenant["refuse"], &tenant["overrides"]["refuse"]), (&true.into(), &"on".into()));
     site.json(&["set", "--unset", "tenant.over.refuse"]).unwrap();

@@ -95,7 +95,7 @@ fn ten_thousand_tenants_are_distinguished_and_changed_at_once() {
     site.configure(&text.replace("1000 RU/s", "2000 RU/s")).unwrap();
     gate.signal(Signal::SIGHUP).unwrap();
     gate.wait_for("read again", PATIENCE).unwrap();
-    let tenants = site.json(&["tenants"]).unwrap();
+    let tenants = site.json(&["tenants"]).unwrap()["tenants"].take();
     assert!(tenants.as_array().unwrap().iter().all(|tenant| tenant["quota_ru_per_sec"] == 2_000.0));
     let sent = flood.stop();
     while sink.received() < sent {

@@ -69,8 +69,8 @@ fn quotas_hold_and_a_takeover_keeps_what_tenants_spent() -> Result<()> {
     ensure!(stored == "STORED", "{stored}");
 
     let started = Instant::now();
-    let [mut from_polite, mut from_hostile] =
-        [Datagrams::open(&site.net, polite)?, Datagrams::open(&site.net, hostile)?];
+    let mut from_polite = Datagrams::open(&site.net, polite)?;
+    let mut from_hostile = Datagrams::open(&site.net, hostile)?;
     let over = AtomicBool::new(false);
     let (served, (passed, refused)) = thread::scope(|scope| {
         let flood = scope.spawn(|| ask_until(&over, &mut from_hostile));
@@ -82,7 +82,7 @@ fn quotas_hold_and_a_takeover_keeps_what_tenants_spent() -> Result<()> {
     ensure!((HOSTILE_BURST..=paid).contains(&passed), "{passed} passed, {paid} were paid for");
     ensure!(refused > HOSTILE_BURST, "{refused} refused");
 
-    let before = site.json(&["tenants"])?;
+    let before = site.json(&["tenants"])?["tenants"].take();
     ensure!(count(&before, "hostile", "refused") == refused as u64, "{refused} refusals read: {before}");
     ensure!(count(&before, "polite", "passed") == served as u64, "{served} answers read: {before}");
     let mut second = site.launch(&["--takeover"])?;
@@ -90,7 +90,7 @@ fn quotas_hold_and_a_takeover_keeps_what_tenants_spent() -> Result<()> {
     ensure!(site.json(&["status"])?["daemon"] == second.id(), "the second gate is not in charge");
     // Asked to end, and killed where it took too long, as it may on an emulated CPU.
     drop(first);
-    let after = site.json(&["tenants"])?;
+    let after = site.json(&["tenants"])?["tenants"].take();
     for (tenant, counter) in [("hostile", "refused"), ("hostile", "passed"), ("polite", "passed")] {
         let [before, after] = [&before, &after].map(|tenants| count(tenants, tenant, counter));
         ensure!(before == after, "{tenant} {counter}: {before} before the takeover, {after} after");
@@ -147,7 +147,7 @@ const LACKS: &str = "lacks xdp.frags, bpf_loop, bpf_xdp_load_bytes, bpf_xdp_get_
 
 #[test]
 #[ignore = "for Linux 5.10: `cargo xtask test --kernels --long` runs it there"]
-fn an_old_kernel_is_told_in_one_line_before_anything_changes() -> Result<()> {
+fn an_old_kernel_is_reported_before_anything_changes() -> Result<()> {
     let site = Site::new(CONFIG)?;
     let output = site.command(SERVER_INTERFACE).output()?;
     let said = String::from_utf8_lossy(&output.stderr);

@@ -5,6 +5,7 @@
 use std::process::Command;
 
 use gate_common::units::Nanos;
+use gate_tests::privilege;
 use gate_userspace::policy::baselines::Averaging;
 use gate_userspace::policy::bouncer::HistogramKind;
 use gate_userspace::sim::bouncer::{Policy, Report, Study};
@@ -84,11 +85,11 @@ fn bouncer_and_both_strategies_reject_what_table_3_says() {
         (Policy::BouncerHelpingUnderserved, None, "rejections_percent_table_3_helping_the_underserved"),
     ] {
         let table = &published()[table];
-        let figures = |name: &str| -> Vec<f64> {
-            table[name].as_array().unwrap().iter().map(|figure| figure.as_f64().unwrap()).collect()
+        let column = |name: &str| -> Vec<f64> {
+            table[name].as_array().unwrap().iter().map(|value| value.as_f64().unwrap()).collect()
         };
         let (slow, medium_slow, all) = if long() { (3.0, 2.0, 1.0) } else { (4.0, 2.5, 1.2) };
-        let loads = figures("factor");
+        let loads = column("factor");
         let reports = simulate(policy, &loads, |scenario| {
             scenario.policies.allowance = allowance.unwrap_or(scenario.policies.allowance);
         });
@@ -99,7 +100,7 @@ fn bouncer_and_both_strategies_reject_what_table_3_says() {
             ("slow", slow),
             ("all", all),
         ] {
-            for (report, published) in reports.iter().zip(figures(name)) {
+            for (report, published) in reports.iter().zip(column(name)) {
                 let what = format!("{}: {name} at {}", report.policy, report.load);
                 assert_near(rejected(report, name), published, tolerance, &what);
             }
@@ -220,19 +221,19 @@ fn wait_limits_by_type_equal_bouncer_until_the_store_slows() {
 #[test]
 fn accept_fraction_behind_bouncer_keeps_utilization() {
     let loads = [1.1, 1.3];
-    let [alone, behind, before] = [
+    let [only, behind, before] = [
         &[Policy::AcceptFraction][..],
         &[Policy::Bouncer, Policy::AcceptFraction],
         &[Policy::AcceptFraction, Policy::Bouncer],
     ]
     .map(|policies| simulate_all(policies, &loads, |_| {}));
-    for ((alone, behind), before) in alone.iter().zip(&behind).zip(&before) {
+    for ((only, behind), before) in only.iter().zip(&behind).zip(&before) {
         let what = format!("at {}", behind.load);
         assert_near(behind.utilization, 0.95, 0.015, &what);
         assert!(slow_p50_ms(behind) <= 18.0, "{what}: {behind:?}");
         // What Bouncer refuses is no demand; asked last, it has next to nothing left to refuse.
-        assert_near(rejected(before, "all"), rejected(alone, "all"), 1.0, &what);
-        assert!(rejected(behind, "all") < rejected(alone, "all"), "{what}: {behind:?} and {alone:?}");
+        assert_near(rejected(before, "all"), rejected(only, "all"), 1.0, &what);
+        assert!(rejected(behind, "all") < rejected(only, "all"), "{what}: {behind:?} and {only:?}");
     }
 }
 
@@ -254,8 +255,8 @@ fn a_sliding_window_rejects_what_swapped_histograms_reject() {
 fn the_command_prints_the_documented_keys_and_repeats_itself() {
     let gate = paths::gate();
     if !gate.exists() {
-        println!("not run: gate sim bouncer (no {}: cargo build --release)", gate.display());
-        return;
+        let test = "bouncer::the_command_prints_the_documented_keys_and_repeats_itself";
+        return privilege::not_run(test, &format!("no {}: cargo build --release", gate.display()));
     }
     let run = |arguments: &str| {
         let output =

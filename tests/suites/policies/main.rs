@@ -4,4 +4,5 @@ mod bouncer;
 mod codecs_fuzz;
 mod codecs_real;
 mod embedded_store;
+mod load_generator;
 mod simulations;

@@ -5,6 +5,7 @@
 use std::process::Command;
 
 use gate_common::units::Nanos;
+use gate_tests::privilege;
 use gate_userspace::policy::Tier;
 use gate_userspace::policy::codel::Law;
 use gate_userspace::sim::hotkeys::{self, Sketch};
@@ -169,8 +170,8 @@ fn heaviest_keys_are_found_from_one_request_in_a_hundred() {
 fn commands_print_json_repeatably_and_refuse_bad_arguments() {
     let gate = paths::gate();
     if !gate.exists() {
-        println!("not run: gate sim (no {}: cargo build --release)", gate.display());
-        return;
+        let test = "simulations::commands_print_json_repeatably_and_refuse_bad_arguments";
+        return privilege::not_run(test, &format!("no {}: cargo build --release", gate.display()));
     }
     let run = |arguments: &str| {
         let output = Command::new(&gate).arg("sim").args(arguments.split(' ')).output().unwrap();

@@ -123,7 +123,7 @@ fn a_second_connection_bypasses_a_slow_answer() -> Result<()> {
 }
 
 #[test]
-fn who_does_not_read_is_closed_and_the_others_are_served() -> Result<()> {
+fn a_client_that_does_not_read_is_closed_and_others_served() -> Result<()> {
     let store = Listening::memcached()?;
     let gate = Listening::gate("memcached", store.address, "max_output = \"1MiB\"", EVERYONE)?;
     let value = vec![b'v'; 500_000];

@@ -199,7 +199,8 @@ fn one_read_serves_all_clients_of_a_user_on_every_thread() -> Result<()> {
     read_until(&mut clients[0], b"+OK\r\n")?;
     let asked = gets(&store)?;
     let requests = event(&gate, "requests")?;
-    let [flights, coalesced] = [event(&gate, "flights")?, event(&gate, "coalesced")?];
+    let flights = event(&gate, "flights")?;
+    let coalesced = event(&gate, "coalesced")?;
     // It says nothing for as long as they all ask.
     store.stall()?;
     all_ask(&mut clients)?;

@@ -569,3 +569,25 @@ fn without_ids(said: &str) -> String {
     let first = parts.next().unwrap_or_default().to_owned();
     parts.fold(first, |said, part| said + "id" + part.trim_start_matches(|c: char| c.is_ascii_digit()))
 }
+
+#[test]
+fn a_user_without_select_stays_in_the_database_it_had() -> Result<()> {
+    let store = store()?;
+    store.ask(b"ACL SETUSER dave on >d-secret ~* -@all +set +get\r\n", b"+OK\r\n")?;
+    let gate = Listening::gate("resp", store.address, "", TENANTS)?;
+    let mut said = Vec::new();
+    for server in [&store, &gate] {
+        let mut stream = server.connect()?;
+        check(&mut stream, "SELECT 9\r\nAUTH dave d-secret\r\n", "+OK\r\n+OK\r\n")?;
+        check(&mut stream, "SET x 9\r\n", "+OK\r\n")?;
+        stream.write_all(b"SELECT 3\r\nGET x\r\n")?;
+        said.push(lines(&mut stream, 3)?);
+    }
+    ensure!(
+        said[0] == said[1] && said[1].starts_with("-NOPERM") && said[1].ends_with("\r\n9\r\n"),
+        "{said:?}"
+    );
+    let database = store.ask(b"SELECT 9\r\nSTRLEN x\r\nSELECT 0\r\nSTRLEN x\r\n", b":0\r\n")?;
+    ensure!(database == b"+OK\r\n:1\r\n+OK\r\n:0\r\n", "{}", shown(&database));
+    Ok(())
+}

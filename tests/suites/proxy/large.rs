@@ -184,7 +184,7 @@ fn stalled_long_values_take_no_memory_and_delay_nobody() -> Result<()> {
 }
 
 #[test]
-fn who_leaves_in_the_middle_of_a_long_value_has_written_nothing() -> Result<()> {
+fn a_client_that_leaves_within_a_long_value_writes_nothing() -> Result<()> {
     let redis = Listening::redis()?;
     let memcached = Listening::memcached()?;
     let part = value(200_000, 1);

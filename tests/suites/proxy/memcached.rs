@@ -59,7 +59,7 @@ fn refusal_latency_is_measured_where_nothing_is_before_it() -> Result<()> {
         said += &String::from_utf8(read_until(&mut client, b"\r\n")?)?;
     }
     ensure!(said.matches("reason=quota").count() == 2, "{said}");
-    // Nobody hears of the first of these.
+    // The first of these has no reply.
     client.write_all(b"delete a noreply\r\nget a\r\nnonsense\r\nget a\r\n")?;
     let mut said = String::new();
     while said.lines().count() < 3 {

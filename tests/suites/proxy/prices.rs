@@ -19,7 +19,7 @@ const READ: Duration = Duration::from_millis(1);
 /// So much longer takes a deletion, which looks like a read.
 const DEARER: u32 = 10;
 /// A request for one key costs one request unit, whatever its length. No ratio, or a busy machine would look like an
-/// overload, which teaches nothing.
+/// overload, which is not recorded.
 const SERVICE: &str = "connections = \"1\"\nshedding.floor = \"1h\"\n\
     price = { base = \"0.9 RU\", row = \"0.1 RU\", kib = \"0 RU\", learn = \"on\", range = \"100\" }\n";
 /// Requests whose price is looked at. Too few to learn from.
@@ -73,7 +73,7 @@ impl Watched<'_> {
     }
 
     fn charged_so_far(&self) -> Result<[f64; 2]> {
-        let tenants = (self.json)(&["tenants"])?;
+        let tenants = (self.json)(&["tenants"])?["tenants"].take();
         let charged = |name: &str| {
             let mut tenants = tenants.as_array().into_iter().flatten();
             let tenant = tenants.find(|tenant| tenant["name"] == name).context("no such tenant")?;
@@ -215,7 +215,7 @@ fn price_settlement_refuses_underpriced_requests_sooner() -> Result<()> {
         };
         let for_quota = ["reason=quota\r\n", "reason=rejected-until\r\n"];
         ensure!(for_quota.iter().any(|reason| refused.ends_with(reason)), "{refused}");
-        let tenants = gate.json(&["tenants"])?;
+        let tenants = gate.json(&["tenants"])?["tenants"].take();
         let tenant = tenants.as_array().into_iter().flatten().find(|tenant| tenant["name"] == name);
         let charged =
             tenant.and_then(|tenant| tenant["charged_ru"].as_f64()).context("it was not charged")?;

@@ -47,7 +47,7 @@ fn header_of(client: IpAddr) -> Vec<u8> {
 }
 
 fn passed(gate: &Listening, name: &str) -> Result<u64> {
-    gate.json(&["tenants", name])?[0]["passed"].as_u64().context("no such tenant")
+    gate.json(&["tenants", name])?["tenants"][0]["passed"].as_u64().context("no such tenant")
 }
 
 /// True if a connection is closed without a reply.
@@ -149,9 +149,9 @@ fn what_is_no_header_of_a_trusted_proxy_is_closed() -> Result<()> {
     wait_until("they are not counted", || Ok(counter(&gate, "header-rejected")? == rejected))?;
     ensure!(passed(&gate, "v4")? == 0 && passed(&gate, "direct")? == 1);
     // All are counted, and one is told of.
-    let told = "closed a connection";
-    gate.program().wait_for(told, PATIENCE)?;
-    ensure!(gate.program().wait_for(told, Duration::from_millis(100)).is_err(), "it is said again");
+    let line = "closed a connection";
+    gate.program().wait_for(line, PATIENCE)?;
+    ensure!(gate.program().wait_for(line, Duration::from_millis(100)).is_err(), "it is said again");
     Ok(())
 }
 

@@ -98,7 +98,8 @@ fn a_type_s_tier_is_obeyed_and_the_expected_wait_is_shown() -> Result<()> {
                    query_types = { reports = [\"DEBUG\"] }\ntiers = { reports = \"batch\" }\n\
                    objectives = { default = { p50 = \"10s\" } }";
     let gate = Listening::gate_with("threads = \"1\"", "resp", store.address, service, TENANT)?;
-    let [mut low, mut high] = [gate.connect()?, gate.connect()?];
+    let mut low = gate.connect()?;
+    let mut high = gate.connect()?;
     // So many answers it takes until the admission policy expects anything.
     high.write_all(&b"GET a\r\n".repeat(LEARNED))?;
     let mut said = 0;

@@ -111,7 +111,7 @@ fn a_tenant_has_so_many_connections_and_no_more() -> Result<()> {
             _ => ensure!(Instant::now() < deadline, "nobody is let in any more"),
         }
     }
-    let tenants = gate.json(&["tenants", "small"])?;
+    let tenants = gate.json(&["tenants", "small"])?["tenants"].take();
     ensure!(tenants[0]["refused"]["limit"].as_u64() >= Some(1), "{tenants}");
     Ok(())
 }
@@ -144,7 +144,9 @@ fn a_class_of_requests_has_a_lower_tier_than_its_tenant() -> Result<()> {
         "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"unlimited\"\ntier = \"critical\"";
     let store = slow_store(Duration::from_millis(50))?;
     let gate = Listening::gate_with("threads = \"1\"", "memcached", store, service, tenants)?;
-    let [mut first, mut low, mut high] = [gate.connect()?, gate.connect()?, gate.connect()?];
+    let mut first = gate.connect()?;
+    let mut low = gate.connect()?;
+    let mut high = gate.connect()?;
     first.write_all(b"delete a\r\n")?;
     let waiting = |tier: usize| -> Result<bool> {
         Ok(gate.json(&["queues"])?["services"][0]["tiers"][tier]["waiting"].as_u64() > Some(0))

@@ -41,7 +41,8 @@ impl<'g> Client<'g> {
 
     /// The charge of its tenant so far.
     fn charged(&self) -> Result<f64> {
-        let (tenants, name) = (self.gate.json(&["tenants"])?, format!("t{}", self.tenant));
+        let tenants = self.gate.json(&["tenants"])?["tenants"].take();
+        let name = format!("t{}", self.tenant);
         let mut tenants = tenants.as_array().into_iter().flatten();
         let tenant = tenants.find(|tenant| tenant["name"] == name.as_str()).context("no such tenant")?;
         tenant["charged_ru"].as_f64().context("it was not charged")
@@ -166,7 +167,8 @@ fn filled_memcached(bytes: usize) -> Result<Listening> {
 fn long_values_cost_their_length_also_among_short_ones() -> Result<()> {
     let store = filled_memcached(101 * 1_024)?;
     let gate = Listening::gate("memcached", store.address, SERVICE, &tenants(&[2, 3, 4], RICH))?;
-    let (large, small) = ("get large\r\n", "get small\r\n");
+    let large = "get large\r\n";
+    let small = "get small\r\n";
     let mut polite = Client::new(&gate, 2)?;
     polite.costs(small, "END\r\n", 1.0)?;
     let mut values = Client::new(&gate, 3)?;
@@ -216,7 +218,7 @@ fn a_learned_price_is_never_beyond_what_its_bucket_admits() -> Result<()> {
 }
 
 #[test]
-fn what_was_read_beyond_its_price_is_owed_with_settlement() -> Result<()> {
+fn settlement_charges_what_was_read_beyond_the_price() -> Result<()> {
     let store = filled_memcached(900 * 1_024)?;
     let quota = "quota = \"100 RU/s\"\nburst = \"1s\"\nmax_debt = \"1h\"";
     let service = "price = { settle = \"debt\" }\n";

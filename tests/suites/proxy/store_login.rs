@@ -54,13 +54,13 @@ fn gate_logs_in_to_memcached_on_all_its_connections() -> Result<()> {
 }
 
 #[test]
-fn a_wrong_password_is_told_and_in_no_log() -> Result<()> {
+fn a_wrong_password_is_reported_without_itself() -> Result<()> {
     let users = Scratch::new("more-users", &format!("gate:{SECRET}\n"))?;
     let password = Scratch::new("wrong", "not-the-one\n")?;
     let store = Listening::memcached_with_users(&users.0)?;
     let mut gate = gate(&store, &password.0)?;
-    let told = gate.program().wait_for("authentication failure", PATIENCE)?;
-    ensure!(!told.contains("not-the-one") && !told.contains("gate 0 -1"), "{told}");
+    let line = gate.program().wait_for("authentication failure", PATIENCE)?;
+    ensure!(!line.contains("not-the-one") && !line.contains("gate 0 -1"), "{line}");
     wait_until("it is not refused", || {
         Ok(gate.ask(b"get a\r\n", b"\r\n")?.ends_with(b"reason=store-down\r\n"))
     })?;
@@ -70,7 +70,7 @@ fn a_wrong_password_is_told_and_in_no_log() -> Result<()> {
 }
 
 #[test]
-fn a_memcached_without_users_is_told_no_password() -> Result<()> {
+fn a_memcached_without_users_gets_no_password() -> Result<()> {
     let password = Scratch::new("needless", SECRET)?;
     let store = Listening::memcached()?;
     let gate = gate(&store, &password.0)?;

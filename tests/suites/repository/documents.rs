@@ -3,8 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::source::workspace;
+
 /// The documents whose links are followed.
-const DOCUMENTS: [&str; 9] = [
+const DOCUMENTS: [&str; 12] = [
     "README.md",
     "docs/ARCHITECTURE.md",
     "docs/BENCHMARKS.md",
@@ -12,16 +14,15 @@ const DOCUMENTS: [&str; 9] = [
     "docs/CONTRIBUTING.md",
     "docs/GLOSSARY.md",
     "docs/ISOLATION.md",
+    "docs/OPERATIONS.md",
+    "docs/SECURITY.md",
     "docs/SIMULATOR.md",
+    "docs/STUDY.md",
     "tests/fuzz/README.md",
 ];
 
 /// The top of the workspace: what begins with one of these is a path.
 const TOP: [&str; 6] = ["gate-common", "gate-ebpf", "gate-userspace", "tests", "xtask", "docs"];
-
-fn workspace() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
-}
 
 fn architecture() -> String {
     fs::read_to_string(workspace().join("docs/ARCHITECTURE.md")).unwrap()
@@ -100,7 +101,7 @@ fn the_readme_links_to_all_documents() {
 }
 
 #[test]
-fn paths_are_told_from_other_words() {
+fn paths_are_distinguished_from_other_words() {
     let text =
         "`gate-common/src`, `gate`, gate-ebpf/src/x.rs: a word; `xtask`; ```\ntests/y\n``` `docs/a.md:3`";
     assert_eq!(paths(text).collect::<Vec<_>>(), ["gate-common/src", "xtask"]);

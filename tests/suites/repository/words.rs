@@ -1,8 +1,9 @@
-//! One noun for each concept: no type, function, macro, module or file has a name that docs/GLOSSARY.md replaces. Doc
-//! comments are sentences with a subject.
+//! One noun for each concept: no item and no file has a name that docs/GLOSSARY.md replaces, and no field, local, parameter or
+//! other identifier a word of such a name. Doc comments are sentences with a subject.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+
+use super::source::{code, sources, workspace};
 
 /// Files, or directories with everything in them, whose names follow the glossary.
 const ROOMS: [&str; 9] = [
@@ -18,19 +19,16 @@ const ROOMS: [&str; 9] = [
 ];
 
 /// Rooms whose doc comments begin with a subject, or a verb.
-const WITH_SENTENCES: [&str; 15] = [
+const WITH_SENTENCES: [&str; 12] = [
     "gate-common/src",
-    "gate-userspace/policy/src",
-    "gate-userspace/protocol/src",
-    "gate-userspace/src/admin",
-    "gate-userspace/src/cli",
-    "gate-userspace/src/config",
-    "gate-userspace/src/control",
-    "gate-userspace/src/daemon",
-    "gate-userspace/src/kernel",
-    "gate-userspace/src/load",
-    "gate-userspace/src/probe.rs",
-    "gate-userspace/src/sim",
+    "gate-ebpf/src",
+    "gate-userspace/benches",
+    "gate-userspace/policy",
+    "gate-userspace/protocol",
+    "gate-userspace/src",
+    "tests/benches",
+    "tests/fuzz/checks.rs",
+    "tests/fuzz/fuzz_targets",
     "tests/suites",
     "tests/support",
     "xtask/src",
@@ -121,27 +119,82 @@ const REPLACED_FOR_PACKETS: [(&str, &str); 6] = [
 /// The rooms where packets are processed.
 const PACKET_ROOMS: [&str; 2] = ["gate-ebpf/src", "tests/support/model"];
 
+/// Words that no identifier has as a part, with the term to use. Names of tests are prose.
+const REPLACED_WORDS: [(&str, &str); 45] = [
+    ("alone", "dedicated, single, only"),
+    ("apart", "dedicated, separate"),
+    ("beside", "predecessor, or what it stands beside"),
+    ("coarsely", "check_tcp_bucket"),
+    ("court", "context"),
+    ("dice", "rng"),
+    ("figure", "metrics, estimate"),
+    ("figures", "metrics, estimates"),
+    ("glance", "peek"),
+    ("hear", "read"),
+    ("heard", "received"),
+    ("hears", "reads"),
+    ("insist", "retry_cas"),
+    ("landed", "completed"),
+    ("landing", "completion"),
+    ("lands", "completes"),
+    ("lesson", "sample"),
+    ("lessons", "samples"),
+    ("life", "ttl"),
+    ("news", "pending_write"),
+    ("nobody", "unknown, unauthenticated"),
+    ("owe", "add_debt"),
+    ("owed", "debt"),
+    ("owes", "debt"),
+    ("puppet", "fake_store"),
+    ("purse", "buckets"),
+    ("redeem", "complete"),
+    ("relieve", "drain"),
+    ("relieved", "draining"),
+    ("spoil", "mark_unmeasurable"),
+    ("spoiled", "unmeasurable"),
+    ("succession", "hot_restart"),
+    ("talk", "conversation, exchange"),
+    ("tally", "counters"),
+    ("taught", "recorded"),
+    ("teach", "record"),
+    ("tell", "reply"),
+    ("telling", "respond"),
+    ("tells", "replies"),
+    ("told", "reply, report"),
+    ("together", "batch, total"),
+    ("town", "fixture"),
+    ("who", "identity, client"),
+    ("whose", "the noun"),
+    ("witness", "recorder"),
+];
+
+/// Identifiers with such a word in another sense.
+const OTHER_SENSES: [(&str, &str); 5] = [
+    ("HALF_LIFE", "the half-life of a decay"),
+    ("NOBODY", "Linux' user"),
+    ("half_life", "the half-life of a decay"),
+    ("half_life_fits", "the half-life of a decay"),
+    ("half_life_ticks", "the half-life of a decay"),
+];
+
 /// Words before the name of an item.
 const KEYWORDS: [&str; 10] =
     ["struct", "enum", "union", "trait", "type", "fn", "mod", "static", "const", "macro_rules!"];
 
 #[test]
 fn names_are_those_of_the_glossary() {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let mut found = Vec::new();
     for room in ROOMS {
-        let files = sources(&workspace.join(room));
-        assert!(!files.is_empty(), "{room} holds no source: has it moved?");
-        for file in files {
+        for file in sources(&workspace().join(room)) {
             let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
-            let has_packets = PACKET_ROOMS.iter().any(|room| file.starts_with(workspace.join(room)));
+            let has_packets = PACKET_ROOMS.iter().any(|room| file.starts_with(workspace().join(room)));
             let of_packets = |name| term_in(&REPLACED_FOR_PACKETS, name).filter(|_| has_packets);
             let term_for = |name| term_in(&REPLACED, name).or_else(|| of_packets(name));
             let of_file = term_for(stem).map(|term| format!("{}: say {term}", file.display()));
             found.extend(of_file);
             let text = fs::read_to_string(&file).unwrap();
             let settles =
-                |name: &str| SETTLEMENT.iter().any(|of| file == workspace.join(of.0) && name == of.1);
+                |name: &str| SETTLEMENT.iter().any(|of| file == workspace().join(of.0) && name == of.1);
             let items = items(&text).filter(|(_, name)| !settles(name));
             found.extend(items.filter_map(|(line, name)| {
                 Some(format!("{}:{line}: {name}: say {}", file.display(), term_for(name)?))
@@ -152,12 +205,38 @@ fn names_are_those_of_the_glossary() {
 }
 
 #[test]
-fn doc_comments_begin_with_their_subject() {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+fn no_identifier_has_a_word_that_the_glossary_replaces() {
     let mut found = Vec::new();
-    for file in WITH_SENTENCES.iter().flat_map(|room| sources(&workspace.join(room))) {
-        let text = fs::read_to_string(&file).unwrap();
-        found.extend(riddles(&text).map(|(line, text)| format!("{}:{line}: {text}", file.display())));
+    let mut senses: Vec<_> = OTHER_SENSES.map(|(name, _)| name).to_vec();
+    for file in ROOMS.iter().flat_map(|room| sources(&workspace().join(room))) {
+        let code = code(&fs::read_to_string(&file).unwrap());
+        for (line, name) in identifiers(&code) {
+            let Some(term) = replaced_word(name) else { continue };
+            senses.retain(|sense| *sense != name);
+            if OTHER_SENSES.iter().all(|(sense, _)| *sense != name) {
+                found.push(format!("{}:{line}: {name}: say {term}", file.display()));
+            }
+        }
+    }
+    assert!(found.is_empty(), "\n{}", found.join("\n"));
+    assert!(senses.is_empty(), "in no source: {senses:?}");
+}
+
+#[test]
+fn words_are_read_in_every_identifier_but_test_names() {
+    let text = "fn f(is_told: bool) {\n    let ToldAll { tellers } = |owed_ns| x.HEARD;\n}\n#[test]\n#[ignore]\nfn is_told() {}\n";
+    let found: Vec<_> = identifiers(text).filter(|(_, name)| replaced_word(name).is_some()).collect();
+    assert_eq!(found, [(1, "is_told"), (2, "ToldAll"), (2, "owed_ns"), (2, "HEARD")]);
+}
+
+#[test]
+fn doc_comments_begin_with_their_subject() {
+    let mut found = Vec::new();
+    for room in WITH_SENTENCES {
+        for file in sources(&workspace().join(room)) {
+            let text = fs::read_to_string(&file).unwrap();
+            found.extend(riddles(&text).map(|(line, text)| format!("{}:{line}: {text}", file.display())));
+        }
     }
     assert!(found.is_empty(), "\n{}", found.join("\n"));
 }
@@ -211,6 +290,32 @@ fn term_in(list: &[(&str, &'static str)], name: &str) -> Option<&'static str> {
     list.iter().find(|(replaced, _)| *replaced == name).map(|(_, term)| *term)
 }
 
+/// The identifiers in `code`, with their lines; the names of tests aside.
+fn identifiers(code: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut is_test = false;
+    code.lines().enumerate().flat_map(move |(number, line)| {
+        let is_attribute = line.trim_start().starts_with("#[");
+        let is_name = is_test;
+        is_test = line.trim() == "#[test]" || is_test && is_attribute;
+        let names = line.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|name| !name.is_empty());
+        let test = line.split_once("fn ").filter(|_| is_name).map(|(_, rest)| rest);
+        let test = test.and_then(|rest| rest.split('(').next()).unwrap_or_default();
+        names.filter(move |name| *name != test).map(move |name| (number + 1, name))
+    })
+}
+
+/// The term for the first word of an identifier that is replaced.
+fn replaced_word(name: &str) -> Option<&'static str> {
+    let is_constant = !name.contains(|c: char| c.is_lowercase());
+    let begins = |at: usize| !is_constant && name[at..].starts_with(|c: char| c.is_uppercase());
+    let starts = (0..name.len()).filter(|&at| at == 0 || name.as_bytes()[at - 1] == b'_' || begins(at));
+    let words = starts.map(|at| {
+        let end = (at + 1..name.len()).find(|&end| name.as_bytes()[end] == b'_' || begins(end));
+        name[at..end.unwrap_or(name.len())].to_lowercase()
+    });
+    words.into_iter().find_map(|word| term_in(&REPLACED_WORDS, &word))
+}
+
 /// The items that are defined in `text`, with their lines; comments and string literals aside.
 fn items(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.lines().enumerate().filter_map(|(number, line)| {
@@ -220,14 +325,4 @@ fn items(text: &str) -> impl Iterator<Item = (usize, &str)> {
         let end = name.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(name.len());
         (end > 0).then(|| (number + 1, &name[..end]))
     })
-}
-
-/// The Rust files at or below `path`.
-fn sources(path: &Path) -> Vec<PathBuf> {
-    if path.is_file() {
-        return vec![path.to_owned()];
-    }
-    let Ok(entries) = fs::read_dir(path) else { return Vec::new() };
-    let below = entries.flat_map(|entry| sources(&entry.unwrap().path()));
-    below.filter(|file| file.extension().is_some_and(|extension| extension == "rs")).collect()
 }

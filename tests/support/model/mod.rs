@@ -317,7 +317,7 @@ impl Model {
             self.tenants[context.tenant].candidate_refused += 1;
         }
         let mut taken = Vec::new();
-        for payer in [context.tenant, state.also_charge[0] as usize, state.also_charge[1] as usize] {
+        for payer in [context.tenant, state.parents[0] as usize, state.parents[1] as usize] {
             let state = self.state(payer);
             let pays = payer != 0 && payer < self.words.len() && state.flags & tenant_flags::UNLIMITED == 0;
             if !pays {

@@ -9,7 +9,8 @@ use nix::unistd::Pid;
 pub(super) enum Cores {
     /// Client and store have one CPU between them, with and without a proxy; a proxy has another to itself.
     #[default]
-    Apart,
+    #[value(name = "apart")]
+    Separate,
     /// All share all there are: what a proxy takes, client and store lack.
     Shared,
 }

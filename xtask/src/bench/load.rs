@@ -17,40 +17,95 @@ pub(super) struct Load {
     pub(super) connections: usize,
     /// How many requests are sent in one go.
     pub(super) pipelined: usize,
-    /// One request. Where it says [`NUMBER`], one of [`NUMBERS`] is sent, another in each of those that go together.
+    /// One request. Where it says [`NUMBER`], one of `numbers` is sent, another in each of those that go together.
     pub(super) request: String,
+    /// How many numbers there are: [`NUMBERS`] of two digits, or up to 10,000 of four.
+    pub(super) numbers: usize,
+    /// Sent in the place of every second request.
+    pub(super) every_other: Option<String>,
     /// The end of its answer.
     pub(super) answer: Answer,
 }
 
-/// Two digits, in a request.
+/// A number, in a request.
 pub(super) const NUMBER: &str = "##";
-/// How many there are: as many as the requests that one connection sends in one go, or more.
+/// How many there usually are: as many as the requests that one connection sends in one go, or more.
 pub(super) const NUMBERS: usize = 16;
 
 /// How long an answer is.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Answer {
-    /// So many bytes.
+    /// So many bytes; a refusal is one line.
     Bytes(usize),
     /// One line, whatever it says.
     Line,
 }
 
-impl Answer {
-    /// How long so many answers are, in the unit of [`Answer::amount`].
-    const fn times(self, answers: usize) -> usize {
-        match self {
-            Self::Bytes(each) => each * answers,
-            Self::Line => answers,
+/// Where in its answers a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Position {
+    /// At the beginning of one.
+    Start,
+    /// Behind an `S`, with which refusals of memcached and some of its answers begin.
+    AfterS,
+    /// So many bytes before the end of one.
+    Within(usize),
+    /// In a refusal.
+    Refusal,
+}
+
+/// The answers that a connection has read.
+#[derive(Clone, Copy, Debug)]
+struct Answers {
+    position: Position,
+    whole: usize,
+    refused: u64,
+}
+
+impl Answers {
+    const NONE: Self = Self { position: Position::Start, whole: 0, refused: 0 };
+
+    fn take(&mut self, mut bytes: &[u8], answer: Answer) {
+        let Answer::Bytes(each) = answer else {
+            self.whole += bytes.iter().filter(|&&byte| byte == b'\n').count();
+            return;
+        };
+        while let Some(&first) = bytes.first() {
+            let taken = match self.position {
+                Position::Start => {
+                    self.position = match first {
+                        b'-' => Position::Refusal,
+                        b'S' => Position::AfterS,
+                        _ => Position::Within(each),
+                    };
+                    usize::from(first == b'S')
+                }
+                Position::AfterS => {
+                    self.position =
+                        if first == b'E' { Position::Refusal } else { Position::Within(each - 1) };
+                    0
+                }
+                Position::Within(left) => {
+                    let taken = left.min(bytes.len());
+                    self.position = Position::Within(left - taken);
+                    self.end_answer_if(left == taken);
+                    taken
+                }
+                Position::Refusal => {
+                    let end = bytes.iter().position(|&byte| byte == b'\n');
+                    self.refused += u64::from(end.is_some());
+                    self.end_answer_if(end.is_some());
+                    end.map_or(bytes.len(), |end| end + 1)
+                }
+            };
+            bytes = &bytes[taken..];
         }
     }
 
-    /// How much of answers there is in `bytes`.
-    fn amount(self, bytes: &[u8]) -> usize {
-        match self {
-            Self::Bytes(_) => bytes.len(),
-            Self::Line => bytes.iter().filter(|&&byte| byte == b'\n').count(),
+    fn end_answer_if(&mut self, is_whole: bool) {
+        if is_whole {
+            self.whole += 1;
+            self.position = Position::Start;
         }
     }
 }
@@ -58,8 +113,10 @@ impl Answer {
 /// The result.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outcome {
-    /// Answers.
+    /// Answers, refusals included.
     pub(super) requests: u64,
+    /// Refusals.
+    pub(super) refused: u64,
     /// Answers a second.
     pub(super) per_sec: f64,
     /// Microseconds from sending to the last answer of those sent together, at p50, p99 and p99.9.
@@ -69,7 +126,11 @@ pub(super) struct Outcome {
 struct Connection {
     stream: TcpStream,
     sent: Instant,
-    left: usize,
+    /// How many answers are awaited.
+    awaited: usize,
+    answers: Answers,
+    /// The batch that it sends next.
+    next: usize,
 }
 
 impl Load {
@@ -79,9 +140,10 @@ impl Load {
     ///
     /// If a connection fails, or an answer is missing for [`PATIENCE`].
     pub(super) fn run(&self, server: SocketAddr, lasts: Duration) -> Result<Outcome> {
-        let batches: Vec<_> = (0..NUMBERS).map(|first| self.batch(first)).collect();
-        let batch = |connection: usize| &batches[connection % NUMBERS];
-        let connect = |connection| self.connect(server, batch(connection));
+        // One that holds all numbers is enough.
+        let count = if self.pipelined > NUMBERS { 1 } else { self.numbers };
+        let batches: Vec<_> = (0..count).map(|first| self.batch(first)).collect();
+        let connect = |connection| self.connect(server, &batches, connection);
         let mut connections = (0..self.connections).map(connect).collect::<Result<Vec<_>>>()?;
         let epoll = Epoll::new(EpollCreateFlags::empty())?;
         for (number, connection) in (0..).zip(&connections) {
@@ -89,6 +151,7 @@ impl Load {
         }
         let began = Instant::now();
         let mut took = Vec::new();
+        let mut refused = 0;
         let mut piece = vec![0; 1 << 18];
         let mut ready = vec![EpollEvent::empty(); self.connections];
         while began.elapsed() < lasts {
@@ -99,7 +162,8 @@ impl Load {
                 let connection = &mut connections[number];
                 if connection.read(&mut piece, self.answer)? {
                     took.push(connection.sent.elapsed());
-                    connection.send(batch(number), self.answer.times(self.pipelined))?;
+                    refused += connection.answers.refused;
+                    connection.send(&batches, self.pipelined)?;
                 }
             }
         }
@@ -110,28 +174,40 @@ impl Load {
             took.get(place).map_or(f64::NAN, |took| took.as_secs_f64() * 1e6)
         };
         let requests = (took.len() * self.pipelined) as u64;
-        Ok(Outcome { requests, per_sec: requests as f64 / lasted, micros: [at(0.5), at(0.99), at(0.999)] })
+        let micros = [at(0.5), at(0.99), at(0.999)];
+        Ok(Outcome { requests, refused, per_sec: requests as f64 / lasted, micros })
     }
 
     /// The requests that are sent in one go, with numbers from `first` on.
     pub(super) fn batch(&self, first: usize) -> Vec<u8> {
-        let request = |number: usize| self.request.replace(NUMBER, &format!("{:02}", number % NUMBERS));
+        let digits = if self.numbers > NUMBERS { 4 } else { 2 };
+        let request = |number: usize| match &self.every_other {
+            Some(other) if number.is_multiple_of(2) => other.clone(),
+            _ => self.request.replace(NUMBER, &format!("{:0digits$}", number % self.numbers)),
+        };
         (first..first + self.pipelined).map(request).collect::<String>().into_bytes()
     }
 
-    fn connect(&self, server: SocketAddr, batch: &[u8]) -> Result<Connection> {
+    fn connect(&self, server: SocketAddr, batches: &[Vec<u8>], number: usize) -> Result<Connection> {
         let stream = TcpStream::connect(server).with_context(|| format!("connecting to {server}"))?;
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
-        let mut connection = Connection { stream, sent: Instant::now(), left: 0 };
-        connection.send(batch, self.answer.times(self.pipelined))?;
+        let next = number % batches.len();
+        let mut connection =
+            Connection { stream, sent: Instant::now(), awaited: 0, answers: Answers::NONE, next };
+        connection.send(batches, self.pipelined)?;
         Ok(connection)
     }
 }
 
 impl Connection {
-    fn send(&mut self, mut batch: &[u8], left: usize) -> Result<()> {
-        (self.sent, self.left) = (Instant::now(), left);
+    fn send(&mut self, batches: &[Vec<u8>], awaited: usize) -> Result<()> {
+        (self.sent, self.awaited, self.answers) = (Instant::now(), awaited, Answers::NONE);
+        let mut batch = &batches[self.next][..];
+        // With few numbers each connection repeats its batch.
+        if batches.len() > NUMBERS {
+            self.next = (self.next + STEP) % batches.len();
+        }
         while !batch.is_empty() {
             match self.stream.write(batch) {
                 Ok(len) => batch = &batch[len..],
@@ -150,14 +226,13 @@ impl Connection {
             Ok(0) => anyhow::bail!("the connection was closed"),
             Ok(len) => {
                 let said = &piece[..len.min(200)];
-                let amount = answer.amount(&piece[..len]);
+                self.answers.take(&piece[..len], answer);
                 ensure!(
-                    amount <= self.left,
+                    self.answers.whole <= self.awaited,
                     "more was answered than expected: {}",
                     String::from_utf8_lossy(said)
                 );
-                self.left -= amount;
-                Ok(self.left == 0)
+                Ok(self.answers.whole == self.awaited)
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
             Err(error) => Err(error.into()),
@@ -165,5 +240,39 @@ impl Connection {
     }
 }
 
+/// From one batch of a connection to its next: odd, so that requests of either kind follow each other, and every batch has its turn.
+const STEP: usize = 67;
 /// In milliseconds.
 const PATIENCE: u16 = 10_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_and_refusals_are_told_apart_wherever_reads_end() {
+        let read = b"$2\r\nvv\r\n-DENIED reason=slo\r\n$2\r\nvv\r\n";
+        let stored = b"STORED\r\nSERVER_ERROR no\r\nSTORED\r\n";
+        for (bytes, each) in [(&read[..], 8), (&stored[..], 8)] {
+            for cut in 0..bytes.len() {
+                let mut answers = Answers::NONE;
+                answers.take(&bytes[..cut], Answer::Bytes(each));
+                answers.take(&bytes[cut..], Answer::Bytes(each));
+                assert_eq!((answers.whole, answers.refused), (3, 1), "{cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_second_request_is_the_other_and_numbers_follow() {
+        let load = Load {
+            connections: 1,
+            pipelined: 4,
+            request: "get ##;".into(),
+            numbers: 20,
+            every_other: Some("hot;".into()),
+            answer: Answer::Line,
+        };
+        assert_eq!(load.batch(17), b"get 0017;hot;get 0019;hot;");
+    }
+}

@@ -10,7 +10,9 @@ mod harness;
 mod idle;
 mod isolation;
 mod load;
+mod machine;
 mod proxy;
+mod study;
 
 use cores::Cores;
 
@@ -24,16 +26,19 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// With `proxy`: only loads with this in their name, such as "memcached GET" or "x16". With `isolation`: only
-    /// behaviours with this in their name, store or group.
+    /// behaviours with this in their name, store or group. With `study`: only policies with this in their name.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// With `proxy` and `isolation`: how long each load or behaviour runs against each target, in milliseconds; by default
-    /// 1000 and 2000.
+    /// With `proxy`, `isolation` and `study`: how long each load, behaviour or policy is measured at each target or rate, in
+    /// milliseconds; by default 1000, 2000 and 20000.
     #[arg(long, value_name = "MS")]
     each: Option<u64>,
     /// With `proxy` and `isolation`: how often; the medians are shown.
     #[arg(long, default_value_t = 3, value_name = "N")]
     rounds: usize,
+    /// With `study`: before which store.
+    #[arg(long, value_enum, default_value_t, value_name = "STORE")]
+    store: study::Chosen,
     /// With `proxy`: which CPUs there are for what.
     #[arg(long, value_enum, default_value_t, value_name = "HOW")]
     cores: Cores,
@@ -42,7 +47,11 @@ pub struct Args {
 impl Args {
     /// How long each load or behaviour runs.
     fn each(&self) -> Duration {
-        let default = if self.what == What::Isolation { 2_000 } else { 1_000 };
+        let default = match self.what {
+            What::Isolation => 2_000,
+            What::Study => 20_000,
+            _ => 1_000,
+        };
         Duration::from_millis(self.each.unwrap_or(default))
     }
 }
@@ -65,6 +74,10 @@ enum What {
     /// A polite tenant beside hostile ones, directly at the store and through gate. Writes docs/ISOLATION.md
     /// unless `--only` is given.
     Isolation,
+    /// Six admission policies before a store with eleven query types whose times rise with the load, and before Redis with
+    /// five commands of different cost: rejections and response times at five rates. Takes 14 minutes each. Writes
+    /// docs/STUDY.md and its plots unless `--only` is given.
+    Study,
 }
 
 /// Measures, and prints a table.
@@ -84,5 +97,6 @@ pub fn run(args: &Args) -> Result<()> {
         What::Sim => harness::sim(),
         What::Proxy => proxy::run(args),
         What::Isolation => isolation::run(args),
+        What::Study => study::run(args),
     }
 }

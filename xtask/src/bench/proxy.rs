@@ -7,6 +7,7 @@
 //! which has another to itself. On a machine whose CPUs all are busy with client and store alone, a proxy would
 //! otherwise be charged for what it takes from them.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -25,6 +26,7 @@ use crate::lab::process::ChildProcess;
 use crate::setup::{self, Purpose};
 use crate::{paths, sh};
 
+mod policies;
 mod refusals;
 
 /// Measures, and prints a table.
@@ -38,13 +40,14 @@ pub(super) fn run(args: &Args) -> Result<()> {
     }
     let mut rows = Vec::new();
     let only = args.only.as_deref().unwrap_or_default();
-    for load in loads().into_iter().filter(|load| load.name.contains(only)) {
-        for target in &field.targets[load.store] {
+    for load in loads().into_iter().chain(policies::loads()).filter(|load| load.name.contains(only)) {
+        let targets = || field.targets[load.store].iter().filter(|target| target.is_for(&load));
+        for target in targets() {
             prime(&load, target.address)?;
         }
         let mut measured: BTreeMap<usize, Vec<Row>> = BTreeMap::new();
         for _ in 0..args.rounds {
-            for (place, target) in field.targets[load.store].iter().enumerate() {
+            for (place, target) in targets().enumerate() {
                 let row = measure(&load, target, &field, args.each())?;
                 measured.entry(place).or_default().push(row);
             }
@@ -94,12 +97,14 @@ struct Row {
     p999_us: f64,
     store_cpu_us: f64,
     proxy_cpu_us: f64,
+    /// The share of the requests that was refused.
+    refused: f64,
 }
 
 impl Row {
     fn line(&self) -> String {
         format!(
-            "{:<28} {:<13} {:>10.0}/s  p50 {:>7.0} us  p99 {:>7.0} us  p99.9 {:>7.0} us  CPU us each: store {:>5.2}, proxy {:>5.2}",
+            "{:<28} {:<18} {:>10.0}/s  p50 {:>7.0} us  p99 {:>7.0} us  p99.9 {:>7.0} us  CPU us each: store {:>5.2}, proxy {:>5.2}{}",
             self.load,
             self.target,
             self.per_sec,
@@ -107,7 +112,12 @@ impl Row {
             self.p99_us,
             self.p999_us,
             self.store_cpu_us,
-            self.proxy_cpu_us
+            self.proxy_cpu_us,
+            if self.refused > 0.0 {
+                format!("  refused {:.2} %", 100.0 * self.refused)
+            } else {
+                String::new()
+            }
         )
     }
 }
@@ -125,6 +135,7 @@ fn median(mut rounds: Vec<Row>) -> Row {
         p999_us: of(|row| &mut row.p999_us),
         store_cpu_us: of(|row| &mut row.store_cpu_us),
         proxy_cpu_us: of(|row| &mut row.proxy_cpu_us),
+        refused: of(|row| &mut row.refused),
         ..rounds.swap_remove(0)
     }
 }
@@ -148,6 +159,7 @@ fn measure(named: &Named, target: &Target, field: &Field, lasts: Duration) -> Re
         p999_us,
         store_cpu_us: each(0),
         proxy_cpu_us: each(1),
+        refused: outcome.refused as f64 / outcome.requests as f64,
     })
 }
 
@@ -160,6 +172,8 @@ struct Named {
     answer: usize,
     /// The request that stores the values to read, and the length of its answer.
     prime: (String, usize),
+    /// True if gates whose policies work are asked as well.
+    at_work: bool,
 }
 
 const CONNECTIONS: usize = 64;
@@ -173,26 +187,32 @@ fn loads() -> Vec<Named> {
             for operation in ["GET", "SET"] {
                 for pipelined in [1, 16] {
                     let value = "v".repeat(len);
-                    let (set, stored, get, found) = match store {
+                    let (set, stored, get) = match store {
                         REDIS => (
                             format!("*3\r\n$3\r\nSET\r\n$9\r\nbench:k{NUMBER}\r\n${len}\r\n{value}\r\n"),
                             "+OK\r\n".len(),
                             format!("*2\r\n$3\r\nGET\r\n$9\r\nbench:k{NUMBER}\r\n"),
-                            format!("${len}\r\n{value}\r\n").len(),
                         ),
                         _ => (
                             format!("set bench:k{NUMBER} 0 0 {len}\r\n{value}\r\n"),
                             "STORED\r\n".len(),
                             format!("get bench:k{NUMBER}\r\n"),
-                            format!("VALUE bench:k{NUMBER} 0 {len}\r\n{value}\r\nEND\r\n").len(),
                         ),
                     };
+                    let found = policies::answer_of_get(store, "bench:k00", len);
                     let prime = (set.clone(), stored);
                     let (request, answer) = if operation == "GET" { (get, found) } else { (set, stored) };
                     let answers = Answer::Bytes(answer);
-                    let load = Load { connections: CONNECTIONS, pipelined, request, answer: answers };
+                    let load = Load {
+                        connections: CONNECTIONS,
+                        pipelined,
+                        request,
+                        numbers: NUMBERS,
+                        every_other: None,
+                        answer: answers,
+                    };
                     let name = format!("{name} {operation} {len} B x{pipelined}");
-                    loads.push(Named { name, store, load, answer, prime });
+                    loads.push(Named { name, store, load, answer, prime, at_work: false });
                 }
             }
         }
@@ -203,7 +223,9 @@ fn loads() -> Vec<Named> {
 /// Stores the values that are read.
 fn prime(named: &Named, address: SocketAddr) -> Result<()> {
     let (request, answer) = named.prime.clone();
-    let once = Load { connections: 1, pipelined: NUMBERS, request, answer: Answer::Bytes(answer) };
+    let numbers = named.load.numbers;
+    let answer = Answer::Bytes(answer);
+    let once = Load { connections: 1, pipelined: numbers, request, numbers, every_other: None, answer };
     once.run(address, Duration::from_millis(20)).map(|_| ())
 }
 
@@ -213,6 +235,14 @@ struct Target {
     address: SocketAddr,
     /// Its place among the proxies.
     part: Option<usize>,
+    /// For loads alone of which so many requests go together, and for which policies work.
+    works_for: Option<usize>,
+}
+
+impl Target {
+    fn is_for(&self, named: &Named) -> bool {
+        self.works_for.is_none_or(|pipelined| named.at_work && named.load.pipelined == pipelined)
+    }
 }
 
 /// Everything that runs.
@@ -236,7 +266,8 @@ impl Drop for Field {
 impl Field {
     fn set_up(cores: Dealt) -> Result<Self> {
         cores.bind_others()?;
-        let [redis, memcached] = [at(1), at(2)];
+        let redis = at(1);
+        let memcached = at(2);
         let ip = |address: SocketAddr| address.ip().to_string();
         let port = PORT.to_string();
         let mut field = Self {
@@ -253,15 +284,22 @@ impl Field {
         command.args(["-u", "root", "-l", &ip(memcached), "-p", &port, "-U", "0", "-t", "1", "-c", "4000"]);
         field.stores.push(start("memcached", command, &[memcached])?);
         for (store, address) in [redis, memcached].into_iter().enumerate() {
-            field.targets[store].push(Target { name: "direct", address, part: None });
+            field.targets[store].push(Target { name: "direct", address, part: None, works_for: None });
         }
         let own = |first: u8| [at(first), at(first + 1)];
-        let gates = [("gate", 3, GATE), ("gate+policies", 5, POLICIES), ("gate+hot keys", 11, HOT_KEYS)];
-        for (name, first, gate) in gates {
-            let file = field.file(name, &gate_config(own(first), [redis, memcached], &gate))?;
+        let gates =
+            [("gate", 3, gate()), ("gate+policies", 5, deciding()), ("gate+hot keys", 11, hot_keys())];
+        let gates = gates.map(|(name, first, gate)| (name, first, gate, None));
+        let working = policies::gates().into_iter();
+        let working = working.map(|of| (of.name, of.first, of.gate, Some(of.pipelined)));
+        for (name, first, gate, works_for) in gates.into_iter().chain(working) {
+            let file =
+                field.file(&format!("{first}"), &gate_config(own(first), [redis, memcached], &gate))?;
             let mut command = Command::new(paths::gate());
             command.arg("run").arg("--config").arg(file);
             field.proxy(name, "gate", command, own(first))?;
+            let started = field.targets.iter_mut().filter_map(|targets| targets.last_mut());
+            started.for_each(|target| target.works_for = works_for);
         }
         let file = field.file("nutcracker", &nutcracker_config(own(7), [redis, memcached]))?;
         let mut command = Command::new("nutcracker");
@@ -295,7 +333,7 @@ impl Field {
         self.proxies.push(proxy?);
         let part = Some(self.proxies.len() - 1);
         for (targets, address) in self.targets.iter_mut().zip(own) {
-            targets.push(Target { name, address, part });
+            targets.push(Target { name, address, part, works_for: None });
         }
         Ok(())
     }
@@ -304,33 +342,54 @@ impl Field {
 /// How gate is set up.
 struct Gate {
     quota: &'static str,
-    service: &'static str,
+    /// True if it may shed. A machine that the load keeps busy is no reason to.
+    sheds: bool,
+    /// Further lines of its services.
+    service: Cow<'static, str>,
+    /// Further lines of its tenant.
+    tenant: &'static str,
+}
+
+impl Gate {
+    const fn new(quota: &'static str, service: &'static str) -> Self {
+        Self { quota, sheds: false, service: Cow::Borrowed(service), tenant: "" }
+    }
 }
 
 /// As its peers, which keep nothing and refuse nothing.
-const GATE: Gate = Gate { quota: "unlimited", service: "hot_keys.cache = \"off\"\n" };
-/// Everything is decided, and nothing refused: objectives that even a busy machine keeps.
-const POLICIES: Gate = Gate {
-    quota: "900000000 RU/s",
-    service: "hot_keys.cache = \"off\"\nparallelism = \"100000\"\nobjectives.default.p50 = \"100s\"\n",
-};
-/// All loads are about a few keys: once they are hot, gate answers their reads.
-const HOT_KEYS: Gate = Gate { quota: "unlimited", service: "hot_keys.threshold = \"100\"\n" };
+const fn gate() -> Gate {
+    Gate::new("unlimited", "hot_keys.cache = \"off\"\n")
+}
 
-/// One thread each, as its peers have. A machine that the load keeps busy is no reason to shed.
+/// Everything is decided, and nothing refused: objectives that even a busy machine keeps. See [`policies`] for more.
+const fn deciding() -> Gate {
+    Gate::new(
+        "900000000 RU/s",
+        "hot_keys.cache = \"off\"\nparallelism = \"100000\"\nobjectives.default.p50 = \"100s\"\n",
+    )
+}
+
+/// All loads are about a few keys: once they are hot, gate answers their reads.
+const fn hot_keys() -> Gate {
+    Gate::new("unlimited", "hot_keys.threshold = \"100\"\n")
+}
+
+/// One thread each, as its peers have.
 fn gate_config([redis, memcached]: [SocketAddr; 2], stores: [SocketAddr; 2], gate: &Gate) -> String {
-    let Gate { quota, service: more } = gate;
+    let Gate { quota, sheds, service: more, tenant } = gate;
+    let sheds = if *sheds { "on" } else { "off" };
     let service = |name, protocol, listen, backend| {
         format!(
             "[[service]]\nname = \"{name}\"\nprotocol = \"{protocol}\"\nlisten = \"{listen}\"\nbackend = \"{backend}\"\nmax_clients = \"{}\"\n\
-             shedding.enabled = \"off\"\n{more}",
+             shedding.enabled = \"{sheds}\"\n{more}",
             2 * idle::CONNECTIONS
         )
     };
     let redis = service("redis", "resp", redis, stores[0]);
     let memcached = service("memcached", "memcached", memcached, stores[1]);
-    let tenant = format!("[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"{quota}\"\n");
-    format!("[gate]\nxdp = \"off\"\nthreads = \"1\"\n{redis}{memcached}{tenant}")
+    let tenant =
+        format!("[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"{quota}\"\n{tenant}");
+    format!("[gate]\nxdp = \"off\"\nadmin = \"off\"\nthreads = \"1\"\n{redis}{memcached}{tenant}")
 }
 
 fn nutcracker_config(own: [SocketAddr; 2], stores: [SocketAddr; 2]) -> String {

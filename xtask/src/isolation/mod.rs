@@ -167,8 +167,8 @@ impl Behaviour {
 
 /// The highest p99 that counts as kept, of a polite tenant with this p99 on its own.
 #[must_use]
-pub fn limit(alone: Duration) -> Duration {
-    (alone * 2).max(alone + Duration::from_millis(1))
+pub fn limit(baseline: Duration) -> Duration {
+    (baseline * 2).max(baseline + Duration::from_millis(1))
 }
 
 /// The table, in the order of [`Group::ALL`].

@@ -51,7 +51,7 @@ fn mget(keys: u64) -> Vec<u8> {
 }
 
 /// Runs one beside the other, each in a thread.
-fn beside(
+fn at_once(
     hostile: &Hostile<'_>,
     one: impl Fn(&Hostile<'_>) -> Result<()> + Sync,
     other: impl Fn(&Hostile<'_>) -> Result<()>,
@@ -220,7 +220,7 @@ fn dedicated() -> Vec<Behaviour> {
             hostile.send(&Traffic::new(50, 500), |_| resp(&["WAIT", "1", "100"]))
         }),
         row("subscribers that do not read", "Publishes 16 KB 500 times a second to 20 subscribers that do not read.", |hostile| {
-            beside(hostile, |hostile| {
+            at_once(hostile, |hostile| {
                 hostile.send(&Traffic::held(20, resp(&["SUBSCRIBE", "news"])).reads(Reads::Nothing), |_| Vec::new())
             }, |hostile| {
                 let request = resp(&["PUBLISH", "news", &"n".repeat(16_000)]);
@@ -228,7 +228,7 @@ fn dedicated() -> Vec<Behaviour> {
             })
         }),
         row("many patterns", "Subscribes 200 connections to 50 patterns each, and publishes 1,000 times a second.", |hostile| {
-            beside(hostile, |hostile| {
+            at_once(hostile, |hostile| {
                 let patterns: Vec<_> = (0..50).map(|number| format!("*{number}")).collect();
                 let words: Vec<&str> = ["PSUBSCRIBE"].into_iter().chain(patterns.iter().map(String::as_str)).collect();
                 hostile.send(&Traffic::held(200, resp(&words)), |_| Vec::new())
@@ -237,7 +237,7 @@ fn dedicated() -> Vec<Behaviour> {
             })
         }),
         row("RESP3 pushes that are not read", "Has every written key told to 20 clients that do not read, and writes 1,000 a second.", |hostile| {
-            beside(hostile, |hostile| {
+            at_once(hostile, |hostile| {
                 let first = [resp(&["HELLO", "3"]), resp(&["CLIENT", "TRACKING", "ON", "BCAST"])].concat();
                 hostile.send(&Traffic::held(20, first).reads(Reads::Nothing), |_| Vec::new())
             }, |hostile| {

@@ -39,9 +39,9 @@ pub enum Target {
 #[derive(Clone, Debug)]
 pub struct Measured {
     /// Without the neighbour, through gate; `None` if that was not measured.
-    pub alone: Option<Seen>,
+    pub baseline: Option<Seen>,
     /// While the neighbour does what it does.
-    pub beside: Seen,
+    pub with_neighbour: Seen,
     /// The number of requests that the neighbour sent, or of connections that it opened.
     pub done: u64,
 }
@@ -58,7 +58,7 @@ impl Site {
         Ok(Self { directory: Directory::make()? })
     }
 
-    /// Measures the polite tenant for `lasts` beside a behaviour; before that, without it, for `alone`.
+    /// Measures the polite tenant for `lasts` beside a behaviour; before that, without it, for `baseline`.
     ///
     /// # Errors
     ///
@@ -67,7 +67,7 @@ impl Site {
         &self,
         behaviour: &Behaviour,
         target: Target,
-        alone: Option<Duration>,
+        baseline: Option<Duration>,
         lasts: Duration,
     ) -> Result<Measured> {
         let (_store, store_address) = start_store(behaviour.store)?;
@@ -77,7 +77,7 @@ impl Site {
         };
         let address = gate.as_ref().map_or(store_address, |gate| gate.address);
         let ask = |lasts, begun: &mut dyn FnMut()| measure(behaviour.store, address, lasts, begun);
-        let alone = alone.map(|lasts| ask(lasts, &mut || ())).transpose()?;
+        let baseline = baseline.map(|lasts| ask(lasts, &mut || ())).transpose()?;
         let (begin, begun) = std::sync::mpsc::channel();
         let between = gate.as_ref();
         let neighbour = move || {
@@ -87,18 +87,18 @@ impl Site {
             let hostile = Hostile::new(address, behaviour.origin, lasts, between);
             (behaviour.run)(&hostile).map(|()| hostile.done.into_inner())
         };
-        let (beside, done) = std::thread::scope(|scope| {
+        let (with_neighbour, done) = std::thread::scope(|scope| {
             let neighbour =
                 std::thread::Builder::new().name("neighbour".to_owned()).spawn_scoped(scope, neighbour)?;
-            let beside = ask(lasts, &mut || {
+            let with_neighbour = ask(lasts, &mut || {
                 let _ = begin.send(());
             });
             drop(begin);
             let done = neighbour.join().map_err(|_| anyhow::anyhow!("the behaviour panicked"))?;
-            Ok::<_, anyhow::Error>((beside?, done?))
+            Ok::<_, anyhow::Error>((with_neighbour?, done?))
         })?;
         ensure!(done > 0, "the behaviour did nothing");
-        Ok(Measured { alone, beside, done })
+        Ok(Measured { baseline, with_neighbour, done })
     }
 }
 

@@ -23,7 +23,7 @@ pub(super) struct Package {
 }
 
 /// How long a list of packages is good for.
-const LIST_LIFE: Duration = Duration::from_hours(24);
+const LIST_TTL: Duration = Duration::from_hours(24);
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// The newest package of each kernel, unpacked below `directory`. Without a network, those that are there.
@@ -87,7 +87,7 @@ impl Apt {
         let sources: String = sources.iter().map(line).collect();
         let file = self.directory.join("sources.list");
         let stamp = self.directory.join("listed");
-        if fs::read_to_string(&stamp).is_ok_and(|listed| listed == sources) && is_younger(&stamp, LIST_LIFE) {
+        if fs::read_to_string(&stamp).is_ok_and(|listed| listed == sources) && is_younger(&stamp, LIST_TTL) {
             return Ok(());
         }
         for made in ["lists/partial", "cache/archives/partial"] {
@@ -158,9 +158,9 @@ fn only_file(directory: &Path, is_it: impl Fn(&str) -> bool) -> Result<PathBuf> 
     found.map(|entry| entry.path()).with_context(|| format!("{} lacks a file", directory.display()))
 }
 
-fn is_younger(file: &Path, life: Duration) -> bool {
+fn is_younger(file: &Path, ttl: Duration) -> bool {
     let written = fs::metadata(file).and_then(|file| file.modified());
-    written.is_ok_and(|at| SystemTime::now().duration_since(at).is_ok_and(|age| age < life))
+    written.is_ok_and(|at| SystemTime::now().duration_since(at).is_ok_and(|age| age < ttl))
 }
 
 #[cfg(test)]
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_kernel_is_told_by_its_numbers() {
+    fn the_newest_kernel_has_the_highest_numbers() {
         let listed = "linux-image-6.12.95+deb12-cloud-amd64 - Linux 6.12\n\
                       linux-image-6.12.117+deb12-cloud-amd64 - Linux 6.12\n\
                       linux-image-6.12-cloud-amd64 - Linux for x86-64 cloud (meta-package)\n\

@@ -74,7 +74,8 @@ impl Count {
 }
 
 fn parse(text: &str) -> Result<BTreeMap<String, Count>> {
-    let tenants: Vec<Value> = serde_json::from_str(text)?;
+    let document: Value = serde_json::from_str(text)?;
+    let tenants = document["tenants"].as_array().context("no list of tenants")?;
     tenants
         .iter()
         .map(|tenant| Some((tenant["name"].as_str()?.to_owned(), count(tenant)?)))
@@ -92,8 +93,8 @@ fn count(tenant: &Value) -> Option<Count> {
 mod tests {
     use super::*;
 
-    const BEFORE: &str = r#"[{"name": "a", "passed": 5, "refused": {"quota": 2}}]"#;
-    const AFTER: &str = r#"[{"name": "a", "passed": 9, "refused": {"quota": 2, "penalty": 4}}]"#;
+    const BEFORE: &str = r#"{"tenants": [{"name": "a", "passed": 5, "refused": {"quota": 2}}]}"#;
+    const AFTER: &str = r#"{"tenants": [{"name": "a", "passed": 9, "refused": {"quota": 2, "penalty": 4}}]}"#;
 
     #[test]
     fn what_came_between_two_snapshots_is_their_difference() {
@@ -106,7 +107,7 @@ mod tests {
 
     #[test]
     fn a_tenant_without_counters_is_an_error() {
-        for text in ["[{}]", r#"[{"name": "a", "passed": 1}]"#, "{}", ""] {
+        for text in [r#"{"tenants": [{}]}"#, r#"{"tenants": [{"name": "a", "passed": 1}]}"#, "[]", "{}", ""] {
             assert!(parse(text).is_err(), "{text}");
         }
     }

@@ -9,7 +9,7 @@
 //! directory that only this user can read.
 
 use std::fs::DirBuilder;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,13 +19,15 @@ use anyhow::{Context as _, Result};
 
 use super::net::{PREFIX, stale_entries};
 use super::process::{ChildProcess, bound_command};
-use super::scene::{START, ask_with};
+use super::programs::{START, ask_with};
 use super::tenants::LOOPBACK_TENANTS;
 
 /// Where gate takes requests.
 const GATE_PORT: u16 = 11_311;
 /// Where the store does.
 const STORE_PORT: u16 = 11_411;
+/// Where gate shows its documents and metrics, here and in the whole lab.
+pub(super) const ADMIN_PORT: u16 = 9_911;
 
 /// A directory of this process' own; removed when dropped. What a killed process left goes when the next one makes its
 /// own.
@@ -79,10 +81,11 @@ impl Drop for Directory {
 ///
 /// If it does not start; with its last lines.
 pub fn start_store(gate: &Path) -> Result<ChildProcess> {
+    let address = store_address(process::id()).to_string();
     let mut command = bound_command(gate);
-    command.args(["store", "--listen", &store_address()]);
+    command.args(["store", "--listen", &address]);
     let mut store = ChildProcess::start("gate store", command)?;
-    store.wait_for(&store_address(), START)?;
+    store.wait_for(&address, START)?;
     Ok(store)
 }
 
@@ -109,7 +112,12 @@ pub fn start_daemon(directory: &Directory, gate: &Path) -> Result<ChildProcess> 
 /// If it does not start.
 pub fn start_load(gate: &Path, duration: Duration) -> Result<ChildProcess> {
     let mut command = bound_command(gate);
-    ask_with(&mut command, &["--tcp", "--target", &gate_address()], &LOOPBACK_TENANTS, duration);
+    ask_with(
+        &mut command,
+        &["--tcp", "--target", &gate_address(process::id()).to_string()],
+        &LOOPBACK_TENANTS,
+        duration,
+    );
     ChildProcess::start("gate load", command)
 }
 
@@ -119,13 +127,13 @@ pub fn introduce(directory: &Directory, gate: &Path) {
         "Not root: this is the proxied half of the lab, on loopback. As root, `cargo xtask run` adds XDP:\n\
          refusals at the network interface, UDP, and services that gate protects without a proxy.\n\n\
          memcached behind gate: {}. While it runs, from another terminal:\n",
-        gate_address()
+        gate_address(process::id())
     );
     let gate = shortened(gate);
     for command in ["queues", "tenants", "hotkeys"] {
         println!("    {} {command} --socket {}", gate.display(), directory.socket().display());
     }
-    println!();
+    println!("    curl http://{}/metrics\n", admin_address(process::id()));
 }
 
 /// The path as one would type it in the current directory; a name alone would be looked for on `$PATH`.
@@ -136,11 +144,12 @@ fn shortened(path: &Path) -> &Path {
 
 /// The gate's configuration.
 fn config(socket: &Path) -> String {
-    let gate = gate_address();
-    let store = store_address();
+    let gate = gate_address(process::id());
+    let store = store_address(process::id());
     let socket = socket.display();
+    let port = admin_address(process::id());
     let mut toml = format!(
-        "[gate]\nxdp = \"off\"\nadmin = \"{socket}\"\n\n\
+        "[gate]\nxdp = \"off\"\nadmin = \"{socket}\"\nadmin_http = \"{port}\"\n\n\
          [[service]]\nname = \"cache\"\nprotocol = \"memcached\"\ntransports = [\"tcp\"]\n\
          listen = \"{gate}\"\nbackend = \"{store}\"\nhot_keys = {{}}\n\
          # One RU a request, whatever its length, so that rates are easy to compare.\n\
@@ -152,12 +161,19 @@ fn config(socket: &Path) -> String {
     toml
 }
 
-fn gate_address() -> String {
-    format!("{}:{GATE_PORT}", address(process::id()))
+/// Where gate takes requests in the lab of a process.
+pub(super) fn gate_address(process: u32) -> SocketAddr {
+    (address(process), GATE_PORT).into()
 }
 
-fn store_address() -> String {
-    format!("{}:{STORE_PORT}", address(process::id()))
+/// Where that gate shows its documents and metrics.
+fn admin_address(process: u32) -> SocketAddr {
+    (address(process), ADMIN_PORT).into()
+}
+
+/// Where its store does.
+pub(super) fn store_address(process: u32) -> SocketAddr {
+    (address(process), STORE_PORT).into()
 }
 
 /// An address of 127.64.0.0/10 for the lab of a process: process ids have at most 22 bits.

@@ -12,77 +12,112 @@
 //! - [`net`]: the namespaces and the pair between them; shared with the tests.
 //! - [`process`]: a program that runs in them; shared with the tests.
 //! - [`tenants`]: who asks for what.
-//! - [`scene`]: the programs, and how they are started and ended.
-//! - [`counts`], [`report`], [`picture`]: the gate's counters, and the output made from them.
+//! - [`programs`]: their programs, and how they are started and ended.
+//! - [`counts`], [`report`]: the gate's counters, and the output made from them.
+//! - [`story`]: the scenes that come first; each is one of [`scenes`], played on a [`stage`] of its own.
+//! - [`place`]: where all of them run; [`chart`]: the picture of a run.
 
+pub mod chart;
 pub mod counts;
 pub mod loopback;
 pub mod net;
-pub mod picture;
+pub mod place;
 pub mod process;
+pub mod programs;
 pub mod report;
-pub mod scene;
+pub mod scenes;
+pub mod stage;
+pub mod story;
 pub mod tenants;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use self::chart::Chart;
+use self::programs::Programs;
 use self::report::{History, View};
-use self::scene::Scene;
+use self::story::Programme;
 
 /// How the lab runs, and where its results go.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Lab {
     /// The gate that runs in it.
     pub gate: PathBuf,
     /// True for the whole lab, which needs root; false for its proxied half.
     pub xdp: bool,
-    /// How long the tenants ask; `None` until Ctrl-C.
+    /// The scenes that come first.
+    pub story: Option<Programme>,
+    /// How long the tenants ask after them; `None` until Ctrl-C. Zero for not at all.
     pub duration: Option<Duration>,
-    /// Where the summary is written as JSON.
+    /// Where the results are written as JSON.
     pub json: Option<PathBuf>,
-    /// Where what passed and was refused is drawn, as SVG.
+    /// Where the run is drawn, as SVG; that of the scenes always is.
     pub plot: Option<PathBuf>,
 }
 
 impl Lab {
-    /// Opens the lab, shows it, and closes it again.
+    /// Plays the story, then opens the lab, shows it, and closes it again.
     ///
     /// # Errors
     ///
-    /// If a part of it does not start, dies or fails; with what it said last. Nothing is left behind.
+    /// If a part of it does not start, dies or fails, with what it said last, or a claim of the story does not hold.
+    /// Nothing is left behind.
     pub fn run(&self) -> Result<()> {
         let stop = stop_signals()?;
-        let duration = self.duration.unwrap_or(FOREVER);
-        let open = if self.xdp { Scene::with_xdp } else { Scene::on_loopback };
-        let mut scene = open(&self.gate, duration)?;
-        let tenants = scene.tenants();
-        let history = watch(&mut scene, duration, &stop)?;
-        let summary = scene.close(&history)?;
-        print!("\n{summary}");
-        if let Some(file) = &self.json {
-            let text = serde_json::to_string_pretty(&summary.json())?;
-            write(file, &text)?;
+        let mut charts = Vec::new();
+        let mut results = json!({});
+        if let Some(story) = &self.story {
+            let mut played = story.play(&self.gate, self.xdp, &stop)?;
+            results["scenes"] = played.json();
+            charts.append(&mut played.charts);
+            let ends =
+                played.interrupted || played.verdict().is_err() || self.duration == Some(Duration::ZERO);
+            if ends {
+                self.write(&results, &charts)?;
+                return played.verdict();
+            }
         }
-        if let Some(file) = &self.plot {
-            write(file, &picture::svg(tenants, history.rates()))?;
+        self.open(&stop, &mut results, &mut charts)?;
+        self.write(&results, &charts)
+    }
+
+    /// The tenants, until they are done or the user has had enough.
+    fn open(&self, stop: &Receiver<i32>, results: &mut Value, charts: &mut Vec<Chart>) -> Result<()> {
+        let duration = self.duration.unwrap_or(FOREVER);
+        let open = if self.xdp { Programs::with_xdp } else { Programs::on_loopback };
+        let mut programs = open(&self.gate, duration)?;
+        let tenants = programs.tenants();
+        let history = watch(&mut programs, duration, stop)?;
+        let summary = programs.close(&history)?;
+        print!("\n{summary}");
+        charts.push(history.chart(tenants));
+        if let (Value::Object(results), Value::Object(tenants)) = (results, summary.json()) {
+            results.extend(tenants);
+        }
+        Ok(())
+    }
+
+    fn write(&self, results: &Value, charts: &[Chart]) -> Result<()> {
+        if let Some(file) = &self.json {
+            let text = serde_json::to_string_pretty(results)?;
+            std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
+        }
+        if self.story.is_some() || self.plot.is_some() {
+            story::draw(charts, self.plot.as_deref())?;
         }
         Ok(())
     }
 }
 
-fn write(file: &Path, text: &str) -> Result<()> {
-    std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
-}
-
 /// Shows the counters once a second while the tenants ask: until they are done or the user has had enough.
-fn watch(scene: &mut Scene, duration: Duration, stop: &Receiver<i32>) -> Result<History> {
-    let mut view = View::new(scene.tenants());
+fn watch(programs: &mut Programs, duration: Duration, stop: &Receiver<i32>) -> Result<History> {
+    let mut view = View::new(programs.tenants());
     let mut history = History::begin();
     let began = Instant::now();
     let mut next = began;
@@ -92,12 +127,12 @@ fn watch(scene: &mut Scene, duration: Duration, stop: &Receiver<i32>) -> Result<
             Err(RecvTimeoutError::Timeout) => {}
             Ok(_) | Err(RecvTimeoutError::Disconnected) => return Ok(history),
         }
-        if !scene.is_under_load()? {
+        if !programs.is_under_load()? {
             return Ok(history);
         }
         // After that they only wait for answers.
         if next < began + duration {
-            history.add(scene.snapshot()?);
+            history.add(programs.snapshot()?);
             view.draw(&history);
         }
     }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use super::chart::Chart;
 use super::counts::{Count, Snapshot};
 use super::tenants::Tenant;
 
@@ -62,10 +63,18 @@ impl History {
         }
     }
 
-    /// The rates by second, from the start.
+    /// Requests that passed and that were refused, second by second, and the quotas.
     #[must_use]
-    pub fn rates(&self) -> &[Rates] {
-        &self.rates
+    pub fn chart(&self, tenants: &[Tenant]) -> Chart {
+        let mut chart = Chart { title: "tenants".to_owned(), ..Chart::default() };
+        for rates in &self.rates {
+            for tenant in tenants {
+                let (passed, refused) = rates.of(tenant);
+                chart.add(&format!("{} passed", tenant.name), rates.seconds, passed);
+                chart.add(&format!("{} refused", tenant.name), rates.seconds, refused);
+            }
+        }
+        chart
     }
 
     /// The rates between the last two readings.
@@ -225,8 +234,8 @@ impl fmt::Display for Summary {
                 grouped(count.passed),
                 steady,
                 grouped(count.refused_total()),
-                latency(&client["latency_ns"]["p50"]),
-                latency(&client["latency_ns"]["p99"]),
+                latency(client["latency_ns"]["p50"].as_u64().unwrap_or(0)),
+                latency(client["latency_ns"]["p99"].as_u64().unwrap_or(0)),
                 by_reason.join(", ")
             )?;
         }
@@ -256,7 +265,7 @@ impl fmt::Display for Summary {
 /// The line of who asks through the daemon, where others ask at the interface.
 fn fmt_proxied(proxied: &Value, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let number = |field: &str| proxied[field].as_u64().map_or_else(|| "-".to_owned(), grouped);
-    let quantile = |name: &str| latency(&proxied["latency_ns"][name]);
+    let quantile = |name: &str| latency(proxied["latency_ns"][name].as_u64().unwrap_or(0));
     writeln!(
         f,
         "\nthrough the daemon, over TCP: offered {}, answered {}, refused {}, p50 {}, p99 {}",
@@ -300,11 +309,12 @@ pub(super) fn grouped(number: u64) -> String {
     text
 }
 
-fn latency(nanos: &Value) -> String {
-    match nanos.as_u64() {
-        None | Some(0) => "-".to_owned(),
-        Some(nanos) if nanos < 1_000_000 => format!("{} µs", nanos / 1_000),
-        Some(nanos) => format!("{:.1} ms", nanos as f64 / 1e6),
+/// A time as people read it; there is none of 0 ns.
+pub(super) fn latency(nanos: u64) -> String {
+    match nanos {
+        0 => "-".to_owned(),
+        1..1_000_000 => format!("{} µs", nanos / 1_000),
+        _ => format!("{:.1} ms", nanos as f64 / 1e6),
     }
 }
 

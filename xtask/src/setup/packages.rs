@@ -5,15 +5,19 @@ use super::toolchain::DEBIAN_PACKAGES;
 use crate::sh;
 
 /// A program, or a file of a library, the package that holds it, and the least that needs it.
-const PROGRAMS: [(&str, &str, Purpose); 16] = [
+const PROGRAMS: &[(&str, &str, Purpose)] = &[
     ("ip", "iproute2", Purpose::Run),
     ("git", "git", Purpose::Test),
-    ("memcached", "memcached", Purpose::Test),
+    ("memcached", "memcached", Purpose::Run),
+    ("chromedriver", "chromium-driver", Purpose::Test),
     ("memccapable", "libmemcached-tools", Purpose::Test),
-    ("redis-server", "redis-server", Purpose::Test),
+    ("redis-server", "redis-server", Purpose::Run),
     ("redis-cli", "redis-tools", Purpose::Test),
     ("/usr/lib/python3/dist-packages/redis/client.py", "python3-redis", Purpose::Test),
     ("/usr/lib/python3/dist-packages/pymemcache/__init__.py", "python3-pymemcache", Purpose::Test),
+    ("curl", "curl", Purpose::Test),
+    ("systemd-analyze", "systemd", Purpose::Test),
+    ("prometheus", "prometheus", Purpose::Test),
     ("nutcracker", "nutcracker", Purpose::Bench),
     ("haproxy", "haproxy", Purpose::Bench),
     ("xdp-filter", "xdp-tools", Purpose::Bench),

@@ -72,24 +72,9 @@ impl AcceptFraction {
         Self { averages: self.averages.with_order(order), ..self }
     }
 
-    /// How many times the store's capacity is asked for. The request that asks counts as arrived.
-    fn demand(&self, at: Position, now: Nanos) -> f64 {
-        self.averages.arrived();
-        let span = match self.averaging {
-            Averaging::Covered => self.averages.window().span(at, now),
-            Averaging::WholeWindow => self.averages.window().length(),
-        };
-        let per_sec = self.averages.arrivals(at) as f64 * NANOS_PER_SEC as f64 / span.0 as f64;
-        let (time, requests) = self.averages.processed(at);
-        let mean_secs = time as f64 / requests.max(1) as f64 / NANOS_PER_SEC as f64;
-        per_sec * mean_secs / f64::from(self.averages.parallelism())
-    }
-}
-
-impl Admission for AcceptFraction {
-    fn decide(&self, request: Request, now: Nanos, draw: f64) -> Decision {
-        let at = self.averages.advance(now);
-        let demand = self.demand(at, now);
+    /// The decision where so many requests have arrived in the window, the one that asks included.
+    fn judge(&self, request: Request, at: Position, now: Nanos, draw: f64, arrivals: u64) -> Decision {
+        let demand = self.demand(at, now, arrivals);
         let deadline = self.deadline.load(Ordering::Relaxed);
         if deadline != NO_DEADLINE {
             let late = self.averages.expected_wait(request.tier, at).saturating_sub(Nanos(deadline));
@@ -102,6 +87,31 @@ impl Admission for AcceptFraction {
         } else {
             Decision::Refuse { retry_after: Nanos::ZERO }
         }
+    }
+
+    /// How many times the store's capacity is asked for.
+    fn demand(&self, at: Position, now: Nanos, arrivals: u64) -> f64 {
+        let span = match self.averaging {
+            Averaging::Covered => self.averages.window().span(at, now),
+            Averaging::WholeWindow => self.averages.window().length(),
+        };
+        let per_sec = arrivals as f64 * NANOS_PER_SEC as f64 / span.0 as f64;
+        let (time, requests) = self.averages.processed(at);
+        let mean_secs = time as f64 / requests.max(1) as f64 / NANOS_PER_SEC as f64;
+        per_sec * mean_secs / f64::from(self.averages.parallelism())
+    }
+}
+
+impl Admission for AcceptFraction {
+    fn decide(&self, request: Request, now: Nanos, draw: f64) -> Decision {
+        let at = self.averages.advance(now);
+        self.averages.arrived();
+        self.judge(request, at, now, draw, self.averages.arrivals(at))
+    }
+
+    fn peek(&self, request: Request, now: Nanos, draw: f64) -> Decision {
+        let at = self.averages.advance(now);
+        self.judge(request, at, now, draw, self.averages.arrivals(at).wrapping_add(1))
     }
 
     fn enqueued(&self, request: Request) {

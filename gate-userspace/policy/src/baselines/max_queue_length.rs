@@ -26,7 +26,11 @@ impl MaxQueueLength {
 }
 
 impl Admission for MaxQueueLength {
-    fn decide(&self, _request: Request, _now: Nanos, _draw: f64) -> Decision {
+    fn decide(&self, request: Request, now: Nanos, draw: f64) -> Decision {
+        self.peek(request, now, draw)
+    }
+
+    fn peek(&self, _request: Request, _now: Nanos, _draw: f64) -> Decision {
         if self.queued.get() < self.limit {
             Decision::Admit
         } else {

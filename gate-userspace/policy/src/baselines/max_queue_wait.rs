@@ -52,7 +52,11 @@ impl MaxQueueWait {
 }
 
 impl Admission for MaxQueueWait {
-    fn decide(&self, request: Request, now: Nanos, _draw: f64) -> Decision {
+    fn decide(&self, request: Request, now: Nanos, draw: f64) -> Decision {
+        self.peek(request, now, draw)
+    }
+
+    fn peek(&self, request: Request, now: Nanos, _draw: f64) -> Decision {
         let wait = self.averages.expected_wait(request.tier, self.averages.advance(now));
         let limit = self.limits[usize::from(request.query_type.0).min(self.limits.len() - 1)];
         if wait <= limit {

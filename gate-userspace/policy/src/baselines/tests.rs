@@ -86,7 +86,7 @@ fn the_accepted_fraction_keeps_the_utilization() {
 }
 
 #[test]
-fn a_rate_over_the_whole_window_admits_all_until_the_window_fills() {
+fn a_rate_over_the_window_admits_all_until_it_fills() {
     // At 1.5 times the capacity, 0.95 is reached after 38 of 60 seconds.
     let policy = AcceptFraction::new(0.95, 10, Averaging::WholeWindow, Nanos::ZERO).unwrap();
     assert_eq!(admitted(&policy, 1_500, 10, 37), 1.0);
@@ -125,7 +125,7 @@ fn with_deadline(ms: u64, order: QueueOrder) -> AcceptFraction {
 }
 
 #[test]
-fn what_would_time_out_in_the_queue_is_refused_whatever_the_draw() {
+fn requests_that_would_time_out_in_the_queue_are_refused() {
     let policy = with_deadline(15, QueueOrder::Fifo);
     let now = Nanos::from_secs(30);
     // 30 requests wait 15 ms: the next one is just in time.
@@ -215,7 +215,7 @@ proptest! {
     }
 
     #[test]
-    fn no_deadline_admits_more_than_none_and_none_refuses_before_an_empty_queue(
+    fn a_deadline_never_admits_more_nor_refuses_at_an_empty_queue(
         deadline in any::<u64>(),
         processing in prop::collection::vec(any::<u64>(), 0..20),
         queued in 0usize..50,

@@ -17,7 +17,7 @@ pub struct Config {
     /// In which order the queue is served.
     pub order: QueueOrder,
     /// True if a queued request is also expected to wait for the next place to become free. In the study it is not.
-    pub next_place: bool,
+    pub next_permit: bool,
     /// The histogram behind a type's figures.
     pub histogram: HistogramKind,
     /// How often a type's histogram is replaced by a newer one. Above 0.
@@ -41,7 +41,7 @@ impl Config {
             types: vec![objective.clone(); types],
             default_objective: objective,
             order: QueueOrder::Fifo,
-            next_place: false,
+            next_permit: false,
             histogram: HistogramKind::Swap,
             interval: Nanos::from_secs(1),
             // Of 1,000 values a percentile has a standard error of 5 %: in the study the slow type's p90 lies

@@ -203,10 +203,7 @@ mod tests {
         let mut refresh = |now| {
             let before = published.since();
             published.refresh(&recorder, &[50.0], RHYTHM, Nanos(now));
-            published
-                .processing_times()
-                .filter(|_| published.since() != before)
-                .map(|figures| figures.samples)
+            published.processing_times().filter(|_| published.since() != before).map(|times| times.samples)
         };
         // Values recorded before, time, what is published then.
         for (count, now, samples) in [
@@ -230,9 +227,9 @@ mod tests {
         for (round, value) in [1_600, 3_200, 6_400, 12_800].into_iter().enumerate() {
             recorded(&recorder, 20, value);
             published.refresh(&recorder, &[50.0], RHYTHM, Nanos(1_000 * (round as u64 + 1)));
-            let figures = published.processing_times().unwrap();
-            assert_eq!(figures.samples, 20);
-            assert!(figures.at(50.0).0.abs_diff(value) <= value / 64 + 16, "{figures:?}");
+            let times = published.processing_times().unwrap();
+            assert_eq!(times.samples, 20);
+            assert!(times.at(50.0).0.abs_diff(value) <= value / 64 + 16, "{times:?}");
         }
     }
 }

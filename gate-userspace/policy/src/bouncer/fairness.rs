@@ -53,20 +53,30 @@ impl Helper {
             return false;
         }
         let at = self.counts.advance(now);
-        let overrides = refused
-            && match self.fairness {
-                Fairness::None => false,
-                Fairness::AcceptanceAllowance { allowance } => {
-                    let (accepted, received) = self.counted(index, at);
-                    received == 0 || ratio(accepted, received) < allowance || draw < allowance
-                }
-                Fairness::HelpingTheUnderserved { alpha } => {
-                    let (accepted, received) = self.counted(index, at);
-                    draw < alpha * help(ratio(accepted, received), self.average_ratio(index, at))
-                }
-            };
+        let overrides = refused && self.helps(index, at, draw);
         self.counts.add(COUNTERS * index + if refused && !overrides { REFUSED } else { ACCEPTED }, 1);
         overrides
+    }
+
+    /// The same for a request that is not counted.
+    pub(super) fn peek(&self, index: usize, refused: bool, now: Nanos, draw: f64) -> bool {
+        self.fairness != Fairness::None && refused && self.helps(index, self.counts.advance(now), draw)
+    }
+
+    /// True if a refusal of a request of type `index` is overridden.
+    #[inline]
+    fn helps(&self, index: usize, at: Position, draw: f64) -> bool {
+        match self.fairness {
+            Fairness::None => false,
+            Fairness::AcceptanceAllowance { allowance } => {
+                let (accepted, received) = self.counted(index, at);
+                received == 0 || ratio(accepted, received) < allowance || draw < allowance
+            }
+            Fairness::HelpingTheUnderserved { alpha } => {
+                let (accepted, received) = self.counted(index, at);
+                draw < alpha * help(ratio(accepted, received), self.average_ratio(index, at))
+            }
+        }
     }
 
     /// The accepted and the received requests of type `index` in the window.
@@ -156,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_type_gets_its_allowance_on_the_spot_and_what_its_history_lacks() {
+    fn a_refused_type_gets_its_allowance_and_what_history_lacks() {
         // With an accepted share a, the history lets one pass whenever a is below A; above it one in 1/A passes
         // on the spot. So a stays at A or a little above.
         for allowance in [0.0, 0.01, 0.05, 0.2, 0.5, 1.0] {
@@ -170,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_that_the_window_does_not_hold_passes_under_any_allowance() {
+    fn a_type_outside_the_window_passes_under_any_allowance() {
         let helper = helper(Fairness::AcceptanceAllowance { allowance: 0.0 }, 1);
         let overridden = |ms| helper.overrides(0, true, Nanos::from_millis(ms), 0.5);
         assert!(overridden(0));
@@ -180,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn an_allowance_is_drawn_on_the_spot_where_the_history_gives_nothing() {
+    fn an_allowance_is_drawn_at_once_without_a_history() {
         let helper = helper(Fairness::AcceptanceAllowance { allowance: 0.25 }, 1);
         let overridden = |refused, draw| helper.overrides(0, refused, Nanos::ZERO, draw);
         // All accepted so far: the history gives no pass.
@@ -207,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn the_underserved_stabilise_where_their_probability_is_their_share() {
+    fn underserved_types_stabilise_at_their_share() {
         // Of four types three get all and one is refused: with its share a, AAR = (3 + a) / 4, and so
         // x = 3 (1 - a) / (3 + a) and a = alpha * x / (1 + x) = alpha * 3 (1 - a) / (6 - 2 a).
         for alpha in [0.1, 0.5, 1.0] {
@@ -222,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn types_without_requests_lower_the_average_only_where_it_is_over_all() {
+    fn idle_types_lower_only_an_average_over_all_types() {
         // Of four configured types and the catch-all one is refused, one accepted and two are not asked for: AAR is
         // (0 + 1) / 2 of those seen, (0 + 1 + 0 + 0) / 4 of all. Either way x = 1 for the refused one.
         for (average_over, expected) in

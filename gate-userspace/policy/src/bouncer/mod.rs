@@ -18,7 +18,7 @@
 //!
 //! **Deviations.** A type's objective may have any percentiles. What queues also waits for the next
 //! place to free, since all are taken: `mean / P`, which the formula leaves out and which is much where
-//! P is small; [`Config::next_place`] counts it. Where the queue has tiers, counts are per tier, and the
+//! P is small; [`Config::next_permit`] counts it. Where the queue has tiers, counts are per tier, and the
 //! wait sums the tiers served before or with the request's own. What comes to the tiers above in the
 //! meantime is served first, too, so the wait is divided by the share of the store that they leave
 //! (Cobham, *Priority Assignment in Waiting Line Problems*, 1954). A histogram that holds too few values
@@ -55,7 +55,7 @@ pub use self::estimator::ProcessingTimes;
 use self::estimator::{Published, Recorder, Rhythm};
 use self::fairness::Helper;
 use super::Tier;
-use super::admission::{Admission, Decision, QueryType, QueueOrder, Request};
+use super::admission::{Admission, Decision, Estimate, QueryType, QueueOrder, Request};
 use super::range::OutOfRange;
 
 /// The policy. See the [module](self).
@@ -69,8 +69,8 @@ pub struct Bouncer {
     means: Box<[AtomicU64]>,
     /// The part of the mean processing time, of all types, that passes before the next place is free; zero if that does
     /// not count.
-    next_place: AtomicU64,
-    counts_next_place: bool,
+    next_permit: AtomicU64,
+    counts_next_permit: bool,
     /// How much work may be queued for a type to keep its objective, plus one; zero if none keeps it.
     budgets: Box<[AtomicU64]>,
     helper: Helper,
@@ -147,8 +147,8 @@ impl Bouncer {
             }),
             means: (0..types).map(|_| AtomicU64::new(0)).collect(),
             budgets: (0..types).map(|_| AtomicU64::new(0)).collect(),
-            next_place: AtomicU64::new(0),
-            counts_next_place: config.next_place,
+            next_permit: AtomicU64::new(0),
+            counts_next_permit: config.next_permit,
             helper,
             recorders: (0..types).map(|_| Recorder::new()).collect(),
             learned: Mutex::new(Learned {
@@ -200,7 +200,7 @@ impl Bouncer {
             // There may be a place that is free.
             return 0;
         }
-        let known = queued.saturating_add(self.next_place.load(Ordering::Relaxed));
+        let known = queued.saturating_add(self.next_permit.load(Ordering::Relaxed));
         let delay = queues[queues.len() - 1].delay.load(Ordering::Relaxed);
         let all = (u128::from(known) * u128::from(delay)) >> NO_DELAY.ilog2();
         u64::try_from(all).unwrap_or(u64::MAX)
@@ -219,24 +219,20 @@ impl Bouncer {
     /// Makes what is learned by `now` the ground of decisions.
     fn publish(&self, learned: &mut Learned, now: Nanos) {
         let patience = Nanos(learned.rhythm.interval.0.saturating_mul(PATIENCE_INTERVALS));
-        for (index, objective) in learned.objectives.iter().enumerate() {
-            let published = &mut learned.published[index];
-            let since = published.since();
-            let (objective, figures) = match published.processing_times() {
-                Some(own) => (objective, Some(own)),
-                None => (&learned.default_objective, learned.general.processing_times()),
-            };
-            let mut budget = self.budget(objective, figures);
-            self.means[index].store(figures.map_or(0, |figures| figures.mean.0), Ordering::Relaxed);
+        for index in 0..learned.objectives.len() {
+            let since = learned.published[index].since();
+            let (objective, times) = learned.grounds(index);
+            let mut budget = self.budget(objective, times);
+            self.means[index].store(times.map_or(0, |times| times.mean.0), Ordering::Relaxed);
             if budget == 0 && now.saturating_sub(since) >= patience {
                 // Hopeless => On trial: nothing was admitted that could have told otherwise.
                 budget = self.budget(objective, None);
-                published.renew();
+                learned.published[index].renew();
             }
             self.budgets[index].store(budget, Ordering::Relaxed);
         }
-        let general = learned.general.processing_times().filter(|_| self.counts_next_place);
-        self.next_place.store(general.map_or(0, |figures| figures.mean.0), Ordering::Relaxed);
+        let general = learned.general.processing_times().filter(|_| self.counts_next_permit);
+        self.next_permit.store(general.map_or(0, |times| times.mean.0), Ordering::Relaxed);
         for queue in &self.queues {
             let work = |(count, mean): (&AtomicI32, &AtomicU64)| {
                 i128::from(count.load(Ordering::Relaxed)) * i128::from(mean.load(Ordering::Relaxed))
@@ -265,25 +261,14 @@ impl Bouncer {
         }
     }
 
-    /// How much queued work leaves room for the objective, plus one; zero if it is missed even without.
-    fn budget(&self, objective: &Objective, figures: Option<&ProcessingTimes>) -> u64 {
-        let room = |target: &Target| {
-            let processing = figures.map_or(Nanos::ZERO, |figures| figures.at(target.percentile));
-            target.limit.0.checked_sub(processing.0)
-        };
-        let room = objective.targets().iter().map(room).min().flatten();
-        room.map_or(0, |room| room.saturating_mul(u64::from(self.parallelism())).saturating_add(1))
-    }
-}
-
-impl Admission for Bouncer {
+    /// The decision, where `overrides` says if a type's refusal is overridden.
     #[inline]
-    fn decide(&self, request: Request, now: Nanos, draw: f64) -> Decision {
+    fn judge(&self, request: Request, overrides: impl FnOnce(usize, bool) -> bool) -> Decision {
         let column = self.column(request.query_type);
         let work = self.work_before(request.tier);
         let budget = self.budgets[column].load(Ordering::Relaxed);
         let refused = work >= budget;
-        if self.helper.overrides(column, refused, now, draw) {
+        if overrides(column, refused) {
             return Decision::AdmitUnderserved;
         }
         if !refused {
@@ -291,6 +276,49 @@ impl Admission for Bouncer {
         }
         let excess = (work - budget).saturating_add(1);
         Decision::Refuse { retry_after: Nanos(excess.div_ceil(u64::from(self.parallelism()))) }
+    }
+
+    /// How much queued work leaves room for the objective, plus one; zero if it is missed even without.
+    fn budget(&self, objective: &Objective, times: Option<&ProcessingTimes>) -> u64 {
+        let room = |target: &Target| {
+            let processing = times.map_or(Nanos::ZERO, |times| times.at(target.percentile));
+            target.limit.0.checked_sub(processing.0)
+        };
+        let room = objective.targets().iter().map(room).min().flatten();
+        room.map_or(0, |room| room.saturating_mul(u64::from(self.parallelism())).saturating_add(1))
+    }
+}
+
+impl Learned {
+    /// The objective and the processing times that a type is judged by; those of all types together while it is cold.
+    fn grounds(&self, index: usize) -> (&Objective, Option<&ProcessingTimes>) {
+        match self.published[index].processing_times() {
+            Some(own) => (&self.objectives[index], Some(own)),
+            None => (&self.default_objective, self.general.processing_times()),
+        }
+    }
+}
+
+impl Admission for Bouncer {
+    #[inline]
+    fn decide(&self, request: Request, now: Nanos, draw: f64) -> Decision {
+        self.judge(request, |column, refused| self.helper.overrides(column, refused, now, draw))
+    }
+
+    fn peek(&self, request: Request, now: Nanos, draw: f64) -> Decision {
+        self.judge(request, |column, refused| self.helper.peek(column, refused, now, draw))
+    }
+
+    fn estimates(&self, request: Request) -> Vec<Estimate> {
+        let learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
+        let (objective, times) = learned.grounds(self.column(request.query_type));
+        let wait = self.expected_wait(request.tier);
+        let estimate = |target: &Target| {
+            let processing = times.map_or(Nanos::ZERO, |times| times.at(target.percentile));
+            let expected = wait.saturating_add(processing);
+            Estimate { percentile: target.percentile, limit: target.limit, expected }
+        };
+        objective.targets().iter().map(estimate).collect()
     }
 
     fn withdrawn(&self, request: Request, now: Nanos) {

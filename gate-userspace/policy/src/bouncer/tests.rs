@@ -53,7 +53,7 @@ fn a_type_is_admitted_until_its_estimate_exceeds_any_limit() {
 }
 
 #[test]
-fn other_objectives_hold_from_the_next_tick_for_what_was_learned_before() {
+fn new_objectives_hold_from_the_next_tick_for_learned_types() {
     let bouncer = Bouncer::new(config(), Nanos::ZERO).unwrap();
     record(&bouncer, 0, 1, Nanos::ZERO);
     let before = room_for(&bouncer, 0);
@@ -99,8 +99,8 @@ fn work_in_processing_is_not_counted_as_queued() {
 }
 
 #[test]
-fn what_queues_waits_for_the_next_place_too_where_that_counts() {
-    let bouncer = Bouncer::new(Config { next_place: true, ..config() }, Nanos::ZERO).unwrap();
+fn queued_requests_wait_for_the_next_permit_where_it_counts() {
+    let bouncer = Bouncer::new(Config { next_permit: true, ..config() }, Nanos::ZERO).unwrap();
     record(&bouncer, 0, 10, Nanos::ZERO);
     assert_eq!(bouncer.expected_wait(Tier::Standard), Nanos::ZERO, "there may be a place that is free");
     bouncer.enqueued(request(0));
@@ -144,7 +144,7 @@ fn what_the_tiers_above_take_delays_the_tiers_below() {
 }
 
 #[test]
-fn a_cold_type_is_judged_by_all_requests_and_the_default_objective() {
+fn a_cold_type_is_judged_by_all_and_the_default_objective() {
     let types = vec![objective(&[(50.0, 5)]), objective(&[(50.0, 1_000)])];
     let config = Config { types, ..config() };
     let bouncer = Bouncer::new(config, Nanos::ZERO).unwrap();
@@ -156,7 +156,7 @@ fn a_cold_type_is_judged_by_all_requests_and_the_default_objective() {
     assert!(!admits(&bouncer, request(2)) && !admits(&bouncer, request(u16::MAX)));
     // Cold => Warm: its own figures and objective.
     record(&bouncer, 1, 30, Nanos::from_millis(1));
-    assert!(bouncer.processing_times(QueryType(1)).is_some_and(|figures| figures.samples == 1_000));
+    assert!(bouncer.processing_times(QueryType(1)).is_some_and(|times| times.samples == 1_000));
     assert!(admits(&bouncer, request(1)));
 }
 
@@ -183,7 +183,7 @@ fn what_was_learned_outlives_a_lull_and_follows_a_change() {
 }
 
 #[test]
-fn a_sliding_window_follows_a_rare_type_before_a_whole_histogram_is_full() {
+fn a_sliding_window_follows_rare_types_before_a_histogram() {
     let medians = [HistogramKind::Swap, HistogramKind::Sliding].map(|histogram| {
         let bouncer = Bouncer::new(Config { histogram, ..config() }, Nanos::ZERO).unwrap();
         record(&bouncer, 0, 3, Nanos::ZERO);
@@ -287,7 +287,7 @@ fn threads_that_share_a_policy_leave_its_counts_even() {
     // What changed hands at the very moment of a tick is put right by the next one.
     bouncer.refresh(Nanos::from_secs(60));
     assert_eq!(bouncer.expected_wait(Tier::BestEffort), Nanos::ZERO);
-    let samples = bouncer.processing_times(QueryType(0)).map_or(0, |figures| figures.samples);
+    let samples = bouncer.processing_times(QueryType(0)).map_or(0, |times| times.samples);
     assert!(samples >= 100, "{samples} samples");
 }
 
@@ -326,7 +326,7 @@ fn any_config() -> impl Strategy<Value = Config> {
                 types,
                 default_objective,
                 order,
-                (interval, min_samples, next_place, slides),
+                (interval, min_samples, next_permit, slides),
                 fairness,
                 window,
             )| {
@@ -338,7 +338,7 @@ fn any_config() -> impl Strategy<Value = Config> {
                     types,
                     default_objective,
                     order,
-                    next_place,
+                    next_permit,
                     histogram,
                     interval,
                     min_samples,
@@ -403,11 +403,11 @@ proptest! {
             record(&bouncer, query_type as u16, ms, Nanos::ZERO);
             (0..queued[query_type]).for_each(|_| bouncer.enqueued(request(query_type as u16)));
         }
-        let figures = [0, 1].map(|query_type| bouncer.processing_times(QueryType(query_type)).unwrap());
+        let times = [0, 1].map(|query_type| bouncer.processing_times(QueryType(query_type)).unwrap());
         let wait: f64 =
-            figures.iter().zip(&queued).map(|(figures, &queued)| figures.mean.0 as f64 * f64::from(queued)).sum::<f64>() / 10.0;
-        for (query_type, figures) in figures.iter().enumerate() {
-            let estimate = |percentile| wait + figures.at(percentile).0 as f64;
+            times.iter().zip(&queued).map(|(times, &queued)| times.mean.0 as f64 * f64::from(queued)).sum::<f64>() / 10.0;
+        for (query_type, times) in times.iter().enumerate() {
+            let estimate = |percentile| wait + times.at(percentile).0 as f64;
             let p50 = estimate(50.0);
             let p90 = estimate(90.0);
             let at_p50 = (18 * MS) as f64;

@@ -35,7 +35,7 @@ fn a_standing_queue_is_dropped_from_sooner_and_sooner() {
 }
 
 #[test]
-fn in_an_overload_what_waited_twice_the_target_is_dropped_until_an_interval_has_a_short_wait() {
+fn an_overload_drops_long_waits_until_an_interval_has_a_short() {
     let mut codel = codel(Law::Overload);
     assert_eq!(drops(&mut codel, 0..100, Nanos::from_millis(20)), [0; 0]);
     // From now on, everything but what waited less than 10 ms.
@@ -49,7 +49,7 @@ fn in_an_overload_what_waited_twice_the_target_is_dropped_until_an_interval_has_
 }
 
 #[test]
-fn a_request_that_waited_for_an_interval_tells_of_a_standing_queue_by_itself() {
+fn one_wait_of_an_interval_shows_a_standing_queue() {
     let mut codel = codel(Law::Overload);
     for (waited, verdict) in [(105, Verdict::Serve), (106, Verdict::Drop), (5, Verdict::Serve)] {
         assert_eq!(codel.dequeue(Nanos::from_secs(9), Nanos::from_millis(waited), 0), verdict);
@@ -136,7 +136,7 @@ fn overload(mut codel: Option<Codel>, load: u64) -> (Nanos, usize) {
 }
 
 #[test]
-fn an_overloaded_queue_stays_short_and_one_that_keeps_up_loses_nothing() {
+fn an_overloaded_queue_stays_short_and_no_other_drops() {
     assert_eq!(overload(None, 2).0, Nanos::from_secs(5));
     let (longest, dropped) = overload(Some(codel(Law::Overload)), 2);
     assert!(longest <= Nanos::from_millis(10), "{longest}");
@@ -150,7 +150,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_dropped_waited_above_target_after_an_interval_of_such_waits(
+    fn dropped_requests_waited_above_target_for_an_interval(
         overload: bool, steps in prop::collection::vec((0..40_u64, 0..15_u64, 0..3_usize), 1..400),
     ) {
         let mut codel = codel(if overload { Law::Overload } else { Law::Rfc8289 });

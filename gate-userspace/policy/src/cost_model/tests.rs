@@ -123,7 +123,7 @@ fn a_window_without_the_reference_read_teaches_nothing() {
 }
 
 #[test]
-fn what_cannot_be_told_apart_stays_in_proportion() {
+fn indistinguishable_costs_stay_in_proportion() {
     let mut model = model();
     for _ in 0..600 {
         let mut window = Window::default();
@@ -138,21 +138,21 @@ fn what_cannot_be_told_apart_stays_in_proportion() {
 }
 
 #[test]
-fn what_is_answered_together_teaches_as_much_as_one_by_one() {
-    let mut alone = Window::default();
-    let mut together = Window::default();
+fn a_batch_is_as_good_a_sample_as_its_requests_one_by_one() {
+    let mut single = Window::default();
+    let mut batched = Window::default();
     for rows in 1..=16 {
         let shape = Shape { rows, bytes: 100 * rows, expected_milli: 1_000 };
         let took = Nanos(STORE.took(shape).0 * 16);
-        (0..16).for_each(|_| alone.observe(shape, Nanos(took.0 / 16)));
+        (0..16).for_each(|_| single.observe(shape, Nanos(took.0 / 16)));
         let Batch { count, rows, bytes, expected_milli } = shape.into();
         let all = [count.into(), rows, bytes, expected_milli].map(|sum: u64| 16 * sum);
         let [count, rows, bytes, expected_milli] = all;
-        together.observe(Batch { count: count as u32, rows, bytes, expected_milli }, took);
+        batched.observe(Batch { count: count as u32, rows, bytes, expected_milli }, took);
     }
     let sums = |window: &Window| [window.sums.products.concat(), window.sums.targets.to_vec()].concat();
-    for (alone, together) in sums(&alone).into_iter().zip(sums(&together)) {
-        assert!((alone - together).abs() <= alone * 1e-9, "{alone} {together}");
+    for (single, batched) in sums(&single).into_iter().zip(sums(&batched)) {
+        assert!((single - batched).abs() <= single * 1e-9, "{single} {batched}");
     }
     // Mixed, what each took is found all the same.
     let mut model = model();
@@ -198,7 +198,8 @@ fn windows_of_many_are_as_good_as_one() {
     }
     let mut merged = Window::default();
     parts.iter().for_each(|part| merged.merge(part));
-    let [mut one, mut other] = [model(), model()];
+    let mut one = model();
+    let mut other = model();
     assert!(one.tick(&merged, false) && other.tick(&whole, false));
     assert_eq!((one.prices(), one.reference()), (other.prices(), other.reference()));
 }
@@ -221,7 +222,7 @@ fn prices_stay_within_their_range_whatever_requests_take() {
 }
 
 #[test]
-fn requests_have_cost_as_many_units_as_reference_reads_would_have_fitted_in() {
+fn a_cost_is_the_number_of_reference_reads_that_would_fit() {
     let dearest = Prices { base: MilliRu(20_000), row: MilliRu(5_000), kib: MilliRu(1_024), ..START };
     let measure = Measure { reference: Nanos::from_micros(100), dearest };
     let ten = Batch { count: 10, rows: 0, bytes: 0, expected_milli: 0 };
@@ -266,7 +267,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_requests_cost_is_no_more_than_measured_and_than_they_could_be_priced_at(
+    fn a_cost_exceeds_neither_measurement_nor_the_highest_price(
         shapes in prop::collection::vec((0..100_u32, 0..100_000_u32), 1..20),
         base in 10..20_000_u32,
         row in 0..20_000_u32,
@@ -276,18 +277,18 @@ proptest! {
     ) {
         let dearest = Prices { base: MilliRu(base), row: MilliRu(row), kib: MilliRu(kib), latency: MilliRu(0) };
         let all: Vec<_> = shapes.iter().map(|&(rows, bytes)| Shape { rows, bytes, expected_milli: 0 }).collect();
-        let together = all.iter().fold(Batch::default(), |sum, &shape| {
+        let batched = all.iter().fold(Batch::default(), |sum, &shape| {
             let Batch { count, rows, bytes, .. } = shape.into();
             Batch { count: sum.count + count, rows: sum.rows + rows, bytes: sum.bytes + bytes, expected_milli: 0 }
         });
-        let cost = Measure { reference: Nanos(reference), dearest }.cost(&together, Nanos(took)).0;
+        let cost = Measure { reference: Nanos(reference), dearest }.cost(&batched, Nanos(took)).0;
         prop_assert!(u128::from(cost) * u128::from(reference) <= u128::from(took) * 1_000);
         let priced = all.iter().fold(MilliRu::ZERO, |sum, &shape| sum.saturating_add(dearest.price(shape)));
         prop_assert!(cost <= priced.0, "{cost} beside {priced}");
     }
 
     #[test]
-    fn coefficients_stay_in_range_and_move_slowly_whatever_is_observed(
+    fn coefficients_stay_in_range_and_move_slowly(
         max_change in 0.001..=1.0_f64,
         half_life_ticks in 1..1_000_u32,
         windows in prop::collection::vec(

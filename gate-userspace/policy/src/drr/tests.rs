@@ -35,7 +35,7 @@ fn turns_go_by_cost_and_not_by_number() {
 }
 
 #[test]
-fn who_comes_late_is_served_at_the_next_turn() {
+fn a_late_flow_is_served_at_the_next_turn() {
     let mut queue = DeficitRoundRobin::new(8);
     for number in 0..10_000 {
         queue.push(1, 1, (1, number));
@@ -164,7 +164,8 @@ proptest::proptest! {
     fn nothing_is_lost_and_flows_keep_their_order(
         steps in proptest::collection::vec((0_u8..4, 0_u32..5, 0_u64..30), 1..300),
     ) {
-        let (mut queue, mut model) = (DeficitRoundRobin::new(7), BTreeMap::<u32, VecDeque<u64>>::new());
+        let mut queue = DeficitRoundRobin::new(7);
+        let mut model = BTreeMap::<u32, VecDeque<u64>>::new();
         for (number, (what, key, cost)) in (0_u64..).zip(steps) {
             let out = match what {
                 0 | 1 => {

@@ -86,7 +86,7 @@ fn a_slow_store_gets_few_more_than_it_works_on() {
 }
 
 #[test]
-fn without_a_quiet_moment_the_minimum_is_measured_at_low_concurrency() {
+fn a_busy_store_is_measured_at_low_concurrency() {
     let store = Store { servers: 16, service_time: Nanos::from_millis(4), demand: 5_000 };
     let mut run = Run::new(Config::default());
     run.run(5, &store);
@@ -110,7 +110,7 @@ fn a_store_that_has_become_slower_is_measured_anew() {
 }
 
 #[test]
-fn measurements_come_now_and_then_and_not_together() {
+fn measurements_come_now_and_then_and_not_at_once() {
     let store = Store { servers: 4, service_time: Nanos::from_millis(5), demand: 5_000 };
     let mut run = Run::new(Config { jitter: 0.5, interval: Nanos::from_secs(10), ..Config::default() });
     // Demand is never low, and the queue at the store never short.
@@ -130,7 +130,7 @@ fn measurements_come_now_and_then_and_not_together() {
 }
 
 #[test]
-fn latency_that_does_not_come_from_the_stores_queue_costs_little_throughput() {
+fn latency_from_outside_the_stores_queue_costs_little() {
     let mut run = Run::new(Config::default());
     run.run(20, &Store { servers: 1, service_time: micros(1), demand: 1_000 });
     // The machine is busy: everything takes 4 ms, however few requests are at the store.

@@ -65,7 +65,7 @@ fn requests_that_look_alike_cost_what_their_class_takes() {
 }
 
 #[test]
-fn what_could_not_be_read_is_as_dear_as_the_dearest_and_what_was_never_seen_as_a_read() {
+fn unreadable_requests_cost_the_most_and_unseen_ones_a_read() {
     let mut service = Service::new(10.0);
     for _ in 0..300 {
         service.run(1);
@@ -107,7 +107,7 @@ fn without_enough_reads_to_compare_with_nothing_changes() {
 }
 
 #[test]
-fn what_is_answered_is_measured_by_a_recent_read_and_not_in_an_overload_or_its_aftermath() {
+fn requests_are_measured_by_a_recent_read_outside_overloads() {
     let mut service = Service::new(10.0);
     assert_eq!(service.pricing.measure(), None);
     service.run(1);
@@ -155,7 +155,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_part_of_a_price_jumps_or_leaves_its_range_whatever_is_observed(
+    fn no_term_of_a_price_jumps_or_leaves_its_range(
         range in 1.0..1_000.0_f64,
         ticks in prop::collection::vec((any::<u64>(), any::<u64>(), any::<bool>()), 1..60),
     ) {

@@ -75,7 +75,7 @@ fn tier_follows_tier_while_the_ratio_keeps_falling() {
 }
 
 #[test]
-fn a_store_that_is_slow_but_holds_its_own_costs_only_the_lowest_tier() {
+fn a_slow_but_steady_store_costs_only_the_lowest_tier() {
     let mut ticker = Ticker::new();
     assert_eq!(ticker.run(1_000, 0.1).len(), 7);
     assert_eq!(ticker.treatments(), [NORMAL, NORMAL, NORMAL, REFUSED]);
@@ -90,7 +90,7 @@ fn between_the_thresholds_everything_stays() {
 }
 
 #[test]
-fn a_probe_that_fails_takes_one_rung_and_makes_the_next_probe_wait_longer() {
+fn a_failed_probe_takes_one_rung_and_delays_the_next() {
     let mut ticker = Ticker::new();
     ticker.run(3, 0.45);
     let mut waited = Vec::new();
@@ -178,7 +178,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn tiers_give_way_in_order_a_rung_at_a_time_and_critical_is_never_refused(ratios in ratios()) {
+    fn tiers_give_way_in_order_and_critical_is_never_refused(ratios in ratios()) {
         let mut ticker = Ticker::new();
         for (ticks, ratio) in ratios {
             for _ in 0..ticks {
@@ -193,8 +193,8 @@ proptest! {
                 prop_assert!(critical <= Treatment::Dearer(2));
                 for tier in Tier::ALL {
                     let now = ticker.shedding.treatment(tier);
-                    let told = change.filter(|change| change.tier == tier);
-                    prop_assert_eq!(told.map(|change| (change.from, change.to)),
+                    let reported = change.filter(|change| change.tier == tier);
+                    prop_assert_eq!(reported.map(|change| (change.from, change.to)),
                         (before[tier.index()] != now).then_some((before[tier.index()], now)));
                 }
                 prop_assert_eq!(ticker.shedding.phase() == Phase::Steady, !ticker.shedding.is_overloaded());
@@ -203,7 +203,7 @@ proptest! {
     }
 
     #[test]
-    fn everything_is_back_within_ten_seconds_of_a_healthy_ratio_and_stays(ratios in ratios()) {
+    fn all_tiers_are_back_within_ten_healthy_seconds_and_stay(ratios in ratios()) {
         let mut ticker = Ticker::new();
         for (ticks, ratio) in ratios {
             ticker.run(ticks, ratio);
@@ -215,7 +215,7 @@ proptest! {
     }
 
     #[test]
-    fn a_store_that_was_never_slow_is_never_relieved(ratios in prop::collection::vec(0.5..=1.0_f64, 1..300)) {
+    fn a_store_that_was_never_slow_sheds_nothing(ratios in prop::collection::vec(0.5..=1.0_f64, 1..300)) {
         let mut ticker = Ticker::new();
         for ratio in ratios {
             prop_assert_eq!(ticker.tick(ratio), None);

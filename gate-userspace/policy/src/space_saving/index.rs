@@ -102,21 +102,21 @@ mod tests {
         ) {
             // Few hashes, at both ends of the table, so that entries push each other around its end.
             let mut index = Index::new(40);
-            let mut held: HashMap<u32, u32> = HashMap::new();
+            let mut entries: HashMap<u32, u32> = HashMap::new();
             for (hash, number, put) in steps {
                 let hash = hash.wrapping_sub(16);
-                match held.remove(&number) {
+                match entries.remove(&number) {
                     Some(hash) if !put => index.remove(hash, number),
-                    Some(hash) => { held.insert(number, hash); }
-                    None if put => { index.insert(hash, number); held.insert(number, hash); }
+                    Some(hash) => { entries.insert(number, hash); }
+                    None if put => { index.insert(hash, number); entries.insert(number, hash); }
                     None => {}
                 }
-                prop_assert_eq!(index.find(hash, |other| other == number).is_some(), held.get(&number) == Some(&hash));
+                prop_assert_eq!(index.find(hash, |other| other == number).is_some(), entries.get(&number) == Some(&hash));
             }
             for number in 0..40 {
                 let found = (0..32_u32).map(|hash| hash.wrapping_sub(16))
                     .find(|&hash| index.find(hash, |other| other == number).is_some());
-                prop_assert_eq!(found, held.get(&number).copied());
+                prop_assert_eq!(found, entries.get(&number).copied());
             }
         }
     }

@@ -22,6 +22,7 @@
 //! small a count; `count - error <= true` still holds. No allocation after construction but in [`SpaceSaving::merge`] and
 //! [`SpaceSaving::top`], and with shares. Counts saturate.
 
+mod counter;
 mod index;
 mod queue;
 mod shares;
@@ -36,6 +37,8 @@ use foldhash::fast::FixedState;
 use gate_common::abi::Sample;
 use gate_common::units::Fraction;
 
+use self::counter::{Counter, POINT};
+pub use self::counter::{Entry, Estimate};
 use self::index::Index;
 use self::queue::Queue;
 use self::shares::Shares;
@@ -56,51 +59,6 @@ pub struct SpaceSaving {
     index: Index,
     queue: Queue,
     shares: Option<Shares>,
-}
-
-/// One counted key. Aligned, so that the counter and a short key share a cache line.
-#[derive(Clone, Debug)]
-#[repr(align(64))]
-struct Counter {
-    count: u64,
-    error: u64,
-    hash: u32,
-    scope: u32,
-    /// The tenant that asks most, and its lead over the others.
-    tenant: u32,
-    lead: u64,
-    len: u16,
-    bytes: [u8; SpaceSaving::MAX_KEY],
-}
-
-/// A counted key and what it weighs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry<'a> {
-    /// The service.
-    pub scope: u32,
-    /// The tenant that asks for it most.
-    pub tenant: u32,
-    /// The key.
-    pub key: &'a [u8],
-    /// How much it weighs.
-    pub weight: Estimate,
-}
-
-/// A weight and how far it may be above the true one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Estimate {
-    /// At least the true weight.
-    pub count: u64,
-    /// The true weight is at least `count - error`.
-    pub error: u64,
-}
-
-impl Estimate {
-    /// The key's weight without the possible error.
-    #[must_use]
-    pub const fn at_least(self) -> u64 {
-        self.count.saturating_sub(self.error)
-    }
 }
 
 impl SpaceSaving {
@@ -234,7 +192,8 @@ impl SpaceSaving {
     pub fn fair_top(&self, most: usize) -> Vec<Entry<'_>> {
         let of_tenant = most.div_ceil(4);
         let of_service = most.div_ceil(2);
-        let (mut tenants, mut services) = (HashMap::<u32, usize>::new(), HashMap::<u32, usize>::new());
+        let mut tenants = HashMap::<u32, usize>::new();
+        let mut services = HashMap::<u32, usize>::new();
         let mut top = Vec::with_capacity(most);
         let mut rest = Vec::new();
         for entry in self.top(self.counters.len()) {
@@ -412,42 +371,6 @@ impl SpaceSaving {
     }
 }
 
-impl Counter {
-    fn key(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.len)]
-    }
-
-    fn set_key(&mut self, key: &[u8]) {
-        self.len = key.len() as u16;
-        self.bytes[..key.len()].copy_from_slice(key);
-    }
-
-    #[inline]
-    fn is(&self, scope: u32, key: &[u8]) -> bool {
-        self.scope == scope && self.key() == key
-    }
-
-    const fn exact(&self) -> (u64, u64) {
-        (self.count, self.error)
-    }
-
-    /// In whole units, rounded so that the bounds hold.
-    const fn weight(&self) -> Estimate {
-        let at_least = (self.count - self.error) >> POINT;
-        let count = self.count.div_ceil(1 << POINT);
-        Estimate { count, error: count - at_least }
-    }
-
-    /// Sorts the heaviest first, and the same counters in the same order always.
-    fn rank(&self) -> (Reverse<u64>, u64, u32, &[u8]) {
-        (Reverse(self.count), self.error, self.scope, self.key())
-    }
-
-    fn entry(&self) -> Entry<'_> {
-        Entry { scope: self.scope, tenant: self.tenant, key: self.key(), weight: self.weight() }
-    }
-}
-
 fn scaled_down(weight: u64, keep: Fraction) -> u64 {
     ((u128::from(weight) * u128::from(keep.steps())) >> 16) as u64
 }
@@ -455,7 +378,3 @@ fn scaled_down(weight: u64, keep: Fraction) -> u64 {
 fn scaled_up(weight: u64, keep: Fraction) -> u64 {
     (u128::from(weight) * u128::from(keep.steps())).div_ceil(1 << 16) as u64
 }
-
-/// Bits after the point of a weight, so that a light key does not lose all of it to rounding at every
-/// decay. Leaves 54 bits before the point: a billion a second for half a year.
-const POINT: u32 = 10;

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use super::Counter;
+use super::counter::Counter;
 
 /// The counters of each tenant and each service.
 #[derive(Clone, Debug)]
@@ -75,9 +75,9 @@ impl Shares {
     pub(super) fn confined_to(&self, tenant: u32, service: u32, counters: usize) -> Option<Group> {
         let groups = [(Group::Tenant(tenant), self.of_tenant), (Group::Service(service), self.of_service)];
         groups.into_iter().find_map(|(group, share)| {
-            let held = self.groups.get(&group)?.counters;
+            let counted = self.groups.get(&group)?.counters;
             // A group that holds every counter displaces its own keys in any case.
-            (held >= share && held < counters).then_some(group)
+            (counted >= share && counted < counters).then_some(group)
         })
     }
 

@@ -68,7 +68,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_estimate_is_at_least_the_truth_and_exceeds_it_by_at_most_its_error(
+    fn an_estimate_exceeds_the_truth_by_at_most_its_error(
         capacity in 1..40_usize, updates in updates(),
     ) {
         let sketch = sketch(capacity, &updates);
@@ -114,7 +114,7 @@ proptest! {
     }
 
     #[test]
-    fn merging_sketches_of_one_size_misses_no_more_than_one_sketch_may(
+    fn a_merge_of_sketches_misses_no_more_than_one_sketch(
         capacity in 1..40_usize, left in updates(), right in updates(),
     ) {
         let mut merged = sketch(capacity, &left);
@@ -125,7 +125,7 @@ proptest! {
     }
 
     #[test]
-    fn decay_keeps_the_lower_bound_exact_and_the_upper_within_its_rounding(
+    fn decay_keeps_lower_bounds_exact_and_upper_ones_rounded(
         capacity in 1..40_usize, keep in 1..=1_u32 << 16, rounds in prop::collection::vec(updates(), 1..8),
     ) {
         let share = f64::from(keep) / 65_536.0;
@@ -221,7 +221,7 @@ fn a_cooled_key_leaves_and_a_hot_one_stays() {
 }
 
 #[test]
-fn memory_is_constant_and_under_two_megabytes_at_a_thousand_counters() {
+fn memory_is_under_two_megabytes_at_a_thousand_counters() {
     let mut sketch = SpaceSaving::new(1_000, 1).unwrap();
     let before = sketch.memory_bytes();
     let counters = sketch.counters.capacity();
@@ -262,14 +262,14 @@ fn a_flood_of_keys_displaces_its_tenants_own_alone() {
 }
 
 #[test]
-fn a_tenant_alone_has_every_counter_and_every_place() {
+fn a_single_tenant_has_every_counter_and_every_rank() {
     let mut sketch = SpaceSaving::with_shares(64, 1).unwrap();
     (0..1_000_u32).for_each(|key| sketch.update_from(2, 0, &key.to_be_bytes(), 1));
     assert_eq!((sketch.len(), sketch.fair_top(32).len()), (64, 32));
 }
 
 #[test]
-fn a_tenant_takes_a_quarter_of_the_places_at_the_top() {
+fn a_tenant_takes_a_quarter_of_the_top_ranks() {
     let mut sketch = steady(128);
     (0..40_u32).for_each(|key| sketch.update_from(2, 0, &key.to_be_bytes(), 1_000));
     let top = sketch.fair_top(16);

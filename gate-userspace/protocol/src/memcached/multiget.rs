@@ -59,9 +59,9 @@ impl Split {
     /// `keys` is the same at each call: the multiget's keys as they were sent, with blanks between them.
     pub fn place(&mut self, keys: &[u8], key: &[u8]) -> Option<u32> {
         let mut rest = Keys::new(keys.get(self.at..)?);
-        while let Some(asked) = rest.next() {
+        while let Some(requested) = rest.next() {
             self.passed += 1;
-            if asked == key {
+            if requested == key {
                 self.at = keys.len() - rest.rest().len();
                 return Some(self.passed - 1);
             }

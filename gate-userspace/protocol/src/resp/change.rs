@@ -105,7 +105,8 @@ mod tests {
     #[test]
     fn what_is_asked_is_read_as_redis_reads_it() {
         let none = Change::default();
-        let (alice, secret): (&[u8], &[u8]) = (b"alice", b"secret");
+        let alice: &[u8] = b"alice";
+        let secret: &[u8] = b"secret";
         let as_alice = Some((Some(alice), secret));
         for (line, expected) in [
             ("AUTH secret", Change { login: Some((None, secret)), ..none }),
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_told_is_nothing() {
+    fn unreadable_changes_are_none() {
         for line in [
             "AUTH",
             "AUTH a b c",

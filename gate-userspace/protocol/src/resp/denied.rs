@@ -49,7 +49,7 @@ impl Denied {
             return false;
         }
         match request.args(bytes).nth(1) {
-            Some(asked) => subs.any(|(_, sub)| sub.eq_ignore_ascii_case(asked)),
+            Some(name) => subs.any(|(_, sub)| sub.eq_ignore_ascii_case(name)),
             // It has one that is not at hand, and may be any.
             None => request.args > 1,
         }

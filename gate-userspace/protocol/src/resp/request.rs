@@ -390,7 +390,8 @@ impl Scan {
         let at_hand = Args::new(head, first.into(), seen);
         let Shape { access, state, keys, rows, rows_by, runs } =
             shape::read(command, &at_hand, args, expected, keys);
-        let (class, keyed) = (command.spec().class, keys > 0);
+        let class = command.spec().class;
+        let keyed = keys > 0;
         let meta = RequestMeta { class, access, keyed, keys, rows, rows_by, bytes };
         let streamed = seen < args;
         let pure = command.spec().pure && keys == 1 && !streamed;

@@ -66,6 +66,11 @@ fn what_is_left_out_has_its_documented_default() {
             counter_memory: 1 << 30,
             pin_dir: PathBuf::from("/sys/fs/bpf/gate"),
             admin: AdminSocket::Default,
+            admin_read: None,
+            admin_http: None,
+            admin_hosts: Vec::new(),
+            admin_token_file: None,
+            metrics_tenants: 200,
             drain: Nanos::from_secs(30),
             threads: None,
         }
@@ -81,6 +86,7 @@ fn what_is_left_out_has_its_documented_default() {
             unknown_syn: Action::Pass,
             unknown_syn_rate: Limits { max_debt_ns: 0, ..Limits::new(1_000_000, 1_000_000_000) },
             price: Price { base: MilliRu(500), row: MilliRu(500), kib: MilliRu(1_000), learn: None },
+            hot_key_limit: None,
             tcp_price: TcpPrice::Bytes,
             backend: None,
             probe: None,
@@ -97,7 +103,7 @@ fn what_is_left_out_has_its_documented_default() {
         Tenant {
             name: "hostile".to_owned(),
             sources: vec!["198.18.2.1/32".parse().unwrap()],
-            limits: Limits::new(2_000_000, burst_ns),
+            quota: Limits::new(2_000_000, burst_ns),
             tcp_quota: Limits::new(4 * 2_000 * 1_024, burst_ns),
             syn_rate: Limits { max_debt_ns: 0, ..Limits::new(2_000_000, 1_000_000_000) },
             candidate: None,
@@ -106,14 +112,15 @@ fn what_is_left_out_has_its_documented_default() {
             reply_budget: 1 << 20,
             tier: Tier::Standard,
             cache: true,
+            metrics: TenantMetrics::Auto,
             max_connections: None,
             max_outstanding: None,
             charge: Vec::new(),
             part: None,
             users: Vec::new(),
             deny: Deny::default(),
-            own_prefixes: None,
-            request_limits: Vec::new(),
+            keys: Keys::Any,
+            limits: Vec::new(),
         }
     );
 }
@@ -159,7 +166,7 @@ charge = "polite""#,
     let config = Config::parse("gate.toml", &text).unwrap();
     assert_eq!((config.gate.mode, config.gate.enforce), (Mode::Shadow, Fraction::of(1, 4)));
     let tenant = &config.tenants[1];
-    assert_eq!(tenant.limits, Limits::UNLIMITED);
+    assert_eq!(tenant.quota, Limits::UNLIMITED);
     let candidate = Limits { rate: Rate::per_sec(1_500_000), burst_ns: 1_000_000_000, max_debt_ns: 0 };
     assert_eq!(tenant.candidate, Some(candidate));
     // A segment of 64 KiB takes 64 s at 1 KiB/s, and must fit nevertheless.
@@ -281,7 +288,7 @@ proptest! {
         if let Ok(config) = Config::parse("gate.toml", &text) {
             let Price { base, row, kib, .. } = config.services[0].price;
             let cost = base.0 + row.0 + (kib.0 * 1_500).div_ceil(1_024);
-            let full = token_bucket::take(0, 1 << 40, cost, &config.tenants[0].limits);
+            let full = token_bucket::take(0, 1 << 40, cost, &config.tenants[0].quota);
             prop_assert!(matches!(full, token_bucket::Take::Admit { .. }), "{full:?}");
         }
     }
@@ -304,16 +311,37 @@ const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs");
 #[test]
 fn the_documented_example_is_valid() {
     let config = Config::read(&Path::new(DOCS).join("gate.toml")).unwrap();
-    assert_eq!((config.services.len(), config.tenants.len()), (2, 5));
+    assert_eq!((config.services.len(), config.tenants.len()), (5, 10));
+}
+
+/// The keys that have a row in a table of `text`, the documentation.
+fn documented(text: &str) -> Vec<&str> {
+    let mut keys: Vec<_> =
+        text.lines().filter_map(|line| Some(line.strip_prefix("| `")?.split_once('`')?.0)).collect();
+    keys.retain(|word| word.chars().all(|c| c.is_ascii_lowercase() || c == '_'));
+    keys.retain(|word| !["ns", "us", "ms"].contains(word));
+    keys
+}
+
+#[test]
+fn the_documented_example_shows_every_key() {
+    let read = |file: &str| std::fs::read_to_string(Path::new(DOCS).join(file)).unwrap();
+    let text = read("CONFIGURATION.md");
+    let example = read("gate.toml");
+    let written = example.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join("\n");
+    let is_shown = |key: &str| {
+        let begins = |at: usize| written[..at].ends_with(['\n', ' ', '{']);
+        written.match_indices(&format!("{key} = ")).any(|(at, _)| begins(at))
+            || written.contains(&format!("\n[service.{key}]\n"))
+    };
+    let missing: Vec<_> = documented(&text).into_iter().filter(|key| !is_shown(key)).collect();
+    assert!(missing.is_empty(), "docs/gate.toml does not show {missing:?}");
 }
 
 #[test]
 fn every_key_is_documented_and_every_documented_key_is_known() {
     let text = std::fs::read_to_string(Path::new(DOCS).join("CONFIGURATION.md")).unwrap();
-    let mut documented: Vec<_> =
-        text.lines().filter_map(|line| Some(line.strip_prefix("| `")?.split_once('`')?.0)).collect();
-    documented.retain(|word| word.chars().all(|c| c.is_ascii_lowercase() || c == '_'));
-    documented.retain(|word| !["ns", "us", "ms"].contains(word));
+    let mut documented = documented(&text);
 
     // A key that none is near to is answered with all that are known in its section.
     let alien = "qqqqqqqqqqqqqq = \"1\"\n";
@@ -369,8 +397,8 @@ fn a_part_has_prefixes_and_what_is_said_of_the_whole_by_hand() {
     for (multiplier, counts) in [("1", 4), ("7", 7)] {
         let config =
             Config::parse("gate.toml", &part(multiplier)).unwrap_or_else(|faults| panic!("{faults}"));
-        let Part { whole, prefixes } = config.tenants[1].part.as_ref().unwrap();
-        assert_eq!((whole.get(), &prefixes[..]), (0, &["web:".to_owned(), "\0".to_owned()][..]));
+        let Part { part_of, key_prefixes } = config.tenants[1].part.as_ref().unwrap();
+        assert_eq!((part_of.get(), &key_prefixes[..]), (0, &["web:".to_owned(), "\0".to_owned()][..]));
         assert_eq!(config.tenants[0].part, None);
         let Tenant { multiplier, refuse, .. } = config.tenants[1];
         assert_eq!((multiplier, refuse), (Multiplier::from_int(counts), true));
@@ -396,13 +424,15 @@ fn a_part_has_prefixes_and_what_is_said_of_the_whole_by_hand() {
 }
 
 #[test]
-fn a_proxied_service_says_who_it_is_to_the_store() {
+fn a_proxied_service_has_a_user_at_the_store() {
     let backend = "protocol = \"resp\"\nbackend = \"127.0.0.1:6379\"\nmax_pools = \"7\"\n\
                    store_user = \"gate\"\nstore_password_file = \"/etc/gate/password\"\n";
     let text = GOOD.replace("protocol = \"memcached\"\n", backend);
     let config = Config::parse("gate.toml", &text).unwrap();
     let backend = config.services[0].backend.as_ref().unwrap();
-    let login =
-        StoreLogin { user: Some("gate".to_owned()), password_file: PathBuf::from("/etc/gate/password") };
-    assert_eq!((backend.max_pools, &backend.login), (7, &Some(login)));
+    let store_login = StoreLogin {
+        store_user: Some("gate".to_owned()),
+        store_password_file: PathBuf::from("/etc/gate/password"),
+    };
+    assert_eq!((backend.max_pools, &backend.store_login), (7, &Some(store_login)));
 }

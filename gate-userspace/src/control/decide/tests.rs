@@ -28,19 +28,22 @@ fn decided(rules: &Rules, tenant: TenantSnapshot) -> TenantState {
 
 #[test]
 fn a_tenant_in_debt_stays_away_until_it_is_paid() {
-    for (owed, until) in [(0, 0), (BURST, 0), (BURST + 1, NOW.0 + 1), (3 * BURST, NOW.0 + 2 * BURST)] {
-        let tenant = TenantSnapshot { quota_tat: NOW.0 + owed, ..TenantSnapshot::default() };
-        assert_eq!(decided(&rules(false), tenant).reject_until_ns, until, "owing {owed} ns");
+    for (debt_ns, until) in [(0, 0), (BURST, 0), (BURST + 1, NOW.0 + 1), (3 * BURST, NOW.0 + 2 * BURST)] {
+        let tenant = TenantSnapshot { quota_tat: NOW.0 + debt_ns, ..TenantSnapshot::default() };
+        assert_eq!(decided(&rules(false), tenant).reject_until_ns, until, "owing {debt_ns} ns");
     }
 }
 
 #[test]
 fn staying_away_never_refuses_what_the_bucket_admits() {
-    for owed in [BURST + 1, BURST + 777, 2 * BURST, 3 * BURST] {
-        let tat = NOW.0 + owed;
+    for debt_ns in [BURST + 1, BURST + 777, 2 * BURST, 3 * BURST] {
+        let tat = NOW.0 + debt_ns;
         let state = decided(&rules(false), TenantSnapshot { quota_tat: tat, ..TenantSnapshot::default() });
         let last_refused = state.reject_until_ns - 1;
-        assert!(!matches!(take(tat, last_refused, 1, &state.quota), Take::Admit { .. }), "owing {owed} ns");
+        assert!(
+            !matches!(take(tat, last_refused, 1, &state.quota), Take::Admit { .. }),
+            "owing {debt_ns} ns"
+        );
     }
 }
 
@@ -51,7 +54,7 @@ fn what_the_operator_says_of_a_tenant_stays_whatever_is_decided() {
     let in_trouble =
         TenantSnapshot { quota_tat: NOW.0 + 3 * BURST, offered_mru: 400_000, asked_mru: 400_000 };
     for tenant in [TenantSnapshot::default(), in_trouble] {
-        for (flags, told_more) in [(0, true), (tenant_flags::PENALTY | tenant_flags::CANDIDATE, false)] {
+        for (flags, may_reject) in [(0, true), (tenant_flags::PENALTY | tenant_flags::CANDIDATE, false)] {
             let before = TenantState { quota, multiplier, flags, ..TenantState::default() };
             let snapshot = Snapshot { now: NOW, interval: TICK, tenants: &[tenant], services: &[] };
             let mut states = [before];
@@ -59,9 +62,9 @@ fn what_the_operator_says_of_a_tenant_stays_whatever_is_decided() {
             let TenantState { reject_until_ns, rejection_rate, .. } = states[0];
             assert_eq!((states[0].multiplier, states[0].flags), (multiplier, flags));
             // Whose refusals are to read `penalty` is not refused for anything else.
-            let told = reject_until_ns > 0 && rejection_rate > 0;
-            assert_eq!(told, told_more && tenant == in_trouble, "{tenant:?}, {flags}");
-            assert!(told || (reject_until_ns, rejection_rate) == (0, 0));
+            let rejects = reject_until_ns > 0 && rejection_rate > 0;
+            assert_eq!(rejects, may_reject && tenant == in_trouble, "{tenant:?}, {flags}");
+            assert!(rejects || (reject_until_ns, rejection_rate) == (0, 0));
         }
     }
 }
@@ -245,7 +248,7 @@ fn while_the_store_is_down_everything_stays_as_it_is() {
 }
 
 #[test]
-fn a_service_that_does_not_shed_meets_nobody_with_anything() {
+fn a_service_that_does_not_shed_changes_no_tenant() {
     let mut service = Loop::new();
     service.memory.shedding = vec![None];
     service.queue_stands = true;

@@ -50,13 +50,10 @@ impl Ticks {
         let config = Config::parse("test.toml", TWO).unwrap();
         let sizes = capacities(&needs(&config), 1_000);
         let sizes = Sizes {
-            cpus: 1,
-            cpu_rows: 1,
-            thread_rows: 1,
             tenants: sizes.tenant_capacity,
             services: sizes.service_capacity,
             blocks: sizes.block_capacity,
-            samples: 4_096,
+            ..Sizes::SMALL
         };
         let (maps, ownership) = Maps::private(&sizes).unwrap();
         let maps = Arc::new(maps);
@@ -166,8 +163,8 @@ fn the_report_says_what_is_in_force() {
     let generation = ticks.tick(&[SLOW, CALM]);
     let named = |name: &str| ServiceReport { name: name.to_owned(), ..ServiceReport::default() };
     let report = ticks.ticker.report(generation, vec![named("first"), named("second")]);
-    let told: Vec<_> = report.services.iter().map(|service| (service.rungs, service.phase)).collect();
-    assert_eq!(told, [([0, 0, 0, 1], Some("shedding")), ([0; 4], Some("steady"))]);
+    let reported: Vec<_> = report.services.iter().map(|service| (service.rungs, service.phase)).collect();
+    assert_eq!(reported, [([0, 0, 0, 1], Some("shedding")), ([0; 4], Some("steady"))]);
     assert_eq!(report.services[0].prices.kib_mru, 1_000);
 }
 
@@ -222,7 +219,7 @@ fn learned_prices_hold_in_all_slots_of_a_service_alone() {
 }
 
 #[test]
-fn only_settled_services_are_measured_and_keep_prices() {
+fn only_services_with_settlement_are_measured() {
     let mut ticks = Ticks::new();
     let with = |settles| {
         let learning = learning(10.0).map(|learning| Learning { settles, ..learning });

@@ -42,7 +42,7 @@ fn latency_windows_outlive_a_reload_with_the_same_settings() {
 }
 
 #[test]
-fn of_a_service_that_nobody_looks_at_nothing_is_said() {
+fn a_service_without_a_source_reports_nothing() {
     let mut watch = Watch::default();
     watch.follow(&config(""), &[], Nanos::ZERO).unwrap();
     assert!(watch.probed(1).is_none());

@@ -1,8 +1,8 @@
-//! One client: its socket, what it has sent and not yet been understood, and its replies.
+//! One client: its socket, the input that is not decoded yet, and its replies.
 //!
-//! A client's task reads and decodes. Replies are written by whoever has them: the client's own task for
-//! what the gate answers by itself, the store connection's for what the store answers. The task is woken
-//! only when its socket is full or when it has stopped reading.
+//! A client's task reads and decodes. The task that has a reply writes it: the client's own for gate's replies, the
+//! store connection's for the store's. The client's task is woken only when its socket is full or when it has stopped
+//! reading.
 //!
 //! The sender of a datagram is a client without a task, for as long as its answer takes ([`crate::dispatcher::pipeline::datagrams`]).
 
@@ -16,16 +16,17 @@ use std::time::Duration;
 
 use tokio::net::tcp::OwnedWriteHalf;
 
+use super::conversation::{ConnectionMode, Conversation};
 use super::memory_budget::{ClientMemory, MemoryShare};
 use super::replies::Replies;
 use super::sender::Sender;
-use super::slots::Slot;
+use super::slots::{DatagramSlot, Slot};
+use super::task_budget::TaskBudget;
 use crate::dispatcher::hot_cache::key_order::KeyOrder;
 use crate::dispatcher::identity::{Identity, Login};
 use crate::dispatcher::metrics::refusal_latency::PendingRefusals;
-use crate::dispatcher::queue::tier_queue::Place;
+use crate::dispatcher::queue::tier_queue::QueueKey;
 use crate::dispatcher::request::Payer;
-use crate::dispatcher::settings::Limits;
 use crate::dispatcher::tenants::Restrictions;
 use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::tenants::parts::Parts;
@@ -37,65 +38,68 @@ use crate::protocol::Refusal;
 /// A connected client.
 #[derive(Debug)]
 pub(crate) struct Client<W: Wire> {
-    /// Where its replies go.
+    /// The destination of its replies.
     pub(crate) sink: ReplySink,
-    /// Who is charged for what it asks.
+    /// The tenant that is charged for its requests.
     pub(crate) tenant: Cell<TenantId>,
-    /// Whose source it has connected from; nobody for the sender of a datagram, which may be forged.
+    /// The tenant of the source that it has connected from; nobody for the sender of a datagram, whose source may be
+    /// forged.
     pub(crate) source_tenant: Cell<TenantId>,
     /// The user as whom it has logged in last.
     pub(crate) user: RefCell<Option<Rc<Login>>>,
-    /// Whether refusals are only counted.
+    /// True if refusals are only counted.
     pub(crate) shadow: bool,
-    /// Where it comes from.
+    /// The address of the client.
     pub(crate) source: IpAddr,
-    /// Who it is to the store.
-    pub(crate) who: RefCell<Identity>,
-    /// What is refused to its tenant.
+    /// Its identity at the store.
+    pub(crate) identity: RefCell<Identity>,
+    /// The commands and keys that are refused to its tenant.
     pub(crate) restrictions: RefCell<Option<Arc<Restrictions>>>,
-    /// Who else may be charged for what it asks, by key: the parts of its tenant.
+    /// The parts of its tenant, which are charged for requests for their keys.
     pub(crate) parts: RefCell<Option<Arc<Parts>>>,
-    /// What it takes of what its tenant may have open; none for datagrams.
+    /// Its part of what its tenant may have open; none for datagrams.
     pub(crate) share: RefCell<Option<UsageGuard>>,
-    /// What it takes of the connections that there may be; none for datagrams.
+    /// Its slot among the connections that there may be; none for datagrams.
     pub(crate) slot: RefCell<Option<Slot>>,
-    /// What it said and what it was told.
+    /// The slot of its datagram, until that is answered; none for connections.
+    pub(crate) datagram_slot: RefCell<Option<DatagramSlot>>,
+    /// Its input, decoder state and replies.
     pub(crate) conversation: RefCell<Conversation<W>>,
-    /// Whether it is on the list of clients to be written to.
+    /// True while it is on the list of clients to be written to.
     pub(crate) mark_pending_write: Cell<bool>,
     pub(crate) dead: Cell<Option<CloseCause>>,
-    /// What it has outstanding, by key.
+    /// Its outstanding requests, by key.
     pub(crate) order: KeyOrder,
     /// Its requests in the queue: how many they are, and where the last of them waits.
-    pub(crate) queued: Cell<(usize, Option<Place>)>,
-    /// The store connection that its requests take is not read until it reads, or leaves.
+    pub(crate) queued: Cell<(usize, Option<QueueKey>)>,
+    /// True while the store connection that its requests take is not read, until it reads its replies or leaves.
     pub(crate) holds_up_store: Cell<bool>,
     /// Its next request is slow by kind, and waits until it may take another store connection.
     pub(crate) awaits_lane: Cell<bool>,
-    /// What it gets a dedicated connection for waits for the store's replicas.
+    /// True while its request for a dedicated connection waits for the store's replicas.
     pub(crate) awaits_replicas: Cell<bool>,
-    /// Its `MULTI` was refused so: what follows up to `EXEC` or `DISCARD` is refused with it.
+    /// The refusal of its `MULTI`: the requests up to `EXEC` or `DISCARD` are refused with it.
     pub(crate) refused_multi: Cell<Option<Refusal>>,
     /// Its refusals that are ready to be written.
     pub(crate) pending_refusals: PendingRefusals,
-    /// It sends nothing more, and has most likely left.
+    /// True once the client has ended its side of the connection, and has most likely left.
     pub(crate) left: Cell<bool>,
-    /// Whether bytes have come or gone lately, and for how long they have not.
+    /// True if bytes have come or gone since the last look; and the time for which none have.
     pub(crate) has_progress: Cell<bool>,
     pub(crate) stuck_for: Cell<Duration>,
     /// For how long the request that its input begins with has been unfinished; `None` before the first look at it.
     pub(crate) unfinished: Cell<Option<Duration>>,
-    /// For how long it has wanted nothing, or nobody has been charged for it.
+    /// The time for which it has had no request, or has been unauthenticated.
     pub(crate) quiet: Cell<Duration>,
-    /// On a dedicated connection: an answer is due, or what the store says by itself.
+    /// On a dedicated connection: true while an answer or a message of the store is due.
     pub(crate) awaits_store: Cell<bool>,
     pub(crate) waker: RefCell<Option<Waker>>,
-    /// What it holds of what all may, and what of that is neither input nor replies.
+    /// The bytes that count against the memory budget; and those of them that are neither input nor replies.
     pub(crate) memory_share: MemoryShare,
     pub(crate) other_bytes: Cell<usize>,
 }
 
-/// What a new client starts with.
+/// The properties of a new client.
 pub(crate) struct ClientParts<'a, W: Wire> {
     /// The tenant that is charged for its requests.
     pub(crate) tenant: TenantId,
@@ -103,7 +107,7 @@ pub(crate) struct ClientParts<'a, W: Wire> {
     pub(crate) source_tenant: TenantId,
     /// True if its refusals are only counted.
     pub(crate) shadow: bool,
-    /// What is refused to its tenant.
+    /// The commands and keys that are refused to its tenant.
     pub(crate) restrictions: Option<Arc<Restrictions>>,
     /// The parts of its tenant.
     pub(crate) tenant_parts: Option<Arc<Parts>>,
@@ -112,61 +116,29 @@ pub(crate) struct ClientParts<'a, W: Wire> {
     pub(crate) memory: &'a Rc<ClientMemory>,
 }
 
-/// Where a client's replies go.
+/// The destination of a client's replies.
 #[derive(Debug)]
 pub(crate) enum ReplySink {
     /// To a connection, as soon as they are ready.
     Stream(OwnedWriteHalf),
     /// To the sender of a datagram, all together.
     Datagram(Sender),
+    /// Nowhere: it stands for a client that is only asked about.
+    Nowhere,
 }
 
-/// What a client said and what it was told.
-#[derive(Debug)]
-pub(crate) struct Conversation<W: Wire> {
-    /// Where the protocol stands.
-    pub(crate) decoder: W::Decoder,
-    /// What was read and not yet taken; mostly nothing.
-    pub(crate) input: Buffer,
-    /// How much input it takes to go on.
-    pub(crate) want: usize,
-    /// Decoding has stopped for want of room or because of its order, not for want of input.
-    pub(crate) decode_paused: bool,
-    /// Its task waits for room.
-    pub(crate) awaits_output: bool,
-    /// Nothing more is read from it: it has said goodbye, or what it sent makes no sense.
-    pub(crate) closing: bool,
-    /// Where what it asks next needs it to be, once it has all its replies.
-    pub(crate) next_mode: ConnectionMode,
-    /// Its replies, in order.
-    pub(crate) replies: Replies,
-}
-
-/// Where a client goes before its next request is looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ConnectionMode {
-    /// It stays.
-    Shared,
-    /// To the store, to become someone else.
-    Login,
-    /// To a connection of its own.
-    Dedicated,
-    /// To the store with the body of a request that it is let out of the queue with; nowhere, if that is refused.
-    Streaming,
-}
-
-/// Why a client's connection ended.
+/// The cause of the end of a client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CloseCause {
-    /// It left, or all was said.
+    /// The client left, or has all its replies.
     ClientLeft,
-    /// It did not read its replies.
+    /// The client did not read its replies.
     SlowReader,
-    /// It did not go on with its request.
+    /// The client did not go on with its request.
     SlowWriter,
     /// The store broke off in the middle of a reply to it.
     StoreFailed,
-    /// It wanted nothing for too long, or did not say in time who it is.
+    /// The client had no request for too long, or did not log in in time.
     Idle,
 }
 
@@ -182,9 +154,10 @@ impl<W: Wire> Client<W> {
             user: RefCell::default(),
             shadow,
             source,
-            who: RefCell::default(),
+            identity: RefCell::default(),
             share: RefCell::new(None),
             slot: RefCell::new(None),
+            datagram_slot: RefCell::new(None),
             restrictions: RefCell::new(restrictions),
             parts: RefCell::new(tenant_parts),
             conversation: RefCell::new(Conversation {
@@ -192,6 +165,7 @@ impl<W: Wire> Client<W> {
                 input: Buffer::default(),
                 want: 0,
                 decode_paused: false,
+                budget: TaskBudget::endless(),
                 awaits_output: false,
                 closing: false,
                 next_mode: ConnectionMode::Shared,
@@ -218,19 +192,19 @@ impl<W: Wire> Client<W> {
         }
     }
 
-    /// Whether nobody is there any more.
+    /// True if the connection has ended.
     pub(crate) fn is_gone(&self) -> bool {
         self.dead.get().is_some()
     }
 
-    /// Whether what it asks for tells something about the tenant that is charged: it has a connection, from that
-    /// tenant's own source. A part has no source, so what is asked of it never costs anybody a connection.
+    /// True if requests that are charged to the tenant count towards its deep debt: the client has a connection, from
+    /// that tenant's own source. A part has no source, so no request for its keys counts against a connection.
     #[inline]
     fn counts_for_deep_debt(&self, charged: TenantId) -> bool {
-        self.source_tenant.get() != TenantId::NOBODY && self.source_tenant.get() == charged
+        self.source_tenant.get() != TenantId::UNKNOWN && self.source_tenant.get() == charged
     }
 
-    /// The payer of what it asks for that is charged to `tenant`.
+    /// The payer of its requests that are charged to `tenant`.
     #[inline]
     pub(crate) fn payer(&self, tenant: TenantId) -> Payer {
         Payer {
@@ -242,29 +216,30 @@ impl<W: Wire> Client<W> {
         }
     }
 
-    /// Whether nobody is charged for it.
+    /// True if no tenant is charged for its requests.
     pub(crate) fn is_unauthenticated(&self) -> bool {
-        self.tenant.get() == TenantId::NOBODY
+        self.tenant.get() == TenantId::UNKNOWN
     }
 
-    /// Who is charged for more of what it asked while this tenant was charged: another, if it is another's by now.
+    /// The tenant that pays the rest of a request for which `charged`, a part of `whole` or `whole` itself, has paid:
+    /// the client's present tenant, if that is no longer `whole`.
     pub(crate) fn still_charged(&self, charged: TenantId, whole: TenantId) -> TenantId {
         if self.tenant.get() == whole { charged } else { self.tenant.get() }
     }
 
-    /// Whether it may ask once more while `open` requests of its own are unanswered.
+    /// True if it may send one more request while `open` of its own are unanswered.
     #[inline]
     pub(crate) fn has_request_quota(&self, open: usize) -> bool {
         self.share.borrow().as_ref().is_none_or(|share| share.has_room(open))
     }
 
-    /// So many of its requests are unanswered.
+    /// Notes the number of its unanswered requests.
     #[inline]
     pub(crate) fn set_outstanding(&self, open: usize) {
         self.share.borrow().iter().for_each(|share| share.note(open));
     }
 
-    /// Who is charged for a request, and whether it is denied to it.
+    /// The tenant that is charged for a request, and true if the request is denied to it.
     #[inline]
     pub(crate) fn tenant_for(&self, request: &W::Request, bytes: &[u8]) -> (TenantId, bool) {
         let denied = self.restrictions.borrow().as_ref().is_some_and(|restrictions| {
@@ -292,7 +267,7 @@ impl<W: Wire> Client<W> {
         (part.tenant, denied || deny.is_some_and(|deny| W::is_denied(deny, request, bytes)))
     }
 
-    /// It is listened to no more, and reads why if nothing else is to come.
+    /// Stops reading from it. It is sent `why` if no other reply is due.
     pub(crate) fn close_with(&self, why: &[u8]) {
         let waits = {
             let conversation = &mut *self.conversation.borrow_mut();
@@ -304,7 +279,7 @@ impl<W: Wire> Client<W> {
         }
     }
 
-    /// Whether it has nothing under way, as far as can be seen here.
+    /// True if nothing of it is under way that is known here.
     pub(crate) fn is_idle(&self) -> bool {
         let conversation = self.conversation.borrow();
         let waits =
@@ -312,7 +287,7 @@ impl<W: Wire> Client<W> {
         !waits && conversation.input.is_empty() && conversation.replies.output.is_empty()
     }
 
-    /// Where replies go.
+    /// The socket that replies are written to.
     ///
     /// # Panics
     ///
@@ -320,7 +295,9 @@ impl<W: Wire> Client<W> {
     pub(crate) fn socket(&self) -> &OwnedWriteHalf {
         match &self.sink {
             ReplySink::Stream(socket) => socket,
-            ReplySink::Datagram(_) => unreachable!("only a client with a connection has a task"),
+            ReplySink::Datagram(_) | ReplySink::Nowhere => {
+                unreachable!("only a client with a connection has a task")
+            }
         }
     }
 
@@ -328,7 +305,7 @@ impl<W: Wire> Client<W> {
     #[inline]
     pub(crate) fn datagram(&self) -> Option<&Sender> {
         match &self.sink {
-            ReplySink::Stream(_) => None,
+            ReplySink::Stream(_) | ReplySink::Nowhere => None,
             ReplySink::Datagram(sender) => Some(sender),
         }
     }
@@ -341,68 +318,7 @@ impl<W: Wire> Client<W> {
         }
     }
 
-    /// Gives back memory that an idle client does not need, and ends one that is stuck for too long, or takes too long
-    /// for one request, or is idle or unknown for too long. To be called every `interval`.
-    pub(crate) fn check_timeout(&self, interval: Duration, limits: &Limits) {
-        let patience = Duration::from(limits.client_timeout);
-        if self.has_no_business(interval, limits) {
-            return self.end(CloseCause::Idle);
-        }
-        if self.is_slow_to_write(interval, patience) {
-            return self.end(CloseCause::SlowWriter);
-        }
-        if self.has_progress.replace(false) {
-            self.stuck_for.set(Duration::ZERO);
-            return;
-        }
-        self.release();
-        let conversation = self.conversation.borrow();
-        if conversation.replies.waiting() > limits.max_output {
-            return self.end(CloseCause::SlowReader);
-        }
-        let (reading, writing) = (
-            !conversation.replies.output.is_empty(),
-            !conversation.input.is_empty() && !conversation.awaits_output,
-        );
-        if !reading && !writing {
-            return;
-        }
-        self.stuck_for.set(self.stuck_for.get() + interval);
-        if self.stuck_for.get() > patience {
-            self.end(if reading { CloseCause::SlowReader } else { CloseCause::SlowWriter });
-        }
-    }
-
-    /// Whether it has wanted nothing for too long, or has not said in time who it is.
-    fn has_no_business(&self, interval: Duration, limits: &Limits) -> bool {
-        let is_unauthenticated = self.is_unauthenticated() && !self.shadow;
-        let is_idle = || !self.has_progress.get() && !self.awaits_store.get() && self.is_idle();
-        let quiet =
-            if is_unauthenticated || is_idle() { self.quiet.get() + interval } else { Duration::ZERO };
-        self.quiet.set(quiet);
-        let patience = if is_unauthenticated { Some(limits.unknown_timeout) } else { limits.idle_timeout };
-        patience.is_some_and(|patience| quiet > patience.into())
-    }
-
-    /// Whether the request that it is sending has been unfinished for longer than `patience`, however often a byte
-    /// of it comes.
-    fn is_slow_to_write(&self, interval: Duration, patience: Duration) -> bool {
-        let is_writing = {
-            let conversation = self.conversation.borrow();
-            !conversation.input.is_empty() && !conversation.awaits_output && !conversation.decode_paused
-        };
-        let before = self.unfinished.get();
-        self.unfinished.set(is_writing.then(|| before.map_or(Duration::ZERO, |before| before + interval)));
-        self.unfinished.get().is_some_and(|unfinished| unfinished > patience)
-    }
-
-    /// A request has been taken out of its input.
-    #[inline]
-    pub(crate) fn has_finished_a_request(&self) {
-        self.unfinished.set(None);
-    }
-
-    /// Gives back memory that nothing is in.
+    /// Frees buffers that are empty.
     pub(crate) fn release(&self) {
         let conversation = &mut *self.conversation.borrow_mut();
         conversation.input.release();
@@ -410,25 +326,14 @@ impl<W: Wire> Client<W> {
         self.update_memory(conversation);
     }
 
-    /// For how long it has neither read nor gone on, as far as has been looked.
-    pub(crate) fn stuck_for(&self) -> Duration {
-        self.stuck_for.get()
-    }
-
-    /// Ends the connection for what it holds.
-    pub(crate) fn close_stuck(&self) {
-        let reads = self.conversation.borrow().replies.waiting() == 0;
-        self.end(if reads { CloseCause::SlowWriter } else { CloseCause::SlowReader });
-    }
-
-    /// What it holds has changed.
+    /// Counts the memory that it holds now.
     #[inline]
     pub(crate) fn update_memory(&self, conversation: &Conversation<W>) {
         self.memory_share
             .note(conversation.input.memory() + conversation.replies.memory() + self.other_bytes.get());
     }
 
-    /// Gives it a reply that is not any request's among those outstanding: there are none.
+    /// Replies to no request. There must be none outstanding.
     pub(crate) fn respond(&self, reply: &[u8]) {
         let replies = &mut self.conversation.borrow_mut().replies;
         let seq = replies.open();
@@ -436,7 +341,7 @@ impl<W: Wire> Client<W> {
         replies.whole(seq);
     }
 
-    /// Whether the kernel has judged what it sends by its quota.
+    /// True if XDP has charged its datagram to the quota.
     #[inline]
     pub(crate) fn is_charged_by_xdp(&self) -> bool {
         self.datagram().is_some_and(|sender| sender.judged)
@@ -448,7 +353,7 @@ impl<W: Wire> Client<W> {
         }
     }
 
-    /// Whether somebody else has ended it; who does so wakes the task.
+    /// Ready once another task has ended the connection; that task wakes this one.
     pub(crate) fn poll_ended(&self, cx: &Context<'_>) -> Poll<CloseCause> {
         if self.waker.borrow().as_ref().is_none_or(|waker| !waker.will_wake(cx.waker())) {
             *self.waker.borrow_mut() = Some(cx.waker().clone());
@@ -456,7 +361,7 @@ impl<W: Wire> Client<W> {
         self.dead.get().map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Writes what there is, as far as there is room for it.
+    /// Writes the output, as far as the socket takes it.
     pub(crate) fn flush(&self, output: &mut Buffer) -> WriteStatus {
         while !output.is_empty() {
             match self.socket().try_write(output.bytes()) {
@@ -476,18 +381,18 @@ impl<W: Wire> Client<W> {
     }
 }
 
-/// What became of the output.
+/// The result of writing the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteStatus {
-    /// It is with the kernel.
+    /// The kernel has all of it.
     Complete,
     /// The socket is full.
     Blocked,
-    /// There is nobody to write to.
+    /// The connection is closed.
     StoreError,
 }
 
-/// A client for which more replies wait holds up a store connection that nobody else waits for, until it has read them down to
-/// the other.
+/// The lengths of waiting replies, in bytes, at which a client stops the reading of a store connection that no other
+/// client waits for, and at which reading goes on.
 pub(crate) const HOLD_OUTPUT: usize = 1 << 20;
 pub(crate) const RESUME_OUTPUT: usize = 128 << 10;

@@ -23,14 +23,14 @@ use foldhash::fast::RandomState;
 use super::slots::TenantCounts;
 use crate::dispatcher::tenants::ledger::TenantId;
 
-/// What the clients of all threads hold.
+/// The bytes that the clients of all threads hold.
 #[derive(Debug, Default)]
 pub(crate) struct SharedMemory {
     all: Arc<AtomicUsize>,
     tenants: TenantCounts,
 }
 
-/// What may be held, in bytes.
+/// The most that may be held, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MemoryLimits {
     /// By all clients.
@@ -39,27 +39,27 @@ pub(crate) struct MemoryLimits {
     pub(crate) tenant: usize,
 }
 
-/// What one thread's clients hold, and what it knows of the others.
+/// The bytes that one thread's clients hold, and what it knows of the others.
 #[derive(Debug)]
 pub(crate) struct ClientMemory {
     shared: Arc<SharedMemory>,
     threads: usize,
     limits: Cell<MemoryLimits>,
     all: ThreadBytes,
-    /// Those whose clients this thread serves.
+    /// The tenants whose clients this thread serves.
     tenants: RefCell<HashMap<TenantId, Rc<TenantMemory>, RandomState>>,
-    /// A tenant has been seen beyond its share.
+    /// True once a tenant has been seen beyond its share.
     is_share_exceeded: Cell<bool>,
 }
 
-/// What one tenant's clients in a thread hold.
+/// The bytes that one tenant's clients in a thread hold.
 #[derive(Debug)]
 pub(crate) struct TenantMemory {
     tenant: TenantId,
     bytes: ThreadBytes,
 }
 
-/// What one client holds; nothing once it is dropped.
+/// The bytes that one client holds; nothing once it is dropped.
 #[derive(Debug)]
 pub(crate) struct MemoryShare {
     memory: Rc<ClientMemory>,
@@ -68,7 +68,7 @@ pub(crate) struct MemoryShare {
 }
 
 impl ClientMemory {
-    /// That of one of so many threads, which has no clients yet.
+    /// The memory of one of so many threads, which has no clients yet.
     pub(crate) fn new(shared: Arc<SharedMemory>, threads: usize, limits: MemoryLimits) -> Self {
         Self {
             all: ThreadBytes::new(Arc::clone(&shared.all)),
@@ -80,13 +80,12 @@ impl ClientMemory {
         }
     }
 
-    /// From now on so much may be held.
+    /// Changes the limits.
     pub(crate) fn set_limits(&self, limits: MemoryLimits) {
         self.limits.set(limits);
     }
 
-    /// Looks whether a tenant is beyond its share: another thread's clients may have brought that about. To be called
-    /// every 10 ms.
+    /// Finds out if a tenant is beyond its share because of another thread's clients. To be called every 10 ms.
     pub(crate) fn poll(&self) {
         let share = self.limits.get().tenant;
         let is_beyond = |tenant: &Rc<TenantMemory>| tenant.bytes.total() > share;
@@ -94,23 +93,23 @@ impl ClientMemory {
         self.is_share_exceeded.set(is_exceeded);
     }
 
-    /// Forgets tenants without clients here.
+    /// Removes tenants without clients here.
     pub(crate) fn release(&self) {
         self.tenants.borrow_mut().retain(|_, tenant| Rc::strong_count(tenant) > 1);
     }
 
-    /// Whether all hold more than they may, or a tenant more than its share, as far as has been seen.
+    /// True if all clients hold more than the limit, or a tenant more than its share, as of the last look.
     #[inline]
     pub(crate) fn is_exceeded(&self) -> bool {
         self.is_share_exceeded.get() || self.all.total() > self.limits.get().all
     }
 
-    /// What this thread is to free of what all hold.
+    /// The bytes that this thread is to free of what all clients hold.
     pub(crate) fn excess(&self) -> usize {
         self.all.excess(self.limits.get().all, self.threads)
     }
 
-    /// The tenants of which this thread is to free something, and how much.
+    /// The tenants of whose memory this thread is to free a part, with the bytes to free.
     pub(crate) fn tenant_excesses(&self) -> Vec<(TenantId, usize)> {
         self.is_share_exceeded.set(false);
         let share = self.limits.get().tenant;
@@ -129,19 +128,19 @@ impl ClientMemory {
 }
 
 impl MemoryShare {
-    /// That of one more client, which holds nothing.
+    /// The share of one more client, which holds nothing.
     pub(crate) fn new(memory: &Rc<ClientMemory>, tenant: TenantId) -> Self {
         let of_tenant = RefCell::new(memory.of_tenant(tenant));
         Self { memory: Rc::clone(memory), tenant: of_tenant, bytes: Cell::new(0) }
     }
 
-    /// In bytes.
+    /// The bytes that the client holds.
     #[inline]
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.get()
     }
 
-    /// What it holds counts to this tenant from now on.
+    /// Moves its bytes to this tenant.
     pub(crate) fn charge_to(&self, tenant: TenantId) {
         let charged = &mut *self.tenant.borrow_mut();
         if charged.tenant != tenant {
@@ -152,20 +151,20 @@ impl MemoryShare {
         }
     }
 
-    /// Whether so little is left that its replies should not gather.
+    /// True if so little is left that its replies should not gather.
     #[inline]
     pub(crate) fn is_tight(&self) -> bool {
         let MemoryLimits { all, tenant } = self.memory.limits.get();
         self.memory.all.total() > all - tenant / 2 || self.tenant.borrow().bytes.total() > tenant / 2
     }
 
-    /// Whether its tenant, or all, hold more than they may.
+    /// True if its tenant, or all clients, hold more than the limit.
     pub(crate) fn is_exceeded(&self) -> bool {
         let MemoryLimits { all, tenant } = self.memory.limits.get();
         self.memory.all.total() > all || self.tenant.borrow().bytes.total() > tenant
     }
 
-    /// It holds so many bytes now.
+    /// Counts `bytes` as what the client holds now.
     #[inline]
     pub(crate) fn note(&self, bytes: usize) {
         let before = self.bytes.replace(bytes);
@@ -192,7 +191,7 @@ impl Drop for MemoryShare {
 struct ThreadBytes {
     shared: Arc<AtomicUsize>,
     own: Cell<usize>,
-    /// What of `own` is in `shared`.
+    /// The part of `own` that `shared` contains.
     published: Cell<usize>,
 }
 
@@ -201,7 +200,7 @@ impl ThreadBytes {
         Self { shared, own: Cell::new(0), published: Cell::new(0) }
     }
 
-    /// `before` of its bytes are `after` now.
+    /// Replaces `before` of its bytes by `after`.
     #[inline]
     fn change(&self, before: usize, after: usize) {
         self.own.set(self.own.get() - before + after);
@@ -210,7 +209,7 @@ impl ThreadBytes {
         }
     }
 
-    /// What all threads hold, to within [`STEP`] for each of the others.
+    /// The bytes of all threads, to within [`STEP`] for each of the others.
     #[inline]
     fn total(&self) -> usize {
         // Others may have taken theirs away between: what this thread has published stays in.
@@ -223,10 +222,11 @@ impl ThreadBytes {
         self.shared.fetch_add(change, Ordering::Relaxed);
     }
 
-    /// What this one of so many threads is to free, if all may hold `limit`: so much that an eighth of that is free, and
-    /// no more than what it has beyond its part. Nothing, if other threads hold more.
+    /// The bytes that this one of so many threads is to free, if all may hold `limit`: so much that an eighth of that
+    /// is free, and no more than this thread has beyond its part. Nothing, if other threads hold more.
     fn excess(&self, limit: usize, threads: usize) -> usize {
-        let (total, own) = (self.total(), self.own.get());
+        let total = self.total();
+        let own = self.own.get();
         if total <= limit || own.saturating_add(STEP) < total / threads {
             return 0;
         }
@@ -241,8 +241,8 @@ impl Drop for ThreadBytes {
     }
 }
 
-/// What a thread may hold more or less than the others know, in bytes. Small beside the least `client_memory`, large
-/// beside most replies.
+/// The bytes by which a thread's count may differ from what the others know. Small beside the least `client_memory`,
+/// large beside most replies.
 const STEP: usize = 16 << 10;
 
 #[cfg(test)]
@@ -259,9 +259,10 @@ mod tests {
     }
 
     #[test]
-    fn what_all_hold_is_the_sum_of_what_each_does_until_it_is_dropped() {
+    fn the_total_is_the_sum_of_the_shares_until_they_are_dropped() {
         let memory = &threads(1)[0];
-        let (one, other) = (MemoryShare::new(memory, ONE), MemoryShare::new(memory, OTHER));
+        let one = MemoryShare::new(memory, ONE);
+        let other = MemoryShare::new(memory, OTHER);
         for (first, second) in [(10, 0), (5, 7), (0, 7), (100_000, 1)] {
             one.note(first);
             other.note(second);
@@ -298,7 +299,8 @@ mod tests {
     #[test]
     fn a_tenant_beyond_its_share_leaves_others_theirs() {
         let memory = &threads(1)[0];
-        let (greedy, other) = (MemoryShare::new(memory, ONE), MemoryShare::new(memory, OTHER));
+        let greedy = MemoryShare::new(memory, ONE);
+        let other = MemoryShare::new(memory, OTHER);
         greedy.note(LIMITS.tenant / 2 + 1);
         assert!(greedy.is_tight() && !other.is_tight() && !memory.is_exceeded());
         greedy.note(LIMITS.tenant + 1);

@@ -56,7 +56,7 @@ pub(crate) enum Rejected {
     Truncated,
     #[error("a PROXY header from an address that is not trusted")]
     Untrusted,
-    /// It has left without a word, as a proxy does that only looks whether gate is there.
+    /// The connection has ended without a byte, as that of a proxy's health check does.
     #[error("nothing")]
     Nothing,
 }

@@ -24,7 +24,7 @@ pub(crate) struct Replies {
     /// Ready to be sent.
     pub(crate) output: Buffer,
     /// Bytes held back in slots.
-    held: usize,
+    slot_bytes: usize,
 }
 
 /// One reply that is not yet in the output, or not whole.
@@ -42,7 +42,7 @@ enum Slot {
 
 impl Replies {
     pub(crate) fn new(write_refusal: fn(Refusal, &mut Vec<u8>)) -> Self {
-        Self { write_refusal, first: 0, slots: VecDeque::new(), output: Buffer::default(), held: 0 }
+        Self { write_refusal, first: 0, slots: VecDeque::new(), output: Buffer::default(), slot_bytes: 0 }
     }
 
     /// Requests without a whole reply, and replies before their turn.
@@ -66,13 +66,13 @@ impl Replies {
     /// Bytes that wait for the client, ready or not.
     #[inline]
     pub(crate) fn waiting(&self) -> usize {
-        self.output.len() + self.held
+        self.output.len() + self.slot_bytes
     }
 
     /// How much memory they take.
     #[inline]
     pub(crate) fn memory(&self) -> usize {
-        self.output.memory() + self.held + self.slots.capacity() * size_of::<Slot>()
+        self.output.memory() + self.slot_bytes + self.slots.capacity() * size_of::<Slot>()
     }
 
     /// The next request's place.
@@ -90,7 +90,7 @@ impl Replies {
             self.output.push(bytes);
             self.first += 1;
         } else {
-            self.held += bytes.len();
+            self.slot_bytes += bytes.len();
             self.slots.push_back(Slot::Whole(bytes.to_vec()));
         }
     }
@@ -102,9 +102,9 @@ impl Replies {
             self.output.push(bytes);
             return;
         }
-        self.held += bytes.len();
+        self.slot_bytes += bytes.len();
         match self.slot(seq) {
-            Slot::Part(held) => held.extend_from_slice(bytes),
+            Slot::Part(part) => part.extend_from_slice(bytes),
             slot => *slot = Slot::Part(bytes.to_vec()),
         }
     }
@@ -118,7 +118,7 @@ impl Replies {
         }
         let slot = self.slot(seq);
         *slot = match std::mem::replace(slot, Slot::Open) {
-            Slot::Part(held) => Slot::Whole(held),
+            Slot::Part(bytes) => Slot::Whole(bytes),
             _ => Slot::Whole(Vec::new()),
         };
     }
@@ -141,6 +141,13 @@ impl Replies {
         }
     }
 
+    /// Frees the bytes of all replies, ready or not: the client is not sent them.
+    pub(crate) fn discard(&mut self) {
+        self.output = Buffer::default();
+        self.slots.iter_mut().for_each(|slot| *slot = Slot::Open);
+        self.slot_bytes = 0;
+    }
+
     fn slot(&mut self, seq: SeqNo) -> &mut Slot {
         let index = usize::try_from(seq.0 - self.first).expect("slots are in memory");
         &mut self.slots[index]
@@ -153,15 +160,15 @@ impl Replies {
         while let Some(slot) = self.slots.front_mut() {
             match slot {
                 Slot::Open => return,
-                Slot::Part(held) => {
-                    self.held -= held.len();
-                    self.output.push(held);
+                Slot::Part(bytes) => {
+                    self.slot_bytes -= bytes.len();
+                    self.output.push(bytes);
                     *slot = Slot::Open;
                     return;
                 }
-                Slot::Whole(held) => {
-                    self.held -= held.len();
-                    self.output.push(held);
+                Slot::Whole(bytes) => {
+                    self.slot_bytes -= bytes.len();
+                    self.output.push(bytes);
                 }
                 Slot::Refused(refusal) => self.output.append(|out| (self.write_refusal)(*refusal, out)),
             }
@@ -197,6 +204,19 @@ mod tests {
             Just(Answer::Refused),
             proptest::collection::vec(any::<u8>(), 0..5).prop_map(Answer::AtOnce),
         ]
+    }
+
+    #[test]
+    fn what_is_discarded_takes_no_memory_and_keeps_its_place() {
+        let mut replies = Replies::new(write_refusal);
+        let [first, second, third] = [(); 3].map(|()| replies.open());
+        let slots = replies.memory();
+        replies.part(first, &[b'a'; 1_000_000]);
+        replies.part(second, &[b'b'; 1_000_000]);
+        replies.part(third, &[b'c'; 1_000_000]);
+        replies.whole(third);
+        replies.discard();
+        assert_eq!((replies.memory(), replies.waiting(), replies.outstanding()), (slots, 0, 3));
     }
 
     proptest! {

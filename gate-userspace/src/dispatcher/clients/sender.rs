@@ -7,7 +7,7 @@ use std::rc::Rc;
 use super::udp::{Arrival, Socket};
 use crate::protocol::memcached::udp;
 
-/// Who sent a datagram.
+/// The sender of a datagram.
 #[derive(Clone, Debug)]
 pub(crate) struct Sender {
     pub(crate) socket: Rc<Socket>,
@@ -16,7 +16,7 @@ pub(crate) struct Sender {
     pub(crate) id: u16,
     /// How long what it sent is, and how much of the answer has been taken from its tenant's budget already.
     pub(crate) len: usize,
-    pub(crate) told: Cell<usize>,
+    pub(crate) replied: Cell<usize>,
     /// The kernel has judged it by its quota.
     pub(crate) judged: bool,
 }

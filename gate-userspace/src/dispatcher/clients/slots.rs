@@ -1,14 +1,15 @@
-//! Who takes the connections of one service, in all threads: so many are for clients that some tenant is charged for, a few
-//! more for clients from unknown sources, and no tenant has all of the former.
+//! Slots for the connections of one service, and for its datagrams, in all threads. Of connections most are for clients of tenants, a few more for clients
+//! from unknown sources, and no tenant has all of the former.
 //!
-//! **Problem.** A connection costs whoever opens it nothing. **Rule.** Unknown clients count for themselves, so they
-//! take no room from tenants. A tenant without a `max_connections` of its own may have half of what all may, where
-//! there are others.
+//! **Problem.** A connection costs its client nothing. **Rule.** Unknown clients count for themselves, so they take no
+//! room from tenants. A tenant without a `max_connections` of its own may have half of what all may, if there are other
+//! tenants.
 //!
 //! **Invariants.** A client has at most one slot, and gives it back when it drops it. One that becomes another
 //! tenant's takes a new one. The lock is held for a look-up, when a client comes or becomes another tenant's.
 
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -64,7 +65,7 @@ impl Slots {
 
     /// Those that a tenant's clients may take.
     pub(crate) fn of_tenant(&self, tenant: TenantId) -> TenantSlots {
-        let of_all = (tenant != TenantId::NOBODY).then(|| Arc::clone(&self.known));
+        let of_all = (tenant != TenantId::UNKNOWN).then(|| Arc::clone(&self.known));
         TenantSlots { taken: self.taken.of(tenant), of_all }
     }
 
@@ -87,6 +88,43 @@ impl TenantSlots {
             return None;
         }
         Some(Slot { of_tenant, of_all })
+    }
+}
+
+/// Slots for the datagrams of one service that may be under way, in all threads; as one thread has them.
+#[derive(Debug)]
+pub(crate) struct DatagramSlots {
+    taken: Arc<AtomicUsize>,
+    limit: usize,
+}
+
+/// One datagram's; given back when it is dropped.
+#[derive(Debug)]
+pub(crate) struct DatagramSlot(Rc<DatagramSlots>);
+
+impl DatagramSlots {
+    /// So many, with those that are `taken`.
+    pub(crate) fn new(taken: Arc<AtomicUsize>, limit: usize) -> Self {
+        Self { taken, limit }
+    }
+
+    /// The number of all.
+    #[inline]
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// A slot for one more datagram; `None` if there is none.
+    #[inline]
+    pub(crate) fn take(self: &Rc<Self>) -> Option<DatagramSlot> {
+        take(&self.taken, self.limit).then(|| DatagramSlot(Rc::clone(self)))
+    }
+}
+
+impl Drop for DatagramSlot {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.taken.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -126,7 +164,20 @@ mod tests {
     const MOST: MostSlots = MostSlots { unknown: 2, known: 4, tenant: 3 };
 
     #[test]
-    fn the_unknown_take_nothing_from_tenants_and_no_tenant_takes_all() {
+    fn one_thread_may_take_all_slots_for_datagrams() {
+        let taken = Arc::<AtomicUsize>::default();
+        let [one, other] = [(); 2].map(|()| Rc::new(DatagramSlots::new(Arc::clone(&taken), 3)));
+        let mut all: Vec<_> = (0..3).map(|_| one.take().unwrap()).collect();
+        assert!(one.take().is_none() && other.take().is_none());
+        all.pop();
+        let of_other = other.take();
+        assert!(of_other.is_some() && one.take().is_none());
+        drop((all, of_other));
+        assert_eq!(taken.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn unknown_sources_take_no_tenants_slots_nor_one_tenant_all() {
         let slots = Slots::default();
         let take = |tenant: u32| slots.take(TenantId(tenant), MOST);
         let unknown = [take(0), take(0)];

@@ -9,8 +9,7 @@ use crate::dispatcher::wire::{Effect, SessionState, Wire};
 use crate::protocol::Refusal;
 
 impl<W: Wire> Client<W> {
-    /// What a request of a client with a refused `MULTI` is to be refused with, as a part of that transaction; `None` if
-    /// it is none.
+    /// The refusal of a request that belongs to a transaction whose `MULTI` was refused; `None` for any other request.
     #[inline]
     pub(crate) fn refused_with_multi(&self, request: &W::Request) -> Option<Refusal> {
         let refusal = self.refused_multi.get()?;

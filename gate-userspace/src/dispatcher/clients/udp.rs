@@ -4,7 +4,7 @@
 //! from there: a client takes an answer from no other.
 //!
 //! **Who has charged it.** Each datagram is received with the kernel's mark, one bit of which says that the XDP program
-//! has judged it (`gate_mark`). Where nothing can be marked, it is inferred: the XDP program sees every datagram
+//! has judged it (`gate_mark`). At an interface where nothing can be marked, it is inferred: the XDP program sees every datagram
 //! that comes in by its interface, and charges it, unless it is a fragment. So each is received with the interface as
 //! well, and with the size of fragments if the kernel put it together. What comes in by another interface, or over
 //! loopback, then counts as not charged; so does what the machine sends to itself ([`crate::dispatcher::local_addrs`]).
@@ -24,16 +24,16 @@ use crate::dispatcher::local_addrs::address;
 #[derive(Debug)]
 pub(crate) struct Socket {
     socket: UdpSocket,
-    /// It listens at every address, so an answer must say where it comes from.
+    /// True if it listens at every address, so that an answer must name the address that it comes from.
     any: bool,
 }
 
 /// Where a datagram came from, and how.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival {
-    /// Who sent it.
+    /// The sender's address.
     pub(crate) peer: SocketAddr,
-    /// What it was sent to, if the socket listens at every address.
+    /// The address that it was sent to, if the socket listens at every address.
     to: Option<PacketInfo>,
     /// The interface that it came in by.
     pub(crate) interface: u32,
@@ -55,7 +55,7 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub(crate) fn new(socket: std::net::UdpSocket) -> io::Result<Self> {
         let address = socket.local_addr()?;
         // A socket for IPv6 may receive IPv4 as well.
@@ -75,7 +75,7 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub(crate) async fn readable(&self) -> io::Result<()> {
         self.socket.readable().await
     }
@@ -84,7 +84,7 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub(crate) async fn writable(&self) -> io::Result<()> {
         self.socket.writable().await
     }
@@ -144,7 +144,8 @@ impl<'a> Iterator for Control<'a> {
     fn next(&mut self) -> Option<Self::Item> {
         let (header, _) = self.0.split_first_chunk::<CONTROL_HEADER>()?;
         let [len, kind] = header.as_chunks::<8>().0 else { return None };
-        let (len, kind) = (usize::from_ne_bytes(*len), kind.as_chunks::<4>().0);
+        let len = usize::from_ne_bytes(*len);
+        let kind = kind.as_chunks::<4>().0;
         let message = self.0.get(CONTROL_HEADER..len)?;
         self.0 = self.0.get(len.next_multiple_of(size_of::<usize>())..).unwrap_or_default();
         Some((i32::from_ne_bytes(kind[0]), i32::from_ne_bytes(kind[1]), message))
@@ -184,7 +185,7 @@ impl Arrival {
         }
     }
 
-    /// Whose quota it counts against is decided by this address.
+    /// The address that decides whose quota the datagram is charged to.
     pub(crate) fn source(&self) -> IpAddr {
         self.peer.ip().to_canonical()
     }

@@ -33,8 +33,8 @@ impl Hash for CacheKey {
 
 impl Equivalent<CacheKey> for FlightKey<'_> {
     #[inline]
-    fn equivalent(&self, asked: &CacheKey) -> bool {
-        self.scope == asked.scope && *self.request == *asked.request
+    fn equivalent(&self, key: &CacheKey) -> bool {
+        self.scope == key.scope && *self.request == *key.request
     }
 }
 
@@ -47,12 +47,28 @@ struct Entry {
     answer: Option<Rc<[u8]>>,
 }
 
+impl Entry {
+    /// The result of a look-up that has found this entry.
+    #[inline(always)]
+    fn look_up(&self, versions: &Versions, now: Nanos) -> Lookup {
+        let fresh = now < self.until;
+        match &self.answer {
+            None if fresh => Lookup::TooLong,
+            Some(answer) if fresh && versions.holds(self.key, self.version) => {
+                Lookup::Hit(Rc::clone(answer), self.key)
+            }
+            _ if fresh => Lookup::Stale,
+            _ => Lookup::Miss,
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 struct EntryWeighter;
 
 impl Weighter<CacheKey, Entry> for EntryWeighter {
-    fn weight(&self, asked: &CacheKey, entry: &Entry) -> u64 {
-        (ENTRY + asked.request.len() + entry.answer.as_ref().map_or(0, |answer| answer.len())) as u64
+    fn weight(&self, key: &CacheKey, entry: &Entry) -> u64 {
+        (ENTRY + key.request.len() + entry.answer.as_ref().map_or(0, |answer| answer.len())) as u64
     }
 }
 
@@ -82,16 +98,16 @@ impl Cache {
     #[inline(always)]
     pub(crate) fn find(&mut self, flight_key: FlightKey<'_>, versions: &Versions, now: Nanos) -> Lookup {
         let Some(entry) = self.entries.get(&flight_key) else { return Lookup::Miss };
-        let fresh = now < entry.until;
-        match &entry.answer {
-            None if fresh => return Lookup::TooLong,
-            Some(answer) if fresh && versions.holds(entry.key, entry.version) => {
-                return Lookup::Hit(Rc::clone(answer), entry.key);
-            }
-            _ => {}
+        let found = entry.look_up(versions, now);
+        if matches!(found, Lookup::Stale | Lookup::Miss) {
+            self.entries.remove(&flight_key);
         }
-        self.entries.remove(&flight_key);
-        if fresh { Lookup::Stale } else { Lookup::Miss }
+        found
+    }
+
+    /// The result of [`Cache::find`], with the entries and their order of eviction left as they are.
+    pub(crate) fn peek(&self, flight_key: FlightKey<'_>, versions: &Versions, now: Nanos) -> Lookup {
+        self.entries.peek(&flight_key).map_or(Lookup::Miss, |entry| entry.look_up(versions, now))
     }
 
     /// Keeps what a flight brought until then; `None` if that was too long.
@@ -147,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_given_until_its_life_is_over_and_to_nobody_else() {
+    fn an_answer_is_given_until_its_ttl_and_only_to_its_scope() {
         let mut scene = Scene::new();
         scene.keep("a", Some(b"1"), UNTIL);
         scene.keep("long", None, UNTIL);

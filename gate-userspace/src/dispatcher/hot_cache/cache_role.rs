@@ -11,7 +11,7 @@ use crate::protocol::Refusal;
 pub(crate) enum ReadResult {
     /// Answered from the cache.
     Hit(Rc<[u8]>),
-    /// It follows a flight.
+    /// The read follows a flight.
     Joined,
     /// To be sent to the store.
     ToStore(CacheDecision),
@@ -37,7 +37,7 @@ pub(crate) enum CacheRole {
     None,
     /// The mark of a write.
     MarkWrite(Mark),
-    /// It leads a flight. No single client owns the request.
+    /// The request leads a flight. No single client owns it.
     LeadFlight(Box<FlightLeader>),
     /// gate's own query for the TTL of a reply, once there is that reply.
     QueryTtl(Option<Box<PendingTtl>>),

@@ -1,9 +1,9 @@
 //! Requests over a dedicated connection that are not answered, and the marks of those that write.
 //!
-//! What comes back there is passed on as it is; here it is only counted, so that each write's mark goes with its
-//! answer, and so that it is known how long that took. A transaction's commands are answered before they are done,
-//! but `EXEC`, which does them, marks every key. Where answers cannot be counted (subscriptions, `MONITOR`, `CLIENT
-//! REPLY`, replication, or a client that asks without end), all keys stay marked from the next write on until the
+//! The store's replies there are forwarded unchanged. Here they are only counted, so that each write's mark goes with
+//! its answer, and so that its latency is known. A transaction's commands are answered before they are done, but
+//! `EXEC`, which does them, marks every key. Where answers cannot be counted (subscriptions, `MONITOR`, `CLIENT REPLY`,
+//! replication, or a client with too many requests outstanding), all keys stay marked from the next write on until the
 //! connection ends, and for the store's timeout after it.
 
 use std::collections::VecDeque;
@@ -60,7 +60,7 @@ pub(crate) struct DedicatedReply {
     pub(crate) bytes: usize,
 }
 
-/// What the beginning of a reply tells.
+/// The outcome of a request, as the beginning of its reply shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReplyStart {
     /// The request has only become part of a transaction.
@@ -214,9 +214,9 @@ impl ReplyStart {
     }
 }
 
-/// What the store says of a request that is part of a transaction.
+/// The reply to a request that has become part of a transaction.
 const QUEUED: &[u8] = b"+QUEUED\r\n";
-/// What the reply to `EXEC` begins with if the transaction failed as a whole; it has ended then.
+/// The beginning of the reply to `EXEC` if the transaction failed as a whole; it has ended then.
 const ABORTED: &[u8] = b"-EXECABORT";
 /// Most clients have no more unanswered.
 const FEW: usize = 64;
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn where_answers_cannot_be_counted_a_write_blocks_all_keys_to_the_end_and_beyond() {
+    fn a_write_blocks_all_keys_where_answers_cannot_be_counted() {
         let mut scene = Scene::new();
         scene.outstanding.push(None, false, 0);
         scene.receive(b"*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n+OK\r\n");
@@ -324,10 +324,11 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_is_as_long_as_its_parts_and_shows_its_rows_wherever_the_stream_is_cut() {
+    fn a_reply_shows_its_length_and_rows_wherever_it_is_cut() {
         let replies = b">1\r\n+push\r\n*3\r\n$12\r\nabcdefghijkl\r\n:1\r\n:2\r\n$1\r\na\r\n";
         for cut in 0..replies.len() {
-            let (mut scene, mut found) = (Scene::new(), Vec::new());
+            let mut scene = Scene::new();
+            let mut found = Vec::new();
             (0..2).for_each(|request| scene.outstanding.push(None, true, request));
             for part in [&replies[..cut], &replies[cut..]] {
                 scene

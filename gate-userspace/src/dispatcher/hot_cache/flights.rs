@@ -1,12 +1,12 @@
 //! Single flight: of the reads of a hot key that are due at once, one goes to the store.
 //!
-//! The first read of a key's present version leads a flight, and whoever reads the same of the same version
-//! before the answer has come follows it. Flights are shared by the threads; each thread knows its own followers, the
-//! flight only which threads have any. What becomes of it is posted to these.
+//! The first read of a key's present version leads a flight. Equal reads of the same version follow it until its answer
+//! has come. Flights are shared by the threads. Each thread knows its own followers, and a flight knows the threads
+//! that have any. Its completion is posted to these.
 //!
-//! **Invariants.** A flight is owned by the request that leads it ([`FlightLeader`]), not by a client: it lands
-//! when that is answered, refused or dropped, whatever it was, and followers are always told. A lock is
-//! held for a look-up at most.
+//! **Invariants.** A flight is owned by the request that leads it ([`FlightLeader`]), not by a client. It ends when
+//! that request is answered, refused or dropped, and its followers always receive a completion. A lock is held for a
+//! look-up at most.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, Hash, Hasher};
@@ -20,12 +20,12 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use super::versions::{KeyHash, Version};
 use crate::protocol::Refusal;
 
-/// What is asked, and of whom.
+/// The read, and the clients that may share its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FlightKey<'q> {
-    /// Whose clients may have the same answer: a user, a database, a protocol version.
+    /// The clients that may have the same answer: those of a user, a database and a protocol version.
     pub(crate) scope: u64,
-    /// The whole request. What is spelled differently is another question.
+    /// The whole request. One that is spelled differently is another read.
     pub(crate) request: &'q [u8],
 }
 
@@ -89,7 +89,7 @@ pub(crate) struct Flights {
 pub(crate) enum JoinResult {
     /// The flight is under way.
     Follower(Arc<Flight>),
-    /// It begins with this.
+    /// The reader leads a new flight.
     Leader(Box<FlightLeader>),
 }
 
@@ -102,7 +102,7 @@ impl Flights {
         Self { hasher, shards, mailboxes, unread: Mutex::new(unread) }
     }
 
-    /// What a thread hears; for the first who asks.
+    /// The receiver of a thread's completions; `None` if it was taken before.
     pub(crate) fn mailbox(&self, thread: usize) -> Option<UnboundedReceiver<MailboxMessage>> {
         lock(&self.unread)[thread].take()
     }
@@ -138,16 +138,16 @@ impl Flights {
             version,
             threads: Mutex::new(vec![thread]),
         });
-        // An older version's flight lands by itself; nobody joins it any more.
+        // An older version's flight completes by itself; no request joins it any more.
         flights.insert(number, Arc::clone(&flight));
         let flights = Arc::clone(self);
-        let heard = Vec::new();
+        let received = Vec::new();
         let for_one = false;
         let complete_followers = false;
         JoinResult::Leader(Box::new(FlightLeader {
             flights,
             flight,
-            heard,
+            received,
             most,
             for_one,
             complete_followers,
@@ -183,7 +183,7 @@ impl Flights {
 pub(crate) struct FlightLeader {
     flights: Arc<Flights>,
     flight: Arc<Flight>,
-    heard: Vec<u8>,
+    received: Vec<u8>,
     most: usize,
     for_one: bool,
     complete_followers: bool,
@@ -202,15 +202,15 @@ impl FlightLeader {
 
     /// A part of the answer.
     pub(crate) fn read(&mut self, bytes: &[u8]) {
-        if self.heard.len() <= self.most {
-            self.heard.extend_from_slice(&bytes[..bytes.len().min(self.most + 1 - self.heard.len())]);
+        if self.received.len() <= self.most {
+            self.received.extend_from_slice(&bytes[..bytes.len().min(self.most + 1 - self.received.len())]);
         }
     }
 
     /// The answer is whole. What it says can be kept once it is known for how long.
     pub(crate) fn finish_flight(mut self) -> Option<Box<PendingTtl>> {
-        let fits = self.heard.len() <= self.most;
-        let answer: Arc<[u8]> = std::mem::take(&mut self.heard).into();
+        let fits = self.received.len() <= self.most;
+        let answer: Arc<[u8]> = std::mem::take(&mut self.received).into();
         if self.for_one {
             self.end(&Completion::ForOneClient(answer));
             return None;
@@ -263,166 +263,26 @@ pub(crate) struct PendingTtl {
 impl PendingTtl {
     /// A part of what the store says of its life.
     pub(crate) fn read(&mut self, bytes: &[u8]) {
-        if self.ttl.len() + bytes.len() <= LONGEST_LIFE {
+        if self.ttl.len() + bytes.len() <= MAX_TTL_LEN {
             self.ttl.extend_from_slice(bytes);
         }
     }
 
-    /// It may be kept until then.
+    /// Allows the answer to be kept until then.
     pub(crate) fn keep(self, until: Nanos) {
         self.flights.post(&self.threads, &self.flight, &Completion::Cacheable(self.answer, until));
     }
 }
 
-/// What a panic elsewhere leaves is whole: nothing is done in between.
+/// Locks a mutex even after a panic elsewhere: nothing that can panic happens within a change.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A number and a few letters.
-const LONGEST_LIFE: usize = 64;
+const MAX_TTL_LEN: usize = 64;
 /// Enough for as many threads never to meet.
 const SHARDS: usize = 16;
 
 #[cfg(test)]
-mod tests {
-    use super::super::versions::{Marker, Versions};
-    use super::*;
-
-    const READ: FlightKey<'_> = FlightKey { scope: 0, request: b"get key\r\n" };
-    const DOWN: Refusal = Refusal::after(Reason::StoreDown, Nanos(7));
-
-    struct Scene {
-        versions: Arc<Versions>,
-        flights: Arc<Flights>,
-        mailboxes: Vec<UnboundedReceiver<MailboxMessage>>,
-    }
-
-    impl Scene {
-        fn new() -> Self {
-            let flights = Arc::new(Flights::new(3, 1));
-            let mailboxes = (0..3).map(|thread| flights.mailbox(thread).unwrap()).collect();
-            assert!(flights.mailbox(0).is_none(), "a mailbox has one owner");
-            Self { versions: Arc::new(Versions::new(1)), flights, mailboxes }
-        }
-
-        fn join(&self, flight_key: FlightKey<'_>, thread: usize) -> JoinResult {
-            let key = self.versions.hash(b"key");
-            self.flights.join(flight_key, key, self.versions.of(key).unwrap(), thread, 8)
-        }
-
-        fn lead(&self, thread: usize) -> FlightLeader {
-            let JoinResult::Leader(leading) = self.join(READ, thread) else { panic!("it follows") };
-            *leading
-        }
-
-        fn follow(&self, thread: usize) -> Arc<Flight> {
-            let JoinResult::Follower(flight) = self.join(READ, thread) else { panic!("it leads") };
-            flight
-        }
-
-        fn write(&self) {
-            Marker::new(Arc::clone(&self.versions)).mark_all().over();
-        }
-
-        /// What each thread hears, as words.
-        fn heard(&mut self) -> [Vec<String>; 3] {
-            std::array::from_fn(|thread| {
-                std::iter::from_fn(|| self.mailboxes[thread].try_recv().ok())
-                    .map(|(_, note)| match note {
-                        Completion::Answer(answer) => String::from_utf8(answer.to_vec()).unwrap(),
-                        Completion::TooLong => "too long".to_owned(),
-                        Completion::ForOneClient(_) => "for one".to_owned(),
-                        Completion::Retry => "for another".to_owned(),
-                        Completion::Failed(refusal) => format!("failed {}", refusal.retry_after.0),
-                        Completion::Cacheable(answer, until) => {
-                            format!("keep {} bytes until {}", answer.len(), until.0)
-                        }
-                    })
-                    .collect()
-            })
-        }
-    }
-
-    fn words(words: [&[&str]; 3]) -> [Vec<String>; 3] {
-        words.map(|words| words.iter().map(|&word| word.to_owned()).collect())
-    }
-
-    #[test]
-    fn one_leads_and_every_thread_that_follows_hears_of_it_once() {
-        let mut scene = Scene::new();
-        let mut leading = scene.lead(1);
-        let flight = scene.follow(0);
-        assert!(Arc::ptr_eq(leading.flight(), &flight));
-        leading.read(b"ans");
-        leading.read(b"wer");
-        let keeping = leading.finish_flight().unwrap();
-        assert_eq!(scene.heard(), words([&["answer"], &["answer"], &[]]));
-        keeping.keep(Nanos(9));
-        assert_eq!(scene.heard(), words([&["keep 6 bytes until 9"], &["keep 6 bytes until 9"], &[]]));
-        // It has landed: the next one leads.
-        scene.lead(2);
-    }
-
-    #[test]
-    fn what_is_asked_otherwise_or_by_others_is_another_flight() {
-        let scene = Scene::new();
-        let _leading = scene.lead(0);
-        for other in [FlightKey { scope: 1, ..READ }, FlightKey { request: b"get  key\r\n", ..READ }] {
-            assert!(matches!(scene.join(other, 1), JoinResult::Leader(_)), "{other:?}");
-        }
-    }
-
-    #[test]
-    fn nobody_joins_a_flight_of_an_older_version_and_it_lands_all_the_same() {
-        let mut scene = Scene::new();
-        let old = scene.lead(0);
-        scene.write();
-        let new = scene.lead(1);
-        let _ = scene.follow(2);
-        old.complete_with(b"old");
-        assert_eq!(scene.heard(), words([&["old"], &[], &[]]));
-        // The old one's end is not the new one's.
-        let _ = scene.follow(0);
-        new.complete_with(b"new");
-        assert_eq!(scene.heard(), words([&["new"], &["new"], &["new"]]));
-    }
-
-    #[test]
-    fn who_follows_hears_of_a_failure_and_of_one_that_is_forgotten() {
-        let mut scene = Scene::new();
-        let leading = scene.lead(0);
-        let _ = scene.follow(1);
-        leading.fail(DOWN);
-        assert_eq!(scene.heard(), words([&["failed 7"], &["failed 7"], &[]]));
-        drop(scene.lead(0));
-        assert_eq!(scene.heard(), words([&["failed 20000000"], &[], &[]]));
-        scene.lead(1);
-    }
-
-    #[test]
-    fn what_is_for_one_reader_is_heard_in_one_thread_however_long_and_is_not_kept() {
-        let mut scene = Scene::new();
-        let mut leading = scene.lead(1);
-        let _ = (scene.follow(0), scene.follow(2));
-        leading.is_for_one_client();
-        leading.read(b"longer than what is shared");
-        assert_eq!(leading.heard.len(), 26);
-        assert!(leading.finish_flight().is_none());
-        assert_eq!(scene.heard(), words([&["for another"], &["for one"], &["for another"]]));
-        scene.lead(0);
-    }
-
-    #[test]
-    fn an_answer_that_is_too_long_is_not_gathered() {
-        let mut scene = Scene::new();
-        let mut leading = scene.lead(0);
-        (0..1_000).for_each(|_| leading.read(b"12345"));
-        assert!(leading.heard.capacity() < 64);
-        assert!(leading.finish_flight().is_none());
-        assert_eq!(scene.heard(), words([&["too long"], &[], &[]]));
-        let mut leading = scene.lead(0);
-        leading.read(b"12345678");
-        assert!(leading.finish_flight().is_some(), "as long as may be");
-    }
-}
+mod tests;

@@ -1,6 +1,5 @@
-//! Which keys are hot: samples go to whoever counts them, and what that finds comes back to every thread.
+//! The hot keys: samples go to the thread that counts them, and its findings come back to every thread.
 
-use std::cell::Cell;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -9,6 +8,7 @@ use gate_common::abi::Sample;
 use tokio::sync::watch;
 
 use super::versions::{KeyHash, Versions};
+use crate::dispatcher::metrics::verdicts::Countdown;
 
 /// The hot keys of a service. One that has the hash of a hot key is taken for hot: that harms nobody.
 pub(crate) type HotSet = HashSet<KeyHash, foldhash::fast::RandomState>;
@@ -51,26 +51,19 @@ pub(crate) fn samples() -> (SyncSender<Sample>, Receiver<Sample>) {
 #[derive(Debug)]
 pub(crate) struct Sampler {
     to: SyncSender<Sample>,
-    until_next: Cell<u32>,
+    countdown: Countdown,
 }
 
 impl Sampler {
     pub(crate) fn new(to: SyncSender<Sample>) -> Self {
-        Self { to, until_next: Cell::new(0) }
+        Self { to, countdown: Countdown::default() }
     }
 
-    /// Whether the next request is one in `every`, on average; `draw` is from `[0, 1)`. At equal distances, of keys that
-    /// are asked for in turn only some would ever be seen.
+    /// True if the next request is a sample, one in `every` on average; `draw` is from `[0, 1)`. At equal distances, of
+    /// keys that are read in turn only some would ever be seen.
     #[inline]
     pub(crate) fn is_due(&self, every: u32, draw: impl FnOnce() -> f64) -> bool {
-        if let Some(until_next) = self.until_next.get().checked_sub(1) {
-            self.until_next.set(until_next);
-            return false;
-        }
-        // As many as twice `every`, less one, are as likely as one.
-        let distances = every.saturating_mul(2).saturating_sub(1);
-        self.until_next.set((draw() * f64::from(distances)) as u32);
-        every > 0
+        self.countdown.is_due(|| (every, draw()))
     }
 
     /// Sends a sample of a key. One that is longer than those that are counted is not: cut off, it would be
@@ -86,7 +79,7 @@ impl Sampler {
     }
 }
 
-/// What comes between two looks, of every 64th of more requests than there ever are: 2 MiB.
+/// The samples between two ticks, one of 64 of more requests than there ever are: 2 MiB.
 const MOST_SAMPLES: usize = 8_192;
 
 #[cfg(test)]

@@ -1,5 +1,4 @@
-//! What a client has outstanding, by key: so that what it asks about one key takes effect in the order in
-//! which it asked.
+//! A client's outstanding requests by key, so that its requests for one key take effect in their order.
 //!
 //! **Problem.** A client's own requests reach the store in their order, since they take one connection. An answer out
 //! of the cache is earlier than what is on its way, and a flight may leave later than a write behind it. **Rule.**
@@ -133,7 +132,7 @@ mod tests {
     proptest! {
         /// Against a plain model: the requests that are not answered.
         #[test]
-        fn what_is_on_its_way_is_never_forgotten_and_what_is_answered_is_in_time(
+        fn requests_under_way_are_kept_and_answered_ones_released(
             steps in proptest::collection::vec((any::<bool>(), 0_u8..40, 0_usize..4), 1..300),
         ) {
             let versions = Versions::new(1);

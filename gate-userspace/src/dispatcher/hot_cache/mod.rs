@@ -110,6 +110,17 @@ pub(crate) struct HotCache<W: Cacheable, C> {
     following: RefCell<HashMap<u64, Followers<W, C>, foldhash::fast::RandomState>>,
 }
 
+/// The result of a look-up without effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CachePeek {
+    /// A kept answer answers it.
+    Hit,
+    /// The read of another client answers it.
+    Joins,
+    /// The store answers it.
+    Store,
+}
+
 #[derive(Debug)]
 pub(crate) struct Followers<W: Cacheable, C> {
     flight: Arc<Flight>,
@@ -223,22 +234,41 @@ impl<W: Cacheable, C: CacheClient> HotCache<W, C> {
         self.fly(decoded, flight_key, charged)
     }
 
+    /// The result of [`HotCache::read`], as far as a client learns of it, with nothing counted and nothing joined; and true
+    /// if the request's first key is hot.
+    pub(crate) fn peek(&self, decoded: Decoded<'_, W, C>, now: Nanos) -> (CachePeek, bool) {
+        let Decoded { client, slot, request, bytes, .. } = decoded;
+        let key = self.key(request, bytes);
+        let is_hot = key.is_some_and(|(_, is_hot)| is_hot);
+        let Some(flight_key) = self.flight_key(client, request, bytes) else {
+            return (CachePeek::Store, is_hot);
+        };
+        match self.cache.borrow().peek(flight_key, &self.versions, now) {
+            Lookup::Hit(_, key) if client.key_order().is_free(key, slot) => return (CachePeek::Hit, is_hot),
+            Lookup::TooLong => return (CachePeek::Store, is_hot),
+            _ => {}
+        }
+        let joins = self.joinable_flight(client, request, bytes);
+        let joins = joins.is_some_and(|key| !client.key_order().has_sent(key, slot));
+        (if joins { CachePeek::Joins } else { CachePeek::Store }, is_hot)
+    }
+
     /// A read that no kept answer answers.
     fn fly(&self, decoded: Decoded<'_, W, C>, flight_key: FlightKey<'_>, charged: &Charged) -> ReadResult {
         let Decoded { client, slot, request, bytes, .. } = decoded;
         let Some((key, is_hot)) = self.key(request, bytes) else { return ReadResult::UNCACHED };
-        let alone = ReadResult::ToStore(CacheDecision::Uncached(Some(key)));
+        let uncoalesced = ReadResult::ToStore(CacheDecision::Uncached(Some(key)));
         if !is_hot || client.key_order().has_sent(key, slot) {
-            return alone;
+            return uncoalesced;
         }
-        let Some(version) = self.versions.of(key) else { return alone };
+        let Some(version) = self.versions.of(key) else { return uncoalesced };
         match self.following.borrow_mut().get_mut(&self.flights.number(flight_key)) {
             Some(following) if following.has_room_for(flight_key, version) => {
                 self.metrics.count(Event::Coalesced);
                 following.add(decoded, charged, key);
                 ReadResult::Joined
             }
-            Some(_) => alone,
+            Some(_) => uncoalesced,
             None => ReadResult::ToStore(CacheDecision::MayLead(key, version)),
         }
     }

@@ -1,4 +1,4 @@
-//! Versions of keys: whether what was read of one still holds.
+//! Versions of keys: they tell if an answer that was read still holds.
 //!
 //! **Problem.** An answer may be given again only while no write to its key was sent since it was asked for.
 //! **How.** Each word has a version in its upper half and the writes outstanding in its lower half. A write
@@ -32,7 +32,7 @@ pub(crate) struct Versions {
     all: AtomicU64,
 }
 
-/// What a key comes to, the same in all threads.
+/// The hash of a key, the same in all threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct KeyHash(u64);
 
@@ -73,7 +73,7 @@ impl Versions {
         ((version.word | version.all) as u32 == 0).then_some(version)
     }
 
-    /// Whether `version` is still the key's, so that no write to it was sent since.
+    /// True if `version` is still the key's, so that no write to it was sent since.
     #[inline]
     pub(crate) fn holds(&self, key: KeyHash, version: Version) -> bool {
         self.load(key) == version
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_ends_what_was_read_before_it_and_lets_nothing_be_read_until_it_is_over() {
+    fn a_write_invalidates_reads_before_and_during_it() {
         let (versions, marker) = marker();
         let key = versions.hash(b"key");
         let other = versions.hash(b"other");

@@ -1,9 +1,9 @@
-//! Who a client is to the store: user, database and protocol version, and what proves it.
+//! The identity of a client at the store: user, database and protocol version, and the proof of it.
 //!
 //! **Secrets.** A password is kept by the clients that have proved it and by their pool, which needs it to connect
 //! again. It is in no output for people, and is overwritten when it is no longer needed.
 //!
-//! [`scopes`]: whose clients may have the same answer.
+//! [`scopes`]: the clients that may have the same answer.
 
 use std::fmt;
 use std::os::unix::fs::PermissionsExt as _;
@@ -17,14 +17,14 @@ use crate::protocol::resp::{Change, Version};
 
 pub(super) mod scopes;
 
-/// Who a client is to the store. The default is who a connection is to it at first.
+/// The identity of a client at the store. The default is that of a new connection.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Identity {
-    /// `None` for a client that has not said who it is.
+    /// `None` for a client that has not logged in.
     pub(crate) login: Option<Rc<Login>>,
     pub(crate) database: u32,
     pub(crate) version: Version,
-    /// What its connections of its own are called.
+    /// The name of its dedicated connections.
     pub(crate) name: Option<Rc<[u8]>>,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Login {
 /// Bytes that nobody is to see.
 pub(crate) struct Secret(Vec<u8>);
 
-/// What a client asks to be changed; what is `None` stays.
+/// The changes that a client asks for; a field that is `None` stays.
 #[derive(Debug)]
 pub(crate) struct LoginRequest {
     pub(crate) login: Option<Rc<Login>>,
@@ -48,7 +48,7 @@ pub(crate) struct LoginRequest {
     name: Option<Rc<[u8]>>,
 }
 
-/// What a new connection sends first.
+/// The first requests on a new connection.
 #[derive(Debug, Default)]
 pub(crate) struct Handshake {
     pub(crate) bytes: Secret,
@@ -67,7 +67,7 @@ pub(crate) struct UnreadablePassword {
 }
 
 impl Identity {
-    /// Whether connections of the one may serve the other.
+    /// True if connections of the one may serve the other.
     pub(crate) fn shares_with(&self, other: &Self) -> bool {
         let user = |identity: &Self| identity.login.clone().map(|login| login.user().to_vec());
         (self.database, self.version) == (other.database, other.version) && user(self) == user(other)
@@ -86,7 +86,7 @@ impl Identity {
             && (self.database, self.version, &self.name) == (other.database, other.version, &other.name)
     }
 
-    /// What tells it from every other, the password included. Seeded: nobody can look up what it stands for.
+    /// A hash that differs for every other identity, the password included. The seed keeps others from looking it up.
     pub(crate) fn digest(&self, seed: u64) -> [u8; 32] {
         let mut hash = Sha256::new();
         hash.update(seed.to_ne_bytes());
@@ -100,25 +100,52 @@ impl Identity {
         hash.finalize().into()
     }
 
-    /// What it becomes if the store agrees.
-    pub(crate) fn after(&self, asked: &LoginRequest) -> Self {
+    /// The identity after the store has agreed to a change.
+    pub(crate) fn after(&self, login_request: &LoginRequest) -> Self {
         let Self { login, database, version, name } =
-            if asked.reset { Self::default() } else { self.clone() };
+            if login_request.reset { Self::default() } else { self.clone() };
         Self {
-            login: asked.login.clone().or(login),
-            database: asked.database.unwrap_or(database),
-            version: asked.version.unwrap_or(version),
-            name: asked.name.clone().or(name),
+            login: login_request.login.clone().or(login),
+            database: login_request.database.unwrap_or(database),
+            version: login_request.version.unwrap_or(version),
+            name: login_request.name.clone().or(name),
         }
     }
 
-    /// What makes a new connection its own. `service` is who a client is that has not said so.
+    /// The requests that give a new connection this identity. `service` is the login of clients that have not logged
+    /// in.
     ///
     /// # Errors
     ///
     /// If the service's password cannot be read.
     pub(crate) fn greeting(&self, service: Option<&StoreLogin>) -> Result<Handshake, UnreadablePassword> {
+        self.greeting_in(service, false)
+    }
+
+    /// As [`Identity::greeting`], but the database is selected before the login: for a user who may not select one, and whose
+    /// client did so before it logged in.
+    ///
+    /// # Errors
+    ///
+    /// As [`Identity::greeting`].
+    pub(crate) fn greeting_from_database(
+        &self,
+        service: Option<&StoreLogin>,
+    ) -> Result<Handshake, UnreadablePassword> {
+        self.greeting_in(service, true)
+    }
+
+    fn greeting_in(
+        &self,
+        service: Option<&StoreLogin>,
+        database_first: bool,
+    ) -> Result<Handshake, UnreadablePassword> {
         let mut greeting = Handshake::default();
+        let database = self.database.to_string();
+        let select = |greeting: &mut Handshake| greeting.push(&[b"SELECT", database.as_bytes()]);
+        if database_first {
+            select(&mut greeting);
+        }
         match (&self.login, service) {
             (Some(login), _) => login.write(&mut greeting),
             (None, Some(service)) => Login::read(service)?.write(&mut greeting),
@@ -127,8 +154,8 @@ impl Identity {
         if self.version == Version::Three {
             greeting.push(&[b"HELLO", b"3"]);
         }
-        if self.database != 0 {
-            greeting.push(&[b"SELECT", self.database.to_string().as_bytes()]);
+        if self.database != 0 && !database_first {
+            select(&mut greeting);
         }
         if let Some(name) = &self.name {
             greeting.push(&[b"CLIENT", b"SETNAME", name]);
@@ -139,7 +166,8 @@ impl Identity {
 
     /// Asks the store what its user may do.
     pub(crate) fn acl_query(&self, service: Option<&StoreLogin>) -> Secret {
-        let named = service.and_then(|service| service.user.as_deref()).map_or(DEFAULT_USER, str::as_bytes);
+        let named =
+            service.and_then(|service| service.store_user.as_deref()).map_or(DEFAULT_USER, str::as_bytes);
         let user = self.login.as_deref().map_or(named, Login::user);
         let mut greeting = Handshake::default();
         greeting.push(&[b"ACL", b"GETUSER", user]);
@@ -147,8 +175,8 @@ impl Identity {
     }
 }
 
-/// Whether the store says that a user may do everything with all keys, as Redis 7 puts it or as Redis 6 did.
-/// A store that has no ACL has no user that may not.
+/// True if the store says that a user may do everything with all keys, as Redis 7 puts it or as Redis 6 did. A store
+/// without ACLs restricts no user.
 pub(crate) fn has_all_permissions(rights: &[u8]) -> bool {
     let has = |words: &[u8]| memchr::memmem::find(rights, words).is_some();
     rights.starts_with(b"-ERR unknown command")
@@ -169,16 +197,16 @@ impl Login {
 
     /// The service's own.
     fn read(service: &StoreLogin) -> Result<Self, UnreadablePassword> {
-        let path = &service.password_file;
+        let path = &service.store_password_file;
         let unreadable = |source| UnreadablePassword { path: path.clone(), source };
         let mut password = Secret(std::fs::read(path).map_err(unreadable)?);
         let end =
             password.0.iter().rposition(|byte| !matches!(byte, b'\r' | b'\n')).map_or(0, |last| last + 1);
         password.0.truncate(end);
-        Ok(Self { user: service.user.as_deref().map(|user| user.as_bytes().into()), password })
+        Ok(Self { user: service.store_user.as_deref().map(|user| user.as_bytes().into()), password })
     }
 
-    /// As the client said it: stores without users know `AUTH` with a password alone.
+    /// Writes it in the form in which the client sent it: stores without users know `AUTH` with a password alone.
     fn write(&self, greeting: &mut Handshake) {
         match &self.user {
             Some(user) => greeting.push(&[b"AUTH", user, &self.password.0]),
@@ -187,8 +215,8 @@ impl Login {
     }
 }
 
-/// What logs a new connection in to memcached, as its first `set`. The key means nothing, and what is stored by mistake
-/// has expired.
+/// The first `set` of a new connection, which logs it in to memcached. The key has no meaning; a value that is stored
+/// by mistake has expired.
 ///
 /// # Errors
 ///
@@ -197,7 +225,7 @@ pub(crate) fn memcached_login(service: &StoreLogin) -> Result<Secret, Unreadable
     let login = Login::read(service)?;
     if !login.password().iter().all(u8::is_ascii_graphic) || login.password().is_empty() {
         let source = std::io::Error::new(std::io::ErrorKind::InvalidData, "it is empty, or has a blank");
-        return Err(UnreadablePassword { path: service.password_file.clone(), source });
+        return Err(UnreadablePassword { path: service.store_password_file.clone(), source });
     }
     let user = login.user();
     let password = login.password();
@@ -211,7 +239,7 @@ pub(crate) fn memcached_login(service: &StoreLogin) -> Result<Secret, Unreadable
 }
 
 impl LoginRequest {
-    /// What outlives the request that it was read out of.
+    /// The parts of a request for a change that outlive its buffer.
     pub(crate) fn of(change: &Change<'_>) -> Self {
         let login = change.login.map(|(user, password)| {
             Rc::new(Login { user: user.map(Into::into), password: Secret(password.to_vec()) })
@@ -220,7 +248,7 @@ impl LoginRequest {
         Self { login, database, version, reset, name: change.name.map(Into::into) }
     }
 
-    /// Whether nothing but the user is to change.
+    /// True if nothing but the user is to change.
     pub(crate) fn is_login_only(&self) -> bool {
         self.database.is_none() && self.version.is_none() && self.name.is_none() && !self.reset
     }
@@ -321,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_are_shared_by_user_database_and_version_whatever_the_password_and_the_name() {
+    fn user_database_and_version_are_what_connections_share() {
         let alice = Identity { login: login(Some("alice"), "1"), ..Identity::default() };
         let renamed =
             Identity { login: login(Some("alice"), "2"), name: Some((*b"me").into()), ..Identity::default() };
@@ -342,16 +370,16 @@ mod tests {
     #[test]
     fn a_reset_forgets_everything_and_other_changes_nothing_else() {
         let nothing = Change::default();
-        let who = Identity { login: login(Some("alice"), "1"), ..Identity::default() };
-        let who = who.after(&LoginRequest::of(&Change { database: Some(4), ..nothing }));
-        let who = who.after(&LoginRequest::of(&Change {
+        let identity = Identity { login: login(Some("alice"), "1"), ..Identity::default() };
+        let identity = identity.after(&LoginRequest::of(&Change { database: Some(4), ..nothing }));
+        let identity = identity.after(&LoginRequest::of(&Change {
             version: Some(Version::Three),
             name: Some(b"me"),
             ..nothing
         }));
-        assert_eq!(sent(&who).0, "AUTH alice 1 HELLO 3 SELECT 4 CLIENT SETNAME me");
+        assert_eq!(sent(&identity).0, "AUTH alice 1 HELLO 3 SELECT 4 CLIENT SETNAME me");
         let bob: (Option<&[u8]>, &[u8]) = (Some(b"bob"), b"2");
-        let bob = who.after(&LoginRequest::of(&Change { login: Some(bob), ..nothing }));
+        let bob = identity.after(&LoginRequest::of(&Change { login: Some(bob), ..nothing }));
         assert_eq!(sent(&bob).0, "AUTH bob 2 HELLO 3 SELECT 4 CLIENT SETNAME me");
         assert_eq!(sent(&bob.after(&LoginRequest::of(&Change { reset: true, ..nothing }))).1, 0);
     }
@@ -359,9 +387,10 @@ mod tests {
     #[test]
     fn a_password_is_in_no_output() {
         let identity = Identity { login: login(Some("alice"), "hunter2"), ..Identity::default() };
-        let asked = LoginRequest::of(&Change { login: Some((None, b"hunter2")), ..Change::default() });
+        let login_request =
+            LoginRequest::of(&Change { login: Some((None, b"hunter2")), ..Change::default() });
         let bytes = format!("{:?}", b"hunter2");
-        let printed = format!("{identity:?}{asked:?}{:?}", identity.greeting(None).unwrap());
+        let printed = format!("{identity:?}{login_request:?}{:?}", identity.greeting(None).unwrap());
         assert!(
             !printed.contains("hunter2") && !printed.contains(bytes.trim_matches(['[', ']'])),
             "{printed}"
@@ -369,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_may_do_everything_is_taken_for_it() {
+    fn only_users_with_all_permissions_share_the_cache() {
         let redis_7 = |commands: &str, keys: &str| {
             let commands_len = commands.len();
             let keys_len = keys.len();

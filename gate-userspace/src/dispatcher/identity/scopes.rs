@@ -1,11 +1,11 @@
-//! Whose clients may have the same answer: one number for an identity, the same in all threads.
+//! Scopes of answers: one number for the clients that may have the same answer, the same in all threads.
 //!
 //! Each thread has pools of its own; the answers that their clients share are known by this number. It is asked for
 //! when a pool is made or its password changes, never for a request.
 //!
 //! **Invariants.** A number stands for one user, password, database and protocol version. No number is used again: it
-//! is forgotten with the last pool that holds it, or when the store refuses its user, and whoever comes then has a
-//! new one. So nothing that was kept for someone can become another's, not even if they have the same name.
+//! is removed with the last pool that holds it, or when the store refuses its user, and a later client of that identity
+//! has a new one. So an answer that was kept for one identity never reaches another, not even one of the same name.
 //!
 //! **Secrets.** Passwords are not kept here: identities are known by a seeded hash.
 
@@ -65,7 +65,7 @@ impl Scopes {
         scope
     }
 
-    /// The store no longer lets in clients that do not say who they are. Each thread hears of it ([`Scopes::closed`]).
+    /// The store no longer lets in unauthenticated clients. Each thread learns of it ([`Scopes::closed`]).
     pub(crate) fn close(&self) {
         self.closed.fetch_add(1, Ordering::Relaxed);
     }
@@ -88,14 +88,14 @@ mod tests {
     use crate::protocol::resp::Version;
 
     #[test]
-    fn all_threads_have_one_number_for_an_identity_and_another_for_every_other() {
+    fn an_identity_has_the_same_distinct_number_in_all_threads() {
         let scopes = Scopes::new(1);
         let alice = Identity::of("alice", "1");
-        let held = scopes.of(&alice);
-        assert_eq!(scopes.of(&Identity::of("alice", "1")).number, held.number);
+        let scope = scopes.of(&alice);
+        assert_eq!(scopes.of(&Identity::of("alice", "1")).number, scope.number);
         let named = Identity { name: Some((*b"me").into()), ..alice.clone() };
-        assert_eq!(scopes.of(&named).number, held.number, "how a connection is called says nothing");
-        let mut seen = vec![Scopes::first(), held];
+        assert_eq!(scopes.of(&named).number, scope.number, "how a connection is called says nothing");
+        let mut seen = vec![Scopes::first(), scope];
         for other in [
             Identity::of("alice", "2"),
             Identity::of("bob", "1"),
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_nobody_holds_or_that_is_retired_is_not_used_again() {
+    fn an_unused_or_retired_number_is_not_used_again() {
         let scopes = Scopes::new(1);
         let alice = Identity::of("alice", "1");
         let one = scopes.of(&alice);

@@ -1,4 +1,4 @@
-//! How requests of one query type fared at one service, counted by one thread and read by any.
+//! Requests by query type at one service, counted by one thread and read by any.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,7 +7,7 @@ use gate_common::units::Nanos;
 use super::latency::{LatencyHistogram, LatencySnapshot};
 use crate::policy::Tier;
 
-/// One thread's counts. Only that thread writes, and all but those that wait only grow.
+/// One thread's counts. Only that thread writes. All but the number that waits only grow.
 #[derive(Debug, Default)]
 pub(crate) struct TypeMetrics {
     /// By tier.
@@ -15,6 +15,8 @@ pub(crate) struct TypeMetrics {
     refused: AtomicU64,
     waiting: AtomicU64,
     timings: [LatencyHistogram; Timing::ALL.len()],
+    /// By timing: the sum, in nanoseconds.
+    sums_ns: [AtomicU64; Timing::ALL.len()],
 }
 
 /// A part of the time that a request takes.
@@ -43,37 +45,39 @@ pub struct Counts {
     /// Requests that wait; between two points in time, at the later.
     pub waiting: u64,
     timings: [LatencySnapshot; Timing::ALL.len()],
+    sums_ns: [u64; Timing::ALL.len()],
 }
 
 impl TypeMetrics {
-    /// A request has paid, and wants to the store.
+    /// Counts a request that has paid and wants to the store.
     #[inline]
     pub(crate) fn offered(&self, tier: Tier) {
         add_one(&self.offered[tier.index()]);
     }
 
-    /// It was refused on its way there.
+    /// Counts a request that is refused on its way to the store.
     pub(crate) fn refused(&self) {
         add_one(&self.refused);
     }
 
-    /// It waits.
+    /// Counts a request that joins the queue.
     pub(crate) fn enqueued(&self) {
         add_one(&self.waiting);
     }
 
-    /// It does not wait any more.
+    /// Counts a request that leaves the queue.
     pub(crate) fn dequeued(&self) {
         self.waiting.store(self.waiting.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
     }
 
-    /// So many have been answered: they had waited for so long, and the store took so long.
+    /// Counts requests that were answered: they had waited for `waited`, and the store took `took`.
     #[inline]
     pub(crate) fn answered(&self, waited: Nanos, took: Nanos, count: u32) {
-        let [wait, processing, response] = &self.timings;
-        wait.record(waited, count.into());
-        processing.record(took, count.into());
-        response.record(waited.saturating_add(took), count.into());
+        let times = [waited, took, waited.saturating_add(took)];
+        for ((timing, sum), time) in self.timings.iter().zip(&self.sums_ns).zip(times) {
+            timing.record(time, count.into());
+            add(sum, time.0.wrapping_mul(count.into()));
+        }
     }
 }
 
@@ -85,12 +89,15 @@ impl Counts {
         }
         self.refused += metrics.refused.load(Ordering::Relaxed);
         self.waiting += metrics.waiting.load(Ordering::Relaxed);
+        for (sum, of_thread) in self.sums_ns.iter_mut().zip(&metrics.sums_ns) {
+            *sum = sum.wrapping_add(of_thread.load(Ordering::Relaxed));
+        }
         for (sum, timing) in self.timings.iter_mut().zip(&metrics.timings) {
             sum.add(timing);
         }
     }
 
-    /// What has come since `earlier`.
+    /// The difference to an `earlier` reading.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -100,6 +107,7 @@ impl Counts {
             refused: self.refused.wrapping_sub(earlier.refused),
             waiting: self.waiting,
             timings: Timing::ALL.map(|timing| self.timing(timing).since(earlier.timing(timing))),
+            sums_ns: std::array::from_fn(|timing| self.sums_ns[timing].wrapping_sub(earlier.sums_ns[timing])),
         }
     }
 
@@ -120,10 +128,21 @@ impl Counts {
     pub fn timing(&self, timing: Timing) -> &LatencySnapshot {
         &self.timings[timing as usize]
     }
+
+    /// How long a part of it took, all requests together.
+    #[must_use]
+    pub fn sum(&self, timing: Timing) -> Nanos {
+        Nanos(self.sums_ns[timing as usize])
+    }
 }
 
 fn add_one(count: &AtomicU64) {
-    count.store(count.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    add(count, 1);
+}
+
+#[inline]
+fn add(sum: &AtomicU64, more: u64) {
+    sum.store(sum.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
 }
 
 #[cfg(test)]
@@ -153,6 +172,7 @@ mod tests {
         for (timing, ms) in [(Timing::Wait, 1.0), (Timing::Processing, 3.0), (Timing::Response, 4.0)] {
             let found = counts.timing(timing).percentile(99.0).unwrap().0 as f64 / 1e6;
             assert!((ms..ms * 1.13).contains(&found), "{timing:?}: {found} ms");
+            assert_eq!(counts.sum(timing).0 as f64, 2.0 * ms * 1e6, "{timing:?}");
         }
     }
 }

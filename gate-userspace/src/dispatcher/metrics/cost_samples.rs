@@ -1,19 +1,19 @@
-//! What a store's answers teach about prices, gathered by one thread and taken by the control loop.
+//! Cost samples: the measured costs of answered requests, gathered by one thread and taken by the control loop.
 //!
-//! **What is measured** is how long the store took for a request without what it did before it for others on the same
-//! connection: the time from when it was sent or, if that is later, from the answer before it, to its own. Answers that
-//! are read together share that time: which of it was whose nobody can tell. Left in it are the way there and back, and
-//! whatever the store did meanwhile for other connections, so of a store that is busy with these cheap requests and
-//! dear ones look more alike than they are.
+//! **Measured** is the time of the store for a request, without its time for earlier requests of others on the same
+//! connection: from the sending of the request or, if that is later, from the answer before it, to its own answer.
+//! Answers that are read together share that time, since their parts of it are not known. The time contains the way
+//! there and back and the store's work for other connections meanwhile. So the prices of cheap and dear requests look
+//! more alike than they are while the store is busy with both.
 //!
 //! The reference is the read of one key with a small answer, with nothing but its like in the same read.
 //!
 //! Gathering takes a few additions for each answer and thirty for each read; nothing is locked but once a tick.
 //!
-//! **What is settled** (`settle = "debt"`) is what such answers have cost beyond what they were charged, if one tenant has
-//! paid for them all: of what several have paid nobody can tell whose it was, and the reference itself is the measure. It
-//! is never given back: a price is what a request costs at least, and what is read late from the answers before it looks
-//! short, so that whoever asks much at a time would pay for little of it.
+//! **Settled** (`settle = "debt"`) is the cost of such answers beyond their price, if one tenant has paid for them all.
+//! If several have paid, the share of each is not known; the reference is the measure itself. Nothing is given back: a
+//! price is the least that a request costs, and a request that is read late from the answers before it looks short, so
+//! that a client with many requests at a time would pay for few of them.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -26,34 +26,34 @@ use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::wire::Codec;
 use crate::policy::cost_model::{Batch, Measure, Window};
 use crate::policy::pricing::ByClass;
-use crate::policy::read_cost::AskedRows;
+use crate::policy::read_cost::RequestedRows;
 use crate::protocol::RowsBy;
 use crate::protocol::price_class::PriceClass;
 
-/// What one thread learns at one service.
+/// The cost samples of one thread at one service.
 #[derive(Debug, Default)]
 pub(crate) struct CostSamples {
     is_on: AtomicBool,
-    /// What a class is expected to take, in thousandths of a reference read.
+    /// The expected time of each class, in thousandths of a reference read.
     expected: ByClass<AtomicU32>,
-    /// How long requests took. All only grow.
+    /// The times of requests. All counts only grow.
     times: ByClass<LatencyHistogram>,
-    /// What has not been taken yet.
+    /// The samples since the control loop took the last.
     window: Mutex<Window>,
-    /// What answers are measured by, where what they have cost is settled.
+    /// The measure of an answer's cost, if costs are settled.
     measure: Mutex<Option<Measure>>,
-    /// What has been charged beyond prices so far, in thousandths of a request unit.
+    /// The sum of the charges beyond prices, in thousandths of a request unit.
     settled_mru: AtomicU64,
 }
 
 impl CostSamples {
-    /// Whether anybody wants to learn.
+    /// True while prices by latency are learned.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
         self.is_on.load(Ordering::Relaxed)
     }
 
-    /// Adds to `window` that answers took so long together. Only the thread whose samples these are may call this.
+    /// Adds to `window` that answers took so long in sum. Only the thread whose samples these are may call this.
     pub(crate) fn observe(&self, answers: &ReplyBatch, took: Nanos, window: &mut Window) {
         let mut batch = answers.batch();
         let each = Nanos(took.0 / u64::from(batch.count.max(1)));
@@ -69,7 +69,7 @@ impl CostSamples {
         }
     }
 
-    /// Leaves for the control loop what has been gathered.
+    /// Hands the gathered samples to the control loop.
     pub(crate) fn submit(&self, gathered: &RefCell<Window>) {
         let gathered = gathered.take();
         if gathered != Window::default() {
@@ -77,23 +77,23 @@ impl CostSamples {
         }
     }
 
-    /// What answers are measured by until the next tick; nothing if nothing is settled.
+    /// The measure of answers until the next tick; `None` if nothing is settled.
     pub(crate) fn measure(&self) -> Option<Measure> {
         *lock(&self.measure)
     }
 
-    /// Says what classes of requests are expected to take, in thousandths of a reference read, and what answers are
-    /// measured by; nothing if nobody wants to learn.
+    /// Sets the expected times of the classes, in thousandths of a reference read, and the measure of answers; `None`
+    /// if no price by latency is learned.
     pub(super) fn expect(&self, expected: Option<(&ByClass<u32>, Option<Measure>)>) {
         let (expected, measure) = expected.unzip();
         self.is_on.store(expected.is_some(), Ordering::Relaxed);
-        for (held, &expected) in self.expected.iter().zip(expected.into_iter().flatten()) {
-            held.store(expected, Ordering::Relaxed);
+        for (sum, &expected) in self.expected.iter().zip(expected.into_iter().flatten()) {
+            sum.store(expected, Ordering::Relaxed);
         }
         *lock(&self.measure) = measure.flatten();
     }
 
-    /// What has been gathered since this was last asked.
+    /// The samples since the last call.
     pub(super) fn take_window(&self) -> Window {
         std::mem::take(&mut *lock(&self.window))
     }
@@ -103,24 +103,24 @@ impl CostSamples {
         &self.times[class]
     }
 
-    /// What has been charged beyond prices so far, in thousandths of a request unit.
+    /// The sum of the charges beyond prices, in thousandths of a request unit.
     pub(super) fn settled_mru(&self) -> u64 {
         self.settled_mru.load(Ordering::Relaxed)
     }
 
-    /// Adds what has been charged beyond prices. Only the thread whose samples these are may call this.
+    /// Adds a charge beyond prices. Only the thread whose samples these are may call this.
     pub(crate) fn settled(&self, due: MilliRu) {
         let settled = self.settled_mru.load(Ordering::Relaxed);
         self.settled_mru.store(settled.wrapping_add(due.0.into()), Ordering::Relaxed);
     }
 }
 
-fn lock<T>(held: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Replaced whole, or sums that are added to: a panic elsewhere has broken one tick's at most.
-    held.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What is known of a request, as its price is made of it.
+/// The features of a request that its price is a function of.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CostFeatures {
     pub(crate) class: PriceClass,
@@ -137,17 +137,18 @@ impl CostFeatures {
     pub(crate) fn of<W: Codec>(request: &W::Request) -> Self {
         let meta = W::meta(request);
         let bytes = u32::try_from(meta.bytes).unwrap_or(u32::MAX);
-        let (class, rows_by) = (W::price_class(meta.class), meta.rows_by);
+        let class = W::price_class(meta.class);
+        let rows_by = meta.rows_by;
         Self { class, rows_by, rows: meta.rows, bytes, reply_rows: 0 }
     }
 
     /// The rows that it asks for.
     #[inline]
-    pub(crate) fn asked(&self) -> AskedRows {
-        asked_rows(self.rows, self.rows_by)
+    pub(crate) fn requested_rows(&self) -> RequestedRows {
+        requested_rows(self.rows, self.rows_by)
     }
 
-    /// Looks at the beginning of its reply.
+    /// Reads the beginning of its reply.
     #[inline]
     pub(crate) fn reply_begins<W: Codec>(&mut self, reply: &[u8]) {
         if self.rows_by != RowsBy::Request {
@@ -156,13 +157,13 @@ impl CostFeatures {
     }
 }
 
-/// The rows that a request asks for, `rows` by what it says or by a guess.
+/// The rows that a request asks for: `rows` as it says them, or as they are guessed.
 #[inline]
-pub(crate) const fn asked_rows(rows: u32, by: RowsBy) -> AskedRows {
+pub(crate) const fn requested_rows(rows: u32, by: RowsBy) -> RequestedRows {
     match by {
-        RowsBy::Request | RowsBy::OtherRequests => AskedRows::stated(rows),
-        RowsBy::Reply => AskedRows::shown_by_reply(rows),
-        RowsBy::ReplyInPart => AskedRows::shown_in_part(rows),
+        RowsBy::Request | RowsBy::OtherRequests => RequestedRows::stated(rows),
+        RowsBy::Reply => RequestedRows::shown_by_reply(rows),
+        RowsBy::ReplyInPart => RequestedRows::shown_in_part(rows),
     }
 }
 
@@ -172,24 +173,24 @@ pub(crate) struct ReplyBatch {
     counts: ByClass<u32>,
     rows: u64,
     bytes: u64,
-    /// When the first of them was asked for.
+    /// The time at which the first of them was sent.
     sent: Nanos,
     are_reference: bool,
-    /// Something else was answered among them.
+    /// True if the answer to another kind of request was among them.
     is_unmeasurable: bool,
     payer: Payer,
-    /// What they were charged.
+    /// The sum that they were charged.
     paid: MilliRu,
 }
 
-/// Who has paid for requests.
+/// The payer of the requests of a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Payer {
-    /// There are none.
+    /// The batch has no request.
     #[default]
-    Nobody,
+    Empty,
     One(TenantId),
-    /// Several, or it was not charged.
+    /// Several tenants, or a request was not charged.
     Several,
 }
 
@@ -203,7 +204,7 @@ impl Default for ReplyBatch {
 }
 
 impl ReplyBatch {
-    /// A request sent at `sent`, for which a tenant has paid so much, has been answered by `len` bytes.
+    /// Adds a request sent at `sent`, for which a tenant has paid so much, and which has been answered by `len` bytes.
     #[inline]
     pub(crate) fn add(
         &mut self,
@@ -220,13 +221,13 @@ impl ReplyBatch {
         self.are_reference &= class == PriceClass::GET && rows == 1 && len <= SMALL;
         self.paid = self.paid.saturating_add(paid);
         self.payer = match self.payer {
-            Payer::Nobody if paid > MilliRu::ZERO => Payer::One(tenant),
+            Payer::Empty if paid > MilliRu::ZERO => Payer::One(tenant),
             Payer::One(payer) if paid > MilliRu::ZERO && payer == tenant => self.payer,
             _ => Payer::Several,
         };
     }
 
-    /// Which tenant may owe more for them, and what it has paid; nothing if nobody can tell, or they are the reference.
+    /// The tenant that alone has paid for them, and the sum; `None` if there are several, or if they are the reference.
     #[inline]
     pub(crate) fn payer(&self) -> Option<(TenantId, MilliRu)> {
         match self.payer {
@@ -235,25 +236,24 @@ impl ReplyBatch {
         }
     }
 
-    /// All of them, but for what they were expected to take.
+    /// The sums of all of them, but for their expected time.
     pub(crate) fn batch(&self) -> Batch {
         let count = self.counts.iter().sum();
         Batch { count, rows: self.rows, bytes: self.bytes, expected_milli: 0 }
     }
 
-    /// A question of gate's own has been answered.
+    /// Notes the answer to a query of gate's own.
     pub(crate) fn mark_unmeasurable(&mut self) {
         (self.is_unmeasurable, self.sent) = (true, Nanos::ZERO);
     }
 
-    /// Whether there are none.
+    /// True if there are none.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.sent == Nanos::MAX
     }
 
-    /// How long the store took for them until `now`, when it had answered before at `before`; nothing if that cannot be
-    /// told.
+    /// The store's time for them until `now`, if its last answer before was at `before`; `None` if that is not known.
     pub(crate) fn took(&self, before: Nanos, now: Nanos) -> Option<Nanos> {
         (!self.is_empty() && !self.is_unmeasurable).then(|| now.saturating_sub(self.sent.max(before)))
     }
@@ -286,7 +286,7 @@ mod tests {
         answers
     }
 
-    /// What a model takes the reference read to be after one window.
+    /// The time of the reference read that a model infers from one window.
     fn reference(window: &Window) -> Option<Nanos> {
         let prices = Prices { base: MilliRu(500), row: MilliRu(500), kib: MilliRu(0), latency: MilliRu(0) };
         let mut model = CostModel::new(prices, Learning { min_reference: 1, ..Learning::default() }).unwrap();
@@ -302,13 +302,13 @@ mod tests {
             assert_eq!(answers.took(us(before), us(now)), Some(us(took)), "{sent} {before} {now}");
         }
         assert_eq!(ReplyBatch::default().took(us(1), us(2)), None);
-        let mut spoiled = answers(&[(GET, 1, 5)]);
-        spoiled.mark_unmeasurable();
-        assert!(!spoiled.is_empty() && spoiled.took(ZERO, us(2)).is_none());
+        let mut unmeasurable = answers(&[(GET, 1, 5)]);
+        unmeasurable.mark_unmeasurable();
+        assert!(!unmeasurable.is_empty() && unmeasurable.took(ZERO, us(2)).is_none());
     }
 
     #[test]
-    fn only_small_reads_of_one_key_among_themselves_are_the_reference() {
+    fn only_batches_of_small_single_reads_are_the_reference() {
         let two = CostFeatures { rows: 2, ..GET };
         for (requests, is_reference) in [
             (&[(GET, 0, 5)][..], true),
@@ -328,15 +328,15 @@ mod tests {
     }
 
     #[test]
-    fn who_has_paid_for_all_answers_owes_the_rest_unless_they_are_the_reference() {
+    fn the_payer_of_a_batch_pays_the_rest_except_for_references() {
         let one = PAID;
         let other = (TenantId(8), MilliRu(1));
         let uncharged = (TenantId(7), MilliRu::ZERO);
-        let owes = |paid: u32| Some((one.0, MilliRu(paid)));
+        let charged = |paid: u32| Some((one.0, MilliRu(paid)));
         for (requests, payer) in [
             (&[][..], None),
-            (&[(MGET, one)], owes(1_000)),
-            (&[(GET, one), (MGET, one), (MGET, one)], owes(3_000)),
+            (&[(MGET, one)], charged(1_000)),
+            (&[(GET, one), (MGET, one), (MGET, one)], charged(3_000)),
             (&[(GET, one), (GET, one)], None),
             (&[(MGET, one), (MGET, other)], None),
             (&[(MGET, one), (MGET, other), (MGET, one)], None),

@@ -1,14 +1,14 @@
 //! The events that are counted.
 
-/// What is counted.
+/// An event of a service. Each has a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Event {
     /// A client was accepted.
     Accepted,
-    /// A client was turned away: there are too many.
+    /// A client was turned away: there were too many.
     TurnedAway,
-    /// A client left, or all was said.
+    /// A client left, or had all its replies.
     Left,
     /// A client was closed because it did not read its replies.
     SlowReader,
@@ -16,15 +16,15 @@ pub enum Event {
     SlowWriter,
     /// A client was closed because the store broke off in the middle of its reply.
     Cut,
-    /// A client was closed that wanted nothing for too long, or did not say in time who it is.
+    /// A client was closed that had no request for too long, or did not log in in time.
     Idle,
-    /// A client got a connection to the store of its own.
+    /// A client got a dedicated connection to the store.
     DedicatedConnection,
-    /// A request was too long to be gathered, and was passed on as it came.
+    /// A request was too long to be gathered, and was streamed.
     Streamed,
-    /// A datagram came.
+    /// A datagram was received.
     Datagram,
-    /// An answer to a datagram was longer than it and than the budget for replies allowed.
+    /// An answer to a datagram was longer than the datagram and the reply budget allowed.
     AnswerDropped,
     /// A request was decoded.
     Request,
@@ -40,15 +40,15 @@ pub enum Event {
     PoolRefused,
     /// A connection was closed for the PROXY header that it began with, or did not begin with.
     HeaderRejected,
-    /// A client wanted to speak TLS.
+    /// A client began a TLS handshake.
     Tls,
-    /// A read of a hot key was answered with what was kept of it.
+    /// A read of a hot key was answered from the cache.
     CacheHit,
-    /// A read of a hot key was answered by another's read.
+    /// A read of a hot key was answered by another client's read.
     Coalesced,
-    /// A read of a hot key went to the store for all who asked.
+    /// A read of a hot key went to the store for all clients that asked.
     Flight,
-    /// What was kept of a hot key was no longer true: it had been written to.
+    /// A cached answer was outdated: its key had been written to.
     Invalidated,
 }
 
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_places_in_the_list_and_names_differ() {
+    fn numbers_are_positions_in_the_list_and_names_differ() {
         for (seq, event) in Event::ALL.into_iter().enumerate() {
             assert_eq!(event as usize, seq, "{}", event.name());
             assert_eq!(Event::ALL.iter().filter(|other| other.name() == event.name()).count(), 1);

@@ -1,7 +1,7 @@
-//! How long the store took, counted by one thread and read by any.
+//! The store's latency, counted by one thread and read by any.
 //!
-//! Buckets grow by an eighth, from a microsecond to over a minute, so that a percentile is off by at most that
-//! much. Counts only grow: who wants an interval's takes the difference of two readings.
+//! Buckets grow by an eighth, from a microsecond to over a minute, so that a percentile is off by at most that much.
+//! Counts only grow: the counts of an interval are the difference of two readings.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,7 +26,7 @@ pub struct LatencySnapshot {
 }
 
 impl LatencyHistogram {
-    /// Counts some more that all took as long. Only one thread may call this.
+    /// Counts `count` more of this latency. Only one thread may call this.
     #[inline]
     pub(crate) fn record(&self, took: Nanos, how_many: u64) {
         let count = &self.counts[bucket(took)];
@@ -48,7 +48,7 @@ impl LatencySnapshot {
         }
     }
 
-    /// What has come since `earlier`.
+    /// The difference to an `earlier` reading.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let counts = self.counts.iter().zip(&earlier.counts);
@@ -61,7 +61,33 @@ impl LatencySnapshot {
         self.counts.iter().sum()
     }
 
-    /// Whether there are none.
+    /// The counts below [`LatencySnapshot::BOUNDS`], each without those below the bound before, and those from the last one
+    /// on.
+    #[must_use]
+    pub fn by_bound(&self) -> ([u64; LatencySnapshot::BOUNDS.len()], u64) {
+        let mut rest = &self.counts[..];
+        let mut taken = 0;
+        let counts = Self::BOUNDS.map(|bound| {
+            let upto = bucket(bound);
+            let (below, above) = rest.split_at(upto - std::mem::replace(&mut taken, upto));
+            rest = above;
+            below.iter().sum()
+        });
+        (counts, rest.iter().sum())
+    }
+
+    /// Bounds that buckets end at: from 32,768 ns on, each twice the one before, to 8.6 s.
+    pub const BOUNDS: [Nanos; 19] = {
+        let mut bounds = [Nanos::ZERO; 19];
+        let mut place = 0;
+        while place < bounds.len() {
+            bounds[place] = Nanos(1 << (15 + place));
+            place += 1;
+        }
+        bounds
+    };
+
+    /// True if there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -121,6 +147,21 @@ mod tests {
             let end = end(bucket(Nanos(took))).0;
             proptest::prop_assert!(end > took && end <= took + took / 8 + 1_024, "{took} {end}");
         }
+    }
+
+    #[test]
+    fn counts_by_bound_are_of_what_is_below_it() {
+        let latencies = LatencyHistogram::default();
+        let mut all = LatencySnapshot::default();
+        for (place, bound) in LatencySnapshot::BOUNDS.into_iter().enumerate() {
+            latencies.record(Nanos(bound.0 - 1), 10 + place as u64);
+            latencies.record(bound, 1);
+        }
+        all.add(&latencies);
+        let (counts, beyond) = all.by_bound();
+        let expected: Vec<u64> = (0..19).map(|place| 10 + place + u64::from(place > 0)).collect();
+        assert_eq!((&counts[..], beyond), (&expected[..], 1));
+        assert_eq!(counts.iter().sum::<u64>() + beyond, all.len());
     }
 
     #[test]

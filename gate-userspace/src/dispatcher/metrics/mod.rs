@@ -1,6 +1,9 @@
-//! What happened in one service, counted by one thread and read by any.
+//! The metrics of one service, counted by one thread and read by any.
 //!
-//! [`event`]: what is counted. [`by_type`]: by query type. [`latency`]: how long it took. [`cost_samples`]: what answers teach about prices.
+//! [`event`]: the events. [`by_type`]: counts by query type. [`latency`]: histograms. [`cost_samples`]: measured costs
+//! of requests, from which prices are learned.
+//! [`verdicts`]: sampled verdicts.
+//! [`store_state`]: whether the store can be reached, by all threads together.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,6 +16,8 @@ pub use self::event::Event;
 use self::latency::LatencySnapshot;
 use self::read_prices::{ReadPriceMetrics, ReadPriceSums};
 use self::refusal_latency::{RefusalMetrics, RefusalSnapshot};
+pub use self::store_state::Reached;
+use self::store_state::StoreState;
 use crate::dispatcher::queue::delay::QueueState;
 use crate::dispatcher::queue::permits::{Permits, UNLIMITED};
 use crate::dispatcher::queue::policy::Policy;
@@ -30,6 +35,8 @@ mod event;
 pub(super) mod latency;
 pub(super) mod read_prices;
 pub(super) mod refusal_latency;
+pub(super) mod store_state;
+pub(super) mod verdicts;
 
 /// One thread's counters of one service. All only grow.
 #[derive(Debug)]
@@ -40,10 +47,9 @@ pub struct WorkerMetrics {
     /// By tier, as of the last tick.
     queues: [QueueMetrics; Tier::ALL.len()],
     pub(crate) refusals: RefusalMetrics,
-    store_connections: AtomicU64,
-    /// What answers teach about prices.
+    /// Measured costs of requests, from which prices are learned.
     pub(crate) cost_samples: CostSamples,
-    /// Prices by what requests are expected to read.
+    /// Prices that were learned from the rows and bytes of earlier requests.
     pub(crate) read_prices: ReadPriceMetrics,
 }
 
@@ -63,13 +69,12 @@ impl WorkerMetrics {
             types,
             queues: Default::default(),
             refusals: RefusalMetrics::default(),
-            store_connections: AtomicU64::new(0),
             cost_samples: CostSamples::default(),
             read_prices: ReadPriceMetrics::default(),
         }
     }
 
-    /// Counts one more. Only the thread whose figures these are may call this.
+    /// Counts one more. Only the thread whose counters these are may call this.
     #[inline]
     pub(crate) fn count(&self, event: Event) {
         self.count_many(event, 1);
@@ -81,20 +86,21 @@ impl WorkerMetrics {
         count.store(count.load(Ordering::Relaxed).wrapping_add(times.into()), Ordering::Relaxed);
     }
 
-    /// So many requests were answered that had waited for so long, and took the store so long. As [`WorkerMetrics::count`].
+    /// Counts requests that were answered: they had waited for so long, and the store took so long. As
+    /// [`WorkerMetrics::count`].
     #[inline]
     pub(crate) fn answered(&self, query_type: QueryType, waited: Nanos, took: Nanos, count: u32) {
         self.count_many(Event::Answered, count);
         self.of_type(query_type).answered(waited, took, count);
     }
 
-    /// Where requests of a query type are counted. As [`WorkerMetrics::count`].
+    /// The counts of a query type. As [`WorkerMetrics::count`].
     #[inline]
     pub(crate) fn of_type(&self, query_type: QueryType) -> &TypeMetrics {
         self.types.get(usize::from(query_type.0)).unwrap_or(&self.types[Class::Unknown.index()])
     }
 
-    /// Notes how a tier's queue is. As [`WorkerMetrics::count`].
+    /// Notes the state of a tier's queue. As [`WorkerMetrics::count`].
     pub(crate) fn set_queue(&self, tier: Tier, state: QueueState) {
         let queue = &self.queues[tier.index()];
         queue.waiting.store(state.waiting, Ordering::Relaxed);
@@ -102,7 +108,7 @@ impl WorkerMetrics {
         queue.stands.store(state.stands, Ordering::Relaxed);
     }
 
-    /// How a tier's queue is in this thread.
+    /// The state of a tier's queue in this thread.
     #[must_use]
     pub fn queue(&self, tier: Tier) -> QueueState {
         let queue = &self.queues[tier.index()];
@@ -113,14 +119,7 @@ impl WorkerMetrics {
         }
     }
 
-    /// Notes that a connection to the store was made, or that one ended. As [`WorkerMetrics::count`].
-    pub(crate) fn set_store_connected(&self, made: bool) {
-        let links = self.store_connections.load(Ordering::Relaxed);
-        let links = if made { links.wrapping_add(1) } else { links.saturating_sub(1) };
-        self.store_connections.store(links, Ordering::Relaxed);
-    }
-
-    /// How often it happened.
+    /// The number of times that it has happened.
     #[must_use]
     pub fn get(&self, event: Event) -> u64 {
         self.counts[event as usize].load(Ordering::Relaxed)
@@ -135,7 +134,7 @@ impl WorkerMetrics {
     }
 }
 
-/// What happened at one service.
+/// The metrics of one service, of all threads.
 #[derive(Clone, Debug)]
 pub struct ServiceMetrics {
     /// Its name.
@@ -144,8 +143,9 @@ pub struct ServiceMetrics {
     pub threads: Arc<[Arc<WorkerMetrics>]>,
     /// Its query types.
     pub types: Arc<QueryTypes>,
-    /// How long requests took from their admission to the answer, by query type, since the last tick.
+    /// The times from admission to answer, by query type, since the last tick.
     pub responses: Arc<latency_ratio::Latencies>,
+    pub(crate) store: Arc<StoreState>,
     policy: Policy,
     permits: Arc<Permits>,
 }
@@ -160,28 +160,28 @@ impl ServiceMetrics {
     ) -> Self {
         let responses = Arc::new(latency_ratio::Latencies::new(types.len()));
         let threads = (0..threads).map(|_| Arc::new(WorkerMetrics::new(types.len()))).collect();
-        Self { name, threads, types: Arc::new(types), responses, policy, permits }
+        Self { name, threads, types: Arc::new(types), responses, store: Arc::default(), policy, permits }
     }
 
-    /// Records how long so many requests of a query type took, their wait included. Any thread may call this.
+    /// Records the time of requests of a query type, their wait included. Any thread may call this.
     #[inline]
     pub(crate) fn responded(&self, query_type: QueryType, took: Nanos, count: u32) {
         self.responses.record_many(usize::from(query_type.0), took, count);
     }
 
-    /// How many requests may be with the store at once; `None` for any number.
+    /// The number of requests that may be with the store at once; `None` for any number.
     #[must_use]
     pub fn parallelism(&self) -> Option<usize> {
         Some(self.permits.limit()).filter(|&limit| limit != UNLIMITED)
     }
 
-    /// How often something happened, all threads together.
+    /// The number of times that it has happened, all threads together.
     #[must_use]
     pub fn get(&self, event: Event) -> u64 {
         self.threads.iter().map(|thread| thread.get(event)).sum()
     }
 
-    /// How requests of each query type fared since the start.
+    /// The counts of each query type since the start.
     #[must_use]
     pub fn counts(&self) -> Vec<Counts> {
         let mut all = vec![Counts::default(); self.types.len()];
@@ -191,7 +191,7 @@ impl ServiceMetrics {
         all
     }
 
-    /// How refusals since the start reached their clients.
+    /// The refusals since the start, and their times.
     #[must_use]
     pub fn refusals(&self) -> RefusalSnapshot {
         let mut refusals = RefusalSnapshot::default();
@@ -199,19 +199,19 @@ impl ServiceMetrics {
         refusals
     }
 
-    /// Says what classes of requests are expected to take, in thousandths of a reference read, and what answers are
-    /// measured by; nothing if nobody wants to learn.
+    /// Sets the expected times of the classes, in thousandths of a reference read, and the measure of answers; `None`
+    /// if no price by latency is learned.
     pub(crate) fn expect(&self, expected: Option<(&ByClass<u32>, Option<Measure>)>) {
         self.threads.iter().for_each(|thread| thread.cost_samples.expect(expected));
     }
 
-    /// What has been charged beyond prices since the start, in thousandths of a request unit.
+    /// The sum of the charges beyond prices since the start, in thousandths of a request unit.
     #[must_use]
     pub fn settled_mru(&self) -> u64 {
         self.threads.iter().map(|thread| thread.cost_samples.settled_mru()).sum()
     }
 
-    /// What the threads have learned since this was last asked.
+    /// The cost samples of all threads since the last call.
     pub(crate) fn take_window(&self) -> Window {
         self.threads.iter().fold(Window::default(), |mut sum, thread| {
             sum.merge(&thread.cost_samples.take_window());
@@ -219,7 +219,7 @@ impl ServiceMetrics {
         })
     }
 
-    /// How long requests of each class took the store by themselves, while somebody wanted to learn.
+    /// The store's times for requests of each class alone, while prices by latency are learned.
     pub(crate) fn service_times(&self) -> ByClass<LatencySnapshot> {
         std::array::from_fn(|class| {
             let mut times = LatencySnapshot::default();
@@ -228,7 +228,7 @@ impl ServiceMetrics {
         })
     }
 
-    /// The requests whose price was learned from what the ones before read, by price class, since the start.
+    /// The requests whose price was learned from the reads of earlier ones, by price class, since the start.
     #[must_use]
     pub fn read_prices(&self) -> ByClass<ReadPriceSums> {
         let mut sums = ByClass::default();
@@ -236,13 +236,13 @@ impl ServiceMetrics {
         sums
     }
 
-    /// How long one more request of a tier would wait, as far as the admission policy knows.
+    /// The time that one more request of a tier would wait, as far as the admission policy knows.
     #[must_use]
     pub fn expected_wait(&self, tier: Tier) -> Option<Nanos> {
         self.policy.expected_wait(tier)
     }
 
-    /// How a tier's queue is: all that wait, the longest delay, and whether it stands in any thread.
+    /// The state of a tier's queue: all that wait, the longest delay, and whether it stands in any thread.
     #[must_use]
     pub fn queue(&self, tier: Tier) -> QueueState {
         self.threads.iter().map(|thread| thread.queue(tier)).fold(QueueState::default(), |sum, one| {
@@ -257,7 +257,19 @@ impl ServiceMetrics {
     /// Connections to the store that there are now.
     #[must_use]
     pub fn store_connections(&self) -> u64 {
-        self.threads.iter().map(|thread| thread.store_connections.load(Ordering::Relaxed)).sum()
+        self.store.connections()
+    }
+
+    /// Reachability of the store; `None` if that has not been tried.
+    #[must_use]
+    pub fn store_reached(&self) -> Option<Reached> {
+        self.store.reached()
+    }
+
+    /// Clients that are connected.
+    #[must_use]
+    pub fn clients(&self) -> u64 {
+        self.threads.iter().map(|thread| thread.connected()).sum()
     }
 
     /// Requests that wait for the store, as of the last tick.
@@ -299,9 +311,9 @@ pub(crate) struct OwnStats {
 }
 
 impl OwnStats {
-    /// The document as of `now`, or of up to [`OWN_STATS_LIFE`] before.
+    /// The document as of `now`, or of up to [`OWN_STATS_TTL`] before.
     pub(crate) fn document(&mut self, metrics: &ServiceMetrics, now: Nanos) -> &[u8] {
-        if self.made.is_none_or(|made| now.saturating_sub(made) >= OWN_STATS_LIFE) {
+        if self.made.is_none_or(|made| now.saturating_sub(made) >= OWN_STATS_TTL) {
             self.made = Some(now);
             self.document.clear();
             metrics.write_stats(&mut self.document);
@@ -311,4 +323,4 @@ impl OwnStats {
 }
 
 /// As long as a tick, unless configured otherwise.
-const OWN_STATS_LIFE: Nanos = Nanos::from_millis(100);
+const OWN_STATS_TTL: Nanos = Nanos::from_millis(100);

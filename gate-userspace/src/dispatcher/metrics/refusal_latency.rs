@@ -1,11 +1,11 @@
-//! How long a client waits for a refusal: from when its request was decoded until gate has written it.
+//! The time that a client waits for a refusal: from when its request was decoded until gate has written it.
 //!
-//! **What is timed.** Refusals that are decided as soon as a request is decoded, and that nothing holds back: no
-//! earlier request of the client's is unanswered, and its socket takes what there is. The time is gate's own, then. It
-//! begins before the first request of a read is looked at, so those behind others in one read count these as well.
+//! **Timed** are refusals that are decided as soon as a request is decoded, and that nothing holds back: no earlier
+//! request of the client is unanswered, and its socket takes the output. So the time is gate's own. It begins before
+//! the first request of a read is processed, so those behind others in one read count these as well.
 //!
-//! **What is only counted.** A refusal whose place is behind an answer that the store still owes, and one that the
-//! client has no room for: how long these take is up to the store, or to the client.
+//! **Only counted** are refusals whose place is behind an answer that the store has not given, and those that the client's
+//! socket has no room for. Their time depends on the store, or on the client.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +24,7 @@ pub(crate) struct RefusalMetrics {
 /// All threads' refusals at one point in time, or between two.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RefusalSnapshot {
-    /// How long those took that nothing held back.
+    /// The times of those that nothing held back.
     pub took: LatencySnapshot,
     /// The others.
     pub held_back: u64,
@@ -43,7 +43,7 @@ struct Pending {
 }
 
 impl RefusalMetrics {
-    /// So many could not be written at once.
+    /// Counts refusals that could not be written at once.
     pub(crate) fn held_back(&self, count: u64) {
         self.held_back.store(self.held_back.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
     }
@@ -56,7 +56,7 @@ impl RefusalSnapshot {
         self.held_back = self.held_back.wrapping_add(metrics.held_back.load(Ordering::Relaxed));
     }
 
-    /// What has come since `earlier`.
+    /// The difference to an `earlier` reading.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -67,7 +67,7 @@ impl RefusalSnapshot {
 }
 
 impl PendingRefusals {
-    /// One more, whose request was decoded at `decoded`.
+    /// Adds a refusal whose request was decoded at `decoded`.
     pub(crate) fn add(&self, decoded: Nanos) {
         let batch = self.0.get().unwrap_or(Pending { since: decoded, count: 0 });
         self.0.set(Some(Pending { count: batch.count + 1, ..batch }));
@@ -81,12 +81,12 @@ impl PendingRefusals {
         }
     }
 
-    /// Something in the output has to wait.
+    /// Notes that something in the output has to wait.
     pub(crate) fn on_held_back(&self, metrics: &RefusalMetrics) {
         self.0.take().iter().for_each(|batch| metrics.held_back(batch.count));
     }
 
-    /// Nobody will read them.
+    /// Discards them: the client will not read them.
     pub(crate) fn discard(&self) {
         self.0.set(None);
     }
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_together_took_as_long_as_the_first_of_it() {
+    fn refusals_of_one_write_took_as_long_as_the_first() {
         let metrics = RefusalMetrics::default();
         let pending_refusals = PendingRefusals::default();
         pending_refusals.add(Nanos::from_millis(100));
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_back_is_counted_and_not_timed_and_what_is_lost_is_neither() {
+    fn held_back_refusals_are_counted_only_and_lost_ones_neither() {
         let metrics = RefusalMetrics::default();
         let pending_refusals = PendingRefusals::default();
         metrics.held_back(1);

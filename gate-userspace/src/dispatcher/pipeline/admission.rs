@@ -23,14 +23,16 @@ use gate_common::abi::Reason;
 use gate_common::units::{MilliRu, Nanos};
 use tokio::time::sleep;
 
+use super::answered::Answered;
+use super::demand::Demand;
 use super::read_prices::ReadPrices;
 use crate::clock;
-use crate::dispatcher::metrics::cost_samples::{ReplyBatch, asked_rows};
+use crate::dispatcher::metrics::cost_samples::ReplyBatch;
 use crate::dispatcher::metrics::{ServiceMetrics, WorkerMetrics};
 use crate::dispatcher::queue::concurrency::{SharedLimits, ThreadLatencies};
 use crate::dispatcher::queue::delay::Delay;
 use crate::dispatcher::queue::policy::Policy;
-use crate::dispatcher::queue::tier_queue::{Place, Queue};
+use crate::dispatcher::queue::tier_queue::{Queue, QueueKey};
 use crate::dispatcher::request::{Charged, Payer, RequestClass};
 use crate::dispatcher::settings::{Limits, Settings};
 use crate::dispatcher::tenants::Tenants;
@@ -38,9 +40,8 @@ use crate::dispatcher::tenants::ledger::{Charge, Ledger, TenantId};
 use crate::dispatcher::tenants::request_limits::LimitSet;
 use crate::policy::Tier;
 use crate::policy::cost_model::{Measure, Window};
-use crate::policy::read_cost::{AskedRows, ReadSizes};
-use crate::protocol::price_class::PriceClass;
-use crate::protocol::{Refusal, RowsBy};
+use crate::policy::read_cost::{ReadSize, ReadSizes};
+use crate::protocol::Refusal;
 
 /// Admission to one service's store, in one thread. `T` is a request in the queue.
 #[derive(Debug)]
@@ -60,7 +61,7 @@ pub(crate) struct Admission<T> {
     pub(super) deadline: Cell<Option<Nanos>>,
     pub(super) metrics: Arc<WorkerMetrics>,
     service_metrics: ServiceMetrics,
-    /// What requests read, and whether prices follow that.
+    /// The learned reads of requests, if prices follow them.
     pub(super) reads: ReadPrices,
     /// Cost samples since the last tick.
     cost_window: RefCell<Window>,
@@ -68,64 +69,24 @@ pub(crate) struct Admission<T> {
     measure: Cell<Option<Measure>>,
 }
 
-/// What a request asks for, known before it runs: its price is a function of this.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Demand {
-    /// 0 for more bytes of a request that has been charged already.
-    pub(crate) commands: u32,
-    pub(crate) rows: u32,
-    pub(crate) rows_by: RowsBy,
-    pub(crate) bytes: usize,
-    pub(crate) price_class: PriceClass,
-    /// The tenant's limits by what is asked that it counts towards.
-    pub(crate) limits: LimitSet,
-}
-
-impl Demand {
-    /// `bytes` more of a request that has been charged already.
-    pub(crate) const fn more(bytes: usize) -> Self {
-        Self {
-            commands: 0,
-            rows: 0,
-            rows_by: RowsBy::Request,
-            bytes,
-            price_class: PriceClass::OTHER,
-            limits: LimitSet::NONE,
-        }
-    }
-
-    /// The rows that it asks for.
-    #[inline]
-    pub(super) const fn asked(&self) -> AskedRows {
-        asked_rows(self.rows, self.rows_by)
-    }
-}
-
 /// The number of a client's requests in the queue, and where the last of them waits.
-pub(crate) type ClientQueue = (usize, Option<Place>);
+pub(crate) type ClientQueue = (usize, Option<QueueKey>);
 
-/// Requests of one class that were charged together, sent together, and answered together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Answered {
-    pub(crate) class: RequestClass,
-    /// When they were charged.
-    pub(crate) charged: Nanos,
-    pub(crate) sent: Nanos,
-    pub(crate) count: u32,
-}
-
-impl Answered {
-    /// Adds them to those before, if they are alike. Otherwise takes their place, and returns those before.
-    #[inline]
-    pub(crate) fn merge(self, before: &mut Option<Self>) -> Option<Self> {
-        match before {
-            Some(before) if Self { count: before.count, ..self } == *before => {
-                before.count += self.count;
-                None
-            }
-            before => before.replace(self),
-        }
-    }
+/// The price of one request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Quote {
+    /// With the request's own tier.
+    pub(super) class: RequestClass,
+    /// The rung of its service and tier.
+    pub(super) rung: u32,
+    /// The price by its class, before multiplier and rung.
+    pub(super) asked: MilliRu,
+    /// The sum to be charged.
+    pub(super) price: MilliRu,
+    /// The read that is expected of it, if that is another than it says.
+    pub(super) expected: Option<ReadSize>,
+    /// The price by its class after multiplier and rung, if the price follows the expected read.
+    pub(super) by_class: Option<MilliRu>,
 }
 
 impl<T> Admission<T> {
@@ -169,26 +130,17 @@ impl<T> Admission<T> {
         ledger: &mut Ledger,
         payer: Payer,
         demand: Demand,
-        mut class: RequestClass,
+        class: RequestClass,
         now: Nanos,
     ) -> Result<Charged, Refusal> {
         let Payer { tenant, shadow, is_charged_by_xdp, is_datagram, .. } = payer;
-        class.tier = ledger.tier(tenant).max(class.tier);
-        let Demand { commands, rows, bytes, price_class, .. } = demand;
-        let price = ledger.price(self.service, commands, rows, bytes, price_class);
+        let Quote { class, rung, asked, price, by_class, .. } = self.quote(ledger, payer, &demand, class);
         if payer.counts_for_deep_debt {
-            ledger.count_demand(tenant, price);
+            ledger.count_demand(tenant, asked);
         }
-        let rung = ledger.rung(self.service, class.tier);
-        let price = ledger.apply_multiplier(tenant, price, rung);
-        // XDP charges datagrams the price of the class, which is all that it knows; so does this.
-        let expected = (commands > 0 && !is_datagram)
-            .then(|| self.reads.expected(tenant, price_class, demand.asked()))
-            .flatten();
-        let price = match expected {
-            Some(read) => self.learned_price(ledger, (tenant, rung), price, &demand, read),
-            None => price,
-        };
+        if let Some(by_class) = by_class {
+            self.metrics.read_prices.record(demand.price_class, by_class, price);
+        }
         let mut limits = demand.limits;
         if !self.take_limits(ledger, payer, limits, price, now)? {
             limits = LimitSet::NONE;
@@ -216,6 +168,35 @@ impl<T> Admission<T> {
             is_counted: false,
             limits,
         })
+    }
+
+    /// The price of a request, and the class that it is charged as. Takes and counts nothing. `class` as in
+    /// [`Admission::charge`].
+    #[inline(always)]
+    pub(super) fn quote(
+        &self,
+        ledger: &mut Ledger,
+        payer: Payer,
+        demand: &Demand,
+        mut class: RequestClass,
+    ) -> Quote {
+        let Payer { tenant, is_datagram, .. } = payer;
+        class.tier = ledger.tier(tenant).max(class.tier);
+        let Demand { commands, rows, bytes, price_class, .. } = *demand;
+        let asked = ledger.price(self.service, commands, rows, bytes, price_class);
+        let rung = ledger.rung(self.service, class.tier);
+        let class_price = ledger.apply_multiplier(tenant, asked, rung);
+        // XDP charges datagrams the price of the class, which is all that it knows; so does this.
+        let expected = (commands > 0 && !is_datagram)
+            .then(|| self.reads.expected(tenant, price_class, demand.requested_rows()))
+            .flatten();
+        let (price, by_class) = match expected {
+            Some(read) => {
+                (self.learned_price(ledger, (tenant, rung), class_price, demand, read), Some(class_price))
+            }
+            None => (class_price, None),
+        };
+        Quote { class, rung, asked, price, expected, by_class }
     }
 
     /// Charges `bytes` more of a request that has been charged, and counts them.
@@ -355,6 +336,11 @@ impl<T> Admission<T> {
         self.queue.borrow_mut().enter();
     }
 
+    /// True if [`Admission::take_permit`] would give a client one that has no requests in the queue.
+    pub(crate) fn may_take_permit(&self, is_slow: bool) -> bool {
+        self.queue.borrow().may_pass(is_slow)
+    }
+
     /// Releases a permit: a request has been answered, or will not be.
     #[inline]
     pub(crate) fn release_permit(&self) {
@@ -367,7 +353,8 @@ impl<T> Admission<T> {
         self.delay.borrow_mut().left(tier, now, Nanos::ZERO, 0);
     }
 
-    /// Whether one more request of a tenant, of so many bytes, may wait; `is_only` says that there is no other tenant.
+    /// Checks that one more request of a tenant, of so many bytes, may wait; `is_only` says that there is no other
+    /// tenant.
     ///
     /// # Errors
     ///
@@ -455,33 +442,3 @@ impl<T> Admission<T> {
 const ONE_TICK: Nanos = Nanos::from_millis(100);
 /// The shortest time between two attempts to charge a request that waits.
 const MIN_WAIT: Nanos = Nanos::from_millis(1);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::policy::admission::QueryType;
-
-    #[test]
-    fn only_what_is_alike_is_observed_together_and_nothing_is_lost() {
-        let one = |tier, query_type, charged, sent| Answered {
-            class: RequestClass { tier, query_type: QueryType(query_type) },
-            charged: Nanos(charged),
-            sent: Nanos(sent),
-            count: 1,
-        };
-        let first = one(Tier::Standard, 0, 1, 2);
-        let others = [
-            one(Tier::Batch, 0, 1, 2),
-            one(Tier::Standard, 1, 1, 2),
-            one(Tier::Standard, 0, 0, 2),
-            one(Tier::Standard, 0, 1, 3),
-        ];
-        for other in others {
-            let mut last = None;
-            let mut observed: Vec<_> =
-                [first, first, other, first].into_iter().filter_map(|next| next.merge(&mut last)).collect();
-            observed.extend(last);
-            assert_eq!(observed, [Answered { count: 2, ..first }, other, first]);
-        }
-    }
-}

@@ -7,7 +7,7 @@ use gate_common::abi::Reason;
 use gate_common::units::Nanos;
 
 use super::admission::{Admission, ClientQueue};
-use crate::dispatcher::queue::tier_queue::{Place, Queued};
+use crate::dispatcher::queue::tier_queue::{QueueKey, Queued};
 use crate::dispatcher::request::Charged;
 use crate::protocol::Refusal;
 
@@ -29,13 +29,13 @@ pub(crate) trait QueuedRequest {
     /// True if the request is slow by kind.
     fn is_slow(&self) -> bool;
 
-    /// Whether its store connection takes one more such request.
+    /// True if its store connection takes one more such request.
     fn store_has_window(&self) -> bool;
 
     /// True if it waits however long that takes, and is not refused while its client is there.
     fn must_run(&self) -> bool;
 
-    /// Whether the store takes requests.
+    /// Checks that the store takes requests.
     ///
     /// # Errors
     ///
@@ -56,18 +56,18 @@ impl<T: QueuedRequest> Admission<T> {
     /// Adds a request to the queue, whether or not [`Admission::queue_accepts`] one more.
     pub(crate) fn enqueue(&self, request: T, bytes: &[u8], now: Nanos) {
         let Charged { tenant, price, class, .. } = *request.charged();
-        let own = Place { tier: class.tier, tenant: tenant.0, is_slow: request.is_slow() };
+        let wanted = QueueKey { tier: class.tier, tenant: tenant.0, is_slow: request.is_slow() };
         let (waiting, before) = request.client_queue().get();
-        let place = match before.filter(|_| waiting > 0) {
+        let key = match before.filter(|_| waiting > 0) {
             // A client's requests keep their order: a later one joins the lowest tier of those before it.
-            Some(before) => Place { tier: own.tier.max(before.tier), ..before },
-            None => own,
+            Some(before) => QueueKey { tier: wanted.tier.max(before.tier), ..before },
+            None => wanted,
         };
-        request.client_queue().set((waiting + 1, Some(place)));
+        request.client_queue().set((waiting + 1, Some(key)));
         self.policy.enqueued(class);
         self.metrics.of_type(class.query_type).enqueued();
         let cost = u64::from(price.0).max(LEAST_COST);
-        self.queue.borrow_mut().push(place, cost, request, bytes, now);
+        self.queue.borrow_mut().push(key, cost, request, bytes, now);
     }
 
     /// The next request of the queue, if a permit is free.
@@ -114,7 +114,7 @@ impl<T: QueuedRequest> Admission<T> {
         self.metrics.of_type(class.query_type).dequeued();
     }
 
-    /// Whether a request that has waited so long still goes to the store.
+    /// Decides if a request that has waited so long still goes to the store.
     fn check_dequeued(
         &self,
         request: &T,
@@ -162,5 +162,5 @@ impl<T: QueuedRequest> Admission<T> {
 
 /// The refusal of a request whose reply nobody wants any more.
 const LATE: Refusal = Refusal::of(Reason::Deadline);
-/// What a request counts at least when tenants take turns, in thousandths of an RU: a coalesced one costs nobody anything.
+/// The least that a request counts when tenants take turns, in thousandths of an RU: a coalesced one has no price.
 const LEAST_COST: u64 = 1_000;

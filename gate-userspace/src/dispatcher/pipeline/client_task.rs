@@ -12,10 +12,10 @@ use tokio::net::tcp::OwnedReadHalf;
 use super::service::{Service, Session};
 use super::streamed_request::StreamedRequest;
 use crate::clock;
-use crate::dispatcher::clients::client::{
-    CloseCause, ConnectionMode, Conversation, RESUME_OUTPUT, WriteStatus,
-};
+use crate::dispatcher::clients::client::{CloseCause, RESUME_OUTPUT, WriteStatus};
+use crate::dispatcher::clients::conversation::{ConnectionMode, Conversation};
 use crate::dispatcher::clients::replies::Replies;
+use crate::dispatcher::clients::task_budget::{TaskBudget, let_others_go_first};
 use crate::dispatcher::wire::Wire;
 use crate::dispatcher::wire::buffer::Buffer;
 
@@ -68,6 +68,7 @@ impl<W: Wire> Session<W> {
         let written = self.write(&mut conversation.replies.output, service);
         if conversation.replies.waiting() > service.limits.get().max_output && !self.stuck_for().is_zero() {
             self.dead.set(Some(CloseCause::SlowReader));
+            conversation.replies.discard();
         }
         self.set_outstanding(conversation.replies.outstanding());
         self.update_memory(&conversation);
@@ -113,20 +114,12 @@ impl<W: Wire> Session<W> {
         socket: &mut OwnedReadHalf,
         service: &Service<W>,
     ) -> Poll<TaskEvent<W>> {
+        self.conversation.borrow_mut().budget = TaskBudget::new();
         loop {
             if let Poll::Ready(ended) = self.poll_ended(cx) {
                 return Poll::Ready(TaskEvent::Closed(ended));
             }
-            let written = {
-                let conversation = &mut *self.conversation.borrow_mut();
-                let written = self.write(&mut conversation.replies.output, service);
-                self.update_memory(conversation);
-                if self.holds_up_store.get() && conversation.replies.waiting() <= RESUME_OUTPUT {
-                    self.resume_store();
-                }
-                written
-            };
-            let blocked = match written {
+            let blocked = match self.write_replies(service) {
                 WriteStatus::Complete => false,
                 WriteStatus::Blocked => true,
                 WriteStatus::StoreError => return Poll::Ready(TaskEvent::Closed(CloseCause::ClientLeft)),
@@ -162,6 +155,9 @@ impl<W: Wire> Session<W> {
             if conversation.awaits_output {
                 return Poll::Pending;
             }
+            if conversation.budget.is_spent() {
+                return let_others_go_first(cx);
+            }
             let decode_paused = conversation.decode_paused;
             drop(conversation);
             if decode_paused {
@@ -172,7 +168,18 @@ impl<W: Wire> Session<W> {
         }
     }
 
-    /// Reads once, and takes in what came.
+    /// Writes the replies that are ready, as far as the socket takes them.
+    fn write_replies(&self, service: &Service<W>) -> WriteStatus {
+        let conversation = &mut *self.conversation.borrow_mut();
+        let written = self.write(&mut conversation.replies.output, service);
+        self.update_memory(conversation);
+        if self.holds_up_store.get() && conversation.replies.waiting() <= RESUME_OUTPUT {
+            self.resume_store();
+        }
+        written
+    }
+
+    /// Reads once, and decodes.
     fn poll_read(
         self: &Rc<Self>,
         cx: &mut Context<'_>,

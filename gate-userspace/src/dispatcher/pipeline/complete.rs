@@ -7,7 +7,7 @@ use std::sync::Arc;
 use gate_common::abi::Reason;
 use gate_common::units::Nanos;
 
-use super::admission::Answered;
+use super::answered::Answered;
 use super::queue_item::QueueItem;
 use super::service::{Service, Session};
 use crate::clock;
@@ -16,6 +16,7 @@ use crate::dispatcher::hot_cache::CacheRole;
 use crate::dispatcher::hot_cache::flights::{Completion, Flight, PendingTtl};
 use crate::dispatcher::metrics::Event;
 use crate::dispatcher::metrics::cost_samples::ReplyBatch;
+use crate::dispatcher::metrics::store_state::StoreLog;
 use crate::dispatcher::request::{Charged, InFlight};
 use crate::dispatcher::settings::Settings;
 use crate::dispatcher::stores::error::StoreError;
@@ -184,18 +185,36 @@ impl<W: Wire> StoreEvents for Service<W> {
 
     fn connected(&self) {
         self.metrics.count(Event::StoreConnected);
-        self.metrics.set_store_connected(true);
-        tracing::debug!(service = self.settings.name, "connected to the store");
+        let service = &self.settings.name;
+        let store = &self.settings.backend.address;
+        if let Some(StoreLog::UpAgain { down_for }) = self.service_metrics.store.connected(clock::monotonic())
+        {
+            tracing::info!(service, %store, %down_for, "the store is up again");
+        }
+        tracing::debug!(service, "connected to the store");
     }
 
     fn disconnected(&self) {
-        self.metrics.set_store_connected(false);
+        self.service_metrics.store.disconnected();
     }
 
-    fn store_down(&self, why: &StoreError, pause: Nanos) {
+    fn store_down(&self, why: &StoreError, backoff: Nanos) {
         self.metrics.count(Event::StoreFailed);
+        let service = &self.settings.name;
         let store = &self.settings.backend.address;
-        tracing::warn!(service = self.settings.name, %store, %why, %pause, "lost a connection to the store");
+        match self.service_metrics.store.failed(clock::monotonic()) {
+            Some(StoreLog::Down) => {
+                tracing::warn!(service, %store, %why, "the store is down: its requests are refused until it answers");
+            }
+            Some(StoreLog::StillDown { down_for, failures }) => {
+                tracing::warn!(service, %store, %why, %down_for, failures, "the store is still down; said once a minute");
+            }
+            Some(StoreLog::LostConnections { failures }) => {
+                tracing::warn!(service, %store, %why, failures, "lost connections to the store; said once a minute");
+            }
+            Some(StoreLog::UpAgain { .. }) | None => {}
+        }
+        tracing::debug!(service, %store, %why, %backoff, "a connection to the store failed");
     }
 
     fn user_refused(&self, pool: &Rc<PoolIdentity>, why: &[u8]) -> bool {
@@ -255,7 +274,7 @@ impl<W: Wire> Service<W> {
         }
     }
 
-    /// A flight that clients of this thread follow has landed, or its answer may be kept.
+    /// A flight that clients of this thread follow has completed, or its answer may be kept.
     fn complete_followers(&self, flight: &Arc<Flight>, note: &Completion, now: Nanos) {
         match note {
             Completion::Cacheable(answer, until) => return self.hot.keep(flight, Some(answer), *until, now),

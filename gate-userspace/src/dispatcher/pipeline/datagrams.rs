@@ -13,11 +13,11 @@
 //! what the gate says by itself (refusals, errors) goes only to tenants that are nobody's default, within
 //! their reply budget: the rules of the XDP program, and the same bucket.
 //!
-//! What the store answers goes to whoever the datagram names, default tenants included, but no more than the datagram
-//! was long and that budget allows: gate is no amplifier. What is beyond is dropped whole, and counted.
+//! The store's answer goes to the address that the datagram names, to default tenants included, but only up to the
+//! datagram's length plus that budget: gate is no amplifier. A longer answer is dropped whole, and counted.
 //!
-//! **Memory.** So many datagrams may be under way; beyond, the next is refused with `limit`. Their clients are
-//! used again.
+//! **Memory.** A limited number of datagrams may be under way, in all threads; beyond it, the next is refused with `limit`.
+//! Their clients are used again.
 
 use std::cell::Cell;
 use std::io;
@@ -32,6 +32,7 @@ use crate::clock;
 use crate::dispatcher::clients::client::{CloseCause, ReplySink};
 use crate::dispatcher::clients::replies::Replies;
 use crate::dispatcher::clients::sender::Sender;
+use crate::dispatcher::clients::task_budget::TaskBudget;
 use crate::dispatcher::clients::udp::{Arrival, Socket};
 use crate::dispatcher::hot_cache::key_order::KeyOrder;
 use crate::dispatcher::metrics::Event;
@@ -46,30 +47,30 @@ impl<W: Wire> Service<W> {
         self.metrics.count(Event::Datagram);
         let (tenant, shadow) = self.tenant_of_client(arrival.source());
         let refused = |reason| self.admission.count_refusal(tenant, reason);
-        if tenant == TenantId::NOBODY && !shadow {
+        if tenant == TenantId::UNKNOWN && !shadow {
             return refused(Reason::UnknownSource);
         }
         let Some((frame, payload)) = Frame::parse(datagram).filter(|(frame, _)| frame.total == 1) else {
             return refused(Reason::Malformed);
         };
-        let judged = self.ledger.borrow().is_marked(arrival.mark).unwrap_or_else(|| {
+        let judged = self.ledger.borrow().is_marked(arrival.mark, arrival.interface).unwrap_or_else(|| {
             !arrival.fragmented
                 && self.ledger.borrow().is_attached_to(arrival.interface)
-                && !self.own.borrow().may_have(arrival.source())
+                && !self.local_addrs.borrow().may_have(arrival.source())
         });
         let sender = Sender {
             socket: Rc::clone(socket),
             arrival,
             id: frame.id,
             len: datagram.len(),
-            told: Cell::new(0),
+            replied: Cell::new(0),
             judged,
         };
         let next = self.senders.borrow_mut().next(
             |client| client.begin(sender.clone(), self),
             || Session::new(ReplySink::Datagram(sender.clone()), sender.arrival.source(), self),
         );
-        let Some(client) = next else {
+        let Some((client, slot)) = next else {
             refused(Reason::Limit);
             if self.may_send(tenant, REFUSAL_BYTES) {
                 let mut refusal = Vec::new();
@@ -79,6 +80,7 @@ impl<W: Wire> Service<W> {
             }
             return;
         };
+        *client.datagram_slot.borrow_mut() = Some(slot);
         let conversation = &mut *client.conversation.borrow_mut();
         let taken = self.requests(&client, conversation, payload);
         if taken < payload.len() && !conversation.closing {
@@ -92,14 +94,14 @@ impl<W: Wire> Service<W> {
     pub(crate) fn within_reply_budget(&self, client: &Session<W>, bytes: usize) -> bool {
         let Some(sender) = client.datagram() else { return true };
         let may = self.may_send(client.tenant.get(), bytes);
-        sender.told.update(|told| if may { told + bytes } else { told });
+        sender.replied.update(|replied| if may { replied + bytes } else { replied });
         may
     }
 
-    /// Whether an answer may be sent to whom a datagram names as its sender: what is longer than the datagram, and
-    /// has not been taken from the budget yet, must fit into it.
+    /// True if an answer may be sent to the address that a datagram names as its sender: the bytes beyond the
+    /// datagram's length that have not been taken from the budget yet must fit into it.
     fn may_answer(&self, sender: &Sender, tenant: TenantId, bytes: usize) -> bool {
-        let beyond = bytes.saturating_sub(sender.len + sender.told.get());
+        let beyond = bytes.saturating_sub(sender.len + sender.replied.get());
         let beyond = u32::try_from(beyond).unwrap_or(u32::MAX);
         beyond == 0 || self.ledger.borrow_mut().may_amplify(tenant, beyond, clock::monotonic())
     }
@@ -130,8 +132,15 @@ impl<W: Wire> Session<W> {
         }
     }
 
-    /// Sends the answer to a datagram, once it is complete.
+    /// Sends the answer to a datagram, once it is complete; then another may take its slot.
     pub(crate) fn answer_datagram(self: &Rc<Self>, sender: &Sender, service: &Service<W>) {
+        if self.send_answer(sender, service) {
+            drop(self.datagram_slot.take());
+        }
+    }
+
+    /// Sends the answer to a datagram, if it is complete. True if nothing is left to be sent.
+    fn send_answer(self: &Rc<Self>, sender: &Sender, service: &Service<W>) -> bool {
         let conversation = &mut *self.conversation.borrow_mut();
         self.update_memory(conversation);
         let replies = &mut conversation.replies;
@@ -142,26 +151,30 @@ impl<W: Wire> Session<W> {
             self.dead.set(Some(CloseCause::SlowReader));
         }
         if self.is_gone() {
-            return self.pending_refusals.discard();
+            self.pending_refusals.discard();
+            return true;
         }
         let refusals = &service.metrics.refusals;
         if replies.outstanding() > 0 {
-            return self.pending_refusals.on_held_back(refusals);
+            self.pending_refusals.on_held_back(refusals);
+            return false;
         }
         if !service.may_answer(sender, self.tenant.get(), replies.output.len()) {
             service.metrics.count(Event::AnswerDropped);
             self.pending_refusals.discard();
             replies.output.clear();
-            return self.update_memory(conversation);
+            self.update_memory(conversation);
+            return true;
         }
         if let Err(sent) = sender.send(replies.output.bytes(), 0) {
             self.pending_refusals.on_held_back(refusals);
             tokio::task::spawn_local(Rc::clone(self).send_remaining(sent));
-            return;
+            return false;
         }
         self.pending_refusals.on_written(refusals, clock::monotonic);
         replies.output.clear();
         self.update_memory(conversation);
+        true
     }
 
     /// Sends what the socket had no room for, from a datagram on.
@@ -177,6 +190,7 @@ impl<W: Wire> Session<W> {
             }
         }
         self.conversation.borrow_mut().replies.output.clear();
+        drop(self.datagram_slot.take());
     }
 }
 
@@ -200,22 +214,24 @@ async fn receive_batch<W: Wire>(
     socket.readable().await?;
     {
         let scratch = &mut *service.scratch.borrow_mut();
-        for _ in 0..BATCH {
+        let mut budget = TaskBudget::new();
+        while !budget.is_spent() {
             match socket.receive(scratch, control) {
-                Ok((len, arrival)) => service.datagram(socket, arrival, &scratch[..len]),
+                Ok((len, arrival)) => {
+                    service.datagram(socket, arrival, &scratch[..len]);
+                    budget.count_datagram(len);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error),
             }
         }
     }
     service.flush_pending();
-    // The others have their turn.
+    // The others have their budget.
     tokio::task::yield_now().await;
     Ok(())
 }
 
-/// Datagrams that are taken in before anyone else has a turn.
-const BATCH: usize = 64;
 /// The time for which a socket may have no room for a reply; then the rest of it is lost.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 const RETRY_DELAY: Duration = Duration::from_millis(50);

@@ -1,11 +1,14 @@
-//! Takes the requests out of a client's input, one after the other, as long as the client has room for their replies.
+//! Takes the requests out of a client's input, one after the other, as long as the client has room for their replies and its
+//! task has a budget.
 
 use std::rc::Rc;
+
+use gate_common::units::Nanos;
 
 use super::request::NextStep;
 use super::service::{Service, Session};
 use crate::clock;
-use crate::dispatcher::clients::client::{ConnectionMode, Conversation};
+use crate::dispatcher::clients::conversation::{ConnectionMode, Conversation};
 use crate::dispatcher::clients::replies::Replies;
 use crate::dispatcher::wire::Wire;
 use crate::protocol::Step;
@@ -16,18 +19,19 @@ impl<W: Wire> Service<W> {
     pub(crate) fn has_room(&self, client: &Session<W>, replies: &Replies) -> bool {
         let limits = self.limits.get();
         // What waits for the rest of a datagram's answer leaves no earlier for being waited for.
-        let pause = match client.datagram() {
+        let output_limit = match client.datagram() {
             Some(_) => usize::MAX,
             None if client.memory_share.is_tight() => 1,
             None => PAUSE_OUTPUT,
         };
         replies.outstanding() < limits.max_depth
-            && replies.waiting() < pause.min(limits.max_output)
+            && replies.waiting() < output_limit.min(limits.max_output)
             && !client.order.waits()
             && !(client.awaits_lane.get() && replies.outstanding() > 0)
     }
 
-    /// Takes all requests out of `input` that are there and have room; returns how many bytes that took.
+    /// Takes all requests out of `input` that are there, have room and are within the task's budget; returns how many bytes
+    /// that took.
     pub(crate) fn requests(
         &self,
         client: &Rc<Session<W>>,
@@ -44,7 +48,7 @@ impl<W: Wire> Service<W> {
         let mut step = Step::More { want: 0 };
         conversation.want = 0;
         while !conversation.closing && conversation.next_mode == ConnectionMode::Shared {
-            if !self.has_room(client, &conversation.replies) {
+            if conversation.budget.is_spent() || !self.has_room(client, &conversation.replies) {
                 conversation.decode_paused = taken < input.len();
                 break;
             }
@@ -52,6 +56,7 @@ impl<W: Wire> Service<W> {
             if !matches!(step, Step::Request { len, .. } if rest.starts_with(&input[taken - len..taken])) {
                 step = W::decode(&mut conversation.decoder, rest);
             }
+            let before = taken;
             match &step {
                 Step::More { want } => {
                     conversation.want = *want;
@@ -62,23 +67,8 @@ impl<W: Wire> Service<W> {
                     break;
                 }
                 Step::Request { len, request } => {
-                    let bytes = W::bytes(&conversation.decoder, request, &rest[..*len]);
-                    match self.request(client, &mut conversation.replies, request, bytes, now) {
-                        NextStep::Continue => {}
-                        NextStep::Wait => {
-                            if W::is_streamed(request) {
-                                // This one is past its head.
-                                conversation.decoder = W::decoder(self.settings.max_request());
-                            }
-                            conversation.decode_paused = true;
-                            break;
-                        }
-                        NextStep::StreamBody => conversation.next_mode = ConnectionMode::Streaming,
-                        NextStep::Close => conversation.closing = true,
-                        NextStep::Switch(to) => {
-                            conversation.next_mode = to;
-                            break;
-                        }
+                    if !self.take_request(client, conversation, request, &rest[..*len], now) {
+                        break;
                     }
                     taken += len;
                     if W::is_streamed(request) {
@@ -94,9 +84,41 @@ impl<W: Wire> Service<W> {
                     self.fault(client, conversation, seq, fault, now);
                 }
             }
+            conversation.budget.count_request(taken - before);
         }
         client.set_outstanding(conversation.replies.outstanding());
         taken
+    }
+
+    /// Takes a request out of `taken`, its part of the input. False if it stays there: it waits, or needs another mode.
+    #[inline(always)]
+    fn take_request(
+        &self,
+        client: &Rc<Session<W>>,
+        conversation: &mut Conversation<W>,
+        request: &W::Request,
+        taken: &[u8],
+        now: Nanos,
+    ) -> bool {
+        let bytes = W::bytes(&conversation.decoder, request, taken);
+        match self.request(client, &mut conversation.replies, request, bytes, now) {
+            NextStep::Continue => {}
+            NextStep::StreamBody => conversation.next_mode = ConnectionMode::Streaming,
+            NextStep::Close => conversation.closing = true,
+            NextStep::Wait => {
+                if W::is_streamed(request) {
+                    // The decoder is past its head.
+                    conversation.decoder = W::decoder(self.settings.max_request());
+                }
+                conversation.decode_paused = true;
+                return false;
+            }
+            NextStep::Switch(to) => {
+                conversation.next_mode = to;
+                return false;
+            }
+        }
+        true
     }
 }
 

@@ -12,8 +12,8 @@
 //! **Permits.** A request holds one until its reply is complete, unless it may wait for other clients. A client that does
 //! not read gives up its permits: the time that it takes is not the store's.
 //!
-//! **Silence.** A store that owes a reply and sends nothing for `store_timeout` (`slow_timeout` while it does something
-//! slow) counts as down, and the client is closed.
+//! **Silence.** A store that has a request to answer and sends nothing for `store_timeout` (longer while it does something slow, or
+//! its clients are paused) counts as down, and the client is closed.
 //!
 //! **Memory.** Input and replies are where any client's are, and count like them
 //! ([`crate::dispatcher::clients::memory_budget`]). The client is not read while the store does not read, nor the store
@@ -83,7 +83,7 @@ impl<W: Wire> Session<W> {
         service.metrics.count(Event::DedicatedConnection);
         self.conversation.borrow_mut().awaits_output = true;
         let first = self.first_dedicated.take();
-        let identity = self.who.borrow().clone();
+        let identity = self.identity.borrow().clone();
         let mut connection = match self.open_dedicated(first.is_some(), &identity, service).await {
             Ok(connection) => connection,
             Err(error) => {
@@ -131,7 +131,7 @@ impl<W: Wire> Session<W> {
         }
         let mut connection = service.lines.take_dedicated(&service.settings, identity).await?;
         if self.awaits_replicas.get() {
-            connection.adopt_writes().await?;
+            connection.adopt_writes(&service.settings).await?;
         }
         Ok(connection)
     }

@@ -16,15 +16,13 @@ use std::io::ErrorKind;
 use std::rc::Rc;
 use std::task::Poll;
 
-use gate_common::abi::Reason;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::tcp::{OwnedReadHalf, WriteHalf};
 
-use super::admission::Demand;
 use super::client_socket::write_all;
 use super::dedicated_input::{ConnectionState, NextRequest};
+use super::demand::Demand;
 use super::exchange::{CHUNK, Exchange, Sent};
-use super::queue_item::QueueItem;
 use super::service::{Service, Session};
 use super::streamed_request::BodyProgress;
 use crate::clock;
@@ -32,10 +30,13 @@ use crate::dispatcher::clients::client::CloseCause;
 use crate::dispatcher::identity::LoginRequest;
 use crate::dispatcher::metrics::cost_samples::CostFeatures;
 use crate::dispatcher::request::{Charged, RequestClass};
+use crate::dispatcher::store_silence::PauseChange;
 use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::wire::buffer::Buffer;
-use crate::dispatcher::wire::{Effect, Route, Wire};
+use crate::dispatcher::wire::{Effect, Route, SessionState as _, Wire};
 use crate::protocol::{Refusal, Step};
+
+mod admission;
 
 /// The requests of a client with a dedicated connection.
 pub(super) struct DedicatedRequests<'a, W: Wire> {
@@ -50,6 +51,8 @@ pub(super) struct DedicatedRequests<'a, W: Wire> {
     /// False for a client whose identity has no shared connections.
     may_return: bool,
     state: ConnectionState,
+    /// The change of the store's pause that the transaction contains.
+    queued_pause: Option<PauseChange>,
     body: Option<Body>,
 }
 
@@ -93,6 +96,7 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
             may_return: first.is_some(),
             first,
             state: ConnectionState::default(),
+            queued_pause: None,
             body: None,
         }
     }
@@ -235,89 +239,6 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
         }
     }
 
-    /// Charges a request, or a part of its body, to a tenant, given with its client's. Waits until it can pay.
-    async fn charge(
-        &mut self,
-        (tenant, client_tenant): (TenantId, TenantId),
-        demand: Demand,
-        class: RequestClass,
-        to_store: &mut WriteHalf<'_>,
-    ) -> Result<Charged, CloseCause> {
-        let client = self.client;
-        let payer = || client.payer(client.still_charged(tenant, client_tenant));
-        let admission = &self.service.admission;
-        match admission.try_charge(payer(), demand, class) {
-            Ok(charged) => Ok(charged),
-            Err(refusal) => {
-                // What is gathered may have permits.
-                self.write(to_store).await?;
-                let charged = admission.charge_when_affordable(payer, demand, class, refusal).await;
-                charged.map_err(|_| CloseCause::ClientLeft)
-            }
-        }
-    }
-
-    /// Admission policy, limits, and permit. Returns whether the request has a permit, or its refusal.
-    async fn admit(
-        &mut self,
-        next: &NextRequest<W>,
-        charged: &mut Charged,
-        is_first: bool,
-        to_store: &mut WriteHalf<'_>,
-    ) -> Result<Result<bool, Refusal>, CloseCause> {
-        let client = self.client;
-        let admission = &self.service.admission;
-        let in_transaction = self.in_transaction();
-        let takes_permit = next.takes_permit(in_transaction);
-        let must_run = in_transaction || self.exchange.outstanding.borrow().has_lost_count();
-        let may_refuse = !must_run && next.instead.is_none();
-        if may_refuse && !is_first {
-            if !client.has_request_quota(self.exchange.unanswered()) {
-                self.wait_for_replies(0, to_store).await?;
-                if !client.has_request_quota(0) && !client.shadow {
-                    let refusal = Refusal::of(Reason::Limit);
-                    return Ok(Err(admission.refuse(
-                        &mut self.service.ledger.borrow_mut(),
-                        charged,
-                        refusal,
-                    )));
-                }
-            }
-            if takes_permit || next.effect == Effect::Begin {
-                let admitted =
-                    admission.admit(&mut self.service.ledger.borrow_mut(), charged, clock::monotonic());
-                if let Err(refusal) = admitted {
-                    return Ok(Err(refusal));
-                }
-            }
-        } else if takes_permit && in_transaction {
-            admission.note_offered(charged.class);
-        }
-        if !takes_permit {
-            return Ok(Ok(false));
-        }
-        if !admission.take_permit(&client.queued, false) {
-            // What is gathered has permits, and is not to wait behind this.
-            self.write(to_store).await?;
-            let is_only = !self.service.tenants.borrow().are_several();
-            let accepted = admission.queue_accepts(charged.tenant, 0, is_only);
-            if !must_run && let Err(refusal) = accepted {
-                return Ok(Err(admission.refuse(&mut self.service.ledger.borrow_mut(), charged, refusal)));
-            }
-            let now = clock::monotonic();
-            let item = QueueItem::Dedicated { client: Rc::clone(client), charged: *charged, must_run };
-            admission.enqueue(item, &[], now);
-            // A permit may have become free meanwhile.
-            self.service.dispatch(now);
-            let turn = poll_fn(|_| client.turn.take().map_or(Poll::Pending, Poll::Ready)).await;
-            // It has been counted there.
-            charged.is_counted = true;
-            return Ok(turn.map(|()| true));
-        }
-        admission.note_not_queued(charged.class.tier, clock::monotonic());
-        Ok(Ok(true))
-    }
-
     /// True if the store only queues what is sent now.
     fn in_transaction(&self) -> bool {
         self.state.in_transaction && !self.exchange.refuses_transactions.get()
@@ -331,6 +252,15 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
         let bytes = W::bytes(&self.decoder, &request, &conversation.input.bytes()[..len]);
         let mark = if instead.is_some() { None } else { self.service.hot.mark(&request, bytes) };
         self.out.push(instead.unwrap_or(bytes));
+        let asks = W::Session::pause(&request, bytes).filter(|_| instead.is_none());
+        let pause = match effect {
+            _ if is_queued => {
+                self.queued_pause = asks.or(self.queued_pause);
+                None
+            }
+            Effect::Begin | Effect::Commit => self.queued_pause.take().filter(|_| effect == Effect::Commit),
+            _ => asks,
+        };
         let sent = Sent {
             charged,
             features: CostFeatures::of::<W>(&request),
@@ -339,6 +269,7 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
             blocks: effect == Effect::Blocks && !is_queued,
             is_slow: W::meta(&request).may_take_long() || effect == Effect::Commit,
             clears_state: matches!(effect, Effect::Commit | Effect::Discard | Effect::Unwatch),
+            pause,
         };
         if has_permit {
             self.exchange.hold_permit();

@@ -145,7 +145,8 @@ impl<W: Wire> Service<W> {
             QueueItem::Shared { in_flight, .. } => in_flight,
             QueueItem::Dedicated { client, .. } => return client.end_wait(Err(refusal)),
         };
-        let InFlight { client, seq, silent, cache_role, .. } = in_flight;
+        let InFlight { client, seq, charged, silent, cache_role, .. } = in_flight;
+        self.sample_late_refusal(&client, (charged.tenant, charged.class.query_type), &refusal);
         if !cache_role.is_coalesced() {
             self.refuse_queued(&client, seq, silent || client.left.get(), refusal);
         }
@@ -162,7 +163,7 @@ pub(crate) fn is_slow<W: Wire>(request: &W::Request) -> bool {
 impl<W: Wire> Session<W> {
     /// A request for its dedicated connection has left the queue, with a permit or refused.
     fn end_wait(&self, result: Result<(), Refusal>) {
-        self.turn.set(Some(result));
+        self.granted.set(Some(result));
         self.wake();
     }
 }

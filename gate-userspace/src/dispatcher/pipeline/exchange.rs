@@ -11,13 +11,15 @@ use gate_common::units::Nanos;
 use tokio::net::tcp::ReadHalf;
 use tokio::time::sleep;
 
-use super::admission::Answered;
+use super::answered::Answered;
 use super::service::{Service, Session};
 use crate::clock;
 use crate::dispatcher::clients::client::{CloseCause, WriteStatus};
+use crate::dispatcher::clients::task_budget::TaskBudget;
 use crate::dispatcher::hot_cache::dedicated_writes::{DedicatedReply, DedicatedWrites, ReplyStart};
 use crate::dispatcher::metrics::cost_samples::CostFeatures;
 use crate::dispatcher::request::Charged;
+use crate::dispatcher::store_silence::PauseChange;
 use crate::dispatcher::wire::Wire;
 use crate::protocol::Refusal;
 
@@ -55,6 +57,8 @@ pub(super) struct Sent {
     pub(super) is_slow: bool,
     /// True if the state of the connection is as at the beginning after it, unless it fails.
     pub(super) clears_state: bool,
+    /// The change of the pause of the store's clients, unless it fails.
+    pub(super) pause: Option<PauseChange>,
 }
 
 impl<'a, W: Wire> Exchange<'a, W> {
@@ -92,25 +96,26 @@ impl<'a, W: Wire> Exchange<'a, W> {
     /// Releases the permits of all requests, which are not measured then.
     pub(super) fn release_permits(&self) {
         self.outstanding.borrow_mut().for_each(|sent| sent.has_permit = false);
-        let held = self.permits.take();
-        (0..held).for_each(|_| self.service.admission.release_permit());
-        if held > 0 {
+        let permits = self.permits.take();
+        (0..permits).for_each(|_| self.service.admission.release_permit());
+        if permits > 0 {
             self.service.dispatch(clock::monotonic());
         }
     }
 
     /// From the store to the client, as fast as the client reads.
     pub(super) async fn copy_to_client(&self, from_store: &ReadHalf<'_>) -> CloseCause {
+        let mut budget = TaskBudget::new();
         loop {
             if from_store.readable().await.is_err() {
                 return CloseCause::ClientLeft;
             }
-            match self.read_replies(from_store) {
+            let read = match self.read_replies(from_store) {
                 Ok(0) => return CloseCause::ClientLeft,
-                Ok(_) => {}
+                Ok(read) => read,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
                 Err(_) => return CloseCause::ClientLeft,
-            }
+            };
             if self.outstanding.borrow().has_lost_count() {
                 self.release_permits();
             }
@@ -123,6 +128,7 @@ impl<'a, W: Wire> Exchange<'a, W> {
             if !self.flush_to_client().await {
                 return CloseCause::ClientLeft;
             }
+            budget.pass_on(read).await;
         }
     }
 
@@ -152,6 +158,9 @@ impl<'a, W: Wire> Exchange<'a, W> {
         }
         if sent.clears_state && start == ReplyStart::Failed {
             self.state_is_known.set(false);
+        }
+        if let (Some(change), ReplyStart::Done) = (sent.pause, start) {
+            self.service.settings.pause.follow(change, now);
         }
         let Charged { class, at: charged, .. } = sent.charged;
         if sent.has_permit {
@@ -199,16 +208,15 @@ impl<'a, W: Wire> Exchange<'a, W> {
         loop {
             let now = clock::monotonic();
             let timeout = service.settings.store_timeout();
-            let mut pause = Nanos(timeout.0 / 2);
+            let mut wait = Nanos(timeout.0 / 2);
             if let Some((since, is_slow)) = self.awaited_since() {
-                let patience = if is_slow { service.limits.get().slow_timeout } else { timeout };
-                let due = since.saturating_add(patience);
+                let due = service.settings.silence_limits().end(since, is_slow);
                 if due <= now {
                     break;
                 }
-                pause = pause.min(due.saturating_sub(now));
+                wait = wait.min(due.saturating_sub(now));
             }
-            sleep(pause.max(SHORTEST_PAUSE).into()).await;
+            sleep(wait.max(MIN_WAIT).into()).await;
         }
         service.lines.failed();
         tracing::debug!(
@@ -225,7 +233,7 @@ impl<'a, W: Wire> Exchange<'a, W> {
         CloseCause::StoreFailed
     }
 
-    /// Since when the store has owed a reply and sent nothing, and whether it may take long. `None` if it owes none, or
+    /// Since when a reply of the store has been missing, and whether it may take long. `None` if none is missing, or
     /// waits for other clients, or if the client does not read.
     fn awaited_since(&self) -> Option<(Nanos, bool)> {
         if !self.client.conversation.borrow().replies.output.is_empty() {
@@ -244,7 +252,7 @@ impl<'a, W: Wire> Exchange<'a, W> {
 impl<W: Wire> Drop for Exchange<'_, W> {
     fn drop(&mut self) {
         // It may have been let out of the queue just now.
-        let granted = usize::from(self.client.turn.take() == Some(Ok(())));
+        let granted = usize::from(self.client.granted.take() == Some(Ok(())));
         (0..self.permits.take() + granted).for_each(|_| self.service.admission.release_permit());
     }
 }
@@ -252,4 +260,4 @@ impl<W: Wire> Drop for Exchange<'_, W> {
 /// The most that is read or written at once.
 pub(super) const CHUNK: usize = 16 << 10;
 /// The shortest time between two looks at a silent store.
-const SHORTEST_PAUSE: Nanos = Nanos::from_millis(1);
+const MIN_WAIT: Nanos = Nanos::from_millis(1);

@@ -14,7 +14,7 @@ impl<W: Wire> Service<W> {
     /// The work of every 10 ms.
     pub(crate) fn housekeeping(&self, now: Nanos) {
         let timeout = self.settings.store_timeout();
-        self.pools.check(now, timeout, self.limits.get().slow_timeout);
+        self.pools.check(now, self.settings.silence_limits());
         self.hot.housekeeping(now, timeout);
         self.expire(now);
         self.memory.poll();
@@ -30,7 +30,7 @@ impl<W: Wire> Service<W> {
         *self.types.borrow_mut() = self.settings.types.borrow().clone();
         self.refresh_tenants();
         self.memory.set_limits(memory_limits(&self.limits.get(), &self.tenants.borrow()));
-        self.own.borrow_mut().clone_from(&self.settings.own.borrow());
+        self.local_addrs.borrow_mut().clone_from(&self.settings.local_addrs.borrow());
     }
 
     /// Takes over what has changed about tenants. A client may be another's from now on, or nobody's.
@@ -116,5 +116,5 @@ fn close_for<'c, W: Wire>(bytes: usize, clients: impl Iterator<Item = &'c Rc<Ses
     closed
 }
 
-/// What a client may hold before those that hold more are closed.
+/// The bytes that a client may hold before those that hold more are closed.
 const LITTLE: usize = 256 << 10;

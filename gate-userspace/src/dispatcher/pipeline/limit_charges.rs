@@ -30,8 +30,8 @@ impl<T> Admission<T> {
         let Payer { tenant, shadow, is_charged_by_xdp, .. } = payer;
         let refusal = {
             let tenants = self.tenants.borrow();
-            let held = tenants.request_limits(tenant, ledger);
-            held.and_then(|held| held.take(limits, price, now).err())
+            let buckets = tenants.request_limits(tenant, ledger);
+            buckets.and_then(|buckets| buckets.take(limits, price, now).err())
         };
         let Some(refusal) = refusal else { return Ok(true) };
         ledger.count_refusal(tenant, Reason::Quota, price, shadow);
@@ -54,9 +54,9 @@ impl<T> Admission<T> {
         price: MilliRu,
     ) {
         if limits != LimitSet::NONE
-            && let Some(held) = self.tenants.borrow().request_limits(tenant, ledger)
+            && let Some(buckets) = self.tenants.borrow().request_limits(tenant, ledger)
         {
-            held.give_back(limits, price);
+            buckets.give_back(limits, price);
         }
     }
 }

@@ -8,7 +8,7 @@
 use std::rc::Rc;
 
 use super::service::{Service, Session};
-use crate::dispatcher::clients::client::ConnectionMode;
+use crate::dispatcher::clients::conversation::ConnectionMode;
 use crate::dispatcher::identity::{Identity, LoginRequest, Secret};
 use crate::dispatcher::metrics::Event;
 use crate::dispatcher::stores::error::StoreError;
@@ -19,14 +19,14 @@ use crate::protocol::{Refusal, Step};
 impl<W: Wire> Session<W> {
     /// Takes the request that the client's input begins with to the store. Returns where the client goes then.
     pub(crate) async fn change(&self, service: &Rc<Service<W>>) -> ConnectionMode {
-        let Some((request, asked)) = self.take_login() else { return ConnectionMode::Dedicated };
-        match self.answer(&request, &asked, service).await {
+        let Some((request, login_request)) = self.take_login() else { return ConnectionMode::Dedicated };
+        match self.answer(&request, &login_request, service).await {
             Ok(answer) => {
                 self.respond(&answer);
                 if error_code(&answer).is_none() {
-                    return self.apply_login(&asked, service);
+                    return self.apply_login(&login_request, service);
                 }
-                if asked.login.is_some() {
+                if login_request.login.is_some() {
                     service.metrics.count(Event::LoginFailed);
                     // Who is charged to nobody gets one guess for each connection.
                     self.conversation.borrow_mut().closing = self.is_unauthenticated();
@@ -57,21 +57,25 @@ impl<W: Wire> Session<W> {
     async fn answer(
         &self,
         request: &Secret,
-        asked: &LoginRequest,
+        login_request: &LoginRequest,
         service: &Service<W>,
     ) -> Result<Vec<u8>, Refusal> {
-        let who = self.who.borrow().clone();
-        let verified = asked.login.as_ref().and_then(|login| service.tenants.borrow().verifies(login));
+        let identity = self.identity.borrow().clone();
+        let verified =
+            login_request.login.as_ref().and_then(|login| service.tenants.borrow().verifies(login));
         match verified {
             Some(false) => return Ok(WRONG_PASSWORD.to_vec()),
-            Some(true) if asked.is_login_only() && service.pools.has_verified(&who.after(asked)) => {
+            Some(true)
+                if login_request.is_login_only()
+                    && service.pools.has_verified(&identity.after(login_request)) =>
+            {
                 return Ok(OK.to_vec());
             }
             _ => {}
         }
         let asking = async {
-            let mut line = service.lines.take(&service.settings, &who).await?;
-            let answer = service.lines.admit(line.ask(request.bytes())).await?;
+            let mut line = service.lines.take(&service.settings, &identity).await?;
+            let answer = service.lines.admit(line.ask(&service.settings, request.bytes())).await?;
             service.lines.keep(line);
             Ok(answer)
         };
@@ -82,34 +86,35 @@ impl<W: Wire> Session<W> {
     }
 
     /// The store has accepted the login. Moves the client to the pool of its identity, if there is one.
-    fn apply_login(&self, asked: &LoginRequest, service: &Rc<Service<W>>) -> ConnectionMode {
-        let who = self.who.borrow().after(asked);
-        self.set_tenant_of_user(asked, service);
-        let pool = service.pools.open(&who, service);
-        if let Some(login) = &asked.login {
+    fn apply_login(&self, login_request: &LoginRequest, service: &Rc<Service<W>>) -> ConnectionMode {
+        let identity = self.identity.borrow().after(login_request);
+        self.set_tenant_of_user(login_request, service);
+        let pool = service.pools.open(&identity, service);
+        if let Some(login) = &login_request.login {
             service.pools.accepted(login);
         }
-        *self.who.borrow_mut() = who;
+        *self.identity.borrow_mut() = identity;
         let Some(pool) = pool else { return ConnectionMode::Dedicated };
         self.use_pool(pool);
         ConnectionMode::Shared
     }
 
     /// From now on it is charged to the tenant of the user as whom it has logged in, if it has one.
-    pub(crate) fn set_tenant_of_user(&self, asked: &LoginRequest, service: &Service<W>) {
-        if asked.login.is_none() && !asked.reset {
+    pub(crate) fn set_tenant_of_user(&self, login_request: &LoginRequest, service: &Service<W>) {
+        if login_request.login.is_none() && !login_request.reset {
             return;
         }
-        self.user.borrow_mut().clone_from(&asked.login);
+        self.user.borrow_mut().clone_from(&login_request.login);
         let ledger = service.ledger.borrow();
-        let tenant = asked.login.as_ref().and_then(|login| service.tenants.borrow().of_user(login, &ledger));
+        let tenant =
+            login_request.login.as_ref().and_then(|login| service.tenants.borrow().of_user(login, &ledger));
         drop(ledger);
         self.set_tenant(tenant.unwrap_or_else(|| service.tenant_of_client(self.source).0), service);
     }
 
     /// Takes note of a login on a connection of the client's own, if the store accepts it here too.
-    pub(crate) async fn verify_login(&self, asked: &LoginRequest, service: &Service<W>) {
-        if let Some(login) = &asked.login {
+    pub(crate) async fn verify_login(&self, login_request: &LoginRequest, service: &Service<W>) {
+        if let Some(login) = &login_request.login {
             let claimed = Identity { login: Some(Rc::clone(login)), ..Identity::default() };
             let Ok(line) = service.lines.take(&service.settings, &claimed).await else {
                 service.metrics.count(Event::LoginFailed);
@@ -117,7 +122,7 @@ impl<W: Wire> Session<W> {
             };
             service.lines.keep(line);
         }
-        self.set_tenant_of_user(asked, service);
+        self.set_tenant_of_user(login_request, service);
     }
 }
 

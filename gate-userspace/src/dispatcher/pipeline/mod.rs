@@ -6,15 +6,18 @@
 //! 1. [`client_task`] reads from a client, and [`decode`] takes the requests out of its input; [`datagrams`] does so for
 //!    datagrams.
 //! 2. [`request`]: each step of a decoded request. [`login`]: a request that may change the user.
-//! 3. [`admission`]: charge, admission policy, permit and queue, for requests of every kind; [`read_prices`]: the part of
-//!    the price that is for what requests read, [`limit_charges`]: limits by what is asked. [`dispatch`]: the requests that leave the queue for the store.
-//! 4. [`reply_costs`]: what a reply teaches about prices. [`complete`]: the ends of flights of hot keys. [`respond`]: gate's own replies, and writing to clients.
+//! 3. [`admission`]: charge, admission policy, permit and queue, for requests of every kind, by their [`demand`];
+//!    [`read_prices`]: the part of the price that is for the rows and bytes that requests read; [`limit_charges`]: limits by
+//!    what is asked. [`dispatch`]: the requests that leave the queue for the store.
+//! 4. [`answered`]: answered requests that are observed as one. [`reply_costs`]: a reply's part in later prices.
+//!    [`complete`]: the ends of flights of hot keys. [`respond`]: gate's own replies, and writing to clients.
 //!
 //! [`dedicated`], [`dedicated_requests`] and [`streaming`] take the requests that need a store connection for themselves.
-//! [`registry`] has the limits of clients, [`session`] whose they are. [`store_access`] and [`housekeeping`] are periodic work.
+//! [`explain`] follows a request without effect. [`registry`] has the limits of clients, [`session`] their tenants. [`store_access`] and [`housekeeping`] are periodic work.
 
 mod admission;
 mod admission_queue;
+mod answered;
 mod client_socket;
 mod client_task;
 mod complete;
@@ -23,8 +26,10 @@ mod decode;
 mod dedicated;
 mod dedicated_input;
 mod dedicated_requests;
+mod demand;
 mod dispatch;
 mod exchange;
+mod explain;
 mod housekeeping;
 mod limit_charges;
 mod login;

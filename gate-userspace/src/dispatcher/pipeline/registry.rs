@@ -48,7 +48,7 @@ impl<W: Wire> Service<W> {
     /// True if there are as many clients as there may be. This holds in shadow mode too.
     pub(crate) fn is_full(&self) -> bool {
         let limits = self.limits.get();
-        let connected: u64 = self.service_metrics.threads.iter().map(|thread| thread.connected()).sum();
+        let connected = self.service_metrics.clients();
         let pending = self.pending_headers.count() as u64;
         connected + pending >= (limits.max_clients + limits.max_unknown_clients) as u64
     }

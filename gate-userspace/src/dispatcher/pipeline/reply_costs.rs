@@ -1,12 +1,13 @@
-//! What a reply teaches about prices, and what its request owes beyond its price.
+//! The reply's part in prices: the sizes that later prices follow, and the charge of its request beyond its price.
 //!
-//! A request is priced by what it is expected to read ([`super::read_prices`]), at most as dear as its tenant's buckets ever
-//! admit: what passes by the price of its class is not refused for good by a learned one. With `settle = "debt"` it is
-//! charged, once it is answered, what it has read beyond its price.
+//! A request is priced by its expected read ([`super::read_prices`]), and never higher than its tenant's buckets can
+//! ever admit, so that no learned price refuses for good a request that passes by the price of its class. With `settle
+//! = "debt"` the read beyond its price is charged once it is answered.
 
 use gate_common::units::MilliRu;
 
-use super::admission::{Admission, Demand};
+use super::admission::Admission;
+use super::demand::Demand;
 use crate::clock;
 use crate::dispatcher::metrics::cost_samples::CostFeatures;
 use crate::dispatcher::request::Charged;
@@ -28,16 +29,14 @@ impl<T> Admission<T> {
         let bytes = bytes.saturating_add(read.more_bytes as usize);
         let learned = ledger.price(self.service, commands, read.rows, bytes, price_class);
         let learned = ledger.apply_multiplier(tenant, learned, rung);
-        let price = match learned > class_price {
+        match learned > class_price {
             true => learned.min(ledger.dearest(tenant).max(class_price)),
             false => learned,
-        };
-        self.metrics.read_prices.record(price_class, class_price, price);
-        price
+        }
     }
 
-    /// Learns from the reply of `bytes` to a request that came over a connection, and settles what it has read beyond its price. Returns what it has
-    /// read, and what has been paid for it.
+    /// Learns from the reply of `bytes` to a request that came over a connection, and settles its read beyond its price.
+    /// Returns the read, and the sum that has been paid for it.
     #[inline]
     pub(super) fn record_reply(
         &self,
@@ -49,12 +48,12 @@ impl<T> Admission<T> {
         if charged.is_datagram {
             return (*request, charged.price);
         }
-        let asked = request.asked();
+        let requested = request.requested_rows();
         let reply = Reply { rows: request.reply_rows, bytes: bytes as u64 };
-        let Some(read) = self.reads.observe(charged.tenant, request.class, asked, reply) else {
+        let Some(read) = self.reads.observe(charged.tenant, request.class, requested, reply) else {
             return (*request, charged.price);
         };
-        let is_more = read.rows > asked.least || read.more_bytes > 0;
+        let is_more = read.rows > requested.least || read.more_bytes > 0;
         let bytes = request.bytes.saturating_add(read.more_bytes);
         let read = CostFeatures { rows: read.rows, bytes, ..*request };
         // A coalesced request has no price, and neither has one whose refusal is only counted.

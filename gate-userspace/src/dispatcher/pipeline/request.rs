@@ -8,15 +8,17 @@ use std::rc::Rc;
 use gate_common::abi::Reason;
 use gate_common::units::{MilliRu, Nanos};
 
-use super::admission::Demand;
+use super::demand::Demand;
 use super::dispatch::is_slow;
 use super::queue_item::QueueItem;
 use super::service::{Service, Session};
-use crate::dispatcher::clients::client::ConnectionMode;
+use crate::clock;
+use crate::dispatcher::clients::conversation::ConnectionMode;
 use crate::dispatcher::clients::replies::Replies;
 use crate::dispatcher::hot_cache::{CacheDecision, ReadResult};
 use crate::dispatcher::metrics::Event;
 use crate::dispatcher::metrics::cost_samples::CostFeatures;
+use crate::dispatcher::metrics::verdicts::VerdictSample;
 use crate::dispatcher::request::{Charged, Decoded, InFlight, ReplySlot, RequestClass};
 use crate::dispatcher::tenants::ledger::{Ledger, TenantId};
 use crate::dispatcher::tenants::request_limits::LimitSet;
@@ -36,7 +38,7 @@ impl<W: Wire> Service<W> {
         now: Nanos,
     ) -> NextStep {
         let slot = ReplySlot { seq: replies.next(), first: replies.first() };
-        let (tenant, denied) = client.tenant_for(request, bytes);
+        let (tenant, is_denied) = client.tenant_for(request, bytes);
         let decoded = Decoded { client, tenant, slot, request, bytes };
         if self.hot.must_wait_for_flight(decoded) {
             return NextStep::Wait;
@@ -50,23 +52,9 @@ impl<W: Wire> Service<W> {
             return NextStep::Wait;
         }
         self.metrics.count(Event::Request);
-        let verdict = if denied && self.refuses(client, tenant, Reason::Unsupported) {
-            Err(Refusal::of(Reason::Unsupported))
-        } else if !client.has_request_quota(replies.outstanding())
-            && self.refuses(client, client.tenant.get(), Reason::Limit)
-        {
-            Err(Refusal::of(Reason::Limit))
-        } else if self.is_too_long(request, bytes) && self.refuses(client, tenant, Reason::TooLarge) {
-            Err(Refusal::of(Reason::TooLarge))
-        } else {
-            match route {
-                Route::Shared => self.admit_request(decoded, now),
-                Route::Dedicated => self.admit_dedicated(decoded, now),
-                Route::Login => self.admit_login(decoded, now),
-                Route::Quit => Ok(Verdict::Quit),
-                Route::GateStats => self.admit_own_stats(decoded, now),
-            }
-        };
+        let verdict = self.check_limits(decoded, is_denied, replies.outstanding());
+        let verdict = verdict.and_then(|()| self.admit(decoded, route, now));
+        self.sample_verdict(decoded, verdict.as_ref().err(), now);
         match &verdict {
             Ok(Verdict::Hit(answer)) => {
                 replies.answer(answer);
@@ -100,6 +88,100 @@ impl<W: Wire> Service<W> {
             }
         }
         if streams_body { NextStep::StreamBody } else { NextStep::Continue }
+    }
+
+    /// Samples the verdict on a request.
+    #[inline]
+    fn sample_verdict(&self, decoded: Decoded<'_, W, Session<W>>, refusal: Option<&Refusal>, now: Nanos) {
+        let every = || {
+            let mut ledger = self.ledger.borrow_mut();
+            (ledger.sample_every(), ledger.draw())
+        };
+        if self.verdicts.is_due(every) {
+            let Decoded { client, tenant, request, bytes, .. } = decoded;
+            let query_type = self.types.borrow().classify::<W>(request, bytes).query_type;
+            self.send_verdict(client, (tenant, query_type), refusal, now);
+        }
+    }
+
+    /// Samples the refusal of a request that has waited.
+    pub(super) fn sample_late_refusal(
+        &self,
+        client: &Session<W>,
+        (tenant, query_type): (TenantId, QueryType),
+        refusal: &Refusal,
+    ) {
+        let every = || {
+            let mut ledger = self.ledger.borrow_mut();
+            (ledger.sample_every(), ledger.draw())
+        };
+        if self.verdicts.is_due(every) {
+            self.send_verdict(client, (tenant, query_type), Some(refusal), clock::monotonic());
+        }
+    }
+
+    /// Sends a sampled verdict.
+    #[cold]
+    fn send_verdict(
+        &self,
+        client: &Session<W>,
+        (tenant, query_type): (TenantId, QueryType),
+        refusal: Option<&Refusal>,
+        now: Nanos,
+    ) {
+        self.verdicts.send(VerdictSample {
+            at: now,
+            source: client.source,
+            service: 0,
+            tenant: tenant.0,
+            weight: self.ledger.borrow().sample_every(),
+            query_type,
+            reason: refusal.map(|refusal| refusal.reason),
+            limit: refusal.and_then(|refusal| refusal.limit),
+        });
+    }
+
+    /// Checks a request against denied commands and hard limits, while its client has `outstanding` others.
+    ///
+    /// # Errors
+    ///
+    /// A refusal, which is counted.
+    #[inline(always)]
+    fn check_limits(
+        &self,
+        decoded: Decoded<'_, W, Session<W>>,
+        is_denied: bool,
+        outstanding: usize,
+    ) -> Result<(), Refusal> {
+        let Decoded { client, tenant, request, bytes, .. } = decoded;
+        if is_denied && self.refuses(client, tenant, Reason::Unsupported) {
+            return Err(Refusal::of(Reason::Unsupported));
+        }
+        if !client.has_request_quota(outstanding) && self.refuses(client, client.tenant.get(), Reason::Limit)
+        {
+            return Err(Refusal::of(Reason::Limit));
+        }
+        if self.is_too_long(request, bytes) && self.refuses(client, tenant, Reason::TooLarge) {
+            return Err(Refusal::of(Reason::TooLarge));
+        }
+        Ok(())
+    }
+
+    /// Admits a request by its route.
+    #[inline(always)]
+    fn admit(
+        &self,
+        decoded: Decoded<'_, W, Session<W>>,
+        route: Route,
+        now: Nanos,
+    ) -> Result<Verdict, Refusal> {
+        match route {
+            Route::Shared => self.admit_request(decoded, now),
+            Route::Dedicated => self.admit_dedicated(decoded, now),
+            Route::Login => self.admit_login(decoded, now),
+            Route::Quit => Ok(Verdict::Quit),
+            Route::GateStats => self.admit_own_stats(decoded, now),
+        }
     }
 
     /// A request for the store: charge, hot cache, admission policy, permit or queue.
@@ -274,7 +356,11 @@ impl<W: Wire> Service<W> {
     }
 
     /// True if an unauthenticated client names a user of some tenant.
-    fn is_login_of_known_user(&self, decoded: Decoded<'_, W, Session<W>>, ledger: &Ledger) -> bool {
+    pub(super) fn is_login_of_known_user(
+        &self,
+        decoded: Decoded<'_, W, Session<W>>,
+        ledger: &Ledger,
+    ) -> bool {
         let login = || W::Session::login(decoded.request, decoded.bytes)?.login;
         let tenants = self.tenants.borrow();
         decoded.client.is_unauthenticated()
@@ -301,18 +387,18 @@ fn demand<W: Wire>(request: &W::Request) -> Demand {
     }
 }
 
-/// What the client's task does after a request.
+/// The next step of the client's task after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NextStep {
-    /// It decodes the next request.
+    /// Decodes the next request.
     Continue,
-    /// It decodes this request again, once the client's reads that follow flights are answered.
+    /// Decodes this request again, once the client's reads that follow flights are answered.
     Wait,
-    /// It closes the connection.
+    /// Closes the connection.
     Close,
-    /// It streams the body to the store, now or when the request leaves the queue.
+    /// Streams the body to the store, now or when the request leaves the queue.
     StreamBody,
-    /// It changes to another mode, before this request.
+    /// Changes to another mode, before this request.
     Switch(ConnectionMode),
 }
 

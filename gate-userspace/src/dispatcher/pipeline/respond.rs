@@ -6,7 +6,7 @@ use gate_common::abi::Reason;
 use gate_common::units::Nanos;
 
 use super::service::{Service, Session};
-use crate::dispatcher::clients::client::Conversation;
+use crate::dispatcher::clients::conversation::Conversation;
 use crate::dispatcher::clients::replies::Replies;
 use crate::dispatcher::metrics::Event;
 use crate::dispatcher::request::SeqNo;
@@ -24,16 +24,16 @@ impl<W: Wire> Service<W> {
         now: Nanos,
     ) {
         let mut answer = Vec::new();
-        let after = W::answer_fault(fault, &mut answer);
-        let in_turn = seq == conversation.replies.first();
+        let handling = W::answer_fault(fault, &mut answer);
+        let is_first = seq == conversation.replies.first();
         if self.reply(client, &mut conversation.replies, seq, &answer) {
-            self.track_refusal(client, in_turn, now);
+            self.track_refusal(client, is_first, now);
         }
-        conversation.closing = after.closes;
-        if after.tls {
+        conversation.closing = handling.closes;
+        if handling.tls {
             self.client_speaks_tls();
         }
-        self.admission.count_refusal(client.tenant.get(), after.reason);
+        self.admission.count_refusal(client.tenant.get(), handling.reason);
     }
 
     /// Writes a refusal in its place, unless nobody wants it, or may have it. Whether it is written.
@@ -66,15 +66,15 @@ impl<W: Wire> Service<W> {
         refusal: Refusal,
         decoded: Nanos,
     ) {
-        let in_turn = seq == replies.first();
+        let is_first = seq == replies.first();
         if self.refuse(client, replies, seq, silent, refusal) {
-            self.track_refusal(client, in_turn, decoded);
+            self.track_refusal(client, is_first, decoded);
         }
     }
 
     /// The refusal of a request that has just been decoded is in its client's output, or waits for its turn.
-    pub(crate) fn track_refusal(&self, client: &Session<W>, in_turn: bool, decoded: Nanos) {
-        if in_turn {
+    pub(crate) fn track_refusal(&self, client: &Session<W>, is_first: bool, decoded: Nanos) {
+        if is_first {
             client.pending_refusals.add(decoded);
         } else {
             self.metrics.refusals.held_back(1);

@@ -14,9 +14,10 @@ use crate::dispatcher::clients::SharedBounds;
 use crate::dispatcher::clients::client::Client;
 use crate::dispatcher::clients::memory_budget::{ClientMemory, MemoryLimits};
 use crate::dispatcher::clients::proxy_header::PendingHeaders;
-use crate::dispatcher::clients::slots::{Slot, Slots, TenantSlots};
+use crate::dispatcher::clients::slots::{DatagramSlots, Slot, Slots, TenantSlots};
 use crate::dispatcher::hot_cache::{HotCache, SharedHotCache};
 use crate::dispatcher::local_addrs::LocalAddrs;
+use crate::dispatcher::metrics::verdicts::VerdictSampler;
 use crate::dispatcher::metrics::{OwnStats, ServiceMetrics, WorkerMetrics};
 use crate::dispatcher::query_types::QueryTypeTable;
 use crate::dispatcher::queue::concurrency::SharedLimits;
@@ -24,7 +25,7 @@ use crate::dispatcher::queue::delay::Delay;
 use crate::dispatcher::queue::policy::Policy;
 use crate::dispatcher::request::Charged;
 use crate::dispatcher::settings::{Limits, Settings};
-use crate::dispatcher::stores::dedicated::IdleConnections;
+use crate::dispatcher::stores::idle_connections::IdleConnections;
 use crate::dispatcher::stores::pool::{Pool, Pools};
 use crate::dispatcher::tenants::Tenants;
 use crate::dispatcher::tenants::ledger::Ledger;
@@ -42,6 +43,7 @@ pub(crate) struct WorkerShared {
     pub(crate) policy: Policy,
     pub(crate) delay: Delay,
     pub(crate) hot: SharedHotCache,
+    pub(crate) verdicts: VerdictSampler,
     pub(crate) limits: SharedLimits,
     pub(crate) bounds: SharedBounds,
     pub(crate) read_sizes: Arc<ReadSizes>,
@@ -56,7 +58,7 @@ pub(crate) struct Service<W: Wire> {
     pub(crate) types: RefCell<Arc<QueryTypeTable>>,
     pub(crate) tenants: RefCell<Arc<Tenants>>,
     /// The machine's own addresses, as of the last tick.
-    pub(crate) own: RefCell<Arc<LocalAddrs>>,
+    pub(crate) local_addrs: RefCell<Arc<LocalAddrs>>,
     /// Prices, quotas, tenants; shared by the thread's services.
     pub(crate) ledger: Rc<RefCell<Ledger>>,
     /// The buffer for one read from a socket; shared by the thread's services.
@@ -73,6 +75,8 @@ pub(crate) struct Service<W: Wire> {
     pub(crate) metrics: Arc<WorkerMetrics>,
     /// All threads' metrics.
     pub(crate) service_metrics: ServiceMetrics,
+    /// Sampled verdicts.
+    pub(crate) verdicts: VerdictSampler,
     /// The reply to `stats gate`.
     pub(crate) own_stats: RefCell<OwnStats>,
     /// Clients with replies to be written.
@@ -113,7 +117,7 @@ pub(crate) struct Session<W: Wire> {
     /// Its share of them.
     pub(super) dedicated_slot: RefCell<Option<Slot>>,
     /// The end of its request's wait in the queue, on a dedicated connection.
-    pub(super) turn: Cell<Option<Result<(), Refusal>>>,
+    pub(super) granted: Cell<Option<Result<(), Refusal>>>,
 }
 
 impl<W: Wire> Service<W> {
@@ -126,8 +130,9 @@ impl<W: Wire> Service<W> {
             policy,
             delay,
             hot,
+            verdicts,
             limits: counted,
-            bounds: SharedBounds { slots, dedicated_slots, memory },
+            bounds: SharedBounds { slots, dedicated_slots, memory, datagrams },
             read_sizes,
         } = shared;
         let metrics = Arc::clone(&service_metrics.threads[number]);
@@ -135,11 +140,12 @@ impl<W: Wire> Service<W> {
         let hot = HotCache::new(&settings, hot, number, Arc::clone(&metrics));
         let pending_writes = RefCell::default();
         let clients = RefCell::default();
-        let senders = RefCell::new(Senders::new(settings.max_datagrams));
+        let datagrams = DatagramSlots::new(datagrams, settings.backend.max_datagrams);
+        let senders = RefCell::new(Senders::new(datagrams));
         let limits = *settings.limits.borrow();
         let tenants = settings.tenants.borrow().clone();
         let types = RefCell::new(settings.types.borrow().clone());
-        let own = RefCell::new(settings.own.borrow().clone());
+        let local_addrs = RefCell::new(settings.local_addrs.borrow().clone());
         let shared_metrics = service_metrics.clone();
         let admission = Admission::new(
             &settings,
@@ -155,7 +161,7 @@ impl<W: Wire> Service<W> {
             limits: Cell::new(limits),
             types,
             tenants: RefCell::new(tenants),
-            own,
+            local_addrs,
             ledger,
             scratch,
             admission,
@@ -164,6 +170,7 @@ impl<W: Wire> Service<W> {
             lines: IdleConnections::new(W::Session::HAS_USERS),
             metrics,
             service_metrics,
+            verdicts,
             own_stats: RefCell::default(),
             pending_writes,
             memory: Rc::new(memory),
@@ -178,7 +185,7 @@ impl<W: Wire> Service<W> {
     }
 }
 
-/// What clients may hold. A tenant may hold all only if there is no other.
+/// The memory that clients may hold. A tenant may hold all only if there is no other.
 pub(super) fn memory_limits(limits: &Limits, tenants: &Tenants) -> MemoryLimits {
     let tenant = if tenants.are_several() { limits.tenant_memory } else { limits.client_memory };
     MemoryLimits { all: limits.client_memory, tenant }

@@ -10,7 +10,8 @@ use gate_common::abi::Reason;
 use gate_common::units::Nanos;
 
 use super::service::{Service, Session};
-use crate::dispatcher::clients::client::{Client, ClientParts, CloseCause, ConnectionMode, ReplySink};
+use crate::dispatcher::clients::client::{Client, ClientParts, CloseCause, ReplySink};
+use crate::dispatcher::clients::conversation::ConnectionMode;
 use crate::dispatcher::clients::replies::Replies;
 use crate::dispatcher::hot_cache::CacheClient;
 use crate::dispatcher::hot_cache::key_order::KeyOrder;
@@ -57,8 +58,8 @@ impl<W: Wire> Session<W> {
         let tenants = service.tenants.borrow();
         let ledger = service.ledger.borrow();
         let source_tenant = match sink {
-            ReplySink::Stream(_) => ledger.tenant_of_source(source),
-            ReplySink::Datagram(_) => TenantId::NOBODY,
+            ReplySink::Stream(_) | ReplySink::Nowhere => ledger.tenant_of_source(source),
+            ReplySink::Datagram(_) => TenantId::UNKNOWN,
         };
         let parts = ClientParts {
             tenant,
@@ -77,7 +78,7 @@ impl<W: Wire> Session<W> {
             first_dedicated: Cell::new(None),
             dedicated_slots: RefCell::new(None),
             dedicated_slot: RefCell::new(None),
-            turn: Cell::new(None),
+            granted: Cell::new(None),
         }
     }
 
@@ -157,7 +158,7 @@ impl<W: Wire> Session<W> {
         self.refresh_tenant(service);
     }
 
-    /// What is said of its tenant holds from now on: what is refused to it, and its parts.
+    /// Takes over the present restrictions and parts of its tenant.
     pub(crate) fn refresh_tenant(&self, service: &Service<W>) {
         let tenants = service.tenants.borrow();
         let ledger = service.ledger.borrow();

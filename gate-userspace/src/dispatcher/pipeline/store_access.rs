@@ -76,18 +76,18 @@ impl Access {
 
     /// Asks as a new unauthenticated client: true if it is accepted, `None` if the store is not reachable.
     async fn lets_in(&mut self, settings: &Settings) -> Option<bool> {
-        let nobody = Identity::default();
+        let unauthenticated = Identity::default();
         let line = match self.line.take() {
-            Some(line) => match line.anew(settings, &nobody).await {
+            Some(line) => match line.anew(settings, &unauthenticated).await {
                 Err(StoreError::Refused(_)) => return Some(false),
-                Err(_) => DedicatedConnection::open(settings, &nobody).await,
+                Err(_) => DedicatedConnection::open(settings, &unauthenticated).await,
                 line => line,
             },
-            None => DedicatedConnection::open(settings, &nobody).await,
+            None => DedicatedConnection::open(settings, &unauthenticated).await,
         };
         match line {
             Ok(mut line) => {
-                let answer = line.ask(b"PING\r\n").await.ok()?;
+                let answer = line.ask(settings, b"PING\r\n").await.ok()?;
                 self.line = Some(line);
                 Some(!answer.starts_with(b"-NOAUTH"))
             }

@@ -13,7 +13,6 @@
 //! away ([`Service::requests`]).
 
 use std::io::ErrorKind;
-use std::time::Duration;
 
 use gate_common::abi::Reason;
 use gate_common::units::Nanos;
@@ -21,16 +20,17 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::time::timeout;
 
-use super::admission::Answered;
+use super::answered::Answered;
 use super::client_socket::{write_all, write_at_once};
 use super::service::{Service, Session};
 use super::streamed_request::{Body, BodyProgress, StreamedRequest};
 use crate::clock;
 use crate::dispatcher::clients::client::CloseCause;
+use crate::dispatcher::clients::task_budget::TaskBudget;
 use crate::dispatcher::hot_cache::CacheRole;
 use crate::dispatcher::metrics::Event;
 use crate::dispatcher::request::InFlight;
-use crate::dispatcher::stores::dedicated::DedicatedConnection;
+use crate::dispatcher::stores::dedicated::{DedicatedConnection, in_time};
 use crate::dispatcher::stores::error::StoreError;
 use crate::dispatcher::wire::buffer::Buffer;
 use crate::dispatcher::wire::{Answer, Link, SessionState, Wire};
@@ -78,8 +78,8 @@ impl<W: Wire> Session<W> {
         service: &Service<W>,
     ) -> Result<(), CloseCause> {
         service.metrics.count(Event::Streamed);
-        let who = self.who.borrow().clone();
-        let line = match service.lines.take(&service.settings, &who).await {
+        let identity = self.identity.borrow().clone();
+        let line = match service.lines.take(&service.settings, &identity).await {
             Ok(line) => line,
             Err(broken) => {
                 let refusal = self.reply_to_end(StreamEnd::StoreFailed(broken), &streamed, service)?;
@@ -89,7 +89,9 @@ impl<W: Wire> Session<W> {
         };
         let mut input = std::mem::take(&mut self.conversation.borrow_mut().input);
         let received = Buffer::default();
-        let (has_permit, answered, done) = (false, 0, None);
+        let has_permit = false;
+        let answered = 0;
+        let done = None;
         let stream = BodyStream { client: self, service, line, received, has_permit, answered, done };
         let passed = stream.run(&mut streamed, &mut input, from_client).await;
         self.conversation.borrow_mut().input = input;
@@ -210,6 +212,7 @@ impl<W: Wire> BodyStream<'_, W> {
         from_client: &mut OwnedReadHalf,
     ) -> Result<(), StreamEnd<W>> {
         let mut progress = BodyProgress::default();
+        let mut budget = TaskBudget::new();
         loop {
             let step = W::decode(&mut self.client.conversation.borrow_mut().decoder, input.bytes());
             match step {
@@ -225,7 +228,7 @@ impl<W: Wire> BodyStream<'_, W> {
                             streamed.body.is_sent = true;
                             return Ok(self.write(W::Link::tail(&streamed.expect)).await?);
                         }
-                        Ok(()) => {}
+                        Ok(()) => budget.pass_on(len).await,
                         Err(stop) => return Err(stop),
                     }
                 }
@@ -290,10 +293,9 @@ impl<W: Wire> BodyStream<'_, W> {
 
     /// To the store, as fast as it reads.
     async fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
-        let patience = self.service.settings.store_timeout().into();
         for piece in bytes.chunks(CHUNK) {
-            let written = timeout(patience, self.line.socket().write_all(piece)).await;
-            written.map_err(|_| StoreError::TimedOut)??;
+            let socket = self.line.socket();
+            in_time(&self.service.settings, async { Ok(socket.write_all(piece).await?) }).await?;
         }
         Ok(())
     }
@@ -301,6 +303,7 @@ impl<W: Wire> BodyStream<'_, W> {
     /// From the store to the client, until the answer's end.
     async fn answer(&mut self, streamed: &mut StreamedRequest<W>) -> Result<(), StreamEnd<W>> {
         let mut reply_started = false;
+        let mut budget = TaskBudget::new();
         loop {
             let answer = streamed.link.scan(&streamed.expect, self.received.bytes());
             let answer = answer.map_err(|garbage| store_failure_end(garbage.into(), reply_started))?;
@@ -321,14 +324,14 @@ impl<W: Wire> BodyStream<'_, W> {
             if answer.last {
                 return Ok(());
             }
+            budget.pass_on(answer.len).await;
         }
     }
 
     async fn read_store(&mut self) -> Result<(), StoreError> {
-        let patience = Duration::from(self.service.settings.store_timeout());
         let socket = self.line.socket();
         loop {
-            timeout(patience, socket.readable()).await.map_err(|_| StoreError::TimedOut)??;
+            in_time(&self.service.settings, async { Ok(socket.readable().await?) }).await?;
             match self.received.fill(CHUNK, |bytes| socket.try_read_buf(bytes)) {
                 Ok(0) => return Err(StoreError::Closed),
                 Ok(_) => return Ok(()),

@@ -61,7 +61,7 @@ struct State {
     peak: usize,
 }
 
-/// What one thread has seen since its last tick.
+/// The latencies of one thread since its last tick.
 #[derive(Debug)]
 pub(crate) struct ThreadLatencies {
     shared: Arc<AdaptiveLimit>,
@@ -82,7 +82,7 @@ impl AdaptiveLimit {
         Ok(Arc::new(Self { permits, state, measuring_since: AtomicU64::new(0), classes }))
     }
 
-    /// What one thread sees.
+    /// The latencies of one more thread.
     pub(crate) fn of_thread(self: &Arc<Self>) -> ThreadLatencies {
         ThreadLatencies { shared: Arc::clone(self), window: Window::new(self.classes) }
     }
@@ -129,7 +129,7 @@ mod tests {
     const MS: Nanos = Nanos::from_millis(1);
 
     #[test]
-    fn threads_decide_together_and_old_requests_belong_to_no_measurement() {
+    fn threads_share_decisions_and_old_requests_are_not_measured() {
         let permits = Permits::new(Some(1), 2);
         let limit = AdaptiveLimit::new(Arc::clone(&permits), 1, Nanos::ZERO).unwrap();
         let mut one = limit.of_thread();

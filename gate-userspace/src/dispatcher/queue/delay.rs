@@ -26,7 +26,7 @@ pub struct QueueState {
     pub waiting: u64,
     /// The longest that one of them has waited, or one that has left since the tick before.
     pub delay: Nanos,
-    /// Whether requests are refused because it does not drain.
+    /// True while requests are refused because it does not drain.
     pub stands: bool,
 }
 
@@ -58,7 +58,7 @@ impl Delay {
         verdict == Some(Verdict::Drop)
     }
 
-    /// Whether one that still waits will be refused whenever it comes out.
+    /// True if a request that still waits will be refused whenever it leaves the queue.
     pub(crate) fn has_expired(&self, tier: Tier, waited: Nanos) -> bool {
         self.codels.as_ref().is_some_and(|codels| codels.has_given_up(tier, waited))
     }
@@ -73,7 +73,7 @@ impl Delay {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tier_queue::{Place, Queue};
+    use super::super::tier_queue::{Queue, QueueKey};
     use super::*;
     use crate::policy::codel::Law;
 
@@ -104,7 +104,7 @@ mod tests {
             }
             for tier in Tier::ALL.into_iter().filter(|_| ms % 10 == 0) {
                 (0..every_ten_ms[tier.index()])
-                    .for_each(|_| queue.push(Place { tier, tenant: 1, is_slow: false }, 1, (), b"", now));
+                    .for_each(|_| queue.push(QueueKey { tier, tenant: 1, is_slow: false }, 1, (), b"", now));
             }
             while let Some((tier, queued, behind)) = queue.pop(|()| true) {
                 let outcome = &mut outcome[tier.index()];
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reading_tells_of_the_longest_wait_since_the_last_one() {
+    fn a_reading_shows_the_longest_wait_since_the_last_one() {
         let mut delay = delay();
         let ms = Nanos::from_millis;
         for waited in [3, 7, 5] {

@@ -35,7 +35,7 @@ pub(crate) struct Permits {
     claims: Box<[CacheLine<Claim>]>,
 }
 
-/// What changes rarely and is read for each request.
+/// The settings that change rarely and are read for each request.
 #[derive(Debug)]
 struct Limit {
     limit: AtomicUsize,
@@ -107,13 +107,13 @@ impl Permits {
         self.grant(None);
     }
 
-    /// Whether a request has found no permit since this was asked last.
+    /// True if a request has found no permit since the last call.
     pub(crate) fn take_reached(&self) -> bool {
         let is_reached = &self.settings.0.is_reached;
         is_reached.load(Ordering::Relaxed) && is_reached.swap(false, Ordering::Relaxed)
     }
 
-    /// Whether more permits are taken than there are: the limit has been lowered.
+    /// True if more permits are taken than there are: the limit has been lowered.
     #[inline]
     fn is_exceeded(&self) -> bool {
         self.taken.0.load(Ordering::SeqCst) > self.settings.0.limit.load(Ordering::Relaxed)
@@ -202,6 +202,15 @@ impl ThreadPermits {
             self.count_in();
         }
         is_acquired
+    }
+
+    /// True if [`ThreadPermits::try_acquire`] would find a permit.
+    pub(crate) fn may_acquire(&self) -> bool {
+        let shared = &*self.shared;
+        let spare = self.spare + shared.claims[self.number].0.granted.load(Ordering::SeqCst);
+        let taken = shared.taken.0.load(Ordering::SeqCst);
+        let limit = shared.limit();
+        limit == UNLIMITED || spare > 0 && !shared.is_exceeded() || taken.saturating_sub(spare) < limit
     }
 
     /// Takes a permit even if there is none.

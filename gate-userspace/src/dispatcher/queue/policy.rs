@@ -7,14 +7,14 @@ use gate_common::units::{Fraction, Nanos};
 
 use crate::config::{self, AdmissionPolicy};
 use crate::policy::Tier;
-use crate::policy::admission::{Admission, Decision, QueueOrder, Request};
+use crate::policy::admission::{Admission, Decision, Estimate, QueueOrder, Request};
 use crate::policy::baselines::{AcceptFraction, Averaging, MaxQueueLength, MaxQueueWait};
 use crate::policy::bouncer::{self, Bouncer, Fairness, HistogramKind, Objective, Target};
 use crate::policy::combined::Combined;
 use crate::policy::range::OutOfRange;
 use crate::protocol::query_types::QueryTypes;
 
-/// Who may join the queue; without a policy, everyone.
+/// The rule for joining the queue; without a policy, every request may.
 #[derive(Clone, Default)]
 pub(crate) struct Policy(Option<Arc<dyn Admission>>);
 
@@ -61,6 +61,19 @@ impl Policy {
             Decision::Admit | Decision::AdmitUnderserved => None,
             Decision::Refuse { retry_after } => Some(retry_after),
         }
+    }
+
+    /// [`Policy::refuses`] of a request that is not counted.
+    pub(crate) fn peek(&self, request: Request, now: Nanos, draw: impl FnOnce() -> f64) -> Option<Nanos> {
+        match self.0.as_ref()?.peek(request, now, draw()) {
+            Decision::Admit | Decision::AdmitUnderserved => None,
+            Decision::Refuse { retry_after } => Some(retry_after),
+        }
+    }
+
+    /// The expected response time of a request beside its objective, as far as it knows.
+    pub(crate) fn estimates(&self, request: Request) -> Vec<Estimate> {
+        self.0.as_ref().map_or_else(Vec::new, |policy| policy.estimates(request))
     }
 
     /// How long one more request of a tier would wait, as far as it knows.
@@ -131,7 +144,7 @@ fn bouncer(
     let config = bouncer::Config {
         types,
         order: QueueOrder::ByTier,
-        next_place: true,
+        next_permit: true,
         histogram,
         min_samples,
         fairness: match fairness {

@@ -48,7 +48,7 @@ impl QueueTotals {
     }
 }
 
-/// Requests that wait, and how many may be with the store. `T` is what is kept of one beside its bytes.
+/// Requests that wait, and the permits to be with the store. `T` is kept of each beside its bytes.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
     tiers: [TierQueue<T>; Tier::ALL.len()],
@@ -57,7 +57,7 @@ pub(crate) struct Queue<T> {
     /// The number and length of requests that may wait in all threads.
     limit: usize,
     max_bytes: usize,
-    /// What tenants have waiting here.
+    /// The requests of each tenant here.
     shares: HashMap<u32, Share, RandomState>,
     permits: ThreadPermits,
     /// The tier for which other threads know that requests wait here.
@@ -69,12 +69,12 @@ pub(crate) struct Queue<T> {
 #[derive(Debug)]
 struct TierQueue<T> {
     /// Those that are fast by kind, and those that are slow.
-    kinds: [DeficitRoundRobin<Queued<T>>; 2],
+    lanes: [DeficitRoundRobin<Queued<T>>; 2],
     /// The kind that is looked at first next time.
     next: usize,
 }
 
-/// What a tenant has waiting.
+/// The requests of one tenant that wait.
 #[derive(Clone, Copy, Debug, Default)]
 struct Share {
     len: usize,
@@ -83,7 +83,7 @@ struct Share {
 
 /// Where a request waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct QueueKey {
     pub(crate) tier: Tier,
     /// The number of the tenant whose turn it waits for.
     pub(crate) tenant: u32,
@@ -94,29 +94,29 @@ pub(crate) struct Place {
 /// A request that waits.
 #[derive(Debug)]
 pub(crate) struct Queued<T> {
-    /// What is kept of it.
+    /// The caller's part of it.
     pub(crate) item: T,
-    /// All of it.
+    /// The whole request.
     pub(crate) bytes: Vec<u8>,
-    /// When it came.
+    /// The time at which it was queued.
     pub(crate) since: Nanos,
-    /// Who has it waiting.
+    /// The tenant that it belongs to.
     tenant: u32,
 }
 
 impl<T> TierQueue<T> {
     fn len(&self) -> usize {
-        self.kinds.iter().map(DeficitRoundRobin::len).sum()
+        self.lanes.iter().map(DeficitRoundRobin::len).sum()
     }
 
     fn pop(&mut self, mut may: impl FnMut(&T) -> bool) -> Option<Queued<T>> {
-        for kind in [self.next, 1 - self.next] {
-            if self.kinds[kind].is_empty() {
+        for lane in [self.next, 1 - self.next] {
+            if self.lanes[lane].is_empty() {
                 continue;
             }
-            let popped = self.kinds[kind].pop(|queued| may(&queued.item));
+            let popped = self.lanes[lane].pop(|queued| may(&queued.item));
             if popped.is_some() {
-                self.next = 1 - kind;
+                self.next = 1 - lane;
                 return popped;
             }
         }
@@ -124,7 +124,7 @@ impl<T> TierQueue<T> {
     }
 
     fn firsts(&self) -> impl Iterator<Item = &Queued<T>> {
-        self.kinds.iter().flat_map(DeficitRoundRobin::firsts)
+        self.lanes.iter().flat_map(DeficitRoundRobin::firsts)
     }
 }
 
@@ -137,17 +137,27 @@ impl<T> Queue<T> {
         limit: usize,
         max_bytes: usize,
     ) -> Self {
-        let kinds = || [(); 2].map(|()| DeficitRoundRobin::new(QUANTUM));
-        let tiers = Tier::ALL.map(|_| TierQueue { kinds: kinds(), next: 0 });
+        let lanes = || [(); 2].map(|()| DeficitRoundRobin::new(QUANTUM));
+        let tiers = Tier::ALL.map(|_| TierQueue { lanes: lanes(), next: 0 });
         let (shares, spare) = Default::default();
         Self { tiers, len: 0, totals, limit, max_bytes, shares, permits, claimed: None, spare }
     }
 
-    /// Whether a request may go to the store at once. If so, it has taken a permit.
+    /// True if a request may go to the store at once. If so, it has taken a permit.
     #[inline]
     pub(crate) fn pass(&mut self, is_slow: bool) -> bool {
-        let is_first = self.len == 0 || !is_slow && self.tiers.iter().all(|tier| tier.kinds[0].is_empty());
-        is_first && self.permits.try_acquire()
+        self.is_first(is_slow) && self.permits.try_acquire()
+    }
+
+    /// True if [`Queue::pass`] would let it.
+    pub(crate) fn may_pass(&self, is_slow: bool) -> bool {
+        self.is_first(is_slow) && self.permits.may_acquire()
+    }
+
+    /// True if no request waits that is before a new one.
+    #[inline]
+    fn is_first(&self, is_slow: bool) -> bool {
+        self.len == 0 || !is_slow && self.tiers.iter().all(|tier| tier.lanes[0].is_empty())
     }
 
     /// A request takes a permit, even if there is none: it had one, and gave it back for a while.
@@ -166,8 +176,8 @@ impl<T> Queue<T> {
         &mut self.permits
     }
 
-    /// Whether one more request of a tenant may wait that is so long; `is_only` says that there is no other tenant. Threads that
-    /// ask at the same moment may all be told so.
+    /// True if one more request of a tenant, of `bytes`, may wait; `is_only` says that there is no other tenant.
+    /// Threads that ask at the same moment may all find room.
     pub(crate) fn has_room(&self, tenant: u32, bytes: usize, is_only: bool) -> bool {
         let (len, total) = self.totals.get();
         let free = self.limit.saturating_sub(len);
@@ -183,12 +193,12 @@ impl<T> Queue<T> {
     }
 
     /// Adds a request that costs so much.
-    pub(crate) fn push(&mut self, place: Place, cost: u64, item: T, bytes: &[u8], since: Nanos) {
-        let Place { tier, tenant, is_slow } = place;
+    pub(crate) fn push(&mut self, key: QueueKey, cost: u64, item: T, bytes: &[u8], since: Nanos) {
+        let QueueKey { tier, tenant, is_slow } = key;
         let mut copy = self.spare.pop().unwrap_or_default();
         copy.extend_from_slice(bytes);
         let queued = Queued { item, bytes: copy, since, tenant };
-        self.tiers[tier.index()].kinds[usize::from(is_slow)].push(tenant, cost, queued);
+        self.tiers[tier.index()].lanes[usize::from(is_slow)].push(tenant, cost, queued);
         self.len += 1;
         self.totals.add(bytes.len());
         let share = self.shares.entry(tenant).or_default();
@@ -254,8 +264,8 @@ impl<T> Queue<T> {
         is_lost: impl Fn(Tier, &Queued<T>) -> bool,
     ) -> Option<(Tier, Queued<T>)> {
         for (tier, waiting) in Tier::ALL.into_iter().zip(&mut self.tiers) {
-            let lost = |kind: &mut DeficitRoundRobin<_>| kind.remove_first(|queued| is_lost(tier, queued));
-            if let Some(queued) = waiting.kinds.iter_mut().find_map(lost) {
+            let lost = |lane: &mut DeficitRoundRobin<_>| lane.remove_first(|queued| is_lost(tier, queued));
+            if let Some(queued) = waiting.lanes.iter_mut().find_map(lost) {
                 self.removed(&queued);
                 return Some((tier, queued));
             }
@@ -280,7 +290,7 @@ impl<T> Queue<T> {
 
 /// Enough for 64 GiB, and for 16 million requests above.
 const BYTES_BITS: u32 = 40;
-/// What a tenant may spend at its turn, in thousandths of an RU: few requests, so that turns come soon.
+/// The cost that a tenant may spend at its turn, in thousandths of an RU: few requests, so that turns come soon.
 const QUANTUM: u64 = 8_000;
 /// Large requests give their memory back.
 const MOST_BYTES_KEPT: usize = 4 << 10;
@@ -297,165 +307,4 @@ impl<T> Queue<T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn place(tier: Tier) -> Place {
-        Place { tier, tenant: 1, is_slow: false }
-    }
-
-    fn of(tenant: u32, is_slow: bool) -> Place {
-        Place { tier: Tier::Standard, tenant, is_slow }
-    }
-
-    #[test]
-    fn tenants_take_turns_by_what_their_requests_cost() {
-        let mut queue = Queue::of_one_thread(1, 1_000, 0);
-        assert!(queue.pass(false));
-        (0..100).for_each(|_| queue.push(of(1, false), QUANTUM, 1, b"", Nanos(1)));
-        (0..10).for_each(|_| queue.push(of(2, false), QUANTUM / 2, 2, b"", Nanos(2)));
-        queue.leave();
-        let served: Vec<_> = std::iter::from_fn(|| {
-            let served = queue.pop(|_| true).map(|(_, queued, _)| queued.item);
-            queue.leave();
-            served
-        })
-        .take(12)
-        .collect();
-        assert_eq!(served, [1, 2, 2, 1, 2, 2, 1, 2, 2, 1, 2, 2]);
-    }
-
-    #[test]
-    fn what_is_slow_waits_for_its_connection_and_holds_nobody_up() {
-        let mut queue = Queue::of_one_thread(1, 1_000, 0);
-        assert!(queue.pass(true));
-        (0..3).for_each(|_| queue.push(of(1, true), 1, "slow", b"", Nanos(1)));
-        queue.push(of(1, false), 1, "fast", b"", Nanos(2));
-        assert!(!queue.pass(false), "another is before it");
-        queue.leave();
-        let mut pop =
-            |slow_may| queue.pop(|&item| slow_may || item == "fast").map(|(_, queued, _)| queued.item);
-        assert_eq!((pop(false), pop(false)), (Some("fast"), None));
-        queue.leave();
-        assert!(queue.pass(false), "only slow ones wait");
-        queue.leave();
-        assert!(!queue.pass(true));
-        assert_eq!(queue.pop(|_| true).map(|(_, queued, _)| queued.item), Some("slow"));
-    }
-
-    #[test]
-    fn a_permit_is_not_kept_by_what_waits_for_its_connection() {
-        let permits = super::super::permits::Permits::new(Some(1), 2);
-        let [mut one, mut other] =
-            [0, 1].map(|number| Queue::new(permits.of_thread(number), Arc::default(), 9, 100));
-        one.push(of(1, true), 1, (), b"", Nanos(1));
-        assert!(one.pop(|()| false).is_none() && other.pass(false));
-        other.leave();
-        assert!(other.pass(false), "no permit is granted to what cannot use it");
-    }
-
-    #[test]
-    fn a_tenant_leaves_room_for_another() {
-        let mut queue = Queue::of_one_thread(1, 10, 100);
-        let fill = |queue: &mut Queue<()>, tenant, is_only| {
-            let mut count = 0;
-            while queue.has_room(tenant, 1, is_only) {
-                queue.push(of(tenant, false), 1, (), b"x", Nanos(1));
-                count += 1;
-            }
-            count
-        };
-        assert_eq!([1, 2, 3, 4].map(|tenant| fill(&mut queue, tenant, false)), [6, 3, 1, 0]);
-        let mut queue = Queue::of_one_thread(1, 10, 100);
-        assert_eq!(fill(&mut queue, 1, true), 10);
-        let mut queue = Queue::of_one_thread(1, 10, 100);
-        queue.push(of(1, false), 1, (), &[0; 60], Nanos(1));
-        assert!(
-            !queue.has_room(1, 1, false) && queue.has_room(2, 40, false) && !queue.has_room(2, 41, false)
-        );
-    }
-
-    #[test]
-    fn what_waits_in_one_thread_takes_room_from_the_others() {
-        let permits = super::super::permits::Permits::new(Some(1), 2);
-        let totals = Arc::default();
-        let [mut one, mut other] =
-            [0, 1].map(|number| Queue::new(permits.of_thread(number), Arc::clone(&totals), 2, 100));
-        assert!(one.pass(false) && !other.pass(false));
-        one.push(place(Tier::Standard), 1, (), &[0; 60], Nanos(1));
-        assert!(other.has_room(1, 40, true) && !other.has_room(1, 41, true));
-        other.push(place(Tier::Standard), 1, (), &[0; 40], Nanos(2));
-        assert!(!one.has_room(1, 0, true) && !other.has_room(1, 0, true));
-        one.leave();
-        assert!(one.pop(|()| true).is_some() && other.pop(|()| true).is_none());
-        assert!(other.has_room(1, 60, true));
-    }
-
-    #[test]
-    fn no_more_than_its_places_are_with_the_store_and_tiers_go_first() {
-        let mut queue = Queue::of_one_thread(2, 3, 1_000);
-        assert!(queue.pass(false) && queue.pass(false) && !queue.pass(false));
-        for (tier, item) in [(Tier::Batch, 1), (Tier::Critical, 2), (Tier::Batch, 3)] {
-            assert!(queue.has_room(1, 1, true));
-            queue.push(place(tier), 1, item, b"x", Nanos(item));
-        }
-        assert!(!queue.has_room(1, 1, true) && queue.pop(|_| true).is_none());
-        queue.leave();
-        let (tier, queued, behind) = queue.pop(|_| true).unwrap();
-        assert_eq!((tier, queued.item, queued.since, behind), (Tier::Critical, 2, Nanos(2), 0));
-        assert!(queue.pop(|_| true).is_none(), "its place is taken");
-        queue.leave();
-        queue.leave();
-        let order: Vec<_> = std::iter::from_fn(|| queue.pop(|_| true))
-            .map(|(_, queued, behind)| (queued.item, behind))
-            .collect();
-        assert_eq!((order, queue.len), (vec![(1, 1), (3, 0)], 0));
-    }
-
-    #[test]
-    fn only_so_many_bytes_wait_however_they_leave() {
-        let mut queue = Queue::of_one_thread(1, 10, 100);
-        queue.push(place(Tier::Standard), 1, (), &[0; 60], Nanos(1));
-        queue.push(place(Tier::Batch), 1, (), &[0; 40], Nanos(1));
-        assert!(!queue.has_room(1, 1, true) && queue.has_room(1, 0, true));
-        assert!(queue.pop(|_| true).is_some() && queue.has_room(1, 60, true) && !queue.has_room(1, 61, true));
-        assert!(queue.pop_expired(|_, _| true).is_some() && queue.has_room(1, 100, true));
-    }
-
-    #[test]
-    fn nothing_passes_while_others_wait() {
-        let mut queue = Queue::of_one_thread(2, 10, 1_000);
-        assert!(queue.pass(false));
-        queue.push(place(Tier::Standard), 1, (), b"", Nanos(1));
-        assert!(!queue.pass(false));
-    }
-
-    #[test]
-    fn what_is_lost_leaves_without_a_place_from_the_front_of_each_tier() {
-        let mut queue = Queue::of_one_thread(1, 10, 1_000);
-        assert!(queue.pass(false));
-        for (tier, item) in [(Tier::Batch, 1), (Tier::Critical, 4), (Tier::Batch, 2), (Tier::Batch, 6)] {
-            queue.push(place(tier), 1, item, b"", Nanos(item));
-        }
-        let mut lost =
-            |before: u64| queue.pop_expired(|_, queued| queued.since.0 < before).map(|(_, q)| q.item);
-        assert_eq!((lost(5), lost(5), lost(5), lost(5)), (Some(4), Some(1), Some(2), None));
-        assert_eq!((queue.len, queue.waiting(Tier::Batch)), (1, (1, Some(Nanos(6)))));
-        assert!(queue.pop(|_| true).is_none(), "no place is free");
-    }
-
-    #[test]
-    fn memory_is_used_again_unless_it_is_much() {
-        let mut queue = Queue::of_one_thread(1, 10, 1_000);
-        queue.push(place(Tier::Standard), 1, (), b"first", Nanos(1));
-        let (_, queued, _) = queue.pop(|_| true).unwrap();
-        let at = queued.bytes.as_ptr();
-        queue.recycle(queued.bytes);
-        queue.leave();
-        queue.push(place(Tier::Standard), 1, (), b"again", Nanos(2));
-        let (_, queued, _) = queue.pop(|_| true).unwrap();
-        assert_eq!((queued.bytes.as_ptr(), &queued.bytes[..]), (at, &b"again"[..]));
-        queue.recycle(vec![0; MOST_BYTES_KEPT + 1]);
-        assert!(queue.spare.is_empty());
-    }
-}
+mod tests;

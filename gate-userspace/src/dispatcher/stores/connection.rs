@@ -22,7 +22,7 @@ use gate_common::units::Nanos;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use super::dedicated::DedicatedConnection;
+use super::dedicated::{DedicatedConnection, in_time};
 use super::error::StoreError;
 use super::events::{Failure, FollowUp, StoreEvents};
 use super::health::Health;
@@ -31,6 +31,7 @@ use super::pool_identity::PoolIdentity;
 use crate::clock;
 use crate::dispatcher::identity::has_all_permissions;
 use crate::dispatcher::settings::Settings;
+use crate::dispatcher::store_silence::SilenceLimits;
 use crate::dispatcher::wire::{Codec, SessionState, Wire};
 use crate::protocol::Refusal;
 
@@ -57,7 +58,7 @@ impl<E: StoreEvents> StoreConnection<E> {
         }
     }
 
-    /// Whether a request may be sent now.
+    /// Checks that a request may be sent now.
     ///
     /// # Errors
     ///
@@ -70,7 +71,7 @@ impl<E: StoreEvents> StoreConnection<E> {
             .map_err(|retry_after| Refusal::after(Reason::StoreDown, retry_after))
     }
 
-    /// Whether what one more client asks would neither wait behind much, nor for long.
+    /// True if a request of one more client would neither wait behind many others, nor for long.
     #[inline]
     pub(crate) fn has_room(&self, now: Nanos) -> bool {
         let state = self.state.borrow();
@@ -79,15 +80,16 @@ impl<E: StoreEvents> StoreConnection<E> {
         few && !self.is_paused.get() && state.health.accepts(state.waiting.len(), now).is_ok()
     }
 
-    /// Whether it takes one more request, which is slow by kind or not: of those it takes few at a time, and of any as long as
-    /// the store reads.
+    /// True if it takes one more request. Of requests that are slow by kind it takes few at a time, and of any as long
+    /// as the store reads.
     #[inline]
     pub(crate) fn has_window(&self, is_slow: bool) -> bool {
         let state = self.state.borrow();
         state.out.len() < UNSENT_WINDOW && !(is_slow && state.slow >= SLOW_WINDOW)
     }
 
-    /// How much there is to be said against one more client's requests.
+    /// The load that counts against one more client: true if it takes no requests, and the number of its outstanding
+    /// requests.
     pub(crate) fn load(&self, now: Nanos) -> (bool, usize) {
         let state = self.state.borrow();
         (state.health.accepts(state.waiting.len(), now).is_err(), state.waiting.len())
@@ -118,20 +120,20 @@ impl<E: StoreEvents> StoreConnection<E> {
         }
     }
 
-    /// Looks whether the store has been silent for too long: for `slow` while it has something to do that may take
-    /// long, else for `timeout`. How old a request is says nothing while answers to others come, or parts of one.
-    pub(crate) fn check(&self, now: Nanos, timeout: Nanos, slow: Nanos) {
+    /// Looks whether the store has been silent for too long. How old a request is says nothing while answers to others come,
+    /// or parts of one.
+    pub(crate) fn check(&self, now: Nanos, limits: SilenceLimits) {
         let mut state = self.state.borrow_mut();
         if self.is_paused.get() {
             state.last_read = now;
         }
-        let timeout = if state.slow > 0 { slow } else { timeout };
+        let is_slow = state.slow > 0;
         let oldest = state.waiting.front().map(|waiting| waiting.since.max(state.last_read));
         if oldest.is_none() {
             state.health.idle(now);
         }
         drop(state);
-        if oldest.is_some_and(|since| now.saturating_sub(since) > timeout) {
+        if oldest.is_some_and(|since| now > limits.end(since, is_slow)) {
             self.overdue.set(true);
             self.wake();
         }
@@ -185,21 +187,26 @@ impl<E: StoreEvents> StoreConnection<E> {
         }
     }
 
-    /// Whether nothing is outstanding on it.
+    /// True if nothing is outstanding on it.
     fn is_idle(&self) -> bool {
         let state = self.state.borrow();
         state.waiting.is_empty() && state.out.is_empty()
     }
 
     async fn connect(&self, pool: &Weak<PoolIdentity>, events: &E) -> Result<TcpStream, StoreError> {
+        in_time(events.settings(), Self::connect_and_ask(pool, events)).await
+    }
+
+    /// Connects, logs in, and asks what the store lets its user do and whether it works.
+    async fn connect_and_ask(pool: &Weak<PoolIdentity>, events: &E) -> Result<TcpStream, StoreError> {
         let settings = events.settings();
         let identity = pool.upgrade().ok_or(StoreError::Closed)?.identity();
         let mut connection = DedicatedConnection::open(settings, &identity).await?;
         if <E::Wire as Wire>::Session::HAS_USERS {
-            let query = identity.acl_query(settings.backend.login.as_ref());
-            let has_all = has_all_permissions(&connection.ask(query.bytes()).await?);
+            let query = identity.acl_query(settings.backend.store_login.as_ref());
+            let has_all = has_all_permissions(&connection.ask(settings, query.bytes()).await?);
             // A user without the right to ask gets an error, which leaves the mode as it was.
-            let info = connection.ask(b"INFO cluster\r\n").await?;
+            let info = connection.ask(settings, b"INFO cluster\r\n").await?;
             let says = |words: &[u8]| memchr::memmem::find(&info, words).is_some();
             if says(b"cluster_enabled:") {
                 events.set_in_cluster(says(b"cluster_enabled:1"));
@@ -209,10 +216,7 @@ impl<E: StoreEvents> StoreConnection<E> {
             }
             pool.upgrade().inspect(|pool| pool.set_may_cache(has_all));
         }
-        let timeout = settings.store_timeout().into();
-        tokio::time::timeout(timeout, probe::<E::Wire>(connection.into_socket()))
-            .await
-            .map_err(|_| StoreError::TimedOut)?
+        probe::<E::Wire>(connection.into_socket()).await
     }
 
     /// Ends all requests with the store's error: it no longer accepts the pool's user.
@@ -277,7 +281,7 @@ impl<E: StoreEvents> StoreConnection<E> {
         }
     }
 
-    /// Whether what is gathered should go out without waiting for an answer.
+    /// True if the gathered requests should be written without waiting for an answer.
     fn is_due(&self) -> bool {
         let state = self.state.borrow();
         !state.out.is_empty() && (state.sent == 0 || state.blocked || state.out.len() >= FULL_WRITE)
@@ -349,9 +353,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 const LAST_LOOKS: u32 = 500;
 /// So many requests together are worth a write of their own.
 const FULL_PIPELINE: usize = 256;
-/// What has waited for so long stands behind something that is large or slow.
+/// A request that has waited so long stands behind one that is large or slow.
 const SLOW: Nanos = Nanos::from_millis(1);
-/// What the store does not read waits in the queue, where it can be ordered and refused.
+/// The bytes that may wait to be written. Beyond it requests wait in the queue, where they can be ordered and refused.
 const UNSENT_WINDOW: usize = 1 << 20;
 /// A store works off what it has read of one connection before it turns to the next: few slow requests at a time let the other
 /// connections have their turn.

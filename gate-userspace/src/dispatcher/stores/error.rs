@@ -1,4 +1,4 @@
-//! Why connections to the store end.
+//! The causes of the end of connections to the store.
 
 use gate_common::abi::Reason;
 use gate_common::units::Nanos;
@@ -6,55 +6,55 @@ use gate_common::units::Nanos;
 use crate::dispatcher::identity::UnreadablePassword;
 use crate::protocol::{Refusal, resp};
 
-/// Why a connection to the store ended.
+/// The cause of the end of a connection to the store.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StoreError {
-    /// The system says why.
+    /// The system's error.
     #[error(transparent)]
     Io(#[from] std::io::Error),
-    /// It was closed at the other end.
+    /// The store closed the connection.
     #[error("the store closed the connection")]
     Closed,
-    /// An answer took too long.
+    /// The store took too long for an answer.
     #[error("the store did not answer in time")]
     TimedOut,
-    /// Others have just found that it does not answer.
+    /// Earlier connections have just found that the store does not answer.
     #[error("the store does not answer")]
     Down {
-        /// When to come again.
+        /// The time after which to try again.
         retry_after: Nanos,
     },
-    /// What came makes no sense.
+    /// The store's reply is malformed.
     #[error(transparent)]
     Malformed(#[from] crate::dispatcher::wire::MalformedReply),
-    /// It answers, but not as it should.
+    /// The store answers, but is not ready.
     #[error("the store is not ready: {0:?}")]
     Unhealthy(String),
-    /// It does not accept gate's greeting: its error.
+    /// The store does not accept gate's greeting: its error.
     #[error("the store refuses the user: {}", error_word(.0))]
     Refused(Vec<u8>),
     /// The service's password cannot be read.
     #[error(transparent)]
     Password(#[from] UnreadablePassword),
-    /// It sends clients to its other nodes, past gate.
+    /// The store is in cluster mode: it would send clients to its other nodes, past gate.
     #[error("the store is in cluster mode, which gate does not support")]
     Cluster,
-    /// Its name has never been resolved.
+    /// The store's name has never been resolved.
     #[error("the store's name cannot be resolved")]
     Unresolved,
-    /// Its name stands for other addresses by now.
+    /// The store's name stands for other addresses now.
     #[error("the store is elsewhere")]
     Moved,
     /// The tenant has as many dedicated connections as it may.
     #[error("the tenant has as many dedicated connections as it may")]
     Limit,
-    /// An answer that no request asked for.
+    /// The store sent an answer that no request asked for.
     #[error("the store sent an answer that no one asked for")]
     Unasked,
 }
 
 impl StoreError {
-    /// How a client is refused that cannot have a connection.
+    /// The refusal of a client that cannot have a connection.
     pub(crate) fn refusal(&self) -> Refusal {
         match self {
             Self::Down { retry_after } => Refusal::after(Reason::StoreDown, *retry_after),

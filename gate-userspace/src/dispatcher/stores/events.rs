@@ -51,11 +51,11 @@ pub(crate) trait StoreEvents: Debug + Sized + 'static {
     /// There will be no reply to a request, or no more of it.
     fn failed(&self, request: Self::InFlight, progress: ReplyProgress, failure: Failure<'_>);
 
-    /// Whether the client that a request belongs to has not read what came before, so that more should wait at the store.
-    /// `is_paused` is true if it does.
+    /// True if the client that a request belongs to has not read its earlier replies, so that more should wait at the
+    /// store. `is_paused` is true if it does.
     fn is_held_up(&self, request: &Self::InFlight, is_paused: bool) -> bool;
 
-    /// Whether two requests belong to one client.
+    /// True if two requests belong to one client.
     fn is_same_client(&self, one: &Self::InFlight, other: &Self::InFlight) -> bool;
 
     /// The reply to a request waits at the store for the client. From now on this is not the store's time.

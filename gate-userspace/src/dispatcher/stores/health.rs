@@ -1,10 +1,10 @@
-//! Whether a store connection is worth a request.
+//! The circuit breaker of a store connection.
 //!
-//! **Problem.** A dead store must cost its clients no wait, and one that comes back must not be met by all of them at
-//! once. **Rule**, after the circuit breaker: after a failure everything is refused for a pause that doubles with
-//! each failure in a row. Then a store that answers gate's own probe is tried with a few requests at a time; each
-//! answer allows one more at once, until there is nothing left to doubt: it has answered often enough, or has stayed
-//! connected for a while with nothing to answer.
+//! **Problem.** A dead store must not make its clients wait, and one that comes back must not be met by all of them at
+//! once. **Rule**, after the circuit breaker: after a failure everything is refused for a pause that doubles with each
+//! failure in a row. Then a store that answers gate's own probe is tried with a few requests at a time, and each answer
+//! allows one more at once. The store is trusted again when it has answered often enough, or has stayed connected for a
+//! while with nothing to answer.
 //!
 //! **Invariants.** Pure. A pause is at least [`SHORTEST`] and at most [`LONGEST`].
 
@@ -36,11 +36,11 @@ impl Health {
         Self { state: State::Starting, failures: 0 }
     }
 
-    /// Whether one more request may be sent while `waiting` are not answered.
+    /// Checks that one more request may be sent while `waiting` are not answered.
     ///
     /// # Errors
     ///
-    /// When to come again.
+    /// The time after which to try again.
     pub(crate) fn accepts(&self, waiting: usize, now: Nanos) -> Result<(), Nanos> {
         match self.state {
             State::Up => Ok(()),
@@ -51,12 +51,12 @@ impl Health {
         }
     }
 
-    /// Whether a pause is over, and the store has not been tried since.
+    /// True if a pause is over, and the store has not been tried since.
     pub(crate) fn may_be_tried(&self, now: Nanos) -> bool {
         matches!(self.state, State::Down { until } if until <= now)
     }
 
-    /// It is connected, at `now`.
+    /// Notes that the store is connected, at `now`.
     pub(crate) fn connected(&mut self, now: Nanos) {
         self.state = match self.state {
             // Starting => Up
@@ -66,17 +66,17 @@ impl Health {
         };
     }
 
-    /// No request waits for it at `now`.
+    /// Notes that no request waits for the store at `now`.
     pub(crate) fn idle(&mut self, now: Nanos) {
         if let State::Trying { connected: Some(since), .. } = self.state
-            && now.saturating_sub(since) >= SETTLED
+            && now.saturating_sub(since) >= STABLE_AFTER
         {
             // Trying => Up: it has stayed connected.
             *self = Self { state: State::Up, failures: 0 };
         }
     }
 
-    /// It has answered a request.
+    /// Notes that the store has answered a request.
     #[inline]
     pub(crate) fn answered(&mut self) {
         if let State::Trying { allowed, .. } = &mut self.state {
@@ -88,16 +88,16 @@ impl Health {
         }
     }
 
-    /// It has failed at `now`. Returns for how long to leave it alone.
+    /// Notes that the store has failed at `now`. Returns the pause.
     pub(crate) fn failed(&mut self, now: Nanos) -> Nanos {
-        let pause = Nanos(SHORTEST.0 << self.failures.min(16)).min(LONGEST);
+        let backoff = Nanos(SHORTEST.0 << self.failures.min(16)).min(LONGEST);
         self.failures = self.failures.saturating_add(1);
         // Any => Down
-        self.state = State::Down { until: now.saturating_add(pause) };
-        pause
+        self.state = State::Down { until: now.saturating_add(backoff) };
+        backoff
     }
 
-    /// The pause is over.
+    /// Ends the pause.
     pub(crate) fn retry(&mut self) {
         // Down => Trying: a few at a time at first.
         self.state = State::Trying { allowed: FIRST, connected: None };
@@ -112,8 +112,8 @@ const LONGEST: Nanos = Nanos::from_secs(1);
 const FIRST: usize = 16;
 /// So many at once are as good as any number.
 const TRUSTED: usize = 128;
-/// How long an idle connection must last to be trusted again.
-const SETTLED: Nanos = Nanos::from_millis(200);
+/// The time that an idle connection must last to be trusted again.
+const STABLE_AFTER: Nanos = Nanos::from_millis(200);
 /// Requests that may wait for the first connection.
 const MOST_WAITING: usize = 1_024;
 
@@ -124,22 +124,22 @@ mod tests {
     const NOW: Nanos = Nanos::from_secs(1);
 
     #[test]
-    fn requests_wait_for_the_first_connection_but_not_for_ever_more_of_them() {
+    fn a_bounded_number_waits_for_the_first_connection() {
         let health = Health::new();
         assert_eq!(health.accepts(0, NOW), Ok(()));
         assert_eq!(health.accepts(MOST_WAITING, NOW), Err(SHORTEST));
     }
 
     #[test]
-    fn pauses_double_up_to_a_second_and_begin_anew_once_it_is_trusted() {
+    fn backoffs_double_up_to_a_second_and_begin_anew() {
         let mut health = Health::new();
-        let pauses: Vec<u64> = (0..8)
+        let backoffs: Vec<u64> = (0..8)
             .map(|_| {
                 health.retry();
                 health.failed(NOW).0 / 1_000_000
             })
             .collect();
-        assert_eq!(pauses, [20, 40, 80, 160, 320, 640, 1_000, 1_000]);
+        assert_eq!(backoffs, [20, 40, 80, 160, 320, 640, 1_000, 1_000]);
         health.retry();
         health.connected(NOW);
         (0..TRUSTED).for_each(|_| health.answered());
@@ -148,25 +148,25 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_stays_connected_with_nothing_to_answer_is_trusted_again() {
+    fn an_idle_store_that_stays_connected_is_trusted_again() {
         let mut health = Health::new();
         health.failed(NOW);
         health.retry();
         health.idle(Nanos::MAX);
         assert!(health.accepts(0, NOW).is_err(), "not connected");
         health.connected(NOW);
-        health.idle(Nanos(NOW.0 + SETTLED.0 - 1));
+        health.idle(Nanos(NOW.0 + STABLE_AFTER.0 - 1));
         assert!(health.accepts(FIRST, NOW).is_err());
-        health.idle(Nanos(NOW.0 + SETTLED.0));
+        health.idle(Nanos(NOW.0 + STABLE_AFTER.0));
         assert_eq!(health.accepts(1_000, NOW), Ok(()));
     }
 
     #[test]
-    fn a_store_that_failed_is_tried_with_one_request_more_for_each_answer() {
+    fn a_store_that_failed_gets_one_request_more_per_answer() {
         let mut health = Health::new();
         health.connected(NOW);
-        let pause = health.failed(NOW);
-        assert_eq!(health.accepts(0, NOW), Err(pause));
+        let backoff = health.failed(NOW);
+        assert_eq!(health.accepts(0, NOW), Err(backoff));
         health.retry();
         assert!(health.accepts(0, NOW).is_err(), "not connected yet");
         health.connected(NOW);

@@ -159,12 +159,13 @@ impl<E: StoreEvents> Outstanding<E> {
         }
     }
 
-    /// Whether the replies should wait at the store: all are one client's, which does not read as fast as they come.
+    /// True if the replies should wait at the store: all are one client's, which does not read as fast as they come.
     pub(crate) fn pause(&mut self, events: &E, is_paused: bool) -> bool {
         let Some(first) = self.waiting.front() else { return false };
         let first = &first.in_flight;
-        let is_alone = || self.waiting.iter().all(|other| events.is_same_client(first, &other.in_flight));
-        let pauses = events.is_held_up(first, is_paused) && is_alone();
+        let is_one_client =
+            || self.waiting.iter().all(|other| events.is_same_client(first, &other.in_flight));
+        let pauses = events.is_held_up(first, is_paused) && is_one_client();
         if pauses {
             for waiting in self.waiting.iter_mut().filter(|waiting| !waiting.is_paused) {
                 waiting.is_paused = true;

@@ -15,8 +15,10 @@ use super::connection::StoreConnection;
 use super::events::StoreEvents;
 use super::health::Health;
 use super::pool_identity::PoolIdentity;
+use crate::clock;
 use crate::dispatcher::identity::scopes::{Scope, Scopes};
 use crate::dispatcher::identity::{Identity, Login};
+use crate::dispatcher::store_silence::SilenceLimits;
 use crate::dispatcher::wire::{SessionState, Wire};
 
 /// Some connections to the store, over which many clients' requests go.
@@ -57,7 +59,7 @@ impl<E: StoreEvents> Pool<E> {
         self.tasks.borrow_mut().drain(..).for_each(|task| task.abort());
     }
 
-    /// Who its clients are, and what they share.
+    /// The identity of its clients, and their scope.
     #[inline]
     pub(crate) fn identity(&self) -> &Rc<PoolIdentity> {
         &self.identity
@@ -79,6 +81,11 @@ impl<E: StoreEvents> Pool<E> {
                 (0..fast.len()).min_by_key(|&connection_index| fast[connection_index].load(now)).unwrap_or(0)
             }
         }
+    }
+
+    /// True if none of its connections takes requests now.
+    fn is_down(&self, now: Nanos) -> bool {
+        self.stores.iter().all(|store| store.accepts(now).is_err())
     }
 
     /// The lane for what is slow by kind.
@@ -105,7 +112,8 @@ impl<E: StoreEvents> Drop for Pool<E> {
 pub(crate) struct Pools<E: StoreEvents> {
     /// The first is for clients that have not said who they are, and is never closed.
     all: RefCell<Vec<Rc<Pool<E>>>>,
-    /// Those of clients that the store let in without a password, and would not any more. No new client gets one.
+    /// Those that no new client gets: of clients that the store let in without a password, and would not any more, and those that
+    /// were cut off when a client logged in.
     former: RefCell<Vec<Rc<Pool<E>>>>,
     closed: Cell<u64>,
     scopes: Arc<Scopes>,
@@ -117,8 +125,9 @@ impl<E: StoreEvents> Pools<E> {
     /// At most so many pools of so many connections.
     pub(crate) fn new(most: usize, connections: usize, scopes: Arc<Scopes>) -> Self {
         let first = Pool::new(Scopes::first(), Identity::default(), connections);
-        let (all, former, closed) =
-            (RefCell::new(vec![first]), RefCell::default(), Cell::new(scopes.closed()));
+        let all = RefCell::new(vec![first]);
+        let former = RefCell::default();
+        let closed = Cell::new(scopes.closed());
         Self { all, former, closed, scopes, most, connections }
     }
 
@@ -132,18 +141,26 @@ impl<E: StoreEvents> Pools<E> {
         self.all.borrow().iter().find(|pool| pool.identity.identity.borrow().shares_with(identity)).cloned()
     }
 
-    /// Whether the store has accepted this very password before, for a pool that is still there.
+    /// True if the store has accepted this very password before, for a pool that is still there.
     pub(crate) fn has_verified(&self, identity: &Identity) -> bool {
         let Some(pool) = self.find(identity) else { return false };
-        let (held, said) = (&pool.identity.identity.borrow().login, &identity.login);
-        held.as_deref().map(Login::password) == said.as_deref().map(Login::password)
+        let known = &pool.identity.identity.borrow().login;
+        let given = &identity.login;
+        known.as_deref().map(Login::password) == given.as_deref().map(Login::password)
     }
 
     /// The one for `identity`, which the store has accepted; a new one if there is none, and `None` if there are as
     /// many as there may be.
     pub(crate) fn open(&self, identity: &Identity, events: &Rc<E>) -> Option<Rc<Pool<E>>> {
         if let Some(pool) = self.find(identity) {
-            return Some(pool);
+            // The store has cut off its user, who may have been removed, and accepts it again: who has just logged in need
+            // not wait for the end of a pause.
+            let is_cut_off = identity.login.is_some() && pool.is_down(clock::monotonic());
+            if !is_cut_off || self.former.borrow().len() >= self.most {
+                return Some(pool);
+            }
+            self.all.borrow_mut().retain(|other| !Rc::ptr_eq(other, &pool));
+            self.former.borrow_mut().push(pool);
         }
         let pool = self.add(identity)?;
         pool.start(events);
@@ -167,11 +184,11 @@ impl<E: StoreEvents> Pools<E> {
     pub(crate) fn accepted(&self, login: &Rc<Login>) {
         for pool in self.all.borrow().iter() {
             let identity = &mut *pool.identity.identity.borrow_mut();
-            let Some(held) = identity.login.as_mut().filter(|held| held.user() == login.user()) else {
+            let Some(known) = identity.login.as_mut().filter(|known| known.user() == login.user()) else {
                 continue;
             };
-            let is_other = held.password() != login.password();
-            *held = Rc::clone(login);
+            let is_other = known.password() != login.password();
+            *known = Rc::clone(login);
             if is_other {
                 *pool.identity.scope.borrow_mut() = self.scopes.of(identity);
             }
@@ -186,7 +203,7 @@ impl<E: StoreEvents> Pools<E> {
         Some(all.remove(place))
     }
 
-    /// What all threads know of their clients' identities.
+    /// The scopes of the clients' identities, of all threads.
     pub(crate) fn scopes(&self) -> &Scopes {
         &self.scopes
     }
@@ -213,12 +230,12 @@ impl<E: StoreEvents> Pools<E> {
     }
 
     /// Looks for answers that take too long, and for pools that no client uses.
-    pub(crate) fn check(&self, now: Nanos, timeout: Nanos, slow: Nanos) {
+    pub(crate) fn check(&self, now: Nanos, limits: SilenceLimits) {
         let mut former = self.former.borrow_mut();
         former.retain(|pool| Rc::strong_count(pool) > 1);
-        former.iter().flat_map(|pool| pool.stores()).for_each(|store| store.check(now, timeout, slow));
+        former.iter().flat_map(|pool| pool.stores()).for_each(|store| store.check(now, limits));
         let mut all = self.all.borrow_mut();
-        all.iter().flat_map(|pool| pool.stores()).for_each(|store| store.check(now, timeout, slow));
+        all.iter().flat_map(|pool| pool.stores()).for_each(|store| store.check(now, limits));
         let first = Rc::as_ptr(&all[0]);
         all.retain(|pool| {
             if Rc::as_ptr(pool) == first || Rc::strong_count(pool) > 1 {
@@ -317,11 +334,16 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_without_clients_is_closed_after_a_minute_and_the_first_never() {
+    fn a_pool_without_clients_closes_in_a_minute_but_the_first() {
         let pools = pools(10, &scopes());
         let used = pools.add(&database(1)).unwrap();
         drop(pools.add(&database(2)));
-        let check = |second| pools.check(Nanos::from_secs(second), Nanos::from_secs(1), Nanos::from_secs(1));
+        let limits = SilenceLimits {
+            timeout: Nanos::from_secs(1),
+            slow: Nanos::from_secs(1),
+            paused_until: Nanos::ZERO,
+        };
+        let check = |second| pools.check(Nanos::from_secs(second), limits);
         check(100);
         check(159);
         assert!(pools.find(&database(2)).is_some());
@@ -350,11 +372,13 @@ mod tests {
     }
 
     #[test]
-    fn pools_of_two_threads_share_until_one_of_them_knows_another_password_or_is_refused() {
+    fn pools_share_until_one_has_another_password_or_is_refused() {
         let scopes = scopes();
-        let [one, other] = [pools(9, &scopes), pools(9, &scopes)];
+        let one = pools(9, &scopes);
+        let other = pools(9, &scopes);
         let [old, new] = ["old", "new"].map(|password| Identity::of("alice", password));
-        let (here, there) = (one.add(&old).unwrap(), other.add(&old).unwrap());
+        let here = one.add(&old).unwrap();
+        let there = other.add(&old).unwrap();
         assert_eq!(here.identity().scope(), there.identity().scope());
         one.accepted(old.login.as_ref().unwrap());
         assert_eq!(here.identity().scope(), there.identity().scope(), "it is the same password");
@@ -364,7 +388,7 @@ mod tests {
         assert_eq!(here.identity().scope(), there.identity().scope());
         one.remove(here.identity());
         assert_ne!(one.add(&new).unwrap().identity().scope(), there.identity().scope());
-        let nobody = [&one, &other].map(|pools| pools.first().identity().scope());
-        assert_eq!(nobody, [0; 2]);
+        let unauthenticated = [&one, &other].map(|pools| pools.first().identity().scope());
+        assert_eq!(unauthenticated, [0; 2]);
     }
 }

@@ -1,42 +1,46 @@
-//! Who asks, what it costs, and whether the tenant may spend that now.
+//! The tenant of a request, its price, and the decision on charging it.
 //!
-//! The very words that XDP charges: tenants' buckets are taken from by compare-and-swap, in the maps. What
-//! was decided is copied once per generation and not looked up per request. Each thread has a ledger of its
-//! own, with a row of counters that no one else writes.
+//! The buckets are the words that XDP charges: they are taken from by compare-and-swap, in the maps. Decisions of the
+//! tick are copied once per generation and not looked up per request. Each thread has a ledger of its own, with a row
+//! of counters that no one else writes.
 
 use std::mem::offset_of;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use gate_common::abi::{
-    Block, Clock, CounterLine, Name, RareCounters, Reason, Service, ServiceState, Shed, Tenant, TenantState,
-    View, bank_of, draw, find, find_v4, tenant_flags, view_flags,
+    Block, Clock, Name, RareCounters, Reason, Service, ServiceState, Shed, Tenant, TenantState, View,
+    bank_of, draw, find, find_v4, tenant_flags, view_flags,
 };
-use gate_common::token_bucket::{Limits, Take, refund, settle, take};
+use gate_common::token_bucket::{Limits, refund, settle};
 use gate_common::units::{Fraction, MilliRu, Multiplier, Nanos};
 
+use super::bucket_word::{attempt, update};
 use crate::kernel::{Maps, Row};
 use crate::policy::Tier;
 use crate::protocol::Refusal;
 use crate::protocol::price_class::PriceClass;
 
-/// A tenant, by its number in the maps. Zero is nobody.
+mod counting;
+mod peek;
+
+/// A tenant, by its number in the maps. Zero is an unknown source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct TenantId(pub(crate) u32);
 
 impl TenantId {
     /// A source that no rule names.
-    pub(crate) const NOBODY: Self = Self(0);
+    pub(crate) const UNKNOWN: Self = Self(0);
 }
 
 /// One thread's view of tenants, prices and buckets. See the [module](self).
 #[derive(Debug)]
 pub(crate) struct Ledger {
     maps: Arc<Maps>,
-    /// Where this thread counts.
+    /// The row of counters of this thread.
     row: Row,
-    /// Others count there as well.
+    /// True if others count in that row as well.
     is_shared: bool,
     clock: Clock,
     generation: u64,
@@ -45,19 +49,20 @@ pub(crate) struct Ledger {
     states: Vec<(u64, TenantState)>,
     /// By the place that a service had at the start: its prices as of this generation, and its default tenant.
     services: Vec<(ServiceState, TenantId)>,
-    /// By that place too: the place that it has now.
+    /// By the place that a service had at the start: its present place.
     numbers: Vec<u32>,
-    /// What it is called: a reload may give its place to another.
+    /// By the same: the service's name, since a reload may give its place to another.
     names: Vec<Name>,
     draw: u64,
 }
 
-/// What the ledger says of one request.
+/// The result of charging one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Charge {
-    /// It may pass: this has been taken from the buckets, or, if it would have been refused in earnest, nothing.
+    /// The request may pass: this has been taken from the buckets; nothing, if the request would have been refused in
+    /// earnest.
     Passed(MilliRu),
-    /// It must not.
+    /// The request is refused.
     Refused(Refusal),
 }
 
@@ -82,7 +87,7 @@ impl Ledger {
             generation: 0,
             view: View::default(),
             states: vec![(0, TenantState::default()); maps.tenants.len()],
-            services: vec![(ServiceState::default(), TenantId::NOBODY); names.len()],
+            services: vec![(ServiceState::default(), TenantId::UNKNOWN); names.len()],
             numbers: vec![u32::MAX; names.len()],
             names,
             draw: seed | 1,
@@ -106,15 +111,15 @@ impl Ledger {
         }
     }
 
-    /// Whom a source is charged to at a service.
+    /// The tenant that a source is charged to at a service.
     pub(crate) fn tenant_of(&self, source: IpAddr, service: usize) -> TenantId {
         match self.tenant_of_source(source) {
-            TenantId::NOBODY => self.services.get(service).map_or(TenantId::NOBODY, |service| service.1),
+            TenantId::UNKNOWN => self.services.get(service).map_or(TenantId::UNKNOWN, |service| service.1),
             named => named,
         }
     }
 
-    /// The tenant one of whose prefixes a source is in.
+    /// The tenant that has a prefix of a source.
     pub(crate) fn tenant_of_source(&self, source: IpAddr) -> TenantId {
         let entry = |block: u32, index: u8| {
             let words = self.maps.tables.load_at::<u64>(block as usize, usize::from(index & !1) * 4);
@@ -126,14 +131,14 @@ impl Ledger {
         })
     }
 
-    /// Whether a tenant is still called so.
+    /// True if a tenant still has this name.
     pub(crate) fn has_name(&self, tenant: TenantId, name: &Name) -> bool {
         let tenant = tenant.0 as usize;
-        let held = || self.maps.tenants.load_at::<Name>(tenant, offset_of!(Tenant, name));
-        tenant < self.maps.tenants.len() && held() == *name
+        let current = || self.maps.tenants.load_at::<Name>(tenant, offset_of!(Tenant, name));
+        tenant < self.maps.tenants.len() && current() == *name
     }
 
-    /// Whether what this source is refused is only counted.
+    /// True if refusals of this source are only counted.
     pub(crate) fn is_shadowed(&self, source: IpAddr) -> bool {
         let address = match source.to_canonical() {
             IpAddr::V4(source) => source.to_ipv6_mapped().octets(),
@@ -149,13 +154,13 @@ impl Ledger {
         Tier::ALL.get(tier).copied().unwrap_or_default()
     }
 
-    /// Whether a tenant's reads may be answered with what was kept.
+    /// True if a tenant's reads may be answered from the cache.
     #[inline]
     pub(crate) fn may_cache(&mut self, tenant: TenantId) -> bool {
         self.state(tenant).flags & tenant_flags::NO_CACHE == 0
     }
 
-    /// One request in so many gives a sample of its key.
+    /// One of so many requests gives a sample of its key.
     #[inline]
     pub(crate) fn sample_every(&self) -> u32 {
         self.view.sample_every
@@ -166,8 +171,8 @@ impl Ledger {
         self.numbers.get(service).copied().unwrap_or(u32::MAX)
     }
 
-    /// What a request costs at a service, before its tenant's multiplier; without `commands` only its rows and
-    /// bytes.
+    /// The price of a request at a service, before its tenant's multiplier; without `commands` that of its rows and
+    /// bytes alone.
     #[inline]
     pub(crate) fn price(
         &self,
@@ -183,13 +188,13 @@ impl Ledger {
         MilliRu(prices.price(commands, rows, bytes).saturating_add(latency))
     }
 
-    /// What a service sheds of a tier, a rung of [`Shed`].
+    /// The rung of [`Shed`] of a tier at a service.
     #[inline]
     pub(crate) fn rung(&self, service: usize, tier: Tier) -> u32 {
         self.services.get(service).map_or(0, |(state, _)| state.shed.rung(tier as u8))
     }
 
-    /// A price as dear as a tenant's multiplier and `rung` make it.
+    /// A price raised by a tenant's multiplier and by `rung`.
     #[inline]
     pub(crate) fn apply_multiplier(&mut self, tenant: TenantId, price: MilliRu, rung: u32) -> MilliRu {
         MilliRu(Shed::price(rung, price.scaled(Multiplier(self.state(tenant).multiplier)).0))
@@ -197,14 +202,14 @@ impl Ledger {
 
     /// The dearest request that the buckets of a tenant and of those charged with it ever admit.
     pub(crate) fn dearest(&mut self, tenant: TenantId) -> MilliRu {
-        let also_charge = self.state(tenant).also_charge.map(TenantId);
-        let all = [tenant, also_charge[0], also_charge[1]];
+        let parents = self.state(tenant).parents.map(TenantId);
+        let all = [tenant, parents[0], parents[1]];
         let dearest = all.into_iter().filter_map(|charged| Some(self.quota(charged)?.dearest())).min();
         MilliRu(dearest.unwrap_or(u32::MAX))
     }
 
-    /// Charges `price` to a tenant and to those charged with it, all or none, and counts what is refused; `rung` is what its
-    /// service sheds of its tier. `shadow` passes that all the same.
+    /// Charges `price` to a tenant and to those charged with it, all or none, and counts a refusal; `rung` is that of
+    /// its service and tier. With `shadow` a refused request passes all the same.
     #[inline]
     pub(crate) fn charge(
         &mut self,
@@ -225,32 +230,8 @@ impl Ledger {
         }
     }
 
-    /// Counts a request that passes, charged so much.
-    #[inline]
-    pub(crate) fn count_passed(&self, tenant: TenantId, charged: MilliRu) {
-        self.count(tenant, offset_of!(CounterLine, passed), 1);
-        self.count_charged(tenant, charged);
-    }
-
-    /// Counts what a request was charged beside what it was counted with.
-    pub(crate) fn count_charged(&self, tenant: TenantId, charged: MilliRu) {
-        self.count(tenant, offset_of!(CounterLine, charged_mru), u64::from(charged.0));
-        self.touch(tenant);
-    }
-
-    /// Counts what a tenant asks for over a connection of its own source's, whatever becomes of it.
-    #[inline]
-    pub(crate) fn count_demand(&self, tenant: TenantId, price: MilliRu) {
-        if self.is_shared {
-            self.count_rare(tenant, offset_of!(RareCounters, asked_mru), u64::from(price.0));
-        } else {
-            self.count(tenant, offset_of!(CounterLine, bare_or_asked), u64::from(price.0));
-        }
-        self.touch(tenant);
-    }
-
-    /// Charges a tenant, and those charged with it, what requests have turned out to cost beyond the `paid`, which may
-    /// leave debts of at most `max_debt`. Returns how much that is.
+    /// Charges a tenant, and those charged with it, the cost of requests beyond the `paid`, which may leave debts of at
+    /// most `max_debt`. Returns that difference.
     pub(crate) fn settle(&mut self, tenant: TenantId, cost: MilliRu, paid: MilliRu, now: Nanos) -> MilliRu {
         self.refresh();
         let due = MilliRu(self.apply_multiplier(tenant, cost, 0).0.saturating_sub(paid.0));
@@ -263,7 +244,7 @@ impl Ledger {
             let word = self.word(tenant, offset_of!(Tenant, candidate_tat));
             update(word, |tat| settle(tat, now.0, due.0, &state.candidate));
         }
-        for charged in [tenant.0, state.also_charge[0], state.also_charge[1]].map(TenantId) {
+        for charged in [tenant.0, state.parents[0], state.parents[1]].map(TenantId) {
             if let Some(limits) = self.quota(charged) {
                 update(self.quota_word(charged), |tat| settle(tat, now.0, due.0, &limits));
             }
@@ -272,27 +253,25 @@ impl Ledger {
         due
     }
 
-    /// Gives back what a request was charged that was refused after all.
+    /// Gives back the charge of a request that was refused after all.
     pub(crate) fn refund(&mut self, tenant: TenantId, price: MilliRu) {
-        let also_charge = self.state(tenant).also_charge;
+        let parents = self.state(tenant).parents;
         self.give_back(tenant, price);
-        also_charge.into_iter().for_each(|also| self.give_back(TenantId(also), price));
+        parents.into_iter().for_each(|parent| self.give_back(TenantId(parent), price));
     }
 
-    /// Whether a datagram with this mark was judged by the XDP program; `None` if that marks nothing.
-    pub(crate) fn is_marked(&self, mark: u32) -> Option<bool> {
-        match self.maps.charged_mark() {
-            0 => None,
-            bit => Some(mark & bit != 0),
-        }
+    /// True if a datagram with this mark, which came in by this interface, was charged by the XDP program; `None` if nothing is
+    /// marked there.
+    pub(crate) fn is_marked(&self, mark: u32, interface: u32) -> Option<bool> {
+        self.maps.mark_at(interface).map(|bit| mark & bit != 0)
     }
 
-    /// Whether the XDP program judges what comes in by an interface.
+    /// True if the XDP program is attached to an interface.
     pub(crate) fn is_attached_to(&self, interface: u32) -> bool {
         self.maps.is_attached_to(interface)
     }
 
-    /// Whether so many bytes of the gate's own may be sent to whom a datagram names as its sender.
+    /// True if so many bytes of gate's own may be sent to the address that a datagram names as its sender.
     pub(crate) fn may_reply(&mut self, tenant: TenantId, bytes: u32, now: Nanos) -> bool {
         let now = self.at(now);
         let state = *self.state(tenant);
@@ -301,8 +280,8 @@ impl Ledger {
         state.flags & tenant_flags::MAY_REPLY != 0 && attempt(word, now, MilliRu(bytes), &state.reply).is_ok()
     }
 
-    /// Whether so many bytes more than it sent may be sent to whom a datagram names as its sender: the same budget,
-    /// which whoever is some service's default has for this as well.
+    /// True if so many bytes beyond the datagram's length may be sent to the address that it names as its sender. The
+    /// budget is the same, but default tenants have it for this as well.
     pub(crate) fn may_amplify(&mut self, tenant: TenantId, bytes: u32, now: Nanos) -> bool {
         let now = self.at(now);
         let reply = self.state(tenant).reply;
@@ -315,20 +294,6 @@ impl Ledger {
         (self.draw >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Counts a refusal that the buckets have no part in.
-    pub(crate) fn count_refusal(&self, tenant: TenantId, reason: Reason, price: MilliRu, shadow: bool) {
-        let by_reason = reason.index() * size_of::<u64>();
-        if shadow {
-            return self.count_rare(tenant, offset_of!(RareCounters, shadowed) + by_reason, 1);
-        }
-        self.count(tenant, offset_of!(CounterLine, refused_mru), u64::from(price.0));
-        match CounterLine::place(tenant.0, reason) {
-            Some(place) => self.count(tenant, offset_of!(CounterLine, refused) + place * size_of::<u64>(), 1),
-            None => self.count_rare(tenant, offset_of!(RareCounters, refused) + by_reason, 1),
-        }
-        self.touch(tenant);
-    }
-
     #[inline(always)]
     fn admit_request(
         &mut self,
@@ -338,7 +303,7 @@ impl Ledger {
         rung: u32,
         now: Nanos,
     ) -> Result<(), Refusal> {
-        if tenant == TenantId::NOBODY {
+        if tenant == TenantId::UNKNOWN {
             return Err(Refusal::of(Reason::UnknownSource));
         }
         self.pushed(state, rung, now)?;
@@ -348,11 +313,11 @@ impl Ledger {
                 self.count_rare(tenant, offset_of!(RareCounters, candidate_refused), 1);
             }
         }
-        if state.also_charge == [0; 2] {
+        if state.parents == [0; 2] {
             return self.take_quota(tenant, quota_of(tenant, state), price, now);
         }
         // The tenant itself and those charged with it; what was taken is given back if one refuses.
-        let all = [tenant, TenantId(state.also_charge[0]), TenantId(state.also_charge[1])];
+        let all = [tenant, TenantId(state.parents[0]), TenantId(state.parents[1])];
         for (seq, &charged) in all.iter().enumerate() {
             let quota = self.quota(charged);
             if let Err(refusal) = self.take_quota(charged, quota, price, now) {
@@ -427,34 +392,6 @@ impl Ledger {
         &self.states[id].1
     }
 
-    /// This thread alone writes its row: a load and a store do.
-    #[inline]
-    fn count(&self, tenant: TenantId, offset: usize, more: u64) {
-        let word = self.maps.counters.word(self.row.line + tenant.0 as usize, offset);
-        if self.is_shared {
-            word.fetch_add(more, Ordering::Relaxed);
-        } else {
-            word.store(word.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
-        }
-    }
-
-    /// Counts what is seldom counted, where other rows are counted as well.
-    fn count_rare(&self, tenant: TenantId, offset: usize, more: u64) {
-        let word = self.maps.rare_counters.word(self.row.rare + tenant.0 as usize, offset);
-        word.fetch_add(more, Ordering::Relaxed);
-    }
-
-    /// Tells the next tick that a line was counted in.
-    #[inline]
-    fn touch(&self, tenant: TenantId) {
-        self.maps.touch(self.row.touched, tenant.0 as usize);
-    }
-
-    /// From now on counts in the row in which others count as well.
-    pub(crate) fn count_in_shared_row(&mut self) {
-        (self.row, self.is_shared) = (self.maps.row(0), true);
-    }
-
     #[cold]
     fn follow(&mut self) {
         loop {
@@ -480,38 +417,10 @@ impl Ledger {
 /// The quota of a tenant in this state, if it has one.
 #[inline]
 fn quota_of(tenant: TenantId, state: &TenantState) -> Option<Limits> {
-    (tenant != TenantId::NOBODY && state.flags & tenant_flags::UNLIMITED == 0).then_some(state.quota)
+    (tenant != TenantId::UNKNOWN && state.flags & tenant_flags::UNLIMITED == 0).then_some(state.quota)
 }
 
-/// How often a compare-and-swap is tried. Each failure means that someone else succeeded.
-const ATTEMPTS: u32 = 16;
 const _: () = assert!(size_of::<Block>() == 256 * size_of::<u32>());
-
-/// Changes one bucket by compare-and-swap.
-pub(super) fn update(word: &AtomicU64, to: impl Fn(u64) -> u64) {
-    // Only ever fails to find another value, and then tries again.
-    let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |tat| Some(to(tat)));
-}
-
-/// Takes a price from one bucket by compare-and-swap.
-pub(super) fn attempt(word: &AtomicU64, now: Nanos, price: MilliRu, limits: &Limits) -> Result<(), Refusal> {
-    let mut seen = word.load(Ordering::Relaxed);
-    for _ in 0..ATTEMPTS {
-        match take(seen, now.0, price.0, limits) {
-            Take::Admit { tat } => {
-                match word.compare_exchange_weak(seen, tat, Ordering::Relaxed, Ordering::Relaxed) {
-                    Ok(_) => return Ok(()),
-                    Err(found) => seen = found,
-                }
-            }
-            Take::Refuse { wait_ns } => {
-                return Err(Refusal::after(Reason::Quota, Nanos(wait_ns)));
-            }
-            Take::TooLarge => return Err(Refusal::of(Reason::TooLarge)),
-        }
-    }
-    Err(Refusal::of(Reason::Quota))
-}
 
 #[cfg(test)]
 mod tests;

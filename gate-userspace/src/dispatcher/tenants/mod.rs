@@ -1,10 +1,10 @@
-//! What the configuration says of tenants that is not in the maps: their users, what is denied to them, the keys
-//! that they are bound to, and their parts.
+//! The configuration of tenants that is not in the maps: their users, denied commands, own keys, and parts.
 //!
 //! A reload may give a tenant's number to another; so a name goes with each number.
 //!
-//! [`ledger`]: prices and quotas, out of the maps. [`mod@parts`]: tenants within a tenant. [`usage`]: what one has
-//! open. [`mod@request_limits`]: limits by what is asked. [`retired`]: numbers that are not to be used again yet.
+//! [`ledger`]: prices and quotas, out of the maps; `bucket_word`: one bucket there. [`mod@parts`]: tenants within a tenant. [`usage`]: a tenant's open
+//! connections and requests. [`mod@request_limits`]: limits by what is asked. [`retired`]: numbers that are not to be
+//! used again yet.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,18 +16,19 @@ use self::ledger::{Ledger, TenantId};
 use self::parts::{Part, Parts};
 use self::request_limits::RequestLimits;
 use self::usage::Usage;
-use crate::config::{self, Config};
+use crate::config::{self, Config, Keys};
 use crate::dispatcher::identity::Login;
 use crate::protocol::deny::Deny;
 use crate::protocol::own::OwnKeys;
 
+mod bucket_word;
 pub(super) mod ledger;
 pub(super) mod parts;
 pub(super) mod request_limits;
 pub(super) mod retired;
 pub(super) mod usage;
 
-/// Tenants by user, and what is refused by tenant.
+/// Tenants by user, and restrictions by tenant.
 #[derive(Debug, Default)]
 pub(crate) struct Tenants {
     users: HashMap<String, User>,
@@ -40,7 +41,7 @@ pub(crate) struct Tenants {
     are_several: bool,
 }
 
-/// What is refused to a tenant, whatever its quota.
+/// The commands and keys that are refused to a tenant, whatever its quota.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Restrictions {
     /// Commands.
@@ -64,19 +65,22 @@ impl Tenants {
         let mut this = Self::default();
         for tenant in &config.tenants {
             let (Some(&id), Some(name)) = (ids.get(&tenant.name), Name::new(&tenant.name)) else { continue };
-            let own_keys = tenant.own_prefixes.as_ref();
-            let own_keys = own_keys.map(|prefixes| OwnKeys::new(prefixes.iter().map(String::as_str)));
+            let own_keys = match &tenant.keys {
+                Keys::Own { key_prefixes } => Some(OwnKeys::new(key_prefixes.iter().map(String::as_str))),
+                Keys::Any => None,
+            };
             let restrictions = Restrictions { deny: tenant.deny.clone(), own_keys };
             if restrictions != Restrictions::default() {
                 this.restrictions.insert(TenantId(id), (name, Arc::new(restrictions)));
             }
             let limits = before.request_limits.values().find(|(before, _)| *before == name);
             let limits = limits.map(|(_, limits)| limits);
-            if let Some(limits) = RequestLimits::after(limits, &tenant.request_limits) {
+            if let Some(limits) = RequestLimits::after(limits, &tenant.limits) {
                 this.request_limits.insert(TenantId(id), (name, limits));
             }
             let mut named = before.usage.values().filter(|(before, _)| *before == name);
-            let (max_connections, max_outstanding) = (tenant.max_connections, tenant.max_outstanding);
+            let max_connections = tenant.max_connections;
+            let max_outstanding = tenant.max_outstanding;
             let usage = match named.next() {
                 Some((_, usage)) => Arc::clone(usage),
                 None => Arc::new(Usage::new(max_connections, max_outstanding)),
@@ -105,20 +109,37 @@ impl Tenants {
         ledger.has_name(user.tenant, &user.name).then_some(user.tenant)
     }
 
-    /// Whether gate knows this password to be right; `None` if only the store can tell.
+    /// The tenant that has a user of this name, if it is still there.
+    pub(crate) fn of_user_name(&self, name: &str, ledger: &Ledger) -> Option<TenantId> {
+        let user = self.users.get(name)?;
+        ledger.has_name(user.tenant, &user.name).then_some(user.tenant)
+    }
+
+    /// The tenant of this name, if it is still there.
+    pub(crate) fn named(&self, name: &str, ledger: &Ledger) -> Option<TenantId> {
+        let (id, (held, _)) = self.usage.iter().find(|(_, (held, _))| held.as_str() == name)?;
+        ledger.has_name(*id, held).then_some(*id)
+    }
+
+    /// The name of a tenant.
+    pub(crate) fn name(&self, tenant: TenantId) -> Option<&str> {
+        self.usage.get(&tenant).map(|(name, _)| name.as_str())
+    }
+
+    /// True if gate knows this password to be right; `None` if only the store can tell.
     pub(crate) fn verifies(&self, login: &Login) -> Option<bool> {
         let hashes = &self.user(login)?.hashes;
         let hash: [u8; 32] = Sha256::digest(login.password()).into();
         (!hashes.is_empty()).then(|| hashes.contains(&hash))
     }
 
-    /// What is refused to a tenant; `None` if nothing is.
+    /// The restrictions of a tenant; `None` if it has none.
     pub(crate) fn restrictions(&self, tenant: TenantId, ledger: &Ledger) -> Option<Arc<Restrictions>> {
         let (name, restrictions) = self.restrictions.get(&tenant)?;
         ledger.has_name(tenant, name).then(|| Arc::clone(restrictions))
     }
 
-    /// Where what a tenant has open is counted; `None` if it is new.
+    /// The count of a tenant's open connections and requests; `None` if the tenant is new.
     pub(crate) fn usage(&self, tenant: TenantId, ledger: &Ledger) -> Option<Arc<Usage>> {
         let (name, usage) = self.usage.get(&tenant)?;
         ledger.has_name(tenant, name).then(|| Arc::clone(usage))
@@ -143,7 +164,7 @@ impl Tenants {
         ledger.has_name(tenant, name).then_some(&**limits)
     }
 
-    /// Whether there is another tenant that clients may be of.
+    /// True if clients may be of several tenants.
     pub(crate) fn are_several(&self) -> bool {
         self.are_several
     }
@@ -170,8 +191,8 @@ impl Tenants {
 fn parts(config: &Config, ids: &HashMap<String, u32>) -> HashMap<TenantId, (Name, Arc<Parts>)> {
     let mut wholes: HashMap<TenantId, (Name, Parts)> = HashMap::new();
     for tenant in &config.tenants {
-        let Some(config::Part { whole, prefixes }) = &tenant.part else { continue };
-        let whole = &config.tenants[whole.get()].name;
+        let Some(config::Part { part_of, key_prefixes }) = &tenant.part else { continue };
+        let whole = &config.tenants[part_of.get()].name;
         let (Some(&id), Some(&whole_id), Some(name)) =
             (ids.get(&tenant.name), ids.get(whole), Name::new(whole))
         else {
@@ -179,7 +200,7 @@ fn parts(config: &Config, ids: &HashMap<String, u32>) -> HashMap<TenantId, (Name
         };
         let deny = (tenant.deny != Deny::default()).then(|| tenant.deny.clone());
         let (_, parts) = wholes.entry(TenantId(whole_id)).or_insert_with(|| (name, Parts::default()));
-        parts.add(Part { tenant: TenantId(id), deny }, prefixes.iter().map(|prefix| prefix.as_bytes()));
+        parts.add(Part { tenant: TenantId(id), deny }, key_prefixes.iter().map(|prefix| prefix.as_bytes()));
     }
     let sorted = |(id, (name, mut parts)): (TenantId, (Name, Parts))| {
         parts.sort();

@@ -1,8 +1,8 @@
-//! The parts of a tenant: whom a request is charged to, by what its keys begin with.
+//! The parts of a tenant: the tenant that a request is charged to, by the prefixes of its keys.
 //!
-//! A request belongs to a part if all its keys do; the longest prefix that a key begins with says whose it is. With
-//! keys of several parts, with one of none, or without any, it belongs to the whole. Pure, and without an
-//! allocation for a request.
+//! A request belongs to a part if all its keys do. A key belongs to the part with the longest prefix that it begins
+//! with. A request with keys of several parts, with a key of none, or without keys belongs to the whole. Pure, and
+//! without an allocation for a request.
 
 use super::ledger::TenantId;
 use crate::protocol::deny::Deny;
@@ -18,16 +18,16 @@ pub(crate) struct Parts {
 /// One of them.
 #[derive(Debug)]
 pub(crate) struct Part {
-    /// Who is charged.
+    /// The tenant that is charged.
     pub(crate) tenant: TenantId,
-    /// What is denied to it, beside what is denied to the whole.
+    /// The commands that are denied to it, beside those that are denied to the whole.
     pub(crate) deny: Option<Deny>,
 }
 
 #[derive(Debug)]
 struct Prefix {
     bytes: Box<[u8]>,
-    /// Whose it is, by place.
+    /// The place of its part.
     part: u32,
     /// The place of the longest other prefix that this one begins with.
     within: Option<u32>,

@@ -1,15 +1,15 @@
 //! A tenant's limits by what is asked: buckets beside its quota, by query type or command.
 //!
-//! All threads and services take from the same words by compare-and-swap. A reload keeps what is owed to limits that are
+//! All threads and services take from the same words by compare-and-swap. A reload keeps the debt to limits that are
 //! still there.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use gate_common::token_bucket::{Limits, refund};
+use gate_common::token_bucket::{Limits, Take, refund, take};
 use gate_common::units::{MilliRu, Nanos};
 
-use super::ledger::{attempt, update};
+use super::bucket_word::{attempt, update};
 use crate::config::{LimitOf, LimitUnit, RequestLimit};
 use crate::policy::admission::QueryType;
 use crate::protocol::query_types::QueryTypes;
@@ -42,6 +42,20 @@ impl LimitSet {
     pub(crate) const NONE: Self = Self([ABSENT; 2]);
 }
 
+/// One limit that a request counts towards, and its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LimitLevel {
+    pub(crate) name: &'static str,
+    pub(crate) unit: LimitUnit,
+    pub(crate) limits: Limits,
+    /// The time that it takes to be full again.
+    pub(crate) debt: Nanos,
+    /// In thousandths of its unit.
+    pub(crate) cost: MilliRu,
+    /// The result of taking the cost.
+    pub(crate) take: Take,
+}
+
 impl RequestLimits {
     /// The limits of a configuration that comes after `before`; `None` if there are none.
     pub(crate) fn after(before: Option<&Arc<Self>>, limits: &[RequestLimit]) -> Option<Arc<Self>> {
@@ -55,16 +69,17 @@ impl RequestLimits {
             by_command.push(place as u8);
         }
         let own: Vec<_> = own.iter().map(|(name, commands)| (name.as_str(), commands.clone())).collect();
-        let owed = |limit: &RequestLimit| {
-            let same = |held: &&Bucket| {
-                (&held.limit.name, held.limit.of, held.limit.unit) == (&limit.name, limit.of, limit.unit)
+        let tat = |limit: &RequestLimit| {
+            let same = |bucket: &&Bucket| {
+                (&bucket.limit.name, bucket.limit.of, bucket.limit.unit)
+                    == (&limit.name, limit.of, limit.unit)
             };
-            let held = before?.buckets.iter().find(same)?;
-            Some(held.tat.load(Ordering::Relaxed))
+            let bucket = before?.buckets.iter().find(same)?;
+            Some(bucket.tat.load(Ordering::Relaxed))
         };
         let bucket = |limit: &RequestLimit| Bucket {
             name: static_name(&limit.name),
-            tat: AtomicU64::new(owed(limit).unwrap_or(0)),
+            tat: AtomicU64::new(tat(limit).unwrap_or(0)),
             limit: limit.clone(),
         };
         let buckets = limits.iter().map(bucket).collect();
@@ -104,6 +119,20 @@ impl RequestLimits {
         Ok(())
     }
 
+    /// The limits of a set in the order in which they are asked, each with its answer to a request of this price.
+    pub(crate) fn levels(&self, set: LimitSet, price: MilliRu, now: Nanos) -> Vec<LimitLevel> {
+        let buckets = set.0.into_iter().filter_map(|place| self.buckets.get(usize::from(place)));
+        let level = |bucket: &Bucket| {
+            let tat = bucket.tat.load(Ordering::Relaxed);
+            let limits = bucket.limit.bucket;
+            let cost = bucket.cost(price);
+            let take = take(tat, now.0, cost.0, &limits);
+            let debt = Nanos(tat.saturating_sub(now.0));
+            LimitLevel { name: bucket.name, unit: bucket.limit.unit, limits, debt, cost, take }
+        };
+        buckets.map(level).collect()
+    }
+
     /// Gives back what a request took that was refused after all.
     pub(crate) fn give_back(&self, set: LimitSet, price: MilliRu) {
         let buckets = set.0.into_iter().filter_map(|place| self.buckets.get(usize::from(place)));
@@ -134,7 +163,7 @@ fn static_name(name: &str) -> &'static str {
     static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
     match names.get(name) {
-        Some(held) => held,
+        Some(bucket) => bucket,
         None => {
             let name: &'static str = Box::leak(name.to_owned().into_boxed_str());
             names.insert(name);
@@ -203,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reload_keeps_what_is_owed() {
+    fn a_reload_keeps_the_debt() {
         let before = RequestLimits::after(None, &both()).unwrap();
         let set = before.of(Some("range"), QueryType(0));
         assert_eq!(before.take(set, MilliRu(100_000), NOW), Ok(()));

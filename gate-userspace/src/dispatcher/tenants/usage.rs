@@ -1,7 +1,7 @@
-//! What a tenant has open at a service's clients, all threads together, and how much it may.
+//! A tenant's open connections and requests at a service, all threads together, and their limits.
 //!
-//! A client holds a [`UsageGuard`] of its tenant's usage, and gives it back when it drops it. Requests are counted
-//! once for each batch of a client's: a limit may be exceeded by what other threads take in meanwhile.
+//! A client holds a [`UsageGuard`] of its tenant's usage, and gives it back when it drops it. Requests are counted once
+//! for each batch of a client's: a limit may be exceeded by the requests that other threads take in meanwhile.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -31,12 +31,18 @@ impl Usage {
         new
     }
 
-    /// Whether it has a limit on connections of its own.
+    /// True if it has a limit on connections of its own.
     pub(crate) fn has_own_limit(&self) -> bool {
         self.has_own_limit.load(Ordering::Relaxed)
     }
 
-    /// From now on so many may be open; what is open stays.
+    /// True if a client without open requests may have one.
+    pub(crate) fn has_room(&self) -> bool {
+        let max = self.max_requests.load(Ordering::Relaxed);
+        max == u64::MAX || self.requests.load(Ordering::Relaxed) < max
+    }
+
+    /// Sets the limits; open connections and requests stay.
     pub(crate) fn limit(&self, max_connections: Option<u64>, max_requests: Option<u64>) {
         self.has_own_limit.store(max_connections.is_some(), Ordering::Relaxed);
         self.max_connections.store(max_connections.unwrap_or(u64::MAX), Ordering::Relaxed);
@@ -60,7 +66,7 @@ impl UsageGuard {
         Some(Self { usage, requests: Cell::new(0) })
     }
 
-    /// Whether a client that has `open` requests unanswered may have one more.
+    /// True if a client that has `open` requests unanswered may have one more.
     #[inline]
     pub(crate) fn has_room(&self, open: usize) -> bool {
         let max = self.usage.max_requests.load(Ordering::Relaxed);
@@ -68,10 +74,11 @@ impl UsageGuard {
         max == u64::MAX || others() + (open as u64) < max
     }
 
-    /// The client has `open` requests unanswered.
+    /// Notes that the client has `open` requests unanswered.
     #[inline]
     pub(crate) fn note(&self, open: usize) {
-        let (now, before) = (open as u64, self.requests.replace(open as u64));
+        let now = open as u64;
+        let before = self.requests.replace(open as u64);
         if now != before {
             self.usage.requests.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
         }
@@ -90,10 +97,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_connections_than_there_may_be_until_one_is_given_back() {
+    fn the_most_connections_are_open_until_one_is_given_back() {
         let usage = Arc::new(Usage::new(Some(2), None));
         let open = || UsageGuard::of_connection(Arc::clone(&usage));
-        let (first, _second) = (open().unwrap(), open().unwrap());
+        let first = open().unwrap();
+        let _second = open().unwrap();
         assert!(open().is_none());
         drop(first);
         let _third = open().unwrap();

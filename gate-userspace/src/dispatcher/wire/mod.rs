@@ -9,6 +9,7 @@ use gate_common::units::Nanos;
 
 use self::buffer::Buffer;
 use crate::dispatcher::identity::LoginRequest;
+use crate::dispatcher::store_silence::PauseChange;
 use crate::protocol::deny::Deny;
 use crate::protocol::own::OwnKeys;
 use crate::protocol::price_class::PriceClass;
@@ -148,6 +149,11 @@ pub(crate) trait SessionState<R> {
     /// The effect of a request on the state of the connection that it runs on.
     fn effect(_request: &R) -> Effect {
         Effect::None
+    }
+
+    /// The change of the pause of the store's clients that a request asks for; `bytes` are all of it.
+    fn pause(_request: &R, _bytes: &[u8]) -> Option<PauseChange> {
+        None
     }
 
     /// True if it waits for the store's replicas to have what its client has written.

@@ -11,6 +11,7 @@ use super::{
     SessionState, Ttl, Wire,
 };
 use crate::dispatcher::identity::LoginRequest;
+use crate::dispatcher::store_silence::PauseChange;
 use crate::protocol::deny::Deny;
 use crate::protocol::own::OwnKeys;
 use crate::protocol::price_class::PriceClass;
@@ -149,11 +150,11 @@ impl Cacheable for Resp {
 
     fn query_ttl(request: &Request, bytes: &[u8]) -> Option<(Request, Vec<u8>)> {
         let key = request.keys(bytes).next()?;
-        let mut asks = format!("*2\r\n$4\r\nPTTL\r\n${}\r\n", key.len()).into_bytes();
-        asks.extend_from_slice(key);
-        asks.extend_from_slice(b"\r\n");
-        match Decoder::new(Limits::default()).next(&asks) {
-            Step::Request { request, .. } => Some((request, asks)),
+        let mut query = format!("*2\r\n$4\r\nPTTL\r\n${}\r\n", key.len()).into_bytes();
+        query.extend_from_slice(key);
+        query.extend_from_slice(b"\r\n");
+        match Decoder::new(Limits::default()).next(&query) {
+            Step::Request { request, .. } => Some((request, query)),
             _ => None,
         }
     }
@@ -189,7 +190,7 @@ impl SessionState<Request> for Resp {
         match (request.state, request.command) {
             (State::Shared, _) | (State::Name, SET_INFO) => Effect::None,
             // Neither waits for a permit: requests that hold one may be waiting for it.
-            (State::Blocking | State::Release, _) => Effect::Blocks,
+            (State::Blocking | State::Pause, _) => Effect::Blocks,
             (State::Transaction, MULTI) => Effect::Begin,
             (State::Transaction, EXEC) => Effect::Commit,
             (State::Transaction, DISCARD) => Effect::Discard,
@@ -198,6 +199,17 @@ impl SessionState<Request> for Resp {
             (State::Reset | State::Quit, _) => Effect::Reset,
             (State::Pubsub | State::Monitor | State::Replication, _) => Effect::Subscribes,
             _ => Effect::Lasting,
+        }
+    }
+
+    fn pause(request: &Request, bytes: &[u8]) -> Option<PauseChange> {
+        match request.command {
+            PAUSE => {
+                let millis = str::from_utf8(request.args(bytes).nth(2)?).ok()?.parse().ok()?;
+                Some(PauseChange::Begin(Nanos::from_millis(millis)))
+            }
+            UNPAUSE => Some(PauseChange::End),
+            _ => None,
         }
     }
 
@@ -223,6 +235,8 @@ impl Wire for Resp {
 const EMPTY: [&[u8]; 6] = [b"$-1\r\n", b"*0\r\n", b"_\r\n", b"%0\r\n", b"~0\r\n", b"+none\r\n"];
 
 const SET_INFO: Command = Command::named("client|setinfo");
+const PAUSE: Command = Command::named("client|pause");
+const UNPAUSE: Command = Command::named("client|unpause");
 const WAIT: Command = Command::named("wait");
 const WAITAOF: Command = Command::named("waitaof");
 const MULTI: Command = Command::named("multi");
@@ -302,11 +316,11 @@ mod tests {
 
     #[test]
     fn what_is_shared_only_reads_one_key() {
-        let request = |asked: &str| {
+        let request = |line: &str| {
             let mut decoder = Decoder::new(Limits::default());
-            let asked = format!("{asked}\r\n");
-            let Step::Request { request, .. } = decoder.next(asked.as_bytes()) else { panic!("{asked}") };
-            let bytes = decoder.bytes(&request, asked.as_bytes()).to_vec();
+            let line = format!("{line}\r\n");
+            let Step::Request { request, .. } = decoder.next(line.as_bytes()) else { panic!("{line}") };
+            let bytes = decoder.bytes(&request, line.as_bytes()).to_vec();
             (request, bytes)
         };
         let shared = [
@@ -367,8 +381,8 @@ mod tests {
                 assert_eq!((request.meta.access, request.meta.keys), (Access::Read, 1), "{name}");
                 assert_eq!(request.state, State::Shared, "{name}");
                 assert!(Resp::has_one_answer(&request), "{name}");
-                let (asks, bytes) = Resp::query_ttl(&request, &bytes).unwrap();
-                assert_eq!(asks.command, Command::named("pttl"));
+                let (query, bytes) = Resp::query_ttl(&request, &bytes).unwrap();
+                assert_eq!(query.command, Command::named("pttl"));
                 assert_eq!(bytes, b"*2\r\n$4\r\nPTTL\r\n$3\r\nkey\r\n");
             }
         }
@@ -376,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn how_long_a_key_lives_is_what_the_store_says() {
+    fn a_keys_ttl_is_what_the_store_says() {
         let value = b"$1\r\nv\r\n";
         for (answer, said, ttl) in [
             (&value[..], ":250\r\n", Ttl::AtMost(Nanos::from_millis(250))),

@@ -82,6 +82,7 @@ impl Executor<'_> {
             b"verbosity" => "OK",
             b"version" => concat!("VERSION gate-", env!("CARGO_PKG_VERSION")),
             b"stats" => {
+                self.say(&format!("STAT cmd_get {}", self.items.reads()));
                 self.say(&format!("STAT curr_items {}", self.items.len()));
                 self.say(&format!("STAT bytes {}", self.items.bytes()));
                 "END"
@@ -103,7 +104,7 @@ impl Executor<'_> {
             return BAD_FORMAT;
         }
         for key in keys {
-            let Some(item) = self.items.get(key, self.now) else { continue };
+            let Some(item) = self.items.read(key, self.now) else { continue };
             let version = if with_version { format!(" {}", item.version) } else { String::new() };
             let head = format!(" {} {}{version}\r\n", item.flags, item.value.len());
             for part in [b"VALUE ", *key, head.as_bytes(), &item.value, b"\r\n"] {
@@ -303,7 +304,7 @@ mod tests {
             ("get\r\n\r\nfrobnicate\r\n", "ERROR\r\nERROR\r\nERROR\r\n"),
             (
                 "verbosity 1\r\nflush_all\r\nstats\r\n",
-                "OK\r\nOK\r\nSTAT curr_items 0\r\nSTAT bytes 0\r\nEND\r\n",
+                "OK\r\nOK\r\nSTAT cmd_get 9\r\nSTAT curr_items 0\r\nSTAT bytes 0\r\nEND\r\n",
             ),
         ] {
             assert_eq!(converse(&mut items, request), (answered.to_owned(), 0), "{request:?}");

@@ -19,6 +19,8 @@ pub(super) struct Item {
 pub(super) struct Items {
     pending: Cache<Vec<u8>, Item, ByBytes>,
     last_version: u64,
+    /// How many keys were read.
+    reads: u64,
 }
 
 #[derive(Clone)]
@@ -37,7 +39,17 @@ impl Items {
     /// Holds at most `bytes`.
     pub(super) fn new(bytes: u64) -> Self {
         let estimate = usize::try_from(bytes).unwrap_or(usize::MAX) / (2 * OVERHEAD_BYTES);
-        Self { pending: Cache::with_weighter(estimate.min(1 << 20), bytes, ByBytes), last_version: 0 }
+        Self {
+            pending: Cache::with_weighter(estimate.min(1 << 20), bytes, ByBytes),
+            last_version: 0,
+            reads: 0,
+        }
+    }
+
+    /// As [`Items::get`], for a client that reads the value: it is counted.
+    pub(super) fn read(&mut self, key: &[u8], now: Nanos) -> Option<&Item> {
+        self.reads += 1;
+        self.get(key, now)
     }
 
     pub(super) fn get(&mut self, key: &[u8], now: Nanos) -> Option<&Item> {
@@ -59,6 +71,11 @@ impl Items {
 
     pub(super) fn clear(&mut self) {
         self.pending.clear();
+    }
+
+    /// How many keys were read since the start, found or not.
+    pub(super) fn reads(&self) -> u64 {
+        self.reads
     }
 
     pub(super) fn len(&self) -> usize {

@@ -5,6 +5,7 @@
 //! servers of the set speed would have taken, queueing included. So a slow store costs no CPU, and
 //! the answers still come in the time of a real one.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::sync::Arc;
@@ -35,6 +36,13 @@ pub struct Settings {
     pub protocol: Protocol,
     /// The mean time that one command takes; 0 for no more than it does.
     pub service_time: Nanos,
+    /// The mean times of commands that take another, by their names in lower case. RESP answers those that it does not
+    /// know otherwise with `OK`.
+    pub times: BTreeMap<String, Nanos>,
+    /// By how much a command takes longer for each other that is there, e.g. 0.1 for a tenth.
+    pub contention: f64,
+    /// The time of each key that a command reads beyond its first.
+    pub row_time: Nanos,
     /// How service times are spread.
     pub spread: Spread,
     /// How many commands are served at the same time.
@@ -55,6 +63,9 @@ impl Settings {
             listen,
             protocol: Protocol::Memcached,
             service_time: Nanos::ZERO,
+            times: BTreeMap::new(),
+            contention: 0.0,
+            row_time: Nanos::ZERO,
             spread: Spread::Fixed,
             concurrency: 4,
             busy: false,

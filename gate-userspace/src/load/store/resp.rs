@@ -3,6 +3,9 @@
 //!
 //! Requests are read by gate's own decoder, which the suites hold against Redis itself.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use gate_common::units::Nanos;
 
 use super::command::{MAX_COMMAND, MAX_VALUE, Step};
@@ -15,12 +18,16 @@ use crate::protocol::resp::{Decoder, Limits, Version};
 pub(super) struct Session {
     decoder: Decoder,
     version: Version,
+    times: Arc<BTreeMap<String, Nanos>>,
+    /// The name of the command that was run last, in lower case.
+    pub(super) last_command: Vec<u8>,
 }
 
 impl Session {
-    pub(super) fn new() -> Self {
+    /// Commands that it does not know are answered with `OK` if they have a time.
+    pub(super) fn new(times: Arc<BTreeMap<String, Nanos>>) -> Self {
         let limits = Limits { gather: MAX_COMMAND as u32, bulk: MAX_VALUE as u64, ..Limits::default() };
-        Self { decoder: Decoder::new(limits), version: Version::Two }
+        Self { decoder: Decoder::new(limits), version: Version::Two, times, last_command: Vec::new() }
     }
 
     /// Runs the first command of `input` against the items, at one moment, and appends its answer.
@@ -34,7 +41,10 @@ impl Session {
             }
             protocol::Step::Request { len, request } => {
                 let args: Vec<&[u8]> = request.args(self.decoder.bytes(&request, &input[..len])).collect();
-                let mut command = Command { items, now, version: &mut self.version, out };
+                self.last_command.clear();
+                self.last_command.extend(args.first().copied().unwrap_or_default().to_ascii_lowercase());
+                let times = &self.times;
+                let mut command = Command { items, now, version: &mut self.version, times, out };
                 if command.run(&args) { Step::Done(len) } else { Step::Quit }
             }
             protocol::Step::Fault { fault, .. } => {
@@ -52,6 +62,7 @@ struct Command<'a> {
     items: &'a mut Items,
     now: Nanos,
     version: &'a mut Version,
+    times: &'a BTreeMap<String, Nanos>,
     out: &'a mut Vec<u8>,
 }
 
@@ -105,7 +116,7 @@ impl Command<'_> {
     }
 
     fn get(&mut self, key: &[u8]) {
-        match self.items.get(key, self.now) {
+        match self.items.read(key, self.now) {
             Some(item) => bulk(&item.value, self.out),
             None => self.nothing(),
         }
@@ -195,6 +206,9 @@ impl Command<'_> {
     fn refuse(&mut self, name: &[u8]) {
         let known = COMMANDS.contains(&name);
         let name = String::from_utf8_lossy(name).replace(['\r', '\n'], " ");
+        if !known && self.times.contains_key(&name) {
+            return self.line("+OK");
+        }
         self.line(&if known {
             format!("-ERR wrong number of arguments for '{name}' command")
         } else {
@@ -254,7 +268,7 @@ mod tests {
 
     #[test]
     fn commands_are_answered_as_redis_answers_them() {
-        let mut session = Session::new();
+        let mut session = Session::new(Arc::default());
         let mut items = Items::new(1 << 20);
         for (request, answered) in [
             ("PING\r\n\r\nping hello\r\nECHO x\r\n", "+PONG\r\n$5\r\nhello\r\n$1\r\nx\r\n"),
@@ -287,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_missing_key_is_null_in_the_clients_version() {
-        let mut session = Session::new();
+        let mut session = Session::new(Arc::default());
         let mut items = Items::new(1 << 20);
         let mut ask = |request: &str| converse(&mut session, &mut items, Nanos(1), request.as_bytes()).0;
         let version = env!("CARGO_PKG_VERSION");
@@ -303,8 +317,8 @@ mod tests {
     }
 
     #[test]
-    fn a_value_lives_as_long_as_it_should() {
-        let mut session = Session::new();
+    fn a_value_expires_when_it_should() {
+        let mut session = Session::new(Arc::default());
         let mut items = Items::new(1 << 20);
         let mut ask = |ms, request: &str| {
             converse(&mut session, &mut items, Nanos::from_millis(ms), request.as_bytes()).0
@@ -327,13 +341,13 @@ mod tests {
             ("*x\r\nPING\r\n", "-ERR Protocol error: invalid multibulk length\r\n", 10),
             (&long, "-ERR Protocol error: invalid bulk length\r\n", long.len()),
         ] {
-            let reply = converse(&mut Session::new(), &mut items, Nanos(1), request.as_bytes());
+            let reply = converse(&mut Session::new(Arc::default()), &mut items, Nanos(1), request.as_bytes());
             assert_eq!(reply, (answered.to_owned(), left), "{request:?}");
         }
         // Each argument is short enough, and all together are not.
         let argument = format!("${MAX_VALUE}\r\n{}\r\n", "v".repeat(MAX_VALUE));
         let request = format!("*3\r\n$4\r\nMGET\r\n{}", argument.repeat(2));
-        let reply = converse(&mut Session::new(), &mut items, Nanos(1), request.as_bytes()).0;
+        let reply = converse(&mut Session::new(Arc::default()), &mut items, Nanos(1), request.as_bytes()).0;
         assert_eq!(reply, "-ERR the request is too long\r\n");
     }
 
@@ -344,7 +358,7 @@ mod tests {
             line in "(SET|GET|HELLO|CONFIG|PTTL)( [a-z0-9-]{0,5}){0,6}\r\n",
         ) {
             input.splice(0..0, line.bytes());
-            let mut session = Session::new();
+            let mut session = Session::new(Arc::default());
             let mut items = Items::new(1 << 20);
             let mut out = Vec::new();
             let mut rest = &input[..];

@@ -36,6 +36,11 @@ struct Work {
     items: Items,
     servers: Servers,
     busy: bool,
+    /// The times of commands that take another than the others.
+    times: Arc<BTreeMap<String, Nanos>>,
+    contention: f64,
+    /// The time of each key that a command reads beyond its first.
+    row_time: Nanos,
     pending: BinaryHeap<PendingAnswer>,
     pending_bytes: usize,
     last_order: u64,
@@ -76,6 +81,9 @@ impl Server {
             items: Items::new(settings.memory),
             servers: Servers::new(concurrency, settings.spread, settings.seed),
             busy: settings.busy,
+            times: Arc::new(settings.times.clone()),
+            contention: settings.contention,
+            row_time: settings.row_time,
             pending: BinaryHeap::new(),
             pending_bytes: 0,
             last_order: 0,
@@ -147,7 +155,8 @@ impl Server {
     fn accept(&mut self) {
         while self.clients.len() < MAX_CLIENTS {
             let Ok((stream, _)) = self.tcp.accept() else { return };
-            let session = (self.protocol == Protocol::Resp).then(Session::new);
+            let session =
+                (self.protocol == Protocol::Resp).then(|| Session::new(Arc::clone(&self.work.times)));
             if let Ok(client) = Client::new(stream, session) {
                 self.clients.insert(self.next_client, client);
                 self.next_client += 1;
@@ -226,12 +235,14 @@ impl Work {
         let mut done = now;
         let mut rest = commands;
         loop {
+            let name = first_word(rest);
+            let before = self.items.reads();
             let mut executor = Executor { items: &mut self.items, now, out: &mut answer };
             match executor.step(rest) {
                 Step::Done(bytes) | Step::Skipped(bytes) => rest = &rest[bytes..],
                 Step::More | Step::Quit => return (answer, done),
             }
-            done = self.command_done(now, done);
+            done = self.command_done(name, now, done, self.items.reads() - before);
         }
     }
 
@@ -246,6 +257,7 @@ impl Work {
             }
             let mut answer = Vec::new();
             let items = &mut self.items;
+            let before = items.reads();
             let input = &client.input[read..];
             let step = match &mut client.session {
                 Some(session) => session.step(input, items, now, &mut answer),
@@ -260,7 +272,9 @@ impl Work {
                 Step::More => break,
                 Step::Quit => client.closing = true,
             }
-            client.last_done = self.command_done(now, client.last_done);
+            let rows = self.items.reads() - before;
+            let name = client.session.as_ref().map_or(first_word(input), |session| &session.last_command);
+            client.last_done = self.command_done(name, now, client.last_done, rows);
             client.pending += 1;
             client.pending_bytes += answer.len();
             self.delay(client.last_done, Destination::Client(number), answer);
@@ -268,10 +282,13 @@ impl Work {
         client.input.drain(..read);
     }
 
-    /// When a command that came at `now` is done, not before `ready`.
-    fn command_done(&mut self, now: Nanos, ready: Nanos) -> Nanos {
+    /// When a command that came at `now` and read so many keys is done, not before `ready`.
+    fn command_done(&mut self, name: &[u8], now: Nanos, ready: Nanos, rows: u64) -> Nanos {
         self.shared.commands.fetch_add(1, Ordering::Relaxed);
-        let mean = Nanos(self.shared.service_time_ns.load(Ordering::Relaxed));
+        let own = std::str::from_utf8(name).ok().and_then(|name| self.times.get(name));
+        let each = own.map_or(self.shared.service_time_ns.load(Ordering::Relaxed), |time| time.0);
+        let mean = each.saturating_add(self.row_time.0.saturating_mul(rows.saturating_sub(1)));
+        let mean = Nanos((mean as f64 * (1.0 + self.contention * self.pending.len() as f64)) as u64);
         let done = self.servers.done(now, ready, mean);
         while self.busy && clock::monotonic() < done {
             std::hint::spin_loop();
@@ -284,6 +301,11 @@ impl Work {
         self.pending_bytes += answer.len();
         self.pending.push(PendingAnswer { done, order: self.last_order, to, answer });
     }
+}
+
+/// The name of memcached's command, as it is written.
+fn first_word(input: &[u8]) -> &[u8] {
+    input.split(|byte| byte.is_ascii_whitespace()).next().unwrap_or_default()
 }
 
 impl Ord for PendingAnswer {

@@ -97,6 +97,22 @@ fn answers_take_their_service_time_and_keep_their_order() {
 }
 
 #[test]
+fn each_further_key_adds_its_time() {
+    let store = start(|settings| settings.row_time = Nanos::from_millis(20));
+    let mut stream = connect(&store);
+    for (request, rows) in [(&b"get a\r\n"[..], 0), (b"get a b c\r\n", 2)] {
+        let began = crate::clock::monotonic();
+        converse(&mut stream, request, "END\r\n");
+        let took = crate::clock::monotonic().saturating_sub(began);
+        assert!(took >= Nanos::from_millis(20 * rows), "{took}");
+    }
+    let began = crate::clock::monotonic();
+    converse(&mut stream, b"get a\r\nget b\r\nget c\r\n", "END\r\nEND\r\nEND\r\n");
+    assert!(crate::clock::monotonic().saturating_sub(began) < Nanos::from_secs(1));
+    converse(&mut stream, b"stats\r\n", "STAT cmd_get 7\r\nSTAT curr_items 0\r\nSTAT bytes 0\r\nEND\r\n");
+}
+
+#[test]
 fn a_client_that_quits_or_cannot_be_understood_is_closed() {
     let store = start(|_| ());
     for (request, answered) in [
@@ -152,4 +168,38 @@ fn resp_is_spoken_over_tcp_and_nothing_else() {
     socket.send(b"\0\x01\0\0\0\x01\0\0GET a\r\n").unwrap();
     let refused = socket.recv(&mut [0; 8]).unwrap_err();
     assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+}
+
+#[test]
+fn commands_with_a_time_of_their_own_take_it() {
+    for (protocol, requests, slow) in [
+        (Protocol::Memcached, "get a\r\ndelete a\r\n", "END\r\nNOT_FOUND\r\n"),
+        (Protocol::Resp, "LLEN a\r\nHGETALL a\r\n", "+OK\r\n+OK\r\n"),
+    ] {
+        let times = [("delete", 50), ("hgetall", 50), ("llen", 0)];
+        let times = times.map(|(name, ms)| (name.to_owned(), Nanos::from_millis(ms)));
+        let store = start(|settings| {
+            settings.protocol = protocol;
+            settings.times = times.into_iter().collect();
+        });
+        let mut stream = connect(&store);
+        let (quick, _) = requests.split_once("\r\n").unwrap();
+        let (answer, _) = slow.split_once("\r\n").unwrap();
+        converse(&mut stream, format!("{quick}\r\n").as_bytes(), &format!("{answer}\r\n"));
+        let began = crate::clock::monotonic();
+        converse(&mut stream, requests.as_bytes(), slow);
+        assert!(crate::clock::monotonic().saturating_sub(began) >= Nanos::from_millis(50), "{protocol:?}");
+    }
+}
+
+#[test]
+fn commands_take_longer_for_each_that_is_there() {
+    let store = start(|settings| {
+        settings.service_time = Nanos::from_millis(10);
+        settings.contention = 1.0;
+    });
+    // 10, 20, 30 and 40 ms: one after the other on one connection.
+    let began = crate::clock::monotonic();
+    converse(&mut connect(&store), "get a\r\n".repeat(4).as_bytes(), &"END\r\n".repeat(4));
+    assert!(crate::clock::monotonic().saturating_sub(began) >= Nanos::from_millis(100));
 }

@@ -166,9 +166,9 @@ impl<'a> Engine<'a> {
 
     /// Draws a tenant and a query type. The same for all mechanisms.
     fn draw(&mut self, now: Nanos) -> (usize, usize) {
-        let who = self.arrivals.unit();
+        let draw = self.arrivals.unit();
         let what = self.arrivals.unit();
-        let tier = tier_by_share(self.setup.critical, who);
+        let tier = tier_by_share(self.setup.critical, draw);
         let tenant = tier.index() * TENANTS + (self.arrivals.bits() % TENANTS as u64) as usize;
         let slow_share = if self.event_lasts(now) { self.store.slow_share } else { self.store.types[1].0 };
         (tenant, usize::from(what < slow_share))

@@ -7,6 +7,7 @@
 //! A failure names its batch's seed: `GATE_SEED=<seed> cargo xtask test differential` runs that batch alone.
 //! `GATE_LONG=1` runs ten times as many.
 
+mod explained;
 mod packets;
 mod plans;
 mod rng;
@@ -130,7 +131,7 @@ fn batch(world: &mut World, seed: u64, cpu: usize) -> Result<Model, String> {
     for number in 0..BATCH {
         if rng.once_in(3) {
             let now_ns = model.now_ns.saturating_add(rng.pick(&[1, 1_000, 4_000_000, SECOND / 4]));
-            tell_time(world, &mut model, now_ns, rng.once_in(6));
+            set_time(world, &mut model, now_ns, rng.once_in(6));
         }
         let packet = packets::packet(&mut rng);
         // Some from drivers that do not put all of it into the linear part.
@@ -189,12 +190,12 @@ fn model(world: &World, rng: &mut Rng, plan: Plan, now_ns: u64, cpu: usize) -> M
     let tenants = vec![TenantCounters::default(); words.len()];
     let cpu = maps.cpus.load(cpu);
     let mut model = Model { plan, ready: true, now_ns, heartbeat_ns: now_ns, words, tenants, cpu };
-    tell_time(world, &mut model, now_ns, true);
+    set_time(world, &mut model, now_ns, true);
     model
 }
 
 /// Sets the clock, and stamps the heartbeat with it.
-fn tell_time(world: &World, model: &mut Model, now_ns: u64, beat: bool) {
+fn set_time(world: &World, model: &mut Model, now_ns: u64, beat: bool) {
     model.now_ns = now_ns;
     let clock = Clock { tick_ns: 0, origin_jiffies: 0, origin_ns: now_ns };
     world.loaded.maps.control.store_at(0, offset_of!(Control, clock), &clock);

@@ -102,7 +102,7 @@ fn tenant_state(rng: &mut Rng, now_ns: u64) -> TenantState {
             Multiplier::ONE.0,
             &[0, 1, Multiplier::ONE.0 / 2, 2 << 16, 64 << 16, (3 << 16) + 1, u32::MAX],
         ),
-        also_charge: [(); 2].map(|()| rng.mostly(4, 0, &[1, 2, 3, 4, 5, 6, MISSING])),
+        parents: [(); 2].map(|()| rng.mostly(4, 0, &[1, 2, 3, 4, 5, 6, MISSING])),
         flags,
         tier: rng.below(4) as u8,
         tcp_action: rng.mostly(

@@ -119,7 +119,7 @@ fn destination(rng: &mut Rng, family: usize, ports: &[u16]) -> (&'static str, u1
     if port != ANYWHERE {
         return (own, port);
     }
-    // Groups and everyone: whoever listens at any address hears those as well.
+    // Groups and everyone: a socket at any address receives those as well.
     let others: &[&str] = if family == 0 {
         &["198.19.255.255", "255.255.255.255", "224.0.0.1", "127.0.0.1"]
     } else {

@@ -15,6 +15,7 @@
 
 mod generate;
 mod lane;
+mod losses;
 mod rng;
 mod rows;
 mod shrink;
@@ -82,7 +83,7 @@ fn drive(demand: Demand, units: u32, senders: &[Sender]) {
             );
         }
     }
-    println!("{seen:?}");
+    println!("{seen:?}, {} batches sent again", site.repeated);
     assert_eq!(site.lost().unwrap(), 0, "packets were lost to full queues");
     seen.check(units);
 }
@@ -93,8 +94,8 @@ fn explain(site: &mut Site, demand: Demand, batch: &[Spec], fault: &str) -> Stri
     let mut id = 1 << 24;
     let mut shows = |spec: &Spec| {
         id += 1;
-        let alone = [spec.clone().with(|spec| spec.id = id)];
-        site.run(&alone).unwrap().fault(demand, &alone).is_some()
+        let single = [spec.clone().with(|spec| spec.id = id)];
+        site.run(&single).unwrap().fault(demand, &single).is_some()
     };
     let Some(unit) = batch.iter().find(|unit| shows(unit)) else {
         let all: Vec<_> =

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use gate_common::abi::{Exit, Protocol, Service, ServiceState, service_flags};
 use gate_tests::net::{Net, SERVER_INTERFACE, SERVER_V4, SERVER_V6};
 use gate_tests::world::{PRICES, Plan, TCP, UDP, World, service, tenant};
@@ -20,6 +20,8 @@ pub(crate) struct Site {
     gate: Lane,
     twin: Lane,
     _twin_program: Peer,
+    /// Batches that were sent again, because fragments may have been forgotten meanwhile.
+    pub(crate) repeated: u64,
 }
 
 /// The result of a batch.
@@ -28,6 +30,8 @@ pub(crate) struct Outcome {
     /// The units that arrived behind gate, and without it.
     pub(crate) gate: Vec<Arrival>,
     pub(crate) twin: Vec<Arrival>,
+    /// The units that arrived behind gate when the batch took too long, before it was sent again.
+    late: Vec<Arrival>,
     /// How gate's packets left the program.
     pub(crate) exits: BTreeMap<Exit, u64>,
 }
@@ -59,22 +63,39 @@ impl Site {
             Ok(())
         })?;
         let _twin_program = program.expect("attached");
-        Ok(Self { world, gate, twin, _twin_program })
+        Ok(Self { world, gate, twin, _twin_program, repeated: 0 })
     }
 
-    /// Sends a batch over both pairs.
+    /// Sends a batch over both pairs; with other fragments' numbers again, if that took so long that the kernel may have
+    /// forgotten fragments at one of them.
     pub(crate) fn run(&mut self, batch: &[Spec]) -> Result<Outcome> {
+        let mut late = Vec::new();
+        for attempt in 0..ATTEMPTS {
+            let number = |spec: &mut Spec| spec.id = spec.id.wrapping_add(attempt * OTHER_NUMBERS);
+            let batch: Vec<Spec> = batch.iter().map(|spec| spec.clone().with(number)).collect();
+            let (outcome, in_time) = self.run_once(&batch)?;
+            if in_time {
+                return Ok(Outcome { late, ..outcome });
+            }
+            self.repeated += 1;
+            late.extend(outcome.gate);
+        }
+        bail!("a batch took too long {ATTEMPTS} times: this thread gets no CPU")
+    }
+
+    fn run_once(&mut self, batch: &[Spec]) -> Result<(Outcome, bool)> {
         let frames: Vec<Vec<u8>> = batch.iter().flat_map(Spec::frames).collect();
         let before = self.exits();
         let sent = self.gate.sent;
-        let gate = self.gate.run(&frames)?;
+        let (gate, gate_in_time) = self.gate.run(&frames).context("behind gate")?;
         let after = self.exits();
         let exits = after.iter().map(|(exit, count)| (*exit, count - before[exit])).collect();
         let counted: u64 = after.values().sum::<u64>() - before.values().sum::<u64>();
         let sent = self.gate.sent - sent;
         ensure!(counted == sent, "gate counted {counted} packets of {sent}");
-        let twin = self.twin.run(&frames)?;
-        Ok(Outcome { frames: frames.len() as u64, gate, twin, exits })
+        let (twin, twin_in_time) = self.twin.run(&frames).context("without gate")?;
+        let outcome = Outcome { frames: frames.len() as u64, gate, twin, late: Vec::new(), exits };
+        Ok((outcome, gate_in_time && twin_in_time))
     }
 
     /// The number of packets lost to full queues so far.
@@ -98,7 +119,7 @@ impl Outcome {
     }
 
     fn unjudged(&self) -> Option<String> {
-        let arrived = self.gate.iter().find(|arrival| !may_arrive(arrival))?;
+        let arrived = self.gate.iter().chain(&self.late).find(|arrival| !may_arrive(arrival))?;
         Some(format!("{arrived:?} arrived"))
     }
 
@@ -146,6 +167,11 @@ fn may_arrive(arrival: &Arrival) -> bool {
     }
 }
 
+/// How often a batch is sent.
+const ATTEMPTS: u32 = 100;
+/// Added to fragments' numbers, of which IPv4 has the lower 16 bits, so that a batch that is sent again completes nothing of
+/// before.
+const OTHER_NUMBERS: u32 = 0x0100_2000;
 /// The exits by which a judged packet passes.
 const JUDGED: [Exit; 4] = [Exit::Passed, Exit::Shadowed, Exit::Bare, Exit::UnknownPassed];
 

@@ -170,11 +170,11 @@ fn check_state(command: &Described, request: &Request) {
     let has = |category: &str| command.categories.contains(category);
     // What concerns a connection and says nothing of it.
     const STATELESS: [&str; 4] = ["ping", "echo", "command", "client|help"];
-    let of_any = name.starts_with("command|")
-        || ["client|kill", "client|list", "client|pause", "client|unblock"].contains(&name);
+    let of_any =
+        name.starts_with("command|") || ["client|kill", "client|list", "client|unblock"].contains(&name);
     let expected = match () {
         () if STATELESS.contains(&name) || of_any => Some(State::Shared),
-        () if name == "client|unpause" => Some(State::Release),
+        () if ["client|pause", "client|unpause"].contains(&name) => Some(State::Pause),
         () if ["xread", "xreadgroup"].contains(&name) => Some(State::Shared),
         () if has("@blocking") => Some(State::Blocking),
         () if has("@transaction") => Some(State::Transaction),

@@ -29,7 +29,7 @@ impl Pair {
     }
 
     /// Decodes `stream` step by step; both servers get each step's bytes, and must answer the same.
-    fn talk(&mut self, stream: &[u8], limits: Limits) -> Result<()> {
+    fn exchange(&mut self, stream: &[u8], limits: Limits) -> Result<()> {
         let mut decoder = Decoder::new(limits);
         let mut at = 0;
         let mut waiting: Option<Request> = None;
@@ -188,7 +188,7 @@ fn what_can_be_said_is_answered_the_same() {
         odd.iter().filter(|odd| !odd.contains("1048577")).map(|odd| odd.as_bytes()).collect();
     streams.extend([too_large.as_bytes(), longs.as_bytes(), &binary]);
     for stream in streams {
-        if let Err(error) = pair.talk(stream, LIMITS) {
+        if let Err(error) = pair.exchange(stream, LIMITS) {
             panic!("{error:?}\nin {:?}", text(stream));
         }
     }
@@ -248,7 +248,7 @@ fn what_lists_lines_ends_where_it_says() {
 }
 
 #[test]
-fn an_answer_in_several_datagrams_is_put_together() {
+fn an_answer_in_several_datagrams_is_assembled() {
     let store = Store::memcached().unwrap();
     let value = "v".repeat(5_000);
     let mut connection = store.connect().unwrap();
@@ -328,7 +328,7 @@ fn random_requests_are_answered_the_same() {
     let mut rng = Rng::new(11, 0);
     for round in 0..rounds {
         let stream: Vec<u8> = (0..100).flat_map(|_| request(&mut rng)).collect();
-        if let Err(error) = pair.talk(&stream, LIMITS) {
+        if let Err(error) = pair.exchange(&stream, LIMITS) {
             panic!("round {round}: {error:?}");
         }
     }

@@ -71,7 +71,7 @@ impl Pair {
     }
 
     /// Decodes `stream` step by step; both servers get each step's bytes, and must answer the same.
-    fn talk(&mut self, stream: &[u8], limits: Limits) -> Result<()> {
+    fn exchange(&mut self, stream: &[u8], limits: Limits) -> Result<()> {
         let mut decoder = Decoder::new(limits);
         let mut at = 0;
         while at < stream.len() {
@@ -208,12 +208,12 @@ fn replies_of_every_type_are_the_same_directly_and_decoded() {
         pair.decoded.ask(&["HELLO", version]).unwrap();
         for line in lines() {
             let stream = format!("{line}\r\n");
-            pair.talk(stream.as_bytes(), Limits::default())
+            pair.exchange(stream.as_bytes(), Limits::default())
                 .with_context(|| format!("{line}, RESP{version}"))
                 .unwrap();
         }
-        let together: String = lines().map(|line| format!("{line}\r\n\r\n")).collect();
-        pair.talk(together.as_bytes(), Limits::default()).unwrap();
+        let pipelined: String = lines().map(|line| format!("{line}\r\n\r\n")).collect();
+        pair.exchange(pipelined.as_bytes(), Limits::default()).unwrap();
         pair.nothing_is_left().unwrap();
     }
 }
@@ -233,12 +233,12 @@ fn large_values_stream_both_ways() {
     sadd.extend(many);
     stream.extend(array(&sadd));
     stream.extend(array(&["LRANGE", "l", "0", "-1"]));
-    pair.talk(&stream, Limits::default()).unwrap();
+    pair.exchange(&stream, Limits::default()).unwrap();
     pair.nothing_is_left().unwrap();
 }
 
 #[test]
-fn what_is_pushed_and_what_comes_in_parts_is_told_from_replies() {
+fn pushes_and_partial_answers_are_distinguished_from_replies() {
     use gate_userspace::protocol::resp::Kind;
     let store = Store::redis().unwrap();
     let mut reader = Reader::open(&store).unwrap();
@@ -333,7 +333,7 @@ fn random_commands_are_answered_the_same() {
         pair.decoded.ask(&["HELLO", version]).unwrap();
         for round in 0..rounds / 2 {
             let stream: Vec<u8> = (0..100).flat_map(|_| command(&mut rng)).collect();
-            pair.talk(&stream, Limits::default()).with_context(|| format!("round {round}")).unwrap();
+            pair.exchange(&stream, Limits::default()).with_context(|| format!("round {round}")).unwrap();
         }
         pair.nothing_is_left().unwrap();
     }

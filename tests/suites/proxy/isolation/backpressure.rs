@@ -70,7 +70,7 @@ fn a_reply_of_any_length_arrives_whole_and_waits_in_the_store() -> Result<()> {
 }
 
 #[test]
-fn who_does_not_read_holds_up_nobody_on_the_same_connection() -> Result<()> {
+fn a_client_that_does_not_read_holds_up_no_other() -> Result<()> {
     let store = store()?;
     let service = "connections = \"1\"\nparallelism = \"1\"\nadmission = \"off\"";
     let gate = Listening::gate_with(ONE_THREAD, "resp", store.address, service, EVERYONE)?;
@@ -88,7 +88,7 @@ fn who_does_not_read_holds_up_nobody_on_the_same_connection() -> Result<()> {
 }
 
 #[test]
-fn who_does_not_read_is_closed_for_what_others_may_need() -> Result<()> {
+fn a_client_that_does_not_read_is_closed_for_its_memory() -> Result<()> {
     let store = store()?;
     let service = "connections = \"1\"\nclient_memory = \"32MiB\"";
     let gate = Listening::gate_with(ONE_THREAD, "resp", store.address, service, EVERYONE)?;

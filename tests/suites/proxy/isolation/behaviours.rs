@@ -45,9 +45,9 @@ fn check(group: Group) -> Result<()> {
     let mut wrong = Vec::new();
     for behaviour in behaviours().iter().filter(|behaviour| behaviour.group == group) {
         // The strict limit is asked of those alone that are known to be above it.
-        let alone = behaviour.not_kept().map(|_| lasts);
+        let baseline = behaviour.not_kept().map(|_| lasts);
         let measured = site
-            .measure(behaviour, Target::ThroughGate, alone, lasts)
+            .measure(behaviour, Target::ThroughGate, baseline, lasts)
             .with_context(|| behaviour.name.to_owned())?;
         wrong.extend(unexpected(behaviour, &measured));
     }
@@ -57,23 +57,24 @@ fn check(group: Group) -> Result<()> {
 
 /// A message if the result is not as the table says.
 fn unexpected(behaviour: &Behaviour, measured: &Measured) -> Option<String> {
-    let Measured { alone, beside, .. } = measured;
-    let within = |p99| beside.errors == 0 && beside.p99 <= p99;
+    let Measured { baseline, with_neighbour, .. } = measured;
+    let within = |p99| with_neighbour.errors == 0 && with_neighbour.p99 <= p99;
     let seen = format!(
         "{} ({}): {} of {} requests failed, p99 {:?}; {}",
         behaviour.name,
         behaviour.store.name(),
-        beside.errors,
-        beside.requests,
-        beside.p99,
-        beside.first_error.as_deref().unwrap_or("no error")
+        with_neighbour.errors,
+        with_neighbour.requests,
+        with_neighbour.p99,
+        with_neighbour.first_error.as_deref().unwrap_or("no error")
     );
     // On a busy machine everything is slow, and what is felt cannot be told.
-    let strict = alone.as_ref().filter(|alone| alone.p99 < QUIET).map(|alone| limit(alone.p99));
+    let strict =
+        baseline.as_ref().filter(|baseline| baseline.p99 < QUIET).map(|baseline| limit(baseline.p99));
     match behaviour.not_kept().map(|entry| entry.breaks) {
         None => (!within(STANDSTILL)).then_some(seen),
         Some(Breaks::Sometimes) => None,
-        Some(Breaks::Errors) if beside.errors > 0 => None,
+        Some(Breaks::Errors) if with_neighbour.errors > 0 => None,
         Some(Breaks::Latency) if !strict.is_some_and(within) => None,
         Some(_) => Some(format!("{seen}; it is listed as not kept, and holds: remove it there")),
     }

@@ -101,8 +101,9 @@ fn idle_clients_are_closed_and_waiting_ones_are_not() -> Result<()> {
     let store = Listening::redis()?;
     let service = "idle_timeout = \"1s\"";
     let gate = Listening::gate("resp", store.address, service, TENANTS)?;
-    let [mut idle, mut subscriber, mut blocked] =
-        [gate.connect_from(POLITE)?, gate.connect_from(POLITE)?, gate.connect_from(POLITE)?];
+    let mut idle = gate.connect_from(POLITE)?;
+    let mut subscriber = gate.connect_from(POLITE)?;
+    let mut blocked = gate.connect_from(POLITE)?;
     ensure!(is_served(&mut idle));
     subscriber.write_all(b"SUBSCRIBE c\r\n")?;
     read_until(&mut subscriber, b":1\r\n")?;

@@ -280,7 +280,7 @@ fn a_tenant_has_no_more_of_them_than_it_may() -> Result<()> {
 }
 
 #[test]
-fn a_store_that_owes_a_reply_there_is_found_out() -> Result<()> {
+fn a_store_that_lacks_a_reply_there_is_detected() -> Result<()> {
     let store = Listening::redis()?;
     let gate = gate(&store, "store_timeout = \"300ms\"", TENANTS)?;
     let mut client = watching(&gate, CRITICAL)?;

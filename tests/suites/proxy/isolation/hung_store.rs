@@ -1,10 +1,13 @@
-//! A store that accepts connections and says nothing: how many it is burdened with.
+//! A store that accepts connections and says nothing: how many it is burdened with, and how soon clients are told.
 
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use gate_tests::proxy::{Listening, read_until, shown};
+use gate_tests::proxy::{Listening, PATIENCE, read_until, shown};
 use gate_tests::wait::wait_until;
 use nix::sys::signal::Signal;
 
@@ -56,4 +59,97 @@ fn logins_dedicated_and_large_requests_do_not_pile_up() -> Result<()> {
         client.write_all(b"SELECT 1\r\n")?;
         Ok(read_until(&mut client, b"\r\n")? == b"+OK\r\n")
     })
+}
+
+/// How gate sets up a connection to a store, and which of its steps the store answers how.
+struct SetUp {
+    protocol: &'static str,
+    /// The service's keys for its login.
+    service: String,
+    /// Answered late, with this.
+    late: (&'static [u8], &'static [u8]),
+    /// Never answered.
+    hangs: &'static [u8],
+}
+
+const STORE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A store that answers a set-up's first step just in time, and its second one never. It says when it is asked the first.
+fn slow_then_hung(set_up: &SetUp) -> Result<(SocketAddr, Receiver<()>)> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    let (sender, asked) = channel();
+    let late = set_up.late;
+    let hangs = set_up.hangs;
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let sender = sender.clone();
+            std::thread::spawn(move || serve(stream, late, hangs, &sender));
+        }
+    });
+    Ok((address, asked))
+}
+
+fn serve(mut stream: TcpStream, late: (&[u8], &[u8]), hangs: &[u8], asked: &Sender<()>) {
+    let has = |request: &[u8], word: &[u8]| request.windows(word.len()).any(|piece| piece == word);
+    let mut piece = [0; 4096];
+    while let Ok(len @ 1..) = stream.read(&mut piece) {
+        let request = &piece[..len];
+        if has(request, hangs) {
+            continue;
+        }
+        let answer = if has(request, late.0) {
+            // The test may have ended.
+            let _ = asked.send(());
+            std::thread::park_timeout(STORE_TIMEOUT.mul_f32(0.9));
+            late.1
+        } else {
+            b"+PONG\r\n"
+        };
+        if stream.write_all(answer).is_err() {
+            return;
+        }
+    }
+}
+
+fn is_refused_in_one_timeout(set_up: &SetUp) -> Result<()> {
+    let (store, asked) = slow_then_hung(set_up)?;
+    let service = format!("store_timeout = \"2s\"\nconnections = \"1\"\n{}", set_up.service);
+    let gate = Listening::gate_with("threads = \"1\"", set_up.protocol, store, &service, EVERYONE)?;
+    // While it is known to be down, clients are refused at once: this one comes while gate connects.
+    asked.recv_timeout(PATIENCE)?;
+    let began = Instant::now();
+    let said = gate.ask(b"get a\r\n", b"reason=store-down\r\n")?;
+    let took = began.elapsed();
+    ensure!(took < STORE_TIMEOUT.mul_f32(1.5), "{} took {took:?}: {}", set_up.protocol, shown(&said));
+    Ok(())
+}
+
+#[test]
+fn a_store_that_hangs_in_the_set_up_costs_one_timeout() -> Result<()> {
+    let password = std::env::temp_dir().join(format!("gate-{}-hung.password", std::process::id()));
+    let _removed = Removed(&password);
+    std::fs::write(&password, "secret")?;
+    is_refused_in_one_timeout(&SetUp {
+        protocol: "resp",
+        service: String::new(),
+        late: (b"GETUSER", b"-ERR unknown command\r\n"),
+        hangs: b"INFO",
+    })?;
+    is_refused_in_one_timeout(&SetUp {
+        protocol: "memcached",
+        service: format!("store_user = \"gate\"\nstore_password_file = {password:?}"),
+        late: (b"version", b"CLIENT_ERROR unauthenticated\r\n"),
+        hangs: b"set",
+    })
+}
+
+/// A file that is removed in the end.
+struct Removed<'p>(&'p Path);
+
+impl Drop for Removed<'_> {
+    fn drop(&mut self) {
+        // It lies in the directory for temporary files.
+        let _ = std::fs::remove_file(self.0);
+    }
 }

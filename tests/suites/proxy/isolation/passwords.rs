@@ -17,7 +17,7 @@ fn asks(client: &mut TcpStream, request: &[u8]) -> Result<String> {
 }
 
 #[test]
-fn who_comes_after_a_password_was_set_needs_it_within_a_second() -> Result<()> {
+fn a_new_password_is_needed_within_a_second() -> Result<()> {
     for set in ["CONFIG SET requirepass secret\r\n", "ACL SETUSER default resetpass >secret\r\n"] {
         let store = Listening::redis()?;
         let gate = Listening::gate("resp", store.address, "", EVERYONE)?;

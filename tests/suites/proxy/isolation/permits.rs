@@ -18,7 +18,7 @@ fn huge_mget() -> Vec<u8> {
 }
 
 #[test]
-fn who_does_not_read_a_long_answer_holds_no_permit() -> Result<()> {
+fn a_client_that_does_not_read_holds_no_permit() -> Result<()> {
     let store = Listening::redis()?;
     let service = "parallelism = \"2\"\nadmission = \"off\"\ndeadline = \"10s\"";
     let gate = Listening::gate_with("threads = \"1\"", "resp", store.address, service, EVERYONE)?;

@@ -33,7 +33,7 @@ fn reload(gate: &mut Listening, change: impl Fn(&str) -> String) -> Result<()> {
 }
 
 fn passed(gate: &Listening, name: &str) -> Result<u64> {
-    gate.json(&["tenants", name])?[0]["passed"].as_u64().context("no such tenant")
+    gate.json(&["tenants", name])?["tenants"][0]["passed"].as_u64().context("no such tenant")
 }
 
 #[test]
@@ -58,7 +58,8 @@ fn clients_of_a_removed_tenant_never_become_the_next_ones() -> Result<()> {
 fn a_source_that_becomes_anothers_takes_its_clients_along() -> Result<()> {
     let store = Listening::memcached()?;
     let mut gate = Listening::gate_with("tick = \"10ms\"", "memcached", store.address, "", &tenants())?;
-    let [mut client, mut stays] = [gate.connect_from(FIRST)?, gate.connect_from(OTHER)?];
+    let mut client = gate.connect_from(FIRST)?;
+    let mut stays = gate.connect_from(OTHER)?;
     ensure!(ask(&mut client)? == b"END\r\n" && ask(&mut stays)? == b"END\r\n");
     let second = tenant("second", "sources = [\"127.0.0.5\"]\nmax_connections = \"1\"");
     reload(&mut gate, |text| text.replace(&tenant("first", "sources = [\"127.0.0.5\"]"), &second))?;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use gate_tests::fake_store::{FakeStore, counter};
+use gate_tests::memcached::Datagrams;
 use gate_tests::proxy::{Listening, PATIENCE, read_until, slow_store};
 use gate_tests::wait::wait_until;
 
@@ -113,7 +114,8 @@ fn the_store_gets_all_permits_and_no_more_on_any_threads() -> Result<()> {
             let client = gate.connect()?;
             std::thread::spawn(move || ask_for_ever(client));
         }
-        let (mut at_store, mut most) = (VecDeque::new(), 0);
+        let mut at_store = VecDeque::new();
+        let mut most = 0;
         for step in 0..400 {
             let patience = if at_store.is_empty() { PATIENCE } else { Duration::from_millis(1) };
             let mut next = store.next_within(patience);
@@ -154,6 +156,41 @@ fn a_tenants_dedicated_connections_are_counted_on_all_threads() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn one_threads_datagrams_may_take_all_slots_of_a_service() -> Result<()> {
+    const REFUSED: &str = "SERVER_ERROR throttled retry_after_ms=10 reason=limit\r\n";
+    let store = FakeStore::start()?;
+    let service = "transports = [\"udp\", \"tcp\"]\nmax_datagrams = \"4\"\nstore_timeout = \"60s\"\n\
+                   connections = \"1\"";
+    let gate = Listening::gate_with(TWO_THREADS, "memcached", store.address, service, EVERYONE)?;
+    let mut client = Datagrams::to(gate.address.ip(), gate.address)?;
+    // All come from one port, so one thread receives them.
+    let waits = (0..4).map(|_| client.send(REQUEST)).collect::<Result<Vec<_>>>()?;
+    wait_until("they do not come", || Ok(counter(&gate, "datagrams")? == 4))?;
+    // Whichever thread theirs come to.
+    let mut others =
+        (0..16).map(|_| Datagrams::to(gate.address.ip(), gate.address)).collect::<Result<Vec<_>>>()?;
+    for other in &mut others {
+        ensure!(other.ask("delete b\r\n")? == REFUSED);
+    }
+    let mut answered = 0;
+    while answered < waits.len() {
+        let (mut connection, bytes) = store.next()?;
+        let asked = bytes.len() / REQUEST.len();
+        connection.write_all(&b"DELETED\r\n".repeat(asked))?;
+        answered += asked;
+    }
+    for id in waits {
+        ensure!(client.answer(id)?.0 == b"DELETED\r\n");
+    }
+    for other in &mut others {
+        let id = other.send(b"delete b\r\n")?;
+        store.next()?.0.write_all(b"DELETED\r\n")?;
+        ensure!(other.answer(id)?.0 == b"DELETED\r\n", "no slot was given back");
+    }
+    Ok(())
+}
+
 fn service(gate: &Listening) -> Result<serde_json::Value> {
     Ok(gate.json(&["queues"])?["services"][0].take())
 }
@@ -164,6 +201,6 @@ fn waiting(gate: &Listening) -> Result<u64> {
 }
 
 fn refused(gate: &Listening) -> Result<u64> {
-    let tenants = gate.json(&["tenants", "all"])?;
+    let tenants = gate.json(&["tenants", "all"])?["tenants"].take();
     Ok(tenants[0]["refused"]["queue-full"].as_u64().unwrap_or(0))
 }

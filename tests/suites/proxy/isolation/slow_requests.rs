@@ -1,7 +1,7 @@
 //! A store that works on something slow, or on much, is not taken for a dead one.
 
 use std::io::Write as _;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use gate_tests::fake_store::{FakeStore, counter};
@@ -85,6 +85,72 @@ fn a_paused_store_can_be_resumed_by_another_client() -> Result<()> {
     ensure!(said == b"+OK\r\n$1\r\nb\r\n", "{}", shown(&said));
     ensure!(read_until(&mut slow, b"\r\n")? == b":1\r\n");
     ensure!(counter(&gate, "store-failed")? == 0);
+    Ok(())
+}
+
+#[test]
+fn a_paused_store_is_not_taken_for_a_dead_one() -> Result<()> {
+    const CLIENTS: usize = 8;
+    let store = Listening::redis()?;
+    let timeout = "store_timeout = \"500ms\"";
+    let gate = Listening::gate_with("threads = \"2\"", "resp", store.address, timeout, EVERYONE)?;
+    let mut asking = gate.connect()?;
+    let mut others = (0..CLIENTS).map(|_| gate.connect()).collect::<Result<Vec<_>>>()?;
+    for (pauses, end) in [
+        ("CLIENT PAUSE 1500\r\n", "+OK\r\n"),
+        ("CLIENT PAUSE 1500 WRITE\r\nCLIENT PAUSE 10 ALL\r\n", "+OK\r\n+OK\r\n"),
+        ("MULTI\r\nCLIENT PAUSE 1500\r\nEXEC\r\n", "*1\r\n+OK\r\n"),
+    ] {
+        asking.write_all(pauses.as_bytes())?;
+        read_until(&mut asking, end.as_bytes())?;
+        let asked = Instant::now();
+        for (number, client) in others.iter_mut().enumerate() {
+            client.write_all(format!("SET k{number} 1\r\n").as_bytes())?;
+        }
+        // A new client, whose request needs a new connection to the store.
+        let mut new = gate.connect()?;
+        new.write_all(b"MULTI\r\nSET a 1\r\nEXEC\r\n")?;
+        for client in &mut others {
+            let said = read_until(client, b"\r\n")?;
+            ensure!(said == b"+OK\r\n", "{pauses}: {}", shown(&said));
+        }
+        ensure!(asked.elapsed() > Duration::from_secs(1), "{pauses}: nothing was paused");
+        let said = read_until(&mut new, b"*1\r\n+OK\r\n")?;
+        ensure!(said == b"+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n", "{pauses}: {}", shown(&said));
+    }
+    ensure!(counter(&gate, "store-failed")? == 0);
+    Ok(())
+}
+
+#[test]
+fn a_silence_beyond_a_pause_or_slow_timeout_is_a_failure() -> Result<()> {
+    const UNCERTAIN: &[u8] = b"-UNCERTAIN reason=store-down\r\n";
+    let store = Listening::redis()?;
+    let timeouts = "store_timeout = \"200ms\"\nslow_timeout = \"5s\"\nconnections = \"1\"";
+    let gate = Listening::gate_with("threads = \"1\"", "resp", store.address, timeouts, EVERYONE)?;
+    let mut client = gate.connect()?;
+    let mut other = gate.connect()?;
+    let mut ask = |request: &str| -> Result<(Vec<u8>, Duration)> {
+        let asked = Instant::now();
+        client.write_all(request.as_bytes())?;
+        Ok((read_until(&mut client, b"\r\n")?, asked.elapsed()))
+    };
+    // A pause that has ended, or that the store has refused, is none.
+    ensure!(ask("CLIENT PAUSE 100\r\n")?.0 == b"+OK\r\n");
+    ensure!(ask("SET a 1\r\n")?.0 == b"+OK\r\n");
+    ensure!(ask("CLIENT PAUSE 60000 WRITE\r\n")?.0 == b"+OK\r\n");
+    other.write_all(b"CLIENT UNPAUSE\r\n")?;
+    ensure!(read_until(&mut other, b"\r\n")? == b"+OK\r\n");
+    ensure!(ask("CLIENT PAUSE 60000 NONSENSE\r\n")?.0.starts_with(b"-ERR"));
+    store.stall()?;
+    let (said, took) = ask("SET a 1\r\n")?;
+    ensure!(said == UNCERTAIN && took < Duration::from_secs(3), "{} after {took:?}", shown(&said));
+    store.signal(Signal::SIGCONT)?;
+    wait_until("it is not served again", || Ok(ask("SET a 1\r\n")?.0 == b"+OK\r\n"))?;
+    // A pause without an end in sight is a failure all the same.
+    wait_until("it is not paused", || Ok(ask("CLIENT PAUSE 60000 WRITE\r\n")?.0 == b"+OK\r\n"))?;
+    let (said, took) = ask("SET a 1\r\n")?;
+    ensure!(said == UNCERTAIN && took >= Duration::from_secs(5), "{} after {took:?}", shown(&said));
     Ok(())
 }
 

@@ -57,7 +57,7 @@ fn its_memory_is_bounded_and_deadlines_hold() -> Result<()> {
     ensure!(most < before + (160 << 20), "{most} bytes, {before} before");
     // The first that waited too long say so, though the store is silent.
     let late = |gate: &Listening| -> Result<u64> {
-        let refused = gate.json(&["tenants", "all"])?[0]["refused"].take();
+        let refused = gate.json(&["tenants", "all"])?["tenants"][0]["refused"].take();
         Ok(["deadline", "queue-full"].iter().filter_map(|reason| refused[reason].as_u64()).sum())
     };
     wait_until("nothing is refused", || Ok(late(&gate)? > 0))?;
@@ -79,7 +79,7 @@ fn a_configured_policy_refuses_before_a_stopped_store() -> Result<()> {
     let mut client = gate.connect()?;
     client.write_all(&b"GET a\r\n".repeat(900))?;
     wait_until("nothing is refused", || {
-        let refused = gate.json(&["tenants", "all"])?[0]["refused"].take();
+        let refused = gate.json(&["tenants", "all"])?["tenants"][0]["refused"].take();
         Ok(refused["slo"].as_u64() > Some(100))
     })?;
     store.signal(Signal::SIGCONT)?;

@@ -8,6 +8,7 @@ use anyhow::{Result, ensure};
 use gate_tests::fake_store::FakeStore;
 use gate_tests::proxy::{Listening, read_until};
 use gate_tests::wait::wait_until;
+use nix::sys::signal::Signal;
 
 const TWO: &str = "[[tenant]]\nname = \"busy\"\nsources = [\"127.0.0.5\"]\nquota = \"unlimited\"\n\
                    [[tenant]]\nname = \"polite\"\nsources = [\"127.0.0.6\"]\nquota = \"unlimited\"";
@@ -41,6 +42,35 @@ fn a_tenant_with_one_request_does_not_wait_for_all_of_another() -> Result<()> {
         ensure!(before < 20, "the other has not had its turn");
     }
     read_until(&mut polite, b"DELETED\r\n")?;
+    Ok(())
+}
+
+#[test]
+fn a_client_with_one_request_does_not_wait_for_a_long_pipeline() -> Result<()> {
+    let store = FakeStore::start()?;
+    let service = "connections = \"1\"\nparallelism = \"off\"\nstore_timeout = \"60s\"";
+    let gate = Listening::gate_with(ONE_THREAD, "memcached", store.address, service, TWO)?;
+    let mut busy = gate.connect_from(Ipv4Addr::new(127, 0, 0, 5))?;
+    let mut polite = gate.connect_from(Ipv4Addr::new(127, 0, 0, 6))?;
+    for client in [&mut busy, &mut polite] {
+        client.write_all(b"delete a\r\n")?;
+        store.next()?.0.write_all(b"DELETED\r\n")?;
+        read_until(client, b"DELETED\r\n")?;
+    }
+    // The pipeline is there first, and whole.
+    gate.signal(Signal::SIGSTOP)?;
+    busy.write_all(&b"delete a\r\n".repeat(900))?;
+    polite.write_all(b"delete b\r\n")?;
+    gate.signal(Signal::SIGCONT)?;
+    let mut asked = Vec::new();
+    let before = loop {
+        asked.extend(store.next()?.1);
+        let mut requests = asked.split(|&byte| byte == b'\n');
+        if let Some(before) = requests.position(|request| request == b"delete b\r") {
+            break before;
+        }
+    };
+    ensure!(before < 300, "{before} of the pipeline's requests went before it");
     Ok(())
 }
 

@@ -10,7 +10,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
 
-use super::{Answer, Args, CONNECTIONS, Field, Gate, Load, MEMCACHED, REDIS, at, gate_config, paths, start};
+use super::{
+    Answer, Args, CONNECTIONS, Field, Gate, Load, MEMCACHED, NUMBERS, REDIS, at, gate_config, paths, start,
+};
 
 /// The requests and their store.
 pub(super) struct Refused {
@@ -29,7 +31,14 @@ pub(super) fn loads() -> Vec<Refused> {
         for pipelined in [1, 16] {
             let request = request.into();
             let answer = Answer::Line;
-            let load = Load { connections: CONNECTIONS, pipelined, request, answer };
+            let load = Load {
+                connections: CONNECTIONS,
+                pipelined,
+                request,
+                numbers: NUMBERS,
+                every_other: None,
+                answer,
+            };
             loads.push(Refused { name: format!("{name} refusals x{pipelined}"), store, load });
         }
     }
@@ -94,8 +103,8 @@ fn round(refused: &Refused, field: &mut Field, lasts: Duration) -> Result<Row> {
     let own: [SocketAddr; 2] = [at(13), at(14)];
     let stores = [REDIS, MEMCACHED].map(|store| field.targets[store][0].address);
     let socket = std::env::temp_dir().join(format!("gate-bench-{}.sock", std::process::id()));
-    let admin = format!("[gate]\nadmin = {socket:?}");
-    let config = gate_config(own, stores, &GATE).replacen("[gate]", &admin, 1);
+    let config =
+        gate_config(own, stores, &GATE).replacen("admin = \"off\"", &format!("admin = {socket:?}"), 1);
     let file = field.file("refusals", &config)?;
     let mut command = Command::new(paths::gate());
     command.arg("run").arg("--config").arg(file);
@@ -126,4 +135,4 @@ fn round(refused: &Refused, field: &mut Field, lasts: Duration) -> Result<Row> {
 }
 
 /// A hundredth of what is asked, or less.
-const GATE: Gate = Gate { quota: "500 RU/s", service: "hot_keys.cache = \"off\"\n" };
+const GATE: Gate = Gate::new("500 RU/s", "hot_keys.cache = \"off\"\n");

@@ -162,7 +162,7 @@ fn a_small_value_comes_whole_and_a_large_one_streams() {
 }
 
 #[test]
-fn garbage_is_told_from_answers() {
+fn garbage_is_distinguished_from_answers() {
     use Expect::{Line, Meta, Stats, Values};
     let large = "v".repeat(GATHER);
     let rows: &[(Expect, String, Garbage)] = &[
@@ -197,21 +197,21 @@ fn garbage_is_told_from_answers() {
     }
 }
 
-/// The hits, by place, in the answer of a store that holds `held`, split by requested key.
-fn hits(asked: &[&str], held: &[&str]) -> Vec<u32> {
+/// The hits, by place, in the answer of a store that holds `stored`, split by requested key.
+fn hits(requested: &[&str], stored: &[&str]) -> Vec<u32> {
     let mut merge = Merge::default();
-    asked.iter().for_each(|key| merge.push(key.as_bytes()));
+    requested.iter().for_each(|key| merge.push(key.as_bytes()));
     let mut request = Vec::new();
     merge.finish(&mut request);
     assert_eq!(merge.keys(), 0);
     let Step::Request { request: read, len } = Decoder::new(Limits::default()).next(&request) else {
         panic!("no request")
     };
-    assert_eq!((len, read.command, read.meta.keys as usize), (request.len(), Command::Get, asked.len()));
+    assert_eq!((len, read.command, read.meta.keys as usize), (request.len(), Command::Get, requested.len()));
 
-    let answer: String = asked
+    let answer: String = requested
         .iter()
-        .filter(|key| held.contains(key))
+        .filter(|key| stored.contains(key))
         .map(|key| format!("VALUE {key} 0 {}\r\n{key}\r\n", key.len()))
         .collect();
     let mut split = Split::default();
@@ -238,7 +238,7 @@ fn each_value_goes_to_the_one_who_asked() {
 }
 
 #[test]
-fn a_value_that_no_one_asked_for_has_no_place() {
+fn a_value_that_was_not_requested_fits_nowhere() {
     let mut split = Split::default();
     assert_eq!(split.place(b"a b c", b"b"), Some(1));
     assert_eq!(split.place(b"a b c", b"a"), None, "out of order");
@@ -255,13 +255,13 @@ fn a_merge_of_nothing_is_nothing() {
 proptest! {
     #[test]
     fn merged_gets_are_split_as_each_alone_would_be_answered(
-        asked in prop::collection::vec("[a-c]{1,2}", 1..12),
-        held in prop::collection::hash_set("[a-c]{1,2}", 0..6),
+        requested in prop::collection::vec("[a-c]{1,2}", 1..12),
+        stored in prop::collection::hash_set("[a-c]{1,2}", 0..6),
     ) {
-        let asked: Vec<&str> = asked.iter().map(String::as_str).collect();
-        let held: Vec<&str> = held.iter().map(String::as_str).collect();
-        let alone: Vec<u32> = (0..).zip(&asked).filter(|(_, key)| held.contains(key)).map(|(n, _)| n).collect();
-        prop_assert_eq!(hits(&asked, &held), alone);
+        let requested: Vec<&str> = requested.iter().map(String::as_str).collect();
+        let stored: Vec<&str> = stored.iter().map(String::as_str).collect();
+        let expected: Vec<u32> = (0..).zip(&requested).filter(|(_, key)| stored.contains(key)).map(|(n, _)| n).collect();
+        prop_assert_eq!(hits(&requested, &stored), expected);
     }
 
     #[test]

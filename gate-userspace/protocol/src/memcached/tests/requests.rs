@@ -324,7 +324,7 @@ proptest! {
 }
 
 #[test]
-fn a_client_that_speaks_tls_is_told_so() {
+fn a_client_that_speaks_tls_is_recognised() {
     let mut decoder = Decoder::new(Limits::default());
     assert_eq!(decoder.next(b"\x16"), Step::More { want: 2 });
     let Step::Fault { fault, .. } = decoder.next(b"\x16\x03\x01\x02") else { panic!("it went on") };

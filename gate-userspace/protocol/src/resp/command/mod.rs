@@ -31,8 +31,8 @@ pub enum State {
     Transaction,
     /// May wait for other clients, and keeps all behind it waiting.
     Blocking,
-    /// `CLIENT UNPAUSE`: what is ahead of it on a shared connection may be waiting for it.
-    Release,
+    /// `CLIENT PAUSE`, `CLIENT UNPAUSE`: what is ahead of it on a shared connection may be waiting for the end of a pause.
+    Pause,
     /// `SUBSCRIBE` and its like: what comes is not in answer to requests any more.
     Pubsub,
     /// `MONITOR`: likewise, for good.

@@ -14,7 +14,9 @@ type Found = (Vec<(Kind, Range<usize>)>, usize);
 /// The replies in `stream`, which arrives in pieces that end at `cuts`.
 fn decode(stream: &[u8], cuts: impl IntoIterator<Item = usize>) -> Result<Found, Garbage> {
     let mut replies = Replies::new(GATHER);
-    let (mut found, mut at, mut held): (Vec<(Kind, Range<usize>)>, _, _) = (Vec::new(), 0, 0);
+    let mut found: Vec<(Kind, Range<usize>)> = Vec::new();
+    let mut at = 0;
+    let mut held = 0;
     for end in cuts.into_iter().chain([stream.len()]) {
         loop {
             let input = &stream[at..end];
@@ -89,7 +91,7 @@ fn every_type_ends_where_it_says() {
 }
 
 #[test]
-fn garbage_is_told_from_replies() {
+fn garbage_is_distinguished_from_replies() {
     for (stream, garbage) in [
         ("hello\r\n", Garbage::Type(b'h')),
         ("\r\n", Garbage::Type(b'\r')),

@@ -161,7 +161,7 @@ fn rows_are_what_the_arguments_say() {
 }
 
 #[test]
-fn open_ranges_are_told_from_those_that_state_their_rows() {
+fn open_ranges_differ_from_those_that_state_their_rows() {
     use RowsBy::{OtherRequests, Reply, ReplyInPart, Request};
     for (line, rows_by) in [
         ("GET a", Request),
@@ -262,7 +262,7 @@ fn what_is_no_request_gets_the_answer_of_redis_and_the_end() {
 }
 
 #[test]
-fn a_client_that_speaks_tls_is_told_so() {
+fn a_client_that_speaks_tls_is_recognised() {
     let mut decoder = Decoder::new(LIMITS);
     assert_eq!(decoder.next(b"\x16"), Step::More { want: 2 });
     let Step::Fault { fault, .. } = decoder.next(b"\x16\x03\x01\x02") else { panic!("it went on") };

@@ -111,6 +111,34 @@ const GATE: &[Broken] = &[
     ),
     (
         "[gate]\n",
+        "[gate]\nadmin = \"/run/a.sock\"\nadmin_read = \"/run/a.sock\"\n",
+        &[
+            r#"3: gate.admin_read = "/run/a.sock": is the socket of `admin`, which accepts changes: name another path"#,
+        ],
+    ),
+    (
+        "[gate]\n",
+        "[gate]\nadmin_http = \"localhost:9911\"\nadmin_hosts = \"a:1\"\nadmin_token_file = \"token\"\n",
+        &[
+            r#"2: gate.admin_http = "localhost:9911": must be "off" or an address and a port, e.g. "127.0.0.1:9911" or "[::1]:9911""#,
+            r#"3: gate.admin_hosts = "a:1": must be the name of a host without a port, e.g. "gate.example""#,
+            r#"4: gate.admin_token_file = "token": must be an absolute path without "..", e.g. "/etc/gate/admin-token""#,
+        ],
+    ),
+    (
+        "[gate]\n",
+        "[gate]\nadmin_hosts = \"gate.example\"\n",
+        &[r#"2: gate.admin_hosts = "gate.example": is of no use without `admin_http`"#],
+    ),
+    (
+        "[gate]\n",
+        "[gate]\nadmin_read = \"on\"\n",
+        &[
+            r#"2: gate.admin_read = "on": must be "off" or an absolute path without "..", e.g. "/run/gate-read/gate.sock""#,
+        ],
+    ),
+    (
+        "[gate]\n",
         "[gate]\nalgorithm = \"leaky\"\non_stale = 1979-05-27\n",
         &[
             r#"2: gate.algorithm = "leaky": must be "token-bucket" or "rejection-rate""#,

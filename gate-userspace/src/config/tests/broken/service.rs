@@ -95,6 +95,38 @@ pub(super) const ROWS: &[Broken] = &[
     ),
     (
         "listen",
+        "hot_key_limit = \"0/s\"\nlisten",
+        &[r#"6: service[0].hot_key_limit = "0/s": must be above 0, e.g. "2000/s""#],
+    ),
+    (
+        "listen",
+        "hot_key_limit = \"2000\"\nlisten",
+        &[r#"6: service[0].hot_key_limit = "2000": must be a rate, e.g. "2000/s""#],
+    ),
+    (
+        "listen",
+        "hot_key_limit = \"99/s\"\nlisten",
+        &[r#"6: service[0].hot_key_limit = "99/s": must be at least 100/s"#],
+    ),
+    (
+        "protocol = \"memcached\"",
+        "hot_key_limit = \"2000/s\"\nprotocol = \"opaque\"",
+        &[r#"5: service[0].hot_key_limit = "2000/s": only memcached over UDP shows its keys; remove it"#],
+    ),
+    (
+        "listen",
+        "hot_key_limit = \"2000/s\"\ntransports = \"tcp\"\nlisten",
+        &[r#"6: service[0].hot_key_limit = "2000/s": only memcached over UDP shows its keys; remove it"#],
+    ),
+    (
+        "listen",
+        "hot_key_limit = \"2000/s\"\nbackend = \"127.0.0.1:11211\"\nlisten",
+        &[
+            r#"6: service[0].hot_key_limit = "2000/s": means nothing with a backend: there hot_keys says what becomes of hot keys"#,
+        ],
+    ),
+    (
+        "listen",
         "tcp_price = \"keys\"\nlisten",
         &[r#"6: service[0].tcp_price = "keys": must be "bytes" or "lines""#],
     ),

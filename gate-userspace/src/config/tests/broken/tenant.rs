@@ -16,6 +16,16 @@ macro_rules! second {
 
 pub(super) const ROWS: &[Broken] = &[
     (
+        "quota = \"5000 RU/s\"",
+        "quota = \"5000 RU/s\"\nmetrics = \"off\"",
+        &[r#"11: tenant[0].metrics = "off": must be "auto" or "on""#],
+    ),
+    (
+        "[[service]]",
+        "metrics_tenants = \"0\"\n[[tenant]]\nname = \"seen\"\nsources = \"10.0.0.0/8\"\nquota = \"2000 RU/s\"\nmetrics = \"on\"\n[[service]]",
+        &[r#"8: tenant[0].metrics = "on": is one too many: metrics_tenants in [gate] allows 0"#],
+    ),
+    (
         "\"hostile\"",
         "\"hostile\"\nlimits = { scan = \"0/s\", HGETALL = \"2000000000 RU/s\", GET = \"5\", get = \"unlimited\", SET = \"x RU/s\" }",
         &[

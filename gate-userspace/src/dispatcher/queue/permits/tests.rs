@@ -14,7 +14,7 @@ fn acquire(thread: &mut ThreadPermits, count: usize) -> usize {
 }
 
 #[test]
-fn one_thread_may_have_all_permits_and_all_together_no_more() {
+fn one_thread_may_have_all_permits_and_no_more_exist() {
     let [mut one, mut other] = threads::<2>(3);
     assert_eq!((acquire(&mut one, 9), acquire(&mut other, 9)), (3, 0));
     one.release();
@@ -25,7 +25,7 @@ fn one_thread_may_have_all_permits_and_all_together_no_more() {
 }
 
 #[test]
-fn a_released_permit_goes_to_the_most_critical_tier_and_there_to_the_oldest() {
+fn a_released_permit_goes_to_the_highest_tiers_oldest() {
     let [mut releasing, mut batch, mut old, mut young] = threads::<4>(1);
     assert!(releasing.try_acquire());
     batch.claim(Tier::Batch, MS, 1);
@@ -42,7 +42,7 @@ fn a_released_permit_goes_to_the_most_critical_tier_and_there_to_the_oldest() {
 }
 
 #[test]
-fn a_thread_serves_its_own_claim_first_unless_another_is_much_older() {
+fn a_thread_serves_itself_first_unless_another_is_much_older() {
     let [mut own, mut other] = threads::<2>(1);
     let at = |micros| MS.saturating_add(Nanos::from_micros(micros));
     for (own_since, is_kept) in [(at(499), true), (at(501), false)] {
@@ -74,7 +74,7 @@ fn a_granted_permit_that_is_not_needed_any_more_goes_on() {
 }
 
 #[test]
-fn permits_that_a_thread_keeps_are_given_back_to_those_that_wait() {
+fn permits_that_a_thread_keeps_go_to_threads_that_wait() {
     let [mut one, mut other] = threads::<2>(1_600);
     assert_eq!(acquire(&mut one, 10_000), 1_600);
     (0..1_600).for_each(|_| one.release());
@@ -87,7 +87,7 @@ fn permits_that_a_thread_keeps_are_given_back_to_those_that_wait() {
 }
 
 #[test]
-fn a_lowered_limit_is_reached_before_anything_passes_and_a_raised_one_wakes() {
+fn a_lowered_limit_is_reached_first_and_a_raised_one_wakes() {
     let [mut one, mut other] = threads::<2>(1_600);
     assert_eq!(acquire(&mut one, 100), 100);
     (0..50).for_each(|_| one.release());

@@ -1,3 +1,5 @@
+use std::sync::atomic::Ordering;
+
 use super::*;
 use crate::config::Config;
 use crate::control::capacity::{capacities, needs};
@@ -40,8 +42,10 @@ const TEN: MilliRu = MilliRu(10_000);
 fn ledger() -> Ledger {
     let config = Config::parse("test.toml", TWO_LEVELS).unwrap_or_else(|faults| panic!("{faults}"));
     let room = capacities(&needs(&config), 1_000);
-    let (tenants, services, blocks) = (room.tenant_capacity, room.service_capacity, room.block_capacity);
-    let sizes = Sizes { cpus: 1, cpu_rows: 1, thread_rows: 1, tenants, services, blocks, samples: 4_096 };
+    let tenants = room.tenant_capacity;
+    let services = room.service_capacity;
+    let blocks = room.block_capacity;
+    let sizes = Sizes { tenants, services, blocks, ..Sizes::SMALL };
     let (maps, ownership) = Maps::private(&sizes).unwrap();
     let maps = Arc::new(maps);
     let layout = Layout::build(&config, &occupied(&maps)).unwrap();
@@ -72,7 +76,8 @@ fn a_request_costs_its_base_its_rows_and_its_bytes() {
 #[test]
 fn all_that_are_charged_are_charged_or_none() {
     let mut ledger = ledger();
-    let [team, other] = [TenantId(2), TenantId(3)];
+    let team = TenantId(2);
+    let other = TenantId(3);
     assert_eq!(ledger.tier(team), Tier::Critical);
     for _ in 0..2 {
         assert_eq!(ledger.charge(team, TEN, 0, NOW, false), Charge::Passed(TEN));
@@ -91,28 +96,29 @@ fn all_that_are_charged_are_charged_or_none() {
 }
 
 /// How long a bucket takes to be full again.
-fn owed(ledger: &Ledger, tenant: u32) -> Nanos {
+fn debt(ledger: &Ledger, tenant: u32) -> Nanos {
     let word = ledger.maps.quota_tat(tenant as usize);
     Nanos(word.load(Ordering::Relaxed).saturating_sub(ledger.at(NOW).0))
 }
 
 #[test]
-fn what_is_settled_is_owed_by_all_that_are_charged_and_leaves_no_more_than_the_largest_debt() {
+fn a_settlement_is_charged_to_all_up_to_the_largest_debt() {
     let mut ledger = ledger();
-    let [company, team] = [1, 2];
-    let close = |owed: Nanos, micros: u64| owed.0.abs_diff(micros * 1_000) < 1_000;
+    let company = 1;
+    let team = 2;
+    let close = |debt: Nanos, micros: u64| debt.0.abs_diff(micros * 1_000) < 1_000;
     assert_eq!(ledger.charge(TenantId(team), TEN, 0, NOW, false), Charge::Passed(TEN));
     // It was dearer by 11 request units: all of the team's burst, and 21 of the company's 32.
     let cost = MilliRu(21_000);
     assert_eq!(ledger.settle(TenantId(team), cost, TEN, NOW), MilliRu(11_000));
-    let after = [team, company].map(|tenant| owed(&ledger, tenant));
+    let after = [team, company].map(|tenant| debt(&ledger, tenant));
     assert!(close(after[0], 1_000_000) && close(after[1], 656_250), "{after:?}");
     // What was cheaper than its price stays as it is.
     assert_eq!(ledger.settle(TenantId(team), TEN, cost, NOW), MilliRu::ZERO);
-    assert_eq!([team, company].map(|tenant| owed(&ledger, tenant)), after);
+    assert_eq!([team, company].map(|tenant| debt(&ledger, tenant)), after);
     // The burst and twice as much.
     assert_eq!(ledger.settle(TenantId(team), MilliRu::MAX, TEN, NOW), MilliRu(u32::MAX - 10_000));
-    assert_eq!([team, company].map(|tenant| owed(&ledger, tenant)), [Nanos::from_secs(3); 2]);
+    assert_eq!([team, company].map(|tenant| debt(&ledger, tenant)), [Nanos::from_secs(3); 2]);
     assert_eq!(ledger.maps.tenant_counters(team as usize).charged_mru, u64::from(u32::MAX) + 1_000);
 }
 
@@ -135,7 +141,7 @@ fn what_is_shadowed_passes_uncharged_and_is_counted() {
         Charge::Refused(Refusal { reason: Reason::TooLarge, .. })
     ));
     assert_eq!(ledger.charge(TenantId(2), huge, 0, NOW, true), Charge::Passed(MilliRu::ZERO));
-    assert_eq!(ledger.charge(TenantId::NOBODY, TEN, 0, NOW, true), Charge::Passed(MilliRu::ZERO));
+    assert_eq!(ledger.charge(TenantId::UNKNOWN, TEN, 0, NOW, true), Charge::Passed(MilliRu::ZERO));
     let counters = ledger.maps.tenant_counters(2);
     assert_eq!(counters.refused[Reason::TooLarge.index()], 1);
     assert_eq!(counters.shadowed[Reason::TooLarge.index()], 1);

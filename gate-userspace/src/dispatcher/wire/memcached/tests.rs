@@ -1,8 +1,12 @@
 use proptest::prelude::*;
 
+use super::super::buffer::Buffer;
+use super::super::{Answer, Link as _};
+use super::multiget::SHORT_VALUE;
 use super::*;
+use crate::protocol::memcached::LONGEST_LINE;
 
-/// What a store with these keys answers to what was written.
+/// The answers of a store with these keys to the bytes `written`.
 fn answers(written: &[u8], has: impl Fn(&[u8]) -> Option<Vec<u8>>) -> Vec<u8> {
     let mut said = Vec::new();
     for line in written.split_inclusive(|&byte| byte == b'\n') {
@@ -30,8 +34,8 @@ fn answers(written: &[u8], has: impl Fn(&[u8]) -> Option<Vec<u8>>) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn every_get_is_answered_as_if_it_were_alone_wherever_the_stream_is_cut(
-        asked in proptest::collection::vec((0_u8..8, 0_u8..6), 1..60),
+    fn every_get_is_answered_as_a_single_one_however_it_is_cut(
+        requests in proptest::collection::vec((0_u8..8, 0_u8..6), 1..60),
         stored in proptest::collection::btree_map(0_u8..6, 0_usize..40, 0..6),
         cuts in proptest::collection::vec(1_usize..50, 1..200),
         flushes: u64,
@@ -43,8 +47,8 @@ proptest! {
         let mut decoder = Decoder::new(Limits::default());
         let mut awaited = Vec::new();
         let mut expected = Vec::new();
-        for (number, (kind, key)) in asked.iter().enumerate() {
-            let (line, alone) = match kind {
+        for (number, (kind, key)) in requests.iter().enumerate() {
+            let (line, answer) = match kind {
                 0 => (format!("delete k{key} noreply\r\n"), Vec::new()),
                 1 => (format!("mg k{key} q\r\n"), answers(format!("mg k{key}\r\n").as_bytes(), has)),
                 2 => {
@@ -55,7 +59,7 @@ proptest! {
             };
             let Step::Request { request, .. } = decoder.next(line.as_bytes()) else { panic!("{line}") };
             awaited.push(link.encode(&request, line.as_bytes(), &mut out));
-            expected.push(alone);
+            expected.push(answer);
             if flushes >> (number % 64) & 1 == 1 {
                 link.seal(&mut out);
                 written.extend_from_slice(out.bytes());
@@ -66,7 +70,7 @@ proptest! {
         written.extend_from_slice(out.bytes());
 
         let stream = answers(&written, has);
-        let mut given = vec![Vec::new(); asked.len()];
+        let mut given = vec![Vec::new(); requests.len()];
         let mut at = 0;
         let mut input = Vec::new();
         let mut first = 0;
@@ -95,7 +99,7 @@ proptest! {
 }
 
 #[test]
-fn how_long_a_key_lives_is_what_the_store_says_rounded_down() {
+fn a_keys_ttl_is_what_the_store_says_rounded_down() {
     let value = b"VALUE k 0 1\r\n1\r\nEND\r\n";
     for (answer, said, ttl) in [
         (&value[..], "HD t42\r\n", Ttl::AtMost(Nanos::from_secs(41))),
@@ -118,7 +122,7 @@ fn how_long_a_key_lives_is_what_the_store_says_rounded_down() {
 }
 
 #[test]
-fn only_plain_reads_of_one_key_are_shared_and_a_key_in_other_letters_is_no_identity() {
+fn only_plain_reads_of_one_key_in_one_spelling_are_shared() {
     let request = |line: &str| {
         let Step::Request { request, .. } = Decoder::new(Limits::default()).next(line.as_bytes()) else {
             panic!("{line}")
@@ -160,12 +164,12 @@ fn only_plain_reads_of_one_key_are_shared_and_a_key_in_other_letters_is_no_ident
             "{line}"
         );
     }
-    let (asks, bytes) = Memcached::query_ttl(&request("get k\r\n"), b"get k\r\n").unwrap();
-    assert_eq!((asks.command, &bytes[..]), (Command::MetaGet, &b"mg k t\r\n"[..]));
+    let (query, bytes) = Memcached::query_ttl(&request("get k\r\n"), b"get k\r\n").unwrap();
+    assert_eq!((query.command, &bytes[..]), (Command::MetaGet, &b"mg k t\r\n"[..]));
 }
 
 #[test]
-fn what_is_said_of_a_stale_item_is_not_kept_and_that_it_is_to_be_made_anew_is_for_one() {
+fn stale_items_are_not_kept_and_one_client_renews_them() {
     for (answer, kept, for_one) in [
         ("VALUE k 0 1\r\n1\r\nEND\r\n", true, false),
         ("VALUE W 0 1\r\n1\r\nEND\r\n", true, false),
@@ -189,7 +193,7 @@ fn what_is_said_of_a_stale_item_is_not_kept_and_that_it_is_to_be_made_anew_is_fo
 }
 
 #[test]
-fn gets_that_come_one_after_the_other_are_one_line_and_long_lines_are_not_made() {
+fn consecutive_gets_are_one_line_of_bounded_length() {
     let mut link = Multiget::default();
     let mut out = Buffer::default();
     let mut decoder = Decoder::new(Limits::default());

@@ -1,6 +1,5 @@
 //! The lab's programs: the tenants' load, the service (guarded and proxied), the gate and its configuration.
 
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -9,8 +8,9 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use super::counts::Snapshot;
-use super::loopback::{self, Directory};
+use super::loopback::{self, ADMIN_PORT, Directory};
 use super::net::{CLIENT_INTERFACE, Namespace, Net, SERVER_INTERFACE, SERVER_V4};
+use super::place::Place;
 use super::process::ChildProcess;
 use super::report::{History, Summary};
 use super::tenants::{LOOPBACK_TENANTS, PROXIED, TENANTS, Tenant};
@@ -25,7 +25,8 @@ pub const PROXIED_PORT: u16 = 11_311;
 #[must_use]
 pub fn config(pins: &Path) -> String {
     let mut toml = format!(
-        "[gate]\ninterface = \"{SERVER_INTERFACE}\"\nxdp = \"native\"\npin_dir = \"{}\"\n\n\
+        "[gate]\ninterface = \"{SERVER_INTERFACE}\"\nxdp = \"native\"\npin_dir = \"{}\"\n\
+         admin_http = \"{SERVER_V4}:{ADMIN_PORT}\"\n\n\
          [[service]]\nname = \"cache\"\nprotocol = \"memcached\"\nlisten = \"{SERVER_V4}:{PORT}\"\n\
          # One RU a request, whatever its length, so that rates are easy to compare.\n\
          price = {{ base = \"0.5 RU\", row = \"0.5 RU\", kib = \"0 RU\" }}\n\n\
@@ -41,7 +42,7 @@ pub fn config(pins: &Path) -> String {
 
 /// The programs of the lab, running. Dropped, everything ends and goes.
 #[derive(Debug)]
-pub struct Scene {
+pub struct Programs {
     gate: PathBuf,
     tenants: &'static [Tenant],
     /// The tenants' load, the first that ends.
@@ -53,14 +54,7 @@ pub struct Scene {
     place: Place,
 }
 
-/// Where the programs run, and with what everything goes.
-#[derive(Debug)]
-enum Place {
-    Network(Net),
-    Loopback(Directory),
-}
-
-impl Scene {
+impl Programs {
     /// Starts everything on a network of its own, with XDP, the tenants last: they ask for `duration`.
     ///
     /// # Errors
@@ -70,6 +64,8 @@ impl Scene {
         let net = network()?;
         let store = start_store(&net, gate)?;
         let daemon = start_daemon(&net, gate)?;
+        let server = net.server.name();
+        println!("metrics, as root: ip netns exec {server} curl http://{SERVER_V4}:{ADMIN_PORT}/metrics\n");
         let peer = start_peer(&net, gate)?;
         let load = start_load(&net, gate, duration)?;
         let proxied_load = Some(start_proxied_load(&net, gate, duration)?);
@@ -148,19 +144,10 @@ impl Scene {
         let end = Snapshot::take(&gate, place.query())?;
         let mut command = Command::new(&gate);
         command.args(["hotkeys", "--json", "-n", "5"]).args(place.query());
-        let hot_keys = serde_json::from_str(&sh::output(&mut command)?)?;
+        let mut document: Value = serde_json::from_str(&sh::output(&mut command)?)?;
+        let hot_keys = serde_json::from_value(document["keys"].take())?;
         programs.into_iter().try_for_each(|child| child.end().map(drop))?;
         Ok(Summary::new(tenants, history, &end, &load, proxied.as_ref(), hot_keys))
-    }
-}
-
-impl Place {
-    /// The arguments by which commands find this gate.
-    fn query(&self) -> [&OsStr; 2] {
-        match self {
-            Self::Network(net) => ["--pin-dir".as_ref(), net.pins().as_ref()],
-            Self::Loopback(directory) => ["--socket".as_ref(), directory.socket().as_ref()],
-        }
     }
 }
 
@@ -269,4 +256,4 @@ fn ahead(namespace: &Namespace, gate: &Path) -> Command {
 }
 
 /// How long a program may take until it is ready.
-pub(super) const START: Duration = Duration::from_secs(10);
+pub(super) const START: Duration = Duration::from_secs(30);

@@ -1,0 +1,51 @@
+//! The metrics of the daemon and of the program at the interface.
+
+use std::fmt;
+
+use gate_common::abi::{Event, Exit};
+use prometheus_client::encoding::DescriptorEncoder;
+
+use super::families::Family;
+use crate::admin::sources::Sources;
+use crate::admin::status::age;
+use crate::clock;
+
+/// All families of the daemon and of the program.
+pub(super) fn write(encoder: &mut DescriptorEncoder<'_>, sources: &Sources) -> fmt::Result {
+    let mut series = BUILD.begin(encoder)?;
+    series.add(&[("version", env!("CARGO_PKG_VERSION"))], 1_u32)?;
+    let report = sources.queues.report();
+    TICK.write(encoder, report.took.0 as f64 / 1e9)?;
+    let since_tick = clock::monotonic().saturating_sub(report.at);
+    TICK_AGE.write(encoder, since_tick.0 as f64 / 1e9)?;
+    HEARTBEAT_AGE.write(encoder, age(&sources.maps).0 as f64 / 1e9)?;
+    GENERATION.write(encoder, report.generation)?;
+    let counters = sources.maps.cpu_counters();
+    let mut series = PACKETS.begin(encoder)?;
+    for exit in Exit::ALL {
+        series.add_touched(&[("exit", exit.name())], counters.exits[exit.index()])?;
+    }
+    for (family, event) in [(SAMPLES, Event::Sampled), (SAMPLES_LOST, Event::SampleLost)] {
+        // Alerts compare it from the start.
+        family.write(encoder, counters.events[event.index()])?;
+    }
+    Ok(())
+}
+
+const BUILD: Family = Family::gauge("gate_build_info", "Always 1; the version of gate is a label.");
+const TICK: Family = Family::gauge("gate_tick_seconds", "How long the last tick took.");
+const TICK_AGE: Family = Family::gauge("gate_tick_age_seconds", "How long ago the last tick was.");
+const HEARTBEAT_AGE: Family = Family::gauge(
+    "gate_heartbeat_age_seconds",
+    "How long ago the last heartbeat was; the program ignores decisions once it is stale.",
+);
+const GENERATION: Family = Family::gauge("gate_generation", "The number of the plan in force.");
+const PACKETS: Family = Family::counter(
+    "gate_packets_total",
+    "Packets that the program at the interface has judged, by the way they left.",
+);
+const SAMPLES: Family = Family::counter("gate_samples_total", "Keys that were sampled at the interface.");
+const SAMPLES_LOST: Family = Family::counter(
+    "gate_samples_lost_total",
+    "Keys that were not sampled at the interface: the daemon did not keep up.",
+);

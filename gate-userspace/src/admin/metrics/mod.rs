@@ -1,0 +1,79 @@
+//! `/metrics`: what was counted, for Prometheus.
+//!
+//! A [`Collector`] reads the counters that there are at each scrape; nothing is kept beside them but which tenants have
+//! series of their own. Labels are names of tenants, services and query types, and never keys, users or sources. Times are
+//! in seconds, amounts in request units.
+//!
+//! - `families`: names, and how series are written.
+//! - `promotion`: which tenants have series of their own.
+//! - `tenants`, `services`, `daemon`: the families of each.
+
+use std::fmt;
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::encoding::text::encode_registry;
+use prometheus_client::registry::Registry;
+
+use self::tenants::Tenants;
+use super::sources::Sources;
+
+mod daemon;
+mod families;
+mod promotion;
+mod services;
+mod tenants;
+
+/// The metrics of a running gate.
+#[derive(Debug)]
+pub(super) struct Metrics {
+    registry: Registry,
+    scraped: Arc<Scraped>,
+}
+
+/// The sources of a scrape.
+#[derive(Debug)]
+struct Scraped {
+    sources: Arc<Sources>,
+    tenants: Tenants,
+}
+
+impl Metrics {
+    pub(super) fn new(sources: Arc<Sources>) -> Self {
+        let tenants = Tenants::new(&sources.maps);
+        let scraped = Arc::new(Scraped { sources, tenants });
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Arc::clone(&scraped)));
+        Self { registry, scraped }
+    }
+
+    /// Takes over what need not be kept for the next scrape. To be called from time to time.
+    pub(super) fn look(&self) {
+        self.scraped.tenants.absorb(&self.scraped.sources.maps);
+    }
+
+    /// All metrics as they are now, in Prometheus' text format.
+    ///
+    /// # Errors
+    ///
+    /// None that a string has.
+    pub(super) fn text(&self) -> Result<String, fmt::Error> {
+        let mut text = String::new();
+        encode_registry(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}
+
+impl Collector for Scraped {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let Self { sources, tenants } = self;
+        let config = sources.queues.config.borrow().clone();
+        daemon::write(&mut encoder, sources)?;
+        tenants.write(&mut encoder, &sources.maps, &config)?;
+        services::write(&mut encoder, &sources.queues)
+    }
+}
+
+/// The type of [`Metrics::text`].
+pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";

@@ -1,0 +1,203 @@
+//! The metrics of services: their stores, queues, requests and prices.
+
+use std::fmt;
+
+use gate_common::units::Nanos;
+use prometheus_client::encoding::DescriptorEncoder;
+
+use super::families::Family;
+use crate::admin::observer::Observer;
+use crate::control::board::{PriceReport, Report, ServiceReport};
+use crate::dispatcher::{Counts, Event, LatencySnapshot, ServiceMetrics, Timing};
+use crate::policy::Tier;
+
+/// All families of services.
+pub(super) fn write(encoder: &mut DescriptorEncoder<'_>, observer: &Observer) -> fmt::Result {
+    let report = observer.report();
+    requests(encoder, &observer.services)?;
+    stores(encoder, &observer.services, &report)?;
+    queues(encoder, &observer.services)?;
+    events(encoder, &observer.services)?;
+    decisions(encoder, &report)
+}
+
+/// By query type: what was offered and rejected, and how long it took.
+fn requests(encoder: &mut DescriptorEncoder<'_>, services: &[ServiceMetrics]) -> fmt::Result {
+    let counts: Vec<_> = services.iter().map(|service| (service, service.counts())).collect();
+    let types = || {
+        counts.iter().flat_map(|(service, counts)| {
+            let types = service.types.names().zip(counts);
+            types.map(|(name, counts)| ([("service", service.name.as_str()), ("type", name)], counts))
+        })
+    };
+    let mut series = OFFERED.begin(encoder)?;
+    types().try_for_each(|(labels, counts)| series.add_touched(&labels, counts.offered()))?;
+    let mut series = REJECTED.begin(encoder)?;
+    types().try_for_each(|(labels, counts)| series.add_touched(&labels, counts.refused))?;
+    for (family, timing) in
+        [(RESPONSE, Timing::Response), (QUEUED_FOR, Timing::Wait), (PROCESSING, Timing::Processing)]
+    {
+        let mut series = family.begin(encoder)?;
+        for (labels, counts) in types().filter(|(_, counts)| counts.answered() > 0) {
+            series.add_histogram(&labels, seconds(counts.sum(timing)), &buckets(counts, timing))?;
+        }
+    }
+    Ok(())
+}
+
+/// Upper bounds in seconds, each with the count between it and the one before.
+fn buckets(counts: &Counts, timing: Timing) -> Vec<(f64, u64)> {
+    let (by_bound, beyond) = counts.timing(timing).by_bound();
+    let bounds = LatencySnapshot::BOUNDS.into_iter().map(seconds);
+    bounds.zip(by_bound).chain([(f64::INFINITY, beyond)]).collect()
+}
+
+fn stores(encoder: &mut DescriptorEncoder<'_>, services: &[ServiceMetrics], report: &Report) -> fmt::Result {
+    let mut series = STORE_UP.begin(encoder)?;
+    for service in services {
+        if let Some(reached) = service.store_reached() {
+            series.add(&[("service", &service.name)], u32::from(reached.up))?;
+        }
+    }
+    for service in report.services.iter().filter(|service| service.probe_failures.is_some()) {
+        if let Some(up) = service.store_up {
+            series.add(&[("service", &service.name)], u32::from(up))?;
+        }
+    }
+    let mut series = STORE_CONNECTIONS.begin(encoder)?;
+    each(services, |service| series.add(&[("service", &service.name)], service.store_connections()))?;
+    let mut series = CONCURRENCY_LIMIT.begin(encoder)?;
+    each(services, |service| match service.parallelism() {
+        Some(limit) => series.add(&[("service", &service.name)], limit),
+        None => Ok(()),
+    })?;
+    let mut series = CLIENTS.begin(encoder)?;
+    each(services, |service| series.add(&[("service", &service.name)], service.clients()))
+}
+
+fn queues(encoder: &mut DescriptorEncoder<'_>, services: &[ServiceMetrics]) -> fmt::Result {
+    let tiers = || services.iter().flat_map(|service| Tier::ALL.map(|tier| (service, tier)));
+    let mut series = WAITING.begin(encoder)?;
+    tiers().try_for_each(|(service, tier)| {
+        let labels = [("service", service.name.as_str()), ("tier", tier.name())];
+        series.add(&labels, service.queue(tier).waiting)
+    })?;
+    let mut series = QUEUE_DELAY.begin(encoder)?;
+    tiers().try_for_each(|(service, tier)| {
+        let labels = [("service", service.name.as_str()), ("tier", tier.name())];
+        series.add(&labels, seconds(service.queue(tier).delay))
+    })
+}
+
+fn events(encoder: &mut DescriptorEncoder<'_>, services: &[ServiceMetrics]) -> fmt::Result {
+    for (family, event) in [
+        (CACHE_HITS, Event::CacheHit),
+        (COALESCED, Event::Coalesced),
+        (STORE_FAILURES, Event::StoreFailed),
+        (ACCEPTED_CLIENTS, Event::Accepted),
+        (TURNED_AWAY, Event::TurnedAway),
+    ] {
+        let mut series = family.begin(encoder)?;
+        each(services, |service| series.add_touched(&[("service", &service.name)], service.get(event)))?;
+    }
+    let mut series = SETTLED.begin(encoder)?;
+    each(services, |service| match service.settled_mru() {
+        0 => Ok(()),
+        settled => series.add(&[("service", &service.name)], settled as f64 / 1e3),
+    })
+}
+
+/// The findings and decisions of the last tick.
+fn decisions(encoder: &mut DescriptorEncoder<'_>, report: &Report) -> fmt::Result {
+    let mut series = LATENCY_RATIO.begin(encoder)?;
+    for service in &report.services {
+        if let Some(ratio) = service.latency_ratio {
+            series.add(&[("service", &service.name)], ratio)?;
+        }
+    }
+    let mut series = RUNG.begin(encoder)?;
+    // Where shedding is off there is no ladder.
+    for service in report.services.iter().filter(|service| service.phase.is_some()) {
+        for (tier, rung) in Tier::ALL.into_iter().zip(service.rungs) {
+            series.add(&[("service", &service.name), ("tier", tier.name())], rung)?;
+        }
+    }
+    let mut series = PRICE.begin(encoder)?;
+    for ServiceReport { name, prices, .. } in &report.services {
+        let PriceReport { base_mru, row_mru, kib_mru, .. } = *prices;
+        let dearest_mru = prices.latency_mru.into_iter().max().unwrap_or(0);
+        for (term, mru) in
+            [("base", base_mru), ("row", row_mru), ("kib", kib_mru), ("latency-of-dearest", dearest_mru)]
+        {
+            series.add(&[("service", name), ("term", term)], f64::from(mru) / 1e3)?;
+        }
+    }
+    Ok(())
+}
+
+fn each(services: &[ServiceMetrics], write: impl FnMut(&ServiceMetrics) -> fmt::Result) -> fmt::Result {
+    services.iter().try_for_each(write)
+}
+
+fn seconds(time: Nanos) -> f64 {
+    time.0 as f64 / 1e9
+}
+
+const OFFERED: Family = Family::counter(
+    "gate_offered_requests_total",
+    "Requests that could pay and wanted to the store, by query type.",
+);
+const REJECTED: Family = Family::counter(
+    "gate_rejected_requests_total",
+    "Those of the offered requests that were refused on their way to the store, by query type.",
+);
+const RESPONSE: Family = Family::histogram(
+    "gate_request_response_seconds",
+    "How long answered requests took from admission to answer: queue and processing.",
+);
+const QUEUED_FOR: Family =
+    Family::histogram("gate_request_queue_seconds", "How long answered requests waited for the store.");
+const PROCESSING: Family =
+    Family::histogram("gate_request_processing_seconds", "How long the store took for answered requests.");
+const STORE_UP: Family =
+    Family::gauge("gate_store_up", "1 if the store or the probe of a service answers, 0 if not.");
+const STORE_CONNECTIONS: Family =
+    Family::gauge("gate_store_connections", "Shared connections to the store of a proxied service.");
+const CONCURRENCY_LIMIT: Family = Family::gauge(
+    "gate_store_concurrency_limit",
+    "Requests that may be with the store at once; none if any number may.",
+);
+const CLIENTS: Family = Family::gauge("gate_clients", "Clients that are connected to a proxied service.");
+const WAITING: Family = Family::gauge("gate_queued_requests", "Requests that wait for the store.");
+const QUEUE_DELAY: Family =
+    Family::gauge("gate_queue_delay_seconds", "The longest wait for the store as of the last tick.");
+const CACHE_HITS: Family =
+    Family::counter("gate_cache_hits_total", "Reads of hot keys that were answered from memory.");
+const COALESCED: Family = Family::counter(
+    "gate_coalesced_reads_total",
+    "Reads of hot keys that were answered by another client's read.",
+);
+const STORE_FAILURES: Family = Family::counter(
+    "gate_store_failures_total",
+    "Connections to the store that failed or could not be made.",
+);
+const ACCEPTED_CLIENTS: Family =
+    Family::counter("gate_accepted_clients_total", "Clients that were accepted.");
+const TURNED_AWAY: Family = Family::counter(
+    "gate_turned_away_clients_total",
+    "Clients that were not accepted since there were too many.",
+);
+const SETTLED: Family = Family::counter(
+    "gate_settled_request_units_total",
+    "Request units that were charged beyond prices, for requests that turned out to cost more.",
+);
+const LATENCY_RATIO: Family = Family::gauge(
+    "gate_latency_ratio",
+    "How the store is doing: about 1 when healthy, towards 0.3 when latency climbs.",
+);
+const RUNG: Family = Family::gauge(
+    "gate_shedding_rung",
+    "How much of a tier is shed: 0 nothing, 1 to 6 prices doubled so often, 7 everything is refused.",
+);
+const PRICE: Family =
+    Family::gauge("gate_price_request_units", "The terms of a request's price that are in force.");

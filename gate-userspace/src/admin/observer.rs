@@ -1,0 +1,108 @@
+//! Readings of the dispatcher's counters at equal intervals, so that a report can show a window of them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use gate_common::units::Nanos;
+use tokio::sync::watch;
+
+use super::store::Store;
+use crate::config::Config;
+use crate::control::board::{Board, Report};
+use crate::dispatcher::{Counts, ReadPriceSums, RefusalSnapshot, ServiceMetrics};
+use crate::policy::pricing::ByClass;
+
+/// The counters of the dispatcher's threads, now and at the last two readings.
+#[derive(Debug)]
+pub struct Observer {
+    pub(super) services: Vec<ServiceMetrics>,
+    pub(super) board: Board,
+    pub(super) config: watch::Receiver<Arc<Config>>,
+    /// The last two readings, the older first.
+    readings: Mutex<[Reading; 2]>,
+}
+
+/// One reading of all services.
+#[derive(Clone, Debug)]
+pub(super) struct Reading {
+    pub(super) at: Nanos,
+    /// By service.
+    pub(super) services: Arc<Vec<ServiceReading>>,
+}
+
+/// One reading of a service's counters.
+#[derive(Clone, Debug)]
+pub(super) struct ServiceReading {
+    /// By query type.
+    pub(super) counts: Vec<Counts>,
+    pub(super) refusals: RefusalSnapshot,
+    pub(super) read_prices: ByClass<ReadPriceSums>,
+}
+
+impl ServiceReading {
+    fn of(service: &ServiceMetrics) -> Self {
+        let read_prices = service.read_prices();
+        Self { counts: service.counts(), refusals: service.refusals(), read_prices }
+    }
+
+    /// The difference since `earlier`.
+    pub(super) fn since(&self, earlier: &Self) -> Self {
+        let counts = self.counts.iter().zip(&earlier.counts);
+        Self {
+            counts: counts.map(|(now, then)| now.since(then)).collect(),
+            refusals: self.refusals.since(&earlier.refusals),
+            read_prices: std::array::from_fn(|class| {
+                self.read_prices[class].since(&earlier.read_prices[class])
+            }),
+        }
+    }
+}
+
+impl Observer {
+    /// An observer that begins at `now`, when nothing has been counted yet.
+    #[must_use]
+    pub fn new(
+        services: Vec<ServiceMetrics>,
+        board: Board,
+        config: watch::Receiver<Arc<Config>>,
+        now: Nanos,
+    ) -> Self {
+        let nothing = |service: &ServiceMetrics| ServiceReading {
+            counts: vec![Counts::default(); service.types.len()],
+            refusals: Default::default(),
+            read_prices: Default::default(),
+        };
+        let reading = Reading { at: now, services: Arc::new(services.iter().map(nothing).collect()) };
+        Self { services, board, config, readings: Mutex::new([reading.clone(), reading]) }
+    }
+
+    /// Keeps a reading of `now`. To be called at equal intervals.
+    pub fn observe(&self, now: Nanos) {
+        let reading = self.read(now);
+        let mut readings = self.readings.lock().unwrap_or_else(PoisonError::into_inner);
+        readings.swap(0, 1);
+        readings[1] = reading;
+    }
+
+    /// The store of each proxied service, by the service's name.
+    #[must_use]
+    pub fn stores(&self, now: Nanos) -> HashMap<&str, Store> {
+        self.services.iter().map(|service| (service.name.as_str(), Store::of(service, now))).collect()
+    }
+
+    /// The report of the last tick.
+    #[must_use]
+    pub fn report(&self) -> Arc<Report> {
+        self.board.read()
+    }
+
+    /// The counters at `now`.
+    pub(super) fn read(&self, now: Nanos) -> Reading {
+        Reading { at: now, services: Arc::new(self.services.iter().map(ServiceReading::of).collect()) }
+    }
+
+    /// The older of the readings that are kept: one or two intervals before now.
+    pub(super) fn before(&self) -> Reading {
+        self.readings.lock().unwrap_or_else(PoisonError::into_inner)[0].clone()
+    }
+}

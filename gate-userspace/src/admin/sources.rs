@@ -1,0 +1,52 @@
+//! Where the documents are read, and where changes are made.
+
+use std::sync::Arc;
+
+use gate_common::units::Nanos;
+use tokio::sync::{mpsc, watch};
+
+use super::change::{Override, PendingOrder};
+use super::observer::Observer;
+use super::status::Status;
+use crate::clock;
+use crate::control::verdicts::Verdicts;
+use crate::dispatcher::Questions;
+use crate::kernel::Maps;
+
+/// The sources of the documents.
+#[derive(Debug)]
+pub struct Sources {
+    /// Where counters, names and states are.
+    pub maps: Arc<Maps>,
+    /// The readings of the queues.
+    pub queues: Observer,
+    /// The sampled verdicts.
+    pub verdicts: Verdicts,
+    /// The ways to ask what the next request to a proxied service would get.
+    pub questions: Vec<Questions>,
+    /// The overrides.
+    pub overrides: watch::Receiver<Vec<Override>>,
+    /// The interfaces that have vanished.
+    pub vanished: watch::Receiver<Vec<String>>,
+    /// True while listeners of proxied services are open.
+    pub accepting: watch::Receiver<bool>,
+    /// True if the program has to be attached.
+    pub attached: bool,
+    /// The interval of ticks.
+    pub tick: Nanos,
+    /// Where changes are made.
+    pub changes: mpsc::Sender<PendingOrder>,
+}
+
+impl Sources {
+    /// The status, with what only the daemon knows.
+    pub(super) fn status(&self) -> Status {
+        let overrides = self.overrides.borrow().clone();
+        // Private maps do not name their owner.
+        let daemon = Some(std::process::id());
+        let vanished = self.vanished.borrow().clone();
+        let stores = self.queues.stores(clock::monotonic());
+        let status = Status::read(&self.maps).with(&self.queues.report()).with_stores(&stores);
+        Status { overrides, daemon, vanished, ..status }
+    }
+}

@@ -1,0 +1,361 @@
+// Shows what /v1/events sends, once a second. It changes nothing: it has no other request.
+'use strict';
+
+const KEPT = 300; // points of a chart: five minutes
+const RETRY_MS = 1000;
+const SILENCE_MS = 5000; // gate sends every second
+const COLOURS = ['#3b82f6', '#e4572e', '#2a9d8f', '#b07aa1', '#d9a441', '#6b7fd7', '#8c6d31', '#5fa55a'];
+
+const byId = (id) => document.getElementById(id);
+const token = new URLSearchParams(location.hash.slice(1)).get('token');
+const state = { before: null, now: null, held: false, filter: '', sorted: {}, chosen: null };
+
+const sum = (counts) => Object.values(counts).reduce((all, count) => all + count, 0);
+const whole = new Intl.NumberFormat('en', { maximumFractionDigits: 0 });
+const tenth = new Intl.NumberFormat('en', { maximumFractionDigits: 1 });
+const amount = (value) => (value == null ? '' : (value >= 100 ? whole : tenth).format(value));
+const share = (value) => (value == null ? '' : `${Math.round(value * 100)}%`);
+const ms = (value) => (value == null ? '' : value.toFixed(2));
+
+// What a counter rises by in a second; nothing with one snapshot, or if it fell, as when gate was started anew.
+function rate(before, now) {
+  const span = state.before && (state.now.at_ms - state.before.at_ms) / 1000;
+  if (before == null || !(span > 0) || now < before) return null;
+  return (now - before) / span;
+}
+
+// ---- tables -------------------------------------------------------------------------------------------------------
+
+const TABLES = {
+  tenants: ['tenant', '#refused/s', '#passed/s', '#RU/s', '#quota RU/s', '#burst left', 'why refused', 'tier', 'by hand'],
+  services: ['service', 'store', '#clients', '#latency ratio', 'prices and refusals by tier', '#waiting', '#at most', 'shedding'],
+  types: ['type', 'service', '#answered/s', '#accepted', '#waiting', '#p50 ms', '#p90 ms', '#p99 ms', '#store p50', 'objective ms'],
+  keys: ['key', '#asked', '#error at most', 'service', 'hot'],
+  overrides: ['setting', 'value'],
+};
+const FIRST_ORDER = { tenants: 1, services: 0, types: 2, keys: 1, overrides: 0 };
+
+// A cell is a text, or a number and its text.
+const number = (value, print) => ({ value: value ?? null, text: print(value) });
+
+function tenantRows({ now, before }) {
+  const earlier = new Map((before?.tenants ?? []).map((tenant) => [tenant.name, tenant]));
+  return now.tenants.map((tenant) => {
+    const was = earlier.get(tenant.name);
+    const refused = rate(was && sum(was.refused), sum(tenant.refused));
+    const why = Object.entries(tenant.refused)
+      .map(([reason, count]) => [reason, rate(was && (was.refused[reason] ?? 0), count)])
+      .filter(([, of]) => of > 0)
+      .sort((one, other) => other[1] - one[1])
+      .map(([reason, of]) => `${reason} ${amount(of)}`);
+    const hand = Object.entries(tenant.overrides).map(([key, value]) => `${key} = ${value}`);
+    if (tenant.refuse) hand.unshift('refused');
+    return {
+      key: tenant.name, wrong: refused > 0, chosen: () => choose(`tenant.${tenant.name}.quota`, tenant.quota_ru_per_sec),
+      cells: [tenant.name, number(refused, amount), number(rate(was?.passed, tenant.passed), amount),
+        number(rate(was?.charged_ru, tenant.charged_ru), amount),
+        number(tenant.quota_ru_per_sec, (quota) => (quota == null ? 'unlimited' : amount(quota))),
+        number(tenant.burst_left, share), why.join(', '), tenant.tier, hand.join(', ')],
+    };
+  });
+}
+
+const RUNGS = ['', 'x2', 'x4', 'x8', 'x16', 'x32', 'x64', 'refused'];
+const TIERS = ['critical', 'standard', 'batch', 'best-effort'];
+
+function storeText(store) {
+  if (!store) return '';
+  if (store.up == null) return 'not tried yet';
+  return `${store.up ? 'up' : 'down'} for ${whole.format(store.for_s)} s`;
+}
+
+function serviceRows({ now }) {
+  const proxied = now.queues.services.map((service) => {
+    const rungs = service.tiers.filter((tier) => tier.rung > 0).map((tier) => `${tier.tier} ${RUNGS[tier.rung]}`);
+    return {
+      key: service.name, wrong: service.store?.up === false || rungs.length > 0,
+      cells: [service.name, storeText(service.store), number(service.store?.clients, amount),
+        number(service.latency_ratio, ms), rungs.join(', '),
+        number(service.tiers.reduce((all, tier) => all + tier.waiting, 0), amount),
+        number(service.parallelism, amount), service.shedding ?? ''],
+    };
+  });
+  const probed = now.queues.probed.map((service) => {
+    const rungs = service.rungs.map((rung, tier) => rung > 0 && `${TIERS[tier]} ${RUNGS[rung]}`).filter(Boolean);
+    return {
+      key: service.name, wrong: !service.up || rungs.length > 0,
+      cells: [service.name, service.up ? 'guarded' : 'guarded, no answer', number(null, amount),
+        number(service.latency_ratio, ms), rungs.join(', '), number(null, amount), number(null, amount),
+        service.shedding ?? ''],
+    };
+  });
+  return [...proxied, ...probed];
+}
+
+function typeRows({ now }) {
+  const rows = now.queues.services.flatMap((service) => service.types.map((type) => [service, type]));
+  return rows.map(([service, type]) => {
+    const times = type.response_ms;
+    const missed = Object.entries(type.objective_ms).some(([percentile, limit]) => times?.[percentile] > limit);
+    const objective = Object.entries(type.objective_ms).map(([percentile, limit]) => `${percentile} ${limit}`);
+    return {
+      key: `${service.name} ${type.name}`, wrong: missed || type.accepted < 1,
+      cells: [type.name, service.name, number(type.answered / now.queues.window_s, amount), number(type.accepted, share),
+        number(type.waiting, amount), number(times?.p50, ms), number(times?.p90, ms), number(times?.p99, ms),
+        number(type.processing_ms?.p50, ms), objective.join(', ')],
+    };
+  });
+}
+
+const keyRows = ({ now }) => (now.hotkeys ?? []).map((key) => ({
+  key: `${key.service} ${key.key}`, wrong: false,
+  cells: [key.key, number(key.estimate, amount), number(key.error, amount), key.service,
+    key.limited ? 'hot, limited' : key.hot ? 'hot' : ''],
+}));
+
+const overrideRows = ({ now }) => now.status.overrides.map(({ key, value }) => ({
+  key, wrong: false, chosen: () => choose(key, value), cells: [key, String(value)],
+}));
+
+const ROWS = { tenants: tenantRows, services: serviceRows, types: typeRows, keys: keyRows, overrides: overrideRows };
+
+const textOf = (cell) => (typeof cell === 'string' ? cell : cell.text);
+
+function compare(one, other) {
+  if (typeof one === 'string') return one.localeCompare(other);
+  return (other.value ?? -Infinity) - (one.value ?? -Infinity);
+}
+
+function drawTable(name) {
+  const table = byId(name);
+  const columns = TABLES[name];
+  const order = (state.sorted[name] ??= { by: FIRST_ORDER[name], turned: false });
+  if (!table.tHead) {
+    const row = table.createTHead().insertRow();
+    columns.forEach((column, place) => {
+      const button = document.createElement('button');
+      button.type = 'button';
+      button.textContent = column.replace('#', '');
+      button.addEventListener('click', () => {
+        order.turned = order.by === place && !order.turned;
+        order.by = place;
+        drawTable(name);
+      });
+      const cell = document.createElement('th');
+      cell.scope = 'col';
+      if (column.startsWith('#')) cell.className = 'number';
+      cell.append(button);
+      row.append(cell);
+    });
+    table.createTBody();
+  }
+  [...table.tHead.rows[0].cells].forEach((cell, place) => {
+    if (place !== order.by) cell.removeAttribute('aria-sort');
+    else cell.setAttribute('aria-sort', columns[place].startsWith('#') !== order.turned ? 'descending' : 'ascending');
+  });
+  const wanted = state.filter.toLowerCase();
+  const rows = ROWS[name](state).filter((row) => row.cells.some((cell) => textOf(cell).toLowerCase().includes(wanted)));
+  rows.sort((one, other) => (order.turned ? -1 : 1) * compare(one.cells[order.by], other.cells[order.by]));
+  const body = table.tBodies[0];
+  const kept = new Map([...body.rows].map((row) => [row.dataset.key, row]));
+  rows.slice(0, 200).forEach((row, place) => {
+    // Rows are kept, so that the focus stays where it is.
+    const element = kept.get(row.key) ?? newRow(row, columns);
+    kept.delete(row.key);
+    element.className = row.wrong ? 'wrong' : '';
+    row.cells.forEach((cell, column) => {
+      const holder = element.cells[column].firstElementChild ?? element.cells[column];
+      const text = textOf(cell);
+      if (holder.textContent !== text) holder.textContent = text;
+    });
+    element.chosen = row.chosen;
+    if (body.rows[place] !== element) body.insertBefore(element, body.rows[place] ?? null);
+  });
+  kept.forEach((row) => row.remove());
+}
+
+function newRow(row, columns) {
+  const element = document.createElement('tr');
+  element.dataset.key = row.key;
+  columns.forEach((column, place) => {
+    const cell = element.insertCell();
+    if (column.startsWith('#')) cell.className = 'number';
+    if (place === 0 && row.chosen) {
+      const button = document.createElement('button');
+      button.type = 'button';
+      button.addEventListener('click', () => element.chosen());
+      cell.append(button);
+    }
+  });
+  return element;
+}
+
+// Shows the line that would set this again.
+function choose(key, value) {
+  const said = typeof value === 'number' ? `"${value} RU/s"` : value == null ? 'unlimited' : `"${value}"`;
+  byId('set-line').value = `gate set ${key} ${said}`;
+  byId('set').hidden = false;
+  byId('set-line').focus();
+}
+
+// ---- charts -------------------------------------------------------------------------------------------------------
+
+class Chart {
+  constructor(id) {
+    this.holder = byId(id);
+    this.names = [];
+    this.times = [];
+    this.values = new Map();
+    this.plot = null;
+  }
+
+  // Adds a point of each name; one that is new was nothing before.
+  add(at, points) {
+    this.times.push(at);
+    for (const name of Object.keys(points)) {
+      if (!this.values.has(name) && this.values.size < COLOURS.length) {
+        this.values.set(name, new Array(this.times.length - 1).fill(null));
+      }
+    }
+    for (const [name, values] of this.values) values.push(points[name] ?? null);
+    if (this.times.length > KEPT) {
+      this.times.shift();
+      for (const values of this.values.values()) values.shift();
+    }
+    this.draw();
+  }
+
+  draw() {
+    const names = [...this.values.keys()];
+    const data = [this.times, ...this.values.values()];
+    const style = getComputedStyle(document.documentElement);
+    const colour = style.getPropertyValue('--faint').trim();
+    if (names.join('\n') !== this.names.join('\n') || colour !== this.colour) {
+      this.plot?.destroy();
+      this.names = names;
+      this.colour = colour;
+      const axis = { stroke: colour, grid: { stroke: style.getPropertyValue('--line').trim(), width: 1 }, ticks: { show: false } };
+      const series = names.map((label, place) => ({ label, stroke: COLOURS[place], width: 1.5 }));
+      const options = {
+        width: this.holder.clientWidth || 320, height: 160, legend: { show: names.length > 0, live: true },
+        axes: [axis, { ...axis, size: 56 }], series: [{}, ...series], scales: { y: { range: (_, low, high) => [0, Math.max(1, high ?? 1)] } },
+      };
+      this.plot = new uPlot(options, data, this.holder);
+    } else {
+      this.plot.setData(data);
+    }
+  }
+
+  resize() {
+    this.plot?.setSize({ width: this.holder.clientWidth, height: 160 });
+  }
+}
+
+const charts = {
+  requests: new Chart('chart-requests'), reasons: new Chart('chart-reasons'),
+  ratio: new Chart('chart-ratio'), waiting: new Chart('chart-waiting'),
+};
+
+function addPoints() {
+  const { now, before } = state;
+  if (!before) return;
+  const at = now.unix_s;
+  const total = (count) => rate(count(before.totals), count(now.totals));
+  charts.requests.add(at, { passed: total((of) => of.passed), refused: total((of) => sum(of.refused)) });
+  const reasons = Object.entries(now.totals.refused);
+  const rates = reasons.map(([reason, count]) => [reason, rate(before.totals.refused[reason] ?? 0, count)]);
+  charts.reasons.add(at, Object.fromEntries(rates));
+  const services = [...now.queues.services, ...now.queues.probed];
+  charts.ratio.add(at, Object.fromEntries(services.map((service) => [service.name, service.latency_ratio])));
+  const waiting = now.queues.services.map((service) => [service.name, service.tiers.reduce((all, tier) => all + tier.waiting, 0)]);
+  charts.waiting.add(at, Object.fromEntries(waiting));
+}
+
+// ---- events -------------------------------------------------------------------------------------------------------
+
+function say(text, isWrong) {
+  byId('state').textContent = text;
+  byId('state').classList.toggle('wrong', isWrong);
+}
+
+function draw() {
+  if (!state.now) return;
+  const { status, listed, tenants_in_all: all } = { ...state.now, listed: state.now.tenants.length };
+  const said = [status.interface ?? 'no interface', status.mode, `${whole.format(all)} tenants`];
+  if (listed < all) said.push(`the ${whole.format(listed)} busiest are listed`);
+  if (status.shadow) said.push('shadow: nothing is refused');
+  if (status.stale) said.push('heartbeat stale');
+  if (state.held) said.push('held still');
+  say(said.join(' · '), status.stale);
+  byId('keys-note').textContent = state.now.hotkeys ? '' : 'Keys are shown to who has the token: `gate web` prints a link with it.';
+  Object.keys(TABLES).forEach(drawTable);
+}
+
+function received(snapshot) {
+  if (state.held) return;
+  // One of another gate, or of one that was started anew, has no rates with the last.
+  state.before = state.now;
+  state.now = snapshot;
+  addPoints();
+  draw();
+}
+
+async function follow() {
+  const silence = new AbortController();
+  let timer = setTimeout(() => silence.abort(), SILENCE_MS);
+  try {
+    const headers = token ? { Authorization: `Bearer ${token}` } : {};
+    const path = token ? 'v1/events/keys' : 'v1/events';
+    const response = await fetch(path, { headers, signal: silence.signal, cache: 'no-store' });
+    if (!response.ok) throw new Error((await response.json()).error);
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    let text = '';
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) throw new Error('gate ended the connection');
+      clearTimeout(timer);
+      timer = setTimeout(() => silence.abort(), SILENCE_MS);
+      text += value;
+      for (let end; (end = text.indexOf('\n\n')) >= 0; text = text.slice(end + 2)) {
+        const data = text.slice(0, end).split('\n').filter((line) => line.startsWith('data:'));
+        if (data.length > 0) received(JSON.parse(data.map((line) => line.slice(5)).join('\n')));
+      }
+    }
+  } catch (error) {
+    say(`${error.name === 'AbortError' ? 'gate says nothing' : error.message}; trying again`, true);
+  } finally {
+    clearTimeout(timer);
+    silence.abort();
+    setTimeout(follow, RETRY_MS);
+  }
+}
+
+// ---- keys and buttons ---------------------------------------------------------------------------------------------
+
+byId('filter').addEventListener('input', (event) => { state.filter = event.target.value; draw(); });
+byId('hold').addEventListener('click', () => {
+  state.held = !state.held;
+  byId('hold').setAttribute('aria-pressed', String(state.held));
+  draw();
+});
+byId('theme').addEventListener('click', () => {
+  const root = document.documentElement.classList;
+  const isDark = root.contains('dark') || (!root.contains('light') && matchMedia('(prefers-color-scheme: dark)').matches);
+  root.toggle('dark', !isDark);
+  root.toggle('light', isDark);
+  Object.values(charts).forEach((chart) => chart.draw());
+});
+byId('copy').addEventListener('click', async () => {
+  byId('set-line').select();
+  // Only a secure page has a clipboard; selected, the line can be copied by hand.
+  await navigator.clipboard?.writeText(byId('set-line').value).catch(() => {});
+});
+document.addEventListener('keydown', (event) => {
+  if (event.key === '/' && event.target.tagName !== 'INPUT') {
+    event.preventDefault();
+    byId('filter').focus();
+  }
+});
+addEventListener('resize', () => Object.values(charts).forEach((chart) => chart.resize()));
+
+follow();

@@ -1,0 +1,153 @@
+//! `gate explain`: what the next request of a client would get, and why.
+
+use std::ffi::OsString;
+use std::net::IpAddr;
+use std::os::unix::ffi::OsStringExt as _;
+use std::process::ExitCode;
+
+use super::pins::Source;
+use super::print;
+use crate::admin::client;
+use crate::admin::document::Versioned;
+use crate::explanation::{Asker, Bucket, Expected, Explanation, PriceTerms, Question, Verdict};
+
+/// Say what the next request of a client would get, and why: its tenant, price, buckets and verdict. Nothing is charged.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// The service.
+    #[arg(long, value_name = "S")]
+    service: String,
+    /// The address that the client has.
+    #[arg(long = "source", value_name = "IP", required_unless_present = "tenant", conflicts_with = "tenant")]
+    address: Option<IpAddr>,
+    /// The tenant of the client, wherever it is.
+    #[arg(long, value_name = "T")]
+    tenant: Option<String>,
+    /// The user that the client has logged in as.
+    #[arg(long, value_name = "U")]
+    user: Option<String>,
+    /// Ask about a datagram; only of a guarded service.
+    #[arg(long)]
+    udp: bool,
+    /// The command, after `--`.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    words: Vec<OsString>,
+    #[command(flatten)]
+    source: Source,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  gate explain --service cache --source 10.1.2.3 -- get foo
+  gate explain --service cache --tenant search --udp -- get foo bar
+  gate explain --service db --tenant search --user app -- HGETALL user:1
+  gate explain --service cache --tenant search -- set key 0 0 1000       the value is made up
+  gate explain --service db --tenant search --json -- GET foo | jq .verdict
+
+A running gate answers. Of a proxied service the first of its threads is asked, whose queue, permits and kept answers are its
+own; a guarded one is looked up in the maps, as if the request came in one packet of an open connection. Nothing is taken,
+counted or drawn. The limits on connections are left out.";
+
+pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let Args { service, address, tenant, user, udp, words, source } = args;
+    let client = match (address, tenant) {
+        (Some(address), _) => Asker::Source(address),
+        (None, tenant) => Asker::Tenant(tenant.unwrap_or_default()),
+    };
+    let words = words.into_iter().map(OsString::into_vec).collect();
+    let explained = client::explain(&source.socket(), &service, udp, &Question { client, user, words })?;
+    if source.pins.json {
+        print::json(&Versioned::new(explained))?;
+    } else {
+        show(&explained);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(explained: &Explanation) {
+    let Explanation { service, layer, command, tenant, rule, tier, rung, price, .. } = explained;
+    println!("{command} at {service}: {}", verdict(explained));
+    match tenant {
+        Some(tenant) => println!("tenant {tenant}, tier {tier}: {rule}"),
+        None => println!("no tenant: {rule}"),
+    }
+    let query_type = explained.query_type.iter().map(|name| format!("query type {name}, "));
+    println!("{}decided by {layer}", query_type.collect::<String>());
+    println!("price {}", terms(price, *rung));
+    if !explained.buckets.is_empty() {
+        let mut table = print::table(&["bucket", "of", "level", "full", "a second", "takes", ""]);
+        print::right(&mut table, &[2, 3, 4, 5]);
+        for bucket in &explained.buckets {
+            table.add_row([
+                bucket.kind.clone(),
+                bucket.name.clone(),
+                format!("{:.1} {}", bucket.level, bucket.unit),
+                format!("{:.1}", bucket.full),
+                format!("{:.1}", bucket.per_s),
+                format!("{:.3}", bucket.cost),
+                answer(bucket),
+            ]);
+        }
+        println!("{table}");
+    }
+    if explained.hot {
+        println!("its key is hot");
+    }
+    for expected in &explained.estimates {
+        let Expected { percentile, expected_ms: ms, objective_ms: limit } = expected;
+        println!("p{percentile}: {ms:.2} ms expected, {limit:.2} ms is the objective");
+    }
+    if let Some(chance) = explained.refused_by_chance {
+        println!("a draw refuses {:.1} % of its like", chance * 1e2);
+    }
+    if !explained.shadowed.is_empty() {
+        println!("only counted: {}", explained.shadowed.join(", "));
+    }
+    explained.notes.iter().for_each(|note| println!("{note}"));
+}
+
+fn verdict(explained: &Explanation) -> String {
+    let refusal = || {
+        let bucket = explained.bucket.as_ref().map_or_else(String::new, |bucket| format!(" of {bucket}"));
+        let reason = explained.reason.as_deref().unwrap_or_default();
+        let wait = explained.retry_after_ms.filter(|ms| *ms > 0.0);
+        let wait = wait.map_or_else(String::new, |ms| format!(", try again in {ms:.1} ms"));
+        format!("{reason}{bucket}{wait}")
+    };
+    match explained.verdict {
+        Verdict::Passes => "passes".to_owned(),
+        Verdict::Queued => "waits in the queue".to_owned(),
+        Verdict::Cached => "answered by a kept answer".to_owned(),
+        Verdict::Joins => "answered by another client's read".to_owned(),
+        Verdict::Answered => "answered by gate".to_owned(),
+        Verdict::Refused => format!("refused: {}", refusal()),
+        Verdict::Dropped => format!("dropped: {}", refusal()),
+    }
+}
+
+fn terms(price: &PriceTerms, rung: u32) -> String {
+    let PriceTerms { class, rows, bytes, base_ru, rows_ru, bytes_ru, latency_ru, learned, multiplier, ru } =
+        price;
+    let mut terms = format!(
+        "{ru} RU as {class}: {base_ru} + {rows_ru} for {rows} rows + {bytes_ru} for {bytes} bytes + {latency_ru} for latency"
+    );
+    if *multiplier != 1.0 {
+        terms.push_str(&format!(", x{multiplier}"));
+    }
+    if rung > 0 {
+        terms.push_str(&format!(", at rung {rung} of shedding"));
+    }
+    if *learned {
+        terms.push_str("; rows and bytes as the last ones have read");
+    }
+    terms
+}
+
+fn answer(bucket: &Bucket) -> String {
+    match bucket.wait_ms {
+        _ if bucket.admits => "admits it".to_owned(),
+        Some(ms) => format!("lacks it for {ms:.1} ms"),
+        None => "never holds as much".to_owned(),
+    }
+}

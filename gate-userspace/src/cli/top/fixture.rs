@@ -1,0 +1,24 @@
+//! Readings for tests.
+
+use gate_common::units::Nanos;
+
+use super::reading::Reading;
+use crate::admin::hotkeys::Hotkeys;
+use crate::admin::queues::Queues;
+use crate::admin::tenants::Tenants;
+
+/// A reading at so many seconds, of an empty gate.
+pub(super) fn empty(secs: u64) -> Reading {
+    let status = serde_json::json!({
+        "daemon": 7, "interface": null, "mode": "none", "abi_version": 1, "epoch": 1, "generation": 1,
+        "heartbeat_age_ms": 10, "stale": false, "shadow": false, "on_stale": "bucket", "enforced_percent": 100.0,
+        "sample_every": 1, "clock_tick_ns": 1, "tenants": 0, "services": [], "exits": {}, "events": {},
+    });
+    Reading {
+        at: Nanos::from_secs(secs),
+        status: serde_json::from_value(status).unwrap(),
+        tenants: Tenants::default(),
+        queues: Queues { window_s: 10.0, services: Vec::new(), probed: Vec::new() },
+        hotkeys: Hotkeys::default(),
+    }
+}

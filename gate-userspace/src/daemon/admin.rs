@@ -1,0 +1,115 @@
+//! The admin sockets of the daemon.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::error::Error;
+use super::process::Daemon;
+use crate::admin::observer::Observer;
+use crate::admin::{self, Access, Audience, Listeners, Rules, Server, Socket, Sources, Token};
+use crate::clock;
+use crate::config::{AdminSocket, Config};
+use crate::dispatcher::listen_reusing_port;
+
+impl Daemon {
+    /// Opens the admin sockets, unless they are off.
+    pub(super) fn listen_to_admin(&mut self, port: Option<TcpListener>) -> Result<(), Error> {
+        let config = self.changes.config();
+        let mut listeners = Listeners::default();
+        if let Some(socket) = self.admin_socket(&config)? {
+            tracing::info!(socket = %socket.path().display(), "listening to `gate queues` and `gate set`");
+            listeners.sockets.push((socket, Access::Owner));
+        }
+        if let Some(path) = &config.gate.admin_read {
+            let socket = Socket::open(path, Audience::Group, self.options.takeover)?;
+            tracing::info!(socket = %socket.path().display(), "listening to readers");
+            listeners.sockets.push((socket, Access::Read));
+        }
+        if let Some(listener) = port {
+            let token = config.gate.admin_token_file.as_deref().map(token).transpose()?;
+            let hosts = config.gate.admin_hosts.clone();
+            listeners.port = Some((listener, Rules { hosts, token }));
+        }
+        if listeners.is_empty() {
+            return Ok(());
+        }
+        let services = self.services().to_vec();
+        let sources = Sources {
+            maps: Arc::clone(&self.maps),
+            queues: Observer::new(
+                services,
+                self.board.clone(),
+                self.changes.config.subscribe(),
+                clock::monotonic(),
+            ),
+            verdicts: self.verdicts.clone(),
+            questions: self.dispatcher.as_ref().map_or_else(Vec::new, |served| served.questions().to_vec()),
+            overrides: self.changes.overrides.subscribe(),
+            vanished: self.changes.vanished.subscribe(),
+            accepting: self.changes.accepting.subscribe(),
+            attached: config.services.iter().any(|service| service.backend.is_none()),
+            tick: self.tick,
+            changes: self.changes.sender.clone(),
+        };
+        let server = Server::start(listeners, sources)
+            .map_err(|source| Error::System { what: "starting the admin sockets", source })?;
+        self.changes.server = Some(server);
+        Ok(())
+    }
+
+    /// The owner's socket; `None` if it is off, or cannot be made where nobody asked for one.
+    fn admin_socket(&self, config: &Config) -> Result<Option<Socket>, Error> {
+        let open = |path| Socket::open(path, Audience::Owner, self.options.takeover);
+        let pins = self.options.pin_dir.as_ref().unwrap_or(&config.gate.pin_dir);
+        match &config.gate.admin {
+            AdminSocket::Off => Ok(None),
+            AdminSocket::At(path) => Ok(Some(open(path)?)),
+            AdminSocket::Default => Ok(open(&admin::default_path(pins)).map_or_else(
+                |error| {
+                    // Not everyone may write there.
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(
+                        error,
+                        "no admin socket; `admin` in the section [gate] chooses another place"
+                    );
+                    None
+                },
+                Some,
+            )),
+        }
+    }
+}
+
+/// The TCP port of `admin_http`. A gate that takes over listens beside the old one, which accepts what waits before it
+/// closes its own.
+pub(super) fn port(config: &Config, takes_over: bool) -> Result<Option<TcpListener>, Error> {
+    let Some(address) = config.gate.admin_http else { return Ok(None) };
+    let failed = |source| Error::AdminPort { address, source };
+    if !takes_over {
+        // Two gates of one user could share the port, and nobody would know whom they ask.
+        drop(TcpListener::bind(address).map_err(failed)?);
+    }
+    let listener = listen_reusing_port(address).map_err(failed)?;
+    tracing::info!(%address, "listening to readers over TCP");
+    Ok(Some(listener))
+}
+
+/// The token in a file that not everyone can read.
+fn token(path: &Path) -> Result<Token, Error> {
+    let wrong = |why: String| Error::AdminToken { path: path.to_owned(), why };
+    let text = fs::read(path).map_err(|error| wrong(error.to_string()))?;
+    let mode = fs::metadata(path).map_err(|error| wrong(error.to_string()))?.permissions().mode();
+    if mode & 0o007 != 0 {
+        return Err(wrong(format!("everyone may open it (mode {:o}): chmod o= it", mode & 0o777)));
+    }
+    let token = text.trim_ascii();
+    if !(16..=1_024).contains(&token.len()) || !token.iter().all(u8::is_ascii_graphic) {
+        return Err(wrong(
+            "it must hold 16 to 1,024 visible characters, e.g. of `openssl rand -hex 32`".to_owned(),
+        ));
+    }
+    Ok(Token::new(token))
+}

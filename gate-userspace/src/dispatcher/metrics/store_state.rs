@@ -1,0 +1,162 @@
+//! The state of a service's store, as the shared connections of all threads report it, and what of that is logged.
+//!
+//! **Rule.** A store is up from the first connection on, and down when a connection fails and there is no other. A change is
+//! logged at once. While a store stays down, or loses connections without going down, one line in [`REMINDER`] counts the
+//! failures: a dead store costs a log line a minute, however many threads and pools try to reach it.
+
+use std::sync::{Mutex, PoisonError};
+
+use gate_common::units::Nanos;
+
+/// One store's state, shared by all threads. It is locked only when a connection begins or ends, and by readers.
+#[derive(Debug, Default)]
+pub(crate) struct StoreState(Mutex<State>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct State {
+    /// Connections that there are now.
+    connections: u64,
+    reached: Option<Reached>,
+    /// Failures since the last line in the log.
+    failures: u64,
+    /// When the last line was written that told of failures.
+    logged: Option<Nanos>,
+}
+
+/// Reachability of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reached {
+    /// False if it cannot.
+    pub up: bool,
+    /// Since when, by `CLOCK_MONOTONIC`.
+    pub since: Nanos,
+}
+
+/// A line for the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StoreLog {
+    /// The last connection has failed, or the first could not be made.
+    Down,
+    /// The store has stayed down for so long; so many failures since the last line.
+    StillDown { down_for: Nanos, failures: u64 },
+    /// The store is up again, after so long.
+    UpAgain { down_for: Nanos },
+    /// So many connections have failed since the last line, while others work.
+    LostConnections { failures: u64 },
+}
+
+impl StoreState {
+    /// A connection has been established.
+    pub(crate) fn connected(&self, now: Nanos) -> Option<StoreLog> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.connections += 1;
+        let before = state.reached;
+        if before.is_some_and(|before| before.up) {
+            return None;
+        }
+        state.reached = Some(Reached { up: true, since: now });
+        state.failures = 0;
+        // The next failure is news.
+        state.logged = None;
+        let down_for = now.saturating_sub(before?.since);
+        Some(StoreLog::UpAgain { down_for })
+    }
+
+    /// A connection that had been established has ended.
+    pub(crate) fn disconnected(&self) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.connections = state.connections.saturating_sub(1);
+    }
+
+    /// A connection has failed, or could not be made.
+    pub(crate) fn failed(&self, now: Nanos) -> Option<StoreLog> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.failures += 1;
+        let reached = state.reached;
+        let is_down = reached.is_some_and(|reached| !reached.up);
+        if state.connections == 0 && !is_down {
+            state.reached = Some(Reached { up: false, since: now });
+            return state.log(now, StoreLog::Down);
+        }
+        if state.logged.is_some_and(|logged| now.saturating_sub(logged) < REMINDER) {
+            return None;
+        }
+        let failures = state.failures;
+        let line = match reached.filter(|_| is_down) {
+            Some(Reached { since, .. }) => {
+                StoreLog::StillDown { down_for: now.saturating_sub(since), failures }
+            }
+            None => StoreLog::LostConnections { failures },
+        };
+        state.log(now, line)
+    }
+
+    /// Reachability of the store; `None` if that has not been tried.
+    pub(crate) fn reached(&self) -> Option<Reached> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).reached
+    }
+
+    /// Connections that there are now.
+    pub(crate) fn connections(&self) -> u64 {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).connections
+    }
+}
+
+impl State {
+    fn log(&mut self, now: Nanos, line: StoreLog) -> Option<StoreLog> {
+        self.failures = 0;
+        self.logged = Some(now);
+        Some(line)
+    }
+}
+
+/// How often a lasting failure is logged.
+const REMINDER: Nanos = Nanos::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn at(secs: u64) -> Nanos {
+        Nanos::from_secs(secs)
+    }
+
+    #[test]
+    fn the_first_connection_is_no_recovery_and_a_later_one_is() {
+        let state = StoreState::default();
+        assert_eq!(state.reached(), None);
+        assert_eq!(state.connected(at(1)), None);
+        assert_eq!(state.reached(), Some(Reached { up: true, since: at(1) }));
+        state.disconnected();
+        assert_eq!(state.failed(at(5)), Some(StoreLog::Down));
+        assert_eq!(state.reached(), Some(Reached { up: false, since: at(5) }));
+        assert_eq!(state.connected(at(9)), Some(StoreLog::UpAgain { down_for: at(4) }));
+        assert_eq!(state.reached(), Some(Reached { up: true, since: at(9) }));
+        state.disconnected();
+        // However soon: it is a change.
+        assert_eq!(state.failed(at(9)), Some(StoreLog::Down));
+    }
+
+    #[test]
+    fn a_dead_store_is_one_line_a_minute() {
+        let state = StoreState::default();
+        let tries = (0..1_810).map(|tenths| state.failed(Nanos::from_millis(tenths * 100)));
+        let lines: Vec<_> = tries.flatten().collect();
+        let still = |minutes: u64| StoreLog::StillDown { down_for: at(60 * minutes), failures: 600 };
+        assert_eq!(lines, [StoreLog::Down, still(1), still(2), still(3)]);
+    }
+
+    #[test]
+    fn a_store_is_up_while_one_connection_is_left() {
+        let state = StoreState::default();
+        (0..3).for_each(|_| assert_eq!(state.connected(at(1)), None));
+        state.disconnected();
+        assert_eq!(state.failed(at(2)), Some(StoreLog::LostConnections { failures: 1 }));
+        state.disconnected();
+        assert_eq!(state.failed(at(3)), None);
+        assert_eq!(state.reached(), Some(Reached { up: true, since: at(1) }));
+        state.disconnected();
+        assert_eq!(state.failed(at(3)), Some(StoreLog::Down));
+        assert_eq!(state.connections(), 0);
+    }
+}

@@ -1,0 +1,40 @@
+//! The demand of a request: what its price is a function of.
+
+use crate::dispatcher::metrics::cost_samples::requested_rows;
+use crate::dispatcher::tenants::request_limits::LimitSet;
+use crate::policy::read_cost::RequestedRows;
+use crate::protocol::RowsBy;
+use crate::protocol::price_class::PriceClass;
+
+/// The demand of a request, known before it runs. Its price is a function of this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Demand {
+    /// 0 for more bytes of a request that has been charged already.
+    pub(crate) commands: u32,
+    pub(crate) rows: u32,
+    pub(crate) rows_by: RowsBy,
+    pub(crate) bytes: usize,
+    pub(crate) price_class: PriceClass,
+    /// The tenant's limits by what is asked that it counts towards.
+    pub(crate) limits: LimitSet,
+}
+
+impl Demand {
+    /// `bytes` more of a request that has been charged already.
+    pub(crate) const fn more(bytes: usize) -> Self {
+        Self {
+            commands: 0,
+            rows: 0,
+            rows_by: RowsBy::Request,
+            bytes,
+            price_class: PriceClass::OTHER,
+            limits: LimitSet::NONE,
+        }
+    }
+
+    /// The rows that it asks for.
+    #[inline]
+    pub(super) const fn requested_rows(&self) -> RequestedRows {
+        requested_rows(self.rows, self.rows_by)
+    }
+}

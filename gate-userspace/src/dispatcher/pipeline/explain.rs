@@ -1,0 +1,439 @@
+//! Explanations: the way of a request through the pipeline, without effect.
+//!
+//! A client that has no connection stands for the one that would send the request. Each step asks what [`super::request`]
+//! and [`super::admission`] would ask, by the same functions or by the parts of them that only look. Nothing is taken,
+//! counted, sampled or drawn: the generator of draws is put back. The order of the steps is that of
+//! [`Service::request`]; a test compares the two.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::rc::Rc;
+
+use gate_common::abi::{Reason, tenant_flags};
+use gate_common::token_bucket::Take;
+use gate_common::units::{Fraction, MilliRu, Multiplier, Nanos};
+use tokio::sync::mpsc;
+
+use super::admission::Quote;
+use super::demand::Demand;
+use super::dispatch::is_slow;
+use super::service::{Service, Session};
+use crate::clock;
+use crate::dispatcher::clients::client::ReplySink;
+use crate::dispatcher::hot_cache::CachePeek;
+use crate::dispatcher::questions::PendingQuestion;
+use crate::dispatcher::request::{Decoded, ReplySlot, RequestClass};
+use crate::dispatcher::stores::error::StoreError;
+use crate::dispatcher::tenants::ledger::{Ledger, TenantId};
+use crate::dispatcher::tenants::request_limits::LimitSet;
+use crate::dispatcher::wire::{Effect, Route, SessionState, Wire};
+use crate::explanation::{
+    Asker, Bucket, Expected, Explanation, PriceTerms, Question, Verdict, encode, millis, shown,
+};
+use crate::protocol::{Refusal, Step};
+
+/// The end of a request's way, as far as it is known.
+type Outcome = Result<Verdict, Refused>;
+
+/// A refusal, and the bucket that it is for.
+struct Refused {
+    refusal: Refusal,
+    bucket: Option<String>,
+}
+
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Self {
+        Self { refusal, bucket: refusal.limit.map(str::to_owned) }
+    }
+}
+
+impl<W: Wire> Service<W> {
+    /// Answers questions, for ever.
+    pub(crate) async fn answer_questions(self: Rc<Self>, mut questions: mpsc::Receiver<PendingQuestion>) {
+        while let Some(PendingQuestion { question, answer }) = questions.recv().await {
+            // Whoever asked may have left.
+            let _ = answer.send(self.explain(&question, clock::monotonic()));
+        }
+    }
+
+    /// Explains what the next request of a client would get.
+    ///
+    /// # Errors
+    ///
+    /// The fault in the question.
+    pub(crate) fn explain(&self, question: &Question, now: Nanos) -> Result<Explanation, String> {
+        let (client, rule) = self.stand_in(question)?;
+        client.choose_connection(now);
+        let input = encode(&question.words, W::Session::HAS_USERS)?;
+        let mut decoder = W::decoder(self.settings.max_request());
+        let (request, taken) = decode_one::<W>(&mut decoder, input, &question.words)?;
+        let bytes = W::bytes(&decoder, &request, &taken);
+        let (tenant, is_denied) = client.tenant_for(&request, bytes);
+        let slot = ReplySlot::default();
+        let request = &request;
+        let decoded = Decoded { client: &client, tenant, slot, request, bytes };
+        let rule = if tenant == client.tenant.get() { rule } else { format!("the key, a part of {rule}") };
+        let ledger = &mut *self.ledger.borrow_mut();
+        ledger.refresh();
+        let draws = ledger.draws();
+        let mut explained = Explanation {
+            service: self.settings.name.clone(),
+            layer: "proxy".to_owned(),
+            command: shown(&question.words),
+            tenant: self.tenants.borrow().name(tenant).map(str::to_owned),
+            rule,
+            ..Explanation::default()
+        };
+        let outcome = self.follow(decoded, is_denied, ledger, &mut explained, now);
+        ledger.restore_draws(draws);
+        match outcome {
+            Ok(verdict) => explained.verdict = verdict,
+            Err(Refused { refusal, bucket }) => {
+                explained.verdict = Verdict::Refused;
+                explained.reason = Some(refusal.reason.name().to_owned());
+                explained.bucket = bucket;
+                explained.retry_after_ms = Some(millis(refusal.retry_after));
+            }
+        }
+        Ok(explained)
+    }
+
+    /// A client that nobody is, and the rule that names its tenant.
+    fn stand_in(&self, question: &Question) -> Result<(Rc<Session<W>>, String), String> {
+        let source = match question.client {
+            Asker::Source(source) => source.to_canonical(),
+            Asker::Tenant(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        };
+        let mut session = Session::new(ReplySink::Nowhere, source, self);
+        let tenants = self.tenants.borrow();
+        let ledger = self.ledger.borrow();
+        let service = &self.settings.name;
+        let mut rule = match &question.client {
+            Asker::Source(_) if session.client.source_tenant.get() != TenantId::UNKNOWN => {
+                "its source".to_owned()
+            }
+            Asker::Source(_) if !session.client.is_unauthenticated() => format!("the default of {service}"),
+            Asker::Source(_) => "no rule names its source".to_owned(),
+            Asker::Tenant(name) => {
+                let tenant = tenants.named(name, &ledger);
+                session.client.tenant.set(tenant.ok_or_else(|| format!("there is no tenant {name:?}"))?);
+                session.client.shadow = ledger.is_all_shadowed();
+                "the question".to_owned()
+            }
+        };
+        if let Some(user) = &question.user {
+            if !W::Session::HAS_USERS {
+                return Err(format!("service {service} knows no users"));
+            }
+            match tenants.of_user_name(user, &ledger) {
+                Some(tenant) => {
+                    session.client.tenant.set(tenant);
+                    rule = format!("user {user:?}");
+                }
+                // Its client stays whose it was.
+                None => rule.push_str(", since no tenant has the user"),
+            }
+        }
+        drop((tenants, ledger));
+        session.refresh_tenant(self);
+        Ok((Rc::new(session), rule))
+    }
+
+    /// Follows a request through the steps of [`Service::request`].
+    fn follow(
+        &self,
+        decoded: Decoded<'_, W, Session<W>>,
+        is_denied: bool,
+        ledger: &mut Ledger,
+        explained: &mut Explanation,
+        now: Nanos,
+    ) -> Outcome {
+        let Decoded { client, tenant, request, bytes, .. } = decoded;
+        let route = W::route(request);
+        let class = self.types.borrow().classify::<W>(request, bytes);
+        let mut demand = self.demand(tenant, class, request, bytes);
+        if route == Route::Dedicated {
+            demand.bytes = bytes.len();
+        }
+        let quote = self.admission.quote(ledger, client.payer(tenant), &demand, class);
+        self.describe(ledger, tenant, (&demand, &quote), explained);
+        self.check_unpriced(decoded, is_denied, ledger, explained)?;
+        if route == Route::Quit {
+            return Ok(Verdict::Answered);
+        }
+        let is_free = route == Route::Login && self.is_login_of_known_user(decoded, ledger);
+        if !is_free {
+            self.peek_charge(ledger, (client, tenant), (&demand, &quote), explained, now)?;
+        }
+        match route {
+            Route::Shared => self.peek_shared(decoded, quote.class, ledger, explained, now),
+            Route::Dedicated => self.peek_dedicated(decoded, quote.class, ledger, explained, now),
+            Route::Login => {
+                explained.notes.push("the store is asked if it accepts the login".to_owned());
+                Ok(Verdict::Passes)
+            }
+            Route::GateStats | Route::Quit => Ok(Verdict::Answered),
+        }
+    }
+
+    /// The refusals of a request that has no price yet.
+    fn check_unpriced(
+        &self,
+        decoded: Decoded<'_, W, Session<W>>,
+        is_denied: bool,
+        ledger: &Ledger,
+        explained: &mut Explanation,
+    ) -> Result<(), Refused> {
+        let Decoded { client, request, bytes, .. } = decoded;
+        let usage = self.tenants.borrow().usage(client.tenant.get(), ledger);
+        for (is_refused, reason) in [
+            (is_denied, Reason::Unsupported),
+            (usage.is_some_and(|usage| !usage.has_room()), Reason::Limit),
+            (self.is_too_long(request, bytes), Reason::TooLarge),
+        ] {
+            if is_refused {
+                refuse(client.shadow, explained, Refusal::of(reason).into())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The charge of a request: limits, refusals decided ahead, quotas.
+    fn peek_charge(
+        &self,
+        ledger: &mut Ledger,
+        (client, tenant): (&Session<W>, TenantId),
+        (demand, quote): (&Demand, &Quote),
+        explained: &mut Explanation,
+        now: Nanos,
+    ) -> Result<(), Refused> {
+        let mut result = Ok(());
+        if demand.limits != LimitSet::NONE
+            && let Some(limits) = self.tenants.borrow().request_limits(tenant, ledger)
+        {
+            for level in limits.levels(demand.limits, quote.price, now) {
+                let unit = if level.unit == crate::config::LimitUnit::Ru { "RU" } else { "requests" };
+                let bucket =
+                    Bucket::new("limit", level.name, unit, &level.limits, level.debt, level.cost, level.take);
+                explained.buckets.push(bucket);
+                result = result.and(of_take(level.take, level.name));
+            }
+        }
+        let after_limits = result.or_else(|refused| refuse(client.shadow, explained, refused));
+        self.describe_buckets(ledger, (tenant, quote.price), explained, now);
+        after_limits?;
+        if tenant == TenantId::UNKNOWN {
+            return refuse(client.shadow, explained, Refusal::of(Reason::UnknownSource).into());
+        }
+        let rate = Fraction::from_steps(ledger.state_of(tenant).rejection_rate);
+        if rate != Fraction::ZERO {
+            explained.refused_by_chance = Some(f64::from(rate.steps()) / f64::from(Fraction::ONE.steps()));
+        }
+        if let Some(refusal) = ledger.peek_pushed(tenant, quote.rung, now) {
+            return refuse(client.shadow, explained, refusal.into());
+        }
+        let tenants = self.tenants.borrow();
+        for level in ledger.quota_levels(tenant, quote.price, now) {
+            if let Err(refused) = of_take(level.take, tenants.name(level.tenant).unwrap_or_default()) {
+                return refuse(client.shadow, explained, refused);
+            }
+        }
+        Ok(())
+    }
+
+    /// The hot cache, the admission policy, a permit or the queue.
+    fn peek_shared(
+        &self,
+        decoded: Decoded<'_, W, Session<W>>,
+        class: RequestClass,
+        ledger: &mut Ledger,
+        explained: &mut Explanation,
+        now: Nanos,
+    ) -> Outcome {
+        let Decoded { client, tenant, request, bytes, .. } = decoded;
+        let (cached, is_hot) = self.hot.peek(decoded, now);
+        explained.hot = is_hot;
+        match cached {
+            CachePeek::Hit if ledger.may_cache(tenant) => return Ok(Verdict::Cached),
+            CachePeek::Joins if ledger.may_cache(tenant) => return Ok(Verdict::Joins),
+            _ => {}
+        }
+        self.peek_policy(client.shadow, class, ledger, explained, now)?;
+        let is_slow = is_slow::<W>(request);
+        if is_slow {
+            client.connection_index.set(client.pool().slow_index());
+        }
+        let store = client.store();
+        if store.has_window(is_slow) && self.admission.may_take_permit(is_slow) {
+            store.accepts(now)?;
+            return Ok(Verdict::Passes);
+        }
+        self.admission.queue_accepts(tenant, bytes.len(), !self.tenants.borrow().are_several())?;
+        explained.notes.push("later it may still be refused for its wait".to_owned());
+        Ok(Verdict::Queued)
+    }
+
+    /// A request for a dedicated connection.
+    fn peek_dedicated(
+        &self,
+        decoded: Decoded<'_, W, Session<W>>,
+        class: RequestClass,
+        ledger: &mut Ledger,
+        explained: &mut Explanation,
+        now: Nanos,
+    ) -> Outcome {
+        let Decoded { client, request, .. } = decoded;
+        if W::Session::effect(request) != Effect::Blocks && W::has_one_answer(request) {
+            self.peek_policy(client.shadow, class, ledger, explained, now)?;
+        }
+        if self.in_cluster.get() {
+            return Err(StoreError::Cluster.refusal().into());
+        }
+        self.lines.peek(now).map_err(|error| error.refusal())?;
+        explained.notes.push("it needs a dedicated connection to the store (`max_dedicated`)".to_owned());
+        Ok(Verdict::Passes)
+    }
+
+    fn peek_policy(
+        &self,
+        shadow: bool,
+        class: RequestClass,
+        ledger: &mut Ledger,
+        explained: &mut Explanation,
+        now: Nanos,
+    ) -> Result<(), Refused> {
+        let policy = &self.admission.policy;
+        let in_ms = |estimate: crate::policy::admission::Estimate| Expected {
+            percentile: estimate.percentile,
+            expected_ms: millis(estimate.expected),
+            objective_ms: millis(estimate.limit),
+        };
+        explained.estimates = policy.estimates(class).into_iter().map(in_ms).collect();
+        match policy.peek(class, now, || ledger.draw()) {
+            None => Ok(()),
+            Some(retry_after) => refuse(shadow, explained, Refusal::after(Reason::Slo, retry_after).into()),
+        }
+    }
+
+    /// Class, tier and price.
+    fn describe(
+        &self,
+        ledger: &mut Ledger,
+        tenant: TenantId,
+        (demand, quote): (&Demand, &Quote),
+        explained: &mut Explanation,
+    ) {
+        let prices = ledger.prices(self.settings.service);
+        let state = ledger.state_of(tenant);
+        let (rows, more) = quote.expected.map_or((demand.rows, 0), |read| (read.rows, read.more_bytes));
+        let bytes = (demand.bytes as u64).saturating_add(more.into());
+        let ru = |mru: u64| mru as f64 / 1e3;
+        explained.query_type = self.types.borrow().name(quote.class.query_type).map(str::to_owned);
+        explained.tier = quote.class.tier.name().to_owned();
+        explained.rung = quote.rung;
+        explained.price = PriceTerms {
+            class: price_class_name::<W>(demand).to_owned(),
+            rows,
+            bytes,
+            base_ru: ru(u64::from(demand.commands) * u64::from(prices.base_mru)),
+            rows_ru: ru(u64::from(rows) * u64::from(prices.row_mru)),
+            bytes_ru: ru(bytes.saturating_mul(u64::from(prices.kib_mru)).div_ceil(1_024)),
+            latency_ru: ru(u64::from(prices.latency_mru[demand.price_class.index()])),
+            learned: quote.expected.is_some(),
+            multiplier: f64::from(state.multiplier) / f64::from(Multiplier::ONE.0),
+            ru: ru(u64::from(quote.price.0)),
+        };
+    }
+
+    /// The quotas that a price is taken from, and the candidate.
+    fn describe_buckets(
+        &self,
+        ledger: &mut Ledger,
+        (tenant, price): (TenantId, MilliRu),
+        explained: &mut Explanation,
+        now: Nanos,
+    ) {
+        let tenants = self.tenants.borrow();
+        for level in ledger.quota_levels(tenant, price, now) {
+            let kind = if level.tenant == tenant { "quota" } else { "charge" };
+            let name = tenants.name(level.tenant).unwrap_or_default();
+            explained.buckets.push(Bucket::new(
+                kind,
+                name,
+                "RU",
+                &level.limits,
+                level.debt,
+                price,
+                level.take,
+            ));
+        }
+        if ledger.state_of(tenant).flags & tenant_flags::CANDIDATE != 0 {
+            explained.notes.push("a candidate quota counts it as well, and refuses nothing".to_owned());
+        }
+    }
+}
+
+/// A refusal, or a note of it where refusals are only counted.
+fn refuse(shadow: bool, explained: &mut Explanation, refused: Refused) -> Result<(), Refused> {
+    if !shadow {
+        return Err(refused);
+    }
+    explained.shadowed.push(refused.refusal.reason.name().to_owned());
+    Ok(())
+}
+
+/// The refusal of a bucket, as a charge has it.
+fn of_take(take: Take, bucket: &str) -> Result<(), Refused> {
+    let refusal = match take {
+        Take::Admit { .. } => return Ok(()),
+        Take::Refuse { wait_ns } => Refusal::after(Reason::Quota, Nanos(wait_ns)),
+        Take::TooLarge => Refusal::of(Reason::TooLarge),
+    };
+    Err(Refused { refusal, bucket: Some(bucket.to_owned()) })
+}
+
+/// The request that these bytes are, and its part of them. A value that is left out is made up.
+fn decode_one<W: Wire>(
+    decoder: &mut W::Decoder,
+    mut input: Vec<u8>,
+    words: &[Vec<u8>],
+) -> Result<(W::Request, Vec<u8>), String> {
+    loop {
+        match W::decode(decoder, &input) {
+            Step::Request { len, request } => {
+                if !W::is_streamed(&request) && len != input.len() {
+                    return Err("that is several requests; ask about one command at a time".to_owned());
+                }
+                input.truncate(len);
+                return Ok((request, input));
+            }
+            Step::More { want } if want <= MAX_INPUT && want > input.len() => {
+                input.resize(want - 2, b'x');
+                input.extend_from_slice(b"\r\n");
+            }
+            Step::Fault { fault, .. } => {
+                let mut answer = Vec::new();
+                W::answer_fault(&fault, &mut answer);
+                return Err(format!(
+                    "{:?} is no request that gate forwards: it answers \"{}\"",
+                    shown(words),
+                    answer.trim_ascii().escape_ascii()
+                ));
+            }
+            Step::More { .. } | Step::Body { .. } | Step::Skip { .. } => {
+                return Err(format!("{:?} is not a whole request", shown(words)));
+            }
+        }
+    }
+}
+
+/// Larger requests are streamed.
+const MAX_INPUT: usize = 1 << 20;
+
+fn price_class_name<W: Wire>(demand: &Demand) -> &'static str {
+    use crate::protocol::price_class::PriceClass;
+    let names = if W::Session::HAS_USERS { PriceClass::OF_REDIS } else { PriceClass::OF_MEMCACHED };
+    names[demand.price_class.index()]
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,74 @@
+//! The decisions of a ledger on a request that is only asked about: nothing is taken, counted or drawn.
+
+use std::sync::atomic::Ordering;
+
+use gate_common::abi::{ServiceState, TenantState, view_flags};
+use gate_common::token_bucket::{Limits, Take, take};
+use gate_common::units::{MilliRu, Nanos};
+
+use super::{Ledger, TenantId, quota_of};
+use crate::protocol::Refusal;
+
+/// One quota that a request is charged to, and its answer to the price.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QuotaLevel {
+    /// The tenant that has it.
+    pub(crate) tenant: TenantId,
+    pub(crate) limits: Limits,
+    /// The time that it takes to be full again.
+    pub(crate) debt: Nanos,
+    /// The result of taking the price.
+    pub(crate) take: Take,
+}
+
+impl Ledger {
+    /// The state of the generator of draws. A question that puts it back has drawn nothing.
+    pub(crate) fn draws(&self) -> u64 {
+        self.draw
+    }
+
+    /// Puts the generator of draws back to where [`Ledger::draws`] found it.
+    pub(crate) fn restore_draws(&mut self, draws: u64) {
+        self.draw = draws;
+    }
+
+    /// The prices and the shedding of a service, by its place at the start, as of this generation.
+    pub(crate) fn prices(&self, service: usize) -> ServiceState {
+        self.services.get(service).map_or_else(ServiceState::default, |(state, _)| *state)
+    }
+
+    /// A tenant's state in this generation.
+    pub(crate) fn state_of(&mut self, tenant: TenantId) -> TenantState {
+        *self.state(tenant)
+    }
+
+    /// True if all refusals are only counted.
+    pub(crate) fn is_all_shadowed(&self) -> bool {
+        self.view.flags & view_flags::SHADOW != 0
+    }
+
+    /// The refusal of a tenant's request that was decided ahead, if there is one. Draws as a charge does.
+    pub(crate) fn peek_pushed(&mut self, tenant: TenantId, rung: u32, now: Nanos) -> Option<Refusal> {
+        let now = self.at(now);
+        let state = *self.state(tenant);
+        self.pushed(&state, rung, now).err()
+    }
+
+    /// The quotas that a tenant's request is charged to, in the order in which they are asked.
+    pub(crate) fn quota_levels(
+        &mut self,
+        tenant: TenantId,
+        price: MilliRu,
+        now: Nanos,
+    ) -> impl Iterator<Item = QuotaLevel> {
+        let now = self.at(now);
+        let [first, second] = self.state(tenant).parents.map(TenantId);
+        let level = |ledger: &mut Self, tenant| {
+            let limits = quota_of(tenant, ledger.state(tenant))?;
+            let tat = ledger.quota_word(tenant).load(Ordering::Relaxed);
+            let debt = Nanos(tat.saturating_sub(now.0));
+            Some(QuotaLevel { tenant, limits, debt, take: take(tat, now.0, price.0, &limits) })
+        };
+        [tenant, first, second].map(|tenant| level(self, tenant)).into_iter().flatten()
+    }
+}

@@ -1,0 +1,84 @@
+//! A store that is down, as operators see it: few lines in the log, and its state in `gate status` and `gate queues`.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use gate_tests::proxy::{Listening, PATIENCE};
+use gate_tests::wait::wait_until;
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use xtask::paths;
+
+const EVERYONE: &str = "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"unlimited\"";
+
+/// The store as the two documents show it, which have to agree.
+fn store_in(gate: &Listening) -> Result<Value> {
+    let by_status = gate.json(&["status"])?["services"][0]["store"].clone();
+    let by_queues = gate.json(&["queues"])?["services"][0]["store"].clone();
+    ensure!(by_status.is_object() && by_queues.is_object(), "{by_status} {by_queues}");
+    Ok(by_queues)
+}
+
+fn failures(gate: &Listening) -> Result<u64> {
+    let failed = gate.json(&["queues"])?["services"][0]["events"]["store-failed"].clone();
+    failed.as_u64().context("no count of failures")
+}
+
+#[test]
+fn a_dead_store_is_shown_at_once_and_logged_once() -> Result<()> {
+    let mut store = Listening::redis()?;
+    let mut gate = Listening::gate("resp", store.address, "connections = \"4\"", EVERYONE)?;
+    let held = gate.connect()?;
+    gate.ask(b"PING\r\n", b"+PONG\r\n")?;
+    wait_until("the store is not up, with one client", || {
+        let shown = store_in(&gate)?;
+        Ok(shown["up"] == true && shown["connections"].as_u64() > Some(0) && shown["clients"] == 1)
+    })?;
+    let address = store.address;
+    store.signal(Signal::SIGKILL)?;
+    let killed = Instant::now();
+    wait_until("the store is not down", || Ok(store_in(&gate)?["up"] == false))?;
+    ensure!(killed.elapsed() < Duration::from_secs(1), "it took {:?}", killed.elapsed());
+    let before = failures(&gate)?;
+    wait_until("it has not been tried again and again", || Ok(failures(&gate)? >= before + 12))?;
+    ensure!(store_in(&gate)?["connections"] == 0);
+    let _ = store.program().is_running();
+    let _again = Listening::redis_at(address, &[])?;
+    let mut lines = Vec::new();
+    while !lines.last().is_some_and(|line: &String| line.contains("the store is up again")) {
+        lines.push(gate.program().wait_for(" service=\"store\" store=", PATIENCE)?);
+    }
+    ensure!(lines.len() <= 3 && lines.iter().any(|line| line.contains("the store is down")), "{lines:#?}");
+    wait_until("the store is not up again", || Ok(store_in(&gate)?["up"] == true))?;
+    drop(held);
+    Ok(())
+}
+
+#[test]
+fn a_log_in_json_is_an_object_a_line() -> Result<()> {
+    let mut store = Listening::redis()?;
+    let mut gate = Listening::gate_with_json_log("resp", store.address, EVERYONE)?;
+    gate.ask(b"PING\r\n", b"+PONG\r\n")?;
+    store.signal(Signal::SIGKILL)?;
+    let line = gate.program().wait_for("the store is down", PATIENCE)?;
+    let line: Value = serde_json::from_str(&line).with_context(|| line.clone())?;
+    ensure!(line["level"] == "WARN" && line["service"] == "store", "{line}");
+    ensure!(line["store"] == store.address.to_string() && line["timestamp"].is_string(), "{line}");
+    let _ = store.program().is_running();
+    Ok(())
+}
+
+#[test]
+fn a_log_level_or_format_that_means_nothing_is_refused() -> Result<()> {
+    for (name, value, answer) in [
+        ("GATE_LOG_FORMAT", "xml", "gate: GATE_LOG_FORMAT=xml: must be json or text"),
+        ("GATE_LOG", "gate=loud", "gate: GATE_LOG=gate=loud: "),
+    ] {
+        let mut gate = Command::new(paths::gate());
+        let output = gate.args(["run", "--config", "none.toml"]).env(name, value).output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.code() == Some(1) && said.starts_with(answer), "{said}");
+    }
+    Ok(())
+}
