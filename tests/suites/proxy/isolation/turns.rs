@@ -58,13 +58,19 @@ fn a_client_with_one_request_does_not_wait_for_a_long_pipeline() -> Result<()> {
         read_until(client, b"DELETED\r\n")?;
     }
     // The pipeline is there first, and whole.
-    gate.signal(Signal::SIGSTOP)?;
+    gate.stall()?;
     busy.write_all(&b"delete a\r\n".repeat(900))?;
     polite.write_all(b"delete b\r\n")?;
     gate.signal(Signal::SIGCONT)?;
     let mut asked = Vec::new();
+    let mut answered = 0;
     let before = loop {
-        asked.extend(store.next()?.1);
+        let (mut answers, bytes) = store.next()?;
+        asked.extend(bytes);
+        // What is gathered meanwhile is sent when an answer comes.
+        let complete = asked.iter().filter(|&&byte| byte == b'\n').count();
+        answers.write_all(&b"DELETED\r\n".repeat(complete - answered))?;
+        answered = complete;
         let mut requests = asked.split(|&byte| byte == b'\n');
         if let Some(before) = requests.position(|request| request == b"delete b\r") {
             break before;
