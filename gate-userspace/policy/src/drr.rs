@@ -19,6 +19,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use foldhash::fast::FixedState;
+use slab::Slab;
 
 /// Items of many flows, taken out in turn. See the [module](self).
 #[derive(Debug)]
@@ -30,7 +31,6 @@ pub struct DeficitRoundRobin<T> {
     by_key: HashMap<u32, usize, FixedState>,
     /// They take turns; the first is next.
     turns: VecDeque<usize>,
-    len: usize,
     /// The number of searches, by which flows know that they were held back in this one.
     searches: u64,
 }
@@ -61,34 +61,32 @@ impl<T> DeficitRoundRobin<T> {
     pub fn new(quantum: u64) -> Self {
         Self {
             quantum: quantum.max(1),
-            items: Slab::default(),
-            flows: Slab::default(),
+            items: Slab::new(),
+            flows: Slab::new(),
             by_key: HashMap::default(),
             turns: VecDeque::new(),
-            len: 0,
             searches: 0,
         }
     }
 
     /// The number of items.
     #[must_use]
-    pub const fn len(&self) -> usize {
-        self.len
+    pub fn len(&self) -> usize {
+        self.items.len()
     }
 
     /// True if there is none.
     #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.len == 0
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
     }
 
     /// Adds an item to the flow `key`.
     pub fn push(&mut self, key: u32, cost: u64, value: T) {
         let item = self.items.insert(Item { value, cost, next: NONE });
-        self.len += 1;
         if let Some(&flow) = self.by_key.get(&key) {
-            let flow = self.flows.get_mut(flow);
-            self.items.get_mut(flow.last).next = item;
+            let flow = &mut self.flows[flow];
+            self.items[flow.last].next = item;
             flow.last = item;
             return;
         }
@@ -104,11 +102,11 @@ impl<T> DeficitRoundRobin<T> {
         let mut passed = 0;
         let mut held_back = 0;
         while let Some(&index) = self.turns.front() {
-            let flow = self.flows.get_mut(index);
+            let flow = &mut self.flows[index];
             if flow.held_back < self.searches && !std::mem::replace(&mut flow.has_turn, true) {
                 flow.deficit = flow.deficit.saturating_add(self.quantum);
             }
-            let item = self.items.get(flow.first);
+            let item = &self.items[flow.first];
             if flow.held_back < self.searches && item.cost <= flow.deficit {
                 if may(&item.value) {
                     flow.deficit -= item.cost;
@@ -133,14 +131,14 @@ impl<T> DeficitRoundRobin<T> {
 
     /// Takes out the first item of a flow that `is_wanted`; the first of each flow is looked at.
     pub fn remove_first(&mut self, mut is_wanted: impl FnMut(&T) -> bool) -> Option<T> {
-        let is_wanted = |&index: &usize| is_wanted(&self.items.get(self.flows.get(index).first).value);
+        let is_wanted = |&index: &usize| is_wanted(&self.items[self.flows[index].first].value);
         let turn = self.turns.iter().position(is_wanted)?;
         Some(self.take_first(self.turns[turn], turn))
     }
 
     /// The first item of each flow, in the order of their turns.
     pub fn firsts(&self) -> impl Iterator<Item = &T> {
-        self.turns.iter().map(|&index| &self.items.get(self.flows.get(index).first).value)
+        self.turns.iter().map(|&index| &self.items[self.flows[index].first].value)
     }
 
     /// No flow can pay for its first item: gives all the quanta that the first to pay needs, but for the one of its turn. `None`
@@ -148,13 +146,13 @@ impl<T> DeficitRoundRobin<T> {
     fn add_rounds(&mut self) -> Option<()> {
         let Self { quantum, items, flows, turns, searches, .. } = self;
         let missing = turns.iter().filter_map(|&index| {
-            let flow = flows.get(index);
-            let missing = items.get(flow.first).cost.saturating_sub(flow.deficit);
+            let flow = &flows[index];
+            let missing = items[flow.first].cost.saturating_sub(flow.deficit);
             (flow.held_back < *searches).then_some(missing.div_ceil(*quantum))
         });
         let rounds = missing.min()?.saturating_sub(1);
         for &index in turns.iter().filter(|_| rounds > 0) {
-            let flow = flows.get_mut(index);
+            let flow = &mut flows[index];
             if flow.held_back < *searches {
                 flow.deficit = flow.deficit.saturating_add(rounds.saturating_mul(*quantum));
             }
@@ -164,12 +162,11 @@ impl<T> DeficitRoundRobin<T> {
 
     /// Takes out the first item of a flow, whose turn is at this position.
     fn take_first(&mut self, index: usize, turn: usize) -> T {
-        let flow = self.flows.get_mut(index);
-        let Item { value, next, .. } = self.items.remove(flow.first);
-        self.len -= 1;
+        let flow = &mut self.flows[index];
+        let Item { value, next, .. } = remove(&mut self.items, flow.first);
         if next == NONE {
             self.by_key.remove(&flow.key);
-            self.flows.remove(index);
+            remove(&mut self.flows, index);
             self.turns.remove(turn);
         } else {
             flow.first = next;
@@ -178,45 +175,13 @@ impl<T> DeficitRoundRobin<T> {
     }
 }
 
-/// Values by their index, which is used again.
-#[derive(Debug)]
-struct Slab<V> {
-    values: Vec<Option<V>>,
-    free: Vec<usize>,
-}
-
-impl<V> Default for Slab<V> {
-    fn default() -> Self {
-        Self { values: Vec::new(), free: Vec::new() }
+/// Takes a value out, and gives much memory back once nothing is in it.
+fn remove<V>(values: &mut Slab<V>, index: usize) -> V {
+    let value = values.remove(index);
+    if values.is_empty() && values.capacity() > MOST_KEPT {
+        *values = Slab::new();
     }
-}
-
-impl<V> Slab<V> {
-    fn insert(&mut self, value: V) -> usize {
-        if let Some(index) = self.free.pop() {
-            self.values[index] = Some(value);
-            return index;
-        }
-        self.values.push(Some(value));
-        self.values.len() - 1
-    }
-
-    fn get(&self, index: usize) -> &V {
-        self.values[index].as_ref().expect("only indices of values are kept")
-    }
-
-    fn get_mut(&mut self, index: usize) -> &mut V {
-        self.values[index].as_mut().expect("only indices of values are kept")
-    }
-
-    fn remove(&mut self, index: usize) -> V {
-        let value = self.values[index].take().expect("only indices of values are kept");
-        self.free.push(index);
-        if self.free.len() == self.values.len() && self.values.len() > MOST_KEPT {
-            *self = Self::default();
-        }
-        value
-    }
+    value
 }
 
 /// The end of a flow's items.

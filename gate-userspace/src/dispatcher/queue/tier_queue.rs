@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use foldhash::fast::RandomState;
 use gate_common::units::Nanos;
+use slab::Slab;
 
 use super::permits::ThreadPermits;
 use crate::policy::Tier;
@@ -51,8 +52,9 @@ impl QueueTotals {
 /// Requests that wait, and the permits to be with the store. `T` is kept of each beside its bytes.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
-    tiers: [TierQueue<T>; Tier::ALL.len()],
-    len: usize,
+    /// All that wait here. Each stays where it is; what has an order are its indices.
+    requests: Slab<Queued<T>>,
+    tiers: [TierQueue; Tier::ALL.len()],
     totals: Arc<QueueTotals>,
     /// The number and length of requests that may wait in all threads.
     limit: usize,
@@ -65,11 +67,11 @@ pub(crate) struct Queue<T> {
     spare: Vec<Vec<u8>>,
 }
 
-/// The requests of one tier.
+/// The requests of one tier, by their index.
 #[derive(Debug)]
-struct TierQueue<T> {
+struct TierQueue {
     /// Those that are fast by kind, and those that are slow.
-    lanes: [DeficitRoundRobin<Queued<T>>; 2],
+    lanes: [DeficitRoundRobin<usize>; 2],
     /// The kind that is looked at first next time.
     next: usize,
 }
@@ -104,17 +106,17 @@ pub(crate) struct Queued<T> {
     tenant: u32,
 }
 
-impl<T> TierQueue<T> {
+impl TierQueue {
     fn len(&self) -> usize {
         self.lanes.iter().map(DeficitRoundRobin::len).sum()
     }
 
-    fn pop(&mut self, mut may: impl FnMut(&T) -> bool) -> Option<Queued<T>> {
+    fn pop(&mut self, mut may: impl FnMut(usize) -> bool) -> Option<usize> {
         for lane in [self.next, 1 - self.next] {
             if self.lanes[lane].is_empty() {
                 continue;
             }
-            let popped = self.lanes[lane].pop(|queued| may(&queued.item));
+            let popped = self.lanes[lane].pop(|&request| may(request));
             if popped.is_some() {
                 self.next = 1 - lane;
                 return popped;
@@ -123,8 +125,8 @@ impl<T> TierQueue<T> {
         None
     }
 
-    fn firsts(&self) -> impl Iterator<Item = &Queued<T>> {
-        self.lanes.iter().flat_map(DeficitRoundRobin::firsts)
+    fn firsts(&self) -> impl Iterator<Item = usize> {
+        self.lanes.iter().flat_map(DeficitRoundRobin::firsts).copied()
     }
 }
 
@@ -140,7 +142,8 @@ impl<T> Queue<T> {
         let lanes = || [(); 2].map(|()| DeficitRoundRobin::new(QUANTUM));
         let tiers = Tier::ALL.map(|_| TierQueue { lanes: lanes(), next: 0 });
         let (shares, spare) = Default::default();
-        Self { tiers, len: 0, totals, limit, max_bytes, shares, permits, claimed: None, spare }
+        let requests = Slab::new();
+        Self { requests, tiers, totals, limit, max_bytes, shares, permits, claimed: None, spare }
     }
 
     /// True if a request may go to the store at once. If so, it has taken a permit.
@@ -157,7 +160,7 @@ impl<T> Queue<T> {
     /// True if no request waits that is before a new one.
     #[inline]
     fn is_first(&self, is_slow: bool) -> bool {
-        self.len == 0 || !is_slow && self.tiers.iter().all(|tier| tier.lanes[0].is_empty())
+        self.requests.is_empty() || !is_slow && self.tiers.iter().all(|tier| tier.lanes[0].is_empty())
     }
 
     /// A request takes a permit, even if there is none: it had one, and gave it back for a while.
@@ -197,9 +200,8 @@ impl<T> Queue<T> {
         let QueueKey { tier, tenant, is_slow } = key;
         let mut copy = self.spare.pop().unwrap_or_default();
         copy.extend_from_slice(bytes);
-        let queued = Queued { item, bytes: copy, since, tenant };
-        self.tiers[tier.index()].lanes[usize::from(is_slow)].push(tenant, cost, queued);
-        self.len += 1;
+        let request = self.requests.insert(Queued { item, bytes: copy, since, tenant });
+        self.tiers[tier.index()].lanes[usize::from(is_slow)].push(tenant, cost, request);
         self.totals.add(bytes.len());
         let share = self.shares.entry(tenant).or_default();
         (share.len, share.bytes) = (share.len + 1, share.bytes + bytes.len());
@@ -211,7 +213,7 @@ impl<T> Queue<T> {
 
     /// The next request that `may` leave, if there is a permit; it has taken it. `behind` more of its tier wait on.
     pub(crate) fn pop(&mut self, mut may: impl FnMut(&T) -> bool) -> Option<(Tier, Queued<T>, usize)> {
-        if self.len == 0 {
+        if self.requests.is_empty() {
             self.unclaim();
             return None;
         }
@@ -220,11 +222,11 @@ impl<T> Queue<T> {
             return None;
         }
         for tier in Tier::ALL {
-            let waiting = &mut self.tiers[tier.index()];
-            if let Some(queued) = waiting.pop(&mut may) {
+            let Self { requests, tiers, .. } = self;
+            let waiting = &mut tiers[tier.index()];
+            if let Some(request) = waiting.pop(|request| may(&requests[request].item)) {
                 let behind = waiting.len();
-                self.removed(&queued);
-                return Some((tier, queued, behind));
+                return Some((tier, self.remove(request), behind));
             }
         }
         // All wait for their connections, and none for a permit.
@@ -237,7 +239,7 @@ impl<T> Queue<T> {
     fn claim(&mut self) {
         let waiting = Tier::ALL.into_iter().zip(&self.tiers).find(|(_, waiting)| waiting.len() > 0);
         let Some((tier, waiting)) = waiting else { return };
-        let since = waiting.firsts().next().map_or(Nanos::ZERO, |first| first.since);
+        let since = waiting.firsts().next().map_or(Nanos::ZERO, |first| self.requests[first].since);
         self.permits.claim(tier, since, waiting.len());
         self.claimed = Some(tier);
     }
@@ -247,15 +249,22 @@ impl<T> Queue<T> {
         self.permits.unclaim();
     }
 
-    fn removed(&mut self, queued: &Queued<T>) {
-        let bytes = queued.bytes.len();
-        self.len -= 1;
+    /// Takes out a request that has lost its place in the order.
+    fn remove(&mut self, request: usize) -> Queued<T> {
+        let Queued { ref bytes, tenant, .. } = self.requests[request];
+        let bytes = bytes.len();
         self.totals.remove(bytes);
-        let Some(share) = self.shares.get_mut(&queued.tenant) else { return };
-        (share.len, share.bytes) = (share.len - 1, share.bytes - bytes);
-        if share.len == 0 {
-            self.shares.remove(&queued.tenant);
+        if let Some(share) = self.shares.get_mut(&tenant) {
+            (share.len, share.bytes) = (share.len - 1, share.bytes - bytes);
+            if share.len == 0 {
+                self.shares.remove(&tenant);
+            }
         }
+        let queued = self.requests.remove(request);
+        if self.requests.is_empty() && self.requests.capacity() > MOST_REQUESTS_KEPT {
+            self.requests = Slab::new();
+        }
+        queued
     }
 
     /// Takes out the first request of a tier that `is_lost`, without a permit; the first of each tenant are looked at.
@@ -263,11 +272,13 @@ impl<T> Queue<T> {
         &mut self,
         is_lost: impl Fn(Tier, &Queued<T>) -> bool,
     ) -> Option<(Tier, Queued<T>)> {
-        for (tier, waiting) in Tier::ALL.into_iter().zip(&mut self.tiers) {
-            let lost = |lane: &mut DeficitRoundRobin<_>| lane.remove_first(|queued| is_lost(tier, queued));
-            if let Some(queued) = waiting.lanes.iter_mut().find_map(lost) {
-                self.removed(&queued);
-                return Some((tier, queued));
+        let Self { requests, tiers, .. } = self;
+        for (tier, waiting) in Tier::ALL.into_iter().zip(tiers) {
+            let lost = |lane: &mut DeficitRoundRobin<_>| {
+                lane.remove_first(|&request| is_lost(tier, &requests[request]))
+            };
+            if let Some(request) = waiting.lanes.iter_mut().find_map(lost) {
+                return Some((tier, self.remove(request)));
             }
         }
         None
@@ -276,7 +287,7 @@ impl<T> Queue<T> {
     /// How many of a tier wait, and since when the one does that has waited longest.
     pub(crate) fn waiting(&self, tier: Tier) -> (usize, Option<Nanos>) {
         let waiting = &self.tiers[tier.index()];
-        (waiting.len(), waiting.firsts().map(|first| first.since).min())
+        (waiting.len(), waiting.firsts().map(|first| self.requests[first].since).min())
     }
 
     /// Gives back the memory of a request that has left the queue.
@@ -296,6 +307,8 @@ const QUANTUM: u64 = 8_000;
 const MOST_BYTES_KEPT: usize = 4 << 10;
 /// With the bytes above: 4 MiB at most.
 const MOST_KEPT: usize = 1 << 10;
+/// Room for more requests is given back once none waits.
+const MOST_REQUESTS_KEPT: usize = 1 << 12;
 
 #[cfg(test)]
 impl<T> Queue<T> {

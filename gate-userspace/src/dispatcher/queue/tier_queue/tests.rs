@@ -105,7 +105,7 @@ fn no_more_than_its_permits_are_at_the_store_by_tier() {
     queue.leave();
     let order: Vec<_> =
         std::iter::from_fn(|| queue.pop(|_| true)).map(|(_, queued, behind)| (queued.item, behind)).collect();
-    assert_eq!((order, queue.len), (vec![(1, 1), (3, 0)], 0));
+    assert_eq!((order, queue.requests.len()), (vec![(1, 1), (3, 0)], 0));
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn lost_requests_leave_each_tiers_front_without_a_permit() {
     }
     let mut lost = |before: u64| queue.pop_expired(|_, queued| queued.since.0 < before).map(|(_, q)| q.item);
     assert_eq!((lost(5), lost(5), lost(5), lost(5)), (Some(4), Some(1), Some(2), None));
-    assert_eq!((queue.len, queue.waiting(Tier::Batch)), (1, (1, Some(Nanos(6)))));
+    assert_eq!((queue.requests.len(), queue.waiting(Tier::Batch)), (1, (1, Some(Nanos(6)))));
     assert!(queue.pop(|_| true).is_none(), "no place is free");
 }
 
