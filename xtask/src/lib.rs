@@ -11,6 +11,7 @@ pub mod isolation;
 pub mod kernels;
 pub mod lab;
 pub mod old_gate;
+pub mod package;
 pub mod paths;
 pub mod run;
 pub mod setup;

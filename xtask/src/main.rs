@@ -1,11 +1,11 @@
-//! `cargo xtask`: set-up, the eBPF build, the lab, tests and benchmarks.
+//! `cargo xtask`: set-up, the eBPF build, the lab, the package, tests and benchmarks.
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use xtask::setup::{self, Purpose};
-use xtask::{bench, ebpf, run, test};
+use xtask::{bench, ebpf, package, run, test};
 
 /// gate's automation.
 #[derive(Debug, Parser)]
@@ -32,6 +32,8 @@ enum Task {
     Run(run::Args),
     /// Measure gate and its peers in one run, side by side.
     Bench(bench::Args),
+    /// Build gate as a Debian package.
+    Package(package::Args),
     /// Run everything that must pass, real servers included.
     Test(test::Args),
 }
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
         Task::BuildEbpf => build_ebpf(),
         Task::Run(args) => run::run(&args),
         Task::Bench(args) => bench::run(&args),
+        Task::Package(args) => package::run(&args),
         Task::Test(args) => test::run(&args),
     };
     match done {

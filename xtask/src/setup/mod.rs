@@ -14,12 +14,14 @@ use nix::unistd::geteuid;
 
 pub use toolchain::Toolchain;
 
-/// The purpose that the machine is set up for. Each includes the ones before it, but for other kernels, which need no
-/// benchmarks.
+/// The purpose that the machine is set up for. Each includes the ones before it, but for running, which needs no packages, and
+/// other kernels, which need no benchmarks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub enum Purpose {
     /// Building the eBPF object.
     Build,
+    /// Making a package: Debian's tools for that as well.
+    Package,
     /// Running gate and the lab.
     Run,
     /// Running the tests: real servers as well.
@@ -33,7 +35,8 @@ pub enum Purpose {
 impl Purpose {
     /// True if what is needed for `other` is needed for this.
     fn includes(self, other: Self) -> bool {
-        other <= self && (self, other) != (Self::Kernels, Self::Bench)
+        let needless = [(Self::Run, Self::Package), (Self::Kernels, Self::Bench)];
+        other <= self && !needless.contains(&(self, other))
     }
 }
 

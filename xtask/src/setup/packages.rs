@@ -6,6 +6,7 @@ use crate::sh;
 
 /// A program, or a file of a library, the package that holds it, and the least that needs it.
 const PROGRAMS: &[(&str, &str, Purpose)] = &[
+    ("dpkg-shlibdeps", "dpkg-dev", Purpose::Package),
     ("ip", "iproute2", Purpose::Run),
     ("git", "git", Purpose::Test),
     ("memcached", "memcached", Purpose::Run),
@@ -18,6 +19,7 @@ const PROGRAMS: &[(&str, &str, Purpose)] = &[
     ("curl", "curl", Purpose::Test),
     ("systemd-analyze", "systemd", Purpose::Test),
     ("prometheus", "prometheus", Purpose::Test),
+    ("debootstrap", "debootstrap", Purpose::Test),
     ("nutcracker", "nutcracker", Purpose::Bench),
     ("haproxy", "haproxy", Purpose::Bench),
     ("xdp-filter", "xdp-tools", Purpose::Bench),
