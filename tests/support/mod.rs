@@ -16,6 +16,7 @@ pub mod proxy;
 pub mod raw;
 pub mod schema;
 pub mod store;
+pub mod system;
 pub mod wait;
 pub mod world;
 

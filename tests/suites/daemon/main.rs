@@ -17,6 +17,7 @@ mod lifecycle;
 mod metrics;
 mod misleading;
 mod net;
+mod package;
 mod page;
 mod service_manager;
 mod sources;

@@ -75,10 +75,14 @@ impl Drop for Manager {
 const ALIVE: &str = "WATCHDOG=1";
 
 /// A gate that another gate has started. It ends with this.
-struct Successor(Pid);
+pub(crate) struct Successor(Pid);
 
 impl Successor {
-    fn runs(&self) -> bool {
+    pub(crate) fn new(pid: i32) -> Self {
+        Self(Pid::from_raw(pid))
+    }
+
+    pub(crate) fn runs(&self) -> bool {
         // Its parent is gone, and who adopted it may not have noticed its end.
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0)).unwrap_or_default();
         stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
@@ -132,7 +136,7 @@ fn the_manager_hears_of_start_reload_ticks_and_end() -> Result<()> {
 }
 
 /// Connects, asks and leaves until it is `over`.
-fn ask_anew(address: SocketAddr, over: &AtomicBool, count: &AtomicUsize) -> Result<()> {
+pub(crate) fn ask_anew(address: SocketAddr, over: &AtomicBool, count: &AtomicUsize) -> Result<()> {
     while !over.load(Ordering::Relaxed) {
         let mut stream = TcpStream::connect(address)?;
         stream.set_read_timeout(Some(PATIENCE))?;
