@@ -160,5 +160,5 @@ impl HttpBody for Stream {
 
 const EVERY: Duration = Duration::from_secs(1);
 const MAX_VIEWERS: usize = 16;
-/// Seconds without reading.
-const MAX_MISSED: u32 = 10;
+/// Seconds without reading. A page waits as long for gate.
+const MAX_MISSED: u32 = 5;

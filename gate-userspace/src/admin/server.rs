@@ -18,6 +18,8 @@ use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::SndBuf;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::{AbortHandle, JoinSet, yield_now};
@@ -131,7 +133,10 @@ impl Listen for tokio::net::TcpListener {
     type Stream = tokio::net::TcpStream;
 
     async fn client(&self) -> io::Result<(Self::Stream, Option<Peer>)> {
-        Ok((self.accept().await?.0, None))
+        let (stream, _) = self.accept().await?;
+        // By itself the kernel lets it grow to megabytes before a client that does not read is noticed.
+        setsockopt(&stream, SndBuf, &SEND_BUFFER)?;
+        Ok((stream, None))
     }
 
     fn hand_over(&self) -> Duration {
@@ -348,6 +353,8 @@ const HEADERS_WITHIN: Duration = Duration::from_secs(2);
 const MAX_HEADERS: usize = 16 << 10;
 /// How long an answer may take to be read.
 const READ_WITHIN: Duration = Duration::from_secs(5);
+/// The bytes that the kernel keeps for a client of a TCP port that has not read them; it reserves as many again for itself.
+const SEND_BUFFER: usize = 64 << 10;
 /// How long a request may take to be answered. A change waits for a tick, of 10 s at most.
 const PATIENCE: Duration = Duration::from_secs(35);
 /// The interval at which it is checked that a viewer still reads.

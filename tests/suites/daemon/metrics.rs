@@ -183,14 +183,25 @@ fn sums_over_layers_and_reasons_are_what_tenants_says() -> Result<()> {
     Ok(())
 }
 
-const TENANTS: usize = 10_000;
-const RELOADS: usize = 50;
-/// Of all reloads together fewer than there are tenants: the numbers of those that have gone are kept for a while.
+/// The tenants that change their names at a reload. Of all reloads together they are fewer than there are tenants: the
+/// numbers of those that have gone are kept for a while.
 const CHANGED: usize = 190;
 /// Dearer than a bucket ever admits.
 const MANY_KEYS: &str = "get a b c d e f g h i j k l m n o p q r s t u v w x y z\r\n";
 
-/// 10,000 tenants of one address each, of which some have other names than before.
+/// How many tenants there are, and how many reloads.
+struct Size {
+    tenants: usize,
+    reloads: usize,
+}
+
+/// The full size with `GATE_LONG=1`.
+fn size() -> Size {
+    let is_long = std::env::var_os("GATE_LONG").is_some();
+    if is_long { Size { tenants: 10_000, reloads: 50 } } else { Size { tenants: 1_000, reloads: 5 } }
+}
+
+/// Tenants of one address each, of which some have other names than before.
 struct Crowd {
     /// By tenant: which of its names it has.
     names: Vec<bool>,
@@ -203,7 +214,7 @@ impl Crowd {
         for (number, second) in self.names.iter().enumerate() {
             let name = if *second { "b" } else { "a" };
             // The last has metrics of its own, though others come first by their numbers.
-            let metrics = if number + 1 == TENANTS { "metrics = \"on\"\n" } else { "" };
+            let metrics = if number + 1 == self.names.len() { "metrics = \"on\"\n" } else { "" };
             let _ = write!(
                 text,
                 "[[tenant]]\nname = \"{name}{number}\"\nsources = \"{}\"\nquota = \"1 RU/s\"\nburst = \"2s\"\n\
@@ -228,7 +239,8 @@ fn source(tenant: usize) -> IpAddr {
 }
 
 #[test]
-fn ten_thousand_tenants_fit_and_no_counter_falls_over_reloads() -> Result<()> {
+fn all_tenants_fit_and_no_counter_falls_over_reloads() -> Result<()> {
+    let Size { tenants: all, reloads } = size();
     let store = Listening::memcached()?;
     let second = address();
     let price = "price = { base = \"0.5 RU\", row = \"0.5 RU\", kib = \"0 RU\", learn = \"off\" }";
@@ -237,21 +249,21 @@ fn ten_thousand_tenants_fit_and_no_counter_falls_over_reloads() -> Result<()> {
         "[[service]]\nname = \"second\"\nprotocol = \"memcached\"\nlisten = \"{second}\"\nbackend = \"{}\"\n{both}\n",
         store.address
     );
-    let mut crowd = Crowd { names: vec![false; TENANTS], sent: 0 };
+    let mut crowd = Crowd { names: vec![false; all], sent: 0 };
     let section = "threads = \"2\"\nmetrics_tenants = \"200\"";
     let tenants = format!("{another}{}", crowd.sections());
     let mut gate = Listening::gate_with(section, "memcached", store.address, &both, &tenants)?;
-    for tenant in 0..TENANTS {
+    for tenant in 0..all {
         crowd.ask(tenant, gate.address)?;
         crowd.ask(tenant, second)?;
     }
     let mut before = checked(&gate, &crowd)?;
     let config = gate.files()?.0.to_owned();
-    let all = std::fs::read_to_string(&config)?;
-    let head = all.split_once("[[tenant]]").context("no tenants")?.0;
-    for reload in 0..RELOADS {
+    let text = std::fs::read_to_string(&config)?;
+    let head = text.split_once("[[tenant]]").context("no tenants")?.0;
+    for reload in 0..reloads {
         // Some get a name that they had before, and some one that is new.
-        let changed = (0..CHANGED).map(|n| (reload * 131 + n * 31) % TENANTS).chain([TENANTS - 1]);
+        let changed = (0..CHANGED).map(|n| (reload * 131 + n * 31) % all).chain([all - 1]);
         let changed: Vec<_> = changed.collect();
         changed.iter().for_each(|&tenant| crowd.names[tenant] = !crowd.names[tenant]);
         std::fs::write(&config, format!("{head}{}", crowd.sections()))?;
@@ -282,7 +294,8 @@ fn checked(gate: &Listening, crowd: &Crowd) -> Result<Scrape> {
     let reasons = scraped.series.keys().filter(|series| series.name == "gate_tenant_refused_requests_total");
     let reasons: BTreeSet<_> = reasons.filter_map(|series| series.labels.get("reason")).collect();
     ensure!(reasons.len() == 3, "{reasons:?}");
-    let last = scraped.sum("gate_tenant_passed_requests_total", &[("tenant", "a9999")]);
+    let last = format!("a{}", crowd.names.len() - 1);
+    let last = scraped.sum("gate_tenant_passed_requests_total", &[("tenant", &last)]);
     ensure!(last > 0.0, "the tenant that is to have series has none");
     Ok(scraped)
 }

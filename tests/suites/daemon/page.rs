@@ -157,7 +157,7 @@ fn a_viewer_that_never_reads_is_closed_and_bounded() -> Result<()> {
     wait_until("all places are taken", || {
         Ok(site.curl("/v1/events", &["--max-time", "2"]).is_ok_and(|answer| answer.status == 503))
     })?;
-    within("one of them is closed", Duration::from_secs(120), || {
+    within("one of them is closed", Duration::from_secs(60), || {
         let mut viewer = site.viewer("/v1/events", "")?;
         Ok(viewer.next().is_ok())
     })?;
