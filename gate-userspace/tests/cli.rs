@@ -158,6 +158,13 @@ fn what_cannot_be_done_fails_with_one_and_wrong_usage_with_two() {
             1,
             "filling 127.0.0.1:1: Connection refused",
         ),
+        (&["tenants", "--sort", "money"], 2, "there are tenant, tier, quota RU/s, burst left, passed"),
+        (
+            &["queues", "--sort", "money"],
+            2,
+            "there are tier, waiting, delay ms, expected ms, price, state, type",
+        ),
+        (&["tenants", "--json", "--watch"], 2, "cannot be used with"),
         (&["store", "--listen", "198.18.77.77:1"], 1, "Cannot assign"),
         (&["store", "--time", "GET"], 2, "must be like GET=2ms"),
         (&["store", "--time", "GET=2"], 2, "must be a time"),

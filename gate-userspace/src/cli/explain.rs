@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use super::pins::Source;
 use super::print;
+use super::table::{Table, number, text};
 use crate::admin::client;
 use crate::admin::document::Versioned;
 use crate::explanation::{Asker, Bucket, Expected, Explanation, PriceTerms, Question, Verdict};
@@ -76,8 +77,15 @@ fn show(explained: &Explanation) {
     println!("{}decided by {layer}", query_type.collect::<String>());
     println!("price {}", terms(price, *rung));
     if !explained.buckets.is_empty() {
-        let mut table = print::table(&["bucket", "of", "level", "full", "a second", "takes", ""]);
-        print::right(&mut table, &[2, 3, 4, 5]);
+        let mut table = Table::new(&[
+            text("bucket"),
+            text("of"),
+            number("level"),
+            number("full"),
+            number("a second"),
+            number("takes"),
+            text(""),
+        ]);
         for bucket in &explained.buckets {
             table.add_row([
                 bucket.kind.clone(),

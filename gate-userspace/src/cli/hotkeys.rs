@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use super::pins::Source;
 use super::print;
+use super::table::{Table, number, text};
 use crate::admin::document::Versioned;
 use crate::admin::hotkeys::{self, Hotkeys, Key};
 
@@ -32,8 +33,14 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         print::json(&Versioned::new(Hotkeys { keys }))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut table = print::table(&["rank", "service", "key", "estimate", "error at most", ""]);
-    print::right(&mut table, &[0, 3, 4]);
+    let mut table = Table::new(&[
+        number("rank"),
+        text("service"),
+        text("key"),
+        number("estimate"),
+        number("error at most"),
+        text(""),
+    ]);
     for key in &keys {
         table.add_row([
             key.rank.to_string(),

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::pins::Pins;
 use super::print;
+use super::table::{Table, number, text};
 use crate::kernel::{Mapped, Maps, Words, pinned_shapes};
 
 /// Look into the pinned maps.
@@ -72,8 +73,7 @@ fn list(pins: &Pins) -> anyhow::Result<()> {
     if pins.json {
         return print::json(&maps);
     }
-    let mut table = print::table(&["map", "shape", "memory"]);
-    print::right(&mut table, &[2]);
+    let mut table = Table::new(&[text("map"), text("shape"), number("memory")]);
     for Listed { map, shape, entries, value_bytes } in maps {
         let bytes = u64::from(entries) * u64::from(value_bytes.max(1));
         table.add_row([map.to_owned(), shape, format!("{} KiB", print::count(bytes.div_ceil(1024)))]);

@@ -1,37 +1,11 @@
-//! How tables, numbers and JSON are printed.
+//! How numbers, prices and JSON are printed.
 
 use std::collections::BTreeMap;
 
-use comfy_table::presets::NOTHING;
-use comfy_table::{CellAlignment, ContentArrangement, Table};
 use serde::Serialize;
 
 use crate::admin::price::Price;
 use crate::admin::store::Store;
-
-/// A table with these column names, as wide as the terminal.
-pub(super) fn table(columns: &[&str]) -> Table {
-    with_columns(Table::new(), columns)
-}
-
-fn with_columns(mut table: Table, columns: &[&str]) -> Table {
-    // A serial console that nobody has told its size reports 0 columns. Unarranged lines are as long as they are.
-    let arrangement = match table.width() {
-        Some(0) => ContentArrangement::Disabled,
-        _ => ContentArrangement::Dynamic,
-    };
-    table.load_style(NOTHING).set_content_arrangement(arrangement).set_header(columns);
-    table
-}
-
-/// Aligns these columns to the right, as numbers are.
-pub(super) fn right(table: &mut Table, columns: &[usize]) {
-    for &column in columns {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-}
 
 /// A number with its thousands apart.
 pub(super) fn count(count: u64) -> String {
@@ -122,21 +96,6 @@ mod tests {
         shown.learned = Some(Learned::default());
         shown.latency = [("get".into(), 0.1), ("unread".into(), 2.125)].into();
         assert_eq!(price(&shown), "0.5 + 0.25/row + 1/KiB + up to 2.125 for latency, learned");
-    }
-
-    #[test]
-    fn lines_wrap_on_narrow_consoles_and_not_without_a_width() {
-        let printed = |width: u16| {
-            let mut table = Table::new();
-            table.set_width(width);
-            let mut table = with_columns(table, &["tenant", "refused"]);
-            table.add_row(["hostile", "quota 1,204"]);
-            table.trim_fmt()
-        };
-        assert_eq!(printed(0), printed(80));
-        assert_eq!(printed(0).lines().count(), 2, "{}", printed(0));
-        assert!(printed(0).contains("hostile") && printed(0).contains("quota 1,204"), "{}", printed(0));
-        assert!(printed(15).lines().count() > 2, "{}", printed(15));
     }
 
     #[test]

@@ -4,8 +4,10 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
+use super::listing::{Listing, NOTHING_LEFT};
 use super::pins::Source;
 use super::print;
+use super::table::{Cell, Column, Table, number, text};
 use crate::admin::document::Versioned;
 use crate::admin::price::{Learned, Price};
 use crate::admin::queues::{
@@ -21,6 +23,8 @@ pub(super) struct Args {
     /// Show only this service.
     service: Option<String>,
     #[command(flatten)]
+    listing: Listing,
+    #[command(flatten)]
     source: Source,
 }
 
@@ -28,6 +32,8 @@ const EXAMPLES: &str = "\
 Examples:
   gate queues                every service that is proxied or has a probe
   gate queues cache          one of them
+  gate queues cache --sort together --watch
+  gate queues --filter scan
   gate queues --json | jq '.services[].types[] | {name, accepted}'
 
 Times are percentiles of the last 10 to 20 s: the wait for the store, the store's own time, and both
@@ -36,9 +42,22 @@ would wait now: of a tier, or of a type in the tiers that its requests have. `re
 refusals that were decided when the request was decoded; those behind the store's answer to an
 earlier request of the same client cannot be written before it, and are not timed.
 
+Columns to sort by: tier, waiting, delay-ms, expected-ms, price, state of tiers; type, answered, accepted,
+waiting, expected, wait, store, together, objective of types. Times are sorted by their p99. A filter leaves
+the tiers, types and guarded services that have the text, and all of a service whose name has it.
+
 Asks the running gate: needs its admin socket.";
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    args.listing.check(&[&TIERS, &TYPES]);
+    if args.source.pins.json {
+        print::json(&Versioned::new(read(&args)?))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    args.listing.show(|| Ok(shown(&read(&args)?, &args.listing)))
+}
+
+fn read(args: &Args) -> anyhow::Result<Queues> {
     let mut queues: Queues = args.source.ask()?;
     if let Some(wanted) = &args.service {
         queues.services.retain(|service| service.name == *wanted);
@@ -48,15 +67,19 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
             "no service {wanted:?} is proxied or has a probe; `gate queues` lists all"
         );
     }
-    if args.source.pins.json {
-        print::json(&Versioned::new(queues))?;
-    } else if queues.services.is_empty() && queues.probed.is_empty() {
-        println!("nothing is known of any service: none has a backend or a probe");
-    } else {
-        queues.services.iter().for_each(|service| print_service(service, queues.window_s));
-        queues.probed.iter().for_each(|service| println!("{}", probed(service)));
+    Ok(queues)
+}
+
+fn shown(queues: &Queues, listing: &Listing) -> String {
+    if queues.services.is_empty() && queues.probed.is_empty() {
+        return "nothing is known of any service: none has a backend or a probe".to_owned();
     }
-    Ok(ExitCode::SUCCESS)
+    let proxied =
+        queues.services.iter().filter_map(|service| self::service(service, queues.window_s, listing));
+    let probed: Vec<_> = queues.probed.iter().map(probed).filter(|line| listing.wants(line)).collect();
+    let guarded = (!probed.is_empty()).then(|| probed.join("\n"));
+    let parts: Vec<_> = proxied.chain(guarded).collect();
+    if parts.is_empty() { NOTHING_LEFT.to_owned() } else { parts.join("\n\n") }
 }
 
 fn health(ratio: Option<f64>, shedding: Option<&String>) -> String {
@@ -92,40 +115,48 @@ fn met_by(rung: u32) -> String {
     }
 }
 
-fn print_service(service: &Service, window_s: f64) {
-    println!("{}: {}", service.name, health(service.latency_ratio, service.shedding.as_ref()));
+/// A proxied service; `None` if nothing of it is wanted.
+fn service(service: &Service, window_s: f64, listing: &Listing) -> Option<String> {
+    let arranged = |columns: &[Column], rows: Vec<Vec<Cell>>| {
+        let mut table = Table::new(columns);
+        rows.into_iter().for_each(|row| table.add_row(row));
+        // Of a service that is named itself everything is.
+        if listing.wants(&service.name) { listing.sorted(table) } else { listing.arrange(table) }
+    };
+    let tiers = arranged(&TIERS, service.tiers.iter().map(tier_row).collect());
+    let types = arranged(&TYPES, service.types.iter().map(type_row).collect());
+    if tiers.is_empty() && types.is_empty() && !listing.wants(&service.name) {
+        return None;
+    }
+    let mut lines =
+        vec![format!("{}: {}", service.name, health(service.latency_ratio, service.shedding.as_ref()))];
     if let Some(store) = service.store {
         let connections = print::count(store.connections);
         let clients = print::count(store.clients);
-        println!("store {}, {connections} shared connections to it, {clients} clients", print::store(store));
+        let state = print::store(store);
+        lines.push(format!("store {state}, {connections} shared connections to it, {clients} clients"));
     }
     if !service.overrides.is_empty() {
-        println!("set since the start: {}", print::settings(&service.overrides));
+        lines.push(format!("set since the start: {}", print::settings(&service.overrides)));
     }
-    println!("{}", costs(&service.price));
-    read_prices(&service.read_prices).iter().for_each(|line| println!("{line}"));
+    lines.push(costs(&service.price));
+    lines.extend(read_prices(&service.read_prices));
     if let Some(parallelism) = service.parallelism {
-        println!("at most {} requests at the store at once", print::count(parallelism));
+        lines.push(format!("at most {} requests at the store at once", print::count(parallelism)));
     }
     if let Some(settled) = service.settled_ru {
-        println!("charged afterwards, for what cost more: {} RU", print::amount(settled));
+        lines.push(format!("charged afterwards, for what cost more: {} RU", print::amount(settled)));
     }
-    let mut tiers = print::table(&["tier", "waiting", "delay ms", "expected ms", "price", "state"]);
-    print::right(&mut tiers, &[1, 2, 3, 4]);
-    tiers.add_rows(service.tiers.iter().map(tier_row));
-    println!("{tiers}");
-    println!("in the last {window_s:.0} s, times in ms at p50/p90/p99:");
-    let columns =
-        ["type", "answered", "accepted", "waiting", "expected", "wait", "store", "together", "objective"];
-    let mut types = print::table(&columns);
-    print::right(&mut types, &[1, 2, 3, 4, 5, 6, 7, 8]);
-    types.add_rows(service.types.iter().map(type_row));
-    println!("{types}");
-    refusals(service.refusals).iter().for_each(|line| println!("{line}"));
-    let events: Vec<_> = service.events.iter().filter(|(_, count)| **count > 0).collect();
-    let events: Vec<_> =
-        events.into_iter().map(|(name, count)| format!("{name} {}", print::count(*count))).collect();
-    println!("since the start: {}\n", events.join(", "));
+    lines.extend((!tiers.is_empty()).then(|| tiers.to_string()));
+    if !types.is_empty() {
+        lines.push(format!("in the last {window_s:.0} s, times in ms at p50/p90/p99:"));
+        lines.push(types.to_string());
+    }
+    lines.extend(refusals(service.refusals));
+    let events = service.events.iter().filter(|(_, count)| **count > 0);
+    let events: Vec<_> = events.map(|(name, count)| format!("{name} {}", print::count(*count))).collect();
+    lines.push(format!("since the start: {}", events.join(", ")));
+    Some(lines.join("\n"))
 }
 
 /// The latency of refusals, if there were any.
@@ -173,38 +204,67 @@ fn read_prices(prices: &BTreeMap<Cow<'static, str>, ReadPrice>) -> Option<String
     (!prices.is_empty()).then(|| format!("by what they read, in RU: {}", prices.join(", ")))
 }
 
-fn tier_row(tier: &TierQueue) -> [String; 6] {
-    [
-        tier.tier.to_string(),
-        print::count(tier.waiting),
-        time(tier.delay_ms),
-        tier.expected_wait_ms.map_or_else(|| "-".to_owned(), time),
-        met_by(tier.rung),
-        if tier.stands { "stands" } else { "" }.to_owned(),
+const TIERS: [Column; 6] = [
+    text("tier"),
+    number("waiting"),
+    number("delay ms"),
+    number("expected ms"),
+    number("price"),
+    text("state"),
+];
+
+fn tier_row(tier: &TierQueue) -> Vec<Cell> {
+    vec![
+        Cell::text(tier.tier.clone()),
+        Cell::count(tier.waiting),
+        Cell::number(Some(tier.delay_ms), time),
+        or_dash(tier.expected_wait_ms, time),
+        Cell { text: met_by(tier.rung), number: Some(tier.rung.into()) },
+        Cell::text(if tier.stands { "stands" } else { "" }),
     ]
 }
 
-fn type_row(query_type: &QueryType) -> [String; 9] {
+const TYPES: [Column; 9] = [
+    text("type"),
+    number("answered"),
+    number("accepted"),
+    number("waiting"),
+    number("expected"),
+    number("wait"),
+    number("store"),
+    number("together"),
+    number("objective"),
+];
+
+fn type_row(query_type: &QueryType) -> Vec<Cell> {
     let times = |times: Option<Percentiles>| {
         let shown = |Percentiles { p50, p90, p99 }| format!("{}/{}/{}", time(p50), time(p90), time(p99));
-        times.map_or_else(|| "-".to_owned(), shown)
+        Cell { text: times.map_or_else(|| "-".to_owned(), shown), number: times.map(|times| times.p99) }
     };
     let objective: Vec<_> = query_type
         .objective_ms
         .iter()
         .map(|(percentile, limit)| format!("{percentile} {}", time(*limit)))
         .collect();
-    [
-        query_type.name.to_string(),
-        print::count(query_type.answered),
-        query_type.accepted.map_or_else(|| "-".to_owned(), |share| format!("{:.1}%", share * 100.0)),
-        print::count(query_type.waiting),
-        query_type.expected_wait_ms.map_or_else(|| "-".to_owned(), time),
+    vec![
+        Cell::text(query_type.name.clone()),
+        Cell::count(query_type.answered),
+        or_dash(query_type.accepted, |share| format!("{:.1}%", share * 100.0)),
+        Cell::count(query_type.waiting),
+        or_dash(query_type.expected_wait_ms, time),
         times(query_type.wait_ms),
         times(query_type.processing_ms),
         times(query_type.response_ms),
-        objective.join(" "),
+        Cell {
+            text: objective.join(" "),
+            number: query_type.objective_ms.values().copied().reduce(f64::max),
+        },
     ]
+}
+
+/// A number, or a dash if there is none.
+fn or_dash(number: Option<f64>, print: impl FnOnce(f64) -> String) -> Cell {
+    Cell { text: number.map_or_else(|| "-".to_owned(), print), number }
 }
 
 /// Milliseconds with as many digits as mean something.

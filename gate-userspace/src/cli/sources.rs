@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use super::pins::Source;
 use super::print;
+use super::table::{Table, number, text};
 use crate::admin::document::Versioned;
 use crate::admin::verdicts::SourceList;
 
@@ -38,8 +39,14 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let shown = if args.unknown { list.unknown } else { list.refused };
-    let mut table = print::table(&["source", "service", "tenant", "reason", "estimate", "error at most"]);
-    print::right(&mut table, &[4, 5]);
+    let mut table = Table::new(&[
+        text("source"),
+        text("service"),
+        text("tenant"),
+        text("reason"),
+        number("estimate"),
+        number("error at most"),
+    ]);
     for refused in shown {
         table.add_row([
             refused.source,

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use super::pins::Source;
 use super::print;
+use super::table::{Table, number, text};
 use crate::admin::change::Override;
 use crate::admin::document::Versioned;
 use crate::admin::status::{Interface, Service, Status};
@@ -90,18 +91,18 @@ fn print_status(status: &Status) {
         status.tenants,
     );
     let columns = ["service", "address", "transport", "protocol", "price", "store", "clients", "sheds"];
-    let mut services = print::table(&columns);
+    let mut services = Table::new(&columns.map(text));
     for Service { name, address, transport, protocol, price, shed, store } in &status.services {
         let shed: Vec<_> = shed.iter().map(|(tier, what)| format!("{tier} {what}")).collect();
         let shed = if shed.is_empty() { "nothing".to_owned() } else { shed.join(", ") };
         let clients = store.map_or_else(String::new, |store| print::count(store.clients));
         let store = store.map_or_else(|| "not proxied".to_owned(), print::store);
         let price = print::price(price);
-        services.add_row([name, address, &transport[..], &protocol[..], &price, &store, &clients, &shed]);
+        let row: [&str; 8] = [name, address, transport, protocol, &price, &store, &clients, &shed];
+        services.add_row(row);
     }
     println!("{services}");
-    let mut packets = print::table(&["packets", "count"]);
-    print::right(&mut packets, &[1]);
+    let mut packets = Table::new(&[text("packets"), number("count")]);
     for (name, count) in status.exits.iter().chain(&status.events).filter(|(_, count)| **count > 0) {
         packets.add_row([name.to_string(), print::count(*count)]);
     }

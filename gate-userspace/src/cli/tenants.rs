@@ -4,8 +4,10 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
+use super::listing::{Listing, NOTHING_LEFT};
 use super::pins::Source;
 use super::print;
+use super::table::{Cell, Column, Table, number, text};
 use crate::admin::document::Versioned;
 use crate::admin::tenants::{self, Tenant, Tenants};
 use crate::kernel::Maps;
@@ -17,58 +19,87 @@ pub(super) struct Args {
     /// Show only this tenant.
     tenant: Option<String>,
     #[command(flatten)]
+    listing: Listing,
+    #[command(flatten)]
     source: Source,
 }
 
 const EXAMPLES: &str = "\
 Examples:
   gate tenants
+  gate tenants --sort refused --watch
+  gate tenants --filter batch --sort charged
   gate tenants search --json | jq .tenants[].refused
+
+Columns to sort by: tenant, tier, quota-ru/s, burst-left, passed, charged-ru, refused, by-reason, by-hand.
 
 Reads the pinned maps: works without the daemon too. Where there are none (xdp = \"off\"), it asks the running gate.";
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    args.listing.check(&[&COLUMNS]);
+    if args.source.pins.json {
+        print::json(&Versioned::new(read(&args)?))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    args.listing.show(|| {
+        let all = table(&read(&args)?.tenants);
+        let is_empty = all.is_empty();
+        let wanted = args.listing.arrange(all);
+        Ok(if wanted.is_empty() && !is_empty { NOTHING_LEFT.to_owned() } else { wanted.to_string() })
+    })
+}
+
+fn read(args: &Args) -> anyhow::Result<Tenants> {
     let from_maps = |maps: &Maps| Tenants { tenants: tenants::read(maps, &args.source.overrides(maps)) };
     let Tenants { mut tenants } = args.source.read(from_maps)?;
     if let Some(wanted) = &args.tenant {
         tenants.retain(|tenant| tenant.name == *wanted);
         anyhow::ensure!(!tenants.is_empty(), "there is no tenant {wanted:?}; `gate tenants` lists all");
     }
-    if args.source.pins.json {
-        print::json(&Versioned::new(Tenants { tenants }))?;
-    } else {
-        print_table(&tenants);
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok(Tenants { tenants })
 }
 
-fn print_table(tenants: &[Tenant]) {
-    let mut columns =
-        vec!["tenant", "tier", "quota RU/s", "burst left", "passed", "charged RU", "refused", "by reason"];
-    let set_at_all = tenants.iter().any(|tenant| !by_hand(tenant).is_empty());
-    columns.extend(set_at_all.then_some("by hand"));
-    let mut table = print::table(&columns);
-    print::right(&mut table, &[2, 3, 4, 5, 6]);
+/// The last one is only shown if something was set by hand.
+const COLUMNS: [Column; 9] = [
+    text("tenant"),
+    text("tier"),
+    number("quota RU/s"),
+    number("burst left"),
+    number("passed"),
+    number("charged RU"),
+    number("refused"),
+    text("by reason"),
+    text("by hand"),
+];
+
+fn table(tenants: &[Tenant]) -> Table {
+    let is_set = tenants.iter().any(|tenant| !by_hand(tenant).is_empty());
+    let shown = COLUMNS.len() - usize::from(!is_set);
+    let mut table = Table::new(&COLUMNS[..shown]);
     for tenant in tenants {
         let reasons = |counts: &BTreeMap<Cow<'static, str>, u64>, what: &str| -> Vec<String> {
             counts.iter().map(|(reason, count)| format!("{what}{reason} {}", print::count(*count))).collect()
         };
         let mut by_reason = reasons(&tenant.refused, "");
         by_reason.extend(reasons(&tenant.shadowed, "shadowed "));
-        let mut row = vec![
-            tenant.name.clone(),
-            tenant.tier.to_string(),
-            tenant.quota_ru_per_sec.map_or_else(|| "unlimited".to_owned(), print::amount),
-            format!("{:.0}%", tenant.burst_left * 100.0),
-            print::count(tenant.passed),
-            print::amount(tenant.charged_ru),
-            print::count(tenant.refused.values().sum()),
-            by_reason.join(", "),
+        let quota = tenant.quota_ru_per_sec;
+        let row = [
+            Cell::text(&tenant.name),
+            Cell::text(tenant.tier.clone()),
+            Cell {
+                text: quota.map_or_else(|| "unlimited".to_owned(), print::amount),
+                number: Some(quota.unwrap_or(f64::INFINITY)),
+            },
+            Cell::number(Some(tenant.burst_left), |left| format!("{:.0}%", left * 100.0)),
+            Cell::count(tenant.passed),
+            Cell::number(Some(tenant.charged_ru), print::amount),
+            Cell::count(tenant.refused.values().sum()),
+            Cell::text(by_reason.join(", ")),
+            Cell::text(by_hand(tenant)),
         ];
-        row.extend(set_at_all.then(|| by_hand(tenant)));
-        table.add_row(row);
+        table.add_row(row.into_iter().take(shown));
     }
-    println!("{table}");
+    table
 }
 
 /// The operator's changes to a tenant: refused, a multiplier, and the keys set since the start.

@@ -3,7 +3,8 @@
 use serde_json::Value;
 
 use super::reading::{Reading, Span};
-use super::view::View;
+use super::view::{View, source_key};
+use crate::admin::verdicts::SourceList;
 use crate::cli::print;
 
 /// One field.
@@ -50,6 +51,10 @@ fn find(view: View, key: &str, reading: &Reading) -> Option<Value> {
         View::Keys => {
             let mut keys = reading.hotkeys.keys.iter();
             serde_json::to_value(keys.find(|one| format!("{} {}", one.service, one.key) == key)?)
+        }
+        View::Sources => {
+            let SourceList { refused, unknown } = &reading.sources;
+            serde_json::to_value(refused.iter().chain(unknown).find(|one| source_key(one) == key)?)
         }
     };
     found.ok()

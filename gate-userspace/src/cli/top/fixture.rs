@@ -6,6 +6,7 @@ use super::reading::Reading;
 use crate::admin::hotkeys::Hotkeys;
 use crate::admin::queues::Queues;
 use crate::admin::tenants::Tenants;
+use crate::admin::verdicts::SourceList;
 
 /// A reading at so many seconds, of an empty gate.
 pub(super) fn empty(secs: u64) -> Reading {
@@ -20,5 +21,6 @@ pub(super) fn empty(secs: u64) -> Reading {
         tenants: Tenants::default(),
         queues: Queues { window_s: 10.0, services: Vec::new(), probed: Vec::new() },
         hotkeys: Hotkeys::default(),
+        sources: SourceList::default(),
     }
 }

@@ -1,15 +1,15 @@
-//! `gate top`: tenants, services, query types and hot keys as they change, in a terminal.
+//! `gate top`: tenants, services, query types, hot keys and sources as they change, in a terminal.
 //!
 //! A thread asks the running gate ([`reading`]), the main thread draws ([`screen`]) what a table is made of ([`view`],
-//! [`table`]) and obeys keys ([`state`]). Between two readings nothing is computed and nothing is asked.
+//! [`rows`]) and obeys keys ([`state`]). Between two readings nothing is computed and nothing is asked.
 
 mod detail;
 #[cfg(test)]
 mod fixture;
 mod reading;
+mod rows;
 mod screen;
 mod state;
-mod table;
 mod view;
 
 use std::io::{IsTerminal as _, stdin, stdout};
@@ -27,7 +27,7 @@ use self::state::{State, Then};
 use self::view::View;
 use super::pins::Source;
 
-/// Watch tenants, services, query types and hot keys as they change, with rates instead of totals.
+/// Watch tenants, services, query types, hot keys and refused sources as they change, with rates instead of totals.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -46,7 +46,7 @@ Examples:
   gate top
   gate top services --every 5s
 
-Keys: Tab or 1 to 4 shows something else, Up and Down select, Enter shows all that is known of the selected row,
+Keys: Tab or 1 to 5 shows something else, Up and Down select, Enter shows all that is known of the selected row,
 s and S sort by the next and the previous column, r turns the order round, / filters, Space holds still, ? helps,
 q ends. Rates are of the time between two readings.
 

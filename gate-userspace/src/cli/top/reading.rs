@@ -7,6 +7,7 @@ use crate::admin::hotkeys::Hotkeys;
 use crate::admin::queues::Queues;
 use crate::admin::status::Status;
 use crate::admin::tenants::Tenants;
+use crate::admin::verdicts::SourceList;
 use crate::cli::pins::Source;
 use crate::clock;
 
@@ -19,6 +20,7 @@ pub(super) struct Reading {
     pub(super) tenants: Tenants,
     pub(super) queues: Queues,
     pub(super) hotkeys: Hotkeys,
+    pub(super) sources: SourceList,
 }
 
 /// A reading, or why there is none.
@@ -37,6 +39,7 @@ pub(super) fn ask(source: &Source) -> ReadResult {
         tenants: source.ask()?,
         queues: source.ask()?,
         hotkeys: source.ask()?,
+        sources: source.ask()?,
     })
 }
 

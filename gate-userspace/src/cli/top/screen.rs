@@ -6,10 +6,11 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span as Piece};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table, TableState};
 
+use super::rows::widths;
 use super::state::{Over, State};
-use super::table::{Column, widths};
 use super::view::View;
 use crate::cli::print;
+use crate::cli::table::Column;
 
 /// Draws all of it.
 pub(super) fn draw(frame: &mut Frame<'_>, state: &State) {
@@ -120,6 +121,7 @@ const fn nothing(view: View) -> &'static str {
         View::Services => "no service has a backend or a probe",
         View::Types => "no requests of proxied services lately",
         View::Keys => "no key has been sampled",
+        View::Sources => "no source has been refused lately",
     }
 }
 
@@ -155,8 +157,8 @@ fn help(frame: &mut Frame<'_>, area: Rect) {
     frame.render_widget(Paragraph::new(lines).block(Block::bordered().title(" keys ")), area);
 }
 
-const HELP: [&str; 13] = [
-    "Tab, 1 to 4   the next view; one of them",
+const HELP: [&str; 14] = [
+    "Tab, 1 to 5   the next view; one of them",
     "Up, Down      select a row",
     "Enter         all that is known of it",
     "s, S          sort by the next, the previous column",
@@ -167,6 +169,7 @@ const HELP: [&str; 13] = [
     "",
     "Rates are of the time between two readings;",
     "those of services and types of the last 10 to 20 s.",
+    "Sources are estimates that halve every 60 s.",
     "Yellow: refused, down, or in a queue that stands.",
     "* the column that rows are sorted by, ^ reversed",
 ];

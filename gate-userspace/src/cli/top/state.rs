@@ -4,8 +4,9 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::detail::{Field, fields};
 use super::reading::{ReadResult, Reading, Span};
-use super::table::{Row, filter, sort};
+use super::rows::Row;
 use super::view::View;
+use crate::cli::table::{filter, sort};
 
 /// An overlay of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,7 +146,7 @@ impl State {
         match code {
             KeyCode::Tab | KeyCode::Right | KeyCode::Char('l') => self.show(self.view.next()),
             KeyCode::BackTab | KeyCode::Left => self.show(self.view.previous()),
-            KeyCode::Char(digit @ '1'..='4') => self.show(View::ALL[digit as usize - '1' as usize]),
+            KeyCode::Char(digit @ '1'..='5') => self.show(View::ALL[digit as usize - '1' as usize]),
             KeyCode::Char('s') => self.sorted_by = (self.sorted_by + 1) % columns,
             KeyCode::Char('S') => self.sorted_by = (self.sorted_by + columns - 1) % columns,
             KeyCode::Char('r') => self.is_reversed = !self.is_reversed,
@@ -304,7 +305,7 @@ mod tests {
         let mut state = three();
         press(&mut state, &[KeyCode::Char('/'), KeyCode::Char('b'), KeyCode::Enter, KeyCode::Char('1')]);
         assert_eq!((state.view(), state.filter().0), (View::Tenants, ""));
-        press(&mut state, &[KeyCode::BackTab]);
+        press(&mut state, &[KeyCode::BackTab, KeyCode::BackTab]);
         assert_eq!(state.view(), View::Keys);
         assert_eq!(shown(&state).0.len(), 3);
     }

@@ -4,11 +4,13 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use super::reading::Span;
-use super::table::{Cell, Column, Row, number, text};
+use super::rows::Row;
 use crate::admin::hotkeys::Key;
 use crate::admin::queues::{Percentiles, Probed, QueryType, Service};
 use crate::admin::tenants::Tenant;
+use crate::admin::verdicts::{Refused, SourceList};
 use crate::cli::print;
+use crate::cli::table::{Cell, Column, number, text};
 use crate::cli::tenants::by_hand;
 
 /// One of the tables.
@@ -22,10 +24,12 @@ pub(super) enum View {
     Types,
     /// Keys that are asked for most.
     Keys,
+    /// Addresses that are refused or unknown most.
+    Sources,
 }
 
 impl View {
-    pub(super) const ALL: [Self; 4] = [Self::Tenants, Self::Services, Self::Types, Self::Keys];
+    pub(super) const ALL: [Self; 5] = [Self::Tenants, Self::Services, Self::Types, Self::Keys, Self::Sources];
 
     /// Its name, as on the command line.
     pub(super) const fn name(self) -> &'static str {
@@ -34,6 +38,7 @@ impl View {
             Self::Services => "services",
             Self::Types => "types",
             Self::Keys => "keys",
+            Self::Sources => "sources",
         }
     }
 
@@ -53,6 +58,7 @@ impl View {
             Self::Services => &SERVICES,
             Self::Types => &TYPES,
             Self::Keys => &KEYS,
+            Self::Sources => &SOURCES,
         }
     }
 
@@ -62,7 +68,7 @@ impl View {
             Self::Tenants => 1,
             Self::Services => 0,
             Self::Types => 2,
-            Self::Keys => 1,
+            Self::Keys | Self::Sources => 1,
         }
     }
 
@@ -90,6 +96,10 @@ impl View {
                 types.collect()
             }
             Self::Keys => span.now.hotkeys.keys.iter().map(key).collect(),
+            Self::Sources => {
+                let SourceList { refused, unknown } = &span.now.sources;
+                refused.iter().chain(unknown).map(source).collect()
+            }
         }
     }
 }
@@ -131,6 +141,9 @@ const TYPES: [Column; 9] = [
 ];
 
 const KEYS: [Column; 5] = [text("key"), number("asked"), number("error"), text("service"), text("hot")];
+
+const SOURCES: [Column; 6] =
+    [text("source"), number("refused"), number("error"), text("reason"), text("tenant"), text("service")];
 
 fn sum(counts: &BTreeMap<Cow<'static, str>, u64>) -> f64 {
     counts.values().sum::<u64>() as f64
@@ -235,6 +248,23 @@ fn key(key: &Key) -> Row {
     Row { key: format!("{} {}", key.service, key.key), cells, stands_out: key.hot }
 }
 
+/// The name of a source's row: an address may be refused for several reasons, and at several services.
+pub(super) fn source_key(refused: &Refused) -> String {
+    format!("{} {} {}", refused.source, refused.service, refused.reason)
+}
+
+fn source(refused: &Refused) -> Row {
+    let cells = vec![
+        Cell::text(&refused.source),
+        Cell::count(refused.estimate),
+        Cell::count(refused.error),
+        Cell::text(&refused.reason),
+        Cell::text(refused.tenant.as_deref().unwrap_or("nobody")),
+        Cell::text(&refused.service),
+    ];
+    Row { key: source_key(refused), cells, stands_out: refused.tenant.is_none() }
+}
+
 fn percent(share: f64) -> String {
     format!("{:.0}%", share * 100.0)
 }
@@ -314,6 +344,14 @@ mod tests {
             hot: true,
             limited: false,
         });
+        now.sources.unknown.push(Refused {
+            source: "198.18.7.7".to_owned(),
+            service: "proxied".to_owned(),
+            tenant: None,
+            reason: "unknown-source".to_owned(),
+            estimate: 1_200,
+            error: 3,
+        });
         let span = Span { before: None, now: &now };
         for view in View::ALL {
             let rows = view.rows(span);
@@ -327,6 +365,8 @@ mod tests {
         assert!(services.iter().all(|row| row.stands_out), "both stores are down");
         let types = View::Types.rows(span);
         assert_eq!(texts(&types[0]), ["get", "proxied", "1", "50%", "3", "1.00", "3.00", "", "p50 18"]);
+        let sources = View::Sources.rows(span);
+        assert_eq!(texts(&sources[0]), ["198.18.7.7", "1,200", "3", "unknown-source", "nobody", "proxied"]);
     }
 
     #[test]
@@ -336,6 +376,6 @@ mod tests {
             assert_eq!(view as usize, place);
             assert!(view.sorted_by() < view.columns().len());
         }
-        assert_eq!(View::Keys.next(), View::Tenants);
+        assert_eq!(View::Sources.next(), View::Tenants);
     }
 }
