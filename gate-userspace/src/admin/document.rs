@@ -23,32 +23,23 @@ pub trait Document: Serialize + DeserializeOwned + JsonSchema {
     const NAME: &'static str;
 }
 
-impl Document for Status {
-    const NAME: &'static str = "status";
+/// Implements [`Document`].
+macro_rules! documents {
+    ($($document:ty: $name:literal,)*) => {
+        $(impl Document for $document {
+            const NAME: &'static str = $name;
+        })*
+    };
 }
 
-impl Document for Tenants {
-    const NAME: &'static str = "tenants";
-}
-
-impl Document for Hotkeys {
-    const NAME: &'static str = "hotkeys";
-}
-
-impl Document for Queues {
-    const NAME: &'static str = "queues";
-}
-
-impl Document for SourceList {
-    const NAME: &'static str = "sources";
-}
-
-impl Document for Watched {
-    const NAME: &'static str = "watch";
-}
-
-impl Document for Explanation {
-    const NAME: &'static str = "explain";
+documents! {
+    Status: "status",
+    Tenants: "tenants",
+    Hotkeys: "hotkeys",
+    Queues: "queues",
+    SourceList: "sources",
+    Watched: "watch",
+    Explanation: "explain",
 }
 
 /// A document with the version of its schema.

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use gate_common::units::Nanos;
-use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue};
 
 use super::families::Family;
 use crate::admin::observer::Observer;
@@ -64,29 +64,14 @@ fn stores(encoder: &mut DescriptorEncoder<'_>, services: &[ServiceMetrics], repo
             series.add(&[("service", &service.name)], u32::from(up))?;
         }
     }
-    let mut series = STORE_CONNECTIONS.begin(encoder)?;
-    each(services, |service| series.add(&[("service", &service.name)], service.store_connections()))?;
-    let mut series = CONCURRENCY_LIMIT.begin(encoder)?;
-    each(services, |service| match service.parallelism() {
-        Some(limit) => series.add(&[("service", &service.name)], limit),
-        None => Ok(()),
-    })?;
-    let mut series = CLIENTS.begin(encoder)?;
-    each(services, |service| series.add(&[("service", &service.name)], service.clients()))
+    by_service(encoder, STORE_CONNECTIONS, services, |service| Some(service.store_connections()))?;
+    by_service(encoder, CONCURRENCY_LIMIT, services, ServiceMetrics::parallelism)?;
+    by_service(encoder, CLIENTS, services, |service| Some(service.clients()))
 }
 
 fn queues(encoder: &mut DescriptorEncoder<'_>, services: &[ServiceMetrics]) -> fmt::Result {
-    let tiers = || services.iter().flat_map(|service| Tier::ALL.map(|tier| (service, tier)));
-    let mut series = WAITING.begin(encoder)?;
-    tiers().try_for_each(|(service, tier)| {
-        let labels = [("service", service.name.as_str()), ("tier", tier.name())];
-        series.add(&labels, service.queue(tier).waiting)
-    })?;
-    let mut series = QUEUE_DELAY.begin(encoder)?;
-    tiers().try_for_each(|(service, tier)| {
-        let labels = [("service", service.name.as_str()), ("tier", tier.name())];
-        series.add(&labels, seconds(service.queue(tier).delay))
-    })
+    by_tier(encoder, WAITING, services, |service, tier| service.queue(tier).waiting)?;
+    by_tier(encoder, QUEUE_DELAY, services, |service, tier| seconds(service.queue(tier).delay))
 }
 
 fn events(encoder: &mut DescriptorEncoder<'_>, services: &[ServiceMetrics]) -> fmt::Result {
@@ -97,14 +82,10 @@ fn events(encoder: &mut DescriptorEncoder<'_>, services: &[ServiceMetrics]) -> f
         (ACCEPTED_CLIENTS, Event::Accepted),
         (TURNED_AWAY, Event::TurnedAway),
     ] {
-        let mut series = family.begin(encoder)?;
-        each(services, |service| series.add_touched(&[("service", &service.name)], service.get(event)))?;
+        by_service(encoder, family, services, |service| Some(service.get(event)).filter(|&count| count > 0))?;
     }
-    let mut series = SETTLED.begin(encoder)?;
-    each(services, |service| match service.settled_mru() {
-        0 => Ok(()),
-        settled => series.add(&[("service", &service.name)], settled as f64 / 1e3),
-    })
+    let settled = |service: &ServiceMetrics| Some(service.settled_mru()).filter(|&mru| mru > 0);
+    by_service(encoder, SETTLED, services, |service| settled(service).map(|mru| mru as f64 / 1e3))
 }
 
 /// The findings and decisions of the last tick.
@@ -135,8 +116,30 @@ fn decisions(encoder: &mut DescriptorEncoder<'_>, report: &Report) -> fmt::Resul
     Ok(())
 }
 
-fn each(services: &[ServiceMetrics], write: impl FnMut(&ServiceMetrics) -> fmt::Result) -> fmt::Result {
-    services.iter().try_for_each(write)
+/// One series for each service that has a value.
+fn by_service<V: EncodeGaugeValue>(
+    encoder: &mut DescriptorEncoder<'_>,
+    family: Family,
+    services: &[ServiceMetrics],
+    value: impl Fn(&ServiceMetrics) -> Option<V>,
+) -> fmt::Result {
+    let mut series = family.begin(encoder)?;
+    let mut values = services.iter().filter_map(|service| Some((service, value(service)?)));
+    values.try_for_each(|(service, value)| series.add(&[("service", &service.name)], value))
+}
+
+/// One series for each service and tier.
+fn by_tier<V: EncodeGaugeValue>(
+    encoder: &mut DescriptorEncoder<'_>,
+    family: Family,
+    services: &[ServiceMetrics],
+    value: impl Fn(&ServiceMetrics, Tier) -> V,
+) -> fmt::Result {
+    let mut series = family.begin(encoder)?;
+    let mut tiers = services.iter().flat_map(|service| Tier::ALL.map(|tier| (service, tier)));
+    tiers.try_for_each(|(service, tier)| {
+        series.add(&[("service", &service.name), ("tier", tier.name())], value(service, tier))
+    })
 }
 
 fn seconds(time: Nanos) -> f64 {
