@@ -56,6 +56,12 @@ mod tests {
     }
 
     #[test]
+    fn the_page_reads_documents_of_this_version() {
+        let line = format!("const SCHEMA_VERSION = {};", crate::admin::document::SCHEMA_VERSION);
+        assert!(FILES[2].2.contains(&line), "{line}");
+    }
+
+    #[test]
     fn the_page_writes_no_markup_of_names() {
         let script = FILES[2].2;
         for forbidden in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("] {

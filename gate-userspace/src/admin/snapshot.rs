@@ -11,7 +11,8 @@ use super::hotkeys::{self, Key};
 use super::queues::Queues;
 use super::sources::Sources;
 use super::status::Status;
-use super::tenants::{self, Tenant};
+use super::tenants::{self, LayerCounts, Tenant};
+use super::verdicts::{self, Sampled};
 use crate::clock;
 
 /// One snapshot.
@@ -31,6 +32,9 @@ pub struct Snapshot {
     pub tenants: Vec<Tenant>,
     /// As of `/v1/queues`.
     pub queues: Queues,
+    /// The last refusals that were sampled, the newest first; at most 20.
+    #[serde(default)]
+    pub refusals: Vec<Refusal>,
     /// As of `/v1/hotkeys`; only for who may see keys.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hotkeys: Option<Vec<Key>>,
@@ -43,6 +47,47 @@ pub struct Totals {
     pub passed: u64,
     /// Requests refused, by reason.
     pub refused: BTreeMap<Cow<'static, str>, u64>,
+    /// Both by layer: `xdp`, `proxy`.
+    #[serde(default)]
+    pub layers: BTreeMap<Cow<'static, str>, LayerCounts>,
+}
+
+/// The refusal of a request that was sampled.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Refusal {
+    /// When, in ms since 1970.
+    pub at_ms: u64,
+    /// The client's address; only for who may see keys.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// The service.
+    pub service: String,
+    /// The tenant that is charged; nothing if none is.
+    pub tenant: Option<String>,
+    /// The query type of the request.
+    pub query_type: String,
+    /// The reason.
+    pub reason: String,
+    /// The limit that refused it.
+    pub bucket: Option<String>,
+    /// Where it was decided.
+    pub layer: String,
+    /// The number of requests that it stands for.
+    pub weight: u32,
+}
+
+impl Refusal {
+    fn new(sampled: Sampled, with_source: bool) -> Self {
+        let Sampled { at_ms, source, service, tenant, query_type, reason, bucket, layer, weight } = sampled;
+        let source = with_source.then_some(source);
+        let reason = reason.unwrap_or_default();
+        Self { at_ms, source, service, tenant, query_type, reason, bucket, layer, weight }
+    }
+
+    fn last(sources: &Sources, with_source: bool) -> Vec<Self> {
+        let refused = verdicts::last_refused(sources, MAX_REFUSALS).into_iter();
+        refused.map(|sampled| Self::new(sampled, with_source)).collect()
+    }
 }
 
 impl Totals {
@@ -53,13 +98,16 @@ impl Totals {
             for (reason, count) in &tenant.refused {
                 *totals.refused.entry(reason.clone()).or_default() += count;
             }
+            for (layer, counts) in &tenant.layers {
+                totals.layers.entry(layer.clone()).or_default().add(counts);
+            }
         }
         totals
     }
 }
 
 impl Snapshot {
-    /// Without keys.
+    /// Without keys and sources.
     pub(super) fn read(sources: &Sources) -> Self {
         let status = sources.status();
         let tenants = tenants::read(&sources.maps, &status.overrides);
@@ -71,14 +119,16 @@ impl Snapshot {
             tenants_in_all: tenants.len(),
             tenants: busiest(tenants),
             queues: Queues::read(&sources.queues, &status.overrides, now),
+            refusals: Refusal::last(sources, false),
             status,
             hotkeys: None,
         }
     }
 
-    /// With keys.
+    /// With keys and sources.
     pub(super) fn with_keys(self, sources: &Sources) -> Self {
-        Self { hotkeys: Some(hotkeys::read(&sources.maps)), ..self }
+        let refusals = Refusal::last(sources, true);
+        Self { refusals, hotkeys: Some(hotkeys::read(&sources.maps)), ..self }
     }
 }
 
@@ -97,6 +147,8 @@ fn busiest(mut tenants: Vec<Tenant>) -> Vec<Tenant> {
 
 /// A page has no room for more.
 const MAX_TENANTS: usize = 200;
+/// So many are read at a glance; a second of a flood has thousands.
+const MAX_REFUSALS: usize = 20;
 
 #[cfg(test)]
 mod tests {
@@ -108,6 +160,7 @@ mod tests {
             "burst_left": 0.0, "debt_ms": 0.0, "price_multiplier": 1.0, "refuse": refuse, "rejection_rate": 0.0,
             "passed": passed, "passed_bytes": 0, "charged_ru": 0.0, "refused_ru": 0.0, "refused": {"quota": refused},
             "shadowed": {}, "replied": 0, "candidate_refused": 0,
+            "layers": {"proxy": {"passed": passed, "refused": {"quota": refused}}},
         });
         serde_json::from_value(tenant).unwrap()
     }
@@ -118,6 +171,8 @@ mod tests {
         tenants[0].refuse = true;
         let totals = Totals::of(&tenants);
         assert_eq!((totals.passed, &totals.refused), (500_500, &[("quota".into(), 1_000)].into()));
+        let proxied = &totals.layers["proxy"];
+        assert_eq!((proxied.passed, &proxied.refused, totals.layers.len()), (500_500, &totals.refused, 1));
         let listed: Vec<_> = busiest(tenants).into_iter().map(|tenant| tenant.id).collect();
         let expected: Vec<_> = [1].into_iter().chain(802..=1_000).collect();
         assert_eq!(listed, expected, "the refused one, and the busiest");

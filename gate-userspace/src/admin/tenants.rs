@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 
-use gate_common::abi::{Name, Reason, Tenant as Element, TenantState, bank_of, tenant_flags};
+use gate_common::abi::{Name, Reason, Tenant as Element, TenantCounters, TenantState, bank_of, tenant_flags};
 use gate_common::token_bucket::debt_ns;
 use gate_common::units::Nanos;
 use schemars::JsonSchema;
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::change::{Override, by_section};
 use crate::clock;
-use crate::kernel::Maps;
+use crate::kernel::{Layer, Maps};
 use crate::policy::Tier;
 
 /// The document of all tenants.
@@ -66,6 +66,38 @@ pub struct Tenant {
     pub replied: u64,
     /// Requests that the candidate quota would have refused.
     pub candidate_refused: u64,
+    /// Requests by the layer that decided on them: `xdp` or `proxy`; layers that saw none are left out.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub layers: BTreeMap<Cow<'static, str>, LayerCounts>,
+}
+
+/// The requests that one layer decided on, since the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LayerCounts {
+    /// Those that passed.
+    pub passed: u64,
+    /// Those refused, by reason.
+    pub refused: BTreeMap<Cow<'static, str>, u64>,
+}
+
+impl LayerCounts {
+    fn of(counters: &TenantCounters) -> Self {
+        Self { passed: counters.passed, refused: by_reason(&counters.refused) }
+    }
+
+    /// Adds those of another tenant.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.passed += other.passed;
+        for (reason, count) in &other.refused {
+            *self.refused.entry(reason.clone()).or_default() += count;
+        }
+    }
+}
+
+/// The reasons that there were, with their counts.
+fn by_reason(counts: &[u64; Reason::COUNT]) -> BTreeMap<Cow<'static, str>, u64> {
+    let named = Reason::ALL.iter().map(|reason| (reason.name().into(), counts[reason.index()]));
+    named.filter(|(_, count)| *count > 0).collect()
 }
 
 /// All of them, in the order of their numbers, with what the daemon says has been set of them.
@@ -120,12 +152,13 @@ impl Tenant {
     fn read(maps: &Maps, id: u32) -> Self {
         let element = maps.tenants.load(id as usize);
         let state = &element.banks[bank_of(maps.generation())];
-        let counters = maps.tenant_counters(id as usize);
+        let by_layer = maps.counters_by_layer(id as usize);
+        let layers = Layer::ALL.iter().zip(&by_layer);
+        let layers = layers.map(|(layer, counters)| (layer.name().into(), LayerCounts::of(counters)));
+        let layers = layers.filter(|(_, counts)| *counts != LayerCounts::default()).collect();
+        let [mut counters, proxied] = by_layer;
+        counters.add(&proxied);
         let level = Level::of(maps, id as usize, state);
-        let by_reason = |counts: &[u64; Reason::COUNT]| {
-            let named = Reason::ALL.iter().map(|reason| (reason.name().into(), counts[reason.index()]));
-            named.filter(|(_, count)| *count > 0).collect()
-        };
         Self {
             id,
             name: element.name.as_str().to_owned(),
@@ -146,6 +179,7 @@ impl Tenant {
             shadowed: by_reason(&counters.shadowed),
             replied: counters.replied,
             candidate_refused: counters.candidate_refused,
+            layers,
         }
     }
 }

@@ -89,9 +89,18 @@ pub(super) fn watch(context: &Sources, query: &str) -> Result<Watched, String> {
         None => return Err(USAGE.to_owned()),
     };
     let (samples, next) = context.verdicts.since(from);
+    Ok(Watched { verdicts: sampled(context, &samples), next })
+}
+
+/// The last refusals, the newest first.
+pub(super) fn last_refused(context: &Sources, most: usize) -> Vec<Sampled> {
+    sampled(context, &context.verdicts.last_refused(most))
+}
+
+fn sampled(context: &Sources, samples: &[VerdictSample]) -> Vec<Sampled> {
     let now = clock::monotonic();
     let now_ms = clock::unix_millis();
-    let sampled = |sample: &VerdictSample| {
+    let one = |sample: &VerdictSample| {
         let service = service(context, sample.service);
         let query_type = service.and_then(|service| service.types.names().nth(sample.query_type.0.into()));
         Sampled {
@@ -106,7 +115,7 @@ pub(super) fn watch(context: &Sources, query: &str) -> Result<Watched, String> {
             weight: sample.weight,
         }
     };
-    Ok(Watched { verdicts: samples.iter().map(sampled).collect(), next })
+    samples.iter().map(one).collect()
 }
 
 fn refused(context: &Sources, found: &RefusedSource) -> Refused {

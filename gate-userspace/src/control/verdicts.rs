@@ -96,6 +96,14 @@ impl Verdicts {
         (state.last.iter().skip(skipped as usize).copied().collect(), state.next)
     }
 
+    /// The last refusals among the verdicts that are still kept, the newest first.
+    #[must_use]
+    pub fn last_refused(&self, most: usize) -> Vec<VerdictSample> {
+        let state = self.lock();
+        let refused = state.last.iter().rev().filter(|sample| sample.reason.is_some());
+        refused.take(most).copied().collect()
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

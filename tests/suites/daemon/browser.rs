@@ -1,11 +1,15 @@
 //! The page of the admin port in a real browser: Debian's Chromium, driven over WebDriver.
 
+use std::io::Write as _;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use fantoccini::{Client, ClientBuilder, Locator};
-use gate_tests::proxy::{Listening, PATIENCE, address};
+use gate_tests::proxy::{Listening, PATIENCE, address, read_until};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
@@ -13,7 +17,13 @@ use xtask::lab::process::ChildProcess;
 use xtask::paths;
 
 const TENANTS: &str = "[[tenant]]\nname = \"acme\"\nsources = [\"127.0.0.0/8\"]\nquota = \"5000 RU/s\"\n\
-                       [[tenant]]\nname = \"other\"\nsources = [\"198.18.0.1\"]\nquota = \"700 RU/s\"\n";
+                       [[tenant]]\nname = \"other\"\nsources = [\"198.18.0.1\"]\nquota = \"700 RU/s\"\n\
+                       [[tenant]]\nname = \"small\"\nsources = [\"127.0.7.7\"]\nquota = \"1 RU/s\"\nburst = \"4s\"\n";
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+/// An address of the tenant `small`.
+const SMALL: Ipv4Addr = Ipv4Addr::new(127, 0, 7, 7);
+const TAB: &str = "\u{e004}";
+const ENTER: &str = "\u{e007}";
 
 /// A gate, and a browser that has its page open.
 struct Site {
@@ -21,20 +31,27 @@ struct Site {
     _store: Listening,
     page: Client,
     _driver: ChildProcess,
-    port: std::net::SocketAddr,
+    port: SocketAddr,
+    token: PathBuf,
 }
 
 impl Site {
     async fn new() -> Result<Self> {
         let port = address();
         let store = Listening::embedded("memcached")?;
-        let section = format!("threads = \"1\"\nadmin_http = \"{port}\"");
+        let token = std::env::temp_dir().join(format!("gate-browser-{}-{}", std::process::id(), port.ip()));
+        std::fs::write(&token, TOKEN)?;
+        std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o600))?;
+        let section = format!(
+            "threads = \"1\"\nsample = \"1/1\"\nadmin_http = \"{port}\"\nadmin_token_file = {token:?}"
+        );
         let gate = Listening::gate_with(&section, "memcached", store.address, "", TENANTS)?;
-        let driver_port = address().port();
         let mut command = Command::new("chromedriver");
-        command.arg(format!("--port={driver_port}"));
+        // One that is free, for both families of addresses.
+        command.arg("--port=0");
         let mut driver = ChildProcess::start("chromedriver", command)?;
-        driver.wait_for("started successfully", PATIENCE)?;
+        let started = driver.wait_for("started successfully on port", PATIENCE)?;
+        let driver_port = started.trim_end_matches('.').rsplit(' ').next().context("no port")?;
         let mut options = serde_json::Map::new();
         let arguments = [
             "--headless=new",
@@ -49,7 +66,26 @@ impl Site {
             .connect(&format!("http://127.0.0.1:{driver_port}"))
             .await?;
         page.goto(&format!("http://{port}/")).await?;
-        Ok(Self { gate, _store: store, page, _driver: driver, port })
+        Ok(Self { gate, _store: store, page, _driver: driver, port, token })
+    }
+
+    /// Has the tenant `small` ask for more than it may have.
+    fn ask(&self, requests: usize) -> Result<()> {
+        let mut client = self.gate.connect_from(SMALL)?;
+        client.write_all(&b"get a\r\n".repeat(requests))?;
+        let mut lines = 0;
+        while lines < requests {
+            lines += read_until(&mut client, b"\r\n")?.iter().filter(|&&byte| byte == b'\n').count();
+        }
+        Ok(())
+    }
+
+    /// The texts of a table's rows, cell by cell.
+    async fn rows(&self, table: &str) -> Result<Vec<Vec<String>>> {
+        let script = format!(
+            "return [...document.querySelectorAll('#{table} tbody tr')].map((row) => [...row.cells].map((cell) => cell.innerText))"
+        );
+        Ok(serde_json::from_value(self.script(&script).await?)?)
     }
 
     async fn script(&self, script: &str) -> Result<Value> {
@@ -80,7 +116,14 @@ impl Site {
     }
 
     async fn end(self) -> Result<()> {
-        Ok(self.page.close().await?)
+        Ok(self.page.clone().close().await?)
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        // It lies in the directory for temporary files.
+        let _ = std::fs::remove_file(&self.token);
     }
 }
 
@@ -115,6 +158,101 @@ fn the_page_shows_what_the_documents_say() -> Result<()> {
         let own = format!("http://{}/", site.port);
         let asked = asked.as_array().context("no list")?;
         ensure!(asked.iter().all(|url| url.as_str().is_some_and(|url| url.starts_with(&own))), "{asked:?}");
+        site.end().await
+    })
+}
+
+/// A count as the page writes it.
+fn grouped(count: &Value) -> Result<String> {
+    let digits = count.as_u64().context("no count")?.to_string();
+    let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().collect();
+    Ok(String::from_utf8(groups.join(&b','))?)
+}
+
+#[test]
+fn the_page_counts_by_tenant_layer_and_reason() -> Result<()> {
+    in_runtime(async {
+        let site = Site::new().await?;
+        site.ask(1_500)?;
+        let tenants = site.gate.json(&["tenants", "small"])?;
+        let counted = &tenants["tenants"][0]["layers"]["proxy"];
+        let refused = counted["refused"].as_object().context("nothing is refused")?;
+        let passed = std::iter::once(("passed".to_owned(), &counted["passed"]));
+        let refused = refused.iter().map(|(reason, count)| (format!("refused {reason}"), count));
+        let expected: Result<Vec<_>> = passed
+            .chain(refused)
+            .map(|(verdict, count)| Ok(["small", "proxy", &verdict, &grouped(count)?].map(str::to_owned)))
+            .collect();
+        let mut expected = expected?;
+        ensure!(expected.len() > 1, "{tenants}");
+        let last = &expected[expected.len() - 1];
+        let shown = format!(
+            "[...document.querySelectorAll('#verdicts tbody tr')].some((row) => row.cells[2].innerText === {:?} && row.cells[4].innerText === {:?})",
+            last[2], last[3]
+        );
+        site.until(&shown).await?;
+        let mut rows: Vec<_> = site
+            .rows("verdicts")
+            .await?
+            .into_iter()
+            .map(|row| [0, 1, 2, 4].map(|place| row[place].clone()))
+            .collect();
+        rows.sort();
+        expected.sort();
+        ensure!(rows == expected, "{rows:?}, not {expected:?}");
+        let status = site.gate.json(&["status"])?;
+        let services = status["services"].as_array().context("no services")?;
+        let services: Vec<_> = services.iter().map(|service| service["name"].clone()).collect();
+        let shown: Vec<_> =
+            site.rows("services").await?.into_iter().map(|row| Value::from(row[0].clone())).collect();
+        ensure!(shown == services, "{shown:?}, not {services:?}");
+        site.end().await
+    })
+}
+
+#[test]
+fn refusals_come_with_their_source_for_the_token_alone() -> Result<()> {
+    in_runtime(async {
+        let site = Site::new().await?;
+        site.ask(20)?;
+        site.until("document.querySelector('#refusals tbody tr')").await?;
+        for row in site.rows("refusals").await? {
+            ensure!(row[1..] == ["proxy", "store", "small", "get", "quota", "", "", "1"], "{row:?}");
+        }
+        site.until("document.getElementById('refusals-note').innerText.includes('gate web')").await?;
+        site.page.goto(&format!("http://{}/#token={TOKEN}", site.port)).await?;
+        site.page.refresh().await?;
+        site.until("document.querySelector('#refusals tbody tr')").await?;
+        for row in site.rows("refusals").await? {
+            ensure!(row[7] == SMALL.to_string(), "{row:?}");
+        }
+        let note = site.script("return document.getElementById('refusals-note').innerText").await?;
+        ensure!(note == "", "{note}");
+        let before = site.rows("refusals").await?.len();
+        site.ask(5)?;
+        site.until(&format!("document.querySelectorAll('#refusals tbody tr').length > {before}")).await?;
+        site.end().await
+    })
+}
+
+#[test]
+fn overrides_are_listed_with_the_line_that_sets_them() -> Result<()> {
+    in_runtime(async {
+        let site = Site::new().await?;
+        let set = site.gate.command(&["set", "tenant.other.quota", "650 RU/s"])?;
+        ensure!(set.status.success(), "{set:?}");
+        site.until("document.querySelector('#overrides tbody tr')").await?;
+        let line = "gate set tenant.other.quota \"650 RU/s\"";
+        let rows = site.rows("overrides").await?;
+        ensure!(rows == [["tenant.other.quota", "650 RU/s", line]], "{rows:?}");
+        let overrides = &site.gate.json(&["status"])?["overrides"];
+        ensure!(*overrides == json!([{"key": rows[0][0], "value": rows[0][1]}]), "{overrides}");
+        site.page.find(Locator::Css("#overrides td button")).await?.click().await?;
+        let shown = site.until("document.getElementById('set-line').value").await?;
+        ensure!(shown == line, "{shown}");
+        // It is what the command takes.
+        let quoted = site.script("return setLine('tenant.a.deny', '[\"a$b\"]')").await?;
+        ensure!(quoted == "gate set tenant.a.deny '[\"a$b\"]'", "{quoted}");
         site.end().await
     })
 }
@@ -158,12 +296,54 @@ fn the_page_obeys_a_keyboard_alone() -> Result<()> {
             if site.script(focused).await? == "acme" {
                 break;
             }
-            site.page.active_element().await?.send_keys("\u{e004}").await?;
+            site.page.active_element().await?.send_keys(TAB).await?;
         }
         ensure!(site.script(focused).await? == "acme", "the tenant cannot be reached");
-        site.page.active_element().await?.send_keys("\u{e007}").await?;
+        site.page.active_element().await?.send_keys(ENTER).await?;
         let line = site.until("document.getElementById('set-line').value").await?;
         ensure!(line == "gate set tenant.acme.quota \"5000 RU/s\"", "{line}");
+        site.end().await
+    })
+}
+
+#[test]
+fn every_control_is_reached_by_tab_and_obeys_enter() -> Result<()> {
+    in_runtime(async {
+        let site = Site::new().await?;
+        site.until(&cell("acme", 4)).await?;
+        // Nothing comes or goes while it is held still.
+        site.script("document.getElementById('hold').click(); return true").await?;
+        let controls =
+            "[...document.querySelectorAll('button, input')].filter((control) => control.offsetParent)";
+        let count = site.script(&format!("return {controls}.length")).await?.as_u64().context("a count")?;
+        ensure!(count > 40, "{count}");
+        for _ in 0..=count {
+            site.page.active_element().await?.send_keys(TAB).await?;
+            site.script("document.activeElement.reached = true; return true").await?;
+        }
+        let missed = format!(
+            "return {controls}.filter((control) => !control.reached).map((control) => control.outerHTML)"
+        );
+        let missed = site.script(&missed).await?;
+        ensure!(missed == json!([]), "{missed}");
+        let colour = "return getComputedStyle(document.body).backgroundColor";
+        let before = site.script(colour).await?;
+        site.script("document.getElementById('theme').focus(); return true").await?;
+        site.page.active_element().await?.send_keys(ENTER).await?;
+        let after = site.script(colour).await?;
+        ensure!(before != after, "{before} in dark and light");
+        site.script("document.querySelector('#tenants th button').focus(); return true").await?;
+        site.page.active_element().await?.send_keys(ENTER).await?;
+        let names = |rows: Vec<Vec<String>>| rows.into_iter().map(|row| row[0].clone()).collect::<Vec<_>>();
+        let sorted = names(site.rows("tenants").await?);
+        ensure!(sorted == ["acme", "other", "small"], "{sorted:?}");
+        site.page.active_element().await?.send_keys(ENTER).await?;
+        let turned = names(site.rows("tenants").await?);
+        ensure!(turned == ["small", "other", "acme"], "{turned:?}");
+        let moved = "const row = document.querySelector('#tenants tr[data-key=acme]'); row.querySelector('button').focus(); \
+                     state.sorted.tenants.turned = false; drawTable('tenants'); \
+                     return row.rowIndex === 1 && document.activeElement.closest('tr') === row";
+        ensure!(site.script(moved).await? == true, "a row that moves keeps the focus");
         site.end().await
     })
 }

@@ -4,6 +4,7 @@
 const KEPT = 300; // points of a chart: five minutes
 const RETRY_MS = 1000;
 const SILENCE_MS = 5000; // gate sends every second
+const SCHEMA_VERSION = 1; // as gate's own
 const COLOURS = ['#3b82f6', '#e4572e', '#2a9d8f', '#b07aa1', '#d9a441', '#6b7fd7', '#8c6d31', '#5fa55a'];
 
 const byId = (id) => document.getElementById(id);
@@ -30,10 +31,13 @@ const TABLES = {
   tenants: ['tenant', '#refused/s', '#passed/s', '#RU/s', '#quota RU/s', '#burst left', 'why refused', 'tier', 'by hand'],
   services: ['service', 'store', '#clients', '#latency ratio', 'prices and refusals by tier', '#waiting', '#at most', 'shedding'],
   types: ['type', 'service', '#answered/s', '#accepted', '#waiting', '#p50 ms', '#p90 ms', '#p99 ms', '#store p50', 'objective ms'],
+  refusals: ['#time, UTC', 'layer', 'service', 'tenant', 'query type', 'reason', 'bucket', 'source', '#stands for'],
+  verdicts: ['tenant', 'layer', 'verdict', '#a second', '#since the start'],
+  packets: ['left as', '#a second', '#since the start'],
   keys: ['key', '#asked', '#error at most', 'service', 'hot'],
-  overrides: ['setting', 'value'],
+  overrides: ['setting', 'value', 'to set it again'],
 };
-const FIRST_ORDER = { tenants: 1, services: 0, types: 2, keys: 1, overrides: 0 };
+const FIRST_ORDER = { tenants: 1, services: 0, types: 2, refusals: 0, verdicts: 3, packets: 2, keys: 1, overrides: 0 };
 
 // A cell is a text, or a number and its text.
 const number = (value, print) => ({ value: value ?? null, text: print(value) });
@@ -107,6 +111,44 @@ function typeRows({ now }) {
   });
 }
 
+// One of a request that stands for others; the newest comes first. They have no names: a row is what stands in its place.
+const refusalRows = ({ now }) => (now.refusals ?? []).map((refusal, place) => ({
+  key: String(place), wrong: false,
+  cells: [number(refusal.at_ms, (at) => new Date(at).toISOString().slice(11, 23)), refusal.layer, refusal.service,
+    refusal.tenant ?? 'nobody', refusal.query_type, refusal.reason, refusal.bucket ?? '', refusal.source ?? '',
+    number(refusal.weight, amount)],
+}));
+
+// Passed, and refused by reason, of each layer.
+const verdictsOf = (counts) => [['passed', counts.passed], ...Object.entries(counts.refused).map(([reason, count]) => [`refused ${reason}`, count])];
+
+// The counts of a snapshot's tenants or totals by layer and verdict, those that are not zero.
+function byVerdict(layers) {
+  const all = Object.entries(layers ?? {}).flatMap(([layer, counts]) => verdictsOf(counts).map(([verdict, count]) => [layer, verdict, count]));
+  return all.filter(([, , count]) => count > 0);
+}
+
+function verdictRows({ now, before }) {
+  const earlier = new Map((before?.tenants ?? []).map((tenant) => [tenant.name, new Map(byVerdict(tenant.layers).map(([layer, verdict, count]) => [`${layer} ${verdict}`, count]))]));
+  return now.tenants.flatMap((tenant) => byVerdict(tenant.layers).map(([layer, verdict, count]) => {
+    const was = earlier.get(tenant.name);
+    const risen = rate(was && (was.get(`${layer} ${verdict}`) ?? 0), count);
+    return {
+      key: `${tenant.name} ${layer} ${verdict}`, wrong: verdict !== 'passed' && risen > 0,
+      cells: [tenant.name, layer, verdict, number(risen, amount), number(count, amount)],
+    };
+  }));
+}
+
+function packetRows({ now, before }) {
+  const counts = { ...now.status.exits, ...now.status.events };
+  const earlier = before && { ...before.status.exits, ...before.status.events };
+  return Object.entries(counts).filter(([, count]) => count > 0).map(([name, count]) => ({
+    key: name, wrong: false,
+    cells: [name, number(rate(earlier && (earlier[name] ?? 0), count), amount), number(count, amount)],
+  }));
+}
+
 const keyRows = ({ now }) => (now.hotkeys ?? []).map((key) => ({
   key: `${key.service} ${key.key}`, wrong: false,
   cells: [key.key, number(key.estimate, amount), number(key.error, amount), key.service,
@@ -114,10 +156,13 @@ const keyRows = ({ now }) => (now.hotkeys ?? []).map((key) => ({
 }));
 
 const overrideRows = ({ now }) => now.status.overrides.map(({ key, value }) => ({
-  key, wrong: false, chosen: () => choose(key, value), cells: [key, String(value)],
+  key, wrong: false, chosen: () => choose(key, value), cells: [key, String(value), setLine(key, value)],
 }));
 
-const ROWS = { tenants: tenantRows, services: serviceRows, types: typeRows, keys: keyRows, overrides: overrideRows };
+const ROWS = {
+  tenants: tenantRows, services: serviceRows, types: typeRows, refusals: refusalRows, verdicts: verdictRows,
+  packets: packetRows, keys: keyRows, overrides: overrideRows,
+};
 
 const textOf = (cell) => (typeof cell === 'string' ? cell : cell.text);
 
@@ -157,9 +202,9 @@ function drawTable(name) {
   const rows = ROWS[name](state).filter((row) => row.cells.some((cell) => textOf(cell).toLowerCase().includes(wanted)));
   rows.sort((one, other) => (order.turned ? -1 : 1) * compare(one.cells[order.by], other.cells[order.by]));
   const body = table.tBodies[0];
+  const focused = document.activeElement;
   const kept = new Map([...body.rows].map((row) => [row.dataset.key, row]));
   rows.slice(0, 200).forEach((row, place) => {
-    // Rows are kept, so that the focus stays where it is.
     const element = kept.get(row.key) ?? newRow(row, columns);
     kept.delete(row.key);
     element.className = row.wrong ? 'wrong' : '';
@@ -172,6 +217,8 @@ function drawTable(name) {
     if (body.rows[place] !== element) body.insertBefore(element, body.rows[place] ?? null);
   });
   kept.forEach((row) => row.remove());
+  // A row that has moved has lost it.
+  if (focused !== document.activeElement && body.contains(focused)) focused.focus({ preventScroll: true });
 }
 
 function newRow(row, columns) {
@@ -190,10 +237,15 @@ function newRow(row, columns) {
   return element;
 }
 
-// Shows the line that would set this again.
+// The line that sets this again, as a shell takes it.
+function setLine(key, value) {
+  const said = typeof value === 'number' ? `${value} RU/s` : value == null ? 'unlimited' : String(value);
+  const quoted = /["$`\\!]/.test(said) ? `'${said.replaceAll("'", "'\\''")}'` : `"${said}"`;
+  return `gate set ${key} ${quoted}`;
+}
+
 function choose(key, value) {
-  const said = typeof value === 'number' ? `"${value} RU/s"` : value == null ? 'unlimited' : `"${value}"`;
-  byId('set-line').value = `gate set ${key} ${said}`;
+  byId('set-line').value = setLine(key, value);
   byId('set').hidden = false;
   byId('set-line').focus();
 }
@@ -260,11 +312,16 @@ function addPoints() {
   const { now, before } = state;
   if (!before) return;
   const at = now.unix_s;
-  const total = (count) => rate(count(before.totals), count(now.totals));
-  charts.requests.add(at, { passed: total((of) => of.passed), refused: total((of) => sum(of.refused)) });
-  const reasons = Object.entries(now.totals.refused);
-  const rates = reasons.map(([reason, count]) => [reason, rate(before.totals.refused[reason] ?? 0, count)]);
-  charts.reasons.add(at, Object.fromEntries(rates));
+  const earlier = before.totals.layers ?? {};
+  const requests = Object.entries(now.totals.layers ?? {}).flatMap(([layer, counts]) => [
+    [`${layer} passed`, rate(earlier[layer]?.passed ?? 0, counts.passed)],
+    [`${layer} refused`, rate(sum(earlier[layer]?.refused ?? {}), sum(counts.refused))],
+  ]);
+  charts.requests.add(at, Object.fromEntries(requests));
+  const was = new Map(byVerdict(earlier).map(([layer, verdict, count]) => [`${layer} ${verdict}`, count]));
+  const reasons = byVerdict(now.totals.layers).filter(([, verdict]) => verdict !== 'passed')
+    .map(([layer, verdict, count]) => [`${layer} ${verdict.slice('refused '.length)}`, rate(was.get(`${layer} ${verdict}`) ?? 0, count)]);
+  charts.reasons.add(at, Object.fromEntries(reasons));
   const services = [...now.queues.services, ...now.queues.probed];
   charts.ratio.add(at, Object.fromEntries(services.map((service) => [service.name, service.latency_ratio])));
   const waiting = now.queues.services.map((service) => [service.name, service.tiers.reduce((all, tier) => all + tier.waiting, 0)]);
@@ -287,11 +344,17 @@ function draw() {
   if (status.stale) said.push('heartbeat stale');
   if (state.held) said.push('held still');
   say(said.join(' · '), status.stale);
-  byId('keys-note').textContent = state.now.hotkeys ? '' : 'Keys are shown to who has the token: `gate web` prints a link with it.';
+  const note = state.now.hotkeys ? '' : 'shown to who has the token: `gate web` prints a link with it.';
+  byId('keys-note').textContent = note && `Keys are ${note}`;
+  byId('refusals-note').textContent = note && `Sources are ${note}`;
   Object.keys(TABLES).forEach(drawTable);
 }
 
 function received(snapshot) {
+  if (snapshot.schema_version !== SCHEMA_VERSION) {
+    say('gate is of another version than this page: load it again', true);
+    return;
+  }
   if (state.held) return;
   // One of another gate, or of one that was started anew, has no rates with the last.
   state.before = state.now;
