@@ -221,7 +221,7 @@ fn upgrade_under_load(
     };
     std::thread::scope(|scope| {
         let client = move || host.net.server.enter(|| ask_anew(to, over, answered))?;
-        let clients: Vec<_> = (0..3).map(|_| scope.spawn(client)).collect();
+        let clients: Vec<_> = (0..2).map(|_| scope.spawn(client)).collect();
         let managed = manager.map(|manager| scope.spawn(move || manager.listen(over)));
         let upgraded = (|| {
             more()?;
@@ -230,9 +230,9 @@ fn upgrade_under_load(
                 let main = fs::read_to_string(&manager.main)?;
                 ensure!(main != before.to_string(), "the script has not waited for the new program");
             }
+            gate.finish(PATIENCE)?;
             wait_until("no gate takes over", || Ok(host.owner()?.is_some_and(|owner| owner != before)))?;
             let after = Successor::new(host.owner()?.context("an owner")?);
-            gate.finish(PATIENCE)?;
             more()?;
             anyhow::Ok(after)
         })();
