@@ -3,6 +3,7 @@
 //! The package is laid out in a directory and packed by `dpkg-deb`, which every Debian has. It depends on what `dpkg-shlibdeps`
 //! finds the binary linked to. The binary is stripped, and has the eBPF object in it.
 
+use std::env;
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
@@ -50,12 +51,9 @@ pub fn run(args: &Args) -> Result<()> {
     let package =
         Package { gate: &gate, version: env!("CARGO_PKG_VERSION"), compression: Compression::Smallest };
     let packed = package.build(&directory)?;
-    println!(
-        "{}: {}, its binary {}",
-        packed.file.display(),
-        megabytes(packed.bytes),
-        megabytes(packed.binary_bytes)
-    );
+    let here = env::current_dir()?;
+    let file = packed.file.strip_prefix(here).unwrap_or(&packed.file).display();
+    println!("{file}: {}, its binary {}", megabytes(packed.bytes), megabytes(packed.binary_bytes));
     Ok(())
 }
 
