@@ -14,6 +14,7 @@ pub mod packet;
 pub mod privilege;
 pub mod proxy;
 pub mod raw;
+pub mod rng;
 pub mod schema;
 pub mod store;
 pub mod system;

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use gate_tests::proxy::{Listening, PATIENCE, read_until, shown};
+use gate_tests::rng::Rng;
 use nix::sys::signal::Signal;
 
 /// Everyone is `source`, until it logs in as alice, who is `poor`, or bob, who is `rich`.
@@ -506,11 +507,8 @@ fn random_identity_changes_are_answered_as_by_the_store() -> Result<()> {
     let behind = store()?;
     let tenants = TENANTS.replace("10 RU/s", "unlimited");
     let gate = Listening::gate("resp", behind.address, "max_pools = \"6\"", &tenants)?;
-    let mut draw = 0x1d3a;
-    let mut below = |end: usize| {
-        draw = gate_common::abi::draw::next(draw);
-        (draw >> 20) as usize % end
-    };
+    let mut rng = Rng::new(0x1d3a);
+    let mut below = |end: usize| rng.index(end);
     for round in 0..150 {
         // Clients come and go, so that there are pools of every kind.
         let mut client = [direct.connect()?, gate.connect()?];

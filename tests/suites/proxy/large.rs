@@ -5,9 +5,9 @@ use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use gate_common::abi::draw;
 use gate_tests::fake_store::{FakeStore, counter};
 use gate_tests::proxy::{Listening, PATIENCE, read_until, shown};
+use gate_tests::rng::Rng;
 use gate_tests::wait::wait_until;
 
 const EVERYONE: &str = "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"unlimited\"";
@@ -15,12 +15,7 @@ const MIB: usize = 1 << 20;
 
 /// Every byte occurs, ends of lines among them.
 fn value(len: usize, seed: u64) -> Vec<u8> {
-    let mut random = seed;
-    let mut next = || {
-        random = draw::next(random);
-        (random >> 24) as u8
-    };
-    (0..len).map(|_| next()).collect()
+    Rng::new(seed).bytes(len)
 }
 
 /// A request of Redis.

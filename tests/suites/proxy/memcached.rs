@@ -6,8 +6,8 @@ use std::net::TcpStream;
 use std::process::Command;
 
 use anyhow::{Result, ensure};
-use gate_common::abi::draw;
 use gate_tests::proxy::{Listening, read_until, shown};
+use gate_tests::rng::Rng;
 
 const EVERYONE: &str = "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"unlimited\"";
 
@@ -81,13 +81,13 @@ fn random_commands_are_answered_as_by_the_store_itself() -> Result<()> {
     let direct = Listening::memcached()?;
     let behind = Listening::memcached()?;
     let gate = Listening::gate("memcached", behind.address, "", EVERYONE)?;
-    let mut random = Random(0x5eed);
+    let mut rng = Rng::new(0x5eed);
     let mut clients: Vec<Client> =
         (0..CLIENTS).map(|number| Client::connect(number, &direct, &gate)).collect::<Result<_>>()?;
     let mut done = 0;
     for round in 0_u64.. {
         for client in &mut clients {
-            done += client.send(round, &mut random)?;
+            done += client.send(round, &mut rng)?;
         }
         for client in &mut clients {
             client.compare(round)?;
@@ -127,9 +127,9 @@ impl Client {
     }
 
     /// Sends a batch of commands, pipelined, to both; returns how many.
-    fn send(&mut self, round: u64, random: &mut Random) -> Result<usize> {
-        let count = 1 + random.below(40) as usize;
-        let commands: Vec<Template> = (0..count).map(|_| random.command(self.number)).collect();
+    fn send(&mut self, round: u64, rng: &mut Rng) -> Result<usize> {
+        let count = 1 + rng.index(40);
+        let commands: Vec<Template> = (0..count).map(|_| command(rng, self.number)).collect();
         for (which, side) in [&mut self.direct, &mut self.gate].into_iter().enumerate() {
             let mut batch = Vec::new();
             for command in &commands {
@@ -228,117 +228,96 @@ impl Template {
     }
 }
 
-/// Draws commands, the same for the same seed.
-struct Random(u64);
+fn any_key(rng: &mut Rng, client: usize) -> String {
+    format!("c{client}:{}", rng.below(KEYS))
+}
 
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = draw::next(self.0);
-        (self.0 >> 20) % end
+/// Every byte occurs; mostly short, rarely as long as memcached takes, or longer.
+fn value(rng: &mut Rng) -> Vec<u8> {
+    let len = match rng.below(2_000) {
+        0 => 1_000_000,
+        1 => 1_048_000 + rng.index(2_000),
+        2..40 => rng.index(100_000),
+        40..400 => rng.index(3),
+        _ => rng.index(100),
+    };
+    let mut value = rng.value(len);
+    // memcached reads a number past the end of a value that is all white space, into whatever lies there.
+    if let Some(first) = value.first_mut().filter(|first| first.is_ascii_whitespace() || **first == 0x0b) {
+        *first = b'x';
     }
+    value
+}
 
-    fn one<'a>(&mut self, of: &[&'a str]) -> &'a str {
-        of[self.below(of.len() as u64) as usize]
-    }
-
-    fn key(&mut self, client: usize) -> String {
-        format!("c{client}:{}", self.below(KEYS))
-    }
-
-    /// Every byte occurs; mostly short, rarely as long as memcached takes, or longer.
-    fn value(&mut self) -> Vec<u8> {
-        let len = match self.below(2_000) {
-            0 => 1_000_000,
-            1 => 1_048_000 + self.below(2_000),
-            2..40 => self.below(100_000),
-            40..400 => self.below(3),
-            _ => self.below(100),
-        };
-        let first = self.below(256) as u8;
-        let mut byte = first;
-        let mut next = || {
-            byte = byte.wrapping_mul(5).wrapping_add(113);
-            byte
-        };
-        let mut value: Vec<u8> = (0..len).map(|_| next()).collect();
-        // memcached reads a number past the end of a value that is all white space, into whatever lies there.
-        if let Some(first) = value.first_mut().filter(|first| first.is_ascii_whitespace() || **first == 0x0b)
-        {
-            *first = b'x';
+fn command(rng: &mut Rng, client: usize) -> Template {
+    let key = any_key(rng, client);
+    let noreply = if rng.below(8) == 0 { " noreply" } else { "" };
+    let line = match rng.below(24) {
+        0..=5 => {
+            let verb = rng.pick(&["set", "set", "set", "add", "replace", "append", "prepend"]);
+            let value = value(rng);
+            let flags = rng.below(1_000);
+            let line = format!("{verb} {key} {flags} 0 {}{noreply}\r\n", value.len());
+            return Template::Plain([line.as_bytes(), &value, b"\r\n"].concat());
         }
-        value
-    }
-
-    fn command(&mut self, client: usize) -> Template {
-        let key = self.key(client);
-        let noreply = if self.below(8) == 0 { " noreply" } else { "" };
-        let line = match self.below(24) {
-            0..=5 => {
-                let verb = self.one(&["set", "set", "set", "add", "replace", "append", "prepend"]);
-                let value = self.value();
-                let flags = self.below(1_000);
-                let line = format!("{verb} {key} {flags} 0 {}{noreply}\r\n", value.len());
-                return Template::Plain([line.as_bytes(), &value, b"\r\n"].concat());
-            }
-            6..=10 => format!("get {key}\r\n"),
-            11 => format!("gets {key}\r\n"),
-            12 => format!(
-                "{} {key} {} {}\r\n",
-                self.one(&["get", "gets", "gat 0", "gats 1000"]),
-                self.key(client),
-                self.key(client)
-            ),
-            13 => format!("delete {key}{noreply}\r\n"),
-            // Never a shorter number: whether memcached pads it with blanks depends on who is just reading it.
-            14 => format!(
-                "{}{noreply}\r\n",
-                self.one(&["incr K 1099511627776", "incr K 2199023255552", "decr K x"]).replace('K', &key)
-            ),
-            15 => format!("touch {key} {}{noreply}\r\n", self.one(&["0", "1000"])),
-            16 => return Template::Cas { key, value: self.value() },
-            17 => format!("set {key} 0 0 2{noreply}\r\n{}\r\n", 10 + self.below(89)),
-            18 => format!(
-                "mg {key}{}\r\n",
-                self.one(&["", " v", " v q", " f v k Oabc", " q k v", " s v c", " v T0", " k q s"])
-            ),
-            19 => {
-                let value = self.value();
-                let line = format!(
-                    "ms {key} {}{}\r\n",
-                    value.len(),
-                    self.one(&["", " q", " k Oab", " F7 q", " MA", " ME q", " c"])
-                );
-                return Template::Plain([line.as_bytes(), &value, b"\r\n"].concat());
-            }
-            20 => format!("md {key}{}\r\n", self.one(&["", " q", " k Ox q", " I"])),
-            21 => format!(
-                "ma {key}{}\r\n",
-                self.one(&[
-                    " D1099511627776",
-                    " q D1099511627776",
-                    " v D1099511627776",
-                    " D1099511627776 v q",
-                    " MI t D1099511627776",
-                    " N0 J3 v D1099511627776"
-                ])
-            ),
-            22 => "mn\r\n".to_owned(),
-            _ => self
-                .one(&[
-                    "version\r\n",
-                    "nonsense\r\n",
-                    "get\r\n",
-                    "incr c:none x\r\n",
-                    "set a b\r\n",
-                    "\r\n",
-                    "verbosity 1\r\n",
-                    "delete\r\n",
-                    "gat 0\r\n",
-                    "mg\r\n",
-                    "touch c:none\r\n",
-                ])
-                .to_owned(),
-        };
-        Template::Plain(line.into_bytes())
-    }
+        6..=10 => format!("get {key}\r\n"),
+        11 => format!("gets {key}\r\n"),
+        12 => format!(
+            "{} {key} {} {}\r\n",
+            rng.pick(&["get", "gets", "gat 0", "gats 1000"]),
+            any_key(rng, client),
+            any_key(rng, client)
+        ),
+        13 => format!("delete {key}{noreply}\r\n"),
+        // Never a shorter number: whether memcached pads it with blanks depends on who is just reading it.
+        14 => format!(
+            "{}{noreply}\r\n",
+            rng.pick(&["incr K 1099511627776", "incr K 2199023255552", "decr K x"]).replace('K', &key)
+        ),
+        15 => format!("touch {key} {}{noreply}\r\n", rng.pick(&["0", "1000"])),
+        16 => return Template::Cas { key, value: value(rng) },
+        17 => format!("set {key} 0 0 2{noreply}\r\n{}\r\n", 10 + rng.below(89)),
+        18 => format!(
+            "mg {key}{}\r\n",
+            rng.pick(&["", " v", " v q", " f v k Oabc", " q k v", " s v c", " v T0", " k q s"])
+        ),
+        19 => {
+            let value = value(rng);
+            let line = format!(
+                "ms {key} {}{}\r\n",
+                value.len(),
+                rng.pick(&["", " q", " k Oab", " F7 q", " MA", " ME q", " c"])
+            );
+            return Template::Plain([line.as_bytes(), &value, b"\r\n"].concat());
+        }
+        20 => format!("md {key}{}\r\n", rng.pick(&["", " q", " k Ox q", " I"])),
+        21 => format!(
+            "ma {key}{}\r\n",
+            rng.pick(&[
+                " D1099511627776",
+                " q D1099511627776",
+                " v D1099511627776",
+                " D1099511627776 v q",
+                " MI t D1099511627776",
+                " N0 J3 v D1099511627776"
+            ])
+        ),
+        22 => "mn\r\n".to_owned(),
+        _ => rng
+            .pick(&[
+                "version\r\n",
+                "nonsense\r\n",
+                "get\r\n",
+                "incr c:none x\r\n",
+                "set a b\r\n",
+                "\r\n",
+                "verbosity 1\r\n",
+                "delete\r\n",
+                "gat 0\r\n",
+                "mg\r\n",
+                "touch c:none\r\n",
+            ])
+            .to_owned(),
+    };
+    Template::Plain(line.into_bytes())
 }

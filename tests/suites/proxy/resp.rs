@@ -5,9 +5,9 @@ use std::net::TcpStream;
 use std::process::{Command, Output};
 
 use anyhow::{Context as _, Result, ensure};
-use gate_common::abi::draw;
 use gate_common::units::Nanos;
 use gate_tests::proxy::{Listening, read_until, shown};
+use gate_tests::rng::Rng;
 use gate_tests::wait::wait_until;
 use gate_userspace::load::{self, Plan, Protocol, TenantLoad, Transport};
 
@@ -223,7 +223,7 @@ fn random_commands_are_answered_as_by_the_store_itself() -> Result<()> {
     let direct = Listening::redis()?;
     let behind = Listening::redis()?;
     let gate = Listening::gate("resp", behind.address, "", EVERYONE)?;
-    let mut random = Random(0x5eed);
+    let mut rng = Rng::new(0x5eed);
     let mut clients: Vec<[TcpStream; 2]> =
         (0..CLIENTS).map(|_| Ok([direct.connect()?, gate.connect()?])).collect::<Result<_>>()?;
     let mut done = 0;
@@ -232,8 +232,8 @@ fn random_commands_are_answered_as_by_the_store_itself() -> Result<()> {
         let mut batches = Vec::new();
         for (number, client) in clients.iter_mut().enumerate() {
             let mut batch = Vec::new();
-            for _ in 0..1 + random.below(40) {
-                random.command(number, &mut batch);
+            for _ in 0..1 + rng.below(40) {
+                command(&mut rng, number, &mut batch);
                 done += 1;
             }
             batch.extend_from_slice(format!("ECHO {round:020}\r\n").as_bytes());
@@ -264,82 +264,63 @@ fn random_commands_are_answered_as_by_the_store_itself() -> Result<()> {
 /// Connections with keys of their own.
 const CLIENTS: usize = 8;
 
-/// Draws commands, the same for the same seed.
-struct Random(u64);
+/// Every byte occurs; mostly short, rarely long.
+fn value(rng: &mut Rng) -> Vec<u8> {
+    let len = match rng.below(2_000) {
+        0 => 1_000_000,
+        1..40 => rng.index(100_000),
+        40..400 => rng.index(3),
+        _ => rng.index(100),
+    };
+    rng.value(len)
+}
 
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = draw::next(self.0);
-        (self.0 >> 20) % end
-    }
-
-    fn one<'a>(&mut self, of: &[&'a str]) -> &'a str {
-        of[self.below(of.len() as u64) as usize]
-    }
-
-    /// Every byte occurs; mostly short, rarely long.
-    fn value(&mut self) -> Vec<u8> {
-        let len = match self.below(2_000) {
-            0 => 1_000_000,
-            1..40 => self.below(100_000),
-            40..400 => self.below(3),
-            _ => self.below(100),
-        };
-        let mut byte = self.below(256) as u8;
-        let mut next = || {
-            byte = byte.wrapping_mul(5).wrapping_add(113);
-            byte
-        };
-        (0..len).map(|_| next()).collect()
-    }
-
-    /// Appends a command on few keys, of which each may hold any type.
-    fn command(&mut self, client: usize, out: &mut Vec<u8>) {
-        let key = format!("c{client}:{}", self.below(12));
-        let other = format!("c{client}:{}", self.below(12));
-        let small = self.below(20).to_string();
-        let member = format!("m{}", self.below(5));
-        let value = self.value();
-        let text = |text: &str| text.as_bytes().to_vec();
-        let arguments: Vec<Vec<u8>> = match self.below(25) {
-            0..=3 => vec![text("SET"), text(&key), value],
-            4..=7 => vec![text("get"), text(&key)],
-            8 => vec![text("APPEND"), text(&key), value],
-            9 => vec![
-                text(self.one(&["INCR", "DECR", "STRLEN", "TYPE", "EXISTS", "TTL", "LLEN", "SCARD"])),
-                text(&key),
-            ],
-            10 => {
-                vec![text(self.one(&["DEL", "UNLINK", "MGET", "TOUCH", "PFCOUNT"])), text(&key), text(&other)]
-            }
-            11 => vec![text("MSET"), text(&key), value, text(&other), text(&small)],
-            12 => vec![text("LPUSH"), text(&key), value, text(&small)],
-            13 => vec![text(self.one(&["LRANGE", "GETRANGE"])), text(&key), text("0"), text(&small)],
-            14 => vec![text("HSET"), text(&key), text(&member), value],
-            15 => vec![text("HGET"), text(&key), text(&member)],
-            16 => vec![text("SADD"), text(&key), text(&member)],
-            17 => vec![text("ZADD"), text(&key), text(&small), text(&member)],
-            18 => vec![text("ZRANGE"), text(&key), text("0"), text("-1"), text("WITHSCORES")],
-            19 => vec![text("SETEX"), text(&key), text("1000"), value],
-            20 => vec![text(self.one(&["LPOP", "RPOP", "PERSIST", "ZCARD", "HLEN", "GETDEL"])), text(&key)],
-            21 => vec![
-                text("EVAL"),
-                text("return {KEYS[1], ARGV[1], 3, {1, 'x'}, redis.error_reply('no')}"),
-                text("1"),
-                text(&key),
-                text(&small),
-            ],
-            22 => vec![text("SETRANGE"), text(&key), text(&small), value],
-            23 => {
-                vec![text(self.one(&["NONSENSE", "PING", "ECHO", "OBJECT", "XADD", "BITCOUNT"])), text(&key)]
-            }
-            _ => vec![text("GETSET"), text(&key), value],
-        };
-        out.extend_from_slice(format!("*{}\r\n", arguments.len()).as_bytes());
-        for argument in arguments {
-            out.extend_from_slice(format!("${}\r\n", argument.len()).as_bytes());
-            out.extend_from_slice(&argument);
-            out.extend_from_slice(b"\r\n");
+/// Appends a command on few keys, of which each may hold any type.
+fn command(rng: &mut Rng, client: usize, out: &mut Vec<u8>) {
+    let key = format!("c{client}:{}", rng.below(12));
+    let other = format!("c{client}:{}", rng.below(12));
+    let small = rng.below(20).to_string();
+    let member = format!("m{}", rng.below(5));
+    let value = value(rng);
+    let text = |text: &str| text.as_bytes().to_vec();
+    let arguments: Vec<Vec<u8>> = match rng.below(25) {
+        0..=3 => vec![text("SET"), text(&key), value],
+        4..=7 => vec![text("get"), text(&key)],
+        8 => vec![text("APPEND"), text(&key), value],
+        9 => vec![
+            text(rng.pick(&["INCR", "DECR", "STRLEN", "TYPE", "EXISTS", "TTL", "LLEN", "SCARD"])),
+            text(&key),
+        ],
+        10 => {
+            vec![text(rng.pick(&["DEL", "UNLINK", "MGET", "TOUCH", "PFCOUNT"])), text(&key), text(&other)]
         }
+        11 => vec![text("MSET"), text(&key), value, text(&other), text(&small)],
+        12 => vec![text("LPUSH"), text(&key), value, text(&small)],
+        13 => vec![text(rng.pick(&["LRANGE", "GETRANGE"])), text(&key), text("0"), text(&small)],
+        14 => vec![text("HSET"), text(&key), text(&member), value],
+        15 => vec![text("HGET"), text(&key), text(&member)],
+        16 => vec![text("SADD"), text(&key), text(&member)],
+        17 => vec![text("ZADD"), text(&key), text(&small), text(&member)],
+        18 => vec![text("ZRANGE"), text(&key), text("0"), text("-1"), text("WITHSCORES")],
+        19 => vec![text("SETEX"), text(&key), text("1000"), value],
+        20 => vec![text(rng.pick(&["LPOP", "RPOP", "PERSIST", "ZCARD", "HLEN", "GETDEL"])), text(&key)],
+        21 => vec![
+            text("EVAL"),
+            text("return {KEYS[1], ARGV[1], 3, {1, 'x'}, redis.error_reply('no')}"),
+            text("1"),
+            text(&key),
+            text(&small),
+        ],
+        22 => vec![text("SETRANGE"), text(&key), text(&small), value],
+        23 => {
+            vec![text(rng.pick(&["NONSENSE", "PING", "ECHO", "OBJECT", "XADD", "BITCOUNT"])), text(&key)]
+        }
+        _ => vec![text("GETSET"), text(&key), value],
+    };
+    out.extend_from_slice(format!("*{}\r\n", arguments.len()).as_bytes());
+    for argument in arguments {
+        out.extend_from_slice(format!("${}\r\n", argument.len()).as_bytes());
+        out.extend_from_slice(&argument);
+        out.extend_from_slice(b"\r\n");
     }
 }

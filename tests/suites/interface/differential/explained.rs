@@ -7,11 +7,12 @@ use gate_common::token_bucket::Limits;
 use gate_common::units::Nanos;
 use gate_tests::packet::{Packet, tcp};
 use gate_tests::privilege;
+use gate_tests::rng::Rng;
 use gate_tests::world::{TCP, UDP, World, pin};
 use gate_userspace::admin::explain::guarded::explain;
 use gate_userspace::explanation::{Asker, Explanation, Question, Verdict};
 
-use super::{SEED, plans, rng::Rng, set_time};
+use super::{SEED, plans, set_time};
 
 /// Requests, over as many plans as make them many states.
 const PLANS: u64 = 500;

@@ -10,7 +10,6 @@
 mod explained;
 mod packets;
 mod plans;
-mod rng;
 
 use std::fmt::Write as _;
 use std::mem::offset_of;
@@ -20,9 +19,8 @@ use gate_common::units::Nanos;
 use gate_tests::fixture::in_frame_of;
 use gate_tests::model::Model;
 use gate_tests::privilege;
+use gate_tests::rng::Rng;
 use gate_tests::world::{Plan, World, pin};
-
-use rng::Rng;
 
 /// Packets under one plan.
 const BATCH: usize = 1_000;

@@ -1,8 +1,7 @@
 //! Packets as clients send them, as attackers might, and as broken wires deliver them.
 
 use gate_tests::packet::{Inside, Packet, tcp};
-
-use super::rng::Rng;
+use gate_tests::rng::Rng;
 
 /// Sources of IPv4 and of IPv6: of tenants, next to a tenant's prefix, unknown.
 const SOURCES: [&[&str]; 2] = [
@@ -184,9 +183,9 @@ fn segment(rng: &mut Rng, source: &str, destination: &str, port: u16) -> Packet 
             // Segments begin and end anywhere.
             let text = commands(rng);
             let text = text.get(8..).unwrap_or(&text);
-            let from = if rng.once_in(4) { rng.below(text.len() as u64 + 1) as usize } else { 0 };
+            let from = if rng.once_in(4) { rng.index(text.len() + 1) } else { 0 };
             let left = text.len() - from;
-            let len = if rng.once_in(2) { rng.below(left as u64 + 1) as usize } else { left };
+            let len = if rng.once_in(2) { rng.index(left + 1) } else { left };
             text[from..][..len].to_vec()
         }
         _ => some_bytes(rng),
@@ -242,11 +241,11 @@ fn commands(rng: &mut Rng) -> Vec<u8> {
         }
     }
     if rng.below(10) == 0 {
-        let place = rng.below(text.len() as u64) as usize;
+        let place = rng.index(text.len());
         text[place] = [b' ', b'\n', b'\r', 0, 0x80, b'q', b'0', 0xff][rng.below(8) as usize];
     }
     if rng.below(10) == 0 {
-        text.truncate(rng.below(text.len() as u64 + 1) as usize);
+        text.truncate(rng.index(text.len() + 1));
     }
     text.truncate(1400);
     text

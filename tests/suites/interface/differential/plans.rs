@@ -7,9 +7,8 @@ use gate_common::abi::{
 };
 use gate_common::token_bucket::Limits;
 use gate_common::units::{Fraction, Multiplier};
+use gate_tests::rng::Rng;
 use gate_tests::world::{PRICES, Plan, TCP, UDP, service, tenant};
-
-use super::rng::Rng;
 
 /// Tenants that have a state; nobody is not among them.
 pub(crate) const TENANTS: u32 = 6;

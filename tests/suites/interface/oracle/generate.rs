@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 
 use gate_tests::net::{SERVER_V4, SERVER_V6};
+use gate_tests::rng::Rng;
 
 use super::lane::{ANYWHERE, MEMCACHED, OPAQUE};
-use super::rng::Rng;
 use super::spec::{Checksum, Fragment, GATE_MAC, Length, Spec, Transport};
 
 /// The senders of generated packets.
@@ -38,7 +38,7 @@ impl Sender {
 
 /// The unit of this number.
 pub(crate) fn unit(rng: &mut Rng, sender: Sender, number: u32) -> Spec {
-    let family = rng.below(2);
+    let family = rng.index(2);
     let source = sender.addresses()[family];
     let mut spec = match rng.below(3) {
         0 => segment(rng, sender, source, family),
@@ -64,7 +64,7 @@ pub(crate) fn unit(rng: &mut Rng, sender: Sender, number: u32) -> Spec {
         let flips = rng.pick(&[1, 1, 1, 2, 3]);
         let at = |rng: &mut Rng| {
             let headers = spec.link_len() + rng.pick(&[28, 48, 64]);
-            (rng.below(4), rng.below(headers), rng.pick(&[1, 2, 4, 8, 16, 32, 64, 128, 255]))
+            (rng.index(4), rng.index(headers), rng.pick(&[1, 2, 4, 8, 16, 32, 64, 128, 255]))
         };
         spec.flips = (0..flips).map(|_| at(rng)).collect();
     }
@@ -108,7 +108,7 @@ fn segment(rng: &mut Rng, sender: Sender, source: &str, family: usize) -> Spec {
 }
 
 fn commands(rng: &mut Rng) -> Vec<u8> {
-    let key = b"abcdefgh".repeat(1 + rng.below(8));
+    let key = b"abcdefgh".repeat(1 + rng.index(8));
     let get = [b"get ", &key[..], b"\r\n"].concat();
     get.repeat(rng.pick(&[1, 1, 1, 2, 12]))
 }
@@ -242,22 +242,22 @@ fn fragments(rng: &mut Rng, spec: &mut Spec) {
         0 => spec.fragments.reverse(),
         1 => spec.fragments.rotate_left(1),
         2 => {
-            let a = rng.below(count);
-            let b = rng.below(count);
+            let a = rng.index(count);
+            let b = rng.index(count);
             spec.fragments.swap(a, b);
         }
         // Twice the same, one that overlaps another, one that is missing.
         3 => {
-            let again = spec.fragments[rng.below(count)];
-            spec.fragments.insert(rng.below(count + 1), again);
+            let again = spec.fragments[rng.index(count)];
+            spec.fragments.insert(rng.index(count + 1), again);
         }
         4 => {
-            let Fragment { offset, len, more } = spec.fragments[rng.below(count)];
+            let Fragment { offset, len, more } = spec.fragments[rng.index(count)];
             let len = rng.pick(&[len, len + 8, len.saturating_sub(8)]);
             let offset = rng.pick(&[offset, offset + 1, offset.saturating_sub(1)]);
-            spec.fragments.insert(rng.below(count + 1), Fragment { offset, len, more });
+            spec.fragments.insert(rng.index(count + 1), Fragment { offset, len, more });
         }
-        5 => _ = spec.fragments.remove(rng.below(count)),
+        5 => _ = spec.fragments.remove(rng.index(count)),
         _ => {}
     }
 }

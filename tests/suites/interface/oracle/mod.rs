@@ -16,7 +16,6 @@
 mod generate;
 mod lane;
 mod losses;
-mod rng;
 mod rows;
 mod shrink;
 mod site;
@@ -26,10 +25,10 @@ use std::collections::BTreeMap;
 
 use gate_common::abi::Exit;
 use gate_tests::privilege;
+use gate_tests::rng::Rng;
 use gate_tests::world::pin;
 
 use generate::{Sender, unit};
-use rng::Rng;
 use shrink::shrink;
 use site::{Demand, Outcome, Site};
 use spec::{Spec, hex};
