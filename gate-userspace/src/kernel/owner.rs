@@ -298,41 +298,42 @@ const LAST_WAIT: Duration = Duration::from_secs(2);
 mod tests {
     use std::io::{BufRead as _, BufReader};
     use std::process::{Command, Stdio};
-    use std::sync::atomic::AtomicBool;
-    use std::thread;
-
-    use gate_common::units::Nanos;
 
     use super::*;
-    use crate::kernel::Maps;
 
-    /// The end of an owner that takes 600 ms to leave, with or without heartbeats meanwhile.
-    fn ended(beats: bool) -> Previous {
-        let maps = Maps::small();
+    /// Maps of a live owner. With `beats` it is busy: each look at its heartbeat finds another one.
+    struct Owned {
+        words: [AtomicU64; Control::HEAD_BYTES / 8],
+        beats: bool,
+    }
+
+    impl ControlHead for Owned {
+        fn head(&self, offset: usize) -> &AtomicU64 {
+            let word = &self.words[offset / 8];
+            if self.beats && offset == offset_of!(Control, heartbeat_ns) {
+                word.fetch_add(1, Ordering::Relaxed);
+            }
+            word
+        }
+    }
+
+    /// The end of an owner, with or without heartbeats meanwhile, whose process does this when it is told to drain.
+    fn ended(on_drain: &str, beats: bool) -> Previous {
+        let maps = Owned { words: Default::default(), beats };
         set_owner(&maps, 1);
-        let script = "trap 'sleep 0.6; exit 0' USR2; echo ready; while :; do sleep 0.01; done";
-        let mut old = Command::new("sh").args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+        let script = format!("trap '{on_drain}' USR2; echo ready; while :; do sleep 0.01; done");
+        let mut old = Command::new("sh").args(["-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
         BufReader::new(old.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
         let pid = old.id();
-        let over = AtomicBool::new(false);
-        let previous = thread::scope(|scope| {
-            scope.spawn(|| {
-                for beat in (1..).take_while(|_| !over.load(Ordering::Relaxed)) {
-                    maps.beat(Nanos(if beats { beat } else { 0 }));
-                    thread::park_timeout(Duration::from_millis(10));
-                }
-            });
-            let previous = end(&maps, pid, pidfd_open(pid).unwrap());
-            over.store(true, Ordering::Relaxed);
-            previous
-        });
+        let previous = end(&maps, pid, pidfd_open(pid).unwrap());
         old.wait().unwrap();
         previous.unwrap()
     }
 
     #[test]
     fn busy_owners_are_waited_for_and_silent_ones_are_not() {
-        assert!(matches!(ended(true), Previous::Left(_)));
-        assert!(matches!(ended(false), Previous::Killed(_)));
+        // Longer than a silent one may take, and shorter than any.
+        assert!(matches!(ended("sleep 0.6; exit 0", true), Previous::Left(_)));
+        assert!(matches!(ended("sleep 4; exit 0", false), Previous::Killed(_)));
     }
 }
