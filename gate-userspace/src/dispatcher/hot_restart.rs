@@ -50,9 +50,13 @@ pub(crate) struct LivePredecessor {
 
 impl LivePredecessor {
     /// Nothing of what is `hot` is answered twice while it is there.
-    pub(crate) fn new(predecessor: Predecessor, hot: &[hot_cache::SharedHotCache]) -> Self {
+    pub(crate) fn new<'h>(
+        predecessor: Predecessor,
+        hot: impl Iterator<Item = &'h hot_cache::SharedHotCache>,
+    ) -> Self {
+        let hot: Vec<_> = hot.cloned().collect();
         hot.iter().for_each(|hot| hot.versions.suspend());
-        Self { predecessor, hot: hot.to_vec() }
+        Self { predecessor, hot }
     }
 
     /// True if the predecessor has gone; false if that is not known.

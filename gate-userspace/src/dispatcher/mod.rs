@@ -21,8 +21,8 @@
 //! - `metrics`: counters, written by one thread and read by any.
 //! - `hot_restart`: the takeover from a running gate.
 //! - `questions`: what the next request would get.
-//! - `worker`, `listen`, `settings`: one thread, its sockets, and the configuration of one service; `local_addrs`: the
-//!   machine's own addresses.
+//! - `worker`, `listen`, `settings`: one thread, its sockets, and the configuration of one service; `shared_service`: what
+//!   the threads share of one; `local_addrs`: the machine's own addresses.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -40,7 +40,6 @@ use crate::config::Config;
 use crate::kernel::Maps;
 use crate::kernel::owner::Predecessor;
 use crate::policy::range::OutOfRange;
-use crate::policy::read_cost::ReadSizes;
 
 mod accept;
 mod clients;
@@ -58,13 +57,13 @@ mod queue;
 mod request;
 mod resolver;
 mod settings;
+mod shared_service;
 mod store_silence;
 mod stores;
 mod tenants;
 mod wire;
 mod worker;
 
-use clients::SharedBounds;
 use hot_restart::{InheritedSockets, LivePredecessor, Phase};
 use local_addrs::LocalAddrs;
 pub use metrics::by_type::{Counts, Timing};
@@ -74,10 +73,9 @@ pub use metrics::refusal_latency::RefusalSnapshot;
 pub use metrics::verdicts::VerdictSample;
 pub use metrics::{Event, Reached, ServiceMetrics, WorkerMetrics};
 pub use questions::Questions;
-use queue::concurrency::SharedLimits;
 pub use queue::delay::QueueState;
-use queue::policy::Policy;
 use settings::{Controls, Settings};
+use shared_service::SharedService;
 use tenants::Tenants;
 use tenants::retired::Retired;
 
@@ -91,9 +89,8 @@ pub struct Dispatcher {
     questions: Vec<Questions>,
     /// By service: where its limits, its query types and its policy are changed.
     controls: Vec<Controls>,
-    policies: Vec<Policy>,
-    /// By service: its hot keys.
-    hot: Vec<hot_cache::SharedHotCache>,
+    /// By service: what its threads share.
+    shared: Vec<SharedService>,
     live_predecessor: Option<LivePredecessor>,
     samples: Receiver<Sample>,
     verdicts: Receiver<VerdictSample>,
@@ -101,8 +98,6 @@ pub struct Dispatcher {
     local_addrs: watch::Sender<Arc<LocalAddrs>>,
     /// Numbers of tenants that are gone.
     retired: Retired,
-    /// By service: what its tenants' requests read.
-    read_sizes: Vec<Arc<ReadSizes>>,
 }
 
 /// Why the dispatcher cannot start.
@@ -152,53 +147,32 @@ impl Dispatcher {
         }
         let logins = settings.iter().filter_map(|settings| settings.backend.store_login.as_ref());
         logins.for_each(|login| identity::warn_if_readable(&login.store_password_file));
-        let (policies, limits) = policies_and_limits(&settings, clock::monotonic())?;
-        let services = service_metrics(&settings, &policies, &limits);
         let (to_samples, samples) = hot_cache::hot_set::samples();
         let (to_verdicts, verdicts) = metrics::verdicts::verdicts();
-        let hot = hot_cache::SharedHotCache::of(&settings, count, &to_samples);
+        let shared =
+            SharedService::all(settings, count, maps.tenants.len(), &to_samples, clock::monotonic())?;
         let mut inherited = predecessor.as_ref().map(InheritedSockets::of).unwrap_or_default();
-        let live_predecessor = predecessor.map(|predecessor| LivePredecessor::new(predecessor, &hot));
+        let live_predecessor = predecessor
+            .map(|predecessor| LivePredecessor::new(predecessor, shared.iter().map(|service| &service.hot)));
         let (phase, following) = watch::channel(Phase::Serving);
-        let metrics = services.clone();
-        let kept = policies.clone();
-        let read_sizes: Vec<_> =
-            services.iter().map(|_| Arc::new(ReadSizes::new(maps.tenants.len()))).collect();
-        let questions: Vec<_> = settings.iter().map(|settings| Questions::new(&settings.name)).collect();
-        let common = worker::DispatcherShared {
-            settings,
-            questions: questions.clone(),
-            metrics,
-            policies: kept,
-            hot: hot.clone(),
-            verdicts: to_verdicts,
-            limits: limits
-                .into_iter()
-                .zip(&read_sizes)
-                .map(|(limits, sizes)| (limits, SharedBounds::default(), Arc::clone(sizes)))
-                .collect(),
-            phase: following,
-        };
+        let common = worker::DispatcherShared { services: shared, verdicts: to_verdicts, phase: following };
         let prepare =
             |number| worker::WorkerSetup::new(number, first_row + number, &common, maps, &mut inherited);
         let plans: Vec<_> = (0..count).map(prepare).collect::<Result<_, _>>()?;
-        let threads = Vec::new();
-        let retired = Retired::default();
+        let shared = common.services;
         let mut this = Self {
             phase,
-            threads,
-            services,
-            questions,
+            threads: Vec::new(),
+            services: shared.iter().map(|service| service.metrics.clone()).collect(),
+            questions: shared.iter().map(|service| service.questions.clone()).collect(),
             controls,
-            policies,
-            hot,
+            shared,
             live_predecessor,
             samples,
             verdicts,
             tenants,
             local_addrs,
-            retired,
-            read_sizes,
+            retired: Retired::default(),
         };
         for plan in plans {
             this.threads.push(plan.start().map_err(Error::Thread)?);
@@ -218,11 +192,10 @@ impl Dispatcher {
         let now = self.tenants.borrow().clone();
         self.retired.follow(&before, &now);
         for (tenant, _) in before.gone_since(&now) {
-            self.read_sizes.iter().for_each(|sizes| sizes.forget(tenant.0));
+            self.shared.iter().for_each(|service| service.read_sizes.forget(tenant.0));
         }
         drop(before);
-        let changed = self.services.iter().zip(&self.controls).zip(&self.policies);
-        for ((metrics, controls), policy) in changed {
+        for (SharedService { metrics, policy, .. }, controls) in self.shared.iter().zip(&self.controls) {
             let named = config.services.iter().find(|service| service.name == metrics.name);
             let Some((service, backend)) =
                 named.and_then(|service| Some((service, service.backend.as_ref()?)))
@@ -284,9 +257,9 @@ impl Dispatcher {
 
     /// Says which keys are hot, each with its service's name.
     pub fn publish_hot_keys<'k>(&self, hot: impl Iterator<Item = (&'k str, &'k [u8])> + Clone) {
-        for (service, shared) in self.services.iter().zip(&self.hot) {
-            let own = hot.clone().filter(|(name, _)| *name == service.name);
-            shared.hot_set_publisher.publish(own.map(|(_, key)| key));
+        for service in &self.shared {
+            let own = hot.clone().filter(|(name, _)| *name == service.metrics.name);
+            service.hot.hot_set_publisher.publish(own.map(|(_, key)| key));
         }
     }
 
@@ -300,7 +273,7 @@ impl Dispatcher {
     /// Another gate is about to rule: from now on no answer is given twice here, and soon nothing is counted where that
     /// one counts.
     pub fn start_draining(&self) {
-        self.hot.iter().for_each(|hot| hot.versions.suspend());
+        self.shared.iter().for_each(|service| service.hot.versions.suspend());
         self.wait_for_phase(Phase::Draining);
     }
 
@@ -350,36 +323,6 @@ impl Dispatcher {
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }
-}
-
-/// The admission policy and the limits of each service, which its threads share.
-fn policies_and_limits(
-    settings: &[Settings],
-    now: Nanos,
-) -> Result<(Vec<Policy>, Vec<SharedLimits>), OutOfRange> {
-    let policy = |settings: &Settings| Policy::new(settings.backend.admission.as_ref(), now);
-    let policies = settings.iter().map(policy).collect::<Result<_, _>>()?;
-    let limits = settings.iter().map(|settings| {
-        let types = settings.backend.query_types.len();
-        SharedLimits::new(settings.parallelism, settings.threads, types, now)
-    });
-    let limits = limits.collect::<Result<_, _>>()?;
-    Ok((policies, limits))
-}
-
-/// The counters of each service.
-fn service_metrics(
-    settings: &[Settings],
-    policies: &[Policy],
-    limits: &[SharedLimits],
-) -> Vec<ServiceMetrics> {
-    let services = settings.iter().zip(policies).zip(limits);
-    let metrics = services.map(|((settings, policy), limits)| {
-        let types = settings.backend.query_types.clone();
-        let permits = Arc::clone(&limits.permits);
-        ServiceMetrics::new(settings.name.clone(), settings.threads, types, policy.clone(), permits)
-    });
-    metrics.collect()
 }
 
 /// The number of threads that serve unless the configuration says so.

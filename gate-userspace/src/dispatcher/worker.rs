@@ -13,19 +13,15 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::LocalSet;
 use tokio::time::MissedTickBehavior;
 
-use super::clients::SharedBounds;
 use super::clients::udp;
-use super::hot_cache;
 use super::hot_restart::{InheritedSockets, Phase, SocketGroup, wait_for_phase};
-use super::metrics::ServiceMetrics;
 use super::metrics::verdicts::{VerdictSample, VerdictSampler};
-use super::pipeline::service::{Service, WorkerShared};
+use super::pipeline::service::{Service, WorkerState};
 use super::pipeline::{datagrams, store_access};
-use super::questions::{PendingQuestion, Questions};
-use super::queue::concurrency::SharedLimits;
+use super::questions::PendingQuestion;
 use super::queue::delay::Delay;
-use super::queue::policy::Policy;
 use super::settings::Settings;
+use super::shared_service::SharedService;
 use super::tenants::ledger::Ledger;
 use super::wire::memcached::Memcached;
 use super::wire::resp::Resp;
@@ -34,7 +30,6 @@ use super::{Error, accept, listen};
 use crate::clock;
 use crate::config::Protocol;
 use crate::kernel::Maps;
-use crate::policy::read_cost::ReadSizes;
 
 /// The sockets of one service in one thread.
 #[derive(Debug, Default)]
@@ -83,34 +78,34 @@ fn sockets<S>(
     Ok(sockets)
 }
 
-/// The shared state of the proxied services, in their order, for all threads.
-#[derive(Clone, Debug)]
-pub(crate) struct DispatcherShared {
-    pub(crate) settings: Vec<Settings>,
-    pub(crate) questions: Vec<Questions>,
-    pub(crate) metrics: Vec<ServiceMetrics>,
-    pub(crate) policies: Vec<Policy>,
-    pub(crate) hot: Vec<hot_cache::SharedHotCache>,
-    pub(crate) verdicts: SyncSender<VerdictSample>,
-    pub(crate) limits: Vec<(SharedLimits, SharedBounds, Arc<ReadSizes>)>,
-    pub(crate) phase: watch::Receiver<Phase>,
+/// The state that all threads share.
+#[derive(Debug)]
+pub(super) struct DispatcherShared {
+    /// The proxied services, in their order.
+    pub(super) services: Vec<SharedService>,
+    /// Where sampled verdicts go.
+    pub(super) verdicts: SyncSender<VerdictSample>,
+    /// The phase that the dispatcher has reached.
+    pub(super) phase: watch::Receiver<Phase>,
 }
 
 /// A thread that is ready to start: it has all its sockets.
 #[derive(Debug)]
-pub(crate) struct WorkerSetup {
+pub(super) struct WorkerSetup {
     number: usize,
     row: usize,
     maps: Arc<Maps>,
-    phase: watch::Receiver<Phase>,
-    services: Vec<(Settings, Listeners)>,
-    questions: Vec<Questions>,
-    metrics: Vec<ServiceMetrics>,
-    policies: Vec<Policy>,
-    delays: Vec<Delay>,
-    hot: Vec<hot_cache::SharedHotCache>,
     verdicts: SyncSender<VerdictSample>,
-    limits: Vec<(SharedLimits, SharedBounds, Arc<ReadSizes>)>,
+    phase: watch::Receiver<Phase>,
+    services: Vec<ServiceSetup>,
+}
+
+/// One service in a thread that is ready to start.
+#[derive(Debug)]
+struct ServiceSetup {
+    shared: SharedService,
+    listeners: Listeners,
+    delay: Delay,
 }
 
 impl WorkerSetup {
@@ -119,38 +114,24 @@ impl WorkerSetup {
     /// # Errors
     ///
     /// [`Error::Listen`], [`Error::OutOfRange`].
-    pub(crate) fn new(
+    pub(super) fn new(
         number: usize,
         row: usize,
         common: &DispatcherShared,
         maps: &Arc<Maps>,
         inherited: &mut InheritedSockets,
     ) -> Result<Self, Error> {
-        let mut listen = |settings: &Settings| {
+        let mut prepare = |shared: &SharedService| {
+            let settings = &shared.settings;
             let is_last = number + 1 == settings.threads;
-            Ok((settings.clone(), Listeners::at(settings, inherited, is_last)?))
+            let listeners = Listeners::at(settings, inherited, is_last)?;
+            let delay = Delay::new(settings.limits.borrow().codel)?;
+            Ok::<_, Error>(ServiceSetup { shared: shared.clone(), listeners, delay })
         };
-        let DispatcherShared { settings, questions, metrics, policies, hot, verdicts, limits, phase } =
-            common.clone();
-        let services: Result<Vec<_>, Error> = settings.iter().map(&mut listen).collect();
-        let delays = settings.iter().map(|settings| Delay::new(settings.limits.borrow().codel));
+        let services = common.services.iter().map(&mut prepare).collect::<Result<_, _>>()?;
         let maps = Arc::clone(maps);
-        let delays = delays.collect::<Result<_, _>>()?;
-        let services = services?;
-        Ok(Self {
-            number,
-            row,
-            maps,
-            phase,
-            services,
-            questions,
-            metrics,
-            policies,
-            delays,
-            hot,
-            verdicts,
-            limits,
-        })
+        let verdicts = common.verdicts.clone();
+        Ok(Self { number, row, maps, verdicts, phase: common.phase.clone(), services })
     }
 
     /// Starts it.
@@ -158,7 +139,7 @@ impl WorkerSetup {
     /// # Errors
     ///
     /// If there is no room for another thread.
-    pub(crate) fn start(self) -> io::Result<JoinHandle<()>> {
+    pub(super) fn start(self) -> io::Result<JoinHandle<()>> {
         let name = format!("gate-{}", self.number);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         std::thread::Builder::new().name(name).spawn(move || {
@@ -170,52 +151,23 @@ impl WorkerSetup {
     }
 
     async fn run(self) -> io::Result<()> {
-        let Self {
-            number,
-            row,
-            maps,
-            mut phase,
-            services,
-            questions,
-            metrics,
-            policies,
-            delays,
-            hot,
-            verdicts,
-            limits,
-        } = self;
-        let names = services.iter().map(|(settings, _)| (settings.service, settings.name.as_str()));
+        let Self { number, row, maps, verdicts, mut phase, services } = self;
+        let settings = services.iter().map(|service| &service.shared.settings);
+        let names = settings.map(|settings| (settings.service, settings.name.as_str()));
         let ledger = Rc::new(RefCell::new(Ledger::new(maps, row, clock::entropy(), names)));
         let scratch = Rc::new(RefCell::new(vec![0; READ_BYTES].into_boxed_slice()));
-        let policies = policies.into_iter().zip(delays).zip(hot).zip(limits);
-        let services = services.into_iter().zip(questions);
-        let shared = metrics.into_iter().zip(policies);
-        for (seq, (((settings, listening), questions), (metrics, (((policy, delay), hot), limits)))) in
-            services.zip(shared).enumerate()
-        {
-            let (limits, bounds, read_sizes) = limits;
+        for (index, ServiceSetup { shared, listeners, delay }) in services.into_iter().enumerate() {
             // The first thread explains.
-            let asked = (number == 0).then(|| questions.receiver()).flatten();
+            let asked = (number == 0).then(|| shared.questions.receiver()).flatten();
             let ledger = Rc::clone(&ledger);
             let scratch = Rc::clone(&scratch);
-            let shared = WorkerShared {
-                ledger,
-                scratch,
-                number,
-                metrics,
-                policy,
-                delay,
-                hot,
-                verdicts: VerdictSampler::new(verdicts.clone(), seq),
-                limits,
-                bounds,
-                read_sizes,
-            };
-            match settings.protocol {
+            let verdicts = VerdictSampler::new(verdicts.clone(), index);
+            let worker = WorkerState { number, ledger, scratch, delay, verdicts };
+            match shared.settings.protocol {
                 Protocol::Memcached => {
-                    serve(Service::<Memcached>::new(settings, shared), listening, asked, &phase)?
+                    serve(Service::<Memcached>::new(shared, worker), listeners, asked, &phase)?
                 }
-                Protocol::Resp => serve(Service::<Resp>::new(settings, shared), listening, asked, &phase)?,
+                Protocol::Resp => serve(Service::<Resp>::new(shared, worker), listeners, asked, &phase)?,
                 Protocol::Opaque => unreachable!("the configuration refuses it"),
             }
         }
@@ -229,7 +181,7 @@ impl WorkerSetup {
 /// Starts a service's tasks.
 fn serve<W: Wire>(
     service: Rc<Service<W>>,
-    listening: Listeners,
+    listeners: Listeners,
     asked: Option<mpsc::Receiver<PendingQuestion>>,
     phase: &watch::Receiver<Phase>,
 ) -> io::Result<()> {
@@ -241,7 +193,7 @@ fn serve<W: Wire>(
         let mut phase = phase.clone();
         async move { wait_for_phase(&mut phase, wanted).await }
     };
-    for (listener, group) in listening.streams {
+    for (listener, group) in listeners.streams {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         tokio::task::spawn_local(accept::listen_for_clients(
             listener,
@@ -250,7 +202,7 @@ fn serve<W: Wire>(
             phase.clone(),
         ));
     }
-    for socket in listening.datagrams {
+    for socket in listeners.datagrams {
         let socket = Rc::new(udp::Socket::new(socket)?);
         let hearing = datagrams::listen(socket, Rc::clone(&service));
         let closing = until(Phase::NotAccepting);

@@ -9,7 +9,7 @@ use std::path::Path;
 const ROOT: &str = "gate-userspace/src";
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 105] = [
+const ORDER: [&str; 106] = [
     "worker.rs",
     "accept.rs",
     "pipeline/mod.rs",
@@ -57,6 +57,7 @@ const ORDER: [&str; 105] = [
     "mod.rs",
     "listen.rs",
     "hot_restart.rs",
+    "shared_service.rs",
     "clients/transactions.rs",
     "clients/mod.rs",
     "clients/timeouts.rs",

@@ -15,38 +15,32 @@ use crate::dispatcher::clients::client::Client;
 use crate::dispatcher::clients::memory_budget::{ClientMemory, MemoryLimits};
 use crate::dispatcher::clients::proxy_header::PendingHeaders;
 use crate::dispatcher::clients::slots::{DatagramSlots, Slot, Slots, TenantSlots};
-use crate::dispatcher::hot_cache::{HotCache, SharedHotCache};
+use crate::dispatcher::hot_cache::HotCache;
 use crate::dispatcher::local_addrs::LocalAddrs;
 use crate::dispatcher::metrics::verdicts::VerdictSampler;
 use crate::dispatcher::metrics::{OwnStats, ServiceMetrics, WorkerMetrics};
 use crate::dispatcher::query_types::QueryTypeTable;
-use crate::dispatcher::queue::concurrency::SharedLimits;
 use crate::dispatcher::queue::delay::Delay;
-use crate::dispatcher::queue::policy::Policy;
 use crate::dispatcher::request::Charged;
 use crate::dispatcher::settings::{Limits, Settings};
+use crate::dispatcher::shared_service::SharedService;
 use crate::dispatcher::stores::idle_connections::IdleConnections;
 use crate::dispatcher::stores::pool::{Pool, Pools};
 use crate::dispatcher::tenants::Tenants;
 use crate::dispatcher::tenants::ledger::Ledger;
 use crate::dispatcher::wire::{SessionState, Wire};
-use crate::policy::read_cost::ReadSizes;
 use crate::protocol::Refusal;
 
-/// The state that a thread's services share, and the thread's number.
+/// The state of a service that one thread alone has, and what the thread's services share.
 #[derive(Debug)]
-pub(crate) struct WorkerShared {
+pub(crate) struct WorkerState {
+    /// The thread's number.
+    pub(crate) number: usize,
+    /// Shared by the thread's services, as `scratch`.
     pub(crate) ledger: Rc<RefCell<Ledger>>,
     pub(crate) scratch: Rc<RefCell<Box<[u8]>>>,
-    pub(crate) number: usize,
-    pub(crate) metrics: ServiceMetrics,
-    pub(crate) policy: Policy,
     pub(crate) delay: Delay,
-    pub(crate) hot: SharedHotCache,
     pub(crate) verdicts: VerdictSampler,
-    pub(crate) limits: SharedLimits,
-    pub(crate) bounds: SharedBounds,
-    pub(crate) read_sizes: Arc<ReadSizes>,
 }
 
 /// One service in one thread.
@@ -121,20 +115,10 @@ pub(crate) struct Session<W: Wire> {
 }
 
 impl<W: Wire> Service<W> {
-    pub(crate) fn new(settings: Settings, shared: WorkerShared) -> Rc<Self> {
-        let WorkerShared {
-            ledger,
-            scratch,
-            number,
-            metrics: service_metrics,
-            policy,
-            delay,
-            hot,
-            verdicts,
-            limits: counted,
-            bounds: SharedBounds { slots, dedicated_slots, memory, datagrams },
-            read_sizes,
-        } = shared;
+    pub(crate) fn new(shared: SharedService, worker: WorkerState) -> Rc<Self> {
+        let SharedService { settings, metrics: service_metrics, policy, hot, .. } = shared;
+        let SharedBounds { slots, dedicated_slots, memory, datagrams } = shared.bounds;
+        let WorkerState { number, ledger, scratch, delay, verdicts } = worker;
         let metrics = Arc::clone(&service_metrics.threads[number]);
         let pools = Pools::new(settings.backend.max_pools, settings.connections, Arc::clone(&hot.scopes));
         let hot = HotCache::new(&settings, hot, number, Arc::clone(&metrics));
@@ -153,7 +137,7 @@ impl<W: Wire> Service<W> {
             Rc::clone(&ledger),
             (policy, delay),
             shared_metrics,
-            (&counted, read_sizes),
+            (&shared.limits, shared.read_sizes),
         );
         let memory = ClientMemory::new(memory, settings.threads, memory_limits(&limits, &tenants));
         Rc::new(Self {

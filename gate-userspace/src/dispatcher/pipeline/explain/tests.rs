@@ -16,23 +16,22 @@ use crate::control::decide::Rules;
 use crate::control::layout::Layout;
 use crate::control::occupied::occupied;
 use crate::control::tick::Ticker;
-use crate::dispatcher::clients::SharedBounds;
 use crate::dispatcher::clients::replies::Replies;
 use crate::dispatcher::hot_cache::{SharedHotCache, hot_set};
 use crate::dispatcher::local_addrs::LocalAddrs;
 use crate::dispatcher::metrics::Event;
 use crate::dispatcher::metrics::verdicts::{VerdictSampler, verdicts};
-use crate::dispatcher::pipeline::service::WorkerShared;
+use crate::dispatcher::pipeline::service::WorkerState;
 use crate::dispatcher::queue::delay::Delay;
 use crate::dispatcher::settings::Settings;
+use crate::dispatcher::shared_service::SharedService;
 use crate::dispatcher::tenants::Tenants;
 use crate::dispatcher::wire::memcached::Memcached;
 use crate::dispatcher::wire::resp::Resp;
-use crate::dispatcher::{policies_and_limits, service_metrics};
 use crate::kernel::{Maps, Sizes};
 use crate::policy::Tier;
 use crate::policy::admission::QueryType;
-use crate::policy::read_cost::{ReadSizes, Reply};
+use crate::policy::read_cost::Reply;
 use crate::sim::rng::Rng;
 
 const START: Nanos = Nanos::from_secs(1_000);
@@ -112,25 +111,18 @@ impl<W: Wire> Scene<W> {
         let (_own, addresses) = watch::channel(Arc::new(LocalAddrs::default()));
         let (settings, _controls): (Vec<_>, Vec<_>) =
             Settings::of(&config, 1, &known, &addresses).into_iter().unzip();
-        let (mut policies, mut limits) = policies_and_limits(&settings, START).unwrap();
-        let mut metrics = service_metrics(&settings, &policies, &limits);
-        let hot = SharedHotCache::of(&settings, 1, &hot_set::samples().0).remove(0);
-        let settings = settings.into_iter().next().unwrap();
+        let samples = hot_set::samples().0;
+        let shared = SharedService::all(settings, 1, maps.tenants.len(), &samples, START).unwrap().remove(0);
+        let hot = shared.hot.clone();
         let ledger = Ledger::new(Arc::clone(&maps), 2, seed, [(0, "cache")]);
-        let shared = WorkerShared {
+        let worker = WorkerState {
+            number: 0,
             ledger: Rc::new(RefCell::new(ledger)),
             scratch: Rc::new(RefCell::new(Box::default())),
-            number: 0,
-            metrics: metrics.remove(0),
-            policy: policies.remove(0),
-            delay: Delay::new(settings.limits.borrow().codel).unwrap(),
-            hot: hot.clone(),
+            delay: Delay::new(shared.settings.limits.borrow().codel).unwrap(),
             verdicts: VerdictSampler::new(verdicts().0, 0),
-            limits: limits.remove(0),
-            bounds: SharedBounds::default(),
-            read_sizes: Arc::new(ReadSizes::new(maps.tenants.len())),
         };
-        let service = Service::<W>::new(settings, shared);
+        let service = Service::<W>::new(shared, worker);
         Self { service, maps, hot, rng, now: START }
     }
 

@@ -1,0 +1,75 @@
+//! The state of a proxied service that all threads share.
+
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+
+use gate_common::abi::Sample;
+use gate_common::units::Nanos;
+
+use super::clients::SharedBounds;
+use super::hot_cache::SharedHotCache;
+use super::metrics::ServiceMetrics;
+use super::questions::Questions;
+use super::queue::concurrency::SharedLimits;
+use super::queue::policy::Policy;
+use super::settings::Settings;
+use crate::policy::range::OutOfRange;
+use crate::policy::read_cost::ReadSizes;
+
+/// A proxied service, as all threads share it.
+#[derive(Clone, Debug)]
+pub(super) struct SharedService {
+    pub(super) settings: Settings,
+    /// The way to the thread that explains.
+    pub(super) questions: Questions,
+    pub(super) metrics: ServiceMetrics,
+    /// The admission policy.
+    pub(super) policy: Policy,
+    /// The hot keys.
+    pub(super) hot: SharedHotCache,
+    /// The permits, and the limits of the queue.
+    pub(super) limits: SharedLimits,
+    /// The bounds of its clients.
+    pub(super) bounds: SharedBounds,
+    /// The sizes of what its tenants' requests read.
+    pub(super) read_sizes: Arc<ReadSizes>,
+}
+
+impl SharedService {
+    /// Those of these settings, in their order, for `threads` threads and at most `tenants` tenants, at `now`. Samples of
+    /// their keys go to `samples`.
+    ///
+    /// # Errors
+    ///
+    /// A parameter that the configuration should not have let through.
+    pub(super) fn all(
+        settings: Vec<Settings>,
+        threads: usize,
+        tenants: usize,
+        samples: &SyncSender<Sample>,
+        now: Nanos,
+    ) -> Result<Vec<Self>, OutOfRange> {
+        let hot = SharedHotCache::of(&settings, threads, samples);
+        let with_hot = |(settings, hot)| Self::new(settings, hot, tenants, now);
+        settings.into_iter().zip(hot).map(with_hot).collect()
+    }
+
+    fn new(settings: Settings, hot: SharedHotCache, tenants: usize, now: Nanos) -> Result<Self, OutOfRange> {
+        let policy = Policy::new(settings.backend.admission.as_ref(), now)?;
+        let types = settings.backend.query_types.clone();
+        let limits = SharedLimits::new(settings.parallelism, settings.threads, types.len(), now)?;
+        let permits = Arc::clone(&limits.permits);
+        let name = settings.name.clone();
+        let metrics = ServiceMetrics::new(name, settings.threads, types, policy.clone(), permits);
+        Ok(Self {
+            questions: Questions::new(&settings.name),
+            metrics,
+            policy,
+            hot,
+            limits,
+            bounds: SharedBounds::default(),
+            read_sizes: Arc::new(ReadSizes::new(tenants)),
+            settings,
+        })
+    }
+}
