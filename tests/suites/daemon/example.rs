@@ -1,5 +1,6 @@
-//! docs/gate.toml: gate is started with the whole of it and with each block of it, and what a block is about is asked.
+//! docs/gate.toml: gate is run with the whole of it and with each block of it, and what a block is about is asked.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -10,6 +11,7 @@ use gate_tests::http::curl;
 use gate_tests::memcached::{Connection, Datagrams, Memcached};
 use gate_tests::privilege;
 use gate_tests::wait::{until_up, wait_until};
+use nix::sys::signal::Signal;
 use xtask::lab::process::ChildProcess;
 use xtask::{paths, sh};
 
@@ -224,9 +226,30 @@ impl Scene {
         Ok(Self { site, files, _stores: stores, _guarded: guarded, _peer: peer })
     }
 
-    /// Starts gate with these blocks, and asks what they have traffic for; returns how many rows that were.
-    fn run(&self, blocks: &[Block<'_>]) -> Result<usize> {
-        self.site.configure(&self.adapted(&blocks.iter().map(|block| block.text).collect::<String>())?)?;
+    /// Runs gate with what belongs to a block, and asks what there is traffic for; returns how many rows that were. A gate
+    /// that has all services is left `running`: the next tenant is tried by a reload.
+    fn run(&self, running: &mut Option<ChildProcess>, all: &[Block<'_>], block: &Block<'_>) -> Result<usize> {
+        let blocks = selection(all, block);
+        let mut gate = match running.take() {
+            None => self.start(&blocks)?,
+            Some(mut gate) => {
+                self.reload(&mut gate, &blocks)?;
+                gate
+            }
+        };
+        let asked = self.ask_all(&blocks)?;
+        ensure!(gate.is_running()?, "it has ended");
+        if block.is_tenant() {
+            *running = Some(gate);
+        } else {
+            self.end(gate)?;
+        }
+        Ok(asked)
+    }
+
+    /// Starts gate with these blocks.
+    fn start(&self, blocks: &[Block<'_>]) -> Result<ChildProcess> {
+        self.configure(blocks)?;
         let mut command = self.site.net.server.command(paths::gate());
         command.arg("run").arg("--config").arg(self.site.config());
         let mut gate = ChildProcess::start("gate", command)?;
@@ -236,7 +259,31 @@ impl Scene {
             // Nobody listens at first.
             Ok(self.site.net.server.enter(|| curl(&[READY]))?.is_ok_and(|answer| answer.status == 200))
         })?;
-        self.everything_is_shown(blocks)?;
+        Ok(gate)
+    }
+
+    /// Has a gate with the same services read these blocks in place of its own.
+    fn reload(&self, gate: &mut ChildProcess, blocks: &[Block<'_>]) -> Result<()> {
+        self.configure(blocks)?;
+        gate.signal(Signal::SIGHUP)?;
+        gate.wait_for("read again", PATIENCE)?;
+        Ok(())
+    }
+
+    /// Ends a gate, which leaves nothing behind.
+    fn end(&self, gate: ChildProcess) -> Result<()> {
+        gate.end()?;
+        ensure!(self.site.anything_left()?.is_none());
+        Ok(())
+    }
+
+    fn configure(&self, blocks: &[Block<'_>]) -> Result<()> {
+        self.site.configure(&self.adapted(&blocks.iter().map(|block| block.text).collect::<String>())?)
+    }
+
+    /// Asks a gate with these blocks what they have traffic for; returns how many rows that were.
+    fn ask_all(&self, blocks: &[Block<'_>]) -> Result<usize> {
+        wait_until("the blocks are shown, and no other", || self.is_shown(blocks))?;
         let has = |name: &str| blocks.iter().any(|block| block.name == name);
         let rows = TRAFFIC.iter().filter(|row| {
             // The balancer's packets are its own, whoever its client is.
@@ -247,8 +294,6 @@ impl Scene {
             self.ask(row).with_context(|| format!("{} asks {}", row.tenant, row.service))?;
             count += 1;
         }
-        gate.end()?;
-        ensure!(self.site.anything_left()?.is_none());
         Ok(count)
     }
 
@@ -268,17 +313,18 @@ impl Scene {
         Ok(text.replace("/etc/gate/", &format!("{files}/")))
     }
 
-    fn everything_is_shown(&self, blocks: &[Block<'_>]) -> Result<()> {
-        let status = self.site.json(&["status"])?;
-        let services = status["services"].as_array().context("services")?;
-        let tenants = self.site.json(&["tenants"])?["tenants"].take();
-        let tenants = tenants.as_array().context("tenants")?;
-        for block in blocks.iter().filter(|block| block.head != "[gate]") {
-            let shown = if block.is_service() { services } else { tenants };
-            let is_shown = shown.iter().any(|shown| shown["name"] == block.name);
-            ensure!(is_shown, "{} {} is not shown: {shown:?}", block.head, block.name);
-        }
-        Ok(())
+    /// True if the services and tenants that are shown are those of these blocks.
+    fn is_shown(&self, blocks: &[Block<'_>]) -> Result<bool> {
+        let names = |shown: &serde_json::Value| -> Result<BTreeSet<String>> {
+            let shown = shown.as_array().context("no list")?.iter();
+            shown.map(|shown| Ok(shown["name"].as_str().context("no name")?.to_owned())).collect()
+        };
+        let services = names(&self.site.json(&["status"])?["services"])?;
+        let tenants = names(&self.site.json(&["tenants"])?["tenants"])?;
+        let expected = |head: &str| -> BTreeSet<String> {
+            blocks.iter().filter(|block| block.head == head).map(|block| block.name.to_owned()).collect()
+        };
+        Ok(services == expected("[[service]]") && tenants == expected("[[tenant]]"))
     }
 
     /// How many requests of a tenant were judged.
@@ -362,14 +408,15 @@ fn the_documented_example_runs_whole_and_block_by_block() -> Result<()> {
     let text = example()?;
     let all = blocks(&text);
     let scene = Scene::new()?;
+    let mut running = None;
     for block in &all {
         let name = format!("{} {}", block.head, block.name);
-        let asked = scene.run(&selection(&all, block)).with_context(|| name.clone())?;
+        let asked = scene.run(&mut running, &all, block).with_context(|| name.clone())?;
         println!("{name}: {asked} clients");
         let whole = block.head == "[gate]";
         ensure!(asked > 0 && (!whole || asked == TRAFFIC.len()), "{name} was asked for by {asked} clients");
     }
-    Ok(())
+    running.map_or(Ok(()), |gate| scene.end(gate))
 }
 
 /// A block that nobody asks for would pass unseen.
