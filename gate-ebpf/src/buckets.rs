@@ -5,12 +5,14 @@ use core::intrinsics::{AtomicOrdering, atomic_cxchg};
 use aya_ebpf::Global;
 use aya_ebpf::cty::{c_long, c_void};
 use aya_ebpf::helpers::generated::bpf_loop;
-use gate_common::abi::{Control, Event, KeyBuckets, Reason, Shed, TenantLine, bank_of, draw, tenant_flags};
+use gate_common::abi::{
+    Control, Event, KeyBuckets, OtherBucket, Reason, Shed, TenantLine, bank_of, draw, tenant_flags,
+};
 use gate_common::token_bucket::{Limits, Take, refund, take_time};
 use gate_common::units::Fraction;
 
 use crate::counters::{self, Counters};
-use crate::maps::{self, read_once};
+use crate::maps::{self, read_once, write_once};
 use crate::plan::{Plan, copy_consistent};
 
 /// Checks the refusals that the daemon pushed. Not called while the heartbeat is stale.
@@ -48,6 +50,8 @@ pub(crate) struct Buckets {
     pub(crate) line: *mut TenantLine,
     /// gate's clock.
     pub(crate) now_ns: u64,
+    /// In scratch: the bucket that lacked the price, see [`OtherBucket`]; written for tenants with anything special.
+    pub(crate) lacking: *mut u32,
     /// Scratch for charges: functions that are not inlined, and `bpf_loop`'s steps, take them from there.
     pub(crate) charges: *mut [Charge; 3],
 }
@@ -56,7 +60,7 @@ impl Buckets {
     /// Takes a price from the quotas of the tenant and its parents: from all or none.
     #[inline(always)]
     pub(crate) fn charge(&self, plan: &Plan, price_mru: u32, counters: Counters) -> Result<(), Reason> {
-        let Self { control, tenant, line, now_ns, charges } = *self;
+        let Self { control, tenant, line, now_ns, lacking, charges } = *self;
         let flags = plan.tenant_flags();
         let is_ordinary = plan.takes_from_quota_only();
         if !is_ordinary
@@ -64,6 +68,9 @@ impl Buckets {
             && charge_candidate(control, tenant, charges, now_ns, price_mru) != ChargeResult::Admitted
         {
             counters.count_candidate_refused();
+        }
+        if !is_ordinary {
+            write_once!(*lacking, NO_OTHER_BUCKET);
         }
         let has_quota = is_ordinary || flags & tenant_flags::UNLIMITED == 0;
         // SAFETY: the word of a tenant's element.
@@ -76,12 +83,17 @@ impl Buckets {
         if is_ordinary || plan.parents() == 0 {
             return Ok(());
         }
-        let charged = charge_parents(control, charges, plan.parents(), now_ns, price_mru).result();
-        if charged.is_err() && has_quota {
-            // SAFETY: this CPU's own scratch.
-            charge.refund_to(word, unsafe { &mut (*charges)[0] });
+        let charged = charge_parents(control, charges, plan.parents(), now_ns, price_mru);
+        if charged != ChargeResult::Admitted {
+            let is_second = charged == ChargeResult::SecondExhausted;
+            let parent = if is_second { OtherBucket::SecondParent } else { OtherBucket::FirstParent };
+            write_once!(*lacking, parent as u32);
+            if has_quota {
+                // SAFETY: this CPU's own scratch.
+                charge.refund_to(word, unsafe { &mut (*charges)[0] });
+            }
         }
-        charged
+        charged.result()
     }
 
     /// Takes bytes from the TCP bucket; false if it does not hold them.
@@ -165,6 +177,8 @@ enum ChargeResult {
     TooLarge,
     /// Another CPU changed the word first: to be tried again.
     Contended,
+    /// [`ChargeResult::Exhausted`], of the second of two buckets.
+    SecondExhausted,
 }
 
 impl Charge {
@@ -252,7 +266,7 @@ impl ChargeResult {
         match self {
             Self::Admitted => Ok(()),
             Self::TooLarge => Err(Reason::TooLarge),
-            Self::Exhausted | Self::Contended => Err(Reason::Quota),
+            Self::Exhausted | Self::Contended | Self::SecondExhausted => Err(Reason::Quota),
         }
     }
 }
@@ -284,7 +298,7 @@ fn charge_parents(
     if result != ChargeResult::Admitted && !first.is_null() {
         charges[0].refund_to(first, spare);
     }
-    result
+    if result == ChargeResult::Exhausted { ChargeResult::SecondExhausted } else { result }
 }
 
 /// The word of a parent's bucket, and in `charge` the charge to it; null if there is no such tenant, or it
@@ -388,6 +402,9 @@ fn charge_unknown_syn_bucket(slot: u32, charges: *mut [Charge; 3], now_ns: u64) 
         Charge::new(now_ns, SYN_COST, &limits).apply(&raw mut (*shared).unknown_syn_tat, &mut (*charges)[0])
     }
 }
+
+/// The value of [`Buckets::lacking`] while no other bucket than the tenant's own lacks anything.
+const NO_OTHER_BUCKET: u32 = u32::MAX;
 
 /// One connection attempt, in the thousandths that buckets for them count.
 const SYN_COST: u32 = 1_000;

@@ -104,12 +104,14 @@ impl PacketContext {
     #[inline(always)]
     pub(crate) fn buckets(&self) -> Buckets {
         // SAFETY: this CPU's own scratch.
-        let charges = unsafe { &raw mut (*self.scratch).charges };
+        let (lacking, charges) =
+            unsafe { (&raw mut (*self.scratch).lacking, &raw mut (*self.scratch).charges) };
         Buckets {
             control: self.control,
             tenant: self.plan.tenant_id,
             line: self.line,
             now_ns: self.now_ns,
+            lacking,
             charges,
         }
     }
@@ -147,6 +149,8 @@ pub(crate) struct Scratch {
     pub(crate) special: SpecialState,
     /// The key that may have a bucket.
     pub(crate) key: KeyScratch,
+    /// The bucket beside the tenant's own that lacked the price, see [`Buckets::lacking`].
+    pub(crate) lacking: u32,
     /// The charges to the tenant's buckets.
     pub(crate) charges: [Charge; 3],
     /// The commands of memcached over UDP.

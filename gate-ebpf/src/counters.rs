@@ -6,7 +6,7 @@ use core::mem::offset_of;
 use core::ptr::NonNull;
 
 use aya_ebpf::helpers::generated::{bpf_get_prandom_u32, bpf_get_smp_processor_id};
-use gate_common::abi::{CounterLine, Cpu, Event, Exit, RareCounters, Reason, draw};
+use gate_common::abi::{CounterLine, Cpu, Event, Exit, OtherBucket, RareCounters, Reason, draw};
 
 use crate::maps::{COUNTERS, CPUS, RARE_COUNTERS, TOUCHED, opaque_value, read_once, read_word_once};
 
@@ -83,6 +83,21 @@ impl Counters {
         self.touch();
     }
 
+    /// Counts a TCP segment with payload that passed.
+    #[inline(always)]
+    pub(crate) fn count_segment(self, price_mru: u32, bytes: u32) {
+        let Some(line) = self.own_line() else {
+            return count_shared(self.tenant, Words::SEGMENT, price_mru, bytes);
+        };
+        // SAFETY: as in `count_passed`.
+        unsafe {
+            (*line).segments += 1;
+            (*line).charged_mru += u64::from(price_mru);
+            (*line).passed_bytes += u64::from(bytes);
+        }
+        self.touch();
+    }
+
     /// Counts a passed packet without a request.
     #[inline(always)]
     pub(crate) fn count_bare(self, bytes: u32) {
@@ -110,18 +125,25 @@ impl Counters {
         self.touch();
     }
 
-    /// Counts a request that passed although a shadowed rule refuses it; nothing was charged.
+    /// Counts that a refusal for the quota, which is counted itself, was that of another bucket than the tenant's own: the
+    /// [`OtherBucket`] of this number. Any other number is none.
     #[inline(always)]
-    pub(crate) fn count_shadowed(self, reason: Reason, bytes: u32) {
-        count_shared(self.tenant, Words::shadowed(reason), 0, bytes);
+    pub(crate) fn count_other_bucket(self, number: u32) {
+        if number < OtherBucket::COUNT as u32 {
+            count_shared(self.tenant, Words::other_bucket(number), 0, 0);
+        }
     }
 
-    /// Counts a refusal that was answered.
+    /// Counts a request, or a TCP packet, that passed although a shadowed rule refuses it; nothing was charged.
+    #[inline(always)]
+    pub(crate) fn count_shadowed(self, reason: Reason, is_tcp: bool, bytes: u32) {
+        count_shared(self.tenant, Words::shadowed(reason, is_tcp), 0, bytes);
+    }
+
+    /// Counts a refusal that was answered. Budgets for replies keep them rare.
     #[inline(always)]
     pub(crate) fn count_replied(self) {
-        let Some(line) = self.own_line() else { return count_shared(self.tenant, Words::REPLIED, 0, 0) };
-        // SAFETY: as in `count_passed`.
-        unsafe { (*line).replied += 1 };
+        count_shared(self.tenant, Words::REPLIED, 0, 0);
     }
 
     /// Counts a request that the candidate quota would have refused.
@@ -168,7 +190,9 @@ impl Words {
     const ADD_RARE: u32 = 1 << 14;
     const PASSED: Self = Self(line_word(offset_of!(CounterLine, passed)) | Self::ADD_ONE | Self::CHARGED);
     const BARE: Self = Self(line_word(offset_of!(CounterLine, bare_or_asked)) | Self::ADD_ONE);
-    const REPLIED: Self = Self(line_word(offset_of!(CounterLine, replied)) | Self::ADD_ONE);
+    const SEGMENT: Self = Self(Self::SEGMENTS | Self::ADD_ONE | Self::CHARGED);
+    const SEGMENTS: u32 = line_word(offset_of!(CounterLine, segments));
+    const REPLIED: Self = Self(RareCounters::REPLIED << 8 | Self::ADD_RARE);
     const CANDIDATE_REFUSED: Self = Self(RareCounters::CANDIDATE_REFUSED << 8 | Self::ADD_RARE);
     const CHARGED: u32 = line_word(offset_of!(CounterLine, charged_mru)) << 4;
     const REFUSED: u32 = line_word(offset_of!(CounterLine, refused_mru)) << 4;
@@ -184,11 +208,18 @@ impl Words {
         })
     }
 
+    /// The bucket of a refusal.
+    #[inline(always)]
+    const fn other_bucket(number: u32) -> Self {
+        Self(((RareCounters::QUOTA_REFUSED + number) << 8) | Self::ADD_RARE)
+    }
+
     /// A shadowed refusal.
     #[inline(always)]
-    const fn shadowed(reason: Reason) -> Self {
+    const fn shadowed(reason: Reason, is_tcp: bool) -> Self {
         let rare = ((RareCounters::SHADOWED + reason.index() as u32) << 8) | Self::ADD_RARE;
-        Self(line_word(offset_of!(CounterLine, passed)) | Self::ADD_ONE | rare)
+        let passed = if is_tcp { Self::SEGMENTS } else { line_word(offset_of!(CounterLine, passed)) };
+        Self(passed | Self::ADD_ONE | rare)
     }
 }
 

@@ -14,6 +14,7 @@ use crate::parse::frame::{self, HeaderPeek, Kind, UDP};
 use crate::parse::memcached::{self, Commands};
 use crate::parse::transport::Payload;
 use crate::parse::{Packet, Reader, first_line};
+use crate::sample::Verdict;
 use crate::{buckets, counters, fragments, key_buckets, mark, reply, sample};
 
 /// Processes a packet, and returns its exit. [`Exit::RefusedReplied`]: the packet already holds the reply.
@@ -267,7 +268,12 @@ impl PacketContext {
     fn exit_for_priced_charge(&self, charged: Result<(), Reason>, price_mru: u32) -> Exit {
         match charged {
             Ok(()) => {
-                self.counters.count_passed(price_mru, self.scratch().frame.len());
+                let frame = &self.scratch().frame;
+                if frame.transport == UDP {
+                    self.counters.count_passed(price_mru, frame.len());
+                } else {
+                    self.counters.count_segment(price_mru, frame.len());
+                }
                 Exit::Passed
             }
             Err(reason) => self.refuse_priced(reason, price_mru, Exit::RefusedDropped),
@@ -282,11 +288,19 @@ impl PacketContext {
 
     #[inline(always)]
     fn refuse_priced(&self, reason: Reason, price_mru: u32, exit: Exit) -> Exit {
-        if is_shadowed(self.plan.view_flags(), self.plan.enforce(), self.scratch().frame.source) {
-            self.counters.count_shadowed(reason, self.scratch().frame.len());
+        let frame = &self.scratch().frame;
+        if is_shadowed(self.plan.view_flags(), self.plan.enforce(), frame.source) {
+            self.counters.count_shadowed(reason, frame.transport != UDP, frame.len());
             return Exit::Shadowed;
         }
         self.counters.count_refused(reason, price_mru);
+        let mut other_bucket = u32::MAX;
+        if matches!(reason, Reason::Quota) && self.plan.parents() != 0 {
+            other_bucket = read_once!((*self.scratch).lacking);
+            self.counters.count_other_bucket(other_bucket);
+        }
+        let ids = u64::from(self.plan.tenant_id) << 32 | u64::from(self.plan.service_id());
+        sample::sample_refusal(self.control, self.scratch(), ids, Verdict::refused(reason, other_bucket));
         exit
     }
 

@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 
 use gate_common::abi::{
-    Cpu, Event, Exit, Protocol, Reason, Service, ServiceState, TenantCounters, TenantState, service_flags,
+    Cpu, Event, Exit, OtherBucket, Protocol, Reason, Service, ServiceState, TenantCounters, TenantState,
+    service_flags,
 };
 
 use crate::packet::{Inside, Packet, tcp};
@@ -26,6 +27,8 @@ pub struct Row {
     pub events: Vec<Event>,
     /// The keys that must have been sampled.
     pub samples: Vec<Vec<u8>>,
+    /// The sampled refusal: the tenant, the reason, and the bucket by its number in a sample.
+    pub verdict: Option<(u32, Reason, u8)>,
     /// The packet out, if it is neither the packet in nor none.
     pub reply: Option<Vec<u8>>,
     change: Box<dyn Fn(&mut Plan)>,
@@ -38,12 +41,26 @@ pub struct Sent {
     bytes: Vec<u8>,
     /// Without padding.
     len: usize,
+    is_tcp: bool,
+}
+
+impl Sent {
+    /// The counters of a packet that passed.
+    fn passed(&self) -> TenantCounters {
+        TenantCounters {
+            passed: u64::from(!self.is_tcp),
+            segments: u64::from(self.is_tcp),
+            passed_bytes: self.len as u64,
+            ..TenantCounters::default()
+        }
+    }
 }
 
 impl From<&Packet> for Sent {
     fn from(packet: &Packet) -> Self {
         let bytes = packet.bytes();
-        Self { len: bytes.len() - packet.padding, bytes }
+        let is_tcp = matches!(packet.inside, Inside::Tcp { .. });
+        Self { len: bytes.len() - packet.padding, bytes, is_tcp }
     }
 }
 
@@ -54,8 +71,9 @@ impl From<Packet> for Sent {
 }
 
 impl From<Vec<u8>> for Sent {
+    /// A datagram.
     fn from(bytes: Vec<u8>) -> Self {
-        Self { len: bytes.len(), bytes }
+        Self { len: bytes.len(), bytes, is_tcp: false }
     }
 }
 
@@ -76,6 +94,7 @@ impl Row {
             counters: TenantCounters::default(),
             events: Vec::new(),
             samples: Vec::new(),
+            verdict: None,
             reply: None,
             change: Box::new(|_| ()),
             prepare: Box::new(|_| ()),
@@ -86,12 +105,7 @@ impl Row {
     #[must_use]
     pub fn passed(what: impl Into<String>, packet: impl Into<Sent>, tenant: usize, price: u64) -> Self {
         let packet = packet.into();
-        let counters = TenantCounters {
-            passed: 1,
-            charged_mru: price,
-            passed_bytes: packet.len as u64,
-            ..TenantCounters::default()
-        };
+        let counters = TenantCounters { charged_mru: price, ..packet.passed() };
         Self { tenant, counters, ..Self::new(what, packet, Exit::Passed) }
     }
 
@@ -125,12 +139,18 @@ impl Row {
         Self { tenant, counters, ..Self::new(what, packet, exit) }
     }
 
+    /// The refusal is that of this bucket.
+    #[must_use]
+    pub fn of_bucket(mut self, bucket: OtherBucket) -> Self {
+        self.counters.quota_refused[bucket.index()] = 1;
+        self
+    }
+
     /// As [`Row::refused`], but shadowed: it passes.
     #[must_use]
     pub fn shadowed(what: impl Into<String>, packet: impl Into<Sent>, tenant: usize, reason: Reason) -> Self {
         let packet = packet.into();
-        let mut counters =
-            TenantCounters { passed: 1, passed_bytes: packet.len as u64, ..TenantCounters::default() };
+        let mut counters = packet.passed();
         counters.shadowed[reason.index()] = 1;
         Self { tenant, counters, ..Self::new(what, packet, Exit::Shadowed) }
     }
@@ -176,6 +196,21 @@ impl Row {
             self.events.push(Event::Sampled);
             self.samples.push(key.to_vec());
         }
+        self.plan(|plan| plan.view.sample_every = 1)
+    }
+
+    /// Every request is sampled, and so this refusal must be, with the bucket of its counters.
+    ///
+    /// # Panics
+    ///
+    /// If it is no refusal.
+    #[must_use]
+    pub fn refusal_sampled(mut self) -> Self {
+        let refused = Reason::ALL.into_iter().find(|reason| self.counters.refused[reason.index()] != 0);
+        let other = self.counters.quota_refused.iter().position(|&count| count != 0);
+        let bucket = other.map_or(0, |place| place as u8 + 1);
+        self.verdict = Some((self.tenant as u32, refused.expect("a refusal"), bucket));
+        self.events.push(Event::RefusalSampled);
         self.plan(|plan| plan.view.sample_every = 1)
     }
 
@@ -232,10 +267,11 @@ impl Row {
         };
         let run = run.unwrap_or_else(|fault| panic!("{}, {linear} bytes linear: {fault}", self.what));
         let mut keys = Vec::new();
-        world
-            .loaded
-            .samples
-            .drain(usize::MAX, |sample| keys.push(sample.key[..sample.key_len as usize].to_vec()));
+        let mut verdicts = Vec::new();
+        world.loaded.samples.drain(usize::MAX, |sample| match sample.head.reason() {
+            Some(reason) => verdicts.push((sample.head.tenant, reason, sample.head.bucket)),
+            None => keys.push(sample.key[..usize::from(sample.head.key_len)].to_vec()),
+        });
         let counted = world.counted();
 
         let mut faults = Vec::new();
@@ -281,6 +317,9 @@ impl Row {
         }
         if keys != self.samples {
             faults.push(format!("sampled {keys:?}, not {:?}", self.samples));
+        }
+        if verdicts != self.verdict.into_iter().collect::<Vec<_>>() {
+            faults.push(format!("sampled verdicts {verdicts:?}, not {:?}", self.verdict));
         }
         if faults.is_empty() { Ok(()) } else { Err(format!("{}: {}", self.what, faults.join("\n  "))) }
     }
@@ -443,6 +482,7 @@ const MOST_PADDING: usize = 64;
 fn nonzero_counters(counters: &TenantCounters) -> String {
     let TenantCounters {
         passed,
+        segments,
         charged_mru,
         refused_mru,
         replied,
@@ -453,6 +493,7 @@ fn nonzero_counters(counters: &TenantCounters) -> String {
     } = counters;
     let mut nonzero_counters = vec![
         ("passed", *passed),
+        ("segments", *segments),
         ("charged", *charged_mru),
         ("refused mRU", *refused_mru),
         ("replied", *replied),
@@ -461,6 +502,7 @@ fn nonzero_counters(counters: &TenantCounters) -> String {
         ("bytes", *passed_bytes),
     ];
     nonzero_counters.extend(Reason::ALL.map(|reason| (reason.name(), counters.refused[reason.index()])));
+    nonzero_counters.push(("by another bucket", counters.quota_refused.iter().sum()));
     let shadowed = counters.shadowed.iter().sum();
     nonzero_counters.push(("shadowed", shadowed));
     nonzero_counters.retain(|(_, count)| *count != 0);

@@ -16,6 +16,9 @@ use crate::{ebpf, paths, sh};
 /// The last commit whose maps have ABI version 4.
 pub const ABI_V4: &str = "106b211e5f210674ed0698f8be86ee9f8b7e873e";
 
+/// A commit whose maps have ABI version 5.
+pub const ABI_V5: &str = "77d2f6adb2aaf07f02e9928ec61b6e90b161fb51";
+
 /// True if this clone holds the commit: a shallow one does not.
 #[must_use]
 pub fn is_in_history(commit: &str) -> bool {

@@ -11,7 +11,7 @@
 
 use core::mem::{offset_of, size_of};
 
-use super::{Event, Reason};
+use super::{Event, OtherBucket, Reason};
 
 /// The frequent counters of one tenant in one row, in one cache line. All only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,8 +27,8 @@ pub struct CounterLine {
     pub refused: [u64; 2],
     /// See [`TenantCounters::refused_mru`].
     pub refused_mru: u64,
-    /// See [`TenantCounters::replied`].
-    pub replied: u64,
+    /// See [`TenantCounters::segments`].
+    pub segments: u64,
     /// In the shared row and those of CPUs [`TenantCounters::bare`]; in those of threads, which see no bare packets,
     /// [`TenantCounters::asked_mru`].
     pub bare_or_asked: u64,
@@ -75,9 +75,13 @@ pub struct RareCounters {
     pub candidate_refused: u64,
     /// The part of [`TenantCounters::asked_mru`] that threads count that share a row.
     pub asked_mru: u64,
+    /// See [`TenantCounters::replied`].
+    pub replied: u64,
+    /// See [`TenantCounters::quota_refused`].
+    pub quota_refused: [u64; OtherBucket::COUNT],
 }
 
-const _: () = assert!(size_of::<RareCounters>() == 8 * (2 + 2 * Reason::COUNT));
+const _: () = assert!(size_of::<RareCounters>() == 8 * (6 + 2 * Reason::COUNT));
 
 impl RareCounters {
     /// How many rows of them there are at most.
@@ -88,6 +92,10 @@ impl RareCounters {
     pub const SHADOWED: u32 = offset_of!(Self, shadowed) as u32 / 8;
     /// The word of [`RareCounters::candidate_refused`].
     pub const CANDIDATE_REFUSED: u32 = offset_of!(Self, candidate_refused) as u32 / 8;
+    /// The word of the first of [`RareCounters::quota_refused`].
+    pub const QUOTA_REFUSED: u32 = offset_of!(Self, quota_refused) as u32 / 8;
+    /// The word of [`RareCounters::replied`].
+    pub const REPLIED: u32 = offset_of!(Self, replied) as u32 / 8;
 }
 
 /// The words that hold a row's bits for `tenants`: whole cache lines, so that no two rows share one.
@@ -99,9 +107,11 @@ pub const fn touched_words(tenants: u32) -> u32 {
 /// All counters of one tenant. All only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TenantCounters {
-    /// Requests passed: datagrams, and TCP segments with payload.
+    /// Requests passed: datagrams, and requests that the daemon serves.
     pub passed: u64,
-    /// The charge of passed requests, in thousandths of a request unit.
+    /// TCP segments with payload passed, those to proxied services included; the daemon counts the requests in these.
+    pub segments: u64,
+    /// The charge of passed requests and segments, in thousandths of a request unit.
     pub charged_mru: u64,
     /// The price of refused requests, in thousandths of a request unit.
     pub refused_mru: u64,
@@ -116,9 +126,11 @@ pub struct TenantCounters {
     /// The price of all requests to proxied services over established connections from the tenant's own sources, refused
     /// or not, without multipliers, in thousandths of a request unit. Only the daemon counts this.
     pub asked_mru: u64,
-    /// Requests refused, by [`Reason`].
+    /// Requests and TCP packets refused, by [`Reason`].
     pub refused: [u64; Reason::COUNT],
-    /// Requests that a shadowed rule would have refused, by [`Reason`]. They are among `passed`.
+    /// The part of `refused` for [`Reason::Quota`] that another bucket than the tenant's own lacked, by [`OtherBucket`].
+    pub quota_refused: [u64; OtherBucket::COUNT],
+    /// Those that a shadowed rule would have refused, by [`Reason`]. They are among `passed` or, over TCP, among `segments`.
     pub shadowed: [u64; Reason::COUNT],
 }
 
@@ -132,7 +144,7 @@ impl TenantCounters {
         self.refused[first.index()] = self.refused[first.index()].wrapping_add(line.refused[0]);
         self.refused[second.index()] = self.refused[second.index()].wrapping_add(line.refused[1]);
         self.refused_mru = self.refused_mru.wrapping_add(line.refused_mru);
-        self.replied = self.replied.wrapping_add(line.replied);
+        self.segments = self.segments.wrapping_add(line.segments);
         self.bare = self.bare.wrapping_add(line.bare_or_asked);
     }
 
@@ -146,20 +158,18 @@ impl TenantCounters {
     pub fn add_rare(&mut self, rare: &RareCounters) {
         add_each(&mut self.refused, &rare.refused);
         add_each(&mut self.shadowed, &rare.shadowed);
+        add_each(&mut self.quota_refused, &rare.quota_refused);
         self.candidate_refused = self.candidate_refused.wrapping_add(rare.candidate_refused);
         self.asked_mru = self.asked_mru.wrapping_add(rare.asked_mru);
+        self.replied = self.replied.wrapping_add(rare.replied);
     }
 
     /// How much more these are than they were.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
-        let each = |now: &[u64; Reason::COUNT], before: &[u64; Reason::COUNT]| {
-            let mut more = *now;
-            more.iter_mut().zip(before).for_each(|(more, before)| *more = more.wrapping_sub(*before));
-            more
-        };
         Self {
             passed: self.passed.wrapping_sub(before.passed),
+            segments: self.segments.wrapping_sub(before.segments),
             charged_mru: self.charged_mru.wrapping_sub(before.charged_mru),
             refused_mru: self.refused_mru.wrapping_sub(before.refused_mru),
             replied: self.replied.wrapping_sub(before.replied),
@@ -167,8 +177,9 @@ impl TenantCounters {
             bare: self.bare.wrapping_sub(before.bare),
             passed_bytes: self.passed_bytes.wrapping_sub(before.passed_bytes),
             asked_mru: self.asked_mru.wrapping_sub(before.asked_mru),
-            refused: each(&self.refused, &before.refused),
-            shadowed: each(&self.shadowed, &before.shadowed),
+            refused: each_since(&self.refused, &before.refused),
+            quota_refused: each_since(&self.quota_refused, &before.quota_refused),
+            shadowed: each_since(&self.shadowed, &before.shadowed),
         }
     }
 
@@ -182,21 +193,28 @@ impl TenantCounters {
             passed_bytes: self.passed_bytes,
             refused: [self.refused[first.index()], self.refused[second.index()]],
             refused_mru: self.refused_mru,
-            replied: self.replied,
+            segments: self.segments,
             bare_or_asked: self.bare,
         };
         let mut refused = self.refused;
         refused[first.index()] = 0;
         refused[second.index()] = 0;
-        let candidate_refused = self.candidate_refused;
-        let asked_mru = self.asked_mru;
-        (line, RareCounters { refused, shadowed: self.shadowed, candidate_refused, asked_mru })
+        let rare = RareCounters {
+            refused,
+            shadowed: self.shadowed,
+            candidate_refused: self.candidate_refused,
+            asked_mru: self.asked_mru,
+            replied: self.replied,
+            quota_refused: self.quota_refused,
+        };
+        (line, rare)
     }
 
     /// Adds another's.
     pub fn add(&mut self, other: &Self) {
         let Self {
             passed,
+            segments,
             charged_mru,
             refused_mru,
             replied,
@@ -205,9 +223,11 @@ impl TenantCounters {
             passed_bytes,
             asked_mru,
             refused,
+            quota_refused,
             shadowed,
         } = self;
         *passed = passed.wrapping_add(other.passed);
+        *segments = segments.wrapping_add(other.segments);
         *charged_mru = charged_mru.wrapping_add(other.charged_mru);
         *refused_mru = refused_mru.wrapping_add(other.refused_mru);
         *replied = replied.wrapping_add(other.replied);
@@ -216,7 +236,16 @@ impl TenantCounters {
         *passed_bytes = passed_bytes.wrapping_add(other.passed_bytes);
         *asked_mru = asked_mru.wrapping_add(other.asked_mru);
         add_each(refused, &other.refused);
+        add_each(quota_refused, &other.quota_refused);
         add_each(shadowed, &other.shadowed);
+    }
+
+    /// Requests refused for [`Reason::Quota`] by the tenant's own bucket.
+    #[must_use]
+    pub fn refused_by_own_quota(&self) -> u64 {
+        // Read one after the other, while both may grow.
+        let others = self.quota_refused.iter().fold(0_u64, |sum, count| sum.wrapping_add(*count));
+        self.refused[Reason::Quota.index()].saturating_sub(others)
     }
 
     /// Requests refused, for whatever reason.
@@ -224,6 +253,12 @@ impl TenantCounters {
     pub fn refused_in_all(&self) -> u64 {
         self.refused.iter().fold(0, |sum, count| sum.wrapping_add(*count))
     }
+}
+
+fn each_since<const N: usize>(now: &[u64; N], before: &[u64; N]) -> [u64; N] {
+    let mut more = *now;
+    more.iter_mut().zip(before).for_each(|(more, before)| *more = more.wrapping_sub(*before));
+    more
 }
 
 fn add_each<const N: usize>(sum: &mut [u64; N], other: &[u64; N]) {
@@ -250,8 +285,12 @@ pub struct Cpu {
     pub first_touched: u32,
     /// Where its row of [`super::maps::RARE_COUNTERS`] begins.
     pub first_rare: u32,
+    /// Spelled out.
+    pub _reserved: u32,
+    /// Refusals until the next sample of one, that one included; zero before the first.
+    pub until_refusal: u64,
     /// Spelled out: the next CPU starts a cache line.
-    pub _reserved: [u32; 13],
+    pub _reserved_end: [u32; 10],
 }
 
 const _: () = assert!(size_of::<Cpu>() == 448);
@@ -268,7 +307,9 @@ impl Cpu {
         first_line: 0,
         first_touched: 0,
         first_rare: 0,
-        _reserved: [0; 13],
+        _reserved: 0,
+        until_refusal: 0,
+        _reserved_end: [0; 10],
     };
 
     /// Adds another CPU's counters.
@@ -290,6 +331,7 @@ mod tests {
         let numbers: [u64; Reason::COUNT] = core::array::from_fn(|place| place as u64 + 20);
         let counters = TenantCounters {
             passed: 1,
+            segments: 9,
             charged_mru: 2,
             refused_mru: 3,
             replied: 4,
@@ -298,6 +340,7 @@ mod tests {
             passed_bytes: 7,
             asked_mru: 8,
             refused: numbers,
+            quota_refused: [10, 11, 12],
             shadowed: numbers.map(|number| number + 100),
         };
         for tenant in [0, 1] {

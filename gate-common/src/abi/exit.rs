@@ -132,6 +132,10 @@ pub enum Event {
     Stale = 8,
     /// A charged datagram could not be marked: the driver has no room for metadata.
     NoMetadata = 9,
+    /// A refusal was sampled.
+    RefusalSampled = 10,
+    /// A refusal was not sampled: half of the ring buffer is taken, and the rest is for what passes.
+    RefusalSampleLost = 11,
 }
 
 impl Event {
@@ -139,7 +143,7 @@ impl Event {
     pub const COUNT: usize = 14;
 
     /// Every event, in the order of its number.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Sampled,
         Self::SampleLost,
         Self::Contended,
@@ -150,6 +154,8 @@ impl Event {
         Self::UpperBound,
         Self::Stale,
         Self::NoMetadata,
+        Self::RefusalSampled,
+        Self::RefusalSampleLost,
     ];
 
     /// Its index in [`super::Cpu::events`].
@@ -173,6 +179,8 @@ impl Event {
             Self::UpperBound => "upper-bound",
             Self::Stale => "stale",
             Self::NoMetadata => "no-metadata",
+            Self::RefusalSampled => "refusal-sampled",
+            Self::RefusalSampleLost => "refusal-sample-lost",
         }
     }
 }

@@ -17,7 +17,7 @@
 //! | [`maps::RARE_COUNTERS`] | [`RareCounters`] | `row * tenants + tenant` | both |
 //! | [`maps::TOUCHED`] | `u64`, a bit for each tenant | `row * touched_words + tenant / 64` | both |
 //! | [`maps::CPUS`] | [`Cpu`] | CPU; one more for what older maps counted | XDP; rows: daemon |
-//! | [`maps::SAMPLES`] | [`Sample`] | ring buffer | XDP |
+//! | [`maps::SAMPLES`] | [`Sample`], [`SampleHead`] | ring buffer | XDP |
 //! | [`maps::TOP_KEYS`] | [`TopKey`] | rank | daemon |
 //!
 //! **Generations.** What a tick decides is written to the idle bank of a [`Tenant`], a [`Service`]
@@ -43,8 +43,8 @@ pub use counters::{CounterLine, Cpu, EXITS, RareCounters, TenantCounters, touche
 pub use exit::{Event, Exit};
 pub use hot::{KeyBuckets, TopKey};
 pub use name::Name;
-pub use reason::Reason;
-pub use sample::{Sample, sample_flags};
+pub use reason::{OtherBucket, Reason};
+pub use sample::{Sample, SampleHead, sample_flags};
 pub use service::{
     LOCAL_ADDRESS, PROTECTED_ADDRESS, Protocol, QueryClass, Service, ServiceState, Shed, service_flags,
 };
@@ -52,7 +52,7 @@ pub use table::{Block, Entry, Ports, find, find_v4};
 pub use tenant::{TcpAction, Tenant, TenantLine, TenantState, tenant_flags};
 
 /// Raised with every change to a size, a meaning or a map.
-pub const ABI_VERSION: u32 = 5;
+pub const ABI_VERSION: u32 = 6;
 
 /// The name of the XDP program.
 pub const PROGRAM: &str = "gate";
@@ -95,7 +95,7 @@ pub mod maps {
     pub const TOUCHED: &str = "TOUCHED";
     /// [`super::Cpu`]s.
     pub const CPUS: &str = "CPUS";
-    /// [`super::Sample`]s, a ring buffer.
+    /// [`super::Sample`]s of what passed and [`super::SampleHead`]s of what was refused, a ring buffer.
     pub const SAMPLES: &str = "SAMPLES";
     /// [`super::TopKey`]s.
     pub const TOP_KEYS: &str = "TOP_KEYS";

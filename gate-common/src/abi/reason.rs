@@ -101,6 +101,30 @@ impl Reason {
     }
 }
 
+/// The buckets beside a tenant's own that a refusal for [`Reason::Quota`] may lack. The number is its index in the counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum OtherBucket {
+    /// That of the first of [`super::TenantState::parents`].
+    FirstParent = 0,
+    /// That of the second.
+    SecondParent = 1,
+    /// That of a limit by what is asked, which only the daemon knows.
+    Limit = 2,
+}
+
+impl OtherBucket {
+    /// How many there are.
+    pub const COUNT: usize = 3;
+
+    /// Its index in the counters.
+    #[must_use]
+    #[inline(always)]
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::Reason;

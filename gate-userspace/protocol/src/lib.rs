@@ -269,6 +269,8 @@ pub struct Refusal {
     pub uncertain: bool,
     /// The tenant's limit by what is asked that refuses it, if one does.
     pub limit: Option<&'static str>,
+    /// The tenant whose quota refuses it, if one does.
+    pub bucket: Option<&'static str>,
 }
 
 /// The cause of a refusal, and whether the request ran: the first word of the client's answer.
@@ -326,13 +328,13 @@ impl Refusal {
     /// One with a time at which it is worth another try.
     #[must_use]
     pub const fn after(reason: Reason, retry_after: Nanos) -> Self {
-        Self { reason, retry_after, uncertain: false, limit: None }
+        Self { reason, retry_after, uncertain: false, limit: None, bucket: None }
     }
 
     /// That of a request whose answer is lost: it may have run.
     #[must_use]
     pub const fn uncertain() -> Self {
-        Self { reason: Reason::StoreDown, retry_after: Nanos::ZERO, uncertain: true, limit: None }
+        Self { uncertain: true, ..Self::after(Reason::StoreDown, Nanos::ZERO) }
     }
 
     /// The cause of the refusal.
@@ -353,7 +355,7 @@ impl Refusal {
         }
     }
 
-    /// `retry_after_ms=<n> reason=<r>`, at the end of `out`: at least 1 where another try can help, nothing of when
+    /// `retry_after_ms=<n> reason=<r>`, with `bucket=` or `limit=` and its name for what was taken from it, at the end of `out`: at least 1 where another try can help, nothing of when
     /// where the request may have run.
     fn write(self, out: &mut Vec<u8>) {
         let least = match self.blame() {
@@ -368,9 +370,11 @@ impl Refusal {
         }
         out.extend_from_slice(b"reason=");
         out.extend_from_slice(self.reason.name().as_bytes());
-        if let Some(limit) = self.limit {
-            out.extend_from_slice(b" limit=");
-            out.extend_from_slice(limit.as_bytes());
+        for (word, name) in [(&b" bucket="[..], self.bucket), (b" limit=", self.limit)] {
+            if let Some(name) = name {
+                out.extend_from_slice(word);
+                out.extend_from_slice(name.as_bytes());
+            }
         }
     }
 }

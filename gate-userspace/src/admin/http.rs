@@ -24,7 +24,7 @@ use super::queues::Queues;
 use super::response::{failed, json, text};
 use super::sources::Sources;
 use super::tcp::{Rules, guarded};
-use super::tenants::{self, Tenants};
+use super::tenants::Tenants;
 use super::verdicts;
 use crate::clock;
 
@@ -117,7 +117,8 @@ fn all_metrics(metrics: &Metrics) -> Response {
 }
 
 fn tenants(context: &Sources) -> Tenants {
-    Tenants { tenants: tenants::read(&context.maps, &context.overrides.borrow()) }
+    let overrides = context.overrides.borrow().clone();
+    Tenants { tenants: context.tenants(&overrides) }
 }
 
 fn hotkeys(context: &Sources) -> Hotkeys {

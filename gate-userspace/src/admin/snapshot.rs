@@ -11,7 +11,7 @@ use super::hotkeys::{self, Key};
 use super::queues::Queues;
 use super::sources::Sources;
 use super::status::Status;
-use super::tenants::{self, LayerCounts, Tenant};
+use super::tenants::{LayerCounts, Tenant};
 use super::verdicts::{self, Sampled};
 use crate::clock;
 
@@ -45,6 +45,9 @@ pub struct Snapshot {
 pub struct Totals {
     /// Requests that passed.
     pub passed: u64,
+    /// TCP segments with payload that passed.
+    #[serde(default)]
+    pub segments: u64,
     /// Requests refused, by reason.
     pub refused: BTreeMap<Cow<'static, str>, u64>,
     /// Both by layer: `xdp`, `proxy`.
@@ -95,6 +98,7 @@ impl Totals {
         let mut totals = Self::default();
         for tenant in tenants {
             totals.passed += tenant.passed;
+            totals.segments += tenant.segments;
             for (reason, count) in &tenant.refused {
                 *totals.refused.entry(reason.clone()).or_default() += count;
             }
@@ -110,7 +114,7 @@ impl Snapshot {
     /// Without keys and sources.
     pub(super) fn read(sources: &Sources) -> Self {
         let status = sources.status();
-        let tenants = tenants::read(&sources.maps, &status.overrides);
+        let tenants = sources.tenants(&status.overrides);
         let now = clock::monotonic();
         Self {
             at_ms: now.0 / 1_000_000,
@@ -137,7 +141,7 @@ fn busiest(mut tenants: Vec<Tenant>) -> Vec<Tenant> {
     if tenants.len() > MAX_TENANTS {
         tenants.sort_by_key(|tenant| {
             let is_set = tenant.refuse || !tenant.overrides.is_empty();
-            Reverse((is_set, tenant.passed + tenant.refused.values().sum::<u64>()))
+            Reverse((is_set, tenant.passed + tenant.segments + tenant.refused.values().sum::<u64>()))
         });
         tenants.truncate(MAX_TENANTS);
         tenants.sort_by_key(|tenant| tenant.id);

@@ -8,9 +8,10 @@ use tokio::sync::{mpsc, watch};
 use super::change::{Override, PendingOrder};
 use super::observer::Observer;
 use super::status::Status;
+use super::tenants::{self, Tenant};
 use crate::clock;
 use crate::control::verdicts::Verdicts;
-use crate::dispatcher::Questions;
+use crate::dispatcher::{LimitRefusals, Questions};
 use crate::kernel::Maps;
 
 /// The sources of the documents.
@@ -24,6 +25,8 @@ pub struct Sources {
     pub verdicts: Verdicts,
     /// The ways to ask what the next request to a proxied service would get.
     pub questions: Vec<Questions>,
+    /// The refusals by tenants' limits; `None` where nothing is proxied.
+    pub limits: Option<LimitRefusals>,
     /// The overrides.
     pub overrides: watch::Receiver<Vec<Override>>,
     /// The interfaces that have vanished.
@@ -39,6 +42,15 @@ pub struct Sources {
 }
 
 impl Sources {
+    /// The tenants, with what has been set of them and the names of limits.
+    pub(super) fn tenants(&self, overrides: &[Override]) -> Vec<Tenant> {
+        let mut tenants = tenants::read(&self.maps, overrides);
+        if let Some(limits) = &self.limits {
+            tenants.iter_mut().for_each(|tenant| tenant.name_limits(|id, name| limits.of(id, name)));
+        }
+        tenants
+    }
+
     /// The status, with what only the daemon knows.
     pub(super) fn status(&self) -> Status {
         let overrides = self.overrides.borrow().clone();

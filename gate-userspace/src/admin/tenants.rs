@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 
-use gate_common::abi::{Name, Reason, Tenant as Element, TenantCounters, TenantState, bank_of, tenant_flags};
+use gate_common::abi::{
+    Name, OtherBucket, Reason, Tenant as Element, TenantCounters, TenantState, bank_of, tenant_flags,
+};
 use gate_common::token_bucket::debt_ns;
 use gate_common::units::Nanos;
 use schemars::JsonSchema;
@@ -50,16 +52,22 @@ pub struct Tenant {
     pub overrides: BTreeMap<String, String>,
     /// The share of its requests that is refused, from 0 to 1.
     pub rejection_rate: f64,
-    /// Requests that passed.
+    /// Requests that passed: datagrams, and what gate serves as a proxy.
     pub passed: u64,
-    /// Their bytes, as far as XDP has counted them.
+    /// TCP segments with payload that passed at the interface; of those to proxied services the requests are counted as well.
+    #[serde(default)]
+    pub segments: u64,
+    /// The bytes of both, as far as XDP has counted them.
     pub passed_bytes: u64,
     /// Request units that it was charged.
     pub charged_ru: f64,
     /// Request units of what was refused.
     pub refused_ru: f64,
-    /// Requests refused, by reason.
+    /// Requests and TCP packets refused, by reason.
     pub refused: BTreeMap<Cow<'static, str>, u64>,
+    /// Those refused for `quota` by the bucket that lacked their price: the sum of these is that.
+    #[serde(default)]
+    pub quota_refused: Vec<BucketRefusals>,
     /// Requests that shadowed rules would have refused, by reason.
     pub shadowed: BTreeMap<Cow<'static, str>, u64>,
     /// Refusals that were answered.
@@ -98,6 +106,19 @@ impl LayerCounts {
 fn by_reason(counts: &[u64; Reason::COUNT]) -> BTreeMap<Cow<'static, str>, u64> {
     let named = Reason::ALL.iter().map(|reason| (reason.name().into(), counts[reason.index()]));
     named.filter(|(_, count)| *count > 0).collect()
+}
+
+/// The refusals for `quota` by one bucket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct BucketRefusals {
+    /// The tenant's own bucket (`quota`), that of a tenant that is charged with it (`charge`), or that of a limit by what is
+    /// asked (`limit`), as `gate explain` has them.
+    pub kind: Cow<'static, str>,
+    /// The name of the bucket's tenant, as it is configured now, or of the limit; empty for limits that are gone, or whose names
+    /// only a daemon knows that does not answer.
+    pub name: String,
+    /// Requests refused.
+    pub count: u64,
 }
 
 /// All of them, in the order of their numbers, with what the daemon says has been set of them.
@@ -149,6 +170,21 @@ impl Level {
 }
 
 impl Tenant {
+    /// Says by which limits requests were refused, given the refusals by limit of a tenant with a number and a name. What they
+    /// leave stays without a name.
+    pub fn name_limits<'n>(&mut self, of: impl FnOnce(u32, &str) -> Vec<(&'n str, u64)>) {
+        let is_unnamed = |refused: &BucketRefusals| refused.kind == LIMIT && refused.name.is_empty();
+        let Some(place) = self.quota_refused.iter().position(is_unnamed) else { return };
+        let mut left = self.quota_refused.remove(place).count;
+        for (name, count) in of(self.id, &self.name) {
+            // They were counted after the sum was read.
+            let count = count.min(left);
+            left -= count;
+            self.quota_refused.extend(BucketRefusals::some(LIMIT, name, count));
+        }
+        self.quota_refused.extend(BucketRefusals::some(LIMIT, "", left));
+    }
+
     fn read(maps: &Maps, id: u32) -> Self {
         let element = maps.tenants.load(id as usize);
         let state = &element.banks[bank_of(maps.generation())];
@@ -172,10 +208,12 @@ impl Tenant {
             overrides: BTreeMap::new(),
             rejection_rate: f64::from(state.rejection_rate) / 65_536.0,
             passed: counters.passed,
+            segments: counters.segments,
             passed_bytes: counters.passed_bytes,
             charged_ru: counters.charged_mru as f64 / 1e3,
             refused_ru: counters.refused_mru as f64 / 1e3,
             refused: by_reason(&counters.refused),
+            quota_refused: BucketRefusals::of(maps, &element, state, &counters),
             shadowed: by_reason(&counters.shadowed),
             replied: counters.replied,
             candidate_refused: counters.candidate_refused,
@@ -183,3 +221,28 @@ impl Tenant {
         }
     }
 }
+
+impl BucketRefusals {
+    /// Those of a tenant, limits together.
+    fn of(maps: &Maps, tenant: &Element, state: &TenantState, counters: &TenantCounters) -> Vec<Self> {
+        let by = |bucket: OtherBucket| counters.quota_refused[bucket.index()];
+        let parent = |id: u32| -> Name {
+            let is_there = (id as usize) < maps.tenants.len();
+            if is_there { maps.tenants.load_at(id as usize, offset_of!(Element, name)) } else { Name::EMPTY }
+        };
+        let [first, second] = state.parents.map(parent);
+        let all = [
+            ("quota", tenant.name, counters.refused_by_own_quota()),
+            ("charge", first, by(OtherBucket::FirstParent)),
+            ("charge", second, by(OtherBucket::SecondParent)),
+            (LIMIT, Name::EMPTY, by(OtherBucket::Limit)),
+        ];
+        all.into_iter().filter_map(|(kind, name, count)| Self::some(kind, name.as_str(), count)).collect()
+    }
+
+    fn some(kind: &'static str, name: &str, count: u64) -> Option<Self> {
+        (count > 0).then(|| Self { kind: kind.into(), name: name.to_owned(), count })
+    }
+}
+
+const LIMIT: &str = "limit";

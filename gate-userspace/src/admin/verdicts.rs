@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 use super::sources::Sources;
 use crate::clock;
 use crate::control::verdicts::RefusedSource;
-use crate::dispatcher::{ServiceMetrics, VerdictSample};
+use crate::dispatcher::{RefusingBucket, VerdictSample};
 use crate::kernel::Maps;
 
-/// The document of the sources that are refused or unknown most, at proxied services.
+/// The document of the sources that are refused or unknown most, at the interface and by the proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SourceList {
     /// Sources of tenants that are refused, by source and reason; the most refused first.
@@ -56,13 +56,13 @@ pub struct Sampled {
     pub service: String,
     /// The tenant that is charged; nothing if none is.
     pub tenant: Option<String>,
-    /// The query type of the request.
+    /// The query type of the request; `unknown` at the interface.
     pub query_type: String,
     /// The reason of a refusal; nothing if it passed.
     pub reason: Option<String>,
-    /// The limit that refused it.
+    /// The bucket that refused it for `quota`: the name of a tenant or of a limit.
     pub bucket: Option<String>,
-    /// Where it was decided.
+    /// Where it was decided: at the interface (`xdp`), or by the proxy (`proxy`).
     pub layer: String,
     /// The number of requests that it stands for.
     pub weight: u32,
@@ -101,17 +101,21 @@ fn sampled(context: &Sources, samples: &[VerdictSample]) -> Vec<Sampled> {
     let now = clock::monotonic();
     let now_ms = clock::unix_millis();
     let one = |sample: &VerdictSample| {
-        let service = service(context, sample.service);
-        let query_type = service.and_then(|service| service.types.names().nth(sample.query_type.0.into()));
+        let proxied = context.queues.services.get(sample.service);
+        let types = proxied.zip(sample.query_type);
+        let query_type = types.and_then(|(service, of_type)| service.types.names().nth(of_type.0.into()));
         Sampled {
             at_ms: now_ms.saturating_sub(now.saturating_sub(sample.at).0 / 1_000_000),
             source: sample.source.to_string(),
-            service: service.map_or_else(String::new, |service| service.name.clone()),
+            service: context.verdicts.service(sample.service).unwrap_or_default(),
             tenant: tenant(&context.maps, sample.tenant),
             query_type: query_type.unwrap_or("unknown").to_owned(),
             reason: sample.reason.map(|reason| reason.name().to_owned()),
-            bucket: sample.limit.map(str::to_owned),
-            layer: "proxy".to_owned(),
+            bucket: sample.bucket.and_then(|bucket| match bucket {
+                RefusingBucket::Named(name) => Some(name.to_owned()),
+                RefusingBucket::Tenant(id) => tenant(&context.maps, id),
+            }),
+            layer: sample.layer.name().to_owned(),
             weight: sample.weight,
         }
     };
@@ -121,17 +125,12 @@ fn sampled(context: &Sources, samples: &[VerdictSample]) -> Vec<Sampled> {
 fn refused(context: &Sources, found: &RefusedSource) -> Refused {
     Refused {
         source: found.source.to_string(),
-        service: service(context, found.service).map_or_else(String::new, |service| service.name.clone()),
+        service: context.verdicts.service(found.service).unwrap_or_default(),
         tenant: tenant(&context.maps, found.tenant),
         reason: found.reason.name().to_owned(),
         estimate: found.weight.count,
         error: found.weight.error,
     }
-}
-
-/// A proxied service, by its place among them.
-fn service(context: &Sources, place: usize) -> Option<&ServiceMetrics> {
-    context.queues.services.get(place)
 }
 
 fn tenant(maps: &Maps, id: u32) -> Option<String> {

@@ -7,6 +7,7 @@ use anyhow::Context as _;
 use crate::admin::change::{Done, Order, Override};
 use crate::admin::document::Document;
 use crate::admin::status::{Status, is_stale};
+use crate::admin::tenants::{Tenant, Tenants};
 use crate::admin::{self, client};
 use crate::kernel::{self, Maps};
 
@@ -55,6 +56,23 @@ impl Source {
     pub(super) fn daemon_status(&self, maps: &Maps) -> Option<Status> {
         // A stopped daemon would keep this waiting.
         if is_stale(maps) { None } else { self.ask().ok() }
+    }
+
+    /// The names of the limits of the daemon that owns these maps, as far as tenants were refused by limits: the maps do not hold
+    /// them.
+    pub(super) fn name_limits(&self, maps: &Maps, tenants: &mut [Tenant]) {
+        let of_limit = |tenant: &Tenant| tenant.quota_refused.iter().any(|refused| refused.kind == "limit");
+        if !tenants.iter().any(of_limit) || is_stale(maps) {
+            return;
+        }
+        let Ok(Tenants { tenants: known }) = self.ask() else { return };
+        for tenant in tenants {
+            let same = known.iter().find(|known| (known.id, &known.name) == (tenant.id, &tenant.name));
+            let limits = same.into_iter().flat_map(|known| &known.quota_refused);
+            let limits = limits.filter(|refused| refused.kind == "limit" && !refused.name.is_empty());
+            let limits: Vec<_> = limits.map(|refused| (refused.name.as_str(), refused.count)).collect();
+            tenant.name_limits(|_, _| limits);
+        }
     }
 
     /// The overrides of the daemon that owns these maps. The maps do not hold them: the list is empty if no

@@ -8,7 +8,7 @@ use super::table::{Table, number, text};
 use crate::admin::document::Versioned;
 use crate::admin::verdicts::SourceList;
 
-/// Show the addresses that proxied services refuse most, or that no rule names, each with the bound of its error.
+/// Show the addresses that are refused most, or that no rule names, each with the bound of its error.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -17,8 +17,8 @@ Examples:
   gate sources --json | jq '.refused[] | select(.reason == \"quota\")'
 
 Counts are of sampled requests, each weighed by the sampling interval (`sample`); they halve every 60 s. A source was refused at
-most `estimate` and at least `estimate - error` times, by what was sampled. A running gate answers. Requests that are
-refused at the interface are not among them.")]
+most `estimate` and at least `estimate - error` times, by what was sampled. A running gate answers. What is refused at the interface
+is among them: there sources may be forged.")]
 pub(super) struct Args {
     /// Show sources that no rule names.
     #[arg(long)]

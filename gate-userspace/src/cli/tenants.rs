@@ -50,7 +50,11 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 fn read(args: &Args) -> anyhow::Result<Tenants> {
-    let from_maps = |maps: &Maps| Tenants { tenants: tenants::read(maps, &args.source.overrides(maps)) };
+    let from_maps = |maps: &Maps| {
+        let mut tenants = tenants::read(maps, &args.source.overrides(maps));
+        args.source.name_limits(maps, &mut tenants);
+        Tenants { tenants }
+    };
     let Tenants { mut tenants } = args.source.read(from_maps)?;
     if let Some(wanted) = &args.tenant {
         tenants.retain(|tenant| tenant.name == *wanted);
@@ -60,12 +64,13 @@ fn read(args: &Args) -> anyhow::Result<Tenants> {
 }
 
 /// The last one is only shown if something was set by hand.
-const COLUMNS: [Column; 9] = [
+const COLUMNS: [Column; 10] = [
     text("tenant"),
     text("tier"),
     number("quota RU/s"),
     number("burst left"),
     number("passed"),
+    number("segments"),
     number("charged RU"),
     number("refused"),
     text("by reason"),
@@ -81,6 +86,9 @@ fn table(tenants: &[Tenant]) -> Table {
             counts.iter().map(|(reason, count)| format!("{what}{reason} {}", print::count(*count))).collect()
         };
         let mut by_reason = reasons(&tenant.refused, "");
+        by_reason.iter_mut().filter(|said| said.starts_with("quota ")).for_each(|said| {
+            said.push_str(&by_bucket(tenant));
+        });
         by_reason.extend(reasons(&tenant.shadowed, "shadowed "));
         let quota = tenant.quota_ru_per_sec;
         let row = [
@@ -92,6 +100,7 @@ fn table(tenants: &[Tenant]) -> Table {
             },
             Cell::number(Some(tenant.burst_left), |left| format!("{:.0}%", left * 100.0)),
             Cell::count(tenant.passed),
+            Cell::count(tenant.segments),
             Cell::number(Some(tenant.charged_ru), print::amount),
             Cell::count(tenant.refused.values().sum()),
             Cell::text(by_reason.join(", ")),
@@ -100,6 +109,18 @@ fn table(tenants: &[Tenant]) -> Table {
         table.add_row(row.into_iter().take(shown));
     }
     table
+}
+
+/// The buckets that refused for `quota`, unless only the tenant's own did.
+fn by_bucket(tenant: &Tenant) -> String {
+    if tenant.quota_refused.iter().all(|refused| refused.kind == "quota") {
+        return String::new();
+    }
+    let each = tenant.quota_refused.iter().map(|refused| {
+        let limit = if refused.kind == "limit" { "limit " } else { "" };
+        format!("{limit}{} {}", refused.name, print::count(refused.count))
+    });
+    format!(" ({})", each.collect::<Vec<_>>().join(", "))
 }
 
 /// The operator's changes to a tenant: refused, a multiplier, and the keys set since the start.

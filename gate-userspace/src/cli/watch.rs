@@ -9,7 +9,7 @@ use crate::admin::client;
 use crate::admin::document::Versioned;
 use crate::admin::verdicts::{Sampled, Watched};
 
-/// Show sampled verdicts on requests to proxied services, the oldest first.
+/// Show sampled verdicts on requests, the oldest first.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -17,7 +17,8 @@ Examples:
   gate watch --tenant search --json | jq .verdicts[].query_type
 
 One request in `sample` is shown, with its tenant, query type and result; neither keys nor values are. gate keeps the last
-4,096. A running gate answers. Requests that are refused at the interface are not among them.")]
+4,096. A running gate answers. At the interface (`xdp`) the query type is `unknown`, sources may be forged, and in a flood fewer refusals
+are kept than are counted.")]
 pub(super) struct Args {
     /// Show refusals alone.
     #[arg(long)]

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 
-use gate_common::abi::{KeyBuckets, Sample, TopKey};
+use gate_common::abi::{KeyBuckets, Sample, SampleHead, TopKey};
 use gate_common::token_bucket::Limits;
 use gate_common::units::Nanos;
 
@@ -79,8 +79,9 @@ impl HotKeys {
 
     /// Counts one sample of a request that was not refused.
     pub fn count(&mut self, sample: &Sample) {
-        if let Some(key) = sample.key.get(..usize::from(sample.key_len)) {
-            self.counts.update_from(sample.tenant, sample.service, key, u64::from(sample.weight));
+        let SampleHead { service, tenant, weight, key_len, .. } = sample.head;
+        if let Some(key) = sample.key.get(..usize::from(key_len)) {
+            self.counts.update_from(tenant, service, key, u64::from(weight));
         }
     }
 
@@ -185,8 +186,8 @@ mod tests {
     }
 
     fn count(hot_keys: &mut HotKeys, service: u32, key: &[u8], weight: u32) {
-        let mut sample =
-            Sample { service, tenant: 0, weight, flags: 0, key_len: key.len() as u16, key: [0; 256] };
+        let head = SampleHead { service, weight, key_len: key.len() as u16, ..SampleHead::default() };
+        let mut sample = Sample { head, key: [0; 256] };
         sample.key[..key.len()].copy_from_slice(key);
         hot_keys.count(&sample);
     }

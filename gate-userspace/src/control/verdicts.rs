@@ -2,16 +2,21 @@
 //!
 //! **Bounds.** The last `LAST` verdicts are kept, and `COUNTED` pairs of source and reason for each of two sketches
 //! ([`SpaceSaving`]): of refusals of tenants, and of sources that no rule names. Addresses are cheap, where they are forged or
-//! IPv6; so a tenant with a quarter of the counters displaces sources of its own alone.
+//! IPv6; so a tenant with a quarter of the counters displaces sources of its own alone. A flood that is refused at the interface
+//! displaces few of the last verdicts: at most `MOST_SHOWN` of it are kept each time that samples are read.
+//!
+//! **Services.** Those that are proxied come first, in the order that they had at the start; others follow as they are first
+//! configured, by name. So a reload gives no place to another.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use gate_common::abi::Reason;
+use gate_common::abi::{Reason, SampleHead};
 use gate_common::units::Nanos;
 
-use crate::dispatcher::VerdictSample;
+use crate::dispatcher::{RefusingBucket, VerdictSample};
+use crate::kernel::Layer;
 use crate::policy::hot_key::Decay;
 use crate::policy::range::OutOfRange;
 use crate::policy::space_saving::{Entry, Estimate, SpaceSaving};
@@ -22,6 +27,10 @@ pub struct Verdicts(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
+    /// The names of services, by their places.
+    services: Vec<String>,
+    /// By the number in samples of the XDP program: the place of the service.
+    places: Vec<usize>,
     /// The last ones, the oldest first.
     last: VecDeque<VerdictSample>,
     /// The number of the next one.
@@ -36,7 +45,7 @@ struct State {
 pub struct RefusedSource {
     /// Its address.
     pub source: IpAddr,
-    /// The place of the service among those that are proxied.
+    /// The place of the service.
     pub service: usize,
     /// The tenant that was charged most; zero is nobody.
     pub tenant: u32,
@@ -47,13 +56,20 @@ pub struct RefusedSource {
 }
 
 impl Verdicts {
-    /// None so far; counts decay at every `tick`. The seed keeps clients from choosing addresses that collide.
+    /// None so far; counts decay at every `tick`. The seed keeps clients from choosing addresses that collide. The names are
+    /// those of the proxied services.
     ///
     /// # Errors
     ///
     /// [`OutOfRange`] if the tick is zero or over 60 s.
-    pub fn new(tick: Nanos, seed: u64) -> Result<Self, OutOfRange> {
+    pub fn new(
+        tick: Nanos,
+        seed: u64,
+        proxied: impl IntoIterator<Item = String>,
+    ) -> Result<Self, OutOfRange> {
         let state = State {
+            services: proxied.into_iter().collect(),
+            places: Vec::new(),
             last: VecDeque::with_capacity(LAST),
             next: 0,
             refused: SpaceSaving::with_shares(COUNTED, seed)?,
@@ -63,11 +79,49 @@ impl Verdicts {
         Ok(Self(Arc::new(Mutex::new(state))))
     }
 
+    /// From now on these are the services, in the order of the configuration.
+    pub fn follow<'n>(&self, names: impl IntoIterator<Item = &'n str>) {
+        let state = &mut *self.lock();
+        state.places.clear();
+        for name in names {
+            let place = state.services.iter().position(|known| known == name).unwrap_or_else(|| {
+                state.services.push(name.to_owned());
+                state.services.len() - 1
+            });
+            state.places.push(place);
+        }
+    }
+
+    /// The name of the service at a place.
+    #[must_use]
+    pub fn service(&self, place: usize) -> Option<String> {
+        self.lock().services.get(place).cloned()
+    }
+
+    /// Adds samples of the XDP program, which were read at `now`; `parents` are the tenants that are charged with a tenant.
+    pub fn record_packets(&self, samples: &[SampleHead], now: Nanos, parents: impl Fn(u32) -> [u32; 2]) {
+        if samples.is_empty() {
+            return;
+        }
+        let state = &mut *self.lock();
+        let mut refused = 0;
+        for head in samples {
+            let Some(&service) = state.places.get(head.service as usize) else { continue };
+            let sample = of_packet(head, service, now, &parents);
+            refused += usize::from(sample.reason.is_some());
+            state.count(&sample);
+            if sample.reason.is_none() || refused <= MOST_SHOWN {
+                state.keep(sample);
+            }
+        }
+    }
+
     /// Adds samples.
     pub fn record(&self, samples: impl Iterator<Item = VerdictSample>) {
         let state = &mut *self.lock();
         for sample in samples {
-            state.record(sample);
+            state.count(&sample);
+            state.keep(sample);
         }
     }
 
@@ -110,17 +164,45 @@ impl Verdicts {
 }
 
 impl State {
-    fn record(&mut self, sample: VerdictSample) {
-        let VerdictSample { source, service, tenant, weight, reason, .. } = sample;
+    fn count(&mut self, sample: &VerdictSample) {
+        let VerdictSample { source, service, tenant, weight, reason, .. } = *sample;
         if let Some(reason) = reason {
             let counts = if tenant == 0 { &mut self.unknown } else { &mut self.refused };
             counts.update_from(tenant, service as u32, &key(source, reason), weight.into());
         }
+    }
+
+    fn keep(&mut self, sample: VerdictSample) {
         if self.last.len() == LAST {
             self.last.pop_front();
         }
         self.last.push_back(sample);
         self.next += 1;
+    }
+}
+
+/// The verdict on a packet.
+fn of_packet(
+    head: &SampleHead,
+    service: usize,
+    at: Nanos,
+    parents: &impl Fn(u32) -> [u32; 2],
+) -> VerdictSample {
+    let reason = head.reason();
+    let bucket = (reason == Some(Reason::Quota)).then(|| match head.bucket {
+        0 => head.tenant,
+        other => parents(head.tenant)[usize::from(other != 1)],
+    });
+    VerdictSample {
+        at,
+        source: IpAddr::V6(Ipv6Addr::from(head.source)).to_canonical(),
+        layer: Layer::Xdp,
+        service,
+        tenant: head.tenant,
+        weight: head.weight,
+        query_type: None,
+        reason,
+        bucket: bucket.map(RefusingBucket::Tenant),
     }
 }
 
@@ -147,6 +229,8 @@ fn refused_source(entry: &Entry<'_>) -> Option<RefusedSource> {
     })
 }
 
+/// Refusals of packets that are kept of those that are read at once, every 20 ms.
+const MOST_SHOWN: usize = 64;
 /// Verdicts that are kept.
 const LAST: usize = 4_096;
 /// Pairs of source and reason that are counted; some 400 bytes each.
@@ -158,32 +242,35 @@ const MAX_TICKS: u64 = 1_000;
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
     use crate::policy::admission::QueryType;
 
     fn verdicts() -> Verdicts {
-        Verdicts::new(Nanos::from_millis(100), 7).unwrap()
+        Verdicts::new(Nanos::from_millis(100), 7, ["proxied".to_owned()]).unwrap()
     }
 
     fn sample(source: [u8; 4], tenant: u32, reason: Option<Reason>) -> VerdictSample {
         let at = Nanos(1);
-        let query_type = QueryType(0);
+        let query_type = Some(QueryType(0));
         VerdictSample {
             at,
             source: source.into(),
+            layer: Layer::Proxy,
             service: 0,
             tenant,
             weight: 3,
             query_type,
             reason,
-            limit: None,
+            bucket: None,
         }
     }
 
     #[test]
     fn every_tick_that_may_be_configured_will_do() {
         for tick in [10, 50, 100, 10_000] {
-            assert!(Verdicts::new(Nanos::from_millis(tick), 7).is_ok(), "{tick} ms");
+            assert!(Verdicts::new(Nanos::from_millis(tick), 7, []).is_ok(), "{tick} ms");
         }
     }
 
@@ -201,6 +288,50 @@ mod tests {
         assert_eq!((first.source, first.reason), ([192, 0, 2, 1].into(), Reason::UnknownSource));
         assert!(first.weight.count >= 1_800 && first.weight.count - first.weight.error <= 1_800, "{first:?}");
         assert!(verdicts.sources(false, 10).is_empty(), "a tenant's sources are counted apart");
+    }
+
+    #[test]
+    fn packets_keep_their_service_and_bucket_over_a_reload() {
+        let verdicts = verdicts();
+        let head = |service, refused, bucket| SampleHead {
+            service,
+            tenant: 4,
+            weight: 64,
+            source: Ipv4Addr::new(10, 0, 0, 9).to_ipv6_mapped().octets(),
+            refused,
+            bucket,
+            ..SampleHead::default()
+        };
+        let quota = Reason::Quota as u8 + 1;
+        let record =
+            |heads: &[SampleHead]| verdicts.record_packets(heads, Nanos(5), |tenant| [tenant + 10, 20]);
+        verdicts.follow(["guarded", "proxied"]);
+        record(&[head(0, 0, 0), head(0, quota, 0), head(1, quota, 1)]);
+        verdicts.follow(["proxied", "other", "guarded"]);
+        record(&[head(2, quota, 2), head(3, quota, 0)]);
+        let (kept, _) = verdicts.since(0);
+        let named = |kept: &VerdictSample| (verdicts.service(kept.service).unwrap(), kept.bucket);
+        let tenant = |tenant| Some(RefusingBucket::Tenant(tenant));
+        let expected =
+            [("guarded", None), ("guarded", tenant(4)), ("proxied", tenant(14)), ("guarded", tenant(20))];
+        let expected = expected.map(|(name, bucket)| (name.to_owned(), bucket));
+        assert_eq!(kept.iter().map(named).collect::<Vec<_>>(), expected, "that of no service is left out");
+        assert!(kept.iter().all(|kept| kept.source == IpAddr::from([10, 0, 0, 9])), "{kept:?}");
+        let found = verdicts.sources(false, 10);
+        let found: Vec<_> = found.iter().map(|found| (found.service, found.weight.count)).collect();
+        assert_eq!(found, [(1, 128), (0, 64)]);
+    }
+
+    #[test]
+    fn a_flood_at_the_interface_leaves_other_verdicts_readable() {
+        let verdicts = verdicts();
+        verdicts.follow(["guarded"]);
+        verdicts.record(std::iter::once(sample([10, 0, 0, 1], 1, None)));
+        let flood =
+            SampleHead { weight: 64, refused: Reason::UnknownSource as u8 + 1, ..SampleHead::default() };
+        (0..10).for_each(|_| verdicts.record_packets(&[flood; 8_192], Nanos(5), |_| [0; 2]));
+        assert_eq!(verdicts.since(0).0.len(), 1 + 10 * MOST_SHOWN);
+        assert_eq!(verdicts.sources(true, 1)[0].weight.count, 10 * 8_192 * 64, "all are counted");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::admin::observer::Observer;
 use crate::admin::{self, Access, Audience, Listeners, Rules, Server, Socket, Sources, Token};
 use crate::clock;
 use crate::config::{AdminSocket, Config};
-use crate::dispatcher::listen_reusing_port;
+use crate::dispatcher::{Dispatcher, listen_reusing_port};
 
 impl Daemon {
     /// Opens the admin sockets, unless they are off.
@@ -47,6 +47,7 @@ impl Daemon {
             ),
             verdicts: self.verdicts.clone(),
             questions: self.dispatcher.as_ref().map_or_else(Vec::new, |served| served.questions().to_vec()),
+            limits: self.dispatcher.as_ref().map(Dispatcher::limit_refusals),
             overrides: self.changes.overrides.subscribe(),
             vanished: self.changes.vanished.subscribe(),
             accepting: self.changes.accepting.subscribe(),

@@ -207,7 +207,15 @@ impl Daemon {
     fn drain_samples(&mut self) {
         let hot_keys = &mut self.hot_keys;
         if let Some(attached) = &mut self.attached {
-            attached.loaded.samples.drain(MOST_SAMPLES, |sample| hot_keys.count(sample));
+            let mut heads = Vec::new();
+            attached.loaded.samples.drain(MOST_SAMPLES, |sample| {
+                if sample.head.reason().is_none() {
+                    hot_keys.count(sample);
+                }
+                heads.push(sample.head);
+            });
+            let maps = &self.maps;
+            self.verdicts.record_packets(&heads, clock::monotonic(), |tenant| maps.parents(tenant));
         }
         if let Some(dispatcher) = &self.dispatcher {
             dispatcher.drain_samples(MOST_SAMPLES, |sample| hot_keys.count(&sample));

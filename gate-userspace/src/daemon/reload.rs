@@ -153,6 +153,7 @@ impl Daemon {
         self.prober = prober(&config, &self.watch)?;
         self.hot_keys.follow(hot_per_sec(&config))?;
         self.hot_keys.limit(hot_key_limits(&config));
+        self.verdicts.follow(config.services.iter().map(|service| service.name.as_str()));
         descriptors::provide(&config);
         self.dispatcher.iter().try_for_each(|dispatcher| dispatcher.follow(&config, &self.maps))?;
         let later = self.changes.started.from_next_start(&config);

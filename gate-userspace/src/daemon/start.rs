@@ -147,7 +147,10 @@ impl Daemon {
         let mut hot_keys = HotKeys::new(config.gate.tick, clock::entropy())?;
         hot_keys.follow(hot_per_sec(config))?;
         hot_keys.limit(hot_key_limits(config));
-        let verdicts = Verdicts::new(config.gate.tick, clock::entropy())?;
+        let proxied = dispatcher.as_ref().map_or(&[][..], Dispatcher::services);
+        let proxied = proxied.iter().map(|service| service.name.clone());
+        let verdicts = Verdicts::new(config.gate.tick, clock::entropy(), proxied)?;
+        verdicts.follow(config.services.iter().map(|service| service.name.as_str()));
         let mut watch = Watch::default();
         watch.follow(config, dispatcher.as_ref().map_or(&[], Dispatcher::services), now(&maps))?;
         let prober = prober(config, &watch)?;

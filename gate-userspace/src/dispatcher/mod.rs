@@ -46,6 +46,7 @@ mod clients;
 mod hot_cache;
 mod hot_restart;
 mod identity;
+mod limit_refusals;
 mod listen;
 pub(crate) use listen::{prefer as prefer_socket, tcp as listen_reusing_port};
 mod local_addrs;
@@ -65,12 +66,13 @@ mod wire;
 mod worker;
 
 use hot_restart::{InheritedSockets, LivePredecessor, Phase};
+pub use limit_refusals::LimitRefusals;
 use local_addrs::LocalAddrs;
 pub use metrics::by_type::{Counts, Timing};
 pub use metrics::latency::{LatencyHistogram, LatencySnapshot};
 pub use metrics::read_prices::ReadPriceSums;
 pub use metrics::refusal_latency::RefusalSnapshot;
-pub use metrics::verdicts::VerdictSample;
+pub use metrics::verdicts::{RefusingBucket, VerdictSample};
 pub use metrics::{Event, Reached, ServiceMetrics, WorkerMetrics};
 pub use questions::Questions;
 pub use queue::delay::QueueState;
@@ -243,6 +245,12 @@ impl Dispatcher {
     #[must_use]
     pub fn questions(&self) -> &[Questions] {
         &self.questions
+    }
+
+    /// The refusals by tenants' limits.
+    #[must_use]
+    pub fn limit_refusals(&self) -> LimitRefusals {
+        LimitRefusals::new(self.tenants.subscribe())
     }
 
     /// Hands the samples of keys that the threads have taken to `each`, at most `most`.

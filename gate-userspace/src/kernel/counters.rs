@@ -119,7 +119,7 @@ impl Maps {
         to_line(offset_of!(CounterLine, refused), line.refused[0]);
         to_line(offset_of!(CounterLine, refused) + 8, line.refused[1]);
         to_line(offset_of!(CounterLine, refused_mru), line.refused_mru);
-        to_line(offset_of!(CounterLine, replied), line.replied);
+        to_line(offset_of!(CounterLine, segments), line.segments);
         to_line(offset_of!(CounterLine, bare_or_asked), line.bare_or_asked);
         let to_rare = |offset, more: u64| {
             if more != 0 {
@@ -130,8 +130,12 @@ impl Maps {
             to_rare(offset_of!(RareCounters, refused) + 8 * reason, rare.refused[reason]);
             to_rare(offset_of!(RareCounters, shadowed) + 8 * reason, rare.shadowed[reason]);
         }
+        for (bucket, &more) in rare.quota_refused.iter().enumerate() {
+            to_rare(offset_of!(RareCounters, quota_refused) + 8 * bucket, more);
+        }
         to_rare(offset_of!(RareCounters, candidate_refused), rare.candidate_refused);
         to_rare(offset_of!(RareCounters, asked_mru), rare.asked_mru);
+        to_rare(offset_of!(RareCounters, replied), rare.replied);
         self.touch(0, tenant);
     }
 

@@ -42,6 +42,7 @@ words!(
     abi::Name,
     abi::Ports,
     abi::Sample,
+    abi::SampleHead,
     abi::Service,
     abi::ServiceState,
     abi::Tenant,

@@ -252,6 +252,17 @@ impl Maps {
         word.store(others | u64::from(state.line_flags()) << shift, Ordering::Relaxed);
     }
 
+    /// The tenants that are charged with a tenant, in the generation in force. None of a number that there is no room for.
+    #[must_use]
+    pub fn parents(&self, tenant: u32) -> [u32; 2] {
+        if tenant as usize >= self.tenants.len() {
+            return [0; 2];
+        }
+        let bank = offset_of!(Tenant, banks) + abi::bank_of(self.generation()) * size_of::<TenantState>();
+        let state: TenantState = self.tenants.load_at(tenant as usize, bank);
+        state.parents
+    }
+
     /// The word of a tenant's quota.
     #[must_use]
     #[inline]

@@ -17,6 +17,7 @@ use std::sync::atomic::Ordering;
 use gate_common::abi::{ABI_VERSION, Clock, Control, Name, Tenant, TenantCounters, maps};
 
 use super::abi_v4;
+use super::abi_v5;
 use super::carry_over::{Bucket, CarryOver};
 use super::error::{Error, Result};
 use super::maps::Maps;
@@ -31,6 +32,7 @@ use super::pins::PinDir;
 pub(super) fn older(directory: &Path, version: u32) -> Result<Box<dyn CarryOver>> {
     match version {
         abi_v4::VERSION => Ok(Box::new(abi_v4::Maps::pinned(directory)?)),
+        abi_v5::VERSION => Ok(Box::new(abi_v5::Maps::pinned(directory)?)),
         found => Err(Error::AbiVersion { directory: directory.to_owned(), found, expected: ABI_VERSION }),
     }
 }
@@ -129,6 +131,7 @@ impl Migration {
 ///
 /// [`Error::PinDir`].
 pub(super) fn recover(pins: &PinDir) -> Result<()> {
+    // Version 5 has no pin that version 4 and this one lack.
     if pins.replacing().exists() { finish_replacing(pins, &abi_v4::PINS) } else { Ok(()) }
 }
 

@@ -16,6 +16,7 @@
 //! - [`jiffies`]: how the kernel's clock is measured.
 
 mod abi_v4;
+mod abi_v5;
 mod arrays;
 pub mod attach;
 mod attached;

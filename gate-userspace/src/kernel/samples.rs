@@ -1,7 +1,7 @@
 //! The ring buffer of key samples.
 
 use aya::maps::{MapData, RingBuf};
-use gate_common::abi::Sample;
+use gate_common::abi::{Sample, SampleHead};
 
 use super::error::{Error, Result};
 use super::mapped::read_words;
@@ -14,14 +14,14 @@ impl Samples {
         RingBuf::try_from(map).map(Self).map_err(|source| Error::aya("SAMPLES", source))
     }
 
-    /// Hands every waiting sample to `each`, at most `most`; returns how many there were.
+    /// Hands every waiting sample to `each`, at most `most`; returns how many there were. Those of refusals have an empty key.
     pub fn drain(&mut self, most: usize, mut each: impl FnMut(&Sample)) -> usize {
         let mut drained = 0;
         while drained < most {
             let Some(item) = self.0.next() else { break };
-            if let Some(sample) = read_words::<Sample>(&item) {
-                each(&sample);
-            }
+            let refusal = |head| Sample { head, key: [0; Sample::MAX_KEY] };
+            let sample = read_words::<Sample>(&item).or_else(|| read_words::<SampleHead>(&item).map(refusal));
+            sample.iter().for_each(&mut each);
             drained += 1;
         }
         drained

@@ -327,12 +327,13 @@ impl Scene {
         Ok(services == expected("[[service]]") && tenants == expected("[[tenant]]"))
     }
 
-    /// How many requests of a tenant were judged.
+    /// How many requests and segments of a tenant were judged.
     fn judged(&self, tenant: &str) -> Result<u64> {
         let shown = self.site.json(&["tenants", tenant])?["tenants"][0].clone();
         let refused = shown["refused"].as_object().context("refusals by reason")?.values();
         let refused: u64 = refused.filter_map(serde_json::Value::as_u64).sum();
-        Ok(shown["passed"].as_u64().context("passed")? + refused)
+        let segments = shown["segments"].as_u64().context("segments")?;
+        Ok(shown["passed"].as_u64().context("passed")? + segments + refused)
     }
 
     fn ask(&self, row: &Traffic) -> Result<()> {

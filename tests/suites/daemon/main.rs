@@ -24,6 +24,7 @@ mod service_manager;
 mod sources;
 mod story;
 mod survival;
+mod tenants;
 mod terminal;
 mod top;
 mod unprivileged_lab;

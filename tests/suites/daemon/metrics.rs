@@ -109,6 +109,7 @@ fn agrees(scraped: &Scrape, tenants: &Value) -> Result<()> {
         };
         let counted = |value: &Value| value.as_f64().unwrap_or(0.0);
         ensure!(sum("passed_requests", &[]) == counted(&tenant["passed"]), "{name} passed: {tenant}");
+        ensure!(sum("passed_segments", &[]) == counted(&tenant["segments"]), "{name} segments: {tenant}");
         let charged = sum("charged_request_units", &[]);
         ensure!(
             (charged - counted(&tenant["charged_ru"])).abs() < 1e-6,
@@ -121,6 +122,12 @@ fn agrees(scraped: &Scrape, tenants: &Value) -> Result<()> {
             for (reason, count) in by_reason {
                 ensure!(sum(family, &[("reason", reason)]) == counted(count), "{name} {reason}: {tenant}");
             }
+        }
+        for (kind, bucket) in [("quota", "own"), ("charge", "charge"), ("limit", "limit")] {
+            let by_bucket = tenant["quota_refused"].as_array().context("no buckets")?.iter();
+            let all: f64 =
+                by_bucket.filter(|refused| refused["kind"] == kind).map(|of| counted(&of["count"])).sum();
+            ensure!(sum("quota_refused_requests", &[("bucket", bucket)]) == all, "{name} {bucket}: {tenant}");
         }
         let quota = scraped.sum("gate_tenant_quota_request_units_per_second", &[("tenant", name)]);
         // What stands for many has no quota.

@@ -29,18 +29,29 @@ const PER_SEC: u32 = 10_000;
 /// `polite` and `other` of the configuration.
 const POLITE: u32 = 1;
 const DEBTOR: u32 = 2;
-/// The bytes of a tenant's element in ABI version 4, and where its buckets are in it.
-const TENANT_V4: usize = 512;
-const BUCKETS_V4: [usize; 4] = [0, 8, 16, 24];
+/// An older version of the ABI.
+#[derive(Clone, Copy)]
+struct Version {
+    /// Its last commit.
+    commit: &'static str,
+    /// Where the words of a tenant's four buckets are: the map, and the offset in its element.
+    buckets: [(&'static str, usize); 4],
+}
+
+const V4: Version = Version {
+    commit: old_gate::ABI_V4,
+    buckets: [("TENANTS", 0), ("TENANTS", 8), ("TENANTS", 16), ("TENANTS", 24)],
+};
+const V5: Version = Version {
+    commit: old_gate::ABI_V5,
+    buckets: [("TENANT_LINES", 0), ("TENANTS", 0), ("TENANTS", 8), ("TENANTS", 16)],
+};
 
 /// True if the old gate can be built. A clone without history has nothing to build it from, and says so.
-fn has_history(test: &str) -> bool {
-    let there = old_gate::is_in_history(old_gate::ABI_V4);
+fn has_history(test: &str, version: Version) -> bool {
+    let there = old_gate::is_in_history(version.commit);
     if !there {
-        println!(
-            "skipped: {test} (this clone has no commit {}: run git fetch --unshallow)",
-            old_gate::ABI_V4
-        );
+        println!("skipped: {test} (this clone has no commit {}: run git fetch --unshallow)", version.commit);
     }
     there
 }
@@ -48,12 +59,13 @@ fn has_history(test: &str) -> bool {
 /// A site whose gate is an old one.
 struct OldSite {
     site: Site,
+    version: Version,
     old: std::path::PathBuf,
 }
 
 impl OldSite {
-    fn new(config: &str) -> Result<Self> {
-        Ok(Self { old: old_gate::gate(old_gate::ABI_V4)?, site: Site::new(config)? })
+    fn new(version: Version, config: &str) -> Result<Self> {
+        Ok(Self { version, old: old_gate::gate(version.commit)?, site: Site::new(config)? })
     }
 
     /// Starts the old gate, and waits until it is attached.
@@ -100,19 +112,20 @@ impl OldSite {
         Ok(counted)
     }
 
-    fn old_tenants(&self) -> Result<Array<MapData, [u8; TENANT_V4]>> {
-        let data = MapData::from_pin(self.site.pins().join("TENANTS"))?;
-        Ok(Map::Array(data).try_into()?)
-    }
-
     /// Writes the words of an old tenant's buckets.
     fn set_old_buckets(&self, tenant: u32, until: [u64; 4]) -> Result<()> {
-        let mut tenants = self.old_tenants()?;
-        let mut element = tenants.get(&tenant, 0)?;
-        for (offset, until) in BUCKETS_V4.into_iter().zip(until) {
-            element[offset..offset + 8].copy_from_slice(&until.to_ne_bytes());
-        }
-        Ok(tenants.set(tenant, element, 0)?)
+        self.version.buckets.into_iter().zip(until).try_for_each(|((map, offset), until)| match map {
+            "TENANTS" => self.set_word::<512>(map, tenant, offset, until),
+            _ => self.set_word::<64>(map, tenant, offset, until),
+        })
+    }
+
+    fn set_word<const BYTES: usize>(&self, map: &str, tenant: u32, offset: usize, word: u64) -> Result<()> {
+        let data = MapData::from_pin(self.site.pins().join(map))?;
+        let mut elements: Array<MapData, [u8; BYTES]> = Map::Array(data).try_into()?;
+        let mut element = elements.get(&tenant, 0)?;
+        element[offset..offset + 8].copy_from_slice(&word.to_ne_bytes());
+        Ok(elements.set(tenant, element, 0)?)
     }
 }
 
@@ -131,11 +144,11 @@ fn roomy() -> String {
 
 /// Takes over from a running old gate, or from one that was killed, under the load of a tenant within its quota and of
 /// one in debt.
-fn taken_over(test: &str, killed: bool) -> Result<()> {
-    if !privilege::root(test) || !has_history(test) {
+fn taken_over(test: &str, version: Version, killed: bool) -> Result<()> {
+    if !privilege::root(test) || !has_history(test, version) {
         return Ok(());
     }
-    let old = OldSite::new(&roomy())?;
+    let old = OldSite::new(version, &roomy())?;
     let mut gate = old.start()?;
     let target: SocketAddr = TARGET.parse()?;
     let sink = Sink::start(&old.site.net, target)?;
@@ -202,13 +215,13 @@ fn taken_over(test: &str, killed: bool) -> Result<()> {
 }
 
 #[test]
-fn a_running_gate_of_abi_version_4_is_taken_over_under_load() -> Result<()> {
-    taken_over("upgrade::a_running_gate_of_abi_version_4_is_taken_over_under_load", false)
+fn a_running_gate_of_abi_version_5_is_taken_over_under_load() -> Result<()> {
+    taken_over("upgrade::a_running_gate_of_abi_version_5_is_taken_over_under_load", V5, false)
 }
 
 #[test]
 fn pins_of_a_killed_abi_4_gate_are_taken_over_under_load() -> Result<()> {
-    taken_over("upgrade::pins_of_a_killed_abi_4_gate_are_taken_over_under_load", true)
+    taken_over("upgrade::pins_of_a_killed_abi_4_gate_are_taken_over_under_load", V4, true)
 }
 
 #[test]
@@ -253,10 +266,10 @@ fn check(stream: &mut TcpStream, asked: &str, expected: &str) -> Result<()> {
 #[test]
 fn an_old_gate_drains_and_its_counts_go_over() -> Result<()> {
     let test = "upgrade::an_old_gate_drains_and_its_counts_go_over";
-    if !privilege::root(test) || !has_history(test) {
+    if !privilege::root(test) || !has_history(test, V4) {
         return Ok(());
     }
-    let old = OldSite::new("")?;
+    let old = OldSite::new(V4, "")?;
     old.site.net.server.enter(|| {
         let store = Listening::memcached()?;
         old.site.configure(&format!(

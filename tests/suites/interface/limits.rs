@@ -40,8 +40,8 @@ fn samples_beyond_the_ring_are_counted_and_change_no_verdict() {
     let events = |event: Event| counted.cpu.events[event.index()];
     let sampled = events(Event::Sampled);
     let lost = events(Event::SampleLost);
-    // The world's ring has 64 KiB, and a sample takes 280 bytes of it.
-    assert_eq!((sampled, sampled + lost), (65_536 / 280, REQUESTS.into()));
+    // The world's ring has 64 KiB, and a sample takes 304 bytes of it.
+    assert_eq!((sampled, sampled + lost), (65_536 / 304, REQUESTS.into()));
     let passed = (counted.cpu.exits[Exit::Passed.index()], counted.tenants[1].passed);
     assert_eq!(passed, (REQUESTS.into(), REQUESTS.into()));
     let drained = world.loaded.samples.drain(usize::MAX, |sample| assert_eq!(&sample.key[..3], b"key"));
@@ -50,6 +50,33 @@ fn samples_beyond_the_ring_are_counted_and_change_no_verdict() {
     world.loaded.run(&get, 10).unwrap();
     let events = world.counted().cpu.events;
     assert_eq!(events[Event::Sampled.index()..=Event::SampleLost.index()], [sampled + 10, lost]);
+}
+
+#[test]
+fn refusals_take_at_most_half_of_the_ring_of_samples() {
+    let every = |plan: &mut Plan| {
+        plan.view.sample_every = 1;
+        plan.tenants[0].flags |= tenant_flags::UNLIMITED;
+    };
+    let mut world = world!("refusals_take_at_most_half_of_the_ring_of_samples", every);
+    world.spend(2);
+    const REQUESTS: u32 = 2_000;
+    let ask = |source: &str| Packet::memcached(source, "198.18.0.1", 11211, 7, b"get key\r\n");
+    // From a port that nobody answers.
+    let refused = ask("198.18.2.9").with(|packet| packet.ports[0] = 1).bytes();
+    world.loaded.run(&refused, REQUESTS).unwrap();
+    let passed = ask("198.18.0.2").bytes();
+    world.loaded.run(&passed, 50).unwrap();
+    let counted = world.counted().cpu.events;
+    let events = |event: Event| counted[event.index()];
+    let sampled = events(Event::RefusalSampled);
+    // Each takes 48 of 64 KiB.
+    assert_eq!((sampled, sampled + events(Event::RefusalSampleLost)), (32_768 / 48 + 1, REQUESTS.into()));
+    assert_eq!((events(Event::Sampled), events(Event::SampleLost)), (50, 0));
+    let mut reasons = Vec::new();
+    world.loaded.samples.drain(usize::MAX, |sample| reasons.push((sample.head.tenant, sample.head.reason())));
+    assert!(reasons[..sampled as usize].iter().all(|&of| of == (2, Some(Reason::Quota))), "{reasons:?}");
+    assert_eq!(reasons[sampled as usize..], [(1, None); 50]);
 }
 
 #[test]
@@ -157,7 +184,8 @@ fn a_jumbo_segment_is_charged_by_all_its_bytes() {
     // The second line of a proxied service takes bytes.
     assert_eq!(run("198.18.0.2", 11212), 2);
     let counters = world.counted().tenants[1];
-    assert_eq!((counters.passed, counters.charged_mru), (2, 1_000_000 + 8_900));
+    assert_eq!((counters.passed, counters.segments), (0, 2));
+    assert_eq!(counters.charged_mru, 1_000_000 + 8_900);
 }
 
 /// Looks until it holds.

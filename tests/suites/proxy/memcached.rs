@@ -32,11 +32,11 @@ fn replies_keep_their_order_and_refusals_their_position() -> Result<()> {
     let price = "price = { base = \"1 RU\", row = \"0 RU\", kib = \"0 RU\" }";
     let gate = Listening::gate("memcached", store.address, price, tenants)?;
     store.ask(b"set a 0 0 1\r\n1\r\n", b"STORED\r\n")?;
-    let said =
-        gate.ask(b"get a\r\nnonsense\r\nget b\r\nget a\r\nget a\r\nnonsense\r\n", b"quota\r\nERROR\r\n")?;
+    let said = gate
+        .ask(b"get a\r\nnonsense\r\nget b\r\nget a\r\nget a\r\nnonsense\r\n", b"bucket=poor\r\nERROR\r\n")?;
     let said = String::from_utf8(said)?;
     let expected = "VALUE a 0 1\r\n1\r\nEND\r\nERROR\r\nEND\r\nVALUE a 0 1\r\n1\r\nEND\r\nSERVER_ERROR throttled retry_after_ms=";
-    ensure!(said.starts_with(expected) && said.ends_with(" reason=quota\r\nERROR\r\n"), "{said}");
+    ensure!(said.starts_with(expected) && said.ends_with(" reason=quota bucket=poor\r\nERROR\r\n"), "{said}");
     Ok(())
 }
 

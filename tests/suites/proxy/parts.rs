@@ -78,7 +78,7 @@ fn one_connection_is_charged_by_what_its_keys_begin_with() -> Result<()> {
     let mut web = 0;
     let mut others = 0;
     for five in answers.chunks(5) {
-        let refused = |answer: &&String| answer.ends_with("reason=quota");
+        let refused = |answer: &&String| answer.ends_with("reason=quota bucket=web");
         web += five[..1].iter().filter(refused).count();
         others += five[1..].iter().filter(|answer| *answer != "END").count();
     }
@@ -103,7 +103,7 @@ fn one_connection_is_charged_by_what_its_keys_begin_with() -> Result<()> {
     ensure!(lines(&mut client, long, 1)? == ["STORED"]);
     ensure!(passed(&gate, ["jobs", "acme"])? == [103, 103]);
     wait_until("it is refused", || {
-        Ok(lines(&mut client, "get web:1 img:1\r\n", 1)?[0].ends_with("reason=quota"))
+        Ok(lines(&mut client, "get web:1 img:1\r\n", 1)?[0].ends_with("reason=quota bucket=web"))
     })
 }
 
@@ -114,7 +114,7 @@ fn redis_is_charged_so_too_also_on_a_connection_of_its_own() -> Result<()> {
     let mut client = gate.connect()?;
     let answers = lines(&mut client, "STRLEN web:1\r\nSTRLEN jobs:1\r\n".repeat(50), 100)?;
     let (web, jobs): (Vec<_>, Vec<_>) =
-        answers.chunks(2).map(|two| (two[0].ends_with("reason=quota"), two[1] == ":0")).unzip();
+        answers.chunks(2).map(|two| (two[0].ends_with("reason=quota bucket=web"), two[1] == ":0")).unzip();
     let refused = web.iter().filter(|refused| **refused).count();
     ensure!(refused >= 30 && jobs.iter().all(|served| *served), "{answers:?}");
     // A key may be anything.
@@ -152,7 +152,7 @@ fn the_whole_caps_the_parts_that_charge_it() -> Result<()> {
     let gate = Listening::gate_with("", "resp", store.address, PRICE, &tenants)?;
     let mut client = gate.connect()?;
     let answers = lines(&mut client, "STRLEN jobs:1\r\n".repeat(50), 50)?;
-    let refused = answers.iter().filter(|answer| answer.ends_with("reason=quota")).count();
+    let refused = answers.iter().filter(|answer| answer.ends_with("reason=quota bucket=acme")).count();
     ensure!(refused >= 30, "{answers:?}");
     // Its own requests find nothing left, the other part's quota is its own.
     ensure!(lines(&mut client, "STRLEN other\r\nSTRLEN web:1\r\n", 2)?[1] == ":0");

@@ -213,8 +213,8 @@ fn price_settlement_refuses_underpriced_requests_sooner() -> Result<()> {
                 said => break said,
             }
         };
-        let for_quota = ["reason=quota\r\n", "reason=rejected-until\r\n"];
-        ensure!(for_quota.iter().any(|reason| refused.ends_with(reason)), "{refused}");
+        let for_quota = [" reason=quota ", " reason=rejected-until\r\n"];
+        ensure!(for_quota.iter().any(|reason| refused.contains(reason)), "{refused}");
         let tenants = gate.json(&["tenants"])?["tenants"].take();
         let tenant = tenants.as_array().into_iter().flatten().find(|tenant| tenant["name"] == name);
         let charged =

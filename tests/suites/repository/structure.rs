@@ -9,7 +9,7 @@ use std::path::Path;
 const ROOT: &str = "gate-userspace/src";
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 106] = [
+const ORDER: [&str; 107] = [
     "worker.rs",
     "accept.rs",
     "pipeline/mod.rs",
@@ -79,6 +79,7 @@ const ORDER: [&str; 106] = [
     "hot_cache/flights.rs",
     "hot_cache/versions.rs",
     "questions.rs",
+    "limit_refusals.rs",
     "settings.rs",
     "resolver.rs",
     "query_types.rs",

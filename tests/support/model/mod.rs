@@ -38,6 +38,8 @@ pub struct Model {
     pub tenants: Vec<TenantCounters>,
     /// The CPU's counters, and the state of its draws.
     pub cpu: Cpu,
+    /// The place of the bucket beside the tenant's own that the last charge lacked.
+    pub lacking: Option<usize>,
 }
 
 /// A tenant's buckets, in the order of [`gate_common::abi::Tenant`].
@@ -317,7 +319,9 @@ impl Model {
             self.tenants[context.tenant].candidate_refused += 1;
         }
         let mut taken = Vec::new();
-        for payer in [context.tenant, state.parents[0] as usize, state.parents[1] as usize] {
+        self.lacking = None;
+        let payers = [context.tenant, state.parents[0] as usize, state.parents[1] as usize];
+        for (place, payer) in payers.into_iter().enumerate() {
             let state = self.state(payer);
             let pays = payer != 0 && payer < self.words.len() && state.flags & tenant_flags::UNLIMITED == 0;
             if !pays {
@@ -328,6 +332,7 @@ impl Model {
                     let word: &mut [u64; 5] = &mut self.words[payer];
                     word[Word::Quota as usize] = refund(word[Word::Quota as usize], cost_ns);
                 }
+                self.lacking = place.checked_sub(1);
                 return Err(reason);
             }
             taken.push((payer, state.quota.rate.time_for(context.price)));
@@ -355,7 +360,7 @@ impl Model {
             return self.refuse_at(context, reason, Exit::RefusedDropped, price);
         }
         let counters = &mut self.tenants[context.tenant];
-        counters.passed += 1;
+        *context.passed(counters) += 1;
         counters.charged_mru += u64::from(price);
         counters.passed_bytes += context.headers.end as u64;
         Exit::Passed
@@ -370,11 +375,14 @@ impl Model {
         let counters = &mut self.tenants[context.tenant];
         if shadowed {
             counters.shadowed[reason.index()] += 1;
-            counters.passed += 1;
+            *context.passed(counters) += 1;
             counters.passed_bytes += context.headers.end as u64;
             return Exit::Shadowed;
         }
         counters.refused[reason.index()] += 1;
+        if let (Reason::Quota, Some(bucket)) = (reason, self.lacking.take()) {
+            counters.quota_refused[bucket] += 1;
+        }
         counters.refused_mru += u64::from(price);
         exit
     }
@@ -402,6 +410,11 @@ impl Model {
 }
 
 impl PacketContext<'_> {
+    /// The counter of what passes over its transport.
+    fn passed<'c>(&self, counters: &'c mut TenantCounters) -> &'c mut u64 {
+        if self.headers.transport == TCP { &mut counters.segments } else { &mut counters.passed }
+    }
+
     /// Prices what it carries; what cannot be priced is malformed.
     fn read(&mut self, prices: &ServiceState) {
         let Some(payload) = &self.payload else { return };

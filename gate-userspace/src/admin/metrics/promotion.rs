@@ -216,7 +216,7 @@ fn name_of(maps: &Maps, number: usize) -> Name {
 }
 
 fn requests(counters: &TenantCounters) -> u64 {
-    counters.passed.saturating_add(counters.refused_in_all())
+    counters.passed.saturating_add(counters.segments).saturating_add(counters.refused_in_all())
 }
 
 fn add(sum: &mut ByLayer, more: &ByLayer) {

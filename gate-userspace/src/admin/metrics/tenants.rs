@@ -62,6 +62,10 @@ fn counters(encoder: &mut DescriptorEncoder<'_>, reading: &Reading) -> fmt::Resu
     each(&mut |tenant, layer, counters| {
         series.add_touched(&[("tenant", tenant), ("layer", layer)], counters.passed)
     })?;
+    let mut series = SEGMENTS.begin(encoder)?;
+    each(&mut |tenant, layer, counters| {
+        series.add_touched(&[("tenant", tenant), ("layer", layer)], counters.segments)
+    })?;
     let mut series = CHARGED.begin(encoder)?;
     each(&mut |tenant, layer, counters| match counters.charged_mru {
         0 => Ok(()),
@@ -70,6 +74,18 @@ fn counters(encoder: &mut DescriptorEncoder<'_>, reading: &Reading) -> fmt::Resu
     let mut series = REFUSED.begin(encoder)?;
     each(&mut |tenant, layer, counters| {
         by_reason(&mut series, &[("tenant", tenant), ("layer", layer)], &counters.refused)
+    })?;
+    let mut series = QUOTA_REFUSED.begin(encoder)?;
+    each(&mut |tenant, layer, counters| {
+        let [first, second, limit] = counters.quota_refused;
+        let buckets = [
+            ("own", counters.refused_by_own_quota()),
+            ("charge", first.wrapping_add(second)),
+            ("limit", limit),
+        ];
+        buckets.iter().try_for_each(|&(bucket, count)| {
+            series.add_touched(&[("tenant", tenant), ("layer", layer), ("bucket", bucket)], count)
+        })
     })?;
     let mut series = SHADOWED.begin(encoder)?;
     each(&mut |tenant, layer, counters| {
@@ -121,10 +137,16 @@ const TENANTS: Family =
 const MOST_TENANTS: Family =
     Family::gauge("gate_metrics_tenants_limit", "How many may have them: metrics_tenants in [gate].");
 const PASSED: Family = Family::counter("gate_tenant_passed_requests_total", "Requests that passed.");
+const SEGMENTS: Family =
+    Family::counter("gate_tenant_passed_segments_total", "TCP segments with payload that passed.");
 const CHARGED: Family =
     Family::counter("gate_tenant_charged_request_units_total", "Request units that were charged.");
 const REFUSED: Family =
     Family::counter("gate_tenant_refused_requests_total", "Requests that were refused, by reason.");
+const QUOTA_REFUSED: Family = Family::counter(
+    "gate_tenant_quota_refused_requests_total",
+    "Requests that were refused for `quota`, by the bucket that lacked their price.",
+);
 const SHADOWED: Family = Family::counter(
     "gate_tenant_shadowed_requests_total",
     "Requests that passed, and that shadowed rules would have refused, by reason.",

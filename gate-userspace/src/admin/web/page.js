@@ -28,7 +28,7 @@ function rate(before, now) {
 // ---- tables -------------------------------------------------------------------------------------------------------
 
 const TABLES = {
-  tenants: ['tenant', '#refused/s', '#passed/s', '#RU/s', '#quota RU/s', '#burst left', 'why refused', 'tier', 'by hand'],
+  tenants: ['tenant', '#refused/s', '#passed/s', '#segments/s', '#RU/s', '#quota RU/s', '#burst left', 'why refused', 'tier', 'by hand'],
   services: ['service', 'store', '#clients', '#latency ratio', 'prices and refusals by tier', '#waiting', '#at most', 'shedding'],
   types: ['type', 'service', '#answered/s', '#accepted', '#waiting', '#p50 ms', '#p90 ms', '#p99 ms', '#store p50', 'objective ms'],
   refusals: ['#time, UTC', 'layer', 'service', 'tenant', 'query type', 'reason', 'bucket', 'source', '#stands for'],
@@ -57,6 +57,7 @@ function tenantRows({ now, before }) {
     return {
       key: tenant.name, wrong: refused > 0, chosen: () => choose(`tenant.${tenant.name}.quota`, tenant.quota_ru_per_sec),
       cells: [tenant.name, number(refused, amount), number(rate(was?.passed, tenant.passed), amount),
+        number(rate(was?.segments, tenant.segments), amount),
         number(rate(was?.charged_ru, tenant.charged_ru), amount),
         number(tenant.quota_ru_per_sec, (quota) => (quota == null ? 'unlimited' : amount(quota))),
         number(tenant.burst_left, share), why.join(', '), tenant.tier, hand.join(', ')],
@@ -317,6 +318,7 @@ function addPoints() {
     [`${layer} passed`, rate(earlier[layer]?.passed ?? 0, counts.passed)],
     [`${layer} refused`, rate(sum(earlier[layer]?.refused ?? {}), sum(counts.refused))],
   ]);
+  requests.push(['segments', rate(before.totals.segments ?? 0, now.totals.segments ?? 0)]);
   charts.requests.add(at, Object.fromEntries(requests));
   const was = new Map(byVerdict(earlier).map(([layer, verdict, count]) => [`${layer} ${verdict}`, count]));
   const reasons = byVerdict(now.totals.layers).filter(([, verdict]) => verdict !== 'passed')

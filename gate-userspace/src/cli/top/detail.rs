@@ -88,8 +88,9 @@ fn gather(path: String, value: Value, leaves: &mut Vec<(String, Value)>) {
 
 /// True for what only rises while a gate runs.
 fn is_counter(path: &str) -> bool {
-    const COUNTERS: [&str; 8] = [
+    const COUNTERS: [&str; 9] = [
         "passed",
+        "segments",
         "passed_bytes",
         "charged_ru",
         "refused_ru",

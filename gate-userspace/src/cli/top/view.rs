@@ -104,10 +104,11 @@ impl View {
     }
 }
 
-const TENANTS: [Column; 9] = [
+const TENANTS: [Column; 10] = [
     text("tenant"),
     number("refused/s"),
     number("passed/s"),
+    number("segments/s"),
     number("RU/s"),
     number("quota RU/s"),
     number("burst left"),
@@ -161,6 +162,7 @@ fn tenant(span: Span<'_>, before: Option<&Tenant>, now: &Tenant) -> Row {
     by_reason.sort_by(|one, another| another.1.total_cmp(&one.1));
     let why = by_reason.into_iter().map(|(reason, rate)| format!("{reason} {}", print::amount(rate)));
     let passed = span.rate(before.map(|before| before.passed as f64), now.passed as f64);
+    let segments = span.rate(before.map(|before| before.segments as f64), now.segments as f64);
     let charged = span.rate(before.map(|before| before.charged_ru), now.charged_ru);
     let quota = now.quota_ru_per_sec;
     let quota = Cell { text: quota.map_or_else(|| "unlimited".to_owned(), print::amount), number: quota };
@@ -168,6 +170,7 @@ fn tenant(span: Span<'_>, before: Option<&Tenant>, now: &Tenant) -> Row {
         Cell::text(&now.name),
         Cell::number(refused, print::amount),
         Cell::number(passed, print::amount),
+        Cell::number(segments, print::amount),
         Cell::number(charged, print::amount),
         quota,
         Cell::number(Some(now.burst_left), percent),
@@ -305,7 +308,10 @@ mod tests {
         let before = with_tenant(1, acme(100, 50, None));
         let now = with_tenant(3, acme(300, 50, Some(20)));
         let rows = View::Tenants.rows(Span { before: Some(&before), now: &now });
-        assert_eq!(texts(&rows[0]), ["acme", "10", "100", "100", "1,000", "25%", "slo 10", "default", ""]);
+        assert_eq!(
+            texts(&rows[0]),
+            ["acme", "10", "100", "0", "100", "1,000", "25%", "slo 10", "default", ""]
+        );
         assert!(rows[0].stands_out);
         let rows = View::Tenants.rows(Span { before: None, now: &now });
         assert_eq!(texts(&rows[0])[..4], ["acme", "", "", ""]);

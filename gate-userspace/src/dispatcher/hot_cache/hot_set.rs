@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-use gate_common::abi::Sample;
+use gate_common::abi::{Sample, SampleHead};
 use tokio::sync::watch;
 
 use super::versions::{KeyHash, Versions};
@@ -69,9 +69,8 @@ impl Sampler {
     /// Sends a sample of a key. One that is longer than those that are counted is not: cut off, it would be
     /// taken for another.
     pub(crate) fn send(&self, service: u32, tenant: u32, weight: u32, key: &[u8]) {
-        let key_len = key.len() as u16;
-        let flags = 0;
-        let mut sample = Sample { service, tenant, weight, flags, key_len, key: [0; Sample::MAX_KEY] };
+        let head = SampleHead { service, tenant, weight, key_len: key.len() as u16, ..SampleHead::default() };
+        let mut sample = Sample { head, key: [0; Sample::MAX_KEY] };
         let Some(room) = sample.key.get_mut(..key.len()) else { return };
         room.copy_from_slice(key);
         // Full: one sample of many.

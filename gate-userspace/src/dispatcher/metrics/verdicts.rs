@@ -9,6 +9,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use gate_common::abi::Reason;
 use gate_common::units::Nanos;
 
+use crate::kernel::Layer;
 use crate::policy::admission::QueryType;
 
 /// The verdict on one request, which stands for others.
@@ -18,18 +19,29 @@ pub struct VerdictSample {
     pub at: Nanos,
     /// The client's address.
     pub source: IpAddr,
-    /// The place of its service among those that are proxied.
+    /// Where it was decided.
+    pub layer: Layer,
+    /// The place of its service: among those that are proxied, or behind those.
     pub service: usize,
     /// The number of the tenant that is charged; zero is nobody.
     pub tenant: u32,
     /// The number of requests that it stands for.
     pub weight: u32,
-    /// The place of the query type.
-    pub query_type: QueryType,
+    /// The place of the query type; `None` at the interface, which reads no further than it has to.
+    pub query_type: Option<QueryType>,
     /// The reason of a refusal.
     pub reason: Option<Reason>,
-    /// The limit that refuses it.
-    pub limit: Option<&'static str>,
+    /// The bucket that refuses it, if one does.
+    pub bucket: Option<RefusingBucket>,
+}
+
+/// The bucket that lacks the price of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusingBucket {
+    /// That of a tenant or a limit of this name.
+    Named(&'static str),
+    /// That of the tenant with this number.
+    Tenant(u32),
 }
 
 /// A way for verdicts, on which they are rather lost than waited for.

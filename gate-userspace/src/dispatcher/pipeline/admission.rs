@@ -152,9 +152,10 @@ impl<T> Admission<T> {
         };
         let price = match charge {
             Charge::Passed(charged) => charged,
-            Charge::Refused(refusal) => {
+            Charge::Refused { refusal, bucket } => {
                 self.return_to_limits(ledger, tenant, limits, price);
-                return Err(refusal);
+                let bucket = self.tenants.borrow().bucket_name(bucket, ledger);
+                return Err(Refusal { bucket, ..refusal });
             }
         };
         Ok(Charged {

@@ -42,7 +42,7 @@ struct Refused {
 
 impl From<Refusal> for Refused {
     fn from(refusal: Refusal) -> Self {
-        Self { refusal, bucket: refusal.limit.map(str::to_owned) }
+        Self { refusal, bucket: refusal.limit.or(refusal.bucket).map(str::to_owned) }
     }
 }
 

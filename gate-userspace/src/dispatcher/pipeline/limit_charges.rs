@@ -1,6 +1,6 @@
 //! Charges to a tenant's limits by what is asked, beside its quota: all or none.
 
-use gate_common::abi::Reason;
+use gate_common::abi::{OtherBucket, Reason};
 use gate_common::units::{MilliRu, Nanos};
 
 use super::admission::Admission;
@@ -31,13 +31,14 @@ impl<T> Admission<T> {
         let refusal = {
             let tenants = self.tenants.borrow();
             let buckets = tenants.request_limits(tenant, ledger);
-            buckets.and_then(|buckets| buckets.take(limits, price, now).err())
+            buckets.and_then(|buckets| buckets.take(limits, price, now, shadow).err())
         };
         let Some(refusal) = refusal else { return Ok(true) };
         ledger.count_refusal(tenant, Reason::Quota, price, shadow);
         if shadow {
             return Ok(false);
         }
+        ledger.count_other_bucket(tenant, OtherBucket::Limit);
         if is_charged_by_xdp {
             ledger.refund(tenant, price);
         }

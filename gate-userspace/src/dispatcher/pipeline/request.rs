@@ -18,11 +18,12 @@ use crate::dispatcher::clients::replies::Replies;
 use crate::dispatcher::hot_cache::{CacheDecision, ReadResult};
 use crate::dispatcher::metrics::Event;
 use crate::dispatcher::metrics::cost_samples::CostFeatures;
-use crate::dispatcher::metrics::verdicts::VerdictSample;
+use crate::dispatcher::metrics::verdicts::{RefusingBucket, VerdictSample};
 use crate::dispatcher::request::{Charged, Decoded, InFlight, ReplySlot, RequestClass};
 use crate::dispatcher::tenants::ledger::{Ledger, TenantId};
 use crate::dispatcher::tenants::request_limits::LimitSet;
 use crate::dispatcher::wire::{Effect, Route, SessionState, Wire};
+use crate::kernel::Layer;
 use crate::policy::admission::QueryType;
 use crate::protocol::{Refusal, RequestMeta};
 
@@ -132,12 +133,13 @@ impl<W: Wire> Service<W> {
         self.verdicts.send(VerdictSample {
             at: now,
             source: client.source,
+            layer: Layer::Proxy,
             service: 0,
             tenant: tenant.0,
             weight: self.ledger.borrow().sample_every(),
-            query_type,
+            query_type: Some(query_type),
             reason: refusal.map(|refusal| refusal.reason),
-            limit: refusal.and_then(|refusal| refusal.limit),
+            bucket: refusal.and_then(|refusal| refusal.limit.or(refusal.bucket)).map(RefusingBucket::Named),
         });
     }
 

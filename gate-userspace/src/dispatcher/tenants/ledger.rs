@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use gate_common::abi::{
-    Block, Clock, Name, RareCounters, Reason, Service, ServiceState, Shed, Tenant, TenantState, View,
-    bank_of, draw, find, find_v4, tenant_flags, view_flags,
+    Block, Clock, Name, OtherBucket, RareCounters, Reason, Service, ServiceState, Shed, Tenant, TenantState,
+    View, bank_of, draw, find, find_v4, tenant_flags, view_flags,
 };
 use gate_common::token_bucket::{Limits, refund, settle};
 use gate_common::units::{Fraction, MilliRu, Multiplier, Nanos};
@@ -63,7 +63,12 @@ pub(crate) enum Charge {
     /// earnest.
     Passed(MilliRu),
     /// The request is refused.
-    Refused(Refusal),
+    Refused {
+        /// The answer.
+        refusal: Refusal,
+        /// The tenant whose quota does not hold the price; [`TenantId::UNKNOWN`] if it is refused for something else.
+        bucket: TenantId,
+    },
 }
 
 impl Ledger {
@@ -223,9 +228,19 @@ impl Ledger {
         let state = *self.state(tenant);
         match self.admit_request(tenant, &state, price, rung, now) {
             Ok(()) => Charge::Passed(price),
-            Err(refusal) => {
+            Err((refusal, place)) => {
                 self.count_refusal(tenant, refusal.reason, price, shadow);
-                if shadow { Charge::Passed(MilliRu::ZERO) } else { Charge::Refused(refusal) }
+                if shadow {
+                    return Charge::Passed(MilliRu::ZERO);
+                }
+                if refusal.reason != Reason::Quota {
+                    return Charge::Refused { refusal, bucket: TenantId::UNKNOWN };
+                }
+                let others = [None, Some(OtherBucket::FirstParent), Some(OtherBucket::SecondParent)];
+                if let Some(other) = others[place] {
+                    self.count_other_bucket(tenant, other);
+                }
+                Charge::Refused { refusal, bucket: charged_with(tenant, &state)[place] }
             }
         }
     }
@@ -294,6 +309,8 @@ impl Ledger {
         (self.draw >> 11) as f64 / (1_u64 << 53) as f64
     }
 
+    /// Takes a price from all buckets that a tenant is charged with, or from none. An error has the place of the bucket in
+    /// [`charged_with`]; zero for what no bucket refuses.
     #[inline(always)]
     fn admit_request(
         &mut self,
@@ -302,11 +319,12 @@ impl Ledger {
         price: MilliRu,
         rung: u32,
         now: Nanos,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), (Refusal, usize)> {
+        let by_own = |refusal| (refusal, 0);
         if tenant == TenantId::UNKNOWN {
-            return Err(Refusal::of(Reason::UnknownSource));
+            return Err(by_own(Refusal::of(Reason::UnknownSource)));
         }
-        self.pushed(state, rung, now)?;
+        self.pushed(state, rung, now).map_err(by_own)?;
         if state.flags & tenant_flags::CANDIDATE != 0 {
             let word = self.word(tenant, offset_of!(Tenant, candidate_tat));
             if attempt(word, now, price, &state.candidate).is_err() {
@@ -314,15 +332,15 @@ impl Ledger {
             }
         }
         if state.parents == [0; 2] {
-            return self.take_quota(tenant, quota_of(tenant, state), price, now);
+            return self.take_quota(tenant, quota_of(tenant, state), price, now).map_err(by_own);
         }
-        // The tenant itself and those charged with it; what was taken is given back if one refuses.
-        let all = [tenant, TenantId(state.parents[0]), TenantId(state.parents[1])];
-        for (seq, &charged) in all.iter().enumerate() {
+        // What was taken is given back if one refuses.
+        let all = charged_with(tenant, state);
+        for (place, &charged) in all.iter().enumerate() {
             let quota = self.quota(charged);
             if let Err(refusal) = self.take_quota(charged, quota, price, now) {
-                all[..seq].iter().for_each(|&charged| self.give_back(charged, price));
-                return Err(refusal);
+                all[..place].iter().for_each(|&charged| self.give_back(charged, price));
+                return Err((refusal, place));
             }
         }
         Ok(())
@@ -412,6 +430,11 @@ impl Ledger {
             }
         }
     }
+}
+
+/// The tenant itself and those charged with it, in the order in which their buckets are asked.
+const fn charged_with(tenant: TenantId, state: &TenantState) -> [TenantId; 3] {
+    [tenant, TenantId(state.parents[0]), TenantId(state.parents[1])]
 }
 
 /// The quota of a tenant in this state, if it has one.

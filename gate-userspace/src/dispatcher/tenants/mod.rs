@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 
 use self::ledger::{Ledger, TenantId};
 use self::parts::{Part, Parts};
-use self::request_limits::RequestLimits;
+use self::request_limits::{RequestLimits, static_name};
 use self::usage::Usage;
 use crate::config::{self, Config, Keys};
 use crate::dispatcher::identity::Login;
@@ -37,6 +37,8 @@ pub(crate) struct Tenants {
     /// By the whole.
     parts: HashMap<TenantId, (Name, Arc<Parts>)>,
     request_limits: HashMap<TenantId, (Name, Arc<RequestLimits>)>,
+    /// The names in refusals.
+    bucket_names: HashMap<TenantId, (Name, &'static str)>,
     /// Clients may be of more than one.
     are_several: bool,
 }
@@ -78,6 +80,7 @@ impl Tenants {
             if let Some(limits) = RequestLimits::after(limits, &tenant.limits) {
                 this.request_limits.insert(TenantId(id), (name, limits));
             }
+            this.bucket_names.insert(TenantId(id), (name, static_name(&tenant.name)));
             let mut named = before.usage.values().filter(|(before, _)| *before == name);
             let max_connections = tenant.max_connections;
             let max_outstanding = tenant.max_outstanding;
@@ -124,6 +127,18 @@ impl Tenants {
     /// The name of a tenant.
     pub(crate) fn name(&self, tenant: TenantId) -> Option<&str> {
         self.usage.get(&tenant).map(|(name, _)| name.as_str())
+    }
+
+    /// The name of a tenant's bucket in refusals; `None` if it has none.
+    pub(crate) fn bucket_name(&self, tenant: TenantId, ledger: &Ledger) -> Option<&'static str> {
+        let (name, text) = self.bucket_names.get(&tenant)?;
+        ledger.has_name(tenant, name).then_some(*text)
+    }
+
+    /// The refusals by the limits of the tenant with this number and name, by their names; none if it has no limits.
+    pub(crate) fn refused_by_limits(&self, tenant: TenantId, name: &str) -> Vec<(&'static str, u64)> {
+        let limits = self.request_limits.get(&tenant).filter(|(held, _)| held.as_str() == name);
+        limits.map_or_else(Vec::new, |(_, limits)| limits.refused())
     }
 
     /// True if gate knows this password to be right; `None` if only the store can tell.

@@ -31,6 +31,8 @@ struct Bucket {
     /// The name in refusals.
     name: &'static str,
     tat: AtomicU64,
+    /// Requests refused by it, since the start or since it is configured.
+    refused: AtomicU64,
 }
 
 /// The limits that a request counts towards: that of its query type, and that of its command.
@@ -69,18 +71,22 @@ impl RequestLimits {
             by_command.push(place as u8);
         }
         let own: Vec<_> = own.iter().map(|(name, commands)| (name.as_str(), commands.clone())).collect();
-        let tat = |limit: &RequestLimit| {
+        let kept = |limit: &RequestLimit| {
             let same = |bucket: &&Bucket| {
                 (&bucket.limit.name, bucket.limit.of, bucket.limit.unit)
                     == (&limit.name, limit.of, limit.unit)
             };
             let bucket = before?.buckets.iter().find(same)?;
-            Some(bucket.tat.load(Ordering::Relaxed))
+            Some((bucket.tat.load(Ordering::Relaxed), bucket.refused.load(Ordering::Relaxed)))
         };
-        let bucket = |limit: &RequestLimit| Bucket {
-            name: static_name(&limit.name),
-            tat: AtomicU64::new(tat(limit).unwrap_or(0)),
-            limit: limit.clone(),
+        let bucket = |limit: &RequestLimit| {
+            let (tat, refused) = kept(limit).unwrap_or_default();
+            Bucket {
+                name: static_name(&limit.name),
+                tat: AtomicU64::new(tat),
+                refused: AtomicU64::new(refused),
+                limit: limit.clone(),
+            }
         };
         let buckets = limits.iter().map(bucket).collect();
         Some(Arc::new(Self { buckets, commands: QueryTypes::new(&own), by_command }))
@@ -102,21 +108,35 @@ impl RequestLimits {
         LimitSet([by_type, by_command])
     }
 
-    /// Takes a request of this price from its limits, all or none.
+    /// Takes a request of this price from its limits, all or none, and counts a refusal unless refusals are only
+    /// counted for `shadow`.
     ///
     /// # Errors
     ///
     /// The refusal, with the limit's name.
-    pub(crate) fn take(&self, set: LimitSet, price: MilliRu, now: Nanos) -> Result<(), Refusal> {
+    pub(crate) fn take(
+        &self,
+        set: LimitSet,
+        price: MilliRu,
+        now: Nanos,
+        shadow: bool,
+    ) -> Result<(), Refusal> {
         let [by_type, by_command] = set.0.map(|place| self.buckets.get(usize::from(place)));
         for (seq, bucket) in [by_type, by_command].into_iter().enumerate() {
             let Some(bucket) = bucket else { continue };
             if let Err(refusal) = attempt(&bucket.tat, now, bucket.cost(price), &bucket.limit.bucket) {
                 by_type.into_iter().filter(|_| seq > 0).for_each(|bucket| bucket.give_back(price));
+                bucket.refused.fetch_add(u64::from(!shadow), Ordering::Relaxed);
                 return Err(Refusal { limit: Some(bucket.name), ..refusal });
             }
         }
         Ok(())
+    }
+
+    /// The names of the limits, and the requests that each has refused.
+    pub(crate) fn refused(&self) -> Vec<(&'static str, u64)> {
+        let each = self.buckets.iter().map(|bucket| (bucket.name, bucket.refused.load(Ordering::Relaxed)));
+        each.collect()
     }
 
     /// The limits of a set in the order in which they are asked, each with its answer to a request of this price.
@@ -157,7 +177,7 @@ impl Bucket {
 }
 
 /// A name that lasts as long as the process: a refusal carries it. There are as many as were ever configured.
-fn static_name(name: &str) -> &'static str {
+pub(super) fn static_name(name: &str) -> &'static str {
     use std::collections::BTreeSet;
     use std::sync::{Mutex, PoisonError};
     static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
@@ -210,34 +230,37 @@ mod tests {
         let set = limits.of(Some("range"), command);
         let only_type = limits.of(Some("range"), QueryType(0));
         assert_eq!(limits.of(Some("get"), QueryType(0)), LimitSet::NONE);
-        assert_eq!([limits.take(set, TEN, NOW), limits.take(set, TEN, NOW)], [Ok(()), Ok(())]);
-        let refused = limits.take(set, TEN, NOW).unwrap_err();
+        assert_eq!([limits.take(set, TEN, NOW, false), limits.take(set, TEN, NOW, false)], [Ok(()), Ok(())]);
+        let refused = limits.take(set, TEN, NOW, false).unwrap_err();
         assert_eq!((refused.reason, refused.limit), (Reason::Quota, Some("lrange")));
         assert!(refused.retry_after > Nanos::from_millis(400), "{refused:?}");
         // The type has 80 of its 100 request units left: what was refused took none.
-        assert_eq!(limits.take(only_type, MilliRu(80_000), NOW), Ok(()));
-        let refused = limits.take(only_type, MilliRu(1_000), NOW).unwrap_err();
+        assert_eq!(limits.take(only_type, MilliRu(80_000), NOW, false), Ok(()));
+        let refused = limits.take(only_type, MilliRu(1_000), NOW, false).unwrap_err();
         assert_eq!(refused.limit, Some("range"));
         limits.give_back(only_type, MilliRu(80_000));
-        assert_eq!(limits.take(only_type, MilliRu(80_000), NOW), Ok(()));
+        assert_eq!(limits.take(only_type, MilliRu(80_000), NOW, false), Ok(()));
     }
 
     #[test]
     fn no_price_is_too_large_for_a_limit() {
         let limits = RequestLimits::after(None, &both()).unwrap();
         let set = limits.of(Some("range"), QueryType(0));
-        assert_eq!(limits.take(set, MilliRu::MAX, NOW), Ok(()));
-        let refused = limits.take(set, TEN, NOW).unwrap_err();
+        assert_eq!(limits.take(set, MilliRu::MAX, NOW, false), Ok(()));
+        let refused = limits.take(set, TEN, NOW, false).unwrap_err();
         assert_eq!(refused.reason, Reason::Quota);
     }
 
     #[test]
-    fn a_reload_keeps_the_debt() {
+    fn a_reload_keeps_the_debt_and_the_refusals() {
         let before = RequestLimits::after(None, &both()).unwrap();
         let set = before.of(Some("range"), QueryType(0));
-        assert_eq!(before.take(set, MilliRu(100_000), NOW), Ok(()));
+        assert_eq!(before.take(set, MilliRu(100_000), NOW, false), Ok(()));
+        assert!(before.take(set, TEN, NOW, false).is_err());
+        assert!(before.take(set, TEN, NOW, true).is_err());
         let after = RequestLimits::after(Some(&before), &both()).unwrap();
-        assert!(after.take(set, TEN, NOW).is_err());
+        assert_eq!(after.refused(), [("range", 1), ("lrange", 0)]);
+        assert!(after.take(set, TEN, NOW, false).is_err());
         assert!(RequestLimits::after(Some(&after), &[]).is_none());
     }
 }

@@ -187,7 +187,8 @@ fn model(world: &World, rng: &mut Rng, plan: Plan, now_ns: u64, cpu: usize) -> M
     }
     let tenants = vec![TenantCounters::default(); words.len()];
     let cpu = maps.cpus.load(cpu);
-    let mut model = Model { plan, ready: true, now_ns, heartbeat_ns: now_ns, words, tenants, cpu };
+    let lacking = None;
+    let mut model = Model { plan, ready: true, now_ns, heartbeat_ns: now_ns, words, tenants, cpu, lacking };
     set_time(world, &mut model, now_ns, true);
     model
 }

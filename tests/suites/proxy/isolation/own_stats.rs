@@ -31,7 +31,7 @@ fn gate_s_own_statistics_are_charged_like_a_request() -> Result<()> {
     let gate = Listening::gate("memcached", store.address, price, poor)?;
     let mut client = gate.connect()?;
     client.write_all(&ASKED.repeat(3))?;
-    let said = String::from_utf8(read_until(&mut client, b"reason=quota\r\n")?)?;
+    let said = String::from_utf8(read_until(&mut client, b"reason=quota bucket=poor\r\n")?)?;
     ensure!(said.matches("END\r\n").count() == 2, "{said}");
     let tenants = gate.json(&["tenants"])?["tenants"].take();
     ensure!(tenants[0]["passed"] == 2, "{tenants}");

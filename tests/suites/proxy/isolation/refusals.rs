@@ -101,7 +101,7 @@ fn forbidden_is_denied_and_excess_is_throttled_with_a_time() -> Result<()> {
         ensure!(said.starts_with(denied) && said.ends_with("reason=unsupported\r\n"), "{said}");
         asks(&mut client, get)?;
         let said = asks(&mut client, get)?;
-        ensure!(said.starts_with(throttled) && said.ends_with("reason=quota\r\n"), "{said}");
+        ensure!(said.starts_with(throttled) && said.ends_with("reason=quota bucket=poor\r\n"), "{said}");
         ensure!(wait(&said)? > 0, "{said}");
     }
     Ok(())

@@ -213,8 +213,8 @@ impl<W: Wire> Scene<W> {
         )
     }
 
-    /// Makes the request of a question. Returns the verdict, and the reason and the limit of a refusal.
-    fn make(&self, question: &Question) -> (Verdict, Option<String>, Option<String>) {
+    /// Makes the request of a question. Returns the verdict, and the reason and the bucket of a refusal; true for a limit's.
+    fn make(&self, question: &Question) -> (Verdict, Option<String>, Option<(bool, String)>) {
         let service = &self.service;
         let Asker::Source(source) = question.client else { panic!("a client has a source") };
         let client = Rc::new(Session::new(ReplySink::Nowhere, source, service));
@@ -256,7 +256,8 @@ impl<W: Wire> Scene<W> {
         } else {
             Verdict::Passes
         };
-        (verdict, word("reason="), word("limit="))
+        let limit = word(" limit=").map(|name| (true, name));
+        (verdict, word("reason="), limit.or_else(|| Some((false, word(" bucket=")?))))
     }
 }
 
@@ -323,13 +324,16 @@ fn compare<W: Wire>(protocol: &str, seen: &mut Seen) {
             if let Some(before) = before {
                 assert_eq!(before, scene.state(), "seed {seed}, request {number}: {explained:?}");
             }
-            let (verdict, reason, limit) = scene.make(&question);
+            let (verdict, reason, bucket) = scene.make(&question);
             let context =
                 || format!("{protocol}, seed {seed}, request {number}, {question:?}: {explained:?}");
             assert_eq!((verdict, &reason), (explained.verdict, &explained.reason), "{}", context());
-            assert!(limit.is_none() || limit == explained.bucket, "{limit:?}: {}", context());
-            if reason.as_deref() == Some("quota") && limit.is_none() {
-                check_bucket(&scene, &question, &explained);
+            if reason.as_deref() == Some("quota") {
+                let (is_limit, name) = bucket.unwrap_or_else(|| panic!("no bucket: {}", context()));
+                assert_eq!(Some(name), explained.bucket, "{}", context());
+                if !is_limit {
+                    check_bucket(&scene, &question, &explained);
+                }
             }
             *seen.entry(format!("{verdict:?} {}", reason.unwrap_or_default())).or_default() += 1;
         }
@@ -350,8 +354,9 @@ fn check_bucket<W: Wire>(scene: &Scene<W>, question: &Question, explained: &Expl
     for bucket in &quotas[place..] {
         word(&bucket.name).store(0, Ordering::Relaxed);
     }
-    let (_, reason, limit) = scene.make(question);
-    assert!(reason.as_deref() != Some("quota") || limit.is_some(), "{reason:?}: {explained:?}");
+    let (_, reason, bucket) = scene.make(question);
+    let is_limit = bucket.is_some_and(|(is_limit, _)| is_limit);
+    assert!(reason.as_deref() != Some("quota") || is_limit, "{reason:?}: {explained:?}");
     for (bucket, tat) in quotas.iter().zip(held) {
         word(&bucket.name).store(tat, Ordering::Relaxed);
     }

@@ -3,7 +3,7 @@
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 
-use gate_common::abi::{CounterLine, RareCounters, Reason};
+use gate_common::abi::{CounterLine, OtherBucket, RareCounters, Reason};
 use gate_common::units::MilliRu;
 
 use super::{Ledger, TenantId};
@@ -45,6 +45,12 @@ impl Ledger {
             None => self.count_rare(tenant, offset_of!(RareCounters, refused) + by_reason, 1),
         }
         self.touch(tenant);
+    }
+
+    /// Counts that a refusal for the quota, which is counted itself, is that of another bucket than the tenant's own.
+    pub(crate) fn count_other_bucket(&self, tenant: TenantId, bucket: OtherBucket) {
+        let by_bucket = bucket.index() * size_of::<u64>();
+        self.count_rare(tenant, offset_of!(RareCounters, quota_refused) + by_bucket, 1);
     }
 
     /// This thread alone writes its row: a load and a store do.

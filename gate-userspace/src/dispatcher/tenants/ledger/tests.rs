@@ -83,14 +83,22 @@ fn all_that_are_charged_are_charged_or_none() {
         assert_eq!(ledger.charge(team, TEN, 0, NOW, false), Charge::Passed(TEN));
     }
     // The team has spent its burst; the company has some left.
-    assert!(matches!(
-        ledger.charge(team, TEN, 0, NOW, false),
-        Charge::Refused(Refusal { reason: Reason::Quota, .. })
-    ));
+    let refused = |charge| match charge {
+        Charge::Refused { refusal: Refusal { reason: Reason::Quota, retry_after, .. }, bucket } => {
+            (retry_after, bucket)
+        }
+        charge => panic!("{charge:?}"),
+    };
+    assert_eq!(refused(ledger.charge(team, TEN, 0, NOW, false)).1, team);
     assert_eq!(ledger.charge(other, TEN, 0, NOW, false), Charge::Passed(TEN));
     // Now the company has not enough: the other's own bucket gets back what was taken.
-    let Charge::Refused(refusal) = ledger.charge(other, TEN, 0, NOW, false) else { panic!("it passed") };
-    assert!(refusal.retry_after > Nanos::ZERO);
+    let (retry_after, bucket) = refused(ledger.charge(other, TEN, 0, NOW, false));
+    assert!(retry_after > Nanos::ZERO && bucket == TenantId(1), "{bucket:?}");
+    let counted = |tenant: TenantId| {
+        let counters = ledger.maps.tenant_counters(tenant.0 as usize);
+        (counters.refused[Reason::Quota.index()], counters.quota_refused)
+    };
+    assert_eq!([team, other].map(counted), [(1, [0; 3]), (1, [1, 0, 0])]);
     ledger.refund(team, TEN);
     assert_eq!(ledger.charge(other, TEN, 0, NOW, false), Charge::Passed(TEN));
 }
@@ -129,7 +137,8 @@ fn what_a_service_sheds_is_dearer_or_refused() {
     let dear = ledger.apply_multiplier(TenantId(2), one, 2);
     assert_eq!(ledger.charge(TenantId(2), dear, 2, NOW, false), Charge::Passed(MilliRu(4_000)));
     let refused = ledger.charge(TenantId(2), one, Shed::REFUSED, NOW, false);
-    assert_eq!(refused, Charge::Refused(Refusal::of(Reason::Penalty)));
+    let bucket = TenantId::UNKNOWN;
+    assert_eq!(refused, Charge::Refused { refusal: Refusal::of(Reason::Penalty), bucket });
 }
 
 #[test]
@@ -138,7 +147,7 @@ fn what_is_shadowed_passes_uncharged_and_is_counted() {
     let huge = MilliRu(1_000_000);
     assert!(matches!(
         ledger.charge(TenantId(2), huge, 0, NOW, false),
-        Charge::Refused(Refusal { reason: Reason::TooLarge, .. })
+        Charge::Refused { refusal: Refusal { reason: Reason::TooLarge, .. }, bucket: TenantId::UNKNOWN }
     ));
     assert_eq!(ledger.charge(TenantId(2), huge, 0, NOW, true), Charge::Passed(MilliRu::ZERO));
     assert_eq!(ledger.charge(TenantId::UNKNOWN, TEN, 0, NOW, true), Charge::Passed(MilliRu::ZERO));

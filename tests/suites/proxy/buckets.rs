@@ -1,0 +1,118 @@
+//! A refusal for the quota names the bucket that lacked it: in the answer, in `gate tenants`, `gate watch` and `/metrics`.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::net::Ipv4Addr;
+
+use anyhow::{Context as _, Result, ensure};
+use gate_tests::http::curl_socket;
+use gate_tests::metrics::Scrape;
+use gate_tests::proxy::{Listening, read_until};
+use gate_tests::wait::wait_until;
+use serde_json::{Value, json};
+
+/// Buckets that hold 36 and 72 request units, and are refilled in hours; and a limit on deletions.
+const TENANTS: &str = r#"
+[[tenant]]
+name = "company"
+sources = ["127.0.7.0/24"]
+quota = "0.02 RU/s"
+burst = "3600s"
+
+[[tenant]]
+name = "user"
+sources = ["127.0.1.0/24"]
+quota = "0.01 RU/s"
+burst = "3600s"
+charge = ["company"]
+limits = { delete = "0.01/s" }
+
+[[tenant]]
+name = "peer"
+sources = ["127.0.2.0/24"]
+quota = "unlimited"
+charge = ["company"]
+"#;
+const ONE_RU: &str = "price = { base = \"1 RU\", row = \"0 RU\", kib = \"0 RU\" }";
+
+/// Asks so often from an address; how often each line was the answer, without the time at which to come again.
+fn ask(gate: &Listening, source: Ipv4Addr, request: &str, times: usize) -> Result<BTreeMap<String, u64>> {
+    let mut client = gate.connect_from(source)?;
+    client.write_all(request.repeat(times).as_bytes())?;
+    let mut said = Vec::new();
+    while said.iter().filter(|&&byte| byte == b'\n').count() < times {
+        said.extend_from_slice(&read_until(&mut client, b"\r\n")?);
+    }
+    let mut answers = BTreeMap::new();
+    for line in String::from_utf8(said)?.lines() {
+        let answer = line.split_once("reason=").map_or(line, |(_, reason)| reason);
+        *answers.entry(answer.to_owned()).or_default() += 1;
+    }
+    Ok(answers)
+}
+
+fn refusals(gate: &Listening, tenant: &str) -> Result<Value> {
+    let document = gate.json(&["tenants", tenant])?;
+    let tenant = document["tenants"].get(0).context("no tenant")?;
+    Ok(json!([tenant["refused"], tenant["quota_refused"]]))
+}
+
+#[test]
+fn three_buckets_emptied_in_turn_are_named_by_every_refusal() -> Result<()> {
+    let store = Listening::embedded("memcached")?;
+    let section = "threads = \"1\"\nsample = \"1/1\"";
+    let gate = Listening::gate_with(section, "memcached", store.address, ONE_RU, TENANTS)?;
+    let user = Ipv4Addr::new(127, 0, 1, 1);
+    let peer = Ipv4Addr::new(127, 0, 2, 1);
+
+    // The limit: it admits one request in 100 s. Then the user's own bucket, and last the company's.
+    let by_limit = ask(&gate, user, "delete a\r\n", 9)?;
+    let by_own = ask(&gate, user, "get a\r\n", 60)?;
+    let by_whole = ask(&gate, peer, "get a\r\n", 60)?;
+    let refused = |answers: &BTreeMap<String, u64>, passed: &str, as_said: &str| -> Result<u64> {
+        let expected = [passed, as_said];
+        ensure!(answers.keys().all(|answer| expected.contains(&answer.as_str())), "{answers:?}");
+        Ok(answers.get(as_said).copied().unwrap_or_default())
+    };
+    let by_limit = refused(&by_limit, "NOT_FOUND", "quota limit=delete")?;
+    let by_own = refused(&by_own, "END", "quota bucket=user")?;
+    let by_whole = refused(&by_whole, "END", "quota bucket=company")?;
+    ensure!(by_limit >= 7 && by_own >= 23 && by_whole >= 22, "{by_limit} {by_own} {by_whole}");
+
+    let of_user = json!([
+        { "quota": by_limit + by_own },
+        [
+            { "kind": "quota", "name": "user", "count": by_own },
+            { "kind": "limit", "name": "delete", "count": by_limit },
+        ],
+    ]);
+    let of_peer =
+        json!([{ "quota": by_whole }, [{ "kind": "charge", "name": "company", "count": by_whole }]]);
+    ensure!(refusals(&gate, "user")? == of_user, "{} {of_user}", refusals(&gate, "user")?);
+    ensure!(refusals(&gate, "peer")? == of_peer, "{} {of_peer}", refusals(&gate, "peer")?);
+    ensure!(refusals(&gate, "company")? == json!([{}, []]), "what it lacked is refused to others");
+    let table = String::from_utf8(gate.command(&["tenants"])?.stdout)?;
+    let said = format!("quota {} (user {by_own}, limit delete {by_limit})", by_own + by_limit);
+    ensure!(table.contains(&said), "{table}");
+
+    let scraped = Scrape::parse(&curl_socket(&gate.files()?.1, "/metrics", &[])?.body)?;
+    for (tenant, bucket, count) in
+        [("user", "own", by_own), ("user", "limit", by_limit), ("peer", "charge", by_whole)]
+    {
+        let labels = [("tenant", tenant), ("layer", "proxy"), ("bucket", bucket)];
+        let sum = scraped.sum("gate_tenant_quota_refused_requests_total", &labels);
+        ensure!(sum == count as f64, "{tenant} {bucket}: {sum} instead of {count}");
+    }
+    let watched = || -> Result<BTreeMap<(String, String), u64>> {
+        let mut watched = BTreeMap::new();
+        let document = gate.json(&["watch", "--refused"])?;
+        for verdict in document["verdicts"].as_array().context("verdicts")? {
+            let text = |field: &str| verdict[field].as_str().unwrap_or_default().to_owned();
+            *watched.entry((text("tenant"), text("bucket"))).or_default() += 1;
+        }
+        Ok(watched)
+    };
+    let expected = [("peer", "company", by_whole), ("user", "delete", by_limit), ("user", "user", by_own)];
+    let expected = expected.map(|(tenant, bucket, count)| ((tenant.to_owned(), bucket.to_owned()), count));
+    wait_until("every refusal is a sample", || Ok(watched()? == BTreeMap::from(expected.clone())))
+}
