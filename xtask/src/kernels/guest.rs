@@ -3,12 +3,13 @@
 use std::fmt;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
+use super::emulator::Emulator;
 use super::initramfs::Suite;
 
 /// How long a guest may take. It takes a minute where it has a core to itself.
@@ -43,10 +44,15 @@ pub(super) struct Outcome {
 /// # Errors
 ///
 /// If qemu cannot be run.
-pub(super) fn boot(image: &Path, initramfs: &Path, log: &Path, suites: &[Suite]) -> Result<Outcome> {
+pub(super) fn boot(
+    emulator: &Emulator,
+    (image, initramfs): (&Path, &Path),
+    log: &Path,
+    suites: &[Suite],
+) -> Result<Outcome> {
     let started = Instant::now();
     let console = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
-    let mut qemu = Command::new("qemu-system-x86_64");
+    let mut qemu = emulator.command();
     // Emulated, so that it runs where there is no KVM. No disk and no network card.
     qemu.args(["-accel", "tcg", "-cpu", "max", "-m", "1500", "-smp", "1", "-no-reboot", "-nic", "none"]);
     qemu.args(["-display", "none", "-monitor", "none", "-serial", "stdio"]);

@@ -4,6 +4,7 @@
 //! on its serial console, and ends. Nothing is installed, no disk and no network card is given to it, and the machine's
 //! own network has no part in it. All that is fetched stays below `target/kernels`.
 
+mod emulator;
 mod guest;
 mod initramfs;
 mod packages;
@@ -16,6 +17,7 @@ use anyhow::{Result, bail, ensure};
 
 use crate::setup::{self, Purpose};
 use crate::{ebpf, paths, run, sh};
+use emulator::Emulator;
 use guest::Outcome;
 use initramfs::Suite;
 
@@ -76,11 +78,13 @@ pub fn run(long: bool) -> Result<()> {
     let suites = initramfs::build_suites(&["fixtures", "kernels"])?;
     let kernels: Vec<&Kernel> = KERNELS.iter().chain(long.then_some(&TOO_OLD)).collect();
     let installed = packages::fetch(&directory(), &kernels)?;
+    let emulator = Emulator::find(&directory())?;
 
     let outcomes: Vec<Result<Outcome>> = std::thread::scope(|scope| {
         let boot = |(kernel, package)| {
+            let emulator = &emulator;
             let suites = &suites;
-            scope.spawn(move || boot(kernel, package, suites))
+            scope.spawn(move || boot(emulator, kernel, package, suites))
         };
         let guests: Vec<_> = kernels.iter().copied().zip(&installed).map(boot).collect();
         guests
@@ -91,10 +95,15 @@ pub fn run(long: bool) -> Result<()> {
     report(&kernels, &outcomes, started)
 }
 
-fn boot(kernel: &Kernel, package: &packages::Package, suites: &initramfs::Executables) -> Result<Outcome> {
+fn boot(
+    emulator: &Emulator,
+    kernel: &Kernel,
+    package: &packages::Package,
+    suites: &initramfs::Executables,
+) -> Result<Outcome> {
     let place = directory().join(kernel.series);
     let initramfs = initramfs::pack(&place, package, kernel.suites, suites)?;
-    guest::boot(&package.image, &initramfs, &place.join("console.log"), kernel.suites)
+    guest::boot(emulator, (&package.image, &initramfs), &place.join("console.log"), kernel.suites)
 }
 
 /// A line for each kernel, and the end of the console of those that failed.

@@ -25,7 +25,6 @@ const PROGRAMS: &[(&str, &str, Purpose)] = &[
     ("xdp-filter", "xdp-tools", Purpose::Bench),
     ("nft", "nftables", Purpose::Bench),
     ("ethtool", "ethtool", Purpose::Bench),
-    ("qemu-system-x86_64", "qemu-system-x86", Purpose::Kernels),
     ("busybox", "busybox-static", Purpose::Kernels),
     ("cpio", "cpio", Purpose::Kernels),
 ];
