@@ -142,9 +142,9 @@ fn cell(tenant: &str, column: usize) -> String {
 fn the_page_shows_what_the_documents_say() -> Result<()> {
     in_runtime(async {
         let site = Site::new().await?;
-        let quota = site.until(&cell("acme", 4)).await?;
+        let quota = site.until(&cell("acme", 5)).await?;
         ensure!(quota == "5,000", "{quota}");
-        let other = site.until(&cell("other", 4)).await?;
+        let other = site.until(&cell("other", 5)).await?;
         ensure!(other == "700", "{other}");
         let status = site.gate.json(&["status"])?;
         let said = site.until("document.getElementById('state').innerText").await?;
@@ -217,7 +217,7 @@ fn refusals_come_with_their_source_for_the_token_alone() -> Result<()> {
         site.ask(20)?;
         site.until("document.querySelector('#refusals tbody tr')").await?;
         for row in site.rows("refusals").await? {
-            ensure!(row[1..] == ["proxy", "store", "small", "get", "quota", "", "", "1"], "{row:?}");
+            ensure!(row[1..] == ["proxy", "store", "small", "get", "quota", "small", "", "1"], "{row:?}");
         }
         site.until("document.getElementById('refusals-note').innerText.includes('gate web')").await?;
         site.page.goto(&format!("http://{}/#token={TOKEN}", site.port)).await?;
@@ -261,7 +261,7 @@ fn overrides_are_listed_with_the_line_that_sets_them() -> Result<()> {
 fn the_page_recovers_from_a_restart_without_a_reload() -> Result<()> {
     in_runtime(async {
         let mut site = Site::new().await?;
-        site.until(&cell("acme", 4)).await?;
+        site.until(&cell("acme", 5)).await?;
         site.script("window.marked = true; return true").await?;
         let (config, _) = site.gate.files()?;
         let config = config.to_owned();
@@ -284,7 +284,7 @@ fn the_page_recovers_from_a_restart_without_a_reload() -> Result<()> {
 fn the_page_obeys_a_keyboard_alone() -> Result<()> {
     in_runtime(async {
         let site = Site::new().await?;
-        site.until(&cell("acme", 4)).await?;
+        site.until(&cell("acme", 5)).await?;
         let body = site.page.find(Locator::Css("body")).await?;
         body.send_keys("/").await?;
         site.until("document.activeElement.id === 'filter'").await?;
@@ -310,7 +310,7 @@ fn the_page_obeys_a_keyboard_alone() -> Result<()> {
 fn every_control_is_reached_by_tab_and_obeys_enter() -> Result<()> {
     in_runtime(async {
         let site = Site::new().await?;
-        site.until(&cell("acme", 4)).await?;
+        site.until(&cell("acme", 5)).await?;
         // Nothing comes or goes while it is held still.
         site.script("document.getElementById('hold').click(); return true").await?;
         let controls =

@@ -127,7 +127,7 @@ fn tables_fit_terminals_of_twenty_columns_and_of_none() -> Result<()> {
     narrow.shows("tier: critical\nwaiting: 0\ndelay ms: 0")?;
     narrow.ends()?;
     let mut console = Terminal::new(&gate, &["tenants"], 0)?;
-    console.shows(" crawl   batch            700        100%       0           0        0")?;
+    console.shows(" crawl   batch            700        100%       0         0           0        0")?;
     console.ends()?;
     // Of one that has no size it is not known where a line ends either.
     let mut console = Terminal::new(&gate, &["tenants", "crawl", "--watch"], 0)?;
