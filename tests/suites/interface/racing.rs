@@ -73,7 +73,7 @@ fn one_word_is_one_quota_however_many_take_from_it() {
             let mut admitted = 0_u64;
             while !over.load(Ordering::Relaxed) {
                 // It is faster, and would leave nothing to XDP.
-                if admitted > world.loaded.maps.tenant_counters(1).passed {
+                if admitted > world.loaded.maps.tenant_counters(1).segments {
                     std::hint::spin_loop();
                     continue;
                 }
@@ -94,7 +94,7 @@ fn one_word_is_one_quota_however_many_take_from_it() {
     });
     let took = start.elapsed();
     let counted = world.counted();
-    let passed = counted.tenants[1].passed;
+    let passed = counted.tenants[1].segments;
     let refused = counted.tenants[1].refused_in_all();
     assert_eq!(passed + refused, u64::from(TAKES / cpus as u32) * cpus as u64);
     assert!(
@@ -148,9 +148,9 @@ fn whoever_runs_out_of_attempts_is_refused_and_counted() {
     });
     let counters = world.counted().tenants[1];
     let contended = contended();
-    assert!(contended >= 10, "{contended} in {} requests", counters.passed);
+    assert!(contended >= 10, "{contended} in {} requests", counters.segments);
     assert_eq!((counters.refused[Reason::Quota.index()], counters.refused_in_all()), (contended, contended));
-    println!("{contended} of {} requests ran out of attempts", counters.passed + contended);
+    println!("{contended} of {} requests ran out of attempts", counters.segments + contended);
 }
 
 /// Every generation's price and multiplier make the same product; a mixture of two would not.
