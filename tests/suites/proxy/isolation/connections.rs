@@ -206,7 +206,7 @@ fn a_gate_out_of_descriptors_says_so_once_and_goes_on() -> Result<()> {
     };
     ensure!(limited == 0, "{}", std::io::Error::last_os_error());
     let mut early = gate.connect_from(POLITE)?;
-    ensure!(is_served(&mut early));
+    wait_until("the store is connected", || Ok(is_served(&mut early)))?;
     let crowd = open(&gate, POLITE, 100)?;
     gate.program().wait_for("cannot accept clients", PATIENCE)?;
     let again = gate.program().wait_for("cannot accept clients", Duration::from_secs(2));
