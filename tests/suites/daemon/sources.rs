@@ -136,6 +136,17 @@ name = "part"
 sources = "198.18.9.2"
 quota = "unlimited"
 charge = ["whole"]
+
+[[tenant]]
+name = "large"
+sources = "198.18.9.3"
+quota = "1000 RU/s"
+
+[[tenant]]
+name = "other"
+sources = "198.18.9.4"
+quota = "unlimited"
+charge = ["large", "whole"]
 "#;
 
 fn get(source: &str) -> Vec<u8> {
@@ -207,6 +218,7 @@ fn verdicts_at_the_interface_are_watched_with_source_and_bucket() -> Result<()> 
     let part = "198.18.9.2";
     (0..6).try_for_each(|_| sender.send(&get(whole)))?;
     (0..4).try_for_each(|_| sender.send(&get(part)))?;
+    (0..5).try_for_each(|_| sender.send(&get("198.18.9.4")))?;
     sender.send(&get("198.19.1.1"))?;
     let watched = || -> Result<Vec<String>> {
         let document = site.json(&["watch"])?;
@@ -218,7 +230,7 @@ fn verdicts_at_the_interface_are_watched_with_source_and_bucket() -> Result<()> 
         };
         Ok(verdicts.iter().map(shown).collect())
     };
-    wait_until("all verdicts", || Ok(watched()?.len() == 11))?;
+    wait_until("all verdicts", || Ok(watched()?.len() == 16))?;
     let count = |wanted: &str| -> Result<usize> {
         Ok(watched()?.iter().filter(|verdict| *verdict == wanted).count())
     };
@@ -227,6 +239,7 @@ fn verdicts_at_the_interface_are_watched_with_source_and_bucket() -> Result<()> 
     ensure!(count("198.18.9.1 whole - -")? == 3, "{said:?}");
     ensure!(count("198.18.9.1 whole quota whole")? == 3, "{said:?}");
     ensure!(count("198.18.9.2 part quota whole")? == 4, "{said:?}");
+    ensure!(count("198.18.9.4 other quota whole")? == 5, "of two the second: {said:?}");
     ensure!(count("198.19.1.1 - unknown-source -")? == 1, "{said:?}");
     fits_schema("watch", &site.json(&["watch"])?)?;
     let text = String::from_utf8(site.gate(&["watch", "--refused", "--tenant", "part"])?.stdout)?;

@@ -69,7 +69,7 @@ fn tenants_count_segments_apart_from_requests() -> Result<()> {
     Ok(())
 }
 
-/// Buckets of 36 and 72 request units, which are refilled in hours, and a limit for each hot key.
+/// Buckets of 36 and 72 request units, which are refilled in hours, one that holds them all, and a limit for each hot key.
 const BUCKETS: &str = r#"
 [[tenant]]
 name = "company"
@@ -94,6 +94,23 @@ charge = ["company"]
 name = "fan"
 sources = "198.18.1.3"
 quota = "unlimited"
+
+[[tenant]]
+name = "large"
+sources = "198.18.7.2"
+quota = "1000 RU/s"
+
+[[tenant]]
+name = "division"
+sources = "198.18.7.3"
+quota = "0.02 RU/s"
+burst = "3600s"
+
+[[tenant]]
+name = "guest"
+sources = "198.18.1.4"
+quota = "1000 RU/s"
+charge = ["large", "division"]
 "#;
 
 #[test]
@@ -106,7 +123,7 @@ fn buckets_that_refuse_at_the_interface_are_told_apart() -> Result<()> {
          [[service]]\nname = \"cache\"\nprotocol = \"memcached\"\nlisten = \"{SERVER_V4}:{PORT}\"\n{ONE_RU}\n\
          hot_key_limit = \"100/s\"\n{BUCKETS}"
     ))?;
-    let sources: [IpAddr; 3] = [[198, 18, 1, 1], [198, 18, 1, 2], [198, 18, 1, 3]].map(IpAddr::from);
+    let sources: [IpAddr; 4] = [1, 2, 3, 4].map(|last| [198, 18, 1, last]).map(IpAddr::from);
     sources.iter().try_for_each(|&source| site.net.add_client_address(source))?;
     let _store = Memcached::start(&site.net)?;
     let _gate = site.start(&[])?;
@@ -115,13 +132,15 @@ fn buckets_that_refuse_at_the_interface_are_told_apart() -> Result<()> {
         let refused = tenant["refused"].as_object().context("refused")?.values().filter_map(Value::as_u64);
         Ok(tenant["passed"].as_u64().context("passed")? + refused.sum::<u64>())
     };
-    // First the user's own bucket is empty, then the company's.
-    for (name, source) in [("user", sources[0]), ("peer", sources[1])] {
+    // First the user's own bucket is empty, then the company's; of the guest's the second that it shares.
+    for (name, source, times) in
+        [("user", sources[0], 60), ("peer", sources[1], 60), ("guest", sources[3], 96)]
+    {
         let mut datagrams = Datagrams::open(&site.net, source)?;
-        for number in 0..60 {
+        for number in 0..times {
             datagrams.send(format!("get {name}-{number}\r\n").as_bytes())?;
         }
-        wait_until("all datagrams are judged", || Ok(judged(name)? == 60))?;
+        wait_until("all datagrams are judged", || Ok(judged(name)? == times))?;
     }
     let refused = |name: &str, kind: &str, bucket: &str| -> Result<()> {
         let tenant = tenant(&site, name)?;
@@ -134,6 +153,7 @@ fn buckets_that_refuse_at_the_interface_are_told_apart() -> Result<()> {
     };
     refused("user", "quota", "user")?;
     refused("peer", "charge", "company")?;
+    refused("guest", "charge", "division")?;
 
     let mut datagrams = Datagrams::open(&site.net, sources[2])?;
     wait_until("the hot key is limited", || {

@@ -11,7 +11,7 @@ use gate_tests::proxy::{Listening, read_until};
 use gate_tests::wait::wait_until;
 use serde_json::{Value, json};
 
-/// Buckets that hold 36 and 72 request units, and are refilled in hours; and a limit on deletions.
+/// Buckets that hold 36 and 72 request units, and are refilled in hours; one that holds them all; and a limit on deletions.
 const TENANTS: &str = r#"
 [[tenant]]
 name = "company"
@@ -32,6 +32,23 @@ name = "peer"
 sources = ["127.0.2.0/24"]
 quota = "unlimited"
 charge = ["company"]
+
+[[tenant]]
+name = "large"
+sources = ["127.0.9.0/24"]
+quota = "1000 RU/s"
+
+[[tenant]]
+name = "division"
+sources = ["127.0.8.0/24"]
+quota = "0.02 RU/s"
+burst = "3600s"
+
+[[tenant]]
+name = "guest"
+sources = ["127.0.3.0/24"]
+quota = "1000 RU/s"
+charge = ["large", "division"]
 "#;
 const ONE_RU: &str = "price = { base = \"1 RU\", row = \"0 RU\", kib = \"0 RU\" }";
 
@@ -58,17 +75,20 @@ fn refusals(gate: &Listening, tenant: &str) -> Result<Value> {
 }
 
 #[test]
-fn three_buckets_emptied_in_turn_are_named_by_every_refusal() -> Result<()> {
+fn buckets_emptied_in_turn_are_named_by_every_refusal() -> Result<()> {
     let store = Listening::embedded("memcached")?;
     let section = "threads = \"1\"\nsample = \"1/1\"";
     let gate = Listening::gate_with(section, "memcached", store.address, ONE_RU, TENANTS)?;
     let user = Ipv4Addr::new(127, 0, 1, 1);
     let peer = Ipv4Addr::new(127, 0, 2, 1);
+    let guest = Ipv4Addr::new(127, 0, 3, 1);
 
-    // The limit: it admits one request in 100 s. Then the user's own bucket, and last the company's.
+    // The limit: it admits one request in 100 s. Then the user's own bucket, the company's, and of two that are shared the
+    // second.
     let by_limit = ask(&gate, user, "delete a\r\n", 9)?;
     let by_own = ask(&gate, user, "get a\r\n", 60)?;
     let by_whole = ask(&gate, peer, "get a\r\n", 60)?;
+    let by_second = ask(&gate, guest, "get a\r\n", 96)?;
     let refused = |answers: &BTreeMap<String, u64>, passed: &str, as_said: &str| -> Result<u64> {
         let expected = [passed, as_said];
         ensure!(answers.keys().all(|answer| expected.contains(&answer.as_str())), "{answers:?}");
@@ -77,7 +97,9 @@ fn three_buckets_emptied_in_turn_are_named_by_every_refusal() -> Result<()> {
     let by_limit = refused(&by_limit, "NOT_FOUND", "quota limit=delete")?;
     let by_own = refused(&by_own, "END", "quota bucket=user")?;
     let by_whole = refused(&by_whole, "END", "quota bucket=company")?;
-    ensure!(by_limit >= 7 && by_own >= 23 && by_whole >= 22, "{by_limit} {by_own} {by_whole}");
+    let by_second = refused(&by_second, "END", "quota bucket=division")?;
+    ensure!(by_limit >= 7 && by_own >= 23, "{by_limit} {by_own}");
+    ensure!(by_whole >= 22 && by_second >= 22, "{by_whole} {by_second}");
 
     let of_user = json!([
         { "quota": by_limit + by_own },
@@ -88,17 +110,23 @@ fn three_buckets_emptied_in_turn_are_named_by_every_refusal() -> Result<()> {
     ]);
     let of_peer =
         json!([{ "quota": by_whole }, [{ "kind": "charge", "name": "company", "count": by_whole }]]);
+    let of_guest =
+        json!([{ "quota": by_second }, [{ "kind": "charge", "name": "division", "count": by_second }]]);
     ensure!(refusals(&gate, "user")? == of_user, "{} {of_user}", refusals(&gate, "user")?);
     ensure!(refusals(&gate, "peer")? == of_peer, "{} {of_peer}", refusals(&gate, "peer")?);
+    ensure!(refusals(&gate, "guest")? == of_guest, "{} {of_guest}", refusals(&gate, "guest")?);
     ensure!(refusals(&gate, "company")? == json!([{}, []]), "what it lacked is refused to others");
     let table = String::from_utf8(gate.command(&["tenants"])?.stdout)?;
     let said = format!("quota {} (user {by_own}, limit delete {by_limit})", by_own + by_limit);
     ensure!(table.contains(&said), "{table}");
 
     let scraped = Scrape::parse(&curl_socket(&gate.files()?.1, "/metrics", &[])?.body)?;
-    for (tenant, bucket, count) in
-        [("user", "own", by_own), ("user", "limit", by_limit), ("peer", "charge", by_whole)]
-    {
+    for (tenant, bucket, count) in [
+        ("user", "own", by_own),
+        ("user", "limit", by_limit),
+        ("peer", "charge", by_whole),
+        ("guest", "charge", by_second),
+    ] {
         let labels = [("tenant", tenant), ("layer", "proxy"), ("bucket", bucket)];
         let sum = scraped.sum("gate_tenant_quota_refused_requests_total", &labels);
         ensure!(sum == count as f64, "{tenant} {bucket}: {sum} instead of {count}");
@@ -112,7 +140,12 @@ fn three_buckets_emptied_in_turn_are_named_by_every_refusal() -> Result<()> {
         }
         Ok(watched)
     };
-    let expected = [("peer", "company", by_whole), ("user", "delete", by_limit), ("user", "user", by_own)];
+    let expected = [
+        ("guest", "division", by_second),
+        ("peer", "company", by_whole),
+        ("user", "delete", by_limit),
+        ("user", "user", by_own),
+    ];
     let expected = expected.map(|(tenant, bucket, count)| ((tenant.to_owned(), bucket.to_owned()), count));
     wait_until("every refusal is a sample", || Ok(watched()? == BTreeMap::from(expected.clone())))
 }
