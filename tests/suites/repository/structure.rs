@@ -9,7 +9,7 @@ use std::path::Path;
 const ROOT: &str = "gate-userspace/src";
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 107] = [
+const ORDER: [&str; 108] = [
     "worker.rs",
     "accept.rs",
     "pipeline/mod.rs",
@@ -69,6 +69,7 @@ const ORDER: [&str; 107] = [
     "clients/sender.rs",
     "clients/udp.rs",
     "clients/replies.rs",
+    "clients/refusal_pace.rs",
     "clients/task_budget.rs",
     "hot_cache/dedicated_writes.rs",
     "hot_cache/mod.rs",

@@ -80,6 +80,10 @@ pub(crate) struct Client<W: Wire> {
     pub(crate) awaits_replicas: Cell<bool>,
     /// The refusal of its `MULTI`: the requests up to `EXEC` or `DISCARD` are refused with it.
     pub(crate) refused_multi: Cell<Option<Refusal>>,
+    /// The round in which a request of its was refused last, and whether it waits for the next
+    /// ([`super::refusal_pace`]).
+    pub(crate) last_refused: Cell<u32>,
+    pub(crate) is_held: Cell<bool>,
     /// Its refusals that are ready to be written.
     pub(crate) pending_refusals: PendingRefusals,
     /// True once the client has ended its side of the connection, and has most likely left.
@@ -179,6 +183,8 @@ impl<W: Wire> Client<W> {
             awaits_lane: Cell::new(false),
             awaits_replicas: Cell::new(false),
             refused_multi: Cell::new(None),
+            last_refused: Cell::new(0),
+            is_held: Cell::new(false),
             pending_refusals: PendingRefusals::default(),
             left: Cell::new(false),
             has_progress: Cell::new(true),
@@ -284,7 +290,9 @@ impl<W: Wire> Client<W> {
         let conversation = self.conversation.borrow();
         let waits =
             conversation.next_mode != ConnectionMode::Shared || conversation.replies.outstanding() > 0;
-        !waits && conversation.input.is_empty() && conversation.replies.output.is_empty()
+        // One that is held may have requests in its socket.
+        let is_held = self.is_held.get();
+        !waits && !is_held && conversation.input.is_empty() && conversation.replies.output.is_empty()
     }
 
     /// The socket that replies are written to.

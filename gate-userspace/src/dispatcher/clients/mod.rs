@@ -7,6 +7,7 @@
 //! - [`slots`]: the connections that each tenant's clients may take.
 //! - [`memory_budget`]: the memory that all clients hold together, and each tenant's.
 //! - [`transactions`]: the requests that follow a refused `MULTI`.
+//! - [`refusal_pace`]: how fast clients are read whose requests are refused.
 //! - [`task_budget`]: how much work a client's task does before the others of its thread run.
 
 use std::sync::Arc;
@@ -19,6 +20,7 @@ pub(super) mod client;
 pub(super) mod conversation;
 pub(super) mod memory_budget;
 pub(super) mod proxy_header;
+pub(super) mod refusal_pace;
 pub(super) mod replies;
 pub(super) mod sender;
 pub(super) mod slots;

@@ -18,6 +18,8 @@ pub enum Event {
     Cut,
     /// A client was closed that had no request for too long, or did not log in in time.
     Idle,
+    /// A client was not read for up to 10 ms, since its tenant's requests were refused too often.
+    ReadPaused,
     /// A client got a dedicated connection to the store.
     DedicatedConnection,
     /// A request was too long to be gathered, and was streamed.
@@ -54,7 +56,7 @@ pub enum Event {
 
 impl Event {
     /// Every event, in the order of its number.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::Accepted,
         Self::TurnedAway,
         Self::Left,
@@ -62,6 +64,7 @@ impl Event {
         Self::SlowWriter,
         Self::Cut,
         Self::Idle,
+        Self::ReadPaused,
         Self::DedicatedConnection,
         Self::Streamed,
         Self::Datagram,
@@ -91,6 +94,7 @@ impl Event {
             Self::SlowWriter => "slow-writer",
             Self::Cut => "cut",
             Self::Idle => "idle",
+            Self::ReadPaused => "reads-paused",
             Self::DedicatedConnection => "dedicated-connection",
             Self::Streamed => "streamed",
             Self::Datagram => "datagrams",

@@ -158,6 +158,9 @@ impl<W: Wire> Session<W> {
             if conversation.budget.is_spent() {
                 return let_others_go_first(cx);
             }
+            if service.holds(self) {
+                return Poll::Pending;
+            }
             let decode_paused = conversation.decode_paused;
             drop(conversation);
             if decode_paused {

@@ -9,7 +9,9 @@ use super::request::NextStep;
 use super::service::{Service, Session};
 use crate::clock;
 use crate::dispatcher::clients::conversation::{ConnectionMode, Conversation};
+use crate::dispatcher::clients::refusal_pace::Work;
 use crate::dispatcher::clients::replies::Replies;
+use crate::dispatcher::metrics::Event;
 use crate::dispatcher::wire::Wire;
 use crate::protocol::Step;
 
@@ -44,6 +46,7 @@ impl<W: Wire> Service<W> {
             client.choose_connection(now);
         }
         let mut taken = 0;
+        let mut work = Work::default();
         // The last one; of a request, the same bytes behind it are the same request.
         let mut step = Step::More { want: 0 };
         conversation.want = 0;
@@ -57,7 +60,7 @@ impl<W: Wire> Service<W> {
                 step = W::decode(&mut conversation.decoder, rest);
             }
             let before = taken;
-            match &step {
+            let is_refused = match &step {
                 Step::More { want } => {
                     conversation.want = *want;
                     break;
@@ -67,7 +70,8 @@ impl<W: Wire> Service<W> {
                     break;
                 }
                 Step::Request { len, request } => {
-                    if !self.take_request(client, conversation, request, &rest[..*len], now) {
+                    let end = self.take_request(client, conversation, request, &rest[..*len], now);
+                    if end == Taken::Left {
                         break;
                     }
                     taken += len;
@@ -75,22 +79,68 @@ impl<W: Wire> Service<W> {
                         // Its body may look like another.
                         step = Step::More { want: 0 };
                     }
+                    end == Taken::Refused
                 }
                 // Bodies are of requests that were refused.
-                Step::Skip { len } | Step::Body { len, .. } => taken += len,
+                Step::Skip { len } | Step::Body { len, .. } => {
+                    taken += len;
+                    true
+                }
                 Step::Fault { len, fault } => {
                     taken += len;
                     let seq = conversation.replies.open();
                     self.fault(client, conversation, seq, fault, now);
+                    true
                 }
-            }
+            };
             conversation.budget.count_request(taken - before);
+            work.count(is_refused, taken - before);
         }
+        self.count_work(client, work);
         client.set_outstanding(conversation.replies.outstanding());
         taken
     }
 
-    /// Takes a request out of `taken`, its part of the input. False if it stays there: it waits, or needs another mode.
+    /// Counts what was decoded at once.
+    #[inline]
+    fn count_work(&self, client: &Session<W>, work: Work) {
+        if client.datagram().is_none() {
+            let mut pace = self.refusal_pace.borrow_mut();
+            pace.count(client.tenant.get(), work);
+            if !work.has_no_refusals() {
+                client.last_refused.set(pace.round());
+            }
+        }
+    }
+
+    /// True if a client is not read until the next round, since its tenant's requests are refused too often
+    /// ([`crate::dispatcher::clients::refusal_pace`]). It is woken then.
+    #[inline]
+    pub(crate) fn holds(&self, client: &Rc<Session<W>>) -> bool {
+        if client.is_held.get() {
+            return true;
+        }
+        let tenant = client.tenant.get();
+        let mut pace = self.refusal_pace.borrow_mut();
+        if !pace.is_spent(tenant) {
+            return false;
+        }
+        client.is_held.set(true);
+        let had_turn = client.last_refused.get() == pace.round();
+        pace.wait(tenant, Rc::clone(client), had_turn);
+        self.metrics.count(Event::ReadPaused);
+        true
+    }
+
+    /// Has clients read again that were held.
+    pub(crate) fn release_held(&self) {
+        self.refusal_pace.borrow_mut().next_round(|client| {
+            client.is_held.set(false);
+            client.wake();
+        });
+    }
+
+    /// Takes a request out of `taken`, its part of the input.
     #[inline(always)]
     fn take_request(
         &self,
@@ -99,10 +149,11 @@ impl<W: Wire> Service<W> {
         request: &W::Request,
         taken: &[u8],
         now: Nanos,
-    ) -> bool {
+    ) -> Taken {
         let bytes = W::bytes(&conversation.decoder, request, taken);
         match self.request(client, &mut conversation.replies, request, bytes, now) {
             NextStep::Continue => {}
+            NextStep::Refused => return Taken::Refused,
             NextStep::StreamBody => conversation.next_mode = ConnectionMode::Streaming,
             NextStep::Close => conversation.closing = true,
             NextStep::Wait => {
@@ -111,15 +162,26 @@ impl<W: Wire> Service<W> {
                     conversation.decoder = W::decoder(self.settings.max_request());
                 }
                 conversation.decode_paused = true;
-                return false;
+                return Taken::Left;
             }
             NextStep::Switch(to) => {
                 conversation.next_mode = to;
-                return false;
+                return Taken::Left;
             }
         }
-        true
+        Taken::Served
     }
+}
+
+/// The end of a request in a client's input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Taken {
+    /// Admitted, or refused for the store's sake.
+    Served,
+    /// Refused for its tenant's.
+    Refused,
+    /// Left in the input: it waits, or needs another mode.
+    Left,
 }
 
 /// A client with so many bytes of replies waiting is not read.

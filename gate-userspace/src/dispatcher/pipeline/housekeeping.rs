@@ -18,6 +18,7 @@ impl<W: Wire> Service<W> {
         self.hot.housekeeping(now, timeout);
         self.expire(now);
         self.memory.poll();
+        self.release_held();
         self.dispatch(now);
         self.admission.return_permits();
         self.flush_pending();

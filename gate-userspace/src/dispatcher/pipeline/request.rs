@@ -25,7 +25,7 @@ use crate::dispatcher::tenants::request_limits::LimitSet;
 use crate::dispatcher::wire::{Effect, Route, SessionState, Wire};
 use crate::kernel::Layer;
 use crate::policy::admission::QueryType;
-use crate::protocol::{Refusal, RequestMeta};
+use crate::protocol::{Blame, Refusal, RequestMeta};
 
 impl<W: Wire> Service<W> {
     /// Takes a decoded request through the pipeline.
@@ -46,7 +46,7 @@ impl<W: Wire> Service<W> {
         }
         if let Some(refusal) = client.refused_with_multi(request) {
             self.refuse_with_multi(client, replies, request, refusal, now);
-            return NextStep::Continue;
+            return NextStep::Refused;
         }
         let route = W::route(request);
         if route == Route::Shared && is_slow::<W>(request) && !client.use_slow_lane(replies) {
@@ -86,6 +86,9 @@ impl<W: Wire> Service<W> {
             Err(refusal) => {
                 client.note_refused(request, refusal);
                 self.refuse_decoded(client, replies, seq, W::wants_no_reply(request), refusal, now);
+                if matches!(refusal.blame(), Blame::Throttled | Blame::Denied) {
+                    return NextStep::Refused;
+                }
             }
         }
         if streams_body { NextStep::StreamBody } else { NextStep::Continue }
@@ -394,6 +397,8 @@ fn demand<W: Wire>(request: &W::Request) -> Demand {
 pub(crate) enum NextStep {
     /// Decodes the next request.
     Continue,
+    /// Likewise: this one was refused, and that is its tenant's doing.
+    Refused,
     /// Decodes this request again, once the client's reads that follow flights are answered.
     Wait,
     /// Closes the connection.

@@ -14,6 +14,7 @@ use crate::dispatcher::clients::SharedBounds;
 use crate::dispatcher::clients::client::Client;
 use crate::dispatcher::clients::memory_budget::{ClientMemory, MemoryLimits};
 use crate::dispatcher::clients::proxy_header::PendingHeaders;
+use crate::dispatcher::clients::refusal_pace::RefusalPace;
 use crate::dispatcher::clients::slots::{DatagramSlots, Slot, Slots, TenantSlots};
 use crate::dispatcher::hot_cache::HotCache;
 use crate::dispatcher::local_addrs::LocalAddrs;
@@ -81,6 +82,8 @@ pub(crate) struct Service<W: Wire> {
     pub(crate) senders: RefCell<Senders<Session<W>>>,
     /// The memory that clients hold.
     pub(crate) memory: Rc<ClientMemory>,
+    /// How fast clients are read whose requests are refused.
+    pub(crate) refusal_pace: RefCell<RefusalPace<Rc<Session<W>>>>,
     /// The connected clients.
     pub(crate) clients: RefCell<Vec<Weak<Session<W>>>>,
     /// The connections of each tenant's clients.
@@ -158,6 +161,7 @@ impl<W: Wire> Service<W> {
             own_stats: RefCell::default(),
             pending_writes,
             memory: Rc::new(memory),
+            refusal_pace: RefCell::default(),
             clients,
             slots,
             pending_headers: PendingHeaders::default(),

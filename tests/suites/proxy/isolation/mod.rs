@@ -15,6 +15,7 @@ mod lines;
 mod own_stats;
 mod passwords;
 mod permits;
+mod refusal_pace;
 mod refusals;
 mod reload;
 mod replicas;
