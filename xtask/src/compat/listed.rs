@@ -1,7 +1,7 @@
 //! The differences that `docs/COMPATIBILITY.md` lists, with their reasons, and the files that it leaves out.
 //!
 //! The document has a section for each suite. In a section, a table whose first column is headed `differs` names tests, one
-//! headed `left out` names files; names stand between backticks.
+//! headed `left out` names files, and tests of Redis; names stand between backticks.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -59,6 +59,11 @@ impl Listed {
     /// True if a test of this name may have another result through gate.
     pub(super) fn has(&self, test: &str) -> bool {
         self.differs.contains(test)
+    }
+
+    /// The names of files, and of tests, that are not run.
+    pub(super) fn left_out(&self) -> impl Iterator<Item = &str> {
+        self.left_out.iter().map(String::as_str)
     }
 
     /// True if a file is not run.

@@ -57,7 +57,7 @@ pub(crate) fn run(suite: Suite, directory: Option<&Path>, only: Option<&str>) ->
     run::build_gate()?;
     let source = directory.map_or_else(|| sources::fetch(suite), |directory| Ok(directory.to_owned()))?;
     let runner: Box<dyn Runner> = match suite {
-        Suite::Redis => Box::new(redis::Redis::new(&source)?),
+        Suite::Redis => Box::new(redis::Redis::new(&source, listed.left_out())?),
         Suite::Memcached => Box::new(memcached::Memcached::new(&source)?),
         Suite::RedisPy => Box::new(redis_py::RedisPy::new(&source)?),
     };

@@ -17,10 +17,13 @@ pub(super) struct Redis {
     scratch: Scratch,
     /// Runs so far. Each has a port of its own for the suite's own processes: the last one's is not free again at once.
     runs: Cell<u16>,
+    /// Arguments that leave tests out.
+    skipped: Vec<String>,
 }
 
 impl Redis {
-    pub(super) fn new(source: &Path) -> Result<Self> {
+    /// The suite in `source`, without the tests of these names.
+    pub(super) fn new<'a>(source: &Path, left_out: impl Iterator<Item = &'a str>) -> Result<Self> {
         let helper = source.join("tests/test_helper.tcl");
         ensure!(helper.exists(), "{}: name a directory with Redis' source", helper.display());
         ensure!(sh::find("tclsh").is_some(), "tclsh is missing: apt-get install tcl");
@@ -33,7 +36,8 @@ impl Redis {
             let found = sh::find(program).with_context(|| format!("{program} is missing"))?;
             symlink(found, scratch.0.join("src").join(program))?;
         }
-        Ok(Self { scratch, runs: Cell::new(0) })
+        let skipped = left_out.flat_map(|test| ["--skiptest".to_owned(), test.to_owned()]).collect();
+        Ok(Self { scratch, runs: Cell::new(0), skipped })
     }
 }
 
@@ -63,7 +67,9 @@ impl Runner for Redis {
         let fixed =
             ["tests/test_helper.tcl", "--clients", "1", "--tags", "-needs:repl -slow", "--single", file];
         let where_to = ["--host", &host, "--port", &port, "--baseport", &own_port];
-        let printed = printed("tclsh", &[&fixed[..], &where_to].concat(), LONGEST, &self.scratch.0)?;
+        let skipped: Vec<_> = self.skipped.iter().map(String::as_str).collect();
+        let arguments = [&fixed[..], &where_to, &skipped].concat();
+        let printed = printed("tclsh", &arguments, LONGEST, &self.scratch.0)?;
         ensure!(printed.contains("Testing unit"), "{file} did not run: {printed}");
         Ok(results(&printed))
     }
