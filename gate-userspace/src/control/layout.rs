@@ -16,6 +16,7 @@ use gate_common::units::Nanos;
 
 use super::addresses::{TCP, UDP, chains, endpoints, protected_tables, source_tables};
 use super::occupied::Occupied;
+use super::parents;
 use super::tables::{FIRST_FREE, Full, Placement};
 use crate::config::{self, Config};
 use crate::kernel::Port;
@@ -122,7 +123,11 @@ impl Layout {
             id,
             name: Name::new(&tenant.name).unwrap_or(Name::EMPTY),
             fresh: !occupied.tenants.contains_key(&tenant.name),
-            state: tenant_state(tenant, &ids, defaults.contains(&place)),
+            state: tenant_state(
+                tenant,
+                charged(config, tenant, id, &ids, occupied),
+                defaults.contains(&place),
+            ),
         });
         Ok(Self {
             tenants: tenants.collect(),
@@ -210,14 +215,22 @@ fn services(config: &Config, ids: &[u32], first: u32, next: &HashMap<u32, u32>) 
     (first..).zip(endpoints(config)).map(element).collect()
 }
 
+/// Those that are charged with a tenant that has this id.
+fn charged(config: &Config, tenant: &config::Tenant, id: u32, ids: &[u32], occupied: &Occupied) -> [u32; 2] {
+    let is_known = |name: &str| occupied.tenants.contains_key(name);
+    let before = occupied.charged.get(&id).filter(|_| is_known(&tenant.name)).copied().unwrap_or_default();
+    let charged: Vec<_> = tenant.charge.iter().map(|of| ids[of.get()]).collect();
+    // An id that another tenant has now is not the same.
+    let is_another = |id: u32| {
+        tenant.charge.iter().any(|of| ids[of.get()] == id && !is_known(&config.tenants[of.get()].name))
+    };
+    parents::places(&charged, before.map(|id| if is_another(id) { u32::MAX } else { id }))
+}
+
 /// A tenant's state before any decision.
 ///
 /// Whoever is charged for sources that no rule names gets no replies: those sources may be forged.
-fn tenant_state(tenant: &config::Tenant, ids: &[u32], is_default: bool) -> TenantState {
-    let mut parents = [0; 2];
-    for (slot, charged) in parents.iter_mut().zip(&tenant.charge) {
-        *slot = ids[charged.get()];
-    }
+fn tenant_state(tenant: &config::Tenant, parents: [u32; 2], is_default: bool) -> TenantState {
     let flag = |on: bool, flag: u32| if on { flag } else { 0 };
     let flags = flag(tenant.reply_budget > 0 && !is_default, tenant_flags::MAY_REPLY)
         | flag(tenant.candidate.is_some(), tenant_flags::CANDIDATE)

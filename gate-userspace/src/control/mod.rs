@@ -4,6 +4,7 @@
 //! - [`addresses`]: the tables of a configuration's addresses and sources. Pure.
 //! - [`layout`]: a configuration as elements of the maps. Pure.
 //! - [`capacity`], [`occupied`]: the room that it needs, and what is in use.
+//! - `parents`: the places of those that are charged with a tenant. Pure.
 //! - [`sizes`]: how large the maps are made, and what memory they take. Pure.
 //! - [`decide`]: a snapshot in, a plan out. Pure.
 //! - [`demand`]: what tenants asked for since the last tick, by the counters that were touched.
@@ -24,6 +25,7 @@ pub mod hot_keys;
 mod key_limits;
 pub mod layout;
 pub mod occupied;
+mod parents;
 pub mod sizes;
 pub mod tables;
 pub mod tick;

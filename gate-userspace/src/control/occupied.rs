@@ -19,6 +19,8 @@ pub struct Occupied {
     pub block_capacity: u32,
     /// The ids in use.
     pub tenants: HashMap<String, u32>,
+    /// The ids of those that are charged with a tenant, by its id, where there are any.
+    pub charged: HashMap<u32, [u32; 2]>,
     /// Ids of tenants that are gone, which connections or requests may still refer to.
     pub reserved: HashSet<u32>,
     /// The slot of the first service in use; zero if there is none.
@@ -34,11 +36,14 @@ pub struct Occupied {
 pub fn occupied(maps: &Maps) -> Occupied {
     let sizes = maps.sizes();
     let view = maps.view();
+    let tenants = maps.tenant_ids();
+    let charged = tenants.values().map(|&id| (id, maps.parents(id))).filter(|(_, of)| *of != [0; 2]);
     Occupied {
+        charged: charged.collect(),
         tenant_capacity: sizes.tenants,
         service_capacity: sizes.services,
         block_capacity: sizes.blocks,
-        tenants: maps.tenant_ids(),
+        tenants,
         reserved: HashSet::new(),
         local: BTreeSet::new(),
         first_service: view.first_service,

@@ -3,11 +3,12 @@
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Context as _, Result, ensure};
-use gate_tests::daemon::Site;
+use gate_tests::daemon::{PATIENCE, Site};
 use gate_tests::memcached::{Connection, Datagrams, Memcached, PORT};
 use gate_tests::net::SERVER_V4;
 use gate_tests::privilege;
 use gate_tests::wait::wait_until;
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 const ONE_RU: &str = "price = { base = \"1 RU\", row = \"0 RU\", kib = \"0 RU\" }";
@@ -164,5 +165,41 @@ fn buckets_that_refuse_at_the_interface_are_told_apart() -> Result<()> {
     })?;
     let fan = tenant(&site, "fan")?;
     ensure!(fan["quota_refused"] == json!([]) && fan["refused"]["quota"].is_null(), "{fan}");
+    Ok(())
+}
+
+#[test]
+fn refusals_stay_with_their_bucket_when_a_reload_reorders_them() -> Result<()> {
+    if !privilege::root("tenants::refusals_stay_with_their_bucket_when_a_reload_reorders_them") {
+        return Ok(());
+    }
+    let config = |charge: &str| {
+        format!(
+            "[[service]]\nname = \"cache\"\nprotocol = \"memcached\"\nlisten = \"{SERVER_V4}:{PORT}\"\n{ONE_RU}\n\
+             [[tenant]]\nname = \"firm\"\nsources = \"198.18.7.1\"\nquota = \"1000 RU/s\"\n\
+             [[tenant]]\nname = \"team\"\nsources = \"198.18.7.2\"\nquota = \"0.001 RU/s\"\nburst = \"3600s\"\n\
+             [[tenant]]\nname = \"user\"\nsources = \"198.18.1.1\"\nquota = \"unlimited\"\ncharge = {charge}\n"
+        )
+    };
+    let site = Site::new(&config("[\"firm\", \"team\"]"))?;
+    let source = IpAddr::from([198, 18, 1, 1]);
+    site.net.add_client_address(source)?;
+    let mut gate = site.start(&[])?;
+    let mut datagrams = Datagrams::open(&site.net, source)?;
+    let mut sent = 0;
+    for charge in ["[\"firm\", \"team\"]", "[\"team\", \"firm\"]", "[\"firm\", \"team\"]"] {
+        site.configure(&config(charge))?;
+        gate.signal(Signal::SIGHUP)?;
+        gate.wait_for("configuration read again", PATIENCE)?;
+        for _ in 0..10 {
+            datagrams.send(b"get a\r\n")?;
+        }
+        sent += 10;
+        // Three fit the bucket.
+        let expected = json!([{ "kind": "charge", "name": "team", "count": sent - 3 }]);
+        wait_until(&format!("{expected} with {charge}"), || {
+            Ok(tenant(&site, "user")?["quota_refused"] == expected)
+        })?;
+    }
     Ok(())
 }
