@@ -6,7 +6,8 @@ use aya_ebpf::Global;
 use aya_ebpf::cty::{c_long, c_void};
 use aya_ebpf::helpers::generated::bpf_loop;
 use gate_common::abi::{
-    Control, Event, KeyBuckets, OtherBucket, Reason, Shed, TenantLine, bank_of, draw, tenant_flags,
+    Control, Event, KeyBuckets, OtherBucket, Reason, Shed, TenantLine, TracedBucket, TracedCharge, bank_of,
+    draw, tenant_flags,
 };
 use gate_common::token_bucket::{Limits, Take, refund, take_time};
 use gate_common::units::Fraction;
@@ -78,7 +79,7 @@ impl Buckets {
         let charge = Charge::new(now_ns, price_mru, &plan.quota);
         if has_quota {
             // SAFETY: this CPU's own scratch.
-            charge.apply(word, unsafe { &mut (*charges)[0] }).result()?;
+            charge.apply(TracedBucket::Quota, word, unsafe { &mut (*charges)[0] }).result()?;
         }
         if is_ordinary || plan.parents() == 0 {
             return Ok(());
@@ -90,7 +91,7 @@ impl Buckets {
             write_once!(*lacking, parent as u32);
             if has_quota {
                 // SAFETY: this CPU's own scratch.
-                charge.refund_to(word, unsafe { &mut (*charges)[0] });
+                charge.refund_to(TracedBucket::Quota, word, unsafe { &mut (*charges)[0] });
             }
         }
         charged.result()
@@ -143,7 +144,8 @@ impl Buckets {
 pub(crate) fn charge_key(word: *mut u64, limits: &Limits, charges: *mut [Charge; 3], now_ns: u64) -> bool {
     // SAFETY: this CPU's own scratch.
     let spare = unsafe { &mut (*charges)[0] };
-    Charge::new(now_ns, KeyBuckets::COST, limits).apply(word, spare) == ChargeResult::Admitted
+    Charge::new(now_ns, KeyBuckets::COST, limits).apply(TracedBucket::Key, word, spare)
+        == ChargeResult::Admitted
 }
 
 /// Gives a request back to the bucket of a hot key.
@@ -151,7 +153,7 @@ pub(crate) fn charge_key(word: *mut u64, limits: &Limits, charges: *mut [Charge;
 pub(crate) fn refund_key(word: *mut u64, limits: &Limits, charges: *mut [Charge; 3]) {
     // SAFETY: this CPU's own scratch.
     let spare = unsafe { &mut (*charges)[0] };
-    Charge::new(0, KeyBuckets::COST, limits).refund_to(word, spare);
+    Charge::new(0, KeyBuckets::COST, limits).refund_to(TracedBucket::Key, word, spare);
 }
 
 /// A charge to a bucket, and its result.
@@ -192,20 +194,39 @@ impl Charge {
     /// Charges the bucket with this word, by compare-and-swap. After a lost race the charge is copied to `spare`, in a
     /// map, whose contents the verifier does not track from one attempt to the next.
     #[inline(always)]
-    fn apply(self, word: *mut u64, spare: &mut Self) -> ChargeResult {
-        match self.try_apply(word) {
+    fn apply(self, bucket: TracedBucket, word: *mut u64, spare: &mut Self) -> ChargeResult {
+        let result = match self.try_apply(word) {
             ChargeResult::Contended => {
                 *spare = self;
                 retry_cas(word, spare)
             }
             result => result,
+        };
+        trace!(
+            Bucket,
+            bucket as u64 | (self.traced(result) as u64) << 8,
+            read_once!(*word).saturating_sub(self.now_ns),
+            self.cost_ns,
+            self.burst_ns
+        );
+        result
+    }
+
+    /// A result as it is traced.
+    #[inline(always)]
+    fn traced(&self, result: ChargeResult) -> TracedCharge {
+        match result {
+            ChargeResult::TooLarge => TracedCharge::TooLarge,
+            ChargeResult::Admitted if self.is_refund => TracedCharge::GivenBack,
+            ChargeResult::Admitted => TracedCharge::Charged,
+            _ => TracedCharge::Lacks,
         }
     }
 
     /// Gives the cost back.
     #[inline(always)]
-    fn refund_to(self, word: *mut u64, spare: &mut Self) {
-        Self { is_refund: true, ..self }.apply(word, spare);
+    fn refund_to(self, bucket: TracedBucket, word: *mut u64, spare: &mut Self) {
+        Self { is_refund: true, ..self }.apply(bucket, word, spare);
     }
 
     #[inline(always)]
@@ -285,7 +306,7 @@ fn charge_parents(
     let [spare, charges @ ..] = unsafe { &mut *charges };
     let first = parent_bucket(control, ids as u32, now_ns, price_mru, &mut charges[0]);
     if !first.is_null() {
-        let result = charges[0].apply(first, spare);
+        let result = charges[0].apply(TracedBucket::FirstParent, first, spare);
         if result != ChargeResult::Admitted {
             return result;
         }
@@ -294,9 +315,9 @@ fn charge_parents(
     if second.is_null() {
         return ChargeResult::Admitted;
     }
-    let result = charges[1].apply(second, spare);
+    let result = charges[1].apply(TracedBucket::SecondParent, second, spare);
     if result != ChargeResult::Admitted && !first.is_null() {
-        charges[0].refund_to(first, spare);
+        charges[0].refund_to(TracedBucket::FirstParent, first, spare);
     }
     if result == ChargeResult::Exhausted { ChargeResult::SecondExhausted } else { result }
 }
@@ -357,34 +378,37 @@ fn is_tcp_bucket_half_spent(control: *mut Control, tenant: u32, now_ns: u64) -> 
 
 /// Defines a function that charges one of a tenant's other buckets.
 macro_rules! bucket_fn {
-    ($(#[$doc:meta])* $name:ident, $limits:ident, $word:ident) => {
+    ($(#[$doc:meta])* $name:ident, $limits:ident, $word:ident, $bucket:ident) => {
         $(#[$doc])*
         #[inline(never)]
         fn $name(control: *mut Control, tenant: u32, charges: *mut [Charge; 3], now_ns: u64, cost: u32) -> ChargeResult {
             let Some(tenant) = maps::TENANTS.get_ptr_mut(tenant) else { return ChargeResult::Admitted };
             let limits = copy_consistent(control, |bank| read_once!((*tenant).banks[bank].$limits));
             // SAFETY: the word of a tenant's element, and this CPU's own scratch.
-            unsafe { Charge::new(now_ns, cost, &limits).apply(&raw mut (*tenant).$word, &mut (*charges)[0]) }
+            unsafe {
+                let word = &raw mut (*tenant).$word;
+                Charge::new(now_ns, cost, &limits).apply(TracedBucket::$bucket, word, &mut (*charges)[0])
+            }
         }
     };
 }
 
 bucket_fn! {
     /// Charges the candidate quota, whose refusals are only counted.
-    charge_candidate, candidate, candidate_tat
+    charge_candidate, candidate, candidate_tat, Candidate
 }
 bucket_fn! {
     /// Charges the TCP bucket of proxied services.
-    charge_tcp_bucket, tcp, tcp_tat
+    charge_tcp_bucket, tcp, tcp_tat, Tcp
 }
 bucket_fn! {
     /// Charges the budget for replies.
-    charge_reply_budget, reply, reply_tat
+    charge_reply_budget, reply, reply_tat, Reply
 }
 
 bucket_fn! {
     /// Charges the bucket for connection attempts.
-    charge_syn_bucket, syn, syn_tat
+    charge_syn_bucket, syn, syn_tat, Syn
 }
 
 /// Charges the bucket for connection attempts of unknown sources at the service in this slot. Slots in force are not
@@ -399,7 +423,8 @@ fn charge_unknown_syn_bucket(slot: u32, charges: *mut [Charge; 3], now_ns: u64) 
     };
     // SAFETY: the word of a service's element, and this CPU's own scratch.
     unsafe {
-        Charge::new(now_ns, SYN_COST, &limits).apply(&raw mut (*shared).unknown_syn_tat, &mut (*charges)[0])
+        let word = &raw mut (*shared).unknown_syn_tat;
+        Charge::new(now_ns, SYN_COST, &limits).apply(TracedBucket::UnknownSyn, word, &mut (*charges)[0])
     }
 }
 

@@ -79,6 +79,8 @@ impl PacketContext {
             write_once!(*price_mru, price);
         })?;
         compiler_barrier();
+        trace!(Service, read_once!((*at).service_slot), read_once!((*control).generation));
+        trace!(Tenant, plan.tenant_id);
         // SAFETY: the helper reads a clock.
         let now_ns = read_once!((*control).clock).at_jiffies(unsafe { bpf_jiffies64() }).0;
         let heartbeat_ns = read_once!((*control).heartbeat_ns);
@@ -95,6 +97,13 @@ impl PacketContext {
             let price = MilliRu(price_mru).scaled(Multiplier(plan.multiplier()));
             price_mru = Shed::price(plan.rung(), price.0);
         }
+        trace!(
+            Price,
+            read_once!((*at).commands),
+            if plan.tenant_id == 0 { 0 } else { read_once!((*at).price_mru) },
+            price_mru,
+            stale
+        );
         // Looked up before any compare-and-swap: later instructions wait for it.
         let counters = Counters::new(plan.tenant_id);
         Ok(Self { ctx, control, scratch: at, plan, line, counters, now_ns, stale, price_mru })

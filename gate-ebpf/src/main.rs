@@ -15,6 +15,8 @@
 //! - [`connection`]: whether a segment belongs to a connection.
 //! - [`reply`]: a refusal that the client can read.
 //! - [`counters`], [`sample`]: counters and key samples for the daemon.
+//! - `trace`: with the feature `trace`, each step of one source's packets. Without it `trace!` is nothing, and its values are
+//!   not computed.
 //!
 //! Invariants: a packet leaves by exactly one [`Exit`], which is counted and has one action. Packets that
 //! are not for a protected service pass unchanged. A missing element never turns a pass into a drop.
@@ -26,6 +28,35 @@
 #![allow(unsafe_code, reason = "packets and maps are memory that the verifier checks")]
 #![feature(asm_experimental_arch, core_intrinsics)]
 #![allow(internal_features, reason = "the BPF target has no other compare-and-swap")]
+
+/// Says a step ([`gate_common::abi::Step`]) with its values, if the packet is traced.
+#[cfg(feature = "trace")]
+macro_rules! trace {
+    ($step:ident) => {
+        trace!($step, 0)
+    };
+    ($step:ident, $a:expr) => {
+        trace!($step, $a, 0)
+    };
+    ($step:ident, $a:expr, $b:expr) => {
+        trace!($step, $a, $b, 0)
+    };
+    ($step:ident, $a:expr, $b:expr, $c:expr) => {
+        trace!($step, $a, $b, $c, 0)
+    };
+    ($step:ident, $a:expr, $b:expr, $c:expr, $d:expr) => {
+        crate::trace::step(gate_common::abi::Step::$step, [$a as u64, $b as u64, $c as u64, $d as u64])
+    };
+}
+#[cfg(not(feature = "trace"))]
+macro_rules! trace {
+    ($step:ident $(, $value:expr)*) => {
+        if false {
+            let _ = gate_common::abi::Step::$step;
+            $(let _ = $value as u64;)*
+        }
+    };
+}
 
 mod buckets;
 mod connection;
@@ -39,6 +70,8 @@ mod parse;
 mod plan;
 mod reply;
 mod sample;
+#[cfg(feature = "trace")]
+mod trace;
 mod verdict;
 
 use aya_ebpf::bindings::{__sk_buff, xdp_action, xdp_md};
@@ -53,9 +86,13 @@ pub(crate) fn gate(ctx: XdpContext) -> u32 {
     let ctx: *mut xdp_md = ctx.ctx;
     // Looked up first: instructions after a compare-and-swap wait for it.
     let cpu = counters::this_cpu();
+    #[cfg(feature = "trace")]
+    trace::begin();
     let exit = verdict::process_packet(ctx);
     counters::count_exit(cpu, exit);
-    action(exit)
+    let action = action(exit);
+    trace!(Exit, exit, action);
+    action
 }
 
 /// Passes every packet. A veth delivers what its peer transmits from XDP only while it has a program itself.

@@ -9,7 +9,7 @@ use gate_common::abi::{
 use crate::context::Scratch;
 
 /// `linux/bpf.h`: the daemon can map the array into its memory.
-const MMAPABLE: u32 = 1 << 10;
+pub(crate) const MMAPABLE: u32 = 1 << 10;
 
 /// Settings that every packet for a protected service reads first.
 #[map]

@@ -2,7 +2,8 @@
 
 use aya_ebpf::bindings::xdp_md;
 use gate_common::abi::{
-    Control, Event, Exit, Protocol, Reason, TcpAction, bank_of, draw, service_flags, tenant_flags, view_flags,
+    Control, Event, Exit, Protocol, Reason, TcpAction, TracedReply, bank_of, draw, service_flags,
+    tenant_flags, view_flags,
 };
 use gate_common::units::Fraction;
 
@@ -30,6 +31,7 @@ fn try_process_packet(ctx: *mut xdp_md) -> Result<Exit, Exit> {
     let (entry, control, scratch) = match parse(ctx, &Packet::of(ctx)) {
         // The headers may lie outside the frame's linear part.
         Err(Exit::BadHeader) => {
+            trace!(ReadAgain);
             parse_buffers(ctx)?;
             let control = control()?;
             let scratch = cpu_scratch()?;
@@ -55,6 +57,7 @@ fn try_process_packet(ctx: *mut xdp_md) -> Result<Exit, Exit> {
 #[inline(always)]
 fn parse<R: Reader>(ctx: *mut xdp_md, packet: &R) -> Result<(*const u32, *mut Control, *mut Scratch), Exit> {
     let peek = HeaderPeek::parse(ctx, packet)?;
+    trace!(Headers, peek.transport, peek.v6, peek.kind, peek.transport_at);
     if peek.kind != Kind::Whole {
         let scratch = cpu_scratch()?;
         // SAFETY: this CPU's own scratch.
@@ -64,6 +67,7 @@ fn parse<R: Reader>(ctx: *mut xdp_md, packet: &R) -> Result<(*const u32, *mut Co
     let ports = packet.bytes::<4>(peek.transport_at).ok_or(Exit::BadHeader)?;
     let port = ports.get::<u16, 2>();
     let Some(entry) = ports_entry(peek.transport, port) else { return Err(Exit::NotOurs) };
+    trace!(Port, u16::from_be(port), read_once!(*entry) != 0);
     if read_once!(*entry) == 0 {
         return Err(Exit::NotOurs);
     }
@@ -76,6 +80,13 @@ fn parse<R: Reader>(ctx: *mut xdp_md, packet: &R) -> Result<(*const u32, *mut Co
         return Err(Exit::BadHeader);
     }
     let read = Payload::parse_into(packet, &peek, end, payload);
+    trace!(
+        Payload,
+        read_once!((*payload).at),
+        read_once!((*payload).len),
+        if peek.transport == UDP { 0 } else { read_once!((*payload).flags) },
+        read_once!((*payload).extent)
+    );
     if R::WHOLE_FRAME {
         write_once!((*frame).port, port);
     } else if read.is_none() && end > Packet::of(ctx).len() {
@@ -109,6 +120,7 @@ impl PacketContext {
             && read_once!((*self.control).charged_mark) != 0
         {
             mark::charged(self.ctx, self.control);
+            trace!(Mark);
         }
         Ok(exit)
     }
@@ -185,7 +197,9 @@ impl PacketContext {
             self.counters.count_bare(self.scratch().frame.len());
             return Ok(Exit::Bare);
         }
-        match connection::find(self.ctx, self.control, self.scratch, self.now_ns, self.is_half_spent()) {
+        let found = connection::find(self.ctx, self.control, self.scratch, self.now_ns, self.is_half_spent());
+        trace!(Connection, found);
+        match found {
             Connection::Open => {}
             Connection::Closed => {
                 self.counters.count_bare(self.scratch().frame.len());
@@ -238,7 +252,9 @@ impl PacketContext {
     #[inline(always)]
     fn charge(&self) -> Result<(), Reason> {
         if !self.stale {
-            buckets::check_pushed(&self.plan, self.now_ns)?;
+            let pushed = buckets::check_pushed(&self.plan, self.now_ns);
+            trace!(Pushed, pushed.map_or_else(|reason| reason as u64 + 1, |()| 0));
+            pushed?;
         }
         self.buckets().charge(&self.plan, self.price_mru, self.counters)
     }
@@ -291,6 +307,7 @@ impl PacketContext {
         let frame = &self.scratch().frame;
         if is_shadowed(self.plan.view_flags(), self.plan.enforce(), frame.source) {
             self.counters.count_shadowed(reason, frame.transport != UDP, frame.len());
+            trace!(Refusal, reason, 1, u32::MAX);
             return Exit::Shadowed;
         }
         self.counters.count_refused(reason, price_mru);
@@ -299,6 +316,7 @@ impl PacketContext {
             other_bucket = read_once!((*self.scratch).lacking);
             self.counters.count_other_bucket(other_bucket);
         }
+        trace!(Refusal, reason, 0, other_bucket);
         let ids = u64::from(self.plan.tenant_id) << 32 | u64::from(self.plan.service_id());
         sample::sample_refusal(self.control, self.scratch(), ids, Verdict::refused(reason, other_bucket));
         exit
@@ -309,17 +327,21 @@ impl PacketContext {
     fn reply_with(&self, len: u32, write: impl FnOnce() -> bool) -> Exit {
         let may = self.plan.tenant_flags() & tenant_flags::MAY_REPLY != 0;
         if !may || !reply::may_reply_to_source(self.ctx, &self.scratch().frame) {
+            trace!(Reply, TracedReply::NotAllowed);
             return Exit::RefusedDropped;
         }
         if !self.buckets().check_reply_budget(len) {
             counters::count_event(Event::ReplyBudget);
+            trace!(Reply, TracedReply::NoBudget);
             return Exit::RefusedDropped;
         }
         if !write() {
             counters::count_event(Event::NoRoom);
+            trace!(Reply, TracedReply::NoRoom);
             return Exit::RefusedDropped;
         }
         self.counters.count_replied();
+        trace!(Reply, TracedReply::Written);
         Exit::RefusedReplied
     }
 

@@ -34,6 +34,29 @@ fn check_accepts_the_documented_example() {
 }
 
 #[test]
+fn a_trace_without_a_source_or_without_xdp_is_refused() {
+    for (source, remedy) in [
+        ("nonsense", "must be an address or a prefix"),
+        ("198.18.1.1/24", "the prefix is \"198.18.1.0/24\""),
+        ("::ffff:198.18.1.1", "must be written as IPv4: 198.18.1.1"),
+    ] {
+        let output = gate(&["run", "--config", &example(), "--trace", source]);
+        let said = text(&output.stderr);
+        assert!(said.contains("--trace <SOURCE>") && said.contains(remedy), "{said}");
+        assert_eq!(output.status.code(), Some(2), "{source}");
+    }
+    let file = std::env::temp_dir().join(format!("gate-trace-{}.toml", std::process::id()));
+    let off = "[gate]\nxdp = \"off\"\n[[service]]\nname = \"s\"\nprotocol = \"memcached\"\nlisten = \"127.0.0.1:1\"\n\
+               backend = \"127.0.0.1:2\"\n[[tenant]]\nname = \"t\"\nsources = [\"127.0.0.1\"]\nquota = \"9 RU/s\"\n";
+    std::fs::write(&file, off).unwrap();
+    let output = gate(&["run", "--config", &file.display().to_string(), "--trace", "127.0.0.1"]);
+    std::fs::remove_file(&file).unwrap();
+    let said = text(&output.stderr);
+    assert!(said.contains("--trace follows packets") && said.contains("`xdp = \"off\"`"), "{said}");
+    assert_eq!(output.status.code(), Some(1), "{said}");
+}
+
+#[test]
 fn check_names_the_changed_defaults_that_a_file_relies_on() {
     let file = std::env::temp_dir().join(format!("gate-defaults-{}.toml", std::process::id()));
     let service = "[[service]]\nname = \"s\"\nprotocol = \"memcached\"\nlisten = \"127.0.0.1:11211\"\n";

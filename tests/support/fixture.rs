@@ -332,7 +332,15 @@ impl Row {
 /// If a row is not met, or there are fewer than `least`.
 pub fn check_all(rows: &[Row], least: usize) {
     assert!(rows.len() >= least, "{} rows", rows.len());
-    let mut world = World::new(8, 2048).expect("the program loads");
+    check_all_in(World::new(8, 2048).expect("the program loads"), rows);
+}
+
+/// Runs every row in a world.
+///
+/// # Panics
+///
+/// If one is not met.
+pub fn check_all_in(mut world: World, rows: &[Row]) {
     let faults: Vec<String> = rows.iter().filter_map(|row| row.check(&mut world).err()).collect();
     assert!(faults.is_empty(), "{} of {} rows:\n{}", faults.len(), rows.len(), faults.join("\n"));
 }

@@ -161,6 +161,16 @@ impl World {
         Self::of(Loaded::with_attempts(&sizes(tenants, blocks)?, attempts)?)
     }
 
+    /// As [`World::new`], with the variant of the program that says each step of every packet.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's error.
+    pub fn tracing(tenants: u32, blocks: u32) -> Result<Self, Error> {
+        let all = "::/0".parse().expect("a prefix");
+        Self::of(Loaded::tracing(&sizes(tenants, blocks)?, None, all)?)
+    }
+
     /// As [`World::new`], with maps of these sizes.
     ///
     /// # Errors

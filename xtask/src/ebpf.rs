@@ -4,25 +4,29 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use object::{build, elf, write};
 
 use crate::setup::Toolchain;
 use crate::{calls, paths, sh};
 
-/// Builds the object and puts it where gate's `build.rs` finds it; leaves it untouched if it is the same,
-/// so that nothing is built anew for it. Returns where it lies.
+/// Builds the object and its variants, and puts them where gate's `build.rs` finds them; leaves those untouched that are the
+/// same, so that nothing is built anew for them. Returns where the object lies.
 ///
 /// # Errors
 ///
-/// If it does not build, or calls a byte loop of the compiler's.
+/// If one does not build, or calls a byte loop of the compiler's.
 pub fn build(toolchain: &Toolchain) -> Result<PathBuf> {
     let directory = paths::target().join("ebpf-build");
-    let object = paths::object();
-    let built = compile(toolchain, paths::workspace(), &directory)?;
-    let program = built.join("gate-ebpf");
-    calls::check(&fs::read(&program).with_context(|| format!("cannot read {}", program.display()))?)?;
-    place(&built.join("gate-ebpf-bench"), &paths::bench_object())?;
-    place(&program, &object)?;
-    Ok(object)
+    let variants = [(&["--features", "trace"][..], paths::trace_object()), (&[], paths::object())];
+    for (arguments, object) in variants {
+        // Cargo puts all variants in the same place: each is taken from there before the next is built.
+        let built = compile_with(toolchain, paths::workspace(), &directory, arguments)?;
+        let program = read(&built.join("gate-ebpf"))?;
+        calls::check(&program)?;
+        place(&without_debug_sections(&program)?, &object)?;
+    }
+    place(&read(&directory.join(BUILT).join("gate-ebpf-bench"))?, &paths::bench_object())?;
+    Ok(paths::object())
 }
 
 /// Builds the objects of a `workspace` into a target `directory`; returns where in there they lie.
@@ -31,8 +35,18 @@ pub fn build(toolchain: &Toolchain) -> Result<PathBuf> {
 ///
 /// If they do not build.
 pub fn compile(toolchain: &Toolchain, workspace: &Path, directory: &Path) -> Result<PathBuf> {
+    compile_with(toolchain, workspace, directory, &[])
+}
+
+fn compile_with(
+    toolchain: &Toolchain,
+    workspace: &Path,
+    directory: &Path,
+    arguments: &[&str],
+) -> Result<PathBuf> {
     let mut cargo = toolchain.cargo_build();
-    cargo.args(["--quiet", "--release", "--package", "gate-ebpf", "--target-dir"]).arg(directory);
+    cargo.args(["--quiet", "--release", "--package", "gate-ebpf"]).args(arguments);
+    cargo.arg("--target-dir").arg(directory);
     // Thin LTO is for the daemon: bpf-linker links whole programs anyway.
     cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").current_dir(workspace);
     // The verifier refuses the program unless it is optimised as a whole, whatever the environment asks of other builds.
@@ -41,19 +55,41 @@ pub fn compile(toolchain: &Toolchain, workspace: &Path, directory: &Path) -> Res
     }
     cargo.env("CARGO_INCREMENTAL", "0");
     sh::stream(&mut cargo).context("the eBPF object does not build")?;
-    Ok(directory.join("bpfel-unknown-none/release"))
+    Ok(directory.join(BUILT))
+}
+
+/// An object without what only a debugger reads, three quarters of it. What the kernel reads (`.BTF`) stays.
+fn without_debug_sections(object: &[u8]) -> Result<Vec<u8>> {
+    let mut builder = build::elf::Builder::read(object).context("no ELF object")?;
+    let is_debug = |name: &[u8]| name.starts_with(b".debug_") || name.starts_with(b".rel.debug_");
+    builder.sections.iter_mut().for_each(|section| section.delete |= is_debug(&section.name));
+    builder.delete_orphans();
+    // bpf-linker puts the names of sections and symbols into one section; the writer wants one for each.
+    let names = builder.sections.add();
+    names.name = b".shstrtab"[..].into();
+    names.sh_type = elf::SHT_STRTAB;
+    names.data = build::elf::SectionData::SectionString;
+    let mut stripped = Vec::new();
+    builder.write(&mut write::StreamingBuffer::new(&mut stripped)).context("cannot write the object")?;
+    Ok(stripped)
+}
+
+fn read(file: &Path) -> Result<Vec<u8>> {
+    fs::read(file).with_context(|| format!("cannot read {}", file.display()))
 }
 
 /// Copies what was built, if it is not the same already.
-fn place(built: &Path, object: &Path) -> Result<()> {
-    let bytes = fs::read(built).with_context(|| format!("cannot read {}", built.display()))?;
+fn place(bytes: &[u8], object: &Path) -> Result<()> {
     if fs::read(object).is_ok_and(|present| present == bytes) {
         return Ok(());
     }
     let new = object.with_extension("new");
     fs::create_dir_all(object.parent().expect("a file in a directory"))?;
-    fs::write(&new, &bytes).with_context(|| format!("cannot write {}", new.display()))?;
+    fs::write(&new, bytes).with_context(|| format!("cannot write {}", new.display()))?;
     fs::rename(&new, object).with_context(|| format!("cannot write {}", object.display()))?;
     eprintln!("built {} ({} bytes)", object.display(), bytes.len());
     Ok(())
 }
+
+/// Where in a target directory cargo puts what it builds.
+const BUILT: &str = "bpfel-unknown-none/release";

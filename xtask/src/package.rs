@@ -188,7 +188,8 @@ fn build() -> Result<PathBuf> {
     eprintln!("building gate for the package; the first time this takes minutes");
     let mut cargo = sh::cargo();
     cargo.args(["build", "--quiet", "--locked", "--profile", "dist", "--package", "gate-userspace"]);
-    sh::stream(cargo.env("GATE_EBPF_OBJECT", paths::object()))?;
+    cargo.env("GATE_EBPF_OBJECT", paths::object()).env("GATE_EBPF_TRACE_OBJECT", paths::trace_object());
+    sh::stream(&mut cargo)?;
     Ok(paths::target().join("dist/gate"))
 }
 

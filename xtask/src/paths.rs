@@ -21,6 +21,12 @@ pub fn object() -> PathBuf {
     target().join("ebpf/gate-ebpf.o")
 }
 
+/// Its variant that says each step of one source's packets.
+#[must_use]
+pub fn trace_object() -> PathBuf {
+    target().join("ebpf/gate-ebpf-trace.o")
+}
+
 /// The eBPF programs that the benchmarks set gate's beside.
 #[must_use]
 pub fn bench_object() -> PathBuf {

@@ -37,6 +37,7 @@ mod sample;
 mod service;
 mod table;
 mod tenant;
+mod trace;
 
 pub use control::{AttachMode, Clock, Control, View, view_flags};
 pub use counters::{CounterLine, Cpu, EXITS, RareCounters, TenantCounters, touched_words};
@@ -50,6 +51,7 @@ pub use service::{
 };
 pub use table::{Block, Entry, Ports, find, find_v4};
 pub use tenant::{TcpAction, Tenant, TenantLine, TenantState, tenant_flags};
+pub use trace::{Step, TraceRecord, TracedBucket, TracedCharge, TracedReply, Tracing, trace_maps};
 
 /// Raised with every change to a size, a meaning or a map.
 pub const ABI_VERSION: u32 = 6;

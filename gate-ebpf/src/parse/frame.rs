@@ -107,6 +107,8 @@ impl HeaderPeek {
         if version >> 4 != 4 || header_len < 20 {
             return Err(Exit::BadHeader);
         }
+        #[cfg(feature = "trace")]
+        crate::trace::source([0, MAPPED | u64::from(header.get::<u32, 12>()) << 32]);
         let transport = header.get::<u8, 9>();
         let kind = match header.get::<u16, 6>() & FRAGMENT_V4 {
             0 => Kind::Whole,
@@ -128,6 +130,8 @@ impl HeaderPeek {
         if header.get::<u8, 0>() >> 4 != 6 {
             return Err(Exit::BadHeader);
         }
+        #[cfg(feature = "trace")]
+        crate::trace::source([header.get::<u64, 8>(), header.get::<u64, 16>()]);
         let transport = header.get::<u8, 6>();
         let peek = Self { link_len, v6: true, kind: Kind::Whole, transport, transport_at: link_len + 40 };
         if transport == UDP || transport == TCP {

@@ -3,6 +3,9 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use ipnet::IpNet;
+
+use crate::config;
 use crate::daemon::{self, Options};
 
 /// Attach to an interface and protect the configured services, until Ctrl-C.
@@ -22,6 +25,10 @@ pub(super) struct Args {
     /// their end (`drain`).
     #[arg(long)]
     takeover: bool,
+    /// Print each step of the packets of this source, an address or a prefix, through the XDP program. At most 100
+    /// packets a second are traced.
+    #[arg(long, value_name = "SOURCE", value_parser = config::prefix)]
+    trace: Option<IpNet>,
 }
 
 const EXAMPLES: &str = "\
@@ -29,6 +36,8 @@ Examples:
   gate run --config gate.toml                    protect what gate.toml says
   gate run --config gate.toml --interface eth1   at this interface
   gate run --config gate.toml --takeover         upgrade a running gate
+  gate run --config gate.toml --takeover --trace 10.1.2.3
+                                                 see what becomes of that client's packets, until the next takeover
 
 Signals: SIGTERM serves the clients of proxied services to their end (`drain`), then detaches; a second one, or
 SIGINT, ends at once. SIGHUP reads the configuration again; SIGUSR1 starts the program that is
@@ -38,9 +47,9 @@ Needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON.";
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     super::log_to_stderr()?;
     end_on_panic();
-    let Args { config, interfaces, pin_dir, takeover } = args;
+    let Args { config, interfaces, pin_dir, takeover, trace } = args;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(daemon::run(Options { config, interfaces, pin_dir, takeover }))?;
+    runtime.block_on(daemon::run(Options { config, interfaces, pin_dir, takeover, trace }))?;
     Ok(ExitCode::SUCCESS)
 }
 

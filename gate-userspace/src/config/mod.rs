@@ -69,6 +69,7 @@ pub use error::Error;
 pub use fault::{Fault, Faults};
 pub use identity::{StoreLogin, User};
 pub use overrides::{Override, Wrong, edit, section_of, value_at};
+pub(crate) use parsers::prefix;
 pub use price::{Learn, Price, Settle};
 pub use request_limits::{LimitOf, LimitUnit, RequestLimit};
 pub use shedding::{Probe, Shedding};

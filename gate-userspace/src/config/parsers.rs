@@ -65,7 +65,12 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, Wrong> {
     Ok(address)
 }
 
-pub(super) fn prefix(text: &str) -> Result<IpNet, Wrong> {
+/// An address or a prefix.
+///
+/// # Errors
+///
+/// The fault, and what would be right.
+pub(crate) fn prefix(text: &str) -> Result<IpNet, Wrong> {
     let bare = || text.parse::<IpAddr>().map(IpNet::from);
     let prefix: IpNet = text.parse().or_else(|_| bare()).map_err(|_| {
         "must be an address or a prefix, e.g. \"198.18.1.0/24\" or \"fd00:1::/64\"".to_owned()

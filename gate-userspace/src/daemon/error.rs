@@ -38,6 +38,15 @@ pub enum Error {
     /// A guarded service would be left bare without XDP.
     #[error("without XDP every guarded service would be left unprotected")]
     Bare(#[source] kernel::Error),
+    /// Packets cannot be traced without XDP.
+    #[error(
+        "--trace follows packets through the XDP program, and this gate would run without it{}",
+        if source.is_some() { "" } else { " (`xdp = \"off\"` in the section [gate])" }
+    )]
+    Trace {
+        /// Why it would; `None` if it is configured so.
+        source: Option<kernel::Error>,
+    },
     /// Another daemon took the maps.
     #[error(transparent)]
     Lost(#[from] Lost),

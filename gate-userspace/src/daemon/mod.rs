@@ -14,6 +14,7 @@
 //! - `reload`, `changes`: another configuration while gate runs.
 //! - `admin`: the sockets that show what is known and accept changes.
 //! - `attached`: the program at its interfaces; `interfaces`: which these are; `local`: the addresses at which connections end here.
+//! - `trace`: the steps of one source's packets, printed.
 //! - `service_manager`: what systemd is told, and the gate that it gets next.
 //! - `settings`, `options`, `descriptors`, `signals`, `allocator`: what the others are started with.
 
@@ -37,6 +38,7 @@ mod service_manager;
 mod settings;
 mod signals;
 mod start;
+mod trace;
 
 pub use error::Error;
 pub use options::Options;

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use ipnet::IpNet;
+
 /// The options of the command line.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -13,4 +15,6 @@ pub struct Options {
     pub pin_dir: Option<PathBuf>,
     /// End a gate that runs already, and take over from it.
     pub takeover: bool,
+    /// The sources of which each packet's steps are printed; none if not said.
+    pub trace: Option<IpNet>,
 }

@@ -13,6 +13,7 @@ use super::options::Options;
 use super::process::Daemon;
 use super::service_manager::ServiceManager;
 use super::settings::{hot_key_limits, hot_per_sec, now, prober, rules, sizes};
+use super::trace;
 use super::{admin, descriptors, interfaces, local};
 use crate::clock;
 use crate::config::{self, Config};
@@ -41,14 +42,18 @@ impl Daemon {
             config::XdpMode::Auto => attach::Mode::Auto,
             config::XdpMode::Native => attach::Mode::Native,
             config::XdpMode::Generic => attach::Mode::Generic,
+            config::XdpMode::Off if options.trace.is_some() => return Err(Error::Trace { source: None }),
             config::XdpMode::Off => return Self::in_user_space(options, &config, port),
         };
         let names = interfaces::checked(&options, &config, &[])?;
         let sizes = sizes(&config)?;
         let directory = options.pin_dir.as_ref().unwrap_or(&config.gate.pin_dir);
         let opened = PinDir::make(directory)
-            .and_then(|pins| Ok((kernel::open(&pins, &sizes, options.takeover)?, pins)));
+            .and_then(|pins| Ok((kernel::open(&pins, &sizes, options.takeover, options.trace)?, pins)));
         let (opened, pins) = match opened {
+            Err(error) if error.rules_out_xdp() && options.trace.is_some() => {
+                return Err(Error::Trace { source: Some(error) });
+            }
             Err(error) if error.rules_out_xdp() => return Self::without_xdp(options, &config, port, error),
             opened => opened?,
         };
@@ -93,6 +98,9 @@ impl Daemon {
             announce_migration(migration.from_version());
         }
         daemon.migrating = migration.zip(predecessor);
+        if let Some(trace) = loaded.trace.take() {
+            trace::start(trace, Arc::clone(&daemon.maps))?;
+        }
         let proxies_datagrams =
             config.services.iter().any(|service| service.backend.is_some() && service.transports.udp);
         let mark = if proxies_datagrams { config.gate.charged_mark } else { 0 };

@@ -7,6 +7,7 @@ use std::time::Duration;
 use aya::programs::{SchedClassifier, TestRun, TestRunOptions, Xdp};
 use aya::{Ebpf, EbpfLoader};
 use gate_common::abi::{self, maps};
+use ipnet::IpNet;
 
 use super::arrays;
 use super::error::{Error, Result};
@@ -15,6 +16,7 @@ use super::maps::Maps;
 use super::pins::PinDir;
 use super::samples::Samples;
 use super::sizes::Sizes;
+use super::trace::Trace;
 use super::{btf, object, requirements};
 
 /// The object in the kernel: its programs loaded, its maps made or taken over.
@@ -25,6 +27,8 @@ pub struct Loaded {
     pub maps: Arc<Maps>,
     /// The ring buffer.
     pub samples: Samples,
+    /// The steps of one source's packets, if the program is the variant that traces.
+    pub trace: Option<Trace>,
 }
 
 impl Loaded {
@@ -37,7 +41,18 @@ impl Loaded {
     ///
     /// [`Error::NoObject`], [`Error::KernelLacks`], [`Error::NoPrivilege`], or what the kernel says.
     pub fn new(sizes: &Sizes, pins: Option<&PinDir>) -> Result<Self> {
-        Self::load(EbpfLoader::new(), sizes, pins)
+        Self::load(EbpfLoader::new(), object::embedded(), sizes, pins)
+    }
+
+    /// As [`Loaded::new`], the variant of the program that says each step of the packets of these sources.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn tracing(sizes: &Sizes, pins: Option<&PinDir>, sources: IpNet) -> Result<Self> {
+        let mut this = Self::load(EbpfLoader::new(), object::tracing(), sizes, pins)?;
+        this.trace = Some(Trace::new(&mut this.ebpf, sources)?);
+        Ok(this)
     }
 
     /// As [`Loaded::new`], unpinned, with a program that tries no compare-and-swap more than `attempts` times.
@@ -49,11 +64,16 @@ impl Loaded {
         let attempts = attempts.get();
         let mut loader = EbpfLoader::new();
         loader.override_global(abi::ATTEMPTS, &attempts, true);
-        Self::load(loader, sizes, None)
+        Self::load(loader, object::embedded(), sizes, None)
     }
 
-    fn load(mut loader: EbpfLoader<'_>, sizes: &Sizes, pins: Option<&PinDir>) -> Result<Self> {
-        let object = object::embedded().ok_or(Error::NoObject)?;
+    fn load(
+        mut loader: EbpfLoader<'_>,
+        object: Option<&[u8]>,
+        sizes: &Sizes,
+        pins: Option<&PinDir>,
+    ) -> Result<Self> {
+        let object = object.ok_or(Error::NoObject)?;
         requirements::check()?;
         for name in maps::ALL {
             if let Some(entries) = sizes.entries(name) {
@@ -73,7 +93,7 @@ impl Loaded {
         let ring = ebpf.take_map(maps::SAMPLES);
         let samples =
             Samples::new(ring.ok_or_else(|| Error::ObjectLacks { what: maps::SAMPLES.to_owned() })?)?;
-        Ok(Self { ebpf, maps, samples })
+        Ok(Self { ebpf, maps, samples, trace: None })
     }
 
     /// The program that judges packets.

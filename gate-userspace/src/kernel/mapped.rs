@@ -50,6 +50,8 @@ words!(
     abi::TenantLine,
     abi::TenantState,
     abi::TopKey,
+    abi::TraceRecord,
+    abi::Tracing,
     abi::View,
     gate_common::token_bucket::Rate,
     [u64; 2],

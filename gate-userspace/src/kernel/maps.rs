@@ -263,6 +263,16 @@ impl Maps {
         state.parents
     }
 
+    /// A tenant's name; empty of nobody, and of a number that there is no room for.
+    #[must_use]
+    pub fn tenant_name(&self, tenant: u32) -> String {
+        if tenant == 0 || tenant as usize >= self.tenants.len() {
+            return String::new();
+        }
+        let name: Name = self.tenants.load_at(tenant as usize, offset_of!(Tenant, name));
+        name.as_str().to_owned()
+    }
+
     /// The word of a tenant's quota.
     #[must_use]
     #[inline]

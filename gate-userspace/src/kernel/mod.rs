@@ -12,6 +12,7 @@
 //! - [`Heartbeat`]: the sign of life that XDP looks for.
 //! - [`Migration`]: maps that give way to others.
 //! - [`owner`]: who may write, and how an old daemon is ended.
+//! - [`Trace`]: what the variant of the program that is built for it says of one source's packets.
 //! - `requirements`: what a kernel must have, probed before anything is loaded.
 //! - [`jiffies`]: how the kernel's clock is measured.
 
@@ -47,6 +48,7 @@ mod samples;
 mod shape;
 mod sizes;
 pub mod stacking;
+mod trace;
 
 pub use arrays::pinned_shapes;
 pub use cleared::{Cleared, LastValues};
@@ -66,3 +68,4 @@ pub use pins::PinDir;
 pub use samples::Samples;
 pub use shape::Shape;
 pub use sizes::Sizes;
+pub use trace::{Missed, Trace};

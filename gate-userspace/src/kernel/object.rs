@@ -1,4 +1,4 @@
-//! The eBPF object inside this binary.
+//! The eBPF objects inside this binary: the program, and its variant that traces.
 
 /// The object that was embedded when this binary was built, aligned as an ELF reader needs it.
 ///
@@ -9,6 +9,16 @@ pub fn embedded() -> Option<&'static [u8]> {
     #[cfg(gate_ebpf_object)]
     let object: Option<&'static [u8]> = Some(aya::include_bytes_aligned!(env!("GATE_EBPF_EMBEDDED")));
     #[cfg(not(gate_ebpf_object))]
+    let object = None;
+    object
+}
+
+/// As [`embedded`], the variant that says each step of one source's packets.
+#[must_use]
+pub fn tracing() -> Option<&'static [u8]> {
+    #[cfg(gate_ebpf_trace_object)]
+    let object: Option<&'static [u8]> = Some(aya::include_bytes_aligned!(env!("GATE_EBPF_TRACE_EMBEDDED")));
+    #[cfg(not(gate_ebpf_trace_object))]
     let object = None;
     object
 }

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::sync::Arc;
 
 use gate_common::abi::maps;
+use ipnet::IpNet;
 use nix::fcntl::{Flock, FlockArg};
 
 use super::carry_over::CarryOver;
@@ -30,6 +31,8 @@ pub struct Opened {
     loaded: Option<Loaded>,
     sizes: Sizes,
     pins: PinDir,
+    /// The sources whose packets are traced, if any.
+    traced: Option<IpNet>,
     /// Two daemons that start at once: the second waits, and then finds the first.
     _lock: Flock<File>,
 }
@@ -39,24 +42,24 @@ pub struct Opened {
 /// The object is loaded with new maps, and before a daemon that runs is taken over from: whether the
 /// kernel accepts it must be known before that daemon ends. Where nobody owns the maps, taking them comes first: the
 /// kernel needs a good part of a second to verify the object. Maps that are too small, or of an older ABI version, get
-/// new ones beside them.
+/// new ones beside them. The program is the variant that traces, if there are sources to be `traced`.
 ///
 /// # Errors
 ///
 /// [`Error::Owned`] if a daemon runs and `take_over` is not set; [`Error::NotWhole`], [`Error::Shape`],
 /// [`Error::AbiVersion`] if the pinned maps cannot be used; and those of [`Loaded::new`].
 /// Nothing that was not there before stays pinned but what [`PinDir::staging`] holds, until the next call.
-pub fn open(pins: &PinDir, sizes: &Sizes, take_over: bool) -> Result<Opened> {
+pub fn open(pins: &PinDir, sizes: &Sizes, take_over: bool, traced: Option<IpNet>) -> Result<Opened> {
     let failed = |source| Error::PinDir { directory: pins.path().to_owned(), source };
     let file = File::open(pins.path()).map_err(failed)?;
     let lock = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| failed(error.into()))?;
     migration::recover(pins)?;
     let opened = |maps, fresh, migration, loaded, sizes| {
-        Ok(Opened { maps, fresh, migration, loaded, sizes, pins: pins.clone(), _lock: lock })
+        Ok(Opened { maps, fresh, migration, loaded, sizes, pins: pins.clone(), traced, _lock: lock })
     };
     let (old, needed): (Box<dyn CarryOver>, Sizes) = match pinned(pins)? {
         Pinned::Nothing => {
-            let loaded = fresh(pins, sizes).inspect_err(|_| remove_again(pins))?;
+            let loaded = fresh(pins, sizes, traced).inspect_err(|_| remove_again(pins))?;
             return opened(Arc::clone(&loaded.maps), true, None, Some(loaded), *sizes);
         }
         Pinned::Present(maps) => {
@@ -65,7 +68,7 @@ pub fn open(pins: &PinDir, sizes: &Sizes, take_over: bool) -> Result<Opened> {
             // An older gate may have made other rows of rare counters for these sizes.
             if needed == found && maps.rare_rows() == found.rare_rows() as usize {
                 let loaded = match owner_before(&*maps, take_over)? {
-                    Found::Running(_) => Some(Loaded::new(&found, Some(pins))?),
+                    Found::Running(_) => Some(load(&found, pins, traced)?),
                     Found::NoOwner | Found::Stopped(_) => None,
                 };
                 return opened(Arc::from(maps), false, None, loaded, found);
@@ -79,7 +82,7 @@ pub fn open(pins: &PinDir, sizes: &Sizes, take_over: bool) -> Result<Opened> {
     };
     owner_before(&*old, take_over)?;
     PinDir::remove(&pins.staging())?;
-    let loaded = Loaded::new(&needed, Some(&PinDir::make(&pins.staging())?))?;
+    let loaded = load(&needed, &PinDir::make(&pins.staging())?, traced)?;
     let migration = Migration::new(old, &loaded.maps, pins);
     opened(Arc::clone(&loaded.maps), false, Some(migration), Some(loaded), needed)
 }
@@ -111,13 +114,20 @@ impl Opened {
     ///
     /// Those of [`Loaded::new`].
     pub fn into_loaded(self) -> Result<(Loaded, Option<Migration>)> {
-        let loaded = self.loaded.map_or_else(|| Loaded::new(&self.sizes, Some(&self.pins)), Ok)?;
+        let loaded = self.loaded.map_or_else(|| load(&self.sizes, &self.pins, self.traced), Ok)?;
         Ok((loaded, self.migration))
     }
 }
 
-fn fresh(pins: &PinDir, sizes: &Sizes) -> Result<Loaded> {
-    let mut loaded = Loaded::new(sizes, Some(pins))?;
+fn load(sizes: &Sizes, pins: &PinDir, traced: Option<IpNet>) -> Result<Loaded> {
+    match traced {
+        Some(sources) => Loaded::tracing(sizes, Some(pins), sources),
+        None => Loaded::new(sizes, Some(pins)),
+    }
+}
+
+fn fresh(pins: &PinDir, sizes: &Sizes, traced: Option<IpNet>) -> Result<Loaded> {
+    let mut loaded = load(sizes, pins, traced)?;
     let clock = jiffies::measure(&mut loaded)?;
     loaded.maps.init(clock);
     Ok(loaded)

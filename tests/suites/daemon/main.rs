@@ -27,5 +27,6 @@ mod survival;
 mod tenants;
 mod terminal;
 mod top;
+mod trace;
 mod unprivileged_lab;
 mod upgrade;

@@ -243,7 +243,7 @@ fn clocks_that_were_compared_on_a_busy_machine_agree() {
         }
         let compare = |_| {
             let pins = PinDir::make(net.pins()).unwrap();
-            let clock = kernel::open(&pins, &sizes, false).unwrap().maps.clock();
+            let clock = kernel::open(&pins, &sizes, false, None).unwrap().maps.clock();
             PinDir::remove(pins.path()).unwrap();
             (clock, Instant::now())
         };

@@ -24,9 +24,13 @@ fn the_verifier_walks_no_more_instructions_than_the_budget() -> Result<()> {
         return Ok(());
     }
     let walked = World::new(8, 64)?.loaded.verified_instructions()?;
+    let of_tracing = World::tracing(8, 64)?.loaded.verified_instructions()?;
     // Not println!, which the test harness captures.
-    writeln!(std::io::stderr(), "instructions walked by the verifier: {walked}")?;
+    let mut err = std::io::stderr();
+    writeln!(err, "instructions walked by the verifier: {walked}")?;
+    writeln!(err, "instructions walked of the variant that traces: {of_tracing}")?;
     ensure!(walked <= MOST_INSTRUCTIONS, "the verifier walked {walked} instructions");
+    ensure!(of_tracing <= MOST_INSTRUCTIONS, "the verifier walked {of_tracing} instructions");
     Ok(())
 }
 
