@@ -14,6 +14,8 @@ use gate_tests::proxy::{Listening, PATIENCE, address};
 use gate_tests::schema;
 use gate_tests::wait::{wait_until, within};
 use nix::sys::signal::Signal;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 use serde_json::Value;
 use xtask::lab::process::ChildProcess;
 use xtask::paths;
@@ -148,6 +150,31 @@ fn it_is_ready_with_a_dead_store_and_not_while_it_drains() -> Result<()> {
     ensure!(site.curl("/live", &[])?.status == 200);
     drop(client);
     wait_until("it ends", || Ok(!site.gate.program().is_running()?))
+}
+
+#[test]
+fn a_gate_whose_ticks_have_stopped_says_that_it_does_not_live() -> Result<()> {
+    let site = Site::new()?;
+    wait_until("it lives", || Ok(site.curl("/live", &[])?.status == 200))?;
+    // The thread that ticks waits for a configuration that nobody writes.
+    let config = site.gate.files()?.0.to_owned();
+    let text = std::fs::read(&config)?;
+    std::fs::remove_file(&config)?;
+    mkfifo(&config, Mode::S_IRWXU)?;
+    site.gate.signal(Signal::SIGHUP)?;
+    let health = |path: &str| {
+        let answer = site.curl(path, &[])?;
+        anyhow::Ok((answer.status, answer.json()?))
+    };
+    wait_until("it does not live", || {
+        let (status, live) = health("/live")?;
+        ensure!((status == 200) == (live["live"] == true), "{status} {live}");
+        Ok(status == 503 && live["tick_age_ms"].as_u64() >= Some(3 * live["tick_ms"].as_u64().unwrap_or(0)))
+    })?;
+    let (status, ready) = health("/ready")?;
+    ensure!(status == 503 && ready["plan"] == false, "{ready}");
+    std::fs::write(&config, text)?;
+    wait_until("it lives again", || Ok(health("/live")?.0 == 200 && health("/ready")?.0 == 200))
 }
 
 /// The last words of a gate that cannot start with this in its section `[gate]`.

@@ -9,7 +9,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use fantoccini::{Client, ClientBuilder, Locator};
+use gate_tests::packet::Packet;
 use gate_tests::proxy::{Listening, PATIENCE, address, read_until};
+use gate_tests::raw::RawSender;
+use gate_tests::{daemon, privilege};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
@@ -49,22 +52,7 @@ impl Site {
         let mut command = Command::new("chromedriver");
         // One that is free, for both families of addresses.
         command.arg("--port=0");
-        let mut driver = ChildProcess::start("chromedriver", command)?;
-        let started = driver.wait_for("started successfully on port", PATIENCE)?;
-        let driver_port = started.trim_end_matches('.').rsplit(' ').next().context("no port")?;
-        let mut options = serde_json::Map::new();
-        let arguments = [
-            "--headless=new",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-dev-shm-usage",
-            "--window-size=1200,1400",
-        ];
-        options.insert("goog:chromeOptions".to_owned(), json!({ "args": arguments }));
-        let page = ClientBuilder::new(hyper_util::client::legacy::connect::HttpConnector::new())
-            .capabilities(options)
-            .connect(&format!("http://127.0.0.1:{driver_port}"))
-            .await?;
+        let (page, driver) = browser(command).await?;
         page.goto(&format!("http://{port}/")).await?;
         Ok(Self { gate, _store: store, page, _driver: driver, port, token })
     }
@@ -125,6 +113,27 @@ impl Drop for Site {
         // It lies in the directory for temporary files.
         let _ = std::fs::remove_file(&self.token);
     }
+}
+
+/// A browser, and the driver that this command starts.
+async fn browser(driver: Command) -> Result<(Client, ChildProcess)> {
+    let mut driver = ChildProcess::start("chromedriver", driver)?;
+    let started = driver.wait_for("started successfully on port", PATIENCE)?;
+    let driver_port = started.trim_end_matches('.').rsplit(' ').next().context("no port")?;
+    let mut options = serde_json::Map::new();
+    let arguments = [
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--window-size=1200,1400",
+    ];
+    options.insert("goog:chromeOptions".to_owned(), json!({ "args": arguments }));
+    let page = ClientBuilder::new(hyper_util::client::legacy::connect::HttpConnector::new())
+        .capabilities(options)
+        .connect(&format!("http://127.0.0.1:{driver_port}"))
+        .await?;
+    Ok((page, driver))
 }
 
 fn in_runtime(test: impl Future<Output = Result<()>>) -> Result<()> {
@@ -208,6 +217,61 @@ fn the_page_counts_by_tenant_layer_and_reason() -> Result<()> {
         ensure!(shown == services, "{shown:?}, not {services:?}");
         site.end().await
     })
+}
+
+#[test]
+fn the_page_counts_packets_as_status_does() -> Result<()> {
+    if !privilege::root("browser::the_page_counts_packets_as_status_does") {
+        return Ok(());
+    }
+    const PORT: u16 = 9_911;
+    let site = daemon::Site::new(&format!(
+        "[gate]\nadmin_http = \"127.0.0.1:{PORT}\"\n\
+         [[service]]\nname = \"cache\"\nprotocol = \"memcached\"\nlisten = \"198.18.0.1:11211\"\n\
+         [[tenant]]\nname = \"small\"\nsources = \"198.18.9.1\"\nquota = \"1 RU/s\"\nburst = \"4s\"\n"
+    ))?;
+    let _gate = site.start(&[])?;
+    let sender = RawSender::open(&site.net)?;
+    for (source, times) in [("198.18.9.1", 1_300), ("198.18.9.2", 70)] {
+        let frame = Packet::memcached(source, "198.18.0.1", 11_211, 7, b"get a\r\n").bytes();
+        (0..times).try_for_each(|_| sender.send(&frame))?;
+    }
+    // The gate's loopback is that of its namespace.
+    let mut command = site.net.server.command("chromedriver");
+    command.arg("--port=0");
+    let run = || {
+        in_runtime(async {
+            let (page, _driver) = browser(command).await?;
+            page.goto(&format!("http://127.0.0.1:{PORT}/")).await?;
+            let rows = "return [...document.querySelectorAll('#packets tbody tr')].map((row) => [row.cells[0].innerText, row.cells[2].innerText])";
+            let equal = async {
+                loop {
+                    let mut shown: Vec<[String; 2]> =
+                        serde_json::from_value(page.execute(rows, Vec::new()).await?)?;
+                    let status = site.json(&["status"])?;
+                    let mut counted = Vec::new();
+                    for group in ["exits", "events"] {
+                        for (name, count) in status[group].as_object().context("no counters")? {
+                            if *count != 0 {
+                                counted.push([name.clone(), grouped(count)?]);
+                            }
+                        }
+                    }
+                    shown.sort();
+                    counted.sort();
+                    let of_flood = |row: &[String; 2]| row[0] == "unknown-source" && row[1] == "70";
+                    if shown == counted && shown.iter().any(of_flood) {
+                        return anyhow::Ok(());
+                    }
+                    // The page shows a snapshot a second, and has no way to say that it has changed.
+                    sleep(Duration::from_millis(50)).await;
+                }
+            };
+            timeout(PATIENCE, equal).await.context("the page never shows what status says")??;
+            Ok(page.close().await?)
+        })
+    };
+    site.net.server.enter(run)?
 }
 
 #[test]

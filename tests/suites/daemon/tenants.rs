@@ -184,6 +184,7 @@ fn refusals_stay_with_their_bucket_when_a_reload_reorders_them() -> Result<()> {
     let site = Site::new(&config("[\"firm\", \"team\"]"))?;
     let source = IpAddr::from([198, 18, 1, 1]);
     site.net.add_client_address(source)?;
+    let _store = Memcached::start(&site.net)?;
     let mut gate = site.start(&[])?;
     let mut datagrams = Datagrams::open(&site.net, source)?;
     let mut sent = 0;

@@ -90,6 +90,28 @@ fn links_between_documents_lead_somewhere() {
 }
 
 #[test]
+fn every_alert_names_a_section_of_the_operations() {
+    let read = |name: &str| fs::read_to_string(workspace().join("docs").join(name)).unwrap();
+    let operations = read("OPERATIONS.md");
+    let headings = operations.lines().filter(|line| line.starts_with("##"));
+    let anchors: Vec<_> = headings.map(|heading| anchor(heading.trim_start_matches(['#', ' ']))).collect();
+    let alerts = read("alerts.yml");
+    let (_, rules) = alerts.split_once("- alert: ").unwrap();
+    for rule in rules.split("- alert: ") {
+        let runbook = rule.lines().find_map(|line| line.trim().strip_prefix("runbook: OPERATIONS.md#"));
+        let name = rule.lines().next().unwrap();
+        let named = runbook.unwrap_or_else(|| panic!("{name} names no section"));
+        assert!(anchors.iter().any(|anchor| anchor == named), "{name}: no section {named}");
+    }
+}
+
+/// The part of a link that leads to a heading.
+fn anchor(heading: &str) -> String {
+    let kept = heading.chars().filter(|c| c.is_alphanumeric() || *c == ' ' || *c == '-');
+    kept.collect::<String>().to_lowercase().replace(' ', "-")
+}
+
+#[test]
 fn the_readme_links_to_all_documents() {
     let readme = fs::read_to_string(workspace().join("README.md")).unwrap();
     let linked: Vec<PathBuf> = links(&readme).map(PathBuf::from).collect();

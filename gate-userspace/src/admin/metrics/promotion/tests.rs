@@ -81,6 +81,25 @@ fn the_busiest_are_promoted_and_named_tenants_before_them() {
 }
 
 #[test]
+fn a_tenant_that_is_named_when_all_places_are_taken_waits() {
+    let mut site = Site::new(&[]);
+    for (number, name) in [(1, "a"), (2, "b"), (3, "late")] {
+        site.name(number, name);
+        site.count(number, 10 - number as u64);
+    }
+    let full = [("a", 9), ("b", 8)];
+    assert_eq!(site.read(2), (7, own(&full)));
+    // The others stay promoted: their counters would end otherwise.
+    site.named = [Name::new("late").unwrap()].into();
+    site.count(3, 1);
+    assert_eq!(site.read(2), (8, own(&full)));
+    // Before any other, when a reload makes room.
+    site.name(4, "busier");
+    site.count(4, 1_000);
+    assert_eq!(site.read(3), (1_008, own(&[&full[..], &[("late", 0)]].concat())));
+}
+
+#[test]
 fn a_tenant_that_comes_back_goes_on_from_where_it_was() {
     let mut site = Site::new(&[]);
     site.name(1, "a");
