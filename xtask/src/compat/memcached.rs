@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 
 use super::servers::Side;
-use super::{Results, Runner, Scratch};
+use super::{Results, Runner, Scratch, limited, printed_by};
 use crate::{paths, sh};
 
 /// The suite's files, and the programs that its tests start.
@@ -53,14 +53,13 @@ impl Runner for Memcached {
     }
 
     fn run(&self, file: &str, side: Side) -> Result<Results> {
-        let mut command = Command::new("timeout");
-        command.args(["--kill-after=5", LONGEST, "perl", "-It/lib", file]).current_dir(&self.scratch.0);
+        let mut command = limited(LONGEST, "perl");
+        command.args(["-It/lib", file]).current_dir(&self.scratch.0);
         if side == Side::Gate {
             let last = std::process::id().to_be_bytes()[3];
             command.env("GATE", paths::gate()).env("GATE_STORE", format!("127.102.{last}.1"));
         }
-        let output = command.output().context("cannot run perl")?;
-        Ok(results(file, &String::from_utf8_lossy(&output.stdout)))
+        Ok(results(file, &printed_by(&mut command, &self.scratch.0)?))
     }
 }
 

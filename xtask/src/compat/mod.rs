@@ -12,12 +12,15 @@ mod servers;
 mod sources;
 
 use std::collections::BTreeMap;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 
 use self::listed::Listed;
 use self::servers::Side;
@@ -139,14 +142,33 @@ fn compare(file: &str, direct: &Results, through: &Results, listed: &Listed, cou
 
 /// The standard output of a command, which may fail, and is ended after so many seconds.
 fn printed(command: &str, arguments: &[&str], seconds: &str, directory: &Path) -> Result<String> {
-    let output = Command::new("timeout")
-        .args(["--kill-after=5", seconds, command])
-        .args(arguments)
-        .current_dir(directory)
-        .stdin(Stdio::null())
-        .output()
-        .with_context(|| format!("cannot run {command}"))?;
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    let mut limited = limited(seconds, command);
+    limited.args(arguments).current_dir(directory);
+    printed_by(&mut limited, directory)
+}
+
+/// A command that is ended after so many seconds.
+fn limited(seconds: &str, command: &str) -> Command {
+    let mut limited = Command::new("timeout");
+    limited.args(["--kill-after=5", seconds, command]).stdin(Stdio::null());
+    limited
+}
+
+/// The standard output of a [`limited`] command, in a file below `directory` meanwhile. Ends the programs that it leaves behind.
+fn printed_by(command: &mut Command, directory: &Path) -> Result<String> {
+    let path = directory.join("printed");
+    let file = File::create(&path).with_context(|| path.display().to_string())?;
+    let mut program = command
+        .stdout(file)
+        .stderr(Stdio::null())
+        .spawn()
+        .with_context(|| format!("cannot run {command:?}"))?;
+    // `timeout` leads a process group of its own.
+    let group = Pid::from_raw(i32::try_from(program.id())?);
+    program.wait()?;
+    // Mostly nobody is left.
+    let _ = killpg(group, Signal::SIGKILL);
+    Ok(String::from_utf8_lossy(&fs::read(&path)?).into_owned())
 }
 
 /// A directory for what runs leave behind; removed at the end.
@@ -155,7 +177,7 @@ struct Scratch(PathBuf);
 impl Scratch {
     fn new() -> Result<Self> {
         let this = Self(std::env::temp_dir().join(format!("gate-compat-{}", std::process::id())));
-        std::fs::create_dir_all(&this.0).with_context(|| this.0.display().to_string())?;
+        fs::create_dir_all(&this.0).with_context(|| this.0.display().to_string())?;
         Ok(this)
     }
 }
@@ -163,7 +185,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         // It lies in the directory for temporary files.
-        let _ = std::fs::remove_dir_all(&self.0);
+        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
