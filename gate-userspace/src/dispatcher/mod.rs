@@ -12,6 +12,7 @@
 //!
 //! - `pipeline`: every step that a request passes, and the only `impl Service`. Start here. It imports the rooms below;
 //!   none of them imports it.
+//! - `admission`: charge, admission policy, permit and queue; it knows no protocol.
 //! - `clients`: sockets, input and replies; `identity`: who a client is to the store.
 //! - `tenants`: prices, quotas, and the commands that are denied; `query_types`: the type of a request.
 //! - `hot_cache`: reads of hot keys, answered from memory or by one read for many clients.
@@ -42,6 +43,7 @@ use crate::kernel::owner::Predecessor;
 use crate::policy::range::OutOfRange;
 
 mod accept;
+mod admission;
 mod clients;
 mod hot_cache;
 mod hot_restart;

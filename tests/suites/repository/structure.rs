@@ -9,7 +9,7 @@ use std::path::Path;
 const ROOT: &str = "gate-userspace/src";
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 108] = [
+const ORDER: [&str; 109] = [
     "worker.rs",
     "accept.rs",
     "pipeline/mod.rs",
@@ -37,13 +37,14 @@ const ORDER: [&str; 108] = [
     "pipeline/streamed_request.rs",
     "pipeline/senders.rs",
     "pipeline/queue_item.rs",
-    "pipeline/reply_costs.rs",
-    "pipeline/limit_charges.rs",
-    "pipeline/admission_queue.rs",
-    "pipeline/admission.rs",
-    "pipeline/answered.rs",
-    "pipeline/demand.rs",
-    "pipeline/read_prices.rs",
+    "admission/affordable.rs",
+    "admission/reply_costs.rs",
+    "admission/limit_charges.rs",
+    "admission/queueing.rs",
+    "admission/mod.rs",
+    "admission/answered.rs",
+    "admission/demand.rs",
+    "admission/read_prices.rs",
     "stores/mod.rs",
     "stores/pool.rs",
     "stores/connection.rs",

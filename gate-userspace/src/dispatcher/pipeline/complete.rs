@@ -7,7 +7,7 @@ use std::sync::Arc;
 use gate_common::abi::Reason;
 use gate_common::units::Nanos;
 
-use super::answered::Answered;
+use crate::dispatcher::admission::answered::Answered;
 use super::queue_item::QueueItem;
 use super::service::{Service, Session};
 use crate::clock;

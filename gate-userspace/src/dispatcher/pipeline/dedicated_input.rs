@@ -3,7 +3,7 @@
 
 use gate_common::abi::Reason;
 
-use super::demand::Demand;
+use crate::dispatcher::admission::demand::Demand;
 use super::exchange::Exchange;
 use crate::dispatcher::identity::LoginRequest;
 use crate::dispatcher::metrics::Event;

@@ -21,7 +21,7 @@ use tokio::net::tcp::{OwnedReadHalf, WriteHalf};
 
 use super::client_socket::write_all;
 use super::dedicated_input::{ConnectionState, NextRequest};
-use super::demand::Demand;
+use crate::dispatcher::admission::demand::Demand;
 use super::exchange::{CHUNK, Exchange, Sent};
 use super::service::{Service, Session};
 use super::streamed_request::BodyProgress;

@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use gate_common::units::Nanos;
 
-use super::admission::ClientQueue;
-use super::admission_queue::{Dequeued, QueuedRequest};
+use crate::dispatcher::admission::ClientQueue;
+use crate::dispatcher::admission::queueing::{Dequeued, QueuedRequest};
 use super::queue_item::QueueItem;
 use super::service::{Service, Session};
 use super::streamed_request::StreamedRequest;

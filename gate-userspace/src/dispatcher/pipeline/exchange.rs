@@ -11,7 +11,7 @@ use gate_common::units::Nanos;
 use tokio::net::tcp::ReadHalf;
 use tokio::time::sleep;
 
-use super::answered::Answered;
+use crate::dispatcher::admission::answered::Answered;
 use super::service::{Service, Session};
 use crate::clock;
 use crate::dispatcher::clients::client::{CloseCause, WriteStatus};

@@ -1,7 +1,7 @@
 //! Explanations: the way of a request through the pipeline, without effect.
 //!
 //! A client that has no connection stands for the one that would send the request. Each step asks what [`super::request`]
-//! and [`super::admission`] would ask, by the same functions or by the parts of them that only look. Nothing is taken,
+//! and [`crate::dispatcher::admission`] would ask, by the same functions or by the parts of them that only look. Nothing is taken,
 //! counted, sampled or drawn: the generator of draws is put back. The order of the steps is that of
 //! [`Service::request`]; a test compares the two.
 
@@ -13,8 +13,8 @@ use gate_common::token_bucket::Take;
 use gate_common::units::{Fraction, MilliRu, Multiplier, Nanos};
 use tokio::sync::mpsc;
 
-use super::admission::Quote;
-use super::demand::Demand;
+use crate::dispatcher::admission::Quote;
+use crate::dispatcher::admission::demand::Demand;
 use super::dispatch::is_slow;
 use super::service::{Service, Session};
 use crate::clock;

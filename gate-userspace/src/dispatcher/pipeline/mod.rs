@@ -6,18 +6,14 @@
 //! 1. [`client_task`] reads from a client, and [`decode`] takes the requests out of its input; [`datagrams`] does so for
 //!    datagrams.
 //! 2. [`request`]: each step of a decoded request. [`login`]: a request that may change the user.
-//! 3. [`admission`]: charge, admission policy, permit and queue, for requests of every kind, by their [`demand`];
-//!    [`read_prices`]: the part of the price that is for the rows and bytes that requests read; [`limit_charges`]: limits by
-//!    what is asked. [`dispatch`]: the requests that leave the queue for the store.
-//! 4. [`answered`]: answered requests that are observed as one. [`reply_costs`]: a reply's part in later prices.
-//!    [`complete`]: the ends of flights of hot keys. [`respond`]: gate's own replies, and writing to clients.
+//! 3. [`crate::dispatcher::admission`]: charge, admission policy, permit and queue, for requests of every kind.
+//!    [`dispatch`]: the requests that leave the queue for the store.
+//! 4. [`complete`]: replies and failures of the store, and the ends of flights of hot keys. [`respond`]: gate's own replies,
+//!    and writing to clients.
 //!
 //! [`dedicated`], [`dedicated_requests`] and [`streaming`] take the requests that need a store connection for themselves.
 //! [`explain`] follows a request without effect. [`registry`] has the limits of clients, [`session`] their tenants. [`store_access`] and [`housekeeping`] are periodic work.
 
-mod admission;
-mod admission_queue;
-mod answered;
 mod client_socket;
 mod client_task;
 mod complete;
@@ -26,17 +22,13 @@ mod decode;
 mod dedicated;
 mod dedicated_input;
 mod dedicated_requests;
-mod demand;
 mod dispatch;
 mod exchange;
 mod explain;
 mod housekeeping;
-mod limit_charges;
 mod login;
 mod queue_item;
-mod read_prices;
 mod registry;
-mod reply_costs;
 mod request;
 mod respond;
 mod senders;

@@ -1,6 +1,6 @@
 //! A decoded request, in order: deny, limits, charge, hot cache, admission policy, permit or queue.
 //!
-//! [`Service::requests`] decodes. [`super::admission`] charges, admits and queues. Replies come back through
+//! [`Service::requests`] decodes. [`crate::dispatcher::admission`] charges, admits and queues. Replies come back through
 //! [`super::complete`], and [`Service::dispatch`] sends what waits in the queue.
 
 use std::rc::Rc;
@@ -8,7 +8,7 @@ use std::rc::Rc;
 use gate_common::abi::Reason;
 use gate_common::units::{MilliRu, Nanos};
 
-use super::demand::Demand;
+use crate::dispatcher::admission::demand::Demand;
 use super::dispatch::is_slow;
 use super::queue_item::QueueItem;
 use super::service::{Service, Session};

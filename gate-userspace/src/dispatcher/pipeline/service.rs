@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-use super::admission::Admission;
+use crate::dispatcher::admission::Admission;
 use super::queue_item::QueueItem;
 use super::senders::Senders;
 use super::streamed_request::StreamedRequest;

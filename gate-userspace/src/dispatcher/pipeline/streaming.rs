@@ -20,7 +20,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::time::timeout;
 
-use super::answered::Answered;
+use crate::dispatcher::admission::answered::Answered;
 use super::client_socket::{write_all, write_at_once};
 use super::service::{Service, Session};
 use super::streamed_request::{Body, BodyProgress, StreamedRequest};

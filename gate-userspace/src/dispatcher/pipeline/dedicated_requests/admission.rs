@@ -8,7 +8,7 @@ use gate_common::abi::Reason;
 use tokio::net::tcp::WriteHalf;
 
 use super::super::dedicated_input::NextRequest;
-use super::super::demand::Demand;
+use crate::dispatcher::admission::demand::Demand;
 use super::super::queue_item::QueueItem;
 use super::DedicatedRequests;
 use crate::clock;

@@ -13,31 +13,31 @@ use crate::protocol::price_class::PriceClass;
 
 /// The sizes of reads of one service, learned by all threads.
 #[derive(Debug)]
-pub(super) struct ReadPrices {
+pub(in crate::dispatcher) struct ReadPrices {
     sizes: Arc<ReadSizes>,
     /// The sizes that prices follow; `None` if they stay as configured.
     learn: Cell<Option<Learn>>,
 }
 
 impl ReadPrices {
-    pub(super) fn new(sizes: Arc<ReadSizes>, learn: Option<Learn>) -> Self {
+    pub(in crate::dispatcher) fn new(sizes: Arc<ReadSizes>, learn: Option<Learn>) -> Self {
         Self { sizes, learn: Cell::new(learn) }
     }
 
     /// Sets the sizes that prices follow.
-    pub(super) fn follow(&self, learn: Option<Learn>) {
+    pub(in crate::dispatcher) fn follow(&self, learn: Option<Learn>) {
         self.learn.set(learn);
     }
 
     /// True if a request that has read beyond its price is charged the difference.
     #[inline]
-    pub(super) fn settles(&self) -> bool {
+    pub(in crate::dispatcher) fn settles(&self) -> bool {
         self.learn.get().is_some_and(|learn| learn.settle == Settle::Debt)
     }
 
     /// The expected read of a tenant's request; `None` if that is the one that the request says.
     #[inline]
-    pub(super) fn expected(
+    pub(in crate::dispatcher) fn expected(
         &self,
         tenant: TenantId,
         class: PriceClass,
@@ -50,7 +50,7 @@ impl ReadPrices {
 
     /// Learns from a reply. Returns what its request has read; `None` if prices do not follow that.
     #[inline]
-    pub(super) fn observe(
+    pub(in crate::dispatcher) fn observe(
         &self,
         tenant: TenantId,
         class: PriceClass,

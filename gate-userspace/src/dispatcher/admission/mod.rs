@@ -10,7 +10,7 @@
 //!
 //! Requests over shared and dedicated connections, streamed requests and datagrams pass it alike. It knows who pays
 //! ([`Payer`]), what a request asks for ([`Demand`]) and its class; it knows no protocol, no codec and no socket. The queue
-//! is in `admission_queue.rs`.
+//! is in `queueing.rs`, the wait of a tenant that cannot pay yet in `affordable.rs`.
 //!
 //! **Invariants.** A request is charged once, and counted once, when its result is known. What is refused after its
 //! charge is refunded. Each permit that is taken is released once. Nothing here awaits while a cell is borrowed.
@@ -21,12 +21,10 @@ use std::sync::Arc;
 
 use gate_common::abi::Reason;
 use gate_common::units::{MilliRu, Nanos};
-use tokio::time::sleep;
 
-use super::answered::Answered;
-use super::demand::Demand;
-use super::read_prices::ReadPrices;
-use crate::clock;
+use self::answered::Answered;
+use self::demand::Demand;
+use self::read_prices::ReadPrices;
 use crate::dispatcher::metrics::cost_samples::ReplyBatch;
 use crate::dispatcher::metrics::{ServiceMetrics, WorkerMetrics};
 use crate::dispatcher::queue::concurrency::{SharedLimits, ThreadLatencies};
@@ -42,6 +40,14 @@ use crate::policy::Tier;
 use crate::policy::cost_model::{Measure, Window};
 use crate::policy::read_cost::{ReadSize, ReadSizes};
 use crate::protocol::Refusal;
+
+mod affordable;
+pub(super) mod answered;
+pub(super) mod demand;
+mod limit_charges;
+pub(super) mod queueing;
+mod read_prices;
+mod reply_costs;
 
 /// Admission to one service's store, in one thread. `T` is a request in the queue.
 #[derive(Debug)]
@@ -220,50 +226,6 @@ impl<T> Admission<T> {
         Ok(())
     }
 
-    /// [`Admission::charge`], for a request that may wait until its tenant can pay.
-    ///
-    /// # Errors
-    ///
-    /// A refusal, which is counted.
-    pub(crate) fn try_charge(
-        &self,
-        payer: Payer,
-        demand: Demand,
-        class: RequestClass,
-    ) -> Result<Charged, Refusal> {
-        let ledger = &mut *self.ledger.borrow_mut();
-        ledger.refresh();
-        self.charge(ledger, payer, demand, class, clock::monotonic())
-    }
-
-    /// Charges a request that was refused so, once its tenant can pay. `payer` is asked before each attempt, since a
-    /// client's tenant may change while it waits.
-    ///
-    /// # Errors
-    ///
-    /// A refusal that waiting does not change.
-    pub(crate) async fn charge_when_affordable(
-        &self,
-        payer: impl Fn() -> Payer,
-        demand: Demand,
-        class: RequestClass,
-        mut refusal: Refusal,
-    ) -> Result<Charged, Refusal> {
-        loop {
-            match refusal.reason {
-                Reason::TooLarge | Reason::UnknownSource => return Err(refusal),
-                Reason::Penalty => sleep(ONE_TICK.into()).await,
-                _ => sleep(refusal.retry_after.max(MIN_WAIT).into()).await,
-            }
-            // It counted towards the debt at first.
-            let payer = Payer { counts_for_deep_debt: false, ..payer() };
-            match self.try_charge(payer, demand, class) {
-                Ok(charged) => return Ok(charged),
-                Err(again) => refusal = again,
-            }
-        }
-    }
-
     /// Asks the admission policy whether a request would keep its objective.
     ///
     /// # Errors
@@ -438,8 +400,3 @@ impl<T> Admission<T> {
         self.queue.borrow_mut().recycle(bytes);
     }
 }
-
-/// A penalty has no known end: decisions are made this often, unless configured otherwise.
-const ONE_TICK: Nanos = Nanos::from_millis(100);
-/// The shortest time between two attempts to charge a request that waits.
-const MIN_WAIT: Nanos = Nanos::from_millis(1);

@@ -6,7 +6,7 @@
 
 use gate_common::units::MilliRu;
 
-use super::admission::Admission;
+use super::Admission;
 use super::demand::Demand;
 use crate::clock;
 use crate::dispatcher::metrics::cost_samples::CostFeatures;
@@ -17,7 +17,7 @@ use crate::policy::read_cost::{ReadSize, Reply};
 impl<T> Admission<T> {
     /// The price of a request that is expected to read so much, where its class costs `class_price`; both as dear as its
     /// tenant's multiplier and `rung` make them.
-    pub(super) fn learned_price(
+    pub(in crate::dispatcher) fn learned_price(
         &self,
         ledger: &mut Ledger,
         (tenant, rung): (TenantId, u32),
@@ -38,7 +38,7 @@ impl<T> Admission<T> {
     /// Learns from the reply of `bytes` to a request that came over a connection, and settles its read beyond its price.
     /// Returns the read, and the sum that has been paid for it.
     #[inline]
-    pub(super) fn record_reply(
+    pub(in crate::dispatcher) fn record_reply(
         &self,
         charged: &Charged,
         request: &CostFeatures,

@@ -34,7 +34,7 @@ impl Demand {
 
     /// The rows that it asks for.
     #[inline]
-    pub(super) const fn requested_rows(&self) -> RequestedRows {
+    pub(in crate::dispatcher) const fn requested_rows(&self) -> RequestedRows {
         requested_rows(self.rows, self.rows_by)
     }
 }

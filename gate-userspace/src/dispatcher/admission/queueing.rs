@@ -1,4 +1,4 @@
-//! The queue's part of [admission](super::admission): into it where no permit is free, and out of it with a permit or a
+//! The queue's part of [admission](super): into it where no permit is free, and out of it with a permit or a
 //! refusal.
 
 use std::cell::Cell;
@@ -6,7 +6,7 @@ use std::cell::Cell;
 use gate_common::abi::Reason;
 use gate_common::units::Nanos;
 
-use super::admission::{Admission, ClientQueue};
+use super::{Admission, ClientQueue};
 use crate::dispatcher::queue::tier_queue::{QueueKey, Queued};
 use crate::dispatcher::request::Charged;
 use crate::protocol::Refusal;

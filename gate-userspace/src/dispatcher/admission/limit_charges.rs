@@ -3,7 +3,7 @@
 use gate_common::abi::{OtherBucket, Reason};
 use gate_common::units::{MilliRu, Nanos};
 
-use super::admission::Admission;
+use super::Admission;
 use crate::dispatcher::request::Payer;
 use crate::dispatcher::tenants::ledger::{Ledger, TenantId};
 use crate::dispatcher::tenants::request_limits::LimitSet;
@@ -16,7 +16,7 @@ impl<T> Admission<T> {
     ///
     /// A refusal, which is counted. The XDP program's charge, if there was one, is refunded.
     #[inline]
-    pub(super) fn take_limits(
+    pub(in crate::dispatcher) fn take_limits(
         &self,
         ledger: &mut Ledger,
         payer: Payer,
@@ -47,7 +47,7 @@ impl<T> Admission<T> {
 
     /// Gives back to its limits what a request took that is refused after all.
     #[inline]
-    pub(super) fn return_to_limits(
+    pub(in crate::dispatcher) fn return_to_limits(
         &self,
         ledger: &Ledger,
         tenant: TenantId,

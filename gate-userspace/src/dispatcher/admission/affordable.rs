@@ -1,0 +1,62 @@
+//! Charges of requests that wait until their tenant can pay, where a refusal would change what other requests do.
+
+use gate_common::abi::Reason;
+use gate_common::units::Nanos;
+use tokio::time::sleep;
+
+use super::Admission;
+use super::demand::Demand;
+use crate::clock;
+use crate::dispatcher::request::{Charged, Payer, RequestClass};
+use crate::protocol::Refusal;
+
+impl<T> Admission<T> {
+    /// [`Admission::charge`], for a request that may wait until its tenant can pay.
+    ///
+    /// # Errors
+    ///
+    /// A refusal, which is counted.
+    pub(crate) fn try_charge(
+        &self,
+        payer: Payer,
+        demand: Demand,
+        class: RequestClass,
+    ) -> Result<Charged, Refusal> {
+        let ledger = &mut *self.ledger.borrow_mut();
+        ledger.refresh();
+        self.charge(ledger, payer, demand, class, clock::monotonic())
+    }
+
+    /// Charges a request that was refused so, once its tenant can pay. `payer` is asked before each attempt, since a
+    /// client's tenant may change while it waits.
+    ///
+    /// # Errors
+    ///
+    /// A refusal that waiting does not change.
+    pub(crate) async fn charge_when_affordable(
+        &self,
+        payer: impl Fn() -> Payer,
+        demand: Demand,
+        class: RequestClass,
+        mut refusal: Refusal,
+    ) -> Result<Charged, Refusal> {
+        loop {
+            match refusal.reason {
+                Reason::TooLarge | Reason::UnknownSource => return Err(refusal),
+                Reason::Penalty => sleep(ONE_TICK.into()).await,
+                _ => sleep(refusal.retry_after.max(MIN_WAIT).into()).await,
+            }
+            // It counted towards the debt at first.
+            let payer = Payer { counts_for_deep_debt: false, ..payer() };
+            match self.try_charge(payer, demand, class) {
+                Ok(charged) => return Ok(charged),
+                Err(again) => refusal = again,
+            }
+        }
+    }
+}
+
+/// A penalty has no known end: decisions are made this often, unless configured otherwise.
+const ONE_TICK: Nanos = Nanos::from_millis(100);
+/// The shortest time between two attempts to charge a request that waits.
+const MIN_WAIT: Nanos = Nanos::from_millis(1);
