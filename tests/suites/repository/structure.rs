@@ -9,10 +9,10 @@ use std::path::Path;
 const ROOT: &str = "gate-userspace/src";
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 109] = [
+const ORDER: [&str; 110] = [
     "worker.rs",
-    "accept.rs",
     "pipeline/mod.rs",
+    "pipeline/accepted.rs",
     "pipeline/client_task.rs",
     "pipeline/login.rs",
     "pipeline/housekeeping.rs",
@@ -56,6 +56,7 @@ const ORDER: [&str; 109] = [
     "stores/error.rs",
     "stores/health.rs",
     "mod.rs",
+    "accept.rs",
     "listen.rs",
     "hot_restart.rs",
     "shared_service.rs",

@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use foldhash::fast::RandomState;
 
 use super::slots::TenantCounts;
+use crate::dispatcher::settings::Limits;
 use crate::dispatcher::tenants::ledger::TenantId;
 
 /// The bytes that the clients of all threads hold.
@@ -65,6 +66,14 @@ pub(crate) struct MemoryShare {
     memory: Rc<ClientMemory>,
     tenant: RefCell<Rc<TenantMemory>>,
     bytes: Cell<usize>,
+}
+
+impl MemoryLimits {
+    /// Those of a service; a tenant may hold all only if it is not one of several.
+    pub(crate) fn of(limits: &Limits, are_several: bool) -> Self {
+        let tenant = if are_several { limits.tenant_memory } else { limits.client_memory };
+        Self { all: limits.client_memory, tenant }
+    }
 }
 
 impl ClientMemory {

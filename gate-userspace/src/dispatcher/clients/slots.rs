@@ -15,7 +15,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use foldhash::fast::RandomState;
 
+use crate::dispatcher::settings::Limits;
 use crate::dispatcher::tenants::ledger::TenantId;
+use crate::dispatcher::tenants::usage::Usage;
 
 /// The slots of one service.
 #[derive(Debug, Default)]
@@ -55,6 +57,15 @@ pub(crate) struct MostSlots {
     pub(crate) known: usize,
     /// For one tenant's.
     pub(crate) tenant: usize,
+}
+
+impl MostSlots {
+    /// Those of a service for a tenant with this `usage`, which may be one of several.
+    pub(crate) fn of(limits: &Limits, usage: Option<&Usage>, are_several: bool) -> Self {
+        let may_have_all = usage.is_some_and(Usage::has_own_limit) || !are_several;
+        let tenant = if may_have_all { limits.max_clients } else { limits.tenant_clients };
+        Self { unknown: limits.max_unknown_clients, known: limits.max_clients, tenant }
+    }
 }
 
 impl Slots {

@@ -4,9 +4,12 @@
 //! logged at once. While a store stays down, or loses connections without going down, one line in [`REMINDER`] counts the
 //! failures: a dead store costs a log line a minute, however many threads and pools try to reach it.
 
+use std::fmt::Display;
 use std::sync::{Mutex, PoisonError};
 
 use gate_common::units::Nanos;
+
+use crate::config::StoreAddress;
 
 /// One store's state, shared by all threads. It is locked only when a connection begins or ends, and by readers.
 #[derive(Debug, Default)]
@@ -99,6 +102,26 @@ impl StoreState {
     /// Connections that there are now.
     pub(crate) fn connections(&self) -> u64 {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).connections
+    }
+}
+
+impl StoreLog {
+    /// Writes the line to the log; `why` is the last failure.
+    pub(crate) fn write(self, service: &str, store: &StoreAddress, why: &dyn Display) {
+        match self {
+            Self::Down => {
+                tracing::warn!(service, %store, %why, "the store is down: its requests are refused until it answers");
+            }
+            Self::StillDown { down_for, failures } => {
+                tracing::warn!(service, %store, %why, %down_for, failures, "the store is still down; said once a minute");
+            }
+            Self::LostConnections { failures } => {
+                tracing::warn!(service, %store, %why, failures, "lost connections to the store; said once a minute");
+            }
+            Self::UpAgain { down_for } => {
+                tracing::info!(service, %store, %down_for, "the store is up again");
+            }
+        }
     }
 }
 

@@ -7,16 +7,15 @@ use std::sync::Arc;
 use gate_common::abi::Reason;
 use gate_common::units::Nanos;
 
-use crate::dispatcher::admission::answered::Answered;
 use super::queue_item::QueueItem;
 use super::service::{Service, Session};
 use crate::clock;
+use crate::dispatcher::admission::answered::Answered;
 use crate::dispatcher::clients::client::{CloseCause, HOLD_OUTPUT, RESUME_OUTPUT};
 use crate::dispatcher::hot_cache::CacheRole;
 use crate::dispatcher::hot_cache::flights::{Completion, Flight, PendingTtl};
 use crate::dispatcher::metrics::Event;
 use crate::dispatcher::metrics::cost_samples::ReplyBatch;
-use crate::dispatcher::metrics::store_state::StoreLog;
 use crate::dispatcher::request::{Charged, InFlight};
 use crate::dispatcher::settings::Settings;
 use crate::dispatcher::stores::error::StoreError;
@@ -187,9 +186,8 @@ impl<W: Wire> StoreEvents for Service<W> {
         self.metrics.count(Event::StoreConnected);
         let service = &self.settings.name;
         let store = &self.settings.backend.address;
-        if let Some(StoreLog::UpAgain { down_for }) = self.service_metrics.store.connected(clock::monotonic())
-        {
-            tracing::info!(service, %store, %down_for, "the store is up again");
+        if let Some(line) = self.service_metrics.store.connected(clock::monotonic()) {
+            line.write(service, store, &"");
         }
         tracing::debug!(service, "connected to the store");
     }
@@ -202,17 +200,8 @@ impl<W: Wire> StoreEvents for Service<W> {
         self.metrics.count(Event::StoreFailed);
         let service = &self.settings.name;
         let store = &self.settings.backend.address;
-        match self.service_metrics.store.failed(clock::monotonic()) {
-            Some(StoreLog::Down) => {
-                tracing::warn!(service, %store, %why, "the store is down: its requests are refused until it answers");
-            }
-            Some(StoreLog::StillDown { down_for, failures }) => {
-                tracing::warn!(service, %store, %why, %down_for, failures, "the store is still down; said once a minute");
-            }
-            Some(StoreLog::LostConnections { failures }) => {
-                tracing::warn!(service, %store, %why, failures, "lost connections to the store; said once a minute");
-            }
-            Some(StoreLog::UpAgain { .. }) | None => {}
+        if let Some(line) = self.service_metrics.store.failed(clock::monotonic()) {
+            line.write(service, store, why);
         }
         tracing::debug!(service, %store, %why, %backoff, "a connection to the store failed");
     }

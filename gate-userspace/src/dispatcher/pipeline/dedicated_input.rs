@@ -3,8 +3,8 @@
 
 use gate_common::abi::Reason;
 
-use crate::dispatcher::admission::demand::Demand;
 use super::exchange::Exchange;
+use crate::dispatcher::admission::demand::Demand;
 use crate::dispatcher::identity::LoginRequest;
 use crate::dispatcher::metrics::Event;
 use crate::dispatcher::request::RequestClass;

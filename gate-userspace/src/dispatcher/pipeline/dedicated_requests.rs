@@ -21,11 +21,11 @@ use tokio::net::tcp::{OwnedReadHalf, WriteHalf};
 
 use super::client_socket::write_all;
 use super::dedicated_input::{ConnectionState, NextRequest};
-use crate::dispatcher::admission::demand::Demand;
 use super::exchange::{CHUNK, Exchange, Sent};
 use super::service::{Service, Session};
 use super::streamed_request::BodyProgress;
 use crate::clock;
+use crate::dispatcher::admission::demand::Demand;
 use crate::dispatcher::clients::client::CloseCause;
 use crate::dispatcher::identity::LoginRequest;
 use crate::dispatcher::metrics::cost_samples::CostFeatures;

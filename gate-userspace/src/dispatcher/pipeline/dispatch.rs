@@ -5,12 +5,12 @@ use std::rc::Rc;
 
 use gate_common::units::Nanos;
 
-use crate::dispatcher::admission::ClientQueue;
-use crate::dispatcher::admission::queueing::{Dequeued, QueuedRequest};
 use super::queue_item::QueueItem;
 use super::service::{Service, Session};
 use super::streamed_request::StreamedRequest;
 use crate::clock;
+use crate::dispatcher::admission::ClientQueue;
+use crate::dispatcher::admission::queueing::{Dequeued, QueuedRequest};
 use crate::dispatcher::hot_cache::CacheRole;
 use crate::dispatcher::request::{Charged, InFlight};
 use crate::dispatcher::stores::events::FollowUp;

@@ -11,9 +11,9 @@ use gate_common::units::Nanos;
 use tokio::net::tcp::ReadHalf;
 use tokio::time::sleep;
 
-use crate::dispatcher::admission::answered::Answered;
 use super::service::{Service, Session};
 use crate::clock;
+use crate::dispatcher::admission::answered::Answered;
 use crate::dispatcher::clients::client::{CloseCause, WriteStatus};
 use crate::dispatcher::clients::task_budget::TaskBudget;
 use crate::dispatcher::hot_cache::dedicated_writes::{DedicatedReply, DedicatedWrites, ReplyStart};

@@ -13,11 +13,11 @@ use gate_common::token_bucket::Take;
 use gate_common::units::{Fraction, MilliRu, Multiplier, Nanos};
 use tokio::sync::mpsc;
 
-use crate::dispatcher::admission::Quote;
-use crate::dispatcher::admission::demand::Demand;
 use super::dispatch::is_slow;
 use super::service::{Service, Session};
 use crate::clock;
+use crate::dispatcher::admission::Quote;
+use crate::dispatcher::admission::demand::Demand;
 use crate::dispatcher::clients::client::ReplySink;
 use crate::dispatcher::hot_cache::CachePeek;
 use crate::dispatcher::questions::PendingQuestion;

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use gate_common::units::Nanos;
 
-use super::service::{Service, Session, memory_limits};
+use super::service::{Service, Session};
+use crate::dispatcher::clients::memory_budget::MemoryLimits;
 use crate::dispatcher::wire::Wire;
 
 impl<W: Wire> Service<W> {
@@ -30,7 +31,7 @@ impl<W: Wire> Service<W> {
         self.refresh_limits();
         *self.types.borrow_mut() = self.settings.types.borrow().clone();
         self.refresh_tenants();
-        self.memory.set_limits(memory_limits(&self.limits.get(), &self.tenants.borrow()));
+        self.memory.set_limits(MemoryLimits::of(&self.limits.get(), self.tenants.borrow().are_several()));
         self.local_addrs.borrow_mut().clone_from(&self.settings.local_addrs.borrow());
     }
 

@@ -3,7 +3,7 @@
 //! [`service::Service`] binds the rooms of the dispatcher together for one proxied service in one thread, and
 //! [`service::Session`] is one of its clients. This folder holds their only `impl`s: one file for each step.
 //!
-//! 1. [`client_task`] reads from a client, and [`decode`] takes the requests out of its input; [`datagrams`] does so for
+//! 1. [`accepted`] takes a client in. [`client_task`] reads from a client, and [`decode`] takes the requests out of its input; [`datagrams`] does so for
 //!    datagrams.
 //! 2. [`request`]: each step of a decoded request. [`login`]: a request that may change the user.
 //! 3. [`crate::dispatcher::admission`]: charge, admission policy, permit and queue, for requests of every kind.
@@ -14,6 +14,7 @@
 //! [`dedicated`], [`dedicated_requests`] and [`streaming`] take the requests that need a store connection for themselves.
 //! [`explain`] follows a request without effect. [`registry`] has the limits of clients, [`session`] their tenants. [`store_access`] and [`housekeeping`] are periodic work.
 
+mod accepted;
 mod client_socket;
 mod client_task;
 mod complete;

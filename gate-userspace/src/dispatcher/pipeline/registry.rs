@@ -55,10 +55,7 @@ impl<W: Wire> Service<W> {
 
     /// The number of connections that there may be for clients of a tenant.
     pub(crate) fn most_slots(&self, usage: Option<&Usage>) -> MostSlots {
-        let limits = self.limits.get();
-        let may_have_all = usage.is_some_and(Usage::has_own_limit) || !self.tenants.borrow().are_several();
-        let tenant = if may_have_all { limits.max_clients } else { limits.tenant_clients };
-        MostSlots { unknown: limits.max_unknown_clients, known: limits.max_clients, tenant }
+        MostSlots::of(&self.limits.get(), usage, self.tenants.borrow().are_several())
     }
 
     /// Counts a client that is one too many. Returns the reply to it.

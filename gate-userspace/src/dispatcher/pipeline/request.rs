@@ -8,11 +8,11 @@ use std::rc::Rc;
 use gate_common::abi::Reason;
 use gate_common::units::{MilliRu, Nanos};
 
-use crate::dispatcher::admission::demand::Demand;
 use super::dispatch::is_slow;
 use super::queue_item::QueueItem;
 use super::service::{Service, Session};
 use crate::clock;
+use crate::dispatcher::admission::demand::Demand;
 use crate::dispatcher::clients::conversation::ConnectionMode;
 use crate::dispatcher::clients::replies::Replies;
 use crate::dispatcher::hot_cache::{CacheDecision, ReadResult};

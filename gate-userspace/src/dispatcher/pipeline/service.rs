@@ -6,10 +6,10 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-use crate::dispatcher::admission::Admission;
 use super::queue_item::QueueItem;
 use super::senders::Senders;
 use super::streamed_request::StreamedRequest;
+use crate::dispatcher::admission::Admission;
 use crate::dispatcher::clients::SharedBounds;
 use crate::dispatcher::clients::client::Client;
 use crate::dispatcher::clients::memory_budget::{ClientMemory, MemoryLimits};
@@ -142,7 +142,8 @@ impl<W: Wire> Service<W> {
             shared_metrics,
             (&shared.limits, shared.read_sizes),
         );
-        let memory = ClientMemory::new(memory, settings.threads, memory_limits(&limits, &tenants));
+        let memory =
+            ClientMemory::new(memory, settings.threads, MemoryLimits::of(&limits, tenants.are_several()));
         Rc::new(Self {
             settings,
             limits: Cell::new(limits),
@@ -171,10 +172,4 @@ impl<W: Wire> Service<W> {
             is_first: number == 0,
         })
     }
-}
-
-/// The memory that clients may hold. A tenant may hold all only if there is no other.
-pub(super) fn memory_limits(limits: &Limits, tenants: &Tenants) -> MemoryLimits {
-    let tenant = if tenants.are_several() { limits.tenant_memory } else { limits.client_memory };
-    MemoryLimits { all: limits.client_memory, tenant }
 }

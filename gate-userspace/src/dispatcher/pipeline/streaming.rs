@@ -20,11 +20,11 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::time::timeout;
 
-use crate::dispatcher::admission::answered::Answered;
 use super::client_socket::{write_all, write_at_once};
 use super::service::{Service, Session};
 use super::streamed_request::{Body, BodyProgress, StreamedRequest};
 use crate::clock;
+use crate::dispatcher::admission::answered::Answered;
 use crate::dispatcher::clients::client::CloseCause;
 use crate::dispatcher::clients::task_budget::TaskBudget;
 use crate::dispatcher::hot_cache::CacheRole;

@@ -8,10 +8,10 @@ use gate_common::abi::Reason;
 use tokio::net::tcp::WriteHalf;
 
 use super::super::dedicated_input::NextRequest;
-use crate::dispatcher::admission::demand::Demand;
 use super::super::queue_item::QueueItem;
 use super::DedicatedRequests;
 use crate::clock;
+use crate::dispatcher::admission::demand::Demand;
 use crate::dispatcher::clients::client::CloseCause;
 use crate::dispatcher::request::{Charged, RequestClass};
 use crate::dispatcher::tenants::ledger::TenantId;
