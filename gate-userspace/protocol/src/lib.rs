@@ -16,6 +16,7 @@
 //!
 //! - [`memcached`]: text and meta commands, over TCP and in datagrams.
 //! - [`resp`]: RESP2 and RESP3, and the commands of Redis.
+//! - [`http`]: routes, addresses and refusals; its messages are a library's.
 //! - [`mod@proxy_header`]: who a client is, by the word of the proxy before gate.
 //!
 //! Each has a request side (a `Decoder`), an answer side, and one place that writes refusals.
@@ -26,6 +27,7 @@ use gate_common::abi::Reason;
 use gate_common::units::Nanos;
 
 pub mod deny;
+pub mod http;
 pub mod memcached;
 mod number;
 pub mod own;

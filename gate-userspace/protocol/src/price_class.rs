@@ -44,6 +44,26 @@ impl PriceClass {
         } as u8)
     }
 
+    /// Those of HTTP: reads and writes without a route of their own, then the first routes' query types.
+    pub const OF_HTTP: Names =
+        ["read", "write", "route-1", "route-2", "route-3", "route-4", "other", "unread"];
+
+    /// That of a request by HTTP whose query type has this place: the types of the first four routes have one each, which
+    /// learned prices tell apart.
+    #[must_use]
+    pub const fn of_http(place: usize) -> Self {
+        const READ: usize = Class::Read.index();
+        const WRITE: usize = Class::Write.index();
+        match place {
+            READ => Self::GET,
+            WRITE => Self(1),
+            _ if place >= Class::ALL.len() && place < Class::ALL.len() + 4 => {
+                Self((place - Class::ALL.len()) as u8 + 2)
+            }
+            _ => Self::OTHER,
+        }
+    }
+
     /// That of a request to Redis.
     #[must_use]
     pub const fn of_redis(class: Class) -> Self {

@@ -1,0 +1,95 @@
+//! How a refusal is answered over HTTP.
+
+use gate_common::abi::Reason;
+use gate_common::units::Nanos;
+
+use crate::{Blame, Refusal};
+
+/// The status of a refusal; `overload` is that of the store's own excess.
+#[must_use]
+pub const fn status(refusal: Refusal, overload: u16) -> u16 {
+    match refusal.blame() {
+        Blame::Throttled => 429,
+        Blame::Overloaded | Blame::Unavailable => overload,
+        Blame::Uncertain => 502,
+        Blame::Denied => match refusal.reason {
+            Reason::TooLarge => 413,
+            Reason::Malformed => 400,
+            _ => 403,
+        },
+    }
+}
+
+/// When the request is worth another try; `None` where that helps nothing, or could do it twice.
+#[must_use]
+pub fn retry_after(refusal: Refusal) -> Option<RetryAfter> {
+    let may_help = !matches!(refusal.blame(), Blame::Uncertain | Blame::Denied);
+    may_help.then(|| RetryAfter::of(refusal.retry_after))
+}
+
+/// A time to wait, as the two fields have it: rounded up, at least 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetryAfter {
+    /// `Retry-After`, in seconds.
+    pub seconds: u64,
+    /// `Gate-Retry-After-Ms`.
+    pub millis: u64,
+}
+
+impl RetryAfter {
+    fn of(wait: Nanos) -> Self {
+        Self { seconds: wait.0.div_ceil(1_000_000_000).max(1), millis: wait.0.div_ceil(1_000_000).max(1) }
+    }
+}
+
+/// The text of a refusal for people, a line: the words that clients of the other protocols get.
+#[must_use]
+pub fn text(refusal: Refusal) -> Vec<u8> {
+    let mut text = refusal.blame().word().as_bytes().to_vec();
+    text.push(b' ');
+    refusal.write(&mut text);
+    text.push(b'\n');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_status_says_at_fault_is_the_tenant_the_store_or_the_request() {
+        for reason in Reason::ALL {
+            let expected = match reason {
+                Reason::Quota
+                | Reason::RejectedUntil
+                | Reason::RejectionRate
+                | Reason::Limit
+                | Reason::HotKey => 429,
+                Reason::Penalty
+                | Reason::Slo
+                | Reason::QueueDelay
+                | Reason::QueueFull
+                | Reason::Deadline
+                | Reason::StoreDown => 529,
+                Reason::TooLarge => 413,
+                Reason::Malformed => 400,
+                _ => 403,
+            };
+            let refusal = Refusal::of(reason);
+            assert_eq!(status(refusal, 529), expected, "{}", reason.name());
+            assert_eq!(retry_after(refusal).is_some(), matches!(expected, 429 | 529), "{}", reason.name());
+        }
+        assert_eq!((status(Refusal::uncertain(), 503), retry_after(Refusal::uncertain())), (502, None));
+    }
+
+    #[test]
+    fn waits_are_rounded_up_and_never_nothing() {
+        for (wait, seconds, millis) in [(0, 1, 1), (1, 1, 1), (10_000_000, 1, 10), (1_500_000_001, 2, 1_501)]
+        {
+            let after = retry_after(Refusal::after(Reason::Quota, Nanos(wait)));
+            assert_eq!(after, Some(RetryAfter { seconds, millis }));
+        }
+        let text = text(Refusal::after(Reason::Quota, Nanos(1)));
+        assert_eq!(text, b"throttled retry_after_ms=1 reason=quota\n");
+    }
+}
