@@ -153,7 +153,7 @@ impl Target {
             question: match service.protocol {
                 Protocol::Memcached => b"version\r\n",
                 Protocol::Resp => b"*1\r\n$4\r\nPING\r\n",
-                Protocol::Opaque => return None,
+                Protocol::Opaque | Protocol::Http => return None,
             },
             every: probe.every.into(),
             timeout: probe.timeout.into(),

@@ -172,6 +172,8 @@ pub enum Protocol {
     Memcached = 1,
     /// RESP, Redis' protocol.
     Resp = 2,
+    /// HTTP, which XDP does not look into.
+    Http = 3,
 }
 
 /// Classes of requests that XDP tells apart for their expected latency.

@@ -245,8 +245,11 @@ impl Service {
         };
         let configured = config.services.iter().find(|found| found.name == metrics.name);
         let backend = configured.and_then(|service| service.backend.as_ref());
-        let is_redis = configured.is_some_and(|service| service.protocol == Protocol::Resp);
-        let classes = if is_redis { &PriceClass::OF_REDIS } else { &PriceClass::OF_MEMCACHED };
+        let classes = match configured.map(|service| service.protocol) {
+            Some(Protocol::Resp) => &PriceClass::OF_REDIS,
+            Some(Protocol::Http) => &PriceClass::OF_HTTP,
+            _ => &PriceClass::OF_MEMCACHED,
+        };
         let learn = configured.and_then(|service| service.price.learn);
         let settles = learn.is_some_and(|learn| learn.settle == Settle::Debt);
         let types = metrics.types.names().zip(&window.counts);

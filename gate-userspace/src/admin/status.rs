@@ -216,6 +216,7 @@ impl Service {
         let (protocol, classes) = match service.protocol {
             protocol if protocol == Protocol::Memcached as u8 => ("memcached", &PriceClass::OF_MEMCACHED),
             protocol if protocol == Protocol::Resp as u8 => ("resp", &PriceClass::OF_REDIS),
+            protocol if protocol == Protocol::Http as u8 => ("http", &PriceClass::OF_HTTP),
             _ => ("opaque", &PriceClass::OF_MEMCACHED),
         };
         let shed = state.shed;

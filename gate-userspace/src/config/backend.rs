@@ -6,13 +6,14 @@ use gate_common::units::{Fraction, Nanos};
 use ipnet::IpNet;
 
 use super::admission::{Admission, Objective};
+use super::http::Http;
 use super::identity::StoreLogin;
 use super::parsers::{SWITCH, number, one_of, overlap, prefix, time};
 use super::raw::Section;
 use super::store_address::{self, StoreAddress};
 use super::units::{self, Wrong};
 use super::values::Protocol;
-use super::{admission, identity, query_types};
+use super::{admission, http, identity, query_types};
 use crate::policy::Tier;
 use crate::protocol::query_types::QueryTypes;
 
@@ -66,6 +67,8 @@ pub struct Backend {
     /// Where proxies are that say by a header whose connections are; `None` if there are none. 1 to 64, none of them of
     /// length 0.
     pub trusted: Option<Vec<IpNet>>,
+    /// The settings of HTTP; `None` for other protocols.
+    pub http: Option<Http>,
 }
 
 impl Backend {
@@ -107,7 +110,7 @@ pub struct HotKeys {
 }
 
 /// The keys that mean nothing without a backend.
-const KEYS: [&str; 24] = [
+const KEYS: [&str; 29] = [
     "proxy_protocol",
     "trusted",
     "hot_keys",
@@ -132,6 +135,11 @@ const KEYS: [&str; 24] = [
     "max_pools",
     "store_user",
     "store_password_file",
+    "tenant_header",
+    "tier_header",
+    "overload_status",
+    "rate_limit_fields",
+    "rows",
 ];
 
 /// Reads a service's backend, if it has one.
@@ -147,7 +155,8 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
     let store_timeout = s.get("store_timeout", time(TIMEOUT_RANGE)).unwrap_or(Nanos::from_secs(1));
     let slow_timeout = slow_timeout(s, store_timeout);
     let max_request = s.get("max_request", |text| units::size(text, 1 << 10, REDIS_TAKES));
-    let max_request = max_request.unwrap_or(if protocol == Protocol::Resp { REDIS_TAKES } else { 2 << 20 });
+    let max_request =
+        max_request.unwrap_or(if protocol == Protocol::Memcached { 2 << 20 } else { REDIS_TAKES });
     let max_depth = s.get("max_depth", number(1, 100_000)).unwrap_or(1_000);
     let max_output = s.get("max_output", |text| units::size(text, 64 << 10, 4 << 30)).unwrap_or(64 << 20);
     let client_memory =
@@ -161,12 +170,13 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
     let max_datagrams = s.get("max_datagrams", number(1, 1_000_000)).unwrap_or(1_000);
     let client_timeout = s.get("client_timeout", time(CLIENT_RANGE)).unwrap_or(Nanos::from_secs(60));
     let hot_keys = hot_keys(s.section("hot_keys"));
-    let (query_types, names) = query_types::read(s.section("query_types"), protocol);
+    let (query_types, names, routes) = query_types::read(s.section("query_types"), protocol);
     let tiers = tiers(s.section("tiers"), &names);
     let admission = admission::read(s, &names);
     let max_pools = s.get("max_pools", number(1, 4_096)).unwrap_or(64) as usize;
     let store_login = identity::store_login(s, protocol);
-    let trusted = trusted_proxies(s);
+    let (trusted, proxies) = trusted_proxies(s, protocol);
+    let http = http::read(s, protocol, &names, routes, trusted);
     Some(Backend {
         client_timeout,
         hot_keys,
@@ -175,7 +185,8 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
         admission,
         max_pools,
         store_login,
-        trusted,
+        trusted: proxies,
+        http,
         address: address?,
         connections,
         store_timeout,
@@ -204,7 +215,7 @@ fn store_address(
     if address.is_some() && protocol == Protocol::Opaque {
         section.fault(
             "backend",
-            "what is opaque cannot be proxied; protocol = \"memcached\" or \"resp\" can".to_owned(),
+            "what is opaque cannot be proxied; protocol = \"memcached\", \"resp\" or \"http\" can".to_owned(),
         );
     }
     if let Some(address) = address.as_ref().and_then(StoreAddress::fixed) {
@@ -224,8 +235,8 @@ fn memory_share(text: &str) -> Result<Fraction, Wrong> {
     if share < Fraction::of(1, 100) { Err("must be from 1% to 100%".to_owned()) } else { Ok(share) }
 }
 
-/// The proxies that may say whose a connection is, if any may.
-fn trusted_proxies(s: &mut Section<'_>) -> Option<Vec<IpNet>> {
+/// The sources that may say whose a request or a connection is; and again, if they say so by a header of the connection.
+fn trusted_proxies(s: &mut Section<'_>, protocol: Protocol) -> (Vec<IpNet>, Option<Vec<IpNet>>) {
     let is_on = s.get("proxy_protocol", one_of(&SWITCH)).unwrap_or(s.has("proxy_protocol"));
     let items = s.list("trusted", prefix);
     if is_on && !s.has("trusted") {
@@ -233,7 +244,7 @@ fn trusted_proxies(s: &mut Section<'_>) -> Option<Vec<IpNet>> {
                        [\"198.18.3.0/24\"]";
         s.fault("proxy_protocol", message.to_owned());
     }
-    if !is_on && s.has("trusted") {
+    if !is_on && s.has("trusted") && protocol != Protocol::Http {
         s.fault("trusted", "means something only beside proxy_protocol = \"on\"".to_owned());
     }
     let mut trusted = Vec::new();
@@ -246,7 +257,8 @@ fn trusted_proxies(s: &mut Section<'_>) -> Option<Vec<IpNet>> {
             trusted.push(item.value);
         }
     }
-    is_on.then_some(trusted)
+    let proxies = is_on.then(|| trusted.clone());
+    (trusted, proxies)
 }
 
 fn hot_keys(mut section: Section<'_>) -> HotKeys {

@@ -21,6 +21,10 @@ fn of_backend(service: &Service, backend: &Backend, threads: u64) -> u64 {
     let listening = (service.listen.len() * 2) as u64;
     // memcached's clients are all the same to it.
     let pools = if service.protocol == Protocol::Resp { backend.max_pools as u64 } else { 1 };
+    if service.protocol == Protocol::Http {
+        // Each request under way has a connection of its own, and each thread keeps some.
+        return 2 * clients + threads * (listening + KEPT_BY_HTTP);
+    }
     clients + threads * (listening + pools * u64::from(backend.connections) + KEPT)
 }
 
@@ -30,6 +34,8 @@ const OWN: u64 = 1_024;
 const BY_THREAD: u64 = 8;
 /// Connections to the store that are kept for logins and long requests.
 const KEPT: u64 = 16;
+/// Connections to an HTTP store that are kept for the next requests.
+const KEPT_BY_HTTP: u64 = 64;
 
 #[cfg(test)]
 mod tests {

@@ -8,6 +8,7 @@
 //! - `units`: quantities as they are written.
 //! - `backend`, `admission`: what only proxied services say.
 //! - `query_types`: the query types of a proxied service.
+//! - `http`: what only services with that protocol say.
 //! - `identity`: users, and what they may not do.
 //! - `parts`: tenants by key.
 //! - `price`: what requests cost, and how that learns.
@@ -42,6 +43,7 @@ mod fault;
 mod file;
 mod frames;
 mod gate;
+mod http;
 mod identity;
 mod names;
 mod overrides;
@@ -67,6 +69,7 @@ pub use backend::{Backend, HotKeys};
 pub use defaults::{ChangedDefault, changed_defaults};
 pub use error::Error;
 pub use fault::{Fault, Faults};
+pub use http::Http;
 pub use identity::{StoreLogin, User};
 pub use overrides::{Override, Wrong, edit, section_of, value_at};
 pub(crate) use parsers::prefix;
@@ -219,6 +222,8 @@ pub struct Tenant {
     pub part: Option<Part>,
     /// Users of the stores that it is charged for, wherever they come from.
     pub users: Vec<User>,
+    /// Values of a service's `tenant_header` that name it, distinct among all tenants; the first is written to the store.
+    pub ids: Vec<String>,
     /// Commands that are refused to it where gate proxies.
     pub deny: Deny,
     /// The keys that it may touch where gate proxies.

@@ -5,13 +5,18 @@ use std::collections::HashMap;
 use super::fault::did_you_mean;
 use super::raw::{Item, Section};
 use super::values::Protocol;
+use crate::protocol::http::routes::{Pattern, WrongPattern};
 use crate::protocol::query_types::QueryTypes;
 use crate::protocol::{Class, memcached, resp};
 
-/// Reads the table: types, each with its commands. Also returns the names by which the other tables may know types, by
-/// their places.
-pub(super) fn read<'d>(mut section: Section<'d>, protocol: Protocol) -> (QueryTypes, Vec<&'d str>) {
+/// Reads the table: types, each with its commands, or with its patterns of routes. Also returns the names by which the other
+/// tables may know types, by their places, and the routes.
+pub(super) fn read<'d>(
+    mut section: Section<'d>,
+    protocol: Protocol,
+) -> (QueryTypes, Vec<&'d str>, Vec<(Pattern, String)>) {
     let mut types = Vec::new();
+    let mut routes = Vec::new();
     let mut taken = HashMap::new();
     let mut names = Class::ALL.map(Class::name).to_vec();
     for name in section.keys() {
@@ -21,11 +26,26 @@ pub(super) fn read<'d>(mut section: Section<'d>, protocol: Protocol) -> (QueryTy
                 section.fault(name, wrong);
             }
         }
+        if protocol == Protocol::Http {
+            let items =
+                section.list(name, |text| text.parse().map_err(|wrong: WrongPattern| wrong.to_string()));
+            routes.extend(items.into_iter().map(|item| (route(item, &mut taken), name.to_owned())));
+            types.push((name, Vec::new()));
+            continue;
+        }
         let items = section.list(name, |text| Ok(text.to_owned()));
         let commands = items.into_iter().filter_map(|item| command(item, protocol, &mut taken));
         types.push((name, commands.collect()));
     }
-    (QueryTypes::new(&types), names)
+    (QueryTypes::new(&types), names, routes)
+}
+
+/// The pattern of an item; `taken` holds the lines of those before it.
+fn route(item: Item<'_, Pattern>, taken: &mut HashMap<String, usize>) -> Pattern {
+    if let Some(line) = taken.insert(format!("{:?}", item.value), item.line()) {
+        item.fault(format!("is of a type already, on line {line}"));
+    }
+    item.value
 }
 
 /// The command that an item names; `taken` holds the lines of those before it.
@@ -35,7 +55,7 @@ fn command(item: Item<'_, String>, protocol: Protocol, taken: &mut HashMap<Strin
         Protocol::Resp => (resp::is_command(&name), "\"SORT\", \"CONFIG GET\""),
         Protocol::Memcached => (memcached::Command::named(&name).next().is_some(), "\"gets\", \"incr\""),
         // That it is proxied is the fault.
-        Protocol::Opaque => return None,
+        Protocol::Opaque | Protocol::Http => return None,
     };
     if !known {
         let resp = (protocol == Protocol::Resp).then(resp::names).into_iter().flatten();

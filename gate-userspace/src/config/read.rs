@@ -19,7 +19,7 @@ use super::raw::Section;
 use super::units::{self, Wrong};
 use super::values::{Action, Protocol, TcpPrice, TenantIndex, TenantMetrics, Transports, XdpMode};
 use super::{
-    Config, Service, Tenant, backend, gate, identity, own_keys, parsers, parts, price, request_limits,
+    Config, Service, Tenant, backend, gate, http, identity, own_keys, parsers, parts, price, request_limits,
     shedding, syn,
 };
 use crate::policy::Tier;
@@ -76,6 +76,10 @@ fn service(
     addresses: &mut Vec<TakenAddress>,
 ) -> Service {
     let protocol = section.need("protocol", "\"memcached\"", one_of(&PROTOCOLS)).unwrap_or(Protocol::Opaque);
+    if protocol == Protocol::Http && !section.has("backend") {
+        let message = "is read only by a proxy: write backend as well, or protocol = \"opaque\"";
+        section.fault("protocol", message.to_owned());
+    }
     let transports = transports(section, protocol);
     let listen = listen(section, transports, addresses);
     let probe = shedding::probe(section, protocol);
@@ -128,11 +132,14 @@ fn tcp_price(section: &mut Section<'_>, protocol: Protocol, transports: Transpor
 fn transports(section: &mut Section<'_>, protocol: Protocol) -> Transports {
     let listed = section.list("transports", one_of(&TRANSPORTS));
     if !section.has("transports") {
-        return Transports { udp: protocol != Protocol::Resp && !section.has("backend"), tcp: true };
+        let has_udp = !matches!(protocol, Protocol::Resp | Protocol::Http);
+        return Transports { udp: has_udp && !section.has("backend"), tcp: true };
     }
     let udp = listed.iter().find(|item| item.value == Transport::Udp);
-    if let Some(udp) = udp.filter(|_| protocol == Protocol::Resp) {
-        udp.fault("RESP has no UDP transport; write [\"tcp\"]");
+    match (udp, protocol) {
+        (Some(udp), Protocol::Resp) => udp.fault("RESP has no UDP transport; write [\"tcp\"]"),
+        (Some(udp), Protocol::Http) => udp.fault("gate speaks HTTP over TCP only; write [\"tcp\"]"),
+        _ => {}
     }
     let lists = |wanted| listed.iter().any(|item| item.value == wanted);
     Transports { udp: lists(Transport::Udp), tcp: lists(Transport::Tcp) }
@@ -208,6 +215,7 @@ fn tenant(
         charge: charge(section, name, tenants),
         part: parts::part(section, name, tenants, keys.are_own(), &mut taken.prefixes),
         users: identity::users(section, &mut taken.users),
+        ids: http::ids(section, &mut taken.ids),
         deny: identity::deny(section),
         keys,
         limits: Vec::new(),
@@ -219,6 +227,7 @@ fn tenant(
 struct Taken {
     sources: HashMap<IpNet, usize>,
     users: HashMap<String, usize>,
+    ids: HashMap<String, usize>,
     prefixes: HashMap<(TenantIndex, String), usize>,
 }
 
@@ -261,13 +270,27 @@ fn everyone_is_reached(sections: &[Section<'_>], tenants: &[Tenant], services: &
     }
     let logins =
         services.iter().any(|service| service.protocol == Protocol::Resp && service.backend.is_some());
+    let is_header = |service: &Service| {
+        let http = service.backend.as_ref().and_then(|backend| backend.http.as_ref());
+        http.is_some_and(|http| http.tenant_header.is_some())
+    };
+    let has_header = services.iter().any(is_header);
     for (section, reached) in sections.iter().zip(reached) {
+        if section.has("ids") && !has_header {
+            let message = "means something only if a service with protocol = \"http\" has tenant_header: no request names it";
+            section.fault("ids", message.to_owned());
+        }
         if section.has("users") && !logins {
             let message = "means something only if a service with protocol = \"resp\" has a backend: gate sees no other \
                            logins";
             section.fault("users", message.to_owned());
         }
-        if !reached && !section.has("sources") && !section.has("users") && !section.has("part_of") {
+        if !reached
+            && !section.has("sources")
+            && !section.has("users")
+            && !section.has("ids")
+            && !section.has("part_of")
+        {
             let message = "is missing, and no service or tenant names this one: nothing would be charged \
                            to it; e.g. sources = [\"198.18.1.0/24\"]";
             section.fault("sources", message.to_owned());
@@ -304,8 +327,12 @@ enum Transport {
 const METRICS: [(&str, TenantMetrics); 2] = [("auto", TenantMetrics::Auto), ("on", TenantMetrics::On)];
 const ACTIONS: [(&str, Action); 2] = [("pass", Action::Pass), ("drop", Action::Drop)];
 
-const PROTOCOLS: [(&str, Protocol); 3] =
-    [("memcached", Protocol::Memcached), ("resp", Protocol::Resp), ("opaque", Protocol::Opaque)];
+const PROTOCOLS: [(&str, Protocol); 4] = [
+    ("memcached", Protocol::Memcached),
+    ("resp", Protocol::Resp),
+    ("http", Protocol::Http),
+    ("opaque", Protocol::Opaque),
+];
 const TCP_PRICES: [(&str, TcpPrice); 2] = [("bytes", TcpPrice::Bytes), ("lines", TcpPrice::Lines)];
 const TRANSPORTS: [(&str, Transport); 2] = [("udp", Transport::Udp), ("tcp", Transport::Tcp)];
 

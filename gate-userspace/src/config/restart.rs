@@ -2,7 +2,7 @@
 
 use super::admission::{Admission, AdmissionPolicy};
 use super::backend::{Backend, HotKeys};
-use super::{Config, Service};
+use super::{Config, Http, Service};
 use crate::protocol::query_types::QueryTypes;
 
 impl Config {
@@ -59,6 +59,7 @@ fn of_service(old: &Service, new: &Service) -> impl Iterator<Item = &'static str
         max_pools,
         store_login,
         trusted,
+        http,
         hot_keys,
         admission,
         store_timeout: _,
@@ -77,6 +78,10 @@ fn of_service(old: &Service, new: &Service) -> impl Iterator<Item = &'static str
         query_types,
         tiers: _,
     } = backend;
+    // Routes and rows may change, as commands of types may.
+    let of_http = |differs: fn(&Http, &Http) -> bool| {
+        http.as_ref().zip(other.http.as_ref()).is_some_and(|(old, new)| differs(old, new))
+    };
     let parallelism =
         |admission: &Option<Admission>| admission.as_ref().map(|admission| admission.parallelism);
     changed(&[
@@ -91,7 +96,11 @@ fn of_service(old: &Service, new: &Service) -> impl Iterator<Item = &'static str
         ("max_pools", *max_pools != other.max_pools),
         ("store_user", *store_login != other.store_login),
         ("proxy_protocol", trusted.is_some() != other.trusted.is_some()),
-        ("trusted", *trusted != other.trusted),
+        ("trusted", *trusted != other.trusted || of_http(|old, new| old.trusted != new.trusted)),
+        ("tenant_header", of_http(|old, new| old.tenant_header != new.tenant_header)),
+        ("tier_header", of_http(|old, new| old.tier_header != new.tier_header)),
+        ("overload_status", of_http(|old, new| old.overload_status != new.overload_status)),
+        ("rate_limit_fields", of_http(|old, new| old.rate_limit_fields != new.rate_limit_fields)),
         ("hot_keys", HotKeys { threshold: 0, ..*hot_keys } != HotKeys { threshold: 0, ..other.hot_keys }),
         ("parallelism", parallelism(admission) != parallelism(&other.admission)),
         ("admission", policies(backend, &other.query_types) != policies(other, &other.query_types)),

@@ -41,7 +41,7 @@ pub(super) fn probe(section: &mut Section<'_>, protocol: Protocol) -> Option<Pro
             "means something only without backend: gate sees how long it takes what it passes on".to_owned(),
         );
     }
-    if protocol == Protocol::Opaque {
+    if matches!(protocol, Protocol::Opaque | Protocol::Http) {
         section.fault(
             "probe",
             "gate cannot ask what is opaque; protocol = \"memcached\" or \"resp\" it can".to_owned(),

@@ -55,6 +55,8 @@ pub enum Protocol {
     Memcached,
     /// The protocol of Redis, over TCP.
     Resp,
+    /// HTTP/1.1 and HTTP/2 without TLS. Only proxied.
+    Http,
     /// Unread: a datagram or segment costs its base and its bytes.
     Opaque,
 }

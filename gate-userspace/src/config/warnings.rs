@@ -139,7 +139,7 @@ fn allowed(protocol: Protocol, tenant: &Tenant) -> Vec<&'static str> {
             .filter(|command| !tenant.deny.memcached.contains(command))
             .map(Command::name)
             .collect(),
-        Protocol::Opaque => Vec::new(),
+        Protocol::Opaque | Protocol::Http => Vec::new(),
     }
 }
 

@@ -201,6 +201,7 @@ fn services(config: &Config, ids: &[u32], first: u32, next: &HashMap<u32, u32>) 
                 config::Protocol::Opaque => Protocol::Opaque,
                 config::Protocol::Memcached => Protocol::Memcached,
                 config::Protocol::Resp => Protocol::Resp,
+                config::Protocol::Http => Protocol::Http,
             } as u8,
             flags: any | syn | proxied | by_lines | limits_keys,
             banks: [state; 2],

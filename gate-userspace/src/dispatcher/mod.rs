@@ -21,6 +21,7 @@
 //! - `wire`: the protocols, memcached and RESP.
 //! - `metrics`: counters, written by one thread and read by any.
 //! - `hot_restart`: the takeover from a running gate.
+//! - `http`: services that speak HTTP, which pass the same admission.
 //! - `questions`: what the next request would get.
 //! - `worker`, `listen`, `settings`: one thread, its sockets, and the configuration of one service; `shared_service`: what
 //!   the threads share of one; `local_addrs`: the machine's own addresses.
@@ -47,6 +48,7 @@ mod admission;
 mod clients;
 mod hot_cache;
 mod hot_restart;
+mod http;
 mod identity;
 mod limit_refusals;
 mod listen;

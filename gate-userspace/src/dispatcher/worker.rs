@@ -13,8 +13,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::LocalSet;
 use tokio::time::MissedTickBehavior;
 
+use super::accept::Front;
 use super::clients::udp;
 use super::hot_restart::{InheritedSockets, Phase, SocketGroup, wait_for_phase};
+use super::http::service::HttpService;
+use super::http::upkeep;
 use super::metrics::verdicts::{VerdictSample, VerdictSampler};
 use super::pipeline::service::{Service, WorkerState};
 use super::pipeline::{datagrams, store_access};
@@ -162,13 +165,21 @@ impl WorkerSetup {
             let ledger = Rc::clone(&ledger);
             let scratch = Rc::clone(&scratch);
             let verdicts = VerdictSampler::new(verdicts.clone(), index);
+            if shared.settings.protocol == Protocol::Http {
+                let service = HttpService::new(shared, number, &ledger, delay, verdicts);
+                accept_clients(&service, listeners.streams, &phase)?;
+                upkeep::start(&service, asked, &phase);
+                continue;
+            }
             let worker = WorkerState { number, ledger, scratch, delay, verdicts };
             match shared.settings.protocol {
                 Protocol::Memcached => {
                     serve(Service::<Memcached>::new(shared, worker), listeners, asked, &phase)?
                 }
                 Protocol::Resp => serve(Service::<Resp>::new(shared, worker), listeners, asked, &phase)?,
-                Protocol::Opaque => unreachable!("the configuration refuses it"),
+                Protocol::Opaque | Protocol::Http => {
+                    unreachable!("the configuration refuses it, or it is above")
+                }
             }
         }
         wait_for_phase(&mut phase, Phase::Draining).await;
@@ -193,15 +204,7 @@ fn serve<W: Wire>(
         let mut phase = phase.clone();
         async move { wait_for_phase(&mut phase, wanted).await }
     };
-    for (listener, group) in listeners.streams {
-        let listener = tokio::net::TcpListener::from_std(listener)?;
-        tokio::task::spawn_local(accept::listen_for_clients(
-            listener,
-            group,
-            Rc::clone(&service),
-            phase.clone(),
-        ));
-    }
+    accept_clients(&service, listeners.streams, phase)?;
     for socket in listeners.datagrams {
         let socket = Rc::new(udp::Socket::new(socket)?);
         let hearing = datagrams::listen(socket, Rc::clone(&service));
@@ -217,6 +220,20 @@ fn serve<W: Wire>(
         tokio::task::spawn_local(store_access::watch(Rc::clone(&service)));
     }
     tokio::task::spawn_local(housekeeping(service));
+    Ok(())
+}
+
+/// Accepts a service's clients.
+fn accept_clients<F: Front>(
+    service: &Rc<F>,
+    streams: Vec<(TcpListener, SocketGroup)>,
+    phase: &watch::Receiver<Phase>,
+) -> io::Result<()> {
+    for (listener, group) in streams {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        let service = Rc::clone(service);
+        tokio::task::spawn_local(accept::listen_for_clients(listener, group, service, phase.clone()));
+    }
     Ok(())
 }
 

@@ -16,12 +16,13 @@ use xtask::lab::process::ChildProcess;
 use xtask::{paths, sh};
 
 /// Where the example's services listen.
-const SERVICES: [(&str, &str); 5] = [
+const SERVICES: [(&str, &str); 6] = [
     ("cache", "198.18.0.1:11211"),
     ("sessions", "198.18.0.1:6379"),
     ("metrics", "198.18.0.1:8125"),
     ("pages", "198.18.0.1:11311"),
     ("profiles", "198.18.0.1:6380"),
+    ("logs", "198.18.0.1:3100"),
 ];
 const READY: &str = "http://127.0.0.1:9911/ready";
 /// The load balancer that "profiles" trusts.
@@ -62,6 +63,7 @@ const fn of(
 
 const GET: &[(&str, &str)] = &[("get a\r\n", "END")];
 const PING: &[(&str, &str)] = &[("PING\r\n", "+PONG")];
+const OF_ORG: &str = "GET / HTTP/1.1\r\nhost: a\r\nx-scope-orgid: org-7\r\n\r\n";
 const TRAFFIC: &[Traffic] = &[
     of("acme-search", "cache", By::Datagrams, "198.18.1.1", GET),
     of("acme-search", "cache", By::Stream, "198.18.1.1", GET),
@@ -94,6 +96,15 @@ const TRAFFIC: &[Traffic] = &[
     ),
     of("suspended", "cache", By::Datagrams, "198.18.5.1", &[("get a\r\n", "SERVER_ERROR")]),
     of("suspended", "pages", By::Stream, "198.18.5.1", &[("get a\r\n", "SERVER_ERROR")]),
+    // There is no store.
+    of("org", "logs", By::Stream, BALANCER, &[(OF_ORG, "HTTP/1.1 503")]),
+    of(
+        "acme-search",
+        "logs",
+        By::Stream,
+        "198.18.1.1",
+        &[("GET / HTTP/1.1\r\nhost: a\r\n\r\n", "HTTP/1.1 503")],
+    ),
     of("balancer", "profiles", By::Balancer([198, 18, 3, 1]), BALANCER, PING),
     of("anonymous", "cache", By::Datagrams, "198.18.9.1", GET),
 ];
@@ -149,9 +160,12 @@ fn blocks(text: &str) -> Vec<Block<'_>> {
 fn selection<'t>(all: &[Block<'t>], block: &Block<'t>) -> Vec<Block<'t>> {
     let proxied = block.has("backend");
     let redis = proxied && block.text.contains("\"resp\"");
+    let http = block.text.contains("\"http\"");
     let reaches = |tenant: &Block<'_>| {
         if tenant.has("users") || tenant.has("part_of") {
             redis
+        } else if tenant.has("ids") {
+            http
         } else if tenant.has("keys") {
             proxied
         } else {

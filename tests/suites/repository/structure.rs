@@ -9,7 +9,7 @@ use std::path::Path;
 const ROOT: &str = "gate-userspace/src";
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 110] = [
+const ORDER: [&str; 126] = [
     "worker.rs",
     "pipeline/mod.rs",
     "pipeline/accepted.rs",
@@ -37,6 +37,22 @@ const ORDER: [&str; 110] = [
     "pipeline/streamed_request.rs",
     "pipeline/senders.rs",
     "pipeline/queue_item.rs",
+    "http/upkeep.rs",
+    "http/front.rs",
+    "http/exchange.rs",
+    "http/admitted.rs",
+    "http/identity.rs",
+    "http/answer.rs",
+    "http/reply_body.rs",
+    "http/request_body.rs",
+    "http/under_way.rs",
+    "http/service.rs",
+    "http/call.rs",
+    "http/store.rs",
+    "http/meter.rs",
+    "http/connection.rs",
+    "http/head.rs",
+    "http/mod.rs",
     "admission/affordable.rs",
     "admission/reply_costs.rs",
     "admission/limit_charges.rs",

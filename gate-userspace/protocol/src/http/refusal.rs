@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_status_says_at_fault_is_the_tenant_the_store_or_the_request() {
+    fn the_status_tells_tenant_store_and_request_apart() {
         for reason in Reason::ALL {
             let expected = match reason {
                 Reason::Quota

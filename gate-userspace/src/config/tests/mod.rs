@@ -25,7 +25,7 @@ fn a_broken_configuration_is_refused_with_its_path_and_line() {
 
 #[test]
 fn faults_in_different_sections_are_reported_together() {
-    let text = GOOD.replace("eth1", "no such/name").replace("memcached", "http").replace("5000", "-5");
+    let text = GOOD.replace("eth1", "no such/name").replace("memcached", "https").replace("5000", "-5");
     let faults = Config::parse("gate.toml", &text).unwrap_err().faults;
     let paths: Vec<_> = faults.iter().map(|fault| (fault.line, fault.path.as_str())).collect();
     assert_eq!(paths, [(2, "gate.interface"), (5, "service[0].protocol"), (10, "tenant[0].quota")]);
@@ -42,6 +42,9 @@ fn a_syntax_error_hides_no_plain_fault_and_invents_none() {
     let paths: Vec<_> = faults.iter().map(|fault| (fault.line, fault.path.as_str())).collect();
     assert_eq!(paths, [(11, "tenant[0].tier"), (14, "tenant[1].name")], "{faults:?}");
 }
+
+/// The default of `burst`.
+const BURST_NS: u64 = 100_000_000;
 
 #[test]
 fn what_is_left_out_has_its_documented_default() {
@@ -97,14 +100,13 @@ fn what_is_left_out_has_its_documented_default() {
             },
         }]
     );
-    let burst_ns = 100_000_000;
     assert_eq!(
         config.tenants[1],
         Tenant {
             name: "hostile".to_owned(),
             sources: vec!["198.18.2.1/32".parse().unwrap()],
-            quota: Limits::new(2_000_000, burst_ns),
-            tcp_quota: Limits::new(4 * 2_000 * 1_024, burst_ns),
+            quota: Limits::new(2_000_000, BURST_NS),
+            tcp_quota: Limits::new(4 * 2_000 * 1_024, BURST_NS),
             syn_rate: Limits { max_debt_ns: 0, ..Limits::new(2_000_000, 1_000_000_000) },
             candidate: None,
             multiplier: Multiplier::ONE,
@@ -118,6 +120,7 @@ fn what_is_left_out_has_its_documented_default() {
             charge: Vec::new(),
             part: None,
             users: Vec::new(),
+            ids: Vec::new(),
             deny: Deny::default(),
             keys: Keys::Any,
             limits: Vec::new(),
@@ -311,7 +314,7 @@ const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs");
 #[test]
 fn the_documented_example_is_valid() {
     let config = Config::read(&Path::new(DOCS).join("gate.toml")).unwrap();
-    assert_eq!((config.services.len(), config.tenants.len()), (5, 10));
+    assert_eq!((config.services.len(), config.tenants.len()), (6, 11));
 }
 
 /// The keys that have a row in a table of `text`, the documentation.

@@ -44,7 +44,7 @@ impl DedicatedConnection {
             if !connection.has_answered {
                 let probe: &[u8] = match settings.protocol {
                     Protocol::Memcached => b"version\r\n",
-                    Protocol::Resp | Protocol::Opaque => b"PING\r\n",
+                    Protocol::Resp | Protocol::Opaque | Protocol::Http => b"PING\r\n",
                 };
                 connection.ask_line(settings, probe).await?;
             }

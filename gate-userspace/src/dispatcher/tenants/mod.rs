@@ -32,6 +32,10 @@ pub(super) mod usage;
 #[derive(Debug, Default)]
 pub(crate) struct Tenants {
     users: HashMap<String, User>,
+    /// By a value of the field that names a tenant.
+    ids: HashMap<String, (TenantId, Name)>,
+    /// The value that the store is told.
+    first_ids: HashMap<TenantId, (Name, String)>,
     restrictions: HashMap<TenantId, (Name, Arc<Restrictions>)>,
     usage: HashMap<TenantId, (Name, Arc<Usage>)>,
     /// By the whole.
@@ -90,6 +94,10 @@ impl Tenants {
             };
             usage.limit(max_connections, max_outstanding);
             this.usage.insert(TenantId(id), (name, usage));
+            this.ids.extend(tenant.ids.iter().map(|value| (value.clone(), (TenantId(id), name))));
+            if let Some(first) = tenant.ids.first() {
+                this.first_ids.insert(TenantId(id), (name, first.clone()));
+            }
             for user in &tenant.users {
                 let hashes = user.hashes.clone();
                 this.users.insert(user.name.clone(), User { tenant: TenantId(id), name, hashes });
@@ -110,6 +118,18 @@ impl Tenants {
     pub(crate) fn of_user(&self, login: &Login, ledger: &Ledger) -> Option<TenantId> {
         let user = self.user(login)?;
         ledger.has_name(user.tenant, &user.name).then_some(user.tenant)
+    }
+
+    /// The tenant that a field names by this value, if it is still there.
+    pub(crate) fn of_id(&self, value: &str, ledger: &Ledger) -> Option<TenantId> {
+        let (tenant, name) = self.ids.get(value)?;
+        ledger.has_name(*tenant, name).then_some(*tenant)
+    }
+
+    /// The value by which the store knows a tenant; `None` if the tenant has none.
+    pub(crate) fn first_id(&self, tenant: TenantId, ledger: &Ledger) -> Option<&str> {
+        let (name, value) = self.first_ids.get(&tenant)?;
+        ledger.has_name(tenant, name).then_some(value)
     }
 
     /// The tenant that has a user of this name, if it is still there.

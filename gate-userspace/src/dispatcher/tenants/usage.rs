@@ -85,6 +85,32 @@ impl UsageGuard {
     }
 }
 
+/// One request, where the requests of a connection may be of several tenants.
+#[derive(Debug)]
+pub(crate) struct RequestGuard(Arc<Usage>);
+
+impl RequestGuard {
+    /// That of one more request; `None` if as many are unanswered as may be.
+    pub(crate) fn of_request(usage: Arc<Usage>) -> Option<Self> {
+        let max = usage.max_requests.load(Ordering::Relaxed);
+        let one_more = |open| (open < max).then_some(open + 1);
+        usage.requests.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
+        Some(Self(usage))
+    }
+
+    /// One that counts, however many there are.
+    pub(crate) fn unlimited(usage: Arc<Usage>) -> Self {
+        usage.requests.fetch_add(1, Ordering::Relaxed);
+        Self(usage)
+    }
+}
+
+impl Drop for RequestGuard {
+    fn drop(&mut self) {
+        self.0.requests.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Drop for UsageGuard {
     fn drop(&mut self) {
         self.note(0);

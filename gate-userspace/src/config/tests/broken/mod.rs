@@ -1,5 +1,6 @@
 //! A good configuration, what breaks it, and what is then printed.
 
+mod http;
 mod service;
 mod tenant;
 
@@ -24,7 +25,7 @@ quota = "2000 RU/s"
 pub(super) type Broken = (&'static str, &'static str, &'static [&'static str]);
 
 /// Every row is refused.
-pub(super) const BROKEN: [&[Broken]; 4] = [GATE, service::ROWS, tenant::ROWS, DOCUMENT];
+pub(super) const BROKEN: [&[Broken]; 5] = [GATE, service::ROWS, http::ROWS, tenant::ROWS, DOCUMENT];
 
 const GATE: &[Broken] = &[
     (

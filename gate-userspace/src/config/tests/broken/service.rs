@@ -11,8 +11,8 @@ pub(super) const ROWS: &[Broken] = &[
     ),
     (
         "\"memcached\"",
-        "\"http\"",
-        &[r#"5: service[0].protocol = "http": must be "memcached", "resp" or "opaque""#],
+        "\"https\"",
+        &[r#"5: service[0].protocol = "https": must be "memcached", "resp", "http" or "opaque""#],
     ),
     (
         "listen = \"198.18.0.1:11211\"\n",
@@ -291,7 +291,7 @@ pub(super) const ROWS: &[Broken] = &[
         "\"memcached\"",
         "\"opaque\"\nbackend = \"127.0.0.1:11212\"",
         &[
-            r#"6: service[0].backend = "127.0.0.1:11212": what is opaque cannot be proxied; protocol = "memcached" or "resp" can"#,
+            r#"6: service[0].backend = "127.0.0.1:11212": what is opaque cannot be proxied; protocol = "memcached", "resp" or "http" can"#,
         ],
     ),
     (

@@ -1,0 +1,199 @@
+//! The steps of a request before the queue: whose it is, what it costs, and whether it may pass.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use gate_common::abi::Reason;
+use gate_common::units::Nanos;
+use hyper::StatusCode;
+use hyper::http::request::Parts;
+
+use super::answer::Refused;
+use super::call::Call;
+use super::connection::Connection;
+use super::head::{self, HeadFault};
+use super::identity::Origin;
+use super::service::HttpService;
+use super::under_way::{Holds, UnderWay};
+use crate::dispatcher::admission::demand::Demand;
+use crate::dispatcher::clients::memory_budget::MemoryShare;
+use crate::dispatcher::clients::slots::MostSlots;
+use crate::dispatcher::metrics::cost_samples::CostFeatures;
+use crate::dispatcher::metrics::verdicts::{RefusingBucket, VerdictSample};
+use crate::dispatcher::request::{Payer, RequestClass};
+use crate::dispatcher::tenants::ledger::TenantId;
+use crate::dispatcher::tenants::request_limits::LimitSet;
+use crate::dispatcher::tenants::usage::RequestGuard;
+use crate::kernel::Layer;
+use crate::policy::admission::QueryType;
+use crate::protocol::http::path;
+use crate::protocol::price_class::PriceClass;
+use crate::protocol::{Class, Refusal, RowsBy};
+
+/// A request that is refused, and whose it is.
+pub(super) type NotAdmitted = (Refused, TenantId);
+
+impl HttpService {
+    /// Takes a request through the steps before the queue. `length` is that of its body, if it says that; `head` is ready to be
+    /// passed on afterwards.
+    ///
+    /// # Errors
+    ///
+    /// A refusal, which is counted.
+    pub(super) fn admit(
+        self: &Rc<Self>,
+        client: &Rc<Connection>,
+        parts: &mut Parts,
+        length: Option<u64>,
+        now: Nanos,
+    ) -> Result<UnderWay, NotAdmitted> {
+        self.ledger.borrow_mut().refresh();
+        let origin = self.origin(client, &parts.headers).map_err(|reason| {
+            let by_source = client.tenant.get();
+            self.admission.count_refusal(by_source, reason);
+            (Refused { closes: true, ..Refusal::of(reason).into() }, by_source)
+        })?;
+        let refused = |refused| (refused, origin.tenant);
+        head::prepare_request(parts).map_err(|fault| refused(self.head_fault(&origin, fault)))?;
+        let path = path::normalised(parts.uri.path());
+        let (mut class, rows) = self.types.borrow().classify_http(parts.method.as_str(), &path);
+        class.tier = class.tier.max(self.wanted_tier(&mut parts.headers));
+        let payer = origin.payer();
+        let bytes =
+            head::size(parts).saturating_add(usize::try_from(length.unwrap_or(0)).unwrap_or(usize::MAX));
+        let result = self.take(client, payer, class, (rows, bytes), length, now);
+        self.sample_verdict(&origin, class.query_type, result.as_ref().err(), now);
+        let under_way = result.map_err(|refusal| {
+            // Its body is not read, and nobody is to log in here.
+            let closes = refusal.reason == Reason::UnknownSource && !client.is_trusted;
+            refused(Refused { closes, ..refusal.into() })
+        })?;
+        self.write_origin(client, &origin, &mut parts.headers);
+        Ok(under_way)
+    }
+
+    /// Checks a request against hard limits, and charges and admits it.
+    fn take(
+        self: &Rc<Self>,
+        client: &Rc<Connection>,
+        payer: Payer,
+        class: RequestClass,
+        (rows, bytes): (u32, usize),
+        length: Option<u64>,
+        now: Nanos,
+    ) -> Result<UnderWay, Refusal> {
+        let holds = self.hold(payer)?;
+        let is_too_long = length.is_some_and(|length| length > self.limits.get().max_request as u64);
+        self.check(is_too_long, payer, Reason::TooLarge)?;
+        // Nobody can say which keys a request touches.
+        let has_own_keys = {
+            let restrictions = self.tenants.borrow().restrictions(payer.tenant, &self.ledger.borrow());
+            restrictions.is_some_and(|restrictions| restrictions.own_keys.is_some())
+        };
+        self.check(has_own_keys, payer, Reason::Unsupported)?;
+        let ledger = &mut *self.ledger.borrow_mut();
+        let price_class = PriceClass::of_http(usize::from(class.query_type.0));
+        let limits = self.limits_of(payer.tenant, class);
+        let demand = Demand { commands: 1, rows, rows_by: RowsBy::Request, bytes, price_class, limits };
+        let charged = self.admission.charge(ledger, payer, demand, class, now)?;
+        self.admission.admit(ledger, &charged, now)?;
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let features =
+            CostFeatures { class: price_class, rows_by: RowsBy::Request, rows, bytes, reply_rows: rows };
+        let call = Call::new((payer, charged), features, Rc::clone(client), Rc::clone(&self.store));
+        Ok(UnderWay::new(Rc::clone(self), Rc::new(call), holds))
+    }
+
+    /// Takes what a request holds while it is under way.
+    fn hold(&self, payer: Payer) -> Result<Holds, Refusal> {
+        let Payer { tenant, .. } = payer;
+        let usage = self.tenants.borrow().usage(tenant, &self.ledger.borrow());
+        let request = match usage {
+            None => None,
+            Some(usage) => match RequestGuard::of_request(Arc::clone(&usage)) {
+                Some(guard) => Some(guard),
+                None => {
+                    self.check(true, payer, Reason::Limit)?;
+                    Some(RequestGuard::unlimited(usage))
+                }
+            },
+        };
+        let most = self.limits.get().max_dedicated;
+        let slot =
+            self.store_slots.take(tenant, MostSlots { unknown: most, known: usize::MAX, tenant: most });
+        self.check(slot.is_none(), payer, Reason::Limit)?;
+        let memory = MemoryShare::new(&self.memory, tenant);
+        memory.note(MEMORY);
+        self.check(memory.is_exceeded(), payer, Reason::Limit)?;
+        Ok(Holds { request, slot, memory })
+    }
+
+    /// Refuses a request that is not priced yet if `is_wrong`, unless refusals of its payer are only counted.
+    fn check(&self, is_wrong: bool, payer: Payer, reason: Reason) -> Result<(), Refusal> {
+        match is_wrong && self.admission.refuse_unpriced(payer, reason) {
+            true => Err(Refusal::of(reason)),
+            false => Ok(()),
+        }
+    }
+
+    /// The limits of a tenant that a request of this class counts towards: those by query type.
+    fn limits_of(&self, tenant: TenantId, class: RequestClass) -> LimitSet {
+        let tenants = self.tenants.borrow();
+        let types = self.types.borrow();
+        let no_command = QueryType(Class::Unknown.index() as u16);
+        let of = |limits: &crate::dispatcher::tenants::request_limits::RequestLimits| {
+            limits.of(types.name(class.query_type), no_command)
+        };
+        tenants.limits_of(tenant).map_or(LimitSet::NONE, of)
+    }
+
+    fn head_fault(&self, origin: &Origin, fault: HeadFault) -> Refused {
+        let refused = match fault {
+            HeadFault::Malformed => Refused::with_status(Reason::Malformed, StatusCode::BAD_REQUEST),
+            HeadFault::Unsupported => Refused::with_status(Reason::Unsupported, StatusCode::FORBIDDEN),
+            HeadFault::Expectation => {
+                Refused::with_status(Reason::Unsupported, StatusCode::EXPECTATION_FAILED)
+            }
+        };
+        self.admission.count_refusal(origin.tenant, refused.refusal.reason);
+        refused
+    }
+
+    fn sample_verdict(&self, origin: &Origin, query_type: QueryType, refusal: Option<&Refusal>, now: Nanos) {
+        let every = || {
+            let mut ledger = self.ledger.borrow_mut();
+            (ledger.sample_every(), ledger.draw())
+        };
+        if self.verdicts.is_due(every) {
+            self.verdicts.send(VerdictSample {
+                at: now,
+                source: origin.source,
+                layer: Layer::Proxy,
+                service: 0,
+                tenant: origin.tenant.0,
+                weight: self.ledger.borrow().sample_every(),
+                query_type: Some(query_type),
+                reason: refusal.map(|refusal| refusal.reason),
+                bucket: refusal
+                    .and_then(|refusal| refusal.limit.or(refusal.bucket))
+                    .map(RefusingBucket::Named),
+            });
+        }
+    }
+}
+
+impl Origin {
+    /// The payer of a request that comes from there.
+    fn payer(&self) -> Payer {
+        Payer {
+            tenant: self.tenant,
+            shadow: self.shadow,
+            is_charged_by_xdp: false,
+            is_datagram: false,
+            counts_for_deep_debt: self.is_by_source,
+        }
+    }
+}
+
+/// The memory that one request may take: two heads, and what is read ahead of either body.
+const MEMORY: usize = 256 << 10;

@@ -1,0 +1,93 @@
+//! gate's own answers: refusals, and what has become of a request that got no answer of the store.
+
+use gate_common::abi::Reason;
+use gate_common::units::Nanos;
+use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use hyper::{Response, StatusCode, Version};
+
+use super::reply_body::ReplyBody;
+use super::service::HttpService;
+use crate::dispatcher::tenants::ledger::TenantId;
+use crate::protocol::Refusal;
+use crate::protocol::http::refusal;
+
+/// A request that is not passed on, or gets no answer of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Refused {
+    pub(super) refusal: Refusal,
+    /// The status, if it is another than the reason's.
+    pub(super) status: Option<StatusCode>,
+    /// True if the connection ends with the answer.
+    pub(super) closes: bool,
+}
+
+impl Refused {
+    pub(super) const fn with_status(reason: Reason, status: StatusCode) -> Self {
+        Self { refusal: Refusal::of(reason), status: Some(status), closes: true }
+    }
+
+    /// The request was sent, and its answer is lost; or it did not come in time.
+    pub(super) const fn lost(status: StatusCode) -> Self {
+        Self { refusal: Refusal::uncertain(), status: Some(status), closes: false }
+    }
+}
+
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Self {
+        Self { refusal, status: None, closes: false }
+    }
+}
+
+impl HttpService {
+    /// The answer to a request that is refused.
+    pub(super) fn refusal(&self, refused: Refused, version: Version) -> Response<ReplyBody> {
+        let Refused { refusal, status, closes } = refused;
+        let status = status.unwrap_or_else(|| {
+            let status = refusal::status(refusal, self.http().overload_status);
+            StatusCode::from_u16(status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE)
+        });
+        let mut response = Response::new(ReplyBody::whole(refusal::text(refusal)));
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        headers.insert(REASON, HeaderValue::from_static(refusal.reason.name()));
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+        let may_retry = status != StatusCode::REQUEST_TIMEOUT && status != StatusCode::EXPECTATION_FAILED;
+        if let Some(after) = refusal::retry_after(refusal).filter(|_| may_retry) {
+            headers.insert(RETRY_AFTER, HeaderValue::from(after.seconds));
+            headers.insert(RETRY_AFTER_MS, HeaderValue::from(after.millis));
+        }
+        if closes && version != Version::HTTP_2 {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+
+    /// Adds what is left of a tenant's quota, if the service says it.
+    pub(super) fn add_rate_limit(&self, tenant: TenantId, headers: &mut HeaderMap, now: Nanos) {
+        if !self.http().rate_limit_fields {
+            return;
+        }
+        let level = {
+            let ledger = &mut *self.ledger.borrow_mut();
+            ledger.quota_levels(tenant, gate_common::units::MilliRu::ZERO, now).next()
+        };
+        let Some(level) = level.filter(|level| level.tenant == tenant) else { return };
+        // In whole request units: per second, and those that are left.
+        let each = level.limits.rate.time_for(1_000).max(1);
+        let quota = Nanos::from_secs(1).0 / each;
+        let left = level.limits.burst_ns.saturating_sub(level.debt.0) / each;
+        let full = level.debt.0.div_ceil(Nanos::from_secs(1).0);
+        let fields = [
+            (RATE_LIMIT_POLICY, format!("\"quota\";q={quota};w=1;qu=\"request-units\"")),
+            (RATE_LIMIT, format!("\"quota\";r={left};t={full}")),
+        ];
+        headers.extend(
+            fields.into_iter().filter_map(|(name, text)| Some((name, HeaderValue::from_str(&text).ok()?))),
+        );
+    }
+}
+
+const REASON: HeaderName = HeaderName::from_static("gate-reason");
+const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("gate-retry-after-ms");
+const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");

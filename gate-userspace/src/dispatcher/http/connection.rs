@@ -1,0 +1,224 @@
+//! The state of a client's connection, as its requests, its task and the upkeep share it.
+//!
+//! **Timeouts.** The head of a request must be complete `client_timeout` after its first byte. A connection without a request
+//! is closed after `idle_timeout`, one of HTTP/2, which can say so, after `client_timeout` at the latest, and one of an
+//! unknown source after `unknown_timeout`, whatever it sends.
+
+use std::cell::{Cell, RefCell};
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::task::{Context, Waker};
+
+use gate_common::units::Nanos;
+
+use crate::dispatcher::clients::client::CloseCause;
+use crate::dispatcher::clients::slots::Slot;
+use crate::dispatcher::settings::Limits;
+use crate::dispatcher::tenants::ledger::TenantId;
+use crate::dispatcher::tenants::usage::UsageGuard;
+
+/// A client's connection.
+#[derive(Debug)]
+pub(super) struct Connection {
+    /// The address that it comes from.
+    pub(super) source: IpAddr,
+    /// True if its word counts on where a request comes from, and whose it is.
+    pub(super) is_trusted: bool,
+    /// The tenant that it counts for.
+    pub(super) tenant: Cell<TenantId>,
+    /// Its slot, and its part of what its tenant may have open.
+    pub(super) slot: RefCell<Option<Slot>>,
+    pub(super) share: RefCell<Option<UsageGuard>>,
+    begun: Nanos,
+    /// Requests that are not answered.
+    in_flight: Cell<usize>,
+    /// True if something has been read since there was a request, and since when that is known.
+    has_read: Cell<bool>,
+    reading_since: Cell<Option<Nanos>>,
+    quiet_since: Cell<Option<Nanos>>,
+    /// The first bytes, until it is known which version they are of.
+    is_http2: Cell<Option<bool>>,
+    /// Why it ends, or that it accepts no more requests.
+    ended: Cell<Option<CloseCause>>,
+    drains: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+/// A request of a connection that is not answered, as long as this is there.
+#[derive(Debug)]
+pub(super) struct InFlight(Rc<Connection>);
+
+impl Connection {
+    pub(super) fn new(source: IpAddr, is_trusted: bool, tenant: TenantId, now: Nanos) -> Self {
+        Self {
+            source,
+            is_trusted,
+            tenant: Cell::new(tenant),
+            slot: RefCell::default(),
+            share: RefCell::default(),
+            begun: now,
+            in_flight: Cell::new(0),
+            has_read: Cell::new(false),
+            reading_since: Cell::new(None),
+            quiet_since: Cell::new(Some(now)),
+            is_http2: Cell::new(None),
+            ended: Cell::new(None),
+            drains: Cell::new(false),
+            waker: RefCell::default(),
+        }
+    }
+
+    /// True if no tenant can be named by it, nor by a field of its requests.
+    pub(super) fn is_unknown(&self) -> bool {
+        self.tenant.get() == TenantId::UNKNOWN && !self.is_trusted
+    }
+
+    /// One more of its requests.
+    pub(super) fn request(self: &Rc<Self>) -> InFlight {
+        self.in_flight.set(self.in_flight.get() + 1);
+        self.has_read.set(false);
+        self.reading_since.set(None);
+        self.quiet_since.set(None);
+        InFlight(Rc::clone(self))
+    }
+
+    /// Notes what has been read from its stream; not empty.
+    pub(super) fn on_read(&self, bytes: &[u8]) {
+        self.has_read.set(true);
+        if self.is_http2.get().is_none() {
+            self.is_http2.set(Some(bytes[0] == b'P' && bytes.get(1).is_none_or(|&next| next == b'R')));
+        }
+    }
+
+    /// Ends it at once.
+    pub(super) fn end(&self, why: CloseCause) {
+        if self.ended.get().is_none() {
+            self.ended.set(Some(why));
+            self.wake();
+        }
+    }
+
+    /// Has it accept no more requests.
+    pub(super) fn drain(&self) {
+        if !self.drains.replace(true) {
+            self.wake();
+        }
+    }
+
+    /// Why it has ended, if it has; and true if it is to accept no more requests. Its task is woken when that changes.
+    pub(super) fn poll_state(&self, cx: &Context<'_>) -> (Option<CloseCause>, bool) {
+        let is_same = self.waker.borrow().as_ref().is_some_and(|waker| waker.will_wake(cx.waker()));
+        if !is_same {
+            *self.waker.borrow_mut() = Some(cx.waker().clone());
+        }
+        (self.ended.get(), self.drains.get())
+    }
+
+    /// Ends it if it is slow, idle or unknown for too long.
+    pub(super) fn check_timeout(&self, limits: &Limits, now: Nanos) {
+        if self.is_unknown() && now.saturating_sub(self.begun) > limits.unknown_timeout {
+            return self.end(CloseCause::Idle);
+        }
+        if self.in_flight.get() > 0 {
+            return;
+        }
+        let since = |cell: &Cell<Option<Nanos>>| {
+            let since = cell.get().unwrap_or(now);
+            cell.set(Some(since));
+            now.saturating_sub(since)
+        };
+        let quiet = since(&self.quiet_since);
+        if self.is_http2.get() == Some(true) {
+            let most =
+                limits.idle_timeout.map_or(limits.client_timeout, |idle| idle.min(limits.client_timeout));
+            if quiet > most {
+                self.drain();
+            }
+            // A client that does not heed it has no more to say.
+            if quiet > most.saturating_add(limits.client_timeout) {
+                self.end(CloseCause::Idle);
+            }
+            return;
+        }
+        if self.has_read.get() {
+            if since(&self.reading_since) > limits.client_timeout {
+                self.end(CloseCause::SlowWriter);
+            }
+        } else if limits.idle_timeout.is_some_and(|idle| quiet > idle) {
+            self.end(CloseCause::Idle);
+        }
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = &*self.waker.borrow() {
+            waker.wake_by_ref();
+        }
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.in_flight.set(self.0.in_flight.get() - 1);
+        // What came with the request was its body.
+        self.0.has_read.set(false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn limits() -> Limits {
+        let text = "[gate]\nxdp = \"off\"\n[[service]]\nname = \"a\"\nprotocol = \"http\"\nlisten = \"127.0.0.1:1\"\n\
+                    backend = \"127.0.0.1:2\"\nclient_timeout = \"2s\"\nidle_timeout = \"9s\"\nunknown_timeout = \"5s\"\n\
+                    [[tenant]]\nname = \"t\"\nsources = [\"10.0.0.0/8\"]\nquota = \"unlimited\"\n";
+        let config = Config::parse("test.toml", text).unwrap_or_else(|faults| panic!("{faults}"));
+        Limits::of(config.services[0].backend.as_ref().unwrap(), None)
+    }
+
+    const fn at(secs: u64) -> Nanos {
+        Nanos::from_secs(secs)
+    }
+
+    fn client(tenant: u32) -> Rc<Connection> {
+        Rc::new(Connection::new("10.0.0.1".parse().unwrap(), false, TenantId(tenant), at(0)))
+    }
+
+    #[test]
+    fn a_head_that_comes_too_slowly_ends_its_connection() {
+        let client = client(1);
+        let limits = limits();
+        let answered = client.request();
+        client.on_read(b"GET");
+        client.check_timeout(&limits, at(10));
+        drop(answered);
+        client.check_timeout(&limits, at(18));
+        assert_eq!(client.ended.get(), None, "it has said nothing since");
+        for now in 18..=20 {
+            client.on_read(b"G");
+            client.check_timeout(&limits, at(now));
+            assert_eq!(client.ended.get(), None, "{now}");
+        }
+        client.check_timeout(&limits, at(21));
+        assert_eq!(client.ended.get(), Some(CloseCause::SlowWriter));
+    }
+
+    #[test]
+    fn idle_and_unknown_clients_are_closed_in_time() {
+        let limits = limits();
+        for (tenant, last, cause) in [(1, 9, CloseCause::Idle), (0, 5, CloseCause::Idle)] {
+            let client = client(tenant);
+            client.check_timeout(&limits, at(last));
+            assert_eq!(client.ended.get(), None);
+            client.check_timeout(&limits, at(last + 1));
+            assert_eq!(client.ended.get(), Some(cause));
+        }
+        let http2 = client(1);
+        http2.on_read(b"PRI * HTTP/2.0");
+        http2.check_timeout(&limits, at(3));
+        assert!(http2.drains.get() && http2.ended.get().is_none(), "it is asked to go first");
+        http2.check_timeout(&limits, at(5));
+        assert_eq!(http2.ended.get(), Some(CloseCause::Idle));
+    }
+}

@@ -1,0 +1,155 @@
+//! A client's connection, from its slot to its end.
+
+use std::error::Error;
+use std::future::poll_fn;
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+use gate_common::abi::Reason;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::connection::Connection;
+use super::exchange;
+use super::meter::Meter;
+use super::service::HttpService;
+use crate::clock;
+use crate::dispatcher::accept::{Accepted, Front, reject_header};
+use crate::dispatcher::clients::client::CloseCause;
+use crate::dispatcher::clients::proxy_header::{PendingHeaders, Rejected, begins_with_one};
+use crate::dispatcher::clients::slots::MostSlots;
+use crate::dispatcher::metrics::{Event, WorkerMetrics};
+use crate::dispatcher::settings::Settings;
+use crate::dispatcher::tenants::usage::UsageGuard;
+
+impl Front for HttpService {
+    fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    fn metrics(&self) -> &WorkerMetrics {
+        &self.metrics
+    }
+
+    fn is_full(&self) -> bool {
+        self.has_all_clients()
+    }
+
+    fn pending_headers(&self) -> &PendingHeaders {
+        &self.pending_headers
+    }
+
+    fn take_in(self: &Rc<Self>, client: Accepted) -> io::Result<()> {
+        let Accepted { socket, source, may_have_header } = client;
+        socket.set_nodelay(true)?;
+        let connection = {
+            let mut ledger = self.ledger.borrow_mut();
+            ledger.refresh();
+            let tenant = ledger.tenant_of(source, self.settings.service);
+            Rc::new(Connection::new(source, self.trusts(source), tenant, clock::monotonic()))
+        };
+        if self.has_all_clients() || !self.acquire_slot(&connection) {
+            // Closed without a word: one could be taken for the answer to a request that was never read.
+            self.metrics.count(Event::TurnedAway);
+            self.admission.count_refusal(connection.tenant.get(), Reason::Limit);
+            return Ok(());
+        }
+        self.metrics.count(Event::Accepted);
+        self.connections.borrow_mut().push(Rc::downgrade(&connection));
+        let service = Rc::clone(self);
+        tokio::task::spawn_local(async move {
+            let (mut read, write) = socket.into_split();
+            let ended = match may_have_header && begins_with_one(&mut read).await {
+                true => {
+                    reject_header(&*service, source, &Rejected::Untrusted);
+                    CloseCause::ClientLeft
+                }
+                false => serve(&service, tokio::io::join(read, write), &connection).await,
+            };
+            service.count_end(ended);
+        });
+        Ok(())
+    }
+}
+
+impl HttpService {
+    /// Takes a connection of those that there may be, and of those that its tenant may have; false if there is none. A
+    /// trusted proxy's connections are many tenants', and count for none.
+    pub(super) fn acquire_slot(&self, connection: &Connection) -> bool {
+        if connection.is_trusted {
+            return true;
+        }
+        drop((connection.share.take(), connection.slot.take()));
+        let ledger = self.ledger.borrow();
+        let tenant = connection.tenant.get();
+        let tenants = self.tenants.borrow();
+        let usage = tenants.usage(tenant, &ledger);
+        let most = MostSlots::of(&self.limits.get(), usage.as_deref(), tenants.are_several());
+        let slot = self.slots.take(tenant, most);
+        let has_limits = usage.is_some();
+        let share = usage.and_then(UsageGuard::of_connection);
+        let has_all = slot.is_some() && (!has_limits || share.is_some());
+        *connection.slot.borrow_mut() = slot;
+        *connection.share.borrow_mut() = share;
+        // Where rules are only tried, what would be refused is counted.
+        has_all || ledger.is_shadowed(connection.source)
+    }
+
+    fn count_end(&self, ended: CloseCause) {
+        self.metrics.count(match ended {
+            CloseCause::ClientLeft => Event::Left,
+            CloseCause::SlowReader => Event::SlowReader,
+            CloseCause::SlowWriter => Event::SlowWriter,
+            CloseCause::StoreFailed => Event::Cut,
+            CloseCause::Idle => Event::Idle,
+        });
+    }
+}
+
+/// Serves a connection over a stream of any kind, and says why it has ended.
+async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(
+    service: &Rc<HttpService>,
+    stream: S,
+    connection: &Rc<Connection>,
+) -> CloseCause {
+    let requests = service_fn(|request| exchange::answer(Rc::clone(service), Rc::clone(connection), request));
+    let stream = TokioIo::new(Meter::new(stream, Rc::clone(connection)));
+    let mut serving = pin!(service.server.serve_connection(stream, requests));
+    let mut drains = false;
+    poll_fn(|cx| {
+        let (ended, must_drain) = connection.poll_state(cx);
+        if let Some(ended) = ended {
+            return Poll::Ready(ended);
+        }
+        if must_drain && !std::mem::replace(&mut drains, true) {
+            serving.as_mut().graceful_shutdown();
+        }
+        match serving.as_mut().poll(cx) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Ok(())) => Poll::Ready(CloseCause::ClientLeft),
+            Poll::Ready(Err(error)) => Poll::Ready(service.ended_by(connection, &*error)),
+        }
+    })
+    .await
+}
+
+impl HttpService {
+    /// Why a connection has ended with this error. What is no HTTP is counted as malformed.
+    fn ended_by(&self, connection: &Connection, error: &(dyn Error + 'static)) -> CloseCause {
+        let Some(error) = error.downcast_ref::<hyper::Error>() else { return CloseCause::ClientLeft };
+        let has_left = || {
+            let cause = error.source();
+            cause.is_some_and(|cause| cause.is::<io::Error>()) || error.is_closed() || error.is_canceled()
+        };
+        if error.is_parse() || (error.source().is_some() && error.to_string() == HTTP2_ERROR && !has_left()) {
+            self.admission.count_refusal(connection.tenant.get(), Reason::Malformed);
+        }
+        if error.is_user() { CloseCause::StoreFailed } else { CloseCause::ClientLeft }
+    }
+}
+
+/// As hyper names a violation of HTTP/2.
+const HTTP2_ERROR: &str = "http2 error";

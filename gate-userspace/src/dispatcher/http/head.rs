@@ -1,0 +1,321 @@
+//! Heads: what may be in them, and what of them is passed on.
+//!
+//! **Lengths.** A message has one length: by `Content-Length`, or by the transfer coding `chunked`, and no other coding. hyper
+//! reads a request that says both as `chunked` and closes its connection; an answer that says both is refused here, as nginx
+//! does. Neither is passed on as it came: lengths are written anew.
+//!
+//! **Hop by hop.** Fields that concern one connection (RFC 9110, 7.6.1) end here, as does whatever `Connection` names, but for
+//! those that frame or route a message. `Trailer` and `TE: trailers` are passed on, since trailers are.
+
+use hyper::header::{
+    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
+};
+use hyper::http::uri::PathAndQuery;
+use hyper::http::{request, response};
+use hyper::{Method, StatusCode, Uri, Version};
+
+/// Why a request cannot be passed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HeadFault {
+    /// The request has two meanings, or none.
+    Malformed,
+    /// The request wants what gate does not do: a tunnel, another protocol, another transfer coding.
+    Unsupported,
+    /// The request expects something else than `100-continue`.
+    Expectation,
+}
+
+/// Checks a request, and removes what is not passed on. Afterwards it has a host, and the path of an origin.
+///
+/// # Errors
+///
+/// [`HeadFault`].
+pub(super) fn prepare_request(parts: &mut request::Parts) -> Result<(), HeadFault> {
+    if parts.method == Method::CONNECT {
+        return Err(HeadFault::Unsupported);
+    }
+    if !is_of_origin(parts) {
+        return Err(HeadFault::Malformed);
+    }
+    let headers = &mut parts.headers;
+    let is_chunked = check_length(headers).ok_or(HeadFault::Unsupported)?;
+    if is_chunked && headers.contains_key(CONTENT_LENGTH) {
+        return Err(HeadFault::Malformed);
+    }
+    if wants_upgrade(headers) {
+        return Err(HeadFault::Unsupported);
+    }
+    if headers.get_all(EXPECT).iter().any(|value| !value.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
+        return Err(HeadFault::Expectation);
+    }
+    let host = host(&parts.uri, parts.version, headers).ok_or(HeadFault::Malformed)?;
+    let takes_trailers = takes_trailers(headers);
+    remove_hop_by_hop(headers);
+    headers.remove(EXPECT);
+    if let Some(host) = host {
+        headers.insert(HOST, host);
+    }
+    if takes_trailers {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+    }
+    let path = parts.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
+    parts.uri = Uri::from(path);
+    parts.version = Version::HTTP_11;
+    parts.extensions.clear();
+    Ok(())
+}
+
+/// Checks an answer of the store to a request by this method, and removes what is not passed on.
+///
+/// # Errors
+///
+/// If it has no meaning, or two.
+pub(super) fn prepare_answer(parts: &mut response::Parts, length: Option<u64>) -> Result<(), Garbled> {
+    let headers = &mut parts.headers;
+    let is_chunked = check_length(headers).ok_or(Garbled)?;
+    if parts.status.is_informational() || (is_chunked && headers.contains_key(CONTENT_LENGTH)) {
+        return Err(Garbled);
+    }
+    let said = headers.get_all(CONTENT_LENGTH).iter().count();
+    if said > 1 || headers.get(CONTENT_LENGTH).is_some_and(|value| value.as_bytes().contains(&b',')) {
+        // They are equal, or hyper would have refused them.
+        let first = headers[CONTENT_LENGTH].as_bytes().split(|&byte| byte == b',').next().unwrap_or_default();
+        let first = HeaderValue::from_bytes(first.trim_ascii()).map_err(|_| Garbled)?;
+        headers.insert(CONTENT_LENGTH, first);
+    }
+    let digits = |value: &HeaderValue| value.as_bytes().iter().all(u8::is_ascii_digit) && !value.is_empty();
+    if headers.get(CONTENT_LENGTH).is_some_and(|value| !digits(value)) {
+        return Err(Garbled);
+    }
+    if parts.status == StatusCode::NO_CONTENT {
+        headers.remove(CONTENT_LENGTH);
+    }
+    remove_hop_by_hop(headers);
+    if let Some(length) = length.filter(|_| headers.contains_key(CONTENT_LENGTH)) {
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+    }
+    parts.version = Version::HTTP_11;
+    parts.extensions.clear();
+    Ok(())
+}
+
+/// An answer that could mean several things.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Garbled;
+
+/// The bytes that a head takes, about.
+pub(super) fn size(parts: &request::Parts) -> usize {
+    let fields: usize = parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
+    let path = parts.uri.path_and_query().map_or(1, |path| path.as_str().len());
+    parts.method.as_str().len() + path + REQUEST_LINE + fields
+}
+
+/// True if the target is a path, an absolute URL or, of `OPTIONS`, an asterisk: a host without a scheme is for tunnels.
+fn is_of_origin(parts: &request::Parts) -> bool {
+    let is_host = parts.uri.authority().is_some() && parts.uri.scheme().is_none();
+    let path = parts.uri.path();
+    !is_host && (path.starts_with('/') || path.is_empty() || path == "*" && parts.method == Method::OPTIONS)
+}
+
+/// True if the length is that of chunks; `None` if there is a transfer coding that gate does not know.
+fn check_length(headers: &HeaderMap) -> Option<bool> {
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    let Some(coding) = codings.next() else { return Some(false) };
+    (coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked") && codings.next().is_none())
+        .then_some(true)
+}
+
+/// True if it asks for another protocol. The one for HTTP/2 may be passed over, and is.
+fn wants_upgrade(headers: &HeaderMap) -> bool {
+    tokens(headers, &UPGRADE).any(|protocol| !protocol.eq_ignore_ascii_case(b"h2c"))
+}
+
+fn takes_trailers(headers: &HeaderMap) -> bool {
+    tokens(headers, &TE).any(|coding| coding.eq_ignore_ascii_case(b"trailers"))
+}
+
+/// The items of a field that is a list.
+fn tokens<'h>(headers: &'h HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'h [u8]> {
+    let items =
+        headers.get_all(name).into_iter().flat_map(|value| value.as_bytes().split(|&byte| byte == b','));
+    items.map(<[u8]>::trim_ascii).filter(|item| !item.is_empty())
+}
+
+/// The host that a request is for, if it is not in its field already. `None` if there is none, or more than one.
+fn host(uri: &Uri, version: Version, headers: &HeaderMap) -> Option<Option<HeaderValue>> {
+    let mut fields = headers.get_all(HOST).iter();
+    let field = fields.next();
+    if fields.next().is_some() || field.is_some_and(|field| !is_host(field.as_bytes())) {
+        return None;
+    }
+    match (uri.authority(), field) {
+        (Some(authority), field) => {
+            // What an absolute target says counts in HTTP/1.1 (RFC 9112, 3.2.2). In HTTP/2 both must agree.
+            let agrees =
+                |field: &HeaderValue| field.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes());
+            if version == Version::HTTP_2 && !field.is_none_or(agrees) {
+                return None;
+            }
+            let host = HeaderValue::from_str(authority.as_str()).ok()?;
+            is_host(host.as_bytes()).then_some(Some(host))
+        }
+        (None, Some(_)) => Some(None),
+        (None, None) if version == Version::HTTP_10 => Some(Some(HeaderValue::from_static(""))),
+        (None, None) => None,
+    }
+}
+
+/// True for what can be a host and a port. Users, paths and lists cannot.
+fn is_host(host: &[u8]) -> bool {
+    host.iter().all(|&byte| byte.is_ascii_alphanumeric() || b".-_:[]%~!$&'()*+;=".contains(&byte))
+}
+
+fn remove_hop_by_hop(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> =
+        tokens(headers, &CONNECTION).filter_map(|name| HeaderName::from_bytes(name).ok()).collect();
+    for name in named.iter().filter(|name| !FRAMING.contains(name)) {
+        headers.remove(name);
+    }
+    for name in [CONNECTION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE] {
+        headers.remove(name);
+    }
+    for name in ["keep-alive", "proxy-connection", "http2-settings"] {
+        headers.remove(name);
+    }
+}
+
+/// Fields that no `Connection` can have removed.
+const FRAMING: [HeaderName; 4] = [CONTENT_LENGTH, TRANSFER_ENCODING, HOST, EXPECT];
+/// The blanks, the version and the ends of lines.
+const REQUEST_LINE: usize = 14;
+
+#[cfg(test)]
+mod tests {
+    use hyper::{Request, Response};
+
+    use super::*;
+
+    fn request(method: &str, uri: &str, fields: &[(&str, &str)]) -> request::Parts {
+        let mut request = Request::builder().method(method).uri(uri);
+        for (name, value) in fields {
+            request = request.header(*name, *value);
+        }
+        request.body(()).unwrap().into_parts().0
+    }
+
+    fn shown(headers: &HeaderMap) -> String {
+        let fields = headers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()));
+        fields.collect::<Vec<_>>().join("; ")
+    }
+
+    #[test]
+    fn fields_of_one_connection_end_here() {
+        for (fields, passed) in [
+            (&[("host", "a"), ("x", "1")][..], "host: a; x: 1"),
+            (&[("host", "a"), ("connection", "close, x"), ("x", "1"), ("y", "2")], "host: a; y: 2"),
+            (
+                &[("host", "a"), ("connection", "host, content-length"), ("content-length", "3")],
+                "host: a; content-length: 3",
+            ),
+            (&[("host", "a"), ("keep-alive", "5"), ("proxy-connection", "x")], "host: a"),
+            (
+                &[("host", "a"), ("te", "gzip, trailers"), ("trailer", "x")],
+                "host: a; trailer: x; te: trailers",
+            ),
+            (&[("host", "a"), ("transfer-encoding", "Chunked")], "host: a"),
+            (
+                &[
+                    ("host", "a"),
+                    ("upgrade", "h2c"),
+                    ("connection", "upgrade, http2-settings"),
+                    ("http2-settings", "x"),
+                ],
+                "host: a",
+            ),
+            (&[("host", "a"), ("expect", "100-Continue"), ("proxy-authorization", "x")], "host: a"),
+        ] {
+            let mut parts = request("POST", "/", fields);
+            assert_eq!(prepare_request(&mut parts), Ok(()), "{fields:?}");
+            assert_eq!(shown(&parts.headers), passed);
+        }
+    }
+
+    #[test]
+    fn requests_of_two_meanings_and_tunnels_are_refused() {
+        for (method, uri, fields, fault) in [
+            ("CONNECT", "a:1", &[("host", "a")][..], HeadFault::Unsupported),
+            ("GET", "/", &[("host", "a"), ("upgrade", "websocket")], HeadFault::Unsupported),
+            ("GET", "/", &[("host", "a"), ("upgrade", "h2c, websocket")], HeadFault::Unsupported),
+            ("GET", "/", &[("host", "a"), ("transfer-encoding", "gzip, chunked")], HeadFault::Unsupported),
+            ("GET", "/", &[("host", "a"), ("transfer-encoding", "chunked, chunked")], HeadFault::Unsupported),
+            (
+                "GET",
+                "/",
+                &[("host", "a"), ("transfer-encoding", "chunked"), ("transfer-encoding", "chunked")],
+                HeadFault::Unsupported,
+            ),
+            (
+                "GET",
+                "/",
+                &[("host", "a"), ("transfer-encoding", "chunked"), ("content-length", "3")],
+                HeadFault::Malformed,
+            ),
+            ("GET", "/", &[("host", "a"), ("expect", "more")], HeadFault::Expectation),
+            ("GET", "/", &[], HeadFault::Malformed),
+            ("GET", "a:1", &[("host", "a")], HeadFault::Malformed),
+            ("GET", "*", &[("host", "a")], HeadFault::Malformed),
+            ("GET", "/", &[("host", "a"), ("host", "b")], HeadFault::Malformed),
+            ("GET", "/", &[("host", "a, b")], HeadFault::Malformed),
+            ("GET", "/", &[("host", "u@a")], HeadFault::Malformed),
+            ("GET", "/", &[("host", "a/b")], HeadFault::Malformed),
+        ] {
+            let mut parts = request(method, uri, fields);
+            assert_eq!(prepare_request(&mut parts), Err(fault), "{method} {fields:?}");
+        }
+    }
+
+    #[test]
+    fn the_target_counts_before_the_host() {
+        let mut parts = request("GET", "http://b:81/x?y", &[("host", "a")]);
+        assert_eq!(prepare_request(&mut parts), Ok(()));
+        assert_eq!((shown(&parts.headers).as_str(), parts.uri.to_string().as_str()), ("host: b:81", "/x?y"));
+        let mut parts = request("GET", "http://b/x", &[("host", "a")]);
+        parts.version = Version::HTTP_2;
+        assert_eq!(prepare_request(&mut parts), Err(HeadFault::Malformed));
+        let mut parts = request("GET", "/x", &[]);
+        parts.version = Version::HTTP_10;
+        assert_eq!(prepare_request(&mut parts), Ok(()));
+        assert_eq!(shown(&parts.headers), "host: ");
+    }
+
+    #[test]
+    fn answers_of_two_lengths_are_garbled() {
+        let answer = |status: u16, fields: &[(&str, &str)]| {
+            let mut answer = Response::builder().status(status);
+            for (name, value) in fields {
+                answer = answer.header(*name, *value);
+            }
+            let mut parts = answer.body(()).unwrap().into_parts().0;
+            prepare_answer(&mut parts, None).map(|()| shown(&parts.headers))
+        };
+        let passed = |text: &str| Ok(text.to_owned());
+        for (status, fields, expected) in [
+            (200, &[("content-length", "3")][..], passed("content-length: 3")),
+            (200, &[("transfer-encoding", "chunked")], passed("")),
+            (200, &[("transfer-encoding", "chunked"), ("content-length", "3")], Err(Garbled)),
+            (200, &[("content-length", "3"), ("transfer-encoding", "chunked")], Err(Garbled)),
+            (200, &[("transfer-encoding", "gzip")], Err(Garbled)),
+            (200, &[("transfer-encoding", "chunked"), ("transfer-encoding", "chunked")], Err(Garbled)),
+            (200, &[("content-length", "3"), ("content-length", "3")], passed("content-length: 3")),
+            (200, &[("content-length", "3, 3")], passed("content-length: 3")),
+            (200, &[("content-length", "+3")], Err(Garbled)),
+            (200, &[("connection", "x, close"), ("x", "1"), ("y", "2")], passed("y: 2")),
+            (204, &[("content-length", "0")], passed("")),
+            (304, &[("content-length", "7")], passed("content-length: 7")),
+            (101, &[], Err(Garbled)),
+        ] {
+            assert_eq!(answer(status, fields), expected, "{status} {fields:?}");
+        }
+    }
+}

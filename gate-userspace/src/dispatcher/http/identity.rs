@@ -1,0 +1,132 @@
+//! Where a request comes from, whose it is, and what the store is told of that.
+//!
+//! A trusted proxy's word counts on both: the client is at the rightmost address of `X-Forwarded-For` that is not trusted, and
+//! the tenant is the one that the field `tenant_header` names. Otherwise the address is the connection's, and the tenant that
+//! of the address. Fields of other clients that say such things do not reach the store: gate writes them itself.
+
+use std::net::IpAddr;
+
+use gate_common::abi::Reason;
+use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue};
+
+use super::connection::Connection;
+use super::service::HttpService;
+use crate::dispatcher::tenants::ledger::TenantId;
+use crate::policy::Tier;
+use crate::protocol::http::forwarded;
+
+/// Where a request comes from, and whose it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Origin {
+    pub(super) source: IpAddr,
+    pub(super) tenant: TenantId,
+    /// True if refusals are only counted.
+    pub(super) shadow: bool,
+    /// True if the tenant is that of the source by its prefix, so that requests count towards deep debt.
+    pub(super) is_by_source: bool,
+}
+
+impl HttpService {
+    /// Where a request with these fields comes from, and whose it is.
+    ///
+    /// # Errors
+    ///
+    /// [`Reason::Malformed`], if it names two tenants.
+    pub(super) fn origin(&self, client: &Connection, headers: &HeaderMap) -> Result<Origin, Reason> {
+        let ledger = self.ledger.borrow();
+        let source = match client.is_trusted {
+            true => {
+                let values = headers.get_all(FORWARDED_FOR).into_iter().map(HeaderValue::as_bytes);
+                let values: Vec<_> = values.collect();
+                forwarded::client(client.source, values.into_iter(), |address| self.trusts(address))
+            }
+            false => client.source,
+        };
+        let by_source = ledger.tenant_of_source(source);
+        let named = match &self.tenant_header {
+            Some(name) if client.is_trusted => self.named(headers, name)?,
+            _ => None,
+        };
+        let tenant = named.unwrap_or_else(|| ledger.tenant_of(source, self.settings.service));
+        // A proxy's connections are many clients': none of them is a tenant's to lose.
+        let is_by_source = !client.is_trusted && by_source == tenant && by_source != TenantId::UNKNOWN;
+        Ok(Origin { source, tenant, shadow: ledger.is_shadowed(source), is_by_source })
+    }
+
+    /// The tenant that a field names, [`TenantId::UNKNOWN`] for a value that is nobody's; `None` without such a field.
+    fn named(&self, headers: &HeaderMap, name: &HeaderName) -> Result<Option<TenantId>, Reason> {
+        let mut values = headers.get_all(name).iter();
+        let Some(value) = values.next() else { return Ok(None) };
+        if values.next().is_some() {
+            return Err(Reason::Malformed);
+        }
+        let tenants = self.tenants.borrow();
+        let named = value.to_str().ok().and_then(|value| tenants.of_id(value, &self.ledger.borrow()));
+        Ok(Some(named.unwrap_or(TenantId::UNKNOWN)))
+    }
+
+    /// True if the word of this address counts.
+    pub(super) fn trusts(&self, address: IpAddr) -> bool {
+        self.http().trusted.iter().any(|prefix| prefix.contains(&address))
+    }
+
+    /// The tier that a request asks for; the highest if it asks for none.
+    pub(super) fn wanted_tier(&self, headers: &mut HeaderMap) -> Tier {
+        let value = self.tier_header.as_ref().and_then(|name| headers.remove(name));
+        let tier = |value: &HeaderValue| {
+            Tier::ALL.into_iter().find(|tier| value.as_bytes() == tier.name().as_bytes())
+        };
+        value.as_ref().and_then(tier).unwrap_or(Tier::Critical)
+    }
+
+    /// Writes what the store is told of a request's origin.
+    pub(super) fn write_origin(&self, client: &Connection, origin: &Origin, headers: &mut HeaderMap) {
+        let text = |address: IpAddr| HeaderValue::from_str(&address.to_string()).ok();
+        if client.is_trusted {
+            // A proxy appends its own client.
+            headers.extend(text(client.source).map(|source| (FORWARDED_FOR, source)));
+            for (name, value) in [(FORWARDED_PROTO, Some(HTTP)), (FORWARDED_HOST, headers.get(HOST).cloned())]
+            {
+                if let (false, Some(value)) = (headers.contains_key(&name), value) {
+                    headers.insert(name, value);
+                }
+            }
+        } else {
+            for name in CLAIMS {
+                headers.remove(name);
+            }
+            headers.extend(text(origin.source).map(|source| (FORWARDED_FOR, source)));
+            headers.insert(FORWARDED_PROTO, HTTP);
+            if let Some(host) = headers.get(HOST).cloned() {
+                headers.insert(FORWARDED_HOST, host);
+            }
+        }
+        if let Some(name) = &self.tenant_header {
+            let tenants = self.tenants.borrow();
+            let first = tenants.first_id(origin.tenant, &self.ledger.borrow()).map(HeaderValue::from_str);
+            let is_named = client.is_trusted && headers.contains_key(name);
+            match first {
+                _ if is_named => {}
+                Some(Ok(value)) => drop(headers.insert(name, value)),
+                _ => drop(headers.remove(name)),
+            }
+        }
+    }
+}
+
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const HTTP: HeaderValue = HeaderValue::from_static("http");
+/// Fields by which a proxy says where a request comes from.
+const CLAIMS: [&str; 9] = [
+    "forwarded",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-port",
+    "x-forwarded-prefix",
+    "x-forwarded-proto",
+    "x-forwarded-server",
+    "x-forwarded-ssl",
+    "x-real-ip",
+];

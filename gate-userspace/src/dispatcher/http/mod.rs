@@ -1,0 +1,37 @@
+//! HTTP services: HTTP/1.1 and HTTP/2 from clients, HTTP/1.1 to the store, and the admission of every other protocol between.
+//!
+//! hyper reads and writes the messages. What a request means to the store is written anew from what hyper has understood,
+//! so that no bytes of a client's framing reach the store. gate decides what hyper leaves open.
+//!
+//! ```text
+//! connection ──► head: may it pass, whose is it ──► charge, admit, permit or queue ──► store ──► answer
+//!  front.rs       head.rs, identity.rs                admitted.rs, exchange.rs          store.rs   exchange.rs
+//! ```
+//!
+//! - [`front`]: a client's connection, from its slot to its end. [`connection`]: its state. [`meter`]: what passes its socket.
+//! - [`exchange`]: every step of a request. Start here. [`admitted`]: the steps before the queue.
+//! - [`head`]: what heads may say, and what is passed on of them. [`identity`]: the address and the tenant of a request.
+//! - [`call`]: a request that has been charged. [`under_way`]: what it holds until it is done.
+//! - [`request_body`], [`reply_body`]: bodies as they pass, charged and timed; they are never gathered.
+//! - [`store`]: connections to the store, one for each request under way. [`answer`]: gate's own answers.
+//! - [`service`]: one service in one thread. [`upkeep`]: its periodic work.
+//!
+//! **Invariants.** Only what has a permit is sent to the store. A connection of the store carries one request at a time, and is
+//! used again only after a complete answer. Whatever a request holds is given back when its last part is dropped, however
+//! it ends.
+
+mod admitted;
+mod answer;
+mod call;
+mod connection;
+mod exchange;
+mod front;
+mod head;
+mod identity;
+mod meter;
+mod reply_body;
+mod request_body;
+pub(super) mod service;
+mod store;
+mod under_way;
+pub(super) mod upkeep;

@@ -1,0 +1,137 @@
+//! The body of an answer on its way to the client: as fast as the client reads, and no faster.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
+
+use super::call::{Side, WaitsFor};
+use super::connection::InFlight;
+use super::request_body::BrokenOff;
+use super::store::{BodyError, StoreConnection};
+use super::under_way::UnderWay;
+use crate::clock;
+
+/// The body of an answer. The request is under way until it is dropped.
+#[derive(Debug)]
+pub(super) struct ReplyBody {
+    source: Source,
+    _in_flight: Option<InFlight>,
+}
+
+#[derive(Debug)]
+enum Source {
+    /// gate's own, or none.
+    Whole(Option<Bytes>),
+    Store(Box<StoreReply>),
+}
+
+/// An answer that the store is giving.
+#[derive(Debug)]
+struct StoreReply {
+    incoming: Incoming,
+    under_way: UnderWay,
+    connection: Option<StoreConnection>,
+    received: usize,
+}
+
+impl ReplyBody {
+    /// One of gate's own.
+    pub(super) fn whole(text: Vec<u8>) -> Self {
+        Self {
+            source: Source::Whole(Some(text.into()).filter(|text: &Bytes| !text.is_empty())),
+            _in_flight: None,
+        }
+    }
+
+    /// That of the store's answer, whose head has so many bytes.
+    pub(super) fn of_store(
+        incoming: Incoming,
+        under_way: UnderWay,
+        connection: StoreConnection,
+        head: usize,
+    ) -> Self {
+        let mut reply = StoreReply { incoming, under_way, connection: Some(connection), received: head };
+        if reply.incoming.is_end_stream() {
+            reply.complete();
+            return Self::whole(Vec::new());
+        }
+        Self { source: Source::Store(Box::new(reply)), _in_flight: None }
+    }
+
+    /// The same, which ends the request of its client when it is dropped.
+    pub(super) fn with(self, in_flight: InFlight) -> Self {
+        Self { _in_flight: Some(in_flight), ..self }
+    }
+}
+
+impl StoreReply {
+    fn complete(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            self.under_way.complete(self.received);
+            let call = &self.under_way.call;
+            // One that was answered before its body was there leaves the rest of that on the connection.
+            if call.has_body_ended.get() {
+                call.store.keep(connection);
+            }
+        }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if self.connection.is_none() {
+            return Poll::Ready(None);
+        }
+        let call = &self.under_way.call;
+        if call.poll_failure(Side::Reply, cx).is_some() {
+            return Poll::Ready(Some(Err(BrokenOff.into())));
+        }
+        let now = clock::monotonic();
+        call.waits_for(WaitsFor::Store, now);
+        match Pin::new(&mut self.incoming).poll_frame(cx) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(None) => {
+                self.complete();
+                Poll::Ready(None)
+            }
+            Poll::Ready(Some(Ok(frame))) => {
+                self.received += frame.data_ref().map_or(0, Bytes::len);
+                // Until it is asked for more.
+                call.waits_for(WaitsFor::Reader, now);
+                if self.incoming.is_end_stream() {
+                    self.complete();
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(error.into()))),
+        }
+    }
+}
+
+impl Body for ReplyBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match &mut self.source {
+            Source::Whole(text) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
+            Source::Store(reply) => reply.poll(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.source {
+            Source::Whole(text) => text.is_none(),
+            Source::Store(reply) => reply.connection.is_none(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.source {
+            Source::Whole(text) => SizeHint::with_exact(text.as_ref().map_or(0, Bytes::len) as u64),
+            Source::Store(reply) => reply.incoming.size_hint(),
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! The body of a request on its way to the store: bounded, charged and watched as it passes.
+
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use gate_common::abi::Reason;
+use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
+
+use super::call::{Call, Failure, Side, WaitsFor};
+use super::service::HttpService;
+use super::store::BodyError;
+use crate::clock;
+use crate::protocol::Refusal;
+
+/// A body that passes.
+#[derive(Debug)]
+pub(super) struct PassingBody {
+    incoming: Incoming,
+    service: Rc<HttpService>,
+    call: Rc<Call>,
+    /// The bytes that have passed, and those that have been paid for.
+    passed: u64,
+    paid: u64,
+    most: u64,
+    has_ended: bool,
+}
+
+/// The request ends before its body does; why, its call says.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the request is broken off")]
+pub(super) struct BrokenOff;
+
+impl PassingBody {
+    /// The body of a call, of which so many bytes have been paid for, and that may have `most`.
+    pub(super) fn new(
+        incoming: Incoming,
+        service: Rc<HttpService>,
+        call: Rc<Call>,
+        paid: u64,
+        most: usize,
+    ) -> Self {
+        Self { incoming, service, call, passed: 0, paid, most: most as u64, has_ended: false }
+    }
+
+    /// Bounds and charges `len` more bytes.
+    fn charge(&mut self, len: usize) -> Result<(), Refusal> {
+        self.passed += len as u64;
+        let payer = self.call.payer;
+        if self.passed > self.most && self.service.admission.refuse_unpriced(payer, Reason::TooLarge) {
+            return Err(Refusal::of(Reason::TooLarge));
+        }
+        let unpaid = self.passed.saturating_sub(self.paid);
+        if unpaid == 0 {
+            return Ok(());
+        }
+        self.paid = self.passed;
+        let class = self.call.charged.get().class;
+        self.service.admission.charge_more(payer, unpaid as usize, class, clock::monotonic())
+    }
+
+    fn fail<T>(&self, why: Failure) -> Poll<Option<Result<T, BodyError>>> {
+        self.call.fail(why);
+        Poll::Ready(Some(Err(BrokenOff.into())))
+    }
+
+    /// The store has all of it.
+    fn end(&mut self) {
+        if !std::mem::replace(&mut self.has_ended, true) {
+            let now = clock::monotonic();
+            self.call.sent.set(now);
+            self.call.has_body_ended.set(true);
+            self.call.waits_for(WaitsFor::Store, now);
+            self.service.take_back_permit(&self.call);
+        }
+    }
+}
+
+impl Body for PassingBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if self.call.poll_failure(Side::Request, cx).is_some() {
+            return Poll::Ready(Some(Err(BrokenOff.into())));
+        }
+        let frame = match Pin::new(&mut self.incoming).poll_frame(cx) {
+            Poll::Ready(frame) => frame,
+            Poll::Pending => {
+                self.call.waits_for(WaitsFor::Body, clock::monotonic());
+                return Poll::Pending;
+            }
+        };
+        let Some(frame) = frame else {
+            self.end();
+            return Poll::Ready(None);
+        };
+        let Ok(frame) = frame else { return self.fail(Failure::BrokenBody) };
+        let len = frame.data_ref().map_or(0, Bytes::len);
+        self.call.body_came(len, clock::monotonic());
+        if let Err(refusal) = self.charge(len) {
+            return self.fail(Failure::Refused(refusal));
+        }
+        if self.incoming.is_end_stream() {
+            self.end();
+        }
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.incoming.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.incoming.size_hint()
+    }
+}
+
+/// No body.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NoBody;
+
+impl Body for NoBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        Poll::Ready(None)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        true
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(0)
+    }
+}

@@ -1,0 +1,169 @@
+//! A proxied HTTP service in one thread.
+
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+
+use hyper::header::HeaderName;
+use hyper_util::rt::TokioTimer;
+use hyper_util::server::conn::auto;
+
+use super::call::{Call, QueuedCall};
+use super::connection::Connection;
+use super::store::{BUFFER, Store};
+use crate::config::Http;
+use crate::dispatcher::admission::Admission;
+use crate::dispatcher::admission::queueing::Dequeued;
+use crate::dispatcher::clients::SharedBounds;
+use crate::dispatcher::clients::memory_budget::{ClientMemory, MemoryLimits};
+use crate::dispatcher::clients::proxy_header::PendingHeaders;
+use crate::dispatcher::clients::slots::Slots;
+use crate::dispatcher::metrics::verdicts::VerdictSampler;
+use crate::dispatcher::metrics::{ServiceMetrics, WorkerMetrics};
+use crate::dispatcher::query_types::QueryTypeTable;
+use crate::dispatcher::queue::delay::Delay;
+use crate::dispatcher::settings::{Limits, Settings};
+use crate::dispatcher::shared_service::SharedService;
+use crate::dispatcher::tenants::Tenants;
+use crate::dispatcher::tenants::ledger::Ledger;
+use gate_common::units::Nanos;
+
+/// One HTTP service in one thread.
+#[derive(Debug)]
+pub(crate) struct HttpService {
+    pub(crate) settings: Settings,
+    /// As of the last tick.
+    pub(super) limits: Cell<Limits>,
+    pub(super) types: RefCell<Arc<QueryTypeTable>>,
+    pub(super) tenants: RefCell<Arc<Tenants>>,
+    pub(super) tenant_header: Option<HeaderName>,
+    pub(super) tier_header: Option<HeaderName>,
+    /// Shared by the thread's services.
+    pub(super) ledger: Rc<RefCell<Ledger>>,
+    pub(super) admission: Admission<QueuedCall>,
+    pub(super) store: Rc<Store>,
+    pub(super) metrics: Arc<WorkerMetrics>,
+    /// All threads' metrics.
+    pub(super) service_metrics: ServiceMetrics,
+    pub(super) verdicts: VerdictSampler,
+    /// The connections of each tenant's clients.
+    pub(super) slots: Arc<Slots>,
+    /// The store connections of each tenant's requests.
+    pub(super) store_slots: Arc<Slots>,
+    pub(super) memory: Rc<ClientMemory>,
+    pub(super) pending_headers: PendingHeaders,
+    pub(super) connections: RefCell<Vec<Weak<Connection>>>,
+    /// Requests that have been charged and not been answered.
+    pub(super) calls: RefCell<Vec<Weak<Call>>>,
+    pub(super) server: auto::Builder<LocalExecutor>,
+    /// True in the thread that acts for all.
+    pub(super) is_first: bool,
+}
+
+/// Runs the tasks of HTTP/2 connections in their own thread.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LocalExecutor;
+
+impl<F: Future<Output: 'static> + 'static> hyper::rt::Executor<F> for LocalExecutor {
+    fn execute(&self, future: F) {
+        tokio::task::spawn_local(future);
+    }
+}
+
+impl HttpService {
+    /// The service in the thread with this number, whose ledger, delay and samples these are.
+    pub(crate) fn new(
+        shared: SharedService,
+        number: usize,
+        ledger: &Rc<RefCell<Ledger>>,
+        delay: Delay,
+        verdicts: VerdictSampler,
+    ) -> Rc<Self> {
+        let SharedService { settings, metrics: service_metrics, policy, .. } = shared;
+        let SharedBounds { slots, dedicated_slots, memory, .. } = shared.bounds;
+        let metrics = Arc::clone(&service_metrics.threads[number]);
+        let limits = *settings.limits.borrow();
+        let tenants = settings.tenants.borrow().clone();
+        let admission = Admission::new(
+            &settings,
+            number,
+            Rc::clone(ledger),
+            (policy, delay),
+            service_metrics.clone(),
+            (&shared.limits, shared.read_sizes),
+        );
+        let state = Arc::clone(&service_metrics.store);
+        let memory =
+            ClientMemory::new(memory, settings.threads, MemoryLimits::of(&limits, tenants.are_several()));
+        let types = RefCell::new(settings.types.borrow().clone());
+        let http = settings.backend.http.as_ref();
+        let field = |name: Option<&String>| name.and_then(|name| HeaderName::try_from(name.as_str()).ok());
+        Rc::new(Self {
+            limits: Cell::new(limits),
+            types,
+            tenants: RefCell::new(tenants),
+            tenant_header: field(http.and_then(|http| http.tenant_header.as_ref())),
+            tier_header: field(http.and_then(|http| http.tier_header.as_ref())),
+            ledger: Rc::clone(ledger),
+            admission,
+            store: Rc::new(Store::new(settings.clone(), Arc::clone(&metrics), state)),
+            metrics,
+            service_metrics,
+            verdicts,
+            slots,
+            store_slots: dedicated_slots,
+            memory: Rc::new(memory),
+            pending_headers: PendingHeaders::default(),
+            connections: RefCell::default(),
+            calls: RefCell::default(),
+            server: server(),
+            is_first: number == 0,
+            settings,
+        })
+    }
+
+    /// The settings of HTTP.
+    pub(super) fn http(&self) -> &Http {
+        self.settings.backend.http.as_ref().expect("a service with this protocol has them")
+    }
+
+    /// True if there are as many clients as there may be. This holds in shadow mode too.
+    pub(super) fn has_all_clients(&self) -> bool {
+        let limits = self.limits.get();
+        let connected = self.service_metrics.clients() + self.pending_headers.count() as u64;
+        connected >= (limits.max_clients + limits.max_unknown_clients) as u64
+    }
+
+    /// Lets requests out of the queue, as many as there are permits.
+    pub(super) fn dispatch(&self, now: Nanos) {
+        while let Some(Dequeued { request, bytes, result }) = self.admission.dequeue(now) {
+            request.end_wait(result);
+            self.admission.recycle(bytes);
+        }
+    }
+}
+
+/// A server for either version, with bounds on what one connection may have gate hold.
+fn server() -> auto::Builder<LocalExecutor> {
+    let mut server = auto::Builder::new(LocalExecutor);
+    // Timeouts are of [`Connection`].
+    server.http1().timer(TokioTimer::new()).max_buf_size(BUFFER).header_read_timeout(None);
+    server
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS)
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(4 * WINDOW)
+        .max_send_buf_size(BUFFER)
+        .max_header_list_size(BUFFER as u32)
+        .max_pending_accept_reset_streams(RESETS)
+        .max_local_error_reset_streams(RESETS);
+    server
+}
+
+/// Requests of one HTTP/2 connection at a time.
+const STREAMS: u32 = 100;
+/// The bytes of a body that one stream may send ahead.
+const WINDOW: u32 = 64 << 10;
+/// Streams that a client may reset before they are looked at: more end its connection.
+const RESETS: usize = 20;

@@ -1,0 +1,198 @@
+//! Connections to an HTTP store: one for each request under way, used again by the next.
+//!
+//! **Failures.** The store is down when it cannot be connected to, or when a request gets no answer in time and no other has
+//! got one since it was sent: a request that is slow, or breaks its own connection, says nothing of the others. Then all
+//! requests are refused for a pause, as for other protocols ([`Health`]).
+
+use std::cell::{Cell, RefCell};
+use std::error::Error;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use gate_common::abi::Reason;
+use gate_common::units::Nanos;
+use hyper::body::{Body, Bytes};
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::clock;
+use crate::dispatcher::metrics::store_state::StoreState;
+use crate::dispatcher::metrics::{Event, WorkerMetrics};
+use crate::dispatcher::settings::Settings;
+use crate::dispatcher::stores::error::StoreError;
+use crate::dispatcher::stores::health::Health;
+use crate::protocol::Refusal;
+
+/// The body of a request to the store.
+pub(super) type RequestBody = Pin<Box<dyn Body<Data = Bytes, Error = BodyError>>>;
+/// The cause of the end of a body.
+pub(super) type BodyError = Box<dyn Error + Send + Sync>;
+
+/// One thread's connections to the store of a service.
+#[derive(Debug)]
+pub(super) struct Store {
+    settings: Settings,
+    metrics: Arc<WorkerMetrics>,
+    state: Arc<StoreState>,
+    idle: RefCell<Vec<StoreConnection>>,
+    health: RefCell<Health>,
+    /// Requests that are with the store, or about to be.
+    outstanding: Cell<usize>,
+    last_answer: Cell<Nanos>,
+}
+
+/// A connection to the store.
+#[derive(Debug)]
+pub(super) struct StoreConnection {
+    pub(super) sender: SendRequest<RequestBody>,
+    address: SocketAddr,
+    idle_since: Nanos,
+    /// True if it has carried a request before.
+    pub(super) is_reused: bool,
+}
+
+/// A request that is with the store, as long as this is there.
+#[derive(Debug)]
+pub(super) struct Outstanding(Rc<Store>);
+
+impl Store {
+    pub(super) fn new(settings: Settings, metrics: Arc<WorkerMetrics>, state: Arc<StoreState>) -> Self {
+        Self {
+            settings,
+            metrics,
+            state,
+            idle: RefCell::default(),
+            health: RefCell::new(Health::new()),
+            outstanding: Cell::new(0),
+            last_answer: Cell::new(Nanos::ZERO),
+        }
+    }
+
+    /// Checks that the store takes one more request.
+    ///
+    /// # Errors
+    ///
+    /// A refusal, while the circuit breaker is open.
+    pub(super) fn accepts(&self, now: Nanos) -> Result<(), Refusal> {
+        let health = &mut *self.health.borrow_mut();
+        if self.outstanding.get() == 0 {
+            health.idle(now);
+        }
+        if health.may_be_tried(now) {
+            health.retry();
+            health.connected(now);
+        }
+        health
+            .accepts(self.outstanding.get(), now)
+            .map_err(|retry_after| Refusal::after(Reason::StoreDown, retry_after))
+    }
+
+    /// Counts one more request with the store.
+    pub(super) fn outstanding(self: &Rc<Self>) -> Outstanding {
+        self.outstanding.set(self.outstanding.get() + 1);
+        Outstanding(Rc::clone(self))
+    }
+
+    /// A connection that is ready for a request: one that is kept, or a new one.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be connected to in time. It is down then.
+    pub(super) async fn connection(&self) -> Result<StoreConnection, StoreError> {
+        loop {
+            let kept = self.idle.borrow_mut().pop();
+            let Some(mut kept) = kept else { break };
+            if self.settings.store.is_current(kept.address) && kept.sender.ready().await.is_ok() {
+                return Ok(kept);
+            }
+        }
+        self.connect().await.inspect_err(|error| self.failed(error))
+    }
+
+    async fn connect(&self) -> Result<StoreConnection, StoreError> {
+        let connecting = async {
+            let mut last = StoreError::Unresolved;
+            for address in self.settings.store.addresses().await {
+                match TcpStream::connect(address).await {
+                    Ok(stream) => return Ok((stream, address)),
+                    Err(error) => last = error.into(),
+                }
+            }
+            Err(last)
+        };
+        let patience = self.settings.store_timeout().into();
+        let (stream, address) = timeout(patience, connecting).await.map_err(|_| StoreError::TimedOut)??;
+        stream.set_nodelay(true)?;
+        let mut builder = http1::Builder::new();
+        builder.max_buf_size(BUFFER);
+        let handshake = builder.handshake(TokioIo::new(stream)).await;
+        let (sender, connection) = handshake.map_err(|_| StoreError::Closed)?;
+        let now = clock::monotonic();
+        self.metrics.count(Event::StoreConnected);
+        self.health.borrow_mut().connected(now);
+        let state = Arc::clone(&self.state);
+        if let Some(line) = state.connected(now) {
+            line.write(&self.settings.name, &self.settings.backend.address, &"");
+        }
+        tokio::task::spawn_local(async move {
+            // Its requests learn of its errors.
+            let _ = connection.await;
+            state.disconnected();
+        });
+        Ok(StoreConnection { sender, address, idle_since: now, is_reused: false })
+    }
+
+    /// Keeps a connection that has carried a whole answer.
+    pub(super) fn keep(&self, connection: StoreConnection) {
+        let idle = &mut *self.idle.borrow_mut();
+        if idle.len() < MOST_KEPT && !connection.sender.is_closed() {
+            idle.push(StoreConnection { idle_since: clock::monotonic(), is_reused: true, ..connection });
+        }
+    }
+
+    /// Closes connections that have not been used for a while, before the store does. To be called every second or so.
+    pub(super) fn release(&self, now: Nanos) {
+        self.idle
+            .borrow_mut()
+            .retain(|kept| !kept.sender.is_closed() && now.saturating_sub(kept.idle_since) < KEPT_FOR);
+    }
+
+    /// Notes that the store has begun to answer a request.
+    pub(super) fn answered(&self, now: Nanos) {
+        self.last_answer.set(now);
+        self.health.borrow_mut().answered();
+    }
+
+    /// Notes that a request that was sent at `sent` has got no answer in time.
+    pub(super) fn timed_out(&self, sent: Nanos) {
+        if self.last_answer.get() < sent {
+            self.failed(&StoreError::TimedOut);
+        }
+    }
+
+    fn failed(&self, why: &StoreError) {
+        let now = clock::monotonic();
+        self.health.borrow_mut().failed(now);
+        self.metrics.count(Event::StoreFailed);
+        if let Some(line) = self.state.failed(now) {
+            line.write(&self.settings.name, &self.settings.backend.address, why);
+        }
+    }
+}
+
+impl Drop for Outstanding {
+    fn drop(&mut self) {
+        self.0.outstanding.set(self.0.outstanding.get() - 1);
+    }
+}
+
+/// The most that is read or written at once, and the longest head.
+pub(super) const BUFFER: usize = 64 << 10;
+/// So many connections wait for the next requests of a thread.
+const MOST_KEPT: usize = 64;
+/// Servers close idle connections after 60 s or more.
+const KEPT_FOR: Nanos = Nanos::from_secs(30);

@@ -1,0 +1,150 @@
+//! The periodic work of an HTTP service, and the tasks that do it.
+
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::Duration;
+
+use gate_common::units::Nanos;
+use tokio::sync::{mpsc, watch};
+use tokio::time::MissedTickBehavior;
+
+use super::connection::Connection;
+use super::service::HttpService;
+use crate::clock;
+use crate::dispatcher::clients::client::CloseCause;
+use crate::dispatcher::clients::memory_budget::MemoryLimits;
+use crate::dispatcher::hot_restart::{Phase, wait_for_phase};
+use crate::dispatcher::questions::PendingQuestion;
+
+/// Starts the tasks of a service in its thread.
+pub(crate) fn start(
+    service: &Rc<HttpService>,
+    asked: Option<mpsc::Receiver<PendingQuestion>>,
+    phase: &watch::Receiver<Phase>,
+) {
+    if let Some(asked) = asked {
+        tokio::task::spawn_local(decline_questions(asked));
+    }
+    tokio::task::spawn_local(drain(Rc::clone(service), phase.clone()));
+    tokio::task::spawn_local(receive_permits(Rc::clone(service)));
+    tokio::task::spawn_local(work(Rc::clone(service)));
+}
+
+/// Says of each question that it cannot be answered.
+async fn decline_questions(mut asked: mpsc::Receiver<PendingQuestion>) {
+    while let Some(PendingQuestion { answer, .. }) = asked.recv().await {
+        // Whoever asked may have left.
+        let _ = answer.send(Err("requests by HTTP are not explained yet".to_owned()));
+    }
+}
+
+/// Has clients go elsewhere once this gate accepts no more: each connection ends with the answers that are due.
+async fn drain(service: Rc<HttpService>, mut phase: watch::Receiver<Phase>) {
+    wait_for_phase(&mut phase, Phase::NotAccepting).await;
+    loop {
+        service.connections().for_each(|connection| connection.drain());
+        tokio::time::sleep(OFTEN).await;
+    }
+}
+
+/// Lets requests go that wait here whenever another thread leaves a permit to this one, for ever.
+async fn receive_permits(service: Rc<HttpService>) {
+    loop {
+        let woken = service.admission.woken();
+        woken.await;
+        service.dispatch(clock::monotonic());
+        service.admission.return_permits();
+    }
+}
+
+async fn work(service: Rc<HttpService>) {
+    let mut often = tokio::time::interval(OFTEN);
+    often.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut count = 0_u32;
+    loop {
+        often.tick().await;
+        let now = clock::monotonic();
+        service.check_calls(now);
+        service.expire(now);
+        service.memory.poll();
+        service.dispatch(now);
+        service.admission.return_permits();
+        count = count.wrapping_add(1);
+        if count.is_multiple_of(TICK) {
+            service.tick(now);
+        }
+        if count.is_multiple_of(RELEASE) {
+            service.store.release(now);
+            service.memory.release();
+        }
+    }
+}
+
+impl HttpService {
+    /// Looks at all requests under way: which of them take too long, and whose permits others may have.
+    fn check_calls(&self, now: Nanos) {
+        let limits = self.limits.get();
+        self.calls.borrow_mut().retain(|call| {
+            let call = call.upgrade();
+            call.inspect(|call| {
+                if call.check(&limits, now) {
+                    self.lend_permit(call);
+                }
+            })
+            .is_some()
+        });
+    }
+
+    /// Refuses requests that have waited too long while no permit became free.
+    fn expire(&self, now: Nanos) {
+        while let Some(expired) = self.admission.expire(now) {
+            expired.request.end_wait(expired.result);
+            self.admission.recycle(expired.bytes);
+        }
+    }
+
+    /// The work of every tick.
+    fn tick(&self, now: Nanos) {
+        self.admission.tick(self.is_first, now);
+        let limits = *self.settings.limits.borrow();
+        let before = self.limits.replace(limits);
+        self.admission.set_limits(&limits, &before);
+        *self.types.borrow_mut() = self.settings.types.borrow().clone();
+        self.refresh_tenants();
+        self.memory.set_limits(MemoryLimits::of(&limits, self.tenants.borrow().are_several()));
+        self.connections.borrow_mut().retain(|connection| connection.strong_count() > 0);
+        self.connections().for_each(|connection| connection.check_timeout(&limits, now));
+    }
+
+    /// Takes over what has changed about tenants. A connection may be another's from now on.
+    fn refresh_tenants(&self) {
+        let tenants = self.settings.tenants.borrow().clone();
+        if Arc::ptr_eq(&tenants, &self.tenants.borrow()) {
+            return;
+        }
+        self.admission.set_tenants(&tenants);
+        *self.tenants.borrow_mut() = tenants;
+        for connection in self.connections() {
+            let tenant = {
+                let mut ledger = self.ledger.borrow_mut();
+                ledger.refresh();
+                ledger.tenant_of(connection.source, self.settings.service)
+            };
+            if tenant != connection.tenant.replace(tenant) && !self.acquire_slot(&connection) {
+                connection.end(CloseCause::ClientLeft);
+            }
+        }
+    }
+
+    fn connections(&self) -> impl Iterator<Item = Rc<Connection>> {
+        let connections: Vec<_> = self.connections.borrow().iter().filter_map(Weak::upgrade).collect();
+        connections.into_iter()
+    }
+}
+
+/// The precision of timeouts.
+const OFTEN: Duration = Duration::from_millis(10);
+/// Of [`OFTEN`]: the policies' tick.
+const TICK: u32 = 10;
+/// Of [`OFTEN`]: how often idle store connections are looked at.
+const RELEASE: u32 = 200;
