@@ -5,6 +5,7 @@ mod clients;
 mod faults;
 mod host_names;
 mod hot;
+mod http;
 mod identity;
 mod isolation;
 mod large;

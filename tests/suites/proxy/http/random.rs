@@ -1,0 +1,105 @@
+//! Random requests, each sent to nginx and to a gate before it: the answers are the same, but for fields that are of one
+//! connection.
+
+use anyhow::{Context as _, Result, ensure};
+use gate_tests::http_client::{HttpClient, Reply};
+use gate_tests::nginx::Nginx;
+use gate_tests::rng::Rng;
+
+use super::{client, gate};
+
+const FILES: [usize; 6] = [0, 1, 1_000, 65_536, 70_001, 300_000];
+const METHODS: [&str; 8] = ["GET", "GET", "GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"];
+/// Fields that differ between two connections, or two seconds.
+const OF_CONNECTIONS: [&str; 4] = ["date", "connection", "keep-alive", "transfer-encoding"];
+/// Requests of a run; ten times as many take a minute.
+const REQUESTS: usize = 600;
+
+/// A request, and true if its reply has no body.
+fn request(rng: &mut Rng) -> (Vec<u8>, bool) {
+    let method = rng.pick(&METHODS);
+    let file = rng.pick(&FILES);
+    let path = match rng.below(6) {
+        0 => "/echo/x?y=1&z=%20".to_owned(),
+        1 => "/missing".to_owned(),
+        2 => format!("/%2e/{file}"),
+        3 => format!("/x/../{file}?q"),
+        _ => format!("/{file}"),
+    };
+    let mut text = format!("{method} {path} HTTP/1.1\r\nhost: test\r\n");
+    match rng.below(6) {
+        0 => text += &format!("range: bytes={}-{}\r\n", rng.below(70_000), 70_000 + rng.below(1_000)),
+        1 => text += &format!("range: bytes=-{}\r\n", rng.below(100)),
+        2 => text += "range: bytes=0-0,2-4\r\n",
+        3 => text += "if-modified-since: Mon, 23 Nov 2099 00:00:00 GMT\r\n",
+        _ => {}
+    }
+    let body: Vec<u8> = (0..rng.below(20_000)).map(|at| at as u8).collect();
+    let mut bytes = Vec::new();
+    match rng.below(3) {
+        0 if method != "HEAD" => {
+            bytes.extend(format!("{text}content-length: {}\r\n\r\n", body.len()).bytes());
+            bytes.extend(&body);
+        }
+        1 if method == "POST" || method == "PUT" => {
+            bytes.extend(format!("{text}transfer-encoding: chunked\r\n\r\n").bytes());
+            for piece in body.chunks(1 + rng.below(5_000) as usize) {
+                bytes.extend(format!("{:x}\r\n", piece.len()).bytes());
+                bytes.extend(piece);
+                bytes.extend(b"\r\n");
+            }
+            bytes.extend(b"0\r\n\r\n");
+        }
+        _ => bytes.extend(format!("{text}\r\n").bytes()),
+    }
+    (bytes, method == "HEAD")
+}
+
+/// Asks on a connection, or on a new one if that has ended.
+fn ask(
+    connection: &mut Option<HttpClient>,
+    new: impl Fn() -> Result<HttpClient>,
+    request: &[u8],
+    is_head: bool,
+) -> Result<Reply> {
+    let mut client = connection.take().map_or_else(new, Ok)?;
+    client.send(request)?;
+    let reply = client.reply(is_head)?;
+    *connection = Some(client).filter(|_| reply.field("connection") != Some("close"));
+    Ok(reply)
+}
+
+/// The parts of a reply that are compared. Answers to ranges of several parts have a random boundary.
+fn compared(reply: &Reply) -> (u16, Vec<(String, String)>, Vec<u8>) {
+    let is_random =
+        reply.field("content-type").is_some_and(|value| value.starts_with("multipart/byteranges"));
+    let fields = reply.fields.iter().filter(|(name, _)| !OF_CONNECTIONS.contains(&name.as_str()));
+    let fields = fields.filter(|(name, _)| !(is_random && name == "content-type"));
+    let mut fields: Vec<_> = fields.cloned().collect();
+    fields.sort();
+    (reply.status, fields, if is_random { Vec::new() } else { reply.body.clone() })
+}
+
+#[test]
+fn random_requests_are_answered_as_without_gate() -> Result<()> {
+    let store = Nginx::start(&FILES)?;
+    let gate = gate(store.address, "")?;
+    let mut rng = Rng::new(7);
+    let mut direct = None;
+    let mut through = None;
+    let straight = || Ok(HttpClient::new(std::net::TcpStream::connect(store.address)?));
+    for number in 0..REQUESTS {
+        let (request, is_head) = request(&mut rng);
+        let shown = || format!("{number}: {}", String::from_utf8_lossy(&request[..request.len().min(300)]));
+        let expected = ask(&mut direct, straight, &request, is_head).with_context(shown)?;
+        let reply = ask(&mut through, || client(&gate), &request, is_head).with_context(shown)?;
+        if shown().contains(" /echo") {
+            // nginx says what it was asked, which gate has added to.
+            let has_source = is_head || reply.text().contains("for=127.0.0.1");
+            ensure!(reply.status == expected.status && has_source, "{}", shown());
+            continue;
+        }
+        ensure!(compared(&reply) == compared(&expected), "{}\n{reply:?}\n{expected:?}", shown());
+    }
+    Ok(())
+}
