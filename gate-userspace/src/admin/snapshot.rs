@@ -2,8 +2,9 @@
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
+use gate_common::abi::TenantCounters;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -11,9 +12,10 @@ use super::hotkeys::{self, Key};
 use super::queues::Queues;
 use super::sources::Sources;
 use super::status::Status;
-use super::tenants::{LayerCounts, Tenant};
+use super::tenants::{self, LayerCounts, Tenant, by_reason};
 use super::verdicts::{self, Sampled};
 use crate::clock;
+use crate::kernel::{ByLayer, Layer};
 
 /// One snapshot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -94,19 +96,17 @@ impl Refusal {
 }
 
 impl Totals {
-    fn of(tenants: &[Tenant]) -> Self {
-        let mut totals = Self::default();
-        for tenant in tenants {
-            totals.passed += tenant.passed;
-            totals.segments += tenant.segments;
-            for (reason, count) in &tenant.refused {
-                *totals.refused.entry(reason.clone()).or_default() += count;
-            }
-            for (layer, counts) in &tenant.layers {
-                totals.layers.entry(layer.clone()).or_default().add(counts);
-            }
+    fn of(by_layer: &ByLayer) -> Self {
+        let [mut all, proxy] = *by_layer;
+        all.add(&proxy);
+        let layers = Layer::ALL.iter().zip(by_layer);
+        let layers = layers.map(|(layer, counters)| (layer.name().into(), LayerCounts::of(counters)));
+        Self {
+            passed: all.passed,
+            segments: all.segments,
+            refused: by_reason(&all.refused),
+            layers: layers.filter(|(_, counts)| *counts != LayerCounts::default()).collect(),
         }
-        totals
     }
 }
 
@@ -114,14 +114,23 @@ impl Snapshot {
     /// Without keys and sources.
     pub(super) fn read(sources: &Sources) -> Self {
         let status = sources.status();
-        let tenants = sources.tenants(&status.overrides);
+        let mut sums = ByLayer::default();
+        let mut tenants = Vec::new();
+        // Of most tenants their counters are all that is read.
+        for id in tenants::ids(&sources.maps) {
+            let by_layer = sources.maps.counters_by_layer(id as usize);
+            sums.iter_mut().zip(&by_layer).for_each(|(sum, counters)| sum.add(counters));
+            tenants.push((id, by_layer.iter().map(requests).sum()));
+        }
+        let tenants_in_all = tenants.len();
+        let listed = busiest(tenants, &tenants::set_by_hand(&sources.maps, &status.overrides));
         let now = clock::monotonic();
         Self {
             at_ms: now.0 / 1_000_000,
             unix_s: clock::unix_secs(),
-            totals: Totals::of(&tenants),
-            tenants_in_all: tenants.len(),
-            tenants: busiest(tenants),
+            totals: Totals::of(&sums),
+            tenants_in_all,
+            tenants: sources.tenants_of(listed.into_iter(), &status.overrides),
             queues: Queues::read(&sources.queues, &status.overrides, now),
             refusals: Refusal::last(sources, false),
             status,
@@ -136,17 +145,18 @@ impl Snapshot {
     }
 }
 
-/// The tenants with the most requests and those with overrides, in the order of their numbers.
-fn busiest(mut tenants: Vec<Tenant>) -> Vec<Tenant> {
+/// Of tenants and their requests those with the most, and those in `set`, in the order of their numbers.
+fn busiest(mut tenants: Vec<(u32, u64)>, set: &HashSet<u32>) -> Vec<u32> {
     if tenants.len() > MAX_TENANTS {
-        tenants.sort_by_key(|tenant| {
-            let is_set = tenant.refuse || !tenant.overrides.is_empty();
-            Reverse((is_set, tenant.passed + tenant.segments + tenant.refused.values().sum::<u64>()))
-        });
+        tenants.sort_by_key(|&(id, requests)| Reverse((set.contains(&id), requests)));
         tenants.truncate(MAX_TENANTS);
-        tenants.sort_by_key(|tenant| tenant.id);
+        tenants.sort_unstable();
     }
-    tenants
+    tenants.into_iter().map(|(id, _)| id).collect()
+}
+
+fn requests(counters: &TenantCounters) -> u64 {
+    counters.passed + counters.segments + counters.refused_in_all()
 }
 
 /// A page has no room for more.
@@ -156,35 +166,30 @@ const MAX_REFUSALS: usize = 20;
 
 #[cfg(test)]
 mod tests {
+    use gate_common::abi::Reason;
+
     use super::*;
 
-    fn tenant(id: u32, passed: u64, refused: u64, refuse: bool) -> Tenant {
-        let tenant = serde_json::json!({
-            "id": id, "name": format!("tenant-{id}"), "tier": "standard", "quota_ru_per_sec": 1.0, "burst_ms": 0.0,
-            "burst_left": 0.0, "debt_ms": 0.0, "price_multiplier": 1.0, "refuse": refuse, "rejection_rate": 0.0,
-            "passed": passed, "passed_bytes": 0, "charged_ru": 0.0, "refused_ru": 0.0, "refused": {"quota": refused},
-            "shadowed": {}, "replied": 0, "candidate_refused": 0,
-            "layers": {"proxy": {"passed": passed, "refused": {"quota": refused}}},
-        });
-        serde_json::from_value(tenant).unwrap()
+    #[test]
+    fn sums_are_of_both_layers_and_of_each() {
+        let mut xdp = TenantCounters { passed: 3, segments: 2, ..TenantCounters::default() };
+        xdp.refused[Reason::Quota.index()] = 4;
+        let mut proxy = TenantCounters { passed: 5, ..TenantCounters::default() };
+        proxy.refused[Reason::Quota.index()] = 1;
+        proxy.refused[Reason::Slo.index()] = 7;
+        let totals = Totals::of(&[xdp, proxy]);
+        assert_eq!((totals.passed, totals.segments), (8, 2));
+        assert_eq!(totals.refused, [("quota".into(), 5), ("slo".into(), 7)].into());
+        assert_eq!(totals.layers["xdp"].refused, [("quota".into(), 4)].into());
+        assert_eq!((totals.layers["proxy"].passed, totals.layers.len()), (5, 2));
+        assert!(Totals::of(&ByLayer::default()).layers.is_empty());
     }
 
     #[test]
-    fn sums_are_of_all_tenants_and_the_list_is_of_the_busiest() {
-        let mut tenants: Vec<_> = (1..=1_000).map(|id| tenant(id, u64::from(id), 1, false)).collect();
-        tenants[0].refuse = true;
-        let totals = Totals::of(&tenants);
-        assert_eq!((totals.passed, &totals.refused), (500_500, &[("quota".into(), 1_000)].into()));
-        let proxied = &totals.layers["proxy"];
-        assert_eq!((proxied.passed, &proxied.refused, totals.layers.len()), (500_500, &totals.refused, 1));
-        let listed: Vec<_> = busiest(tenants).into_iter().map(|tenant| tenant.id).collect();
+    fn the_list_is_of_the_busiest_and_those_set_by_hand() {
+        let tenants: Vec<_> = (1..=1_000).map(|id| (id, u64::from(id))).collect();
         let expected: Vec<_> = [1].into_iter().chain(802..=1_000).collect();
-        assert_eq!(listed, expected, "the refused one, and the busiest");
-    }
-
-    #[test]
-    fn few_tenants_are_listed_as_they_are() {
-        let tenants = vec![tenant(1, 0, 0, false), tenant(2, 5, 0, false)];
-        assert_eq!(busiest(tenants.clone()), tenants);
+        assert_eq!(busiest(tenants, &HashSet::from([1])), expected);
+        assert_eq!(busiest(vec![(1, 0), (2, 5)], &HashSet::new()), [1, 2], "few are listed as they are");
     }
 }

@@ -44,7 +44,12 @@ pub struct Sources {
 impl Sources {
     /// The tenants, with what has been set of them and the names of limits.
     pub(super) fn tenants(&self, overrides: &[Override]) -> Vec<Tenant> {
-        let mut tenants = tenants::read(&self.maps, overrides);
+        self.tenants_of(tenants::ids(&self.maps), overrides)
+    }
+
+    /// As [`Sources::tenants`], those with these numbers.
+    pub(super) fn tenants_of(&self, ids: impl Iterator<Item = u32>, overrides: &[Override]) -> Vec<Tenant> {
+        let mut tenants = tenants::read_some(&self.maps, ids, overrides);
         if let Some(limits) = &self.limits {
             tenants.iter_mut().for_each(|tenant| tenant.name_limits(|id, name| limits.of(id, name)));
         }

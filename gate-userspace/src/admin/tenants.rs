@@ -1,7 +1,7 @@
 //! Each tenant's quota, charges and refusals.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 
@@ -89,21 +89,13 @@ pub struct LayerCounts {
 }
 
 impl LayerCounts {
-    fn of(counters: &TenantCounters) -> Self {
+    pub(super) fn of(counters: &TenantCounters) -> Self {
         Self { passed: counters.passed, refused: by_reason(&counters.refused) }
-    }
-
-    /// Adds those of another tenant.
-    pub(super) fn add(&mut self, other: &Self) {
-        self.passed += other.passed;
-        for (reason, count) in &other.refused {
-            *self.refused.entry(reason.clone()).or_default() += count;
-        }
     }
 }
 
 /// The reasons that there were, with their counts.
-fn by_reason(counts: &[u64; Reason::COUNT]) -> BTreeMap<Cow<'static, str>, u64> {
+pub(super) fn by_reason(counts: &[u64; Reason::COUNT]) -> BTreeMap<Cow<'static, str>, u64> {
     let named = Reason::ALL.iter().map(|reason| (reason.name().into(), counts[reason.index()]));
     named.filter(|(_, count)| *count > 0).collect()
 }
@@ -124,12 +116,35 @@ pub struct BucketRefusals {
 /// All of them, in the order of their numbers, with what the daemon says has been set of them.
 #[must_use]
 pub fn read(maps: &Maps, overrides: &[Override]) -> Vec<Tenant> {
-    let ids = 1..=maps.view().last_tenant;
-    let mut tenants: Vec<_> = ids.filter(|&id| exists(maps, id)).map(|id| Tenant::read(maps, id)).collect();
+    read_some(maps, ids(maps), overrides)
+}
+
+/// As [`read`], those with these numbers.
+pub(super) fn read_some(maps: &Maps, ids: impl Iterator<Item = u32>, overrides: &[Override]) -> Vec<Tenant> {
+    let mut tenants: Vec<_> = ids.map(|id| Tenant::read(maps, id)).collect();
     let names: Vec<_> = tenants.iter().map(|tenant| tenant.name.as_str()).collect();
     let set = by_section(overrides, "tenant", &names);
     tenants.iter_mut().zip(set).for_each(|(tenant, set)| tenant.overrides = set);
     tenants
+}
+
+/// The numbers of all tenants.
+pub(super) fn ids(maps: &Maps) -> impl Iterator<Item = u32> {
+    (1..=maps.view().last_tenant).filter(|&id| exists(maps, id))
+}
+
+/// The numbers of those that are refused by hand, or of which something else has been set.
+pub(super) fn set_by_hand(maps: &Maps, overrides: &[Override]) -> HashSet<u32> {
+    let bank = bank_of(maps.generation());
+    let flags = |id: u32| maps.tenant_lines.load(id as usize).flags[bank];
+    let mut found: HashSet<_> = ids(maps).filter(|&id| flags(id) & tenant_flags::PENALTY != 0).collect();
+    if !overrides.is_empty() {
+        let named = maps.tenant_ids();
+        let names: Vec<_> = named.keys().map(String::as_str).collect();
+        let set = by_section(overrides, "tenant", &names);
+        found.extend(names.iter().zip(set).filter(|(_, set)| !set.is_empty()).map(|(name, _)| named[*name]));
+    }
+    found
 }
 
 /// True if a configuration uses this id.
