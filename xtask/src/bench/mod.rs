@@ -11,6 +11,7 @@ mod idle;
 mod isolation;
 mod load;
 mod machine;
+mod operate;
 mod proxy;
 mod study;
 
@@ -29,8 +30,8 @@ pub struct Args {
     /// behaviours with this in their name, store or group. With `study`: only policies with this in their name.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// With `proxy`, `isolation` and `study`: how long each load, behaviour or policy is measured at each target or rate, in
-    /// milliseconds; by default 1000, 2000 and 20000.
+    /// With `proxy`, `isolation`, `study` and `operate`: how long each load, behaviour, policy or viewer is measured, at each
+    /// target or rate, in milliseconds; by default 1000, 2000, 20000 and 10000.
     #[arg(long, value_name = "MS")]
     each: Option<u64>,
     /// With `proxy` and `isolation`: how often; the medians are shown.
@@ -39,6 +40,9 @@ pub struct Args {
     /// With `study`: before which store.
     #[arg(long, value_enum, default_value_t, value_name = "STORE")]
     store: study::Chosen,
+    /// With `operate`: this program instead of the release build.
+    #[arg(long, value_name = "FILE")]
+    gate: Option<PathBuf>,
     /// With `proxy`: which CPUs there are for what.
     #[arg(long, value_enum, default_value_t, value_name = "HOW")]
     cores: Cores,
@@ -50,6 +54,7 @@ impl Args {
         let default = match self.what {
             What::Isolation => 2_000,
             What::Study => 20_000,
+            What::Operate => 10_000,
             _ => 1_000,
         };
         Duration::from_millis(self.each.unwrap_or(default))
@@ -78,6 +83,8 @@ enum What {
     /// five commands of different cost: rejections and response times at five rates. Takes 14 minutes each. Writes
     /// docs/STUDY.md and its plots unless `--only` is given.
     Study,
+    /// The cost of looking at a gate with 100 and with 10,000 tenants: a scrape of `/metrics`, `gate top`, viewers of the page.
+    Operate,
 }
 
 /// Measures, and prints a table.
@@ -98,5 +105,6 @@ pub fn run(args: &Args) -> Result<()> {
         What::Proxy => proxy::run(args),
         What::Isolation => isolation::run(args),
         What::Study => study::run(args),
+        What::Operate => operate::run(args.gate.as_deref(), args.each(), args.json.as_deref()),
     }
 }
