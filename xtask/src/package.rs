@@ -254,7 +254,7 @@ const COMPLETIONS: [(&str, &str); 3] = [
 /// Files of `docs`.
 const DOCUMENTS: &[&str] =
     &["COMPATIBILITY.md", "CONFIGURATION.md", "GLOSSARY.md", "METRICS.md", "OPERATIONS.md", "SECURITY.md"];
-const EXAMPLE_FILES: &[&str] = &["alerts.yml", "gate.toml", "grafana.json", "proxy.toml"];
+const EXAMPLE_FILES: &[&str] = &["alerts.yml", "gate.toml", "grafana.json", "proxy.toml", "tls.toml"];
 /// Modes of files.
 const PROGRAM: u32 = 0o755;
 const DATA: u32 = 0o644;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-use crate::config::{ChangedDefault, Config, Error, Fault, changed_defaults, read_text};
+use crate::config::{ChangedDefault, Config, Error, Fault, Faults, changed_defaults, read_text};
 use crate::control::sizes::{Exceeded, counter_bytes, sizes, table_bytes};
 use crate::dispatcher;
 use crate::kernel::Cpus;
@@ -61,7 +61,7 @@ struct Memory {
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let file = args.file.display().to_string();
-    let report = match Config::read(&args.file) {
+    let report = match read(&args) {
         Ok(config) => match Memory::of(&config, &Cpus::of_machine()?) {
             Ok(memory) => {
                 let counts = Some(Counts::of(&config));
@@ -114,6 +114,17 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         report.say_changed_defaults(args.verbose);
     }
     Ok(if report.valid { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The configuration, with certificates and keys that can be used.
+fn read(args: &Args) -> Result<Config, Error> {
+    let config = Config::read(&args.file)?;
+    let faults = dispatcher::certificate_faults(&config);
+    if faults.is_empty() {
+        Ok(config)
+    } else {
+        Err(Faults { file: args.file.display().to_string(), faults }.into())
+    }
 }
 
 impl Report {

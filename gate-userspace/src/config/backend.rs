@@ -11,6 +11,7 @@ use super::identity::StoreLogin;
 use super::parsers::{SWITCH, number, one_of, overlap, prefix, time};
 use super::raw::Section;
 use super::store_address::{self, StoreAddress};
+use super::tls::{self, BackendTls, Tls};
 use super::units::{self, Wrong};
 use super::values::Protocol;
 use super::{admission, http, identity, query_types};
@@ -64,6 +65,10 @@ pub struct Backend {
     pub max_pools: usize,
     /// The store's user for unauthenticated clients; `None` for the store's default.
     pub store_login: Option<StoreLogin>,
+    /// The certificate that clients see; `None` if they speak plainly.
+    pub tls: Option<Tls>,
+    /// The certificate that the store has to show; `None` if gate speaks plainly to it.
+    pub backend_tls: Option<BackendTls>,
     /// Where proxies are that say by a header whose connections are; `None` if there are none. 1 to 64, none of them of
     /// length 0.
     pub trusted: Option<Vec<IpNet>>,
@@ -110,7 +115,9 @@ pub struct HotKeys {
 }
 
 /// The keys that mean nothing without a backend.
-const KEYS: [&str; 29] = [
+const KEYS: [&str; 31] = [
+    "tls",
+    "backend_tls",
     "proxy_protocol",
     "trusted",
     "hot_keys",
@@ -177,6 +184,8 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
     let store_login = identity::store_login(s, protocol);
     let (trusted, proxies) = trusted_proxies(s, protocol);
     let http = http::read(s, protocol, &names, routes, trusted);
+    let tls = tls::tls(s, protocol);
+    let backend_tls = tls::backend_tls(s, protocol);
     Some(Backend {
         client_timeout,
         hot_keys,
@@ -187,6 +196,8 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
         store_login,
         trusted: proxies,
         http,
+        tls,
+        backend_tls,
         address: address?,
         connections,
         store_timeout,

@@ -12,6 +12,7 @@
 //! - `identity`: users, and what they may not do.
 //! - `parts`: tenants by key.
 //! - `price`: what requests cost, and how that learns.
+//! - `tls`: certificates, towards clients and towards the store.
 //! - `syn`: how many connections may be opened.
 //! - `shedding`: how a service's store is watched, and what follows from it.
 //! - `read`: section by section into the types below; `gate` the first of them.
@@ -60,6 +61,7 @@ mod shedding;
 mod store_address;
 mod syn;
 mod text;
+mod tls;
 pub(crate) mod units;
 mod values;
 mod warnings;
@@ -78,6 +80,7 @@ pub use request_limits::{LimitOf, LimitUnit, RequestLimit};
 pub use shedding::{Probe, Shedding};
 pub use store_address::StoreAddress;
 pub use text::read_text;
+pub use tls::{BackendTls, NamedFile, Tls};
 pub use values::{
     Action, AdminSocket, Algorithm, Fragments, InterfaceName, ListedInterface, Mode, OnStale, Protocol,
     TcpPrice, TenantIndex, TenantMetrics, Transports, XdpMode,

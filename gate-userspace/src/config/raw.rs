@@ -165,6 +165,11 @@ impl<'d> Section<'d> {
         self.report.line(self.place(key).1.start)
     }
 
+    /// The line of `key`, and its path in the document, for a fault that is found later.
+    pub(super) fn place_of(&self, key: &str) -> (usize, String) {
+        (self.line(key), self.path_of(key))
+    }
+
     /// Reports that `key`, read for itself, does not fit the rest of the document.
     pub(super) fn fault(&self, key: &str, message: String) {
         let (value, at) = self.place(key);

@@ -83,10 +83,14 @@ fn service(
     let transports = transports(section, protocol);
     let listen = listen(section, transports, addresses);
     let probe = shedding::probe(section, protocol);
+    let backend = backend::read(section, protocol, &listen);
+    if transports.udp && backend.as_ref().is_some_and(|backend| backend.tls.is_some()) {
+        section.fault("tls", "means nothing over UDP; write transports = [\"tcp\"]".to_owned());
+    }
     Service {
         name,
         protocol,
-        backend: backend::read(section, protocol, &listen),
+        backend,
         listen,
         transports,
         default: default(section, tenants),

@@ -59,7 +59,7 @@ pub(super) fn read(text: &str) -> Result<StoreAddress, Wrong> {
 }
 
 /// True if a text is a host's name, and cannot be meant for an address.
-fn is_host(text: &str) -> bool {
+pub(super) fn is_host(text: &str) -> bool {
     let labels = text.strip_suffix('.').unwrap_or(text);
     let is_label = |label: &str| {
         let plain = label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));

@@ -24,7 +24,7 @@ use crate::control::occupied::{Occupied, occupied};
 use crate::control::tick::Ticker;
 use crate::control::verdicts::Verdicts;
 use crate::control::watch::Watch;
-use crate::dispatcher::Dispatcher;
+use crate::dispatcher::{Dispatcher, certificate_faults};
 use crate::kernel::attach;
 use crate::kernel::interfaces::{assign, attach_all};
 use crate::kernel::owner::{Ownership, Predecessor, Previous};
@@ -34,6 +34,12 @@ impl Daemon {
     /// Starts as the configuration says.
     pub(super) fn start(options: Options) -> Result<Self, Error> {
         let config = Config::read(&options.config)?;
+        // As below, before another gate ends.
+        let faults = certificate_faults(&config);
+        if !faults.is_empty() {
+            let file = options.config.display().to_string();
+            return Err(config::Error::from(config::Faults { file, faults }).into());
+        }
         config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
         descriptors::provide(&config);
         // Before another gate ends: a port that is taken must not leave nobody in charge.

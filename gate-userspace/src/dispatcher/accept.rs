@@ -120,7 +120,7 @@ async fn begin_accepted<F: Front>(accepted: io::Result<(TcpStream, SocketAddr)>,
 }
 
 /// True if a warning that is logged once a minute is due.
-fn is_due(last: &AtomicU64, now: Nanos) -> bool {
+pub(super) fn is_due(last: &AtomicU64, now: Nanos) -> bool {
     let before = last.load(Ordering::Relaxed);
     let is_due = before == 0 || now.saturating_sub(Nanos(before)) >= WARN_EVERY;
     is_due && last.compare_exchange(before, now.0, Ordering::Relaxed, Ordering::Relaxed).is_ok()

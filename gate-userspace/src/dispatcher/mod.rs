@@ -18,6 +18,7 @@
 //! - `hot_cache`: reads of hot keys, answered from memory or by one read for many clients.
 //! - `queue`: admission, the queue before the store, and its delay.
 //! - `stores`: the connections to the store; `store_silence`: how long it may say nothing.
+//! - `tls`: TLS, to clients and to stores.
 //! - `wire`: the protocols, memcached and RESP.
 //! - `metrics`: counters, written by one thread and read by any.
 //! - `hot_restart`: the takeover from a running gate.
@@ -38,7 +39,7 @@ use gate_common::units::Nanos;
 use tokio::sync::watch;
 
 use crate::clock;
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::kernel::Maps;
 use crate::kernel::owner::Predecessor;
 use crate::policy::range::OutOfRange;
@@ -66,6 +67,7 @@ mod shared_service;
 mod store_silence;
 mod stores;
 mod tenants;
+mod tls;
 mod wire;
 mod worker;
 
@@ -84,6 +86,7 @@ use settings::{Controls, Settings};
 use shared_service::SharedService;
 use tenants::Tenants;
 use tenants::retired::Retired;
+pub use tls::certificate_faults;
 
 /// The running threads. Dropping it ends them and every connection.
 #[derive(Debug)]
@@ -122,6 +125,9 @@ pub enum Error {
     /// An admission policy's parameter that the configuration should not have let through.
     #[error(transparent)]
     OutOfRange(#[from] OutOfRange),
+    /// A certificate or a key cannot be used.
+    #[error("line {0}")]
+    Certificate(config::Fault),
     /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(#[source] std::io::Error),
@@ -146,13 +152,15 @@ impl Dispatcher {
         let tenants = Tenants::after(&Tenants::default(), config, &maps.tenant_ids());
         let (tenants, known) = watch::channel(Arc::new(tenants));
         let (local_addrs, addresses) = watch::channel(Arc::new(LocalAddrs::now()));
-        let settings = Settings::of(config, count, &known, &addresses);
+        let settings = Settings::of(config, count, &known, &addresses).map_err(Error::Certificate)?;
         let (settings, controls): (Vec<_>, Vec<_>) = settings.into_iter().unzip();
         if settings.is_empty() {
             return Ok(None);
         }
         let logins = settings.iter().filter_map(|settings| settings.backend.store_login.as_ref());
         logins.for_each(|login| identity::warn_if_readable(&login.store_password_file));
+        let keys = settings.iter().filter_map(|settings| settings.backend.tls.as_ref());
+        keys.for_each(|tls| identity::warn_if_readable(&tls.key.path));
         let (to_samples, samples) = hot_cache::hot_set::samples();
         let (to_verdicts, verdicts) = metrics::verdicts::verdicts();
         let shared =
@@ -209,6 +217,9 @@ impl Dispatcher {
                 continue;
             };
             controls.follow(backend, service.price.learn, &metrics.types);
+            for fault in controls.read_certificates(backend) {
+                tracing::error!("the certificate in use stays: line {fault}");
+            }
             policy.follow(backend, &metrics.types)?;
         }
         Ok(())

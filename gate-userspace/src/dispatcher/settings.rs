@@ -12,6 +12,7 @@ use super::query_types::QueryTypeTable;
 use super::resolver::Resolver;
 use super::store_silence::{SilenceLimits, StorePause};
 use super::tenants::Tenants;
+use super::tls::{ServerTls, StoreTls};
 use crate::config;
 use crate::protocol::query_types::QueryTypes;
 
@@ -90,6 +91,8 @@ impl Limits {
 pub(crate) struct Controls {
     limits: watch::Sender<Limits>,
     types: watch::Sender<Arc<QueryTypeTable>>,
+    tls: Option<watch::Sender<ServerTls>>,
+    store_tls: Option<watch::Sender<StoreTls>>,
 }
 
 impl Controls {
@@ -103,6 +106,20 @@ impl Controls {
     pub(crate) fn follow(&self, backend: &config::Backend, learn: Option<config::Learn>, types: &QueryTypes) {
         self.limits.send_replace(Limits::of(backend, learn));
         self.types.send_replace(Arc::new(QueryTypeTable::of(types, backend)));
+    }
+
+    /// Reads the certificates again, for connections that are made from now on.
+    /// Returns the faults of those that cannot be used; in their place, what is in use stays.
+    pub(crate) fn read_certificates(&self, backend: &config::Backend) -> Vec<config::Fault> {
+        let server = self
+            .tls
+            .as_ref()
+            .zip(backend.tls.as_ref())
+            .map(|(sender, tls)| ServerTls::read(tls, &[]).map(|tls| drop(sender.send_replace(tls))));
+        let store = self.store_tls.as_ref().zip(backend.backend_tls.as_ref()).map(|(sender, tls)| {
+            StoreTls::read(tls, &backend.address).map(|tls| drop(sender.send_replace(tls)))
+        });
+        [server, store].into_iter().flatten().filter_map(Result::err).collect()
     }
 }
 
@@ -138,27 +155,42 @@ pub(crate) struct Settings {
     pub(crate) limits: watch::Receiver<Limits>,
     /// The classification of requests.
     pub(crate) types: watch::Receiver<Arc<QueryTypeTable>>,
+    /// The certificate that clients see; `None` if they speak plainly.
+    pub(crate) tls: Option<watch::Receiver<ServerTls>>,
+    /// The certificate that the store has to show; `None` if it is spoken to plainly.
+    pub(crate) store_tls: Option<watch::Receiver<StoreTls>>,
 }
 
 impl Settings {
     /// Those of the services that are proxied, for each of so many threads; and where that is changed which may.
+    ///
+    /// # Errors
+    ///
+    /// The fault of a certificate or a key.
     pub(crate) fn of(
         config: &config::Config,
         threads: usize,
         tenants: &watch::Receiver<Arc<Tenants>>,
         local_addrs: &watch::Receiver<Arc<LocalAddrs>>,
-    ) -> Vec<(Self, Controls)> {
+    ) -> Result<Vec<(Self, Controls)>, config::Fault> {
         let proxied = config.services.iter().enumerate();
         let mut pauses = HashMap::<_, Arc<StorePause>>::new();
         proxied
-            .filter_map(|(service, settings)| {
-                let backend = settings.backend.clone()?;
+            .filter_map(|(service, settings)| Some((service, settings, settings.backend.clone()?)))
+            .map(|(service, settings, backend)| {
+                let tls = backend.tls.as_ref().map(|tls| ServerTls::read(tls, &[])).transpose()?;
+                let (to_tls, tls) = tls.map(watch::channel).unzip();
+                let store_tls = backend.backend_tls.as_ref();
+                let store_tls = store_tls.map(|tls| StoreTls::read(tls, &backend.address)).transpose()?;
+                let (to_store_tls, store_tls) = store_tls.map(watch::channel).unzip();
                 let (to_limits, limits) = watch::channel(Limits::of(&backend, settings.price.learn));
                 let (to_types, types) =
                     watch::channel(Arc::new(QueryTypeTable::of(&backend.query_types, &backend)));
                 let settings = Self {
                     limits,
                     types,
+                    tls,
+                    store_tls,
                     parallelism: backend.admission.as_ref().map(|admission| admission.parallelism),
                     threads,
                     tenants: tenants.clone(),
@@ -173,7 +205,9 @@ impl Settings {
                     connections: backend.connections as usize,
                     backend,
                 };
-                Some((settings, Controls { limits: to_limits, types: to_types }))
+                let controls =
+                    Controls { limits: to_limits, types: to_types, tls: to_tls, store_tls: to_store_tls };
+                Ok((settings, controls))
             })
             .collect()
     }

@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use gate_tests::daemon::{PATIENCE, Site};
 use gate_tests::privilege;
 use gate_tests::proxy::{Listening, read_until, shown};
+use gate_tests::tls::{Authority, TlsClient};
 use gate_tests::wait::wait_until;
 use nix::sys::signal::Signal;
 use xtask::lab::process::ChildProcess;
@@ -85,6 +86,56 @@ fn send_datagrams(over: &AtomicBool, count: &AtomicUsize) -> Result<()> {
 /// The process that owns the maps.
 fn owner(site: &Site) -> Result<u64> {
     site.json(&["status"])?["daemon"].as_u64().context("there is no owner")
+}
+
+#[test]
+fn clients_that_speak_tls_are_drained_and_new_ones_are_served() -> Result<()> {
+    if !privilege::root("hot_restart::clients_that_speak_tls_are_drained_and_new_ones_are_served") {
+        return Ok(());
+    }
+    const NAME: &str = "cache.example";
+    let authority = Authority::new()?;
+    let shown_by_gate = authority.issue("gate", &format!("DNS:{NAME}"), 30)?;
+    let site = Site::new("")?;
+    site.net.server.enter(|| {
+        let store = Listening::memcached()?;
+        site.configure(&format!(
+            "[gate]\ndrain = \"60s\"\n\
+             [[service]]\nname = \"cache\"\nprotocol = \"memcached\"\nlisten = \"{MEMCACHED}\"\nbackend = \"{}\"\n\
+             tls = {{ certificate = {:?}, key = {:?} }}\n\
+             [[tenant]]\nname = \"all\"\nsources = \"127.0.0.0/8\"\nquota = \"unlimited\"\n",
+            store.address, shown_by_gate.certificate, shown_by_gate.key
+        ))?;
+        let mut first = site.start(&[])?;
+        let ask = |client: &mut TlsClient| -> Result<()> {
+            ensure!(client.ask(b"get none\r\n", b"\r\n")? == b"END\r\n");
+            Ok(())
+        };
+        let connect = || TlsClient::over(connect(MEMCACHED)?, &authority.ca(), NAME);
+        let mut open = connect()?;
+        ask(&mut open)?;
+        let over = AtomicBool::new(false);
+        let second = std::thread::scope(|scope| {
+            let others = scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    ask(&mut connect()?)?;
+                }
+                anyhow::Ok(())
+            });
+            let second = site.start(&["--takeover"]);
+            let closed = first.wait_for("no new connections", PATIENCE);
+            over.store(true, Ordering::Relaxed);
+            others.join().expect("it does not panic")?;
+            closed?;
+            second
+        })?;
+        ask(&mut open)?;
+        ask(&mut connect()?)?;
+        drop(open);
+        first.finish(PATIENCE)?;
+        second.end()?;
+        Ok(())
+    })?
 }
 
 #[test]

@@ -26,4 +26,5 @@ mod resp;
 mod store_login;
 mod store_state;
 mod study;
+mod tls;
 mod udp;

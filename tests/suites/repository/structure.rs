@@ -9,7 +9,7 @@ use std::path::Path;
 const ROOT: &str = "gate-userspace/src";
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 126] = [
+const ORDER: [&str; 132] = [
     "worker.rs",
     "pipeline/mod.rs",
     "pipeline/accepted.rs",
@@ -69,6 +69,7 @@ const ORDER: [&str; 126] = [
     "stores/dedicated.rs",
     "stores/events.rs",
     "stores/pool_identity.rs",
+    "stores/socket.rs",
     "stores/error.rs",
     "stores/health.rs",
     "mod.rs",
@@ -85,6 +86,8 @@ const ORDER: [&str; 126] = [
     "clients/memory_budget.rs",
     "clients/slots.rs",
     "clients/sender.rs",
+    "clients/stream.rs",
+    "clients/handshake.rs",
     "clients/udp.rs",
     "clients/replies.rs",
     "clients/refusal_pace.rs",
@@ -103,6 +106,9 @@ const ORDER: [&str; 126] = [
     "resolver.rs",
     "query_types.rs",
     "local_addrs.rs",
+    "tls/mod.rs",
+    "tls/socket.rs",
+    "tls/turns.rs",
     "request.rs",
     "metrics/mod.rs",
     "metrics/cost_samples.rs",

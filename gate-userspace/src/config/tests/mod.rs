@@ -330,15 +330,15 @@ fn documented(text: &str) -> Vec<&str> {
 fn the_documented_example_shows_every_key() {
     let read = |file: &str| std::fs::read_to_string(Path::new(DOCS).join(file)).unwrap();
     let text = read("CONFIGURATION.md");
-    let example = read("gate.toml");
-    let written = example.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join("\n");
+    let examples = read("gate.toml") + &read("tls.toml");
+    let written = examples.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join("\n");
     let is_shown = |key: &str| {
         let begins = |at: usize| written[..at].ends_with(['\n', ' ', '{']);
         written.match_indices(&format!("{key} = ")).any(|(at, _)| begins(at))
             || written.contains(&format!("\n[service.{key}]\n"))
     };
     let missing: Vec<_> = documented(&text).into_iter().filter(|key| !is_shown(key)).collect();
-    assert!(missing.is_empty(), "docs/gate.toml does not show {missing:?}");
+    assert!(missing.is_empty(), "docs/gate.toml and tls.toml do not show {missing:?}");
 }
 
 #[test]

@@ -14,13 +14,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tokio::net::tcp::OwnedWriteHalf;
-
 use super::conversation::{ConnectionMode, Conversation};
 use super::memory_budget::{ClientMemory, MemoryShare};
 use super::replies::Replies;
 use super::sender::Sender;
 use super::slots::{DatagramSlot, Slot};
+use super::stream::ClientWriter;
 use super::task_budget::TaskBudget;
 use crate::dispatcher::hot_cache::key_order::KeyOrder;
 use crate::dispatcher::identity::{Identity, Login};
@@ -124,7 +123,7 @@ pub(crate) struct ClientParts<'a, W: Wire> {
 #[derive(Debug)]
 pub(crate) enum ReplySink {
     /// To a connection, as soon as they are ready.
-    Stream(OwnedWriteHalf),
+    Stream(ClientWriter),
     /// To the sender of a datagram, all together.
     Datagram(Sender),
     /// Nowhere: it stands for a client that is only asked about.
@@ -292,7 +291,11 @@ impl<W: Wire> Client<W> {
             conversation.next_mode != ConnectionMode::Shared || conversation.replies.outstanding() > 0;
         // One that is held may have requests in its socket.
         let is_held = self.is_held.get();
-        !waits && !is_held && conversation.input.is_empty() && conversation.replies.output.is_empty()
+        let has_unsent = match &self.sink {
+            ReplySink::Stream(socket) => !conversation.replies.output.is_empty() || socket.has_unsent(),
+            ReplySink::Datagram(_) | ReplySink::Nowhere => !conversation.replies.output.is_empty(),
+        };
+        !waits && !is_held && !has_unsent && conversation.input.is_empty()
     }
 
     /// The socket that replies are written to.
@@ -300,7 +303,7 @@ impl<W: Wire> Client<W> {
     /// # Panics
     ///
     /// For the sender of a datagram, which has no connection.
-    pub(crate) fn socket(&self) -> &OwnedWriteHalf {
+    pub(crate) fn socket(&self) -> &ClientWriter {
         match &self.sink {
             ReplySink::Stream(socket) => socket,
             ReplySink::Datagram(_) | ReplySink::Nowhere => {
@@ -337,8 +340,12 @@ impl<W: Wire> Client<W> {
     /// Counts the memory that it holds now.
     #[inline]
     pub(crate) fn update_memory(&self, conversation: &Conversation<W>) {
-        self.memory_share
-            .note(conversation.input.memory() + conversation.replies.memory() + self.other_bytes.get());
+        let of_socket = match &self.sink {
+            ReplySink::Stream(socket) => socket.memory(),
+            ReplySink::Datagram(_) | ReplySink::Nowhere => 0,
+        };
+        let of_conversation = conversation.input.memory() + conversation.replies.memory();
+        self.memory_share.note(of_conversation + self.other_bytes.get() + of_socket);
     }
 
     /// Replies to no request. There must be none outstanding.
@@ -377,15 +384,22 @@ impl<W: Wire> Client<W> {
                     self.has_progress.set(true);
                     output.consume(len);
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return WriteStatus::Blocked,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => {
-                    self.dead.set(Some(CloseCause::ClientLeft));
-                    return WriteStatus::StoreError;
-                }
+                Err(error) => return self.write_failed(&error),
             }
         }
-        WriteStatus::Complete
+        match self.socket().try_flush() {
+            Ok(()) => WriteStatus::Complete,
+            Err(error) => self.write_failed(&error),
+        }
+    }
+
+    fn write_failed(&self, error: &std::io::Error) -> WriteStatus {
+        if error.kind() == ErrorKind::WouldBlock {
+            return WriteStatus::Blocked;
+        }
+        self.dead.set(Some(CloseCause::ClientLeft));
+        WriteStatus::StoreError
     }
 }
 

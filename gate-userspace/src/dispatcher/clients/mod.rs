@@ -1,8 +1,10 @@
 //! Clients: their sockets, their input, and the order of their replies.
 //!
 //! - [`client`], [`conversation`], [`replies`]: one client, its input, and its replies in the order of its requests. Start here.
+//! - [`stream`]: its connection, plain or by TLS.
 //! - [`timeouts`]: clients that are stuck, slow, idle or not logged in.
 //! - [`udp`], [`sender`]: the sockets of datagram services, and the senders of datagrams.
+//! - [`handshake`]: TLS, until it is agreed on.
 //! - [`proxy_header`]: connections that come by a proxy which names their clients.
 //! - [`slots`]: the connections that each tenant's clients may take.
 //! - [`memory_budget`]: the memory that all clients hold together, and each tenant's.
@@ -18,12 +20,14 @@ use self::slots::Slots;
 
 pub(super) mod client;
 pub(super) mod conversation;
+pub(super) mod handshake;
 pub(super) mod memory_budget;
 pub(super) mod proxy_header;
 pub(super) mod refusal_pace;
 pub(super) mod replies;
 pub(super) mod sender;
 pub(super) mod slots;
+pub(super) mod stream;
 pub(super) mod task_budget;
 pub(super) mod timeouts;
 pub(super) mod transactions;

@@ -301,7 +301,7 @@ impl fmt::Debug for Secret {
 /// Warns if others than its owner may read a file.
 pub(crate) fn warn_if_readable(path: &Path) {
     if std::fs::metadata(path).is_ok_and(|file| file.permissions().mode() & 0o077 != 0) {
-        tracing::warn!(path = %path.display(), "others may read this password: chmod 600");
+        tracing::warn!(path = %path.display(), "others may read this secret: chmod 600");
     }
 }
 

@@ -42,8 +42,10 @@ pub enum Event {
     PoolRefused,
     /// A connection was closed for the PROXY header that it began with, or did not begin with.
     HeaderRejected,
-    /// A client began a TLS handshake.
+    /// A client began a TLS handshake where gate speaks plainly.
     Tls,
+    /// A client was closed because it did not begin, or did not end, a TLS handshake where gate speaks TLS.
+    TlsFailed,
     /// A read of a hot key was answered from the cache.
     CacheHit,
     /// A read of a hot key was answered by another client's read.
@@ -56,7 +58,7 @@ pub enum Event {
 
 impl Event {
     /// Every event, in the order of its number.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::Accepted,
         Self::TurnedAway,
         Self::Left,
@@ -77,6 +79,7 @@ impl Event {
         Self::PoolRefused,
         Self::HeaderRejected,
         Self::Tls,
+        Self::TlsFailed,
         Self::CacheHit,
         Self::Coalesced,
         Self::Flight,
@@ -107,6 +110,7 @@ impl Event {
             Self::PoolRefused => "pool-refused",
             Self::HeaderRejected => "header-rejected",
             Self::Tls => "tls",
+            Self::TlsFailed => "tls-failed",
             Self::CacheHit => "cache-hits",
             Self::Coalesced => "coalesced",
             Self::Flight => "flights",

@@ -1,18 +1,22 @@
 //! A client that has been accepted: its slot, and its task.
 
 use std::io;
-use std::os::fd::AsRawFd as _;
 use std::rc::Rc;
+use std::sync::atomic::AtomicU64;
 
-use nix::sys::socket::{MsgFlags, send};
+use gate_common::abi::Reason;
 
 use super::service::{Service, Session};
-use crate::dispatcher::accept::{Accepted, Front, reject_header};
+use crate::clock;
+use crate::dispatcher::accept::{Accepted, Front, is_due, reject_header};
 use crate::dispatcher::clients::client::{CloseCause, ReplySink};
+use crate::dispatcher::clients::handshake::{self, HandshakeError};
 use crate::dispatcher::clients::proxy_header::{self, PendingHeaders, Rejected};
-use crate::dispatcher::metrics::WorkerMetrics;
+use crate::dispatcher::clients::stream::{self, ClientReader};
+use crate::dispatcher::metrics::{Event, WorkerMetrics};
 use crate::dispatcher::settings::Settings;
 use crate::dispatcher::wire::Wire;
+use crate::protocol::Refusal;
 
 impl<W: Wire> Front for Service<W> {
     fn settings(&self) -> &Settings {
@@ -34,26 +38,28 @@ impl<W: Wire> Front for Service<W> {
     fn take_in(self: &Rc<Self>, client: Accepted) -> io::Result<()> {
         let Accepted { socket, source, may_have_header } = client;
         socket.set_nodelay(true)?;
-        let (mut read, write) = socket.into_split();
+        let (mut read, write) = match &self.settings.tls {
+            None => stream::plain(socket),
+            Some(tls) => stream::secure(tls.borrow().accept(socket)?),
+        };
         let client = Rc::new(Session::new(ReplySink::Stream(write), source, self));
         if Self::is_full(self) || !client.acquire_connection(self) {
-            // A word before it is closed. It may have left; and nobody waits for it to read.
-            let fd = client.socket().as_ref().as_raw_fd();
-            let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-            let _ = send(fd, &self.refuse_connection(&client), flags);
+            let word = self.refuse_connection(&client);
+            // Before a handshake there are no words for a client that speaks TLS.
+            if let ClientReader::Plain(_) = read {
+                client.socket().say_plainly(&word);
+            }
             return Ok(());
         }
         self.register(&client);
         let service = Rc::clone(self);
         tokio::task::spawn_local(async move {
-            if may_have_header {
-                let has_header = tokio::select! {
-                    has_header = proxy_header::begins_with_one(&mut read) => has_header,
-                    _ = std::future::poll_fn(|cx| client.poll_ended(cx)) => false,
-                };
-                if has_header {
-                    reject_header(&*service, source, &Rejected::Untrusted);
-                    client.end(CloseCause::ClientLeft);
+            if may_have_header || matches!(read, ClientReader::Tls(_)) {
+                // In a box: it is over soon.
+                let opening = Box::pin(open(&mut read, &client, &service));
+                tokio::select! {
+                    () = opening => {}
+                    _ = std::future::poll_fn(|cx| client.poll_ended(cx)) => {}
                 }
             }
             let ended = client.serve(read, Rc::clone(&service)).await;
@@ -62,3 +68,44 @@ impl<W: Wire> Front for Service<W> {
         Ok(())
     }
 }
+
+/// Waits for what comes before a client's first request: its TLS handshake, or the header that it may not send. A client that
+/// does not get so far is ended.
+async fn open<W: Wire>(read: &mut ClientReader, client: &Session<W>, service: &Service<W>) {
+    match read {
+        ClientReader::Plain(read) => {
+            if proxy_header::begins_with_one(read).await {
+                reject_header(service, client.source, &Rejected::Untrusted);
+                client.end(CloseCause::ClientLeft);
+            }
+        }
+        ClientReader::Tls(socket) => {
+            let patience = service.limits.get().unknown_timeout.into();
+            match handshake::complete(socket, &service.turns, patience).await {
+                Ok(()) => client.update_memory(&client.conversation.borrow()),
+                Err(why) => end_handshake(client, service, &why),
+            }
+        }
+    }
+}
+
+/// Ends a client that does not speak TLS where it has to, counts it, and says so now and then.
+fn end_handshake<W: Wire>(client: &Session<W>, service: &Service<W>, why: &HandshakeError) {
+    if let HandshakeError::Plain = why {
+        let mut word = Vec::new();
+        W::refuse(Refusal::of(Reason::Unsupported), &mut word);
+        client.socket().say_plainly(&word);
+    }
+    client.end(CloseCause::ClientLeft);
+    if let HandshakeError::Left = why {
+        return;
+    }
+    service.metrics.count(Event::TlsFailed);
+    if is_due(&LAST_HANDSHAKE, clock::monotonic()) {
+        let service = &service.settings.name;
+        tracing::warn!(service, source = %client.source, %why, "closed a connection; said once a minute");
+    }
+}
+
+/// All threads' clients fail alike.
+static LAST_HANDSHAKE: AtomicU64 = AtomicU64::new(0);

@@ -2,10 +2,10 @@
 
 use std::io::ErrorKind;
 
-use tokio::net::tcp::OwnedWriteHalf;
+use crate::dispatcher::clients::stream::ClientWriter;
 
 /// Writes everything, as fast as the client reads.
-pub(crate) async fn write_all(socket: &OwnedWriteHalf, mut bytes: &[u8]) -> std::io::Result<()> {
+pub(crate) async fn write_all(socket: &ClientWriter, mut bytes: &[u8]) -> std::io::Result<()> {
     while !bytes.is_empty() {
         socket.writable().await?;
         match socket.try_write(bytes) {
@@ -14,11 +14,16 @@ pub(crate) async fn write_all(socket: &OwnedWriteHalf, mut bytes: &[u8]) -> std:
             Err(error) => return Err(error),
         }
     }
-    Ok(())
+    loop {
+        match socket.try_flush() {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => socket.writable().await?,
+            flushed => return flushed,
+        }
+    }
 }
 
 /// Writes what there is room for; how many bytes that is.
-pub(super) fn write_at_once(socket: &OwnedWriteHalf, bytes: &[u8]) -> std::io::Result<usize> {
+pub(super) fn write_at_once(socket: &ClientWriter, bytes: &[u8]) -> std::io::Result<usize> {
     let mut written = 0;
     while written < bytes.len() {
         match socket.try_write(&bytes[written..]) {

@@ -1,13 +1,9 @@
 //! A client's task: it reads and decodes, and writes what is left over, until the client has gone.
 
-use std::os::fd::AsRawFd as _;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use nix::sys::socket::{Shutdown, shutdown};
-use tokio::io::{AsyncRead as _, ReadBuf};
-use tokio::net::tcp::OwnedReadHalf;
+use tokio::io::ReadBuf;
 
 use super::service::{Service, Session};
 use super::streamed_request::StreamedRequest;
@@ -15,6 +11,7 @@ use crate::clock;
 use crate::dispatcher::clients::client::{CloseCause, RESUME_OUTPUT, WriteStatus};
 use crate::dispatcher::clients::conversation::{ConnectionMode, Conversation};
 use crate::dispatcher::clients::replies::Replies;
+use crate::dispatcher::clients::stream::ClientReader;
 use crate::dispatcher::clients::task_budget::{TaskBudget, let_others_go_first};
 use crate::dispatcher::wire::Wire;
 use crate::dispatcher::wire::buffer::Buffer;
@@ -23,7 +20,7 @@ impl<W: Wire> Session<W> {
     /// Serves it to its end, and says why that came.
     pub(crate) async fn serve(
         self: Rc<Self>,
-        mut socket: OwnedReadHalf,
+        mut socket: ClientReader,
         service: Rc<Service<W>>,
     ) -> CloseCause {
         let ended = loop {
@@ -48,8 +45,8 @@ impl<W: Wire> Session<W> {
         };
         self.dead.set(Some(ended));
         self.resume_store();
-        // Requests that the store has not answered hold the socket open. It may have been closed by the client.
-        let _ = shutdown(socket.as_ref().as_raw_fd(), Shutdown::Both);
+        // Requests that the store has not answered hold the socket open.
+        socket.close();
         drop((self.share.take(), self.slot.take(), self.dedicated_slot.take()));
         // So would they hold this.
         let conversation = &mut *self.conversation.borrow_mut();
@@ -111,7 +108,7 @@ impl<W: Wire> Session<W> {
     fn poll(
         self: &Rc<Self>,
         cx: &mut Context<'_>,
-        socket: &mut OwnedReadHalf,
+        socket: &mut ClientReader,
         service: &Service<W>,
     ) -> Poll<TaskEvent<W>> {
         self.conversation.borrow_mut().budget = TaskBudget::new();
@@ -124,7 +121,7 @@ impl<W: Wire> Session<W> {
                 WriteStatus::Blocked => true,
                 WriteStatus::StoreError => return Poll::Ready(TaskEvent::Closed(CloseCause::ClientLeft)),
             };
-            if blocked && let Poll::Ready(ready) = socket.as_ref().poll_write_ready(cx) {
+            if blocked && let Poll::Ready(ready) = socket.poll_write_ready(cx) {
                 if ready.is_err() {
                     return Poll::Ready(TaskEvent::Closed(CloseCause::ClientLeft));
                 }
@@ -186,12 +183,12 @@ impl<W: Wire> Session<W> {
     fn poll_read(
         self: &Rc<Self>,
         cx: &mut Context<'_>,
-        socket: &mut OwnedReadHalf,
+        socket: &mut ClientReader,
         service: &Service<W>,
     ) -> Poll<()> {
         let scratch = &mut *service.scratch.borrow_mut();
         let mut bytes = ReadBuf::new(scratch);
-        match std::task::ready!(Pin::new(socket).poll_read(cx, &mut bytes)) {
+        match std::task::ready!(socket.poll_read(cx, &mut bytes)) {
             Ok(()) if bytes.filled().is_empty() => {
                 self.left.set(true);
                 self.conversation.borrow_mut().closing = true;

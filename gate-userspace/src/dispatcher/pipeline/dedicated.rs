@@ -22,7 +22,6 @@
 use std::rc::Rc;
 
 use gate_common::abi::Reason;
-use tokio::net::tcp::OwnedReadHalf;
 
 use super::client_socket::write_all;
 use super::dedicated_requests::DedicatedRequests;
@@ -30,6 +29,7 @@ use super::exchange::Exchange;
 use super::service::{Service, Session};
 use crate::dispatcher::clients::client::CloseCause;
 use crate::dispatcher::clients::slots::MostSlots;
+use crate::dispatcher::clients::stream::ClientReader;
 use crate::dispatcher::identity::Identity;
 use crate::dispatcher::metrics::Event;
 use crate::dispatcher::request::Charged;
@@ -77,14 +77,14 @@ impl<W: Wire> Session<W> {
     /// The cause, if the client's connection ends.
     pub(crate) async fn serve_dedicated(
         self: &Rc<Self>,
-        from_client: &mut OwnedReadHalf,
+        from_client: &mut ClientReader,
         service: &Service<W>,
     ) -> Result<(), CloseCause> {
         service.metrics.count(Event::DedicatedConnection);
         self.conversation.borrow_mut().awaits_output = true;
         let first = self.first_dedicated.take();
         let identity = self.identity.borrow().clone();
-        let mut connection = match self.open_dedicated(first.is_some(), &identity, service).await {
+        let connection = match self.open_dedicated(first.is_some(), &identity, service).await {
             Ok(connection) => connection,
             Err(error) => {
                 let reply = self.reply_store_error(error, first.as_ref(), service);
@@ -94,12 +94,12 @@ impl<W: Wire> Session<W> {
             }
         };
         {
-            let (from_store, mut to_store) = connection.socket().split();
+            let socket = connection.socket();
             let exchange = Exchange::new(self, service);
             let requests = DedicatedRequests::new(&exchange, first);
             tokio::select! {
-                ended = requests.run(from_client, &mut to_store) => ended?,
-                ended = exchange.copy_to_client(&from_store) => return Err(ended),
+                ended = requests.run(from_client, socket) => ended?,
+                ended = exchange.copy_to_client(socket) => return Err(ended),
                 ended = exchange.watch_store() => return Err(ended),
                 ended = std::future::poll_fn(|cx| self.poll_ended(cx)) => return Err(ended),
             }

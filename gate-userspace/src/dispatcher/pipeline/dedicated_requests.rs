@@ -16,9 +16,6 @@ use std::io::ErrorKind;
 use std::rc::Rc;
 use std::task::Poll;
 
-use tokio::io::AsyncWriteExt as _;
-use tokio::net::tcp::{OwnedReadHalf, WriteHalf};
-
 use super::client_socket::write_all;
 use super::dedicated_input::{ConnectionState, NextRequest};
 use super::exchange::{CHUNK, Exchange, Sent};
@@ -27,10 +24,12 @@ use super::streamed_request::BodyProgress;
 use crate::clock;
 use crate::dispatcher::admission::demand::Demand;
 use crate::dispatcher::clients::client::CloseCause;
+use crate::dispatcher::clients::stream::ClientReader;
 use crate::dispatcher::identity::LoginRequest;
 use crate::dispatcher::metrics::cost_samples::CostFeatures;
 use crate::dispatcher::request::{Charged, RequestClass};
 use crate::dispatcher::store_silence::PauseChange;
+use crate::dispatcher::stores::socket::StoreSocket;
 use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::wire::buffer::Buffer;
 use crate::dispatcher::wire::{Effect, Route, SessionState as _, Wire};
@@ -106,11 +105,7 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
     /// # Errors
     ///
     /// The cause, if the client's connection ends.
-    pub(super) async fn run(
-        mut self,
-        from_client: &mut OwnedReadHalf,
-        to_store: &mut WriteHalf<'_>,
-    ) -> Ended {
+    pub(super) async fn run(mut self, from_client: &mut ClientReader, to_store: &StoreSocket) -> Ended {
         loop {
             if self.out.len() >= CHUNK {
                 self.write(to_store).await?;
@@ -145,7 +140,7 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
     }
 
     /// Reads more of what the client sends. True if it may return to the shared connections instead.
-    async fn read_or_return(&mut self, from_client: &OwnedReadHalf) -> Result<bool, CloseCause> {
+    async fn read_or_return(&mut self, from_client: &ClientReader) -> Result<bool, CloseCause> {
         if self.is_clean() {
             tokio::select! {
                 biased;
@@ -206,7 +201,7 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
     }
 
     /// Charges and admits a request, and adds it to what goes to the store.
-    async fn pass(&mut self, next: NextRequest<W>, to_store: &mut WriteHalf<'_>) -> Ended {
+    async fn pass(&mut self, next: NextRequest<W>, to_store: &StoreSocket) -> Ended {
         let depth = self.service.limits.get().max_depth;
         self.wait_for_replies(depth.saturating_sub(1), to_store).await?;
         self.wait_for_reader(to_store).await?;
@@ -296,12 +291,7 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
     }
 
     /// Gives gate's own reply to a request, when the store has answered all before it.
-    async fn refuse(
-        &mut self,
-        next: NextRequest<W>,
-        refusal: Refusal,
-        to_store: &mut WriteHalf<'_>,
-    ) -> Ended {
+    async fn refuse(&mut self, next: NextRequest<W>, refusal: Refusal, to_store: &StoreSocket) -> Ended {
         self.wait_for_replies(0, to_store).await?;
         self.client.note_refused(&next.request, refusal);
         self.begin_body(&next, true);
@@ -315,7 +305,7 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
     }
 
     /// Charges a part of a body, and adds it to what goes to the store.
-    async fn pass_body(&mut self, len: usize, last: bool, to_store: &mut WriteHalf<'_>) -> Ended {
+    async fn pass_body(&mut self, len: usize, last: bool, to_store: &StoreSocket) -> Ended {
         if let Some(&Body { class, tenant, client_tenant, is_skipped: false, .. }) = self.body.as_ref() {
             let tenants = (tenant, client_tenant);
             let charged = self.charge(tenants, Demand::more(len), class, to_store).await?;
@@ -349,7 +339,7 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
     }
 
     /// Waits while the client does not read: its next replies could not be read from the store.
-    async fn wait_for_reader(&mut self, to_store: &mut WriteHalf<'_>) -> Ended {
+    async fn wait_for_reader(&mut self, to_store: &StoreSocket) -> Ended {
         if self.client.conversation.borrow().replies.output.is_empty() {
             return Ok(());
         }
@@ -358,7 +348,7 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
     }
 
     /// Waits until at most `most` requests are unanswered.
-    async fn wait_for_replies(&mut self, most: usize, to_store: &mut WriteHalf<'_>) -> Ended {
+    async fn wait_for_replies(&mut self, most: usize, to_store: &StoreSocket) -> Ended {
         if self.exchange.unanswered() > most {
             self.write(to_store).await?;
             self.replies_until(most).await;
@@ -372,7 +362,7 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
     }
 
     /// Writes what is gathered.
-    async fn write(&mut self, to_store: &mut WriteHalf<'_>) -> Ended {
+    async fn write(&mut self, to_store: &StoreSocket) -> Ended {
         if self.out.is_empty() {
             return Ok(());
         }
@@ -386,7 +376,7 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
     }
 
     /// Reads more of what the client sends. A body must go on in time.
-    async fn read(&self, from_client: &OwnedReadHalf, mut body: Option<&mut BodyProgress>) -> Ended {
+    async fn read(&self, from_client: &ClientReader, mut body: Option<&mut BodyProgress>) -> Ended {
         let client = self.client;
         let patience = self.service.limits.get().client_timeout;
         client.conversation.borrow_mut().awaits_output = false;

@@ -8,7 +8,6 @@ use std::rc::Rc;
 
 use gate_common::abi::Reason;
 use gate_common::units::Nanos;
-use tokio::net::tcp::ReadHalf;
 use tokio::time::sleep;
 
 use super::service::{Service, Session};
@@ -20,6 +19,7 @@ use crate::dispatcher::hot_cache::dedicated_writes::{DedicatedReply, DedicatedWr
 use crate::dispatcher::metrics::cost_samples::CostFeatures;
 use crate::dispatcher::request::Charged;
 use crate::dispatcher::store_silence::PauseChange;
+use crate::dispatcher::stores::socket::StoreSocket;
 use crate::dispatcher::wire::Wire;
 use crate::protocol::Refusal;
 
@@ -104,7 +104,7 @@ impl<'a, W: Wire> Exchange<'a, W> {
     }
 
     /// From the store to the client, as fast as the client reads.
-    pub(super) async fn copy_to_client(&self, from_store: &ReadHalf<'_>) -> CloseCause {
+    pub(super) async fn copy_to_client(&self, from_store: &StoreSocket) -> CloseCause {
         let mut budget = TaskBudget::new();
         loop {
             if from_store.readable().await.is_err() {
@@ -133,7 +133,7 @@ impl<'a, W: Wire> Exchange<'a, W> {
     }
 
     /// Reads some of the store's replies; returns the number of bytes.
-    fn read_replies(&self, from_store: &ReadHalf<'_>) -> std::io::Result<usize> {
+    fn read_replies(&self, from_store: &StoreSocket) -> std::io::Result<usize> {
         let output = &mut self.client.conversation.borrow_mut().replies.output;
         let len = output.fill(CHUNK, |bytes| from_store.try_read_buf(bytes))?;
         let now = clock::monotonic();

@@ -168,7 +168,7 @@ impl<W: Wire> Service<W> {
     fn client_speaks_tls(&self) {
         if self.service_metrics.get(Event::Tls) == 0 {
             let service = &self.settings.name;
-            tracing::warn!(service, "a client wants to speak TLS, which gate does not support");
+            tracing::warn!(service, "a client wants to speak TLS, and the service has no `tls`");
         }
         self.metrics.count(Event::Tls);
     }

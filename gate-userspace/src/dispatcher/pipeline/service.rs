@@ -29,6 +29,7 @@ use crate::dispatcher::stores::idle_connections::IdleConnections;
 use crate::dispatcher::stores::pool::{Pool, Pools};
 use crate::dispatcher::tenants::Tenants;
 use crate::dispatcher::tenants::ledger::Ledger;
+use crate::dispatcher::tls::turns::Turns;
 use crate::dispatcher::wire::{SessionState, Wire};
 use crate::protocol::Refusal;
 
@@ -90,6 +91,8 @@ pub(crate) struct Service<W: Wire> {
     pub(crate) slots: Arc<Slots>,
     /// Connections whose proxy has not said yet whose they are.
     pub(crate) pending_headers: PendingHeaders,
+    /// The turns of clients' TLS handshakes.
+    pub(crate) turns: Turns,
     /// The dedicated connections of each tenant's clients.
     pub(crate) dedicated_slots: Arc<Slots>,
     /// True in the thread that acts for all.
@@ -166,6 +169,7 @@ impl<W: Wire> Service<W> {
             clients,
             slots,
             pending_headers: PendingHeaders::default(),
+            turns: Turns::default(),
             dedicated_slots,
             senders,
             in_cluster: Cell::new(false),

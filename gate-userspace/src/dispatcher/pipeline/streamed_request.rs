@@ -1,11 +1,11 @@
 //! A request that is streamed: its head, and the progress of its body.
 
 use gate_common::units::Nanos;
-use tokio::net::tcp::OwnedReadHalf;
 use tokio::time::timeout;
 
 use crate::clock;
 use crate::dispatcher::clients::client::CloseCause;
+use crate::dispatcher::clients::stream::ClientReader;
 use crate::dispatcher::hot_cache::CacheRole;
 use crate::dispatcher::request::InFlight;
 use crate::dispatcher::tenants::ledger::TenantId;
@@ -53,7 +53,7 @@ impl BodyProgress {
     /// If it takes longer than `patience` for a piece, or has left.
     pub(super) async fn readable(
         &mut self,
-        from_client: &OwnedReadHalf,
+        from_client: &ClientReader,
         patience: Nanos,
     ) -> Result<(), CloseCause> {
         let since = clock::monotonic();

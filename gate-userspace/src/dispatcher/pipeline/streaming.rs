@@ -16,8 +16,6 @@ use std::io::ErrorKind;
 
 use gate_common::abi::Reason;
 use gate_common::units::Nanos;
-use tokio::io::AsyncWriteExt as _;
-use tokio::net::tcp::OwnedReadHalf;
 use tokio::time::timeout;
 
 use super::client_socket::{write_all, write_at_once};
@@ -26,6 +24,7 @@ use super::streamed_request::{Body, BodyProgress, StreamedRequest};
 use crate::clock;
 use crate::dispatcher::admission::answered::Answered;
 use crate::dispatcher::clients::client::CloseCause;
+use crate::dispatcher::clients::stream::ClientReader;
 use crate::dispatcher::clients::task_budget::TaskBudget;
 use crate::dispatcher::hot_cache::CacheRole;
 use crate::dispatcher::metrics::Event;
@@ -74,7 +73,7 @@ impl<W: Wire> Session<W> {
     pub(crate) async fn stream_request(
         &self,
         mut streamed: StreamedRequest<W>,
-        from_client: &mut OwnedReadHalf,
+        from_client: &mut ClientReader,
         service: &Service<W>,
     ) -> Result<(), CloseCause> {
         service.metrics.count(Event::Streamed);
@@ -168,7 +167,7 @@ impl<W: Wire> BodyStream<'_, W> {
         mut self,
         streamed: &mut StreamedRequest<W>,
         input: &mut Buffer,
-        from_client: &mut OwnedReadHalf,
+        from_client: &mut ClientReader,
     ) -> Result<(), StreamEnd<W>> {
         let head = std::mem::take(&mut streamed.head);
         let sent = match self.write(head.bytes()).await {
@@ -209,7 +208,7 @@ impl<W: Wire> BodyStream<'_, W> {
         &mut self,
         streamed: &mut StreamedRequest<W>,
         input: &mut Buffer,
-        from_client: &mut OwnedReadHalf,
+        from_client: &mut ClientReader,
     ) -> Result<(), StreamEnd<W>> {
         let mut progress = BodyProgress::default();
         let mut budget = TaskBudget::new();
@@ -272,7 +271,7 @@ impl<W: Wire> BodyStream<'_, W> {
     async fn read_client(
         &self,
         (input, progress): (&mut Buffer, &mut BodyProgress),
-        from_client: &mut OwnedReadHalf,
+        from_client: &mut ClientReader,
     ) -> Result<(), CloseCause> {
         let patience = self.service.limits.get().client_timeout;
         // Whoever stops here holds nothing.

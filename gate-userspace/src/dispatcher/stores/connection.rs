@@ -19,8 +19,6 @@ use std::time::Duration;
 
 use gate_common::abi::Reason;
 use gate_common::units::Nanos;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 
 use super::dedicated::{DedicatedConnection, in_time};
 use super::error::StoreError;
@@ -28,6 +26,7 @@ use super::events::{Failure, FollowUp, StoreEvents};
 use super::health::Health;
 use super::outstanding::Outstanding;
 use super::pool_identity::PoolIdentity;
+use super::socket::StoreSocket;
 use crate::clock;
 use crate::dispatcher::identity::has_all_permissions;
 use crate::dispatcher::settings::Settings;
@@ -40,7 +39,7 @@ use crate::protocol::Refusal;
 pub(crate) struct StoreConnection<E: StoreEvents> {
     state: RefCell<Outstanding<E>>,
     /// The connection, while there is one.
-    socket: RefCell<Weak<TcpStream>>,
+    socket: RefCell<Weak<StoreSocket>>,
     waker: RefCell<Option<Waker>>,
     overdue: Cell<bool>,
     /// True while it is not read, since its only client does not read.
@@ -176,7 +175,7 @@ impl<E: StoreEvents> StoreConnection<E> {
     }
 
     /// Waits until the store's name stands for other addresses, then for a while until nothing is outstanding.
-    async fn wait_for_move(&self, socket: &TcpStream, settings: &Settings) {
+    async fn wait_for_move(&self, socket: &StoreSocket, settings: &Settings) {
         let Ok(address) = socket.peer_addr() else { return std::future::pending().await };
         settings.store.has_moved(address).await;
         for _ in 0..LAST_LOOKS {
@@ -193,12 +192,12 @@ impl<E: StoreEvents> StoreConnection<E> {
         state.waiting.is_empty() && state.out.is_empty()
     }
 
-    async fn connect(&self, pool: &Weak<PoolIdentity>, events: &E) -> Result<TcpStream, StoreError> {
+    async fn connect(&self, pool: &Weak<PoolIdentity>, events: &E) -> Result<StoreSocket, StoreError> {
         in_time(events.settings(), Self::connect_and_ask(pool, events)).await
     }
 
     /// Connects, logs in, and asks what the store lets its user do and whether it works.
-    async fn connect_and_ask(pool: &Weak<PoolIdentity>, events: &E) -> Result<TcpStream, StoreError> {
+    async fn connect_and_ask(pool: &Weak<PoolIdentity>, events: &E) -> Result<StoreSocket, StoreError> {
         let settings = events.settings();
         let identity = pool.upgrade().ok_or(StoreError::Closed)?.identity();
         let mut connection = DedicatedConnection::open(settings, &identity).await?;
@@ -240,7 +239,7 @@ impl<E: StoreEvents> StoreConnection<E> {
         }
     }
 
-    fn poll(&self, cx: &mut Context<'_>, socket: &TcpStream, events: &E) -> Poll<StoreError> {
+    fn poll(&self, cx: &mut Context<'_>, socket: &StoreSocket, events: &E) -> Poll<StoreError> {
         match self.try_poll(cx, socket, events) {
             Poll::Ready(Err(error)) => Poll::Ready(error),
             // Nothing but a failure ends it.
@@ -248,7 +247,12 @@ impl<E: StoreEvents> StoreConnection<E> {
         }
     }
 
-    fn try_poll(&self, cx: &mut Context<'_>, socket: &TcpStream, events: &E) -> Poll<Result<(), StoreError>> {
+    fn try_poll(
+        &self,
+        cx: &mut Context<'_>,
+        socket: &StoreSocket,
+        events: &E,
+    ) -> Poll<Result<(), StoreError>> {
         if self.waker.borrow().as_ref().is_none_or(|waker| !waker.will_wake(cx.waker())) {
             *self.waker.borrow_mut() = Some(cx.waker().clone());
         }
@@ -284,10 +288,10 @@ impl<E: StoreEvents> StoreConnection<E> {
     /// True if the gathered requests should be written without waiting for an answer.
     fn is_due(&self) -> bool {
         let state = self.state.borrow();
-        !state.out.is_empty() && (state.sent == 0 || state.blocked || state.out.len() >= FULL_WRITE)
+        state.blocked || !state.out.is_empty() && (state.sent == 0 || state.out.len() >= FULL_WRITE)
     }
 
-    fn write(&self, cx: &mut Context<'_>, socket: &TcpStream) -> Result<(), StoreError> {
+    fn write(&self, cx: &mut Context<'_>, socket: &StoreSocket) -> Result<(), StoreError> {
         let state = &mut *self.state.borrow_mut();
         loop {
             state.flush(socket)?;
@@ -332,7 +336,7 @@ impl<E: StoreEvents> StoreConnection<E> {
 }
 
 /// Asks a store that has accepted a connection whether it works: no client's request is to find out.
-async fn probe<W: Wire>(mut socket: TcpStream) -> Result<TcpStream, StoreError> {
+async fn probe<W: Wire>(socket: StoreSocket) -> Result<StoreSocket, StoreError> {
     socket.write_all(W::PROBE).await?;
     let mut line = Vec::new();
     while !line.ends_with(b"\n") && line.len() < LONGEST_PROBE_ANSWER {

@@ -5,11 +5,11 @@ use std::pin::pin;
 use std::time::Duration;
 
 use gate_common::units::Nanos;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::error::StoreError;
+use super::socket::StoreSocket;
 use crate::clock;
 use crate::config::Protocol;
 use crate::dispatcher::identity::{Handshake, Identity, memcached_login};
@@ -21,7 +21,7 @@ use crate::protocol::resp::{Kind, Part, Replies, error_code};
 /// A connection that nobody shares yet.
 #[derive(Debug)]
 pub(crate) struct DedicatedConnection {
-    socket: TcpStream,
+    socket: StoreSocket,
     replies: Replies,
     unread: Vec<u8>,
     /// `RESET` has been sent, and its answer not been read.
@@ -61,8 +61,6 @@ impl DedicatedConnection {
     pub(crate) async fn open(settings: &Settings, identity: &Identity) -> Result<Self, StoreError> {
         let steps = async {
             let socket = connect(settings).await?;
-            socket.set_nodelay(true)?;
-            keep_alive(&socket)?;
             let mut this = Self {
                 socket,
                 replies: Replies::new(LONGEST),
@@ -145,8 +143,8 @@ impl DedicatedConnection {
     }
 
     /// Its socket, for one request that is passed on piece by piece, and its answer.
-    pub(crate) fn socket(&mut self) -> &mut TcpStream {
-        &mut self.socket
+    pub(crate) fn socket(&self) -> &StoreSocket {
+        &self.socket
     }
 
     /// Sends one request and returns its whole answer.
@@ -160,7 +158,7 @@ impl DedicatedConnection {
     }
 
     /// The connection, of which nothing is outstanding.
-    pub(crate) fn into_socket(self) -> TcpStream {
+    pub(crate) fn into_socket(self) -> StoreSocket {
         self.socket
     }
 
@@ -293,8 +291,20 @@ pub(crate) async fn in_time<T>(
     }
 }
 
+/// Connects to the store, and speaks TLS to it where that is configured.
+async fn connect(settings: &Settings) -> Result<StoreSocket, StoreError> {
+    let socket = connect_plainly(settings).await?;
+    socket.set_nodelay(true)?;
+    keep_alive(&socket)?;
+    let Some(tls) = settings.store_tls.as_ref().map(|tls| tls.borrow().clone()) else {
+        return Ok(StoreSocket::Plain(socket));
+    };
+    let socket = tls.connect(socket).await.map_err(StoreError::Tls)?;
+    Ok(StoreSocket::Tls(Box::new(socket)))
+}
+
 /// Connects to the first of the store's addresses that accepts it. No address takes the time of those behind it.
-async fn connect(settings: &Settings) -> Result<TcpStream, StoreError> {
+async fn connect_plainly(settings: &Settings) -> Result<TcpStream, StoreError> {
     let addresses = settings.store.addresses().await;
     let share = Duration::from(settings.store_timeout()) / addresses.len().max(1) as u32;
     let mut failed = StoreError::Unresolved;

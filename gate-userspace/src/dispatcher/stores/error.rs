@@ -12,6 +12,9 @@ pub(crate) enum StoreError {
     /// The system's error.
     #[error(transparent)]
     Io(#[from] std::io::Error),
+    /// There is no TLS with the store, most likely for its certificate.
+    #[error("no TLS with the store: {0}")]
+    Tls(#[source] std::io::Error),
     /// The store closed the connection.
     #[error("the store closed the connection")]
     Closed,

@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 use std::io::ErrorKind;
 
 use gate_common::units::Nanos;
-use tokio::net::TcpStream;
 
 use super::error::StoreError;
 use super::events::{Failure, FollowUp, ReplyPart, ReplyProgress, ReplyTiming, StoreEvents};
 use super::health::Health;
+use super::socket::StoreSocket;
 use crate::dispatcher::wire::buffer::Buffer;
 use crate::dispatcher::wire::{Answer, Codec, Link};
 
@@ -108,7 +108,7 @@ impl<E: StoreEvents> Outstanding<E> {
     }
 
     /// Writes what is gathered, as far as the socket takes it.
-    pub(crate) fn flush(&mut self, socket: &TcpStream) -> std::io::Result<()> {
+    pub(crate) fn flush(&mut self, socket: &StoreSocket) -> std::io::Result<()> {
         self.link.seal(&mut self.out);
         self.sent = self.waiting.len();
         self.blocked = false;
@@ -119,6 +119,10 @@ impl<E: StoreEvents> Outstanding<E> {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
+        }
+        match socket.try_flush() {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => self.blocked = true,
+            flushed => return flushed,
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 mod http;
 mod service;
 mod tenant;
+mod tls;
 
 /// Good as it stands.
 pub(super) const GOOD: &str = r#"[gate]
@@ -25,7 +26,8 @@ quota = "2000 RU/s"
 pub(super) type Broken = (&'static str, &'static str, &'static [&'static str]);
 
 /// Every row is refused.
-pub(super) const BROKEN: [&[Broken]; 5] = [GATE, service::ROWS, http::ROWS, tenant::ROWS, DOCUMENT];
+pub(super) const BROKEN: [&[Broken]; 6] =
+    [GATE, service::ROWS, http::ROWS, tenant::ROWS, tls::ROWS, DOCUMENT];
 
 const GATE: &[Broken] = &[
     (

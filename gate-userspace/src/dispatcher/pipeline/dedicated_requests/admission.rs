@@ -5,7 +5,6 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use gate_common::abi::Reason;
-use tokio::net::tcp::WriteHalf;
 
 use super::super::dedicated_input::NextRequest;
 use super::super::queue_item::QueueItem;
@@ -14,6 +13,7 @@ use crate::clock;
 use crate::dispatcher::admission::demand::Demand;
 use crate::dispatcher::clients::client::CloseCause;
 use crate::dispatcher::request::{Charged, RequestClass};
+use crate::dispatcher::stores::socket::StoreSocket;
 use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::wire::{Effect, Wire};
 use crate::protocol::Refusal;
@@ -25,7 +25,7 @@ impl<W: Wire> DedicatedRequests<'_, W> {
         (tenant, client_tenant): (TenantId, TenantId),
         demand: Demand,
         class: RequestClass,
-        to_store: &mut WriteHalf<'_>,
+        to_store: &StoreSocket,
     ) -> Result<Charged, CloseCause> {
         let client = self.client;
         let payer = || client.payer(client.still_charged(tenant, client_tenant));
@@ -47,7 +47,7 @@ impl<W: Wire> DedicatedRequests<'_, W> {
         next: &NextRequest<W>,
         charged: &mut Charged,
         is_first: bool,
-        to_store: &mut WriteHalf<'_>,
+        to_store: &StoreSocket,
     ) -> Result<Result<bool, Refusal>, CloseCause> {
         let client = self.client;
         let admission = &self.service.admission;

@@ -110,7 +110,7 @@ impl<W: Wire> Scene<W> {
         let (_tenants, known) = watch::channel(Arc::new(known));
         let (_own, addresses) = watch::channel(Arc::new(LocalAddrs::default()));
         let (settings, _controls): (Vec<_>, Vec<_>) =
-            Settings::of(&config, 1, &known, &addresses).into_iter().unzip();
+            Settings::of(&config, 1, &known, &addresses).unwrap().into_iter().unzip();
         let samples = hot_set::samples().0;
         let shared = SharedService::all(settings, 1, maps.tenants.len(), &samples, START).unwrap().remove(0);
         let hot = shared.hot.clone();

@@ -1,0 +1,158 @@
+//! A connection to a store, plain or by TLS.
+
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::task::{Context, Poll};
+
+use tokio::net::TcpStream;
+
+use crate::dispatcher::tls::socket::TlsSocket;
+
+/// A connection to a store.
+#[derive(Debug)]
+pub(crate) enum StoreSocket {
+    /// As it is.
+    Plain(TcpStream),
+    /// Encrypted.
+    Tls(Box<TlsSocket>),
+}
+
+impl StoreSocket {
+    /// Reads what there is; 0 at the end.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::WouldBlock`] if there is nothing yet, or the socket's.
+    #[inline]
+    pub(crate) fn try_read(&self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(socket) => socket.try_read(bytes),
+            Self::Tls(socket) => socket.try_read(bytes),
+        }
+    }
+
+    /// Appends what there is to `bytes`, as [`StoreSocket::try_read`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub(crate) fn try_read_buf(&self, bytes: &mut Vec<u8>) -> io::Result<usize> {
+        match self {
+            Self::Plain(socket) => socket.try_read_buf(bytes),
+            Self::Tls(socket) => socket.try_read_buf(bytes),
+        }
+    }
+
+    /// Takes bytes to be written, as many as there is room for.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::WouldBlock`] if there is no room, or the socket's.
+    #[inline]
+    pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(socket) => socket.try_write(bytes),
+            Self::Tls(socket) => socket.try_write(bytes),
+        }
+    }
+
+    /// Gives the socket what has been taken.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::WouldBlock`] if it does not take all, or the socket's.
+    #[inline]
+    pub(crate) fn try_flush(&self) -> io::Result<()> {
+        match self {
+            Self::Plain(_) => Ok(()),
+            Self::Tls(socket) => socket.try_flush(),
+        }
+    }
+
+    /// Ready when there may be something to read.
+    #[inline]
+    pub(crate) fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Plain(socket) => socket.poll_read_ready(cx),
+            Self::Tls(socket) => socket.poll_read_ready(cx),
+        }
+    }
+
+    /// Ready when the socket may take more.
+    #[inline]
+    pub(crate) fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Plain(socket) => socket.poll_write_ready(cx),
+            Self::Tls(socket) => socket.poll_write_ready(cx),
+        }
+    }
+
+    /// Waits until there may be something to read.
+    ///
+    /// # Errors
+    ///
+    /// The socket's.
+    pub(crate) async fn readable(&self) -> io::Result<()> {
+        match self {
+            Self::Plain(socket) => socket.readable().await,
+            Self::Tls(socket) => socket.readable().await,
+        }
+    }
+
+    /// Appends what comes next to `bytes`; 0 at the end.
+    ///
+    /// # Errors
+    ///
+    /// The socket's.
+    pub(crate) async fn read_buf(&self, bytes: &mut Vec<u8>) -> io::Result<usize> {
+        loop {
+            self.readable().await?;
+            bytes.reserve(LEAST_ROOM);
+            match self.try_read_buf(bytes) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                read => return read,
+            }
+        }
+    }
+
+    /// Writes everything, as fast as the store reads.
+    ///
+    /// # Errors
+    ///
+    /// The socket's.
+    pub(crate) async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match self.try_write(bytes) {
+                Ok(len) => bytes = &bytes[len..],
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.writable().await?,
+                Err(error) => return Err(error),
+            }
+        }
+        match self {
+            Self::Plain(_) => Ok(()),
+            Self::Tls(socket) => socket.flush_all().await,
+        }
+    }
+
+    /// Where it leads to.
+    ///
+    /// # Errors
+    ///
+    /// The socket's.
+    pub(crate) fn peer_addr(&self) -> io::Result<SocketAddr> {
+        match self {
+            Self::Plain(socket) => socket.peer_addr(),
+            Self::Tls(socket) => socket.peer_addr(),
+        }
+    }
+
+    async fn writable(&self) -> io::Result<()> {
+        match self {
+            Self::Plain(socket) => socket.writable().await,
+            Self::Tls(socket) => socket.writable().await,
+        }
+    }
+}
+
+/// Answers to what gate asks itself are short.
+const LEAST_ROOM: usize = 1 << 10;

@@ -1,0 +1,147 @@
+//! TLS, by rustls with ring: versions 1.2 and 1.3, what a service shows its clients, and what its store has to show.
+//!
+//! [`socket`]: a connection that speaks it. Handshakes are the connection's own work; what they take of a thread's time is
+//! bounded by [`turns`].
+//!
+//! **Certificates** are read at the start, and again whenever the configuration is. What cannot be read then leaves what is in
+//! use as it is, and a line in the log. A connection keeps the certificate that it has begun with. Nothing here prints a key.
+
+use std::sync::Arc;
+
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::pem::{Error as PemError, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
+use tokio::net::TcpStream;
+
+use self::socket::TlsSocket;
+use self::turns::Turns;
+use crate::config::{BackendTls, Config, Fault, NamedFile, StoreAddress, Tls};
+
+pub(super) mod socket;
+pub(super) mod turns;
+
+/// The certificate that a service shows its clients.
+#[derive(Clone, Debug)]
+pub(super) struct ServerTls(Arc<ServerConfig>);
+
+impl ServerTls {
+    /// The certificate and key in these files. `protocols` are those that clients may choose from in the handshake (ALPN), the
+    /// preferred first; none if there is nothing to choose.
+    ///
+    /// # Errors
+    ///
+    /// The fault of a file, with the remedy.
+    pub(super) fn read(tls: &Tls, protocols: &[&[u8]]) -> Result<Self, Fault> {
+        let chain = certificates(&tls.certificate)?;
+        let key = PrivateKeyDer::from_pem_file(&tls.key.path).map_err(|error| match error {
+            PemError::NoItemsFound => tls.key.fault(NO_KEY.to_owned()),
+            error => unreadable(&tls.key, error),
+        })?;
+        let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
+            .with_safe_default_protocol_versions()
+            .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key));
+        let mut config = config.map_err(|error| match error {
+            rustls::Error::InconsistentKeys(_) => tls.key.fault(OTHER_KEY.to_owned()),
+            rustls::Error::InvalidCertificate(why) => {
+                tls.certificate.fault(format!("begins with a certificate that cannot be used: {why:?}"))
+            }
+            error => tls.key.fault(format!("holds a key that cannot be used: {error}")),
+        })?;
+        config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+        Ok(Self(Arc::new(config)))
+    }
+
+    /// A connection that a client has begun; its handshake is still to come.
+    ///
+    /// # Errors
+    ///
+    /// None that a configuration which could be read gives rise to.
+    pub(super) fn accept(&self, socket: TcpStream) -> std::io::Result<TlsSocket> {
+        let server = ServerConnection::new(Arc::clone(&self.0)).map_err(std::io::Error::other)?;
+        Ok(TlsSocket::new(socket, server.into()))
+    }
+}
+
+/// The certificates that a store has to show one of.
+#[derive(Clone, Debug)]
+pub(super) struct StoreTls {
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
+}
+
+impl StoreTls {
+    /// For a store at `address`: the certificates in this file are trusted.
+    ///
+    /// # Errors
+    ///
+    /// The fault of the file or the name, with the remedy.
+    pub(super) fn read(tls: &BackendTls, address: &StoreAddress) -> Result<Self, Fault> {
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates(&tls.ca)? {
+            let added = roots.add(certificate);
+            added.map_err(|error| {
+                tls.ca.fault(format!("holds a certificate that no other can be checked with: {error}"))
+            })?;
+        }
+        let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| tls.ca.fault(error.to_string()))?;
+        let name = match (&tls.name, address) {
+            (Some(name), _) => name.clone(),
+            (None, StoreAddress::Named { host, .. }) => host.clone(),
+            (None, StoreAddress::Fixed(address)) => address.ip().to_string(),
+        };
+        let name = ServerName::try_from(name.trim_end_matches('.').to_owned());
+        let name =
+            name.map_err(|_| tls.ca.fault("needs a name that a certificate may have; say name".to_owned()))?;
+        let config = Arc::new(config.with_root_certificates(roots).with_no_client_auth());
+        Ok(Self { config, name })
+    }
+
+    /// A connection to the store, after its handshake.
+    ///
+    /// # Errors
+    ///
+    /// The handshake's.
+    pub(super) async fn connect(&self, socket: TcpStream) -> std::io::Result<TlsSocket> {
+        let client = ClientConnection::new(Arc::clone(&self.config), self.name.clone());
+        let socket = TlsSocket::new(socket, client.map_err(std::io::Error::other)?.into());
+        socket.handshake(&Turns::default()).await?;
+        Ok(socket)
+    }
+}
+
+/// Everything that is wrong with the certificates and keys that a configuration names.
+#[must_use]
+pub fn certificate_faults(config: &Config) -> Vec<Fault> {
+    let backends = config.services.iter().filter_map(|service| service.backend.as_ref());
+    let faults = backends.flat_map(|backend| {
+        let server = backend.tls.as_ref().map(|tls| ServerTls::read(tls, &[]).err());
+        let store = backend.backend_tls.as_ref().map(|tls| StoreTls::read(tls, &backend.address).err());
+        [server, store]
+    });
+    faults.flatten().flatten().collect()
+}
+
+fn certificates(file: &NamedFile) -> Result<Vec<CertificateDer<'static>>, Fault> {
+    let read = CertificateDer::pem_file_iter(&file.path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    match read {
+        Ok(certificates) if certificates.is_empty() => Err(file.fault(NO_CERTIFICATE.to_owned())),
+        Ok(certificates) => Ok(certificates),
+        Err(error) => Err(unreadable(file, error)),
+    }
+}
+
+fn unreadable(file: &NamedFile, error: PemError) -> Fault {
+    file.fault(match error {
+        PemError::Io(error) => format!("cannot be read by gate: {error}"),
+        // A line of the file may be a part of a key.
+        _ => "is no PEM file, or a damaged one".to_owned(),
+    })
+}
+
+const NO_CERTIFICATE: &str = "holds no certificate; a PEM file has \"-----BEGIN CERTIFICATE-----\"";
+const NO_KEY: &str =
+    "holds no key; a PEM file has \"-----BEGIN PRIVATE KEY-----\", and the key may not be encrypted";
+const OTHER_KEY: &str = "holds the key of another certificate than the first one in tls.certificate";
