@@ -42,7 +42,7 @@ pub(super) struct Args {
     /// Pipeline requests over a few connections for each source.
     #[arg(long)]
     tcp: bool,
-    /// How requests are written; RESP goes over TCP.
+    /// How requests are written; RESP and HTTP go over TCP.
     #[arg(long, default_value = "memcached")]
     protocol: ProtocolArg,
     /// A tenant; may be given again. Keys: name, rate (required), source (may be given again),
@@ -85,7 +85,7 @@ const EXAMPLES: &str = r#"Examples:
   Redis beside gate before it, one second each in turn:
     gate load --target 127.0.0.1:6379 --compare 127.0.0.1:6380 --protocol resp --tenant name=a,rate=5000/s --for 30s
 
-A mix, with all that a request can have (ranges, scripts and lists of words need --protocol resp):
+A mix, with all that a request can have (ranges and scripts need --protocol resp; over HTTP a list is a method and a path):
 
     [[request]]
     command = "get"          # or mget, set, delete, range, script
@@ -113,6 +113,7 @@ memcached refuses values of more than its item size (-I), 1 MiB with key and hea
 pub(super) enum ProtocolArg {
     Memcached,
     Resp,
+    Http,
 }
 
 impl From<ProtocolArg> for Protocol {
@@ -120,6 +121,7 @@ impl From<ProtocolArg> for Protocol {
         match named {
             ProtocolArg::Memcached => Self::Memcached,
             ProtocolArg::Resp => Self::Resp,
+            ProtocolArg::Http => Self::Http,
         }
     }
 }
@@ -134,12 +136,13 @@ fn slice(text: &str) -> Result<Nanos, String> {
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let protocol = Protocol::from(args.protocol);
-    let resp = protocol == Protocol::Resp;
-    anyhow::ensure!(!(resp && args.udp), "RESP has no UDP transport; leave out --udp");
+    let over_tcp = protocol != Protocol::Memcached;
+    let name = if protocol == Protocol::Http { "HTTP" } else { "RESP" };
+    anyhow::ensure!(!(over_tcp && args.udp), "{name} has no UDP transport; leave out --udp");
     let signals = Signals::block()?;
     let plan = Plan {
         target: args.target,
-        transport: if args.tcp || resp { Transport::Tcp } else { Transport::Udp },
+        transport: if args.tcp || over_tcp { Transport::Tcp } else { Transport::Udp },
         protocol,
         tenants: args.tenants,
         duration: args.lasting,
@@ -282,9 +285,13 @@ fn exit_code(summaries: &[&Summary], protocol: Protocol) -> ExitCode {
             continue;
         }
         let over = if summary.transport == Transport::Udp { "UDP" } else { "TCP" };
-        let speaks = if protocol == Protocol::Resp { "Redis" } else { "memcached" };
+        let speaks = match protocol {
+            Protocol::Memcached => "a memcached",
+            Protocol::Resp => "a Redis",
+            Protocol::Http => "an HTTP server",
+        };
         eprintln!(
-            "gate: {} answered none of {unanswered} requests: does a {speaks} listen there, over {over}?",
+            "gate: {} answered none of {unanswered} requests: does {speaks} listen there, over {over}?",
             summary.target
         );
         code = ExitCode::FAILURE;

@@ -12,11 +12,11 @@ use super::{bytes, duration};
 use crate::clock;
 use crate::load::store::{Settings, Spread, Store};
 
-/// Run a small memcached (text protocol, UDP and TCP) or Redis (strings, TCP) with a set service time, to try things
-/// out.
+/// Run a small memcached (text protocol, UDP and TCP), Redis (strings, TCP) or HTTP server (paths as keys, TCP) with a set
+/// service time, to try things out.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Where to listen, over TCP and, unless it speaks RESP, UDP.
+    /// Where to listen, over TCP and, for memcached, UDP.
     #[arg(long, default_value = "127.0.0.1:11211")]
     listen: SocketAddr,
     /// The protocol.
@@ -25,8 +25,8 @@ pub(super) struct Args {
     /// The mean time that one command takes, e.g. 50us.
     #[arg(long, default_value = "0s", value_parser = duration)]
     service_time: Nanos,
-    /// The mean time of one command, e.g. GET=2ms; may be given again. A RESP store answers those that it does not know
-    /// otherwise with OK.
+    /// The mean time of one command, e.g. GET=2ms; over HTTP of a method, or of paths by their first segment; may be given
+    /// again. Stores that speak RESP or HTTP answer those that they do not know otherwise with OK.
     #[arg(long = "time", value_name = "COMMAND=TIME", value_parser = command_time)]
     times: Vec<(String, Nanos)>,
     /// By how much a command takes longer for each other that is there, as a share of its time, e.g. 0.1; 0 to 100.

@@ -10,7 +10,7 @@
 //!
 //! | key | | default |
 //! |---|---|---|
-//! | `command` | `get`, `mget`, `set`, `delete`, `range`, `script`, or a list: a command of Redis and its arguments, in which `{key}` stands for the key | required |
+//! | `command` | `get`, `mget`, `set`, `delete`, `range`, `script`, or a list: a command of Redis and its arguments, or a method and a path of HTTP, in which `{key}` stands for the key | required |
 //! | `weight` | how often, beside the weights of the others; 1 to 1,000,000 | 1 |
 //! | `name` | under which it is counted | the command |
 //! | `keys` | a number, `"uniform:COUNT"` or `"zipf:COUNT:EXPONENT"` | 1000 |
@@ -154,11 +154,26 @@ impl Entry {
         if let Command::MultiGet { count } = self.command { count } else { 1 }
     }
 
+    fn refusal_over_http(&self) -> Option<String> {
+        match &self.command {
+            Command::Get | Command::Set | Command::Delete => None,
+            Command::Custom { words } if words.len() == 2 && words[1].starts_with('/') => None,
+            Command::Custom { .. } => Some(
+                "over HTTP a list is a method and a path, e.g. [\"GET\", \"/api/v1/query?q={key}\"]"
+                    .to_owned(),
+            ),
+            command => Some(format!("HTTP has no {command}: give a list of a method and a path")),
+        }
+    }
+
     fn refusal(&self, protocol: Protocol, udp: bool, tenant: &str) -> Option<String> {
         let resp_only =
             matches!(self.command, Command::Range { .. } | Command::Script { .. } | Command::Custom { .. });
         if resp_only && protocol == Protocol::Memcached {
             return Some(format!("memcached has no {}: give --protocol resp", self.command));
+        }
+        if protocol == Protocol::Http {
+            return self.refusal_over_http();
         }
         if !udp {
             return None;

@@ -10,7 +10,7 @@
 //! - [`plan`]: the tenants, their rates and keys.
 //! - [`mix`]: what they ask, with weights.
 //! - `workload`: the requests and when each is due; pure.
-//! - `memcached`, `resp`: requests out, answers in; pure.
+//! - `memcached`, `resp`, `http`: requests out, answers in; pure.
 //! - `udp`, `tcp`: one tenant's thread.
 //! - [`counters`]: one tenant's counters and latencies.
 //! - [`compare`]: two targets in turn.
@@ -30,6 +30,7 @@ use crate::clock;
 pub mod compare;
 pub mod counters;
 pub mod fill;
+mod http;
 mod keys;
 mod memcached;
 pub mod mix;

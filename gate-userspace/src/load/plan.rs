@@ -21,7 +21,7 @@ pub struct Plan {
     pub target: SocketAddr,
     /// How they get there.
     pub transport: Transport,
-    /// How they are written. [`Protocol::Resp`] has TCP only.
+    /// How they are written. [`Protocol::Resp`] and [`Protocol::Http`] have TCP only.
     pub protocol: Protocol,
     /// The tenants, which send at the same time.
     pub tenants: Vec<TenantLoad>,

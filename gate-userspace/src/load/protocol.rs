@@ -18,4 +18,6 @@ pub enum Protocol {
     Memcached,
     /// Redis' protocol.
     Resp,
+    /// HTTP/1.1: a key is a path.
+    Http,
 }

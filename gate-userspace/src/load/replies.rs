@@ -1,5 +1,6 @@
-//! Requests out and answers in, in either protocol. Pure.
+//! Requests out and answers in, in any protocol. Pure.
 
+use super::http;
 use super::memcached::{self, Garbage, Reply};
 use super::mix::Request;
 use super::protocol::Protocol;
@@ -9,6 +10,7 @@ use super::resp;
 pub(super) enum Replies {
     Memcached(memcached::Replies),
     Resp(resp::Replies),
+    Http(http::Replies),
 }
 
 impl Replies {
@@ -16,6 +18,7 @@ impl Replies {
         match protocol {
             Protocol::Memcached => Self::Memcached(memcached::Replies::default()),
             Protocol::Resp => Self::Resp(resp::Replies::default()),
+            Protocol::Http => Self::Http(http::Replies::default()),
         }
     }
 
@@ -23,6 +26,7 @@ impl Replies {
         match self {
             Self::Memcached(_) => Protocol::Memcached,
             Self::Resp(_) => Protocol::Resp,
+            Self::Http(_) => Protocol::Http,
         }
     }
 
@@ -30,6 +34,7 @@ impl Replies {
         match self {
             Self::Memcached(_) => memcached::encode(request, out),
             Self::Resp(_) => resp::encode(request, out),
+            Self::Http(_) => http::encode(request, out),
         }
     }
 
@@ -37,6 +42,7 @@ impl Replies {
         match self {
             Self::Memcached(replies) => replies.feed(bytes, each),
             Self::Resp(replies) => replies.feed(bytes, each),
+            Self::Http(replies) => replies.feed(bytes, each),
         }
     }
 }

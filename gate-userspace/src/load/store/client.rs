@@ -6,12 +6,12 @@ use std::net::TcpStream;
 use gate_common::units::Nanos;
 
 use super::command::MAX_COMMAND;
-use super::resp::Session;
+use super::session::Session;
 
 /// A client, what it has sent and what it has yet to read.
 pub(super) struct Client {
     pub(super) stream: TcpStream,
-    /// The state of a RESP connection.
+    /// The state of a RESP or HTTP connection.
     pub(super) session: Option<Session>,
     pub(super) input: Vec<u8>,
     pub(super) output: Vec<u8>,

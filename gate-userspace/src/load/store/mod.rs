@@ -1,5 +1,5 @@
-//! An embedded store: memcached's text protocol over UDP and TCP, or RESP over TCP, with a service time that can be
-//! set. For the lab and for tests, not for data.
+//! An embedded store: memcached's text protocol over UDP and TCP, or RESP or HTTP/1.1 over TCP, with a service time that can
+//! be set. For the lab and for tests, not for data.
 //!
 //! One thread runs every command as it arrives, in memory, and holds the answer back for as long as
 //! servers of the set speed would have taken, queueing included. So a slow store costs no CPU, and
@@ -20,10 +20,12 @@ use super::Protocol;
 mod client;
 mod command;
 mod datagrams;
+mod http;
 mod items;
 mod resp;
 mod server;
 mod service;
+mod session;
 
 pub use service::Spread;
 
@@ -36,8 +38,8 @@ pub struct Settings {
     pub protocol: Protocol,
     /// The mean time that one command takes; 0 for no more than it does.
     pub service_time: Nanos,
-    /// The mean times of commands that take another, by their names in lower case. RESP answers those that it does not
-    /// know otherwise with `OK`.
+    /// The mean times of commands that take another, by their names in lower case; over HTTP, of methods and of paths by their
+    /// first segment. RESP and HTTP answer those that they do not know otherwise with `OK`.
     pub times: BTreeMap<String, Nanos>,
     /// By how much a command takes longer for each other that is there, e.g. 0.1 for a tenth.
     pub contention: f64,
@@ -113,7 +115,7 @@ impl Store {
     pub fn start(settings: &Settings) -> io::Result<Self> {
         let (udp, tcp) = match settings.protocol {
             Protocol::Memcached => listen(settings.listen).map(|(udp, tcp)| (Some(udp), tcp))?,
-            Protocol::Resp => (None, listen_tcp(settings.listen)?),
+            Protocol::Resp | Protocol::Http => (None, listen_tcp(settings.listen)?),
         };
         let address = tcp.local_addr()?;
         let shared = Arc::new(Shared::default());

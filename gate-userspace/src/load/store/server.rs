@@ -15,13 +15,13 @@ use super::client::Client;
 use super::command::{Executor, Step};
 use super::datagrams::{Datagrams, open};
 use super::items::Items;
-use super::resp::Session;
 use super::service::Servers;
+use super::session::Session;
 use super::{Protocol, Settings, Shared};
 use crate::clock;
 
 pub(super) struct Server {
-    /// Unless it speaks RESP.
+    /// Only for memcached.
     udp: Option<UdpSocket>,
     tcp: TcpListener,
     protocol: Protocol,
@@ -155,8 +155,7 @@ impl Server {
     fn accept(&mut self) {
         while self.clients.len() < MAX_CLIENTS {
             let Ok((stream, _)) = self.tcp.accept() else { return };
-            let session =
-                (self.protocol == Protocol::Resp).then(|| Session::new(Arc::clone(&self.work.times)));
+            let session = Session::new(self.protocol, &self.work.times);
             if let Ok(client) = Client::new(stream, session) {
                 self.clients.insert(self.next_client, client);
                 self.next_client += 1;
@@ -273,7 +272,7 @@ impl Work {
                 Step::Quit => client.closing = true,
             }
             let rows = self.items.reads() - before;
-            let name = client.session.as_ref().map_or(first_word(input), |session| &session.last_command);
+            let name = client.session.as_ref().map_or(first_word(input), Session::last_command);
             client.last_done = self.command_done(name, now, client.last_done, rows);
             client.pending += 1;
             client.pending_bytes += answer.len();
