@@ -10,7 +10,7 @@
 //! first.
 //!
 //! **Invariants.** Pure. A client waits at most once. Of those that wait each has its turn: whoever had none in a round comes before
-//! those who had one. At most [`WOKEN`] are woken in a round.
+//! those who had one. [`WOKEN`] are woken in a round at most, or one of each tenant if that is more.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -35,7 +35,7 @@ struct TenantPace<C> {
     passed_over: Vec<C>,
 }
 
-/// Work of one tenant in one round, in units of some 0.5 us.
+/// Work of one tenant in one round, in units of about 0.5 us by estimate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Work {
     /// For requests that were admitted, or refused for the store's sake.
