@@ -47,7 +47,7 @@ pub(super) fn behaviours() -> Vec<Behaviour> {
         row("datagrams and connections", "Sends 10,000 requests a second in datagrams and 10,000 over TCP.", |hostile| {
             std::thread::scope(|scope| {
                 let datagrams = scope.spawn(|| {
-                    super::hostile::lower_priority();
+                    super::hostile::give_way();
                     hostile.send_datagrams(10_000, |number| framed(number, b"get hostile:none\r\n"))
                 });
                 hostile.send(&Traffic::new(20, 1_000).batch(10), |_| b"get hostile:none\r\n".to_vec())?;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use nix::errno::Errno;
+use nix::libc;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::socket::{
     self, AddressFamily, SockFlag, SockType, SockaddrIn, SockaddrStorage, setsockopt, socket, sockopt,
@@ -266,11 +267,12 @@ pub(super) fn connect(source: Ipv4Addr, target: SocketAddr) -> io::Result<TcpStr
     Ok(TcpStream::from(socket))
 }
 
-/// From now on this thread gives way to others, those of other processes included.
-pub(super) fn lower_priority() {
-    // SAFETY: the call takes an integer and changes this thread's priority alone; a failure leaves it as it is.
-    #[allow(unsafe_code, reason = "nix has no nice")]
-    let _ = unsafe { nix::libc::nice(NICER) };
+/// From now on this thread runs when no other wants its CPU, those of other processes included. A nice one would not do: it
+/// keeps its CPU for up to 3 ms when a thread that has been asleep becomes ready.
+pub(super) fn give_way() {
+    // SAFETY: the call reads the parameter, which outlives it, and changes this thread's scheduling alone; a failure leaves that
+    // as it is.
+    #[allow(unsafe_code, reason = "nix has no scheduling policies")]
+    let _ =
+        unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &libc::sched_param { sched_priority: 0 }) };
 }
-
-const NICER: i32 = 10;

@@ -4,7 +4,7 @@
 //! docs/ISOLATION.md; the suite `proxy`, module `isolation::behaviours`, runs the same table through gate at reduced
 //! size. Everything happens on loopback: each tenant has a prefix of 127.0.0.0/8 as its source.
 //!
-//! A behaviour is bounded in count and time. Its thread has a low priority: on a machine of its own a hostile tenant takes
+//! A behaviour is bounded in count and time. Its threads give way to all others (`SCHED_IDLE`): on a machine of its own a hostile tenant takes
 //! no processor from the store, from gate or from the polite tenant.
 
 mod connections;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::hostile::lower_priority;
+use super::hostile::give_way;
 use super::traffic::{Ends, Traffic, resp};
 use super::{Behaviour, Gate, Group, Hostile, Store};
 
@@ -27,7 +27,7 @@ fn meanwhile(
 ) -> Result<()> {
     std::thread::scope(|scope| {
         let sender = scope.spawn(|| {
-            lower_priority();
+            give_way();
             hostile.send(traffic, |_| request.to_vec())
         });
         let mut number = 0;

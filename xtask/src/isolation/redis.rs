@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::hostile::lower_priority;
+use super::hostile::give_way;
 use super::traffic::{Ends, Reads, Traffic, resp};
 use super::{Behaviour, Group, Hostile, Origin, Store};
 
@@ -58,7 +58,7 @@ fn at_once(
 ) -> Result<()> {
     std::thread::scope(|scope| {
         let one = scope.spawn(|| {
-            lower_priority();
+            give_way();
             one(hostile)
         });
         other(hostile)?;

@@ -13,7 +13,7 @@ use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::signal::Signal;
 
-use super::hostile::{Hostile, lower_priority};
+use super::hostile::{Hostile, give_way};
 use super::polite::{Seen, measure};
 use super::{Behaviour, Store, memcached, redis};
 use crate::lab::loopback::Directory;
@@ -81,7 +81,7 @@ impl Site {
         let (begin, begun) = std::sync::mpsc::channel();
         let between = gate.as_ref();
         let neighbour = move || {
-            lower_priority();
+            give_way();
             // The polite tenant is served, or has failed.
             let _ = begun.recv();
             let hostile = Hostile::new(address, behaviour.origin, lasts, between);

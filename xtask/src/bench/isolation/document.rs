@@ -79,8 +79,8 @@ Measured on {date} on {busy}: {cpus} processors, Linux {kernel}, a load of {load
 - The stores are Debian's Redis and memcached with their defaults (Redis saves nothing, memcached takes datagrams). gate runs in
   user space with its defaults. The polite tenant has a quota of 5,000 RU/s, the others of 2,000 RU/s; the hostile one is denied what
   [CONFIGURATION.md](CONFIGURATION.md) recommends, scripts included, and bound to its own keys (`keys = \"own\"`); \"one who may\" is denied nothing.
-- All run on one machine. The neighbour's own thread has a low priority, as it would have a machine of its own; the processor time
-  that the kernel, the store and gate spend on it counts.
+- All run on one machine. The neighbour's own threads give way to all others (`SCHED_IDLE`), as it would have a machine of its own;
+  the processor time that the kernel, the store and gate spend on it counts.
 ",
         each = each.as_millis(),
         count = rows.len(),
