@@ -73,7 +73,8 @@ fn configuration(address: SocketAddr, directory: &str) -> String {
     format!(
         "daemon off;\nmaster_process off;\npid {directory}/pid;\nevents {{ worker_connections 1024; }}\nhttp {{\n\
          {temporary}log_format seen '$request_method $request_uri [$http_content_length] [$http_transfer_encoding]';\n\
-         access_log {directory}/access.log seen;\nclient_max_body_size 0;\ndefault_type text/plain;\nserver {{\n\
+         access_log {directory}/access.log seen;\nclient_max_body_size 0;\n\
+         underscores_in_headers on;\ndefault_type text/plain;\nserver {{\n\
          listen {address};\nroot {directory}/www;\nlocation /echo {{ proxy_pass http://{address}/whole; proxy_set_header Echo \"{echo}\"; }}\n\
          location /whole {{ access_log off; return 200 \"$http_echo\\n\"; }}\n\
          location /close {{ keepalive_timeout 0; return 200 \"closed\\n\"; }}\n}}\n}}\n"

@@ -85,7 +85,14 @@ fn a_request_is_of_the_tenant_that_a_trusted_proxy_names() -> Result<()> {
             9,
             "x-forwarded-for: 198.18.0.8\r\nx-scope-orgid: org-1\r\nconnection: x-forwarded-for\r\n",
             "named",
-            "for=127.0.0.9 proto=http host=test real= tenant=org-1",
+            "for=198.18.0.8, 127.0.0.9 proto=http host=test real= tenant=org-1",
+        ),
+        // Nor does `Connection` have the other one of a tenant's names told.
+        (
+            9,
+            "x-scope-orgid: org-2\r\nconnection: x-scope-orgid\r\n",
+            "named",
+            "for=127.0.0.9 proto=http host=test real= tenant=org-2",
         ),
     ] {
         let before = passed(&gate, tenant)?;
@@ -102,6 +109,34 @@ fn a_request_is_of_the_tenant_that_a_trusted_proxy_names() -> Result<()> {
         let reply = client_from(&gate, last)?.ask("GET /echo", fields)?;
         ensure!((reply.status, reply.reason()) == (status, reason), "{fields:?}: {reply:?}");
     }
+    Ok(())
+}
+
+/// Stores that hand fields to programs as variables do not tell these from the ones that gate writes.
+const ALIKE: &str = "X_Scope_OrgID: org-1\r\nx_scope-orgid: org-1\r\nX_Forwarded_For: 10.9.9.9\r\nX-Forwarded_Proto: https\r\n\
+                     X_Forwarded_Host: b\r\nX_Real_IP: 1.2.3.4\r\nX_Tier: critical\r\n";
+
+#[test]
+fn no_spelling_of_a_claim_reaches_the_store() -> Result<()> {
+    let store = Nginx::start(&[])?;
+    let service = "trusted = [\"127.0.0.9\"]\ntenant_header = \"X-Scope-OrgID\"\ntier_header = \"X-Tier\"";
+    let gate = Listening::gate_with("tick = \"10ms\"", "http", store.address, service, TENANTS)?;
+    for (last, claims, reported) in [
+        (7, ALIKE, "for=127.0.0.7 proto=http host=test real= tenant= tier= "),
+        (8, ALIKE, "for=127.0.0.8 proto=http host=test real= tenant=org-direct tier= "),
+        (8, "x-tier: standard\r\n", "for=127.0.0.8 proto=http host=test real= tenant=org-direct tier= "),
+    ] {
+        let claims = [claims, "connection: x-forwarded-for, x-scope-orgid\r\n"];
+        for fields in [claims.concat(), claims[0].to_owned()] {
+            let reply = client_from(&gate, last)?.ask("GET /echo", &fields)?;
+            ensure!(reply.status == 200 && reply.text().contains(reported), "{fields:?}: {reply:?}");
+        }
+    }
+    // A proxy that passes such fields on has not said them.
+    let fields = format!("{ALIKE}x-forwarded-for: 198.18.0.8\r\n");
+    let reply = client_from(&gate, 9)?.ask("GET /echo", &fields)?;
+    let reported = "for=198.18.0.8, 127.0.0.9 proto=http host=test real= tenant=org-direct tier= ";
+    ensure!(reply.text().contains(reported), "{reply:?}");
     Ok(())
 }
 
@@ -216,11 +251,13 @@ fn a_client_is_asked_for_its_body_once_it_is_admitted() -> Result<()> {
 #[test]
 fn trailers_pass_both_ways() -> Result<()> {
     let store = FakeStore::start()?;
-    let gate = gate(store.address, "")?;
+    let gate = gate(store.address, "trusted = [\"10.0.0.0/8\"]\ntenant_header = \"X-Scope-OrgID\"")?;
     let mut client = client(&gate)?;
+    // But for claims: some stores take trailers for fields.
     client.send(
-        b"POST / HTTP/1.1\r\nhost: a\r\nte: trailers\r\ntrailer: x-sum\r\ntransfer-encoding: chunked\r\n\r\n\
-          3\r\nabc\r\n0\r\nx-sum: 1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: a\r\nte: trailers\r\ntrailer: x-sum, x-scope-orgid, x_scope_orgid, x-real-ip\r\n\
+          transfer-encoding: chunked\r\n\r\n\
+          3\r\nabc\r\n0\r\nx-scope-orgid: 1\r\nx_scope_orgid: 1\r\nx-real-ip: 1\r\nx-sum: 1\r\n\r\n",
     )?;
     let mut request = Vec::new();
     let mut connection = loop {

@@ -9,7 +9,7 @@ use std::path::Path;
 const ROOT: &str = "gate-userspace/src";
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 132] = [
+const ORDER: [&str; 133] = [
     "worker.rs",
     "pipeline/mod.rs",
     "pipeline/accepted.rs",
@@ -51,6 +51,7 @@ const ORDER: [&str; 132] = [
     "http/store.rs",
     "http/meter.rs",
     "http/connection.rs",
+    "http/claims.rs",
     "http/head.rs",
     "http/mod.rs",
     "admission/affordable.rs",

@@ -54,7 +54,8 @@ impl HttpService {
             (Refused { closes: true, ..Refusal::of(reason).into() }, by_source)
         })?;
         let refused = |refused| (refused, origin.tenant);
-        head::prepare_request(parts).map_err(|fault| refused(self.head_fault(&origin, fault)))?;
+        head::prepare_request(parts, |name| self.claims.contains(name))
+            .map_err(|fault| refused(self.head_fault(&origin, fault)))?;
         let path = path::normalised(parts.uri.path());
         let (mut class, rows) = self.types.borrow().classify_http(parts.method.as_str(), &path);
         class.tier = class.tier.max(self.wanted_tier(&mut parts.headers));

@@ -26,12 +26,16 @@ pub(super) enum HeadFault {
     Expectation,
 }
 
-/// Checks a request, and removes what is not passed on. Afterwards it has a host, and the path of an origin.
+/// Checks a request, and removes what is not passed on. Afterwards it has a host, and the path of an origin. `Connection`
+/// removes no field for which `keeps` is true.
 ///
 /// # Errors
 ///
 /// [`HeadFault`].
-pub(super) fn prepare_request(parts: &mut request::Parts) -> Result<(), HeadFault> {
+pub(super) fn prepare_request(
+    parts: &mut request::Parts,
+    keeps: impl Fn(&HeaderName) -> bool,
+) -> Result<(), HeadFault> {
     if parts.method == Method::CONNECT {
         return Err(HeadFault::Unsupported);
     }
@@ -51,7 +55,7 @@ pub(super) fn prepare_request(parts: &mut request::Parts) -> Result<(), HeadFaul
     }
     let host = host(&parts.uri, parts.version, headers).ok_or(HeadFault::Malformed)?;
     let takes_trailers = takes_trailers(headers);
-    remove_hop_by_hop(headers);
+    remove_hop_by_hop(headers, keeps);
     headers.remove(EXPECT);
     if let Some(host) = host {
         headers.insert(HOST, host);
@@ -91,7 +95,7 @@ pub(super) fn prepare_answer(parts: &mut response::Parts, length: Option<u64>) -
     if parts.status == StatusCode::NO_CONTENT {
         headers.remove(CONTENT_LENGTH);
     }
-    remove_hop_by_hop(headers);
+    remove_hop_by_hop(headers, |_| false);
     if let Some(length) = length.filter(|_| headers.contains_key(CONTENT_LENGTH)) {
         headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
     }
@@ -171,10 +175,10 @@ fn is_host(host: &[u8]) -> bool {
     host.iter().all(|&byte| byte.is_ascii_alphanumeric() || b".-_:[]%~!$&'()*+;=".contains(&byte))
 }
 
-fn remove_hop_by_hop(headers: &mut HeaderMap) {
+fn remove_hop_by_hop(headers: &mut HeaderMap, keeps: impl Fn(&HeaderName) -> bool) {
     let named: Vec<HeaderName> =
         tokens(headers, &CONNECTION).filter_map(|name| HeaderName::from_bytes(name).ok()).collect();
-    for name in named.iter().filter(|name| !FRAMING.contains(name)) {
+    for name in named.iter().filter(|name| !FRAMING.contains(name) && !keeps(name)) {
         headers.remove(name);
     }
     for name in [CONNECTION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE] {
@@ -204,6 +208,10 @@ mod tests {
         request.body(()).unwrap().into_parts().0
     }
 
+    fn prepare(parts: &mut request::Parts) -> Result<(), HeadFault> {
+        prepare_request(parts, |name| name == "kept")
+    }
+
     fn shown(headers: &HeaderMap) -> String {
         let fields = headers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()));
         fields.collect::<Vec<_>>().join("; ")
@@ -214,6 +222,7 @@ mod tests {
         for (fields, passed) in [
             (&[("host", "a"), ("x", "1")][..], "host: a; x: 1"),
             (&[("host", "a"), ("connection", "close, x"), ("x", "1"), ("y", "2")], "host: a; y: 2"),
+            (&[("host", "a"), ("connection", "x, kept"), ("x", "1"), ("kept", "2")], "host: a; kept: 2"),
             (
                 &[("host", "a"), ("connection", "host, content-length"), ("content-length", "3")],
                 "host: a; content-length: 3",
@@ -236,7 +245,7 @@ mod tests {
             (&[("host", "a"), ("expect", "100-Continue"), ("proxy-authorization", "x")], "host: a"),
         ] {
             let mut parts = request("POST", "/", fields);
-            assert_eq!(prepare_request(&mut parts), Ok(()), "{fields:?}");
+            assert_eq!(prepare(&mut parts), Ok(()), "{fields:?}");
             assert_eq!(shown(&parts.headers), passed);
         }
     }
@@ -271,21 +280,21 @@ mod tests {
             ("GET", "/", &[("host", "a/b")], HeadFault::Malformed),
         ] {
             let mut parts = request(method, uri, fields);
-            assert_eq!(prepare_request(&mut parts), Err(fault), "{method} {fields:?}");
+            assert_eq!(prepare(&mut parts), Err(fault), "{method} {fields:?}");
         }
     }
 
     #[test]
     fn the_target_counts_before_the_host() {
         let mut parts = request("GET", "http://b:81/x?y", &[("host", "a")]);
-        assert_eq!(prepare_request(&mut parts), Ok(()));
+        assert_eq!(prepare(&mut parts), Ok(()));
         assert_eq!((shown(&parts.headers).as_str(), parts.uri.to_string().as_str()), ("host: b:81", "/x?y"));
         let mut parts = request("GET", "http://b/x", &[("host", "a")]);
         parts.version = Version::HTTP_2;
-        assert_eq!(prepare_request(&mut parts), Err(HeadFault::Malformed));
+        assert_eq!(prepare(&mut parts), Err(HeadFault::Malformed));
         let mut parts = request("GET", "/x", &[]);
         parts.version = Version::HTTP_10;
-        assert_eq!(prepare_request(&mut parts), Ok(()));
+        assert_eq!(prepare(&mut parts), Ok(()));
         assert_eq!(shown(&parts.headers), "host: ");
     }
 

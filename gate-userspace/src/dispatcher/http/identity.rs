@@ -2,7 +2,7 @@
 //!
 //! A trusted proxy's word counts on both: the client is at the rightmost address of `X-Forwarded-For` that is not trusted, and
 //! the tenant is the one that the field `tenant_header` names. Otherwise the address is the connection's, and the tenant that
-//! of the address. Fields of other clients that say such things do not reach the store: gate writes them itself.
+//! of the address. Fields of other clients that say such things do not reach the store ([`super::claims`]): gate writes them itself.
 
 use std::net::IpAddr;
 
@@ -43,7 +43,7 @@ impl HttpService {
             false => client.source,
         };
         let by_source = ledger.tenant_of_source(source);
-        let named = match &self.tenant_header {
+        let named = match self.claims.tenant() {
             Some(name) if client.is_trusted => self.named(headers, name)?,
             _ => None,
         };
@@ -72,7 +72,7 @@ impl HttpService {
 
     /// The tier that a request asks for; the highest if it asks for none.
     pub(super) fn wanted_tier(&self, headers: &mut HeaderMap) -> Tier {
-        let value = self.tier_header.as_ref().and_then(|name| headers.remove(name));
+        let value = self.claims.tier().and_then(|name| headers.remove(name));
         let tier = |value: &HeaderValue| {
             Tier::ALL.into_iter().find(|tier| value.as_bytes() == tier.name().as_bytes())
         };
@@ -82,6 +82,7 @@ impl HttpService {
     /// Writes what the store is told of a request's origin.
     pub(super) fn write_origin(&self, client: &Connection, origin: &Origin, headers: &mut HeaderMap) {
         let text = |address: IpAddr| HeaderValue::from_str(&address.to_string()).ok();
+        self.claims.remove(headers, client.is_trusted);
         if client.is_trusted {
             // A proxy appends its own client.
             headers.extend(text(client.source).map(|source| (FORWARDED_FOR, source)));
@@ -92,16 +93,13 @@ impl HttpService {
                 }
             }
         } else {
-            for name in CLAIMS {
-                headers.remove(name);
-            }
             headers.extend(text(origin.source).map(|source| (FORWARDED_FOR, source)));
             headers.insert(FORWARDED_PROTO, HTTP);
             if let Some(host) = headers.get(HOST).cloned() {
                 headers.insert(FORWARDED_HOST, host);
             }
         }
-        if let Some(name) = &self.tenant_header {
+        if let Some(name) = self.claims.tenant() {
             let tenants = self.tenants.borrow();
             let first = tenants.first_id(origin.tenant, &self.ledger.borrow()).map(HeaderValue::from_str);
             let is_named = client.is_trusted && headers.contains_key(name);
@@ -118,15 +116,3 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const HTTP: HeaderValue = HeaderValue::from_static("http");
-/// Fields by which a proxy says where a request comes from.
-const CLAIMS: [&str; 9] = [
-    "forwarded",
-    "x-forwarded-for",
-    "x-forwarded-host",
-    "x-forwarded-port",
-    "x-forwarded-prefix",
-    "x-forwarded-proto",
-    "x-forwarded-server",
-    "x-forwarded-ssl",
-    "x-real-ip",
-];

@@ -11,6 +11,7 @@
 //! - [`front`]: a client's connection, from its slot to its end. [`connection`]: its state. [`meter`]: what passes its socket.
 //! - [`exchange`]: every step of a request. Start here. [`admitted`]: the steps before the queue.
 //! - [`head`]: what heads may say, and what is passed on of them. [`identity`]: the address and the tenant of a request.
+//!   [`claims`]: fields that would say otherwise.
 //! - [`call`]: a request that has been charged. [`under_way`]: what it holds until it is done.
 //! - [`request_body`], [`reply_body`]: bodies as they pass, charged and timed; they are never gathered.
 //! - [`store`]: connections to the store, one for each request under way. [`answer`]: gate's own answers.
@@ -23,6 +24,7 @@
 mod admitted;
 mod answer;
 mod call;
+mod claims;
 mod connection;
 mod exchange;
 mod front;

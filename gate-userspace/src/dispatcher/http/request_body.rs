@@ -98,7 +98,10 @@ impl Body for PassingBody {
             self.end();
             return Poll::Ready(None);
         };
-        let Ok(frame) = frame else { return self.fail(Failure::BrokenBody) };
+        let Ok(mut frame) = frame else { return self.fail(Failure::BrokenBody) };
+        if let Some(trailers) = frame.trailers_mut() {
+            self.service.claims.remove_from_trailers(trailers);
+        }
         let len = frame.data_ref().map_or(0, Bytes::len);
         self.call.body_came(len, clock::monotonic());
         if let Err(refusal) = self.charge(len) {

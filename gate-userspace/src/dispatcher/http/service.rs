@@ -9,6 +9,7 @@ use hyper_util::rt::TokioTimer;
 use hyper_util::server::conn::auto;
 
 use super::call::{Call, QueuedCall};
+use super::claims::Claims;
 use super::connection::Connection;
 use super::store::{BUFFER, Store};
 use crate::config::Http;
@@ -36,8 +37,7 @@ pub(crate) struct HttpService {
     pub(super) limits: Cell<Limits>,
     pub(super) types: RefCell<Arc<QueryTypeTable>>,
     pub(super) tenants: RefCell<Arc<Tenants>>,
-    pub(super) tenant_header: Option<HeaderName>,
-    pub(super) tier_header: Option<HeaderName>,
+    pub(super) claims: Claims,
     /// Shared by the thread's services.
     pub(super) ledger: Rc<RefCell<Ledger>>,
     pub(super) admission: Admission<QueuedCall>,
@@ -102,8 +102,10 @@ impl HttpService {
             limits: Cell::new(limits),
             types,
             tenants: RefCell::new(tenants),
-            tenant_header: field(http.and_then(|http| http.tenant_header.as_ref())),
-            tier_header: field(http.and_then(|http| http.tier_header.as_ref())),
+            claims: Claims::new(
+                field(http.and_then(|http| http.tenant_header.as_ref())),
+                field(http.and_then(|http| http.tier_header.as_ref())),
+            ),
             ledger: Rc::clone(ledger),
             admission,
             store: Rc::new(Store::new(settings.clone(), Arc::clone(&metrics), state)),
