@@ -53,8 +53,8 @@ pub struct Tenant {
     pub banks: [TenantState; 2],
     /// Its name, for whoever reads the maps.
     pub name: Name,
-    /// Spelled out: the next tenant starts a cache line.
-    pub _reserved_end: [u64; 2],
+    /// The refusals that were counted at the places of [`TenantState::parents`] before those took them: they are not theirs.
+    pub refused_before: [u64; 2],
 }
 
 const _: () = assert!(size_of::<Tenant>() == 64 + 2 * 192 + 48 + 16);

@@ -106,8 +106,8 @@ pub struct BucketRefusals {
     /// The tenant's own bucket (`quota`), that of a tenant that is charged with it (`charge`), or that of a limit by what is
     /// asked (`limit`), as `gate explain` has them.
     pub kind: Cow<'static, str>,
-    /// The name of the bucket's tenant, as it is configured now, or of the limit; empty for limits that are gone, or whose names
-    /// only a daemon knows that does not answer.
+    /// The name of the bucket's tenant, as it is configured now, or of the limit; empty for tenants that this one is no longer
+    /// charged with, for limits that are gone, and for limits whose names only a daemon knows that does not answer.
     pub name: String,
     /// Requests refused.
     pub count: u64,
@@ -246,10 +246,15 @@ impl BucketRefusals {
             if is_there { maps.tenants.load_at(id as usize, offset_of!(Element, name)) } else { Name::EMPTY }
         };
         let [first, second] = state.parents.map(parent);
+        let [by_first, by_second] = [OtherBucket::FirstParent, OtherBucket::SecondParent].map(by);
+        // Counted before these had their places.
+        let before_first = tenant.refused_before[0].min(by_first);
+        let before_second = tenant.refused_before[1].min(by_second);
         let all = [
             ("quota", tenant.name, counters.refused_by_own_quota()),
-            ("charge", first, by(OtherBucket::FirstParent)),
-            ("charge", second, by(OtherBucket::SecondParent)),
+            ("charge", first, by_first - before_first),
+            ("charge", second, by_second - before_second),
+            ("charge", Name::EMPTY, before_first + before_second),
             (LIMIT, Name::EMPTY, by(OtherBucket::Limit)),
         ];
         all.into_iter().filter_map(|(kind, name, count)| Self::some(kind, name.as_str(), count)).collect()

@@ -118,7 +118,8 @@ fn by_bucket(tenant: &Tenant) -> String {
     }
     let each = tenant.quota_refused.iter().map(|refused| {
         let limit = if refused.kind == "limit" { "limit " } else { "" };
-        format!("{limit}{} {}", refused.name, print::count(refused.count))
+        let name = if refused.name.is_empty() { "no longer there" } else { &refused.name };
+        format!("{limit}{name} {}", print::count(refused.count))
     });
     format!(" ({})", each.collect::<Vec<_>>().join(", "))
 }

@@ -1,7 +1,8 @@
 //! The places of the tenants that are charged with another.
 //!
 //! Refusals are counted by place, so a name must not move: a tenant that was charged before keeps its place, however the
-//! configuration orders them, and one that is new takes a place that was nobody's, while there is one.
+//! configuration orders them, and one that is new takes a place that was nobody's, while there is one. What was counted at a place
+//! before is not its present tenant's: [`gate_common::abi::Tenant::refused_before`].
 
 /// The ids in [`gate_common::abi::TenantState::parents`] for those that are `charged`, where they were `before`.
 pub(super) fn places(charged: &[u32], before: [u32; 2]) -> [u32; 2] {

@@ -4,12 +4,14 @@
 //! services to the idle half of their slots. Buckets are never written, except for those of a tenant
 //! that no configuration in force knew. A daemon that no longer owns the maps writes nothing.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use gate_common::abi::{Name, Ports, Service, ServiceState, Tenant, TenantLine, TenantState, View, bank_of};
+use gate_common::abi::{
+    Name, OtherBucket, Ports, Service, ServiceState, Tenant, TenantLine, TenantState, View, bank_of,
+};
 use gate_common::units::Nanos;
 
 use super::board::{LearnedReport, PriceReport, Report, ServiceReport};
@@ -59,6 +61,8 @@ pub struct Ticker {
     slots: Vec<(usize, ServiceState)>,
     /// The contents of each bank, but for stamps; `None` where they are not known.
     written: [Written; 2],
+    /// The tenants that are charged with others than before, and at which of their places, until that is in force.
+    replaced: Vec<(u32, [bool; 2])>,
     /// Ticks until what the last configuration alone used is cleared.
     sweep_in: Option<u8>,
     last: Option<Nanos>,
@@ -97,6 +101,7 @@ impl Ticker {
             memory: Memory::default(),
             slots: Vec::new(),
             written: Default::default(),
+            replaced: Vec::new(),
             sweep_in: None,
             last: None,
         };
@@ -134,6 +139,7 @@ impl Ticker {
             let connection_seen_ns = same.map_or(0, |same| same.connection_seen_ns);
             maps.services.store(slot as usize, &Service { connection_seen_ns, ..*service });
         }
+        self.replaced = replaced(maps, &layout);
         for tenant in &layout.tenants {
             let id = tenant.id as usize;
             if tenant.fresh {
@@ -177,6 +183,7 @@ impl Ticker {
         }
         let generation = self.maps.generation().wrapping_add(1);
         self.apply(generation);
+        self.disown();
         if let Some(left) = self.sweep_in.take() {
             match left.checked_sub(1) {
                 Some(left) => self.sweep_in = Some(left),
@@ -314,15 +321,40 @@ impl Ticker {
         self.maps.publish(generation);
     }
 
+    /// Notes what was counted at places that others have from now on.
+    fn disown(&mut self) {
+        for (id, places) in self.replaced.drain(..) {
+            let counted = self.maps.tenant_counters(id as usize).quota_refused;
+            for place in (0..2).filter(|&place| places[place]) {
+                let offset = offset_of!(Tenant, refused_before) + place * size_of::<u64>();
+                let bucket = [OtherBucket::FirstParent, OtherBucket::SecondParent][place];
+                self.maps.tenants.store_at(id as usize, offset, &counted[bucket.index()]);
+            }
+        }
+    }
+
     /// Clears what only the last configuration used.
     fn sweep(&self) {
         self.maps.write_ports(self.view.ports_shift ^ Ports::UPPER, &[]);
-        let in_use: std::collections::HashSet<usize> =
-            self.tenants.iter().map(|tenant| tenant.id as usize).collect();
+        let in_use: HashSet<usize> = self.tenants.iter().map(|tenant| tenant.id as usize).collect();
         for id in (1..self.maps.tenants.len()).filter(|id| !in_use.contains(id)) {
             self.maps.tenants.store_at(id, offset_of!(Tenant, name), &Name::EMPTY);
         }
     }
+}
+
+/// The tenants that this layout charges with others than those in force, and at which of their places.
+fn replaced(maps: &Maps, layout: &Layout) -> Vec<(u32, [bool; 2])> {
+    let fresh: HashSet<u32> =
+        layout.tenants.iter().filter(|tenant| tenant.fresh).map(|tenant| tenant.id).collect();
+    let known = layout.tenants.iter().filter(|tenant| !tenant.fresh);
+    let places = known.map(|tenant| {
+        let before = maps.parents(tenant.id);
+        let now = tenant.state.parents;
+        // A fresh tenant is another, whoever had its number before.
+        (tenant.id, [0, 1].map(|place| before[place] != now[place] || fresh.contains(&now[place])))
+    });
+    places.filter(|(_, places)| *places != [false; 2]).collect()
 }
 
 /// The services' names, in the order of the configuration.

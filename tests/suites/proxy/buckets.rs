@@ -9,6 +9,7 @@ use gate_tests::http::curl_socket;
 use gate_tests::metrics::Scrape;
 use gate_tests::proxy::{Listening, read_until};
 use gate_tests::wait::wait_until;
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 /// Buckets that hold 36 and 72 request units, and are refilled in hours; one that holds them all; and a limit on deletions.
@@ -148,4 +149,64 @@ fn buckets_emptied_in_turn_are_named_by_every_refusal() -> Result<()> {
     ];
     let expected = expected.map(|(tenant, bucket, count)| ((tenant.to_owned(), bucket.to_owned()), count));
     wait_until("every refusal is a sample", || Ok(watched()? == BTreeMap::from(expected.clone())))
+}
+
+/// A tenant that is charged with two others, of which the first refuses after 36 request units.
+const CHARGED: &str = r#"
+[[tenant]]
+name = "first"
+sources = ["127.0.5.0/24"]
+quota = "0.01 RU/s"
+burst = "3600s"
+
+[[tenant]]
+name = "second"
+sources = ["127.0.6.0/24"]
+quota = "1000 RU/s"
+
+[[tenant]]
+name = "late"
+sources = ["127.0.7.0/24"]
+quota = "0.01 RU/s"
+burst = "3600s"
+
+[[tenant]]
+name = "user"
+sources = ["127.0.1.0/24"]
+quota = "unlimited"
+charge = ["first", "second"]
+"#;
+
+#[test]
+fn who_takes_anothers_place_does_not_take_its_refusals() -> Result<()> {
+    let store = Listening::embedded("memcached")?;
+    let gate = Listening::gate_with("threads = \"1\"", "memcached", store.address, ONE_RU, CHARGED)?;
+    let user = Ipv4Addr::new(127, 0, 1, 9);
+    let refused = |answers: BTreeMap<String, u64>, as_said: &str| answers.get(as_said).copied().unwrap_or(0);
+    let by_first = refused(ask(&gate, user, "get a\r\n", 60)?, "quota bucket=first");
+    ensure!(by_first >= 22, "{by_first}");
+    let (config, _) = gate.files()?;
+    let text = std::fs::read_to_string(config)?;
+    std::fs::write(config, text.replace("[\"first\", \"second\"]", "[\"late\", \"second\"]"))?;
+    gate.signal(Signal::SIGHUP)?;
+    let gone = json!([{ "quota": by_first }, [{ "kind": "charge", "name": "", "count": by_first }]]);
+    wait_until("its refusals are of somebody else", || Ok(refusals(&gate, "user")? == gone))?;
+    let by_late = refused(ask(&gate, user, "get a\r\n", 60)?, "quota bucket=late");
+    ensure!(by_late >= 22, "{by_late}");
+    let both = json!([
+        { "quota": by_first + by_late },
+        [
+            { "kind": "charge", "name": "late", "count": by_late },
+            { "kind": "charge", "name": "", "count": by_first },
+        ],
+    ]);
+    ensure!(refusals(&gate, "user")? == both, "{} {both}", refusals(&gate, "user")?);
+    let table = String::from_utf8(gate.command(&["tenants"])?.stdout)?;
+    let said = format!("(late {by_late}, no longer there {by_first})");
+    ensure!(table.contains(&said), "{table}");
+    let scraped = Scrape::parse(&curl_socket(&gate.files()?.1, "/metrics", &[])?.body)?;
+    let labels = [("tenant", "user"), ("layer", "proxy"), ("bucket", "charge")];
+    let sum = scraped.sum("gate_tenant_quota_refused_requests_total", &labels);
+    ensure!(sum == (by_first + by_late) as f64, "{sum}");
+    Ok(())
 }
