@@ -16,6 +16,8 @@ use tokio::time::timeout;
 
 use super::change::{Done, Order};
 use super::document::{Document, Failure, SCHEMA_VERSION, Versioned};
+use super::listing::Tenants;
+use super::selection::Selection;
 use super::verdicts::Watched;
 use crate::explanation::{Asker, Explanation, Question};
 
@@ -74,6 +76,16 @@ pub enum Error {
 /// [`Error`].
 pub fn read<D: Document>(path: &Path) -> Result<D, Error> {
     let request = Request::get(format!("/v1/{}", D::NAME)).body(Body::empty());
+    ask(path, request, PATIENCE)
+}
+
+/// Reads the tenants of the gate at `path` that are selected.
+///
+/// # Errors
+///
+/// [`Error`].
+pub fn tenants(path: &Path, wanted: &Selection) -> Result<Tenants, Error> {
+    let request = Request::get(format!("/v1/{}?{}", Tenants::NAME, wanted.query())).body(Body::empty());
     ask(path, request, PATIENCE)
 }
 

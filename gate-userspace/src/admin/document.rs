@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 use super::change::{Done, Order};
 use super::health::{Live, Ready};
 use super::hotkeys::Hotkeys;
+use super::listing::Tenants;
 use super::queues::Queues;
 use super::snapshot::Snapshot;
 use super::status::Status;
-use super::tenants::Tenants;
 use super::verdicts::{SourceList, Watched};
 use crate::explanation::Explanation;
 

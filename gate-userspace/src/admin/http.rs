@@ -22,9 +22,9 @@ use super::metrics::{CONTENT_TYPE, Metrics};
 use super::page;
 use super::queues::Queues;
 use super::response::{failed, json, text};
+use super::selection::Selection;
 use super::sources::Sources;
 use super::tcp::{Rules, guarded};
-use super::tenants::Tenants;
 use super::verdicts;
 use crate::clock;
 
@@ -91,7 +91,7 @@ fn open(metrics: Arc<Metrics>) -> Router<Arc<Sources>> {
         .route("/live", get(async |State(context): Shared| health(&Live::now(&context))))
         .route("/ready", get(async |State(context): Shared| health(&Ready::now(&context))))
         .route("/v1/status", get(async |State(context): Shared| document(context.status())))
-        .route("/v1/tenants", get(async |State(context): Shared| document(tenants(&context))))
+        .route("/v1/tenants", get(tenants))
         .route("/v1/queues", get(async |State(context): Shared| document(queues(&context))))
         .route("/v1/events", get(async |State(context): Shared, viewing| follow(&context, viewing, false)))
 }
@@ -116,9 +116,11 @@ fn all_metrics(metrics: &Metrics) -> Response {
     }
 }
 
-fn tenants(context: &Sources) -> Tenants {
-    let overrides = context.overrides.borrow().clone();
-    Tenants { tenants: context.tenants(&overrides) }
+async fn tenants(State(context): Shared, uri: Uri) -> Response {
+    match Selection::parse(uri.query().unwrap_or_default()) {
+        Ok(wanted) => document(context.tenants(&wanted)),
+        Err(wrong) => failed(StatusCode::UNPROCESSABLE_ENTITY, &wrong),
+    }
 }
 
 fn hotkeys(context: &Sources) -> Hotkeys {

@@ -17,6 +17,8 @@
 //! - [`price`], [`store`]: prices and stores in these documents.
 //! - [`observer`]: the window of counters that a document shows.
 //! - [`status`], [`tenants`], [`hotkeys`], [`queues`]: the documents, read from the maps or what threads count.
+//! - [`selection`], [`listing`]: the tenants that a query wants, in its order; [`rates`], [`totals`], `survey`: what each does a
+//!   second, and all of them together.
 
 use std::path::{Path, PathBuf};
 
@@ -28,20 +30,25 @@ pub mod explain;
 pub mod health;
 pub mod hotkeys;
 mod http;
+pub mod listing;
 mod metrics;
 pub mod observer;
 mod page;
 pub mod price;
 pub mod queues;
+pub mod rates;
 mod response;
+pub mod selection;
 mod server;
 pub mod snapshot;
 mod socket;
 mod sources;
 pub mod status;
 pub mod store;
+mod survey;
 mod tcp;
 pub mod tenants;
+pub mod totals;
 pub mod verdicts;
 
 pub use http::Access;

@@ -19,7 +19,7 @@ use crate::policy::Tier;
 use crate::protocol::price_class::PriceClass;
 
 /// The document of `gate queues --json`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Queues {
     /// The window of percentiles and shares, in seconds.
     pub window_s: f64,

@@ -1,10 +1,8 @@
 //! The document of `/v1/events`: what a page shows, of the busiest tenants.
 
-use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 
-use gate_common::abi::TenantCounters;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -12,10 +10,11 @@ use super::hotkeys::{self, Key};
 use super::queues::Queues;
 use super::sources::Sources;
 use super::status::Status;
-use super::tenants::{self, LayerCounts, Tenant, by_reason};
+use super::survey::Survey;
+use super::tenants::{self, Tenant};
+use super::totals::Totals;
 use super::verdicts::{self, Sampled};
 use crate::clock;
-use crate::kernel::{ByLayer, Layer};
 
 /// One snapshot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -40,21 +39,6 @@ pub struct Snapshot {
     /// As of `/v1/hotkeys`; only for who may see keys.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hotkeys: Option<Vec<Key>>,
-}
-
-/// Sums over all tenants, since the start.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Totals {
-    /// Requests that passed.
-    pub passed: u64,
-    /// TCP segments with payload that passed.
-    #[serde(default)]
-    pub segments: u64,
-    /// Requests refused, by reason.
-    pub refused: BTreeMap<Cow<'static, str>, u64>,
-    /// Both by layer: `xdp`, `proxy`.
-    #[serde(default)]
-    pub layers: BTreeMap<Cow<'static, str>, LayerCounts>,
 }
 
 /// The refusal of a request that was sampled.
@@ -95,33 +79,13 @@ impl Refusal {
     }
 }
 
-impl Totals {
-    fn of(by_layer: &ByLayer) -> Self {
-        let [mut all, proxy] = *by_layer;
-        all.add(&proxy);
-        let layers = Layer::ALL.iter().zip(by_layer);
-        let layers = layers.map(|(layer, counters)| (layer.name().into(), LayerCounts::of(counters)));
-        Self {
-            passed: all.passed,
-            segments: all.segments,
-            refused: by_reason(&all.refused),
-            layers: layers.filter(|(_, counts)| *counts != LayerCounts::default()).collect(),
-        }
-    }
-}
-
 impl Snapshot {
     /// Without keys and sources.
     pub(super) fn read(sources: &Sources) -> Self {
         let status = sources.status();
-        let mut sums = ByLayer::default();
-        let mut tenants = Vec::new();
         // Of most tenants their counters are all that is read.
-        for id in tenants::ids(&sources.maps) {
-            let by_layer = sources.maps.counters_by_layer(id as usize);
-            sums.iter_mut().zip(&by_layer).for_each(|(sum, counters)| sum.add(counters));
-            tenants.push((id, by_layer.iter().map(requests).sum()));
-        }
+        let Survey { sums, tenants } = Survey::of(&sources.maps);
+        let tenants: Vec<_> = tenants.into_iter().map(|(id, did)| (id, did.requests())).collect();
         let tenants_in_all = tenants.len();
         let listed = busiest(tenants, &tenants::set_by_hand(&sources.maps, &status.overrides));
         let now = clock::monotonic();
@@ -155,10 +119,6 @@ fn busiest(mut tenants: Vec<(u32, u64)>, set: &HashSet<u32>) -> Vec<u32> {
     tenants.into_iter().map(|(id, _)| id).collect()
 }
 
-fn requests(counters: &TenantCounters) -> u64 {
-    counters.passed + counters.segments + counters.refused_in_all()
-}
-
 /// A page has no room for more.
 const MAX_TENANTS: usize = 200;
 /// So many are read at a glance; a second of a flood has thousands.
@@ -166,24 +126,7 @@ const MAX_REFUSALS: usize = 20;
 
 #[cfg(test)]
 mod tests {
-    use gate_common::abi::Reason;
-
     use super::*;
-
-    #[test]
-    fn sums_are_of_both_layers_and_of_each() {
-        let mut xdp = TenantCounters { passed: 3, segments: 2, ..TenantCounters::default() };
-        xdp.refused[Reason::Quota.index()] = 4;
-        let mut proxy = TenantCounters { passed: 5, ..TenantCounters::default() };
-        proxy.refused[Reason::Quota.index()] = 1;
-        proxy.refused[Reason::Slo.index()] = 7;
-        let totals = Totals::of(&[xdp, proxy]);
-        assert_eq!((totals.passed, totals.segments), (8, 2));
-        assert_eq!(totals.refused, [("quota".into(), 5), ("slo".into(), 7)].into());
-        assert_eq!(totals.layers["xdp"].refused, [("quota".into(), 4)].into());
-        assert_eq!((totals.layers["proxy"].passed, totals.layers.len()), (5, 2));
-        assert!(Totals::of(&ByLayer::default()).layers.is_empty());
-    }
 
     #[test]
     fn the_list_is_of_the_busiest_and_those_set_by_hand() {

@@ -6,7 +6,10 @@ use gate_common::units::Nanos;
 use tokio::sync::{mpsc, watch};
 
 use super::change::{Override, PendingOrder};
+use super::listing::{self, Tenants};
 use super::observer::Observer;
+use super::rates::Readings;
+use super::selection::Selection;
 use super::status::Status;
 use super::tenants::{self, Tenant};
 use crate::clock;
@@ -27,6 +30,8 @@ pub struct Sources {
     pub questions: Vec<Questions>,
     /// The refusals by tenants' limits; `None` where nothing is proxied.
     pub limits: Option<LimitRefusals>,
+    /// The readings that rates are made of.
+    pub readings: Readings,
     /// The overrides.
     pub overrides: watch::Receiver<Vec<Override>>,
     /// The interfaces that have vanished.
@@ -42,18 +47,26 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// The tenants, with what has been set of them and the names of limits.
-    pub(super) fn tenants(&self, overrides: &[Override]) -> Vec<Tenant> {
-        self.tenants_of(tenants::ids(&self.maps), overrides)
+    /// The tenants that are selected, with what has been set of them and the names of limits.
+    pub(super) fn tenants(&self, wanted: &Selection) -> Tenants {
+        let overrides = self.overrides.borrow().clone();
+        let mut listed =
+            listing::read(&self.maps, wanted, &overrides, Some(&self.readings), clock::monotonic());
+        self.name_limits(&mut listed.tenants);
+        listed
     }
 
-    /// As [`Sources::tenants`], those with these numbers.
+    /// Those with these numbers, likewise.
     pub(super) fn tenants_of(&self, ids: impl Iterator<Item = u32>, overrides: &[Override]) -> Vec<Tenant> {
         let mut tenants = tenants::read_some(&self.maps, ids, overrides);
+        self.name_limits(&mut tenants);
+        tenants
+    }
+
+    fn name_limits(&self, tenants: &mut [Tenant]) {
         if let Some(limits) = &self.limits {
             tenants.iter_mut().for_each(|tenant| tenant.name_limits(|id, name| limits.of(id, name)));
         }
-        tenants
     }
 
     /// The status, with what only the daemon knows.

@@ -14,16 +14,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::change::{Override, by_section};
+use super::rates::Rates;
 use crate::clock;
 use crate::kernel::{Layer, Maps};
 use crate::policy::Tier;
-
-/// The document of all tenants.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Tenants {
-    /// In the order of their numbers.
-    pub tenants: Vec<Tenant>,
-}
 
 /// One tenant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -77,6 +71,9 @@ pub struct Tenant {
     /// Requests by the layer that decided on them: `xdp` or `proxy`; layers that saw none are left out.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub layers: BTreeMap<Cow<'static, str>, LayerCounts>,
+    /// The same each second, where that was asked for; nothing if nobody asked in the 90 s before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rates: Option<Rates>,
 }
 
 /// The requests that one layer decided on, since the start.
@@ -113,13 +110,7 @@ pub struct BucketRefusals {
     pub count: u64,
 }
 
-/// All of them, in the order of their numbers, with what the daemon says has been set of them.
-#[must_use]
-pub fn read(maps: &Maps, overrides: &[Override]) -> Vec<Tenant> {
-    read_some(maps, ids(maps), overrides)
-}
-
-/// As [`read`], those with these numbers.
+/// Those with these numbers, with what the daemon says has been set of them.
 pub(super) fn read_some(maps: &Maps, ids: impl Iterator<Item = u32>, overrides: &[Override]) -> Vec<Tenant> {
     let mut tenants: Vec<_> = ids.map(|id| Tenant::read(maps, id)).collect();
     let names: Vec<_> = tenants.iter().map(|tenant| tenant.name.as_str()).collect();
@@ -147,10 +138,22 @@ pub(super) fn set_by_hand(maps: &Maps, overrides: &[Override]) -> HashSet<u32> {
     found
 }
 
+/// The name of the tenant with this number.
+pub(super) fn name(maps: &Maps, id: u32) -> Name {
+    maps.tenants.load_at(id as usize, offset_of!(Element, name))
+}
+
+/// Its tier.
+pub(super) fn tier(maps: &Maps, id: u32) -> Option<Tier> {
+    let bank = offset_of!(Element, banks) + bank_of(maps.generation()) * size_of::<TenantState>();
+    let state: TenantState = maps.tenants.load_at(id as usize, bank);
+    Tier::ALL.get(usize::from(state.tier)).copied()
+}
+
 /// True if a configuration uses this id.
 pub(super) fn exists(maps: &Maps, id: u32) -> bool {
-    let name: Name = maps.tenants.load_at(id as usize, offset_of!(Element, name));
-    !name.as_str().is_empty()
+    // A name has no zero byte.
+    maps.tenants.word(id as usize, offset_of!(Element, name)).load(Ordering::Relaxed) != 0
 }
 
 /// The level of a tenant's bucket.
@@ -161,7 +164,7 @@ pub(super) struct Level {
     /// How long before the bucket admits anything, if it is in debt.
     pub(super) debt: Nanos,
     /// How much of the burst is left, from 0 to 1.
-    burst_left: f64,
+    pub(super) burst_left: f64,
 }
 
 impl Level {
@@ -233,6 +236,7 @@ impl Tenant {
             replied: counters.replied,
             candidate_refused: counters.candidate_refused,
             layers,
+            rates: None,
         }
     }
 }

@@ -6,8 +6,10 @@ use anyhow::Context as _;
 
 use crate::admin::change::{Done, Order, Override};
 use crate::admin::document::Document;
+use crate::admin::listing::Tenants;
+use crate::admin::selection::Selection;
 use crate::admin::status::{Status, is_stale};
-use crate::admin::tenants::{Tenant, Tenants};
+use crate::admin::tenants::Tenant;
 use crate::admin::{self, client};
 use crate::kernel::{self, Maps};
 
@@ -43,12 +45,21 @@ impl Pins {
 impl Source {
     /// Reads the pinned maps; where none can be read, asks the daemon.
     pub(super) fn read<D: Document>(&self, from_maps: impl FnOnce(&Maps) -> D) -> anyhow::Result<D> {
+        self.read_or(from_maps, || self.ask())
+    }
+
+    /// As [`Source::read`], with the way to ask the daemon.
+    pub(super) fn read_or<D>(
+        &self,
+        from_maps: impl FnOnce(&Maps) -> D,
+        ask: impl FnOnce() -> Result<D, client::Error>,
+    ) -> anyhow::Result<D> {
         // A socket that is named takes precedence.
         let maps = if self.socket.is_some() { None } else { Some(self.pins.maps()) };
         match maps {
             Some(Ok(maps)) => Ok(from_maps(&maps)),
-            Some(Err(error)) => self.ask().with_context(|| error.to_string()),
-            None => Ok(self.ask()?),
+            Some(Err(error)) => ask().with_context(|| error.to_string()),
+            None => Ok(ask()?),
         }
     }
 
@@ -65,7 +76,7 @@ impl Source {
         if !tenants.iter().any(of_limit) || is_stale(maps) {
             return;
         }
-        let Ok(Tenants { tenants: known }) = self.ask() else { return };
+        let Ok(Tenants { tenants: known, .. }) = self.ask() else { return };
         for tenant in tenants {
             let same = known.iter().find(|known| (known.id, &known.name) == (tenant.id, &tenant.name));
             let limits = same.into_iter().flat_map(|known| &known.quota_refused);
@@ -84,6 +95,11 @@ impl Source {
     /// Asks the daemon.
     pub(super) fn ask<D: Document>(&self) -> Result<D, client::Error> {
         client::read(&self.socket())
+    }
+
+    /// Asks the daemon for the tenants that are selected.
+    pub(super) fn tenants(&self, wanted: &Selection) -> Result<Tenants, client::Error> {
+        client::tenants(&self.socket(), wanted)
     }
 
     /// Has the daemon carry out an order.

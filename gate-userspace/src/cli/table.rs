@@ -115,6 +115,13 @@ impl Table {
         filter(&mut self.rows, wanted);
     }
 
+    /// Leaves at most so many rows; returns how many are gone.
+    pub(super) fn truncate(&mut self, most: usize) -> usize {
+        let left_out = self.rows.len().saturating_sub(most);
+        self.rows.truncate(most);
+        left_out
+    }
+
     /// Sorts by the column that [`place_of`] finds; leaves the rows as they are if there is none.
     pub(super) fn sort(&mut self, wanted: &str) {
         if let Some(place) = place_of(&self.columns, wanted) {

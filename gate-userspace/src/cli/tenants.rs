@@ -9,7 +9,10 @@ use super::pins::Source;
 use super::print;
 use super::table::{Cell, Column, Table, number, text};
 use crate::admin::document::Versioned;
-use crate::admin::tenants::{self, Tenant, Tenants};
+use crate::admin::listing::{self, Tenants};
+use crate::admin::selection::Selection;
+use crate::admin::tenants::Tenant;
+use crate::clock;
 use crate::kernel::Maps;
 
 /// Show what each tenant may spend, what it spent, and what it was refused, by reason.
@@ -18,6 +21,9 @@ use crate::kernel::Maps;
 pub(super) struct Args {
     /// Show only this tenant.
     tenant: Option<String>,
+    /// Show at most so many, and how many more there are.
+    #[arg(long, value_name = "NUMBER")]
+    limit: Option<usize>,
     #[command(flatten)]
     listing: Listing,
     #[command(flatten)]
@@ -28,10 +34,10 @@ const EXAMPLES: &str = "\
 Examples:
   gate tenants
   gate tenants --sort refused --watch
-  gate tenants --filter batch --sort charged
+  gate tenants --filter batch --sort charged --limit 20
   gate tenants search --json | jq .tenants[].refused
 
-Columns to sort by: tenant, tier, quota-ru/s, burst-left, passed, charged-ru, refused, by-reason, by-hand.
+Columns to sort by: tenant, tier, quota-ru/s, burst-left, passed, segments, charged-ru, refused, by-reason, by-hand.
 
 Reads the pinned maps: works without the daemon too. Where there are none (xdp = \"off\"), it asks the running gate.";
 
@@ -44,23 +50,30 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     args.listing.show(|| {
         let all = table(&read(&args)?.tenants);
         let is_empty = all.is_empty();
-        let wanted = args.listing.arrange(all);
-        Ok(if wanted.is_empty() && !is_empty { NOTHING_LEFT.to_owned() } else { wanted.to_string() })
+        let mut wanted = args.listing.arrange(all);
+        if wanted.is_empty() && !is_empty {
+            return Ok(NOTHING_LEFT.to_owned());
+        }
+        let left_out = args.limit.map_or(0, |limit| wanted.truncate(limit));
+        Ok(if left_out == 0 { wanted.to_string() } else { format!("{wanted}\n{left_out} more") })
     })
 }
 
 fn read(args: &Args) -> anyhow::Result<Tenants> {
+    // A table is limited once it is in order.
+    let limit = if args.source.pins.json { args.limit } else { None };
+    let wanted = Selection { tenant: args.tenant.clone(), limit, ..Selection::default() };
     let from_maps = |maps: &Maps| {
-        let mut tenants = tenants::read(maps, &args.source.overrides(maps));
-        args.source.name_limits(maps, &mut tenants);
-        Tenants { tenants }
+        let overrides = args.source.overrides(maps);
+        let mut listed = listing::read(maps, &wanted, &overrides, None, clock::monotonic());
+        args.source.name_limits(maps, &mut listed.tenants);
+        listed
     };
-    let Tenants { mut tenants } = args.source.read(from_maps)?;
-    if let Some(wanted) = &args.tenant {
-        tenants.retain(|tenant| tenant.name == *wanted);
-        anyhow::ensure!(!tenants.is_empty(), "there is no tenant {wanted:?}; `gate tenants` lists all");
+    let listed = args.source.read_or(from_maps, || args.source.tenants(&wanted))?;
+    if let Some(tenant) = &wanted.tenant {
+        anyhow::ensure!(listed.matching > 0, "there is no tenant {tenant:?}; `gate tenants` lists all");
     }
-    Ok(Tenants { tenants })
+    Ok(listed)
 }
 
 /// The last one is only shown if something was set by hand.

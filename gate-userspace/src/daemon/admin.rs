@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::error::Error;
 use super::process::Daemon;
 use crate::admin::observer::Observer;
+use crate::admin::rates::Readings;
 use crate::admin::{self, Access, Audience, Listeners, Rules, Server, Socket, Sources, Token};
 use crate::clock;
 use crate::config::{AdminSocket, Config};
@@ -48,6 +49,7 @@ impl Daemon {
             verdicts: self.verdicts.clone(),
             questions: self.dispatcher.as_ref().map_or_else(Vec::new, |served| served.questions().to_vec()),
             limits: self.dispatcher.as_ref().map(Dispatcher::limit_refusals),
+            readings: Readings::default(),
             overrides: self.changes.overrides.subscribe(),
             vanished: self.changes.vanished.subscribe(),
             accepting: self.changes.accepting.subscribe(),

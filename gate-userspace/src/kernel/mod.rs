@@ -52,7 +52,7 @@ mod trace;
 
 pub use arrays::pinned_shapes;
 pub use cleared::{Cleared, LastValues};
-pub use counters::Row;
+pub use counters::{Activity, Row};
 pub use cpus::{CpuWatch, Cpus, Rows};
 pub use error::{Error, Result};
 pub use heartbeat::{Heartbeat, raise_priority};

@@ -66,6 +66,13 @@ fn documents_that_curl_reads_and_the_cli_prints_fit_schemas() -> Result<()> {
     let all = &tenants["tenants"][0];
     ensure!(all["name"] == "all" && all["overrides"]["tier"] == "batch", "{tenants}");
     ensure!(all["passed"].as_u64() > Some(0) && all["refused"]["quota"].as_u64() > Some(0), "{tenants}");
+    let selected = curl_socket(&socket, "/v1/tenants?sort=refused-rate&filter=AL&limit=0", &[])?.json()?;
+    schema::check(&schema("tenants")?, &selected)?;
+    ensure!(selected["tenants"] == serde_json::json!([]) && selected["matching"] == 1, "{selected}");
+    ensure!(
+        selected["totals"] == tenants["totals"] && selected["totals"]["passed"] == all["passed"],
+        "{selected}"
+    );
     let order = serde_json::json!({ "set": [{ "key": "gate.mode", "value": "shadow" }], "dry_run": true });
     schema::check(&schema("order")?, &order)?;
     let done = curl_socket(&socket, "/v1/set", &["--data", &order.to_string()])?;
@@ -89,6 +96,7 @@ fn malformed_requests_get_clear_answers_and_change_nothing() -> Result<()> {
             "there are /live, /ready, /metrics, /v1/status, /v1/tenants, /v1/hotkeys, /v1/queues, /v1/explain, /v1/sources, /v1/watch, /v1/events and, over the socket",
         ),
         ("/", &[], 404, "has no /"),
+        ("/v1/tenants?sort=money", &[], 422, "sort=money: must be one of name, tier"),
         ("/v1/set", &[], 405, "/v1/set does not take GET, but POST"),
         ("/v1/status", &["--request", "DELETE"], 405, "/v1/status does not take DELETE, but GET"),
         ("/v1/set", &["--data", "hello"], 400, "not an order: expected value at line 1"),

@@ -33,7 +33,9 @@ pub(super) fn fields(view: View, key: &str, span: Span<'_>) -> Vec<Field> {
 fn find(view: View, key: &str, reading: &Reading) -> Option<Value> {
     let found = match view {
         View::Tenants => {
-            serde_json::to_value(reading.tenants.tenants.iter().find(|tenant| tenant.name == key)?)
+            // The listed ones may not have it any more.
+            let mut tenants = reading.detail.iter().chain(&reading.tenants.tenants);
+            serde_json::to_value(tenants.find(|tenant| tenant.name == key)?)
         }
         View::Services => match reading.queues.services.iter().find(|service| service.name == key) {
             Some(service) => serde_json::to_value(service),
@@ -120,11 +122,12 @@ fn thousandths(number: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::fixture::empty;
+    use super::super::reading::Documents;
     use super::*;
     use crate::admin::queues::Probed;
 
     fn probed(secs: u64, failures: u64) -> Reading {
-        let mut reading = empty(secs);
+        let mut reading = empty(secs, Documents::Queues);
         let json = serde_json::json!({
             "name": "cache", "up": true, "latency_ratio": 0.5, "p95_ms": null, "failures": failures, "shedding": null,
             "rungs": [0, 0, 0, 1],
@@ -155,8 +158,8 @@ mod tests {
 
     #[test]
     fn what_is_gone_has_no_fields() {
-        let now = empty(1);
         for view in View::ALL {
+            let now = empty(1, view.documents());
             assert_eq!(fields(view, "gone", Span { before: None, now: &now }), []);
         }
     }

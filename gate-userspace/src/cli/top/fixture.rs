@@ -2,14 +2,15 @@
 
 use gate_common::units::Nanos;
 
-use super::reading::Reading;
+use super::reading::{Documents, Reading, Wanted};
 use crate::admin::hotkeys::Hotkeys;
+use crate::admin::listing::Tenants;
 use crate::admin::queues::Queues;
-use crate::admin::tenants::Tenants;
+use crate::admin::selection::Selection;
 use crate::admin::verdicts::SourceList;
 
 /// A reading at so many seconds, of an empty gate.
-pub(super) fn empty(secs: u64) -> Reading {
+pub(super) fn empty(secs: u64, documents: Documents) -> Reading {
     let status = serde_json::json!({
         "daemon": 7, "interface": null, "mode": "none", "abi_version": 1, "epoch": 1, "generation": 1,
         "heartbeat_age_ms": 10, "stale": false, "shadow": false, "on_stale": "bucket", "enforced_percent": 100.0,
@@ -17,8 +18,10 @@ pub(super) fn empty(secs: u64) -> Reading {
     });
     Reading {
         at: Nanos::from_secs(secs),
+        of: Wanted { documents, tenants: Selection::default(), detail: None },
         status: serde_json::from_value(status).unwrap(),
         tenants: Tenants::default(),
+        detail: None,
         queues: Queues { window_s: 10.0, services: Vec::new(), probed: Vec::new() },
         hotkeys: Hotkeys::default(),
         sources: SourceList::default(),

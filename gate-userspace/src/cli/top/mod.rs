@@ -1,6 +1,6 @@
 //! `gate top`: tenants, services, query types, hot keys and sources as they change, in a terminal.
 //!
-//! A thread asks the running gate ([`reading`]), the main thread draws ([`screen`]) what a table is made of ([`view`],
+//! A thread asks the running gate for what is shown ([`reading`]), the main thread draws ([`screen`]) what a table is made of ([`view`],
 //! [`rows`]) and obeys keys ([`state`]). Between two readings nothing is computed and nothing is asked.
 
 mod detail;
@@ -14,7 +14,7 @@ mod view;
 
 use std::io::{IsTerminal as _, stdin, stdout};
 use std::process::ExitCode;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
@@ -22,7 +22,7 @@ use gate_common::units::Nanos;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
-use self::reading::{ReadResult, ask};
+use self::reading::{ReadResult, Wanted, ask};
 use self::state::{State, Then};
 use self::view::View;
 use super::pins::Source;
@@ -61,27 +61,41 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         stdin().is_terminal() && stdout().is_terminal(),
         "`gate top` needs a terminal to draw on; `gate tenants` and `gate queues` print to anything"
     );
-    let first = ask(&args.source)?;
     let mut state = State::new(args.view);
-    state.receive(Ok(first));
+    let wanted = state.wanted();
+    state.receive(Ok(ask(&args.source, &wanted)?));
     let every = Duration::from(args.every);
     // One that waits: a screen that is slow to draw must not gather readings.
     let (sender, readings) = mpsc::sync_channel(1);
-    let (ended, end) = mpsc::channel::<()>();
+    let (wishes, wished) = mpsc::channel();
     let source = args.source;
     let asking = std::thread::Builder::new().name("asking".to_owned());
-    asking.spawn(move || keep_asking(&source, every, &sender, &end)).context("a thread to ask gate")?;
+    let keep_asking = move || keep_asking(&source, every, wanted, &sender, &wished);
+    asking.spawn(keep_asking).context("a thread to ask gate")?;
     let mut terminal = ratatui::try_init().context("the terminal")?;
-    let shown = show(&mut terminal, &mut state, &readings);
+    let shown = show(&mut terminal, &mut state, &readings, &wishes);
     ratatui::restore();
-    drop(ended);
+    drop(wishes);
     shown?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn keep_asking(source: &Source, every: Duration, sender: &SyncSender<ReadResult>, end: &Receiver<()>) {
-    while matches!(end.recv_timeout(every), Err(RecvTimeoutError::Timeout)) {
-        if sender.send(ask(source)).is_err() {
+/// Asks every so often, and at once for what is newly wished.
+fn keep_asking(
+    source: &Source,
+    every: Duration,
+    mut wanted: Wanted,
+    sender: &SyncSender<ReadResult>,
+    wished: &Receiver<Wanted>,
+) {
+    loop {
+        match wished.recv_timeout(every) {
+            // Of those that have gathered the last one counts.
+            Ok(wish) => wanted = wished.try_iter().last().unwrap_or(wish),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        if sender.send(ask(source, &wanted)).is_err() {
             return;
         }
     }
@@ -92,9 +106,16 @@ fn show(
     terminal: &mut DefaultTerminal,
     state: &mut State,
     readings: &Receiver<ReadResult>,
+    wishes: &Sender<Wanted>,
 ) -> anyhow::Result<()> {
+    let mut wanted = state.wanted();
     loop {
         terminal.draw(|frame| screen::draw(frame, state))?;
+        if wanted != state.wanted() {
+            wanted = state.wanted();
+            // It has ended with the program alone.
+            let _ = wishes.send(wanted.clone());
+        }
         loop {
             let mut changed = false;
             if event::poll(LOOK_EVERY)? {

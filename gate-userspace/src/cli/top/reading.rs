@@ -1,23 +1,49 @@
-//! One reading of a running gate: all documents at one time.
+//! One reading of a running gate: the documents that the screen shows, at one time.
 
 use gate_common::units::Nanos;
 
 use crate::admin::client::Error;
 use crate::admin::hotkeys::Hotkeys;
+use crate::admin::listing::Tenants;
 use crate::admin::queues::Queues;
+use crate::admin::selection::Selection;
 use crate::admin::status::Status;
-use crate::admin::tenants::Tenants;
+use crate::admin::tenants::Tenant;
 use crate::admin::verdicts::SourceList;
 use crate::cli::pins::Source;
 use crate::clock;
 
-/// The documents of a running gate, asked for one after the other.
+/// The documents that a view shows beside tenants and status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Documents {
+    /// None: it shows tenants.
+    Tenants,
+    Queues,
+    Hotkeys,
+    Sources,
+}
+
+/// The wishes of the screen: only what it shows is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Wanted {
+    pub(super) documents: Documents,
+    /// The part of the tenants that may be in sight; none but their sums in other views.
+    pub(super) tenants: Selection,
+    /// The tenant of which all is shown.
+    pub(super) detail: Option<String>,
+}
+
+/// The documents of a running gate, asked for one after the other. Those that the view does not show are empty.
 #[derive(Clone, Debug)]
 pub(super) struct Reading {
     /// When they were asked for.
     pub(super) at: Nanos,
+    /// For what.
+    pub(super) of: Wanted,
     pub(super) status: Status,
     pub(super) tenants: Tenants,
+    /// The tenant of [`Wanted::detail`]; nothing if it is gone.
+    pub(super) detail: Option<Tenant>,
     pub(super) queues: Queues,
     pub(super) hotkeys: Hotkeys,
     pub(super) sources: SourceList,
@@ -26,20 +52,27 @@ pub(super) struct Reading {
 /// A reading, or why there is none.
 pub(super) type ReadResult = Result<Reading, Error>;
 
-/// Asks for all documents.
+/// Asks for what is wanted.
 ///
 /// # Errors
 ///
 /// [`Error`].
-pub(super) fn ask(source: &Source) -> ReadResult {
+pub(super) fn ask(source: &Source, wanted: &Wanted) -> ReadResult {
     let at = clock::monotonic();
+    let of_detail = |tenant: &String| {
+        let one = Selection { tenant: Some(tenant.clone()), ..Selection::default() };
+        source.tenants(&one).map(|found| found.tenants.into_iter().next())
+    };
+    let shows = |documents| wanted.documents == documents;
     Ok(Reading {
         at,
+        of: wanted.clone(),
         status: source.ask()?,
-        tenants: source.ask()?,
-        queues: source.ask()?,
-        hotkeys: source.ask()?,
-        sources: source.ask()?,
+        tenants: source.tenants(&wanted.tenants)?,
+        detail: wanted.detail.as_ref().map(of_detail).transpose()?.flatten(),
+        queues: if shows(Documents::Queues) { source.ask()? } else { Queues::default() },
+        hotkeys: if shows(Documents::Hotkeys) { source.ask()? } else { Hotkeys::default() },
+        sources: if shows(Documents::Sources) { source.ask()? } else { SourceList::default() },
     })
 }
 
@@ -66,8 +99,8 @@ mod tests {
 
     #[test]
     fn rates_need_two_readings_and_a_counter_that_did_not_fall() {
-        let before = empty(1);
-        let now = empty(3);
+        let before = empty(1, Documents::Tenants);
+        let now = empty(3, Documents::Tenants);
         let span = Span { before: Some(&before), now: &now };
         for (was, is, rate) in [
             (Some(10.0), 30.0, Some(10.0)),

@@ -6,9 +6,11 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span as Piece};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table, TableState};
 
+use super::reading::Reading;
 use super::rows::widths;
 use super::state::{Over, State};
 use super::view::View;
+use crate::admin::totals::Totals;
 use crate::cli::print;
 use crate::cli::table::Column;
 
@@ -29,14 +31,13 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &State) {
 fn summary(state: &State) -> Line<'static> {
     let Some(span) = state.span() else { return Line::raw("gate") };
     let status = &span.now.status;
-    let tenants = |count: fn(&crate::admin::tenants::Tenant) -> u64| {
-        let sum =
-            |reading: &super::reading::Reading| reading.tenants.tenants.iter().map(count).sum::<u64>() as f64;
+    let all = |count: fn(&Totals) -> u64| {
+        let sum = |reading: &Reading| count(&reading.tenants.totals) as f64;
         let rate = span.rate(span.before.map(sum), sum(span.now));
         rate.map_or_else(|| "-".to_owned(), print::amount)
     };
-    let passed = tenants(|tenant| tenant.passed);
-    let refused = tenants(|tenant| tenant.refused.values().sum());
+    let passed = all(|totals| totals.passed);
+    let refused = all(|totals| totals.refused.values().sum());
     let at = status.interface.clone().unwrap_or_else(|| "no interface".to_owned());
     let mut pieces = vec![Piece::raw(format!("gate  {passed} passed/s  {refused} refused/s  {at}"))];
     if status.shadow {
@@ -83,7 +84,11 @@ fn rows(frame: &mut Frame<'_>, state: &State, area: Rect) {
     let (rows, place) = state.rows();
     let columns = state.view().columns();
     if rows.is_empty() {
-        let said = if state.filter().0.is_empty() { nothing(state.view()) } else { "nothing has that text" };
+        let said = match state.filter().0 {
+            _ if state.is_asking() => "asking",
+            "" => nothing(state.view()),
+            _ => "nothing has that text",
+        };
         frame.render_widget(Paragraph::new(said), area);
         return;
     }
@@ -185,12 +190,13 @@ mod tests {
     use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
     use super::super::fixture::empty;
+    use super::super::reading::Documents;
     use super::*;
     use crate::admin::hotkeys::Key;
 
     fn state() -> State {
         let mut state = State::new(View::Keys);
-        let mut reading = empty(1);
+        let mut reading = empty(1, Documents::Hotkeys);
         reading.hotkeys.keys = (0..100)
             .map(|place| Key {
                 rank: place + 1,

@@ -1,11 +1,13 @@
 //! The state of the screen of `gate top`, and how keys change it.
 
+use gate_common::units::Nanos;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::detail::{Field, fields};
-use super::reading::{ReadResult, Reading, Span};
+use super::reading::{ReadResult, Reading, Span, Wanted};
 use super::rows::Row;
 use super::view::View;
+use crate::admin::selection::Selection;
 use crate::cli::table::{filter, sort};
 
 /// An overlay of the table.
@@ -43,6 +45,10 @@ pub(super) struct State {
     is_typing: bool,
     /// The key of the selected row; the first row without one.
     selected: Option<String>,
+    /// The place of the first row that is asked for, where only a part of the rows is.
+    first: usize,
+    /// The place of the row that is to be selected once it is there.
+    awaited: Option<usize>,
     pub(super) over: Over,
 }
 
@@ -59,6 +65,8 @@ impl State {
             filter: String::new(),
             is_typing: false,
             selected: None,
+            first: 0,
+            awaited: None,
             over: Over::Nothing,
         }
     }
@@ -66,13 +74,44 @@ impl State {
     /// Takes a new reading, or keeps the last one and says why there is no newer one.
     pub(super) fn receive(&mut self, result: ReadResult) {
         match result {
-            Ok(_) if self.is_held => {}
+            // What is newly wished is shown all the same.
+            Ok(reading) if self.is_held && self.now.as_ref().is_some_and(|now| now.of == reading.of) => {}
             Ok(reading) => {
                 self.failure = None;
-                self.before = self.now.replace(reading);
+                let is_soon = |now: &Reading| reading.at.saturating_sub(now.at) < LEAST_SPAN;
+                if !self.now.as_ref().is_some_and(is_soon) {
+                    self.before = self.now.take();
+                }
+                self.now = Some(reading);
+                self.select_awaited();
             }
             Err(error) => self.failure = Some(error.to_string()),
         }
+    }
+
+    /// The documents and tenants that have to be asked for.
+    pub(super) fn wanted(&self) -> Wanted {
+        let tenants = match self.view.sort_key(self.sorted_by) {
+            Some(key) => Selection {
+                filter: self.filter.clone(),
+                sort: Some(key),
+                is_reversed: self.is_reversed,
+                rates: true,
+                offset: self.first,
+                limit: Some(WINDOW),
+                tenant: None,
+            },
+            // Their sums are shown everywhere.
+            None => Selection { limit: Some(0), ..Selection::default() },
+        };
+        let is_detail = self.view == View::Tenants && matches!(self.over, Over::Detail { .. });
+        let detail = self.selected.clone().filter(|_| is_detail);
+        Wanted { documents: self.view.documents(), tenants, detail }
+    }
+
+    /// True while the reading is of another view.
+    pub(super) fn is_asking(&self) -> bool {
+        self.now.as_ref().is_none_or(|now| now.of.documents != self.view.documents())
     }
 
     pub(super) const fn view(&self) -> View {
@@ -97,8 +136,11 @@ impl State {
     /// The rows in their order, and the place of the selected one.
     pub(super) fn rows(&self) -> (Vec<Row>, usize) {
         let mut rows = self.span().map_or_else(Vec::new, |span| self.view.rows(span));
-        filter(&mut rows, &self.filter);
-        sort(&mut rows, self.view.columns(), self.sorted_by, self.is_reversed);
+        // Of tenants gate does both.
+        if self.view.sort_key(self.sorted_by).is_none() {
+            filter(&mut rows, &self.filter);
+            sort(&mut rows, self.view.columns(), self.sorted_by, self.is_reversed);
+        }
         let place = rows.iter().position(|row| Some(&row.key) == self.selected.as_ref());
         (rows, place.unwrap_or(0))
     }
@@ -147,9 +189,9 @@ impl State {
             KeyCode::Tab | KeyCode::Right | KeyCode::Char('l') => self.show(self.view.next()),
             KeyCode::BackTab | KeyCode::Left => self.show(self.view.previous()),
             KeyCode::Char(digit @ '1'..='5') => self.show(View::ALL[digit as usize - '1' as usize]),
-            KeyCode::Char('s') => self.sorted_by = (self.sorted_by + 1) % columns,
-            KeyCode::Char('S') => self.sorted_by = (self.sorted_by + columns - 1) % columns,
-            KeyCode::Char('r') => self.is_reversed = !self.is_reversed,
+            KeyCode::Char('s') => self.sort((self.sorted_by + 1) % columns, self.is_reversed),
+            KeyCode::Char('S') => self.sort((self.sorted_by + columns - 1) % columns, self.is_reversed),
+            KeyCode::Char('r') => self.sort(self.sorted_by, !self.is_reversed),
             KeyCode::Char('/') => self.is_typing = true,
             KeyCode::Enter => {
                 let (rows, place) = self.rows();
@@ -168,7 +210,19 @@ impl State {
         }
     }
 
+    fn sort(&mut self, by: usize, is_reversed: bool) {
+        self.sorted_by = by;
+        self.is_reversed = is_reversed;
+        self.show_the_first();
+    }
+
+    fn show_the_first(&mut self) {
+        self.first = 0;
+        self.awaited = None;
+    }
+
     fn typed(&mut self, code: KeyCode) {
+        self.show_the_first();
         match code {
             KeyCode::Enter => self.is_typing = false,
             KeyCode::Esc => {
@@ -186,145 +240,46 @@ impl State {
         *self = Self { before, now, failure, is_held, ..Self::new(view) };
     }
 
-    /// Selects the row that stands there, or the last one.
+    /// Selects the row that stands there, or the last one; one that is not among those that were asked for once it is.
     fn select(&mut self, other: impl FnOnce(usize) -> usize) {
         let (rows, place) = self.rows();
-        let place = other(place).min(rows.len().saturating_sub(1));
-        self.selected = rows.get(place).map(|row| row.key.clone());
+        let (first, all) = self.window(rows.len());
+        let place = other(self.awaited.unwrap_or(first + place)).min(all.saturating_sub(1));
+        self.awaited = None;
+        if let Some(row) = place.checked_sub(first).and_then(|place| rows.get(place)) {
+            self.selected = Some(row.key.clone());
+        } else if all > 0 {
+            self.first = place.saturating_sub(WINDOW / 2);
+            self.awaited = Some(place);
+        }
+    }
+
+    fn select_awaited(&mut self) {
+        let (rows, _) = self.rows();
+        let (first, all) = self.window(rows.len());
+        let Some(place) = self.awaited.filter(|_| first == self.first) else { return };
+        self.awaited = None;
+        let place = place.min(all.saturating_sub(1)).saturating_sub(first);
+        self.selected = rows.get(place).or(rows.last()).map(|row| row.key.clone());
+    }
+
+    /// The place of the first of these rows, and how many there are with those that were not asked for.
+    fn window(&self, rows: usize) -> (usize, usize) {
+        match &self.now {
+            Some(now) if self.view == View::Tenants => (now.of.tenants.offset, now.tenants.matching),
+            _ => (0, rows),
+        }
     }
 }
 
+/// So many rows are asked for: more than a terminal has lines.
+const WINDOW: usize = 200;
+/// Rates of less time leap.
+const LEAST_SPAN: Nanos = Nanos::from_millis(150);
 /// The rows of a page.
 const PAGE: usize = 20;
 /// No name is longer.
 const MAX_FILTER: usize = 64;
 
 #[cfg(test)]
-mod tests {
-    use std::io;
-    use std::path::PathBuf;
-
-    use super::super::fixture::empty;
-    use super::*;
-    use crate::admin::client::Error;
-    use crate::admin::hotkeys::Key;
-
-    fn with_keys(secs: u64, keys: &[&str]) -> Reading {
-        let mut reading = empty(secs);
-        reading.hotkeys.keys = keys
-            .iter()
-            .enumerate()
-            .map(|(place, key)| Key {
-                rank: place + 1,
-                service: "cache".to_owned(),
-                key: (*key).to_owned(),
-                estimate: 100 - place as u64,
-                error: 0,
-                hot: false,
-                limited: false,
-            })
-            .collect();
-        reading
-    }
-
-    fn press(state: &mut State, codes: &[KeyCode]) -> Then {
-        codes.iter().fold(Then::Draw, |_, &code| state.key(KeyEvent::new(code, KeyModifiers::NONE)))
-    }
-
-    fn shown(state: &State) -> (Vec<String>, usize) {
-        let (rows, place) = state.rows();
-        (rows.into_iter().map(|row| row.cells[0].text.clone()).collect(), place)
-    }
-
-    fn three() -> State {
-        let mut state = State::new(View::Keys);
-        state.receive(Ok(with_keys(1, &["b", "a", "c"])));
-        state
-    }
-
-    #[test]
-    fn a_row_stays_selected_wherever_it_moves() {
-        let mut state = three();
-        press(&mut state, &[KeyCode::Down]);
-        assert_eq!(shown(&state), (vec!["b".to_owned(), "a".to_owned(), "c".to_owned()], 1));
-        state.receive(Ok(with_keys(2, &["c", "b", "a"])));
-        assert_eq!(shown(&state).1, 2, "a, which is last now");
-        state.receive(Ok(with_keys(3, &["c", "b"])));
-        assert_eq!(shown(&state).1, 0, "a is gone");
-        press(&mut state, &[KeyCode::End, KeyCode::Down]);
-        assert_eq!(shown(&state).1, 1, "no further than the last");
-    }
-
-    #[test]
-    fn columns_sort_in_turn_and_the_other_way_round() {
-        let mut state = three();
-        assert_eq!(state.order(), (1, false));
-        press(&mut state, &[KeyCode::Char('S')]);
-        assert_eq!(shown(&state).0, ["a", "b", "c"]);
-        press(&mut state, &[KeyCode::Char('r')]);
-        assert_eq!(shown(&state).0, ["c", "b", "a"]);
-        press(&mut state, &[KeyCode::Char('S')]);
-        assert_eq!(state.order().0, View::Keys.columns().len() - 1);
-    }
-
-    #[test]
-    fn what_is_typed_filters_and_escape_ends_that() {
-        let mut state = three();
-        assert_eq!(press(&mut state, &[KeyCode::Char('/'), KeyCode::Char('q')]), Then::Draw);
-        assert_eq!(shown(&state).0.len(), 0);
-        press(&mut state, &[KeyCode::Backspace, KeyCode::Char('A'), KeyCode::Enter]);
-        assert_eq!(state.filter(), ("A", false));
-        // The service's name, cache, has that letter.
-        assert_eq!(shown(&state).0.len(), 3);
-        press(&mut state, &[KeyCode::Char('/'), KeyCode::Esc]);
-        assert_eq!(state.filter(), ("", false));
-        press(&mut state, &[KeyCode::Char('/'); 200]);
-        assert_eq!(state.filter().0.len(), MAX_FILTER);
-    }
-
-    #[test]
-    fn detail_and_help_close_before_it_ends() {
-        let mut state = three();
-        press(&mut state, &[KeyCode::Enter, KeyCode::Down]);
-        assert_eq!(state.over, Over::Detail { from: 1 });
-        assert_eq!(state.detail().0, "cache b");
-        assert_eq!(press(&mut state, &[KeyCode::Esc]), Then::Draw);
-        press(&mut state, &[KeyCode::Char('?')]);
-        assert_eq!(state.over, Over::Help);
-        assert_eq!(press(&mut state, &[KeyCode::Char('q')]), Then::Draw);
-        assert_eq!(press(&mut state, &[KeyCode::Char('q')]), Then::End);
-        let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-        assert_eq!(three().key(interrupt), Then::End);
-        let mut empty = State::new(View::Tenants);
-        press(&mut empty, &[KeyCode::Enter]);
-        assert_eq!(empty.over, Over::Nothing, "nothing is selected");
-    }
-
-    #[test]
-    fn a_view_begins_anew_and_keeps_its_readings() {
-        let mut state = three();
-        press(&mut state, &[KeyCode::Char('/'), KeyCode::Char('b'), KeyCode::Enter, KeyCode::Char('1')]);
-        assert_eq!((state.view(), state.filter().0), (View::Tenants, ""));
-        press(&mut state, &[KeyCode::BackTab, KeyCode::BackTab]);
-        assert_eq!(state.view(), View::Keys);
-        assert_eq!(shown(&state).0.len(), 3);
-    }
-
-    #[test]
-    fn a_failure_keeps_the_last_reading_and_a_hold_every_one() {
-        let mut state = three();
-        let gone =
-            || Error::NoDaemon { path: PathBuf::from("/run/gate.sock"), source: io::Error::other("gone") };
-        state.receive(Err(gone()));
-        assert!(state.failure.as_ref().is_some_and(|said| said.contains("/run/gate.sock")));
-        assert_eq!(shown(&state).0.len(), 3);
-        state.receive(Ok(with_keys(2, &["d"])));
-        assert_eq!((state.failure.clone(), shown(&state).0.len()), (None, 1));
-        press(&mut state, &[KeyCode::Char(' ')]);
-        state.receive(Ok(with_keys(3, &["d", "e"])));
-        assert_eq!(shown(&state).0.len(), 1);
-        press(&mut state, &[KeyCode::Char(' ')]);
-        state.receive(Ok(with_keys(4, &["d", "e"])));
-        assert_eq!(shown(&state).0.len(), 2);
-    }
-}
+mod tests;

@@ -1,12 +1,13 @@
 //! The views of `gate top`: each view's columns, the most important first, and its rows.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use super::reading::Span;
+use super::reading::{Documents, Span};
 use super::rows::Row;
 use crate::admin::hotkeys::Key;
 use crate::admin::queues::{Percentiles, Probed, QueryType, Service};
+use crate::admin::rates::Rates;
+use crate::admin::selection::SortKey;
 use crate::admin::tenants::Tenant;
 use crate::admin::verdicts::{Refused, SourceList};
 use crate::cli::print;
@@ -72,6 +73,21 @@ impl View {
         }
     }
 
+    /// The documents that it shows.
+    pub(super) const fn documents(self) -> Documents {
+        match self {
+            Self::Tenants => Documents::Tenants,
+            Self::Services | Self::Types => Documents::Queues,
+            Self::Keys => Documents::Hotkeys,
+            Self::Sources => Documents::Sources,
+        }
+    }
+
+    /// The key that gate sorts its rows by, for the column with this place; nothing where the rows are sorted here.
+    pub(super) fn sort_key(self, column: usize) -> Option<SortKey> {
+        if self == Self::Tenants { SORT_KEYS.get(column).copied() } else { None }
+    }
+
     /// Its rows, in gate's own order.
     pub(super) fn rows(self, span: Span<'_>) -> Vec<Row> {
         match self {
@@ -80,6 +96,7 @@ impl View {
                     before.tenants.tenants.iter().map(|tenant| (tenant.name.as_str(), tenant)).collect()
                 });
                 let before: BTreeMap<&str, &Tenant> = before.unwrap_or_default();
+                // In the order of the answer.
                 let tenants = span.now.tenants.tenants.iter();
                 tenants.map(|now| tenant(span, before.get(now.name.as_str()).copied(), now)).collect()
             }
@@ -117,6 +134,20 @@ const TENANTS: [Column; 10] = [
     text("by hand"),
 ];
 
+/// The keys that gate sorts tenants by, for each column.
+const SORT_KEYS: [SortKey; TENANTS.len()] = [
+    SortKey::Name,
+    SortKey::RefusedRate,
+    SortKey::PassedRate,
+    SortKey::SegmentsRate,
+    SortKey::ChargedRate,
+    SortKey::Quota,
+    SortKey::BurstLeft,
+    SortKey::Reason,
+    SortKey::Tier,
+    SortKey::ByHand,
+];
+
 const SERVICES: [Column; 9] = [
     text("service"),
     text("store"),
@@ -146,12 +177,9 @@ const KEYS: [Column; 5] = [text("key"), number("asked"), number("error"), text("
 const SOURCES: [Column; 6] =
     [text("source"), number("refused"), number("error"), text("reason"), text("tenant"), text("service")];
 
-fn sum(counts: &BTreeMap<Cow<'static, str>, u64>) -> f64 {
-    counts.values().sum::<u64>() as f64
-}
-
 fn tenant(span: Span<'_>, before: Option<&Tenant>, now: &Tenant) -> Row {
-    let refused = span.rate(before.map(|before| sum(&before.refused)), sum(&now.refused));
+    let rate = |rate: fn(&Rates) -> f64| now.rates.as_ref().map(rate);
+    let refused = rate(|rates| rates.refused);
     let by_reason = now.refused.iter().filter_map(|(reason, &count)| {
         // A reason of which there was nothing before began at zero.
         let was = before.map(|before| before.refused.get(reason).map_or(0.0, |&count| count as f64));
@@ -161,9 +189,9 @@ fn tenant(span: Span<'_>, before: Option<&Tenant>, now: &Tenant) -> Row {
     let mut by_reason: Vec<_> = by_reason.collect();
     by_reason.sort_by(|one, another| another.1.total_cmp(&one.1));
     let why = by_reason.into_iter().map(|(reason, rate)| format!("{reason} {}", print::amount(rate)));
-    let passed = span.rate(before.map(|before| before.passed as f64), now.passed as f64);
-    let segments = span.rate(before.map(|before| before.segments as f64), now.segments as f64);
-    let charged = span.rate(before.map(|before| before.charged_ru), now.charged_ru);
+    let passed = rate(|rates| rates.passed);
+    let segments = rate(|rates| rates.segments);
+    let charged = rate(|rates| rates.charged_ru);
     let quota = now.quota_ru_per_sec;
     let quota = Cell { text: quota.map_or_else(|| "unlimited".to_owned(), print::amount), number: quota };
     let cells = vec![
@@ -278,7 +306,7 @@ mod tests {
     use super::super::reading::Reading;
     use super::*;
 
-    fn acme(passed: u64, quota: u64, slo: Option<u64>) -> Tenant {
+    fn acme(passed: u64, quota: u64, slo: Option<u64>, rates: Option<Rates>) -> Tenant {
         let mut refused = serde_json::Map::new();
         refused.insert("quota".to_owned(), quota.into());
         if let Some(slo) = slo {
@@ -288,13 +316,13 @@ mod tests {
             "id": 1, "name": "acme", "tier": "default", "quota_ru_per_sec": 1000.0, "burst_ms": 200.0,
             "burst_left": 0.25, "debt_ms": 0.0, "price_multiplier": 1.0, "rejection_rate": 0.0, "passed": passed,
             "passed_bytes": 0, "charged_ru": passed, "refused_ru": 0.0, "refused": refused, "shadowed": {},
-            "replied": 0, "candidate_refused": 0,
+            "replied": 0, "candidate_refused": 0, "rates": rates,
         });
         serde_json::from_value(tenant).unwrap()
     }
 
     fn with_tenant(secs: u64, tenant: Tenant) -> Reading {
-        let mut reading = empty(secs);
+        let mut reading = empty(secs, Documents::Tenants);
         reading.tenants.tenants.push(tenant);
         reading
     }
@@ -305,22 +333,23 @@ mod tests {
 
     #[test]
     fn a_tenants_row_has_rates_and_the_reasons_of_the_last_moment() {
-        let before = with_tenant(1, acme(100, 50, None));
-        let now = with_tenant(3, acme(300, 50, Some(20)));
+        let before = with_tenant(1, acme(100, 50, None, None));
+        let rates = Rates { passed: 100.0, segments: 0.0, charged_ru: 100.0, refused: 10.0 };
+        let now = with_tenant(3, acme(300, 50, Some(20), Some(rates)));
         let rows = View::Tenants.rows(Span { before: Some(&before), now: &now });
         assert_eq!(
             texts(&rows[0]),
             ["acme", "10", "100", "0", "100", "1,000", "25%", "slo 10", "default", ""]
         );
         assert!(rows[0].stands_out);
-        let rows = View::Tenants.rows(Span { before: None, now: &now });
+        let rows = View::Tenants.rows(Span { before: None, now: &before });
         assert_eq!(texts(&rows[0])[..4], ["acme", "", "", ""]);
         assert!(!rows[0].stands_out);
     }
 
     #[test]
     fn every_row_has_a_cell_for_each_column() {
-        let mut now = with_tenant(1, acme(1, 1, None));
+        let mut now = with_tenant(1, acme(1, 1, None, None));
         let probed = Probed {
             name: "guarded".to_owned(),
             up: false,
