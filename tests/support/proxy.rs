@@ -105,9 +105,18 @@ impl Listening {
     ///
     /// If it does not come up.
     pub fn embedded(protocol: &str) -> Result<Self> {
+        Self::embedded_with(protocol, &[])
+    }
+
+    /// [`Listening::embedded`] with these arguments.
+    ///
+    /// # Errors
+    ///
+    /// If it does not come up.
+    pub fn embedded_with(protocol: &str, arguments: &[&str]) -> Result<Self> {
         let address = address();
         let mut command = Command::new(paths::gate());
-        command.args(["store", "--protocol", protocol, "--listen", &address.to_string()]);
+        command.args(["store", "--protocol", protocol, "--listen", &address.to_string()]).args(arguments);
         Self::start("gate store", command, address, None)
     }
 

@@ -12,6 +12,7 @@ use gate_tests::wait::wait_until;
 use nix::sys::signal::Signal;
 
 mod hostile;
+mod overload;
 mod queue;
 mod random;
 mod smuggling;
