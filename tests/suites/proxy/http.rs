@@ -13,6 +13,7 @@ use nix::sys::signal::Signal;
 
 mod hostile;
 mod overload;
+mod pace;
 mod queue;
 mod random;
 mod smuggling;
@@ -281,7 +282,8 @@ fn trailers_pass_both_ways() -> Result<()> {
 #[test]
 fn clients_leave_with_their_answers_when_gate_ends() -> Result<()> {
     let store = FakeStore::start()?;
-    let mut gate = gate(store.address, "")?;
+    // One thread: they learn of it together.
+    let mut gate = Listening::gate_with("threads = \"1\"", "http", store.address, "", OPEN)?;
     let mut idle = client(&gate)?;
     idle.send(b"GET /first HTTP/1.1\r\nhost: a\r\n\r\n")?;
     let (mut connection, _) = store.next()?;

@@ -9,7 +9,7 @@ use std::path::Path;
 const ROOT: &str = "gate-userspace/src";
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 133] = [
+const ORDER: [&str; 134] = [
     "worker.rs",
     "pipeline/mod.rs",
     "pipeline/accepted.rs",
@@ -40,6 +40,7 @@ const ORDER: [&str; 133] = [
     "http/upkeep.rs",
     "http/front.rs",
     "http/exchange.rs",
+    "http/pace.rs",
     "http/admitted.rs",
     "http/identity.rs",
     "http/answer.rs",

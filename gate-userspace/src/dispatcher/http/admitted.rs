@@ -30,12 +30,9 @@ use crate::protocol::http::path;
 use crate::protocol::price_class::PriceClass;
 use crate::protocol::{Class, Refusal, RowsBy};
 
-/// A request that is refused, and whose it is.
-pub(super) type NotAdmitted = (Refused, TenantId);
-
 impl HttpService {
-    /// Takes a request through the steps before the queue. `length` is that of its body, if it says that; `head` is ready to be
-    /// passed on afterwards.
+    /// Takes a request from there through the steps before the queue. `length` is that of its body, if it says that; `parts` are
+    /// ready to be passed on afterwards.
     ///
     /// # Errors
     ///
@@ -43,19 +40,17 @@ impl HttpService {
     pub(super) fn admit(
         self: &Rc<Self>,
         client: &Rc<Connection>,
+        origin: Result<Origin, Reason>,
         parts: &mut Parts,
         length: Option<u64>,
         now: Nanos,
-    ) -> Result<UnderWay, NotAdmitted> {
-        self.ledger.borrow_mut().refresh();
-        let origin = self.origin(client, &parts.headers).map_err(|reason| {
-            let by_source = client.tenant.get();
-            self.admission.count_refusal(by_source, reason);
-            (Refused { closes: true, ..Refusal::of(reason).into() }, by_source)
+    ) -> Result<UnderWay, Refused> {
+        let origin = origin.map_err(|reason| {
+            self.admission.count_refusal(client.tenant.get(), reason);
+            Refused { closes: true, ..Refusal::of(reason).into() }
         })?;
-        let refused = |refused| (refused, origin.tenant);
         head::prepare_request(parts, |name| self.claims.contains(name))
-            .map_err(|fault| refused(self.head_fault(&origin, fault)))?;
+            .map_err(|fault| self.head_fault(&origin, fault))?;
         let path = path::normalised(parts.uri.path());
         let (mut class, rows) = self.types.borrow().classify_http(parts.method.as_str(), &path);
         class.tier = class.tier.max(self.wanted_tier(&mut parts.headers));
@@ -67,7 +62,7 @@ impl HttpService {
         let under_way = result.map_err(|refusal| {
             // Its body is not read, and nobody is to log in here.
             let closes = refusal.reason == Reason::UnknownSource && !client.is_trusted;
-            refused(Refused { closes, ..refusal.into() })
+            Refused { closes, ..refusal.into() }
         })?;
         self.write_origin(client, &origin, &mut parts.headers);
         Ok(under_way)

@@ -8,8 +8,8 @@ use hyper::{Response, StatusCode, Version};
 use super::reply_body::ReplyBody;
 use super::service::HttpService;
 use crate::dispatcher::tenants::ledger::TenantId;
-use crate::protocol::Refusal;
 use crate::protocol::http::refusal;
+use crate::protocol::{Blame, Refusal};
 
 /// A request that is not passed on, or gets no answer of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +24,11 @@ pub(super) struct Refused {
 impl Refused {
     pub(super) const fn with_status(reason: Reason, status: StatusCode) -> Self {
         Self { refusal: Refusal::of(reason), status: Some(status), closes: true }
+    }
+
+    /// True if the store would have taken it.
+    pub(super) const fn is_for_the_tenant(&self) -> bool {
+        matches!(self.refusal.blame(), Blame::Throttled | Blame::Denied)
     }
 
     /// The request was sent, and its answer is lost; or it did not come in time.

@@ -11,7 +11,9 @@ use std::task::{Context, Waker};
 
 use gate_common::units::Nanos;
 
+use super::head::BUFFER;
 use crate::dispatcher::clients::client::CloseCause;
+use crate::dispatcher::clients::memory_budget::MemoryShare;
 use crate::dispatcher::clients::slots::Slot;
 use crate::dispatcher::settings::Limits;
 use crate::dispatcher::tenants::ledger::TenantId;
@@ -29,11 +31,18 @@ pub(super) struct Connection {
     /// Its slot, and its part of what its tenant may have open.
     pub(super) slot: RefCell<Option<Slot>>,
     pub(super) share: RefCell<Option<UsageGuard>>,
+    /// The memory that it takes beside its requests.
+    pub(super) memory: MemoryShare,
+    /// The round in which one of its requests was refused last.
+    pub(super) last_refused: Cell<Option<u32>>,
     begun: Nanos,
     /// Requests that are not answered.
     in_flight: Cell<usize>,
     /// True if something has been read since there was a request, and since when that is known.
     has_read: Cell<bool>,
+    /// Bytes that were read since, and those that its socket takes.
+    unused: Cell<usize>,
+    of_socket: Cell<usize>,
     reading_since: Cell<Option<Nanos>>,
     quiet_since: Cell<Option<Nanos>>,
     /// The first bytes, until it is known which version they are of.
@@ -42,29 +51,48 @@ pub(super) struct Connection {
     ended: Cell<Option<CloseCause>>,
     drains: Cell<bool>,
     waker: RefCell<Option<Waker>>,
+    /// Requests that wait for the next round, and who reads then.
+    held: Cell<usize>,
+    reader: RefCell<Option<Waker>>,
 }
+
+/// A request that waits for the next round, as long as this is there.
+#[derive(Debug)]
+pub(super) struct ReadPause(Rc<Connection>);
 
 /// A request of a connection that is not answered, as long as this is there.
 #[derive(Debug)]
 pub(super) struct InFlight(Rc<Connection>);
 
 impl Connection {
-    pub(super) fn new(source: IpAddr, is_trusted: bool, tenant: TenantId, now: Nanos) -> Self {
+    pub(super) fn new(
+        source: IpAddr,
+        is_trusted: bool,
+        tenant: TenantId,
+        memory: MemoryShare,
+        now: Nanos,
+    ) -> Self {
         Self {
             source,
             is_trusted,
             tenant: Cell::new(tenant),
             slot: RefCell::default(),
             share: RefCell::default(),
+            memory,
+            last_refused: Cell::new(None),
             begun: now,
             in_flight: Cell::new(0),
             has_read: Cell::new(false),
+            unused: Cell::new(0),
+            of_socket: Cell::new(0),
             reading_since: Cell::new(None),
             quiet_since: Cell::new(Some(now)),
             is_http2: Cell::new(None),
             ended: Cell::new(None),
             drains: Cell::new(false),
             waker: RefCell::default(),
+            held: Cell::new(0),
+            reader: RefCell::default(),
         }
     }
 
@@ -79,12 +107,48 @@ impl Connection {
         self.has_read.set(false);
         self.reading_since.set(None);
         self.quiet_since.set(None);
+        self.unused.set(0);
+        self.note_memory();
         InFlight(Rc::clone(self))
+    }
+
+    /// Has it not be read while one of its requests waits, unless it is many tenants'.
+    pub(super) fn pause_reads(self: &Rc<Self>) -> ReadPause {
+        self.held.set(self.held.get() + 1);
+        ReadPause(Rc::clone(self))
+    }
+
+    /// True while it is not read; its reader is woken afterwards.
+    pub(super) fn poll_paused(&self, cx: &Context<'_>) -> bool {
+        let is_held = self.held.get() > 0 && !self.is_trusted;
+        if is_held {
+            *self.reader.borrow_mut() = Some(cx.waker().clone());
+        }
+        is_held
+    }
+
+    /// Notes the memory that its socket takes, in bytes.
+    pub(super) fn set_socket_memory(&self, bytes: usize) {
+        self.of_socket.set(bytes);
+        self.note_memory();
+    }
+
+    /// Counts what it holds; ends it if a head that has not come whole is more than there is memory for.
+    fn note_memory(&self) {
+        let unused = Some(self.unused.get()).filter(|&unused| unused > FREE).unwrap_or(0);
+        self.memory.note(self.of_socket.get() + unused.min(BUFFER));
+        if unused > 0 && self.memory.is_exceeded() {
+            self.end(CloseCause::SlowWriter);
+        }
     }
 
     /// Notes what has been read from its stream; not empty.
     pub(super) fn on_read(&self, bytes: &[u8]) {
         self.has_read.set(true);
+        if self.in_flight.get() == 0 {
+            self.unused.set(self.unused.get().saturating_add(bytes.len()));
+            self.note_memory();
+        }
         if self.is_http2.get().is_none() {
             self.is_http2.set(Some(bytes[0] == b'P' && bytes.get(1).is_none_or(|&next| next == b'R')));
         }
@@ -164,10 +228,24 @@ impl Drop for InFlight {
     }
 }
 
+impl Drop for ReadPause {
+    fn drop(&mut self) {
+        self.0.held.set(self.0.held.get() - 1);
+        let reader = if self.0.held.get() == 0 { self.0.reader.take() } else { None };
+        reader.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// The bytes that every connection may have read without a request: those that hyper's buffer begins with.
+const FREE: usize = 8 << 10;
+
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::config::Config;
+    use crate::dispatcher::clients::memory_budget::{ClientMemory, MemoryLimits};
 
     fn limits() -> Limits {
         let text = "[gate]\nxdp = \"off\"\n[[service]]\nname = \"a\"\nprotocol = \"http\"\nlisten = \"127.0.0.1:1\"\n\
@@ -182,7 +260,46 @@ mod tests {
     }
 
     fn client(tenant: u32) -> Rc<Connection> {
-        Rc::new(Connection::new("10.0.0.1".parse().unwrap(), false, TenantId(tenant), at(0)))
+        client_with(tenant, MemoryLimits { all: 1 << 20, tenant: 1 << 20 })
+    }
+
+    fn client_with(tenant: u32, limits: MemoryLimits) -> Rc<Connection> {
+        let tenant = TenantId(tenant);
+        let memory = MemoryShare::new(&Rc::new(ClientMemory::new(Arc::default(), 1, limits)), tenant);
+        Rc::new(Connection::new("10.0.0.1".parse().unwrap(), false, tenant, memory, at(0)))
+    }
+
+    #[test]
+    fn a_head_takes_memory_until_it_is_whole() {
+        let client = client_with(1, MemoryLimits { all: 20_000, tenant: 20_000 });
+        client.on_read(&[b'x'; FREE]);
+        assert_eq!(client.memory.bytes(), 0, "what every connection has");
+        client.on_read(&[b'x'; 8_000]);
+        assert_eq!(client.memory.bytes(), FREE + 8_000);
+        let answered = client.request();
+        client.on_read(&[b'x'; 30_000]);
+        assert_eq!(client.memory.bytes(), 0, "bodies count for their requests");
+        drop(answered);
+        client.on_read(&[b'x'; 20_000]);
+        assert_eq!(client.ended.get(), None);
+        client.on_read(b"x");
+        assert_eq!(client.ended.get(), Some(CloseCause::SlowWriter));
+        let endless = client_with(1, MemoryLimits { all: 1 << 20, tenant: 1 << 20 });
+        (0..100).for_each(|_| endless.on_read(&[b'x'; 30_000]));
+        assert_eq!(endless.memory.bytes(), BUFFER, "no head is longer");
+    }
+
+    #[test]
+    fn a_held_connection_is_read_again_once_nothing_waits() {
+        let client = client(1);
+        let cx = Context::from_waker(Waker::noop());
+        let held = [client.pause_reads(), client.pause_reads()];
+        assert!(client.poll_paused(&cx));
+        let [first, second] = held;
+        drop(first);
+        assert!(client.poll_paused(&cx) && client.reader.borrow().is_some());
+        drop(second);
+        assert!(!client.poll_paused(&cx) && client.reader.borrow().is_none());
     }
 
     #[test]

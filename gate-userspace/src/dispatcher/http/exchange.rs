@@ -17,6 +17,7 @@ use super::answer::Refused;
 use super::call::{Failure, Side};
 use super::connection::Connection;
 use super::head;
+use super::pace::Counted;
 use super::reply_body::ReplyBody;
 use super::request_body::{NoBody, PassingBody};
 use super::service::HttpService;
@@ -36,19 +37,28 @@ pub(super) async fn answer(
     let version = request.version();
     service.metrics.count(Event::Request);
     let (mut parts, body) = request.into_parts();
+    let mut origin = service.origin(&client, &parts.headers);
+    let tenant = origin.map_or(client.tenant.get(), |origin| origin.tenant);
+    let mut counted = Counted::new(&service, &client, tenant, head::size(&parts));
+    if counted.wait_for_turn().await {
+        // It may be another's meanwhile.
+        origin = service.origin(&client, &parts.headers);
+    }
     let now = clock::monotonic();
     let length = body.size_hint().exact();
-    let (tenant, answer) = match service.admit(&client, &mut parts, length, now) {
-        Err((refused, tenant)) => (tenant, Err(refused)),
+    let answer = match service.admit(&client, origin, &mut parts, length, now) {
+        Err(refused) => Err(refused),
         Ok(under_way) => {
-            let tenant = under_way.call.payer.tenant;
             let body = match body.is_end_stream() {
                 true => None,
                 false => Some((body, length)),
             };
-            (tenant, pass_on(under_way, parts, body).await)
+            pass_on(under_way, parts, body).await
         }
     };
+    if !answer.as_ref().is_err_and(Refused::is_for_the_tenant) {
+        counted.served();
+    }
     let mut response = answer.unwrap_or_else(|refused| service.refusal(refused, version));
     service.add_rate_limit(tenant, response.headers_mut(), now);
     Ok(response.map(|body| body.with(in_flight)))

@@ -19,6 +19,7 @@ use super::service::HttpService;
 use crate::clock;
 use crate::dispatcher::accept::{Accepted, Front, reject_header};
 use crate::dispatcher::clients::client::CloseCause;
+use crate::dispatcher::clients::memory_budget::MemoryShare;
 use crate::dispatcher::clients::proxy_header::{PendingHeaders, Rejected, begins_with_one};
 use crate::dispatcher::clients::slots::MostSlots;
 use crate::dispatcher::metrics::{Event, WorkerMetrics};
@@ -49,7 +50,8 @@ impl Front for HttpService {
             let mut ledger = self.ledger.borrow_mut();
             ledger.refresh();
             let tenant = ledger.tenant_of(source, self.settings.service);
-            Rc::new(Connection::new(source, self.trusts(source), tenant, clock::monotonic()))
+            let memory = MemoryShare::new(&self.memory, tenant);
+            Rc::new(Connection::new(source, self.trusts(source), tenant, memory, clock::monotonic()))
         };
         if self.has_all_clients() || !self.acquire_slot(&connection) {
             // Closed without a word: one could be taken for the answer to a request that was never read.

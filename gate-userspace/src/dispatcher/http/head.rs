@@ -189,6 +189,8 @@ fn remove_hop_by_hop(headers: &mut HeaderMap, keeps: impl Fn(&HeaderName) -> boo
     }
 }
 
+/// The most that is read or written at once, and the longest head.
+pub(super) const BUFFER: usize = 64 << 10;
 /// Fields that no `Connection` can have removed.
 const FRAMING: [HeaderName; 4] = [CONTENT_LENGTH, TRANSFER_ENCODING, HOST, EXPECT];
 /// The blanks, the version and the ends of lines.

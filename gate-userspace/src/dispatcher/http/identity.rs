@@ -33,6 +33,7 @@ impl HttpService {
     ///
     /// [`Reason::Malformed`], if it names two tenants.
     pub(super) fn origin(&self, client: &Connection, headers: &HeaderMap) -> Result<Origin, Reason> {
+        self.ledger.borrow_mut().refresh();
         let ledger = self.ledger.borrow();
         let source = match client.is_trusted {
             true => {

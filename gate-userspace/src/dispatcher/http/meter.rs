@@ -1,4 +1,4 @@
-//! A client's stream, and what passes it.
+//! A client's stream, and what passes it. It is not read while reads are paused.
 
 use std::io;
 use std::pin::Pin;
@@ -28,6 +28,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Meter<S> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.connection.poll_paused(cx) {
+            return Poll::Pending;
+        }
         let before = buf.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
         let read = &buf.filled()[before..];

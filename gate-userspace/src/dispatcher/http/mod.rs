@@ -12,7 +12,7 @@
 //! - [`exchange`]: every step of a request. Start here. [`admitted`]: the steps before the queue.
 //! - [`head`]: what heads may say, and what is passed on of them. [`identity`]: the address and the tenant of a request.
 //!   [`claims`]: fields that would say otherwise.
-//! - [`call`]: a request that has been charged. [`under_way`]: what it holds until it is done.
+//! - [`pace`]: how fast requests are taken that are refused. [`call`]: a request that has been charged. [`under_way`]: what it holds until it is done.
 //! - [`request_body`], [`reply_body`]: bodies as they pass, charged and timed; they are never gathered.
 //! - [`store`]: connections to the store, one for each request under way. [`answer`]: gate's own answers.
 //! - [`service`]: one service in one thread. [`upkeep`]: its periodic work.
@@ -31,6 +31,7 @@ mod front;
 mod head;
 mod identity;
 mod meter;
+mod pace;
 mod reply_body;
 mod request_body;
 pub(super) mod service;

@@ -7,17 +7,20 @@ use std::sync::Arc;
 use hyper::header::HeaderName;
 use hyper_util::rt::TokioTimer;
 use hyper_util::server::conn::auto;
+use tokio::sync::oneshot;
 
 use super::call::{Call, QueuedCall};
 use super::claims::Claims;
 use super::connection::Connection;
-use super::store::{BUFFER, Store};
+use super::head::BUFFER;
+use super::store::Store;
 use crate::config::Http;
 use crate::dispatcher::admission::Admission;
 use crate::dispatcher::admission::queueing::Dequeued;
 use crate::dispatcher::clients::SharedBounds;
 use crate::dispatcher::clients::memory_budget::{ClientMemory, MemoryLimits};
 use crate::dispatcher::clients::proxy_header::PendingHeaders;
+use crate::dispatcher::clients::refusal_pace::RefusalPace;
 use crate::dispatcher::clients::slots::Slots;
 use crate::dispatcher::metrics::verdicts::VerdictSampler;
 use crate::dispatcher::metrics::{ServiceMetrics, WorkerMetrics};
@@ -51,6 +54,7 @@ pub(crate) struct HttpService {
     /// The store connections of each tenant's requests.
     pub(super) store_slots: Arc<Slots>,
     pub(super) memory: Rc<ClientMemory>,
+    pub(super) refusal_pace: RefCell<RefusalPace<oneshot::Sender<()>>>,
     pub(super) pending_headers: PendingHeaders,
     pub(super) connections: RefCell<Vec<Weak<Connection>>>,
     /// Requests that have been charged and not been answered.
@@ -115,6 +119,7 @@ impl HttpService {
             slots,
             store_slots: dedicated_slots,
             memory: Rc::new(memory),
+            refusal_pace: RefCell::default(),
             pending_headers: PendingHeaders::default(),
             connections: RefCell::default(),
             calls: RefCell::default(),

@@ -19,6 +19,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use super::head::BUFFER;
 use crate::clock;
 use crate::dispatcher::metrics::store_state::StoreState;
 use crate::dispatcher::metrics::{Event, WorkerMetrics};
@@ -190,8 +191,6 @@ impl Drop for Outstanding {
     }
 }
 
-/// The most that is read or written at once, and the longest head.
-pub(super) const BUFFER: usize = 64 << 10;
 /// So many connections wait for the next requests of a thread.
 const MOST_KEPT: usize = 64;
 /// Servers close idle connections after 60 s or more.

@@ -67,6 +67,7 @@ async fn work(service: Rc<HttpService>) {
         service.check_calls(now);
         service.expire(now);
         service.memory.poll();
+        service.begin_round();
         service.dispatch(now);
         service.admission.return_permits();
         count = count.wrapping_add(1);
@@ -130,6 +131,7 @@ impl HttpService {
                 ledger.refresh();
                 ledger.tenant_of(connection.source, self.settings.service)
             };
+            connection.memory.charge_to(tenant);
             if tenant != connection.tenant.replace(tenant) && !self.acquire_slot(&connection) {
                 connection.end(CloseCause::ClientLeft);
             }
