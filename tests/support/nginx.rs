@@ -9,6 +9,7 @@ use anyhow::Result;
 use xtask::lab::process::ChildProcess;
 
 use crate::proxy::address;
+use crate::tls::Issued;
 use crate::wait::until_up;
 
 /// A running nginx with files of its own; ends when dropped.
@@ -28,6 +29,19 @@ impl Nginx {
     ///
     /// If it is not installed or does not come up.
     pub fn start(files: &[usize]) -> Result<Self> {
+        Self::start_with(files, None)
+    }
+
+    /// The same, which speaks TLS alone and shows this certificate.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn start_with_tls(files: &[usize], shown: &Issued) -> Result<Self> {
+        Self::start_with(files, Some(shown))
+    }
+
+    fn start_with(files: &[usize], tls: Option<&Issued>) -> Result<Self> {
         let address = address();
         let directory = std::env::temp_dir().join(format!("nginx-{}-{}", std::process::id(), address.ip()));
         let www = directory.join("www");
@@ -37,7 +51,7 @@ impl Nginx {
             std::fs::write(www.join(len.to_string()), bytes)?;
         }
         let config = directory.join("nginx.conf");
-        std::fs::write(&config, configuration(address, &directory.display().to_string()))?;
+        std::fs::write(&config, configuration(address, &directory.display().to_string(), tls))?;
         let mut command = Command::new("nginx");
         command.arg("-c").arg(&config).arg("-p").arg(&directory).arg("-e").arg(directory.join("error.log"));
         let mut server = ChildProcess::start("nginx", command)?;
@@ -62,7 +76,17 @@ impl Drop for Nginx {
     }
 }
 
-fn configuration(address: SocketAddr, directory: &str) -> String {
+fn configuration(address: SocketAddr, directory: &str, tls: Option<&Issued>) -> String {
+    // What it asks itself it asks plainly.
+    let (inner, listen) = match tls {
+        None => (address, format!("listen {address};")),
+        Some(Issued { certificate, key }) => {
+            let inner = self::address();
+            let files =
+                format!("ssl_certificate {};\nssl_certificate_key {};", certificate.display(), key.display());
+            (inner, format!("listen {address} ssl;\nlisten {inner};\n{files}"))
+        }
+    };
     let mut temporary = String::new();
     for name in ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"] {
         let _ = writeln!(temporary, "{name}_temp_path {directory}/{name};");
@@ -75,7 +99,7 @@ fn configuration(address: SocketAddr, directory: &str) -> String {
          {temporary}log_format seen '$request_method $request_uri [$http_content_length] [$http_transfer_encoding]';\n\
          access_log {directory}/access.log seen;\nclient_max_body_size 0;\n\
          underscores_in_headers on;\ndefault_type text/plain;\nserver {{\n\
-         listen {address};\nroot {directory}/www;\nlocation /echo {{ proxy_pass http://{address}/whole; proxy_set_header Echo \"{echo}\"; }}\n\
+         {listen}\nroot {directory}/www;\nlocation /echo {{ proxy_pass http://{inner}/whole; proxy_set_header Echo \"{echo}\"; }}\n\
          location /whole {{ access_log off; return 200 \"$http_echo\\n\"; }}\n\
          location /close {{ keepalive_timeout 0; return 200 \"closed\\n\"; }}\n}}\n}}\n"
     )

@@ -184,8 +184,8 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
     let store_login = identity::store_login(s, protocol);
     let (trusted, proxies) = trusted_proxies(s, protocol);
     let http = http::read(s, protocol, &names, routes, trusted);
-    let tls = tls::tls(s, protocol);
-    let backend_tls = tls::backend_tls(s, protocol);
+    let tls = tls::tls(s);
+    let backend_tls = tls::backend_tls(s);
     Some(Backend {
         client_timeout,
         hot_keys,

@@ -8,7 +8,6 @@ use super::parsers::absolute_path;
 use super::raw::Section;
 use super::store_address::is_host;
 use super::units::Wrong;
-use super::values::Protocol;
 
 /// The certificate that a service shows its clients. The files are read at the start and at each reload.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,8 +45,7 @@ impl NamedFile {
 }
 
 /// Reads `tls`, if it is there.
-pub(super) fn tls(section: &mut Section<'_>, protocol: Protocol) -> Option<Tls> {
-    refuse_for_http(section, "tls", protocol);
+pub(super) fn tls(section: &mut Section<'_>) -> Option<Tls> {
     let is_there = section.has_table("tls");
     let mut s = section.section("tls");
     let tls = is_there.then(|| {
@@ -60,8 +58,7 @@ pub(super) fn tls(section: &mut Section<'_>, protocol: Protocol) -> Option<Tls> 
 }
 
 /// Reads `backend_tls`, if it is there.
-pub(super) fn backend_tls(section: &mut Section<'_>, protocol: Protocol) -> Option<BackendTls> {
-    refuse_for_http(section, "backend_tls", protocol);
+pub(super) fn backend_tls(section: &mut Section<'_>) -> Option<BackendTls> {
     let is_there = section.has_table("backend_tls");
     let mut s = section.section("backend_tls");
     let tls = is_there.then(|| {
@@ -71,13 +68,6 @@ pub(super) fn backend_tls(section: &mut Section<'_>, protocol: Protocol) -> Opti
     });
     s.finish();
     tls.flatten()
-}
-
-fn refuse_for_http(section: &Section<'_>, key: &str, protocol: Protocol) {
-    if protocol == Protocol::Http && section.has(key) {
-        section
-            .fault(key, "means nothing with protocol = \"http\", which gate speaks without TLS".to_owned());
-    }
 }
 
 fn file<'d>(section: &mut Section<'d>, key: &'d str, example: &str) -> Option<NamedFile> {

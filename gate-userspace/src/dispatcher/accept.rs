@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio::task::yield_now;
 use tokio::time::timeout;
 
+use super::clients::handshake::HandshakeError;
 use super::clients::proxy_header::{self, PendingHeaders, Rejected};
 use super::hot_restart::{Phase, SocketGroup, wait_for_phase};
 use super::listen;
@@ -165,9 +166,22 @@ pub(super) fn reject_header<F: Front>(service: &F, source: IpAddr, why: &Rejecte
     }
 }
 
+/// Counts a connection that is closed for its TLS handshake, and says so now and then.
+pub(super) fn reject_handshake<F: Front>(service: &F, source: IpAddr, why: &HandshakeError) {
+    if let HandshakeError::Left = why {
+        return;
+    }
+    service.metrics().count(Event::TlsFailed);
+    if is_due(&LAST_HANDSHAKE, clock::monotonic()) {
+        let service = &service.settings().name;
+        tracing::warn!(service, %source, %why, "closed a connection; said once a minute");
+    }
+}
+
 /// All threads' clients fail alike.
 static LAST_WARNING: AtomicU64 = AtomicU64::new(0);
 static LAST_REJECTED: AtomicU64 = AtomicU64::new(0);
+static LAST_HANDSHAKE: AtomicU64 = AtomicU64::new(0);
 const WARN_EVERY: Nanos = Nanos::from_secs(60);
 /// Accepting and registering one client takes some 25 us.
 const ACCEPTED_AT_ONCE: usize = 4;

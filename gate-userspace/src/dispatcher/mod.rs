@@ -217,7 +217,7 @@ impl Dispatcher {
                 continue;
             };
             controls.follow(backend, service.price.learn, &metrics.types);
-            for fault in controls.read_certificates(backend) {
+            for fault in controls.read_certificates(service.protocol, backend) {
                 tracing::error!("the certificate in use stays: line {fault}");
             }
             policy.follow(backend, &metrics.types)?;

@@ -110,12 +110,15 @@ impl Controls {
 
     /// Reads the certificates again, for connections that are made from now on.
     /// Returns the faults of those that cannot be used; in their place, what is in use stays.
-    pub(crate) fn read_certificates(&self, backend: &config::Backend) -> Vec<config::Fault> {
-        let server = self
-            .tls
-            .as_ref()
-            .zip(backend.tls.as_ref())
-            .map(|(sender, tls)| ServerTls::read(tls, &[]).map(|tls| drop(sender.send_replace(tls))));
+    pub(crate) fn read_certificates(
+        &self,
+        protocol: config::Protocol,
+        backend: &config::Backend,
+    ) -> Vec<config::Fault> {
+        let server =
+            self.tls.as_ref().zip(backend.tls.as_ref()).map(|(sender, tls)| {
+                ServerTls::read(tls, protocol).map(|tls| drop(sender.send_replace(tls)))
+            });
         let store = self.store_tls.as_ref().zip(backend.backend_tls.as_ref()).map(|(sender, tls)| {
             StoreTls::read(tls, &backend.address).map(|tls| drop(sender.send_replace(tls)))
         });
@@ -178,7 +181,8 @@ impl Settings {
         proxied
             .filter_map(|(service, settings)| Some((service, settings, settings.backend.clone()?)))
             .map(|(service, settings, backend)| {
-                let tls = backend.tls.as_ref().map(|tls| ServerTls::read(tls, &[])).transpose()?;
+                let tls = backend.tls.as_ref();
+                let tls = tls.map(|tls| ServerTls::read(tls, settings.protocol)).transpose()?;
                 let (to_tls, tls) = tls.map(watch::channel).unzip();
                 let store_tls = backend.backend_tls.as_ref();
                 let store_tls = store_tls.map(|tls| StoreTls::read(tls, &backend.address)).transpose()?;

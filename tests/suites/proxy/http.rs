@@ -17,6 +17,7 @@ mod pace;
 mod queue;
 mod random;
 mod smuggling;
+mod tls;
 
 /// Everyone on loopback, without a limit.
 pub(super) const OPEN: &str =

@@ -20,12 +20,12 @@ const CLIENT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 8);
 const UNKNOWN: Ipv4Addr = Ipv4Addr::new(127, 200, 0, 1);
 
 /// The certificate that a service shows its clients.
-fn tls(shown: &Issued) -> String {
+pub(crate) fn tls(shown: &Issued) -> String {
     format!("tls = {{ certificate = {:?}, key = {:?} }}\n", shown.certificate, shown.key)
 }
 
 /// The authority and the name of its store's certificate.
-fn backend_tls(ca: &Path, name: &str) -> String {
+pub(crate) fn backend_tls(ca: &Path, name: &str) -> String {
     format!("backend_tls = {{ ca = {ca:?}, name = \"{name}\" }}\n")
 }
 

@@ -159,11 +159,13 @@ impl ClientWriter {
 
     /// A last word, not encrypted, to a client that does not speak TLS, or has not begun to: nobody waits for it to read.
     pub(crate) fn say_plainly(&self, word: &[u8]) {
-        let fd = match self {
-            Self::Plain(socket) => socket.as_ref().as_raw_fd(),
-            Self::Tls(socket) => socket.fd(),
-        };
-        // It may have left.
-        let _ = send(fd, word, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL);
+        match self {
+            Self::Plain(socket) => {
+                // It may have left.
+                let _ =
+                    send(socket.as_ref().as_raw_fd(), word, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL);
+            }
+            Self::Tls(socket) => socket.say_plainly(word),
+        }
     }
 }

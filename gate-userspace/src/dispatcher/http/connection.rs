@@ -7,7 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
 use std::rc::Rc;
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 
 use gate_common::units::Nanos;
 
@@ -43,6 +43,7 @@ pub(super) struct Connection {
     /// Bytes that were read since, and those that its socket takes.
     unused: Cell<usize>,
     of_socket: Cell<usize>,
+    is_secure: Cell<bool>,
     reading_since: Cell<Option<Nanos>>,
     quiet_since: Cell<Option<Nanos>>,
     /// The first bytes, until it is known which version they are of.
@@ -85,6 +86,7 @@ impl Connection {
             has_read: Cell::new(false),
             unused: Cell::new(0),
             of_socket: Cell::new(0),
+            is_secure: Cell::new(false),
             reading_since: Cell::new(None),
             quiet_since: Cell::new(Some(now)),
             is_http2: Cell::new(None),
@@ -127,10 +129,16 @@ impl Connection {
         is_held
     }
 
-    /// Notes the memory that its socket takes, in bytes.
-    pub(super) fn set_socket_memory(&self, bytes: usize) {
+    /// Notes that it speaks TLS, which takes so much memory, in bytes.
+    pub(super) fn set_secure(&self, bytes: usize) {
+        self.is_secure.set(true);
         self.of_socket.set(bytes);
         self.note_memory();
+    }
+
+    /// True if it speaks TLS.
+    pub(super) fn is_secure(&self) -> bool {
+        self.is_secure.get()
     }
 
     /// Counts what it holds; ends it if a head that has not come whole is more than there is memory for.
@@ -176,6 +184,11 @@ impl Connection {
             *self.waker.borrow_mut() = Some(cx.waker().clone());
         }
         (self.ended.get(), self.drains.get())
+    }
+
+    /// Why it has ended, once it has.
+    pub(super) fn poll_ended(&self, cx: &Context<'_>) -> Poll<CloseCause> {
+        self.poll_state(cx).0.map_or(Poll::Pending, Poll::Ready)
     }
 
     /// Ends it if it is slow, idle or unknown for too long.

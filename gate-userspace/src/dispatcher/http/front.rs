@@ -10,21 +10,28 @@ use std::task::Poll;
 use gate_common::abi::Reason;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 
 use super::connection::Connection;
 use super::exchange;
 use super::meter::Meter;
-use super::service::HttpService;
+use super::service::{HttpService, LocalExecutor};
 use crate::clock;
-use crate::dispatcher::accept::{Accepted, Front, reject_header};
+use crate::dispatcher::accept::{Accepted, Front, reject_handshake, reject_header};
 use crate::dispatcher::clients::client::CloseCause;
+use crate::dispatcher::clients::handshake::{self, HandshakeError};
 use crate::dispatcher::clients::memory_budget::MemoryShare;
 use crate::dispatcher::clients::proxy_header::{PendingHeaders, Rejected, begins_with_one};
 use crate::dispatcher::clients::slots::MostSlots;
 use crate::dispatcher::metrics::{Event, WorkerMetrics};
 use crate::dispatcher::settings::Settings;
 use crate::dispatcher::tenants::usage::UsageGuard;
+use crate::dispatcher::tls;
+use crate::dispatcher::tls::socket::TlsSocket;
+use crate::protocol::Refusal;
+use crate::protocol::http::refusal;
 
 impl Front for HttpService {
     fn settings(&self) -> &Settings {
@@ -62,14 +69,16 @@ impl Front for HttpService {
         self.metrics.count(Event::Accepted);
         self.connections.borrow_mut().push(Rc::downgrade(&connection));
         let service = Rc::clone(self);
+        let socket = match &self.settings.tls {
+            None => ClientSocket::Plain(socket),
+            Some(tls) => ClientSocket::Tls(Box::new(tls.borrow().accept(socket)?)),
+        };
         tokio::task::spawn_local(async move {
-            let (mut read, write) = socket.into_split();
-            let ended = match may_have_header && begins_with_one(&mut read).await {
-                true => {
-                    reject_header(&*service, source, &Rejected::Untrusted);
-                    CloseCause::ClientLeft
+            let ended = match socket {
+                ClientSocket::Plain(socket) => {
+                    serve_plainly(&service, socket, may_have_header, &connection).await
                 }
-                false => serve(&service, tokio::io::join(read, write), &connection).await,
+                ClientSocket::Tls(socket) => serve_securely(&service, socket, &connection).await,
             };
             service.count_end(ended);
         });
@@ -111,15 +120,74 @@ impl HttpService {
     }
 }
 
+/// A connection as it was accepted.
+enum ClientSocket {
+    Plain(TcpStream),
+    Tls(Box<TlsSocket>),
+}
+
+/// Serves a plain connection, and says why it has ended.
+async fn serve_plainly(
+    service: &Rc<HttpService>,
+    socket: TcpStream,
+    may_have_header: bool,
+    connection: &Rc<Connection>,
+) -> CloseCause {
+    let (mut read, write) = socket.into_split();
+    if may_have_header && begins_with_one(&mut read).await {
+        reject_header(&**service, connection.source, &Rejected::Untrusted);
+        return CloseCause::ClientLeft;
+    }
+    serve(service, &service.server, tokio::io::join(read, write), connection).await
+}
+
+/// Serves a connection by TLS from its handshake on, and says why it has ended. Its version is the one that was chosen in the
+/// handshake, HTTP/1.1 if none was.
+async fn serve_securely(
+    service: &Rc<HttpService>,
+    socket: Box<TlsSocket>,
+    connection: &Rc<Connection>,
+) -> CloseCause {
+    {
+        let patience = service.limits.get().unknown_timeout.into();
+        // In a box: it is over soon.
+        let handshake = Box::pin(handshake::complete(&socket, &service.turns, patience));
+        let result = tokio::select! {
+            result = handshake => result,
+            ended = poll_fn(|cx| connection.poll_ended(cx)) => return ended,
+        };
+        if let Err(why) = result {
+            if let HandshakeError::Plain = why {
+                socket.say_plainly(&plain_refusal());
+            }
+            reject_handshake(&**service, connection.source, &why);
+            return CloseCause::ClientLeft;
+        }
+    }
+    connection.set_secure(socket.memory());
+    let server = service.server.clone();
+    let server = if socket.speaks(tls::HTTP2) { server.http2_only() } else { server.http1_only() };
+    serve(service, &server, socket, connection).await
+}
+
+/// The answer to a request that comes plainly where TLS is spoken.
+fn plain_refusal() -> Vec<u8> {
+    let text = refusal::text(Refusal::of(Reason::Unsupported));
+    let head = "HTTP/1.1 400 Bad Request\r\ngate-reason: unsupported\r\ncontent-type: text/plain\r\nconnection: close\r\n";
+    let length = format!("content-length: {}\r\n\r\n", text.len());
+    [head.as_bytes(), length.as_bytes(), &text].concat()
+}
+
 /// Serves a connection over a stream of any kind, and says why it has ended.
 async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(
     service: &Rc<HttpService>,
+    server: &auto::Builder<LocalExecutor>,
     stream: S,
     connection: &Rc<Connection>,
 ) -> CloseCause {
     let requests = service_fn(|request| exchange::answer(Rc::clone(service), Rc::clone(connection), request));
     let stream = TokioIo::new(Meter::new(stream, Rc::clone(connection)));
-    let mut serving = pin!(service.server.serve_connection(stream, requests));
+    let mut serving = pin!(server.serve_connection(stream, requests));
     let mut drains = false;
     poll_fn(|cx| {
         let (ended, must_drain) = connection.poll_state(cx);

@@ -84,10 +84,12 @@ impl HttpService {
     pub(super) fn write_origin(&self, client: &Connection, origin: &Origin, headers: &mut HeaderMap) {
         let text = |address: IpAddr| HeaderValue::from_str(&address.to_string()).ok();
         self.claims.remove(headers, client.is_trusted);
+        let scheme = if client.is_secure() { HTTPS } else { HTTP };
         if client.is_trusted {
             // A proxy appends its own client.
             headers.extend(text(client.source).map(|source| (FORWARDED_FOR, source)));
-            for (name, value) in [(FORWARDED_PROTO, Some(HTTP)), (FORWARDED_HOST, headers.get(HOST).cloned())]
+            for (name, value) in
+                [(FORWARDED_PROTO, Some(scheme)), (FORWARDED_HOST, headers.get(HOST).cloned())]
             {
                 if let (false, Some(value)) = (headers.contains_key(&name), value) {
                     headers.insert(name, value);
@@ -95,7 +97,7 @@ impl HttpService {
             }
         } else {
             headers.extend(text(origin.source).map(|source| (FORWARDED_FOR, source)));
-            headers.insert(FORWARDED_PROTO, HTTP);
+            headers.insert(FORWARDED_PROTO, scheme);
             if let Some(host) = headers.get(HOST).cloned() {
                 headers.insert(FORWARDED_HOST, host);
             }
@@ -117,3 +119,4 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const HTTP: HeaderValue = HeaderValue::from_static("http");
+const HTTPS: HeaderValue = HeaderValue::from_static("https");

@@ -30,6 +30,7 @@ use crate::dispatcher::settings::{Limits, Settings};
 use crate::dispatcher::shared_service::SharedService;
 use crate::dispatcher::tenants::Tenants;
 use crate::dispatcher::tenants::ledger::Ledger;
+use crate::dispatcher::tls::turns::Turns;
 use gate_common::units::Nanos;
 
 /// One HTTP service in one thread.
@@ -56,6 +57,8 @@ pub(crate) struct HttpService {
     pub(super) memory: Rc<ClientMemory>,
     pub(super) refusal_pace: RefCell<RefusalPace<oneshot::Sender<()>>>,
     pub(super) pending_headers: PendingHeaders,
+    /// Handshakes under way in this thread.
+    pub(super) turns: Turns,
     pub(super) connections: RefCell<Vec<Weak<Connection>>>,
     /// Requests that have been charged and not been answered.
     pub(super) calls: RefCell<Vec<Weak<Call>>>,
@@ -121,6 +124,7 @@ impl HttpService {
             memory: Rc::new(memory),
             refusal_pace: RefCell::default(),
             pending_headers: PendingHeaders::default(),
+            turns: Turns::default(),
             connections: RefCell::default(),
             calls: RefCell::default(),
             server: server(),

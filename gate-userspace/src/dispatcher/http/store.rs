@@ -16,6 +16,7 @@ use gate_common::units::Nanos;
 use hyper::body::{Body, Bytes};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -118,16 +119,34 @@ impl Store {
         let connecting = async {
             let mut last = StoreError::Unresolved;
             for address in self.settings.store.addresses().await {
-                match TcpStream::connect(address).await {
-                    Ok(stream) => return Ok((stream, address)),
-                    Err(error) => last = error.into(),
+                match self.connect_to(address).await {
+                    Ok(sender) => return Ok((sender, address)),
+                    Err(error) => last = error,
                 }
             }
             Err(last)
         };
         let patience = self.settings.store_timeout().into();
-        let (stream, address) = timeout(patience, connecting).await.map_err(|_| StoreError::TimedOut)??;
+        let (sender, address) = timeout(patience, connecting).await.map_err(|_| StoreError::TimedOut)??;
+        Ok(StoreConnection { sender, address, idle_since: clock::monotonic(), is_reused: false })
+    }
+
+    /// Connects to this address, and speaks TLS to it where that is configured.
+    async fn connect_to(&self, address: SocketAddr) -> Result<SendRequest<RequestBody>, StoreError> {
+        let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
+        let Some(tls) = self.settings.store_tls.as_ref().map(|tls| tls.borrow().clone()) else {
+            return self.begin(stream).await;
+        };
+        let stream = tls.connect(stream).await.map_err(StoreError::Tls)?;
+        // An answer may be as long as its connection.
+        self.begin(stream.with_end()).await
+    }
+
+    async fn begin<S: AsyncRead + AsyncWrite + Unpin + 'static>(
+        &self,
+        stream: S,
+    ) -> Result<SendRequest<RequestBody>, StoreError> {
         let mut builder = http1::Builder::new();
         builder.max_buf_size(BUFFER);
         let handshake = builder.handshake(TokioIo::new(stream)).await;
@@ -144,7 +163,7 @@ impl Store {
             let _ = connection.await;
             state.disconnected();
         });
-        Ok(StoreConnection { sender, address, idle_since: now, is_reused: false })
+        Ok(sender)
     }
 
     /// Keeps a connection that has carried a whole answer.

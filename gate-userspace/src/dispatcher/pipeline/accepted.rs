@@ -2,18 +2,16 @@
 
 use std::io;
 use std::rc::Rc;
-use std::sync::atomic::AtomicU64;
 
 use gate_common::abi::Reason;
 
 use super::service::{Service, Session};
-use crate::clock;
-use crate::dispatcher::accept::{Accepted, Front, is_due, reject_header};
+use crate::dispatcher::accept::{Accepted, Front, reject_handshake, reject_header};
 use crate::dispatcher::clients::client::{CloseCause, ReplySink};
 use crate::dispatcher::clients::handshake::{self, HandshakeError};
 use crate::dispatcher::clients::proxy_header::{self, PendingHeaders, Rejected};
 use crate::dispatcher::clients::stream::{self, ClientReader};
-use crate::dispatcher::metrics::{Event, WorkerMetrics};
+use crate::dispatcher::metrics::WorkerMetrics;
 use crate::dispatcher::settings::Settings;
 use crate::dispatcher::wire::Wire;
 use crate::protocol::Refusal;
@@ -89,7 +87,7 @@ async fn open<W: Wire>(read: &mut ClientReader, client: &Session<W>, service: &S
     }
 }
 
-/// Ends a client that does not speak TLS where it has to, counts it, and says so now and then.
+/// Ends a client that does not speak TLS where it has to.
 fn end_handshake<W: Wire>(client: &Session<W>, service: &Service<W>, why: &HandshakeError) {
     if let HandshakeError::Plain = why {
         let mut word = Vec::new();
@@ -97,15 +95,5 @@ fn end_handshake<W: Wire>(client: &Session<W>, service: &Service<W>, why: &Hands
         client.socket().say_plainly(&word);
     }
     client.end(CloseCause::ClientLeft);
-    if let HandshakeError::Left = why {
-        return;
-    }
-    service.metrics.count(Event::TlsFailed);
-    if is_due(&LAST_HANDSHAKE, clock::monotonic()) {
-        let service = &service.settings.name;
-        tracing::warn!(service, source = %client.source, %why, "closed a connection; said once a minute");
-    }
+    reject_handshake(service, client.source, why);
 }
-
-/// All threads' clients fail alike.
-static LAST_HANDSHAKE: AtomicU64 = AtomicU64::new(0);

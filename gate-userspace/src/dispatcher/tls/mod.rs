@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 
 use self::socket::TlsSocket;
 use self::turns::Turns;
-use crate::config::{BackendTls, Config, Fault, NamedFile, StoreAddress, Tls};
+use crate::config::{BackendTls, Config, Fault, NamedFile, Protocol, StoreAddress, Tls};
 
 pub(super) mod socket;
 pub(super) mod turns;
@@ -26,13 +26,12 @@ pub(super) mod turns;
 pub(super) struct ServerTls(Arc<ServerConfig>);
 
 impl ServerTls {
-    /// The certificate and key in these files. `protocols` are those that clients may choose from in the handshake (ALPN), the
-    /// preferred first; none if there is nothing to choose.
+    /// The certificate and key in these files, for a service with this protocol.
     ///
     /// # Errors
     ///
     /// The fault of a file, with the remedy.
-    pub(super) fn read(tls: &Tls, protocols: &[&[u8]]) -> Result<Self, Fault> {
+    pub(super) fn read(tls: &Tls, protocol: Protocol) -> Result<Self, Fault> {
         let chain = certificates(&tls.certificate)?;
         let key = PrivateKeyDer::from_pem_file(&tls.key.path).map_err(|error| match error {
             PemError::NoItemsFound => tls.key.fault(NO_KEY.to_owned()),
@@ -48,7 +47,7 @@ impl ServerTls {
             }
             error => tls.key.fault(format!("holds a key that cannot be used: {error}")),
         })?;
-        config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+        config.alpn_protocols = choice(protocol).iter().map(|name| name.to_vec()).collect();
         Ok(Self(Arc::new(config)))
     }
 
@@ -99,7 +98,8 @@ impl StoreTls {
         Ok(Self { config, name })
     }
 
-    /// A connection to the store, after its handshake.
+    /// A connection to the store, after its handshake. What it says may end without a word, since its replies say how long they
+    /// are.
     ///
     /// # Errors
     ///
@@ -117,11 +117,21 @@ impl StoreTls {
 pub fn certificate_faults(config: &Config) -> Vec<Fault> {
     let backends = config.services.iter().filter_map(|service| service.backend.as_ref());
     let faults = backends.flat_map(|backend| {
-        let server = backend.tls.as_ref().map(|tls| ServerTls::read(tls, &[]).err());
+        // The protocol makes no difference to files.
+        let server = backend.tls.as_ref().map(|tls| ServerTls::read(tls, Protocol::Opaque).err());
         let store = backend.backend_tls.as_ref().map(|tls| StoreTls::read(tls, &backend.address).err());
         [server, store]
     });
     faults.flatten().flatten().collect()
+}
+
+/// The protocols that clients may choose from in the handshake (ALPN), the preferred first; none if there is nothing to choose.
+/// A client that names none speaks HTTP/1.1.
+const fn choice(protocol: Protocol) -> &'static [&'static [u8]] {
+    match protocol {
+        Protocol::Http => &[HTTP2, b"http/1.1", b"http/1.0"],
+        Protocol::Memcached | Protocol::Resp | Protocol::Opaque => &[],
+    }
 }
 
 fn certificates(file: &NamedFile) -> Result<Vec<CertificateDer<'static>>, Fault> {
@@ -141,6 +151,8 @@ fn unreadable(file: &NamedFile, error: PemError) -> Fault {
     })
 }
 
+/// The name of HTTP/2 in the handshake.
+pub(super) const HTTP2: &[u8] = b"h2";
 const NO_CERTIFICATE: &str = "holds no certificate; a PEM file has \"-----BEGIN CERTIFICATE-----\"";
 const NO_KEY: &str =
     "holds no key; a PEM file has \"-----BEGIN PRIVATE KEY-----\", and the key may not be encrypted";

@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd as _, RawFd};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use nix::sys::socket::{Shutdown, shutdown};
+use nix::sys::socket::{MsgFlags, Shutdown, send, shutdown};
 use rustls::Connection;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -26,11 +26,23 @@ pub(crate) struct TlsSocket {
     tls: RefCell<Connection>,
     /// True if there may be something decrypted that nobody has read.
     has_input: Cell<bool>,
+    /// True if the other side must say that nothing more comes.
+    needs_end: bool,
 }
 
 impl TlsSocket {
     pub(super) fn new(socket: TcpStream, tls: Connection) -> Self {
-        Self { socket, tls: RefCell::new(tls), has_input: Cell::new(false) }
+        Self { socket, tls: RefCell::new(tls), has_input: Cell::new(false), needs_end: false }
+    }
+
+    /// The same, which reads an end without a word as an error: somebody else may have cut off what has no length.
+    pub(crate) fn with_end(self) -> Self {
+        Self { needs_end: true, ..self }
+    }
+
+    /// True if the other side has chosen this protocol in its handshake.
+    pub(crate) fn speaks(&self, protocol: &[u8]) -> bool {
+        self.tls.borrow().alpn_protocol() == Some(protocol)
     }
 
     /// True if what the other side says first is how TLS begins; also if it says nothing and leaves. Nothing is taken of it.
@@ -88,7 +100,7 @@ impl TlsSocket {
     fn decrypted(&self, tls: &mut Connection, bytes: &mut [u8]) -> io::Result<usize> {
         let read = match tls.reader().read(bytes) {
             // It has ended the connection without a word, as many do. Requests and replies say how long they are.
-            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(0),
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof && !self.needs_end => Ok(0),
             read => read,
         };
         self.has_input.set(read.as_ref().is_ok_and(|len| *len > 0 && *len == bytes.len()));
@@ -228,6 +240,12 @@ impl TlsSocket {
         // The other side may have left.
         let _ = self.send(tls);
         let _ = shutdown(self.fd(), Shutdown::Both);
+    }
+
+    /// A last word, not encrypted, to a client that does not speak TLS: nobody waits for it to read.
+    pub(crate) fn say_plainly(&self, word: &[u8]) {
+        // It may have left.
+        let _ = send(self.fd(), word, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL);
     }
 
     /// Takes what the socket has, and decrypts it; 0 at the end.

@@ -38,9 +38,4 @@ pub(super) const ROWS: &[Broken] = &[
             "7: service[0].backend_tls: means something only beside backend",
         ],
     ),
-    (
-        "\"memcached\"\nlisten = \"198.18.0.1:11211\"",
-        "\"http\"\nlisten = \"198.18.0.1:80\"\nbackend = \"127.0.0.1:8080\"\ntls = { certificate = \"/c\", key = \"/k\" }",
-        &["8: service[0].tls: means nothing with protocol = \"http\", which gate speaks without TLS"],
-    ),
 ];
