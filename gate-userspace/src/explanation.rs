@@ -1,6 +1,7 @@
 //! Explanations: what the next request of a client would get, and why. Plain data, and requests out of words.
 //!
-//! A proxied service explains by the functions of its own pipeline (`dispatcher/pipeline/explain.rs`), a guarded one by
+//! A proxied service explains by the functions of its own pipeline (`dispatcher/pipeline/explain.rs`,
+//! `dispatcher/http/explain.rs`), a guarded one by
 //! those that the XDP program shares with the daemon (`admin/explain/guarded.rs`). Neither takes, counts or draws.
 
 use std::net::IpAddr;
@@ -18,7 +19,7 @@ pub struct Question {
     /// The user as whom it has logged in.
     pub user: Option<String>,
     /// The words of the command: for Redis its arguments, for memcached the words of its line, and behind them the value
-    /// of a command that has one. A value that is left out is made up.
+    /// of a command that has one. A value that is left out is made up. For HTTP the method, the target, and fields.
     pub words: Vec<Vec<u8>>,
 }
 

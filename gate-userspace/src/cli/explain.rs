@@ -44,6 +44,8 @@ Examples:
   gate explain --service cache --tenant search --udp -- get foo bar
   gate explain --service db --tenant search --user app -- HGETALL user:1
   gate explain --service cache --tenant search -- set key 0 0 1000       the value is made up
+  gate explain --service logs --source 10.1.2.3 -- GET /api/v1/query 'X-Scope-OrgID: org-1'     fields count if they are named
+  gate explain --service logs --tenant search -- POST /push 'content-length: 100000'
   gate explain --service db --tenant search --json -- GET foo | jq .verdict
 
 A running gate answers. Of a proxied service the first of its threads is asked, whose queue, permits and kept answers are its

@@ -11,6 +11,7 @@ use gate_tests::proxy::Listening;
 use gate_tests::wait::wait_until;
 use nix::sys::signal::Signal;
 
+mod explain;
 mod hostile;
 mod overload;
 mod pace;

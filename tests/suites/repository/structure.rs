@@ -9,7 +9,7 @@ use std::path::Path;
 const ROOT: &str = "gate-userspace/src";
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 134] = [
+const ORDER: [&str; 136] = [
     "worker.rs",
     "pipeline/mod.rs",
     "pipeline/accepted.rs",
@@ -38,6 +38,7 @@ const ORDER: [&str; 134] = [
     "pipeline/senders.rs",
     "pipeline/queue_item.rs",
     "http/upkeep.rs",
+    "http/explain.rs",
     "http/front.rs",
     "http/exchange.rs",
     "http/pace.rs",
@@ -55,6 +56,7 @@ const ORDER: [&str; 134] = [
     "http/claims.rs",
     "http/head.rs",
     "http/mod.rs",
+    "admission/explain.rs",
     "admission/affordable.rs",
     "admission/reply_costs.rs",
     "admission/limit_charges.rs",

@@ -44,6 +44,7 @@ use crate::protocol::Refusal;
 mod affordable;
 pub(super) mod answered;
 pub(super) mod demand;
+pub(super) mod explain;
 mod limit_charges;
 pub(super) mod queueing;
 mod read_prices;
@@ -80,7 +81,7 @@ pub(crate) type ClientQueue = (usize, Option<QueueKey>);
 
 /// The price of one request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Quote {
+pub(crate) struct Quote {
     /// With the request's own tier.
     pub(super) class: RequestClass,
     /// The rung of its service and tier.

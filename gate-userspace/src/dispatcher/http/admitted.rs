@@ -21,7 +21,7 @@ use crate::dispatcher::clients::slots::MostSlots;
 use crate::dispatcher::metrics::cost_samples::CostFeatures;
 use crate::dispatcher::metrics::verdicts::{RefusingBucket, VerdictSample};
 use crate::dispatcher::request::{Payer, RequestClass};
-use crate::dispatcher::tenants::ledger::TenantId;
+use crate::dispatcher::tenants::ledger::{Ledger, TenantId};
 use crate::dispatcher::tenants::request_limits::LimitSet;
 use crate::dispatcher::tenants::usage::RequestGuard;
 use crate::kernel::Layer;
@@ -51,13 +51,8 @@ impl HttpService {
         })?;
         head::prepare_request(parts, |name| self.claims.contains(name))
             .map_err(|fault| self.head_fault(&origin, fault))?;
-        let path = path::normalised(parts.uri.path());
-        let (mut class, rows) = self.types.borrow().classify_http(parts.method.as_str(), &path);
-        class.tier = class.tier.max(self.wanted_tier(&mut parts.headers));
-        let payer = origin.payer();
-        let bytes =
-            head::size(parts).saturating_add(usize::try_from(length.unwrap_or(0)).unwrap_or(usize::MAX));
-        let result = self.take(client, payer, class, (rows, bytes), length, now);
+        let (class, demand) = self.demand(origin.tenant, parts, length);
+        let result = self.take(client, origin.payer(), class, demand, length, now);
         self.sample_verdict(&origin, class.query_type, result.as_ref().err(), now);
         let under_way = result.map_err(|refusal| {
             // Its body is not read, and nobody is to log in here.
@@ -74,23 +69,16 @@ impl HttpService {
         client: &Rc<Connection>,
         payer: Payer,
         class: RequestClass,
-        (rows, bytes): (u32, usize),
+        demand: Demand,
         length: Option<u64>,
         now: Nanos,
     ) -> Result<UnderWay, Refusal> {
         let holds = self.hold(payer)?;
-        let is_too_long = length.is_some_and(|length| length > self.limits.get().max_request as u64);
-        self.check(is_too_long, payer, Reason::TooLarge)?;
-        // Nobody can say which keys a request touches.
-        let has_own_keys = {
-            let restrictions = self.tenants.borrow().restrictions(payer.tenant, &self.ledger.borrow());
-            restrictions.is_some_and(|restrictions| restrictions.own_keys.is_some())
-        };
+        self.check(self.is_too_long(length), payer, Reason::TooLarge)?;
+        let has_own_keys = self.has_own_keys(payer.tenant, &self.ledger.borrow());
         self.check(has_own_keys, payer, Reason::Unsupported)?;
         let ledger = &mut *self.ledger.borrow_mut();
-        let price_class = PriceClass::of_http(usize::from(class.query_type.0));
-        let limits = self.limits_of(payer.tenant, class);
-        let demand = Demand { commands: 1, rows, rows_by: RowsBy::Request, bytes, price_class, limits };
+        let Demand { rows, bytes, price_class, .. } = demand;
         let charged = self.admission.charge(ledger, payer, demand, class, now)?;
         self.admission.admit(ledger, &charged, now)?;
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
@@ -98,6 +86,34 @@ impl HttpService {
             CostFeatures { class: price_class, rows_by: RowsBy::Request, rows, bytes, reply_rows: rows };
         let call = Call::new((payer, charged), features, Rc::clone(client), Rc::clone(&self.store));
         Ok(UnderWay::new(Rc::clone(self), Rc::new(call), holds))
+    }
+
+    /// The class of a request that has been prepared, and what it asks for.
+    pub(super) fn demand(
+        &self,
+        tenant: TenantId,
+        parts: &mut Parts,
+        length: Option<u64>,
+    ) -> (RequestClass, Demand) {
+        let path = path::normalised(parts.uri.path());
+        let (mut class, rows) = self.types.borrow().classify_http(parts.method.as_str(), &path);
+        class.tier = class.tier.max(self.wanted_tier(&mut parts.headers));
+        let length = usize::try_from(length.unwrap_or(0)).unwrap_or(usize::MAX);
+        let bytes = head::size(parts).saturating_add(length);
+        let price_class = PriceClass::of_http(usize::from(class.query_type.0));
+        let limits = self.limits_of(tenant, class);
+        (class, Demand { commands: 1, rows, rows_by: RowsBy::Request, bytes, price_class, limits })
+    }
+
+    /// True for a body that says that it is longer than a request may be.
+    pub(super) fn is_too_long(&self, length: Option<u64>) -> bool {
+        length.is_some_and(|length| length > self.limits.get().max_request as u64)
+    }
+
+    /// True for a tenant that may touch its own keys only: nobody can say which ones a request touches.
+    pub(super) fn has_own_keys(&self, tenant: TenantId, ledger: &Ledger) -> bool {
+        let restrictions = self.tenants.borrow().restrictions(tenant, ledger);
+        restrictions.is_some_and(|restrictions| restrictions.own_keys.is_some())
     }
 
     /// Takes what a request holds while it is under way.
@@ -180,7 +196,7 @@ impl HttpService {
 
 impl Origin {
     /// The payer of a request that comes from there.
-    fn payer(&self) -> Payer {
+    pub(super) fn payer(&self) -> Payer {
         Payer {
             tenant: self.tenant,
             shadow: self.shadow,

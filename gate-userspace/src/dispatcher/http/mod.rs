@@ -10,7 +10,7 @@
 //!
 //! - [`front`]: a client's connection, from its slot to its end. [`connection`]: its state. [`meter`]: what passes its socket.
 //! - [`exchange`]: every step of a request. Start here. [`admitted`]: the steps before the queue.
-//! - [`head`]: what heads may say, and what is passed on of them. [`identity`]: the address and the tenant of a request.
+//! - [`explain`]: what the next request would get. [`head`]: what heads may say, and what is passed on of them. [`identity`]: the address and the tenant of a request.
 //!   [`claims`]: fields that would say otherwise.
 //! - [`pace`]: how fast requests are taken that are refused. [`call`]: a request that has been charged. [`under_way`]: what it holds until it is done.
 //! - [`request_body`], [`reply_body`]: bodies as they pass, charged and timed; they are never gathered.
@@ -27,6 +27,7 @@ mod call;
 mod claims;
 mod connection;
 mod exchange;
+mod explain;
 mod front;
 mod head;
 mod identity;

@@ -23,19 +23,11 @@ pub(crate) fn start(
     phase: &watch::Receiver<Phase>,
 ) {
     if let Some(asked) = asked {
-        tokio::task::spawn_local(decline_questions(asked));
+        tokio::task::spawn_local(Rc::clone(service).answer_questions(asked));
     }
     tokio::task::spawn_local(drain(Rc::clone(service), phase.clone()));
     tokio::task::spawn_local(receive_permits(Rc::clone(service)));
     tokio::task::spawn_local(work(Rc::clone(service)));
-}
-
-/// Says of each question that it cannot be answered.
-async fn decline_questions(mut asked: mpsc::Receiver<PendingQuestion>) {
-    while let Some(PendingQuestion { answer, .. }) = asked.recv().await {
-        // Whoever asked may have left.
-        let _ = answer.send(Err("requests by HTTP are not explained yet".to_owned()));
-    }
 }
 
 /// Has clients go elsewhere once this gate accepts no more: each connection ends with the answers that are due.

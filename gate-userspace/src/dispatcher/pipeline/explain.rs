@@ -8,43 +8,24 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 
-use gate_common::abi::{Reason, tenant_flags};
-use gate_common::token_bucket::Take;
-use gate_common::units::{Fraction, MilliRu, Multiplier, Nanos};
+use gate_common::abi::Reason;
+use gate_common::units::Nanos;
 use tokio::sync::mpsc;
 
 use super::dispatch::is_slow;
 use super::service::{Service, Session};
 use crate::clock;
-use crate::dispatcher::admission::Quote;
 use crate::dispatcher::admission::demand::Demand;
+use crate::dispatcher::admission::explain::{Outcome, Refused, conclude, refuse};
 use crate::dispatcher::clients::client::ReplySink;
 use crate::dispatcher::hot_cache::CachePeek;
 use crate::dispatcher::questions::PendingQuestion;
 use crate::dispatcher::request::{Decoded, ReplySlot, RequestClass};
 use crate::dispatcher::stores::error::StoreError;
 use crate::dispatcher::tenants::ledger::{Ledger, TenantId};
-use crate::dispatcher::tenants::request_limits::LimitSet;
 use crate::dispatcher::wire::{Effect, Route, SessionState, Wire};
-use crate::explanation::{
-    Asker, Bucket, Expected, Explanation, PriceTerms, Question, Verdict, encode, millis, shown,
-};
+use crate::explanation::{Asker, Explanation, Question, Verdict, encode, shown};
 use crate::protocol::{Refusal, Step};
-
-/// The end of a request's way, as far as it is known.
-type Outcome = Result<Verdict, Refused>;
-
-/// A refusal, and the bucket that it is for.
-struct Refused {
-    refusal: Refusal,
-    bucket: Option<String>,
-}
-
-impl From<Refusal> for Refused {
-    fn from(refusal: Refusal) -> Self {
-        Self { refusal, bucket: refusal.limit.or(refusal.bucket).map(str::to_owned) }
-    }
-}
 
 impl<W: Wire> Service<W> {
     /// Answers questions, for ever.
@@ -85,15 +66,7 @@ impl<W: Wire> Service<W> {
         };
         let outcome = self.follow(decoded, is_denied, ledger, &mut explained, now);
         ledger.restore_draws(draws);
-        match outcome {
-            Ok(verdict) => explained.verdict = verdict,
-            Err(Refused { refusal, bucket }) => {
-                explained.verdict = Verdict::Refused;
-                explained.reason = Some(refusal.reason.name().to_owned());
-                explained.bucket = bucket;
-                explained.retry_after_ms = Some(millis(refusal.retry_after));
-            }
-        }
+        conclude(outcome, &mut explained);
         Ok(explained)
     }
 
@@ -155,14 +128,18 @@ impl<W: Wire> Service<W> {
             demand.bytes = bytes.len();
         }
         let quote = self.admission.quote(ledger, client.payer(tenant), &demand, class);
-        self.describe(ledger, tenant, (&demand, &quote), explained);
+        let types = self.types.borrow();
+        let names = (types.name(quote.class.query_type), price_class_name::<W>(&demand));
+        self.admission.describe(ledger, tenant, (&demand, &quote), names, explained);
+        drop(types);
         self.check_unpriced(decoded, is_denied, ledger, explained)?;
         if route == Route::Quit {
             return Ok(Verdict::Answered);
         }
         let is_free = route == Route::Login && self.is_login_of_known_user(decoded, ledger);
         if !is_free {
-            self.peek_charge(ledger, (client, tenant), (&demand, &quote), explained, now)?;
+            let payer = (tenant, client.shadow);
+            self.admission.peek_charge(ledger, payer, (&demand, &quote), explained, now)?;
         }
         match route {
             Route::Shared => self.peek_shared(decoded, quote.class, ledger, explained, now),
@@ -197,49 +174,6 @@ impl<W: Wire> Service<W> {
         Ok(())
     }
 
-    /// The charge of a request: limits, refusals decided ahead, quotas.
-    fn peek_charge(
-        &self,
-        ledger: &mut Ledger,
-        (client, tenant): (&Session<W>, TenantId),
-        (demand, quote): (&Demand, &Quote),
-        explained: &mut Explanation,
-        now: Nanos,
-    ) -> Result<(), Refused> {
-        let mut result = Ok(());
-        if demand.limits != LimitSet::NONE
-            && let Some(limits) = self.tenants.borrow().request_limits(tenant, ledger)
-        {
-            for level in limits.levels(demand.limits, quote.price, now) {
-                let unit = if level.unit == crate::config::LimitUnit::Ru { "RU" } else { "requests" };
-                let bucket =
-                    Bucket::new("limit", level.name, unit, &level.limits, level.debt, level.cost, level.take);
-                explained.buckets.push(bucket);
-                result = result.and(of_take(level.take, level.name));
-            }
-        }
-        let after_limits = result.or_else(|refused| refuse(client.shadow, explained, refused));
-        self.describe_buckets(ledger, (tenant, quote.price), explained, now);
-        after_limits?;
-        if tenant == TenantId::UNKNOWN {
-            return refuse(client.shadow, explained, Refusal::of(Reason::UnknownSource).into());
-        }
-        let rate = Fraction::from_steps(ledger.state_of(tenant).rejection_rate);
-        if rate != Fraction::ZERO {
-            explained.refused_by_chance = Some(f64::from(rate.steps()) / f64::from(Fraction::ONE.steps()));
-        }
-        if let Some(refusal) = ledger.peek_pushed(tenant, quote.rung, now) {
-            return refuse(client.shadow, explained, refusal.into());
-        }
-        let tenants = self.tenants.borrow();
-        for level in ledger.quota_levels(tenant, quote.price, now) {
-            if let Err(refused) = of_take(level.take, tenants.name(level.tenant).unwrap_or_default()) {
-                return refuse(client.shadow, explained, refused);
-            }
-        }
-        Ok(())
-    }
-
     /// The hot cache, the admission policy, a permit or the queue.
     fn peek_shared(
         &self,
@@ -257,7 +191,7 @@ impl<W: Wire> Service<W> {
             CachePeek::Joins if ledger.may_cache(tenant) => return Ok(Verdict::Joins),
             _ => {}
         }
-        self.peek_policy(client.shadow, class, ledger, explained, now)?;
+        self.admission.peek_policy(client.shadow, class, ledger, explained, now)?;
         let is_slow = is_slow::<W>(request);
         if is_slow {
             client.connection_index.set(client.pool().slow_index());
@@ -283,7 +217,7 @@ impl<W: Wire> Service<W> {
     ) -> Outcome {
         let Decoded { client, request, .. } = decoded;
         if W::Session::effect(request) != Effect::Blocks && W::has_one_answer(request) {
-            self.peek_policy(client.shadow, class, ledger, explained, now)?;
+            self.admission.peek_policy(client.shadow, class, ledger, explained, now)?;
         }
         if self.in_cluster.get() {
             return Err(StoreError::Cluster.refusal().into());
@@ -292,103 +226,6 @@ impl<W: Wire> Service<W> {
         explained.notes.push("it needs a dedicated connection to the store (`max_dedicated`)".to_owned());
         Ok(Verdict::Passes)
     }
-
-    fn peek_policy(
-        &self,
-        shadow: bool,
-        class: RequestClass,
-        ledger: &mut Ledger,
-        explained: &mut Explanation,
-        now: Nanos,
-    ) -> Result<(), Refused> {
-        let policy = &self.admission.policy;
-        let in_ms = |estimate: crate::policy::admission::Estimate| Expected {
-            percentile: estimate.percentile,
-            expected_ms: millis(estimate.expected),
-            objective_ms: millis(estimate.limit),
-        };
-        explained.estimates = policy.estimates(class).into_iter().map(in_ms).collect();
-        match policy.peek(class, now, || ledger.draw()) {
-            None => Ok(()),
-            Some(retry_after) => refuse(shadow, explained, Refusal::after(Reason::Slo, retry_after).into()),
-        }
-    }
-
-    /// Class, tier and price.
-    fn describe(
-        &self,
-        ledger: &mut Ledger,
-        tenant: TenantId,
-        (demand, quote): (&Demand, &Quote),
-        explained: &mut Explanation,
-    ) {
-        let prices = ledger.prices(self.settings.service);
-        let state = ledger.state_of(tenant);
-        let (rows, more) = quote.expected.map_or((demand.rows, 0), |read| (read.rows, read.more_bytes));
-        let bytes = (demand.bytes as u64).saturating_add(more.into());
-        let ru = |mru: u64| mru as f64 / 1e3;
-        explained.query_type = self.types.borrow().name(quote.class.query_type).map(str::to_owned);
-        explained.tier = quote.class.tier.name().to_owned();
-        explained.rung = quote.rung;
-        explained.price = PriceTerms {
-            class: price_class_name::<W>(demand).to_owned(),
-            rows,
-            bytes,
-            base_ru: ru(u64::from(demand.commands) * u64::from(prices.base_mru)),
-            rows_ru: ru(u64::from(rows) * u64::from(prices.row_mru)),
-            bytes_ru: ru(bytes.saturating_mul(u64::from(prices.kib_mru)).div_ceil(1_024)),
-            latency_ru: ru(u64::from(prices.latency_mru[demand.price_class.index()])),
-            learned: quote.expected.is_some(),
-            multiplier: f64::from(state.multiplier) / f64::from(Multiplier::ONE.0),
-            ru: ru(u64::from(quote.price.0)),
-        };
-    }
-
-    /// The quotas that a price is taken from, and the candidate.
-    fn describe_buckets(
-        &self,
-        ledger: &mut Ledger,
-        (tenant, price): (TenantId, MilliRu),
-        explained: &mut Explanation,
-        now: Nanos,
-    ) {
-        let tenants = self.tenants.borrow();
-        for level in ledger.quota_levels(tenant, price, now) {
-            let kind = if level.tenant == tenant { "quota" } else { "charge" };
-            let name = tenants.name(level.tenant).unwrap_or_default();
-            explained.buckets.push(Bucket::new(
-                kind,
-                name,
-                "RU",
-                &level.limits,
-                level.debt,
-                price,
-                level.take,
-            ));
-        }
-        if ledger.state_of(tenant).flags & tenant_flags::CANDIDATE != 0 {
-            explained.notes.push("a candidate quota counts it as well, and refuses nothing".to_owned());
-        }
-    }
-}
-
-/// A refusal, or a note of it where refusals are only counted.
-fn refuse(shadow: bool, explained: &mut Explanation, refused: Refused) -> Result<(), Refused> {
-    if !shadow {
-        return Err(refused);
-    }
-    explained.shadowed.push(refused.refusal.reason.name().to_owned());
-    Ok(())
-}
-
-/// The refusal of a bucket, as a charge has it.
-fn of_take(take: Take, bucket: &str) -> Result<(), Refused> {
-    let refusal = match take {
-        Take::Admit { .. } => return Ok(()),
-        Take::Refuse { wait_ns } => Refusal::after(Reason::Quota, Nanos(wait_ns)),
-        Take::TooLarge => Refusal::of(Reason::TooLarge),
-    };
-    Err(Refused { refusal, bucket: Some(bucket.to_owned()) })
 }
 
 /// The request that these bytes are, and its part of them. A value that is left out is made up.

@@ -6,7 +6,8 @@ use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use gate_common::abi::{Shed, Tenant, TenantState};
+use gate_common::abi::{Shed, Tenant, TenantState, tenant_flags};
+use gate_common::units::{Fraction, Multiplier};
 use tokio::sync::watch;
 
 use super::*;
