@@ -19,6 +19,7 @@ mod queue;
 mod random;
 mod smuggling;
 mod tls;
+mod tools;
 
 /// Everyone on loopback, without a limit.
 pub(super) const OPEN: &str =

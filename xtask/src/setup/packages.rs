@@ -19,6 +19,8 @@ const PROGRAMS: &[(&str, &str, Purpose)] = &[
     ("curl", "curl", Purpose::Test),
     ("openssl", "openssl", Purpose::Test),
     ("nginx", "nginx-light", Purpose::Test),
+    ("h2load", "nghttp2-client", Purpose::Test),
+    ("wrk", "wrk", Purpose::Test),
     ("systemd-analyze", "systemd", Purpose::Test),
     ("prometheus", "prometheus", Purpose::Test),
     ("debootstrap", "debootstrap", Purpose::Test),

@@ -1,19 +1,24 @@
 //! Random requests, each sent to nginx and to a gate before it: the answers are the same, but for fields that are of one
-//! connection.
+//! connection. `GATE_LONG=1` sends a hundred thousand.
+
+use std::net::{SocketAddr, TcpStream};
 
 use anyhow::{Context as _, Result, ensure};
 use gate_tests::http_client::{HttpClient, Reply};
 use gate_tests::nginx::Nginx;
+use gate_tests::proxy::PATIENCE;
 use gate_tests::rng::Rng;
 
-use super::{client, gate};
+use super::gate;
 
 const FILES: [usize; 6] = [0, 1, 1_000, 65_536, 70_001, 300_000];
 const METHODS: [&str; 8] = ["GET", "GET", "GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"];
 /// Fields that differ between two connections, or two seconds.
 const OF_CONNECTIONS: [&str; 4] = ["date", "connection", "keep-alive", "transfer-encoding"];
-/// Requests of a run; ten times as many take a minute.
-const REQUESTS: usize = 600;
+/// Clients at a time, and the requests of each.
+const CLIENTS: u64 = 4;
+const REQUESTS: usize = 150;
+const LONG_REQUESTS: usize = 25_000;
 
 /// A request, and true if its reply has no body.
 fn request(rng: &mut Rng) -> (Vec<u8>, bool) {
@@ -82,17 +87,34 @@ fn compared(reply: &Reply) -> (u16, Vec<(String, String)>, Vec<u8>) {
 
 #[test]
 fn random_requests_are_answered_as_without_gate() -> Result<()> {
+    let requests = if std::env::var_os("GATE_LONG").is_some() { LONG_REQUESTS } else { REQUESTS };
     let store = Nginx::start(&FILES)?;
     let gate = gate(store.address, "")?;
-    let mut rng = Rng::new(7);
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|seed| {
+                let servers = [store.address, gate.address];
+                scope.spawn(move || compare(servers, Rng::new(seed), requests))
+            })
+            .collect();
+        clients.into_iter().try_for_each(|client| client.join().expect("it does not panic"))
+    })
+}
+
+/// Sends as many requests to nginx and to gate, and compares the replies.
+fn compare([store, gate]: [SocketAddr; 2], mut rng: Rng, requests: usize) -> Result<()> {
     let mut direct = None;
     let mut through = None;
-    let straight = || Ok(HttpClient::new(std::net::TcpStream::connect(store.address)?));
-    for number in 0..REQUESTS {
+    let connect = |server| {
+        let stream = TcpStream::connect(server)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(HttpClient::new(stream))
+    };
+    for number in 0..requests {
         let (request, is_head) = request(&mut rng);
         let shown = || format!("{number}: {}", String::from_utf8_lossy(&request[..request.len().min(300)]));
-        let expected = ask(&mut direct, straight, &request, is_head).with_context(shown)?;
-        let reply = ask(&mut through, || client(&gate), &request, is_head).with_context(shown)?;
+        let expected = ask(&mut direct, || connect(store), &request, is_head).with_context(shown)?;
+        let reply = ask(&mut through, || connect(gate), &request, is_head).with_context(shown)?;
         if shown().contains(" /echo") {
             // nginx says what it was asked, which gate has added to.
             let has_source = is_head || reply.text().contains("for=127.0.0.1");

@@ -1,0 +1,67 @@
+//! Load generators of others, as Debian has them, end without a failed request.
+
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+use gate_tests::nginx::Nginx;
+use gate_tests::proxy::Listening;
+use gate_tests::tls::Authority;
+
+use super::gate;
+use crate::tls::tls;
+
+/// A gate that speaks plainly, and one by TLS; with their addresses as these tools have them.
+fn gates(authority: &Authority, store: &Nginx) -> Result<[(Listening, String); 2]> {
+    let of_gate = authority.issue("gate", "IP:127.0.0.1", 30)?;
+    let plain = gate(store.address, "")?;
+    let secure = gate(store.address, &tls(&of_gate))?;
+    let urls = [format!("http://{}", plain.address), format!("https://{}", secure.address)];
+    let [of_plain, of_secure] = urls;
+    Ok([(plain, of_plain), (secure, of_secure)])
+}
+
+fn run(program: &str, arguments: &[&str], url: &str) -> Result<String> {
+    let output = Command::new(program).args(arguments).arg(url).output()?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    ensure!(output.status.success(), "{program} {arguments:?}: {said} {output:?}");
+    Ok(said)
+}
+
+#[test]
+fn h2load_ends_without_a_failed_request() -> Result<()> {
+    let authority = Authority::new()?;
+    let store = Nginx::start(&[1_000, 70_001])?;
+    for (_gate, url) in gates(&authority, &store)? {
+        for arguments in [
+            &["-n", "3000", "-c", "10", "-m", "10"][..],
+            &["-n", "3000", "-c", "10", "--h1"],
+            &["-n", "500", "-c", "1", "-m", "100"],
+            // Bodies of its own.
+            &["-n", "500", "-c", "5", "-m", "5", "-d", "/etc/services"],
+        ] {
+            let path = if arguments.contains(&"-d") { "/echo" } else { "/70001" };
+            let said = run("h2load", arguments, &format!("{url}{path}"))?;
+            let count = arguments[1];
+            for says in [
+                format!("{count} done, {count} succeeded, 0 failed, 0 errored, 0 timeout"),
+                format!("status codes: {count} 2xx, 0 3xx, 0 4xx, 0 5xx"),
+            ] {
+                ensure!(said.contains(&says), "{url} {arguments:?}: {said}");
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn wrk_ends_without_a_failed_request() -> Result<()> {
+    let authority = Authority::new()?;
+    let store = Nginx::start(&[1_000])?;
+    for (_gate, url) in gates(&authority, &store)? {
+        let said = run("wrk", &["-t", "2", "-c", "20", "-d", "1s"], &format!("{url}/1000"))?;
+        let requests = said.lines().find_map(|line| line.trim().split_once(" requests in ")?.0.parse().ok());
+        ensure!(requests.is_some_and(|requests: u64| requests > 100), "{url}: {said}");
+        ensure!(!said.contains("Non-2xx") && !said.contains("Socket errors"), "{url}: {said}");
+    }
+    Ok(())
+}
