@@ -18,7 +18,7 @@ use crate::{ebpf, paths, sh};
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// End the lab by itself after this long, e.g. `50s` or `5min`: the scenes that fit, of 10 s at least, are played;
+    /// End the lab by itself after this long, e.g. `60s` or `5min`: the scenes that fit, of 10 s at least, are played;
     /// otherwise the tenants go on asking after the last until Ctrl-C.
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     time: Option<Duration>,
@@ -51,7 +51,7 @@ pub struct Args {
 const EXAMPLES: &str = "\
 Examples:
   cargo xtask run                       the story, then the lab until Ctrl-C; without root its proxied half
-  cargo xtask run --for 50s             the scenes that fit into so long
+  cargo xtask run --for 60s             the scenes that fit into so long
   cargo xtask run --scene viral-key     one of them; --list names all
   cargo xtask run --no-story --for 20s  the tenants alone
   cargo xtask run -- --interface eth1 --config gate.toml";

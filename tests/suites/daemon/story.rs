@@ -68,13 +68,13 @@ fn every_scene_holds_and_the_run_is_drawn() {
         return;
     }
     let [json, plot] = ["story.json", "story.svg"].map(Temporary::new);
-    let lab = scenes(&["--for", "50s", "--json", json.path(), "--plot", plot.path()]);
+    let lab = scenes(&["--for", "1min", "--json", json.path(), "--plot", plot.path()]);
     let id = lab.id();
     let printed = lab.finish(PATIENCE).unwrap().join("\n");
     assert_nothing_left_by(id);
     let results: Value = serde_json::from_slice(&fs::read(&json.0).unwrap()).unwrap();
     let picture = fs::read_to_string(&plot.0).unwrap();
-    let names = ["quotas", "costs", "slow-store", "objectives", "viral-key"];
+    let names = ["quotas", "costs", "slow-store", "objectives", "viral-key", "http"];
     assert_eq!(results["scenes"].as_array().map(Vec::len), Some(names.len()), "{results}");
     for (number, name) in names.into_iter().enumerate() {
         let scene = &results["scenes"][number];

@@ -47,6 +47,8 @@ pub enum Protocol {
     Memcached,
     /// Redis'.
     Resp,
+    /// HTTP, of which `gate store` is the server everywhere.
+    Http,
 }
 
 /// Callers that ask one address in one way.
@@ -146,7 +148,7 @@ impl<'a> Stage<'a> {
             (true, Protocol::Resp) => {
                 ("redis-server", vec!["--bind", &ip, "--port", &port, "--save", "", "--protected-mode", "no"])
             }
-            (false, _) => ("gate store", embedded.to_vec()),
+            (false, _) | (true, Protocol::Http) => ("gate store", embedded.to_vec()),
         };
         let mut command = match name {
             "gate store" => self.place.server_command(self.gate_program),
@@ -158,7 +160,11 @@ impl<'a> Stage<'a> {
             }
         };
         if name == "gate store" {
-            let protocol = if protocol == Protocol::Resp { "resp" } else { "memcached" };
+            let protocol = match protocol {
+                Protocol::Memcached => "memcached",
+                Protocol::Resp => "resp",
+                Protocol::Http => "http",
+            };
             command.args(["store", "--protocol", protocol, "--listen", &address.to_string()]);
         }
         command.args(arguments);

@@ -209,28 +209,28 @@ mod tests {
 
     #[test]
     fn scenes_that_fit_are_played_and_the_others_named() {
-        let all = ["quotas", "costs", "slow-store", "objectives", "viral-key"];
+        let all = ["quotas", "costs", "slow-store", "objectives", "viral-key", "http"];
         for (seconds, root, played, left_out) in [
             (None, true, &all[..], "left out: "),
             (
                 None,
                 false,
-                &["costs", "objectives", "viral-key"],
+                &["costs", "objectives", "viral-key", "http"],
                 "left out: quotas (needs root), slow-store (needs root)",
             ),
             (
                 Some(10),
                 true,
                 &all[..1],
-                "left out: costs (no time), slow-store (no time), objectives (no time), viral-key (no time)",
+                "left out: costs (no time), slow-store (no time), objectives (no time), viral-key (no time), http (no time)",
             ),
             (
                 Some(29),
                 false,
                 &["costs", "objectives"],
-                "quotas (needs root), slow-store (needs root), viral-key (no time)",
+                "quotas (needs root), slow-store (needs root), viral-key (no time), http (no time)",
             ),
-            (Some(50), true, &all, "left out: "),
+            (Some(60), true, &all, "left out: "),
             (Some(600), true, &all, "left out: "),
         ] {
             let time = seconds.map(Duration::from_secs);

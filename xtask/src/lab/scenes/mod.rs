@@ -5,6 +5,7 @@
 
 mod costs;
 mod cpu_limit;
+mod http;
 mod objectives;
 mod quotas;
 mod slow_store;
@@ -39,7 +40,7 @@ pub struct Outcome {
 }
 
 /// All of them, in the order in which they are played.
-pub static SCENES: [Scene; 5] = [
+pub static SCENES: [Scene; 6] = [
     Scene {
         name: "quotas",
         says: "two tenants share a memcached over UDP, and one asks for 50 times its quota; gate refuses it at the interface",
@@ -69,6 +70,12 @@ pub static SCENES: [Scene; 5] = [
         says: "everyone asks for one key while it is being rewritten; gate answers with one read for all, never with an old value",
         needs_root: false,
         play: viral_key::play,
+    },
+    Scene {
+        name: "http",
+        says: "an HTTP service is asked for three times what it can do; gate refuses `batch` with 503, and `critical` keeps its time",
+        needs_root: false,
+        play: http::play,
     },
 ];
 
