@@ -39,6 +39,8 @@ pub(super) enum Answer {
     Bytes(usize),
     /// One line, whatever it says.
     Line,
+    /// A response of HTTP with a length; a status of 400 or above is a refusal.
+    Http,
 }
 
 /// Where in its answers a connection is.
@@ -64,6 +66,25 @@ struct Answers {
 
 impl Answers {
     const NONE: Self = Self { position: Position::Start, whole: 0, refused: 0 };
+
+    /// Takes whole responses off the front of what was said.
+    fn take_responses(&mut self, said: &mut Vec<u8>) -> Result<()> {
+        while let Some(end) = said.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
+            let head = str::from_utf8(&said[..end])?;
+            let status: u16 = head.split(' ').nth(1).context("no status")?.parse()?;
+            let is_length =
+                |line: &&str| line.get(..15).is_some_and(|name| name.eq_ignore_ascii_case("content-length:"));
+            let length = head.lines().find(is_length).context("no length")?[15..].trim();
+            let whole = end + 4 + length.parse::<usize>()?;
+            if said.len() < whole {
+                break;
+            }
+            said.drain(..whole);
+            self.whole += 1;
+            self.refused += u64::from(status >= 400);
+        }
+        Ok(())
+    }
 
     fn take(&mut self, mut bytes: &[u8], answer: Answer) {
         let Answer::Bytes(each) = answer else {
@@ -129,6 +150,8 @@ struct Connection {
     /// How many answers are awaited.
     awaited: usize,
     answers: Answers,
+    /// Of a response what has come.
+    said: Vec<u8>,
     /// The batch that it sends next.
     next: usize,
 }
@@ -193,8 +216,14 @@ impl Load {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
         let next = number % batches.len();
-        let mut connection =
-            Connection { stream, sent: Instant::now(), awaited: 0, answers: Answers::NONE, next };
+        let mut connection = Connection {
+            stream,
+            sent: Instant::now(),
+            awaited: 0,
+            answers: Answers::NONE,
+            said: Vec::new(),
+            next,
+        };
         connection.send(batches, self.pipelined)?;
         Ok(connection)
     }
@@ -226,7 +255,12 @@ impl Connection {
             Ok(0) => anyhow::bail!("the connection was closed"),
             Ok(len) => {
                 let said = &piece[..len.min(200)];
-                self.answers.take(&piece[..len], answer);
+                if let Answer::Http = answer {
+                    self.said.extend_from_slice(&piece[..len]);
+                    self.answers.take_responses(&mut self.said)?;
+                } else {
+                    self.answers.take(&piece[..len], answer);
+                }
                 ensure!(
                     self.answers.whole <= self.awaited,
                     "more was answered than expected: {}",
@@ -260,6 +294,20 @@ mod tests {
                 answers.take(&bytes[cut..], Answer::Bytes(each));
                 assert_eq!((answers.whole, answers.refused), (3, 1), "{cut}");
             }
+        }
+    }
+
+    #[test]
+    fn responses_are_whole_wherever_reads_end() {
+        let bytes =
+            b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n\r\nvHTTP/1.1 429 No\r\ncontent-length: 0\r\n\r\n";
+        for cut in 0..bytes.len() {
+            let mut answers = Answers::NONE;
+            let mut said = bytes[..cut].to_vec();
+            answers.take_responses(&mut said).unwrap();
+            said.extend_from_slice(&bytes[cut..]);
+            answers.take_responses(&mut said).unwrap();
+            assert_eq!((answers.whole, answers.refused, said.len()), (2, 1, 0), "{cut}");
         }
     }
 

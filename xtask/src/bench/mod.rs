@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 
 mod cores;
 mod harness;
+mod http;
 mod idle;
 mod isolation;
 mod load;
@@ -30,20 +31,20 @@ pub struct Args {
     /// behaviours with this in their name, store or group. With `study`: only policies with this in their name.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// With `proxy`, `isolation`, `study` and `operate`: how long each load, behaviour, policy or viewer is measured, at each
-    /// target or rate, in milliseconds; by default 1000, 2000, 20000 and 10000.
+    /// With `proxy`, `http`, `isolation`, `study` and `operate`: how long each load, behaviour, policy or viewer is measured, at each
+    /// target or rate, in milliseconds; by default 1000, 1000, 2000, 20000 and 10000.
     #[arg(long, value_name = "MS")]
     each: Option<u64>,
-    /// With `proxy` and `isolation`: how often; the medians are shown.
+    /// With `proxy`, `http` and `isolation`: how often; the medians are shown.
     #[arg(long, default_value_t = 3, value_name = "N")]
     rounds: usize,
     /// With `study`: before which store.
     #[arg(long, value_enum, default_value_t, value_name = "STORE")]
     store: study::Chosen,
-    /// With `operate`: this program instead of the release build.
+    /// With `operate` and `http`: this program instead of the release build.
     #[arg(long, value_name = "FILE")]
     gate: Option<PathBuf>,
-    /// With `proxy`: which CPUs there are for what.
+    /// With `proxy` and `http`: which CPUs there are for what.
     #[arg(long, value_enum, default_value_t, value_name = "HOW")]
     cores: Cores,
 }
@@ -76,6 +77,8 @@ enum What {
     Sim,
     /// Redis and memcached: directly, through gate, nutcracker and haproxy.
     Proxy,
+    /// HTTP: nginx, directly, through gate and through another nginx; refusals of gate and of nginx.
+    Http,
     /// A polite tenant beside hostile ones, directly at the store and through gate. Writes docs/ISOLATION.md
     /// unless `--only` is given.
     Isolation,
@@ -103,6 +106,7 @@ pub fn run(args: &Args) -> Result<()> {
         What::Policies => harness::policies(),
         What::Sim => harness::sim(),
         What::Proxy => proxy::run(args),
+        What::Http => http::run(args),
         What::Isolation => isolation::run(args),
         What::Study => study::run(args),
         What::Operate => operate::run(args.gate.as_deref(), args.each(), args.json.as_deref()),

@@ -414,12 +414,13 @@ fn haproxy_config(own: [SocketAddr; 2], stores: [SocketAddr; 2]) -> String {
 const PORT: u16 = 22_000;
 
 /// An address on loopback that no other run uses.
-fn at(number: u8) -> SocketAddr {
+pub(super) fn at(number: u8) -> SocketAddr {
     let [.., high, low] = std::process::id().to_be_bytes();
     SocketAddr::from((Ipv4Addr::new(127, 128 | (high & 63), low, number), PORT))
 }
 
-fn start(name: &'static str, command: Command, addresses: &[SocketAddr]) -> Result<ChildProcess> {
+/// A program, once it accepts connections everywhere.
+pub(super) fn start(name: &'static str, command: Command, addresses: &[SocketAddr]) -> Result<ChildProcess> {
     let mut part = ChildProcess::start(name, command)?;
     let deadline = Instant::now() + PATIENCE;
     while addresses.iter().any(|address| TcpStream::connect(address).is_err()) {

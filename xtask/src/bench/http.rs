@@ -1,0 +1,277 @@
+//! HTTP: nginx asked directly, through gate, and through another nginx (`proxy_pass`); and refusals by gate for a tenant's quota
+//! beside those of nginx's `limit_req`.
+//!
+//! Every load runs against every target in turn, round by round; the medians are shown. CPU time is the scheduler's own
+//! accounting of the proxy, which has a CPU to itself; client and origin share another, with and without a proxy.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde::Serialize;
+
+use super::Args;
+use super::cores::Dealt;
+use super::load::{Answer, Load, NUMBERS};
+use super::machine::Machine;
+use super::proxy::{at, start};
+use crate::lab::process::ChildProcess;
+use crate::setup::{self, Purpose};
+use crate::{paths, run};
+
+/// Measures, and prints a table.
+pub(super) fn run(args: &Args) -> Result<()> {
+    setup::setup(Purpose::Bench)?;
+    let gate = match &args.gate {
+        Some(gate) => gate.clone(),
+        None => {
+            run::build_gate()?;
+            paths::gate()
+        }
+    };
+    let machine = Machine::now()?;
+    println!("{}, {}, kernel {}{}", machine.date, machine.state(), machine.kernel, Machine::build());
+    let field = Field::set_up(args.cores.deal()?, &gate)?;
+    let mut rows = Vec::new();
+    for load in &LOADS {
+        let asked = field.targets.iter().filter(|target| target.is_refusing == load.is_refused);
+        let mut measured: Vec<Vec<Row>> = asked.clone().map(|_| Vec::new()).collect();
+        for _ in 0..args.rounds {
+            for (target, rounds) in asked.clone().zip(&mut measured) {
+                rounds.push(measure(load, target, args.each())?);
+            }
+        }
+        let medians: Vec<Row> = measured.into_iter().map(median).collect();
+        medians.iter().for_each(|row| println!("{}", row.line()));
+        let of = |name: &str| medians.iter().find(|row| row.target == name).map(|row| row.cpu_us);
+        if let (Some(gate), Some(nginx)) = (of(GATE), of(NGINX)) {
+            println!("{:<16} gate takes {:.2} times nginx' CPU time", load.name, gate / nginx);
+        }
+        rows.extend(medians);
+    }
+    if let Some(file) = &args.json {
+        fs::write(file, serde_json::to_string_pretty(&rows)?).with_context(|| file.display().to_string())?;
+    }
+    Ok(())
+}
+
+/// A load, and whether it is refused.
+struct Named {
+    name: &'static str,
+    request: &'static str,
+    is_refused: bool,
+}
+
+const LOADS: [Named; 4] = [
+    Named { name: "GET 100 B", request: "GET /100 HTTP/1.1\r\nHost: bench\r\n\r\n", is_refused: false },
+    Named { name: "GET 16 KiB", request: "GET /16384 HTTP/1.1\r\nHost: bench\r\n\r\n", is_refused: false },
+    Named {
+        name: "GET as browsers",
+        request: "GET /100?a=b HTTP/1.1\r\nHost: bench\r\nUser-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 \
+                  Firefox/128.0\r\nAccept: text/html,application/xhtml+xml;q=0.9,*/*;q=0.8\r\nAccept-Language: en\r\n\
+                  Accept-Encoding: gzip, deflate, br\r\nCookie: session=0123456789abcdef0123456789abcdef\r\n\r\n",
+        is_refused: false,
+    },
+    Named { name: "429", request: "GET /100 HTTP/1.1\r\nHost: bench\r\n\r\n", is_refused: true },
+];
+const CONNECTIONS: usize = 64;
+const GATE: &str = "gate";
+const NGINX: &str = "nginx";
+
+/// One load at one target.
+#[derive(Clone, Debug, Serialize)]
+struct Row {
+    load: &'static str,
+    target: &'static str,
+    per_sec: f64,
+    p50_us: f64,
+    p99_us: f64,
+    /// Of the proxy, for each request.
+    cpu_us: f64,
+    /// The share of refusals.
+    refused: f64,
+}
+
+impl Row {
+    fn line(&self) -> String {
+        format!(
+            "{:<16} {:<7} {:>9.0}/s  p50 {:>6.0} us  p99 {:>6.0} us  proxy CPU {:>6.2} us each  refused {:.1} %",
+            self.load,
+            self.target,
+            self.per_sec,
+            self.p50_us,
+            self.p99_us,
+            self.cpu_us,
+            100.0 * self.refused
+        )
+    }
+}
+
+fn median(mut rounds: Vec<Row>) -> Row {
+    rounds.sort_by(|one, other| one.cpu_us.total_cmp(&other.cpu_us));
+    rounds.swap_remove(rounds.len() / 2)
+}
+
+fn measure(named: &Named, target: &Target, lasts: Duration) -> Result<Row> {
+    let load = Load {
+        connections: CONNECTIONS,
+        pipelined: 1,
+        request: named.request.to_owned(),
+        numbers: NUMBERS,
+        every_other: None,
+        answer: Answer::Http,
+    };
+    let before = target.ran_micros()?;
+    let outcome =
+        load.run(target.address, lasts).with_context(|| format!("{} {}", named.name, target.name))?;
+    let ran = target.ran_micros()? - before;
+    let refused = outcome.refused as f64 / outcome.requests as f64;
+    ensure!(named.is_refused == (refused > 0.9), "{} {}: refused {refused}", named.name, target.name);
+    let [p50_us, p99_us, _] = outcome.micros;
+    Ok(Row {
+        load: named.name,
+        target: target.name,
+        per_sec: outcome.per_sec,
+        p50_us,
+        p99_us,
+        cpu_us: ran / outcome.requests as f64,
+        refused,
+    })
+}
+
+/// A server that is asked; that of which the CPU time is measured.
+struct Target {
+    name: &'static str,
+    address: SocketAddr,
+    server: ChildProcess,
+    is_refusing: bool,
+}
+
+impl Target {
+    /// The CPU time that its threads have had.
+    fn ran_micros(&self) -> Result<f64> {
+        let mut ns = 0.0;
+        for task in fs::read_dir(format!("/proc/{}/task", self.server.id()))? {
+            let said = fs::read_to_string(task?.path().join("schedstat"))?;
+            ns += said.split(' ').next().context("no time")?.parse::<f64>()?;
+        }
+        Ok(ns / 1e3)
+    }
+}
+
+/// All that runs, with its files.
+struct Field {
+    targets: Vec<Target>,
+    directory: PathBuf,
+}
+
+impl Drop for Field {
+    fn drop(&mut self) {
+        // It lies in the directory for temporary files.
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+impl Field {
+    fn set_up(cores: Dealt, gate: &Path) -> Result<Self> {
+        let directory = std::env::temp_dir().join(format!("gate-bench-http-{}", std::process::id()));
+        fs::create_dir_all(directory.join("www"))?;
+        let mut field = Self { targets: Vec::new(), directory };
+        for size in [100, 16_384] {
+            fs::write(field.directory.join("www").join(size.to_string()), vec![b'v'; size])?;
+        }
+        let [origin, passing, refusing, pass_nginx, refuse_nginx] = [1, 2, 3, 4, 5].map(at);
+        cores.bind_others()?;
+        field.nginx("direct", origin, &serving(&field.directory), false)?;
+        let limiting = limiting(&field.directory);
+        cores.bind_proxy()?;
+        let started = field
+            .gate(gate, passing, origin, "quota = \"unlimited\"", false)
+            .and_then(|()| field.gate(gate, refusing, origin, "quota = \"1 RU/s\"\nburst = \"10s\"", true))
+            .and_then(|()| field.nginx(NGINX, pass_nginx, &passing_to(origin), false))
+            .and_then(|()| field.nginx(NGINX, refuse_nginx, &limiting, true));
+        cores.bind_others()?;
+        started?;
+        Ok(field)
+    }
+
+    fn nginx(
+        &mut self,
+        name: &'static str,
+        address: SocketAddr,
+        server: &str,
+        is_refusing: bool,
+    ) -> Result<()> {
+        let directory = self.directory.join(format!("nginx-{}", self.targets.len()));
+        fs::create_dir_all(&directory)?;
+        let config = directory.join("nginx.conf");
+        fs::write(&config, nginx_config(&directory, address, server))?;
+        let mut command = Command::new("nginx");
+        command.arg("-c").arg(&config).arg("-p").arg(&directory).arg("-e").arg(directory.join("error.log"));
+        let server = start("nginx", command, &[address])?;
+        self.targets.push(Target { name, address, server, is_refusing });
+        Ok(())
+    }
+
+    fn gate(
+        &mut self,
+        program: &Path,
+        address: SocketAddr,
+        origin: SocketAddr,
+        quota: &str,
+        is_refusing: bool,
+    ) -> Result<()> {
+        let config = self.directory.join(format!("gate-{}.toml", self.targets.len()));
+        // A machine that the load keeps busy is no reason to shed.
+        let text = format!(
+            "[gate]\nxdp = \"off\"\nadmin = \"off\"\nthreads = \"1\"\n[[service]]\nname = \"http\"\nprotocol = \"http\"\n\
+             listen = \"{address}\"\nbackend = \"{origin}\"\nshedding.enabled = \"off\"\n\
+             [[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\n{quota}\n"
+        );
+        fs::write(&config, text)?;
+        let mut command = Command::new(program);
+        command.arg("run").arg("--config").arg(config);
+        let server = start("gate", command, &[address])?;
+        self.targets.push(Target { name: GATE, address, server, is_refusing });
+        Ok(())
+    }
+}
+
+/// One process, without logs, as gate writes none.
+fn nginx_config(directory: &Path, address: SocketAddr, server: &str) -> String {
+    let directory = directory.display();
+    let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .map(|name| format!("{name}_temp_path {directory}/{name};\n"))
+        .concat();
+    format!(
+        "daemon off;\nmaster_process off;\npid {directory}/pid;\nerror_log /dev/null crit;\n\
+         events {{ worker_connections 2048; }}\nhttp {{\n{temporary}access_log off;\nkeepalive_requests 1000000000;\n\
+         default_type text/plain;\n{}\n}}\n",
+        server.replace("LISTEN", &format!("listen {address} backlog=2048;"))
+    )
+}
+
+fn serving(directory: &Path) -> String {
+    format!("open_file_cache max=10;\nserver {{ LISTEN root {}/www; location / {{ }} }}", directory.display())
+}
+
+/// With the fields that gate writes as well.
+fn passing_to(origin: SocketAddr) -> String {
+    format!(
+        "upstream origin {{ server {origin}; keepalive 128; keepalive_requests 1000000000; }}\nserver {{ LISTEN location / {{\n\
+         proxy_pass http://origin; proxy_http_version 1.1; proxy_set_header Connection \"\"; proxy_set_header Host $host;\n\
+         proxy_set_header X-Forwarded-For $remote_addr; proxy_set_header X-Forwarded-Proto $scheme;\n\
+         proxy_set_header X-Forwarded-Host $host; }} }}"
+    )
+}
+
+fn limiting(directory: &Path) -> String {
+    format!(
+        "limit_req_zone $binary_remote_addr zone=all:1m rate=1r/s;\nlimit_req_status 429;\n\
+         server {{ LISTEN root {}/www; location / {{ limit_req zone=all; }} }}",
+        directory.display()
+    )
+}
