@@ -15,6 +15,7 @@ mod explain;
 mod hostile;
 mod overload;
 mod pace;
+mod prices;
 mod queue;
 mod random;
 mod smuggling;
