@@ -197,6 +197,16 @@ pub const fn settle(tat: u64, now_ns: u64, cost: u32, limits: &Limits) -> u64 {
     }
 }
 
+/// The word of a bucket that from now on fills at another rate: what has been taken out of it is still out.
+///
+/// Without it, time is kept: what a slow bucket gave out in the past would be owed by a fast one for as long.
+#[must_use]
+pub fn at_another_rate(tat: u64, now_ns: u64, from: Rate, to: Rate) -> u64 {
+    let (Some(from), Some(to)) = (from.units_per_sec(), to.units_per_sec()) else { return now_ns.min(tat) };
+    let out = u128::from(tat.saturating_sub(now_ns)) * u128::from(from) / u128::from(to.max(1));
+    tat.min(now_ns).max(now_ns.saturating_add(u64::try_from(out).unwrap_or(u64::MAX)))
+}
+
 /// The debt of the bucket whose word is `tat`: nanoseconds before it admits anything at all.
 #[must_use]
 #[inline(always)]

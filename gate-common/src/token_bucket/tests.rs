@@ -364,3 +364,22 @@ proptest! {
 fn an_unlimited_bucket_admits_whatever_there_is() {
     assert_eq!(Limits::UNLIMITED.dearest(), u32::MAX);
 }
+
+#[test]
+fn at_another_rate_the_same_is_out() {
+    let rate = Rate::per_sec;
+    for (out_ns, from, to, expected) in [
+        (0, 1_000, 10, 0),
+        (100_000_000, 1_000, 1_000, 100_000_000),
+        // 100 units of a fast bucket are long owed by a slow one, and the other way round.
+        (100_000_000, 1_000, 10, 10_000_000_000),
+        (10_000_000_000, 10, 1_000, 100_000_000),
+    ] {
+        let tat = at_another_rate(NANOS_PER_SEC + out_ns, NANOS_PER_SEC, rate(from), rate(to));
+        assert_eq!(tat, NANOS_PER_SEC + expected, "{out_ns} {from} {to}");
+    }
+    // A bucket that has long been full is full, and an unlimited one owes nothing.
+    assert_eq!(at_another_rate(5, NANOS_PER_SEC, rate(10), rate(1_000)), NANOS_PER_SEC);
+    assert_eq!(at_another_rate(2 * NANOS_PER_SEC, NANOS_PER_SEC, Rate::UNLIMITED, rate(10)), NANOS_PER_SEC);
+    assert_eq!(at_another_rate(u64::MAX, 0, rate(Rate::MAX_PER_SEC), rate(1)), u64::MAX);
+}

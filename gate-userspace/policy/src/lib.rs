@@ -12,6 +12,7 @@ pub mod cost_model;
 pub mod deep_debt;
 pub mod drr;
 pub mod fixed_window;
+pub mod fleet_share;
 pub mod gradient;
 mod histogram;
 pub mod hot_key;

@@ -43,6 +43,10 @@ pub(super) struct Args {
     /// The size of a full bucket, as the time that it takes to refill.
     #[arg(long, default_value = "100ms", value_parser = super::super::duration)]
     burst: Nanos,
+    /// Compare shares of the limit, which a fleet of gates gets, with the schemes that were not taken. What happens in the first
+    /// 10 seconds does not count as above the limit.
+    #[arg(long, conflicts_with_all = ["algorithm", "no_local_bucket", "plot"])]
+    shares: bool,
     /// Do without the bucket that each gate has of its own.
     #[arg(long)]
     no_local_bucket: bool,
@@ -74,8 +78,12 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         burst: args.burst,
         local_bucket: !args.no_local_bucket,
         length: args.length,
+        settling: Nanos::ZERO,
         seed: args.seed,
     };
+    if args.shares {
+        return compare(&setup, args.json);
+    }
     if let Err(error) = setup.check() {
         return Ok(super::impossible(&error));
     }
@@ -91,6 +99,71 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     Ok(ExitCode::SUCCESS)
 }
+
+/// Prints what each scheme of a fleet does under `setup`.
+fn compare(setup: &Setup, json: bool) -> anyhow::Result<ExitCode> {
+    let settling = Nanos(SETTLING.0.min(setup.length.0 / 2));
+    let setups = FLEET_SCHEMES.map(|algorithm| Setup { algorithm, settling, ..*setup });
+    if let Some(error) = setups.iter().find_map(|setup| setup.check().err()) {
+        return Ok(super::impossible(&error));
+    }
+    let requests = setups.iter().map(Setup::requests).sum();
+    let reports = super::with_progress(requests, |progress| {
+        setups.iter().map(|setup| setup.run(progress)).collect::<Result<Vec<_>, _>>()
+    })?;
+    if json {
+        let outputs: Vec<_> =
+            setups.iter().zip(&reports).map(|(setup, report)| Output::new(setup, report)).collect();
+        println!("{}", serde_json::to_string_pretty(&outputs)?);
+    } else {
+        let Setup { limit, offered, report_interval, gates, tenants, .. } = setup;
+        println!(
+            "{limit}/s of {offered}/s {}, tenants {tenants}, gates {gates}, reports every {report_interval}\n",
+            setup.pattern.name(),
+        );
+        println!("{}", comparison(&reports));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A row for each scheme.
+fn comparison(reports: &[Report]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN);
+    table.set_header([
+        "scheme",
+        "above the limit: worst second",
+        "worst 10 seconds",
+        "overall",
+        "below an exact counter",
+        "added latency",
+    ]);
+    let percent = |value: f64| format!("{value:.1} %");
+    for report in reports {
+        let above = &report.above_limit_percent;
+        table.add_row([
+            report.algorithm.name().to_owned(),
+            percent(above.worst_second),
+            percent(above.worst_10_seconds),
+            percent(above.overall),
+            percent(report.below_exact_percent.overall),
+            format!("{:.0} us", report.added_latency_us),
+        ]);
+    }
+    table.column_iter_mut().skip(1).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
+    table
+}
+
+/// The scheme of a fleet, `reject_until` alone, and what was not taken.
+const FLEET_SCHEMES: [Algorithm; 5] = [
+    Algorithm::Shares,
+    Algorithm::TokenBucket,
+    Algorithm::RemoteCall,
+    Algorithm::PrefetchedTokens,
+    Algorithm::Sampling,
+];
+/// What happens before does not count as above the limit, where the run is twice as long.
+const SETTLING: Nanos = Nanos::from_secs(10);
 
 /// A report with what it is about.
 #[derive(Serialize)]

@@ -19,11 +19,14 @@ pub enum Pattern {
     Diurnal,
     /// Steady, but tenants differ: the first offer most.
     Zipf,
+    /// Steady, but all to one gate, and to the next one two seconds later. The other patterns go to any gate alike.
+    Hop,
 }
 
 impl Pattern {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Steady, Self::Bursts, Self::Onoff, Self::Diurnal, Self::Zipf];
+    pub const ALL: [Self; 6] =
+        [Self::Steady, Self::Bursts, Self::Onoff, Self::Diurnal, Self::Zipf, Self::Hop];
 
     /// Its name on the command line and in output.
     #[must_use]
@@ -34,6 +37,7 @@ impl Pattern {
             Self::Onoff => "onoff",
             Self::Diurnal => "diurnal",
             Self::Zipf => "zipf",
+            Self::Hop => "hop",
         }
     }
 }
@@ -74,7 +78,7 @@ impl Arrivals {
     fn begin_slot(&mut self) {
         let in_second = self.slot % SLOTS_PER_SEC;
         self.factor = match self.pattern {
-            Pattern::Steady | Pattern::Zipf => 1.0,
+            Pattern::Steady | Pattern::Zipf | Pattern::Hop => 1.0,
             Pattern::Bursts => {
                 if in_second == 0 {
                     self.burst_at = self.shape.bits() % (SLOTS_PER_SEC - BURST_SLOTS + 1);

@@ -9,6 +9,7 @@
 //! request, on the very same arrivals.
 
 mod arrivals;
+mod gates;
 mod tenant;
 
 use gate_common::units::Nanos;
@@ -28,11 +29,27 @@ pub enum Algorithm {
     FixedWindow,
     /// The share of the last interval's requests that was too much is refused.
     RejectionRate,
+    /// Each gate gets a part of the limit, and debts are paid back ([`crate::policy::fleet_share`]).
+    Shares,
+    /// Every request asks the shared counter, and waits.
+    RemoteCall,
+    /// A gate fetches tokens for 10 ms at the limit when it has none.
+    PrefetchedTokens,
+    /// The counter is told of one request in 16, at once, as if it were all of them.
+    Sampling,
 }
 
 impl Algorithm {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::TokenBucket, Self::FixedWindow, Self::RejectionRate];
+    pub const ALL: [Self; 7] = [
+        Self::TokenBucket,
+        Self::FixedWindow,
+        Self::RejectionRate,
+        Self::Shares,
+        Self::RemoteCall,
+        Self::PrefetchedTokens,
+        Self::Sampling,
+    ];
 
     /// Its name on the command line and in output.
     #[must_use]
@@ -41,6 +58,10 @@ impl Algorithm {
             Self::TokenBucket => "token-bucket",
             Self::FixedWindow => "fixed-window",
             Self::RejectionRate => "rejection-rate",
+            Self::Shares => "shares",
+            Self::RemoteCall => "remote-call",
+            Self::PrefetchedTokens => "prefetched-tokens",
+            Self::Sampling => "sampling",
         }
     }
 }
@@ -71,6 +92,9 @@ pub struct Setup {
     pub local_bucket: bool,
     /// How long is simulated. From 10 s to a day.
     pub length: Nanos,
+    /// What passes before this time does not count as above the limit in a second or in 10 seconds: a fleet learns first where its
+    /// requests come in. From 0 to half of `length`.
+    pub settling: Nanos,
     /// The same seed gives the same report.
     pub seed: u64,
 }
@@ -90,6 +114,7 @@ impl Default for Setup {
             burst: Nanos::from_millis(100),
             local_bucket: true,
             length: Nanos::from_secs(60),
+            settling: Nanos::ZERO,
             seed: 1,
         }
     }
@@ -114,6 +139,8 @@ pub struct Report {
     pub above_limit_percent: Above,
     /// Below the exact shared counter, in percent of the limit.
     pub below_exact_percent: Below,
+    /// What a request waited for the shared counter on average, in microseconds, if a question takes 500.
+    pub added_latency_us: f64,
 }
 
 /// The most that any tenant got above its limit, in percent of the limit. Zero if it stayed below.
@@ -169,6 +196,7 @@ impl Setup {
         ensure(within(self.burst, millisecond, minute), "burst", self.burst, "from 1ms to 60s")?;
         let lasts = within(self.length, Nanos::from_secs(10), Nanos::from_secs(86_400));
         ensure(lasts, "length", self.length, "from 10s to 24h")?;
+        ensure(self.settling.0 <= self.length.0 / 2, "settling", self.settling, "at most half the length")?;
         let counts = self.algorithm != Algorithm::RejectionRate
             || u128::from(self.limit) * u128::from(self.report_interval.0) >= 1_000_000_000;
         ensure(counts, "report_interval", self.report_interval, "long enough for one request at the limit")?;
@@ -235,7 +263,7 @@ impl Setup {
         let worst =
             |percent: &dyn Fn(&tenant::Outcome) -> f64| outcomes.iter().map(percent).fold(0.0, f64::max);
         let above = |units: u64, seconds: f64| (units as f64 / (limit * seconds) - 1.0) * 100.0;
-        let sum = |units: fn(&tenant::Outcome) -> u64| outcomes.iter().map(units).sum();
+        let sum = |units: fn(&tenant::Outcome) -> u64| outcomes.iter().map(units).sum::<u64>();
         Report {
             algorithm: self.algorithm,
             local_bucket: self.local_bucket,
@@ -248,6 +276,9 @@ impl Setup {
                 worst_10_seconds: worst(&|tenant| above(tenant.most_in_10_seconds, 10.0)),
                 overall: worst(&|tenant| above(tenant.admitted, seconds)),
             },
+            added_latency_us: sum(|tenant| tenant.waited.0) as f64
+                / sum(|tenant| tenant.requests).max(1) as f64
+                / 1e3,
             below_exact_percent: Below {
                 worst_second: worst(&|tenant| tenant.most_missed_in_second as f64 / limit * 100.0),
                 overall: worst(&|tenant| {

@@ -1,6 +1,6 @@
 use super::*;
 
-const PATTERNS: [Pattern; 5] = Pattern::ALL;
+const PATTERNS: [Pattern; 6] = Pattern::ALL;
 
 fn run(setup: Setup) -> Report {
     setup.run(&Progress::default()).unwrap()
@@ -9,7 +9,7 @@ fn run(setup: Setup) -> Report {
 #[test]
 fn a_local_bucket_overshoots_by_less_than_five_percent() {
     for pattern in PATTERNS {
-        for algorithm in Algorithm::ALL {
+        for algorithm in [Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::RejectionRate] {
             let report = run(Setup { pattern, algorithm, length: Nanos::from_secs(30), ..Setup::default() });
             let above = report.above_limit_percent;
             assert!(above.worst_10_seconds <= 5.0, "{algorithm:?} {pattern:?}: {above:?}");
@@ -75,9 +75,72 @@ fn gates_share_the_limit_through_the_counter() {
     }
 }
 
+/// The gates of a fleet and the loads for which [`Algorithm::Shares`] is held to its bounds.
+fn fleets() -> impl Iterator<Item = Setup> {
+    let of = |gates, offered, pattern| Setup {
+        algorithm: Algorithm::Shares,
+        gates,
+        offered,
+        pattern,
+        tenants: if pattern == Pattern::Zipf { 10 } else { 1 },
+        settling: Nanos::from_secs(10),
+        ..Setup::default()
+    };
+    [1, 8, 100].into_iter().flat_map(move |gates| {
+        [1_500, 3_000, 10_000, 30_000]
+            .into_iter()
+            .flat_map(move |offered| PATTERNS.into_iter().map(move |pattern| of(gates, offered, pattern)))
+    })
+}
+
+#[test]
+fn shares_of_any_fleet_keep_the_limit_and_waste_little_of_it() {
+    for setup in fleets() {
+        let report = run(setup);
+        let above = report.above_limit_percent;
+        let context = format!("{} gates, {}/s, {:?}: {report:?}", setup.gates, setup.offered, setup.pattern);
+        assert!(above.worst_10_seconds <= 5.0, "{context}");
+        assert!(above.worst_second <= 20.0, "{context}");
+        if matches!(setup.pattern, Pattern::Steady | Pattern::Diurnal | Pattern::Zipf) {
+            assert!(report.below_exact_percent.overall <= 5.0, "{context}");
+        }
+    }
+}
+
+#[test]
+fn traffic_that_moves_soon_has_its_limit_elsewhere() {
+    for gates in [2, 8, 100] {
+        for offered in [1_500, 3_000, 30_000] {
+            let pattern = Pattern::Hop;
+            let setup = Setup { algorithm: Algorithm::Shares, gates, offered, pattern, ..Setup::default() };
+            let trace = setup.trace(600).unwrap();
+            for hop in trace.admitted.chunks_exact(20).skip(1) {
+                // The last 500 ms before the next one.
+                let rate = hop[15..].iter().sum::<u32>() * 2;
+                assert!(rate >= 900, "{gates} gates, {offered}/s: {hop:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_fleet_that_starts_pays_back_what_each_gate_gave_out() {
+    for gates in [1, 8, 100] {
+        let setup = Setup { algorithm: Algorithm::Shares, gates, offered: 30_000, ..Setup::default() };
+        let trace = setup.trace(100).unwrap();
+        // The first two intervals: a gate that has just reported nothing learns it with its next report.
+        let at_first: u32 = trace.admitted[..2].iter().sum();
+        assert!(at_first <= gates * 200 + 200, "{gates}: {at_first}");
+        let report = run(setup);
+        assert!(report.above_limit_percent.overall <= 1.0, "{gates}: {report:?}");
+    }
+}
+
 #[test]
 fn a_tenant_below_its_limit_is_never_refused() {
-    for algorithm in Algorithm::ALL {
+    for algorithm in
+        [Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::RejectionRate, Algorithm::Shares]
+    {
         for gates in [1, 5] {
             let report = run(Setup { algorithm, gates, offered: 500, ..Setup::default() });
             assert_eq!(report.admitted, report.requests, "{algorithm:?}");
@@ -115,6 +178,7 @@ fn impossible_setups_are_refused() {
         (Setup { burst: Nanos::from_secs(61), ..good }, "burst"),
         (Setup { burst: Nanos::from_millis(1), limit: 999, ..good }, "burst"),
         (Setup { length: Nanos::from_secs(9), ..good }, "length"),
+        (Setup { settling: Nanos::from_secs(31), ..good }, "settling"),
         (Setup { offered: 1_000_000, tenants: 10_000, ..good }, "offered"),
         (
             Setup {
@@ -129,4 +193,22 @@ fn impossible_setups_are_refused() {
         assert_eq!(setup.run(&Progress::default()).unwrap_err().field, field);
         assert_eq!(setup.trace(1).unwrap_err().field, field);
     }
+}
+
+#[test]
+fn what_was_not_taken_waits_wastes_or_overshoots() {
+    let report = |algorithm, offered, gates| {
+        let settling = Nanos::from_secs(10);
+        run(Setup { algorithm, offered, gates, settling, ..Setup::default() })
+    };
+    let asked = report(Algorithm::RemoteCall, 3_000, 8);
+    assert_eq!((asked.admitted, asked.added_latency_us), (asked.exact_admitted, 500.0));
+    // Who has no tokens asks for every request.
+    let fetched = report(Algorithm::PrefetchedTokens, 30_000, 8);
+    assert!(fetched.added_latency_us > 400.0, "{fetched:?}");
+    let sampled = report(Algorithm::Sampling, 30_000, 8);
+    let shares = report(Algorithm::Shares, 30_000, 8);
+    assert_eq!((sampled.added_latency_us, shares.added_latency_us), (0.0, 0.0));
+    let above = |report: &Report| report.above_limit_percent.worst_second;
+    assert!(above(&sampled) > above(&shares) + 5.0, "{sampled:?} {shares:?}");
 }

@@ -1,0 +1,389 @@
+//! Fleet shares: which part of one limit each of several gates may give out by itself.
+//!
+//! **Problem.** Several gates share one limit, and none may wait for a counter before it answers. Each reports what it used once
+//! in an interval. If all it is told in return is until when to refuse everything, all gates let everything through at once when
+//! that ends, the more of them the worse.
+//!
+//! **Source.** "High performance rate limiting at Databricks": an owner for each limit, reports in batches, a token bucket that goes
+//! into debt and remembers it, `reject_until`.
+//!
+//! **Rule.** The owner's bucket takes any debt. While it is half full nobody is held back. Once it is emptier, and until it has not
+//! been for [`HELD_BACK`] and nobody was refused, a gate may give out its proportion of
+//!
+//! ```text
+//! (limit + level / CORRECTION) * boost      (level: what is left in the bucket, below zero in debt)
+//! ```
+//!
+//! by itself, as the rate of a bucket that holds its proportion of the limit's burst, and at least [`LEAST_BURST`]. Its proportion is
+//! that of its demand: what it was asked for, refusals included, per second. A demand rises at once, and halves in [`HALF_LIFE`]
+//! when less is asked for. What gates give out too much or too little moves the level, and that corrects it. A debt that makes the
+//! sum zero is waited for. What the gates have been granted together is never more than all of it: one that is asked for more gets
+//! it as others report that they are asked for less.
+//!
+//! Small parts waste some of the limit: requests come by chance, and a bucket of one request gives out less than its rate. So as long
+//! as requests are refused while the owner's bucket is half full, `boost` rises, up to [`MOST_BOOST`]; else it falls to 1.
+//!
+//! **Deviations.** The source tells its clients `reject_until`, or a rejection rate; here the former is the answer to deep debt alone.
+//!
+//! **Invariants.** Pure. A report costs the same however many gates there are. A clock that goes back changes nothing but what is
+//! charged.
+
+use gate_common::units::{MilliRu, NANOS_PER_SEC, Nanos};
+
+/// The part of a limit that a gate may give out until it has another answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share {
+    /// The whole limit: nobody is held back.
+    Whole,
+    /// Its part.
+    Part {
+        /// Nothing before this point in time.
+        reject_until: Nanos,
+        /// Thousandths of a request unit per second; at least 1.
+        per_sec: u64,
+        /// The most that is given out at once, in thousandths of a request unit; at least [`LEAST_BURST`].
+        burst: u64,
+    },
+}
+
+/// The owner's account of one limit. See the [module](self).
+#[derive(Clone, Debug)]
+pub struct FleetShares {
+    /// Thousandths of a request unit per second.
+    per_sec: u64,
+    /// The size of a full bucket, as the time that it takes to refill.
+    burst: Nanos,
+    /// The moment at which the bucket will be full again.
+    full_at: Nanos,
+    /// Gates are held back before this.
+    held_until: Nanos,
+    boost: f64,
+    /// The last report.
+    reported: Nanos,
+    /// The last one of a refusal.
+    refused: Nanos,
+    /// The sum of all gates' demands.
+    total: Demand,
+    /// The sum of what gates have been granted.
+    granted: f64,
+    gates: Vec<Gate>,
+}
+
+/// The owner's account of one gate.
+#[derive(Clone, Copy, Debug, Default)]
+struct Gate {
+    demand: Demand,
+    /// The proportion of the limit that it has been granted.
+    granted: f64,
+}
+
+/// The rate that is asked for, in thousandths of a request unit per second, as of some moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Demand {
+    per_sec: f64,
+    as_of: Nanos,
+}
+
+/// One gate's report: what it did with one limit since its last one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Used {
+    /// The time since the last report. A shorter one than [`SHORTEST`] counts as that.
+    pub within: Nanos,
+    /// Charged, in thousandths of a request unit.
+    pub charged: u64,
+    /// Refused for this limit's sake, in thousandths of a request unit.
+    pub refused: u64,
+}
+
+impl Demand {
+    fn at(self, now: Nanos) -> f64 {
+        self.per_sec * (-fraction(now.saturating_sub(self.as_of), HALF_LIFE)).exp2()
+    }
+
+    fn add(&mut self, now: Nanos, per_sec: f64) {
+        let now = now.max(self.as_of);
+        *self = Self { per_sec: self.at(now) + per_sec, as_of: now };
+    }
+}
+
+impl FleetShares {
+    /// A full bucket of `per_sec` thousandths of a request unit a second, at least 1, that fills in `burst`, and nobody who asks.
+    #[must_use]
+    pub fn new(per_sec: u64, burst: Nanos) -> Self {
+        Self {
+            per_sec: per_sec.max(1),
+            burst,
+            full_at: Nanos::ZERO,
+            held_until: Nanos::ZERO,
+            boost: 1.0,
+            reported: Nanos::ZERO,
+            refused: Nanos::ZERO,
+            total: Demand::default(),
+            granted: 0.0,
+            gates: Vec::new(),
+        }
+    }
+
+    /// Takes in the report of the gate with this number; numbers are small.
+    pub fn report(&mut self, gate: usize, now: Nanos, used: Used) {
+        // Used at any time since the last report, perhaps only just now. As of its beginning, what came in since would be credited
+        // although the bucket may have been full; as of now, it would be lost although it may have been used.
+        let credited = Nanos(used.within.min(Nanos::from_secs(1)).0 / CREDITED);
+        let start = self.full_at.max(now.saturating_sub(credited));
+        self.full_at = start.saturating_add(self.time_for(used.charged));
+        self.count_demand(gate, now, used);
+
+        let level = self.level(now);
+        let is_scarce = level < self.burst.0 as f64 / 2.0;
+        // What a report brings at once has been used over some time.
+        let in_report = used.within.saturating_sub(credited).0 as f64;
+        if level + in_report < self.burst.0 as f64 / 2.0 || used.refused > 0 && now < self.held_until {
+            self.held_until = now.saturating_add(HELD_BACK);
+        }
+        if used.refused > 0 {
+            self.refused = self.refused.max(now);
+        }
+        let are_refused = now < self.refused.saturating_add(LATELY);
+        let passed = now.saturating_sub(self.reported);
+        self.reported = self.reported.max(now);
+        let factor = match (is_scarce, are_refused) {
+            (true, _) => (-fraction(passed, BOOST_FALLS)).exp2(),
+            (false, true) => fraction(passed, BOOST_RISES).exp2(),
+            (false, false) => (-fraction(passed, BOOST_RISES)).exp2(),
+        };
+        self.boost = (self.boost * factor).clamp(1.0, MOST_BOOST);
+    }
+
+    fn count_demand(&mut self, gate: usize, now: Nanos, used: Used) {
+        let within = used.within.max(SHORTEST).0 as f64 / NANOS_PER_SEC as f64;
+        let asked_for = used.charged.saturating_add(used.refused) as f64 / within;
+        if self.gates.len() <= gate {
+            self.gates.resize(gate + 1, Gate::default());
+        }
+        let demand = &mut self.gates[gate].demand;
+        let more = asked_for - demand.at(now);
+        if more > 0.0 {
+            demand.add(now, more);
+            self.total.add(now, more);
+        }
+    }
+
+    /// The share of a gate that has just reported, until its next report.
+    #[must_use]
+    pub fn share(&mut self, gate: usize, now: Nanos) -> Share {
+        if now >= self.held_until {
+            self.grant(gate, 0.0);
+            return Share::Whole;
+        }
+        let total = self.total.at(now);
+        let demand = self.gates.get(gate).map_or(0.0, |gate| gate.demand.at(now));
+        let proportion = self.grant(gate, if demand < total { demand / total } else { 1.0 });
+        let level = self.level(now);
+        let factor = 1.0 + level / CORRECTION.0 as f64;
+        let per_sec = self.per_sec as f64 * proportion * factor.max(0.0) * self.boost;
+        let burst = self.per_sec as f64 * proportion * fraction(self.burst, Nanos::from_secs(1));
+        let debt = self.burst.saturating_add(CORRECTION);
+        Share::Part {
+            reject_until: self.full_at.saturating_sub(debt),
+            per_sec: (per_sec as u64).max(1),
+            burst: (burst as u64).max(LEAST_BURST.0.into()),
+        }
+    }
+
+    /// Grants a gate this proportion of the limit, or what the others leave of it. Returns the proportion.
+    fn grant(&mut self, gate: usize, proportion: f64) -> f64 {
+        let Some(gate) = self.gates.get_mut(gate) else { return 0.0 };
+        let others = (self.granted - gate.granted).max(0.0);
+        gate.granted = proportion.min(1.0 - others).max(0.0);
+        self.granted = others + gate.granted;
+        gate.granted
+    }
+
+    /// The content of the bucket, below zero in debt, as the time in which it comes in, in nanoseconds.
+    fn level(&self, now: Nanos) -> f64 {
+        self.burst.0 as f64 - self.full_at.saturating_sub(now).0 as f64
+    }
+
+    /// The time in which so many thousandths of a request unit come in.
+    fn time_for(&self, cost: u64) -> Nanos {
+        let time = u128::from(cost) * u128::from(NANOS_PER_SEC) / u128::from(self.per_sec);
+        Nanos(u64::try_from(time).unwrap_or(u64::MAX))
+    }
+}
+
+fn fraction(part: Nanos, of: Nanos) -> f64 {
+    part.0 as f64 / of.0 as f64
+}
+
+/// The time in which a demand that is no longer there halves.
+pub const HALF_LIFE: Nanos = Nanos::from_millis(500);
+/// The time in which what is left in the bucket, or owed, is given out, or held back.
+pub const CORRECTION: Nanos = Nanos::from_millis(200);
+/// How long gates are held back after the bucket was last less than half full, or a request refused. Longer than most pauses of
+/// a load that comes and goes: whatever comes in while nobody is held back passes at all gates at once.
+pub const HELD_BACK: Nanos = Nanos::from_secs(10);
+/// The least that a gate may give out at once: what one request usually costs.
+pub const LEAST_BURST: MilliRu = MilliRu::ONE_RU;
+/// The most that parts together are larger than the limit for, beside what is in the bucket.
+pub const MOST_BOOST: f64 = 32.0;
+/// The time in which the boost doubles, while requests are refused that need not be; or halves, while none are.
+pub const BOOST_RISES: Nanos = Nanos::from_millis(500);
+/// The time in which the boost halves, while the bucket is less than half full.
+pub const BOOST_FALLS: Nanos = Nanos::from_millis(100);
+/// A refusal that was reported longer ago says nothing of the present.
+pub const LATELY: Nanos = Nanos::from_millis(50);
+/// The part of the time between two reports after which a full bucket counts as used at once: one in so many.
+const CREDITED: u64 = 4;
+/// The shortest time between two reports of a gate that counts as such.
+pub const SHORTEST: Nanos = Nanos::from_millis(1);
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// RU a second.
+    const LIMIT: u64 = 1_000;
+    const BURST: Nanos = Nanos::from_millis(100);
+    const TICK: Nanos = Nanos::from_millis(100);
+
+    fn at(millis: u64) -> Nanos {
+        Nanos::from_millis(10_000 + millis)
+    }
+
+    fn shares() -> FleetShares {
+        FleetShares::new(LIMIT * 1_000, BURST)
+    }
+
+    /// Gates that are held back since far too much was given out once; the bucket is full again.
+    fn held_back() -> FleetShares {
+        let mut shares = shares();
+        shares.report(9, at(0).saturating_sub(Nanos::from_secs(9)), used(500, 0));
+        shares
+    }
+
+    /// What was charged and refused within a tick, in RU.
+    fn used(charged: u64, refused: u64) -> Used {
+        Used { within: TICK, charged: charged * 1_000, refused: refused * 1_000 }
+    }
+
+    /// A part in RU a second, and its burst in RU, to the nearest.
+    fn part(share: Share) -> (u64, u64) {
+        match share {
+            Share::Part { per_sec, burst, .. } => ((per_sec + 500) / 1_000, (burst + 500) / 1_000),
+            Share::Whole => panic!("nobody is held back"),
+        }
+    }
+
+    #[test]
+    fn while_the_bucket_is_half_full_nobody_is_held_back() {
+        let mut shares = shares();
+        for millis in (0..5_000).step_by(100) {
+            // 95 RU in 100 ms, of two gates.
+            for (gate, charged) in [(0, 30), (1, 65)] {
+                shares.report(gate, at(millis), used(charged, 0));
+                assert_eq!(shares.share(gate, at(millis)), Share::Whole);
+            }
+        }
+        shares.report(0, at(5_000), used(160, 0));
+        assert!(matches!(shares.share(0, at(5_000)), Share::Part { .. }));
+        // Refusals renew it, and so does a bucket that is not half full.
+        shares.report(0, at(14_000), used(0, 1));
+        assert!(matches!(shares.share(0, at(23_999)), Share::Part { .. }));
+        assert_eq!(shares.share(0, at(24_000)), Share::Whole);
+    }
+
+    #[test]
+    fn parts_follow_demand_and_what_is_in_the_bucket() {
+        // What is charged takes from the 100 RU of the bucket, but for 25 that have come in meanwhile.
+        for (charged, sum) in [(100, 1_125), (125, 1_000), (225, 500), (305, 100)] {
+            let mut shares = held_back();
+            shares.report(0, at(0), used(charged, 400 - charged));
+            shares.report(1, at(0), used(0, 1_200));
+            let parts = [0, 1].map(|gate| part(shares.share(gate, at(0))));
+            assert_eq!(parts, [((sum + 2) / 4, 25), ((sum * 3 + 2) / 4, 75)], "{charged}");
+            // Who was asked for nothing may give out one request.
+            shares.report(2, at(0), used(0, 0));
+            assert_eq!(part(shares.share(2, at(0))), (0, 1), "{charged}");
+        }
+    }
+
+    #[test]
+    fn gates_are_never_granted_more_than_all() {
+        let mut shares = held_back();
+        for gate in 0..2 {
+            shares.report(gate, at(0), used(63, 337));
+        }
+        assert_eq!([0, 1].map(|gate| part(shares.share(gate, at(0))).1), [50, 50]);
+        // One is asked for three times as much, but the other has half.
+        shares.report(0, at(0), used(0, 1_200));
+        assert_eq!(part(shares.share(0, at(0))).1, 50);
+        assert_eq!(part(shares.share(1, at(0))).1, 25);
+        assert_eq!(part(shares.share(0, at(0))).1, 75);
+    }
+
+    #[test]
+    fn deep_debt_is_waited_for_and_paid() {
+        let mut shares = held_back();
+        shares.report(0, at(0), used(1_125, 0));
+        let Share::Part { reject_until, per_sec, .. } = shares.share(0, at(0)) else {
+            panic!("not held back")
+        };
+        // 1,000 RU are owed, of which smaller shares correct those of 200 ms.
+        assert_eq!((reject_until, per_sec), (at(800), 1));
+        assert_eq!(part(shares.share(0, at(801))).0, 5);
+        let Share::Part { reject_until, .. } = shares.share(0, at(801)) else { panic!("not held back") };
+        assert!(reject_until < at(801));
+    }
+
+    #[test]
+    fn demand_rises_at_once_and_halves_in_half_a_second() {
+        let mut shares = held_back();
+        shares.report(0, at(0), used(125, 275));
+        shares.report(1, at(0), used(0, 400));
+        assert_eq!([0, 1].map(|gate| part(shares.share(gate, at(0))).1), [50, 50]);
+        // All of it moves to the second, which is granted what the first no longer has.
+        for (millis, moved) in [(500, 50), (1_000, 67), (1_500, 80), (2_000, 89)] {
+            for (gate, asked_for) in [(0, 0), (1, 400)] {
+                shares.report(gate, at(millis), used(0, asked_for));
+                let burst = part(shares.share(gate, at(millis))).1;
+                assert!(gate == 0 || burst == moved, "{burst} after {millis} ms");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_refused_without_need_raises_all_parts() {
+        let mut shares = held_back();
+        shares.report(0, at(0), used(125, 100));
+        assert_eq!(part(shares.share(0, at(0))).0, 1_000);
+        let mut rate = |millis, charged, refused| {
+            shares.report(0, at(millis), used(charged, refused));
+            part(shares.share(0, at(millis))).0
+        };
+        // The bucket is full again, which alone makes it 1,500.
+        assert_eq!(rate(500, 0, 1), 3_000);
+        assert_eq!(rate(1_000, 0, 1), 6_000);
+        assert_eq!(rate(10_000, 0, 1), 1_500 * 32);
+        assert_eq!(rate(10_500, 0, 0), 1_500 * 16);
+        // What is too much ends it at once.
+        assert_eq!(rate(11_000, 125, 0), 1_000);
+    }
+
+    proptest! {
+        #[test]
+        fn any_report_is_safe(
+            per_sec: u64, burst: u64, reports in prop::collection::vec(any::<(u8, u64, u64, u64, u64)>(), 1..30),
+        ) {
+            let mut shares = FleetShares::new(per_sec, Nanos(burst));
+            for (gate, now, within, charged, refused) in reports {
+                shares.report(gate.into(), Nanos(now), Used { within: Nanos(within), charged, refused });
+                if let Share::Part { per_sec, burst, .. } = shares.share(gate.into(), Nanos(now)) {
+                    prop_assert!(per_sec > 0 && burst > 0);
+                }
+                prop_assert!(shares.granted < 1.000_001, "{}", shares.granted);
+            }
+        }
+    }
+}
