@@ -263,7 +263,7 @@ mod tests {
         shares
     }
 
-    /// What was charged and refused within a tick, in RU.
+    /// A report of so many RU charged and refused within a tick.
     fn used(charged: u64, refused: u64) -> Used {
         Used { within: TICK, charged: charged * 1_000, refused: refused * 1_000 }
     }

@@ -162,7 +162,7 @@ const FLEET_SCHEMES: [Algorithm; 5] = [
     Algorithm::PrefetchedTokens,
     Algorithm::Sampling,
 ];
-/// What happens before does not count as above the limit, where the run is twice as long.
+/// The time before which nothing counts as above the limit, where the run is twice as long.
 const SETTLING: Nanos = Nanos::from_secs(10);
 
 /// A report with what it is about.
