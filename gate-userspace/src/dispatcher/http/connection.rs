@@ -158,7 +158,8 @@ impl Connection {
             self.note_memory();
         }
         if self.is_http2.get().is_none() {
-            self.is_http2.set(Some(bytes[0] == b'P' && bytes.get(1).is_none_or(|&next| next == b'R')));
+            let len = bytes.len().min(PREFACE.len());
+            self.is_http2.set(Some(bytes[..len] == PREFACE[..len]));
         }
     }
 
@@ -249,6 +250,8 @@ impl Drop for ReadPause {
     }
 }
 
+/// The first bytes of HTTP/2.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0";
 /// The bytes that every connection may have read without a request: those that hyper's buffer begins with.
 const FREE: usize = 8 << 10;
 
@@ -344,6 +347,10 @@ mod tests {
             client.check_timeout(&limits, at(last + 1));
             assert_eq!(client.ended.get(), Some(cause));
         }
+        let other = client(1);
+        other.on_read(b"PROPFIND / HTTP/1.1");
+        other.check_timeout(&limits, at(3));
+        assert!(!other.drains.get(), "it speaks HTTP/1.1");
         let http2 = client(1);
         http2.on_read(b"PRI * HTTP/2.0");
         http2.check_timeout(&limits, at(3));
