@@ -69,7 +69,7 @@ impl Gates {
         }
     }
 
-    /// What requests waited for answers of the owner so far, in all.
+    /// The time that requests have waited for answers of the owner, in all.
     pub(super) fn waited(&self) -> Nanos {
         self.waited
     }
@@ -180,7 +180,7 @@ enum Owner {
     Shares(FleetShares),
 }
 
-/// What a gate is told.
+/// The answer to a report.
 enum Answer {
     Rejection(Rejection),
     Share(Share),
@@ -260,7 +260,7 @@ impl Owner {
 
 /// The cost of a request.
 const COST: MilliRu = MilliRu::ONE_RU;
-/// What a question to the owner takes, within a data centre.
+/// The time that a question to the owner takes, within a data centre.
 const ROUND_TRIP: Nanos = Nanos::from_micros(500);
 /// The tokens that are fetched at once: what comes in in this time at the limit.
 const FETCHED: Nanos = Nanos::from_millis(10);
