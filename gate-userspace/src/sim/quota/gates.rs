@@ -235,7 +235,7 @@ impl Owner {
         }
     }
 
-    /// What a gate is told with its report.
+    /// The answer to a gate that has just reported.
     fn answer(&mut self, gate: usize, now: Nanos) -> Answer {
         match self {
             Self::Shares(shares) => Answer::Share(shares.share(gate, now)),

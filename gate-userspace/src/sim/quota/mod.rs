@@ -92,7 +92,7 @@ pub struct Setup {
     pub local_bucket: bool,
     /// How long is simulated. From 10 s to a day.
     pub length: Nanos,
-    /// What passes before this time does not count as above the limit in a second or in 10 seconds: a fleet learns first where its
+    /// The time before which nothing counts as above the limit in a second or in 10 seconds: a fleet learns first where its
     /// requests come in. From 0 to half of `length`.
     pub settling: Nanos,
     /// The same seed gives the same report.
@@ -139,7 +139,7 @@ pub struct Report {
     pub above_limit_percent: Above,
     /// Below the exact shared counter, in percent of the limit.
     pub below_exact_percent: Below,
-    /// What a request waited for the shared counter on average, in microseconds, if a question takes 500.
+    /// The time that a request waited for the shared counter on average, in microseconds, if a question takes 500.
     pub added_latency_us: f64,
 }
 
