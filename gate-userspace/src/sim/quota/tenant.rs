@@ -18,7 +18,7 @@ pub(super) struct Outcome {
     pub(super) most_in_second: u64,
     pub(super) most_in_10_seconds: u64,
     pub(super) most_missed_in_second: u64,
-    /// What requests waited for an answer of the owner, in all.
+    /// The time that requests have waited for answers of the owner, in all.
     pub(super) waited: Nanos,
 }
 
