@@ -46,6 +46,13 @@ pub fn unix_millis() -> u64 {
     now.tv_sec().max(0).cast_unsigned() * 1_000 + now.tv_nsec().cast_unsigned() / 1_000_000
 }
 
+/// `CLOCK_REALTIME`: only for what HTTP says in it.
+#[must_use]
+#[allow(clippy::disallowed_methods, reason = "this is the place")]
+pub fn realtime() -> std::time::SystemTime {
+    std::time::SystemTime::now()
+}
+
 /// How long a tick of jiffies is: the kernel's coarse clocks go by them.
 ///
 /// # Panics

@@ -11,6 +11,7 @@
 //! - [`admin`]: what a running gate can be asked and told over its socket.
 //! - [`probe`]: asks guarded services how they are.
 //! - [`dispatcher`]: proxied services, from a client's bytes to the store and back.
+//! - [`cache`]: answers over HTTP, found by what was asked and kept once by what they are.
 //! - [`explanation`]: what the next request would get, as data.
 //! - [`kernel`]: the eBPF object, its maps and links; the only user of aya.
 //! - [`load`]: the open-loop load generator, and a store to send it to.
@@ -21,6 +22,7 @@ pub use gate_policy as policy;
 pub use gate_protocol as protocol;
 
 pub mod admin;
+pub mod cache;
 pub mod cli;
 pub mod clock;
 pub mod config;

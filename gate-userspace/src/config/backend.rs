@@ -6,6 +6,7 @@ use gate_common::units::{Fraction, Nanos};
 use ipnet::IpNet;
 
 use super::admission::{Admission, Objective};
+use super::cache::{self, Cache};
 use super::http::Http;
 use super::identity::StoreLogin;
 use super::parsers::{SWITCH, number, one_of, overlap, prefix, time};
@@ -74,6 +75,8 @@ pub struct Backend {
     pub trusted: Option<Vec<IpNet>>,
     /// The settings of HTTP; `None` for other protocols.
     pub http: Option<Http>,
+    /// The cache of answers over HTTP; `None` if there is none.
+    pub cache: Option<Cache>,
 }
 
 impl Backend {
@@ -115,7 +118,7 @@ pub struct HotKeys {
 }
 
 /// The keys that mean nothing without a backend.
-const KEYS: [&str; 31] = [
+const KEYS: [&str; 32] = [
     "tls",
     "backend_tls",
     "proxy_protocol",
@@ -147,6 +150,7 @@ const KEYS: [&str; 31] = [
     "overload_status",
     "rate_limit_fields",
     "rows",
+    "cache",
 ];
 
 /// Reads a service's backend, if it has one.
@@ -184,6 +188,7 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
     let store_login = identity::store_login(s, protocol);
     let (trusted, proxies) = trusted_proxies(s, protocol);
     let http = http::read(s, protocol, &names, routes, trusted);
+    let cache = cache::read(s, protocol, http.as_ref());
     let tls = tls::tls(s);
     let backend_tls = tls::backend_tls(s);
     Some(Backend {
@@ -196,6 +201,7 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
         store_login,
         trusted: proxies,
         http,
+        cache,
         tls,
         backend_tls,
         address: address?,

@@ -108,7 +108,7 @@ fn id(text: &str) -> Result<String, Wrong> {
 }
 
 /// The name of a field that no part of HTTP itself, nor gate, gives a meaning of its own.
-fn field_name(text: &str) -> Result<String, Wrong> {
+pub(super) fn field_name(text: &str) -> Result<String, Wrong> {
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
     let name = text.to_ascii_lowercase();
     if !(1..=MAX_NAME).contains(&text.len()) || !text.bytes().all(is_token) {

@@ -8,7 +8,7 @@
 //! - `units`: quantities as they are written.
 //! - `backend`, `admission`: what only proxied services say.
 //! - `query_types`: the query types of a proxied service.
-//! - `http`: what only services with that protocol say.
+//! - `http`: what only services with that protocol say; `cache` that of their answers.
 //! - `identity`: users, and what they may not do.
 //! - `parts`: tenants by key.
 //! - `price`: what requests cost, and how that learns.
@@ -37,6 +37,7 @@ use crate::protocol::deny::Deny;
 mod admission;
 mod backend;
 mod buckets;
+mod cache;
 mod defaults;
 mod descriptors;
 mod error;
@@ -68,6 +69,7 @@ mod warnings;
 
 pub use admission::{Admission, AdmissionPolicy, Codel, Fairness, Objective, Parallelism, WaitLimits};
 pub use backend::{Backend, HotKeys};
+pub use cache::{Cache, Dedup};
 pub use defaults::{ChangedDefault, changed_defaults};
 pub use error::Error;
 pub use fault::{Fault, Faults};

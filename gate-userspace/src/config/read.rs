@@ -43,6 +43,7 @@ pub(super) fn config(mut root: Section<'_>) -> Config {
     let read = service_sections.iter_mut().zip(service_names.list);
     let services: Vec<_> =
         read.map(|(section, name)| service(section, name, &names, &mut addresses)).collect();
+    cache_dirs_differ(&mut service_sections, &services);
     let dearest = services.iter().map(Frame::of).max().unwrap_or_default();
     let row = services.iter().map(|service| service.price.of_row()).min().unwrap_or_default();
     let types = services.iter().filter_map(|service| Some(&service.backend.as_ref()?.query_types));
@@ -101,6 +102,20 @@ fn service(
         tcp_price: tcp_price(section, protocol, transports),
         shedding: shedding::shedding(section, probe),
         probe,
+    }
+}
+
+/// Reports services that would share a directory.
+fn cache_dirs_differ(sections: &mut [Section<'_>], services: &[Service]) {
+    let dir = |service: &Service| Some(service.backend.as_ref()?.cache.as_ref()?.dir.clone());
+    for (place, service) in services.iter().enumerate() {
+        let Some(own) = dir(service) else { continue };
+        let mut earlier = services[..place].iter();
+        if let Some(other) = earlier.rfind(|other| dir(other).as_ref() == Some(&own)) {
+            let message =
+                format!("is in the directory of service {:?}; each needs one of its own", other.name);
+            sections[place].fault("cache", message);
+        }
     }
 }
 

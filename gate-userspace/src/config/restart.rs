@@ -60,6 +60,7 @@ fn of_service(old: &Service, new: &Service) -> impl Iterator<Item = &'static str
         store_login,
         trusted,
         http,
+        cache,
         tls,
         backend_tls,
         hot_keys,
@@ -103,6 +104,7 @@ fn of_service(old: &Service, new: &Service) -> impl Iterator<Item = &'static str
         ("tier_header", of_http(|old, new| old.tier_header != new.tier_header)),
         ("overload_status", of_http(|old, new| old.overload_status != new.overload_status)),
         ("rate_limit_fields", of_http(|old, new| old.rate_limit_fields != new.rate_limit_fields)),
+        ("cache", *cache != other.cache),
         // The files may be others: they are read again.
         ("tls", tls.is_some() != other.tls.is_some()),
         ("backend_tls", backend_tls.is_some() != other.backend_tls.is_some()),

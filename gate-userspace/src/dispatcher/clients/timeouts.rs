@@ -45,7 +45,7 @@ impl<W: Wire> Client<W> {
             if is_unauthenticated || is_idle() { self.quiet.get() + interval } else { Duration::ZERO };
         self.quiet.set(quiet);
         let patience = if is_unauthenticated { Some(limits.unknown_timeout) } else { limits.idle_timeout };
-        patience.is_some_and(|patience| quiet > patience.into())
+        patience.is_some_and(|patience| quiet > Duration::from(patience))
     }
 
     /// True if the request that it is sending has been unfinished for longer than `patience`, however often a byte of

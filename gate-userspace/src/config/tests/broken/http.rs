@@ -7,6 +7,28 @@ const MEMCACHED: &str = "protocol = \"memcached\"\n";
 
 pub(super) const ROWS: &[Broken] = &[
     (
+        "listen",
+        "backend = \"127.0.0.1:1\"\ncache = { dir = \"/c\" }\nlisten",
+        &["7: service[0].cache: means something only with protocol = \"http\"; others have hot_keys"],
+    ),
+    (
+        MEMCACHED,
+        "protocol = \"http\"\nbackend = \"127.0.0.1:1\"\ncache = { dir = \"c\", disk = \"16MiB\", max_object = \"5MiB\", key = [\"Cookie\"], size = \"1\" }\n",
+        &[
+            r#"7: service[0].cache.dir = "c": must be an absolute path without "..", e.g. "/sys/fs/bpf/gate""#,
+            r#"7: service[0].cache.key[0] = "Cookie": is a field that gate answers itself, or that makes an answer one client's own; requests with it pass by the cache, or need no key"#,
+            "7: service[0].cache.max_object = \"5MiB\": must be at most a quarter of disk (16MiB)",
+            r#"7: service[0].cache.size = "1": unknown key; known here: dedup, dir, disk, key, max_object, memory"#,
+        ],
+    ),
+    (
+        MEMCACHED,
+        "protocol = \"http\"\nbackend = \"127.0.0.1:1\"\ntrusted = \"10.0.0.1\"\ntenant_header = \"X-A\"\ncache = { dir = \"/c\", dedup = \"service\" }\n",
+        &[
+            r#"9: service[0].cache.dedup = "service": would give one tenant the answers that the store has for another, which it knows by tenant_header; write "tenant", or leave it out"#,
+        ],
+    ),
+    (
         MEMCACHED,
         "protocol = \"http\"\n",
         &[

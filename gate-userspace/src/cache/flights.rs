@@ -1,0 +1,150 @@
+//! One fetch for all who ask for the same at the same time.
+//!
+//! The first leads: it fetches, and its outcome is that of all who follow. A leader that is dropped has failed, so that
+//! nobody waits for one that is gone.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use hyper::body::Bytes;
+use tokio::sync::watch;
+
+use super::response::StoredResponse;
+
+/// The fetches that are under way, by what is asked.
+#[derive(Debug, Default)]
+pub(super) struct Flights(Mutex<HashMap<Box<[u8]>, Arc<Flight>>>);
+
+/// A fetch that is under way.
+#[derive(Debug)]
+struct Flight {
+    outcome: watch::Sender<Option<Outcome>>,
+    /// True if what it brings is outdated: a request that changes has been answered since it began.
+    is_outdated: AtomicBool,
+}
+
+/// The outcome of a fetch.
+#[derive(Clone, Debug)]
+pub(crate) enum Outcome {
+    /// An answer that may be kept.
+    Stored(Arc<StoredResponse>, Bytes),
+    /// An answer that is one client's.
+    NotShared,
+    /// None.
+    Failed,
+}
+
+/// The part of a request in a fetch.
+#[derive(Debug)]
+pub(crate) enum Joined {
+    /// The request has to fetch.
+    Leader(Lead),
+    /// Another does.
+    Follower(watch::Receiver<Option<Outcome>>),
+}
+
+/// The duty to fetch. Dropped without an outcome, it has failed.
+#[derive(Debug)]
+pub(crate) struct Lead {
+    flights: Arc<Flights>,
+    flight: Arc<Flight>,
+    key: Box<[u8]>,
+}
+
+impl Flights {
+    /// Joins the fetch for a key, or begins it.
+    pub(super) fn join(self: &Arc<Self>, key: &[u8]) -> Joined {
+        let mut flights = self.lock();
+        if let Some(flight) = flights.get(key).filter(|flight| !flight.is_outdated.load(Relaxed)) {
+            return Joined::Follower(flight.outcome.subscribe());
+        }
+        let flight =
+            Arc::new(Flight { outcome: watch::Sender::new(None), is_outdated: AtomicBool::new(false) });
+        flights.insert(key.into(), Arc::clone(&flight));
+        Joined::Leader(Lead { flights: Arc::clone(self), flight, key: key.into() })
+    }
+
+    /// Has nothing be kept of the fetches under way for keys with this prefix, and nobody join them.
+    pub(super) fn outdate(&self, prefix: &[u8]) {
+        let flights = self.lock();
+        let outdated = flights.iter().filter(|(key, _)| key.starts_with(prefix));
+        outdated.for_each(|(_, flight)| flight.is_outdated.store(true, Relaxed));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Box<[u8]>, Arc<Flight>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Lead {
+    /// True if what it fetches must not be kept.
+    pub(crate) fn is_outdated(&self) -> bool {
+        self.flight.is_outdated.load(Relaxed)
+    }
+
+    /// Gives those who follow an outcome.
+    pub(crate) fn complete(self, outcome: Outcome) {
+        self.flight.outcome.send_replace(Some(outcome));
+    }
+}
+
+impl Drop for Lead {
+    fn drop(&mut self) {
+        let mut flights = self.flights.lock();
+        if flights.get(&self.key).is_some_and(|flight| Arc::ptr_eq(flight, &self.flight)) {
+            flights.remove(&self.key);
+        }
+        drop(flights);
+        self.flight.outcome.send_if_modified(|outcome| {
+            let has_none = outcome.is_none();
+            if has_none {
+                *outcome = Some(Outcome::Failed);
+            }
+            has_none
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lead(joined: Joined) -> Lead {
+        match joined {
+            Joined::Leader(lead) => lead,
+            Joined::Follower(_) => panic!("another leads"),
+        }
+    }
+
+    fn follow(joined: Joined) -> watch::Receiver<Option<Outcome>> {
+        match joined {
+            Joined::Follower(outcome) => outcome,
+            Joined::Leader(_) => panic!("nobody leads"),
+        }
+    }
+
+    #[test]
+    fn a_leader_that_is_dropped_has_failed_and_another_leads() {
+        let flights = Arc::new(Flights::default());
+        let first = lead(flights.join(b"a"));
+        let outcome = follow(flights.join(b"a"));
+        lead(flights.join(b"b")).complete(Outcome::NotShared);
+        assert!(outcome.borrow().is_none());
+        drop(first);
+        assert!(matches!(*outcome.borrow(), Some(Outcome::Failed)));
+        lead(flights.join(b"a")).complete(Outcome::NotShared);
+        assert!(flights.lock().is_empty());
+    }
+
+    #[test]
+    fn nobody_joins_a_fetch_that_began_before_a_change() {
+        let flights = Arc::new(Flights::default());
+        let old = lead(flights.join(b"a"));
+        flights.outdate(b"a");
+        let new = lead(flights.join(b"a"));
+        assert!(old.is_outdated() && !new.is_outdated());
+        old.complete(Outcome::NotShared);
+        assert!(follow(flights.join(b"a")).borrow().is_none(), "the old one's end is not the new one's");
+    }
+}

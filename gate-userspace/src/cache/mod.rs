@@ -1,0 +1,44 @@
+//! A cache by content: answers are found by what was asked, and their bodies kept once by what they are.
+//!
+//! ```text
+//! key ──► record: heads, times, digests ──► body, named by its SHA-256
+//!         memory, then redb (index.rs)       memory, then a file (blobs.rs)
+//! ```
+//!
+//! - [`Cache`]: looks up, inserts and removes. Start here.
+//! - [`response`]: an answer without its body, and what RFC 9111 lets be done with it. Pure.
+//! - [`record`]: what is kept under a key, and how it is written. Pure.
+//! - [`key`]: what was asked, of which host, and on whose behalf. Pure.
+//! - [`memory`]: records and bodies in memory, bounded by bytes.
+//! - [`flights`]: one fetch for all who ask for the same.
+//! - [`disk`]: the thread that writes, and the lock of the directory.
+//! - [`index`]: the database. [`blobs`]: the files.
+//! - [`removals`]: keys whose removal has not reached the disk.
+//! - [`counters`], [`digest`].
+//!
+//! **Invariants.** A body is given only if it has its digest: files are checked when they are read, so that neither a crash nor
+//! a damaged disk changes an answer. A file is there before the record that names it, and goes after it. The database and the
+//! files are touched by threads that serve no client. What is removed is not found again, whatever the disk still has.
+
+mod blobs;
+mod counters;
+mod digest;
+mod disk;
+mod flights;
+mod index;
+mod key;
+mod memory;
+mod record;
+mod removals;
+mod response;
+mod store;
+
+pub use counters::{CacheEvent, Counters};
+pub use digest::Digest;
+pub(crate) use digest::Hasher;
+pub(crate) use flights::{Joined, Lead, Outcome};
+pub use index::Usage;
+pub(crate) use key::Key;
+pub(crate) use response::{Fields, Freshness, StoredResponse, keyed_request};
+pub use store::{Cache, OpenError, Verified};
+pub(crate) use store::{Gathered, SCHEMES};

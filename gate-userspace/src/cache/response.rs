@@ -1,0 +1,213 @@
+//! An answer without its body, and what RFC 9111 lets a shared cache do with it. Pure.
+//!
+//! Deviations, all of them towards less: an answer without an explicit lifetime is asked about each time (no heuristics); one
+//! with `Set-Cookie` is not kept; one that could neither be given again nor be asked about is not kept. A kept answer was
+//! fetched with the fields of its key alone, so a request with another field that `Vary` names does not match it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use http_cache_semantics::{BeforeRequest, CacheOptions, CachePolicy};
+use hyper::header::{
+    AGE, CACHE_CONTROL, CONTENT_RANGE, ETAG, HeaderMap, HeaderName, HeaderValue, IF_MODIFIED_SINCE,
+    IF_NONE_MATCH, LAST_MODIFIED, PRAGMA, SET_COOKIE, VARY,
+};
+use hyper::http::{request, response};
+use hyper::{Request, StatusCode};
+
+use super::digest::Digest;
+
+/// Fields of a request that are part of its key, by name; several values of one are joined.
+pub(crate) type Fields = Vec<(HeaderName, HeaderValue)>;
+
+/// An answer that is kept, without its body.
+#[derive(Clone, Debug)]
+pub(crate) struct StoredResponse {
+    /// Fields of the request that are part of the key.
+    pub(crate) fields: Fields,
+    pub(crate) status: StatusCode,
+    /// Those of the origin that concern no connection.
+    pub(crate) headers: HeaderMap,
+    pub(crate) received: SystemTime,
+    pub(crate) digest: Digest,
+    pub(crate) len: u64,
+    policy: CachePolicy,
+    fresh_until: SystemTime,
+    /// True if every request with its key matches it.
+    matches_all: bool,
+    /// When its use was noted, in seconds since 1970.
+    noted: Arc<AtomicU64>,
+}
+
+/// The use that a request may make of a kept answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Freshness {
+    /// The answer may be given.
+    Fresh,
+    /// The origin has to be asked first, with these fields.
+    Stale(Fields),
+    /// The answer is for other requests.
+    Mismatch,
+}
+
+impl StoredResponse {
+    /// The answer with this head and body to `request`, which had no fields that are not part of its key but `Host`. `None` if
+    /// it is not to be kept.
+    pub(crate) fn new(
+        request: &request::Parts,
+        fields: Fields,
+        (status, mut headers): (StatusCode, HeaderMap),
+        received: SystemTime,
+        (digest, len): (Digest, u64),
+    ) -> Option<Self> {
+        bound_age(&mut headers);
+        if headers.contains_key(SET_COOKIE) || headers.contains_key(CONTENT_RANGE) {
+            return None;
+        }
+        let names: Vec<_> = vary(&headers).collect();
+        if names.contains(&"*") {
+            return None;
+        }
+        let matches_all = names
+            .iter()
+            .all(|name| fields.iter().any(|(known, _)| known.as_str().eq_ignore_ascii_case(name)));
+        let mut answer = hyper::Response::new(());
+        *answer.status_mut() = status;
+        *answer.headers_mut() = headers;
+        let policy = CachePolicy::new_options(request, &answer, received, OPTIONS);
+        let ttl = policy.time_to_live(received).min(LONGEST);
+        let headers = answer.into_parts().0.headers;
+        let has_validator = headers.contains_key(ETAG) || headers.contains_key(LAST_MODIFIED);
+        if !policy.is_storable() || (ttl.is_zero() && !has_validator) {
+            return None;
+        }
+        let fresh_until = received + ttl;
+        let noted = Arc::new(AtomicU64::new(secs(received)));
+        Some(Self { fields, status, headers, received, digest, len, policy, fresh_until, matches_all, noted })
+    }
+
+    /// The use that this request, with all its fields, may make of it.
+    pub(crate) fn freshness(&self, request: &request::Parts, now: SystemTime) -> Freshness {
+        let headers = &request.headers;
+        let is_plain = !headers.contains_key(CACHE_CONTROL) && !headers.contains_key(PRAGMA);
+        // The usual way, without the copies of the other.
+        if is_plain && self.matches_all && now < self.fresh_until && self.received <= now {
+            return Freshness::Fresh;
+        }
+        match self.policy.before_request(request, now) {
+            BeforeRequest::Fresh(_) => Freshness::Fresh,
+            BeforeRequest::Stale { matches: true, .. } => Freshness::Stale(self.validators()),
+            BeforeRequest::Stale { matches: false, .. } => Freshness::Mismatch,
+        }
+    }
+
+    /// True if its use has not been noted for so long; it is now.
+    pub(super) fn is_use_due(&self, now: SystemTime, every: Duration) -> bool {
+        let is_due = secs(now).saturating_sub(self.noted.load(Relaxed)) >= every.as_secs();
+        if is_due {
+            self.noted.store(secs(now), Relaxed);
+        }
+        is_due
+    }
+
+    /// The time since it was made, in seconds.
+    pub(crate) fn age(&self, now: SystemTime) -> u64 {
+        self.policy.age(now).as_secs()
+    }
+
+    /// The same, with what a 304 says of it. `None` if that is about another, or it is not to be kept any more.
+    pub(crate) fn revalidated(
+        &self,
+        request: &request::Parts,
+        head: &response::Parts,
+        now: SystemTime,
+    ) -> Option<Self> {
+        let headers = self.merged(&head.headers)?;
+        Self::new(request, self.fields.clone(), (self.status, headers), now, (self.digest, self.len))
+    }
+
+    /// Its fields with those of a 304; `None` if that is about another answer.
+    pub(crate) fn merged(&self, newer: &HeaderMap) -> Option<HeaderMap> {
+        // It was asked with the validators of this one alone, so a 304 without any is about it.
+        for name in [ETAG, LAST_MODIFIED] {
+            let differ =
+                newer.get(&name).zip(self.headers.get(&name)).is_some_and(|(a, b)| opaque(a) != opaque(b));
+            if differ {
+                return None;
+            }
+        }
+        let mut merged = self.headers.clone();
+        for name in newer.keys().filter(|name| !OF_BODY.contains(&name.as_str())) {
+            merged.remove(name);
+            merged.extend(newer.get_all(name).into_iter().map(|value| (name.clone(), value.clone())));
+        }
+        if !newer.contains_key(AGE) {
+            merged.remove(AGE);
+        }
+        Some(merged)
+    }
+
+    /// The fields that ask the origin if it still holds.
+    fn validators(&self) -> Fields {
+        let field = |name: &HeaderName, of: HeaderName| Some((of, self.headers.get(name)?.clone()));
+        [field(&ETAG, IF_NONE_MATCH), field(&LAST_MODIFIED, IF_MODIFIED_SINCE)]
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+}
+
+/// The request that a kept answer was the answer to, as its policy sees it.
+pub(crate) fn keyed_request(path: &str, host: &HeaderValue, fields: &Fields) -> Option<request::Parts> {
+    let mut parts = Request::get(path).body(()).ok()?.into_parts().0;
+    parts.headers.insert(hyper::header::HOST, host.clone());
+    fields.iter().for_each(|(name, value)| drop(parts.headers.insert(name, value.clone())));
+    Some(parts)
+}
+
+fn secs(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// The names of the fields that an answer depends on.
+fn vary(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let values = headers.get_all(VARY).into_iter();
+    let items = values.flat_map(|value| value.to_str().unwrap_or("*").split(','));
+    items.map(str::trim).filter(|name| !name.is_empty())
+}
+
+/// A validator without the mark of weak ones.
+fn opaque(value: &HeaderValue) -> &[u8] {
+    let value = value.as_bytes().trim_ascii();
+    value.strip_prefix(b"W/").unwrap_or(value)
+}
+
+/// Makes an age one that can be added to: others count as the longest (RFC 9111, 1.2.2).
+fn bound_age(headers: &mut HeaderMap) {
+    let Some(said) = headers.get(AGE) else { return };
+    let age = said.to_str().ok().and_then(|said| said.parse::<u64>().ok());
+    let is_number = said.as_bytes().iter().all(u8::is_ascii_digit);
+    match age {
+        Some(age) if age <= MOST_SECS => {}
+        None if !is_number => drop(headers.remove(AGE)),
+        _ => drop(headers.insert(AGE, HeaderValue::from(MOST_SECS))),
+    }
+}
+
+const OPTIONS: CacheOptions = CacheOptions {
+    shared: true,
+    cache_heuristic: 0.0,
+    immutable_min_time_to_live: Duration::ZERO,
+    ignore_cargo_cult: false,
+};
+/// Ten years: longer lifetimes are no different.
+const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
+/// The longest time that HTTP can say (RFC 9111, 1.2.2).
+const MOST_SECS: u64 = 1 << 31;
+/// Fields of a body, which a 304 does not change.
+const OF_BODY: [&str; 5] =
+    ["content-length", "content-encoding", "content-range", "content-md5", "transfer-encoding"];
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,104 @@
+use hyper::header::HOST;
+
+use super::*;
+
+fn at(secs: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(1_000_000_000 + secs)
+}
+
+fn headers(fields: &[(&'static str, &str)]) -> HeaderMap {
+    let field = |(name, value): &(&'static str, &str)| {
+        (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())
+    };
+    fields.iter().map(field).collect()
+}
+
+/// The fields of a key.
+fn fields() -> Fields {
+    vec![(HeaderName::from_static("accept-encoding"), HeaderValue::from_static("gzip"))]
+}
+
+fn kept(status: u16, said: &[(&'static str, &str)]) -> Option<StoredResponse> {
+    let request = keyed_request("/a", &HeaderValue::from_static("h"), &fields()).unwrap();
+    let answer = (StatusCode::from_u16(status).unwrap(), headers(said));
+    StoredResponse::new(&request, fields(), answer, at(0), (Digest::of(b""), 0))
+}
+
+fn request(said: &[(&'static str, &str)]) -> request::Parts {
+    let mut parts = keyed_request("/a", &HeaderValue::from_static("h"), &fields()).unwrap();
+    parts.headers.extend(headers(said));
+    parts
+}
+
+#[test]
+fn only_what_may_be_given_again_is_kept() {
+    for (status, said, is_kept) in [
+        (200, &[("cache-control", "max-age=9")][..], true),
+        (200, &[("cache-control", "s-maxage=9, max-age=0")], true),
+        (200, &[("etag", "\"1\"")], true),
+        (404, &[("cache-control", "max-age=9")], true),
+        (200, &[], false),
+        (200, &[("cache-control", "max-age=0")], false),
+        (200, &[("cache-control", "private, max-age=9")], false),
+        (200, &[("cache-control", "no-store, max-age=9")], false),
+        (200, &[("cache-control", "no-cache")], false),
+        (200, &[("cache-control", "no-cache"), ("etag", "\"1\"")], true),
+        (200, &[("cache-control", "public, max-age=9"), ("set-cookie", "a=1")], false),
+        (200, &[("cache-control", "max-age=9"), ("vary", "accept, *")], false),
+        (200, &[("cache-control", "max-age=9"), ("age", "9")], false),
+        (200, &[("cache-control", "max-age=9"), ("age", "99999999999999999999")], false),
+        (200, &[("cache-control", "max-age=99999999999999999999, max-age=9")], false),
+        (206, &[("cache-control", "max-age=9"), ("content-range", "bytes 0-1/3")], false),
+        (500, &[("cache-control", "max-age=9")], false),
+        (304, &[("cache-control", "max-age=9")], false),
+    ] {
+        assert_eq!(kept(status, said).is_some(), is_kept, "{status} {said:?}");
+    }
+}
+
+#[test]
+fn a_request_may_ask_for_less_than_the_origin_allows() {
+    let response = kept(200, &[("cache-control", "max-age=60"), ("etag", "\"1\"")]).unwrap();
+    let stale = Freshness::Stale(vec![(IF_NONE_MATCH, HeaderValue::from_static("\"1\""))]);
+    for (said, secs, expected) in [
+        (&[][..], 59, Freshness::Fresh),
+        (&[], 60, stale.clone()),
+        (&[("cache-control", "no-cache")], 1, stale.clone()),
+        (&[("pragma", "no-cache")], 1, stale.clone()),
+        (&[("cache-control", "max-age=5")], 5, Freshness::Fresh),
+        (&[("cache-control", "max-age=5")], 6, stale.clone()),
+        (&[("cache-control", "min-fresh=10")], 55, stale.clone()),
+        (&[("x", "1")], 1, Freshness::Fresh),
+    ] {
+        assert_eq!(response.freshness(&request(said), at(secs)), expected, "{said:?} {secs}");
+    }
+    assert_eq!(response.age(at(7)), 7);
+}
+
+#[test]
+fn what_varies_outside_the_key_is_for_requests_without_that() {
+    let response =
+        kept(200, &[("cache-control", "max-age=60"), ("vary", "Accept-Encoding, X-Kind")]).unwrap();
+    assert_eq!(response.freshness(&request(&[]), at(1)), Freshness::Fresh);
+    assert_eq!(response.freshness(&request(&[("x-kind", "1")]), at(1)), Freshness::Mismatch);
+    let response = kept(200, &[("cache-control", "max-age=60"), ("vary", "Accept-Encoding")]).unwrap();
+    assert_eq!(response.freshness(&request(&[("x-kind", "1")]), at(1)), Freshness::Fresh);
+}
+
+#[test]
+fn a_304_changes_fields_and_not_the_body() {
+    let response =
+        kept(200, &[("etag", "\"1\""), ("content-length", "0"), ("link", "<a>"), ("age", "5")]).unwrap();
+    let merged = |said| response.merged(&headers(said));
+    let newer = merged(&[("link", "<b>"), ("link", "<c>"), ("content-length", "7")]).unwrap();
+    assert_eq!(newer.get_all("link").iter().collect::<Vec<_>>(), ["<b>", "<c>"]);
+    assert_eq!((&newer["content-length"], newer.get("age")), (&HeaderValue::from_static("0"), None));
+    assert!(merged(&[("etag", "W/\"1\"")]).is_some());
+    assert!(merged(&[("etag", "\"2\"")]).is_none(), "it is about another");
+    let head = hyper::Response::builder().status(304).header("cache-control", "no-store").body(()).unwrap();
+    assert!(
+        response.revalidated(&request(&[]), &head.into_parts().0, at(9)).is_none(),
+        "it is kept no longer"
+    );
+    assert!(response.policy.is_storable() && request(&[]).headers.contains_key(HOST));
+}

@@ -1,0 +1,343 @@
+//! The cache of a service: memory before disk, and what is under way.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use gate_common::units::Nanos;
+use hyper::body::Bytes;
+use quick_cache::sync::Cache as Recent;
+use tokio::sync::Semaphore;
+
+use super::blobs::Read;
+use super::counters::{CacheEvent, Counters};
+use super::digest::Digest;
+use super::disk::{Disk, NotLocked};
+use super::flights::{Flights, Joined};
+use super::index::{Change, Usage};
+use super::key::Key;
+use super::memory::Memory;
+use super::record::Record;
+use super::response::{Fields, StoredResponse};
+use crate::config;
+
+/// The cache of a service. All its threads share it.
+#[derive(Debug)]
+pub struct Cache {
+    /// Its part of the configuration.
+    pub settings: config::Cache,
+    memory: Memory,
+    disk: Disk,
+    flights: Arc<Flights>,
+    /// Until when what is under a key is taken for one client's own.
+    unshared: Recent<Box<[u8]>, Nanos>,
+    /// The bytes of bodies that are being fetched.
+    gathered: AtomicU64,
+    /// Reads of files at a time.
+    reads: Semaphore,
+    counters: Arc<Counters>,
+}
+
+/// Why a cache cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Another gate has the directory.
+    #[error(
+        "another gate has the cache in {}: give this one a `dir` of its own, or --takeover to take its place",
+        dir.display()
+    )]
+    Taken {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// The system refuses.
+    #[error("the cache cannot be kept in {}: {source}", dir.display())]
+    System {
+        /// The directory.
+        dir: PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
+}
+
+/// The findings of a look at all files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// Bodies that are what their name says.
+    pub sound: u64,
+    /// Those that are not; they are removed.
+    pub damaged: u64,
+    /// Those that a record names and that are not there.
+    pub missing: u64,
+}
+
+impl Cache {
+    /// Opens a cache; `takes_over` if another gate may still have it, which leaves it soon.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`].
+    pub fn open(settings: &config::Cache, takes_over: bool) -> Result<Self, OpenError> {
+        let counters = Arc::new(Counters::default());
+        let opened = Disk::open(&settings.dir, settings.disk, Arc::clone(&counters), takes_over);
+        let disk = opened.map_err(|error| match error {
+            NotLocked::Taken => OpenError::Taken { dir: settings.dir.clone() },
+            NotLocked::System(source) => OpenError::System { dir: settings.dir.clone(), source },
+        })?;
+        Ok(Self {
+            memory: Memory::new(settings.memory, settings.max_object),
+            disk,
+            flights: Arc::default(),
+            unshared: Recent::new(UNSHARED),
+            gathered: AtomicU64::new(0),
+            reads: Semaphore::new(READS),
+            counters,
+            settings: settings.clone(),
+        })
+    }
+
+    /// True if it may be used: the directory is this gate's.
+    pub(crate) fn is_open(&self) -> bool {
+        self.disk.is_owner()
+    }
+
+    /// Leaves the directory to another gate, once what is to be written is. From now on it is not used.
+    pub fn leave(&self) {
+        self.disk.leave();
+    }
+
+    /// The same, and waits for it.
+    pub fn close(&self) {
+        self.disk.close();
+    }
+
+    /// The counters.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Counts an event.
+    pub(crate) fn count(&self, event: CacheEvent) {
+        self.counters.count(event);
+    }
+
+    /// The records and bodies on disk; `None` while they cannot be read.
+    #[must_use]
+    pub fn usage(&self) -> Option<Usage> {
+        self.disk.shared().opened().map(|opened| opened.index.usage())
+    }
+
+    /// The bytes in memory.
+    #[must_use]
+    pub fn memory(&self) -> u64 {
+        self.memory.weight()
+    }
+
+    /// The record under a key, from memory.
+    pub(crate) fn record_in_memory(&self, key: &Key) -> Option<Arc<Record>> {
+        self.memory.record(key.bytes())
+    }
+
+    /// The record under a key, from memory or disk.
+    pub(crate) async fn record(&self, key: &Key) -> Option<Arc<Record>> {
+        if let Some(record) = self.memory.record(key.bytes()) {
+            return Some(record);
+        }
+        let shared = Arc::clone(self.disk.shared());
+        let generation = shared.removals.begin(key.bytes())?;
+        let wanted = key.clone();
+        let _permit = self.reads.acquire().await.ok()?;
+        let read = tokio::task::spawn_blocking(move || {
+            let payload = shared.opened()?.index.get(wanted.bytes());
+            let payload = payload.inspect_err(|error| tracing::warn!(%error, "reading the cache")).ok()??;
+            Record::decode(&payload, wanted.path(), wanted.host())
+        });
+        let record = Arc::new(read.await.ok()??);
+        if !self.disk.shared().removals.is_current(generation) {
+            return None;
+        }
+        self.memory.put_record(key.bytes().into(), Arc::clone(&record));
+        Some(record)
+    }
+
+    /// The body of an answer, from memory.
+    pub(crate) fn body_in_memory(&self, digest: &Digest) -> Option<Bytes> {
+        self.memory.body(digest)
+    }
+
+    /// The body of an answer, from memory or disk.
+    pub(crate) async fn body(&self, response: &StoredResponse) -> Option<Bytes> {
+        let StoredResponse { digest, len, .. } = *response;
+        if let Some(body) = self.memory.body(&digest) {
+            return Some(body);
+        }
+        let shared = Arc::clone(self.disk.shared());
+        let _permit = self.reads.acquire().await.ok()?;
+        let read = tokio::task::spawn_blocking(move || Some(shared.opened()?.blobs.read(&digest, len)));
+        match read.await.ok()?? {
+            Ok(Read::Whole(bytes)) => {
+                let body = Bytes::from(bytes);
+                self.memory.put_body(digest, body.clone());
+                Some(body)
+            }
+            Ok(Read::Absent) => None,
+            Ok(Read::Damaged) => {
+                self.disk.discard(digest);
+                None
+            }
+            Err(error) => {
+                tracing::warn!(%error, %digest, "a file of the cache cannot be read");
+                None
+            }
+        }
+    }
+
+    /// Keeps an answer under a key.
+    pub(crate) fn insert(&self, key: &Key, response: &Arc<StoredResponse>, body: &Bytes, now: SystemTime) {
+        if !self.is_open() {
+            return;
+        }
+        let before = self.memory.record(key.bytes()).unwrap_or_default();
+        let record = Arc::new(before.with(Arc::clone(response)));
+        let bodies = record.bodies();
+        let payload = record.encode();
+        self.memory.put_body(response.digest, body.clone());
+        self.memory.put_record(key.bytes().into(), record);
+        let at = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let change = Change::Put { key: key.bytes().into(), at, bodies, payload };
+        self.disk.put(change, vec![(response.digest, body.clone())]);
+        self.count(CacheEvent::Stored);
+    }
+
+    /// Stops keeping the answer to requests with these fields: it does not hold any more.
+    pub(crate) fn forget(&self, key: &Key, fields: &Fields) {
+        let Some(record) = self.memory.record(key.bytes()) else { return };
+        let left = record.without(fields);
+        self.memory.remove(key.bytes());
+        self.disk.remove(key.bytes());
+        if !left.is_empty() {
+            self.memory.put_record(key.bytes().into(), Arc::new(left));
+        }
+    }
+
+    /// Notes that an answer was given, for what is used least to go first.
+    pub(crate) fn touch(&self, key: &Key, response: &StoredResponse, now: SystemTime) {
+        if response.is_use_due(now, TOUCH_EVERY) {
+            let at = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+            self.disk.put(Change::Touch { key: key.bytes().into(), at }, Vec::new());
+        }
+    }
+
+    /// Removes what is under a tenant's keys of a URL: it has been changed. What is being fetched is not kept.
+    pub(crate) fn invalidate(&self, key: &Key) {
+        for scheme in SCHEMES {
+            let of_scheme = [key.of_tenant(), scheme.as_bytes()].concat();
+            self.memory.remove(&of_scheme);
+        }
+        self.flights.outdate(key.of_tenant());
+        self.disk.remove(key.of_tenant());
+        self.count(CacheEvent::Invalidated);
+    }
+
+    /// Removes what is kept of a URL, for all tenants. `path` is with its query.
+    pub fn purge(&self, host: &str, path: &str) {
+        let prefix = Key::of_url(&host.to_ascii_lowercase(), path);
+        self.flights.outdate(&prefix);
+        self.disk.remove(&prefix);
+        self.memory.remove_all(&prefix);
+        self.count(CacheEvent::Invalidated);
+    }
+
+    /// Joins the fetch of what is asked, or begins it; `None` if it is known to be one client's own.
+    pub(crate) fn join(&self, key: &Key, fields: &Fields, now: Nanos) -> Option<Joined> {
+        let of_fetch = key.of_fetch(fields);
+        let is_unshared = self.unshared.get(of_fetch.as_slice()).is_some_and(|until| now < until);
+        (!is_unshared).then(|| self.flights.join(&of_fetch))
+    }
+
+    /// Notes that what is asked is one client's own: for a while nobody waits for another's fetch of it.
+    pub(crate) fn note_unshared(&self, key: &Key, fields: &Fields, now: Nanos) {
+        self.unshared.insert(key.of_fetch(fields).into(), now.saturating_add(UNSHARED_FOR));
+    }
+
+    /// Reads all files, and removes those that are not what their name says. Takes its time: not for a thread that serves.
+    ///
+    /// # Errors
+    ///
+    /// If the cache is not open, or cannot be read.
+    pub fn verify(&self) -> Result<Verified, String> {
+        let opened = self.disk.shared().opened().ok_or("the cache is not open")?;
+        let mut verified = Verified::default();
+        for (digest, len) in opened.index.blobs().map_err(|error| error.to_string())? {
+            let is_there = opened.blobs.has(&digest, len);
+            match opened.blobs.is_sound(&digest) {
+                Ok(true) if is_there => verified.sound += 1,
+                Ok(_) => {
+                    verified.damaged += 1;
+                    self.disk.discard(digest);
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                    // Unless it was removed meanwhile.
+                    let is_named =
+                        opened.index.blob_len(&digest).map_err(|error| error.to_string())?.is_some();
+                    verified.missing += u64::from(is_named);
+                }
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        Ok(verified)
+    }
+}
+
+impl Drop for Cache {
+    fn drop(&mut self) {
+        self.disk.close();
+    }
+}
+
+/// Bytes of a body that is being fetched, which count for the memory of its cache.
+#[derive(Debug)]
+pub(crate) struct Gathered {
+    cache: Arc<Cache>,
+    bytes: u64,
+}
+
+impl Gathered {
+    pub(crate) fn new(cache: &Arc<Cache>) -> Self {
+        Self { cache: Arc::clone(cache), bytes: 0 }
+    }
+
+    /// Counts so many more; false if there are too many.
+    pub(crate) fn add(&mut self, bytes: u64) -> bool {
+        self.bytes += bytes;
+        let all = self.cache.gathered.fetch_add(bytes, Relaxed).saturating_add(bytes);
+        all <= self.cache.settings.memory.max(self.cache.settings.max_object)
+    }
+
+    /// So many of them are gone.
+    pub(crate) fn release(&mut self, bytes: u64) {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        self.cache.gathered.fetch_sub(bytes, Relaxed);
+    }
+}
+
+impl Drop for Gathered {
+    fn drop(&mut self) {
+        self.release(self.bytes);
+    }
+}
+
+/// The schemes that a client may have used.
+pub(crate) const SCHEMES: [&str; 2] = ["http", "https"];
+/// Answers that are known to be one client's own.
+const UNSHARED: usize = 65_536;
+const UNSHARED_FOR: Nanos = Nanos::from_secs(600);
+const READS: usize = 32;
+/// The precision of the time of the last use.
+const TOUCH_EVERY: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+pub(super) mod tests;

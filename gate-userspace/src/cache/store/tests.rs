@@ -1,0 +1,160 @@
+use std::path::PathBuf;
+
+use hyper::StatusCode;
+use hyper::header::{CACHE_CONTROL, HeaderMap, HeaderValue};
+
+use super::*;
+use crate::cache::response::keyed_request;
+use crate::config::Dedup;
+
+/// A directory that goes when the test ends.
+pub(in crate::cache) struct Directory(pub(in crate::cache) PathBuf);
+
+impl Directory {
+    pub(in crate::cache) fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("gate-cache-{}-{name}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+fn settings(directory: &Directory) -> config::Cache {
+    config::Cache {
+        dir: directory.0.clone(),
+        memory: 1 << 20,
+        disk: 16 << 20,
+        max_object: 1 << 20,
+        key: Vec::new(),
+        dedup: Dedup::Service,
+    }
+}
+
+fn key(path: &str) -> Key {
+    Key::new("h", path, "", "http")
+}
+
+fn now() -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(1_000_000_000)
+}
+
+fn response(path: &str, body: &[u8]) -> Arc<StoredResponse> {
+    let mut headers = HeaderMap::new();
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("max-age=60"));
+    let request = keyed_request(path, &HeaderValue::from_static("h"), &Vec::new()).unwrap();
+    let body = (Digest::of(body), body.len() as u64);
+    Arc::new(StoredResponse::new(&request, Vec::new(), (StatusCode::OK, headers), now(), body).unwrap())
+}
+
+fn put(cache: &Cache, path: &str, body: &'static str) {
+    cache.insert(&key(path), &response(path, body.as_bytes()), &Bytes::from(body), now());
+}
+
+/// The body that is found, as text.
+async fn found(cache: &Cache, path: &str) -> Option<String> {
+    let record = cache.record(&key(path)).await?;
+    let body = cache.body(record.get(&Vec::new())?).await?;
+    Some(String::from_utf8(body.to_vec()).unwrap())
+}
+
+/// Waits until the directory is open.
+async fn opened(settings: &config::Cache) -> Cache {
+    let cache = Cache::open(settings, false).unwrap();
+    while cache.disk.shared().opened().is_none() {
+        tokio::task::yield_now().await;
+    }
+    cache
+}
+
+#[tokio::test]
+async fn what_was_kept_is_found_after_a_restart() {
+    let directory = Directory::new("restart");
+    let settings = settings(&directory);
+    let cache = opened(&settings).await;
+    put(&cache, "/a", "one");
+    put(&cache, "/b", "one");
+    put(&cache, "/c", "two");
+    drop(cache);
+    let cache = opened(&settings).await;
+    for (path, body) in [("/a", Some("one")), ("/b", Some("one")), ("/c", Some("two")), ("/d", None)] {
+        assert_eq!(found(&cache, path).await.as_deref(), body, "{path}");
+    }
+    let Usage { records, blobs, .. } = cache.usage().unwrap();
+    assert_eq!((records, blobs), (3, 2), "equal bytes are kept once");
+    assert_eq!(cache.verify().unwrap(), Verified { sound: 2, ..Verified::default() });
+}
+
+#[tokio::test]
+async fn a_removed_url_is_not_found_again_from_disk() {
+    let directory = Directory::new("removed");
+    let cache = opened(&settings(&directory)).await;
+    put(&cache, "/a", "one");
+    cache.invalidate(&key("/a"));
+    assert_eq!(found(&cache, "/a").await, None);
+    put(&cache, "/a", "two");
+    put(&cache, "/b", "two");
+    cache.purge("H", "/a");
+    assert_eq!(found(&cache, "/a").await, None);
+    assert_eq!(found(&cache, "/b").await.as_deref(), Some("two"));
+}
+
+#[tokio::test]
+async fn bytes_that_are_not_what_was_kept_are_never_given() {
+    let directory = Directory::new("wrong");
+    let settings = settings(&directory);
+    let cache = opened(&settings).await;
+    put(&cache, "/a", "one");
+    drop(cache);
+    let name = Digest::of(b"one").to_string();
+    std::fs::write(directory.0.join("blobs").join(&name[..2]).join(&name), "own").unwrap();
+    let cache = opened(&settings).await;
+    assert_eq!(found(&cache, "/a").await, None);
+    assert_eq!(cache.counters().get(CacheEvent::DamagedBlob), 1);
+    // Kept again, it is written again.
+    put(&cache, "/a", "one");
+    drop(cache);
+    let cache = opened(&settings).await;
+    assert_eq!(found(&cache, "/a").await.as_deref(), Some("one"));
+}
+
+#[tokio::test]
+async fn a_damaged_database_is_set_aside_with_its_files() {
+    let directory = Directory::new("aside");
+    let settings = settings(&directory);
+    let cache = opened(&settings).await;
+    put(&cache, "/a", "one");
+    drop(cache);
+    std::fs::write(directory.0.join("index.redb"), [7; 10_000]).unwrap();
+    let cache = opened(&settings).await;
+    assert_eq!(found(&cache, "/a").await, None);
+    assert_eq!(
+        (cache.counters().get(CacheEvent::DamagedIndex), cache.usage().unwrap()),
+        (1, Usage::default())
+    );
+    assert_eq!(std::fs::read(directory.0.join("index.damaged")).unwrap(), [7; 10_000]);
+    let name = Digest::of(b"one").to_string();
+    assert!(!directory.0.join("blobs").join(&name[..2]).join(&name).exists());
+}
+
+#[tokio::test]
+async fn one_gate_has_a_directory_until_it_leaves_it() {
+    let directory = Directory::new("lock");
+    let settings = settings(&directory);
+    let old = opened(&settings).await;
+    put(&old, "/a", "one");
+    assert!(matches!(Cache::open(&settings, false), Err(OpenError::Taken { .. })));
+    let new = Cache::open(&settings, true).unwrap();
+    assert!(!new.is_open() && old.is_open());
+    old.leave();
+    assert!(!old.is_open(), "what the other one removes would be found here");
+    while new.disk.shared().opened().is_none() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(found(&new, "/a").await.as_deref(), Some("one"));
+    drop(Cache::open(&settings, true).unwrap());
+}
