@@ -157,7 +157,7 @@ impl Daemon {
             .map_err(|source| Error::System { what: "starting the heartbeat", source })?;
         let mut cpus = CpuWatch::new()?;
         cpus.tick(&maps)?;
-        let dispatcher = Dispatcher::start(config, &maps, predecessor)?;
+        let dispatcher = Dispatcher::start(config, &maps, predecessor, options.takeover)?;
         let mut hot_keys = HotKeys::new(config.gate.tick, clock::entropy())?;
         hot_keys.follow(hot_per_sec(config))?;
         hot_keys.limit(hot_key_limits(config));

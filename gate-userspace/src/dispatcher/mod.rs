@@ -38,6 +38,7 @@ use gate_common::abi::Sample;
 use gate_common::units::Nanos;
 use tokio::sync::watch;
 
+use crate::cache::Cache;
 use crate::clock;
 use crate::config::{self, Config};
 use crate::kernel::Maps;
@@ -128,6 +129,9 @@ pub enum Error {
     /// A certificate or a key cannot be used.
     #[error("line {0}")]
     Certificate(config::Fault),
+    /// A cache cannot be opened.
+    #[error(transparent)]
+    Cache(#[from] crate::cache::OpenError),
     /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(#[source] std::io::Error),
@@ -136,7 +140,7 @@ pub enum Error {
 impl Dispatcher {
     /// Starts serving the services of `config` that have a backend; `None` if none has. The maps hold a
     /// layout of this configuration, and rows of counters for threads. From a
-    /// `predecessor` that still has clients it takes over the sockets.
+    /// `predecessor` that still has clients it takes over the sockets. `takes_over` waits for another gate to leave its caches.
     ///
     /// # Errors
     ///
@@ -145,6 +149,7 @@ impl Dispatcher {
         config: &Config,
         maps: &Arc<Maps>,
         predecessor: Option<Predecessor>,
+        takes_over: bool,
     ) -> Result<Option<Self>, Error> {
         let first_row = 1 + maps.cpu_rows();
         let rows = (maps.rows() - first_row).max(1);
@@ -163,8 +168,9 @@ impl Dispatcher {
         keys.for_each(|tls| identity::warn_if_readable(&tls.key.path));
         let (to_samples, samples) = hot_cache::hot_set::samples();
         let (to_verdicts, verdicts) = metrics::verdicts::verdicts();
-        let shared =
+        let mut shared =
             SharedService::all(settings, count, maps.tenants.len(), &to_samples, clock::monotonic())?;
+        shared.iter_mut().try_for_each(|service| service.open_cache(takes_over))?;
         let mut inherited = predecessor.as_ref().map(InheritedSockets::of).unwrap_or_default();
         let live_predecessor = predecessor
             .map(|predecessor| LivePredecessor::new(predecessor, shared.iter().map(|service| &service.hot)));
@@ -262,6 +268,14 @@ impl Dispatcher {
         &self.questions
     }
 
+    /// The caches of HTTP services, by their names.
+    #[must_use]
+    pub fn caches(&self) -> Vec<(String, Arc<Cache>)> {
+        let with_cache =
+            |service: &SharedService| Some((service.metrics.name.clone(), service.cache.clone()?));
+        self.shared.iter().filter_map(with_cache).collect()
+    }
+
     /// The refusals by tenants' limits.
     #[must_use]
     pub fn limit_refusals(&self) -> LimitRefusals {
@@ -297,11 +311,18 @@ impl Dispatcher {
     /// one counts.
     pub fn start_draining(&self) {
         self.shared.iter().for_each(|service| service.hot.versions.suspend());
+        self.close_caches();
         self.wait_for_phase(Phase::Draining);
+    }
+
+    /// Leaves the caches to the other gate; what is asked of them here goes to the stores from now on.
+    fn close_caches(&self) {
+        self.shared.iter().filter_map(|service| service.cache.as_ref()).for_each(|cache| cache.leave());
     }
 
     /// Accepts no more clients; those that are here are served.
     pub fn close(&self) {
+        self.close_caches();
         self.wait_for_phase(Phase::NotAccepting);
         tracing::info!("draining: no new connections");
     }
@@ -369,5 +390,6 @@ impl Drop for Dispatcher {
                 tracing::error!("a thread of the dispatcher has panicked");
             }
         }
+        self.shared.iter().filter_map(|service| service.cache.as_ref()).for_each(|cache| cache.close());
     }
 }

@@ -13,6 +13,7 @@ use super::questions::Questions;
 use super::queue::concurrency::SharedLimits;
 use super::queue::policy::Policy;
 use super::settings::Settings;
+use crate::cache::{Cache, OpenError};
 use crate::policy::range::OutOfRange;
 use crate::policy::read_cost::ReadSizes;
 
@@ -29,6 +30,8 @@ pub(super) struct SharedService {
     pub(super) hot: SharedHotCache,
     /// The permits, and the limits of the queue.
     pub(super) limits: SharedLimits,
+    /// The cache of its answers, once it is open.
+    pub(super) cache: Option<Arc<Cache>>,
     /// The bounds of its clients.
     pub(super) bounds: SharedBounds,
     /// The sizes of what its tenants' requests read.
@@ -54,6 +57,17 @@ impl SharedService {
         settings.into_iter().zip(hot).map(with_hot).collect()
     }
 
+    /// Opens its cache, if it has one; `takes_over` if another gate may still have it.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`].
+    pub(super) fn open_cache(&mut self, takes_over: bool) -> Result<(), OpenError> {
+        let settings = self.settings.backend.cache.as_ref();
+        self.cache = settings.map(|cache| Cache::open(cache, takes_over)).transpose()?.map(Arc::new);
+        Ok(())
+    }
+
     fn new(settings: Settings, hot: SharedHotCache, tenants: usize, now: Nanos) -> Result<Self, OutOfRange> {
         let policy = Policy::new(settings.backend.admission.as_ref(), now)?;
         let types = settings.backend.query_types.clone();
@@ -67,6 +81,7 @@ impl SharedService {
             policy,
             hot,
             limits,
+            cache: None,
             bounds: SharedBounds::default(),
             read_sizes: Arc::new(ReadSizes::new(tenants)),
             settings,

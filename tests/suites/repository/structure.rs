@@ -9,7 +9,7 @@ use std::path::Path;
 const ROOT: &str = "gate-userspace/src";
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 136] = [
+const ORDER: [&str; 142] = [
     "worker.rs",
     "pipeline/mod.rs",
     "pipeline/accepted.rs",
@@ -42,6 +42,12 @@ const ORDER: [&str; 136] = [
     "http/front.rs",
     "http/exchange.rs",
     "http/pace.rs",
+    "http/cached/mod.rs",
+    "http/cached/fetch.rs",
+    "http/cached/serve.rs",
+    "http/cached/range.rs",
+    "http/cached/asked.rs",
+    "http/forward.rs",
     "http/admitted.rs",
     "http/identity.rs",
     "http/answer.rs",

@@ -17,6 +17,8 @@ pub(crate) struct Demand {
     pub(crate) price_class: PriceClass,
     /// The tenant's limits by what is asked that it counts towards.
     pub(crate) limits: LimitSet,
+    /// True for a request that gate answers itself: no store reads rows for it, or takes time.
+    pub(crate) is_answered_here: bool,
 }
 
 impl Demand {
@@ -29,7 +31,13 @@ impl Demand {
             bytes,
             price_class: PriceClass::OTHER,
             limits: LimitSet::NONE,
+            is_answered_here: false,
         }
+    }
+
+    /// A request of so many bytes that gate answers itself.
+    pub(crate) const fn answered_here(bytes: usize, limits: LimitSet) -> Self {
+        Self { commands: 1, limits, is_answered_here: true, ..Self::more(bytes) }
     }
 
     /// The rows that it asks for.

@@ -191,11 +191,12 @@ impl<T> Admission<T> {
         let Payer { tenant, is_datagram, .. } = payer;
         class.tier = ledger.tier(tenant).max(class.tier);
         let Demand { commands, rows, bytes, price_class, .. } = *demand;
-        let asked = ledger.price(self.service, commands, rows, bytes, price_class);
+        let run_as = (!demand.is_answered_here).then_some(price_class);
+        let asked = ledger.price(self.service, commands, rows, bytes, run_as);
         let rung = ledger.rung(self.service, class.tier);
         let class_price = ledger.apply_multiplier(tenant, asked, rung);
         // XDP charges datagrams the price of the class, which is all that it knows; so does this.
-        let expected = (commands > 0 && !is_datagram)
+        let expected = (commands > 0 && !is_datagram && !demand.is_answered_here)
             .then(|| self.reads.expected(tenant, price_class, demand.requested_rows()))
             .flatten();
         let (price, by_class) = match expected {
@@ -257,6 +258,12 @@ impl<T> Admission<T> {
         self.return_to_limits(ledger, charged.tenant, charged.limits, charged.price);
         ledger.count_refusal(charged.tenant, refusal.reason, charged.price, false);
         refusal
+    }
+
+    /// Gives back the charge of a request that is about to be charged anew.
+    pub(crate) fn give_back(&self, ledger: &mut Ledger, charged: &Charged) {
+        ledger.refund(charged.tenant, charged.price);
+        self.return_to_limits(ledger, charged.tenant, charged.limits, charged.price);
     }
 
     /// Counts a request as passed, unless it is counted.

@@ -27,7 +27,7 @@ impl<T> Admission<T> {
     ) -> MilliRu {
         let Demand { commands, bytes, price_class, .. } = *demand;
         let bytes = bytes.saturating_add(read.more_bytes as usize);
-        let learned = ledger.price(self.service, commands, read.rows, bytes, price_class);
+        let learned = ledger.price(self.service, commands, read.rows, bytes, Some(price_class));
         let learned = ledger.apply_multiplier(tenant, learned, rung);
         match learned > class_price {
             true => learned.min(ledger.dearest(tenant).max(class_price)),
@@ -65,7 +65,7 @@ impl<T> Admission<T> {
     /// Charges what a request has read beyond its price.
     fn settle_read(&self, charged: &Charged, read: &CostFeatures) -> MilliRu {
         let ledger = &mut *self.ledger.borrow_mut();
-        let cost = ledger.price(self.service, 1, read.rows, read.bytes as usize, read.class);
+        let cost = ledger.price(self.service, 1, read.rows, read.bytes as usize, Some(read.class));
         let due = ledger.settle(charged.tenant, cost, charged.price, clock::monotonic());
         self.metrics.cost_samples.settled(due);
         due

@@ -20,7 +20,7 @@ use crate::dispatcher::clients::memory_budget::MemoryShare;
 use crate::dispatcher::clients::slots::MostSlots;
 use crate::dispatcher::metrics::cost_samples::CostFeatures;
 use crate::dispatcher::metrics::verdicts::{RefusingBucket, VerdictSample};
-use crate::dispatcher::request::{Payer, RequestClass};
+use crate::dispatcher::request::{Charged, Payer, RequestClass};
 use crate::dispatcher::tenants::ledger::{Ledger, TenantId};
 use crate::dispatcher::tenants::request_limits::LimitSet;
 use crate::dispatcher::tenants::usage::RequestGuard;
@@ -30,21 +30,36 @@ use crate::protocol::http::path;
 use crate::protocol::price_class::PriceClass;
 use crate::protocol::{Class, Refusal, RowsBy};
 
+/// A request that is ready to be charged.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Offer {
+    pub(super) origin: Origin,
+    pub(super) class: RequestClass,
+    demand: Demand,
+    length: Option<u64>,
+}
+
+/// The holdings of a request while it is not answered.
+#[derive(Debug)]
+pub(super) struct Attending {
+    request: Option<RequestGuard>,
+    memory: MemoryShare,
+}
+
 impl HttpService {
-    /// Takes a request from there through the steps before the queue. `length` is that of its body, if it says that; `parts` are
-    /// ready to be passed on afterwards.
+    /// Finds out what a request from there asks for. `length` is that of its body, if it says that; `parts` are ready to be passed on
+    /// afterwards.
     ///
     /// # Errors
     ///
     /// A refusal, which is counted.
-    pub(super) fn admit(
-        self: &Rc<Self>,
-        client: &Rc<Connection>,
+    pub(super) fn identify(
+        &self,
+        client: &Connection,
         origin: Result<Origin, Reason>,
         parts: &mut Parts,
         length: Option<u64>,
-        now: Nanos,
-    ) -> Result<UnderWay, Refused> {
+    ) -> Result<Offer, Refused> {
         let origin = origin.map_err(|reason| {
             self.admission.count_refusal(client.tenant.get(), reason);
             Refused { closes: true, ..Refusal::of(reason).into() }
@@ -52,31 +67,41 @@ impl HttpService {
         head::prepare_request(parts, |name| self.claims.contains(name))
             .map_err(|fault| self.head_fault(&origin, fault))?;
         let (class, demand) = self.demand(origin.tenant, parts, length);
-        let result = self.take(client, origin.payer(), class, demand, length, now);
-        self.sample_verdict(&origin, class.query_type, result.as_ref().err(), now);
-        let under_way = result.map_err(|refusal| {
+        self.write_origin(client, &origin, &mut parts.headers);
+        Ok(Offer { origin, class, demand, length })
+    }
+
+    /// Takes a request through the steps before the queue.
+    ///
+    /// # Errors
+    ///
+    /// A refusal, which is counted.
+    pub(super) fn admit(
+        self: &Rc<Self>,
+        client: &Rc<Connection>,
+        offer: &Offer,
+        now: Nanos,
+    ) -> Result<UnderWay, Refused> {
+        let result = self.take(client, offer, now);
+        self.sample_verdict(&offer.origin, offer.class.query_type, result.as_ref().err(), now);
+        result.map_err(|refusal| {
             // Its body is not read, and nobody is to log in here.
             let closes = refusal.reason == Reason::UnknownSource && !client.is_trusted;
             Refused { closes, ..refusal.into() }
-        })?;
-        self.write_origin(client, &origin, &mut parts.headers);
-        Ok(under_way)
+        })
     }
 
     /// Checks a request against hard limits, and charges and admits it.
     fn take(
         self: &Rc<Self>,
         client: &Rc<Connection>,
-        payer: Payer,
-        class: RequestClass,
-        demand: Demand,
-        length: Option<u64>,
+        offer: &Offer,
         now: Nanos,
     ) -> Result<UnderWay, Refusal> {
+        let &Offer { class, demand, .. } = offer;
+        let payer = offer.origin.payer();
         let holds = self.hold(payer)?;
-        self.check(self.is_too_long(length), payer, Reason::TooLarge)?;
-        let has_own_keys = self.has_own_keys(payer.tenant, &self.ledger.borrow());
-        self.check(has_own_keys, payer, Reason::Unsupported)?;
+        self.check_hard_limits(offer)?;
         let ledger = &mut *self.ledger.borrow_mut();
         let Demand { rows, bytes, price_class, .. } = demand;
         let charged = self.admission.charge(ledger, payer, demand, class, now)?;
@@ -86,6 +111,14 @@ impl HttpService {
             CostFeatures { class: price_class, rows_by: RowsBy::Request, rows, bytes, reply_rows: rows };
         let call = Call::new((payer, charged), features, Rc::clone(client), Rc::clone(&self.store));
         Ok(UnderWay::new(Rc::clone(self), Rc::new(call), holds))
+    }
+
+    /// Checks what no quota buys.
+    fn check_hard_limits(&self, offer: &Offer) -> Result<(), Refusal> {
+        let payer = offer.origin.payer();
+        self.check(self.is_too_long(offer.length), payer, Reason::TooLarge)?;
+        let has_own_keys = self.has_own_keys(payer.tenant, &self.ledger.borrow());
+        self.check(has_own_keys, payer, Reason::Unsupported)
     }
 
     /// The class of a request that has been prepared, and what it asks for.
@@ -102,7 +135,7 @@ impl HttpService {
         let bytes = head::size(parts).saturating_add(length);
         let price_class = PriceClass::of_http(usize::from(class.query_type.0));
         let limits = self.limits_of(tenant, class);
-        (class, Demand { commands: 1, rows, rows_by: RowsBy::Request, bytes, price_class, limits })
+        (class, Demand { commands: 1, rows, price_class, limits, ..Demand::more(bytes) })
     }
 
     /// True for a body that says that it is longer than a request may be.
@@ -116,8 +149,34 @@ impl HttpService {
         restrictions.is_some_and(|restrictions| restrictions.own_keys.is_some())
     }
 
+    /// Charges a request what it costs if gate answers it itself.
+    ///
+    /// # Errors
+    ///
+    /// A refusal, which is counted.
+    pub(super) fn charge_hit(&self, offer: &Offer, now: Nanos) -> Result<(Charged, Attending), Refusal> {
+        let payer = offer.origin.payer();
+        let attending = self.attend(payer)?;
+        self.check_hard_limits(offer)?;
+        let demand = Demand::answered_here(offer.demand.bytes, offer.demand.limits);
+        let ledger = &mut *self.ledger.borrow_mut();
+        let charged = self.admission.charge(ledger, payer, demand, offer.class, now)?;
+        Ok((charged, attending))
+    }
+
     /// Takes what a request holds while it is under way.
     fn hold(&self, payer: Payer) -> Result<Holds, Refusal> {
+        let Attending { request, memory } = self.attend(payer)?;
+        let Payer { tenant, .. } = payer;
+        let most = self.limits.get().max_dedicated;
+        let slot =
+            self.store_slots.take(tenant, MostSlots { unknown: most, known: usize::MAX, tenant: most });
+        self.check(slot.is_none(), payer, Reason::Limit)?;
+        Ok(Holds { request, slot, memory })
+    }
+
+    /// Takes what a request holds while it is not answered, wherever it is.
+    fn attend(&self, payer: Payer) -> Result<Attending, Refusal> {
         let Payer { tenant, .. } = payer;
         let usage = self.tenants.borrow().usage(tenant, &self.ledger.borrow());
         let request = match usage {
@@ -130,14 +189,10 @@ impl HttpService {
                 }
             },
         };
-        let most = self.limits.get().max_dedicated;
-        let slot =
-            self.store_slots.take(tenant, MostSlots { unknown: most, known: usize::MAX, tenant: most });
-        self.check(slot.is_none(), payer, Reason::Limit)?;
         let memory = MemoryShare::new(&self.memory, tenant);
         memory.note(MEMORY);
         self.check(memory.is_exceeded(), payer, Reason::Limit)?;
-        Ok(Holds { request, slot, memory })
+        Ok(Attending { request, memory })
     }
 
     /// Refuses a request that is not priced yet if `is_wrong`, unless refusals of its payer are only counted.
@@ -171,7 +226,13 @@ impl HttpService {
         refused
     }
 
-    fn sample_verdict(&self, origin: &Origin, query_type: QueryType, refusal: Option<&Refusal>, now: Nanos) {
+    pub(super) fn sample_verdict(
+        &self,
+        origin: &Origin,
+        query_type: QueryType,
+        refusal: Option<&Refusal>,
+        now: Nanos,
+    ) {
         let every = || {
             let mut ledger = self.ledger.borrow_mut();
             (ledger.sample_every(), ledger.draw())

@@ -37,6 +37,13 @@ impl Refused {
     }
 }
 
+impl Refused {
+    /// True if the store may have done what was asked.
+    pub(super) fn is_uncertain(&self) -> bool {
+        self.refusal == Refusal::uncertain()
+    }
+}
+
 impl From<Refusal> for Refused {
     fn from(refusal: Refusal) -> Self {
         Self { refusal, status: None, closes: false }

@@ -3,29 +3,20 @@
 //! The body of the request passes on its own while the answer is waited for, and that of the answer after this is done.
 
 use std::convert::Infallible;
-use std::future::poll_fn;
-use std::pin::pin;
 use std::rc::Rc;
-use std::task::Poll;
 
-use gate_common::abi::Reason;
 use hyper::body::{Body as _, Incoming};
-use hyper::header::{CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING};
-use hyper::{Request, Response, StatusCode};
+use hyper::{Request, Response};
 
 use super::answer::Refused;
-use super::call::{Failure, Side};
+use super::cached::{self, Asking};
 use super::connection::Connection;
 use super::head;
 use super::pace::Counted;
 use super::reply_body::ReplyBody;
-use super::request_body::{NoBody, PassingBody};
 use super::service::HttpService;
-use super::store::{RequestBody, StoreConnection};
-use super::under_way::UnderWay;
 use crate::clock;
 use crate::dispatcher::metrics::Event;
-use crate::protocol::Refusal;
 
 /// Answers a request of a client.
 pub(super) async fn answer(
@@ -46,14 +37,12 @@ pub(super) async fn answer(
     }
     let now = clock::monotonic();
     let length = body.size_hint().exact();
-    let answer = match service.admit(&client, origin, &mut parts, length, now) {
+    let answer = match service.identify(&client, origin, &mut parts, length) {
         Err(refused) => Err(refused),
-        Ok(under_way) => {
-            let body = match body.is_end_stream() {
-                true => None,
-                false => Some((body, length)),
-            };
-            pass_on(under_way, parts, body).await
+        Ok(offer) => {
+            let body = (!body.is_end_stream()).then_some((body, length));
+            let asking = Asking { service: Rc::clone(&service), client: Rc::clone(&client), offer, now };
+            cached::answer(asking, parts, body).await
         }
     };
     if !answer.as_ref().is_err_and(Refused::is_for_the_tenant) {
@@ -62,107 +51,4 @@ pub(super) async fn answer(
     let mut response = answer.unwrap_or_else(|refused| service.refusal(refused, version));
     service.add_rate_limit(tenant, response.headers_mut(), now);
     Ok(response.map(|body| body.with(in_flight)))
-}
-
-/// Waits for a permit, and for the head of the store's answer.
-async fn pass_on(
-    mut under_way: UnderWay,
-    mut parts: hyper::http::request::Parts,
-    body: Option<(Incoming, Option<u64>)>,
-) -> Result<Response<ReplyBody>, Refused> {
-    under_way.permit().await?;
-    let service = Rc::clone(&under_way.service);
-    let has_body = body.is_some();
-    let body: RequestBody = match body {
-        None => Box::pin(NoBody),
-        Some((incoming, length)) => {
-            if !parts.headers.contains_key(CONTENT_LENGTH) {
-                // For any method: hyper would take a GET for one without a body.
-                parts.headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
-            }
-            let most = service.limits.get().max_request;
-            let call = Rc::clone(&under_way.call);
-            let paid = length.unwrap_or(0);
-            Box::pin(PassingBody::new(incoming, Rc::clone(&service), call, paid, most))
-        }
-    };
-    let method = parts.method.clone();
-    let (response, connection) = send(&under_way, Request::from_parts(parts, body), has_body).await?;
-    let now = clock::monotonic();
-    service.store.answered(now);
-    under_way.call.progress(now);
-    let (mut parts, incoming) = response.into_parts();
-    let length = (method != hyper::Method::HEAD).then(|| incoming.size_hint().exact()).flatten();
-    let length = length.filter(|_| parts.status != StatusCode::NOT_MODIFIED);
-    if head::prepare_answer(&mut parts, length).is_err() {
-        service.metrics.count(Event::StoreFailed);
-        return Err(Refused::lost(StatusCode::BAD_GATEWAY));
-    }
-    let size = parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
-    Ok(Response::from_parts(parts, ReplyBody::of_store(incoming, under_way, connection, size)))
-}
-
-/// Sends a request over a connection of the store. One that the store has closed meanwhile is replaced, as long as nothing
-/// of the request has been written.
-async fn send(
-    under_way: &UnderWay,
-    mut request: Request<RequestBody>,
-    has_body: bool,
-) -> Result<(Response<Incoming>, StoreConnection), Refused> {
-    let call = &under_way.call;
-    let admission = &under_way.service.admission;
-    let tenant = call.payer.tenant;
-    let lost = |status| {
-        admission.count_refusal(tenant, Reason::StoreDown);
-        Refused::lost(status)
-    };
-    loop {
-        let mut connection = call.store.connection().await.map_err(|error| {
-            let refusal = error.refusal();
-            admission.count_refusal(tenant, refusal.reason);
-            Refused::from(refusal)
-        })?;
-        under_way.sent(has_body);
-        let sending = connection.sender.try_send_request(request);
-        let mut sending = pin!(sending);
-        let result = poll_fn(|cx| {
-            // What the store has said counts before what its client has not.
-            if let Poll::Ready(result) = sending.as_mut().poll(cx) {
-                return Poll::Ready(Ok(result));
-            }
-            call.poll_failure(Side::Reply, cx).map_or(Poll::Pending, |failure| Poll::Ready(Err(failure)))
-        });
-        match result.await {
-            Ok(Ok(response)) => return Ok((response, connection)),
-            Ok(Err(mut error)) => match (error.take_message(), call.failure()) {
-                (_, Some(failure)) => return Err(ended_early(under_way, failure, lost)),
-                (Some(unsent), None) if connection.is_reused => request = unsent,
-                (Some(_), None) => {
-                    let refusal = Refusal::of(Reason::StoreDown);
-                    admission.count_refusal(tenant, refusal.reason);
-                    return Err(refusal.into());
-                }
-                (None, None) => {
-                    under_way.service.metrics.count(Event::StoreFailed);
-                    return Err(lost(StatusCode::BAD_GATEWAY));
-                }
-            },
-            Err(failure) => return Err(ended_early(under_way, failure, lost)),
-        }
-    }
-}
-
-/// The answer to a request that ends before the store has answered. An incomplete request does nothing.
-fn ended_early(under_way: &UnderWay, failure: Failure, lost: impl Fn(StatusCode) -> Refused) -> Refused {
-    match failure {
-        Failure::Refused(refusal) => Refused { closes: true, ..refusal.into() },
-        Failure::SlowBody | Failure::BrokenBody => {
-            under_way.service.admission.count_refusal(under_way.call.payer.tenant, Reason::Limit);
-            Refused::with_status(Reason::Limit, StatusCode::REQUEST_TIMEOUT)
-        }
-        Failure::Timeout => {
-            under_way.call.store.timed_out(under_way.call.sent.get());
-            lost(StatusCode::GATEWAY_TIMEOUT)
-        }
-    }
 }

@@ -5,11 +5,12 @@
 //!
 //! ```text
 //! connection ──► head: may it pass, whose is it ──► charge, admit, permit or queue ──► store ──► answer
-//!  front.rs       head.rs, identity.rs                admitted.rs, exchange.rs          store.rs   exchange.rs
+//!  front.rs       head.rs, identity.rs                admitted.rs, forward.rs           store.rs   forward.rs
 //! ```
 //!
 //! - [`front`]: a client's connection, from its slot to its end. [`connection`]: its state. [`meter`]: what passes its socket.
 //! - [`exchange`]: every step of a request. Start here. [`admitted`]: the steps before the queue.
+//! - [`cached`]: the cache, where there is one. [`forward`]: from there to the head of the store's answer.
 //! - [`explain`]: what the next request would get. [`head`]: what heads may say, and what is passed on of them. [`identity`]: the address and the tenant of a request.
 //!   [`claims`]: fields that would say otherwise.
 //! - [`pace`]: how fast requests are taken that are refused. [`call`]: a request that has been charged. [`under_way`]: what it holds until it is done.
@@ -23,11 +24,13 @@
 
 mod admitted;
 mod answer;
+mod cached;
 mod call;
 mod claims;
 mod connection;
 mod exchange;
 mod explain;
+mod forward;
 mod front;
 mod head;
 mod identity;

@@ -1,5 +1,6 @@
 //! The body of an answer on its way to the client: as fast as the client reads, and no faster.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -10,6 +11,7 @@ use super::connection::InFlight;
 use super::request_body::BrokenOff;
 use super::store::{BodyError, StoreConnection};
 use super::under_way::UnderWay;
+use crate::cache::Gathered;
 use crate::clock;
 
 /// The body of an answer. The request is under way until it is dropped.
@@ -24,6 +26,8 @@ enum Source {
     /// gate's own, or none.
     Whole(Option<Bytes>),
     Store(Box<StoreReply>),
+    /// Pieces that came before the rest.
+    After(VecDeque<Bytes>, Gathered, Box<ReplyBody>),
 }
 
 /// An answer that the store is giving.
@@ -38,10 +42,17 @@ struct StoreReply {
 impl ReplyBody {
     /// One of gate's own.
     pub(super) fn whole(text: Vec<u8>) -> Self {
-        Self {
-            source: Source::Whole(Some(text.into()).filter(|text: &Bytes| !text.is_empty())),
-            _in_flight: None,
-        }
+        Self::of_bytes(text.into())
+    }
+
+    /// One that is all there.
+    pub(super) fn of_bytes(bytes: Bytes) -> Self {
+        Self { source: Source::Whole(Some(bytes).filter(|bytes| !bytes.is_empty())), _in_flight: None }
+    }
+
+    /// The rest of a body, after the pieces of it that have been gathered.
+    pub(super) fn after(self, pieces: VecDeque<Bytes>, gathered: Gathered) -> Self {
+        Self { source: Source::After(pieces, gathered, Box::new(self)), _in_flight: None }
     }
 
     /// That of the store's answer, whose head has so many bytes.
@@ -118,6 +129,13 @@ impl Body for ReplyBody {
         match &mut self.source {
             Source::Whole(text) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
             Source::Store(reply) => reply.poll(cx),
+            Source::After(pieces, gathered, rest) => match pieces.pop_front() {
+                Some(piece) => {
+                    gathered.release(piece.len() as u64);
+                    Poll::Ready(Some(Ok(Frame::data(piece))))
+                }
+                None => Pin::new(&mut **rest).poll_frame(cx),
+            },
         }
     }
 
@@ -125,6 +143,7 @@ impl Body for ReplyBody {
         match &self.source {
             Source::Whole(text) => text.is_none(),
             Source::Store(reply) => reply.connection.is_none(),
+            Source::After(pieces, _, rest) => pieces.is_empty() && rest.is_end_stream(),
         }
     }
 
@@ -132,6 +151,13 @@ impl Body for ReplyBody {
         match &self.source {
             Source::Whole(text) => SizeHint::with_exact(text.as_ref().map_or(0, Bytes::len) as u64),
             Source::Store(reply) => reply.incoming.size_hint(),
+            Source::After(pieces, _, rest) => {
+                let before: usize = pieces.iter().map(Bytes::len).sum();
+                match rest.size_hint().exact() {
+                    Some(rest) => SizeHint::with_exact(before as u64 + rest),
+                    None => SizeHint::default(),
+                }
+            }
         }
     }
 }

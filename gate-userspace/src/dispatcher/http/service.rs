@@ -14,6 +14,7 @@ use super::claims::Claims;
 use super::connection::Connection;
 use super::head::BUFFER;
 use super::store::Store;
+use crate::cache::Cache;
 use crate::config::Http;
 use crate::dispatcher::admission::Admission;
 use crate::dispatcher::admission::queueing::Dequeued;
@@ -46,6 +47,8 @@ pub(crate) struct HttpService {
     pub(super) ledger: Rc<RefCell<Ledger>>,
     pub(super) admission: Admission<QueuedCall>,
     pub(super) store: Rc<Store>,
+    /// The cache, which all threads share; `None` if there is none.
+    pub(super) cache: Option<Arc<Cache>>,
     pub(super) metrics: Arc<WorkerMetrics>,
     /// All threads' metrics.
     pub(super) service_metrics: ServiceMetrics,
@@ -86,7 +89,7 @@ impl HttpService {
         delay: Delay,
         verdicts: VerdictSampler,
     ) -> Rc<Self> {
-        let SharedService { settings, metrics: service_metrics, policy, .. } = shared;
+        let SharedService { settings, metrics: service_metrics, policy, cache, .. } = shared;
         let SharedBounds { slots, dedicated_slots, memory, .. } = shared.bounds;
         let metrics = Arc::clone(&service_metrics.threads[number]);
         let limits = *settings.limits.borrow();
@@ -116,6 +119,7 @@ impl HttpService {
             ledger: Rc::clone(ledger),
             admission,
             store: Rc::new(Store::new(settings.clone(), Arc::clone(&metrics), state)),
+            cache,
             metrics,
             service_metrics,
             verdicts,

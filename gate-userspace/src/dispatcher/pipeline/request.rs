@@ -389,6 +389,7 @@ fn demand<W: Wire>(request: &W::Request) -> Demand {
         bytes: usize::try_from(bytes).unwrap_or(usize::MAX),
         price_class: W::price_class(class),
         limits: LimitSet::NONE,
+        is_answered_here: false,
     }
 }
 

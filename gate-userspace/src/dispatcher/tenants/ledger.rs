@@ -177,7 +177,7 @@ impl Ledger {
     }
 
     /// The price of a request at a service, before its tenant's multiplier; without `commands` that of its rows and
-    /// bytes alone.
+    /// bytes alone, without a class that of one that no store answers.
     #[inline]
     pub(crate) fn price(
         &self,
@@ -185,11 +185,11 @@ impl Ledger {
         commands: u32,
         rows: u32,
         bytes: usize,
-        class: PriceClass,
+        class: Option<PriceClass>,
     ) -> MilliRu {
         let Some((prices, _)) = self.services.get(service) else { return MilliRu::ZERO };
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        let latency = if commands > 0 { prices.latency_mru[class.index()] } else { 0 };
+        let latency = class.filter(|_| commands > 0).map_or(0, |class| prices.latency_mru[class.index()]);
         MilliRu(prices.price(commands, rows, bytes).saturating_add(latency))
     }
 

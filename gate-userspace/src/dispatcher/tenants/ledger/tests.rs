@@ -69,8 +69,8 @@ fn a_source_is_charged_to_the_longest_prefix_that_names_it() {
 #[test]
 fn a_request_costs_its_base_its_rows_and_its_bytes() {
     let ledger = ledger();
-    assert_eq!(ledger.price(0, 1, 3, 2_048, PriceClass::GET), MilliRu(6_000));
-    assert_eq!(ledger.price(0, 0, 0, 512, PriceClass::GET), MilliRu(500));
+    assert_eq!(ledger.price(0, 1, 3, 2_048, Some(PriceClass::GET)), MilliRu(6_000));
+    assert_eq!(ledger.price(0, 0, 0, 512, Some(PriceClass::GET)), MilliRu(500));
 }
 
 #[test]

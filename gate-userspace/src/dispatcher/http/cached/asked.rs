@@ -1,0 +1,131 @@
+//! Which requests the cache is for, and what of them is the key. Pure.
+//!
+//! The cache reads for `GET` and `HEAD` without a body and without what makes an answer one client's: `Authorization`, `Cookie`.
+//! Methods that are not known to be safe change what is kept.
+
+use hyper::Method;
+use hyper::header::{AUTHORIZATION, CACHE_CONTROL, COOKIE, HOST, HeaderMap, HeaderName, HeaderValue};
+use hyper::http::request::Parts;
+
+use crate::cache::{Fields, Key, SCHEMES, keyed_request};
+use crate::config::{self, Dedup};
+
+/// The purpose of a request, as the cache sees it.
+#[derive(Debug)]
+pub(super) enum Purpose {
+    Read(Box<Lookup>),
+    /// A change of what is under this key, perhaps.
+    Change(Key),
+    /// Another, or not one for a cache that is shared.
+    Other,
+}
+
+/// A request that the cache is for.
+#[derive(Clone, Debug)]
+pub(super) struct Lookup {
+    pub(super) key: Key,
+    /// Its fields that are part of the key.
+    pub(super) fields: Fields,
+    /// The request itself, as a GET, with the fields of the key as they are there.
+    pub(super) request: Parts,
+    pub(super) is_head: bool,
+    pub(super) only_if_cached: bool,
+    scheme: &'static str,
+}
+
+impl Purpose {
+    /// The purpose of a request of the tenant with this name, for a cache whose store knows tenants by the field
+    /// `tenant_header`.
+    pub(super) fn of(
+        settings: &config::Cache,
+        tenant_header: Option<&HeaderName>,
+        tenant: &str,
+        parts: &Parts,
+        has_body: bool,
+    ) -> Self {
+        let tenant = if settings.dedup == Dedup::Tenant { tenant } else { "" };
+        let Some((key, scheme)) = key(tenant, parts) else { return Self::Other };
+        let is_read = parts.method == Method::GET || parts.method == Method::HEAD;
+        if !is_read {
+            return if parts.method.is_safe() { Self::Other } else { Self::Change(key) };
+        }
+        let is_own = [AUTHORIZATION, COOKIE].iter().any(|name| parts.headers.contains_key(name));
+        if has_body || is_own || says(&parts.headers, "no-store") {
+            return Self::Other;
+        }
+        let names = settings.key.iter().filter_map(|name| HeaderName::try_from(name.as_str()).ok());
+        let names = names.chain(tenant_header.cloned());
+        let fields: Option<Fields> = names.filter_map(|name| joined(&parts.headers, name)).collect();
+        let Some(fields) = fields else { return Self::Other };
+        let mut request = parts.clone();
+        request.method = Method::GET;
+        for (name, value) in &fields {
+            request.headers.insert(name, value.clone());
+        }
+        Self::Read(Box::new(Lookup {
+            key,
+            fields,
+            is_head: parts.method == Method::HEAD,
+            only_if_cached: says(&request.headers, "only-if-cached"),
+            request,
+            scheme,
+        }))
+    }
+}
+
+impl Lookup {
+    /// True if the request has fields that are not sent on behalf of all.
+    pub(super) fn says_more(&self) -> bool {
+        let is_sent = |name: &HeaderName| {
+            name == HOST || NOT_ASKED.contains(name) || self.fields.iter().any(|(field, _)| field == name)
+        };
+        !self.request.headers.keys().all(is_sent)
+    }
+
+    /// The request to the origin, on behalf of all who ask for the same: the fields of the key and those that say what else is
+    /// part of it.
+    pub(super) fn to_origin(&self) -> Option<Parts> {
+        let host = self.request.headers.get(HOST)?;
+        let mut parts = keyed_request(self.key.path(), host, &self.fields)?;
+        parts.headers.insert(FORWARDED_HOST, host.clone());
+        parts.headers.insert(FORWARDED_PROTO, HeaderValue::from_static(self.scheme));
+        Some(parts)
+    }
+}
+
+/// The key of a request, and its scheme; `None` if it has none.
+fn key(tenant: &str, parts: &Parts) -> Option<(Key, &'static str)> {
+    let host = parts.headers.get(HOST)?.to_str().ok()?.to_ascii_lowercase();
+    let path = parts.uri.path_and_query()?.as_str();
+    let mut said = parts.headers.get_all(FORWARDED_PROTO).into_iter();
+    let scheme = said.next().map_or("http", |said| said.to_str().unwrap_or_default());
+    let scheme = SCHEMES.into_iter().find(|known| scheme.eq_ignore_ascii_case(known))?;
+    let has_parts = said.next().is_none() && path.starts_with('/') && path.len() <= LONGEST;
+    has_parts.then(|| (Key::new(&host, path, tenant, scheme), scheme))
+}
+
+/// A field with all its values; `Some(None)` if they cannot be joined.
+fn joined(headers: &HeaderMap, name: HeaderName) -> Option<Option<(HeaderName, HeaderValue)>> {
+    let mut values = headers.get_all(&name).into_iter();
+    let first = values.next()?;
+    if values.next().is_none() {
+        return Some(Some((name, first.clone())));
+    }
+    let all: Vec<_> = headers.get_all(&name).into_iter().map(HeaderValue::as_bytes).collect();
+    Some(HeaderValue::from_bytes(&all.join(&b", "[..])).ok().map(|value| (name, value)))
+}
+
+/// True if the request says this of caches.
+fn says(headers: &HeaderMap, directive: &str) -> bool {
+    let values = headers.get_all(CACHE_CONTROL).into_iter();
+    let mut directives = values.flat_map(|value| value.as_bytes().split(|&byte| byte == b','));
+    directives.any(|said| said.trim_ascii().eq_ignore_ascii_case(directive.as_bytes()))
+}
+
+const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+/// Fields that gate writes itself.
+const NOT_ASKED: [HeaderName; 3] =
+    [FORWARDED_HOST, FORWARDED_PROTO, HeaderName::from_static("x-forwarded-for")];
+/// Longer paths are not kept: each is held in memory and on disk.
+const LONGEST: usize = 4 << 10;

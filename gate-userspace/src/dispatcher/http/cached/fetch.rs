@@ -1,0 +1,219 @@
+//! A fetch on behalf of all who ask for the same.
+//!
+//! A fetch runs in a task of its own: a client that leaves, or reads slowly, holds up nobody who follows. Its body is gathered, up to
+//! the longest that is kept; one that is longer, or one client's own, passes to the client that leads, as it comes.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use hyper::body::{Body as _, Bytes};
+use hyper::http::{request, response};
+use hyper::{Response, StatusCode};
+use tokio::sync::oneshot;
+
+use super::asked::Lookup;
+use super::serve::Source;
+use crate::cache::{
+    Cache, CacheEvent, Digest, Fields, Gathered, Hasher, Lead, Outcome, StoredResponse, keyed_request,
+};
+use crate::clock;
+use crate::dispatcher::http::answer::Refused;
+use crate::dispatcher::http::forward::{UntilClosed, pass_on};
+use crate::dispatcher::http::reply_body::ReplyBody;
+use crate::dispatcher::http::under_way::UnderWay;
+
+/// A kept answer that has to be asked about, with the fields that do.
+pub(super) type Stale = (Arc<StoredResponse>, Fields);
+
+/// A fetch that this request leads.
+pub(super) struct Fetch {
+    cache: Arc<Cache>,
+    asked: Lookup,
+    stale: Option<Stale>,
+    lead: Lead,
+}
+
+/// The result for the request that leads.
+pub(super) enum Fetched {
+    Kept(Arc<StoredResponse>, Bytes, Source),
+    /// The store's answer itself, as it comes.
+    Passing(Response<ReplyBody>),
+    Refused(Refused),
+    /// The request has to be made anew: what was kept is gone, or it is not for others.
+    Again,
+}
+
+/// A body that has been gathered, or not.
+enum Gathering {
+    Whole(Bytes, Digest),
+    /// The pieces that have come of one that is too long.
+    TooLong(VecDeque<Bytes>, Gathered),
+    BrokenOff,
+}
+
+impl Fetch {
+    pub(super) fn new(cache: Arc<Cache>, asked: Lookup, stale: Option<Stale>, lead: Lead) -> Self {
+        Self { cache, asked, stale, lead }
+    }
+
+    /// Fetches by a request that has been admitted.
+    pub(super) async fn start(self, under_way: UnderWay) -> Fetched {
+        let (sender, receiver) = oneshot::channel();
+        tokio::task::spawn_local(async move {
+            // The client may have left.
+            let _ = sender.send(self.run(under_way).await);
+        });
+        let failed = || Fetched::Refused(Refused::lost(StatusCode::BAD_GATEWAY));
+        receiver.await.unwrap_or_else(|_| failed())
+    }
+
+    async fn run(self, under_way: UnderWay) -> Fetched {
+        self.cache.count(CacheEvent::Fetched);
+        let Some(mut request) = self.asked.to_origin() else { return Fetched::Again };
+        if let Some((_, validators)) = &self.stale {
+            request.headers.extend(validators.iter().cloned());
+        }
+        let response = match pass_on(under_way, request, None).await {
+            Ok(response) => response,
+            Err(refused) => return Fetched::Refused(refused),
+        };
+        let (head, body) = response.into_parts();
+        match &self.stale {
+            Some((stale, _)) if head.status == StatusCode::NOT_MODIFIED => {
+                let stale = Arc::clone(stale);
+                drop(body);
+                self.not_modified(&stale, &head).await
+            }
+            _ => self.modified(head, body).await,
+        }
+    }
+
+    /// The origin says that what is kept still holds.
+    async fn not_modified(self, stale: &Arc<StoredResponse>, head: &response::Parts) -> Fetched {
+        let Self { cache, asked, lead, .. } = self;
+        let now = clock::realtime();
+        let body = cache.body(stale).await;
+        let merged = stale.merged(&head.headers);
+        let (Some(body), Some(merged)) = (body, merged) else {
+            cache.forget(&asked.key, &asked.fields);
+            return Fetched::Again;
+        };
+        cache.count(CacheEvent::Revalidated);
+        let newer = request_of(&asked).and_then(|request| stale.revalidated(&request, head, now));
+        let Some(newer) = newer.map(Arc::new) else {
+            // It holds, and is not to be kept any longer.
+            cache.forget(&asked.key, &asked.fields);
+            lead.complete(Outcome::NotShared);
+            let mut once = StoredResponse::clone(stale);
+            once.headers = merged;
+            return Fetched::Kept(Arc::new(once), body, Source::Revalidated);
+        };
+        keep(&cache, &asked, &newer, &body, &lead);
+        lead.complete(Outcome::Stored(Arc::clone(&newer), body.clone()));
+        Fetched::Kept(newer, body, Source::Revalidated)
+    }
+
+    /// The origin gives an answer, of which it is to be seen if it may be kept.
+    async fn modified(self, head: response::Parts, mut body: ReplyBody) -> Fetched {
+        let now = clock::realtime();
+        let kept = request_of(&self.asked).and_then(|request| {
+            let nothing = (Digest::of(b""), 0);
+            let answer = (head.status, head.headers.clone());
+            StoredResponse::new(&request, self.asked.fields.clone(), answer, now, nothing)
+        });
+        let is_bounded = head.extensions.get::<UntilClosed>().is_none();
+        let Some(mut kept) = kept.filter(|_| is_bounded) else {
+            return self.pass_to_leader(CacheEvent::NotStored, Response::from_parts(head, body));
+        };
+        let longest = self.cache.settings.max_object;
+        if body.size_hint().lower() > longest {
+            return self.pass_to_leader(CacheEvent::TooLong, Response::from_parts(head, body));
+        }
+        match gather(&self.cache, &mut body, longest).await {
+            Gathering::Whole(bytes, digest) => {
+                kept.digest = digest;
+                kept.len = bytes.len() as u64;
+                let was_same = self.stale.as_ref().is_some_and(|(stale, _)| stale.digest == digest);
+                if was_same {
+                    self.cache.count(CacheEvent::Unchanged);
+                }
+                let kept = Arc::new(kept);
+                keep(&self.cache, &self.asked, &kept, &bytes, &self.lead);
+                self.lead.complete(Outcome::Stored(Arc::clone(&kept), bytes.clone()));
+                Fetched::Kept(kept, bytes, Source::Origin)
+            }
+            Gathering::TooLong(pieces, gathered) => {
+                let body = body.after(pieces, gathered);
+                self.pass_to_leader(CacheEvent::TooLong, Response::from_parts(head, body))
+            }
+            Gathering::BrokenOff => {
+                self.cache.count(CacheEvent::BrokenOff);
+                Fetched::Refused(Refused::lost(StatusCode::BAD_GATEWAY))
+            }
+        }
+    }
+
+    /// Passes an answer to the client that leads, if its request said no more than was sent. What was kept before it no longer holds, unless the origin has failed.
+    fn pass_to_leader(self, why: CacheEvent, response: Response<ReplyBody>) -> Fetched {
+        let Self { cache, asked, stale, lead } = self;
+        cache.count(why);
+        if stale.is_some() && !response.status().is_server_error() {
+            cache.forget(&asked.key, &asked.fields);
+        }
+        cache.note_unshared(&asked.key, &asked.fields, clock::monotonic());
+        lead.complete(Outcome::NotShared);
+        // The answer to what all have in common is not the answer to what this one says beside.
+        if asked.says_more() { Fetched::Again } else { Fetched::Passing(response) }
+    }
+}
+
+/// Keeps an answer, unless what it answers has been changed since it was asked for.
+fn keep(cache: &Cache, asked: &Lookup, kept: &Arc<StoredResponse>, body: &Bytes, lead: &Lead) {
+    if lead.is_outdated() {
+        return;
+    }
+    cache.insert(&asked.key, kept, body, clock::realtime());
+    // Another thread may have said so meanwhile.
+    if lead.is_outdated() {
+        cache.invalidate(&asked.key);
+    }
+}
+
+/// Gathers a body of at most `longest` bytes.
+async fn gather(cache: &Arc<Cache>, body: &mut ReplyBody, longest: u64) -> Gathering {
+    let mut gathered = Gathered::new(cache);
+    let mut pieces = VecDeque::new();
+    let mut hasher = Hasher::default();
+    let mut len = 0;
+    while let Some(frame) = poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await {
+        let Ok(frame) = frame else { return Gathering::BrokenOff };
+        // Trailers are not kept.
+        let Ok(piece) = frame.into_data() else { continue };
+        len += piece.len() as u64;
+        hasher.update(&piece);
+        let fits = len <= longest && gathered.add(piece.len() as u64);
+        pieces.push_back(piece);
+        if !fits {
+            return Gathering::TooLong(pieces, gathered);
+        }
+    }
+    let bytes = match (pieces.pop_front(), pieces.is_empty()) {
+        (None, _) => Bytes::new(),
+        // Its buffer may be longer than it is, and is the connection's.
+        (Some(only), true) => Bytes::copy_from_slice(&only),
+        (Some(first), false) => {
+            let mut whole = Vec::with_capacity(usize::try_from(len).unwrap_or(0));
+            whole.extend_from_slice(&first);
+            pieces.iter().for_each(|piece| whole.extend_from_slice(piece));
+            whole.into()
+        }
+    };
+    Gathering::Whole(bytes, hasher.finish())
+}
+
+/// The request that the answer is kept under.
+fn request_of(asked: &Lookup) -> Option<request::Parts> {
+    keyed_request(asked.key.path(), asked.request.headers.get(hyper::header::HOST)?, &asked.fields)
+}

@@ -1,0 +1,283 @@
+//! The cache in the way of a request: from there if it may, else by one fetch for all who want the same.
+//!
+//! ```text
+//! asked.rs: what is it ──► charged as a hit ──► kept and fresh? ──► given (serve.rs)
+//!                                               else charged in full: leads a fetch (fetch.rs), or follows one
+//! ```
+//!
+//! - [`asked`]: which requests the cache is for, and what of them is the key. Pure.
+//! - [`serve`]: the answer out of a kept one: conditions, ranges, `HEAD`. [`range`]: what a range selects. Both pure.
+//! - [`fetch`]: a fetch that is shared, in a task of its own.
+//!
+//! **Invariants.** A hit passes identity and quota, and takes no permit. Nothing of a request is sent on a shared fetch that is not
+//! part of its key. Only whole answers are kept.
+
+mod asked;
+mod fetch;
+mod range;
+mod serve;
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use gate_common::units::Nanos;
+use hyper::body::Bytes;
+use hyper::header::{CONTENT_LOCATION, HeaderMap, LOCATION};
+use hyper::http::request::Parts;
+use hyper::{Response, Uri};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use self::asked::{Lookup, Purpose};
+use self::fetch::{Fetch, Fetched, Stale};
+use self::serve::Source;
+use super::admitted::{Attending, Offer};
+use super::answer::Refused;
+use super::connection::Connection;
+use super::forward::{SentBody, pass_on};
+use super::reply_body::ReplyBody;
+use super::service::HttpService;
+use crate::cache::{Cache, CacheEvent, Freshness, Joined, Key, Outcome, StoredResponse};
+use crate::clock;
+use crate::dispatcher::request::Charged;
+
+/// A request with its client.
+pub(super) struct Asking {
+    pub(super) service: Rc<HttpService>,
+    pub(super) client: Rc<Connection>,
+    pub(super) offer: Offer,
+    pub(super) now: Nanos,
+}
+
+/// Answers a request: from the cache if there is one and it is for this, else by the store.
+pub(super) async fn answer(
+    asking: Asking,
+    parts: Parts,
+    body: Option<SentBody>,
+) -> Result<Response<ReplyBody>, Refused> {
+    let Some(cache) = asking.service.cache.clone().filter(|cache| cache.is_open()) else {
+        return asking.pass(parts, body).await;
+    };
+    match asking.purpose(&cache, &parts, body.is_some()) {
+        Purpose::Read(asked) => asking.read(&cache, parts, *asked).await,
+        Purpose::Change(key) => asking.change(&cache, &key, parts, body).await,
+        Purpose::Other => {
+            cache.count(CacheEvent::Passed);
+            asking.pass(parts, body).await
+        }
+    }
+}
+
+impl Asking {
+    /// Passes the request on as it is.
+    async fn pass(&self, parts: Parts, body: Option<SentBody>) -> Result<Response<ReplyBody>, Refused> {
+        let under_way = self.service.admit(&self.client, &self.offer, self.now)?;
+        pass_on(under_way, parts, body).await
+    }
+
+    fn purpose(&self, cache: &Cache, parts: &Parts, has_body: bool) -> Purpose {
+        let tenant = self.offer.origin.tenant;
+        let tenants = self.service.tenants.borrow();
+        let name = tenants.name(tenant).unwrap_or_default();
+        let purpose = Purpose::of(&cache.settings, self.service.claims.tenant(), name, parts, has_body);
+        let is_read = matches!(purpose, Purpose::Read(_));
+        if is_read && !self.service.ledger.borrow_mut().may_cache(tenant) { Purpose::Other } else { purpose }
+    }
+
+    /// Passes on a request that may change what is kept under a key, and removes that once it has been answered.
+    async fn change(
+        &self,
+        cache: &Cache,
+        key: &Key,
+        parts: Parts,
+        body: Option<SentBody>,
+    ) -> Result<Response<ReplyBody>, Refused> {
+        let result = self.pass(parts, body).await;
+        match &result {
+            Ok(response) if response.status().as_u16() < 400 => {
+                cache.invalidate(key);
+                of_same_host(key, response.headers())
+                    .for_each(|path| cache.invalidate(&key.with_path(&path)));
+            }
+            // The store may have done it.
+            Err(refused) if refused.is_uncertain() => cache.invalidate(key),
+            _ => {}
+        }
+        result
+    }
+
+    /// Answers a request that the cache is for.
+    async fn read(
+        &self,
+        cache: &Arc<Cache>,
+        parts: Parts,
+        asked: Lookup,
+    ) -> Result<Response<ReplyBody>, Refused> {
+        let charged = self.service.charge_hit(&self.offer, self.now);
+        let query_type = self.offer.class.query_type;
+        self.service.sample_verdict(&self.offer.origin, query_type, charged.as_ref().err(), self.now);
+        let (charged, attending) = charged?;
+        let mut charge = HitCharge { asking: self, charged: Some(charged), attending: Some(attending) };
+        let in_memory = cache.record_in_memory(&asked.key);
+        let is_in_memory = in_memory.is_some();
+        let record = match in_memory {
+            Some(record) => Some(record),
+            None => cache.record(&asked.key).await,
+        };
+        let kept = record.as_ref().and_then(|record| record.get(&asked.fields)).cloned();
+        let freshness = kept.as_ref().map(|kept| kept.freshness(&asked.request, clock::realtime()));
+        let stale = match (kept, freshness) {
+            (Some(kept), Some(Freshness::Fresh)) => {
+                let in_memory = cache.body_in_memory(&kept.digest);
+                let source = if is_in_memory && in_memory.is_some() { Source::Memory } else { Source::Disk };
+                let body = if in_memory.is_some() { in_memory } else { cache.body(&kept).await };
+                if let Some(body) = body {
+                    cache.touch(&asked.key, &kept, clock::realtime());
+                    cache.count(source.event());
+                    return charge.give(&asked, &kept, &body, source);
+                }
+                None
+            }
+            (Some(kept), Some(Freshness::Stale(validators))) => Some((kept, validators)),
+            (_, Some(Freshness::Mismatch)) => {
+                cache.count(CacheEvent::Passed);
+                drop(charge);
+                return self.pass(parts, None).await;
+            }
+            _ => None,
+        };
+        cache.count(if stale.is_some() { CacheEvent::Stale } else { CacheEvent::Miss });
+        if asked.only_if_cached {
+            return Ok(charge.nothing_kept());
+        }
+        self.share(cache, parts, asked, stale, charge).await
+    }
+
+    /// Leads a fetch, or follows one.
+    async fn share(
+        &self,
+        cache: &Arc<Cache>,
+        parts: Parts,
+        asked: Lookup,
+        mut stale: Option<Stale>,
+        mut charge: HitCharge<'_>,
+    ) -> Result<Response<ReplyBody>, Refused> {
+        // A HEAD fetches no body for others.
+        let is_get = parts.method == hyper::Method::GET;
+        for _ in 0..ATTEMPTS {
+            let now = clock::monotonic();
+            match is_get.then(|| cache.join(&asked.key, &asked.fields, now)).flatten() {
+                None => break,
+                Some(Joined::Leader(lead)) => {
+                    charge.give_back();
+                    let under_way = self.service.admit(&self.client, &self.offer, now)?;
+                    let fetch = Fetch::new(Arc::clone(cache), asked.clone(), stale.take(), lead);
+                    match fetch.start(under_way).await {
+                        Fetched::Kept(kept, body, source) => {
+                            return serve::respond(&asked, &kept, &body, source);
+                        }
+                        Fetched::Passing(response) => return Ok(response),
+                        Fetched::Refused(refused) => return Err(refused),
+                        Fetched::Again => {}
+                    }
+                }
+                Some(Joined::Follower(outcome)) => match self.follow(outcome).await {
+                    Some(Outcome::Stored(kept, body)) => {
+                        if charge.is_held()
+                            && kept.freshness(&asked.request, clock::realtime()) == Freshness::Fresh
+                        {
+                            cache.count(CacheEvent::Followed);
+                            return charge.give(&asked, &kept, &body, Source::Followed);
+                        }
+                        break;
+                    }
+                    Some(Outcome::Failed) => {}
+                    Some(Outcome::NotShared) | None => break,
+                },
+            }
+        }
+        charge.give_back();
+        drop(charge);
+        self.pass(parts, None).await
+    }
+
+    /// Waits for a leader, as long as a request may take.
+    async fn follow(&self, mut outcome: watch::Receiver<Option<Outcome>>) -> Option<Outcome> {
+        let limits = self.service.limits.get();
+        let patience = limits.slow_timeout.saturating_add(limits.store_timeout);
+        let done = timeout(patience.into(), outcome.wait_for(Option::is_some)).await;
+        done.ok()?.ok()?.clone()
+    }
+}
+
+/// The charge of a request that may turn out to be a hit.
+struct HitCharge<'a> {
+    asking: &'a Asking,
+    charged: Option<Charged>,
+    attending: Option<Attending>,
+}
+
+impl HitCharge<'_> {
+    fn is_held(&self) -> bool {
+        self.charged.is_some()
+    }
+
+    /// Gives a kept answer, for its bytes.
+    fn give(
+        &mut self,
+        asked: &Lookup,
+        kept: &StoredResponse,
+        body: &Bytes,
+        source: Source,
+    ) -> Result<Response<ReplyBody>, Refused> {
+        let response = serve::respond(asked, kept, body, source)?;
+        let service = &self.asking.service;
+        let len = hyper::body::Body::size_hint(response.body()).lower();
+        let payer = self.asking.offer.origin.payer();
+        let bytes = usize::try_from(len).unwrap_or(usize::MAX);
+        service.admission.charge_more(payer, bytes, self.asking.offer.class, clock::monotonic())?;
+        if let Some(mut charged) = self.charged.take() {
+            service.admission.count_passed(&service.ledger.borrow(), &mut charged);
+        }
+        Ok(response)
+    }
+
+    /// Says that nothing is kept, to a request that wants nothing else.
+    fn nothing_kept(&mut self) -> Response<ReplyBody> {
+        let service = &self.asking.service;
+        if let Some(mut charged) = self.charged.take() {
+            service.admission.count_passed(&service.ledger.borrow(), &mut charged);
+        }
+        serve::nothing_kept()
+    }
+
+    /// Gives back the charge and what the request holds, before it is charged in full.
+    fn give_back(&mut self) {
+        self.attending = None;
+        if let Some(charged) = self.charged.take() {
+            let service = &self.asking.service;
+            service.admission.give_back(&mut service.ledger.borrow_mut(), &charged);
+        }
+    }
+}
+
+impl Drop for HitCharge<'_> {
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}
+
+/// The paths, on the same host, that an answer to a change says it is about (RFC 9111, 4.4).
+fn of_same_host<'h>(key: &'h Key, headers: &'h HeaderMap) -> impl Iterator<Item = String> + 'h {
+    let uris = [LOCATION, CONTENT_LOCATION]
+        .into_iter()
+        .filter_map(|name| headers.get(name)?.to_str().ok()?.parse::<Uri>().ok());
+    uris.filter_map(|uri| {
+        let is_same = uri.authority().is_none_or(|host| host.as_str().eq_ignore_ascii_case(key.host()));
+        let path = uri.path_and_query().map(|path| path.as_str().to_owned());
+        path.filter(|path| is_same && path.starts_with('/'))
+    })
+}
+
+/// How often a request leads or follows before it is passed on by itself.
+const ATTEMPTS: usize = 3;

@@ -1,0 +1,173 @@
+//! The answer to a request out of a kept one: conditions, ranges, `HEAD`. Pure but for the time that is now.
+
+use std::time::SystemTime;
+
+use hyper::body::Bytes;
+use hyper::header::{
+    ACCEPT_RANGES, AGE, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE,
+    ETAG, HeaderMap, HeaderName, HeaderValue, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE,
+    IF_UNMODIFIED_SINCE, LAST_MODIFIED, RANGE,
+};
+use hyper::{Response, StatusCode};
+
+use super::asked::Lookup;
+use super::range::Slice;
+use crate::cache::{CacheEvent, Digest, StoredResponse};
+use crate::clock;
+use crate::dispatcher::http::answer::Refused;
+use crate::dispatcher::http::reply_body::ReplyBody;
+
+/// Where an answer comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    Memory,
+    Disk,
+    /// Another's fetch.
+    Followed,
+    /// The origin, with a body that may be kept.
+    Origin,
+    /// The origin, which said that the kept one still holds.
+    Revalidated,
+}
+
+impl Source {
+    /// The event of a hit.
+    pub(super) const fn event(self) -> CacheEvent {
+        match self {
+            Self::Memory => CacheEvent::MemoryHit,
+            _ => CacheEvent::DiskHit,
+        }
+    }
+
+    /// As clients are told (RFC 9211).
+    const fn status(self) -> &'static str {
+        match self {
+            Self::Memory | Self::Disk => "gate; hit",
+            Self::Followed => "gate; fwd=uri-miss; collapsed",
+            Self::Origin => "gate; fwd=uri-miss; stored",
+            Self::Revalidated => "gate; fwd=stale; fwd-status=304",
+        }
+    }
+}
+
+/// Answers a request out of a kept answer.
+///
+/// # Errors
+///
+/// None: a request that can have nothing of it is answered so.
+pub(super) fn respond(
+    asked: &Lookup,
+    kept: &StoredResponse,
+    body: &Bytes,
+    source: Source,
+) -> Result<Response<ReplyBody>, Refused> {
+    let now = clock::realtime();
+    let mut response = of_kept(asked, kept, body, now);
+    response.headers_mut().append(CACHE_STATUS, HeaderValue::from_static(source.status()));
+    Ok(response.map(ReplyBody::of_bytes))
+}
+
+/// The answer to a request that wants a kept answer or none.
+pub(super) fn nothing_kept() -> Response<ReplyBody> {
+    let mut response = Response::new(ReplyBody::whole(Vec::new()));
+    *response.status_mut() = StatusCode::GATEWAY_TIMEOUT;
+    response
+        .headers_mut()
+        .insert(CACHE_STATUS, HeaderValue::from_static("gate; fwd=request; detail=not-kept"));
+    response
+}
+
+/// The name of a body, as clients know it.
+pub(super) fn tag(digest: &Digest) -> HeaderValue {
+    HeaderValue::try_from(format!("\"{digest}\"")).unwrap_or(HeaderValue::from_static("\"\""))
+}
+
+fn of_kept(asked: &Lookup, kept: &StoredResponse, body: &Bytes, now: SystemTime) -> Response<Bytes> {
+    let tag = tag(&kept.digest);
+    let mut response = Response::new(Bytes::new());
+    let mut headers = kept.headers.clone();
+    headers.insert(ETAG, tag.clone());
+    headers.insert(AGE, HeaderValue::from(kept.age(now)));
+    let is_whole = kept.status == StatusCode::OK;
+    if is_whole {
+        headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    }
+    let fields = &asked.request.headers;
+    let condition = if kept.status.is_success() { condition(fields, &headers, &tag) } else { None };
+    let status = condition.unwrap_or(kept.status);
+    let has_range = status == StatusCode::OK && !asked.is_head && may_take_part(fields, &headers, &tag);
+    let slice = fields.get(RANGE).filter(|_| has_range).map(|field| Slice::of(field.as_bytes(), body.len()));
+    let (status, body) = match slice.unwrap_or(Slice::Whole) {
+        _ if condition.is_some() => {
+            OF_BODY.iter().for_each(|name| drop(headers.remove(name)));
+            (status, Bytes::new())
+        }
+        Slice::Whole => (status, body.clone()),
+        Slice::Part(part) => {
+            let text = format!("bytes {}-{}/{}", part.start, part.end - 1, body.len());
+            headers.extend(HeaderValue::try_from(text).ok().map(|text| (CONTENT_RANGE, text)));
+            (StatusCode::PARTIAL_CONTENT, body.slice(part))
+        }
+        Slice::Unsatisfiable => {
+            OF_BODY.iter().for_each(|name| drop(headers.remove(name)));
+            let text = format!("bytes */{}", body.len());
+            headers.extend(HeaderValue::try_from(text).ok().map(|text| (CONTENT_RANGE, text)));
+            (StatusCode::RANGE_NOT_SATISFIABLE, Bytes::new())
+        }
+    };
+    if status != StatusCode::NOT_MODIFIED && status != StatusCode::NO_CONTENT {
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
+    }
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    if !asked.is_head {
+        *response.body_mut() = body;
+    }
+    response
+}
+
+/// The status that the conditions of a GET or HEAD end in, if they do (RFC 9110, 13.2.2).
+fn condition(fields: &HeaderMap, kept: &HeaderMap, tag: &HeaderValue) -> Option<StatusCode> {
+    let modified = date(kept, &LAST_MODIFIED);
+    if fields.contains_key(IF_MATCH) {
+        if !names(fields, &IF_MATCH, tag, true) {
+            return Some(StatusCode::PRECONDITION_FAILED);
+        }
+    } else if let Some((modified, since)) = modified.zip(date(fields, &IF_UNMODIFIED_SINCE))
+        && modified > since
+    {
+        return Some(StatusCode::PRECONDITION_FAILED);
+    }
+    let is_same = match fields.contains_key(IF_NONE_MATCH) {
+        true => names(fields, &IF_NONE_MATCH, tag, false),
+        false => {
+            modified.zip(date(fields, &IF_MODIFIED_SINCE)).is_some_and(|(modified, since)| modified <= since)
+        }
+    };
+    is_same.then_some(StatusCode::NOT_MODIFIED)
+}
+
+/// True unless the range is for another body than this one.
+fn may_take_part(fields: &HeaderMap, kept: &HeaderMap, tag: &HeaderValue) -> bool {
+    let Some(wanted) = fields.get(IF_RANGE) else { return true };
+    wanted == tag || kept.get(LAST_MODIFIED).is_some_and(|modified| modified == wanted)
+}
+
+/// True if a list of tags has this one, or is an asterisk. A weak one counts unless the comparison is strong.
+fn names(fields: &HeaderMap, field: &HeaderName, tag: &HeaderValue, is_strong: bool) -> bool {
+    let values = fields.get_all(field).into_iter();
+    let mut tags = values.flat_map(|value| value.as_bytes().split(|&byte| byte == b','));
+    tags.any(|one| {
+        let one = one.trim_ascii();
+        let one = if is_strong { one } else { one.strip_prefix(b"W/").unwrap_or(one) };
+        one == b"*" || one == tag.as_bytes()
+    })
+}
+
+fn date(fields: &HeaderMap, name: &HeaderName) -> Option<SystemTime> {
+    httpdate::parse_http_date(fields.get(name)?.to_str().ok()?).ok()
+}
+
+const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
+/// Fields that say what a body is; without one they are left out.
+const OF_BODY: [HeaderName; 4] = [CONTENT_TYPE, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH];
