@@ -14,6 +14,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
+use super::cache::{Purged, VerifiedCaches};
 use super::change::{Done, Order};
 use super::document::{Document, Failure, SCHEMA_VERSION, Versioned};
 use super::listing::Tenants;
@@ -119,6 +120,25 @@ pub fn explain(path: &Path, service: &str, is_udp: bool, question: &Question) ->
     ask(path, request, PATIENCE)
 }
 
+/// Has the gate at `path` remove a URL from its caches.
+///
+/// # Errors
+///
+/// [`Error`].
+pub fn purge(path: &Path, url: &str) -> Result<Purged, Error> {
+    let url = percent_encode(url.as_bytes(), NON_ALPHANUMERIC);
+    ask(path, Request::post(format!("/v1/cache/purge?url={url}")).body(Body::empty()), PATIENCE)
+}
+
+/// Has the gate at `path` look at all files of its caches.
+///
+/// # Errors
+///
+/// [`Error`].
+pub fn verify(path: &Path) -> Result<VerifiedCaches, Error> {
+    ask(path, Request::post("/v1/cache/verify").body(Body::empty()), VERIFIED_WITHIN)
+}
+
 /// Has the gate at `path` carry out an order.
 ///
 /// # Errors
@@ -185,6 +205,8 @@ fn converse(
 }
 
 /// A gate that is stopped accepts connections, and says nothing.
+/// All files of a large cache are read.
+const VERIFIED_WITHIN: Duration = Duration::from_secs(3_600);
 const PATIENCE: Duration = Duration::from_secs(5);
 /// A change waits for the next tick or two, which may be 10 s each.
 const UNTIL_A_TICK: Duration = Duration::from_secs(40);

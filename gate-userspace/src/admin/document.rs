@@ -4,6 +4,7 @@ use schemars::{JsonSchema, Schema, schema_for};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::cache::{Caches, Purged, VerifiedCaches};
 use super::change::{Done, Order};
 use super::health::{Live, Ready};
 use super::hotkeys::Hotkeys;
@@ -40,6 +41,7 @@ documents! {
     SourceList: "sources",
     Watched: "watch",
     Explanation: "explain",
+    Caches: "cache",
 }
 
 /// A document with the version of its schema.
@@ -67,9 +69,9 @@ pub struct Failure {
 }
 
 /// The schemas that [`schema`] knows.
-pub const SCHEMAS: [&str; 13] = [
+pub const SCHEMAS: [&str; 16] = [
     "live", "ready", "status", "tenants", "hotkeys", "queues", "explain", "sources", "watch", "events",
-    "order", "set", "error",
+    "cache", "purge", "verify", "order", "set", "error",
 ];
 
 /// The JSON schema of a document, of the body of `POST /v1/set` (`order`), of its result (`set`), of a failure
@@ -86,6 +88,9 @@ pub fn schema(name: &str) -> Option<Schema> {
         SourceList::NAME => schema_for!(Versioned<SourceList>),
         Watched::NAME => schema_for!(Versioned<Watched>),
         Explanation::NAME => schema_for!(Versioned<Explanation>),
+        Caches::NAME => schema_for!(Versioned<Caches>),
+        "purge" => schema_for!(Versioned<Purged>),
+        "verify" => schema_for!(Versioned<VerifiedCaches>),
         "events" => schema_for!(Versioned<Snapshot>),
         "order" => schema_for!(Order),
         "set" => schema_for!(Versioned<Done>),

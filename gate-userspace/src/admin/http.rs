@@ -9,9 +9,11 @@ use axum::extract::{Extension, State};
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::Response;
 use axum::routing::{get, post};
+use percent_encoding::percent_decode_str;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::cache::{self, Caches};
 use super::change::{self, Order, Peer, Unchanged};
 use super::document::{Document, Versioned};
 use super::events::Events;
@@ -67,6 +69,10 @@ pub(super) fn router(
         }),
     };
     let all = open(metrics).merge(with_keys()).route("/v1/set", set);
+    let all = match access {
+        Access::Owner => all.route("/v1/cache/purge", post(purged)).route("/v1/cache/verify", post(verified)),
+        Access::Read => all,
+    };
     all.fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
         .layer(Extension(viewing))
@@ -92,6 +98,7 @@ fn open(metrics: Arc<Metrics>) -> Router<Arc<Sources>> {
         .route("/ready", get(async |State(context): Shared| health(&Ready::now(&context))))
         .route("/v1/status", get(async |State(context): Shared| document(context.status())))
         .route("/v1/tenants", get(tenants))
+        .route("/v1/cache", get(async |State(context): Shared| document(Caches::read(&context.caches))))
         .route("/v1/queues", get(async |State(context): Shared| document(queues(&context))))
         .route("/v1/events", get(async |State(context): Shared, viewing| follow(&context, viewing, false)))
 }
@@ -169,9 +176,26 @@ async fn set(State(context): Shared, Extension(peer): Extension<Peer>, body: Bod
     }
 }
 
+async fn purged(State(context): Shared, uri: Uri) -> Response {
+    let url = uri.query().and_then(|query| query.strip_prefix("url=")).unwrap_or_default();
+    let url = percent_decode_str(url).decode_utf8_lossy();
+    match cache::purge(&context.caches, &url) {
+        Ok(purged) => json(StatusCode::OK, &Versioned::new(purged)),
+        Err(wrong) => failed(StatusCode::UNPROCESSABLE_ENTITY, &wrong),
+    }
+}
+
+async fn verified(State(context): Shared) -> Response {
+    let verified = tokio::task::spawn_blocking(move || cache::verify(&context.caches)).await;
+    match verified.unwrap_or_else(|error| Err(error.to_string())) {
+        Ok(verified) => json(StatusCode::OK, &Versioned::new(verified)),
+        Err(wrong) => failed(StatusCode::SERVICE_UNAVAILABLE, &wrong),
+    }
+}
+
 async fn unknown(uri: Uri) -> Response {
     let said = format!(
-        "gate {} has no {}; there are /live, /ready, /metrics, /v1/status, /v1/tenants, /v1/hotkeys, /v1/queues, /v1/explain, /v1/sources, /v1/watch, /v1/events and, over the socket of `admin`, /v1/set",
+        "gate {} has no {}; there are /live, /ready, /metrics, /v1/status, /v1/tenants, /v1/hotkeys, /v1/queues, /v1/explain, /v1/sources, /v1/watch, /v1/cache, /v1/events and, over the socket of `admin`, /v1/set, /v1/cache/purge and /v1/cache/verify",
         env!("CARGO_PKG_VERSION"),
         shortened(uri.path()),
     );
@@ -179,7 +203,7 @@ async fn unknown(uri: Uri) -> Response {
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> Response {
-    let right = if uri.path() == "/v1/set" { "POST" } else { "GET" };
+    let right = if POSTED.contains(&uri.path()) { "POST" } else { "GET" };
     let said = format!("{} does not take {}, but {right}", shortened(uri.path()), shortened(method.as_str()));
     failed(StatusCode::METHOD_NOT_ALLOWED, &said)
 }
@@ -198,6 +222,8 @@ fn document<T: Document>(document: T) -> Response {
     json(StatusCode::OK, &Versioned::new(document))
 }
 
+/// The paths that do something.
+const POSTED: [&str; 3] = ["/v1/set", "/v1/cache/purge", "/v1/cache/verify"];
 /// Longer orders are refused.
 const MAX_BODY: usize = 64 << 10;
 /// How long an order may take to arrive.

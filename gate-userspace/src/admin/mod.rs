@@ -11,6 +11,7 @@
 //! - `tcp`: who may read what over TCP; `metrics`: what Prometheus reads. `page`: the page that a browser gets there; `events`, [`snapshot`]: what it shows.
 //! - [`client`]: one request, one answer.
 //! - [`document`]: names, schemas and their version.
+//! - [`cache`]: the caches of HTTP services.
 //! - [`change`]: what may be changed while gate runs.
 //! - [`explain`]: what the next request would get.
 //! - [`verdicts`]: sampled verdicts, and the sources that are refused most.
@@ -22,6 +23,7 @@
 
 use std::path::{Path, PathBuf};
 
+pub mod cache;
 pub mod change;
 pub mod client;
 pub mod document;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use gate_common::units::Nanos;
 use tokio::sync::{mpsc, watch};
 
+use super::cache::ByService;
 use super::change::{Override, PendingOrder};
 use super::listing::{self, Tenants};
 use super::observer::Observer;
@@ -28,6 +29,8 @@ pub struct Sources {
     pub verdicts: Verdicts,
     /// The ways to ask what the next request to a proxied service would get.
     pub questions: Vec<Questions>,
+    /// The caches of HTTP services.
+    pub caches: ByService,
     /// The refusals by tenants' limits; `None` where nothing is proxied.
     pub limits: Option<LimitRefusals>,
     /// The readings that rates are made of.

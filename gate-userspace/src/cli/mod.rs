@@ -9,6 +9,7 @@ use gate_common::units::Nanos;
 
 use crate::config::units;
 
+mod cache;
 mod check;
 mod completions;
 mod detach;
@@ -57,6 +58,7 @@ enum Command {
     Explain(explain::Args),
     Sources(sources::Args),
     Watch(watch::Args),
+    Cache(cache::Args),
     Set(set::Args),
     Schema(schema::Args),
     Maps(maps::Args),
@@ -87,6 +89,7 @@ pub fn main() -> ExitCode {
         Command::Explain(args) => explain::run(args),
         Command::Sources(args) => sources::run(args),
         Command::Watch(args) => watch::run(args),
+        Command::Cache(args) => cache::run(args),
         Command::Set(args) => set::run(args),
         Command::Schema(args) => schema::run(args),
         Command::Maps(args) => maps::run(args),

@@ -48,6 +48,7 @@ impl Daemon {
             ),
             verdicts: self.verdicts.clone(),
             questions: self.dispatcher.as_ref().map_or_else(Vec::new, |served| served.questions().to_vec()),
+            caches: self.dispatcher.as_ref().map_or_else(Vec::new, Dispatcher::caches),
             limits: self.dispatcher.as_ref().map(Dispatcher::limit_refusals),
             readings: Readings::default(),
             overrides: self.changes.overrides.subscribe(),

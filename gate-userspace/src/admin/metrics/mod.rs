@@ -6,7 +6,7 @@
 //!
 //! - `families`: names, and how series are written.
 //! - `promotion`: which tenants have series of their own.
-//! - `tenants`, `services`, `daemon`: the families of each.
+//! - `tenants`, `services`, `caches`, `daemon`: the families of each.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,6 +19,7 @@ use prometheus_client::registry::Registry;
 use self::tenants::Tenants;
 use super::sources::Sources;
 
+mod caches;
 mod daemon;
 mod families;
 mod promotion;
@@ -71,7 +72,8 @@ impl Collector for Scraped {
         let config = sources.queues.config.borrow().clone();
         daemon::write(&mut encoder, sources)?;
         tenants.write(&mut encoder, &sources.maps, &config)?;
-        services::write(&mut encoder, &sources.queues)
+        services::write(&mut encoder, &sources.queues)?;
+        caches::write(&mut encoder, &sources.caches)
     }
 }
 
