@@ -59,6 +59,24 @@ impl Nginx {
         Ok(Self { address, _server: server, directory })
     }
 
+    /// Writes a file, in place of the one that was there.
+    ///
+    /// # Errors
+    ///
+    /// The system's.
+    pub fn put(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        Ok(std::fs::write(self.directory.join("www").join(name), bytes)?)
+    }
+
+    /// The requests for files that it has answered, a line each: status and target.
+    ///
+    /// # Errors
+    ///
+    /// If its log cannot be read.
+    pub fn statuses(&self) -> Result<String> {
+        Ok(std::fs::read_to_string(self.directory.join("status.log"))?)
+    }
+
     /// The requests that it has answered, a line each: method, target, and the fields that say how long the body is.
     ///
     /// # Errors
@@ -97,7 +115,7 @@ fn configuration(address: SocketAddr, directory: &str, tls: Option<&Issued>) -> 
     format!(
         "daemon off;\nmaster_process off;\npid {directory}/pid;\nevents {{ worker_connections 1024; }}\nhttp {{\n\
          {temporary}log_format seen '$request_method $request_uri [$http_content_length] [$http_transfer_encoding]';\n\
-         access_log {directory}/access.log seen;\nclient_max_body_size 0;\n\
+         log_format status '$status $request_uri';\naccess_log {directory}/access.log seen;\naccess_log {directory}/status.log status;\nclient_max_body_size 0;\n\
          underscores_in_headers on;\ndefault_type text/plain;\nserver {{\n\
          {listen}\nroot {directory}/www;\nlocation /echo {{ proxy_pass http://{inner}/whole; proxy_set_header Echo \"{echo}\"; }}\n\
          location /whole {{ access_log off; return 200 \"$http_echo\\n\"; }}\n\

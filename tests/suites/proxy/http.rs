@@ -11,6 +11,8 @@ use gate_tests::proxy::Listening;
 use gate_tests::wait::wait_until;
 use nix::sys::signal::Signal;
 
+mod cache;
+mod dedup;
 mod explain;
 mod hostile;
 mod overload;
