@@ -6,15 +6,15 @@
 //! ```
 //!
 //! - [`Cache`]: looks up, inserts and removes. Start here.
-//! - [`response`]: an answer without its body, and what RFC 9111 lets be done with it. Pure.
-//! - [`record`]: what is kept under a key, and how it is written. Pure.
-//! - [`key`]: what was asked, of which host, and on whose behalf. Pure.
-//! - [`memory`]: records and bodies in memory, bounded by bytes.
-//! - [`flights`]: one fetch for all who ask for the same.
-//! - [`disk`]: the thread that writes, and the lock of the directory.
-//! - [`index`]: the database. [`blobs`]: the files.
-//! - [`removals`]: keys whose removal has not reached the disk.
-//! - [`counters`], [`digest`].
+//! - `response`: an answer without its body, and what RFC 9111 lets be done with it. Pure.
+//! - `record`: what is kept under a key, and how it is written. Pure.
+//! - `key`: what was asked, of which host, and on whose behalf. Pure.
+//! - `memory`: records and bodies in memory, bounded by bytes.
+//! - `flights`: one fetch for all who ask for the same.
+//! - `disk`: the thread that writes, and the lock of the directory.
+//! - `index`: the database. `blobs`: the files.
+//! - `removals`: keys whose removal has not reached the disk.
+//! - `counters`, `digest`.
 //!
 //! **Invariants.** A body is given only if it has its digest: files are checked when they are read, so that neither a crash nor
 //! a damaged disk changes an answer. A file is there before the record that names it, and goes after it. The database and the
