@@ -144,5 +144,5 @@ fn what_cannot_be_played_is_said_before_anything_starts() {
         assert!(error.contains("exit status: 1") && error.contains(said), "{error}");
     }
     let listed = lab(&["--list"]).finish(PATIENCE).unwrap();
-    assert_eq!(listed.len(), 5, "{listed:?}");
+    assert_eq!(listed.len(), 6, "{listed:?}");
 }
