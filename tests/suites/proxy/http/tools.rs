@@ -1,8 +1,9 @@
 //! Load generators of others, as Debian has them, end without a failed request.
 
+use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use gate_tests::nginx::Nginx;
 use gate_tests::proxy::Listening;
 use gate_tests::tls::Authority;
@@ -27,17 +28,40 @@ fn run(program: &str, arguments: &[&str], url: &str) -> Result<String> {
     Ok(said)
 }
 
+/// A file that is sent as a body.
+struct BodyFile(PathBuf);
+
+impl BodyFile {
+    fn new() -> Result<Self> {
+        let path = std::env::temp_dir().join(format!("gate-{}-body", std::process::id()));
+        std::fs::write(&path, vec![b'x'; 20_000])?;
+        Ok(Self(path))
+    }
+
+    fn path(&self) -> Result<&str> {
+        self.0.to_str().context("a name that is text")
+    }
+}
+
+impl Drop for BodyFile {
+    fn drop(&mut self) {
+        // It lies in the directory for temporary files.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
 #[test]
 fn h2load_ends_without_a_failed_request() -> Result<()> {
     let authority = Authority::new()?;
     let store = Nginx::start(&[1_000, 70_001])?;
+    let body = BodyFile::new()?;
+    let with_bodies = ["-n", "500", "-c", "5", "-m", "5", "-d", body.path()?];
     for (_gate, url) in gates(&authority, &store)? {
         for arguments in [
             &["-n", "3000", "-c", "10", "-m", "10"][..],
             &["-n", "3000", "-c", "10", "--h1"],
             &["-n", "500", "-c", "1", "-m", "100"],
-            // Bodies of its own.
-            &["-n", "500", "-c", "5", "-m", "5", "-d", "/etc/services"],
+            &with_bodies,
         ] {
             let path = if arguments.contains(&"-d") { "/echo" } else { "/70001" };
             let said = run("h2load", arguments, &format!("{url}{path}"))?;
