@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::AsRawFd as _;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -223,7 +224,7 @@ impl Listening {
         let mut this = Self { address, program, config };
         // A gate's admin socket comes last.
         let socket = this.config.as_ref().map(|config| config.with_extension("sock"));
-        let is_there = || socket.as_ref().is_none_or(|socket| socket.exists());
+        let is_there = || socket.as_ref().is_none_or(|socket| UnixStream::connect(socket).is_ok());
         until_up(&mut this.program, name, || Ok(TcpStream::connect(address).is_ok() && is_there()))?;
         Ok(this)
     }

@@ -136,14 +136,15 @@ pub fn remove_dead(path: &Path) {
 }
 
 /// The mode is the socket's before it has a file, so that nobody else can open it in between. The file gets what
-/// the process' mask leaves of it, and then the mode itself.
+/// the process' mask leaves of it, and then the mode itself. It listens right after there is a file: who finds one that does not
+/// takes gate for dead.
 fn listen_at(path: &Path, audience: Audience) -> io::Result<UnixListener> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
     fchmod(&socket, Mode::from_bits_truncate(audience.mode()))?;
     bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(audience.mode()))?;
     listen(&socket, Backlog::new(BACKLOG)?)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(audience.mode()))?;
     Ok(UnixListener::from(socket))
 }
 
