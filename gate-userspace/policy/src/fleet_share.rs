@@ -1,14 +1,15 @@
 //! Fleet shares: which part of one limit each of several gates may give out by itself.
 //!
 //! **Problem.** Several gates share one limit, and none may wait for a counter before it answers. Each reports what it used once
-//! in an interval. If all it is told in return is until when to refuse everything, all gates let everything through at once when
-//! that ends, the more of them the worse.
+//! in an interval. If the only answer is a time until which everything is refused, all gates let everything through at once when
+//! that has passed, the more of them the worse.
 //!
 //! **Source.** "High performance rate limiting at Databricks": an owner for each limit, reports in batches, a token bucket that goes
 //! into debt and remembers it, `reject_until`.
 //!
-//! **Rule.** The owner's bucket takes any debt. While it is half full nobody is held back. Once it is emptier, and until it has not
-//! been for [`HELD_BACK`] and nobody was refused, a gate may give out its proportion of
+//! **Rule.** The owner's bucket takes any debt. While it is half full nobody is held back. Once a report leaves less in it than that
+//! (beside what comes in within the time of the report), and until [`HELD_BACK`] after the last such report and the last refusal,
+//! a gate may give out its proportion of
 //!
 //! ```text
 //! (limit + level / CORRECTION) * boost      (level: what is left in the bucket, below zero in debt)
@@ -23,10 +24,9 @@
 //! Small parts waste some of the limit: requests come by chance, and a bucket of one request gives out less than its rate. So as long
 //! as requests are refused while the owner's bucket is half full, `boost` rises, up to [`MOST_BOOST`]; else it falls to 1.
 //!
-//! **Deviations.** The source tells its clients `reject_until`, or a rejection rate; here the former is the answer to deep debt alone.
+//! **Deviations.** The source answers a report with `reject_until`, or with a rejection rate; here the former is for deep debt alone.
 //!
-//! **Invariants.** Pure. A report costs the same however many gates there are. A clock that goes back changes nothing but what is
-//! charged.
+//! **Invariants.** Pure. A report costs the same however many gates there are. Any time and any count is safe.
 
 use gate_common::units::{MilliRu, NANOS_PER_SEC, Nanos};
 

@@ -87,8 +87,8 @@ fn is_of_origin(name: &str) -> bool {
     name.starts_with("x-forwarded") || OF_ORIGIN.contains(&name)
 }
 
-/// Beside `X-Forwarded-*`: addresses, targets other than the one that gate has read, and `Proxy`, which as `HTTP_PROXY` tells
-/// a program which proxy to ask.
+/// Beside `X-Forwarded-*`: addresses, targets other than the one that gate has read, and `Proxy`, which a CGI program
+/// takes for the proxy of its own requests (`HTTP_PROXY`).
 const OF_ORIGIN: [&str; 14] = [
     "cf-connecting-ip",
     "client-ip",
