@@ -59,10 +59,23 @@ impl Authority {
     ///
     /// The program's.
     pub fn issue(&self, file: &str, name: &str, days: i32) -> Result<Issued> {
+        self.issue_with(NEW_KEY, file, name, days)
+    }
+
+    /// The same with an RSA key, whose signatures take much longer.
+    ///
+    /// # Errors
+    ///
+    /// The program's.
+    pub fn issue_rsa(&self, file: &str, name: &str, days: i32) -> Result<Issued> {
+        self.issue_with(NEW_RSA_KEY, file, name, days)
+    }
+
+    fn issue_with(&self, new_key: &[&str], file: &str, name: &str, days: i32) -> Result<Issued> {
         let [certificate, key, request] = ["pem", "key", "csr"].map(|kind| format!("{file}.{kind}"));
         let name = format!("subjectAltName={name}");
         self.openssl(
-            &[&["req", "-new", "-out", &request, "-keyout", &key, "-addext", &name], NEW_KEY].concat(),
+            &[&["req", "-new", "-out", &request, "-keyout", &key, "-addext", &name], new_key].concat(),
         )?;
         let days = days.to_string();
         let by = ["-CA", "ca.pem", "-CAkey", "ca.key", "-copy_extensions", "copyall", "-days", &days];
@@ -115,14 +128,28 @@ impl TlsClient {
     ///
     /// If there is no such authority.
     pub fn over(stream: TcpStream, ca: &Path, name: &str) -> Result<Self> {
+        Ok(Self(StreamOwned::new(Self::begin(ca, name)?, stream)))
+    }
+
+    /// The bytes that such a client says first.
+    ///
+    /// # Errors
+    ///
+    /// As [`TlsClient::over`].
+    pub fn hello(ca: &Path, name: &str) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        Self::begin(ca, name)?.write_tls(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn begin(ca: &Path, name: &str) -> Result<ClientConnection> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_file(ca)?)?;
         let provider = rustls::crypto::ring::default_provider();
         let config =
             ClientConfig::builder_with_provider(Arc::new(provider)).with_safe_default_protocol_versions()?;
         let config = config.with_root_certificates(roots).with_no_client_auth();
-        let client = ClientConnection::new(Arc::new(config), ServerName::try_from(name.to_owned())?)?;
-        Ok(Self(StreamOwned::new(client, stream)))
+        Ok(ClientConnection::new(Arc::new(config), ServerName::try_from(name.to_owned())?)?)
     }
 
     /// Sends `request`.
@@ -173,5 +200,6 @@ impl TlsClient {
     }
 }
 
+const NEW_RSA_KEY: &[&str] = &["-newkey", "rsa:3072", "-nodes", "-subj", "/CN=gate-test"];
 const NEW_KEY: &[&str] =
     &["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=gate-test"];

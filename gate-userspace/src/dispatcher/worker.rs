@@ -26,6 +26,7 @@ use super::queue::delay::Delay;
 use super::settings::Settings;
 use super::shared_service::SharedService;
 use super::tenants::ledger::Ledger;
+use super::tls::turns::Turns;
 use super::wire::memcached::Memcached;
 use super::wire::resp::Resp;
 use super::wire::{SessionState, Wire};
@@ -159,19 +160,22 @@ impl WorkerSetup {
         let names = settings.map(|settings| (settings.service, settings.name.as_str()));
         let ledger = Rc::new(RefCell::new(Ledger::new(maps, row, clock::entropy(), names)));
         let scratch = Rc::new(RefCell::new(vec![0; READ_BYTES].into_boxed_slice()));
+        let turns = Turns::default();
+        tokio::task::spawn_local(turns.clone().run_rounds());
         for (index, ServiceSetup { shared, listeners, delay }) in services.into_iter().enumerate() {
             // The first thread explains.
             let asked = (number == 0).then(|| shared.questions.receiver()).flatten();
             let ledger = Rc::clone(&ledger);
             let scratch = Rc::clone(&scratch);
             let verdicts = VerdictSampler::new(verdicts.clone(), index);
+            let turns = turns.clone();
             if shared.settings.protocol == Protocol::Http {
-                let service = HttpService::new(shared, number, &ledger, delay, verdicts);
+                let service = HttpService::new(shared, number, &ledger, &turns, delay, verdicts);
                 accept_clients(&service, listeners.streams, &phase)?;
                 upkeep::start(&service, asked, &phase);
                 continue;
             }
-            let worker = WorkerState { number, ledger, scratch, delay, verdicts };
+            let worker = WorkerState { number, ledger, scratch, turns, delay, verdicts };
             match shared.settings.protocol {
                 Protocol::Memcached => {
                     serve(Service::<Memcached>::new(shared, worker), listeners, asked, &phase)?

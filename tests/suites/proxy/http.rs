@@ -14,6 +14,7 @@ use nix::sys::signal::Signal;
 mod cache;
 mod dedup;
 mod explain;
+mod handshakes;
 mod hostile;
 mod overload;
 mod pace;

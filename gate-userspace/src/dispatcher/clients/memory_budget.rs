@@ -149,6 +149,11 @@ impl MemoryShare {
         self.bytes.get()
     }
 
+    /// The bytes that its tenant's clients hold.
+    pub(crate) fn of_tenant(&self) -> usize {
+        self.tenant.borrow().bytes.total()
+    }
+
     /// Moves its bytes to this tenant.
     pub(crate) fn charge_to(&self, tenant: TenantId) {
         let charged = &mut *self.tenant.borrow_mut();

@@ -191,6 +191,8 @@ impl HttpService {
         };
         let memory = MemoryShare::new(&self.memory, tenant);
         memory.note(MEMORY);
+        // What is idle has to go before it is refused.
+        self.close_idle_over_budget();
         self.check(memory.is_exceeded(), payer, Reason::Limit)?;
         Ok(Attending { request, memory })
     }

@@ -129,9 +129,13 @@ impl Connection {
         is_held
     }
 
-    /// Notes that it speaks TLS, which takes so much memory, in bytes.
-    pub(super) fn set_secure(&self, bytes: usize) {
+    /// Notes that it speaks TLS, or is about to.
+    pub(super) fn set_secure(&self) {
         self.is_secure.set(true);
+    }
+
+    /// Notes that its socket takes so much memory, in bytes.
+    pub(super) fn note_socket(&self, bytes: usize) {
         self.of_socket.set(bytes);
         self.note_memory();
     }
@@ -169,6 +173,23 @@ impl Connection {
             self.ended.set(Some(why));
             self.wake();
         }
+    }
+
+    /// Ends it, and counts its memory as free.
+    pub(super) fn end_for_memory(&self) {
+        self.end(CloseCause::Idle);
+        self.of_socket.set(0);
+        self.memory.note(0);
+    }
+
+    /// True while it has no request, and has not ended.
+    pub(super) fn is_idle(&self) -> bool {
+        self.in_flight.get() == 0 && self.ended.get().is_none()
+    }
+
+    /// Since when it has had no request, as far as that is known; the latest for one that has just had one.
+    pub(super) fn idle_since(&self) -> Nanos {
+        self.quiet_since.get().unwrap_or(Nanos(u64::MAX))
     }
 
     /// Has it accept no more requests.

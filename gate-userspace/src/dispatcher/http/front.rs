@@ -30,6 +30,7 @@ use crate::dispatcher::settings::Settings;
 use crate::dispatcher::tenants::usage::UsageGuard;
 use crate::dispatcher::tls;
 use crate::dispatcher::tls::socket::TlsSocket;
+use crate::dispatcher::tls::turns::Party;
 use crate::protocol::Refusal;
 use crate::protocol::http::refusal;
 
@@ -148,10 +149,14 @@ async fn serve_securely(
     socket: Box<TlsSocket>,
     connection: &Rc<Connection>,
 ) -> CloseCause {
+    connection.set_secure();
+    connection.note_socket(TlsSocket::IN_HANDSHAKE);
     {
         let patience = service.limits.get().unknown_timeout.into();
         // In a box: it is over soon.
-        let handshake = Box::pin(handshake::complete(&socket, &service.turns, patience));
+        let tenant = Some(connection.tenant.get()).filter(|_| !connection.is_trusted);
+        let turns = (&service.turns, Party::new(tenant, connection.source));
+        let handshake = Box::pin(handshake::complete(&socket, turns, &service.metrics, patience));
         let result = tokio::select! {
             result = handshake => result,
             ended = poll_fn(|cx| connection.poll_ended(cx)) => return ended,
@@ -164,7 +169,7 @@ async fn serve_securely(
             return CloseCause::ClientLeft;
         }
     }
-    connection.set_secure(socket.memory());
+    connection.note_socket(socket.memory());
     let server = service.server.clone();
     let server = if socket.speaks(tls::HTTP2) { server.http2_only() } else { server.http1_only() };
     serve(service, &server, socket, connection).await

@@ -58,9 +58,11 @@ pub(crate) struct HttpService {
     /// The store connections of each tenant's requests.
     pub(super) store_slots: Arc<Slots>,
     pub(super) memory: Rc<ClientMemory>,
+    /// True unless idle connections have been looked at in this round for the memory that they hold.
+    pub(super) may_close_idle: Cell<bool>,
     pub(super) refusal_pace: RefCell<RefusalPace<oneshot::Sender<()>>>,
     pub(super) pending_headers: PendingHeaders,
-    /// Handshakes under way in this thread.
+    /// The turns of handshakes in this thread.
     pub(super) turns: Turns,
     pub(super) connections: RefCell<Vec<Weak<Connection>>>,
     /// Requests that have been charged and not been answered.
@@ -81,11 +83,12 @@ impl<F: Future<Output: 'static> + 'static> hyper::rt::Executor<F> for LocalExecu
 }
 
 impl HttpService {
-    /// The service in the thread with this number, whose ledger, delay and samples these are.
+    /// The service in the thread with this number, whose ledger, turns, delay and samples these are.
     pub(crate) fn new(
         shared: SharedService,
         number: usize,
         ledger: &Rc<RefCell<Ledger>>,
+        turns: &Turns,
         delay: Delay,
         verdicts: VerdictSampler,
     ) -> Rc<Self> {
@@ -126,9 +129,10 @@ impl HttpService {
             slots,
             store_slots: dedicated_slots,
             memory: Rc::new(memory),
+            may_close_idle: Cell::new(true),
             refusal_pace: RefCell::default(),
             pending_headers: PendingHeaders::default(),
-            turns: Turns::default(),
+            turns: turns.clone(),
             connections: RefCell::default(),
             calls: RefCell::default(),
             server: server(),

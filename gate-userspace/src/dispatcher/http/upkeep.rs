@@ -1,5 +1,6 @@
 //! The periodic work of an HTTP service, and the tasks that do it.
 
+use std::cmp::Reverse;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,6 +60,8 @@ async fn work(service: Rc<HttpService>) {
         service.check_calls(now);
         service.expire(now);
         service.memory.poll();
+        service.may_close_idle.set(true);
+        service.close_idle_over_budget();
         service.begin_round();
         service.dispatch(now);
         service.admission.return_permits();
@@ -109,6 +112,37 @@ impl HttpService {
         self.connections().for_each(|connection| connection.check_timeout(&limits, now));
     }
 
+    /// Ends idle connections if all clients hold more memory than they may, or those of a tenant more than its share: those of
+    /// the tenant that holds most before others, and of one tenant's those that have been idle for longest. Looks at all
+    /// connections, so once a round.
+    pub(super) fn close_idle_over_budget(&self) {
+        if !self.memory.is_exceeded() || !self.may_close_idle.replace(false) {
+            return;
+        }
+        let tenants = self.memory.tenant_excesses();
+        let all = self.memory.excess();
+        if tenants.is_empty() && all == 0 {
+            return;
+        }
+        let mut idle: Vec<_> = self.connections().filter(|connection| connection.is_idle()).collect();
+        idle.sort_by_key(|connection| {
+            (Reverse(connection.memory.of_tenant()), connection.tenant.get().0, connection.idle_since())
+        });
+        let mut closed = 0;
+        for (tenant, excess) in tenants {
+            closed += close_for(excess, idle.iter().filter(|connection| connection.tenant.get() == tenant));
+        }
+        closed += close_for(all, idle.iter());
+        if closed > 0 {
+            let service = &self.settings.name;
+            tracing::warn!(
+                service,
+                closed,
+                "clients held more than client_memory or tenant_memory allows, and some that were idle are closed"
+            );
+        }
+    }
+
     /// Takes over what has changed about tenants. A connection may be another's from now on.
     fn refresh_tenants(&self) {
         let tenants = self.settings.tenants.borrow().clone();
@@ -134,6 +168,21 @@ impl HttpService {
         let connections: Vec<_> = self.connections.borrow().iter().filter_map(Weak::upgrade).collect();
         connections.into_iter()
     }
+}
+
+/// Ends so many of these connections, the first first, that so many bytes are freed. Returns how many.
+fn close_for<'c>(bytes: usize, connections: impl Iterator<Item = &'c Rc<Connection>>) -> usize {
+    let mut left = bytes;
+    let mut closed = 0;
+    for connection in connections.filter(|connection| connection.memory.bytes() > 0) {
+        if left == 0 {
+            break;
+        }
+        left = left.saturating_sub(connection.memory.bytes());
+        connection.end_for_memory();
+        closed += 1;
+    }
+    closed
 }
 
 /// The precision of timeouts.

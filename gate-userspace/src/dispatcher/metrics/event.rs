@@ -46,6 +46,8 @@ pub enum Event {
     Tls,
     /// A client was closed because it did not begin, or did not end, a TLS handshake where gate speaks TLS.
     TlsFailed,
+    /// A TLS handshake was held for 10 ms or more, since those of its tenant, or all, had taken their part of the thread.
+    HandshakePaused,
     /// A read of a hot key was answered from the cache.
     CacheHit,
     /// A read of a hot key was answered by another client's read.
@@ -58,7 +60,7 @@ pub enum Event {
 
 impl Event {
     /// Every event, in the order of its number.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::Accepted,
         Self::TurnedAway,
         Self::Left,
@@ -80,6 +82,7 @@ impl Event {
         Self::HeaderRejected,
         Self::Tls,
         Self::TlsFailed,
+        Self::HandshakePaused,
         Self::CacheHit,
         Self::Coalesced,
         Self::Flight,
@@ -111,6 +114,7 @@ impl Event {
             Self::HeaderRejected => "header-rejected",
             Self::Tls => "tls",
             Self::TlsFailed => "tls-failed",
+            Self::HandshakePaused => "handshakes-paused",
             Self::CacheHit => "cache-hits",
             Self::Coalesced => "coalesced",
             Self::Flight => "flights",

@@ -13,6 +13,7 @@ use crate::dispatcher::clients::proxy_header::{self, PendingHeaders, Rejected};
 use crate::dispatcher::clients::stream::{self, ClientReader};
 use crate::dispatcher::metrics::WorkerMetrics;
 use crate::dispatcher::settings::Settings;
+use crate::dispatcher::tls::turns::Party;
 use crate::dispatcher::wire::Wire;
 use crate::protocol::Refusal;
 
@@ -79,7 +80,9 @@ async fn open<W: Wire>(read: &mut ClientReader, client: &Session<W>, service: &S
         }
         ClientReader::Tls(socket) => {
             let patience = service.limits.get().unknown_timeout.into();
-            match handshake::complete(socket, &service.turns, patience).await {
+            let party = Party::new(Some(client.tenant.get()), client.source);
+            let turns = (&service.turns, party);
+            match handshake::complete(socket, turns, &service.metrics, patience).await {
                 Ok(()) => client.update_memory(&client.conversation.borrow()),
                 Err(why) => end_handshake(client, service, &why),
             }

@@ -38,9 +38,10 @@ use crate::protocol::Refusal;
 pub(crate) struct WorkerState {
     /// The thread's number.
     pub(crate) number: usize,
-    /// Shared by the thread's services, as `scratch`.
+    /// Shared by the thread's services, as `scratch` and `turns`.
     pub(crate) ledger: Rc<RefCell<Ledger>>,
     pub(crate) scratch: Rc<RefCell<Box<[u8]>>>,
+    pub(crate) turns: Turns,
     pub(crate) delay: Delay,
     pub(crate) verdicts: VerdictSampler,
 }
@@ -91,7 +92,7 @@ pub(crate) struct Service<W: Wire> {
     pub(crate) slots: Arc<Slots>,
     /// Connections whose proxy has not said yet whose they are.
     pub(crate) pending_headers: PendingHeaders,
-    /// The turns of clients' TLS handshakes.
+    /// The turns of clients' TLS handshakes; shared by the thread's services.
     pub(crate) turns: Turns,
     /// The dedicated connections of each tenant's clients.
     pub(crate) dedicated_slots: Arc<Slots>,
@@ -124,7 +125,7 @@ impl<W: Wire> Service<W> {
     pub(crate) fn new(shared: SharedService, worker: WorkerState) -> Rc<Self> {
         let SharedService { settings, metrics: service_metrics, policy, hot, .. } = shared;
         let SharedBounds { slots, dedicated_slots, memory, datagrams } = shared.bounds;
-        let WorkerState { number, ledger, scratch, delay, verdicts } = worker;
+        let WorkerState { number, ledger, scratch, turns, delay, verdicts } = worker;
         let metrics = Arc::clone(&service_metrics.threads[number]);
         let pools = Pools::new(settings.backend.max_pools, settings.connections, Arc::clone(&hot.scopes));
         let hot = HotCache::new(&settings, hot, number, Arc::clone(&metrics));
@@ -169,7 +170,7 @@ impl<W: Wire> Service<W> {
             clients,
             slots,
             pending_headers: PendingHeaders::default(),
-            turns: Turns::default(),
+            turns,
             dedicated_slots,
             senders,
             in_cluster: Cell::new(false),

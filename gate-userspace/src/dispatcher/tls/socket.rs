@@ -17,7 +17,7 @@ use rustls::Connection;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use super::turns::Turns;
+use super::turns::{Party, Turns};
 
 /// A connection that speaks TLS, of either side.
 #[derive(Debug)]
@@ -31,6 +31,9 @@ pub(crate) struct TlsSocket {
 }
 
 impl TlsSocket {
+    /// The memory that one may take until its handshake has ended, in bytes: what may have come of a message of the handshake.
+    pub(crate) const IN_HANDSHAKE: usize = 64 << 10;
+
     pub(super) fn new(socket: TcpStream, tls: Connection) -> Self {
         Self { socket, tls: RefCell::new(tls), has_input: Cell::new(false), needs_end: false }
     }
@@ -55,20 +58,29 @@ impl TlsSocket {
         Ok(self.socket.peek(&mut first).await? == 0 || first[0] == HANDSHAKE)
     }
 
-    /// Takes the handshake to its end, at each step when it has a turn.
+    /// Takes the handshake to its end: a client's at each step when it has a turn, and calls `on_pause` whenever it is held for
+    /// what was used.
     ///
     /// # Errors
     ///
     /// Why there is none; the other side has been told. [`ErrorKind::UnexpectedEof`] if it has left.
-    pub(crate) async fn handshake(&self, turns: &Turns) -> io::Result<()> {
+    pub(crate) async fn handshake(
+        &self,
+        turns: Option<(&Turns, Party)>,
+        on_pause: impl Fn(),
+    ) -> io::Result<()> {
         loop {
             self.flush_all().await?;
             if !self.tls.borrow().is_handshaking() {
                 return Ok(());
             }
             self.socket.readable().await?;
-            let turn = turns.next().await;
-            let received = self.receive(&mut self.tls.borrow_mut());
+            let turn = match turns {
+                Some((turns, party)) => Some(turns.next(party, &on_pause).await),
+                None => None,
+            };
+            let step = || self.receive(&mut self.tls.borrow_mut());
+            let received = turn.as_ref().map_or_else(step, |turn| turn.take(step));
             match received {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 // Everybody else first.

@@ -27,6 +27,7 @@ use crate::dispatcher::queue::delay::Delay;
 use crate::dispatcher::settings::Settings;
 use crate::dispatcher::shared_service::SharedService;
 use crate::dispatcher::tenants::Tenants;
+use crate::dispatcher::tls::turns::Turns;
 use crate::dispatcher::wire::memcached::Memcached;
 use crate::dispatcher::wire::resp::Resp;
 use crate::kernel::{Maps, Sizes};
@@ -120,6 +121,7 @@ impl<W: Wire> Scene<W> {
             number: 0,
             ledger: Rc::new(RefCell::new(ledger)),
             scratch: Rc::new(RefCell::new(Box::default())),
+            turns: Turns::default(),
             delay: Delay::new(shared.settings.limits.borrow().codel).unwrap(),
             verdicts: VerdictSampler::new(verdicts().0, 0),
         };
