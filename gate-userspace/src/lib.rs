@@ -14,6 +14,7 @@
 //! - [`cache`]: answers over HTTP, found by what was asked and kept once by what they are.
 //! - [`explanation`]: what the next request would get, as data.
 //! - [`kernel`]: the eBPF object, its maps and links; the only user of aya.
+//! - [`limits`]: quotas of names that are no tenants, in bounded memory.
 //! - [`load`]: the open-loop load generator, and a store to send it to.
 //! - [`clock`]: the only reader of the clock.
 //! - [`cli`]: arguments, printing, exit codes.
@@ -31,6 +32,7 @@ pub mod daemon;
 pub mod dispatcher;
 pub mod explanation;
 pub mod kernel;
+pub mod limits;
 pub mod load;
 
 pub mod probe;

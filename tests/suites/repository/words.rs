@@ -38,10 +38,12 @@ const WITH_SENTENCES: [&str; 12] = [
 const RIDDLES: [&str; 6] = ["What", "Whether", "Who", "Whose", "Whom", "It"];
 
 /// Price settlement, the only meaning of the word.
-const SETTLEMENT: [(&str, &str); 3] = [
+const SETTLEMENT: [(&str, &str); 5] = [
     ("gate-common/src/token_bucket.rs", "settle"),
     ("gate-userspace/src/dispatcher/metrics/cost_samples.rs", "settled"),
     ("gate-userspace/src/dispatcher/tenants/ledger.rs", "settle"),
+    ("gate-userspace/src/limits/bucket.rs", "settle"),
+    ("gate-userspace/src/limits/table.rs", "settle"),
 ];
 
 /// Names that the glossary replaces, with the term to use.

@@ -1,0 +1,101 @@
+//! The bucket of one name.
+
+use gate_common::token_bucket::{Limits, Rate, Take, at_another_rate, refund, settle, take};
+use gate_common::units::{MilliRu, NANOS_PER_SEC, Nanos};
+
+/// The bucket of a name here, set from outside: its share of a quota that several gates share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// The bucket.
+    pub limits: Limits,
+    /// Until then everything is refused; zero for not at all.
+    pub reject_until: Nanos,
+}
+
+/// How full a bucket is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Its limits.
+    pub limits: Limits,
+    /// The thousandths of a request unit that it holds; `u64::MAX` without a limit.
+    pub remaining: u64,
+    /// The time until it is full.
+    pub reset: Nanos,
+}
+
+/// Why a bucket refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Not now; the same request would pass after this time.
+    Until(Nanos),
+    /// Never: it would leave more debt than is allowed.
+    TooLarge,
+}
+
+/// A bucket: its word, its limits, and the refusals that were decided from outside.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bucket {
+    tat: u64,
+    limits: Limits,
+    reject_until: Nanos,
+}
+
+impl Bucket {
+    /// A full one.
+    pub(super) const fn full(limits: Limits) -> Self {
+        Self { tat: 0, limits, reject_until: Nanos::ZERO }
+    }
+
+    pub(super) fn take(&mut self, cost: MilliRu, now: Nanos) -> Result<(), Refusal> {
+        self.ask(cost, now).map(|tat| self.tat = tat)
+    }
+
+    /// The word after a charge, which is not made.
+    pub(super) fn ask(&self, cost: MilliRu, now: Nanos) -> Result<u64, Refusal> {
+        if now < self.reject_until && cost != MilliRu::ZERO {
+            return Err(Refusal::Until(self.reject_until.saturating_sub(now)));
+        }
+        match take(self.tat, now.0, cost.0, &self.limits) {
+            Take::Admit { tat } => Ok(tat),
+            Take::Refuse { wait_ns } => Err(Refusal::Until(Nanos(wait_ns))),
+            Take::TooLarge => Err(Refusal::TooLarge),
+        }
+    }
+
+    pub(super) fn give_back(&mut self, cost: MilliRu) {
+        self.tat = refund(self.tat, self.limits.rate.time_for(cost.0));
+    }
+
+    pub(super) fn settle(&mut self, cost: MilliRu, now: Nanos) {
+        self.tat = settle(self.tat, now.0, cost.0, &self.limits);
+    }
+
+    /// Sets another share; what has been taken is still out.
+    pub(super) fn set(&mut self, share: Share, now: Nanos) {
+        if share.limits.rate != self.limits.rate {
+            self.tat = at_another_rate(self.tat, now.0, self.limits.rate, share.limits.rate);
+        }
+        self.limits = share.limits;
+        self.reject_until = share.reject_until;
+    }
+
+    /// True if a new bucket would be no different.
+    pub(super) fn is_full(&self, now: Nanos) -> bool {
+        self.tat <= now.0 && self.reject_until <= now
+    }
+
+    pub(super) fn standing(&self, now: Nanos) -> Standing {
+        let out = self.tat.saturating_sub(now.0);
+        let held = self.limits.burst_ns.saturating_sub(out);
+        let remaining = match self.limits.rate.units_per_sec() {
+            Some(per_sec) if self.limits.rate != Rate::UNLIMITED => {
+                let units = u128::from(held) * u128::from(per_sec) / u128::from(NANOS_PER_SEC);
+                u64::try_from(units).unwrap_or(u64::MAX)
+            }
+            _ => u64::MAX,
+        };
+        let reset = Nanos(out).max(self.reject_until.saturating_sub(now));
+        let remaining = if now < self.reject_until { 0 } else { remaining };
+        Standing { limits: self.limits, remaining, reset }
+    }
+}

@@ -1,0 +1,22 @@
+//! Named limits: quotas of what is no tenant of this gate, by a name or by a pattern of names.
+//!
+//! - `name`: a name's parts and its one spelling.
+//! - `pattern`: names in which a `*` stands for any value.
+//! - `rules`: patterns and their limits, and the one that holds for a name.
+//! - `table`: the buckets of the names that are in use; `bucket` is one of them, `shard` those under one lock.
+//!
+//! Pure, but for the locks of `table`: time is an argument.
+
+mod bucket;
+mod name;
+mod pattern;
+mod rules;
+mod shard;
+mod table;
+
+pub use bucket::{Refusal, Share, Standing};
+pub use name::{Name, NameError};
+pub use pattern::Pattern;
+pub use rules::{Rule, Rules, Taken};
+pub use shard::{Change, Counts};
+pub use table::{Charge, Charged, Table, Totals};

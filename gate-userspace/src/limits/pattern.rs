@@ -1,0 +1,68 @@
+//! Patterns of names: `shop/user=*` is any user's name in the domain `shop`.
+
+use std::fmt;
+
+use super::name::{Name, NameError, Spelling, parts};
+
+/// A name, or one in which a `*` stands for any value of some entries. It fits names with the same domain and the same keys
+/// in the same order.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Pattern(Box<str>);
+
+impl Pattern {
+    /// Reads a pattern.
+    ///
+    /// # Errors
+    ///
+    /// [`NameError`].
+    pub fn parse(text: &str) -> Result<Self, NameError> {
+        Ok(Self(Spelling::parse(text, true)?.text.into()))
+    }
+
+    /// Its spelling.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The only name that it fits; `None` if there is a `*` in it.
+    #[must_use]
+    pub fn name(&self) -> Option<Name> {
+        // In its one spelling, a `*` is one that stands for a value.
+        if self.0.contains('*') { None } else { Name::parse(&self.0).ok() }
+    }
+
+    /// Its domain and its entries as they are spelt; `None` in place of a `*`.
+    pub(super) fn parts(&self) -> (&str, impl Iterator<Item = (&str, Option<&str>)>) {
+        let (domain, entries) = parts(&self.0);
+        (domain, entries.map(|(key, value)| (key, (value != "*").then_some(value))))
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_is_a_whole_value_or_a_fault() {
+        for (text, name) in [
+            ("acme", Some("acme")),
+            ("shop/user=alice", Some("shop/user=alice")),
+            ("shop/user=*", None),
+            ("shop/user=%2A", Some("shop/user=%2A")),
+        ] {
+            let pattern = Pattern::parse(text).unwrap();
+            assert_eq!(pattern.name().as_ref().map(Name::as_str), name, "{text}");
+            assert_eq!(Pattern::parse(pattern.as_str()), Ok(pattern));
+        }
+        for text in ["*", "shop/*=alice", "shop/user=a*", "shop/user=**", "*/user=alice"] {
+            assert_eq!(Pattern::parse(text), Err(NameError::Star), "{text}");
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! The rules: a limit for each pattern, and the one that holds for a name.
+//!
+//! The most specific pattern wins: entry by entry from the left, a value of its own comes before a `*`. The look-up walks a
+//! tree of keys and values. It takes at most two branches at each of at most [`Name::MAX_ENTRIES`] entries, however many
+//! rules there are.
+
+use std::collections::HashMap;
+
+use gate_common::token_bucket::Limits;
+
+use super::name::Name;
+use super::pattern::Pattern;
+
+/// A pattern and the limits of each name that it fits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// The names.
+    pub pattern: Pattern,
+    /// The bucket of each, in thousandths of a request unit.
+    pub limits: Limits,
+}
+
+/// A set of rules with distinct patterns.
+#[derive(Clone, Debug, Default)]
+pub struct Rules {
+    list: Vec<Rule>,
+    domains: HashMap<Box<str>, Node>,
+}
+
+/// A rule's pattern is that of an earlier one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// The place of the earlier one.
+    pub by: usize,
+}
+
+/// The place in the tree after some entries.
+#[derive(Clone, Debug, Default)]
+struct Node {
+    /// The rule whose pattern ends here.
+    rule: Option<usize>,
+    /// By the next entry's key.
+    keys: HashMap<Box<str>, Values>,
+}
+
+/// The places after an entry's key.
+#[derive(Clone, Debug, Default)]
+struct Values {
+    exact: HashMap<Box<str>, Node>,
+    any: Option<Box<Node>>,
+}
+
+impl Rules {
+    /// Adds a rule.
+    ///
+    /// # Errors
+    ///
+    /// [`Taken`] if a rule has this pattern; then nothing is changed.
+    pub fn add(&mut self, rule: Rule) -> Result<(), Taken> {
+        let (domain, entries) = rule.pattern.parts();
+        let mut node = self.domains.entry(domain.into()).or_default();
+        for (key, value) in entries {
+            let values = node.keys.entry(key.into()).or_default();
+            node = match value {
+                Some(value) => values.exact.entry(value.into()).or_default(),
+                None => values.any.get_or_insert_default(),
+            };
+        }
+        if let Some(by) = node.rule {
+            return Err(Taken { by });
+        }
+        node.rule = Some(self.list.len());
+        self.list.push(rule);
+        Ok(())
+    }
+
+    /// The rule that holds for a name; `None` if none fits.
+    #[must_use]
+    pub fn find(&self, name: &Name) -> Option<&Rule> {
+        let (domain, entries) = name.parts();
+        let place = find(self.domains.get(domain)?, entries)?;
+        self.list.get(place)
+    }
+
+    /// All of them, in the order in which they were added.
+    #[must_use]
+    pub fn list(&self) -> &[Rule] {
+        &self.list
+    }
+
+    /// The same rules with other limits.
+    #[must_use]
+    pub fn with_limits(mut self, of: impl Fn(&Rule) -> Limits) -> Self {
+        for rule in &mut self.list {
+            rule.limits = of(rule);
+        }
+        self
+    }
+}
+
+impl PartialEq for Rules {
+    fn eq(&self, other: &Self) -> bool {
+        self.list == other.list
+    }
+}
+
+impl Eq for Rules {}
+
+fn find<'n>(node: &Node, mut rest: impl Iterator<Item = (&'n str, &'n str)> + Clone) -> Option<usize> {
+    let Some((key, value)) = rest.next() else { return node.rule };
+    let values = node.keys.get(key)?;
+    let exact = values.exact.get(value).and_then(|node| find(node, rest.clone()));
+    exact.or_else(|| find(values.any.as_ref()?, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn rules(patterns: &[&str]) -> Rules {
+        let mut rules = Rules::default();
+        for (place, pattern) in patterns.iter().enumerate() {
+            let limits = Limits::new(place as u64 + 1, 1);
+            rules.add(Rule { pattern: Pattern::parse(pattern).unwrap(), limits }).unwrap();
+        }
+        rules
+    }
+
+    fn found<'r>(rules: &'r Rules, name: &str) -> Option<&'r str> {
+        rules.find(&Name::parse(name).unwrap()).map(|rule| rule.pattern.as_str())
+    }
+
+    #[test]
+    fn the_most_specific_pattern_wins_from_the_left() {
+        let rules = rules(&[
+            "acme",
+            "shop/user=*",
+            "shop/user=alice",
+            "shop/user=*/path=%2Fx",
+            "shop/user=alice/path=*",
+            "shop/user=bob/path=%2Fy",
+            "shop/user=%2A",
+        ]);
+        for (name, pattern) in [
+            ("acme", Some("acme")),
+            ("acme/user=alice", None),
+            ("shop", None),
+            ("shop/user=alice", Some("shop/user=alice")),
+            ("shop/user=carol", Some("shop/user=*")),
+            ("shop/user=", Some("shop/user=*")),
+            ("shop/user=%2A", Some("shop/user=%2A")),
+            ("shop/name=carol", None),
+            ("other/user=carol", None),
+            // The left entry decides, though the right one is exact in the other.
+            ("shop/user=alice/path=%2Fx", Some("shop/user=alice/path=*")),
+            // The exact branch leads nowhere: back to the star.
+            ("shop/user=bob/path=%2Fx", Some("shop/user=*/path=%2Fx")),
+            ("shop/user=bob/path=%2Fy", Some("shop/user=bob/path=%2Fy")),
+            ("shop/user=bob/path=%2Fz", None),
+            ("shop/path=%2Fx/user=alice", None),
+            ("shop/user=alice/path=%2Fx/more=1", None),
+        ] {
+            assert_eq!(found(&rules, name), pattern, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_is_taken_once() {
+        let mut rules = rules(&["acme", "shop/user=*"]);
+        let again = Rule { pattern: Pattern::parse("sh%6Fp/user=*").unwrap(), limits: Limits::UNLIMITED };
+        assert_eq!(rules.add(again), Err(Taken { by: 1 }));
+        assert_eq!(rules.list().len(), 2);
+    }
+
+    /// Compares all patterns with the name, which the tree does not.
+    fn by_scan<'r>(rules: &'r Rules, name: &Name) -> Option<&'r str> {
+        let (domain, entries) = name.parts();
+        let entries: Vec<_> = entries.collect();
+        let fitting = rules.list().iter().filter_map(|rule| {
+            let (its_domain, its_entries) = rule.pattern.parts();
+            let its_entries: Vec<_> = its_entries.collect();
+            let fits = its_domain == domain
+                && its_entries.len() == entries.len()
+                && its_entries.iter().zip(&entries).all(|((its_key, its_value), (key, value))| {
+                    its_key == key && its_value.is_none_or(|its_value| its_value == *value)
+                });
+            let stars: Vec<bool> = its_entries.iter().map(|(_, value)| value.is_none()).collect();
+            fits.then_some((stars, rule.pattern.as_str()))
+        });
+        fitting.min().map(|(_, pattern)| pattern)
+    }
+
+    proptest! {
+        #[test]
+        fn the_tree_finds_what_a_scan_finds(
+            patterns in proptest::collection::btree_set("[de](/[kl]=[ab*]){0,4}", 0..40),
+            names in proptest::collection::vec("[de](/[kl]=[abc]){0,4}", 1..20),
+        ) {
+            let rules = rules(&patterns.iter().map(String::as_str).collect::<Vec<_>>());
+            for name in names {
+                let name = Name::parse(&name).unwrap();
+                let found = rules.find(&name).map(|rule| rule.pattern.as_str());
+                prop_assert_eq!(found, by_scan(&rules, &name));
+            }
+        }
+    }
+}

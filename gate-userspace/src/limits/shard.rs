@@ -1,0 +1,189 @@
+//! The buckets under one lock, in bounded memory.
+//!
+//! When there is no room, a hand goes round the buckets and evicts the first that is full and idle, after at most
+//! [`LOOKS`]. A new bucket is full too, so such an eviction changes no answer.
+
+use std::collections::HashMap;
+
+use gate_common::token_bucket::Limits;
+use gate_common::units::Nanos;
+use slab::Slab;
+
+use super::bucket::{Bucket, Share, Standing};
+use super::name::Name;
+
+/// The charges, returns and refusals of a name, in thousandths of a request unit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Charged.
+    pub used: u64,
+    /// Given back on request.
+    pub returned: u64,
+    /// Refused.
+    pub refused: u64,
+}
+
+/// A name whose counts have changed.
+#[derive(Clone, Copy, Debug)]
+pub struct Change<'n> {
+    /// The name.
+    pub name: &'n Name,
+    /// Its counts since the last time.
+    pub counts: Counts,
+    /// Its bucket.
+    pub standing: Standing,
+}
+
+/// A name's bucket and its counts.
+#[derive(Debug)]
+pub(super) struct Entry {
+    name: Name,
+    pub(super) bucket: Bucket,
+    counts: Counts,
+    origin: Origin,
+    /// True while its place is in the list of changed ones.
+    is_listed: bool,
+}
+
+/// Where a bucket's limits are from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// A rule for this name alone: it always has its place.
+    Name,
+    /// A rule for many names.
+    Pattern,
+    /// A request. It has no counts.
+    Request,
+}
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub(super) struct Shard {
+    index: HashMap<Name, usize>,
+    entries: Slab<Entry>,
+    changed: Vec<usize>,
+    hand: usize,
+    bytes: usize,
+}
+
+impl Shard {
+    pub(super) fn get(&mut self, name: &Name) -> Option<&mut Entry> {
+        let place = *self.index.get(name)?;
+        self.entries.get_mut(place)
+    }
+
+    /// Makes a full bucket for a name that has none, if there is room for it in so many bytes or a bucket may be
+    /// evicted; counts the evictions.
+    pub(super) fn insert(
+        &mut self,
+        name: &Name,
+        (origin, limits): (Origin, Limits),
+        (room, now): (usize, Nanos),
+        evictions: &mut u64,
+    ) -> Option<&mut Entry> {
+        let bytes = bytes_of(name);
+        let mut looks = LOOKS;
+        while origin != Origin::Name && self.bytes + bytes > room {
+            self.evict_one(now, &mut looks)?;
+            *evictions += 1;
+        }
+        self.bytes += bytes;
+        let entry = Entry {
+            name: name.clone(),
+            bucket: Bucket::full(limits),
+            counts: Counts::default(),
+            origin,
+            is_listed: false,
+        };
+        let place = self.entries.insert(entry);
+        self.index.insert(name.clone(), place);
+        self.entries.get_mut(place)
+    }
+
+    /// Changes the counts of a name, which is listed as changed.
+    pub(super) fn count(&mut self, name: &Name, count: impl FnOnce(&mut Counts)) {
+        let Some(&place) = self.index.get(name) else { return };
+        let Some(entry) = self.entries.get_mut(place).filter(|entry| entry.origin != Origin::Request) else {
+            return;
+        };
+        count(&mut entry.counts);
+        if !entry.is_listed {
+            entry.is_listed = true;
+            self.changed.push(place);
+        }
+    }
+
+    /// Hands over the counts of every name that has changed since, and begins them anew.
+    pub(super) fn take_changes(&mut self, now: Nanos, mut to: impl FnMut(Change<'_>)) {
+        for place in self.changed.drain(..) {
+            let Some(entry) = self.entries.get_mut(place).filter(|entry| entry.is_listed) else { continue };
+            entry.is_listed = false;
+            let counts = std::mem::take(&mut entry.counts);
+            to(Change { name: &entry.name, counts, standing: entry.bucket.standing(now) });
+        }
+    }
+
+    /// Gives every bucket with a rule the limits that `of` finds for its name. Those without any go.
+    pub(super) fn follow(&mut self, now: Nanos, of: impl Fn(&Name) -> Option<(Origin, Limits)>) {
+        let mut gone = Vec::new();
+        for (place, entry) in self.entries.iter_mut().filter(|(_, entry)| entry.origin != Origin::Request) {
+            match of(&entry.name) {
+                Some((origin, limits)) => {
+                    entry.origin = origin;
+                    entry.bucket.set(Share { limits, reject_until: Nanos::ZERO }, now);
+                }
+                None => gone.push(place),
+            }
+        }
+        gone.into_iter().for_each(|place| self.remove(place));
+    }
+
+    pub(super) fn names(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Evicts the next full and idle bucket, unless it takes more looks than are left.
+    fn evict_one(&mut self, now: Nanos, looks: &mut usize) -> Option<()> {
+        while *looks > 0 {
+            *looks -= 1;
+            // At most one place in two was ever vacant, since the slab doubles.
+            self.hand = if self.hand + 1 >= self.entries.capacity() { 0 } else { self.hand + 1 };
+            let entry = self.entries.get(self.hand);
+            let may_go =
+                |entry: &Entry| entry.origin != Origin::Name && !entry.is_listed && entry.bucket.is_full(now);
+            if entry.is_some_and(may_go) {
+                self.remove(self.hand);
+                return Some(());
+            }
+        }
+        None
+    }
+
+    fn remove(&mut self, place: usize) {
+        let entry = self.entries.remove(place);
+        self.index.remove(&entry.name);
+        self.bytes -= bytes_of(&entry.name);
+        if entry.is_listed {
+            self.changed.retain(|&listed| listed != place);
+        }
+    }
+}
+
+/// The most memory that an entry takes: both tables double when they are full.
+const fn entry_bytes() -> usize {
+    2 * (size_of::<Entry>() + size_of::<(Name, usize)>() + 1 + size_of::<usize>()) + ARC_HEADER
+}
+
+fn bytes_of(name: &Name) -> usize {
+    entry_bytes() + name.as_str().len()
+}
+
+/// Buckets that are looked at for one that may go: enough to find one of a few, and no time that a flood of new names
+/// could make long.
+const LOOKS: usize = 32;
+/// Two counters.
+const ARC_HEADER: usize = 16;

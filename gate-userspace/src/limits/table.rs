@@ -1,0 +1,288 @@
+//! The buckets of the names that are in use.
+//!
+//! **Problem.** A pattern fits as many names as requests care to invent. Each has a bucket of its own, in bounded memory,
+//! under a lock that nobody holds for long.
+//!
+//! **Rule.** A name gets a bucket with its first charge, if a rule fits it. Only buckets that are full and whose counts have
+//! been read are evicted, since a new one is no different. A name for which there is no room passes, uncharged, and is
+//! counted: its pattern limits each name and not all of them together, so whoever invents names is not limited by it
+//! anyway, and nobody else's bucket goes for it. A rule for one name always has its bucket.
+//!
+//! **Invariants.** A charge is made to all of its names or to none. A lock covers one bucket's change. Between the
+//! charges of two names of one request another request may see the first name's charge, and be refused, though the charge is
+//! given back afterwards; never the other way round.
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use gate_common::token_bucket::Limits;
+use gate_common::units::{MilliRu, Nanos};
+
+use super::bucket::{Refusal, Share, Standing};
+use super::name::Name;
+use super::rules::Rules;
+use super::shard::{Change, Counts, Entry, Origin, Shard};
+
+/// The buckets of all names in use.
+#[derive(Debug)]
+pub struct Table {
+    rules: RwLock<Arc<Rules>>,
+    shards: [Mutex<Shard>; SHARDS],
+    hasher: RandomState,
+    /// Of one shard, in bytes.
+    room: usize,
+    /// True if somebody reads the counts.
+    is_reported: bool,
+    untracked: AtomicU64,
+    evictions: AtomicU64,
+}
+
+/// A price, and the name that is to pay it.
+#[derive(Clone, Copy, Debug)]
+pub struct Charge<'n> {
+    /// The name.
+    pub name: &'n Name,
+    /// The price; zero asks.
+    pub cost: MilliRu,
+    /// The limits of a bucket that only this request and its like have; `None` for the rules'.
+    pub limits: Option<Limits>,
+}
+
+/// The result for one name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Charged {
+    /// No rule fits.
+    Unlimited,
+    /// There was no room for a bucket.
+    Untracked,
+    /// The bucket holds the price. It has been taken, if all names' buckets hold theirs.
+    Within(Standing),
+    /// The bucket does not hold it.
+    Refused(Standing, Refusal),
+}
+
+/// The table as a whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Names with a bucket.
+    pub names: usize,
+    /// The most memory that they take, in bytes.
+    pub bytes: usize,
+    /// Charges to names for which there was no room.
+    pub untracked: u64,
+    /// Buckets evicted.
+    pub evictions: u64,
+}
+
+impl Table {
+    /// A table of at most about `memory` bytes, beside the buckets of rules for one name. With `is_reported`, the caller
+    /// calls [`Table::take_changes`] now and then: no bucket goes before its counts are read.
+    #[must_use]
+    pub fn new(rules: Arc<Rules>, memory: usize, is_reported: bool) -> Self {
+        let this = Self {
+            rules: RwLock::default(),
+            shards: std::array::from_fn(|_| Mutex::default()),
+            hasher: RandomState::new(),
+            room: memory / SHARDS,
+            is_reported,
+            untracked: AtomicU64::new(0),
+            evictions: AtomicU64::new(0),
+        };
+        this.set_rules(rules, Nanos::ZERO);
+        this
+    }
+
+    /// Puts other rules in force. A bucket whose name still has one keeps what has been taken from it, and loses its
+    /// [`Share`].
+    pub fn set_rules(&self, rules: Arc<Rules>, now: Nanos) {
+        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&rules);
+        for shard in &self.shards {
+            locked(shard).follow(now, |name| limits_of(&rules, name));
+        }
+        for (name, limits) in rules.list().iter().filter_map(|rule| Some((rule.pattern.name()?, rule.limits)))
+        {
+            // There is always room for one of these.
+            let _ = self.with_entry(&name, Some((Origin::Name, limits)), now, |_| ());
+        }
+    }
+
+    /// The rules in force.
+    #[must_use]
+    pub fn rules(&self) -> Arc<Rules> {
+        Arc::clone(&self.rules.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Charges all of them or, if a bucket refuses, none; the results are in their order.
+    #[must_use]
+    pub fn charge(&self, charges: &[Charge<'_>], now: Nanos) -> Vec<Charged> {
+        let mut is_refused = false;
+        let mut results = Vec::with_capacity(charges.len());
+        for charge in charges {
+            // After a refusal nothing is taken any more.
+            let result = self.try_one(charge, now, is_refused);
+            is_refused |= matches!(result, Charged::Refused(..));
+            results.push((result, !is_refused));
+        }
+        for (charge, (result, was_taken)) in charges.iter().zip(&mut results) {
+            self.complete(charge, result, (*was_taken, is_refused), now);
+        }
+        results.into_iter().map(|(result, _)| result).collect()
+    }
+
+    /// Charges a name more than was known before, which may leave a debt.
+    pub fn settle(&self, name: &Name, cost: MilliRu, now: Nanos) {
+        let mut shard = self.shard(name);
+        if let Some(entry) = shard.get(name) {
+            entry.bucket.settle(cost, now);
+            self.count(&mut shard, name, |counts| counts.used += u64::from(cost.0));
+        }
+    }
+
+    /// Gives back what an earlier request took.
+    pub fn give_back(&self, name: &Name, cost: MilliRu) {
+        let mut shard = self.shard(name);
+        if let Some(entry) = shard.get(name) {
+            entry.bucket.give_back(cost);
+            self.count(&mut shard, name, |counts| counts.returned += u64::from(cost.0));
+        }
+    }
+
+    /// Sets what a name may spend here. False if it has no bucket.
+    pub fn set_share(&self, name: &Name, share: Share, now: Nanos) -> bool {
+        let mut shard = self.shard(name);
+        let entry = shard.get(name);
+        entry.map(|entry| entry.bucket.set(share, now)).is_some()
+    }
+
+    /// How full a name's bucket is; `None` if it has none.
+    #[must_use]
+    pub fn standing(&self, name: &Name, now: Nanos) -> Option<Standing> {
+        self.shard(name).get(name).map(|entry| entry.bucket.standing(now))
+    }
+
+    /// Hands over every name whose counts have changed since the last time, and begins them anew. `to` must not use
+    /// the table.
+    pub fn take_changes(&self, now: Nanos, mut to: impl FnMut(Change<'_>)) {
+        for shard in &self.shards {
+            locked(shard).take_changes(now, &mut to);
+        }
+    }
+
+    /// The table as a whole.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        let mut totals = Totals {
+            untracked: self.untracked.load(Ordering::Relaxed),
+            evictions: self.evictions.load(Ordering::Relaxed),
+            ..Totals::default()
+        };
+        for shard in &self.shards {
+            let shard = locked(shard);
+            totals.names += shard.names();
+            totals.bytes += shard.bytes();
+        }
+        totals
+    }
+
+    fn try_one(&self, charge: &Charge<'_>, now: Nanos, only_ask: bool) -> Charged {
+        let origin = charge.limits.map(|limits| (Origin::Request, limits));
+        let taken = self.with_entry(charge.name, origin, now, |entry| {
+            let result = if only_ask {
+                entry.bucket.ask(charge.cost, now).map(drop)
+            } else {
+                entry.bucket.take(charge.cost, now)
+            };
+            let standing = entry.bucket.standing(now);
+            result.map_or_else(|refusal| Charged::Refused(standing, refusal), |()| Charged::Within(standing))
+        });
+        match taken {
+            Ok(charged) => charged,
+            Err(Missing::Rule) => Charged::Unlimited,
+            Err(Missing::Room) => {
+                self.untracked.fetch_add(1, Ordering::Relaxed);
+                Charged::Untracked
+            }
+        }
+    }
+
+    /// Counts what was taken, or gives it back if another name's bucket has refused.
+    fn complete(
+        &self,
+        charge: &Charge<'_>,
+        result: &mut Charged,
+        (was_taken, is_refused): (bool, bool),
+        now: Nanos,
+    ) {
+        let cost = u64::from(charge.cost.0);
+        if cost == 0 || matches!(result, Charged::Unlimited | Charged::Untracked) {
+            return;
+        }
+        let mut shard = self.shard(charge.name);
+        match result {
+            Charged::Refused(..) => self.count(&mut shard, charge.name, |counts| counts.refused += cost),
+            _ if !is_refused => self.count(&mut shard, charge.name, |counts| counts.used += cost),
+            _ if was_taken => {
+                if let Some(entry) = shard.get(charge.name) {
+                    entry.bucket.give_back(charge.cost);
+                    *result = Charged::Within(entry.bucket.standing(now));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn count(&self, shard: &mut Shard, name: &Name, count: impl FnOnce(&mut Counts)) {
+        if self.is_reported {
+            shard.count(name, count);
+        }
+    }
+
+    /// Uses a name's bucket, which is made if need be, with these limits or those of its rule.
+    fn with_entry<T>(
+        &self,
+        name: &Name,
+        limits: Option<(Origin, Limits)>,
+        now: Nanos,
+        to: impl FnOnce(&mut Entry) -> T,
+    ) -> Result<T, Missing> {
+        let mut shard = self.shard(name);
+        if let Some(entry) = shard.get(name) {
+            return Ok(to(entry));
+        }
+        // Read under the shard's lock: `set_rules` visits the shard after it has changed the rules.
+        let limits = limits.or_else(|| limits_of(&self.rules(), name)).ok_or(Missing::Rule)?;
+        let mut evictions = 0;
+        let entry = shard.insert(name, limits, (self.room, now), &mut evictions);
+        self.evictions.fetch_add(evictions, Ordering::Relaxed);
+        entry.map(to).ok_or(Missing::Room)
+    }
+
+    fn shard(&self, name: &Name) -> MutexGuard<'_, Shard> {
+        locked(&self.shards[self.hasher.hash_one(name) as usize % SHARDS])
+    }
+}
+
+/// The lack for which a name has no bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Missing {
+    Rule,
+    Room,
+}
+
+fn limits_of(rules: &Rules, name: &Name) -> Option<(Origin, Limits)> {
+    let rule = rules.find(name)?;
+    let origin = if rule.pattern.as_str() == name.as_str() { Origin::Name } else { Origin::Pattern };
+    Some((origin, rule.limits))
+}
+
+/// Nothing panics under a lock, and a bucket is whole after each of its changes.
+fn locked(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Enough for a few threads not to meet.
+const SHARDS: usize = 16;
+
+#[cfg(test)]
+mod tests;
