@@ -24,3 +24,7 @@ pub(super) fn tcp(per_sec: Option<u64>, burst: Nanos) -> Limits {
 
 /// The largest segment that a network interface hands over, receive offload included.
 const MAX_SEGMENT_BYTES: u32 = 1 << 16;
+
+/// The kernel's clock ticks every 4 ms: a smaller burst would be spent before the next tick.
+pub(super) const BURST_RANGE: (Nanos, Nanos) = (Nanos::from_millis(4), Nanos::from_secs(3_600));
+pub(super) const DEBT_RANGE: (Nanos, Nanos) = (Nanos::ZERO, Nanos::from_secs(7_200));

@@ -12,6 +12,7 @@
 //! - `identity`: users, and what they may not do.
 //! - `parts`: tenants by key.
 //! - `price`: what requests cost, and how that learns.
+//! - `limits`, `envoy`: named limits, and where Envoys ask for them.
 //! - `tls`: certificates, towards clients and towards the store.
 //! - `syn`: how many connections may be opened.
 //! - `shedding`: how a service's store is watched, and what follows from it.
@@ -31,6 +32,7 @@ use gate_common::token_bucket::Limits;
 use gate_common::units::{Fraction, Multiplier, Nanos};
 use ipnet::IpNet;
 
+use crate::limits::Rules;
 use crate::policy::Tier;
 use crate::protocol::deny::Deny;
 
@@ -40,6 +42,7 @@ mod buckets;
 mod cache;
 mod defaults;
 mod descriptors;
+mod envoy;
 mod error;
 mod fault;
 mod file;
@@ -47,6 +50,7 @@ mod frames;
 mod gate;
 mod http;
 mod identity;
+mod limits;
 mod names;
 mod overrides;
 mod own_keys;
@@ -71,6 +75,7 @@ pub use admission::{Admission, AdmissionPolicy, Codel, Fairness, Objective, Para
 pub use backend::{Backend, HotKeys};
 pub use cache::{Cache, Dedup};
 pub use defaults::{ChangedDefault, changed_defaults};
+pub use envoy::{Envoy, EnvoyAddress};
 pub use error::Error;
 pub use fault::{Fault, Faults};
 pub use http::Http;
@@ -97,6 +102,10 @@ pub struct Config {
     pub services: Vec<Service>,
     /// The tenants; at least one, with distinct names and sources.
     pub tenants: Vec<Tenant>,
+    /// The named limits.
+    pub limits: Rules,
+    /// The server that Envoys ask; `None` if there is none.
+    pub envoy: Option<Envoy>,
 }
 
 /// The settings for all services.

@@ -11,7 +11,7 @@ use gate_common::token_bucket::Limits;
 use gate_common::units::{MilliRu, NANOS_PER_SEC, Nanos};
 use ipnet::IpNet;
 
-use super::buckets::{bucket, default_tcp_quota, tcp};
+use super::buckets::{BURST_RANGE, DEBT_RANGE, bucket, default_tcp_quota, tcp};
 use super::frames::{Frame, dearer_frames_fit, never_admits};
 use super::names::Names;
 use super::parsers::{SWITCH, address, number, one_of, overlap, prefix, time};
@@ -19,8 +19,8 @@ use super::raw::Section;
 use super::units::{self, Wrong};
 use super::values::{Action, Protocol, TcpPrice, TenantIndex, TenantMetrics, Transports, XdpMode};
 use super::{
-    Config, Service, Tenant, backend, gate, http, identity, own_keys, parsers, parts, price, request_limits,
-    shedding, syn,
+    Config, Service, Tenant, backend, envoy, gate, http, identity, limits, own_keys, parsers, parts, price,
+    request_limits, shedding, syn,
 };
 use crate::policy::Tier;
 
@@ -34,6 +34,8 @@ pub(super) fn config(mut root: Section<'_>) -> Config {
             root.fault(key, format!("is missing; write at least one [[{key}]]"));
         }
     }
+    let limits = limits::rules(&mut root);
+    let envoy = envoy::envoy(&mut root);
     root.finish();
 
     let service_names = Names::read(&mut service_sections, MAX_SERVICES);
@@ -67,7 +69,7 @@ pub(super) fn config(mut root: Section<'_>) -> Config {
         guarded.for_each(|section| section.fault("backend", OFF_LEAVES_BARE.to_owned()));
     }
     service_sections.into_iter().chain(tenant_sections).for_each(Section::finish);
-    Config { gate, services, tenants }
+    Config { gate, services, tenants, limits, envoy }
 }
 
 fn service(
@@ -356,10 +358,6 @@ const TCP_PRICES: [(&str, TcpPrice); 2] = [("bytes", TcpPrice::Bytes), ("lines",
 const TRANSPORTS: [(&str, Transport); 2] = [("udp", Transport::Udp), ("tcp", Transport::Tcp)];
 
 const OFF_LEAVES_BARE: &str = "is missing, and xdp = \"off\" leaves a service without one unprotected; e.g. backend = \"127.0.0.1:11212\"";
-
-/// The kernel's clock ticks every 4 ms: a smaller burst would be spent before the next tick.
-const BURST_RANGE: (Nanos, Nanos) = (Nanos::from_millis(4), Nanos::from_secs(3_600));
-const DEBT_RANGE: (Nanos, Nanos) = (Nanos::ZERO, Nanos::from_secs(7_200));
 
 const MAX_SERVICES: usize = 64;
 const MAX_TENANTS: usize = 10_000;

@@ -183,7 +183,11 @@ const DOCUMENT: &[Broken] = &[
             "1: tenant: is missing; write at least one [[tenant]]",
         ],
     ),
-    ("[gate]", "[server]\nport = 1\n[gate]", &["1: server: unknown key; known here: gate, service, tenant"]),
+    (
+        "[gate]",
+        "[server]\nport = 1\n[gate]",
+        &["1: server: unknown key; known here: envoy, gate, limit, service, tenant"],
+    ),
     (
         "[[tenant]]\nname = \"polite\"",
         "[[tenants]]\nname = \"polite\"",
