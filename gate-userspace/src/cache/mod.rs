@@ -39,6 +39,6 @@ pub(crate) use digest::Hasher;
 pub(crate) use flights::{Joined, Lead, Outcome};
 pub use index::Usage;
 pub(crate) use key::Key;
-pub(crate) use response::{Fields, Freshness, StoredResponse, keyed_request};
+pub(crate) use response::{Fields, Freshness, StoredResponse, keyed_request, lower_case};
 pub use store::{Cache, OpenError, Verified};
 pub(crate) use store::{Gathered, SCHEMES};

@@ -1,7 +1,7 @@
 //! An answer without its body, and what RFC 9111 lets a shared cache do with it. Pure.
 //!
 //! Deviations, all of them towards less: an answer without an explicit lifetime is asked about each time (no heuristics); one
-//! with `Set-Cookie` is not kept; one that could neither be given again nor be asked about is not kept. A kept answer was
+//! with `Set-Cookie`, or whose `Cache-Control` has `private` or `no-store` in whatever place, is not kept; one that could neither be given again nor be asked about is not kept. A kept answer was
 //! fetched with the fields of its key alone, so a request with another field that `Vary` names does not match it.
 
 use std::sync::Arc;
@@ -62,7 +62,9 @@ impl StoredResponse {
         (digest, len): (Digest, u64),
     ) -> Option<Self> {
         bound_age(&mut headers);
-        if headers.contains_key(SET_COOKIE) || headers.contains_key(CONTENT_RANGE) {
+        let is_own =
+            headers.contains_key(SET_COOKIE) || !headers.get_all(CACHE_CONTROL).iter().all(may_be_shared);
+        if is_own || headers.contains_key(CONTENT_RANGE) {
             return None;
         }
         let names: Vec<_> = vary(&headers).collect();
@@ -74,10 +76,10 @@ impl StoredResponse {
             .all(|name| fields.iter().any(|(known, _)| known.as_str().eq_ignore_ascii_case(name)));
         let mut answer = hyper::Response::new(());
         *answer.status_mut() = status;
-        *answer.headers_mut() = headers;
+        *answer.headers_mut() = headers.clone();
+        lower_case(answer.headers_mut());
         let policy = CachePolicy::new_options(request, &answer, received, OPTIONS);
         let ttl = policy.time_to_live(received).min(LONGEST);
-        let headers = answer.into_parts().0.headers;
         let has_validator = headers.contains_key(ETAG) || headers.contains_key(LAST_MODIFIED);
         if !policy.is_storable() || (ttl.is_zero() && !has_validator) {
             return None;
@@ -164,6 +166,22 @@ pub(crate) fn keyed_request(path: &str, host: &HeaderValue, fields: &Fields) -> 
     parts.headers.insert(hyper::header::HOST, host.clone());
     fields.iter().for_each(|(name, value)| drop(parts.headers.insert(name, value.clone())));
     Some(parts)
+}
+
+/// Writes the directives for caches in lower case, as the policy knows them (RFC 9111, 5.2).
+pub(crate) fn lower_case(headers: &mut HeaderMap) {
+    let hyper::header::Entry::Occupied(mut values) = headers.entry(CACHE_CONTROL) else { return };
+    for value in values.iter_mut() {
+        if let Ok(lower) = HeaderValue::from_bytes(&value.as_bytes().to_ascii_lowercase()) {
+            *value = lower;
+        }
+    }
+}
+
+/// False if a value of `Cache-Control` has a word that keeps an answer from others, however the rest is to be read.
+fn may_be_shared(value: &HeaderValue) -> bool {
+    let has = |word: &[u8]| value.as_bytes().windows(word.len()).any(|part| part.eq_ignore_ascii_case(word));
+    value.to_str().is_ok() && !has(b"private") && !has(b"no-store")
 }
 
 fn secs(time: SystemTime) -> u64 {

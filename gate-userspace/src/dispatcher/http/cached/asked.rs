@@ -7,7 +7,7 @@ use hyper::Method;
 use hyper::header::{AUTHORIZATION, CACHE_CONTROL, COOKIE, HOST, HeaderMap, HeaderName, HeaderValue};
 use hyper::http::request::Parts;
 
-use crate::cache::{Fields, Key, SCHEMES, keyed_request};
+use crate::cache::{Fields, Key, SCHEMES, keyed_request, lower_case};
 use crate::config::{self, Dedup};
 
 /// The purpose of a request, as the cache sees it.
@@ -59,6 +59,7 @@ impl Purpose {
         let Some(fields) = fields else { return Self::Other };
         let mut request = parts.clone();
         request.method = Method::GET;
+        lower_case(&mut request.headers);
         for (name, value) in &fields {
             request.headers.insert(name, value.clone());
         }
@@ -85,9 +86,10 @@ impl Lookup {
     /// The request to the origin, on behalf of all who ask for the same: the fields of the key and those that say what else is
     /// part of it.
     pub(super) fn to_origin(&self) -> Option<Parts> {
-        let host = self.request.headers.get(HOST)?;
-        let mut parts = keyed_request(self.key.path(), host, &self.fields)?;
-        parts.headers.insert(FORWARDED_HOST, host.clone());
+        // As in the key: another spelling of it may show in the answer.
+        let host = HeaderValue::from_str(self.key.host()).ok()?;
+        let mut parts = keyed_request(self.key.path(), &host, &self.fields)?;
+        parts.headers.insert(FORWARDED_HOST, host);
         parts.headers.insert(FORWARDED_PROTO, HeaderValue::from_static(self.scheme));
         Some(parts)
     }
