@@ -11,7 +11,7 @@
 //! - `key`: what was asked, of which host, and on whose behalf. Pure.
 //! - `memory`: records and bodies in memory, bounded by bytes.
 //! - `flights`: one fetch for all who ask for the same.
-//! - `disk`: the thread that writes, and the lock of the directory.
+//! - `disk`: the part on disk. `writer`: the thread that writes. `directory`: its lock, and what is open of it.
 //! - `index`: the database. `blobs`: the files.
 //! - `removals`: keys whose removal has not reached the disk.
 //! - `counters`, `digest`.
@@ -23,6 +23,7 @@
 mod blobs;
 mod counters;
 mod digest;
+mod directory;
 mod disk;
 mod flights;
 mod index;
@@ -32,6 +33,7 @@ mod record;
 mod removals;
 mod response;
 mod store;
+mod writer;
 
 pub use counters::{CacheEvent, Counters};
 pub use digest::Digest;

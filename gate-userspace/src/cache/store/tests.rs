@@ -150,11 +150,14 @@ async fn one_gate_has_a_directory_until_it_leaves_it() {
     assert!(matches!(Cache::open(&settings, false), Err(OpenError::Taken { .. })));
     let new = Cache::open(&settings, true).unwrap();
     assert!(!new.is_open() && old.is_open());
+    put(&old, "/b", "two");
+    new.invalidate(&key("/b"));
     old.leave();
     assert!(!old.is_open(), "what the other one removes would be found here");
     while new.disk.shared().opened().is_none() {
         tokio::task::yield_now().await;
     }
     assert_eq!(found(&new, "/a").await.as_deref(), Some("one"));
+    assert_eq!(found(&new, "/b").await, None, "it was changed while the other had it");
     drop(Cache::open(&settings, true).unwrap());
 }

@@ -55,13 +55,12 @@ pub(super) async fn answer(
     parts: Parts,
     body: Option<SentBody>,
 ) -> Result<Response<ReplyBody>, Refused> {
-    let Some(cache) = asking.service.cache.clone().filter(|cache| cache.is_open()) else {
-        return asking.pass(parts, body).await;
-    };
+    let Some(cache) = asking.service.cache.clone() else { return asking.pass(parts, body).await };
     match asking.purpose(&cache, &parts, body.is_some()) {
-        Purpose::Read(asked) => asking.read(&cache, parts, *asked).await,
+        Purpose::Read(asked) if cache.is_open() => asking.read(&cache, parts, *asked).await,
         Purpose::Change(key) => asking.change(&cache, &key, parts, body).await,
-        Purpose::Other => {
+        // Another gate may still have the directory: what changes meanwhile counts all the same.
+        Purpose::Read(_) | Purpose::Other => {
             cache.count(CacheEvent::Passed);
             asking.pass(parts, body).await
         }
