@@ -18,6 +18,17 @@ pub fn with_files(mut unshare: Command, files: &[(&Path, &str)], program: &Path)
     unshare
 }
 
+/// A program in a mount namespace of its own, where `/dev/shm` is a file system of so many bytes, in memory and empty. `unshare` as
+/// for [`with_files`]. For root.
+#[must_use]
+pub fn with_small_disk(mut unshare: Command, bytes: u64, program: &Path) -> Command {
+    let script =
+        "mount --make-rprivate /dev && mount -t tmpfs -o size=$1 none /dev/shm && shift && exec \"$@\"";
+    unshare.args(["--mount", "--propagation", "unchanged", "sh", "-c", script, "sh"]);
+    unshare.arg(bytes.to_string()).arg(program);
+    unshare
+}
+
 /// Where a file does not exist that is to be replaced, its folder is replaced by a copy that has one.
 const SCRIPT: &str = r#"root=/dev/shm/root
     mount --make-rprivate /dev && mount -t tmpfs none /dev/shm && mkdir $root && mount --rbind / $root &&

@@ -19,7 +19,7 @@ use nix::sys::socket::{
 use xtask::lab::process::ChildProcess;
 use xtask::paths;
 
-use crate::mounts::with_files;
+use crate::mounts::{with_files, with_small_disk};
 use crate::wait::{until_up, wait_until};
 
 /// How long anything here may take to come up or to answer.
@@ -191,6 +191,22 @@ impl Listening {
         let mut command = Command::new(paths::gate());
         command.env("NOTIFY_SOCKET", socket).env("WATCHDOG_USEC", watchdog.as_micros().to_string());
         Self::gate_by(command, gate, "memcached", backend, "", tenants)
+    }
+
+    /// [`Listening::gate_with`] for HTTP, in a mount namespace of its own where `/dev/shm` has room for so many bytes. For root.
+    ///
+    /// # Errors
+    ///
+    /// If it does not come up.
+    pub fn gate_with_small_disk(
+        bytes: u64,
+        gate: &str,
+        backend: SocketAddr,
+        service: &str,
+        tenants: &str,
+    ) -> Result<Self> {
+        let command = with_small_disk(Command::new("unshare"), bytes, &paths::gate());
+        Self::gate_by(command, gate, "http", backend, service, tenants)
     }
 
     fn gate_by(

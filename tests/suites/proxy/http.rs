@@ -12,6 +12,8 @@ use gate_tests::wait::wait_until;
 use nix::sys::signal::Signal;
 
 mod cache;
+mod cache_clients;
+mod cache_faults;
 mod dedup;
 mod explain;
 mod handshakes;

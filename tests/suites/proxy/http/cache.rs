@@ -36,17 +36,17 @@ impl Drop for Directory {
     }
 }
 
-/// An origin that answers each path with the bytes that the test wrote for it, a 304 if the request names their tag, and notes
-/// what it was asked.
+/// An origin that answers each path with the bytes that the test wrote for it, a 304 if the request names their tag, paths below
+/// `/reflected/` with the head of the request, and notes what it was asked.
 #[derive(Clone)]
-struct Origin {
-    address: SocketAddr,
+pub(super) struct Origin {
+    pub(super) address: SocketAddr,
     answers: Arc<Mutex<HashMap<String, String>>>,
     heads: Arc<Mutex<Vec<String>>>,
 }
 
 impl Origin {
-    fn start() -> Result<Self> {
+    pub(super) fn start() -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let this = Self { address: listener.local_addr()?, answers: Arc::default(), heads: Arc::default() };
         let origin = this.clone();
@@ -73,8 +73,16 @@ impl Origin {
             };
             let mut body = vec![0; field("content-length").map_or(0, |len| len.parse().unwrap())];
             reader.read_exact(&mut body)?;
+            let mut chunks = String::new();
+            while field("transfer-encoding").is_some() && !chunks.ends_with("0\r\n\r\n") {
+                ensure!(reader.read_line(&mut chunks)? > 0, "the end");
+            }
             let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
             let answer = self.answers.lock().unwrap().get(&path).cloned();
+            let reflected = path
+                .starts_with("/reflected/")
+                .then(|| format!("HTTP/1.1 200 OK\r\n{FRESH}content-length: {}\r\n\r\n{head}", head.len()));
+            let answer = answer.or(reflected);
             let answer =
                 answer.unwrap_or_else(|| "HTTP/1.1 404 None\r\ncontent-length: 0\r\n\r\n".to_owned());
             let tag = answer.lines().find_map(|line| line.strip_prefix("etag: "));
@@ -92,33 +100,33 @@ impl Origin {
     }
 
     /// Answers a path with a body and these fields.
-    fn put(&self, path: &str, fields: &str, body: &str) {
+    pub(super) fn put(&self, path: &str, fields: &str, body: &str) {
         let answer = format!("HTTP/1.1 200 OK\r\n{fields}content-length: {}\r\n\r\n{body}", body.len());
         self.put_raw(path, answer);
     }
 
-    fn put_raw(&self, path: &str, answer: String) {
+    pub(super) fn put_raw(&self, path: &str, answer: String) {
         self.answers.lock().unwrap().insert(path.to_owned(), answer);
     }
 
     /// The heads that it has got since this was asked last.
-    fn asked(&self) -> Vec<String> {
+    pub(super) fn asked(&self) -> Vec<String> {
         std::mem::take(&mut self.heads.lock().unwrap())
     }
 }
 
-fn gate(origin: SocketAddr, directory: &Directory) -> Result<Listening> {
+pub(super) fn gate(origin: SocketAddr, directory: &Directory) -> Result<Listening> {
     Listening::gate_with("tick = \"10ms\"", "http", origin, &directory.cache(""), OPEN)
 }
 
-const FRESH: &str = "cache-control: max-age=600\r\n";
+pub(super) const FRESH: &str = "cache-control: max-age=600\r\n";
 
 /// The tag of a body.
-fn tag(body: &str) -> String {
+pub(super) fn tag(body: &str) -> String {
     format!("\"{}\"", Digest::of(body.as_bytes()))
 }
 
-fn status(reply: &Reply) -> &str {
+pub(super) fn status(reply: &Reply) -> &str {
     reply.field("cache-status").unwrap_or("none")
 }
 
