@@ -10,6 +10,7 @@ use super::cache::{self, Cache};
 use super::http::Http;
 use super::identity::StoreLogin;
 use super::parsers::{SWITCH, number, one_of, overlap, prefix, time};
+use super::process::{self, Process};
 use super::raw::Section;
 use super::store_address::{self, StoreAddress};
 use super::tls::{self, BackendTls, Tls};
@@ -77,6 +78,8 @@ pub struct Backend {
     pub http: Option<Http>,
     /// The cache of answers over HTTP; `None` if there is none.
     pub cache: Option<Cache>,
+    /// The processing of originals; `None` if there is none.
+    pub process: Option<Process>,
 }
 
 impl Backend {
@@ -118,7 +121,7 @@ pub struct HotKeys {
 }
 
 /// The keys that mean nothing without a backend.
-const KEYS: [&str; 32] = [
+const KEYS: [&str; 33] = [
     "tls",
     "backend_tls",
     "proxy_protocol",
@@ -151,6 +154,7 @@ const KEYS: [&str; 32] = [
     "rate_limit_fields",
     "rows",
     "cache",
+    "process",
 ];
 
 /// Reads a service's backend, if it has one.
@@ -189,6 +193,7 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
     let (trusted, proxies) = trusted_proxies(s, protocol);
     let http = http::read(s, protocol, &names, routes, trusted);
     let cache = cache::read(s, protocol, http.as_ref());
+    let process = process::read(s, listen);
     let tls = tls::tls(s);
     let backend_tls = tls::backend_tls(s);
     Some(Backend {
@@ -202,6 +207,7 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
         trusted: proxies,
         http,
         cache,
+        process,
         tls,
         backend_tls,
         address: address?,

@@ -62,6 +62,7 @@ fn of_service(old: &Service, new: &Service) -> impl Iterator<Item = &'static str
         trusted,
         http,
         cache,
+        process,
         tls,
         backend_tls,
         hot_keys,
@@ -106,6 +107,7 @@ fn of_service(old: &Service, new: &Service) -> impl Iterator<Item = &'static str
         ("overload_status", of_http(|old, new| old.overload_status != new.overload_status)),
         ("rate_limit_fields", of_http(|old, new| old.rate_limit_fields != new.rate_limit_fields)),
         ("cache", *cache != other.cache),
+        ("process", *process != other.process),
         // The files may be others: they are read again.
         ("tls", tls.is_some() != other.tls.is_some()),
         ("backend_tls", backend_tls.is_some() != other.backend_tls.is_some()),

@@ -352,7 +352,7 @@ fn every_key_is_documented_and_every_documented_key_is_known() {
         .replace("[gate]\n", &format!("[gate]\n{alien}"))
         .replace(
             "listen",
-            &format!("price.{alien}hot_keys.{alien}cache.{alien}shedding.{alien}probe.{alien}{alien}listen"),
+            &format!("price.{alien}hot_keys.{alien}cache.{alien}process.{alien}shedding.{alien}probe.{alien}{alien}listen"),
         )
         .replace("name = \"polite\"", &format!("{alien}name = \"polite\""))
         + &format!("[[limit]]\n{alien}[envoy]\n{alien}");

@@ -30,6 +30,28 @@ pub(super) const ROWS: &[Broken] = &[
     ),
     (
         MEMCACHED,
+        "protocol = \"http\"\nbackend = \"127.0.0.1:1\"\nprocess = { path = \"/img/{spec}/{url}\", by = \"http://127.0.0.1:2/{spec}/{blob}\", blobs = \"127.0.0.1:3\", origins = [\"http://a\"] }\n",
+        &["7: service[0].process: means something only beside cache, which keeps what is processed"],
+    ),
+    (
+        MEMCACHED,
+        "protocol = \"http\"\nbackend = \"127.0.0.1:1\"\ncache = { dir = \"/c\" }\nprocess = { path = \"/{spec}{url}\", by = \"ftp://a\", blobs = \"0.0.0.0:3\", origins = [\"http://a/b\", \"https://a\"], specs = [\"..\"], networks = \"10.0.0.1/8\", concurrency = \"0\", downloads = \"0\", queue = \"-1\", by2 = \"\" }\n",
+        &[
+            r#"8: service[0].process.blobs = "0.0.0.0:3": must be one address, which the processor is told, e.g. "127.0.0.1:9912""#,
+            r#"8: service[0].process.by = "ftp://a": must be a URL with {spec} and {blob}, or {blob_url}, in its path, e.g. "http://127.0.0.1:8081/{spec}/{blob}""#,
+            r#"8: service[0].process.by2 = "": unknown key; did you mean by?"#,
+            r#"8: service[0].process.concurrency = "0": must be a whole number from 1 to 1024"#,
+            r#"8: service[0].process.downloads = "0": must be a whole number from 1 to 4096"#,
+            r#"8: service[0].process.networks = "10.0.0.1/8": has bits beyond its length; the prefix is "10.0.0.0/8""#,
+            r#"8: service[0].process.origins[0] = "http://a/b": must be a scheme, a host and perhaps a port, without a path, e.g. "http://images.example" or "http://*.example:8080""#,
+            r#"8: service[0].process.origins[1] = "https://a": cannot be spoken to: gate fetches originals over http only"#,
+            r#"8: service[0].process.path = "/{spec}{url}": must be a path with {spec}, a whole segment, and behind it {url} at its end, e.g. "/img/{spec}/{url}""#,
+            r#"8: service[0].process.queue = "-1": must be a whole number from 0 to 100000"#,
+            r#"8: service[0].process.specs[0] = "..": must be 1 to 64 letters, digits and -._~,:=@+, and may not hold "..", e.g. "w200""#,
+        ],
+    ),
+    (
+        MEMCACHED,
         "protocol = \"http\"\n",
         &[
             r#"5: service[0].protocol = "http": is read only by a proxy: write backend as well, or protocol = "opaque""#,
