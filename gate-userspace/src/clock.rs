@@ -10,6 +10,19 @@ pub fn entropy() -> u64 {
     RandomState::new().hash_one(monotonic())
 }
 
+/// Bytes that nobody can foresee, by the system's generator.
+///
+/// # Panics
+///
+/// Never: Linux has had one since 3.17.
+#[must_use]
+pub fn secret() -> [u8; 16] {
+    let mut secret = [0; 16];
+    let generator = rustls::crypto::ring::default_provider().secure_random;
+    generator.fill(&mut secret).expect("Linux has a generator");
+    secret
+}
+
 /// `CLOCK_MONOTONIC`, which gate's clock is derived from.
 ///
 /// # Panics

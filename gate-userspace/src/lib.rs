@@ -12,6 +12,7 @@
 //! - [`probe`]: asks guarded services how they are.
 //! - [`dispatcher`]: proxied services, from a client's bytes to the store and back.
 //! - [`cache`]: answers over HTTP, found by what was asked and kept once by what they are.
+//! - `processing`: what threads share of the processing of originals: permits, names of blobs.
 //! - [`explanation`]: what the next request would get, as data.
 //! - [`kernel`]: the eBPF object, its maps and links; the only user of aya.
 //! - [`limits`]: quotas of names that are no tenants, in bounded memory.
@@ -36,4 +37,5 @@ pub mod limits;
 pub mod load;
 
 pub mod probe;
+pub(crate) mod processing;
 pub mod sim;

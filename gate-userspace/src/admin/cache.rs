@@ -25,7 +25,7 @@ pub struct CacheState {
     pub dir: String,
     /// True if what is on disk can be read.
     pub open: bool,
-    /// Records on disk: one for each URL.
+    /// Records on disk: one for each URL, and for each spec of an original.
     pub records: u64,
     /// Distinct bodies on disk.
     pub blobs: u64,

@@ -46,11 +46,23 @@ pub enum CacheEvent {
     WriteFailed,
     /// Something was not written to disk, since too much was to be written.
     WriteSkipped,
+    /// An original was processed, for all who want the same.
+    Processed,
+    /// The processor said that a content cannot be processed.
+    ContentRefused,
+    /// The processor failed, or did not answer in time.
+    ProcessFailed,
+    /// A request for processing was refused: as many wait as may, or it would have waited for too long.
+    ProcessRefused,
+    /// An origin was not asked: it is not configured, or its name stands for an address that is not.
+    OriginRefused,
+    /// Somebody asked for an original by a name that there is not.
+    UnknownBlob,
 }
 
 impl CacheEvent {
     /// Every event, in the order of its number.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 26] = [
         Self::MemoryHit,
         Self::DiskHit,
         Self::Miss,
@@ -71,6 +83,12 @@ impl CacheEvent {
         Self::DamagedIndex,
         Self::WriteFailed,
         Self::WriteSkipped,
+        Self::Processed,
+        Self::ContentRefused,
+        Self::ProcessFailed,
+        Self::ProcessRefused,
+        Self::OriginRefused,
+        Self::UnknownBlob,
     ];
 
     /// Its name in output and documentation.
@@ -97,6 +115,12 @@ impl CacheEvent {
             Self::DamagedIndex => "damaged-index",
             Self::WriteFailed => "write-failed",
             Self::WriteSkipped => "write-skipped",
+            Self::Processed => "processed",
+            Self::ContentRefused => "content-refused",
+            Self::ProcessFailed => "process-failed",
+            Self::ProcessRefused => "process-refused",
+            Self::OriginRefused => "origin-refused",
+            Self::UnknownBlob => "unknown-blobs",
         }
     }
 }

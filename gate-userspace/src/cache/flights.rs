@@ -10,25 +10,25 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use hyper::body::Bytes;
 use tokio::sync::watch;
 
-use super::response::StoredResponse;
-
 /// The fetches that are under way, by what is asked.
-#[derive(Debug, Default)]
-pub(super) struct Flights(Mutex<HashMap<Box<[u8]>, Arc<Flight>>>);
+#[derive(Debug)]
+pub(super) struct Flights<T>(Mutex<ByKey<T>>);
+
+type ByKey<T> = HashMap<Box<[u8]>, Arc<Flight<T>>>;
 
 /// A fetch that is under way.
 #[derive(Debug)]
-struct Flight {
-    outcome: watch::Sender<Option<Outcome>>,
+struct Flight<T> {
+    outcome: watch::Sender<Option<Outcome<T>>>,
     /// True if what it brings is outdated: a request that changes has been answered since it began.
     is_outdated: AtomicBool,
 }
 
 /// The outcome of a fetch.
-#[derive(Clone, Debug)]
-pub(crate) enum Outcome {
+#[derive(Debug)]
+pub(crate) enum Outcome<T> {
     /// An answer that may be kept.
-    Stored(Arc<StoredResponse>, Bytes),
+    Stored(Arc<T>, Bytes),
     /// An answer that is one client's.
     NotShared,
     /// None.
@@ -37,24 +37,40 @@ pub(crate) enum Outcome {
 
 /// The part of a request in a fetch.
 #[derive(Debug)]
-pub(crate) enum Joined {
+pub(crate) enum Joined<T> {
     /// The request has to fetch.
-    Leader(Lead),
+    Leader(Lead<T>),
     /// Another does.
-    Follower(watch::Receiver<Option<Outcome>>),
+    Follower(watch::Receiver<Option<Outcome<T>>>),
 }
 
 /// The duty to fetch. Dropped without an outcome, it has failed.
 #[derive(Debug)]
-pub(crate) struct Lead {
-    flights: Arc<Flights>,
-    flight: Arc<Flight>,
+pub(crate) struct Lead<T> {
+    flights: Arc<Flights<T>>,
+    flight: Arc<Flight<T>>,
     key: Box<[u8]>,
 }
 
-impl Flights {
+impl<T> Default for Flights<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<T> Clone for Outcome<T> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Stored(answer, body) => Self::Stored(Arc::clone(answer), body.clone()),
+            Self::NotShared => Self::NotShared,
+            Self::Failed => Self::Failed,
+        }
+    }
+}
+
+impl<T> Flights<T> {
     /// Joins the fetch for a key, or begins it.
-    pub(super) fn join(self: &Arc<Self>, key: &[u8]) -> Joined {
+    pub(super) fn join(self: &Arc<Self>, key: &[u8]) -> Joined<T> {
         let mut flights = self.lock();
         if let Some(flight) = flights.get(key).filter(|flight| !flight.is_outdated.load(Relaxed)) {
             return Joined::Follower(flight.outcome.subscribe());
@@ -72,24 +88,24 @@ impl Flights {
         outdated.for_each(|(_, flight)| flight.is_outdated.store(true, Relaxed));
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Box<[u8]>, Arc<Flight>>> {
+    fn lock(&self) -> MutexGuard<'_, ByKey<T>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Lead {
+impl<T> Lead<T> {
     /// True if what it fetches must not be kept.
     pub(crate) fn is_outdated(&self) -> bool {
         self.flight.is_outdated.load(Relaxed)
     }
 
     /// Gives those who follow an outcome.
-    pub(crate) fn complete(self, outcome: Outcome) {
+    pub(crate) fn complete(self, outcome: Outcome<T>) {
         self.flight.outcome.send_replace(Some(outcome));
     }
 }
 
-impl Drop for Lead {
+impl<T> Drop for Lead<T> {
     fn drop(&mut self) {
         let mut flights = self.flights.lock();
         if flights.get(&self.key).is_some_and(|flight| Arc::ptr_eq(flight, &self.flight)) {
@@ -110,14 +126,14 @@ impl Drop for Lead {
 mod tests {
     use super::*;
 
-    fn lead(joined: Joined) -> Lead {
+    fn lead(joined: Joined<()>) -> Lead<()> {
         match joined {
             Joined::Leader(lead) => lead,
             Joined::Follower(_) => panic!("another leads"),
         }
     }
 
-    fn follow(joined: Joined) -> watch::Receiver<Option<Outcome>> {
+    fn follow(joined: Joined<()>) -> watch::Receiver<Option<Outcome<()>>> {
         match joined {
             Joined::Follower(outcome) => outcome,
             Joined::Leader(_) => panic!("nobody leads"),

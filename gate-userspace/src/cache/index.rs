@@ -94,6 +94,20 @@ impl Index {
         Ok(records.get(key)?.map(|value| value.value().2.to_vec()))
     }
 
+    /// The payloads under the keys that begin with this.
+    ///
+    /// # Errors
+    ///
+    /// The database's.
+    pub(super) fn all(&self, prefix: &[u8]) -> Result<Vec<Vec<u8>>, redb::Error> {
+        let records = self.database.begin_read()?.open_table(RECORDS)?;
+        let mut payloads = Vec::new();
+        for key in keys(&records, prefix, usize::MAX)? {
+            payloads.extend(records.get(&*key)?.map(|value| value.value().2.to_vec()));
+        }
+        Ok(payloads)
+    }
+
     /// The length of a body that a record names.
     ///
     /// # Errors

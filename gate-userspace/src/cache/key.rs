@@ -3,6 +3,7 @@
 //! The parts end with a zero, which none of them holds, so that all keys of a URL, and those of its tenants, have a prefix of
 //! their own.
 
+use super::digest::Digest;
 use super::response::Fields;
 
 /// The key of a record.
@@ -22,6 +23,23 @@ impl Key {
         let path_end = host.len() + 1 + path.len();
         let tenant_end = path_end + 1 + tenant.len() + 1;
         Self { bytes: bytes.into_bytes().into(), host: host.len(), path: path_end, tenant: tenant_end }
+    }
+
+    /// The key of an original of this origin, scheme and all: no client can name such a host, so that nothing that a client
+    /// sends is taken for an original.
+    pub(crate) fn of_original(origin: &str, path: &str, tenant: &str) -> Self {
+        debug_assert!(origin.contains("://"));
+        Self::new(origin, path, tenant, "")
+    }
+
+    /// The key of what was processed of a body by a spec, which has no slash.
+    pub(crate) fn of_processed(original: &Digest, spec: &str, tenant: &str) -> Self {
+        Self::new(PROCESSED, &format!("/{original}/{spec}"), tenant, "")
+    }
+
+    /// The prefix of the keys of all that was processed of a body.
+    pub(super) fn all_processed(original: &Digest) -> Vec<u8> {
+        format!("{PROCESSED}\0/{original}/").into_bytes()
     }
 
     pub(crate) fn host(&self) -> &str {
@@ -66,6 +84,9 @@ impl Key {
         [host, path, ""].join("\0").into_bytes()
     }
 }
+
+/// In the place of the host, where no client can name it.
+const PROCESSED: &str = "/processed";
 
 #[cfg(test)]
 mod tests {

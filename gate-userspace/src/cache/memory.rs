@@ -7,6 +7,7 @@ use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
 
 use super::digest::Digest;
+use super::processed::Processed;
 use super::record::Record;
 
 /// The part of a cache that is in memory.
@@ -14,6 +15,7 @@ use super::record::Record;
 pub(super) struct Memory {
     records: Cache<Box<[u8]>, Arc<Record>, OfRecords, foldhash::fast::RandomState>,
     bodies: Cache<Digest, Bytes, OfBodies, foldhash::fast::RandomState>,
+    processed: Cache<Box<[u8]>, Arc<Processed>, OfProcessed, foldhash::fast::RandomState>,
 }
 
 #[derive(Clone, Debug)]
@@ -22,6 +24,15 @@ struct OfRecords;
 impl Weighter<Box<[u8]>, Arc<Record>> for OfRecords {
     fn weight(&self, key: &Box<[u8]>, record: &Arc<Record>) -> u64 {
         key.len() as u64 + record.weight() + ENTRY
+    }
+}
+
+#[derive(Clone, Debug)]
+struct OfProcessed;
+
+impl Weighter<Box<[u8]>, Arc<Processed>> for OfProcessed {
+    fn weight(&self, key: &Box<[u8]>, processed: &Arc<Processed>) -> u64 {
+        key.len() as u64 + processed.weight() + ENTRY
     }
 }
 
@@ -35,10 +46,11 @@ impl Weighter<Digest, Bytes> for OfBodies {
 }
 
 impl Memory {
-    /// One that takes at most `bytes`, an eighth of them for records, with bodies up to `longest`.
+    /// One that takes at most `bytes`, an eighth of them for records and half of that for what was processed, with bodies up to `longest`.
     pub(super) fn new(bytes: u64, longest: u64) -> Self {
         let of_records = bytes / 8;
-        let of_bodies = bytes - of_records;
+        let of_processed = bytes / 16;
+        let of_bodies = bytes - of_records - of_processed;
         // What is longer than a shard is not kept.
         let shards = (of_bodies / (2 * longest.max(1))).clamp(1, SHARDS);
         let options = |weight: u64, each: u64, shards: u64| {
@@ -52,6 +64,12 @@ impl Memory {
             records: Cache::with_options(
                 options(of_records, 2_048, SHARDS),
                 OfRecords,
+                random(),
+                DefaultLifecycle::default(),
+            ),
+            processed: Cache::with_options(
+                options(of_processed, 1_024, SHARDS),
+                OfProcessed,
                 random(),
                 DefaultLifecycle::default(),
             ),
@@ -76,22 +94,32 @@ impl Memory {
         self.records.insert(key, record);
     }
 
+    pub(super) fn processed(&self, key: &[u8]) -> Option<Arc<Processed>> {
+        self.processed.get(key)
+    }
+
+    pub(super) fn put_processed(&self, key: Box<[u8]>, processed: Arc<Processed>) {
+        self.processed.insert(key, processed);
+    }
+
     pub(super) fn put_body(&self, digest: Digest, body: Bytes) {
         self.bodies.insert(digest, body);
     }
 
     pub(super) fn remove(&self, key: &[u8]) {
         self.records.remove(key);
+        self.processed.remove(key);
     }
 
     /// Removes all records whose keys begin with this. Looks at every one.
     pub(super) fn remove_all(&self, prefix: &[u8]) {
         self.records.retain(|key, _| !key.starts_with(prefix));
+        self.processed.retain(|key, _| !key.starts_with(prefix));
     }
 
     /// The bytes that are taken.
     pub(super) fn weight(&self) -> u64 {
-        self.records.weight() + self.bodies.weight()
+        self.records.weight() + self.processed.weight() + self.bodies.weight()
     }
 }
 

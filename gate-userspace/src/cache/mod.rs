@@ -8,6 +8,7 @@
 //! - [`Cache`]: looks up, inserts and removes. Start here.
 //! - `response`: an answer without its body, and what RFC 9111 lets be done with it. Pure.
 //! - `record`: what is kept under a key, and how it is written. Pure.
+//! - `processed`: what a processor made of a body, without the bytes. Pure.
 //! - `key`: what was asked, of which host, and on whose behalf. Pure.
 //! - `memory`: records and bodies in memory, bounded by bytes.
 //! - `flights`: one fetch for all who ask for the same.
@@ -29,6 +30,7 @@ mod flights;
 mod index;
 mod key;
 mod memory;
+mod processed;
 mod record;
 mod removals;
 mod response;
@@ -41,6 +43,7 @@ pub(crate) use digest::Hasher;
 pub(crate) use flights::{Joined, Lead, Outcome};
 pub use index::Usage;
 pub(crate) use key::Key;
+pub(crate) use processed::Processed;
 pub(crate) use response::{Fields, Freshness, StoredResponse, keyed_request, lower_case};
 pub use store::{Cache, OpenError, Verified};
 pub(crate) use store::{Gathered, SCHEMES};

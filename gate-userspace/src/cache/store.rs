@@ -19,18 +19,26 @@ use super::flights::{Flights, Joined};
 use super::index::{Change, Usage};
 use super::key::Key;
 use super::memory::Memory;
+use super::processed::Processed;
 use super::record::Record;
 use super::response::{Fields, StoredResponse};
 use crate::config;
+use crate::processing::target::Target;
+
+mod originals;
 
 /// The cache of a service. All its threads share it.
 #[derive(Debug)]
 pub struct Cache {
     /// Its part of the configuration.
     pub settings: config::Cache,
+    /// The processing of originals that it keeps; `None` if there is none.
+    process: Option<config::Process>,
     memory: Memory,
     disk: Disk,
-    flights: Arc<Flights>,
+    flights: Arc<Flights<StoredResponse>>,
+    /// Processings that are under way.
+    processings: Arc<Flights<Processed>>,
     /// Until when what is under a key is taken for one client's own.
     unshared: Recent<Box<[u8]>, Nanos>,
     /// The bytes of bodies that are being fetched.
@@ -90,12 +98,21 @@ impl Cache {
             memory: Memory::new(settings.memory, settings.max_object),
             disk,
             flights: Arc::default(),
+            processings: Arc::default(),
             unshared: Recent::new(UNSHARED),
             gathered: AtomicU64::new(0),
             reads: Semaphore::new(READS),
             counters,
             settings: settings.clone(),
+            process: None,
         })
+    }
+
+    /// The same, which keeps originals and what is processed of them.
+    #[must_use]
+    pub fn with_process(mut self, process: Option<&config::Process>) -> Self {
+        self.process = process.cloned();
+        self
     }
 
     /// True if it may be used: the directory is this gate's.
@@ -170,7 +187,11 @@ impl Cache {
 
     /// The body of an answer, from memory or disk.
     pub(crate) async fn body(&self, response: &StoredResponse) -> Option<Bytes> {
-        let StoredResponse { digest, len, .. } = *response;
+        self.body_of(response.digest, response.len).await
+    }
+
+    /// A body with this digest and length, from memory or disk.
+    pub(crate) async fn body_of(&self, digest: Digest, len: u64) -> Option<Bytes> {
         if let Some(body) = self.memory.body(&digest) {
             return Some(body);
         }
@@ -242,17 +263,23 @@ impl Cache {
         self.count(CacheEvent::Invalidated);
     }
 
-    /// Removes what is kept of a URL, for all tenants. `path` is with its query.
+    /// Removes what is kept of a URL, for all tenants, and what was processed of it; of a URL that asks for processing, what
+    /// was processed of its original. `path` is with its query.
     pub fn purge(&self, host: &str, path: &str) {
-        let prefix = Key::of_url(&host.to_ascii_lowercase(), path);
-        self.flights.outdate(&prefix);
-        self.disk.remove(&prefix);
-        self.memory.remove_all(&prefix);
+        let host = host.to_ascii_lowercase();
+        self.remove_prefix(&Key::of_url(&host, path));
+        for scheme in SCHEMES {
+            self.purge_original(&format!("{scheme}://{host}"), path);
+        }
+        let target = self.process.as_ref().and_then(|process| Target::of(process, path));
+        if let Some(Ok(target)) = target {
+            self.purge_original(&target.url.origin(), &target.url.path);
+        }
         self.count(CacheEvent::Invalidated);
     }
 
     /// Joins the fetch of what is asked, or begins it; `None` if it is known to be one client's own.
-    pub(crate) fn join(&self, key: &Key, fields: &Fields, now: Nanos) -> Option<Joined> {
+    pub(crate) fn join(&self, key: &Key, fields: &Fields, now: Nanos) -> Option<Joined<StoredResponse>> {
         let of_fetch = key.of_fetch(fields);
         let is_unshared = self.unshared.get(of_fetch.as_slice()).is_some_and(|until| now < until);
         (!is_unshared).then(|| self.flights.join(&of_fetch))

@@ -73,7 +73,8 @@ fn status(source: &Source) -> anyhow::Result<ExitCode> {
         println!("no service has a cache; `cache = {{ dir = \"...\" }}` gives one to a service of HTTP");
         return Ok(ExitCode::SUCCESS);
     }
-    let columns = ["URLs", "bodies", "disk bytes", "memory bytes", "hits", "misses", "stale", "fetched"];
+    let columns =
+        ["URLs", "bodies", "disk bytes", "memory bytes", "hits", "misses", "stale", "fetched", "processed"];
     let mut table = Table::new(&[[text("service")].as_slice(), &columns.map(number)].concat());
     for cache in caches.caches {
         let event = |name: &str| cache.events.get(name).copied().unwrap_or(0);
@@ -86,6 +87,7 @@ fn status(source: &Source) -> anyhow::Result<ExitCode> {
             event("misses"),
             event("stale"),
             event("fetched"),
+            event("processed"),
         ];
         table.add_row(std::iter::once(cache.service).chain(counts.map(print::count)));
     }

@@ -142,6 +142,8 @@ pub(crate) struct Settings {
     pub(crate) backend: config::Backend,
     /// The store's present address.
     pub(crate) store: Resolver,
+    /// The present address of the processor of originals; `None` if there is none.
+    pub(crate) processor: Option<Resolver>,
     /// The pause of its clients.
     pub(crate) pause: Arc<StorePause>,
     /// Users, and denied commands.
@@ -201,6 +203,10 @@ impl Settings {
                     local_addrs: local_addrs.clone(),
                     service,
                     pause: Arc::clone(pauses.entry(backend.address.clone()).or_default()),
+                    processor: backend
+                        .process
+                        .as_ref()
+                        .map(|process| Resolver::start(&settings.name, &process.by.address, &[])),
                     store: Resolver::start(&settings.name, &backend.address, &settings.listen),
                     name: settings.name.clone(),
                     protocol: settings.protocol,

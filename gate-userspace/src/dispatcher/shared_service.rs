@@ -16,6 +16,7 @@ use super::settings::Settings;
 use crate::cache::{Cache, OpenError};
 use crate::policy::range::OutOfRange;
 use crate::policy::read_cost::ReadSizes;
+use crate::processing::Processing;
 
 /// A proxied service, as all threads share it.
 #[derive(Clone, Debug)]
@@ -32,6 +33,8 @@ pub(super) struct SharedService {
     pub(super) limits: SharedLimits,
     /// The cache of its answers, once it is open.
     pub(super) cache: Option<Arc<Cache>>,
+    /// The processing of originals, if there is one.
+    pub(super) processing: Option<Arc<Processing>>,
     /// The bounds of its clients.
     pub(super) bounds: SharedBounds,
     /// The sizes of what its tenants' requests read.
@@ -64,7 +67,9 @@ impl SharedService {
     /// [`OpenError`].
     pub(super) fn open_cache(&mut self, takes_over: bool) -> Result<(), OpenError> {
         let settings = self.settings.backend.cache.as_ref();
-        self.cache = settings.map(|cache| Cache::open(cache, takes_over)).transpose()?.map(Arc::new);
+        let cache = settings.map(|cache| Cache::open(cache, takes_over)).transpose()?;
+        let process = self.settings.backend.process.as_ref();
+        self.cache = cache.map(|cache| Arc::new(cache.with_process(process)));
         Ok(())
     }
 
@@ -82,6 +87,7 @@ impl SharedService {
             hot,
             limits,
             cache: None,
+            processing: settings.backend.process.as_ref().map(Processing::new).map(Arc::new),
             bounds: SharedBounds::default(),
             read_sizes: Arc::new(ReadSizes::new(tenants)),
             settings,

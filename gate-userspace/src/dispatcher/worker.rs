@@ -17,7 +17,7 @@ use super::accept::Front;
 use super::clients::udp;
 use super::hot_restart::{InheritedSockets, Phase, SocketGroup, wait_for_phase};
 use super::http::service::HttpService;
-use super::http::upkeep;
+use super::http::{blobs, upkeep};
 use super::metrics::verdicts::{VerdictSample, VerdictSampler};
 use super::pipeline::service::{Service, WorkerState};
 use super::pipeline::{datagrams, store_access};
@@ -40,6 +40,8 @@ use crate::kernel::Maps;
 struct Listeners {
     streams: Vec<(TcpListener, SocketGroup)>,
     datagrams: Vec<UdpSocket>,
+    /// Where a processor fetches originals.
+    blobs: Option<TcpListener>,
 }
 
 impl Listeners {
@@ -65,6 +67,9 @@ impl Listeners {
             let sockets = sockets(|| inherited.udp(address), || listen::udp(address), all);
             this.datagrams.extend(sockets.map_err(failed(address))?);
         }
+        let process = settings.backend.process.as_ref();
+        let blobs = process.map(|process| listen::tcp(process.blobs).map_err(failed(process.blobs)));
+        this.blobs = blobs.transpose()?;
         Ok(this)
     }
 }
@@ -171,6 +176,10 @@ impl WorkerSetup {
             let turns = turns.clone();
             if shared.settings.protocol == Protocol::Http {
                 let service = HttpService::new(shared, number, &ledger, &turns, delay, verdicts);
+                if let Some(blobs) = listeners.blobs {
+                    let blobs = tokio::net::TcpListener::from_std(blobs)?;
+                    tokio::task::spawn_local(blobs::serve(Rc::clone(&service), blobs));
+                }
                 accept_clients(&service, listeners.streams, &phase)?;
                 upkeep::start(&service, asked, &phase);
                 continue;

@@ -9,7 +9,7 @@ use std::path::Path;
 const ROOT: &str = "gate-userspace/src";
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 142] = [
+const ORDER: [&str; 151] = [
     "worker.rs",
     "pipeline/mod.rs",
     "pipeline/accepted.rs",
@@ -40,8 +40,16 @@ const ORDER: [&str; 142] = [
     "http/upkeep.rs",
     "http/explain.rs",
     "http/front.rs",
+    "http/blobs.rs",
     "http/exchange.rs",
     "http/pace.rs",
+    "http/processed/mod.rs",
+    "http/processed/making.rs",
+    "http/processed/original.rs",
+    "http/processed/processor.rs",
+    "http/processed/download.rs",
+    "http/processed/work.rs",
+    "http/processed/upstream_body.rs",
     "http/cached/mod.rs",
     "http/cached/fetch.rs",
     "http/cached/serve.rs",
@@ -56,6 +64,7 @@ const ORDER: [&str; 142] = [
     "http/under_way.rs",
     "http/service.rs",
     "http/call.rs",
+    "http/upstreams.rs",
     "http/store.rs",
     "http/meter.rs",
     "http/connection.rs",

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use gate_common::abi::Reason;
-use gate_common::units::Nanos;
+use gate_common::units::{MilliRu, Nanos};
 use hyper::StatusCode;
 use hyper::http::request::Parts;
 
@@ -15,6 +15,7 @@ use super::head::{self, HeadFault};
 use super::identity::Origin;
 use super::service::HttpService;
 use super::under_way::{Holds, UnderWay};
+use crate::clock;
 use crate::dispatcher::admission::demand::Demand;
 use crate::dispatcher::clients::memory_budget::MemoryShare;
 use crate::dispatcher::clients::slots::MostSlots;
@@ -162,6 +163,37 @@ impl HttpService {
         let ledger = &mut *self.ledger.borrow_mut();
         let charged = self.admission.charge(ledger, payer, demand, offer.class, now)?;
         Ok((charged, attending))
+    }
+
+    /// Charges a request its full price, which it is not given back: it takes no permit of the store.
+    ///
+    /// # Errors
+    ///
+    /// A refusal, which is counted.
+    pub(super) fn charge_in_full(&self, offer: &Offer, now: Nanos) -> Result<(), Refusal> {
+        let ledger = &mut *self.ledger.borrow_mut();
+        let payer = offer.origin.payer();
+        let mut charged = self.admission.charge(ledger, payer, offer.demand, offer.class, now)?;
+        self.admission.count_passed(ledger, &mut charged);
+        Ok(())
+    }
+
+    /// Charges so many bytes and so much time that a request has taken beyond its price, as debt if need be.
+    pub(super) fn charge_work(&self, offer: &Offer, bytes: u64, took: Nanos, price_ms: MilliRu) {
+        if offer.origin.shadow {
+            return;
+        }
+        let ledger = &mut *self.ledger.borrow_mut();
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let of_bytes = ledger.price(self.settings.service, 0, 0, bytes, None);
+        let of_time = u64::from(price_ms.0).saturating_mul(took.0) / Nanos::from_millis(1).0;
+        let of_time = MilliRu(u32::try_from(of_time).unwrap_or(u32::MAX));
+        ledger.settle(
+            offer.origin.tenant,
+            of_bytes.saturating_add(of_time),
+            MilliRu::ZERO,
+            clock::monotonic(),
+        );
     }
 
     /// Takes what a request holds while it is under way.

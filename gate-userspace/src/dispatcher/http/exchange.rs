@@ -9,10 +9,11 @@ use hyper::body::{Body as _, Incoming};
 use hyper::{Request, Response};
 
 use super::answer::Refused;
-use super::cached::{self, Asking};
+use super::cached::Asking;
 use super::connection::Connection;
 use super::head;
 use super::pace::Counted;
+use super::processed;
 use super::reply_body::ReplyBody;
 use super::service::HttpService;
 use crate::clock;
@@ -42,7 +43,7 @@ pub(super) async fn answer(
         Ok(offer) => {
             let body = (!body.is_end_stream()).then_some((body, length));
             let asking = Asking { service: Rc::clone(&service), client: Rc::clone(&client), offer, now };
-            cached::answer(asking, parts, body).await
+            processed::answer(asking, parts, body).await
         }
     };
     if !answer.as_ref().is_err_and(Refused::is_for_the_tenant) {

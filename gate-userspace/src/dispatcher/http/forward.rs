@@ -12,21 +12,18 @@ use hyper::{Request, Response, StatusCode};
 
 use super::answer::Refused;
 use super::call::{Failure, Side};
-use super::head;
+use super::head::{self, UntilClosed};
 use super::reply_body::ReplyBody;
-use super::request_body::{NoBody, PassingBody};
+use super::request_body::PassingBody;
 use super::store::{RequestBody, StoreConnection};
 use super::under_way::UnderWay;
+use super::upstreams::NoBody;
 use crate::clock;
 use crate::dispatcher::metrics::Event;
 use crate::protocol::Refusal;
 
 /// The body of a request, with its length if it says that.
 pub(super) type SentBody = (Incoming, Option<u64>);
-
-/// The mark of an answer whose body ends with its connection: nobody can say that it is whole.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct UntilClosed;
 
 /// Waits for a permit, and for the head of the store's answer.
 pub(super) async fn pass_on(

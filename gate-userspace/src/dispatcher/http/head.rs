@@ -108,6 +108,10 @@ pub(super) fn prepare_answer(parts: &mut response::Parts, length: Option<u64>) -
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Garbled;
 
+/// The mark of an answer whose body ends with its connection: nobody can say that it is whole.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct UntilClosed;
+
 /// The bytes that a head takes, about.
 pub(super) fn size(parts: &request::Parts) -> usize {
     let fields: usize = parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();

@@ -11,6 +11,8 @@
 //! - [`front`]: a client's connection, from its slot to its end. [`connection`]: its state. [`meter`]: what passes its socket.
 //! - [`exchange`]: every step of a request. Start here. [`admitted`]: the steps before the queue.
 //! - [`cached`]: the cache, where there is one. [`forward`]: from there to the head of the store's answer.
+//! - [`processed`]: originals that are downloaded and processed, each once. [`blobs`]: where the processor fetches them.
+//!   [`upstreams`]: connections to origins and to the processor.
 //! - [`explain`]: what the next request would get. [`head`]: what heads may say, and what is passed on of them. [`identity`]: the address and the tenant of a request.
 //!   [`claims`]: fields that would say otherwise.
 //! - [`pace`]: how fast requests are taken that are refused. [`call`]: a request that has been charged. [`under_way`]: what it holds until it is done.
@@ -24,6 +26,7 @@
 
 mod admitted;
 mod answer;
+pub(super) mod blobs;
 mod cached;
 mod call;
 mod claims;
@@ -36,9 +39,11 @@ mod head;
 mod identity;
 mod meter;
 mod pace;
+mod processed;
 mod reply_body;
 mod request_body;
 pub(super) mod service;
 mod store;
 mod under_way;
 pub(super) mod upkeep;
+mod upstreams;

@@ -121,27 +121,3 @@ impl Body for PassingBody {
         self.incoming.size_hint()
     }
 }
-
-/// No body.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct NoBody;
-
-impl Body for NoBody {
-    type Data = Bytes;
-    type Error = BodyError;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        Poll::Ready(None)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        true
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(0)
-    }
-}

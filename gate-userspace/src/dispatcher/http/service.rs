@@ -14,6 +14,7 @@ use super::claims::Claims;
 use super::connection::Connection;
 use super::head::BUFFER;
 use super::store::Store;
+use super::upstreams::Upstreams;
 use crate::cache::Cache;
 use crate::config::Http;
 use crate::dispatcher::admission::Admission;
@@ -32,6 +33,7 @@ use crate::dispatcher::shared_service::SharedService;
 use crate::dispatcher::tenants::Tenants;
 use crate::dispatcher::tenants::ledger::Ledger;
 use crate::dispatcher::tls::turns::Turns;
+use crate::processing::Processing;
 use gate_common::units::Nanos;
 
 /// One HTTP service in one thread.
@@ -49,6 +51,10 @@ pub(crate) struct HttpService {
     pub(super) store: Rc<Store>,
     /// The cache, which all threads share; `None` if there is none.
     pub(super) cache: Option<Arc<Cache>>,
+    /// The processing of originals; `None` if there is none.
+    pub(super) processing: Option<Arc<Processing>>,
+    /// This thread's connections to origins and to the processor.
+    pub(super) upstreams: Upstreams,
     pub(super) metrics: Arc<WorkerMetrics>,
     /// All threads' metrics.
     pub(super) service_metrics: ServiceMetrics,
@@ -92,7 +98,7 @@ impl HttpService {
         delay: Delay,
         verdicts: VerdictSampler,
     ) -> Rc<Self> {
-        let SharedService { settings, metrics: service_metrics, policy, cache, .. } = shared;
+        let SharedService { settings, metrics: service_metrics, policy, cache, processing, .. } = shared;
         let SharedBounds { slots, dedicated_slots, memory, .. } = shared.bounds;
         let metrics = Arc::clone(&service_metrics.threads[number]);
         let limits = *settings.limits.borrow();
@@ -123,6 +129,8 @@ impl HttpService {
             admission,
             store: Rc::new(Store::new(settings.clone(), Arc::clone(&metrics), state)),
             cache,
+            processing,
+            upstreams: Upstreams::default(),
             metrics,
             service_metrics,
             verdicts,

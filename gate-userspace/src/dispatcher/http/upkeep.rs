@@ -71,6 +71,7 @@ async fn work(service: Rc<HttpService>) {
         }
         if count.is_multiple_of(RELEASE) {
             service.store.release(now);
+            service.upstreams.release(now);
             service.memory.release();
         }
     }

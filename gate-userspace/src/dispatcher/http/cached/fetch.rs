@@ -8,7 +8,7 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use hyper::body::{Body as _, Bytes};
+use hyper::body::{Body, Bytes};
 use hyper::http::{request, response};
 use hyper::{Response, StatusCode};
 use tokio::sync::oneshot;
@@ -20,7 +20,8 @@ use crate::cache::{
 };
 use crate::clock;
 use crate::dispatcher::http::answer::Refused;
-use crate::dispatcher::http::forward::{UntilClosed, pass_on};
+use crate::dispatcher::http::forward::pass_on;
+use crate::dispatcher::http::head::UntilClosed;
 use crate::dispatcher::http::reply_body::ReplyBody;
 use crate::dispatcher::http::under_way::UnderWay;
 
@@ -32,7 +33,7 @@ pub(super) struct Fetch {
     cache: Arc<Cache>,
     asked: Lookup,
     stale: Option<Stale>,
-    lead: Lead,
+    lead: Lead<StoredResponse>,
 }
 
 /// The result for the request that leads.
@@ -46,7 +47,7 @@ pub(super) enum Fetched {
 }
 
 /// A body that has been gathered, or not.
-enum Gathering {
+pub(in crate::dispatcher::http) enum Gathering {
     Whole(Bytes, Digest),
     /// The pieces that have come of one that is too long.
     TooLong(VecDeque<Bytes>, Gathered),
@@ -54,7 +55,12 @@ enum Gathering {
 }
 
 impl Fetch {
-    pub(super) fn new(cache: Arc<Cache>, asked: Lookup, stale: Option<Stale>, lead: Lead) -> Self {
+    pub(super) fn new(
+        cache: Arc<Cache>,
+        asked: Lookup,
+        stale: Option<Stale>,
+        lead: Lead<StoredResponse>,
+    ) -> Self {
         Self { cache, asked, stale, lead }
     }
 
@@ -170,7 +176,13 @@ impl Fetch {
 }
 
 /// Keeps an answer, unless what it answers has been changed since it was asked for.
-fn keep(cache: &Cache, asked: &Lookup, kept: &Arc<StoredResponse>, body: &Bytes, lead: &Lead) {
+fn keep(
+    cache: &Cache,
+    asked: &Lookup,
+    kept: &Arc<StoredResponse>,
+    body: &Bytes,
+    lead: &Lead<StoredResponse>,
+) {
     if lead.is_outdated() {
         return;
     }
@@ -182,7 +194,11 @@ fn keep(cache: &Cache, asked: &Lookup, kept: &Arc<StoredResponse>, body: &Bytes,
 }
 
 /// Gathers a body of at most `longest` bytes.
-async fn gather(cache: &Arc<Cache>, body: &mut ReplyBody, longest: u64) -> Gathering {
+pub(in crate::dispatcher::http) async fn gather<B: Body<Data = Bytes> + Unpin>(
+    cache: &Arc<Cache>,
+    body: &mut B,
+    longest: u64,
+) -> Gathering {
     let mut gathered = Gathered::new(cache);
     let mut pieces = VecDeque::new();
     let mut hasher = Hasher::default();

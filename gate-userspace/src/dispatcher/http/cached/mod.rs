@@ -13,9 +13,9 @@
 //! part of its key. Only whole answers are kept.
 
 mod asked;
-mod fetch;
+pub(super) mod fetch;
 mod range;
-mod serve;
+pub(super) mod serve;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -105,6 +105,15 @@ impl Asking {
         result
     }
 
+    /// Charges the request as a hit.
+    pub(super) fn charge_hit(&self) -> Result<HitCharge<'_>, Refused> {
+        let charged = self.service.charge_hit(&self.offer, self.now);
+        let query_type = self.offer.class.query_type;
+        self.service.sample_verdict(&self.offer.origin, query_type, charged.as_ref().err(), self.now);
+        let (charged, attending) = charged?;
+        Ok(HitCharge { asking: self, charged: Some(charged), attending: Some(attending) })
+    }
+
     /// Answers a request that the cache is for.
     async fn read(
         &self,
@@ -112,11 +121,7 @@ impl Asking {
         parts: Parts,
         asked: Lookup,
     ) -> Result<Response<ReplyBody>, Refused> {
-        let charged = self.service.charge_hit(&self.offer, self.now);
-        let query_type = self.offer.class.query_type;
-        self.service.sample_verdict(&self.offer.origin, query_type, charged.as_ref().err(), self.now);
-        let (charged, attending) = charged?;
-        let mut charge = HitCharge { asking: self, charged: Some(charged), attending: Some(attending) };
+        let mut charge = self.charge_hit()?;
         let in_memory = cache.record_in_memory(&asked.key);
         let is_in_memory = in_memory.is_some();
         let record = match in_memory {
@@ -201,7 +206,10 @@ impl Asking {
     }
 
     /// Waits for a leader, as long as a request may take.
-    async fn follow(&self, mut outcome: watch::Receiver<Option<Outcome>>) -> Option<Outcome> {
+    pub(super) async fn follow<T>(
+        &self,
+        mut outcome: watch::Receiver<Option<Outcome<T>>>,
+    ) -> Option<Outcome<T>> {
         let limits = self.service.limits.get();
         let patience = limits.slow_timeout.saturating_add(limits.store_timeout);
         let done = timeout(patience.into(), outcome.wait_for(Option::is_some)).await;
@@ -210,14 +218,14 @@ impl Asking {
 }
 
 /// The charge of a request that may turn out to be a hit.
-struct HitCharge<'a> {
+pub(super) struct HitCharge<'a> {
     asking: &'a Asking,
     charged: Option<Charged>,
     attending: Option<Attending>,
 }
 
 impl HitCharge<'_> {
-    fn is_held(&self) -> bool {
+    pub(super) fn is_held(&self) -> bool {
         self.charged.is_some()
     }
 
@@ -229,29 +237,47 @@ impl HitCharge<'_> {
         body: &Bytes,
         source: Source,
     ) -> Result<Response<ReplyBody>, Refused> {
-        let response = serve::respond(asked, kept, body, source)?;
+        self.give_response(serve::respond(asked, kept, body, source)?)
+    }
+
+    /// Gives an answer of gate's own, for its bytes.
+    pub(super) fn give_response(
+        &mut self,
+        response: Response<ReplyBody>,
+    ) -> Result<Response<ReplyBody>, Refused> {
         let service = &self.asking.service;
         let len = hyper::body::Body::size_hint(response.body()).lower();
         let payer = self.asking.offer.origin.payer();
         let bytes = usize::try_from(len).unwrap_or(usize::MAX);
         service.admission.charge_more(payer, bytes, self.asking.offer.class, clock::monotonic())?;
-        if let Some(mut charged) = self.charged.take() {
-            service.admission.count_passed(&service.ledger.borrow(), &mut charged);
-        }
+        self.keep();
         Ok(response)
     }
 
-    /// Says that nothing is kept, to a request that wants nothing else.
-    fn nothing_kept(&mut self) -> Response<ReplyBody> {
+    /// Charges the request in full, whatever becomes of it: gate or another does what it wants.
+    pub(super) fn charge_in_full(&mut self) -> Result<(), Refused> {
+        let Some(charged) = self.charged.take() else { return Ok(()) };
         let service = &self.asking.service;
+        service.admission.give_back(&mut service.ledger.borrow_mut(), &charged);
+        Ok(service.charge_in_full(&self.asking.offer, clock::monotonic())?)
+    }
+
+    /// Keeps the charge of a hit: gate has answered.
+    pub(super) fn keep(&mut self) {
         if let Some(mut charged) = self.charged.take() {
+            let service = &self.asking.service;
             service.admission.count_passed(&service.ledger.borrow(), &mut charged);
         }
+    }
+
+    /// Says that nothing is kept, to a request that wants nothing else.
+    pub(super) fn nothing_kept(&mut self) -> Response<ReplyBody> {
+        self.keep();
         serve::nothing_kept()
     }
 
     /// Gives back the charge and what the request holds, before it is charged in full.
-    fn give_back(&mut self) {
+    pub(super) fn give_back(&mut self) {
         self.attending = None;
         if let Some(charged) = self.charged.take() {
             let service = &self.asking.service;

@@ -19,7 +19,7 @@ use crate::dispatcher::http::reply_body::ReplyBody;
 
 /// Where an answer comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
+pub(in crate::dispatcher::http) enum Source {
     Memory,
     Disk,
     /// Another's fetch.
@@ -28,11 +28,13 @@ pub(super) enum Source {
     Origin,
     /// The origin, which said that the kept one still holds.
     Revalidated,
+    /// The origin, of what is not kept for this client.
+    Bypassed,
 }
 
 impl Source {
     /// The event of a hit.
-    pub(super) const fn event(self) -> CacheEvent {
+    pub(in crate::dispatcher::http) const fn event(self) -> CacheEvent {
         match self {
             Self::Memory => CacheEvent::MemoryHit,
             _ => CacheEvent::DiskHit,
@@ -46,6 +48,7 @@ impl Source {
             Self::Followed => "gate; fwd=uri-miss; collapsed",
             Self::Origin => "gate; fwd=uri-miss; stored",
             Self::Revalidated => "gate; fwd=stale; fwd-status=304",
+            Self::Bypassed => "gate; fwd=bypass",
         }
     }
 }
@@ -61,10 +64,30 @@ pub(super) fn respond(
     body: &Bytes,
     source: Source,
 ) -> Result<Response<ReplyBody>, Refused> {
-    let now = clock::realtime();
-    let mut response = of_kept(asked, kept, body, now);
+    let age = kept.age(clock::realtime());
+    let given = Given { status: kept.status, headers: kept.headers.clone(), digest: kept.digest, age };
+    Ok(respond_with((&asked.request.headers, asked.is_head), given, body, source))
+}
+
+/// The parts of an answer but its body.
+pub(in crate::dispatcher::http) struct Given {
+    pub(in crate::dispatcher::http) status: StatusCode,
+    pub(in crate::dispatcher::http) headers: HeaderMap,
+    pub(in crate::dispatcher::http) digest: Digest,
+    /// In seconds.
+    pub(in crate::dispatcher::http) age: u64,
+}
+
+/// Answers a request with these fields, and for a head only if so.
+pub(in crate::dispatcher::http) fn respond_with(
+    asked: (&HeaderMap, bool),
+    given: Given,
+    body: &Bytes,
+    source: Source,
+) -> Response<ReplyBody> {
+    let mut response = of_kept(asked, given, body);
     response.headers_mut().append(CACHE_STATUS, HeaderValue::from_static(source.status()));
-    Ok(response.map(ReplyBody::of_bytes))
+    response.map(ReplyBody::of_bytes)
 }
 
 /// The answer to a request that wants a kept answer or none.
@@ -82,20 +105,19 @@ pub(super) fn tag(digest: &Digest) -> HeaderValue {
     HeaderValue::try_from(format!("\"{digest}\"")).unwrap_or(HeaderValue::from_static("\"\""))
 }
 
-fn of_kept(asked: &Lookup, kept: &StoredResponse, body: &Bytes, now: SystemTime) -> Response<Bytes> {
+fn of_kept((fields, is_head): (&HeaderMap, bool), kept: Given, body: &Bytes) -> Response<Bytes> {
     let tag = tag(&kept.digest);
     let mut response = Response::new(Bytes::new());
-    let mut headers = kept.headers.clone();
+    let mut headers = kept.headers;
     headers.insert(ETAG, tag.clone());
-    headers.insert(AGE, HeaderValue::from(kept.age(now)));
+    headers.insert(AGE, HeaderValue::from(kept.age));
     let is_whole = kept.status == StatusCode::OK;
     if is_whole {
         headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     }
-    let fields = &asked.request.headers;
     let condition = if kept.status.is_success() { condition(fields, &headers, &tag) } else { None };
     let status = condition.unwrap_or(kept.status);
-    let has_range = status == StatusCode::OK && !asked.is_head && may_take_part(fields, &headers, &tag);
+    let has_range = status == StatusCode::OK && !is_head && may_take_part(fields, &headers, &tag);
     let slice = fields.get(RANGE).filter(|_| has_range).map(|field| Slice::of(field.as_bytes(), body.len()));
     let (status, body) = match slice.unwrap_or(Slice::Whole) {
         _ if condition.is_some() => {
@@ -120,7 +142,7 @@ fn of_kept(asked: &Lookup, kept: &StoredResponse, body: &Bytes, now: SystemTime)
     }
     *response.status_mut() = status;
     *response.headers_mut() = headers;
-    if !asked.is_head {
+    if !is_head {
         *response.body_mut() = body;
     }
     response
