@@ -6,6 +6,7 @@ pub mod fixture;
 pub mod flood;
 pub mod http;
 pub mod http_client;
+pub mod http_server;
 pub mod linearizable;
 pub mod memcached;
 pub mod metrics;

@@ -21,6 +21,7 @@ mod hostile;
 mod overload;
 mod pace;
 mod prices;
+mod processed;
 mod queue;
 mod random;
 mod smuggling;
