@@ -13,6 +13,7 @@
 //! - [`dispatcher`]: proxied services, from a client's bytes to the store and back.
 //! - [`cache`]: answers over HTTP, found by what was asked and kept once by what they are.
 //! - `processing`: what threads share of the processing of originals: permits, names of blobs.
+//! - [`envoy`]: the server that Envoys ask whether a request may pass.
 //! - [`explanation`]: what the next request would get, as data.
 //! - [`kernel`]: the eBPF object, its maps and links; the only user of aya.
 //! - [`limits`]: quotas of names that are no tenants, in bounded memory.
@@ -31,6 +32,7 @@ pub mod config;
 pub mod control;
 pub mod daemon;
 pub mod dispatcher;
+pub mod envoy;
 pub mod explanation;
 pub mod kernel;
 pub mod limits;

@@ -112,7 +112,11 @@ impl Socket {
     }
 
     /// For the reactor.
-    pub(super) fn listener(&self) -> io::Result<UnixListener> {
+    ///
+    /// # Errors
+    ///
+    /// If the process has no room for another descriptor.
+    pub fn listener(&self) -> io::Result<UnixListener> {
         self.listener.try_clone()
     }
 }

@@ -16,7 +16,9 @@ use super::tenants::{self, Tenant};
 use crate::clock;
 use crate::control::verdicts::Verdicts;
 use crate::dispatcher::{LimitRefusals, Questions};
+use crate::envoy::Counters;
 use crate::kernel::Maps;
+use crate::limits::Table;
 
 /// The sources of the documents.
 #[derive(Debug)]
@@ -33,6 +35,8 @@ pub struct Sources {
     pub caches: ByService,
     /// The refusals by tenants' limits; `None` where nothing is proxied.
     pub limits: Option<LimitRefusals>,
+    /// The named limits and the counters of the server that Envoys ask; `None` without one.
+    pub envoy: Option<(Arc<Table>, Arc<Counters>)>,
     /// The readings that rates are made of.
     pub readings: Readings,
     /// The overrides.

@@ -50,6 +50,7 @@ impl Daemon {
             questions: self.dispatcher.as_ref().map_or_else(Vec::new, |served| served.questions().to_vec()),
             caches: self.dispatcher.as_ref().map_or_else(Vec::new, Dispatcher::caches),
             limits: self.dispatcher.as_ref().map(Dispatcher::limit_refusals),
+            envoy: self.envoy.as_ref().map(|envoy| (Arc::clone(&envoy.table), Arc::clone(&envoy.counters))),
             readings: Readings::default(),
             overrides: self.changes.overrides.subscribe(),
             vanished: self.changes.vanished.subscribe(),

@@ -13,6 +13,7 @@
 //! - `process`: the loop, the tick, and the end; `draining`: the clients that are served to their end.
 //! - `reload`, `changes`: another configuration while gate runs.
 //! - `admin`: the sockets that show what is known and accept changes.
+//! - `envoy`: the server that Envoys ask.
 //! - `attached`: the program at its interfaces; `interfaces`: which these are; `local`: the addresses at which connections end here.
 //! - `trace`: the steps of one source's packets, printed.
 //! - `service_manager`: what systemd is told, and the gate that it gets next.
@@ -28,6 +29,7 @@ mod attached;
 mod changes;
 mod descriptors;
 mod draining;
+mod envoy;
 mod error;
 mod interfaces;
 mod local;

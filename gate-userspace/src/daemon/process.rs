@@ -11,6 +11,7 @@ use tokio::time::{Interval, MissedTickBehavior};
 use super::attached::Attached;
 use super::changes::Changes;
 use super::draining::Draining;
+use super::envoy::EnvoyServer;
 use super::error::Error;
 use super::options::Options;
 use super::service_manager::{ServiceManager, take_over_from_parent};
@@ -58,6 +59,8 @@ pub(super) struct Daemon {
     /// The results of each tick.
     pub(super) board: Board,
     pub(super) dispatcher: Option<Dispatcher>,
+    /// The server that Envoys ask.
+    pub(super) envoy: Option<EnvoyServer>,
     /// The maps of a gate before this one that still charges there for the clients that it drains.
     pub(super) migrating: Option<(Migration, Predecessor)>,
     /// The numbers of the tenants that the gate before this one had: it may have clients of theirs.
@@ -157,10 +160,20 @@ impl Daemon {
     /// Stops writing the maps, since another gate takes over, and serves open connections for at most `drain`.
     pub(super) async fn hand_over(self, signals: &mut Signals) {
         let drain = self.changes.config().gate.drain;
-        let Self { maps, ownership, attached, dispatcher, changes, prober, ticker, _heartbeat, .. } = self;
+        let Self {
+            maps, ownership, attached, dispatcher, envoy, changes, prober, ticker, _heartbeat, ..
+        } = self;
         // Where there is no XDP the other gate does not know of this one's sockets.
         let other_sockets = attached.is_none();
-        let Some(dispatcher) = dispatcher else { return };
+        // Envoys are answered until the successor surely listens at the same place.
+        let envoy = std::thread::spawn(move || {
+            std::thread::sleep(SUCCESSOR_LISTENS);
+            drop(envoy);
+        });
+        let Some(dispatcher) = dispatcher else {
+            drop(envoy.join());
+            return;
+        };
         dispatcher.start_draining();
         // From here on only the dispatcher writes to the maps: to buckets, which all may change, and counters.
         drop((ticker, _heartbeat));
@@ -178,6 +191,7 @@ impl Daemon {
             0 => tracing::info!("drained"),
             left => tracing::warn!(left, "drain timeout: closing open connections"),
         }
+        drop(envoy.join());
     }
 
     /// Only where the program is attached does it matter by which interface something came.
@@ -247,6 +261,8 @@ fn every(period: Duration) -> Interval {
     interval
 }
 
+/// Longer than it takes from the maps to the listeners.
+const SUCCESSOR_LISTENS: Duration = Duration::from_secs(1);
 const SAMPLES_EVERY: Duration = Duration::from_millis(20);
 /// So that a flood of samples does not hold up a tick.
 const MOST_SAMPLES: usize = 8_192;

@@ -155,6 +155,7 @@ impl Daemon {
         self.hot_keys.limit(hot_key_limits(&config));
         self.verdicts.follow(config.services.iter().map(|service| service.name.as_str()));
         descriptors::provide(&config);
+        self.envoy.iter().for_each(|envoy| envoy.follow(&config));
         self.dispatcher.iter().try_for_each(|dispatcher| dispatcher.follow(&config, &self.maps))?;
         let later = self.changes.started.from_next_start(&config);
         let later = later.into_iter().map(|key| format!("{key} counts from the next start only")).collect();

@@ -8,6 +8,7 @@ use gate_common::abi::ABI_VERSION;
 
 use super::attached::{Attached, announce_attached};
 use super::changes::Changes;
+use super::envoy::EnvoyServer;
 use super::error::Error;
 use super::options::Options;
 use super::process::Daemon;
@@ -158,6 +159,7 @@ impl Daemon {
         let mut cpus = CpuWatch::new()?;
         cpus.tick(&maps)?;
         let dispatcher = Dispatcher::start(config, &maps, predecessor, options.takeover)?;
+        let envoy = EnvoyServer::start(config, &maps, options.takeover)?;
         let mut hot_keys = HotKeys::new(config.gate.tick, clock::entropy())?;
         hot_keys.follow(hot_per_sec(config))?;
         hot_keys.limit(hot_key_limits(config));
@@ -186,6 +188,7 @@ impl Daemon {
             changes: Changes::new(Arc::new(config.clone())),
             board: Board::default(),
             dispatcher,
+            envoy,
             migrating: None,
             inherited_tenants: HashSet::new(),
             service_manager: ServiceManager::from_environment(),

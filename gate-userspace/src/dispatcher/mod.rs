@@ -86,6 +86,8 @@ pub use queue::delay::QueueState;
 use settings::{Controls, Settings};
 use shared_service::SharedService;
 use tenants::Tenants;
+pub(crate) use tenants::by_name::NamedTenants;
+pub(crate) use tenants::ledger::TenantId;
 use tenants::retired::Retired;
 pub use tls::certificate_faults;
 

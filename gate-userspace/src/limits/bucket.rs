@@ -1,6 +1,6 @@
 //! The bucket of one name.
 
-use gate_common::token_bucket::{Limits, Rate, Take, at_another_rate, refund, settle, take};
+use gate_common::token_bucket::{Limits, Take, at_another_rate, refund, settle, take};
 use gate_common::units::{MilliRu, NANOS_PER_SEC, Nanos};
 
 /// The bucket of a name here, set from outside: its share of a quota that several gates share.
@@ -21,6 +21,21 @@ pub struct Standing {
     pub remaining: u64,
     /// The time until it is full.
     pub reset: Nanos,
+}
+
+impl Standing {
+    /// That of a bucket that is full after `reset`.
+    #[must_use]
+    pub fn of(limits: Limits, reset: Nanos) -> Self {
+        let held = limits.burst_ns.saturating_sub(reset.0);
+        let remaining = limits.rate.units_per_sec().map_or(u64::MAX, |per_sec| {
+            // To the nearest: the price of each charge was rounded up to a nanosecond.
+            let units = u128::from(held) * u128::from(per_sec) + u128::from(NANOS_PER_SEC / 2);
+            let units = units / u128::from(NANOS_PER_SEC);
+            u64::try_from(units).unwrap_or(u64::MAX)
+        });
+        Self { limits, remaining, reset }
+    }
 }
 
 /// Why a bucket refuses.
@@ -85,17 +100,11 @@ impl Bucket {
     }
 
     pub(super) fn standing(&self, now: Nanos) -> Standing {
-        let out = self.tat.saturating_sub(now.0);
-        let held = self.limits.burst_ns.saturating_sub(out);
-        let remaining = match self.limits.rate.units_per_sec() {
-            Some(per_sec) if self.limits.rate != Rate::UNLIMITED => {
-                let units = u128::from(held) * u128::from(per_sec) / u128::from(NANOS_PER_SEC);
-                u64::try_from(units).unwrap_or(u64::MAX)
-            }
-            _ => u64::MAX,
-        };
-        let reset = Nanos(out).max(self.reject_until.saturating_sub(now));
-        let remaining = if now < self.reject_until { 0 } else { remaining };
-        Standing { limits: self.limits, remaining, reset }
+        let standing = Standing::of(self.limits, Nanos(self.tat.saturating_sub(now.0)));
+        if now < self.reject_until {
+            let reset = standing.reset.max(self.reject_until.saturating_sub(now));
+            return Standing { remaining: 0, reset, ..standing };
+        }
+        standing
     }
 }

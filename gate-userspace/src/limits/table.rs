@@ -43,8 +43,10 @@ pub struct Table {
 pub struct Charge<'n> {
     /// The name.
     pub name: &'n Name,
-    /// The price; zero asks.
+    /// The price.
     pub cost: MilliRu,
+    /// True if it is only asked whether it would pass.
+    pub is_question: bool,
     /// The limits of a bucket that only this request and its like have; `None` for the rules'.
     pub limits: Option<Limits>,
 }
@@ -120,9 +122,9 @@ impl Table {
         let mut results = Vec::with_capacity(charges.len());
         for charge in charges {
             // After a refusal nothing is taken any more.
-            let result = self.try_one(charge, now, is_refused);
+            let result = self.try_one(charge, now, is_refused || charge.is_question);
             is_refused |= matches!(result, Charged::Refused(..));
-            results.push((result, !is_refused));
+            results.push((result, !is_refused && !charge.is_question));
         }
         for (charge, (result, was_taken)) in charges.iter().zip(&mut results) {
             self.complete(charge, result, (*was_taken, is_refused), now);
@@ -215,7 +217,7 @@ impl Table {
         now: Nanos,
     ) {
         let cost = u64::from(charge.cost.0);
-        if cost == 0 || matches!(result, Charged::Unlimited | Charged::Untracked) {
+        if charge.is_question || matches!(result, Charged::Unlimited | Charged::Untracked) {
             return;
         }
         let mut shard = self.shard(charge.name);

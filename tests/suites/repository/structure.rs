@@ -9,7 +9,7 @@ use std::path::Path;
 const ROOT: &str = "gate-userspace/src";
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 151] = [
+const ORDER: [&str; 152] = [
     "worker.rs",
     "pipeline/mod.rs",
     "pipeline/accepted.rs",
@@ -147,6 +147,7 @@ const ORDER: [&str; 151] = [
     "tenants/retired.rs",
     "tenants/mod.rs",
     "tenants/usage.rs",
+    "tenants/by_name.rs",
     "tenants/parts.rs",
     "tenants/request_limits.rs",
     "tenants/ledger/counting.rs",

@@ -6,7 +6,7 @@
 //!
 //! - `families`: names, and how series are written.
 //! - `promotion`: which tenants have series of their own.
-//! - `tenants`, `services`, `caches`, `daemon`: the families of each.
+//! - `tenants`, `services`, `caches`, `envoy`, `daemon`: the families of each.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,6 +21,7 @@ use super::sources::Sources;
 
 mod caches;
 mod daemon;
+mod envoy;
 mod families;
 mod promotion;
 mod services;
@@ -73,7 +74,8 @@ impl Collector for Scraped {
         daemon::write(&mut encoder, sources)?;
         tenants.write(&mut encoder, &sources.maps, &config)?;
         services::write(&mut encoder, &sources.queues)?;
-        caches::write(&mut encoder, &sources.caches)
+        caches::write(&mut encoder, &sources.caches)?;
+        envoy::write(&mut encoder, sources.envoy.as_ref())
     }
 }
 

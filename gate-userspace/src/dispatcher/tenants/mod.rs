@@ -2,7 +2,7 @@
 //!
 //! A reload may give a tenant's number to another; so a name goes with each number.
 //!
-//! [`ledger`]: prices and quotas, out of the maps; `bucket_word`: one bucket there. [`mod@parts`]: tenants within a tenant. [`usage`]: a tenant's open
+//! [`ledger`]: prices and quotas, out of the maps; `bucket_word`: one bucket there. `by_name`: tenants charged by name. [`mod@parts`]: tenants within a tenant. [`usage`]: a tenant's open
 //! connections and requests. [`mod@request_limits`]: limits by what is asked. [`retired`]: numbers that are not to be
 //! used again yet.
 
@@ -22,6 +22,7 @@ use crate::protocol::deny::Deny;
 use crate::protocol::own::OwnKeys;
 
 mod bucket_word;
+pub(super) mod by_name;
 pub(super) mod ledger;
 pub(super) mod parts;
 pub(super) mod request_limits;

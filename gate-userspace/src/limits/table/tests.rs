@@ -29,7 +29,9 @@ fn name(text: &str) -> Name {
 
 fn one(table: &Table, text: &str, ru: u32, now: Nanos) -> Charged {
     let name = name(text);
-    table.charge(&[Charge { name: &name, cost: MilliRu(ru * 1_000), limits: None }], now)[0]
+    // Of nothing, whether one would pass.
+    let cost = MilliRu(ru.max(1) * 1_000);
+    table.charge(&[Charge { name: &name, cost, is_question: ru == 0, limits: None }], now)[0]
 }
 
 fn remaining(table: &Table, text: &str, now: Nanos) -> Option<u64> {
@@ -66,7 +68,8 @@ fn all_names_are_charged_or_none() {
     let _ = one(&table, "b", 8, now);
     let _ = changes(&table, now);
     let names = ["a", "b", "c", "unknown"].map(name);
-    let charges = names.each_ref().map(|name| Charge { name, cost: MilliRu(3_000), limits: None });
+    let charges =
+        names.each_ref().map(|name| Charge { name, cost: MilliRu(3_000), is_question: false, limits: None });
     let [a, b, c, unknown] = table.charge(&charges, now)[..] else { panic!() };
     assert!(matches!(a, Charged::Within(Standing { remaining: 10_000, .. })), "{a:?}");
     assert!(matches!(b, Charged::Refused(Standing { remaining: 2_000, .. }, _)), "{b:?}");
@@ -166,8 +169,13 @@ fn a_request_can_bring_a_limit_that_lowers_its_own_only() {
     let named = name("a");
     let lowered = named.with_override("2/SECOND");
     let both = [
-        Charge { name: &named, cost: MilliRu(1_000), limits: None },
-        Charge { name: &lowered, cost: MilliRu(1_000), limits: Some(Limits::new(2_000, NANOS_PER_SEC)) },
+        Charge { name: &named, cost: MilliRu(1_000), is_question: false, limits: None },
+        Charge {
+            name: &lowered,
+            cost: MilliRu(1_000),
+            is_question: false,
+            limits: Some(Limits::new(2_000, NANOS_PER_SEC)),
+        },
     ];
     let passed = (0..5).filter(|_| table.charge(&both, now).iter().all(|c| matches!(c, Charged::Within(_))));
     assert_eq!(passed.count(), 2);
@@ -184,7 +192,12 @@ fn threads_never_admit_more_than_the_burst() {
         let threads: Vec<_> = (0..4)
             .map(|i| {
                 let order = if i % 2 == 0 { [0, 1] } else { [1, 0] };
-                let charges = order.map(|i| Charge { name: &names[i], cost: MilliRu(1_000), limits: None });
+                let charges = order.map(|i| Charge {
+                    name: &names[i],
+                    cost: MilliRu(1_000),
+                    is_question: false,
+                    limits: None,
+                });
                 let table = &table;
                 scope.spawn(move || {
                     let all = |_: &usize| {

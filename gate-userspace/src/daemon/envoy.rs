@@ -1,0 +1,59 @@
+//! The server that Envoys ask.
+
+use std::io;
+use std::net::TcpListener;
+use std::sync::Arc;
+
+use super::error::Error;
+use crate::admin::{Audience, Socket};
+use crate::clock;
+use crate::config::{Config, EnvoyAddress};
+use crate::dispatcher::listen_reusing_port;
+use crate::envoy::{Counters, Listener, Server};
+use crate::kernel::Maps;
+use crate::limits::Table;
+
+/// The server, and what others read of it.
+pub(super) struct EnvoyServer {
+    pub(super) table: Arc<Table>,
+    pub(super) counters: Arc<Counters>,
+    _server: Server,
+    /// The file of a Unix socket.
+    _socket: Option<Socket>,
+}
+
+impl EnvoyServer {
+    /// Starts the server that the configuration names, if it names one. A gate that takes over listens beside the old one, or
+    /// puts its socket in the place of that one's.
+    pub(super) fn start(config: &Config, maps: &Arc<Maps>, takes_over: bool) -> Result<Option<Self>, Error> {
+        let Some(envoy) = &config.envoy else { return Ok(None) };
+        let failed =
+            |source| Error::System { what: "listening to Envoys (`listen` in the section [envoy])", source };
+        let (listener, socket) = match &envoy.listen {
+            EnvoyAddress::Tcp(address) => {
+                if !takes_over {
+                    // Two gates of one user could share the port, and each would have its own buckets.
+                    drop(TcpListener::bind(address).map_err(failed)?);
+                }
+                tracing::info!(%address, "listening to Envoys");
+                (Listener::Tcp(listen_reusing_port(*address).map_err(failed)?), None)
+            }
+            EnvoyAddress::Unix(path) => {
+                let socket = Socket::open(path, Audience::Group, takes_over)?;
+                tracing::info!(socket = %path.display(), "listening to Envoys");
+                (Listener::Unix(socket.listener().map_err(failed)?), Some(socket))
+            }
+        };
+        let memory = usize::try_from(envoy.memory).unwrap_or(usize::MAX);
+        let table = Arc::new(Table::new(Arc::new(config.limits.clone()), memory, false));
+        let counters = Arc::<Counters>::default();
+        let started: io::Result<_> =
+            Server::start(listener, Arc::clone(maps), Arc::clone(&table), Arc::clone(&counters));
+        Ok(Some(Self { table, counters, _server: started.map_err(failed)?, _socket: socket }))
+    }
+
+    /// Puts the limits of another configuration in force.
+    pub(super) fn follow(&self, config: &Config) {
+        self.table.set_rules(Arc::new(config.limits.clone()), clock::monotonic());
+    }
+}

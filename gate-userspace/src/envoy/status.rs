@@ -1,0 +1,113 @@
+//! The status of a descriptor, as Envoy makes header fields of it.
+
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
+    Code, DescriptorStatus, RateLimit,
+};
+use envoy_types::pb::google::protobuf::Duration;
+use gate_common::token_bucket::Rate;
+use gate_common::units::{NANOS_PER_SEC, Nanos};
+
+use crate::limits::Standing;
+
+/// The verdict on one descriptor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Verdict {
+    /// If it is refused, the time until it would pass; zero if it never would, or nobody knows.
+    pub(super) refused: Option<Nanos>,
+    /// The bucket that holds the least of those that it is charged to.
+    pub(super) standing: Option<Standing>,
+}
+
+impl Verdict {
+    pub(super) fn is_refused(&self) -> bool {
+        self.refused.is_some()
+    }
+
+    /// Takes over the standing of another bucket, if that holds less.
+    pub(super) fn narrow(&mut self, standing: Standing) {
+        if self.standing.is_none_or(|held| standing.remaining < held.remaining) {
+            self.standing = Some(standing);
+        }
+    }
+
+    /// Takes over a later standing, if the bucket is the same.
+    pub(super) fn replace(&mut self, later: Option<Standing>) {
+        let is_same = |held: Standing| later.is_some_and(|later| later.limits == held.limits);
+        if self.standing.is_none_or(is_same) {
+            self.standing = later;
+        }
+    }
+}
+
+/// A status: the limit, what remains of it, and in whole seconds, rounded up, when it is all there again or, for a refusal, when
+/// the same request would pass. Without a limit it is a bare code.
+pub(super) fn status(verdict: Verdict) -> DescriptorStatus {
+    let code = if verdict.is_refused() { Code::OverLimit } else { Code::Ok };
+    let standing = verdict.standing.filter(|standing| standing.limits.rate != Rate::UNLIMITED);
+    let reset = match (verdict.refused, standing) {
+        (Some(wait), _) if wait != Nanos::ZERO => Some(wait),
+        (_, standing) => standing.map(|standing| standing.reset),
+    };
+    DescriptorStatus {
+        code: code as i32,
+        current_limit: standing.and_then(|standing| limit(standing.limits.rate)),
+        limit_remaining: standing.map_or(0, |standing| requests(standing.remaining)),
+        duration_until_reset: reset.map(whole_seconds),
+        quota: None,
+    }
+}
+
+/// A rate as a whole number of requests in the shortest unit that holds it to one part in a hundred, else in the longest.
+fn limit(rate: Rate) -> Option<RateLimit> {
+    let milli = u128::from(rate.units_per_sec()?);
+    let (unit, per_unit) = UNITS
+        .into_iter()
+        .map(|(unit, secs)| (unit, milli * secs))
+        .find(|&(_, per_unit)| per_unit >= 100_000 || (per_unit >= 1_000 && per_unit % 1_000 == 0))
+        .unwrap_or((Unit::Day, milli * 86_400));
+    let requests_per_unit = u32::try_from(per_unit / 1_000).unwrap_or(u32::MAX);
+    Some(RateLimit { requests_per_unit, unit: unit as i32, ..RateLimit::default() })
+}
+
+fn requests(milli_ru: u64) -> u32 {
+    u32::try_from(milli_ru / 1_000).unwrap_or(u32::MAX)
+}
+
+fn whole_seconds(time: Nanos) -> Duration {
+    let seconds = time.0.div_ceil(NANOS_PER_SEC);
+    Duration { seconds: i64::try_from(seconds).unwrap_or(i64::MAX), nanos: 0 }
+}
+
+const UNITS: [(Unit, u128); 4] =
+    [(Unit::Second, 1), (Unit::Minute, 60), (Unit::Hour, 3_600), (Unit::Day, 86_400)];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_a_whole_number_in_the_shortest_unit_that_says_it() {
+        for (milli, requests, unit) in [
+            (5_000_000, 5_000, Unit::Second),
+            (10_000, 10, Unit::Second),
+            (1_500, 90, Unit::Minute),
+            (100, 6, Unit::Minute),
+            (333, 1_198, Unit::Hour),
+            (1, 86, Unit::Day),
+        ] {
+            let limit = limit(Rate::per_sec(milli)).unwrap();
+            assert_eq!((limit.requests_per_unit, limit.unit), (requests, unit as i32), "{milli}");
+        }
+        assert_eq!(limit(Rate::UNLIMITED), None);
+    }
+
+    #[test]
+    fn seconds_are_rounded_up() {
+        for (nanos, seconds) in
+            [(0, 0), (1, 1), (NANOS_PER_SEC, 1), (NANOS_PER_SEC + 1, 2), (u64::MAX, 18_446_744_074)]
+        {
+            assert_eq!(whole_seconds(Nanos(nanos)).seconds, seconds);
+        }
+    }
+}
