@@ -7,6 +7,7 @@ pub mod flood;
 pub mod http;
 pub mod http_client;
 pub mod http_server;
+pub mod images;
 pub mod linearizable;
 pub mod memcached;
 pub mod metrics;

@@ -18,6 +18,7 @@ mod dedup;
 mod explain;
 mod handshakes;
 mod hostile;
+mod images;
 mod overload;
 mod pace;
 mod prices;

@@ -19,6 +19,13 @@ const PROGRAMS: &[(&str, &str, Purpose)] = &[
     ("curl", "curl", Purpose::Test),
     ("openssl", "openssl", Purpose::Test),
     ("nginx", "nginx-light", Purpose::Test),
+    (
+        "/usr/lib/nginx/modules/ngx_http_image_filter_module.so",
+        "libnginx-mod-http-image-filter",
+        Purpose::Test,
+    ),
+    // Photographs.
+    ("/usr/share/backgrounds/Bridge_by_Sander_Klootwijk.jpg", "lomiri-wallpapers-16.04", Purpose::Test),
     ("h2load", "nghttp2-client", Purpose::Test),
     ("wrk", "wrk", Purpose::Test),
     ("systemd-analyze", "systemd", Purpose::Test),
