@@ -1,6 +1,7 @@
 //! Code that the suites share: packets, namespaces, real servers.
 
 pub mod daemon;
+pub mod envoy;
 pub mod fake_store;
 pub mod fixture;
 pub mod flood;

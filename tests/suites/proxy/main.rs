@@ -2,6 +2,7 @@
 
 mod buckets;
 mod clients;
+mod envoy;
 mod faults;
 mod host_names;
 mod hot;

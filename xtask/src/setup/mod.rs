@@ -4,6 +4,7 @@
 //! nothing that they bring is started.
 
 mod apt;
+pub mod envoy;
 mod packages;
 mod toolchain;
 
@@ -56,6 +57,9 @@ pub fn setup(purpose: Purpose) -> Result<Toolchain> {
             bail!(packages::how_to_get(&wanted, toolchain.is_none()));
         }
         apt::install(&wanted)?;
+    }
+    if purpose.includes(Purpose::Test) {
+        envoy::fetch()?;
     }
     if toolchain.is_none() {
         toolchain::build_linker()?;

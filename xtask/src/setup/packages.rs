@@ -17,6 +17,7 @@ const PROGRAMS: &[(&str, &str, Purpose)] = &[
     ("/usr/lib/python3/dist-packages/redis/client.py", "python3-redis", Purpose::Test),
     ("/usr/lib/python3/dist-packages/pymemcache/__init__.py", "python3-pymemcache", Purpose::Test),
     ("curl", "curl", Purpose::Test),
+    ("pip3", "python3-pip", Purpose::Test),
     ("openssl", "openssl", Purpose::Test),
     ("nginx", "nginx-light", Purpose::Test),
     (
