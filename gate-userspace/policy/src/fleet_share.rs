@@ -66,12 +66,14 @@ pub struct FleetShares {
     total: Demand,
     /// The sum of what gates have been granted.
     granted: f64,
+    /// In ascending order of their numbers.
     gates: Vec<Gate>,
 }
 
 /// The owner's account of one gate.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Gate {
+    number: u32,
     demand: Demand,
     /// The proportion of the limit that it has been granted.
     granted: f64,
@@ -124,8 +126,65 @@ impl FleetShares {
         }
     }
 
-    /// Takes in the report of the gate with this number; numbers are small.
-    pub fn report(&mut self, gate: usize, now: Nanos, used: Used) {
+    /// Changes the limit. What has been taken out of the bucket is still out.
+    pub fn change(&mut self, now: Nanos, per_sec: u64, burst: Nanos) {
+        let per_sec = per_sec.max(1);
+        let out = u128::from(self.full_in(now).0) * u128::from(self.per_sec) / u128::from(per_sec);
+        self.full_at = now.saturating_add(Nanos(u64::try_from(out).unwrap_or(u64::MAX)));
+        (self.per_sec, self.burst) = (per_sec, burst);
+    }
+
+    /// The time until the bucket is full.
+    #[must_use]
+    pub fn full_in(&self, now: Nanos) -> Nanos {
+        self.full_at.saturating_sub(now)
+    }
+
+    /// Takes in what somebody else knows: it is at least so long until the bucket is full.
+    pub fn add_debt(&mut self, now: Nanos, full_in: Nanos) {
+        self.full_at = self.full_at.max(now.saturating_add(full_in));
+    }
+
+    /// The content of the bucket in thousandths of a request unit, below zero in debt.
+    #[must_use]
+    pub fn left(&self, now: Nanos) -> i64 {
+        (self.level(now) * self.per_sec as f64 / NANOS_PER_SEC as f64) as i64
+    }
+
+    /// True while gates are held back.
+    #[must_use]
+    pub fn is_held_back(&self, now: Nanos) -> bool {
+        now < self.held_until
+    }
+
+    /// True if it holds nothing that a new one would not.
+    #[must_use]
+    pub fn is_idle(&self, now: Nanos) -> bool {
+        self.full_at <= now && !self.is_held_back(now) && self.granted == 0.0
+    }
+
+    /// The gates that it knows, in the order of their numbers: what each is asked for a second, and the proportion that it has
+    /// been granted.
+    pub fn gates(&self, now: Nanos) -> impl Iterator<Item = (u32, u64, f64)> {
+        self.gates.iter().map(move |gate| (gate.number, gate.demand.at(now) as u64, gate.granted))
+    }
+
+    /// Forgets a gate, which gives out nothing any more that it has been granted.
+    pub fn release(&mut self, gate: u32) {
+        if let Ok(place) = self.place(gate) {
+            self.granted = (self.granted - self.gates.remove(place).granted).max(0.0);
+        }
+        if self.gates.is_empty() {
+            self.granted = 0.0;
+        }
+    }
+
+    fn place(&self, gate: u32) -> Result<usize, usize> {
+        self.gates.binary_search_by_key(&gate, |gate| gate.number)
+    }
+
+    /// Takes in the report of the gate with this number.
+    pub fn report(&mut self, gate: u32, now: Nanos, used: Used) {
         // Used at any time since the last report, perhaps only just now. As of its beginning, what came in since would be credited
         // although the bucket may have been full; as of now, it would be lost although it may have been used.
         let credited = Nanos(used.within.min(Nanos::from_secs(1)).0 / CREDITED);
@@ -154,13 +213,14 @@ impl FleetShares {
         self.boost = (self.boost * factor).clamp(1.0, MOST_BOOST);
     }
 
-    fn count_demand(&mut self, gate: usize, now: Nanos, used: Used) {
+    fn count_demand(&mut self, gate: u32, now: Nanos, used: Used) {
         let within = used.within.max(SHORTEST).0 as f64 / NANOS_PER_SEC as f64;
         let asked_for = used.charged.saturating_add(used.refused) as f64 / within;
-        if self.gates.len() <= gate {
-            self.gates.resize(gate + 1, Gate::default());
-        }
-        let demand = &mut self.gates[gate].demand;
+        let place = self.place(gate).unwrap_or_else(|place| {
+            self.gates.insert(place, Gate { number: gate, demand: Demand::default(), granted: 0.0 });
+            place
+        });
+        let demand = &mut self.gates[place].demand;
         let more = asked_for - demand.at(now);
         if more > 0.0 {
             demand.add(now, more);
@@ -170,13 +230,13 @@ impl FleetShares {
 
     /// The share of a gate that has just reported, until its next report.
     #[must_use]
-    pub fn share(&mut self, gate: usize, now: Nanos) -> Share {
+    pub fn share(&mut self, gate: u32, now: Nanos) -> Share {
         if now >= self.held_until {
             self.grant(gate, 0.0);
             return Share::Whole;
         }
         let total = self.total.at(now);
-        let demand = self.gates.get(gate).map_or(0.0, |gate| gate.demand.at(now));
+        let demand = self.place(gate).map_or(0.0, |place| self.gates[place].demand.at(now));
         let proportion = self.grant(gate, if demand < total { demand / total } else { 1.0 });
         let level = self.level(now);
         let factor = 1.0 + level / CORRECTION.0 as f64;
@@ -191,8 +251,9 @@ impl FleetShares {
     }
 
     /// Grants a gate this proportion of the limit, or what the others leave of it. Returns the proportion.
-    fn grant(&mut self, gate: usize, proportion: f64) -> f64 {
-        let Some(gate) = self.gates.get_mut(gate) else { return 0.0 };
+    fn grant(&mut self, gate: u32, proportion: f64) -> f64 {
+        let Ok(place) = self.place(gate) else { return 0.0 };
+        let gate = &mut self.gates[place];
         let others = (self.granted - gate.granted).max(0.0);
         gate.granted = proportion.min(1.0 - others).max(0.0);
         self.granted = others + gate.granted;

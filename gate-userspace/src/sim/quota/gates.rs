@@ -86,9 +86,9 @@ impl Gates {
             }
             let number = (self.reports % count) as usize;
             let gate = &mut self.gates[number];
-            self.owner.report(at, interval, number, gate.offered, gate.admitted);
+            self.owner.report(at, interval, number as u32, gate.offered, gate.admitted);
             (gate.offered, gate.admitted) = (0, 0);
-            gate.take_answer(at, self.owner.answer(number, at), &self.setup);
+            gate.take_answer(at, self.owner.answer(number as u32, at), &self.setup);
             self.reports += 1;
         }
     }
@@ -216,7 +216,7 @@ impl Owner {
     }
 
     /// Takes in what a gate did in the `interval` that ends now.
-    fn report(&mut self, now: Nanos, interval: Nanos, gate: usize, offered: u64, admitted: u64) {
+    fn report(&mut self, now: Nanos, interval: Nanos, gate: u32, offered: u64, admitted: u64) {
         match self {
             Self::TokenBucket(Bucket { tat, limits }) => {
                 // Used since the last report, so charged as of then: what has refilled since is there.
@@ -236,7 +236,7 @@ impl Owner {
     }
 
     /// The answer to a gate that has just reported.
-    fn answer(&mut self, gate: usize, now: Nanos) -> Answer {
+    fn answer(&mut self, gate: u32, now: Nanos) -> Answer {
         match self {
             Self::Shares(shares) => Answer::Share(shares.share(gate, now)),
             _ => Answer::Rejection(self.rejection(now)),
