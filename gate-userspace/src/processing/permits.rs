@@ -71,13 +71,25 @@ impl Permits {
         }
     }
 
+    /// Takes a permit for a tenant, which may be the only one, if one is free that it may have.
+    pub(crate) fn try_take(self: &Arc<Self>, tenant: u32, is_only: bool) -> Option<Permit> {
+        self.take_free(&mut self.lock(), tenant, is_only)
+    }
+
+    fn take_free(self: &Arc<Self>, state: &mut State, tenant: u32, is_only: bool) -> Option<Permit> {
+        state.share = if is_only { self.most } else { self.most.div_ceil(2) };
+        let is_free = state.held < self.most && state.may_hold(tenant);
+        is_free.then(|| {
+            state.hold(tenant);
+            self.permit(tenant)
+        })
+    }
+
     fn ask(self: &Arc<Self>, tenant: u32, is_only: bool) -> Result<Answer, NoPermit> {
         let mut guard = self.lock();
         let state = &mut *guard;
-        state.share = if is_only { self.most } else { self.most.div_ceil(2) };
-        if state.held < self.most && state.may_hold(tenant) {
-            state.hold(tenant);
-            return Ok(Answer::Permit(self.permit(tenant)));
+        if let Some(permit) = self.take_free(state, tenant, is_only) {
+            return Ok(Answer::Permit(permit));
         }
         if state.waiting >= self.queue {
             state.remove_gone();

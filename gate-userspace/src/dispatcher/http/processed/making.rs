@@ -62,15 +62,15 @@ impl Work<'_> {
         charge: &mut HitCharge<'_>,
     ) -> Result<Made, Refused> {
         if !original.may_keep {
-            let permit = self.turn().await?;
+            let permit = self.turn(original).await?;
             charge.charge_in_full()?;
-            return self.process(original, permit, None).await;
+            return self.process(original, permit, None, charge).await;
         }
         let turn = match self.cache.join_processing(&self.key_of_turn(original)) {
             Joined::Follower(outcome) => return Ok(self.followed(outcome).await),
             Joined::Leader(turn) => turn,
         };
-        let permit = self.turn().await?;
+        let permit = self.turn(original).await?;
         if let Some((processed, body, source)) = self.kept(key, original).await {
             turn.complete(Outcome::Stored(Arc::clone(&processed), body.clone()));
             return Ok(Made::Whole(processed, body, source));
@@ -78,7 +78,7 @@ impl Work<'_> {
         match self.cache.join_processing(key) {
             Joined::Leader(lead) => {
                 charge.charge_in_full()?;
-                self.process(original, permit, Some((key.clone(), [lead, turn]))).await
+                self.process(original, permit, Some((key.clone(), [lead, turn])), charge).await
             }
             Joined::Follower(outcome) => {
                 drop(permit);
@@ -130,9 +130,15 @@ impl Work<'_> {
         Key::of_processed(&original.digest, &self.target.spec, &format!("turn of {tenant}"))
     }
 
-    /// Takes a permit of the processor, or waits for one.
-    async fn turn(&self) -> Result<Permit, Refused> {
-        self.permit(&self.processing.permits, self.processing.settings.objective).await
+    /// Takes a permit of the processor, or waits for one, without the bytes of the original: what waits takes no memory.
+    async fn turn(&self, original: &mut Original) -> Result<Permit, Refused> {
+        let permits = &self.processing.permits;
+        let is_only = !self.asking.service.tenants.borrow().are_several();
+        if let Some(permit) = permits.try_take(self.asking.offer.origin.tenant.0, is_only) {
+            return Ok(permit);
+        }
+        original.body = None;
+        self.permit(permits, self.processing.settings.objective).await
     }
 
     async fn followed(&self, outcome: watch::Receiver<Option<Outcome<Processed>>>) -> Made {
@@ -145,22 +151,38 @@ impl Work<'_> {
         }
     }
 
+    /// The bytes of an original: those that have just come, those that are kept, or, of one that is not kept, downloaded once more.
+    async fn bytes(
+        &self,
+        original: &mut Original,
+        charge: &mut HitCharge<'_>,
+    ) -> Result<Option<(Bytes, Option<Whole>)>, Refused> {
+        let url = &self.target.url;
+        let key = Key::of_original(&url.origin(), &url.path, &self.tenant);
+        if original.body.is_none() && original.source == Source::Bypassed {
+            let newer = self.download(key.clone(), None, None, charge).await?;
+            let newer =
+                newer.filter(|newer| newer.status == StatusCode::OK && newer.digest == original.digest);
+            original.body = newer.and_then(|newer| newer.body);
+        }
+        if let Some(whole) = original.body.take() {
+            return Ok(Some((whole.bytes.clone(), Some(whole))));
+        }
+        let bytes = self.cache.body_of(original.digest, original.len).await;
+        if bytes.is_none() {
+            self.cache.forget(&key, &Vec::new());
+        }
+        Ok(bytes.map(|bytes| (bytes, None)))
+    }
+
     async fn process(
         &self,
         original: &mut Original,
         permit: Permit,
         kept: Option<(Key, [Lead<Processed>; 2])>,
+        charge: &mut HitCharge<'_>,
     ) -> Result<Made, Refused> {
-        let whole = original.body.take();
-        let bytes = match &whole {
-            Some(whole) => Some(whole.bytes.clone()),
-            None => self.cache.body_of(original.digest, original.len).await,
-        };
-        let Some(bytes) = bytes else {
-            let url = &self.target.url;
-            self.cache.forget(&Key::of_original(&url.origin(), &url.path, &self.tenant), &Vec::new());
-            return Ok(Made::Again);
-        };
+        let Some((bytes, whole)) = self.bytes(original, charge).await? else { return Ok(Made::Again) };
         let making = Making {
             service: Rc::clone(&self.asking.service),
             processing: Arc::clone(&self.processing),

@@ -72,6 +72,7 @@ impl Work<'_> {
             None => self.cache.record(&key).await,
         };
         let kept = record.and_then(|record| record.get(&Vec::new()).cloned());
+        let seen = kept.clone();
         let request = self.request(&key);
         let freshness = kept.as_ref().zip(request.as_ref());
         let freshness = freshness.map(|(kept, request)| kept.freshness(request, clock::realtime()));
@@ -89,6 +90,8 @@ impl Work<'_> {
         }
         match self.cache.join(&key, &Vec::new(), clock::monotonic()) {
             None => self.download(key, None, None, charge).await,
+            // Another has brought it since it was looked for.
+            Some(Joined::Leader(_)) if self.is_newer(&key, seen.as_ref()) => Ok(None),
             Some(Joined::Leader(lead)) => self.download(key, stale, Some(lead), charge).await,
             Some(Joined::Follower(outcome)) => match self.asking.follow(outcome).await {
                 Some(Outcome::Stored(kept, _)) => {
@@ -101,8 +104,14 @@ impl Work<'_> {
         }
     }
 
+    /// True if memory has another original under a key than the one that was seen there.
+    fn is_newer(&self, key: &Key, seen: Option<&Arc<StoredResponse>>) -> bool {
+        let kept = self.cache.record_in_memory(key).and_then(|record| record.get(&Vec::new()).cloned());
+        kept.is_some_and(|kept| seen.is_none_or(|seen| !Arc::ptr_eq(seen, &kept)))
+    }
+
     /// Downloads it, for itself or for all.
-    async fn download(
+    pub(super) async fn download(
         &self,
         key: Key,
         stale: Option<(Arc<StoredResponse>, Fields)>,
