@@ -127,3 +127,19 @@ impl Memory {
 const ENTRY: u64 = 128;
 const SHARDS: u64 = 16;
 const MOST_ITEMS: usize = 1 << 24;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bodies_take_no_more_than_there_is_for_them() {
+        let memory = Memory::new(1 << 20, 64 << 10);
+        for number in 0..200_u32 {
+            let body = number.to_be_bytes().repeat(10_000);
+            memory.put_body(Digest::of(&body), body.into());
+            assert!(memory.weight() <= 1 << 20, "{number}: {}", memory.weight());
+        }
+        assert!(memory.weight() > 1 << 19, "{}", memory.weight());
+    }
+}

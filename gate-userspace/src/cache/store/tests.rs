@@ -123,6 +123,55 @@ async fn bytes_that_are_not_what_was_kept_are_never_given() {
 }
 
 #[tokio::test]
+async fn an_answer_that_was_replaced_is_not_found_where_writes_fail() {
+    let directory = Directory::new("replaced");
+    let cache = opened(&settings(&directory)).await;
+    let until_found = async |body: Option<&str>| {
+        let found = async {
+            cache.memory.remove(key("/a").bytes());
+            while found(&cache, "/a").await.as_deref() != body {
+                cache.memory.remove(key("/a").bytes());
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), found).await
+    };
+    put(&cache, "/a", "one");
+    until_found(Some("one")).await.expect("it is written");
+    let unfinished = directory.0.join("unfinished");
+    std::fs::remove_dir(&unfinished).unwrap();
+    std::fs::write(&unfinished, "no directory").unwrap();
+    put(&cache, "/a", "two");
+    until_found(None).await.expect("the old one is found");
+    assert_eq!(cache.counters().get(CacheEvent::WriteFailed), 1);
+    std::fs::remove_file(&unfinished).unwrap();
+    std::fs::create_dir(&unfinished).unwrap();
+    put(&cache, "/a", "three");
+    until_found(Some("three")).await.expect("it is written again");
+}
+
+#[tokio::test]
+async fn a_look_at_all_files_finds_those_that_are_not_sound() {
+    let directory = Directory::new("sound");
+    let settings = settings(&directory);
+    let cache = opened(&settings).await;
+    for (path, body) in [("/a", "one"), ("/b", "two"), ("/c", "three")] {
+        put(&cache, path, body);
+    }
+    drop(cache);
+    let file = |body: &str| {
+        let name = Digest::of(body.as_bytes()).to_string();
+        directory.0.join("blobs").join(&name[..2]).join(&name)
+    };
+    std::fs::write(file("two"), "owt").unwrap();
+    std::fs::remove_file(file("three")).unwrap();
+    let cache = opened(&settings).await;
+    assert_eq!(cache.verify().unwrap(), Verified { sound: 1, damaged: 1, missing: 1 });
+    drop(cache);
+    assert!(!file("two").exists() && file("one").exists());
+}
+
+#[tokio::test]
 async fn a_damaged_database_is_set_aside_with_its_files() {
     let directory = Directory::new("aside");
     let settings = settings(&directory);

@@ -83,6 +83,23 @@ fn clients_of_either_version_by_tls_or_not_are_answered_alike() -> Result<()> {
 }
 
 #[test]
+fn an_answer_by_one_scheme_is_not_one_by_another() -> Result<()> {
+    let directory = Directory::new("scheme");
+    let origin = Origin::start()?;
+    let service = format!("trusted = [\"127.0.0.9\"]\n{}", directory.cache(""));
+    let gate = Listening::gate_with("tick = \"10ms\"", "http", origin.address, &service, OPEN)?;
+    wait_open(&gate)?;
+    let proxy = &mut client_from(&gate, 9)?;
+    for (scheme, expected) in [("https", "stored"), ("http", "stored"), ("https", "hit"), ("http", "hit")] {
+        origin.put("/a", FRESH, &format!("by {scheme}"));
+        let reply = proxy.ask("GET /a", &format!("x-forwarded-proto: {scheme}\r\n"))?;
+        ensure!(status(&reply).ends_with(expected), "{scheme}: {reply:?}");
+        ensure!(reply.text() == format!("by {scheme}"), "{scheme}: {reply:?}");
+    }
+    Ok(())
+}
+
+#[test]
 fn an_answer_for_one_client_never_reaches_another() -> Result<()> {
     let directory = Directory::new("others");
     let origin = Origin::start()?;
