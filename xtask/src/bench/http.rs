@@ -1,5 +1,5 @@
-//! HTTP: nginx asked directly, through gate, and through another nginx (`proxy_pass`); and refusals by gate for a tenant's quota
-//! beside those of nginx's `limit_req`.
+//! HTTP: nginx asked directly, through gate, and through another nginx (`proxy_pass`); refusals by gate for a tenant's quota beside
+//! those of nginx's `limit_req`; and answers that gate has in memory beside those of nginx's `proxy_cache` on a file system in memory.
 //!
 //! Every load runs against every target in turn, round by round; the medians are shown. CPU time is the scheduler's own
 //! accounting of the proxy, which has a CPU to itself; client and origin share another, with and without a proxy.
@@ -37,7 +37,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let field = Field::set_up(args.cores.deal()?, &gate)?;
     let mut rows = Vec::new();
     for load in &LOADS {
-        let asked = field.targets.iter().filter(|target| target.is_refusing == load.is_refused);
+        let asked = field.targets.iter().filter(|target| target.kind == load.kind);
         let mut measured: Vec<Vec<Row>> = asked.clone().map(|_| Vec::new()).collect();
         for _ in 0..args.rounds {
             for (target, rounds) in asked.clone().zip(&mut measured) {
@@ -58,24 +58,43 @@ pub(super) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// A load, and whether it is refused.
+/// A load, and which targets it is for.
 struct Named {
     name: &'static str,
     request: &'static str,
-    is_refused: bool,
+    kind: Kind,
 }
 
-const LOADS: [Named; 4] = [
-    Named { name: "GET 100 B", request: "GET /100 HTTP/1.1\r\nHost: bench\r\n\r\n", is_refused: false },
-    Named { name: "GET 16 KiB", request: "GET /16384 HTTP/1.1\r\nHost: bench\r\n\r\n", is_refused: false },
+/// A target, by what it does with requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Passing,
+    Refusing,
+    /// One that answers from its cache.
+    Caching,
+}
+
+const LOADS: [Named; 6] = [
+    Named { name: "GET 100 B", request: "GET /100 HTTP/1.1\r\nHost: bench\r\n\r\n", kind: Kind::Passing },
+    Named { name: "GET 16 KiB", request: "GET /16384 HTTP/1.1\r\nHost: bench\r\n\r\n", kind: Kind::Passing },
     Named {
         name: "GET as browsers",
         request: "GET /100?a=b HTTP/1.1\r\nHost: bench\r\nUser-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 \
                   Firefox/128.0\r\nAccept: text/html,application/xhtml+xml;q=0.9,*/*;q=0.8\r\nAccept-Language: en\r\n\
                   Accept-Encoding: gzip, deflate, br\r\nCookie: session=0123456789abcdef0123456789abcdef\r\n\r\n",
-        is_refused: false,
+        kind: Kind::Passing,
     },
-    Named { name: "429", request: "GET /100 HTTP/1.1\r\nHost: bench\r\n\r\n", is_refused: true },
+    Named { name: "429", request: "GET /100 HTTP/1.1\r\nHost: bench\r\n\r\n", kind: Kind::Refusing },
+    Named {
+        name: "hit 100 B",
+        request: "GET /kept/100 HTTP/1.1\r\nHost: bench\r\n\r\n",
+        kind: Kind::Caching,
+    },
+    Named {
+        name: "hit 16 KiB",
+        request: "GET /kept/16384 HTTP/1.1\r\nHost: bench\r\n\r\n",
+        kind: Kind::Caching,
+    },
 ];
 const CONNECTIONS: usize = 64;
 const GATE: &str = "gate";
@@ -129,7 +148,12 @@ fn measure(named: &Named, target: &Target, lasts: Duration) -> Result<Row> {
         load.run(target.address, lasts).with_context(|| format!("{} {}", named.name, target.name))?;
     let ran = target.ran_micros()? - before;
     let refused = outcome.refused as f64 / outcome.requests as f64;
-    ensure!(named.is_refused == (refused > 0.9), "{} {}: refused {refused}", named.name, target.name);
+    ensure!(
+        (named.kind == Kind::Refusing) == (refused > 0.9),
+        "{} {}: refused {refused}",
+        named.name,
+        target.name
+    );
     let [p50_us, p99_us, _] = outcome.micros;
     Ok(Row {
         load: named.name,
@@ -147,7 +171,7 @@ struct Target {
     name: &'static str,
     address: SocketAddr,
     server: ChildProcess,
-    is_refusing: bool,
+    kind: Kind,
 }
 
 impl Target {
@@ -166,12 +190,15 @@ impl Target {
 struct Field {
     targets: Vec<Target>,
     directory: PathBuf,
+    /// Files of caches, in memory.
+    kept: PathBuf,
 }
 
 impl Drop for Field {
     fn drop(&mut self) {
         // It lies in the directory for temporary files.
         let _ = fs::remove_dir_all(&self.directory);
+        let _ = fs::remove_dir_all(&self.kept);
     }
 }
 
@@ -179,32 +206,34 @@ impl Field {
     fn set_up(cores: Dealt, gate: &Path) -> Result<Self> {
         let directory = std::env::temp_dir().join(format!("gate-bench-http-{}", std::process::id()));
         fs::create_dir_all(directory.join("www"))?;
-        let mut field = Self { targets: Vec::new(), directory };
+        let kept = PathBuf::from(format!("/dev/shm/gate-bench-http-{}", std::process::id()));
+        fs::create_dir_all(&kept)?;
+        let mut field = Self { targets: Vec::new(), directory, kept };
         for size in [100, 16_384] {
             fs::write(field.directory.join("www").join(size.to_string()), vec![b'v'; size])?;
         }
-        let [origin, passing, refusing, pass_nginx, refuse_nginx] = [1, 2, 3, 4, 5].map(at);
+        let [origin, passing, refusing, caching, pass_nginx, refuse_nginx, cache_nginx] =
+            [1, 2, 3, 4, 5, 6, 7].map(at);
         cores.bind_others()?;
-        field.nginx("direct", origin, &serving(&field.directory), false)?;
+        field.nginx("direct", origin, &serving(&field.directory), Kind::Passing)?;
         let limiting = limiting(&field.directory);
+        let kept_by_nginx = field.kept.join("nginx");
         cores.bind_proxy()?;
         let started = field
-            .gate(gate, passing, origin, "quota = \"unlimited\"", false)
-            .and_then(|()| field.gate(gate, refusing, origin, "quota = \"1 RU/s\"\nburst = \"10s\"", true))
-            .and_then(|()| field.nginx(NGINX, pass_nginx, &passing_to(origin), false))
-            .and_then(|()| field.nginx(NGINX, refuse_nginx, &limiting, true));
+            .gate(gate, passing, origin, "quota = \"unlimited\"", Kind::Passing)
+            .and_then(|()| {
+                field.gate(gate, refusing, origin, "quota = \"1 RU/s\"\nburst = \"10s\"", Kind::Refusing)
+            })
+            .and_then(|()| field.gate(gate, caching, origin, "quota = \"unlimited\"", Kind::Caching))
+            .and_then(|()| field.nginx(NGINX, pass_nginx, &passing_to(origin), Kind::Passing))
+            .and_then(|()| field.nginx(NGINX, refuse_nginx, &limiting, Kind::Refusing))
+            .and_then(|()| field.nginx(NGINX, cache_nginx, &keeping(origin, &kept_by_nginx), Kind::Caching));
         cores.bind_others()?;
         started?;
         Ok(field)
     }
 
-    fn nginx(
-        &mut self,
-        name: &'static str,
-        address: SocketAddr,
-        server: &str,
-        is_refusing: bool,
-    ) -> Result<()> {
+    fn nginx(&mut self, name: &'static str, address: SocketAddr, server: &str, kind: Kind) -> Result<()> {
         let directory = self.directory.join(format!("nginx-{}", self.targets.len()));
         fs::create_dir_all(&directory)?;
         let config = directory.join("nginx.conf");
@@ -212,7 +241,7 @@ impl Field {
         let mut command = Command::new("nginx");
         command.arg("-c").arg(&config).arg("-p").arg(&directory).arg("-e").arg(directory.join("error.log"));
         let server = start("nginx", command, &[address])?;
-        self.targets.push(Target { name, address, server, is_refusing });
+        self.targets.push(Target { name, address, server, kind });
         Ok(())
     }
 
@@ -222,20 +251,24 @@ impl Field {
         address: SocketAddr,
         origin: SocketAddr,
         quota: &str,
-        is_refusing: bool,
+        kind: Kind,
     ) -> Result<()> {
         let config = self.directory.join(format!("gate-{}.toml", self.targets.len()));
+        let cache = match kind {
+            Kind::Caching => format!("cache = {{ dir = {:?} }}\n", self.kept.join("gate")),
+            Kind::Passing | Kind::Refusing => String::new(),
+        };
         // A machine that the load keeps busy is no reason to shed.
         let text = format!(
             "[gate]\nxdp = \"off\"\nadmin = \"off\"\nthreads = \"1\"\n[[service]]\nname = \"http\"\nprotocol = \"http\"\n\
-             listen = \"{address}\"\nbackend = \"{origin}\"\nshedding.enabled = \"off\"\n\
+             listen = \"{address}\"\nbackend = \"{origin}\"\nshedding.enabled = \"off\"\n{cache}\
              [[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\n{quota}\n"
         );
         fs::write(&config, text)?;
         let mut command = Command::new(program);
         command.arg("run").arg("--config").arg(config);
         let server = start("gate", command, &[address])?;
-        self.targets.push(Target { name: GATE, address, server, is_refusing });
+        self.targets.push(Target { name: GATE, address, server, kind });
         Ok(())
     }
 }
@@ -255,7 +288,10 @@ fn nginx_config(directory: &Path, address: SocketAddr, server: &str) -> String {
 }
 
 fn serving(directory: &Path) -> String {
-    format!("open_file_cache max=10;\nserver {{ LISTEN root {}/www; location / {{ }} }}", directory.display())
+    format!(
+        "open_file_cache max=10;\nserver {{ LISTEN root {0}/www; location / {{ }} location /kept/ {{ alias {0}/www/; expires 1h; }} }}",
+        directory.display()
+    )
 }
 
 /// With the fields that gate writes as well.
@@ -266,6 +302,15 @@ fn passing_to(origin: SocketAddr) -> String {
          proxy_set_header X-Forwarded-For $remote_addr; proxy_set_header X-Forwarded-Proto $scheme;\n\
          proxy_set_header X-Forwarded-Host $host; }} }}"
     )
+}
+
+/// [`passing_to`], with a cache in this directory and open files of it.
+fn keeping(origin: SocketAddr, directory: &Path) -> String {
+    let path = format!(
+        "proxy_cache_path {} keys_zone=all:1m use_temp_path=off;\nproxy_cache all;\nopen_file_cache max=10;\n",
+        directory.display()
+    );
+    path + &passing_to(origin)
 }
 
 fn limiting(directory: &Path) -> String {
