@@ -34,6 +34,7 @@ pub mod daemon;
 pub mod dispatcher;
 pub mod envoy;
 pub mod explanation;
+pub mod fleet;
 pub mod kernel;
 pub mod limits;
 pub mod load;

@@ -4,6 +4,7 @@ pub mod daemon;
 pub mod envoy;
 pub mod fake_store;
 pub mod fixture;
+pub mod fleet;
 pub mod flood;
 pub mod http;
 pub mod http_client;

@@ -23,6 +23,7 @@ mod peer;
 mod pins;
 mod print;
 mod queues;
+mod quota;
 mod redraw;
 mod run;
 mod schema;
@@ -55,6 +56,7 @@ enum Command {
     Tenants(tenants::Args),
     Hotkeys(hotkeys::Args),
     Queues(queues::Args),
+    Quota(quota::Args),
     Explain(explain::Args),
     Sources(sources::Args),
     Watch(watch::Args),
@@ -86,6 +88,7 @@ pub fn main() -> ExitCode {
         Command::Tenants(args) => tenants::run(args),
         Command::Hotkeys(args) => hotkeys::run(args),
         Command::Queues(args) => queues::run(args),
+        Command::Quota(args) => quota::run(args),
         Command::Explain(args) => explain::run(args),
         Command::Sources(args) => sources::run(args),
         Command::Watch(args) => watch::run(args),

@@ -46,6 +46,7 @@ mod envoy;
 mod error;
 mod fault;
 mod file;
+mod fleet;
 mod frames;
 mod gate;
 mod http;
@@ -59,6 +60,7 @@ mod parts;
 mod price;
 mod process;
 mod query_types;
+mod quota;
 mod raw;
 mod read;
 mod request_limits;
@@ -79,12 +81,14 @@ pub use defaults::{ChangedDefault, changed_defaults};
 pub use envoy::{Envoy, EnvoyAddress};
 pub use error::Error;
 pub use fault::{Fault, Faults};
+pub use fleet::Fleet;
 pub use http::Http;
 pub use identity::{StoreLogin, User};
 pub use overrides::{Override, Wrong, edit, section_of, value_at};
 pub(crate) use parsers::prefix;
 pub use price::{Learn, Price, Settle};
 pub use process::{Origin, Process, ProcessPath, Processor, is_spec, parse_address};
+pub use quota::QuotaConfig;
 pub use request_limits::{LimitOf, LimitUnit, RequestLimit};
 pub use shedding::{Probe, Shedding};
 pub use store_address::StoreAddress;
@@ -108,6 +112,8 @@ pub struct Config {
     pub limits: Rules,
     /// The server that Envoys ask; `None` if there is none.
     pub envoy: Option<Envoy>,
+    /// The owners of limits that it shares with other gates; `None` if it shares none.
+    pub fleet: Option<Fleet>,
 }
 
 /// The settings for all services.

@@ -19,8 +19,8 @@ use super::raw::Section;
 use super::units::{self, Wrong};
 use super::values::{Action, Protocol, TcpPrice, TenantIndex, TenantMetrics, Transports, XdpMode};
 use super::{
-    Config, Service, Tenant, backend, envoy, gate, http, identity, limits, own_keys, parsers, parts, price,
-    request_limits, shedding, syn,
+    Config, Service, Tenant, backend, envoy, fleet, gate, http, identity, limits, own_keys, parsers, parts,
+    price, request_limits, shedding, syn,
 };
 use crate::policy::Tier;
 
@@ -36,6 +36,7 @@ pub(super) fn config(mut root: Section<'_>) -> Config {
     }
     let limits = limits::rules(&mut root);
     let envoy = envoy::envoy(&mut root);
+    let fleet = fleet::fleet(&mut root);
     root.finish();
 
     let service_names = Names::read(&mut service_sections, MAX_SERVICES);
@@ -69,7 +70,7 @@ pub(super) fn config(mut root: Section<'_>) -> Config {
         guarded.for_each(|section| section.fault("backend", OFF_LEAVES_BARE.to_owned()));
     }
     service_sections.into_iter().chain(tenant_sections).for_each(Section::finish);
-    Config { gate, services, tenants, limits, envoy }
+    Config { gate, services, tenants, limits, envoy, fleet }
 }
 
 fn service(

@@ -31,6 +31,7 @@ impl Config {
             differs(changed, format!("gate.{key}"));
         }
         differs(self.envoy != new.envoy, "envoy".to_owned());
+        differs(self.fleet != new.fleet, "fleet".to_owned());
         for service in &self.services {
             let Some(other) = new.services.iter().find(|other| other.name == service.name) else {
                 // Its sockets stay open.

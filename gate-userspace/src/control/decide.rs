@@ -15,6 +15,9 @@
 //! counts of requests over established connections bring that about: forged datagrams and segments can spend a
 //! tenant's quota, but never cost it its connections. Whoever only uses guarded services is never deep.
 //!
+//! **Limits that gates share.** A tenant is held to what this gate may give out of its limit ([`fleet_share`](crate::policy::fleet_share)),
+//! where that is less than its quota.
+//!
 //! **By hand.** A multiplier and a penalty that the operator has given a tenant are in its state before any decision,
 //! and stay: nothing that is decided here makes it cheaper or lets it in. Whoever is refused by hand is told
 //! nothing else, so that its refusals read `penalty` whatever its bucket says. What a service sheds comes on top.
@@ -34,9 +37,10 @@
 //! the bucket would admit. From a step in latency to the first rung it is at most two ticks.
 
 use gate_common::abi::{ServiceState, Shed, TcpAction, TenantState, tenant_flags};
-use gate_common::token_bucket::debt_ns;
-use gate_common::units::{Fraction, Nanos};
+use gate_common::token_bucket::{Limits, Rate, debt_ns};
+use gate_common::units::{Fraction, NANOS_PER_SEC, Nanos};
 
+use crate::fleet::gate::book::Grant;
 use crate::policy::Tier;
 use crate::policy::deep_debt::DeepDebt;
 use crate::policy::pricing::{self, CostSamples, Pricing};
@@ -53,6 +57,8 @@ pub struct TenantSnapshot {
     /// The price of its requests over connections from its own sources since the last tick, refused or not, in
     /// thousandths of a request unit.
     pub asked_mru: u64,
+    /// Its part of a limit that it shares with other gates; `None` if it shares none, or its owner is lost.
+    pub grant: Option<Grant>,
 }
 
 /// One service's store as a tick found it.
@@ -138,24 +144,26 @@ pub fn decide(
     memory: &mut Memory,
     states: &mut [TenantState],
 ) -> Vec<(usize, Transition)> {
+    for ((state, tenant), debt) in states.iter_mut().zip(snapshot.tenants).zip(&mut memory.debts) {
+        // By its own quota, of which a part may be next to nothing for a moment.
+        let requested = state.quota.rate.time_for(u32::try_from(tenant.asked_mru).unwrap_or(u32::MAX));
+        let depth = rules.deep_debt.saturating_add(Nanos(state.quota.burst_ns));
+        let is_deep = debt.tick(Nanos(requested), snapshot.interval, depth);
+        state.tcp_action = if is_deep { rules.tcp_in_debt } else { TcpAction::None } as u8;
+    }
     for (state, tenant) in states.iter_mut().zip(snapshot.tenants) {
+        let reject_for = tenant.grant.map_or(Nanos::ZERO, |grant| hold_to(state, &grant));
         if state.flags & tenant_flags::PENALTY != 0 {
             (state.reject_until_ns, state.rejection_rate) = (0, 0);
             continue;
         }
-        let debt = debt_ns(tenant.quota_tat, snapshot.now.0, state.quota.burst_ns);
+        let debt = debt_ns(tenant.quota_tat, snapshot.now.0, state.quota.burst_ns).max(reject_for.0);
         state.reject_until_ns = if debt > 0 { snapshot.now.0.saturating_add(debt) } else { 0 };
         state.rejection_rate = if rules.rejection_rate {
             rejection_rate(tenant.offered_mru, state, snapshot.interval).steps()
         } else {
             0
         };
-    }
-    for ((state, tenant), debt) in states.iter_mut().zip(snapshot.tenants).zip(&mut memory.debts) {
-        let requested = state.quota.rate.time_for(u32::try_from(tenant.asked_mru).unwrap_or(u32::MAX));
-        let depth = rules.deep_debt.saturating_add(Nanos(state.quota.burst_ns));
-        let is_deep = debt.tick(Nanos(requested), snapshot.interval, depth);
-        state.tcp_action = if is_deep { rules.tcp_in_debt } else { TcpAction::None } as u8;
     }
     let mut changes = Vec::new();
     for (place, (shedding, service)) in memory.shedding.iter_mut().zip(snapshot.services).enumerate() {
@@ -220,6 +228,29 @@ fn rung(treatment: Treatment) -> u32 {
         Treatment::Dearer(doublings) => u32::from(doublings),
         Treatment::Refused => Shed::REFUSED,
     }
+}
+
+/// Holds a tenant to what gate may give out of a limit that it shares, if that is less than its own quota. Returns for how long it
+/// is nothing.
+fn hold_to(state: &mut TenantState, grant: &Grant) -> Nanos {
+    let own = state.quota.rate.units_per_sec();
+    if own.is_none_or(|own| grant.per_sec < own) {
+        let time_for = |amount: u64| {
+            let time = u128::from(amount) * u128::from(NANOS_PER_SEC) / u128::from(grant.per_sec.max(1));
+            u64::try_from(time).unwrap_or(u64::MAX)
+        };
+        let own_burst = own.map_or(u64::MAX, |own| {
+            let amount = u128::from(state.quota.burst_ns) * u128::from(own) / u128::from(NANOS_PER_SEC);
+            u64::try_from(amount).unwrap_or(u64::MAX)
+        });
+        state.quota = Limits {
+            rate: Rate::per_sec(grant.per_sec),
+            burst_ns: time_for(grant.burst.min(own_burst)),
+            max_debt_ns: time_for(grant.max_debt),
+        };
+        state.flags &= !tenant_flags::UNLIMITED;
+    }
+    grant.reject_for
 }
 
 /// The share of what the last interval offered that was over the quota.

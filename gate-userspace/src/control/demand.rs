@@ -13,15 +13,26 @@ use crate::kernel::Maps;
 /// The demand of each tenant between the last two readings.
 #[derive(Debug, Default)]
 pub struct Demand {
-    /// By line: charges and refused prices as of its last reading.
-    offered: Vec<u64>,
+    /// By line: charges and refused prices, and charges alone, as of its last reading.
+    offered: Vec<(u64, u64)>,
     /// By line of the shared row, and then of the threads' rows: the price of requests over connections as of its last
     /// reading.
     requested: Vec<u64>,
     /// By word of the bits: which were set at the last reading.
     again: Vec<u64>,
-    /// By tenant: charges and refused prices between the readings, and what it asked for over connections.
-    since: Vec<(u64, u64)>,
+    /// By tenant.
+    since: Vec<Since>,
+}
+
+/// The demand of a tenant between two readings, in thousandths of a request unit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Since {
+    /// Charges and refused prices.
+    pub offered_mru: u64,
+    /// Charges alone.
+    pub charged_mru: u64,
+    /// The price of requests over its connections, refused or not.
+    pub asked_mru: u64,
 }
 
 impl Demand {
@@ -31,10 +42,10 @@ impl Demand {
         let rows = maps.rows();
         let tenants = maps.tenants.len();
         let mut this = Self {
-            offered: vec![0; rows * tenants],
+            offered: vec![(0, 0); rows * tenants],
             requested: vec![0; (rows - maps.cpu_rows()) * tenants],
             again: vec![0; maps.touched.len()],
-            since: vec![(0, 0); tenants],
+            since: vec![Since::default(); tenants],
         };
         let cpu_rows = maps.cpu_rows();
         for row in 0..rows {
@@ -42,7 +53,7 @@ impl Demand {
                 this.read_line(maps, cpu_rows, row, tenant);
             }
         }
-        this.since.fill((0, 0));
+        this.since.fill(Since::default());
         this
     }
 
@@ -51,7 +62,7 @@ impl Demand {
         let rows = maps.rows();
         let cpu_rows = maps.cpu_rows();
         let words = maps.touched.len() / maps.rows();
-        self.since.fill((0, 0));
+        self.since.fill(Since::default());
         let mut lines = 0;
         for row in 0..rows {
             for place in 0..words {
@@ -72,19 +83,18 @@ impl Demand {
         lines
     }
 
-    /// The price of a tenant's requests between the readings, charged or refused, and of those over its connections, in
-    /// thousandths of a request unit.
+    /// A tenant's demand between the readings.
     #[must_use]
-    pub fn since(&self, tenant: u32) -> (u64, u64) {
+    pub fn since(&self, tenant: u32) -> Since {
         self.since.get(tenant as usize).copied().unwrap_or_default()
     }
 
     /// Counts from zero for a tenant whose counters were cleared.
     pub fn forget(&mut self, tenant: u32) {
         let tenants = self.since.len();
-        for seen in [&mut self.offered, &mut self.requested] {
-            seen.iter_mut().skip(tenant as usize).step_by(tenants).for_each(|seen| *seen = 0);
-        }
+        let its = |len: usize| (tenant as usize..len).step_by(tenants);
+        its(self.offered.len()).for_each(|line| self.offered[line] = (0, 0));
+        its(self.requested.len()).for_each(|line| self.requested[line] = 0);
     }
 
     #[inline]
@@ -95,8 +105,9 @@ impl Demand {
         let count = |offset| maps.counters.word(line, offset).load(Ordering::Relaxed);
         let charged = count(offset_of!(CounterLine, charged_mru));
         let offered = charged.wrapping_add(count(offset_of!(CounterLine, refused_mru)));
-        let before = std::mem::replace(&mut self.offered[line], offered);
-        since.0 = since.0.wrapping_add(offered.wrapping_sub(before));
+        let before = std::mem::replace(&mut self.offered[line], (offered, charged));
+        since.offered_mru = since.offered_mru.wrapping_add(offered.wrapping_sub(before.0));
+        since.charged_mru = since.charged_mru.wrapping_add(charged.wrapping_sub(before.1));
         let (requested, place) = match row {
             0 => {
                 let offset = offset_of!(RareCounters, asked_mru);
@@ -109,6 +120,6 @@ impl Demand {
             ),
         };
         let before = std::mem::replace(&mut self.requested[place], requested);
-        since.1 = since.1.wrapping_add(requested.wrapping_sub(before));
+        since.asked_mru = since.asked_mru.wrapping_add(requested.wrapping_sub(before));
     }
 }

@@ -26,6 +26,7 @@ mod key_limits;
 pub mod layout;
 pub mod occupied;
 mod parents;
+mod shared_limits;
 pub mod sizes;
 pub mod tables;
 pub mod tick;

@@ -2,7 +2,7 @@
 //!
 //! **Invariants.** What is in force is never written: states, of tenants and of services, go to the idle bank, tables to free blocks,
 //! services to the idle half of their slots. Buckets are never written, except for those of a tenant
-//! that no configuration in force knew. A daemon that no longer owns the maps writes nothing.
+//! that no configuration in force knew, and by compare-and-swap where a part of a limit has another rate. A daemon that no longer owns the maps writes nothing.
 
 use std::collections::{HashMap, HashSet};
 use std::mem::offset_of;
@@ -12,12 +12,15 @@ use std::sync::atomic::Ordering;
 use gate_common::abi::{
     Name, OtherBucket, Ports, Service, ServiceState, Tenant, TenantLine, TenantState, View, bank_of,
 };
+use gate_common::token_bucket::{Rate, at_another_rate};
 use gate_common::units::Nanos;
 
 use super::board::{LearnedReport, PriceReport, Report, ServiceReport};
 use super::decide::{Learning, Memory, Rules, ServiceSnapshot, Snapshot, TenantSnapshot, decide};
-use super::demand::Demand;
+use super::demand::{Demand, Since};
 use super::layout::Layout;
+use super::shared_limits::SharedLimits;
+use crate::fleet::gate::shared::SharedBook;
 use crate::kernel::Maps;
 use crate::kernel::owner::Ownership;
 use crate::policy::cost_model::Measure;
@@ -63,6 +66,10 @@ pub struct Ticker {
     written: [Written; 2],
     /// The tenants that are charged with others than before, and at which of their places, until that is in force.
     replaced: Vec<(u32, [bool; 2])>,
+    /// The limits that tenants share with other gates, if they do.
+    shared: Option<SharedLimits>,
+    /// By tenant in use: the rate in force of its quota, and whether that is a part of a limit that it shares.
+    rates: Vec<(Rate, bool)>,
     /// Ticks until what the last configuration alone used is cleared.
     sweep_in: Option<u8>,
     last: Option<Nanos>,
@@ -102,10 +109,15 @@ impl Ticker {
             slots: Vec::new(),
             written: Default::default(),
             replaced: Vec::new(),
+            shared: None,
+            rates: Vec::new(),
             sweep_in: None,
             last: None,
         };
+        let in_force: Vec<_> =
+            layout.tenants.iter().map(|tenant| rate_in_force(&this.maps, tenant)).collect();
         this.install(layout, rules)?;
+        this.rates = in_force;
         Ok(this)
     }
 
@@ -154,6 +166,13 @@ impl Ticker {
         self.view = layout.view;
         self.rules = rules;
         self.sweep_in = Some(2);
+        let before: HashMap<u32, (Rate, bool)> =
+            self.tenants.iter().map(|tenant| tenant.id).zip(self.rates.drain(..)).collect();
+        let rate = |tenant: &super::layout::Tenant| {
+            let before = before.get(&tenant.id).filter(|_| !tenant.fresh);
+            before.copied().unwrap_or((tenant.state.quota.rate, false))
+        };
+        self.rates = layout.tenants.iter().map(rate).collect();
         self.tenants =
             layout.tenants.iter().map(|tenant| ActiveTenant { id: tenant.id, base: tenant.state }).collect();
         self.snapshots = vec![TenantSnapshot::default(); self.tenants.len()];
@@ -161,7 +180,21 @@ impl Ticker {
         let unknown =
             || Written { tenants: vec![None; self.tenants.len()], services: vec![None; self.slots.len()] };
         self.written = [unknown(), unknown()];
+        self.share(self.shared.as_ref().map(|shared| shared.book().clone()));
         Ok(())
+    }
+
+    /// Shares the limits of tenants with other gates from now on, by this book, or no longer.
+    pub fn share(&mut self, book: Option<SharedBook>) {
+        let tenants = || -> Vec<_> {
+            let named =
+                |tenant: &ActiveTenant| (tenant.id, self.maps.tenant_name(tenant.id), tenant.base.parents);
+            self.tenants.iter().map(named).collect()
+        };
+        self.shared = book.map(|book| SharedLimits::new(book, &self.maps, &tenants()));
+        if self.shared.is_none() {
+            self.snapshots.iter_mut().for_each(|snapshot| snapshot.grant = None);
+        }
     }
 
     /// One tick at `now`, on gate's clock, with what is known of the services: returns the generation that it
@@ -173,6 +206,9 @@ impl Ticker {
     pub fn tick(&mut self, now: Nanos, services: &[ServiceSnapshot]) -> Result<u64, Lost> {
         self.owned()?;
         self.observe();
+        if let Some(shared) = &mut self.shared {
+            shared.exchange(&self.maps, &self.demand, now, &mut self.snapshots);
+        }
         let interval = now.saturating_sub(self.last.replace(now).unwrap_or(now));
         for (state, tenant) in self.states.iter_mut().zip(&self.tenants) {
             *state = tenant.base;
@@ -183,6 +219,7 @@ impl Ticker {
         }
         let generation = self.maps.generation().wrapping_add(1);
         self.apply(generation);
+        self.change_rates(now);
         self.disown();
         if let Some(left) = self.sweep_in.take() {
             match left.checked_sub(1) {
@@ -292,9 +329,9 @@ impl Ticker {
     fn observe(&mut self) {
         self.demand.read(&self.maps);
         for (snapshot, tenant) in self.snapshots.iter_mut().zip(&self.tenants) {
-            let (offered_mru, asked_mru) = self.demand.since(tenant.id);
+            let Since { offered_mru, asked_mru, .. } = self.demand.since(tenant.id);
             let quota_tat = self.maps.quota_tat(tenant.id as usize).load(Ordering::Relaxed);
-            *snapshot = TenantSnapshot { quota_tat, offered_mru, asked_mru };
+            *snapshot = TenantSnapshot { quota_tat, offered_mru, asked_mru, ..*snapshot };
         }
     }
 
@@ -321,6 +358,23 @@ impl Ticker {
         self.maps.publish(generation);
     }
 
+    /// Changes the buckets of tenants whose part of a limit has another rate now, so that what was taken out of them is still out.
+    fn change_rates(&mut self, now: Nanos) {
+        let tenants = self.tenants.iter().zip(&self.snapshots).zip(&self.states);
+        for (((tenant, snapshot), state), (rate, is_part)) in tenants.zip(&mut self.rates) {
+            let is_part_now = snapshot.grant.is_some();
+            let from = *rate;
+            let to = state.quota.rate;
+            if from != to && (*is_part || is_part_now) {
+                let word = self.maps.quota_tat(tenant.id as usize);
+                let change = |tat| Some(at_another_rate(tat, now.0, from, to));
+                // Only ever fails to find another value, and then tries again.
+                let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
+            }
+            (*rate, *is_part) = (to, is_part_now);
+        }
+    }
+
     /// Notes what was counted at places that others have from now on.
     fn disown(&mut self) {
         for (id, places) in self.replaced.drain(..) {
@@ -341,6 +395,17 @@ impl Ticker {
             self.maps.tenants.store_at(id, offset_of!(Tenant, name), &Name::EMPTY);
         }
     }
+}
+
+/// The rate of a tenant's quota as the maps have it, and whether that is a part of a limit: if it is not what the configuration says,
+/// another gate has put it there.
+fn rate_in_force(maps: &Maps, tenant: &super::layout::Tenant) -> (Rate, bool) {
+    let configured = tenant.state.quota.rate;
+    if tenant.fresh {
+        return (configured, false);
+    }
+    let rate = maps.quota_rate(tenant.id);
+    (rate, rate != configured)
 }
 
 /// The tenants that this layout charges with others than those in force, and at which of their places.

@@ -15,6 +15,7 @@
 //! - `admin`: the sockets that show what is known and accept changes.
 //! - `envoy`: the server that Envoys ask.
 //! - `attached`: the program at its interfaces; `interfaces`: which these are; `local`: the addresses at which connections end here.
+//! - `fleet`: the owners of limits that it shares with other gates.
 //! - `trace`: the steps of one source's packets, printed.
 //! - `service_manager`: what systemd is told, and the gate that it gets next.
 //! - `settings`, `options`, `descriptors`, `signals`, `allocator`: what the others are started with.
@@ -31,6 +32,7 @@ mod descriptors;
 mod draining;
 mod envoy;
 mod error;
+mod fleet;
 mod interfaces;
 mod local;
 mod options;

@@ -25,6 +25,7 @@ use crate::control::tick::Ticker;
 use crate::control::verdicts::Verdicts;
 use crate::control::watch::Watch;
 use crate::dispatcher::{self, Dispatcher, ServiceMetrics};
+use crate::fleet::gate::reporter::Reporter;
 use crate::kernel::owner::{Ownership, Predecessor};
 use crate::kernel::{CpuWatch, Heartbeat, Maps, Migration};
 use crate::probe::Prober;
@@ -66,6 +67,8 @@ pub(super) struct Daemon {
     /// The numbers of the tenants that the gate before this one had: it may have clients of theirs.
     pub(super) inherited_tenants: HashSet<u32>,
     pub(super) service_manager: ServiceManager,
+    /// Reports to the owners of limits that this gate shares with others.
+    pub(super) reporter: Option<Reporter>,
     pub(super) _heartbeat: Heartbeat,
 }
 
@@ -115,6 +118,7 @@ impl Daemon {
         let now = now(&self.maps);
         let services = self.watch.tick(now, |service| self.ticker.is_overloaded(service));
         let generation = self.ticker.tick(now, &services)?;
+        self.reporter.iter().for_each(Reporter::tick);
         if let Err(error) = self.cpus.tick(&self.maps) {
             // CPUs that have come since count in the row that all share.
             tracing::debug!(error = &error as &dyn std::error::Error, "reading which CPUs are online");
@@ -161,7 +165,17 @@ impl Daemon {
     pub(super) async fn hand_over(self, signals: &mut Signals) {
         let drain = self.changes.config().gate.drain;
         let Self {
-            maps, ownership, attached, dispatcher, envoy, changes, prober, ticker, _heartbeat, ..
+            maps,
+            ownership,
+            attached,
+            dispatcher,
+            envoy,
+            changes,
+            prober,
+            ticker,
+            reporter,
+            _heartbeat,
+            ..
         } = self;
         // Where there is no XDP the other gate does not know of this one's sockets.
         let other_sockets = attached.is_none();
@@ -176,7 +190,7 @@ impl Daemon {
         };
         dispatcher.start_draining();
         // From here on only the dispatcher writes to the maps: to buckets, which all may change, and counters.
-        drop((ticker, _heartbeat));
+        drop((ticker, reporter, _heartbeat));
         ownership.give_up(&*maps);
         // Nothing else is served but its clients.
         drop((changes, prober));

@@ -15,7 +15,7 @@ use super::process::Daemon;
 use super::service_manager::ServiceManager;
 use super::settings::{hot_key_limits, hot_per_sec, now, prober, rules, sizes};
 use super::trace;
-use super::{admin, descriptors, interfaces, local};
+use super::{admin, descriptors, fleet, interfaces, local};
 use crate::clock;
 use crate::config::{self, Config};
 use crate::control::board::Board;
@@ -154,6 +154,7 @@ impl Daemon {
         while ticker.stabilising() {
             ticker.tick(now(&maps), &[])?;
         }
+        let reporter = fleet::join(config, &maps, &mut ticker)?;
         let heartbeat = Heartbeat::start(Arc::clone(&maps), ownership, config.gate.stale_after)
             .map_err(|source| Error::System { what: "starting the heartbeat", source })?;
         let mut cpus = CpuWatch::new()?;
@@ -192,6 +193,7 @@ impl Daemon {
             migrating: None,
             inherited_tenants: HashSet::new(),
             service_manager: ServiceManager::from_environment(),
+            reporter,
             _heartbeat: heartbeat,
         };
         daemon.listen_to_admin(port)?;

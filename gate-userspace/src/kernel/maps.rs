@@ -10,7 +10,7 @@ use gate_common::abi::{
     self, ABI_VERSION, Block, Clock, Control, CounterLine, Cpu, Name, Ports, RareCounters, Service,
     ServiceState, Tenant, TenantLine, TenantState, TopKey, View, maps, touched_words,
 };
-use gate_common::token_bucket::Limits;
+use gate_common::token_bucket::{Limits, Rate};
 use gate_common::units::Nanos;
 
 use super::arrays::{array, data_of, data_of_pin, require_pins};
@@ -261,6 +261,14 @@ impl Maps {
         let bank = offset_of!(Tenant, banks) + abi::bank_of(self.generation()) * size_of::<TenantState>();
         let state: TenantState = self.tenants.load_at(tenant as usize, bank);
         state.parents
+    }
+
+    /// The rate of a tenant's quota in force.
+    #[must_use]
+    pub fn quota_rate(&self, tenant: u32) -> Rate {
+        let bank = offset_of!(Tenant, banks) + abi::bank_of(self.generation()) * size_of::<TenantState>();
+        let state: TenantState = self.tenants.load_at(tenant as usize, bank);
+        state.quota.rate
     }
 
     /// A tenant's name; empty of nobody, and of a number that there is no room for.

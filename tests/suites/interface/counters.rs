@@ -14,7 +14,7 @@ use gate_tests::packet::Packet;
 use gate_tests::privilege;
 use gate_tests::world::{Plan, UDP, World, pin, service, tenant};
 use gate_userspace::config::Config;
-use gate_userspace::control::demand::Demand;
+use gate_userspace::control::demand::{Demand, Since};
 use gate_userspace::control::sizes::{counter_bytes, sizes};
 use gate_userspace::kernel::{Cpus, Maps, Rows, Sizes};
 
@@ -122,11 +122,13 @@ fn ten_thousand_tenants_on_64_cpus_are_counted_exactly() {
         };
         assert_eq!((counted.passed, counted.refused_in_all()), (passed, CPUS - passed), "{id}: {counted:?}");
         assert!(refused.is_none_or(|reason| counted.refused[reason.index()] == CPUS - passed), "{counted:?}");
-        assert_eq!(demand.since(id), (counted.charged_mru + counted.refused_mru, 0), "{id}");
+        let charged_mru = counted.charged_mru;
+        let offered_mru = charged_mru + counted.refused_mru;
+        assert_eq!(demand.since(id), Since { offered_mru, charged_mru, asked_mru: 0 }, "{id}");
     }
     // What was touched is read once more, and then nothing.
     assert_eq!(demand.read(maps), CPUS as usize * TENANTS as usize);
-    assert!((1..=TENANTS).all(|id| demand.since(id) == (0, 0)));
+    assert!((1..=TENANTS).all(|id| demand.since(id) == Since::default()));
     assert_eq!(demand.read(maps), 0);
 }
 
@@ -196,11 +198,11 @@ fn ticks_miss_no_count_while_rows_are_given_and_taken() {
         while !over.load(Ordering::Acquire) {
             maps.set_row(0, rows.next().unwrap());
             demand.read(maps);
-            (0..4).for_each(|id| seen[id as usize] += demand.since(id).0);
+            (0..4).for_each(|id| seen[id as usize] += demand.since(id).offered_mru);
         }
         for _ in 0..2 {
             demand.read(maps);
-            (0..4).for_each(|id| seen[id as usize] += demand.since(id).0);
+            (0..4).for_each(|id| seen[id as usize] += demand.since(id).offered_mru);
         }
     });
     for (id, &seen) in seen.iter().enumerate().skip(1) {

@@ -19,7 +19,9 @@ pub(crate) fn sources(path: &Path) -> Vec<PathBuf> {
 
 fn collect(path: &Path, found: &mut Vec<PathBuf>) {
     if path.is_file() {
-        found.extend(path.extension().is_some_and(|extension| extension == "rs").then(|| path.to_owned()));
+        let is_written = !path.ends_with("generated.rs");
+        let is_source = path.extension().is_some_and(|extension| extension == "rs");
+        found.extend((is_source && is_written).then(|| path.to_owned()));
         return;
     }
     let Ok(entries) = fs::read_dir(path) else { return };

@@ -19,6 +19,7 @@ const PROGRAMS: &[(&str, &str, Purpose)] = &[
     ("curl", "curl", Purpose::Test),
     ("pip3", "python3-pip", Purpose::Test),
     ("openssl", "openssl", Purpose::Test),
+    ("protoc", "protobuf-compiler", Purpose::Test),
     ("nginx", "nginx-light", Purpose::Test),
     (
         "/usr/lib/nginx/modules/ngx_http_image_filter_module.so",

@@ -355,7 +355,7 @@ fn every_key_is_documented_and_every_documented_key_is_known() {
             &format!("price.{alien}hot_keys.{alien}cache.{alien}process.{alien}shedding.{alien}probe.{alien}{alien}listen"),
         )
         .replace("name = \"polite\"", &format!("{alien}name = \"polite\""))
-        + &format!("[[limit]]\n{alien}[envoy]\n{alien}");
+        + &format!("[[limit]]\n{alien}[envoy]\n{alien}[fleet]\n{alien}");
     let faults = Config::parse("gate.toml", &broken).unwrap_err().faults;
     let mut known: Vec<_> = faults
         .iter()

@@ -48,11 +48,52 @@ fn staying_away_never_refuses_what_the_bucket_admits() {
 }
 
 #[test]
+fn a_tenant_is_held_to_the_part_that_gate_may_give_out() {
+    let grant = |per_sec, burst| Grant { per_sec, burst, max_debt: 200_000, reject_for: Nanos::ZERO };
+    let quota = Limits::new(1_000_000, BURST);
+    for (grant, expected) in [
+        (grant(2_000_000, 1_000), quota),
+        (grant(1_000_000, 1_000), quota),
+        // A quarter of the rate takes four times as long for the same burst and debt.
+        (grant(250_000, 100_000), Limits { max_debt_ns: 8 * BURST, ..Limits::new(250_000, 4 * BURST) }),
+        (grant(250_000, 25_000), Limits { max_debt_ns: 8 * BURST, ..Limits::new(250_000, BURST) }),
+        // Never a larger burst than its own.
+        (grant(500_000, 500_000), Limits { max_debt_ns: 4 * BURST, ..Limits::new(500_000, 2 * BURST) }),
+    ] {
+        let tenant = TenantSnapshot { grant: Some(grant), ..TenantSnapshot::default() };
+        assert_eq!(decided(&rules(false), tenant).quota, expected, "{grant:?}");
+    }
+    let rejected = Grant { reject_for: Nanos::from_millis(300), ..grant(1, 1_000) };
+    let tenant = TenantSnapshot { grant: Some(rejected), ..TenantSnapshot::default() };
+    assert_eq!(decided(&rules(false), tenant).reject_until_ns, NOW.0 + 300_000_000);
+}
+
+#[test]
+fn a_part_next_to_nothing_makes_nobody_deep_in_debt() {
+    let rules = Rules { tcp_in_debt: TcpAction::DropData, ..rules(false) };
+    let grant = Grant { per_sec: 1, burst: 1_000, max_debt: 1_000, reject_for: Nanos::ZERO };
+    let tenant = TenantSnapshot { asked_mru: 2_000, grant: Some(grant), ..TenantSnapshot::default() };
+    let mut states = [TenantState { quota: Limits::new(1_000_000, BURST), ..TenantState::default() }];
+    let mut memory = Memory { debts: vec![DeepDebt::default()], ..Memory::default() };
+    for tick in 0..200 {
+        let now = NOW.saturating_add(Nanos(tick * TICK.0));
+        let snapshot = Snapshot { now, interval: TICK, tenants: &[tenant], services: &[] };
+        states[0].quota = Limits::new(1_000_000, BURST);
+        decide(&rules, &snapshot, &mut memory, &mut states);
+        assert_eq!(states[0].tcp_action, TcpAction::None as u8);
+    }
+}
+
+#[test]
 fn what_the_operator_says_of_a_tenant_stays_whatever_is_decided() {
     let quota = Limits::new(1_000_000, BURST);
     let multiplier = Multiplier::from_int(4).0;
-    let in_trouble =
-        TenantSnapshot { quota_tat: NOW.0 + 3 * BURST, offered_mru: 400_000, asked_mru: 400_000 };
+    let in_trouble = TenantSnapshot {
+        quota_tat: NOW.0 + 3 * BURST,
+        offered_mru: 400_000,
+        asked_mru: 400_000,
+        grant: None,
+    };
     for tenant in [TenantSnapshot::default(), in_trouble] {
         for (flags, may_reject) in [(0, true), (tenant_flags::PENALTY | tenant_flags::CANDIDATE, false)] {
             let before = TenantState { quota, multiplier, flags, ..TenantState::default() };
@@ -93,8 +134,8 @@ fn only_requests_over_connections_cost_new_connections() {
         })
     };
     // 100 RU a tick: its quota; twice as much; and all that can be forged.
-    let asking = |asked_mru| TenantSnapshot { asked_mru, offered_mru: asked_mru, quota_tat: 0 };
-    let forged = TenantSnapshot { quota_tat: u64::MAX, offered_mru: u64::MAX, asked_mru: 0 };
+    let asking = |asked_mru| TenantSnapshot { asked_mru, offered_mru: asked_mru, quota_tat: 0, grant: None };
+    let forged = TenantSnapshot { quota_tat: u64::MAX, offered_mru: u64::MAX, asked_mru: 0, grant: None };
     for (tenant, ticks, is_deep) in [
         (asking(100_000), 100_000, false),
         (asking(200_000), 100, false),

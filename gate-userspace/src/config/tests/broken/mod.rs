@@ -186,7 +186,7 @@ const DOCUMENT: &[Broken] = &[
     (
         "[gate]",
         "[server]\nport = 1\n[gate]",
-        &["1: server: unknown key; known here: envoy, gate, limit, service, tenant"],
+        &["1: server: unknown key; known here: envoy, fleet, gate, limit, service, tenant"],
     ),
     (
         "[[tenant]]\nname = \"polite\"",

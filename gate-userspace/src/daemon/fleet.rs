@@ -1,0 +1,33 @@
+//! The owners of limits that this gate shares with others.
+
+use super::error::Error;
+use super::settings::now;
+use crate::clock;
+use crate::config::Config;
+use crate::control::tick::Ticker;
+use crate::fleet::gate::book::{Book, Settings};
+use crate::fleet::gate::reporter::Reporter;
+use crate::fleet::gate::shared::SharedBook;
+use crate::kernel::Maps;
+
+/// Begins to report to the owners that the configuration names, if it does.
+pub(super) fn join(config: &Config, maps: &Maps, ticker: &mut Ticker) -> Result<Option<Reporter>, Error> {
+    let Some(fleet) = &config.fleet else { return Ok(None) };
+    let settings = Settings {
+        owners: fleet.owners.iter().map(ToString::to_string).collect(),
+        interval: config.gate.tick,
+        on_lost: fleet.on_lost,
+    };
+    let name = fleet.name.clone().unwrap_or_else(host_name);
+    let book = SharedBook::new(Book::new(settings, now(maps), clock::entropy));
+    ticker.share(Some(book.clone()));
+    let reporter = Reporter::start(&book, &name, maps.clock());
+    reporter
+        .map(Some)
+        .map_err(|source| Error::System { what: "starting the reports to the owners of limits", source })
+}
+
+fn host_name() -> String {
+    let name = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+    name.filter(|name| !name.is_empty()).unwrap_or_else(|| "gate".to_owned())
+}

@@ -1,0 +1,265 @@
+//! The book of a gate in a fleet: a line for each limit, with what was given out since the last report, and what the limit's owner
+//! said that may be given out.
+//!
+//! **Loss.** What an owner said holds until [`KEPT`] intervals have passed without another word of its. Then gate takes its
+//! part of the limit as one of as many gates as there were (or its own quota, as configured).
+//!
+//! **Invariants.** Pure: time is an argument. A charge is in exactly one report, which is charged once.
+
+use std::collections::HashMap;
+
+use gate_common::units::{MilliRu, Nanos};
+
+use super::link::{Entry, Link, Unfit};
+use super::owners::owner_of;
+use crate::fleet::wire::{Answer, Introduction, Limit, Report, Welcome};
+use crate::limits::Name;
+
+/// The part of a limit that a gate may give out by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Thousandths of a request unit per second; at least 1.
+    pub per_sec: u64,
+    /// The most at once, in thousandths of a request unit.
+    pub burst: u64,
+    /// The largest debt, in thousandths of a request unit.
+    pub max_debt: u64,
+    /// Nothing for so long.
+    pub reject_for: Nanos,
+}
+
+/// The quota of a limit whose owner is lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnLost {
+    /// The limit, divided by the number of gates.
+    #[default]
+    Share,
+    /// This gate's own quota.
+    Local,
+}
+
+/// How the book is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The owners' addresses; at least one.
+    pub owners: Vec<String>,
+    /// Time between two reports.
+    pub interval: Nanos,
+    /// The quota without an owner.
+    pub on_lost: OnLost,
+}
+
+/// The book. See the [module](self).
+#[derive(Debug)]
+pub struct Book {
+    settings: Settings,
+    lines: Vec<Line>,
+    by_name: HashMap<Name, u32>,
+    /// By owner.
+    links: Vec<Link>,
+}
+
+#[derive(Debug)]
+struct Line {
+    name: Name,
+    owner: usize,
+    handle: Option<u32>,
+    charged: u64,
+    refused: u64,
+    answer: LastAnswer,
+    /// When the bucket will be full, as the owner last said.
+    full_at: Nanos,
+}
+
+/// The last answer of a limit's owner.
+#[derive(Clone, Copy, Debug, Default)]
+struct LastAnswer {
+    /// `None` if it has said nothing, or that there is no such limit.
+    limit: Option<Limit>,
+    limited: Option<Limited>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Limited {
+    per_sec: u64,
+    burst: u64,
+    reject_until: Nanos,
+}
+
+/// How a session goes on.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Resumed {
+    /// As before; with the report that was not answered, to be sent again.
+    Known(Option<Report>),
+    /// From the beginning: the connection has to be made anew.
+    Anew,
+}
+
+impl Book {
+    /// An empty book. `draw` draws a number that nobody else draws, for a session.
+    #[must_use]
+    pub fn new(settings: Settings, now: Nanos, mut draw: impl FnMut() -> u64) -> Self {
+        let links = settings.owners.iter().map(|_| Link::new(draw(), now)).collect();
+        Self { settings, lines: Vec::new(), by_name: HashMap::new(), links }
+    }
+
+    /// How it is kept.
+    #[must_use]
+    pub const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The line of a limit, made if there is none.
+    pub fn line(&mut self, name: &Name) -> u32 {
+        if let Some(&line) = self.by_name.get(name) {
+            return line;
+        }
+        let place = self.lines.len() as u32;
+        self.lines.push(Line {
+            name: name.clone(),
+            owner: owner_of(name.as_str(), &self.settings.owners),
+            handle: None,
+            charged: 0,
+            refused: 0,
+            answer: LastAnswer::default(),
+            full_at: Nanos::ZERO,
+        });
+        self.by_name.insert(name.clone(), place);
+        place
+    }
+
+    /// Notes what was given out, and refused for this limit's sake, in thousandths of a request unit.
+    pub fn count(&mut self, line: u32, charged: u64, refused: u64) {
+        if let Some(line) = self.lines.get_mut(line as usize) {
+            line.charged = line.charged.saturating_add(charged);
+            line.refused = line.refused.saturating_add(refused);
+        }
+    }
+
+    /// The part of a limit that may be given out; `None` if that is gate's own affair.
+    #[must_use]
+    pub fn grant(&self, line: u32, now: Nanos) -> Option<Grant> {
+        let line = self.lines.get(line as usize)?;
+        let limit = line.answer.limit?;
+        let link = &self.links[line.owner];
+        let amount = |time_us: u64| {
+            let amount = u128::from(time_us) * u128::from(limit.per_sec) / 1_000_000;
+            u64::try_from(amount).unwrap_or(u64::MAX)
+        };
+        let burst = amount(limit.burst_us);
+        let max_debt = amount(limit.max_debt_us);
+        let whole = Grant { per_sec: limit.per_sec, burst, max_debt, reject_for: Nanos::ZERO };
+        if self.is_lost(link, now) {
+            let gates = u64::from(link.gates().max(1));
+            return (self.settings.on_lost == OnLost::Share).then(|| Grant {
+                per_sec: (limit.per_sec / gates).max(1),
+                burst: (burst / gates).max(MilliRu::ONE_RU.0.into()),
+                ..whole
+            });
+        }
+        Some(line.answer.limited.map_or(whole, |limited| Grant {
+            per_sec: limited.per_sec,
+            burst: limited.burst,
+            max_debt,
+            reject_for: limited.reject_until.saturating_sub(now),
+        }))
+    }
+
+    /// True if an owner has not answered for too long.
+    #[must_use]
+    pub fn has_lost(&self, owner: usize, now: Nanos) -> bool {
+        self.links.get(owner).is_none_or(|link| self.is_lost(link, now))
+    }
+
+    fn is_lost(&self, link: &Link, now: Nanos) -> bool {
+        let kept = Nanos(self.settings.interval.0.saturating_mul(KEPT));
+        link.answered().is_none_or(|answered| now > answered.saturating_add(kept))
+    }
+
+    /// The first words on a stream to an owner.
+    #[must_use]
+    pub fn hello(&self, owner: usize, gate: &str) -> Report {
+        self.links[owner].hello(gate, self.settings.interval)
+    }
+
+    /// Takes in an owner's first words. If it does not know the session, another one begins, which is called `session`, and in which
+    /// what was not answered is reported again.
+    pub fn resume(&mut self, owner: usize, welcome: &Welcome, session: u64) -> Resumed {
+        let link = &mut self.links[owner];
+        if link.is_known(welcome) {
+            return Resumed::Known(link.outstanding().cloned());
+        }
+        for entry in link.restart(session) {
+            self.count(entry.line, entry.charged, entry.refused);
+        }
+        self.lines.iter_mut().filter(|line| line.owner == owner).for_each(|line| line.handle = None);
+        Resumed::Anew
+    }
+
+    /// True if the last report to an owner is not answered yet.
+    #[must_use]
+    pub fn is_waiting(&self, owner: usize) -> bool {
+        self.links[owner].is_waiting()
+    }
+
+    /// The next report to an owner; `None` while one is not answered. Reported are lines in which something has happened, in which
+    /// gate has a part, and that the owner does not know although there is a debt.
+    pub fn report(&mut self, owner: usize, now: Nanos) -> Option<Report> {
+        let link = self.links.get_mut(owner).filter(|link| !link.is_waiting())?;
+        let lines = &mut self.lines;
+        let mut entries = Vec::new();
+        for (place, line) in lines.iter_mut().enumerate().filter(|(_, line)| line.owner == owner) {
+            let has_debt = line.handle.is_none() && line.full_at > now;
+            if line.charged > 0 || line.refused > 0 || line.answer.limited.is_some() || has_debt {
+                entries.push(Entry {
+                    line: place as u32,
+                    charged: std::mem::take(&mut line.charged),
+                    refused: std::mem::take(&mut line.refused),
+                    handle: line.handle,
+                });
+            }
+            if entries.len() == MOST_ENTRIES {
+                break;
+            }
+        }
+        Some(link.report(now, entries, |place, handle| {
+            let line = &mut lines[place as usize];
+            line.handle = Some(handle);
+            let full_in_us = line.full_at.saturating_sub(now).0 / 1_000;
+            Introduction { name: line.name.as_str().to_owned(), full_in_us }
+        }))
+    }
+
+    /// Takes in an answer.
+    ///
+    /// # Errors
+    ///
+    /// [`Unfit`].
+    pub fn answer(&mut self, owner: usize, now: Nanos, answer: &Answer) -> Result<(), Unfit> {
+        let link = self.links.get_mut(owner).ok_or(Unfit)?;
+        let entries = link.answer(now, answer)?;
+        for limit in &answer.limits {
+            let line = link.line(limit.handle).and_then(|line| self.lines.get_mut(line as usize));
+            line.ok_or(Unfit)?.answer.limit = (limit.per_sec > 0).then_some(*limit);
+        }
+        for (place, entry) in entries.iter().enumerate() {
+            let Some(line) = self.lines.get_mut(entry.line as usize) else { continue };
+            let in_micros = |micros: u64| now.saturating_add(Nanos::from_micros(micros.min(MOST_US)));
+            let per_sec = answer.per_sec[place];
+            line.answer.limited = (per_sec > 0).then(|| Limited {
+                per_sec,
+                burst: answer.burst[place],
+                reject_until: in_micros(answer.reject_for_us[place]),
+            });
+            line.full_at = in_micros(answer.full_in_us[place]);
+        }
+        Ok(())
+    }
+}
+
+/// Intervals without an answer until an owner is lost: one until the next answer is due, and two in which the last one is kept.
+pub const KEPT: u64 = 3;
+/// The most that one report holds.
+const MOST_ENTRIES: usize = 100_000;
+/// The longest time that an owner is believed: an hour.
+const MOST_US: u64 = 3_600_000_000;

@@ -1,0 +1,164 @@
+//! A gate's session with one owner: numbers, handles, and the report that is not answered yet.
+//!
+//! A report is sent again, unchanged, until it is answered, and the owner charges it once. An owner that does not know the session
+//! lost its accounts: a new session begins, in which the names are introduced with the debts that gate knows of.
+
+use gate_common::units::Nanos;
+
+use crate::fleet::wire::{Answer, Hello, Introduction, Report, VERSION, Welcome, pack};
+
+/// One line of the book in a report.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    /// The line.
+    pub(super) line: u32,
+    pub(super) charged: u64,
+    pub(super) refused: u64,
+    /// `None` if it has to be introduced.
+    pub(super) handle: Option<u32>,
+}
+
+/// A session with one owner.
+#[derive(Debug)]
+pub(super) struct Link {
+    session: u64,
+    /// The number of the last report that was made.
+    number: u64,
+    /// By handle: the line.
+    lines: Vec<u32>,
+    outstanding: Option<Outstanding>,
+    /// The end of the time that the last report was about.
+    reported: Nanos,
+    /// The last answer; `None` if there was none.
+    answered: Option<Nanos>,
+    gates: u32,
+}
+
+#[derive(Debug)]
+struct Outstanding {
+    report: Report,
+    entries: Vec<Entry>,
+}
+
+/// An answer that does not fit the report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an answer that does not fit the report")]
+pub struct Unfit;
+
+impl Link {
+    /// No report yet; what is to be reported has happened since `now`.
+    pub(super) fn new(session: u64, now: Nanos) -> Self {
+        Self {
+            session,
+            number: 0,
+            lines: Vec::new(),
+            outstanding: None,
+            reported: now,
+            answered: None,
+            gates: 0,
+        }
+    }
+
+    /// The first words on a stream.
+    pub(super) fn hello(&self, gate: &str, interval: Nanos) -> Report {
+        let hello = Hello {
+            version: VERSION,
+            gate: gate.to_owned(),
+            session: self.session,
+            interval_us: interval.0 / 1_000,
+        };
+        Report { hello: Some(hello), ..Report::default() }
+    }
+
+    /// True if the session goes on after the owner's first words. If not, [`Link::restart`].
+    pub(super) fn is_known(&self, welcome: &Welcome) -> bool {
+        let before = self.number - u64::from(self.is_waiting());
+        (before..=self.number).contains(&welcome.charged)
+    }
+
+    /// Begins another session. Returns what was not answered: the owner that knew of it is no more.
+    pub(super) fn restart(&mut self, session: u64) -> Vec<Entry> {
+        let entries = self.outstanding.take().map(|outstanding| outstanding.entries);
+        (self.session, self.number) = (session, 0);
+        self.lines.clear();
+        entries.unwrap_or_default()
+    }
+
+    /// True if a report is not answered yet.
+    pub(super) const fn is_waiting(&self) -> bool {
+        self.outstanding.is_some()
+    }
+
+    /// The report that is not answered yet, to be sent again.
+    pub(super) fn outstanding(&self) -> Option<&Report> {
+        self.outstanding.as_ref().map(|outstanding| &outstanding.report)
+    }
+
+    /// Makes the next report. `introduce` introduces a line, which gets this handle.
+    pub(super) fn report(
+        &mut self,
+        now: Nanos,
+        mut entries: Vec<Entry>,
+        mut introduce: impl FnMut(u32, u32) -> Introduction,
+    ) -> Report {
+        let mut introductions = Vec::new();
+        let mut with_handles: Vec<(u32, Entry)> = Vec::with_capacity(entries.len());
+        for entry in entries.drain(..) {
+            let handle = entry.handle.unwrap_or_else(|| {
+                let handle = self.lines.len() as u32;
+                self.lines.push(entry.line);
+                introductions.push(introduce(entry.line, handle));
+                handle
+            });
+            with_handles.push((handle, entry));
+        }
+        with_handles.sort_unstable_by_key(|(handle, _)| *handle);
+        entries.extend(with_handles.iter().map(|(_, entry)| *entry));
+        self.number += 1;
+        let report = Report {
+            hello: None,
+            number: self.number,
+            within_us: now.saturating_sub(self.reported).0 / 1_000,
+            introductions,
+            handles: pack(with_handles.iter().map(|(handle, _)| *handle)),
+            charged: entries.iter().map(|entry| entry.charged).collect(),
+            refused: entries.iter().map(|entry| entry.refused).collect(),
+        };
+        self.reported = now;
+        self.outstanding = Some(Outstanding { report: report.clone(), entries });
+        report
+    }
+
+    /// Takes in the answer to the report. Returns what was reported, in the order of the answer.
+    ///
+    /// # Errors
+    ///
+    /// [`Unfit`].
+    pub(super) fn answer(&mut self, now: Nanos, answer: &Answer) -> Result<Vec<Entry>, Unfit> {
+        let outstanding = self.outstanding.take_if(|outstanding| {
+            let len = outstanding.entries.len();
+            let columns = [&answer.per_sec, &answer.burst, &answer.reject_for_us, &answer.full_in_us];
+            outstanding.report.number == answer.number
+                && columns.into_iter().all(|column| column.len() == len)
+        });
+        let outstanding = outstanding.ok_or(Unfit)?;
+        self.answered = Some(now);
+        self.gates = answer.gates;
+        Ok(outstanding.entries)
+    }
+
+    /// The line of a handle.
+    pub(super) fn line(&self, handle: u32) -> Option<u32> {
+        self.lines.get(handle as usize).copied()
+    }
+
+    /// When it was last answered; `None` if it never was.
+    pub(super) const fn answered(&self) -> Option<Nanos> {
+        self.answered
+    }
+
+    /// How many gates share the limits of this owner, as it said last; 0 if it has not.
+    pub(super) const fn gates(&self) -> u32 {
+        self.gates
+    }
+}

@@ -1,0 +1,213 @@
+//! The accounts: one for each name that a gate has introduced and a rule fits.
+//!
+//! **Locks.** Names are spread over shards, one for each core, whose locks are held for a look-up. An account has a lock of its
+//! own, held while one entry of a report is charged. None is held across an `await`.
+//!
+//! **Memory.** Accounts are bounded in number. One more takes the place of one that no session has a handle of and that is idle:
+//! its bucket is full and nobody is held back, so that it holds nothing that a new one would not. If there is none, the name
+//! gets no account, and what is charged under it counts nowhere.
+
+use std::collections::HashMap;
+use std::hash::BuildHasher;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use foldhash::fast::FixedState;
+use gate_common::token_bucket::Limits;
+use gate_common::units::Nanos;
+
+use super::counters::{Counters, Event};
+use crate::limits::{Name, Rules};
+use crate::policy::fleet_share::{FleetShares, Share, Used};
+
+/// All accounts of an owner.
+#[derive(Debug)]
+pub struct Accounts {
+    shards: Box<[Mutex<Shard>]>,
+    /// The most accounts of a shard.
+    most: usize,
+    hasher: FixedState,
+    rules: RwLock<Arc<Generation>>,
+    counters: Arc<Counters>,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    accounts: HashMap<Name, Arc<Account>>,
+    /// Names in the order in which their idleness is looked at.
+    order: std::collections::VecDeque<Name>,
+}
+
+/// The rules in force, and how many sets of them there were before.
+#[derive(Debug)]
+pub struct Generation {
+    /// Counts from 1.
+    pub number: u64,
+    /// The rules.
+    pub rules: Rules,
+}
+
+/// The account of one name.
+#[derive(Debug)]
+pub struct Account {
+    /// The name.
+    pub name: Name,
+    state: Mutex<State>,
+}
+
+/// The content of an account.
+#[derive(Debug)]
+pub struct State {
+    /// The policy's.
+    pub shares: FleetShares,
+    /// The limits, in thousandths of a request unit; `None` since no rule fits any more.
+    pub limits: Option<Limits>,
+    /// Charged in all, in thousandths of a request unit.
+    pub charged: u64,
+    /// Refused in all, in thousandths of a request unit.
+    pub refused: u64,
+}
+
+/// Why a name gets no account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Without {
+    /// No rule fits it.
+    Rule,
+    /// There is no room.
+    Room,
+}
+
+impl Account {
+    /// Its content.
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn new(limits: Limits) -> Self {
+        let shares = FleetShares::new(per_sec(&limits), Nanos(limits.burst_ns));
+        Self { shares, limits: Some(limits), charged: 0, refused: 0 }
+    }
+
+    /// Charges what a gate gave out.
+    pub fn report(&mut self, gate: u32, now: Nanos, used: Used) {
+        self.charged = self.charged.saturating_add(used.charged);
+        self.refused = self.refused.saturating_add(used.refused);
+        self.shares.report(gate, now, used);
+    }
+
+    /// The share of a gate that has just reported; the whole of no limit.
+    pub fn share(&mut self, gate: u32, now: Nanos) -> Share {
+        if self.limits.is_some() { self.shares.share(gate, now) } else { Share::Whole }
+    }
+}
+
+impl Accounts {
+    /// None yet, and never more than `most`.
+    #[must_use]
+    pub fn new(rules: Rules, most: usize, shards: usize, counters: Arc<Counters>) -> Self {
+        let shards = shards.max(1);
+        Self {
+            shards: (0..shards).map(|_| Mutex::default()).collect(),
+            most: most.div_ceil(shards).max(1),
+            hasher: FixedState::default(),
+            rules: RwLock::new(Arc::new(Generation { number: 1, rules })),
+            counters,
+        }
+    }
+
+    /// The rules in force.
+    #[must_use]
+    pub fn rules(&self) -> Arc<Generation> {
+        Arc::clone(&self.rules.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Puts other rules in force: what has been taken out of buckets is still out.
+    pub fn follow(&self, now: Nanos, rules: Rules) {
+        {
+            let mut current = self.rules.write().unwrap_or_else(PoisonError::into_inner);
+            *current = Arc::new(Generation { number: current.number + 1, rules });
+        }
+        let generation = self.rules();
+        for account in self.all() {
+            let limits = generation.rules.find(&account.name).map(|rule| rule.limits);
+            let mut state = account.lock();
+            if let Some(limits) = limits.filter(|_| state.limits != limits) {
+                state.shares.change(now, per_sec(&limits), Nanos(limits.burst_ns));
+            }
+            state.limits = limits;
+        }
+    }
+
+    /// The account of a name, made if it is not there.
+    ///
+    /// # Errors
+    ///
+    /// [`Without`].
+    pub fn account(&self, now: Nanos, name: &Name) -> Result<Arc<Account>, Without> {
+        let shard = &mut *self.shard(name);
+        if let Some(account) = shard.accounts.get(name) {
+            return Ok(Arc::clone(account));
+        }
+        let Some(limits) = self.rules().rules.find(name).map(|rule| rule.limits) else {
+            self.counters.count(Event::NameWithoutRule);
+            return Err(Without::Rule);
+        };
+        if shard.accounts.len() >= self.most && !shard.evict(now) {
+            self.counters.count(Event::NameWithoutRoom);
+            return Err(Without::Room);
+        }
+        let account = Arc::new(Account { name: name.clone(), state: Mutex::new(State::new(limits)) });
+        shard.accounts.insert(name.clone(), Arc::clone(&account));
+        shard.order.push_back(name.clone());
+        Ok(account)
+    }
+
+    /// All accounts, in no order.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<Account>> {
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            all.extend(lock(shard).accounts.values().cloned());
+        }
+        all
+    }
+
+    fn shard(&self, name: &Name) -> MutexGuard<'_, Shard> {
+        let hash = self.hasher.hash_one(name.as_str());
+        lock(&self.shards[hash as usize % self.shards.len()])
+    }
+}
+
+impl Shard {
+    /// Makes room for one more; looks at a few names each time.
+    fn evict(&mut self, now: Nanos) -> bool {
+        for _ in 0..LOOKS.min(self.order.len()) {
+            let Some(name) = self.order.pop_front() else { return false };
+            let is_idle = self
+                .accounts
+                .get(&name)
+                .is_some_and(|account| Arc::strong_count(account) == 1 && account.lock().shares.is_idle(now));
+            if is_idle {
+                self.accounts.remove(&name);
+                return true;
+            }
+            self.order.push_back(name);
+        }
+        false
+    }
+}
+
+fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The rate of limits, in thousandths of a request unit per second.
+pub(super) fn per_sec(limits: &Limits) -> u64 {
+    limits.rate.units_per_sec().unwrap_or(gate_common::token_bucket::Rate::MAX_PER_SEC)
+}
+
+/// The memory that an account takes with a name of usual length and one gate's part, in bytes.
+pub const ACCOUNT_BYTES: usize = 512;
+/// Idle accounts are looked for among so many at a time.
+const LOOKS: usize = 16;

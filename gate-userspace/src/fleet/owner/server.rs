@@ -1,0 +1,223 @@
+//! The owner's streams: each gate's reports, answered one by one.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gate_common::units::Nanos;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_stream::Stream;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::accounts::Accounts;
+use super::counters::{Counters, Event};
+use super::gates::{Denied, Gates};
+use super::session::Session;
+use crate::clock;
+use crate::fleet::wire::{
+    Account, Answer, Gate, Hello, MAX_MESSAGE, Quota, QuotaServer, Report, Share, ShowReply, ShowRequest,
+    VERSION, Welcome,
+};
+
+/// The accounts and gates that all streams share.
+#[derive(Debug)]
+pub struct Owner {
+    accounts: Arc<Accounts>,
+    counters: Arc<Counters>,
+    gates: Gates,
+}
+
+/// The service, as tonic wants it.
+#[derive(Clone, Debug)]
+struct Service(Arc<Owner>);
+
+type Answers = Pin<Box<dyn Stream<Item = Result<Answer, Status>> + Send>>;
+
+impl Owner {
+    /// An owner with these accounts.
+    #[must_use]
+    pub fn new(accounts: Arc<Accounts>, counters: Arc<Counters>) -> Arc<Self> {
+        Arc::new(Self { accounts, counters, gates: Gates::default() })
+    }
+
+    /// Gives back what gates were granted that have left. To be called several times a second.
+    pub fn release_left(&self) {
+        self.gates.release_left(clock::monotonic().saturating_sub(RELEASE_AFTER));
+    }
+
+    /// The service for a server of tonic's.
+    pub(super) fn service(self: &Arc<Self>) -> QuotaServer<impl Quota + use<>> {
+        QuotaServer::new(Service(Arc::clone(self))).max_decoding_message_size(MAX_MESSAGE)
+    }
+
+    fn turn_away(&self, status: Status) -> Status {
+        self.counters.count(Event::TurnedAway);
+        status
+    }
+
+    fn begin(&self, hello: &Hello) -> Result<Session, Status> {
+        if hello.version != VERSION {
+            let theirs = hello.version;
+            let message = format!("this owner speaks version {VERSION}, the gate version {theirs}");
+            return Err(self.turn_away(Status::failed_precondition(message)));
+        }
+        if !(1..=MOST_NAME).contains(&hello.gate.len()) || hello.gate.chars().any(char::is_control) {
+            return Err(self.turn_away(Status::invalid_argument("a gate needs a name of at most 256 bytes")));
+        }
+        let session = self.gates.take(clock::monotonic(), &hello.gate, hello.session);
+        session.map_err(|denied| {
+            self.turn_away(match denied {
+                Denied::Connected => Status::already_exists(format!(
+                    "a gate named {:?} is connected: name one otherwise",
+                    hello.gate
+                )),
+                Denied::TooMany => Status::resource_exhausted("too many gates"),
+            })
+        })
+    }
+
+    fn answer(&self, name: &str, session: &mut Session, report: &Report) -> Result<Answer, Status> {
+        let now = clock::monotonic();
+        let answer = session.report(&self.accounts, &self.counters, now, report);
+        let answer = answer.map_err(|fault| {
+            self.counters.count(Event::Fault);
+            tracing::warn!(gate = name, %fault, "the stream of a gate is ended");
+            Status::invalid_argument(fault.to_string())
+        })?;
+        self.gates.seen(now, name, session);
+        Ok(Answer { gates: self.gates.count(now) as u32, ..answer })
+    }
+
+    fn show(&self, request: &ShowRequest) -> ShowReply {
+        let now = clock::monotonic();
+        let known = self.gates.known();
+        let gate = |number| known.iter().find(|gate| gate.number == number).map(|gate| gate.name.clone());
+        let mut all = self.accounts.all();
+        let total = all.len() as u64;
+        all.retain(|account| account.name.as_str().starts_with(&request.prefix));
+        all.sort_unstable_by(|a, b| a.name.as_str().cmp(b.name.as_str()));
+        let rules = self.accounts.rules();
+        let shown = all.iter().take(request.limit.clamp(1, MOST_SHOWN) as usize).map(|account| {
+            let state = account.lock();
+            let rule = rules.rules.find(&account.name).map(|rule| rule.pattern.as_str().to_owned());
+            Account {
+                name: account.name.as_str().to_owned(),
+                rule: rule.unwrap_or_default(),
+                per_sec: state.limits.map_or(0, |limits| super::accounts::per_sec(&limits)),
+                burst_us: state.limits.map_or(0, |limits| limits.burst_ns / 1_000),
+                level: state.shares.left(now),
+                held_back: state.shares.is_held_back(now),
+                charged: state.charged,
+                refused: state.refused,
+                shares: state
+                    .shares
+                    .gates(now)
+                    .map(|(number, demand_per_sec, granted)| Share {
+                        gate: gate(number).unwrap_or_default(),
+                        demand_per_sec,
+                        granted_ppm: (granted * 1e6) as u32,
+                    })
+                    .collect(),
+            }
+        });
+        let accounts = shown.collect();
+        let gates = known.iter().map(|gate| Gate {
+            name: gate.name.clone(),
+            connected: gate.is_connected,
+            number: gate.charged,
+            limits: gate.names as u64,
+        });
+        ShowReply { accounts, total, gates: gates.collect() }
+    }
+}
+
+#[tonic::async_trait]
+impl Quota for Service {
+    type ExchangeStream = Answers;
+
+    async fn exchange(&self, request: Request<Streaming<Report>>) -> Result<Response<Answers>, Status> {
+        let owner = Arc::clone(&self.0);
+        let mut reports = request.into_inner();
+        let first = timeout(PATIENCE, reports.message()).await;
+        let first =
+            first.map_err(|_| owner.turn_away(Status::deadline_exceeded("no word from the gate")))??;
+        let Some(hello) = first.and_then(|first| first.hello) else {
+            return Err(owner.turn_away(Status::invalid_argument("the first message says who reports")));
+        };
+        let session = owner.begin(&hello)?;
+        owner.counters.count(Event::Connected);
+        tracing::info!(gate = hello.gate, resumed = session.charged > 0, "a gate reports");
+        let (answers, stream) = mpsc::channel(1);
+        let lease = Lease { owner, name: hello.gate.clone(), session: Some(session) };
+        tokio::spawn(lease.serve(hello, reports, answers));
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+
+    async fn show(&self, request: Request<ShowRequest>) -> Result<Response<ShowReply>, Status> {
+        Ok(Response::new(self.0.show(request.get_ref())))
+    }
+}
+
+/// A session while a stream has it.
+struct Lease {
+    owner: Arc<Owner>,
+    name: String,
+    session: Option<Session>,
+}
+
+impl Lease {
+    async fn serve(
+        mut self,
+        hello: Hello,
+        mut reports: Streaming<Report>,
+        answers: mpsc::Sender<Result<Answer, Status>>,
+    ) {
+        let Some(session) = &mut self.session else { return };
+        let welcome = Welcome { version: VERSION, charged: session.charged };
+        let mut answer = Ok(Answer { welcome: Some(welcome), ..Answer::default() });
+        let interval = Duration::from_micros(hello.interval_us.min(MOST_INTERVAL_US));
+        loop {
+            let has_ended = answer.is_err();
+            // Who does not read its answers is not waited for.
+            match timeout(PATIENCE, answers.send(answer)).await {
+                Ok(Ok(())) if !has_ended => {}
+                _ => return,
+            }
+            let report =
+                match timeout(Duration::from(RELEASE_AFTER).max(interval * 4), reports.message()).await {
+                    Ok(report) => report,
+                    Err(_) => {
+                        session.release();
+                        match timeout(PATIENCE.max(interval * 20), reports.message()).await {
+                            Ok(report) => report,
+                            Err(_) => return,
+                        }
+                    }
+                };
+            answer = match report {
+                Ok(Some(report)) => self.owner.answer(&self.name, session, &report),
+                Ok(None) | Err(_) => return,
+            };
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some(session) = self.session.take() {
+            self.owner.gates.put_back(clock::monotonic(), &self.name, session);
+            tracing::info!(gate = self.name, "a gate no longer reports");
+        }
+    }
+}
+
+/// The time without a report after which a gate's grants are given back.
+const RELEASE_AFTER: Nanos = Nanos::from_secs(1);
+/// The longest time that a gate may take for its first word, or to read an answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+const MOST_INTERVAL_US: u64 = 10_000_000;
+const MOST_NAME: usize = 256;
+/// The most accounts of one answer.
+const MOST_SHOWN: u32 = 10_000;

@@ -1,0 +1,205 @@
+//! One gate's session: its handles, its numbers, and what a report does.
+
+use std::sync::Arc;
+
+use gate_common::units::Nanos;
+
+use super::accounts::{Account, Accounts, per_sec};
+use super::counters::{Counters, Event};
+use crate::fleet::wire::{Answer, Introduction, Limit, Report, unpack};
+use crate::limits::Name;
+use crate::policy::fleet_share::{Share, Used};
+
+/// A gate's session with this owner. It outlives its streams.
+#[derive(Debug)]
+pub struct Session {
+    /// The number that the gate has drawn for it.
+    pub id: u64,
+    /// The gate's own number in all accounts.
+    pub gate: u32,
+    /// The number of the last report that was charged.
+    pub charged: u64,
+    /// By handle: the account, or the name that has none.
+    handles: Vec<Result<Arc<Account>, Name>>,
+    /// The rules that the gate knows its limits by.
+    rules: u64,
+}
+
+/// A report that does not hold together. The session goes on where it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// Neither the last number nor the one after it.
+    #[error("report {number} follows report {charged}")]
+    Number {
+        /// The one that came.
+        number: u64,
+        /// The last one.
+        charged: u64,
+    },
+    /// There is not one count for each handle.
+    #[error("{handles} handles with {charged} and {refused} counts")]
+    Columns {
+        /// How many handles.
+        handles: usize,
+        /// How many counts of charges.
+        charged: usize,
+        /// How many counts of refusals.
+        refused: usize,
+    },
+    /// Handles do not ascend, or were not introduced.
+    #[error("a handle that does not follow the last one, or was not introduced; {introduced} were")]
+    Handle {
+        /// How many were.
+        introduced: usize,
+    },
+    /// More names than a session may have.
+    #[error("more than {MOST_HANDLES} names in one session")]
+    Names,
+    /// A name that is none.
+    #[error("a name that is none: {0}")]
+    Name(crate::limits::NameError),
+}
+
+impl Session {
+    /// A session that has just begun.
+    #[must_use]
+    pub const fn new(id: u64, gate: u32) -> Self {
+        Self { id, gate, charged: 0, handles: Vec::new(), rules: 0 }
+    }
+
+    /// How many names it has handles of.
+    #[must_use]
+    pub fn names(&self) -> usize {
+        self.handles.len()
+    }
+
+    /// Charges a report, once, and answers it.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault`]; then nothing has changed.
+    pub fn report(
+        &mut self,
+        accounts: &Accounts,
+        counters: &Counters,
+        now: Nanos,
+        report: &Report,
+    ) -> Result<Answer, Fault> {
+        let is_new = match report.number {
+            number if number > 0 && number == self.charged => false,
+            number if Some(number) == self.charged.checked_add(1) => true,
+            number => return Err(Fault::Number { number, charged: self.charged }),
+        };
+        let names = self.check(report, is_new)?;
+        let introduced_from = self.handles.len() as u32;
+        let rules = accounts.rules().number;
+        if self.rules != rules {
+            self.find_accounts(accounts, now);
+        }
+        if is_new {
+            for (name, introduction) in names.iter().zip(&report.introductions) {
+                self.introduce(accounts, now, name, introduction);
+            }
+            self.charged = report.number;
+        }
+        counters.count(if is_new { Event::Report } else { Event::Repeated });
+        let mut answer = Answer { number: report.number, ..Answer::default() };
+        let within = Nanos::from_micros(report.within_us.min(MOST_WITHIN_US));
+        let used = report.charged.iter().zip(&report.refused);
+        for (handle, (&charged, &refused)) in unpack(&report.handles).zip(used) {
+            let account = handle.and_then(|handle| self.handles.get(handle as usize)?.as_ref().ok());
+            let Some(account) = account else {
+                push(&mut answer, now, Share::Whole, Nanos::ZERO);
+                continue;
+            };
+            let mut state = account.lock();
+            if is_new {
+                state.report(self.gate, now, Used { within, charged, refused });
+            }
+            let share = state.share(self.gate, now);
+            push(&mut answer, now, share, state.shares.full_in(now));
+        }
+        let from = if self.rules == rules && is_new { introduced_from } else { 0 };
+        self.rules = rules;
+        answer.limits = (from..self.handles.len() as u32).map(|handle| self.limit(handle)).collect();
+        Ok(answer)
+    }
+
+    /// Gives back all that it has been granted.
+    pub fn release(&self) {
+        for account in self.handles.iter().filter_map(|handle| handle.as_ref().ok()) {
+            account.lock().shares.release(self.gate);
+        }
+    }
+
+    /// The names that a report introduces, if it holds together.
+    fn check(&self, report: &Report, is_new: bool) -> Result<Vec<Name>, Fault> {
+        let handles = report.handles.len();
+        let charged = report.charged.len();
+        let refused = report.refused.len();
+        if charged != handles || refused != handles {
+            return Err(Fault::Columns { handles, charged, refused });
+        }
+        let more = if is_new { report.introductions.len() } else { 0 };
+        let introduced = self.handles.len() + more;
+        if introduced > MOST_HANDLES {
+            return Err(Fault::Names);
+        }
+        if unpack(&report.handles).any(|handle| handle.is_none_or(|handle| handle as usize >= introduced)) {
+            return Err(Fault::Handle { introduced });
+        }
+        let names = report.introductions.iter().take(more);
+        names.map(|introduction| Name::parse(&introduction.name).map_err(Fault::Name)).collect()
+    }
+
+    fn introduce(&mut self, accounts: &Accounts, now: Nanos, name: &Name, introduction: &Introduction) {
+        let account = accounts.account(now, name).map_err(|_| name.clone());
+        if let Ok(account) = &account {
+            let full_in = Nanos::from_micros(introduction.full_in_us.min(MOST_DEBT_US));
+            account.lock().shares.add_debt(now, full_in);
+        }
+        self.handles.push(account);
+    }
+
+    /// Looks once more for the accounts of names that had none.
+    fn find_accounts(&mut self, accounts: &Accounts, now: Nanos) {
+        for handle in &mut self.handles {
+            if let Err(name) = handle
+                && let Ok(account) = accounts.account(now, name)
+            {
+                *handle = Ok(account);
+            }
+        }
+    }
+
+    fn limit(&self, handle: u32) -> Limit {
+        let account = self.handles.get(handle as usize).and_then(|handle| handle.as_ref().ok());
+        let Some(limits) = account.and_then(|account| account.lock().limits) else {
+            return Limit { handle, ..Limit::default() };
+        };
+        Limit {
+            handle,
+            per_sec: per_sec(&limits),
+            burst_us: limits.burst_ns / 1_000,
+            max_debt_us: limits.max_debt_ns / 1_000,
+        }
+    }
+}
+
+fn push(answer: &mut Answer, now: Nanos, share: Share, full_in: Nanos) {
+    let (per_sec, burst, reject_for) = match share {
+        Share::Whole => (0, 0, Nanos::ZERO),
+        Share::Part { reject_until, per_sec, burst } => (per_sec, burst, reject_until.saturating_sub(now)),
+    };
+    answer.per_sec.push(per_sec);
+    answer.burst.push(burst);
+    answer.reject_for_us.push(reject_for.0.div_ceil(1_000));
+    answer.full_in_us.push(full_in.0.div_ceil(1_000));
+}
+
+/// The most names of one session.
+pub const MOST_HANDLES: usize = 1 << 20;
+/// The longest time that a report is taken to be about, in microseconds.
+const MOST_WITHIN_US: u64 = 60_000_000;
+/// The largest debt that a gate is believed, as the time that the limit takes to pay it: an hour, in microseconds.
+const MOST_DEBT_US: u64 = 3_600_000_000;

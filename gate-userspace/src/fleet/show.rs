@@ -1,0 +1,133 @@
+//! The accounts of an owner and its gates, for people.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde::Serialize;
+use tonic::transport::Endpoint;
+
+use super::wire::{MAX_MESSAGE, QuotaClient, ShowReply, ShowRequest};
+
+/// The accounts of an owner, and its gates.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Shown {
+    /// Accounts, by name.
+    pub accounts: Vec<Account>,
+    /// How many accounts there are in all.
+    pub total: u64,
+    /// The gates that report to it, by name.
+    pub gates: Vec<Gate>,
+}
+
+/// The account of a limit. Amounts are in request units.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Account {
+    /// Its name.
+    pub name: String,
+    /// The name or pattern that it has its limit from; empty since there is none.
+    pub rule: String,
+    /// The limit, per second.
+    pub per_sec_ru: f64,
+    /// The content of the bucket, below zero in debt.
+    pub left_ru: f64,
+    /// True while gates are held back to their shares.
+    pub is_held_back: bool,
+    /// Charged since the account was made.
+    pub charged_ru: f64,
+    /// Refused since the account was made.
+    pub refused_ru: f64,
+    /// By gate.
+    pub shares: Vec<Share>,
+}
+
+/// The share of a gate.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Share {
+    /// Its name.
+    pub gate: String,
+    /// The demand there, per second.
+    pub demand_ru: f64,
+    /// The proportion that it has been granted, from 0 to 1.
+    pub granted: f64,
+}
+
+/// A gate.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Gate {
+    /// Its name.
+    pub name: String,
+    /// True while it reports.
+    pub is_connected: bool,
+    /// The number of its last report.
+    pub reports: u64,
+    /// How many limits it has reported.
+    pub limits: u64,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is no connection.
+    #[error("no owner of limits answers at {0}: is `gate quota run` running there?")]
+    NoOwner(SocketAddr),
+    /// A refusal.
+    #[error("the owner at {0} refused: {1}")]
+    Refused(SocketAddr, String),
+    /// The system's.
+    #[error(transparent)]
+    System(#[from] std::io::Error),
+}
+
+/// Asks an owner for at most `limit` accounts whose names begin with `prefix`.
+///
+/// # Errors
+///
+/// [`Error`].
+pub fn ask(owner: SocketAddr, prefix: &str, limit: u32) -> Result<Shown, Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let no_owner = |_| Error::NoOwner(owner);
+    let endpoint = Endpoint::from_shared(format!("http://{owner}")).map_err(no_owner)?;
+    let endpoint = endpoint.connect_timeout(PATIENCE).timeout(PATIENCE);
+    let request = ShowRequest { prefix: prefix.to_owned(), limit };
+    let reply = runtime.block_on(async {
+        let channel = endpoint.connect().await.map_err(no_owner)?;
+        let mut client = QuotaClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
+        let reply = client.show(request).await;
+        reply.map_err(|status| Error::Refused(owner, status.message().to_owned()))
+    });
+    Ok(reply?.into_inner().into())
+}
+
+impl From<ShowReply> for Shown {
+    fn from(reply: ShowReply) -> Self {
+        let ru = |milli: u64| milli as f64 / 1e3;
+        let share = |share: super::wire::Share| Share {
+            gate: share.gate,
+            demand_ru: ru(share.demand_per_sec),
+            granted: f64::from(share.granted_ppm) / 1e6,
+        };
+        let account = |account: super::wire::Account| Account {
+            name: account.name,
+            rule: account.rule,
+            per_sec_ru: ru(account.per_sec),
+            left_ru: account.level as f64 / 1e3,
+            is_held_back: account.held_back,
+            charged_ru: ru(account.charged),
+            refused_ru: ru(account.refused),
+            shares: account.shares.into_iter().map(share).collect(),
+        };
+        let gate = |gate: super::wire::Gate| Gate {
+            name: gate.name,
+            is_connected: gate.connected,
+            reports: gate.number,
+            limits: gate.limits,
+        };
+        Self {
+            accounts: reply.accounts.into_iter().map(account).collect(),
+            total: reply.total,
+            gates: reply.gates.into_iter().map(gate).collect(),
+        }
+    }
+}
+
+const PATIENCE: Duration = Duration::from_secs(5);

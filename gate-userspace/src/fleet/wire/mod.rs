@@ -1,0 +1,26 @@
+//! The messages between gates and owners: `quota.proto`, and the code that prost and tonic make of it.
+
+#[allow(
+    clippy::all,
+    clippy::pedantic,
+    clippy::allow_attributes_without_reason,
+    missing_docs,
+    unreachable_pub,
+    rust_2018_idioms,
+    reason = "generated from quota.proto; a test compares the two"
+)]
+#[rustfmt::skip]
+mod generated;
+mod handles;
+
+pub(crate) use generated::quota_client::QuotaClient;
+pub(crate) use generated::quota_server::{Quota, QuotaServer};
+pub(crate) use generated::{
+    Account, Answer, Gate, Hello, Introduction, Limit, Report, Share, ShowReply, ShowRequest, Welcome,
+};
+pub(crate) use handles::{pack, unpack};
+
+/// The version of the messages' meaning. An owner and a gate of different versions do not talk.
+pub const VERSION: u32 = 1;
+/// The largest message that is read, in bytes: some 10^5 names at once.
+pub(crate) const MAX_MESSAGE: usize = 8 << 20;

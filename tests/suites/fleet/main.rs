@@ -1,0 +1,5 @@
+//! Gates that share limits: real gates, real owners, a real store.
+
+mod owners;
+mod shares;
+mod wire;
