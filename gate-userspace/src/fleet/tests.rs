@@ -230,6 +230,25 @@ fn what_does_not_hold_together_changes_nothing() {
 }
 
 #[test]
+fn a_report_with_the_longest_names_fits_into_a_message() {
+    let mut book = book();
+    for number in 0..20_000 {
+        let line = book.line(&name(&format!("shop/user={number:0>240}")));
+        book.count(line, u64::MAX, u64::MAX);
+    }
+    let mut owner = Owner::new();
+    let mut introduced = Vec::new();
+    for millis in [100, 200] {
+        let report = book.report(0, at(millis)).unwrap();
+        assert!(prost::Message::encoded_len(&report) < super::wire::MAX_MESSAGE);
+        introduced.push(report.introductions.len());
+        let answer = owner.take(at(millis), &report).unwrap();
+        book.answer(0, at(millis), &answer).unwrap();
+    }
+    assert_eq!(introduced, [16_384, 3_616]);
+}
+
+#[test]
 fn idle_full_accounts_alone_make_room() {
     let counters = Arc::new(Counters::default());
     let accounts = Accounts::new(rules(&["shop/user=*"]), 2, 1, Arc::clone(&counters));
@@ -241,7 +260,9 @@ fn idle_full_accounts_alone_make_room() {
     assert!(accounts.account(at(0), &user(4)).is_err(), "both are in use");
     third.lock().shares.add_debt(at(0), Nanos::from_secs(1));
     drop((busy, third));
+    // The first is idle now, and then the fifth is; the third never is.
     accounts.account(at(500), &user(5)).unwrap();
+    accounts.account(at(500), &user(6)).unwrap();
     assert!(accounts.account(at(500), &user(3)).unwrap().lock().shares.full_in(at(500)) > Nanos::ZERO);
     assert_eq!(counters.get(Event::NameWithoutRoom), 1);
 }

@@ -208,8 +208,13 @@ impl Book {
         let link = self.links.get_mut(owner).filter(|link| !link.is_waiting())?;
         let lines = &mut self.lines;
         let mut entries = Vec::new();
+        let mut introductions = 0;
         for (place, line) in lines.iter_mut().enumerate().filter(|(_, line)| line.owner == owner) {
-            let has_debt = line.handle.is_none() && line.full_at > now;
+            let is_new = line.handle.is_none();
+            if is_new && introductions == MOST_INTRODUCTIONS {
+                continue;
+            }
+            let has_debt = is_new && line.full_at > now;
             if line.charged > 0 || line.refused > 0 || line.answer.limited.is_some() || has_debt {
                 entries.push(Entry {
                     line: place as u32,
@@ -217,6 +222,7 @@ impl Book {
                     refused: std::mem::take(&mut line.refused),
                     handle: line.handle,
                 });
+                introductions += usize::from(is_new);
             }
             if entries.len() == MOST_ENTRIES {
                 break;
@@ -259,7 +265,9 @@ impl Book {
 
 /// Intervals without an answer until an owner is lost: one until the next answer is due, and two in which the last one is kept.
 pub const KEPT: u64 = 3;
-/// The most that one report holds.
+/// The most lines and the most new names of one report: with the longest names it is smaller than the largest message. What is left
+/// is in the next one.
 const MOST_ENTRIES: usize = 100_000;
+const MOST_INTRODUCTIONS: usize = 16_384;
 /// The longest time that an owner is believed: an hour.
 const MOST_US: u64 = 3_600_000_000;
