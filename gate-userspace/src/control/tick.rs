@@ -405,7 +405,8 @@ fn rate_in_force(maps: &Maps, tenant: &super::layout::Tenant) -> (Rate, bool) {
         return (configured, false);
     }
     let rate = maps.quota_rate(tenant.id);
-    (rate, rate != configured)
+    // New maps, which an older gate's counters were brought to, say nothing of rates.
+    if rate == Rate::UNLIMITED { (configured, false) } else { (rate, rate != configured) }
 }
 
 /// The tenants that this layout charges with others than those in force, and at which of their places.
