@@ -43,7 +43,7 @@ pub(super) enum Denied {
 }
 
 impl Gates {
-    /// Takes a gate's session, or begins one. What an earlier session of its had been granted is given back.
+    /// Takes a gate's session, or begins one, which gives back what the one before it had been granted.
     pub(super) fn take(&self, now: Nanos, name: &str, id: u64) -> Result<Session, Denied> {
         let gates = &mut *self.lock();
         if let Some(gate) = gates.get_mut(name) {
