@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -463,23 +463,24 @@ pub fn shown(bytes: &[u8]) -> String {
     format!("{:?}", String::from_utf8_lossy(&bytes[start..]))
 }
 
-/// An address on loopback that no other program of this or another run listens on: of a block of them that this process
-/// claims by listening in it for as long as it lives.
+/// An address on loopback that nothing else of this or another run listens on: of a block of them that this process
+/// claims by listening in it for as long as it lives. None is given twice: some stores live as long as the process.
 pub fn address() -> SocketAddr {
-    static BLOCK: LazyLock<(TcpListener, [u8; 2])> = LazyLock::new(|| {
-        let first = std::process::id() as u16;
-        let blocks =
-            (0..=u16::MAX >> 2).map(|next| (first.wrapping_add(next) & (u16::MAX >> 2)).to_be_bytes());
-        let mut claims = blocks.filter_map(|[high, low]| {
-            let high = 64 | high;
-            Some((TcpListener::bind((Ipv4Addr::new(127, high, low, 0), CLAIMED)).ok()?, [high, low]))
+    static BLOCK: LazyLock<(TcpListener, u32)> = LazyLock::new(|| {
+        let blocks = (0..BLOCKS).map(|next| FIRST + (std::process::id() + next) % BLOCKS * ADDRESSES);
+        let mut claims = blocks.filter_map(|block| {
+            Some((TcpListener::bind((Ipv4Addr::from_bits(block), CLAIMED)).ok()?, block))
         });
         claims.next().expect("there are fewer runs than blocks")
     });
-    static NEXT: AtomicU8 = AtomicU8::new(1);
-    let [high, low] = BLOCK.1;
-    let ip = Ipv4Addr::new(127, high, low, NEXT.fetch_add(1, Ordering::Relaxed));
-    SocketAddr::from((ip, 21_211))
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    let next = NEXT.fetch_add(1, Ordering::Relaxed);
+    assert!(next < ADDRESSES, "a process has {ADDRESSES} addresses");
+    SocketAddr::from((Ipv4Addr::from_bits(BLOCK.1 + next), 21_211))
 }
 
+/// The blocks lie in 127.64.0.0/10.
+const FIRST: u32 = Ipv4Addr::new(127, 64, 0, 0).to_bits();
+const BLOCKS: u32 = 1 << 10;
+const ADDRESSES: u32 = 1 << 12;
 const CLAIMED: u16 = 21_210;
