@@ -17,25 +17,25 @@ use crate::wait::until_up;
 pub struct ImageProcessor {
     /// Where it makes `/wN/NAME` of what another server has under `/NAME`: images that are `N` pixels wide.
     pub address: SocketAddr,
-    /// Where it does the same, and keeps what it has made, by its path.
+    /// Where it does the same of what an origin has, and keeps what it has made by its path, as `proxy_cache` does.
     pub cached: SocketAddr,
     _server: ChildProcess,
     directory: PathBuf,
 }
 
 impl ImageProcessor {
-    /// One of what is at `blobs`.
+    /// One of what is at `blobs`, and of what is at `origin`.
     ///
     /// # Errors
     ///
     /// If nginx or its module is not installed, or it does not come up.
-    pub fn start(blobs: SocketAddr) -> Result<Self> {
+    pub fn start(blobs: SocketAddr, origin: SocketAddr) -> Result<Self> {
         let address = address();
         let cached = crate::proxy::address();
         let directory = std::env::temp_dir().join(format!("images-{}-{}", std::process::id(), address.ip()));
         std::fs::create_dir_all(directory.join("small"))?;
         let config = directory.join("nginx.conf");
-        std::fs::write(&config, configuration(address, cached, blobs, &directory))?;
+        std::fs::write(&config, configuration([address, cached, blobs, origin], &directory))?;
         let mut command = Command::new("nginx");
         command.arg("-c").arg(&config).arg("-p").arg(&directory).arg("-e").arg(directory.join("error.log"));
         let mut server = ChildProcess::start("nginx", command)?;
@@ -99,7 +99,7 @@ impl Drop for ImageProcessor {
     }
 }
 
-fn configuration(address: SocketAddr, cached: SocketAddr, blobs: SocketAddr, directory: &Path) -> String {
+fn configuration([address, cached, blobs, origin]: [SocketAddr; 4], directory: &Path) -> String {
     let directory = directory.display();
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .map(|name| format!("{name}_temp_path {directory}/{name};\n"))
@@ -113,11 +113,13 @@ fn configuration(address: SocketAddr, cached: SocketAddr, blobs: SocketAddr, dir
          server {{\nlisten {address};\n\
          location ~ ^/w(?<width>[0-9]+)/(?<name>[0-9a-f]+)$ {{ access_log {directory}/made.log made; \
          image_filter resize $width -; proxy_pass http://{blobs}/$name; }}\n\
+         location ~ ^/of-origin/w(?<width>[0-9]+)/(?<name>.+)$ {{ access_log {directory}/made.log made; \
+         image_filter resize $width -; proxy_pass http://{origin}/$name; }}\n\
          location ~ ^/small/(?<name>.+)$ {{ image_filter resize 240 -; alias {PHOTOGRAPHS}/$name; }}\n\
          location ~ ^/crop/(?<width>[0-9]+)/(?<height>[0-9]+)/(?<name>.+)$ {{ image_filter crop $width $height; \
          alias {directory}/small/$name; }}\n}}\n\
          server {{\nlisten {cached};\nlocation / {{ proxy_cache kept; proxy_cache_valid 200 415 1d; \
-         proxy_cache_lock on; proxy_pass http://{address}; }}\n}}\n}}\n"
+         proxy_cache_lock on; proxy_pass http://{address}/of-origin/; }}\n}}\n}}\n"
     )
 }
 

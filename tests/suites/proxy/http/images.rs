@@ -2,14 +2,14 @@
 //! Zipf, many of them of the same photograph, in four sizes, some of which change.
 
 use std::collections::HashSet;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use gate_tests::http_client::HttpClient;
 use gate_tests::images::ImageProcessor;
 use gate_tests::nginx::Nginx;
-use gate_tests::proxy::{Listening, address};
+use gate_tests::proxy::{Listening, PATIENCE, address};
 use gate_tests::rng::Rng;
 use gate_tests::wait::wait_until;
 use nix::sys::signal::Signal;
@@ -48,14 +48,17 @@ struct Workload {
     cumulative: Vec<u64>,
     rng: Rng,
     downloads: usize,
+    /// The URLs that were asked for since they changed.
     asked: HashSet<usize>,
+    /// Each call: URL and spec.
+    calls: Vec<(usize, &'static str)>,
     originals: HashSet<usize>,
     made: HashSet<(usize, &'static str)>,
     took: Vec<Duration>,
 }
 
 impl Workload {
-    fn new(size: &Size, processor: &ImageProcessor) -> Result<Self> {
+    fn new(size: &Size, nginx: Nginx, processor: &ImageProcessor) -> Result<Self> {
         let mut contents = processor.photographs(size.photographs + size.photographs / 100)?;
         let spare = contents.split_off(size.photographs);
         // One in a hundred is no image.
@@ -63,7 +66,7 @@ impl Workload {
         let of_first = contents.len();
         contents.extend(spare);
         let this = Self {
-            nginx: Nginx::start(&[])?,
+            nginx,
             photographs: size.photographs,
             by_url: (0..size.urls).map(|url| url * 7 % of_first).collect(),
             contents,
@@ -76,6 +79,7 @@ impl Workload {
             rng: Rng::new(1),
             downloads: 0,
             asked: HashSet::new(),
+            calls: Vec::new(),
             originals: HashSet::new(),
             made: HashSet::new(),
             took: Vec::new(),
@@ -107,8 +111,40 @@ impl Workload {
             self.downloads += usize::from(self.asked.insert(url));
             self.originals.insert(content);
             self.made.insert((content, spec));
+            self.calls.push((url, spec));
         }
         Ok(())
+    }
+
+    /// Makes the same calls to nginx with `proxy_cache` before the same processor.
+    fn call_nginx(&mut self, processor: &ImageProcessor) -> Result<()> {
+        let stream = TcpStream::connect(processor.cached)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let mut client = HttpClient::new(stream);
+        self.took.clear();
+        for &(url, spec) in &self.calls {
+            let begun = Instant::now();
+            let reply = client.ask(&format!("GET /{spec}/{url}.jpg"), "")?;
+            self.took.push(begun.elapsed());
+            let expected = if self.is_image(self.by_url[url]) { 200 } else { 415 };
+            ensure!(reply.status == expected, "{url} {spec}: {:?}", reply.fields);
+        }
+        Ok(())
+    }
+
+    /// The share of calls for which one was made, and percentiles of the times of all.
+    fn print(&mut self, cache: &str, made: u64) {
+        self.took.sort_unstable();
+        let calls = self.took.len();
+        let percentile = |part: usize| self.took[calls * part / 100].as_secs_f64() * 1e3;
+        println!(
+            "{cache}: {calls} calls, {made} processed: {:.2} % (source: below 1 %); p50 {:.2} ms (source: 100), \
+             p90 {:.2} ms (source: 500), p99 {:.2} ms",
+            made as f64 / calls as f64 * 100.0,
+            percentile(50),
+            percentile(90),
+            percentile(99)
+        );
     }
 
     /// Changes one URL in a hundred, every second one to bytes that others have.
@@ -162,8 +198,9 @@ fn each_photograph_is_processed_once_for_each_spec() -> Result<()> {
     let size = Size::of_run();
     let directory = Directory::new("images");
     let blobs = address();
-    let processor = ImageProcessor::start(blobs)?;
-    let mut workload = Workload::new(&size, &processor)?;
+    let origin = Nginx::start(&[])?;
+    let processor = ImageProcessor::start(blobs, origin.address)?;
+    let mut workload = Workload::new(&size, origin, &processor)?;
     let mut first = gate(&workload, &processor, blobs, &directory)?;
     workload.call(&mut client(&first)?, size.calls / 2)?;
     workload.change()?;
@@ -190,18 +227,11 @@ fn each_photograph_is_processed_once_for_each_spec() -> Result<()> {
     ensure!(workload.sent()? == downloads, "{} sent, not {downloads}", workload.sent()?);
     let verified = second.json(&["cache", "verify"])?;
     ensure!(verified["caches"][0]["damaged"] == 0 && verified["caches"][0]["missing"] == 0, "{verified}");
-    let took = &mut workload.took;
-    took.sort_unstable();
-    let percentile = |part: usize| took[took.len() * part / 100].as_secs_f64() * 1e3;
-    println!(
-        "{} calls, {downloads} downloads, {} originals, {made} processed: {:.2} % (source: below 1 %); \
-         p50 {:.2} ms (source: 100), p90 {:.2} ms (source: 500), p99 {:.2} ms",
-        size.calls,
-        workload.originals.len(),
-        made as f64 / size.calls as f64 * 100.0,
-        percentile(50),
-        percentile(90),
-        percentile(99)
-    );
+    println!("{downloads} downloads of {} originals", workload.originals.len());
+    workload.print("gate", made);
+    drop(second);
+    workload.call_nginx(&processor)?;
+    let made_for_nginx = processor.made()?.lines().count() as u64 - made;
+    workload.print("nginx proxy_cache", made_for_nginx);
     Ok(())
 }
