@@ -37,10 +37,10 @@
 //! the bucket would admit. From a step in latency to the first rung it is at most two ticks.
 
 use gate_common::abi::{ServiceState, Shed, TcpAction, TenantState, tenant_flags};
-use gate_common::token_bucket::{Limits, Rate, debt_ns};
-use gate_common::units::{Fraction, NANOS_PER_SEC, Nanos};
+use gate_common::token_bucket::debt_ns;
+use gate_common::units::{Fraction, Nanos};
 
-use crate::fleet::gate::book::Grant;
+use crate::fleet::gate::grant::Grant;
 use crate::policy::Tier;
 use crate::policy::deep_debt::DeepDebt;
 use crate::policy::pricing::{self, CostSamples, Pricing};
@@ -233,21 +233,9 @@ fn rung(treatment: Treatment) -> u32 {
 /// Holds a tenant to what gate may give out of a limit that it shares, if that is less than its own quota. Returns for how long it
 /// is nothing.
 fn hold_to(state: &mut TenantState, grant: &Grant) -> Nanos {
-    let own = state.quota.rate.units_per_sec();
-    if own.is_none_or(|own| grant.per_sec < own) {
-        let time_for = |amount: u64| {
-            let time = u128::from(amount) * u128::from(NANOS_PER_SEC) / u128::from(grant.per_sec.max(1));
-            u64::try_from(time).unwrap_or(u64::MAX)
-        };
-        let own_burst = own.map_or(u64::MAX, |own| {
-            let amount = u128::from(state.quota.burst_ns) * u128::from(own) / u128::from(NANOS_PER_SEC);
-            u64::try_from(amount).unwrap_or(u64::MAX)
-        });
-        state.quota = Limits {
-            rate: Rate::per_sec(grant.per_sec),
-            burst_ns: time_for(grant.burst.min(own_burst)),
-            max_debt_ns: time_for(grant.max_debt),
-        };
+    let quota = grant.within(state.quota);
+    if quota != state.quota {
+        state.quota = quota;
         state.flags &= !tenant_flags::UNLIMITED;
     }
     grant.reject_for

@@ -89,7 +89,7 @@ impl SharedLimits {
             }
             let parents = parents.map(|parent| self.tenants[parent?].line);
             for (line, refused) in [line, parents[0], parents[1]].into_iter().zip(refused) {
-                line.into_iter().for_each(|line| book.count(line, since.charged_mru, refused));
+                line.into_iter().for_each(|line| book.count(line, now, since.charged_mru, refused));
             }
         }
         for (tenant, snapshot) in self.tenants.iter().zip(snapshots) {

@@ -4,12 +4,16 @@ use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
 
+use gate_common::units::Nanos;
+
 use super::error::Error;
 use crate::admin::{Audience, Socket};
 use crate::clock;
 use crate::config::{Config, EnvoyAddress};
 use crate::dispatcher::listen_reusing_port;
 use crate::envoy::{Counters, Listener, Server};
+use crate::fleet::gate::names::{NAME_BYTES, SharedNames, Times};
+use crate::fleet::gate::shared::SharedBook;
 use crate::kernel::Maps;
 use crate::limits::Table;
 
@@ -17,6 +21,8 @@ use crate::limits::Table;
 pub(super) struct EnvoyServer {
     pub(super) table: Arc<Table>,
     pub(super) counters: Arc<Counters>,
+    /// The names that it shares with other gates, and the book that they are in.
+    shared: Option<(SharedNames, SharedBook)>,
     _server: Server,
     /// The file of a Unix socket.
     _socket: Option<Socket>,
@@ -24,8 +30,13 @@ pub(super) struct EnvoyServer {
 
 impl EnvoyServer {
     /// Starts the server that the configuration names, if it names one. A gate that takes over listens beside the old one, or
-    /// puts its socket in the place of that one's.
-    pub(super) fn start(config: &Config, maps: &Arc<Maps>, takes_over: bool) -> Result<Option<Self>, Error> {
+    /// puts its socket in the place of that one's. With a book, named limits are shared with other gates.
+    pub(super) fn start(
+        config: &Config,
+        maps: &Arc<Maps>,
+        takes_over: bool,
+        book: Option<SharedBook>,
+    ) -> Result<Option<Self>, Error> {
         let Some(envoy) = &config.envoy else { return Ok(None) };
         let failed =
             |source| Error::System { what: "listening to Envoys (`listen` in the section [envoy])", source };
@@ -45,11 +56,19 @@ impl EnvoyServer {
             }
         };
         let memory = usize::try_from(envoy.memory).unwrap_or(usize::MAX);
-        let table = Arc::new(Table::new(Arc::new(config.limits.clone()), memory, false));
+        let table = Arc::new(Table::new(Arc::new(config.limits.clone()), memory, book.is_some()));
         let counters = Arc::<Counters>::default();
         let started: io::Result<_> =
             Server::start(listener, Arc::clone(maps), Arc::clone(&table), Arc::clone(&counters));
-        Ok(Some(Self { table, counters, _server: started.map_err(failed)?, _socket: socket }))
+        let shared = book.map(|book| (SharedNames::new(Arc::clone(&table), memory / NAME_BYTES), book));
+        Ok(Some(Self { table, counters, shared, _server: started.map_err(failed)?, _socket: socket }))
+    }
+
+    /// Brings what names were charged to their limits' owners, and what these have said to the names; `now` is on gate's clock.
+    pub(super) fn exchange(&mut self, now: Nanos) {
+        if let Some((names, book)) = &mut self.shared {
+            names.exchange(&mut book.lock(), Times { gate: now, monotonic: clock::monotonic() });
+        }
     }
 
     /// Puts the limits of another configuration in force.

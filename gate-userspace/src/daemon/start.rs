@@ -26,6 +26,7 @@ use crate::control::tick::Ticker;
 use crate::control::verdicts::Verdicts;
 use crate::control::watch::Watch;
 use crate::dispatcher::{Dispatcher, certificate_faults};
+use crate::fleet::gate::reporter::Reporter;
 use crate::kernel::attach;
 use crate::kernel::interfaces::{assign, attach_all};
 use crate::kernel::owner::{Ownership, Predecessor, Previous};
@@ -160,7 +161,8 @@ impl Daemon {
         let mut cpus = CpuWatch::new()?;
         cpus.tick(&maps)?;
         let dispatcher = Dispatcher::start(config, &maps, predecessor, options.takeover)?;
-        let envoy = EnvoyServer::start(config, &maps, options.takeover)?;
+        let envoy =
+            EnvoyServer::start(config, &maps, options.takeover, reporter.as_ref().map(Reporter::book))?;
         let mut hot_keys = HotKeys::new(config.gate.tick, clock::entropy())?;
         hot_keys.follow(hot_per_sec(config))?;
         hot_keys.limit(hot_key_limits(config));

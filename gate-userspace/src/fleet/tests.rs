@@ -6,12 +6,15 @@ use gate_common::token_bucket::Limits;
 use gate_common::units::Nanos;
 use proptest::prelude::*;
 
-use super::gate::book::{Book, Grant, KEPT, OnLost, Resumed, Settings};
+use super::gate::book::{Book, KEPT, OnLost, Resumed, Settings};
+use super::gate::grant::Grant;
 use super::owner::accounts::Accounts;
 use super::owner::counters::{Counters, Event};
 use super::owner::session::{Fault, Session};
 use super::wire::{Answer, Introduction, Report, Welcome};
 use crate::limits::{Name, Pattern, Rule, Rules};
+
+mod names;
 
 const TICK: Nanos = Nanos::from_millis(100);
 /// Thousandths of a request unit per second.
@@ -44,8 +47,13 @@ struct Owner {
 
 impl Owner {
     fn new() -> Self {
+        Self::with_room(1_000)
+    }
+
+    /// One of at most so many accounts.
+    fn with_room(most: usize) -> Self {
         let counters = Arc::new(Counters::default());
-        let accounts = Accounts::new(rules(&["acme", "shop/user=*"]), 1_000, 2, Arc::clone(&counters));
+        let accounts = Accounts::new(rules(&["acme", "shop/user=*"]), most, 2, Arc::clone(&counters));
         Self { accounts, counters, session: Session::new(1, 0) }
     }
 
@@ -88,11 +96,11 @@ fn the_whole_is_granted_below_the_limit_and_a_part_above_it() {
     let mut owner = Owner::new();
     let line = book.line(&name("acme"));
     assert_eq!(book.grant(line, at(0)), None, "no owner has said anything");
-    book.count(line, 20_000, 0);
+    book.count(line, at(0), 20_000, 0);
     exchange(&mut book, &mut owner, at(100));
     let whole = Grant { per_sec: LIMIT, burst: 100_000, max_debt: 200_000, reject_for: Nanos::ZERO };
     assert_eq!(book.grant(line, at(100)), Some(whole));
-    book.count(line, 200_000, 300_000);
+    book.count(line, at(0), 200_000, 300_000);
     exchange(&mut book, &mut owner, at(200));
     let part = book.grant(line, at(200)).unwrap();
     // 75 RU are owed, which smaller parts pay within 200 ms.
@@ -105,7 +113,7 @@ fn who_has_a_part_reports_until_it_has_the_whole_again() {
     let mut book = book();
     let mut owner = Owner::new();
     let line = book.line(&name("acme"));
-    book.count(line, 500_000, 0);
+    book.count(line, at(0), 500_000, 0);
     exchange(&mut book, &mut owner, at(100));
     let mut reported = 0;
     for tick in 2..200 {
@@ -128,7 +136,7 @@ fn a_lost_owner_leaves_each_gate_its_part() {
         book = Book::new(settings, at(0), || 7);
         let mut owner = Owner::new();
         let line = book.line(&name("acme"));
-        book.count(line, 20_000, 0);
+        book.count(line, at(0), 20_000, 0);
         exchange(&mut book, &mut owner, at(100));
         let kept = at(100).saturating_add(Nanos(TICK.0 * KEPT));
         assert_eq!(book.grant(line, kept).map(|grant| grant.per_sec), Some(LIMIT));
@@ -143,13 +151,13 @@ fn names_without_a_rule_are_the_gates_own_affair() {
     let mut book = book();
     let mut owner = Owner::new();
     let line = book.line(&name("initech"));
-    book.count(line, 500_000, 0);
+    book.count(line, at(0), 500_000, 0);
     exchange(&mut book, &mut owner, at(100));
     assert_eq!(book.grant(line, at(100)), None);
     assert_eq!(owner.counters.get(Event::NameWithoutRule), 1);
     // They get one once there is a rule for them.
     owner.accounts.follow(at(150), rules(&["acme", "initech"]));
-    book.count(line, 1_000, 0);
+    book.count(line, at(0), 1_000, 0);
     exchange(&mut book, &mut owner, at(200));
     assert_eq!(book.grant(line, at(200)).map(|grant| grant.per_sec), Some(LIMIT));
     assert_eq!(owner.charged("initech"), (1_000, 0));
@@ -160,7 +168,7 @@ fn other_limits_hold_from_the_next_report_on() {
     let mut book = book();
     let mut owner = Owner::new();
     let line = book.line(&name("acme"));
-    book.count(line, 1_000, 0);
+    book.count(line, at(0), 1_000, 0);
     exchange(&mut book, &mut owner, at(100));
     let mut other = Rules::default();
     let limits = Limits::new(2 * LIMIT, BURST.0);
@@ -179,9 +187,9 @@ fn an_owner_that_starts_anew_is_told_the_debt() {
     let mut owner = Owner::new();
     let line = book.line(&name("acme"));
     // Ten seconds of debt.
-    book.count(line, 10_100_000, 0);
+    book.count(line, at(0), 10_100_000, 0);
     exchange(&mut book, &mut owner, at(100));
-    book.count(line, 5_000, 0);
+    book.count(line, at(0), 5_000, 0);
     let unanswered = book.report(0, at(200)).unwrap();
     owner.take(at(200), &unanswered).unwrap();
     let mut heir = Owner::new();
@@ -234,7 +242,7 @@ fn a_report_with_the_longest_names_fits_into_a_message() {
     let mut book = book();
     for number in 0..20_000 {
         let line = book.line(&name(&format!("shop/user={number:0>240}")));
-        book.count(line, u64::MAX, u64::MAX);
+        book.count(line, at(0), u64::MAX, u64::MAX);
     }
     let mut owner = Owner::new();
     let mut introduced = Vec::new();
@@ -305,7 +313,7 @@ proptest! {
                     let line = usize::from(line);
                     let charged = u64::from(charged);
                     let refused = u64::from(refused);
-                    book.count(lines[line], charged, refused);
+                    book.count(lines[line], at(0), charged, refused);
                     given_out[line] = (given_out[line].0 + charged, given_out[line].1 + refused);
                 }
                 Step::Report => {

@@ -1,5 +1,6 @@
 //! Gates that share limits: real gates, real owners, a real store.
 
+mod envoys;
 mod owners;
 mod shares;
 mod wire;

@@ -10,23 +10,11 @@ use std::collections::HashMap;
 
 use gate_common::units::{MilliRu, Nanos};
 
+use super::grant::{Grant, scaled};
 use super::link::{Entry, Link, Unfit};
 use super::owners::owner_of;
 use crate::fleet::wire::{Answer, Introduction, Limit, Report, Welcome};
 use crate::limits::Name;
-
-/// The part of a limit that a gate may give out by itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Grant {
-    /// Thousandths of a request unit per second; at least 1.
-    pub per_sec: u64,
-    /// The most at once, in thousandths of a request unit.
-    pub burst: u64,
-    /// The largest debt, in thousandths of a request unit.
-    pub max_debt: u64,
-    /// Nothing for so long.
-    pub reject_for: Nanos,
-}
 
 /// The quota of a limit whose owner is lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,6 +43,8 @@ pub struct Book {
     settings: Settings,
     lines: Vec<Line>,
     by_name: HashMap<Name, u32>,
+    /// Places of lines that were released.
+    vacant: Vec<u32>,
     /// By owner.
     links: Vec<Link>,
 }
@@ -69,6 +59,10 @@ struct Line {
     answer: LastAnswer,
     /// When the bucket will be full, as the owner last said.
     full_at: Nanos,
+    /// When it was last counted in.
+    counted: Nanos,
+    /// The number of the last report that it was in.
+    reported: u64,
 }
 
 /// The last answer of a limit's owner.
@@ -100,7 +94,7 @@ impl Book {
     #[must_use]
     pub fn new(settings: Settings, now: Nanos, mut draw: impl FnMut() -> u64) -> Self {
         let links = settings.owners.iter().map(|_| Link::new(draw(), now)).collect();
-        Self { settings, lines: Vec::new(), by_name: HashMap::new(), links }
+        Self { settings, lines: Vec::new(), by_name: HashMap::new(), vacant: Vec::new(), links }
     }
 
     /// How it is kept.
@@ -114,8 +108,7 @@ impl Book {
         if let Some(&line) = self.by_name.get(name) {
             return line;
         }
-        let place = self.lines.len() as u32;
-        self.lines.push(Line {
+        let line = Line {
             name: name.clone(),
             owner: owner_of(name.as_str(), &self.settings.owners),
             handle: None,
@@ -123,17 +116,48 @@ impl Book {
             refused: 0,
             answer: LastAnswer::default(),
             full_at: Nanos::ZERO,
-        });
+            counted: Nanos::ZERO,
+            reported: 0,
+        };
+        let place = match self.vacant.pop() {
+            Some(place) => {
+                self.lines[place as usize] = line;
+                place
+            }
+            None => {
+                self.lines.push(line);
+                self.lines.len() as u32 - 1
+            }
+        };
         self.by_name.insert(name.clone(), place);
         place
     }
 
     /// Notes what was given out, and refused for this limit's sake, in thousandths of a request unit.
-    pub fn count(&mut self, line: u32, charged: u64, refused: u64) {
+    pub fn count(&mut self, line: u32, now: Nanos, charged: u64, refused: u64) {
         if let Some(line) = self.lines.get_mut(line as usize) {
             line.charged = line.charged.saturating_add(charged);
             line.refused = line.refused.saturating_add(refused);
+            line.counted = now;
         }
+    }
+
+    /// Takes a line out of the book, if nothing was counted in it for [`IDLE`] and nothing of it is left to say, here or at its
+    /// owner. True if it did: its number may be that of another name's line then.
+    pub fn release(&mut self, line: u32, now: Nanos) -> bool {
+        let Some(idle) = self.lines.get(line as usize) else { return false };
+        let link = &mut self.links[idle.owner];
+        let is_idle = now > idle.counted.saturating_add(IDLE)
+            && (idle.charged, idle.refused) == (0, 0)
+            && idle.answer.limited.is_none()
+            && idle.full_at <= now
+            && !(link.is_waiting() && idle.reported == link.number());
+        if is_idle {
+            idle.handle.into_iter().for_each(|handle| link.forget(handle));
+            self.by_name.remove(&idle.name);
+            self.vacant.push(line);
+        }
+        is_idle
     }
 
     /// The part of a limit that may be given out; `None` if that is gate's own affair.
@@ -142,12 +166,8 @@ impl Book {
         let line = self.lines.get(line as usize)?;
         let limit = line.answer.limit?;
         let link = &self.links[line.owner];
-        let amount = |time_us: u64| {
-            let amount = u128::from(time_us) * u128::from(limit.per_sec) / 1_000_000;
-            u64::try_from(amount).unwrap_or(u64::MAX)
-        };
-        let burst = amount(limit.burst_us);
-        let max_debt = amount(limit.max_debt_us);
+        let [burst, max_debt] =
+            [limit.burst_us, limit.max_debt_us].map(|micros| scaled(micros, limit.per_sec, 1_000_000));
         let whole = Grant { per_sec: limit.per_sec, burst, max_debt, reject_for: Nanos::ZERO };
         if self.is_lost(link, now) {
             let gates = u64::from(link.gates().max(1));
@@ -189,11 +209,27 @@ impl Book {
         if link.is_known(welcome) {
             return Resumed::Known(link.outstanding().cloned());
         }
-        for entry in link.restart(session) {
-            self.count(entry.line, entry.charged, entry.refused);
+        self.restart(owner, session);
+        Resumed::Anew
+    }
+
+    /// Begins another session with an owner where the present one has many handles of lines that are no more. True if it did: the
+    /// connection has to be made anew.
+    pub fn renew(&mut self, owner: usize, draw: impl FnOnce() -> u64) -> bool {
+        let is_worn = self.links[owner].is_worn() && !self.is_waiting(owner);
+        if is_worn {
+            self.restart(owner, draw());
+        }
+        is_worn
+    }
+
+    fn restart(&mut self, owner: usize, session: u64) {
+        for entry in self.links[owner].restart(session) {
+            let line = &mut self.lines[entry.line as usize];
+            line.charged = line.charged.saturating_add(entry.charged);
+            line.refused = line.refused.saturating_add(entry.refused);
         }
         self.lines.iter_mut().filter(|line| line.owner == owner).for_each(|line| line.handle = None);
-        Resumed::Anew
     }
 
     /// True if the last report to an owner is not answered yet.
@@ -209,6 +245,7 @@ impl Book {
         let lines = &mut self.lines;
         let mut entries = Vec::new();
         let mut introductions = 0;
+        let number = link.number() + 1;
         for (place, line) in lines.iter_mut().enumerate().filter(|(_, line)| line.owner == owner) {
             let is_new = line.handle.is_none();
             if is_new && introductions == MOST_INTRODUCTIONS {
@@ -223,6 +260,7 @@ impl Book {
                     handle: line.handle,
                 });
                 introductions += usize::from(is_new);
+                line.reported = number;
             }
             if entries.len() == MOST_ENTRIES {
                 break;
@@ -245,8 +283,8 @@ impl Book {
         let link = self.links.get_mut(owner).ok_or(Unfit)?;
         let entries = link.answer(now, answer)?;
         for limit in &answer.limits {
-            let line = link.line(limit.handle).and_then(|line| self.lines.get_mut(line as usize));
-            line.ok_or(Unfit)?.answer.limit = (limit.per_sec > 0).then_some(*limit);
+            let Some(line) = link.line(limit.handle)? else { continue };
+            self.lines[line as usize].answer.limit = (limit.per_sec > 0).then_some(*limit);
         }
         for (place, entry) in entries.iter().enumerate() {
             let Some(line) = self.lines.get_mut(entry.line as usize) else { continue };
@@ -263,6 +301,8 @@ impl Book {
     }
 }
 
+/// The time without a charge after which a line may be released.
+pub const IDLE: Nanos = Nanos::from_secs(10);
 /// Intervals without an answer until an owner is lost: one until the next answer is due, and two in which the last one is kept.
 pub const KEPT: u64 = 3;
 /// The most lines and the most new names of one report: with the longest names it is smaller than the largest message. What is left

@@ -24,8 +24,10 @@ pub(super) struct Link {
     session: u64,
     /// The number of the last report that was made.
     number: u64,
-    /// By handle: the line.
-    lines: Vec<u32>,
+    /// By handle: the line; `None` if it was released.
+    lines: Vec<Option<u32>>,
+    /// Handles without a line.
+    forgotten: usize,
     outstanding: Option<Outstanding>,
     /// The end of the time that the last report was about.
     reported: Nanos,
@@ -52,6 +54,7 @@ impl Link {
             session,
             number: 0,
             lines: Vec::new(),
+            forgotten: 0,
             outstanding: None,
             reported: now,
             answered: None,
@@ -81,6 +84,7 @@ impl Link {
         let entries = self.outstanding.take().map(|outstanding| outstanding.entries);
         (self.session, self.number) = (session, 0);
         self.lines.clear();
+        self.forgotten = 0;
         entries.unwrap_or_default()
     }
 
@@ -106,7 +110,7 @@ impl Link {
         for entry in entries.drain(..) {
             let handle = entry.handle.unwrap_or_else(|| {
                 let handle = self.lines.len() as u32;
-                self.lines.push(entry.line);
+                self.lines.push(Some(entry.line));
                 introductions.push(introduce(entry.line, handle));
                 handle
             });
@@ -147,9 +151,30 @@ impl Link {
         Ok(outstanding.entries)
     }
 
-    /// The line of a handle.
-    pub(super) fn line(&self, handle: u32) -> Option<u32> {
-        self.lines.get(handle as usize).copied()
+    /// The line of a handle; `None` if it was released.
+    ///
+    /// # Errors
+    ///
+    /// [`Unfit`], if it was never introduced.
+    pub(super) fn line(&self, handle: u32) -> Result<Option<u32>, Unfit> {
+        self.lines.get(handle as usize).copied().ok_or(Unfit)
+    }
+
+    /// Releases a handle. The owner has it until the session ends.
+    pub(super) fn forget(&mut self, handle: u32) {
+        if let Some(line) = self.lines.get_mut(handle as usize) {
+            self.forgotten += usize::from(line.take().is_some());
+        }
+    }
+
+    /// True if the owner should be rid of the handles that were released.
+    pub(super) fn is_worn(&self) -> bool {
+        self.forgotten > MOST_FORGOTTEN.max(self.lines.len() / 2)
+    }
+
+    /// The number of the last report.
+    pub(super) const fn number(&self) -> u64 {
+        self.number
     }
 
     /// When it was last answered; `None` if it never was.
@@ -162,3 +187,6 @@ impl Link {
         self.gates
     }
 }
+
+/// Handles that may be without a line, however few others there are.
+const MOST_FORGOTTEN: usize = 1 << 14;

@@ -1,13 +1,17 @@
 //! A gate's side: what it gave out is reported to each limit's owner once a tick, and what it is told holds until the next one.
 //!
 //! - [`book`]: what there is to report, and what gate was told. The control loop and the connections meet there.
+//! - [`grant`]: what it may give out of a limit.
+//! - [`names`]: the named limits that it shares.
 //! - [`link`]: the session with one owner.
 //! - [`shared`]: a book that both share.
 //! - `owners`: who owns a name.
 //! - [`reporter`]: the thread with a connection to each owner.
 
 pub mod book;
+pub mod grant;
 pub mod link;
+pub mod names;
 mod owners;
 pub mod reporter;
 pub mod shared;

@@ -19,6 +19,7 @@ use crate::fleet::wire::{Answer, MAX_MESSAGE, QuotaClient, Report};
 #[derive(Debug)]
 pub struct Reporter {
     ticks: watch::Sender<()>,
+    book: SharedBook,
 }
 
 /// A stream to one owner.
@@ -38,6 +39,8 @@ enum Ended {
     Silent,
     #[error("the owner does not know this gate's session; another one begins")]
     Forgotten,
+    #[error("many names are no longer in use; another session begins")]
+    Worn,
     #[error("{0}")]
     Unfit(#[from] super::link::Unfit),
     #[error("it has ended the stream")]
@@ -75,7 +78,13 @@ impl Reporter {
             }
             runtime.block_on(local);
         })?;
-        Ok(Self { ticks })
+        Ok(Self { ticks, book: book.clone() })
+    }
+
+    /// The book that is reported from.
+    #[must_use]
+    pub fn book(&self) -> SharedBook {
+        self.book.clone()
     }
 
     /// A tick is over: there may be something to report.
@@ -109,7 +118,7 @@ impl Connection {
             };
             match ended {
                 Ended::Over => return,
-                Ended::Forgotten => {}
+                Ended::Forgotten | Ended::Worn => {}
                 ended if was_connected || pause == FIRST_PAUSE => {
                     tracing::warn!(owner = self.address, error = %ended, "cannot report to an owner of limits");
                 }
@@ -163,6 +172,9 @@ impl Connection {
             if !self.book.lock().is_waiting(self.owner) {
                 if self.tick.changed().await.is_err() {
                     return Ended::Over;
+                }
+                if self.book.lock().renew(self.owner, clock::entropy) {
+                    return Ended::Worn;
                 }
                 let report = self.book.lock().report(self.owner, self.now());
                 if let Some(report) = report
