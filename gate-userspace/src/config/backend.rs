@@ -193,7 +193,7 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
     let (trusted, proxies) = trusted_proxies(s, protocol);
     let http = http::read(s, protocol, &names, routes, trusted);
     let cache = cache::read(s, protocol, http.as_ref());
-    let process = process::read(s, listen);
+    let process = process::read(s);
     let tls = tls::tls(s);
     let backend_tls = tls::backend_tls(s);
     Some(Backend {

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use gate_common::units::{MilliRu, Nanos};
 use ipnet::IpNet;
 
-use super::parsers::{address, number, overlap, prefix, time};
+use super::parsers::{address, number, prefix, time};
 use super::raw::Section;
 use super::store_address::{self, StoreAddress, is_host};
 use super::units::{self, Wrong};
@@ -128,26 +128,23 @@ pub fn parse_address(host: &str) -> Option<IpAddr> {
     }
 }
 
-/// Reads `process`, if it is there, of a service that listens at `listen`.
-pub(super) fn read(section: &mut Section<'_>, listen: &[SocketAddr]) -> Option<Process> {
+/// Reads `process`, if it is there.
+pub(super) fn read(section: &mut Section<'_>) -> Option<Process> {
     if section.has("process") && !section.has("cache") {
         let message = "means something only beside cache, which keeps what is processed";
         section.fault("process", message.to_owned());
     }
     let is_there = section.has_table("process");
     let mut s = section.section("process");
-    let process = is_there.then(|| of_table(&mut s, listen)).flatten();
+    let process = is_there.then(|| of_table(&mut s)).flatten();
     s.finish();
     process
 }
 
-fn of_table(s: &mut Section<'_>, listen: &[SocketAddr]) -> Option<Process> {
+fn of_table(s: &mut Section<'_>) -> Option<Process> {
     let path = s.need("path", "\"/img/{spec}/{url}\"", path);
     let by = s.need("by", "\"http://127.0.0.1:8081/{spec}/{blob}\"", processor);
     let blobs = s.need("blobs", "\"127.0.0.1:9912\"", address);
-    if blobs.is_some_and(|blobs| listen.iter().any(|&own| overlap(own, blobs))) {
-        s.fault("blobs", "is an address of the service itself".to_owned());
-    }
     if blobs.is_some_and(|blobs| blobs.ip().is_unspecified()) {
         s.fault(
             "blobs",

@@ -88,6 +88,9 @@ fn service(
     let listen = listen(section, transports, addresses);
     let probe = shedding::probe(section, protocol);
     let backend = backend::read(section, protocol, &listen);
+    if let Some(process) = backend.as_ref().and_then(|backend| backend.process.as_ref()) {
+        blobs(section, process.blobs, addresses);
+    }
     if transports.udp && backend.as_ref().is_some_and(|backend| backend.tls.is_some()) {
         section.fault("tls", "means nothing over UDP; write transports = [\"tcp\"]".to_owned());
     }
@@ -165,6 +168,17 @@ fn transports(section: &mut Section<'_>, protocol: Protocol) -> Transports {
     }
     let lists = |wanted| listed.iter().any(|item| item.value == wanted);
     Transports { udp: lists(Transport::Udp), tcp: lists(Transport::Tcp) }
+}
+
+/// Takes the address at which a processor fetches originals: no service's, nor another processor's.
+fn blobs(section: &Section<'_>, address: SocketAddr, taken: &mut Vec<TakenAddress>) {
+    let clash = taken.iter().find(|theirs| theirs.transports.tcp && overlap(address, theirs.address));
+    if let Some(theirs) = clash {
+        let message = format!("blobs ({address}) overlaps {}, on line {}", theirs.address, theirs.line);
+        section.fault("process", message);
+    }
+    let transports = Transports { udp: false, tcp: true };
+    taken.push(TakenAddress { address, transports, line: section.line("process") });
 }
 
 /// The addresses of a service. No two services may share one on one transport, nor may one name it

@@ -35,6 +35,26 @@ pub(super) const ROWS: &[Broken] = &[
     ),
     (
         MEMCACHED,
+        "protocol = \"http\"\nbackend = \"127.0.0.1:1\"\ncache = { dir = \"/c\" }\nprocess = { path = \"/img/{spec}/{url}\", by = \"http://127.0.0.1:2/{spec}/{blob}\", blobs = \"198.18.0.1:11211\", origins = [\"http://a\"] }\n",
+        &["8: service[0].process: blobs (198.18.0.1:11211) overlaps 198.18.0.1:11211, on line 9"],
+    ),
+    (
+        MEMCACHED,
+        "protocol = \"http\"\nbackend = \"127.0.0.1:1\"\nlisten = \"127.0.0.1:4\"\ncache = { dir = \"/c\" }\nprocess = { path = \"/img/{spec}/{url}\", by = \"http://127.0.0.1:2/{spec}/{blob}\", blobs = \"198.18.0.1:11211\", origins = [\"http://a\"] }\n[[service]]\nname = \"b\"\nprotocol = \"memcached\"\n",
+        &[r#"13: service[1].listen = "198.18.0.1:11211": overlaps 198.18.0.1:11211, on line 9"#],
+    ),
+    (
+        MEMCACHED,
+        "protocol = \"http\"\nbackend = \"127.0.0.1:1\"\nlisten = \"127.0.0.1:4\"\ncache = { dir = \"/c\" }\nprocess = { path = \"/img/{spec}/{url}\", by = \"http://127.0.0.1:2/{spec}/{blob}\", blobs = \"127.0.0.1:3\", origins = [\"http://a\"] }\n[[service]]\nname = \"b\"\nprotocol = \"http\"\nbackend = \"127.0.0.1:1\"\ncache = { dir = \"/d\" }\nprocess = { path = \"/img/{spec}/{url}\", by = \"http://127.0.0.1:2/{spec}/{blob}\", blobs = \"127.0.0.1:3\", origins = [\"http://a\"] }\n",
+        &["15: service[1].process: blobs (127.0.0.1:3) overlaps 127.0.0.1:3, on line 9"],
+    ),
+    (
+        MEMCACHED,
+        "protocol = \"http\"\nbackend = \"127.0.0.1:1\"\nlisten = \"127.0.0.1:4\"\n[[service]]\nname = \"b\"\nprotocol = \"http\"\nbackend = \"127.0.0.1:1\"\ncache = { dir = \"/d\" }\nprocess = { path = \"/img/{spec}/{url}\", by = \"http://127.0.0.1:2/{spec}/{blob}\", blobs = \"127.0.0.1:4\", origins = [\"http://a\"] }\n",
+        &["13: service[1].process: blobs (127.0.0.1:4) overlaps 127.0.0.1:4, on line 7"],
+    ),
+    (
+        MEMCACHED,
         "protocol = \"http\"\nbackend = \"127.0.0.1:1\"\ncache = { dir = \"/c\" }\nprocess = { path = \"/{spec}{url}\", by = \"ftp://a\", blobs = \"0.0.0.0:3\", origins = [\"http://a/b\", \"https://a\"], specs = [\"..\"], networks = \"10.0.0.1/8\", concurrency = \"0\", downloads = \"0\", queue = \"-1\", by2 = \"\" }\n",
         &[
             r#"8: service[0].process.blobs = "0.0.0.0:3": must be one address, which the processor is told, e.g. "127.0.0.1:9912""#,
