@@ -163,6 +163,18 @@ impl Cache {
         if let Some(record) = self.memory.record(key.bytes()) {
             return Some(record);
         }
+        let decode = |payload: &[u8], key: &Key| Record::decode(payload, key.path(), key.host());
+        let record = self.read(key, decode).await?;
+        self.memory.put_record(key.bytes().into(), Arc::clone(&record));
+        Some(record)
+    }
+
+    /// The value on disk under a key, as `decode` reads it; `None` without one, or if it is removed meanwhile.
+    async fn read<T: Send + 'static>(
+        &self,
+        key: &Key,
+        decode: impl FnOnce(&[u8], &Key) -> Option<T> + Send + 'static,
+    ) -> Option<Arc<T>> {
         let shared = Arc::clone(self.disk.shared());
         let generation = shared.removals.begin(key.bytes())?;
         let wanted = key.clone();
@@ -170,14 +182,10 @@ impl Cache {
         let read = tokio::task::spawn_blocking(move || {
             let payload = shared.opened()?.index.get(wanted.bytes());
             let payload = payload.inspect_err(|error| tracing::warn!(%error, "reading the cache")).ok()??;
-            Record::decode(&payload, wanted.path(), wanted.host())
+            decode(&payload, &wanted)
         });
-        let record = Arc::new(read.await.ok()??);
-        if !self.disk.shared().removals.is_current(generation) {
-            return None;
-        }
-        self.memory.put_record(key.bytes().into(), Arc::clone(&record));
-        Some(record)
+        let found = Arc::new(read.await.ok()??);
+        self.disk.shared().removals.is_current(generation).then_some(found)
     }
 
     /// The body of an answer, from memory.

@@ -24,19 +24,7 @@ impl Cache {
         if let Some(processed) = self.memory.processed(key.bytes()) {
             return Some(processed).filter(|processed| processed.holds(now));
         }
-        let shared = Arc::clone(self.disk.shared());
-        let generation = shared.removals.begin(key.bytes())?;
-        let wanted = key.clone();
-        let _permit = self.reads.acquire().await.ok()?;
-        let read = tokio::task::spawn_blocking(move || {
-            let payload = shared.opened()?.index.get(wanted.bytes());
-            let payload = payload.inspect_err(|error| tracing::warn!(%error, "reading the cache")).ok()??;
-            Processed::decode(&payload, now)
-        });
-        let processed = Arc::new(read.await.ok()??);
-        if !self.disk.shared().removals.is_current(generation) {
-            return None;
-        }
+        let processed = self.read(key, move |payload, _| Processed::decode(payload, now)).await?;
         self.memory.put_processed(key.bytes().into(), Arc::clone(&processed));
         Some(processed).filter(|processed| processed.holds(now))
     }
