@@ -209,6 +209,22 @@ impl Listening {
         Self::gate_by(command, gate, "http", backend, service, tenants)
     }
 
+    /// [`Listening::gate_with`] for HTTP, which takes the place of another gate.
+    ///
+    /// # Errors
+    ///
+    /// If it does not come up.
+    pub fn gate_that_takes_over(
+        gate: &str,
+        backend: SocketAddr,
+        service: &str,
+        tenants: &str,
+    ) -> Result<Self> {
+        let mut command = Command::new("sh");
+        command.args(["-c", "exec \"$0\" \"$@\" --takeover"]).arg(paths::gate());
+        Self::gate_by(command, gate, "http", backend, service, tenants)
+    }
+
     fn gate_by(
         mut command: Command,
         gate: &str,

@@ -199,6 +199,8 @@ async fn one_gate_has_a_directory_until_it_leaves_it() {
     assert!(matches!(Cache::open(&settings, false), Err(OpenError::Taken { .. })));
     let new = Cache::open(&settings, true).unwrap();
     assert!(!new.is_open() && old.is_open());
+    put(&new, "/c", "three");
+    assert_eq!(found(&new, "/c").await, None, "it keeps something in a directory that is not its own");
     put(&old, "/b", "two");
     new.invalidate(&key("/b"));
     old.leave();
@@ -209,4 +211,41 @@ async fn one_gate_has_a_directory_until_it_leaves_it() {
     assert_eq!(found(&new, "/a").await.as_deref(), Some("one"));
     assert_eq!(found(&new, "/b").await, None, "it was changed while the other had it");
     drop(Cache::open(&settings, true).unwrap());
+}
+
+#[tokio::test]
+async fn bodies_that_are_being_fetched_have_a_bound() {
+    let directory = Directory::new("gathered");
+    let cache = Arc::new(opened(&settings(&directory)).await);
+    let mut first = Gathered::new(&cache);
+    let mut second = Gathered::new(&cache);
+    assert!(first.add(1 << 19) && second.add(1 << 19));
+    assert!(!second.add(1), "as much again as may be kept in memory");
+    first.release(1);
+    assert!(second.add(0) && !second.add(1));
+    drop(first);
+    assert!(second.add(1 << 18));
+    drop(second);
+    assert!(Gathered::new(&cache).add(1 << 20));
+}
+
+#[tokio::test]
+async fn a_directory_that_cannot_be_opened_is_tried_again() {
+    let directory = Directory::new("tried-again");
+    let blobs = directory.0.join("blobs");
+    std::fs::write(&blobs, "no directory").unwrap();
+    let cache = Cache::open(&settings(&directory), false).unwrap();
+    let until = async |what: &str, holds: &dyn Fn() -> bool| {
+        let waiting = async {
+            while !holds() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), waiting).await.expect(what);
+    };
+    until("it does not fail", &|| cache.counters().get(CacheEvent::WriteFailed) > 0).await;
+    std::fs::remove_file(&blobs).unwrap();
+    until("it is not opened again", &|| cache.disk.shared().opened().is_some()).await;
+    put(&cache, "/a", "one");
+    assert_eq!(found(&cache, "/a").await.as_deref(), Some("one"));
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Context as _, Result, ensure};
@@ -22,6 +22,10 @@ pub(super) struct Directory(PathBuf);
 impl Directory {
     pub(super) fn new(name: &str) -> Self {
         Self(std::env::temp_dir().join(format!("gate-http-cache-{}-{name}", std::process::id())))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
     }
 
     /// The key of a service that caches here.
@@ -487,8 +491,12 @@ fn what_was_kept_is_not_fetched_again_after_a_restart() -> Result<()> {
     origin.put("/a", FRESH, "one");
     let mut first = gate(origin.address, &directory)?;
     client(&first)?.ask("GET /a", "")?;
-    let other = gate(origin.address, &directory);
-    ensure!(other.is_err(), "two gates with one directory");
+    let refusal = gate(origin.address, &directory).err().context("two gates with one directory")?;
+    let expected = format!(
+        "another gate has the cache in {}: give this one a `dir` of its own, or --takeover to take its place",
+        directory.path().display()
+    );
+    ensure!(format!("{refusal:#}").contains(&expected), "{refusal:#}");
     first.signal(Signal::SIGTERM)?;
     wait_until("it has ended", || Ok(!first.program().is_running()?))?;
     std::fs::write(directory.0.join("unfinished").join("x"), "left behind")?;

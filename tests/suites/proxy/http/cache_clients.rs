@@ -1,12 +1,15 @@
 //! The cache and its clients: versions and TLS, what is never shared between two of them, and attempts to have one keep
 //! something for another.
 
+use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Result, ensure};
+use gate_tests::fake_store::FakeStore;
 use gate_tests::proxy::Listening;
 use gate_tests::tls::Authority;
+use gate_tests::wait::wait_until;
 
 use super::cache::{Directory, FRESH, Origin, gate, status, tag, wait_open};
 use super::{OPEN, client, client_from};
@@ -152,6 +155,79 @@ fn an_answer_for_one_client_never_reaches_another() -> Result<()> {
         let reply = client_from(&gate, 3)?.ask(&format!("GET {path}"), second)?;
         ensure!(reply.text() == "for the second", "{first:?} {answer:?} {second:?}: {reply:?}");
     }
+    Ok(())
+}
+
+#[test]
+fn another_query_is_another_answer() -> Result<()> {
+    let directory = Directory::new("query");
+    let origin = Origin::start()?;
+    let gate = gate(origin.address, &directory)?;
+    let client = &mut client(&gate)?;
+    let rows =
+        [("/a", "none"), ("/a?x=1", "one"), ("/a?x=2", "two"), ("/a?x=1&y", "one and y"), ("/a?", "empty")];
+    rows.iter().for_each(|(path, body)| origin.put(path, FRESH, body));
+    for expected in ["gate; fwd=uri-miss; stored", "gate; hit"] {
+        for (path, body) in rows {
+            let reply = client.ask(&format!("GET {path}"), "")?;
+            ensure!((status(&reply), reply.text().as_str()) == (expected, body), "{path}: {reply:?}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_read_with_a_body_passes_by_with_it() -> Result<()> {
+    let directory = Directory::new("with-body");
+    let origin = Origin::start()?;
+    let gate = gate(origin.address, &directory)?;
+    wait_open(&gate)?;
+    let client = &mut client(&gate)?;
+    for (path, fields, body) in [
+        ("/length", "content-length: 4\r\n", "more"),
+        ("/chunked", "transfer-encoding: chunked\r\n", "4\r\nmore\r\n0\r\n\r\n"),
+    ] {
+        origin.put(path, FRESH, "one");
+        for _ in 0..2 {
+            client.send(format!("GET {path} HTTP/1.1\r\nhost: test\r\n{fields}\r\n{body}").as_bytes())?;
+            let reply = client.reply(false)?;
+            ensure!(status(&reply) == "none" && reply.text() == "one", "{path}: {reply:?}");
+        }
+        let asked = origin.asked();
+        ensure!(asked.len() == 2 && asked.iter().all(|head| head.contains(fields)), "{path}: {asked:?}");
+        let reply = client.ask(&format!("GET {path}"), "")?;
+        ensure!(status(&reply) == "gate; fwd=uri-miss; stored", "{path}: it was kept: {reply:?}");
+        origin.asked();
+    }
+    Ok(())
+}
+
+#[test]
+fn whoever_follows_a_fetch_gets_nothing_stale() -> Result<()> {
+    let directory = Directory::new("stale-follower");
+    let store = FakeStore::start()?;
+    let gate = gate(store.address, &directory)?;
+    wait_open(&gate)?;
+    let mut leader = client(&gate)?;
+    let mut follower = client(&gate)?;
+    let request = b"GET /a HTTP/1.1\r\nhost: test\r\n\r\n";
+    leader.send(request)?;
+    let (mut stream, _) = store.next()?;
+    follower.send(request)?;
+    wait_until("both are there", || {
+        Ok(gate.json(&["cache", "status"])?["caches"][0]["events"]["misses"] == 2)
+    })?;
+    let answer = |body: &str| {
+        format!(
+            "HTTP/1.1 200 OK\r\ncache-control: max-age=0\r\netag: \"{body}\"\r\ncontent-length: 3\r\n\r\n{body}"
+        )
+    };
+    stream.write_all(answer("one").as_bytes())?;
+    ensure!(leader.reply(false)?.text() == "one");
+    let (mut stream, _) = store.next()?;
+    stream.write_all(answer("two").as_bytes())?;
+    let reply = follower.reply(false)?;
+    ensure!(reply.text() == "two", "{reply:?}");
     Ok(())
 }
 

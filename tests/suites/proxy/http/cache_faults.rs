@@ -2,10 +2,11 @@
 
 use std::fs::{self, File};
 use std::io::Write as _;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use anyhow::{Context as _, Result, ensure};
+use gate_tests::fake_store::FakeStore;
 use gate_tests::http_client::HttpClient;
 use gate_tests::privilege;
 use gate_tests::proxy::{Listening, PATIENCE};
@@ -82,6 +83,16 @@ fn on_a_full_disk_all_is_answered_and_nothing_old_returns() -> Result<()> {
         others(client, &format!("again-{rounds}"))?;
         Ok(count(&gate, "blobs-written")? > before + 10)
     })?;
+    // A database that has failed is of no use until it is opened anew.
+    let records = || gate.json(&["cache", "status"])?["caches"][0]["records"].as_u64().context("no count");
+    let mut before = records()?;
+    wait_until("no record is written again", || {
+        rounds += 1;
+        origin.put(&format!("/small-{rounds}"), FRESH, "small");
+        client.ask(&format!("GET /small-{rounds}"), "")?;
+        let now = records()?;
+        Ok(now > std::mem::replace(&mut before, now))
+    })?;
     for path in ["/changed", "/replaced"] {
         let reply = client.ask(&format!("GET {path}"), "")?;
         ensure!(reply.text() == "new", "{path}: {reply:?}");
@@ -91,13 +102,99 @@ fn on_a_full_disk_all_is_answered_and_nothing_old_returns() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn a_change_whose_answer_is_lost_ends_what_is_kept() -> Result<()> {
+    let directory = Directory::new("lost");
+    let origin = Origin::start()?;
+    let gate = gate(origin.address, &directory)?;
+    wait_open(&gate)?;
+    for method in ["POST", "PUT", "DELETE"] {
+        let path = format!("/{method}");
+        let ask = |method: &str| client(&gate)?.ask(&format!("{method} {path}"), "");
+        origin.put(&path, FRESH, "old");
+        ask("GET")?;
+        ensure!(status(&ask("GET")?) == "gate; hit");
+        // It ends in the middle of the head.
+        origin.put_raw(&path, "HTTP/1.1 200 OK\r\nx: connection: close\r\n".to_owned());
+        let lost = ask(method)?;
+        ensure!(lost.status == 502, "{method}: {lost:?}");
+        origin.put(&path, FRESH, "new");
+        let reply = ask("GET")?;
+        ensure!(reply.text() == "new", "{method}: {reply:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_body_beyond_those_that_may_be_fetched_is_passed_on() -> Result<()> {
+    let directory = Directory::new("many-bodies");
+    let store = FakeStore::start()?;
+    let service = directory.cache(", memory = \"1MiB\", max_object = \"1MiB\"");
+    let gate = Listening::gate_with("tick = \"10ms\"", "http", store.address, &service, OPEN)?;
+    wait_open(&gate)?;
+    let ask = |client: &mut HttpClient, path: &str, len: usize| -> Result<TcpStream> {
+        client.send(format!("GET {path} HTTP/1.1\r\nhost: test\r\n\r\n").as_bytes())?;
+        let (mut stream, _) = store.next()?;
+        stream.write_all(format!("HTTP/1.1 200 OK\r\n{FRESH}content-length: {len}\r\n\r\n").as_bytes())?;
+        Ok(stream)
+    };
+    // All but its last byte.
+    let mut long = client(&gate)?;
+    let mut unfinished = ask(&mut long, "/long", LONG)?;
+    unfinished.write_all(&vec![b'x'; LONG - 1])?;
+    let mut number = 0;
+    let mut fetch = || {
+        number += 1;
+        let mut short = client(&gate)?;
+        ask(&mut short, &format!("/{number}"), SHORT)?.write_all(&vec![b'y'; SHORT])?;
+        let reply = short.reply(false)?;
+        ensure!(reply.body.len() == SHORT, "{:?}", reply.fields);
+        Ok(status(&reply).to_owned())
+    };
+    wait_until("there is no bound", || Ok(fetch()? == "none"))?;
+    ensure!(count(&gate, "too-long")? == 1);
+    unfinished.write_all(b"x")?;
+    ensure!(long.reply(false)?.body.len() == LONG);
+    ensure!(fetch()? == "gate; fwd=uri-miss; stored", "what was fetched still counts");
+    Ok(())
+}
+
+/// Two bodies that are more than 1 MiB together.
+const LONG: usize = 1_000_000;
+const SHORT: usize = 100_000;
+
+#[test]
+fn nothing_is_kept_until_the_directory_is_this_gates() -> Result<()> {
+    let directory = Directory::new("not-own");
+    fs::create_dir(directory.path())?;
+    let lock = File::create(directory.path().join("lock"))?;
+    lock.lock()?;
+    let origin = Origin::start()?;
+    origin.put("/a", FRESH, "one");
+    let gate =
+        Listening::gate_that_takes_over("tick = \"10ms\"", origin.address, &directory.cache(""), OPEN)?;
+    let client = &mut client(&gate)?;
+    for _ in 0..2 {
+        let reply = client.ask("GET /a", "")?;
+        ensure!(status(&reply) == "none" && reply.text() == "one", "{reply:?}");
+    }
+    ensure!(origin.asked().len() == 2);
+    drop(lock);
+    wait_open(&gate)?;
+    for expected in ["gate; fwd=uri-miss; stored", "gate; hit"] {
+        let reply = client.ask("GET /a", "")?;
+        ensure!(status(&reply) == expected, "{reply:?}");
+    }
+    Ok(())
+}
+
 /// Asks for what is kept, each time on a new connection, until it is `over`.
 fn ask_anew(address: SocketAddr, over: &AtomicBool, answered: &AtomicUsize) -> Result<()> {
     for n in (0..KEPT).cycle() {
         if over.load(Ordering::Relaxed) {
             break;
         }
-        let stream = std::net::TcpStream::connect(address)?;
+        let stream = TcpStream::connect(address)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         let reply = HttpClient::new(stream).ask(&format!("GET /{n}"), "connection: close\r\n")?;
         ensure!(reply.status == 200 && reply.text() == body("kept", n), "{n}: {reply:?}");

@@ -131,3 +131,71 @@ const NOT_ASKED: [HeaderName; 3] =
     [FORWARDED_HOST, FORWARDED_PROTO, HeaderName::from_static("x-forwarded-for")];
 /// Longer paths are not kept: each is held in memory and on disk.
 const LONGEST: usize = 4 << 10;
+
+#[cfg(test)]
+mod tests {
+    use hyper::Request;
+
+    use super::*;
+
+    /// The purpose of a request to the host `a`, in words.
+    fn purpose(method: &str, target: &str, (name, value): (&'static str, &str), has_body: bool) -> String {
+        let settings = config::Cache {
+            dir: "/c".into(),
+            memory: 0,
+            disk: 0,
+            max_object: 0,
+            key: vec!["accept-encoding".to_owned()],
+            dedup: Dedup::Service,
+        };
+        let request = Request::builder().method(method).uri(target).header(HOST, "A").header(name, value);
+        let parts = request.body(()).unwrap().into_parts().0;
+        match Purpose::of(&settings, None, "t", &parts, has_body) {
+            Purpose::Read(lookup) => {
+                let fields: String = lookup
+                    .fields
+                    .iter()
+                    .map(|(name, value)| format!(" {name}={}", value.to_str().unwrap()))
+                    .collect();
+                format!("read {}://{}{}{fields}", lookup.scheme, lookup.key.host(), lookup.key.path())
+            }
+            Purpose::Change(key) => format!("change {}{}", key.host(), key.path()),
+            Purpose::Other => "other".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_key_is_host_path_query_scheme_and_configured_fields() {
+        for (target, field, read) in [
+            ("/x", ("x-a", "1"), "read http://a/x"),
+            ("/x?y=1&z", ("x-a", "1"), "read http://a/x?y=1&z"),
+            ("/x?", ("x-a", "1"), "read http://a/x?"),
+            ("/x", ("accept-encoding", "br"), "read http://a/x accept-encoding=br"),
+            ("/x", ("x-forwarded-proto", "HTTPS"), "read https://a/x"),
+            ("/x", ("x-forwarded-proto", "ftp"), "other"),
+        ] {
+            for method in ["GET", "HEAD"] {
+                assert_eq!(purpose(method, target, field, false), read, "{method} {target} {field:?}");
+            }
+        }
+        assert_eq!(purpose("GET", &format!("/{}", "x".repeat(LONGEST)), ("x-a", "1"), false), "other");
+    }
+
+    #[test]
+    fn what_is_one_clients_own_is_not_for_the_cache() {
+        for (method, field, has_body, expected) in [
+            ("GET", ("x-a", "1"), true, "other"),
+            ("HEAD", ("x-a", "1"), true, "other"),
+            ("GET", ("cookie", "a=1"), false, "other"),
+            ("GET", ("authorization", "Basic x"), false, "other"),
+            ("GET", ("cache-control", "max-age=0, No-Store"), false, "other"),
+            ("OPTIONS", ("x-a", "1"), false, "other"),
+            ("TRACE", ("x-a", "1"), false, "other"),
+            ("POST", ("x-a", "1"), true, "change a/x?y"),
+            ("DELETE", ("cookie", "a=1"), false, "change a/x?y"),
+            ("PURGE", ("x-a", "1"), false, "change a/x?y"),
+        ] {
+            assert_eq!(purpose(method, "/x?y", field, has_body), expected, "{method} {field:?} {has_body}");
+        }
+    }
+}

@@ -172,6 +172,23 @@ fn a_processor_that_fails_fails_one_request_alone() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn a_refusal_by_who_has_not_fetched_the_original_is_not_kept() -> Result<()> {
+    let origin = HttpServer::start(|_| Some(whole(200, FRESH, b"a")))?;
+    let processor = HttpServer::start(|_| Some(whole(404, "", b"")))?;
+    let directory = Directory::new("processed-unfetched");
+    let process = process(processor.address, address(), &[origin.address], "");
+    let service = format!("{}\n{process}", directory.cache(""));
+    let gate = Listening::gate_with("tick = \"10ms\"", "http", origin.address, &service, OPEN)?;
+    wait_open(&gate)?;
+    for _ in 0..2 {
+        let reply = client(&gate)?.ask(&format!("GET /img/w/http://{}/a", origin.address), "")?;
+        ensure!(reply.status == 502 && processor.asked().len() == 3, "{reply:?}");
+    }
+    ensure!(origin.asked().len() == 1);
+    Ok(())
+}
+
 /// More chunks than may be kept.
 fn endless() -> Vec<u8> {
     let chunk = [&b"1000\r\n"[..], &[b'x'; 4_096], b"\r\n"].concat();
@@ -279,9 +296,11 @@ fn one_tenant_does_not_keep_the_others_waiting() -> Result<()> {
         hung.push(one);
     }
     wait_until("the queue is full", || Ok(site.event("process-refused")? == 20))?;
-    ensure!(many.load(Ordering::Relaxed) == 2, "half of the permits");
+    // What has a permit is at the processor a little later.
+    wait_until("half of the permits are used", || Ok(many.load(Ordering::Relaxed) == 2))?;
     let mut good = HttpClient::new(site.gate.connect_from([127, 0, 0, 8].into())?);
     let reply = good.ask(&site.line("w", "/good"), "")?;
     ensure!(reply.text() == "w:/good", "{reply:?}");
+    ensure!(many.load(Ordering::Relaxed) == 2, "half of the permits");
     Ok(())
 }
