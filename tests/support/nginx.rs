@@ -29,7 +29,7 @@ impl Nginx {
     ///
     /// If it is not installed or does not come up.
     pub fn start(files: &[usize]) -> Result<Self> {
-        Self::start_with(files, None)
+        Self::start_with(address(), files, None)
     }
 
     /// The same, which speaks TLS alone and shows this certificate.
@@ -38,11 +38,19 @@ impl Nginx {
     ///
     /// As there.
     pub fn start_with_tls(files: &[usize], shown: &Issued) -> Result<Self> {
-        Self::start_with(files, Some(shown))
+        Self::start_with(address(), files, Some(shown))
     }
 
-    fn start_with(files: &[usize], tls: Option<&Issued>) -> Result<Self> {
-        let address = address();
+    /// The same at this address, which its certificate may name.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn start_with_tls_at(address: SocketAddr, files: &[usize], shown: &Issued) -> Result<Self> {
+        Self::start_with(address, files, Some(shown))
+    }
+
+    fn start_with(address: SocketAddr, files: &[usize], tls: Option<&Issued>) -> Result<Self> {
         let directory = std::env::temp_dir().join(format!("nginx-{}-{}", std::process::id(), address.ip()));
         let www = directory.join("www");
         std::fs::create_dir_all(&www)?;

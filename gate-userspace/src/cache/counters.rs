@@ -46,6 +46,8 @@ pub enum CacheEvent {
     WriteFailed,
     /// Something was not written to disk, since too much was to be written.
     WriteSkipped,
+    /// An original could not be downloaded: its origin does not answer in time, shows another's certificate, or says nothing usable.
+    DownloadFailed,
     /// An original was processed, for all who want the same.
     Processed,
     /// The processor said that a content cannot be processed.
@@ -62,7 +64,7 @@ pub enum CacheEvent {
 
 impl CacheEvent {
     /// Every event, in the order of its number.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::MemoryHit,
         Self::DiskHit,
         Self::Miss,
@@ -83,6 +85,7 @@ impl CacheEvent {
         Self::DamagedIndex,
         Self::WriteFailed,
         Self::WriteSkipped,
+        Self::DownloadFailed,
         Self::Processed,
         Self::ContentRefused,
         Self::ProcessFailed,
@@ -115,6 +118,7 @@ impl CacheEvent {
             Self::DamagedIndex => "damaged-index",
             Self::WriteFailed => "write-failed",
             Self::WriteSkipped => "write-skipped",
+            Self::DownloadFailed => "download-failed",
             Self::Processed => "processed",
             Self::ContentRefused => "content-refused",
             Self::ProcessFailed => "process-failed",

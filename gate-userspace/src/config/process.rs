@@ -9,6 +9,7 @@ use ipnet::IpNet;
 use super::parsers::{address, number, prefix, time};
 use super::raw::Section;
 use super::store_address::{self, StoreAddress, is_host};
+use super::tls::{self, NamedFile};
 use super::units::{self, Wrong};
 
 /// The processing of originals for an HTTP service.
@@ -22,6 +23,8 @@ pub struct Process {
     pub blobs: SocketAddr,
     /// Where originals may come from; 1 to 64.
     pub origins: Vec<Origin>,
+    /// The certificates that origins over HTTPS are checked with; `None` if there is no such origin.
+    pub origins_ca: Option<NamedFile>,
     /// Addresses that are not public and that names of origins may stand for.
     pub networks: Vec<IpNet>,
     /// The only specs that may be asked for; empty if any may.
@@ -152,13 +155,18 @@ fn of_table(s: &mut Section<'_>) -> Option<Process> {
         );
     }
     let mut origins = Vec::new();
-    for item in s.need_list("origins", "[\"http://images.example\"]", origin) {
+    for item in s.need_list("origins", "[\"https://images.example\"]", origin) {
         if origins.len() == MAX_ORIGINS {
             item.fault(format!("is one too many: there may be {MAX_ORIGINS}"));
         } else {
             origins.push(item.value);
         }
     }
+    let is_https = origins.iter().any(|origin: &Origin| origin.is_https);
+    if !is_https && s.has("origins_ca") {
+        s.fault("origins_ca", "means something only beside an origin over https".to_owned());
+    }
+    let origins_ca = tls::file_or(s, "origins_ca", SYSTEM_CA).filter(|_| is_https);
     let networks = s.list("networks", prefix).into_iter().map(|item| item.value).collect();
     let specs = s.list("specs", spec).into_iter().map(|item| item.value).collect();
     let concurrency = s.get("concurrency", number(1, 1_024)).unwrap_or(4) as usize;
@@ -173,6 +181,7 @@ fn of_table(s: &mut Section<'_>) -> Option<Process> {
         by: by?,
         blobs: blobs?,
         origins,
+        origins_ca,
         networks,
         specs,
         concurrency,
@@ -220,14 +229,14 @@ fn processor(text: &str) -> Result<Processor, Wrong> {
 
 fn origin(text: &str) -> Result<Origin, Wrong> {
     let wrong = || {
-        "must be a scheme, a host and perhaps a port, without a path, e.g. \"http://images.example\" or \
+        "must be a scheme, a host and perhaps a port, without a path, e.g. \"https://images.example\" or \
          \"http://*.example:8080\""
             .to_owned()
     };
     let (scheme, rest) = text.split_once("://").ok_or_else(wrong)?;
     let is_https = match scheme {
         "http" => false,
-        "https" => return Err("cannot be spoken to: gate fetches originals over http only".to_owned()),
+        "https" => true,
         _ => return Err(wrong()),
     };
     let (host, port) = match rest.rsplit_once(':') {
@@ -270,6 +279,8 @@ fn is_literal(byte: u8) -> bool {
 const SPEC: &str = "{spec}";
 const BLOB: &str = "{blob}";
 const BLOB_URL: &str = "{blob_url}";
+/// The certificates that Debian trusts.
+const SYSTEM_CA: &str = "/etc/ssl/certs/ca-certificates.crt";
 const MAX_ORIGINS: usize = 64;
 const MAX_SPEC: usize = 64;
 const TIME_RANGE: (Nanos, Nanos) = (Nanos::from_millis(1), Nanos::from_secs(300));
@@ -314,6 +325,12 @@ mod tests {
             all.map(|origin| origin.to_string()).join(" "),
             "http://a.example:80 http://*.b.example:8080 http://[::1]:81 http://127.0.0.1:80"
         );
+        let secure = ["https://a.example", "https://*.b.example:8443"].map(|text| origin(text).unwrap());
+        for (host, port) in [("a.example", 443), ("x.b.example", 8443)] {
+            let is_included = |is_https| secure.iter().any(|origin| origin.includes(is_https, host, port));
+            assert!(is_included(true) && !is_included(false), "{host}");
+        }
+        assert_eq!(secure[0].to_string(), "https://a.example:443");
         for wrong in [
             "a",
             "ftp://a",

@@ -2,7 +2,7 @@
 
 use super::admission::{Admission, AdmissionPolicy};
 use super::backend::{Backend, HotKeys};
-use super::{Config, Http, Service};
+use super::{Config, Http, Process, Service};
 use crate::protocol::query_types::QueryTypes;
 
 impl Config {
@@ -90,6 +90,7 @@ fn of_service(old: &Service, new: &Service) -> impl Iterator<Item = &'static str
     };
     let parallelism =
         |admission: &Option<Admission>| admission.as_ref().map(|admission| admission.parallelism);
+    let processing = |process: &Option<Process>| Some(Process { origins_ca: None, ..process.clone()? });
     changed(&[
         ("protocol", old.protocol != new.protocol),
         ("listen", old.listen != new.listen),
@@ -108,7 +109,7 @@ fn of_service(old: &Service, new: &Service) -> impl Iterator<Item = &'static str
         ("overload_status", of_http(|old, new| old.overload_status != new.overload_status)),
         ("rate_limit_fields", of_http(|old, new| old.rate_limit_fields != new.rate_limit_fields)),
         ("cache", *cache != other.cache),
-        ("process", *process != other.process),
+        ("process", processing(process) != processing(&other.process)),
         // The files may be others: they are read again.
         ("tls", tls.is_some() != other.tls.is_some()),
         ("backend_tls", backend_tls.is_some() != other.backend_tls.is_some()),

@@ -76,6 +76,13 @@ fn file<'d>(section: &mut Section<'d>, key: &'d str, example: &str) -> Option<Na
     Some(NamedFile { path, line, key })
 }
 
+/// The file that `key` names, or `default`.
+pub(super) fn file_or(section: &mut Section<'_>, key: &'static str, default: &str) -> Option<NamedFile> {
+    let path = if section.has(key) { section.get(key, absolute_path)? } else { default.into() };
+    let (line, key) = section.place_of(key);
+    Some(NamedFile { path, line, key })
+}
+
 /// A name that a certificate may be for.
 fn server_name(text: &str) -> Result<String, Wrong> {
     if text.parse::<IpAddr>().is_ok() || is_host(text) {

@@ -12,7 +12,7 @@ use super::query_types::QueryTypeTable;
 use super::resolver::Resolver;
 use super::store_silence::{SilenceLimits, StorePause};
 use super::tenants::Tenants;
-use super::tls::{ServerTls, StoreTls};
+use super::tls::{OriginTls, ServerTls, StoreTls};
 use crate::config;
 use crate::protocol::query_types::QueryTypes;
 
@@ -93,6 +93,7 @@ pub(crate) struct Controls {
     types: watch::Sender<Arc<QueryTypeTable>>,
     tls: Option<watch::Sender<ServerTls>>,
     store_tls: Option<watch::Sender<StoreTls>>,
+    origin_tls: Option<watch::Sender<OriginTls>>,
 }
 
 impl Controls {
@@ -122,7 +123,13 @@ impl Controls {
         let store = self.store_tls.as_ref().zip(backend.backend_tls.as_ref()).map(|(sender, tls)| {
             StoreTls::read(tls, &backend.address).map(|tls| drop(sender.send_replace(tls)))
         });
-        [server, store].into_iter().flatten().filter_map(Result::err).collect()
+        let ca = backend.process.as_ref().and_then(|process| process.origins_ca.as_ref());
+        let origins = self
+            .origin_tls
+            .as_ref()
+            .zip(ca)
+            .map(|(sender, ca)| OriginTls::read(ca).map(|tls| drop(sender.send_replace(tls))));
+        [server, store, origins].into_iter().flatten().filter_map(Result::err).collect()
     }
 }
 
@@ -164,6 +171,8 @@ pub(crate) struct Settings {
     pub(crate) tls: Option<watch::Receiver<ServerTls>>,
     /// The certificate that the store has to show; `None` if it is spoken to plainly.
     pub(crate) store_tls: Option<watch::Receiver<StoreTls>>,
+    /// The certificates that origins over HTTPS are checked with; `None` if there is no such origin.
+    pub(crate) origin_tls: Option<watch::Receiver<OriginTls>>,
 }
 
 impl Settings {
@@ -189,6 +198,9 @@ impl Settings {
                 let store_tls = backend.backend_tls.as_ref();
                 let store_tls = store_tls.map(|tls| StoreTls::read(tls, &backend.address)).transpose()?;
                 let (to_store_tls, store_tls) = store_tls.map(watch::channel).unzip();
+                let ca = backend.process.as_ref().and_then(|process| process.origins_ca.as_ref());
+                let (to_origin_tls, origin_tls) =
+                    ca.map(OriginTls::read).transpose()?.map(watch::channel).unzip();
                 let (to_limits, limits) = watch::channel(Limits::of(&backend, settings.price.learn));
                 let (to_types, types) =
                     watch::channel(Arc::new(QueryTypeTable::of(&backend.query_types, &backend)));
@@ -197,6 +209,7 @@ impl Settings {
                     types,
                     tls,
                     store_tls,
+                    origin_tls,
                     parallelism: backend.admission.as_ref().map(|admission| admission.parallelism),
                     threads,
                     tenants: tenants.clone(),
@@ -215,8 +228,13 @@ impl Settings {
                     connections: backend.connections as usize,
                     backend,
                 };
-                let controls =
-                    Controls { limits: to_limits, types: to_types, tls: to_tls, store_tls: to_store_tls };
+                let controls = Controls {
+                    limits: to_limits,
+                    types: to_types,
+                    tls: to_tls,
+                    store_tls: to_store_tls,
+                    origin_tls: to_origin_tls,
+                };
                 Ok((settings, controls))
             })
             .collect()

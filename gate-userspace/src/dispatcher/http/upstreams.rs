@@ -14,11 +14,13 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use super::head::{self, BUFFER, UntilClosed};
 use super::store::BodyError;
 use crate::clock;
+use crate::dispatcher::tls::OriginTls;
 
 /// One thread's connections.
 #[derive(Debug, Default)]
@@ -67,15 +69,20 @@ impl Upstreams {
 }
 
 impl Upstream {
-    /// Connects to one of these addresses, the first that takes the connection.
+    /// Connects to one of these addresses, the first that takes the connection; over TLS if there is a host that it has to show
+    /// to be.
     ///
     /// # Errors
     ///
     /// The last one's, or that there is none.
-    pub(super) async fn connect(origin: &str, addresses: &[SocketAddr]) -> io::Result<Self> {
+    pub(super) async fn connect(
+        origin: &str,
+        addresses: &[SocketAddr],
+        tls: Option<(OriginTls, &str)>,
+    ) -> io::Result<Self> {
         let mut last = io::Error::other("no address");
         for &address in addresses {
-            match Self::connect_to(origin, address).await {
+            match Self::connect_to(origin, address, tls.as_ref()).await {
                 Ok(upstream) => return Ok(upstream),
                 Err(error) => last = error,
             }
@@ -83,9 +90,20 @@ impl Upstream {
         Err(last)
     }
 
-    async fn connect_to(origin: &str, address: SocketAddr) -> io::Result<Self> {
+    async fn connect_to(
+        origin: &str,
+        address: SocketAddr,
+        tls: Option<&(OriginTls, &str)>,
+    ) -> io::Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
+        match tls {
+            None => Self::begin(origin, stream).await,
+            Some((tls, host)) => Self::begin(origin, tls.connect(stream, host).await?).await,
+        }
+    }
+
+    async fn begin<S: AsyncRead + AsyncWrite + Unpin + 'static>(origin: &str, stream: S) -> io::Result<Self> {
         let mut builder = http1::Builder::new();
         builder.max_buf_size(BUFFER);
         let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;

@@ -61,6 +61,32 @@ impl ServerTls {
     }
 }
 
+/// The certificates that origins over HTTPS are checked with.
+#[derive(Clone, Debug)]
+pub(super) struct OriginTls(Arc<ClientConfig>);
+
+impl OriginTls {
+    /// Those in this file.
+    ///
+    /// # Errors
+    ///
+    /// The file's fault, with the remedy.
+    pub(super) fn read(ca: &NamedFile) -> Result<Self, Fault> {
+        client_config(ca).map(Self)
+    }
+
+    /// A connection to an origin with this name or address, after its handshake. An end without a word is an error.
+    ///
+    /// # Errors
+    ///
+    /// The handshake's.
+    pub(super) async fn connect(&self, socket: TcpStream, host: &str) -> std::io::Result<TlsSocket> {
+        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        let name = ServerName::try_from(bare.to_owned()).map_err(std::io::Error::other)?;
+        Ok(connect(&self.0, name, socket).await?.with_end())
+    }
+}
+
 /// The certificates that a store has to show one of.
 #[derive(Clone, Debug)]
 pub(super) struct StoreTls {
@@ -75,16 +101,7 @@ impl StoreTls {
     ///
     /// The fault of the file or the name, with the remedy.
     pub(super) fn read(tls: &BackendTls, address: &StoreAddress) -> Result<Self, Fault> {
-        let mut roots = RootCertStore::empty();
-        for certificate in certificates(&tls.ca)? {
-            let added = roots.add(certificate);
-            added.map_err(|error| {
-                tls.ca.fault(format!("holds a certificate that no other can be checked with: {error}"))
-            })?;
-        }
-        let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
-            .with_safe_default_protocol_versions()
-            .map_err(|error| tls.ca.fault(error.to_string()))?;
+        let config = client_config(&tls.ca)?;
         let name = match (&tls.name, address) {
             (Some(name), _) => name.clone(),
             (None, StoreAddress::Named { host, .. }) => host.clone(),
@@ -93,7 +110,6 @@ impl StoreTls {
         let name = ServerName::try_from(name.trim_end_matches('.').to_owned());
         let name =
             name.map_err(|_| tls.ca.fault("needs a name that a certificate may have; say name".to_owned()))?;
-        let config = Arc::new(config.with_root_certificates(roots).with_no_client_auth());
         Ok(Self { config, name })
     }
 
@@ -104,11 +120,34 @@ impl StoreTls {
     ///
     /// The handshake's.
     pub(super) async fn connect(&self, socket: TcpStream) -> std::io::Result<TlsSocket> {
-        let client = ClientConnection::new(Arc::clone(&self.config), self.name.clone());
-        let socket = TlsSocket::new(socket, client.map_err(std::io::Error::other)?.into());
-        socket.handshake(None, || {}).await?;
-        Ok(socket)
+        connect(&self.config, self.name.clone(), socket).await
     }
+}
+
+/// The settings of connections to whoever shows a certificate that those in this file lead to.
+fn client_config(ca: &NamedFile) -> Result<Arc<ClientConfig>, Fault> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(ca)? {
+        let added = roots.add(certificate);
+        added.map_err(|error| {
+            ca.fault(format!("holds a certificate that no other can be checked with: {error}"))
+        })?;
+    }
+    let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| ca.fault(error.to_string()))?;
+    Ok(Arc::new(config.with_root_certificates(roots).with_no_client_auth()))
+}
+
+async fn connect(
+    config: &Arc<ClientConfig>,
+    name: ServerName<'static>,
+    socket: TcpStream,
+) -> std::io::Result<TlsSocket> {
+    let client = ClientConnection::new(Arc::clone(config), name).map_err(std::io::Error::other)?;
+    let socket = TlsSocket::new(socket, client.into());
+    socket.handshake(None, || {}).await?;
+    Ok(socket)
 }
 
 /// Everything that is wrong with the certificates and keys that a configuration names.
@@ -119,7 +158,9 @@ pub fn certificate_faults(config: &Config) -> Vec<Fault> {
         // The protocol makes no difference to files.
         let server = backend.tls.as_ref().map(|tls| ServerTls::read(tls, Protocol::Opaque).err());
         let store = backend.backend_tls.as_ref().map(|tls| StoreTls::read(tls, &backend.address).err());
-        [server, store]
+        let ca = backend.process.as_ref().and_then(|process| process.origins_ca.as_ref());
+        let origins = ca.map(|ca| OriginTls::read(ca).err());
+        [server, store, origins]
     });
     faults.flatten().flatten().collect()
 }

@@ -15,6 +15,7 @@ use super::cache::{Directory, wait_open};
 use super::{OPEN, client};
 
 mod hostile;
+mod https;
 
 /// A gate, an origin and a processor.
 struct Site {

@@ -55,7 +55,7 @@ pub(super) const ROWS: &[Broken] = &[
     ),
     (
         MEMCACHED,
-        "protocol = \"http\"\nbackend = \"127.0.0.1:1\"\ncache = { dir = \"/c\" }\nprocess = { path = \"/{spec}{url}\", by = \"ftp://a\", blobs = \"0.0.0.0:3\", origins = [\"http://a/b\", \"https://a\"], specs = [\"..\"], networks = \"10.0.0.1/8\", concurrency = \"0\", downloads = \"0\", queue = \"-1\", by2 = \"\" }\n",
+        "protocol = \"http\"\nbackend = \"127.0.0.1:1\"\ncache = { dir = \"/c\" }\nprocess = { path = \"/{spec}{url}\", by = \"ftp://a\", blobs = \"0.0.0.0:3\", origins = [\"http://a/b\", \"ftp://a\"], origins_ca = \"ca.pem\", specs = [\"..\"], networks = \"10.0.0.1/8\", concurrency = \"0\", downloads = \"0\", queue = \"-1\", by2 = \"\" }\n",
         &[
             r#"8: service[0].process.blobs = "0.0.0.0:3": must be one address, which the processor is told, e.g. "127.0.0.1:9912""#,
             r#"8: service[0].process.by = "ftp://a": must be a URL with {spec} and {blob}, or {blob_url}, in its path, e.g. "http://127.0.0.1:8081/{spec}/{blob}""#,
@@ -63,8 +63,9 @@ pub(super) const ROWS: &[Broken] = &[
             r#"8: service[0].process.concurrency = "0": must be a whole number from 1 to 1024"#,
             r#"8: service[0].process.downloads = "0": must be a whole number from 1 to 4096"#,
             r#"8: service[0].process.networks = "10.0.0.1/8": has bits beyond its length; the prefix is "10.0.0.0/8""#,
-            r#"8: service[0].process.origins[0] = "http://a/b": must be a scheme, a host and perhaps a port, without a path, e.g. "http://images.example" or "http://*.example:8080""#,
-            r#"8: service[0].process.origins[1] = "https://a": cannot be spoken to: gate fetches originals over http only"#,
+            r#"8: service[0].process.origins[0] = "http://a/b": must be a scheme, a host and perhaps a port, without a path, e.g. "https://images.example" or "http://*.example:8080""#,
+            r#"8: service[0].process.origins[1] = "ftp://a": must be a scheme, a host and perhaps a port, without a path, e.g. "https://images.example" or "http://*.example:8080""#,
+            r#"8: service[0].process.origins_ca = "ca.pem": must be an absolute path without "..", e.g. "/sys/fs/bpf/gate""#,
             r#"8: service[0].process.path = "/{spec}{url}": must be a path with {spec}, a whole segment, and behind it {url} at its end, e.g. "/img/{spec}/{url}""#,
             r#"8: service[0].process.queue = "-1": must be a whole number from 0 to 100000"#,
             r#"8: service[0].process.specs[0] = "..": must be 1 to 64 letters, digits and -._~,:=@+, and may not hold "..", e.g. "w200""#,

@@ -5,6 +5,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use gate_common::abi::Reason;
 use hyper::body::Incoming;
@@ -15,6 +16,8 @@ use tokio::time::timeout;
 
 use super::upstream_body::{self, Whole};
 use crate::cache::{Cache, CacheEvent, Fields};
+use crate::clock;
+use crate::dispatcher::accept::is_due;
 use crate::dispatcher::http::answer::Refused;
 use crate::dispatcher::http::service::HttpService;
 use crate::dispatcher::http::upstreams::{NoBody, Upstream};
@@ -45,7 +48,12 @@ pub(super) async fn download(
     let patience = processing.settings.timeout.into();
     let downloading = follow(service, processing, cache, url, validators);
     let result = timeout(patience, downloading).await;
-    result.unwrap_or(Err(Refused::lost(StatusCode::GATEWAY_TIMEOUT)))
+    let result = result.unwrap_or(Err(Refused::lost(StatusCode::GATEWAY_TIMEOUT)));
+    result.inspect_err(|refused| {
+        if !refused.is_for_the_tenant() {
+            cache.count(CacheEvent::DownloadFailed);
+        }
+    })
 }
 
 /// Asks an origin, and those that it redirects to.
@@ -93,7 +101,19 @@ async fn ask(
         return Ok((response, upstream));
     }
     let addresses = addresses(processing, cache, url).await?;
-    let mut upstream = Upstream::connect(&origin, &addresses).await.map_err(|_| unusable())?;
+    let tls = match (url.is_https, &service.settings.origin_tls) {
+        (false, _) => None,
+        (true, Some(tls)) => Some((tls.borrow().clone(), url.host.as_str())),
+        // No such origin is configured.
+        (true, None) => return Err(unusable()),
+    };
+    let connected = Upstream::connect(&origin, &addresses, tls).await;
+    let mut upstream = connected.map_err(|error| {
+        if is_due(&LAST_WARNING, clock::monotonic()) {
+            tracing::warn!(service = service.settings.name, origin, %error, "cannot connect to an origin; said once a minute");
+        }
+        unusable()
+    })?;
     let response = upstream.ask(request(url, validators).ok_or_else(unusable)?).await;
     Ok((response.ok_or_else(unusable)?, upstream))
 }
@@ -140,5 +160,6 @@ pub(super) fn refused(cache: &Cache) -> Refused {
     Refused { closes: false, ..Refused::with_status(Reason::Unsupported, StatusCode::FORBIDDEN) }
 }
 
+static LAST_WARNING: AtomicU64 = AtomicU64::new(0);
 /// So many redirects are followed.
 const REDIRECTS: usize = 3;

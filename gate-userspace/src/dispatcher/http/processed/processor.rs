@@ -112,7 +112,7 @@ async fn ask_once(
                 Some(processor) => processor.addresses().await,
                 None => Vec::new(),
             };
-            let mut upstream = Upstream::connect(&origin, &addresses).await.map_err(|_| failed())?;
+            let mut upstream = Upstream::connect(&origin, &addresses, None).await.map_err(|_| failed())?;
             let response = upstream.ask(request().ok_or_else(failed)?).await;
             (response.ok_or_else(failed)?, upstream)
         }
