@@ -26,7 +26,12 @@ impl Slice {
             (None, Some(suffix)) if first.is_empty() => len.saturating_sub(suffix)..len,
             _ => return Self::Whole,
         };
-        if part.start < part.end { Self::Part(part) } else { Self::Unsatisfiable }
+        match (part.start, part.end) {
+            (start, end) if start < end => Self::Part(part),
+            // Of nothing, it is all: a 206 cannot name it.
+            (0, _) => Self::Whole,
+            _ => Self::Unsatisfiable,
+        }
     }
 }
 
@@ -66,6 +71,14 @@ mod tests {
         ] {
             assert_eq!(Slice::of(field.as_bytes(), 10), expected, "{field}");
         }
-        assert_eq!(Slice::of(b"bytes=0-", 0), Slice::Unsatisfiable);
+        for (field, expected) in [
+            ("bytes=0-", Slice::Whole),
+            ("bytes=0-9", Slice::Whole),
+            ("bytes=-0", Slice::Whole),
+            ("bytes=-3", Slice::Whole),
+            ("bytes=1-", Slice::Unsatisfiable),
+        ] {
+            assert_eq!(Slice::of(field.as_bytes(), 0), expected, "{field}");
+        }
     }
 }
