@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -466,19 +467,41 @@ fn what_is_kept_outlasts_the_gate_and_a_kill_changes_no_byte() -> Result<()> {
     for n in 0..200 * kills {
         origin.put(&format!("/{n}"), FRESH, &body(n));
     }
+    let ask_all = |gate: &Listening, numbers: Range<usize>| -> Result<()> {
+        let mut client = client(gate)?;
+        for n in numbers {
+            let reply = client.ask(&format!("GET /{n}"), "")?;
+            ensure!(reply.status == 200 && reply.text() == body(n), "{n}: {:?}", reply.fields);
+        }
+        Ok(())
+    };
+    let records = |gate: &Listening| -> Result<usize> {
+        let records = gate.json(&["cache", "status"])?["caches"][0]["records"].as_u64();
+        Ok(records.context("no count")? as usize)
+    };
+    // Those that are on disk for sure.
+    let mut kept = 0;
     for round in 0..kills {
         let gate = gate(origin.address, &directory)?;
         wait_open(&gate)?;
         let verified = gate.json(&["cache", "verify"])?;
         ensure!(verified["caches"][0]["damaged"] == 0 && verified["caches"][0]["missing"] == 0, "{verified}");
-        let mut client = client(&gate)?;
         origin.asked();
-        // All that was ever asked for, and then what is new.
-        for n in 0..200 * (round + 1) {
-            let reply = client.ask(&format!("GET /{n}"), "")?;
-            ensure!(reply.status == 200 && reply.text() == body(n), "{n}: {:?}", reply.fields);
-        }
-        ensure!(origin.asked().len() <= 2 * 200, "what was kept is gone");
+        ask_all(&gate, 0..200 * round)?;
+        let gone = origin.asked().len();
+        ensure!(gone <= 200 * round - kept, "{gone} of {} are gone, and {kept} were kept", 200 * round);
+        ask_all(&gate, 200 * round..200 * round + 100)?;
+        kept = records(&gate)?;
+        ask_all(&gate, 200 * round + 100..200 * (round + 1))?;
+        gate.signal(Signal::SIGKILL)?;
+    }
+    for is_last in [false, true] {
+        let gate = gate(origin.address, &directory)?;
+        wait_open(&gate)?;
+        origin.asked();
+        ask_all(&gate, 0..200 * kills)?;
+        ensure!(!is_last || origin.asked().is_empty(), "what was kept is gone");
+        wait_until("all is written", || Ok(records(&gate)? == 200 * kills))?;
         gate.signal(Signal::SIGKILL)?;
     }
     Ok(())
