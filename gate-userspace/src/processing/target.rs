@@ -38,6 +38,8 @@ pub(crate) enum TargetFault {
     Spec,
     /// A URL of no configured origin.
     Origin,
+    /// Another method than GET and HEAD, or a body.
+    Method,
 }
 
 impl Target {

@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use gate_common::abi::Reason;
 use gate_common::units::Nanos;
-use hyper::header::{CONTENT_LENGTH, HOST, HeaderName, HeaderValue};
+use hyper::header::{CONTENT_LENGTH, HOST, HeaderName, HeaderValue, TRANSFER_ENCODING};
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Uri};
 use tokio::sync::mpsc;
@@ -18,7 +18,9 @@ use super::connection::Connection;
 use super::head::{self, HeadFault};
 use super::identity::Origin;
 use super::service::HttpService;
+use super::{cached, processed};
 use crate::clock;
+use crate::dispatcher::admission::demand::Demand;
 use crate::dispatcher::admission::explain::{Outcome, conclude, refuse};
 use crate::dispatcher::clients::memory_budget::MemoryShare;
 use crate::dispatcher::questions::PendingQuestion;
@@ -109,11 +111,17 @@ impl HttpService {
     ) -> Outcome {
         let &Origin { tenant, shadow, .. } = origin;
         let length = parts.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+        let has_body =
+            length.is_some_and(|length: u64| length > 0) || parts.headers.contains_key(TRANSFER_ENCODING);
         head::prepare_request(parts, |name| self.claims.contains(name)).map_err(|fault| match fault {
             HeadFault::Malformed => Refusal::of(Reason::Malformed),
             HeadFault::Unsupported | HeadFault::Expectation => Refusal::of(Reason::Unsupported),
         })?;
-        let (class, demand) = self.demand(tenant, parts, length);
+        let made = processed::target(self, parts, has_body);
+        let (class, mut demand) = self.demand(tenant, parts, length);
+        if matches!(made, Some(Err(_))) {
+            demand = Demand::answered_here(demand.bytes, demand.limits);
+        }
         let quote = self.admission.quote(ledger, origin.payer(), &demand, class);
         let types = self.types.borrow();
         let names = (types.name(quote.class.query_type), PriceClass::OF_HTTP[demand.price_class.index()]);
@@ -129,6 +137,17 @@ impl HttpService {
             }
         }
         self.admission.peek_charge(ledger, (tenant, shadow), (&demand, &quote), explained, now)?;
+        match made {
+            Some(Err(fault)) => return Err(processed::refused(fault).refusal.into()),
+            Some(Ok(_)) => {
+                explained.notes.push(MADE.to_owned());
+                return Ok(Verdict::Passes);
+            }
+            None if cached::is_looked_up(self, ledger, tenant, (parts, has_body)) => {
+                explained.notes.push(LOOKED_UP.to_owned());
+            }
+            None => {}
+        }
         self.admission.peek_policy(shadow, quote.class, ledger, explained, now)?;
         if self.admission.may_take_permit(false) {
             self.store.accepts(now)?;
@@ -162,6 +181,10 @@ fn parse(words: &[Vec<u8>]) -> Result<Parts, String> {
     }
     Ok(parts)
 }
+
+const LOOKED_UP: &str = "if the cache has an answer that is fresh it is given, for the price of a hit";
+const MADE: &str = "what is kept of it is given for the price of a hit; else it may wait, or be refused, for a download and \
+                    for the processor, and is charged for their time";
 
 #[cfg(test)]
 mod tests {

@@ -3,12 +3,15 @@
 use std::process::Command;
 
 use anyhow::{Result, ensure};
+use gate_tests::http_server::{HttpServer, whole};
 use gate_tests::nginx::Nginx;
-use gate_tests::proxy::Listening;
+use gate_tests::proxy::{Listening, address};
 use serde_json::Value;
 use xtask::paths;
 
-use super::client_from;
+use super::cache::{Directory, FRESH, wait_open};
+use super::processed::process;
+use super::{OPEN, client, client_from};
 
 const TENANTS: &str = r#"
 [[tenant]]
@@ -91,8 +94,9 @@ fn a_request_gets_what_was_explained() -> Result<()> {
         let verdict = if status == 200 { "passes" } else { "refused" };
         ensure!(text("verdict") == verdict, "{line} {fields:?}: {explained}");
         if status != 200 {
-            // Once a quota is spent, its refusals are decided ahead.
-            let is_spent = text("reason") == "quota" && reply.reason() == "rejected-until";
+            // Once a quota is spent, its refusals are decided ahead, until it is paid back.
+            let of_quota = ["quota", "rejected-until"];
+            let is_spent = of_quota.contains(&text("reason").as_str()) && of_quota.contains(&reply.reason());
             ensure!(is_spent || text("reason") == reply.reason(), "{line} {fields:?}: {reply:?} {explained}");
         }
     }
@@ -129,5 +133,45 @@ fn an_explanation_has_rule_price_and_faults_of_words() -> Result<()> {
     }
     let user = explain(&gate, ["--source=127.0.0.8", "--user=a"], &["GET", "/"])?.err().unwrap_or_default();
     ensure!(user.contains("knows no users"), "{user}");
+    Ok(())
+}
+
+#[test]
+fn what_the_cache_may_answer_is_explained() -> Result<()> {
+    let origin = HttpServer::start(|_| Some(whole(200, FRESH, b"a")))?;
+    let directory = Directory::new("explained");
+    let process = process(origin.address, address(), &[origin.address], ", specs = [\"w\"]");
+    let service = format!("{}\n{process}", directory.cache(""));
+    let gate = Listening::gate_with("tick = \"10ms\"", "http", origin.address, &service, OPEN)?;
+    wait_open(&gate)?;
+    let url = format!("/img/w/http://{}/a", origin.address);
+    let other_spec = url.replace("/w/", "/v/");
+    let other_origin = format!("{url}.example").replace("127.", "128.");
+    for (words, status, note) in [
+        (&["GET", "/a"][..], 200, "the cache"),
+        (&["GET", "/a", "cookie: a=1"], 200, ""),
+        (&["POST", "/a", "content-length: 0"], 200, ""),
+        (&["GET", &url], 200, "the processor"),
+        (&["GET", &other_spec], 403, ""),
+        (&["GET", &other_origin], 403, ""),
+        (&["GET", "/img/w/no-url"], 400, ""),
+        (&["DELETE", &url], 405, ""),
+        (&["POST", &url, "transfer-encoding: chunked"], 405, ""),
+    ] {
+        let explained = explain(&gate, ["--source", "127.0.0.1"], words)?.map_err(anyhow::Error::msg)?;
+        let notes = explained["notes"].to_string();
+        ensure!(
+            if note.is_empty() { !notes.contains("the price of a hit") } else { notes.contains(note) },
+            "{words:?}: {explained}"
+        );
+        let fields: String = words[2..].iter().map(|field| format!("{field}\r\n")).collect();
+        let reply = client(&gate)?.ask(&format!("{} {}", words[0], words[1]), &fields)?;
+        ensure!(reply.status == status, "{words:?}: {reply:?}");
+        let verdict = if status == 200 { "passes" } else { "refused" };
+        ensure!(explained["verdict"] == verdict, "{words:?}: {explained}");
+        if verdict == "refused" {
+            ensure!(explained["reason"] == reply.reason(), "{words:?}: {reply:?} {explained}");
+        }
+    }
     Ok(())
 }

@@ -40,6 +40,7 @@ use super::service::HttpService;
 use crate::cache::{Cache, CacheEvent, Freshness, Joined, Key, Outcome, StoredResponse};
 use crate::clock;
 use crate::dispatcher::request::Charged;
+use crate::dispatcher::tenants::ledger::{Ledger, TenantId};
 
 /// A request with its client.
 pub(super) struct Asking {
@@ -75,12 +76,8 @@ impl Asking {
     }
 
     fn purpose(&self, cache: &Cache, parts: &Parts, has_body: bool) -> Purpose {
-        let tenant = self.offer.origin.tenant;
-        let tenants = self.service.tenants.borrow();
-        let name = tenants.name(tenant).unwrap_or_default();
-        let purpose = Purpose::of(&cache.settings, self.service.claims.tenant(), name, parts, has_body);
-        let is_read = matches!(purpose, Purpose::Read(_));
-        if is_read && !self.service.ledger.borrow_mut().may_cache(tenant) { Purpose::Other } else { purpose }
+        let ledger = &mut *self.service.ledger.borrow_mut();
+        purpose(&self.service, ledger, cache, self.offer.origin.tenant, (parts, has_body))
     }
 
     /// Passes on a request that may change what is kept under a key, and removes that once it has been answered.
@@ -214,6 +211,34 @@ impl Asking {
         let patience = limits.slow_timeout.saturating_add(limits.store_timeout);
         let done = timeout(patience.into(), outcome.wait_for(Option::is_some)).await;
         done.ok()?.ok()?.clone()
+    }
+}
+
+/// True if the cache may answer a request of this tenant.
+pub(super) fn is_looked_up(
+    service: &HttpService,
+    ledger: &mut Ledger,
+    tenant: TenantId,
+    request: (&Parts, bool),
+) -> bool {
+    service.cache.as_ref().is_some_and(|cache| {
+        cache.is_open() && matches!(purpose(service, ledger, cache, tenant, request), Purpose::Read(_))
+    })
+}
+
+/// The purpose of a request of this tenant, and whether it has a body.
+fn purpose(
+    service: &HttpService,
+    ledger: &mut Ledger,
+    cache: &Cache,
+    tenant: TenantId,
+    (parts, has_body): (&Parts, bool),
+) -> Purpose {
+    let tenants = service.tenants.borrow();
+    let name = tenants.name(tenant).unwrap_or_default();
+    match Purpose::of(&cache.settings, service.claims.tenant(), name, parts, has_body) {
+        Purpose::Read(_) if !ledger.may_cache(tenant) => Purpose::Other,
+        purpose => purpose,
     }
 }
 

@@ -35,6 +35,7 @@ use super::cached::serve::{Given, Source, respond_with};
 use super::cached::{self, Asking, HitCharge};
 use super::forward::SentBody;
 use super::reply_body::ReplyBody;
+use super::service::HttpService;
 use crate::cache::{CacheEvent, Digest, Key, Processed};
 use crate::clock;
 use crate::config::Dedup;
@@ -47,30 +48,24 @@ pub(super) async fn answer(
     body: Option<SentBody>,
 ) -> Result<Response<ReplyBody>, Refused> {
     let service = &asking.service;
-    let processing = service.processing.clone();
-    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
-    let target = processing.as_ref().and_then(|processing| Target::of(&processing.settings, path));
-    let (Some(cache), Some(processing), Some(target)) = (service.cache.clone(), processing, target) else {
+    let (Some((cache, processing)), Some(target)) =
+        (service.cache.clone().zip(service.processing.clone()), target(service, &parts, body.is_some()))
+    else {
         return cached::answer(asking, parts, body).await;
     };
     let mut charge = asking.charge_hit()?;
-    let is_read = parts.method == Method::GET || parts.method == Method::HEAD;
-    let fault = match (&target, is_read && body.is_none()) {
-        (_, false) => Some((Reason::Unsupported, StatusCode::METHOD_NOT_ALLOWED)),
-        (Err(TargetFault::Malformed), _) => Some((Reason::Malformed, StatusCode::BAD_REQUEST)),
-        (Err(TargetFault::Spec), _) => Some((Reason::Unsupported, StatusCode::FORBIDDEN)),
-        (Err(TargetFault::Origin), _) => {
-            cache.count(CacheEvent::OriginRefused);
-            Some((Reason::Unsupported, StatusCode::FORBIDDEN))
+    let target = match target {
+        Ok(target) => target,
+        Err(fault) => {
+            if fault == TargetFault::Origin {
+                cache.count(CacheEvent::OriginRefused);
+            }
+            charge.keep();
+            let refused = refused(fault);
+            service.admission.count_refusal(asking.offer.origin.tenant, refused.refusal.reason);
+            return Err(Refused { closes: body.is_some(), ..refused });
         }
-        (Ok(_), true) => None,
     };
-    if let Some((reason, status)) = fault {
-        charge.keep();
-        service.admission.count_refusal(asking.offer.origin.tenant, reason);
-        return Err(Refused { closes: body.is_some(), ..Refused::with_status(reason, status) });
-    }
-    let Ok(target) = target else { return Err(Refused::lost(StatusCode::BAD_GATEWAY)) };
     let tenant = asking.offer.origin.tenant;
     let is_shared = cache.is_open() && service.ledger.borrow_mut().may_cache(tenant);
     let name = match cache.settings.dedup {
@@ -89,6 +84,29 @@ pub(super) async fn answer(
         tenant: name,
     };
     work.answer(charge).await
+}
+
+/// The target of a request that wants something to be made; `None` of others.
+pub(super) fn target(
+    service: &HttpService,
+    parts: &Parts,
+    has_body: bool,
+) -> Option<Result<Target, TargetFault>> {
+    let processing = service.processing.as_ref()?;
+    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+    let target = Target::of(&processing.settings, path)?;
+    let is_read = parts.method == Method::GET || parts.method == Method::HEAD;
+    Some(if is_read && !has_body { target } else { Err(TargetFault::Method) })
+}
+
+/// The answer to a request for what cannot be made.
+pub(super) fn refused(fault: TargetFault) -> Refused {
+    let (reason, status) = match fault {
+        TargetFault::Malformed => (Reason::Malformed, StatusCode::BAD_REQUEST),
+        TargetFault::Spec | TargetFault::Origin => (Reason::Unsupported, StatusCode::FORBIDDEN),
+        TargetFault::Method => (Reason::Unsupported, StatusCode::METHOD_NOT_ALLOWED),
+    };
+    Refused::with_status(reason, status)
 }
 
 impl Work<'_> {
