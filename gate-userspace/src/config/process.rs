@@ -163,7 +163,7 @@ fn of_table(s: &mut Section<'_>) -> Option<Process> {
         }
     }
     let is_https = origins.iter().any(|origin: &Origin| origin.is_https);
-    if !is_https && s.has("origins_ca") {
+    if !is_https && !origins.is_empty() && s.has("origins_ca") {
         s.fault("origins_ca", "means something only beside an origin over https".to_owned());
     }
     let origins_ca = tls::file_or(s, "origins_ca", SYSTEM_CA).filter(|_| is_https);

@@ -78,7 +78,9 @@ fn file<'d>(section: &mut Section<'d>, key: &'d str, example: &str) -> Option<Na
 
 /// The file that `key` names, or `default`.
 pub(super) fn file_or(section: &mut Section<'_>, key: &'static str, default: &str) -> Option<NamedFile> {
-    let path = if section.has(key) { section.get(key, absolute_path)? } else { default.into() };
+    let is_said = section.has(key);
+    let said = section.get(key, absolute_path);
+    let path = if is_said { said? } else { default.into() };
     let (line, key) = section.place_of(key);
     Some(NamedFile { path, line, key })
 }

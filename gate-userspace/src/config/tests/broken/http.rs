@@ -35,6 +35,13 @@ pub(super) const ROWS: &[Broken] = &[
     ),
     (
         MEMCACHED,
+        "protocol = \"http\"\nbackend = \"127.0.0.1:1\"\ncache = { dir = \"/c\" }\nprocess = { path = \"/img/{spec}/{url}\", by = \"http://127.0.0.1:2/{spec}/{blob}\", blobs = \"127.0.0.1:3\", origins = [\"http://a\"], origins_ca = \"/ca.pem\" }\n",
+        &[
+            r#"8: service[0].process.origins_ca = "/ca.pem": means something only beside an origin over https"#,
+        ],
+    ),
+    (
+        MEMCACHED,
         "protocol = \"http\"\nbackend = \"127.0.0.1:1\"\ncache = { dir = \"/c\" }\nprocess = { path = \"/img/{spec}/{url}\", by = \"http://127.0.0.1:2/{spec}/{blob}\", blobs = \"198.18.0.1:11211\", origins = [\"http://a\"] }\n",
         &["8: service[0].process: blobs (198.18.0.1:11211) overlaps 198.18.0.1:11211, on line 9"],
     ),
