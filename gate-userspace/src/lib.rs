@@ -13,6 +13,7 @@
 //! - [`dispatcher`]: proxied services, from a client's bytes to the store and back.
 //! - [`cache`]: answers over HTTP, found by what was asked and kept once by what they are.
 //! - `processing`: what threads share of the processing of originals: permits, names of blobs.
+//! - [`certificates`]: certificates and keys in the files that a configuration names.
 //! - [`envoy`]: the server that Envoys ask whether a request may pass.
 //! - [`explanation`]: what the next request would get, as data.
 //! - [`kernel`]: the eBPF object, its maps and links; the only user of aya.
@@ -26,6 +27,7 @@ pub use gate_protocol as protocol;
 
 pub mod admin;
 pub mod cache;
+pub mod certificates;
 pub mod cli;
 pub mod clock;
 pub mod config;

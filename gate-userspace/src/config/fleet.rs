@@ -1,19 +1,22 @@
 //! The section `[fleet]`: who owns the limits that gates share.
 
-use std::net::SocketAddr;
-
-use super::parsers::{address, one_of};
+use super::parsers::one_of;
+use super::quota::NEEDS_TLS;
 use super::raw::Section;
+use super::store_address::{self, StoreAddress, is_host};
+use super::tls::{PeerTls, peer_tls};
 use super::units::Wrong;
 use crate::fleet::gate::book::OnLost;
 
 /// The owners that a gate reports to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fleet {
-    /// Distinct, at least one; the same set at every gate.
-    pub owners: Vec<SocketAddr>,
+    /// Distinct, at least one; the same set at every gate. Loopback addresses without `tls`.
+    pub owners: Vec<StoreAddress>,
     /// This gate's name, no other gate's; `None` for the host's.
     pub name: Option<String>,
+    /// `None` if gate reports in plain text.
+    pub tls: Option<PeerTls>,
     /// The quota of limits whose owner is lost.
     pub on_lost: OnLost,
 }
@@ -23,9 +26,13 @@ pub(super) fn fleet(root: &mut Section<'_>) -> Option<Fleet> {
     let is_there = root.has("fleet");
     let mut s = root.section("fleet");
     let fleet = is_there.then(|| {
-        let mut owners: Vec<SocketAddr> = Vec::new();
-        for item in s.need_list("owners", "[\"127.0.0.1:9920\"]", owner) {
-            if owners.contains(&item.value) {
+        let tls = peer_tls(&mut s);
+        let mut owners: Vec<StoreAddress> = Vec::new();
+        for item in s.need_list("owners", "[\"127.0.0.1:9920\"]", store_address::read) {
+            let is_loopback = item.value.fixed().is_some_and(|address| address.ip().is_loopback());
+            if !s.has("tls") && !is_loopback {
+                item.fault(NEEDS_TLS);
+            } else if owners.contains(&item.value) {
                 item.fault("is listed twice".to_owned());
             } else if owners.len() == MAX_OWNERS {
                 item.fault(format!("is one too many: there may be {MAX_OWNERS}"));
@@ -34,21 +41,14 @@ pub(super) fn fleet(root: &mut Section<'_>) -> Option<Fleet> {
             }
         }
         let name = s.get("name", name);
+        if tls.is_some() && name.as_deref().is_some_and(|name| !is_host(name)) {
+            s.fault("name", NO_DNS_NAME.to_owned());
+        }
         let on_lost = s.get("on_lost", one_of(&ON_LOST)).unwrap_or_default();
-        Fleet { owners, name, on_lost }
+        Fleet { owners, name, tls, on_lost }
     });
     s.finish();
     fleet
-}
-
-/// The address of an owner.
-fn owner(text: &str) -> Result<SocketAddr, Wrong> {
-    let address = address(text)?;
-    if address.ip().is_loopback() {
-        return Ok(address);
-    }
-    Err("is no loopback address: what gate reports is neither encrypted nor signed, so name one, e.g. \"127.0.0.1:9920\""
-        .to_owned())
 }
 
 fn name(text: &str) -> Result<String, Wrong> {
@@ -58,5 +58,7 @@ fn name(text: &str) -> Result<String, Wrong> {
     Err("must be 1 to 256 bytes without control characters, e.g. \"gate-1\"".to_owned())
 }
 
+const NO_DNS_NAME: &str =
+    "must be a DNS name beside tls, since gate's certificate has to be for it, e.g. \"gate-1.example\"";
 const ON_LOST: [(&str, OnLost); 2] = [("share", OnLost::Share), ("local", OnLost::Local)];
 const MAX_OWNERS: usize = 64;

@@ -93,7 +93,7 @@ pub use request_limits::{LimitOf, LimitUnit, RequestLimit};
 pub use shedding::{Probe, Shedding};
 pub use store_address::StoreAddress;
 pub use text::read_text;
-pub use tls::{BackendTls, NamedFile, Tls};
+pub use tls::{BackendTls, NamedFile, PeerTls, Tls};
 pub use values::{
     Action, AdminSocket, Algorithm, Fragments, InterfaceName, ListedInterface, Mode, OnStale, Protocol,
     TcpPrice, TenantIndex, TenantMetrics, Transports, XdpMode,

@@ -5,17 +5,24 @@ use std::path::Path;
 
 use super::error::Error;
 use super::fault::Faults;
-use super::parsers::address;
+use super::parsers::{address, number};
 use super::raw::{self, Section};
 use super::text::read_text;
+use super::tls::{PeerTls, peer_tls};
 use super::{limits, units};
 use crate::limits::Rules;
 
 /// The configuration of `gate quota run`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaConfig {
-    /// Where gates report; on loopback.
+    /// Where gates report; on loopback without `tls`.
     pub listen: SocketAddr,
+    /// `None` if gates report in plain text.
+    pub tls: Option<PeerTls>,
+    /// The most connections at once; 1 to 1,000,000.
+    pub max_connections: u32,
+    /// The most connections of one address at once; 1 to 1,000,000.
+    pub max_connections_per_source: u32,
     /// The most memory that accounts may take, in bytes; 1 MiB to 1 TiB.
     pub memory: u64,
     /// The limits.
@@ -46,11 +53,16 @@ impl QuotaConfig {
 fn quota(mut root: Section<'_>) -> QuotaConfig {
     let mut s = root.section("quota");
     let listen = s.get("listen", address).unwrap_or(DEFAULT_LISTEN);
-    if !listen.ip().is_loopback() {
-        let message = "is no loopback address: what gates report is neither encrypted nor signed, so name one, e.g. \
-                       \"127.0.0.1:9920\"";
-        s.fault("listen", message.to_owned());
+    let tls = peer_tls(&mut s);
+    if !s.has("tls") && !listen.ip().is_loopback() {
+        s.fault("listen", NEEDS_TLS.to_owned());
     }
+    let mut most = |key, default| {
+        let most = s.get(key, number(1, 1_000_000)).and_then(|most| u32::try_from(most).ok());
+        most.unwrap_or(default)
+    };
+    let max_connections = most("max_connections", 8_192);
+    let max_connections_per_source = most("max_connections_per_source", 512);
     let memory = s.get("memory", |text| units::size(text, 1 << 20, 1 << 40)).unwrap_or(256 << 20);
     s.finish();
     let rules = limits::rules(&mut root);
@@ -58,7 +70,43 @@ fn quota(mut root: Section<'_>) -> QuotaConfig {
         root.fault("limit", "is missing; write at least one [[limit]]".to_owned());
     }
     root.finish();
-    QuotaConfig { listen, memory, rules }
+    QuotaConfig { listen, tls, max_connections, max_connections_per_source, memory, rules }
 }
 
+/// A fault of an address that gates and owners are not to talk at in plain text.
+pub(super) const NEEDS_TLS: &str = "is no loopback address, where reports are neither encrypted nor signed without TLS: write \
+                                    tls = { ca = ..., certificate = ..., key = ... } as well, or name \"127.0.0.1:9920\"";
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9920);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(section: &str) -> Result<QuotaConfig, String> {
+        let text = format!("[quota]\n{section}[[limit]]\nname = \"acme\"\nquota = \"100 RU/s\"\n");
+        QuotaConfig::parse("quota.toml", &text).map_err(|faults| faults.to_string())
+    }
+
+    #[test]
+    fn an_owner_beyond_loopback_needs_certificates() {
+        let config = parse("").unwrap();
+        assert_eq!(
+            (config.tls, config.max_connections, config.max_connections_per_source),
+            (None, 8_192, 512)
+        );
+        let tls = "tls = { ca = \"/a\", certificate = \"/c\", key = \"/k\" }\n";
+        let listen = "listen = \"198.18.0.1:9920\"\n";
+        assert!(parse(&format!("{listen}{tls}")).is_ok_and(|config| config.tls.is_some()));
+        let fault = parse(listen).unwrap_err();
+        let expected = format!("quota.toml:2: quota.listen = \"198.18.0.1:9920\": {NEEDS_TLS}");
+        assert_eq!(fault, expected);
+    }
+
+    #[test]
+    fn faults_of_an_owners_section_say_what_is_right() {
+        let faults = parse("tls = { ca = \"/a\", key = \"/k\" }\nmax_connections = \"0\"\n").unwrap_err();
+        let expected = "quota.toml:2: quota.tls.certificate: is missing, e.g. certificate = \"/etc/gate/fleet.pem\"\n\
+                        quota.toml:3: quota.max_connections = \"0\": must be a whole number from 1 to 1000000";
+        assert_eq!(faults, expected);
+    }
+}

@@ -2,7 +2,7 @@
 
 use super::admission::{Admission, AdmissionPolicy};
 use super::backend::{Backend, HotKeys};
-use super::{Config, Http, Process, Service};
+use super::{Config, Fleet, Http, Process, Service};
 use crate::protocol::query_types::QueryTypes;
 
 impl Config {
@@ -31,7 +31,11 @@ impl Config {
             differs(changed, format!("gate.{key}"));
         }
         differs(self.envoy != new.envoy, "envoy".to_owned());
-        differs(self.fleet != new.fleet, "fleet".to_owned());
+        // The files of certificates may be others: they are read again.
+        let fleet = |config: &Self| {
+            config.fleet.clone().map(|fleet| (fleet.tls.is_some(), Fleet { tls: None, ..fleet }))
+        };
+        differs(fleet(self) != fleet(new), "fleet".to_owned());
         for service in &self.services {
             let Some(other) = new.services.iter().find(|other| other.name == service.name) else {
                 // Its sockets stay open.

@@ -1,4 +1,5 @@
-//! TLS of a proxied service: what it shows its clients, and what it wants to see of its store.
+//! TLS: what a proxied service shows its clients, what it wants to see of its store, and what gates and owners of limits show
+//! each other.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -27,6 +28,17 @@ pub struct BackendTls {
     pub name: Option<String>,
 }
 
+/// The certificates that gates and owners of limits show each other. The files are read at the start and at each reload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerTls {
+    /// A PEM file with the certificates that are trusted; the peer's own is issued by one of them.
+    pub ca: NamedFile,
+    /// A PEM file with the own certificate and those that lead from it to one that peers trust, in this order.
+    pub certificate: NamedFile,
+    /// A PEM file with its key, not encrypted.
+    pub key: NamedFile,
+}
+
 /// A file that the configuration names, and where it does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedFile {
@@ -37,6 +49,12 @@ pub struct NamedFile {
 }
 
 impl NamedFile {
+    /// A file that an argument of the command line names.
+    #[must_use]
+    pub fn of_argument(path: PathBuf, argument: &str) -> Self {
+        Self { path, line: 0, key: argument.to_owned() }
+    }
+
     /// A fault of what the file holds.
     #[must_use]
     pub fn fault(&self, message: String) -> Fault {
@@ -65,6 +83,20 @@ pub(super) fn backend_tls(section: &mut Section<'_>) -> Option<BackendTls> {
         let ca = file(&mut s, "ca", "\"/etc/gate/store-ca.pem\"");
         let name = s.get("name", server_name);
         Some(BackendTls { ca: ca?, name })
+    });
+    s.finish();
+    tls.flatten()
+}
+
+/// Reads `tls` of gates or owners of limits, if it is there.
+pub(super) fn peer_tls(section: &mut Section<'_>) -> Option<PeerTls> {
+    let is_there = section.has_table("tls");
+    let mut s = section.section("tls");
+    let tls = is_there.then(|| {
+        let ca = file(&mut s, "ca", "\"/etc/gate/fleet-ca.pem\"");
+        let certificate = file(&mut s, "certificate", "\"/etc/gate/fleet.pem\"");
+        let key = file(&mut s, "key", "\"/etc/gate/fleet.key\"");
+        Some(PeerTls { ca: ca?, certificate: certificate?, key: key? })
     });
     s.finish();
     tls.flatten()

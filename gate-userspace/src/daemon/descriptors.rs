@@ -5,11 +5,8 @@ use std::io;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-use crate::config::Config;
-
-/// Raises what this process may have open as far as `config` needs it, and warns if that is not far enough.
-pub(super) fn provide(config: &Config) {
-    let needed = config.descriptors();
+/// Raises what this process may have open as far as is needed, and warns if that is not far enough.
+pub(crate) fn provide(needed: u64) {
     let (soft, hard) = match getrlimit(Resource::RLIMIT_NOFILE) {
         Ok(limits) => limits,
         Err(error) => return tracing::warn!(%error, "cannot tell how many files may be open"),
@@ -25,7 +22,7 @@ pub(super) fn provide(config: &Config) {
         tracing::warn!(
             needed,
             allowed = hard,
-            "more clients and connections are configured than files may be open: raise LimitNOFILE, or lower max_clients"
+            "more clients and connections are configured than files may be open: raise LimitNOFILE, or lower max_clients (max_connections of an owner of limits)"
         );
     }
     // A client may have a dedicated connection as well.

@@ -2,6 +2,7 @@
 
 use super::error::Error;
 use super::settings::now;
+use crate::certificates::Credentials;
 use crate::clock;
 use crate::config::Config;
 use crate::control::tick::Ticker;
@@ -21,10 +22,24 @@ pub(super) fn join(config: &Config, maps: &Maps, ticker: &mut Ticker) -> Result<
     let name = fleet.name.clone().unwrap_or_else(host_name);
     let book = SharedBook::new(Book::new(settings, now(maps), clock::entropy));
     ticker.share(Some(book.clone()));
-    let reporter = Reporter::start(&book, &name, maps.clock());
+    let credentials = Credentials::of_gate(fleet).transpose().map_err(|fault| Error::System {
+        what: "reading the certificates of the section [fleet]",
+        source: std::io::Error::other(fault.to_string()),
+    })?;
+    let tls = credentials.map(|credentials| credentials.client);
+    let reporter = Reporter::start(&book, &name, tls, maps.clock());
     reporter
         .map(Some)
         .map_err(|source| Error::System { what: "starting the reports to the owners of limits", source })
+}
+
+/// Reads the certificates again. Those in use stay in place of ones that cannot be used.
+pub(super) fn follow(reporter: &Reporter, config: &Config) {
+    match config.fleet.as_ref().and_then(Credentials::of_gate) {
+        Some(Ok(credentials)) => reporter.follow_tls(credentials.client),
+        Some(Err(fault)) => tracing::error!("the certificate in use stays: line {fault}"),
+        None => {}
+    }
 }
 
 fn host_name() -> String {

@@ -28,7 +28,7 @@ mod admin;
 mod allocator;
 mod attached;
 mod changes;
-mod descriptors;
+pub(crate) mod descriptors;
 mod draining;
 mod envoy;
 mod error;

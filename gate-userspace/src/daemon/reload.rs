@@ -9,10 +9,10 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, fchown};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::descriptors;
 use super::error::Error;
 use super::process::Daemon;
 use super::settings::{hot_key_limits, hot_per_sec, now, prober, rules, sizes};
+use super::{descriptors, fleet};
 use crate::admin::change::{self, Changed, Done, Order, Override, PendingOrder};
 use crate::config::{self, Config};
 use crate::control::layout::Layout;
@@ -154,8 +154,9 @@ impl Daemon {
         self.hot_keys.follow(hot_per_sec(&config))?;
         self.hot_keys.limit(hot_key_limits(&config));
         self.verdicts.follow(config.services.iter().map(|service| service.name.as_str()));
-        descriptors::provide(&config);
+        descriptors::provide(config.descriptors());
         self.envoy.iter().for_each(|envoy| envoy.follow(&config));
+        self.reporter.iter().for_each(|reporter| fleet::follow(reporter, &config));
         self.dispatcher.iter().try_for_each(|dispatcher| dispatcher.follow(&config, &self.maps))?;
         let later = self.changes.started.from_next_start(&config);
         let later = later.into_iter().map(|key| format!("{key} counts from the next start only")).collect();

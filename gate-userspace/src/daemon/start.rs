@@ -43,7 +43,7 @@ impl Daemon {
             return Err(config::Error::from(config::Faults { file, faults }).into());
         }
         config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
-        descriptors::provide(&config);
+        descriptors::provide(config.descriptors());
         // Before another gate ends: a port that is taken must not leave nobody in charge.
         let port = admin::port(&config, options.takeover)?;
         let xdp = match config.gate.xdp {

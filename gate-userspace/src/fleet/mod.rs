@@ -6,8 +6,10 @@
 //! - [`wire`]: the messages, and the version of their meaning.
 //! - [`owner`]: the owner's side: accounts, gates and their sessions, the server.
 //! - [`show`]: an owner's accounts, for people.
+//! - `endpoint`: where an owner is, and how it is spoken to.
 //! - [`gate`]: a gate's side: what it has to report, and what it was told.
 
+mod endpoint;
 pub mod gate;
 pub mod owner;
 pub mod show;

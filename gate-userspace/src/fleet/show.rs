@@ -1,11 +1,12 @@
 //! The accounts of an owner and its gates, for people.
 
-use std::net::SocketAddr;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
-use tonic::transport::Endpoint;
+use tonic::transport::ClientTlsConfig;
 
+use super::endpoint::{endpoint, with_causes};
 use super::wire::{MAX_MESSAGE, QuotaClient, ShowReply, ShowRequest};
 
 /// The accounts of an owner, and its gates.
@@ -17,6 +18,8 @@ pub struct Shown {
     pub total: u64,
     /// The gates that report to it, by name.
     pub gates: Vec<Gate>,
+    /// What has happened since the owner started: names, and how often.
+    pub counters: BTreeMap<String, u64>,
 }
 
 /// The account of a limit. Amounts are in request units.
@@ -68,32 +71,32 @@ pub struct Gate {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is no connection.
-    #[error("no owner of limits answers at {0}: is `gate quota run` running there?")]
-    NoOwner(SocketAddr),
+    #[error("no owner of limits answers at {0}: is `gate quota run` running there? ({1})")]
+    NoOwner(String, String),
     /// A refusal.
     #[error("the owner at {0} refused: {1}")]
-    Refused(SocketAddr, String),
+    Refused(String, String),
     /// The system's.
     #[error(transparent)]
     System(#[from] std::io::Error),
 }
 
-/// Asks an owner for at most `limit` accounts whose names begin with `prefix`.
+/// Asks an owner, in plain text without `tls`, for at most `limit` accounts whose names begin with `prefix`.
 ///
 /// # Errors
 ///
 /// [`Error`].
-pub fn ask(owner: SocketAddr, prefix: &str, limit: u32) -> Result<Shown, Error> {
+pub fn ask(owner: &str, tls: Option<ClientTlsConfig>, prefix: &str, limit: u32) -> Result<Shown, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let no_owner = |_| Error::NoOwner(owner);
-    let endpoint = Endpoint::from_shared(format!("http://{owner}")).map_err(no_owner)?;
+    let no_owner = |error| Error::NoOwner(owner.to_owned(), with_causes(&error));
+    let endpoint = endpoint(owner, tls).map_err(no_owner)?;
     let endpoint = endpoint.connect_timeout(PATIENCE).timeout(PATIENCE);
     let request = ShowRequest { prefix: prefix.to_owned(), limit };
     let reply = runtime.block_on(async {
         let channel = endpoint.connect().await.map_err(no_owner)?;
         let mut client = QuotaClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
         let reply = client.show(request).await;
-        reply.map_err(|status| Error::Refused(owner, status.message().to_owned()))
+        reply.map_err(|status| Error::Refused(owner.to_owned(), with_causes(&status)))
     });
     Ok(reply?.into_inner().into())
 }
@@ -126,6 +129,7 @@ impl From<ShowReply> for Shown {
             accounts: reply.accounts.into_iter().map(account).collect(),
             total: reply.total,
             gates: reply.gates.into_iter().map(gate).collect(),
+            counters: reply.counters.into_iter().map(|counter| (counter.name, counter.count)).collect(),
         }
     }
 }

@@ -9,13 +9,13 @@
 use std::sync::Arc;
 
 use rustls::crypto::ring::default_provider;
-use rustls::pki_types::pem::{Error as PemError, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection};
 use tokio::net::TcpStream;
 
 use self::socket::TlsSocket;
-use crate::config::{BackendTls, Config, Fault, NamedFile, Protocol, StoreAddress, Tls};
+use crate::certificates::{Credentials, chain, private_key, roots, unusable};
+use crate::config::{BackendTls, Config, Fault, Protocol, StoreAddress, Tls};
 
 pub(super) mod socket;
 pub(super) mod turns;
@@ -31,21 +31,12 @@ impl ServerTls {
     ///
     /// The fault of a file, with the remedy.
     pub(super) fn read(tls: &Tls, protocol: Protocol) -> Result<Self, Fault> {
-        let chain = certificates(&tls.certificate)?;
-        let key = PrivateKeyDer::from_pem_file(&tls.key.path).map_err(|error| match error {
-            PemError::NoItemsFound => tls.key.fault(NO_KEY.to_owned()),
-            error => unreadable(&tls.key, error),
-        })?;
+        let chain = chain(&tls.certificate)?;
+        let key = private_key(&tls.key)?;
         let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
             .with_safe_default_protocol_versions()
             .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key));
-        let mut config = config.map_err(|error| match error {
-            rustls::Error::InconsistentKeys(_) => tls.key.fault(OTHER_KEY.to_owned()),
-            rustls::Error::InvalidCertificate(why) => {
-                tls.certificate.fault(format!("begins with a certificate that cannot be used: {why:?}"))
-            }
-            error => tls.key.fault(format!("holds a key that cannot be used: {error}")),
-        })?;
+        let mut config = config.map_err(|error| unusable(&error, &tls.certificate, &tls.key))?;
         config.alpn_protocols = choice(protocol).iter().map(|name| name.to_vec()).collect();
         Ok(Self(Arc::new(config)))
     }
@@ -126,13 +117,7 @@ impl StoreTls {
 
 /// The settings of connections to whoever shows a certificate that those in this file lead to.
 fn client_config(ca: &NamedFile) -> Result<Arc<ClientConfig>, Fault> {
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates(ca)? {
-        let added = roots.add(certificate);
-        added.map_err(|error| {
-            ca.fault(format!("holds a certificate that no other can be checked with: {error}"))
-        })?;
-    }
+    let roots = roots(ca)?;
     let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| ca.fault(error.to_string()))?;
@@ -162,7 +147,8 @@ pub fn certificate_faults(config: &Config) -> Vec<Fault> {
         let origins = ca.map(|ca| OriginTls::read(ca).err());
         [server, store, origins]
     });
-    faults.flatten().flatten().collect()
+    let fleet = config.fleet.as_ref().and_then(Credentials::of_gate).and_then(Result::err);
+    faults.flatten().flatten().chain(fleet).collect()
 }
 
 /// The protocols that clients may choose from in the handshake (ALPN), the preferred first; none if there is nothing to choose.
@@ -174,26 +160,5 @@ const fn choice(protocol: Protocol) -> &'static [&'static [u8]] {
     }
 }
 
-fn certificates(file: &NamedFile) -> Result<Vec<CertificateDer<'static>>, Fault> {
-    let read = CertificateDer::pem_file_iter(&file.path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    match read {
-        Ok(certificates) if certificates.is_empty() => Err(file.fault(NO_CERTIFICATE.to_owned())),
-        Ok(certificates) => Ok(certificates),
-        Err(error) => Err(unreadable(file, error)),
-    }
-}
-
-fn unreadable(file: &NamedFile, error: PemError) -> Fault {
-    file.fault(match error {
-        PemError::Io(error) => format!("cannot be read by gate: {error}"),
-        // A line of the file may be a part of a key.
-        _ => "is no PEM file, or a damaged one".to_owned(),
-    })
-}
-
 /// The name of HTTP/2 in the handshake.
 pub(super) const HTTP2: &[u8] = b"h2";
-const NO_CERTIFICATE: &str = "holds no certificate; a PEM file has \"-----BEGIN CERTIFICATE-----\"";
-const NO_KEY: &str =
-    "holds no key; a PEM file has \"-----BEGIN PRIVATE KEY-----\", and the key may not be encrypted";
-const OTHER_KEY: &str = "holds the key of another certificate than the first one in tls.certificate";

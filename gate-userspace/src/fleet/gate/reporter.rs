@@ -7,12 +7,13 @@ use gate_common::units::Nanos;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::{Channel, ClientTlsConfig};
 use tonic::{Status, Streaming};
 
 use super::book::Resumed;
 use super::shared::SharedBook;
 use crate::clock;
+use crate::fleet::endpoint::{endpoint, with_causes};
 use crate::fleet::wire::{Answer, MAX_MESSAGE, QuotaClient, Report};
 
 /// The running thread. It ends with this.
@@ -20,6 +21,7 @@ use crate::fleet::wire::{Answer, MAX_MESSAGE, QuotaClient, Report};
 pub struct Reporter {
     ticks: watch::Sender<()>,
     book: SharedBook,
+    tls: watch::Sender<Option<ClientTlsConfig>>,
 }
 
 /// A stream to one owner.
@@ -31,9 +33,9 @@ struct Stream {
 /// Why a stream ends.
 #[derive(Debug, thiserror::Error)]
 enum Ended {
-    #[error("{0}")]
+    #[error("{}", with_causes(.0))]
     Transport(#[from] tonic::transport::Error),
-    #[error("{}", .0.message())]
+    #[error("{}", with_causes(.0))]
     Status(#[from] Status),
     #[error("no answer in time")]
     Silent,
@@ -50,13 +52,19 @@ enum Ended {
 }
 
 impl Reporter {
-    /// Starts the thread; `name` is this gate's among all gates.
+    /// Starts the thread; `name` is this gate's among all gates. Without `tls` it speaks in plain text.
     ///
     /// # Errors
     ///
     /// The system's, of a thread or its runtime.
-    pub fn start(book: &SharedBook, name: &str, clock: Clock) -> std::io::Result<Self> {
+    pub fn start(
+        book: &SharedBook,
+        name: &str,
+        tls: Option<ClientTlsConfig>,
+        clock: Clock,
+    ) -> std::io::Result<Self> {
         let (ticks, tick) = watch::channel(());
+        let (tls, shown) = watch::channel(tls);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let owners = book.lock().settings().owners.clone();
         let connections: Vec<_> = owners
@@ -66,6 +74,7 @@ impl Reporter {
                 owner,
                 address,
                 name: name.to_owned(),
+                tls: shown.clone(),
                 book: book.clone(),
                 clock,
                 tick: tick.clone(),
@@ -78,13 +87,18 @@ impl Reporter {
             }
             runtime.block_on(local);
         })?;
-        Ok(Self { ticks, book: book.clone() })
+        Ok(Self { ticks, book: book.clone(), tls })
     }
 
     /// The book that is reported from.
     #[must_use]
     pub fn book(&self) -> SharedBook {
         self.book.clone()
+    }
+
+    /// Shows another certificate, and trusts others, on connections that are made from now on.
+    pub fn follow_tls(&self, tls: ClientTlsConfig) {
+        self.tls.send_replace(Some(tls));
     }
 
     /// A tick is over: there may be something to report.
@@ -97,6 +111,7 @@ struct Connection {
     owner: usize,
     address: String,
     name: String,
+    tls: watch::Receiver<Option<ClientTlsConfig>>,
     book: SharedBook,
     clock: Clock,
     tick: watch::Receiver<()>,
@@ -140,7 +155,8 @@ impl Connection {
     }
 
     async fn connect(&self) -> Result<Stream, Ended> {
-        let endpoint = Endpoint::from_shared(format!("http://{}", self.address))?
+        let tls = self.tls.borrow().clone();
+        let endpoint = endpoint(&self.address, tls)?
             .connect_timeout(PATIENCE)
             .http2_keep_alive_interval(PATIENCE)
             .keep_alive_timeout(PATIENCE)

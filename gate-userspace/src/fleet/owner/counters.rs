@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use gate_common::units::Nanos;
+
 /// An event that is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -20,11 +22,24 @@ pub enum Event {
     NameWithoutRule,
     /// A name was introduced for which there was no room.
     NameWithoutRoom,
+    /// A connection was closed: its peer spoke plain text to an owner with a certificate, or TLS to one without, or showed none
+    /// that is trusted, or did not trust the owner's.
+    TlsFailed,
+    /// A connection was closed on which no gate began to report in time.
+    Silent,
+    /// A connection was closed on which no gate reported, in favour of a new one.
+    GaveWay,
+    /// A connection was closed at once: there were as many as there may be.
+    NoRoom,
+    /// A connection was closed since its gate did not read what it was answered.
+    Unread,
+    /// A connection could not be accepted.
+    CannotAccept,
 }
 
 impl Event {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 13] = [
         Self::Connected,
         Self::Report,
         Self::Repeated,
@@ -32,6 +47,12 @@ impl Event {
         Self::Fault,
         Self::NameWithoutRule,
         Self::NameWithoutRoom,
+        Self::TlsFailed,
+        Self::Silent,
+        Self::GaveWay,
+        Self::NoRoom,
+        Self::Unread,
+        Self::CannotAccept,
     ];
 
     /// Its name.
@@ -45,23 +66,47 @@ impl Event {
             Self::Fault => "fault",
             Self::NameWithoutRule => "name-without-rule",
             Self::NameWithoutRoom => "name-without-room",
+            Self::TlsFailed => "tls-failed",
+            Self::Silent => "silent",
+            Self::GaveWay => "gave-way",
+            Self::NoRoom => "no-room",
+            Self::Unread => "unread",
+            Self::CannotAccept => "cannot-accept",
         }
     }
 }
 
-/// How often each event happened.
+/// How often each event happened, and when it was last logged.
 #[derive(Debug, Default)]
-pub struct Counters([AtomicU64; Event::ALL.len()]);
+pub struct Counters([Counter; Event::ALL.len()]);
+
+#[derive(Debug, Default)]
+struct Counter {
+    count: AtomicU64,
+    /// In nanoseconds; 0 if it never was.
+    logged: AtomicU64,
+}
 
 impl Counters {
     /// Counts one.
     pub fn count(&self, event: Event) {
-        self.0[event as usize].fetch_add(1, Ordering::Relaxed);
+        self.0[event as usize].count.fetch_add(1, Ordering::Relaxed);
     }
 
     /// How often it happened.
     #[must_use]
     pub fn get(&self, event: Event) -> u64 {
-        self.0[event as usize].load(Ordering::Relaxed)
+        self.0[event as usize].count.load(Ordering::Relaxed)
+    }
+
+    /// Counts one. True if it is to be logged: at most once in [`LOG_EVERY`], so that no peer fills a disk.
+    pub(super) fn is_due(&self, event: Event, now: Nanos) -> bool {
+        self.count(event);
+        let logged = &self.0[event as usize].logged;
+        let before = logged.load(Ordering::Relaxed);
+        let is_due = before == 0 || now.saturating_sub(Nanos(before)) >= LOG_EVERY;
+        is_due && logged.compare_exchange(before, now.0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 }
+
+const LOG_EVERY: Nanos = Nanos::from_secs(1);

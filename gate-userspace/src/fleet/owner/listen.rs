@@ -1,13 +1,32 @@
-//! The owner's port.
+//! The owner's port: who may connect, and how many at once.
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio_stream::wrappers::TcpListenerStream;
+use rustls::ServerConfig;
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{interval, sleep};
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 
+use super::connection::{Connection, End, Peer};
+use super::counters::Event;
+use super::handshake::{Refused, begin};
+use super::places::{Bounds, Places};
 use super::server::Owner;
+
+/// A port to be served.
+#[derive(Debug)]
+pub struct Port {
+    /// Where gates connect.
+    pub listener: TcpListener,
+    /// How many may.
+    pub bounds: Bounds,
+    /// What peers are shown, and have to show, on connections from now on; `None` for plain text.
+    pub tls: watch::Receiver<Option<Arc<ServerConfig>>>,
+}
 
 /// Serves until `until` is ready; then streams are ended.
 ///
@@ -16,20 +35,37 @@ use super::server::Owner;
 /// The listening socket's, or tonic's.
 pub async fn serve(
     owner: &Arc<Owner>,
-    listener: TcpListener,
+    port: Port,
     until: impl Future<Output = ()>,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    listener.set_nonblocking(true)?;
-    let listener = tokio::net::TcpListener::from_std(listener)?;
+    port.listener.set_nonblocking(true)?;
+    let listener = tokio::net::TcpListener::from_std(port.listener)?;
+    let (begun, connections) = mpsc::channel(1);
+    let places = Places::new(port.bounds);
+    let accepting = async {
+        loop {
+            match listener.accept().await {
+                Ok((socket, address)) => {
+                    let tls = port.tls.borrow().clone();
+                    take_in(owner, &places, (socket, address), tls, &begun);
+                }
+                Err(error) => {
+                    owner.warn(Event::CannotAccept, address_of(&listener), &error);
+                    sleep(ACCEPT_BACKOFF).await;
+                }
+            }
+        }
+    };
     let server = Server::builder()
-        .tcp_nodelay(true)
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE))
+        .http2_max_header_list_size(MAX_HEADERS)
+        .http2_max_pending_accept_reset_streams(Some(MAX_RESETS))
         .max_concurrent_streams(MOST_STREAMS)
         .add_service(owner.service())
-        .serve_with_incoming(TcpListenerStream::new(listener));
-    let mut releases = tokio::time::interval(RELEASE_EVERY);
+        .serve_with_incoming(ReceiverStream::new(connections));
     let releasing = async {
+        let mut releases = interval(RELEASE_EVERY);
         loop {
             releases.tick().await;
             owner.release_left();
@@ -37,12 +73,65 @@ pub async fn serve(
     };
     tokio::select! {
         served = server => Ok(served?),
+        () = accepting => Ok(()),
         () = releasing => Ok(()),
         () = until => Ok(()),
     }
 }
 
+type Begun = mpsc::Sender<std::io::Result<Connection>>;
+
+/// Has a connection begin, if there is room for it.
+fn take_in(
+    owner: &Arc<Owner>,
+    places: &Arc<Places>,
+    (socket, address): (TcpStream, SocketAddr),
+    tls: Option<Arc<ServerConfig>>,
+    begun: &Begun,
+) {
+    let Some(entered) = places.enter(address.ip()) else {
+        owner.warn(Event::NoRoom, address, &"there are as many connections as there may be");
+        return;
+    };
+    if entered.made_room {
+        owner.counters().count(Event::GaveWay);
+    }
+    let mut end = End {
+        closed: entered.closed,
+        idle_until: Some(Box::pin(sleep(IDLE))),
+        place: entered.place.clone(),
+        counters: Arc::clone(owner.counters()),
+    };
+    let owner = Arc::clone(owner);
+    let begun = begun.clone();
+    tokio::spawn(async move {
+        let result = tokio::select! {
+            result = begin(socket, tls) => result,
+            () = &mut end => return,
+        };
+        match result {
+            Ok((socket, certificate)) => {
+                let peer = Peer { address, certificate, place: entered.place };
+                // It fails at the end of the owner alone.
+                let _ = begun.send(Ok(Connection { socket, peer, end })).await;
+            }
+            Err(Refused::Left) => {}
+            Err(why) => owner.warn(Event::TlsFailed, address, &why),
+        }
+    });
+}
+
+fn address_of(listener: &tokio::net::TcpListener) -> SocketAddr {
+    listener.local_addr().unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0)))
+}
+
+/// How long a connection may be without a gate that reports: time for its handshake, its first words, or what people ask.
+const IDLE: Duration = Duration::from_secs(5);
 const KEEPALIVE: Duration = Duration::from_secs(2);
 /// The most streams of one connection: a gate needs one.
-const MOST_STREAMS: u32 = 8;
+const MOST_STREAMS: u32 = 2;
+const MAX_HEADERS: u32 = 16 << 10;
+/// Requests that a connection may take back before they were looked at.
+const MAX_RESETS: usize = 16;
 const RELEASE_EVERY: Duration = Duration::from_millis(250);
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);

@@ -3,15 +3,21 @@
 //! - [`accounts`]: an account for each name in use, within bounds of memory.
 //! - [`session`]: one gate's numbers and handles, and what a report does.
 //! - `gates`: the gates that report, by name.
-//! - `server`: the streams; `listen`: the port.
+//! - `server`: the streams.
+//! - `listen`: the port; `places`: how many connections there may be; `handshake` and `connection`: one of them.
 //! - `counters`: what happened.
 
 pub mod accounts;
+mod connection;
 pub mod counters;
 mod gates;
+mod handshake;
 mod listen;
+mod places;
 mod server;
 pub mod session;
 
-pub use listen::serve;
+pub use connection::is_for;
+pub use listen::{Port, serve};
+pub use places::Bounds;
 pub use server::Owner;

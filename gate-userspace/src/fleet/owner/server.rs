@@ -1,24 +1,27 @@
 //! The owner's streams: each gate's reports, answered one by one.
 
+use std::fmt::Display;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use gate_common::units::Nanos;
 use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::accounts::Accounts;
+use super::connection::Peer;
 use super::counters::{Counters, Event};
 use super::gates::{Denied, Gates};
 use super::session::Session;
 use crate::clock;
 use crate::fleet::wire::{
-    Account, Answer, Gate, Hello, MAX_MESSAGE, Quota, QuotaServer, Report, Share, ShowReply, ShowRequest,
-    VERSION, Welcome,
+    Account, Answer, Counter, Gate, Hello, MAX_MESSAGE, Quota, QuotaServer, Report, Share, ShowReply,
+    ShowRequest, VERSION, Welcome,
 };
 
 /// The accounts and gates that all streams share.
@@ -52,29 +55,43 @@ impl Owner {
         QuotaServer::new(Service(Arc::clone(self))).max_decoding_message_size(MAX_MESSAGE)
     }
 
-    fn turn_away(&self, status: Status) -> Status {
-        self.counters.count(Event::TurnedAway);
+    /// What has happened.
+    pub(super) const fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+
+    /// Counts what was done to a peer, and says so now and then.
+    pub(super) fn warn(&self, event: Event, peer: SocketAddr, why: &dyn Display) {
+        if self.counters.is_due(event, clock::monotonic()) {
+            let event = event.name();
+            tracing::warn!(event, %peer, %why, "refused a peer; said once a second at most");
+        }
+    }
+
+    fn turn_away(&self, peer: &Peer, status: Status) -> Status {
+        self.warn(Event::TurnedAway, peer.address, &status.message());
         status
     }
 
-    fn begin(&self, hello: &Hello) -> Result<Session, Status> {
+    fn begin(&self, peer: &Peer, hello: &Hello) -> Result<Session, Status> {
         if hello.version != VERSION {
             let theirs = hello.version;
             let message = format!("this owner speaks version {VERSION}, the gate version {theirs}");
-            return Err(self.turn_away(Status::failed_precondition(message)));
+            return Err(Status::failed_precondition(message));
         }
-        if !(1..=MOST_NAME).contains(&hello.gate.len()) || hello.gate.chars().any(char::is_control) {
-            return Err(self.turn_away(Status::invalid_argument("a gate needs a name of at most 256 bytes")));
+        let name = &hello.gate;
+        if !(1..=MOST_NAME).contains(&name.len()) || name.chars().any(char::is_control) {
+            return Err(Status::invalid_argument("a gate needs a name of at most 256 bytes"));
         }
-        let session = self.gates.take(clock::monotonic(), &hello.gate, hello.session);
-        session.map_err(|denied| {
-            self.turn_away(match denied {
-                Denied::Connected => Status::already_exists(format!(
-                    "a gate named {:?} is connected: name one otherwise",
-                    hello.gate
-                )),
-                Denied::TooMany => Status::resource_exhausted("too many gates"),
-            })
+        if !peer.is(name) {
+            let message = format!("the certificate is not for {name:?}, as the gate calls itself");
+            return Err(Status::permission_denied(message));
+        }
+        self.gates.take(clock::monotonic(), name, hello.session).map_err(|denied| match denied {
+            Denied::Connected => {
+                Status::already_exists(format!("a gate named {name:?} is connected: name one otherwise"))
+            }
+            Denied::TooMany => Status::resource_exhausted("too many gates"),
         })
     }
 
@@ -129,7 +146,9 @@ impl Owner {
             number: gate.charged,
             limits: gate.names as u64,
         });
-        ShowReply { accounts, total, gates: gates.collect() }
+        let counters = Event::ALL
+            .map(|event| Counter { name: event.name().to_owned(), count: self.counters.get(event) });
+        ShowReply { accounts, total, gates: gates.collect(), counters: counters.into() }
     }
 }
 
@@ -139,19 +158,29 @@ impl Quota for Service {
 
     async fn exchange(&self, request: Request<Streaming<Report>>) -> Result<Response<Answers>, Status> {
         let owner = Arc::clone(&self.0);
+        let peer = request.extensions().get::<Peer>().cloned();
+        let peer = peer.ok_or_else(|| Status::internal("a connection without a peer"))?;
         let mut reports = request.into_inner();
+        let turn_away = |status| owner.turn_away(&peer, status);
         let first = timeout(PATIENCE, reports.message()).await;
-        let first =
-            first.map_err(|_| owner.turn_away(Status::deadline_exceeded("no word from the gate")))??;
+        let first = first.map_err(|_| turn_away(Status::deadline_exceeded("no word from the gate")))??;
         let Some(hello) = first.and_then(|first| first.hello) else {
-            return Err(owner.turn_away(Status::invalid_argument("the first message says who reports")));
+            return Err(turn_away(Status::invalid_argument("the first message says who reports")));
         };
-        let session = owner.begin(&hello)?;
+        let session = owner.begin(&peer, &hello).map_err(turn_away)?;
+        peer.place.settle();
         owner.counters.count(Event::Connected);
-        tracing::info!(gate = hello.gate, resumed = session.charged > 0, "a gate reports");
+        tracing::info!(gate = hello.gate, peer = %peer.address, resumed = session.charged > 0, "a gate reports");
         let (answers, stream) = mpsc::channel(1);
-        let lease = Lease { owner, name: hello.gate.clone(), session: Some(session) };
-        tokio::spawn(lease.serve(hello, reports, answers));
+        let lease = Lease { owner: Arc::clone(&owner), name: hello.gate.clone(), session: Some(session) };
+        tokio::spawn(async move {
+            if lease.serve(hello, reports, answers).await.is_err() {
+                owner.warn(Event::Unread, peer.address, &"it does not read what it is answered");
+            }
+            // Time for the last answer. Who has more to report connects anew.
+            sleep(LAST_ANSWER).await;
+            peer.place.close();
+        });
         Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
     }
 
@@ -167,14 +196,17 @@ struct Lease {
     session: Option<Session>,
 }
 
+/// A gate does not read its answers.
+struct Unread;
+
 impl Lease {
     async fn serve(
         mut self,
         hello: Hello,
         mut reports: Streaming<Report>,
         answers: mpsc::Sender<Result<Answer, Status>>,
-    ) {
-        let Some(session) = &mut self.session else { return };
+    ) -> Result<(), Unread> {
+        let Some(session) = &mut self.session else { return Ok(()) };
         let welcome = Welcome { version: VERSION, charged: session.charged };
         let mut answer = Ok(Answer { welcome: Some(welcome), ..Answer::default() });
         let interval = Duration::from_micros(hello.interval_us.min(MOST_INTERVAL_US));
@@ -183,7 +215,8 @@ impl Lease {
             // Who does not read its answers is not waited for.
             match timeout(PATIENCE, answers.send(answer)).await {
                 Ok(Ok(())) if !has_ended => {}
-                _ => return,
+                Ok(_) => return Ok(()),
+                Err(_) => return Err(Unread),
             }
             let report =
                 match timeout(Duration::from(RELEASE_AFTER).max(interval * 4), reports.message()).await {
@@ -192,13 +225,13 @@ impl Lease {
                         session.release();
                         match timeout(PATIENCE.max(interval * 20), reports.message()).await {
                             Ok(report) => report,
-                            Err(_) => return,
+                            Err(_) => return Ok(()),
                         }
                     }
                 };
             answer = match report {
                 Ok(Some(report)) => self.owner.answer(&self.name, session, &report),
-                Ok(None) | Err(_) => return,
+                Ok(None) | Err(_) => return Ok(()),
             };
         }
     }
@@ -217,6 +250,8 @@ impl Drop for Lease {
 const RELEASE_AFTER: Nanos = Nanos::from_secs(1);
 /// The longest time that a gate may take for its first word, or to read an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the last answer of a stream may take to be read, until its connection is closed.
+const LAST_ANSWER: Duration = Duration::from_secs(1);
 const MOST_INTERVAL_US: u64 = 10_000_000;
 const MOST_NAME: usize = 256;
 /// The most accounts of one answer.

@@ -125,6 +125,18 @@ pub struct ShowReply {
     pub total: u64,
     #[prost(message, repeated, tag = "3")]
     pub gates: ::prost::alloc::vec::Vec<Gate>,
+    /// What has happened since the owner started.
+    #[prost(message, repeated, tag = "4")]
+    pub counters: ::prost::alloc::vec::Vec<Counter>,
+}
+/// How often something has happened.
+#[allow(clippy::all)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Counter {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "2")]
+    pub count: u64,
 }
 /// One limit's account.
 #[allow(clippy::all)]

@@ -16,7 +16,8 @@ mod handles;
 pub(crate) use generated::quota_client::QuotaClient;
 pub(crate) use generated::quota_server::{Quota, QuotaServer};
 pub(crate) use generated::{
-    Account, Answer, Gate, Hello, Introduction, Limit, Report, Share, ShowReply, ShowRequest, Welcome,
+    Account, Answer, Counter, Gate, Hello, Introduction, Limit, Report, Share, ShowReply, ShowRequest,
+    Welcome,
 };
 pub(crate) use handles::{pack, unpack};
 

@@ -1,4 +1,4 @@
-//! TLS of a proxied service.
+//! TLS of a proxied service, and of gates that share limits.
 
 use super::Broken;
 
@@ -36,6 +36,30 @@ pub(super) const ROWS: &[Broken] = &[
         &[
             "6: service[0].tls: means something only beside backend",
             "7: service[0].backend_tls: means something only beside backend",
+        ],
+    ),
+    (
+        "[[service]]",
+        "[fleet]\nowners = [\"198.18.0.1:9920\", \"quota.example:9920\", \"127.0.0.1:9920\", \"quota.example\"]\n[[service]]",
+        &[
+            r#"4: fleet.owners[0] = "198.18.0.1:9920": is no loopback address, where reports are neither encrypted nor signed without TLS: write tls = { ca = ..., certificate = ..., key = ... } as well, or name "127.0.0.1:9920""#,
+            r#"4: fleet.owners[1] = "quota.example:9920": is no loopback address, where reports are neither encrypted nor signed without TLS: write tls = { ca = ..., certificate = ..., key = ... } as well, or name "127.0.0.1:9920""#,
+            r#"4: fleet.owners[3] = "quota.example": must be an address and a port or a host name and a port, e.g. "198.18.0.1:11211" or "cache.example:11211""#,
+        ],
+    ),
+    (
+        "[[service]]",
+        "[fleet]\nowners = [\"quota.example:9920\"]\ntls = { ca = \"ca.pem\", certificate = \"/c\" }\n[[service]]",
+        &[
+            r#"5: fleet.tls.ca = "ca.pem": must be an absolute path without "..", e.g. "/sys/fs/bpf/gate""#,
+            r#"5: fleet.tls.key: is missing, e.g. key = "/etc/gate/fleet.key""#,
+        ],
+    ),
+    (
+        "[[service]]",
+        "[fleet]\nowners = [\"198.18.0.1:9920\"]\nname = \"gate 1\"\ntls = { ca = \"/a\", certificate = \"/c\", key = \"/k\" }\n[[service]]",
+        &[
+            r#"5: fleet.name = "gate 1": must be a DNS name beside tls, since gate's certificate has to be for it, e.g. "gate-1.example""#,
         ],
     ),
 ];
