@@ -30,7 +30,9 @@ impl Credentials {
     ///
     /// The fault of a file, with the remedy.
     pub fn read(tls: &PeerTls) -> Result<Self, Fault> {
-        let [ca, certificate, key] = [bytes(&tls.ca)?, bytes(&tls.certificate)?, bytes(&tls.key)?];
+        let ca = bytes(&tls.ca)?;
+        let certificate = bytes(&tls.certificate)?;
+        let key = bytes(&tls.key)?;
         let provider = Arc::new(default_provider());
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots(&tls.ca)?), provider);
         let verifier = verifier.build().map_err(|error| tls.ca.fault(error.to_string()))?;

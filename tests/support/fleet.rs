@@ -10,6 +10,7 @@ use xtask::lab::process::ChildProcess;
 use xtask::paths;
 
 use crate::proxy::{PATIENCE, address};
+use crate::tls::{Authority, Issued};
 
 /// A running `gate quota run`. It ends when dropped.
 #[derive(Debug)]
@@ -19,6 +20,8 @@ pub struct Owner {
     /// The program.
     pub program: ChildProcess,
     config: PathBuf,
+    /// The arguments that `gate quota show` needs beside the address.
+    credentials: Vec<String>,
 }
 
 impl Owner {
@@ -37,14 +40,40 @@ impl Owner {
     ///
     /// If it does not come up.
     pub fn start_at(address: SocketAddr, limits: &str) -> Result<Self> {
+        Self::start_with(address, "", limits)
+    }
+
+    /// [`Owner::start_at`], with what its section `[quota]` says beside.
+    ///
+    /// # Errors
+    ///
+    /// If it does not come up.
+    pub fn start_with(address: SocketAddr, section: &str, limits: &str) -> Result<Self> {
         let name = format!("gate-quota-{}-{}.toml", std::process::id(), address.ip());
         let config = std::env::temp_dir().join(name);
-        std::fs::write(&config, format!("[quota]\nlisten = \"{address}\"\n{limits}\n"))?;
+        std::fs::write(&config, format!("[quota]\nlisten = \"{address}\"\n{section}{limits}\n"))?;
         let mut command = Command::new(paths::gate());
         command.args(["quota", "run", "--config"]).arg(&config);
         let mut program = ChildProcess::start("gate quota", command)?;
         program.wait_for("owning limits", PATIENCE)?;
-        Ok(Self { address, program, config })
+        Ok(Self { address, program, config, credentials: Vec::new() })
+    }
+
+    /// An owner with a certificate, which speaks TLS.
+    ///
+    /// # Errors
+    ///
+    /// If it does not come up.
+    pub fn start_tls(address: SocketAddr, peer: &Peer, section: &str, limits: &str) -> Result<Self> {
+        let section = format!("{}{section}", peer.tls());
+        let mut owner = Self::start_with(address, &section, limits)?;
+        owner.ask_as(peer);
+        Ok(owner)
+    }
+
+    /// Has it asked with this certificate from now on.
+    pub fn ask_as(&mut self, peer: &Peer) {
+        self.credentials = peer.arguments();
     }
 
     /// Its configuration file.
@@ -60,7 +89,9 @@ impl Owner {
     /// If it fails, or prints something else.
     pub fn show(&self) -> Result<Value> {
         let mut command = Command::new(paths::gate());
-        command.args(["quota", "show", "--json", "--owner", &self.address.to_string()]);
+        command
+            .args(["quota", "show", "--json", "--owner", &self.address.to_string()])
+            .args(&self.credentials);
         let output = command.output()?;
         ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         Ok(serde_json::from_slice(&output.stdout)?)
@@ -75,6 +106,15 @@ impl Owner {
         let shown = self.show()?;
         let accounts = shown["accounts"].as_array().context("no accounts")?;
         Ok(accounts.iter().find(|account| account["name"] == name).cloned())
+    }
+
+    /// How often something has happened.
+    ///
+    /// # Errors
+    ///
+    /// As [`Owner::show`].
+    pub fn count(&self, event: &str) -> Result<u64> {
+        self.show()?["counters"][event].as_u64().with_context(|| format!("no counter {event}"))
     }
 
     /// How many gates are connected.
@@ -93,6 +133,42 @@ impl Drop for Owner {
     fn drop(&mut self) {
         // It lies in the directory for temporary files.
         let _ = std::fs::remove_file(&self.config);
+    }
+}
+
+/// A certificate, its key, and the authority of those that are trusted.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// The authority's certificate.
+    pub ca: PathBuf,
+    /// The own ones.
+    pub issued: Issued,
+}
+
+impl Peer {
+    /// A peer with a certificate for a name like `DNS:gate-1`, by an authority that it trusts.
+    ///
+    /// # Errors
+    ///
+    /// The openssl program's.
+    pub fn new(authority: &Authority, file: &str, name: &str) -> Result<Self> {
+        Ok(Self { ca: authority.ca(), issued: authority.issue(file, name, 30)? })
+    }
+
+    /// The key `tls` of a configuration.
+    #[must_use]
+    pub fn tls(&self) -> String {
+        let Issued { certificate, key } = &self.issued;
+        format!("tls = {{ ca = {:?}, certificate = {certificate:?}, key = {key:?} }}\n", self.ca)
+    }
+
+    fn arguments(&self) -> Vec<String> {
+        let Issued { certificate, key } = &self.issued;
+        let files = [("--ca", &self.ca), ("--certificate", certificate), ("--key", key)];
+        files
+            .iter()
+            .flat_map(|(argument, file)| [(*argument).to_owned(), file.display().to_string()])
+            .collect()
     }
 }
 

@@ -18,7 +18,7 @@ pub struct Shown {
     pub total: u64,
     /// The gates that report to it, by name.
     pub gates: Vec<Gate>,
-    /// What has happened since the owner started: names, and how often.
+    /// The events since the owner started, by name, and how often each.
     pub counters: BTreeMap<String, u64>,
 }
 

@@ -66,7 +66,7 @@ fn limits_that_are_read_again_hold_at_the_gates() -> Result<()> {
     let head = format!("[quota]\nlisten = \"{}\"\n", owner.address);
     std::fs::write(owner.config(), format!("{head}[[limit]]\nname = \"acme\"\nquota = \"300\"\n"))?;
     owner.program.signal(Signal::SIGHUP)?;
-    owner.program.wait_for("the limits stay as they were", PATIENCE)?;
+    owner.program.wait_for("limits and certificates stay as they were", PATIENCE)?;
     std::fs::write(owner.config(), format!("{head}[[limit]]\nname = \"acme\"\nquota = \"300 RU/s\"\n"))?;
     owner.program.signal(Signal::SIGHUP)?;
     owner.program.wait_for("limits read again", PATIENCE)?;

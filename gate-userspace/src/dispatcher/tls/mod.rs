@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 
 use self::socket::TlsSocket;
 use crate::certificates::{Credentials, chain, private_key, roots, unusable};
-use crate::config::{BackendTls, Config, Fault, Protocol, StoreAddress, Tls};
+use crate::config::{BackendTls, Config, Fault, NamedFile, Protocol, StoreAddress, Tls};
 
 pub(super) mod socket;
 pub(super) mod turns;

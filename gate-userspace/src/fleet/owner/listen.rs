@@ -24,7 +24,7 @@ pub struct Port {
     pub listener: TcpListener,
     /// How many may.
     pub bounds: Bounds,
-    /// What peers are shown, and have to show, on connections from now on; `None` for plain text.
+    /// The certificates that peers are shown, and have to show, on connections from now on; `None` for plain text.
     pub tls: watch::Receiver<Option<Arc<ServerConfig>>>,
 }
 

@@ -110,7 +110,7 @@ impl State {
 
 impl Place {
     /// A gate has begun to report on this connection. It gives way to nobody from now on.
-    pub(super) fn settle(&self) {
+    pub(super) fn keep(&self) {
         let state = &mut *self.places.lock();
         state.idle.remove(&self.number);
         if let Some((source, _)) = state.open.get(&self.number)
@@ -156,13 +156,13 @@ mod tests {
         let mut entered: Vec<_> =
             (1..=3).map(|number| places.enter([198, 18, 0, number].into()).unwrap()).collect();
         assert!(entered.iter().all(|entered| !entered.made_room));
-        entered[0].place.settle();
+        entered[0].place.keep();
         let fourth = places.enter([198, 18, 0, 4].into()).unwrap();
         assert!(fourth.made_room);
         let closed: Vec<_> = entered.iter_mut().map(is_closed).collect();
         assert_eq!(closed, [false, true, false], "the first reports");
-        entered[2].place.settle();
-        fourth.place.settle();
+        entered[2].place.keep();
+        fourth.place.keep();
         assert!(places.enter([198, 18, 0, 5].into()).is_none(), "all report");
         entered[0].place.close();
         assert!(is_closed(&mut entered[0]));
@@ -191,7 +191,7 @@ mod tests {
         for number in 0..100 {
             let entered = places.enter([198, 18, 0, number % 7].into()).unwrap();
             if number % 3 == 0 {
-                entered.place.settle();
+                entered.place.keep();
             }
             entered.place.close();
             entered.place.close();

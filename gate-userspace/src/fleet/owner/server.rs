@@ -55,7 +55,7 @@ impl Owner {
         QuotaServer::new(Service(Arc::clone(self))).max_decoding_message_size(MAX_MESSAGE)
     }
 
-    /// What has happened.
+    /// The counters of events.
     pub(super) const fn counters(&self) -> &Arc<Counters> {
         &self.counters
     }
@@ -168,7 +168,7 @@ impl Quota for Service {
             return Err(turn_away(Status::invalid_argument("the first message says who reports")));
         };
         let session = owner.begin(&peer, &hello).map_err(turn_away)?;
-        peer.place.settle();
+        peer.place.keep();
         owner.counters.count(Event::Connected);
         tracing::info!(gate = hello.gate, peer = %peer.address, resumed = session.charged > 0, "a gate reports");
         let (answers, stream) = mpsc::channel(1);
