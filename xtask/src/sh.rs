@@ -56,16 +56,49 @@ pub fn find(program: &str) -> Option<PathBuf> {
     directories.map(|directory| directory.join(program)).find(|file| file.is_file())
 }
 
-/// The cargo that runs this, in the workspace.
+/// The cargo that runs this, in the workspace and as from a shell: what a cargo says of a package to the program that
+/// it runs is left out. Build scripts of dependencies read the same names, so that they and all above them
+/// would be compiled anew whenever another program asks.
 #[must_use]
 pub fn cargo() -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(paths::workspace());
+    for (name, _) in env::vars_os() {
+        if name.to_str().is_some_and(describes_a_package) {
+            cargo.env_remove(name);
+        }
+    }
     cargo
+}
+
+/// Variables that cargo sets for the package whose program it runs.
+fn describes_a_package(variable: &str) -> bool {
+    let prefixes = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_"];
+    prefixes.iter().any(|prefix| variable.starts_with(prefix))
+        || ["CARGO_CRATE_NAME", "CARGO_PRIMARY_PACKAGE", "CARGO_TARGET_TMPDIR", "OUT_DIR"].contains(&variable)
 }
 
 /// The command as one would type it.
 fn shown(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cargo_is_run_as_from_a_shell() {
+        // Cargo runs this test, and has said for which package.
+        assert!(env::var_os("CARGO_MANIFEST_DIR").is_some());
+        let cargo = cargo();
+        let removed = |wanted: &str| cargo.get_envs().any(|(name, value)| name == wanted && value.is_none());
+        for name in ["CARGO_MANIFEST_DIR", "CARGO_PKG_NAME", "CARGO_PKG_VERSION_PRE"] {
+            assert!(removed(name), "{name}");
+        }
+        for name in ["CARGO_TARGET_DIR", "CARGO_INCREMENTAL", "CARGO_PROFILE_RELEASE_LTO", "PATH"] {
+            assert!(!describes_a_package(name), "{name}");
+        }
+    }
 }

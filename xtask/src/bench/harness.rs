@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::setup::{self, Purpose};
-use crate::{ebpf, paths, run, sh};
+use crate::{ebpf, run, sh};
 
 /// A packet in XDP, by test run.
 pub(super) fn xdp(json: Option<&Path>) -> Result<()> {
@@ -46,8 +46,8 @@ pub(super) fn sim() -> Result<()> {
 }
 
 fn cargo(package: &str, benches: &[&str]) -> Command {
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["bench", "--quiet", "--package", package]).current_dir(paths::workspace());
+    let mut cargo = sh::cargo();
+    cargo.args(["bench", "--quiet", "--package", package]);
     for bench in benches {
         cargo.args(["--bench", bench]);
     }
