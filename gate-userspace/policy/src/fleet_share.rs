@@ -7,7 +7,7 @@
 //! **Source.** "High performance rate limiting at Databricks": an owner for each limit, reports in batches, a token bucket that goes
 //! into debt and remembers it, `reject_until`.
 //!
-//! **Rule.** The owner's bucket takes any debt. While it is half full nobody is held back. Once a report leaves less in it than that
+//! **Rule.** The owner's bucket takes any debt up to [`LONGEST_DEBT`]. While it is half full nobody is held back. Once a report leaves less in it than that
 //! (beside what comes in within the time of the report), and until [`HELD_BACK`] after the last such report and the last refusal,
 //! a gate may give out its proportion of
 //!
@@ -130,7 +130,7 @@ impl FleetShares {
     pub fn change(&mut self, now: Nanos, per_sec: u64, burst: Nanos) {
         let per_sec = per_sec.max(1);
         let out = u128::from(self.full_in(now).0) * u128::from(self.per_sec) / u128::from(per_sec);
-        self.full_at = now.saturating_add(Nanos(u64::try_from(out).unwrap_or(u64::MAX)));
+        self.fill(now, now.saturating_add(Nanos(u64::try_from(out).unwrap_or(u64::MAX))));
         (self.per_sec, self.burst) = (per_sec, burst);
     }
 
@@ -142,7 +142,12 @@ impl FleetShares {
 
     /// Takes in what somebody else knows: it is at least so long until the bucket is full.
     pub fn add_debt(&mut self, now: Nanos, full_in: Nanos) {
-        self.full_at = self.full_at.max(now.saturating_add(full_in));
+        self.fill(now, self.full_at.max(now.saturating_add(full_in)));
+    }
+
+    /// Sets when the bucket is full: then, or as late as may be.
+    fn fill(&mut self, now: Nanos, full_at: Nanos) {
+        self.full_at = full_at.min(now.saturating_add(LONGEST_DEBT));
     }
 
     /// The content of the bucket in thousandths of a request unit, below zero in debt.
@@ -189,7 +194,7 @@ impl FleetShares {
         // although the bucket may have been full; as of now, it would be lost although it may have been used.
         let credited = Nanos(used.within.min(Nanos::from_secs(1)).0 / CREDITED);
         let start = self.full_at.max(now.saturating_sub(credited));
-        self.full_at = start.saturating_add(self.time_for(used.charged));
+        self.fill(now, start.saturating_add(self.time_for(used.charged)));
         self.count_demand(gate, now, used);
 
         let level = self.level(now);
@@ -276,6 +281,9 @@ fn fraction(part: Nanos, of: Nanos) -> f64 {
     part.0 as f64 / of.0 as f64
 }
 
+/// The longest time until the bucket is full. What would take longer to be paid is forgiven: a gate that reports nonsense once must
+/// not take the limit from all of them for good.
+pub const LONGEST_DEBT: Nanos = Nanos::from_secs(3_600);
 /// The time in which a demand that is no longer there halves.
 pub const HALF_LIFE: Nanos = Nanos::from_millis(500);
 /// The time in which what is left in the bucket, or owed, is given out, or held back.
@@ -299,152 +307,4 @@ const CREDITED: u64 = 4;
 pub const SHORTEST: Nanos = Nanos::from_millis(1);
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    /// RU a second.
-    const LIMIT: u64 = 1_000;
-    const BURST: Nanos = Nanos::from_millis(100);
-    const TICK: Nanos = Nanos::from_millis(100);
-
-    fn at(millis: u64) -> Nanos {
-        Nanos::from_millis(10_000 + millis)
-    }
-
-    fn shares() -> FleetShares {
-        FleetShares::new(LIMIT * 1_000, BURST)
-    }
-
-    /// Gates that are held back since far too much was given out once; the bucket is full again.
-    fn held_back() -> FleetShares {
-        let mut shares = shares();
-        shares.report(9, at(0).saturating_sub(Nanos::from_secs(9)), used(500, 0));
-        shares
-    }
-
-    /// A report of so many RU charged and refused within a tick.
-    fn used(charged: u64, refused: u64) -> Used {
-        Used { within: TICK, charged: charged * 1_000, refused: refused * 1_000 }
-    }
-
-    /// A part in RU a second, and its burst in RU, to the nearest.
-    fn part(share: Share) -> (u64, u64) {
-        match share {
-            Share::Part { per_sec, burst, .. } => ((per_sec + 500) / 1_000, (burst + 500) / 1_000),
-            Share::Whole => panic!("nobody is held back"),
-        }
-    }
-
-    #[test]
-    fn while_the_bucket_is_half_full_nobody_is_held_back() {
-        let mut shares = shares();
-        for millis in (0..5_000).step_by(100) {
-            // 95 RU in 100 ms, of two gates.
-            for (gate, charged) in [(0, 30), (1, 65)] {
-                shares.report(gate, at(millis), used(charged, 0));
-                assert_eq!(shares.share(gate, at(millis)), Share::Whole);
-            }
-        }
-        shares.report(0, at(5_000), used(160, 0));
-        assert!(matches!(shares.share(0, at(5_000)), Share::Part { .. }));
-        // Refusals renew it, and so does a bucket that is not half full.
-        shares.report(0, at(14_000), used(0, 1));
-        assert!(matches!(shares.share(0, at(23_999)), Share::Part { .. }));
-        assert_eq!(shares.share(0, at(24_000)), Share::Whole);
-    }
-
-    #[test]
-    fn parts_follow_demand_and_what_is_in_the_bucket() {
-        // What is charged takes from the 100 RU of the bucket, but for 25 that have come in meanwhile.
-        for (charged, sum) in [(100, 1_125), (125, 1_000), (225, 500), (305, 100)] {
-            let mut shares = held_back();
-            shares.report(0, at(0), used(charged, 400 - charged));
-            shares.report(1, at(0), used(0, 1_200));
-            let parts = [0, 1].map(|gate| part(shares.share(gate, at(0))));
-            assert_eq!(parts, [((sum + 2) / 4, 25), ((sum * 3 + 2) / 4, 75)], "{charged}");
-            // Who was asked for nothing may give out one request.
-            shares.report(2, at(0), used(0, 0));
-            assert_eq!(part(shares.share(2, at(0))), (0, 1), "{charged}");
-        }
-    }
-
-    #[test]
-    fn gates_are_never_granted_more_than_all() {
-        let mut shares = held_back();
-        for gate in 0..2 {
-            shares.report(gate, at(0), used(63, 337));
-        }
-        assert_eq!([0, 1].map(|gate| part(shares.share(gate, at(0))).1), [50, 50]);
-        // One is asked for three times as much, but the other has half.
-        shares.report(0, at(0), used(0, 1_200));
-        assert_eq!(part(shares.share(0, at(0))).1, 50);
-        assert_eq!(part(shares.share(1, at(0))).1, 25);
-        assert_eq!(part(shares.share(0, at(0))).1, 75);
-    }
-
-    #[test]
-    fn deep_debt_is_waited_for_and_paid() {
-        let mut shares = held_back();
-        shares.report(0, at(0), used(1_125, 0));
-        let Share::Part { reject_until, per_sec, .. } = shares.share(0, at(0)) else {
-            panic!("not held back")
-        };
-        // 1,000 RU are owed, of which smaller shares correct those of 200 ms.
-        assert_eq!((reject_until, per_sec), (at(800), 1));
-        assert_eq!(part(shares.share(0, at(801))).0, 5);
-        let Share::Part { reject_until, .. } = shares.share(0, at(801)) else { panic!("not held back") };
-        assert!(reject_until < at(801));
-    }
-
-    #[test]
-    fn demand_rises_at_once_and_halves_in_half_a_second() {
-        let mut shares = held_back();
-        shares.report(0, at(0), used(125, 275));
-        shares.report(1, at(0), used(0, 400));
-        assert_eq!([0, 1].map(|gate| part(shares.share(gate, at(0))).1), [50, 50]);
-        // All of it moves to the second, which is granted what the first no longer has.
-        for (millis, moved) in [(500, 50), (1_000, 67), (1_500, 80), (2_000, 89)] {
-            for (gate, asked_for) in [(0, 0), (1, 400)] {
-                shares.report(gate, at(millis), used(0, asked_for));
-                let burst = part(shares.share(gate, at(millis))).1;
-                assert!(gate == 0 || burst == moved, "{burst} after {millis} ms");
-            }
-        }
-    }
-
-    #[test]
-    fn what_is_refused_without_need_raises_all_parts() {
-        let mut shares = held_back();
-        shares.report(0, at(0), used(125, 100));
-        assert_eq!(part(shares.share(0, at(0))).0, 1_000);
-        let mut rate = |millis, charged, refused| {
-            shares.report(0, at(millis), used(charged, refused));
-            part(shares.share(0, at(millis))).0
-        };
-        // The bucket is full again, which alone makes it 1,500.
-        assert_eq!(rate(500, 0, 1), 3_000);
-        assert_eq!(rate(1_000, 0, 1), 6_000);
-        assert_eq!(rate(10_000, 0, 1), 1_500 * 32);
-        assert_eq!(rate(10_500, 0, 0), 1_500 * 16);
-        // What is too much ends it at once.
-        assert_eq!(rate(11_000, 125, 0), 1_000);
-    }
-
-    proptest! {
-        #[test]
-        fn any_report_is_safe(
-            per_sec: u64, burst: u64, reports in prop::collection::vec(any::<(u8, u64, u64, u64, u64)>(), 1..30),
-        ) {
-            let mut shares = FleetShares::new(per_sec, Nanos(burst));
-            for (gate, now, within, charged, refused) in reports {
-                shares.report(gate.into(), Nanos(now), Used { within: Nanos(within), charged, refused });
-                if let Share::Part { per_sec, burst, .. } = shares.share(gate.into(), Nanos(now)) {
-                    prop_assert!(per_sec > 0 && burst > 0);
-                }
-                prop_assert!(shares.granted < 1.000_001, "{}", shares.granted);
-            }
-        }
-    }
-}
+mod tests;

@@ -155,7 +155,7 @@ impl Session {
     fn introduce(&mut self, accounts: &Accounts, now: Nanos, name: &Name, introduction: &Introduction) {
         let account = accounts.account(now, name).map_err(|_| name.clone());
         if let Ok(account) = &account {
-            let full_in = Nanos::from_micros(introduction.full_in_us.min(MOST_DEBT_US));
+            let full_in = Nanos::from_micros(introduction.full_in_us);
             account.lock().shares.add_debt(now, full_in);
         }
         self.handles.push(account);
@@ -201,5 +201,3 @@ fn push(answer: &mut Answer, now: Nanos, share: Share, full_in: Nanos) {
 pub const MOST_HANDLES: usize = 1 << 20;
 /// The longest time that a report is taken to be about, in microseconds.
 const MOST_WITHIN_US: u64 = 60_000_000;
-/// The largest debt that a gate is believed, as the time that the limit takes to pay it: an hour, in microseconds.
-const MOST_DEBT_US: u64 = 3_600_000_000;
