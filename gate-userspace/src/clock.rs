@@ -35,6 +35,18 @@ pub fn monotonic() -> Nanos {
     Nanos(now.tv_sec().cast_unsigned() * 1_000_000_000 + now.tv_nsec().cast_unsigned())
 }
 
+/// `CLOCK_BOOTTIME`: as `CLOCK_MONOTONIC`, but goes on while the machine sleeps.
+///
+/// # Panics
+///
+/// Never: Linux always has this clock.
+#[must_use]
+#[allow(clippy::disallowed_methods, reason = "this is the place")]
+pub fn boottime() -> Nanos {
+    let now = clock_gettime(ClockId::CLOCK_BOOTTIME).expect("Linux has this clock");
+    Nanos(now.tv_sec().cast_unsigned() * 1_000_000_000 + now.tv_nsec().cast_unsigned())
+}
+
 /// `CLOCK_REALTIME`, in seconds: only for what others say in it.
 ///
 /// # Panics

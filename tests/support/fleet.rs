@@ -9,6 +9,7 @@ use serde_json::Value;
 use xtask::lab::process::ChildProcess;
 use xtask::paths;
 
+use crate::etcd::Etcd;
 use crate::proxy::{PATIENCE, address};
 use crate::tls::{Authority, Issued};
 
@@ -49,14 +50,7 @@ impl Owner {
     ///
     /// If it does not come up.
     pub fn start_with(address: SocketAddr, section: &str, limits: &str) -> Result<Self> {
-        let name = format!("gate-quota-{}-{}.toml", std::process::id(), address.ip());
-        let config = std::env::temp_dir().join(name);
-        std::fs::write(&config, format!("[quota]\nlisten = \"{address}\"\n{section}{limits}\n"))?;
-        let mut command = Command::new(paths::gate());
-        command.args(["quota", "run", "--config"]).arg(&config);
-        let mut program = ChildProcess::start("gate quota", command)?;
-        program.wait_for("owning limits", PATIENCE)?;
-        Ok(Self { address, program, config, credentials: Vec::new() })
+        Self::start_until("owning limits", address, &format!("{section}{limits}\n"))
     }
 
     /// An owner with a certificate, which speaks TLS.
@@ -69,6 +63,49 @@ impl Owner {
         let mut owner = Self::start_with(address, &section, limits)?;
         owner.ask_as(peer);
         Ok(owner)
+    }
+
+    /// An owner that registers with etcd, and has its limits there.
+    ///
+    /// # Errors
+    ///
+    /// If it does not come up.
+    pub fn register(etcd: &Etcd) -> Result<Self> {
+        Self::register_at(address(), etcd)
+    }
+
+    /// [`Owner::register`] where one was before.
+    ///
+    /// # Errors
+    ///
+    /// If it does not come up.
+    pub fn register_at(address: SocketAddr, etcd: &Etcd) -> Result<Self> {
+        Self::start_until("registered as an owner", address, &etcd.key())
+    }
+
+    /// [`Owner::register`], with a certificate, which is shown to etcd as well.
+    ///
+    /// # Errors
+    ///
+    /// If it does not come up.
+    pub fn register_tls(etcd: &Etcd, authority: &Authority) -> Result<Self> {
+        let address = address();
+        let shown = Peer::of_address(authority, address)?;
+        let section = format!("{}{}", etcd.key(), shown.tls());
+        let mut owner = Self::start_until("registered as an owner", address, &section)?;
+        owner.ask_as(&shown);
+        Ok(owner)
+    }
+
+    fn start_until(up: &str, address: SocketAddr, more: &str) -> Result<Self> {
+        let name = format!("gate-quota-{}-{}.toml", std::process::id(), address.ip());
+        let config = std::env::temp_dir().join(name);
+        std::fs::write(&config, format!("[quota]\nlisten = \"{address}\"\n{more}"))?;
+        let mut command = Command::new(paths::gate());
+        command.args(["quota", "run", "--config"]).arg(&config);
+        let mut program = ChildProcess::start("gate quota", command)?;
+        program.wait_for(up, PATIENCE)?;
+        Ok(Self { address, program, config, credentials: Vec::new() })
     }
 
     /// Has it asked with this certificate from now on.
@@ -155,6 +192,15 @@ impl Peer {
         Ok(Self { ca: authority.ca(), issued: authority.issue(file, name, 30)? })
     }
 
+    /// A peer with a certificate for an address.
+    ///
+    /// # Errors
+    ///
+    /// The openssl program's.
+    pub fn of_address(authority: &Authority, address: SocketAddr) -> Result<Self> {
+        Self::new(authority, &address.ip().to_string(), &format!("IP:{}", address.ip()))
+    }
+
     /// The key `tls` of a configuration.
     #[must_use]
     pub fn tls(&self) -> String {
@@ -162,7 +208,9 @@ impl Peer {
         format!("tls = {{ ca = {:?}, certificate = {certificate:?}, key = {key:?} }}\n", self.ca)
     }
 
-    fn arguments(&self) -> Vec<String> {
+    /// The same, for the command line.
+    #[must_use]
+    pub fn arguments(&self) -> Vec<String> {
         let Issued { certificate, key } = &self.issued;
         let files = [("--ca", &self.ca), ("--certificate", certificate), ("--key", key)];
         files

@@ -2,6 +2,7 @@
 
 pub mod daemon;
 pub mod envoy;
+pub mod etcd;
 pub mod fake_store;
 pub mod fixture;
 pub mod fleet;

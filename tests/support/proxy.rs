@@ -300,6 +300,17 @@ impl Listening {
         read_until(&mut stream, end)
     }
 
+    /// [`Listening::ask`] from this address on loopback.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn ask_from(&self, source: Ipv4Addr, request: &[u8], end: &[u8]) -> Result<Vec<u8>> {
+        let mut stream = self.connect_from(source)?;
+        stream.write_all(request)?;
+        read_until(&mut stream, end)
+    }
+
     /// A gate's configuration, and its admin socket.
     ///
     /// # Errors

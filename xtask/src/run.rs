@@ -114,7 +114,14 @@ fn build(xdp: bool) -> Result<PathBuf> {
 ///
 /// If it does not build.
 pub fn build_gate() -> Result<()> {
-    sh::stream(sh::cargo().args(["build", "--quiet", "--release", "--package", "gate-userspace"]))
+    let build = ["build", "--quiet", "--release", "--package", "gate-userspace"];
+    sh::stream(sh::cargo().args(build).args(features()))
+}
+
+/// The arguments that give gate all features that can be built here: `etcd` needs protoc.
+#[must_use]
+pub fn features() -> &'static [&'static str] {
+    if sh::find("protoc").is_some() { &["--features", "gate-userspace/etcd"] } else { &[] }
 }
 
 /// `20s`, `5min`: whole numbers with a unit.

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::sh;
+use crate::{run, sh};
 
 /// The suite that reads the source alone, for which nothing has to be built.
 const REPOSITORY: &str = "repository";
@@ -50,7 +50,7 @@ impl Selection {
 
     fn cargo(&self) -> Command {
         let mut cargo = sh::cargo();
-        cargo.args(["test", "--package", "gate-tests", "--test", &self.suite]);
+        cargo.args(["test", "--package", "gate-tests", "--test", &self.suite]).args(run::features());
         cargo
     }
 }

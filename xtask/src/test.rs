@@ -83,10 +83,11 @@ pub fn run(args: &Args) -> Result<()> {
 
     let rest = ["--workspace", "--exclude", "gate-ebpf", "--exclude", "gate-tests"];
     let mut units = sh::cargo();
-    units.args(["test", "--no-fail-fast"]).args(rest);
+    units.args(["test", "--no-fail-fast"]).args(rest).args(run::features());
     // One at a time: these share the machine's cores with the servers and the load that they start.
     let mut suites = sh::cargo();
-    suites.args(["test", "--no-fail-fast", "--package", "gate-tests", "--", "--test-threads=1"]);
+    suites.args(["test", "--no-fail-fast", "--package", "gate-tests"]).args(run::features());
+    suites.args(["--", "--test-threads=1"]);
     for mut command in [units, suites] {
         counts.count(&mut command, args.long)?;
     }

@@ -1,23 +1,18 @@
 //! `gate quota`: the owner of limits that gates share, and what it knows.
 
-use std::net::TcpListener;
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
-use std::sync::Arc;
+mod in_etcd;
+mod run;
 
-use anyhow::Context as _;
-use rustls::ServerConfig;
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use tonic::transport::ClientTlsConfig;
 
 use super::print;
 use super::table::{Table, number, text};
 use crate::certificates::Credentials;
-use crate::config::{self, Faults, NamedFile, PeerTls, QuotaConfig};
-use crate::daemon::descriptors;
-use crate::fleet::owner::accounts::{ACCOUNT_BYTES, Accounts};
-use crate::fleet::owner::counters::Counters;
-use crate::fleet::owner::{Bounds, Owner, Port, serve};
+use crate::config::{NamedFile, PeerTls, etcd_endpoint};
+use crate::fleet::etcd::Members;
 use crate::fleet::show::{self, Shown};
 
 /// Own the limits that several gates share, or show what an owner knows.
@@ -54,134 +49,152 @@ enum Action {
         #[command(flatten)]
         owner: OwnerArgs,
     },
+    /// Put limits into etcd, where all owners follow them.
+    #[command(after_help = APPLY_EXAMPLES)]
+    Apply {
+        /// The file with the limits: sections `[[limit]]` as in gate.toml, and nothing else.
+        file: PathBuf,
+        /// Only in the place of the limits of this revision, which `gate quota owners` prints; 0 for none.
+        #[arg(long, value_name = "REVISION")]
+        revision: Option<u64>,
+        #[command(flatten)]
+        etcd: EtcdArgs,
+    },
+    /// List the owners that are registered in etcd: address, since when, revision.
+    #[command(after_help = OWNERS_EXAMPLES)]
+    Owners {
+        #[command(flatten)]
+        etcd: EtcdArgs,
+    },
 }
 
 #[derive(Debug, clap::Args)]
 struct OwnerArgs {
     /// The owner's address, or its host's name, and port.
-    #[arg(long, default_value = "127.0.0.1:9920", value_name = "ADDRESS")]
+    #[arg(long, default_value = "127.0.0.1:9920", value_name = "ADDRESS", conflicts_with = "etcd")]
     owner: String,
-    /// The certificates that the owner's may lead to; without them it is asked in plain text.
-    #[arg(long, value_name = "FILE", requires_all = ["certificate", "key"])]
-    ca: Option<PathBuf>,
-    /// The certificate to show the owner.
-    #[arg(long, value_name = "FILE", requires = "ca")]
-    certificate: Option<PathBuf>,
-    /// Its key.
-    #[arg(long, value_name = "FILE", requires = "ca")]
-    key: Option<PathBuf>,
+    /// The members of etcd, in place of an address: all owners that are registered there are asked, or the one that owns the limit.
+    #[arg(long, value_name = "URL", value_delimiter = ',', value_parser = etcd_endpoint)]
+    etcd: Vec<String>,
+    #[command(flatten)]
+    certificates: CertificateArgs,
     /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
+#[derive(Debug, clap::Args)]
+struct EtcdArgs {
+    /// The members of etcd.
+    #[arg(long, value_name = "URL", value_delimiter = ',', value_parser = etcd_endpoint, default_value = "http://127.0.0.1:2379")]
+    etcd: Vec<String>,
+    #[command(flatten)]
+    certificates: CertificateArgs,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct CertificateArgs {
+    /// The certificates that the other side's may lead to; without them it is asked in plain text.
+    #[arg(long, value_name = "FILE", requires_all = ["certificate", "key"])]
+    ca: Option<PathBuf>,
+    /// The certificate to show it.
+    #[arg(long, value_name = "FILE", requires = "ca")]
+    certificate: Option<PathBuf>,
+    /// Its key.
+    #[arg(long, value_name = "FILE", requires = "ca")]
+    key: Option<PathBuf>,
+}
+
 impl OwnerArgs {
-    fn ask(&self, name: &str, limit: u32) -> anyhow::Result<Shown> {
-        let tls = match (&self.ca, &self.certificate, &self.key) {
-            (Some(ca), Some(certificate), Some(key)) => {
-                let tls = PeerTls {
-                    ca: NamedFile::of_argument(ca.clone(), "--ca"),
-                    certificate: NamedFile::of_argument(certificate.clone(), "--certificate"),
-                    key: NamedFile::of_argument(key.clone(), "--key"),
-                };
-                let credentials = Credentials::read(&tls);
-                Some(
-                    credentials.map_err(|fault| anyhow::anyhow!("{}: {}", fault.path, fault.message))?.client,
-                )
-            }
-            _ => None,
-        };
-        Ok(show::ask(&self.owner, tls, name, limit)?)
+    fn ask(&self, owner: &str, name: &str, limit: u32) -> anyhow::Result<Shown> {
+        Ok(show::ask(owner, self.certificates.read()?, name, limit)?)
+    }
+
+    fn members(&self) -> anyhow::Result<Members> {
+        self.certificates.members(&self.etcd)
     }
 }
 
-/// Standard streams, the runtime's and the listening socket.
-const OWN_DESCRIPTORS: u64 = 64;
+impl EtcdArgs {
+    fn members(&self) -> anyhow::Result<Members> {
+        self.certificates.members(&self.etcd)
+    }
+}
+
+impl CertificateArgs {
+    /// The members of etcd at these URLs.
+    fn members(&self, urls: &[String]) -> anyhow::Result<Members> {
+        let tls = self.read()?;
+        let is_encrypted = |url: &String| url.starts_with("https:");
+        anyhow::ensure!(
+            tls.is_some() || !urls.iter().any(is_encrypted),
+            "a member of etcd with https is shown a certificate, and checked: add --ca, --certificate and --key"
+        );
+        Ok(Members::fixed(urls.to_vec(), tls))
+    }
+
+    fn read(&self) -> anyhow::Result<Option<ClientTlsConfig>> {
+        let (Some(ca), Some(certificate), Some(key)) = (&self.ca, &self.certificate, &self.key) else {
+            return Ok(None);
+        };
+        let tls = PeerTls {
+            ca: NamedFile::of_argument(ca.clone(), "--ca"),
+            certificate: NamedFile::of_argument(certificate.clone(), "--certificate"),
+            key: NamedFile::of_argument(key.clone(), "--key"),
+        };
+        let credentials = Credentials::read(&tls);
+        let credentials =
+            credentials.map_err(|fault| anyhow::anyhow!("{}: {}", fault.path, fault.message))?;
+        Ok(Some(credentials.client))
+    }
+}
+
 const EXAMPLES: &str = "\
 Examples:
   gate quota run --config quota.toml
   gate quota show
   gate quota show shop/ --limit 10 --json
   gate quota explain acme
+  gate quota explain acme --etcd http://127.0.0.1:2379
   gate quota show --owner quota-1.example:9920 --ca ca.pem --certificate me.pem --key me.key
+  gate quota apply limits.toml
+  gate quota owners
 
 SIGHUP makes an owner read its limits and certificates again; SIGTERM and SIGINT end it.";
 
+const APPLY_EXAMPLES: &str = "\
+Examples:
+  gate quota apply limits.toml
+  gate quota apply limits.toml --etcd http://127.0.0.1:2379,http://127.0.0.1:22379
+  gate quota apply limits.toml --revision 42 --json
+
+The file is checked first, and every fault is named with its line. All of its limits hold, or none: of two that apply at once one is \
+refused, and may look at what the other has applied.";
+
+const OWNERS_EXAMPLES: &str = "\
+Examples:
+  gate quota owners
+  gate quota owners --etcd http://127.0.0.1:2379 --json";
+
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.action {
-        Action::Run { config } => own(&config),
+        Action::Run { config } => run::run(&config),
         Action::Show { name, limit, owner } => show_accounts(&name, limit, &owner),
         Action::Explain { name, owner } => explain(&name, &owner),
+        Action::Apply { file, revision, etcd } => in_etcd::apply(&file, revision, &etcd),
+        Action::Owners { etcd } => in_etcd::owners(&etcd),
     }
-}
-
-fn own(path: &Path) -> anyhow::Result<ExitCode> {
-    super::log_to_stderr()?;
-    let config = QuotaConfig::read(path)?;
-    let credentials = credentials(path, &config)?;
-    let has_tls = credentials.is_some();
-    let (to_tls, tls) = watch::channel(credentials.map(|credentials| credentials.server));
-    let threads = std::thread::available_parallelism().map_or(1, Into::into);
-    let counters = Arc::new(Counters::default());
-    let most = config.memory as usize / ACCOUNT_BYTES;
-    let accounts = Arc::new(Accounts::new(config.rules, most, threads, Arc::clone(&counters)));
-    let owner = Owner::new(Arc::clone(&accounts), counters);
-    let bounds = Bounds {
-        all: config.max_connections as usize,
-        per_source: config.max_connections_per_source as usize,
-    };
-    descriptors::provide(u64::from(config.max_connections) + OWN_DESCRIPTORS);
-    let listener = TcpListener::bind(config.listen)
-        .with_context(|| format!("cannot listen at {}: is another owner running?", config.listen))?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
-    runtime.block_on(async {
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut hang_up = signal(SignalKind::hangup())?;
-        tracing::info!(listen = %config.listen, tls = has_tls, limits = accounts.rules().rules.list().len(), "owning limits");
-        let until = async {
-            loop {
-                tokio::select! {
-                    _ = interrupt.recv() => return,
-                    _ = terminate.recv() => return,
-                    _ = hang_up.recv() => follow(path, &accounts, &to_tls),
-                }
-            }
-        };
-        let port = Port { listener, bounds, tls };
-        serve(&owner, port, until).await.map_err(|error| anyhow::anyhow!(error))
-    })?;
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Puts in force what has been read again; what is faulty changes nothing.
-fn follow(path: &Path, accounts: &Accounts, tls: &watch::Sender<Option<Arc<ServerConfig>>>) {
-    let read = QuotaConfig::read(path).map_err(anyhow::Error::from);
-    let read = read.and_then(|config| Ok((credentials(path, &config)?, config)));
-    let (credentials, config) = match read {
-        Ok(read) => read,
-        Err(error) => return tracing::error!("limits and certificates stay as they were:\n{error}"),
-    };
-    if credentials.is_some() == tls.borrow().is_some() {
-        tls.send_replace(credentials.map(|credentials| credentials.server));
-    } else {
-        tracing::warn!("quota.tls counts from the next start only");
-    }
-    accounts.follow(crate::clock::monotonic(), config.rules);
-    tracing::info!(limits = accounts.rules().rules.list().len(), "limits read again");
-}
-
-/// The certificates of an owner, if it has any.
-fn credentials(path: &Path, config: &QuotaConfig) -> anyhow::Result<Option<Credentials>> {
-    let credentials = config.tls.as_ref().map(Credentials::read).transpose();
-    credentials.map_err(|fault| {
-        let file = path.display().to_string();
-        config::Error::from(Faults { file, faults: vec![fault] }).into()
-    })
 }
 
 fn show_accounts(name: &str, limit: u32, owner: &OwnerArgs) -> anyhow::Result<ExitCode> {
-    let shown = owner.ask(name, limit)?;
+    let shown = if owner.etcd.is_empty() {
+        owner.ask(&owner.owner, name, limit)?
+    } else {
+        in_etcd::show(owner, name, limit)?
+    };
     if owner.json {
         print::json(&shown)?;
         return Ok(ExitCode::SUCCESS);
@@ -212,12 +225,13 @@ fn show_accounts(name: &str, limit: u32, owner: &OwnerArgs) -> anyhow::Result<Ex
 }
 
 fn explain(name: &str, owner: &OwnerArgs) -> anyhow::Result<ExitCode> {
-    let shown = owner.ask(name, 10_000)?;
+    let address =
+        if owner.etcd.is_empty() { owner.owner.clone() } else { in_etcd::owner_of(&owner.members()?, name)? };
+    let shown = owner.ask(&address, name, 10_000)?;
     let account = shown.accounts.into_iter().find(|account| account.name == name);
     let Some(account) = account else {
         anyhow::bail!(
-            "the owner at {} has no account of {name:?}: no gate has reported it, or no rule fits it",
-            owner.owner
+            "the owner at {address} has no account of {name:?}: no gate has reported it, or no rule fits it"
         );
     };
     if owner.json {

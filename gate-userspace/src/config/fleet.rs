@@ -1,5 +1,6 @@
 //! The section `[fleet]`: who owns the limits that gates share.
 
+use super::etcd::etcd;
 use super::parsers::one_of;
 use super::quota::NEEDS_TLS;
 use super::raw::Section;
@@ -7,12 +8,13 @@ use super::store_address::{self, StoreAddress, is_host};
 use super::tls::{PeerTls, peer_tls};
 use super::units::Wrong;
 use crate::fleet::gate::book::OnLost;
+use crate::fleet::membership::{MAX_OWNERS, Owners};
 
 /// The owners that a gate reports to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fleet {
-    /// Distinct, at least one; the same set at every gate. Loopback addresses without `tls`.
-    pub owners: Vec<StoreAddress>,
+    /// The same at every gate. On loopback without `tls`.
+    pub owners: Owners,
     /// This gate's name, no other gate's; `None` for the host's.
     pub name: Option<String>,
     /// `None` if gate reports in plain text.
@@ -27,19 +29,7 @@ pub(super) fn fleet(root: &mut Section<'_>) -> Option<Fleet> {
     let mut s = root.section("fleet");
     let fleet = is_there.then(|| {
         let tls = peer_tls(&mut s);
-        let mut owners: Vec<StoreAddress> = Vec::new();
-        for item in s.need_list("owners", "[\"127.0.0.1:9920\"]", store_address::read) {
-            let is_loopback = item.value.fixed().is_some_and(|address| address.ip().is_loopback());
-            if !s.has("tls") && !is_loopback {
-                item.fault(NEEDS_TLS);
-            } else if owners.contains(&item.value) {
-                item.fault("is listed twice".to_owned());
-            } else if owners.len() == MAX_OWNERS {
-                item.fault(format!("is one too many: there may be {MAX_OWNERS}"));
-            } else {
-                owners.push(item.value);
-            }
-        }
+        let owners = owners(&mut s);
         let name = s.get("name", name);
         if tls.is_some() && name.as_deref().is_some_and(|name| !is_host(name)) {
             s.fault("name", NO_DNS_NAME.to_owned());
@@ -49,6 +39,31 @@ pub(super) fn fleet(root: &mut Section<'_>) -> Option<Fleet> {
     });
     s.finish();
     fleet
+}
+
+fn owners(s: &mut Section<'_>) -> Owners {
+    let etcd = etcd(s);
+    if s.has("etcd") {
+        if s.has("owners") {
+            s.fault("etcd", "stands beside owners: name one of the two".to_owned());
+        }
+        s.list("owners", store_address::read);
+        return Owners::Etcd(etcd);
+    }
+    let mut owners: Vec<StoreAddress> = Vec::new();
+    for item in s.need_list("owners", "[\"127.0.0.1:9920\"]", store_address::read) {
+        let is_loopback = item.value.fixed().is_some_and(|address| address.ip().is_loopback());
+        if !s.has("tls") && !is_loopback {
+            item.fault(NEEDS_TLS);
+        } else if owners.contains(&item.value) {
+            item.fault("is listed twice".to_owned());
+        } else if owners.len() == MAX_OWNERS {
+            item.fault(format!("is one too many: there may be {MAX_OWNERS}"));
+        } else {
+            owners.push(item.value);
+        }
+    }
+    Owners::Fixed(owners.iter().map(ToString::to_string).collect())
 }
 
 fn name(text: &str) -> Result<String, Wrong> {
@@ -61,4 +76,3 @@ fn name(text: &str) -> Result<String, Wrong> {
 const NO_DNS_NAME: &str =
     "must be a DNS name beside tls, since gate's certificate has to be for it, e.g. \"gate-1.example\"";
 const ON_LOST: [(&str, OnLost); 2] = [("share", OnLost::Share), ("local", OnLost::Local)];
-const MAX_OWNERS: usize = 64;

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use super::error::Error;
+use super::etcd::etcd;
 use super::fault::Faults;
 use super::parsers::{address, number};
 use super::raw::{self, Section};
@@ -25,8 +26,17 @@ pub struct QuotaConfig {
     pub max_connections_per_source: u32,
     /// The most memory that accounts may take, in bytes; 1 MiB to 1 TiB.
     pub memory: u64,
-    /// The limits.
-    pub rules: Rules,
+    /// Where the limits are.
+    pub limits: LimitsIn,
+}
+
+/// Where an owner finds its limits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LimitsIn {
+    /// In its file.
+    File(Rules),
+    /// In etcd, whose members are at these URLs; at least one. There the owner registers as well.
+    Etcd(Vec<String>),
 }
 
 impl QuotaConfig {
@@ -64,13 +74,45 @@ fn quota(mut root: Section<'_>) -> QuotaConfig {
     let max_connections = most("max_connections", 8_192);
     let max_connections_per_source = most("max_connections_per_source", 512);
     let memory = s.get("memory", |text| units::size(text, 1 << 20, 1 << 40)).unwrap_or(256 << 20);
+    let etcd = etcd(&mut s);
+    let has_etcd = s.has("etcd");
+    if has_etcd && listen.ip().is_unspecified() {
+        s.fault(
+            "listen",
+            "is no address that gates can report to, as they find it in etcd: name one of this machine's"
+                .to_owned(),
+        );
+    }
     s.finish();
     let rules = limits::rules(&mut root);
-    if rules.list().is_empty() && !root.has("limit") {
-        root.fault("limit", "is missing; write at least one [[limit]]".to_owned());
-    }
+    let limits = if has_etcd {
+        if root.has("limit") {
+            let message =
+                "are in etcd, where `gate quota apply` puts those of a file of their own".to_owned();
+            root.fault("limit", message);
+        }
+        LimitsIn::Etcd(etcd)
+    } else {
+        if !root.has("limit") {
+            root.fault("limit", "is missing; write at least one [[limit]]".to_owned());
+        }
+        LimitsIn::File(rules)
+    };
     root.finish();
-    QuotaConfig { listen, tls, max_connections, max_connections_per_source, memory, rules }
+    QuotaConfig { listen, tls, max_connections, max_connections_per_source, memory, limits }
+}
+
+/// Parses a document that is limits alone; `file` is what faults call it.
+///
+/// # Errors
+///
+/// Everything that is wrong, by line.
+pub fn parse_limits(file: &str, text: &str) -> Result<Rules, Faults> {
+    raw::parse(file, text, |mut root| {
+        let rules = limits::rules(&mut root);
+        root.finish();
+        rules
+    })
 }
 
 /// A fault of an address that gates and owners are not to talk at in plain text.

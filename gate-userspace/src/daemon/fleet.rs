@@ -1,9 +1,7 @@
 //! The owners of limits that this gate shares with others.
 
 use super::error::Error;
-use super::settings::now;
 use crate::certificates::Credentials;
-use crate::clock;
 use crate::config::Config;
 use crate::control::tick::Ticker;
 use crate::fleet::gate::book::{Book, Settings};
@@ -14,20 +12,16 @@ use crate::kernel::Maps;
 /// Begins to report to the owners that the configuration names, if it does.
 pub(super) fn join(config: &Config, maps: &Maps, ticker: &mut Ticker) -> Result<Option<Reporter>, Error> {
     let Some(fleet) = &config.fleet else { return Ok(None) };
-    let settings = Settings {
-        owners: fleet.owners.iter().map(ToString::to_string).collect(),
-        interval: config.gate.tick,
-        on_lost: fleet.on_lost,
-    };
+    let settings = Settings { interval: config.gate.tick, on_lost: fleet.on_lost };
     let name = fleet.name.clone().unwrap_or_else(host_name);
-    let book = SharedBook::new(Book::new(settings, now(maps), clock::entropy));
+    let book = SharedBook::new(Book::new(settings));
     ticker.share(Some(book.clone()));
     let credentials = Credentials::of_gate(fleet).transpose().map_err(|fault| Error::System {
         what: "reading the certificates of the section [fleet]",
         source: std::io::Error::other(fault.to_string()),
     })?;
     let tls = credentials.map(|credentials| credentials.client);
-    let reporter = Reporter::start(&book, &name, tls, maps.clock());
+    let reporter = Reporter::start(&book, &name, fleet.owners.clone(), tls, maps.clock());
     reporter
         .map(Some)
         .map_err(|source| Error::System { what: "starting the reports to the owners of limits", source })

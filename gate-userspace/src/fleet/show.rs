@@ -10,7 +10,7 @@ use super::endpoint::{endpoint, with_causes};
 use super::wire::{MAX_MESSAGE, QuotaClient, ShowReply, ShowRequest};
 
 /// The accounts of an owner, and its gates.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Shown {
     /// Accounts, by name.
     pub accounts: Vec<Account>,

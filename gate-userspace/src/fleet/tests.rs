@@ -1,5 +1,7 @@
 //! Gates and owners together, over connections that lose what they carry.
 
+mod moves;
+
 use std::sync::Arc;
 
 use gate_common::token_bucket::Limits;
@@ -75,12 +77,14 @@ impl Owner {
 }
 
 fn book() -> Book {
-    let settings = Settings { owners: vec!["a".to_owned()], interval: TICK, on_lost: OnLost::Share };
-    let mut drawn = 0;
-    Book::new(settings, at(0), || {
-        drawn += 1;
-        drawn
-    })
+    book_with(OnLost::Share)
+}
+
+/// A book whose only owner is number 0.
+fn book_with(on_lost: OnLost) -> Book {
+    let mut book = Book::new(Settings { interval: TICK, on_lost });
+    book.follow(at(0), &["a".to_owned()], 0, || 1);
+    book
 }
 
 /// One report, and its answer.
@@ -131,9 +135,7 @@ fn who_has_a_part_reports_until_it_has_the_whole_again() {
 #[test]
 fn a_lost_owner_leaves_each_gate_its_part() {
     for (on_lost, expected) in [(OnLost::Share, Some(LIMIT / 4)), (OnLost::Local, None)] {
-        let mut book = book();
-        let settings = Settings { on_lost, ..book.settings().clone() };
-        book = Book::new(settings, at(0), || 7);
+        let mut book = book_with(on_lost);
         let mut owner = Owner::new();
         let line = book.line(&name("acme"));
         book.count(line, at(0), 20_000, 0);

@@ -47,7 +47,7 @@ pub(super) fn sim() -> Result<()> {
 
 fn cargo(package: &str, benches: &[&str]) -> Command {
     let mut cargo = sh::cargo();
-    cargo.args(["bench", "--quiet", "--package", package]);
+    cargo.args(["bench", "--quiet", "--package", package]).args(run::features());
     for bench in benches {
         cargo.args(["--bench", bench]);
     }

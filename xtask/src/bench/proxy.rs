@@ -24,7 +24,7 @@ use super::load::{Answer, Load, NUMBER, NUMBERS};
 use super::{Args, idle};
 use crate::lab::process::ChildProcess;
 use crate::setup::{self, Purpose};
-use crate::{paths, sh};
+use crate::{paths, run};
 
 mod policies;
 mod refusals;
@@ -32,8 +32,7 @@ mod refusals;
 /// Measures, and prints a table.
 pub(super) fn run(args: &Args) -> Result<()> {
     setup::setup(Purpose::Bench)?;
-    let mut cargo = Command::new("cargo");
-    sh::stream(cargo.args(["build", "--quiet", "--release", "--package", "gate-userspace"]))?;
+    run::build_gate()?;
     let mut field = Field::set_up(args.cores.deal()?)?;
     if args.only.is_none() {
         idle(&field)?;

@@ -6,6 +6,7 @@ use crate::sh;
 
 /// A program, or a file of a library, the package that holds it, and the least that needs it.
 const PROGRAMS: &[(&str, &str, Purpose)] = &[
+    ("protoc", "protobuf-compiler", Purpose::Package),
     ("dpkg-shlibdeps", "dpkg-dev", Purpose::Package),
     ("ip", "iproute2", Purpose::Run),
     ("git", "git", Purpose::Test),
@@ -19,7 +20,7 @@ const PROGRAMS: &[(&str, &str, Purpose)] = &[
     ("curl", "curl", Purpose::Test),
     ("pip3", "python3-pip", Purpose::Test),
     ("openssl", "openssl", Purpose::Test),
-    ("protoc", "protobuf-compiler", Purpose::Test),
+    ("etcd", "etcd-server", Purpose::Test),
     ("nginx", "nginx-light", Purpose::Test),
     (
         "/usr/lib/nginx/modules/ngx_http_image_filter_module.so",

@@ -4,15 +4,20 @@
 //! **Loss.** What an owner said holds until [`KEPT`] intervals have passed without another word of its. Then gate takes its
 //! part of the limit as one of as many gates as there were (or its own quota, as configured).
 //!
+//! **Owners that come and go.** A name moves to its next owner ([`Book::follow`]). What the last owner said holds as above until the
+//! next one answers, which is told what was given out since, and the debt. What gate gave out by itself after it had lost the last
+//! owner is charged nowhere.
+//!
 //! **Invariants.** Pure: time is an argument. A charge is in exactly one report, which is charged once.
 
-use std::collections::HashMap;
+mod owners;
+
+use std::collections::{BTreeMap, HashMap};
 
 use gate_common::units::{MilliRu, Nanos};
 
 use super::grant::{Grant, scaled};
 use super::link::{Entry, Link, Unfit};
-use super::owners::owner_of;
 use crate::fleet::wire::{Answer, Introduction, Limit, Report, Welcome};
 use crate::limits::Name;
 
@@ -29,8 +34,6 @@ pub enum OnLost {
 /// How the book is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The owners' addresses; at least one.
-    pub owners: Vec<String>,
     /// Time between two reports.
     pub interval: Nanos,
     /// The quota without an owner.
@@ -45,14 +48,21 @@ pub struct Book {
     by_name: HashMap<Name, u32>,
     /// Places of lines that were released.
     vacant: Vec<u32>,
-    /// By owner.
-    links: Vec<Link>,
+    /// The present owners' addresses and numbers, in the order of the addresses.
+    owners: Vec<(String, usize)>,
+    /// By owner's number.
+    links: BTreeMap<usize, Link>,
+    /// The number of the next owner that comes.
+    next: usize,
+    /// The revision of etcd at which the owners are these; 0 without etcd.
+    revision: u64,
 }
 
 #[derive(Debug)]
 struct Line {
     name: Name,
-    owner: usize,
+    /// Its owner's number; `None` before the first owner is known.
+    owner: Option<usize>,
     handle: Option<u32>,
     charged: u64,
     refused: u64,
@@ -61,8 +71,10 @@ struct Line {
     full_at: Nanos,
     /// When it was last counted in.
     counted: Nanos,
-    /// The number of the last report that it was in.
-    reported: u64,
+    /// The reports with it that are not answered yet: at most one to each owner.
+    unanswered: u32,
+    /// Until then what the last owner said holds, although this one has said nothing.
+    kept_until: Nanos,
 }
 
 /// The last answer of a limit's owner.
@@ -80,6 +92,15 @@ struct Limited {
     reject_until: Nanos,
 }
 
+/// The changes among the owners.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// The numbers of those that have left.
+    pub left: Vec<usize>,
+    /// The numbers and addresses of new ones.
+    pub joined: Vec<(usize, String)>,
+}
+
 /// How a session goes on.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Resumed {
@@ -90,11 +111,19 @@ pub enum Resumed {
 }
 
 impl Book {
-    /// An empty book. `draw` draws a number that nobody else draws, for a session.
+    /// An empty book, without owners.
     #[must_use]
-    pub fn new(settings: Settings, now: Nanos, mut draw: impl FnMut() -> u64) -> Self {
-        let links = settings.owners.iter().map(|_| Link::new(draw(), now)).collect();
-        Self { settings, lines: Vec::new(), by_name: HashMap::new(), vacant: Vec::new(), links }
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            lines: Vec::new(),
+            by_name: HashMap::new(),
+            vacant: Vec::new(),
+            owners: Vec::new(),
+            links: BTreeMap::new(),
+            next: 0,
+            revision: 0,
+        }
     }
 
     /// How it is kept.
@@ -110,14 +139,15 @@ impl Book {
         }
         let line = Line {
             name: name.clone(),
-            owner: owner_of(name.as_str(), &self.settings.owners),
+            owner: self.owner_of(name),
             handle: None,
             charged: 0,
             refused: 0,
             answer: LastAnswer::default(),
             full_at: Nanos::ZERO,
             counted: Nanos::ZERO,
-            reported: 0,
+            unanswered: 0,
+            kept_until: Nanos::ZERO,
         };
         let place = match self.vacant.pop() {
             Some(place) => {
@@ -146,14 +176,14 @@ impl Book {
     /// owner. True if it did: its number may be that of another name's line then.
     pub fn release(&mut self, line: u32, now: Nanos) -> bool {
         let Some(idle) = self.lines.get(line as usize) else { return false };
-        let link = &mut self.links[idle.owner];
         let is_idle = now > idle.counted.saturating_add(IDLE)
             && (idle.charged, idle.refused) == (0, 0)
             && idle.answer.limited.is_none()
             && idle.full_at <= now
-            && !(link.is_waiting() && idle.reported == link.number());
+            && idle.unanswered == 0;
         if is_idle {
-            idle.handle.into_iter().for_each(|handle| link.forget(handle));
+            let link = idle.owner.and_then(|owner| self.links.get_mut(&owner));
+            link.zip(idle.handle).into_iter().for_each(|(link, handle)| link.forget(handle));
             self.by_name.remove(&idle.name);
             self.vacant.push(line);
         }
@@ -165,11 +195,11 @@ impl Book {
     pub fn grant(&self, line: u32, now: Nanos) -> Option<Grant> {
         let line = self.lines.get(line as usize)?;
         let limit = line.answer.limit?;
-        let link = &self.links[line.owner];
+        let link = self.links.get(&line.owner?)?;
         let [burst, max_debt] =
             [limit.burst_us, limit.max_debt_us].map(|micros| scaled(micros, limit.per_sec, 1_000_000));
         let whole = Grant { per_sec: limit.per_sec, burst, max_debt, reject_for: Nanos::ZERO };
-        if self.is_lost(link, now) {
+        if now > line.kept_until && self.is_lost(link, now) {
             let gates = u64::from(link.gates().max(1));
             return (self.settings.on_lost == OnLost::Share).then(|| Grant {
                 per_sec: (limit.per_sec / gates).max(1),
@@ -188,26 +218,30 @@ impl Book {
     /// True if an owner has not answered for too long.
     #[must_use]
     pub fn has_lost(&self, owner: usize, now: Nanos) -> bool {
-        self.links.get(owner).is_none_or(|link| self.is_lost(link, now))
+        self.links.get(&owner).is_none_or(|link| self.is_lost(link, now))
     }
 
     fn is_lost(&self, link: &Link, now: Nanos) -> bool {
-        let kept = Nanos(self.settings.interval.0.saturating_mul(KEPT));
-        link.answered().is_none_or(|answered| now > answered.saturating_add(kept))
+        link.answered().is_none_or(|answered| now > self.kept_until(answered))
     }
 
-    /// The first words on a stream to an owner.
+    /// Until when an answer holds.
+    fn kept_until(&self, answered: Nanos) -> Nanos {
+        answered.saturating_add(Nanos(self.settings.interval.0.saturating_mul(KEPT)))
+    }
+
+    /// The first words on a stream to an owner; `None` if it has left.
     #[must_use]
-    pub fn hello(&self, owner: usize, gate: &str) -> Report {
-        self.links[owner].hello(gate, self.settings.interval)
+    pub fn hello(&self, owner: usize, gate: &str) -> Option<Report> {
+        Some(self.links.get(&owner)?.hello(gate, self.settings.interval))
     }
 
     /// Takes in an owner's first words. If it does not know the session, another one begins, which is called `session`, and in which
     /// what was not answered is reported again.
     pub fn resume(&mut self, owner: usize, welcome: &Welcome, session: u64) -> Resumed {
-        let link = &mut self.links[owner];
+        let Some(link) = self.links.get_mut(&owner) else { return Resumed::Anew };
         if link.is_known(welcome) {
-            return Resumed::Known(link.outstanding().cloned());
+            return Resumed::Known(link.again(self.revision).cloned());
         }
         self.restart(owner, session);
         Resumed::Anew
@@ -216,7 +250,7 @@ impl Book {
     /// Begins another session with an owner where the present one has many handles of lines that are no more. True if it did: the
     /// connection has to be made anew.
     pub fn renew(&mut self, owner: usize, draw: impl FnOnce() -> u64) -> bool {
-        let is_worn = self.links[owner].is_worn() && !self.is_waiting(owner);
+        let is_worn = self.links.get(&owner).is_some_and(|link| link.is_worn() && !link.is_waiting());
         if is_worn {
             self.restart(owner, draw());
         }
@@ -224,29 +258,35 @@ impl Book {
     }
 
     fn restart(&mut self, owner: usize, session: u64) {
-        for entry in self.links[owner].restart(session) {
-            let line = &mut self.lines[entry.line as usize];
+        let unanswered = self.links.get_mut(&owner).map(|link| link.restart(session));
+        self.take_back(unanswered.unwrap_or_default());
+        self.lines.iter_mut().filter(|line| line.owner == Some(owner)).for_each(|line| line.handle = None);
+    }
+
+    /// Reports in vain are still to be made.
+    fn take_back(&mut self, unanswered: Vec<Entry>) {
+        for entry in unanswered {
+            let Some(line) = self.lines.get_mut(entry.line as usize) else { continue };
+            line.unanswered = line.unanswered.saturating_sub(1);
             line.charged = line.charged.saturating_add(entry.charged);
             line.refused = line.refused.saturating_add(entry.refused);
         }
-        self.lines.iter_mut().filter(|line| line.owner == owner).for_each(|line| line.handle = None);
     }
 
     /// True if the last report to an owner is not answered yet.
     #[must_use]
     pub fn is_waiting(&self, owner: usize) -> bool {
-        self.links[owner].is_waiting()
+        self.links.get(&owner).is_some_and(Link::is_waiting)
     }
 
     /// The next report to an owner; `None` while one is not answered. Reported are lines in which something has happened, in which
     /// gate has a part, and that the owner does not know although there is a debt.
     pub fn report(&mut self, owner: usize, now: Nanos) -> Option<Report> {
-        let link = self.links.get_mut(owner).filter(|link| !link.is_waiting())?;
+        let link = self.links.get_mut(&owner).filter(|link| !link.is_waiting())?;
         let lines = &mut self.lines;
         let mut entries = Vec::new();
         let mut introductions = 0;
-        let number = link.number() + 1;
-        for (place, line) in lines.iter_mut().enumerate().filter(|(_, line)| line.owner == owner) {
+        for (place, line) in lines.iter_mut().enumerate().filter(|(_, line)| line.owner == Some(owner)) {
             let is_new = line.handle.is_none();
             if is_new && introductions == MOST_INTRODUCTIONS {
                 continue;
@@ -260,13 +300,13 @@ impl Book {
                     handle: line.handle,
                 });
                 introductions += usize::from(is_new);
-                line.reported = number;
+                line.unanswered += 1;
             }
             if entries.len() == MOST_ENTRIES {
                 break;
             }
         }
-        Some(link.report(now, entries, |place, handle| {
+        Some(link.report(now, self.revision, entries, |place, handle| {
             let line = &mut lines[place as usize];
             line.handle = Some(handle);
             let full_in_us = line.full_at.saturating_sub(now).0 / 1_000;
@@ -274,13 +314,13 @@ impl Book {
         }))
     }
 
-    /// Takes in an answer.
+    /// Takes in an answer. Of a name that has moved meanwhile only the debt counts.
     ///
     /// # Errors
     ///
     /// [`Unfit`].
     pub fn answer(&mut self, owner: usize, now: Nanos, answer: &Answer) -> Result<(), Unfit> {
-        let link = self.links.get_mut(owner).ok_or(Unfit)?;
+        let link = self.links.get_mut(&owner).ok_or(Unfit)?;
         let entries = link.answer(now, answer)?;
         for limit in &answer.limits {
             let Some(line) = link.line(limit.handle)? else { continue };
@@ -289,13 +329,19 @@ impl Book {
         for (place, entry) in entries.iter().enumerate() {
             let Some(line) = self.lines.get_mut(entry.line as usize) else { continue };
             let in_micros = |micros: u64| now.saturating_add(Nanos::from_micros(micros.min(MOST_US)));
+            let full_at = in_micros(answer.full_in_us[place]);
+            line.unanswered = line.unanswered.saturating_sub(1);
+            if line.owner != Some(owner) {
+                line.full_at = line.full_at.max(full_at);
+                continue;
+            }
             let per_sec = answer.per_sec[place];
             line.answer.limited = (per_sec > 0).then(|| Limited {
                 per_sec,
                 burst: answer.burst[place],
                 reject_until: in_micros(answer.reject_for_us[place]),
             });
-            line.full_at = in_micros(answer.full_in_us[place]);
+            line.full_at = full_at;
         }
         Ok(())
     }

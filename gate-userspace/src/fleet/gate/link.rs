@@ -1,6 +1,6 @@
 //! A gate's session with one owner: numbers, handles, and the report that is not answered yet.
 //!
-//! A report is sent again, unchanged, until it is answered, and the owner charges it once. An owner that does not know the session
+//! A report is sent again, with the same charges, until it is answered, and the owner charges it once. An owner that does not know the session
 //! lost its accounts: a new session begins, in which the names are introduced with the debts that gate knows of.
 
 use gate_common::units::Nanos;
@@ -48,8 +48,8 @@ struct Outstanding {
 pub struct Unfit;
 
 impl Link {
-    /// No report yet; what is to be reported has happened since `now`.
-    pub(super) fn new(session: u64, now: Nanos) -> Self {
+    /// No report yet; what is to be reported has happened since `now`. `gates` are how many there are, until the owner says so.
+    pub(super) fn new(session: u64, now: Nanos, gates: u32) -> Self {
         Self {
             session,
             number: 0,
@@ -58,7 +58,7 @@ impl Link {
             outstanding: None,
             reported: now,
             answered: None,
-            gates: 0,
+            gates,
         }
     }
 
@@ -81,11 +81,15 @@ impl Link {
 
     /// Begins another session. Returns what was not answered: the owner that knew of it is no more.
     pub(super) fn restart(&mut self, session: u64) -> Vec<Entry> {
-        let entries = self.outstanding.take().map(|outstanding| outstanding.entries);
         (self.session, self.number) = (session, 0);
         self.lines.clear();
         self.forgotten = 0;
-        entries.unwrap_or_default()
+        self.take_unanswered()
+    }
+
+    /// Takes back what was not answered.
+    pub(super) fn take_unanswered(&mut self) -> Vec<Entry> {
+        self.outstanding.take().map(|outstanding| outstanding.entries).unwrap_or_default()
     }
 
     /// True if a report is not answered yet.
@@ -93,15 +97,19 @@ impl Link {
         self.outstanding.is_some()
     }
 
-    /// The report that is not answered yet, to be sent again.
-    pub(super) fn outstanding(&self) -> Option<&Report> {
-        self.outstanding.as_ref().map(|outstanding| &outstanding.report)
+    /// The report that is not answered yet, to be sent again: under this revision, as an owner that has registered anew decides none
+    /// from before that.
+    pub(super) fn again(&mut self, revision: u64) -> Option<&Report> {
+        let report = &mut self.outstanding.as_mut()?.report;
+        report.revision = revision;
+        Some(report)
     }
 
-    /// Makes the next report. `introduce` introduces a line, which gets this handle.
+    /// Makes the next report, under a revision of etcd's. `introduce` introduces a line, which gets this handle.
     pub(super) fn report(
         &mut self,
         now: Nanos,
+        revision: u64,
         mut entries: Vec<Entry>,
         mut introduce: impl FnMut(u32, u32) -> Introduction,
     ) -> Report {
@@ -127,6 +135,7 @@ impl Link {
             handles: pack(with_handles.iter().map(|(handle, _)| *handle)),
             charged: entries.iter().map(|entry| entry.charged).collect(),
             refused: entries.iter().map(|entry| entry.refused).collect(),
+            revision,
         };
         self.reported = now;
         self.outstanding = Some(Outstanding { report: report.clone(), entries });
@@ -172,9 +181,9 @@ impl Link {
         self.forgotten > MOST_FORGOTTEN.max(self.lines.len() / 2)
     }
 
-    /// The number of the last report.
-    pub(super) const fn number(&self) -> u64 {
-        self.number
+    /// The end of the time that the last report was about.
+    pub(super) const fn reported(&self) -> Nanos {
+        self.reported
     }
 
     /// When it was last answered; `None` if it never was.

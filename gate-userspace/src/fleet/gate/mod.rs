@@ -5,13 +5,11 @@
 //! - [`names`]: the named limits that it shares.
 //! - [`link`]: the session with one owner.
 //! - [`shared`]: a book that both share.
-//! - `owners`: who owns a name.
 //! - [`reporter`]: the thread with a connection to each owner.
 
 pub mod book;
 pub mod grant;
 pub mod link;
 pub mod names;
-mod owners;
 pub mod reporter;
 pub mod shared;

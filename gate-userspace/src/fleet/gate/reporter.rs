@@ -1,19 +1,25 @@
 //! The thread that reports: a connection to each owner.
 
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::MutexGuard;
 use std::time::Duration;
 
 use gate_common::abi::Clock;
 use gate_common::units::Nanos;
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, ClientTlsConfig};
 use tonic::{Status, Streaming};
 
-use super::book::Resumed;
+use super::book::{Book, Resumed};
 use super::shared::SharedBook;
 use crate::clock;
 use crate::fleet::endpoint::{endpoint, with_causes};
+use crate::fleet::etcd;
+use crate::fleet::membership::{Membership, Owners};
 use crate::fleet::wire::{Answer, MAX_MESSAGE, QuotaClient, Report};
 
 /// The running thread. It ends with this.
@@ -47,6 +53,10 @@ enum Ended {
     Unfit(#[from] super::link::Unfit),
     #[error("it has ended the stream")]
     Closed,
+    #[error("it is no owner any more")]
+    Left,
+    #[error("it is not on loopback, where reports are neither encrypted nor signed without tls in [fleet]")]
+    PlainText,
     #[error("this gate ends")]
     Over,
 }
@@ -60,32 +70,28 @@ impl Reporter {
     pub fn start(
         book: &SharedBook,
         name: &str,
+        owners: Owners,
         tls: Option<ClientTlsConfig>,
         clock: Clock,
     ) -> std::io::Result<Self> {
         let (ticks, tick) = watch::channel(());
         let (tls, shown) = watch::channel(tls);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let owners = book.lock().settings().owners.clone();
-        let connections: Vec<_> = owners
-            .into_iter()
-            .enumerate()
-            .map(|(owner, address)| Connection {
-                owner,
-                address,
-                name: name.to_owned(),
-                tls: shown.clone(),
-                book: book.clone(),
-                clock,
-                tick: tick.clone(),
-            })
-            .collect();
+        let (membership, source) = match owners {
+            Owners::Fixed(owners) => (Membership::fixed(owners), None),
+            Owners::Etcd(urls) => {
+                let (membership, source) = Membership::new();
+                (membership, Some((etcd::Members::new(urls, shown.clone()), source)))
+            }
+        };
+        let connections =
+            Connections { book: book.clone(), name: name.to_owned(), tls: shown, clock, tick, membership };
         std::thread::Builder::new().name("gate-fleet".to_owned()).spawn(move || {
             let local = tokio::task::LocalSet::new();
-            for connection in connections {
-                local.spawn_local(connection.run());
+            if let Some((members, source)) = source {
+                local.spawn_local(etcd::follow(members, source));
             }
-            runtime.block_on(local);
+            runtime.block_on(local.run_until(connections.run()));
         })?;
         Ok(Self { ticks, book: book.clone(), tls })
     }
@@ -107,55 +113,90 @@ impl Reporter {
     }
 }
 
+/// The connections to all owners, and all that they have in common.
+#[derive(Clone)]
+struct Connections {
+    book: SharedBook,
+    name: String,
+    tls: watch::Receiver<Option<ClientTlsConfig>>,
+    clock: Clock,
+    tick: watch::Receiver<()>,
+    membership: Membership,
+}
+
+impl Connections {
+    fn now(&self) -> Nanos {
+        self.clock.at_monotonic(clock::monotonic())
+    }
+
+    /// Keeps a connection to each present owner, until the gate ends.
+    async fn run(mut self) {
+        let mut tasks: HashMap<usize, JoinHandle<()>> = HashMap::new();
+        let mut tick = self.tick.clone();
+        loop {
+            let view = self.membership.view();
+            let changes =
+                self.book.lock().follow(self.now(), &view.addresses(), view.revision, clock::entropy);
+            for left in changes.left {
+                tasks.remove(&left).inspect(JoinHandle::abort);
+            }
+            for (owner, address) in changes.joined {
+                let connection = Connection { owner, address, shared: self.clone() };
+                tasks.insert(owner, tokio::task::spawn_local(connection.run()));
+            }
+            let end = async { while tick.changed().await.is_ok() {} };
+            tokio::select! {
+                () = self.membership.changed() => {}
+                () = end => return,
+            }
+        }
+    }
+}
+
 struct Connection {
     owner: usize,
     address: String,
-    name: String,
-    tls: watch::Receiver<Option<ClientTlsConfig>>,
-    book: SharedBook,
-    clock: Clock,
-    tick: watch::Receiver<()>,
+    shared: Connections,
 }
 
 impl Connection {
     /// Connects, again and again, until the gate ends.
     async fn run(mut self) {
         let mut pause = FIRST_PAUSE;
-        let mut was_connected = false;
         loop {
+            let mut has_answered = false;
             let ended = match self.connect().await {
-                Ok(stream) => {
-                    tracing::info!(owner = self.address, "reporting to an owner of limits");
-                    (pause, was_connected) = (FIRST_PAUSE, true);
-                    self.exchange(stream).await
-                }
+                Ok(stream) => self.exchange(stream, &mut has_answered).await,
                 Err(ended) => ended,
             };
+            pause = if has_answered { FIRST_PAUSE } else { pause };
             match ended {
                 Ended::Over => return,
                 Ended::Forgotten | Ended::Worn => {}
-                ended if was_connected || pause == FIRST_PAUSE => {
+                ended if pause == FIRST_PAUSE => {
                     tracing::warn!(owner = self.address, error = %ended, "cannot report to an owner of limits");
                 }
                 ended => {
                     tracing::debug!(owner = self.address, error = %ended, "cannot report to an owner of limits")
                 }
             }
-            was_connected = false;
             sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
-            if self.tick.has_changed().is_err() {
+            if self.shared.tick.has_changed().is_err() {
                 return;
             }
         }
     }
 
-    fn now(&self) -> Nanos {
-        self.clock.at_monotonic(clock::monotonic())
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.shared.book.lock()
     }
 
     async fn connect(&self) -> Result<Stream, Ended> {
-        let tls = self.tls.borrow().clone();
+        let tls = self.shared.tls.borrow().clone();
+        if tls.is_none() && !is_loopback(&self.address) {
+            return Err(Ended::PlainText);
+        }
         let endpoint = endpoint(&self.address, tls)?
             .connect_timeout(PATIENCE)
             .http2_keep_alive_interval(PATIENCE)
@@ -164,13 +205,13 @@ impl Connection {
         let channel: Channel = timeout(PATIENCE, endpoint.connect()).await.map_err(|_| Ended::Silent)??;
         let mut client = QuotaClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
         let (reports, stream) = mpsc::channel(1);
-        let hello = self.book.lock().hello(self.owner, &self.name);
+        let hello = self.book().hello(self.owner, &self.shared.name).ok_or(Ended::Left)?;
         reports.send(hello).await.map_err(|_| Ended::Closed)?;
         let answers = timeout(PATIENCE, client.exchange(ReceiverStream::new(stream))).await;
         let mut answers = answers.map_err(|_| Ended::Silent)??.into_inner();
         let first = timeout(PATIENCE, answers.message()).await.map_err(|_| Ended::Silent)??;
         let welcome = first.and_then(|first| first.welcome).ok_or(Ended::Closed)?;
-        match self.book.lock().resume(self.owner, &welcome, clock::entropy()) {
+        match self.book().resume(self.owner, &welcome, clock::entropy()) {
             Resumed::Anew => Err(Ended::Forgotten),
             Resumed::Known(again) => {
                 let again = again.into_iter();
@@ -183,16 +224,17 @@ impl Connection {
         }
     }
 
-    async fn exchange(&mut self, mut stream: Stream) -> Ended {
+    /// Reports and is answered, until the stream ends. `has_answered` becomes true with the first answer.
+    async fn exchange(&mut self, mut stream: Stream, has_answered: &mut bool) -> Ended {
         loop {
-            if !self.book.lock().is_waiting(self.owner) {
-                if self.tick.changed().await.is_err() {
+            if !self.book().is_waiting(self.owner) {
+                if self.shared.tick.changed().await.is_err() {
                     return Ended::Over;
                 }
-                if self.book.lock().renew(self.owner, clock::entropy) {
+                if self.book().renew(self.owner, clock::entropy) {
                     return Ended::Worn;
                 }
-                let report = self.book.lock().report(self.owner, self.now());
+                let report = self.book().report(self.owner, self.shared.now());
                 if let Some(report) = report
                     && stream.reports.send(report).await.is_err()
                 {
@@ -205,14 +247,38 @@ impl Connection {
                 Ok(Ok(None)) => return Ended::Closed,
                 Ok(Ok(Some(answer))) => answer,
             };
-            let answered = self.book.lock().answer(self.owner, self.now(), &answer);
+            self.catch_up(answer.revision).await;
+            let answered = self.book().answer(self.owner, self.shared.now(), &answer);
             if let Err(unfit) = answered {
                 return unfit.into();
             }
+            if !std::mem::replace(has_answered, true) {
+                tracing::info!(owner = self.address, "reporting to an owner of limits");
+            }
+        }
+    }
+
+    /// An owner that knows of changes that this gate does not know has etcd read first. Without etcd all goes on.
+    async fn catch_up(&self, revision: u64) {
+        let membership = &self.shared.membership;
+        let view = membership.view();
+        if revision <= view.as_of || !view.is_live {
+            return;
+        }
+        if let Some(view) = membership.catch_up(revision, CATCH_UP).await {
+            tracing::debug!(revision, as_of = view.as_of, "read etcd again for an owner's sake");
+            // Owners that have come or gone are followed before the answer counts.
+            tokio::task::yield_now().await;
         }
     }
 }
 
+fn is_loopback(address: &str) -> bool {
+    address.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_loopback())
+}
+
+/// How long a gate waits for etcd when an owner knows more: two ticks.
+const CATCH_UP: Duration = Duration::from_millis(200);
 /// How long a gate waits for an owner.
 const PATIENCE: Duration = Duration::from_secs(1);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);

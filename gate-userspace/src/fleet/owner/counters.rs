@@ -16,6 +16,8 @@ pub enum Event {
     /// A peer was turned away: of another version, without a name that its certificate is for, or of the name of a gate that is
     /// connected.
     TurnedAway,
+    /// A report was not decided: the lease was not known to be alive, or the gate knew of a newer revision.
+    Undecided,
     /// A stream was ended because of what its gate said.
     Fault,
     /// A name was introduced that no rule fits.
@@ -39,11 +41,12 @@ pub enum Event {
 
 impl Event {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Connected,
         Self::Report,
         Self::Repeated,
         Self::TurnedAway,
+        Self::Undecided,
         Self::Fault,
         Self::NameWithoutRule,
         Self::NameWithoutRoom,
@@ -63,6 +66,7 @@ impl Event {
             Self::Report => "report",
             Self::Repeated => "repeated",
             Self::TurnedAway => "turned-away",
+            Self::Undecided => "undecided",
             Self::Fault => "fault",
             Self::NameWithoutRule => "name-without-rule",
             Self::NameWithoutRoom => "name-without-room",

@@ -2,6 +2,7 @@
 //!
 //! - [`accounts`]: an account for each name in use, within bounds of memory.
 //! - [`session`]: one gate's numbers and handles, and what a report does.
+//! - [`lease`]: whether it may decide, where owners are found by etcd.
 //! - `gates`: the gates that report, by name.
 //! - `server`: the streams.
 //! - `listen`: the port; `places`: how many connections there may be; `handshake` and `connection`: one of them.
@@ -12,6 +13,7 @@ mod connection;
 pub mod counters;
 mod gates;
 mod handshake;
+pub mod lease;
 mod listen;
 mod places;
 mod server;

@@ -11,12 +11,13 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::accounts::Accounts;
 use super::connection::Peer;
 use super::counters::{Counters, Event};
 use super::gates::{Denied, Gates};
+use super::lease::Lease;
 use super::session::Session;
 use crate::clock;
 use crate::fleet::wire::{
@@ -30,6 +31,8 @@ pub struct Owner {
     accounts: Arc<Accounts>,
     counters: Arc<Counters>,
     gates: Gates,
+    /// `None` without etcd.
+    lease: Option<Lease>,
 }
 
 /// The service, as tonic wants it.
@@ -39,10 +42,10 @@ struct Service(Arc<Owner>);
 type Answers = Pin<Box<dyn Stream<Item = Result<Answer, Status>> + Send>>;
 
 impl Owner {
-    /// An owner with these accounts.
+    /// An owner with these accounts, which decides while its lease is alive, if it needs one.
     #[must_use]
-    pub fn new(accounts: Arc<Accounts>, counters: Arc<Counters>) -> Arc<Self> {
-        Arc::new(Self { accounts, counters, gates: Gates::default() })
+    pub fn new(accounts: Arc<Accounts>, counters: Arc<Counters>, lease: Option<Lease>) -> Arc<Self> {
+        Arc::new(Self { accounts, counters, gates: Gates::default(), lease })
     }
 
     /// Gives back what gates were granted that have left. To be called several times a second.
@@ -65,6 +68,13 @@ impl Owner {
         if self.counters.is_due(event, clock::monotonic()) {
             let event = event.name();
             tracing::warn!(event, %peer, %why, "refused a peer; said once a second at most");
+        }
+    }
+
+    /// Counts what ends the stream of a gate, and says so now and then.
+    fn refuse(&self, event: Event, gate: &str, why: &dyn Display) {
+        if self.counters.is_due(event, clock::monotonic()) {
+            tracing::warn!(event = event.name(), gate, %why, "refused a report; said once a second at most");
         }
     }
 
@@ -95,16 +105,22 @@ impl Owner {
         })
     }
 
-    fn answer(&self, name: &str, session: &mut Session, report: &Report) -> Result<Answer, Status> {
+    async fn answer(&self, name: &str, session: &mut Session, report: &Report) -> Result<Answer, Status> {
+        let revision = match &self.lease {
+            Some(lease) => lease.check(report.revision).await.map_err(|undecided| {
+                self.refuse(Event::Undecided, name, &undecided);
+                Status::unavailable(undecided.to_string())
+            })?,
+            None => 0,
+        };
         let now = clock::monotonic();
         let answer = session.report(&self.accounts, &self.counters, now, report);
         let answer = answer.map_err(|fault| {
-            self.counters.count(Event::Fault);
-            tracing::warn!(gate = name, %fault, "the stream of a gate is ended");
+            self.refuse(Event::Fault, name, &fault);
             Status::invalid_argument(fault.to_string())
         })?;
         self.gates.seen(now, name, session);
-        Ok(Answer { gates: self.gates.count(now) as u32, ..answer })
+        Ok(Answer { gates: self.gates.count(now) as u32, revision, ..answer })
     }
 
     fn show(&self, request: &ShowRequest) -> ShowReply {
@@ -172,9 +188,10 @@ impl Quota for Service {
         owner.counters.count(Event::Connected);
         tracing::info!(gate = hello.gate, peer = %peer.address, resumed = session.charged > 0, "a gate reports");
         let (answers, stream) = mpsc::channel(1);
-        let lease = Lease { owner: Arc::clone(&owner), name: hello.gate.clone(), session: Some(session) };
+        let stream_session =
+            StreamSession { owner: Arc::clone(&owner), name: hello.gate.clone(), session: Some(session) };
         tokio::spawn(async move {
-            if lease.serve(hello, reports, answers).await.is_err() {
+            if stream_session.serve(hello, reports, answers).await.is_err() {
                 owner.warn(Event::Unread, peer.address, &"it does not read what it is answered");
             }
             // Time for the last answer. Who has more to report connects anew.
@@ -190,7 +207,7 @@ impl Quota for Service {
 }
 
 /// A session while a stream has it.
-struct Lease {
+struct StreamSession {
     owner: Arc<Owner>,
     name: String,
     session: Option<Session>,
@@ -199,7 +216,7 @@ struct Lease {
 /// A gate does not read its answers.
 struct Unread;
 
-impl Lease {
+impl StreamSession {
     async fn serve(
         mut self,
         hello: Hello,
@@ -230,14 +247,23 @@ impl Lease {
                     }
                 };
             answer = match report {
-                Ok(Some(report)) => self.owner.answer(&self.name, session, &report),
+                Ok(Some(report)) => self.owner.answer(&self.name, session, &report).await,
+                Err(status) if is_message(&status) => {
+                    self.owner.refuse(Event::Fault, &self.name, &status.message());
+                    Err(status)
+                }
                 Ok(None) | Err(_) => return Ok(()),
             };
         }
     }
 }
 
-impl Drop for Lease {
+/// True if a message came that cannot be read: too long, or none of these.
+fn is_message(status: &Status) -> bool {
+    matches!(status.code(), Code::OutOfRange | Code::Internal)
+}
+
+impl Drop for StreamSession {
     fn drop(&mut self) {
         if let Some(session) = self.session.take() {
             self.owner.gates.put_back(clock::monotonic(), &self.name, session);

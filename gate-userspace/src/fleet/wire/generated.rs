@@ -24,6 +24,9 @@ pub struct Report {
     /// Refused for the sake of this limit, one for each handle.
     #[prost(uint64, repeated, tag = "7")]
     pub refused: ::prost::alloc::vec::Vec<u64>,
+    /// The last change among owners and limits that the gate knows of, as etcd counts; 0 without etcd.
+    #[prost(uint64, tag = "8")]
+    pub revision: u64,
 }
 /// Who reports.
 #[allow(clippy::all)]
@@ -80,6 +83,9 @@ pub struct Answer {
     /// Limits of handles that the gate does not know yet, or that have changed.
     #[prost(message, repeated, tag = "8")]
     pub limits: ::prost::alloc::vec::Vec<Limit>,
+    /// The last change among owners and limits under which this was decided, as etcd counts; 0 without etcd.
+    #[prost(uint64, tag = "9")]
+    pub revision: u64,
 }
 /// The owner's first words.
 #[allow(clippy::all)]

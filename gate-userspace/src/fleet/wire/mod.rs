@@ -13,12 +13,10 @@
 mod generated;
 mod handles;
 
-pub(crate) use generated::quota_client::QuotaClient;
+pub use generated::quota_client::QuotaClient;
 pub(crate) use generated::quota_server::{Quota, QuotaServer};
-pub(crate) use generated::{
-    Account, Answer, Counter, Gate, Hello, Introduction, Limit, Report, Share, ShowReply, ShowRequest,
-    Welcome,
-};
+pub(crate) use generated::{Account, Counter, Gate, Share, ShowReply, ShowRequest};
+pub use generated::{Answer, Hello, Introduction, Limit, Report, Welcome};
 pub(crate) use handles::{pack, unpack};
 
 /// The version of the messages' meaning. An owner and a gate of different versions do not talk.

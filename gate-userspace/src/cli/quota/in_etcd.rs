@@ -1,0 +1,129 @@
+//! Limits and owners in etcd.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, UNIX_EPOCH};
+
+use anyhow::Context as _;
+use serde::Serialize;
+
+use super::{EtcdArgs, OwnerArgs};
+use crate::cli::print;
+use crate::cli::table::{Table, number, text};
+use crate::config::{parse_limits, read_text};
+use crate::fleet::etcd::{self, Members};
+use crate::fleet::membership::{Member, View};
+use crate::fleet::show::Shown;
+
+#[derive(Serialize)]
+struct Applied {
+    revision: u64,
+    limits: usize,
+}
+
+pub(super) fn apply(file: &Path, expected: Option<u64>, args: &EtcdArgs) -> anyhow::Result<ExitCode> {
+    let text = read_text(file)?;
+    let rules = parse_limits(&file.display().to_string(), &text)?;
+    let revision = block_on(etcd::apply(&args.members()?, &text, expected))??;
+    let limits = rules.list().len();
+    if args.json {
+        print::json(&Applied { revision, limits })?;
+    } else {
+        println!("{limits} limits applied, revision {revision}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[derive(Serialize)]
+struct Registered {
+    owners: Vec<Owner>,
+    /// The last change among owners and limits.
+    revision: u64,
+    /// That of the limits; 0 if there are none.
+    limits_revision: u64,
+}
+
+#[derive(Serialize)]
+struct Owner {
+    address: String,
+    /// Seconds of Unix time.
+    since: u64,
+    revision: u64,
+}
+
+pub(super) fn owners(args: &EtcdArgs) -> anyhow::Result<ExitCode> {
+    let view = read(&args.members()?)?;
+    if args.json {
+        let owner = |member: &Member| Owner {
+            address: member.address.clone(),
+            since: member.since,
+            revision: member.revision,
+        };
+        print::json(&Registered {
+            owners: view.owners.iter().map(owner).collect(),
+            revision: view.revision,
+            limits_revision: view.limits_revision(),
+        })?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut table = Table::new(&[text("owner"), text("since"), number("revision")]);
+    for member in &view.owners {
+        table.add_row([
+            member.address.clone(),
+            httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(member.since.min(MOST_SECS))),
+            member.revision.to_string(),
+        ]);
+    }
+    println!("{table}");
+    match view.limits_revision() {
+        0 => println!("no limits; `gate quota apply` puts some there"),
+        revision => println!("limits of revision {revision}"),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The accounts of all owners, and the gates that report to any.
+pub(super) fn show(args: &OwnerArgs, name: &str, limit: u32) -> anyhow::Result<Shown> {
+    let mut all = Shown::default();
+    for member in &read(&args.members()?)?.owners {
+        let shown = args.ask(&member.address, name, limit)?;
+        all.accounts.extend(shown.accounts);
+        all.total += shown.total;
+        for (event, count) in shown.counters {
+            *all.counters.entry(event).or_default() += count;
+        }
+        for gate in shown.gates {
+            match all.gates.iter_mut().find(|known| known.name == gate.name) {
+                Some(known) => {
+                    known.is_connected |= gate.is_connected;
+                    known.reports += gate.reports;
+                    known.limits += gate.limits;
+                }
+                None => all.gates.push(gate),
+            }
+        }
+    }
+    all.accounts.sort_by(|a, b| a.name.cmp(&b.name));
+    all.accounts.truncate(limit as usize);
+    all.gates.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(all)
+}
+
+/// The address of the owner of a name.
+pub(super) fn owner_of(members: &Members, name: &str) -> anyhow::Result<String> {
+    let view = read(members)?;
+    let owner =
+        view.owner_of(name).context("no owner is registered in etcd: is `gate quota run` running?")?;
+    Ok(owner.address.clone())
+}
+
+fn read(members: &Members) -> anyhow::Result<View> {
+    Ok(block_on(etcd::read(members))??)
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> std::io::Result<T> {
+    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(future))
+}
+
+/// The end of the year 9999, the last that a date is written of.
+const MOST_SECS: u64 = 253_402_300_799;

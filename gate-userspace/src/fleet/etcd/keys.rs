@@ -1,0 +1,97 @@
+//! The keys in etcd: `gate/limits` are the limits, as a file says them; `gate/owners/ADDRESS` is an owner, with the time since
+//! when, and hangs on its lease.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use etcd_client::{EventType, GetResponse, KeyValue, WatchResponse};
+
+use super::error::Error;
+use crate::fleet::membership::{Limits, MAX_OWNERS, Member, View};
+
+/// All keys are below this.
+pub(super) const PREFIX: &str = "gate/";
+/// The limits.
+pub(super) const LIMITS: &str = "gate/limits";
+const OWNERS: &str = "gate/owners/";
+/// The most keys that are read.
+pub(super) const MOST_KEYS: usize = 2 * MAX_OWNERS;
+
+/// The key of an owner.
+pub(super) fn of_owner(address: SocketAddr) -> String {
+    format!("{OWNERS}{address}")
+}
+
+/// The keys, as of a revision.
+#[derive(Debug, Default)]
+pub(super) struct Keys {
+    keys: BTreeMap<Vec<u8>, KeyValue>,
+    revision: u64,
+    as_of: u64,
+}
+
+impl Keys {
+    /// All keys of one reading.
+    pub(super) fn new(mut answer: GetResponse) -> Result<Self, Error> {
+        let as_of = answer.header().ok_or(Error::NoRevision)?.revision().cast_unsigned();
+        if answer.more() {
+            tracing::warn!(most = MOST_KEYS, "more keys in etcd than are read");
+        }
+        let mut keys = Self { as_of, ..Self::default() };
+        answer.take_kvs().into_iter().for_each(|key| keys.put(key));
+        Ok(keys)
+    }
+
+    /// Takes in what has changed. What is known already is passed over.
+    pub(super) fn follow(&mut self, changes: &WatchResponse) {
+        for event in changes.events() {
+            let Some(key) = event.kv() else { continue };
+            let revision = key.mod_revision().cast_unsigned();
+            // A transaction changes several keys at one revision, and its events come together.
+            if revision < self.as_of || revision == self.as_of && revision != self.revision {
+                continue;
+            }
+            match event.event_type() {
+                EventType::Put => self.put(key.clone()),
+                EventType::Delete => {
+                    self.keys.remove(key.key());
+                }
+            }
+            (self.revision, self.as_of) = (self.revision.max(revision), self.as_of.max(revision));
+        }
+    }
+
+    /// The revision up to which nothing is missing.
+    pub(super) const fn as_of(&self) -> u64 {
+        self.as_of
+    }
+
+    /// Owners and limits.
+    pub(super) fn view(&self, is_live: bool) -> View {
+        let owners = self.keys.values().filter_map(member).take(MAX_OWNERS).collect();
+        let limits = self.keys.get(LIMITS.as_bytes()).map(|key| Limits {
+            revision: key.mod_revision().cast_unsigned(),
+            text: String::from_utf8_lossy(key.value()).into(),
+        });
+        View { revision: self.revision, as_of: self.as_of, owners, limits, is_live }
+    }
+
+    fn put(&mut self, key: KeyValue) {
+        let revision = key.mod_revision().cast_unsigned();
+        self.revision = self.revision.max(revision);
+        if self.keys.len() < MOST_KEYS || self.keys.contains_key(key.key()) {
+            self.keys.insert(key.key().to_vec(), key);
+        }
+    }
+}
+
+fn member(key: &KeyValue) -> Option<Member> {
+    let name = key.key_str().ok()?.strip_prefix(OWNERS)?;
+    let (Ok(address), Some(since)) =
+        (name.parse::<SocketAddr>(), key.value_str().ok().and_then(|text| text.parse().ok()))
+    else {
+        tracing::warn!(name, "a key in etcd that is no owner's is passed over");
+        return None;
+    };
+    Some(Member { address: address.to_string(), since, revision: key.mod_revision().cast_unsigned() })
+}

@@ -1,0 +1,106 @@
+//! An owner's key, and the lease that it hangs on.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use etcd_client::{Client, PutOptions};
+use tokio::time::sleep;
+
+use super::client::{connect, within};
+use super::error::Error;
+use super::keys::of_owner;
+use super::members::Members;
+use crate::clock;
+use crate::fleet::owner::lease::{LEASE, LeaseKeeper};
+
+/// Registers an owner and keeps its lease, until `until` is ready: then its key is deleted.
+pub async fn register(
+    members: Members,
+    address: SocketAddr,
+    mut keeper: LeaseKeeper,
+    until: impl Future<Output = ()>,
+) {
+    let mut lease = None;
+    tokio::select! {
+        () = keep(&members, address, &mut keeper, &mut lease) => {}
+        () = until => {}
+    }
+    let Some(lease) = lease else { return };
+    let left = async { within(connect(&members).await?.lease_revoke(lease)).await };
+    match left.await {
+        Ok(_) => tracing::info!("no owner any more"),
+        Err(error) => tracing::warn!(%error, "the key stays in etcd until the lease is over"),
+    }
+}
+
+async fn keep(members: &Members, address: SocketAddr, keeper: &mut LeaseKeeper, lease: &mut Option<i64>) {
+    loop {
+        let mut is_new = true;
+        let Err(error) = stay(members, address, keeper, lease, &mut is_new).await;
+        tracing::debug!(%error, "the lease is not kept");
+        match error {
+            Error::LeaseOver => {
+                keeper.over();
+                *lease = None;
+                tracing::warn!("the lease is over: registering anew");
+            }
+            _ if is_new => {
+                keeper.failed(clock::boottime());
+                sleep(EVERY).await;
+            }
+            // The connection may have been lost long ago, while this process was stopped.
+            _ => {}
+        }
+    }
+}
+
+/// Registers if there is no lease, and keeps it while etcd answers. `is_new` becomes false with the first answer.
+async fn stay(
+    members: &Members,
+    address: SocketAddr,
+    keeper: &mut LeaseKeeper,
+    lease: &mut Option<i64>,
+    is_new: &mut bool,
+) -> Result<Infallible, Error> {
+    keeper.begin(clock::boottime());
+    let mut client = connect(members).await?;
+    loop {
+        match *lease {
+            None => {
+                let (id, revision) = enter(&mut client, address).await?;
+                *lease = Some(id);
+                keeper.registered(clock::boottime(), revision);
+                tracing::info!(%address, revision, "registered as an owner");
+            }
+            Some(id) => {
+                renew(&mut client, id).await?;
+                keeper.kept(clock::boottime());
+            }
+        }
+        *is_new = false;
+        sleep(EVERY).await;
+        keeper.begin(clock::boottime());
+    }
+}
+
+/// A lease, and the key on it. Returns its number, and the revision.
+async fn enter(client: &mut Client, address: SocketAddr) -> Result<(i64, u64), Error> {
+    let ttl = LEASE.0.div_ceil(1_000_000_000).cast_signed();
+    let lease = within(client.lease_grant(ttl, None)).await?.id();
+    let since = (clock::unix_millis() / 1_000).to_string();
+    let options = PutOptions::new().with_lease(lease);
+    let put = within(client.put(of_owner(address), since, Some(options))).await?;
+    Ok((lease, put.header().ok_or(Error::NoRevision)?.revision().cast_unsigned()))
+}
+
+async fn renew(client: &mut Client, lease: i64) -> Result<(), Error> {
+    match within(client.lease_keep_alive(lease)).await {
+        Ok(_) => Ok(()),
+        Err(Error::Etcd(etcd_client::Error::LeaseKeepAliveError(_))) => Err(Error::LeaseOver),
+        Err(error) => Err(error),
+    }
+}
+
+/// Time between two signs of life.
+const EVERY: Duration = Duration::from_millis(500);

@@ -1,0 +1,87 @@
+//! The owners of a book's lines, which come and go.
+
+use gate_common::units::Nanos;
+
+use super::{Book, Changes, Line};
+use crate::fleet::gate::link::Link;
+use crate::fleet::rendezvous::owner_of;
+use crate::limits::Name;
+
+impl Book {
+    /// From now on these are the owners, as of a revision. None at all change nothing: nobody could take over. `draw` draws a number
+    /// that nobody else draws, for a session.
+    pub fn follow(
+        &mut self,
+        now: Nanos,
+        owners: &[String],
+        revision: u64,
+        mut draw: impl FnMut() -> u64,
+    ) -> Changes {
+        let mut changes = Changes::default();
+        self.revision = revision;
+        if owners.is_empty() {
+            return changes;
+        }
+        let gates = self.links.values().map(Link::gates).max().unwrap_or(0);
+        let mut before = std::mem::take(&mut self.owners);
+        for owner in owners {
+            let known = before.iter().position(|(address, _)| address == owner);
+            let number = known.map_or(self.next, |place| before.swap_remove(place).1);
+            if known.is_none() {
+                self.next += 1;
+                self.links.insert(number, Link::new(draw(), now, gates));
+                changes.joined.push((number, owner.clone()));
+            }
+            self.owners.push((owner.clone(), number));
+        }
+        changes.left = before.into_iter().map(|(_, number)| number).collect();
+        if changes != Changes::default() {
+            self.move_lines(now, &changes.left);
+        }
+        changes.left.iter().for_each(|number| drop(self.links.remove(number)));
+        changes
+    }
+
+    /// Gives every line its owner. The links of those who `left` are still there.
+    fn move_lines(&mut self, now: Nanos, left: &[usize]) {
+        for number in left {
+            let unanswered = self.links.get_mut(number).map(Link::take_unanswered);
+            self.take_back(unanswered.unwrap_or_default());
+        }
+        for place in 0..self.lines.len() {
+            let owner = self.owner_of(&self.lines[place].name);
+            let line = &self.lines[place];
+            if line.owner != owner {
+                let link = line.owner.and_then(|number| self.links.get(&number));
+                let kept_until = link.and_then(Link::answered).map(|answered| self.kept_until(answered));
+                let unreported = link.map_or(Nanos::ZERO, |link| now.saturating_sub(link.reported()));
+                let line = &mut self.lines[place];
+                if line.owner.is_some() && kept_until.is_none_or(|kept_until| now > kept_until) {
+                    line.keep_one_interval(self.settings.interval, unreported);
+                }
+                line.kept_until = line.kept_until.max(kept_until.unwrap_or_default());
+                let from = line.owner.and_then(|number| self.links.get_mut(&number));
+                from.zip(line.handle.take()).into_iter().for_each(|(link, handle)| link.forget(handle));
+                line.owner = owner;
+            }
+        }
+    }
+
+    /// The number of a name's owner; `None` before the first owner is known.
+    pub(super) fn owner_of(&self, name: &Name) -> Option<usize> {
+        owner_of(name.as_str(), &self.owners).map(|place| self.owners[place].1)
+    }
+}
+
+impl Line {
+    /// Of what was counted in the time since the last report, which no owner was there for, only one interval's worth is left: by
+    /// that the next owner knows how much is asked for.
+    fn keep_one_interval(&mut self, interval: Nanos, since: Nanos) {
+        let since = since.0.max(interval.0).max(1);
+        let part = |amount: u64| {
+            let amount = u128::from(amount) * u128::from(interval.0) / u128::from(since);
+            u64::try_from(amount).unwrap_or(u64::MAX)
+        };
+        (self.charged, self.refused) = (part(self.charged), part(self.refused));
+    }
+}

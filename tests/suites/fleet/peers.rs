@@ -1,0 +1,114 @@
+//! Gates that report what does not hold together.
+
+use anyhow::{Context as _, Result, ensure};
+use gate_tests::fleet::Owner;
+use gate_userspace::fleet::wire::{Hello, Introduction, Report, VERSION};
+
+use super::bare_gate::{BareGate, first, hello, next};
+
+const LIMIT: &str =
+    "[[limit]]\nname = \"acme\"\nquota = \"100 RU/s\"\n[[limit]]\nname = \"globex\"\nquota = \"100 RU/s\"\n";
+
+/// Reports that end a stream, one after the other, and what is said to the last one.
+fn faulty() -> Vec<(Vec<Report>, &'static str)> {
+    let introduction = |name: &str| Introduction { name: name.to_owned(), full_in_us: 0 };
+    vec![
+        (vec![next(0, 0, 0)], "report 0 follows report 0"),
+        (vec![next(2, 0, 0)], "report 2 follows report 0"),
+        (vec![first("acme", 0), next(2, 0, 0), next(1, 0, 0)], "report 1 follows report 2"),
+        (vec![next(u64::MAX, 0, 0)], "follows report 0"),
+        (vec![next(1, 0, 0)], "not introduced; 0 were"),
+        (vec![first("acme", 0), next(2, u32::MAX, 0)], "not introduced; 1 were"),
+        (vec![Report { handles: vec![0, 0], ..first("acme", 0) }], "2 handles with 1 and 1 counts"),
+        (vec![Report { refused: vec![], ..first("acme", 0) }], "1 handles with 1 and 0 counts"),
+        (vec![first("", 0)], "a name that is none"),
+        (vec![first("a=*", 0)], "a name that is none"),
+        (
+            vec![Report { introductions: vec![introduction(&"n".repeat(9 << 20))], ..first("acme", 0) }],
+            "message length too large",
+        ),
+    ]
+}
+
+#[test]
+fn a_report_that_does_not_hold_together_ends_its_stream_alone() -> Result<()> {
+    let owner = Owner::start(LIMIT)?;
+    let mut neighbour = BareGate::connect(owner.address, hello("gate-1"))??;
+    neighbour.exchange(first("globex", 1_000))??;
+    for (place, (reports, said)) in faulty().into_iter().enumerate() {
+        let before = owner.count("fault")?;
+        let mut gate = BareGate::connect(owner.address, hello(&format!("gate-of-fault-{place}")))??;
+        let mut answers = reports.into_iter().map(|report| gate.exchange(report));
+        let status = answers.find_map(|answer| answer.map(Result::err).transpose()).context(said)??;
+        ensure!(status.message().contains(said), "{said}: {status}");
+        ensure!(owner.count("fault")? == before + 1, "{said}: it is not counted");
+        let answer = neighbour.exchange(next(place as u64 + 2, 0, 1_000))??;
+        ensure!(answer.per_sec == [0], "{said}: the neighbour is held back");
+    }
+    let account = owner.account("globex")?.context("no account")?;
+    ensure!(account["charged_ru"] == 1.0 + faulty().len() as f64, "{account}");
+    Ok(())
+}
+
+#[test]
+fn counts_at_the_ends_of_their_range_cost_that_limit_alone() -> Result<()> {
+    let owner = Owner::start(LIMIT)?;
+    let mut neighbour = BareGate::connect(owner.address, hello("gate-1"))??;
+    neighbour.exchange(first("globex", 1_000))??;
+    let mut gate = BareGate::connect(owner.address, hello("gate-2"))??;
+    let most = |number| Report {
+        within_us: if number % 2 == 0 { 0 } else { u64::MAX },
+        refused: vec![u64::MAX],
+        ..next(number, 0, u64::MAX)
+    };
+    let introductions = vec![Introduction { name: "acme".to_owned(), full_in_us: u64::MAX }];
+    let mut answer = gate.exchange(Report { introductions, ..most(1) })??;
+    for number in 2..6 {
+        answer = gate.exchange(most(number))??;
+    }
+    // An hour, and the burst and what smaller shares correct are not waited for.
+    ensure!((3_590_000_000..3_600_000_000).contains(&answer.reject_for_us[0]), "{answer:?}");
+    ensure!(neighbour.exchange(next(2, 0, 1_000))??.per_sec == [0]);
+    ensure!(owner.account("globex")?.context("no account")?["charged_ru"] == 2.0);
+    Ok(())
+}
+
+#[test]
+fn a_gate_of_another_version_or_without_a_name_is_turned_away() -> Result<()> {
+    let owner = Owner::start(LIMIT)?;
+    for (hello, said) in [
+        (
+            Hello { version: VERSION + 1, ..hello("gate-1") },
+            "this owner speaks version 1, the gate version 2",
+        ),
+        (Hello { version: 0, ..hello("gate-1") }, "this owner speaks version 1, the gate version 0"),
+        (hello(""), "a gate needs a name"),
+        (hello("gate\n1"), "a gate needs a name"),
+        (hello(&"g".repeat(257)), "a gate needs a name"),
+    ] {
+        let before = owner.count("turned-away")?;
+        let status = BareGate::connect(owner.address, hello)?.err().context(said)?;
+        ensure!(status.message().contains(said), "{said}: {status}");
+        ensure!(owner.count("turned-away")? == before + 1, "{said}: it is not counted");
+    }
+    ensure!(owner.gates()? == 0);
+    Ok(())
+}
+
+#[test]
+fn a_report_that_comes_again_is_charged_once() -> Result<()> {
+    let owner = Owner::start(LIMIT)?;
+    let mut gate = BareGate::connect(owner.address, hello("gate-1"))??;
+    let mut last = gate.exchange(first("acme", 5_000))??;
+    for _ in 0..3 {
+        // The connection breaks, and the same session goes on.
+        drop(gate);
+        gate = BareGate::connect(owner.address, hello("gate-1"))??;
+        let again = gate.exchange(first("acme", 5_000))??;
+        ensure!(again.number == last.number && again.limits.len() == 1, "{again:?} after {last:?}");
+        last = again;
+    }
+    ensure!(owner.account("acme")?.context("no account")?["charged_ru"] == 5.0);
+    ensure!(owner.count("repeated")? == 3);
+    Ok(())
+}

@@ -1,0 +1,176 @@
+//! Debian's etcd on loopback: one member, which keeps its data in a directory for temporary files.
+
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use xtask::lab::process::{ChildProcess, bound_command};
+use xtask::paths;
+
+use crate::fleet::Peer;
+use crate::proxy::address;
+use crate::tls::Authority;
+use crate::wait::{until_up, wait_until};
+
+/// A running etcd. It ends when dropped, and its data with it.
+#[derive(Debug)]
+pub struct Etcd {
+    client: SocketAddr,
+    peer: SocketAddr,
+    directory: PathBuf,
+    /// The certificate that it shows and is shown; `None` for plain text.
+    shown: Option<Peer>,
+    program: Option<ChildProcess>,
+}
+
+impl Etcd {
+    /// One without any keys.
+    ///
+    /// # Errors
+    ///
+    /// If it is not installed, or does not come up.
+    pub fn start() -> Result<Self> {
+        Self::start_at(address(), None)
+    }
+
+    /// One without any keys, which shows a certificate, and wants to see one of the same authority.
+    ///
+    /// # Errors
+    ///
+    /// If it is not installed, or does not come up.
+    pub fn start_tls(authority: &Authority) -> Result<Self> {
+        let client = address();
+        Self::start_at(client, Some(Peer::of_address(authority, client)?))
+    }
+
+    fn start_at(client: SocketAddr, shown: Option<Peer>) -> Result<Self> {
+        let directory = std::env::temp_dir().join(format!("etcd-{}-{}", std::process::id(), client.ip()));
+        let mut etcd = Self { client, peer: address(), directory, shown, program: None };
+        etcd.start_again()?;
+        Ok(etcd)
+    }
+
+    /// Starts it with the keys that it had. One that runs is killed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Etcd::start`].
+    pub fn start_again(&mut self) -> Result<()> {
+        self.kill()?;
+        let peer = format!("http://{}", self.peer);
+        let mut command = bound_command("etcd");
+        command
+            .args(["--name", "only", "--log-level", "error", "--logger", "zap", "--data-dir"])
+            .arg(&self.directory)
+            .args(["--listen-client-urls", &self.url(), "--advertise-client-urls", &self.url()])
+            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
+            .args(["--initial-cluster", &format!("only={peer}"), "--unsafe-no-fsync"]);
+        if let Some(Peer { ca, issued }) = &self.shown {
+            command.arg("--client-cert-auth").arg("--trusted-ca-file").arg(ca);
+            command.arg("--cert-file").arg(&issued.certificate).arg("--key-file").arg(&issued.key);
+        }
+        let program = ChildProcess::start("etcd", command)
+            .context("etcd is in Debian's package etcd-server; `cargo xtask setup` installs it")?;
+        let program = self.program.insert(program);
+        until_up(program, "etcd", || Ok(TcpStream::connect(self.client).is_ok()))?;
+        wait_until("etcd has a leader", || Ok(self.gate(&["owners", "--json"])?.status.success()))
+    }
+
+    /// Kills it.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be signalled.
+    pub fn kill(&mut self) -> Result<()> {
+        self.program.take().map_or(Ok(()), |program| program.signal(Signal::SIGKILL))
+    }
+
+    /// Stops it, as a network would that loses everything, or lets it go on.
+    ///
+    /// # Errors
+    ///
+    /// If it does not run.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        self.program.as_ref().context("etcd does not run")?.signal(signal)
+    }
+
+    /// Where it is asked.
+    #[must_use]
+    pub fn url(&self) -> String {
+        let scheme = if self.shown.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}", self.client)
+    }
+
+    /// The line of a configuration that names it.
+    #[must_use]
+    pub fn key(&self) -> String {
+        format!("etcd = [{:?}]\n", self.url())
+    }
+
+    /// The section `[fleet]` of a gate with this name.
+    #[must_use]
+    pub fn section(&self, name: &str) -> String {
+        format!("[fleet]\n{}name = {name:?}\n", self.key())
+    }
+
+    /// The output of `gate quota` with these arguments and this etcd.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be run.
+    pub fn gate(&self, arguments: &[&str]) -> Result<Output> {
+        Ok(self.command(arguments).output()?)
+    }
+
+    /// `gate quota` with these arguments and this etcd, to be run.
+    #[must_use]
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(paths::gate());
+        command.arg("quota").args(arguments).args(["--etcd", &self.url()]);
+        command.args(self.shown.iter().flat_map(Peer::arguments));
+        command
+    }
+
+    /// Applies limits, which are whole sections, and returns what `--json` prints.
+    ///
+    /// # Errors
+    ///
+    /// If they are refused.
+    pub fn apply(&self, limits: &str) -> Result<Value> {
+        let file = self.directory.with_extension("toml");
+        std::fs::write(&file, limits)?;
+        let output = self.gate(&["apply", &file.display().to_string(), "--json"]);
+        std::fs::remove_file(&file)?;
+        json(&output?)
+    }
+
+    /// The output of `gate quota owners --json`.
+    ///
+    /// # Errors
+    ///
+    /// If it fails, or prints something else.
+    pub fn owners(&self) -> Result<Value> {
+        json(&self.gate(&["owners", "--json"])?)
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        drop(self.program.take());
+        // It lies in the directory for temporary files.
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// The document that a command has printed.
+///
+/// # Errors
+///
+/// If it failed; with what it said.
+pub fn json(output: &Output) -> Result<Value> {
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
