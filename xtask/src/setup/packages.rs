@@ -7,6 +7,7 @@ use crate::sh;
 /// A program, or a file of a library, the package that holds it, and the least that needs it.
 const PROGRAMS: &[(&str, &str, Purpose)] = &[
     ("protoc", "protobuf-compiler", Purpose::Package),
+    ("/usr/include/google/protobuf/descriptor.proto", "libprotobuf-dev", Purpose::Package),
     ("dpkg-shlibdeps", "dpkg-dev", Purpose::Package),
     ("ip", "iproute2", Purpose::Run),
     ("git", "git", Purpose::Test),
