@@ -1,4 +1,4 @@
-//! The codecs on mutated seeds: what the fuzz targets check, for a few seconds and the same each time.
+//! The codecs, and names and reports of limits, on mutated seeds: what the fuzz targets check, for a few seconds and the same each time.
 
 use std::fs;
 use std::path::Path;
@@ -7,6 +7,8 @@ use gate_userspace::sim::rng::Rng;
 
 #[path = "../../fuzz/checks.rs"]
 mod checks;
+#[path = "../../fuzz/limit_checks.rs"]
+mod limit_checks;
 
 #[test]
 fn memcached_requests_survive_mutation() {
@@ -31,6 +33,16 @@ fn resp_replies_survive_mutation() {
 #[test]
 fn proxy_headers_survive_mutation() {
     survive("proxy_header", checks::proxy_header);
+}
+
+#[test]
+fn reports_survive_mutation() {
+    survive("reports", limit_checks::reports);
+}
+
+#[test]
+fn descriptors_survive_mutation() {
+    survive("descriptors", limit_checks::descriptors);
 }
 
 fn survive(target: &str, check: fn(&[u8])) {
