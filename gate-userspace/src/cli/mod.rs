@@ -77,7 +77,8 @@ enum Command {
 /// Parses the arguments, runs the command, prints a failure to standard error.
 pub fn main() -> ExitCode {
     let command = Cli::parse().command;
-    if !matches!(command, Command::Run(_) | Command::Load(_) | Command::Store(_)) {
+    // `quota` serves or asks over sockets, and does so itself once it has something to print.
+    if !matches!(command, Command::Run(_) | Command::Load(_) | Command::Store(_) | Command::Quota(_)) {
         signals::die_of_closed_pipes();
     }
     let outcome = match command {

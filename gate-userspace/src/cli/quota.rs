@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use tonic::transport::ClientTlsConfig;
 
 use super::print;
+use super::signals::die_of_closed_pipes;
 use super::table::{Table, number, text};
 use crate::certificates::Credentials;
 use crate::config::{NamedFile, PeerTls, etcd_endpoint};
@@ -195,6 +196,7 @@ fn show_accounts(name: &str, limit: u32, owner: &OwnerArgs) -> anyhow::Result<Ex
     } else {
         in_etcd::show(owner, name, limit)?
     };
+    die_of_closed_pipes();
     if owner.json {
         print::json(&shown)?;
         return Ok(ExitCode::SUCCESS);
@@ -228,6 +230,7 @@ fn explain(name: &str, owner: &OwnerArgs) -> anyhow::Result<ExitCode> {
     let address =
         if owner.etcd.is_empty() { owner.owner.clone() } else { in_etcd::owner_of(&owner.members()?, name)? };
     let shown = owner.ask(&address, name, 10_000)?;
+    die_of_closed_pipes();
     let account = shown.accounts.into_iter().find(|account| account.name == name);
     let Some(account) = account else {
         anyhow::bail!(

@@ -10,7 +10,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 /// Lets the process die of writing to a pipe that nobody reads (`gate status | head`), as tools do. Not for
-/// the commands that serve: there a peer that left is an error like any other.
+/// commands that serve, nor while one asks over sockets: there a peer that left is an error like any other.
 pub(super) fn die_of_closed_pipes() {
     // SAFETY: the default action runs no code of this process.
     let set = unsafe { nix::sys::signal::signal(Signal::SIGPIPE, nix::sys::signal::SigHandler::SigDfl) };

@@ -1,6 +1,7 @@
 //! A gate that reports what a test wants, and nothing by itself.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use gate_tests::proxy::PATIENCE;
@@ -67,6 +68,11 @@ impl BareGate {
     /// Reports without waiting for the answer.
     pub(crate) fn send(&mut self, report: Report) -> Result<()> {
         Ok(self.runtime.block_on(self.reports.send(report))?)
+    }
+
+    /// Goes on for this time, and closes its connection whatever is under way.
+    pub(crate) fn leave_in(self, time: Duration) {
+        self.runtime.block_on(async { tokio::time::sleep(time).await });
     }
 
     /// The next answer, or why there is none.

@@ -1,8 +1,12 @@
 //! Gates that report what does not hold together.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, Result, ensure};
 use gate_tests::fleet::Owner;
+use gate_tests::wait::wait_until;
 use gate_userspace::fleet::wire::{Hello, Introduction, Report, VERSION};
+use nix::sys::signal::Signal;
 
 use super::bare_gate::{BareGate, first, hello, next};
 
@@ -103,6 +107,7 @@ fn a_report_that_comes_again_is_charged_once() -> Result<()> {
     for _ in 0..3 {
         // The connection breaks, and the same session goes on.
         drop(gate);
+        wait_until("the stream has ended", || Ok(owner.gates()? == 0))?;
         gate = BareGate::connect(owner.address, hello("gate-1"))??;
         let again = gate.exchange(first("acme", 5_000))??;
         ensure!(again.number == last.number && again.limits.len() == 1, "{again:?} after {last:?}");
@@ -110,5 +115,31 @@ fn a_report_that_comes_again_is_charged_once() -> Result<()> {
     }
     ensure!(owner.account("acme")?.context("no account")?["charged_ru"] == 5.0);
     ensure!(owner.count("repeated")? == 3);
+    Ok(())
+}
+
+#[test]
+fn an_owner_outlives_gates_that_leave_while_it_answers() -> Result<()> {
+    const ENTRIES: usize = 10_000;
+    let mut owner = Owner::start(LIMIT)?;
+    // A long answer, which is written in pieces.
+    let mut handles = vec![1; ENTRIES];
+    handles[0] = 0;
+    let name = |place| Introduction { name: format!("globex/user={place}"), full_in_us: 0 };
+    let introductions = (0..ENTRIES).map(name).collect();
+    let counts = vec![0; ENTRIES];
+    let report = Report { introductions, handles, charged: counts.clone(), refused: counts, ..next(1, 0, 0) };
+    for place in 0..100 {
+        let mut gate = BareGate::connect(owner.address, hello(&format!("gate-{place}")))??;
+        gate.send(report.clone())?;
+        gate.leave_in(Duration::from_micros(place * 100));
+        ensure!(owner.program.is_running()?, "it has ended");
+    }
+    ensure!(owner.count("connected")? == 100);
+    // Whether one leaves between two pieces is chance; what it would then be told must not end it.
+    let status = std::fs::read_to_string(format!("/proc/{}/status", owner.program.id()))?;
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).context("no signals")?;
+    let ignored = u64::from_str_radix(ignored.trim(), 16)?;
+    ensure!(ignored & 1 << (Signal::SIGPIPE as i32 - 1) != 0, "SIGPIPE ends it");
     Ok(())
 }

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::{EtcdArgs, OwnerArgs};
 use crate::cli::print;
+use crate::cli::signals::die_of_closed_pipes;
 use crate::cli::table::{Table, number, text};
 use crate::config::{parse_limits, read_text};
 use crate::fleet::etcd::{self, Members};
@@ -25,6 +26,7 @@ pub(super) fn apply(file: &Path, expected: Option<u64>, args: &EtcdArgs) -> anyh
     let text = read_text(file)?;
     let rules = parse_limits(&file.display().to_string(), &text)?;
     let revision = block_on(etcd::apply(&args.members()?, &text, expected))??;
+    die_of_closed_pipes();
     let limits = rules.list().len();
     if args.json {
         print::json(&Applied { revision, limits })?;
@@ -53,6 +55,7 @@ struct Owner {
 
 pub(super) fn owners(args: &EtcdArgs) -> anyhow::Result<ExitCode> {
     let view = read(&args.members()?)?;
+    die_of_closed_pipes();
     if args.json {
         let owner = |member: &Member| Owner {
             address: member.address.clone(),
