@@ -11,23 +11,30 @@ use crate::{ebpf, run, sh};
 /// A packet in XDP, by test run.
 pub(super) fn xdp(json: Option<&Path>) -> Result<()> {
     ebpf::build(&setup::setup(Purpose::Build)?)?;
-    kernel("xdp", json)
+    suite("xdp", json)
 }
 
 /// A tick of the daemon.
 pub(super) fn tick(json: Option<&Path>) -> Result<()> {
     ebpf::build(&setup::setup(Purpose::Build)?)?;
-    kernel("tick", json)
+    suite("tick", json)
 }
 
 /// A flood over a veth pair, beside what else could stop it; and who suffers from it.
 pub(super) fn veth(json: Option<&Path>) -> Result<()> {
     ebpf::build(&setup::setup(Purpose::Bench)?)?;
     run::build_gate()?;
-    kernel("veth", json)
+    suite("veth", json)
 }
 
-fn kernel(bench: &str, json: Option<&Path>) -> Result<()> {
+/// An owner of limits, beside redis-server with a script.
+pub(super) fn fleet(json: Option<&Path>) -> Result<()> {
+    setup::setup(Purpose::Bench)?;
+    run::build_gate()?;
+    suite("fleet", json)
+}
+
+fn suite(bench: &str, json: Option<&Path>) -> Result<()> {
     let mut cargo = cargo("gate-tests", &[bench]);
     if let Some(json) = json {
         cargo.env("GATE_BENCH_JSON", std::path::absolute(json)?);

@@ -71,6 +71,9 @@ enum What {
     Veth,
     /// A tick of the daemon with 10,000 tenants on 64 CPUs, which are faked. Needs root.
     Tick,
+    /// An owner of limits that gates share: entries per CPU second beside redis-server running a script that does GCRA
+    /// over the same batches, bytes of an entry, and memory of a million pairs of a gate and a limit.
+    Fleet,
     /// The policies and codecs, beside libraries that do the same.
     Policies,
     /// The simulator.
@@ -103,6 +106,7 @@ pub fn run(args: &Args) -> Result<()> {
         What::Xdp => harness::xdp(args.json.as_deref()),
         What::Veth => harness::veth(args.json.as_deref()),
         What::Tick => harness::tick(args.json.as_deref()),
+        What::Fleet => harness::fleet(args.json.as_deref()),
         What::Policies => harness::policies(),
         What::Sim => harness::sim(),
         What::Proxy => proxy::run(args),
