@@ -170,6 +170,8 @@ impl Replies {
         self.part = Part::Status;
         match (self.reason, self.status) {
             (Some(reason), _) => Reply::Refused(Some(reason)),
+            // Another limiter's, which gives no reason: Envoy's, nginx's.
+            (None, 429) => Reply::Refused(None),
             (None, 201 | 204) => Reply::Done,
             (None, 200..=299) => Reply::Hit,
             (None, 404 | 410) => Reply::Miss,
@@ -201,6 +203,7 @@ mod tests {
         b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n\r\n\r\n1HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n\
           HTTP/1.1 204 No Content\r\n\r\nHTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nx: y\r\n\r\n\
           HTTP/1.1 429 Too Many Requests\r\ngate-reason: quota\r\ncontent-length: 2\r\n\r\nno\
+          HTTP/1.1 429 Too Many Requests\r\n\r\n\
           HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 500 Oh\r\ncontent-length: 0\r\n\r\n";
 
     proptest! {
@@ -214,8 +217,9 @@ mod tests {
             for piece in cuts.windows(2) {
                 replies.feed(&STREAM[piece[0]..piece[1]], |reply| got.push(reply)).unwrap();
             }
-            let refused = Reply::Refused(Some(Reason::Quota));
-            prop_assert_eq!(got, [Reply::Hit, Reply::Miss, Reply::Done, Reply::Hit, refused, Reply::Error]);
+            let [by_gate, by_another] = [Some(Reason::Quota), None].map(Reply::Refused);
+            let expected = [Reply::Hit, Reply::Miss, Reply::Done, Reply::Hit, by_gate, by_another, Reply::Error];
+            prop_assert_eq!(got, expected);
         }
 
         #[test]

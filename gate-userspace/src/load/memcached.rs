@@ -48,7 +48,7 @@ pub(super) enum Reply {
     Miss,
     /// A write was done.
     Done,
-    /// gate refused; the short form from the interface gives no reason.
+    /// gate refused; the short form from the interface gives no reason, nor does another limiter.
     Refused(Option<Reason>),
     /// Anything else that ends a request.
     Error,
