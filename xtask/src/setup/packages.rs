@@ -7,7 +7,9 @@ use crate::sh;
 /// A program, or a file of a library, the package that holds it, and the least that needs it.
 const PROGRAMS: &[(&str, &str, Purpose)] = &[
     ("protoc", "protobuf-compiler", Purpose::Package),
+    ("protoc", "protobuf-compiler", Purpose::Fleet),
     ("/usr/include/google/protobuf/descriptor.proto", "libprotobuf-dev", Purpose::Package),
+    ("/usr/include/google/protobuf/descriptor.proto", "libprotobuf-dev", Purpose::Fleet),
     ("dpkg-shlibdeps", "dpkg-dev", Purpose::Package),
     ("ip", "iproute2", Purpose::Run),
     ("git", "git", Purpose::Test),
@@ -19,9 +21,9 @@ const PROGRAMS: &[(&str, &str, Purpose)] = &[
     ("/usr/lib/python3/dist-packages/redis/client.py", "python3-redis", Purpose::Test),
     ("/usr/lib/python3/dist-packages/pymemcache/__init__.py", "python3-pymemcache", Purpose::Test),
     ("curl", "curl", Purpose::Test),
-    ("pip3", "python3-pip", Purpose::Test),
+    ("pip3", "python3-pip", Purpose::Fleet),
     ("openssl", "openssl", Purpose::Test),
-    ("etcd", "etcd-server", Purpose::Test),
+    ("etcd", "etcd-server", Purpose::Fleet),
     ("nginx", "nginx-light", Purpose::Test),
     (
         "/usr/lib/nginx/modules/ngx_http_image_filter_module.so",
@@ -47,7 +49,11 @@ const PROGRAMS: &[(&str, &str, Purpose)] = &[
 /// The packages of the programs that `purpose` needs and that are not there.
 pub(super) fn missing(purpose: Purpose) -> Vec<&'static str> {
     let needed = PROGRAMS.iter().filter(|(_, _, least)| purpose.includes(*least));
-    needed.filter(|(program, _, _)| sh::find(program).is_none()).map(|(_, package, _)| *package).collect()
+    let missing = needed.filter(|(program, _, _)| sh::find(program).is_none());
+    let mut packages: Vec<_> = missing.map(|(_, package, _)| *package).collect();
+    // One that two purposes need is listed for both.
+    packages.dedup();
+    packages
 }
 
 /// The command to type where set-up may not install anything.
