@@ -1,28 +1,23 @@
 //! Debian's etcd on loopback: one member, which keeps its data in a directory for temporary files.
 
-use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::net::SocketAddr;
 use std::process::{Command, Output};
 
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use xtask::lab::process::{ChildProcess, bound_command};
+use xtask::lab::fleet::etcd::{Member, MemberTls};
+use xtask::lab::process::ChildProcess;
 use xtask::paths;
 
 use crate::fleet::Peer;
 use crate::proxy::address;
 use crate::tls::Authority;
-use crate::wait::{until_up, wait_until};
 
 /// A running etcd. It ends when dropped, and its data with it.
 #[derive(Debug)]
 pub struct Etcd {
-    client: SocketAddr,
-    peer: SocketAddr,
-    directory: PathBuf,
-    /// The certificate that it shows and is shown; `None` for plain text.
-    shown: Option<Peer>,
+    member: Member,
     program: Option<ChildProcess>,
 }
 
@@ -43,12 +38,21 @@ impl Etcd {
     /// If it is not installed, or does not come up.
     pub fn start_tls(authority: &Authority) -> Result<Self> {
         let client = address();
-        Self::start_at(client, Some(Peer::of_address(authority, client)?))
+        let shown = Peer::of_address(authority, client)?;
+        let files = [
+            ("--trusted-ca-file", &shown.ca),
+            ("--cert-file", &shown.issued.certificate),
+            ("--key-file", &shown.issued.key),
+        ];
+        let files = files.map(|(argument, file)| format!("{argument}={}", file.display()));
+        let server = files.into_iter().chain(["--client-cert-auth".to_owned()]).collect();
+        Self::start_at(client, Some(MemberTls { server, client: shown.arguments() }))
     }
 
-    fn start_at(client: SocketAddr, shown: Option<Peer>) -> Result<Self> {
+    fn start_at(client: SocketAddr, tls: Option<MemberTls>) -> Result<Self> {
         let directory = std::env::temp_dir().join(format!("etcd-{}-{}", std::process::id(), client.ip()));
-        let mut etcd = Self { client, peer: address(), directory, shown, program: None };
+        let member = Member { client, peer: address(), directory, tls };
+        let mut etcd = Self { member, program: None };
         etcd.start_again()?;
         Ok(etcd)
     }
@@ -60,23 +64,8 @@ impl Etcd {
     /// As [`Etcd::start`].
     pub fn start_again(&mut self) -> Result<()> {
         self.kill()?;
-        let peer = format!("http://{}", self.peer);
-        let mut command = bound_command("etcd");
-        command
-            .args(["--name", "only", "--log-level", "error", "--logger", "zap", "--data-dir"])
-            .arg(&self.directory)
-            .args(["--listen-client-urls", &self.url(), "--advertise-client-urls", &self.url()])
-            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
-            .args(["--initial-cluster", &format!("only={peer}"), "--unsafe-no-fsync"]);
-        if let Some(Peer { ca, issued }) = &self.shown {
-            command.arg("--client-cert-auth").arg("--trusted-ca-file").arg(ca);
-            command.arg("--cert-file").arg(&issued.certificate).arg("--key-file").arg(&issued.key);
-        }
-        let program = ChildProcess::start("etcd", command)
-            .context("etcd is in Debian's package etcd-server; `cargo xtask setup` installs it")?;
-        let program = self.program.insert(program);
-        until_up(program, "etcd", || Ok(TcpStream::connect(self.client).is_ok()))?;
-        wait_until("etcd has a leader", || Ok(self.gate(&["owners", "--json"])?.status.success()))
+        self.program = Some(self.member.start(&paths::gate())?);
+        Ok(())
     }
 
     /// Kills it.
@@ -100,14 +89,13 @@ impl Etcd {
     /// Where it is asked.
     #[must_use]
     pub fn url(&self) -> String {
-        let scheme = if self.shown.is_some() { "https" } else { "http" };
-        format!("{scheme}://{}", self.client)
+        self.member.url()
     }
 
     /// The line of a configuration that names it.
     #[must_use]
     pub fn key(&self) -> String {
-        format!("etcd = [{:?}]\n", self.url())
+        self.member.key()
     }
 
     /// The section `[fleet]` of a gate with this name.
@@ -128,10 +116,7 @@ impl Etcd {
     /// `gate quota` with these arguments and this etcd, to be run.
     #[must_use]
     pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(paths::gate());
-        command.arg("quota").args(arguments).args(["--etcd", &self.url()]);
-        command.args(self.shown.iter().flat_map(Peer::arguments));
-        command
+        self.member.command(&paths::gate(), arguments)
     }
 
     /// Applies limits, which are whole sections, and returns what `--json` prints.
@@ -140,7 +125,7 @@ impl Etcd {
     ///
     /// If they are refused.
     pub fn apply(&self, limits: &str) -> Result<Value> {
-        let file = self.directory.with_extension("toml");
+        let file = self.member.directory.with_extension("toml");
         std::fs::write(&file, limits)?;
         let output = self.gate(&["apply", &file.display().to_string(), "--json"]);
         std::fs::remove_file(&file)?;
@@ -161,7 +146,7 @@ impl Drop for Etcd {
     fn drop(&mut self) {
         drop(self.program.take());
         // It lies in the directory for temporary files.
-        let _ = std::fs::remove_dir_all(&self.directory);
+        let _ = std::fs::remove_dir_all(&self.member.directory);
     }
 }
 

@@ -2,15 +2,15 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::Command;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use serde_json::Value;
+use xtask::lab::fleet::owner;
 use xtask::lab::process::ChildProcess;
 use xtask::paths;
 
 use crate::etcd::Etcd;
-use crate::proxy::{PATIENCE, address};
+use crate::proxy::address;
 use crate::tls::{Authority, Issued};
 
 /// A running `gate quota run`. It ends when dropped.
@@ -50,7 +50,7 @@ impl Owner {
     ///
     /// If it does not come up.
     pub fn start_with(address: SocketAddr, section: &str, limits: &str) -> Result<Self> {
-        Self::start_until("owning limits", address, &format!("{section}{limits}\n"))
+        Self::start_until(owner::OWNS, address, &format!("{section}{limits}\n"))
     }
 
     /// An owner with a certificate, which speaks TLS.
@@ -80,7 +80,7 @@ impl Owner {
     ///
     /// If it does not come up.
     pub fn register_at(address: SocketAddr, etcd: &Etcd) -> Result<Self> {
-        Self::start_until("registered as an owner", address, &etcd.key())
+        Self::start_until(owner::REGISTERED, address, &etcd.key())
     }
 
     /// [`Owner::register`], with a certificate, which is shown to etcd as well.
@@ -92,7 +92,7 @@ impl Owner {
         let address = address();
         let shown = Peer::of_address(authority, address)?;
         let section = format!("{}{}", etcd.key(), shown.tls());
-        let mut owner = Self::start_until("registered as an owner", address, &section)?;
+        let mut owner = Self::start_until(owner::REGISTERED, address, &section)?;
         owner.ask_as(&shown);
         Ok(owner)
     }
@@ -100,11 +100,7 @@ impl Owner {
     fn start_until(up: &str, address: SocketAddr, more: &str) -> Result<Self> {
         let name = format!("gate-quota-{}-{}.toml", std::process::id(), address.ip());
         let config = std::env::temp_dir().join(name);
-        std::fs::write(&config, format!("[quota]\nlisten = \"{address}\"\n{more}"))?;
-        let mut command = Command::new(paths::gate());
-        command.args(["quota", "run", "--config"]).arg(&config);
-        let mut program = ChildProcess::start("gate quota", command)?;
-        program.wait_for(up, PATIENCE)?;
+        let program = owner::start(&paths::gate(), &config, address, more, up)?;
         Ok(Self { address, program, config, credentials: Vec::new() })
     }
 
@@ -125,13 +121,7 @@ impl Owner {
     ///
     /// If it fails, or prints something else.
     pub fn show(&self) -> Result<Value> {
-        let mut command = Command::new(paths::gate());
-        command
-            .args(["quota", "show", "--json", "--owner", &self.address.to_string()])
-            .args(&self.credentials);
-        let output = command.output()?;
-        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        Ok(serde_json::from_slice(&output.stdout)?)
+        owner::show(&paths::gate(), self.address, "", &self.credentials)
     }
 
     /// The account of a limit; `None` if there is none yet.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 use xtask::lab::process::ChildProcess;
 
 use crate::proxy::PATIENCE;
@@ -44,18 +44,8 @@ pub fn until(what: &str, patience: Duration, mut holds: impl FnMut() -> bool) ->
 /// # Errors
 ///
 /// If it ends, or does not come up in [`PATIENCE`].
-pub fn until_up(
-    server: &mut ChildProcess,
-    name: &str,
-    mut is_up: impl FnMut() -> Result<bool>,
-) -> Result<()> {
-    wait_until(&format!("{name} does not accept connections"), || {
-        let up = is_up()?;
-        if !up && !server.is_running()? {
-            bail!("{name} has ended");
-        }
-        Ok(up)
-    })
+pub fn until_up(server: &mut ChildProcess, name: &str, is_up: impl FnMut() -> Result<bool>) -> Result<()> {
+    server.wait_until(&format!("{name} accepts connections"), PATIENCE, is_up)
 }
 
 const LOOK_EVERY: Duration = Duration::from_millis(1);

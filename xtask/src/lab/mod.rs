@@ -7,7 +7,7 @@
 //!   gate peer (receives XDP's replies)
 //! ```
 //!
-//! Without root, [`loopback`] is its proxied half.
+//! Without root, [`loopback`] is its proxied half. [`fleet`] is another lab, of several gates.
 //!
 //! - [`net`]: the namespaces and the pair between them; shared with the tests.
 //! - [`process`]: a program that runs in them; shared with the tests.
@@ -19,6 +19,7 @@
 
 pub mod chart;
 pub mod counts;
+pub mod fleet;
 pub mod loopback;
 pub mod net;
 pub mod place;

@@ -87,6 +87,30 @@ impl ChildProcess {
         }
     }
 
+    /// Waits until something holds that it brings about, and does not print.
+    ///
+    /// # Errors
+    ///
+    /// If it ends first or `patience` runs out; with its last lines. If `holds` fails.
+    pub fn wait_until(
+        &mut self,
+        what: &str,
+        patience: Duration,
+        mut holds: impl FnMut() -> Result<bool>,
+    ) -> Result<()> {
+        let deadline = Instant::now() + patience;
+        while !holds()? {
+            if !self.is_running()? {
+                return Err(self.failure(&format!("ended: {what} does not hold")));
+            }
+            if Instant::now() >= deadline {
+                return Err(self.failure(&format!("{what}: not in {patience:?}")));
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
     /// The lines on its standard output since the last call.
     pub fn printed(&mut self) -> Vec<String> {
         let mut printed = Vec::new();
