@@ -27,8 +27,8 @@ enum Task {
     BuildEbpf,
     /// Open the lab: a gate between three tenants and a store, on a network of its own.
     ///
-    /// Without root: its proxied half, on loopback. With arguments for `gate run` after `--`, attach to a real interface
-    /// instead.
+    /// Without root: its proxied half, on loopback. With --fleet: three gates that share their limits, with the owners of these.
+    /// With arguments for `gate run` after `--`, attach to a real interface instead.
     Run(run::Args),
     /// Measure gate and its peers in one run, side by side.
     Bench(bench::Args),

@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use nix::unistd::geteuid;
 
 use crate::lab::Lab;
+use crate::lab::fleet::FleetLab;
 use crate::lab::story::{self, Programme};
 use crate::setup::{self, Purpose};
 use crate::{ebpf, paths, sh};
@@ -40,11 +41,14 @@ pub struct Args {
     /// Leave XDP out as root too: the proxied half of the lab, on loopback.
     #[arg(long)]
     proxied: bool,
+    /// Three gates that share their limits, an Envoy, and two owners in etcd, one of which is killed in view; on loopback.
+    #[arg(long, conflicts_with_all = ["scene", "list", "no_story", "proxied"])]
+    fleet: bool,
     /// Run this gate instead of building the workspace's.
     #[arg(long, value_name = "FILE")]
     gate: Option<PathBuf>,
     /// No lab: arguments for `gate run`, e.g. `--interface eth1 --config gate.toml`.
-    #[arg(last = true, conflicts_with_all = ["time", "scene", "list", "no_story", "json", "plot", "proxied"])]
+    #[arg(last = true, conflicts_with_all = ["time", "scene", "list", "no_story", "json", "plot", "proxied", "fleet"])]
     arguments: Vec<OsString>,
 }
 
@@ -54,6 +58,7 @@ Examples:
   cargo xtask run --for 60s             the scenes that fit into so long
   cargo xtask run --scene viral-key     one of them; --list names all
   cargo xtask run --no-story --for 20s  the tenants alone
+  cargo xtask run --fleet               several gates, one quota, until Ctrl-C or for 15 s and more
   cargo xtask run -- --interface eth1 --config gate.toml";
 
 /// Sets up what is missing, builds, and runs. Without root, that is the proxied half of the lab.
@@ -65,6 +70,9 @@ pub fn run(args: &Args) -> Result<()> {
     if args.list {
         println!("{}", story::list());
         return Ok(());
+    }
+    if args.fleet {
+        return run_fleet(args);
     }
     let root = geteuid().is_root();
     ensure!(
@@ -83,6 +91,18 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let error = Command::new(&gate).arg("run").args(&args.arguments).exec();
     Err(error).with_context(|| format!("cannot run {}", gate.display()))
+}
+
+fn run_fleet(args: &Args) -> Result<()> {
+    FleetLab::check(args.time)?;
+    let gate = match &args.gate {
+        Some(gate) => gate.clone(),
+        None => {
+            setup::setup_fleet()?;
+            build(false)?
+        }
+    };
+    FleetLab { gate, duration: args.time, json: args.json.clone(), plot: args.plot.clone() }.run()
 }
 
 /// The lab that the arguments ask for.

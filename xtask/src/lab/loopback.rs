@@ -137,7 +137,7 @@ pub fn introduce(directory: &Directory, gate: &Path) {
 }
 
 /// The path as one would type it in the current directory; a name alone would be looked for on `$PATH`.
-fn shortened(path: &Path) -> &Path {
+pub(super) fn shortened(path: &Path) -> &Path {
     let below = env::current_dir().ok().and_then(|here| path.strip_prefix(here).ok());
     below.filter(|below| below.components().count() > 1).unwrap_or(path)
 }
@@ -164,6 +164,11 @@ fn config(socket: &Path) -> String {
 /// Where gate takes requests in the lab of a process.
 pub(super) fn gate_address(process: u32) -> SocketAddr {
     (address(process), GATE_PORT).into()
+}
+
+/// An address of this process' lab.
+pub(super) fn at(port: u16) -> SocketAddr {
+    (address(process::id()), port).into()
 }
 
 /// Where that gate shows its documents and metrics.

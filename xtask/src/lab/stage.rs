@@ -414,14 +414,14 @@ impl Phase {
     }
 }
 
-/// Takes each caller's view out of a line of `gate load --json --every`.
-fn collect(line: &str, seen: &mut BTreeMap<String, Seen>) -> Result<()> {
+/// Takes each caller's view out of a line of `gate load --json --every`. Returns its time, in seconds since the load began.
+pub(super) fn collect(line: &str, seen: &mut BTreeMap<String, Seen>) -> Result<f64> {
     let summary: Value = serde_json::from_str(line).with_context(|| format!("`gate load` printed {line}"))?;
     for caller in summary["tenants"].as_array().context("no callers")? {
         let name = caller["name"].as_str().context("a caller without a name")?;
         seen.insert(name.to_owned(), Seen::deserialize(caller)?);
     }
-    Ok(())
+    summary["seconds"].as_f64().context("no time")
 }
 
 /// How often programs and signals are looked at.

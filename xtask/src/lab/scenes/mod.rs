@@ -92,11 +92,11 @@ fn share(part: u64, of: u64) -> f64 {
     if of == 0 { 0.0 } else { part as f64 / of as f64 }
 }
 
-fn percent(share: f64) -> String {
+pub(super) fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
 /// Checks a claim: the first that does not hold is the result.
-fn first_broken<const N: usize>(claims: [(bool, String); N]) -> Result<(), String> {
+pub(super) fn first_broken<const N: usize>(claims: [(bool, String); N]) -> Result<(), String> {
     claims.into_iter().try_for_each(|(holds, broken)| if holds { Ok(()) } else { Err(broken) })
 }
