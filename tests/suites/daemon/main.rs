@@ -10,6 +10,7 @@ mod browser;
 mod closed_loop;
 mod cpus;
 mod example;
+mod fleet_lab;
 mod hot_restart;
 mod interfaces;
 mod lab;

@@ -14,14 +14,14 @@ use xtask::paths;
 use crate::lab::{PATIENCE, assert_nothing_left_by, lab, wait_for_the_end_of};
 
 /// A file that goes when dropped.
-struct Temporary(PathBuf);
+pub(crate) struct Temporary(PathBuf);
 
 impl Temporary {
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         Self(env::temp_dir().join(format!("gate-{}-{name}", process::id())))
     }
 
-    fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         self.0.to_str().unwrap()
     }
 
@@ -52,7 +52,7 @@ fn scenes(arguments: &[&str]) -> ChildProcess {
 }
 
 /// The lab's process of that name.
-fn child_named(lab: &ChildProcess, name: &str) -> Pid {
+pub(crate) fn child_named(lab: &ChildProcess, name: &str) -> Pid {
     let id = lab.id();
     let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
     let is_named = |child: &&str| {

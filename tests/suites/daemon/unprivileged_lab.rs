@@ -265,3 +265,16 @@ fn an_interface_without_root_is_refused_with_what_to_type() {
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && error.contains("needs root") && error.contains("sudo"), "{error}");
 }
+
+#[test]
+fn without_root_a_fleet_says_what_it_lacks() {
+    let installed = Installed::new("fleet");
+    // Nothing is installed, as far as it can see.
+    let mut command = installed.command("xtask");
+    let output = command.args(["run", "--fleet"]).env("PATH", "/nonexistent").output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{error}");
+    for said in ["protobuf-compiler", "etcd-server", "sudo apt-get install"] {
+        assert!(error.contains(said), "{error}");
+    }
+}
