@@ -6,7 +6,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 
 use gate_common::units::Nanos;
@@ -52,6 +52,8 @@ pub(super) struct Connection {
     ended: Cell<Option<CloseCause>>,
     drains: Cell<bool>,
     waker: RefCell<Option<Waker>>,
+    /// By body of gate's own that the client is reading: when it took a piece last.
+    readers: RefCell<Vec<Weak<Cell<Nanos>>>>,
     /// Requests that wait for the next round, and who reads then.
     held: Cell<usize>,
     reader: RefCell<Option<Waker>>,
@@ -60,6 +62,10 @@ pub(super) struct Connection {
 /// A request that waits for the next round, as long as this is there.
 #[derive(Debug)]
 pub(super) struct ReadPause(Rc<Connection>);
+
+/// A body of gate's own that a client reads, as long as this is there.
+#[derive(Debug)]
+pub(super) struct Reading(Rc<Cell<Nanos>>);
 
 /// A request of a connection that is not answered, as long as this is there.
 #[derive(Debug)]
@@ -93,6 +99,7 @@ impl Connection {
             ended: Cell::new(None),
             drains: Cell::new(false),
             waker: RefCell::default(),
+            readers: RefCell::default(),
             held: Cell::new(0),
             reader: RefCell::default(),
         }
@@ -219,6 +226,9 @@ impl Connection {
             return self.end(CloseCause::Idle);
         }
         if self.in_flight.get() > 0 {
+            if self.has_slow_reader(limits.client_timeout, now) {
+                self.end(CloseCause::SlowReader);
+            }
             return;
         }
         let since = |cell: &Cell<Option<Nanos>>| {
@@ -248,10 +258,32 @@ impl Connection {
         }
     }
 
+    fn has_slow_reader(&self, most: Nanos, now: Nanos) -> bool {
+        let readers = &mut *self.readers.borrow_mut();
+        readers.retain(|since| since.strong_count() > 0);
+        readers.iter().filter_map(Weak::upgrade).any(|since| now.saturating_sub(since.get()) > most)
+    }
+
     fn wake(&self) {
         if let Some(waker) = &*self.waker.borrow() {
             waker.wake_by_ref();
         }
+    }
+}
+
+impl InFlight {
+    /// Its client begins to read an answer of gate's own, which takes more than one piece.
+    pub(super) fn reading(&self, now: Nanos) -> Reading {
+        let since = Rc::new(Cell::new(now));
+        self.0.readers.borrow_mut().push(Rc::downgrade(&since));
+        Reading(since)
+    }
+}
+
+impl Reading {
+    /// The client takes another piece.
+    pub(super) fn progress(&self, now: Nanos) {
+        self.0.set(now);
     }
 }
 
@@ -356,6 +388,26 @@ mod tests {
         }
         client.check_timeout(&limits, at(21));
         assert_eq!(client.ended.get(), Some(CloseCause::SlowWriter));
+    }
+
+    #[test]
+    fn a_client_that_does_not_read_on_is_closed() {
+        let limits = limits();
+        let client = client(1);
+        let answered = client.request();
+        let slow = answered.reading(at(0));
+        let quick = answered.reading(at(0));
+        for now in 1..=2 {
+            quick.progress(at(now));
+            client.check_timeout(&limits, at(now));
+            assert_eq!(client.ended.get(), None, "{now}");
+        }
+        slow.progress(at(2));
+        drop(quick);
+        client.check_timeout(&limits, at(4));
+        assert_eq!(client.ended.get(), None);
+        client.check_timeout(&limits, at(5));
+        assert_eq!(client.ended.get(), Some(CloseCause::SlowReader));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 
 use super::call::{Side, WaitsFor};
-use super::connection::InFlight;
+use super::connection::{InFlight, Reading};
 use super::request_body::BrokenOff;
 use super::store::{BodyError, StoreConnection};
 use super::under_way::UnderWay;
@@ -25,6 +25,8 @@ pub(super) struct ReplyBody {
 enum Source {
     /// gate's own, or none.
     Whole(Option<Bytes>),
+    /// gate's own, given in pieces as the client reads.
+    Long(Bytes, Option<Reading>),
     Store(Box<StoreReply>),
     /// Pieces that came before the rest.
     After(VecDeque<Bytes>, Gathered, Box<ReplyBody>),
@@ -47,7 +49,12 @@ impl ReplyBody {
 
     /// One that is all there.
     pub(super) fn of_bytes(bytes: Bytes) -> Self {
-        Self { source: Source::Whole(Some(bytes).filter(|bytes| !bytes.is_empty())), _in_flight: None }
+        let source = match bytes.len() {
+            0 => Source::Whole(None),
+            1..=PIECE => Source::Whole(Some(bytes)),
+            _ => Source::Long(bytes, None),
+        };
+        Self { source, _in_flight: None }
     }
 
     /// The rest of a body, after the pieces of it that have been gathered.
@@ -72,7 +79,11 @@ impl ReplyBody {
 
     /// The same, which ends the request of its client when it is dropped.
     pub(super) fn with(self, in_flight: InFlight) -> Self {
-        Self { _in_flight: Some(in_flight), ..self }
+        let source = match self.source {
+            Source::Long(bytes, None) => Source::Long(bytes, Some(in_flight.reading(clock::monotonic()))),
+            source => source,
+        };
+        Self { source, _in_flight: Some(in_flight) }
     }
 }
 
@@ -128,6 +139,12 @@ impl Body for ReplyBody {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match &mut self.source {
             Source::Whole(text) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
+            Source::Long(bytes, _) if bytes.is_empty() => Poll::Ready(None),
+            Source::Long(bytes, reading) => {
+                reading.iter().for_each(|reading| reading.progress(clock::monotonic()));
+                let piece = bytes.split_to(PIECE.min(bytes.len()));
+                Poll::Ready(Some(Ok(Frame::data(piece))))
+            }
             Source::Store(reply) => reply.poll(cx),
             Source::After(pieces, gathered, rest) => match pieces.pop_front() {
                 Some(piece) => {
@@ -142,6 +159,7 @@ impl Body for ReplyBody {
     fn is_end_stream(&self) -> bool {
         match &self.source {
             Source::Whole(text) => text.is_none(),
+            Source::Long(bytes, _) => bytes.is_empty(),
             Source::Store(reply) => reply.connection.is_none(),
             Source::After(pieces, _, rest) => pieces.is_empty() && rest.is_end_stream(),
         }
@@ -150,6 +168,7 @@ impl Body for ReplyBody {
     fn size_hint(&self) -> SizeHint {
         match &self.source {
             Source::Whole(text) => SizeHint::with_exact(text.as_ref().map_or(0, Bytes::len) as u64),
+            Source::Long(bytes, _) => SizeHint::with_exact(bytes.len() as u64),
             Source::Store(reply) => reply.incoming.size_hint(),
             Source::After(pieces, _, rest) => {
                 let before: usize = pieces.iter().map(Bytes::len).sum();
@@ -161,3 +180,6 @@ impl Body for ReplyBody {
         }
     }
 }
+
+/// The bytes of an answer of gate's own that a client takes at a time. A longer piece would keep others waiting while it is copied.
+const PIECE: usize = 64 << 10;
