@@ -28,8 +28,10 @@ pub enum CacheEvent {
     Stored,
     /// An answer was not to be kept.
     NotStored,
-    /// An answer was longer than may be kept, or more than may be gathered at once.
+    /// An answer was longer than may be kept.
     TooLong,
+    /// An answer was not gathered: bodies that are being fetched take as much memory as they may, in all or of its tenant.
+    NoRoom,
     /// An answer broke off.
     BrokenOff,
     /// A key was removed, by a request that changes or on demand.
@@ -64,7 +66,7 @@ pub enum CacheEvent {
 
 impl CacheEvent {
     /// Every event, in the order of its number.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::MemoryHit,
         Self::DiskHit,
         Self::Miss,
@@ -77,6 +79,7 @@ impl CacheEvent {
         Self::Stored,
         Self::NotStored,
         Self::TooLong,
+        Self::NoRoom,
         Self::BrokenOff,
         Self::Invalidated,
         Self::BlobWritten,
@@ -110,6 +113,7 @@ impl CacheEvent {
             Self::Stored => "stored",
             Self::NotStored => "not-stored",
             Self::TooLong => "too-long",
+            Self::NoRoom => "no-room",
             Self::BrokenOff => "broken-off",
             Self::Invalidated => "invalidated",
             Self::BlobWritten => "blobs-written",

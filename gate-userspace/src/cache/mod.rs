@@ -12,6 +12,7 @@
 //! - `key`: what was asked, of which host, and on whose behalf. Pure.
 //! - `memory`: records and bodies in memory, bounded by bytes.
 //! - `flights`: one fetch for all who ask for the same.
+//! - `pieces`: a body that comes in pieces. Pure. `gathered`: the memory that such bodies take.
 //! - `disk`: the part on disk. `writer`: the thread that writes. `directory`: its lock, and what is open of it.
 //! - `index`: the database. `blobs`: the files.
 //! - `removals`: keys whose removal has not reached the disk.
@@ -27,9 +28,11 @@ mod digest;
 mod directory;
 mod disk;
 mod flights;
+mod gathered;
 mod index;
 mod key;
 mod memory;
+mod pieces;
 mod processed;
 mod record;
 mod removals;
@@ -39,11 +42,12 @@ mod writer;
 
 pub use counters::{CacheEvent, Counters};
 pub use digest::Digest;
-pub(crate) use digest::Hasher;
 pub(crate) use flights::{Joined, Lead, Outcome};
+pub(crate) use gathered::{Gathered, Holder, NoRoom};
 pub use index::Usage;
 pub(crate) use key::Key;
+pub(crate) use pieces::Pieces;
 pub(crate) use processed::Processed;
 pub(crate) use response::{Fields, Freshness, StoredResponse, keyed_request, lower_case};
+pub(crate) use store::SCHEMES;
 pub use store::{Cache, OpenError, Verified};
-pub(crate) use store::{Gathered, SCHEMES};

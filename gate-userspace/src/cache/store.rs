@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use gate_common::units::Nanos;
@@ -16,9 +15,11 @@ use super::digest::Digest;
 use super::directory::NotLocked;
 use super::disk::Disk;
 use super::flights::{Flights, Joined};
+use super::gathered::{Gathered, GatheredBytes, Holder};
 use super::index::{Change, Usage};
 use super::key::Key;
 use super::memory::Memory;
+use super::pieces::Pieces;
 use super::processed::Processed;
 use super::record::Record;
 use super::response::{Fields, StoredResponse};
@@ -41,10 +42,11 @@ pub struct Cache {
     processings: Arc<Flights<Processed>>,
     /// Until when what is under a key is taken for one client's own.
     unshared: Recent<Box<[u8]>, Nanos>,
-    /// The bytes of bodies that are being fetched.
-    gathered: AtomicU64,
+    gathered: Arc<GatheredBytes>,
     /// Reads of files at a time.
     reads: Semaphore,
+    /// Bodies that are being put together, at a time.
+    joins: Semaphore,
     counters: Arc<Counters>,
 }
 
@@ -100,8 +102,9 @@ impl Cache {
             flights: Arc::default(),
             processings: Arc::default(),
             unshared: Recent::new(UNSHARED),
-            gathered: AtomicU64::new(0),
+            gathered: Arc::new(GatheredBytes::new(settings.memory, settings.max_object)),
             reads: Semaphore::new(READS),
+            joins: Semaphore::new(JOINS),
             counters,
             settings: settings.clone(),
             process: None,
@@ -224,6 +227,20 @@ impl Cache {
         }
     }
 
+    /// A body that is to be fetched on this one's behalf.
+    pub(crate) fn gathered(&self, holder: Holder) -> Gathered {
+        Gathered::new(&self.gathered, holder)
+    }
+
+    /// The whole of a body, with its digest; `None` if gate ends. A long one is put together by a thread that serves nobody.
+    pub(crate) async fn join_pieces(&self, pieces: Pieces) -> Option<(Bytes, Digest)> {
+        if pieces.is_short() {
+            return Some(pieces.join());
+        }
+        let _permit = self.joins.acquire().await.ok()?;
+        tokio::task::spawn_blocking(move || pieces.join()).await.ok()
+    }
+
     /// Keeps an answer under a key.
     pub(crate) fn insert(&self, key: &Key, response: &Arc<StoredResponse>, body: &Bytes, now: SystemTime) {
         if !self.is_open() {
@@ -333,45 +350,13 @@ impl Drop for Cache {
     }
 }
 
-/// Bytes of a body that is being fetched, which count for the memory of its cache.
-#[derive(Debug)]
-pub(crate) struct Gathered {
-    cache: Arc<Cache>,
-    bytes: u64,
-}
-
-impl Gathered {
-    pub(crate) fn new(cache: &Arc<Cache>) -> Self {
-        Self { cache: Arc::clone(cache), bytes: 0 }
-    }
-
-    /// Counts so many more; false if there are too many.
-    pub(crate) fn add(&mut self, bytes: u64) -> bool {
-        self.bytes += bytes;
-        let all = self.cache.gathered.fetch_add(bytes, Relaxed).saturating_add(bytes);
-        all <= self.cache.settings.memory.max(self.cache.settings.max_object)
-    }
-
-    /// So many of them are gone.
-    pub(crate) fn release(&mut self, bytes: u64) {
-        let bytes = bytes.min(self.bytes);
-        self.bytes -= bytes;
-        self.cache.gathered.fetch_sub(bytes, Relaxed);
-    }
-}
-
-impl Drop for Gathered {
-    fn drop(&mut self) {
-        self.release(self.bytes);
-    }
-}
-
 /// The schemes that a client may have used.
 pub(crate) const SCHEMES: [&str; 2] = ["http", "https"];
 /// Answers that are known to be one client's own.
 const UNSHARED: usize = 65_536;
 const UNSHARED_FOR: Nanos = Nanos::from_secs(600);
 const READS: usize = 32;
+const JOINS: usize = 8;
 /// The precision of the time of the last use.
 const TOUCH_EVERY: Duration = Duration::from_secs(60);
 

@@ -214,19 +214,16 @@ async fn one_gate_has_a_directory_until_it_leaves_it() {
 }
 
 #[tokio::test]
-async fn bodies_that_are_being_fetched_have_a_bound() {
-    let directory = Directory::new("gathered");
-    let cache = Arc::new(opened(&settings(&directory)).await);
-    let mut first = Gathered::new(&cache);
-    let mut second = Gathered::new(&cache);
-    assert!(first.add(1 << 19) && second.add(1 << 19));
-    assert!(!second.add(1), "as much again as may be kept in memory");
-    first.release(1);
-    assert!(second.add(0) && !second.add(1));
-    drop(first);
-    assert!(second.add(1 << 18));
-    drop(second);
-    assert!(Gathered::new(&cache).add(1 << 20));
+async fn a_body_in_pieces_is_whole_however_long() {
+    let directory = Directory::new("pieces");
+    let cache = opened(&settings(&directory)).await;
+    for len in [0, 1, 40_000, 300_000] {
+        let body: Vec<u8> = (0..len).map(|at: usize| (at * 31 % 251) as u8).collect();
+        let mut pieces = Pieces::default();
+        body.chunks(20_011).for_each(|piece| pieces.push(piece.to_vec().into()));
+        let (joined, digest) = cache.join_pieces(pieces).await.unwrap();
+        assert!(joined == body && digest == Digest::of(&body), "{len}");
+    }
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use anyhow::{Context as _, Result, ensure};
-use gate_tests::fake_store::FakeStore;
+use gate_tests::fake_store::{FakeStore, counter};
 use gate_tests::http_client::HttpClient;
 use gate_tests::privilege;
 use gate_tests::proxy::{Listening, PATIENCE};
@@ -152,10 +152,29 @@ fn a_body_beyond_those_that_may_be_fetched_is_passed_on() -> Result<()> {
         Ok(status(&reply).to_owned())
     };
     wait_until("there is no bound", || Ok(fetch()? == "none"))?;
-    ensure!(count(&gate, "too-long")? == 1);
+    ensure!(count(&gate, "no-room")? == 1);
     unfinished.write_all(b"x")?;
     ensure!(long.reply(false)?.body.len() == LONG);
     ensure!(fetch()? == "gate; fwd=uri-miss; stored", "what was fetched still counts");
+    Ok(())
+}
+
+#[test]
+fn a_client_that_does_not_read_what_is_kept_is_closed() -> Result<()> {
+    let directory = Directory::new("unread");
+    let origin = Origin::start()?;
+    let service = format!("client_timeout = \"500ms\"\n{}", directory.cache(""));
+    let gate = Listening::gate_with("tick = \"10ms\"", "http", origin.address, &service, OPEN)?;
+    wait_open(&gate)?;
+    let long = "long".repeat(3 << 20);
+    origin.put("/long", FRESH, &long);
+    ensure!(client(&gate)?.ask("GET /long", "")?.text() == long);
+    // More than sockets take.
+    let mut unread = client(&gate)?;
+    unread.send(b"GET /long HTTP/1.1\r\nhost: test\r\n\r\n")?;
+    wait_until("it keeps its answer", || Ok(counter(&gate, "slow-reader")? == 1))?;
+    let reply = client(&gate)?.ask("GET /long", "")?;
+    ensure!(status(&reply) == "gate; hit" && reply.text() == long, "{:?}", reply.fields);
     Ok(())
 }
 

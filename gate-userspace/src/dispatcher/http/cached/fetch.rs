@@ -16,7 +16,8 @@ use tokio::sync::oneshot;
 use super::asked::Lookup;
 use super::serve::Source;
 use crate::cache::{
-    Cache, CacheEvent, Digest, Fields, Gathered, Hasher, Lead, Outcome, StoredResponse, keyed_request,
+    Cache, CacheEvent, Digest, Fields, Gathered, Holder, Lead, NoRoom, Outcome, Pieces, StoredResponse,
+    keyed_request,
 };
 use crate::clock;
 use crate::dispatcher::http::answer::Refused;
@@ -34,6 +35,7 @@ pub(super) struct Fetch {
     asked: Lookup,
     stale: Option<Stale>,
     lead: Lead<StoredResponse>,
+    holder: Holder,
 }
 
 /// The result for the request that leads.
@@ -48,9 +50,11 @@ pub(super) enum Fetched {
 
 /// A body that has been gathered, or not.
 pub(in crate::dispatcher::http) enum Gathering {
-    Whole(Bytes, Digest),
+    Whole(Bytes, Digest, Gathered),
     /// The pieces that have come of one that is too long.
     TooLong(VecDeque<Bytes>, Gathered),
+    /// The pieces that have come before there was no more room.
+    NoRoom(NoRoom, VecDeque<Bytes>, Gathered),
     BrokenOff,
 }
 
@@ -60,8 +64,9 @@ impl Fetch {
         asked: Lookup,
         stale: Option<Stale>,
         lead: Lead<StoredResponse>,
+        holder: Holder,
     ) -> Self {
-        Self { cache, asked, stale, lead }
+        Self { cache, asked, stale, lead, holder }
     }
 
     /// Fetches by a request that has been admitted.
@@ -137,8 +142,8 @@ impl Fetch {
         if body.size_hint().lower() > longest {
             return self.pass_to_leader(CacheEvent::TooLong, Response::from_parts(head, body));
         }
-        match gather(&self.cache, &mut body, longest).await {
-            Gathering::Whole(bytes, digest) => {
+        match gather(&self.cache, self.holder, &mut body, longest).await {
+            Gathering::Whole(bytes, digest, _gathered) => {
                 kept.digest = digest;
                 kept.len = bytes.len() as u64;
                 let was_same = self.stale.as_ref().is_some_and(|(stale, _)| stale.digest == digest);
@@ -154,6 +159,10 @@ impl Fetch {
                 let body = body.after(pieces, gathered);
                 self.pass_to_leader(CacheEvent::TooLong, Response::from_parts(head, body))
             }
+            Gathering::NoRoom(_, pieces, gathered) => {
+                let body = body.after(pieces, gathered);
+                self.pass_to_leader(CacheEvent::NoRoom, Response::from_parts(head, body))
+            }
             Gathering::BrokenOff => {
                 self.cache.count(CacheEvent::BrokenOff);
                 Fetched::Refused(Refused::lost(StatusCode::BAD_GATEWAY))
@@ -163,12 +172,15 @@ impl Fetch {
 
     /// Passes an answer to the client that leads, if its request said no more than was sent. What was kept before it no longer holds, unless the origin has failed.
     fn pass_to_leader(self, why: CacheEvent, response: Response<ReplyBody>) -> Fetched {
-        let Self { cache, asked, stale, lead } = self;
+        let Self { cache, asked, stale, lead, .. } = self;
         cache.count(why);
         if stale.is_some() && !response.status().is_server_error() {
             cache.forget(&asked.key, &asked.fields);
         }
-        cache.note_unshared(&asked.key, &asked.fields, clock::monotonic());
+        // Another time there may be room.
+        if why != CacheEvent::NoRoom {
+            cache.note_unshared(&asked.key, &asked.fields, clock::monotonic());
+        }
         lead.complete(Outcome::NotShared);
         // The answer to what all have in common is not the answer to what this one says beside.
         if asked.says_more() { Fetched::Again } else { Fetched::Passing(response) }
@@ -196,37 +208,29 @@ fn keep(
 /// Gathers a body of at most `longest` bytes.
 pub(in crate::dispatcher::http) async fn gather<B: Body<Data = Bytes> + Unpin>(
     cache: &Arc<Cache>,
+    holder: Holder,
     body: &mut B,
     longest: u64,
 ) -> Gathering {
-    let mut gathered = Gathered::new(cache);
-    let mut pieces = VecDeque::new();
-    let mut hasher = Hasher::default();
-    let mut len = 0;
+    let mut gathered = cache.gathered(holder);
+    let mut pieces = Pieces::default();
     while let Some(frame) = poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await {
         let Ok(frame) = frame else { return Gathering::BrokenOff };
         // Trailers are not kept.
         let Ok(piece) = frame.into_data() else { continue };
-        len += piece.len() as u64;
-        hasher.update(&piece);
-        let fits = len <= longest && gathered.add(piece.len() as u64);
-        pieces.push_back(piece);
-        if !fits {
-            return Gathering::TooLong(pieces, gathered);
+        let room = gathered.add(piece.len() as u64);
+        pieces.push(piece);
+        if pieces.len() > longest {
+            return Gathering::TooLong(pieces.into_pieces(), gathered);
+        }
+        if let Err(why) = room {
+            return Gathering::NoRoom(why, pieces.into_pieces(), gathered);
         }
     }
-    let bytes = match (pieces.pop_front(), pieces.is_empty()) {
-        (None, _) => Bytes::new(),
-        // Its buffer may be longer than it is, and is the connection's.
-        (Some(only), true) => Bytes::copy_from_slice(&only),
-        (Some(first), false) => {
-            let mut whole = Vec::with_capacity(usize::try_from(len).unwrap_or(0));
-            whole.extend_from_slice(&first);
-            pieces.iter().for_each(|piece| whole.extend_from_slice(piece));
-            whole.into()
-        }
-    };
-    Gathering::Whole(bytes, hasher.finish())
+    match cache.join_pieces(pieces).await {
+        Some((bytes, digest)) => Gathering::Whole(bytes, digest, gathered),
+        None => Gathering::BrokenOff,
+    }
 }
 
 /// The request that the answer is kept under.

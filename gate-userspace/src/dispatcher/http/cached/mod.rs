@@ -37,7 +37,7 @@ use super::connection::Connection;
 use super::forward::{SentBody, pass_on};
 use super::reply_body::ReplyBody;
 use super::service::HttpService;
-use crate::cache::{Cache, CacheEvent, Freshness, Joined, Key, Outcome, StoredResponse};
+use crate::cache::{Cache, CacheEvent, Freshness, Holder, Joined, Key, Outcome, StoredResponse};
 use crate::clock;
 use crate::dispatcher::request::Charged;
 use crate::dispatcher::tenants::ledger::{Ledger, TenantId};
@@ -172,7 +172,8 @@ impl Asking {
                 Some(Joined::Leader(lead)) => {
                     charge.give_back();
                     let under_way = self.service.admit(&self.client, &self.offer, now)?;
-                    let fetch = Fetch::new(Arc::clone(cache), asked.clone(), stale.take(), lead);
+                    let fetch =
+                        Fetch::new(Arc::clone(cache), asked.clone(), stale.take(), lead, self.holder());
                     match fetch.start(under_way).await {
                         Fetched::Kept(kept, body, source) => {
                             return serve::respond(&asked, &kept, &body, source);
@@ -200,6 +201,12 @@ impl Asking {
         charge.give_back();
         drop(charge);
         self.pass(parts, None).await
+    }
+
+    /// On whose behalf what is fetched for it is held.
+    pub(super) fn holder(&self) -> Holder {
+        let is_only = !self.service.tenants.borrow().are_several();
+        Holder { tenant: self.offer.origin.tenant.0, is_only }
     }
 
     /// Waits for a leader, as long as a request may take.

@@ -15,7 +15,7 @@ use hyper::{Request, Response, StatusCode};
 use tokio::time::timeout;
 
 use super::upstream_body::{self, Whole};
-use crate::cache::{Cache, CacheEvent, Fields};
+use crate::cache::{Cache, CacheEvent, Fields, Holder};
 use crate::clock;
 use crate::dispatcher::accept::is_due;
 use crate::dispatcher::http::answer::Refused;
@@ -40,13 +40,13 @@ pub(super) enum Downloaded {
 pub(super) async fn download(
     service: &HttpService,
     processing: &Processing,
-    cache: &Arc<Cache>,
+    (cache, holder): (&Arc<Cache>, Holder),
     url: &Url,
     validators: &Fields,
 ) -> Result<Downloaded, Refused> {
     cache.count(CacheEvent::Fetched);
     let patience = processing.settings.timeout.into();
-    let downloading = follow(service, processing, cache, url, validators);
+    let downloading = follow(service, processing, (cache, holder), url, validators);
     let result = timeout(patience, downloading).await;
     let result = result.unwrap_or(Err(Refused::lost(StatusCode::GATEWAY_TIMEOUT)));
     result.inspect_err(|refused| {
@@ -60,7 +60,7 @@ pub(super) async fn download(
 async fn follow(
     service: &HttpService,
     processing: &Processing,
-    cache: &Arc<Cache>,
+    (cache, holder): (&Arc<Cache>, Holder),
     url: &Url,
     validators: &Fields,
 ) -> Result<Downloaded, Refused> {
@@ -73,7 +73,7 @@ async fn follow(
             return Ok(Downloaded::NotModified(head));
         }
         if !is_redirect(head.status) {
-            let whole = upstream_body::gather(cache, &head, &mut body).await?;
+            let whole = upstream_body::gather(cache, holder, &head, &mut body).await?;
             service.upstreams.keep(upstream);
             return Ok(Downloaded::Whole(head, whole));
         }

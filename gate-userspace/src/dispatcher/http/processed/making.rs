@@ -16,7 +16,7 @@ use super::original::Original;
 use super::processor;
 use super::upstream_body::Whole;
 use super::work::Work;
-use crate::cache::{Cache, CacheEvent, Joined, Key, Lead, Outcome, Processed};
+use crate::cache::{Cache, CacheEvent, Holder, Joined, Key, Lead, Outcome, Processed};
 use crate::clock;
 use crate::dispatcher::http::admitted::Offer;
 use crate::dispatcher::http::answer::Refused;
@@ -38,6 +38,7 @@ struct Making {
     service: Rc<HttpService>,
     processing: Arc<Processing>,
     cache: Arc<Cache>,
+    holder: Holder,
     offer: Offer,
     spec: String,
     original: Bytes,
@@ -187,6 +188,7 @@ impl Work<'_> {
             service: Rc::clone(&self.asking.service),
             processing: Arc::clone(&self.processing),
             cache: Arc::clone(&self.cache),
+            holder: self.asking.holder(),
             offer: self.asking.offer,
             spec: self.target.spec.clone(),
             original: bytes,
@@ -201,18 +203,21 @@ impl Work<'_> {
             let _ = sender.send(making.run().await);
         });
         let failed = || Refused::lost(StatusCode::BAD_GATEWAY);
-        let (processed, body, source) = receiver.await.unwrap_or_else(|_| Err(failed()))?;
+        let result = receiver.await.unwrap_or_else(|_| Err(failed()));
+        let (processed, body, source) = result.inspect_err(|refused| self.count_no_room(refused))?;
         Ok(Made::Whole(processed, body, source))
     }
 }
 
 impl Making {
     async fn run(self) -> Result<(Arc<Processed>, Bytes, Source), Refused> {
-        let Self { service, processing, cache, offer, spec, original, headers, permit, kept, _whole } = self;
+        let Self { service, processing, cache, holder, offer, spec, original, headers, permit, kept, _whole } =
+            self;
         let begun = clock::monotonic();
         let len = original.len() as u64;
+        let held = (&cache, holder);
         let answer =
-            processor::process(&service, &processing, &cache, &spec, (original, &headers), permit).await;
+            processor::process(&service, &processing, held, &spec, (original, &headers), permit).await;
         let received = answer.as_ref().map_or(0, |(_, body)| body.len() as u64);
         let took = clock::monotonic().saturating_sub(begun);
         service.charge_work(&offer, len + received, took, processing.settings.price);

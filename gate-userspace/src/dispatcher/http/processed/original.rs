@@ -13,7 +13,8 @@ use super::download::{self, Downloaded};
 use super::upstream_body::Whole;
 use super::work::Work;
 use crate::cache::{
-    Cache, CacheEvent, Digest, Fields, Freshness, Joined, Key, Lead, Outcome, StoredResponse, keyed_request,
+    Cache, CacheEvent, Digest, Fields, Freshness, Holder, Joined, Key, Lead, Outcome, StoredResponse,
+    keyed_request,
 };
 use crate::clock;
 use crate::dispatcher::http::answer::Refused;
@@ -51,6 +52,7 @@ struct Download {
     /// `None` if nothing is kept.
     lead: Option<Lead<StoredResponse>>,
     is_shared: bool,
+    holder: Holder,
 }
 
 impl Work<'_> {
@@ -131,6 +133,7 @@ impl Work<'_> {
             stale,
             lead,
             is_shared: self.is_shared,
+            holder: self.asking.holder(),
         };
         let price = self.processing.settings.price;
         let (sender, receiver) = oneshot::channel();
@@ -145,7 +148,8 @@ impl Work<'_> {
             service.charge_work(&offer, bytes, clock::monotonic().saturating_sub(begun), price);
             let _ = sender.send(result);
         });
-        receiver.await.unwrap_or_else(|_| Err(unusable()))
+        let result = receiver.await.unwrap_or_else(|_| Err(unusable()));
+        result.inspect_err(|refused| self.count_no_room(refused))
     }
 
     /// The request by which it is judged whether what is kept is fresh: with what the client says of that.
@@ -162,8 +166,9 @@ impl Download {
     async fn run(self) -> Result<Option<Original>, Refused> {
         let nothing = Vec::new();
         let validators = self.stale.as_ref().map_or(&nothing, |(_, validators)| validators);
+        let held = (&self.cache, self.holder);
         let downloaded =
-            download::download(&self.service, &self.processing, &self.cache, &self.url, validators).await?;
+            download::download(&self.service, &self.processing, held, &self.url, validators).await?;
         match downloaded {
             Downloaded::NotModified(head) => Ok(self.not_modified(&head).await),
             Downloaded::Whole(head, whole) => self.modified(head, whole).map(Some),

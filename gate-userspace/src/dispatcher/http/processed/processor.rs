@@ -15,7 +15,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::time::timeout;
 
 use super::upstream_body::{self, Whole};
-use crate::cache::{Cache, CacheEvent, Digest, Processed};
+use crate::cache::{Cache, CacheEvent, Digest, Holder, Processed};
 use crate::clock;
 use crate::dispatcher::http::answer::Refused;
 use crate::dispatcher::http::service::HttpService;
@@ -33,14 +33,14 @@ use hyper::body::Bytes;
 pub(super) async fn process(
     service: &HttpService,
     processing: &Processing,
-    cache: &Arc<Cache>,
+    (cache, holder): (&Arc<Cache>, Holder),
     spec: &str,
     (original, headers): (Bytes, &HeaderMap),
     permit: Permit,
 ) -> Result<(Processed, Bytes), Refused> {
     let begun = clock::monotonic();
     let published = processing.blobs.publish(original, of_body(headers));
-    let asking = ask(service, processing, cache, spec, &published);
+    let asking = ask(service, processing, (cache, holder), spec, &published);
     let patience = Duration::from(processing.settings.timeout);
     let result = timeout(patience, asking).await;
     let result = result.unwrap_or(Err(Refused::lost(StatusCode::GATEWAY_TIMEOUT)));
@@ -63,13 +63,13 @@ pub(super) async fn process(
 async fn ask(
     service: &HttpService,
     processing: &Processing,
-    cache: &Arc<Cache>,
+    (cache, holder): (&Arc<Cache>, Holder),
     spec: &str,
     published: &Published,
 ) -> Result<(StatusCode, HeaderMap, Whole), Refused> {
     let failed = || Refused::lost(StatusCode::BAD_GATEWAY);
     for _ in 0..ATTEMPTS {
-        let (head, whole) = ask_once(service, processing, cache, spec, published).await?;
+        let (head, whole) = ask_once(service, processing, (cache, holder), spec, published).await?;
         match head.status {
             StatusCode::OK => return Ok((head.status, head.headers, whole)),
             status if !published.was_fetched() && !status.is_success() => {}
@@ -83,7 +83,7 @@ async fn ask(
 async fn ask_once(
     service: &HttpService,
     processing: &Processing,
-    cache: &Arc<Cache>,
+    (cache, holder): (&Arc<Cache>, Holder),
     spec: &str,
     published: &Published,
 ) -> Result<(hyper::http::response::Parts, Whole), Refused> {
@@ -118,7 +118,7 @@ async fn ask_once(
         }
     };
     let (head, mut body) = response.into_parts();
-    let whole = upstream_body::gather(cache, &head, &mut body).await?;
+    let whole = upstream_body::gather(cache, holder, &head, &mut body).await?;
     service.upstreams.keep(upstream);
     Ok((head, whole))
 }

@@ -7,7 +7,7 @@ use hyper::StatusCode;
 use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::http::response;
 
-use crate::cache::{Cache, CacheEvent, Digest, Gathered};
+use crate::cache::{Cache, CacheEvent, Digest, Gathered, Holder, NoRoom};
 use crate::dispatcher::http::answer::Refused;
 use crate::dispatcher::http::cached::fetch::{Gathering, gather as gather_pieces};
 use crate::dispatcher::http::head::UntilClosed;
@@ -28,6 +28,7 @@ pub(super) struct Whole {
 /// If it breaks off, is longer than may be kept, or could be a part of one.
 pub(super) async fn gather(
     cache: &Arc<Cache>,
+    holder: Holder,
     head: &response::Parts,
     body: &mut Incoming,
 ) -> Result<Whole, Refused> {
@@ -37,8 +38,6 @@ pub(super) async fn gather(
         let status = StatusCode::UNPROCESSABLE_ENTITY;
         Err(Refused { closes: false, ..Refused::with_status(Reason::TooLarge, status) })
     };
-    // As much is being gathered as may.
-    let busy = || Err(Refusal::of(Reason::QueueFull).into());
     // One that ends with its connection may be a part.
     if head.extensions.get::<UntilClosed>().is_some() {
         cache.count(CacheEvent::BrokenOff);
@@ -47,18 +46,17 @@ pub(super) async fn gather(
     if body.size_hint().lower() > longest {
         return too_long();
     }
-    match gather_pieces(cache, body, longest).await {
-        Gathering::Whole(bytes, digest) => {
-            let mut gathered = Gathered::new(cache);
-            match gathered.add(bytes.len() as u64) {
-                true => Ok(Whole { bytes, digest, _gathered: gathered }),
-                false => busy(),
-            }
-        }
-        Gathering::TooLong(pieces, _) if pieces.iter().map(Bytes::len).sum::<usize>() as u64 <= longest => {
-            busy()
-        }
+    match gather_pieces(cache, holder, body, longest).await {
+        Gathering::Whole(bytes, digest, gathered) => Ok(Whole { bytes, digest, _gathered: gathered }),
         Gathering::TooLong(..) => too_long(),
+        Gathering::NoRoom(why, ..) => {
+            cache.count(CacheEvent::NoRoom);
+            Err(Refusal::of(match why {
+                NoRoom::Tenant => Reason::Limit,
+                NoRoom::All => Reason::QueueFull,
+            })
+            .into())
+        }
         Gathering::BrokenOff => {
             cache.count(CacheEvent::BrokenOff);
             Err(Refused::lost(StatusCode::BAD_GATEWAY))

@@ -47,6 +47,14 @@ impl Work<'_> {
         Err(refusal.into())
     }
 
+    /// Counts the refusal of a body for which there is no room.
+    pub(super) fn count_no_room(&self, refused: &Refused) {
+        let reason = refused.refusal.reason;
+        if matches!(reason, Reason::Limit | Reason::QueueFull) {
+            self.asking.service.admission.count_refusal(self.asking.offer.origin.tenant, reason);
+        }
+    }
+
     /// True if the request wants what is kept, or nothing.
     pub(super) fn takes_only_kept(&self) -> bool {
         let values = self.fields.get_all(CACHE_CONTROL).into_iter();

@@ -304,3 +304,43 @@ fn one_tenant_does_not_keep_the_others_waiting() -> Result<()> {
     ensure!(many.load(Ordering::Relaxed) == 2, "half of the permits");
     Ok(())
 }
+
+#[test]
+fn slow_originals_of_one_tenant_leave_others_their_share() -> Result<()> {
+    const LEN: usize = 60_000;
+    let tenants = "[[tenant]]\nname = \"bad\"\nsources = [\"127.0.0.7\"]\nquota = \"unlimited\"\n\
+                   [[tenant]]\nname = \"good\"\nsources = [\"127.0.0.8\"]\nquota = \"unlimited\"\n";
+    // Of 4 MiB, and of few downloads at a time.
+    for (downloads, reason) in [("200", "limit"), ("4", "queue-full")] {
+        let directory = Directory::new(&format!("processed-slow-{downloads}"));
+        let origin = HttpServer::start(|head| {
+            let answer = whole(200, FRESH, &[b'x'; LEN]);
+            let is_slow = target(head).starts_with("/slow");
+            // All but its last bytes.
+            Some(if is_slow { answer[..answer.len() - 10].to_vec() } else { answer })
+        })?;
+        let more = format!(", downloads = \"{downloads}\", queue = \"8\", timeout = \"20s\"");
+        let work = |_: &str, original: &str| Some(whole(200, "", &original.as_bytes()[..10]));
+        let site = Site::with_origin(&directory, origin, &more, tenants, Box::new(work))?;
+        let mut slow = Vec::new();
+        for place in 0..90 {
+            let stream = site.gate.connect_from([127, 0, 0, 7].into())?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            let mut one = HttpClient::new(stream);
+            let line = site.line("w", &format!("/slow{place}"));
+            one.send(format!("{line} HTTP/1.1\r\nhost: test\r\n\r\n").as_bytes())?;
+            slow.push(one);
+        }
+        let refused = || Ok::<_, anyhow::Error>(site.event("no-room")? + site.event("process-refused")?);
+        wait_until("it may have all", || Ok(refused()? >= 50))?;
+        let mut good = HttpClient::new(site.gate.connect_from([127, 0, 0, 8].into())?);
+        for place in 0..10 {
+            let reply = good.ask(&site.line("w", &format!("/good{place}")), "")?;
+            ensure!(reply.status == 200, "{downloads}: {reply:?}");
+        }
+        let of_bad = site.gate.json(&["tenants", "bad"])?["tenants"][0]["refused"][reason].as_u64();
+        ensure!(of_bad >= Some(50), "{downloads}: {of_bad:?} refused for {reason}");
+        ensure!(site.gate.memory()? < 64 << 20, "{}", site.gate.memory()?);
+    }
+    Ok(())
+}
