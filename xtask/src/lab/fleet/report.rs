@@ -54,11 +54,15 @@ impl View {
         self.chart.add("Envoy", seconds, per_sec(envoy.answered));
     }
 
-    /// Prints an event, and draws it as the beginning of a phase.
-    pub(super) fn event(&mut self, seconds: f64, phase: &str, text: &str) {
+    /// Prints an event.
+    pub(super) fn event(&self, seconds: f64, text: &str) {
         println!("{seconds:>4.0} s  {text}");
+    }
+
+    /// Draws the beginning of a phase.
+    pub(super) fn phase(&mut self, seconds: f64, name: &str) {
         if seconds <= MOST_DRAWN_SECS {
-            self.chart.phases.push((seconds, phase.to_owned()));
+            self.chart.phases.push((seconds, name.to_owned()));
         }
     }
 }

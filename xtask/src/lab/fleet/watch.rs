@@ -160,7 +160,7 @@ impl Watch {
             (State::Returned { owner, started }, _) if charged[owner] > 0.0 => self.returned(owner, started),
             (state, _) => state,
         };
-        let is_urgent = matches!(self.state, State::Lost { .. } | State::Returned { .. });
+        let is_urgent = self.decided_from.is_none();
         self.look_at = now + if is_urgent { LOOK_URGENTLY_EVERY } else { SHOW_EVERY };
         Ok(())
     }
@@ -176,7 +176,7 @@ impl Watch {
             "owner {} killed: gates keep to on_lost, {share} RU/s of greedy each, until another decides",
             owners()[owner]
         );
-        self.view.event(now.as_secs_f64(), "owner killed", &text);
+        self.show(now, Some("owner killed"), &text);
         Ok(State::Lost { owner, killed, back_at: now + self.schedule.gone })
     }
 
@@ -184,14 +184,14 @@ impl Watch {
         let took = killed.elapsed();
         let [killed, by] = [owner, by].map(|owner| owners()[owner]);
         let text = format!("owner {by} decides, {:.1} s after the other was killed", took.as_secs_f64());
-        self.view.event(self.began.elapsed().as_secs_f64(), "another decides", &text);
+        self.show(self.began.elapsed(), Some("another decides"), &text);
         self.measurement.takeovers.push(Takeover { killed, by: Some(by), took });
         State::Replaced { owner, back_at }
     }
 
     fn start_again(&mut self, fleet: &mut Fleet, owner: usize) -> Result<State> {
         let text = format!("owner {} started again", owners()[owner]);
-        self.view.event(self.began.elapsed().as_secs_f64(), "started again", &text);
+        self.show(self.began.elapsed(), Some("started again"), &text);
         fleet.start_owner_again(owner)?;
         self.decided_from = None;
         Ok(State::Returned { owner, started: Instant::now() })
@@ -201,9 +201,15 @@ impl Watch {
         let now = self.began.elapsed();
         let seconds = started.elapsed().as_secs_f64();
         let text = format!("owner {} decides again, {seconds:.1} s after it had registered", owners()[owner]);
-        self.view.event(now.as_secs_f64(), "decides again", &text);
+        self.show(now, None, &text);
         self.decided_from = Some(now);
         State::Whole { kill_at: self.schedule.next(now) }
+    }
+
+    /// Prints an event, and draws it as the beginning of a phase.
+    fn show(&mut self, now: Duration, phase: Option<&str>, text: &str) {
+        self.view.event(now.as_secs_f64(), text);
+        phase.into_iter().for_each(|phase| self.view.phase(now.as_secs_f64(), phase));
     }
 
     fn measure(&mut self, now: Duration, counts: &Counts) {
