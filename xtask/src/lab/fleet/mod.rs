@@ -8,9 +8,9 @@
 //! ```
 //!
 //! - [`etcd`], [`owner`], [`envoy`]: how each is started; shared with the tests.
-//! - [`programs`]: all of them; [`limits`]: what they share; [`traffic`]: who asks for it.
-//! - [`schedule`]: when an owner is killed; [`watch`]: what happens then.
-//! - [`measurement`]: what was given out, and the claims; [`report`]: the output.
+//! - `programs`: all of them; `limits`: what they share; `traffic`: who asks for it.
+//! - `schedule`: when an owner is killed; `watch`: what happens then.
+//! - `measurement`: what was given out, and the claims; `report`: the output.
 
 pub mod envoy;
 pub mod etcd;
