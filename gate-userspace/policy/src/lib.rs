@@ -21,6 +21,7 @@ pub mod pricing;
 pub mod range;
 pub mod read_cost;
 pub mod rejection_rate;
+pub mod reservations;
 pub mod shedding;
 pub mod space_saving;
 pub mod window;

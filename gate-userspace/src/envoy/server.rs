@@ -88,6 +88,7 @@ async fn serve(
     let (send, connections) = mpsc::channel(1);
     let accepting = tokio::spawn(accept(listener, send, Arc::clone(&counters), stopped.clone()));
     let streams = Streams::new(Arc::clone(&quotas), counters, stopped.clone());
+    tokio::spawn(streams.follow_reserved());
     let requests = RateLimitServiceServer::new(Requests(quotas));
     let reports = RateLimitQuotaServiceServer::new(streams);
     let served = tonic::transport::Server::builder()

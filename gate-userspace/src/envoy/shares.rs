@@ -5,7 +5,8 @@
 //!
 //! **Rule.** The limit is divided by demand, max-min fair: whoever is asked for less than an equal share gets what it is asked for, the
 //! others divide the rest, and what nobody asks for is divided equally. With each report, its Envoy's share and those that have to shrink
-//! for it are sent anew, if they differ by a tenth or half of their time has passed.
+//! for it are sent anew, if they differ by a tenth or half of their time has passed. Where other gates share the limit, what is divided here is the
+//! part that is reserved for this gate ([`crate::policy::reservations`]); when it changes, so do the shares, without a report.
 //!
 //! **Invariants.** The shares that hold, those of Envoys that have left included until their time is over, never add up to more than the
 //! limit: a share grows only by what others no longer have. A demand has a floor, so an idle Envoy can show that it is asked
@@ -16,7 +17,8 @@ use std::collections::HashMap;
 use gate_common::token_bucket::Limits;
 use gate_common::units::{NANOS_PER_SEC, Nanos};
 
-use crate::limits::Name;
+use crate::limits::{Assigned, Name};
+use crate::policy::reservations::{FLOOR, divide};
 
 /// A stream, by a number that no other had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -28,6 +30,17 @@ pub(super) struct Usage {
     pub(super) allowed: u64,
     pub(super) denied: u64,
     pub(super) elapsed: Nanos,
+}
+
+/// The limit that is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whole {
+    /// Not known yet: nothing is sent.
+    Unknown,
+    /// There is none.
+    Unlimited,
+    /// This, or the part of it that is reserved for this gate.
+    Limited(Limits),
 }
 
 /// The message for one stream about one name.
@@ -83,12 +96,12 @@ struct Subscription {
 }
 
 impl Shares {
-    /// Takes a report over and returns what is to be sent to whom. `None` stands for no limit.
+    /// Takes a report over and returns what is to be sent to whom.
     pub(super) fn report(
         &mut self,
         stream: StreamId,
         usage: Usage,
-        limits: Option<Limits>,
+        whole: Whole,
         now: Nanos,
     ) -> Vec<(StreamId, Action)> {
         self.expire(now);
@@ -98,31 +111,54 @@ impl Shares {
             self.list.swap_remove(place);
             return vec![(stream, Action::Abandon)];
         }
-        let per_sec = limits.and_then(|limits| Some((limits, limits.rate.units_per_sec()?)));
-        let Some((limits, per_sec)) = per_sec else { return self.allow_all(place, now) };
-        let targets = self.targets(per_sec);
-        let mut actions = Vec::new();
-        // Others shrink first.
-        for (other, &target) in targets.iter().enumerate() {
-            let subscription = &self.list[other];
-            if other != place
-                && subscription.is_open
-                && differs(subscription.granted, target)
-                && target < subscription.granted
-            {
-                actions.push(self.send(other, target, limits, per_sec, now));
-            }
-        }
-        let others: u64 = (0..self.list.len())
-            .filter(|&other| other != place)
-            .fold(0, |sum, other| sum.saturating_add(self.list[other].granted));
-        let target = targets[place].min(per_sec.saturating_sub(others));
+        let limits = match whole {
+            Whole::Unknown => return Vec::new(),
+            Whole::Limited(limits) if limits.rate.units_per_sec().is_some() => limits,
+            Whole::Limited(_) | Whole::Unlimited => return self.allow_all(place, now),
+        };
+        let targets = self.targets(limits);
+        let mut actions = self.shrink(&targets, limits, Some(place), now);
+        let target = targets[place].min(self.left_by_others(place, limits));
         let subscription = &self.list[place];
         let is_old = now.saturating_sub(subscription.sent_at).0 >= subscription.ttl().0 / 2;
         if is_old || differs(subscription.granted, target) {
-            actions.push(self.send(place, target, limits, per_sec, now));
+            actions.push(self.send(place, target, limits, now));
         }
         actions
+    }
+
+    /// The limit has changed. Returns what is to be sent to whom; to those without a limit nothing before their next report.
+    pub(super) fn follow(&mut self, whole: Whole, now: Nanos) -> Vec<(StreamId, Action)> {
+        let Whole::Limited(limits) = whole else { return Vec::new() };
+        self.expire(now);
+        let targets = self.targets(limits);
+        let mut actions = self.shrink(&targets, limits, None, now);
+        for (place, &target) in targets.iter().enumerate() {
+            let subscription = &self.list[place];
+            let target = target.min(self.left_by_others(place, limits));
+            if subscription.is_open && target > subscription.granted && differs(subscription.granted, target)
+            {
+                actions.push(self.send(place, target, limits, now));
+            }
+        }
+        actions
+    }
+
+    /// The assignments as they are, of a limit of so much.
+    pub(super) fn assigned(&self, per_sec: u64, now: Nanos) -> Assigned {
+        let mut all = Assigned { wanted: 0, assigned: 0, until: now };
+        for subscription in &self.list {
+            let wanted = if subscription.is_open {
+                subscription.demand.unwrap_or(per_sec)
+            } else {
+                subscription.granted
+            };
+            all.wanted = all.wanted.saturating_add(wanted).min(per_sec);
+            all.assigned = all.assigned.saturating_add(subscription.granted);
+            let next_report = if subscription.is_open { now.saturating_add(subscription.ttl()) } else { now };
+            all.until = all.until.max(subscription.expires_at).max(next_report);
+        }
+        all
     }
 
     /// The stream has ended. Its assignment is somebody else's when its time is over.
@@ -174,44 +210,55 @@ impl Shares {
         vec![(subscription.stream, Action::AllowAll { ttl })]
     }
 
+    /// Those that have to shrink do, but for this one.
+    fn shrink(
+        &mut self,
+        targets: &[u64],
+        limits: Limits,
+        except: Option<usize>,
+        now: Nanos,
+    ) -> Vec<(StreamId, Action)> {
+        let mut actions = Vec::new();
+        for (place, &target) in targets.iter().enumerate().filter(|(place, _)| Some(*place) != except) {
+            let Subscription { is_open, granted, .. } = self.list[place];
+            if is_open && target < granted && differs(granted, target) {
+                actions.push(self.send(place, target, limits, now));
+            }
+        }
+        actions
+    }
+
+    /// The part of the limit that nobody else has.
+    fn left_by_others(&self, place: usize, limits: Limits) -> u64 {
+        let others = self.list.iter().enumerate().filter(|(other, _)| *other != place);
+        let others = others.fold(0, |sum: u64, (_, other)| sum.saturating_add(other.granted));
+        per_sec(limits).saturating_sub(others)
+    }
+
     /// The fair share of each, in thousandths of a request a second.
-    fn targets(&self, per_sec: u64) -> Vec<u64> {
-        let count = self.list.len() as u64;
-        let floor = per_sec / (FLOOR * count.max(1));
+    fn targets(&self, limits: Limits) -> Vec<u64> {
+        let floor = per_sec(limits) / (FLOOR * (self.list.len() as u64).max(1));
         let demand = |subscription: &Subscription| match subscription.demand {
             // It may still spend what it was granted.
             _ if !subscription.is_open => subscription.granted,
             Some(demand) => demand.max(floor),
             None => u64::MAX,
         };
-        let mut order: Vec<_> =
+        let mut wanted: Vec<_> =
             (0..self.list.len()).map(|place| (demand(&self.list[place]), place)).collect();
-        order.sort_unstable();
-        let mut targets = vec![0; self.list.len()];
-        let mut left = per_sec;
-        for (served, &(demand, place)) in order.iter().enumerate() {
-            let share = demand.min(left / (count - served as u64));
-            targets[place] = share;
-            left -= share;
-        }
+        let left = divide(per_sec(limits), &mut wanted);
         let open = self.list.iter().filter(|subscription| subscription.is_open).count() as u64;
         let spare = left / open.max(1);
-        for (target, subscription) in targets.iter_mut().zip(&self.list) {
-            *target += if subscription.is_open { spare } else { 0 };
+        let mut targets = vec![0; self.list.len()];
+        for (share, place) in wanted {
+            targets[place] = share + if self.list[place].is_open { spare } else { 0 };
         }
         targets
     }
 
-    fn send(
-        &mut self,
-        place: usize,
-        target: u64,
-        limits: Limits,
-        per_sec: u64,
-        now: Nanos,
-    ) -> (StreamId, Action) {
+    fn send(&mut self, place: usize, target: u64, limits: Limits, now: Nanos) -> (StreamId, Action) {
         let subscription = &mut self.list[place];
-        let tokens = tokens(target, limits, per_sec);
+        let tokens = tokens(target, limits);
         subscription.note_sent(target, now);
         (subscription.stream, Action::Assign { tokens, ttl: subscription.ttl() })
     }
@@ -251,8 +298,13 @@ fn differs(granted: u64, target: u64) -> bool {
     granted.abs_diff(target).saturating_mul(10) >= granted.max(1)
 }
 
+/// The rate of a limit, in thousandths of a request a second.
+fn per_sec(limits: Limits) -> u64 {
+    limits.rate.units_per_sec().unwrap_or(u64::MAX)
+}
+
 /// A bucket that is no faster than `rate`, in thousandths of a request a second, with that part of the limit's burst.
-fn tokens(rate: u64, limits: Limits, per_sec: u64) -> Tokens {
+fn tokens(rate: u64, limits: Limits) -> Tokens {
     let in_secs = |secs: u32| u128::from(rate) * u128::from(secs) / 1_000;
     let is_close = |secs: u32| {
         let exactly = u128::from(rate) * u128::from(secs);
@@ -261,8 +313,7 @@ fn tokens(rate: u64, limits: Limits, per_sec: u64) -> Tokens {
     let fill_secs = FILL_SECS.into_iter().find(|&secs| is_close(secs));
     let fill_secs = fill_secs.unwrap_or(*FILL_SECS.last().expect("there are some"));
     let per_fill = u32::try_from(in_secs(fill_secs)).unwrap_or(u32::MAX);
-    let burst = u128::from(limits.burst_ns) * u128::from(per_sec) / u128::from(NANOS_PER_SEC);
-    let part = burst * u128::from(rate) / u128::from(per_sec.max(1)) / 1_000;
+    let part = u128::from(limits.burst_ns) * u128::from(rate) / u128::from(NANOS_PER_SEC) / 1_000;
     let most = u32::try_from(part).unwrap_or(u32::MAX).max(u32::from(per_fill > 0));
     Tokens { most, per_fill, fill_secs }
 }
@@ -278,9 +329,6 @@ const DEFAULT_INTERVAL: Nanos = Nanos::from_secs(5);
 const LONGEST_INTERVAL: Nanos = Nanos::from_secs(60);
 const REPORTS_A_TTL: u64 = 4;
 const SHORTEST_TTL: Nanos = Nanos::from_secs(3);
-/// Every Envoy can have so small a part of an equal share, whatever it asks for.
-const FLOOR: u64 = 10;
-
 /// Subscriptions to one name, those included whose stream has ended.
 const MAX_SUBSCRIPTIONS: usize = 512;
 /// Names that somebody has a share of.
@@ -310,6 +358,11 @@ impl AllShares {
             }
         }
         Some(self.by_name.entry(name.clone()).or_default())
+    }
+
+    /// The shares of a name, if there are any.
+    pub(super) fn get_mut(&mut self, name: &Name) -> Option<&mut Shares> {
+        self.by_name.get_mut(name)
     }
 
     /// The stream leaves these names.

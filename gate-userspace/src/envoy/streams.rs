@@ -19,19 +19,19 @@ use envoy_types::pb::envoy::service::rate_limit_quota::v3::{
 use envoy_types::pb::envoy::r#type::v3::rate_limit_strategy::{BlanketRule, Strategy};
 use envoy_types::pb::envoy::r#type::v3::{RateLimitStrategy, TokenBucket};
 use envoy_types::pb::google::protobuf::{Duration, UInt32Value};
-use gate_common::token_bucket::Limits;
+use gate_common::token_bucket::{Limits, Rate};
 use gate_common::units::{NANOS_PER_SEC, Nanos};
 use tokio::sync::{mpsc, watch};
-use tokio::time::timeout;
+use tokio::time::{interval, timeout};
 use tonic::codegen::tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::counters::{Counters, Event};
 use super::decide::Quotas;
 use super::descriptor::{name_of, price};
-use super::shares::{Action, AllShares, StreamId, Tokens, Usage};
+use super::shares::{Action, AllShares, Shares, StreamId, Tokens, Usage, Whole};
 use crate::clock;
-use crate::limits::{Charge, Name};
+use crate::limits::{Charge, Name, Reserved};
 
 /// `envoy.service.rate_limit_quota.v3.RateLimitQuotaService`.
 #[derive(Debug)]
@@ -65,8 +65,23 @@ struct Open {
 
 impl Streams {
     pub(super) fn new(quotas: Arc<Quotas>, counters: Arc<Counters>, stopped: watch::Receiver<()>) -> Self {
-        let shared = Shared { quotas, counters, next: AtomicU64::new(0), state: Mutex::default() };
-        Self { shared: Arc::new(shared), stopped }
+        let shared = Arc::new(Shared { quotas, counters, next: AtomicU64::new(0), state: Mutex::default() });
+        Self { shared, stopped }
+    }
+
+    /// Sends assignments whenever other parts of limits are reserved, until the server is stopped.
+    pub(super) fn follow_reserved(&self) -> impl Future<Output = ()> + use<> {
+        let shared = Arc::clone(&self.shared);
+        let mut stopped = self.stopped.clone();
+        async move {
+            let mut looks = interval(FOLLOW_EVERY);
+            loop {
+                tokio::select! {
+                    _ = looks.tick() => shared.follow_reserved(clock::monotonic()),
+                    _ = stopped.changed() => return,
+                }
+            }
+        }
     }
 }
 
@@ -200,14 +215,16 @@ impl Shared {
             let Some(name) = self.name(&mut state, id, domain, usage.bucket_id)? else { continue };
             self.counters.count(Event::Report);
             let elapsed = usage.time_elapsed.map_or(Nanos::ZERO, nanos);
-            let limits = self.charge(&name, usage.num_requests_allowed, now);
+            self.charge(&name, usage.num_requests_allowed, now);
             let usage =
                 Usage { allowed: usage.num_requests_allowed, denied: usage.num_requests_denied, elapsed };
             let Some(shares) = state.shares.of(&name, now) else {
                 self.counters.count(Event::BucketRefused);
                 continue;
             };
-            for (to, action) in shares.report(id, usage, limits, now) {
+            for (to, action) in
+                self.divide(&name, shares, now, |shares, whole| shares.report(id, usage, whole, now))
+            {
                 actions.entry(to).or_default().push((name.clone(), action));
             }
         }
@@ -215,6 +232,51 @@ impl Shared {
             self.send(&mut state, to, actions);
         }
         Ok(())
+    }
+
+    /// Sends assignments of names of whose limits another part is reserved.
+    fn follow_reserved(&self, now: Nanos) {
+        let Some(reservations) = self.quotas.table.reservations() else { return };
+        let changed = reservations.take_changed();
+        if changed.is_empty() {
+            return;
+        }
+        let mut state = self.state();
+        let mut actions: HashMap<StreamId, Vec<(Name, Action)>> = HashMap::new();
+        for name in changed {
+            let Some(shares) = state.shares.get_mut(&name) else { continue };
+            for (to, action) in self.divide(&name, shares, now, |shares, whole| shares.follow(whole, now)) {
+                actions.entry(to).or_default().push((name.clone(), action));
+            }
+        }
+        for (to, actions) in actions {
+            self.send(&mut state, to, actions);
+        }
+    }
+
+    /// Divides a name's limit, or the part of it that is reserved for this gate.
+    fn divide(
+        &self,
+        name: &Name,
+        shares: &mut Shares,
+        now: Nanos,
+        divide: impl FnOnce(&mut Shares, Whole) -> Vec<(StreamId, Action)>,
+    ) -> Vec<(StreamId, Action)> {
+        let table = &self.quotas.table;
+        let own = table.rules().find(name).map(|rule| rule.limits);
+        let Some((reservations, own)) = table.reservations().zip(own) else {
+            let standing = table.standing(name, now);
+            let whole = standing.map_or(Whole::Unlimited, |standing| Whole::Limited(standing.limits));
+            return divide(shares, whole);
+        };
+        reservations.assign(name, |reserved| {
+            let whole = match reserved {
+                Reserved::Unknown => Whole::Unknown,
+                Reserved::Own => Whole::Limited(own),
+                Reserved::Part { per_sec, burst } => Whole::Limited(part_of(own, per_sec, burst)),
+            };
+            (divide(shares, whole), shares.assigned(own.rate.units_per_sec().unwrap_or(u64::MAX), now))
+        })
     }
 
     /// The name of a bucket, which the stream reports from now on; `None` if it is one too many.
@@ -250,15 +312,14 @@ impl Shared {
         Ok(Some(name))
     }
 
-    /// Charges what an Envoy has let through. Returns the limits that hold for the name; `None` without any.
-    fn charge(&self, name: &Name, allowed: u64, now: Nanos) -> Option<Limits> {
+    /// Charges what an Envoy has let through.
+    fn charge(&self, name: &Name, allowed: u64, now: Nanos) {
         let table = &self.quotas.table;
         let charge = Charge { name, cost: price(1), is_question: true, limits: None };
         let _ = table.charge(&[charge], now);
         if allowed > 0 {
             table.settle(name, price(allowed), now);
         }
-        table.standing(name, now).map(|standing| standing.limits)
     }
 
     fn send(&self, state: &mut State, to: StreamId, actions: Vec<(Name, Action)>) {
@@ -315,6 +376,13 @@ fn assigned(action: Action) -> Assigned {
     }
 }
 
+/// A part of a limit that gates share, within gate's own.
+fn part_of(own: Limits, per_sec: u64, burst: Nanos) -> Limits {
+    let per_sec = own.rate.units_per_sec().map_or(per_sec, |own| own.min(per_sec));
+    let rate = Rate::per_sec(per_sec.clamp(Rate::MIN_PER_SEC, Rate::MAX_PER_SEC));
+    Limits { rate, burst_ns: own.burst_ns.min(burst.0), ..own }
+}
+
 fn seconds(seconds: u64) -> Duration {
     Duration { seconds: i64::try_from(seconds).unwrap_or(i64::MAX), nanos: 0 }
 }
@@ -332,5 +400,7 @@ const MAX_STREAMS: usize = 256;
 const MAX_NAMES: usize = 1_000;
 /// Assignments that may wait to be read.
 const MAX_UNREAD: usize = 64;
+/// How often it is looked for parts that have changed: once a tick, as they do.
+const FOLLOW_EVERY: std::time::Duration = std::time::Duration::from_millis(100);
 /// A stream without a report for this long is ended.
 const SILENCE: Nanos = Nanos::from_secs(600);

@@ -1,6 +1,7 @@
 //! Gates and owners together, over connections that lose what they carry.
 
 mod moves;
+mod reserved;
 
 use std::sync::Arc;
 

@@ -3,13 +3,15 @@
 //! - `name`: a name's parts and its one spelling.
 //! - `pattern`: names in which a `*` stands for any value.
 //! - `rules`: patterns and their limits, and the one that holds for a name.
+//! - `reservations`: the names that are also assigned to Envoys, where gates share them.
 //! - `table`: the buckets of the names that are in use; `bucket` is one of them, `shard` those under one lock.
 //!
-//! Pure, but for the locks of `table`: time is an argument.
+//! Pure, but for the locks of `table` and `reservations`: time is an argument.
 
 mod bucket;
 mod name;
 mod pattern;
+mod reservations;
 mod rules;
 mod shard;
 mod table;
@@ -17,6 +19,7 @@ mod table;
 pub use bucket::{Refusal, Share, Standing};
 pub use name::{Name, NameError};
 pub use pattern::Pattern;
+pub use reservations::{Assigned, Reservations, Reserved};
 pub use rules::{Rule, Rules, Taken};
 pub use shard::{Change, Counts};
 pub use table::{Charge, Charged, Table, Totals};

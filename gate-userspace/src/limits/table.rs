@@ -21,6 +21,7 @@ use gate_common::units::{MilliRu, Nanos};
 
 use super::bucket::{Refusal, Share, Standing};
 use super::name::Name;
+use super::reservations::Reservations;
 use super::rules::Rules;
 use super::shard::{Change, Counts, Entry, Origin, Shard};
 
@@ -32,8 +33,8 @@ pub struct Table {
     hasher: RandomState,
     /// Of one shard, in bytes.
     room: usize,
-    /// True if somebody reads the counts.
-    is_reported: bool,
+    /// The names that are assigned to Envoys; `None` if nobody reads the counts.
+    reservations: Option<Reservations>,
     untracked: AtomicU64,
     evictions: AtomicU64,
 }
@@ -87,7 +88,7 @@ impl Table {
             shards: std::array::from_fn(|_| Mutex::default()),
             hasher: RandomState::new(),
             room: memory / SHARDS,
-            is_reported,
+            reservations: is_reported.then(Reservations::default),
             untracked: AtomicU64::new(0),
             evictions: AtomicU64::new(0),
         };
@@ -113,6 +114,12 @@ impl Table {
     #[must_use]
     pub fn rules(&self) -> Arc<Rules> {
         Arc::clone(&self.rules.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The names that are assigned to Envoys; `None` if no other gate shares their limits.
+    #[must_use]
+    pub const fn reservations(&self) -> Option<&Reservations> {
+        self.reservations.as_ref()
     }
 
     /// Charges all of them or, if a bucket refuses, none; the results are in their order.
@@ -235,7 +242,7 @@ impl Table {
     }
 
     fn count(&self, shard: &mut Shard, name: &Name, count: impl FnOnce(&mut Counts)) {
-        if self.is_reported {
+        if self.reservations.is_some() {
             shard.count(name, count);
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use gate_tests::fleet::Owner;
 use gate_tests::wait::wait_until;
-use gate_userspace::fleet::wire::{Hello, Introduction, Report, VERSION};
+use gate_userspace::fleet::wire::{Hello, Introduction, Report, Reservation, VERSION};
 use nix::sys::signal::Signal;
 
 use super::bare_gate::{BareGate, first, hello, next};
@@ -25,6 +25,13 @@ fn faulty() -> Vec<(Vec<Report>, &'static str)> {
         (vec![first("acme", 0), next(2, u32::MAX, 0)], "not introduced; 1 were"),
         (vec![Report { handles: vec![0, 0], ..first("acme", 0) }], "2 handles with 1 and 1 counts"),
         (vec![Report { refused: vec![], ..first("acme", 0) }], "1 handles with 1 and 0 counts"),
+        (
+            vec![Report {
+                reservations: vec![Reservation { handle: 1, ..Reservation::default() }],
+                ..first("acme", 0)
+            }],
+            "not introduced; 1 were",
+        ),
         (vec![first("", 0)], "a name that is none"),
         (vec![first("a=*", 0)], "a name that is none"),
         (

@@ -25,7 +25,7 @@ fn two_envoys_divide_a_limit_by_demand_within_two_reports() {
     let mut now = Nanos::from_secs(100);
     let mut report = |shares: &mut Shares, stream, per_sec| {
         now = now.saturating_add(Nanos::from_millis(500));
-        rates(&shares.report(stream, usage(per_sec), Some(LIMITS), now))
+        rates(&shares.report(stream, usage(per_sec), Whole::Limited(LIMITS), now))
     };
     assert_eq!(report(&mut shares, ONE, 100), [(1, 100)]);
     assert_eq!(report(&mut shares, ONE, 100), []);
@@ -41,12 +41,12 @@ fn two_envoys_divide_a_limit_by_demand_within_two_reports() {
 fn whoever_leaves_keeps_its_share_until_its_time_is_over() {
     let mut shares = Shares::default();
     let now = Nanos::from_secs(100);
-    shares.report(ONE, usage(100), Some(LIMITS), now);
-    shares.report(TWO, usage(100), Some(LIMITS), now);
+    shares.report(ONE, usage(100), Whole::Limited(LIMITS), now);
+    shares.report(TWO, usage(100), Whole::Limited(LIMITS), now);
     shares.leave(ONE);
-    assert_eq!(rates(&shares.report(TWO, usage(100), Some(LIMITS), now)), []);
+    assert_eq!(rates(&shares.report(TWO, usage(100), Whole::Limited(LIMITS), now)), []);
     let later = now.saturating_add(Nanos::from_secs(4));
-    assert_eq!(rates(&shares.report(TWO, usage(100), Some(LIMITS), later)), [(2, 100)]);
+    assert_eq!(rates(&shares.report(TWO, usage(100), Whole::Limited(LIMITS), later)), [(2, 100)]);
     shares.leave(TWO);
     assert!(!shares.is_unused(later) && shares.is_unused(later.saturating_add(Nanos::from_secs(9))));
 }
@@ -55,11 +55,11 @@ fn whoever_leaves_keeps_its_share_until_its_time_is_over() {
 fn idle_names_are_abandoned_and_unknown_ones_pass() {
     let mut shares = Shares::default();
     let now = Nanos::from_secs(100);
-    let allow = shares.report(ONE, Usage::default(), None, now);
+    let allow = shares.report(ONE, Usage::default(), Whole::Unlimited, now);
     assert!(matches!(allow[..], [(ONE, Action::AllowAll { .. })]), "{allow:?}");
-    assert_eq!(shares.report(ONE, Usage::default(), None, now), []);
+    assert_eq!(shares.report(ONE, Usage::default(), Whole::Unlimited, now), []);
     let later = now.saturating_add(IDLE);
-    assert_eq!(shares.report(ONE, Usage::default(), None, later), [(ONE, Action::Abandon)]);
+    assert_eq!(shares.report(ONE, Usage::default(), Whole::Unlimited, later), [(ONE, Action::Abandon)]);
     assert!(shares.is_unused(later));
 }
 
@@ -69,14 +69,14 @@ fn peers_that_come_and_go_take_bounded_memory() {
     let name = Name::of("shop", [("user", "x")]).unwrap();
     let now = Nanos::from_secs(100);
     for stream in (0..10_000).map(StreamId) {
-        all.of(&name, now).unwrap().report(stream, usage(100), Some(LIMITS), now);
+        all.of(&name, now).unwrap().report(stream, usage(100), Whole::Limited(LIMITS), now);
         all.leave(stream, std::iter::once(&name), now);
     }
     assert_eq!(all.by_name[&name].list.len(), MAX_SUBSCRIPTIONS);
     let other = |i: usize| Name::of("shop", [("user", i.to_string().as_str())]).unwrap();
     let has_room = |i: &usize| {
         let shares = all.of(&other(*i), now);
-        shares.map(|shares| shares.report(StreamId(1), usage(1), None, now)).is_some()
+        shares.map(|shares| shares.report(StreamId(1), usage(1), Whole::Unlimited, now)).is_some()
     };
     assert_eq!((0..MAX_NAMES + 10).filter(has_room).count(), MAX_NAMES - 1);
     // Those that nobody has any more make room.
@@ -99,10 +99,10 @@ fn tokens_are_whole_and_no_faster_than_the_rate() {
         (1, 3, 3_600),
         (0, 0, 3_600),
     ] {
-        let tokens = tokens(rate, LIMITS, 100_000);
+        let tokens = tokens(rate, LIMITS);
         assert_eq!((tokens.per_fill, tokens.fill_secs), (per_fill, fill_secs), "{rate}");
     }
-    assert_eq!(tokens(50_000, LIMITS, 100_000).most, 10);
+    assert_eq!(tokens(50_000, LIMITS).most, 10);
 }
 
 proptest! {
@@ -123,7 +123,7 @@ proptest! {
                 incarnations[envoy as usize] += 1;
                 continue;
             }
-            for (to, action) in shares.report(stream, usage(per_sec), Some(LIMITS), now) {
+            for (to, action) in shares.report(stream, usage(per_sec), Whole::Limited(LIMITS), now) {
                 match action {
                     Action::Assign { tokens, ttl } => {
                         let rate = f64::from(tokens.per_fill) / f64::from(tokens.fill_secs);

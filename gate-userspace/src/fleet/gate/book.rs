@@ -11,6 +11,7 @@
 //! **Invariants.** Pure: time is an argument. A charge is in exactly one report, which is charged once.
 
 mod owners;
+mod reserved;
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -75,11 +76,15 @@ struct Line {
     unanswered: u32,
     /// Until then what the last owner said holds, although this one has said nothing.
     kept_until: Nanos,
+    /// For Envoys; `None` if none has any of it.
+    reservation: Option<reserved::Reservation>,
 }
 
 /// The last answer of a limit's owner.
 #[derive(Clone, Copy, Debug, Default)]
 struct LastAnswer {
+    /// True if it has said anything.
+    is_known: bool,
     /// `None` if it has said nothing, or that there is no such limit.
     limit: Option<Limit>,
     limited: Option<Limited>,
@@ -148,6 +153,7 @@ impl Book {
             counted: Nanos::ZERO,
             unanswered: 0,
             kept_until: Nanos::ZERO,
+            reservation: None,
         };
         let place = match self.vacant.pop() {
             Some(place) => {
@@ -180,6 +186,7 @@ impl Book {
             && (idle.charged, idle.refused) == (0, 0)
             && idle.answer.limited.is_none()
             && idle.full_at <= now
+            && idle.reservation.is_none()
             && idle.unanswered == 0;
         if is_idle {
             let link = idle.owner.and_then(|owner| self.links.get_mut(&owner));
@@ -292,12 +299,15 @@ impl Book {
                 continue;
             }
             let has_debt = is_new && line.full_at > now;
-            if line.charged > 0 || line.refused > 0 || line.answer.limited.is_some() || has_debt {
+            let wanted = line.reservation.map(|reservation| reservation.wanted);
+            let has_part = line.answer.limited.is_some() || wanted.is_some();
+            if line.charged > 0 || line.refused > 0 || has_part || has_debt {
                 entries.push(Entry {
                     line: place as u32,
                     charged: std::mem::take(&mut line.charged),
                     refused: std::mem::take(&mut line.refused),
                     handle: line.handle,
+                    wanted,
                 });
                 introductions += usize::from(is_new);
                 line.unanswered += 1;
@@ -336,6 +346,7 @@ impl Book {
                 continue;
             }
             let per_sec = answer.per_sec[place];
+            line.answer.is_known = true;
             line.answer.limited = (per_sec > 0).then(|| Limited {
                 per_sec,
                 burst: answer.burst[place],
@@ -343,6 +354,8 @@ impl Book {
             });
             line.full_at = full_at;
         }
+        let reserving = entries.iter().filter(|entry| entry.wanted.is_some()).map(|entry| entry.line);
+        self.follow_reserved(owner, reserving, answer);
         Ok(())
     }
 }

@@ -5,7 +5,8 @@
 
 use gate_common::units::Nanos;
 
-use crate::fleet::wire::{Answer, Hello, Introduction, Report, VERSION, Welcome, pack};
+use crate::fleet::wire::{Answer, Hello, Introduction, Report, Reservation, VERSION, Welcome, pack};
+use crate::policy::reservations::Wanted;
 
 /// One line of the book in a report.
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +17,8 @@ pub(super) struct Entry {
     pub(super) refused: u64,
     /// `None` if it has to be introduced.
     pub(super) handle: Option<u32>,
+    /// For Envoys; `None` if none has any of it.
+    pub(super) wanted: Option<Wanted>,
 }
 
 /// A session with one owner.
@@ -127,6 +130,10 @@ impl Link {
         with_handles.sort_unstable_by_key(|(handle, _)| *handle);
         entries.extend(with_handles.iter().map(|(_, entry)| *entry));
         self.number += 1;
+        let reservation = |(handle, entry): &(u32, Entry)| {
+            let Wanted { wanted, assigned, lasts } = entry.wanted?;
+            Some(Reservation { handle: *handle, wanted, assigned, lasts_us: lasts.0 / 1_000 })
+        };
         let report = Report {
             hello: None,
             number: self.number,
@@ -136,6 +143,7 @@ impl Link {
             charged: entries.iter().map(|entry| entry.charged).collect(),
             refused: entries.iter().map(|entry| entry.refused).collect(),
             revision,
+            reservations: with_handles.iter().filter_map(reservation).collect(),
         };
         self.reported = now;
         self.outstanding = Some(Outstanding { report: report.clone(), entries });

@@ -12,7 +12,7 @@ use gate_common::units::Nanos;
 
 use super::book::Book;
 use super::grant::Grant;
-use crate::limits::{Name, Rules, Share, Table};
+use crate::limits::{Name, Reserved, Rules, Share, Table};
 
 /// The names in use. See the [module](self).
 #[derive(Debug)]
@@ -51,17 +51,16 @@ impl SharedNames {
     /// Brings what was counted into the book, and what may be given out from it into the buckets.
     pub fn exchange(&mut self, book: &mut Book, now: Times) {
         self.table.take_changes(now.monotonic, |change| {
-            let has_room = self.names.len() < self.most;
-            let line = match self.names.entry(change.name.clone()) {
-                Entry::Occupied(entry) => entry.get().line,
-                Entry::Vacant(entry) if has_room => {
-                    entry.insert(Shared { line: book.line(change.name), grant: None }).line
-                }
-                Entry::Vacant(_) => return,
-            };
+            let Some(line) = line(&mut self.names, self.most, book, change.name) else { return };
             let charged = change.counts.used.saturating_sub(change.counts.returned);
             book.count(line, now.gate, charged, change.counts.refused);
         });
+        if let Some(reservations) = self.table.reservations() {
+            reservations.exchange(now.monotonic, |name, wanted| {
+                let Some(line) = line(&mut self.names, self.most, book, name) else { return Reserved::Own };
+                book.reserve(line, now.gate, wanted)
+            });
+        }
         let rules = self.table.rules();
         if !Arc::ptr_eq(&rules, &self.rules) {
             self.names.values_mut().for_each(|shared| shared.grant = None);
@@ -75,6 +74,18 @@ impl SharedNames {
             }
             !book.release(shared.line, now.gate)
         });
+    }
+}
+
+/// The line of a name, made if there is none and no more than `most`.
+fn line(names: &mut HashMap<Name, Shared>, most: usize, book: &mut Book, name: &Name) -> Option<u32> {
+    let has_room = names.len() < most;
+    match names.entry(name.clone()) {
+        Entry::Occupied(entry) => Some(entry.get().line),
+        Entry::Vacant(entry) if has_room => {
+            Some(entry.insert(Shared { line: book.line(name), grant: None }).line)
+        }
+        Entry::Vacant(_) => None,
     }
 }
 

@@ -18,6 +18,7 @@ use gate_common::units::Nanos;
 use super::counters::{Counters, Event};
 use crate::limits::{Name, Rules};
 use crate::policy::fleet_share::{FleetShares, Share, Used};
+use crate::policy::reservations::Reservations;
 
 /// All accounts of an owner.
 #[derive(Debug)]
@@ -59,6 +60,8 @@ pub struct Account {
 pub struct State {
     /// The policy's.
     pub shares: FleetShares,
+    /// The parts that Envoys have.
+    pub reservations: Reservations,
     /// The limits, in thousandths of a request unit; `None` since no rule fits any more.
     pub limits: Option<Limits>,
     /// Charged in all, in thousandths of a request unit.
@@ -86,7 +89,7 @@ impl Account {
 impl State {
     fn new(limits: Limits) -> Self {
         let shares = FleetShares::new(per_sec(&limits), Nanos(limits.burst_ns));
-        Self { shares, limits: Some(limits), charged: 0, refused: 0 }
+        Self { shares, reservations: Reservations::default(), limits: Some(limits), charged: 0, refused: 0 }
     }
 
     /// Charges what a gate gave out.
@@ -94,6 +97,11 @@ impl State {
         self.charged = self.charged.saturating_add(used.charged);
         self.refused = self.refused.saturating_add(used.refused);
         self.shares.report(gate, now, used);
+    }
+
+    /// True if it holds nothing that a new one would not.
+    fn is_idle(&self, now: Nanos) -> bool {
+        self.shares.is_idle(now) && self.reservations.is_empty(now)
     }
 
     /// The share of a gate that has just reported; the whole of no limit.
@@ -187,7 +195,7 @@ impl Shard {
             let is_idle = self
                 .accounts
                 .get(&name)
-                .is_some_and(|account| Arc::strong_count(account) == 1 && account.lock().shares.is_idle(now));
+                .is_some_and(|account| Arc::strong_count(account) == 1 && account.lock().is_idle(now));
             if is_idle {
                 self.accounts.remove(&name);
                 return true;

@@ -6,9 +6,10 @@ use gate_common::units::Nanos;
 
 use super::accounts::{Account, Accounts, per_sec};
 use super::counters::{Counters, Event};
-use crate::fleet::wire::{Answer, Introduction, Limit, Report, unpack};
+use crate::fleet::wire::{Answer, Introduction, Limit, Report, Reservation, Reserved, unpack};
 use crate::limits::Name;
 use crate::policy::fleet_share::{Share, Used};
+use crate::policy::reservations::Wanted;
 
 /// A gate's session with this owner. It outlives its streams.
 #[derive(Debug)]
@@ -119,6 +120,9 @@ impl Session {
             let share = state.share(self.gate, now);
             push(&mut answer, now, share, state.shares.full_in(now));
         }
+        let reserved =
+            report.reservations.iter().filter_map(|reservation| self.reserve(now, reservation, is_new));
+        answer.reserved = reserved.collect();
         let from = if self.rules == rules && is_new { introduced_from } else { 0 };
         self.rules = rules;
         answer.limits = (from..self.handles.len() as u32).map(|handle| self.limit(handle)).collect();
@@ -148,6 +152,9 @@ impl Session {
         if unpack(&report.handles).any(|handle| handle.is_none_or(|handle| handle as usize >= introduced)) {
             return Err(Fault::Handle { introduced });
         }
+        if report.reservations.iter().any(|reservation| reservation.handle as usize >= introduced) {
+            return Err(Fault::Handle { introduced });
+        }
         let names = report.introductions.iter().take(more);
         names.map(|introduction| Name::parse(&introduction.name).map_err(Fault::Name)).collect()
     }
@@ -159,6 +166,20 @@ impl Session {
             account.lock().shares.add_debt(now, full_in);
         }
         self.handles.push(account);
+    }
+
+    /// The part that may be assigned to Envoys; `None` if there is none yet, or no limit.
+    fn reserve(&self, now: Nanos, reservation: &Reservation, is_new: bool) -> Option<Reserved> {
+        let Reservation { handle, wanted, assigned, lasts_us } = *reservation;
+        let mut state = self.handles.get(handle as usize)?.as_ref().ok()?.lock();
+        let per_sec = per_sec(&state.limits?);
+        let part = if is_new {
+            let wanted = Wanted { wanted, assigned, lasts: Nanos::from_micros(lasts_us) };
+            state.reservations.report(self.id, now, wanted, per_sec)
+        } else {
+            state.reservations.part(self.id)
+        };
+        part.map(|per_sec| Reserved { handle, per_sec })
     }
 
     /// Looks once more for the accounts of names that had none.

@@ -27,6 +27,25 @@ pub struct Report {
     /// The last change among owners and limits that the gate knows of, as etcd counts; 0 without etcd.
     #[prost(uint64, tag = "8")]
     pub revision: u64,
+    /// Of limits that are also assigned to Envoys. Their handles are among those above.
+    #[prost(message, repeated, tag = "9")]
+    pub reservations: ::prost::alloc::vec::Vec<Reservation>,
+}
+/// What a gate's Envoys give out of a limit by themselves, for longer than a share holds.
+#[allow(clippy::all)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Reservation {
+    #[prost(uint32, tag = "1")]
+    pub handle: u32,
+    /// The rate that they are asked for.
+    #[prost(uint64, tag = "2")]
+    pub wanted: u64,
+    /// The rate that they are assigned.
+    #[prost(uint64, tag = "3")]
+    pub assigned: u64,
+    /// The longest time for which that holds.
+    #[prost(uint64, tag = "4")]
+    pub lasts_us: u64,
 }
 /// Who reports.
 #[allow(clippy::all)]
@@ -86,6 +105,18 @@ pub struct Answer {
     /// The last change among owners and limits under which this was decided, as etcd counts; 0 without etcd.
     #[prost(uint64, tag = "9")]
     pub revision: u64,
+    /// What may be assigned to Envoys; nothing yet of a limit that is not among them.
+    #[prost(message, repeated, tag = "10")]
+    pub reserved: ::prost::alloc::vec::Vec<Reserved>,
+}
+/// The part of a limit that a gate may assign to its Envoys until its next report.
+#[allow(clippy::all)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Reserved {
+    #[prost(uint32, tag = "1")]
+    pub handle: u32,
+    #[prost(uint64, tag = "2")]
+    pub per_sec: u64,
 }
 /// The owner's first words.
 #[allow(clippy::all)]

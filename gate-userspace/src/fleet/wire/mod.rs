@@ -16,7 +16,7 @@ mod handles;
 pub use generated::quota_client::QuotaClient;
 pub(crate) use generated::quota_server::{Quota, QuotaServer};
 pub(crate) use generated::{Account, Counter, Gate, Share, ShowReply, ShowRequest};
-pub use generated::{Answer, Hello, Introduction, Limit, Report, Welcome};
+pub use generated::{Answer, Hello, Introduction, Limit, Report, Reservation, Reserved, Welcome};
 pub(crate) use handles::{pack, unpack};
 
 /// The version of the messages' meaning. An owner and a gate of different versions do not talk.
