@@ -1,6 +1,7 @@
 //! Debian's etcd on loopback: one member, which keeps its data in a directory for temporary files.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use anyhow::{Context as _, Result, ensure};
@@ -11,6 +12,7 @@ use xtask::lab::process::ChildProcess;
 use xtask::paths;
 
 use crate::fleet::Peer;
+use crate::http::curl;
 use crate::proxy::address;
 use crate::tls::Authority;
 
@@ -125,11 +127,27 @@ impl Etcd {
     ///
     /// If they are refused.
     pub fn apply(&self, limits: &str) -> Result<Value> {
-        let file = self.member.directory.with_extension("toml");
+        let file = PathBuf::from(format!("{}.toml", self.member.directory.display()));
         std::fs::write(&file, limits)?;
         let output = self.gate(&["apply", &file.display().to_string(), "--json"]);
         std::fs::remove_file(&file)?;
         json(&output?)
+    }
+
+    /// Puts a value to a key, as another client of etcd's would; `None` deletes the key.
+    ///
+    /// # Errors
+    ///
+    /// If it does not.
+    pub fn put(&self, key: &str, value: Option<&str>) -> Result<()> {
+        let key = base64(key)?;
+        let (path, body) = match value {
+            Some(value) => ("put", serde_json::json!({ "key": key, "value": base64(value)? })),
+            None => ("deleterange", serde_json::json!({ "key": key })),
+        };
+        let answer = curl(&["-d", &body.to_string(), &format!("{}/v3/kv/{path}", self.url())])?;
+        ensure!(answer.status == 200, "{answer:?}");
+        Ok(())
     }
 
     /// The output of `gate quota owners --json`.
@@ -148,6 +166,12 @@ impl Drop for Etcd {
         // It lies in the directory for temporary files.
         let _ = std::fs::remove_dir_all(&self.member.directory);
     }
+}
+
+fn base64(text: &str) -> Result<String> {
+    let mut command = Command::new("sh");
+    let output = command.args(["-c", "printf %s \"$0\" | base64 -w 0", text]).output()?;
+    Ok(String::from_utf8(output.stdout)?)
 }
 
 /// The document that a command has printed.

@@ -225,3 +225,42 @@ fn an_owner_stopped_past_its_lease_decides_nothing_older() -> Result<()> {
     ensure!(owner.account("acme")?.context("no account")?["charged_ru"] == 51.0);
     Ok(())
 }
+
+#[test]
+fn of_two_owners_at_one_address_the_later_one_is_in_charge() -> Result<()> {
+    let etcd = Etcd::start()?;
+    etcd.apply(LIMIT)?;
+    let owner = Owner::register(&etcd)?;
+    let revision = || etcd.owners()?["revision"].as_u64().context("no revision");
+    let connect = || -> Result<BareGate> { Ok(BareGate::connect(owner.address, hello("gate-1"))??) };
+    let before = revision()?;
+    connect()?.exchange(Report { revision: before, ..first("acme", 1_000) })??;
+    // On this machine there is no room for another one.
+    let second = Owner::register_at(owner.address, &etcd).err().map(|error| format!("{error:#}"));
+    ensure!(second.is_some_and(|said| said.contains("is another owner running?")));
+    // Elsewhere there is, by a clock of its own.
+    let key = format!("gate/owners/{}", owner.address);
+    etcd.put(&key, Some(&u64::MAX.to_string()))?;
+    let other = revision()?;
+    for known in [before, other] {
+        let report = Report { revision: known, ..next(2, 0, 50_000) };
+        let mut said = String::new();
+        // It may not have read of the other one yet when it is asked under the old revision.
+        wait_until("it does not decide", || {
+            let answer = connect()?.exchange(report.clone())?;
+            said = answer.err().map(|status| status.message().to_owned()).unwrap_or_default();
+            Ok(said.contains("another owner has registered at"))
+        })
+        .context(said)?;
+    }
+    ensure!(owner.count("undecided")? >= 2);
+    // When that one leaves, the first one registers anew.
+    etcd.put(&key, None)?;
+    wait_until("it has registered anew", || {
+        Ok(etcd.owners()?["owners"].as_array().is_some_and(|owners| owners.len() == 1))
+    })?;
+    let report = Report { revision: revision()?, ..next(2, 0, 50_000) };
+    connect()?.exchange(report)??;
+    ensure!(owner.account("acme")?.context("no account")?["charged_ru"] == 51.0);
+    Ok(())
+}

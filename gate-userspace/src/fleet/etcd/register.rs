@@ -1,4 +1,7 @@
 //! An owner's key, and the lease that it hangs on.
+//!
+//! Of two owners at one address the one that registered last is in charge: the other one finds its key on another lease, decides nothing, and
+//! registers anew when the key is gone.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -76,6 +79,12 @@ async fn stay(
             Some(id) => {
                 renew(&mut client, id).await?;
                 keeper.kept(clock::boottime());
+                if key_is_gone(&mut client, address).await? {
+                    keeper.over();
+                    let revision = put(&mut client, address, id).await?;
+                    keeper.registered(clock::boottime(), revision);
+                    tracing::warn!(%address, revision, "the key was gone: registered anew");
+                }
             }
         }
         *is_new = false;
@@ -88,10 +97,19 @@ async fn stay(
 async fn enter(client: &mut Client, address: SocketAddr) -> Result<(i64, u64), Error> {
     let ttl = LEASE.0.div_ceil(1_000_000_000).cast_signed();
     let lease = within(client.lease_grant(ttl, None)).await?.id();
+    Ok((lease, put(client, address, lease).await?))
+}
+
+/// Puts the key on a lease, in the place of one that is there. Returns the revision.
+async fn put(client: &mut Client, address: SocketAddr, lease: i64) -> Result<u64, Error> {
     let since = (clock::unix_millis() / 1_000).to_string();
     let options = PutOptions::new().with_lease(lease);
     let put = within(client.put(of_owner(address), since, Some(options))).await?;
-    Ok((lease, put.header().ok_or(Error::NoRevision)?.revision().cast_unsigned()))
+    Ok(put.header().ok_or(Error::NoRevision)?.revision().cast_unsigned())
+}
+
+async fn key_is_gone(client: &mut Client, address: SocketAddr) -> Result<bool, Error> {
+    Ok(within(client.get(of_owner(address), None)).await?.kvs().is_empty())
 }
 
 async fn renew(client: &mut Client, lease: i64) -> Result<(), Error> {

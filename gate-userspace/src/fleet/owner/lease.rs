@@ -46,7 +46,7 @@ pub struct LeaseKeeper {
 }
 
 /// Why an owner does not decide.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Undecided {
     /// The owner does not know whether its lease is alive.
     #[error("this owner has not heard of its lease for too long")]
@@ -57,6 +57,14 @@ pub enum Undecided {
     /// There is no such owner.
     #[error("this is no owner at revision {0}")]
     NoOwner(u64),
+    /// Another one has registered since, at the same address.
+    #[error("another owner has registered at {address}, at revision {revision}: this one decides nothing")]
+    Displaced {
+        /// The address of both.
+        address: String,
+        /// When it did.
+        revision: u64,
+    },
     /// The gate knows it from before it registered anew.
     #[error("a report under revision {reported}: this owner has registered anew at {registered}")]
     Old {
@@ -96,6 +104,10 @@ impl Lease {
         let view = self.membership.catch_up(reported, PATIENCE).await;
         let view = view.ok_or(Undecided::Behind(reported))?;
         match view.member(&self.address) {
+            Some(member) if member.revision > registered => {
+                let address = self.address.clone();
+                Err(Undecided::Displaced { address, revision: member.revision })
+            }
             Some(_) => Ok(view.revision),
             None => Err(Undecided::NoOwner(view.revision)),
         }
@@ -215,6 +227,20 @@ mod tests {
         });
         assert_eq!(decided, Err(Undecided::Old { reported: 5, registered: 8 }));
         assert_eq!(lease.check(8).await, Ok(8));
+    }
+
+    #[tokio::test]
+    async fn of_two_owners_at_one_address_the_later_one_decides() {
+        let (lease, mut keeper, source) = registered();
+        let address = ADDRESS.parse().unwrap();
+        publish(&source, 7, &[address]);
+        let displaced = Undecided::Displaced { address: ADDRESS.to_owned(), revision: 7 };
+        assert_eq!(lease.check(5).await, Err(displaced.clone()));
+        assert_eq!(lease.check(7).await, Err(displaced));
+        keeper.begin(ago(10));
+        keeper.registered(ago(0), 9);
+        publish(&source, 9, &[address]);
+        assert_eq!(lease.check(9).await, Ok(9));
     }
 
     #[tokio::test]
