@@ -184,6 +184,18 @@ impl FleetShares {
         }
     }
 
+    /// Forgets all gates, which report elsewhere.
+    pub fn release_all(&mut self) {
+        self.gates.clear();
+        (self.granted, self.total) = (0.0, Demand::default());
+    }
+
+    /// True if it knows no gate.
+    #[must_use]
+    pub fn is_released(&self) -> bool {
+        self.gates.is_empty()
+    }
+
     fn place(&self, gate: u32) -> Result<usize, usize> {
         self.gates.binary_search_by_key(&gate, |gate| gate.number)
     }

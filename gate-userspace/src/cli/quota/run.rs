@@ -4,6 +4,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use rustls::ServerConfig;
@@ -11,6 +12,7 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
+use tokio::time::sleep;
 use tonic::transport::ClientTlsConfig;
 
 use crate::certificates::Credentials;
@@ -180,6 +182,7 @@ async fn keep_place(
         }
     }
     limits.follow(&membership, &accounts);
+    let releasing = release_moved(address, membership.clone(), &accounts);
     let following = async {
         loop {
             membership.changed().await;
@@ -189,6 +192,19 @@ async fn keep_place(
     tokio::select! {
         () = etcd::register(members, address, keeper, left) => {}
         () = following => {}
+        () = releasing => {}
+    }
+}
+
+/// Releases what other owners have taken over, once no gate reports it here any more.
+async fn release_moved(address: SocketAddr, mut membership: Membership, accounts: &Accounts) {
+    let address = address.to_string();
+    loop {
+        membership.changed().await;
+        sleep(MOVED).await;
+        let view = membership.view();
+        accounts
+            .release_moved(|name| view.owner_of(name.as_str()).is_none_or(|owner| owner.address == address));
     }
 }
 
@@ -217,5 +233,7 @@ impl LimitsInForce {
     }
 }
 
+/// How long gates may take to follow a change among the owners: several ticks.
+const MOVED: Duration = Duration::from_secs(1);
 /// Standard streams, the runtime's and the listening socket.
 const OWN_DESCRIPTORS: u64 = 64;

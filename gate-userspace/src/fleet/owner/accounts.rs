@@ -171,6 +171,17 @@ impl Accounts {
         Ok(account)
     }
 
+    /// Gives back what gates were granted of names that have moved to other owners: they report those there. Should a name come back, a gate
+    /// that nobody asks for it any more would have its grant for good.
+    pub fn release_moved(&self, is_own: impl Fn(&Name) -> bool) {
+        for account in self.all() {
+            let mut state = account.lock();
+            if !state.shares.is_released() && !is_own(&account.name) {
+                state.shares.release_all();
+            }
+        }
+    }
+
     /// All accounts, in no order.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<Account>> {

@@ -3,6 +3,7 @@
 use super::*;
 use crate::fleet::gate::book::Changes;
 use crate::fleet::rendezvous::owner_of;
+use crate::policy::fleet_share::Used;
 
 fn follow(book: &mut Book, now: Nanos, owners: &[&str], revision: u64) -> Changes {
     let owners: Vec<String> = owners.iter().map(|&owner| owner.to_owned()).collect();
@@ -136,4 +137,27 @@ fn what_an_old_owner_says_late_is_said_of_no_other_name() {
     assert!(!late.limits.is_empty());
     book.answer(0, at(70_000), &late).unwrap();
     assert_eq!(book.grant(line, at(70_000)), None);
+}
+
+#[test]
+fn a_limit_that_comes_back_owes_nothing_to_gates_that_moved_on() {
+    let owner = Owner::new();
+    let account = owner.accounts.account(at(0), &name("acme")).unwrap();
+    let share = |gate, millis| {
+        let mut state = account.lock();
+        state.report(gate, at(millis), Used { within: TICK, charged: 200_000, refused: 100_000 });
+        state.share(gate, at(millis))
+    };
+    let granted =
+        |gate| account.lock().shares.gates(at(0)).find(|(number, ..)| *number == gate).map(|(.., part)| part);
+    share(1, 0);
+    share(1, 100);
+    assert_eq!(granted(1), Some(1.0));
+    owner.accounts.release_moved(|_| true);
+    share(2, 200);
+    assert_eq!(granted(2), Some(0.0), "the first has all of it");
+    // It is another owner's meanwhile, to whom the first gate says that it needs it no longer.
+    owner.accounts.release_moved(|name| name.as_str() != "acme");
+    share(2, 300);
+    assert_eq!((granted(1), granted(2)), (None, Some(1.0)));
 }
