@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
+use gate_userspace::fleet::membership::{Member, View};
 use serde_json::Value;
 use xtask::lab::fleet::owner;
 use xtask::lab::process::ChildProcess;
@@ -215,4 +216,13 @@ impl Peer {
 pub fn section(owners: &[&Owner], name: &str) -> String {
     let owners: Vec<String> = owners.iter().map(|owner| format!("{:?}", owner.address.to_string())).collect();
     format!("[fleet]\nowners = [{}]\nname = {name:?}\n", owners.join(", "))
+}
+
+/// So many names that begin so and that one of these owners owns.
+#[must_use]
+pub fn names_owned_by(owner: SocketAddr, owners: &[SocketAddr], prefix: &str, count: usize) -> Vec<String> {
+    let member = |owner: &SocketAddr| Member { address: owner.to_string(), since: 0, revision: 0 };
+    let view = View { owners: owners.iter().map(member).collect(), ..View::default() };
+    let is_owned = |name: &String| view.owner_of(name) == Some(&member(&owner));
+    (0..).map(|number| format!("{prefix}-{number}")).filter(is_owned).take(count).collect()
 }

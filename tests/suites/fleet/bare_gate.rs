@@ -70,6 +70,12 @@ impl BareGate {
         Ok(self.runtime.block_on(self.reports.send(report))?)
     }
 
+    /// True if a report is taken from it in this time, though it does not read what it is answered.
+    pub(crate) fn send_within(&mut self, report: Report, time: Duration) -> Result<bool> {
+        let sent = self.runtime.block_on(async { timeout(time, self.reports.send(report)).await });
+        Ok(matches!(sent, Ok(Ok(()))))
+    }
+
     /// Goes on for this time, and closes its connection whatever is under way.
     pub(crate) fn leave_in(self, time: Duration) {
         self.runtime.block_on(async { tokio::time::sleep(time).await });

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use gate_tests::fleet::Owner;
+use gate_tests::proxy::address;
 use gate_tests::wait::wait_until;
 use gate_userspace::fleet::wire::{Hello, Introduction, Report, Reservation, VERSION};
 use nix::sys::signal::Signal;
@@ -149,4 +150,74 @@ fn an_owner_outlives_gates_that_leave_while_it_answers() -> Result<()> {
     let ignored = u64::from_str_radix(ignored.trim(), 16)?;
     ensure!(ignored & 1 << (Signal::SIGPIPE as i32 - 1) != 0, "SIGPIPE ends it");
     Ok(())
+}
+
+/// The first report of so many names of users, each of which has used this much.
+fn users(count: usize, charged: u64) -> Report {
+    let name = |place| Introduction { name: format!("shop/user={place}"), full_in_us: 0 };
+    let mut handles = vec![1; count];
+    handles[0] = 0;
+    Report {
+        introductions: (0..count).map(name).collect(),
+        handles,
+        charged: vec![charged; count],
+        refused: vec![0; count],
+        ..next(1, 0, 0)
+    }
+}
+
+#[test]
+fn names_beyond_an_owners_memory_count_nowhere_else() -> Result<()> {
+    const NAMES: usize = 4_000;
+    const ROOM: usize = (1 << 20) / 512;
+    let users_limit = "[[limit]]\nname = \"shop/user=*\"\nquota = \"10 RU/s\"\n";
+    let owner = Owner::start_with(address(), "memory = \"1MiB\"\n", &format!("{LIMIT}{users_limit}"))?;
+    let mut neighbour = BareGate::connect(owner.address, hello("gate-1"))??;
+    neighbour.exchange(first("globex", 1_000))??;
+    let mut gate = BareGate::connect(owner.address, hello("gate-2"))??;
+    let answer = gate.exchange(users(NAMES, 5_000))??;
+    let without = answer.limits.iter().filter(|limit| limit.per_sec == 0).count();
+    // Names are spread over as many parts as there are cores.
+    ensure!((NAMES - ROOM - 200..NAMES - ROOM / 2).contains(&without), "{without}");
+    ensure!(owner.count("name-without-room")? as usize == without);
+    // They are answered as those that no rule fits are, and nobody else notices.
+    for (limit, per_sec) in answer.limits.iter().zip(&answer.per_sec) {
+        ensure!((limit.per_sec == 0) == (*per_sec == 0), "{limit:?}: {per_sec}");
+    }
+    ensure!(neighbour.exchange(next(2, 0, 1_000))??.per_sec == [0]);
+    ensure!(owner.account("globex")?.context("no account")?["charged_ru"] == 2.0);
+    let unknown = neighbour.exchange(Report {
+        introductions: vec![Introduction { name: "initech".to_owned(), full_in_us: u64::MAX }],
+        ..next(3, 1, u64::MAX)
+    })??;
+    ensure!((unknown.per_sec[0], unknown.limits[0].per_sec) == (0, 0), "{unknown:?}");
+    ensure!(owner.count("name-without-rule")? == 1);
+    Ok(())
+}
+
+#[test]
+fn a_gate_that_never_reads_its_answers_is_let_go_alone() -> Result<()> {
+    let owner = Owner::start(LIMIT)?;
+    let mut neighbour = BareGate::connect(owner.address, hello("gate-1"))??;
+    neighbour.exchange(first("globex", 1_000))??;
+    let mut gate = BareGate::connect(owner.address, hello("gate-2"))??;
+    let report = users(100_000, 1);
+    let mut number = 0;
+    let mut taken = true;
+    while taken && number < 100 {
+        number += 1;
+        let introductions = if number == 1 { report.introductions.clone() } else { Vec::new() };
+        let report = Report { number, introductions, ..report.clone() };
+        taken = gate.send_within(report, Duration::from_millis(300))?;
+    }
+    ensure!(!taken, "{number} reports were taken, whose answers nobody reads");
+    let mut next_number = 1;
+    wait_until("it is let go", || {
+        // It answers pings meanwhile, and nothing else.
+        gate.send_within(Report::default(), Duration::from_millis(100))?;
+        next_number += 1;
+        ensure!(neighbour.exchange(next(next_number, 0, 1_000))??.per_sec == [0]);
+        Ok(owner.count("unread")? == 1)
+    })?;
+    wait_until("its name is free", || Ok(owner.gates()? == 1))
 }
