@@ -12,7 +12,7 @@ use gate_userspace::limits::{Name, Pattern, Rule, Rules};
 use prost::Message as _;
 
 /// Reports of a gate, each after its length in two bytes: what does not hold together changes nothing, what does is charged once,
-/// and each answer has a column for each count.
+/// and each answer has a number for each count, or none.
 pub(crate) fn reports(data: &[u8]) {
     let counters = Arc::new(Counters::default());
     let accounts = Accounts::new(rules(&["acme", "shop/user=*"]), 8, 2, Arc::clone(&counters));
@@ -27,14 +27,12 @@ pub(crate) fn reports(data: &[u8]) {
             Ok(answer) => {
                 let entries = report.handles.len();
                 assert_eq!(answer.number, report.number);
-                assert!(
-                    [&answer.per_sec, &answer.burst, &answer.reject_for_us, &answer.full_in_us]
-                        .iter()
-                        .all(|column| column.len() == entries)
-                );
+                let columns = [&answer.per_sec, &answer.burst_ru, &answer.full_in_ms];
+                assert!(columns.iter().all(|column| column.is_empty() || column.len() == entries));
                 assert!(answer.limits.iter().all(|limit| (limit.handle as usize) < session.names()));
-                assert!(answer.full_in_us.iter().all(|&full_in| full_in <= 3_600_000_000));
+                assert!(answer.full_in_ms.iter().all(|&full_in| full_in <= 3_600_000));
                 let most = report.charged.iter().fold(0_u64, |sum, &charged| sum.saturating_add(charged));
+                let most = most.saturating_mul(report.unit.max(1));
                 assert!(charged(&accounts) <= before.2.saturating_add(if is_new { most } else { 0 }));
                 // Once more, unchanged: nothing is charged.
                 let after = charged(&accounts);

@@ -259,9 +259,8 @@ impl FleetShares {
         let factor = 1.0 + level / CORRECTION.0 as f64;
         let per_sec = self.per_sec as f64 * proportion * factor.max(0.0) * self.boost;
         let burst = self.per_sec as f64 * proportion * fraction(self.burst, Nanos::from_secs(1));
-        let debt = self.burst.saturating_add(CORRECTION);
         Share::Part {
-            reject_until: self.full_at.saturating_sub(debt),
+            reject_until: reject_until(self.full_at, self.burst),
             per_sec: (per_sec as u64).max(1),
             burst: (burst as u64).max(LEAST_BURST.0.into()),
         }
@@ -287,6 +286,12 @@ impl FleetShares {
         let time = u128::from(cost) * u128::from(NANOS_PER_SEC) / u128::from(self.per_sec);
         Nanos(u64::try_from(time).unwrap_or(u64::MAX))
     }
+}
+
+/// The moment before which a gate with a part gives out nothing, as its rate would be zero, by when a bucket of this burst is full.
+#[must_use]
+pub fn reject_until(full_at: Nanos, burst: Nanos) -> Nanos {
+    full_at.saturating_sub(burst.saturating_add(CORRECTION))
 }
 
 fn fraction(part: Nanos, of: Nanos) -> f64 {

@@ -1,5 +1,6 @@
 //! Gates and owners together, over connections that lose what they carry.
 
+mod messages;
 mod moves;
 mod reserved;
 
@@ -16,6 +17,7 @@ use super::owner::counters::{Counters, Event};
 use super::owner::session::{Fault, Session};
 use super::wire::{Answer, Introduction, Report, Welcome};
 use crate::limits::{Name, Pattern, Rule, Rules};
+use crate::policy::fleet_share::Share;
 
 mod names;
 
@@ -227,6 +229,7 @@ fn what_does_not_hold_together_changes_nothing() {
         (report(0, &[], &[]), Fault::Number { number: 0, charged: 1 }),
         (report(3, &[], &[]), Fault::Number { number: 3, charged: 1 }),
         (report(2, &[0, 1], &[7]), Fault::Columns { handles: 2, charged: 1, refused: 1 }),
+        (report(2, &[], &[7]), Fault::Columns { handles: 0, charged: 1, refused: 1 }),
         (report(2, &[1], &[7]), Fault::Handle { introduced: 1 }),
         (report(2, &[0, 0], &[7, 7]), Fault::Handle { introduced: 1 }),
     ] {
@@ -236,7 +239,7 @@ fn what_does_not_hold_together_changes_nothing() {
     assert_eq!((owner.charged("acme"), owner.session.charged), ((7, 0), 1));
     // Counts at the end of their range.
     owner.take(at(200), &report(2, &[0], &[u64::MAX])).unwrap();
-    owner.take(at(300), &report(3, &[0], &[u64::MAX])).unwrap();
+    owner.take(at(300), &Report { unit: u64::MAX, ..report(3, &[0], &[u64::MAX]) }).unwrap();
     assert_eq!(owner.charged("acme").0, u64::MAX);
 }
 

@@ -19,8 +19,9 @@ use gate_common::units::{MilliRu, Nanos};
 
 use super::grant::{Grant, scaled};
 use super::link::{Entry, Link, Unfit};
-use crate::fleet::wire::{Answer, Introduction, Limit, Report, Welcome};
+use crate::fleet::wire::{Answer, Introduction, Limit, Report, Welcome, value};
 use crate::limits::Name;
+use crate::policy::fleet_share::{LONGEST_DEBT, reject_until};
 
 /// The quota of a limit whose owner is lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -338,19 +339,20 @@ impl Book {
         }
         for (place, entry) in entries.iter().enumerate() {
             let Some(line) = self.lines.get_mut(entry.line as usize) else { continue };
-            let in_micros = |micros: u64| now.saturating_add(Nanos::from_micros(micros.min(MOST_US)));
-            let full_at = in_micros(answer.full_in_us[place]);
+            let full_in = Nanos::from_millis(value(&answer.full_in_ms, place)).min(LONGEST_DEBT);
+            let full_at = now.saturating_add(full_in);
             line.unanswered = line.unanswered.saturating_sub(1);
             if line.owner != Some(owner) {
                 line.full_at = line.full_at.max(full_at);
                 continue;
             }
-            let per_sec = answer.per_sec[place];
+            let per_sec = value(&answer.per_sec, place);
+            let burst_us = line.answer.limit.map_or(0, |limit| limit.burst_us);
             line.answer.is_known = true;
             line.answer.limited = (per_sec > 0).then(|| Limited {
                 per_sec,
-                burst: answer.burst[place],
-                reject_until: in_micros(answer.reject_for_us[place]),
+                burst: value(&answer.burst_ru, place).saturating_mul(MilliRu::ONE_RU.0.into()),
+                reject_until: reject_until(full_at, Nanos::from_micros(burst_us)),
             });
             line.full_at = full_at;
         }
@@ -368,5 +370,3 @@ pub const KEPT: u64 = 3;
 /// is in the next one.
 const MOST_ENTRIES: usize = 100_000;
 const MOST_INTRODUCTIONS: usize = 16_384;
-/// The longest time that an owner is believed: an hour.
-const MOST_US: u64 = 3_600_000_000;

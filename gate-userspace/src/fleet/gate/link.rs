@@ -5,7 +5,9 @@
 
 use gate_common::units::Nanos;
 
-use crate::fleet::wire::{Answer, Hello, Introduction, Report, Reservation, VERSION, Welcome, pack};
+use crate::fleet::wire::{
+    Answer, Hello, Introduction, Report, Reservation, VERSION, Welcome, column, common_unit, fits, pack,
+};
 use crate::policy::reservations::Wanted;
 
 /// One line of the book in a report.
@@ -134,16 +136,18 @@ impl Link {
             let Wanted { wanted, assigned, lasts } = entry.wanted?;
             Some(Reservation { handle: *handle, wanted, assigned, lasts_us: lasts.0 / 1_000 })
         };
+        let unit = common_unit(entries.iter().flat_map(|entry| [entry.charged, entry.refused]));
         let report = Report {
             hello: None,
             number: self.number,
             within_us: now.saturating_sub(self.reported).0 / 1_000,
             introductions,
             handles: pack(with_handles.iter().map(|(handle, _)| *handle)),
-            charged: entries.iter().map(|entry| entry.charged).collect(),
-            refused: entries.iter().map(|entry| entry.refused).collect(),
+            charged: column(entries.iter().map(|entry| entry.charged / unit)),
+            refused: column(entries.iter().map(|entry| entry.refused / unit)),
             revision,
             reservations: with_handles.iter().filter_map(reservation).collect(),
+            unit,
         };
         self.reported = now;
         self.outstanding = Some(Outstanding { report: report.clone(), entries });
@@ -158,9 +162,8 @@ impl Link {
     pub(super) fn answer(&mut self, now: Nanos, answer: &Answer) -> Result<Vec<Entry>, Unfit> {
         let outstanding = self.outstanding.take_if(|outstanding| {
             let len = outstanding.entries.len();
-            let columns = [&answer.per_sec, &answer.burst, &answer.reject_for_us, &answer.full_in_us];
-            outstanding.report.number == answer.number
-                && columns.into_iter().all(|column| column.len() == len)
+            let columns = [&answer.per_sec, &answer.burst_ru, &answer.full_in_ms];
+            outstanding.report.number == answer.number && columns.into_iter().all(|column| fits(column, len))
         });
         let outstanding = outstanding.ok_or(Unfit)?;
         self.answered = Some(now);

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use gate_common::units::Nanos;
+use gate_common::units::{MilliRu, Nanos};
 
 use super::accounts::{Account, Accounts, per_sec};
 use super::counters::{Counters, Event};
-use crate::fleet::wire::{Answer, Introduction, Limit, Report, Reservation, Reserved, unpack};
+use crate::fleet::wire::{
+    Answer, Introduction, Limit, Report, Reservation, Reserved, column, fits, unpack, value,
+};
 use crate::limits::Name;
 use crate::policy::fleet_share::{Share, Used};
 use crate::policy::reservations::Wanted;
@@ -104,22 +106,24 @@ impl Session {
             self.charged = report.number;
         }
         counters.count(if is_new { Event::Report } else { Event::Repeated });
-        let mut answer = Answer { number: report.number, ..Answer::default() };
         let within = Nanos::from_micros(report.within_us.min(MOST_WITHIN_US));
-        let used = report.charged.iter().zip(&report.refused);
-        for (handle, (&charged, &refused)) in unpack(&report.handles).zip(used) {
+        let mut shares = Vec::with_capacity(report.handles.len());
+        for (place, handle) in unpack(&report.handles).enumerate() {
             let account = handle.and_then(|handle| self.handles.get(handle as usize)?.as_ref().ok());
             let Some(account) = account else {
-                push(&mut answer, now, Share::Whole, Nanos::ZERO);
+                shares.push((Share::Whole, Nanos::ZERO));
                 continue;
             };
             let mut state = account.lock();
             if is_new {
-                state.report(self.gate, now, Used { within, charged, refused });
+                let amount = |column| value(column, place).saturating_mul(report.unit.max(1));
+                let used =
+                    Used { within, charged: amount(&report.charged), refused: amount(&report.refused) };
+                state.report(self.gate, now, used);
             }
-            let share = state.share(self.gate, now);
-            push(&mut answer, now, share, state.shares.full_in(now));
+            shares.push((state.share(self.gate, now), state.shares.full_in(now)));
         }
+        let mut answer = answer(report.number, &shares);
         let reserved =
             report.reservations.iter().filter_map(|reservation| self.reserve(now, reservation, is_new));
         answer.reserved = reserved.collect();
@@ -141,7 +145,7 @@ impl Session {
         let handles = report.handles.len();
         let charged = report.charged.len();
         let refused = report.refused.len();
-        if charged != handles || refused != handles {
+        if !fits(&report.charged, handles) || !fits(&report.refused, handles) {
             return Err(Fault::Columns { handles, charged, refused });
         }
         let more = if is_new { report.introductions.len() } else { 0 };
@@ -207,15 +211,21 @@ impl Session {
     }
 }
 
-fn push(answer: &mut Answer, now: Nanos, share: Share, full_in: Nanos) {
-    let (per_sec, burst, reject_for) = match share {
-        Share::Whole => (0, 0, Nanos::ZERO),
-        Share::Part { reject_until, per_sec, burst } => (per_sec, burst, reject_until.saturating_sub(now)),
+/// The answer to a report: each handle's share, and the time until its bucket is full.
+fn answer(number: u64, shares: &[(Share, Nanos)]) -> Answer {
+    let part = |of: fn(u64, u64) -> u64| {
+        column(shares.iter().map(|(share, _)| match share {
+            Share::Whole => 0,
+            Share::Part { per_sec, burst, .. } => of(*per_sec, *burst),
+        }))
     };
-    answer.per_sec.push(per_sec);
-    answer.burst.push(burst);
-    answer.reject_for_us.push(reject_for.0.div_ceil(1_000));
-    answer.full_in_us.push(full_in.0.div_ceil(1_000));
+    Answer {
+        number,
+        per_sec: part(|per_sec, _| per_sec),
+        burst_ru: part(|_, burst| burst.div_ceil(MilliRu::ONE_RU.0.into())),
+        full_in_ms: column(shares.iter().map(|(_, full_in)| full_in.0.div_ceil(1_000_000))),
+        ..Answer::default()
+    }
 }
 
 /// The most names of one session.

@@ -18,17 +18,20 @@ pub struct Report {
     /// Handles in ascending order: each as its distance from the last one, the first as it is.
     #[prost(uint32, repeated, tag = "5")]
     pub handles: ::prost::alloc::vec::Vec<u32>,
-    /// Charged, one for each handle.
+    /// A column: charged, in so many units.
     #[prost(uint64, repeated, tag = "6")]
     pub charged: ::prost::alloc::vec::Vec<u64>,
-    /// Refused for the sake of this limit, one for each handle.
+    /// A column: refused for the sake of this limit, in so many units.
     #[prost(uint64, repeated, tag = "7")]
     pub refused: ::prost::alloc::vec::Vec<u64>,
     /// The last change among owners and limits that the gate knows of, as etcd counts; 0 without etcd.
     #[prost(uint64, tag = "8")]
     pub revision: u64,
+    /// The unit of the two columns; 0 stands for 1.
+    #[prost(uint64, tag = "9")]
+    pub unit: u64,
     /// Of limits that are also assigned to Envoys. Their handles are among those above.
-    #[prost(message, repeated, tag = "9")]
+    #[prost(message, repeated, tag = "10")]
     pub reservations: ::prost::alloc::vec::Vec<Reservation>,
 }
 /// What a gate's Envoys give out of a limit by themselves, for longer than a share holds.
@@ -87,26 +90,24 @@ pub struct Answer {
     /// How many gates report to this owner, or did so lately.
     #[prost(uint32, tag = "3")]
     pub gates: u32,
-    /// One for each handle of the report, in its order: the rate of the gate's share, 0 for the whole limit.
+    /// A column: the rate of the gate's share, 0 for the whole limit.
     #[prost(uint64, repeated, tag = "4")]
     pub per_sec: ::prost::alloc::vec::Vec<u64>,
-    /// The burst of the share.
+    /// A column: the burst of the share in request units, rounded up.
     #[prost(uint64, repeated, tag = "5")]
-    pub burst: ::prost::alloc::vec::Vec<u64>,
-    /// Everything is refused for so long.
+    pub burst_ru: ::prost::alloc::vec::Vec<u64>,
+    /// A column: the time until the bucket is full in milliseconds, rounded up. A gate with a share refuses everything as long as
+    /// that is longer than the limit's burst and 200 ms.
     #[prost(uint64, repeated, tag = "6")]
-    pub reject_for_us: ::prost::alloc::vec::Vec<u64>,
-    /// The time until the bucket is full.
-    #[prost(uint64, repeated, tag = "7")]
-    pub full_in_us: ::prost::alloc::vec::Vec<u64>,
+    pub full_in_ms: ::prost::alloc::vec::Vec<u64>,
     /// Limits of handles that the gate does not know yet, or that have changed.
-    #[prost(message, repeated, tag = "8")]
+    #[prost(message, repeated, tag = "7")]
     pub limits: ::prost::alloc::vec::Vec<Limit>,
     /// The last change among owners and limits under which this was decided, as etcd counts; 0 without etcd.
-    #[prost(uint64, tag = "9")]
+    #[prost(uint64, tag = "8")]
     pub revision: u64,
     /// What may be assigned to Envoys; nothing yet of a limit that is not among them.
-    #[prost(message, repeated, tag = "10")]
+    #[prost(message, repeated, tag = "9")]
     pub reserved: ::prost::alloc::vec::Vec<Reserved>,
 }
 /// The part of a limit that a gate may assign to its Envoys until its next report.

@@ -11,8 +11,11 @@
 )]
 #[rustfmt::skip]
 mod generated;
+mod columns;
 mod handles;
 
+pub use columns::{column, common_unit};
+pub(crate) use columns::{fits, value};
 pub use generated::quota_client::QuotaClient;
 pub(crate) use generated::quota_server::{Quota, QuotaServer};
 pub(crate) use generated::{Account, Counter, Gate, Share, ShowReply, ShowRequest};
@@ -20,6 +23,6 @@ pub use generated::{Answer, Hello, Introduction, Limit, Report, Reservation, Res
 pub(crate) use handles::{pack, unpack};
 
 /// The version of the messages' meaning. An owner and a gate of different versions do not talk.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// The largest message that is read, in bytes: some 10^5 names at once.
 pub(crate) const MAX_MESSAGE: usize = 8 << 20;
