@@ -25,6 +25,7 @@ pub mod rng;
 pub mod schema;
 pub mod store;
 pub mod system;
+pub mod ticking;
 pub mod tls;
 pub mod wait;
 pub mod world;

@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use gate_userspace::fleet::wire::{Answer, Hello, Introduction, QuotaClient, Report, VERSION};
+use gate_userspace::fleet::wire::{
+    Answer, Hello, Introduction, QuotaClient, Report, VERSION, column, common_unit,
+};
 use prost::Message as _;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
@@ -25,18 +27,28 @@ struct Gate {
     answers: Streaming<Answer>,
     number: u64,
     names: usize,
+    amounts: Amounts,
     /// The last report without names, and its answer.
     bytes: [usize; 2],
 }
 
+/// The amounts of which gates report.
+#[derive(Clone, Copy)]
+pub(super) struct Amounts {
+    /// Requests that are refused for each that is charged.
+    pub(super) refused: u64,
+    /// The price that the bytes of a request add, at most, in thousandths of a request unit.
+    pub(super) bytes: u64,
+}
+
 impl Gates {
     /// Connects them.
-    pub(super) fn connect(owner: SocketAddr, count: usize, names: usize) -> Result<Self> {
+    pub(super) fn connect(owner: SocketAddr, count: usize, names: usize, amounts: Amounts) -> Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let gates = runtime.block_on(async {
             let mut gates = Vec::new();
             for number in 0..count {
-                gates.push(Gate::connect(owner, number, names).await?);
+                gates.push(Gate::connect(owner, number, names, amounts).await?);
             }
             anyhow::Ok(gates)
         })?;
@@ -88,7 +100,7 @@ impl Gates {
 }
 
 impl Gate {
-    async fn connect(owner: SocketAddr, number: usize, names: usize) -> Result<Self> {
+    async fn connect(owner: SocketAddr, number: usize, names: usize, amounts: Amounts) -> Result<Self> {
         let client = QuotaClient::connect(format!("http://{owner}")).await?;
         // As gates do.
         let mut client = client.max_decoding_message_size(MAX_MESSAGE);
@@ -98,7 +110,7 @@ impl Gate {
         reports.send(Report { hello: Some(hello), ..Report::default() }).await?;
         let mut answers = client.exchange(ReceiverStream::new(stream)).await?.into_inner();
         answers.message().await?.context("no first words")?;
-        Ok(Self { reports, answers, number: 0, names, bytes: [0; 2] })
+        Ok(Self { reports, answers, number: 0, names, amounts, bytes: [0; 2] })
     }
 
     /// A request or some for every name, and introduces those that are new.
@@ -110,13 +122,20 @@ impl Gate {
         // Each handle as its distance from the last one.
         let mut handles = vec![1; self.names];
         handles[0] = 0;
+        let amount = |name: usize| cost(name) + self.amounts.bytes * (name as u64 % 13);
+        let charged: Vec<u64> = (0..self.names).map(amount).collect();
+        let refused: Vec<u64> = charged.iter().map(|charged| charged * self.amounts.refused).collect();
+        // As gates do.
+        let all = charged.iter().chain(&refused).copied();
+        let unit = common_unit(all);
         let report = Report {
             number: self.number,
             within_us: 100_000,
             introductions: (0..names).map(introduce).collect(),
             handles,
-            charged: (0..self.names).map(cost).collect(),
-            refused: vec![0; self.names],
+            charged: column(charged.iter().map(|charged| charged / unit)),
+            refused: column(refused.iter().map(|refused| refused / unit)),
+            unit,
             ..Report::default()
         };
         if !is_first {
@@ -124,8 +143,8 @@ impl Gate {
         }
         self.reports.send(report).await?;
         let answer = self.answers.message().await?.context("the stream has ended")?;
-        if answer.per_sec.len() != self.names {
-            bail!("{} answers for {} entries", answer.per_sec.len(), self.names);
+        if answer.number != self.number {
+            bail!("an answer to report {} for report {}", answer.number, self.number);
         }
         self.bytes[1] = if is_first { 0 } else { answer.encoded_len() };
         Ok(())

@@ -1,69 +1,58 @@
-//! The cost of an entry of a report at an owner of limits, gRPC included, beside redis-server running a script that does GCRA
-//! over the same batches; the bytes of an entry; and the memory of a million active pairs of a gate and a limit.
+//! Limits that several gates share, each goal beside its peer, in turn: `cargo xtask bench fleet`.
+//!
+//! - `entries`, `gates`, `redis`: what an owner takes, beside redis-server with GCRA; bytes and memory.
+//! - `tick`: a gate's tick with 10,000 tenants, with a fleet and without.
+//! - `proxied`: reads of memcached through a gate, with a fleet and without.
+//! - `requests`, `ok_server`: Envoy's questions, beside a server that always says OK and throttlecrab-server.
+//! - `envoys`: Envoy's response times, with either, and with its own limits.
 
+mod entries;
+mod envoys;
 mod gates;
+mod ok_server;
+mod proxied;
 mod redis;
+mod requests;
+mod tick;
 
 use std::fs;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
-use gate_tests::fleet::Owner;
-use gate_tests::proxy::{Listening, address};
-use serde_json::json;
+use anyhow::{Context as _, Result, anyhow};
+use gate_tests::world::pin;
+use serde_json::{Map, Value};
 
-use gates::Gates;
-use redis::Script;
+type Part = fn() -> Result<Value>;
 
-/// Entries of a report, and names in all.
-const ENTRIES: usize = 10_000;
+const PARTS: [(&str, Part); 6] = [
+    ("entries", entries::entries),
+    ("memory", entries::memory),
+    ("tick", tick::run),
+    ("proxied", proxied::run),
+    ("requests", requests::run),
+    ("envoys", envoys::run),
+];
 const ROUNDS: usize = 5;
-const EACH: Duration = Duration::from_secs(2);
+/// A thread that is bound to a CPU sees no other.
+static LAST_CPU: LazyLock<usize> =
+    LazyLock::new(|| std::thread::available_parallelism().map_or(0, |cpus| cpus.get() - 1));
 
 fn main() -> Result<()> {
-    println!(
-        "batches of {ENTRIES} entries, thousands of them per CPU second of the server; medians of {ROUNDS} rounds of {EACH:?}"
-    );
-    println!(
-        "{:<24} {:>8} {:>8} {:>6} {:>12} {:>12}",
-        "", "owner", "redis", "ratio", "bytes there", "bytes back"
-    );
-    let mut results = Vec::new();
-    for (name, quota) in [("below the limits", 1_000_000), ("above the limits", 10)] {
-        let owner = owner(quota)?;
-        let mut gates = Gates::connect(owner.address, 4, ENTRIES)?;
-        let mut redis = Listening::redis()?;
-        let mut script = Script::load(redis.address, ENTRIES, quota)?;
-        // Once without measuring: names and keys are made.
-        gates.report_for(EACH / 4)?;
-        script.run_for(EACH / 4)?;
-        let mut rates = [const { Vec::new() }; 2];
-        for _ in 0..ROUNDS {
-            rates[0].push(rate(owner.program.id(), || gates.report_for(EACH))?);
-            rates[1].push(rate(redis.program().id(), || script.run_for(EACH))?);
-        }
-        let [at_owner, at_redis] = rates.map(median);
-        let [there, back] = gates.bytes_of_an_entry();
-        let ratio = at_owner / at_redis;
-        println!(
-            "{name:<24} {:>8.0} {:>8.0} {ratio:>6.2} {there:>12.2} {back:>12.2}",
-            at_owner / 1e3,
-            at_redis / 1e3
-        );
-        results.push(json!({
-            "limits": name, "owner_per_cpu_s": at_owner, "redis_per_cpu_s": at_redis, "ratio": ratio,
-            "bytes_there": there, "bytes_back": back,
-        }));
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [flag, address] = &arguments[..]
+        && flag == ok_server::FLAG
+    {
+        return ok_server::serve(address.parse()?);
     }
-    println!();
-    for (count, names) in [(10, 100_000), (100, 10_000)] {
-        let owner = owner(1_000_000)?;
-        let before = resident(owner.program.id())?;
-        let mut gates = Gates::connect(owner.address, count, names)?;
-        gates.report_once()?;
-        let mib = (resident(owner.program.id())? - before) as f64 / f64::from(1 << 20);
-        println!("{count:>4} gates with {names:>7} names each: {mib:>5.0} MiB more");
-        results.push(json!({ "gates": count, "names": names, "mib": mib }));
+    LazyLock::force(&LAST_CPU);
+    let only = arguments.iter().find(|argument| !argument.starts_with("--"));
+    let mut results = Map::new();
+    for (name, part) in PARTS.into_iter().filter(|(name, _)| only.is_none_or(|only| only == name)) {
+        // In a thread of its own, which may bind itself and what it starts to a CPU.
+        let result = std::thread::spawn(part).join().map_err(|_| anyhow!("{name} panicked"))?;
+        results.insert(name.to_owned(), result.context(name)?);
+        println!();
     }
     match std::env::var_os("GATE_BENCH_JSON") {
         Some(path) => Ok(fs::write(path, serde_json::to_string_pretty(&results)?)?),
@@ -71,34 +60,31 @@ fn main() -> Result<()> {
     }
 }
 
-/// An owner of a limit for each user of a shop.
-fn owner(quota: u32) -> Result<Owner> {
-    let limit = format!("[[limit]]\nname = \"shop/user=*\"\nquota = \"{quota} RU/s\"\n");
-    Owner::start_with(address(), "memory = \"1GiB\"\n", &limit)
-}
-
-/// The entries that a process takes per second of CPU time, while they are put to it.
-fn rate(process: u32, put: impl FnOnce() -> Result<u64>) -> Result<f64> {
-    let before = ran(process)?;
-    let entries = put()?;
-    Ok(entries as f64 / (ran(process)? - before).as_secs_f64())
+/// Has what is measured started on the first CPU. This thread, and what it starts later, has the last one.
+fn on_own_cpu<T>(start: impl FnOnce() -> T) -> T {
+    pin(0);
+    let started = start();
+    pin(*LAST_CPU);
+    started
 }
 
 /// How long the threads of a process have run.
 fn ran(process: u32) -> Result<Duration> {
+    ran_by(process, "")
+}
+
+/// How long those have run whose names begin so.
+fn ran_by(process: u32, name: &str) -> Result<Duration> {
     let mut ns = 0;
     for task in fs::read_dir(format!("/proc/{process}/task"))? {
-        let said = fs::read_to_string(task?.path().join("schedstat"))?;
+        let task = task?.path();
+        if !fs::read_to_string(task.join("comm"))?.starts_with(name) {
+            continue;
+        }
+        let said = fs::read_to_string(task.join("schedstat"))?;
         ns += said.split(' ').next().context("no time")?.parse::<u64>()?;
     }
     Ok(Duration::from_nanos(ns))
-}
-
-/// The memory of a process, in bytes.
-fn resident(process: u32) -> Result<u64> {
-    let status = fs::read_to_string(format!("/proc/{process}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no size")?;
-    Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? << 10)
 }
 
 fn median(mut values: Vec<f64>) -> f64 {

@@ -92,9 +92,9 @@ fn a_gate_of_another_version_or_without_a_name_is_turned_away() -> Result<()> {
     for (hello, said) in [
         (
             Hello { version: VERSION + 1, ..hello("gate-1") },
-            "this owner speaks version 1, the gate version 2",
+            "this owner speaks version 2, the gate version 3",
         ),
-        (Hello { version: 0, ..hello("gate-1") }, "this owner speaks version 1, the gate version 0"),
+        (Hello { version: 1, ..hello("gate-1") }, "this owner speaks version 2, the gate version 1"),
         (hello(""), "a gate needs a name"),
         (hello("gate\n1"), "a gate needs a name"),
         (hello(&"g".repeat(257)), "a gate needs a name"),

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::setup::{self, Purpose};
+use crate::setup::{self, Purpose, throttlecrab};
 use crate::{ebpf, run, sh};
 
 /// A packet in XDP, by test run.
@@ -27,15 +27,23 @@ pub(super) fn veth(json: Option<&Path>) -> Result<()> {
     suite("veth", json)
 }
 
-/// An owner of limits, beside redis-server with a script.
-pub(super) fn fleet(json: Option<&Path>) -> Result<()> {
-    setup::setup(Purpose::Bench)?;
+/// Limits that gates share, beside what else could do it.
+pub(super) fn fleet(only: Option<&str>, json: Option<&Path>) -> Result<()> {
+    ebpf::build(&setup::setup(Purpose::Bench)?)?;
+    throttlecrab::install()?;
     run::build_gate()?;
-    suite("fleet", json)
+    part("fleet", only, json)
 }
 
 fn suite(bench: &str, json: Option<&Path>) -> Result<()> {
+    part(bench, None, json)
+}
+
+fn part(bench: &str, only: Option<&str>, json: Option<&Path>) -> Result<()> {
     let mut cargo = cargo("gate-tests", &[bench]);
+    if let Some(only) = only {
+        cargo.args(["--", only]);
+    }
     if let Some(json) = json {
         cargo.env("GATE_BENCH_JSON", std::path::absolute(json)?);
     }

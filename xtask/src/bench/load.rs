@@ -12,29 +12,29 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
 /// The request that each connection repeats.
 #[derive(Clone, Debug)]
-pub(super) struct Load {
+pub struct Load {
     /// How many connections there are.
-    pub(super) connections: usize,
+    pub connections: usize,
     /// How many requests are sent in one go.
-    pub(super) pipelined: usize,
+    pub pipelined: usize,
     /// One request. Where it says [`NUMBER`], one of `numbers` is sent, another in each of those that go together.
-    pub(super) request: String,
+    pub request: String,
     /// How many numbers there are: [`NUMBERS`] of two digits, or up to 10,000 of four.
-    pub(super) numbers: usize,
+    pub numbers: usize,
     /// Sent in the place of every second request.
-    pub(super) every_other: Option<String>,
+    pub every_other: Option<String>,
     /// The end of its answer.
-    pub(super) answer: Answer,
+    pub answer: Answer,
 }
 
 /// A number, in a request.
-pub(super) const NUMBER: &str = "##";
+pub const NUMBER: &str = "##";
 /// How many there usually are: as many as the requests that one connection sends in one go, or more.
-pub(super) const NUMBERS: usize = 16;
+pub const NUMBERS: usize = 16;
 
 /// How long an answer is.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Answer {
+pub enum Answer {
     /// So many bytes; a refusal is one line.
     Bytes(usize),
     /// One line, whatever it says.
@@ -133,15 +133,15 @@ impl Answers {
 
 /// The result.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Outcome {
+pub struct Outcome {
     /// Answers, refusals included.
-    pub(super) requests: u64,
+    pub requests: u64,
     /// Refusals.
-    pub(super) refused: u64,
+    pub refused: u64,
     /// Answers a second.
-    pub(super) per_sec: f64,
+    pub per_sec: f64,
     /// Microseconds from sending to the last answer of those sent together, at p50, p99 and p99.9.
-    pub(super) micros: [f64; 3],
+    pub micros: [f64; 3],
 }
 
 struct Connection {
@@ -162,7 +162,7 @@ impl Load {
     /// # Errors
     ///
     /// If a connection fails, or an answer is missing for [`PATIENCE`].
-    pub(super) fn run(&self, server: SocketAddr, lasts: Duration) -> Result<Outcome> {
+    pub fn run(&self, server: SocketAddr, lasts: Duration) -> Result<Outcome> {
         // One that holds all numbers is enough.
         let count = if self.pipelined > NUMBERS { 1 } else { self.numbers };
         let batches: Vec<_> = (0..count).map(|first| self.batch(first)).collect();
@@ -202,7 +202,7 @@ impl Load {
     }
 
     /// The requests that are sent in one go, with numbers from `first` on.
-    pub(super) fn batch(&self, first: usize) -> Vec<u8> {
+    pub fn batch(&self, first: usize) -> Vec<u8> {
         let digits = if self.numbers > NUMBERS { 4 } else { 2 };
         let request = |number: usize| match &self.every_other {
             Some(other) if number.is_multiple_of(2) => other.clone(),

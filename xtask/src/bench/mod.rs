@@ -10,7 +10,7 @@ mod harness;
 mod http;
 mod idle;
 mod isolation;
-mod load;
+pub mod load;
 mod machine;
 mod operate;
 mod proxy;
@@ -28,7 +28,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// With `proxy`: only loads with this in their name, such as "memcached GET" or "x16". With `isolation`: only
-    /// behaviours with this in their name, store or group. With `study`: only policies with this in their name.
+    /// behaviours with this in their name, store or group. With `study`: only policies with this in their name. With `fleet`: only
+    /// the part with this name.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
     /// With `proxy`, `http`, `isolation`, `study` and `operate`: how long each load, behaviour, policy or viewer is measured, at each
@@ -71,8 +72,9 @@ enum What {
     Veth,
     /// A tick of the daemon with 10,000 tenants on 64 CPUs, which are faked. Needs root.
     Tick,
-    /// An owner of limits that gates share: entries per CPU second beside redis-server running a script that does GCRA
-    /// over the same batches, bytes of an entry, and memory of a million pairs of a gate and a limit.
+    /// Limits that gates share: an owner's entries beside redis-server with GCRA, their bytes and memory; a tick and proxied
+    /// requests with a fleet and without; requests of Envoy's protocol beside a server that always says OK and throttlecrab; and
+    /// Envoy's response times. Needs root.
     Fleet,
     /// The policies and codecs, beside libraries that do the same.
     Policies,
@@ -106,7 +108,7 @@ pub fn run(args: &Args) -> Result<()> {
         What::Xdp => harness::xdp(args.json.as_deref()),
         What::Veth => harness::veth(args.json.as_deref()),
         What::Tick => harness::tick(args.json.as_deref()),
-        What::Fleet => harness::fleet(args.json.as_deref()),
+        What::Fleet => harness::fleet(args.only.as_deref(), args.json.as_deref()),
         What::Policies => harness::policies(),
         What::Sim => harness::sim(),
         What::Proxy => proxy::run(args),

@@ -6,6 +6,7 @@
 mod apt;
 pub mod envoy;
 mod packages;
+pub mod throttlecrab;
 mod toolchain;
 
 use std::time::Instant;

@@ -21,8 +21,14 @@ pub enum Filter {
     },
     /// About each request, by the client's address: for the entry `remote_address`.
     EachAddress,
+    /// About each request, by its path, for the entry `path`.
+    EachPath,
     /// For shares of the entry `user`, by the field `x-user` (`envoy.filters.http.rate_limit_quota`).
     Shares,
+    /// Nobody: it has a limit of its own that is never reached (`envoy.filters.http.local_ratelimit`).
+    Local,
+    /// Nobody: there is no limit.
+    Off,
 }
 
 /// An Envoy's addresses and files.
@@ -78,7 +84,14 @@ fn configuration(place: &EnvoyPlace, gate: &str, filter: Filter) -> String {
         Filter::EachAddress => {
             ask_about_each(&mut text, address, "{ actions: [ { remote_address: {} } ] }", true);
         }
-        Filter::Shares => listener(&mut text, address, "route: { cluster: backend }", SHARES),
+        Filter::EachPath => {
+            let action =
+                "{ actions: [ { request_headers: { header_name: \":path\", descriptor_key: path } } ] }";
+            ask_about_each(&mut text, address, action, true);
+        }
+        Filter::Shares => listener(&mut text, address, PASS, SHARES),
+        Filter::Local => listener(&mut text, address, PASS, LOCAL),
+        Filter::Off => listener(&mut text, address, PASS, ""),
     }
     text += "  clusters:\n";
     cluster(&mut text, "backend", &socket_address(backend), "");
@@ -123,6 +136,18 @@ fn cluster(text: &mut String, name: &str, address: &str, options: &str) {
          lb_endpoints: [ {{ endpoint: {{ address: {{ {address} }} }} }} ] }} ] }}\n"
     );
 }
+
+const PASS: &str = "route: { cluster: backend }";
+
+const LOCAL: &str = r#"          - name: envoy.filters.http.local_ratelimit
+            typed_config:
+              "@type": type.googleapis.com/envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit
+              stat_prefix: local
+              token_bucket: { max_tokens: 1000000, tokens_per_fill: 1000000, fill_interval: 1s }
+              filter_enabled: { default_value: { numerator: 100, denominator: HUNDRED } }
+              filter_enforced: { default_value: { numerator: 100, denominator: HUNDRED } }
+              enable_x_ratelimit_headers: DRAFT_VERSION_03
+"#;
 
 const EACH_REQUEST: &str = r#"          - name: envoy.filters.http.ratelimit
             typed_config:
