@@ -52,15 +52,14 @@ fn a_fleet_keeps_its_limits_while_an_owner_is_killed() {
     let number = |limit: usize, field: &str| results["limits"][limit][field].as_f64().unwrap();
     for (limit, name) in ["greedy", "polite", "shop/remote_address=*"].into_iter().enumerate() {
         assert_eq!(results["limits"][limit]["name"], name, "{results}");
-        assert_eq!(results["limits"][limit]["failed"], 0, "{results}");
-        assert!(number(limit, "answered") > 1_000.0, "{results}");
+        assert!(number(limit, "failed") == 0.0 && number(limit, "answered") > 1_000.0, "{results}");
     }
     for limit in [0, 2] {
         let share = number(limit, "steady_ru_per_sec") / number(limit, "limit_ru_per_sec");
         assert!((0.95..=1.05).contains(&share), "{results}");
         assert!(number(limit, "refused") > number(limit, "answered"), "{results}");
     }
-    assert_eq!(results["limits"][1]["refused"], 0, "{results}");
+    assert!(number(1, "refused") == 0.0, "{results}");
     let seconds = results["takeovers"][0]["seconds"].as_f64().unwrap();
     assert!((1.0..4.7).contains(&seconds), "{results}");
     assert!(fs::read_to_string(plot.path()).unwrap().contains("owner killed"));
