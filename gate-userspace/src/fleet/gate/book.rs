@@ -5,8 +5,8 @@
 //! part of the limit as one of as many gates as there were (or its own quota, as configured).
 //!
 //! **Owners that come and go.** A name moves to its next owner ([`Book::follow`]). What the last owner said holds as above until the
-//! next one answers, which is told what was given out since, and the debt. What gate gave out by itself after it had lost the last
-//! owner is charged nowhere.
+//! next one answers, which is told what was given out since, and the debt. What was given out until the last owner was lost, and that one may not
+//! have charged, is part of the debt; what gate gave out by itself after that is charged nowhere.
 //!
 //! **Invariants.** Pure: time is an argument. A charge is in exactly one report, which is charged once.
 
@@ -22,6 +22,7 @@ use super::link::{Entry, Link, Unfit};
 use crate::fleet::wire::{Answer, Introduction, Limit, Report, Welcome, value};
 use crate::limits::Name;
 use crate::policy::fleet_share::{LONGEST_DEBT, reject_until};
+use crate::policy::reservations::Wanted;
 
 /// The quota of a limit whose owner is lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,6 +69,8 @@ struct Line {
     handle: Option<u32>,
     charged: u64,
     refused: u64,
+    /// The part of `charged` from before the owner was lost; `None` if nothing was counted since.
+    charged_before_loss: Option<u64>,
     answer: LastAnswer,
     /// When the bucket will be full, as the owner last said.
     full_at: Nanos,
@@ -78,7 +81,16 @@ struct Line {
     /// Until then what the last owner said holds, although this one has said nothing.
     kept_until: Nanos,
     /// For Envoys; `None` if none has any of it.
-    reservation: Option<reserved::Reservation>,
+    reservation: Option<Reservation>,
+}
+
+/// A limit of which a part is reserved.
+#[derive(Clone, Copy, Debug)]
+struct Reservation {
+    wanted: Wanted,
+    since: Nanos,
+    /// The part, as the owner last said.
+    part: Option<u64>,
 }
 
 /// The last answer of a limit's owner.
@@ -149,6 +161,7 @@ impl Book {
             handle: None,
             charged: 0,
             refused: 0,
+            charged_before_loss: None,
             answer: LastAnswer::default(),
             full_at: Nanos::ZERO,
             counted: Nanos::ZERO,
@@ -172,7 +185,14 @@ impl Book {
 
     /// Notes what was given out, and refused for this limit's sake, in thousandths of a request unit.
     pub fn count(&mut self, line: u32, now: Nanos, charged: u64, refused: u64) {
+        let known = self.lines.get(line as usize);
+        let is_lost = known.is_some_and(|line| {
+            now > line.kept_until && line.owner.is_some_and(|owner| self.has_lost(owner, now))
+        });
         if let Some(line) = self.lines.get_mut(line as usize) {
+            if is_lost {
+                line.charged_before_loss.get_or_insert(line.charged);
+            }
             line.charged = line.charged.saturating_add(charged);
             line.refused = line.refused.saturating_add(refused);
             line.counted = now;
@@ -278,6 +298,8 @@ impl Book {
             line.unanswered = line.unanswered.saturating_sub(1);
             line.charged = line.charged.saturating_add(entry.charged);
             line.refused = line.refused.saturating_add(entry.refused);
+            line.charged_before_loss =
+                line.charged_before_loss.map(|before| before.saturating_add(entry.charged));
         }
     }
 
@@ -311,6 +333,7 @@ impl Book {
                     wanted,
                 });
                 introductions += usize::from(is_new);
+                line.charged_before_loss = None;
                 line.unanswered += 1;
             }
             if entries.len() == MOST_ENTRIES {

@@ -84,6 +84,28 @@ fn charges_without_an_owner_are_not_owed_to_the_next_one() {
     assert_eq!(heir.charged("acme"), (25_000, 10_000), "one tick's worth");
 }
 
+#[test]
+fn what_a_dead_owner_did_not_answer_is_owed_to_the_next_one() {
+    let mut book = book();
+    let mut owner = Owner::new();
+    let line = book.line(&name("acme"));
+    book.count(line, at(0), 20_000, 0);
+    exchange(&mut book, &mut owner, at(100));
+    // Ten seconds of debt, and nobody knows whether the owner has charged it.
+    book.count(line, at(150), 10_000_000, 0);
+    book.report(0, at(200)).unwrap();
+    book.count(line, at(300), 5_000, 0);
+    for tick in 5..=30 {
+        book.count(line, at(tick * 100), 25_000, 10_000);
+    }
+    follow(&mut book, at(3_000), &["b"], 9);
+    let mut heir = Owner::new();
+    exchange_with(&mut book, 1, &mut heir, at(3_100));
+    assert_eq!(heir.charged("acme").0, 25_000, "one tick's worth of what no owner was there for");
+    let left = heir.accounts.all()[0].lock().shares.left(at(3_100));
+    assert!((-7_100_000..=-6_900_000).contains(&left), "{left}");
+}
+
 /// A name, and an address whose owner takes it from "a" when it comes.
 fn moving() -> (Name, &'static str) {
     let takes = |other: &&str| {

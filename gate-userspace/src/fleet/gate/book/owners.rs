@@ -1,8 +1,9 @@
 //! The owners of a book's lines, which come and go.
 
-use gate_common::units::Nanos;
+use gate_common::units::{NANOS_PER_SEC, Nanos};
 
 use super::{Book, Changes, Line};
+use crate::fleet::gate::grant::scaled;
 use crate::fleet::gate::link::Link;
 use crate::fleet::rendezvous::owner_of;
 use crate::limits::Name;
@@ -54,11 +55,12 @@ impl Book {
             if line.owner != owner {
                 let link = line.owner.and_then(|number| self.links.get(&number));
                 let kept_until = link.and_then(Link::answered).map(|answered| self.kept_until(answered));
-                let unreported = link.map_or(Nanos::ZERO, |link| now.saturating_sub(link.reported()));
+                let reported = link.map_or(now, Link::reported);
                 let line = &mut self.lines[place];
                 if line.owner.is_some() && kept_until.is_none_or(|kept_until| now > kept_until) {
-                    line.keep_one_interval(self.settings.interval, unreported);
+                    line.owe_until_loss(now, self.settings.interval, reported, kept_until);
                 }
+                line.charged_before_loss = None;
                 line.kept_until = line.kept_until.max(kept_until.unwrap_or_default());
                 let from = line.owner.and_then(|number| self.links.get_mut(&number));
                 from.zip(line.handle.take()).into_iter().for_each(|(link, handle)| link.forget(handle));
@@ -74,14 +76,19 @@ impl Book {
 }
 
 impl Line {
-    /// Of what was counted in the time since the last report, which no owner was there for, only one interval's worth is left: by
-    /// that the next owner knows how much is asked for.
-    fn keep_one_interval(&mut self, interval: Nanos, since: Nanos) {
-        let since = since.0.max(interval.0).max(1);
-        let part = |amount: u64| {
-            let amount = u128::from(amount) * u128::from(interval.0) / u128::from(since);
-            u64::try_from(amount).unwrap_or(u64::MAX)
+    /// Of what was counted since the last report, what was charged before the owner was lost is owed, as of that report. Of the rest, which no
+    /// owner was there for, only one interval's worth is left: by that the next owner knows how much is asked for.
+    fn owe_until_loss(&mut self, now: Nanos, interval: Nanos, reported: Nanos, kept_until: Option<Nanos>) {
+        let owed = self.charged_before_loss.unwrap_or(self.charged).min(self.charged);
+        let owed = if kept_until.is_some() { owed } else { 0 };
+        if let Some(limit) = self.answer.limit {
+            let from = self.full_at.max(reported);
+            self.full_at = from.saturating_add(Nanos(scaled(owed, NANOS_PER_SEC, limit.per_sec)));
+        }
+        let one_interval = |amount: u64, since: Nanos| {
+            scaled(amount, interval.0, now.saturating_sub(since).max(interval).max(Nanos(1)).0)
         };
-        (self.charged, self.refused) = (part(self.charged), part(self.refused));
+        self.charged = one_interval(self.charged - owed, kept_until.unwrap_or(reported));
+        self.refused = one_interval(self.refused, reported);
     }
 }

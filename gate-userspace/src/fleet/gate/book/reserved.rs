@@ -5,19 +5,10 @@
 
 use gate_common::units::Nanos;
 
-use super::{Book, OnLost};
+use super::{Book, OnLost, Reservation};
 use crate::fleet::wire::Answer;
 use crate::limits::Reserved;
 use crate::policy::reservations::Wanted;
-
-/// A line's reservation.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Reservation {
-    pub(super) wanted: Wanted,
-    since: Nanos,
-    /// The part that the owner has said; `None` before that.
-    part: Option<u64>,
-}
 
 impl Book {
     /// Has a part of a limit reserved, or no longer. Returns the part, which may be assigned until the next call and counts as assigned in
