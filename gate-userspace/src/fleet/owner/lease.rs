@@ -181,17 +181,18 @@ mod tests {
     fn registered() -> (Lease, LeaseKeeper, Source) {
         let address = ADDRESS.parse().unwrap();
         let (membership, source) = Membership::new();
-        publish(&source, 5, &[address]);
+        publish(&source, 5, 5, &[address]);
         let (lease, mut keeper) = Lease::new(address, membership);
         keeper.begin(ago(10));
         keeper.registered(ago(9), 5);
         (lease, keeper, source)
     }
 
-    fn publish(source: &Source, revision: u64, owners: &[SocketAddr]) {
+    /// A view as of `revision`, in which these owners registered at `registered`.
+    fn publish(source: &Source, revision: u64, registered: u64, owners: &[SocketAddr]) {
         let owners = owners
             .iter()
-            .map(|address| Member { address: address.to_string(), since: 0, revision })
+            .map(|address| Member { address: address.to_string(), since: 0, revision: registered })
             .collect();
         source.views.send_replace(Arc::new(View { revision, as_of: revision, owners, ..View::default() }));
     }
@@ -221,7 +222,7 @@ mod tests {
         keeper.over();
         let (decided, ()) = tokio::join!(lease.check(5), async {
             tokio::task::yield_now().await;
-            publish(&source, 8, &[ADDRESS.parse().unwrap()]);
+            publish(&source, 8, 8, &[ADDRESS.parse().unwrap()]);
             keeper.begin(ago(10));
             keeper.registered(ago(0), 8);
         });
@@ -233,13 +234,13 @@ mod tests {
     async fn of_two_owners_at_one_address_the_later_one_decides() {
         let (lease, mut keeper, source) = registered();
         let address = ADDRESS.parse().unwrap();
-        publish(&source, 7, &[address]);
+        publish(&source, 7, 7, &[address]);
         let displaced = Undecided::Displaced { address: ADDRESS.to_owned(), revision: 7 };
         assert_eq!(lease.check(5).await, Err(displaced.clone()));
         assert_eq!(lease.check(7).await, Err(displaced));
         keeper.begin(ago(10));
         keeper.registered(ago(0), 9);
-        publish(&source, 9, &[address]);
+        publish(&source, 9, 9, &[address]);
         assert_eq!(lease.check(9).await, Ok(9));
     }
 
@@ -248,9 +249,9 @@ mod tests {
         let (lease, _keeper, mut source) = registered();
         assert_eq!(lease.check(6).await, Err(Undecided::Behind(6)));
         assert_eq!(*source.wanted.borrow_and_update(), 6);
-        publish(&source, 7, &[ADDRESS.parse().unwrap()]);
+        publish(&source, 7, 5, &[ADDRESS.parse().unwrap()]);
         assert_eq!(lease.check(6).await, Ok(7));
-        publish(&source, 8, &[]);
+        publish(&source, 8, 5, &[]);
         assert_eq!(lease.check(6).await, Err(Undecided::NoOwner(8)));
     }
 }
