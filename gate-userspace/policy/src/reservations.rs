@@ -25,7 +25,7 @@ pub struct Reservations {
     order: Vec<(u64, usize)>,
 }
 
-/// What a gate's Envoys want of a limit. Rates are thousandths of a request unit per second.
+/// The demand of a gate's Envoys for a limit. Rates are thousandths of a request unit per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
     /// The rate that they are asked for.
@@ -79,7 +79,7 @@ impl Reservations {
         gate.known_part()
     }
 
-    /// What was returned last to a gate's session.
+    /// The part that was returned last to a gate's session.
     #[must_use]
     pub fn part(&self, session: u64) -> Option<u64> {
         self.place(session).and_then(|place| self.gates[place].known_part())

@@ -77,7 +77,7 @@ impl Readings {
     }
 }
 
-/// What is owed, and when it was.
+/// A debt in request units, as of some moment.
 type Debt = (Instant, f64);
 
 struct Fleet {
@@ -151,12 +151,12 @@ impl Fleet {
         self.owners[0].program.signal(Signal::SIGKILL)?;
         let killed = Instant::now();
         let taken_over = self.until_charged(readings, 1, before, (killed, TAKEOVER))?;
-        self.is_owed(readings, 1, debtor, debt).context("at the owner that has taken over")?;
+        self.has_debt(readings, 1, debtor, debt).context("at the owner that has taken over")?;
         let address = self.owners[0].address;
         self.owners[0] = Owner::register_at(address, &self.etcd)?;
         let registered = Instant::now();
         let moved = self.until_charged(readings, 0, 0.0, (registered, MOVE))?;
-        self.is_owed(readings, 0, debtor, debt).context("at the owner that has come")?;
+        self.has_debt(readings, 0, debtor, debt).context("at the owner that has come")?;
         Ok([taken_over, moved])
     }
 
@@ -166,20 +166,20 @@ impl Fleet {
         self.gates[0].ask_from(source_of_debtor(debtor), request.as_bytes(), b"END\r\n")?;
         let owner = self.owners[0].address;
         let name = &self.debtors[debtor];
-        let mut owed = 0.0;
+        let mut debt = 0.0;
         let mut charged_by = u64::MAX;
         // The gate's next report says that it knows of the debt.
         readings.until("the debt is charged", &self.store, (Instant::now(), PATIENCE), || {
             let shown = show::ask(&owner.to_string(), None, name, 1_000)?;
             let gate = shown.gates.iter().find(|gate| gate.name == GATE_IN_DEBT).context("no such gate")?;
             if let Some(account) = shown.accounts.iter().find(|account| account.name == *name) {
-                owed = -account.left_ru;
+                debt = -account.left_ru;
                 charged_by = charged_by.min(gate.reports);
             }
             Ok(gate.reports > charged_by)
         })?;
-        ensure!(owed > 9.0 * DEBTORS_LIMIT, "{owed}");
-        Ok((Instant::now(), owed))
+        ensure!(debt > 9.0 * DEBTORS_LIMIT, "{debt}");
+        Ok((Instant::now(), debt))
     }
 
     /// Waits until an owner has charged more to the limit that is exceeded.
@@ -195,12 +195,12 @@ impl Fleet {
     }
 
     /// At least nine tenths of what is left of a debt is owed to an owner, two ticks after it has begun to decide at the latest.
-    fn is_owed(&self, readings: &mut Readings, owner: usize, debtor: usize, debt: Debt) -> Result<()> {
+    fn has_debt(&self, readings: &mut Readings, owner: usize, debtor: usize, debt: Debt) -> Result<()> {
         let owner = self.owners[owner].address;
         let name = &self.debtors[debtor];
         readings.until("the debt is stated", &self.store, (Instant::now(), MOVE), || {
             let left = debt.1 - DEBTORS_LIMIT * debt.0.elapsed().as_secs_f64();
-            Ok(owed(owner, name)? >= 0.9 * left)
+            Ok(debt_of(owner, name)? >= 0.9 * left)
         })?;
         Ok(())
     }
@@ -221,7 +221,7 @@ fn charged(owner: SocketAddr, name: &str) -> Result<f64> {
     account(owner, name).map(|(charged, _)| charged)
 }
 
-fn owed(owner: SocketAddr, name: &str) -> Result<f64> {
+fn debt_of(owner: SocketAddr, name: &str) -> Result<f64> {
     account(owner, name).map(|(_, left)| -left)
 }
 

@@ -10,7 +10,7 @@ fn part(per_sec: u64) -> Reserved {
     Reserved::Part { per_sec, burst: BURST }
 }
 
-/// What is reserved when the owner has been asked for long enough to know of all gates.
+/// Has a part reserved, by an owner that has been asked for long enough to know of all gates. Returns the time.
 fn reserved(book: &mut Book, owner: &mut Owner, line: u32) -> Nanos {
     assert_eq!(book.reserve(line, at(0), Some(WANTED)), Reserved::Unknown);
     exchange(book, owner, at(100));

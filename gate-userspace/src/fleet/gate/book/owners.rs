@@ -58,7 +58,7 @@ impl Book {
                 let reported = link.map_or(now, Link::reported);
                 let line = &mut self.lines[place];
                 if line.owner.is_some() && kept_until.is_none_or(|kept_until| now > kept_until) {
-                    line.owe_until_loss(now, self.settings.interval, reported, kept_until);
+                    line.add_debt_until_loss(now, self.settings.interval, reported, kept_until);
                 }
                 line.charged_before_loss = None;
                 line.kept_until = line.kept_until.max(kept_until.unwrap_or_default());
@@ -78,17 +78,23 @@ impl Book {
 impl Line {
     /// Of what was counted since the last report, what was charged before the owner was lost is owed, as of that report. Of the rest, which no
     /// owner was there for, only one interval's worth is left: by that the next owner knows how much is asked for.
-    fn owe_until_loss(&mut self, now: Nanos, interval: Nanos, reported: Nanos, kept_until: Option<Nanos>) {
-        let owed = self.charged_before_loss.unwrap_or(self.charged).min(self.charged);
-        let owed = if kept_until.is_some() { owed } else { 0 };
+    fn add_debt_until_loss(
+        &mut self,
+        now: Nanos,
+        interval: Nanos,
+        reported: Nanos,
+        kept_until: Option<Nanos>,
+    ) {
+        let debt = self.charged_before_loss.unwrap_or(self.charged).min(self.charged);
+        let debt = if kept_until.is_some() { debt } else { 0 };
         if let Some(limit) = self.answer.limit {
             let from = self.full_at.max(reported);
-            self.full_at = from.saturating_add(Nanos(scaled(owed, NANOS_PER_SEC, limit.per_sec)));
+            self.full_at = from.saturating_add(Nanos(scaled(debt, NANOS_PER_SEC, limit.per_sec)));
         }
         let one_interval = |amount: u64, since: Nanos| {
             scaled(amount, interval.0, now.saturating_sub(since).max(interval).max(Nanos(1)).0)
         };
-        self.charged = one_interval(self.charged - owed, kept_until.unwrap_or(reported));
+        self.charged = one_interval(self.charged - debt, kept_until.unwrap_or(reported));
         self.refused = one_interval(self.refused, reported);
     }
 }
