@@ -16,7 +16,7 @@ use prost::Message as _;
 pub(crate) fn reports(data: &[u8]) {
     let counters = Arc::new(Counters::default());
     let accounts = Accounts::new(rules(&["acme", "shop/user=*"]), 8, 2, Arc::clone(&counters));
-    let mut session = Session::new(7, 0);
+    let mut session = Session::new(7, 0, Nanos::from_millis(100));
     let mut now = Nanos::from_secs(1);
     for message in messages(data) {
         let Ok(report) = Report::decode(message) else { continue };

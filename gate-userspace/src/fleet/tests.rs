@@ -59,7 +59,7 @@ impl Owner {
     fn with_room(most: usize) -> Self {
         let counters = Arc::new(Counters::default());
         let accounts = Accounts::new(rules(&["acme", "shop/user=*"]), most, 2, Arc::clone(&counters));
-        Self { accounts, counters, session: Session::new(1, 0) }
+        Self { accounts, counters, session: Session::new(1, 0, TICK) }
     }
 
     fn take(&mut self, now: Nanos, report: &Report) -> Result<Answer, Fault> {

@@ -92,11 +92,11 @@ impl State {
         Self { shares, reservations: Reservations::default(), limits: Some(limits), charged: 0, refused: 0 }
     }
 
-    /// Charges what a gate gave out.
-    pub fn report(&mut self, gate: u32, now: Nanos, used: Used) {
+    /// Charges what a gate gave out, of which this becomes a `debt`.
+    pub fn report(&mut self, gate: u32, now: Nanos, used: Used, debt: Used) {
         self.charged = self.charged.saturating_add(used.charged);
         self.refused = self.refused.saturating_add(used.refused);
-        self.shares.report(gate, now, used);
+        self.shares.report(gate, now, debt);
     }
 
     /// True if it holds nothing that a new one would not.

@@ -43,8 +43,8 @@ pub(super) enum Denied {
 }
 
 impl Gates {
-    /// Takes a gate's session, or begins one, which gives back what the one before it had been granted.
-    pub(super) fn take(&self, now: Nanos, name: &str, id: u64) -> Result<Session, Denied> {
+    /// Takes a gate's session, or begins one with reports in this interval, which gives back what the one before it had been granted.
+    pub(super) fn take(&self, now: Nanos, name: &str, id: u64, interval: Nanos) -> Result<Session, Denied> {
         let gates = &mut *self.lock();
         if let Some(gate) = gates.get_mut(name) {
             let before = gate.session.take().ok_or(Denied::Connected)?;
@@ -53,7 +53,7 @@ impl Gates {
                 return Ok(before);
             }
             before.release();
-            return Ok(Session::new(id, gate.number));
+            return Ok(Session::new(id, gate.number, interval));
         }
         if gates.len() >= MOST_GATES {
             forget_one(gates, now).ok_or(Denied::TooMany)?;
@@ -64,7 +64,7 @@ impl Gates {
             name.to_owned(),
             Gate { number, seen: now, charged: 0, names: 0, is_released: true, session: None },
         );
-        Ok(Session::new(id, number))
+        Ok(Session::new(id, number, interval))
     }
 
     /// Puts a session back whose stream has ended.

@@ -18,7 +18,7 @@ use super::connection::Peer;
 use super::counters::{Counters, Event};
 use super::gates::{Denied, Gates};
 use super::lease::Lease;
-use super::session::Session;
+use super::session::{RELEASE_AFTER, Session};
 use crate::clock;
 use crate::fleet::wire::{
     Account, Answer, Counter, Gate, Hello, MAX_MESSAGE, Quota, QuotaServer, Report, Share, ShowReply,
@@ -97,7 +97,8 @@ impl Owner {
             let message = format!("the certificate is not for {name:?}, as the gate calls itself");
             return Err(Status::permission_denied(message));
         }
-        self.gates.take(clock::monotonic(), name, hello.session).map_err(|denied| match denied {
+        let interval = Nanos::from_micros(hello.interval_us.clamp(LEAST_INTERVAL_US, MOST_INTERVAL_US));
+        self.gates.take(clock::monotonic(), name, hello.session, interval).map_err(|denied| match denied {
             Denied::Connected => {
                 Status::already_exists(format!("a gate named {name:?} is connected: name one otherwise"))
             }
@@ -235,17 +236,16 @@ impl StreamSession {
                 Ok(_) => return Ok(()),
                 Err(_) => return Err(Unread),
             }
-            let report =
-                match timeout(Duration::from(RELEASE_AFTER).max(interval * 4), reports.message()).await {
-                    Ok(report) => report,
-                    Err(_) => {
-                        session.release();
-                        match timeout(PATIENCE.max(interval * 20), reports.message()).await {
-                            Ok(report) => report,
-                            Err(_) => return Ok(()),
-                        }
+            let report = match timeout(session.release_after().into(), reports.message()).await {
+                Ok(report) => report,
+                Err(_) => {
+                    session.release();
+                    match timeout(PATIENCE.max(interval * 20), reports.message()).await {
+                        Ok(report) => report,
+                        Err(_) => return Ok(()),
                     }
-                };
+                }
+            };
             answer = match report {
                 Ok(Some(report)) => self.owner.answer(&self.name, session, &report).await,
                 Err(status) if is_message(&status) => {
@@ -272,12 +272,11 @@ impl Drop for StreamSession {
     }
 }
 
-/// The time without a report after which a gate's grants are given back.
-const RELEASE_AFTER: Nanos = Nanos::from_secs(1);
 /// The longest time that a gate may take for its first word, or to read an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long the last answer of a stream may take to be read, until its connection is closed.
 const LAST_ANSWER: Duration = Duration::from_secs(1);
+const LEAST_INTERVAL_US: u64 = 1_000;
 const MOST_INTERVAL_US: u64 = 10_000_000;
 const MOST_NAME: usize = 256;
 /// The most accounts of one answer.

@@ -22,6 +22,8 @@ pub struct Session {
     pub gate: u32,
     /// The number of the last report that was charged.
     pub charged: u64,
+    /// The time between two reports.
+    interval: Nanos,
     /// By handle: the account, or the name that has none.
     handles: Vec<Result<Arc<Account>, Name>>,
     /// The rules that the gate knows its limits by.
@@ -66,8 +68,14 @@ pub enum Fault {
 impl Session {
     /// A session that has just begun.
     #[must_use]
-    pub const fn new(id: u64, gate: u32) -> Self {
-        Self { id, gate, charged: 0, handles: Vec::new(), rules: 0 }
+    pub const fn new(id: u64, gate: u32, interval: Nanos) -> Self {
+        Self { id, gate, charged: 0, interval, handles: Vec::new(), rules: 0 }
+    }
+
+    /// The time without a report after which its grants are given back.
+    #[must_use]
+    pub fn release_after(&self) -> Nanos {
+        RELEASE_AFTER.max(Nanos(self.interval.0.saturating_mul(4)))
     }
 
     /// How many names it has handles of.
@@ -106,7 +114,7 @@ impl Session {
             self.charged = report.number;
         }
         counters.count(if is_new { Event::Report } else { Event::Repeated });
-        let within = Nanos::from_micros(report.within_us.min(MOST_WITHIN_US));
+        let within = Nanos(report.within_us.saturating_mul(1_000));
         let mut shares = Vec::with_capacity(report.handles.len());
         for (place, handle) in unpack(&report.handles).enumerate() {
             let account = handle.and_then(|handle| self.handles.get(handle as usize)?.as_ref().ok());
@@ -119,7 +127,7 @@ impl Session {
                 let amount = |column| value(column, place).saturating_mul(report.unit.max(1));
                 let used =
                     Used { within, charged: amount(&report.charged), refused: amount(&report.refused) };
-                state.report(self.gate, now, used);
+                state.report(self.gate, now, used, self.debt_of(used));
             }
             shares.push((state.share(self.gate, now), state.shares.full_in(now)));
         }
@@ -197,6 +205,20 @@ impl Session {
         }
     }
 
+    /// The part of what was used that becomes a debt. A gate that was cut off for longer than [`Session::release_after`] has given out what
+    /// it had taken for its part, while others were granted all. One interval's worth is left of that: by it the account knows how
+    /// much is asked for.
+    fn debt_of(&self, used: Used) -> Used {
+        if used.within <= self.release_after() {
+            return used;
+        }
+        let part = |amount: u64| {
+            let amount = u128::from(amount) * u128::from(self.interval.0) / u128::from(used.within.0);
+            u64::try_from(amount).unwrap_or(u64::MAX)
+        };
+        Used { within: self.interval, charged: part(used.charged), refused: part(used.refused) }
+    }
+
     fn limit(&self, handle: u32) -> Limit {
         let account = self.handles.get(handle as usize).and_then(|handle| handle.as_ref().ok());
         let Some(limits) = account.and_then(|account| account.lock().limits) else {
@@ -230,5 +252,5 @@ fn answer(number: u64, shares: &[(Share, Nanos)]) -> Answer {
 
 /// The most names of one session.
 pub const MOST_HANDLES: usize = 1 << 20;
-/// The longest time that a report is taken to be about, in microseconds.
-const MOST_WITHIN_US: u64 = 60_000_000;
+/// The least time without a report after which a gate's grants are given back.
+pub(super) const RELEASE_AFTER: Nanos = Nanos::from_secs(1);

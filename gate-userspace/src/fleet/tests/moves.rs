@@ -106,6 +106,34 @@ fn what_a_dead_owner_did_not_answer_is_owed_to_the_next_one() {
     assert!((-7_100_000..=-6_900_000).contains(&left), "{left}");
 }
 
+#[test]
+fn charges_without_an_owner_count_and_are_not_owed_to_it() {
+    // Of a second and a half, and of ten minutes: one tick's worth.
+    for ticks in [15, 6_000] {
+        let mut book = book();
+        let mut owner = Owner::new();
+        let line = book.line(&name("acme"));
+        book.count(line, at(0), 20_000, 0);
+        exchange(&mut book, &mut owner, at(100));
+        (0..ticks).for_each(|tick| book.count(line, at(tick * 100), 25_000, 10_000));
+        let back = at(100 + ticks * 100);
+        exchange(&mut book, &mut owner, back);
+        assert_eq!(owner.charged("acme"), (20_000 + 25_000 * ticks, 10_000 * ticks));
+        let account = Arc::clone(&owner.accounts.all()[0]);
+        let shares = &account.lock().shares;
+        assert_eq!(shares.full_in(back), Nanos::ZERO, "25 RU were used within the tick");
+        assert!(shares.gates(back).all(|(_, demand, _)| (349_000..=350_000).contains(&demand)));
+    }
+    // Of a second, in which nobody else was granted its part: all.
+    let mut book = book();
+    let mut owner = Owner::new();
+    let line = book.line(&name("acme"));
+    book.count(line, at(0), 1_350_000, 0);
+    exchange(&mut book, &mut owner, at(1_000));
+    let left = owner.accounts.all()[0].lock().shares.left(at(1_000));
+    assert_eq!(left, -1_250_000);
+}
+
 /// A name, and an address whose owner takes it from "a" when it comes.
 fn moving() -> (Name, &'static str) {
     let takes = |other: &&str| {
@@ -167,7 +195,8 @@ fn a_limit_that_comes_back_owes_nothing_to_gates_that_moved_on() {
     let account = owner.accounts.account(at(0), &name("acme")).unwrap();
     let share = |gate, millis| {
         let mut state = account.lock();
-        state.report(gate, at(millis), Used { within: TICK, charged: 200_000, refused: 100_000 });
+        let used = Used { within: TICK, charged: 200_000, refused: 100_000 };
+        state.report(gate, at(millis), used, used);
         state.share(gate, at(millis))
     };
     let granted =

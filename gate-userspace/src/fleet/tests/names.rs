@@ -113,7 +113,7 @@ fn a_session_with_many_unused_handles_is_begun_anew() {
     assert!(gate.charge(&of(1), 1_000, now));
     gate.tick(&mut owner, now);
     assert!(gate.book.renew(0, || 7) && !gate.book.renew(0, || 8));
-    owner.session = Session::new(7, 0);
+    owner.session = Session::new(7, 0, TICK);
     assert!(gate.charge(&of(1), 1_000, now));
     gate.tick(&mut owner, now);
     assert_eq!((owner.session.names(), owner.charged("shop/user=1").0), (1, 3_000));

@@ -30,7 +30,7 @@ fn a_part_counts_as_assigned_as_long_as_it_may_be() {
     // Another gate wants as much.
     let report = book.report(0, now).unwrap();
     assert_eq!(report.reservations[0].assigned, LIMIT);
-    let mut other = Session::new(2, 1);
+    let mut other = Session::new(2, 1, TICK);
     let mut other_book = self::book();
     let other_line = other_book.line(&name("acme"));
     other_book.reserve(other_line, now, Some(WANTED));
