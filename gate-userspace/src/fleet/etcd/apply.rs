@@ -2,7 +2,7 @@
 
 use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 
-use super::client::{connect, read_keys, within};
+use super::client::{connect_to_any, read_keys, within};
 use super::error::{Error, MAX_LIMITS_BYTES};
 use super::keys::LIMITS;
 use super::members::Members;
@@ -17,11 +17,8 @@ pub async fn apply(members: &Members, text: &str, expected: Option<u64>) -> Resu
     if text.len() > MAX_LIMITS_BYTES {
         return Err(Error::TooLong(text.len()));
     }
-    let mut client = connect(members).await?;
-    let expected = match expected {
-        Some(expected) => expected,
-        None => read_keys(&mut client).await?.view(false).limits_revision(),
-    };
+    let (mut client, keys) = connect_to_any(members).await?;
+    let expected = expected.unwrap_or_else(|| keys.view(false).limits_revision());
     let compared =
         Compare::mod_revision(LIMITS, CompareOp::Equal, i64::try_from(expected).unwrap_or(i64::MAX));
     let put = Txn::new().when([compared]).and_then([TxnOp::put(LIMITS, text, None)]);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use etcd_client::WatchOptions;
 use tokio::time::sleep;
 
-use super::client::{connect, probe, read_keys, within};
+use super::client::{NextMember, connect, probe, read_keys, within};
 use super::error::Error;
 use super::keys::{Keys, PREFIX};
 use super::members::Members;
@@ -17,10 +17,11 @@ use crate::fleet::membership::{Source, View};
 /// Keeps the views of `source` up to date, for ever.
 pub async fn follow(members: Members, mut source: Source) {
     let mut keys = Keys::default();
+    let mut next = NextMember::draw();
     let mut pause = FIRST_PAUSE;
     loop {
         let before = keys.as_of();
-        let Err(error) = session(&members, &mut source, &mut keys).await;
+        let Err(error) = session(&members, &mut next, &mut source, &mut keys).await;
         if source.views.borrow().is_live || before == 0 && pause == FIRST_PAUSE {
             tracing::warn!(%error, "without etcd: owners and limits stay as they were");
         }
@@ -33,8 +34,13 @@ pub async fn follow(members: Members, mut source: Source) {
     }
 }
 
-async fn session(members: &Members, source: &mut Source, keys: &mut Keys) -> Result<Infallible, Error> {
-    let mut client = connect(members).await?;
+async fn session(
+    members: &Members,
+    next: &mut NextMember,
+    source: &mut Source,
+    keys: &mut Keys,
+) -> Result<Infallible, Error> {
+    let mut client = connect(members, next).await?;
     *keys = read_keys(&mut client).await?;
     let from = i64::try_from(keys.as_of() + 1).unwrap_or(i64::MAX);
     let options = WatchOptions::new().with_prefix().with_start_revision(from);

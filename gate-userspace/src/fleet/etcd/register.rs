@@ -10,7 +10,7 @@ use std::time::Duration;
 use etcd_client::{Client, PutOptions};
 use tokio::time::sleep;
 
-use super::client::{connect, within};
+use super::client::{NextMember, connect, connect_to_any, within};
 use super::error::Error;
 use super::keys::of_owner;
 use super::members::Members;
@@ -30,7 +30,7 @@ pub async fn register(
         () = until => {}
     }
     let Some(lease) = lease else { return };
-    let left = async { within(connect(&members).await?.lease_revoke(lease)).await };
+    let left = async { within(connect_to_any(&members).await?.0.lease_revoke(lease)).await };
     match left.await {
         Ok(_) => tracing::info!("no owner any more"),
         Err(error) => tracing::warn!(%error, "the key stays in etcd until the lease is over"),
@@ -38,9 +38,14 @@ pub async fn register(
 }
 
 async fn keep(members: &Members, address: SocketAddr, keeper: &mut LeaseKeeper, lease: &mut Option<i64>) {
+    let mut next = NextMember::draw();
     loop {
         let mut is_new = true;
-        let Err(error) = stay(members, address, keeper, lease, &mut is_new).await;
+        keeper.begin(clock::boottime());
+        let Err(error) = match connect(members, &mut next).await {
+            Ok(client) => stay(client, address, keeper, lease, &mut is_new).await,
+            Err(error) => Err(error),
+        };
         tracing::debug!(%error, "the lease is not kept");
         match error {
             Error::LeaseOver => {
@@ -60,14 +65,12 @@ async fn keep(members: &Members, address: SocketAddr, keeper: &mut LeaseKeeper, 
 
 /// Registers if there is no lease, and keeps it while etcd answers. `is_new` becomes false with the first answer.
 async fn stay(
-    members: &Members,
+    mut client: Client,
     address: SocketAddr,
     keeper: &mut LeaseKeeper,
     lease: &mut Option<i64>,
     is_new: &mut bool,
 ) -> Result<Infallible, Error> {
-    keeper.begin(clock::boottime());
-    let mut client = connect(members).await?;
     loop {
         match *lease {
             None => {
