@@ -1,4 +1,4 @@
-//! Debian's etcd on loopback: one member, which keeps its data in a directory for temporary files.
+//! Debian's etcd: one member on loopback, or several on machines. Each keeps its data in a directory for temporary files.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,9 +14,10 @@ use xtask::paths;
 use crate::fleet::Peer;
 use crate::http::curl;
 use crate::proxy::address;
+use crate::switch::Machine;
 use crate::tls::Authority;
 
-/// A running etcd. It ends when dropped, and its data with it.
+/// A running member of an etcd. It ends when dropped, and its data with it.
 #[derive(Debug)]
 pub struct Etcd {
     member: Member,
@@ -40,23 +41,41 @@ impl Etcd {
     /// If it is not installed, or does not come up.
     pub fn start_tls(authority: &Authority) -> Result<Self> {
         let client = address();
-        let shown = Peer::of_address(authority, client)?;
-        let files = [
-            ("--trusted-ca-file", &shown.ca),
-            ("--cert-file", &shown.issued.certificate),
-            ("--key-file", &shown.issued.key),
-        ];
-        let files = files.map(|(argument, file)| format!("{argument}={}", file.display()));
-        let server = files.into_iter().chain(["--client-cert-auth".to_owned()]).collect();
-        Self::start_at(client, Some(MemberTls { server, client: shown.arguments() }))
+        Self::start_at(client, Some(member_tls(&Peer::of_address(authority, client)?)))
+    }
+
+    fn new(client: SocketAddr, peer: SocketAddr, tls: Option<MemberTls>) -> Self {
+        let directory = std::env::temp_dir().join(format!("etcd-{}-{}", std::process::id(), client.ip()));
+        let member = Member { client, peer, cluster: String::new(), directory, tls };
+        Self { member, program: None }
     }
 
     fn start_at(client: SocketAddr, tls: Option<MemberTls>) -> Result<Self> {
-        let directory = std::env::temp_dir().join(format!("etcd-{}-{}", std::process::id(), client.ip()));
-        let member = Member { client, peer: address(), directory, tls };
-        let mut etcd = Self { member, program: None };
+        let mut etcd = Self::new(client, address(), tls);
         etcd.start_again()?;
         Ok(etcd)
+    }
+
+    /// A member on each of these machines, which show certificates to clients, and want to see some.
+    ///
+    /// # Errors
+    ///
+    /// As [`Etcd::start_tls`].
+    pub fn cluster(machines: &[&Machine], authority: &Authority) -> Result<Vec<Self>> {
+        let member = |machine: &&Machine| {
+            let client = machine.at(CLIENT);
+            Ok(Self::new(client, machine.at(PEER), Some(member_tls(&Peer::of_address(authority, client)?))))
+        };
+        let mut members = machines.iter().map(member).collect::<Result<Vec<_>>>()?;
+        let all = members.iter().map(|etcd| etcd.member.entry()).collect::<Vec<_>>().join(",");
+        for (machine, etcd) in machines.iter().zip(&mut members) {
+            etcd.member.cluster.clone_from(&all);
+            machine.on(|| etcd.launch())?;
+        }
+        for (machine, etcd) in machines.iter().zip(&mut members) {
+            machine.on(|| etcd.wait_for_leader())?;
+        }
+        Ok(members)
     }
 
     /// Starts it with the keys that it had. One that runs is killed.
@@ -65,9 +84,19 @@ impl Etcd {
     ///
     /// As [`Etcd::start`].
     pub fn start_again(&mut self) -> Result<()> {
+        self.launch()?;
+        self.wait_for_leader()
+    }
+
+    fn launch(&mut self) -> Result<()> {
         self.kill()?;
-        self.program = Some(self.member.start(&paths::gate())?);
+        self.program = Some(self.member.launch()?);
         Ok(())
+    }
+
+    fn wait_for_leader(&mut self) -> Result<()> {
+        let program = self.program.as_mut().context("etcd does not run")?;
+        self.member.wait_for_leader(&paths::gate(), program)
     }
 
     /// Kills it.
@@ -97,7 +126,7 @@ impl Etcd {
     /// The line of a configuration that names it.
     #[must_use]
     pub fn key(&self) -> String {
-        self.member.key()
+        key(std::slice::from_ref(self))
     }
 
     /// The section `[fleet]` of a gate with this name.
@@ -173,6 +202,28 @@ fn base64(text: &str) -> Result<String> {
     let output = command.args(["-c", "printf %s \"$0\" | base64 -w 0", text]).output()?;
     Ok(String::from_utf8(output.stdout)?)
 }
+
+/// The line of a configuration that names these members.
+#[must_use]
+pub fn key(members: &[Etcd]) -> String {
+    format!("etcd = {:?}\n", members.iter().map(Etcd::url).collect::<Vec<_>>())
+}
+
+/// The arguments of a member that shows a certificate, and wants to see one of the same authority.
+fn member_tls(shown: &Peer) -> MemberTls {
+    let files = [
+        ("--trusted-ca-file", &shown.ca),
+        ("--cert-file", &shown.issued.certificate),
+        ("--key-file", &shown.issued.key),
+    ];
+    let files = files.map(|(argument, file)| format!("{argument}={}", file.display()));
+    let server = files.into_iter().chain(["--client-cert-auth".to_owned()]).collect();
+    MemberTls { server, client: shown.arguments() }
+}
+
+/// The ports of members on machines: for clients, and among themselves.
+const CLIENT: u16 = 2_379;
+const PEER: u16 = 2_380;
 
 /// The document that a command has printed.
 ///

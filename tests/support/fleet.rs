@@ -91,10 +91,18 @@ impl Owner {
     /// If it does not come up.
     pub fn register_tls(etcd: &Etcd, authority: &Authority) -> Result<Self> {
         let address = address();
-        let shown = Peer::of_address(authority, address)?;
-        let section = format!("{}{}", etcd.key(), shown.tls());
+        Self::register_as(&Peer::of_address(authority, address)?, address, &etcd.key())
+    }
+
+    /// [`Owner::register_tls`] at this address, with the etcd that a line of the configuration names.
+    ///
+    /// # Errors
+    ///
+    /// If it does not come up.
+    pub fn register_as(shown: &Peer, address: SocketAddr, etcd: &str) -> Result<Self> {
+        let section = format!("{etcd}{}", shown.tls());
         let mut owner = Self::start_until(owner::REGISTERED, address, &section)?;
-        owner.ask_as(&shown);
+        owner.ask_as(shown);
         Ok(owner)
     }
 

@@ -311,6 +311,17 @@ impl Listening {
         read_until(&mut stream, end)
     }
 
+    /// A counter of a memcached's.
+    ///
+    /// # Errors
+    ///
+    /// If it does not say.
+    pub fn stat(&self, name: &str) -> Result<u64> {
+        let said = String::from_utf8(self.ask(b"stats\r\n", b"END\r\n")?)?;
+        let mut values = said.lines().filter_map(|line| line.strip_prefix("STAT ")?.strip_prefix(name));
+        Ok(values.find_map(|value| value.strip_prefix(' ')).context("no such counter")?.parse()?)
+    }
+
     /// A gate's configuration, and its admin socket.
     ///
     /// # Errors

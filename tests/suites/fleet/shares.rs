@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use gate_tests::fleet::{Owner, section};
+use gate_tests::fleet_site::ONE_RU;
 use gate_tests::proxy::Listening;
 use gate_tests::wait::wait_until;
 use xtask::lab::process::ChildProcess;
@@ -31,7 +32,6 @@ name = "polite"
 sources = ["127.0.2.0/24"]
 quota = "unlimited"
 "#;
-const ONE_RU: &str = "price = { base = \"1 RU\", row = \"0 RU\", kib = \"0 RU\" }";
 const GATES: usize = 8;
 
 /// Gates before a store, all of one fleet.
@@ -62,13 +62,6 @@ fn load(gate: &Listening, time: Duration) -> Result<ChildProcess> {
     ChildProcess::start("gate load", command)
 }
 
-/// How many reads a memcached has done.
-fn reads(store: &Listening) -> Result<u64> {
-    let said = String::from_utf8(store.ask(b"stats\r\n", b"END\r\n")?)?;
-    let line = said.lines().find_map(|line| line.strip_prefix("STAT cmd_get ")).context("no cmd_get")?;
-    Ok(line.trim().parse()?)
-}
-
 fn refused(gates: &[Listening], tenant: &str) -> Result<u64> {
     gates.iter().try_fold(0, |sum, gate| {
         let document = gate.json(&["tenants", tenant])?;
@@ -84,7 +77,7 @@ fn windows(store: &Listening, seconds: u64) -> Result<Vec<f64>> {
     for second in 0..=seconds {
         let due = from + Duration::from_secs(second);
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
-        readings.push((Instant::now(), reads(store)?));
+        readings.push((Instant::now(), store.stat("cmd_get")?));
     }
     let ten = readings.iter().zip(readings.iter().skip(10));
     Ok(ten

@@ -11,6 +11,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::marker::PhantomData;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -44,6 +45,7 @@ pub(super) const PREFIX: &str = "gate-lab-";
 const CONGESTION_CONTROL: &str = "reno";
 const BPFFS: &str = "/sys/fs/bpf";
 const NAMESPACES: &str = "/run/netns";
+const OWN_NAMESPACE: &str = "/proc/thread-self/ns/net";
 /// Where a gate that was killed leaves its socket, named after its pins.
 const SOCKETS: &str = "/run/gate";
 
@@ -70,7 +72,7 @@ impl Net {
         }
         remove_stale()?;
         let n = OPENED.fetch_add(1, Ordering::Relaxed);
-        let id = format!("{PREFIX}{}-{n}", std::process::id());
+        let id = format!("{}{n}", prefix());
         let net = Self {
             client: Namespace::add(format!("{id}-client"))?,
             server: Namespace::add(format!("{id}-server"))?,
@@ -84,9 +86,6 @@ impl Net {
             (&net.client, CLIENT_INTERFACE, CLIENT_V4, CLIENT_V6),
             (&net.server, SERVER_INTERFACE, SERVER_V4, SERVER_V6),
         ] {
-            namespace.ip("link set lo up")?;
-            namespace
-                .enter(|| fs::write("/proc/sys/net/ipv4/tcp_congestion_control", CONGESTION_CONTROL))??;
             // No link-local address: its solicitations would be unsolicited packets.
             namespace.ip(&format!("link set {interface} addrgenmode none up"))?;
             namespace.ip(&format!("addr add {v4}/15 dev {interface}"))?;
@@ -137,11 +136,19 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    fn add(name: String) -> Result<Self> {
+    /// A new one, in which loopback is up. Its name begins with [`prefix`].
+    ///
+    /// # Errors
+    ///
+    /// Without root, without `ip` (iproute2), or if the kernel refuses.
+    pub fn add(name: String) -> Result<Self> {
         ip(&format!("netns add {name}"))?;
         let path = Path::new(NAMESPACES).join(&name);
         let file = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
-        Ok(Self { name, file })
+        let this = Self { name, file };
+        this.ip("link set lo up")?;
+        this.enter(|| fs::write("/proc/sys/net/ipv4/tcp_congestion_control", CONGESTION_CONTROL))??;
+        Ok(this)
     }
 
     /// Its name, as `ip netns` lists it.
@@ -150,12 +157,27 @@ impl Namespace {
         &self.name
     }
 
-    /// Runs `ip` in here. Not `ip -n`, which also remounts things and so fails in some chroots.
-    fn ip(&self, arguments: &str) -> Result<()> {
+    /// A directory under bpffs that is this namespace's own. Not made yet; removed with the namespace.
+    #[must_use]
+    pub fn pins(&self) -> PathBuf {
+        Path::new(BPFFS).join(&self.name)
+    }
+
+    /// Runs `ip` in here, with arguments that hold no blanks. Not `ip -n`, which also remounts things and so fails in some chroots.
+    ///
+    /// # Errors
+    ///
+    /// If it fails.
+    pub fn ip(&self, arguments: &str) -> Result<()> {
         sh::run(self.command("ip").args(arguments.split_whitespace()))
     }
 
-    fn add_address(&self, interface: &str, address: IpAddr) -> Result<()> {
+    /// Gives an interface one more address, of 198.18.0.0/15 or fd00::/64.
+    ///
+    /// # Errors
+    ///
+    /// If `ip` refuses it.
+    pub fn add_address(&self, interface: &str, address: IpAddr) -> Result<()> {
         let length = if address.is_ipv4() { "15" } else { "64" };
         // Only IPv6 would otherwise be slow to start, looking for another owner of the address.
         let flag = if address.is_ipv4() { "" } else { "nodad" };
@@ -190,12 +212,45 @@ impl Namespace {
             inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     }
+
+    /// Has this thread be inside until the guard is dropped. Processes that it starts are inside, and stay there.
+    ///
+    /// # Errors
+    ///
+    /// If the thread cannot enter.
+    pub fn visit(&self) -> Result<Visit> {
+        let before = File::open(OWN_NAMESPACE).context(OWN_NAMESPACE)?;
+        setns(&self.file, CloneFlags::CLONE_NEWNET).context("cannot enter the namespace")?;
+        Ok(Visit { before, _thread: PhantomData })
+    }
 }
 
 impl Drop for Namespace {
     fn drop(&mut self) {
         let _ = remove_namespace(&self.name);
+        // As with a network's.
+        let _ = remove_pins(&self.pins());
+        let _ = remove_socket(&Path::new(SOCKETS).join(&self.name).with_extension("sock"));
     }
+}
+
+/// A thread's stay in a [`Namespace`]. It is where it was before when this is dropped, on the same thread.
+#[derive(Debug)]
+pub struct Visit {
+    before: File,
+    _thread: PhantomData<*const ()>,
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        setns(&self.before, CloneFlags::CLONE_NEWNET).expect("a thread can leave as it came");
+    }
+}
+
+/// How the names of namespaces begin that this process makes: those of one that is gone are removed ([`remove_stale`]).
+#[must_use]
+pub fn prefix() -> String {
+    format!("{PREFIX}{}-", std::process::id())
 }
 
 /// Removes what processes that are gone left behind: namespaces with what still runs in them, pins and sockets.

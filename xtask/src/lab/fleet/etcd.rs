@@ -1,4 +1,4 @@
-//! Debian's etcd: one member, which owners of limits register with.
+//! Debian's etcd: a member, which owners of limits register with.
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -10,13 +10,15 @@ use crate::lab::process::{ChildProcess, bound_command};
 use crate::lab::programs::START;
 use crate::sh;
 
-/// The only member of an etcd.
+/// A member of an etcd.
 #[derive(Debug, Clone)]
 pub struct Member {
     /// Where it is asked.
     pub client: SocketAddr,
-    /// Where other members would ask it.
+    /// Where other members ask it.
     pub peer: SocketAddr,
+    /// The entries ([`Member::entry`]) of all members, with commas between them; empty if it is the only one.
+    pub cluster: String,
     /// Its data.
     pub directory: PathBuf,
     /// The certificates that it shows and is shown.
@@ -39,17 +41,37 @@ impl Member {
     ///
     /// If it is not installed, or does not come up; with its last lines.
     pub fn start(&self, gate: &Path) -> Result<ChildProcess> {
+        let mut etcd = self.launch()?;
+        self.wait_for_leader(gate, &mut etcd)?;
+        Ok(etcd)
+    }
+
+    /// Starts it, and does not wait for it: the members of a cluster have no leader before most of them run.
+    ///
+    /// # Errors
+    ///
+    /// If it is not installed.
+    pub fn launch(&self) -> Result<ChildProcess> {
         let program = sh::find("etcd").context("no etcd: `cargo xtask setup fleet` installs it")?;
         let peer = format!("http://{}", self.peer);
+        let cluster = if self.cluster.is_empty() { self.entry() } else { self.cluster.clone() };
         let mut command = bound_command(program);
         command
-            .args(["--name", "only", "--log-level", "error", "--logger", "zap", "--data-dir"])
+            .args(["--name", &self.name(), "--log-level", "error", "--logger", "zap", "--data-dir"])
             .arg(&self.directory)
             .args(["--listen-client-urls", &self.url(), "--advertise-client-urls", &self.url()])
             .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
-            .args(["--initial-cluster", &format!("only={peer}"), "--unsafe-no-fsync"]);
+            .args(["--initial-cluster", &cluster, "--unsafe-no-fsync", "--pre-vote"]);
         command.args(self.tls.iter().flat_map(|tls| &tls.server));
-        let mut etcd = ChildProcess::start("etcd", command)?;
+        ChildProcess::start("etcd", command)
+    }
+
+    /// Waits until it accepts connections and has a leader.
+    ///
+    /// # Errors
+    ///
+    /// If it does not come up; with its last lines.
+    pub fn wait_for_leader(&self, gate: &Path, etcd: &mut ChildProcess) -> Result<()> {
         etcd.wait_until("accepts connections", START, || Ok(TcpStream::connect(self.client).is_ok()))?;
         let mut said = Vec::new();
         let led = etcd.wait_until("has a leader", START, || {
@@ -57,8 +79,17 @@ impl Member {
             said = output.stderr;
             Ok(output.status.success())
         });
-        led.with_context(|| String::from_utf8_lossy(&said).into_owned())?;
-        Ok(etcd)
+        led.with_context(|| String::from_utf8_lossy(&said).into_owned())
+    }
+
+    /// Its entry in the list of a cluster's members.
+    #[must_use]
+    pub fn entry(&self) -> String {
+        format!("{}=http://{}", self.name(), self.peer)
+    }
+
+    fn name(&self) -> String {
+        format!("at-{}", self.client.ip())
     }
 
     /// Where it is asked.

@@ -57,6 +57,7 @@ impl Fleet {
         let member = Member {
             client: at(2_379),
             peer: at(2_380),
+            cluster: String::new(),
             directory: directory.path().join("etcd"),
             tls: None,
         };
