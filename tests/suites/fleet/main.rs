@@ -7,6 +7,7 @@ mod etcd;
 mod kills;
 mod limits;
 mod owners;
+mod partitions;
 mod peers;
 mod shares;
 mod tiers;
