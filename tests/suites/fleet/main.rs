@@ -6,6 +6,7 @@ mod envoys;
 mod etcd;
 mod kills;
 mod limits;
+mod lossy;
 mod owners;
 mod partitions;
 mod peers;
