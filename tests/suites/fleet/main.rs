@@ -14,3 +14,4 @@ mod shares;
 mod tiers;
 mod tls;
 mod wire;
+mod xdp;
