@@ -225,6 +225,22 @@ impl Listening {
         Self::gate_by(command, gate, "http", backend, service, tenants)
     }
 
+    /// [`Listening::gate_with`] for HTTP, which runs before all programs of this machine that do not so (`SCHED_FIFO`). For root.
+    ///
+    /// # Errors
+    ///
+    /// If it does not come up.
+    pub fn gate_that_runs_first(
+        gate: &str,
+        backend: SocketAddr,
+        service: &str,
+        tenants: &str,
+    ) -> Result<Self> {
+        let mut command = Command::new("chrt");
+        command.args(["--fifo", "1"]).arg(paths::gate());
+        Self::gate_by(command, gate, "http", backend, service, tenants)
+    }
+
     fn gate_by(
         mut command: Command,
         gate: &str,

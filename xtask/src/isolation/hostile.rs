@@ -269,7 +269,7 @@ pub(super) fn connect(source: Ipv4Addr, target: SocketAddr) -> io::Result<TcpStr
 
 /// From now on this thread runs when no other wants its CPU, those of other processes included. A nice one would not do: it
 /// keeps its CPU for up to 3 ms when a thread that has been asleep becomes ready.
-pub(super) fn give_way() {
+pub fn give_way() {
     // SAFETY: the call reads the parameter, which outlives it, and changes this thread's scheduling alone; a failure leaves that
     // as it is.
     #[allow(unsafe_code, reason = "nix has no scheduling policies")]

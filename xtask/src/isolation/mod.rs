@@ -21,7 +21,7 @@ mod traffic;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-pub use hostile::Hostile;
+pub use hostile::{Hostile, give_way};
 pub use not_kept::{Breaks, NOT_KEPT, NotKept};
 pub use polite::Seen;
 pub use site::{Gate, Measured, Site, Target};

@@ -1,10 +1,12 @@
 //! The body of an answer on its way to the client: as fast as the client reads, and no faster.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
+use tokio::task::yield_now;
 
 use super::call::{Side, WaitsFor};
 use super::connection::{InFlight, Reading};
@@ -26,10 +28,29 @@ enum Source {
     /// gate's own, or none.
     Whole(Option<Bytes>),
     /// gate's own, given in pieces as the client reads.
-    Long(Bytes, Option<Reading>),
+    Long(LongReply),
     Store(Box<StoreReply>),
     /// Pieces that came before the rest.
     After(VecDeque<Bytes>, Gathered, Box<ReplyBody>),
+}
+
+/// An answer of gate's own that is given in pieces.
+#[derive(Debug)]
+struct LongReply {
+    rest: Bytes,
+    /// `None` if the client has all the time that its connection has.
+    reading: Option<Reading>,
+    /// Ends before the next piece, when the runtime has looked for what has come for others.
+    yielding: Option<Yielding>,
+}
+
+/// A turn in which the runtime looks for what has come.
+struct Yielding(Pin<Box<dyn Future<Output = ()>>>);
+
+impl fmt::Debug for Yielding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Yielding").finish_non_exhaustive()
+    }
 }
 
 /// An answer that the store is giving.
@@ -51,8 +72,8 @@ impl ReplyBody {
     pub(super) fn of_bytes(bytes: Bytes) -> Self {
         let source = match bytes.len() {
             0 => Source::Whole(None),
-            1..=PIECE => Source::Whole(Some(bytes)),
-            _ => Source::Long(bytes, None),
+            1..=AT_ONCE => Source::Whole(Some(bytes)),
+            _ => Source::Long(LongReply { rest: bytes, reading: None, yielding: None }),
         };
         Self { source, _in_flight: None }
     }
@@ -80,10 +101,27 @@ impl ReplyBody {
     /// The same, which ends the request of its client when it is dropped.
     pub(super) fn with(self, in_flight: InFlight) -> Self {
         let source = match self.source {
-            Source::Long(bytes, None) => Source::Long(bytes, Some(in_flight.reading(clock::monotonic()))),
+            Source::Long(long) => {
+                let reading = Some(in_flight.reading(clock::monotonic()));
+                Source::Long(LongReply { reading, ..long })
+            }
             source => source,
         };
         Self { source, _in_flight: Some(in_flight) }
+    }
+}
+
+impl LongReply {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        if self.rest.is_empty() {
+            return Poll::Ready(None);
+        }
+        if let Some(yielding) = &mut self.yielding {
+            ready!(yielding.0.as_mut().poll(cx));
+        }
+        self.yielding = Some(Yielding(Box::pin(yield_now())));
+        self.reading.iter().for_each(|reading| reading.progress(clock::monotonic()));
+        Poll::Ready(Some(self.rest.split_to(PIECE.min(self.rest.len()))))
     }
 }
 
@@ -139,12 +177,7 @@ impl Body for ReplyBody {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match &mut self.source {
             Source::Whole(text) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
-            Source::Long(bytes, _) if bytes.is_empty() => Poll::Ready(None),
-            Source::Long(bytes, reading) => {
-                reading.iter().for_each(|reading| reading.progress(clock::monotonic()));
-                let piece = bytes.split_to(PIECE.min(bytes.len()));
-                Poll::Ready(Some(Ok(Frame::data(piece))))
-            }
+            Source::Long(long) => long.poll(cx).map(|piece| piece.map(|piece| Ok(Frame::data(piece)))),
             Source::Store(reply) => reply.poll(cx),
             Source::After(pieces, gathered, rest) => match pieces.pop_front() {
                 Some(piece) => {
@@ -159,7 +192,7 @@ impl Body for ReplyBody {
     fn is_end_stream(&self) -> bool {
         match &self.source {
             Source::Whole(text) => text.is_none(),
-            Source::Long(bytes, _) => bytes.is_empty(),
+            Source::Long(long) => long.rest.is_empty(),
             Source::Store(reply) => reply.connection.is_none(),
             Source::After(pieces, _, rest) => pieces.is_empty() && rest.is_end_stream(),
         }
@@ -168,7 +201,7 @@ impl Body for ReplyBody {
     fn size_hint(&self) -> SizeHint {
         match &self.source {
             Source::Whole(text) => SizeHint::with_exact(text.as_ref().map_or(0, Bytes::len) as u64),
-            Source::Long(bytes, _) => SizeHint::with_exact(bytes.len() as u64),
+            Source::Long(long) => SizeHint::with_exact(long.rest.len() as u64),
             Source::Store(reply) => reply.incoming.size_hint(),
             Source::After(pieces, _, rest) => {
                 let before: usize = pieces.iter().map(Bytes::len).sum();
@@ -181,5 +214,7 @@ impl Body for ReplyBody {
     }
 }
 
-/// The bytes of an answer of gate's own that a client takes at a time. A longer piece would keep others waiting while it is copied.
-const PIECE: usize = 64 << 10;
+/// Answers of gate's own up to this are given at once.
+const AT_ONCE: usize = 64 << 10;
+/// The bytes of a longer one that a client takes at a time: while they are copied others wait.
+const PIECE: usize = 16 << 10;

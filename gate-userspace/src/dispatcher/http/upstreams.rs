@@ -17,7 +17,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-use super::head::{self, BUFFER, UntilClosed};
+use super::head::{self, UntilClosed};
 use super::store::BodyError;
 use crate::clock;
 use crate::dispatcher::tls::OriginTls;
@@ -151,5 +151,7 @@ impl Body for NoBody {
 
 /// So many connections wait for the next requests of a thread.
 const MOST_KEPT: usize = 64;
+/// The longest head, and what is read at a time: while it is copied others wait.
+const BUFFER: usize = 16 << 10;
 /// Servers close idle connections after 60 s or more.
 const KEPT_FOR: Nanos = Nanos::from_secs(30);

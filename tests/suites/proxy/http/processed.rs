@@ -16,6 +16,7 @@ use super::{OPEN, client};
 
 mod hostile;
 mod https;
+mod thrice;
 
 /// A gate, an origin and a processor.
 struct Site {

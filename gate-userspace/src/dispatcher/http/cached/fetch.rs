@@ -12,6 +12,7 @@ use hyper::body::{Body, Bytes};
 use hyper::http::{request, response};
 use hyper::{Response, StatusCode};
 use tokio::sync::oneshot;
+use tokio::task::yield_now;
 
 use super::asked::Lookup;
 use super::serve::Source;
@@ -214,17 +215,23 @@ pub(in crate::dispatcher::http) async fn gather<B: Body<Data = Bytes> + Unpin>(
 ) -> Gathering {
     let mut gathered = cache.gathered(holder);
     let mut pieces = Pieces::default();
+    let mut until_yield = YIELD_EVERY;
     while let Some(frame) = poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await {
         let Ok(frame) = frame else { return Gathering::BrokenOff };
         // Trailers are not kept.
         let Ok(piece) = frame.into_data() else { continue };
         let room = gathered.add(piece.len() as u64);
+        until_yield = until_yield.saturating_sub(piece.len());
         pieces.push(piece);
         if pieces.len() > longest {
             return Gathering::TooLong(pieces.into_pieces(), gathered);
         }
         if let Err(why) = room {
             return Gathering::NoRoom(why, pieces.into_pieces(), gathered);
+        }
+        if until_yield == 0 {
+            until_yield = YIELD_EVERY;
+            yield_now().await;
         }
     }
     match cache.join_pieces(pieces).await {
@@ -237,3 +244,7 @@ pub(in crate::dispatcher::http) async fn gather<B: Body<Data = Bytes> + Unpin>(
 fn request_of(asked: &Lookup) -> Option<request::Parts> {
     keyed_request(asked.key.path(), asked.request.headers.get(hyper::header::HOST)?, &asked.fields)
 }
+
+/// The bytes of a body between two looks at what has come for others: while a body comes quickly, its tasks wake each other, and the
+/// runtime looks after some 60 of their steps otherwise.
+const YIELD_EVERY: usize = 64 << 10;
