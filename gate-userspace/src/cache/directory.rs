@@ -14,6 +14,7 @@ use super::counters::{CacheEvent, Counters};
 use super::digest::Digest;
 use super::index::{self, Change, Index};
 use super::removals::Removals;
+use super::unwritten::Unwritten;
 
 /// The state that the writer and those who read share.
 #[derive(Debug)]
@@ -23,6 +24,7 @@ pub(super) struct Shared {
     most: u64,
     pub(super) counters: Arc<Counters>,
     pub(super) removals: Removals,
+    pub(super) unwritten: Unwritten,
     /// `None` while nothing can be read.
     opened: RwLock<Option<Arc<Opened>>>,
     /// True while the directory is this gate's.
@@ -66,6 +68,7 @@ impl Shared {
             most,
             counters,
             removals: Removals::default(),
+            unwritten: Unwritten::default(),
             opened: RwLock::default(),
             is_owner: AtomicBool::new(is_owner),
             pending: AtomicU64::new(0),
@@ -93,7 +96,7 @@ impl Shared {
         let before = self.will_wait(bodies);
         let may = before == 0 || before + size(bodies) <= most;
         if !may {
-            self.taken(bodies);
+            self.pending.fetch_sub(size(bodies), Relaxed);
         }
         may
     }
@@ -105,13 +108,16 @@ impl Shared {
 
     /// The writer has taken a change with these bodies.
     pub(super) fn taken(&self, bodies: &[(Digest, Bytes)]) {
+        self.unwritten.end_bodies(bodies);
         self.pending.fetch_sub(size(bodies), Relaxed);
     }
 
     /// A change has been made, or never will be.
     pub(super) fn done(&self, change: &Change) {
-        if let Change::Remove { prefix } = change {
-            self.removals.done(prefix);
+        match change {
+            Change::Remove { prefix } => self.removals.done(prefix),
+            Change::Put { key, .. } => self.unwritten.end_record(key),
+            Change::Touch { .. } => {}
         }
     }
 

@@ -61,6 +61,10 @@ impl Disk {
     /// Puts a record and the bodies that it names, unless too much is to be written already.
     pub(super) fn put(&self, change: Change, bodies: Vec<(Digest, Bytes)>) {
         if self.shared.may_wait(&bodies, PENDING) {
+            self.shared.unwritten.add_bodies(&bodies);
+            if let Change::Put { key, payload, .. } = &change {
+                self.shared.unwritten.add_record(key, payload);
+            }
             return self.order(Order::Change(change, bodies));
         }
         self.shared.counters.count(CacheEvent::WriteSkipped);

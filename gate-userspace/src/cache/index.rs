@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use hyper::body::Bytes;
 use redb::{Database, ReadableDatabase as _, ReadableTable, Table, TableDefinition, WriteTransaction};
 
 use super::digest::Digest;
@@ -34,7 +35,7 @@ pub struct Usage {
 #[derive(Clone, Debug)]
 pub(super) enum Change {
     /// A record takes the place of the one that was there; with the lengths of the bodies that it names.
-    Put { key: Box<[u8]>, at: u64, bodies: Vec<(Digest, u64)>, payload: Vec<u8> },
+    Put { key: Box<[u8]>, at: u64, bodies: Vec<(Digest, u64)>, payload: Bytes },
     /// A record was used, in seconds since 1970.
     Touch { key: Box<[u8]>, at: u64 },
     /// All records go whose keys begin with this.
@@ -174,6 +175,12 @@ impl Index {
         transaction.commit()?;
         self.set_usage(usage);
         Ok(applied)
+    }
+
+    /// Has changes wait as long as this is there.
+    #[cfg(test)]
+    pub(super) fn hold(&self) -> WriteTransaction {
+        self.database.begin_write().unwrap()
     }
 
     fn count(&self) -> Result<Usage, redb::Error> {
@@ -335,7 +342,7 @@ mod tests {
 
     fn put(key: &str, at: u64, bodies: &[(&str, u64)]) -> Change {
         let bodies = bodies.iter().map(|(body, len)| (Digest::of(body.as_bytes()), *len)).collect();
-        Change::Put { key: key.as_bytes().into(), at, bodies, payload: key.as_bytes().to_vec() }
+        Change::Put { key: key.as_bytes().into(), at, bodies, payload: key.as_bytes().to_vec().into() }
     }
 
     fn remove(prefix: &str) -> Change {

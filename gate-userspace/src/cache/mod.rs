@@ -15,7 +15,7 @@
 //! - `pieces`: a body that comes in pieces. Pure. `gathered`: the memory that such bodies take.
 //! - `disk`: the part on disk. `writer`: the thread that writes. `directory`: its lock, and what is open of it.
 //! - `index`: the database. `blobs`: the files.
-//! - `removals`: keys whose removal has not reached the disk.
+//! - `removals`: keys whose removal has not reached the disk. `unwritten`: what is on its way there.
 //! - `counters`, `digest`.
 //!
 //! **Invariants.** A body is given only if it has its digest: files are checked when they are read, so that neither a crash nor
@@ -38,6 +38,7 @@ mod record;
 mod removals;
 mod response;
 mod store;
+mod unwritten;
 mod writer;
 
 pub use counters::{CacheEvent, Counters};

@@ -172,7 +172,7 @@ impl Cache {
         Some(record)
     }
 
-    /// The value on disk under a key, as `decode` reads it; `None` without one, or if it is removed meanwhile.
+    /// The value on disk under a key, or on its way there, as `decode` reads it; `None` without one, or if it is removed meanwhile.
     async fn read<T: Send + 'static>(
         &self,
         key: &Key,
@@ -180,6 +180,9 @@ impl Cache {
     ) -> Option<Arc<T>> {
         let shared = Arc::clone(self.disk.shared());
         let generation = shared.removals.begin(key.bytes())?;
+        if let Some(payload) = shared.unwritten.record(key.bytes()) {
+            return decode(&payload, key).map(Arc::new);
+        }
         let wanted = key.clone();
         let _permit = self.reads.acquire().await.ok()?;
         let read = tokio::task::spawn_blocking(move || {
@@ -207,6 +210,9 @@ impl Cache {
             return Some(body);
         }
         let shared = Arc::clone(self.disk.shared());
+        if let Some(body) = shared.unwritten.body(&digest) {
+            return Some(body);
+        }
         let _permit = self.reads.acquire().await.ok()?;
         let read = tokio::task::spawn_blocking(move || Some(shared.opened()?.blobs.read(&digest, len)));
         match read.await.ok()?? {
@@ -249,7 +255,7 @@ impl Cache {
         let before = self.memory.record(key.bytes()).unwrap_or_default();
         let record = Arc::new(before.with(Arc::clone(response)));
         let bodies = record.bodies();
-        let payload = record.encode();
+        let payload = record.encode().into();
         self.memory.put_body(response.digest, body.clone());
         self.memory.put_record(key.bytes().into(), record);
         let at = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();

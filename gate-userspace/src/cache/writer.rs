@@ -107,7 +107,11 @@ impl Writer {
                 Ok(Order::Close) | Err(RecvTimeoutError::Disconnected) => return None,
                 Ok(Order::Change(change, bodies)) => {
                     self.shared.taken(&bodies);
-                    self.unwritten.extend(is_removal(&change).then_some(change));
+                    if is_removal(&change) {
+                        self.unwritten.push(change);
+                    } else {
+                        self.shared.done(&change);
+                    }
                 }
                 Ok(Order::Discard(_)) | Err(RecvTimeoutError::Timeout) => {}
             }
@@ -178,6 +182,7 @@ impl Writer {
             Change::Remove { .. } => Some(change),
             Change::Touch { .. } => None,
             Change::Put { key, .. } => {
+                self.shared.unwritten.end_record(&key);
                 // Without a look at it, there may be one.
                 let is_there = opened.is_none_or(|opened| !matches!(opened.index.get(&key), Ok(None)));
                 is_there.then(|| {

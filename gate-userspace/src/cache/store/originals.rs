@@ -46,7 +46,7 @@ impl Cache {
             key: key.bytes().into(),
             at: now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
             bodies: vec![(processed.digest, processed.len)],
-            payload: processed.encode(),
+            payload: processed.encode().into(),
         };
         self.disk.put(put, vec![(processed.digest, body.clone())]);
     }

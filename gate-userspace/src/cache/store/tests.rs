@@ -246,3 +246,21 @@ async fn a_directory_that_cannot_be_opened_is_tried_again() {
     put(&cache, "/a", "one");
     assert_eq!(found(&cache, "/a").await.as_deref(), Some("one"));
 }
+
+#[tokio::test]
+async fn what_memory_has_dropped_is_found_before_it_is_written() {
+    let directory = Directory::new("unwritten");
+    let cache = opened(&settings(&directory)).await;
+    let held = cache.disk.shared().opened().unwrap();
+    let held = held.index.hold();
+    // More than memory takes.
+    let count = 400;
+    for n in 0..count {
+        put(&cache, &format!("/{n}"), format!("{n} ").repeat(1_000).leak());
+    }
+    for n in 0..count {
+        let body = found(&cache, &format!("/{n}")).await;
+        assert_eq!(body.as_deref(), Some(format!("{n} ").repeat(1_000).as_str()), "{n}");
+    }
+    drop(held);
+}
