@@ -77,5 +77,6 @@ fn load(pipelined: usize, request: &str, answer: usize) -> Load {
         numbers: NUMBERS,
         every_other: None,
         answer: Answer::Bytes(answer),
+        pause: Duration::ZERO,
     }
 }

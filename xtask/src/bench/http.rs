@@ -36,7 +36,8 @@ pub(super) fn run(args: &Args) -> Result<()> {
     println!("{}, {}, kernel {}{}", machine.date, machine.state(), machine.kernel, Machine::build());
     let field = Field::set_up(args.cores.deal()?, &gate)?;
     let mut rows = Vec::new();
-    for load in &LOADS {
+    let only = args.only.as_deref().unwrap_or_default();
+    for load in LOADS.iter().filter(|load| load.name.contains(only)) {
         let asked = field.targets.iter().filter(|target| target.kind == load.kind);
         let mut measured: Vec<Vec<Row>> = asked.clone().map(|_| Vec::new()).collect();
         for _ in 0..args.rounds {
@@ -46,9 +47,14 @@ pub(super) fn run(args: &Args) -> Result<()> {
         }
         let medians: Vec<Row> = measured.into_iter().map(median).collect();
         medians.iter().for_each(|row| println!("{}", row.line()));
-        let of = |name: &str| medians.iter().find(|row| row.target == name).map(|row| row.cpu_us);
+        let of = |name: &str| medians.iter().find(|row| row.target == name);
         if let (Some(gate), Some(nginx)) = (of(GATE), of(NGINX)) {
-            println!("{:<16} gate takes {:.2} times nginx' CPU time", load.name, gate / nginx);
+            println!(
+                "{:<16} gate takes {:.2} times nginx' CPU time, {:.2} beyond idle",
+                load.name,
+                gate.cpu_us / nginx.cpu_us,
+                gate.beyond_idle_us / nginx.beyond_idle_us
+            );
         }
         rows.extend(medians);
     }
@@ -63,6 +69,8 @@ struct Named {
     name: &'static str,
     request: &'static str,
     kind: Kind,
+    /// As of [`Load`].
+    pause: Duration,
 }
 
 /// A target, by what it does with requests.
@@ -74,28 +82,29 @@ enum Kind {
     Caching,
 }
 
-const LOADS: [Named; 6] = [
-    Named { name: "GET 100 B", request: "GET /100 HTTP/1.1\r\nHost: bench\r\n\r\n", kind: Kind::Passing },
-    Named { name: "GET 16 KiB", request: "GET /16384 HTTP/1.1\r\nHost: bench\r\n\r\n", kind: Kind::Passing },
-    Named {
-        name: "GET as browsers",
-        request: "GET /100?a=b HTTP/1.1\r\nHost: bench\r\nUser-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 \
-                  Firefox/128.0\r\nAccept: text/html,application/xhtml+xml;q=0.9,*/*;q=0.8\r\nAccept-Language: en\r\n\
-                  Accept-Encoding: gzip, deflate, br\r\nCookie: session=0123456789abcdef0123456789abcdef\r\n\r\n",
-        kind: Kind::Passing,
-    },
-    Named { name: "429", request: "GET /100 HTTP/1.1\r\nHost: bench\r\n\r\n", kind: Kind::Refusing },
-    Named {
-        name: "hit 100 B",
-        request: "GET /kept/100 HTTP/1.1\r\nHost: bench\r\n\r\n",
-        kind: Kind::Caching,
-    },
-    Named {
-        name: "hit 16 KiB",
-        request: "GET /kept/16384 HTTP/1.1\r\nHost: bench\r\n\r\n",
-        kind: Kind::Caching,
-    },
+const LOADS: [Named; 7] = [
+    named("GET 100 B", "GET /100 HTTP/1.1\r\nHost: bench\r\n\r\n", Kind::Passing),
+    named("GET 16 KiB", "GET /16384 HTTP/1.1\r\nHost: bench\r\n\r\n", Kind::Passing),
+    named(
+        "GET as browsers",
+        "GET /100?a=b HTTP/1.1\r\nHost: bench\r\nUser-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 \
+         Firefox/128.0\r\nAccept: text/html,application/xhtml+xml;q=0.9,*/*;q=0.8\r\nAccept-Language: en\r\n\
+         Accept-Encoding: gzip, deflate, br\r\nCookie: session=0123456789abcdef0123456789abcdef\r\n\r\n",
+        Kind::Passing,
+    ),
+    named("429", REFUSED, Kind::Refusing),
+    // As many as gate answers a tenant in a second, of either.
+    Named { pause: Duration::from_millis(32), ..named("429, 2,000/s", REFUSED, Kind::Refusing) },
+    named("hit 100 B", "GET /kept/100 HTTP/1.1\r\nHost: bench\r\n\r\n", Kind::Caching),
+    named("hit 16 KiB", "GET /kept/16384 HTTP/1.1\r\nHost: bench\r\n\r\n", Kind::Caching),
 ];
+const REFUSED: &str = "GET /100 HTTP/1.1\r\nHost: bench\r\n\r\n";
+
+/// A load that keeps every connection busy.
+const fn named(name: &'static str, request: &'static str, kind: Kind) -> Named {
+    Named { name, request, kind, pause: Duration::ZERO }
+}
+
 const CONNECTIONS: usize = 64;
 const GATE: &str = "gate";
 const NGINX: &str = "nginx";
@@ -110,6 +119,8 @@ struct Row {
     p99_us: f64,
     /// Of the proxy, for each request.
     cpu_us: f64,
+    /// The same without what the proxy takes while nobody asks.
+    beyond_idle_us: f64,
     /// The share of refusals.
     refused: f64,
 }
@@ -117,13 +128,14 @@ struct Row {
 impl Row {
     fn line(&self) -> String {
         format!(
-            "{:<16} {:<7} {:>9.0}/s  p50 {:>6.0} us  p99 {:>6.0} us  proxy CPU {:>6.2} us each  refused {:.1} %",
+            "{:<16} {:<7} {:>9.0}/s  p50 {:>6.0} us  p99 {:>6.0} us  proxy CPU {:>6.2} us each, {:>6.2} beyond idle  refused {:.1} %",
             self.load,
             self.target,
             self.per_sec,
             self.p50_us,
             self.p99_us,
             self.cpu_us,
+            self.beyond_idle_us,
             100.0 * self.refused
         )
     }
@@ -142,11 +154,15 @@ fn measure(named: &Named, target: &Target, lasts: Duration) -> Result<Row> {
         numbers: NUMBERS,
         every_other: None,
         answer: Answer::Http,
+        pause: named.pause,
     };
+    let started = target.ran_micros()?;
+    std::thread::sleep(lasts);
     let before = target.ran_micros()?;
     let outcome =
         load.run(target.address, lasts).with_context(|| format!("{} {}", named.name, target.name))?;
     let ran = target.ran_micros()? - before;
+    let idle = before - started;
     let refused = outcome.refused as f64 / outcome.requests as f64;
     ensure!(
         (named.kind == Kind::Refusing) == (refused > 0.9),
@@ -162,6 +178,7 @@ fn measure(named: &Named, target: &Target, lasts: Duration) -> Result<Row> {
         p50_us,
         p99_us,
         cpu_us: ran / outcome.requests as f64,
+        beyond_idle_us: (ran - idle).max(0.0) / outcome.requests as f64,
         refused,
     })
 }

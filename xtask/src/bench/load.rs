@@ -1,6 +1,7 @@
 //! A load that keeps every connection busy: each sends its requests in one go, waits for all the answers, and
 //! sends again. One thread, so that it takes one core and no more.
 
+use std::collections::VecDeque;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd as _;
@@ -25,6 +26,8 @@ pub struct Load {
     pub every_other: Option<String>,
     /// The end of its answer.
     pub answer: Answer,
+    /// The time from an answer to the connection's next request.
+    pub pause: Duration,
 }
 
 /// A number, in a request.
@@ -177,17 +180,28 @@ impl Load {
         let mut refused = 0;
         let mut piece = vec![0; 1 << 18];
         let mut ready = vec![EpollEvent::empty(); self.connections];
+        // Those that have their answer, with the time of their next request.
+        let mut resting: VecDeque<(Instant, usize)> = VecDeque::new();
         while began.elapsed() < lasts {
-            let count = epoll.wait(&mut ready, PATIENCE)?;
-            ensure!(count > 0, "no answer from {server}");
+            let left = resting.front().map(|(due, _)| due.saturating_duration_since(Instant::now()));
+            let patience = left.map_or(PATIENCE, |left| u16::try_from(left.as_millis()).unwrap_or(PATIENCE));
+            let count = epoll.wait(&mut ready, patience)?;
+            ensure!(count > 0 || !resting.is_empty(), "no answer from {server}");
             for event in &ready[..count] {
                 let number = usize::try_from(event.data())?;
                 let connection = &mut connections[number];
                 if connection.read(&mut piece, self.answer)? {
                     took.push(connection.sent.elapsed());
                     refused += connection.answers.refused;
-                    connection.send(&batches, self.pipelined)?;
+                    if self.pause.is_zero() {
+                        connection.send(&batches, self.pipelined)?;
+                    } else {
+                        resting.push_back((Instant::now() + self.pause, number));
+                    }
                 }
+            }
+            while let Some((_, number)) = resting.pop_front_if(|(due, _)| *due <= Instant::now()) {
+                connections[number].send(&batches, self.pipelined)?;
             }
         }
         let lasted = began.elapsed().as_secs_f64();
@@ -320,6 +334,7 @@ mod tests {
             numbers: 20,
             every_other: Some("hot;".into()),
             answer: Answer::Line,
+            pause: Duration::ZERO,
         };
         assert_eq!(load.batch(17), b"get 0017;hot;get 0019;hot;");
     }

@@ -27,7 +27,7 @@ pub struct Args {
     /// Also write what was measured to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// With `proxy`: only loads with this in their name, such as "memcached GET" or "x16". With `isolation`: only
+    /// With `proxy` and `http`: only loads with this in their name, such as "memcached GET" or "x16". With `isolation`: only
     /// behaviours with this in their name, store or group. With `study`: only policies with this in their name. With `fleet`: only
     /// the part with this name.
     #[arg(long, value_name = "TEXT")]

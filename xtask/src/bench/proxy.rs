@@ -209,6 +209,7 @@ fn loads() -> Vec<Named> {
                         numbers: NUMBERS,
                         every_other: None,
                         answer: answers,
+                        pause: Duration::ZERO,
                     };
                     let name = format!("{name} {operation} {len} B x{pipelined}");
                     loads.push(Named { name, store, load, answer, prime, at_work: false });
@@ -224,7 +225,8 @@ fn prime(named: &Named, address: SocketAddr) -> Result<()> {
     let (request, answer) = named.prime.clone();
     let numbers = named.load.numbers;
     let answer = Answer::Bytes(answer);
-    let once = Load { connections: 1, pipelined: numbers, request, numbers, every_other: None, answer };
+    let load = named.load.clone();
+    let once = Load { connections: 1, pipelined: numbers, request, every_other: None, answer, ..load };
     once.run(address, Duration::from_millis(20)).map(|_| ())
 }
 

@@ -11,6 +11,8 @@
 //!   answers the hot key's reads itself, in the other (`no hits`) it only finds the key: hits cost less than other requests, and hide what
 //!   the rest costs.
 
+use std::time::Duration;
+
 use super::{Answer, CONNECTIONS, Gate, Load, MEMCACHED, NUMBER, Named, REDIS};
 
 /// A gate whose policies work, and the loads that it is for.
@@ -70,6 +72,7 @@ pub(super) fn loads() -> Vec<Named> {
                 request: get,
                 numbers: KEYS,
                 answer: Answer::Bytes(answer),
+                pause: Duration::ZERO,
             };
             let name = format!("{name} half hot x{pipelined}");
             loads.push(Named { name, store, load, answer, prime: (set, stored), at_work: true });

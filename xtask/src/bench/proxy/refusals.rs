@@ -38,6 +38,7 @@ pub(super) fn loads() -> Vec<Refused> {
                 numbers: NUMBERS,
                 every_other: None,
                 answer,
+                pause: Duration::ZERO,
             };
             loads.push(Refused { name: format!("{name} refusals x{pipelined}"), store, load });
         }
