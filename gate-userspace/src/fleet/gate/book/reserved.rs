@@ -3,6 +3,8 @@
 //! **Loss.** Without its owner a limit's part is at most an equal one, and never grows: so the parts of all gates still add up to no more than
 //! the limit.
 
+use std::collections::HashMap;
+
 use gate_common::units::Nanos;
 
 use super::{Book, OnLost, Reservation};
@@ -55,14 +57,15 @@ impl Book {
         lines: impl Iterator<Item = u32>,
         answer: &Answer,
     ) {
+        let parts: HashMap<u32, u64> =
+            answer.reserved.iter().map(|reserved| (reserved.handle, reserved.per_sec)).collect();
         for line in lines {
             let Some(line) = self.lines.get_mut(line as usize).filter(|line| line.owner == Some(owner))
             else {
                 continue;
             };
             let Some(reservation) = &mut line.reservation else { continue };
-            let part = answer.reserved.iter().find(|reserved| Some(reserved.handle) == line.handle);
-            reservation.part = part.map(|reserved| reserved.per_sec);
+            reservation.part = line.handle.and_then(|handle| parts.get(&handle).copied());
         }
     }
 }
