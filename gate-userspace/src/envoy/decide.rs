@@ -133,6 +133,10 @@ impl Quotas {
         let is_refused = verdicts.iter().any(Verdict::is_refused);
         self.charge_names(plans, &mut verdicts, is_refused, now);
         let is_refused = verdicts.iter().any(Verdict::is_refused);
+        // Of one bucket nothing was taken by a request that it has refused.
+        let has_one_bucket = matches!(plans, [plan] if plan.lowered.is_none());
+        let is_stale =
+            |plan: &Plan| is_refused && !has_one_bucket || matches!(plan.demand, Demand::GiveBack(_));
         let mut tenants = self.tenants();
         for (tenant, charged) in paid {
             if is_refused { tenants.refund(tenant, charged) } else { tenants.count_passed(tenant, charged) }
@@ -147,7 +151,7 @@ impl Quotas {
             let level = plan.tenant.and_then(|tenant| tenants.level(tenant, now));
             if let Some(level) = level {
                 verdict.narrow(Standing::of(level.limits, level.reset));
-            } else if plan.tenant.is_none() && (is_refused || matches!(plan.demand, Demand::GiveBack(_))) {
+            } else if plan.tenant.is_none() && is_stale(plan) {
                 // What was taken has been given back since.
                 verdict.replace(self.table.standing(&plan.name, now));
             }

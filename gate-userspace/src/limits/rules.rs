@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 
+use foldhash::quality::RandomState;
 use gate_common::token_bucket::Limits;
 
 use super::name::Name;
@@ -24,7 +25,7 @@ pub struct Rule {
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
     list: Vec<Rule>,
-    domains: HashMap<Box<str>, Node>,
+    domains: HashMap<Box<str>, Node, RandomState>,
 }
 
 /// A rule's pattern is that of an earlier one.
@@ -40,13 +41,13 @@ struct Node {
     /// The rule whose pattern ends here.
     rule: Option<usize>,
     /// By the next entry's key.
-    keys: HashMap<Box<str>, Values>,
+    keys: HashMap<Box<str>, Values, RandomState>,
 }
 
 /// The places after an entry's key.
 #[derive(Clone, Debug, Default)]
 struct Values {
-    exact: HashMap<Box<str>, Node>,
+    exact: HashMap<Box<str>, Node, RandomState>,
     any: Option<Box<Node>>,
 }
 

@@ -59,7 +59,7 @@ pub(super) enum Origin {
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(super) struct Shard {
-    index: HashMap<Name, usize>,
+    index: HashMap<Name, usize, foldhash::quality::RandomState>,
     entries: Slab<Entry>,
     changed: Vec<usize>,
     hand: usize,

@@ -12,10 +12,11 @@
 //! charges of two names of one request another request may see the first name's charge, and be refused, though the charge is
 //! given back afterwards; never the other way round.
 
-use std::hash::{BuildHasher as _, RandomState};
+use std::hash::BuildHasher as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
+use foldhash::quality::RandomState;
 use gate_common::token_bucket::Limits;
 use gate_common::units::{MilliRu, Nanos};
 
@@ -86,7 +87,7 @@ impl Table {
         let this = Self {
             rules: RwLock::default(),
             shards: std::array::from_fn(|_| Mutex::default()),
-            hasher: RandomState::new(),
+            hasher: RandomState::default(),
             room: memory / SHARDS,
             reservations: is_reported.then(Reservations::default),
             untracked: AtomicU64::new(0),
@@ -224,14 +225,16 @@ impl Table {
         now: Nanos,
     ) {
         let cost = u64::from(charge.cost.0);
-        if charge.is_question || matches!(result, Charged::Unlimited | Charged::Untracked) {
+        let has_bucket = !matches!(result, Charged::Unlimited | Charged::Untracked);
+        let is_given_back = is_refused && was_taken;
+        if charge.is_question || !has_bucket || self.reservations.is_none() && !is_given_back {
             return;
         }
         let mut shard = self.shard(charge.name);
         match result {
             Charged::Refused(..) => self.count(&mut shard, charge.name, |counts| counts.refused += cost),
             _ if !is_refused => self.count(&mut shard, charge.name, |counts| counts.used += cost),
-            _ if was_taken => {
+            _ if is_given_back => {
                 if let Some(entry) = shard.get(charge.name) {
                     entry.bucket.give_back(charge.cost);
                     *result = Charged::Within(entry.bucket.standing(now));
