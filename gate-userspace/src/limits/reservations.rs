@@ -40,7 +40,7 @@ pub struct Assigned {
     pub until: Nanos,
 }
 
-/// The names. See the [module](self).
+/// The names that are also assigned to Envoys, and what is reserved of each.
 #[derive(Debug, Default)]
 pub struct Reservations(Mutex<State>);
 

@@ -164,7 +164,7 @@ impl Load {
     ///
     /// # Errors
     ///
-    /// If a connection fails, or an answer is missing for [`PATIENCE`].
+    /// If a connection fails, or an answer is missing for 10 s.
     pub fn run(&self, server: SocketAddr, lasts: Duration) -> Result<Outcome> {
         // One that holds all numbers is enough.
         let count = if self.pipelined > NUMBERS { 1 } else { self.numbers };
