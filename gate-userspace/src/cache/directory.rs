@@ -91,25 +91,31 @@ impl Shared {
         self.is_owner.store(is_owner, Relaxed);
     }
 
-    /// A change with these bodies is to wait for the writer; false if too much waits already.
-    pub(super) fn may_wait(&self, bodies: &[(Digest, Bytes)], most: u64) -> bool {
-        let before = self.will_wait(bodies);
-        let may = before == 0 || before + size(bodies) <= most;
+    /// A change with these bodies is to wait for the writer; false if too much waits already. A body counts once, however
+    /// many changes want it to be written.
+    pub(super) fn may_wait(&self, bodies: &mut [(Digest, Bytes)], most: u64) -> bool {
+        let size = ORDER + self.unwritten.add_bodies(bodies);
+        let before = self.pending.fetch_add(size, Relaxed);
+        let may = before == 0 || before + size <= most;
         if !may {
-            self.pending.fetch_sub(size(bodies), Relaxed);
+            self.taken(bodies);
         }
         may
     }
 
-    /// A change with these bodies waits for the writer. Returns the bytes that did before.
-    pub(super) fn will_wait(&self, bodies: &[(Digest, Bytes)]) -> u64 {
-        self.pending.fetch_add(size(bodies), Relaxed)
+    /// A removal waits for the writer.
+    pub(super) fn will_wait(&self) {
+        self.pending.fetch_add(ORDER, Relaxed);
     }
 
-    /// The writer has taken a change with these bodies.
+    /// The writer has taken a change with these bodies, or never will.
     pub(super) fn taken(&self, bodies: &[(Digest, Bytes)]) {
-        self.unwritten.end_bodies(bodies);
-        self.pending.fetch_sub(size(bodies), Relaxed);
+        self.pending.fetch_sub(ORDER + self.unwritten.end_bodies(bodies), Relaxed);
+    }
+
+    #[cfg(test)]
+    pub(super) fn pending(&self) -> u64 {
+        self.pending.load(Relaxed)
     }
 
     /// A change has been made, or never will be.
@@ -164,11 +170,6 @@ fn remove_unnamed(opened: &Opened) -> io::Result<()> {
     })
 }
 
-/// The bytes that a change with these bodies counts for while it waits.
-fn size(bodies: &[(Digest, Bytes)]) -> u64 {
-    ORDER + bodies.iter().map(|(_, body)| body.len() as u64).sum::<u64>()
-}
-
 /// Makes a directory that is its owner's alone.
 pub(super) fn make(dir: &Path) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt as _;
@@ -185,4 +186,4 @@ pub(super) fn lock(dir: &Path) -> Result<Lock, NotLocked> {
 }
 
 /// The bytes that a change counts for beside its bodies.
-const ORDER: u64 = 4 << 10;
+pub(super) const ORDER: u64 = 4 << 10;

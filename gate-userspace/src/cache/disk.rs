@@ -58,10 +58,9 @@ impl Disk {
         self.shared.is_owner()
     }
 
-    /// Puts a record and the bodies that it names, unless too much is to be written already.
-    pub(super) fn put(&self, change: Change, bodies: Vec<(Digest, Bytes)>) {
-        if self.shared.may_wait(&bodies, PENDING) {
-            self.shared.unwritten.add_bodies(&bodies);
+    /// Puts a record and bodies that it names and that are not on disk, unless too much is to be written already.
+    pub(super) fn put(&self, change: Change, mut bodies: Vec<(Digest, Bytes)>) {
+        if self.shared.may_wait(&mut bodies, PENDING) {
             if let Change::Put { key, payload, .. } = &change {
                 self.shared.unwritten.add_record(key, payload);
             }
@@ -77,7 +76,7 @@ impl Disk {
     /// Removes the records whose keys begin with this. They are not found from now on.
     pub(super) fn remove(&self, prefix: &[u8]) {
         self.shared.removals.add(prefix);
-        self.shared.will_wait(&[]);
+        self.shared.will_wait();
         self.order(Order::Change(Change::Remove { prefix: prefix.into() }, Vec::new()));
     }
 

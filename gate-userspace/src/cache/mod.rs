@@ -50,5 +50,5 @@ pub(crate) use key::Key;
 pub(crate) use pieces::Pieces;
 pub(crate) use processed::Processed;
 pub(crate) use response::{Fields, Freshness, StoredResponse, keyed_request, lower_case};
-pub(crate) use store::SCHEMES;
 pub use store::{Cache, OpenError, Verified};
+pub(crate) use store::{SCHEMES, ToWrite};

@@ -10,8 +10,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http_cache_semantics::{BeforeRequest, CacheOptions, CachePolicy};
 use hyper::header::{
-    AGE, CACHE_CONTROL, CONTENT_RANGE, ETAG, HeaderMap, HeaderName, HeaderValue, IF_MODIFIED_SINCE,
-    IF_NONE_MATCH, LAST_MODIFIED, PRAGMA, SET_COOKIE, VARY,
+    AGE, CACHE_CONTROL, CONTENT_RANGE, DATE, ETAG, EXPIRES, HeaderMap, HeaderName, HeaderValue,
+    IF_MODIFIED_SINCE, IF_NONE_MATCH, LAST_MODIFIED, PRAGMA, SET_COOKIE, VARY,
 };
 use hyper::http::{request, response};
 use hyper::{Request, StatusCode};
@@ -111,6 +111,27 @@ impl StoredResponse {
             self.noted.store(secs(now), Relaxed);
         }
         is_due
+    }
+
+    /// True if a restart does as well with `before`, the answer that its origin has confirmed: it has to be asked about at each
+    /// request all the same.
+    pub(super) fn is_as_good_as(&self, before: &Self) -> bool {
+        let is_stale = |answer: &Self| answer.fresh_until <= answer.received;
+        let lasting = |answer: &Self| {
+            let mut headers = answer.headers.clone();
+            OF_TIME.iter().for_each(|name| drop(headers.remove(name)));
+            headers
+        };
+        is_stale(self)
+            && is_stale(before)
+            && (self.status, self.digest, self.len) == (before.status, before.digest, before.len)
+            && self.fields == before.fields
+            && lasting(self) == lasting(before)
+    }
+
+    /// The use that was noted of another is noted of this one.
+    pub(super) fn note_as(&self, other: &Self) {
+        self.noted.store(other.noted.load(Relaxed), Relaxed);
     }
 
     /// The time since it was made, in seconds.
@@ -223,6 +244,8 @@ const OPTIONS: CacheOptions = CacheOptions {
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
 /// The longest time that HTTP can say (RFC 9111, 1.2.2).
 const MOST_SECS: u64 = 1 << 31;
+/// Fields that say when an answer was given.
+const OF_TIME: [HeaderName; 3] = [AGE, DATE, EXPIRES];
 /// Fields of a body, which a 304 does not change.
 const OF_BODY: [&str; 5] =
     ["content-length", "content-encoding", "content-range", "content-md5", "transfer-encoding"];

@@ -26,6 +26,7 @@ use super::response::{Fields, StoredResponse};
 use crate::config;
 use crate::processing::target::Target;
 
+mod confirmed;
 mod originals;
 
 /// The cache of a service. All its threads share it.
@@ -70,6 +71,17 @@ pub enum OpenError {
         /// The system's error.
         source: std::io::Error,
     },
+}
+
+/// The part of an answer that is to be written to disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ToWrite {
+    /// The disk has one that is as good.
+    Nothing,
+    /// Its body is on disk.
+    Record,
+    /// The record and this body.
+    All(Bytes),
 }
 
 /// The findings of a look at all files.
@@ -248,20 +260,32 @@ impl Cache {
     }
 
     /// Keeps an answer under a key.
-    pub(crate) fn insert(&self, key: &Key, response: &Arc<StoredResponse>, body: &Bytes, now: SystemTime) {
+    pub(crate) fn insert(
+        &self,
+        key: &Key,
+        response: &Arc<StoredResponse>,
+        to_write: ToWrite,
+        now: SystemTime,
+    ) {
         if !self.is_open() {
             return;
         }
         let before = self.memory.record(key.bytes()).unwrap_or_default();
         let record = Arc::new(before.with(Arc::clone(response)));
-        let bodies = record.bodies();
-        let payload = record.encode().into();
-        self.memory.put_body(response.digest, body.clone());
-        self.memory.put_record(key.bytes().into(), record);
-        let at = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let change = Change::Put { key: key.bytes().into(), at, bodies, payload };
-        self.disk.put(change, vec![(response.digest, body.clone())]);
+        self.memory.put_record(key.bytes().into(), Arc::clone(&record));
         self.count(CacheEvent::Stored);
+        let bodies = match to_write {
+            ToWrite::Nothing => return,
+            ToWrite::Record => Vec::new(),
+            ToWrite::All(body) => {
+                self.memory.put_body(response.digest, body.clone());
+                vec![(response.digest, body)]
+            }
+        };
+        let at = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let payload = record.encode().into();
+        let change = Change::Put { key: key.bytes().into(), at, bodies: record.bodies(), payload };
+        self.disk.put(change, bodies);
     }
 
     /// Stops keeping the answer to requests with these fields: it does not hold any more.

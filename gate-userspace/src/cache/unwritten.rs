@@ -41,25 +41,35 @@ impl Unwritten {
         }
     }
 
-    /// Bodies are to be written.
-    pub(super) fn add_bodies(&self, bodies: &[(Digest, Bytes)]) {
+    /// Bodies are to be written. In the place of one that already is comes the one that is there. Returns the bytes of the others.
+    pub(super) fn add_bodies(&self, bodies: &mut [(Digest, Bytes)]) -> u64 {
         let state = &mut *self.lock();
+        let mut added = 0;
         for (digest, body) in bodies {
-            state.bodies.entry(*digest).or_insert_with(|| (body.clone(), 0)).1 += 1;
+            let (known, orders) = state.bodies.entry(*digest).or_insert_with(|| {
+                added += body.len() as u64;
+                (body.clone(), 0)
+            });
+            body.clone_from(known);
+            *orders += 1;
         }
+        added
     }
 
-    /// Bodies have been written, or never will be.
-    pub(super) fn end_bodies(&self, bodies: &[(Digest, Bytes)]) {
+    /// Bodies have been written, or never will be. Returns the bytes of those that nobody else wants to be written.
+    pub(super) fn end_bodies(&self, bodies: &[(Digest, Bytes)]) -> u64 {
         let state = &mut *self.lock();
-        for (digest, _) in bodies {
+        let mut ended = 0;
+        for (digest, body) in bodies {
             if let Some((_, orders)) = state.bodies.get_mut(digest) {
                 *orders -= 1;
                 if *orders == 0 {
                     state.bodies.remove(digest);
+                    ended += body.len() as u64;
                 }
             }
         }
+        ended
     }
 
     /// The record that is to be written under a key.
@@ -96,12 +106,14 @@ mod tests {
     #[test]
     fn a_body_is_found_until_it_is_written_as_often_as_ordered() {
         let unwritten = Unwritten::default();
-        let body = [(Digest::of(b"x"), Bytes::from_static(b"x"))];
-        unwritten.add_bodies(&body);
-        unwritten.add_bodies(&body);
-        unwritten.end_bodies(&body);
+        let mut body = [(Digest::of(b"x"), Bytes::from(vec![b'x']))];
+        assert_eq!(unwritten.add_bodies(&mut body), 1);
+        let mut copy = [(Digest::of(b"x"), Bytes::from(vec![b'x']))];
+        assert_eq!(unwritten.add_bodies(&mut copy), 0, "it takes memory once");
+        assert_eq!(copy[0].1.as_ptr(), body[0].1.as_ptr());
+        assert_eq!(unwritten.end_bodies(&body), 0);
         assert_eq!(unwritten.body(&body[0].0).as_deref(), Some(&b"x"[..]));
-        unwritten.end_bodies(&body);
+        assert_eq!(unwritten.end_bodies(&copy), 1);
         assert_eq!(unwritten.body(&body[0].0), None);
     }
 }

@@ -143,7 +143,10 @@ impl Writer {
                     self.note(removed.transpose().map_err(|error| error.to_string()).map(drop));
                 }
                 Order::Change(change, bodies) => {
-                    let written = opened.as_ref().is_some_and(|opened| self.write_bodies(opened, &bodies));
+                    let written = opened.as_ref().is_some_and(|opened| {
+                        self.write_bodies(opened, &bodies)
+                            && (!bodies.is_empty() || has_bodies(opened, &change))
+                    });
                     self.shared.taken(&bodies);
                     changes.extend(if written {
                         Some(change)
@@ -273,6 +276,12 @@ impl Writer {
         }
         result.is_ok()
     }
+}
+
+/// True if what a record names is there: it was when the record was ordered, and may have been removed since.
+fn has_bodies(opened: &Opened, change: &Change) -> bool {
+    let Change::Put { bodies, .. } = change else { return true };
+    bodies.iter().all(|(digest, len)| opened.blobs.has(digest, *len))
 }
 
 const fn is_removal(change: &Change) -> bool {

@@ -1,9 +1,10 @@
 use std::path::PathBuf;
 
 use hyper::StatusCode;
-use hyper::header::{CACHE_CONTROL, HeaderMap, HeaderValue};
+use hyper::header::{CACHE_CONTROL, DATE, ETAG, HeaderMap, HeaderValue};
 
 use super::*;
+use crate::cache::directory::ORDER;
 use crate::cache::response::keyed_request;
 use crate::config::Dedup;
 
@@ -52,7 +53,7 @@ fn response(path: &str, body: &[u8]) -> Arc<StoredResponse> {
 }
 
 fn put(cache: &Cache, path: &str, body: &'static str) {
-    cache.insert(&key(path), &response(path, body.as_bytes()), &Bytes::from(body), now());
+    cache.insert(&key(path), &response(path, body.as_bytes()), ToWrite::All(Bytes::from(body)), now());
 }
 
 /// The body that is found, as text.
@@ -138,6 +139,7 @@ async fn an_answer_that_was_replaced_is_not_found_where_writes_fail() {
     };
     put(&cache, "/a", "one");
     until_found(Some("one")).await.expect("it is written");
+    written(&cache).await;
     let unfinished = directory.0.join("unfinished");
     std::fs::remove_dir(&unfinished).unwrap();
     std::fs::write(&unfinished, "no directory").unwrap();
@@ -232,17 +234,9 @@ async fn a_directory_that_cannot_be_opened_is_tried_again() {
     let blobs = directory.0.join("blobs");
     std::fs::write(&blobs, "no directory").unwrap();
     let cache = Cache::open(&settings(&directory), false).unwrap();
-    let until = async |what: &str, holds: &dyn Fn() -> bool| {
-        let waiting = async {
-            while !holds() {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(20), waiting).await.expect(what);
-    };
-    until("it does not fail", &|| cache.counters().get(CacheEvent::WriteFailed) > 0).await;
+    until("it does not fail", || cache.counters().get(CacheEvent::WriteFailed) > 0).await;
     std::fs::remove_file(&blobs).unwrap();
-    until("it is not opened again", &|| cache.disk.shared().opened().is_some()).await;
+    until("it is not opened again", || cache.disk.shared().opened().is_some()).await;
     put(&cache, "/a", "one");
     assert_eq!(found(&cache, "/a").await.as_deref(), Some("one"));
 }
@@ -263,4 +257,105 @@ async fn what_memory_has_dropped_is_found_before_it_is_written() {
         assert_eq!(body.as_deref(), Some(format!("{n} ").repeat(1_000).as_str()), "{n}");
     }
     drop(held);
+}
+
+/// An answer whose origin says this of how long it holds.
+fn confirmed(path: &str, body: &[u8], lifetime: &'static str, now: SystemTime) -> StoredResponse {
+    let headers = [
+        (CACHE_CONTROL, HeaderValue::from_static(lifetime)),
+        (ETAG, HeaderValue::from_static("\"a\"")),
+        (DATE, HeaderValue::try_from(format!("{now:?}")).unwrap()),
+    ];
+    let request = keyed_request(path, &HeaderValue::from_static("h"), &Vec::new()).unwrap();
+    let answer = (StatusCode::OK, HeaderMap::from_iter(headers));
+    let body = (Digest::of(body), body.len() as u64);
+    StoredResponse::new(&request, Vec::new(), answer, now, body).unwrap()
+}
+
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    let waiting = async {
+        while !holds() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), waiting).await.expect(what);
+}
+
+/// Waits until all files are written.
+async fn written(cache: &Cache) {
+    until("it is not written", || cache.disk.shared().pending() == 0).await;
+}
+
+fn is_there(cache: &Cache, kept: &StoredResponse) -> bool {
+    cache.disk.shared().opened().is_some_and(|opened| opened.blobs.has(&kept.digest, kept.len))
+}
+
+#[tokio::test]
+async fn a_confirmed_answer_is_written_without_its_body() {
+    let directory = Directory::new("confirmed");
+    let cache = opened(&settings(&directory)).await;
+    let body = Bytes::from(vec![b'x'; 500_000]);
+    let mut kept = Arc::new(confirmed("/a", &body, "max-age=1", now()));
+    cache.insert(&key("/a"), &kept, ToWrite::All(body.clone()), now());
+    written(&cache).await;
+    let database = cache.disk.shared().opened().unwrap();
+    let held = database.index.hold();
+    for second in 1..200 {
+        let now = now() + Duration::from_secs(second);
+        let newer = confirmed("/a", &body, "max-age=1", now);
+        let to_write = cache.to_write(&kept, &newer, now).await.unwrap();
+        kept = Arc::new(newer);
+        cache.insert(&key("/a"), &kept, to_write, now);
+    }
+    let pending = cache.disk.shared().pending();
+    assert!(pending <= 200 * ORDER, "{pending}");
+    assert_eq!(cache.counters().get(CacheEvent::WriteSkipped), 0);
+    drop(held);
+    drop(database);
+    drop(cache);
+    let cache = opened(&settings(&directory)).await;
+    let record = cache.record(&key("/a")).await.unwrap();
+    assert_eq!(record.get(&Vec::new()).unwrap().received, kept.received);
+    assert_eq!(cache.body(&kept).await, Some(body));
+}
+
+#[tokio::test]
+async fn an_answer_without_a_lifetime_is_written_once_a_minute() {
+    let directory = Directory::new("no-lifetime");
+    let cache = opened(&settings(&directory)).await;
+    let mut kept = Arc::new(confirmed("/a", b"one", "no-cache", now()));
+    cache.insert(&key("/a"), &kept, ToWrite::All(Bytes::from("one")), now());
+    written(&cache).await;
+    let mut writes = Vec::new();
+    for second in 1..=130 {
+        let now = now() + Duration::from_secs(second);
+        let newer = confirmed("/a", b"one", "no-cache", now);
+        let to_write = cache.to_write(&kept, &newer, now).await.unwrap();
+        if to_write != ToWrite::Nothing {
+            assert_eq!(to_write, ToWrite::Record);
+            writes.push(second);
+        }
+        kept = Arc::new(newer);
+        cache.insert(&key("/a"), &kept, to_write, now);
+    }
+    assert_eq!(writes, [60, 120]);
+    let lasts = confirmed("/a", b"one", "max-age=5", kept.received);
+    assert_eq!(cache.to_write(&kept, &lasts, kept.received).await, Some(ToWrite::Record));
+    let other = confirmed("/a", b"two", "no-cache", kept.received);
+    assert_eq!(cache.to_write(&kept, &other, kept.received).await, None, "there is no such body");
+}
+
+#[tokio::test]
+async fn a_record_is_not_written_once_its_body_is_gone() {
+    let directory = Directory::new("gone");
+    let cache = opened(&settings(&directory)).await;
+    put(&cache, "/a", "one");
+    written(&cache).await;
+    let kept = response("/a", b"one");
+    cache.invalidate(&key("/a"));
+    until("its file stays", || cache.usage() == Some(Usage::default()) && !is_there(&cache, &kept)).await;
+    cache.insert(&key("/a"), &kept, ToWrite::Record, now());
+    drop(cache);
+    let cache = opened(&settings(&directory)).await;
+    assert_eq!(cache.usage(), Some(Usage::default()));
 }

@@ -208,12 +208,12 @@ fn each_photograph_is_processed_once_for_each_spec() -> Result<()> {
     workload.call(&mut client(&first)?, size.calls / 2)?;
     workload.change()?;
     workload.call(&mut client(&first)?, size.calls * 2 / 5)?;
+    for failure in ["process-failed", "download-failed", "write-skipped", "write-failed"] {
+        ensure!(event(&first, failure)? == 0, "{failure}: {}", event(&first, failure)?);
+    }
     let (processed, refused) = workload.expected();
     let counts = (event(&first, "processed")?, event(&first, "content-refused")?);
     ensure!(counts == (processed, refused), "{counts:?}, not {processed} and {refused}");
-    for failure in ["process-failed", "download-failed", "write-skipped"] {
-        ensure!(event(&first, failure)? == 0, "{failure}: {}", event(&first, failure)?);
-    }
     // Originals, what was made of them, and the texts of refusals: one for each status.
     let least = workload.originals.len() as u64;
     wait_until("all is written", || Ok(event(&first, "blobs-written")? > least && first.rests().is_ok()))?;

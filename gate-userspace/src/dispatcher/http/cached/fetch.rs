@@ -18,7 +18,7 @@ use super::asked::Lookup;
 use super::serve::Source;
 use crate::cache::{
     Cache, CacheEvent, Digest, Fields, Gathered, Holder, Lead, NoRoom, Outcome, Pieces, StoredResponse,
-    keyed_request,
+    ToWrite, keyed_request,
 };
 use crate::clock;
 use crate::dispatcher::http::answer::Refused;
@@ -114,7 +114,7 @@ impl Fetch {
         };
         cache.count(CacheEvent::Revalidated);
         let newer = request_of(&asked).and_then(|request| stale.revalidated(&request, head, now));
-        let Some(newer) = newer.map(Arc::new) else {
+        let Some(newer) = newer else {
             // It holds, and is not to be kept any longer.
             cache.forget(&asked.key, &asked.fields);
             lead.complete(Outcome::NotShared);
@@ -122,7 +122,9 @@ impl Fetch {
             once.headers = merged;
             return Fetched::Kept(Arc::new(once), body, Source::Revalidated);
         };
-        keep(&cache, &asked, &newer, &body, &lead);
+        let to_write = cache.to_write(stale, &newer, now).await.unwrap_or_else(|| ToWrite::All(body.clone()));
+        let newer = Arc::new(newer);
+        keep(&cache, &asked, &newer, to_write, &lead);
         lead.complete(Outcome::Stored(Arc::clone(&newer), body.clone()));
         Fetched::Kept(newer, body, Source::Revalidated)
     }
@@ -147,12 +149,17 @@ impl Fetch {
             Gathering::Whole(bytes, digest, _gathered) => {
                 kept.digest = digest;
                 kept.len = bytes.len() as u64;
-                let was_same = self.stale.as_ref().is_some_and(|(stale, _)| stale.digest == digest);
-                if was_same {
-                    self.cache.count(CacheEvent::Unchanged);
-                }
+                let same = self.stale.as_ref().filter(|(stale, _)| stale.digest == digest);
+                let to_write = match same {
+                    Some((stale, _)) => {
+                        self.cache.count(CacheEvent::Unchanged);
+                        self.cache.to_write(stale, &kept, now).await
+                    }
+                    None => None,
+                };
+                let to_write = to_write.unwrap_or_else(|| ToWrite::All(bytes.clone()));
                 let kept = Arc::new(kept);
-                keep(&self.cache, &self.asked, &kept, &bytes, &self.lead);
+                keep(&self.cache, &self.asked, &kept, to_write, &self.lead);
                 self.lead.complete(Outcome::Stored(Arc::clone(&kept), bytes.clone()));
                 Fetched::Kept(kept, bytes, Source::Origin)
             }
@@ -193,13 +200,13 @@ fn keep(
     cache: &Cache,
     asked: &Lookup,
     kept: &Arc<StoredResponse>,
-    body: &Bytes,
+    to_write: ToWrite,
     lead: &Lead<StoredResponse>,
 ) {
     if lead.is_outdated() {
         return;
     }
-    cache.insert(&asked.key, kept, body, clock::realtime());
+    cache.insert(&asked.key, kept, to_write, clock::realtime());
     // Another thread may have said so meanwhile.
     if lead.is_outdated() {
         cache.invalidate(&asked.key);

@@ -14,7 +14,7 @@ use super::upstream_body::Whole;
 use super::work::Work;
 use crate::cache::{
     Cache, CacheEvent, Digest, Fields, Freshness, Holder, Joined, Key, Lead, Outcome, StoredResponse,
-    keyed_request,
+    ToWrite, keyed_request,
 };
 use crate::clock;
 use crate::dispatcher::http::answer::Refused;
@@ -171,39 +171,50 @@ impl Download {
             download::download(&self.service, &self.processing, held, &self.url, validators).await?;
         match downloaded {
             Downloaded::NotModified(head) => Ok(self.not_modified(&head).await),
-            Downloaded::Whole(head, whole) => self.modified(head, whole).map(Some),
+            Downloaded::Whole(head, whole) => self.modified(head, whole).await.map(Some),
         }
     }
 
-    /// The one that is kept still holds; `None` if it is gone meanwhile, or is not to be kept any longer.
+    /// The one that is kept still holds; `None` if it is gone meanwhile, or is not to be kept any longer. What was made of it may be
+    /// all that is wanted, so its bytes are not read here.
     async fn not_modified(self, head: &response::Parts) -> Option<Original> {
         let Self { cache, key, stale, lead, .. } = self;
         let (stale, _) = stale?;
-        let newer = request_of(&key).and_then(|request| stale.revalidated(&request, head, clock::realtime()));
-        let body = cache.body(&stale).await;
-        let (Some(newer), Some(body)) = (newer.map(Arc::new), body) else {
+        let now = clock::realtime();
+        let newer = request_of(&key).and_then(|request| stale.revalidated(&request, head, now));
+        let to_write = match &newer {
+            Some(newer) => cache.to_write(&stale, newer, now).await,
+            None => None,
+        };
+        let (Some(newer), Some(to_write)) = (newer.map(Arc::new), to_write) else {
             cache.forget(&key, &Vec::new());
             return None;
         };
         cache.count(CacheEvent::Revalidated);
-        keep(&cache, &key, &newer, &body, lead);
+        keep(&cache, &key, &newer, to_write, lead);
         Some(Original::kept(&newer, Source::Revalidated))
     }
 
     /// The origin gives an answer.
-    fn modified(self, head: response::Parts, whole: Whole) -> Result<Original, Refused> {
+    async fn modified(self, head: response::Parts, whole: Whole) -> Result<Original, Refused> {
         let Self { cache, key, stale, lead, is_shared, .. } = self;
         if head.status != StatusCode::OK && !head.status.is_client_error() {
             return Err(unusable());
         }
         let body = (whole.digest, whole.bytes.len() as u64);
+        let now = clock::realtime();
         let kept = request_of(&key).and_then(|request| {
             let answer = (head.status, head.headers.clone());
-            StoredResponse::new(&request, Vec::new(), answer, clock::realtime(), body)
+            StoredResponse::new(&request, Vec::new(), answer, now, body)
         });
-        if stale.as_ref().is_some_and(|(stale, _)| stale.digest == whole.digest) {
+        let same = stale.as_ref().filter(|(stale, _)| stale.digest == whole.digest);
+        if same.is_some() {
             cache.count(CacheEvent::Unchanged);
         }
+        let to_write = match same.zip(kept.as_ref()) {
+            Some(((stale, _), kept)) => cache.to_write(stale, kept, now).await,
+            None => None,
+        };
         let original = |source, whole| Original {
             status: head.status,
             may_keep: is_shared && !forbids(&head.headers),
@@ -216,7 +227,8 @@ impl Download {
         };
         match (kept.map(Arc::new), lead) {
             (Some(kept), Some(lead)) => {
-                keep(&cache, &key, &kept, &whole.bytes, Some(lead));
+                let to_write = to_write.unwrap_or_else(|| ToWrite::All(whole.bytes.clone()));
+                keep(&cache, &key, &kept, to_write, Some(lead));
                 Ok(original(Source::Origin, whole))
             }
             (_, lead) => {
@@ -248,23 +260,24 @@ impl Original {
     }
 }
 
-/// Keeps an original, unless it has been removed since it was asked for, and gives it to those who wait for it.
+/// Keeps an original, unless it has been removed since it was asked for, and gives it to those who wait for it: without its bytes,
+/// which they look for if they need them.
 fn keep(
     cache: &Cache,
     key: &Key,
     kept: &Arc<StoredResponse>,
-    body: &Bytes,
+    to_write: ToWrite,
     lead: Option<Lead<StoredResponse>>,
 ) {
     let Some(lead) = lead else { return };
     if !lead.is_outdated() {
-        cache.insert(key, kept, body, clock::realtime());
+        cache.insert(key, kept, to_write, clock::realtime());
         // Another thread may have removed it meanwhile.
         if lead.is_outdated() {
             cache.forget(key, &Vec::new());
         }
     }
-    lead.complete(Outcome::Stored(Arc::clone(kept), body.clone()));
+    lead.complete(Outcome::Stored(Arc::clone(kept), Bytes::new()));
 }
 
 /// The request that an original is kept under.
