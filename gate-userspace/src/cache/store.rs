@@ -290,11 +290,11 @@ impl Cache {
 
     /// Stops keeping the answer to requests with these fields: it does not hold any more.
     pub(crate) fn forget(&self, key: &Key, fields: &Fields) {
-        let Some(record) = self.memory.record(key.bytes()) else { return };
-        let left = record.without(fields);
+        let left = self.memory.record(key.bytes()).map(|record| record.without(fields));
         self.memory.remove(key.bytes());
+        // Memory may have dropped what the disk has.
         self.disk.remove(key.bytes());
-        if !left.is_empty() {
+        if let Some(left) = left.filter(|left| !left.is_empty()) {
             self.memory.put_record(key.bytes().into(), Arc::new(left));
         }
     }

@@ -359,3 +359,16 @@ async fn a_record_is_not_written_once_its_body_is_gone() {
     let cache = opened(&settings(&directory)).await;
     assert_eq!(cache.usage(), Some(Usage::default()));
 }
+
+#[tokio::test]
+async fn what_memory_has_dropped_is_forgotten_on_disk() {
+    let directory = Directory::new("forgotten");
+    let cache = opened(&settings(&directory)).await;
+    put(&cache, "/a", "one");
+    put(&cache, "/b", "two");
+    written(&cache).await;
+    cache.memory.remove(key("/a").bytes());
+    cache.forget(&key("/a"), &Vec::new());
+    assert_eq!(found(&cache, "/a").await, None);
+    assert_eq!(found(&cache, "/b").await.as_deref(), Some("two"));
+}

@@ -234,7 +234,9 @@ impl Download {
             (_, lead) => {
                 if is_shared {
                     cache.count(CacheEvent::NotStored);
-                    cache.forget(&key, &Vec::new());
+                    if stale.is_some() {
+                        cache.forget(&key, &Vec::new());
+                    }
                     cache.note_unshared(&key, &Vec::new(), clock::monotonic());
                 }
                 lead.into_iter().for_each(|lead| lead.complete(Outcome::NotShared));
