@@ -1,4 +1,4 @@
-//! The cache on a disk that is full, and in the hands of two gates.
+//! The cache on a disk that is full, with a damaged database, and in the hands of two gates.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -99,6 +99,30 @@ fn on_a_full_disk_all_is_answered_and_nothing_old_returns() -> Result<()> {
     }
     let verified = gate.json(&["cache", "verify"])?;
     ensure!(verified["caches"][0]["damaged"] == 0, "{verified}");
+    Ok(())
+}
+
+#[test]
+fn a_damaged_database_is_set_aside_and_the_cache_begins_anew() -> Result<()> {
+    let directory = Directory::new("damaged");
+    let origin = Origin::start()?;
+    origin.put("/a", FRESH, "one");
+    let mut first = gate(origin.address, &directory)?;
+    wait_open(&first)?;
+    client(&first)?.ask("GET /a", "")?;
+    first.signal(Signal::SIGTERM)?;
+    wait_until("it has ended", || Ok(!first.program().is_running()?))?;
+    let database = directory.path().join("index.redb");
+    let damaged = vec![0xa5; fs::read(&database)?.len()];
+    fs::write(&database, &damaged)?;
+    let second = gate(origin.address, &directory)?;
+    wait_open(&second)?;
+    ensure!(count(&second, "damaged-index")? == 1);
+    ensure!(fs::read(directory.path().join("index.damaged"))? == damaged, "it is not set aside");
+    for expected in ["gate; fwd=uri-miss; stored", "gate; hit"] {
+        let reply = client(&second)?.ask("GET /a", "")?;
+        ensure!(status(&reply) == expected && reply.text() == "one", "{reply:?}");
+    }
     Ok(())
 }
 
