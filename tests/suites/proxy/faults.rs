@@ -302,3 +302,28 @@ fn a_store_in_cluster_mode_is_refused_in_words_that_say_so() -> Result<()> {
     std::fs::remove_dir_all(&directory)?;
     Ok(())
 }
+
+/// A request that needs a dedicated connection waits for no shared one, which may not have asked for the mode yet.
+#[test]
+fn a_dedicated_connection_never_leads_into_a_cluster() -> Result<()> {
+    let store = FakeStore::start()?;
+    let gate = Listening::gate("resp", store.address, "", EVERYONE)?;
+    std::thread::spawn(move || -> Result<()> {
+        let mut unanswered = Vec::new();
+        loop {
+            let (mut answers, asked) = store.next()?;
+            match asked.as_slice() {
+                b"INFO cluster\r\n" => answers.write_all(b"$19\r\ncluster_enabled:1\r\n\r\n")?,
+                // gate's first question on a shared connection.
+                b"*3\r\n$3\r\nACL\r\n$7\r\nGETUSER\r\n$7\r\ndefault\r\n" => unanswered.push(answers),
+                _ => answers.write_all(b"+the store got it\r\n")?,
+            }
+        }
+    });
+    for request in ["MULTI\r\n", "SUBSCRIBE a\r\n", "WATCH a\r\n"] {
+        let said = gate.ask(request.as_bytes(), b"\r\n")?;
+        let expected = b"-ERR gate does not support a store in cluster mode\r\n";
+        ensure!(said == expected, "{request}: {}", shown(&said));
+    }
+    Ok(())
+}

@@ -205,10 +205,8 @@ impl<E: StoreEvents> StoreConnection<E> {
             let query = identity.acl_query(settings.backend.store_login.as_ref());
             let has_all = has_all_permissions(&connection.ask(settings, query.bytes()).await?);
             // A user without the right to ask gets an error, which leaves the mode as it was.
-            let info = connection.ask(settings, b"INFO cluster\r\n").await?;
-            let says = |words: &[u8]| memchr::memmem::find(&info, words).is_some();
-            if says(b"cluster_enabled:") {
-                events.set_in_cluster(says(b"cluster_enabled:1"));
+            if let Some(in_cluster) = connection.is_in_cluster(settings).await? {
+                events.set_in_cluster(in_cluster);
             }
             if events.is_in_cluster() {
                 return Err(StoreError::Cluster);

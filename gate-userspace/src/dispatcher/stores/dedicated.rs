@@ -37,20 +37,34 @@ impl DedicatedConnection {
     ///
     /// # Errors
     ///
-    /// As [`DedicatedConnection::open`].
+    /// As [`DedicatedConnection::open`]; [`StoreError::Cluster`] if the store says that it is in cluster mode.
     pub(crate) async fn open_answering(settings: &Settings, identity: &Identity) -> Result<Self, StoreError> {
         let steps = async {
             let mut connection = Self::open(settings, identity).await?;
-            if !connection.has_answered {
-                let probe: &[u8] = match settings.protocol {
-                    Protocol::Memcached => b"version\r\n",
-                    Protocol::Resp | Protocol::Opaque | Protocol::Http => b"PING\r\n",
-                };
-                connection.ask_line(settings, probe).await?;
+            match settings.protocol {
+                // No shared connection may have asked yet, and the store's name may have moved since one did.
+                Protocol::Resp if connection.is_in_cluster(settings).await? == Some(true) => {
+                    return Err(StoreError::Cluster);
+                }
+                Protocol::Memcached if !connection.has_answered => {
+                    connection.ask_line(settings, b"version\r\n").await?;
+                }
+                Protocol::Memcached | Protocol::Resp | Protocol::Opaque | Protocol::Http => {}
             }
             Ok(connection)
         };
         in_time(settings, steps).await
+    }
+
+    /// True if the store is in cluster mode; `None` if its user may not ask.
+    ///
+    /// # Errors
+    ///
+    /// As [`DedicatedConnection::ask`].
+    pub(crate) async fn is_in_cluster(&mut self, settings: &Settings) -> Result<Option<bool>, StoreError> {
+        let info = self.ask(settings, b"INFO cluster\r\n").await?;
+        let says = |words: &[u8]| memchr::memmem::find(&info, words).is_some();
+        Ok(says(b"cluster_enabled:").then(|| says(b"cluster_enabled:1")))
     }
 
     /// A new connection of a client that is `identity`.
