@@ -1,5 +1,6 @@
 //! Requests over HTTP, and their documents.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use super::events::Events;
 use super::explain;
 use super::health::{Health, Live, Ready};
 use super::hotkeys::{self, Hotkeys};
-use super::metrics::{CONTENT_TYPE, Metrics};
+use super::metrics::{CONTENT_TYPE, Metrics, OwnerMetrics};
 use super::page;
 use super::queues::Queues;
 use super::response::{failed, json, text};
@@ -90,10 +91,18 @@ pub(super) fn port_router(
     guarded(open, with_keys().with_state(context), rules).layer(Extension(viewing))
 }
 
+/// The paths of an owner of limits.
+pub(super) fn owner_router(metrics: Arc<OwnerMetrics>) -> Router {
+    let open = Router::new()
+        .route("/metrics", get(async move || all_metrics(metrics.text())))
+        .fallback(async || failed(StatusCode::NOT_FOUND, "an owner of limits has /metrics alone"));
+    guarded(open, Router::new(), Rules::default())
+}
+
 /// The paths of what concerns services and tenants.
 fn open(metrics: Arc<Metrics>) -> Router<Arc<Sources>> {
     Router::new()
-        .route("/metrics", get(async move || all_metrics(&metrics)))
+        .route("/metrics", get(async move || all_metrics(metrics.text())))
         .route("/live", get(async |State(context): Shared| health(&Live::now(&context))))
         .route("/ready", get(async |State(context): Shared| health(&Ready::now(&context))))
         .route("/v1/status", get(async |State(context): Shared| document(context.status())))
@@ -116,8 +125,8 @@ fn with_keys() -> Router<Arc<Sources>> {
         )
 }
 
-fn all_metrics(metrics: &Metrics) -> Response {
-    match metrics.text() {
+fn all_metrics(metrics: Result<String, fmt::Error>) -> Response {
+    match metrics {
         Ok(said) => text(CONTENT_TYPE, said),
         Err(error) => failed(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
     }

@@ -11,7 +11,7 @@
 //! - `tcp`: who may read what over TCP; `metrics`: what Prometheus reads. `page`: the page that a browser gets there; `events`, [`snapshot`]: what it shows.
 //! - [`client`]: one request, one answer.
 //! - [`document`]: names, schemas and their version.
-//! - [`cache`]: the caches of HTTP services.
+//! - [`cache`]: the caches of HTTP services; [`fleet`]: the owners of limits.
 //! - [`change`]: what may be changed while gate runs.
 //! - [`explain`]: what the next request would get.
 //! - [`verdicts`]: sampled verdicts, and the sources that are refused most.
@@ -29,6 +29,7 @@ pub mod client;
 pub mod document;
 mod events;
 pub mod explain;
+pub mod fleet;
 pub mod health;
 pub mod hotkeys;
 mod http;

@@ -21,19 +21,21 @@ use hyper_util::service::TowerToHyperService;
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::SndBuf;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::runtime::Runtime;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::{AbortHandle, JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
 
 use super::change::Peer;
 use super::events::Stalled;
-use super::http::{Access, Viewing, port_router, router};
-use super::metrics::Metrics;
+use super::http::{Access, Viewing, owner_router, port_router, router};
+use super::metrics::{Metrics, OwnerMetrics};
 use super::socket::Socket;
 use super::sources::Sources;
 use super::tcp::Rules;
 use crate::clock;
 use crate::dispatcher::prefer_socket;
+use crate::fleet::owner::Owner;
 
 /// The thread that answers. Dropping it lets those be answered that have asked, for a second at most, ends it, and
 /// removes the sockets.
@@ -88,10 +90,39 @@ impl Server {
             tasks.spawn_on(serve(listener, router, stopped.clone()), runtime.handle());
         }
         tasks.spawn_on(look(context, metrics, stopped), runtime.handle());
+        let sockets = sockets.into_iter().map(|(socket, _)| socket).collect();
+        Self::run(runtime, tasks, stop, sockets)
+    }
+
+    /// Starts answering what concerns an owner of limits, at a TCP port that is nobody else's.
+    ///
+    /// # Errors
+    ///
+    /// If there is no room for another thread.
+    pub fn start_for_owner(listener: TcpListener, owner: Arc<Owner>) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let router = owner_router(Arc::new(OwnerMetrics::new(owner)));
+        let (stop, stopped) = watch::channel(());
+        let mut tasks = JoinSet::new();
+        listener.set_nonblocking(true)?;
+        let listener = {
+            let _entered = runtime.enter();
+            SinglePort(tokio::net::TcpListener::from_std(listener)?)
+        };
+        tasks.spawn_on(serve(listener, router, stopped), runtime.handle());
+        Self::run(runtime, tasks, stop, Vec::new())
+    }
+
+    /// Has a thread carry out the tasks, which end with `stop`.
+    fn run(
+        runtime: Runtime,
+        mut tasks: JoinSet<()>,
+        stop: watch::Sender<()>,
+        sockets: Vec<Socket>,
+    ) -> io::Result<Self> {
         let thread = std::thread::Builder::new().name("gate-admin".to_owned()).spawn(move || {
             runtime.block_on(async { while tasks.join_next().await.is_some() {} });
         })?;
-        let sockets = sockets.into_iter().map(|(socket, _)| socket).collect();
         Ok(Self { stop: Some(stop), thread: Some(thread), _sockets: sockets })
     }
 }
@@ -145,6 +176,17 @@ impl Listen for tokio::net::TcpListener {
             tracing::warn!(%error, "clients of the admin port may be cut off while it is handed over");
         }
         HANDSHAKE
+    }
+}
+
+/// A TCP port that no successor listens at as well.
+struct SinglePort(tokio::net::TcpListener);
+
+impl Listen for SinglePort {
+    type Stream = tokio::net::TcpStream;
+
+    async fn client(&self) -> io::Result<(Self::Stream, Option<Peer>)> {
+        self.0.client().await
     }
 }
 

@@ -7,6 +7,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::cache::ByService;
 use super::change::{Override, PendingOrder};
+use super::fleet::FleetOwner;
 use super::listing::{self, Tenants};
 use super::observer::Observer;
 use super::rates::Readings;
@@ -17,6 +18,7 @@ use crate::clock;
 use crate::control::verdicts::Verdicts;
 use crate::dispatcher::{LimitRefusals, Questions};
 use crate::envoy::Counters;
+use crate::fleet::gate::shared::SharedBook;
 use crate::kernel::Maps;
 use crate::limits::Table;
 
@@ -37,6 +39,8 @@ pub struct Sources {
     pub limits: Option<LimitRefusals>,
     /// The named limits and the counters of the server that Envoys ask; `None` without one.
     pub envoy: Option<(Arc<Table>, Arc<Counters>)>,
+    /// The book of the limits that are shared with other gates; `None` without `[fleet]`.
+    pub fleet: Option<SharedBook>,
     /// The readings that rates are made of.
     pub readings: Readings,
     /// The overrides.
@@ -84,6 +88,12 @@ impl Sources {
         let vanished = self.vanished.borrow().clone();
         let stores = self.queues.stores(clock::monotonic());
         let status = Status::read(&self.maps).with(&self.queues.report()).with_stores(&stores);
-        Status { overrides, daemon, vanished, ..status }
+        Status { overrides, daemon, vanished, fleet: self.owners(), ..status }
+    }
+
+    /// The owners of limits that are shared with other gates.
+    pub(super) fn owners(&self) -> Vec<FleetOwner> {
+        let now = self.maps.clock().at_monotonic(clock::monotonic());
+        self.fleet.as_ref().map_or_else(Vec::new, |book| FleetOwner::read(book, now))
     }
 }

@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::change::Override;
+use super::fleet::FleetOwner;
 use super::price::{Learned, Price};
 use super::store::Store;
 use super::tenants;
@@ -67,6 +68,9 @@ pub struct Status {
     /// The overrides; only the daemon itself knows.
     #[serde(default)]
     pub overrides: Vec<Override>,
+    /// The owners of limits that are shared with other gates; only the daemon itself knows.
+    #[serde(default)]
+    pub fleet: Vec<FleetOwner>,
 }
 
 /// An interface that the program was attached to.
@@ -144,6 +148,7 @@ impl Status {
                 .map(|event| (event.name().into(), counters.events[event.index()]))
                 .collect(),
             overrides: Vec::new(),
+            fleet: Vec::new(),
         }
     }
 }
@@ -172,6 +177,7 @@ impl Status {
     pub fn add_from_daemon(&mut self, daemon: &Self) {
         self.overrides.clone_from(&daemon.overrides);
         self.vanished.clone_from(&daemon.vanished);
+        self.fleet.clone_from(&daemon.fleet);
         for service in &mut self.services {
             let same = daemon.services.iter().find(|same| same.name == service.name);
             service.price.learned = same.and_then(|same| same.price.learned);

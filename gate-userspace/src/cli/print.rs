@@ -53,7 +53,7 @@ pub(super) fn store(store: Store) -> String {
 }
 
 /// An age in its largest two units.
-fn age(secs: f64) -> String {
+pub(super) fn age(secs: f64) -> String {
     let secs = secs as u64;
     match secs {
         ..60 => format!("{secs} s"),

@@ -7,6 +7,7 @@ use super::print;
 use super::table::{Table, number, text};
 use crate::admin::change::Override;
 use crate::admin::document::Versioned;
+use crate::admin::fleet::FleetOwner;
 use crate::admin::status::{Interface, Service, Status};
 use crate::kernel::Maps;
 
@@ -65,6 +66,20 @@ fn unmarked(status: &Status) -> Option<String> {
     (!names.is_empty()).then(|| names.join(", "))
 }
 
+/// The owners of limits that are shared with other gates.
+fn owners(fleet: &[FleetOwner]) -> Table {
+    let mut table = Table::new(&[text("owner of limits"), text("state"), number("gates"), number("limits")]);
+    for FleetOwner { address, lost, answered_ms_ago, gates, limits } in fleet {
+        let state = match (lost, answered_ms_ago) {
+            (false, _) => "answers".to_owned(),
+            (true, Some(ago)) => format!("silent for {}", print::age(*ago as f64 / 1e3)),
+            (true, None) => "has not answered yet".to_owned(),
+        };
+        table.add_row([address.clone(), state, gates.to_string(), print::count(*limits)]);
+    }
+    table
+}
+
 fn print_status(status: &Status) {
     match (status.daemon, attached_to(status)) {
         (Some(pid), Some(interfaces)) => println!("gate runs as process {pid}, attached to {interfaces}"),
@@ -108,6 +123,9 @@ fn print_status(status: &Status) {
     }
     if !packets.is_empty() {
         println!("{packets}");
+    }
+    if !status.fleet.is_empty() {
+        println!("{}", owners(&status.fleet));
     }
     if !status.overrides.is_empty() {
         println!("set since the start (`gate set`):");

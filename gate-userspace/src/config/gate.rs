@@ -1,6 +1,5 @@
 //! The section `[gate]`: what holds for all services.
 
-use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 
@@ -9,7 +8,7 @@ use gate_common::units::{Fraction, Nanos};
 
 use super::Gate;
 use super::fault::Fault;
-use super::parsers::{absolute_path, number, one_of, time};
+use super::parsers::{absolute_path, address_or_off, number, one_of, time};
 use super::raw::Section;
 use super::units::{self, Wrong};
 use super::values::{
@@ -38,7 +37,7 @@ pub(super) fn gate(mut section: Section<'_>) -> Gate {
         pin_dir: s.get("pin_dir", absolute_path).unwrap_or_else(|| PathBuf::from("/sys/fs/bpf/gate")),
         admin: s.get("admin", admin).unwrap_or(AdminSocket::Default),
         admin_read: s.get("admin_read", admin_read).unwrap_or_default(),
-        admin_http: s.get("admin_http", admin_http).unwrap_or_default(),
+        admin_http: s.get("admin_http", address_or_off).unwrap_or_default(),
         admin_hosts: s.list("admin_hosts", host_name).into_iter().map(|item| item.value).collect(),
         admin_token_file: s.get("admin_token_file", token_file),
         metrics_tenants: s.get("metrics_tenants", number(0, 10_000)).unwrap_or(200) as usize,
@@ -136,18 +135,6 @@ fn admin_read(text: &str) -> Result<Option<PathBuf>, Wrong> {
         _ => absolute_path(text).map(Some).map_err(|_| {
             "must be \"off\" or an absolute path without \"..\", e.g. \"/run/gate-read/gate.sock\"".to_owned()
         }),
-    }
-}
-
-fn admin_http(text: &str) -> Result<Option<SocketAddr>, Wrong> {
-    match text {
-        "off" => Ok(None),
-        _ => {
-            text.parse().ok().filter(|address: &SocketAddr| address.port() != 0).map(Some).ok_or_else(|| {
-                "must be \"off\" or an address and a port, e.g. \"127.0.0.1:9911\" or \"[::1]:9911\""
-                    .to_owned()
-            })
-        }
     }
 }
 

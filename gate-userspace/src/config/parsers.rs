@@ -55,6 +55,19 @@ pub(super) fn absolute_path(text: &str) -> Result<PathBuf, Wrong> {
     Err("must be an absolute path without \"..\", e.g. \"/sys/fs/bpf/gate\"".to_owned())
 }
 
+/// Where a document is shown to readers; `None` if nowhere.
+pub(super) fn address_or_off(text: &str) -> Result<Option<SocketAddr>, Wrong> {
+    match text {
+        "off" => Ok(None),
+        _ => {
+            text.parse().ok().filter(|address: &SocketAddr| address.port() != 0).map(Some).ok_or_else(|| {
+                "must be \"off\" or an address and a port, e.g. \"127.0.0.1:9911\" or \"[::1]:9911\""
+                    .to_owned()
+            })
+        }
+    }
+}
+
 pub(super) fn address(text: &str) -> Result<SocketAddr, Wrong> {
     let wrong = || "must be an address and a port, e.g. \"198.18.0.1:11211\" or \"[::]:11211\"".to_owned();
     let address: SocketAddr = text.parse().map_err(|_| wrong())?;

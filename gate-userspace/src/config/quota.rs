@@ -6,7 +6,7 @@ use std::path::Path;
 use super::error::Error;
 use super::etcd::etcd;
 use super::fault::Faults;
-use super::parsers::{address, number};
+use super::parsers::{address, address_or_off, number};
 use super::raw::{self, Section};
 use super::text::read_text;
 use super::tls::{PeerTls, peer_tls};
@@ -18,6 +18,8 @@ use crate::limits::Rules;
 pub struct QuotaConfig {
     /// Where gates report; on loopback without `tls`.
     pub listen: SocketAddr,
+    /// Where `/metrics` is; `None` if nowhere.
+    pub metrics: Option<SocketAddr>,
     /// `None` if gates report in plain text.
     pub tls: Option<PeerTls>,
     /// The most connections at once; 1 to 1,000,000.
@@ -63,6 +65,7 @@ impl QuotaConfig {
 fn quota(mut root: Section<'_>) -> QuotaConfig {
     let mut s = root.section("quota");
     let listen = s.get("listen", address).unwrap_or(DEFAULT_LISTEN);
+    let metrics = s.get("metrics", address_or_off).unwrap_or_default();
     let tls = peer_tls(&mut s);
     if !s.has("tls") && !listen.ip().is_loopback() {
         s.fault("listen", NEEDS_TLS.to_owned());
@@ -99,7 +102,7 @@ fn quota(mut root: Section<'_>) -> QuotaConfig {
         LimitsIn::File(rules)
     };
     root.finish();
-    QuotaConfig { listen, tls, max_connections, max_connections_per_source, memory, limits }
+    QuotaConfig { listen, metrics, tls, max_connections, max_connections_per_source, memory, limits }
 }
 
 /// Parses a document that is limits alone; `file` is what faults call it.
@@ -146,9 +149,14 @@ mod tests {
 
     #[test]
     fn faults_of_an_owners_section_say_what_is_right() {
-        let faults = parse("tls = { ca = \"/a\", key = \"/k\" }\nmax_connections = \"0\"\n").unwrap_err();
+        let faults = parse(
+            "tls = { ca = \"/a\", key = \"/k\" }\nmax_connections = \"0\"\nmetrics = \"localhost:9921\"\n",
+        )
+        .unwrap_err();
         let expected = "quota.toml:2: quota.tls.certificate: is missing, e.g. certificate = \"/etc/gate/fleet.pem\"\n\
-                        quota.toml:3: quota.max_connections = \"0\": must be a whole number from 1 to 1000000";
+                        quota.toml:3: quota.max_connections = \"0\": must be a whole number from 1 to 1000000\n\
+                        quota.toml:4: quota.metrics = \"localhost:9921\": must be \"off\" or an address and a port, \
+                        e.g. \"127.0.0.1:9911\" or \"[::1]:9911\"";
         assert_eq!(faults, expected);
     }
 }

@@ -14,6 +14,7 @@ use crate::admin::{self, Access, Audience, Listeners, Rules, Server, Socket, Sou
 use crate::clock;
 use crate::config::{AdminSocket, Config};
 use crate::dispatcher::{Dispatcher, listen_reusing_port};
+use crate::fleet::gate::reporter::Reporter;
 
 impl Daemon {
     /// Opens the admin sockets, unless they are off.
@@ -51,6 +52,7 @@ impl Daemon {
             caches: self.dispatcher.as_ref().map_or_else(Vec::new, Dispatcher::caches),
             limits: self.dispatcher.as_ref().map(Dispatcher::limit_refusals),
             envoy: self.envoy.as_ref().map(|envoy| (Arc::clone(&envoy.table), Arc::clone(&envoy.counters))),
+            fleet: self.reporter.as_ref().map(Reporter::book),
             readings: Readings::default(),
             overrides: self.changes.overrides.subscribe(),
             vanished: self.changes.vanished.subscribe(),

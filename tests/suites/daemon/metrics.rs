@@ -9,7 +9,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use gate_tests::daemon::Site;
-use gate_tests::http::curl_socket;
+use gate_tests::fleet::{Owner, section};
+use gate_tests::http::{curl, curl_socket};
 use gate_tests::memcached::{Connection, Datagrams, Memcached, PORT};
 use gate_tests::metrics::Scrape;
 use gate_tests::net::SERVER_V4;
@@ -59,7 +60,11 @@ fn promtool_and_the_documents_agree_with_what_is_said() -> Result<()> {
     let store = Listening::memcached()?;
     let tenants =
         "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"10 RU/s\"\nburst = \"2s\"\n";
-    let gate = Listening::gate("memcached", store.address, "hot_keys = {}", tenants)?;
+    let metrics = address();
+    let limit = "[[limit]]\nname = \"all\"\nquota = \"10 RU/s\"\nburst = \"2s\"\n";
+    let owner = Owner::start_with(address(), &format!("metrics = \"{metrics}\"\n"), limit)?;
+    let fleet = section(&[&owner], "gate-1");
+    let gate = Listening::gate_with(&fleet, "memcached", store.address, "hot_keys = {}", tenants)?;
     let mut client = gate.connect()?;
     client.write_all(&b"get planted-key\r\n".repeat(50))?;
     let mut answered = 0;
@@ -82,15 +87,22 @@ fn promtool_and_the_documents_agree_with_what_is_said() -> Result<()> {
         ensure!(timing == "queue" || of("sum") > 0.0, "{timing}");
     }
 
+    // An owner of limits has some of its own.
+    let said = curl(&[&format!("http://{metrics}/metrics")])?.body;
+    let wrong = promtool(&["check", "metrics"], &said)?;
+    ensure!(wrong.is_empty() && !said.contains("127.0.0.1"), "{wrong}\n{said}");
+    let of_owner = Scrape::parse(&said)?;
+
     // Whatever the documents name is said, and whatever is said is documented.
     let listed = document("METRICS.md")?;
     let listed = named(&listed);
-    let kinds: BTreeSet<&str> = scraped.kinds.keys().map(String::as_str).collect();
+    let kinds = scraped.kinds.keys().chain(of_owner.kinds.keys());
+    let kinds: BTreeSet<&str> = kinds.map(String::as_str).collect();
     ensure!(listed == kinds, "{:?}", listed.symmetric_difference(&kinds));
     for name in ["grafana.json", "alerts.yml"] {
         let document = document(name)?;
-        let unknown: Vec<_> =
-            named(&document).into_iter().filter(|name| scraped.kind_of(name).is_none()).collect();
+        let is_known = |name: &str| [&scraped, &of_owner].iter().any(|of| of.kind_of(name).is_some());
+        let unknown: Vec<_> = named(&document).into_iter().filter(|name| !is_known(name)).collect();
         ensure!(!named(&document).is_empty() && unknown.is_empty(), "{name}: {unknown:?}");
     }
     let alerts = paths::workspace().join("docs/alerts.yml");

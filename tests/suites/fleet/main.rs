@@ -7,6 +7,7 @@ mod etcd;
 mod kills;
 mod limits;
 mod lossy;
+mod metrics;
 mod owners;
 mod partitions;
 mod peers;

@@ -12,8 +12,7 @@ use crate::clock;
 
 /// All families of the daemon and of the program.
 pub(super) fn write(encoder: &mut DescriptorEncoder<'_>, sources: &Sources) -> fmt::Result {
-    let mut series = BUILD.begin(encoder)?;
-    series.add(&[("version", env!("CARGO_PKG_VERSION"))], 1_u32)?;
+    write_build(encoder)?;
     let report = sources.queues.report();
     TICK.write(encoder, report.took.0 as f64 / 1e9)?;
     let since_tick = clock::monotonic().saturating_sub(report.at);
@@ -30,6 +29,11 @@ pub(super) fn write(encoder: &mut DescriptorEncoder<'_>, sources: &Sources) -> f
         family.write(encoder, counters.events[event.index()])?;
     }
     Ok(())
+}
+
+/// The version.
+pub(super) fn write_build(encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    BUILD.begin(encoder)?.add(&[("version", env!("CARGO_PKG_VERSION"))], 1_u32)
 }
 
 const BUILD: Family = Family::gauge("gate_build_info", "Always 1; the version of gate is a label.");

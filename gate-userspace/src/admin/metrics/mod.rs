@@ -6,7 +6,8 @@
 //!
 //! - `families`: names, and how series are written.
 //! - `promotion`: which tenants have series of their own.
-//! - `tenants`, `services`, `caches`, `envoy`, `daemon`: the families of each.
+//! - `tenants`, `services`, `caches`, `envoy`, `fleet`, `daemon`: the families of each.
+//! - `owner`: those of an owner of limits, which is another process.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,11 +19,14 @@ use prometheus_client::registry::Registry;
 
 use self::tenants::Tenants;
 use super::sources::Sources;
+use crate::fleet::owner::Owner;
 
 mod caches;
 mod daemon;
 mod envoy;
 mod families;
+mod fleet;
+mod owner;
 mod promotion;
 mod services;
 mod tenants;
@@ -61,10 +65,35 @@ impl Metrics {
     ///
     /// None that a string has.
     pub(super) fn text(&self) -> Result<String, fmt::Error> {
-        let mut text = String::new();
-        encode_registry(&mut text, &self.registry)?;
-        Ok(text)
+        text(&self.registry)
     }
+}
+
+/// The metrics of an owner of limits.
+#[derive(Debug)]
+pub(super) struct OwnerMetrics(Registry);
+
+impl OwnerMetrics {
+    pub(super) fn new(owner: Arc<Owner>) -> Self {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(owner::Scraped(owner)));
+        Self(registry)
+    }
+
+    /// As [`Metrics::text`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub(super) fn text(&self) -> Result<String, fmt::Error> {
+        text(&self.0)
+    }
+}
+
+fn text(registry: &Registry) -> Result<String, fmt::Error> {
+    let mut text = String::new();
+    encode_registry(&mut text, registry)?;
+    Ok(text)
 }
 
 impl Collector for Scraped {
@@ -75,7 +104,8 @@ impl Collector for Scraped {
         tenants.write(&mut encoder, &sources.maps, &config)?;
         services::write(&mut encoder, &sources.queues)?;
         caches::write(&mut encoder, &sources.caches)?;
-        envoy::write(&mut encoder, sources.envoy.as_ref())
+        envoy::write(&mut encoder, sources.envoy.as_ref())?;
+        fleet::write(&mut encoder, &sources.owners())
     }
 }
 

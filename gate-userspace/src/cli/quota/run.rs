@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tonic::transport::ClientTlsConfig;
 
+use crate::admin::Server;
 use crate::certificates::Credentials;
 use crate::clock;
 use crate::config::{self, Faults, LimitsIn, QuotaConfig, parse_limits};
@@ -46,10 +47,15 @@ pub(super) fn run(path: &Path) -> anyhow::Result<ExitCode> {
     descriptors::provide(u64::from(config.max_connections) + OWN_DESCRIPTORS);
     let listener = TcpListener::bind(config.listen)
         .with_context(|| format!("cannot listen at {}: is another owner running?", config.listen))?;
+    let metrics = config.metrics.map(listen_to_scrapes).transpose()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     let (lease, registration) =
         members.map(|members| register(&runtime, members, config.listen, &accounts)).unzip();
     let owner = Owner::new(Arc::clone(&accounts), counters, lease);
+    let _metrics = metrics
+        .map(|listener| Server::start_for_owner(listener, Arc::clone(&owner)))
+        .transpose()
+        .context("cannot start the thread for /metrics")?;
     runtime.block_on(async {
         let has_tls = tls.borrow().is_some();
         tracing::info!(listen = %config.listen, tls = has_tls, limits = accounts.rules().rules.list().len(), "owning limits");
@@ -64,6 +70,13 @@ pub(super) fn run(path: &Path) -> anyhow::Result<ExitCode> {
         serve(&owner, Port { listener, bounds, tls }, until).await.map_err(|error| anyhow::anyhow!(error))
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn listen_to_scrapes(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    let listener = TcpListener::bind(address)
+        .with_context(|| format!("cannot listen at {address} (`metrics` in the section [quota])"))?;
+    tracing::info!(%address, "listening to readers of /metrics");
+    Ok(listener)
 }
 
 /// The certificates that an owner shows to others, from now on.

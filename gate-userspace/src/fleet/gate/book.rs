@@ -119,6 +119,21 @@ pub struct Changes {
     pub joined: Vec<(usize, String)>,
 }
 
+/// An owner of limits, as this gate knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownOwner {
+    /// Its address.
+    pub address: String,
+    /// True if what it said last does not hold any more, or it has said nothing yet.
+    pub is_lost: bool,
+    /// The time since its last answer; `None` if there was none.
+    pub answered_ago: Option<Nanos>,
+    /// How many gates share its limits, this one among them, as it said last; 0 if it has not.
+    pub gates: u32,
+    /// How many limits this gate reports to it.
+    pub limits: usize,
+}
+
 /// How a session goes on.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Resumed {

@@ -182,6 +182,16 @@ impl Accounts {
         }
     }
 
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.shards.iter().map(|shard| lock(shard).accounts.len()).sum()
+    }
+
+    /// How many there may be.
+    pub(super) const fn most(&self) -> usize {
+        self.most * self.shards.len()
+    }
+
     /// All accounts, in no order.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<Account>> {

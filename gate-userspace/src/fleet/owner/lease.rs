@@ -86,6 +86,15 @@ impl Lease {
         )
     }
 
+    /// True if a report under the present revision would be decided, as far as is known without asking etcd.
+    #[must_use]
+    pub fn decides(&self) -> bool {
+        let standing = *self.standing.borrow();
+        let view = self.membership.view();
+        let member = view.member(&self.address);
+        standing.is_sure(clock::boottime()) && member.is_some_and(|own| own.revision <= standing.registered)
+    }
+
     /// Waits until it is known whether a report under this revision may be decided. Returns the revision under which it is.
     ///
     /// # Errors
@@ -201,10 +210,12 @@ mod tests {
     async fn an_owner_decides_while_it_knows_of_its_lease() {
         let (lease, mut keeper, _source) = registered();
         assert_eq!(lease.check(5).await, Ok(5));
+        assert!(lease.decides());
         // Nothing was heard for longer than the lease: it was stopped.
         keeper.begin(ago(3_100));
         keeper.kept(ago(3_000));
         assert_eq!(lease.check(5).await, Err(Undecided::Lease));
+        assert!(!lease.decides());
         // A question over which it was stopped says nothing, answered or in vain.
         keeper.begin(ago(2_900));
         keeper.failed(ago(0));
@@ -238,10 +249,12 @@ mod tests {
         let displaced = Undecided::Displaced { address: ADDRESS.to_owned(), revision: 7 };
         assert_eq!(lease.check(5).await, Err(displaced.clone()));
         assert_eq!(lease.check(7).await, Err(displaced));
+        assert!(!lease.decides());
         keeper.begin(ago(10));
         keeper.registered(ago(0), 9);
         publish(&source, 9, 9, &[address]);
         assert_eq!(lease.check(9).await, Ok(9));
+        assert!(lease.decides());
     }
 
     #[tokio::test]

@@ -6,7 +6,7 @@
 //! - `gates`: the gates that report, by name.
 //! - `server`: the streams.
 //! - `listen`: the port; `places`: how many connections there may be; `handshake` and `connection`: one of them.
-//! - `counters`: what happened.
+//! - `counters`: what happened; `totals`: that, and what there is at present.
 
 pub mod accounts;
 mod connection;
@@ -18,8 +18,10 @@ mod listen;
 mod places;
 mod server;
 pub mod session;
+mod totals;
 
 pub use connection::is_for;
 pub use listen::{Port, serve};
 pub use places::Bounds;
 pub use server::Owner;
+pub use totals::Totals;

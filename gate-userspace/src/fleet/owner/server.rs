@@ -58,6 +58,19 @@ impl Owner {
         QuotaServer::new(Service(Arc::clone(self))).max_decoding_message_size(MAX_MESSAGE)
     }
 
+    /// True if it would decide a report, as far as it knows without asking etcd.
+    pub(super) fn decides(&self) -> bool {
+        self.lease.as_ref().is_none_or(Lease::decides)
+    }
+
+    pub(super) const fn accounts(&self) -> &Arc<Accounts> {
+        &self.accounts
+    }
+
+    pub(super) const fn gates(&self) -> &Gates {
+        &self.gates
+    }
+
     /// The counters of events.
     pub(super) const fn counters(&self) -> &Arc<Counters> {
         &self.counters

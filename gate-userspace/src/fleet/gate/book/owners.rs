@@ -1,14 +1,37 @@
 //! The owners of a book's lines, which come and go.
 
+use std::collections::BTreeMap;
+
 use gate_common::units::{NANOS_PER_SEC, Nanos};
 
-use super::{Book, Changes, Line};
+use super::{Book, Changes, KnownOwner, Line};
 use crate::fleet::gate::grant::scaled;
 use crate::fleet::gate::link::Link;
 use crate::fleet::rendezvous::owner_of;
 use crate::limits::Name;
 
 impl Book {
+    /// The present owners, in the order of their addresses.
+    #[must_use]
+    pub fn known_owners(&self, now: Nanos) -> Vec<KnownOwner> {
+        let mut limits = BTreeMap::<usize, usize>::new();
+        for line in self.by_name.values().map(|&place| &self.lines[place as usize]) {
+            let owner = line.handle.and(line.owner);
+            owner.into_iter().for_each(|owner| *limits.entry(owner).or_default() += 1);
+        }
+        let known = |(address, number): &(String, usize)| {
+            let link = self.links.get(number)?;
+            Some(KnownOwner {
+                address: address.clone(),
+                is_lost: self.is_lost(link, now),
+                answered_ago: link.answered().map(|answered| now.saturating_sub(answered)),
+                gates: link.gates(),
+                limits: limits.get(number).copied().unwrap_or(0),
+            })
+        };
+        self.owners.iter().filter_map(known).collect()
+    }
+
     /// From now on these are the owners, as of a revision. None at all change nothing: nobody could take over. `draw` draws a number
     /// that nobody else draws, for a session.
     pub fn follow(
