@@ -105,7 +105,7 @@ impl Rules {
             return Ok(());
         }
         Err(
-            "the Host header names neither an address, nor localhost, nor one of `admin_hosts` in the section [gate]",
+            "the Host header names neither an address, nor localhost, nor a host that is allowed (a gate's `admin_hosts`)",
         )
     }
 
