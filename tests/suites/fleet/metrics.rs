@@ -39,18 +39,21 @@ fn a_gate_shows_whether_its_owners_of_limits_answer() -> Result<()> {
     let at = owner.address;
     let gate = Listening::gate_with(&section(&[&owner], "gate-1"), "memcached", store.address, "", TENANTS)?;
     gate.ask(b"get k\r\n", b"\r\n")?;
-    wait_until("its limit is reported", || Ok(at_gate(&gate, "gate_fleet_owner_limits")? == 1.0))?;
-    ensure!(at_gate(&gate, "gate_fleet_owner_up")? == 1.0);
-    ensure!(at_gate(&gate, "gate_fleet_owner_gates")? == 1.0);
-    let (printed, document) = status(&gate)?;
-    ensure!(printed.contains(&format!("{at}  answers")), "{printed}");
-    let known = &document[0];
-    ensure!(known["address"] == json!(at) && known["lost"] == false && known["limits"] == 1, "{document}");
+    for (family, what) in [("limits", "its limit is reported"), ("up", "it answers"), ("gates", "it counts")]
+    {
+        wait_until(what, || Ok(at_gate(&gate, &format!("gate_fleet_owner_{family}"))? == 1.0))?;
+    }
+    wait_until("the status says so", || {
+        let (printed, document) = status(&gate)?;
+        let known = &document[0];
+        ensure!(known["address"] == json!(at) && known["limits"] == 1, "{document}");
+        Ok(known["lost"] == false && printed.contains(&format!("{at}  answers")))
+    })?;
 
     drop(owner);
     wait_until("the owner is lost", || Ok(at_gate(&gate, "gate_fleet_owner_up")? == 0.0))?;
     let (printed, document) = status(&gate)?;
-    ensure!(printed.contains(&format!("{at}  silent for 0 s")), "{printed}");
+    ensure!(printed.contains(&format!("{at}  silent for ")), "{printed}");
     ensure!(document[0]["lost"] == true && document[0]["answered_ms_ago"].is_u64(), "{document}");
 
     let _owner = Owner::start_at(at, LIMIT)?;
@@ -72,9 +75,10 @@ fn an_owner_shows_its_gates_accounts_and_events() -> Result<()> {
         Ok(Scrape::parse(&ask("/metrics", &[])?.body)?.sum(family, labels))
     };
     wait_until("the limit has an account", || Ok(of("gate_quota_accounts", &[])? == 1.0))?;
-    ensure!(of("gate_quota_gates", &[])? == 1.0 && of("gate_quota_deciding", &[])? == 1.0);
+    wait_until("its gate reports", || Ok(of("gate_quota_gates", &[])? == 1.0))?;
+    ensure!(of("gate_quota_deciding", &[])? == 1.0);
     ensure!((2_048.0..2_100.0).contains(&of("gate_quota_accounts_limit", &[])?));
-    ensure!(of("gate_quota_events_total", &[("event", "connected")])? == 1.0);
+    ensure!(of("gate_quota_events_total", &[("event", "connected")])? >= 1.0);
     drop(gate);
     wait_until("the gate has left", || Ok(of("gate_quota_gates", &[])? == 0.0))?;
 
