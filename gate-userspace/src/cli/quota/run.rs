@@ -248,5 +248,5 @@ impl LimitsInForce {
 
 /// How long gates may take to follow a change among the owners: several ticks.
 const MOVED: Duration = Duration::from_secs(1);
-/// Standard streams, the runtime's and the listening socket.
-const OWN_DESCRIPTORS: u64 = 64;
+/// Standard streams, the runtime's, the listening sockets, and the clients of `/metrics`.
+const OWN_DESCRIPTORS: u64 = 512;
