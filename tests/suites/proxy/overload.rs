@@ -6,6 +6,7 @@
 
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,7 @@ use gate_common::units::Nanos;
 use gate_tests::proxy::{Listening, read_until, shown, slow_store, slow_store_at};
 use gate_tests::wait::within;
 use gate_userspace::load::{self, Plan, Protocol, Quantiles, Summary, TenantSummary, Transport};
+use nix::unistd::gettid;
 
 const TENANTS: &str = r#"
 [[tenant]]
@@ -306,8 +308,24 @@ const SORTS_KNOWN: usize = 600;
 /// Answers that are looked at.
 const SORTED: usize = 500;
 
+/// Has this thread, and all that it starts, go before other programs, where it may (as root): the store's time is the CPU's here, and
+/// what a busy machine adds to it differs from one second to the next.
+fn go_first() -> Result<()> {
+    if nix::unistd::geteuid().is_root() {
+        let mut command = Command::new("renice");
+        command.args(["--priority", "-20", "--pid", &gettid().to_string()]);
+        ensure!(command.output()?.status.success(), "this thread cannot go first");
+    }
+    Ok(())
+}
+
 #[test]
 fn admitted_costly_redis_commands_keep_their_objectives() -> Result<()> {
+    std::thread::spawn(keeps_objectives_of_costly_commands).join().expect("it does not panic")
+}
+
+fn keeps_objectives_of_costly_commands() -> Result<()> {
+    go_first()?;
     let redis = costly_redis()?;
     for admission in ["off", "bouncer"] {
         let values = if admission == "bouncer" { "histogram_values = \"200\"" } else { "" };
