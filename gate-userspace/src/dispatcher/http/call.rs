@@ -68,6 +68,8 @@ pub(super) enum WaitsFor {
     Body,
     /// The client: that it reads on.
     Reader,
+    /// gate's own work: the store has answered all of it.
+    Gate,
 }
 
 /// Why a request ends before its answer.
@@ -200,7 +202,7 @@ impl Call {
     pub(super) fn check(&self, limits: &Limits, now: Nanos) -> bool {
         let waited = now.saturating_sub(self.waits_since.get());
         match self.waits_for.get() {
-            WaitsFor::Turn => return false,
+            WaitsFor::Turn | WaitsFor::Gate => return false,
             WaitsFor::Store => {
                 if waited > limits.slow_timeout {
                     self.fail(Failure::Timeout);

@@ -5,6 +5,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use gate_common::units::Nanos;
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use tokio::task::yield_now;
 
@@ -83,6 +84,14 @@ impl ReplyBody {
         Self { source: Source::After(pieces, gathered, Box::new(self)), _in_flight: None }
     }
 
+    /// Notes that the client has taken a piece of what came before.
+    fn taken(&self, now: Nanos) {
+        if let Source::Store(reply) = &self.source {
+            reply.under_way.call.waits_for(WaitsFor::Reader, now);
+            reply.under_way.call.progress(now);
+        }
+    }
+
     /// That of the store's answer, whose head has so many bytes.
     pub(super) fn of_store(
         incoming: Incoming,
@@ -130,6 +139,7 @@ impl StoreReply {
         if let Some(connection) = self.connection.take() {
             self.under_way.complete(self.received);
             let call = &self.under_way.call;
+            call.waits_for(WaitsFor::Gate, clock::monotonic());
             // One that was answered before its body was there leaves the rest of that on the connection.
             if call.has_body_ended.get() {
                 call.store.keep(connection);
@@ -182,6 +192,7 @@ impl Body for ReplyBody {
             Source::After(pieces, gathered, rest) => match pieces.pop_front() {
                 Some(piece) => {
                     gathered.release(piece.len() as u64);
+                    rest.taken(clock::monotonic());
                     Poll::Ready(Some(Ok(Frame::data(piece))))
                 }
                 None => Pin::new(&mut **rest).poll_frame(cx),

@@ -1,9 +1,10 @@
 //! The cache on a disk that is full, with a damaged database, and in the hands of two gates.
 
 use std::fs::{self, File};
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use gate_tests::fake_store::{FakeStore, counter};
@@ -212,6 +213,45 @@ fn a_client_that_does_not_read_what_is_kept_is_closed() -> Result<()> {
     Ok(())
 }
 
+/// A body that turns out to be too long is given from memory first. A client that reads it has as long as it takes.
+#[test]
+fn a_client_that_reads_what_is_too_long_to_be_kept_gets_all() -> Result<()> {
+    let directory = Directory::new("too-long");
+    let store = FakeStore::start()?;
+    let cache = directory.cache(", memory = \"64MiB\", max_object = \"16MiB\"");
+    let service = format!("client_timeout = \"500ms\"\nstore_timeout = \"60s\"\n{cache}");
+    let gate = Listening::gate_with("tick = \"10ms\"", "http", store.address, &service, OPEN)?;
+    wait_open(&gate)?;
+    let mut client = gate.connect()?;
+    client.write_all(b"GET /long HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n")?;
+    let (mut stream, _) = store.next()?;
+    let head = format!("HTTP/1.1 200 OK\r\n{FRESH}transfer-encoding: chunked\r\n\r\n");
+    let answering = std::thread::spawn(move || -> Result<()> {
+        stream.write_all(head.as_bytes())?;
+        let chunk = [b"10000\r\n", &[b'x'; 0x1_0000][..], b"\r\n"].concat();
+        for _ in 0..CHUNKS {
+            stream.write_all(&chunk)?;
+        }
+        Ok(stream.write_all(b"0\r\n\r\n")?)
+    });
+    let mut read = 0;
+    let mut piece = vec![0; 0x1_0000];
+    loop {
+        let len = client.read(&mut piece)?;
+        if len == 0 {
+            break;
+        }
+        read += len;
+        std::thread::park_timeout(Duration::from_millis(4));
+    }
+    answering.join().expect("it does not panic")?;
+    ensure!(read > CHUNKS * 0x1_0000, "{read} bytes");
+    ensure!(count(&gate, "too-long")? == 1 && counter(&gate, "slow-reader")? == 0);
+    Ok(())
+}
+
+/// Of 64 KiB each: half as much again as may be kept.
+const CHUNKS: usize = 384;
 /// Two bodies that are more than 1 MiB together.
 const LONG: usize = 1_000_000;
 const SHORT: usize = 100_000;
