@@ -219,7 +219,7 @@ fn a_client_that_reads_what_is_too_long_to_be_kept_gets_all() -> Result<()> {
     let directory = Directory::new("too-long");
     let store = FakeStore::start()?;
     let cache = directory.cache(", memory = \"64MiB\", max_object = \"16MiB\"");
-    let service = format!("client_timeout = \"500ms\"\nstore_timeout = \"60s\"\n{cache}");
+    let service = format!("client_timeout = \"1s\"\nstore_timeout = \"60s\"\n{cache}");
     let gate = Listening::gate_with("tick = \"10ms\"", "http", store.address, &service, OPEN)?;
     wait_open(&gate)?;
     let mut client = gate.connect()?;
@@ -242,7 +242,7 @@ fn a_client_that_reads_what_is_too_long_to_be_kept_gets_all() -> Result<()> {
             break;
         }
         read += len;
-        std::thread::park_timeout(Duration::from_millis(4));
+        std::thread::park_timeout(Duration::from_millis(10));
     }
     answering.join().expect("it does not panic")?;
     ensure!(read > CHUNKS * 0x1_0000, "{read} bytes");
