@@ -234,3 +234,13 @@ pub fn names_owned_by(owner: SocketAddr, owners: &[SocketAddr], prefix: &str, co
     let is_owned = |name: &String| view.owner_of(name) == Some(&member(&owner));
     (0..).map(|number| format!("{prefix}-{number}")).filter(is_owned).take(count).collect()
 }
+
+/// A limit of 100 RU a second.
+pub const LIMIT: &str = "[[limit]]\nname = \"acme\"\nquota = \"100 RU/s\"\n";
+/// Its tenant, who has more at each gate and is whoever asks over loopback.
+pub const TENANTS: &str = r#"
+[[tenant]]
+name = "acme"
+sources = ["127.0.0.0/8"]
+quota = "1000 RU/s"
+"#;

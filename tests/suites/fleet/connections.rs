@@ -4,18 +4,10 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 
 use anyhow::{Result, ensure};
-use gate_tests::fleet::{Owner, Peer, section};
+use gate_tests::fleet::{LIMIT, Owner, Peer, TENANTS, section};
 use gate_tests::proxy::{Listening, PATIENCE, address};
 use gate_tests::tls::{Authority, TlsClient};
 use gate_tests::wait::wait_until;
-
-const LIMIT: &str = "[[limit]]\nname = \"acme\"\nquota = \"100 RU/s\"\n";
-const TENANTS: &str = r#"
-[[tenant]]
-name = "acme"
-sources = ["127.0.0.0/8"]
-quota = "1000 RU/s"
-"#;
 
 /// A connection that says this and nothing more.
 fn silent(owner: SocketAddr, word: &[u8]) -> Result<TcpStream> {

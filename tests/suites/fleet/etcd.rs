@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use gate_tests::etcd::Etcd;
-use gate_tests::fleet::{Owner, Peer};
+use gate_tests::fleet::{LIMIT, Owner, Peer, TENANTS};
 use gate_tests::proxy::{Listening, PATIENCE};
 use gate_tests::tls::Authority;
 use gate_tests::wait::{wait_until, within};
@@ -16,13 +16,6 @@ use xtask::paths;
 
 use super::bare_gate::{BareGate, first, hello, next};
 
-const LIMIT: &str = "[[limit]]\nname = \"acme\"\nquota = \"100 RU/s\"\n";
-const TENANTS: &str = r#"
-[[tenant]]
-name = "acme"
-sources = ["127.0.0.0/8"]
-quota = "1000 RU/s"
-"#;
 /// The lease of an owner, the time in which etcd notices that it is over, two ticks, and time for a busy machine.
 pub(super) const TAKEOVER: Duration = Duration::from_millis(3_000 + 500 + 200 + 800);
 /// Two ticks, and time for a busy machine: far less than a lease.

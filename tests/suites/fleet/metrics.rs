@@ -3,21 +3,13 @@
 use std::net::TcpStream;
 
 use anyhow::{Context as _, Result, ensure};
-use gate_tests::fleet::{Owner, section};
+use gate_tests::fleet::{LIMIT, Owner, TENANTS, section};
 use gate_tests::http::{Answer, curl, curl_socket};
 use gate_tests::metrics::Scrape;
 use gate_tests::proxy::{Listening, address};
 use gate_tests::wait::wait_until;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-
-const LIMIT: &str = "[[limit]]\nname = \"acme\"\nquota = \"100 RU/s\"\n";
-const TENANTS: &str = r#"
-[[tenant]]
-name = "acme"
-sources = ["127.0.0.0/8"]
-quota = "1000 RU/s"
-"#;
 
 /// The sum of a family at a gate.
 fn at_gate(gate: &Listening, family: &str) -> Result<f64> {

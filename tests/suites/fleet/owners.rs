@@ -3,19 +3,11 @@
 use std::process::Command;
 
 use anyhow::{Result, ensure};
-use gate_tests::fleet::{Owner, section};
+use gate_tests::fleet::{LIMIT, Owner, TENANTS, section};
 use gate_tests::proxy::{Listening, PATIENCE};
 use gate_tests::wait::wait_until;
 use nix::sys::signal::Signal;
 use xtask::paths;
-
-const LIMIT: &str = "[[limit]]\nname = \"acme\"\nquota = \"100 RU/s\"\n";
-const TENANTS: &str = r#"
-[[tenant]]
-name = "acme"
-sources = ["127.0.0.0/8"]
-quota = "1000 RU/s"
-"#;
 
 fn gate(store: &Listening, owner: &Owner, name: &str) -> Result<Listening> {
     Listening::gate_with(&section(&[owner], name), "memcached", store.address, "", TENANTS)

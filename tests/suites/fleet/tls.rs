@@ -6,21 +6,13 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use gate_tests::fleet::{Owner, Peer, section};
+use gate_tests::fleet::{LIMIT, Owner, Peer, TENANTS, section};
 use gate_tests::proxy::{Listening, PATIENCE, address};
 use gate_tests::tls::{Authority, Issued, TlsClient};
 use gate_tests::wait::wait_until;
 use nix::sys::signal::Signal;
 use xtask::lab::process::ChildProcess;
 use xtask::paths;
-
-const LIMIT: &str = "[[limit]]\nname = \"acme\"\nquota = \"100 RU/s\"\n";
-const TENANTS: &str = r#"
-[[tenant]]
-name = "acme"
-sources = ["127.0.0.0/8"]
-quota = "1000 RU/s"
-"#;
 
 /// A fleet with an authority, an owner and a gate that reports to it.
 struct Fleet {

@@ -9,17 +9,20 @@ use crate::admin::fleet::FleetOwner;
 
 /// All families of owners.
 pub(super) fn write(encoder: &mut DescriptorEncoder<'_>, owners: &[FleetOwner]) -> fmt::Result {
-    let up = |owner: &FleetOwner| u64::from(!owner.lost);
-    let gates = |owner: &FleetOwner| u64::from(owner.gates);
-    for (family, value) in
-        [(UP, &up as &dyn Fn(&FleetOwner) -> u64), (GATES, &gates), (LIMITS, &|owner| owner.limits)]
-    {
-        let mut series = family.begin(encoder)?;
-        for owner in owners {
-            series.add(&[("owner", &owner.address)], value(owner))?;
-        }
-    }
-    Ok(())
+    write_each(encoder, UP, owners, |owner| u64::from(!owner.lost))?;
+    write_each(encoder, GATES, owners, |owner| owner.gates.into())?;
+    write_each(encoder, LIMITS, owners, |owner| owner.limits)
+}
+
+/// One family, with a series for each owner.
+fn write_each(
+    encoder: &mut DescriptorEncoder<'_>,
+    family: Family,
+    owners: &[FleetOwner],
+    value: impl Fn(&FleetOwner) -> u64,
+) -> fmt::Result {
+    let mut series = family.begin(encoder)?;
+    owners.iter().try_for_each(|owner| series.add(&[("owner", &owner.address)], value(owner)))
 }
 
 const UP: Family = Family::gauge(
