@@ -61,13 +61,7 @@ impl Site {
     /// The command `gate run` with this site's configuration and pins, at `interface`.
     #[must_use]
     pub fn command(&self, interface: &str) -> Command {
-        self.command_of(&paths::gate(), interface)
-    }
-
-    /// As [`Site::command`], of another `gate` binary.
-    #[must_use]
-    pub fn command_of(&self, gate: &Path, interface: &str) -> Command {
-        let mut command = self.net.server.command(gate);
+        let mut command = self.net.server.command(paths::gate());
         command.arg("run").arg("--config").arg(&self.config);
         command.args(["--interface", interface]).arg("--pin-dir").arg(self.pins());
         command

@@ -10,7 +10,6 @@ pub mod ebpf;
 pub mod isolation;
 pub mod kernels;
 pub mod lab;
-pub mod old_gate;
 pub mod package;
 pub mod paths;
 pub mod run;

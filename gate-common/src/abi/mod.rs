@@ -2,8 +2,8 @@
 //!
 //! All maps but the ring buffer are arrays that the daemon maps into its memory. Integers only,
 //! padding spelled out, sizes asserted beside each type. Any change to a size, a meaning or a map
-//! raises [`ABI_VERSION`]; then the daemon keeps a reader of the version before (`kernel::abi_v4` and its successors), so
-//! that a running gate of that version can be taken over.
+//! raises [`ABI_VERSION`]. A gate takes over maps of its own version alone; from the first release on it has to
+//! read those of the release before, too.
 //!
 //! | map | element | index | written by |
 //! |---|---|---|---|

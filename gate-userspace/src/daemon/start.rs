@@ -4,8 +4,6 @@ use std::collections::{BTreeSet, HashSet};
 use std::net::TcpListener;
 use std::sync::Arc;
 
-use gate_common::abi::ABI_VERSION;
-
 use super::attached::{Attached, announce_attached};
 use super::changes::Changes;
 use super::envoy::EnvoyServer;
@@ -103,7 +101,7 @@ impl Daemon {
         let modes = attach_all(&mut loaded, &interfaces, xdp, &pins)?;
         if let Some(migration) = &migration {
             migration.complete(&loaded.maps)?;
-            announce_migration(migration.from_version());
+            tracing::info!("the maps were too small, larger ones took their place");
         }
         daemon.migrating = migration.zip(predecessor);
         if let Some(trace) = loaded.trace.take() {
@@ -213,17 +211,5 @@ fn announce_ownership(previous: Previous) {
         Previous::Killed(pid) => {
             tracing::warn!(pid, "took over from a gate that did not answer and was killed");
         }
-    }
-}
-
-fn announce_migration(from_version: u32) {
-    if from_version == ABI_VERSION {
-        tracing::info!("the maps were too small, larger ones took their place");
-    } else {
-        tracing::info!(
-            from_version,
-            to_version = ABI_VERSION,
-            "the maps were an older gate's, new ones took their place"
-        );
     }
 }

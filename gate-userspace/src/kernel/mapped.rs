@@ -30,7 +30,6 @@ macro_rules! words {
         unsafe impl $crate::kernel::mapped::Words for $of {}
     )+};
 }
-pub(super) use words;
 
 words!(
     u64,

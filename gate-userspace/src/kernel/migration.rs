@@ -1,4 +1,4 @@
-//! Pinned maps that give way to others: they are too small for a configuration, or of an older ABI version.
+//! Pinned maps that give way to others: they are too small for a configuration.
 //!
 //! The new maps are pinned beside the old ones ([`PinDir::staging`]), and the daemon writes its plan into them while the old
 //! program still judges by the old ones; then the link gets the new program, without a moment between the two. What
@@ -10,37 +10,20 @@
 
 use std::fs;
 use std::mem::offset_of;
-use std::path::Path;
 use std::sync::Mutex;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use gate_common::abi::{ABI_VERSION, Clock, Control, Name, Tenant, TenantCounters, maps};
+use gate_common::abi::{Clock, Control, Name, Tenant, TenantCounters, TopKey};
 
-use super::abi_v4;
-use super::abi_v5;
-use super::carry_over::{Bucket, CarryOver};
 use super::error::{Error, Result};
 use super::maps::Maps;
-use super::owner::{self, Ownership, Previous};
+use super::owner::{self, ControlHead as _, Ownership, Previous};
 use super::pins::PinDir;
-
-/// The maps of an older ABI version that are pinned in `directory`.
-///
-/// # Errors
-///
-/// [`Error::AbiVersion`] if this gate cannot read that version; [`Error::NotWhole`], [`Error::Shape`].
-pub(super) fn older(directory: &Path, version: u32) -> Result<Box<dyn CarryOver>> {
-    match version {
-        abi_v4::VERSION => Ok(Box::new(abi_v4::Maps::pinned(directory)?)),
-        abi_v5::VERSION => Ok(Box::new(abi_v5::Maps::pinned(directory)?)),
-        found => Err(Error::AbiVersion { directory: directory.to_owned(), found, expected: ABI_VERSION }),
-    }
-}
 
 /// The old maps, until nothing refers to them.
 #[derive(Debug)]
 pub struct Migration {
-    old: Box<dyn CarryOver>,
+    old: Box<Maps>,
     pins: PinDir,
     /// By tenant: what has been brought over.
     counted: Mutex<Vec<TenantCounters>>,
@@ -48,7 +31,7 @@ pub struct Migration {
 
 impl Migration {
     /// Makes the `new` maps, which are pinned beside `pins`, know the tenants and the interfaces of the `old`.
-    pub(super) fn new(old: Box<dyn CarryOver>, new: &Maps, pins: &PinDir) -> Self {
+    pub(super) fn new(old: Box<Maps>, new: &Maps, pins: &PinDir) -> Self {
         let word = |offset| old.head(offset).load(Ordering::Acquire);
         let clock = offset_of!(Control, clock);
         new.init(Clock {
@@ -59,20 +42,14 @@ impl Migration {
         let epoch = offset_of!(Control, epoch);
         new.control.word(0, epoch).store(word(epoch), Ordering::Release);
         new.copy_attached(&*old);
-        for tenant in 1..old.tenants() {
-            new.tenants.store_at(tenant, offset_of!(Tenant, name), &old.name(tenant));
+        for tenant in 1..old.tenants.len() {
+            new.tenants.store_at(tenant, offset_of!(Tenant, name), &old.name_of(tenant));
         }
-        for (rank, key) in old.top_keys().iter().enumerate().take(new.top_keys.len()) {
+        for (rank, key) in old.hottest_keys().iter().enumerate().take(new.top_keys.len()) {
             new.top_keys.store(rank, key);
         }
-        let counted = Mutex::new(vec![TenantCounters::default(); old.tenants()]);
+        let counted = Mutex::new(vec![TenantCounters::default(); old.tenants.len()]);
         Self { old, pins: pins.clone(), counted }
-    }
-
-    /// The ABI version of the old maps.
-    #[must_use]
-    pub fn from_version(&self) -> u32 {
-        self.old.head(offset_of!(Control, abi_version)).load(Ordering::Acquire) as u32
     }
 
     /// Ends the old maps' owner, and takes both.
@@ -96,7 +73,7 @@ impl Migration {
         let replacing = self.pins.replacing();
         fs::rename(self.pins.staging(), &replacing)
             .map_err(|source| Error::PinDir { directory: replacing, source })?;
-        finish_replacing(&self.pins, self.old.pins())
+        finish_replacing(&self.pins)
     }
 
     /// Brings over every counter, as of now, and gives either side the larger debt. To be called now and then while the
@@ -104,17 +81,15 @@ impl Migration {
     pub fn carry_over(&self, new: &Maps) {
         let mut counted = self.counted.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         for (tenant, before) in counted.iter_mut().enumerate() {
-            let name = self.old.name(tenant);
-            if name != CarryOver::name(new, tenant) || (tenant > 0 && name == Name::EMPTY) {
+            let name = self.old.name_of(tenant);
+            if name != new.name_of(tenant) || (tenant > 0 && name == Name::EMPTY) {
                 continue;
             }
-            let buckets = Bucket::ALL
-                .map(|bucket| (self.old.bucket(tenant, bucket), CarryOver::bucket(new, tenant, bucket)));
-            let syn = self.old.syn_bucket(tenant).zip(new.syn_bucket(tenant));
-            for (old, new) in buckets.into_iter().chain(syn) {
-                let tat = old.load(Ordering::SeqCst);
-                let before = new.fetch_max(tat, Ordering::SeqCst);
-                old.fetch_max(before, Ordering::SeqCst);
+            for bucket in Bucket::ALL {
+                let old_word = self.old.bucket(tenant, bucket);
+                let until = old_word.load(Ordering::SeqCst);
+                let before = new.bucket(tenant, bucket).fetch_max(until, Ordering::SeqCst);
+                old_word.fetch_max(before, Ordering::SeqCst);
             }
             let now = self.old.tenant_counters(tenant);
             new.count_shared(tenant, &now.since(before));
@@ -131,23 +106,16 @@ impl Migration {
 ///
 /// [`Error::PinDir`].
 pub(super) fn recover(pins: &PinDir) -> Result<()> {
-    // Version 5 has no pin that version 4 and this one lack.
-    if pins.replacing().exists() { finish_replacing(pins, &abi_v4::PINS) } else { Ok(()) }
+    if pins.replacing().exists() { finish_replacing(pins) } else { Ok(()) }
 }
 
-/// Moves every pin of `replacing` to its place, and removes those that only the old maps had.
-fn finish_replacing(pins: &PinDir, old: &[&str]) -> Result<()> {
+/// Moves every pin of `replacing` to its place.
+fn finish_replacing(pins: &PinDir) -> Result<()> {
     let replacing = pins.replacing();
     let failed = |source| Error::PinDir { directory: replacing.clone(), source };
     for entry in fs::read_dir(&replacing).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         fs::rename(entry.path(), pins.path().join(entry.file_name())).map_err(failed)?;
-    }
-    for name in old.iter().filter(|name| !maps::ALL.contains(name)) {
-        match fs::remove_file(pins.map(name)) {
-            Err(source) if source.kind() != std::io::ErrorKind::NotFound => return Err(failed(source)),
-            _ => {}
-        }
     }
     fs::remove_dir(&replacing).map_err(failed)
 }
@@ -159,5 +127,48 @@ fn wait_for_readers() {
     if waited != 0 {
         let error = std::io::Error::last_os_error();
         tracing::debug!(%error, "not waiting for the old program");
+    }
+}
+
+/// A tenant's buckets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bucket {
+    /// The quota.
+    Quota,
+    /// The coarse second line of proxied TCP.
+    Tcp,
+    /// The budget for replies.
+    Reply,
+    /// The candidate quota.
+    Candidate,
+    /// Connection attempts.
+    Syn,
+}
+
+impl Bucket {
+    const ALL: [Self; 5] = [Self::Quota, Self::Tcp, Self::Reply, Self::Candidate, Self::Syn];
+}
+
+impl Maps {
+    /// A tenant's name; empty if there is none of this id.
+    fn name_of(&self, tenant: usize) -> Name {
+        self.tenants.load_at(tenant, offset_of!(Tenant, name))
+    }
+
+    /// The word of one of a tenant's buckets.
+    fn bucket(&self, tenant: usize, bucket: Bucket) -> &AtomicU64 {
+        let offset = match bucket {
+            Bucket::Quota => return self.quota_tat(tenant),
+            Bucket::Tcp => offset_of!(Tenant, tcp_tat),
+            Bucket::Reply => offset_of!(Tenant, reply_tat),
+            Bucket::Candidate => offset_of!(Tenant, candidate_tat),
+            Bucket::Syn => offset_of!(Tenant, syn_tat),
+        };
+        self.tenants.word(tenant, offset)
+    }
+
+    /// The hottest keys, by rank.
+    fn hottest_keys(&self) -> Vec<TopKey> {
+        (0..self.top_keys.len()).map(|rank| self.top_keys.load(rank)).collect()
     }
 }

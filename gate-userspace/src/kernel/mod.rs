@@ -16,13 +16,10 @@
 //! - `requirements`: what a kernel must have, probed before anything is loaded.
 //! - [`jiffies`]: how the kernel's clock is measured.
 
-mod abi_v4;
-mod abi_v5;
 mod arrays;
 pub mod attach;
 mod attached;
 mod btf;
-mod carry_over;
 mod cleared;
 mod counters;
 mod cpus;

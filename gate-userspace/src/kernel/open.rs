@@ -7,7 +7,6 @@ use gate_common::abi::maps;
 use ipnet::IpNet;
 use nix::fcntl::{Flock, FlockArg};
 
-use super::carry_over::CarryOver;
 use super::error::{Error, Result};
 use super::jiffies;
 use super::load::Loaded;
@@ -41,8 +40,8 @@ pub struct Opened {
 ///
 /// The object is loaded with new maps, and before a daemon that runs is taken over from: whether the
 /// kernel accepts it must be known before that daemon ends. Where nobody owns the maps, taking them comes first: the
-/// kernel needs a good part of a second to verify the object. Maps that are too small, or of an older ABI version, get
-/// new ones beside them. The program is the variant that traces, if there are sources to be `traced`.
+/// kernel needs a good part of a second to verify the object. Maps that are too small get new ones
+/// beside them. The program is the variant that traces, if there are sources to be `traced`.
 ///
 /// # Errors
 ///
@@ -57,7 +56,7 @@ pub fn open(pins: &PinDir, sizes: &Sizes, take_over: bool, traced: Option<IpNet>
     let opened = |maps, fresh, migration, loaded, sizes| {
         Ok(Opened { maps, fresh, migration, loaded, sizes, pins: pins.clone(), traced, _lock: lock })
     };
-    let (old, needed): (Box<dyn CarryOver>, Sizes) = match pinned(pins)? {
+    let (old, needed) = match pinned(pins)? {
         Pinned::Nothing => {
             let loaded = fresh(pins, sizes, traced).inspect_err(|_| remove_again(pins))?;
             return opened(Arc::clone(&loaded.maps), true, None, Some(loaded), *sizes);
@@ -74,10 +73,6 @@ pub fn open(pins: &PinDir, sizes: &Sizes, take_over: bool, traced: Option<IpNet>
                 return opened(Arc::from(maps), false, None, loaded, found);
             }
             (maps, needed)
-        }
-        Pinned::Older(old) => {
-            let tenants = sizes.tenants.max(old.tenants() as u32);
-            (old, Sizes { tenants, ..*sizes })
         }
     };
     owner_before(&*old, take_over)?;
@@ -142,10 +137,7 @@ fn remove_again(pins: &PinDir) {
 /// The maps that are pinned.
 enum Pinned {
     Nothing,
-    /// Maps of this gate's ABI version.
     Present(Box<Maps>),
-    /// Maps of an older one.
-    Older(Box<dyn CarryOver>),
 }
 
 fn pinned(pins: &PinDir) -> Result<Pinned> {
@@ -160,7 +152,6 @@ fn pinned(pins: &PinDir) -> Result<Pinned> {
             Ok(Pinned::Nothing)
         }
         Err(Error::NoPins { directory }) => Err(Error::NotWhole { directory, map: maps::CONTROL }),
-        Err(Error::AbiVersion { found, .. }) => migration::older(pins.path(), found).map(Pinned::Older),
         other => other.map(|maps| Pinned::Present(Box::new(maps))),
     }
 }

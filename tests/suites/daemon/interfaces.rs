@@ -15,7 +15,7 @@ use nix::net::if_::if_nametoindex;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use xtask::lab::process::ChildProcess;
-use xtask::{old_gate, paths, sh};
+use xtask::{paths, sh};
 
 /// The second pair's end at the server, and its addresses.
 const SECOND: &str = "gate1";
@@ -289,33 +289,6 @@ fn a_takeover_may_have_other_interfaces() -> Result<()> {
     both.signal(Signal::SIGKILL)?;
     ensure!(both.finish(PATIENCE).is_err());
     ensure!(site.gate(&["detach"])?.status.success());
-    nothing_is_left(&site)
-}
-
-#[test]
-fn an_older_gate_is_taken_over_at_two_interfaces() -> Result<()> {
-    let test = "an_older_gate_is_taken_over_at_two_interfaces";
-    if !old_gate::is_in_history(old_gate::ABI_V4) {
-        println!(
-            "skipped: {test} (this clone has no commit {}: run git fetch --unshallow)",
-            old_gate::ABI_V4
-        );
-        return Ok(());
-    }
-    let Some(site) = site(test, &config("\"gate0\"", SERVICE))? else { return Ok(()) };
-    let clients = Clients::new(&site)?;
-    let old = site.command_of(&old_gate::gate(old_gate::ABI_V4)?, SERVER_INTERFACE);
-    let mut old = ChildProcess::start("old gate", old)?;
-    old.wait_for(ATTACHED, PATIENCE)?;
-    clients.passes(0)?;
-    site.configure(&config(BOTH, SERVICE))?;
-    let gate = start(&site, &["--takeover"], 2)?;
-    old.finish(PATIENCE)?;
-    clients.send(40)?;
-    wait_until("all are judged", || counted(&site).map(|(passed, _, refused)| passed + refused == 81))?;
-    let all = counted(&site)?;
-    ensure!(all == (BURST, BURST as f64, 81 - BURST), "{all:?}");
-    gate.end()?;
     nothing_is_left(&site)
 }
 

@@ -6,13 +6,11 @@ use std::path::Path;
 use super::source::{sources, workspace};
 
 /// Files with `unsafe`, each with its reason in an `allow`.
-const ALLOWED: [&str; 17] = [
+const ALLOWED: [&str; 15] = [
     "gate-ebpf/src/bench.rs",
     "gate-ebpf/src/main.rs",
     "gate-userspace/src/cli/signals.rs",
     "gate-userspace/src/daemon/allocator.rs",
-    "gate-userspace/src/kernel/abi_v4.rs",
-    "gate-userspace/src/kernel/abi_v5.rs",
     "gate-userspace/src/kernel/heartbeat.rs",
     "gate-userspace/src/kernel/link.rs",
     "gate-userspace/src/kernel/mapped.rs",
