@@ -16,5 +16,4 @@ pub mod run;
 pub mod setup;
 pub mod sh;
 pub mod study;
-mod suites;
 pub mod test;

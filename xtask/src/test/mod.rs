@@ -1,17 +1,26 @@
 //! `cargo xtask test`: everything that must pass, with a summary that says what did not run.
 
+mod cases;
+mod queue;
+mod stress;
+mod suites;
+
 use std::env;
 use std::io::{BufRead as _, BufReader, Read};
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, bail};
 use nix::unistd::geteuid;
 
+use self::cases::TestCase;
+use self::queue::{Outcome, Pace};
+use self::stress::{Load, Table};
+use self::suites::Selection;
 use crate::setup::{self, Purpose};
-use crate::suites::{self, Selection};
 use crate::{compat, ebpf, kernels, paths, run, sh};
 
 /// The extent of a test run.
@@ -38,6 +47,16 @@ pub struct Args {
     /// PyPI's packages, all below target/compat. Takes minutes; a line for each file says how far it is.
     #[arg(long, value_name = "SUITE", conflicts_with_all = ["suite", "kernels"])]
     compat: Option<compat::Suite>,
+    /// Run the tests of the suites this many times, in a random order, beside two busy loops and a disk writer, and say which
+    /// failed how often.
+    #[arg(long, value_name = "N", conflicts_with_all = ["kernels", "compat"])]
+    stress: Option<NonZeroU32>,
+    /// The order of an earlier run.
+    #[arg(long, requires = "stress")]
+    seed: Option<u64>,
+    /// The number of tests that run at once; two for each core, if not given.
+    #[arg(long, value_name = "N")]
+    jobs: Option<NonZeroUsize>,
     /// The suite's source is in this directory, and is not fetched.
     #[arg(long, value_name = "DIRECTORY", requires = "compat")]
     source: Option<PathBuf>,
@@ -53,6 +72,7 @@ Examples:
   cargo xtask test hot                   one module of any suite; `proxy_hot` says which suite
   cargo xtask test proxy_hot flight      the tests of a module whose names contain `flight`
   cargo xtask test repository            the rules of the source, within seconds
+  cargo xtask test proxy --stress 10     one suite ten times on a machine that is busy otherwise
   cargo xtask test --compat redis        Redis' own tests, directly and through gate
   cargo xtask test --compat memcached --only t/cas.t
                                          one file of memcached's
@@ -74,41 +94,91 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let started = Instant::now();
     let mut counts = TestCounts::default();
-    if let Some(name) = &args.suite {
-        let filter = args.filter.as_deref().unwrap_or_default();
-        run_suite(name, filter, args.long, &mut counts)?;
-        return counts.report(started);
+    let directory = paths::workspace().join("tests/suites");
+    let selected = match &args.suite {
+        Some(name) => suites::select(&directory, name)?,
+        None => suites::all(&directory)?,
+    };
+    if selected.iter().any(Selection::needs_gate) {
+        prepare(&mut counts)?;
     }
-    prepare(&mut counts)?;
-
-    let rest = ["--workspace", "--exclude", "gate-ebpf", "--exclude", "gate-tests"];
-    let mut units = sh::cargo();
-    units.args(["test", "--no-fail-fast"]).args(rest).args(run::features());
-    // One at a time: these share the machine's cores with the servers and the load that they start.
-    let mut suites = sh::cargo();
-    suites.args(["test", "--no-fail-fast", "--package", "gate-tests"]).args(run::features());
-    suites.args(["--", "--test-threads=1"]);
-    for mut command in [units, suites] {
-        counts.count(&mut command, args.long)?;
+    if args.suite.is_none() && args.stress.is_none() {
+        let mut units = sh::cargo();
+        units.args(["test", "--no-fail-fast", "--workspace", "--exclude", "gate-ebpf"]).args(run::features());
+        units.args(["--lib", "--bins", "--test", "cli"]);
+        counts.count(&mut units, args.long)?;
     }
+    let filter = args.filter.as_deref().unwrap_or_default();
+    let cases = cases::list(&selected, filter)?;
+    if cases.all.is_empty() {
+        bail!("no test of {} has a name with {filter:?} in it", args.suite.as_deref().unwrap_or("any suite"));
+    }
+    counts.ignored += cases.ignored;
+    run_cases(cases.all, args, &mut counts)?;
     counts.report(started)
 }
 
-/// Runs what is called `name`, a suite or modules of suites, after building what it needs.
-fn run_suite(name: &str, filter: &str, long: bool, counts: &mut TestCounts) -> Result<()> {
-    let selected = suites::select(&paths::workspace().join("tests/suites"), name)?;
-    if selected.iter().any(Selection::needs_gate) {
-        prepare(counts)?;
-    }
-    let mut ran = false;
-    for selection in &selected {
-        if let Some(mut command) = selection.command(filter)? {
-            ran = true;
-            counts.count(&mut command, long)?;
+/// Runs the cases of suites, several at once, and says which took longest or, under stress, which failed how often.
+fn run_cases(cases: Vec<TestCase>, args: &Args, counts: &mut TestCounts) -> Result<()> {
+    let pace = Pace {
+        at_once: args.jobs.map_or_else(default_jobs, NonZeroUsize::get),
+        deadline: if args.long { LONG_DEADLINE } else { DEADLINE },
+        long: args.long,
+    };
+    let mut table = Table::default();
+    let mut times = Vec::new();
+    let (cases, _load) = match args.stress {
+        Some(times) => {
+            let seed = args.seed.unwrap_or_else(stress::new_seed);
+            println!("stress: {times} times each, in the order of --seed {seed}");
+            (stress::repeated(&cases, times.get(), seed), Some(Load::start()))
         }
+        None => (cases, None),
+    };
+    let all = cases.len();
+    queue::run(cases, pace, |outcome| {
+        counts.add(&outcome);
+        table.add(&outcome);
+        times.push((outcome.took, outcome.name.clone()));
+        report_case(&outcome, times.len(), all);
+    })?;
+    times.sort_unstable_by(|a, b| b.cmp(a));
+    println!();
+    match args.stress {
+        Some(_) => table.lines().iter().for_each(|line| println!("{line}")),
+        None if all > NAMED => {
+            println!("The {NAMED} slowest:");
+            for (took, name) in times.iter().take(NAMED) {
+                println!("{:7.1} s  {name}", took.as_secs_f32());
+            }
+        }
+        None => {}
     }
-    ensure!(ran, "no test of {name} has a name with {filter:?} in it");
     Ok(())
+}
+
+fn report_case(outcome: &Outcome, ended: usize, all: usize) {
+    let seconds = outcome.took.as_secs_f32();
+    let name = &outcome.name;
+    match &outcome.failure {
+        None => println!("[{ended:>4}/{all}] ok     {seconds:6.1} s  {name}"),
+        Some(why) => println!(
+            "{}\n[{ended:>4}/{all}] FAILED {seconds:6.1} s  {name}: {why}",
+            outcome.output.trim_end()
+        ),
+    }
+}
+
+/// How many of the slowest tests are named at the end of a run.
+const NAMED: usize = 30;
+/// The time that a test may take before it is ended: several times what the longest takes on a busy machine.
+const DEADLINE: Duration = Duration::from_secs(300);
+/// The same at full size.
+const LONG_DEADLINE: Duration = Duration::from_secs(3600);
+
+/// Most tests wait for ticks, timeouts and servers, so that a core carries more than one.
+fn default_jobs() -> usize {
+    2 * std::thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
 /// Sets up, and builds the eBPF object and gate.
@@ -122,6 +192,9 @@ fn prepare(counts: &mut TestCounts) -> Result<()> {
     }
     run::build_gate()
 }
+
+/// How a test begins the line that says that it did not run.
+const NOT_RUN: &str = "not run: ";
 
 /// The results that cargo and the test harness printed.
 #[derive(Default)]
@@ -165,8 +238,18 @@ impl TestCounts {
         Ok(())
     }
 
+    fn add(&mut self, outcome: &Outcome) {
+        if outcome.failure.is_some() {
+            self.failed += 1;
+        } else {
+            self.passed += 1;
+        }
+        self.not_run
+            .extend(outcome.output.lines().filter(|line| line.starts_with(NOT_RUN)).map(str::to_owned));
+    }
+
     fn note(&mut self, line: &str) {
-        if line.starts_with("not run: ") {
+        if line.starts_with(NOT_RUN) {
             self.not_run.push(line.to_owned());
         }
         let Some(result) = line.strip_prefix("test result: ") else { return };

@@ -3,56 +3,47 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-
-use crate::{run, sh};
 
 /// The suite that reads the source alone, for which nothing has to be built.
 const REPOSITORY: &str = "repository";
 
 /// A suite, or one module of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Selection {
+pub(super) struct Selection {
     suite: String,
     module: Option<String>,
 }
 
 impl Selection {
     /// True if its tests run gate.
-    pub(crate) fn needs_gate(&self) -> bool {
+    pub(super) fn needs_gate(&self) -> bool {
         self.suite != REPOSITORY
     }
 
-    /// The command that runs the selected tests whose names contain `filter`; `None` if there are none.
-    ///
-    /// # Errors
-    ///
-    /// If the suite does not build.
-    pub(crate) fn command(&self, filter: &str) -> Result<Option<Command>> {
-        let listed = sh::output(self.cargo().args(["--quiet", "--", "--list", "--format=terse"]))?;
-        let tests: Vec<_> = listed
-            .lines()
-            .filter_map(|line| line.strip_suffix(": test"))
-            .filter(|test| self.contains(test) && test.contains(filter))
-            .collect();
-        let mut command = self.cargo();
-        command.args(["--", "--test-threads=1", "--exact"]).args(&tests);
-        Ok((!tests.is_empty()).then_some(command))
+    /// Its suite.
+    pub(super) fn suite(&self) -> &str {
+        &self.suite
     }
 
-    fn contains(&self, test: &str) -> bool {
+    /// True if the test at `path` in its suite is one of it.
+    pub(super) fn contains(&self, test: &str) -> bool {
         self.module.as_ref().is_none_or(|module| {
             test.strip_prefix(module.as_str()).is_some_and(|rest| rest.starts_with("::"))
         })
     }
+}
 
-    fn cargo(&self) -> Command {
-        let mut cargo = sh::cargo();
-        cargo.args(["test", "--package", "gate-tests", "--test", &self.suite]).args(run::features());
-        cargo
-    }
+/// All suites below `directory`.
+///
+/// # Errors
+///
+/// If the directory cannot be read.
+pub(super) fn all(directory: &Path) -> Result<Vec<Selection>> {
+    let suites =
+        entries(directory)?.into_iter().filter(|suite| directory.join(suite).join("main.rs").is_file());
+    Ok(suites.map(|suite| Selection { suite, module: None }).collect())
 }
 
 /// The selection that `name` stands for below `directory`: a suite, or a module of any suite, as `hot` or `proxy_hot`.
@@ -60,7 +51,7 @@ impl Selection {
 /// # Errors
 ///
 /// If nothing has that name; the error lists the suites and their modules.
-pub(crate) fn select(directory: &Path, name: &str) -> Result<Vec<Selection>> {
+pub(super) fn select(directory: &Path, name: &str) -> Result<Vec<Selection>> {
     let mut known = String::new();
     let mut found = Vec::new();
     for suite in entries(directory)? {

@@ -1,0 +1,181 @@
+//! Runs cases, several at once: each in a process of its own, with a deadline, its output kept and shown if it fails.
+//!
+//! A case that stands still costs its own deadline and nothing else, and one that dies takes no other with it. What a case
+//! started ends with its process.
+
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::io::{Read as _, Seek as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
+use std::process::{self, Child, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use super::cases::{Slot, TestCase};
+use crate::lab::process::bound_command;
+use crate::paths;
+
+/// How the cases of a run are run.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pace {
+    /// The number of cases that run at once.
+    pub(super) at_once: usize,
+    /// The time that a case may take.
+    pub(super) deadline: Duration,
+    /// True at full size.
+    pub(super) long: bool,
+}
+
+/// The outcome of a test.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    /// Its name.
+    pub(super) name: String,
+    /// The time that it took.
+    pub(super) took: Duration,
+    /// Why it failed.
+    pub(super) failure: Option<String>,
+    /// Its output.
+    pub(super) output: String,
+}
+
+/// Runs all cases: the exclusive ones at the end, one after the other.
+///
+/// `seen` is told of each as it ends.
+///
+/// # Errors
+///
+/// If a case cannot be started or waited for.
+pub(super) fn run(cases: Vec<TestCase>, pace: Pace, seen: impl FnMut(Outcome) + Send) -> Result<()> {
+    let (exclusive, shared): (Vec<TestCase>, Vec<TestCase>) =
+        cases.into_iter().partition(|case| case.slot == Slot::Exclusive);
+    let seen = Mutex::new(seen);
+    let interrupted = Interrupted::listen()?;
+    for (cases, workers) in [(shared, pace.at_once), (exclusive, 1)] {
+        let waiting = Mutex::new(VecDeque::from(cases));
+        thread::scope(|scope| {
+            let workers: Vec<_> = (0..workers.max(1))
+                .map(|_| scope.spawn(|| work(&waiting, pace, &interrupted, &seen)))
+                .collect();
+            workers.into_iter().try_for_each(|worker| worker.join().expect("a worker does not panic"))
+        })?;
+    }
+    Ok(())
+}
+
+/// Set by Ctrl-C and SIGTERM.
+///
+/// Cases lead process groups of their own and do not get a terminal's Ctrl-C. As the signals have a handler here, they have
+/// their default actions in cases, also where this process was started with SIGINT ignored, as shells do in the background.
+#[derive(Clone)]
+struct Interrupted(Arc<AtomicBool>);
+
+impl Interrupted {
+    fn listen() -> Result<Self> {
+        let flag = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM] {
+            signal_hook::flag::register(signal, Arc::clone(&flag))?;
+        }
+        Ok(Self(flag))
+    }
+
+    fn ensure_not(&self) -> Result<()> {
+        ensure!(!self.0.load(Ordering::Relaxed), "interrupted");
+        Ok(())
+    }
+}
+
+fn work(
+    waiting: &Mutex<VecDeque<TestCase>>,
+    pace: Pace,
+    interrupted: &Interrupted,
+    seen: &Mutex<impl FnMut(Outcome)>,
+) -> Result<()> {
+    loop {
+        interrupted.ensure_not()?;
+        let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        let Some(case) = next else { return Ok(()) };
+        let outcome = run_one(&case, pace, interrupted).with_context(|| case.name.clone())?;
+        seen.lock().unwrap_or_else(PoisonError::into_inner)(outcome);
+    }
+}
+
+fn run_one(case: &TestCase, pace: Pace, interrupted: &Interrupted) -> Result<Outcome> {
+    let mut kept = Output::open()?;
+    let mut command = bound_command(&case.program);
+    command.args(["--exact", case.path(), "--nocapture"]);
+    command.current_dir(paths::workspace().join("tests"));
+    command.stdin(Stdio::null()).stdout(kept.file.try_clone()?).stderr(kept.file.try_clone()?);
+    if pace.long {
+        command.env("GATE_LONG", "1");
+    }
+    let started = Instant::now();
+    let mut child = command.spawn()?;
+    let ended = wait(&mut child, pace.deadline, interrupted)?;
+    let took = started.elapsed();
+    let output = kept.read()?;
+    let failure = match ended {
+        None => Some(format!("did not end in {:?}", pace.deadline)),
+        Some(status) if !status.success() => Some(ending(status)),
+        // A name that the program does not know is no failure to the harness.
+        Some(_) if !output.contains("1 passed") => Some("ran no test".to_owned()),
+        Some(_) => None,
+    };
+    Ok(Outcome { name: case.name.clone(), took, failure, output })
+}
+
+/// The end of the process; `None` if it had to be killed at its deadline.
+fn wait(child: &mut Child, deadline: Duration, interrupted: &Interrupted) -> Result<Option<ExitStatus>> {
+    let started = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        let ends = interrupted.ensure_not();
+        if ends.is_err() || started.elapsed() > deadline {
+            child.kill()?;
+            child.wait()?;
+            return ends.map(|()| None);
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+}
+
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+fn ending(status: ExitStatus) -> String {
+    status.signal().map_or_else(|| "failed".to_owned(), |signal| format!("was ended by signal {signal}"))
+}
+
+/// A file without a name for what a case prints, on both its outputs.
+struct Output {
+    file: File,
+}
+
+impl Output {
+    fn open() -> Result<Self> {
+        let path =
+            paths::target().join(format!("test-output-{}-{:?}", process::id(), thread::current().id()));
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(&path);
+        let file = file.with_context(|| format!("cannot write {}", path.display()))?;
+        remove(&path)?;
+        Ok(Self { file })
+    }
+
+    fn read(&mut self) -> Result<String> {
+        self.file.rewind()?;
+        let mut bytes = Vec::new();
+        self.file.read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+fn remove(path: &Path) -> Result<()> {
+    fs::remove_file(path).with_context(|| format!("cannot remove {}", path.display()))
+}
