@@ -102,13 +102,13 @@ pub enum Fairness {
     HelpingTheUnderserved(Fraction),
 }
 
-/// The keys about the queue. They and [`OBJECTIVES`] mean nothing with `parallelism = "off"`.
+/// The keys about the queue. They and [`objective_keys`] mean nothing with `parallelism = "off"`.
 const OF_THE_QUEUE: [&str; 3] = ["queue_memory", "queue_limit", "deadline"];
 
 /// Reads it, unless `parallelism` is `off`; `names` are the query types'.
 pub(super) fn read<'d>(section: &mut Section<'d>, names: &[&'d str]) -> Option<Admission> {
     let parallelism = section.get("parallelism", parallelism).unwrap_or(Some(Parallelism::Auto));
-    for key in OF_THE_QUEUE.into_iter().chain(OBJECTIVES).filter(|key| section.has(key)) {
+    for key in OF_THE_QUEUE.into_iter().chain(objective_keys()).filter(|key| section.has(key)) {
         if !section.has("backend") && !section.has("parallelism") {
             section.fault(key, "means something only beside backend".to_owned());
         } else if parallelism.is_none() {
@@ -116,7 +116,7 @@ pub(super) fn read<'d>(section: &mut Section<'d>, names: &[&'d str]) -> Option<A
         }
     }
     let is_fixed = matches!(parallelism, Some(Parallelism::Fixed(_)));
-    let has_objectives = is_fixed || OBJECTIVES.into_iter().any(|key| section.has(key));
+    let has_objectives = is_fixed || objective_keys().any(|key| section.has(key));
     let policies = policies(section, names, has_objectives);
     let (default_objective, objectives) = objectives(section.section("objectives"), names);
     let most_waiting = if is_fixed { 10_000 } else { AUTO_QUEUE_LIMIT };
@@ -152,17 +152,17 @@ fn parallelism(text: &str) -> Result<Option<Parallelism>, Wrong> {
 
 /// One policy, or a list of them, in the order in which they are asked. Unless objectives bind there is none.
 fn policies<'d>(section: &mut Section<'d>, names: &[&'d str], has_objectives: bool) -> Vec<AdmissionPolicy> {
-    let items = section.list("admission", one_of(&POLICIES));
+    let items = section.list("admission", one_of(&PolicyName::ALL.map(|name| (name.name(), name))));
     for (index, item) in items.iter().enumerate() {
         if items[..index].iter().any(|before| before.value == item.value) {
             item.fault("is in the list already");
-        } else if item.value == "off" && items.len() > 1 {
+        } else if item.value == PolicyName::Off && items.len() > 1 {
             item.fault("stands alone; leave it out, or the others");
         }
     }
-    let mut chosen: Vec<&str> = items.iter().map(|item| item.value).collect();
+    let mut chosen: Vec<PolicyName> = items.iter().map(|item| item.value).collect();
     if chosen.is_empty() {
-        chosen.push(if has_objectives { "bouncer" } else { "off" });
+        chosen.push(if has_objectives { PolicyName::Bouncer } else { PolicyName::Off });
     }
     let fairness = fairness(section);
     let histogram = section.get("histogram", one_of(&HISTOGRAMS)).unwrap_or(HistogramKind::Swap);
@@ -170,29 +170,57 @@ fn policies<'d>(section: &mut Section<'d>, names: &[&'d str], has_objectives: bo
     let length = section.get("max_queue_length", number(1, 10_000_000));
     let wait = wait_limits(section, names);
     let fraction = section.get("accept_fraction", units::percentage);
-    let given = [
-        ("fairness", "bouncer"),
-        ("allowance", "bouncer"),
-        ("alpha", "bouncer"),
-        ("histogram", "bouncer"),
-        ("histogram_values", "bouncer"),
-        ("max_queue_length", "max-queue-length"),
-        ("max_queue_wait", "max-queue-wait"),
-        ("accept_fraction", "accept-fraction"),
-    ];
-    for (key, of) in given {
-        if section.has(key) && !chosen.contains(&of) {
-            section.fault(key, format!("means something only beside admission = \"{of}\""));
+    for name in PolicyName::ALL.into_iter().filter(|name| !chosen.contains(name)) {
+        for key in name.keys().iter().filter(|key| section.has(key)) {
+            section.fault(key, format!("means something only beside admission = \"{}\"", name.name()));
         }
     }
     let policy = |name| match name {
-        "off" => None,
-        "max-queue-length" => Some(AdmissionPolicy::MaxQueueLength(length.unwrap_or(400))),
-        "max-queue-wait" => Some(AdmissionPolicy::MaxQueueWait(wait.clone())),
-        "accept-fraction" => Some(AdmissionPolicy::AcceptFraction(fraction.unwrap_or(Fraction::of(95, 100)))),
-        _ => Some(AdmissionPolicy::Bouncer(fairness, histogram, values as u32)),
+        PolicyName::Off => None,
+        PolicyName::Bouncer => Some(AdmissionPolicy::Bouncer(fairness, histogram, values as u32)),
+        PolicyName::MaxQueueLength => Some(AdmissionPolicy::MaxQueueLength(length.unwrap_or(400))),
+        PolicyName::MaxQueueWait => Some(AdmissionPolicy::MaxQueueWait(wait.clone())),
+        PolicyName::AcceptFraction => {
+            Some(AdmissionPolicy::AcceptFraction(fraction.unwrap_or(Fraction::of(95, 100))))
+        }
     };
     chosen.into_iter().filter_map(policy).collect()
+}
+
+/// The values of `admission`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PolicyName {
+    Off,
+    Bouncer,
+    MaxQueueLength,
+    MaxQueueWait,
+    AcceptFraction,
+}
+
+impl PolicyName {
+    const ALL: [Self; 5] =
+        [Self::Bouncer, Self::MaxQueueLength, Self::MaxQueueWait, Self::AcceptFraction, Self::Off];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Bouncer => "bouncer",
+            Self::MaxQueueLength => "max-queue-length",
+            Self::MaxQueueWait => "max-queue-wait",
+            Self::AcceptFraction => "accept-fraction",
+        }
+    }
+
+    /// The keys that mean something only beside it.
+    const fn keys(self) -> &'static [&'static str] {
+        match self {
+            Self::Off => &[],
+            Self::Bouncer => &["fairness", "allowance", "alpha", "histogram", "histogram_values"],
+            Self::MaxQueueLength => &["max_queue_length"],
+            Self::MaxQueueWait => &["max_queue_wait"],
+            Self::AcceptFraction => &["accept_fraction"],
+        }
+    }
 }
 
 /// One time, or a table of them by query type, where `default` is that of the others.
@@ -211,21 +239,53 @@ fn wait_limits<'d>(section: &mut Section<'d>, names: &[&'d str]) -> WaitLimits {
 
 /// The strategy against starvation and its parameter.
 fn fairness(section: &mut Section<'_>) -> Fairness {
-    let chosen = section.get("fairness", one_of(&FAIRNESS)).unwrap_or("acceptance-allowance");
+    let names = FairnessName::ALL.map(|name| (name.name(), name));
+    let chosen = section.get("fairness", one_of(&names)).unwrap_or(FairnessName::AcceptanceAllowance);
     let allowance = section.get("allowance", units::share).unwrap_or(DEFAULT_ALLOWANCE);
     let alpha = section.get("alpha", units::share);
     if alpha == Some(Fraction::ZERO) {
         section.fault("alpha", "must be above 0, at most 1, e.g. \"1\"".to_owned());
     }
-    for (key, of) in [("allowance", "acceptance-allowance"), ("alpha", "helping-the-underserved")] {
-        if section.has(key) && chosen != of {
-            section.fault(key, format!("means something only beside fairness = \"{of}\""));
+    for name in FairnessName::ALL.into_iter().filter(|name| *name != chosen) {
+        if let Some(key) = name.key().filter(|key| section.has(key)) {
+            section.fault(key, format!("means something only beside fairness = \"{}\"", name.name()));
         }
     }
     match chosen {
-        "none" => Fairness::None,
-        "helping-the-underserved" => Fairness::HelpingTheUnderserved(alpha.unwrap_or(Fraction::ONE)),
-        _ => Fairness::AcceptanceAllowance(allowance),
+        FairnessName::None => Fairness::None,
+        FairnessName::HelpingTheUnderserved => {
+            Fairness::HelpingTheUnderserved(alpha.unwrap_or(Fraction::ONE))
+        }
+        FairnessName::AcceptanceAllowance => Fairness::AcceptanceAllowance(allowance),
+    }
+}
+
+/// The values of `fairness`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FairnessName {
+    None,
+    AcceptanceAllowance,
+    HelpingTheUnderserved,
+}
+
+impl FairnessName {
+    const ALL: [Self; 3] = [Self::AcceptanceAllowance, Self::HelpingTheUnderserved, Self::None];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::AcceptanceAllowance => "acceptance-allowance",
+            Self::HelpingTheUnderserved => "helping-the-underserved",
+        }
+    }
+
+    /// The key that means something only beside it.
+    const fn key(self) -> Option<&'static str> {
+        match self {
+            Self::None => None,
+            Self::AcceptanceAllowance => Some("allowance"),
+            Self::HelpingTheUnderserved => Some("alpha"),
+        }
     }
 }
 
@@ -283,33 +343,13 @@ fn objective(mut section: Section<'_>) -> Objective {
 }
 
 /// The keys that say what responses are to be like: with `parallelism = "auto"`, nothing else makes objectives bind.
-const OBJECTIVES: [&str; 11] = [
-    "admission",
-    "allowance",
-    "alpha",
-    "codel",
-    "fairness",
-    "histogram",
-    "histogram_values",
-    "objectives",
-    "max_queue_length",
-    "max_queue_wait",
-    "accept_fraction",
-];
+fn objective_keys() -> impl Iterator<Item = &'static str> {
+    let of_policies = PolicyName::ALL.into_iter().flat_map(PolicyName::keys).copied();
+    ["admission", "codel", "objectives"].into_iter().chain(of_policies)
+}
+
 /// Nobody is refused for a queue that a store works off in a second; `queue_memory` bounds its size.
 const AUTO_QUEUE_LIMIT: u64 = 100_000;
-const POLICIES: [(&str, &str); 5] = [
-    ("bouncer", "bouncer"),
-    ("max-queue-length", "max-queue-length"),
-    ("max-queue-wait", "max-queue-wait"),
-    ("accept-fraction", "accept-fraction"),
-    ("off", "off"),
-];
-const FAIRNESS: [(&str, &str); 3] = [
-    ("acceptance-allowance", "acceptance-allowance"),
-    ("helping-the-underserved", "helping-the-underserved"),
-    ("none", "none"),
-];
 const HISTOGRAMS: [(&str, HistogramKind); 2] =
     [("swap", HistogramKind::Swap), ("sliding", HistogramKind::Sliding)];
 const LAWS: [(&str, Option<Law>); 3] =
